@@ -1,0 +1,3 @@
+//! Where locks are kept.
+
+pub(crate) mod redis;

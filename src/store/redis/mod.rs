@@ -1,0 +1,1 @@
+//! One Redis (or Valkey) server.
