@@ -149,6 +149,10 @@ impl Error {
         self.inner.action
     }
 
+    pub(crate) fn detail(&self) -> &str {
+        &self.inner.detail
+    }
+
     /// The name of the lock concerned, if one was; long names are cut.
     #[must_use]
     pub fn lock_name(&self) -> Option<&str> {

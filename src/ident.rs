@@ -187,9 +187,9 @@ impl ThreadMark {
 
     /// Gives up `number` for this thread's next holds, since a request under it may still be on its way.
     /// Holds that have it keep it. Does nothing if the thread has moved on already.
+    #[expect(clippy::let_underscore_must_use, reason = "failing means that the thread has moved on already")]
     pub(crate) fn retire(&self, number: u64) {
-        let fresh = fresh_number();
-        drop(self.number.compare_exchange(number, fresh, Ordering::AcqRel, Ordering::Acquire));
+        let _ = self.number.compare_exchange(number, fresh_number(), Ordering::AcqRel, Ordering::Acquire);
     }
 }
 

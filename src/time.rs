@@ -238,8 +238,13 @@ impl ManualClock {
     }
 
     /// Says that the thread behind `id` acts by this clock, and from now on works, or sleeps until a moment.
+    ///
+    /// One that has been signalled counts as working: it is about to. Whoever signals it calls this with `None` after,
+    /// so that the clock cannot pass in between.
     pub(crate) fn service(&self, id: u64, asleep_until: Option<Moment>) {
         let mut state = self.shared.state.lock();
+        let signalled = state.wakers.iter().any(|(other, waker)| *other == id && !waker.is_empty());
+        let asleep_until = asleep_until.filter(|_| !signalled);
         match state.services.iter_mut().find(|(other, _)| *other == id) {
             Some((_, until)) => *until = asleep_until,
             None => state.services.push((id, asleep_until)),
@@ -249,9 +254,12 @@ impl ManualClock {
 }
 
 /// Sets a sticky signal; one that is set already stays set.
+#[expect(
+    clippy::let_underscore_must_use,
+    reason = "full: the signal is set; disconnected: nobody waits any more"
+)]
 pub(crate) fn wake(waker: &Sender<()>) {
-    // Full: the signal is set. Disconnected: nobody waits any more.
-    drop(waker.try_send(()));
+    let _ = waker.try_send(());
 }
 
 impl fmt::Debug for ManualClock {

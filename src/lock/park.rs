@@ -49,6 +49,11 @@ impl Parker {
         &self.waker
     }
 
+    /// What wakes this service from another thread.
+    pub(crate) fn service_waker(&self) -> ServiceWaker {
+        ServiceWaker { waker: self.waker.clone(), clock: self.clock.clone(), registered: self.registered }
+    }
+
     /// Sleeps until `until`, a signal, or the interrupt, whichever is first.
     pub(crate) fn park(&self, until: Moment, interrupt: Option<&Interrupt>) -> Woken {
         if interrupt.is_some_and(Interrupt::is_interrupted) {
@@ -85,6 +90,23 @@ impl Parker {
             if asleep_until.is_some_and(|until| self.clock.now() >= until) {
                 wake(&self.waker); // the clock moved between the caller's look and this
             }
+        }
+    }
+}
+
+/// Wakes a service's thread. A manual clock does not move before the thread has looked.
+#[derive(Debug, Clone)]
+pub(crate) struct ServiceWaker {
+    waker: Sender<()>,
+    clock: Clock,
+    registered: Option<u64>,
+}
+
+impl ServiceWaker {
+    pub(crate) fn wake(&self) {
+        wake(&self.waker);
+        if let (Clock::Manual(clock), Some(id)) = (&self.clock, self.registered) {
+            clock.service(id, None);
         }
     }
 }

@@ -23,11 +23,8 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    /// Whether the lock is one with `other` of the same name: a thread that holds one holds the other.
-    pub(crate) fn same_lock_as(self, other: Kind) -> bool {
-        self.is_token() == other.is_token()
-    }
-
+    /// Whether it is the lock by token. The other kinds of one name are one lock: a thread that holds one holds the
+    /// other.
     pub(crate) fn is_token(self) -> bool {
         self == Kind::Token
     }
@@ -117,6 +114,10 @@ pub(crate) trait Store: Send + Sync {
     /// For each claim, has it run for at least its lease from now on; `false`: its owner does not hold it.
     /// One answer per claim, in order. A claim that fails does not fail its neighbours.
     fn renew(&self, claims: &[Claim], by: Moment) -> Vec<Answer<bool>>;
+
+    /// For each claim, has its owner hold nothing: undoes attempts and repeats releases of unknown outcome. Goes out
+    /// like renewals, one answer per claim, in order.
+    fn abandon(&self, claims: &[Claim], by: Moment) -> Vec<Answer<Release>>;
 
     /// What is known of a lock; `None` if it is free.
     fn inspect(&self, kind: Kind, name: &LockName, owner: Owner, by: Moment) -> Answer<Option<Snapshot>>;
