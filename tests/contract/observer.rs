@@ -110,11 +110,11 @@ fn the_time_and_the_attempts_of_a_wait_are_observed(store: &Store) {
     let lock = client.lock(&name);
     let begun = now();
     let waiter = Waiter::start(move || lock.lock().and_then(|()| lock.unlock()));
-    let slept = now();
     held.release();
     waiter.returns_within(super::tools::PATIENCE).0.unwrap();
     let Seen::Acquired { waited, attempts, .. } = seen.recv().unwrap() else { panic!("not told first") };
-    assert!(waited + ms(30) >= slept.duration_since(begun) && waited <= begun.elapsed(), "{waited:?}");
+    // It was seen asleep for 20 ms.
+    assert!(waited >= ms(20) && waited <= begun.elapsed(), "{waited:?}");
     assert!((2..=5).contains(&attempts), "waiting is not polling: {attempts} attempts");
 }
 
