@@ -17,8 +17,6 @@ mod token;
 mod wire;
 
 #[cfg(test)]
-mod harness;
-#[cfg(test)]
 mod tests;
 
 use std::sync::Arc;

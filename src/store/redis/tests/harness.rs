@@ -10,11 +10,11 @@ use std::time::Duration;
 use crossbeam_channel::{Receiver, Sender, bounded};
 use redis::{Parser, Value};
 
-use super::RedisStore;
+use super::super::RedisStore;
 use crate::config::RedisOptions;
-use crate::ident::{ClientId, LockName, Owner, unbound_number};
+use crate::ident::{ClientId, Fence, LockName, Owner, unbound_number};
 use crate::lock::report::Reporter;
-use crate::lock::store::{Answer, Claim, Kind};
+use crate::lock::store::{Answer, Attempt, Claim, Kind};
 use crate::observe::Observer;
 use crate::time::{Clock, Moment};
 
@@ -25,17 +25,19 @@ pub(super) struct Server {
 }
 
 impl Server {
-    /// `LEASEHOLD_TEST_SERVER` names another server than the `redis-server` of the PATH.
+    /// Kills the server, does `meanwhile`, and starts it again, empty, on the same socket.
+    pub(super) fn restart(mut self, meanwhile: impl FnOnce()) -> Server {
+        self.process.kill().unwrap();
+        self.process.wait().unwrap();
+        meanwhile();
+        self.process = launch(&self.folder, &[]);
+        eventually(|| UnixStream::connect(self.socket()).is_ok());
+        self
+    }
+
     pub(super) fn start(settings: &[&str]) -> Server {
         let folder = tempfile::tempdir().unwrap();
-        let program = std::env::var_os("LEASEHOLD_TEST_SERVER").unwrap_or_else(|| "redis-server".into());
-        let process = Command::new(program)
-            .args(["--port", "0", "--unixsocket", "r.sock", "--save", "", "--appendonly", "no"])
-            .args(settings)
-            .current_dir(folder.path())
-            .stdout(Stdio::null())
-            .spawn()
-            .expect("these tests need a redis-server on the PATH");
+        let process = launch(&folder, settings);
         let server = Server { process, folder };
         eventually(|| UnixStream::connect(server.socket()).is_ok());
         server
@@ -91,6 +93,18 @@ impl Server {
     }
 }
 
+/// `LEASEHOLD_TEST_SERVER` names another server than the `redis-server` of the PATH.
+fn launch(folder: &tempfile::TempDir, settings: &[&str]) -> Child {
+    let program = std::env::var_os("LEASEHOLD_TEST_SERVER").unwrap_or_else(|| "redis-server".into());
+    Command::new(program)
+        .args(["--port", "0", "--unixsocket", "r.sock", "--save", "", "--appendonly", "no"])
+        .args(settings)
+        .current_dir(folder.path())
+        .stdout(Stdio::null())
+        .spawn()
+        .expect("these tests need a redis-server on the PATH")
+}
+
 impl Drop for Server {
     fn drop(&mut self) {
         drop(self.process.kill());
@@ -141,6 +155,14 @@ impl<T: std::fmt::Debug> Answer<T> {
             Answer::Refused(error) => error,
             other => panic!("not refused but {other:?}"),
         }
+    }
+}
+
+/// Whether an attempt was granted, and with which fence.
+pub(super) fn granted(answer: Answer<Attempt>) -> Option<Fence> {
+    match answer.done() {
+        Attempt::Granted { fence } => fence,
+        other => panic!("not granted but {other:?}"),
     }
 }
 

@@ -1,0 +1,8 @@
+//! The store against real servers, and against bad ones.
+
+mod harness;
+mod hub;
+mod rights;
+mod scripts;
+mod token;
+mod wire;
