@@ -1,5 +1,6 @@
 //! The store against real servers, and against bad ones.
 
+mod fake;
 mod harness;
 mod hub;
 mod rights;
