@@ -84,13 +84,6 @@ impl Server {
         keys.sort();
         keys
     }
-
-    pub(super) fn version(&self) -> (u32, u32) {
-        let info = self.text(&["INFO", "server"]).unwrap();
-        let version = info.lines().find_map(|line| line.strip_prefix("redis_version:")).unwrap();
-        let mut parts = version.split('.').map(|part| part.parse().unwrap());
-        (parts.next().unwrap(), parts.next().unwrap())
-    }
 }
 
 /// `LEASEHOLD_TEST_SERVER` names another server than the `redis-server` of the PATH.
@@ -180,4 +173,8 @@ impl Observer for Wakeups {
     fn wakeups(&self, down: Option<&crate::Error>) {
         self.0.send(down.is_none()).unwrap();
     }
+}
+
+pub(super) fn free_port() -> u16 {
+    std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }

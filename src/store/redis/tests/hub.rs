@@ -1,14 +1,20 @@
 //! Wake-ups.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use crossbeam_channel::{Receiver, Sender, bounded};
 
 use super::super::RedisStore;
+use super::super::address::Address;
+use super::super::hub::Hub;
+use super::fake::{Act, Fake};
 use super::harness::{Server, Wakeups, claim, eventually, granted, name, open, soon};
 use crate::config::RedisOptions;
+use crate::lock::report::Reporter;
 use crate::lock::store::{Kind, Release, Store};
 use crate::lock::topic::Listening;
+use crate::time::Clock;
 
 const CHANNEL: &str = "redisson_lock__channel:{lk}";
 
@@ -241,4 +247,64 @@ fn closing_ends_the_thread_and_the_connection_and_is_repeatable() {
     drop(listening);
     // What is left is the connection that asks.
     eventually(|| server.text(&["CLIENT", "LIST"]).unwrap().lines().count() == 1);
+}
+
+/// A hub with a short patience on a server that answers so.
+fn impatient(fake: &Fake) -> Arc<Hub> {
+    let address = Arc::new(Address::new(&fake.options()).unwrap());
+    let silence = Duration::from_millis(40);
+    Hub::new(address, Arc::new(Reporter::new(None)), Duration::from_secs(5), silence)
+}
+
+#[test]
+fn a_link_without_a_sign_of_life_is_given_up() {
+    let fake = Fake::start(|command| match command {
+        "ping" => Act::Nothing,
+        _ => Act::Say("*3\r\n$9\r\nsubscribe\r\n$1\r\nx\r\n:1\r\n"),
+    });
+    let hub = impatient(&fake);
+    let (waker, _woken) = waker();
+    let _listening = hub.listen(CHANNEL, &waker).unwrap();
+    eventually(|| fake.connects() >= 3);
+    hub.close();
+}
+
+#[test]
+fn a_refused_ping_is_a_sign_of_life_too() {
+    let fake = Fake::start(|command| match command {
+        "ping" => Act::Say("-NOPERM this user has no permissions to run the 'ping' command\r\n"),
+        _ => Act::Say("*3\r\n$9\r\nsubscribe\r\n$1\r\nx\r\n:1\r\n"),
+    });
+    let hub = impatient(&fake);
+    let (waker, _woken) = waker();
+    let listening = hub.listen(CHANNEL, &waker).unwrap();
+    eventually(|| fake.commands() >= 10);
+    assert!(listening.is_up());
+    assert_eq!(fake.connects(), 1);
+    hub.close();
+}
+
+#[test]
+fn a_server_that_hangs_up_every_time_is_not_stormed() {
+    let fake = Fake::start(|_| Act::HangUp);
+    let hub = impatient(&fake);
+    let (waker, _woken) = waker();
+    let _listening = hub.listen(CHANNEL, &waker).unwrap();
+    let by = Clock::System.after(Duration::from_millis(400));
+    eventually(|| Clock::System.now() >= by);
+    // 20 ms, 40 ms, 80 ms, …, and up to as much again each time.
+    assert!((2..=6).contains(&fake.connects()), "{}", fake.connects());
+    hub.close();
+}
+
+#[test]
+fn closing_does_not_wait_for_a_connect_that_hangs() {
+    let fake = Fake::start_raw(|_| Act::Nothing);
+    let hub = impatient(&fake);
+    let (waker, _woken) = waker();
+    let before = Clock::System.now();
+    let _listening = hub.listen(CHANNEL, &waker).unwrap();
+    eventually(|| fake.commands() == 1);
+    hub.close();
+    assert!(Clock::System.now().since(before) < Duration::from_millis(1500));
 }

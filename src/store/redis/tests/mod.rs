@@ -5,5 +5,7 @@ mod harness;
 mod hub;
 mod rights;
 mod scripts;
+#[cfg(feature = "tls")]
+mod tls;
 mod token;
 mod wire;

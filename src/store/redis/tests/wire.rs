@@ -1,12 +1,11 @@
 //! What is known when a connection, a server or a whole pool fails.
 
-use std::net::TcpListener;
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::super::RedisStore;
 use super::fake::{Act, Fake};
-use super::harness::{Server, claim, granted, open, soon};
+use super::harness::{Server, claim, free_port, granted, open, soon};
 use crate::config::RedisOptions;
 use crate::error::{Error, ErrorKind};
 use crate::lock::report::Reporter;
@@ -278,7 +277,7 @@ fn after_closing_nothing_is_sent() {
 
 #[test]
 fn connecting_says_at_once_what_is_wrong() {
-    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let port = free_port();
     let error = refused(&RedisOptions {
         url: format!("redis://me:S3CR3T@127.0.0.1:{port}"),
         ..RedisOptions::default()
@@ -342,5 +341,20 @@ fn database_and_client_name_are_set_on_every_connection() {
     let ours = clients.lines().filter(|line| line.contains("name=till-3") && line.contains("db=5"));
     assert_eq!(ours.count(), 3, "{clients}");
     assert_eq!(server.number(&["EXISTS", "lk"]), 0);
+    store.close();
+}
+
+#[test]
+fn tcp_works_as_a_unix_socket_does() {
+    let port = free_port();
+    let server = Server::start(&["--port", &port.to_string()]);
+    let store = open(&RedisOptions { url: format!("redis://localhost:{port}/2"), ..server.options() });
+    let me = claim(Kind::Mutex, "lk", 30_000);
+    let (waker, woken) = crossbeam_channel::bounded(1);
+    let listening = store.listen(Kind::Mutex, &me.name, &waker).unwrap();
+    super::harness::eventually(|| listening.is_up() && woken.try_recv().is_ok());
+    granted(store.attempt(&me, 1, false, soon()));
+    assert_eq!(store.release(&me, 0, soon()).done(), Release::Freed);
+    assert!(woken.recv_timeout(Duration::from_secs(5)).is_ok());
     store.close();
 }
