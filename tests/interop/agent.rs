@@ -13,6 +13,8 @@ use std::time::Duration;
 use crossbeam_channel::{Receiver, Sender, bounded};
 use parking_lot::Mutex;
 
+use crate::scene::missing;
+
 /// No single request in these tests takes longer, unless it hangs.
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -53,9 +55,12 @@ pub(crate) struct Peer {
 }
 
 impl Agent {
-    pub(crate) fn start(command: &mut Command) -> Arc<Agent> {
-        let mut child =
-            command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("start the agent");
+    /// `None`, said loudly, if `what` is not installed here; a failure in CI.
+    pub(crate) fn start(what: &str, command: &mut Command) -> Option<Arc<Agent>> {
+        let mut child = match command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn() {
+            Ok(child) => child,
+            Err(problem) => return missing(what, &problem.to_string()),
+        };
         let pipe = child.stdin.take().unwrap();
         let output = BufReader::new(child.stdout.take().unwrap());
         let answers: Arc<Mutex<HashMap<u64, Sender<Answer>>>> = Arc::default();
@@ -73,7 +78,7 @@ impl Agent {
             // The agent is gone: whoever still waits learns it from the closed channel.
             waiting.lock().clear();
         });
-        Arc::new(Agent { child, requests: Mutex::new(Requests { pipe, sent: 0 }), answers })
+        Some(Arc::new(Agent { child, requests: Mutex::new(Requests { pipe, sent: 0 }), answers }))
     }
 
     /// Makes a client object called `client` on the server at `url`.

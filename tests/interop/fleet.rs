@@ -2,17 +2,20 @@
 
 use std::env;
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use redis::Commands;
 
 use crate::java;
-use crate::scene::{alone, rust};
+use crate::scene::{alone, between, rust};
 use crate::server::RedisServer;
 
 const LEASE: Duration = Duration::from_secs(30);
 const THREADS: usize = 4;
 const TIMES: usize = 1_250;
+/// No rule gives Java a place in the row, but bursts of hand-overs between our own threads are short.
+const TURN: Duration = Duration::from_secs(2);
 /// Carries the server's address to a worker process, which is this test program again.
 const WORKER: &str = "LEASEHOLD_INTEROP_WORKER";
 
@@ -53,6 +56,37 @@ fn one_rust_process_counts_exactly() {
     assert_eq!(admin.get("counter"), Ok(THREADS * 50));
 }
 
+#[test]
+fn a_java_process_gets_its_turn_beside_a_busy_rust_process() {
+    let _alone = alone();
+    let Some(server) = RedisServer::start() else { return };
+    let Some(java) = java::connect(server.url(), LEASE) else { return };
+    let client = rust(server.url(), LEASE);
+    let enough = AtomicBool::new(false);
+    let longest = std::thread::scope(|scope| {
+        for _ in 0..THREADS {
+            scope.spawn(|| {
+                let lock = client.lock("busy");
+                while !enough.load(Ordering::Relaxed) {
+                    lock.lock().unwrap();
+                    lock.unlock().unwrap();
+                }
+            });
+        }
+        let until_here = Stop(&enough);
+        let waits = (0..20).map(|_| {
+            let got = java.ask("visitor", "lock", &["busy"]).wait();
+            java.get("visitor", "unlock", &["busy"]);
+            between(got.begun, got.ended)
+        });
+        let longest = waits.max();
+        drop(until_here);
+        longest.unwrap()
+    });
+    eprintln!("20 visits by Java to a lock that 4 Rust threads keep busy: the longest wait was {longest:?}");
+    assert!(longest < TURN, "Java waited {longest:?} for its turn");
+}
+
 fn count_up(url: &str, times: usize) {
     let client = rust(url, LEASE);
     let server = redis::Client::open(url).unwrap();
@@ -71,6 +105,15 @@ fn count_up(url: &str, times: usize) {
         }
     });
     client.shutdown().unwrap();
+}
+
+/// Ends the threads that look at it, also when the test panics.
+struct Stop<'a>(&'a AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
 }
 
 /// A worker process; killed if the test ends before it does.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use leasehold::NotHeld;
+use leasehold::{ErrorKind, NotHeld};
 
 use crate::java;
 use crate::scene::{alone, rust, scripts_run, somebody_waits, task};
@@ -91,6 +91,25 @@ fn a_hold_that_rust_passed_to_another_thread_still_keeps_java_out() {
     task(move || guard.unlock().unwrap()).join();
     assert!(java.is("other", "try", &["passed-on"]));
     java.get("other", "unlock", &["passed-on"]);
+}
+
+#[test]
+fn a_key_of_the_other_kind_is_an_error_on_either_side() {
+    let _alone = alone();
+    let Some(server) = RedisServer::start() else { return };
+    let Some(java) = java::connect(server.url(), LEASE) else { return };
+    let client = rust(server.url(), LEASE);
+    let token = client.token_lock("kind");
+    token.lock().unwrap();
+    let refused = java.error("other", "try", &["kind"]);
+    assert!(refused.contains("WRONGTYPE"), "{refused}");
+    assert_eq!(client.lock("kind").try_lock().unwrap_err().kind(), ErrorKind::WrongType);
+    token.unlock().unwrap();
+
+    java.get("other", "lock", &["kind"]);
+    assert_eq!(token.try_lock().unwrap_err().kind(), ErrorKind::WrongType);
+    assert!(java.is("other", "is-mine", &["kind"]));
+    java.get("other", "unlock", &["kind"]);
 }
 
 #[test]

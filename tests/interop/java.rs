@@ -14,7 +14,7 @@ pub(crate) fn start() -> Option<Arc<Agent>> {
     let mut java = Command::new("java");
     // Quick to start, and quiet beside the other processes of a small machine.
     java.args(["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xmx256m", "-jar"]).arg(jar);
-    Some(Agent::start(&mut java))
+    Agent::start("JVM", &mut java)
 }
 
 /// A new JVM with one Redisson client on the server at `url`.

@@ -27,7 +27,7 @@ fn redis_py() -> Option<Arc<Agent>> {
         pip.args(["-m", "pip", "install", "--quiet", &format!("redis=={REDIS_PY}")]);
         vec![venv, pip]
     })?;
-    Some(Agent::start(Command::new(&python).arg(source("redis_py.py"))))
+    Agent::start("Python", Command::new(&python).arg(source("redis_py.py")))
 }
 
 /// `None`, said loudly, where there is no Go.
@@ -40,7 +40,7 @@ fn redsync() -> Option<Arc<Agent>> {
         go.args(["build", "-o"]).arg(&program).arg(".").current_dir(&project);
         vec![go]
     })?;
-    Some(Agent::start(&mut Command::new(built)))
+    Agent::start("redsync", &mut Command::new(built))
 }
 
 /// A server, a peer on it and a connection to look.

@@ -70,9 +70,9 @@ fn a_lock_is_the_same_bytes_from_java_and_from_rust() {
             (ForceUnlock, vec![freed]),
             (ForceUnlock, vec![]),
         ];
-        same_bytes(&server, &expected, &Java { peer: &java, lock: names.lock, fenced: false });
+        same_bytes("Java", &server, &expected, &Java { peer: &java, lock: names.lock, fenced: false });
         let lock = client.lock(names.lock);
-        same_bytes(&server, &expected, &Rust { client: &client, lock: &lock, fenced: None });
+        same_bytes("Rust", &server, &expected, &Rust { client: &client, lock: &lock, fenced: None });
     }
 }
 
@@ -96,9 +96,9 @@ fn a_fenced_lock_is_the_same_bytes_from_java_and_from_rust() {
             (ForceUnlock, freed),
             (ForceUnlock, vec![counter.clone()]),
         ];
-        same_bytes(&server, &expected, &Java { peer: &java, lock: names.lock, fenced: true });
+        same_bytes("Java", &server, &expected, &Java { peer: &java, lock: names.lock, fenced: true });
         let lock = client.fenced_lock(names.lock);
-        same_bytes(&server, &expected, &Rust { client: &client, lock: &lock, fenced: Some(&lock) });
+        same_bytes("Rust", &server, &expected, &Rust { client: &client, lock: &lock, fenced: Some(&lock) });
     }
 }
 
@@ -179,7 +179,7 @@ impl Side for Rust<'_> {
     }
 }
 
-fn same_bytes(server: &RedisServer, expected: &[(Step, Vec<String>)], side: &impl Side) {
+fn same_bytes(who: &str, server: &RedisServer, expected: &[(Step, Vec<String>)], side: &impl Side) {
     let mut admin = server.admin();
     let _: () = admin.flushall().unwrap();
     let listener = redis::Client::open(server.url()).unwrap();
@@ -197,7 +197,7 @@ fn same_bytes(server: &RedisServer, expected: &[(Step, Vec<String>)], side: &imp
         let mut expected = expected.clone();
         expected.sort();
         seen.sort();
-        assert_eq!(seen, expected, "after step {number} ({step:?}) of {}", side.id());
+        assert_eq!(seen, expected, "{who}, after step {number}, {step:?}");
     }
 }
 
