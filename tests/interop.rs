@@ -12,10 +12,6 @@
     clippy::indexing_slicing,
     reason = "the helpers below are test code; clippy's own exemption covers only #[test] functions"
 )]
-#![allow(
-    clippy::disallowed_methods,
-    reason = "tests measure from outside; the library's clock is what is under test"
-)]
 
 #[path = "interop/agent.rs"]
 mod agent;
@@ -31,8 +27,7 @@ mod holding;
 mod java;
 #[path = "interop/scene.rs"]
 mod scene;
-#[path = "interop/server.rs"]
-mod server;
+mod support;
 #[path = "interop/token.rs"]
 mod token;
 #[path = "interop/waking.rs"]

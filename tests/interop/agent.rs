@@ -65,7 +65,8 @@ impl Agent {
         let output = BufReader::new(child.stdout.take().unwrap());
         let answers: Arc<Mutex<HashMap<u64, Sender<Answer>>>> = Arc::default();
         let waiting = Arc::clone(&answers);
-        std::thread::spawn(move || {
+        let reader = std::thread::Builder::new().name("agent".to_owned());
+        let reading = reader.spawn(move || {
             for line in output.lines() {
                 let Ok(line) = line else { break };
                 let (number, answer) = parse(&line);
@@ -78,6 +79,7 @@ impl Agent {
             // The agent is gone: whoever still waits learns it from the closed channel.
             waiting.lock().clear();
         });
+        reading.unwrap();
         Some(Arc::new(Agent { child, requests: Mutex::new(Requests { pipe, sent: 0 }), answers }))
     }
 

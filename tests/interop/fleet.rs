@@ -3,13 +3,14 @@
 use std::env;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use redis::Commands;
 
 use crate::java;
 use crate::scene::{alone, between, rust};
-use crate::server::RedisServer;
+use crate::support::now;
+use crate::support::server::RedisServer;
 
 const LEASE: Duration = Duration::from_secs(30);
 const THREADS: usize = 4;
@@ -22,15 +23,15 @@ const WORKER: &str = "LEASEHOLD_INTEROP_WORKER";
 #[test]
 fn two_java_and_two_rust_processes_count_to_20_000_exactly() {
     let _alone = alone();
-    let Some(server) = RedisServer::start() else { return };
-    let Some(first) = java::connect(server.url(), LEASE) else { return };
-    let Some(second) = java::connect(server.url(), LEASE) else { return };
+    let Some(server) = RedisServer::start_default() else { return };
+    let Some(first) = java::connect(&server.url(), LEASE) else { return };
+    let Some(second) = java::connect(&server.url(), LEASE) else { return };
     let mut admin = server.admin();
     let _: () = admin.set("counter", 0).unwrap();
-    let begun = Instant::now();
+    let begun = now();
     let work = ["work", "counter", &THREADS.to_string(), &TIMES.to_string()];
     let jvms = [&first, &second].map(|java| java.ask("count", "count-up", &work));
-    let mut processes = [(); 2].map(|()| Worker::start(server.url()));
+    let mut processes = [(); 2].map(|()| Worker::start(&server.url()));
     for process in &mut processes {
         assert!(process.0.wait().unwrap().success(), "a Rust worker failed");
     }
@@ -49,19 +50,19 @@ fn one_rust_process_counts_exactly() {
         return;
     }
     let _alone = alone();
-    let Some(server) = RedisServer::start() else { return };
+    let Some(server) = RedisServer::start_default() else { return };
     let mut admin = server.admin();
     let _: () = admin.set("counter", 0).unwrap();
-    count_up(server.url(), 50);
+    count_up(&server.url(), 50);
     assert_eq!(admin.get("counter"), Ok(THREADS * 50));
 }
 
 #[test]
 fn a_java_process_gets_its_turn_beside_a_busy_rust_process() {
     let _alone = alone();
-    let Some(server) = RedisServer::start() else { return };
-    let Some(java) = java::connect(server.url(), LEASE) else { return };
-    let client = rust(server.url(), LEASE);
+    let Some(server) = RedisServer::start_default() else { return };
+    let Some(java) = java::connect(&server.url(), LEASE) else { return };
+    let client = rust(&server.url(), LEASE);
     let enough = AtomicBool::new(false);
     let longest = std::thread::scope(|scope| {
         for _ in 0..THREADS {

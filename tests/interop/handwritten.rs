@@ -6,7 +6,7 @@ use std::time::Duration;
 use redis::{Commands, Connection, Script};
 
 use crate::scene::{alone, between, calls, eventually, monotonic, rust, task};
-use crate::server::RedisServer;
+use crate::support::server::RedisServer;
 
 const LEASE: Duration = Duration::from_secs(30);
 /// The safety poll comes within 1.2 s; the rest is slack.
@@ -58,9 +58,9 @@ impl Handwritten {
 #[test]
 fn a_handwritten_lock_is_kept_out_by_ours() {
     let _alone = alone();
-    let Some(server) = RedisServer::start() else { return };
+    let Some(server) = RedisServer::start_default() else { return };
     let mut peer = Handwritten::new(server.admin());
-    let lock = rust(server.url(), LEASE).lock("shared");
+    let lock = rust(&server.url(), LEASE).lock("shared");
     lock.lock().unwrap();
     lock.lock().unwrap();
     assert!(!peer.take("shared"));
@@ -76,9 +76,9 @@ fn a_handwritten_lock_is_kept_out_by_ours() {
 #[test]
 fn a_handwritten_lock_keeps_ours_out() {
     let _alone = alone();
-    let Some(server) = RedisServer::start() else { return };
+    let Some(server) = RedisServer::start_default() else { return };
     let mut peer = Handwritten::new(server.admin());
-    let lock = rust(server.url(), LEASE).lock("shared");
+    let lock = rust(&server.url(), LEASE).lock("shared");
     assert!(peer.take("shared"));
     assert!(peer.take("shared"));
     assert!(!lock.try_lock().unwrap());
@@ -97,10 +97,10 @@ fn a_handwritten_lock_keeps_ours_out() {
 #[test]
 fn a_waiter_finds_a_release_that_nobody_announced_within_1_45_s() {
     let _alone = alone();
-    let Some(server) = RedisServer::start() else { return };
+    let Some(server) = RedisServer::start_default() else { return };
     let mut admin = server.admin();
     let mut peer = Handwritten::new(server.admin());
-    let client = rust(server.url(), LEASE);
+    let client = rust(&server.url(), LEASE);
     for round in 0..4 {
         let name = format!("untold-{round}");
         assert!(peer.take(&name));

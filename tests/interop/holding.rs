@@ -6,7 +6,7 @@ use leasehold::{ErrorKind, NotHeld};
 
 use crate::java;
 use crate::scene::{alone, rust, scripts_run, somebody_waits, task};
-use crate::server::RedisServer;
+use crate::support::server::RedisServer;
 
 const LEASE: Duration = Duration::from_secs(3);
 /// A third of the lease until the watchdog looks, one command time-out, slack.
@@ -15,9 +15,9 @@ const LOSS_IS_KNOWN: Duration = Duration::from_millis(1_000 + 500 + 250);
 #[test]
 fn java_gets_in_only_after_the_last_of_rusts_unlocks() {
     let _alone = alone();
-    let Some(server) = RedisServer::start() else { return };
-    let Some(java) = java::connect(server.url(), LEASE) else { return };
-    let lock = rust(server.url(), LEASE).lock("nested");
+    let Some(server) = RedisServer::start_default() else { return };
+    let Some(java) = java::connect(&server.url(), LEASE) else { return };
+    let lock = rust(&server.url(), LEASE).lock("nested");
     lock.lock().unwrap();
     lock.lock().unwrap();
     assert_eq!(lock.hold_count().unwrap(), 2);
@@ -37,9 +37,9 @@ fn java_gets_in_only_after_the_last_of_rusts_unlocks() {
 #[test]
 fn rust_gets_in_only_after_the_last_of_javas_unlocks() {
     let _alone = alone();
-    let Some(server) = RedisServer::start() else { return };
-    let Some(java) = java::connect(server.url(), LEASE) else { return };
-    let lock = rust(server.url(), LEASE).lock("nested");
+    let Some(server) = RedisServer::start_default() else { return };
+    let Some(java) = java::connect(&server.url(), LEASE) else { return };
+    let lock = rust(&server.url(), LEASE).lock("nested");
     java.get("holder", "lock", &["nested"]);
     java.get("holder", "lock", &["nested"]);
     assert_eq!(java.get("holder", "hold-count", &["nested"]), "2");
@@ -60,9 +60,9 @@ fn rust_gets_in_only_after_the_last_of_javas_unlocks() {
 #[test]
 fn an_unlock_of_the_others_lock_is_refused_and_changes_nothing() {
     let _alone = alone();
-    let Some(server) = RedisServer::start() else { return };
-    let Some(java) = java::connect(server.url(), LEASE) else { return };
-    let lock = rust(server.url(), LEASE).lock("not-yours");
+    let Some(server) = RedisServer::start_default() else { return };
+    let Some(java) = java::connect(&server.url(), LEASE) else { return };
+    let lock = rust(&server.url(), LEASE).lock("not-yours");
     java.get("holder", "lock", &["not-yours"]);
     let refused = lock.unlock().unwrap_err();
     assert!(
@@ -83,9 +83,9 @@ fn an_unlock_of_the_others_lock_is_refused_and_changes_nothing() {
 #[test]
 fn a_hold_that_rust_passed_to_another_thread_still_keeps_java_out() {
     let _alone = alone();
-    let Some(server) = RedisServer::start() else { return };
-    let Some(java) = java::connect(server.url(), LEASE) else { return };
-    let guard = rust(server.url(), LEASE).lock("passed-on").acquire_owned().unwrap();
+    let Some(server) = RedisServer::start_default() else { return };
+    let Some(java) = java::connect(&server.url(), LEASE) else { return };
+    let guard = rust(&server.url(), LEASE).lock("passed-on").acquire_owned().unwrap();
     let guard = task(move || guard).join();
     assert!(!java.is("other", "try", &["passed-on"]));
     task(move || guard.unlock().unwrap()).join();
@@ -96,9 +96,9 @@ fn a_hold_that_rust_passed_to_another_thread_still_keeps_java_out() {
 #[test]
 fn a_key_of_the_other_kind_is_an_error_on_either_side() {
     let _alone = alone();
-    let Some(server) = RedisServer::start() else { return };
-    let Some(java) = java::connect(server.url(), LEASE) else { return };
-    let client = rust(server.url(), LEASE);
+    let Some(server) = RedisServer::start_default() else { return };
+    let Some(java) = java::connect(&server.url(), LEASE) else { return };
+    let client = rust(&server.url(), LEASE);
     let token = client.token_lock("kind");
     token.lock().unwrap();
     let refused = java.error("other", "try", &["kind"]);
@@ -115,9 +115,9 @@ fn a_key_of_the_other_kind_is_an_error_on_either_side() {
 #[test]
 fn what_java_forces_open_rust_no_longer_holds_and_is_told() {
     let _alone = alone();
-    let Some(server) = RedisServer::start() else { return };
-    let Some(java) = java::connect(server.url(), LEASE) else { return };
-    let client = rust(server.url(), LEASE);
+    let Some(server) = RedisServer::start_default() else { return };
+    let Some(java) = java::connect(&server.url(), LEASE) else { return };
+    let client = rust(&server.url(), LEASE);
 
     // Told at the next unlock, with the name of who has it now.
     let lock = client.lock("forced");
@@ -150,9 +150,9 @@ fn what_java_forces_open_rust_no_longer_holds_and_is_told() {
 #[test]
 fn what_rust_forces_open_java_no_longer_holds_and_is_told() {
     let _alone = alone();
-    let Some(server) = RedisServer::start() else { return };
-    let Some(java) = java::connect(server.url(), LEASE) else { return };
-    let lock = rust(server.url(), LEASE).lock("forced");
+    let Some(server) = RedisServer::start_default() else { return };
+    let Some(java) = java::connect(&server.url(), LEASE) else { return };
+    let lock = rust(&server.url(), LEASE).lock("forced");
     java.get("holder", "lock", &["forced"]);
     let before = scripts_run(&mut server.admin());
     let waiter = java.ask("waiter", "lock", &["forced"]);

@@ -1,15 +1,16 @@
 //! What every interop test needs: one at a time, programs built once, clocks that foreign processes share, threads.
 
 use std::fs::{self, File};
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, SystemTime};
 
 use crossbeam_channel::{Receiver, bounded};
 use leasehold::LockClient;
 use parking_lot::{Mutex, MutexGuard};
 use redis::Connection;
+
+use crate::support;
 
 /// Holds up the other tests of this file: each starts processes and several measure, on machines with few cores.
 pub(crate) fn alone() -> MutexGuard<'static, ()> {
@@ -34,12 +35,8 @@ pub(crate) fn between(earlier: u64, later: u64) -> Duration {
 }
 
 /// Waits until `condition` holds; panics after `limit`.
-pub(crate) fn eventually(what: &str, limit: Duration, mut condition: impl FnMut() -> bool) {
-    let begun = Instant::now();
-    while !condition() {
-        assert!(begun.elapsed() < limit, "not within {limit:?}: {what}");
-        std::thread::sleep(Duration::from_millis(2));
-    }
+pub(crate) fn eventually(what: &str, limit: Duration, condition: impl FnMut() -> bool) {
+    assert!(support::eventually(limit, condition), "not within {limit:?}: {what}");
 }
 
 /// How many scripts the server has run or been asked to run.
@@ -75,7 +72,8 @@ pub(crate) struct Task<T> {
 
 pub(crate) fn task<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Task<T> {
     let (done, result) = bounded(1);
-    std::thread::spawn(move || drop(done.send(work())));
+    let thread = std::thread::Builder::new().name("task".to_owned());
+    thread.spawn(move || drop(done.send(work()))).unwrap();
     Task { result }
 }
 
@@ -118,7 +116,8 @@ pub(crate) fn build_once(
     if built.is_some_and(|built| made_of.iter().all(|part| changed(part).is_some_and(|at| at <= built))) {
         return Some(product.to_owned());
     }
-    let begun = SystemTime::now();
+    let begun = folder.join(".begun");
+    File::create(&begun).unwrap();
     for mut command in commands() {
         match command.output() {
             Ok(output) if output.status.success() => {}
@@ -131,7 +130,7 @@ pub(crate) fn build_once(
         }
     }
     // The product itself may be a link into the system, or left untouched because it is already right.
-    File::create(&stamp).unwrap().set_modified(begun).unwrap();
+    fs::rename(&begun, &stamp).unwrap();
     Some(product.to_owned())
 }
 
@@ -139,12 +138,9 @@ fn changed(file: &Path) -> Option<SystemTime> {
     fs::metadata(file).and_then(|data| data.modified()).ok()
 }
 
-/// Says that a test cannot run here; panics in CI.
-#[expect(clippy::explicit_write, reason = "the test runner captures eprintln!, and nobody would hear of it")]
+/// Says that a test cannot run here for want of `what`; panics in CI.
+#[track_caller]
 pub(crate) fn missing<T>(what: &str, why: &str) -> Option<T> {
-    let in_ci = std::env::var("CI").is_ok_and(|ci| ci == "true");
-    assert!(!in_ci, "{what} is needed in CI: {why}");
-    let test = std::thread::current().name().unwrap_or("a test").to_owned();
-    writeln!(std::io::stderr(), "\nSKIPPED {test}: no {what} here: {why}").unwrap();
+    support::missing(&format!("no {what}: {why}"));
     None
 }

@@ -9,7 +9,7 @@ use redis::{Commands, Connection};
 
 use crate::agent::{Agent, Peer};
 use crate::scene::{alone, between, build_once, calls, eventually, kept, monotonic, rust, source, task};
-use crate::server::RedisServer;
+use crate::support::server::RedisServer;
 
 const LEASE: Duration = Duration::from_secs(1);
 /// Nothing announces a token lock's release; ours polls.
@@ -46,8 +46,8 @@ fn redsync() -> Option<Arc<Agent>> {
 /// A server, a peer on it and a connection to look.
 fn scene(agent: Option<Arc<Agent>>) -> Option<(RedisServer, Peer, Connection)> {
     let agent = agent?;
-    let server = RedisServer::start()?;
-    let peer = agent.connect("peer", server.url(), &[]);
+    let server = RedisServer::start_default()?;
+    let peer = agent.connect("peer", &server.url(), &[]);
     let admin = server.admin();
     Some((server, peer, admin))
 }
@@ -81,7 +81,7 @@ fn redsync_and_a_token_lock_never_delete_each_others_key() {
 }
 
 fn keep_each_other_out(server: &RedisServer, peer: &Peer, mut admin: Connection) {
-    let client = rust(server.url(), LEASE);
+    let client = rust(&server.url(), LEASE);
     let lock = client.token_lock("token");
 
     // They hold, ours tries and waits.
@@ -125,7 +125,7 @@ fn keep_each_other_out(server: &RedisServer, peer: &Peer, mut admin: Connection)
 }
 
 fn never_delete_each_others_key(server: &RedisServer, peer: &Peer, mut admin: Connection) {
-    let lock = rust(server.url(), LEASE).token_lock("token");
+    let lock = rust(&server.url(), LEASE).token_lock("token");
     let mut expired = server.admin();
     let mut expires =
         || eventually("the lease ends", Duration::from_secs(3), || expired.exists("token") == Ok(false));

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crate::java;
 use crate::scene::{alone, between, eventually, monotonic, rust, scripts_run, somebody_waits, task};
-use crate::server::RedisServer;
+use crate::support::server::RedisServer;
 
 const ROUNDS: usize = 20;
 const PROMISED: Duration = Duration::from_millis(50);
@@ -18,9 +18,9 @@ const LEASE: Duration = Duration::from_secs(30);
 #[test]
 fn an_unlock_by_java_wakes_a_waiter_in_rust_within_50_ms() {
     let _alone = alone();
-    let Some(server) = RedisServer::start() else { return };
-    let Some(java) = java::connect(server.url(), LEASE) else { return };
-    let rust = rust(server.url(), LEASE);
+    let Some(server) = RedisServer::start_default() else { return };
+    let Some(java) = java::connect(&server.url(), LEASE) else { return };
+    let rust = rust(&server.url(), LEASE);
     let mut admin = server.admin();
     let delays = rounds(|name| {
         java.get("holder", "lock", &[name]);
@@ -44,9 +44,9 @@ fn an_unlock_by_java_wakes_a_waiter_in_rust_within_50_ms() {
 #[test]
 fn an_unlock_by_rust_wakes_a_waiter_in_java_within_50_ms() {
     let _alone = alone();
-    let Some(server) = RedisServer::start() else { return };
-    let Some(java) = java::connect(server.url(), LEASE) else { return };
-    let rust = rust(server.url(), LEASE);
+    let Some(server) = RedisServer::start_default() else { return };
+    let Some(java) = java::connect(&server.url(), LEASE) else { return };
+    let rust = rust(&server.url(), LEASE);
     let mut admin = server.admin();
     let delays = rounds(|name| {
         let lock = rust.lock(name);
@@ -68,9 +68,9 @@ fn an_unlock_by_rust_wakes_a_waiter_in_java_within_50_ms() {
 #[test]
 fn every_waiter_of_a_mixed_crowd_gets_its_turn() {
     let _alone = alone();
-    let Some(server) = RedisServer::start() else { return };
-    let Some(java) = java::connect(server.url(), LEASE) else { return };
-    let rust = rust(server.url(), LEASE);
+    let Some(server) = RedisServer::start_default() else { return };
+    let Some(java) = java::connect(&server.url(), LEASE) else { return };
+    let rust = rust(&server.url(), LEASE);
     let mut admin = server.admin();
     let lock = rust.lock("crowd");
     lock.lock().unwrap();

@@ -1,12 +1,13 @@
 //! Both sides keep their locks beyond the lease, each against the other's patience.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use redis::Commands;
 
 use crate::java;
 use crate::scene::{alone, rust};
-use crate::server::RedisServer;
+use crate::support::now;
+use crate::support::server::RedisServer;
 
 const LEASE: Duration = Duration::from_secs(3);
 /// More than two leases.
@@ -15,11 +16,11 @@ const HELD: Duration = Duration::from_millis(6_500);
 #[test]
 fn a_lock_that_java_holds_for_two_leases_stays_out_of_reach_of_rust() {
     let _alone = alone();
-    let Some(server) = RedisServer::start() else { return };
-    let Some(java) = java::connect(server.url(), LEASE) else { return };
-    let lock = rust(server.url(), LEASE).lock("kept");
+    let Some(server) = RedisServer::start_default() else { return };
+    let Some(java) = java::connect(&server.url(), LEASE) else { return };
+    let lock = rust(&server.url(), LEASE).lock("kept");
     java.get("holder", "lock", &["kept"]);
-    let begun = Instant::now();
+    let begun = now();
     assert!(!lock.try_lock_for(HELD).unwrap());
     assert!(begun.elapsed() >= HELD, "gave up after {:?}", begun.elapsed());
     assert!(java.is("holder", "is-mine", &["kept"]));
@@ -31,9 +32,9 @@ fn a_lock_that_java_holds_for_two_leases_stays_out_of_reach_of_rust() {
 #[test]
 fn a_lock_that_rust_holds_for_two_leases_stays_out_of_reach_of_java() {
     let _alone = alone();
-    let Some(server) = RedisServer::start() else { return };
-    let Some(java) = java::connect(server.url(), LEASE) else { return };
-    let lock = rust(server.url(), LEASE).lock("kept");
+    let Some(server) = RedisServer::start_default() else { return };
+    let Some(java) = java::connect(&server.url(), LEASE) else { return };
+    let lock = rust(&server.url(), LEASE).lock("kept");
     let guard = lock.acquire().unwrap();
     let wait = HELD.as_millis().to_string();
     let answer = java.ask("other", "try-for", &["kept", &wait]).wait();
@@ -49,20 +50,20 @@ fn a_lock_that_rust_holds_for_two_leases_stays_out_of_reach_of_java() {
 #[test]
 fn a_lease_of_its_own_ends_on_time_for_either_side() {
     let _alone = alone();
-    let Some(server) = RedisServer::start() else { return };
-    let Some(java) = java::connect(server.url(), LEASE) else { return };
-    let lock = rust(server.url(), LEASE).lock("leased");
+    let Some(server) = RedisServer::start_default() else { return };
+    let Some(java) = java::connect(&server.url(), LEASE) else { return };
+    let lock = rust(&server.url(), LEASE).lock("leased");
     let lease = Duration::from_millis(1_200);
     let late = lease + Duration::from_millis(1_450);
 
-    let begun = Instant::now();
+    let begun = now();
     java.get("holder", "lock-lease", &["leased", "1200"]);
     assert!(lock.try_lock_for(Duration::from_secs(5)).unwrap());
     assert!((lease..late).contains(&begun.elapsed()), "Rust got Java's lock after {:?}", begun.elapsed());
     assert!(!java.is("holder", "is-mine", &["leased"]));
     lock.unlock().unwrap();
 
-    let begun = Instant::now();
+    let begun = now();
     lock.lock_with_lease(lease).unwrap();
     assert!(java.is("other", "try-for", &["leased", "5000"]));
     assert!((lease..late).contains(&begun.elapsed()), "Java got Rust's lock after {:?}", begun.elapsed());

@@ -12,7 +12,7 @@ use redis::{Commands, Connection, Msg};
 use crate::agent::Peer;
 use crate::java;
 use crate::scene::{alone, rust};
-use crate::server::RedisServer;
+use crate::support::server::RedisServer;
 
 const WATCHDOG: Duration = Duration::from_secs(30);
 
@@ -48,9 +48,9 @@ use Step::{ForceUnlock, Lock, LockForFiveSeconds, Try, Unlock};
 #[test]
 fn a_lock_is_the_same_bytes_from_java_and_from_rust() {
     let _alone = alone();
-    let Some(server) = RedisServer::start() else { return };
-    let Some(java) = java::connect(server.url(), WATCHDOG) else { return };
-    let client = rust(server.url(), WATCHDOG);
+    let Some(server) = RedisServer::start_default() else { return };
+    let Some(java) = java::connect(&server.url(), WATCHDOG) else { return };
+    let client = rust(&server.url(), WATCHDOG);
     for names in &NAMES {
         let held = |count: u32, lease: &str| key(names.lock, &format!("hash OWNER={count}"), lease);
         let freed = message(names.channel, "0");
@@ -79,9 +79,9 @@ fn a_lock_is_the_same_bytes_from_java_and_from_rust() {
 #[test]
 fn a_fenced_lock_is_the_same_bytes_from_java_and_from_rust() {
     let _alone = alone();
-    let Some(server) = RedisServer::start() else { return };
-    let Some(java) = java::connect(server.url(), WATCHDOG) else { return };
-    let client = rust(server.url(), WATCHDOG);
+    let Some(server) = RedisServer::start_default() else { return };
+    let Some(java) = java::connect(&server.url(), WATCHDOG) else { return };
+    let client = rust(&server.url(), WATCHDOG);
     for names in &NAMES {
         let counter = key(names.counter, "string TOKEN", "for ever");
         let held =
@@ -182,9 +182,7 @@ impl Side for Rust<'_> {
 fn same_bytes(who: &str, server: &RedisServer, expected: &[(Step, Vec<String>)], side: &impl Side) {
     let mut admin = server.admin();
     let _: () = admin.flushall().unwrap();
-    let listener = redis::Client::open(server.url()).unwrap();
-    let mut listener = listener.get_connection().unwrap();
-    listener.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+    let mut listener = server.admin();
     let mut listener = listener.as_pubsub();
     listener.psubscribe("*").unwrap();
     let mut token = None;
