@@ -18,9 +18,9 @@ const REDIS_PY: &str = "8.1.0";
 
 /// `None`, said loudly, where there is no Python with venv.
 fn redis_py() -> Option<Arc<Agent>> {
-    let folder = kept(&format!("redis-py-{REDIS_PY}"));
+    let folder = kept(&format!("redis-py-{REDIS_PY}")).join("venv");
     let python = folder.join("bin/python");
-    build_once("redis-py by venv and pip", &folder.join("bin/pip"), &[], || {
+    build_once("redis-py by venv and pip", &folder, &[], || {
         let mut venv = Command::new("python3");
         venv.args(["-m", "venv", "--clear"]).arg(&folder);
         let mut pip = Command::new(&python);
