@@ -54,6 +54,8 @@ pub(crate) fn run() -> ExitCode {
 }
 
 fn work() -> Result<()> {
+    // A terminal's Ctrl-C reaches the workers too; the parent ends them, and says why.
+    ctrlc::set_handler(|| {})?;
     let mut line = String::new();
     std::io::stdin().lock().read_line(&mut line)?;
     let job: Job = serde_json::from_str(&line)?;
@@ -117,7 +119,7 @@ impl Floor {
                 threads.push(std::thread::Builder::new().spawn_scoped(scope, move || till.sell_out())?);
             }
             for thread in threads {
-                thread.join().map_err(|_| "a seller panicked")??;
+                thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
             }
             Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
         })?;
