@@ -1,2 +1,22 @@
 #![forbid(unsafe_code)]
-//! placeholder
+//! Distributed locks for threads.
+
+mod client;
+mod config;
+mod error;
+mod ident;
+mod lock;
+mod observe;
+mod store;
+mod time;
+
+pub use client::{ClientBuilder, LockClient};
+pub use crossbeam_channel;
+pub use error::{Error, ErrorKind, NotHeld, Result};
+pub use ident::{ClientId, Fence, LONGEST_NAME, Owner};
+pub use lock::guard::{Guard, HoldState, OwnedGuard};
+pub use lock::interrupt::Interrupt;
+pub use lock::named::{FencedLock, Lock, NamedLock, RedisLock};
+pub use observe::{Loss, LossReason, Observer};
+pub use store::memory::MemoryStore;
+pub use time::ManualClock;

@@ -1,0 +1,284 @@
+//! The crate's one error type.
+
+use std::error::Error as StdError;
+use std::fmt;
+
+/// What an operation of this crate returns.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// Says what went wrong, during which action, on which lock, and why.
+///
+/// The display text is this level only; the cause is in [`source`](StdError::source). Decide by the predicates
+/// ([`is_lost`](Error::is_lost), [`is_not_held`](Error::is_not_held), [`is_retryable`](Error::is_retryable),
+/// [`outcome_unknown`](Error::outcome_unknown)) or by [`kind`](Error::kind). Passwords never appear in it.
+pub struct Error {
+    inner: Box<Inner>,
+}
+
+struct Inner {
+    kind: ErrorKind,
+    action: &'static str,
+    lock: Option<String>,
+    detail: String,
+    not_held: Option<NotHeld>,
+    outcome_unknown: bool,
+    source: Option<Box<dyn StdError + Send + Sync>>,
+}
+
+/// The kinds of failure a caller may want to tell apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// A name, duration, URL or option cannot be used; nothing was sent.
+    InvalidInput,
+    /// The caller does not hold the lock; see [`Error::not_held`].
+    NotHeld,
+    /// A hold was lost while it was believed held.
+    Lost,
+    /// The wait was ended by an [`Interrupt`](crate::Interrupt).
+    Interrupted,
+    /// Waiting would wait for the calling thread itself.
+    WouldDeadlock,
+    /// The key belongs to something that is not this kind of lock.
+    WrongType,
+    /// The server cannot be reached or the connection broke.
+    Unreachable,
+    /// No answer came within the command time-out.
+    TimedOut,
+    /// The server wants other credentials.
+    Authentication,
+    /// The user lacks a right; the detail names it where the server tells.
+    NoPermission,
+    /// The server is out of memory and refuses writes.
+    OutOfMemory,
+    /// The server is a read-only replica.
+    ReadOnly,
+    /// The server is loading, busy with a script, failing over or short of replicas.
+    Busy,
+    /// The server is older than the oldest one supported.
+    TooOld,
+    /// The store or the client's settings cannot do this.
+    Unsupported,
+    /// The answer was not what the protocol promises.
+    Protocol,
+    /// The server refused with an error of no other kind.
+    Refused,
+    /// The client was shut down.
+    ShutDown,
+    /// The process was forked; a client does not survive that.
+    Forked,
+    /// The system could not give a thread or another resource.
+    Resource,
+}
+
+/// Why a caller does not hold the lock.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum NotHeld {
+    /// The caller held it, and the lease ran out or the server lost it.
+    Expired,
+    /// Somebody else holds it; the text is the owner as the store shows it.
+    HeldBy(String),
+    /// Nobody holds it.
+    Free,
+}
+
+impl Error {
+    pub(crate) fn new(kind: ErrorKind, action: &'static str, detail: impl Into<String>) -> Error {
+        Error {
+            inner: Box::new(Inner {
+                kind,
+                action,
+                lock: None,
+                detail: detail.into(),
+                not_held: None,
+                outcome_unknown: false,
+                source: None,
+            }),
+        }
+    }
+
+    pub(crate) fn invalid(action: &'static str, detail: impl Into<String>) -> Error {
+        Error::new(ErrorKind::InvalidInput, action, detail)
+    }
+
+    pub(crate) fn not_holding(action: &'static str, name: &str, why: NotHeld) -> Error {
+        let detail = match &why {
+            NotHeld::Expired => "the hold ended before: its lease ran out or the server lost it".to_owned(),
+            NotHeld::HeldBy(owner) => format!("it is held by {owner}"),
+            NotHeld::Free => "nobody holds it".to_owned(),
+        };
+        let mut error = Error::new(ErrorKind::NotHeld, action, detail).on(name);
+        error.inner.not_held = Some(why);
+        error
+    }
+
+    /// Names the lock, unless one is named already.
+    pub(crate) fn on(mut self, name: &str) -> Error {
+        if self.inner.lock.is_none() {
+            self.inner.lock = Some(shortened(name));
+        }
+        self
+    }
+
+    pub(crate) fn during(mut self, action: &'static str) -> Error {
+        self.inner.action = action;
+        self
+    }
+
+    pub(crate) fn with_source(mut self, source: impl Into<Box<dyn StdError + Send + Sync>>) -> Error {
+        self.inner.source = Some(source.into());
+        self
+    }
+
+    /// Marks that the request may have been carried out, or still may be.
+    pub(crate) fn with_unknown_outcome(mut self) -> Error {
+        self.inner.outcome_unknown = true;
+        self
+    }
+
+    /// The kind of failure.
+    #[must_use]
+    pub fn kind(&self) -> ErrorKind {
+        self.inner.kind
+    }
+
+    /// What was being done, for example `"lock"` or `"unlock"`.
+    #[must_use]
+    pub fn action(&self) -> &str {
+        self.inner.action
+    }
+
+    pub(crate) fn detail(&self) -> &str {
+        &self.inner.detail
+    }
+
+    /// The name of the lock concerned, if one was; long names are cut.
+    #[must_use]
+    pub fn lock_name(&self) -> Option<&str> {
+        self.inner.lock.as_deref()
+    }
+
+    /// Why the caller does not hold the lock, for [`ErrorKind::NotHeld`].
+    #[must_use]
+    pub fn not_held(&self) -> Option<&NotHeld> {
+        self.inner.not_held.as_ref()
+    }
+
+    /// Whether a hold that the caller had was lost: work under it is no longer protected.
+    #[must_use]
+    pub fn is_lost(&self) -> bool {
+        self.inner.kind == ErrorKind::Lost || self.inner.not_held == Some(NotHeld::Expired)
+    }
+
+    /// Whether the caller does not hold the lock it wanted to release.
+    #[must_use]
+    pub fn is_not_held(&self) -> bool {
+        self.inner.kind == ErrorKind::NotHeld
+    }
+
+    /// Whether the wait was ended by an [`Interrupt`](crate::Interrupt).
+    #[must_use]
+    pub fn is_interrupted(&self) -> bool {
+        self.inner.kind == ErrorKind::Interrupted
+    }
+
+    /// Whether the same call may succeed later without anything being changed by the caller.
+    #[must_use]
+    pub fn is_retryable(&self) -> bool {
+        use ErrorKind::{Busy, OutOfMemory, ReadOnly, TimedOut, Unreachable};
+        matches!(self.inner.kind, Unreachable | TimedOut | OutOfMemory | ReadOnly | Busy)
+    }
+
+    /// Whether the request may have been carried out although no answer came.
+    ///
+    /// The client itself goes on resolving it: after an acquire it removes what it may have left, after a release
+    /// it repeats it, both until answered or until the lease has run out.
+    #[must_use]
+    pub fn outcome_unknown(&self) -> bool {
+        self.inner.outcome_unknown
+    }
+}
+
+/// Error texts and logs stay readable with 64 KiB names.
+fn shortened(name: &str) -> String {
+    const MOST: usize = 200;
+    if name.chars().count() <= MOST {
+        return name.to_owned();
+    }
+    let mut short: String = name.chars().take(MOST).collect();
+    short.push('…');
+    short
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ", self.inner.action)?;
+        if let Some(lock) = &self.inner.lock {
+            write!(f, "{lock:?} ")?;
+        }
+        write!(f, "failed: {}", self.inner.detail)?;
+        if self.inner.outcome_unknown {
+            write!(f, " (it may have been carried out all the same)")?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Error")
+            .field("kind", &self.inner.kind)
+            .field("action", &self.inner.action)
+            .field("lock", &self.inner.lock)
+            .field("detail", &self.inner.detail)
+            .field("outcome_unknown", &self.inner.outcome_unknown)
+            .field("source", &self.inner.source)
+            .finish()
+    }
+}
+
+impl StdError for Error {
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        self.inner.source.as_deref().map(|source| source as _)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_is_one_pointer_wide() {
+        assert_eq!(size_of::<Error>(), size_of::<usize>());
+    }
+
+    #[test]
+    fn the_text_names_action_lock_and_reason_but_not_the_cause() {
+        let cause = std::io::Error::other("the cause");
+        let error = Error::new(ErrorKind::Unreachable, "unlock", "the connection broke")
+            .on("orders")
+            .with_source(cause)
+            .with_unknown_outcome();
+        let text = error.to_string();
+        assert_eq!(
+            text,
+            "unlock \"orders\" failed: the connection broke (it may have been carried out all the same)"
+        );
+        assert_eq!(error.source().map(ToString::to_string).as_deref(), Some("the cause"));
+        assert!(error.is_retryable() && error.outcome_unknown());
+    }
+
+    #[test]
+    fn a_long_name_is_cut_in_the_text() {
+        let error = Error::invalid("lock", "too long").on(&"x".repeat(70_000));
+        assert!(error.to_string().len() < 300);
+    }
+
+    #[test]
+    fn an_expired_hold_counts_as_lost_and_as_not_held() {
+        let error = Error::not_holding("unlock", "a", NotHeld::Expired);
+        assert!(error.is_lost() && error.is_not_held());
+        assert!(!Error::not_holding("unlock", "a", NotHeld::Free).is_lost());
+    }
+}

@@ -1,0 +1,251 @@
+//! Who and what: lock names, client ids, owners, fences.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use uuid::Uuid;
+
+use crate::error::{Error, Result};
+
+/// The longest name, in bytes, that a lock may have after mapping.
+pub const LONGEST_NAME: usize = 64 * 1024;
+
+/// Keys that Redisson derives for its own bookkeeping start with these; a lock of such a name could be another
+/// lock's counter or queue.
+const RESERVED: [&str; 6] = [
+    "redisson_lock__channel",
+    "redisson_lock_token:",
+    "redisson_lock_queue:",
+    "redisson_lock_timeout:",
+    "redisson_unlock_latch:",
+    "redisson_rwlock:",
+];
+
+/// A checked lock name: as the user gave it, and as the store keys it.
+#[derive(Debug, PartialEq, Eq, Hash)]
+pub(crate) struct LockName {
+    given: Arc<str>,
+    key: Box<str>,
+}
+
+impl LockName {
+    /// `key` is `given` after prefix and mapping.
+    pub(crate) fn new(given: &Arc<str>, key: String) -> Result<LockName> {
+        if given.is_empty() || key.is_empty() {
+            return Err(Error::invalid("lock", "the name is empty"));
+        }
+        if key.len() > LONGEST_NAME {
+            return Err(Error::invalid(
+                "lock",
+                format!("the name has {} bytes, the most is {LONGEST_NAME}", key.len()),
+            ));
+        }
+        if let Some(reserved) = RESERVED.iter().find(|reserved| key.starts_with(**reserved)) {
+            return Err(Error::invalid(
+                "lock",
+                format!("names that start with {reserved:?} are keys of other locks"),
+            ));
+        }
+        Ok(LockName { given: Arc::clone(given), key: key.into_boxed_str() })
+    }
+
+    pub(crate) fn given(&self) -> &str {
+        &self.given
+    }
+
+    pub(crate) fn key(&self) -> &str {
+        &self.key
+    }
+}
+
+/// The random id of a client; every owner of the client's starts with it.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct ClientId(Uuid);
+
+impl ClientId {
+    pub(crate) fn random() -> ClientId {
+        ClientId(Uuid::new_v4())
+    }
+}
+
+impl fmt::Display for ClientId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self.0.as_hyphenated(), f)
+    }
+}
+
+impl fmt::Debug for ClientId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ClientId({self})")
+    }
+}
+
+/// Who holds: the client and a number, written `uuid:number` in the store, as Redisson does.
+///
+/// The number is the crate's own count of threads, never the system's thread id (those are reused). A thread keeps
+/// its number unless a late request under it could still reach the server; then it goes on under a new one, so
+/// that the late request cannot touch what the thread holds next.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Owner {
+    client: ClientId,
+    number: u64,
+}
+
+impl Owner {
+    pub(crate) fn new(client: ClientId, number: u64) -> Owner {
+        Owner { client, number }
+    }
+
+    /// The client's id, the part before the colon.
+    #[must_use]
+    pub fn client(self) -> ClientId {
+        self.client
+    }
+
+    /// The part after the colon.
+    #[must_use]
+    pub fn number(self) -> u64 {
+        self.number
+    }
+}
+
+impl fmt::Display for Owner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.client, self.number)
+    }
+}
+
+impl fmt::Debug for Owner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Owner({self})")
+    }
+}
+
+/// A fencing token: of one lock, every later grant has a larger one.
+///
+/// Send it with each write and have the resource refuse a smaller one than it has seen; see `docs/guarantees.md`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Fence(u64);
+
+impl Fence {
+    pub(crate) fn new(token: u64) -> Fence {
+        Fence(token)
+    }
+
+    /// The number to send along.
+    #[must_use]
+    pub fn get(self) -> u64 {
+        self.0
+    }
+}
+
+impl fmt::Display for Fence {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// Next owner number of this process; never reused, so no two owners of a client can be mixed up.
+fn fresh_number() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    NEXT.fetch_add(1, Ordering::Relaxed)
+}
+
+/// What stands for a thread: alive as long as the thread, whose thread-local storage owns it.
+///
+/// Others keep a `Weak` and see by it that the thread has ended; no destructor runs anything.
+#[derive(Debug)]
+pub(crate) struct ThreadMark {
+    id: u64,
+    number: AtomicU64,
+}
+
+impl ThreadMark {
+    fn new() -> ThreadMark {
+        let id = fresh_number();
+        ThreadMark { id, number: AtomicU64::new(id) }
+    }
+
+    /// The calling thread's mark. While thread-local storage is being torn down: a new one that ends with the call.
+    pub(crate) fn current() -> Arc<ThreadMark> {
+        thread_local! {
+            static MARK: Arc<ThreadMark> = Arc::new(ThreadMark::new());
+        }
+        MARK.try_with(Arc::clone).unwrap_or_else(|_ending| Arc::new(ThreadMark::new()))
+    }
+
+    /// Which thread, for good.
+    pub(crate) fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// The owner number for the thread's next hold.
+    pub(crate) fn number(&self) -> u64 {
+        self.number.load(Ordering::Acquire)
+    }
+
+    /// Gives up `number` for this thread's next holds, since a request under it may still be on its way.
+    /// Holds that have it keep it. Does nothing if the thread has moved on already.
+    #[expect(clippy::let_underscore_must_use, reason = "failing means that the thread has moved on already")]
+    pub(crate) fn retire(&self, number: u64) {
+        let _ = self.number.compare_exchange(number, fresh_number(), Ordering::AcqRel, Ordering::Acquire);
+    }
+}
+
+/// A number for an owner that is not a thread.
+pub(crate) fn unbound_number() -> u64 {
+    fresh_number()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    #[test]
+    fn owner_numbers_are_never_reused_although_threads_end() {
+        let mut seen = HashSet::new();
+        for _ in 0..64 {
+            let batch: Vec<_> = (0..16)
+                .map(|_| std::thread::Builder::new().spawn(|| ThreadMark::current().number()))
+                .collect();
+            for thread in batch {
+                assert!(seen.insert(thread.unwrap().join().unwrap()));
+            }
+        }
+    }
+
+    #[test]
+    fn retiring_moves_the_thread_to_a_fresh_number_once() {
+        let mark = ThreadMark::new();
+        let old = mark.number();
+        mark.retire(old);
+        let new = mark.number();
+        assert_ne!(old, new);
+        mark.retire(old);
+        assert_eq!(mark.number(), new);
+        assert_eq!(mark.id(), old);
+    }
+
+    #[test]
+    fn names_are_bounded_and_may_not_be_other_locks_keys() {
+        let check = |name: &str| LockName::new(&Arc::from(name), name.to_owned());
+        assert!(check("orders").is_ok());
+        assert!(check(" ").is_ok());
+        assert!(check(&"x".repeat(LONGEST_NAME)).is_ok());
+        assert!(check(&"x".repeat(LONGEST_NAME + 1)).is_err());
+        assert!(check("").is_err());
+        assert!(check("redisson_lock_token:{a}").is_err());
+    }
+
+    #[test]
+    fn an_owner_is_written_as_uuid_and_number() {
+        let owner = Owner::new(ClientId::random(), 7);
+        let text = owner.to_string();
+        let (uuid, number) = text.split_once(':').unwrap();
+        assert_eq!(uuid.len(), 36);
+        assert_eq!(uuid, uuid.to_lowercase());
+        assert_eq!(number, "7");
+    }
+}

@@ -1,0 +1,266 @@
+//! Holds as values: dropping one gives its level back.
+
+use std::fmt;
+use std::marker::PhantomData;
+use std::sync::{Arc, MutexGuard};
+use std::time::{Duration, Instant};
+
+use crossbeam_channel::Receiver;
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::ident::{Fence, Owner};
+use crate::lock::engine::Engine;
+use crate::lock::hold::{Hold, Standing};
+use crate::lock::wait::Entered;
+use crate::observe::Loss;
+
+/// How a hold stands, as far as is known without asking the server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum HoldState {
+    /// Held: the lease is confirmed and not about to end.
+    Held,
+    /// Held until `until`, but a renewal is overdue: finish, or make the next step one that may be repeated.
+    AtRisk {
+        /// When the hold ends unless a renewal gets through.
+        until: Instant,
+    },
+    /// No longer held. A hold that is lost stays lost.
+    Lost,
+}
+
+/// A level of a hold, released when dropped. Bound to the thread that took it.
+///
+/// Dropping sends the release once, waits for the answer at most one command time-out, never panics, and reports a
+/// failure to the [`Observer`](crate::Observer); [`unlock`](Guard::unlock) does the same and tells the caller. A
+/// guard whose hold is [`Lost`](HoldState::Lost) sends nothing.
+///
+/// A guard cannot leave its thread, since the owner in the store is that thread:
+///
+/// ```compile_fail
+/// fn send<T: Send>(_: T) {}
+/// send(leasehold::LockClient::in_memory().lock("a").acquire().unwrap());
+/// ```
+///
+/// # Examples
+///
+/// ```
+/// # let client = leasehold::LockClient::in_memory();
+/// let guard = client.lock("stock:42").acquire()?;
+/// // … read, decide …
+/// guard.check()?; // still ours? no round trip
+/// // … write …
+/// guard.unlock()?;
+/// # Ok::<(), leasehold::Error>(())
+/// ```
+#[must_use = "the lock is released as soon as the guard is dropped"]
+pub struct Guard {
+    level: HeldLevel,
+    /// `!Send` but `Sync`, whatever features other crates turn on.
+    _bound_to_thread: PhantomData<MutexGuard<'static, ()>>,
+}
+
+/// A hold that is owned by this value, not by a thread: it may be sent to another thread and released there.
+///
+/// Its owner is a number of its own, so no thread holds the lock meanwhile, the one that took it included: taking the
+/// lock again, on any thread, waits. Otherwise as [`Guard`]. One that is leaked (`mem::forget`) is renewed until the
+/// client is shut down.
+///
+/// # Examples
+///
+/// ```
+/// # let client = leasehold::LockClient::in_memory();
+/// let guard = client.lock("upload").acquire_owned()?;
+/// let worker = std::thread::spawn(move || {
+///     // … work …
+///     guard.unlock()
+/// });
+/// worker.join().unwrap()?;
+/// assert!(!client.lock("upload").is_locked()?);
+/// # Ok::<(), leasehold::Error>(())
+/// ```
+#[must_use = "the lock is released as soon as the guard is dropped"]
+pub struct OwnedGuard {
+    level: HeldLevel,
+}
+
+/// What both guards are: one level of a hold, and the client kept alive.
+struct HeldLevel {
+    engine: Arc<Engine>,
+    entered: Entered,
+    released: bool,
+}
+
+impl HeldLevel {
+    fn hold(&self) -> &Arc<Hold> {
+        &self.entered.hold
+    }
+
+    fn standing(&self) -> Standing {
+        let hold = self.hold();
+        hold.is_live(self.engine.clock.now(), &self.engine.reporter);
+        hold.standing(self.engine.clock.now())
+    }
+
+    fn state(&self) -> HoldState {
+        match self.standing() {
+            Standing::Held => HoldState::Held,
+            Standing::AtRisk(until) => HoldState::AtRisk { until: self.engine.clock.instant(until) },
+            Standing::Lost(_) => HoldState::Lost,
+        }
+    }
+
+    fn check(&self) -> Result<()> {
+        if self.engine.is_forked() {
+            return self.engine.usable("check");
+        }
+        match self.standing() {
+            Standing::Held | Standing::AtRisk(_) => Ok(()),
+            Standing::Lost(reason) => {
+                let detail = format!("the hold was lost ({reason:?}); work under it is no longer protected");
+                Err(Error::new(ErrorKind::Lost, "check", detail).on(self.hold().name().given()))
+            }
+        }
+    }
+
+    fn remaining(&self) -> Duration {
+        match self.standing() {
+            Standing::Held | Standing::AtRisk(_) => self.hold().until().since(self.engine.clock.now()),
+            Standing::Lost(_) => Duration::ZERO,
+        }
+    }
+
+    fn on_lost(&self, callback: impl FnOnce(&Loss) + Send + 'static) {
+        self.hold().on_lost(Box::new(callback), &self.engine.reporter);
+        self.engine.watch(self.hold());
+    }
+
+    fn lost(&self) -> Receiver<Loss> {
+        let receiver = self.hold().loss_channel();
+        self.engine.watch(self.hold());
+        receiver
+    }
+
+    fn unlock(mut self) -> Result<()> {
+        self.released = true;
+        self.engine.end_level("unlock", self.hold(), Some(self.entered.level))
+    }
+}
+
+impl Drop for HeldLevel {
+    fn drop(&mut self) {
+        if !self.released {
+            self.engine.drop_level(&self.entered.hold, self.entered.level);
+        }
+    }
+}
+
+/// The two guards differ in who owns the hold, not in what can be asked of it.
+macro_rules! guard {
+    ($guard:ident { $($field:ident: $value:expr),* }) => {
+        impl $guard {
+            pub(crate) fn new(engine: &Arc<Engine>, entered: Entered) -> $guard {
+                let level = HeldLevel { engine: Arc::clone(engine), entered, released: false };
+                $guard { level, $($field: $value),* }
+            }
+
+            /// The lock's name, as it was given.
+            #[must_use]
+            pub fn name(&self) -> &str {
+                self.level.hold().name().given()
+            }
+
+            /// The owner as the store shows it.
+            #[must_use]
+            pub fn owner(&self) -> Owner {
+                self.level.hold().owner()
+            }
+
+            /// The hold's fencing token; `None` unless the lock is a [`FencedLock`](crate::FencedLock).
+            ///
+            /// Re-entries have the hold's token: the outer level goes on writing with it.
+            #[must_use]
+            pub fn fence(&self) -> Option<Fence> {
+                self.level.hold().fence()
+            }
+
+            /// How the hold stands, without asking the server.
+            #[must_use]
+            pub fn state(&self) -> HoldState {
+                self.level.state()
+            }
+
+            /// Fails once the hold is lost.
+            ///
+            /// # Blocking
+            ///
+            /// Never: one atomic load and one reading of the clock.
+            ///
+            /// # Errors
+            ///
+            /// One that [`is_lost`](Error::is_lost), from the loss on, for good.
+            ///
+            /// # Guarantees
+            ///
+            /// `Ok` says that the hold was confirmed to last beyond this moment: the window is counted from before
+            /// the request was sent, by a clock that runs on while the process is stopped or the machine sleeps. It
+            /// says nothing about the next moment; see `docs/guarantees.md` on fencing.
+            pub fn check(&self) -> Result<()> {
+                self.level.check()
+            }
+
+            /// How long the hold lasts if no renewal gets through; zero once lost.
+            #[must_use]
+            pub fn remaining(&self) -> Duration {
+                self.level.remaining()
+            }
+
+            /// Has `callback` run when the hold is lost, soon if it is lost already, never if it is released before.
+            ///
+            /// It runs on the client's callback thread; a panic in it is caught.
+            pub fn on_lost(&self, callback: impl FnOnce(&Loss) + Send + 'static) {
+                self.level.on_lost(callback);
+            }
+
+            /// A channel for `select!` that gets the loss; it is disconnected when the hold is released.
+            #[must_use]
+            pub fn lost(&self) -> Receiver<Loss> {
+                self.level.lost()
+            }
+
+            /// Releases, and says whether the hold stood until then.
+            ///
+            /// # Blocking
+            ///
+            /// One round trip. While the server does not answer: up to the client's patience (default 10 s) or the
+            /// end of the lease, whichever is first.
+            ///
+            /// # Errors
+            ///
+            /// - [`is_lost`](Error::is_lost): the hold ended before; what was done under it may not have been
+            ///   protected.
+            /// - [`outcome_unknown`](Error::outcome_unknown): the client goes on releasing until it is answered or the
+            ///   lease has run out.
+            ///
+            /// # Guarantees
+            ///
+            /// Never ends another owner's hold, nor a later one of the same thread.
+            pub fn unlock(self) -> Result<()> {
+                self.level.unlock()
+            }
+        }
+
+        impl fmt::Debug for $guard {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.debug_struct(stringify!($guard))
+                    .field("name", &self.name())
+                    .field("owner", &self.owner())
+                    .field("fence", &self.fence())
+                    .finish_non_exhaustive()
+            }
+        }
+    };
+}
+
+guard!(Guard { _bound_to_thread: PhantomData });
+guard!(OwnedGuard {});

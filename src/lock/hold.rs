@@ -1,0 +1,456 @@
+//! One grant of a lock, from its first level to its last: its window in time, its levels, its loss.
+//!
+//! | `phase`     | meaning                                             | who may set it, from what               |
+//! |-------------|-----------------------------------------------------|-----------------------------------------|
+//! | `LIVE`      | held, as long as `until` is ahead                   | the grant                               |
+//! | `RELEASING` | its owner is giving it up; not renewed, not "lost"  | the releasing caller, from `LIVE`       |
+//! | `EXPIRED`   | `until` passed unconfirmed                          | whoever sees it first, from `LIVE`      |
+//! | `GONE`      | the store said that the owner holds nothing         | whoever hears it first, from `LIVE` or `RELEASING` |
+//! | `SHUT_DOWN` | the client ended it                                 | `shutdown`, from `LIVE`                 |
+//!
+//! The last three are lost, and stay so.
+
+use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
+use std::time::Duration;
+
+use crossbeam_channel::{Receiver, Sender, bounded};
+use parking_lot::Mutex;
+
+use crate::ident::{Fence, LockName, Owner, ThreadMark};
+use crate::lock::report::Reporter;
+use crate::lock::store::{Claim, Kind};
+use crate::observe::{Loss, LossReason};
+use crate::time::{Lease, Moment, window};
+
+const LIVE: u8 = 0;
+const RELEASING: u8 = 1;
+const EXPIRED: u8 = 2;
+const GONE: u8 = 3;
+const SHUT_DOWN: u8 = 4;
+
+/// Who a hold belongs to.
+#[derive(Debug, Clone)]
+pub(crate) enum Holder {
+    /// A thread; its mark is gone when the thread has ended.
+    Thread { id: u64, mark: Weak<ThreadMark> },
+    /// Whoever has the transferable guard.
+    Guard,
+}
+
+/// What a hold is granted with.
+pub(crate) struct Grant {
+    pub(crate) kind: Kind,
+    pub(crate) name: Arc<LockName>,
+    pub(crate) owner: Owner,
+    pub(crate) holder: Holder,
+    /// Before the request that was granted left: the window opens there.
+    pub(crate) sent: Moment,
+    pub(crate) lease: Lease,
+    /// The lease actually asked for, and the client's, which renewals ask for.
+    pub(crate) asked: Duration,
+    pub(crate) renewed_lease: Duration,
+    pub(crate) fence: Option<Fence>,
+}
+
+/// One grant.
+pub(crate) struct Hold {
+    kind: Kind,
+    name: Arc<LockName>,
+    owner: Owner,
+    holder: Holder,
+    since: Moment,
+    renewed_lease: Duration,
+    phase: AtomicU8,
+    /// End of the window, as `Moment::nanos`. Only ever raised.
+    until: AtomicU64,
+    /// When the last confirmed request that set the lease was sent.
+    confirmed: AtomicU64,
+    /// Not before this moment is a failed renewal repeated.
+    retry_at: AtomicU64,
+    /// The last renewal failed.
+    troubled: AtomicBool,
+    /// The end of the holding thread has been reported.
+    abandoned: AtomicBool,
+    /// How many open levels asked for renewal: read by the watchdog without `levels`.
+    renewed_levels: AtomicU32,
+    levels: Mutex<Levels>,
+    fence: OnceLock<Fence>,
+    listeners: Mutex<Listeners>,
+    /// Whether anybody registered for loss: such a hold's end is watched.
+    listened: AtomicBool,
+}
+
+#[derive(Default)]
+struct Levels {
+    next_id: u64,
+    open: Vec<Level>,
+}
+
+struct Level {
+    id: u64,
+    renewed: bool,
+}
+
+#[derive(Default)]
+struct Listeners {
+    loss: Option<Loss>,
+    callbacks: Vec<Box<dyn FnOnce(&Loss) + Send>>,
+    senders: Vec<Sender<Loss>>,
+}
+
+/// Whether a hold still stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Standing {
+    Held,
+    /// Held until then, but a renewal is overdue.
+    AtRisk(Moment),
+    Lost(LossReason),
+}
+
+impl Hold {
+    /// Makes the hold with its first level; returns that level's id too.
+    pub(crate) fn new(grant: Grant) -> (Hold, u64) {
+        let hold = Hold {
+            kind: grant.kind,
+            name: grant.name,
+            owner: grant.owner,
+            holder: grant.holder,
+            since: grant.sent,
+            renewed_lease: grant.renewed_lease,
+            phase: AtomicU8::new(LIVE),
+            until: AtomicU64::new(grant.sent.plus(window(grant.asked)).nanos()),
+            confirmed: AtomicU64::new(grant.sent.nanos()),
+            retry_at: AtomicU64::new(0),
+            troubled: AtomicBool::new(false),
+            abandoned: AtomicBool::new(false),
+            renewed_levels: AtomicU32::new(0),
+            levels: Mutex::new(Levels::default()),
+            fence: OnceLock::new(),
+            listeners: Mutex::new(Listeners::default()),
+            listened: AtomicBool::new(false),
+        };
+        hold.set_fence(grant.fence);
+        let level = hold.add_level(grant.lease);
+        (hold, level)
+    }
+
+    pub(crate) fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    pub(crate) fn name(&self) -> &Arc<LockName> {
+        &self.name
+    }
+
+    pub(crate) fn owner(&self) -> Owner {
+        self.owner
+    }
+
+    pub(crate) fn since(&self) -> Moment {
+        self.since
+    }
+
+    pub(crate) fn fence(&self) -> Option<Fence> {
+        self.fence.get().copied()
+    }
+
+    /// The first fence stays: a re-entry must not outdate what the outer level is writing with.
+    pub(crate) fn set_fence(&self, fence: Option<Fence>) {
+        if let Some(fence) = fence {
+            self.fence.get_or_init(|| fence);
+        }
+    }
+
+    /// The claim by which the store is asked to renew or release this hold.
+    pub(crate) fn claim(&self) -> Claim {
+        Claim { kind: self.kind, name: Arc::clone(&self.name), owner: self.owner, lease: self.renewed_lease }
+    }
+
+    pub(crate) fn is_of_thread(&self, thread: u64) -> bool {
+        matches!(self.holder, Holder::Thread { id, .. } if id == thread)
+    }
+
+    /// Whether the holding thread has ended.
+    pub(crate) fn is_orphaned(&self) -> bool {
+        matches!(&self.holder, Holder::Thread { mark, .. } if mark.strong_count() == 0)
+    }
+
+    /// Whether this call is the first to say that the holding thread has ended.
+    pub(crate) fn note_abandoned(&self) -> bool {
+        !self.abandoned.swap(true, Ordering::AcqRel)
+    }
+
+    /// Gives up the owner number for the holding thread's next holds.
+    pub(crate) fn retire_number(&self) {
+        if let Holder::Thread { mark, .. } = &self.holder
+            && let Some(mark) = mark.upgrade()
+        {
+            mark.retire(self.owner.number());
+        }
+    }
+
+    // ---- levels
+
+    pub(crate) fn add_level(&self, lease: Lease) -> u64 {
+        let renewed = lease == Lease::Renewed;
+        let mut levels = self.levels.lock();
+        levels.next_id += 1;
+        let id = levels.next_id;
+        levels.open.push(Level { id, renewed });
+        if renewed {
+            self.renewed_levels.fetch_add(1, Ordering::AcqRel);
+        }
+        id
+    }
+
+    /// Ends a level, the innermost if none is named; returns how many are left. `None`: there is no such level.
+    pub(crate) fn end_level(&self, level: Option<u64>) -> Option<u32> {
+        let mut levels = self.levels.lock();
+        let at = match level {
+            Some(id) => levels.open.iter().position(|level| level.id == id)?,
+            None => levels.open.len().checked_sub(1)?,
+        };
+        if levels.open.remove(at).renewed {
+            self.renewed_levels.fetch_sub(1, Ordering::AcqRel);
+        }
+        u32::try_from(levels.open.len()).ok()
+    }
+
+    pub(crate) fn count(&self) -> u32 {
+        u32::try_from(self.levels.lock().open.len()).unwrap_or(u32::MAX)
+    }
+
+    pub(crate) fn is_renewed(&self) -> bool {
+        self.renewed_levels.load(Ordering::Acquire) > 0
+    }
+
+    // ---- window
+
+    pub(crate) fn until(&self) -> Moment {
+        Moment::from_nanos(self.until.load(Ordering::Acquire))
+    }
+
+    /// A request sent at `sent`, by which the store set `lease`, was confirmed. Never shortens the window.
+    pub(crate) fn confirm(&self, sent: Moment, lease: Duration) {
+        self.until.fetch_max(sent.plus(window(lease)).nanos(), Ordering::AcqRel);
+        self.confirmed.fetch_max(sent.nanos(), Ordering::AcqRel);
+        self.troubled.store(false, Ordering::Release);
+    }
+
+    /// When the watchdog should renew next.
+    pub(crate) fn due(&self) -> Moment {
+        let confirmed = Moment::from_nanos(self.confirmed.load(Ordering::Acquire));
+        let retry = Moment::from_nanos(self.retry_at.load(Ordering::Acquire));
+        confirmed.plus(self.renewed_lease / 3).max(retry)
+    }
+
+    pub(crate) fn note_failed_renewal(&self, retry_at: Moment) {
+        self.troubled.store(true, Ordering::Release);
+        self.retry_at.store(retry_at.nanos(), Ordering::Release);
+    }
+
+    /// The phase by what is known at `now`, without changing anything.
+    pub(crate) fn standing(&self, now: Moment) -> Standing {
+        match self.phase.load(Ordering::Acquire) {
+            EXPIRED => Standing::Lost(LossReason::Expired),
+            GONE => Standing::Lost(LossReason::Gone),
+            SHUT_DOWN => Standing::Lost(LossReason::ShutDown),
+            _live_or_releasing => {
+                let until = self.until();
+                if now >= until {
+                    Standing::Lost(LossReason::Expired)
+                } else if self.is_renewed()
+                    && (self.troubled.load(Ordering::Acquire) || until.since(now) < self.renewed_lease / 2)
+                {
+                    Standing::AtRisk(until)
+                } else {
+                    Standing::Held
+                }
+            }
+        }
+    }
+
+    /// Whether the hold stands at `now`; one that has run out becomes lost by this look.
+    pub(crate) fn is_live(&self, now: Moment, reporter: &Reporter) -> bool {
+        match self.standing(now) {
+            Standing::Held | Standing::AtRisk(_) => true,
+            Standing::Lost(reason) => {
+                self.lose(reason, reporter);
+                false
+            }
+        }
+    }
+
+    pub(crate) fn is_releasing(&self) -> bool {
+        self.phase.load(Ordering::Acquire) == RELEASING
+    }
+
+    /// Begins the full release; `false` if the hold is lost already, or another call releases it.
+    pub(crate) fn begin_release(&self) -> bool {
+        self.phase.compare_exchange(LIVE, RELEASING, Ordering::AcqRel, Ordering::Acquire).is_ok()
+    }
+
+    /// Records the loss and tells everyone who asked, once. Returns whether this call was the one.
+    pub(crate) fn lose(&self, reason: LossReason, reporter: &Reporter) -> bool {
+        let (phase, from_releasing) = match reason {
+            LossReason::Expired => (EXPIRED, false),
+            LossReason::Gone => (GONE, true),
+            LossReason::ShutDown => (SHUT_DOWN, false),
+        };
+        let swap =
+            |from| self.phase.compare_exchange(from, phase, Ordering::AcqRel, Ordering::Acquire).is_ok();
+        if !(swap(LIVE) || from_releasing && swap(RELEASING)) {
+            return false;
+        }
+        let loss = Loss { name: self.name.given().to_owned(), owner: self.owner, reason };
+        let (callbacks, senders) = {
+            let mut listeners = self.listeners.lock();
+            listeners.loss = Some(loss.clone());
+            (std::mem::take(&mut listeners.callbacks), std::mem::take(&mut listeners.senders))
+        };
+        for sender in senders {
+            drop(sender.try_send(loss.clone())); // room for one; nobody may be listening any more
+        }
+        for callback in callbacks {
+            let loss = loss.clone();
+            reporter.run_later(move || callback(&loss));
+        }
+        reporter.tell_later(move |observer| observer.lost(&loss));
+        true
+    }
+
+    /// Has `callback` run when the hold is lost: soon, if it is lost already.
+    pub(crate) fn on_lost(&self, callback: Box<dyn FnOnce(&Loss) + Send>, reporter: &Reporter) {
+        let mut listeners = self.listeners.lock();
+        match listeners.loss.clone() {
+            Some(loss) => {
+                drop(listeners);
+                reporter.run_later(move || callback(&loss));
+            }
+            None => {
+                listeners.callbacks.push(callback);
+                self.listened.store(true, Ordering::Release);
+            }
+        }
+    }
+
+    /// A channel that gets the loss, if there is one, and is disconnected when the hold ends.
+    pub(crate) fn loss_channel(&self) -> Receiver<Loss> {
+        let (sender, receiver) = bounded(1);
+        let mut listeners = self.listeners.lock();
+        match listeners.loss.clone() {
+            Some(loss) => drop(sender.try_send(loss)),
+            None => {
+                listeners.senders.push(sender);
+                self.listened.store(true, Ordering::Release);
+            }
+        }
+        receiver
+    }
+
+    pub(crate) fn is_listened(&self) -> bool {
+        self.listened.load(Ordering::Acquire)
+    }
+
+    /// The hold ended by release: nobody will be told of a loss any more.
+    pub(crate) fn forget_listeners(&self) {
+        let mut listeners = self.listeners.lock();
+        listeners.callbacks.clear();
+        listeners.senders.clear();
+    }
+}
+
+impl fmt::Debug for Hold {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Hold")
+            .field("name", &self.name.given())
+            .field("owner", &self.owner)
+            .field("phase", &self.phase)
+            .field("until", &self.until())
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ident::ClientId;
+    use crate::time::ManualClock;
+
+    const LEASE: Duration = Duration::from_secs(30);
+
+    fn hold(lease: Lease, sent: Moment) -> Hold {
+        Hold::new(Grant {
+            kind: Kind::Mutex,
+            name: Arc::new(LockName::new(&Arc::from("a"), "a".to_owned()).unwrap()),
+            owner: Owner::new(ClientId::random(), 1),
+            holder: Holder::Guard,
+            sent,
+            lease,
+            asked: LEASE,
+            renewed_lease: LEASE,
+            fence: None,
+        })
+        .0
+    }
+
+    #[test]
+    fn the_window_closes_one_percent_before_the_lease_counted_from_sending() {
+        let start = ManualClock::new().now();
+        let hold = hold(Lease::Fixed(LEASE), start);
+        let at = |millis| hold.standing(start.plus(Duration::from_millis(millis)));
+        assert_eq!(at(29_699), Standing::Held);
+        assert_eq!(at(29_700), Standing::Lost(LossReason::Expired));
+    }
+
+    #[test]
+    fn a_loss_is_told_once_and_stays() {
+        let start = ManualClock::new().now();
+        let hold = hold(Lease::Renewed, start);
+        let reporter = Reporter::new(None);
+        let channel = hold.loss_channel();
+        assert!(hold.lose(LossReason::Gone, &reporter));
+        assert!(!hold.lose(LossReason::Expired, &reporter));
+        hold.confirm(start.plus(LEASE), LEASE);
+        assert_eq!(hold.standing(start), Standing::Lost(LossReason::Gone));
+        assert_eq!(channel.recv().unwrap().reason, LossReason::Gone);
+        assert_eq!(hold.loss_channel().recv().unwrap().reason, LossReason::Gone);
+    }
+
+    #[test]
+    fn a_hold_that_is_being_released_does_not_expire_but_can_turn_out_gone() {
+        let hold = hold(Lease::Renewed, ManualClock::new().now());
+        let reporter = Reporter::new(None);
+        assert!(hold.begin_release());
+        assert!(!hold.begin_release());
+        assert!(!hold.lose(LossReason::Expired, &reporter));
+        assert!(hold.lose(LossReason::Gone, &reporter));
+    }
+
+    #[test]
+    fn it_is_renewed_while_a_level_that_asked_for_it_is_open() {
+        let hold = hold(Lease::Fixed(LEASE), ManualClock::new().now());
+        assert!(!hold.is_renewed());
+        let inner = hold.add_level(Lease::Renewed);
+        assert!(hold.is_renewed());
+        assert_eq!(hold.end_level(Some(inner)), Some(1));
+        assert!(!hold.is_renewed());
+        assert_eq!(hold.end_level(Some(inner)), None);
+        assert_eq!(hold.end_level(None), Some(0));
+        assert_eq!(hold.end_level(None), None);
+    }
+
+    #[test]
+    fn an_overdue_renewal_puts_it_at_risk() {
+        let start = ManualClock::new().now();
+        let hold = hold(Lease::Renewed, start);
+        assert_eq!(hold.standing(start), Standing::Held);
+        hold.note_failed_renewal(start);
+        assert_eq!(hold.standing(start), Standing::AtRisk(hold.until()));
+        hold.confirm(start.plus(Duration::from_secs(10)), LEASE);
+        assert_eq!(hold.standing(start.plus(Duration::from_secs(10))), Standing::Held);
+        assert!(matches!(hold.standing(start.plus(Duration::from_secs(26))), Standing::AtRisk(_)));
+    }
+}

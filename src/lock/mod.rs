@@ -1,0 +1,16 @@
+//! What is written once for every store: waiting, the local queue, holds, renewal, guards, and the lock types.
+
+pub(crate) mod engine;
+pub(crate) mod guard;
+pub(crate) mod hold;
+pub(crate) mod interrupt;
+pub(crate) mod named;
+pub(crate) mod park;
+pub(crate) mod queue;
+pub(crate) mod release;
+pub(crate) mod report;
+pub(crate) mod store;
+pub(crate) mod table;
+pub(crate) mod topic;
+pub(crate) mod wait;
+pub(crate) mod watchdog;

@@ -1,0 +1,639 @@
+//! The lock types that users touch.
+
+use std::fmt;
+use std::ops::Deref;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::ident::{Fence, LockName};
+use crate::lock::engine::Engine;
+use crate::lock::guard::{Guard, OwnedGuard};
+use crate::lock::interrupt::Interrupt;
+use crate::lock::store::Kind;
+use crate::lock::wait::{Entered, Until, Want};
+use crate::time::Lease;
+
+/// A lock by name, wherever its client keeps it: reentrant, blocking, owned by the calling thread.
+///
+/// Made by [`LockClient::lock`](crate::LockClient::lock); cheap to clone and immutable: whatever belongs to one hold
+/// (its count, its lease) is with the hold, never with this value. Any number of values for one name are one lock.
+///
+/// Two ways of use, which may be mixed: the Java way ([`lock`](Self::lock) … [`unlock`](Self::unlock)) and the Rust way
+/// ([`acquire`](Self::acquire) gives a [`Guard`]). Both act on the calling thread's hold.
+///
+/// A lease given with a call belongs to that hold and is never renewed; without one, the client's watchdog renews the
+/// hold until it is released, its thread ends, or it is lost. Re-entering never shortens a hold.
+///
+/// # Blocking
+///
+/// Every wait ends as asked: `try_lock_for(wait)` returns within `wait` and one command time-out (default 3 s), whatever
+/// the network does. Uncontended calls are one round trip each. While the server cannot be used, calls without a
+/// deadline try for the client's patience (default 10 s) and then return the error.
+///
+/// # Guarantees
+///
+/// While the server keeps its data and clocks run within 1 %, no two owners hold a lock at once. A lease lock cannot
+/// promise more: see `docs/guarantees.md`, and [`FencedLock`] for the rest.
+#[derive(Clone)]
+pub struct NamedLock {
+    engine: Arc<Engine>,
+    kind: Kind,
+    given: Arc<str>,
+    /// A bad name is an error at first use.
+    name: std::result::Result<Arc<LockName>, Arc<Error>>,
+}
+
+/// The lock on Redis, as Redisson's `RLock`; the same type for every store.
+pub type RedisLock = NamedLock;
+
+impl NamedLock {
+    pub(crate) fn new(engine: &Arc<Engine>, kind: Kind, given: &str) -> NamedLock {
+        let given: Arc<str> = Arc::from(given);
+        let options = &engine.options;
+        let mapped = options.map_names.as_ref().map(|map| map(&given));
+        let key = format!("{}{}", options.key_prefix, mapped.as_deref().unwrap_or(&given));
+        let name = LockName::new(&given, key)
+            .and_then(|name| engine.store.check_name(kind, &name).map(|()| Arc::new(name)))
+            .map_err(Arc::new);
+        NamedLock { engine: Arc::clone(engine), kind, given, name }
+    }
+
+    /// The name, as it was given.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.given
+    }
+
+    // ---- the Java way
+
+    /// Takes the lock, waiting as long as it takes.
+    ///
+    /// # Blocking
+    ///
+    /// Until the lock is had; one round trip if it is free.
+    ///
+    /// # Errors
+    ///
+    /// The name is bad; the key holds something else; or the server could not be used for the client's patience.
+    pub fn lock(&self) -> Result<()> {
+        self.enter("lock", Lease::Renewed, forever(), None).map(drop)
+    }
+
+    /// Takes the lock for at most `lease`, waiting as long as it takes. It is not renewed.
+    ///
+    /// # Blocking
+    ///
+    /// As [`lock`](Self::lock).
+    ///
+    /// # Errors
+    ///
+    /// As [`lock`](Self::lock); and, before any I/O, for a lease under 1 ms or over 100 years. Parts of a millisecond
+    /// are rounded up.
+    pub fn lock_with_lease(&self, lease: Duration) -> Result<()> {
+        self.enter("lock_with_lease", Lease::Fixed(lease), forever(), None).map(drop)
+    }
+
+    /// Takes the lock, waiting until `interrupt` is set at the latest.
+    ///
+    /// # Blocking
+    ///
+    /// As [`lock`](Self::lock). An interrupt during a request takes effect after it, within one command time-out.
+    ///
+    /// # Errors
+    ///
+    /// As [`lock`](Self::lock); and one that [`is_interrupted`](Error::is_interrupted). Then nothing is held.
+    pub fn lock_interruptibly(&self, interrupt: &Interrupt) -> Result<()> {
+        self.enter("lock_interruptibly", Lease::Renewed, forever(), Some(interrupt)).map(drop)
+    }
+
+    /// Takes the lock if nobody else holds it now.
+    ///
+    /// # Blocking
+    ///
+    /// One round trip; none while another thread of this client holds it.
+    ///
+    /// # Errors
+    ///
+    /// As [`lock`](Self::lock), at once. Busy is `false`, never an error.
+    pub fn try_lock(&self) -> Result<bool> {
+        Ok(self.try_enter("try_lock", Lease::Renewed, Until::Once)?.is_some())
+    }
+
+    /// Takes the lock, waiting at most `wait`; `false` if somebody else kept it.
+    ///
+    /// # Blocking
+    ///
+    /// Up to `wait` and one command time-out. A zero `wait` is [`try_lock`](Self::try_lock).
+    ///
+    /// # Errors
+    ///
+    /// As [`lock`](Self::lock). If the last attempt failed, its error is returned, not `false`.
+    pub fn try_lock_for(&self, wait: Duration) -> Result<bool> {
+        Ok(self.try_enter("try_lock_for", Lease::Renewed, self.after(wait))?.is_some())
+    }
+
+    /// Takes the lock for at most `lease`, waiting at most `wait`; `false` if somebody else kept it.
+    ///
+    /// # Blocking
+    ///
+    /// As [`try_lock_for`](Self::try_lock_for).
+    ///
+    /// # Errors
+    ///
+    /// As [`try_lock_for`](Self::try_lock_for) and [`lock_with_lease`](Self::lock_with_lease).
+    pub fn try_lock_for_with_lease(&self, wait: Duration, lease: Duration) -> Result<bool> {
+        let entered = self.try_enter("try_lock_for_with_lease", Lease::Fixed(lease), self.after(wait))?;
+        Ok(entered.is_some())
+    }
+
+    /// Takes the lock, waiting until `instant` at most; `false` if somebody else kept it.
+    ///
+    /// # Blocking
+    ///
+    /// As [`try_lock_for`](Self::try_lock_for). An `instant` that has passed is [`try_lock`](Self::try_lock).
+    ///
+    /// # Errors
+    ///
+    /// As [`try_lock_for`](Self::try_lock_for).
+    pub fn try_lock_until(&self, instant: Instant) -> Result<bool> {
+        Ok(self.try_enter("try_lock_until", Lease::Renewed, self.at(instant))?.is_some())
+    }
+
+    /// Gives one level of the calling thread's hold back, the lock with the last.
+    ///
+    /// # Blocking
+    ///
+    /// One round trip. While the server does not answer: up to the client's patience (default 10 s) or the end of the
+    /// lease, whichever is first.
+    ///
+    /// # Errors
+    ///
+    /// - [`is_not_held`](Error::is_not_held): this thread does not hold it; [`not_held`](Error::not_held) says why:
+    ///   its hold expired, somebody else holds it, or nobody does.
+    /// - [`outcome_unknown`](Error::outcome_unknown): no answer came; the client goes on releasing until it is answered
+    ///   or the lease has run out.
+    ///
+    /// # Guarantees
+    ///
+    /// `Ok` means that this thread's level ended by this call. Never ends another owner's hold, nor a later one of
+    /// this thread.
+    pub fn unlock(&self) -> Result<()> {
+        self.engine.unlock("unlock", self.kind, self.checked("unlock")?)
+    }
+
+    /// Frees the lock whoever holds it; `false` if it was free. For operators: its holder is not asked.
+    ///
+    /// # Blocking
+    ///
+    /// One round trip.
+    ///
+    /// # Errors
+    ///
+    /// The server could not be used. With [`outcome_unknown`](Error::outcome_unknown) it is not repeated.
+    pub fn force_unlock(&self) -> Result<bool> {
+        self.engine.force("force_unlock", self.kind, self.checked("force_unlock")?)
+    }
+
+    /// Whether anybody holds the lock. The server answers.
+    ///
+    /// # Blocking
+    ///
+    /// One round trip.
+    ///
+    /// # Errors
+    ///
+    /// The server could not be used.
+    pub fn is_locked(&self) -> Result<bool> {
+        let name = self.checked("is_locked")?;
+        Ok(self.engine.inspect("is_locked", self.kind, name)?.is_some())
+    }
+
+    /// Whether the calling thread holds the lock. The server answers; if it says no, a hold that this client believed
+    /// to have is lost from then on.
+    ///
+    /// # Blocking
+    ///
+    /// One round trip. To ask without one: [`Guard::check`].
+    ///
+    /// # Errors
+    ///
+    /// The server could not be used.
+    pub fn is_held_by_current_thread(&self) -> Result<bool> {
+        let name = self.checked("is_held_by_current_thread")?;
+        let snapshot = self.engine.inspect("is_held_by_current_thread", self.kind, name)?;
+        Ok(snapshot.is_some_and(|snapshot| snapshot.count > 0))
+    }
+
+    /// How many levels the calling thread holds; 0 if none. The server answers, as for
+    /// [`is_held_by_current_thread`](Self::is_held_by_current_thread).
+    ///
+    /// # Blocking
+    ///
+    /// One round trip.
+    ///
+    /// # Errors
+    ///
+    /// The server could not be used.
+    pub fn hold_count(&self) -> Result<u32> {
+        let name = self.checked("hold_count")?;
+        Ok(self.engine.inspect("hold_count", self.kind, name)?.map_or(0, |snapshot| snapshot.count))
+    }
+
+    /// How long the holder's lease still runs, whoever it is: `None` if the lock is free, `Some(Duration::MAX)` if the
+    /// key has no end (never by this crate's doing).
+    ///
+    /// # Blocking
+    ///
+    /// One round trip.
+    ///
+    /// # Errors
+    ///
+    /// The server could not be used.
+    pub fn remaining_lease(&self) -> Result<Option<Duration>> {
+        let name = self.checked("remaining_lease")?;
+        let snapshot = self.engine.inspect("remaining_lease", self.kind, name)?;
+        Ok(snapshot.map(|snapshot| snapshot.remaining.unwrap_or(Duration::MAX)))
+    }
+
+    // ---- the Rust way
+
+    /// Takes the lock, waiting as long as it takes, and returns its guard.
+    ///
+    /// # Blocking
+    ///
+    /// As [`lock`](Self::lock).
+    ///
+    /// # Errors
+    ///
+    /// As [`lock`](Self::lock).
+    pub fn acquire(&self) -> Result<Guard> {
+        Ok(self.guard(self.enter("acquire", Lease::Renewed, forever(), None)?))
+    }
+
+    /// Takes the lock for at most `lease`, waiting as long as it takes. It is not renewed.
+    ///
+    /// # Blocking
+    ///
+    /// As [`lock`](Self::lock).
+    ///
+    /// # Errors
+    ///
+    /// As [`lock_with_lease`](Self::lock_with_lease).
+    pub fn acquire_with_lease(&self, lease: Duration) -> Result<Guard> {
+        Ok(self.guard(self.enter("acquire_with_lease", Lease::Fixed(lease), forever(), None)?))
+    }
+
+    /// Takes the lock, waiting until `interrupt` is set at the latest.
+    ///
+    /// # Blocking
+    ///
+    /// As [`lock_interruptibly`](Self::lock_interruptibly).
+    ///
+    /// # Errors
+    ///
+    /// As [`lock_interruptibly`](Self::lock_interruptibly).
+    pub fn acquire_interruptibly(&self, interrupt: &Interrupt) -> Result<Guard> {
+        let entered = self.enter("acquire_interruptibly", Lease::Renewed, forever(), Some(interrupt))?;
+        Ok(self.guard(entered))
+    }
+
+    /// Takes the lock if nobody else holds it now.
+    ///
+    /// # Blocking
+    ///
+    /// As [`try_lock`](Self::try_lock).
+    ///
+    /// # Errors
+    ///
+    /// As [`try_lock`](Self::try_lock). Busy is `None`, never an error.
+    pub fn try_acquire(&self) -> Result<Option<Guard>> {
+        let entered = self.try_enter("try_acquire", Lease::Renewed, Until::Once)?;
+        Ok(entered.map(|entered| self.guard(entered)))
+    }
+
+    /// Takes the lock, waiting at most `wait`; `None` if somebody else kept it.
+    ///
+    /// # Blocking
+    ///
+    /// As [`try_lock_for`](Self::try_lock_for).
+    ///
+    /// # Errors
+    ///
+    /// As [`try_lock_for`](Self::try_lock_for).
+    pub fn try_acquire_for(&self, wait: Duration) -> Result<Option<Guard>> {
+        let entered = self.try_enter("try_acquire_for", Lease::Renewed, self.after(wait))?;
+        Ok(entered.map(|entered| self.guard(entered)))
+    }
+
+    /// Takes the lock for at most `lease`, waiting at most `wait`; `None` if somebody else kept it.
+    ///
+    /// # Blocking
+    ///
+    /// As [`try_lock_for`](Self::try_lock_for).
+    ///
+    /// # Errors
+    ///
+    /// As [`try_lock_for_with_lease`](Self::try_lock_for_with_lease).
+    pub fn try_acquire_for_with_lease(&self, wait: Duration, lease: Duration) -> Result<Option<Guard>> {
+        let entered = self.try_enter("try_acquire_for_with_lease", Lease::Fixed(lease), self.after(wait))?;
+        Ok(entered.map(|entered| self.guard(entered)))
+    }
+
+    /// Takes the lock, waiting until `instant` at most; `None` if somebody else kept it.
+    ///
+    /// # Blocking
+    ///
+    /// As [`try_lock_until`](Self::try_lock_until).
+    ///
+    /// # Errors
+    ///
+    /// As [`try_lock_for`](Self::try_lock_for).
+    pub fn try_acquire_until(&self, instant: Instant) -> Result<Option<Guard>> {
+        let entered = self.try_enter("try_acquire_until", Lease::Renewed, self.at(instant))?;
+        Ok(entered.map(|entered| self.guard(entered)))
+    }
+
+    /// Takes the lock for the guard, not for the calling thread: the guard may be sent to another thread.
+    ///
+    /// # Blocking
+    ///
+    /// As [`lock`](Self::lock). Not reentrant: while such a guard lives, or the calling thread holds the lock, this
+    /// waits.
+    ///
+    /// # Errors
+    ///
+    /// As [`lock`](Self::lock).
+    pub fn acquire_owned(&self) -> Result<OwnedGuard> {
+        self.try_enter_owned("acquire_owned", forever())?
+            .ok_or_else(|| unending("acquire_owned", &self.given))
+    }
+
+    /// Takes the lock for the guard, waiting at most `wait`; `None` if somebody else kept it.
+    ///
+    /// # Blocking
+    ///
+    /// As [`try_lock_for`](Self::try_lock_for).
+    ///
+    /// # Errors
+    ///
+    /// As [`try_lock_for`](Self::try_lock_for).
+    pub fn try_acquire_owned_for(&self, wait: Duration) -> Result<Option<OwnedGuard>> {
+        self.try_enter_owned("try_acquire_owned_for", self.after(wait))
+    }
+
+    // ---- shared
+
+    fn checked(&self, action: &'static str) -> Result<&Arc<LockName>> {
+        self.name
+            .as_ref()
+            .map_err(|bad| Error::new(bad.kind(), action, bad.detail().to_owned()).on(&self.given))
+    }
+
+    fn after(&self, wait: Duration) -> Until {
+        if wait.is_zero() { Until::Once } else { Until::Deadline(self.engine.clock.after(wait)) }
+    }
+
+    fn at(&self, instant: Instant) -> Until {
+        Until::Deadline(self.engine.clock.at(instant))
+    }
+
+    fn try_enter(&self, action: &'static str, lease: Lease, until: Until) -> Result<Option<Entered>> {
+        let name = self.checked(action)?;
+        self.engine.acquire(&Want {
+            action,
+            kind: self.kind,
+            name,
+            lease,
+            until,
+            interrupt: None,
+            by_thread: true,
+        })
+    }
+
+    fn enter(
+        &self,
+        action: &'static str,
+        lease: Lease,
+        until: Until,
+        interrupt: Option<&Interrupt>,
+    ) -> Result<Entered> {
+        let name = self.checked(action)?;
+        let want = Want { action, kind: self.kind, name, lease, until, interrupt, by_thread: true };
+        self.engine.acquire(&want)?.ok_or_else(|| unending(action, &self.given))
+    }
+
+    fn try_enter_owned(&self, action: &'static str, until: Until) -> Result<Option<OwnedGuard>> {
+        let name = self.checked(action)?;
+        let want = Want {
+            action,
+            kind: self.kind,
+            name,
+            lease: Lease::Renewed,
+            until,
+            interrupt: None,
+            by_thread: false,
+        };
+        Ok(self.engine.acquire(&want)?.map(|entered| OwnedGuard::new(&self.engine, entered)))
+    }
+
+    fn guard(&self, entered: Entered) -> Guard {
+        Guard::new(&self.engine, entered)
+    }
+}
+
+fn forever() -> Until {
+    Until::Deadline(crate::time::Moment::NEVER)
+}
+
+/// A wait without end does not end empty-handed; were it to, this says so instead of pretending.
+fn unending(action: &'static str, name: &str) -> Error {
+    Error::new(ErrorKind::TimedOut, action, "a wait without end ended").on(name)
+}
+
+impl fmt::Debug for NamedLock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("NamedLock")
+            .field("name", &self.given)
+            .field("kind", &self.kind)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A [`NamedLock`] whose every grant has a fencing token, larger than all before: Redisson's `RFencedLock`.
+///
+/// It is the same lock as the [`RedisLock`] of the name, so the two exclude each other; but only grants through this
+/// type have tokens, so all holders of a lock that is to be fenced must use it. A re-entry has its hold's token (Java's
+/// counts on with each re-entry).
+///
+/// # Guarantees
+///
+/// Tokens go up in grant order, also after the server lost its data or a lagging replica took over: each is the larger
+/// of the counter's next value and the server's time in microseconds. To Java it is still a counter.
+///
+/// # Examples
+///
+/// ```
+/// # let client = leasehold::LockClient::in_memory();
+/// let lock = client.fenced_lock("ledger");
+/// let first = lock.lock_and_get_token()?;
+/// lock.unlock()?;
+/// let guard = lock.acquire()?;
+/// assert!(guard.fence() > Some(first));
+/// # Ok::<(), leasehold::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct FencedLock {
+    lock: NamedLock,
+}
+
+impl FencedLock {
+    pub(crate) fn new(lock: NamedLock) -> FencedLock {
+        FencedLock { lock }
+    }
+
+    /// Takes the lock, waiting as long as it takes, and returns the hold's token.
+    ///
+    /// # Blocking
+    ///
+    /// As [`NamedLock::lock`].
+    ///
+    /// # Errors
+    ///
+    /// As [`NamedLock::lock`].
+    pub fn lock_and_get_token(&self) -> Result<Fence> {
+        let action = "lock_and_get_token";
+        let entered = self.lock.enter(action, Lease::Renewed, forever(), None)?;
+        self.token(action, &entered)
+    }
+
+    /// Takes the lock, waiting at most `wait`, and returns the hold's token; `None` if somebody else kept it.
+    ///
+    /// # Blocking
+    ///
+    /// As [`NamedLock::try_lock_for`].
+    ///
+    /// # Errors
+    ///
+    /// As [`NamedLock::try_lock_for`].
+    pub fn try_lock_and_get_token(&self, wait: Duration) -> Result<Option<Fence>> {
+        let action = "try_lock_and_get_token";
+        let entered = self.lock.try_enter(action, Lease::Renewed, self.lock.after(wait))?;
+        entered.map(|entered| self.token(action, &entered)).transpose()
+    }
+
+    fn token(&self, action: &'static str, entered: &Entered) -> Result<Fence> {
+        entered.hold.fence().ok_or_else(|| {
+            self.lock.engine.drop_level(&entered.hold, entered.level);
+            Error::new(ErrorKind::Protocol, action, "the store granted a fenced lock without a token")
+                .on(self.lock.name())
+        })
+    }
+}
+
+impl Deref for FencedLock {
+    type Target = NamedLock;
+
+    fn deref(&self) -> &NamedLock {
+        &self.lock
+    }
+}
+
+/// The vocabulary of Java's `java.util.concurrent.locks.Lock`, to write code over any kind of lock.
+///
+/// # Examples
+///
+/// ```
+/// use leasehold::{Lock, LockClient, Result};
+///
+/// fn transfer(lock: &impl Lock) -> Result<()> {
+///     lock.lock()?;
+///     // …
+///     lock.unlock()
+/// }
+///
+/// let client = LockClient::in_memory();
+/// transfer(&client.lock("account:1"))?;
+/// transfer(&client.fenced_lock("account:2"))?;
+/// # Ok::<(), leasehold::Error>(())
+/// ```
+pub trait Lock {
+    /// Takes the lock, waiting as long as it takes.
+    ///
+    /// # Errors
+    ///
+    /// See [`NamedLock::lock`].
+    fn lock(&self) -> Result<()>;
+
+    /// Takes the lock, waiting until `interrupt` is set at the latest.
+    ///
+    /// # Errors
+    ///
+    /// See [`NamedLock::lock_interruptibly`].
+    fn lock_interruptibly(&self, interrupt: &Interrupt) -> Result<()>;
+
+    /// Takes the lock if nobody else holds it now.
+    ///
+    /// # Errors
+    ///
+    /// See [`NamedLock::try_lock`].
+    fn try_lock(&self) -> Result<bool>;
+
+    /// Takes the lock, waiting at most `wait`; `false` if somebody else kept it.
+    ///
+    /// # Errors
+    ///
+    /// See [`NamedLock::try_lock_for`].
+    fn try_lock_for(&self, wait: Duration) -> Result<bool>;
+
+    /// Gives one level of the calling thread's hold back.
+    ///
+    /// # Errors
+    ///
+    /// See [`NamedLock::unlock`].
+    fn unlock(&self) -> Result<()>;
+}
+
+impl Lock for NamedLock {
+    fn lock(&self) -> Result<()> {
+        NamedLock::lock(self)
+    }
+
+    fn lock_interruptibly(&self, interrupt: &Interrupt) -> Result<()> {
+        NamedLock::lock_interruptibly(self, interrupt)
+    }
+
+    fn try_lock(&self) -> Result<bool> {
+        NamedLock::try_lock(self)
+    }
+
+    fn try_lock_for(&self, wait: Duration) -> Result<bool> {
+        NamedLock::try_lock_for(self, wait)
+    }
+
+    fn unlock(&self) -> Result<()> {
+        NamedLock::unlock(self)
+    }
+}
+
+impl Lock for FencedLock {
+    fn lock(&self) -> Result<()> {
+        self.lock.lock()
+    }
+
+    fn lock_interruptibly(&self, interrupt: &Interrupt) -> Result<()> {
+        self.lock.lock_interruptibly(interrupt)
+    }
+
+    fn try_lock(&self) -> Result<bool> {
+        self.lock.try_lock()
+    }
+
+    fn try_lock_for(&self, wait: Duration) -> Result<bool> {
+        self.lock.try_lock_for(wait)
+    }
+
+    fn unlock(&self) -> Result<()> {
+        self.lock.unlock()
+    }
+}

@@ -1,0 +1,115 @@
+//! Wake-ups by name: which waiters listen to which topic, and what each topic has heard.
+//!
+//! A store that can wake (Redis's hub, the memory store) keeps `Topic`s; a waiter holds a `Listening`. A message only
+//! counts and signals, so any number of them costs a waiter at most one look each.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+
+use crossbeam_channel::Sender;
+use parking_lot::Mutex;
+
+use crate::time::wake;
+
+/// One lock's channel.
+#[derive(Debug)]
+pub(crate) struct Topic {
+    channel: Box<str>,
+    seen: AtomicU64,
+    up: AtomicBool,
+    wakers: Mutex<Vec<(u64, Sender<()>)>>,
+    next_id: AtomicU64,
+    listeners: AtomicUsize,
+}
+
+impl Topic {
+    pub(crate) fn new(channel: &str, up: bool) -> Topic {
+        Topic {
+            channel: channel.into(),
+            seen: AtomicU64::new(0),
+            up: AtomicBool::new(up),
+            wakers: Mutex::new(Vec::new()),
+            next_id: AtomicU64::new(0),
+            listeners: AtomicUsize::new(0),
+        }
+    }
+
+    pub(crate) fn channel(&self) -> &str {
+        &self.channel
+    }
+
+    /// A message came.
+    pub(crate) fn deliver(&self) {
+        // Count first, wake second: a waiter that reads the old count has its waker signalled after, so it looks
+        // again. Pairs with the waiting loop, which reads the count before its attempt.
+        self.seen.fetch_add(1, Ordering::SeqCst);
+        for (_, waker) in self.wakers.lock().iter() {
+            wake(waker);
+        }
+    }
+
+    /// The subscription was confirmed, or is gone. Either way every waiter looks again: before a confirmation
+    /// a release could pass unheard.
+    pub(crate) fn set_up(&self, up: bool) {
+        self.up.store(up, Ordering::SeqCst);
+        self.deliver();
+    }
+
+    pub(crate) fn is_up(&self) -> bool {
+        self.up.load(Ordering::SeqCst)
+    }
+
+    pub(crate) fn seen(&self) -> u64 {
+        self.seen.load(Ordering::SeqCst)
+    }
+
+    pub(crate) fn listeners(&self) -> usize {
+        self.listeners.load(Ordering::SeqCst)
+    }
+}
+
+/// Told when a listener leaves, to end subscriptions that nobody needs.
+pub(crate) trait Source: Send + Sync {
+    fn left(&self, topic: &Arc<Topic>);
+}
+
+/// A waiter's place at a topic; ends when dropped.
+pub(crate) struct Listening {
+    topic: Arc<Topic>,
+    source: Arc<dyn Source>,
+    id: u64,
+}
+
+impl Listening {
+    /// Counts the listener before returning, so that a source that holds its own lock around this call and around its
+    /// sweep never ends a topic that has just been joined.
+    pub(crate) fn new(topic: Arc<Topic>, source: Arc<dyn Source>, waker: &Sender<()>) -> Listening {
+        topic.listeners.fetch_add(1, Ordering::SeqCst);
+        let id = topic.next_id.fetch_add(1, Ordering::Relaxed);
+        topic.wakers.lock().push((id, waker.clone()));
+        Listening { topic, source, id }
+    }
+
+    pub(crate) fn seen(&self) -> u64 {
+        self.topic.seen()
+    }
+
+    pub(crate) fn is_up(&self) -> bool {
+        self.topic.is_up()
+    }
+}
+
+impl Drop for Listening {
+    fn drop(&mut self) {
+        self.topic.wakers.lock().retain(|(id, _)| *id != self.id);
+        self.topic.listeners.fetch_sub(1, Ordering::SeqCst);
+        self.source.left(&self.topic);
+    }
+}
+
+impl fmt::Debug for Listening {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Listening").field("topic", &self.topic).finish_non_exhaustive()
+    }
+}

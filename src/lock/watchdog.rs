@@ -1,0 +1,273 @@
+//! The one thread per client that renews, notices what ended, and cleans up what was left in doubt.
+//!
+//! Renewals begin with a hold's entry in the table and end with its release beginning, so none is sent for a hold that
+//! is not known to be granted or that is being given up. One that is in flight at the release finds the field gone.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+
+use crate::config::Options;
+use crate::error::{Error, ErrorKind, Result};
+use crate::lock::hold::{Hold, Standing};
+use crate::lock::park::{Parker, ServiceWaker};
+use crate::lock::report::Reporter;
+use crate::lock::store::{Answer, Claim, Release, Store};
+use crate::lock::table::Table;
+use crate::observe::LossReason;
+use crate::time::{Clock, Moment};
+
+pub(crate) struct Watchdog {
+    shared: Arc<Shared>,
+    waker: ServiceWaker,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+struct Shared {
+    orders: Mutex<Orders>,
+    /// When the thread looks next, as `Moment::nanos`; the maximum while it is looking.
+    next_look: AtomicU64,
+}
+
+#[derive(Default)]
+struct Orders {
+    clean_ups: Vec<CleanUp>,
+    stop: bool,
+}
+
+/// A request of unknown outcome, to be undone or repeated until that is certain.
+#[derive(Debug)]
+struct CleanUp {
+    claim: Claim,
+    /// The request can have no effect that outlives this: what it may have set ends with its lease.
+    until: Moment,
+    next: Moment,
+}
+
+impl Watchdog {
+    pub(crate) fn start(
+        options: &Options,
+        clock: &Clock,
+        store: &Arc<dyn Store>,
+        table: &Arc<Table>,
+        reporter: &Arc<Reporter>,
+    ) -> Result<Watchdog> {
+        let shared =
+            Arc::new(Shared { orders: Mutex::new(Orders::default()), next_look: AtomicU64::new(u64::MAX) });
+        let parker = Parker::service(clock);
+        let waker = parker.service_waker();
+        let round = Round {
+            shared: Arc::clone(&shared),
+            lease: options.lease,
+            command_timeout: options.command_timeout,
+            clock: clock.clone(),
+            store: Arc::clone(store),
+            table: Arc::clone(table),
+            reporter: Arc::clone(reporter),
+        };
+        let thread = thread::Builder::new()
+            .name("leasehold-watch".to_owned())
+            .spawn(move || round.run(&parker))
+            .map_err(|error| {
+                Error::new(ErrorKind::Resource, "connect", "the watchdog thread could not be started")
+                    .with_source(error)
+            })?;
+        Ok(Watchdog { shared, waker, thread: Mutex::new(Some(thread)) })
+    }
+
+    /// Has the thread look by `moment`. Costs nothing if it will anyway.
+    ///
+    /// Whoever calls this has changed what the thread will see first. Pairs with `Round::run`, which opens `next_look`
+    /// before it looks and sets it after.
+    pub(crate) fn look_by(&self, moment: Moment) {
+        if moment.nanos() < self.shared.next_look.load(Ordering::SeqCst) {
+            self.waker.wake();
+        }
+    }
+
+    /// Takes over a claim whose acquire or release has an unknown outcome: until it is certain that the owner holds
+    /// nothing, or until `until`, when the lease has run out. The owner number must have been given up.
+    pub(crate) fn clean_up(&self, claim: Claim, until: Moment, now: Moment) {
+        self.shared.orders.lock().clean_ups.push(CleanUp { claim, until, next: now });
+        self.waker.wake();
+    }
+
+    /// Ends the thread; returns what was left to clean up. Never waits for itself.
+    pub(crate) fn stop(&self) -> Vec<Claim> {
+        self.shared.orders.lock().stop = true;
+        self.waker.wake();
+        let thread = self.thread.lock().take();
+        if let Some(thread) = thread
+            && thread.thread().id() != thread::current().id()
+        {
+            // The thread catches nothing and panics nowhere; if it did, there is nothing left to do about it.
+            drop(thread.join());
+        }
+        let clean_ups = std::mem::take(&mut self.shared.orders.lock().clean_ups);
+        clean_ups.into_iter().map(|clean_up| clean_up.claim).collect()
+    }
+
+    /// For a forked child: see `Engine`'s `Drop`.
+    #[expect(clippy::mem_forget, reason = "a channel's end may not be dropped in a forked child")]
+    pub(crate) fn leak(&self) {
+        crate::lock::engine::leak(&self.shared);
+        std::mem::forget(self.waker.clone());
+    }
+}
+
+/// What the thread works with. It keeps no client alive: the engine ends it.
+struct Round {
+    shared: Arc<Shared>,
+    lease: Duration,
+    command_timeout: Duration,
+    clock: Clock,
+    store: Arc<dyn Store>,
+    table: Arc<Table>,
+    reporter: Arc<Reporter>,
+}
+
+impl Round {
+    fn run(&self, parker: &Parker) {
+        loop {
+            self.shared.next_look.store(u64::MAX, Ordering::SeqCst);
+            if self.shared.orders.lock().stop {
+                return;
+            }
+            let next = self.round();
+            self.shared.next_look.store(next.nanos(), Ordering::SeqCst);
+            parker.park(next, None);
+        }
+    }
+
+    /// Does all that is due and says when something is due next.
+    fn round(&self) -> Moment {
+        let holds = self.table.holds();
+        let now = self.clock.now();
+        let mut due = Vec::new();
+        for hold in &holds {
+            if self.notice(hold, now) && hold.is_renewed() && hold.due() <= now.plus(self.slack()) {
+                due.push(Arc::clone(hold));
+            }
+        }
+        self.renew(&due);
+        let cleaned = self.clean_up();
+        let now = self.clock.now();
+        let mut next = cleaned.min(now.plus(self.lease / 3));
+        for hold in &holds {
+            if !matches!(hold.standing(now), Standing::Lost(_)) && !hold.is_releasing() {
+                next = next.min(hold.until());
+                if hold.is_renewed() && !hold.is_orphaned() {
+                    next = next.min(hold.due());
+                }
+            }
+        }
+        next.max(now.plus(Duration::from_millis(1)))
+    }
+
+    /// Renewals that would fall due this soon go along now, so that many holds make few rounds.
+    fn slack(&self) -> Duration {
+        self.lease / 30
+    }
+
+    /// Notices ends; returns whether the hold is to be kept alive.
+    fn notice(&self, hold: &Arc<Hold>, now: Moment) -> bool {
+        if hold.is_releasing() {
+            return false;
+        }
+        let orphaned = hold.is_orphaned();
+        if orphaned && hold.note_abandoned() {
+            let (name, owner) = (hold.name().given().to_owned(), hold.owner());
+            self.reporter.tell_later(move |observer| observer.abandoned(&name, owner));
+        }
+        if !hold.is_live(now, &self.reporter) {
+            hold.retire_number();
+            if orphaned {
+                self.table.remove(hold); // nobody is left to release it
+            } else {
+                self.table.nudge(hold.kind(), hold.name());
+            }
+            return false;
+        }
+        !orphaned
+    }
+
+    fn renew(&self, holds: &[Arc<Hold>]) {
+        // Most urgent first, and no read lasts beyond the earliest window it serves: a hung server must not keep this
+        // thread from telling that a hold has ended.
+        let Some(earliest) = holds.iter().map(|hold| hold.until()).min() else { return };
+        let claims: Vec<Claim> = holds.iter().map(|hold| hold.claim()).collect();
+        let sent = self.clock.now();
+        let by = sent.plus(self.command_timeout).min(earliest);
+        let answers = self.store.renew(&claims, by);
+        let retry_at = self.clock.now().plus((self.lease / 30).clamp(RETRY_LEAST, RETRY_MOST));
+        for (hold, answer) in holds.iter().zip(answers) {
+            match answer {
+                Answer::Done(true) => hold.confirm(sent, self.lease),
+                Answer::Done(false) => {
+                    // A hold whose release began meanwhile is rightly gone; its owner hears from the release.
+                    if !hold.is_releasing() && hold.lose(LossReason::Gone, &self.reporter) {
+                        hold.retire_number();
+                        self.table.nudge(hold.kind(), hold.name());
+                    }
+                }
+                // An error is not a loss: tried again until the window ends.
+                Answer::Refused(error) | Answer::Unknown(error) => {
+                    hold.note_failed_renewal(retry_at);
+                    let error = error.during("renew").on(hold.name().given());
+                    let remaining = hold.until().since(self.clock.now());
+                    let name = hold.name().given().to_owned();
+                    self.reporter
+                        .tell_later(move |observer| observer.renewal_failed(&name, &error, remaining));
+                }
+            }
+        }
+    }
+
+    /// Goes through the clean-ups that are due; returns when the next one is.
+    fn clean_up(&self) -> Moment {
+        let now = self.clock.now();
+        let (mut due, later): (Vec<_>, Vec<_>) = {
+            let mut orders = self.shared.orders.lock();
+            std::mem::take(&mut orders.clean_ups).into_iter().partition(|clean_up| clean_up.next <= now)
+        };
+        let claims: Vec<Claim> = due.iter().map(|clean_up| clean_up.claim.clone()).collect();
+        if !claims.is_empty() {
+            let answers = self.store.abandon(&claims, now.plus(self.command_timeout));
+            let now = self.clock.now();
+            let mut answers = answers.into_iter();
+            due.retain_mut(|clean_up| {
+                let pause = match answers.next() {
+                    Some(Answer::Done(Release::Freed)) => {
+                        self.table.nudge(clean_up.claim.kind, &clean_up.claim.name);
+                        return false; // what was in doubt had happened, once, and is undone
+                    }
+                    // Nothing there: it never arrived, or may arrive yet. Look again until it could do no harm.
+                    Some(Answer::Done(_)) => self.command_timeout,
+                    Some(Answer::Refused(_) | Answer::Unknown(_)) | None => {
+                        (self.lease / 30).clamp(RETRY_LEAST, RETRY_MOST)
+                    }
+                };
+                clean_up.next = now.plus(pause);
+                clean_up.next < clean_up.until
+            });
+        }
+        due.extend(later);
+        let mut orders = self.shared.orders.lock();
+        orders.clean_ups.append(&mut due);
+        orders.clean_ups.iter().map(|clean_up| clean_up.next).min().unwrap_or(Moment::NEVER)
+    }
+}
+
+/// How long to pause after a failed renewal: a thirtieth of the lease, but within these.
+const RETRY_LEAST: Duration = Duration::from_millis(10);
+const RETRY_MOST: Duration = Duration::from_secs(1);
+
+impl fmt::Debug for Watchdog {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Watchdog").finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,65 @@
+//! What a program may watch: an observer whose every method does nothing unless overridden.
+
+use std::time::Duration;
+
+use crate::error::Error;
+use crate::ident::Owner;
+
+/// Receives what happens to a client's locks; for metrics, logs and alarms.
+///
+/// `acquired` and `released` run on the calling thread and should be quick. All others run on the client's callback
+/// thread. A panic in any of them is caught.
+pub trait Observer: Send + Sync + 'static {
+    /// A lock was taken: after waiting `waited`, with `attempts` requests to the store. Not called for re-entry.
+    fn acquired(&self, name: &str, owner: Owner, waited: Duration, attempts: u32) {
+        let _ = (name, owner, waited, attempts);
+    }
+    /// A lock was fully released after being held for `held`.
+    fn released(&self, name: &str, owner: Owner, held: Duration) {
+        let _ = (name, owner, held);
+    }
+    /// A dropped guard's release failed. The client repeats it until answered or until the lease has run out.
+    fn release_failed(&self, name: &str, error: &Error) {
+        let _ = (name, error);
+    }
+    /// A renewal failed; the hold is certain for `remaining` more and the watchdog keeps trying.
+    fn renewal_failed(&self, name: &str, error: &Error, remaining: Duration) {
+        let _ = (name, error, remaining);
+    }
+    /// A hold was lost.
+    fn lost(&self, loss: &Loss) {
+        let _ = loss;
+    }
+    /// A thread ended without releasing; its hold is no longer renewed and ends with its lease.
+    fn abandoned(&self, name: &str, owner: Owner) {
+        let _ = (name, owner);
+    }
+    /// Wake-ups are not coming (`Some`: why), so that waiters only poll; or they are back (`None`).
+    fn wakeups(&self, down: Option<&Error>) {
+        let _ = down;
+    }
+}
+
+/// A hold that ended without being released.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Loss {
+    /// The lock.
+    pub name: String,
+    /// Who held it.
+    pub owner: Owner,
+    /// How it is known.
+    pub reason: LossReason,
+}
+
+/// How it is known that a hold is lost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum LossReason {
+    /// Its lease ran out unconfirmed.
+    Expired,
+    /// The server answered that this owner does not hold it.
+    Gone,
+    /// The client was shut down.
+    ShutDown,
+}

@@ -1,0 +1,4 @@
+//! Where locks are kept.
+
+pub(crate) mod memory;
+pub(crate) mod redis;

@@ -1,0 +1,301 @@
+//! The only reader of time: clocks, moments, and leases.
+//!
+//! Moments count nanoseconds of a clock that never steps and that, on Linux, runs on while the machine is suspended
+//! (`CLOCK_BOOTTIME`): the server's TTL runs on then too, so a hold must be seen to end. `std::time::Instant`
+//! stands still there and is only used to take a caller's deadline in and to hand one out.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use crossbeam_channel::Sender;
+use parking_lot::{Condvar, Mutex};
+
+use crate::error::{Error, Result};
+
+/// A point on a [`Clock`]; also used as a deadline, where `NEVER` means that there is none.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Moment(u64);
+
+impl Moment {
+    pub(crate) const NEVER: Moment = Moment(u64::MAX);
+
+    /// This moment and `duration` more; what overflows is never.
+    pub(crate) fn plus(self, duration: Duration) -> Moment {
+        match u64::try_from(duration.as_nanos()) {
+            Ok(nanos) => Moment(self.0.saturating_add(nanos)),
+            Err(_overflow) => Moment::NEVER,
+        }
+    }
+
+    /// How long after `earlier` this is; zero if it is not.
+    pub(crate) fn since(self, earlier: Moment) -> Duration {
+        Duration::from_nanos(self.0.saturating_sub(earlier.0))
+    }
+
+    pub(crate) fn nanos(self) -> u64 {
+        self.0
+    }
+
+    pub(crate) fn from_nanos(nanos: u64) -> Moment {
+        Moment(nanos)
+    }
+}
+
+/// Where the crate reads the time: the system's, or one that a test moves.
+#[derive(Debug, Clone, Default)]
+pub(crate) enum Clock {
+    #[default]
+    System,
+    Manual(ManualClock),
+}
+
+impl Clock {
+    pub(crate) fn now(&self) -> Moment {
+        match self {
+            Clock::System => system_now(),
+            Clock::Manual(clock) => clock.now(),
+        }
+    }
+
+    pub(crate) fn after(&self, duration: Duration) -> Moment {
+        self.now().plus(duration)
+    }
+
+    /// The moment on this clock that a caller named by `instant`.
+    #[expect(clippy::disallowed_methods, reason = "the one place that takes an Instant in")]
+    pub(crate) fn at(&self, instant: Instant) -> Moment {
+        self.after(instant.saturating_duration_since(Instant::now()))
+    }
+
+    /// The instant to show a caller for `moment`.
+    #[expect(clippy::disallowed_methods, reason = "the one place that hands an Instant out")]
+    pub(crate) fn instant(&self, moment: Moment) -> Instant {
+        let now = Instant::now();
+        now.checked_add(moment.since(self.now())).unwrap_or(now)
+    }
+}
+
+#[cfg(any(target_os = "linux", target_os = "android"))]
+fn system_now() -> Moment {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+    let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
+    let nanos = u64::try_from(time.tv_nsec).unwrap_or(0);
+    Moment(seconds.saturating_mul(1_000_000_000).saturating_add(nanos))
+}
+
+#[cfg(not(any(target_os = "linux", target_os = "android")))]
+#[expect(clippy::disallowed_methods, reason = "the one reader of time")]
+fn system_now() -> Moment {
+    static START: std::sync::OnceLock<Instant> = std::sync::OnceLock::new();
+    Moment(0).plus(START.get_or_init(Instant::now).elapsed())
+}
+
+/// Who ends a hold: the watchdog's renewals ending, or a fixed time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Lease {
+    /// The client's lease, renewed by the watchdog until released.
+    Renewed,
+    /// Ends by itself after this time and is never renewed.
+    Fixed(Duration),
+}
+
+/// Shortest lease that can be asked for: the stores count milliseconds.
+pub(crate) const SHORTEST_LEASE: Duration = Duration::from_millis(1);
+/// Longest lease that can be asked for, about 100 years: far inside what every store can hold.
+pub(crate) const LONGEST_LEASE: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
+
+/// Checks a lease and rounds it up to whole milliseconds.
+pub(crate) fn checked_lease(action: &'static str, lease: Duration) -> Result<Duration> {
+    if lease < SHORTEST_LEASE {
+        return Err(Error::invalid(
+            action,
+            format!("a lease of {lease:?} is too short: the least is {SHORTEST_LEASE:?}"),
+        ));
+    }
+    if lease > LONGEST_LEASE {
+        return Err(Error::invalid(
+            action,
+            format!("a lease of {lease:?} is too long: the most is {LONGEST_LEASE:?}"),
+        ));
+    }
+    let whole = Duration::from_millis(millis(lease));
+    Ok(if whole < lease { whole + Duration::from_millis(1) } else { whole })
+}
+
+/// Whole milliseconds of `duration`, cut.
+pub(crate) fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// What a hold may count on of a lease that starts at the moment it was asked for: 1 % less, for the drift between
+/// this machine's clock and the server's (the Redlock description's margin).
+pub(crate) fn window(lease: Duration) -> Duration {
+    lease - lease / 100
+}
+
+/// A clock that stands still until a test moves it.
+///
+/// Give it to a [`MemoryStore`](crate::MemoryStore). Moving it plays out on the way whatever falls due: renewals,
+/// expiries, waits that end; an hour passes in microseconds and always in the same order.
+///
+/// # Examples
+///
+/// ```
+/// use leasehold::{LockClient, ManualClock, MemoryStore};
+/// use std::time::Duration;
+///
+/// let clock = ManualClock::new();
+/// let client = LockClient::in_memory_with(&MemoryStore::with_clock(clock.clone()));
+/// let lock = client.lock("nightly");
+/// lock.lock()?; // no lease given: renewed
+/// clock.advance(Duration::from_secs(3600));
+/// assert!(lock.is_held_by_current_thread()?);
+/// lock.unlock()?;
+///
+/// lock.lock_with_lease(Duration::from_secs(5))?; // never renewed
+/// clock.advance(Duration::from_secs(6));
+/// assert!(!lock.is_locked()?);
+/// # Ok::<(), leasehold::Error>(())
+/// ```
+#[derive(Clone, Default)]
+pub struct ManualClock {
+    shared: Arc<Manual>,
+}
+
+#[derive(Default)]
+struct Manual {
+    now: AtomicU64,
+    state: Mutex<Sleepers>,
+    all_asleep: Condvar,
+}
+
+#[derive(Default)]
+struct Sleepers {
+    next_id: u64,
+    wakers: Vec<(u64, Sender<()>)>,
+    /// Threads that act by the clock (watchdogs): id, and until when each sleeps; `None` while it works.
+    services: Vec<(u64, Option<Moment>)>,
+}
+
+impl ManualClock {
+    /// Makes a clock that shows zero.
+    #[must_use]
+    pub fn new() -> ManualClock {
+        ManualClock::default()
+    }
+
+    pub(crate) fn now(&self) -> Moment {
+        Moment(self.shared.now.load(Ordering::SeqCst))
+    }
+
+    /// Moves the clock on by `duration`, stopping on the way wherever a watchdog has something to do.
+    ///
+    /// # Blocking
+    ///
+    /// Until every watchdog on this clock has done what fell due.
+    pub fn advance(&self, duration: Duration) {
+        let target = self.now().plus(duration);
+        loop {
+            let mut state = self.shared.state.lock();
+            // A working watchdog may still put its next duty before `target`.
+            while state.services.iter().any(|(_, until)| until.is_none()) {
+                self.shared.all_asleep.wait(&mut state);
+            }
+            let now = self.now();
+            if now >= target {
+                return;
+            }
+            let next = state.services.iter().filter_map(|(_, until)| *until).min().unwrap_or(target);
+            let step = next.clamp(now, target);
+            self.shared.now.store(step.0, Ordering::SeqCst);
+            for (_, until) in &mut state.services {
+                if until.is_some_and(|until| until <= step) {
+                    *until = None; // it is about to wake
+                }
+            }
+            for (_, waker) in &state.wakers {
+                wake(waker);
+            }
+        }
+    }
+
+    /// Has `waker` signalled whenever the clock moves, until [`forget`](Self::forget).
+    pub(crate) fn register(&self, waker: Sender<()>) -> u64 {
+        let mut state = self.shared.state.lock();
+        state.next_id += 1;
+        let id = state.next_id;
+        state.wakers.push((id, waker));
+        id
+    }
+
+    pub(crate) fn forget(&self, id: u64) {
+        let mut state = self.shared.state.lock();
+        state.wakers.retain(|(other, _)| *other != id);
+        state.services.retain(|(other, _)| *other != id);
+        self.shared.all_asleep.notify_all();
+    }
+
+    /// Says that the thread behind `id` acts by this clock, and from now on works, or sleeps until a moment.
+    ///
+    /// One that has been signalled counts as working: it is about to. Whoever signals it calls this with `None` after,
+    /// so that the clock cannot pass in between.
+    pub(crate) fn service(&self, id: u64, asleep_until: Option<Moment>) {
+        let mut state = self.shared.state.lock();
+        let signalled = state.wakers.iter().any(|(other, waker)| *other == id && !waker.is_empty());
+        let asleep_until = asleep_until.filter(|_| !signalled);
+        match state.services.iter_mut().find(|(other, _)| *other == id) {
+            Some((_, until)) => *until = asleep_until,
+            None => state.services.push((id, asleep_until)),
+        }
+        self.shared.all_asleep.notify_all();
+    }
+}
+
+/// Sets a sticky signal; one that is set already stays set.
+#[expect(
+    clippy::let_underscore_must_use,
+    reason = "full: the signal is set; disconnected: nobody waits any more"
+)]
+pub(crate) fn wake(waker: &Sender<()>) {
+    let _ = waker.try_send(());
+}
+
+impl fmt::Debug for ManualClock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("ManualClock").field(&Duration::from_nanos(self.now().0)).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_overflows_is_never() {
+        assert_eq!(Clock::System.after(Duration::MAX), Moment::NEVER);
+        assert_eq!(Moment::NEVER.plus(Duration::from_secs(1)), Moment::NEVER);
+    }
+
+    #[test]
+    fn leases_are_rounded_up_to_milliseconds_and_bounded() {
+        let checked = |d| checked_lease("lock", d);
+        assert_eq!(checked(Duration::from_micros(1_001)).unwrap(), Duration::from_millis(2));
+        assert_eq!(checked(Duration::from_millis(1)).unwrap(), Duration::from_millis(1));
+        for bad in [Duration::ZERO, Duration::from_micros(999), Duration::MAX] {
+            let error = checked(bad).unwrap_err();
+            assert_eq!(error.kind(), crate::ErrorKind::InvalidInput, "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn the_system_clock_never_goes_back() {
+        let mut last = Clock::System.now();
+        for _ in 0..10_000 {
+            let now = Clock::System.now();
+            assert!(now >= last);
+            last = now;
+        }
+    }
+}
