@@ -5,7 +5,8 @@
 
 use std::time::Duration;
 
-use leasehold::{LockClient, ManualClock, MemoryStore, Result, crossbeam_channel::select};
+use leasehold::crossbeam_channel::{RecvTimeoutError, bounded, select};
+use leasehold::{LockClient, ManualClock, MemoryStore, Result};
 
 fn main() -> Result<()> {
     let clock = ManualClock::new();
@@ -16,7 +17,12 @@ fn main() -> Result<()> {
     // A lease given explicitly is never renewed. (`acquire()` would be, for as long as this process runs.)
     let guard = ours.lock("example:report").acquire_with_lease(Duration::from_secs(10))?;
     println!("granted: {:?}, {:?} left", guard.state(), guard.remaining());
-    guard.on_lost(|loss| println!("told by callback: {} is lost ({:?})", loss.name, loss.reason));
+    let (told, heard) = bounded::<()>(0);
+    // Called on a thread of the client, once.
+    guard.on_lost(move |loss| {
+        println!("told by callback: {} is lost ({:?})", loss.name, loss.reason);
+        drop(told);
+    });
     let lost = guard.lost();
 
     // Nothing is left of ten seconds after eleven; another client may take the lock.
@@ -38,6 +44,12 @@ fn main() -> Result<()> {
         },
         default(Duration::from_secs(5)) => println!("no loss was reported"),
     }
+
+    // Nobody sends here: the other end goes when the callback has run.
+    println!(
+        "the callback has run: {}",
+        heard.recv_timeout(Duration::from_secs(5)) == Err(RecvTimeoutError::Disconnected)
+    );
 
     // The release reports it too; the other client's hold is untouched.
     match guard.unlock() {
