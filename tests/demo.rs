@@ -69,7 +69,8 @@ fn an_interrupted_demo_ends_its_workers_and_removes_its_keys() {
     let demo = Demo::start(&server, &["--rows", "redis_lock_fenced"]);
     // Whoever claims this fault is being stopped: the hardest moment to leave nothing behind.
     let mut admin = server.admin();
-    let mut stopping = || !redis::cmd("KEYS").arg("*:stop").query::<Vec<String>>(&mut admin).unwrap().is_empty();
+    let mut stopping =
+        || !redis::cmd("KEYS").arg("*:stop").query::<Vec<String>>(&mut admin).unwrap().is_empty();
     assert!(eventually(Duration::from_secs(30), &mut stopping), "no worker was stopped");
     kill_process(Pid::from_child(&demo.child), Signal::INT).unwrap();
     let (_, success) = demo.finish();

@@ -91,9 +91,11 @@ impl Row {
             Row::OwnerCheckedDel => "GET says \"mine\", the key expires, DEL removes the next holder's lock",
             Row::LuaNoRenewal => "the release is atomic, but a slow job outlives its lease and writes late",
             Row::RedisLock => {
-                "slow jobs are renewed, a killed holder's lease ends; a stopped process still writes late"
+                "a job longer than its lease is renewed, a killed holder's lease ends; a stopped one writes late"
             }
-            Row::RedisLockFenced => "same kill, same stop; Redis refuses the late write by its older fence",
+            Row::RedisLockFenced => {
+                "same job, same kill, same stop; Redis refuses the late write by its older fence"
+            }
         }
     }
 }

@@ -20,6 +20,8 @@ use crate::{Result, WORKER};
 const PAUSE: Duration = LEASE.saturating_mul(2);
 /// How often the parent looks around: progress, Ctrl-C, a worker to resume.
 const LOOK: Duration = Duration::from_millis(50);
+/// Less than this without a sale is no standstill but the looks of the parent.
+const STANDSTILL: Duration = Duration::from_millis(200);
 /// A row in which nothing is sold for this long has failed.
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -36,8 +38,16 @@ pub(crate) struct Outcome {
     pub(crate) waits: Histogram<u64>,
     pub(crate) refused: u64,
     pub(crate) told_lost: u64,
+    pub(crate) strikes: Strikes,
+}
+
+/// What was done to the workers of one row, and what it cost.
+#[derive(Debug, Default)]
+pub(crate) struct Strikes {
     pub(crate) killed: Option<usize>,
     pub(crate) stopped: Option<usize>,
+    /// Time in which nothing was sold: the long job, a dead or stopped holder's lease, the wait for the stopped worker.
+    pub(crate) standstill: Duration,
 }
 
 impl Outcome {
@@ -146,7 +156,7 @@ impl<'a> Fleet<'a> {
         for worker in 0..fleet.workers.len() {
             fleet.tell(worker, &Order::Go)?;
         }
-        let (killed, stopped) = fleet.run(line)?;
+        let strikes = fleet.run(line)?;
         let took = from.elapsed();
         let (stock_at_end, sold) = fleet.shop.count()?;
         let mut waits = Histogram::new(3)?;
@@ -162,14 +172,13 @@ impl<'a> Fleet<'a> {
             waits,
             refused: fleet.workers.iter().map(|worker| worker.tally.refused).sum(),
             told_lost: fleet.workers.iter().map(|worker| worker.tally.told_lost).sum(),
-            killed,
-            stopped,
+            strikes,
         })
     }
 
-    /// Serves the workers until all have ended; says whom it killed and whom it stopped.
-    fn run(&mut self, line: &Line) -> Result<(Option<usize>, Option<usize>)> {
-        let (mut killed, mut stopped) = (None, None);
+    /// Serves the workers until all have ended.
+    fn run(&mut self, line: &Line) -> Result<Strikes> {
+        let mut strikes = Strikes::default();
         let mut resume_at = None;
         let mut working = self.workers.len();
         let (mut last, mut moved) = ((0, 0), Instant::now());
@@ -179,12 +188,12 @@ impl<'a> Fleet<'a> {
                 Ok((number, Event::Said(Say::Tally(tally)))) => self.worker(number)?.tally = tally,
                 Ok((number, Event::Said(Say::Strike(Fault::Kill)))) => {
                     self.kill(number)?;
-                    killed = Some(number);
+                    strikes.killed = Some(number);
                     line.note("one worker killed -9; the others wait until its lease ends");
                 }
                 Ok((number, Event::Said(Say::Strike(Fault::Stop)))) => {
                     self.halt(number)?;
-                    stopped = Some(number);
+                    strikes.stopped = Some(number);
                     resume_at = Some(Instant::now() + PAUSE);
                     line.note("one worker stopped for twice its lease");
                 }
@@ -202,7 +211,7 @@ impl<'a> Fleet<'a> {
                 Err(NoNews::Nothing) => {}
                 Err(e) => return Err(e.into()),
             }
-            if let (Some(number), Some(at)) = (stopped, resume_at)
+            if let (Some(number), Some(at)) = (strikes.stopped, resume_at)
                 && Instant::now() >= at
             {
                 resume_at = None;
@@ -211,14 +220,17 @@ impl<'a> Fleet<'a> {
             }
             let now = self.shop.count()?;
             line.show(now.1);
-            if now != last {
+            if now != last || working == 0 {
+                if moved.elapsed() >= STANDSTILL {
+                    strikes.standstill += moved.elapsed();
+                }
                 (last, moved) = (now, Instant::now());
             }
             if moved.elapsed() > PATIENCE {
                 return Err(format!("nothing was sold for {} s", PATIENCE.as_secs()).into());
             }
         }
-        Ok((killed, stopped))
+        Ok(strikes)
     }
 
     /// Shows what a killed holder of a SETNX without expiry leaves behind.

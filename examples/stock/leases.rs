@@ -1,13 +1,13 @@
 //! Leasehold's two rows: a renewed lease, and a renewed lease whose fence Redis compares before each write.
 //!
-//! Slow jobs cannot hurt here, because the watchdog renews the lease while the process runs. So these rows get what a
-//! watchdog cannot help against: one process is killed between read and write-back, one is stopped there until its
-//! lease has run out and others have sold on.
+//! One job of these rows takes longer than its lease, which is what undoes `lua_no_renewal`; here the watchdog renews it.
+//! So they also get what a watchdog cannot help against: one process is killed between read and write-back, one is
+//! stopped there until its lease has run out and others have sold on.
 
 use leasehold::{FencedLock, RedisLock};
 
 use crate::Result;
-use crate::rows::{Sale, Seller, THINK};
+use crate::rows::{Sale, Seller};
 use crate::worker::Till;
 
 /// `client.lock(name)`: as good as a lock can be on its own.
@@ -29,7 +29,7 @@ impl Seller for Renewed {
             till.released(guard.unlock())?;
             return Ok(Sale::SoldOut);
         }
-        std::thread::sleep(THINK);
+        till.think(stock)?;
         // The careful thing to do, and still not enough: the process may be stopped right after it was told "yes".
         if guard.check().is_err() {
             till.released(guard.unlock())?;
@@ -63,7 +63,7 @@ impl Seller for Fenced {
             None => Sale::Refused,
             Some(stock) if stock <= 0 => Sale::SoldOut,
             Some(stock) => {
-                std::thread::sleep(THINK);
+                till.think(stock)?;
                 till.be_struck(stock)?;
                 let order = format!("{} fence {fence}", till.order());
                 if till.shop.sell_fenced(fence, stock - 1, &order)? { Sale::Sold } else { Sale::Refused }

@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use crate::Result;
 use crate::args::{Args, Row};
-use crate::fleet::{Leftover, Outcome};
+use crate::fleet::{Leftover, Outcome, Strikes};
 
 /// One row as `--json` prints it.
 #[derive(Debug, Serialize)]
@@ -115,16 +115,23 @@ impl<'a> Report<'a> {
         println!("\n{stock} pieces, {processes} processes with {threads} threads each\n\n{}\n", self.table());
         for sale in &self.sales {
             println!("{:18} {}", sale.row.name(), sale.row.story());
-            if let (Some(killed), Some(stopped)) = (sale.killed, sale.stopped) {
-                println!(
-                    "{:18} worker {killed} was killed -9 and worker {stopped} stopped while they held it; the rate includes those pauses",
-                    ""
-                );
-                println!(
-                    "{:18} late writes refused: {}, releases told that the lock was lost: {}",
-                    "", sale.refused, sale.told_lost
-                );
-            }
+            let Strikes { killed: Some(killed), stopped: Some(stopped), standstill } = sale.strikes else {
+                continue;
+            };
+            println!(
+                "{:18} worker {killed} was killed -9 and worker {stopped} stopped while holding the lock",
+                ""
+            );
+            println!(
+                "{:18} refused writes: {}; releases that told of the loss: {}",
+                "", sale.refused, sale.told_lost
+            );
+            println!(
+                "{:18} nothing was sold for {:.1} s through these and the long job; without them {:.0} orders/s",
+                "",
+                standstill.as_secs_f64(),
+                sale.sold as f64 / sale.took.saturating_sub(standstill).as_secs_f64()
+            );
         }
         if let Some(Leftover { next_one_got_it, ttl }) = self.leftover {
             let answer = if next_one_got_it { "granted" } else { "refused" };

@@ -90,11 +90,11 @@ impl Shop {
         Ok(call.key(newest).key(orders).arg(fence.get()).arg(left).arg(order).invoke(&mut self.conn)?)
     }
 
-    // -- faults are dealt out once per row
+    // -- special moments, each dealt out once per row
 
-    /// `true` for the one worker that claims this fault.
-    pub(crate) fn claim(&mut self, fault: &str) -> Result<bool> {
-        Ok(cmd("SETNX").arg(self.key(fault)).arg(1).query(&mut self.conn)?)
+    /// `true` for the one worker that claims this moment.
+    pub(crate) fn claim(&mut self, moment: &str) -> Result<bool> {
+        Ok(cmd("SETNX").arg(self.key(moment)).arg(1).query(&mut self.conn)?)
     }
 
     // -- the parent's part
@@ -114,7 +114,7 @@ impl Shop {
     pub(crate) fn clear(&mut self) -> Result<()> {
         let counter = format!("redisson_lock_token:{}", self.lock_name());
         let mut del = cmd("DEL");
-        for key in ["stock", "orders", "fence", "lock", "kill", "stop"] {
+        for key in ["stock", "orders", "fence", "lock", "long", "kill", "stop"] {
             del.arg(self.key(key));
         }
         del.arg(counter).query::<i64>(&mut self.conn)?;

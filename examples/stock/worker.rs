@@ -11,7 +11,7 @@ use leasehold::LockClient;
 use parking_lot::Mutex;
 
 use crate::Result;
-use crate::rows::{Sale, seller};
+use crate::rows::{Sale, THINK, seller};
 use crate::shop::Shop;
 use crate::talk::{Fault, Job, Order, Say, Tally, Task, say};
 
@@ -174,6 +174,13 @@ impl Till<'_> {
         let waited = u64::try_from(from.elapsed().as_micros())?;
         self.floor.waits.lock().record(waited)?;
         Ok(taken)
+    }
+
+    /// Decides about a sale; at five sixths of the stock that takes longer than the lease.
+    pub(crate) fn think(&mut self, stock: i64) -> Result<()> {
+        let long = stock == self.floor.job.stock * 5 / 6 && self.shop.claim("long")?;
+        std::thread::sleep(if long { LEASE.mul_f64(1.5) } else { THINK });
+        Ok(())
     }
 
     /// At two thirds of the stock one worker asks to be killed, at one third one asks to be stopped.
