@@ -1,5 +1,6 @@
 //! What a program may watch: an observer whose every method does nothing unless overridden.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::error::Error;
@@ -62,4 +63,54 @@ pub enum LossReason {
     Gone,
     /// The client was shut down.
     ShutDown,
+}
+
+/// The observer that writes log lines, with the feature `tracing`.
+#[cfg(feature = "tracing")]
+pub(crate) fn logging() -> Option<Arc<dyn Observer>> {
+    Some(Arc::new(Logging))
+}
+
+#[cfg(not(feature = "tracing"))]
+pub(crate) fn logging() -> Option<Arc<dyn Observer>> {
+    None
+}
+
+/// Levels: `error` a hold was lost; `warn` something may be about to be; `info` it is well again; `trace` every grant
+/// and release. Lines have lock names and owner ids, never URLs or passwords.
+#[cfg(feature = "tracing")]
+struct Logging;
+
+#[cfg(feature = "tracing")]
+impl Observer for Logging {
+    fn acquired(&self, name: &str, owner: Owner, waited: Duration, attempts: u32) {
+        tracing::trace!(name, %owner, ?waited, attempts, "acquired");
+    }
+
+    fn released(&self, name: &str, owner: Owner, held: Duration) {
+        tracing::trace!(name, %owner, ?held, "released");
+    }
+
+    fn release_failed(&self, name: &str, error: &Error) {
+        tracing::warn!(name, %error, "a release failed and is being repeated");
+    }
+
+    fn renewal_failed(&self, name: &str, error: &Error, remaining: Duration) {
+        tracing::warn!(name, %error, ?remaining, "a renewal failed and is being repeated");
+    }
+
+    fn lost(&self, loss: &Loss) {
+        tracing::error!(name = loss.name, owner = %loss.owner, reason = ?loss.reason, "a hold was lost");
+    }
+
+    fn abandoned(&self, name: &str, owner: Owner) {
+        tracing::warn!(name, %owner, "a thread ended without releasing; its hold is no longer renewed");
+    }
+
+    fn wakeups(&self, down: Option<&Error>) {
+        match down {
+            Some(error) => tracing::warn!(%error, "no wake-ups: waiters only poll"),
+            None => tracing::info!("wake-ups are back"),
+        }
+    }
 }

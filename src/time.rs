@@ -29,6 +29,11 @@ impl Moment {
         }
     }
 
+    /// This moment less `duration`, or the clock's beginning.
+    pub(crate) fn minus(self, duration: Duration) -> Moment {
+        Moment(self.0.saturating_sub(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)))
+    }
+
     /// How long after `earlier` this is; zero if it is not.
     pub(crate) fn since(self, earlier: Moment) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))

@@ -65,8 +65,6 @@ pub(crate) struct Hold {
     phase: AtomicU8,
     /// End of the window, as `Moment::nanos`. Only ever raised.
     until: AtomicU64,
-    /// When the last confirmed request that set the lease was sent.
-    confirmed: AtomicU64,
     /// Not before this moment is a failed renewal repeated.
     retry_at: AtomicU64,
     /// The last renewal failed.
@@ -121,7 +119,6 @@ impl Hold {
             renewed_lease: grant.renewed_lease,
             phase: AtomicU8::new(LIVE),
             until: AtomicU64::new(grant.sent.plus(window(grant.asked)).nanos()),
-            confirmed: AtomicU64::new(grant.sent.nanos()),
             retry_at: AtomicU64::new(0),
             troubled: AtomicBool::new(false),
             abandoned: AtomicBool::new(false),
@@ -235,15 +232,14 @@ impl Hold {
     /// A request sent at `sent`, by which the store set `lease`, was confirmed. Never shortens the window.
     pub(crate) fn confirm(&self, sent: Moment, lease: Duration) {
         self.until.fetch_max(sent.plus(window(lease)).nanos(), Ordering::AcqRel);
-        self.confirmed.fetch_max(sent.nanos(), Ordering::AcqRel);
         self.troubled.store(false, Ordering::Release);
     }
 
-    /// When the watchdog should renew next.
+    /// When the watchdog should renew next: when a third of a renewed window has passed. Counted from the window's
+    /// end, since a level with a short lease of its own is confirmed without moving that.
     pub(crate) fn due(&self) -> Moment {
-        let confirmed = Moment::from_nanos(self.confirmed.load(Ordering::Acquire));
         let retry = Moment::from_nanos(self.retry_at.load(Ordering::Acquire));
-        confirmed.plus(self.renewed_lease / 3).max(retry)
+        self.until().minus(window(self.renewed_lease) - self.renewed_lease / 3).max(retry)
     }
 
     pub(crate) fn note_failed_renewal(&self, retry_at: Moment) {
@@ -440,6 +436,18 @@ mod tests {
         assert_eq!(hold.end_level(Some(inner)), None);
         assert_eq!(hold.end_level(None), Some(0));
         assert_eq!(hold.end_level(None), None);
+    }
+
+    #[test]
+    fn short_leased_levels_do_not_put_off_the_renewal() {
+        let start = ManualClock::new().now().plus(LEASE);
+        let hold = hold(Lease::Renewed, start);
+        let due = hold.due();
+        assert_eq!(due, start.plus(LEASE / 3));
+        for seconds in [5, 9] {
+            hold.confirm(start.plus(Duration::from_secs(seconds)), Duration::from_secs(1));
+        }
+        assert_eq!(hold.due(), due);
     }
 
     #[test]

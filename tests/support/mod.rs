@@ -1,0 +1,129 @@
+//! What the tests share: servers, faults, and checks that have nothing to do with one test alone.
+//!
+//! A test binary says `mod support;` (or `#[path = "../support/mod.rs"] mod support;`) and uses what it needs.
+//!
+//! | module | gives |
+//! | --- | --- |
+//! | [`server`] | a private Redis or Valkey of each version that is there |
+//! | [`proxy`] | a RESP-aware proxy that loses, delays, cuts and repeats what a test names |
+//! | [`netns`] | a server behind a network of its own, whose packets can be dropped |
+//! | [`epilogue`] | "nothing is left behind": subscriptions, connections, keys without TTL, threads |
+//! | [`history`] | a checker for who held a lock when |
+#![allow(dead_code, reason = "each test binary uses another part of this")]
+#![allow(
+    unreachable_pub,
+    missing_docs,
+    missing_debug_implementations,
+    reason = "a module of test binaries, no API"
+)]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "a test that cannot go on shall stop there; clippy.toml exempts test functions only"
+)]
+
+pub mod epilogue;
+pub mod history;
+pub mod netns;
+pub mod proxy;
+pub mod server;
+
+use std::hash::{BuildHasher, RandomState};
+use std::io::Write;
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// The time. Tests may measure; the library reads time in one place only.
+#[expect(clippy::disallowed_methods, reason = "tests measure from outside")]
+pub fn now() -> Instant {
+    Instant::now()
+}
+
+/// Asks `cond` again and again until it is true or `limit` is over; returns its last answer.
+#[must_use = "whether it came true"]
+#[expect(clippy::disallowed_methods, reason = "the one place in the tests that sleeps: between two looks")]
+pub fn eventually(limit: Duration, mut cond: impl FnMut() -> bool) -> bool {
+    let end = now() + limit;
+    let mut pause = Duration::from_millis(1);
+    loop {
+        if cond() {
+            return true;
+        }
+        let left = end.saturating_duration_since(now());
+        if left.is_zero() {
+            return false;
+        }
+        std::thread::sleep(pause.min(left));
+        pause = (pause * 2).min(Duration::from_millis(20));
+    }
+}
+
+/// A name that no other test uses: `label` and something random.
+pub fn fresh(label: &str) -> String {
+    format!("{label}-{:012x}", random() >> 16)
+}
+
+/// A random number from the hasher's keys; the tests need no better source.
+pub fn random() -> u64 {
+    RandomState::new().hash_one(std::process::id())
+}
+
+/// True where a missing server, JDK or privilege fails a test instead of skipping it.
+pub fn in_ci() -> bool {
+    std::env::var("CI").is_ok_and(|value| !value.is_empty() && value != "false" && value != "0")
+}
+
+/// Writes past the test harness's capture, so that it is seen of passing tests too.
+pub fn shout(line: &str) {
+    let mut text = line.to_owned();
+    text.push('\n');
+    let mut out = std::io::stderr();
+    out.write_all(text.as_bytes()).and_then(|()| out.flush()).expect("stderr");
+}
+
+/// Skips a test for want of something: loudly on a laptop, as a failure in CI. `./check` counts the lines.
+#[track_caller]
+pub fn missing(what: &str) {
+    let line = format!("SKIPPED {}: {what}", std::thread::current().name().unwrap_or("?"));
+    assert!(!in_ci(), "{line} (in CI that is a failure)");
+    shout(&line);
+}
+
+/// A command that runs when this process dies without having dropped this: by a kill, an abort, or because a
+/// static is never dropped. It waits for the end of a pipe that only this process holds.
+pub struct LastWill {
+    shell: Child,
+    pipe: Option<ChildStdin>,
+}
+
+impl LastWill {
+    /// Leaves `command` behind.
+    pub fn new(command: &[&str]) -> LastWill {
+        let mut shell = Command::new("sh")
+            .args(["-c", "read -r line || \"$@\"", "sh"])
+            .args(command)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("sh starts");
+        let pipe = shell.stdin.take();
+        LastWill { shell, pipe }
+    }
+}
+
+impl Drop for LastWill {
+    /// Takes the will back: whoever drops it has done the work already.
+    fn drop(&mut self) {
+        if let Some(mut pipe) = self.pipe.take()
+            && pipe.write_all(b"done\n").is_err()
+        {
+            shout("a last will ended before it was taken back");
+        }
+        if let Err(error) = self.shell.wait() {
+            shout(&format!("a last will was not reaped: {error}"));
+        }
+    }
+}

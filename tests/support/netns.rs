@@ -1,0 +1,221 @@
+//! A server behind a network of its own: a namespace joined to ours by a pair of virtual Ethernet devices.
+//!
+//! The test stays where it is; the server runs inside, at a private address. Packets can be dropped as a broken
+//! network drops them, and then the *kernel* keeps the bytes of a connection and sends them again and again, also
+//! after the process has closed it. A request delivered like that comes late, and no proxy of ours pretends it.
+//!
+//! Needs root and `ip` (iproute2); dropping in one direction or of single connections also needs `iptables`. Without
+//! them [`Netns::new`] says so by [`missing`] and gives `None`.
+
+use super::server::{Builder, RedisServer, in_path};
+use super::{LastWill, missing, random, shout};
+use std::net::Ipv4Addr;
+use std::process::{Command, Stdio};
+
+/// A namespace; dropping it removes it and its devices. Drop the servers inside it first.
+pub struct Netns {
+    name: String,
+    inner: String,
+    subnet: (u8, u8),
+    _will: LastWill,
+}
+
+/// What a [`Cut`] drops.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lost {
+    /// What goes to the server: no request arrives.
+    Requests,
+    /// What comes from the server: requests are executed, nobody learns of it.
+    Replies,
+    Both,
+}
+
+/// A cut that lasts until it is healed or dropped.
+pub struct Cut<'a> {
+    net: &'a Netns,
+    heal: Vec<Vec<String>>,
+}
+
+impl Netns {
+    /// A new namespace, or `None` where that is not possible, which is said loudly and fails in CI.
+    #[track_caller]
+    pub fn new() -> Option<Netns> {
+        let reason = if !cfg!(target_os = "linux") {
+            Some("network namespaces are Linux's".to_owned())
+        } else if run_text("id", &["-u"]).as_deref() != Ok("0") {
+            Some("a network namespace needs root".to_owned())
+        } else if in_path("ip").is_none() || in_path("iptables").is_none() {
+            Some("a network namespace needs ip (iproute2) and iptables".to_owned())
+        } else {
+            None
+        };
+        let made = reason.map_or_else(Netns::make, Err);
+        made.map_err(|reason| missing(&reason)).ok()
+    }
+
+    fn make() -> Result<Netns, String> {
+        let mut last = String::new();
+        for _ in 0..20 {
+            // The name claims the addresses: making a namespace whose name is taken fails.
+            let subnet = (200 + (random() % 50) as u8, (random() % 250) as u8);
+            let name = format!("leasehold-{}-{}", subnet.0, subnet.1);
+            let route =
+                run_text("ip", &["-o", "route", "show", &format!("10.{}.{}.0/24", subnet.0, subnet.1)])?;
+            if !route.is_empty() {
+                continue;
+            }
+            if let Err(error) = run("ip", &["netns", "add", &name]) {
+                last = error;
+                continue;
+            }
+            let will = LastWill::new(&["ip", "netns", "del", &name]);
+            let net = Netns { name, inner: format!("lh{}-{}i", subnet.0, subnet.1), subnet, _will: will };
+            net.connect()?;
+            return Ok(net);
+        }
+        Err(format!("no network namespace can be made: {last}"))
+    }
+
+    fn connect(&self) -> Result<(), String> {
+        let outer = format!("lh{}-{}o", self.subnet.0, self.subnet.1);
+        let (name, inner) = (self.name.as_str(), self.inner.as_str());
+        let ours = format!("{}/30", self.test_address());
+        let theirs = format!("{}/30", self.server_address());
+        run("ip", &["link", "add", &outer, "type", "veth", "peer", "name", inner, "netns", name])?;
+        run("ip", &["addr", "add", &ours, "dev", &outer])?;
+        run("ip", &["link", "set", &outer, "up"])?;
+        run("ip", &["-n", name, "addr", "add", &theirs, "dev", inner])?;
+        run("ip", &["-n", name, "link", "set", inner, "up"])?;
+        run("ip", &["-n", name, "link", "set", "lo", "up"])
+    }
+
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The address of the test's end.
+    pub fn test_address(&self) -> Ipv4Addr {
+        Ipv4Addr::new(10, self.subnet.0, self.subnet.1, 1)
+    }
+
+    /// The address of the server's end.
+    pub fn server_address(&self) -> Ipv4Addr {
+        Ipv4Addr::new(10, self.subnet.0, self.subnet.1, 2)
+    }
+
+    /// Starts a server inside.
+    #[track_caller]
+    pub fn start(&self, builder: Builder) -> RedisServer {
+        builder.inside(self).start()
+    }
+
+    /// Packets of all connections are lost, of those that exist and of new ones.
+    #[must_use = "dropping the cut heals it"]
+    pub fn cut(&self, lost: Lost) -> Cut<'_> {
+        self.drop_packets(lost, &[])
+    }
+
+    /// Packets of one connection are lost, told by the test's port; all others pass, new ones too.
+    #[must_use = "dropping the cut heals it"]
+    pub fn cut_connection(&self, port: u16, lost: Lost) -> Cut<'_> {
+        self.drop_packets(lost, &[port])
+    }
+
+    /// Packets of the connections that the server has now are lost; new ones pass.
+    #[must_use = "dropping the cut heals it"]
+    pub fn cut_connections(&self, server: &RedisServer, lost: Lost) -> Cut<'_> {
+        let ports = self.ports(server);
+        assert!(!ports.is_empty(), "no connection to cut");
+        self.drop_packets(lost, &ports)
+    }
+
+    /// The test's ports of the connections that the server has now.
+    pub fn ports(&self, server: &RedisServer) -> Vec<u16> {
+        let list: String = redis::cmd("CLIENT").arg("LIST").query(&mut server.admin()).unwrap();
+        let prefix = format!("addr={}:", self.test_address());
+        let fields = list.lines().flat_map(|line| line.split(' '));
+        fields.filter_map(|field| field.strip_prefix(&prefix)?.parse().ok()).collect()
+    }
+
+    /// The devices are taken down, as by a pulled plug; heal brings them up.
+    #[must_use = "dropping the cut heals it"]
+    pub fn pull_plug(&self) -> Cut<'_> {
+        let set = |state: &str| -> Vec<String> {
+            ["ip", "-n", &self.name, "link", "set", &self.inner, state].map(str::to_owned).to_vec()
+        };
+        let cut = Cut { net: self, heal: vec![set("up")] };
+        run_all(&set("down")).unwrap();
+        cut
+    }
+
+    fn drop_packets(&self, lost: Lost, ports: &[u16]) -> Cut<'_> {
+        let mut cut = Cut { net: self, heal: Vec::new() };
+        let chains: &[(&str, &str)] = match lost {
+            Lost::Requests => &[("INPUT", "--sport")],
+            Lost::Replies => &[("OUTPUT", "--dport")],
+            Lost::Both => &[("INPUT", "--sport"), ("OUTPUT", "--dport")],
+        };
+        for (chain, port_option) in chains {
+            let matches: Vec<Vec<String>> = match ports {
+                [] => vec![Vec::new()],
+                ports => ports.iter().map(|port| vec![(*port_option).to_owned(), port.to_string()]).collect(),
+            };
+            for port in matches {
+                let rule = |action: &str| -> Vec<String> {
+                    let start =
+                        ["ip", "netns", "exec", &self.name, "iptables", "-w", action, chain, "-p", "tcp"];
+                    let end = ["-j", "DROP"].map(str::to_owned);
+                    start.into_iter().map(str::to_owned).chain(port.iter().cloned()).chain(end).collect()
+                };
+                run_all(&rule("-A")).unwrap();
+                cut.heal.push(rule("-D"));
+            }
+        }
+        cut
+    }
+}
+
+impl Drop for Netns {
+    fn drop(&mut self) {
+        // The devices go with the namespace.
+        if let Err(error) = run("ip", &["netns", "del", &self.name]) {
+            shout(&format!("{error}: the namespace {} stays", self.name));
+        }
+    }
+}
+
+impl Cut<'_> {
+    /// Packets pass again. What the kernels still want to deliver arrives after their next attempt.
+    pub fn heal(self) {
+        drop(self);
+    }
+}
+
+impl Drop for Cut<'_> {
+    fn drop(&mut self) {
+        for command in &self.heal {
+            if let Err(error) = run_all(command) {
+                shout(&format!("{error}: the namespace {} stays cut", self.net.name));
+            }
+        }
+    }
+}
+
+fn run_all(command: &[String]) -> Result<(), String> {
+    let words: Vec<&str> = command.iter().map(String::as_str).collect();
+    run(words[0], &words[1..])
+}
+
+fn run(program: &str, args: &[&str]) -> Result<(), String> {
+    run_text(program, args).map(drop)
+}
+
+fn run_text(program: &str, args: &[&str]) -> Result<String, String> {
+    let out = Command::new(program).args(args).stdin(Stdio::null()).output();
+    let out = out.map_err(|error| format!("{program}: {error}"))?;
+    if out.status.success() {
+        Ok(String::from_utf8_lossy(&out.stdout).trim_end().to_owned())
+    } else {
+        Err(format!("{program} {}: {}", args.join(" "), String::from_utf8_lossy(&out.stderr).trim_end()))
+    }
+}

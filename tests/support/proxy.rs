@@ -1,0 +1,361 @@
+//! A TCP proxy that understands RESP, in front of one server, on plain threads.
+//!
+//! It pairs each command with its reply, per connection and in order, so that a test can say *which* reply gets
+//! lost: "the next EVALSHA that names this lock". What it does is what a network does: bytes are delayed, held,
+//! lost from some point on, or the connection ends. It never loses a piece out of the middle of a stream, as TCP
+//! cannot either; the two exceptions are named so ([`Proxy::drop_messages`], [`Fault::repeat`]).
+//!
+//! | to a test | by |
+//! | --- | --- |
+//! | one command or its reply, picked by a closure | [`Proxy::next`], [`Proxy::each`] with a [`Do`] |
+//! | everything in one direction, per kind of connection | [`Proxy::hold`], [`Proxy::resume`] |
+//! | slow links | [`Proxy::delay_requests`], [`Proxy::delay_replies`], [`Proxy::drip`] |
+//! | connections | [`Proxy::kill`], [`Proxy::refuse`], [`Proxy::accept`] |
+//! | what was sent | [`Proxy::commands`], [`Fault::hits`] |
+//!
+//! TLS, or anything else that is no RESP, passes as it comes; then only what does not look into it works.
+
+mod engine;
+mod resp;
+
+use super::server::{RedisServer, free_port};
+use engine::{FaultState, Pick, Rule, Shared, State};
+use parking_lot::{Condvar, Mutex};
+use resp::{frame_length, packed};
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// How long the proxy waits for its own threads.
+const OWN_LIMIT: Duration = Duration::from_secs(10);
+
+/// One command as a client sent it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Command {
+    /// Which connection, counted from 0 in the order they were accepted.
+    pub connection: u64,
+    pub args: Vec<Vec<u8>>,
+}
+
+impl Command {
+    /// The first argument in capitals.
+    pub fn verb(&self) -> String {
+        self.args.first().map(|verb| String::from_utf8_lossy(verb).to_ascii_uppercase()).unwrap_or_default()
+    }
+
+    pub fn is_script(&self) -> bool {
+        matches!(self.verb().as_str(), "EVAL" | "EVALSHA" | "FCALL")
+    }
+
+    /// Whether one of the arguments contains these bytes.
+    pub fn contains(&self, bytes: impl AsRef<[u8]>) -> bool {
+        let bytes = bytes.as_ref();
+        self.args.iter().any(|arg| arg.windows(bytes.len()).any(|part| part == bytes))
+    }
+
+    fn subscribes(&self) -> bool {
+        matches!(self.verb().as_str(), "SUBSCRIBE" | "PSUBSCRIBE" | "SSUBSCRIBE")
+    }
+
+    /// How many replies the server gives: one, or one for each channel.
+    fn replies(&self) -> usize {
+        match self.verb().as_str() {
+            "SUBSCRIBE" | "PSUBSCRIBE" | "SSUBSCRIBE" | "UNSUBSCRIBE" | "PUNSUBSCRIBE" | "SUNSUBSCRIBE" => {
+                (self.args.len() - 1).max(1)
+            }
+            _ => 1,
+        }
+    }
+}
+
+/// Picks scripts that have these bytes in an argument: a key, a channel, an owner, or the SHA-1.
+pub fn script_with(bytes: impl Into<Vec<u8>>) -> impl Fn(&Command) -> bool + Send + 'static {
+    let bytes = bytes.into();
+    move |command| command.is_script() && command.contains(&bytes)
+}
+
+/// Picks commands by their verb, written in capitals.
+pub fn verb(verb: &'static str) -> impl Fn(&Command) -> bool + Send + 'static {
+    move |command| command.verb() == verb
+}
+
+/// What becomes of the connection after a fault.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Then {
+    /// It stays open and nothing passes on it any more, neither way: a black hole.
+    Silent,
+    /// It is closed in order (FIN).
+    Close,
+    /// It is aborted (RST).
+    Reset,
+}
+
+/// What happens to one command that was picked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Do {
+    /// The server executes it; the reply, and all that follows on this connection, is lost.
+    SwallowReply(Then),
+    /// The first bytes of the reply pass, the rest is lost.
+    CutReply(usize, Then),
+    /// These bytes come instead of the reply.
+    GarbleReply(Vec<u8>),
+    /// The reply, and all behind it on this connection, comes that much later.
+    DelayReply(Duration),
+    /// The reply, and all behind it on this connection, waits for [`Fault::release`].
+    HoldReply,
+    /// The command, and all behind it on this connection, waits for [`Fault::release`] before it reaches the server,
+    /// and reaches it then even if the client has long gone. Other connections pass.
+    HoldRequest,
+    /// The server never sees it.
+    DropRequest(Then),
+    /// Nothing; it is only counted and remembered.
+    Watch,
+}
+
+/// A direction of the traffic.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Direction {
+    ToServer,
+    ToClient,
+}
+
+/// Some of the connections.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Which {
+    All,
+    /// Those that have sent SUBSCRIBE or one of its kin.
+    Subscribers,
+    /// Those that have not.
+    Others,
+    /// One, as [`Command::connection`] names it.
+    One(u64),
+}
+
+/// The proxy; dropping it ends every connection through it and every thread of it.
+pub struct Proxy {
+    shared: Arc<Shared>,
+    acceptor: Option<JoinHandle<()>>,
+}
+
+/// One fault that was asked for. Dropping it changes nothing.
+pub struct Fault {
+    shared: Arc<Shared>,
+    id: usize,
+}
+
+impl Fault {
+    /// How often it has bitten: for replies when the reply came, for requests when the request came.
+    pub fn hits(&self) -> usize {
+        self.shared.state.lock().faults[self.id].hits
+    }
+
+    /// Waits until it has bitten `hits` times in all; panics when it does not within `limit`.
+    #[track_caller]
+    pub fn wait_for(&self, hits: usize, limit: Duration) {
+        let bitten = self.shared.wait(limit, |state| state.faults[self.id].hits >= hits);
+        assert!(bitten, "the fault bit {} times in {limit:?}, not {hits}", self.hits());
+    }
+
+    /// Lets what it holds go, and what it would hold later.
+    pub fn release(&self) {
+        self.shared.change(|state| state.faults[self.id].released = true);
+    }
+
+    /// Ends it for commands to come.
+    pub fn cancel(&self) {
+        self.shared.change(|state| state.rules.retain(|rule| rule.fault != self.id));
+    }
+
+    /// The commands it has picked.
+    pub fn commands(&self) -> Vec<Command> {
+        self.shared.state.lock().faults[self.id].commands.clone()
+    }
+
+    /// Sends the `nth` command it has picked to the server once more, on a connection of its own, and gives the
+    /// reply's bytes. No network does that, but a client that repeats blindly, and a proxy that does, do.
+    pub fn repeat(&self, nth: usize) -> Vec<u8> {
+        let command = self.commands().swap_remove(nth);
+        let mut server = TcpStream::connect(self.shared.upstream).expect("the server answers");
+        server.set_read_timeout(Some(OWN_LIMIT)).expect("a timeout");
+        server.write_all(&packed(&command.args)).expect("the server reads");
+        let (mut reply, mut chunk) = (Vec::new(), [0; 4096]);
+        while frame_length(&reply).expect("RESP").is_none() {
+            let count = server.read(&mut chunk).expect("the server answers");
+            assert!(count > 0, "the server hung up");
+            reply.extend_from_slice(&chunk[..count]);
+        }
+        reply
+    }
+}
+
+impl Proxy {
+    /// A proxy before the server at `upstream`, on a free port of 127.0.0.1.
+    pub fn to(upstream: impl Into<SocketAddr>) -> Proxy {
+        let (port, listener) = loop {
+            let port = free_port();
+            if let Ok(listener) = TcpListener::bind((Ipv4Addr::LOCALHOST, port)) {
+                break (port, listener);
+            }
+        };
+        let state = Mutex::new(State { listening: true, ..State::default() });
+        let shared = Arc::new(Shared { upstream: upstream.into(), port, state, changed: Condvar::new() });
+        let acceptor = thread("proxy-accept", {
+            let shared = Arc::clone(&shared);
+            move || shared.accept_loop(listener)
+        });
+        Proxy { shared, acceptor: Some(acceptor) }
+    }
+
+    /// A proxy before a server of the tests.
+    pub fn before(server: &RedisServer) -> Proxy {
+        Proxy::to((server.address(), server.port()))
+    }
+
+    pub fn port(&self) -> u16 {
+        self.shared.port
+    }
+
+    pub fn address(&self) -> SocketAddr {
+        (Ipv4Addr::LOCALHOST, self.shared.port).into()
+    }
+
+    /// `redis://127.0.0.1:port/`.
+    pub fn url(&self) -> String {
+        format!("redis://{}/", self.address())
+    }
+
+    /// Something happens to the next command that `pick` picks. Of several faults the first that picks a command
+    /// gets it.
+    pub fn next(&self, pick: impl Fn(&Command) -> bool + Send + 'static, act: Do) -> Fault {
+        self.add(Box::new(pick), act, Some(1))
+    }
+
+    /// Something happens to each command that `pick` picks, until the fault is cancelled.
+    pub fn each(&self, pick: impl Fn(&Command) -> bool + Send + 'static, act: Do) -> Fault {
+        self.add(Box::new(pick), act, None)
+    }
+
+    fn add(&self, pick: Pick, act: Do, left: Option<usize>) -> Fault {
+        let id = self.shared.change(|state| {
+            let fault = state.faults.len();
+            state.faults.push(FaultState::default());
+            state.rules.push(Rule { fault, pick, act, left });
+            fault
+        });
+        Fault { shared: Arc::clone(&self.shared), id }
+    }
+
+    /// From now on nothing passes in this direction; it is kept. Hold one direction for a half-open or asymmetric
+    /// link, both for a partition. Ends of connections are held too.
+    pub fn hold(&self, direction: Direction, which: Which) {
+        self.shared.change(|state| state.holds.push((direction, which)));
+    }
+
+    /// What is held by [`Proxy::hold`] goes on, both ways.
+    pub fn resume(&self) {
+        self.shared.change(|state| state.holds.clear());
+    }
+
+    /// Each reply and each message comes that much later, in order; zero ends it.
+    pub fn delay_replies(&self, delay: Duration) {
+        self.shared.change(|state| state.reply_delay = delay);
+    }
+
+    /// Each command reaches the server that much later, in order; zero ends it.
+    pub fn delay_requests(&self, delay: Duration) {
+        self.shared.change(|state| state.request_delay = delay);
+    }
+
+    /// Replies come in pieces of `bytes` with a pause after each; `None` ends it.
+    pub fn drip(&self, pieces: Option<(usize, Duration)>) {
+        self.shared.change(|state| state.drip = pieces);
+    }
+
+    /// Published messages are lost while their connections live. No network does that, a broker may.
+    pub fn drop_messages(&self, on: bool) {
+        self.shared.change(|state| state.drop_messages = on);
+    }
+
+    /// How many messages were lost that way.
+    pub fn messages_dropped(&self) -> usize {
+        self.shared.state.lock().messages_dropped
+    }
+
+    /// New connections are refused; those that exist live on. Returns when it is so.
+    pub fn refuse(&self) {
+        self.shared.change(|state| state.refuse = true);
+        self.shared.wake_acceptor();
+        assert!(self.shared.wait(OWN_LIMIT, |state| !state.listening), "the proxy went on listening");
+    }
+
+    /// New connections are accepted again. Returns when it is so.
+    pub fn accept(&self) {
+        self.shared.change(|state| state.refuse = false);
+        assert!(self.shared.wait(OWN_LIMIT, |state| state.listening), "the proxy does not listen");
+    }
+
+    /// Ends connections, the server's side in order and the client's side as `then` says. Returns how many.
+    pub fn kill(&self, which: Which, then: Then) -> usize {
+        self.shared.change(|state| {
+            let ids: Vec<u64> =
+                state.links.iter().filter(|(id, link)| link.is(**id, which)).map(|(id, _)| *id).collect();
+            ids.iter().for_each(|id| state.end(*id, then));
+            ids.len()
+        })
+    }
+
+    /// How many connections are open.
+    pub fn connections(&self) -> usize {
+        self.shared.state.lock().links.len()
+    }
+
+    /// How many connections were ever accepted.
+    pub fn accepted(&self) -> u64 {
+        self.shared.state.lock().accepted
+    }
+
+    /// All commands so far, in the order in which they arrived.
+    pub fn commands(&self) -> Vec<Command> {
+        self.shared.state.lock().log.clone()
+    }
+
+    /// How many of the commands so far `pick` picks.
+    pub fn count(&self, pick: impl Fn(&Command) -> bool) -> usize {
+        self.shared.state.lock().log.iter().filter(|command| pick(command)).count()
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        self.shared.change(|state| {
+            state.stop = true;
+            state
+                .links
+                .keys()
+                .copied()
+                .collect::<Vec<_>>()
+                .into_iter()
+                .for_each(|id| state.end(id, Then::Close));
+        });
+        self.shared.wake_acceptor();
+        let threads: Vec<_> = self.acceptor.take().into_iter().collect();
+        join(threads);
+        // The acceptor has ended, so no more threads come.
+        let threads = std::mem::take(&mut self.shared.state.lock().threads);
+        join(threads);
+    }
+}
+
+fn join(threads: Vec<JoinHandle<()>>) {
+    for thread in threads {
+        if thread.join().is_err() {
+            super::shout("a thread of the proxy panicked");
+        }
+    }
+}
+
+fn thread(name: &str, work: impl FnOnce() + Send + 'static) -> JoinHandle<()> {
+    std::thread::Builder::new().name(name.to_owned()).spawn(work).expect("a thread")
+}

@@ -1,0 +1,577 @@
+//! Private servers: started on a free port in a temporary folder, gone afterwards also when a test fails.
+//!
+//! Which servers there are is told by `LEASEHOLD_SERVERS`, lines or a colon-separated list of `name=path` as
+//! `scripts/servers.sh` makes it (`redis-7.0=/usr/bin/redis-server`); else `redis-server` and `valkey-server` are
+//! looked up in `PATH`. The first is the default one.
+//!
+//! Each server also listens on a Unix socket. The admin connection comes in there, with a user of its own where
+//! there are passwords, so that it works whatever a test does to the network, to TLS or to the ACL.
+
+use super::netns::Netns;
+use super::{LastWill, eventually, missing, now, random};
+use std::fmt::Write as _;
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::OnceLock;
+use std::time::Duration;
+use tempfile::TempDir;
+
+/// How long a server may take to start, and to answer the admin connection.
+const START_LIMIT: Duration = Duration::from_secs(20);
+const ADMIN_TIMEOUT: Duration = Duration::from_secs(10);
+/// The name and the user of admin connections; the epilogue does not count them.
+pub const ADMIN: &str = "support-admin";
+const ADMIN_PASSWORD: &str = "support-admin-password";
+
+/// One server program of the matrix.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServerBinary {
+    /// Such as `redis-7.0` or `valkey-9.1`.
+    pub name: String,
+    pub path: PathBuf,
+}
+
+impl ServerBinary {
+    fn probe(path: &Path) -> Option<ServerBinary> {
+        let text = version_text(path)?;
+        let (major, minor, _) = parse_version(&text)?;
+        let kind = if text.starts_with("Valkey") { "valkey" } else { "redis" };
+        Some(ServerBinary { name: format!("{kind}-{major}.{minor}"), path: path.to_owned() })
+    }
+
+    /// Major, minor and patch version of the program. Valkey counts on its own: 7.2, 8.0, 8.1, 9.0.
+    pub fn version(&self) -> (u32, u32, u32) {
+        let text = version_text(&self.path).unwrap_or_else(|| panic!("{self:?} does not run"));
+        parse_version(&text).unwrap_or_else(|| panic!("{self:?} names no version: {text}"))
+    }
+
+    pub fn is_valkey(&self) -> bool {
+        self.name.starts_with("valkey")
+    }
+
+    /// Whether the program was built with TLS: told apart by its complaint about a missing certificate.
+    pub fn has_tls(&self) -> bool {
+        let folder = tempfile::tempdir().unwrap();
+        let out = Command::new(&self.path)
+            .args(["--port", "0", "--tls-port", "1", "--save", "", "--dir"])
+            .arg(folder.path())
+            .stdin(Stdio::null())
+            .output()
+            .unwrap();
+        let text = String::from_utf8_lossy(&out.stdout).into_owned() + &String::from_utf8_lossy(&out.stderr);
+        text.contains("No tls-cert-file configured") || text.contains("No tls-key-file configured")
+    }
+}
+
+fn version_text(path: &Path) -> Option<String> {
+    let out = Command::new(path).arg("--version").stdin(Stdio::null()).output().ok()?;
+    out.status.success().then(|| String::from_utf8_lossy(&out.stdout).into_owned())
+}
+
+fn parse_version(text: &str) -> Option<(u32, u32, u32)> {
+    let version = text.split_once(" v=")?.1.split_whitespace().next()?;
+    let mut numbers = version.split('.').map_while(|part| part.parse().ok());
+    Some((numbers.next()?, numbers.next()?, numbers.next()?))
+}
+
+/// The servers of this run, the default one first.
+pub fn matrix() -> &'static [ServerBinary] {
+    static MATRIX: OnceLock<Vec<ServerBinary>> = OnceLock::new();
+    MATRIX.get_or_init(|| match std::env::var("LEASEHOLD_SERVERS") {
+        Ok(list) => list
+            .split([':', '\n'])
+            .filter(|entry| !entry.trim().is_empty())
+            .map(|entry| {
+                let (name, path) = entry.trim().split_once('=').expect("LEASEHOLD_SERVERS: name=path");
+                ServerBinary { name: name.to_owned(), path: path.into() }
+            })
+            .collect(),
+        Err(_) => ["redis-server", "valkey-server"]
+            .into_iter()
+            .filter_map(|program| ServerBinary::probe(&in_path(program)?))
+            .collect(),
+    })
+}
+
+/// The first server of the matrix; `None`, after [`missing`] has said so, when there is none.
+///
+/// ```ignore
+/// let Some(binary) = default_server() else { return };
+/// ```
+#[track_caller]
+pub fn default_server() -> Option<ServerBinary> {
+    let first = matrix().first().cloned();
+    if first.is_none() {
+        missing("no redis-server and no valkey-server; ./check installs one");
+    }
+    first
+}
+
+/// Where a program lies in `PATH`.
+pub fn in_path(program: &str) -> Option<PathBuf> {
+    let folders = std::env::var_os("PATH")?;
+    std::env::split_paths(&folders).map(|folder| folder.join(program)).find(|path| path.is_file())
+}
+
+/// How a server listens for clients. The Unix socket is always there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Listen {
+    Tcp,
+    Tls { client_certificates: bool },
+    UnixOnly,
+}
+
+/// What a server is to be like; made by [`RedisServer::builder`].
+#[derive(Clone)]
+pub struct Builder {
+    binary: ServerBinary,
+    listen: Listen,
+    config: Vec<String>,
+    password: Option<String>,
+    users: Vec<String>,
+    users_in_file: bool,
+    append_only: Option<&'static str>,
+    netns: Option<(String, Ipv4Addr)>,
+    wait_until_loaded: bool,
+}
+
+impl Builder {
+    /// One more line of configuration, such as `maxmemory 2mb`.
+    pub fn config(mut self, line: &str) -> Builder {
+        self.config.push(line.to_owned());
+        self
+    }
+
+    /// A password for the default user; `url()` contains it.
+    pub fn requirepass(mut self, password: &str) -> Builder {
+        self.password = Some(password.to_owned());
+        self
+    }
+
+    /// One more user in the words of `ACL SETUSER`: `user("app on >secret ~* &* +@all")`. The default user stays as
+    /// it is unless it is named too.
+    pub fn user(mut self, rules: &str) -> Builder {
+        self.users.push(rules.to_owned());
+        self
+    }
+
+    /// The users go to an ACL file, so that `ACL LOAD` and `ACL SAVE` work.
+    pub fn acl_file(mut self) -> Builder {
+        self.users_in_file = true;
+        self
+    }
+
+    /// TLS with a certificate for `localhost` and 127.0.0.1 by a CA of its own, and no plaintext port.
+    pub fn tls(mut self) -> Builder {
+        self.listen = Listen::Tls { client_certificates: false };
+        self
+    }
+
+    /// TLS that also demands a certificate of the client.
+    pub fn mutual_tls(mut self) -> Builder {
+        self.listen = Listen::Tls { client_certificates: true };
+        self
+    }
+
+    /// No TCP port at all; `url()` is the Unix socket's.
+    pub fn unix_only(mut self) -> Builder {
+        self.listen = Listen::UnixOnly;
+        self
+    }
+
+    /// An append-only file, synced `always` or `everysec`: what was acknowledged survives `kill`.
+    pub fn append_only(mut self, sync: &'static str) -> Builder {
+        self.append_only = Some(sync);
+        self
+    }
+
+    /// Inside a network namespace, reachable at its address.
+    pub fn inside(mut self, net: &Netns) -> Builder {
+        self.netns = Some((net.name().to_owned(), net.server_address()));
+        self
+    }
+
+    /// Started counts as soon as connections are accepted, even while the data set is still loading.
+    pub fn while_loading(mut self) -> Builder {
+        self.wait_until_loaded = false;
+        self
+    }
+
+    /// Starts the server; panics with its log when it does not come up.
+    #[track_caller]
+    pub fn start(self) -> RedisServer {
+        let folder = tempfile::Builder::new().prefix("leasehold-server-").tempdir().unwrap();
+        if matches!(self.listen, Listen::Tls { .. }) {
+            make_certificates(folder.path());
+        }
+        let mut log = String::new();
+        // Another process may take the port between the look and the start; then the next one is tried.
+        for _ in 0..20 {
+            let port = if self.listen == Listen::UnixOnly { 0 } else { free_port() };
+            let mut server = RedisServer {
+                process: None,
+                will: None,
+                port,
+                asks_for_password: self.password.is_some() || !self.users.is_empty() || self.users_in_file,
+                builder: self.clone(),
+                folder: None,
+                path: folder.path().to_owned(),
+            };
+            server.write_config();
+            match server.launch() {
+                Ok(()) => {
+                    server.folder = Some(folder);
+                    return server;
+                }
+                Err(text) if text.contains("Address already in use") || text.contains("bind:") => log = text,
+                Err(text) => panic!("{} did not start:\n{text}", self.binary.name),
+            }
+        }
+        panic!("{} found no free port:\n{log}", self.binary.name)
+    }
+}
+
+/// A running server. Dropping it kills the process it started, and no other.
+pub struct RedisServer {
+    process: Option<Child>,
+    will: Option<LastWill>,
+    port: u16,
+    asks_for_password: bool,
+    builder: Builder,
+    folder: Option<TempDir>,
+    path: PathBuf,
+}
+
+impl RedisServer {
+    /// The default server as it comes; `None` after [`missing`] when there is none.
+    #[track_caller]
+    pub fn start_default() -> Option<RedisServer> {
+        Some(RedisServer::builder(&default_server()?).start())
+    }
+
+    pub fn builder(binary: &ServerBinary) -> Builder {
+        Builder {
+            binary: binary.clone(),
+            listen: Listen::Tcp,
+            config: Vec::new(),
+            password: None,
+            users: Vec::new(),
+            users_in_file: false,
+            append_only: None,
+            netns: None,
+            wait_until_loaded: true,
+        }
+    }
+
+    pub fn binary(&self) -> &ServerBinary {
+        &self.builder.binary
+    }
+
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// The address clients use: 127.0.0.1, or the one inside the namespace.
+    pub fn address(&self) -> Ipv4Addr {
+        self.builder.netns.as_ref().map_or(Ipv4Addr::LOCALHOST, |(_, address)| *address)
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.process.as_ref().expect("the server runs").id()
+    }
+
+    /// The URL a client is to use, with the default user's password if there is one.
+    pub fn url(&self) -> String {
+        match &self.builder.password {
+            Some(password) => self.url_with(&format!(":{password}@")),
+            None => self.url_with(""),
+        }
+    }
+
+    /// The URL for another user.
+    pub fn url_as(&self, user: &str, password: &str) -> String {
+        self.url_with(&format!("{user}:{password}@"))
+    }
+
+    fn url_with(&self, login: &str) -> String {
+        match self.builder.listen {
+            Listen::Tcp => format!("redis://{login}{}:{}/", self.address(), self.port),
+            Listen::Tls { .. } => format!("rediss://{login}localhost:{}/", self.port),
+            Listen::UnixOnly => self.unix_url(),
+        }
+    }
+
+    /// The URL of the Unix socket; the password, if any, comes as a parameter there.
+    pub fn unix_url(&self) -> String {
+        let password = self.builder.password.as_ref().map(|password| format!("?pass={password}"));
+        format!("redis+unix://{}{}", self.socket().display(), password.unwrap_or_default())
+    }
+
+    /// The temporary folder with configuration, log and data.
+    pub fn folder(&self) -> &Path {
+        &self.path
+    }
+
+    pub fn log(&self) -> String {
+        String::from_utf8_lossy(&std::fs::read(self.path.join("log")).unwrap_or_default()).into_owned()
+    }
+
+    /// The CA that signed the server's certificate (PEM).
+    pub fn ca(&self) -> PathBuf {
+        self.path.join("ca.crt")
+    }
+
+    /// A CA that signed nothing (PEM).
+    pub fn unknown_ca(&self) -> PathBuf {
+        self.path.join("unknown-ca.crt")
+    }
+
+    /// A client's certificate and key, by the same CA (PEM).
+    pub fn client_certificate(&self) -> (PathBuf, PathBuf) {
+        (self.path.join("client.crt"), self.path.join("client.key"))
+    }
+
+    /// A connection that may do everything, by the Unix socket, with timeouts.
+    #[track_caller]
+    pub fn admin(&self) -> redis::Connection {
+        self.try_admin().unwrap_or_else(|error| panic!("no admin connection: {error}\n{}", self.log()))
+    }
+
+    fn try_admin(&self) -> redis::RedisResult<redis::Connection> {
+        let mut url = format!("redis+unix://{}", self.socket().display());
+        if self.asks_for_password {
+            write!(url, "?user={ADMIN}&pass={ADMIN_PASSWORD}").expect("a string");
+        }
+        let mut connection = redis::Client::open(url)?.get_connection_with_timeout(ADMIN_TIMEOUT)?;
+        connection.set_read_timeout(Some(ADMIN_TIMEOUT))?;
+        connection.set_write_timeout(Some(ADMIN_TIMEOUT))?;
+        redis::cmd("CLIENT").arg("SETNAME").arg(ADMIN).exec(&mut connection)?;
+        Ok(connection)
+    }
+
+    /// Ends the process at once (SIGKILL) and waits until it is gone. Its folder stays.
+    pub fn kill(&mut self) {
+        if let Some(mut process) = self.process.take() {
+            // A stopped process dies of this too. An error means that it has ended by itself.
+            if let Err(error) = process.kill() {
+                super::shout(&format!("{}: {error}", self.builder.binary.name));
+            }
+            process.wait().expect("a child can be waited for");
+        }
+        self.will = None;
+    }
+
+    /// Starts it again on the same port with the same folder, killing it first if it still runs.
+    #[track_caller]
+    pub fn restart(&mut self) {
+        self.kill();
+        if let Err(log) = self.launch() {
+            panic!("{} did not start again:\n{log}", self.builder.binary.name);
+        }
+    }
+
+    /// Freezes the process (SIGSTOP): connections are still accepted by the kernel, nothing is answered.
+    pub fn stop(&self) {
+        self.signal("STOP");
+        let pid = self.pid();
+        assert!(
+            !cfg!(target_os = "linux") || eventually(ADMIN_TIMEOUT, || process_state(pid) == Some('T')),
+            "the server did not stop"
+        );
+    }
+
+    /// Lets a frozen process go on (SIGCONT).
+    pub fn cont(&self) {
+        self.signal("CONT");
+    }
+
+    fn signal(&self, name: &str) {
+        let status =
+            Command::new("kill").args([format!("-{name}"), self.pid().to_string()]).status().unwrap();
+        assert!(status.success(), "kill -{name}");
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.path.join("s")
+    }
+
+    fn write_config(&self) {
+        let settings = &self.builder;
+        let mut config = format!(
+            "dir {path}\nlogfile {path}/log\nunixsocket {path}/s\nunixsocketperm 700\ndaemonize no\nsave \"\"\n",
+            path = self.path.display()
+        );
+        let mut line = |text: &str| {
+            config.push_str(text);
+            config.push('\n');
+        };
+        line(&format!("bind {}", self.address()));
+        if settings.netns.is_some() {
+            line("protected-mode no");
+        }
+        match settings.listen {
+            Listen::Tcp => line(&format!("port {}", self.port)),
+            Listen::UnixOnly => line("port 0"),
+            Listen::Tls { client_certificates } => {
+                line(&format!("port 0\ntls-port {}", self.port));
+                line("tls-cert-file server.crt\ntls-key-file server.key\ntls-ca-cert-file ca.crt");
+                line(if client_certificates { "tls-auth-clients yes" } else { "tls-auth-clients no" });
+            }
+        }
+        match settings.append_only {
+            Some(sync) => line(&format!("appendonly yes\nappendfsync {sync}")),
+            None => line("appendonly no"),
+        }
+        // DEBUG is what makes a server slow or its clock odd; from 7.0 on it must be asked for.
+        if settings.binary.version() >= (7, 0, 0) {
+            line("enable-debug-command local");
+        }
+        if let Some(password) = &settings.password {
+            line(&format!("requirepass {password}"));
+        }
+        if self.asks_for_password {
+            let admin = format!("{ADMIN} on >{ADMIN_PASSWORD} ~* &* +@all");
+            let users: String =
+                settings.users.iter().chain([&admin]).map(|rules| format!("user {rules}\n")).collect();
+            if settings.users_in_file {
+                std::fs::write(self.path.join("users.acl"), users).unwrap();
+                line("aclfile users.acl");
+            } else {
+                line(&users);
+            }
+        }
+        settings.config.iter().for_each(|text| line(text));
+        std::fs::write(self.path.join("redis.conf"), config).unwrap();
+    }
+
+    /// Starts the process and waits for its first answer; gives the log when it ends before.
+    fn launch(&mut self) -> Result<(), String> {
+        let mut command = match &self.builder.netns {
+            Some((name, _)) => {
+                // `ip netns exec` replaces itself, so the child's pid is the server's.
+                let mut command = Command::new("ip");
+                command.args(["netns", "exec", name]).arg(&self.builder.binary.path);
+                command
+            }
+            None => Command::new(&self.builder.binary.path),
+        };
+        let errors = std::fs::File::create(self.path.join("errors")).unwrap();
+        let child = command
+            .arg(self.path.join("redis.conf"))
+            .current_dir(&self.path)
+            .stdin(Stdio::null())
+            .stdout(errors.try_clone().unwrap())
+            .stderr(errors)
+            .spawn()
+            .unwrap_or_else(|error| panic!("{}: {error}", self.builder.binary.path.display()));
+        let (pid, folder) = (child.id().to_string(), self.path.to_string_lossy());
+        self.will = Some(LastWill::new(&["sh", "-c", "kill -KILL $1; rm -rf \"$2\"", "sh", &pid, &folder]));
+        self.process = Some(child);
+        let mut last = String::new();
+        let mut ended = false;
+        let ready = eventually(START_LIMIT, || {
+            let process = self.process.as_mut().expect("just started");
+            ended = process.try_wait().expect("a child can be asked").is_some();
+            ended || {
+                match self.answers() {
+                    Ok(()) => true,
+                    Err(error) => {
+                        last = error;
+                        false
+                    }
+                }
+            }
+        });
+        if ready && !ended {
+            return Ok(());
+        }
+        self.kill();
+        let errors = std::fs::read_to_string(self.path.join("errors")).unwrap_or_default();
+        Err(format!("{errors}{}\n{last}", self.log()))
+    }
+
+    fn answers(&self) -> Result<(), String> {
+        if self.builder.listen != Listen::UnixOnly && self.builder.netns.is_none() {
+            TcpStream::connect((self.address(), self.port)).map_err(|error| error.to_string())?;
+        }
+        match self.try_admin().and_then(|mut admin| redis::cmd("PING").exec(&mut admin)) {
+            Ok(()) => Ok(()),
+            Err(error) if !self.builder.wait_until_loaded && error.code() == Some("LOADING") => Ok(()),
+            Err(error) => Err(error.to_string()),
+        }
+    }
+}
+
+impl Drop for RedisServer {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// The state letter of a process: `T` is stopped, `Z` is dead and not waited for.
+fn process_state(pid: u32) -> Option<char> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    stat.rsplit_once(')')?.1.trim_start().chars().next()
+}
+
+/// A port nobody listens on, below the range the kernel picks from: a server that is killed and restarted finds it
+/// free again, and no outgoing connection of another test sits on it.
+pub fn free_port() -> u16 {
+    let mut found = 0;
+    let free = eventually(START_LIMIT, || {
+        found = 15_000 + (random() % 17_000) as u16;
+        TcpListener::bind((Ipv4Addr::LOCALHOST, found)).is_ok()
+    });
+    assert!(free, "no free port");
+    found
+}
+
+/// Two CAs, and a server's and a client's certificate by the first; by the `openssl` command.
+fn make_certificates(folder: &Path) {
+    let openssl = |args: &[&str]| {
+        let out = Command::new("openssl").args(args).current_dir(folder).stdin(Stdio::null()).output();
+        let out = out.unwrap_or_else(|error| panic!("openssl: {error}"));
+        assert!(out.status.success(), "openssl {args:?}: {}", String::from_utf8_lossy(&out.stderr));
+    };
+    let key = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2"];
+    for (file, subject) in [("ca", "/CN=leasehold test CA"), ("unknown-ca", "/CN=unknown test CA")] {
+        let (key_out, out) = (format!("{file}.key"), format!("{file}.crt"));
+        let mut args = vec!["req", "-x509", "-subj", subject, "-keyout", &key_out, "-out", &out];
+        args.extend(["-addext", "keyUsage=critical,keyCertSign,cRLSign"]);
+        args.extend(key);
+        openssl(&args);
+    }
+    let extensions = "subjectAltName=DNS:localhost,IP:127.0.0.1\nbasicConstraints=CA:FALSE\n";
+    std::fs::write(folder.join("extensions"), extensions).unwrap();
+    for (file, subject) in [("server", "/CN=localhost"), ("client", "/CN=client")] {
+        let (key_out, request, out) = (format!("{file}.key"), format!("{file}.csr"), format!("{file}.crt"));
+        let mut args = vec!["req", "-new", "-subj", subject, "-keyout", &key_out, "-out", &request];
+        args.extend(&key[..5]);
+        openssl(&args);
+        openssl(&[
+            "x509",
+            "-req",
+            "-in",
+            &request,
+            "-CA",
+            "ca.crt",
+            "-CAkey",
+            "ca.key",
+            "-CAcreateserial",
+            "-days",
+            "2",
+            "-extfile",
+            "extensions",
+            "-out",
+            &out,
+        ]);
+    }
+}
+
+/// How long something took.
+pub fn timed<T>(work: impl FnOnce() -> T) -> (T, Duration) {
+    let start = now();
+    let value = work();
+    (value, start.elapsed())
+}
