@@ -137,6 +137,22 @@ impl Error {
         self
     }
 
+    /// The same without its source, for several requests that failed for one reason.
+    pub(crate) fn copy(&self) -> Error {
+        let Inner { kind, action, lock, detail, not_held, outcome_unknown, source: _ } = &*self.inner;
+        Error {
+            inner: Box::new(Inner {
+                kind: *kind,
+                action,
+                lock: lock.clone(),
+                detail: detail.clone(),
+                not_held: not_held.clone(),
+                outcome_unknown: *outcome_unknown,
+                source: None,
+            }),
+        }
+    }
+
     /// The kind of failure.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {

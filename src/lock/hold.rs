@@ -54,6 +54,9 @@ pub(crate) struct Grant {
     pub(crate) fence: Option<Fence>,
 }
 
+/// What a caller wants run when a hold is lost.
+pub(crate) type OnLost = Box<dyn FnOnce(&Loss) + Send>;
+
 /// One grant.
 pub(crate) struct Hold {
     kind: Kind,
@@ -94,7 +97,7 @@ struct Level {
 #[derive(Default)]
 struct Listeners {
     loss: Option<Loss>,
-    callbacks: Vec<Box<dyn FnOnce(&Loss) + Send>>,
+    callbacks: Vec<OnLost>,
     senders: Vec<Sender<Loss>>,
 }
 
@@ -318,7 +321,7 @@ impl Hold {
     }
 
     /// Has `callback` run when the hold is lost: soon, if it is lost already.
-    pub(crate) fn on_lost(&self, callback: Box<dyn FnOnce(&Loss) + Send>, reporter: &Reporter) {
+    pub(crate) fn on_lost(&self, callback: OnLost, reporter: &Reporter) {
         let mut listeners = self.listeners.lock();
         match listeners.loss.clone() {
             Some(loss) => {

@@ -141,14 +141,6 @@ pub(crate) trait Store: Send + Sync {
 }
 
 impl<T> Answer<T> {
-    pub(crate) fn map<U>(self, change: impl FnOnce(T) -> U) -> Answer<U> {
-        match self {
-            Answer::Done(value) => Answer::Done(change(value)),
-            Answer::Refused(error) => Answer::Refused(error),
-            Answer::Unknown(error) => Answer::Unknown(error),
-        }
-    }
-
     /// For questions that change nothing: an unknown outcome is just a failure.
     pub(crate) fn into_result(self) -> Result<T> {
         match self {

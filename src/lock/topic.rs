@@ -23,11 +23,16 @@ pub(crate) struct Topic {
     listeners: AtomicUsize,
 }
 
+/// How far apart topics begin to count. A topic that ended and was made again must not show a count that the old one
+/// showed: who compares the two would believe that nothing was missed in between.
+const APART: u64 = 1 << 40;
+
 impl Topic {
     pub(crate) fn new(channel: &str, up: bool) -> Topic {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
         Topic {
             channel: channel.into(),
-            seen: AtomicU64::new(0),
+            seen: AtomicU64::new(NEXT.fetch_add(APART, Ordering::Relaxed)),
             up: AtomicBool::new(up),
             wakers: Mutex::new(Vec::new()),
             next_id: AtomicU64::new(0),

@@ -1,0 +1,270 @@
+//! One connection: a socket, the handshake on it, and replies read within a time.
+//!
+//! The crate's own `redis::Connection` gives each *read* a time-out, so that a server which drips bytes can hold a
+//! caller for ever; it cannot be split into a writing and a reading half; and it hides why AUTH failed. So the
+//! sockets are ours; commands are packed and replies parsed by the redis crate.
+
+use std::io::{self, Read, Write};
+use std::net::{Shutdown, TcpStream, ToSocketAddrs};
+#[cfg(unix)]
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+use redis::{Parser, RedisError, Value};
+
+use super::address::{Address, Place};
+use crate::error::{Error, ErrorKind};
+use crate::time::{Clock, Moment};
+
+/// The longest reply that is read; ours are a few hundred bytes.
+const LONGEST_REPLY: usize = 1024 * 1024;
+
+/// A socket that one thread may read while others write.
+pub(super) enum Stream {
+    Tcp(TcpStream),
+    #[cfg(unix)]
+    Unix(UnixStream),
+    #[cfg(feature = "tls")]
+    Tls(Box<super::tls::TlsStream>),
+}
+
+impl Stream {
+    /// Connects until `by` at the latest. Two things cannot be bounded: looking up a host's name, and connecting to
+    /// a Unix socket whose queue is full.
+    pub(super) fn connect(address: &Address, by: Moment) -> io::Result<Stream> {
+        let stream = match &address.place {
+            Place::Tcp { host, port } => Stream::Tcp(connect_tcp(host, *port, by)?),
+            #[cfg(feature = "tls")]
+            Place::Tls { host, port, config } => {
+                let socket = connect_tcp(host, *port, by)?;
+                let half = Stream::Tcp(socket.try_clone()?);
+                half.set_write_timeout(address.write_timeout)?;
+                let tls = super::tls::TlsStream::connect(host, config, socket, Timed::new(&half, by))?;
+                Stream::Tls(Box::new(tls))
+            }
+            #[cfg(unix)]
+            Place::Unix(path) => Stream::Unix(UnixStream::connect(path)?),
+        };
+        stream.set_write_timeout(address.write_timeout)?;
+        Ok(stream)
+    }
+
+    fn read(&self, buf: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Stream::Tcp(socket) => { socket }.read(buf),
+            #[cfg(unix)]
+            Stream::Unix(socket) => { socket }.read(buf),
+            #[cfg(feature = "tls")]
+            Stream::Tls(tls) => tls.read(buf),
+        }
+    }
+
+    fn write(&self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Stream::Tcp(socket) => { socket }.write(bytes),
+            #[cfg(unix)]
+            Stream::Unix(socket) => { socket }.write(bytes),
+            #[cfg(feature = "tls")]
+            Stream::Tls(tls) => tls.write(bytes),
+        }
+    }
+
+    /// Writes all of `bytes`, until `by` and one write's time-out at the latest.
+    pub(super) fn write_all(&self, bytes: &[u8], by: Moment) -> io::Result<()> {
+        Timed::new(self, by).write_all(bytes)
+    }
+
+    pub(super) fn set_read_timeout(&self, timeout: Duration) -> io::Result<()> {
+        match self {
+            Stream::Tcp(socket) => socket.set_read_timeout(Some(timeout)),
+            #[cfg(unix)]
+            Stream::Unix(socket) => socket.set_read_timeout(Some(timeout)),
+            #[cfg(feature = "tls")]
+            Stream::Tls(tls) => tls.socket().set_read_timeout(Some(timeout)),
+        }
+    }
+
+    fn set_write_timeout(&self, timeout: Duration) -> io::Result<()> {
+        match self {
+            Stream::Tcp(socket) => socket.set_write_timeout(Some(timeout)),
+            #[cfg(unix)]
+            Stream::Unix(socket) => socket.set_write_timeout(Some(timeout)),
+            #[cfg(feature = "tls")]
+            Stream::Tls(tls) => tls.socket().set_write_timeout(Some(timeout)),
+        }
+    }
+
+    fn set_nonblocking(&self, nonblocking: bool) -> io::Result<()> {
+        match self {
+            Stream::Tcp(socket) => socket.set_nonblocking(nonblocking),
+            #[cfg(unix)]
+            Stream::Unix(socket) => socket.set_nonblocking(nonblocking),
+            #[cfg(feature = "tls")]
+            Stream::Tls(tls) => tls.socket().set_nonblocking(nonblocking),
+        }
+    }
+
+    /// Wakes whoever reads.
+    pub(super) fn shutdown(&self) {
+        // An error says that it is down already.
+        drop(match self {
+            Stream::Tcp(socket) => socket.shutdown(Shutdown::Both),
+            #[cfg(unix)]
+            Stream::Unix(socket) => socket.shutdown(Shutdown::Both),
+            #[cfg(feature = "tls")]
+            Stream::Tls(tls) => tls.socket().shutdown(Shutdown::Both),
+        });
+    }
+}
+
+impl Read for &Stream {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        Stream::read(self, buf)
+    }
+}
+
+fn connect_tcp(host: &str, port: u16, by: Moment) -> io::Result<TcpStream> {
+    let mut last = io::Error::new(io::ErrorKind::NotFound, "the host has no address");
+    for address in (host, port).to_socket_addrs()? {
+        match TcpStream::connect_timeout(&address, remaining(by)?) {
+            Ok(socket) => {
+                socket.set_nodelay(true)?;
+                return Ok(socket);
+            }
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
+}
+
+/// What is left until `by`, never zero: as a socket's time-out, zero is refused.
+fn remaining(by: Moment) -> io::Result<Duration> {
+    let remaining = by.since(Clock::System.now());
+    if remaining.is_zero() { Err(io::ErrorKind::TimedOut.into()) } else { Ok(remaining) }
+}
+
+/// Reads and writes of a stream that all end at one moment, however many they are.
+struct Timed<'a> {
+    stream: &'a Stream,
+    by: Moment,
+    /// How many bytes more may be read.
+    allowed: usize,
+    too_long: bool,
+}
+
+impl<'a> Timed<'a> {
+    fn new(stream: &'a Stream, by: Moment) -> Timed<'a> {
+        Timed { stream, by, allowed: LONGEST_REPLY, too_long: false }
+    }
+}
+
+impl Read for Timed<'_> {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        loop {
+            self.stream.set_read_timeout(remaining(self.by)?)?;
+            match self.stream.read(buf) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Ok(read) if read > self.allowed => {
+                    self.too_long = true;
+                    return Err(io::ErrorKind::InvalidData.into());
+                }
+                Ok(read) => {
+                    self.allowed -= read;
+                    return Ok(read);
+                }
+                failed => return failed,
+            }
+        }
+    }
+}
+
+impl Write for Timed<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        remaining(self.by)?;
+        self.stream.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// A connection that one thread uses at a time.
+pub(super) struct Link {
+    stream: Stream,
+    parser: Parser,
+    /// When it was last known to be alive.
+    used: Moment,
+}
+
+impl Link {
+    pub(super) fn new(stream: Stream) -> Link {
+        Link { stream, parser: Parser::new(), used: Clock::System.now() }
+    }
+
+    pub(super) fn send(&mut self, bytes: &[u8], by: Moment) -> Result<(), Error> {
+        self.stream.write_all(bytes, by).map_err(|error| broken("send", error))
+    }
+
+    /// The next reply, whole by `by`.
+    pub(super) fn receive(&mut self, by: Moment) -> Result<Value, Error> {
+        let mut timed = Timed::new(&self.stream, by);
+        let reply = self.parser.parse_value(&mut timed);
+        if timed.too_long {
+            return Err(Error::new(
+                ErrorKind::Protocol,
+                "read",
+                "the server's reply is too long to be one of ours",
+            ));
+        }
+        self.used = Clock::System.now();
+        reply.map_err(unread)
+    }
+
+    /// Whether the server has not hung up, as far as this machine knows; no round trip. Only asks after a while:
+    /// a server that closes idle connections leaves one second at least.
+    pub(super) fn is_alive(&self) -> bool {
+        const TRUSTED: Duration = Duration::from_millis(900);
+        if Clock::System.now().since(self.used) < TRUSTED {
+            return true;
+        }
+        let looked = self.stream.set_nonblocking(true).and_then(|()| {
+            let read = self.stream.read(&mut [0]);
+            self.stream.set_nonblocking(false)?;
+            read
+        });
+        // Nothing to read is as it should be. The end, an error, and bytes that nobody asked for are not.
+        matches!(looked, Err(error) if error.kind() == io::ErrorKind::WouldBlock)
+    }
+
+    /// Gives the socket away, to be read by a parser of its own.
+    pub(super) fn into_stream(self) -> Stream {
+        self.stream
+    }
+}
+
+/// The error of a write or a connection.
+pub(super) fn broken(action: &'static str, error: io::Error) -> Error {
+    let (kind, words) = match error.kind() {
+        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
+            (ErrorKind::TimedOut, "the server did not answer in time")
+        }
+        io::ErrorKind::InvalidData => (ErrorKind::Protocol, "what the server sent cannot be read"),
+        _ => (ErrorKind::Unreachable, "the connection broke"),
+    };
+    Error::new(kind, action, words).with_source(error)
+}
+
+/// The error of a reply that could not be read.
+pub(super) fn unread(error: RedisError) -> Error {
+    let (kind, words) = if error.is_timeout() {
+        (ErrorKind::TimedOut, "the server did not answer in time")
+    } else if error.is_connection_dropped() {
+        (ErrorKind::Unreachable, "the server closed the connection")
+    } else if error.kind() == redis::ErrorKind::Parse {
+        (ErrorKind::Protocol, "the server does not speak Redis's protocol")
+    } else {
+        return Error::new(ErrorKind::Unreachable, "read", "the connection broke").with_source(error);
+    };
+    Error::new(kind, "read", words).with_source(error)
+}

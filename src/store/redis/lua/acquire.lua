@@ -1,0 +1,59 @@
+-- Takes a lock for one owner, once. Repeating it changes nothing but the fence.
+--
+-- KEYS[1] lock       the lock's hash: owner -> hold count
+-- KEYS[2] counter    the lock's fence counter; left out if no fence is wanted
+-- ARGV[1] owner      who wants it
+-- ARGV[2] count      the hold count that the owner shall have
+-- ARGV[3] lease_ms   how long it shall run, at least
+--
+-- Returns {'granted'} or {'granted', fence}   the owner has it with that count
+--         {'busy', ttl_ms}                    others have it; -1: for ever
+--         {'lost'}                            count above 1, but the owner has nothing
+local lock, counter = KEYS[1], KEYS[2]
+local owner, count, lease_ms = ARGV[1], ARGV[2], tonumber(ARGV[3])
+
+local held = redis.call('hexists', lock, owner) == 1
+local ttl_ms = redis.call('pttl', lock)
+if not held then
+  if count ~= '1' then
+    -- Removes nothing, but a replica refuses it: what only a replica says is no loss.
+    redis.call('hdel', lock, owner)
+    return {'lost'}
+  end
+  if ttl_ms ~= -2 then
+    return {'busy', ttl_ms}
+  end
+end
+
+-- The fence first: a counter that cannot be used refuses before anything of the lock is written.
+local fence
+if counter then
+  local number = redis.call('incr', counter)
+  local time = redis.call('time')
+  local now_us = time[1] * 1000000 + time[2]
+  if number < now_us then
+    -- %.0f: joining a Lua number to a string loses its last digits.
+    fence = string.format('%.0f', now_us)
+    redis.call('set', counter, fence)
+  else
+    fence = redis.call('get', counter)
+  end
+end
+
+if held then
+  -- Time first, count second: PEXPIRE passes when the server is out of memory, and what follows it passes too.
+  redis.call('pexpire', lock, math.max(ttl_ms, lease_ms))
+  redis.call('hset', lock, owner, count)
+else
+  -- On an absent key these two write nothing, but raise what would be raised half-way: the first if memory is out,
+  -- the second if the user may not PEXPIRE or the lease is no number.
+  redis.call('set', lock, '', 'XX')
+  redis.call('pexpire', lock, lease_ms)
+  redis.call('hset', lock, owner, count)
+  local expiring = redis.pcall('pexpire', lock, lease_ms)
+  if expiring ~= 1 then
+    redis.call('del', lock)
+    return expiring
+  end
+end
+return {'granted', fence}

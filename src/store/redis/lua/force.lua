@@ -1,0 +1,16 @@
+-- Frees a lock whoever holds it, and tells the waiters.
+--
+-- KEYS[1] lock      the lock's hash: owner -> hold count
+-- KEYS[2] channel   where waiters listen
+--
+-- Returns {'freed'}   it was held
+--         {'free'}    nobody held it
+local lock, channel = KEYS[1], KEYS[2]
+
+-- Raises if the key holds something else: that is not ours to delete.
+redis.call('hexists', lock, '')
+if redis.call('del', lock) == 0 then
+  return {'free'}
+end
+redis.pcall('publish', channel, '0')
+return {'freed'}

@@ -1,0 +1,20 @@
+-- Tells what is known of a lock.
+--
+-- KEYS[1] lock    the lock's hash: owner -> hold count
+-- ARGV[1] owner   whose hold count to tell
+--
+-- Returns {'free'}                          nobody holds it
+--         {'held', ttl_ms, count, holder}   ttl -1: for ever; count '0': the owner does not hold it;
+--                                           holder '': the user may not HKEYS
+local lock, owner = KEYS[1], ARGV[1]
+
+local count = redis.call('hget', lock, owner)
+local ttl_ms = redis.call('pttl', lock)
+if ttl_ms == -2 then
+  return {'free'}
+end
+if count then
+  return {'held', ttl_ms, count, owner}
+end
+local holders = redis.pcall('hkeys', lock)
+return {'held', ttl_ms, '0', holders[1] or ''}

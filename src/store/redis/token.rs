@@ -1,0 +1,236 @@
+//! The simple lock: one string key that holds its owner's token.
+
+use std::sync::atomic::{AtomicU8, Ordering};
+
+use redis::{ServerError, Value};
+
+use super::mutex::{decoded, released, tagged};
+use super::reply::{Expected, Failure, accepted, is_unknown_command, owner_text, refusal, ttl, unexpected};
+use super::script::{Request, TOKEN_RELEASE, TOKEN_RENEW};
+use super::wire::{Dialog, Wire};
+use crate::error::{Error, ErrorKind};
+use crate::ident::{LockName, Owner};
+use crate::lock::store::{Attempt, Claim, Release, Snapshot};
+use crate::time::{Moment, millis};
+
+type Outcome<T> = std::result::Result<T, Failure>;
+
+/// Which single command of the server's deletes a key only if it has a certain value; `NONE`: WATCH and MULTI do it.
+/// Only used where scripts may not be.
+#[derive(Debug)]
+pub(super) struct CompareAndDelete(AtomicU8);
+
+impl CompareAndDelete {
+    /// Valkey 9's, then Redis 8.4's; which it is, is found out once.
+    const COMMANDS: [&str; 2] = ["DELIFEQ", "DELEX"];
+
+    pub(super) fn new() -> CompareAndDelete {
+        CompareAndDelete(AtomicU8::new(0))
+    }
+
+    fn command(&self) -> Option<&'static str> {
+        Self::COMMANDS.get(usize::from(self.0.load(Ordering::Relaxed))).copied()
+    }
+
+    fn rule_out(&self, command: &str) {
+        if let Some(index) = Self::COMMANDS.iter().position(|other| *other == command) {
+            self.0.fetch_max(u8::try_from(index + 1).unwrap_or(u8::MAX), Ordering::Relaxed);
+        }
+    }
+
+    fn request(command: &str, lock: &str, token: &str) -> Request {
+        let request = Request::new(command).arg(lock);
+        if command == "DELEX" { request.arg("IFEQ").arg(token) } else { request.arg(token) }
+    }
+}
+
+pub(super) fn attempt(wire: &Wire, scripts: bool, claim: &Claim, count: u32, by: Moment) -> Outcome<Attempt> {
+    if count != 1 {
+        let words = "a token lock is not reentrant";
+        return Err(Failure::Refused(Error::new(ErrorKind::Unsupported, "request", words)));
+    }
+    let (lock, token) = (claim.name.key(), claim.owner.to_string());
+    let set = Request::new("SET").arg(lock).arg(&token).arg("NX").arg("PX").arg(millis(claim.lease));
+    let requests = [set, Request::new("PTTL").arg(lock), Request::new("GET").arg(lock)];
+    let mut replies = Vec::with_capacity(requests.len());
+    let result = wire.dialog(by, |dialog| dialog.collect(&requests, &mut replies));
+    let mut replies = replies.into_iter().flatten();
+    // SET's answer decides; if it was read, it does not matter what became of the others.
+    match replies.next().map(accept).transpose()? {
+        None => return Err(result.err().unwrap_or_else(|| Failure::Unknown(unexpected(&Value::Nil)))),
+        Some(Value::Okay) => return Ok(Attempt::Granted { fence: None }),
+        Some(Value::Nil) => {}
+        Some(other) => return decoded(Err(unexpected(&other))),
+    }
+    let ttl_ms = replies.next().map(accept).transpose()?;
+    let holder = replies.next().map(accept).transpose()?;
+    match (ttl_ms, holder) {
+        // Left by an earlier attempt whose answer was lost.
+        (_, Some(Value::BulkString(holder))) if holder == token.as_bytes() => {
+            Ok(if renew(wire, scripts, claim, by)? {
+                Attempt::Granted { fence: None }
+            } else {
+                Attempt::Busy { retry_after: Some(std::time::Duration::ZERO) }
+            })
+        }
+        (Some(Value::Int(ttl_ms)), _) => Ok(Attempt::Busy { retry_after: ttl(ttl_ms) }),
+        _ => Ok(Attempt::Busy { retry_after: None }),
+    }
+}
+
+pub(super) fn release(
+    wire: &Wire,
+    scripts: bool,
+    compare_and_delete: &CompareAndDelete,
+    claim: &Claim,
+    by: Moment,
+) -> Outcome<Release> {
+    let (lock, token) = (claim.name.key(), claim.owner.to_string());
+    if scripts {
+        return released(&tagged(wire.call(&removal(claim), by)?, Expected::Token)?);
+    }
+    while let Some(command) = compare_and_delete.command() {
+        match accepted(wire.call(&CompareAndDelete::request(command, lock, &token), by)?) {
+            Ok(Value::Int(0)) => {
+                return wire.dialog(by, |dialog| Ok(Release::NotHeld { by: holder(dialog, lock)? }));
+            }
+            Ok(Value::Int(_)) => return Ok(Release::Freed),
+            Ok(other) => return decoded(Err(unexpected(&other))),
+            // Unknown to the server, or not allowed to this user: then the other way.
+            Err(error) if is_unknown_command(&error) || error.code() == "NOPERM" => {
+                compare_and_delete.rule_out(command);
+            }
+            Err(error) => return Err(refused(&error)),
+        }
+    }
+    wire.dialog(by, |dialog| {
+        loop {
+            match watched(dialog, lock, &token, || Request::new("DEL").arg(lock))? {
+                Watched::Done => return Ok(Release::Freed),
+                Watched::Other(by) => return Ok(Release::NotHeld { by }),
+                Watched::Changed => {}
+            }
+        }
+    })
+}
+
+/// A release by script.
+pub(super) fn removal(claim: &Claim) -> Request {
+    TOKEN_RELEASE.on(&[claim.name.key()]).arg(claim.owner.to_string())
+}
+
+/// A renewal by script.
+pub(super) fn renewal(claim: &Claim) -> Request {
+    TOKEN_RENEW.on(&[claim.name.key()]).arg(claim.owner.to_string()).arg(millis(claim.lease))
+}
+
+/// One renewal outside a batch; without scripts, the only way.
+pub(super) fn renew(wire: &Wire, scripts: bool, claim: &Claim, by: Moment) -> Outcome<bool> {
+    if scripts {
+        return super::mutex::renewed(wire.call(&renewal(claim), by)?, Expected::Token);
+    }
+    let (lock, token) = (claim.name.key(), claim.owner.to_string());
+    let lease_ms = millis(claim.lease);
+    wire.renewal_dialog(by, |dialog| {
+        loop {
+            let expire = || Request::new("PEXPIRE").arg(lock).arg(lease_ms);
+            match watched(dialog, lock, &token, expire)? {
+                Watched::Done => return Ok(true),
+                Watched::Other(_) => return Ok(false),
+                Watched::Changed => {}
+            }
+        }
+    })
+}
+
+enum Watched {
+    Done,
+    /// The key has another's token, or is not there.
+    Other(Option<String>),
+    /// Somebody changed the key meanwhile.
+    Changed,
+}
+
+/// Does `change` to the key if it has the token, and nothing in between.
+fn watched(
+    dialog: &mut Dialog<'_>,
+    lock: &str,
+    token: &str,
+    change: impl FnOnce() -> Request,
+) -> Outcome<Watched> {
+    let requests = [Request::new("WATCH").arg(lock), Request::new("GET").arg(lock)];
+    let mut replies = dialog.say(&requests).map_err(Failure::of_reading)?.into_iter();
+    replies.next().map(accept).transpose()?;
+    let found = replies.next().map(accept).transpose();
+    let other = match found {
+        Ok(Some(Value::BulkString(value))) if value == token.as_bytes() => None,
+        Ok(Some(Value::BulkString(value))) => Some(Ok(Some(owner_text(&value)))),
+        Ok(_) => Some(Ok(None)),
+        Err(failure) => Some(Err(failure)),
+    };
+    if let Some(other) = other {
+        dialog.say(&[Request::new("UNWATCH")])?;
+        return other.map(Watched::Other);
+    }
+    let mut replies = dialog.say(&[Request::new("MULTI"), change(), Request::new("EXEC")])?;
+    match (replies.pop(), replies.into_iter().map(accept).collect::<Outcome<Vec<_>>>()) {
+        // MULTI or the change was refused: EXEC refuses too and nothing was done.
+        (_, Err(failure)) => Err(failure),
+        (Some(Value::Nil), Ok(_)) => Ok(Watched::Changed),
+        (Some(reply), Ok(_)) => match accept(reply)? {
+            Value::Array(mut done) => match done.pop().map(accept).transpose()? {
+                Some(Value::Int(1)) => Ok(Watched::Done),
+                _ => Ok(Watched::Changed),
+            },
+            other => decoded(Err(unexpected(&other))),
+        },
+        (None, Ok(_)) => decoded(Err(unexpected(&Value::Nil))),
+    }
+}
+
+fn holder(dialog: &mut Dialog<'_>, lock: &str) -> Outcome<Option<String>> {
+    let reply = dialog
+        .say(&[Request::new("GET").arg(lock)])
+        .map_err(Failure::of_reading)?
+        .pop()
+        .unwrap_or(Value::Nil);
+    Ok(match accept(reply)? {
+        Value::BulkString(value) => Some(owner_text(&value)),
+        _ => None,
+    })
+}
+
+pub(super) fn inspect(wire: &Wire, name: &LockName, owner: Owner, by: Moment) -> Outcome<Option<Snapshot>> {
+    let lock = name.key();
+    let requests = [Request::new("GET").arg(lock), Request::new("PTTL").arg(lock)];
+    let mut replies = wire.dialog(by, |dialog| dialog.say(&requests))?.into_iter().map(accept);
+    let (holder, ttl_ms) = (replies.next().transpose()?, replies.next().transpose()?);
+    Ok(match (holder, ttl_ms) {
+        (Some(Value::BulkString(value)), Some(Value::Int(ttl_ms))) if ttl_ms != -2 => Some(Snapshot {
+            count: u32::from(value == owner.to_string().as_bytes()),
+            holder: owner_text(&value),
+            remaining: ttl(ttl_ms),
+        }),
+        _ => None,
+    })
+}
+
+/// Looks first: what is no token lock is not ours to delete.
+pub(super) fn force(wire: &Wire, name: &LockName, by: Moment) -> Outcome<bool> {
+    let lock = name.key();
+    wire.dialog(by, |dialog| {
+        if holder(dialog, lock)?.is_none() {
+            return Ok(false);
+        }
+        let reply = dialog.say(&[Request::new("DEL").arg(lock)])?.pop().unwrap_or(Value::Nil);
+        Ok(accept(reply)? == Value::Int(1))
+    })
+}
+
+fn accept(reply: Value) -> Outcome<Value> {
+    accepted(reply).map_err(|error| refused(&error))
+}
+
+fn refused(error: &ServerError) -> Failure {
+    Failure::Refused(refusal(error, Expected::Token))
+}
