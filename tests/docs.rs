@@ -110,7 +110,8 @@ fn tests() -> BTreeSet<String> {
         for line in text.lines().map(str::trim) {
             if line == "#[test]" {
                 marked = true;
-            } else if let Some((name, arguments)) = line.strip_prefix("fn ").and_then(|rest| rest.split_once('('))
+            } else if let Some((name, arguments)) =
+                line.strip_prefix("fn ").and_then(|rest| rest.split_once('('))
             {
                 if marked || arguments.starts_with("store: &Store)") {
                     names.insert(name.to_owned());
@@ -128,7 +129,10 @@ fn tests() -> BTreeSet<String> {
 fn demo_rows() -> BTreeSet<String> {
     let args = read("examples/stock/args.rs");
     let names = args.split("=> \"").skip(1).filter_map(|rest| rest.split('"').next());
-    names.filter(|name| name.bytes().all(|b| b.is_ascii_lowercase() || b == b'_')).map(str::to_owned).collect()
+    names
+        .filter(|name| name.bytes().all(|b| b.is_ascii_lowercase() || b == b'_'))
+        .map(str::to_owned)
+        .collect()
 }
 
 #[cfg(unix)]
@@ -191,7 +195,8 @@ fn every_link_leads_somewhere() {
                 assert!(root().join(&target).exists(), "{place}");
                 if !fragment.is_empty() {
                     let text = read(&target);
-                    let mut headings = prose(&text).into_iter().filter_map(|(_, line)| line.strip_prefix('#'));
+                    let mut headings =
+                        prose(&text).into_iter().filter_map(|(_, line)| line.strip_prefix('#'));
                     let found =
                         headings.any(|heading| anchor(heading.trim_start_matches('#').trim()) == fragment);
                     assert!(found, "{place}: no such heading");
@@ -289,7 +294,8 @@ fn every_rust_method_of_the_porting_guide_exists() {
     for (number, cell, _) in column(&text, "Rust").into_iter().chain(column(&text, "leasehold")) {
         for token in ticked(cell) {
             for (at, _) in token.match_indices('(') {
-                let name = token[..at].rsplit(|c: char| !(c.is_ascii_alphanumeric() || c == '_')).next().unwrap();
+                let name =
+                    token[..at].rsplit(|c: char| !(c.is_ascii_alphanumeric() || c == '_')).next().unwrap();
                 if name.starts_with(|c: char| c.is_ascii_lowercase()) && name != "from_secs" {
                     seen += 1;
                     let here = ["(", "<"].iter().any(|open| source.contains(&format!("pub fn {name}{open}")));
