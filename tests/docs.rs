@@ -307,3 +307,12 @@ fn every_rust_method_of_the_porting_guide_exists() {
     }
     assert!(seen > 30, "only {seen} methods were found");
 }
+
+#[test]
+fn no_async_runtime_is_in_the_tree() {
+    // The lock file has the dependencies of tests and examples too: it says more than is claimed.
+    let lock = read("Cargo.lock");
+    for runtime in ["tokio", "async-std", "smol", "futures-executor"] {
+        assert!(!lock.contains(&format!("name = \"{runtime}\"")), "{runtime}");
+    }
+}
