@@ -1,7 +1,7 @@
 //! Requests and their replies: who uses which connection, and what is known when one fails.
 //!
 //! Callers hand over packed requests and get replies or a [`Failure`]; which connection carries them is decided here
-//! alone, so that requests of many threads can one day share a write (`design.md` §7, lanes).
+//! alone, so that requests of many threads can one day share a write (`docs/architecture.md`).
 
 use std::fmt;
 use std::sync::Arc;
