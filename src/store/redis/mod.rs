@@ -1,6 +1,6 @@
 //! One Redis (or Valkey) server.
 //!
-//! `mutex` and `token` say what is asked and what the answers mean; `wire` carries requests, `hub` wake-ups, both over
+//! `mutex` and `token` say what is asked and what the answers mean; `wire` carries requests, `hub` and its `reader` wake-ups, both over
 //! connections made by `handshake` on the sockets of `link`.
 
 mod address;
@@ -9,6 +9,7 @@ mod hub;
 mod keys;
 mod link;
 mod mutex;
+mod reader;
 mod reply;
 mod script;
 #[cfg(feature = "tls")]
@@ -16,8 +17,6 @@ mod tls;
 mod token;
 mod wire;
 
-#[cfg(test)]
-mod harness;
 #[cfg(test)]
 mod tests;
 
@@ -63,7 +62,7 @@ impl RedisStore {
         }
         Ok(RedisStore {
             wire,
-            hub: Hub::new(address, reporter, options.linger),
+            hub: Hub::new(address, reporter, options.linger, hub::SILENCE),
             scripts: options.scripts,
             compare_and_delete: CompareAndDelete::new(),
         })
