@@ -33,7 +33,7 @@ const (
 
 var (
 	peerName = flag.String("peer", "", "redsync or rueidislock")
-	kind     = flag.String("kind", "", "cycles, handoff or waiters")
+	kind     = flag.String("kind", "", "cycles, handoff, holder or waiters")
 	threads  = flag.Int("threads", 1, "")
 	keys     = flag.Int("keys", 1, "")
 	seconds  = flag.Float64("seconds", 2, "")
@@ -293,14 +293,24 @@ func handoff(p peer, g *guarded) ([]*tally, int64) {
 	return []*tally{t}, cpu() - used
 }
 
-func waiters(p peer, g *guarded) ([]*tally, int64, float64) {
+func holder(p peer) int64 {
+	s := p.session(*name + ":0")
+	if err := s.lock(); err != nil {
+		fail(err)
+	}
+	fmt.Println("ready")
+	expect("release")
+	released := now()
+	if err := s.unlock(); err != nil {
+		fail(err)
+	}
+	return released
+}
+
+func waiters(p peer, g *guarded) ([]*tally, int64, int64) {
 	tallies := make([]*tally, *threads)
 	begin := make(chan struct{})
 	var parked, asking, done sync.WaitGroup
-	holder := p.session(*name + ":0")
-	if err := holder.lock(); err != nil {
-		fail(err)
-	}
 	for number := range *threads {
 		parked.Add(1)
 		asking.Add(1)
@@ -331,13 +341,8 @@ func waiters(p peer, g *guarded) ([]*tally, int64, float64) {
 	close(begin)
 	asking.Wait()
 	fmt.Println("waiting")
-	expect("release")
-	released := now()
-	if err := holder.unlock(); err != nil {
-		fail(err)
-	}
 	done.Wait()
-	return tallies, cpu() - used, float64(now()-released) / 1e9
+	return tallies, cpu() - used, now()
 }
 
 func main() {
@@ -365,8 +370,10 @@ func main() {
 		tallies, used = cycles(p, g)
 	case "handoff":
 		tallies, used = handoff(p, g)
+	case "holder":
+		answer["at_ns"] = holder(p)
 	case "waiters":
-		tallies, used, answer["drain_s"] = waiters(p, g)
+		tallies, used, answer["at_ns"] = waiters(p, g)
 	default:
 		fail(fmt.Errorf("no load %q here", *kind))
 	}

@@ -40,6 +40,7 @@ pub fn drive(load: &Load) -> Result<()> {
             Kind::Cycles => cycles(&*peer, load)?,
             Kind::Handoff => handoff(&*peer, load)?,
             Kind::Held => held(&*peer, load)?,
+            Kind::Holder => holder(&*peer, load)?,
             Kind::Waiters => waiters(&*peer, load)?,
         };
         Outcome { version, ..outcome }
@@ -220,14 +221,22 @@ fn held(peer: &dyn Peer, load: &Load) -> Result<Outcome> {
     Ok(Outcome { lost: Some(lost), fill_s: Some(fill_s), seconds, cpu_s, ..Outcome::of(vec![tally]) })
 }
 
+fn holder(peer: &dyn Peer, load: &Load) -> Result<Outcome> {
+    let mut session = peer.session(&load.names())?;
+    session.lock(0)?;
+    say("ready")?;
+    expect("release")?;
+    let at_ns = Some(stamp::now_ns());
+    session.unlock(0)?;
+    Ok(Outcome { at_ns, ..Outcome::default() })
+}
+
 fn waiters(peer: &dyn Peer, load: &Load) -> Result<Outcome> {
     let names = load.names();
     let guarded = Guarded::new(load)?;
     let (parked, go) = (Barrier::new(load.threads + 1), Barrier::new(load.threads + 1));
     let asking = AtomicUsize::new(0);
     let (done, all_done) = mpsc::channel();
-    let mut holder = peer.session(&names)?;
-    holder.lock(0)?;
     thread::scope(|scope| {
         for _ in 0..load.threads {
             let (names, guarded, parked, go, asking, done) =
@@ -261,19 +270,16 @@ fn waiters(peer: &dyn Peer, load: &Load) -> Result<Outcome> {
             thread::yield_now();
         }
         say("waiting")?;
-        expect("release")?;
-        let released = Instant::now();
-        holder.unlock(0)?;
         let mut tallies = Vec::new();
         for _ in 0..load.threads {
             tallies.push(all_done.recv()?);
         }
-        let drain_s = released.elapsed().as_secs_f64();
+        let at_ns = Some(stamp::now_ns());
         let mut outcome = Outcome::of(tallies);
         outcome.cycles.clear();
         outcome.cpu_s = (stamp::cpu() - cpu).as_secs_f64();
         outcome.violations = guarded.violations(outcome.entered);
-        outcome.drain_s = Some(drain_s);
+        outcome.at_ns = at_ns;
         Ok(outcome)
     })
 }

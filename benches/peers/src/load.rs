@@ -6,7 +6,8 @@
 //! | `cycles`  | `ready` (connected, warmed up), then the result | `go` |
 //! | `handoff` | the same | `go` |
 //! | `held`    | `ready`, `holding`, then the result | `go`, `check` |
-//! | `waiters` | `ready` (the lock held, the threads started), `waiting`, then the result | `go`, `release` |
+//! | `holder`  | `ready` (the lock held), then the result | `release` |
+//! | `waiters` | `ready` (the threads started), `waiting`, then the result | `go` |
 //!
 //! The result is one JSON object, see [`crate::tally::Outcome`]. A driver whose standard input ends gives up.
 
@@ -26,7 +27,9 @@ pub enum Kind {
     Handoff,
     /// One thread locks every key and keeps them.
     Held,
-    /// All threads wait for one lock that the driver holds, then pass it on.
+    /// One thread holds the lock for which another process's threads wait.
+    Holder,
+    /// All threads wait for one lock, then pass it on.
     Waiters,
 }
 

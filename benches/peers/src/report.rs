@@ -142,7 +142,7 @@ impl Report {
                 format!("{} locks held for {} s", self.settings.held_locks, self.settings.held_seconds)
             }
             Kind::Waiters => format!("{} threads waiting for one lock", self.settings.waiting_threads),
-            Kind::Cycles | Kind::Handoff => workload.title.to_owned(),
+            Kind::Cycles | Kind::Handoff | Kind::Holder => workload.title.to_owned(),
         }
     }
 
@@ -185,6 +185,7 @@ fn charts_of(workload: &Workload) -> &'static [(&'static str, &'static str)] {
         Kind::Handoff => &[("handoff_p50_us", "p50, µs"), ("handoff_p99_us", "p99, µs")],
         Kind::Held => &[("cpu_ms_per_s", "CPU, ms per s")],
         Kind::Waiters => &[("drain_s", "seconds until all had it")],
+        Kind::Holder => &[],
     }
 }
 
@@ -230,6 +231,7 @@ fn columns(workload: &Workload) -> &'static [(&'static str, &'static str, usize)
             ("RSS MiB", "rss_mib", 0),
             ("taken per s", "fill_per_s", 0),
         ],
+        Kind::Holder => &[],
         Kind::Waiters => &[
             ("requests/s while waiting", "sent_per_s", 2),
             ("connections", "connections", 0),

@@ -194,9 +194,14 @@ impl Bench<'_> {
         let (threads, keys) = match workload.kind {
             Kind::Held => (1, self.settings.held_locks),
             Kind::Waiters => (self.settings.waiting_threads, 1),
-            Kind::Cycles | Kind::Handoff => (workload.threads, workload.keys),
+            Kind::Cycles | Kind::Handoff | Kind::Holder => (workload.threads, workload.keys),
         };
-        let kind = format!("{:?}", workload.kind).to_lowercase();
+        // The process that waits comes when the lock is held.
+        let (kind, processes) = match workload.kind {
+            Kind::Waiters => (Kind::Holder, 1),
+            kind => (kind, workload.processes),
+        };
+        let kind = format!("{kind:?}").to_lowercase();
         let mut arguments: Vec<String> = Vec::new();
         for (flag, value) in [
             ("--peer", peer.to_owned()),
@@ -213,7 +218,7 @@ impl Bench<'_> {
         if workload.processes > 1 {
             arguments.extend(["--counter".to_owned(), path(&self.counter)?]);
         }
-        let measured = (0..workload.processes)
+        let measured = (0..processes)
             .map(|_| Driver::start(program, &arguments))
             .collect::<Result<Vec<_>>>()
             .and_then(|drivers| {
@@ -222,7 +227,8 @@ impl Bench<'_> {
                     Kind::Cycles => self.cycles(drivers, patience, round == 0),
                     Kind::Handoff => self.handoff(drivers, patience, round == 0),
                     Kind::Held => self.held(drivers),
-                    Kind::Waiters => self.waiters(drivers),
+                    Kind::Waiters => self.waiters(drivers, program, &arguments),
+                    Kind::Holder => bail!("not a load of its own"),
                 }
             });
         let (metrics, version, note) = match measured {
@@ -306,23 +312,23 @@ impl Bench<'_> {
             return race.sent_only();
         }
         let mut metrics = race.common();
-        let mut holds: Vec<(u64, u64, u64, usize)> = Vec::new();
+        let mut holds: Vec<Hold> = Vec::new();
         for (process, outcome) in race.outcomes.iter().enumerate() {
-            holds.extend(outcome.events.iter().map(|[asked, got, left]| (*got, *left, *asked, process)));
+            holds.extend(outcome.events.iter().map(|[asked, got, left]| Hold {
+                got: *got,
+                left: *left,
+                asked: *asked,
+                process,
+            }));
         }
-        holds.sort_unstable();
+        let overlaps = overlaps(&mut holds);
         let mut latencies = Waits::default();
-        let (mut counted, mut overlaps) = (0, 0);
-        for pair in holds.windows(2) {
-            let [(_, left, _, from), (got, _, asked, to)] = pair else { continue };
-            if got < left {
-                overlaps += 1;
-            } else if from != to && asked < left {
-                latencies.record(got - left);
-                counted += 1;
-            }
+        let mut counted = 0;
+        for ns in hand_overs(&holds) {
+            latencies.record(ns);
+            counted += 1;
         }
-        put(&mut metrics, "violations", self.violations(&race)? + f64::from(overlaps));
+        put(&mut metrics, "violations", self.violations(&race)? + overlaps as f64);
         put(&mut metrics, "handoffs", f64::from(counted));
         for (name, share) in [("handoff_p50_us", 0.5), ("handoff_p99_us", 0.99)] {
             put(&mut metrics, name, latencies.quantile_us(share).unwrap_or(f64::NAN));
@@ -371,9 +377,23 @@ impl Bench<'_> {
         Ok((metrics, outcome.version, outcome.error))
     }
 
-    fn waiters(&mut self, mut drivers: Vec<Driver>) -> Result<Measured> {
-        let Some(driver) = drivers.first_mut() else { bail!("nobody runs") };
+    fn waiters(
+        &mut self,
+        mut drivers: Vec<Driver>,
+        program: &[String],
+        arguments: &[String],
+    ) -> Result<Measured> {
         let threads = self.settings.waiting_threads as f64;
+        let Some(holder) = drivers.first_mut() else { bail!("nobody runs") };
+        if !holder.hear("ready", Instant::now() + PATIENCE)? {
+            bail!("hung while taking the lock");
+        }
+        let holders = self.control.counters()?.clients;
+        let waiting_instead =
+            |word: &String| if word == "holder" { "waiters".to_owned() } else { word.clone() };
+        let arguments: Vec<String> = arguments.iter().map(waiting_instead).collect();
+        let mut waiting = Driver::start(program, &arguments)?;
+        let driver = &mut waiting;
         if !driver.hear("ready", Instant::now() + PATIENCE)? {
             bail!("hung before the start");
         }
@@ -384,7 +404,7 @@ impl Bench<'_> {
         }
         // Until the last of them has asked once and subscribed.
         sleep(Duration::from_secs(if self.settings.quick { 1 } else { 2 }));
-        let waiting = driver.memory();
+        let memory = driver.memory();
         let mut monitor = Monitor::start(&self.options.url)?;
         monitor.count(&mut self.control)?;
         let begun = Instant::now();
@@ -393,18 +413,23 @@ impl Bench<'_> {
         let seconds = begun.elapsed().as_secs_f64();
         let after = self.control.counters()?;
         drop(monitor);
-        driver.tell("release")?;
-        let Some(line) = driver.line(Instant::now() + PATIENCE * 4)? else { bail!("hung") };
-        let outcome = outcome(&line)?;
+        holder.tell("release")?;
+        let answer = |driver: &mut Driver| match driver.line(Instant::now() + PATIENCE * 4)? {
+            Some(line) => outcome(&line),
+            None => bail!("hung"),
+        };
+        let (holder, outcome) = (answer(holder)?, answer(driver)?);
+        let drained =
+            outcome.at_ns.zip(holder.at_ns).map(|(done, left)| done.saturating_sub(left) as f64 / 1e9);
         let beside = |memory: crate::process::Memory| memory.rss_kib - memory.stacks_kib;
         let mut metrics = Metrics::new();
         put(&mut metrics, "sent_per_s", sent as f64 / seconds);
-        put(&mut metrics, "connections", after.clients);
+        put(&mut metrics, "connections", after.clients - holders);
         put(&mut metrics, "connections_added", after.clients - idle.1.clients);
-        put(&mut metrics, "rss_kib_per_waiter", (waiting.rss_kib - idle.0.rss_kib) / threads);
-        put(&mut metrics, "beside_stack_kib_per_waiter", (beside(waiting) - beside(idle.0)) / threads);
-        put(&mut metrics, "threads", waiting.threads);
-        put(&mut metrics, "drain_s", outcome.drain_s.unwrap_or(f64::NAN));
+        put(&mut metrics, "rss_kib_per_waiter", (memory.rss_kib - idle.0.rss_kib) / threads);
+        put(&mut metrics, "beside_stack_kib_per_waiter", (beside(memory) - beside(idle.0)) / threads);
+        put(&mut metrics, "threads", memory.threads);
+        put(&mut metrics, "drain_s", drained.unwrap_or(f64::NAN));
         put(&mut metrics, "missing", threads - outcome.acquired as f64);
         put(&mut metrics, "violations", outcome.violations as f64);
         put(&mut metrics, "errors", outcome.errors as f64);
@@ -459,6 +484,32 @@ impl Race {
     }
 }
 
+/// When a process had the lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Hold {
+    got: u64,
+    left: u64,
+    asked: u64,
+    process: usize,
+}
+
+/// Sorts the holds by time; how many began before the one before had ended.
+fn overlaps(holds: &mut [Hold]) -> usize {
+    holds.sort_unstable();
+    holds.array_windows().filter(|[before, after]| after.got < before.left).count()
+}
+
+/// For each hold that had to wait: from the first unlock of another process that it waited for to having the lock,
+/// however often others took it in between.
+fn hand_overs(holds: &[Hold]) -> impl Iterator<Item = u64> {
+    holds.iter().filter_map(|mine| {
+        let others = holds.iter().filter(|hold| hold.process != mine.process);
+        let first =
+            others.map(|hold| hold.left).filter(|left| (mine.asked..mine.got).contains(left)).min()?;
+        Some(mine.got - first)
+    })
+}
+
 fn outcome(line: &str) -> Result<Outcome> {
     serde_json::from_str(line).with_context(|| format!("not a result: {line}"))
 }
@@ -476,4 +527,32 @@ fn put(metrics: &mut Metrics, name: &str, value: f64) {
 
 fn path(path: &Path) -> Result<String> {
     Ok(path.to_str().context("a path that is not text")?.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Hold, hand_overs, overlaps};
+
+    fn hold(process: usize, asked: u64, got: u64, left: u64) -> Hold {
+        Hold { got, left, asked, process }
+    }
+
+    #[test]
+    fn a_wait_counts_from_the_first_unlock_even_if_the_lock_was_taken_again() {
+        let mut holds = vec![hold(0, 0, 1, 10), hold(0, 12, 13, 20), hold(1, 5, 25, 30)];
+        assert_eq!(overlaps(&mut holds), 0);
+        assert_eq!(hand_overs(&holds).collect::<Vec<_>>(), [15]);
+    }
+
+    #[test]
+    fn who_did_not_wait_for_another_is_not_counted() {
+        let holds = [hold(0, 0, 1, 10), hold(1, 11, 12, 20)];
+        assert_eq!(hand_overs(&holds).count(), 0);
+    }
+
+    #[test]
+    fn two_holders_at_once_are_seen() {
+        let mut holds = vec![hold(1, 0, 9, 12), hold(0, 0, 1, 10)];
+        assert_eq!(overlaps(&mut holds), 1);
+    }
 }

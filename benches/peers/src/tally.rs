@@ -94,8 +94,8 @@ pub struct Outcome {
     pub lost: Option<u64>,
     /// `held`: how long taking them all took.
     pub fill_s: Option<f64>,
-    /// `waiters`: from the holder's unlock to the last waiter's.
-    pub drain_s: Option<f64>,
+    /// `holder`: when it began to unlock; `waiters`: when the last had unlocked. CLOCK_MONOTONIC in ns.
+    pub at_ns: Option<u64>,
 }
 
 impl Outcome {

@@ -83,6 +83,7 @@ pub const WORKLOADS: &[Workload] = &[
         id: "waiters",
         title: "1,000 threads waiting for one lock",
         kind: Kind::Waiters,
+        // Beside one with one thread, which holds the lock at first.
         processes: 1,
         threads: 1000,
         keys: 1,

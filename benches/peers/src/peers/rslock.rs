@@ -21,7 +21,7 @@ pub fn drive(load: &Load) -> Result<Outcome> {
     let outcome = match load.kind {
         Kind::Cycles => runtime.block_on(cycles(load))?,
         Kind::Handoff => runtime.block_on(handoff(load))?,
-        Kind::Held | Kind::Waiters => bail!("rslock does not renew and does not wake"),
+        Kind::Held | Kind::Holder | Kind::Waiters => bail!("rslock does not renew and does not wake"),
     };
     Ok(Outcome { version: locked_version("rslock"), ..outcome })
 }

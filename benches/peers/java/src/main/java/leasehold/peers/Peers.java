@@ -99,6 +99,7 @@ public final class Peers {
             case "cycles" -> peers.write(peers.cycles());
             case "handoff" -> peers.write(peers.handoff());
             case "held" -> peers.write(peers.held());
+            case "holder" -> peers.write(peers.holder());
             case "waiters" -> peers.write(peers.waiters());
             default -> throw new IllegalArgumentException(peers.told.get("--kind"));
         }
@@ -264,13 +265,21 @@ public final class Peers {
         return new Tally[] {tally};
     }
 
+    private Tally[] holder() throws Exception {
+        lock(0).lock();
+        say("ready");
+        expect("release");
+        more = ",\"seconds\":" + seconds + ",\"at_ns\":" + System.nanoTime();
+        lock(0).unlock();
+        return new Tally[0];
+    }
+
     private Tally[] waiters() throws Exception {
         Tally[] tallies = new Tally[threads];
         CountDownLatch parked = new CountDownLatch(threads);
         CountDownLatch go = new CountDownLatch(1);
         CountDownLatch asking = new CountDownLatch(threads);
         CountDownLatch done = new CountDownLatch(threads);
-        lock(0).lock();
         for (int number = 0; number < threads; number++) {
             Tally tally = tallies[number] = new Tally();
             new Thread(() -> {
@@ -297,11 +306,8 @@ public final class Peers {
         go.countDown();
         asking.await();
         say("waiting");
-        expect("release");
-        long released = System.nanoTime();
-        lock(0).unlock();
         done.await();
-        more = ",\"seconds\":" + seconds + ",\"drain_s\":" + (System.nanoTime() - released) / 1e9;
+        more = ",\"seconds\":" + seconds + ",\"at_ns\":" + System.nanoTime();
         cpuNs = cpu() - used;
         return tallies;
     }
