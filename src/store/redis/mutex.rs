@@ -57,7 +57,7 @@ pub(super) fn removal(claim: &Claim, left: u32) -> Request {
 /// The reply of a release, of a token lock too.
 pub(super) fn released(reply: &Tagged) -> Outcome<Release> {
     decoded(match reply.tag() {
-        b"freed" => Ok(Release::Freed),
+        b"freed" => Ok(Release::Freed { others: false }),
         b"still_held" => Ok(Release::StillHeld),
         b"not_held" => reply.text(1).map(|by| Release::NotHeld { by: by.map(known) }),
         _ => Err(reply.unexpected()),

@@ -94,7 +94,7 @@ pub(super) fn release(
             Ok(Value::Int(0)) => {
                 return wire.dialog(by, |dialog| Ok(Release::NotHeld { by: holder(dialog, lock)? }));
             }
-            Ok(Value::Int(_)) => return Ok(Release::Freed),
+            Ok(Value::Int(_)) => return Ok(Release::Freed { others: false }),
             Ok(other) => return decoded(Err(unexpected(&other))),
             // Unknown to the server, or not allowed to this user: then the other way.
             Err(error) if is_unknown_command(&error) || error.code() == "NOPERM" => {
@@ -106,7 +106,7 @@ pub(super) fn release(
     wire.dialog(by, |dialog| {
         loop {
             match watched(dialog, lock, &token, || Request::new("DEL").arg(lock))? {
-                Watched::Done => return Ok(Release::Freed),
+                Watched::Done => return Ok(Release::Freed { others: false }),
                 Watched::Other(by) => return Ok(Release::NotHeld { by }),
                 Watched::Changed => {}
             }
