@@ -30,6 +30,7 @@ pub mod netns;
 pub mod proxy;
 pub mod server;
 
+use std::ffi::OsStr;
 use std::hash::{BuildHasher, RandomState};
 use std::io::Write;
 use std::process::{Child, ChildStdin, Command, Stdio};
@@ -89,6 +90,31 @@ pub fn missing(what: &str) {
     let line = format!("SKIPPED {}: {what}", std::thread::current().name().unwrap_or("?"));
     assert!(!in_ci(), "{line} (in CI that is a failure)");
     shout(&line);
+}
+
+/// Starts a program through a gate: it begins only when this thread has returned from starting it.
+///
+/// Without the gate a short-lived child may end while the thread that starts it still blocks all signals. The kernel
+/// then gives its SIGCHLD to another thread, whose read with a timeout fails with EINTR: a Redis command in another
+/// test fails, now and then, when the machine is busy. The child's pid is the program's, and its input is empty.
+pub fn spawn<S: AsRef<OsStr>>(program: &[S], configure: impl FnOnce(&mut Command) -> &mut Command) -> Child {
+    let mut command = Command::new("sh");
+    command.args(["-c", "read -r go && exec \"$@\" </dev/null", "sh"]).args(program).stdin(Stdio::piped());
+    let mut child = configure(&mut command).spawn().expect("sh starts");
+    let mut gate = child.stdin.take().expect("a pipe");
+    gate.write_all(b"go\n").expect("sh waits at the gate");
+    child
+}
+
+/// Runs a program to its end, through the gate of [`spawn`]. Gives whether it succeeded, and both its outputs.
+pub fn run<S: AsRef<OsStr>>(
+    program: &[S],
+    configure: impl FnOnce(&mut Command) -> &mut Command,
+) -> (bool, String) {
+    let child = spawn(program, |command| configure(command.stdout(Stdio::piped()).stderr(Stdio::piped())));
+    let out = child.wait_with_output().expect("a child can be waited for");
+    let text = String::from_utf8_lossy(&out.stdout).into_owned() + &String::from_utf8_lossy(&out.stderr);
+    (out.status.success(), text)
 }
 
 /// A command that runs when this process dies without having dropped this: by a kill, an abort, or because a

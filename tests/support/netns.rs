@@ -10,7 +10,6 @@
 use super::server::{Builder, RedisServer, in_path};
 use super::{LastWill, missing, random, shout};
 use std::net::Ipv4Addr;
-use std::process::{Command, Stdio};
 
 /// A namespace; dropping it removes it and its devices. Drop the servers inside it first.
 pub struct Netns {
@@ -42,7 +41,7 @@ impl Netns {
     pub fn new() -> Option<Netns> {
         let reason = if !cfg!(target_os = "linux") {
             Some("network namespaces are Linux's".to_owned())
-        } else if run_text("id", &["-u"]).as_deref() != Ok("0") {
+        } else if run(&["id", "-u"]).as_deref() != Ok("0") {
             Some("a network namespace needs root".to_owned())
         } else if in_path("ip").is_none() || in_path("iptables").is_none() {
             Some("a network namespace needs ip (iproute2) and iptables".to_owned())
@@ -59,12 +58,11 @@ impl Netns {
             // The name claims the addresses: making a namespace whose name is taken fails.
             let subnet = (200 + (random() % 50) as u8, (random() % 250) as u8);
             let name = format!("leasehold-{}-{}", subnet.0, subnet.1);
-            let route =
-                run_text("ip", &["-o", "route", "show", &format!("10.{}.{}.0/24", subnet.0, subnet.1)])?;
+            let route = run(&["ip", "-o", "route", "show", &format!("10.{}.{}.0/24", subnet.0, subnet.1)])?;
             if !route.is_empty() {
                 continue;
             }
-            if let Err(error) = run("ip", &["netns", "add", &name]) {
+            if let Err(error) = run(&["ip", "netns", "add", &name]) {
                 last = error;
                 continue;
             }
@@ -81,12 +79,13 @@ impl Netns {
         let (name, inner) = (self.name.as_str(), self.inner.as_str());
         let ours = format!("{}/30", self.test_address());
         let theirs = format!("{}/30", self.server_address());
-        run("ip", &["link", "add", &outer, "type", "veth", "peer", "name", inner, "netns", name])?;
-        run("ip", &["addr", "add", &ours, "dev", &outer])?;
-        run("ip", &["link", "set", &outer, "up"])?;
-        run("ip", &["-n", name, "addr", "add", &theirs, "dev", inner])?;
-        run("ip", &["-n", name, "link", "set", inner, "up"])?;
-        run("ip", &["-n", name, "link", "set", "lo", "up"])
+        run(&["ip", "link", "add", &outer, "type", "veth", "peer", "name", inner, "netns", name])?;
+        run(&["ip", "addr", "add", &ours, "dev", &outer])?;
+        run(&["ip", "link", "set", &outer, "up"])?;
+        run(&["ip", "-n", name, "addr", "add", &theirs, "dev", inner])?;
+        run(&["ip", "-n", name, "link", "set", inner, "up"])?;
+        run(&["ip", "-n", name, "link", "set", "lo", "up"])?;
+        Ok(())
     }
 
     pub fn name(&self) -> &str {
@@ -144,7 +143,7 @@ impl Netns {
             ["ip", "-n", &self.name, "link", "set", &self.inner, state].map(str::to_owned).to_vec()
         };
         let cut = Cut { net: self, heal: vec![set("up")] };
-        run_all(&set("down")).unwrap();
+        run(&set("down")).unwrap();
         cut
     }
 
@@ -167,7 +166,7 @@ impl Netns {
                     let end = ["-j", "DROP"].map(str::to_owned);
                     start.into_iter().map(str::to_owned).chain(port.iter().cloned()).chain(end).collect()
                 };
-                run_all(&rule("-A")).unwrap();
+                run(&rule("-A")).unwrap();
                 cut.heal.push(rule("-D"));
             }
         }
@@ -178,7 +177,7 @@ impl Netns {
 impl Drop for Netns {
     fn drop(&mut self) {
         // The devices go with the namespace.
-        if let Err(error) = run("ip", &["netns", "del", &self.name]) {
+        if let Err(error) = run(&["ip", "netns", "del", &self.name]) {
             shout(&format!("{error}: the namespace {} stays", self.name));
         }
     }
@@ -194,28 +193,18 @@ impl Cut<'_> {
 impl Drop for Cut<'_> {
     fn drop(&mut self) {
         for command in &self.heal {
-            if let Err(error) = run_all(command) {
+            if let Err(error) = run(command) {
                 shout(&format!("{error}: the namespace {} stays cut", self.net.name));
             }
         }
     }
 }
 
-fn run_all(command: &[String]) -> Result<(), String> {
-    let words: Vec<&str> = command.iter().map(String::as_str).collect();
-    run(words[0], &words[1..])
-}
-
-fn run(program: &str, args: &[&str]) -> Result<(), String> {
-    run_text(program, args).map(drop)
-}
-
-fn run_text(program: &str, args: &[&str]) -> Result<String, String> {
-    let out = Command::new(program).args(args).stdin(Stdio::null()).output();
-    let out = out.map_err(|error| format!("{program}: {error}"))?;
-    if out.status.success() {
-        Ok(String::from_utf8_lossy(&out.stdout).trim_end().to_owned())
-    } else {
-        Err(format!("{program} {}: {}", args.join(" "), String::from_utf8_lossy(&out.stderr).trim_end()))
+/// Runs a command; gives its output, or what went wrong.
+fn run<S: AsRef<str>>(command: &[S]) -> Result<String, String> {
+    let words: Vec<&str> = command.iter().map(S::as_ref).collect();
+    match super::run(&words, |command| command) {
+        (true, text) => Ok(text.trim_end().to_owned()),
+        (false, text) => Err(format!("{}: {}", words.join(" "), text.trim_end())),
     }
 }

@@ -18,7 +18,7 @@
 mod engine;
 mod resp;
 
-use super::server::{RedisServer, free_port};
+use super::server::{Port, RedisServer};
 use engine::{FaultState, Pick, Rule, Shared, State};
 use parking_lot::{Condvar, Mutex};
 use resp::{frame_length, packed};
@@ -194,8 +194,8 @@ impl Proxy {
     /// A proxy before the server at `upstream`, on a free port of 127.0.0.1.
     pub fn to(upstream: impl Into<SocketAddr>) -> Proxy {
         let (port, listener) = loop {
-            let port = free_port();
-            if let Ok(listener) = TcpListener::bind((Ipv4Addr::LOCALHOST, port)) {
+            let port = Port::claim();
+            if let Ok(listener) = TcpListener::bind((Ipv4Addr::LOCALHOST, port.number())) {
                 break (port, listener);
             }
         };
@@ -214,11 +214,11 @@ impl Proxy {
     }
 
     pub fn port(&self) -> u16 {
-        self.shared.port
+        self.shared.port.number()
     }
 
     pub fn address(&self) -> SocketAddr {
-        (Ipv4Addr::LOCALHOST, self.shared.port).into()
+        (Ipv4Addr::LOCALHOST, self.port()).into()
     }
 
     /// `redis://127.0.0.1:port/`.

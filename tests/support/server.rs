@@ -8,11 +8,14 @@
 //! there are passwords, so that it works whatever a test does to the network, to TLS or to the ACL.
 
 use super::netns::Netns;
-use super::{LastWill, eventually, missing, now, random};
+use super::{LastWill, eventually, missing, now, random, run, spawn};
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::fmt::Write as _;
-use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, TcpListener, TcpStream, UdpSocket};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::Child;
 use std::sync::OnceLock;
 use std::time::Duration;
 use tempfile::TempDir;
@@ -53,20 +56,22 @@ impl ServerBinary {
     /// Whether the program was built with TLS: told apart by its complaint about a missing certificate.
     pub fn has_tls(&self) -> bool {
         let folder = tempfile::tempdir().unwrap();
-        let out = Command::new(&self.path)
-            .args(["--port", "0", "--tls-port", "1", "--save", "", "--dir"])
-            .arg(folder.path())
-            .stdin(Stdio::null())
-            .output()
-            .unwrap();
-        let text = String::from_utf8_lossy(&out.stdout).into_owned() + &String::from_utf8_lossy(&out.stderr);
+        let path = self.path.to_str().unwrap();
+        let (_, text) =
+            run(&[path, "--port", "0", "--tls-port", "1", "--save", ""], |c| c.current_dir(folder.path()));
         text.contains("No tls-cert-file configured") || text.contains("No tls-key-file configured")
     }
 }
 
+/// What a server program says of itself; each is asked once.
 fn version_text(path: &Path) -> Option<String> {
-    let out = Command::new(path).arg("--version").stdin(Stdio::null()).output().ok()?;
-    out.status.success().then(|| String::from_utf8_lossy(&out.stdout).into_owned())
+    static ASKED: Mutex<BTreeMap<PathBuf, Option<String>>> = Mutex::new(BTreeMap::new());
+    let mut asked = ASKED.lock();
+    let text = asked.entry(path.to_owned()).or_insert_with(|| {
+        let (good, text) = run(&[path.as_os_str(), "--version".as_ref()], |command| command);
+        good.then_some(text)
+    });
+    text.clone()
 }
 
 fn parse_version(text: &str) -> Option<(u32, u32, u32)> {
@@ -208,7 +213,7 @@ impl Builder {
         let mut log = String::new();
         // Another process may take the port between the look and the start; then the next one is tried.
         for _ in 0..20 {
-            let port = if self.listen == Listen::UnixOnly { 0 } else { free_port() };
+            let port = (self.listen != Listen::UnixOnly).then(Port::claim);
             let mut server = RedisServer {
                 process: None,
                 will: None,
@@ -236,7 +241,7 @@ impl Builder {
 pub struct RedisServer {
     process: Option<Child>,
     will: Option<LastWill>,
-    port: u16,
+    port: Option<Port>,
     asks_for_password: bool,
     builder: Builder,
     folder: Option<TempDir>,
@@ -268,8 +273,9 @@ impl RedisServer {
         &self.builder.binary
     }
 
+    /// The TCP port; 0 when there is none.
     pub fn port(&self) -> u16 {
-        self.port
+        self.port.as_ref().map_or(0, Port::number)
     }
 
     /// The address clients use: 127.0.0.1, or the one inside the namespace.
@@ -296,8 +302,8 @@ impl RedisServer {
 
     fn url_with(&self, login: &str) -> String {
         match self.builder.listen {
-            Listen::Tcp => format!("redis://{login}{}:{}/", self.address(), self.port),
-            Listen::Tls { .. } => format!("rediss://{login}localhost:{}/", self.port),
+            Listen::Tcp => format!("redis://{login}{}:{}/", self.address(), self.port()),
+            Listen::Tls { .. } => format!("rediss://{login}localhost:{}/", self.port()),
             Listen::UnixOnly => self.unix_url(),
         }
     }
@@ -387,9 +393,8 @@ impl RedisServer {
     }
 
     fn signal(&self, name: &str) {
-        let status =
-            Command::new("kill").args([format!("-{name}"), self.pid().to_string()]).status().unwrap();
-        assert!(status.success(), "kill -{name}");
+        let (good, text) = run(&["kill", &format!("-{name}"), &self.pid().to_string()], |command| command);
+        assert!(good, "kill -{name}: {text}");
     }
 
     fn socket(&self) -> PathBuf {
@@ -411,10 +416,10 @@ impl RedisServer {
             line("protected-mode no");
         }
         match settings.listen {
-            Listen::Tcp => line(&format!("port {}", self.port)),
+            Listen::Tcp => line(&format!("port {}", self.port())),
             Listen::UnixOnly => line("port 0"),
             Listen::Tls { client_certificates } => {
-                line(&format!("port 0\ntls-port {}", self.port));
+                line(&format!("port 0\ntls-port {}", self.port()));
                 line("tls-cert-file server.crt\ntls-key-file server.key\ntls-ca-cert-file ca.crt");
                 line(if client_certificates { "tls-auth-clients yes" } else { "tls-auth-clients no" });
             }
@@ -447,24 +452,15 @@ impl RedisServer {
 
     /// Starts the process and waits for its first answer; gives the log when it ends before.
     fn launch(&mut self) -> Result<(), String> {
-        let mut command = match &self.builder.netns {
-            Some((name, _)) => {
-                // `ip netns exec` replaces itself, so the child's pid is the server's.
-                let mut command = Command::new("ip");
-                command.args(["netns", "exec", name]).arg(&self.builder.binary.path);
-                command
-            }
-            None => Command::new(&self.builder.binary.path),
-        };
+        let mut program: Vec<&OsStr> = Vec::new();
+        if let Some((name, _)) = &self.builder.netns {
+            // It replaces itself, so that the child's pid is the server's.
+            program.extend(["ip", "netns", "exec", name].map(OsStr::new));
+        }
+        program.extend([self.builder.binary.path.as_os_str(), "redis.conf".as_ref()]);
         let errors = std::fs::File::create(self.path.join("errors")).unwrap();
-        let child = command
-            .arg(self.path.join("redis.conf"))
-            .current_dir(&self.path)
-            .stdin(Stdio::null())
-            .stdout(errors.try_clone().unwrap())
-            .stderr(errors)
-            .spawn()
-            .unwrap_or_else(|error| panic!("{}: {error}", self.builder.binary.path.display()));
+        let same = errors.try_clone().unwrap();
+        let child = spawn(&program, |command| command.current_dir(&self.path).stdout(same).stderr(errors));
         let (pid, folder) = (child.id().to_string(), self.path.to_string_lossy());
         self.will = Some(LastWill::new(&["sh", "-c", "kill -KILL $1; rm -rf \"$2\"", "sh", &pid, &folder]));
         self.process = Some(child);
@@ -493,7 +489,7 @@ impl RedisServer {
 
     fn answers(&self) -> Result<(), String> {
         if self.builder.listen != Listen::UnixOnly && self.builder.netns.is_none() {
-            TcpStream::connect((self.address(), self.port)).map_err(|error| error.to_string())?;
+            TcpStream::connect((self.address(), self.port())).map_err(|error| error.to_string())?;
         }
         match self.try_admin().and_then(|mut admin| redis::cmd("PING").exec(&mut admin)) {
             Ok(()) => Ok(()),
@@ -515,24 +511,39 @@ fn process_state(pid: u32) -> Option<char> {
     stat.rsplit_once(')')?.1.trim_start().chars().next()
 }
 
-/// A port nobody listens on, below the range the kernel picks from: a server that is killed and restarted finds it
-/// free again, and no outgoing connection of another test sits on it.
-pub fn free_port() -> u16 {
-    let mut found = 0;
-    let free = eventually(START_LIMIT, || {
-        found = 15_000 + (random() % 17_000) as u16;
-        TcpListener::bind((Ipv4Addr::LOCALHOST, found)).is_ok()
-    });
-    assert!(free, "no free port");
-    found
+/// A TCP port nobody listens on, claimed until this is dropped. It is below the range the kernel picks from, so no
+/// outgoing connection sits on it, and a UDP socket with the same number keeps other tests and processes from
+/// claiming it too: a server that is killed and restarted finds it free again.
+pub struct Port {
+    number: u16,
+    _claim: UdpSocket,
+}
+
+impl Port {
+    pub fn claim() -> Port {
+        let mut found = None;
+        let free = eventually(START_LIMIT, || {
+            let number = 15_000 + (random() % 17_000) as u16;
+            let claim = UdpSocket::bind((Ipv4Addr::LOCALHOST, number)).ok();
+            // Looked at only when claimed: the look itself listens for a moment.
+            let claim = claim.filter(|_| TcpListener::bind((Ipv4Addr::LOCALHOST, number)).is_ok());
+            found = claim.map(|claim| Port { number, _claim: claim });
+            found.is_some()
+        });
+        assert!(free, "no free port");
+        found.expect("just found")
+    }
+
+    pub fn number(&self) -> u16 {
+        self.number
+    }
 }
 
 /// Two CAs, and a server's and a client's certificate by the first; by the `openssl` command.
 fn make_certificates(folder: &Path) {
     let openssl = |args: &[&str]| {
-        let out = Command::new("openssl").args(args).current_dir(folder).stdin(Stdio::null()).output();
-        let out = out.unwrap_or_else(|error| panic!("openssl: {error}"));
-        assert!(out.status.success(), "openssl {args:?}: {}", String::from_utf8_lossy(&out.stderr));
+        let (good, text) = run(&[&["openssl"], args].concat(), |command| command.current_dir(folder));
+        assert!(good, "openssl {args:?}: {text}");
     };
     let key = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2"];
     for (file, subject) in [("ca", "/CN=leasehold test CA"), ("unknown-ca", "/CN=unknown test CA")] {

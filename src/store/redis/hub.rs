@@ -25,9 +25,11 @@ use crate::lock::topic::{Listening, Source, Topic};
 use crate::time::{Clock, Moment};
 
 /// After so long without a word the server is asked for one; after as long again the link counts as dead.
-const SILENCE: Duration = Duration::from_secs(5);
+pub(super) const SILENCE: Duration = Duration::from_secs(5);
 /// Waits between connects: at least, at most.
 const BACK_OFF: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
+/// The reader looks up no more often than this while nothing comes.
+const LEAST_TICK: Duration = Duration::from_millis(20);
 /// How long [`Hub::close`] waits for the reading thread, which may be connecting.
 const LAST_WAIT: Duration = Duration::from_secs(1);
 
@@ -36,6 +38,8 @@ pub(super) struct Hub {
     reporter: Arc<Reporter>,
     /// How long a subscription that nobody needs stays.
     linger: Duration,
+    /// [`SILENCE`], but in tests.
+    silence: Duration,
     state: Mutex<State>,
     /// Signalled when there is a first topic, and on closing.
     changed: Condvar,
@@ -71,11 +75,17 @@ enum Awaited {
 }
 
 impl Hub {
-    pub(super) fn new(address: Arc<Address>, reporter: Arc<Reporter>, linger: Duration) -> Arc<Hub> {
+    pub(super) fn new(
+        address: Arc<Address>,
+        reporter: Arc<Reporter>,
+        linger: Duration,
+        silence: Duration,
+    ) -> Arc<Hub> {
         Arc::new_cyclic(|me| Hub {
             address,
             reporter,
             linger,
+            silence,
             state: Mutex::default(),
             changed: Condvar::new(),
             me: me.clone(),
@@ -305,8 +315,8 @@ impl Reader<'_> {
         let mut heard = Clock::System.now();
         let mut asked = false;
         // Short enough to end idle subscriptions in time.
-        let linger = self.hub.linger;
-        let tick = if linger.is_zero() { SILENCE } else { linger.clamp(Duration::from_millis(20), SILENCE) };
+        let (linger, silence) = (self.hub.linger, self.hub.silence);
+        let tick = if linger.is_zero() { silence } else { linger.max(LEAST_TICK).min(silence) };
         let mut next_sweep = Clock::System.after(tick);
         loop {
             if let Err(error) = stream.set_read_timeout(tick) {
@@ -326,9 +336,9 @@ impl Reader<'_> {
             }
             if now >= next_sweep {
                 next_sweep = now.plus(tick);
-                self.hub.state.lock().sweep(self.hub.linger, now);
+                self.hub.state.lock().sweep(linger, now);
             }
-            if now.since(heard) >= SILENCE {
+            if now.since(heard) >= silence {
                 if asked {
                     let words = "the server was silent for too long";
                     return self.ended(Error::new(ErrorKind::TimedOut, "subscribe", words));

@@ -17,8 +17,6 @@ mod token;
 mod wire;
 
 #[cfg(test)]
-mod harness;
-#[cfg(test)]
 mod tests;
 
 use std::sync::Arc;
@@ -63,7 +61,7 @@ impl RedisStore {
         }
         Ok(RedisStore {
             wire,
-            hub: Hub::new(address, reporter, options.linger),
+            hub: Hub::new(address, reporter, options.linger, hub::SILENCE),
             scripts: options.scripts,
             compare_and_delete: CompareAndDelete::new(),
         })

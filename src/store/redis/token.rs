@@ -105,7 +105,7 @@ pub(super) fn release(
     }
     wire.dialog(by, |dialog| {
         loop {
-            match watched(dialog, lock, &token, || Request::new("DEL").arg(lock))? {
+            match watched(dialog, lock, &token, |_| Some(Request::new("DEL").arg(lock)))? {
                 Watched::Done => return Ok(Release::Freed { others: false }),
                 Watched::Other(by) => return Ok(Release::NotHeld { by }),
                 Watched::Changed => {}
@@ -133,7 +133,10 @@ pub(super) fn renew(wire: &Wire, scripts: bool, claim: &Claim, by: Moment) -> Ou
     let lease_ms = millis(claim.lease);
     wire.renewal_dialog(by, |dialog| {
         loop {
-            let expire = || Request::new("PEXPIRE").arg(lock).arg(lease_ms);
+            let expire = |ttl_ms: i64| {
+                let is_short = u64::try_from(ttl_ms).map_or(true, |ttl_ms| ttl_ms < lease_ms);
+                is_short.then(|| Request::new("PEXPIRE").arg(lock).arg(lease_ms))
+            };
             match watched(dialog, lock, &token, expire)? {
                 Watched::Done => return Ok(true),
                 Watched::Other(_) => return Ok(false),
@@ -151,40 +154,47 @@ enum Watched {
     Changed,
 }
 
-/// Does `change` to the key if it has the token, and nothing in between.
+/// If the key has the token, does to it what `change` makes of its PTTL, and nothing in between.
 fn watched(
     dialog: &mut Dialog<'_>,
     lock: &str,
     token: &str,
-    change: impl FnOnce() -> Request,
+    change: impl FnOnce(i64) -> Option<Request>,
 ) -> Outcome<Watched> {
-    let requests = [Request::new("WATCH").arg(lock), Request::new("GET").arg(lock)];
-    let mut replies = dialog.say(&requests).map_err(Failure::of_reading)?.into_iter();
-    replies.next().map(accept).transpose()?;
-    let found = replies.next().map(accept).transpose();
-    let other = match found {
-        Ok(Some(Value::BulkString(value))) if value == token.as_bytes() => None,
-        Ok(Some(Value::BulkString(value))) => Some(Ok(Some(owner_text(&value)))),
-        Ok(_) => Some(Ok(None)),
-        Err(failure) => Some(Err(failure)),
+    let look = ["WATCH", "GET", "PTTL"].map(|command| Request::new(command).arg(lock));
+    let replies = dialog.say(&look).map_err(Failure::of_reading)?;
+    let change = match decide(replies, token, change) {
+        Ok(change) => change,
+        Err(ended) => {
+            dialog.say(&[Request::new("UNWATCH")]).map_err(Failure::of_reading)?;
+            return ended;
+        }
     };
-    if let Some(other) = other {
-        dialog.say(&[Request::new("UNWATCH")])?;
-        return other.map(Watched::Other);
-    }
-    let mut replies = dialog.say(&[Request::new("MULTI"), change(), Request::new("EXEC")])?;
-    match (replies.pop(), replies.into_iter().map(accept).collect::<Outcome<Vec<_>>>()) {
-        // MULTI or the change was refused: EXEC refuses too and nothing was done.
-        (_, Err(failure)) => Err(failure),
-        (Some(Value::Nil), Ok(_)) => Ok(Watched::Changed),
-        (Some(reply), Ok(_)) => match accept(reply)? {
-            Value::Array(mut done) => match done.pop().map(accept).transpose()? {
-                Some(Value::Int(1)) => Ok(Watched::Done),
-                _ => Ok(Watched::Changed),
-            },
-            other => decoded(Err(unexpected(&other))),
+    let replies = dialog.say(&[Request::new("MULTI"), change, Request::new("EXEC")])?;
+    // If MULTI or the change is refused, EXEC is too, and nothing was done.
+    let replies: Vec<Value> = replies.into_iter().map(accept).collect::<Outcome<_>>()?;
+    match replies.into_iter().next_back() {
+        Some(Value::Array(mut done)) => match done.pop().map(accept).transpose()? {
+            Some(Value::Int(1)) => Ok(Watched::Done),
+            _ => Ok(Watched::Changed),
         },
-        (None, Ok(_)) => decoded(Err(unexpected(&Value::Nil))),
+        Some(Value::Nil) => Ok(Watched::Changed),
+        other => decoded(Err(unexpected(&other.unwrap_or(Value::Nil)))),
+    }
+}
+/// What the replies to WATCH, GET and PTTL call for: the change, or else how it ends.
+fn decide(
+    replies: Vec<Value>,
+    token: &str,
+    change: impl FnOnce(i64) -> Option<Request>,
+) -> std::result::Result<Request, Outcome<Watched>> {
+    let replies: Vec<Value> = replies.into_iter().map(accept).collect::<Outcome<_>>().map_err(Err)?;
+    match replies.as_slice() {
+        [_, Value::BulkString(value), Value::Int(ttl_ms)] if value == token.as_bytes() => {
+            change(*ttl_ms).ok_or(Ok(Watched::Done))
+        }
+        [_, Value::BulkString(value), _] => Err(Ok(Watched::Other(Some(owner_text(value))))),
+        _ => Err(Ok(Watched::Other(None))),
     }
 }
 

@@ -177,7 +177,7 @@ impl Wire {
         };
         let mut dialog = Dialog { link: &mut link, by, broken: false };
         let result = talk(&mut dialog);
-        if !dialog.broken {
+        if !dialog.broken && !self.closed.load(Ordering::SeqCst) {
             *place = Some(link);
         }
         result
@@ -199,9 +199,9 @@ impl Wire {
     /// Ends the connections that nobody uses; those in use end with their request.
     pub(super) fn close(&self) {
         self.closed.store(true, Ordering::SeqCst);
-        while let Some(mut slot) = self.pool.try_get().filter(|slot| slot.0.is_some()) {
-            slot.0 = None;
-        }
+        // All at once: a slot that is given back is the next to be handed out.
+        let mut idle: Vec<_> = std::iter::from_fn(|| self.pool.try_get()).collect();
+        idle.iter_mut().for_each(|slot| slot.0 = None);
         if let Some(mut link) = self.renewals.try_lock() {
             *link = None;
         }

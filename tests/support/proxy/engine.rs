@@ -5,6 +5,7 @@
 //! One mutex guards everything that is decided, and one condition variable tells of every change.
 
 use super::super::now;
+use super::super::server::Port;
 use super::resp::{NotResp, frame_length, is_message, strings};
 use super::{Command, Direction, Do, OWN_LIMIT, Then, Which, thread};
 use parking_lot::{Condvar, Mutex, MutexGuard};
@@ -123,7 +124,7 @@ pub(super) struct State {
 
 pub(super) struct Shared {
     pub(super) upstream: SocketAddr,
-    pub(super) port: u16,
+    pub(super) port: Port,
     pub(super) state: Mutex<State>,
     pub(super) changed: Condvar,
 }
@@ -286,7 +287,7 @@ impl Shared {
 
     /// Ends the acceptor's `accept`, so that it looks at the state again.
     pub(super) fn wake_acceptor(&self) {
-        drop(TcpStream::connect((Ipv4Addr::LOCALHOST, self.port)));
+        drop(TcpStream::connect((Ipv4Addr::LOCALHOST, self.port.number())));
     }
 
     pub(super) fn accept_loop(self: Arc<Shared>, listener: TcpListener) {
@@ -298,8 +299,11 @@ impl Shared {
                 return;
             }
             if state.refuse {
-                // Closed under the lock: who sees `listening == false` is refused. What waited in the backlog is reset.
-                listener = None;
+                // Under the lock: who sees `listening == false` is refused, and what waited in the backlog is reset.
+                // Shut down before it is closed: a child process that another thread is just starting has a copy.
+                if let Some(listener) = listener.take() {
+                    drop(SockRef::from(&listener).shutdown(Shutdown::Both));
+                }
                 drop(accepted);
                 state.listening = false;
                 self.changed.notify_all();
@@ -309,9 +313,8 @@ impl Shared {
                 continue;
             }
             if listener.is_none() {
-                // The port is below the range for outgoing connections; only a test that took it meanwhile is in the
-                // way, and goes.
-                match TcpListener::bind((Ipv4Addr::LOCALHOST, self.port)) {
+                // The port is claimed; what may be in the way is the old listener in a child that is just starting.
+                match TcpListener::bind((Ipv4Addr::LOCALHOST, self.port.number())) {
                     Ok(bound) => listener = Some(bound),
                     Err(_) => {
                         self.changed.wait_for(&mut state, Duration::from_millis(5));

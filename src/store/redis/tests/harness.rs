@@ -10,11 +10,11 @@ use std::time::Duration;
 use crossbeam_channel::{Receiver, Sender, bounded};
 use redis::{Parser, Value};
 
-use super::RedisStore;
+use super::super::RedisStore;
 use crate::config::RedisOptions;
-use crate::ident::{ClientId, LockName, Owner, unbound_number};
+use crate::ident::{ClientId, Fence, LockName, Owner, unbound_number};
 use crate::lock::report::Reporter;
-use crate::lock::store::{Answer, Claim, Kind};
+use crate::lock::store::{Answer, Attempt, Claim, Kind};
 use crate::observe::Observer;
 use crate::time::{Clock, Moment};
 
@@ -25,17 +25,19 @@ pub(super) struct Server {
 }
 
 impl Server {
-    /// `LEASEHOLD_TEST_SERVER` names another server than the `redis-server` of the PATH.
+    /// Kills the server, does `meanwhile`, and starts it again, empty, on the same socket.
+    pub(super) fn restart(mut self, meanwhile: impl FnOnce()) -> Server {
+        self.process.kill().unwrap();
+        self.process.wait().unwrap();
+        meanwhile();
+        self.process = launch(&self.folder, &[]);
+        eventually(|| UnixStream::connect(self.socket()).is_ok());
+        self
+    }
+
     pub(super) fn start(settings: &[&str]) -> Server {
         let folder = tempfile::tempdir().unwrap();
-        let program = std::env::var_os("LEASEHOLD_TEST_SERVER").unwrap_or_else(|| "redis-server".into());
-        let process = Command::new(program)
-            .args(["--port", "0", "--unixsocket", "r.sock", "--save", "", "--appendonly", "no"])
-            .args(settings)
-            .current_dir(folder.path())
-            .stdout(Stdio::null())
-            .spawn()
-            .expect("these tests need a redis-server on the PATH");
+        let process = launch(&folder, settings);
         let server = Server { process, folder };
         eventually(|| UnixStream::connect(server.socket()).is_ok());
         server
@@ -82,13 +84,18 @@ impl Server {
         keys.sort();
         keys
     }
+}
 
-    pub(super) fn version(&self) -> (u32, u32) {
-        let info = self.text(&["INFO", "server"]).unwrap();
-        let version = info.lines().find_map(|line| line.strip_prefix("redis_version:")).unwrap();
-        let mut parts = version.split('.').map(|part| part.parse().unwrap());
-        (parts.next().unwrap(), parts.next().unwrap())
-    }
+/// `LEASEHOLD_TEST_SERVER` names another server than the `redis-server` of the PATH.
+fn launch(folder: &tempfile::TempDir, settings: &[&str]) -> Child {
+    let program = std::env::var_os("LEASEHOLD_TEST_SERVER").unwrap_or_else(|| "redis-server".into());
+    Command::new(program)
+        .args(["--port", "0", "--unixsocket", "r.sock", "--save", "", "--appendonly", "no"])
+        .args(settings)
+        .current_dir(folder.path())
+        .stdout(Stdio::null())
+        .spawn()
+        .expect("these tests need a redis-server on the PATH")
 }
 
 impl Drop for Server {
@@ -144,6 +151,14 @@ impl<T: std::fmt::Debug> Answer<T> {
     }
 }
 
+/// Whether an attempt was granted, and with which fence.
+pub(super) fn granted(answer: Answer<Attempt>) -> Option<Fence> {
+    match answer.done() {
+        Attempt::Granted { fence } => fence,
+        other => panic!("not granted but {other:?}"),
+    }
+}
+
 /// Passes on what the observer is told of wake-ups: `true` when they are up.
 pub(super) struct Wakeups(Sender<bool>);
 
@@ -158,4 +173,8 @@ impl Observer for Wakeups {
     fn wakeups(&self, down: Option<&crate::Error>) {
         self.0.send(down.is_none()).unwrap();
     }
+}
+
+pub(super) fn free_port() -> u16 {
+    std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }

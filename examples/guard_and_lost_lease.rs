@@ -1,0 +1,61 @@
+//! A lease can be lost: how a guard tells, and what to do then.
+//!
+//! `cargo run --example guard_and_lost_lease` needs no server: the store is in memory and its clock is moved by hand.
+#![allow(clippy::print_stdout, reason = "an example talks")]
+
+use std::time::Duration;
+
+use leasehold::crossbeam_channel::{RecvTimeoutError, bounded, select};
+use leasehold::{LockClient, ManualClock, MemoryStore, Result};
+
+fn main() -> Result<()> {
+    let clock = ManualClock::new();
+    let store = MemoryStore::with_clock(clock.clone());
+    let ours = LockClient::in_memory_with(&store);
+    let theirs = LockClient::in_memory_with(&store);
+
+    // A lease given explicitly is never renewed. (`acquire()` would be, for as long as this process runs.)
+    let guard = ours.lock("example:report").acquire_with_lease(Duration::from_secs(10))?;
+    println!("granted: {:?}, {:?} left", guard.state(), guard.remaining());
+    let (told, heard) = bounded::<()>(0);
+    // Called on a thread of the client, once.
+    guard.on_lost(move |loss| {
+        println!("told by callback: {} is lost ({:?})", loss.name, loss.reason);
+        drop(told);
+    });
+    let lost = guard.lost();
+
+    // Nothing is left of ten seconds after eleven; another client may take the lock.
+    clock.advance(Duration::from_secs(11));
+    println!("eleven seconds later: {:?}", guard.state());
+    let other = theirs.lock("example:report").try_acquire()?;
+    println!("another client gets it: {}", other.is_some());
+
+    // Ask before anything that cannot be taken back. It is a look at the clock, no round trip.
+    if let Err(e) = guard.check() {
+        println!("check says: {e} (lost: {})", e.is_lost());
+    }
+
+    // Or wait for the loss beside other work.
+    select! {
+        recv(lost) -> loss => match loss {
+            Ok(loss) => println!("told by channel: {:?}", loss.reason),
+            Err(_) => println!("the guard is gone"),
+        },
+        default(Duration::from_secs(5)) => println!("no loss was reported"),
+    }
+
+    // Nobody sends here: the other end goes when the callback has run.
+    println!(
+        "the callback has run: {}",
+        heard.recv_timeout(Duration::from_secs(5)) == Err(RecvTimeoutError::Disconnected)
+    );
+
+    // The release reports it too; the other client's hold is untouched.
+    match guard.unlock() {
+        Ok(()) => println!("released"),
+        Err(e) => println!("unlock says: {e}"),
+    }
+    println!("the other client still has it: {}", other.is_some_and(|guard| guard.check().is_ok()));
+    Ok(())
+}

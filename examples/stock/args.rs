@@ -1,0 +1,101 @@
+//! The command line.
+
+use clap::{Parser, ValueEnum};
+use serde::{Deserialize, Serialize};
+
+use crate::Result;
+
+/// Sells out one item with many processes and threads, once per kind of lock, and counts what goes wrong.
+#[derive(Debug, Parser)]
+#[command(name = "stock")]
+pub(crate) struct Args {
+    /// Worker processes (one is killed and one stopped in the last two rows, so at least two)
+    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(2..=64))]
+    pub(crate) processes: u32,
+    /// Threads in each process
+    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=256))]
+    pub(crate) threads: u32,
+    /// Pieces in stock at the start of each row
+    #[arg(long, default_value_t = 500, value_parser = clap::value_parser!(i64).range(10..=1_000_000))]
+    pub(crate) stock: i64,
+    /// The Redis to use, `redis://…`; without it the environment's REDIS_URL
+    #[arg(long)]
+    url: Option<String>,
+    /// Prints one JSON object per row and nothing else
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// How often to run everything
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) runs: u32,
+    /// Only these rows, separated by commas
+    #[arg(long, value_enum, value_delimiter = ',')]
+    rows: Vec<Row>,
+}
+
+impl Args {
+    pub(crate) fn url(&self) -> Result<String> {
+        let from_env = || std::env::var("REDIS_URL").ok().filter(|url| !url.is_empty());
+        self.url.clone().or_else(from_env).ok_or_else(|| {
+            "no Redis given: pass --url redis://…, set REDIS_URL, or start ./demo, which brings one".into()
+        })
+    }
+
+    pub(crate) fn rows(&self) -> Vec<Row> {
+        if self.rows.is_empty() { Row::value_variants().to_vec() } else { self.rows.clone() }
+    }
+
+    /// SETNX without expiry is part of the whole story, not of single rows.
+    pub(crate) fn shows_deadlock(&self) -> bool {
+        self.rows.is_empty()
+    }
+}
+
+/// The kinds of lock, in the order of the road from none to a fenced lease.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[value(rename_all = "snake_case")]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Row {
+    None,
+    LocalMutex,
+    SetnxTtlDel,
+    OwnerCheckedDel,
+    LuaNoRenewal,
+    RedisLock,
+    RedisLockFenced,
+}
+
+impl Row {
+    /// The rows whose lock comes from a `LockClient`.
+    pub(crate) fn is_leasehold(self) -> bool {
+        matches!(self, Row::RedisLock | Row::RedisLockFenced)
+    }
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Row::None => "none",
+            Row::LocalMutex => "local_mutex",
+            Row::SetnxTtlDel => "setnx_ttl_del",
+            Row::OwnerCheckedDel => "owner_checked_del",
+            Row::LuaNoRenewal => "lua_no_renewal",
+            Row::RedisLock => "redis_lock",
+            Row::RedisLockFenced => "redis_lock_fenced",
+        }
+    }
+
+    /// What lets sales through twice, or why nothing does.
+    pub(crate) fn story(self) -> &'static str {
+        match self {
+            Row::None => "nobody waits: sellers read the same stock and sell the same piece",
+            Row::LocalMutex => "one mutex per process: the threads of one process wait, the processes do not",
+            Row::SetnxTtlDel => "a slow job outlives its key; its DEL then removes the next holder's lock",
+            Row::OwnerCheckedDel => "GET says \"mine\", the key expires, DEL removes the next holder's lock",
+            Row::LuaNoRenewal => "the release is atomic, but a slow job outlives its lease and writes late",
+            Row::RedisLock => {
+                "a job longer than its lease is renewed, a killed holder's lease ends; a stopped one writes late"
+            }
+            Row::RedisLockFenced => {
+                "same job, same kill, same stop; Redis refuses the late write by its older fence"
+            }
+        }
+    }
+}

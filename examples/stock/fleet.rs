@@ -1,0 +1,344 @@
+//! The parent's side: starts the workers of one row, strikes them, and ends them whatever happens.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, unbounded};
+use hdrhistogram::Histogram;
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
+
+use crate::args::{Args, Row};
+use crate::report::Line;
+use crate::shop::Shop;
+use crate::talk::{Fault, Job, Order, Say, Tally, Task, say};
+use crate::worker::LEASE;
+use crate::{Result, WORKER};
+
+/// A stopped worker stays stopped for twice its lease.
+const PAUSE: Duration = LEASE.saturating_mul(2);
+/// How often the parent looks around: progress, Ctrl-C, a worker to resume.
+const LOOK: Duration = Duration::from_millis(50);
+/// Less than this without a sale is no standstill but the looks of the parent.
+const STANDSTILL: Duration = Duration::from_millis(200);
+/// A row in which nothing is sold for this long has failed.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// The outcome of one row.
+#[derive(Debug)]
+pub(crate) struct Outcome {
+    pub(crate) row: Row,
+    pub(crate) stock_at_start: i64,
+    pub(crate) stock_at_end: i64,
+    /// Orders recorded.
+    pub(crate) sold: i64,
+    pub(crate) took: Duration,
+    /// Waits for the lock in microseconds.
+    pub(crate) waits: Histogram<u64>,
+    pub(crate) refused: u64,
+    pub(crate) told_lost: u64,
+    pub(crate) strikes: Strikes,
+}
+
+/// What was done to the workers of one row, and what it cost.
+#[derive(Debug, Default)]
+pub(crate) struct Strikes {
+    pub(crate) killed: Option<usize>,
+    pub(crate) stopped: Option<usize>,
+    /// Time in which nothing was sold: the long job, a dead or stopped holder's lease, the wait for the stopped worker.
+    pub(crate) standstill: Duration,
+}
+
+impl Outcome {
+    pub(crate) fn oversold(&self) -> i64 {
+        (self.sold - self.stock_at_start).max(0)
+    }
+
+    pub(crate) fn lost(&self) -> i64 {
+        (self.stock_at_start - self.stock_at_end - self.sold).abs()
+    }
+
+    /// Everything sold, nothing twice, nothing lost.
+    pub(crate) fn is_exact(&self) -> bool {
+        self.stock_at_end == 0 && self.sold == self.stock_at_start
+    }
+}
+
+/// What is left of a SETNX without expiry after its holder was killed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Leftover {
+    pub(crate) next_one_got_it: bool,
+    pub(crate) ttl: i64,
+}
+
+/// What a worker's reader thread passes on.
+enum Event {
+    Said(Say),
+    /// The worker's output ended, and so has the worker or soon will.
+    Ended,
+    Garbled(String),
+}
+
+struct Worker {
+    child: Child,
+    orders: ChildStdin,
+    tally: Tally,
+    struck_dead: bool,
+}
+
+/// The worker processes of one row and the keys they use; dropping it ends and removes both.
+pub(crate) struct Fleet<'a> {
+    stop: &'a AtomicBool,
+    shop: Shop,
+    stock: i64,
+    workers: Vec<Worker>,
+    events: Receiver<(usize, Event)>,
+}
+
+impl<'a> Fleet<'a> {
+    fn start(args: &Args, url: &str, stop: &'a AtomicBool, task: Task, processes: u32) -> Result<Fleet<'a>> {
+        // The braces put all keys of a row into one slot of a cluster.
+        let prefix = format!("leasehold-demo:{{{}}}", uuid::Uuid::new_v4());
+        let mut shop = Shop::open(url, &prefix)?;
+        shop.fill(args.stock)?;
+        let (tell, events) = unbounded();
+        let mut fleet = Fleet { stop, shop, stock: args.stock, workers: Vec::new(), events };
+        for worker in 0..processes {
+            let job = Job {
+                task,
+                url: url.to_owned(),
+                prefix: prefix.clone(),
+                worker,
+                threads: args.threads,
+                stock: args.stock,
+            };
+            fleet.add(&job, tell.clone())?;
+        }
+        Ok(fleet)
+    }
+
+    fn add(&mut self, job: &Job, tell: Sender<(usize, Event)>) -> Result<()> {
+        let mut child = Command::new(std::env::current_exe()?)
+            .arg(WORKER)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()?;
+        let (Some(orders), Some(said)) = (child.stdin.take(), child.stdout.take()) else {
+            return Err("a worker was started without pipes".into());
+        };
+        let number = self.workers.len();
+        // In the fleet before anything can fail, so that dropping the fleet ends it.
+        self.workers.push(Worker { child, orders, tally: Tally::default(), struck_dead: false });
+        self.tell(number, job)?;
+        std::thread::Builder::new()
+            .name(format!("worker {number}"))
+            .spawn(move || hear(number, said, &tell))?;
+        Ok(())
+    }
+
+    /// Runs one row to its end.
+    pub(crate) fn sell_out(
+        args: &Args,
+        url: &str,
+        stop: &'a AtomicBool,
+        row: Row,
+        line: &Line,
+    ) -> Result<Outcome> {
+        let mut fleet = Fleet::start(args, url, stop, Task::Sell(row), args.processes)?;
+        for _ in 0..fleet.workers.len() {
+            match fleet.next(PATIENCE)? {
+                (_, Event::Said(Say::Ready)) => {}
+                (worker, _) => return Err(format!("worker {worker} did not get ready").into()),
+            }
+        }
+        let from = Instant::now();
+        for worker in 0..fleet.workers.len() {
+            fleet.tell(worker, &Order::Go)?;
+        }
+        let strikes = fleet.run(line)?;
+        let took = from.elapsed();
+        let (stock_at_end, sold) = fleet.shop.count()?;
+        let mut waits = Histogram::new(3)?;
+        for (value, count) in fleet.workers.iter().flat_map(|worker| &worker.tally.waits) {
+            waits.record_n(*value, *count)?;
+        }
+        Ok(Outcome {
+            row,
+            stock_at_start: fleet.stock,
+            stock_at_end,
+            sold: i64::try_from(sold)?,
+            took,
+            waits,
+            refused: fleet.workers.iter().map(|worker| worker.tally.refused).sum(),
+            told_lost: fleet.workers.iter().map(|worker| worker.tally.told_lost).sum(),
+            strikes,
+        })
+    }
+
+    /// Serves the workers until all have ended.
+    fn run(&mut self, line: &Line) -> Result<Strikes> {
+        let mut strikes = Strikes::default();
+        let mut resume_at = None;
+        let mut working = self.workers.len();
+        let (mut last, mut moved) = ((0, 0), Instant::now());
+        while working > 0 {
+            match self.next(LOOK) {
+                Ok((_, Event::Said(Say::Ready))) => return Err("a worker got ready twice".into()),
+                Ok((number, Event::Said(Say::Tally(tally)))) => self.worker(number)?.tally = tally,
+                Ok((number, Event::Said(Say::Strike(Fault::Kill)))) => {
+                    self.kill(number)?;
+                    strikes.killed = Some(number);
+                    line.note("one worker killed -9; the others wait until its lease ends");
+                }
+                Ok((number, Event::Said(Say::Strike(Fault::Stop)))) => {
+                    self.halt(number)?;
+                    strikes.stopped = Some(number);
+                    resume_at = Some(Instant::now() + PAUSE);
+                    line.note("one worker stopped for twice its lease");
+                }
+                Ok((number, Event::Ended)) => {
+                    let worker = self.worker(number)?;
+                    let status = worker.child.wait()?;
+                    if !status.success() && !worker.struck_dead {
+                        return Err(format!("worker {number} failed ({status})").into());
+                    }
+                    working -= 1;
+                }
+                Ok((number, Event::Garbled(what))) => {
+                    return Err(format!("worker {number} said {what}").into());
+                }
+                Err(NoNews::Nothing) => {}
+                Err(e) => return Err(e.into()),
+            }
+            if let (Some(number), Some(at)) = (strikes.stopped, resume_at)
+                && Instant::now() >= at
+            {
+                resume_at = None;
+                kill_process(self.pid(number)?, Signal::CONT)?;
+                line.note("the stopped worker runs again");
+            }
+            let now = self.shop.count()?;
+            line.show(now.1);
+            if now != last || working == 0 {
+                if moved.elapsed() >= STANDSTILL {
+                    strikes.standstill += moved.elapsed();
+                }
+                (last, moved) = (now, Instant::now());
+            }
+            if moved.elapsed() > PATIENCE {
+                return Err(format!("nothing was sold for {} s", PATIENCE.as_secs()).into());
+            }
+        }
+        Ok(strikes)
+    }
+
+    /// Shows what a killed holder of a SETNX without expiry leaves behind.
+    pub(crate) fn take_and_die(args: &Args, url: &str, stop: &'a AtomicBool) -> Result<Leftover> {
+        let mut fleet = Fleet::start(args, url, stop, Task::TakeAndDie, 1)?;
+        match fleet.next(PATIENCE)? {
+            (number, Event::Said(Say::Strike(Fault::Kill))) => {
+                fleet.kill(number)?;
+                fleet.worker(number)?.child.wait()?;
+            }
+            _ => return Err("the worker did not take its lock".into()),
+        }
+        let name = fleet.shop.lock_name();
+        let next_one_got_it = redis::cmd("SETNX").arg(&name).arg("next").query(&mut fleet.shop.conn)?;
+        let ttl = redis::cmd("TTL").arg(&name).query(&mut fleet.shop.conn)?;
+        Ok(Leftover { next_one_got_it, ttl })
+    }
+
+    fn next(&self, limit: Duration) -> std::result::Result<(usize, Event), NoNews> {
+        if self.stop.load(Ordering::Relaxed) {
+            return Err(NoNews::Interrupted);
+        }
+        self.events.recv_timeout(limit).map_err(|e| match e {
+            RecvTimeoutError::Timeout => NoNews::Nothing,
+            RecvTimeoutError::Disconnected => NoNews::AllGone,
+        })
+    }
+
+    fn worker(&mut self, number: usize) -> Result<&mut Worker> {
+        self.workers.get_mut(number).ok_or_else(|| format!("there is no worker {number}").into())
+    }
+
+    fn pid(&mut self, number: usize) -> Result<Pid> {
+        Ok(Pid::from_child(&self.worker(number)?.child))
+    }
+
+    fn tell(&mut self, number: usize, order: &impl serde::Serialize) -> Result<()> {
+        say(&mut self.worker(number)?.orders, order)
+    }
+
+    fn kill(&mut self, number: usize) -> Result<()> {
+        let worker = self.worker(number)?;
+        worker.struck_dead = true;
+        Ok(worker.child.kill()?)
+    }
+
+    /// Stops a worker and leaves the word that lets it go on, to be read when it runs again.
+    fn halt(&mut self, number: usize) -> Result<()> {
+        let pid = self.pid(number)?;
+        kill_process(pid, Signal::STOP)?;
+        // The signal is only on its way; the word must not overtake it.
+        let options = WaitIdOptions::STOPPED | WaitIdOptions::NOHANG;
+        let from = Instant::now();
+        while waitid(WaitId::Pid(pid), options)?.is_none_or(|status| !status.stopped()) {
+            if from.elapsed() > PATIENCE {
+                return Err(format!("worker {number} did not stop").into());
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        self.tell(number, &Order::GoOn)
+    }
+}
+
+impl Drop for Fleet<'_> {
+    fn drop(&mut self) {
+        for worker in &mut self.workers {
+            // Kills a stopped one too; one that has ended and been waited for is left alone.
+            if let Err(e) = worker.child.kill().and_then(|()| worker.child.wait()) {
+                eprintln!("stock: worker {} could not be ended: {e}", worker.child.id());
+            }
+        }
+        if let Err(e) = self.shop.clear() {
+            eprintln!("stock: the keys of this row could not be removed: {e}");
+        }
+    }
+}
+
+/// Why there is nothing to hear from the workers.
+#[derive(Debug)]
+enum NoNews {
+    Nothing,
+    AllGone,
+    Interrupted,
+}
+
+impl std::fmt::Display for NoNews {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            NoNews::Nothing => "the workers say nothing",
+            NoNews::AllGone => "the workers are gone",
+            NoNews::Interrupted => "interrupted",
+        })
+    }
+}
+
+impl std::error::Error for NoNews {}
+
+/// Turns a worker's lines into events until they end.
+fn hear(number: usize, said: ChildStdout, tell: &Sender<(usize, Event)>) {
+    for line in BufReader::new(said).lines() {
+        let event = match line {
+            Ok(line) => serde_json::from_str(&line).map_or(Event::Garbled(line), Event::Said),
+            Err(e) => Event::Garbled(e.to_string()),
+        };
+        if tell.send((number, event)).is_err() {
+            return;
+        }
+    }
+    // Nobody listens any more when the fleet is being dropped.
+    drop(tell.send((number, Event::Ended)));
+}

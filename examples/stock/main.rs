@@ -1,0 +1,92 @@
+//! Sells out one item whose stock lives in Redis, with many processes and threads, once per kind of lock.
+//!
+//! `./demo` starts a Redis for it; with one of your own:
+//! `cargo run --release --example stock -- --url redis://127.0.0.1:6379`.
+//! Every sale is read, decide, write back: two commands with a moment between, so two sellers who are not kept
+//! apart sell the same piece. The rows are the locks people write on the way to a lease, and what each lets through;
+//! in the last two rows one worker is killed inside the critical section and one is stopped there for longer than
+//! its lease. The last row must be exact, or the program ends with status 1.
+//!
+//! | file | what it holds |
+//! |---|---|
+//! | `args.rs` | the command line |
+//! | `shop.rs` | stock and orders in Redis |
+//! | `rows.rs`, `leases.rs` | one seller per kind of lock: hand-written ones, and leasehold's |
+//! | `worker.rs` | a worker process: its threads, and what it does when its parent says so |
+//! | `fleet.rs` | the parent: starts, kills, stops, resumes and always ends its workers |
+//! | `talk.rs` | what parent and workers say to each other |
+//! | `report.rs` | progress, table, JSON |
+#![allow(
+    clippy::print_stdout,
+    reason = "a program for people: its table and JSON lines go to standard output"
+)]
+#![allow(
+    clippy::disallowed_methods,
+    reason = "the program measures and waits by itself, outside the library's clock"
+)]
+
+mod args;
+mod fleet;
+mod leases;
+mod report;
+mod rows;
+mod shop;
+mod talk;
+mod worker;
+
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use args::{Args, Row};
+use clap::Parser;
+use fleet::Fleet;
+use report::Report;
+
+/// What everything here fails with.
+type Result<T, E = Box<dyn std::error::Error + Send + Sync>> = std::result::Result<T, E>;
+
+/// The argument by which the program starts itself as a worker.
+const WORKER: &str = "worker";
+
+fn main() -> ExitCode {
+    if std::env::args().nth(1).as_deref() == Some(WORKER) {
+        return worker::run();
+    }
+    match demo(&Args::parse()) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => {
+            eprintln!("stock: the fenced row was not exact");
+            ExitCode::FAILURE
+        }
+        Err(e) => {
+            eprintln!("stock: {e}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Runs the rows asked for; `false` if the fenced one was ever inexact.
+fn demo(args: &Args) -> Result<bool> {
+    let url = args.url()?;
+    let stop = Arc::new(AtomicBool::new(false));
+    let on_signal = Arc::clone(&stop);
+    // Ctrl-C only raises a flag; the fleet sees it and ends its workers on the way out, as after any failure.
+    ctrlc::set_handler(move || on_signal.store(true, Ordering::Relaxed))?;
+
+    let mut exact = true;
+    for run in 1..=args.runs {
+        let mut report = Report::new(args, run);
+        for row in args.rows() {
+            let line = report.start(row)?;
+            let sale = Fleet::sell_out(args, &url, &stop, row, &line)?;
+            exact &= row != Row::RedisLockFenced || sale.is_exact();
+            report.finish(&line, sale)?;
+        }
+        if args.shows_deadlock() {
+            report.deadlock(Fleet::take_and_die(args, &url, &stop)?);
+        }
+        report.print();
+    }
+    Ok(exact)
+}

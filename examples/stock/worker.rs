@@ -1,0 +1,215 @@
+//! A worker process: its threads buy until the item is sold out.
+
+use std::io::BufRead;
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use crossbeam_channel::{Receiver, Sender, unbounded};
+use hdrhistogram::Histogram;
+use leasehold::LockClient;
+use parking_lot::Mutex;
+
+use crate::Result;
+use crate::rows::{Sale, THINK, seller};
+use crate::shop::Shop;
+use crate::talk::{Fault, Job, Order, Say, Tally, Task, say};
+
+/// Short, so that the demo does not wait long for a dead holder. The default is 30 s.
+pub(crate) const LEASE: Duration = Duration::from_secs(1);
+
+/// What the threads of one worker share.
+struct Floor {
+    job: Job,
+    client: Option<LockClient>,
+    waits: Mutex<Histogram<u64>>,
+    refused: AtomicU64,
+    told_lost: AtomicU64,
+    /// Orders taken, for their numbers.
+    orders: AtomicU64,
+    go_on: Receiver<()>,
+}
+
+/// One thread's counter in the shop.
+pub(crate) struct Till<'a> {
+    floor: &'a Floor,
+    pub(crate) shop: Shop,
+    thread: u32,
+}
+
+pub(crate) fn run() -> ExitCode {
+    // The kernel ends this process with its parent, even a stopped one that cannot see its input end.
+    #[cfg(target_os = "linux")]
+    if let Err(e) = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL)) {
+        eprintln!("stock worker: {e}");
+        return ExitCode::FAILURE;
+    }
+    match work() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(e) => {
+            eprintln!("stock worker: {e}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn work() -> Result<()> {
+    // A terminal's Ctrl-C reaches the workers too; the parent ends them, and says why.
+    ctrlc::set_handler(|| {})?;
+    let mut line = String::new();
+    std::io::stdin().lock().read_line(&mut line)?;
+    let job: Job = serde_json::from_str(&line)?;
+    let (started, start) = unbounded();
+    let (resumed, go_on) = unbounded();
+    std::thread::Builder::new().name("orders".into()).spawn(move || listen(&started, &resumed))?;
+
+    match job.task {
+        Task::Sell(row) => {
+            let client = row.is_leasehold().then(|| LockClient::builder().url(&job.url).lease(LEASE).build());
+            let floor = Floor {
+                client: client.transpose()?,
+                waits: Mutex::new(Histogram::new(3)?),
+                refused: AtomicU64::new(0),
+                told_lost: AtomicU64::new(0),
+                orders: AtomicU64::new(0),
+                go_on,
+                job,
+            };
+            floor.sell_out(&start)
+        }
+        Task::TakeAndDie => {
+            let mut shop = Shop::open(&job.url, &job.prefix)?;
+            let name = shop.lock_name();
+            redis::cmd("SETNX").arg(name).arg("me").query::<bool>(&mut shop.conn)?;
+            say(&mut std::io::stdout(), &Say::Strike(Fault::Kill))?;
+            go_on.recv()?;
+            Ok(())
+        }
+    }
+}
+
+/// Passes on what the parent says; ends the process when the parent is gone.
+fn listen(started: &Sender<()>, resumed: &Sender<()>) {
+    for line in std::io::stdin().lines() {
+        let Ok(order) = line.map_err(drop).and_then(|line| serde_json::from_str(&line).map_err(drop)) else {
+            break;
+        };
+        let sent = match order {
+            Order::Go => started.send(()),
+            Order::GoOn => resumed.send(()),
+        };
+        if sent.is_err() {
+            return;
+        }
+    }
+    std::process::exit(1);
+}
+
+impl Floor {
+    fn sell_out(&self, start: &Receiver<()>) -> Result<()> {
+        let mut tills = Vec::new();
+        for thread in 0..self.job.threads {
+            tills.push(Till { floor: self, shop: Shop::open(&self.job.url, &self.job.prefix)?, thread });
+        }
+        say(&mut std::io::stdout(), &Say::Ready)?;
+        start.recv()?;
+        std::thread::scope(|scope| {
+            let mut threads = Vec::new();
+            for till in tills {
+                threads.push(std::thread::Builder::new().spawn_scoped(scope, move || till.sell_out())?);
+            }
+            for thread in threads {
+                thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+            }
+            Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
+        })?;
+        if let Some(client) = &self.client {
+            client.shutdown()?;
+        }
+        say(&mut std::io::stdout(), &Say::Tally(self.tally()))
+    }
+
+    fn tally(&self) -> Tally {
+        let waits = self.waits.lock();
+        Tally {
+            waits: waits
+                .iter_recorded()
+                .map(|step| (step.value_iterated_to(), step.count_at_value()))
+                .collect(),
+            refused: self.refused.load(Ordering::Relaxed),
+            told_lost: self.told_lost.load(Ordering::Relaxed),
+        }
+    }
+}
+
+impl Till<'_> {
+    fn sell_out(mut self) -> Result<()> {
+        let Task::Sell(row) = self.floor.job.task else { return Ok(()) };
+        let mut seller = seller(row, &self)?;
+        loop {
+            match seller.buy_one(&mut self)? {
+                Sale::Sold => {}
+                Sale::Refused => {
+                    self.floor.refused.fetch_add(1, Ordering::Relaxed);
+                }
+                Sale::SoldOut => return Ok(()),
+            }
+        }
+    }
+
+    pub(crate) fn client(&self) -> Result<&LockClient> {
+        self.floor.client.as_ref().ok_or_else(|| "this row has no lock client".into())
+    }
+
+    /// An order's text, different each time.
+    pub(crate) fn order(&self) -> String {
+        let number = self.floor.orders.fetch_add(1, Ordering::Relaxed);
+        format!("worker {} thread {} order {number}", self.floor.job.worker, self.thread)
+    }
+
+    /// Runs `take` and counts how long it took.
+    pub(crate) fn wait<T>(&mut self, take: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
+        let from = Instant::now();
+        let taken = take(self)?;
+        let waited = u64::try_from(from.elapsed().as_micros())?;
+        self.floor.waits.lock().record(waited)?;
+        Ok(taken)
+    }
+
+    /// Decides about a sale; at five sixths of the stock that takes longer than the lease.
+    pub(crate) fn think(&mut self, stock: i64) -> Result<()> {
+        let long = stock == self.floor.job.stock * 5 / 6 && self.shop.claim("long")?;
+        std::thread::sleep(if long { LEASE.mul_f64(1.5) } else { THINK });
+        Ok(())
+    }
+
+    /// At two thirds of the stock one worker asks to be killed, at one third one asks to be stopped.
+    ///
+    /// Called between read and write-back; who asks has claimed the fault in Redis, so each happens once.
+    pub(crate) fn be_struck(&mut self, stock: i64) -> Result<()> {
+        let whole = self.floor.job.stock;
+        let fault = match stock {
+            at if at == whole * 2 / 3 && self.shop.claim("kill")? => Fault::Kill,
+            at if at == whole / 3 && self.shop.claim("stop")? => Fault::Stop,
+            _ => return Ok(()),
+        };
+        let mut out = std::io::stdout().lock();
+        say(&mut out, &Say::Tally(self.floor.tally()))?;
+        say(&mut out, &Say::Strike(fault))?;
+        drop(out);
+        // A killed worker gets no further. A stopped one finds this word only when it runs again.
+        self.floor.go_on.recv()?;
+        Ok(())
+    }
+
+    /// Takes a release's result: a lock lost while the process was stopped is counted, anything else is an error.
+    pub(crate) fn released(&self, result: leasehold::Result<()>) -> Result<()> {
+        match result {
+            Err(e) if e.is_lost() || e.is_not_held() => {
+                self.floor.told_lost.fetch_add(1, Ordering::Relaxed);
+                Ok(())
+            }
+            other => Ok(other?),
+        }
+    }
+}

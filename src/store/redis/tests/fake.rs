@@ -1,0 +1,116 @@
+//! A server that misbehaves as told.
+
+use std::io::Write;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use redis::{Parser, Value};
+
+use crate::config::RedisOptions;
+
+/// What to do about one command.
+pub(super) enum Act {
+    Say(&'static str),
+    /// One byte now and then.
+    Drip(&'static str),
+    Nothing,
+    HangUp,
+}
+
+pub(super) const GREETING: Act = Act::Say(
+    "*6\r\n$6\r\nserver\r\n$5\r\nredis\r\n$7\r\nversion\r\n$5\r\n7.0.0\r\n$4\r\nrole\r\n$6\r\nmaster\r\n",
+);
+
+pub(super) struct Fake {
+    folder: tempfile::TempDir,
+    state: Arc<State>,
+}
+
+#[derive(Default)]
+struct State {
+    ended: AtomicBool,
+    connects: AtomicUsize,
+    commands: AtomicUsize,
+}
+
+impl Fake {
+    /// `act` gets each command in lower case: `evalsha …`. HELLO and the scripts' probe are answered well before.
+    pub(super) fn start(act: impl Fn(&str) -> Act + Send + Sync + 'static) -> Fake {
+        Fake::start_raw(move |command| match command {
+            "hello" => GREETING,
+            _ if command.starts_with("eval return 1") => Act::Say(":1\r\n"),
+            _ => act(command),
+        })
+    }
+
+    pub(super) fn start_raw(act: impl Fn(&str) -> Act + Send + Sync + 'static) -> Fake {
+        let folder = tempfile::tempdir().unwrap();
+        let listener = UnixListener::bind(folder.path().join("r.sock")).unwrap();
+        let (state, act) = (Arc::new(State::default()), Arc::new(act));
+        let shared = Arc::clone(&state);
+        let serve = move || {
+            for socket in listener.incoming().map_while(Result::ok) {
+                if shared.ended.load(Ordering::SeqCst) {
+                    return;
+                }
+                shared.connects.fetch_add(1, Ordering::SeqCst);
+                let (state, act) = (Arc::clone(&shared), Arc::clone(&act));
+                std::thread::Builder::new().spawn(move || talk(socket, &state, &*act)).unwrap();
+            }
+        };
+        std::thread::Builder::new().spawn(serve).unwrap();
+        Fake { folder, state }
+    }
+
+    pub(super) fn options(&self) -> RedisOptions {
+        let url = format!("redis+unix://{}/r.sock", self.folder.path().display());
+        let command_timeout = Duration::from_millis(150);
+        RedisOptions { url, command_timeout, ..RedisOptions::default() }
+    }
+
+    pub(super) fn connects(&self) -> usize {
+        self.state.connects.load(Ordering::SeqCst)
+    }
+
+    /// How many commands came, HELLO and the probe among them.
+    pub(super) fn commands(&self) -> usize {
+        self.state.commands.load(Ordering::SeqCst)
+    }
+}
+
+fn talk(mut socket: UnixStream, state: &State, act: &(impl Fn(&str) -> Act + ?Sized)) {
+    let mut reader = socket.try_clone().unwrap();
+    let mut parser = Parser::new();
+    while let Ok(Value::Array(words)) = parser.parse_value(&mut reader) {
+        state.commands.fetch_add(1, Ordering::SeqCst);
+        let words: Vec<String> = words
+            .iter()
+            .map(|word| match word {
+                Value::BulkString(word) => String::from_utf8_lossy(word).to_lowercase(),
+                _ => String::new(),
+            })
+            .collect();
+        let sent = match act(&words.join(" ")) {
+            Act::Say(bytes) => socket.write_all(bytes.as_bytes()),
+            Act::Drip(bytes) => bytes.bytes().try_for_each(|byte| {
+                let (_never, nothing) = crossbeam_channel::bounded::<()>(0);
+                assert!(nothing.recv_timeout(Duration::from_millis(20)).is_err());
+                socket.write_all(&[byte])
+            }),
+            Act::Nothing => Ok(()),
+            Act::HangUp => return,
+        };
+        if sent.is_err() {
+            return;
+        }
+    }
+}
+
+impl Drop for Fake {
+    fn drop(&mut self) {
+        self.state.ended.store(true, Ordering::SeqCst);
+        drop(UnixStream::connect(self.folder.path().join("r.sock")));
+    }
+}

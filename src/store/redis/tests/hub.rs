@@ -1,0 +1,310 @@
+//! Wake-ups.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crossbeam_channel::{Receiver, Sender, bounded};
+
+use super::super::RedisStore;
+use super::super::address::Address;
+use super::super::hub::Hub;
+use super::fake::{Act, Fake};
+use super::harness::{Server, Wakeups, claim, eventually, granted, name, open, soon};
+use crate::config::RedisOptions;
+use crate::lock::report::Reporter;
+use crate::lock::store::{Kind, Release, Store};
+use crate::lock::topic::Listening;
+use crate::time::Clock;
+
+const CHANNEL: &str = "redisson_lock__channel:{lk}";
+
+fn listen(store: &RedisStore, waker: &Sender<()>) -> Listening {
+    store.listen(Kind::Mutex, &name("lk"), waker).unwrap()
+}
+
+fn waker() -> (Sender<()>, Receiver<()>) {
+    bounded(1)
+}
+
+fn subscribers(server: &Server) -> i64 {
+    let (_, count): (String, i64) =
+        redis::from_redis_value(server.run(&["PUBSUB", "NUMSUB", CHANNEL])).unwrap();
+    count
+}
+
+/// Waits until the subscription stands and its own wake-up is through.
+fn stands(listening: &Listening, woken: &Receiver<()>) {
+    eventually(|| listening.is_up());
+    eventually(|| woken.try_recv().is_ok());
+}
+
+fn is_woken(woken: &Receiver<()>) -> bool {
+    woken.recv_timeout(Duration::from_secs(5)).is_ok()
+}
+
+fn with_linger(server: &Server, linger: Duration) -> RedisStore {
+    open(&RedisOptions { linger, ..server.options() })
+}
+
+#[test]
+fn a_release_wakes_those_who_listen() {
+    let server = Server::start(&[]);
+    let store = server.store();
+    assert_eq!(store.heard(Kind::Mutex, &name("lk")), None);
+    let (waker, woken) = waker();
+    let listening = listen(&store, &waker);
+    stands(&listening, &woken);
+    let me = claim(Kind::Mutex, "lk", 30_000);
+    for force in [false, true] {
+        let heard = store.heard(Kind::Mutex, &name("lk")).unwrap();
+        assert_eq!(heard, listening.seen());
+        granted(store.attempt(&me, 1, false, soon()));
+        if force {
+            assert!(store.force(Kind::Mutex, &me.name, soon()).done());
+        } else {
+            assert!(matches!(store.release(&me, 0, soon()).done(), Release::Freed { .. }));
+        }
+        assert!(is_woken(&woken));
+        assert_eq!(listening.seen(), heard + 1);
+    }
+    drop(listening);
+    store.close();
+}
+
+#[test]
+fn all_who_listen_share_one_subscription_on_one_connection() {
+    let server = Server::start(&[]);
+    let store = server.store();
+    let wakers: Vec<_> = (0..20).map(|_| waker()).collect();
+    let listening: Vec<_> = wakers.iter().map(|(waker, _)| listen(&store, waker)).collect();
+    let (other, _woken) = waker();
+    let _other = store.listen(Kind::Mutex, &name("other"), &other).unwrap();
+    for (listening, (_, woken)) in listening.iter().zip(&wakers) {
+        stands(listening, woken);
+    }
+    assert_eq!(subscribers(&server), 1);
+    let clients = server.text(&["CLIENT", "LIST", "TYPE", "pubsub"]).unwrap();
+    assert_eq!(clients.lines().count(), 1, "{clients}");
+    assert_eq!(server.number(&["PUBLISH", CHANNEL, "anything at all"]), 1);
+    assert!(wakers.iter().all(|(_, woken)| is_woken(woken)));
+    drop(listening);
+    store.close();
+}
+
+#[test]
+fn a_subscription_lingers_and_then_ends() {
+    let server = Server::start(&[]);
+    let store = with_linger(&server, Duration::from_millis(100));
+    let (waker, woken) = waker();
+    let first = listen(&store, &waker);
+    stands(&first, &woken);
+    drop(first);
+    // Comes back in time: it stands, and nothing was missed.
+    let again = listen(&store, &waker);
+    assert!(again.is_up());
+    drop(again);
+    eventually(|| subscribers(&server) == 0);
+    assert_eq!(store.heard(Kind::Mutex, &name("lk")), None);
+    store.close();
+}
+
+#[test]
+fn without_linger_a_subscription_ends_with_its_last_listener() {
+    let server = Server::start(&[]);
+    let store = with_linger(&server, Duration::ZERO);
+    let (waker, woken) = waker();
+    let (first, second) = (listen(&store, &waker), listen(&store, &waker));
+    stands(&first, &woken);
+    drop(first);
+    assert!(second.is_up());
+    assert_eq!(subscribers(&server), 1);
+    drop(second);
+    eventually(|| subscribers(&server) == 0);
+    // In quick succession: each comes up for itself, whatever is still on its way for the one before.
+    for _ in 0..100 {
+        let listening = listen(&store, &waker);
+        eventually(|| listening.is_up());
+    }
+    eventually(|| subscribers(&server) == 0);
+    store.close();
+}
+
+#[test]
+fn a_topic_made_again_never_shows_a_count_of_the_old_one() {
+    let server = Server::start(&[]);
+    let store = with_linger(&server, Duration::ZERO);
+    let (waker, _woken) = waker();
+    let mut counts = std::collections::HashSet::new();
+    for _ in 0..10 {
+        let listening = listen(&store, &waker);
+        eventually(|| listening.is_up());
+        assert!(counts.insert(listening.seen()));
+    }
+    store.close();
+}
+
+#[test]
+fn after_a_broken_connection_it_subscribes_again_and_wakes_everybody() {
+    let server = Server::start(&[]);
+    let (reporter, told) = Wakeups::reporter();
+    let store = RedisStore::connect(&server.options(), reporter).unwrap();
+    let (waker, woken) = waker();
+    let listening = listen(&store, &waker);
+    stands(&listening, &woken);
+    for _ in 0..5 {
+        let before = listening.seen();
+        assert_eq!(server.number(&["CLIENT", "KILL", "TYPE", "pubsub"]), 1);
+        // Down and up again are two looks for every waiter.
+        eventually(|| listening.seen() >= before + 2 && listening.is_up());
+        assert!(is_woken(&woken));
+        assert_eq!(told.recv_timeout(Duration::from_secs(5)), Ok(false));
+        assert_eq!(told.recv_timeout(Duration::from_secs(5)), Ok(true));
+        eventually(|| subscribers(&server) == 1);
+        while woken.try_recv().is_ok() {}
+        assert_eq!(server.number(&["PUBLISH", CHANNEL, "0"]), 1);
+        assert!(is_woken(&woken));
+    }
+    store.close();
+}
+
+#[test]
+fn a_refused_subscription_stays_down_and_is_told_once() {
+    let server = Server::start(&[]);
+    let rules = ["ACL", "SETUSER", "lk", "reset", "on", "nopass", "~*", "resetchannels", "+@all"];
+    server.run(&rules);
+    let (reporter, told) = Wakeups::reporter();
+    let options = RedisOptions { username: Some("lk".to_owned()), ..server.options() };
+    let store = RedisStore::connect(&options, reporter).unwrap();
+    let (waker, woken) = waker();
+    for round in 0..3 {
+        let listening = listen(&store, &waker);
+        if round == 0 {
+            assert_eq!(told.recv_timeout(Duration::from_secs(5)), Ok(false));
+        }
+        assert!(!listening.is_up());
+    }
+    assert!(woken.try_recv().is_err());
+    assert!(told.try_recv().is_err());
+    // Permitted meanwhile: the next who listens gets it.
+    server.run(&["ACL", "SETUSER", "lk", "allchannels"]);
+    eventually(|| {
+        let listening = listen(&store, &waker);
+        let (_never, nothing) = bounded::<()>(0);
+        assert!(nothing.recv_timeout(Duration::from_millis(5)).is_err());
+        listening.is_up()
+    });
+    assert_eq!(told.recv_timeout(Duration::from_secs(5)), Ok(true));
+    store.close();
+}
+
+#[test]
+fn a_server_that_is_gone_is_told_and_its_return_too() {
+    let server = Server::start(&[]);
+    let (reporter, told) = Wakeups::reporter();
+    let store = RedisStore::connect(&server.options(), reporter).unwrap();
+    let (waker, woken) = waker();
+    let listening = listen(&store, &waker);
+    stands(&listening, &woken);
+    let server = server.restart(|| {
+        assert_eq!(told.recv_timeout(Duration::from_secs(5)), Ok(false));
+        assert!(!listening.is_up());
+    });
+    eventually(|| listening.is_up());
+    assert_eq!(told.recv_timeout(Duration::from_secs(5)), Ok(true));
+    assert_eq!(subscribers(&server), 1);
+    store.close();
+}
+
+#[test]
+fn foreign_messages_do_no_harm() {
+    let server = Server::start(&[]);
+    let store = server.store();
+    let (waker, woken) = waker();
+    let listening = listen(&store, &waker);
+    stands(&listening, &woken);
+    let big = "x".repeat(3_000_000);
+    let before = listening.seen();
+    for payload in ["", "-1", "\r\n*3\r\n", big.as_str()] {
+        assert_eq!(server.number(&["PUBLISH", CHANNEL, payload]), 1);
+    }
+    eventually(|| listening.seen() == before + 4);
+    assert!(listening.is_up());
+    store.close();
+}
+
+#[test]
+fn closing_ends_the_thread_and_the_connection_and_is_repeatable() {
+    let server = Server::start(&[]);
+    let store = server.store();
+    let (waker, woken) = waker();
+    let listening = listen(&store, &waker);
+    stands(&listening, &woken);
+    store.close();
+    store.close();
+    assert!(!listening.is_up());
+    assert!(is_woken(&woken));
+    assert!(store.listen(Kind::Mutex, &name("lk"), &waker).is_none());
+    drop(listening);
+    // What is left is the connection that asks.
+    eventually(|| server.text(&["CLIENT", "LIST"]).unwrap().lines().count() == 1);
+}
+
+/// A hub with a short patience on a server that answers so.
+fn impatient(fake: &Fake) -> Arc<Hub> {
+    let address = Arc::new(Address::new(&fake.options()).unwrap());
+    let silence = Duration::from_millis(40);
+    Hub::new(address, Arc::new(Reporter::new(None)), Duration::from_secs(5), silence)
+}
+
+#[test]
+fn a_link_without_a_sign_of_life_is_given_up() {
+    let fake = Fake::start(|command| match command {
+        "ping" => Act::Nothing,
+        _ => Act::Say("*3\r\n$9\r\nsubscribe\r\n$1\r\nx\r\n:1\r\n"),
+    });
+    let hub = impatient(&fake);
+    let (waker, _woken) = waker();
+    let _listening = hub.listen(CHANNEL, &waker).unwrap();
+    eventually(|| fake.connects() >= 3);
+    hub.close();
+}
+
+#[test]
+fn a_refused_ping_is_a_sign_of_life_too() {
+    let fake = Fake::start(|command| match command {
+        "ping" => Act::Say("-NOPERM this user has no permissions to run the 'ping' command\r\n"),
+        _ => Act::Say("*3\r\n$9\r\nsubscribe\r\n$1\r\nx\r\n:1\r\n"),
+    });
+    let hub = impatient(&fake);
+    let (waker, _woken) = waker();
+    let listening = hub.listen(CHANNEL, &waker).unwrap();
+    eventually(|| fake.commands() >= 10);
+    assert!(listening.is_up());
+    assert_eq!(fake.connects(), 1);
+    hub.close();
+}
+
+#[test]
+fn a_server_that_hangs_up_every_time_is_not_stormed() {
+    let fake = Fake::start(|_| Act::HangUp);
+    let hub = impatient(&fake);
+    let (waker, _woken) = waker();
+    let _listening = hub.listen(CHANNEL, &waker).unwrap();
+    let by = Clock::System.after(Duration::from_millis(400));
+    eventually(|| Clock::System.now() >= by);
+    // 20 ms, 40 ms, 80 ms, …, and up to as much again each time.
+    assert!((2..=6).contains(&fake.connects()), "{}", fake.connects());
+    hub.close();
+}
+
+#[test]
+fn closing_does_not_wait_for_a_connect_that_hangs() {
+    let fake = Fake::start_raw(|_| Act::Nothing);
+    let hub = impatient(&fake);
+    let (waker, _woken) = waker();
+    let before = Clock::System.now();
+    let _listening = hub.listen(CHANNEL, &waker).unwrap();
+    eventually(|| fake.commands() == 1);
+    hub.close();
+    assert!(Clock::System.now().since(before) < Duration::from_millis(1500));
+}

@@ -1,0 +1,105 @@
+//! The contracts: what every lock promises, whatever store keeps it.
+//!
+//! Each contract is a function over a [`Store`](contract::harness::Store) and is run for every store; a new store is
+//! one more function in `contract/harness.rs` and one more line in `contracts!`. What a store or a kind of lock can or
+//! cannot do is a value of the harness, and is asserted both ways.
+//!
+//! Where the scenarios come from, retold in our words (nothing is copied):
+//!
+//! - Redisson's lock tests: the count seen from outside while it goes 0, 1, 2, 1, 0; an unlock by somebody else; the
+//!   late unlock after a lease; a timed try that neither returns early nor much too late; force-unlock; a lease that
+//!   ends by itself; an interrupted wait that must leave no renewal behind; the renewal that must survive nesting and a
+//!   storm of `try_lock`; several clients and one counter; tokens that only go up; waiters in order of arrival; a waiter
+//!   that times out and must not hold up the next; the non-reentrant lock's refusal to wait for oneself.
+//! - Curator's mutex tests: ten threads on one handle, never two inside; `foo` calling `bar` calling `snafu`, each with
+//!   the lock; two clients, exactly one of which holds; a wait interrupted without leaving a place in the queue; closing
+//!   a client releases.
+//! - `DistributedLock`'s tests: a handle that tells of its loss, before or after one asks; monitoring that can be left
+//!   safely; handles released twice; an abandoned hold; names taken as they are, with their case; waits that keep to
+//!   their time; input refused before anything happens.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "a test fails by panicking, its helpers too"
+)]
+
+/// Has every contract of a file run for every store.
+macro_rules! contracts {
+    ($($name:ident),+ $(,)?) => {
+        mod memory { $(#[test] fn $name() { super::$name(&crate::contract::harness::memory()); })+ }
+    };
+}
+
+/// The stores named in `contracts!`.
+const STORES: &[&str] = &["memory"];
+
+mod contract {
+    pub(crate) mod harness;
+    pub(crate) mod tools;
+
+    mod capabilities;
+    mod exclusion;
+    mod fenced;
+    mod guards;
+    mod input;
+    mod interrupts;
+    mod leases;
+    mod lifecycle;
+    mod loss;
+    mod names;
+    mod observer;
+    mod reentrancy;
+    mod token;
+    mod unlock;
+    mod waiting;
+}
+
+/// The contracts written in `tests/contract/`, as `file::name`.
+fn written() -> Vec<String> {
+    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/contract");
+    let mut written = Vec::new();
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        let file = path.file_stem().unwrap().to_str().unwrap().to_owned();
+        for line in std::fs::read_to_string(&path).unwrap().lines() {
+            if let Some(rest) = line.strip_prefix("fn ")
+                && let Some((name, _)) = rest.split_once("(store: &Store)")
+            {
+                written.push(format!("{file}::{name}"));
+            }
+        }
+    }
+    written
+}
+
+/// What this test program lists, given also `extra`.
+fn listed(extra: &[&str]) -> String {
+    let program = std::env::current_exe().unwrap();
+    let output = std::process::Command::new(program).arg("--list").args(extra).output().unwrap();
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[test]
+fn every_store_runs_every_contract() {
+    let (written, listed) = (written(), listed(&[]));
+    assert!(written.len() > 50, "only {} contracts were found in the source", written.len());
+    let mut skipped = Vec::new();
+    for contract in written {
+        let (file, name) = contract.split_once("::").unwrap();
+        for store in STORES {
+            let test = format!("contract::{file}::{store}::{name}: test");
+            if !listed.lines().any(|line| line == test) {
+                skipped.push(test);
+            }
+        }
+    }
+    assert!(skipped.is_empty(), "contracts that are not run:\n{}", skipped.join("\n"));
+}
+
+#[test]
+fn no_contract_is_ignored() {
+    let ignored = listed(&["--ignored"]);
+    assert!(!ignored.contains(": test"), "{ignored}");
+}

@@ -1,0 +1,144 @@
+//! Fencing tokens: every grant's is larger than all before.
+
+use std::sync::Mutex;
+use std::thread;
+
+use super::harness::{Store, fresh};
+use super::tools::{Holding, elsewhere, ms};
+
+contracts!(
+    tokens_strictly_increase_across_threads_and_clients,
+    every_way_to_take_a_fenced_lock_has_a_token,
+    reentry_keeps_the_token,
+    a_plain_and_a_fenced_handle_are_one_lock,
+    a_fenced_reentry_of_a_plain_hold_gets_a_token,
+    a_busy_fenced_lock_gives_no_token,
+    tokens_increase_over_expiry_and_force,
+    tokens_of_a_contended_lock_come_in_the_order_of_the_grants,
+);
+
+fn tokens_strictly_increase_across_threads_and_clients(store: &Store) {
+    let name = fresh("tokens");
+    let clients = [store.client(), store.client(), store.client()];
+    let mut last = 0;
+    for round in 0..12 {
+        let lock = clients[round % 3].fenced_lock(&name);
+        let take = || {
+            let token = lock.lock_and_get_token().unwrap();
+            lock.unlock().unwrap();
+            token.get()
+        };
+        let token = if round % 2 == 0 { take() } else { elsewhere(take) };
+        assert!(token > last, "{token} after {last}");
+        last = token;
+    }
+    // A store counts up to 2^53 at least, and JSON and Java's scripts no further.
+    assert!(last < 1 << 53);
+}
+
+fn every_way_to_take_a_fenced_lock_has_a_token(store: &Store) {
+    let lock = store.client().fenced_lock(&fresh("ways"));
+    let mut tokens = vec![lock.lock_and_get_token().unwrap()];
+    lock.unlock().unwrap();
+    tokens.push(lock.try_lock_and_get_token(ms(10)).unwrap().unwrap());
+    lock.unlock().unwrap();
+    tokens.push(lock.acquire().unwrap().fence().unwrap());
+    tokens.push(lock.acquire_with_lease(ms(5_000)).unwrap().fence().unwrap());
+    tokens.push(lock.try_acquire().unwrap().unwrap().fence().unwrap());
+    tokens.push(lock.try_acquire_for(ms(10)).unwrap().unwrap().fence().unwrap());
+    tokens.push(lock.acquire_owned().unwrap().fence().unwrap());
+    assert!(tokens.is_sorted_by(|a, b| a < b), "{tokens:?}");
+    assert_eq!(tokens[0].to_string(), tokens[0].get().to_string());
+}
+
+fn reentry_keeps_the_token(store: &Store) {
+    let lock = store.client().fenced_lock(&fresh("reentry"));
+    let token = lock.lock_and_get_token().unwrap();
+    assert_eq!(lock.lock_and_get_token().unwrap(), token);
+    assert_eq!(lock.try_lock_and_get_token(ms(10)).unwrap(), Some(token));
+    let guard = lock.acquire().unwrap();
+    assert_eq!(guard.fence(), Some(token));
+    assert_eq!(lock.hold_count().unwrap(), 4);
+    guard.unlock().unwrap();
+    (0..3).for_each(|_| lock.unlock().unwrap());
+    assert!(lock.lock_and_get_token().unwrap() > token);
+    lock.unlock().unwrap();
+}
+
+fn a_plain_and_a_fenced_handle_are_one_lock(store: &Store) {
+    let name = fresh("one");
+    let (client, stranger) = (store.client(), store.client());
+    let (plain, fenced) = (client.lock(&name), client.fenced_lock(&name));
+    let held = Holding::take(&plain);
+    assert_eq!(fenced.try_lock_and_get_token(ms(10)).unwrap(), None);
+    assert!(!stranger.fenced_lock(&name).try_lock().unwrap());
+    held.release();
+    let held = Holding::take(&fenced);
+    assert!(!plain.try_lock().unwrap());
+    assert!(!stranger.lock(&name).try_lock().unwrap());
+    held.release();
+    // For the thread that holds one, the other is a re-entry, and either gives a level back.
+    fenced.lock_and_get_token().unwrap();
+    plain.lock().unwrap();
+    assert_eq!((plain.hold_count().unwrap(), fenced.hold_count().unwrap()), (2, 2));
+    fenced.unlock().unwrap();
+    plain.unlock().unwrap();
+    assert!(!fenced.is_locked().unwrap());
+}
+
+fn a_fenced_reentry_of_a_plain_hold_gets_a_token(store: &Store) {
+    let name = fresh("late");
+    let client = store.client();
+    let first = client.fenced_lock(&name).acquire().unwrap().fence();
+    client.lock(&name).lock().unwrap();
+    let token = client.fenced_lock(&name).lock_and_get_token().unwrap();
+    assert!(Some(token) > first);
+    assert_eq!(client.fenced_lock(&name).lock_and_get_token().unwrap(), token);
+    (0..3).for_each(|_| client.lock(&name).unlock().unwrap());
+    assert!(client.fenced_lock(&name).acquire().unwrap().fence() > Some(token));
+}
+
+fn a_busy_fenced_lock_gives_no_token(store: &Store) {
+    let name = fresh("busy");
+    let held = Holding::take(&store.client().fenced_lock(&name));
+    let lock = store.client().fenced_lock(&name);
+    assert_eq!(lock.try_lock_and_get_token(ms(0)).unwrap(), None);
+    assert_eq!(lock.try_lock_and_get_token(ms(20)).unwrap(), None);
+    held.release();
+}
+
+fn tokens_increase_over_expiry_and_force(store: &Store) {
+    let name = fresh("over");
+    let (client, stranger) = (store.client(), store.client());
+    let expired = client.fenced_lock(&name).acquire_with_lease(ms(50)).unwrap();
+    let next = stranger.fenced_lock(&name).acquire().unwrap();
+    assert!(next.fence() > expired.fence());
+    assert!(client.fenced_lock(&name).force_unlock().unwrap());
+    let last = client.fenced_lock(&name).acquire().unwrap();
+    assert!(last.fence() > next.fence());
+    last.unlock().unwrap();
+}
+
+fn tokens_of_a_contended_lock_come_in_the_order_of_the_grants(store: &Store) {
+    let name = fresh("contended");
+    let granted = Mutex::new(Vec::new());
+    thread::scope(|scope| {
+        for _ in 0..4 {
+            let client = store.client();
+            for _ in 0..2 {
+                let lock = client.fenced_lock(&name);
+                let granted = &granted;
+                scope.spawn(move || {
+                    for _ in 0..10 {
+                        let guard = lock.acquire().unwrap();
+                        granted.lock().unwrap().push(guard.fence().unwrap());
+                        guard.unlock().unwrap();
+                    }
+                });
+            }
+        }
+    });
+    let granted = granted.into_inner().unwrap();
+    assert_eq!(granted.len(), 80);
+    assert!(granted.is_sorted_by(|a, b| a < b), "{granted:?}");
+}

@@ -1,0 +1,236 @@
+//! Holds as values: what drops releases, on every way out, once.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use leasehold::{HoldState, NotHeld};
+
+use super::harness::{Store, fresh};
+use super::tools::{Holding, PATIENCE, SLACK, Waiter, elsewhere, eventually, ms, quiet_panic, throughout};
+
+contracts!(
+    dropping_a_guard_releases,
+    a_guard_dropped_by_a_panic_releases,
+    unlocking_a_guard_releases_and_says_so,
+    a_guard_knows_its_lock_its_owner_and_its_state,
+    what_remains_goes_down_and_a_renewal_raises_it,
+    a_guard_of_a_lost_hold_says_so_when_unlocked,
+    dropping_a_guard_of_a_lost_hold_touches_nobody,
+    an_owned_guard_may_be_released_by_another_thread,
+    an_owned_guard_is_not_the_threads_own,
+    an_owned_guard_is_renewed_after_its_thread_has_ended,
+    an_owned_guard_waits_its_turn,
+    with_lock_runs_under_the_lock_and_releases,
+    with_lock_releases_when_the_work_panics,
+    with_lock_says_when_the_hold_did_not_last,
+);
+
+fn dropping_a_guard_releases(store: &Store) {
+    for kind in &store.kinds {
+        let client = store.client();
+        let lock = (kind.make)(&client, &fresh(kind.label));
+        for take in [
+            |lock: &leasehold::NamedLock| lock.acquire(),
+            |lock: &leasehold::NamedLock| lock.acquire_with_lease(ms(9_000)),
+        ] {
+            let guard = take(&lock).unwrap();
+            elsewhere(|| assert!(!lock.try_lock().unwrap()));
+            drop(guard);
+            Holding::take(&lock).release();
+        }
+        drop(lock.try_acquire().unwrap().unwrap());
+        drop(lock.try_acquire_for(ms(10)).unwrap().unwrap());
+        drop(lock.acquire_owned().unwrap());
+        drop(lock.try_acquire_owned_for(ms(10)).unwrap().unwrap());
+        eventually(SLACK, || !lock.is_locked().unwrap());
+    }
+}
+
+fn a_guard_dropped_by_a_panic_releases(store: &Store) {
+    let lock = store.client().lock(&fresh("panic"));
+    let result = catch_unwind(AssertUnwindSafe(|| {
+        let _outer = lock.acquire().unwrap();
+        let _inner = lock.acquire().unwrap();
+        assert_eq!(lock.hold_count().unwrap(), 2);
+        quiet_panic();
+    }));
+    assert!(result.is_err());
+    eventually(SLACK, || !lock.is_locked().unwrap());
+    assert_eq!(lock.hold_count().unwrap(), 0);
+    Holding::take(&lock).release();
+}
+
+fn unlocking_a_guard_releases_and_says_so(store: &Store) {
+    for kind in &store.kinds {
+        let client = store.client();
+        let lock = (kind.make)(&client, &fresh(kind.label));
+        lock.acquire().unwrap().unlock().unwrap();
+        assert!(!lock.is_locked().unwrap());
+        lock.acquire_owned().unwrap().unlock().unwrap();
+        assert!(!lock.is_locked().unwrap());
+        // The guard was the hold: there is nothing left to unlock.
+        assert_eq!(lock.unlock().unwrap_err().not_held(), Some(&NotHeld::Free));
+    }
+}
+
+fn a_guard_knows_its_lock_its_owner_and_its_state(store: &Store) {
+    let client = store.client();
+    let name = fresh("knows");
+    let guard = client.lock(&name).acquire().unwrap();
+    assert_eq!(guard.name(), name);
+    assert_eq!(guard.owner(), client.current_owner());
+    assert_eq!(guard.owner().client(), client.id());
+    assert_eq!(guard.state(), HoldState::Held);
+    guard.check().unwrap();
+    assert!(format!("{guard:?}").contains(&name));
+    let inner = client.lock(&name).acquire().unwrap();
+    assert_eq!(inner.owner(), guard.owner());
+    drop(inner);
+    // The owner is what others are told.
+    let error = elsewhere(|| client.lock(&name).unlock().unwrap_err());
+    assert_eq!(error.not_held(), Some(&NotHeld::HeldBy(guard.owner().to_string())));
+    guard.unlock().unwrap();
+}
+
+fn what_remains_goes_down_and_a_renewal_raises_it(store: &Store) {
+    let client = store.client_with_lease(ms(600));
+    let leased = client.lock(&fresh("leased")).acquire_with_lease(ms(400)).unwrap();
+    let mut least = ms(400);
+    eventually(ms(400) + SLACK, || {
+        let left = leased.remaining();
+        assert!(left <= least, "an explicit lease went up from {least:?} to {left:?}");
+        least = left;
+        left.is_zero()
+    });
+    assert!(leased.check().is_err());
+    let renewed = client.lock(&fresh("renewed")).acquire().unwrap();
+    let mut last = renewed.remaining();
+    assert!(last <= ms(600));
+    eventually(ms(200) + SLACK, || {
+        let left = renewed.remaining();
+        let was_renewed = left > last;
+        last = left;
+        was_renewed
+    });
+    renewed.unlock().unwrap();
+}
+
+fn a_guard_of_a_lost_hold_says_so_when_unlocked(store: &Store) {
+    for kind in &store.kinds {
+        let client = store.client();
+        let lock = (kind.make)(&client, &fresh(kind.label));
+        let guard = lock.acquire_with_lease(ms(60)).unwrap();
+        eventually(ms(60) + SLACK, || guard.state() == HoldState::Lost);
+        let error = guard.unlock().unwrap_err();
+        assert!(error.is_lost() && error.is_not_held(), "{error}");
+        assert_eq!(error.not_held(), Some(&NotHeld::Expired));
+        assert_eq!((error.lock_name(), error.action()), (Some(lock.name()), "unlock"));
+    }
+}
+
+fn dropping_a_guard_of_a_lost_hold_touches_nobody(store: &Store) {
+    let name = fresh("lost");
+    let (client, stranger) = (store.client(), store.client());
+    for heir in [&client, &stranger] {
+        let lock = client.lock(&name);
+        let (dropped, unlocked) =
+            (lock.acquire_with_lease(ms(60)).unwrap(), lock.acquire_with_lease(ms(60)).unwrap());
+        let held = Holding::take(&heir.lock(&name));
+        drop(dropped);
+        assert!(unlocked.unlock().unwrap_err().is_lost());
+        assert!(lock.is_locked().unwrap());
+        held.release(); // fails the test if the hold had been touched
+    }
+}
+
+fn an_owned_guard_may_be_released_by_another_thread(store: &Store) {
+    for kind in &store.kinds {
+        let client = store.client();
+        let lock = (kind.make)(&client, &fresh(kind.label));
+        let (unlocked, dropped) = (lock.acquire_owned().unwrap(), lock.clone());
+        elsewhere(move || unlocked.unlock().unwrap());
+        assert!(!lock.is_locked().unwrap());
+        let guard = dropped.acquire_owned().unwrap();
+        elsewhere(move || {
+            guard.check().unwrap();
+            drop(guard);
+        });
+        eventually(SLACK, || !lock.is_locked().unwrap());
+    }
+}
+
+fn an_owned_guard_is_not_the_threads_own(store: &Store) {
+    let client = store.client();
+    let lock = client.lock(&fresh("owned"));
+    let guard = lock.acquire_owned().unwrap();
+    assert_ne!(guard.owner(), client.current_owner());
+    assert!(lock.is_locked().unwrap());
+    assert!(!lock.is_held_by_current_thread().unwrap());
+    assert_eq!(lock.hold_count().unwrap(), 0);
+    // Neither the thread nor another guard gets in.
+    assert!(!lock.try_lock().unwrap());
+    assert!(!lock.try_lock_for(ms(30)).unwrap());
+    assert!(lock.try_acquire_owned_for(ms(30)).unwrap().is_none());
+    let error = lock.unlock().unwrap_err();
+    assert_eq!(error.not_held(), Some(&NotHeld::HeldBy(guard.owner().to_string())));
+    guard.unlock().unwrap();
+    // Nor does a guard join what the thread holds.
+    lock.lock().unwrap();
+    assert!(lock.try_acquire_owned_for(ms(30)).unwrap().is_none());
+    assert_eq!(lock.hold_count().unwrap(), 1);
+    lock.unlock().unwrap();
+}
+
+fn an_owned_guard_is_renewed_after_its_thread_has_ended(store: &Store) {
+    let client = store.client_with_lease(ms(300));
+    let lock = client.lock(&fresh("owned"));
+    let guard = elsewhere(|| lock.acquire_owned().unwrap());
+    throughout(ms(900), || lock.is_locked().unwrap() && guard.check().is_ok());
+    guard.unlock().unwrap();
+}
+
+fn an_owned_guard_waits_its_turn(store: &Store) {
+    let lock = store.client().lock(&fresh("owned"));
+    lock.lock().unwrap();
+    let waiter = Waiter::start({
+        let lock = lock.clone();
+        move || lock.acquire_owned()
+    });
+    lock.unlock().unwrap();
+    let (guard, _) = waiter.returns_within(PATIENCE);
+    let guard = guard.unwrap();
+    assert!(!lock.try_lock().unwrap());
+    guard.unlock().unwrap();
+    assert!(lock.try_lock().unwrap());
+    lock.unlock().unwrap();
+}
+
+fn with_lock_runs_under_the_lock_and_releases(store: &Store) {
+    let client = store.client();
+    let name = fresh("with");
+    let lock = client.lock(&name);
+    let result = client.with_lock(&name, |guard| {
+        assert_eq!(guard.name(), name);
+        guard.check().unwrap();
+        assert_eq!(lock.hold_count().unwrap(), 1);
+        elsewhere(|| assert!(!lock.try_lock().unwrap()));
+        client.with_lock(&name, |_| lock.hold_count().unwrap()).unwrap()
+    });
+    assert_eq!(result.unwrap(), 2);
+    assert!(!lock.is_locked().unwrap());
+}
+
+fn with_lock_releases_when_the_work_panics(store: &Store) {
+    let client = store.client();
+    let name = fresh("with");
+    let result = catch_unwind(AssertUnwindSafe(|| client.with_lock(&name, |_| quiet_panic())));
+    assert!(result.is_err());
+    eventually(SLACK, || !client.lock(&name).is_locked().unwrap());
+    client.with_lock(&name, |_| ()).unwrap();
+}
+
+fn with_lock_says_when_the_hold_did_not_last(store: &Store) {
+    let (client, operator) = (store.client(), store.client());
+    let name = fresh("with");
+    let result = client.with_lock(&name, |_| assert!(operator.lock(&name).force_unlock().unwrap()));
+    assert!(result.unwrap_err().is_lost());
+}

@@ -1,0 +1,86 @@
+//! What a store must offer to be put through the contracts, and the stores that are.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use leasehold::{ClientBuilder, LockClient, MemoryStore, NamedLock, Result};
+
+/// What a kind of lock can do on a store. Contracts assert both the yes and the no.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Traits {
+    /// A thread that holds it may take it again.
+    pub(crate) reentrant: bool,
+    /// Its grants have a fence.
+    pub(crate) fenced: bool,
+    /// A release wakes waiters in other clients; otherwise they poll, at most this far apart.
+    pub(crate) wakes: bool,
+    pub(crate) polls_within: Duration,
+}
+
+/// A kind of lock: how it is made from a client, and what it can do.
+#[derive(Clone, Copy)]
+pub(crate) struct Kind {
+    pub(crate) label: &'static str,
+    pub(crate) make: fn(&LockClient, &str) -> NamedLock,
+    pub(crate) traits: Traits,
+}
+
+/// A store under test: any number of clients on one place where locks are kept.
+pub(crate) struct Store {
+    pub(crate) kinds: [Kind; 3],
+    open: Box<dyn Fn(ClientBuilder) -> Result<LockClient> + Send + Sync>,
+}
+
+impl Store {
+    fn new(open: impl Fn(ClientBuilder) -> Result<LockClient> + Send + Sync + 'static) -> Store {
+        Store { kinds: usual_kinds(), open: Box::new(open) }
+    }
+
+    /// A client on this store with a lease that no test outlasts by accident.
+    pub(crate) fn client(&self) -> LockClient {
+        self.client_with(|options| options)
+    }
+
+    /// A client whose renewed holds have this lease.
+    pub(crate) fn client_with_lease(&self, lease: Duration) -> LockClient {
+        self.client_with(|options| options.lease(lease))
+    }
+
+    pub(crate) fn client_with(&self, options: impl FnOnce(ClientBuilder) -> ClientBuilder) -> LockClient {
+        self.build(options).expect("a client can be made")
+    }
+
+    pub(crate) fn build(&self, options: impl FnOnce(ClientBuilder) -> ClientBuilder) -> Result<LockClient> {
+        (self.open)(options(LockClient::builder().lease(Duration::from_secs(20))))
+    }
+}
+
+/// A name that no other test uses.
+pub(crate) fn fresh(what: &str) -> String {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    format!("{what}-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed))
+}
+
+/// Both stores so far can do the same.
+fn usual_kinds() -> [Kind; 3] {
+    let poll = Duration::from_millis(1_200);
+    let mutex = Traits { reentrant: true, fenced: false, wakes: true, polls_within: poll };
+    let fenced = Traits { fenced: true, ..mutex };
+    let token =
+        Traits { reentrant: false, fenced: false, wakes: false, polls_within: Duration::from_millis(100) };
+    [
+        Kind { label: "lock", make: |client, name| client.lock(name), traits: mutex },
+        Kind {
+            label: "fenced_lock",
+            make: |client, name| NamedLock::clone(&client.fenced_lock(name)),
+            traits: fenced,
+        },
+        Kind { label: "token_lock", make: |client, name| client.token_lock(name), traits: token },
+    ]
+}
+
+/// The memory store.
+pub(crate) fn memory() -> Store {
+    let store = MemoryStore::new();
+    Store::new(move |options| options.build_in_memory(&store))
+}

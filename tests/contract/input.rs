@@ -1,0 +1,150 @@
+//! Input that cannot be used is refused before anything happens.
+
+use std::time::Duration;
+
+use leasehold::{Error, ErrorKind, Interrupt, LONGEST_NAME, NamedLock, Result};
+
+use super::harness::{Store, fresh};
+use super::tools::{SLACK, ms, now};
+
+contracts!(
+    leases_that_cannot_be_kept_are_refused_and_leave_nothing,
+    a_refused_lease_does_not_disturb_a_hold,
+    names_that_cannot_be_used_are_refused_by_every_call,
+    a_prefix_or_a_mapping_can_make_a_name_unusable,
+    options_that_cannot_be_used_are_refused,
+);
+
+const NO_LEASES: [Duration; 7] = [
+    Duration::ZERO,
+    Duration::from_nanos(1),
+    Duration::from_nanos(999_999),
+    Duration::from_millis(u64::MAX),
+    Duration::from_secs(u64::MAX),
+    Duration::from_secs(101 * 366 * 24 * 3_600),
+    Duration::MAX,
+];
+
+fn refused(error: &Error, action: &str, lock: &NamedLock) {
+    assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
+    assert_eq!(error.action(), action, "{error}");
+    if !lock.name().is_empty() {
+        let named = error.lock_name().unwrap_or_else(|| panic!("no lock is named: {error}"));
+        assert!(lock.name().starts_with(named.trim_end_matches('…')), "{error}");
+    }
+    assert!(!error.is_retryable() && !error.is_lost() && !error.outcome_unknown());
+}
+
+fn leases_that_cannot_be_kept_are_refused_and_leave_nothing(store: &Store) {
+    let client = store.client();
+    for kind in &store.kinds {
+        let lock = (kind.make)(&client, &fresh(kind.label));
+        for lease in NO_LEASES {
+            refused(&lock.lock_with_lease(lease).unwrap_err(), "lock_with_lease", &lock);
+            let tried = lock.try_lock_for_with_lease(ms(10), lease);
+            refused(&tried.unwrap_err(), "try_lock_for_with_lease", &lock);
+            refused(&lock.acquire_with_lease(lease).unwrap_err(), "acquire_with_lease", &lock);
+            let tried = lock.try_acquire_for_with_lease(Duration::ZERO, lease);
+            refused(&tried.unwrap_err(), "try_acquire_for_with_lease", &lock);
+            assert!(!lock.is_locked().unwrap(), "{lease:?}");
+            assert_eq!(lock.remaining_lease().unwrap(), None, "{lease:?}");
+        }
+    }
+}
+
+fn a_refused_lease_does_not_disturb_a_hold(store: &Store) {
+    let lock = store.client().lock(&fresh("held"));
+    lock.lock_with_lease(ms(10_000)).unwrap();
+    for lease in NO_LEASES {
+        assert_eq!(lock.lock_with_lease(lease).unwrap_err().kind(), ErrorKind::InvalidInput);
+    }
+    assert_eq!(lock.hold_count().unwrap(), 1);
+    assert!(lock.remaining_lease().unwrap().unwrap() > ms(8_000));
+    lock.unlock().unwrap();
+}
+
+/// Everything one can do with a lock, by the name of the call.
+fn every_call(lock: &NamedLock) -> Vec<(&'static str, Result<()>)> {
+    let later = now() + ms(10);
+    let interrupt = Interrupt::new();
+    vec![
+        ("lock", lock.lock()),
+        ("lock_with_lease", lock.lock_with_lease(ms(100))),
+        ("lock_interruptibly", lock.lock_interruptibly(&interrupt)),
+        ("try_lock", lock.try_lock().map(drop)),
+        ("try_lock_for", lock.try_lock_for(ms(10)).map(drop)),
+        ("try_lock_for_with_lease", lock.try_lock_for_with_lease(ms(10), ms(100)).map(drop)),
+        ("try_lock_until", lock.try_lock_until(later).map(drop)),
+        ("unlock", lock.unlock()),
+        ("force_unlock", lock.force_unlock().map(drop)),
+        ("is_locked", lock.is_locked().map(drop)),
+        ("is_held_by_current_thread", lock.is_held_by_current_thread().map(drop)),
+        ("hold_count", lock.hold_count().map(drop)),
+        ("remaining_lease", lock.remaining_lease().map(drop)),
+        ("acquire", lock.acquire().map(drop)),
+        ("acquire_with_lease", lock.acquire_with_lease(ms(100)).map(drop)),
+        ("acquire_interruptibly", lock.acquire_interruptibly(&interrupt).map(drop)),
+        ("try_acquire", lock.try_acquire().map(drop)),
+        ("try_acquire_for", lock.try_acquire_for(ms(10)).map(drop)),
+        ("try_acquire_for_with_lease", lock.try_acquire_for_with_lease(ms(10), ms(100)).map(drop)),
+        ("try_acquire_until", lock.try_acquire_until(later).map(drop)),
+        ("acquire_owned", lock.acquire_owned().map(drop)),
+        ("try_acquire_owned_for", lock.try_acquire_owned_for(ms(10)).map(drop)),
+    ]
+}
+
+fn names_that_cannot_be_used_are_refused_by_every_call(store: &Store) {
+    let client = store.client();
+    let too_long = "x".repeat(LONGEST_NAME + 1);
+    let too_many_bytes = "鍵".repeat(LONGEST_NAME / 3 + 1);
+    let bad = [
+        "",
+        too_long.as_str(),
+        too_many_bytes.as_str(),
+        "redisson_lock__channel",
+        "redisson_lock__channel:{a}",
+        "redisson_lock_token:{a}",
+        "redisson_lock_queue:{a}",
+        "redisson_lock_timeout:{a}",
+        "redisson_unlock_latch:{a}:b",
+    ];
+    let begun = now();
+    for name in bad {
+        for kind in &store.kinds {
+            let lock = (kind.make)(&client, name); // no error and no I/O yet
+            assert_eq!(lock.name(), name);
+            for (action, result) in every_call(&lock) {
+                refused(&result.unwrap_err(), action, &lock);
+            }
+        }
+        let lock = client.fenced_lock(name);
+        refused(&lock.lock_and_get_token().unwrap_err(), "lock_and_get_token", &lock);
+        refused(&lock.try_lock_and_get_token(ms(10)).unwrap_err(), "try_lock_and_get_token", &lock);
+        assert_eq!(client.with_lock(name, |_| ()).unwrap_err().kind(), ErrorKind::InvalidInput);
+    }
+    assert!(begun.elapsed() < ms(1_000) + SLACK, "nothing of this waits: {:?}", begun.elapsed());
+}
+
+fn a_prefix_or_a_mapping_can_make_a_name_unusable(store: &Store) {
+    let long = store.client_with(|options| options.key_prefix(&"p".repeat(LONGEST_NAME)));
+    let emptied = store.client_with(|options| options.map_names(|_| String::new()));
+    let reserved = store.client_with(|options| options.key_prefix("redisson_lock_token:"));
+    for client in [long, emptied, reserved] {
+        let lock = client.lock("a");
+        for (action, result) in every_call(&lock) {
+            refused(&result.unwrap_err(), action, &lock);
+        }
+    }
+}
+
+fn options_that_cannot_be_used_are_refused(store: &Store) {
+    for lease in NO_LEASES.into_iter().chain([ms(1), ms(99)]) {
+        let error = store.build(|options| options.lease(lease)).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidInput, "{lease:?}: {error}");
+    }
+    for timeout in [Duration::ZERO, Duration::from_nanos(1), Duration::MAX] {
+        let error = store.build(|options| options.command_timeout(timeout)).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidInput, "{timeout:?}: {error}");
+    }
+    store.build(|options| options.lease(ms(100))).unwrap();
+}

@@ -1,0 +1,168 @@
+//! Ending a wait from outside: at once, and as if it had never been.
+
+use std::time::Duration;
+
+use leasehold::{ErrorKind, Interrupt};
+
+use super::harness::{Store, fresh};
+use super::tools::{Holding, PATIENCE, SLACK, Waiter, ms, now, throughout};
+
+contracts!(
+    an_interrupt_ends_a_wait,
+    an_interrupted_wait_leaves_nothing_held_or_renewed,
+    an_interrupted_waiter_passes_its_place_on,
+    an_interrupt_set_before_the_call_means_no_wait,
+    an_interrupt_set_before_the_call_also_ends_a_reentry,
+    one_interrupt_ends_all_waits_that_have_it,
+    an_interrupt_that_is_never_set_changes_nothing,
+);
+
+fn an_interrupt_ends_a_wait(store: &Store) {
+    for kind in &store.kinds {
+        let name = fresh(kind.label);
+        let (client, stranger) = (store.client(), store.client());
+        for holder in [&client, &stranger] {
+            let held = Holding::take(&(kind.make)(holder, &name));
+            let lock = (kind.make)(&client, &name);
+            let interrupt = Interrupt::new();
+            let mut waiter = Waiter::start({
+                let (lock, interrupt) = (lock.clone(), interrupt.clone());
+                move || lock.lock_interruptibly(&interrupt)
+            });
+            assert!(!waiter.is_over());
+            let before = now();
+            interrupt.interrupt();
+            let (result, ended) = waiter.returns_within(PATIENCE);
+            let error = result.unwrap_err();
+            assert!(error.is_interrupted() && error.kind() == ErrorKind::Interrupted, "{error}");
+            assert!(!error.is_lost() && !error.is_not_held() && !error.is_retryable());
+            assert_eq!((error.lock_name(), error.action()), (Some(lock.name()), "lock_interruptibly"));
+            assert!(ended.duration_since(before) <= SLACK, "{:?}", ended.duration_since(before));
+            held.release();
+        }
+    }
+}
+
+fn an_interrupted_wait_leaves_nothing_held_or_renewed(store: &Store) {
+    let name = fresh("nothing");
+    let (client, stranger) = (store.client_with_lease(ms(300)), store.client());
+    for holder in [&client, &stranger] {
+        let held = Holding::take(&holder.lock(&name));
+        let lock = client.lock(&name);
+        let interrupt = Interrupt::new();
+        let waiter = Waiter::start({
+            let (lock, interrupt) = (lock.clone(), interrupt.clone());
+            move || {
+                let ended = lock.acquire_interruptibly(&interrupt).map(drop).unwrap_err();
+                (ended.is_interrupted(), lock.hold_count().unwrap())
+            }
+        });
+        interrupt.interrupt();
+        assert_eq!(waiter.returns_within(PATIENCE).0, (true, 0));
+        held.release();
+        // A request or a renewal left behind would show within a lease.
+        throughout(ms(450), || !lock.is_locked().unwrap());
+    }
+}
+
+fn an_interrupted_waiter_passes_its_place_on(store: &Store) {
+    let name = fresh("place");
+    let (client, stranger) = (store.client(), store.client());
+    for holder in [&client, &stranger] {
+        let held = Holding::take(&holder.lock(&name));
+        let interrupt = Interrupt::new();
+        let [first, second] = [(); 2].map(|()| {
+            let (lock, interrupt) = (client.lock(&name), interrupt.clone());
+            Waiter::start(move || lock.lock_interruptibly(&interrupt).is_err())
+        });
+        let next = Waiter::start({
+            let lock = client.lock(&name);
+            move || {
+                lock.lock().unwrap();
+                let had = now();
+                lock.unlock().unwrap();
+                had
+            }
+        });
+        interrupt.interrupt();
+        assert!(first.returns_within(SLACK).0 && second.returns_within(SLACK).0);
+        let released = held.release();
+        let (had, _) = next.returns_within(PATIENCE);
+        assert!(had.duration_since(released) <= ms(50) + SLACK, "{:?}", had.duration_since(released));
+    }
+}
+
+fn an_interrupt_set_before_the_call_means_no_wait(store: &Store) {
+    for kind in &store.kinds {
+        let name = fresh(kind.label);
+        let (client, stranger) = (store.client(), store.client());
+        let lock = (kind.make)(&client, &name);
+        let interrupt = Interrupt::new();
+        interrupt.interrupt();
+        assert!(interrupt.is_interrupted());
+        // Also a free lock is not taken, as in Java.
+        assert!(lock.lock_interruptibly(&interrupt).unwrap_err().is_interrupted());
+        assert!(lock.acquire_interruptibly(&interrupt).unwrap_err().is_interrupted());
+        assert!(!lock.is_locked().unwrap());
+        let held = Holding::take(&(kind.make)(&stranger, &name));
+        let begun = now();
+        assert!(lock.lock_interruptibly(&interrupt).unwrap_err().is_interrupted());
+        assert!(begun.elapsed() < SLACK);
+        held.release();
+        // The token concerns the calls that have it, and no others.
+        assert!(lock.try_lock().unwrap());
+        lock.unlock().unwrap();
+    }
+}
+
+/// Java's `lockInterruptibly` looks at the interrupt on entry, whoever holds the lock.
+fn an_interrupt_set_before_the_call_also_ends_a_reentry(store: &Store) {
+    let lock = store.client().lock(&fresh("reentry"));
+    let interrupt = Interrupt::new();
+    interrupt.interrupt();
+    lock.lock().unwrap();
+    let result = lock.lock_interruptibly(&interrupt);
+    assert!(result.is_err_and(|error| error.is_interrupted()));
+    assert_eq!(lock.hold_count().unwrap(), 1);
+    lock.unlock().unwrap();
+}
+
+fn one_interrupt_ends_all_waits_that_have_it(store: &Store) {
+    let (client, stranger) = (store.client(), store.client());
+    let names = [fresh("all"), fresh("all")];
+    let held: Vec<_> = names.iter().map(|name| Holding::take(&stranger.lock(name))).collect();
+    let interrupt = Interrupt::new();
+    let waiters: Vec<_> = names
+        .iter()
+        .flat_map(|name| [client.lock(name), client.lock(name), stranger.lock(name)])
+        .map(|lock| {
+            let interrupt = interrupt.clone();
+            Waiter::start(move || lock.lock_interruptibly(&interrupt).unwrap_err().is_interrupted())
+        })
+        .collect();
+    interrupt.clone().interrupt();
+    interrupt.interrupt(); // again: nothing more
+    for waiter in waiters {
+        assert!(waiter.returns_within(SLACK).0);
+    }
+    held.into_iter().for_each(|held| drop(held.release()));
+}
+
+fn an_interrupt_that_is_never_set_changes_nothing(store: &Store) {
+    let lock = store.client().lock(&fresh("unset"));
+    let held = Holding::take(&lock);
+    let waiter = Waiter::start({
+        let lock = lock.clone();
+        let interrupt = Interrupt::default();
+        move || {
+            lock.lock_interruptibly(&interrupt).unwrap();
+            assert_eq!(lock.hold_count().unwrap(), 1);
+            lock.unlock().unwrap();
+            interrupt.is_interrupted()
+        }
+    });
+    held.release();
+    assert!(!waiter.returns_within(PATIENCE).0);
+    assert!(lock.try_lock_for(Duration::ZERO).unwrap());
+    lock.unlock().unwrap();
+}

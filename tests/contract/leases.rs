@@ -1,0 +1,231 @@
+//! Leases: those that end by themselves, and those that are renewed.
+
+use std::time::Duration;
+
+use leasehold::NotHeld;
+
+use super::harness::{Store, fresh};
+use super::tools::{PATIENCE, SLACK, Waiter, elsewhere, eventually, let_pass, ms, now, throughout};
+
+contracts!(
+    an_explicit_lease_ends_and_the_next_gets_in_near_its_end,
+    an_explicit_lease_is_never_renewed,
+    a_renewed_hold_outlives_many_leases,
+    reentering_never_shortens,
+    reentering_with_more_lengthens_and_a_partial_unlock_changes_nothing,
+    a_level_without_a_lease_keeps_a_leased_hold_alive_while_it_is_open,
+    a_leased_level_does_not_end_the_renewal_of_the_hold,
+    after_nested_locking_another_threads_hold_is_still_renewed,
+    a_hold_whose_thread_ended_ends_with_its_lease,
+    a_timed_try_takes_an_explicit_lease,
+    the_remaining_lease_is_what_was_asked_for,
+    a_lease_of_a_part_of_a_millisecond_more_is_rounded_up,
+);
+
+fn remaining(lock: &leasehold::NamedLock) -> Duration {
+    lock.remaining_lease().unwrap().expect("it is held")
+}
+
+fn an_explicit_lease_ends_and_the_next_gets_in_near_its_end(store: &Store) {
+    let name = fresh("expires");
+    let lease = ms(400);
+    let clients = (store.client(), store.client());
+    // The next may be a thread of the same client or of another.
+    for next in [clients.0.lock(&name), clients.1.lock(&name)] {
+        let lock = clients.0.lock(&name);
+        let before = now();
+        lock.lock_with_lease(lease).unwrap();
+        let after = now();
+        let waiter = Waiter::start(move || {
+            let guard = next.acquire().unwrap();
+            let had = now();
+            (had, guard.unlock())
+        });
+        let ((had, unlocked), _) = waiter.returns_within(lease + SLACK);
+        unlocked.unwrap();
+        // Stores count milliseconds from the start of the one in which the request came.
+        assert!(had.duration_since(before) >= lease - ms(2), "{:?}", had.duration_since(before));
+        assert!(had.duration_since(after) <= lease + SLACK, "{:?}", had.duration_since(after));
+        // The late unlock is told, and touches nobody.
+        let held = super::tools::Holding::take(&clients.1.lock(&name));
+        let late = lock.unlock().unwrap_err();
+        assert_eq!(late.not_held(), Some(&NotHeld::Expired), "{late}");
+        assert!(lock.is_locked().unwrap());
+        held.release();
+    }
+}
+
+fn an_explicit_lease_is_never_renewed(store: &Store) {
+    // The watchdog's interval passes several times within this lease.
+    let client = store.client_with_lease(ms(120));
+    let lock = client.lock(&fresh("explicit"));
+    let lease = ms(600);
+    lock.lock_with_lease(lease).unwrap();
+    let taken = now();
+    let mut least = lease;
+    while let Some(left) = lock.remaining_lease().unwrap() {
+        assert!(left <= least, "it went up from {least:?} to {left:?}");
+        least = left;
+        assert!(taken.elapsed() <= lease + SLACK, "it is still held");
+        let_pass(ms(10), "what is looked at is that nothing happens");
+    }
+    assert!(taken.elapsed() >= lease - ms(2));
+    assert_eq!(lock.unlock().unwrap_err().not_held(), Some(&NotHeld::Expired));
+}
+
+fn a_renewed_hold_outlives_many_leases(store: &Store) {
+    for kind in &store.kinds {
+        let (client, stranger) = (store.client_with_lease(ms(300)), store.client());
+        let name = fresh(kind.label);
+        let (lock, rival) = ((kind.make)(&client, &name), (kind.make)(&stranger, &name));
+        let guard = lock.acquire().unwrap();
+        throughout(ms(1_000), || {
+            let left = rival.remaining_lease().unwrap().expect(kind.label);
+            left <= ms(300) && guard.check().is_ok() && !rival.try_lock().unwrap()
+        });
+        guard.unlock().unwrap();
+        assert!(rival.try_lock().unwrap());
+        rival.unlock().unwrap();
+    }
+}
+
+fn reentering_never_shortens(store: &Store) {
+    let client = store.client_with_lease(ms(1_000));
+    let lock = client.lock(&fresh("nested"));
+    lock.lock_with_lease(ms(10_000)).unwrap();
+    let before = remaining(&lock);
+    assert!(before > ms(9_000) && before <= ms(10_000), "{before:?}");
+    lock.lock_with_lease(ms(100)).unwrap();
+    lock.lock().unwrap();
+    assert!(lock.try_lock_for_with_lease(ms(1), ms(5_000)).unwrap());
+    let after = remaining(&lock);
+    assert!(after > ms(9_000) && after <= before, "{after:?}");
+    (0..4).for_each(|_| lock.unlock().unwrap());
+}
+
+fn reentering_with_more_lengthens_and_a_partial_unlock_changes_nothing(store: &Store) {
+    let lock = store.client().lock(&fresh("nested"));
+    lock.lock_with_lease(ms(1_000)).unwrap();
+    lock.lock_with_lease(ms(10_000)).unwrap();
+    let long = remaining(&lock);
+    assert!(long > ms(9_000), "{long:?}");
+    lock.unlock().unwrap();
+    let left = remaining(&lock);
+    // Neither cut to the outer level's lease nor begun anew.
+    assert!(left > ms(8_000) && left <= long, "{left:?} after {long:?}");
+    lock.lock_with_lease(ms(10)).unwrap();
+    lock.unlock().unwrap();
+    assert!(remaining(&lock) <= left);
+    assert!(remaining(&lock) > ms(8_000));
+    lock.unlock().unwrap();
+    assert!(!lock.is_locked().unwrap());
+}
+
+fn a_level_without_a_lease_keeps_a_leased_hold_alive_while_it_is_open(store: &Store) {
+    let client = store.client_with_lease(ms(300));
+    let lock = client.lock(&fresh("levels"));
+    let outer = lock.acquire_with_lease(ms(400)).unwrap();
+    let inner = lock.acquire().unwrap();
+    throughout(ms(1_200), || lock.is_locked().unwrap() && outer.check().is_ok());
+    inner.unlock().unwrap();
+    // Nobody renews it from here on.
+    eventually(ms(400) + SLACK, || !lock.is_locked().unwrap());
+    assert!(outer.unlock().unwrap_err().is_lost());
+}
+
+fn a_leased_level_does_not_end_the_renewal_of_the_hold(store: &Store) {
+    let client = store.client_with_lease(ms(300));
+    let lock = client.lock(&fresh("levels"));
+    lock.lock().unwrap();
+    lock.lock_with_lease(ms(150)).unwrap();
+    throughout(ms(500), || lock.is_locked().unwrap());
+    lock.unlock().unwrap();
+    throughout(ms(700), || lock.is_locked().unwrap());
+    assert_eq!(lock.hold_count().unwrap(), 1);
+    lock.unlock().unwrap();
+}
+
+fn after_nested_locking_another_threads_hold_is_still_renewed(store: &Store) {
+    let client = store.client_with_lease(ms(300));
+    let lock = &client.lock(&fresh("renewed"));
+    elsewhere(|| {
+        lock.lock().unwrap();
+        lock.lock().unwrap();
+        let_pass(ms(150), "so that the watchdog has renewed the nested hold");
+        lock.unlock().unwrap();
+        lock.unlock().unwrap();
+    });
+    elsewhere(|| {
+        let guard = lock.acquire().unwrap();
+        throughout(ms(1_500), || lock.is_held_by_current_thread().unwrap());
+        guard.unlock().unwrap();
+    });
+}
+
+fn a_hold_whose_thread_ended_ends_with_its_lease(store: &Store) {
+    let lease = ms(400);
+    let (client, stranger) = (store.client_with_lease(lease), store.client());
+    let name = fresh("orphan");
+    // Left behind by calls, nested, and by guards that were leaked.
+    let leave: [fn(&leasehold::NamedLock); 2] = [
+        |lock| {
+            lock.lock().unwrap();
+            lock.lock().unwrap();
+        },
+        #[expect(clippy::mem_forget, reason = "what is tested")]
+        |lock| std::mem::forget(lock.acquire().unwrap()),
+    ];
+    for leave in leave {
+        let lock = client.lock(&name);
+        elsewhere(|| leave(&lock));
+        let ended = now();
+        for next in [client.lock(&name), stranger.lock(&name)] {
+            let waiter = Waiter::start(move || next.lock().and_then(|()| next.unlock()));
+            let (result, had) = waiter.returns_within(lease + PATIENCE);
+            result.unwrap();
+            assert!(had.duration_since(ended) <= lease + SLACK, "{:?}", had.duration_since(ended));
+        }
+    }
+}
+
+fn a_timed_try_takes_an_explicit_lease(store: &Store) {
+    let lock = store.client_with_lease(ms(120)).lock(&fresh("timed"));
+    assert!(lock.try_lock_for_with_lease(ms(10), ms(300)).unwrap());
+    let taken = now();
+    let freed = eventually(ms(300) + SLACK, || !lock.is_locked().unwrap());
+    assert!(taken.elapsed() >= ms(298), "{freed:?}");
+    let guard = lock.try_acquire_for_with_lease(ms(10), ms(200)).unwrap().unwrap();
+    eventually(ms(200) + SLACK, || guard.check().is_err());
+    assert!(lock.unlock().is_err());
+}
+
+fn the_remaining_lease_is_what_was_asked_for(store: &Store) {
+    let client = store.client();
+    let lock = client.lock(&fresh("remaining"));
+    assert_eq!(lock.remaining_lease().unwrap(), None);
+    lock.lock_with_lease(ms(3_600_000)).unwrap();
+    assert!(remaining(&lock) > ms(3_590_000) && remaining(&lock) <= ms(3_600_000));
+    // Everyone may ask.
+    assert!(elsewhere(|| remaining(&lock)) > ms(3_590_000));
+    lock.unlock().unwrap();
+    assert_eq!(lock.remaining_lease().unwrap(), None);
+    lock.lock().unwrap();
+    assert!(remaining(&lock) > ms(15_000) && remaining(&lock) <= ms(20_000));
+    lock.unlock().unwrap();
+}
+
+fn a_lease_of_a_part_of_a_millisecond_more_is_rounded_up(store: &Store) {
+    let lock = store.client().lock(&fresh("tiny"));
+    let lease = ms(300) + Duration::from_nanos(1);
+    let guard = lock.acquire_with_lease(lease).unwrap();
+    assert!(guard.remaining() > ms(200));
+    guard.unlock().unwrap();
+    // So short that it may be over before its grant is here: had for a moment or not at all, never left behind.
+    if lock.try_lock_for_with_lease(ms(50), Duration::from_micros(1_001)).unwrap() {
+        match lock.unlock() {
+            Ok(()) => {}
+            Err(error) => assert!(error.is_lost(), "{error}"),
+        }
+    }
+    eventually(SLACK, || !lock.is_locked().unwrap());
+}

@@ -1,0 +1,251 @@
+//! The end of a client: what it holds is freed, who waits is told, and nothing of it stays.
+
+use std::thread;
+
+use leasehold::crossbeam_channel::unbounded;
+use leasehold::{ErrorKind, HoldState, Interrupt, LossReason, NamedLock, Result};
+
+use super::harness::{Store, fresh};
+use super::tools::{
+    Holding, PATIENCE, SLACK, Waiter, alone, elsewhere, eventually, ms, now, threads, throughout,
+};
+
+contracts!(
+    shutdown_releases_all_that_is_held,
+    shutdown_is_told_to_the_holders,
+    shutdown_ends_every_wait,
+    after_shutdown_every_call_says_so,
+    shutdown_may_be_repeated_and_concerns_one_client,
+    shutdown_in_the_middle_of_work_leaves_nothing,
+    shutdown_from_a_callback_returns,
+    dropping_the_last_clone_releases,
+    locks_and_guards_keep_their_client_alive,
+    a_client_leaves_no_thread_behind,
+);
+
+fn shutdown_releases_all_that_is_held(store: &Store) {
+    let (client, stranger) = (store.client(), store.client());
+    let name = fresh("held");
+    let names: Vec<_> = (0..5).map(|index| format!("{name}-{index}")).collect();
+    client.lock(&names[0]).lock().unwrap();
+    (0..2).for_each(|_| client.lock(&names[1]).lock().unwrap());
+    let guard = client.fenced_lock(&names[2]).acquire().unwrap();
+    let owned = client.token_lock(&names[3]).acquire_owned().unwrap();
+    elsewhere(|| client.lock(&names[4]).lock_with_lease(ms(60_000)).unwrap());
+    let kind =
+        |index: usize| if index == 3 { stranger.token_lock(&names[3]) } else { stranger.lock(&names[index]) };
+    assert!((0..5).all(|index| kind(index).is_locked().unwrap()));
+    client.shutdown().unwrap();
+    // By then, not some time after.
+    for index in 0..5 {
+        assert!(!kind(index).is_locked().unwrap(), "{index}");
+    }
+    let successor = stranger.fenced_lock(&names[2]).acquire().unwrap();
+    drop((guard, owned));
+    successor.check().unwrap();
+    assert!(stranger.lock(&names[2]).is_held_by_current_thread().unwrap());
+    successor.unlock().unwrap();
+}
+
+fn shutdown_is_told_to_the_holders(store: &Store) {
+    let client = store.client();
+    let guard = client.lock(&fresh("told")).acquire().unwrap();
+    let lost = guard.lost();
+    let (tell, told) = unbounded();
+    guard.on_lost(move |loss| tell.send(loss.reason).unwrap());
+    client.shutdown().unwrap();
+    assert_eq!(lost.recv_timeout(SLACK).unwrap().reason, LossReason::ShutDown);
+    assert_eq!(told.recv_timeout(SLACK).unwrap(), LossReason::ShutDown);
+    assert_eq!(guard.state(), HoldState::Lost);
+    assert!(guard.check().unwrap_err().is_lost());
+    assert!(guard.remaining().is_zero());
+    assert_eq!(guard.unlock().unwrap_err().kind(), ErrorKind::ShutDown);
+}
+
+fn shutdown_ends_every_wait(store: &Store) {
+    for kind in &store.kinds {
+        let (client, stranger) = (store.client(), store.client());
+        let (elsewhere_held, own) = (fresh(kind.label), fresh(kind.label));
+        let held = Holding::take(&(kind.make)(&stranger, &elsewhere_held));
+        let guard = (kind.make)(&client, &own).acquire_owned().unwrap();
+        // At the head of a queue and behind it; for a lock of this client's and of another's; every form that waits.
+        let waits: [fn(&NamedLock) -> Result<()>; 5] = [
+            |lock| lock.lock(),
+            |lock| lock.try_lock_for(PATIENCE * 6).map(drop),
+            |lock| lock.lock_interruptibly(&Interrupt::new()),
+            |lock| lock.try_lock_until(now() + PATIENCE * 6).map(drop),
+            |lock| lock.acquire_owned().map(drop),
+        ];
+        let waiters: Vec<_> = [&elsewhere_held, &own]
+            .into_iter()
+            .flat_map(|name| waits.map(|wait| ((kind.make)(&client, name), wait)))
+            .map(|(lock, wait)| Waiter::start(move || wait(&lock)))
+            .collect();
+        client.shutdown().unwrap();
+        let shut = now();
+        for waiter in waiters {
+            let (result, ended) = waiter.returns_within(PATIENCE);
+            let error = result.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::ShutDown, "{}: {error}", kind.label);
+            assert!(ended.saturating_duration_since(shut) <= SLACK, "{}", kind.label);
+        }
+        drop(guard);
+        held.release();
+        // None of them has taken anything on its way out.
+        assert!(!(kind.make)(&stranger, &elsewhere_held).is_locked().unwrap());
+        assert!(!(kind.make)(&stranger, &own).is_locked().unwrap());
+    }
+}
+
+fn after_shutdown_every_call_says_so(store: &Store) {
+    let client = store.client();
+    let name = fresh("after");
+    let (held, clone) = (client.lock(&name), client.clone());
+    held.lock().unwrap();
+    client.shutdown().unwrap();
+    let begun = now();
+    for lock in
+        [held, clone.lock(&name), clone.token_lock(&name), NamedLock::clone(&clone.fenced_lock(&name))]
+    {
+        for result in [
+            lock.lock(),
+            lock.lock_with_lease(ms(100)),
+            lock.lock_interruptibly(&Interrupt::new()),
+            lock.try_lock().map(drop),
+            lock.try_lock_for(ms(500)).map(drop),
+            lock.unlock(),
+            lock.force_unlock().map(drop),
+            lock.is_locked().map(drop),
+            lock.is_held_by_current_thread().map(drop),
+            lock.hold_count().map(drop),
+            lock.remaining_lease().map(drop),
+            lock.acquire().map(drop),
+            lock.try_acquire().map(drop),
+            lock.acquire_owned().map(drop),
+        ] {
+            let error = result.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::ShutDown, "{error}");
+            assert!(!error.is_retryable());
+        }
+    }
+    assert_eq!(clone.with_lock(&name, |_| ()).unwrap_err().kind(), ErrorKind::ShutDown);
+    assert!(begun.elapsed() < SLACK);
+    // What needs no store still answers.
+    assert_eq!(clone.id(), client.id());
+    assert_eq!(clone.current_owner().client(), client.id());
+}
+
+fn shutdown_may_be_repeated_and_concerns_one_client(store: &Store) {
+    let (client, other) = (store.client_with_lease(ms(300)), store.client_with_lease(ms(300)));
+    let guard = other.lock(&fresh("other")).acquire().unwrap();
+    client.shutdown().unwrap();
+    client.shutdown().unwrap();
+    client.clone().shutdown().unwrap();
+    throughout(ms(600), || guard.check().is_ok());
+    guard.unlock().unwrap();
+}
+
+/// Grants that are on their way while the client is shut down are given back, by it or by their lease's end.
+fn shutdown_in_the_middle_of_work_leaves_nothing(store: &Store) {
+    let lease = ms(300);
+    for _ in 0..4 {
+        let (client, stranger) = (store.client_with_lease(lease), store.client());
+        let names = [fresh("work"), fresh("work")];
+        let (tell, told) = unbounded();
+        thread::scope(|scope| {
+            for worker in 0..6 {
+                let (lock, tell) = (client.lock(&names[worker % 2]), tell.clone());
+                scope.spawn(move || {
+                    let mut rounds = 0;
+                    let error = loop {
+                        let guard = match lock.acquire() {
+                            Ok(guard) => guard,
+                            Err(error) => break error,
+                        };
+                        rounds += 1;
+                        if rounds == 10 {
+                            tell.send(()).unwrap();
+                        }
+                        if let Err(error) = guard.unlock() {
+                            break error;
+                        }
+                    };
+                    assert!(error.kind() == ErrorKind::ShutDown || error.is_lost(), "{error}");
+                });
+            }
+            (0..6).for_each(|_| told.recv_timeout(PATIENCE).unwrap());
+            client.shutdown().unwrap();
+        });
+        for name in &names {
+            eventually(lease + SLACK, || !stranger.lock(name).is_locked().unwrap());
+        }
+    }
+}
+
+fn shutdown_from_a_callback_returns(store: &Store) {
+    let (client, operator) = (store.client_with_lease(ms(300)), store.client());
+    let name = fresh("callback");
+    let guard = client.lock(&name).acquire().unwrap();
+    let (tell, told) = unbounded();
+    guard.on_lost({
+        let client = client.clone();
+        move |_| tell.send(client.shutdown()).unwrap()
+    });
+    assert!(operator.lock(&name).force_unlock().unwrap());
+    told.recv_timeout(PATIENCE).expect("it returns").unwrap();
+    assert_eq!(client.lock(&name).try_lock().unwrap_err().kind(), ErrorKind::ShutDown);
+}
+
+fn dropping_the_last_clone_releases(store: &Store) {
+    let stranger = store.client();
+    let name = fresh("dropped");
+    let client = store.client();
+    let lock = client.lock(&name);
+    lock.lock().unwrap();
+    drop(client);
+    assert!(stranger.lock(&name).is_locked().unwrap(), "its lock keeps it");
+    drop(lock);
+    // Far sooner than the lease of 20 s would end.
+    eventually(SLACK, || !stranger.lock(&name).is_locked().unwrap());
+}
+
+fn locks_and_guards_keep_their_client_alive(store: &Store) {
+    let stranger = store.client();
+    let name = fresh("kept");
+    let guard = store.client_with_lease(ms(300)).lock(&name).acquire().unwrap();
+    throughout(ms(600), || guard.check().is_ok() && stranger.lock(&name).is_locked().unwrap());
+    guard.unlock().unwrap();
+    let owned = store.client_with_lease(ms(300)).lock(&name).acquire_owned().unwrap();
+    throughout(ms(600), || owned.check().is_ok() && stranger.lock(&name).is_locked().unwrap());
+    drop(owned);
+    eventually(SLACK, || !stranger.lock(&name).is_locked().unwrap());
+}
+
+fn a_client_leaves_no_thread_behind(store: &Store) {
+    alone(|| {
+        // Threads of the store's own, where there is a shared one, are there before.
+        store.client().shutdown().unwrap();
+        let before = threads();
+        for drop_only in [false, true] {
+            let clients = [store.client_with_lease(ms(300)), store.client()];
+            let name = fresh("threads");
+            for client in &clients {
+                // A wait, a loss, a hold: whatever starts threads has started them.
+                let held = Holding::take(&client.lock(&name));
+                assert!(!client.lock(&name).try_lock_for(ms(50)).unwrap());
+                assert!(!clients[1].lock(&name).try_lock_for(ms(50)).unwrap());
+                held.release();
+                let lost = client.lock(&name).acquire_with_lease(ms(50)).unwrap();
+                lost.lost().recv_timeout(ms(50) + SLACK).unwrap();
+            }
+            assert!(threads() > before);
+            let begun = now();
+            if !drop_only {
+                clients.iter().for_each(|client| client.shutdown().unwrap());
+            }
+            drop(clients);
+            assert!(begun.elapsed() <= SLACK * 2, "the end is bounded: {:?}", begun.elapsed());
+            eventually(SLACK, || threads() <= before);
+        }
+    });
+}

@@ -1,0 +1,240 @@
+//! A hold that ends without being released: known at once, told once, and never undone.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use leasehold::crossbeam_channel::{RecvTimeoutError, TryRecvError, select, unbounded};
+use leasehold::{HoldState, LossReason};
+
+use super::harness::{Store, fresh};
+use super::tools::{Holding, SLACK, elsewhere, eventually, let_pass, ms, now, throughout};
+
+contracts!(
+    check_fails_at_once_when_the_window_ends,
+    a_loss_is_told_to_every_callback_once_also_to_late_ones,
+    a_panicking_callback_does_not_keep_others_from_being_told,
+    a_callback_is_not_run_after_a_release,
+    the_channel_gets_the_loss_and_ends,
+    the_channel_ends_without_a_loss_after_a_release,
+    a_leased_hold_with_listeners_is_told_near_its_end,
+    a_no_from_the_server_marks_the_hold_lost,
+    a_hold_count_of_zero_from_the_server_marks_the_hold_lost,
+    locking_after_a_loss_is_a_new_hold,
+    locking_after_a_loss_counts_from_one_for_nested_holds_too,
+    a_hold_that_was_taken_over_in_silence_is_lost_by_the_next_reentry,
+);
+
+fn check_fails_at_once_when_the_window_ends(store: &Store) {
+    let lock = store.client().lock(&fresh("window"));
+    let lease = ms(400);
+    let before = now();
+    let guard = lock.acquire_with_lease(lease).unwrap();
+    let taken = now();
+    assert_eq!(guard.state(), HoldState::Held);
+    // The window opens between the two readings and is 1 % shorter than the lease.
+    let (earliest, latest) = (before + ms(396), taken + ms(396));
+    throughout(earliest.saturating_duration_since(now() + ms(25)), || guard.check().is_ok());
+    eventually(lease + SLACK, || now() > latest);
+    // No slack: what is asked is the clock, not a thread that would have to notice.
+    let error = guard.check().unwrap_err();
+    assert!(error.is_lost() && !error.is_not_held() && !error.is_retryable(), "{error}");
+    assert_eq!((error.action(), error.lock_name()), ("check", Some(lock.name())));
+    assert_eq!(guard.state(), HoldState::Lost);
+    assert_eq!(guard.remaining(), Duration::ZERO);
+    assert!(guard.unlock().unwrap_err().is_lost());
+}
+
+fn a_loss_is_told_to_every_callback_once_also_to_late_ones(store: &Store) {
+    let (client, operator) = (store.client_with_lease(ms(300)), store.client());
+    let name = fresh("callbacks");
+    let guard = client.lock(&name).acquire().unwrap();
+    let inner = client.lock(&name).acquire().unwrap();
+    let (tell, told) = unbounded();
+    for (who, guard) in [(0, &guard), (1, &guard), (2, &inner)] {
+        let tell = tell.clone();
+        guard.on_lost(move |loss| tell.send((who, loss.clone())).unwrap());
+    }
+    assert!(operator.lock(&name).force_unlock().unwrap());
+    let mut losses: Vec<_> = (0..3).map(|_| told.recv_timeout(ms(100) + SLACK).unwrap()).collect();
+    losses.sort_by_key(|(who, _)| *who);
+    for (place, (who, loss)) in losses.into_iter().enumerate() {
+        assert_eq!((place, loss.reason, loss.owner), (who, LossReason::Gone, guard.owner()));
+    }
+    let late = tell.clone();
+    guard.on_lost(move |loss| late.send((3, loss.clone())).unwrap());
+    assert_eq!(told.recv_timeout(SLACK).unwrap().0, 3);
+    // Everything that may notice the loss again has looked by then.
+    assert!(guard.check().is_err() && inner.unlock().is_err() && guard.unlock().is_err());
+    assert_eq!(told.recv_timeout(ms(300)).unwrap_err(), RecvTimeoutError::Timeout);
+}
+
+fn a_panicking_callback_does_not_keep_others_from_being_told(store: &Store) {
+    let client = store.client_with_lease(ms(300));
+    let guard = client.lock(&fresh("panics")).acquire_with_lease(ms(100)).unwrap();
+    let (tell, told) = unbounded();
+    guard.on_lost(|_| super::tools::quiet_panic());
+    guard.on_lost(move |_| tell.send(()).unwrap());
+    told.recv_timeout(ms(100) + SLACK).unwrap();
+    // The watchdog lives on.
+    let other = client.lock(&fresh("panics")).acquire().unwrap();
+    throughout(ms(500), || other.check().is_ok());
+    other.unlock().unwrap();
+}
+
+fn a_callback_is_not_run_after_a_release(store: &Store) {
+    let client = store.client_with_lease(ms(200));
+    let called = Arc::new(AtomicUsize::new(0));
+    let lock = client.lock(&fresh("released"));
+    for unlock in [true, false] {
+        for lease in [None, Some(ms(150))] {
+            let guard = match lease {
+                Some(lease) => lock.acquire_with_lease(lease).unwrap(),
+                None => lock.acquire().unwrap(),
+            };
+            let called = Arc::clone(&called);
+            guard.on_lost(move |_| drop(called.fetch_add(1, Ordering::SeqCst)));
+            if unlock { guard.unlock().unwrap() } else { drop(guard) }
+        }
+    }
+    throughout(ms(300), || called.load(Ordering::SeqCst) == 0);
+}
+
+fn the_channel_gets_the_loss_and_ends(store: &Store) {
+    let (client, operator) = (store.client_with_lease(ms(300)), store.client());
+    let name = fresh("channel");
+    let guard = client.lock(&name).acquire().unwrap();
+    let (early, other) = (guard.lost(), guard.lost());
+    assert_eq!(early.try_recv(), Err(TryRecvError::Empty));
+    assert!(operator.lock(&name).force_unlock().unwrap());
+    // As a program would wait for it beside its work.
+    select! {
+        recv(early) -> loss => assert_eq!(loss.unwrap().reason, LossReason::Gone),
+        default(ms(100) + SLACK) => panic!("the loss is not told"),
+    }
+    assert_eq!(early.try_recv(), Err(TryRecvError::Disconnected), "once, and no more");
+    assert_eq!(other.recv_timeout(SLACK).unwrap().owner, guard.owner());
+    let late = guard.lost();
+    assert_eq!(late.recv_timeout(SLACK).unwrap().reason, LossReason::Gone);
+    assert_eq!(late.try_recv(), Err(TryRecvError::Disconnected));
+}
+
+fn the_channel_ends_without_a_loss_after_a_release(store: &Store) {
+    let lock = store.client().lock(&fresh("channel"));
+    let (unlocked, dropped) = {
+        let guard = lock.acquire().unwrap();
+        let lost = guard.lost();
+        guard.unlock().unwrap();
+        (lost, lock.acquire().unwrap().lost())
+    };
+    for lost in [unlocked, dropped] {
+        eventually(SLACK, || lost.try_recv() == Err(TryRecvError::Disconnected));
+    }
+    let owned = lock.acquire_owned().unwrap();
+    let lost = owned.lost();
+    elsewhere(move || drop(owned));
+    eventually(SLACK, || lost.try_recv() == Err(TryRecvError::Disconnected));
+}
+
+fn a_leased_hold_with_listeners_is_told_near_its_end(store: &Store) {
+    // The watchdog's own interval is far longer than this lease.
+    let guard = store.client().lock(&fresh("leased")).acquire_with_lease(ms(200)).unwrap();
+    let taken = now();
+    let loss = guard.lost().recv_timeout(ms(200) + SLACK).unwrap();
+    assert_eq!(loss.reason, LossReason::Expired);
+    assert!(taken.elapsed() >= ms(190), "{:?}", taken.elapsed());
+}
+
+fn a_no_from_the_server_marks_the_hold_lost(store: &Store) {
+    let (client, operator) = (store.client(), store.client());
+    for kind in &store.kinds {
+        let name = fresh(kind.label);
+        let lock = (kind.make)(&client, &name);
+        let guard = lock.acquire().unwrap();
+        let lost = guard.lost();
+        assert!((kind.make)(&operator, &name).force_unlock().unwrap());
+        // The lease is long: nobody has noticed yet, and asking is noticing.
+        assert!(guard.check().is_ok());
+        assert!(!lock.is_held_by_current_thread().unwrap());
+        assert_eq!(guard.state(), HoldState::Lost);
+        assert!(guard.check().unwrap_err().is_lost());
+        assert_eq!(lost.recv_timeout(SLACK).unwrap().reason, LossReason::Gone);
+    }
+}
+
+fn a_hold_count_of_zero_from_the_server_marks_the_hold_lost(store: &Store) {
+    let (client, operator) = (store.client(), store.client());
+    let name = fresh("count");
+    let lock = client.lock(&name);
+    let guard = lock.acquire().unwrap();
+    assert!(operator.lock(&name).force_unlock().unwrap());
+    let held = Holding::take(&operator.lock(&name));
+    assert_eq!(lock.hold_count().unwrap(), 0);
+    assert_eq!(guard.state(), HoldState::Lost);
+    assert!(guard.unlock().unwrap_err().is_lost());
+    held.release();
+}
+
+fn locking_after_a_loss_is_a_new_hold(store: &Store) {
+    let (client, operator) = (store.client(), store.client());
+    for kind in &store.kinds {
+        let name = fresh(kind.label);
+        let lock = (kind.make)(&client, &name);
+        // Lost by time, with and without an answer of the server's having been heard; and by force.
+        for way in 0..3 {
+            let old = lock.acquire_with_lease(if way == 0 { ms(80) } else { ms(15_000) }).unwrap();
+            let dropped = kind.traits.reentrant.then(|| lock.acquire_with_lease(ms(60)).unwrap());
+            if way > 0 {
+                assert!((kind.make)(&operator, &name).force_unlock().unwrap());
+            }
+            if way == 2 {
+                assert!(!lock.is_held_by_current_thread().unwrap());
+            }
+            eventually(ms(80) + SLACK, || !lock.is_locked().unwrap());
+            let new = lock.acquire().unwrap();
+            assert_eq!(lock.hold_count().unwrap(), 1, "{} {way}", kind.label);
+            assert_ne!(new.owner(), old.owner(), "nothing late can be under the new number");
+            assert_eq!(kind.traits.fenced, new.fence() > old.fence(), "{} {way}", kind.label);
+            assert_eq!((old.state(), new.state()), (HoldState::Lost, HoldState::Held));
+            // The old guards have nothing to give back.
+            drop(dropped);
+            assert!(old.unlock().unwrap_err().is_lost());
+            assert_eq!(lock.hold_count().unwrap(), 1, "{} {way}", kind.label);
+            elsewhere(|| assert!(!lock.try_lock().unwrap()));
+            new.check().unwrap();
+            new.unlock().unwrap();
+            assert!(!lock.is_locked().unwrap());
+        }
+    }
+}
+
+fn locking_after_a_loss_counts_from_one_for_nested_holds_too(store: &Store) {
+    let (client, operator) = (store.client(), store.client());
+    let name = fresh("recount");
+    let lock = client.lock(&name);
+    (0..3).for_each(|_| lock.lock().unwrap());
+    assert!(operator.lock(&name).force_unlock().unwrap());
+    lock.lock().unwrap();
+    assert_eq!(lock.hold_count().unwrap(), 1);
+    lock.unlock().unwrap();
+    assert!(!lock.is_locked().unwrap());
+    assert!(lock.unlock().unwrap_err().is_not_held());
+}
+
+fn a_hold_that_was_taken_over_in_silence_is_lost_by_the_next_reentry(store: &Store) {
+    let (client, stranger) = (store.client(), store.client());
+    let name = fresh("silent");
+    let lock = client.lock(&name);
+    let guard = lock.acquire().unwrap();
+    assert!(stranger.lock(&name).force_unlock().unwrap());
+    let held = Holding::take(&stranger.lock(&name));
+    // This thread believes that it holds the lock. It must not be let in a second time.
+    assert!(!lock.try_lock().unwrap());
+    assert_eq!(guard.state(), HoldState::Lost);
+    held.release();
+    assert!(lock.try_lock().unwrap());
+    let_pass(ms(20), "so that anything the old guard may do late would be seen");
+    drop(guard);
+    assert_eq!(lock.hold_count().unwrap(), 1);
+    lock.unlock().unwrap();
+}

@@ -1,0 +1,143 @@
+//! Taking what one holds already: levels, their count, and who ends which.
+
+use super::harness::{Store, fresh};
+use super::tools::{Holding, elsewhere, ms};
+
+contracts!(
+    the_count_is_visible_as_0_1_2_1_0,
+    another_thread_gets_in_only_after_the_last_unlock,
+    every_try_form_reenters,
+    a_hundred_levels_are_a_hundred_unlocks,
+    guards_and_calls_are_levels_of_one_hold,
+    guards_may_be_dropped_in_any_order,
+    a_call_and_a_guard_are_two_levels_whichever_ends_first,
+    a_guard_whose_level_was_unlocked_by_a_call_holds_nothing,
+);
+
+fn the_count_is_visible_as_0_1_2_1_0(store: &Store) {
+    let name = fresh("count");
+    let client = store.client();
+    let (lock, rival) = (client.lock(&name), store.client().lock(&name));
+    let seen = |count: u32| {
+        assert_eq!(lock.hold_count().unwrap(), count);
+        assert_eq!(lock.is_held_by_current_thread().unwrap(), count > 0);
+        // Others see that it is locked, and a count of their own.
+        elsewhere(|| {
+            assert_eq!(lock.is_locked().unwrap(), count > 0);
+            assert!(!lock.is_held_by_current_thread().unwrap());
+            assert_eq!(lock.hold_count().unwrap(), 0);
+        });
+        assert_eq!(rival.is_locked().unwrap(), count > 0);
+        assert_eq!(rival.remaining_lease().unwrap().is_some(), count > 0);
+        assert_eq!(rival.hold_count().unwrap(), 0);
+    };
+    seen(0);
+    lock.lock().unwrap();
+    seen(1);
+    lock.lock().unwrap();
+    seen(2);
+    lock.unlock().unwrap();
+    seen(1);
+    lock.unlock().unwrap();
+    seen(0);
+}
+
+fn another_thread_gets_in_only_after_the_last_unlock(store: &Store) {
+    let lock = store.client().lock(&fresh("levels"));
+    assert!(lock.try_lock().unwrap());
+    assert!(lock.try_lock().unwrap());
+    elsewhere(|| assert!(!lock.try_lock().unwrap()));
+    lock.unlock().unwrap();
+    elsewhere(|| assert!(!lock.try_lock().unwrap()));
+    lock.unlock().unwrap();
+    Holding::take(&lock).release();
+}
+
+fn every_try_form_reenters(store: &Store) {
+    let lock = store.client().lock(&fresh("forms"));
+    lock.lock().unwrap();
+    assert!(lock.try_lock().unwrap());
+    assert!(lock.try_lock_for(ms(10)).unwrap());
+    assert!(lock.try_lock_for_with_lease(ms(10), ms(20_000)).unwrap());
+    assert!(lock.try_lock_until(super::tools::now()).unwrap());
+    lock.lock_with_lease(ms(20_000)).unwrap();
+    lock.lock_interruptibly(&leasehold::Interrupt::new()).unwrap();
+    let guards = [
+        lock.acquire().unwrap(),
+        lock.try_acquire().unwrap().unwrap(),
+        lock.try_acquire_for(ms(10)).unwrap().unwrap(),
+        lock.try_acquire_for_with_lease(ms(10), ms(20_000)).unwrap().unwrap(),
+        lock.try_acquire_until(super::tools::now()).unwrap().unwrap(),
+    ];
+    assert_eq!(lock.hold_count().unwrap(), 12);
+    drop(guards);
+    for left in (0..7).rev() {
+        lock.unlock().unwrap();
+        assert_eq!(lock.hold_count().unwrap(), left);
+    }
+    assert!(!lock.is_locked().unwrap());
+}
+
+fn a_hundred_levels_are_a_hundred_unlocks(store: &Store) {
+    let lock = store.client().lock(&fresh("deep"));
+    (0..100).for_each(|_| lock.lock().unwrap());
+    assert_eq!(lock.hold_count().unwrap(), 100);
+    (0..99).for_each(|_| lock.unlock().unwrap());
+    elsewhere(|| assert!(!lock.try_lock().unwrap()));
+    lock.unlock().unwrap();
+    assert!(!lock.is_locked().unwrap());
+    assert!(lock.unlock().unwrap_err().is_not_held());
+}
+
+fn guards_and_calls_are_levels_of_one_hold(store: &Store) {
+    let lock = store.client().lock(&fresh("mixed"));
+    lock.lock().unwrap();
+    let guard = lock.acquire().unwrap();
+    assert_eq!(lock.hold_count().unwrap(), 2);
+    guard.unlock().unwrap();
+    assert_eq!(lock.hold_count().unwrap(), 1);
+    lock.unlock().unwrap();
+    assert!(!lock.is_locked().unwrap());
+}
+
+fn guards_may_be_dropped_in_any_order(store: &Store) {
+    let lock = store.client().lock(&fresh("order"));
+    let (first, second, third) = (lock.acquire().unwrap(), lock.acquire().unwrap(), lock.acquire().unwrap());
+    drop(first);
+    assert_eq!(lock.hold_count().unwrap(), 2);
+    third.unlock().unwrap();
+    assert_eq!(lock.hold_count().unwrap(), 1);
+    assert!(second.check().is_ok());
+    elsewhere(|| assert!(!lock.try_lock().unwrap()));
+    second.unlock().unwrap();
+    assert!(!lock.is_locked().unwrap());
+}
+
+/// Two ways in and two ways out leave nothing, also when the call's way out comes before the guard's.
+fn a_call_and_a_guard_are_two_levels_whichever_ends_first(store: &Store) {
+    let lock = store.client().lock(&fresh("mixed"));
+    lock.lock().unwrap();
+    let guard = lock.acquire().unwrap();
+    lock.unlock().unwrap();
+    assert_eq!(lock.hold_count().unwrap(), 1);
+    assert!(guard.check().is_ok());
+    drop(guard);
+    assert_eq!(lock.hold_count().unwrap(), 0);
+    assert!(!lock.is_locked().unwrap());
+}
+
+fn a_guard_whose_level_was_unlocked_by_a_call_holds_nothing(store: &Store) {
+    let lock = store.client().lock(&fresh("mixed"));
+    let guard = lock.acquire().unwrap();
+    lock.unlock().unwrap();
+    assert!(!lock.is_locked().unwrap());
+    assert!(guard.check().is_err(), "a guard may not vouch for a lock that was released");
+    assert_ne!(guard.state(), leasehold::HoldState::Held);
+    assert!(guard.remaining().is_zero());
+    // Somebody else's hold is none of its business.
+    let held = Holding::take(&lock);
+    assert!(guard.check().is_err());
+    assert!(guard.unlock().unwrap_err().is_not_held());
+    assert!(lock.is_locked().unwrap());
+    held.release();
+}

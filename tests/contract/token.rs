@@ -1,0 +1,129 @@
+//! The simple lock by token, where it differs; what all kinds share is in the other files.
+
+use leasehold::{ErrorKind, NotHeld};
+
+use super::harness::{Store, fresh};
+use super::tools::{Holding, SLACK, Waiter, elsewhere, ms, now};
+
+contracts!(
+    waiting_for_ones_own_token_lock_would_be_a_deadlock,
+    a_token_locks_hold_count_is_one_or_nothing,
+    every_token_hold_has_an_owner_of_its_own,
+    a_name_in_use_by_a_reentrant_lock_is_the_wrong_type_for_a_token_lock,
+    a_name_in_use_by_a_token_lock_is_the_wrong_type_for_a_reentrant_lock,
+    a_name_is_free_for_the_other_kind_once_released,
+);
+
+fn waiting_for_ones_own_token_lock_would_be_a_deadlock(store: &Store) {
+    let lock = store.client().token_lock(&fresh("own"));
+    lock.lock().unwrap();
+    let begun = now();
+    let interrupt = leasehold::Interrupt::new();
+    for error in [
+        lock.lock().unwrap_err(),
+        lock.lock_with_lease(ms(1_000)).unwrap_err(),
+        lock.lock_interruptibly(&interrupt).unwrap_err(),
+        lock.acquire().unwrap_err(),
+    ] {
+        assert_eq!(error.kind(), ErrorKind::WouldDeadlock, "{error}");
+        assert_eq!(error.lock_name(), Some(lock.name()));
+    }
+    // Those that do not wait say that it is busy.
+    assert!(!lock.try_lock().unwrap());
+    assert!(!lock.try_lock_for(ms(0)).unwrap());
+    assert!(lock.try_acquire().unwrap().is_none());
+    assert!(begun.elapsed() < SLACK);
+    assert!(lock.is_held_by_current_thread().unwrap());
+    lock.unlock().unwrap();
+    lock.lock().unwrap();
+    lock.unlock().unwrap();
+}
+
+fn a_token_locks_hold_count_is_one_or_nothing(store: &Store) {
+    let lock = store.client().token_lock(&fresh("count"));
+    assert_eq!(lock.hold_count().unwrap(), 0);
+    lock.lock().unwrap();
+    assert_eq!(lock.hold_count().unwrap(), 1);
+    assert!(lock.is_held_by_current_thread().unwrap());
+    elsewhere(|| {
+        assert_eq!(lock.hold_count().unwrap(), 0);
+        assert!(!lock.is_held_by_current_thread().unwrap());
+        assert!(lock.is_locked().unwrap());
+    });
+    lock.unlock().unwrap();
+    assert_eq!(lock.hold_count().unwrap(), 0);
+}
+
+/// A token is compared, not counted: were it used twice, a late release could free the next hold.
+fn every_token_hold_has_an_owner_of_its_own(store: &Store) {
+    let client = store.client();
+    let lock = client.token_lock(&fresh("tokens"));
+    let mut owners = std::collections::HashSet::new();
+    for _ in 0..5 {
+        let guard = lock.acquire().unwrap();
+        assert_eq!(guard.owner().client(), client.id());
+        let error = elsewhere(|| lock.unlock().unwrap_err());
+        assert_eq!(error.not_held(), Some(&NotHeld::HeldBy(guard.owner().to_string())));
+        assert!(owners.insert(guard.owner()));
+        guard.unlock().unwrap();
+    }
+}
+
+fn a_name_in_use_by_a_reentrant_lock_is_the_wrong_type_for_a_token_lock(store: &Store) {
+    let name = fresh("type");
+    let (client, stranger) = (store.client(), store.client());
+    for holder in [client.lock(&name), leasehold::NamedLock::clone(&client.fenced_lock(&name))] {
+        let held = Holding::take(&holder);
+        for wrong in [client.token_lock(&name), stranger.token_lock(&name)] {
+            refused_at_once(&wrong);
+        }
+        held.release();
+    }
+}
+
+fn a_name_in_use_by_a_token_lock_is_the_wrong_type_for_a_reentrant_lock(store: &Store) {
+    let name = fresh("type");
+    let (client, stranger) = (store.client(), store.client());
+    let held = Holding::take(&client.token_lock(&name));
+    for wrong in [client.lock(&name), stranger.lock(&name)] {
+        refused_at_once(&wrong);
+    }
+    refused_at_once(&client.fenced_lock(&name));
+    assert_eq!(stranger.fenced_lock(&name).lock_and_get_token().unwrap_err().kind(), ErrorKind::WrongType);
+    held.release();
+}
+
+/// Also forms that would wait: the name is not busy, it is used wrongly, and waiting would not help.
+fn refused_at_once(wrong: &leasehold::NamedLock) {
+    let wrong = wrong.clone();
+    let waiter = Waiter::start(move || {
+        for error in [
+            wrong.lock().unwrap_err(),
+            wrong.try_lock().unwrap_err(),
+            wrong.try_lock_for(ms(5_000)).unwrap_err(),
+            wrong.lock_with_lease(ms(1_000)).unwrap_err(),
+            wrong.acquire().unwrap_err(),
+            wrong.try_acquire().unwrap_err(),
+            wrong.acquire_owned().unwrap_err(),
+            wrong.unlock().unwrap_err(),
+            wrong.hold_count().unwrap_err(),
+        ] {
+            assert_eq!(error.kind(), ErrorKind::WrongType, "{error}");
+            assert_eq!(error.lock_name(), Some(wrong.name()));
+            assert!(!error.is_retryable());
+        }
+    });
+    waiter.returns_within(SLACK);
+}
+
+fn a_name_is_free_for_the_other_kind_once_released(store: &Store) {
+    let name = fresh("kinds");
+    let client = store.client();
+    for _ in 0..3 {
+        for kind in &store.kinds {
+            let guard = (kind.make)(&client, &name).acquire().unwrap();
+            assert_eq!(guard.fence().is_some(), kind.traits.fenced);
+            guard.unlock().unwrap();
+        }
+    }
+}

@@ -1,0 +1,152 @@
+//! Giving back what one does not hold, and taking away what somebody else does.
+
+use leasehold::{ErrorKind, NotHeld};
+
+use super::harness::{Store, fresh};
+use super::tools::{Holding, PATIENCE, SLACK, Waiter, elsewhere, eventually, ms, now};
+
+contracts!(
+    an_unlock_of_a_free_lock_says_free,
+    an_unlock_by_somebody_else_says_who_holds_it_and_changes_nothing,
+    an_unlock_after_the_lease_says_expired_and_only_once,
+    every_level_of_an_expired_hold_says_expired,
+    force_unlock_frees_whoever_holds_it,
+    force_unlock_wakes_those_who_wait,
+    force_unlock_is_told_to_the_holder,
+    a_holder_that_was_forced_out_does_not_unlock_its_successor,
+);
+
+fn an_unlock_of_a_free_lock_says_free(store: &Store) {
+    for kind in &store.kinds {
+        let client = store.client();
+        let lock = (kind.make)(&client, &fresh(kind.label));
+        let error = lock.unlock().unwrap_err();
+        assert_eq!(error.not_held(), Some(&NotHeld::Free), "{error}");
+        assert_eq!(error.kind(), ErrorKind::NotHeld);
+        assert!(error.is_not_held() && !error.is_lost() && !error.is_retryable() && !error.outcome_unknown());
+        assert_eq!(error.lock_name(), Some(lock.name()));
+        assert_eq!(error.action(), "unlock");
+        lock.lock().unwrap();
+        lock.unlock().unwrap();
+        assert_eq!(lock.unlock().unwrap_err().not_held(), Some(&NotHeld::Free), "one too many");
+    }
+}
+
+fn an_unlock_by_somebody_else_says_who_holds_it_and_changes_nothing(store: &Store) {
+    for kind in &store.kinds {
+        let name = fresh(kind.label);
+        let (client, stranger) = (store.client(), store.client());
+        let lock = (kind.make)(&client, &name);
+        let held = Holding::take(&lock);
+        for other in [lock.clone(), (kind.make)(&stranger, &name)] {
+            let error = other.unlock().unwrap_err();
+            let Some(NotHeld::HeldBy(holder)) = error.not_held() else { panic!("{error}") };
+            assert_eq!(*holder, held.owner().to_string(), "{}", kind.label);
+            assert!(error.is_not_held() && !error.is_lost());
+            assert!(!other.try_lock().unwrap());
+        }
+        assert!(lock.is_locked().unwrap());
+        held.release(); // fails the test if the hold had been touched
+    }
+}
+
+fn an_unlock_after_the_lease_says_expired_and_only_once(store: &Store) {
+    for kind in &store.kinds {
+        let client = store.client();
+        let lock = (kind.make)(&client, &fresh(kind.label));
+        lock.lock_with_lease(ms(60)).unwrap();
+        eventually(ms(60) + SLACK, || !lock.is_locked().unwrap());
+        let error = lock.unlock().unwrap_err();
+        assert_eq!(error.not_held(), Some(&NotHeld::Expired), "{error}");
+        assert!(error.is_lost() && error.is_not_held() && !error.is_retryable());
+        assert_eq!(error.lock_name(), Some(lock.name()));
+        // That was the end of the hold; this is an unlock of nothing.
+        assert_eq!(lock.unlock().unwrap_err().not_held(), Some(&NotHeld::Free));
+    }
+}
+
+fn every_level_of_an_expired_hold_says_expired(store: &Store) {
+    let lock = store.client().lock(&fresh("levels"));
+    (0..3).for_each(|_| lock.lock_with_lease(ms(60)).unwrap());
+    eventually(ms(60) + SLACK, || !lock.is_locked().unwrap());
+    for _ in 0..3 {
+        assert_eq!(lock.unlock().unwrap_err().not_held(), Some(&NotHeld::Expired));
+    }
+    assert_eq!(lock.unlock().unwrap_err().not_held(), Some(&NotHeld::Free));
+}
+
+fn force_unlock_frees_whoever_holds_it(store: &Store) {
+    for kind in &store.kinds {
+        let name = fresh(kind.label);
+        let (client, stranger) = (store.client(), store.client());
+        let (lock, operator) = ((kind.make)(&client, &name), (kind.make)(&stranger, &name));
+        assert!(!operator.force_unlock().unwrap(), "it was free");
+        lock.lock().unwrap();
+        if kind.traits.reentrant {
+            lock.lock().unwrap();
+        }
+        assert!(elsewhere(|| operator.force_unlock().unwrap()));
+        assert!(!operator.is_locked().unwrap());
+        assert!(!operator.force_unlock().unwrap(), "it is free");
+        Holding::take(&operator).release();
+        assert_eq!(lock.unlock().unwrap_err().not_held(), Some(&NotHeld::Expired), "{}", kind.label);
+    }
+}
+
+fn force_unlock_wakes_those_who_wait(store: &Store) {
+    for kind in &store.kinds {
+        let name = fresh(kind.label);
+        let clients = (store.client(), store.client());
+        // By the holder's client and by another; the waiter with the forcing one, or with the third.
+        for forced_by in [&clients.0, &clients.1] {
+            let lock = (kind.make)(&clients.0, &name);
+            lock.lock().unwrap();
+            let waiting = (kind.make)(&clients.1, &name);
+            let waiter = Waiter::start(move || waiting.lock().and_then(|()| waiting.unlock()));
+            let before = now();
+            assert!((kind.make)(forced_by, &name).force_unlock().unwrap());
+            let (result, had) = waiter.returns_within(PATIENCE);
+            result.unwrap();
+            let limit = if kind.traits.wakes { ms(50) } else { kind.traits.polls_within } + SLACK;
+            assert!(had.duration_since(before) <= limit, "{}: {:?}", kind.label, had.duration_since(before));
+            assert!(lock.unlock().unwrap_err().is_lost());
+        }
+    }
+}
+
+fn force_unlock_is_told_to_the_holder(store: &Store) {
+    for kind in &store.kinds {
+        let name = fresh(kind.label);
+        let (client, stranger) = (store.client_with_lease(ms(600)), store.client());
+        let guard = (kind.make)(&client, &name).acquire().unwrap();
+        let lost = guard.lost();
+        guard.check().unwrap();
+        assert!((kind.make)(&stranger, &name).force_unlock().unwrap());
+        // By the next renewal at the latest, which is a third of the lease away.
+        let loss = lost.recv_timeout(ms(200) + SLACK).expect("the holder is told");
+        assert_eq!(loss.reason, leasehold::LossReason::Gone);
+        assert_eq!((loss.name.as_str(), loss.owner), (name.as_str(), guard.owner()));
+        assert_eq!(guard.state(), leasehold::HoldState::Lost);
+        assert!(guard.check().unwrap_err().is_lost());
+        assert_eq!(guard.unlock().unwrap_err().not_held(), Some(&NotHeld::Expired));
+    }
+}
+
+fn a_holder_that_was_forced_out_does_not_unlock_its_successor(store: &Store) {
+    for kind in &store.kinds {
+        let name = fresh(kind.label);
+        let (client, stranger) = (store.client(), store.client());
+        for heir in [&client, &stranger] {
+            let lock = (kind.make)(&client, &name);
+            let (by_unlock, by_drop) =
+                (lock.acquire().unwrap(), kind.traits.reentrant.then(|| lock.acquire()));
+            assert!((kind.make)(&stranger, &name).force_unlock().unwrap());
+            let held = Holding::take(&(kind.make)(heir, &name));
+            drop(by_drop.transpose().unwrap());
+            assert!(by_unlock.unlock().unwrap_err().is_lost());
+            assert!(lock.is_locked().unwrap());
+            assert!(lock.unlock().unwrap_err().is_not_held());
+            held.release(); // fails the test if the hold had been touched
+        }
+    }
+}

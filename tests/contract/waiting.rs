@@ -1,0 +1,255 @@
+//! Waiting: as long as asked, in order, and woken in time.
+
+use std::time::Duration;
+
+use leasehold::crossbeam_channel::unbounded;
+
+use super::harness::{Store, fresh};
+use super::tools::{Holding, PATIENCE, SLACK, Waiter, eventually, ms, now};
+
+contracts!(
+    a_timed_try_keeps_to_its_time,
+    a_try_without_a_wait_is_one_attempt,
+    a_try_until_a_past_instant_is_one_attempt,
+    a_try_until_an_instant_keeps_to_it,
+    a_timed_try_ends_early_when_the_lock_is_released,
+    threads_of_one_client_are_served_in_the_order_in_which_they_came,
+    a_waiter_that_gives_up_passes_its_place_on,
+    a_release_at_the_moment_of_giving_up_is_not_lost,
+    waits_without_end_are_taken_as_such,
+    one_waiter_of_each_client_is_served_in_the_end,
+    a_lock_taken_by_turns_by_two_clients_never_stalls,
+);
+
+fn a_timed_try_keeps_to_its_time(store: &Store) {
+    let wait = ms(300);
+    for kind in &store.kinds {
+        let name = fresh(kind.label);
+        let (client, stranger) = (store.client(), store.client());
+        let held = Holding::take(&(kind.make)(&client, &name));
+        for lock in [(kind.make)(&client, &name), (kind.make)(&stranger, &name)] {
+            let begun = now();
+            assert!(!lock.try_lock_for(wait).unwrap());
+            let waited = begun.elapsed();
+            assert!(waited >= wait && waited <= wait + SLACK, "{}: {waited:?}", kind.label);
+            assert!(!lock.is_held_by_current_thread().unwrap());
+        }
+        held.release();
+    }
+}
+
+fn a_try_without_a_wait_is_one_attempt(store: &Store) {
+    for kind in &store.kinds {
+        let name = fresh(kind.label);
+        let (client, stranger) = (store.client(), store.client());
+        for lock in [(kind.make)(&client, &name), (kind.make)(&stranger, &name)] {
+            let held = Holding::take(&(kind.make)(&client, &name));
+            let begun = now();
+            assert!(!lock.try_lock().unwrap());
+            assert!(!lock.try_lock_for(Duration::ZERO).unwrap());
+            assert!(!lock.try_lock_for_with_lease(Duration::ZERO, ms(1_000)).unwrap());
+            assert!(lock.try_acquire().unwrap().is_none());
+            assert!(lock.try_acquire_for(Duration::ZERO).unwrap().is_none());
+            assert!(lock.try_acquire_owned_for(Duration::ZERO).unwrap().is_none());
+            assert!(begun.elapsed() < SLACK, "{:?}", begun.elapsed());
+            held.release();
+            assert!(lock.try_lock_for(Duration::ZERO).unwrap(), "one attempt gets what is free");
+            lock.unlock().unwrap();
+        }
+    }
+}
+
+fn a_try_until_a_past_instant_is_one_attempt(store: &Store) {
+    let name = fresh("past");
+    let (client, stranger) = (store.client(), store.client());
+    let past = now();
+    let held = Holding::take(&client.lock(&name));
+    for lock in [client.lock(&name), stranger.lock(&name)] {
+        let begun = now();
+        assert!(!lock.try_lock_until(past).unwrap());
+        assert!(lock.try_acquire_until(past).unwrap().is_none());
+        assert!(begun.elapsed() < SLACK);
+    }
+    held.release();
+    for lock in [client.lock(&name), stranger.lock(&name)] {
+        assert!(lock.try_lock_until(past).unwrap());
+        lock.unlock().unwrap();
+    }
+}
+
+fn a_try_until_an_instant_keeps_to_it(store: &Store) {
+    let name = fresh("until");
+    let (client, stranger) = (store.client(), store.client());
+    let held = Holding::take(&client.lock(&name));
+    for lock in [client.lock(&name), stranger.lock(&name)] {
+        let until = now() + ms(200);
+        assert!(!lock.try_lock_until(until).unwrap());
+        assert!(now() >= until && now() <= until + SLACK);
+    }
+    held.release();
+}
+
+fn a_timed_try_ends_early_when_the_lock_is_released(store: &Store) {
+    for kind in &store.kinds {
+        let name = fresh(kind.label);
+        let (client, stranger) = (store.client(), store.client());
+        for lock in [(kind.make)(&client, &name), (kind.make)(&stranger, &name)] {
+            let held = Holding::take(&(kind.make)(&client, &name));
+            let waiter = Waiter::start(move || {
+                let had = lock.try_lock_for(Duration::from_secs(60)).unwrap();
+                (had, lock.unlock())
+            });
+            held.release();
+            let ((had, unlocked), _) = waiter.returns_within(PATIENCE);
+            assert!(had);
+            unlocked.unwrap();
+        }
+    }
+}
+
+fn threads_of_one_client_are_served_in_the_order_in_which_they_came(store: &Store) {
+    let lock = store.client().lock(&fresh("order"));
+    lock.lock().unwrap();
+    let (tell, order) = unbounded();
+    let waiters: Vec<_> = (0..6)
+        .map(|place| {
+            let (lock, tell) = (lock.clone(), tell.clone());
+            Waiter::start(move || {
+                let guard = lock.acquire().unwrap();
+                tell.send(place).unwrap();
+                guard.unlock().unwrap();
+            })
+        })
+        .collect();
+    lock.unlock().unwrap();
+    waiters.into_iter().for_each(|waiter| drop(waiter.returns_within(PATIENCE)));
+    drop(tell);
+    assert_eq!(order.iter().collect::<Vec<_>>(), [0, 1, 2, 3, 4, 5]);
+}
+
+fn a_waiter_that_gives_up_passes_its_place_on(store: &Store) {
+    let name = fresh("place");
+    let (client, stranger) = (store.client(), store.client());
+    // The lock is held by a thread of the same client, or by another client; the head of the queue gives up.
+    for holder in [&client, &stranger] {
+        let held = Holding::take(&holder.lock(&name));
+        let head = Waiter::start({
+            let lock = client.lock(&name);
+            move || lock.try_lock_for(ms(150)).unwrap()
+        });
+        let next = Waiter::start({
+            let lock = client.lock(&name);
+            move || {
+                let guard = lock.acquire().unwrap();
+                let had = now();
+                guard.unlock().unwrap();
+                had
+            }
+        });
+        assert!(!head.returns_within(ms(150) + SLACK).0);
+        let released = held.release();
+        let (had, _) = next.returns_within(PATIENCE);
+        assert!(had.duration_since(released) <= ms(50) + SLACK, "{:?}", had.duration_since(released));
+    }
+}
+
+/// The head of a client's queue may be woken and give up at once: whoever comes next must not sleep on.
+fn a_release_at_the_moment_of_giving_up_is_not_lost(store: &Store) {
+    let name = fresh("tie");
+    let (client, stranger) = (store.client(), store.client());
+    let holder = stranger.lock(&name);
+    for round in 0..8 {
+        holder.lock().unwrap();
+        let wait = ms(60);
+        let begun = now();
+        let head = Waiter::start({
+            let lock = client.lock(&name);
+            move || lock.try_lock_for(wait).unwrap() && lock.unlock().is_ok()
+        });
+        let next = Waiter::start({
+            let lock = client.lock(&name);
+            move || {
+                lock.lock().unwrap();
+                let had = now();
+                lock.unlock().unwrap();
+                had
+            }
+        });
+        // Around the head's deadline, a little sooner or later each round.
+        let release_at = begun + wait + Duration::from_micros(500) * round;
+        eventually(PATIENCE, || now() >= release_at);
+        let before = now();
+        holder.unlock().unwrap();
+        head.returns_within(wait + SLACK);
+        let (had, _) = next.returns_within(PATIENCE);
+        assert!(had.duration_since(before) <= ms(50) + SLACK, "round {round}: {:?}", had - before);
+    }
+}
+
+fn waits_without_end_are_taken_as_such(store: &Store) {
+    let name = fresh("endless");
+    let (client, stranger) = (store.client(), store.client());
+    for lock in [client.lock(&name), stranger.lock(&name)] {
+        assert!(lock.try_lock_for(Duration::MAX).unwrap());
+        lock.unlock().unwrap();
+        let held = Holding::take(&client.lock(&name));
+        let mut waiter = Waiter::start({
+            let lock = lock.clone();
+            move || lock.try_lock_for(Duration::MAX).unwrap() && lock.unlock().is_ok()
+        });
+        assert!(!waiter.is_over());
+        held.release();
+        assert!(waiter.returns_within(PATIENCE).0);
+        let held = Holding::take(&client.lock(&name));
+        let mut waiter = Waiter::start(move || {
+            let far = now() + Duration::from_secs(365 * 24 * 3_600);
+            lock.try_lock_until(far).unwrap() && lock.unlock().is_ok()
+        });
+        assert!(!waiter.is_over());
+        held.release();
+        assert!(waiter.returns_within(PATIENCE).0);
+    }
+}
+
+fn one_waiter_of_each_client_is_served_in_the_end(store: &Store) {
+    let name = fresh("many");
+    let held = Holding::take(&store.client().lock(&name));
+    let waiters: Vec<_> = (0..6)
+        .map(|_| {
+            let lock = store.client().lock(&name);
+            Waiter::start(move || lock.lock().and_then(|()| lock.unlock()))
+        })
+        .collect();
+    let released = held.release();
+    for waiter in waiters {
+        let (result, had) = waiter.returns_within(PATIENCE);
+        result.unwrap();
+        // Six releases, each of which wakes those that still wait; no one is left to its safety poll.
+        assert!(had.duration_since(released) <= ms(300) + SLACK, "{:?}", had.duration_since(released));
+    }
+}
+
+fn a_lock_taken_by_turns_by_two_clients_never_stalls(store: &Store) {
+    let name = fresh("turns");
+    let locks = [store.client().lock(&name), store.client().lock(&name)];
+    let longest = std::thread::scope(|scope| {
+        let turns: Vec<_> = locks
+            .iter()
+            .map(|lock| {
+                scope.spawn(move || {
+                    let mut longest = Duration::ZERO;
+                    for _ in 0..300 {
+                        let begun = now();
+                        lock.lock().unwrap();
+                        longest = longest.max(begun.elapsed());
+                        lock.unlock().unwrap();
+                    }
+                    longest
+                })
+            })
+            .collect();
+        turns.into_iter().map(|turn| turn.join().unwrap()).max().unwrap()
+    });
+    // A wake-up lost between an attempt and the sleep after it would cost a safety poll of a second.
+    assert!(longest < ms(900), "{longest:?}");
+}

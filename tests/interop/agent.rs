@@ -1,0 +1,170 @@
+//! A foreign program that locks when told to.
+//!
+//! Lines both ways, fields separated by tabs. Request: `number thread client verb argument…`; requests of one thread
+//! run in order, different threads side by side. Answer: `number ok|error begun ended text`, times in nanoseconds of
+//! CLOCK_MONOTONIC. An agent ends when its input ends, so that none outlives a test run that was killed.
+
+use std::collections::HashMap;
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+
+use crossbeam_channel::{Receiver, Sender, bounded};
+use parking_lot::Mutex;
+
+use crate::scene::missing;
+
+/// No single request in these tests takes longer, unless it hangs.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A running foreign program; killed on drop.
+pub(crate) struct Agent {
+    child: Child,
+    requests: Mutex<Requests>,
+    answers: Arc<Mutex<HashMap<u64, Sender<Answer>>>>,
+}
+
+struct Requests {
+    pipe: ChildStdin,
+    sent: u64,
+}
+
+/// What came of a request.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    /// CLOCK_MONOTONIC before the foreign call, in nanoseconds.
+    pub(crate) begun: u64,
+    /// The same after it.
+    pub(crate) ended: u64,
+    pub(crate) result: Result<String, String>,
+}
+
+/// A request whose answer is still to come.
+pub(crate) struct Pending {
+    request: String,
+    answer: Receiver<Answer>,
+}
+
+/// One client object inside an agent.
+pub(crate) struct Peer {
+    agent: Arc<Agent>,
+    client: String,
+    /// What `connect` answered: Redisson's client id.
+    pub(crate) id: String,
+}
+
+impl Agent {
+    /// `None`, said loudly, if `what` is not installed here; a failure in CI.
+    pub(crate) fn start(what: &str, command: &mut Command) -> Option<Arc<Agent>> {
+        let mut child = match command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn() {
+            Ok(child) => child,
+            Err(problem) => return missing(what, &problem.to_string()),
+        };
+        let pipe = child.stdin.take().unwrap();
+        let output = BufReader::new(child.stdout.take().unwrap());
+        let answers: Arc<Mutex<HashMap<u64, Sender<Answer>>>> = Arc::default();
+        let waiting = Arc::clone(&answers);
+        let reader = std::thread::Builder::new().name("agent".to_owned());
+        let reading = reader.spawn(move || {
+            for line in output.lines() {
+                let Ok(line) = line else { break };
+                let (number, answer) = parse(&line);
+                let asker = waiting.lock().remove(&number);
+                if let Some(asker) = asker {
+                    // An asker that gave up has already failed its test.
+                    drop(asker.send(answer));
+                }
+            }
+            // The agent is gone: whoever still waits learns it from the closed channel.
+            waiting.lock().clear();
+        });
+        reading.unwrap();
+        Some(Arc::new(Agent { child, requests: Mutex::new(Requests { pipe, sent: 0 }), answers }))
+    }
+
+    /// Makes a client object called `client` on the server at `url`.
+    pub(crate) fn connect(self: &Arc<Self>, client: &str, url: &str, more: &[&str]) -> Peer {
+        let arguments = [&[url], more].concat();
+        let id = self.ask("main", client, "connect", &arguments).wait().expect_ok();
+        Peer { agent: Arc::clone(self), client: client.to_owned(), id }
+    }
+
+    fn ask(&self, thread: &str, client: &str, verb: &str, arguments: &[&str]) -> Pending {
+        let (promise, answer) = bounded(1);
+        let mut requests = self.requests.lock();
+        requests.sent += 1;
+        let number = requests.sent;
+        self.answers.lock().insert(number, promise);
+        let request = [&[thread, client, verb], arguments].concat().join("\t");
+        writeln!(requests.pipe, "{number}\t{request}").expect("the agent reads its requests");
+        Pending { request: request.replace('\t', " "), answer }
+    }
+}
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        // Both fail only for a child that has already ended.
+        drop(self.child.kill());
+        drop(self.child.wait());
+    }
+}
+
+impl Peer {
+    /// Sends a request for `thread` and does not wait for its answer.
+    pub(crate) fn ask(&self, thread: &str, verb: &str, arguments: &[&str]) -> Pending {
+        self.agent.ask(thread, &self.client, verb, arguments)
+    }
+
+    /// The text that `verb` returns; panics if it fails.
+    pub(crate) fn get(&self, thread: &str, verb: &str, arguments: &[&str]) -> String {
+        self.ask(thread, verb, arguments).wait().expect_ok()
+    }
+
+    /// The yes or no that `verb` returns; panics if it fails or returns anything else.
+    pub(crate) fn is(&self, thread: &str, verb: &str, arguments: &[&str]) -> bool {
+        let said = self.get(thread, verb, arguments);
+        said.parse().unwrap_or_else(|_| panic!("{verb} {arguments:?} returned {said:?}"))
+    }
+
+    /// The message of the failure of `verb`; panics if it succeeds.
+    pub(crate) fn error(&self, thread: &str, verb: &str, arguments: &[&str]) -> String {
+        let answer = self.ask(thread, verb, arguments).wait();
+        answer.result.expect_err("the request should have failed")
+    }
+
+    /// `client-id:thread-id`, the field that this thread's holds have in Redis.
+    pub(crate) fn owner(&self, thread: &str) -> String {
+        format!("{}:{}", self.id, self.get(thread, "thread-id", &[]))
+    }
+}
+
+impl Pending {
+    /// The answer; panics if the agent ends or takes too long.
+    pub(crate) fn wait(self) -> Answer {
+        self.wait_for(PATIENCE)
+    }
+
+    pub(crate) fn wait_for(self, limit: Duration) -> Answer {
+        self.answer.recv_timeout(limit).unwrap_or_else(|why| panic!("no answer to {:?}: {why}", self.request))
+    }
+
+    /// Whether the foreign thread is still at it.
+    pub(crate) fn is_open(&self) -> bool {
+        self.answer.is_empty()
+    }
+}
+
+impl Answer {
+    pub(crate) fn expect_ok(self) -> String {
+        self.result.unwrap_or_else(|problem| panic!("the agent reports: {problem}"))
+    }
+}
+
+fn parse(line: &str) -> (u64, Answer) {
+    let fields: Vec<&str> = line.splitn(5, '\t').collect();
+    let [number, verdict, begun, ended, text] = fields[..] else { panic!("not an answer: {line:?}") };
+    let result = if verdict == "ok" { Ok(text.to_owned()) } else { Err(text.to_owned()) };
+    let nanoseconds = |text: &str| text.parse().unwrap_or_else(|_| panic!("not an answer: {line:?}"));
+    (nanoseconds(number), Answer { begun: nanoseconds(begun), ended: nanoseconds(ended), result })
+}

@@ -1,0 +1,56 @@
+//! One row of fencing tokens for both sides. Java takes the counter's next value; Rust the larger of that and the
+//! server's time in microseconds.
+
+use std::time::Duration;
+
+use redis::Commands;
+
+use crate::java;
+use crate::scene::{alone, rust};
+use crate::support::server::RedisServer;
+
+const LEASE: Duration = Duration::from_secs(3);
+
+#[test]
+fn tokens_of_java_and_rust_rise_with_every_grant() {
+    let _alone = alone();
+    let Some(server) = RedisServer::start_default() else { return };
+    let Some(java) = java::connect(&server.url(), LEASE) else { return };
+    let lock = rust(&server.url(), LEASE).fenced_lock("fenced");
+    let mut tokens: Vec<u64> = Vec::new();
+    for grant in 0..12 {
+        // Twice Java, twice Rust, once each: every neighbourhood occurs.
+        if [0, 1, 4, 6, 8, 9].contains(&grant) {
+            tokens.push(java.get("t", "fenced-lock-token", &["fenced"]).parse().unwrap());
+            assert_eq!(lock.try_lock_and_get_token(Duration::ZERO).unwrap(), None);
+            java.get("t", "fenced-unlock", &["fenced"]);
+        } else {
+            let token = lock.lock_and_get_token().unwrap().get();
+            assert_eq!(java.get("t", "fenced-token", &["fenced"]), token.to_string());
+            assert_eq!(java.get("t", "fenced-try-token-for", &["fenced", "50"]), "null");
+            tokens.push(token);
+            lock.unlock().unwrap();
+        }
+    }
+    assert_eq!(tokens[0], 1, "Java counts from one");
+    assert!(tokens.is_sorted_by(|earlier, later| earlier < later), "{tokens:?}");
+}
+
+#[test]
+fn rusts_tokens_rise_even_when_the_counter_is_lost_and_java_goes_on_from_there() {
+    let _alone = alone();
+    let Some(server) = RedisServer::start_default() else { return };
+    let Some(java) = java::connect(&server.url(), LEASE) else { return };
+    let lock = rust(&server.url(), LEASE).fenced_lock("fenced");
+    let before = lock.acquire().unwrap();
+    let earlier = before.fence().expect("a fenced guard has a fence").get();
+    before.unlock().unwrap();
+    let removed: u64 = server.admin().del("redisson_lock_token:{fenced}").unwrap();
+    assert_eq!(removed, 1);
+    let after = lock.acquire().unwrap();
+    let later = after.fence().expect("a fenced guard has a fence").get();
+    after.unlock().unwrap();
+    assert!(earlier < later, "{earlier} then {later}");
+    assert_eq!(java.get("t", "fenced-lock-token", &["fenced"]), (later + 1).to_string());
+    java.get("t", "fenced-unlock", &["fenced"]);
+}

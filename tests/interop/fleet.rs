@@ -1,0 +1,137 @@
+//! Two JVMs and two Rust processes, four threads each, add one to a number in Redis that only the lock protects.
+
+use std::env;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use redis::Commands;
+
+use crate::java;
+use crate::scene::{alone, between, rust};
+use crate::support::now;
+use crate::support::server::RedisServer;
+
+const LEASE: Duration = Duration::from_secs(30);
+const THREADS: usize = 4;
+const TIMES: usize = 1_250;
+/// No rule gives Java a place in the row, but bursts of hand-overs between our own threads are short.
+const TURN: Duration = Duration::from_secs(2);
+/// Carries the server's address to a worker process, which is this test program again.
+const WORKER: &str = "LEASEHOLD_INTEROP_WORKER";
+
+#[test]
+fn two_java_and_two_rust_processes_count_to_20_000_exactly() {
+    let _alone = alone();
+    let Some(server) = RedisServer::start_default() else { return };
+    let Some(first) = java::connect(&server.url(), LEASE) else { return };
+    let Some(second) = java::connect(&server.url(), LEASE) else { return };
+    let mut admin = server.admin();
+    let _: () = admin.set("counter", 0).unwrap();
+    let begun = now();
+    let work = ["work", "counter", &THREADS.to_string(), &TIMES.to_string()];
+    let jvms = [&first, &second].map(|java| java.ask("count", "count-up", &work));
+    let mut processes = [(); 2].map(|()| Worker::start(&server.url()));
+    for process in &mut processes {
+        assert!(process.0.wait().unwrap().success(), "a Rust worker failed");
+    }
+    for jvm in jvms {
+        assert_eq!(jvm.wait_for(Duration::from_secs(120)).expect_ok(), (THREADS * TIMES).to_string());
+    }
+    eprintln!("4 processes, 16 threads: 20000 increments in {:?}", begun.elapsed());
+    assert_eq!(admin.get("counter"), Ok(20_000));
+}
+
+/// By itself a small version of the above; with [`WORKER`] in its environment, one process of it.
+#[test]
+fn one_rust_process_counts_exactly() {
+    if let Ok(url) = env::var(WORKER) {
+        count_up(&url, TIMES);
+        return;
+    }
+    let _alone = alone();
+    let Some(server) = RedisServer::start_default() else { return };
+    let mut admin = server.admin();
+    let _: () = admin.set("counter", 0).unwrap();
+    count_up(&server.url(), 50);
+    assert_eq!(admin.get("counter"), Ok(THREADS * 50));
+}
+
+#[test]
+fn a_java_process_gets_its_turn_beside_a_busy_rust_process() {
+    let _alone = alone();
+    let Some(server) = RedisServer::start_default() else { return };
+    let Some(java) = java::connect(&server.url(), LEASE) else { return };
+    let client = rust(&server.url(), LEASE);
+    let enough = AtomicBool::new(false);
+    let longest = std::thread::scope(|scope| {
+        for _ in 0..THREADS {
+            scope.spawn(|| {
+                let lock = client.lock("busy");
+                while !enough.load(Ordering::Relaxed) {
+                    lock.lock().unwrap();
+                    lock.unlock().unwrap();
+                }
+            });
+        }
+        let until_here = Stop(&enough);
+        let waits = (0..20).map(|_| {
+            let got = java.ask("visitor", "lock", &["busy"]).wait();
+            java.get("visitor", "unlock", &["busy"]);
+            between(got.begun, got.ended)
+        });
+        let longest = waits.max();
+        drop(until_here);
+        longest.unwrap()
+    });
+    eprintln!("20 visits by Java to a lock that 4 Rust threads keep busy: the longest wait was {longest:?}");
+    assert!(longest < TURN, "Java waited {longest:?} for its turn");
+}
+
+fn count_up(url: &str, times: usize) {
+    let client = rust(url, LEASE);
+    let server = redis::Client::open(url).unwrap();
+    std::thread::scope(|scope| {
+        for _ in 0..THREADS {
+            scope.spawn(|| {
+                let mut connection = server.get_connection().unwrap();
+                let lock = client.lock("work");
+                for _ in 0..times {
+                    lock.lock().unwrap();
+                    let so_far: u64 = connection.get("counter").unwrap();
+                    let _: () = connection.set("counter", so_far + 1).unwrap();
+                    lock.unlock().unwrap();
+                }
+            });
+        }
+    });
+    client.shutdown().unwrap();
+}
+
+/// Ends the threads that look at it, also when the test panics.
+struct Stop<'a>(&'a AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// A worker process; killed if the test ends before it does.
+struct Worker(Child);
+
+impl Worker {
+    fn start(url: &str) -> Worker {
+        let mut again = Command::new(env::current_exe().unwrap());
+        again.args(["--exact", "fleet::one_rust_process_counts_exactly"]).env(WORKER, url);
+        Worker(again.stdout(Stdio::null()).spawn().unwrap())
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        // Both fail only for a child that has already ended.
+        drop(self.0.kill());
+        drop(self.0.wait());
+    }
+}

@@ -1,0 +1,125 @@
+//! A reentrant lock as countless articles have it: a hash, HINCRBY, EXPIRE in whole seconds, and a release that tells
+//! nobody. Ours shares the key with it.
+
+use std::time::Duration;
+
+use redis::{Commands, Connection, Script};
+
+use crate::scene::{alone, between, calls, eventually, monotonic, rust, task};
+use crate::support::server::RedisServer;
+
+const LEASE: Duration = Duration::from_secs(30);
+/// The safety poll comes within 1.2 s; the rest is slack.
+const UNTOLD_BUT_FOUND: Duration = Duration::from_millis(1_450);
+
+/// The peer's whole library.
+struct Handwritten {
+    redis: Connection,
+    owner: &'static str,
+    take: Script,
+    give: Script,
+}
+
+impl Handwritten {
+    fn new(redis: Connection) -> Handwritten {
+        // KEYS[1] the lock; ARGV[1] who asks; ARGV[2] seconds. Returns 1 if taken, 0 if somebody else has it.
+        let take = Script::new(
+            "if redis.call('EXISTS', KEYS[1]) == 1 and redis.call('HEXISTS', KEYS[1], ARGV[1]) == 0 then
+                 return 0
+             end
+             redis.call('HINCRBY', KEYS[1], ARGV[1], 1)
+             redis.call('EXPIRE', KEYS[1], ARGV[2])
+             return 1",
+        );
+        // KEYS[1] the lock; ARGV[1] who gives it back. Returns the holds left, or nil if it had none.
+        let give = Script::new(
+            "if redis.call('HEXISTS', KEYS[1], ARGV[1]) == 0 then
+                 return false
+             end
+             local left = redis.call('HINCRBY', KEYS[1], ARGV[1], -1)
+             if left == 0 then
+                 redis.call('DEL', KEYS[1])
+             end
+             return left",
+        );
+        Handwritten { redis, owner: "worker-7", take, give }
+    }
+
+    fn take(&mut self, name: &str) -> bool {
+        self.take.key(name).arg(self.owner).arg(10).invoke::<u8>(&mut self.redis).unwrap() == 1
+    }
+
+    /// The holds left; `None` if it had none.
+    fn give(&mut self, name: &str) -> Option<u32> {
+        self.give.key(name).arg(self.owner).invoke(&mut self.redis).unwrap()
+    }
+}
+
+#[test]
+fn a_handwritten_lock_is_kept_out_by_ours() {
+    let _alone = alone();
+    let Some(server) = RedisServer::start_default() else { return };
+    let mut peer = Handwritten::new(server.admin());
+    let lock = rust(&server.url(), LEASE).lock("shared");
+    lock.lock().unwrap();
+    lock.lock().unwrap();
+    assert!(!peer.take("shared"));
+    assert_eq!(peer.give("shared"), None);
+    lock.unlock().unwrap();
+    assert!(!peer.take("shared"));
+    assert_eq!(lock.hold_count().unwrap(), 1);
+    lock.unlock().unwrap();
+    assert!(peer.take("shared"));
+    assert_eq!(peer.give("shared"), Some(0));
+}
+
+#[test]
+fn a_handwritten_lock_keeps_ours_out() {
+    let _alone = alone();
+    let Some(server) = RedisServer::start_default() else { return };
+    let mut peer = Handwritten::new(server.admin());
+    let lock = rust(&server.url(), LEASE).lock("shared");
+    assert!(peer.take("shared"));
+    assert!(peer.take("shared"));
+    assert!(!lock.try_lock().unwrap());
+    assert!(!lock.try_lock_for(Duration::from_millis(100)).unwrap());
+    assert!(lock.is_locked().unwrap());
+    assert!(lock.unlock().unwrap_err().is_not_held());
+    assert_eq!(peer.give("shared"), Some(1));
+    assert!(!lock.try_lock().unwrap());
+    let left: i64 = server.admin().pttl("shared").unwrap();
+    assert!((9_000..=10_000).contains(&left), "ours changed the peer's ten seconds to {left} ms");
+    assert_eq!(peer.give("shared"), Some(0));
+    assert!(lock.try_lock().unwrap());
+    lock.unlock().unwrap();
+}
+
+#[test]
+fn a_waiter_finds_a_release_that_nobody_announced_within_1_45_s() {
+    let _alone = alone();
+    let Some(server) = RedisServer::start_default() else { return };
+    let mut admin = server.admin();
+    let mut peer = Handwritten::new(server.admin());
+    let client = rust(&server.url(), LEASE);
+    for round in 0..4 {
+        let name = format!("untold-{round}");
+        assert!(peer.take(&name));
+        let before = calls(&mut admin, &["eval", "evalsha"]);
+        let lock = client.lock(&name);
+        let waiter = task(move || {
+            lock.lock().unwrap();
+            let got = monotonic();
+            lock.unlock().unwrap();
+            got
+        });
+        // Two attempts, around the subscription: from here on only the safety poll can find out.
+        eventually("our waiter sleeps", Duration::from_secs(5), || {
+            calls(&mut admin, &["eval", "evalsha"]) >= before + 2
+        });
+        assert!(waiter.is_open());
+        let begun = monotonic();
+        assert_eq!(peer.give(&name), Some(0));
+        let delay = between(begun, waiter.join());
+        assert!(delay <= UNTOLD_BUT_FOUND, "found after {delay:?}");
+    }
+}

@@ -1,0 +1,47 @@
+//! Real Redisson in a JVM of its own: `tests/interop/java`, built by Maven on first use.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::agent::{Agent, Peer};
+use crate::scene::{build_once, source};
+
+/// A new JVM; `None` (said loudly) where there is no JDK or no Maven.
+pub(crate) fn start() -> Option<Arc<Agent>> {
+    let jar = jar()?;
+    let mut java = Command::new("java");
+    // Quick to start, and quiet beside the other processes of a small machine.
+    java.args(["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xmx256m", "-jar"]).arg(jar);
+    Agent::start("JVM", &mut java)
+}
+
+/// A new JVM with one Redisson client on the server at `url`.
+pub(crate) fn connect(url: &str, watchdog: Duration) -> Option<Peer> {
+    Some(client(&start()?, "redisson", url, watchdog))
+}
+
+/// One more Redisson client in a running JVM.
+pub(crate) fn client(agent: &Arc<Agent>, name: &str, url: &str, watchdog: Duration) -> Peer {
+    agent.connect(name, url, &[&watchdog.as_millis().to_string()])
+}
+
+fn jar() -> Option<PathBuf> {
+    let project = source("java");
+    let jar = project.join("target/agent.jar");
+    let made_of = [
+        project.join("pom.xml"),
+        project.join("src/main/java/leasehold/interop/Agent.java"),
+        project.join("src/main/resources/simplelogger.properties"),
+    ];
+    build_once("Redisson by Maven", &jar, &made_of.each_ref().map(PathBuf::as_path), || {
+        vec![package(&project)]
+    })
+}
+
+fn package(project: &Path) -> Command {
+    let mut maven = Command::new("mvn");
+    maven.args(["-q", "-B", "package"]).current_dir(project);
+    maven
+}

@@ -1,0 +1,146 @@
+//! What every interop test needs: one at a time, programs built once, clocks that foreign processes share, threads.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, SystemTime};
+
+use crossbeam_channel::{Receiver, bounded};
+use leasehold::LockClient;
+use parking_lot::{Mutex, MutexGuard};
+use redis::Connection;
+
+use crate::support;
+
+/// Holds up the other tests of this file: each starts processes and several measure, on machines with few cores.
+pub(crate) fn alone() -> MutexGuard<'static, ()> {
+    static RUNNING: Mutex<()> = Mutex::new(());
+    RUNNING.lock()
+}
+
+/// A leasehold client on the server at `url`.
+pub(crate) fn rust(url: &str, lease: Duration) -> LockClient {
+    LockClient::builder().url(url).lease(lease).command_timeout(Duration::from_millis(500)).build().unwrap()
+}
+
+/// CLOCK_MONOTONIC in nanoseconds, the clock of the agents' answers.
+pub(crate) fn monotonic() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    u64::try_from(now.tv_sec).unwrap() * 1_000_000_000 + u64::try_from(now.tv_nsec).unwrap()
+}
+
+/// From one reading of [`monotonic`] to another; panics if they are the wrong way round.
+pub(crate) fn between(earlier: u64, later: u64) -> Duration {
+    Duration::from_nanos(later.checked_sub(earlier).expect("it happened before its cause"))
+}
+
+/// Waits until `condition` holds; panics after `limit`.
+pub(crate) fn eventually(what: &str, limit: Duration, condition: impl FnMut() -> bool) {
+    assert!(support::eventually(limit, condition), "not within {limit:?}: {what}");
+}
+
+/// How many scripts the server has run or been asked to run.
+pub(crate) fn scripts_run(admin: &mut Connection) -> u64 {
+    calls(admin, &["eval", "evalsha"])
+}
+
+/// How often the server was given any of `commands`.
+pub(crate) fn calls(admin: &mut Connection, commands: &[&str]) -> u64 {
+    let said: String = redis::cmd("INFO").arg("commandstats").query(admin).unwrap();
+    let count = |command: &str| {
+        let line = said.lines().find_map(|line| line.strip_prefix(&format!("cmdstat_{command}:calls=")));
+        line.map_or(0, |rest| rest.split(',').next().unwrap().parse::<u64>().unwrap())
+    };
+    commands.iter().map(|command| count(command)).sum()
+}
+
+/// Waits until somebody waits for the lock called `name`, whom nobody awaited before: subscribed, and has tried
+/// again since. `before` is [`scripts_run`] from before it started.
+pub(crate) fn somebody_waits(admin: &mut Connection, name: &str, before: u64) {
+    let channel = format!("redisson_lock__channel:{{{name}}}");
+    eventually("a waiter has subscribed and tried again", Duration::from_secs(10), || {
+        let (_, subscribers): (String, u64) =
+            redis::cmd("PUBSUB").arg("NUMSUB").arg(&channel).query(admin).unwrap();
+        subscribers > 0 && scripts_run(admin) >= before + 2
+    });
+}
+
+/// Work on a thread of its own, whose result is waited for with a limit.
+pub(crate) struct Task<T> {
+    result: Receiver<T>,
+}
+
+pub(crate) fn task<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Task<T> {
+    let (done, result) = bounded(1);
+    let thread = std::thread::Builder::new().name("task".to_owned());
+    thread.spawn(move || drop(done.send(work()))).unwrap();
+    Task { result }
+}
+
+impl<T> Task<T> {
+    /// The result; panics if the thread panicked or takes longer than any step of these tests.
+    pub(crate) fn join(self) -> T {
+        self.result.recv_timeout(Duration::from_secs(30)).expect("the thread finishes")
+    }
+
+    pub(crate) fn is_open(&self) -> bool {
+        self.result.is_empty()
+    }
+}
+
+/// A file or folder of `tests/interop`.
+pub(crate) fn source(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/interop").join(name)
+}
+
+/// Where built programs are kept that have no place of their own.
+pub(crate) fn kept(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_TARGET_TMPDIR")).join(name)
+}
+
+/// `product`, made by `commands` if it is missing or older than what it is made of. `None`, said loudly, if that
+/// cannot be done here; a failure in CI.
+pub(crate) fn build_once(
+    what: &str,
+    product: &Path,
+    made_of: &[&Path],
+    commands: impl FnOnce() -> Vec<Command>,
+) -> Option<PathBuf> {
+    // Several runs may share the folder; the lock goes with the file handle.
+    let folder = product.parent().unwrap();
+    fs::create_dir_all(folder).unwrap();
+    let in_use = File::create(folder.join(".building")).unwrap();
+    in_use.lock().unwrap();
+    let stamp = product.with_extension("built");
+    let built = changed(&stamp).filter(|_| product.exists());
+    if built.is_some_and(|built| made_of.iter().all(|part| changed(part).is_some_and(|at| at <= built))) {
+        return Some(product.to_owned());
+    }
+    let begun = folder.join(".begun");
+    File::create(&begun).unwrap();
+    for mut command in commands() {
+        match command.output() {
+            Ok(output) if output.status.success() => {}
+            Ok(output) => {
+                let said =
+                    [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned());
+                return missing(what, &format!("{command:?} failed: {}", said.join("\n")));
+            }
+            Err(problem) => return missing(what, &format!("{command:?}: {problem}")),
+        }
+    }
+    // The product itself may be a link into the system, or left untouched because it is already right.
+    fs::rename(&begun, &stamp).unwrap();
+    Some(product.to_owned())
+}
+
+fn changed(file: &Path) -> Option<SystemTime> {
+    fs::metadata(file).and_then(|data| data.modified()).ok()
+}
+
+/// Says that a test cannot run here for want of `what`; panics in CI.
+#[track_caller]
+pub(crate) fn missing<T>(what: &str, why: &str) -> Option<T> {
+    support::missing(&format!("no {what}: {why}"));
+    None
+}

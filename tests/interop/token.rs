@@ -1,0 +1,155 @@
+//! `token_lock` shares its key with redis-py's `Lock` and with redsync on one pool.
+
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::Arc;
+use std::time::Duration;
+
+use redis::{Commands, Connection};
+
+use crate::agent::{Agent, Peer};
+use crate::scene::{alone, between, build_once, calls, eventually, kept, monotonic, rust, source, task};
+use crate::support::server::RedisServer;
+
+const LEASE: Duration = Duration::from_secs(1);
+/// Nothing announces a token lock's release; ours polls.
+const FOUND: Duration = Duration::from_millis(1_450);
+const REDIS_PY: &str = "8.1.0";
+
+/// `None`, said loudly, where there is no Python with venv.
+fn redis_py() -> Option<Arc<Agent>> {
+    let folder = kept(&format!("redis-py-{REDIS_PY}")).join("venv");
+    let python = folder.join("bin/python");
+    build_once("redis-py by venv and pip", &folder, &[], || {
+        let mut venv = Command::new("python3");
+        venv.args(["-m", "venv", "--clear"]).arg(&folder);
+        let mut pip = Command::new(&python);
+        pip.args(["-m", "pip", "install", "--quiet", &format!("redis=={REDIS_PY}")]);
+        vec![venv, pip]
+    })?;
+    Agent::start("Python", Command::new(&python).arg(source("redis_py.py")))
+}
+
+/// `None`, said loudly, where there is no Go.
+fn redsync() -> Option<Arc<Agent>> {
+    let program = kept("redsync").join("agent");
+    let project = source("go");
+    let made_of = ["go.mod", "go.sum", "main.go"].map(|file| project.join(file));
+    let built = build_once("redsync by Go", &program, &made_of.each_ref().map(PathBuf::as_path), || {
+        let mut go = Command::new("go");
+        go.args(["build", "-o"]).arg(&program).arg(".").current_dir(&project);
+        vec![go]
+    })?;
+    Agent::start("redsync", &mut Command::new(built))
+}
+
+/// A server, a peer on it and a connection to look.
+fn scene(agent: Option<Arc<Agent>>) -> Option<(RedisServer, Peer, Connection)> {
+    let agent = agent?;
+    let server = RedisServer::start_default()?;
+    let peer = agent.connect("peer", &server.url(), &[]);
+    let admin = server.admin();
+    Some((server, peer, admin))
+}
+
+#[test]
+fn redis_py_and_a_token_lock_keep_each_other_out() {
+    let _alone = alone();
+    let Some((server, peer, admin)) = scene(redis_py()) else { return };
+    keep_each_other_out(&server, &peer, admin);
+}
+
+#[test]
+fn redsync_and_a_token_lock_keep_each_other_out() {
+    let _alone = alone();
+    let Some((server, peer, admin)) = scene(redsync()) else { return };
+    keep_each_other_out(&server, &peer, admin);
+}
+
+#[test]
+fn redis_py_and_a_token_lock_never_delete_each_others_key() {
+    let _alone = alone();
+    let Some((server, peer, admin)) = scene(redis_py()) else { return };
+    never_delete_each_others_key(&server, &peer, admin);
+}
+
+#[test]
+fn redsync_and_a_token_lock_never_delete_each_others_key() {
+    let _alone = alone();
+    let Some((server, peer, admin)) = scene(redsync()) else { return };
+    never_delete_each_others_key(&server, &peer, admin);
+}
+
+fn keep_each_other_out(server: &RedisServer, peer: &Peer, mut admin: Connection) {
+    let client = rust(&server.url(), LEASE);
+    let lock = client.token_lock("token");
+
+    // They hold, ours tries and waits.
+    assert!(peer.is("holder", "try-lease", &["token", "20000"]));
+    assert!(!lock.try_lock().unwrap());
+    assert!(!lock.try_lock_for(Duration::from_millis(100)).unwrap());
+    assert!(lock.is_locked().unwrap());
+    let before = calls(&mut admin, &["set"]);
+    let waiting = client.token_lock("token");
+    let waiter = task(move || {
+        waiting.lock().unwrap();
+        let got = monotonic();
+        waiting.unlock().unwrap();
+        got
+    });
+    eventually("ours has tried", Duration::from_secs(5), || calls(&mut admin, &["set"]) > before);
+    assert!(waiter.is_open());
+    let begun = monotonic();
+    peer.get("holder", "unlock", &["token"]);
+    let delay = between(begun, waiter.join());
+    assert!(delay <= FOUND, "found free after {delay:?}");
+
+    // Ours holds for more than two leases; they try and wait.
+    lock.lock().unwrap();
+    let kind: String = redis::cmd("TYPE").arg("token").query(&mut admin).unwrap();
+    assert_eq!(kind, "string");
+    let left: i64 = admin.pttl("token").unwrap();
+    assert!((1..=1_000).contains(&left), "{left} ms left of one second");
+    assert!(!peer.is("holder", "try-lease", &["token", "20000"]));
+    assert!(!peer.is("holder", "try-for-lease", &["token", "2200", "20000"]));
+    assert!(lock.is_held_by_current_thread().unwrap());
+    let waiter = peer.ask("waiter", "try-for-lease", &["token", "20000", "20000"]);
+    let before = calls(&mut admin, &["set"]);
+    eventually("they have tried", Duration::from_secs(5), || calls(&mut admin, &["set"]) > before);
+    assert!(waiter.is_open());
+    lock.unlock().unwrap();
+    assert_eq!(waiter.wait().result.as_deref(), Ok("true"));
+    assert!(!lock.try_lock().unwrap());
+    peer.get("waiter", "unlock", &["token"]);
+    assert_eq!(admin.exists("token"), Ok(false));
+}
+
+fn never_delete_each_others_key(server: &RedisServer, peer: &Peer, mut admin: Connection) {
+    let lock = rust(&server.url(), LEASE).token_lock("token");
+    let mut expired = server.admin();
+    let mut expires =
+        || eventually("the lease ends", Duration::from_secs(3), || expired.exists("token") == Ok(false));
+
+    // Theirs expires, ours is granted, they unlock late.
+    assert!(peer.is("late", "try-lease", &["token", "150"]));
+    expires();
+    lock.lock().unwrap();
+    let refused = peer.error("late", "unlock", &["token"]);
+    assert!(lock.is_held_by_current_thread().unwrap(), "after {refused:?}");
+    lock.unlock().unwrap();
+
+    // Ours expires, theirs is granted, we unlock late.
+    lock.lock_with_lease(Duration::from_millis(150)).unwrap();
+    expires();
+    assert!(peer.is("next", "try-lease", &["token", "20000"]));
+    let token: Vec<u8> = admin.get("token").unwrap();
+    let refused = lock.unlock().unwrap_err();
+    assert!(refused.not_held().is_some(), "{refused}");
+    assert_eq!(admin.get("token"), Ok(token));
+
+    // Nor does a stranger's unlock.
+    let refused = lock.unlock().unwrap_err();
+    assert!(refused.not_held().is_some(), "{refused}");
+    peer.get("next", "unlock", &["token"]);
+    assert_eq!(admin.exists("token"), Ok(false));
+}
