@@ -77,14 +77,14 @@ impl Handed {
     }
 
     /// Reads the answer, tells the releaser, and returns what there is for the waiter.
-    pub(crate) fn receive(mut self, by: Moment) -> Answer<HandOver> {
+    pub(crate) fn receive(mut self) -> Answer<HandOver> {
         let Some(pending) = self.pending.take() else {
             let words = "the hand-over was read already";
             return Answer::Unknown(
                 Error::new(crate::ErrorKind::Protocol, "lock", words).with_unknown_outcome(),
             );
         };
-        let answer = pending.wait(by);
+        let answer = pending.wait();
         self.part(match &answer {
             Answer::Done(HandOver::Granted { .. }) => Parted::Freed { others: false },
             Answer::Done(HandOver::Lost) => Parted::Lost,
@@ -131,17 +131,22 @@ pub(crate) struct Aftermath {
 }
 
 impl Aftermath {
-    /// For a hold whose releaser has gone on: what came of it.
+    /// For a hold whose releaser has gone on: what came of it. May run on any thread, while that reads replies for
+    /// others; so what the program wants to know is told on the callback thread.
     pub(crate) fn settle(&self, hold: &Arc<Hold>, parted: Parted) {
         match parted {
-            Parted::Freed { others } => self.note_released(hold, others),
+            Parted::Freed { others } => {
+                let held = self.note_released(hold, others);
+                let (name, owner) = (Arc::clone(hold.name()), hold.owner());
+                self.reporter.tell_later(move |observer| observer.released(name.given(), owner, held));
+            }
             Parted::Lost => self.lose(hold, LossReason::Gone),
             Parted::Refused(error) | Parted::Unknown(error) => {
                 self.leave_behind(hold);
-                let error = error.during("unlock").on(hold.name().given());
-                self.reporter.tell(|observer: &dyn Observer| {
-                    observer.release_failed(hold.name().given(), &error);
-                });
+                let name = hold.name().given().to_owned();
+                let error = error.during("unlock").on(&name);
+                self.reporter
+                    .tell_later(move |observer: &dyn Observer| observer.release_failed(&name, &error));
             }
         }
     }
@@ -163,12 +168,12 @@ impl Aftermath {
         self.clean_ups.add(hold.claim(), until, now);
     }
 
-    pub(crate) fn note_released(&self, hold: &Arc<Hold>, others: bool) {
+    /// A hold ended by a true release; returns how long it lasted.
+    pub(crate) fn note_released(&self, hold: &Arc<Hold>, others: bool) -> Duration {
         hold.forget_listeners();
         let now = self.clock.now();
         self.table.note_released(hold, others, now);
-        let held = now.since(hold.since());
-        self.reporter.tell(|observer| observer.released(hold.name().given(), hold.owner(), held));
+        now.since(hold.since())
     }
 }
 

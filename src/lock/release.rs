@@ -66,7 +66,8 @@ impl Engine {
         match outcome {
             Ok(Some(others)) => {
                 if left == 0 {
-                    self.aftermath.note_released(hold, others);
+                    let held = self.aftermath.note_released(hold, others);
+                    self.reporter.tell(|observer| observer.released(hold.name().given(), hold.owner(), held));
                 }
                 Ok(())
             }
@@ -102,7 +103,7 @@ impl Engine {
     fn send_over(&self, hold: &Arc<Hold>, told: Option<Sender<Parted>>) -> bool {
         let sent = self.clock.now();
         let Some((ticket, wish)) = self.table.promise(hold, sent) else { return false };
-        match self.store.hand_over(&hold.claim(), &wish.claim, wish.wants_fence) {
+        match self.store.hand_over(&hold.claim(), &wish.claim, wish.wants_fence, self.one_command()) {
             Some(pending) => {
                 // Given first, taken out second: in between somebody may see two, never none.
                 ticket.give(Handed::new(pending, sent, wish.claim, hold, &self.aftermath, told));

@@ -99,8 +99,8 @@ pub(crate) enum HandOver {
 
 /// A request that was sent and whose answer is still to be read, by whoever waits for it.
 pub(crate) trait Pending: Send {
-    /// Reads the answer, until `by`.
-    fn wait(self: Box<Self>, by: Moment) -> Answer<HandOver>;
+    /// Reads the answer; not beyond the time that the request was given.
+    fn wait(self: Box<Self>) -> Answer<HandOver>;
 }
 
 /// What is done with the answer of a release that nobody waits for.
@@ -143,8 +143,8 @@ pub(crate) trait Store: Send + Sync {
 
     /// Has `to` hold the lock with count one in place of `from`, in one step; the request is on its way on return.
     /// Waiters are not told. `None`: this cannot be done here.
-    fn hand_over(&self, from: &Claim, to: &Claim, wants_fence: bool) -> Option<Box<dyn Pending>> {
-        let _ = (from, to, wants_fence);
+    fn hand_over(&self, from: &Claim, to: &Claim, wants_fence: bool, by: Moment) -> Option<Box<dyn Pending>> {
+        let _ = (from, to, wants_fence, by);
         None
     }
 

@@ -371,7 +371,7 @@ impl<'a> Waiting<'a> {
     /// Reads what came of a hand-over to this thread.
     fn receive(&mut self, handed: Handed) -> Result<Tried> {
         let (claim, sent) = (handed.to.clone(), handed.sent);
-        match handed.receive(self.engine.one_command()) {
+        match handed.receive() {
             Answer::Done(HandOver::Granted { fence }) => Ok(self.granted(claim, sent, fence)),
             Answer::Done(HandOver::Lost) => Ok(Tried::Again),
             Answer::Refused(error) => self.pause_after(error),

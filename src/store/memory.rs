@@ -64,7 +64,7 @@ impl State {
 struct Known(Answer<HandOver>);
 
 impl Pending for Known {
-    fn wait(self: Box<Self>, _by: Moment) -> Answer<HandOver> {
+    fn wait(self: Box<Self>) -> Answer<HandOver> {
         self.0
     }
 }
@@ -189,7 +189,13 @@ impl Store for MemoryAccess {
         self.release_now(claim, left)
     }
 
-    fn hand_over(&self, from: &Claim, to: &Claim, wants_fence: bool) -> Option<Box<dyn Pending>> {
+    fn hand_over(
+        &self,
+        from: &Claim,
+        to: &Claim,
+        wants_fence: bool,
+        _by: Moment,
+    ) -> Option<Box<dyn Pending>> {
         if from.kind.is_token() {
             return None;
         }

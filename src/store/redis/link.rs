@@ -6,6 +6,7 @@
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpStream, ToSocketAddrs};
+use std::os::fd::AsFd;
 #[cfg(unix)]
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
@@ -104,6 +105,23 @@ impl Stream {
         }
     }
 
+    /// Whether a read would return at once: with bytes, or with the end of the connection.
+    pub(super) fn has_bytes(&self) -> bool {
+        let ready = |socket: rustix::fd::BorrowedFd<'_>| {
+            let mut asked = [rustix::event::PollFd::from_borrowed_fd(socket, rustix::event::PollFlags::IN)];
+            let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
+            // An error is for the read to find.
+            !matches!(rustix::event::poll(&mut asked, Some(&now)), Ok(0))
+        };
+        match self {
+            Stream::Tcp(socket) => ready(socket.as_fd()),
+            #[cfg(unix)]
+            Stream::Unix(socket) => ready(socket.as_fd()),
+            #[cfg(feature = "tls")]
+            Stream::Tls(tls) => tls.has_plaintext() || ready(tls.socket().as_fd()),
+        }
+    }
+
     /// Wakes whoever reads.
     pub(super) fn shutdown(&self) {
         // An error says that it is down already.
@@ -144,22 +162,30 @@ fn remaining(by: Moment) -> io::Result<Duration> {
 }
 
 /// Reads and writes of a stream that all end at one moment, however many they are.
-struct Timed<'a> {
+pub(super) struct Timed<'a> {
     stream: &'a Stream,
     by: Moment,
     /// How many bytes more may be read.
     allowed: usize,
-    too_long: bool,
+    pub(super) too_long: bool,
+    /// Reads only what is there already.
+    pub(super) only_ready: bool,
+    /// A read was refused because nothing was there.
+    pub(super) was_not_ready: bool,
 }
 
 impl<'a> Timed<'a> {
-    fn new(stream: &'a Stream, by: Moment) -> Timed<'a> {
-        Timed { stream, by, allowed: LONGEST_REPLY, too_long: false }
+    pub(super) fn new(stream: &'a Stream, by: Moment) -> Timed<'a> {
+        Timed { stream, by, allowed: LONGEST_REPLY, too_long: false, only_ready: false, was_not_ready: false }
     }
 }
 
 impl Read for Timed<'_> {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        if self.only_ready && !self.stream.has_bytes() {
+            self.was_not_ready = true;
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
         loop {
             self.stream.set_read_timeout(remaining(self.by)?)?;
             match self.stream.read(buf) {

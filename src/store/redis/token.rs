@@ -4,8 +4,10 @@ use std::sync::atomic::{AtomicU8, Ordering};
 
 use redis::{ServerError, Value};
 
-use super::mutex::{decoded, released, tagged};
-use super::reply::{Expected, Failure, accepted, is_unknown_command, owner_text, refusal, ttl, unexpected};
+use super::mutex::{decoded, tagged};
+use super::reply::{
+    Expected, Failure, Tagged, accepted, is_unknown_command, owner_text, refusal, ttl, unexpected,
+};
 use super::script::{Request, TOKEN_RELEASE, TOKEN_RENEW};
 use super::wire::{Dialog, Wire};
 use crate::error::{Error, ErrorKind};
@@ -87,7 +89,7 @@ pub(super) fn release(
 ) -> Outcome<Release> {
     let (lock, token) = (claim.name.key(), claim.owner.to_string());
     if scripts {
-        return released(&tagged(wire.call(&removal(claim), by)?, Expected::Token)?);
+        return freed(&tagged(wire.call(&removal(claim), by)?, Expected::Token)?);
     }
     while let Some(command) = compare_and_delete.command() {
         match accepted(wire.call(&CompareAndDelete::request(command, lock, &token), by)?) {
@@ -111,6 +113,15 @@ pub(super) fn release(
                 Watched::Changed => {}
             }
         }
+    })
+}
+
+/// The reply of a release by script.
+pub(super) fn freed(reply: &Tagged) -> Outcome<Release> {
+    decoded(match reply.tag() {
+        b"freed" => Ok(Release::Freed { others: false }),
+        b"not_held" => reply.text(1).map(|by| Release::NotHeld { by }),
+        _ => Err(reply.unexpected()),
     })
 }
 
