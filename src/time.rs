@@ -242,17 +242,27 @@ impl ManualClock {
         self.shared.all_asleep.notify_all();
     }
 
+    /// Signals the service behind `id`, which counts as working from now on.
+    ///
+    /// Under the clock's mutex: the thread cannot take the signal, work and report itself asleep in between.
+    pub(crate) fn wake_service(&self, id: u64, waker: &Sender<()>) {
+        let mut state = self.shared.state.lock();
+        if let Some((_, until)) = state.services.iter_mut().find(|(other, _)| *other == id) {
+            *until = None;
+        }
+        wake(waker);
+    }
+
     /// Says that the thread behind `id` acts by this clock, and from now on works, or sleeps until a moment.
     ///
-    /// One that has been signalled counts as working: it is about to. Whoever signals it calls this with `None` after,
-    /// so that the clock cannot pass in between.
+    /// One that has been signalled counts as working: it is about to. Pairs with `wake_service`.
     pub(crate) fn service(&self, id: u64, asleep_until: Option<Moment>) {
         let mut state = self.shared.state.lock();
         let signalled = state.wakers.iter().any(|(other, waker)| *other == id && !waker.is_empty());
         let asleep_until = asleep_until.filter(|_| !signalled);
         match state.services.iter_mut().find(|(other, _)| *other == id) {
             Some((_, until)) => *until = asleep_until,
-            None => state.services.push((id, asleep_until)),
+            None => state.services.push((id, asleep_until)), // its first word
         }
         self.shared.all_asleep.notify_all();
     }

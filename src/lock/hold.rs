@@ -92,6 +92,8 @@ struct Levels {
 struct Level {
     id: u64,
     renewed: bool,
+    /// A guard ends it; `unlock()` does only if there is no other.
+    guarded: bool,
 }
 
 #[derive(Default)]
@@ -198,19 +200,30 @@ impl Hold {
         let mut levels = self.levels.lock();
         levels.next_id += 1;
         let id = levels.next_id;
-        levels.open.push(Level { id, renewed });
+        levels.open.push(Level { id, renewed, guarded: false });
         if renewed {
             self.renewed_levels.fetch_add(1, Ordering::AcqRel);
         }
         id
     }
 
-    /// Ends a level, the innermost if none is named; returns how many are left. `None`: there is no such level.
+    /// Leaves the end of a level to a guard.
+    pub(crate) fn guard_level(&self, id: u64) {
+        if let Some(level) = self.levels.lock().open.iter_mut().find(|level| level.id == id) {
+            level.guarded = true;
+        }
+    }
+
+    /// Ends a level; if none is named, the innermost that no guard ends, or else the innermost. Returns how many are
+    /// left. `None`: there is no such level.
     pub(crate) fn end_level(&self, level: Option<u64>) -> Option<u32> {
         let mut levels = self.levels.lock();
         let at = match level {
             Some(id) => levels.open.iter().position(|level| level.id == id)?,
-            None => levels.open.len().checked_sub(1)?,
+            None => {
+                let unguarded = levels.open.iter().rposition(|level| !level.guarded);
+                unguarded.or_else(|| levels.open.len().checked_sub(1))?
+            }
         };
         if levels.open.remove(at).renewed {
             self.renewed_levels.fetch_sub(1, Ordering::AcqRel);

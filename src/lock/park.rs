@@ -104,9 +104,9 @@ pub(crate) struct ServiceWaker {
 
 impl ServiceWaker {
     pub(crate) fn wake(&self) {
-        wake(&self.waker);
-        if let (Clock::Manual(clock), Some(id)) = (&self.clock, self.registered) {
-            clock.service(id, None);
+        match (&self.clock, self.registered) {
+            (Clock::Manual(clock), Some(id)) => clock.wake_service(id, &self.waker),
+            _ => wake(&self.waker),
         }
     }
 }

@@ -70,7 +70,10 @@ impl Engine {
     /// Takes the lock for the caller; `None` if it stayed busy for as long as the caller would wait.
     pub(crate) fn acquire(&self, want: &Want<'_>) -> Result<Option<Entered>> {
         self.usable(want.action)?;
-        let asked = self.asked(want.action, want.lease)?;
+        let asked = self.asked(want.action, want.lease).map_err(|error| error.on(want.name.given()))?;
+        if want.interrupt.is_some_and(Interrupt::is_interrupted) {
+            return Err(interrupted(want));
+        }
         let thread = ThreadMark::current();
         if want.by_thread
             && let Some(hold) = self.table.of_thread(want.kind, want.name, thread.id())
@@ -210,9 +213,6 @@ impl<'a> Waiting<'a> {
 
     fn run(mut self) -> Result<Option<Entered>> {
         let (engine, want) = (self.engine, self.want);
-        if want.interrupt.is_some_and(Interrupt::is_interrupted) {
-            return Err(interrupted(want));
-        }
         if want.until.is_over(engine.clock.now()) {
             return self.once();
         }

@@ -1,9 +1,12 @@
 //! What a store must offer to be put through the contracts, and the stores that are.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use leasehold::{ClientBuilder, LockClient, MemoryStore, NamedLock, Result};
+
+pub(crate) use crate::support::fresh;
+use crate::support::server::{RedisServer, matrix};
 
 /// What a kind of lock can do on a store. Contracts assert both the yes and the no.
 #[derive(Debug, Clone, Copy)]
@@ -55,12 +58,6 @@ impl Store {
     }
 }
 
-/// A name that no other test uses.
-pub(crate) fn fresh(what: &str) -> String {
-    static NEXT: AtomicU64 = AtomicU64::new(0);
-    format!("{what}-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed))
-}
-
 /// Both stores so far can do the same.
 fn usual_kinds() -> [Kind; 3] {
     let poll = Duration::from_millis(1_200);
@@ -83,4 +80,16 @@ fn usual_kinds() -> [Kind; 3] {
 pub(crate) fn memory() -> Store {
     let store = MemoryStore::new();
     Store::new(move |options| options.build_in_memory(&store))
+}
+
+/// A Redis that this program started for itself; all its tests share it, by names of their own. It ends with the
+/// program.
+pub(crate) fn redis() -> Option<Store> {
+    static SERVER: OnceLock<Option<RedisServer>> = OnceLock::new();
+    let server = SERVER.get_or_init(|| Some(RedisServer::builder(matrix().first()?).start())).as_ref();
+    if server.is_none() {
+        crate::support::missing("no redis-server and no valkey-server");
+    }
+    let url = server?.url();
+    Some(Store::new(move |options| options.url(&url).build()))
 }

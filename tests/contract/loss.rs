@@ -93,7 +93,9 @@ fn a_callback_is_not_run_after_a_release(store: &Store) {
                 None => lock.acquire().unwrap(),
             };
             let called = Arc::clone(&called);
-            guard.on_lost(move |_| drop(called.fetch_add(1, Ordering::SeqCst)));
+            guard.on_lost(move |_| {
+                called.fetch_add(1, Ordering::SeqCst);
+            });
             if unlock { guard.unlock().unwrap() } else { drop(guard) }
         }
     }

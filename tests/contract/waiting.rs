@@ -122,7 +122,7 @@ fn threads_of_one_client_are_served_in_the_order_in_which_they_came(store: &Stor
         })
         .collect();
     lock.unlock().unwrap();
-    waiters.into_iter().for_each(|waiter| drop(waiter.returns_within(PATIENCE)));
+    waiters.into_iter().for_each(|waiter| waiter.returns_within(PATIENCE).0);
     drop(tell);
     assert_eq!(order.iter().collect::<Vec<_>>(), [0, 1, 2, 3, 4, 5]);
 }

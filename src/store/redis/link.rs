@@ -135,9 +135,15 @@ impl Stream {
     }
 }
 
+/// For the subscriber's reader, which waits without a deadline of its own.
 impl Read for &Stream {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
-        Stream::read(self, buf)
+        // A read with a time-out is also ended by a signal, as when a child process ends. That says nothing about the
+        // connection; to the reader it is as if the time-out had come.
+        Stream::read(self, buf).map_err(|error| match error.kind() {
+            io::ErrorKind::Interrupted => io::ErrorKind::WouldBlock.into(),
+            _ => error,
+        })
     }
 }
 

@@ -1,6 +1,6 @@
 //! One Redis (or Valkey) server.
 //!
-//! `mutex` and `token` say what is asked and what the answers mean; `wire` carries requests, `hub` wake-ups, both over
+//! `mutex` and `token` say what is asked and what the answers mean; `wire` carries requests, `hub` and its `reader` wake-ups, both over
 //! connections made by `handshake` on the sockets of `link`.
 
 mod address;
@@ -10,6 +10,7 @@ mod keys;
 mod lane;
 mod link;
 mod mutex;
+mod reader;
 mod reply;
 mod script;
 #[cfg(feature = "tls")]

@@ -201,7 +201,7 @@ impl Wire {
     ) -> std::result::Result<T, Failure> {
         let by = by.min(Clock::System.after(self.command_timeout));
         let mut slot = self.slot(by)?;
-        self.use_link(&mut slot.0, by, talk)
+        self.use_link(&mut slot.0, by, |by| self.connect_gated(by), talk)
     }
 
     /// Like [`dialog`](Self::dialog), on the connection for renewals.
@@ -215,7 +215,8 @@ impl Wire {
             .renewals
             .try_lock_for(by.since(Clock::System.now()))
             .ok_or_else(|| Failure::Refused(timed_out("the connection for renewals is in use")))?;
-        self.use_link(&mut link, by, talk)
+        // Not gated: it is one thread's, and it must not be kept out by what others ran into.
+        self.use_link(&mut link, by, |by| self.connect(by), talk)
     }
 
     /// Sends many requests and reads their replies in order, on the connection for renewals. Stops at the first
@@ -252,6 +253,7 @@ impl Wire {
         &self,
         place: &mut Option<Link>,
         by: Moment,
+        connect: impl FnOnce(Moment) -> Result<Link>,
         talk: impl FnOnce(&mut Dialog<'_>) -> std::result::Result<T, Failure>,
     ) -> std::result::Result<T, Failure> {
         if self.closed.load(Ordering::SeqCst) {
@@ -264,7 +266,7 @@ impl Wire {
         // Taken out while in use: whatever ends the talk early, a panic included, ends the connection with it.
         let mut link = match place.take().filter(Link::is_alive) {
             Some(link) => link,
-            None => self.connect(by).map_err(Failure::Refused)?,
+            None => connect(by).map_err(Failure::Refused)?,
         };
         let mut dialog = Dialog { link: &mut link, by, broken: false };
         let result = talk(&mut dialog);
@@ -274,17 +276,20 @@ impl Wire {
         result
     }
 
-    fn connect(&self, by: Moment) -> Result<Link> {
+    fn connect_gated(&self, by: Moment) -> Result<Link> {
         if let Some(gate) = &*self.gate.lock()
             && Clock::System.now() < gate.until
         {
             return Err(gate.error.copy());
         }
-        let by = by.min(Clock::System.after(self.address.connect_timeout));
-        handshake::open(&self.address, by).inspect_err(|error| {
+        self.connect(by).inspect_err(|error| {
             let until = Clock::System.after(STORM_GATE);
             *self.gate.lock() = Some(Gate { until, error: error.copy() });
         })
+    }
+
+    fn connect(&self, by: Moment) -> Result<Link> {
+        handshake::open(&self.address, by.min(Clock::System.after(self.address.connect_timeout)))
     }
 
     /// Ends the connections that nobody uses; those in use end with their request.

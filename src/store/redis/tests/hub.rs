@@ -308,3 +308,21 @@ fn closing_does_not_wait_for_a_connect_that_hangs() {
     hub.close();
     assert!(Clock::System.now().since(before) < Duration::from_millis(1500));
 }
+
+/// A read with a time-out fails with EINTR when a child process ends; that is no reason to reconnect.
+#[test]
+fn the_subscription_survives_child_processes_that_end() {
+    let server = Server::start(&[]);
+    let store = server.store();
+    let (waker, woken) = waker();
+    let listening = listen(&store, &waker);
+    stands(&listening, &woken);
+    let seen = listening.seen();
+    for _ in 0..200 {
+        std::process::Command::new("true").status().unwrap();
+    }
+    assert!(listening.is_up());
+    assert_eq!(listening.seen(), seen, "each reconnect would have counted");
+    drop(listening);
+    store.close();
+}

@@ -12,7 +12,7 @@ use crate::lock::report::Reporter;
 use crate::lock::store::{Answer, Attempt, Kind, Release, Store};
 use crate::time::Clock;
 
-const MOST: Duration = Duration::from_millis(600);
+const MOST: Duration = Duration::from_millis(1500);
 
 fn refused(options: &RedisOptions) -> Error {
     RedisStore::connect(options, Arc::new(Reporter::new(None))).unwrap_err()
