@@ -309,20 +309,25 @@ fn closing_does_not_wait_for_a_connect_that_hangs() {
     assert!(Clock::System.now().since(before) < Duration::from_millis(1500));
 }
 
-/// A read with a time-out fails with EINTR when a child process ends; that is no reason to reconnect.
+/// A read with a time-out fails with EINTR when the process is stopped and goes on, and at times when a child process
+/// ends; that is no reason to reconnect.
 #[test]
-fn the_subscription_survives_child_processes_that_end() {
+fn the_subscription_survives_a_short_stop_of_the_process() {
     let server = Server::start(&[]);
     let store = server.store();
     let (waker, woken) = waker();
     let listening = listen(&store, &waker);
     stands(&listening, &woken);
     let seen = listening.seen();
-    for _ in 0..200 {
-        std::process::Command::new("true").status().unwrap();
+    let stop = format!("kill -STOP {0}; sleep 0.02; kill -CONT {0}", std::process::id());
+    for _ in 0..3 {
+        assert!(std::process::Command::new("sh").args(["-c", &stop]).status().unwrap().success());
     }
-    assert!(listening.is_up());
-    assert_eq!(listening.seen(), seen, "each reconnect would have counted");
+    let me = claim(Kind::Mutex, "lk", 30_000);
+    granted(store.attempt(&me, 1, false, soon()));
+    assert!(store.force(Kind::Mutex, &me.name, soon()).done());
+    eventually(|| listening.seen() > seen);
+    assert_eq!(listening.seen(), seen + 1, "a reconnect would have counted too");
     drop(listening);
     store.close();
 }
