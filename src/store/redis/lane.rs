@@ -13,13 +13,12 @@
 use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
-use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use r2d2::PooledConnection;
 use redis::{Parser, Value};
 
-use super::link::{Stream, Timed, broken, unread};
+use super::link::{Stream, TRUSTED, Timed, broken, unread};
 use super::reply::Failure;
 use super::wire::Slots;
 use crate::error::{Error, ErrorKind, Result};
@@ -336,7 +335,6 @@ impl Out {
 
     /// Lets go of a connection that the server has closed while nobody used it; nothing is lost by that.
     fn drop_if_dead(&mut self) {
-        const TRUSTED: Duration = Duration::from_millis(900);
         let now = Clock::System.now();
         let is_idle = self.awaited.is_empty() && !self.is_writing && now.since(self.used) >= TRUSTED;
         if is_idle && self.open.as_ref().is_some_and(|open| open.stream.has_bytes()) {

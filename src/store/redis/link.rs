@@ -95,16 +95,6 @@ impl Stream {
         }
     }
 
-    fn set_nonblocking(&self, nonblocking: bool) -> io::Result<()> {
-        match self {
-            Stream::Tcp(socket) => socket.set_nonblocking(nonblocking),
-            #[cfg(unix)]
-            Stream::Unix(socket) => socket.set_nonblocking(nonblocking),
-            #[cfg(feature = "tls")]
-            Stream::Tls(tls) => tls.socket().set_nonblocking(nonblocking),
-        }
-    }
-
     /// Whether a read would return at once: with bytes, or with the end of the connection.
     pub(super) fn has_bytes(&self) -> bool {
         let ready = |socket: rustix::fd::BorrowedFd<'_>| {
@@ -221,6 +211,9 @@ impl Write for Timed<'_> {
     }
 }
 
+/// A connection used so long ago at most is not looked at before it is used again.
+pub(super) const TRUSTED: Duration = Duration::from_millis(100);
+
 /// A connection that one thread uses at a time.
 pub(super) struct Link {
     stream: Stream,
@@ -256,17 +249,8 @@ impl Link {
     /// Whether the server has not hung up, as far as this machine knows; no round trip. Asks only after a while, since
     /// a connection in constant use shows its end by itself.
     pub(super) fn is_alive(&self) -> bool {
-        const TRUSTED: Duration = Duration::from_millis(100);
-        if Clock::System.now().since(self.used) < TRUSTED {
-            return true;
-        }
-        let looked = self.stream.set_nonblocking(true).and_then(|()| {
-            let read = self.stream.read(&mut [0]);
-            self.stream.set_nonblocking(false)?;
-            read
-        });
         // Nothing to read is as it should be. The end, an error, and bytes that nobody asked for are not.
-        matches!(looked, Err(error) if error.kind() == io::ErrorKind::WouldBlock)
+        Clock::System.now().since(self.used) < TRUSTED || !self.stream.has_bytes()
     }
 
     /// Gives the socket away, to be read by a parser of its own.

@@ -187,7 +187,7 @@ impl Wire {
             let mut slot = self.slot(by).map_err(Failure::into_error)?;
             let link = match slot.0.take().filter(Link::is_alive) {
                 Some(link) => link,
-                None => self.connect(by)?,
+                None => self.connect_gated(by)?,
             };
             Ok((slot, link.into_stream()))
         })
