@@ -222,7 +222,8 @@ impl Lane {
     /// Reads replies in order until `reply` has come.
     fn read_until(&self, reading: &mut Reading, reply: &Reply) -> Outcome {
         loop {
-            if let Some(outcome) = reply.state.lock().outcome.take() {
+            let outcome = reply.state.lock().outcome.take();
+            if let Some(outcome) = outcome {
                 return outcome;
             }
             self.read_one(reading, reply.by, false);

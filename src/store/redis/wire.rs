@@ -154,7 +154,7 @@ impl Wire {
 
     /// Reads replies that nobody has come for; returns whether some are still to come.
     pub(super) fn tend(&self) -> bool {
-        self.lanes.iter().fold(false, |more, lane| lane.tend() || more)
+        self.lanes.iter().filter(|lane| lane.tend()).count() > 0
     }
 
     /// The request with its script's body, as long as the server has not been seen to know the script: a reply that
