@@ -137,7 +137,9 @@ fn what_only_looks_like_a_use_is_not_flagged() {
 #[test]
 fn test_code_in_files_of_its_own_is_not_flagged() {
     let found = complaints(&[
-        ("src/store/redis/mod.rs", "#[cfg(test)]\nmod harness;\nmod hub;"),
+        ("src/store/redis/mod.rs", "#[cfg(test)]\nmod harness;\nmod hub;\n#[cfg(test)]\nmod tests;"),
+        ("src/store/redis/tests.rs", "mod wire;"),
+        ("src/store/redis/tests/wire.rs", "fn f() { x.unwrap() }"),
         ("src/store/redis/harness.rs", "fn f() { x.unwrap() }"),
         ("src/store/redis/hub.rs", "fn f() { x.unwrap() }"),
     ]);
@@ -293,7 +295,7 @@ fn violations(all: &[Source]) -> Vec<String> {
             continue;
         }
         check_length(file, &mut complain);
-        if modules.test_files.contains(&file.path) {
+        if modules.is_test(file) {
             continue;
         }
         check_layers(file, &modules, &mut complain);
@@ -339,13 +341,13 @@ impl Unit {
 struct Modules {
     /// What the root re-exports, and from where.
     exports: BTreeMap<String, Vec<String>>,
-    /// Files that are test code as a whole.
-    test_files: BTreeSet<String>,
+    /// Modules that are test code as a whole, with all below them; paths without their `.rs`.
+    tests: BTreeSet<String>,
 }
 
 impl Modules {
     fn of(files: &[Source]) -> Modules {
-        let mut modules = Modules { exports: BTreeMap::new(), test_files: BTreeSet::new() };
+        let mut modules = Modules { exports: BTreeMap::new(), tests: BTreeSet::new() };
         for file in files {
             if file.module().is_empty() {
                 for (at, _) in file.code.match_indices("pub use ") {
@@ -363,11 +365,17 @@ impl Modules {
                     && name.chars().all(|c| c.is_alphanumeric() || c == '_')
                 {
                     let folder = file.path.rsplit_once('/').map_or("", |(folder, _)| folder);
-                    modules.test_files.insert(format!("{folder}/{name}.rs"));
+                    modules.tests.insert(format!("{folder}/{name}"));
                 }
             }
         }
         modules
+    }
+
+    fn is_test(&self, file: &Source) -> bool {
+        self.tests.iter().any(|module| {
+            file.path.strip_prefix(module).is_some_and(|rest| rest == ".rs" || rest.starts_with('/'))
+        })
     }
 
     /// The paths inside the crate that a file names, from the root on.

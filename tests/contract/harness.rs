@@ -28,17 +28,19 @@ pub(crate) struct Kind {
     pub(crate) traits: Traits,
 }
 
+type Open = Box<dyn Fn(ClientBuilder) -> Result<LockClient> + Send + Sync>;
+
 /// A store under test: any number of clients on one place where locks are kept.
 pub(crate) struct Store {
     pub(crate) kinds: [Kind; 3],
-    open: Box<dyn Fn(ClientBuilder) -> Result<LockClient> + Send + Sync>,
+    /// What is held is still held after the place was killed and started again.
+    pub(crate) survives_restart: bool,
+    /// Makes a place of its own, and what kills and starts that again.
+    pub(crate) restartable: fn() -> (Store, Box<dyn FnOnce() -> Store>),
+    open: Open,
 }
 
 impl Store {
-    fn new(open: impl Fn(ClientBuilder) -> Result<LockClient> + Send + Sync + 'static) -> Store {
-        Store { kinds: usual_kinds(), open: Box::new(open) }
-    }
-
     /// A client on this store with a lease that no test outlasts by accident.
     pub(crate) fn client(&self) -> LockClient {
         self.client_with(|options| options)
@@ -79,7 +81,12 @@ fn usual_kinds() -> [Kind; 3] {
 /// The memory store.
 pub(crate) fn memory() -> Store {
     let store = MemoryStore::new();
-    Store::new(move |options| options.build_in_memory(&store))
+    Store {
+        kinds: usual_kinds(),
+        survives_restart: false,
+        restartable: || (memory(), Box::new(memory)),
+        open: Box::new(move |options| options.build_in_memory(&store)),
+    }
 }
 
 /// A Redis that this program started for itself; all its tests share it, by names of their own. It ends with the
@@ -91,5 +98,24 @@ pub(crate) fn redis() -> Option<Store> {
         crate::support::missing("no redis-server and no valkey-server");
     }
     let url = server?.url();
-    Some(Store::new(move |options| options.url(&url).build()))
+    Some(redis_with(Box::new(move |options| options.url(&url).build())))
+}
+
+fn redis_with(open: Open) -> Store {
+    Store {
+        kinds: usual_kinds(),
+        survives_restart: true,
+        restartable: || {
+            // What it acknowledged is in its file, so it is there again after a kill.
+            let mut server = RedisServer::builder(&matrix()[0]).append_only("always").start();
+            let url = server.url();
+            let before = redis_with(Box::new(move |options| options.url(&url).build()));
+            let restart = move || {
+                server.restart();
+                redis_with(Box::new(move |options| options.url(&server.url()).build()))
+            };
+            (before, Box::new(restart))
+        },
+        open,
+    }
 }

@@ -14,6 +14,7 @@ contracts!(
     check_fails_at_once_when_the_window_ends,
     a_loss_is_told_to_every_callback_once_also_to_late_ones,
     a_panicking_callback_does_not_keep_others_from_being_told,
+    a_callback_may_use_its_client,
     a_callback_is_not_run_after_a_release,
     the_channel_gets_the_loss_and_ends,
     the_channel_ends_without_a_loss_after_a_release,
@@ -80,6 +81,29 @@ fn a_panicking_callback_does_not_keep_others_from_being_told(store: &Store) {
     let other = client.lock(&fresh("panics")).acquire().unwrap();
     throughout(ms(500), || other.check().is_ok());
     other.unlock().unwrap();
+}
+
+fn a_callback_may_use_its_client(store: &Store) {
+    let client = store.client_with_lease(ms(300));
+    let lock = client.lock(&fresh("uses"));
+    let guard = lock.acquire_with_lease(ms(100)).unwrap();
+    let (tell, told) = unbounded();
+    guard.on_lost({
+        // The very lock that was lost, and everything that waits or asks.
+        let (client, lock) = (client.clone(), lock.clone());
+        move |loss| {
+            let again = lock.acquire().and_then(|guard| {
+                let count = lock.hold_count()?;
+                guard.unlock().map(|()| count)
+            });
+            let other = client.with_lock(&fresh("uses"), |guard| guard.owner() != loss.owner);
+            tell.send((again, other)).unwrap();
+        }
+    });
+    let (again, other) = told.recv_timeout(super::tools::PATIENCE).expect("the callback returns");
+    assert_eq!(again.unwrap(), 1);
+    assert!(other.unwrap());
+    assert!(guard.unlock().unwrap_err().is_lost());
 }
 
 fn a_callback_is_not_run_after_a_release(store: &Store) {

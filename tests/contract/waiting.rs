@@ -22,7 +22,7 @@ contracts!(
 );
 
 fn a_timed_try_keeps_to_its_time(store: &Store) {
-    let wait = ms(300);
+    let wait = ms(200);
     for kind in &store.kinds {
         let name = fresh(kind.label);
         let (client, stranger) = (store.client(), store.client());
