@@ -466,9 +466,8 @@ impl<'a> Waiting<'a> {
     /// same order every time; without this the same process would win every time.
     fn stand_back(&self) {
         let (engine, want) = (self.engine, self.want);
-        let turns = engine.table.turns(want.kind, want.name);
-        let Some(last_held) = turns.last_held.filter(|_| turns.others) else { return };
-        let age = engine.clock.now().since(last_held);
+        let Some(since) = engine.table.contended_since(want.kind, want.name) else { return };
+        let age = engine.clock.now().since(since);
         if age < FRESH {
             let part = 1.0 - age.as_secs_f64() / FRESH.as_secs_f64();
             let parker = Parker::new(&engine.clock);

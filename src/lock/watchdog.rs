@@ -172,6 +172,7 @@ impl Round {
         self.renew(&due);
         let cleaned = self.clean_up();
         let is_tending = self.store.tend();
+        self.table.tidy(self.clock.now());
         let now = self.clock.now();
         let mut next = cleaned.min(now.plus(self.lease / 3));
         if is_tending {

@@ -10,9 +10,11 @@
 //! What must stay true: whoever stops reading looks for somebody who waits, after it has let go of `reading`; whoever
 //! begins to wait says so before it tries to get `reading`. Then either the one sees the other, or the other can read.
 
+use std::cell::Cell;
 use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use r2d2::PooledConnection;
@@ -59,8 +61,13 @@ struct Open {
 struct Reading {
     parser: Parser,
     stream: Option<Arc<Stream>>,
+    /// The socket's read time-out.
+    armed: Cell<Duration>,
     epoch: u64,
 }
+
+/// So many replies for others a reader gives out after its own, before it goes on with its own business.
+const MOST_GIVEN: u32 = 64;
 
 /// One reply to come.
 pub(super) struct Reply {
@@ -113,7 +120,7 @@ impl Lane {
             used: Clock::System.now(),
             closed: false,
         };
-        let reading = Reading { parser: Parser::new(), stream: None, epoch: 0 };
+        let reading = Reading { parser: Parser::new(), stream: None, armed: Cell::default(), epoch: 0 };
         Lane { out: Mutex::new(out), reading: Mutex::new(reading) }
     }
 
@@ -198,6 +205,11 @@ impl Lane {
             }
             if let Some(mut reading) = self.reading.try_lock() {
                 let outcome = self.read_until(&mut reading, reply);
+                // What has come for others already is given out now: they wake at the same time, not one by one.
+                let mut given = 0;
+                while given < MOST_GIVEN && self.read_one(&mut reading, reply.by, true) {
+                    given += 1;
+                }
                 drop(reading);
                 self.pass_on();
                 return outcome;
@@ -238,6 +250,7 @@ impl Lane {
             if reading.epoch != out.epoch {
                 reading.epoch = out.epoch;
                 reading.parser = Parser::new();
+                reading.armed.set(Duration::ZERO);
                 reading.stream = out.open.as_ref().map(|open| Arc::clone(&open.stream));
             }
             if out.awaited.is_empty() {
@@ -245,7 +258,7 @@ impl Lane {
             }
         }
         let Some(stream) = &reading.stream else { return false };
-        let mut timed = Timed::new(stream, by);
+        let mut timed = Timed::new(stream, by, &reading.armed);
         timed.only_ready = only_ready;
         let value = reading.parser.parse_value(&mut timed);
         let value = if timed.too_long {
