@@ -3,8 +3,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crossbeam_channel::{Sender, bounded};
-
 use crate::error::{Error, ErrorKind, NotHeld, Result};
 use crate::ident::{LockName, ThreadMark};
 use crate::lock::engine::Engine;
@@ -15,6 +13,7 @@ use crate::lock::store::{Answer, Kind, Release};
 use crate::lock::wait::random_between;
 use crate::lock::watchdog::TEND_EVERY;
 use crate::observe::LossReason;
+use crate::sync::channel::{Sender, bounded};
 
 /// Between failed releases the caller pauses for a random part of this.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(60));

@@ -14,7 +14,6 @@ use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
 
-use parking_lot::{Condvar, Mutex, MutexGuard};
 use r2d2::PooledConnection;
 use redis::{Parser, Value};
 
@@ -22,6 +21,7 @@ use super::link::{Stream, TRUSTED, Timed, broken, unread};
 use super::reply::Failure;
 use super::wire::Slots;
 use crate::error::{Error, ErrorKind, Result};
+use crate::sync::{Condvar, Mutex, MutexGuard};
 use crate::time::{Clock, Moment};
 
 /// What a request comes to: the server's reply, which may be an error reply, or that there is none.
