@@ -104,9 +104,10 @@ impl Engine {
         let Some((ticket, wish)) = self.table.promise(hold, sent) else { return false };
         match self.store.hand_over(&hold.claim(), &wish.claim, wish.wants_fence, self.one_command()) {
             Some(pending) => {
-                // Given first, taken out second: in between somebody may see two, never none.
-                ticket.give(Handed::new(pending, sent, wish.claim, hold, &self.aftermath, told));
+                // Taken out first, given second: in between the promise shows that the lock is held here. The other
+                // way round, who comes after the next owner could go to sleep for a hold that ends without a word.
                 self.table.remove_handed(hold);
+                ticket.give(Handed::new(pending, sent, wish.claim, hold, &self.aftermath, told));
                 true
             }
             None => {
