@@ -200,7 +200,10 @@ impl Lane {
                 let outcome = self.read_until(&mut reading, reply);
                 drop(reading);
                 self.pass_on();
-                return outcome;
+                if let Some(outcome) = outcome {
+                    return outcome;
+                }
+                // Broken off by another thread, which is about to tell.
             }
             let mut state = reply.state.lock();
             while state.outcome.is_none() && !state.may_read {
@@ -219,14 +222,16 @@ impl Lane {
         }
     }
 
-    /// Reads replies in order until `reply` has come.
-    fn read_until(&self, reading: &mut Reading, reply: &Reply) -> Outcome {
+    /// Reads replies in order until `reply` has come; `None` if it will not come from here.
+    fn read_until(&self, reading: &mut Reading, reply: &Reply) -> Option<Outcome> {
         loop {
             let outcome = reply.state.lock().outcome.take();
-            if let Some(outcome) = outcome {
+            if outcome.is_some() {
                 return outcome;
             }
-            self.read_one(reading, reply.by, false);
+            if !self.read_one(reading, reply.by, false) {
+                return reply.state.lock().outcome.take();
+            }
         }
     }
 
