@@ -168,7 +168,11 @@ fn queue_up(ways: [Way; 3]) {
                 let Some(guard) = got else { return false };
                 served.lock().push(at);
                 client.work();
-                if toss() { guard.unlock().unwrap() } else { drop(guard) }
+                if toss() {
+                    guard.unlock().unwrap()
+                } else {
+                    drop(guard)
+                }
                 true
             }
         }));
@@ -177,7 +181,11 @@ fn queue_up(ways: [Way; 3]) {
     let clock = world.clock.clone();
     let events = [spawn(move || clock.advance(SHORT)), spawn(move || interrupt.interrupt())];
     client.work();
-    if toss() { first.unlock().unwrap() } else { drop(first) }
+    if toss() {
+        first.unlock().unwrap()
+    } else {
+        drop(first)
+    }
     let got: Vec<bool> = threads.into_iter().map(|thread| thread.join().unwrap()).collect();
     events.into_iter().for_each(|event| event.join().unwrap());
     let served = served.lock().clone();
@@ -243,11 +251,7 @@ impl Exchange {
 impl Far {
     fn new(world: &World, exchange: &Arc<Exchange>, trouble: usize) -> (Arc<Far>, thread::JoinHandle<()>) {
         let (sender, events) = unbounded();
-        let line = Line {
-            exchange: Arc::clone(exchange),
-            topics: Mutex::default(),
-            events: sender.clone(),
-        };
+        let line = Line { exchange: Arc::clone(exchange), topics: Mutex::default(), events: sender.clone() };
         let exchange = Arc::clone(exchange);
         let reading = spawn(move || {
             let mut breaks = 0;
@@ -274,7 +278,10 @@ impl Far {
                 }
             }
         });
-        (Arc::new(Far { server: world.server.open(), line: Arc::new(line), trouble: trouble.into() }), reading)
+        (
+            Arc::new(Far { server: world.server.open(), line: Arc::new(line), trouble: trouble.into() }),
+            reading,
+        )
     }
 }
 
@@ -455,8 +462,7 @@ fn lost_requests_and_answers_leave_one_owner_and_strand_nobody() {
                 })
             })
             .collect();
-        let is_over =
-            || ended.load(Ordering::SeqCst) == threads.len() && !client.lock().is_locked().unwrap();
+        let is_over = || ended.load(Ordering::SeqCst) == threads.len() && !client.lock().is_locked().unwrap();
         pass_time(&world.clock, Duration::from_millis(100), 300, is_over);
         store.trouble.store(0, Ordering::SeqCst);
         threads.into_iter().for_each(|thread| thread.join().unwrap());

@@ -27,6 +27,8 @@ pub(super) enum Stream {
     Unix(UnixStream),
     #[cfg(feature = "tls")]
     Tls(Box<super::tls::TlsStream>),
+    #[cfg(leasehold_shuttle)]
+    Model(super::model::Pipe),
 }
 
 impl Stream {
@@ -57,6 +59,8 @@ impl Stream {
             Stream::Unix(socket) => { socket }.read(buf),
             #[cfg(feature = "tls")]
             Stream::Tls(tls) => tls.read(buf),
+            #[cfg(leasehold_shuttle)]
+            Stream::Model(pipe) => pipe.read(buf),
         }
     }
 
@@ -67,6 +71,8 @@ impl Stream {
             Stream::Unix(socket) => { socket }.write(bytes),
             #[cfg(feature = "tls")]
             Stream::Tls(tls) => tls.write(bytes),
+            #[cfg(leasehold_shuttle)]
+            Stream::Model(pipe) => pipe.write(bytes),
         }
     }
 
@@ -82,6 +88,8 @@ impl Stream {
             Stream::Unix(socket) => socket.set_read_timeout(Some(timeout)),
             #[cfg(feature = "tls")]
             Stream::Tls(tls) => tls.socket().set_read_timeout(Some(timeout)),
+            #[cfg(leasehold_shuttle)]
+            Stream::Model(pipe) => pipe.set_read_timeout(timeout),
         }
     }
 
@@ -92,6 +100,8 @@ impl Stream {
             Stream::Unix(socket) => socket.set_write_timeout(Some(timeout)),
             #[cfg(feature = "tls")]
             Stream::Tls(tls) => tls.socket().set_write_timeout(Some(timeout)),
+            #[cfg(leasehold_shuttle)]
+            Stream::Model(_) => Ok(()),
         }
     }
 
@@ -109,6 +119,8 @@ impl Stream {
             Stream::Unix(socket) => ready(socket.as_fd()),
             #[cfg(feature = "tls")]
             Stream::Tls(tls) => tls.has_plaintext() || ready(tls.socket().as_fd()),
+            #[cfg(leasehold_shuttle)]
+            Stream::Model(pipe) => pipe.has_bytes(),
         }
     }
 
@@ -121,6 +133,8 @@ impl Stream {
             Stream::Unix(socket) => socket.shutdown(Shutdown::Both),
             #[cfg(feature = "tls")]
             Stream::Tls(tls) => tls.socket().shutdown(Shutdown::Both),
+            #[cfg(leasehold_shuttle)]
+            Stream::Model(pipe) => pipe.shutdown(),
         });
     }
 }
