@@ -8,8 +8,6 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crossbeam_channel::Sender;
-
 use crate::error::Error;
 use crate::lock::hold::Hold;
 use crate::lock::report::Reporter;
@@ -17,6 +15,7 @@ use crate::lock::store::{Answer, Claim, HandOver, Pending, Release};
 use crate::lock::table::Table;
 use crate::lock::watchdog::CleanUps;
 use crate::observe::{LossReason, Observer};
+use crate::sync::channel::Sender;
 use crate::time::{Clock, Moment};
 
 /// A lock on its way from one thread's hold to a waiter.

@@ -11,17 +11,17 @@
 //! The last three are lost, and stay so.
 
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use crossbeam_channel::{Receiver, Sender, bounded};
-use parking_lot::Mutex;
 
 use crate::ident::{Fence, LockName, Owner, ThreadMark};
 use crate::lock::report::Reporter;
 use crate::lock::store::{Claim, Kind};
 use crate::observe::{Loss, LossReason};
+use crate::sync::Mutex;
+use crate::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use crate::time::{Lease, Moment, window};
 
 const LIVE: u8 = 0;

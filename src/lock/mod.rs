@@ -15,3 +15,7 @@ pub(crate) mod table;
 pub(crate) mod topic;
 pub(crate) mod wait;
 pub(crate) mod watchdog;
+
+#[cfg(leasehold_shuttle)]
+#[cfg(test)]
+mod model;

@@ -1,14 +1,13 @@
 //! The in-process FIFO of one lock: only its head talks to the store.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock};
-
-use crossbeam_channel::Sender;
-use parking_lot::Mutex;
+use std::sync::Arc;
 
 use crate::lock::hand::Handed;
 use crate::lock::store::Claim;
+use crate::sync::atomic::{AtomicBool, Ordering};
+use crate::sync::channel::Sender;
+use crate::sync::{Mutex, OnceLock};
 use crate::time::wake;
 
 /// One thread's place in a queue.
@@ -190,6 +189,11 @@ impl Queue {
         self.tickets.is_empty()
     }
 
+    #[cfg(leasehold_shuttle)]
+    pub(crate) fn len(&self) -> usize {
+        self.tickets.len()
+    }
+
     pub(crate) fn wake_all(&self) {
         self.tickets.iter().for_each(|ticket| ticket.wake());
     }
@@ -198,7 +202,7 @@ impl Queue {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crossbeam_channel::bounded;
+    use crate::sync::channel::bounded;
 
     #[test]
     fn the_first_to_join_is_head_and_the_rest_follow_in_order() {

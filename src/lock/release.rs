@@ -3,8 +3,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crossbeam_channel::{Sender, bounded};
-
 use crate::error::{Error, ErrorKind, NotHeld, Result};
 use crate::ident::{LockName, ThreadMark};
 use crate::lock::engine::Engine;
@@ -16,6 +14,7 @@ use crate::lock::table::Next;
 use crate::lock::wait::random_between;
 use crate::lock::watchdog::TEND_EVERY;
 use crate::observe::LossReason;
+use crate::sync::channel::{Sender, bounded};
 
 /// What came of trying to hand a lock over.
 enum Over {
@@ -122,9 +121,10 @@ impl Engine {
         };
         match self.store.hand_over(&hold.claim(), &wish.claim, wish.wants_fence, self.one_command()) {
             Some(pending) => {
-                // Given first, taken out second: in between somebody may see two, never none.
-                ticket.give(Handed::new(pending, sent, wish.claim, hold, &self.aftermath, told));
+                // Taken out first, given second: in between the promise shows that the lock is held here. The other
+                // way round, who comes after the next owner could go to sleep for a hold that ends without a word.
                 self.table.remove_handed(hold);
+                ticket.give(Handed::new(pending, sent, wish.claim, hold, &self.aftermath, told));
                 Over::Sent
             }
             None => {

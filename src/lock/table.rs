@@ -8,12 +8,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use parking_lot::Mutex;
-
 use crate::ident::LockName;
 use crate::lock::hold::{Hold, Standing};
 use crate::lock::queue::{Queue, Ticket, Wish};
 use crate::lock::store::Kind;
+use crate::sync::Mutex;
 use crate::time::Moment;
 
 #[derive(Debug, Default)]
@@ -197,6 +196,12 @@ impl Table {
         let key = Key::new(kind, name);
         let ticket = self.entries.lock().entry(key.clone()).or_default().queue.join();
         Place { table: Arc::clone(self), key, ticket }
+    }
+
+    /// How many wait here for a lock.
+    #[cfg(leasehold_shuttle)]
+    pub(crate) fn waiting(&self, kind: Kind, name: &Arc<LockName>) -> usize {
+        self.entries.lock().get(&Key::new(kind, name)).map_or(0, |entry| entry.queue.len())
     }
 
     /// All holds, of all locks.

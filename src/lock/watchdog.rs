@@ -5,11 +5,7 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::thread::{self, JoinHandle};
 use std::time::Duration;
-
-use parking_lot::Mutex;
 
 use crate::config::Options;
 use crate::error::{Error, ErrorKind, Result};
@@ -19,6 +15,9 @@ use crate::lock::report::Reporter;
 use crate::lock::store::{Answer, Claim, Release, Store};
 use crate::lock::table::Table;
 use crate::observe::LossReason;
+use crate::sync::Mutex;
+use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::thread::{self, JoinHandle};
 use crate::time::{Clock, Moment};
 
 pub(crate) struct Watchdog {

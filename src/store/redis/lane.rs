@@ -16,7 +16,6 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use parking_lot::{Condvar, Mutex, MutexGuard};
 use r2d2::PooledConnection;
 use redis::{Parser, Value};
 
@@ -24,6 +23,7 @@ use super::link::{Stream, TRUSTED, Timed, broken, unread};
 use super::reply::Failure;
 use super::wire::Slots;
 use crate::error::{Error, ErrorKind, Result};
+use crate::sync::{Condvar, Mutex, MutexGuard};
 use crate::time::{Clock, Moment};
 
 /// What a request comes to: the server's reply, which may be an error reply, or that there is none.
@@ -212,7 +212,10 @@ impl Lane {
                 }
                 drop(reading);
                 self.pass_on();
-                return outcome;
+                if let Some(outcome) = outcome {
+                    return outcome;
+                }
+                // Broken off by another thread, which is about to tell.
             }
             let mut state = reply.state.lock();
             while state.outcome.is_none() && !state.may_read {
@@ -231,14 +234,16 @@ impl Lane {
         }
     }
 
-    /// Reads replies in order until `reply` has come.
-    fn read_until(&self, reading: &mut Reading, reply: &Reply) -> Outcome {
+    /// Reads replies in order until `reply` has come; `None` if it will not come from here.
+    fn read_until(&self, reading: &mut Reading, reply: &Reply) -> Option<Outcome> {
         loop {
             let outcome = reply.state.lock().outcome.take();
-            if let Some(outcome) = outcome {
+            if outcome.is_some() {
                 return outcome;
             }
-            self.read_one(reading, reply.by, false);
+            if !self.read_one(reading, reply.by, false) {
+                return reply.state.lock().outcome.take();
+            }
         }
     }
 

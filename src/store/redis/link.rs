@@ -28,6 +28,8 @@ pub(super) enum Stream {
     Unix(UnixStream),
     #[cfg(feature = "tls")]
     Tls(Box<super::tls::TlsStream>),
+    #[cfg(leasehold_shuttle)]
+    Model(super::model::Pipe),
 }
 
 impl Stream {
@@ -63,6 +65,8 @@ impl Stream {
             Stream::Unix(socket) => { socket }.read(buf),
             #[cfg(feature = "tls")]
             Stream::Tls(tls) => tls.read(buf),
+            #[cfg(leasehold_shuttle)]
+            Stream::Model(pipe) => pipe.read(buf),
         }
     }
 
@@ -73,6 +77,8 @@ impl Stream {
             Stream::Unix(socket) => { socket }.write(bytes),
             #[cfg(feature = "tls")]
             Stream::Tls(tls) => tls.write(bytes),
+            #[cfg(leasehold_shuttle)]
+            Stream::Model(pipe) => pipe.write(bytes),
         }
     }
 
@@ -88,6 +94,8 @@ impl Stream {
             Stream::Unix(socket) => socket.set_read_timeout(Some(timeout)),
             #[cfg(feature = "tls")]
             Stream::Tls(tls) => tls.socket().set_read_timeout(Some(timeout)),
+            #[cfg(leasehold_shuttle)]
+            Stream::Model(pipe) => pipe.set_read_timeout(timeout),
         }
     }
 
@@ -98,6 +106,8 @@ impl Stream {
             Stream::Unix(socket) => socket.set_write_timeout(Some(timeout)),
             #[cfg(feature = "tls")]
             Stream::Tls(tls) => tls.socket().set_write_timeout(Some(timeout)),
+            #[cfg(leasehold_shuttle)]
+            Stream::Model(_) => Ok(()),
         }
     }
 
@@ -115,6 +125,8 @@ impl Stream {
             Stream::Unix(socket) => ready(socket.as_fd()),
             #[cfg(feature = "tls")]
             Stream::Tls(tls) => tls.has_plaintext() || ready(tls.socket().as_fd()),
+            #[cfg(leasehold_shuttle)]
+            Stream::Model(pipe) => pipe.has_bytes(),
         }
     }
 
@@ -127,6 +139,8 @@ impl Stream {
             Stream::Unix(socket) => socket.shutdown(Shutdown::Both),
             #[cfg(feature = "tls")]
             Stream::Tls(tls) => tls.socket().shutdown(Shutdown::Both),
+            #[cfg(leasehold_shuttle)]
+            Stream::Model(pipe) => pipe.shutdown(),
         });
     }
 }
