@@ -15,3 +15,6 @@ pub(crate) mod table;
 pub(crate) mod topic;
 pub(crate) mod wait;
 pub(crate) mod watchdog;
+
+#[cfg(test)]
+mod tests;

@@ -105,9 +105,10 @@ impl Engine {
         let Some((ticket, wish)) = self.table.promise(hold, sent) else { return false };
         match self.store.hand_over(&hold.claim(), &wish.claim, wish.wants_fence, self.one_command()) {
             Some(pending) => {
-                // Given first, taken out second: in between somebody may see two, never none.
-                ticket.give(Handed::new(pending, sent, wish.claim, hold, &self.aftermath, told));
+                // Taken out while the lock is promised, which counts as held here. Were it given first, the hold could
+                // still be seen when the next one has been released again, and nobody would be told when it goes.
                 self.table.remove_handed(hold);
+                ticket.give(Handed::new(pending, sent, wish.claim, hold, &self.aftermath, told));
                 true
             }
             None => {

@@ -222,7 +222,7 @@ impl<'a> Waiting<'a> {
         let ended = match ended {
             Ok(Some(entered)) => Ok(Some(entered)),
             Ok(None) | Err(_) => match self.take_back(&place) {
-                Some(handed) => match self.receive(handed)? {
+                Some(handed) => match self.receive(&place, handed)? {
                     Tried::Granted(entered) => Ok(Some(entered)),
                     Tried::Later(_) | Tried::Again => ended,
                 },
@@ -248,7 +248,7 @@ impl<'a> Waiting<'a> {
             let now = engine.clock.now();
             let tried = if place.ticket().is_given() {
                 match self.take_back(place) {
-                    Some(handed) => self.receive(handed)?,
+                    Some(handed) => self.receive(place, handed)?,
                     None => Tried::Again,
                 }
             } else if !place.ticket().is_head() {
@@ -260,7 +260,7 @@ impl<'a> Waiting<'a> {
                 // then only the safety poll asks the store, in case the hold is gone there without our knowing.
                 Tried::Later(until.min(next_poll))
             } else if let Some(handed) = self.take_back(place) {
-                self.receive(handed)?
+                self.receive(place, handed)?
             } else {
                 self.stand_back();
                 // Count first, attempt second: a release between the two moves the count, and we look again. Pairs
@@ -369,9 +369,9 @@ impl<'a> Waiting<'a> {
     }
 
     /// Reads what came of a hand-over to this thread.
-    fn receive(&mut self, handed: Handed) -> Result<Tried> {
+    fn receive(&mut self, place: &Place, handed: Handed) -> Result<Tried> {
         let (claim, sent) = (handed.to.clone(), handed.sent);
-        match handed.receive() {
+        let tried = match handed.receive() {
             Answer::Done(HandOver::Granted { fence }) => Ok(self.granted(claim, sent, fence)),
             Answer::Done(HandOver::Lost) => Ok(Tried::Again),
             Answer::Refused(error) => self.pause_after(error),
@@ -379,7 +379,11 @@ impl<'a> Waiting<'a> {
                 self.leave_behind(claim, sent);
                 self.pause_after(error)
             }
-        }
+        };
+        // Last: by now the hold is in the table, or the releaser's number is given up if it had to be. Before that
+        // the releaser's thread may not ask under it again. Pairs with `Table::held_here`.
+        place.ticket().received();
+        tried
     }
 
     /// Hands an attempt that may have been, or may yet be, carried out to the watchdog, and goes on under a number
