@@ -164,7 +164,8 @@ impl Aftermath {
         hold.retire_number();
         hold.forget_listeners();
         let now = self.clock.now();
-        let until = now.plus(self.lease).min(hold.until().plus(self.lease));
+        // A renewal that is on its way may have it run for a lease from now; a lease of its own may be longer.
+        let until = now.plus(self.lease).max(hold.until());
         self.clean_ups.add(hold.claim(), until, now);
     }
 

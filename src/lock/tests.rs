@@ -169,3 +169,22 @@ fn who_dropped_a_guard_cannot_have_the_lock_again_while_the_next_reads_that_the_
     assert_ne!(ThreadMark::current().number(), number, "the number is given up");
     engine.shutdown().unwrap();
 }
+
+#[test]
+fn a_failed_release_is_repeated_for_as_long_as_the_lease_lasts() {
+    let clock = ManualClock::new();
+    let store = Arc::new(Odd { refuses: true, ..Odd::default() });
+    let engine = engine(&store, &Clock::Manual(clock.clone()));
+    let hour = Duration::from_secs(3600);
+    let mine = acquire(&engine, &name(), FOREVER, Lease::Fixed(hour)).unwrap().unwrap();
+    engine.drop_level(&mine.hold, mine.level);
+    clock.advance(hour / 2);
+    let abandons = store.abandons.load(Ordering::SeqCst);
+    clock.advance(Duration::from_secs(10));
+    assert!(store.abandons.load(Ordering::SeqCst) > abandons, "half an hour before the lease ends");
+    clock.advance(hour);
+    let abandons = store.abandons.load(Ordering::SeqCst);
+    clock.advance(Duration::from_secs(60));
+    assert_eq!(store.abandons.load(Ordering::SeqCst), abandons, "it has ended");
+    engine.shutdown().unwrap();
+}
