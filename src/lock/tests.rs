@@ -188,3 +188,21 @@ fn a_failed_release_is_repeated_for_as_long_as_the_lease_lasts() {
     assert_eq!(store.abandons.load(Ordering::SeqCst), abandons, "it has ended");
     engine.shutdown().unwrap();
 }
+
+#[test]
+fn a_try_that_is_granted_while_the_client_shuts_down_gives_the_lock_back() {
+    let ((begun, has_begun), (go_on, may_go_on)) = (bounded(1), bounded(1));
+    let store = Arc::new(Odd { granting: Some((begun, may_go_on)), ..Odd::default() });
+    let (engine, name) = (engine(&store, &Clock::System), name());
+    thread::scope(|scope| {
+        let attempt =
+            || acquire(&engine, &name, Until::Once, Lease::Renewed).map(|entered| entered.is_some());
+        let trying = thread::Builder::new().spawn_scoped(scope, attempt).unwrap();
+        has_begun.recv().unwrap();
+        engine.shutdown().unwrap();
+        go_on.send(()).unwrap();
+        assert_eq!(trying.join().unwrap().unwrap_err().kind(), ErrorKind::ShutDown);
+    });
+    assert_eq!(*store.holder.lock(), None);
+    assert!(engine.table.holds().is_empty());
+}

@@ -214,7 +214,8 @@ impl<'a> Waiting<'a> {
     fn run(mut self) -> Result<Option<Entered>> {
         let (engine, want) = (self.engine, self.want);
         if want.until.is_over(engine.clock.now()) {
-            return self.once();
+            let ended = self.once();
+            return self.unless_shut_down(ended);
         }
         let place = engine.table.join(want.kind, want.name);
         let ended = self.wait(&place);
@@ -231,8 +232,13 @@ impl<'a> Waiting<'a> {
         };
         // Entered first, place left second: the next head sees a hold to wait for.
         drop(place);
-        if let (Ok(Some(entered)), Err(error)) = (&ended, engine.usable(want.action)) {
-            engine.drop_level(&entered.hold, entered.level); // shut down while it was on its way
+        self.unless_shut_down(ended)
+    }
+
+    /// Gives back what was granted while the client was shut down: it may have come too late for `shutdown` to see.
+    fn unless_shut_down(&self, ended: Result<Option<Entered>>) -> Result<Option<Entered>> {
+        if let (Ok(Some(entered)), Err(error)) = (&ended, self.engine.usable(self.want.action)) {
+            self.engine.drop_level(&entered.hold, entered.level);
             return Err(error);
         }
         ended
