@@ -162,7 +162,7 @@ impl Aftermath {
     /// A release did not get through: the watchdog repeats it until it is answered or the lease has run out.
     pub(crate) fn leave_behind(&self, hold: &Arc<Hold>) {
         hold.retire_number();
-        hold.forget_listeners();
+        hold.forget_listeners(&self.reporter);
         let now = self.clock.now();
         // A renewal that is on its way may have it run for a lease from now; a lease of its own may be longer.
         let until = now.plus(self.lease).max(hold.until());
@@ -171,7 +171,7 @@ impl Aftermath {
 
     /// A hold ended by a true release; returns how long it lasted.
     pub(crate) fn note_released(&self, hold: &Arc<Hold>, others: bool) -> Duration {
-        hold.forget_listeners();
+        hold.forget_listeners(&self.reporter);
         let now = self.clock.now();
         self.table.note_released(hold, others, now);
         now.since(hold.since())

@@ -123,7 +123,7 @@ impl Engine {
         let outcome = match parted {
             Parted::Freed { .. } => {
                 // Not a true release: whose turn it is goes on counting.
-                hold.forget_listeners();
+                hold.forget_listeners(&self.reporter);
                 let held = self.clock.now().since(hold.since());
                 self.reporter.tell(|observer| observer.released(hold.name().given(), hold.owner(), held));
                 return Ok(());

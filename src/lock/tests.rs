@@ -206,3 +206,23 @@ fn a_try_that_is_granted_while_the_client_shuts_down_gives_the_lock_back() {
     assert_eq!(*store.holder.lock(), None);
     assert!(engine.table.holds().is_empty());
 }
+
+#[test]
+fn what_a_loss_callback_owns_is_dropped_on_the_callback_thread() {
+    struct Tells(Sender<Option<String>>);
+    impl Drop for Tells {
+        fn drop(&mut self) {
+            self.0.send(thread::current().name().map(str::to_owned)).unwrap();
+        }
+    }
+    let store = Arc::new(Odd::default());
+    let engine = engine(&store, &Clock::System);
+    let mine = acquire(&engine, &name(), FOREVER, Lease::Renewed).unwrap().unwrap();
+    let (sender, dropped_on) = bounded(1);
+    let tells = Tells(sender);
+    mine.hold.on_lost(Box::new(move |_| drop(tells)), &engine.reporter);
+    engine.drop_level(&mine.hold, mine.level);
+    let thread = dropped_on.recv_timeout(Duration::from_secs(10)).unwrap();
+    assert_eq!(thread.as_deref(), Some("leasehold-calls"));
+    engine.shutdown().unwrap();
+}
