@@ -190,6 +190,22 @@ fn a_failed_release_is_repeated_for_as_long_as_the_lease_lasts() {
 }
 
 #[test]
+fn a_failed_release_is_repeated_soon_and_then_less_often() {
+    let clock = ManualClock::new();
+    let store = Arc::new(Odd { refuses: true, ..Odd::default() });
+    let engine = engine(&store, &Clock::Manual(clock.clone()));
+    let mine = acquire(&engine, &name(), FOREVER, Lease::Renewed).unwrap().unwrap();
+    engine.drop_level(&mine.hold, mine.level);
+    clock.advance(Duration::from_millis(100));
+    let soon = store.abandons.load(Ordering::SeqCst);
+    assert!((3..10).contains(&soon), "{soon} in the first tenth of a second");
+    clock.advance(Duration::from_secs(10));
+    let later = store.abandons.load(Ordering::SeqCst) - soon;
+    assert!((9..20).contains(&later), "{later} in the next ten seconds");
+    engine.shutdown().unwrap_err();
+}
+
+#[test]
 fn a_try_that_is_granted_while_the_client_shuts_down_gives_the_lock_back() {
     let ((begun, has_begun), (go_on, may_go_on)) = (bounded(1), bounded(1));
     let store = Arc::new(Odd { granting: Some((begun, may_go_on)), ..Odd::default() });
