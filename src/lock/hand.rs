@@ -165,9 +165,10 @@ impl Aftermath {
     /// A release did not get through: the watchdog repeats it until it is answered or the lease has run out.
     pub(crate) fn leave_behind(&self, hold: &Arc<Hold>) {
         hold.retire_number();
-        hold.forget_listeners();
+        hold.forget_listeners(&self.reporter);
         let now = self.clock.now();
-        let until = now.plus(self.lease).min(hold.until().plus(self.lease));
+        // A renewal that is on its way may have it run for a lease from now; a lease of its own may be longer.
+        let until = now.plus(self.lease).max(hold.until());
         self.clean_ups.add(hold.claim(), until, now);
     }
 
@@ -179,7 +180,7 @@ impl Aftermath {
 
     /// A hold ended without loss; returns how long it lasted.
     pub(crate) fn note_ended(&self, hold: &Arc<Hold>) -> Duration {
-        hold.forget_listeners();
+        hold.forget_listeners(&self.reporter);
         self.clock.now().since(hold.since())
     }
 }

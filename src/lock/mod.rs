@@ -19,3 +19,6 @@ pub(crate) mod watchdog;
 #[cfg(leasehold_shuttle)]
 #[cfg(test)]
 mod model;
+
+#[cfg(test)]
+mod tests;

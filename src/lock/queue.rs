@@ -29,9 +29,11 @@ pub(crate) struct Ticket {
 /// | `Promised` | `Given`    | the releaser, when the request is on its way                          |
 /// | `Promised` | `Open`     | the releaser, when it could not be sent                               |
 /// | `Open`     | `Closed`   | the waiter, before it tries or goes for itself                        |
-/// | `Given`    | `Closed`   | the waiter, which reads the answer                                    |
+/// | `Given`    | `Receiving`| the waiter, which reads the answer                                    |
+/// | `Receiving`| `Closed`   | the waiter, when it and the releaser have acted on the answer         |
 ///
-/// While `Promised`, the waiter waits: it may not leave, since the lock may be its own in a moment.
+/// While `Promised`, the waiter waits: it may not leave, since the lock may be its own in a moment. From `Promised` to
+/// `Closed` the lock counts as held here (`Table::held_here`).
 #[derive(Debug, Default)]
 pub(crate) enum Offer {
     #[default]
@@ -39,6 +41,7 @@ pub(crate) enum Offer {
     Open(Wish),
     Promised(Wish),
     Given(Handed),
+    Receiving,
 }
 
 /// What a waiter would hold.
@@ -103,8 +106,20 @@ impl Ticket {
                 *offer = promised;
                 Taken::NotYet
             }
-            Offer::Given(handed) => Taken::Given(handed),
+            Offer::Given(handed) => {
+                *offer = Offer::Receiving;
+                Taken::Given(handed)
+            }
+            Offer::Receiving => {
+                *offer = Offer::Receiving;
+                Taken::Back
+            }
         }
+    }
+
+    /// The waiter's: what it was given is settled, either way.
+    pub(crate) fn received(&self) {
+        *self.offer.lock() = Offer::Closed;
     }
 
     pub(crate) fn is_given(&self) -> bool {
@@ -142,9 +157,9 @@ impl Ticket {
         self.wake(); // it may be waiting to leave
     }
 
-    /// Whether the lock is promised or on its way to this waiter.
+    /// Whether the lock is promised or on its way to this waiter, and not all that follows is done.
     pub(crate) fn is_receiving(&self) -> bool {
-        matches!(*self.offer.lock(), Offer::Promised(_) | Offer::Given(_))
+        matches!(*self.offer.lock(), Offer::Promised(_) | Offer::Given(_) | Offer::Receiving)
     }
 
     pub(crate) fn wake(&self) {

@@ -214,7 +214,8 @@ impl<'a> Waiting<'a> {
     fn run(mut self) -> Result<Option<Entered>> {
         let (engine, want) = (self.engine, self.want);
         if want.until.is_over(engine.clock.now()) {
-            return self.once();
+            let ended = self.once();
+            return self.unless_shut_down(ended);
         }
         let place = engine.table.join(want.kind, want.name);
         let ended = self.wait(&place);
@@ -222,7 +223,7 @@ impl<'a> Waiting<'a> {
         let ended = match ended {
             Ok(Some(entered)) => Ok(Some(entered)),
             Ok(None) | Err(_) => match self.take_back(&place) {
-                Some(handed) => match self.receive(handed)? {
+                Some(handed) => match self.receive(&place, handed)? {
                     Tried::Granted(entered) => Ok(Some(entered)),
                     Tried::Later(_) | Tried::Again => ended,
                 },
@@ -231,8 +232,13 @@ impl<'a> Waiting<'a> {
         };
         // Entered first, place left second: the next head sees a hold to wait for.
         drop(place);
-        if let (Ok(Some(entered)), Err(error)) = (&ended, engine.usable(want.action)) {
-            engine.drop_level(&entered.hold, entered.level); // shut down while it was on its way
+        self.unless_shut_down(ended)
+    }
+
+    /// Gives back what was granted while the client was shut down: it may have come too late for `shutdown` to see.
+    fn unless_shut_down(&self, ended: Result<Option<Entered>>) -> Result<Option<Entered>> {
+        if let (Ok(Some(entered)), Err(error)) = (&ended, self.engine.usable(self.want.action)) {
+            self.engine.drop_level(&entered.hold, entered.level);
             return Err(error);
         }
         ended
@@ -248,7 +254,7 @@ impl<'a> Waiting<'a> {
             let now = engine.clock.now();
             let tried = if place.ticket().is_given() {
                 match self.take_back(place) {
-                    Some(handed) => self.receive(handed)?,
+                    Some(handed) => self.receive(place, handed)?,
                     None => Tried::Again,
                 }
             } else if !place.ticket().is_head() {
@@ -260,7 +266,7 @@ impl<'a> Waiting<'a> {
                 // then only the safety poll asks the store, in case the hold is gone there without our knowing.
                 Tried::Later(until.min(next_poll))
             } else if let Some(handed) = self.take_back(place) {
-                self.receive(handed)?
+                self.receive(place, handed)?
             } else {
                 self.stand_back();
                 // Count first, attempt second: a release between the two moves the count, and we look again. Pairs
@@ -369,9 +375,9 @@ impl<'a> Waiting<'a> {
     }
 
     /// Reads what came of a hand-over to this thread.
-    fn receive(&mut self, handed: Handed) -> Result<Tried> {
+    fn receive(&mut self, place: &Place, handed: Handed) -> Result<Tried> {
         let (claim, sent) = (handed.to.clone(), handed.sent);
-        match handed.receive() {
+        let tried = match handed.receive() {
             Answer::Done(HandOver::Granted { fence }) => Ok(self.granted(claim, sent, fence)),
             Answer::Done(HandOver::Lost) => Ok(Tried::Again),
             Answer::Refused(error) => self.pause_after(error),
@@ -379,7 +385,11 @@ impl<'a> Waiting<'a> {
                 self.leave_behind(claim, sent);
                 self.pause_after(error)
             }
-        }
+        };
+        // Last: by now the hold is in the table, or the releaser's number is given up if it had to be. Before that
+        // the releaser's thread may not ask under it again. Pairs with `Table::held_here`.
+        place.ticket().received();
+        tried
     }
 
     /// Hands an attempt that may have been, or may yet be, carried out to the watchdog, and goes on under a number
