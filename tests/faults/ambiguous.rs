@@ -212,7 +212,7 @@ fn a_renewal_whose_reply_is_lost_is_made_up_for() {
 fn a_window_counts_from_the_sending_and_never_outlasts_the_key() {
     scenario(|world| {
         let client = world.client();
-        let late = ms(250);
+        let late = ms(120);
         world.proxy.delay_replies(late);
         let guard = client.lock("window").acquire().unwrap();
         let remaining = guard.remaining();

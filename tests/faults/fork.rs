@@ -51,9 +51,7 @@ fn in_a_forked_child_every_call_is_refused_and_nothing_is_sent() {
         // Without renewals, so that every command would be the child's.
         let lock = client.lock("parents");
         let guard = lock.acquire_with_lease(LEASE).unwrap();
-        let nested = lock.acquire_with_lease(LEASE).unwrap();
-        let owned = client.lock("owned").try_acquire_owned_for(Duration::ZERO).unwrap().unwrap();
-        owned.unlock().unwrap();
+        let mut nested = Some(lock.acquire_with_lease(LEASE).unwrap());
         let (sent, connections) = (world.proxy.commands().len(), world.proxy.accepted());
         let (fenced, token) = (client.fenced_lock("parents"), client.token_lock("token"));
         let code = in_forked_child(|| {
@@ -72,7 +70,7 @@ fn in_a_forked_child_every_call_is_refused_and_nothing_is_sent() {
                 lock.hold_count().map(drop),
                 lock.remaining_lease().map(drop),
                 guard.check(),
-                nested.unlock(),
+                nested.take().map_or(Ok(()), leasehold::Guard::unlock),
                 fenced.lock_and_get_token().map(drop),
                 token.lock(),
                 client.lock("another").lock(),
@@ -82,9 +80,8 @@ fn in_a_forked_child_every_call_is_refused_and_nothing_is_sent() {
         assert_eq!(code, Some(0), "the call at this place was not refused for being in a child");
         assert_eq!(world.proxy.commands().len(), sent, "the child sent something");
         assert_eq!(world.proxy.accepted(), connections, "the child connected");
-        // The child had a copy of `nested`; the parent's is gone with the closure, so it is left by hand.
         world.assert_held("parents", guard.owner(), 2);
-        lock.unlock().unwrap();
+        nested.take().expect("only the child's copy is gone").unlock().unwrap();
         world.assert_held("parents", guard.owner(), 1);
         guard.unlock().unwrap();
         assert!(world.is_free("parents"));

@@ -272,7 +272,7 @@ fn hold_until_stopped(url: &str) {
     let guard = lock.acquire().unwrap();
     let fence = guard.fence().unwrap().get();
     assert!(write(&mut store, fence, "before"));
-    println!("HOLDS {} {fence}", guard.owner());
+    println!("\nHOLDS {} {fence}", guard.owner());
     let mut last = now();
     let outcome = loop {
         let this = now();

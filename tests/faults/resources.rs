@@ -2,7 +2,6 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
 
 use leasehold::{ErrorKind, HoldState, LossReason};
 
@@ -120,7 +119,9 @@ fn a_pool_of_one_serves_many_threads() {
                     let (own, shared) = (client.lock(&format!("own-{number}")), client.lock("shared"));
                     for _ in 0..5 {
                         let guard = own.acquire().unwrap();
-                        shared.with(|| drop(done.fetch_add(1, Ordering::Relaxed)));
+                        shared.lock().unwrap();
+                        done.fetch_add(1, Ordering::Relaxed);
+                        shared.unlock().unwrap();
                         guard.unlock().unwrap();
                     }
                 });
@@ -129,19 +130,6 @@ fn a_pool_of_one_serves_many_threads() {
         assert_eq!(done.into_inner(), 64 * 5);
         assert!(world.proxy.connections() <= 3);
     });
-}
-
-/// Under the lock, the Java way.
-trait With {
-    fn with(&self, work: impl FnOnce());
-}
-
-impl With for leasehold::NamedLock {
-    fn with(&self, work: impl FnOnce()) {
-        self.lock().unwrap();
-        work();
-        self.unlock().unwrap();
-    }
 }
 
 #[test]
