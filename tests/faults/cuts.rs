@@ -25,7 +25,7 @@ fn in_a_black_hole_every_call_ends_by_itself_and_on_healing_nothing_is_revived()
         let calls = [
             (T, "try_lock", call({ let lock = on("a"); move || lock.try_lock().map(drop) })),
             (ms(300) + T, "try_lock_for", call({ let lock = on("b"); move || lock.try_lock_for(ms(300)).map(drop) })),
-            (PATIENCE + T, "lock", call({ let lock = on("c"); move || lock.lock() })),
+            (T + PATIENCE + T, "lock", call({ let lock = on("c"); move || lock.lock() })),
             (T, "is_locked", call({ let lock = on("kept"); move || lock.is_locked().map(drop) })),
             (T, "force_unlock", call({ let lock = on("d"); move || lock.force_unlock().map(drop) })),
         ];

@@ -1,4 +1,5 @@
 //! The stage of every test here: one process, one server, one proxy, and the check that nothing is left behind.
+#![allow(dead_code, reason = "shared with tests/history.rs, which uses a part")]
 
 use std::collections::BTreeMap;
 use std::error::Error as _;
@@ -63,6 +64,7 @@ pub(crate) fn play(server: RedisServer, body: impl FnOnce(&mut World)) {
     stalls(now());
     let mut world = World { proxy: Proxy::before(&server), server };
     world.warm_up();
+    assert!(eventually(LONG, || threads().is_none_or(|threads| threads.is_empty())), "{:?}", threads());
     let baseline = Baseline::take(&world.server).alone();
     body(&mut world);
     // A connection that a fault made a black hole never ends at the proxy: so first the library's own ends.
