@@ -144,7 +144,8 @@ impl Worker {
         if stands {
             self.note(t, id, What::Holds { lock, owner: guard.owner().to_string(), fence, until });
         }
-        let nested = (random() % 4 == 0).then(|| again.try_acquire()).transpose().ok().flatten().flatten();
+        let nested =
+            random().is_multiple_of(4).then(|| again.try_acquire()).transpose().ok().flatten().flatten();
         let read = self.ask(READ, lock, &[fence]);
         let_pass(ms(random() % 20), "it works");
         let (t, until, stands) = promised();
@@ -190,8 +191,7 @@ fn work(folder: &str, url: &str, end: u64) {
             let (file, client) = (file.try_clone().unwrap(), &client);
             let store = redis::Client::open(url).unwrap();
             scope.spawn(move || {
-                let mut worker =
-                    Worker { file, store, next: (thread as u64) << 32, pid: std::process::id() };
+                let mut worker = Worker { file, store, next: (thread as u64) << 32, pid: std::process::id() };
                 while mono() < end {
                     worker.turn(client);
                 }
@@ -304,8 +304,9 @@ fn no_two_processes_ever_hold_a_lock_at_once_whatever_is_done_to_them() {
 fn read(folder: &Path) -> Vec<Line> {
     let files: Vec<PathBuf> = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
     let texts = files.iter().map(|file| std::fs::read_to_string(file).unwrap());
-    let mut lines: Vec<Line> =
-        texts.flat_map(|text| text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect::<Vec<_>>()).collect();
+    let mut lines: Vec<Line> = texts
+        .flat_map(|text| text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect::<Vec<_>>())
+        .collect();
     lines.sort_by_key(|line| line.t);
     lines
 }
@@ -318,8 +319,12 @@ fn judge(world: &World, lines: &[Line], killed: &BTreeSet<u32>, stops: usize) {
         let id = (line.pid, line.id);
         match &line.what {
             What::Holds { lock, owner, fence, until } => {
-                let claim =
-                    Claim { owner: owner.clone(), token: Some(*fence), acquired: at(line.t), end: Some(at(*until)) };
+                let claim = Claim {
+                    owner: owner.clone(),
+                    token: Some(*fence),
+                    acquired: at(line.t),
+                    end: Some(at(*until)),
+                };
                 claims.insert(id, (*lock, claim));
             }
             What::Until(until) => {
@@ -335,7 +340,9 @@ fn judge(world: &World, lines: &[Line], killed: &BTreeSet<u32>, stops: usize) {
             }
             What::Lost => drop(lost.insert(id)),
             What::Wrote(taken) => *(if *taken { &mut written } else { &mut refused }) += 1,
-            What::Unlocked => assert!(!lost.contains(&id), "an unlock succeeded after the loss was told: {line:?}"),
+            What::Unlocked => {
+                assert!(!lost.contains(&id), "an unlock succeeded after the loss was told: {line:?}")
+            }
             What::Failed { error, allowed } => assert!(*allowed, "a call failed: {error}"),
         }
     }
@@ -345,18 +352,20 @@ fn judge(world: &World, lines: &[Line], killed: &BTreeSet<u32>, stops: usize) {
             claims.values().filter(|(of, _)| *of == lock).map(|(_, claim)| claim.clone()).collect();
         found.extend(check(&of_lock).into_iter().map(|violation| format!("lock {lock}: {violation}")));
         // No update was lost behind the fence: as many as were taken, also by those who died before saying so.
-        let number = |what: &str| world.run::<Option<u64>>(&["GET", &format!("{OWN}{what}-{lock}")]).unwrap_or(0);
+        let number =
+            |what: &str| world.run::<Option<u64>>(&["GET", &format!("{OWN}{what}-{lock}")]).unwrap_or(0);
         assert_eq!(number("value"), number("count"), "lock {lock}: updates were lost");
     }
     assert!(found.is_empty(), "{} violations in {} claims:\n{}", found.len(), claims.len(), found.join("\n"));
     let died_holding = claims.keys().filter(|id| killed.contains(&id.0) && !ended.contains(*id)).count();
-    println!(
+    let told = format!(
         "{} holds, {written} writes taken and {refused} refused, {} losses told, {stops} stops, {} kills, \
          {died_holding} of them while holding",
         claims.len(),
         lost.len(),
         killed.len(),
     );
+    support::shout(&told);
     // A run in which nothing happened shows nothing.
     assert!(claims.len() >= 200, "only {} holds", claims.len());
     assert!(stops >= 1 && !killed.is_empty() && died_holding + lost.len() >= 1, "the trouble met nobody");

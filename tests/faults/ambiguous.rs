@@ -7,7 +7,8 @@ use std::time::Duration;
 use leasehold::{ErrorKind, HoldState};
 
 use super::tools::{
-    L, PATIENCE, R, T, about, comes_within, elsewhere, ms, no_releases, releases, scenario, throughout, within,
+    L, PATIENCE, R, T, about, comes_within, elsewhere, ms, no_releases, releases, scenario, throughout,
+    within,
 };
 use crate::support::now;
 use crate::support::proxy::{Direction, Do, Then, Which};
@@ -135,7 +136,10 @@ fn a_release_whose_reply_is_lost_succeeds_and_lets_the_next_in() {
             let outcome = lock.unlock();
             within(begun, PATIENCE + T, "an unlock");
             assert_eq!(fault.hits(), 1, "{how:?}");
-            assert!(outcome.as_ref().map_or_else(leasehold::Error::outcome_unknown, |()| true), "{outcome:?}");
+            assert!(
+                outcome.as_ref().map_or_else(leasehold::Error::outcome_unknown, |()| true),
+                "{outcome:?}"
+            );
             let unlocked = now();
             other.lock(&name).lock().unwrap();
             within(unlocked, ms(50), "the next owner's turn");

@@ -1,9 +1,11 @@
 //! Networks that swallow, drip, delay and garble. Rows A9, A11–A14.
 
+use leasehold::crossbeam_channel::bounded;
 use leasehold::{ErrorKind, HoldState};
 
 use super::tools::{
-    Event, L, P, PATIENCE, R, T, about, call, comes_within, ms, releases, scenario, throughout, within,
+    EPSILON, Event, L, P, PATIENCE, R, T, about, call, comes_within, ms, releases, scenario, stalls,
+    throughout, within,
 };
 use crate::support::epilogue::assert_every_hash_has_a_ttl;
 use crate::support::history::History;
@@ -18,16 +20,53 @@ fn in_a_black_hole_every_call_ends_by_itself_and_on_healing_nothing_is_revived()
         let kept = client.lock("kept").acquire().unwrap();
         let given_back = client.lock("given-back").acquire().unwrap();
         let dropped = client.lock("dropped").acquire().unwrap();
+        let (tell, told) = bounded(1);
+        kept.on_lost(move |_loss| tell.send(now()).unwrap());
         world.proxy.hold(Direction::ToServer, Which::All);
         world.proxy.hold(Direction::ToClient, Which::All);
         let cut = now();
         let on = |name: &'static str| client.lock(name);
         let calls = [
-            (T, "try_lock", call({ let lock = on("a"); move || lock.try_lock().map(drop) })),
-            (ms(300) + T, "try_lock_for", call({ let lock = on("b"); move || lock.try_lock_for(ms(300)).map(drop) })),
-            (T + PATIENCE + T, "lock", call({ let lock = on("c"); move || lock.lock() })),
-            (T, "is_locked", call({ let lock = on("kept"); move || lock.is_locked().map(drop) })),
-            (T, "force_unlock", call({ let lock = on("d"); move || lock.force_unlock().map(drop) })),
+            (
+                T,
+                "try_lock",
+                call({
+                    let lock = on("a");
+                    move || lock.try_lock().map(drop)
+                }),
+            ),
+            (
+                ms(300) + T,
+                "try_lock_for",
+                call({
+                    let lock = on("b");
+                    move || lock.try_lock_for(ms(300)).map(drop)
+                }),
+            ),
+            (
+                T + PATIENCE + T,
+                "lock",
+                call({
+                    let lock = on("c");
+                    move || lock.lock()
+                }),
+            ),
+            (
+                T,
+                "is_locked",
+                call({
+                    let lock = on("kept");
+                    move || lock.is_locked().map(drop)
+                }),
+            ),
+            (
+                T,
+                "force_unlock",
+                call({
+                    let lock = on("d");
+                    move || lock.force_unlock().map(drop)
+                }),
+            ),
         ];
         let begun = now();
         drop(dropped);
@@ -41,7 +80,9 @@ fn in_a_black_hole_every_call_ends_by_itself_and_on_healing_nothing_is_revived()
             let error = call.returns_within(cut, promised, what).unwrap_err();
             assert!(matches!(error.kind(), ErrorKind::TimedOut | ErrorKind::Unreachable), "{what}: {error}");
         }
-        comes_within(cut, L, "the end of the window", || kept.check().is_err());
+        let lost = told.recv_timeout(L).unwrap().saturating_duration_since(cut);
+        assert!(lost <= L + EPSILON + stalls(cut), "the loss was told after {lost:?}");
+        assert!(kept.check().is_err());
         seen.wait_for("the loss", |event| matches!(event, Event::Lost(loss) if loss.name == "kept"));
         // The server ends the lease by itself; then another has it.
         let theirs = other.lock("kept").acquire().unwrap();
@@ -191,7 +232,8 @@ fn a_reply_that_is_not_redis_is_a_typed_error_and_ends_its_connection() {
 
 #[test]
 fn lengths_that_a_garbled_reply_claims_are_not_believed() {
-    let claims: [&[u8]; 3] = [b"$536870912\r\nabc", b"*2147483647\r\n", b"*1\r\n*1\r\n*1\r\n*1\r\n$99999999999999\r\n"];
+    let claims: [&[u8]; 3] =
+        [b"$536870912\r\nabc", b"*2147483647\r\n", b"*1\r\n*1\r\n*1\r\n*1\r\n$99999999999999\r\n"];
     scenario(move |world| {
         let client = world.client();
         for (number, bytes) in claims.into_iter().enumerate() {

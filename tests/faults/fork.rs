@@ -38,9 +38,7 @@ fn in_forked_child(work: impl FnOnce() -> u8) -> Option<u8> {
 
 /// 0 when all are refused for being in a forked child, else the place of the first that is not, from 1.
 fn all_forked<const N: usize>(outcomes: [Result<(), Error>; N]) -> u8 {
-    let other = |outcome: &Result<(), Error>| {
-        !matches!(outcome, Err(error) if error.kind() == ErrorKind::Forked && !error.is_retryable())
-    };
+    let other = |outcome: &Result<(), Error>| !matches!(outcome, Err(error) if error.kind() == ErrorKind::Forked && !error.is_retryable());
     outcomes.iter().position(other).map_or(0, |place| place as u8 + 1)
 }
 

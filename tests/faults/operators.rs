@@ -125,7 +125,10 @@ fn what_others_keep_in_a_locks_hash_is_respected_and_no_number_is_a_typed_error(
         assert!(!lock.is_held_by_current_thread().unwrap());
         assert_eq!(lock.hold_count().unwrap(), 0);
         let error = lock.unlock().unwrap_err();
-        assert!(matches!(error.not_held(), Some(NotHeld::HeldBy(owner)) if owner.starts_with("u:")), "{error}");
+        assert!(
+            matches!(error.not_held(), Some(NotHeld::HeldBy(owner)) if owner.starts_with("u:")),
+            "{error}"
+        );
         assert_eq!(world.fields("foreign"), before);
         assert!(world.ttl("foreign") > 0);
         assert!(lock.force_unlock().unwrap());
@@ -166,7 +169,11 @@ fn a_key_of_another_type_is_told_at_once_to_every_caller_and_left_alone() {
             assert!(!error.is_retryable() && !error.outcome_unknown(), "{error}");
         }
         assert_eq!(world.run::<String>(&["GET", "test:string"]), "data");
-        assert_eq!(world.run::<i64>(&["EXISTS", "redisson_lock_token:{test:string}"]), 0, "no fence is used up");
+        assert_eq!(
+            world.run::<i64>(&["EXISTS", "redisson_lock_token:{test:string}"]),
+            0,
+            "no fence is used up"
+        );
         // And the other way round: a token lock on a hash.
         let guard = lock_on_hash(world);
         let error = client.token_lock("hash").lock().unwrap_err();

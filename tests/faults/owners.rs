@@ -6,8 +6,8 @@ use std::time::Duration;
 use leasehold::{Error, HoldState, NamedLock, NotHeld};
 
 use super::tools::{
-    L, LONG, OWN, PATIENCE, R, T, World, about, alone, comes_within, elsewhere, let_pass, ms, play, reexecuted,
-    releases, scenario, start, throughout, within,
+    L, LONG, OWN, PATIENCE, R, T, World, about, alone, comes_within, elsewhere, let_pass, ms, play,
+    reexecuted, releases, scenario, start, throughout, within,
 };
 use crate::support::netns::{Lost, Netns};
 use crate::support::proxy::{Do, Fault};
@@ -160,7 +160,10 @@ fn a_renewal_that_arrives_late_prolongs_no_later_hold() {
         let second = lock.acquire_with_lease(lease).unwrap();
         arrives(world, &fault);
         let ttl = world.ttl("renewal");
-        assert!(ttl <= i64::try_from(lease.as_millis()).unwrap(), "the second hold's {lease:?} became {ttl} ms");
+        assert!(
+            ttl <= i64::try_from(lease.as_millis()).unwrap(),
+            "the second hold's {lease:?} became {ttl} ms"
+        );
         stays(world, "renewal", second.owner(), 1);
         second.unlock().unwrap();
         assert!(world.is_free("renewal"));
@@ -254,7 +257,8 @@ fn a_hold_that_was_lost_by_time_is_never_counted_on() {
 // ---- a holder that is stopped
 
 /// Writes under a fence, as a store does that refuses what is older than the newest it has seen.
-const FENCED_WRITE: &str = "if tonumber(ARGV[1]) < tonumber(redis.call('get', KEYS[2]) or '0') then return 0 end
+const FENCED_WRITE: &str =
+    "if tonumber(ARGV[1]) < tonumber(redis.call('get', KEYS[2]) or '0') then return 0 end
     redis.call('set', KEYS[2], ARGV[1]) redis.call('set', KEYS[1], ARGV[2]) return 1";
 
 fn write(connection: &mut redis::Connection, fence: u64, text: &str) -> bool {
@@ -265,8 +269,13 @@ fn write(connection: &mut redis::Connection, fence: u64, text: &str) -> bool {
 
 /// The holder: says that it holds, then looks again and again, until it finds that it was stopped.
 fn hold_until_stopped(url: &str) {
-    let client =
-        leasehold::LockClient::builder().url(url).lease(L).command_timeout(T).patience(PATIENCE).build().unwrap();
+    let client = leasehold::LockClient::builder()
+        .url(url)
+        .lease(L)
+        .command_timeout(T)
+        .patience(PATIENCE)
+        .build()
+        .unwrap();
     let mut store = redis::Client::open(url).unwrap().get_connection().unwrap();
     let lock = client.fenced_lock("stopped");
     let guard = lock.acquire().unwrap();
@@ -297,8 +306,7 @@ fn hold_until_stopped(url: &str) {
 #[test]
 fn a_holder_stopped_for_longer_than_its_lease_knows_at_once_and_a_fenced_store_refuses_it() {
     const URL: &str = "LEASEHOLD_FAULTS_HOLDER";
-    const NAME: &str =
-        "faults::owners::a_holder_stopped_for_longer_than_its_lease_knows_at_once_and_a_fenced_store_refuses_it";
+    const NAME: &str = "faults::owners::a_holder_stopped_for_longer_than_its_lease_knows_at_once_and_a_fenced_store_refuses_it";
     if let Ok(url) = std::env::var(URL) {
         return hold_until_stopped(&url);
     }
@@ -324,7 +332,10 @@ fn a_holder_stopped_for_longer_than_its_lease_knows_at_once_and_a_fenced_store_r
         holder.signal("CONT");
         let (good, text) = holder.ends_within(LONG);
         let line = |word: &str| {
-            text.lines().find(|line| line.starts_with(word)).unwrap_or_else(|| panic!("{word}: {text}")).to_owned()
+            text.lines()
+                .find(|line| line.starts_with(word))
+                .unwrap_or_else(|| panic!("{word}: {text}"))
+                .to_owned()
         };
         assert!(good, "{text}");
         assert_eq!(line("WOKE"), "WOKE lost=true state=Lost");
@@ -362,7 +373,9 @@ fn a_killed_holders_lock_is_taken_over_after_its_lease() {
         };
         let waiters = [takes(client.lock("stopped")), takes(client.lock("stopped"))];
         world.await_subscription("stopped");
-        throughout(L, || world.fields("stopped").len() == 1 && waiters.iter().all(|waiter| !waiter.is_finished()));
+        throughout(L, || {
+            world.fields("stopped").len() == 1 && waiters.iter().all(|waiter| !waiter.is_finished())
+        });
         let killed = now();
         drop(holder); // SIGKILL
         for waiter in waiters {

@@ -7,8 +7,8 @@ use std::time::Duration;
 use leasehold::{ErrorKind, HoldState, LockClient, NotHeld};
 
 use super::tools::{
-    Event, L, P, R, Seen, T, World, alone, call, comes_within, elsewhere, ms, play, scenario, scenario_on, start, texts, throughout,
-    within,
+    Event, L, P, R, Seen, T, World, alone, call, comes_within, elsewhere, ms, play, scenario, scenario_on,
+    start, texts, throughout, within,
 };
 use crate::support::epilogue::assert_every_hash_has_a_ttl;
 use crate::support::proxy::{Then, Which};
@@ -25,7 +25,8 @@ struct Rights {
 /// The user that `docs/guarantees.md` shows, and what it says is needed beyond for a client's name.
 fn documented() -> Rights {
     let text = include_str!("../../docs/guarantees.md");
-    let (_, rest) = text.split_once("ACL SETUSER locks reset on >PASSWORD").expect("the rule is in the document");
+    let (_, rest) =
+        text.split_once("ACL SETUSER locks reset on >PASSWORD").expect("the rule is in the document");
     let rule = rest.split_once("```").expect("the rule ends").0;
     let (commands, patterns): (Vec<_>, Vec<_>) =
         rule.split_whitespace().map(str::to_owned).partition(|word| word.starts_with('+'));
@@ -90,8 +91,10 @@ fn use_everything(world: &World, client: &LockClient) {
     });
     let waiting = client.clone();
     let theirs = as_user(world).build().unwrap();
-    let waiter = call(move || waiting.lock("app:lock").lock().and_then(|()| waiting.lock("app:lock").unlock()));
-    let distant = call(move || theirs.lock("app:lock").lock().and_then(|()| theirs.lock("app:lock").unlock()));
+    let waiter =
+        call(move || waiting.lock("app:lock").lock().and_then(|()| waiting.lock("app:lock").unlock()));
+    let distant =
+        call(move || theirs.lock("app:lock").lock().and_then(|()| theirs.lock("app:lock").unlock()));
     world.await_subscription("app:lock");
     throughout(L, || lock.is_held_by_current_thread().unwrap());
     lock.unlock().unwrap();
@@ -122,7 +125,17 @@ fn whichever_right_is_missing_the_error_is_typed_and_nothing_is_half_done() {
     scenario_on(with_a_user, |world| {
         let all = Rights { commands: documented().commands, ..smaller() };
         // Needed for some answers only, or for what is not done here.
-        let optional = ["exists", "hkeys", "publish", "subscribe", "unsubscribe", "ping", "hget", "hdel", "client|setname"];
+        let optional = [
+            "exists",
+            "hkeys",
+            "publish",
+            "subscribe",
+            "unsubscribe",
+            "ping",
+            "hget",
+            "hdel",
+            "client|setname",
+        ];
         for missing in &all.commands {
             let mut rights = all.clone();
             rights.commands.retain(|command| command != missing);
@@ -190,7 +203,10 @@ fn with_rights(world: &World, missing: &str) -> usize {
             assert_eq!(world.fields(name).values().next().map(String::as_str), (left > 0).then_some("1"));
         }
         assert_every_hash_has_a_ttl(&world.server);
-        [plain.hold_count().map(drop), plain.force_unlock().map(drop)].iter().filter_map(|x| x.as_ref().err()).for_each(&mut judge);
+        [plain.hold_count().map(drop), plain.force_unlock().map(drop)]
+            .iter()
+            .filter_map(|x| x.as_ref().err())
+            .for_each(&mut judge);
         world.does(&["DEL", name]);
     }
     let token = client.token_lock("app:t");
@@ -202,7 +218,11 @@ fn with_rights(world: &World, missing: &str) -> usize {
             }
         }
     }
-    assert!(world.lock_keys().iter().all(|key| world.ttl(key) > 0), "without {missing}: {:?}", world.lock_keys());
+    assert!(
+        world.lock_keys().iter().all(|key| world.ttl(key) > 0),
+        "without {missing}: {:?}",
+        world.lock_keys()
+    );
     drop(client);
     world.lock_keys().iter().for_each(|key| world.does(&["DEL", key]));
     refused
@@ -214,7 +234,9 @@ fn a_tenants_rights_end_at_its_names() {
         grant(world, &smaller());
         let client = as_user(world).build().unwrap();
         let begun = now();
-        for error in [client.lock("theirs").lock().unwrap_err(), client.token_lock("theirs").lock().unwrap_err()] {
+        for error in
+            [client.lock("theirs").lock().unwrap_err(), client.token_lock("theirs").lock().unwrap_err()]
+        {
             assert_eq!(error.kind(), ErrorKind::NoPermission, "{error}");
         }
         within(begun, T, "the refusals");
@@ -352,7 +374,11 @@ fn what_is_no_redis_or_too_old_a_one_is_refused_in_words() {
             let begun = now();
             let error = LockClient::builder().url(&url).connect_timeout(T).build().unwrap_err();
             within(begun, T, "the refusal");
-            assert!(matches!(error.kind(), ErrorKind::Unreachable | ErrorKind::TimedOut), "{}", texts(&error));
+            assert!(
+                matches!(error.kind(), ErrorKind::Unreachable | ErrorKind::TimedOut),
+                "{}",
+                texts(&error)
+            );
         }
     });
 }

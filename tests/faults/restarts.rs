@@ -7,7 +7,7 @@ use std::time::Duration;
 use leasehold::{ErrorKind, HoldState, NotHeld};
 
 use super::tools::{
-    Event, L, OWN, P, R, T, call, comes_within, let_pass, ms, scenario, scenario_on, start, throughout,
+    Event, L, LONG, OWN, P, R, T, call, comes_within, let_pass, ms, scenario, scenario_on, start, throughout,
     within,
 };
 use crate::support::proxy::Which;
@@ -226,7 +226,7 @@ fn a_server_that_is_loading_its_data_is_waited_for() {
             .while_loading()
     };
     scenario_on(slow, |world| {
-        let client = world.client();
+        let client = world.builder().patience(LONG).build().unwrap();
         client.lock("loaded").lock().unwrap();
         client.lock("loaded").unlock().unwrap();
         let mut pipeline = redis::pipe();
@@ -274,7 +274,12 @@ fn connections_that_the_server_closes_when_idle_are_replaced_unseen() {
         let unlocked = now();
         client.lock("idle").unlock().unwrap();
         waiter.returns_within(unlocked, ms(50), "taking over").unwrap();
-        assert_eq!(seen.count(|event| !matches!(event, Event::Acquired(_) | Event::Released(_))), 0, "{:?}", seen.events());
+        assert_eq!(
+            seen.count(|event| !matches!(event, Event::Acquired(_) | Event::Released(_))),
+            0,
+            "{:?}",
+            seen.events()
+        );
     });
 }
 
@@ -293,7 +298,8 @@ fn an_endless_wait_without_a_server_ends_after_its_patience_for_every_waiter() {
         for waiter in waiters {
             // T to find out, the patience, T for the attempt that is under way at its end.
             let promised = T + ms(800) + T;
-            let error = waiter.returns_within(begun, promised, "an endless wait without a server").unwrap_err();
+            let error =
+                waiter.returns_within(begun, promised, "an endless wait without a server").unwrap_err();
             assert!(error.is_retryable(), "{error}");
         }
         world.proxy.resume();

@@ -5,7 +5,8 @@ use std::time::Duration;
 use leasehold::{ErrorKind, LossReason};
 
 use super::tools::{
-    Event, L, P, R, T, about, call, comes_within, elsewhere, ms, releases, scenario, start, throughout, within,
+    Event, L, P, R, T, about, call, comes_within, elsewhere, ms, releases, scenario, start, throughout,
+    within,
 };
 use crate::support::epilogue::assert_every_hash_has_a_ttl;
 use crate::support::proxy::{Direction, Do, Then, Which};

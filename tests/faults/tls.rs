@@ -125,6 +125,8 @@ fn between_tls_and_plaintext_there_is_no_falling_back() {
         assert!(kinds.contains(&error.kind()), "{}", texts(&error));
         let heard = heard.join().unwrap();
         assert_eq!(heard.first(), Some(&0x16), "it began with something else than a TLS handshake");
-        assert!(!heard.windows(6).any(|part| part == b"S3CR3T") && !heard.windows(4).any(|part| part == b"AUTH"));
+        assert!(
+            !heard.windows(6).any(|part| part == b"S3CR3T") && !heard.windows(4).any(|part| part == b"AUTH")
+        );
     });
 }

@@ -8,7 +8,8 @@ use leasehold::crossbeam_channel::unbounded;
 use parking_lot::Mutex;
 
 use super::tools::{
-    EPSILON, Event, L, LONG, P, Seen, T, World, call, channel, let_pass, ms, scenario, scenario_on, start, within,
+    EPSILON, Event, L, LONG, P, Seen, T, World, call, channel, let_pass, ms, scenario, scenario_on, start,
+    within,
 };
 use crate::support::proxy::{Do, verb};
 use crate::support::{eventually, now};
@@ -111,7 +112,9 @@ fn a_flood_of_foreign_messages_drowns_no_release() {
 
 #[test]
 fn without_the_right_to_subscribe_waiters_poll_and_the_observer_is_told() {
-    let user = |builder: crate::support::server::Builder| builder.user("mute on >pw ~* resetchannels +@all -subscribe");
+    let user = |builder: crate::support::server::Builder| {
+        builder.user("mute on >pw ~* resetchannels +@all -subscribe")
+    };
     scenario_on(user, |world| {
         let seen = Seen::default();
         let builder = world.builder().username("mute").password("pw").observer(seen.clone());
@@ -191,7 +194,12 @@ fn a_thousand_waiters_share_two_connections_and_are_all_served() {
         world.await_subscription("crowd");
         let_pass(P, "so that every waiter that would poll has polled");
         let most = POOL as usize + 2;
-        assert!(connections(world) <= before + most, "{} connections before, then {}", before, connections(world));
+        assert!(
+            connections(world) <= before + most,
+            "{} connections before, then {}",
+            before,
+            connections(world)
+        );
         let asked = world.scripts_run();
         let_pass(P, "a whole poll interval of all of them");
         let polls = world.scripts_run() - asked;
