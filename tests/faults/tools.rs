@@ -173,11 +173,9 @@ impl World {
         // On a busy machine a lease this short may end before its renewal; then once more.
         let renewed = eventually(LONG, || {
             let guards = [locks[0].acquire().unwrap(), locks[1].acquire().unwrap()];
-            let mut last = guards[0].remaining().max(guards[1].remaining());
-            let renewed = eventually(ms(300), || {
-                let least = guards[0].remaining().min(guards[1].remaining());
-                least > std::mem::replace(&mut last, last.min(least))
-            });
+            let least = || guards[0].remaining().min(guards[1].remaining());
+            let mut last = least();
+            let renewed = eventually(ms(300), || least() > std::mem::replace(&mut last, least()));
             renewed && guards.into_iter().all(|guard| guard.unlock().is_ok())
         });
         assert!(renewed, "no renewal");
