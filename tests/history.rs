@@ -359,7 +359,7 @@ fn judge(world: &World, lines: &[Line], killed: &BTreeSet<u32>, stops: usize) {
     assert!(found.is_empty(), "{} violations in {} claims:\n{}", found.len(), claims.len(), found.join("\n"));
     let died_holding = claims.keys().filter(|id| killed.contains(&id.0) && !ended.contains(*id)).count();
     let told = format!(
-        "{} holds, {written} writes taken and {refused} refused, {} losses told, {stops} stops, {} kills, \
+        "COUNTED {} holds, {written} writes taken and {refused} refused, {} losses told, {stops} stops, {} kills, \
          {died_holding} of them while holding",
         claims.len(),
         lost.len(),

@@ -12,7 +12,7 @@ use super::tools::{
 use crate::support::netns::{Lost, Netns};
 use crate::support::proxy::{Do, Fault};
 use crate::support::server::{RedisServer, default_server};
-use crate::support::{eventually, now};
+use crate::support::{eventually, now, shout};
 
 const LEASE: Duration = Duration::from_secs(10);
 
@@ -281,7 +281,7 @@ fn hold_until_stopped(url: &str) {
     let guard = lock.acquire().unwrap();
     let fence = guard.fence().unwrap().get();
     assert!(write(&mut store, fence, "before"));
-    println!("\nHOLDS {} {fence}", guard.owner());
+    shout(&format!("\nHOLDS {} {fence}", guard.owner()));
     let mut last = now();
     let outcome = loop {
         let this = now();
@@ -294,12 +294,12 @@ fn hold_until_stopped(url: &str) {
         let_pass(ms(1), "between two looks");
     };
     let lost = outcome.as_ref().is_err_and(Error::is_lost);
-    println!("WOKE lost={lost} state={:?}", guard.state());
-    println!("WROTE {}", write(&mut store, fence, "after"));
+    shout(&format!("WOKE lost={lost} state={:?}", guard.state()));
+    shout(&format!("WROTE {}", write(&mut store, fence, "after")));
     let expired = guard.unlock().unwrap_err();
-    println!("UNLOCKED {:?}", expired.not_held());
+    shout(&format!("UNLOCKED {:?}", expired.not_held()));
     // And it can go on: as somebody who has to wait.
-    println!("AGAIN {:?}", lock.try_lock().map_err(|error| error.kind()));
+    shout(&format!("AGAIN {:?}", lock.try_lock().map_err(|error| error.kind())));
     client.shutdown().unwrap();
 }
 
