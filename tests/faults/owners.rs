@@ -94,6 +94,11 @@ fn an_acquire_that_arrives_late_takes_no_lock_from_the_threads_later_hold() {
         assert!(lock.try_lock().unwrap_err().outcome_unknown());
         lock.lock_with_lease(LEASE).unwrap();
         let owner = client.current_owner();
+        // Its clean-up goes on meanwhile, as it has not been seen yet.
+        throughout(2 * T, || {
+            world.assert_held("attempt", owner, 1);
+            true
+        });
         arrives(world, &fault);
         stays(world, "attempt", owner, 1);
         lock.unlock().unwrap();
