@@ -15,7 +15,6 @@ use crate::lock::queue::{Taken, Wish};
 use crate::lock::store::{Answer, Attempt, Claim, HandOver, Kind};
 use crate::lock::table::Place;
 use crate::lock::topic::Listening;
-use crate::observe::LossReason;
 use crate::time::{Lease, Moment, window};
 
 /// What a caller asks for.
@@ -41,7 +40,7 @@ pub(crate) enum Until {
 }
 
 impl Until {
-    fn is_over(self, now: Moment) -> bool {
+    pub(crate) fn is_over(self, now: Moment) -> bool {
         match self {
             Until::Once => true,
             Until::Deadline(deadline) => now >= deadline,
@@ -64,7 +63,8 @@ pub(crate) struct Entered {
 }
 
 /// Between failed requests a caller pauses for a random part of this.
-const TROUBLE_PAUSE: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(100));
+pub(crate) const TROUBLE_PAUSE: (Duration, Duration) =
+    (Duration::from_millis(20), Duration::from_millis(100));
 
 impl Engine {
     /// Takes the lock for the caller; `None` if it stayed busy for as long as the caller would wait.
@@ -93,59 +93,6 @@ impl Engine {
         entered.map_err(|error| error.during(want.action).on(want.name.given()))
     }
 
-    /// A token lock is not reentrant: waiting for it would be waiting for oneself.
-    fn reenter_token(&self, want: &Want<'_>) -> Result<Option<Entered>> {
-        if want.until.is_over(self.clock.now()) {
-            return Ok(None);
-        }
-        let detail = "this thread holds it, and a token lock is not reentrant";
-        Err(Error::new(ErrorKind::WouldDeadlock, want.action, detail).on(want.name.given()))
-    }
-
-    /// Adds a level to a live hold; `None` if it turned out to be lost.
-    ///
-    /// The count is absolute, so a request of unknown outcome is simply repeated.
-    fn reenter(&self, want: &Want<'_>, hold: &Arc<Hold>, asked: Duration) -> Result<Option<Entered>> {
-        let Some(count) = hold.count().checked_add(1).filter(|count| *count <= MOST_HOLDS) else {
-            let detail = format!("it is held {MOST_HOLDS} times already");
-            return Err(Error::new(ErrorKind::Resource, want.action, detail).on(want.name.given()));
-        };
-        let mut claim = hold.claim();
-        claim.kind = want.kind;
-        claim.lease = asked;
-        let wants_fence = want.kind == Kind::Fenced && hold.fence().is_none();
-        let mut trouble = Trouble::default();
-        let parker = Parker::new(&self.clock);
-        loop {
-            let sent = self.clock.now();
-            match self.store.attempt(&claim, count, wants_fence, sent.plus(self.options.command_timeout)) {
-                Answer::Done(Attempt::Granted { fence }) => {
-                    hold.confirm(sent, asked);
-                    hold.set_fence(fence);
-                    let level = hold.add_level(want.lease);
-                    self.watch(hold);
-                    return Ok(Some(Entered { hold: Arc::clone(hold), level }));
-                }
-                Answer::Done(Attempt::Lost | Attempt::Busy { .. }) => {
-                    self.aftermath.lose(hold, LossReason::Gone);
-                    return Ok(None);
-                }
-                Answer::Refused(error) | Answer::Unknown(error) => {
-                    let now = self.clock.now();
-                    let error = trouble.note(self, error, now, want.until)?;
-                    if !hold.is_live(now, &self.reporter) {
-                        return Err(error.during(want.action).on(want.name.given()));
-                    }
-                    if parker.park(now.plus(random_between(TROUBLE_PAUSE)), want.interrupt)
-                        == Woken::Interrupted
-                    {
-                        return Err(interrupted(want));
-                    }
-                }
-            }
-        }
-    }
-
     /// Has the watchdog look in time for this hold.
     pub(crate) fn watch(&self, hold: &Hold) {
         if hold.is_renewed() {
@@ -155,9 +102,6 @@ impl Engine {
         }
     }
 }
-
-/// More re-entries than any program means; what Redisson's counter holds.
-const MOST_HOLDS: u32 = i32::MAX as u32;
 
 /// One caller's wait for a lock that its owner does not hold yet.
 struct Waiting<'a> {
@@ -488,14 +432,14 @@ impl<'a> Waiting<'a> {
 
 /// What a caller has been through since its last good answer.
 #[derive(Default)]
-struct Trouble {
+pub(crate) struct Trouble {
     since: Option<Moment>,
     last: Option<Error>,
 }
 
 impl Trouble {
     /// Takes note of a failure. `Err`: it is final, or has lasted as long as the caller waits for such.
-    fn note(&mut self, engine: &Engine, error: Error, now: Moment, until: Until) -> Result<Error> {
+    pub(crate) fn note(&mut self, engine: &Engine, error: Error, now: Moment, until: Until) -> Result<Error> {
         let since = *self.since.get_or_insert(now);
         let is_enough = now.since(since) >= engine.options.patience || until.is_over(now);
         if is_enough || !error.is_retryable() { Err(error) } else { Ok(error) }
@@ -507,7 +451,7 @@ impl Trouble {
     }
 }
 
-fn interrupted(want: &Want<'_>) -> Error {
+pub(crate) fn interrupted(want: &Want<'_>) -> Error {
     Error::new(ErrorKind::Interrupted, want.action, "the wait was interrupted").on(want.name.given())
 }
 
