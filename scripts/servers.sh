@@ -160,6 +160,14 @@ servers_name() { # path
     printf '%s-%s\n' "$kind" "$(printf '%s' "$version" | cut -d. -f1,2)"
 }
 
+# Whether a server was built with TLS: if it was, it misses its certificate and ends; if not, it ends before that.
+servers_has_tls() { # path
+    local complaint
+    complaint=$(cd "${TMPDIR:-/tmp}" && "$1" --port 0 --tls-port 1 --save '' 2>&1)
+    case $complaint in *"No tls-"*"-file configured"*) return 0 ;; esac
+    return 1
+}
+
 # --- Python, Java, Go ------------------------------------------------------------------------------------------
 
 # Prints the Python of a private environment that has pip and redis-py.

@@ -8,6 +8,7 @@ mod ident;
 mod lock;
 mod observe;
 mod store;
+mod sync;
 mod time;
 
 pub use client::{ClientBuilder, LockClient};
@@ -20,3 +21,13 @@ pub use lock::named::{FencedLock, Lock, NamedLock, RedisLock};
 pub use observe::{Loss, LossReason, Observer};
 pub use store::memory::MemoryStore;
 pub use time::ManualClock;
+
+#[cfg(doctest)]
+mod pages {
+    #[doc = include_str!("../README.md")]
+    mod readme {}
+    #[doc = include_str!("../docs/guarantees.md")]
+    mod guarantees {}
+    #[doc = include_str!("../docs/porting-from-redisson.md")]
+    mod porting {}
+}

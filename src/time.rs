@@ -6,13 +6,12 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use crossbeam_channel::Sender;
-use parking_lot::{Condvar, Mutex};
-
 use crate::error::{Error, Result};
+use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::channel::Sender;
+use crate::sync::{Condvar, Mutex};
 
 /// A point on a [`Clock`]; also used as a deadline, where `NEVER` means that there is none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -82,7 +81,7 @@ impl Clock {
     }
 }
 
-#[cfg(any(target_os = "linux", target_os = "android"))]
+#[cfg(all(not(leasehold_shuttle), any(target_os = "linux", target_os = "android")))]
 fn system_now() -> Moment {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
     let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
@@ -90,11 +89,16 @@ fn system_now() -> Moment {
     Moment(seconds.saturating_mul(1_000_000_000).saturating_add(nanos))
 }
 
-#[cfg(not(any(target_os = "linux", target_os = "android")))]
+#[cfg(not(any(leasehold_shuttle, target_os = "linux", target_os = "android")))]
 #[expect(clippy::disallowed_methods, reason = "the one reader of time")]
 fn system_now() -> Moment {
     static START: std::sync::OnceLock<Instant> = std::sync::OnceLock::new();
     Moment(0).plus(START.get_or_init(Instant::now).elapsed())
+}
+
+#[cfg(leasehold_shuttle)]
+fn system_now() -> Moment {
+    Moment(crate::sync::model::now())
 }
 
 /// Who ends a hold: the watchdog's renewals ending, or a fixed time.
@@ -242,17 +246,27 @@ impl ManualClock {
         self.shared.all_asleep.notify_all();
     }
 
+    /// Signals the service behind `id`, which counts as working from now on.
+    ///
+    /// Under the clock's mutex: the thread cannot take the signal, work and report itself asleep in between.
+    pub(crate) fn wake_service(&self, id: u64, waker: &Sender<()>) {
+        let mut state = self.shared.state.lock();
+        if let Some((_, until)) = state.services.iter_mut().find(|(other, _)| *other == id) {
+            *until = None;
+        }
+        wake(waker);
+    }
+
     /// Says that the thread behind `id` acts by this clock, and from now on works, or sleeps until a moment.
     ///
-    /// One that has been signalled counts as working: it is about to. Whoever signals it calls this with `None` after,
-    /// so that the clock cannot pass in between.
+    /// One that has been signalled counts as working: it is about to. Pairs with `wake_service`.
     pub(crate) fn service(&self, id: u64, asleep_until: Option<Moment>) {
         let mut state = self.shared.state.lock();
         let signalled = state.wakers.iter().any(|(other, waker)| *other == id && !waker.is_empty());
         let asleep_until = asleep_until.filter(|_| !signalled);
         match state.services.iter_mut().find(|(other, _)| *other == id) {
             Some((_, until)) => *until = asleep_until,
-            None => state.services.push((id, asleep_until)),
+            None => state.services.push((id, asleep_until)), // its first word
         }
         self.shared.all_asleep.notify_all();
     }

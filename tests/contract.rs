@@ -29,11 +29,21 @@
 macro_rules! contracts {
     ($($name:ident),+ $(,)?) => {
         mod memory { $(#[test] fn $name() { super::$name(&crate::contract::harness::memory()); })+ }
+        mod redis {
+            $(#[test] fn $name() {
+                // Without a server the test is skipped, loudly, and fails in CI.
+                if let Some(store) = crate::contract::harness::redis() {
+                    super::$name(&store);
+                }
+            })+
+        }
     };
 }
 
 /// The stores named in `contracts!`.
-const STORES: &[&str] = &["memory"];
+const STORES: &[&str] = &["memory", "redis"];
+
+mod support;
 
 mod contract {
     pub(crate) mod harness;

@@ -12,7 +12,7 @@ use crate::ident::{Fence, Owner};
 use crate::lock::engine::Engine;
 use crate::lock::hold::{Hold, Standing};
 use crate::lock::wait::Entered;
-use crate::observe::Loss;
+use crate::observe::{Loss, LossReason};
 
 /// How a hold stands, as far as is known without asking the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -99,6 +99,9 @@ impl HeldLevel {
     fn standing(&self) -> Standing {
         let hold = self.hold();
         hold.is_live(self.engine.clock.now(), &self.engine.reporter);
+        if hold.is_releasing() {
+            return Standing::Lost(LossReason::Gone); // `unlock()` gave it back, this guard's level included
+        }
         hold.standing(self.engine.clock.now())
     }
 

@@ -11,17 +11,17 @@
 //! The last three are lost, and stay so.
 
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use crossbeam_channel::{Receiver, Sender, bounded};
-use parking_lot::Mutex;
 
 use crate::ident::{Fence, LockName, Owner, ThreadMark};
 use crate::lock::report::Reporter;
 use crate::lock::store::{Claim, Kind};
 use crate::observe::{Loss, LossReason};
+use crate::sync::Mutex;
+use crate::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use crate::time::{Lease, Moment, window};
 
 const LIVE: u8 = 0;
@@ -92,11 +92,15 @@ struct Levels {
 struct Level {
     id: u64,
     renewed: bool,
+    /// A guard ends it; `unlock()` does only if there is no other.
+    guarded: bool,
 }
 
 #[derive(Default)]
 struct Listeners {
     loss: Option<Loss>,
+    /// The hold ended by release: there will be no loss.
+    released: bool,
     callbacks: Vec<OnLost>,
     senders: Vec<Sender<Loss>>,
 }
@@ -198,19 +202,30 @@ impl Hold {
         let mut levels = self.levels.lock();
         levels.next_id += 1;
         let id = levels.next_id;
-        levels.open.push(Level { id, renewed });
+        levels.open.push(Level { id, renewed, guarded: false });
         if renewed {
             self.renewed_levels.fetch_add(1, Ordering::AcqRel);
         }
         id
     }
 
-    /// Ends a level, the innermost if none is named; returns how many are left. `None`: there is no such level.
+    /// Leaves the end of a level to a guard.
+    pub(crate) fn guard_level(&self, id: u64) {
+        if let Some(level) = self.levels.lock().open.iter_mut().find(|level| level.id == id) {
+            level.guarded = true;
+        }
+    }
+
+    /// Ends a level; if none is named, the innermost that no guard ends, or else the innermost. Returns how many are
+    /// left. `None`: there is no such level.
     pub(crate) fn end_level(&self, level: Option<u64>) -> Option<u32> {
         let mut levels = self.levels.lock();
         let at = match level {
             Some(id) => levels.open.iter().position(|level| level.id == id)?,
-            None => levels.open.len().checked_sub(1)?,
+            None => {
+                let unguarded = levels.open.iter().rposition(|level| !level.guarded);
+                unguarded.or_else(|| levels.open.len().checked_sub(1))?
+            }
         };
         if levels.open.remove(at).renewed {
             self.renewed_levels.fetch_sub(1, Ordering::AcqRel);
@@ -328,6 +343,7 @@ impl Hold {
                 drop(listeners);
                 reporter.run_later(move || callback(&loss));
             }
+            None if listeners.released => {}
             None => {
                 listeners.callbacks.push(callback);
                 self.listened.store(true, Ordering::Release);
@@ -341,6 +357,7 @@ impl Hold {
         let mut listeners = self.listeners.lock();
         match listeners.loss.clone() {
             Some(loss) => drop(sender.try_send(loss)),
+            None if listeners.released => {}
             None => {
                 listeners.senders.push(sender);
                 self.listened.store(true, Ordering::Release);
@@ -353,11 +370,18 @@ impl Hold {
         self.listened.load(Ordering::Acquire)
     }
 
-    /// The hold ended by release: nobody will be told of a loss any more.
-    pub(crate) fn forget_listeners(&self) {
-        let mut listeners = self.listeners.lock();
-        listeners.callbacks.clear();
-        listeners.senders.clear();
+    /// The hold ended by release: nobody will be told of a loss any more. What the callbacks own is dropped where
+    /// they would have run: it may be the client itself, whose end waits for the thread that reads replies.
+    pub(crate) fn forget_listeners(&self, reporter: &Reporter) {
+        let (callbacks, senders) = {
+            let mut listeners = self.listeners.lock();
+            listeners.released = true;
+            (std::mem::take(&mut listeners.callbacks), std::mem::take(&mut listeners.senders))
+        };
+        drop(senders);
+        if !callbacks.is_empty() {
+            reporter.run_later(move || drop(callbacks));
+        }
     }
 }
 

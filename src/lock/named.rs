@@ -160,7 +160,8 @@ impl NamedLock {
         Ok(self.try_enter("try_lock_until", Lease::Renewed, self.at(instant))?.is_some())
     }
 
-    /// Gives one level of the calling thread's hold back, the lock with the last.
+    /// Gives one level of the calling thread's hold back, the lock with the last. Levels that a [`Guard`] has are given
+    /// back only if there are no others; such a guard is then [`Lost`](crate::HoldState::Lost).
     ///
     /// # Blocking
     ///
@@ -438,6 +439,7 @@ impl NamedLock {
     }
 
     fn guard(&self, entered: Entered) -> Guard {
+        entered.hold.guard_level(entered.level);
         Guard::new(&self.engine, entered)
     }
 }

@@ -1,11 +1,13 @@
 //! The in-process FIFO of one lock: only its head talks to the store.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
-use crossbeam_channel::Sender;
-
+use crate::lock::hand::Handed;
+use crate::lock::store::Claim;
+use crate::sync::atomic::{AtomicBool, Ordering};
+use crate::sync::channel::Sender;
+use crate::sync::{Mutex, OnceLock};
 use crate::time::wake;
 
 /// One thread's place in a queue.
@@ -15,6 +17,48 @@ pub(crate) struct Ticket {
     waker: OnceLock<Sender<()>>,
     is_head: AtomicBool,
     nudged: AtomicBool,
+    offer: Mutex<Offer>,
+}
+
+/// Whether a sleeping waiter can be given the lock by whoever releases it.
+///
+/// | from       | to         | by                                                                    |
+/// |------------|------------|-----------------------------------------------------------------------|
+/// | `Closed`   | `Open`     | the waiter, before it sleeps                                          |
+/// | `Open`     | `Promised` | the releaser, under the table's lock; it then sends the hand-over     |
+/// | `Promised` | `Given`    | the releaser, when the request is on its way                          |
+/// | `Promised` | `Open`     | the releaser, when it could not be sent                               |
+/// | `Open`     | `Closed`   | the waiter, before it tries or goes for itself                        |
+/// | `Given`    | `Receiving`| the waiter, which reads the answer                                    |
+/// | `Receiving`| `Closed`   | the waiter, when it and the releaser have acted on the answer         |
+///
+/// While `Promised`, the waiter waits: it may not leave, since the lock may be its own in a moment. From `Promised` to
+/// `Closed` the lock counts as held here (`Table::held_here`).
+#[derive(Debug, Default)]
+pub(crate) enum Offer {
+    #[default]
+    Closed,
+    Open(Wish),
+    Promised(Wish),
+    Given(Handed),
+    Receiving,
+}
+
+/// What a waiter would hold.
+#[derive(Debug, Clone)]
+pub(crate) struct Wish {
+    pub(crate) claim: Claim,
+    pub(crate) wants_fence: bool,
+}
+
+/// What a waiter finds when it takes its offer back.
+pub(crate) enum Taken {
+    /// Nobody has made use of it.
+    Back,
+    /// Somebody is about to: look again when woken.
+    NotYet,
+    /// The lock is on its way.
+    Given(Handed),
 }
 
 impl Ticket {
@@ -41,6 +85,81 @@ impl Ticket {
 
     pub(crate) fn take_nudge(&self) -> bool {
         self.nudged.swap(false, Ordering::SeqCst)
+    }
+
+    // ---- being given the lock
+
+    /// The waiter's: from now on a releaser may give it the lock.
+    pub(crate) fn open(&self, wish: Wish) {
+        let mut offer = self.offer.lock();
+        if matches!(*offer, Offer::Closed | Offer::Open(_)) {
+            *offer = Offer::Open(wish);
+        }
+    }
+
+    /// The waiter's: it wants to go on by itself.
+    pub(crate) fn close(&self) -> Taken {
+        let mut offer = self.offer.lock();
+        match std::mem::take(&mut *offer) {
+            Offer::Closed | Offer::Open(_) => Taken::Back,
+            promised @ Offer::Promised(_) => {
+                *offer = promised;
+                Taken::NotYet
+            }
+            Offer::Given(handed) => {
+                *offer = Offer::Receiving;
+                Taken::Given(handed)
+            }
+            Offer::Receiving => {
+                *offer = Offer::Receiving;
+                Taken::Back
+            }
+        }
+    }
+
+    /// The waiter's: what it was given is settled, either way.
+    pub(crate) fn received(&self) {
+        *self.offer.lock() = Offer::Closed;
+    }
+
+    pub(crate) fn is_given(&self) -> bool {
+        matches!(*self.offer.lock(), Offer::Given(_))
+    }
+
+    /// The releaser's: promises the lock, if the waiter sleeps for it.
+    pub(crate) fn promise(&self) -> Option<Wish> {
+        let mut offer = self.offer.lock();
+        match std::mem::take(&mut *offer) {
+            Offer::Open(wish) => {
+                *offer = Offer::Promised(wish.clone());
+                Some(wish)
+            }
+            other => {
+                *offer = other;
+                None
+            }
+        }
+    }
+
+    /// The releaser's: the lock is on its way.
+    pub(crate) fn give(&self, handed: Handed) {
+        *self.offer.lock() = Offer::Given(handed);
+        self.wake();
+    }
+
+    /// The releaser's: it could not be sent.
+    pub(crate) fn withdraw(&self) {
+        let mut offer = self.offer.lock();
+        if let Offer::Promised(wish) = std::mem::take(&mut *offer) {
+            *offer = Offer::Open(wish);
+        }
+        drop(offer);
+        self.wake(); // it may be waiting to leave
+    }
+
+    /// Whether the lock is promised or on its way to this waiter, and not all that follows is done.
+    pub(crate) fn is_receiving(&self) -> bool {
+        matches!(*self.offer.lock(), Offer::Promised(_) | Offer::Given(_) | Offer::Receiving)
     }
 
     pub(crate) fn wake(&self) {
@@ -85,6 +204,11 @@ impl Queue {
         self.tickets.is_empty()
     }
 
+    #[cfg(leasehold_shuttle)]
+    pub(crate) fn len(&self) -> usize {
+        self.tickets.len()
+    }
+
     pub(crate) fn wake_all(&self) {
         self.tickets.iter().for_each(|ticket| ticket.wake());
     }
@@ -93,7 +217,7 @@ impl Queue {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crossbeam_channel::bounded;
+    use crate::sync::channel::bounded;
 
     #[test]
     fn the_first_to_join_is_head_and_the_rest_follow_in_order() {

@@ -5,18 +5,23 @@
 use std::collections::HashMap;
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
-
-use parking_lot::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use crate::ident::LockName;
 use crate::lock::hold::{Hold, Standing};
-use crate::lock::queue::{Queue, Ticket};
+use crate::lock::queue::{Queue, Ticket, Wish};
 use crate::lock::store::Kind;
+use crate::sync::Mutex;
 use crate::time::Moment;
 
 #[derive(Debug, Default)]
 pub(crate) struct Table {
     entries: Mutex<HashMap<Key, Entry>>,
+    /// Locks that other clients were listening for when this one last released them, and when that was.
+    contended: Mutex<HashMap<Key, Moment>>,
+    /// How many there are, to be read without the mutex: mostly none.
+    contended_count: AtomicUsize,
 }
 
 /// One lock: kinds that are the same lock to the store are the same here.
@@ -51,6 +56,32 @@ impl Hash for Key {
 struct Entry {
     holds: Vec<Arc<Hold>>,
     queue: Queue,
+    burst: Burst,
+}
+
+/// Hand-overs since the last true release, and when the first of them was.
+#[derive(Debug, Default)]
+struct Burst {
+    handed: u32,
+    began: Option<Moment>,
+}
+
+/// A process hands a lock on so many times, and for so long, before others get their turn. (Start values of the
+/// measurements that `docs/performance.md` shows.)
+const BURST: u32 = 24;
+const BURST_TIME: Duration = Duration::from_millis(3);
+
+/// A lock is forgotten to be contended when it has not been released here for so long.
+const CONTENDED: Duration = Duration::from_secs(1);
+
+/// Whom a releaser may hand the lock to.
+pub(crate) enum Next {
+    /// Nobody sleeps for it here.
+    Nobody,
+    /// Somebody does, but it is other processes' turn.
+    Others,
+    /// This waiter, which has been promised it.
+    Local(Arc<Ticket>, Wish),
 }
 
 impl Table {
@@ -66,7 +97,59 @@ impl Table {
         let entries = self.entries.lock();
         let entry = entries.get(&Key::new(kind, name))?;
         let live = entry.holds.iter().filter(|hold| !matches!(hold.standing(now), Standing::Lost(_)));
-        live.map(|hold| hold.until()).max()
+        let held = live.map(|hold| hold.until()).max();
+        // On its way to a waiter here is held here too. Until that is settled nothing may be asked under the
+        // releaser's number, which it may be about to use again.
+        let is_receiving = entry.queue.head().is_some_and(|head| head.is_receiving());
+        held.or_else(|| is_receiving.then_some(Moment::NEVER))
+    }
+
+    /// Promises the lock to the head of its queue, if that sleeps, and it is not other processes' turn.
+    pub(crate) fn promise(&self, hold: &Arc<Hold>, now: Moment) -> Next {
+        let mut entries = self.entries.lock();
+        let Some(entry) = entries.get_mut(&Key::new(hold.kind(), hold.name())) else { return Next::Nobody };
+        let Some(head) = entry.queue.head() else { return Next::Nobody };
+        let began = *entry.burst.began.get_or_insert(now);
+        if entry.burst.handed >= BURST || now.since(began) >= BURST_TIME {
+            return Next::Others;
+        }
+        let Some(wish) = head.promise() else { return Next::Nobody };
+        entry.burst.handed += 1;
+        Next::Local(Arc::clone(head), wish)
+    }
+
+    /// A hold of the lock ended by a true release, which `others` heard of.
+    pub(crate) fn note_released(&self, hold: &Arc<Hold>, others: bool, now: Moment) {
+        let key = Key::new(hold.kind(), hold.name());
+        if let Some(entry) = self.entries.lock().get_mut(&key) {
+            entry.burst = Burst::default();
+        }
+        if others || self.contended_count.load(Ordering::Acquire) > 0 {
+            let mut contended = self.contended.lock();
+            if others {
+                contended.insert(key, now);
+            } else {
+                contended.remove(&key);
+            }
+            self.contended_count.store(contended.len(), Ordering::Release);
+        }
+    }
+
+    /// When this process last released the lock, if others were listening for it then.
+    pub(crate) fn contended_since(&self, kind: Kind, name: &Arc<LockName>) -> Option<Moment> {
+        if self.contended_count.load(Ordering::Acquire) == 0 {
+            return None;
+        }
+        self.contended.lock().get(&Key::new(kind, name)).copied()
+    }
+
+    /// Forgets locks that have not been contended for a while.
+    pub(crate) fn tidy(&self, now: Moment) {
+        if self.contended_count.load(Ordering::Acquire) > 0 {
+            let mut contended = self.contended.lock();
+            contended.retain(|_, since| now.since(*since) < CONTENDED);
+            self.contended_count.store(contended.len(), Ordering::Release);
+        }
     }
 
     /// Enters a hold. A lost one of the same thread on the same lock makes room: its guards still know it.
@@ -77,6 +160,14 @@ impl Table {
             entry.holds.retain(|other| !other.is_of_thread(thread));
         }
         entry.holds.push(Arc::clone(hold));
+    }
+
+    /// Takes a hold out without telling anyone: the lock is on its way to the head already.
+    pub(crate) fn remove_handed(&self, hold: &Arc<Hold>) {
+        let mut entries = self.entries.lock();
+        if let Some(entry) = entries.get_mut(&Key::new(hold.kind(), hold.name())) {
+            entry.holds.retain(|other| !Arc::ptr_eq(other, hold));
+        }
     }
 
     /// Takes a hold out, and tells the head of the queue that the lock may be free.
@@ -105,6 +196,12 @@ impl Table {
         let key = Key::new(kind, name);
         let ticket = self.entries.lock().entry(key.clone()).or_default().queue.join();
         Place { table: Arc::clone(self), key, ticket }
+    }
+
+    /// How many wait here for a lock.
+    #[cfg(leasehold_shuttle)]
+    pub(crate) fn waiting(&self, kind: Kind, name: &Arc<LockName>) -> usize {
+        self.entries.lock().get(&Key::new(kind, name)).map_or(0, |entry| entry.queue.len())
     }
 
     /// All holds, of all locks.

@@ -5,11 +5,7 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::thread::{self, JoinHandle};
 use std::time::Duration;
-
-use parking_lot::Mutex;
 
 use crate::config::Options;
 use crate::error::{Error, ErrorKind, Result};
@@ -19,11 +15,15 @@ use crate::lock::report::Reporter;
 use crate::lock::store::{Answer, Claim, Release, Store};
 use crate::lock::table::Table;
 use crate::observe::LossReason;
+use crate::sync::Mutex;
+use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::thread::{self, JoinHandle};
 use crate::time::{Clock, Moment};
 
 pub(crate) struct Watchdog {
     shared: Arc<Shared>,
     waker: ServiceWaker,
+    clean_ups: CleanUps,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -46,6 +46,9 @@ struct CleanUp {
     /// The request can have no effect that outlives this: what it may have set ends with its lease.
     until: Moment,
     next: Moment,
+    /// How long to pause after the next failure. Others may be waiting for just this, so at first not long: what
+    /// broke the request in doubt has often broken this connection too, and a new one does it.
+    pause: Duration,
 }
 
 impl Watchdog {
@@ -76,7 +79,8 @@ impl Watchdog {
                 Error::new(ErrorKind::Resource, "connect", "the watchdog thread could not be started")
                     .with_source(error)
             })?;
-        Ok(Watchdog { shared, waker, thread: Mutex::new(Some(thread)) })
+        let clean_ups = CleanUps { shared: Arc::clone(&shared), waker: waker.clone() };
+        Ok(Watchdog { shared, waker, clean_ups, thread: Mutex::new(Some(thread)) })
     }
 
     /// Has the thread look by `moment`. Costs nothing if it will anyway.
@@ -89,11 +93,9 @@ impl Watchdog {
         }
     }
 
-    /// Takes over a claim whose acquire or release has an unknown outcome: until it is certain that the owner holds
-    /// nothing, or until `until`, when the lease has run out. The owner number must have been given up.
-    pub(crate) fn clean_up(&self, claim: Claim, until: Moment, now: Moment) {
-        self.shared.orders.lock().clean_ups.push(CleanUp { claim, until, next: now });
-        self.waker.wake();
+    /// Where claims in doubt are handed in.
+    pub(crate) fn clean_ups(&self) -> &CleanUps {
+        &self.clean_ups
     }
 
     /// Ends the thread; returns what was left to clean up. Never waits for itself.
@@ -116,6 +118,22 @@ impl Watchdog {
     pub(crate) fn leak(&self) {
         crate::lock::engine::leak(&self.shared);
         std::mem::forget(self.waker.clone());
+    }
+}
+
+/// Where claims in doubt are handed in, from any thread.
+#[derive(Clone)]
+pub(crate) struct CleanUps {
+    shared: Arc<Shared>,
+    waker: ServiceWaker,
+}
+
+impl CleanUps {
+    /// Takes over a claim whose acquire or release has an unknown outcome: until it is certain that the owner holds
+    /// nothing, or until `until`, when the lease has run out. The owner number must have been given up.
+    pub(crate) fn add(&self, claim: Claim, until: Moment, now: Moment) {
+        self.shared.orders.lock().clean_ups.push(CleanUp { claim, until, next: now, pause: RETRY_LEAST });
+        self.waker.wake();
     }
 }
 
@@ -155,8 +173,13 @@ impl Round {
         }
         self.renew(&due);
         let cleaned = self.clean_up();
+        let is_tending = self.store.tend();
+        self.table.tidy(self.clock.now());
         let now = self.clock.now();
         let mut next = cleaned.min(now.plus(self.lease / 3));
+        if is_tending {
+            next = next.min(now.plus(TEND_EVERY));
+        }
         for hold in &holds {
             if !matches!(hold.standing(now), Standing::Lost(_)) && !hold.is_releasing() {
                 next = next.min(hold.until());
@@ -241,14 +264,16 @@ impl Round {
             let mut answers = answers.into_iter();
             due.retain_mut(|clean_up| {
                 let pause = match answers.next() {
-                    Some(Answer::Done(Release::Freed)) => {
+                    Some(Answer::Done(Release::Freed { .. })) => {
                         self.table.nudge(clean_up.claim.kind, &clean_up.claim.name);
                         return false; // what was in doubt had happened, once, and is undone
                     }
                     // Nothing there: it never arrived, or may arrive yet. Look again until it could do no harm.
                     Some(Answer::Done(_)) => self.command_timeout,
                     Some(Answer::Refused(_) | Answer::Unknown(_)) | None => {
-                        (self.lease / 30).clamp(RETRY_LEAST, RETRY_MOST)
+                        let most = (self.lease / 30).clamp(RETRY_LEAST, RETRY_MOST);
+                        let doubled = (clean_up.pause * 2).min(most);
+                        std::mem::replace(&mut clean_up.pause, doubled)
                     }
                 };
                 clean_up.next = now.plus(pause);
@@ -262,7 +287,11 @@ impl Round {
     }
 }
 
-/// How long to pause after a failed renewal: a thirtieth of the lease, but within these.
+/// How long the answer of a release that nobody waits for may lie unread.
+pub(crate) const TEND_EVERY: Duration = Duration::from_millis(20);
+
+/// How long to pause after a failed renewal: a thirtieth of the lease, but within these. After failed clean-ups it is
+/// the least at first, and doubled up to that.
 const RETRY_LEAST: Duration = Duration::from_millis(10);
 const RETRY_MOST: Duration = Duration::from_secs(1);
 

@@ -12,6 +12,7 @@ contracts!(
     a_kind_is_fenced_exactly_if_it_says_so,
     a_release_wakes_other_clients_exactly_if_the_kind_says_so,
     every_kind_is_a_lock_to_generic_code,
+    a_hold_survives_a_restart_exactly_if_the_store_says_so,
 );
 
 fn a_kind_is_reentrant_exactly_if_it_says_so(store: &Store) {
@@ -105,5 +106,26 @@ fn every_kind_is_a_lock_to_generic_code(store: &Store) {
     for lock in &mixed {
         lock.lock().unwrap();
         lock.unlock().unwrap();
+    }
+}
+
+fn a_hold_survives_a_restart_exactly_if_the_store_says_so(store: &Store) {
+    let (before, restart) = (store.restartable)();
+    let name = fresh("restart");
+    let client = before.client();
+    let guard = client.fenced_lock(&name).acquire().unwrap();
+    let after = restart();
+    let rival = after.client();
+    assert_eq!(rival.lock(&name).is_locked().unwrap(), store.survives_restart);
+    if store.survives_restart {
+        assert!(!rival.lock(&name).try_lock().unwrap());
+        assert!(rival.fenced_lock(&name).try_lock_and_get_token(ms(0)).unwrap().is_none());
+        guard.check().unwrap();
+        let fence = guard.fence();
+        guard.unlock().unwrap();
+        assert!(rival.fenced_lock(&name).acquire().unwrap().fence() > fence);
+    } else {
+        // Tokens go up all the same.
+        assert!(rival.fenced_lock(&name).acquire().unwrap().fence() > guard.fence());
     }
 }

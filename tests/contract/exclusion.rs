@@ -20,6 +20,7 @@ contracts!(
     sixteen_threads_of_one_client_count_exactly,
     ten_threads_on_one_handle_are_never_two_inside,
     functions_that_lock_and_call_each_other_nest_on_two_threads,
+    many_threads_over_few_names_all_get_through,
     a_storm_of_try_lock_keeps_exclusion_and_renewal,
 );
 
@@ -227,6 +228,34 @@ fn functions_that_lock_and_call_each_other_nest_on_two_threads(store: &Store) {
         }
     });
     assert_eq!(room.visits.load(Ordering::SeqCst), 20);
+}
+
+fn many_threads_over_few_names_all_get_through(store: &Store) {
+    let names: Vec<_> = (0..3).map(|_| fresh("few")).collect();
+    let rooms: Vec<_> = names.iter().map(|_| Room::default()).collect();
+    let clients = [store.client(), store.client()];
+    thread::scope(|scope| {
+        for thread in 0..24 {
+            let (client, names, rooms) = (&clients[thread % 2], &names, &rooms);
+            scope.spawn(move || {
+                for round in 0..8 {
+                    let place = (thread + round) % names.len();
+                    // Two names at a time, always in the same order.
+                    let outer = client.lock(&names[place]);
+                    assert!(outer.try_lock_for(super::tools::PATIENCE).unwrap());
+                    rooms[place].visit(|| {
+                        if let Some(next) = names.get(place + 1) {
+                            let inner = client.lock(next).acquire().unwrap();
+                            rooms[place + 1].visit(thread::yield_now);
+                            inner.unlock().unwrap();
+                        }
+                    });
+                    outer.unlock().unwrap();
+                }
+            });
+        }
+    });
+    assert!(names.iter().all(|name| !clients[0].lock(name).is_locked().unwrap()));
 }
 
 fn a_storm_of_try_lock_keeps_exclusion_and_renewal(store: &Store) {

@@ -1,8 +1,9 @@
 //! Holds as values: what drops releases, on every way out, once.
 
+use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use leasehold::{HoldState, NotHeld};
+use leasehold::{Guard, HoldState, NotHeld};
 
 use super::harness::{Store, fresh};
 use super::tools::{Holding, PATIENCE, SLACK, Waiter, elsewhere, eventually, ms, quiet_panic, throughout};
@@ -10,6 +11,7 @@ use super::tools::{Holding, PATIENCE, SLACK, Waiter, elsewhere, eventually, ms, 
 contracts!(
     dropping_a_guard_releases,
     a_guard_dropped_by_a_panic_releases,
+    a_guard_that_outlives_its_threads_work_releases_at_the_threads_end,
     unlocking_a_guard_releases_and_says_so,
     a_guard_knows_its_lock_its_owner_and_its_state,
     what_remains_goes_down_and_a_renewal_raises_it,
@@ -57,6 +59,24 @@ fn a_guard_dropped_by_a_panic_releases(store: &Store) {
     eventually(SLACK, || !lock.is_locked().unwrap());
     assert_eq!(lock.hold_count().unwrap(), 0);
     Holding::take(&lock).release();
+}
+
+/// Kept in thread-local storage, it is dropped when the storage is, in whatever order that comes.
+fn a_guard_that_outlives_its_threads_work_releases_at_the_threads_end(store: &Store) {
+    thread_local! {
+        static EARLY: RefCell<Option<Guard>> = const { RefCell::new(None) };
+        static LATE: RefCell<Option<Guard>> = const { RefCell::new(None) };
+    }
+    let client = store.client();
+    let (early, late) = (client.lock(&fresh("early")), client.lock(&fresh("late")));
+    elsewhere(|| {
+        EARLY.with_borrow(|_| ()); // registered before the library's own storage, so dropped on the other side of it
+        late.lock().unwrap();
+        late.unlock().unwrap();
+        LATE.with_borrow_mut(|guard| *guard = Some(late.acquire().unwrap()));
+        EARLY.with_borrow_mut(|guard| *guard = Some(early.acquire().unwrap()));
+    });
+    eventually(SLACK, || !early.is_locked().unwrap() && !late.is_locked().unwrap());
 }
 
 fn unlocking_a_guard_releases_and_says_so(store: &Store) {

@@ -1,9 +1,12 @@
 //! What a store must offer to be put through the contracts, and the stores that are.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use leasehold::{ClientBuilder, LockClient, MemoryStore, NamedLock, Result};
+
+pub(crate) use crate::support::fresh;
+use crate::support::server::{RedisServer, matrix};
 
 /// What a kind of lock can do on a store. Contracts assert both the yes and the no.
 #[derive(Debug, Clone, Copy)]
@@ -25,17 +28,22 @@ pub(crate) struct Kind {
     pub(crate) traits: Traits,
 }
 
+type Open = Box<dyn Fn(ClientBuilder) -> Result<LockClient> + Send + Sync>;
+
+/// Kills a place where locks are kept, and starts it again.
+type Restart = Box<dyn FnOnce() -> Store>;
+
 /// A store under test: any number of clients on one place where locks are kept.
 pub(crate) struct Store {
     pub(crate) kinds: [Kind; 3],
-    open: Box<dyn Fn(ClientBuilder) -> Result<LockClient> + Send + Sync>,
+    /// What is held is still held after the place was killed and started again.
+    pub(crate) survives_restart: bool,
+    /// Makes a place of its own, and what kills and starts that again.
+    pub(crate) restartable: fn() -> (Store, Restart),
+    open: Open,
 }
 
 impl Store {
-    fn new(open: impl Fn(ClientBuilder) -> Result<LockClient> + Send + Sync + 'static) -> Store {
-        Store { kinds: usual_kinds(), open: Box::new(open) }
-    }
-
     /// A client on this store with a lease that no test outlasts by accident.
     pub(crate) fn client(&self) -> LockClient {
         self.client_with(|options| options)
@@ -53,12 +61,6 @@ impl Store {
     pub(crate) fn build(&self, options: impl FnOnce(ClientBuilder) -> ClientBuilder) -> Result<LockClient> {
         (self.open)(options(LockClient::builder().lease(Duration::from_secs(20))))
     }
-}
-
-/// A name that no other test uses.
-pub(crate) fn fresh(what: &str) -> String {
-    static NEXT: AtomicU64 = AtomicU64::new(0);
-    format!("{what}-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed))
 }
 
 /// Both stores so far can do the same.
@@ -82,5 +84,41 @@ fn usual_kinds() -> [Kind; 3] {
 /// The memory store.
 pub(crate) fn memory() -> Store {
     let store = MemoryStore::new();
-    Store::new(move |options| options.build_in_memory(&store))
+    Store {
+        kinds: usual_kinds(),
+        survives_restart: false,
+        restartable: || (memory(), Box::new(memory)),
+        open: Box::new(move |options| options.build_in_memory(&store)),
+    }
+}
+
+/// A Redis that this program started for itself; all its tests share it, by names of their own. It ends with the
+/// program.
+pub(crate) fn redis() -> Option<Store> {
+    static SERVER: OnceLock<Option<RedisServer>> = OnceLock::new();
+    let server = SERVER.get_or_init(|| Some(RedisServer::builder(matrix().first()?).start())).as_ref();
+    if server.is_none() {
+        crate::support::missing("no redis-server and no valkey-server");
+    }
+    let url = server?.url();
+    Some(redis_with(Box::new(move |options| options.url(&url).build())))
+}
+
+fn redis_with(open: Open) -> Store {
+    Store {
+        kinds: usual_kinds(),
+        survives_restart: true,
+        restartable: || {
+            // What it acknowledged is in its file, so it is there again after a kill.
+            let mut server = RedisServer::builder(&matrix()[0]).append_only("always").start();
+            let url = server.url();
+            let before = redis_with(Box::new(move |options| options.url(&url).build()));
+            let restart = move || {
+                server.restart();
+                redis_with(Box::new(move |options| options.url(&server.url()).build()))
+            };
+            (before, Box::new(restart))
+        },
+        open,
+    }
 }

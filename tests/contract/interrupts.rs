@@ -145,7 +145,9 @@ fn one_interrupt_ends_all_waits_that_have_it(store: &Store) {
     for waiter in waiters {
         assert!(waiter.returns_within(SLACK).0);
     }
-    held.into_iter().for_each(|held| drop(held.release()));
+    for held in held {
+        held.release();
+    }
 }
 
 fn an_interrupt_that_is_never_set_changes_nothing(store: &Store) {

@@ -15,6 +15,7 @@ contracts!(
     reentering_with_more_lengthens_and_a_partial_unlock_changes_nothing,
     a_level_without_a_lease_keeps_a_leased_hold_alive_while_it_is_open,
     a_leased_level_does_not_end_the_renewal_of_the_hold,
+    short_leased_levels_do_not_put_off_the_renewal,
     after_nested_locking_another_threads_hold_is_still_renewed,
     a_hold_whose_thread_ended_ends_with_its_lease,
     a_timed_try_takes_an_explicit_lease,
@@ -74,15 +75,23 @@ fn an_explicit_lease_is_never_renewed(store: &Store) {
 }
 
 fn a_renewed_hold_outlives_many_leases(store: &Store) {
-    for kind in &store.kinds {
-        let (client, stranger) = (store.client_with_lease(ms(300)), store.client());
-        let name = fresh(kind.label);
-        let (lock, rival) = ((kind.make)(&client, &name), (kind.make)(&stranger, &name));
-        let guard = lock.acquire().unwrap();
-        throughout(ms(1_000), || {
-            let left = rival.remaining_lease().unwrap().expect(kind.label);
-            left <= ms(300) && guard.check().is_ok() && !rival.try_lock().unwrap()
-        });
+    let (client, stranger) = (store.client_with_lease(ms(300)), store.client());
+    let holds: Vec<_> = store
+        .kinds
+        .iter()
+        .map(|kind| {
+            let name = fresh(kind.label);
+            let guard = (kind.make)(&client, &name).acquire().unwrap();
+            (guard, (kind.make)(&stranger, &name))
+        })
+        .collect();
+    throughout(ms(1_300), || {
+        holds.iter().all(|(guard, rival)| {
+            let left = rival.remaining_lease().unwrap().unwrap_or_default();
+            !left.is_zero() && left <= ms(300) && guard.check().is_ok() && !rival.try_lock().unwrap()
+        })
+    });
+    for (guard, rival) in holds {
         guard.unlock().unwrap();
         assert!(rival.try_lock().unwrap());
         rival.unlock().unwrap();
@@ -145,6 +154,17 @@ fn a_leased_level_does_not_end_the_renewal_of_the_hold(store: &Store) {
     lock.unlock().unwrap();
 }
 
+fn short_leased_levels_do_not_put_off_the_renewal(store: &Store) {
+    let lock = store.client_with_lease(ms(300)).lock(&fresh("levels"));
+    let guard = lock.acquire().unwrap();
+    throughout(ms(700), || {
+        lock.lock_with_lease(ms(20)).unwrap();
+        lock.unlock().unwrap();
+        guard.check().is_ok() && lock.hold_count().unwrap() == 1
+    });
+    guard.unlock().unwrap();
+}
+
 fn after_nested_locking_another_threads_hold_is_still_renewed(store: &Store) {
     let client = store.client_with_lease(ms(300));
     let lock = &client.lock(&fresh("renewed"));
@@ -157,7 +177,7 @@ fn after_nested_locking_another_threads_hold_is_still_renewed(store: &Store) {
     });
     elsewhere(|| {
         let guard = lock.acquire().unwrap();
-        throughout(ms(1_500), || lock.is_held_by_current_thread().unwrap());
+        throughout(ms(1_200), || lock.is_held_by_current_thread().unwrap());
         guard.unlock().unwrap();
     });
 }

@@ -14,6 +14,7 @@ contracts!(
     check_fails_at_once_when_the_window_ends,
     a_loss_is_told_to_every_callback_once_also_to_late_ones,
     a_panicking_callback_does_not_keep_others_from_being_told,
+    a_callback_may_use_its_client,
     a_callback_is_not_run_after_a_release,
     the_channel_gets_the_loss_and_ends,
     the_channel_ends_without_a_loss_after_a_release,
@@ -82,6 +83,29 @@ fn a_panicking_callback_does_not_keep_others_from_being_told(store: &Store) {
     other.unlock().unwrap();
 }
 
+fn a_callback_may_use_its_client(store: &Store) {
+    let client = store.client_with_lease(ms(300));
+    let lock = client.lock(&fresh("uses"));
+    let guard = lock.acquire_with_lease(ms(100)).unwrap();
+    let (tell, told) = unbounded();
+    guard.on_lost({
+        // The very lock that was lost, and everything that waits or asks.
+        let (client, lock) = (client.clone(), lock.clone());
+        move |loss| {
+            let again = lock.acquire().and_then(|guard| {
+                let count = lock.hold_count()?;
+                guard.unlock().map(|()| count)
+            });
+            let other = client.with_lock(&fresh("uses"), |guard| guard.owner() != loss.owner);
+            tell.send((again, other)).unwrap();
+        }
+    });
+    let (again, other) = told.recv_timeout(super::tools::PATIENCE).expect("the callback returns");
+    assert_eq!(again.unwrap(), 1);
+    assert!(other.unwrap());
+    assert!(guard.unlock().unwrap_err().is_lost());
+}
+
 fn a_callback_is_not_run_after_a_release(store: &Store) {
     let client = store.client_with_lease(ms(200));
     let called = Arc::new(AtomicUsize::new(0));
@@ -93,7 +117,9 @@ fn a_callback_is_not_run_after_a_release(store: &Store) {
                 None => lock.acquire().unwrap(),
             };
             let called = Arc::clone(&called);
-            guard.on_lost(move |_| drop(called.fetch_add(1, Ordering::SeqCst)));
+            guard.on_lost(move |_| {
+                called.fetch_add(1, Ordering::SeqCst);
+            });
             if unlock { guard.unlock().unwrap() } else { drop(guard) }
         }
     }
@@ -112,11 +138,11 @@ fn the_channel_gets_the_loss_and_ends(store: &Store) {
         recv(early) -> loss => assert_eq!(loss.unwrap().reason, LossReason::Gone),
         default(ms(100) + SLACK) => panic!("the loss is not told"),
     }
-    assert_eq!(early.try_recv(), Err(TryRecvError::Disconnected), "once, and no more");
+    assert_eq!(early.recv_timeout(SLACK), Err(RecvTimeoutError::Disconnected), "once, and no more");
     assert_eq!(other.recv_timeout(SLACK).unwrap().owner, guard.owner());
     let late = guard.lost();
     assert_eq!(late.recv_timeout(SLACK).unwrap().reason, LossReason::Gone);
-    assert_eq!(late.try_recv(), Err(TryRecvError::Disconnected));
+    assert_eq!(late.recv_timeout(SLACK), Err(RecvTimeoutError::Disconnected));
 }
 
 fn the_channel_ends_without_a_loss_after_a_release(store: &Store) {

@@ -1,7 +1,9 @@
 //! Taking what one holds already: levels, their count, and who ends which.
 
+use leasehold::crossbeam_channel::RecvTimeoutError;
+
 use super::harness::{Store, fresh};
-use super::tools::{Holding, elsewhere, ms};
+use super::tools::{Holding, SLACK, elsewhere, ms};
 
 contracts!(
     the_count_is_visible_as_0_1_2_1_0,
@@ -129,8 +131,13 @@ fn a_call_and_a_guard_are_two_levels_whichever_ends_first(store: &Store) {
 fn a_guard_whose_level_was_unlocked_by_a_call_holds_nothing(store: &Store) {
     let lock = store.client().lock(&fresh("mixed"));
     let guard = lock.acquire().unwrap();
+    let early = guard.lost();
     lock.unlock().unwrap();
     assert!(!lock.is_locked().unwrap());
+    // It was released, not lost: nobody is told of a loss, and nobody is left waiting for one.
+    for lost in [early, guard.lost()] {
+        assert_eq!(lost.recv_timeout(SLACK), Err(RecvTimeoutError::Disconnected));
+    }
     assert!(guard.check().is_err(), "a guard may not vouch for a lock that was released");
     assert_ne!(guard.state(), leasehold::HoldState::Held);
     assert!(guard.remaining().is_zero());

@@ -9,6 +9,8 @@ use std::time::{Duration, Instant};
 use leasehold::crossbeam_channel::{Receiver, RecvTimeoutError, Sender, after, bounded};
 use leasehold::{NamedLock, Owner};
 
+pub(crate) use crate::support::now;
+
 /// How much later than promised something may be seen on a busy two-core machine.
 pub(crate) const SLACK: Duration = Duration::from_millis(250);
 
@@ -19,9 +21,9 @@ pub(crate) const fn ms(millis: u64) -> Duration {
     Duration::from_millis(millis)
 }
 
-#[expect(clippy::disallowed_methods, reason = "the tests' one reader of time")]
-pub(crate) fn now() -> Instant {
-    Instant::now()
+/// Between two looks.
+fn nap(span: Duration) {
+    after(span).recv().expect("a timer fires");
 }
 
 /// Waits until `condition` holds, and says how long that took; fails after `limit`.
@@ -33,7 +35,7 @@ pub(crate) fn eventually(limit: Duration, mut condition: impl FnMut() -> bool) -
             return start.elapsed();
         }
         assert!(start.elapsed() < limit, "this has not come about within {limit:?}");
-        drop(after(ms(2)).recv());
+        nap(ms(2));
     }
 }
 
@@ -46,14 +48,14 @@ pub(crate) fn throughout(span: Duration, mut condition: impl FnMut() -> bool) {
         if start.elapsed() >= span {
             return;
         }
-        drop(after(ms(5)).recv());
+        nap(ms(5));
     }
 }
 
 /// Lets real time pass; `reason` says why no condition can be waited for.
 pub(crate) fn let_pass(span: Duration, reason: &str) {
     assert!(!reason.is_empty());
-    drop(after(span).recv());
+    nap(span);
 }
 
 /// Runs `work` on another thread, to its end.
@@ -98,7 +100,7 @@ impl Holding {
         let thread = start(move || {
             let guard = take(&lock);
             held.send(guard.owner()).expect("the test waits for this");
-            drop(told.recv()); // told to, or dropped: both end it
+            told.recv().ok(); // told to, or dropped: both end it
             let at = now();
             guard.unlock().expect("the hold stood until its release");
             at
@@ -159,7 +161,7 @@ impl<T: Send + 'static> Waiter<T> {
             } else if last.1.elapsed() >= ms(20) {
                 return;
             }
-            drop(after(ms(1)).recv());
+            nap(ms(1));
         }
     }
 

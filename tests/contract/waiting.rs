@@ -22,7 +22,7 @@ contracts!(
 );
 
 fn a_timed_try_keeps_to_its_time(store: &Store) {
-    let wait = ms(300);
+    let wait = ms(200);
     for kind in &store.kinds {
         let name = fresh(kind.label);
         let (client, stranger) = (store.client(), store.client());
@@ -122,7 +122,7 @@ fn threads_of_one_client_are_served_in_the_order_in_which_they_came(store: &Stor
         })
         .collect();
     lock.unlock().unwrap();
-    waiters.into_iter().for_each(|waiter| drop(waiter.returns_within(PATIENCE)));
+    waiters.into_iter().for_each(|waiter| waiter.returns_within(PATIENCE).0);
     drop(tell);
     assert_eq!(order.iter().collect::<Vec<_>>(), [0, 1, 2, 3, 4, 5]);
 }

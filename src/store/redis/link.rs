@@ -4,8 +4,10 @@
 //! caller for ever; it cannot be split into a writing and a reading half; and it hides why AUTH failed. So the
 //! sockets are ours; commands are packed and replies parsed by the redis crate.
 
+use std::cell::Cell;
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpStream, ToSocketAddrs};
+use std::os::fd::AsFd;
 #[cfg(unix)]
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
@@ -26,6 +28,8 @@ pub(super) enum Stream {
     Unix(UnixStream),
     #[cfg(feature = "tls")]
     Tls(Box<super::tls::TlsStream>),
+    #[cfg(leasehold_shuttle)]
+    Model(super::model::Pipe),
 }
 
 impl Stream {
@@ -39,7 +43,12 @@ impl Stream {
                 let socket = connect_tcp(host, *port, by)?;
                 let half = Stream::Tcp(socket.try_clone()?);
                 half.set_write_timeout(address.write_timeout)?;
-                let tls = super::tls::TlsStream::connect(host, config, socket, Timed::new(&half, by))?;
+                let tls = super::tls::TlsStream::connect(
+                    host,
+                    config,
+                    socket,
+                    Timed::new(&half, by, &Cell::default()),
+                )?;
                 Stream::Tls(Box::new(tls))
             }
             #[cfg(unix)]
@@ -56,6 +65,8 @@ impl Stream {
             Stream::Unix(socket) => { socket }.read(buf),
             #[cfg(feature = "tls")]
             Stream::Tls(tls) => tls.read(buf),
+            #[cfg(leasehold_shuttle)]
+            Stream::Model(pipe) => pipe.read(buf),
         }
     }
 
@@ -66,12 +77,14 @@ impl Stream {
             Stream::Unix(socket) => { socket }.write(bytes),
             #[cfg(feature = "tls")]
             Stream::Tls(tls) => tls.write(bytes),
+            #[cfg(leasehold_shuttle)]
+            Stream::Model(pipe) => pipe.write(bytes),
         }
     }
 
     /// Writes all of `bytes`, until `by` and one write's time-out at the latest.
     pub(super) fn write_all(&self, bytes: &[u8], by: Moment) -> io::Result<()> {
-        Timed::new(self, by).write_all(bytes)
+        Timed::new(self, by, &Cell::default()).write_all(bytes)
     }
 
     pub(super) fn set_read_timeout(&self, timeout: Duration) -> io::Result<()> {
@@ -81,6 +94,8 @@ impl Stream {
             Stream::Unix(socket) => socket.set_read_timeout(Some(timeout)),
             #[cfg(feature = "tls")]
             Stream::Tls(tls) => tls.socket().set_read_timeout(Some(timeout)),
+            #[cfg(leasehold_shuttle)]
+            Stream::Model(pipe) => pipe.set_read_timeout(timeout),
         }
     }
 
@@ -91,16 +106,27 @@ impl Stream {
             Stream::Unix(socket) => socket.set_write_timeout(Some(timeout)),
             #[cfg(feature = "tls")]
             Stream::Tls(tls) => tls.socket().set_write_timeout(Some(timeout)),
+            #[cfg(leasehold_shuttle)]
+            Stream::Model(_) => Ok(()),
         }
     }
 
-    fn set_nonblocking(&self, nonblocking: bool) -> io::Result<()> {
+    /// Whether a read would return at once: with bytes, or with the end of the connection.
+    pub(super) fn has_bytes(&self) -> bool {
+        let ready = |socket: rustix::fd::BorrowedFd<'_>| {
+            let mut asked = [rustix::event::PollFd::from_borrowed_fd(socket, rustix::event::PollFlags::IN)];
+            let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
+            // An error is for the read to find.
+            !matches!(rustix::event::poll(&mut asked, Some(&now)), Ok(0))
+        };
         match self {
-            Stream::Tcp(socket) => socket.set_nonblocking(nonblocking),
+            Stream::Tcp(socket) => ready(socket.as_fd()),
             #[cfg(unix)]
-            Stream::Unix(socket) => socket.set_nonblocking(nonblocking),
+            Stream::Unix(socket) => ready(socket.as_fd()),
             #[cfg(feature = "tls")]
-            Stream::Tls(tls) => tls.socket().set_nonblocking(nonblocking),
+            Stream::Tls(tls) => tls.has_plaintext() || ready(tls.socket().as_fd()),
+            #[cfg(leasehold_shuttle)]
+            Stream::Model(pipe) => pipe.has_bytes(),
         }
     }
 
@@ -113,13 +139,21 @@ impl Stream {
             Stream::Unix(socket) => socket.shutdown(Shutdown::Both),
             #[cfg(feature = "tls")]
             Stream::Tls(tls) => tls.socket().shutdown(Shutdown::Both),
+            #[cfg(leasehold_shuttle)]
+            Stream::Model(pipe) => pipe.shutdown(),
         });
     }
 }
 
+/// For the subscriber's reader, which waits without a deadline of its own.
 impl Read for &Stream {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
-        Stream::read(self, buf)
+        // A read with a time-out is also ended by a signal, as when a child process ends. That says nothing about the
+        // connection; to the reader it is as if the time-out had come.
+        Stream::read(self, buf).map_err(|error| match error.kind() {
+            io::ErrorKind::Interrupted => io::ErrorKind::WouldBlock.into(),
+            _ => error,
+        })
     }
 }
 
@@ -144,24 +178,53 @@ fn remaining(by: Moment) -> io::Result<Duration> {
 }
 
 /// Reads and writes of a stream that all end at one moment, however many they are.
-struct Timed<'a> {
+pub(super) struct Timed<'a> {
     stream: &'a Stream,
     by: Moment,
     /// How many bytes more may be read.
     allowed: usize,
-    too_long: bool,
+    pub(super) too_long: bool,
+    /// Reads only what is there already.
+    pub(super) only_ready: bool,
+    /// A read was refused because nothing was there.
+    pub(super) was_not_ready: bool,
+    /// The time-out that the socket has.
+    armed: &'a Cell<Duration>,
 }
 
 impl<'a> Timed<'a> {
-    fn new(stream: &'a Stream, by: Moment) -> Timed<'a> {
-        Timed { stream, by, allowed: LONGEST_REPLY, too_long: false }
+    pub(super) fn new(stream: &'a Stream, by: Moment, armed: &'a Cell<Duration>) -> Timed<'a> {
+        Timed {
+            stream,
+            by,
+            allowed: LONGEST_REPLY,
+            too_long: false,
+            only_ready: false,
+            was_not_ready: false,
+            armed,
+        }
+    }
+
+    /// Gives the socket what is left of the time; not if it has hardly more: that would be a system call more for
+    /// each reply.
+    fn arm(&self) -> io::Result<()> {
+        let (left, armed) = (remaining(self.by)?, self.armed.get());
+        if armed < left || armed > left + left / 16 {
+            self.stream.set_read_timeout(left)?;
+            self.armed.set(left);
+        }
+        Ok(())
     }
 }
 
 impl Read for Timed<'_> {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        if self.only_ready && !self.stream.has_bytes() {
+            self.was_not_ready = true;
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
         loop {
-            self.stream.set_read_timeout(remaining(self.by)?)?;
+            self.arm()?;
             match self.stream.read(buf) {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Ok(read) if read > self.allowed => {
@@ -189,17 +252,22 @@ impl Write for Timed<'_> {
     }
 }
 
+/// A connection used so long ago at most is not looked at before it is used again.
+pub(super) const TRUSTED: Duration = Duration::from_millis(100);
+
 /// A connection that one thread uses at a time.
 pub(super) struct Link {
     stream: Stream,
     parser: Parser,
+    /// The socket's read time-out.
+    armed: Cell<Duration>,
     /// When it was last known to be alive.
     used: Moment,
 }
 
 impl Link {
     pub(super) fn new(stream: Stream) -> Link {
-        Link { stream, parser: Parser::new(), used: Clock::System.now() }
+        Link { stream, parser: Parser::new(), armed: Cell::default(), used: Clock::System.now() }
     }
 
     pub(super) fn send(&mut self, bytes: &[u8], by: Moment) -> Result<(), Error> {
@@ -208,7 +276,7 @@ impl Link {
 
     /// The next reply, whole by `by`.
     pub(super) fn receive(&mut self, by: Moment) -> Result<Value, Error> {
-        let mut timed = Timed::new(&self.stream, by);
+        let mut timed = Timed::new(&self.stream, by, &self.armed);
         let reply = self.parser.parse_value(&mut timed);
         if timed.too_long {
             return Err(Error::new(
@@ -224,17 +292,8 @@ impl Link {
     /// Whether the server has not hung up, as far as this machine knows; no round trip. Asks only after a while, since
     /// a connection in constant use shows its end by itself.
     pub(super) fn is_alive(&self) -> bool {
-        const TRUSTED: Duration = Duration::from_millis(100);
-        if Clock::System.now().since(self.used) < TRUSTED {
-            return true;
-        }
-        let looked = self.stream.set_nonblocking(true).and_then(|()| {
-            let read = self.stream.read(&mut [0]);
-            self.stream.set_nonblocking(false)?;
-            read
-        });
         // Nothing to read is as it should be. The end, an error, and bytes that nobody asked for are not.
-        matches!(looked, Err(error) if error.kind() == io::ErrorKind::WouldBlock)
+        Clock::System.now().since(self.used) < TRUSTED || !self.stream.has_bytes()
     }
 
     /// Gives the socket away, to be read by a parser of its own.

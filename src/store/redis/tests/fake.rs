@@ -66,7 +66,7 @@ impl Fake {
 
     pub(super) fn options(&self) -> RedisOptions {
         let url = format!("redis+unix://{}/r.sock", self.folder.path().display());
-        let command_timeout = Duration::from_millis(150);
+        let command_timeout = Duration::from_millis(300);
         RedisOptions { url, command_timeout, ..RedisOptions::default() }
     }
 

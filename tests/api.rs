@@ -1,0 +1,140 @@
+//! The public types' shapes: what may be sent where, what is an object, and how large an error is.
+//!
+//! That a [`Guard`] cannot leave its thread is shown by the `compile_fail` example in its documentation, and here by a
+//! question that the compiler answers either way.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking, its helpers too")]
+
+use std::error::Error as StdError;
+use std::fmt::{Debug, Display};
+use std::hash::Hash;
+use std::marker::PhantomData;
+
+use leasehold::{
+    ClientBuilder, ClientId, Error, ErrorKind, Fence, FencedLock, Guard, HoldState, Interrupt, Lock,
+    LockClient, Loss, LossReason, ManualClock, MemoryStore, NamedLock, NotHeld, Observer, OwnedGuard, Owner,
+    RedisLock, Result,
+};
+
+fn is<T: ?Sized>() -> Probe<T> {
+    Probe(PhantomData)
+}
+
+/// `is::<T>().send()` finds the inherent method if `T: Send`, else the trait's.
+struct Probe<T: ?Sized>(PhantomData<T>);
+
+impl<T: ?Sized + Send> Probe<T> {
+    #[expect(clippy::unused_self, reason = "which method is found is the answer")]
+    const fn send(&self) -> bool {
+        true
+    }
+}
+
+trait NotSend {
+    fn send(&self) -> bool {
+        false
+    }
+}
+
+impl<T: ?Sized> NotSend for Probe<T> {}
+
+fn shared_by_threads<T: Send + Sync + 'static>() {}
+fn cloned<T: Clone>() {}
+fn value<T: Copy + Eq + Debug + Send + Sync + 'static>() {}
+fn key<T: Copy + Eq + Hash + Display + Debug + Send + Sync + 'static>() {}
+
+#[test]
+fn clients_and_locks_are_shared_by_threads_and_cheap_to_clone() {
+    shared_by_threads::<LockClient>();
+    shared_by_threads::<NamedLock>();
+    shared_by_threads::<RedisLock>();
+    shared_by_threads::<FencedLock>();
+    shared_by_threads::<Interrupt>();
+    shared_by_threads::<MemoryStore>();
+    shared_by_threads::<ManualClock>();
+    shared_by_threads::<ClientBuilder>();
+    cloned::<LockClient>();
+    cloned::<NamedLock>();
+    cloned::<FencedLock>();
+    cloned::<Interrupt>();
+    cloned::<MemoryStore>();
+    cloned::<ManualClock>();
+    assert!(size_of::<LockClient>() == size_of::<usize>(), "a clone is one count up");
+}
+
+#[test]
+fn a_guard_stays_on_its_thread_and_an_owned_one_may_leave() {
+    assert!(!is::<Guard>().send());
+    assert!(is::<OwnedGuard>().send());
+    // Other threads may look at either.
+    fn seen_by_threads<T: Sync + 'static>() {}
+    seen_by_threads::<Guard>();
+    shared_by_threads::<OwnedGuard>();
+    // The probe tells the one from the other.
+    assert!(is::<String>().send() && !is::<std::rc::Rc<()>>().send());
+}
+
+#[test]
+fn an_error_is_one_pointer_and_goes_where_errors_go() {
+    assert_eq!(size_of::<Error>(), size_of::<usize>());
+    assert_eq!(size_of::<Result<()>>(), size_of::<usize>());
+    shared_by_threads::<Error>();
+    fn boxed(error: Error) -> Box<dyn StdError + Send + Sync> {
+        error.into()
+    }
+    let error = boxed(LockClient::in_memory().lock("").lock().unwrap_err());
+    assert!(error.downcast_ref::<Error>().is_some_and(|error| error.kind() == ErrorKind::InvalidInput));
+}
+
+#[test]
+fn what_is_handed_out_is_plain_values() {
+    value::<HoldState>();
+    value::<LossReason>();
+    value::<ErrorKind>();
+    key::<Owner>();
+    key::<ClientId>();
+    key::<Fence>();
+    fn ordered<T: Ord>() {}
+    ordered::<Fence>();
+    shared_by_threads::<Loss>();
+    shared_by_threads::<NotHeld>();
+    cloned::<Loss>();
+    cloned::<NotHeld>();
+}
+
+#[test]
+fn locks_and_observers_are_objects() {
+    let client = LockClient::in_memory();
+    let locks: Vec<Box<dyn Lock + Send + Sync>> =
+        vec![Box::new(client.lock("a")), Box::new(client.fenced_lock("b")), Box::new(client.token_lock("c"))];
+    for lock in &locks {
+        let lock: &dyn Lock = lock.as_ref();
+        lock.lock().unwrap();
+        lock.unlock().unwrap();
+    }
+    struct Nothing;
+    impl Observer for Nothing {} // every method defaults to nothing
+    let _observers: [Box<dyn Observer>; 1] = [Box::new(Nothing)];
+}
+
+#[test]
+fn everything_can_be_shown_and_nothing_secret_is() {
+    fn shown<T: Debug>() {}
+    shown::<NamedLock>();
+    shown::<FencedLock>();
+    shown::<Guard>();
+    shown::<OwnedGuard>();
+    shown::<Interrupt>();
+    shown::<MemoryStore>();
+    shown::<ManualClock>();
+    let builder = LockClient::builder()
+        .url("redis://somebody:S3CR3T-in-the-url@127.0.0.1:1/")
+        .username("somebody")
+        .password("S3CR3T-by-option");
+    assert!(!format!("{builder:?}").contains("S3CR3T"));
+    let error = builder.connect_timeout(std::time::Duration::from_millis(50)).build().unwrap_err();
+    let mut cause: Option<&dyn StdError> = Some(&error);
+    while let Some(level) = cause {
+        assert!(!format!("{level} {level:?}").contains("S3CR3T"), "{level}");
+        cause = level.source();
+    }
+}

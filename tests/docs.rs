@@ -1,0 +1,318 @@
+//! The documents name nothing that is not there: files, links, commands, tests, methods.
+//!
+//! Every table with a column "Shown by" is held to it: a name in backticks there is a test, a row of the demo, a
+//! command that can be run, or a file.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "a test fails by panicking, its helpers too"
+)]
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+fn read(path: impl AsRef<Path>) -> String {
+    let path = root().join(path);
+    fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+/// Files below `folder` that end in `.ending`, relative to the root, in order.
+fn files(folder: &str, ending: &str) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    let mut folders = vec![root().join(folder)];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(&folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display())) {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|extension| extension == ending) {
+                found.push(path.strip_prefix(root()).unwrap().to_owned());
+            }
+        }
+    }
+    found.sort();
+    found
+}
+
+fn documents() -> Vec<PathBuf> {
+    let mut documents = vec![PathBuf::from("README.md"), PathBuf::from("CHANGELOG.md")];
+    documents.extend(files("docs", "md"));
+    documents
+}
+
+/// A document's lines outside code blocks, with their numbers.
+fn prose(text: &str) -> Vec<(usize, &str)> {
+    let mut in_code = false;
+    let mut lines = Vec::new();
+    for (at, line) in text.lines().enumerate() {
+        if line.trim_start().starts_with("```") {
+            in_code = !in_code;
+        } else if !in_code {
+            lines.push((at + 1, line));
+        }
+    }
+    assert!(!in_code, "a code block is not closed");
+    lines
+}
+
+/// What stands in backticks.
+fn ticked(line: &str) -> Vec<&str> {
+    line.split('`').skip(1).step_by(2).collect()
+}
+
+/// The cells of a table's row.
+fn cells(line: &str) -> Option<Vec<&str>> {
+    let inner = line.trim().strip_prefix('|')?.strip_suffix('|')?;
+    Some(inner.split('|').map(str::trim).collect())
+}
+
+/// Rows of the tables of a document that have a column of this name: line, the column's cell, the whole row.
+fn column<'a>(text: &'a str, name: &str) -> Vec<(usize, &'a str, Vec<&'a str>)> {
+    let mut rows = Vec::new();
+    let mut at: Option<usize> = None;
+    let mut in_table = false;
+    for (number, line) in prose(text) {
+        let Some(cells) = cells(line) else {
+            in_table = false;
+            continue;
+        };
+        if !in_table {
+            in_table = true;
+            at = cells.iter().position(|cell| *cell == name);
+        } else if let Some(at) = at
+            && !cells[0].starts_with("--")
+        {
+            rows.push((number, cells[at], cells));
+        }
+    }
+    rows
+}
+
+/// How GitHub turns a heading into an anchor.
+fn anchor(heading: &str) -> String {
+    let kept = heading.to_lowercase().replace(' ', "-");
+    kept.chars().filter(|c| c.is_alphanumeric() || *c == '-' || *c == '_').collect()
+}
+
+/// Names of all tests: functions marked `#[test]`, and the contracts, which `contracts!` marks.
+fn tests() -> BTreeSet<String> {
+    let mut names = BTreeSet::new();
+    for file in files("src", "rs").into_iter().chain(files("tests", "rs")) {
+        let text = read(&file);
+        let mut marked = false;
+        for line in text.lines().map(str::trim) {
+            if line == "#[test]" {
+                marked = true;
+            } else if let Some((name, arguments)) =
+                line.strip_prefix("fn ").and_then(|rest| rest.split_once('('))
+            {
+                if marked || arguments.starts_with("store: &Store)") {
+                    names.insert(name.to_owned());
+                }
+                marked = false;
+            } else if !line.starts_with("#[") && !line.starts_with("//") {
+                marked = false;
+            }
+        }
+    }
+    names
+}
+
+/// The rows of the demo, as its command line names them.
+fn demo_rows() -> BTreeSet<String> {
+    let args = read("examples/stock/args.rs");
+    let names = args.split("=> \"").skip(1).filter_map(|rest| rest.split('"').next());
+    names
+        .filter(|name| name.bytes().all(|b| b.is_ascii_lowercase() || b == b'_'))
+        .map(str::to_owned)
+        .collect()
+}
+
+#[cfg(unix)]
+fn is_executable(path: &Path) -> bool {
+    use std::os::unix::fs::PermissionsExt;
+    fs::metadata(path).is_ok_and(|data| data.is_file() && data.permissions().mode() & 0o111 != 0)
+}
+
+#[cfg(not(unix))]
+fn is_executable(path: &Path) -> bool {
+    path.is_file()
+}
+
+/// `src/lock/wait.rs`, `docs/`, `tests/interop.rs`: something in backticks that means a path of this repository.
+fn as_path(token: &str) -> Option<&Path> {
+    let plain = token.bytes().all(|b| b.is_ascii_alphanumeric() || b"/._-*".contains(&b));
+    let (first, _) = token.split_once('/')?;
+    let ours = ["src", "tests", "docs", "examples", "scripts", "benches", ".ci"].contains(&first);
+    (plain && ours && !token.contains('*')).then_some(Path::new(token))
+}
+
+#[test]
+fn every_file_that_a_document_names_is_there() {
+    for document in documents() {
+        let text = read(&document);
+        for (number, line) in prose(&text) {
+            for path in ticked(line).into_iter().filter_map(as_path) {
+                assert!(root().join(path).exists(), "{}:{number}: {}", document.display(), path.display());
+            }
+        }
+    }
+}
+
+#[test]
+fn every_document_that_the_source_names_is_there() {
+    for file in files("src", "rs").into_iter().chain(files("examples", "rs")).chain(files("tests", "rs")) {
+        let text = read(&file);
+        let words = text.split(|c: char| !(c.is_ascii_alphanumeric() || "/._-".contains(c)));
+        for word in words.filter(|word| word.len() > 3 && word.ends_with(".md")) {
+            let word = word.trim_start_matches("../");
+            assert!(root().join(word).exists(), "{} names {word}", file.display());
+        }
+    }
+}
+
+#[test]
+fn every_link_leads_somewhere() {
+    for document in documents() {
+        let text = read(&document);
+        for (number, line) in prose(&text) {
+            for link in line.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
+                if link.starts_with("https://") {
+                    continue;
+                }
+                let place = format!("{}:{number}: {link}", document.display());
+                let (path, fragment) = link.split_once('#').unwrap_or((link, ""));
+                let target = match path {
+                    "" => document.clone(),
+                    path => document.parent().unwrap().join(path),
+                };
+                assert!(root().join(&target).exists(), "{place}");
+                if !fragment.is_empty() {
+                    let text = read(&target);
+                    let mut headings =
+                        prose(&text).into_iter().filter_map(|(_, line)| line.strip_prefix('#'));
+                    let found =
+                        headings.any(|heading| anchor(heading.trim_start_matches('#').trim()) == fragment);
+                    assert!(found, "{place}: no such heading");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn the_commands_of_the_readme_can_be_run() {
+    let text = read("README.md");
+    for command in ["./demo", "./check"] {
+        assert!(text.lines().any(|line| line.split_whitespace().next() == Some(command)), "{command}");
+        assert!(is_executable(&root().join(command)), "{command} is not executable");
+    }
+}
+
+#[test]
+fn what_is_said_to_show_a_claim_exists() {
+    let (tests, rows) = (tests(), demo_rows());
+    assert!(tests.contains("what_is_said_to_show_a_claim_exists") && rows.contains("redis_lock_fenced"));
+    let mut seen = 0;
+    for document in documents() {
+        let text = read(&document);
+        for (number, cell, row) in column(&text, "Shown by") {
+            let place = format!("{}:{number}", document.display());
+            let tokens = ticked(cell);
+            assert!(!tokens.is_empty() || cell.starts_with("step "), "{place}: nothing shows {:?}", row[0]);
+            for token in tokens {
+                seen += 1;
+                let word = token.split_whitespace().next().unwrap_or_default();
+                let exists = match token {
+                    _ if cell.contains(&format!("demo row `{token}`")) => rows.contains(token),
+                    _ if word.starts_with("./") => is_executable(&root().join(word)),
+                    _ if token.contains('/') => root().join(token).exists(),
+                    _ => tests.contains(token),
+                };
+                assert!(exists, "{place}: there is no {token}");
+            }
+        }
+    }
+    assert!(seen > 40, "only {seen} references were found");
+}
+
+#[test]
+fn every_promise_of_the_guarantees_has_a_row_that_shows_it() {
+    let text = read("docs/guarantees.md");
+    let rows = column(&text, "Shown by");
+    for line in text.lines().filter_map(|line| line.strip_prefix("### P")) {
+        let promise = format!("P{}", line.split(' ').next().unwrap());
+        assert!(rows.iter().any(|(_, _, row)| row[0].split(' ').next() == Some(&*promise)), "{promise}");
+    }
+}
+
+#[test]
+fn the_trees_of_the_architecture_list_exactly_the_files() {
+    let text = read("docs/architecture.md");
+    let mut listed = BTreeSet::new();
+    let mut folders = BTreeSet::new();
+    let mut folder: Option<&str> = None;
+    for line in text.lines() {
+        if line.starts_with("src/") && line.ends_with('/') {
+            folder = Some(line);
+            folders.insert(line.trim_end_matches('/'));
+        } else if let (Some(name), Some(entry)) = (folder, line.strip_prefix("  ")) {
+            listed.insert(PathBuf::from(name).join(entry.split(' ').next().unwrap()));
+        } else {
+            folder = None;
+        }
+    }
+    assert!(folders.contains("src/lock") && folders.contains("src/store/redis"), "{folders:?}");
+    for file in &listed {
+        assert!(root().join(file).is_file(), "{} is listed and not there", file.display());
+    }
+    for folder in folders {
+        for entry in fs::read_dir(root().join(folder)).unwrap() {
+            let path = entry.unwrap().path();
+            let name = path.file_name().unwrap().to_str().unwrap();
+            let inner = ["mod.rs", "tests.rs", "harness.rs"].contains(&name) && folder == "src/lock"
+                || name.starts_with("tests")
+                || name == "harness.rs";
+            if name.ends_with(".rs") && !inner {
+                assert!(listed.contains(&Path::new(folder).join(name)), "{folder}/{name} is not listed");
+            }
+        }
+    }
+}
+
+#[test]
+fn every_rust_method_of_the_porting_guide_exists() {
+    let source: String = files("src", "rs").iter().map(read).collect();
+    let text = read("docs/porting-from-redisson.md");
+    let mut seen = 0;
+    for (number, cell, _) in column(&text, "Rust").into_iter().chain(column(&text, "leasehold")) {
+        for token in ticked(cell) {
+            for (at, _) in token.match_indices('(') {
+                let name =
+                    token[..at].rsplit(|c: char| !(c.is_ascii_alphanumeric() || c == '_')).next().unwrap();
+                if name.starts_with(|c: char| c.is_ascii_lowercase()) && name != "from_secs" {
+                    seen += 1;
+                    let here = ["(", "<"].iter().any(|open| source.contains(&format!("pub fn {name}{open}")));
+                    assert!(here, "docs/porting-from-redisson.md:{number}: there is no {name}");
+                }
+            }
+        }
+    }
+    assert!(seen > 30, "only {seen} methods were found");
+}
+
+#[test]
+fn no_async_runtime_is_in_the_tree() {
+    // The lock file has the dependencies of tests and examples too: it says more than is claimed.
+    let lock = read("Cargo.lock");
+    for runtime in ["tokio", "async-std", "smol", "futures-executor"] {
+        assert!(!lock.contains(&format!("name = \"{runtime}\"")), "{runtime}");
+    }
+}
