@@ -352,9 +352,9 @@ fn judge(world: &World, lines: &[Line], killed: &BTreeSet<u32>, stops: usize) {
             claims.values().filter(|(of, _)| *of == lock).map(|(_, claim)| claim.clone()).collect();
         found.extend(check(&of_lock).into_iter().map(|violation| format!("lock {lock}: {violation}")));
         // No update was lost behind the fence: as many as were taken, also by those who died before saying so.
-        let number =
-            |what: &str| world.run::<Option<u64>>(&["GET", &format!("{OWN}{what}-{lock}")]).unwrap_or(0);
-        assert_eq!(number("value"), number("count"), "lock {lock}: updates were lost");
+        let value: Option<u64> = world.run(&["GET", &format!("{OWN}value-{lock}")]);
+        let writes: u64 = world.run(&["SCARD", &format!("{OWN}writes-{lock}")]);
+        assert_eq!(value.unwrap_or(0), writes, "lock {lock}: updates were lost");
     }
     assert!(found.is_empty(), "{} violations in {} claims:\n{}", found.len(), claims.len(), found.join("\n"));
     let died_holding = claims.keys().filter(|id| killed.contains(&id.0) && !ended.contains(*id)).count();
