@@ -9,7 +9,7 @@ use std::time::Duration;
 use crate::config::Options;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ident::{ClientId, LockName, Owner, ThreadMark};
-use crate::lock::hold::Hold;
+use crate::lock::hand::Aftermath;
 use crate::lock::report::Reporter;
 use crate::lock::store::{Answer, Claim, Kind, Snapshot, Store};
 use crate::lock::table::Table;
@@ -26,6 +26,7 @@ pub(crate) struct Engine {
     pub(crate) table: Arc<Table>,
     pub(crate) reporter: Arc<Reporter>,
     pub(crate) watchdog: Watchdog,
+    pub(crate) aftermath: Aftermath,
     closed: AtomicBool,
     pid: u32,
 }
@@ -39,6 +40,13 @@ impl Engine {
     ) -> Result<Engine> {
         let table = Arc::new(Table::default());
         let watchdog = Watchdog::start(&options, &clock, &store, &table, &reporter)?;
+        let aftermath = Aftermath {
+            clock: clock.clone(),
+            lease: options.lease,
+            table: Arc::clone(&table),
+            reporter: Arc::clone(&reporter),
+            clean_ups: watchdog.clean_ups().clone(),
+        };
         Ok(Engine {
             id: ClientId::random(),
             options,
@@ -47,6 +55,7 @@ impl Engine {
             table,
             reporter,
             watchdog,
+            aftermath,
             closed: AtomicBool::new(false),
             pid: process::id(),
         })
@@ -108,7 +117,7 @@ impl Engine {
         if let Some(hold) = hold
             && snapshot.as_ref().is_none_or(|snapshot| snapshot.count == 0)
         {
-            self.lose(&hold, LossReason::Gone);
+            self.aftermath.lose(&hold, LossReason::Gone);
         }
         Ok(snapshot)
     }
@@ -120,19 +129,11 @@ impl Engine {
         let answer = self.store.force(kind, name, self.one_command());
         if let Answer::Done(true) = answer {
             for hold in holds {
-                self.lose(&hold, LossReason::Gone);
+                self.aftermath.lose(&hold, LossReason::Gone);
             }
             self.table.nudge(kind, name);
         }
         answer.into_result().map_err(|error| error.during(action).on(name.given()))
-    }
-
-    /// Records that a hold is lost. Its number is given up: a request under it may be on its way, and the old guard
-    /// may still try to release.
-    pub(crate) fn lose(&self, hold: &Arc<Hold>, reason: LossReason) {
-        if hold.lose(reason, &self.reporter) {
-            hold.retire_number();
-        }
     }
 
     // ---- the end
@@ -173,6 +174,7 @@ impl Drop for Engine {
             leak(&self.table);
             leak(&self.reporter);
             self.watchdog.leak();
+            leak_clone(&self.aftermath);
             return;
         }
         if let Err(error) = self.shutdown() {
@@ -187,6 +189,11 @@ impl Drop for Engine {
 #[expect(clippy::mem_forget, reason = "the point: see Engine's Drop")]
 pub(crate) fn leak<T: ?Sized>(shared: &Arc<T>) {
     std::mem::forget(Arc::clone(shared));
+}
+
+#[expect(clippy::mem_forget, reason = "as leak")]
+fn leak_clone<T: Clone>(value: &T) {
+    std::mem::forget(value.clone());
 }
 
 impl fmt::Debug for Engine {

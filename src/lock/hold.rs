@@ -99,6 +99,8 @@ struct Level {
 #[derive(Default)]
 struct Listeners {
     loss: Option<Loss>,
+    /// The hold ended by release: there will be no loss.
+    released: bool,
     callbacks: Vec<OnLost>,
     senders: Vec<Sender<Loss>>,
 }
@@ -341,6 +343,7 @@ impl Hold {
                 drop(listeners);
                 reporter.run_later(move || callback(&loss));
             }
+            None if listeners.released => {}
             None => {
                 listeners.callbacks.push(callback);
                 self.listened.store(true, Ordering::Release);
@@ -354,6 +357,7 @@ impl Hold {
         let mut listeners = self.listeners.lock();
         match listeners.loss.clone() {
             Some(loss) => drop(sender.try_send(loss)),
+            None if listeners.released => {}
             None => {
                 listeners.senders.push(sender);
                 self.listened.store(true, Ordering::Release);
@@ -369,6 +373,7 @@ impl Hold {
     /// The hold ended by release: nobody will be told of a loss any more.
     pub(crate) fn forget_listeners(&self) {
         let mut listeners = self.listeners.lock();
+        listeners.released = true;
         listeners.callbacks.clear();
         listeners.senders.clear();
     }

@@ -2,6 +2,7 @@
 
 pub(crate) mod engine;
 pub(crate) mod guard;
+pub(crate) mod hand;
 pub(crate) mod hold;
 pub(crate) mod interrupt;
 pub(crate) mod named;

@@ -5,7 +5,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use crossbeam_channel::Sender;
+use parking_lot::Mutex;
 
+use crate::lock::hand::Handed;
+use crate::lock::store::Claim;
 use crate::time::wake;
 
 /// One thread's place in a queue.
@@ -15,6 +18,45 @@ pub(crate) struct Ticket {
     waker: OnceLock<Sender<()>>,
     is_head: AtomicBool,
     nudged: AtomicBool,
+    offer: Mutex<Offer>,
+}
+
+/// Whether a sleeping waiter can be given the lock by whoever releases it.
+///
+/// | from       | to         | by                                                                    |
+/// |------------|------------|-----------------------------------------------------------------------|
+/// | `Closed`   | `Open`     | the waiter, before it sleeps                                          |
+/// | `Open`     | `Promised` | the releaser, under the table's lock; it then sends the hand-over     |
+/// | `Promised` | `Given`    | the releaser, when the request is on its way                          |
+/// | `Promised` | `Open`     | the releaser, when it could not be sent                               |
+/// | `Open`     | `Closed`   | the waiter, before it tries or goes for itself                        |
+/// | `Given`    | `Closed`   | the waiter, which reads the answer                                    |
+///
+/// While `Promised`, the waiter waits: it may not leave, since the lock may be its own in a moment.
+#[derive(Debug, Default)]
+pub(crate) enum Offer {
+    #[default]
+    Closed,
+    Open(Wish),
+    Promised(Wish),
+    Given(Handed),
+}
+
+/// What a waiter would hold.
+#[derive(Debug, Clone)]
+pub(crate) struct Wish {
+    pub(crate) claim: Claim,
+    pub(crate) wants_fence: bool,
+}
+
+/// What a waiter finds when it takes its offer back.
+pub(crate) enum Taken {
+    /// Nobody has made use of it.
+    Back,
+    /// Somebody is about to: look again when woken.
+    NotYet,
+    /// The lock is on its way.
+    Given(Handed),
 }
 
 impl Ticket {
@@ -41,6 +83,69 @@ impl Ticket {
 
     pub(crate) fn take_nudge(&self) -> bool {
         self.nudged.swap(false, Ordering::SeqCst)
+    }
+
+    // ---- being given the lock
+
+    /// The waiter's: from now on a releaser may give it the lock.
+    pub(crate) fn open(&self, wish: Wish) {
+        let mut offer = self.offer.lock();
+        if matches!(*offer, Offer::Closed | Offer::Open(_)) {
+            *offer = Offer::Open(wish);
+        }
+    }
+
+    /// The waiter's: it wants to go on by itself.
+    pub(crate) fn close(&self) -> Taken {
+        let mut offer = self.offer.lock();
+        match std::mem::take(&mut *offer) {
+            Offer::Closed | Offer::Open(_) => Taken::Back,
+            promised @ Offer::Promised(_) => {
+                *offer = promised;
+                Taken::NotYet
+            }
+            Offer::Given(handed) => Taken::Given(handed),
+        }
+    }
+
+    pub(crate) fn is_given(&self) -> bool {
+        matches!(*self.offer.lock(), Offer::Given(_))
+    }
+
+    /// The releaser's: promises the lock, if the waiter sleeps for it.
+    pub(crate) fn promise(&self) -> Option<Wish> {
+        let mut offer = self.offer.lock();
+        match std::mem::take(&mut *offer) {
+            Offer::Open(wish) => {
+                *offer = Offer::Promised(wish.clone());
+                Some(wish)
+            }
+            other => {
+                *offer = other;
+                None
+            }
+        }
+    }
+
+    /// The releaser's: the lock is on its way.
+    pub(crate) fn give(&self, handed: Handed) {
+        *self.offer.lock() = Offer::Given(handed);
+        self.wake();
+    }
+
+    /// The releaser's: it could not be sent.
+    pub(crate) fn withdraw(&self) {
+        let mut offer = self.offer.lock();
+        if let Offer::Promised(wish) = std::mem::take(&mut *offer) {
+            *offer = Offer::Open(wish);
+        }
+        drop(offer);
+        self.wake(); // it may be waiting to leave
+    }
+
+    /// Whether the lock is promised or on its way to this waiter.
+    pub(crate) fn is_receiving(&self) -> bool {
+        matches!(*self.offer.lock(), Offer::Promised(_) | Offer::Given(_))
     }
 
     pub(crate) fn wake(&self) {

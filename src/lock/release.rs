@@ -3,13 +3,17 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::error::{Error, NotHeld, Result};
+use crossbeam_channel::{Sender, bounded};
+
+use crate::error::{Error, ErrorKind, NotHeld, Result};
 use crate::ident::{LockName, ThreadMark};
 use crate::lock::engine::Engine;
+use crate::lock::hand::{Handed, Parted};
 use crate::lock::hold::{Hold, Standing};
 use crate::lock::park::Parker;
 use crate::lock::store::{Answer, Kind, Release};
 use crate::lock::wait::random_between;
+use crate::lock::watchdog::TEND_EVERY;
 use crate::observe::LossReason;
 
 /// Between failed releases the caller pauses for a random part of this.
@@ -39,31 +43,100 @@ impl Engine {
         if !self.still_held(hold, left) {
             return expired();
         }
+        if left == 0
+            && let Some(parted) = self.hand_over(hold)
+        {
+            return self.parted(action, hold, parted);
+        }
         let outcome = self.send_release(hold, left, self.options.patience);
         if left == 0 {
             self.table.remove(hold);
         }
+        self.released(action, hold, left, outcome)
+    }
+
+    /// What a caller who waited is told of its release.
+    fn released(
+        &self,
+        action: &'static str,
+        hold: &Arc<Hold>,
+        left: u32,
+        outcome: Result<Option<bool>>,
+    ) -> Result<()> {
         match outcome {
-            Ok(true) => {
+            Ok(Some(others)) => {
                 if left == 0 {
-                    self.note_released(hold);
+                    let held = self.aftermath.note_released(hold, others);
+                    self.reporter.tell(|observer| observer.released(hold.name().given(), hold.owner(), held));
                 }
                 Ok(())
             }
-            Ok(false) => {
-                self.lose(hold, LossReason::Gone);
-                expired()
+            Ok(None) => {
+                self.aftermath.lose(hold, LossReason::Gone);
+                Err(Error::not_holding(action, hold.name().given(), NotHeld::Expired))
             }
             Err(error) => {
                 if left == 0 {
-                    self.leave_behind(hold);
+                    self.aftermath.leave_behind(hold);
                 }
                 Err(error.during(action).on(hold.name().given()))
             }
         }
     }
 
-    /// Ends one level for a guard that is dropped: tries once, reports, and leaves the rest to the watchdog.
+    /// Gives the lock to the local thread that is next, and waits for what that hears. `None`: nobody is next, or it
+    /// could not be sent.
+    fn hand_over(&self, hold: &Arc<Hold>) -> Option<Parted> {
+        let (told, heard) = bounded(1);
+        if !self.send_over(hold, Some(told)) {
+            return None;
+        }
+        // Whoever reads the answer gives up after a command time-out; a little more, and it has lost its processor.
+        let limit = self.options.command_timeout * 2;
+        Some(heard.recv_timeout(limit).unwrap_or_else(|_none| {
+            let words = "the thread that was handed the lock did not tell what came of it";
+            Parted::Unknown(Error::new(ErrorKind::TimedOut, "unlock", words).with_unknown_outcome())
+        }))
+    }
+
+    /// Sends the hand-over, if there is somebody to hand to.
+    fn send_over(&self, hold: &Arc<Hold>, told: Option<Sender<Parted>>) -> bool {
+        let sent = self.clock.now();
+        let Some((ticket, wish)) = self.table.promise(hold, sent) else { return false };
+        match self.store.hand_over(&hold.claim(), &wish.claim, wish.wants_fence, self.one_command()) {
+            Some(pending) => {
+                // Given first, taken out second: in between somebody may see two, never none.
+                ticket.give(Handed::new(pending, sent, wish.claim, hold, &self.aftermath, told));
+                self.table.remove_handed(hold);
+                true
+            }
+            None => {
+                ticket.withdraw();
+                false
+            }
+        }
+    }
+
+    /// What a caller whose lock was handed over is told.
+    fn parted(&self, action: &'static str, hold: &Arc<Hold>, parted: Parted) -> Result<()> {
+        let outcome = match parted {
+            Parted::Freed { .. } => {
+                // Not a true release: whose turn it is goes on counting.
+                hold.forget_listeners();
+                let held = self.clock.now().since(hold.since());
+                self.reporter.tell(|observer| observer.released(hold.name().given(), hold.owner(), held));
+                return Ok(());
+            }
+            Parted::Lost => Ok(None),
+            // Still ours there: released the plain way.
+            Parted::Refused(_) => self.send_release(hold, 0, self.options.patience),
+            Parted::Unknown(error) => Err(error),
+        };
+        self.released(action, hold, 0, outcome)
+    }
+
+    /// Ends one level for a guard that is dropped. The last level's release is sent and not waited for; what comes of it
+    /// is reported, and what fails is left to the watchdog.
     pub(crate) fn drop_level(&self, hold: &Arc<Hold>, level: u64) {
         if self.is_forked() {
             return;
@@ -72,21 +145,18 @@ impl Engine {
         if !self.still_held(hold, left) {
             return;
         }
-        let outcome = self.send_release(hold, left, Duration::ZERO);
-        if left == 0 {
-            self.table.remove(hold);
-        }
-        match outcome {
-            Ok(true) if left == 0 => self.note_released(hold),
-            Ok(true) => {}
-            Ok(false) => self.lose(hold, LossReason::Gone),
-            Err(error) => {
-                if left == 0 {
-                    self.leave_behind(hold);
-                }
-                let error = error.during("unlock").on(hold.name().given());
+        if left > 0 {
+            let outcome = self.send_release(hold, left, Duration::ZERO);
+            if let Err(error) = self.released("unlock", hold, left, outcome) {
                 self.reporter.tell(|observer| observer.release_failed(hold.name().given(), &error));
             }
+        } else if !self.send_over(hold, None) {
+            let (aftermath, ended) = (self.aftermath.clone(), Arc::clone(hold));
+            let done = Box::new(move |answer| aftermath.settle(&ended, Parted::of_release(answer)));
+            self.store.release_later(&hold.claim(), self.one_command(), done);
+            // On its way first, taken out second: what is asked from here on goes behind it.
+            self.table.remove(hold);
+            self.watchdog.look_by(self.clock.after(TEND_EVERY));
         }
     }
 
@@ -102,25 +172,27 @@ impl Engine {
         if left == 0 {
             self.table.remove(hold);
             if hold.standing(now) == Standing::Lost(LossReason::Expired) {
-                self.watchdog.clean_up(hold.claim(), now, now);
+                self.watchdog.clean_ups().add(hold.claim(), now, now);
             }
         }
         false
     }
 
     /// Asks the store to leave `left` levels, again after failures for as long as `patience` and the window last.
-    /// `false`: the owner did not hold it.
-    fn send_release(&self, hold: &Arc<Hold>, left: u32, patience: Duration) -> Result<bool> {
+    /// `None`: the owner did not hold it. Else whether other clients listened.
+    fn send_release(&self, hold: &Arc<Hold>, left: u32, patience: Duration) -> Result<Option<bool>> {
         let claim = hold.claim();
         let started = self.clock.now();
         let give_up = started.plus(patience).min(hold.until());
         let mut in_doubt = false;
         loop {
             let error = match self.store.release(&claim, left, self.one_command()) {
-                Answer::Done(Release::Freed | Release::StillHeld) => return Ok(true),
+                Answer::Done(Release::Freed { others }) => return Ok(Some(others)),
+                Answer::Done(Release::StillHeld) => return Ok(Some(false)),
                 // An earlier request of ours did it, if the lease cannot have ended meanwhile.
                 Answer::Done(Release::NotHeld { .. }) => {
-                    return Ok(in_doubt && left == 0 && self.clock.now() < hold.until());
+                    let was_ours = in_doubt && left == 0 && self.clock.now() < hold.until();
+                    return Ok(was_ours.then_some(false));
                 }
                 Answer::Refused(error) => error,
                 Answer::Unknown(error) => {
@@ -136,20 +208,6 @@ impl Engine {
             }
             Parker::new(&self.clock).park(now.plus(random_between(PAUSE)), None);
         }
-    }
-
-    /// The release did not get through: the watchdog repeats it until it is answered or the lease has run out.
-    fn leave_behind(&self, hold: &Arc<Hold>) {
-        hold.retire_number();
-        hold.forget_listeners();
-        let until = self.clock.after(self.options.lease).min(hold.until().plus(self.options.lease));
-        self.watchdog.clean_up(hold.claim(), until, self.clock.now());
-    }
-
-    fn note_released(&self, hold: &Arc<Hold>) {
-        hold.forget_listeners();
-        let held = self.clock.now().since(hold.since());
-        self.reporter.tell(|observer| observer.released(hold.name().given(), hold.owner(), held));
     }
 
     /// The error for a caller that holds nothing, with who does: one question to the store.

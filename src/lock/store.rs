@@ -72,7 +72,10 @@ pub(crate) enum Attempt {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Release {
     /// The owner held it and now holds nothing; waiters were told.
-    Freed,
+    Freed {
+        /// Whether clients other than this one were among them.
+        others: bool,
+    },
     /// The owner holds it with the count that was to be left.
     StillHeld,
     /// The owner did not hold it; nothing changed.
@@ -81,6 +84,27 @@ pub(crate) enum Release {
         by: Option<String>,
     },
 }
+
+/// What came of handing a lock over.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum HandOver {
+    /// The new owner holds it with count one, for its claim's lease; the old one holds nothing. No waiter was told.
+    Granted {
+        /// A new fence, where one was asked for.
+        fence: Option<Fence>,
+    },
+    /// The old owner did not hold it; nothing changed.
+    Lost,
+}
+
+/// A request that was sent and whose answer is still to be read, by whoever waits for it.
+pub(crate) trait Pending: Send {
+    /// Reads the answer; not beyond the time that the request was given.
+    fn wait(self: Box<Self>) -> Answer<HandOver>;
+}
+
+/// What is done with the answer of a release that nobody waits for.
+pub(crate) type Sink = Box<dyn FnOnce(Answer<Release>) + Send>;
 
 /// What the store shows of a lock that is held.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -110,6 +134,24 @@ pub(crate) trait Store: Send + Sync {
 
     /// Leaves `left` holds to the owner; zero frees the lock and tells waiters. Never changes how long it runs.
     fn release(&self, claim: &Claim, left: u32, by: Moment) -> Answer<Release>;
+
+    /// As [`release`](Self::release) with nothing left, but may return before the answer is there. `done` then gets it
+    /// from whatever thread reads it, before any later request on the same lock of this client's is answered.
+    fn release_later(&self, claim: &Claim, by: Moment, done: Sink) {
+        done(self.release(claim, 0, by));
+    }
+
+    /// Has `to` hold the lock with count one in place of `from`, in one step; the request is on its way on return.
+    /// Waiters are not told. `None`: this cannot be done here.
+    fn hand_over(&self, from: &Claim, to: &Claim, wants_fence: bool, by: Moment) -> Option<Box<dyn Pending>> {
+        let _ = (from, to, wants_fence, by);
+        None
+    }
+
+    /// Reads answers that nobody has come for; returns whether some are still to come.
+    fn tend(&self) -> bool {
+        false
+    }
 
     /// For each claim, has it run for at least its lease from now on; `false`: its owner does not hold it.
     /// One answer per claim, in order. A claim that fails does not fail its neighbours.

@@ -5,12 +5,13 @@
 use std::collections::HashMap;
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
+use std::time::Duration;
 
 use parking_lot::Mutex;
 
 use crate::ident::LockName;
 use crate::lock::hold::{Hold, Standing};
-use crate::lock::queue::{Queue, Ticket};
+use crate::lock::queue::{Queue, Ticket, Wish};
 use crate::lock::store::Kind;
 use crate::time::Moment;
 
@@ -51,7 +52,25 @@ impl Hash for Key {
 struct Entry {
     holds: Vec<Arc<Hold>>,
     queue: Queue,
+    turns: Turns,
 }
+
+/// Whose turn it is between this process and others.
+#[derive(Debug, Default, Clone, Copy)]
+pub(crate) struct Turns {
+    /// Hand-overs since the last true release, and when the first of them was.
+    handed: u32,
+    burst_began: Option<Moment>,
+    /// Whether other clients listened at the last true release.
+    pub(crate) others: bool,
+    /// When this process last held the lock.
+    pub(crate) last_held: Option<Moment>,
+}
+
+/// A process hands a lock on so many times, and for so long, before others get their turn. (Start values of the
+/// measurements that `docs/performance.md` shows.)
+const BURST: u32 = 24;
+const BURST_TIME: Duration = Duration::from_millis(3);
 
 impl Table {
     /// The hold of this lock that belongs to a thread, live or lost.
@@ -66,7 +85,39 @@ impl Table {
         let entries = self.entries.lock();
         let entry = entries.get(&Key::new(kind, name))?;
         let live = entry.holds.iter().filter(|hold| !matches!(hold.standing(now), Standing::Lost(_)));
-        live.map(|hold| hold.until()).max()
+        let held = live.map(|hold| hold.until()).max();
+        // On its way to a waiter here is held here too. Until that is settled nothing may be asked under the
+        // releaser's number, which it may be about to use again.
+        let is_receiving = entry.queue.head().is_some_and(|head| head.is_receiving());
+        held.or_else(|| is_receiving.then_some(Moment::NEVER))
+    }
+
+    /// Promises the lock to the head of its queue, if that sleeps, and it is not other processes' turn.
+    pub(crate) fn promise(&self, hold: &Arc<Hold>, now: Moment) -> Option<(Arc<Ticket>, Wish)> {
+        let mut entries = self.entries.lock();
+        let entry = entries.get_mut(&Key::new(hold.kind(), hold.name()))?;
+        let head = entry.queue.head()?;
+        let turns = &mut entry.turns;
+        let began = *turns.burst_began.get_or_insert(now);
+        if turns.handed >= BURST || now.since(began) >= BURST_TIME {
+            return None;
+        }
+        let wish = head.promise()?;
+        turns.handed += 1;
+        Some((Arc::clone(head), wish))
+    }
+
+    /// A hold of the lock ended by a true release.
+    pub(crate) fn note_released(&self, hold: &Arc<Hold>, others: bool, now: Moment) {
+        let mut entries = self.entries.lock();
+        if let Some(entry) = entries.get_mut(&Key::new(hold.kind(), hold.name())) {
+            entry.turns = Turns { handed: 0, burst_began: None, others, last_held: Some(now) };
+        }
+    }
+
+    pub(crate) fn turns(&self, kind: Kind, name: &Arc<LockName>) -> Turns {
+        let entries = self.entries.lock();
+        entries.get(&Key::new(kind, name)).map(|entry| entry.turns).unwrap_or_default()
     }
 
     /// Enters a hold. A lost one of the same thread on the same lock makes room: its guards still know it.
@@ -77,6 +128,14 @@ impl Table {
             entry.holds.retain(|other| !other.is_of_thread(thread));
         }
         entry.holds.push(Arc::clone(hold));
+    }
+
+    /// Takes a hold out without telling anyone: the lock is on its way to the head already.
+    pub(crate) fn remove_handed(&self, hold: &Arc<Hold>) {
+        let mut entries = self.entries.lock();
+        if let Some(entry) = entries.get_mut(&Key::new(hold.kind(), hold.name())) {
+            entry.holds.retain(|other| !Arc::ptr_eq(other, hold));
+        }
     }
 
     /// Takes a hold out, and tells the head of the queue that the lock may be free.

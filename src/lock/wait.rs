@@ -5,12 +5,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::ident::{LockName, ThreadMark, unbound_number};
+use crate::ident::{Fence, LockName, ThreadMark, unbound_number};
 use crate::lock::engine::Engine;
+use crate::lock::hand::Handed;
 use crate::lock::hold::{Grant, Hold, Holder};
 use crate::lock::interrupt::Interrupt;
 use crate::lock::park::{Parker, Woken};
-use crate::lock::store::{Answer, Attempt, Claim, Kind};
+use crate::lock::queue::{Taken, Wish};
+use crate::lock::store::{Answer, Attempt, Claim, HandOver, Kind};
 use crate::lock::table::Place;
 use crate::lock::topic::Listening;
 use crate::observe::LossReason;
@@ -125,7 +127,7 @@ impl Engine {
                     return Ok(Some(Entered { hold: Arc::clone(hold), level }));
                 }
                 Answer::Done(Attempt::Lost | Attempt::Busy { .. }) => {
-                    self.lose(hold, LossReason::Gone);
+                    self.aftermath.lose(hold, LossReason::Gone);
                     return Ok(None);
                 }
                 Answer::Refused(error) | Answer::Unknown(error) => {
@@ -181,6 +183,11 @@ enum Tried {
     Again,
 }
 
+/// Other processes listen for the lock that this process has just released: they first, for so long.
+const STAND_BACK: Duration = Duration::from_micros(500);
+/// On a message, a process that held the lock a moment ago lets others go first, less so the longer ago it was.
+const FRESH: Duration = Duration::from_millis(8);
+
 impl<'a> Waiting<'a> {
     fn new(
         engine: &'a Engine,
@@ -210,49 +217,95 @@ impl<'a> Waiting<'a> {
             return self.once();
         }
         let place = engine.table.join(want.kind, want.name);
-        if !self.wait_for_turn(&place)? {
-            return Ok(None);
+        let ended = self.wait(&place);
+        // Whatever ended the wait: a lock that is on its way to us is taken.
+        let ended = match ended {
+            Ok(Some(entered)) => Ok(Some(entered)),
+            Ok(None) | Err(_) => match self.take_back(&place) {
+                Some(handed) => match self.receive(handed)? {
+                    Tried::Granted(entered) => Ok(Some(entered)),
+                    Tried::Later(_) | Tried::Again => ended,
+                },
+                None => ended,
+            },
+        };
+        // Entered first, place left second: the next head sees a hold to wait for.
+        drop(place);
+        if let (Ok(Some(entered)), Err(error)) = (&ended, engine.usable(want.action)) {
+            engine.drop_level(&entered.hold, entered.level); // shut down while it was on its way
+            return Err(error);
         }
-        let mut next_poll = engine.clock.after(random_between(engine.store.poll_every(want.kind)));
+        ended
+    }
+
+    /// Waits in the local queue, and at its head for the lock.
+    fn wait(&mut self, place: &Place) -> Result<Option<Entered>> {
+        let (engine, want) = (self.engine, self.want);
+        let mut next_poll = self.next_poll();
+        let mut heard = None;
         loop {
             engine.usable(want.action)?;
             let now = engine.clock.now();
-            // While a hold of this process stands, its release is what we wait for: the table tells us. Until then
-            // only the safety poll asks the store, in case the hold is gone there without our knowing.
-            let (tried, heard) = match engine.table.held_here(want.kind, want.name, now) {
-                Some(until) if now < next_poll => (Tried::Later(until.min(next_poll)), None),
-                _ => {
-                    // Count first, attempt second: a release between the two moves the count, and we look again.
-                    // Pairs with `Topic::deliver`.
-                    let heard = match &self.listening {
-                        Some(listening) => listening.is_up().then(|| listening.seen()),
-                        None => engine.store.heard(want.kind, want.name),
-                    };
-                    let tried = self.attempt()?;
-                    next_poll = engine.clock.after(random_between(engine.store.poll_every(want.kind)));
-                    (tried, heard)
+            let tried = if place.ticket().is_given() {
+                match self.take_back(place) {
+                    Some(handed) => self.receive(handed)?,
+                    None => Tried::Again,
                 }
+            } else if !place.ticket().is_head() {
+                Tried::Later(Moment::NEVER)
+            } else if let Some(until) = engine.table.held_here(want.kind, want.name, now)
+                && now < next_poll
+            {
+                // While a hold of this process stands, its release is what we wait for: the table tells us. Until
+                // then only the safety poll asks the store, in case the hold is gone there without our knowing.
+                Tried::Later(until.min(next_poll))
+            } else if let Some(handed) = self.take_back(place) {
+                self.receive(handed)?
+            } else {
+                self.stand_back();
+                // Count first, attempt second: a release between the two moves the count, and we look again. Pairs
+                // with `Topic::deliver`.
+                heard = match &self.listening {
+                    Some(listening) => listening.is_up().then(|| listening.seen()),
+                    None => engine.store.heard(want.kind, want.name),
+                };
+                let tried = self.attempt()?;
+                next_poll = self.next_poll();
+                tried
             };
-            let wake_at = match tried {
-                Tried::Granted(entered) => {
-                    if let Err(error) = engine.usable(want.action) {
-                        engine.drop_level(&entered.hold, entered.level); // shut down while the grant was on its way
-                        return Err(error);
-                    }
-                    // Entered first, place left second: the next head sees a hold to wait for.
-                    drop(place);
-                    return Ok(Some(entered));
-                }
-                Tried::Again => engine.clock.now(),
-                Tried::Later(wake_at) => wake_at,
-            };
-            if want.until.is_over(engine.clock.now()) {
-                return self.trouble.give_up();
+            match tried {
+                Tried::Granted(entered) => return Ok(Some(entered)),
+                Tried::Again => {}
+                Tried::Later(wake_at) => self.sleep(place, wake_at, heard)?,
             }
-            if !self.sleep(&place, wake_at, heard)? {
-                return self.trouble.give_up();
+            if want.until.is_over(engine.clock.now()) {
+                return std::mem::take(&mut self.trouble).give_up();
             }
         }
+    }
+
+    /// Takes the offer to be given the lock back; `Some`: it is on its way already.
+    fn take_back(&mut self, place: &Place) -> Option<Handed> {
+        loop {
+            match place.ticket().close() {
+                Taken::Back => return None,
+                Taken::Given(handed) => return Some(handed),
+                // The releaser is between its promise and its word, and wakes us with the latter.
+                Taken::NotYet => {
+                    self.parker(place).park(Moment::NEVER, None);
+                }
+            }
+        }
+    }
+
+    fn parker(&mut self, place: &Place) -> &Parker {
+        let parker = self.parker.get_or_insert_with(|| Parker::new(&self.engine.clock));
+        place.ticket().set_waker(parker.waker());
+        parker
+    }
+
+    fn next_poll(&self) -> Moment {
+        self.engine.clock.after(random_between(self.engine.store.poll_every(self.want.kind)))
     }
 
     /// One attempt for a caller that will not wait; none while a hold of this process stands.
@@ -267,24 +320,22 @@ impl<'a> Waiting<'a> {
         }
     }
 
+    /// What this caller asks for. Made anew for each request: the number may have been given up since the last.
+    fn wish(&self) -> Wish {
+        let number = self.unbound.unwrap_or_else(|| self.thread.number());
+        Wish {
+            claim: self.engine.claim(self.want.kind, self.want.name, number, self.asked),
+            wants_fence: self.want.kind == Kind::Fenced,
+        }
+    }
+
     fn attempt(&mut self) -> Result<Tried> {
         let (engine, want) = (self.engine, self.want);
-        // Read anew for each attempt: the number may have been given up since the last.
-        let number = self.unbound.unwrap_or_else(|| self.thread.number());
-        let claim = engine.claim(want.kind, want.name, number, self.asked);
-        let wants_fence = want.kind == Kind::Fenced;
+        let Wish { claim, wants_fence } = self.wish();
         self.attempts = self.attempts.saturating_add(1);
         let sent = engine.clock.now();
         match engine.store.attempt(&claim, 1, wants_fence, sent.plus(engine.options.command_timeout)) {
-            Answer::Done(Attempt::Granted { fence }) => {
-                let now = engine.clock.now();
-                if now >= sent.plus(window(self.asked)) {
-                    // Granted, but the answer came when it could already have ended: as good as not granted.
-                    self.leave_behind(claim, sent);
-                    return Ok(Tried::Again);
-                }
-                Ok(Tried::Granted(self.enter(&claim, sent, fence)))
-            }
+            Answer::Done(Attempt::Granted { fence }) => Ok(self.granted(claim, sent, fence)),
             Answer::Done(Attempt::Busy { retry_after }) => {
                 self.trouble = Trouble::default();
                 let now = engine.clock.now();
@@ -305,6 +356,32 @@ impl<'a> Waiting<'a> {
         }
     }
 
+    /// Takes what was granted, unless it cannot be counted on.
+    fn granted(&mut self, claim: Claim, sent: Moment, fence: Option<Fence>) -> Tried {
+        let is_late = self.engine.clock.now() >= sent.plus(window(self.asked));
+        // A release under this number failed meanwhile, and will be repeated: it must not find us here.
+        let is_given_up = self.unbound.is_none() && self.thread.number() != claim.owner.number();
+        if is_late || is_given_up {
+            self.leave_behind(claim, sent);
+            return Tried::Again;
+        }
+        Tried::Granted(self.enter(&claim, sent, fence))
+    }
+
+    /// Reads what came of a hand-over to this thread.
+    fn receive(&mut self, handed: Handed) -> Result<Tried> {
+        let (claim, sent) = (handed.to.clone(), handed.sent);
+        match handed.receive() {
+            Answer::Done(HandOver::Granted { fence }) => Ok(self.granted(claim, sent, fence)),
+            Answer::Done(HandOver::Lost) => Ok(Tried::Again),
+            Answer::Refused(error) => self.pause_after(error),
+            Answer::Unknown(error) => {
+                self.leave_behind(claim, sent);
+                self.pause_after(error)
+            }
+        }
+    }
+
     /// Hands an attempt that may have been, or may yet be, carried out to the watchdog, and goes on under a number
     /// that it cannot touch.
     fn leave_behind(&mut self, claim: Claim, sent: Moment) {
@@ -313,7 +390,7 @@ impl<'a> Waiting<'a> {
             Some(number) => *number = unbound_number(),
             None => self.thread.retire(claim.owner.number()),
         }
-        self.engine.watchdog.clean_up(claim, until, self.engine.clock.now());
+        self.engine.watchdog.clean_ups().add(claim, until, self.engine.clock.now());
     }
 
     fn pause_after(&mut self, error: Error) -> Result<Tried> {
@@ -323,7 +400,7 @@ impl<'a> Waiting<'a> {
         Ok(Tried::Later(now.plus(random_between(TROUBLE_PAUSE))))
     }
 
-    fn enter(&self, claim: &Claim, sent: Moment, fence: Option<crate::ident::Fence>) -> Entered {
+    fn enter(&self, claim: &Claim, sent: Moment, fence: Option<Fence>) -> Entered {
         let (engine, want) = (self.engine, self.want);
         let holder = if want.by_thread {
             Holder::Thread { id: self.thread.id(), mark: Arc::downgrade(self.thread) }
@@ -351,51 +428,51 @@ impl<'a> Waiting<'a> {
 
     // ---- sleeping
 
-    /// Waits until the caller is at the head of the local queue; `false` if its time is over before.
-    fn wait_for_turn(&mut self, place: &Place) -> Result<bool> {
-        let (engine, want) = (self.engine, self.want);
-        while !place.ticket().is_head() {
+    /// Sleeps until there may be something to do: the turn in the queue, the lock given, a release here, a message, or
+    /// `wake_at`. May end for no reason.
+    ///
+    /// Subscribes first, the first time it waits for another process; unless the subscription stood before the
+    /// attempt, and nothing has been heard since, that is reason to try again as soon as it stands.
+    fn sleep(&mut self, place: &Place, wake_at: Moment, heard: Option<u64>) -> Result<()> {
+        let (engine, want, ticket) = (self.engine, self.want, place.ticket());
+        let wish = (!want.kind.is_token()).then(|| self.wish());
+        let until = wake_at.min(want.until.moment(engine.clock.now()));
+        self.parker(place);
+        // All that follows is looked at after the waker is set: what happened before found nobody to wake.
+        if let Some(wish) = wish {
+            ticket.open(wish);
+        }
+        let is_held_here = || engine.table.held_here(want.kind, want.name, engine.clock.now()).is_some();
+        if ticket.is_head() && !is_held_here() {
             let parker = self.parker.get_or_insert_with(|| Parker::new(&engine.clock));
-            place.ticket().set_waker(parker.waker());
-            if place.ticket().is_head() {
-                break;
+            if self.listening.is_none() {
+                self.listening = engine.store.listen(want.kind, want.name, parker.waker());
             }
-            match parker.park(want.until.moment(engine.clock.now()), want.interrupt) {
-                Woken::Signal => engine.usable(want.action)?,
-                Woken::Time => return Ok(false),
-                Woken::Interrupted => return Err(interrupted(want)),
+            let moved = |at: &Listening| at.is_up() && Some(at.seen()) != heard;
+            if self.listening.as_ref().is_some_and(moved) {
+                return Ok(());
             }
         }
-        Ok(true)
+        if ticket.is_given() || ticket.take_nudge() {
+            return Ok(());
+        }
+        match self.parker(place).park(until, want.interrupt) {
+            Woken::Signal | Woken::Time => Ok(()),
+            Woken::Interrupted => Err(interrupted(want)),
+        }
     }
 
-    /// Sleeps until it is worth trying again: a message, a release here, or `wake_at`. `false`: the caller's time is
-    /// over. Subscribes first, the first time; unless the subscription stood before the attempt, and nothing has been
-    /// heard since, that is reason to try again as soon as it stands.
-    fn sleep(&mut self, place: &Place, wake_at: Moment, heard: Option<u64>) -> Result<bool> {
+    /// Lets other processes go first that wait for what this one has just had. Redis tells its subscribers in the
+    /// same order every time; without this the same process would win every time.
+    fn stand_back(&self) {
         let (engine, want) = (self.engine, self.want);
-        let parker = self.parker.get_or_insert_with(|| Parker::new(&engine.clock));
-        place.ticket().set_waker(parker.waker());
-        let held_here = engine.table.held_here(want.kind, want.name, engine.clock.now()).is_some();
-        if self.listening.is_none() && !held_here {
-            self.listening = engine.store.listen(want.kind, want.name, parker.waker());
-        }
-        let deadline = want.until.moment(engine.clock.now());
-        loop {
-            // A nudge may have found no waker, and a message no listener: look before sleeping.
-            if place.ticket().take_nudge() {
-                return Ok(true);
-            }
-            let held_here = engine.table.held_here(want.kind, want.name, engine.clock.now()).is_some();
-            if !held_here && self.listening.as_ref().is_some_and(|at| at.is_up() && Some(at.seen()) != heard)
-            {
-                return Ok(true);
-            }
-            match parker.park(wake_at.min(deadline), want.interrupt) {
-                Woken::Signal => engine.usable(want.action)?,
-                Woken::Time => return Ok(engine.clock.now() < deadline),
-                Woken::Interrupted => return Err(interrupted(want)),
-            }
+        let turns = engine.table.turns(want.kind, want.name);
+        let Some(last_held) = turns.last_held.filter(|_| turns.others) else { return };
+        let age = engine.clock.now().since(last_held);
+        if age < FRESH {
+            let part = 1.0 - age.as_secs_f64() / FRESH.as_secs_f64();
+            let parker = Parker::new(&engine.clock);
+            parker.park(engine.clock.after(STAND_BACK.mul_f64(part)), want.interrupt);
         }
     }
 }

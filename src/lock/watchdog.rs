@@ -24,6 +24,7 @@ use crate::time::{Clock, Moment};
 pub(crate) struct Watchdog {
     shared: Arc<Shared>,
     waker: ServiceWaker,
+    clean_ups: CleanUps,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -76,7 +77,8 @@ impl Watchdog {
                 Error::new(ErrorKind::Resource, "connect", "the watchdog thread could not be started")
                     .with_source(error)
             })?;
-        Ok(Watchdog { shared, waker, thread: Mutex::new(Some(thread)) })
+        let clean_ups = CleanUps { shared: Arc::clone(&shared), waker: waker.clone() };
+        Ok(Watchdog { shared, waker, clean_ups, thread: Mutex::new(Some(thread)) })
     }
 
     /// Has the thread look by `moment`. Costs nothing if it will anyway.
@@ -89,11 +91,9 @@ impl Watchdog {
         }
     }
 
-    /// Takes over a claim whose acquire or release has an unknown outcome: until it is certain that the owner holds
-    /// nothing, or until `until`, when the lease has run out. The owner number must have been given up.
-    pub(crate) fn clean_up(&self, claim: Claim, until: Moment, now: Moment) {
-        self.shared.orders.lock().clean_ups.push(CleanUp { claim, until, next: now });
-        self.waker.wake();
+    /// Where claims in doubt are handed in.
+    pub(crate) fn clean_ups(&self) -> &CleanUps {
+        &self.clean_ups
     }
 
     /// Ends the thread; returns what was left to clean up. Never waits for itself.
@@ -116,6 +116,22 @@ impl Watchdog {
     pub(crate) fn leak(&self) {
         crate::lock::engine::leak(&self.shared);
         std::mem::forget(self.waker.clone());
+    }
+}
+
+/// Where claims in doubt are handed in, from any thread.
+#[derive(Clone)]
+pub(crate) struct CleanUps {
+    shared: Arc<Shared>,
+    waker: ServiceWaker,
+}
+
+impl CleanUps {
+    /// Takes over a claim whose acquire or release has an unknown outcome: until it is certain that the owner holds
+    /// nothing, or until `until`, when the lease has run out. The owner number must have been given up.
+    pub(crate) fn add(&self, claim: Claim, until: Moment, now: Moment) {
+        self.shared.orders.lock().clean_ups.push(CleanUp { claim, until, next: now });
+        self.waker.wake();
     }
 }
 
@@ -155,8 +171,12 @@ impl Round {
         }
         self.renew(&due);
         let cleaned = self.clean_up();
+        let is_tending = self.store.tend();
         let now = self.clock.now();
         let mut next = cleaned.min(now.plus(self.lease / 3));
+        if is_tending {
+            next = next.min(now.plus(TEND_EVERY));
+        }
         for hold in &holds {
             if !matches!(hold.standing(now), Standing::Lost(_)) && !hold.is_releasing() {
                 next = next.min(hold.until());
@@ -241,7 +261,7 @@ impl Round {
             let mut answers = answers.into_iter();
             due.retain_mut(|clean_up| {
                 let pause = match answers.next() {
-                    Some(Answer::Done(Release::Freed)) => {
+                    Some(Answer::Done(Release::Freed { .. })) => {
                         self.table.nudge(clean_up.claim.kind, &clean_up.claim.name);
                         return false; // what was in doubt had happened, once, and is undone
                     }
@@ -261,6 +281,9 @@ impl Round {
         orders.clean_ups.iter().map(|clean_up| clean_up.next).min().unwrap_or(Moment::NEVER)
     }
 }
+
+/// How long the answer of a release that nobody waits for may lie unread.
+pub(crate) const TEND_EVERY: Duration = Duration::from_millis(20);
 
 /// How long to pause after a failed renewal: a thirtieth of the lease, but within these.
 const RETRY_LEAST: Duration = Duration::from_millis(10);

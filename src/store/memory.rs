@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::ident::{Fence, LockName, Owner};
-use crate::lock::store::{Answer, Attempt, Claim, Kind, Release, Snapshot, Store};
+use crate::lock::store::{Answer, Attempt, Claim, HandOver, Kind, Pending, Release, Snapshot, Store};
 use crate::lock::topic::{Listening, Source, Topic};
 use crate::time::{Clock, ManualClock, Moment};
 
@@ -50,6 +50,23 @@ struct Shared {
 struct State {
     locks: HashMap<Box<str>, Held>,
     fences: HashMap<Box<str>, u64>,
+}
+
+impl State {
+    fn next_fence(&mut self, key: &str, now: Moment) -> Fence {
+        let counter = self.fences.entry(key.into()).or_default();
+        *counter = (*counter + 1).max(now.nanos() / 1_000);
+        Fence::new(*counter)
+    }
+}
+
+/// An answer that is there already.
+struct Known(Answer<HandOver>);
+
+impl Pending for Known {
+    fn wait(self: Box<Self>) -> Answer<HandOver> {
+        self.0
+    }
 }
 
 struct Held {
@@ -138,7 +155,7 @@ impl MemoryAccess {
                 }
                 state.locks.remove(key);
                 self.publish(claim.kind, &claim.name);
-                Release::Freed
+                Release::Freed { others: false }
             }
             Some(held) => Release::NotHeld { by: Some(held.owner.to_string()) },
             None => Release::NotHeld { by: None },
@@ -164,17 +181,33 @@ impl Store for MemoryAccess {
             let is_token = claim.kind.is_token();
             let held = Held { is_token, owner: claim.owner, count, until: lasting };
             state.locks.insert(key.into(), held);
-            let fence = wants_fence.then(|| {
-                let counter = state.fences.entry(key.into()).or_default();
-                *counter = (*counter + 1).max(now.nanos() / 1_000);
-                Fence::new(*counter)
-            });
-            Attempt::Granted { fence }
+            Attempt::Granted { fence: wants_fence.then(|| state.next_fence(key, now)) }
         })
     }
 
     fn release(&self, claim: &Claim, left: u32, _by: Moment) -> Answer<Release> {
         self.release_now(claim, left)
+    }
+
+    fn hand_over(
+        &self,
+        from: &Claim,
+        to: &Claim,
+        wants_fence: bool,
+        _by: Moment,
+    ) -> Option<Box<dyn Pending>> {
+        if from.kind.is_token() {
+            return None;
+        }
+        let key = to.name.key();
+        let answer = self.with(to.kind, &to.name, |state, now| match state.locks.get_mut(key) {
+            Some(held) if held.owner == from.owner => {
+                *held = Held { is_token: false, owner: to.owner, count: 1, until: now.plus(to.lease) };
+                HandOver::Granted { fence: wants_fence.then(|| state.next_fence(key, now)) }
+            }
+            _ => HandOver::Lost,
+        });
+        Some(Box::new(Known(answer)))
     }
 
     fn renew(&self, claims: &[Claim], _by: Moment) -> Vec<Answer<bool>> {

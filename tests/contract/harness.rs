@@ -30,13 +30,16 @@ pub(crate) struct Kind {
 
 type Open = Box<dyn Fn(ClientBuilder) -> Result<LockClient> + Send + Sync>;
 
+/// Kills a place where locks are kept, and starts it again.
+type Restart = Box<dyn FnOnce() -> Store>;
+
 /// A store under test: any number of clients on one place where locks are kept.
 pub(crate) struct Store {
     pub(crate) kinds: [Kind; 3],
     /// What is held is still held after the place was killed and started again.
     pub(crate) survives_restart: bool,
     /// Makes a place of its own, and what kills and starts that again.
-    pub(crate) restartable: fn() -> (Store, Box<dyn FnOnce() -> Store>),
+    pub(crate) restartable: fn() -> (Store, Restart),
     open: Open,
 }
 

@@ -142,7 +142,7 @@ fn the_channel_gets_the_loss_and_ends(store: &Store) {
     assert_eq!(other.recv_timeout(SLACK).unwrap().owner, guard.owner());
     let late = guard.lost();
     assert_eq!(late.recv_timeout(SLACK).unwrap().reason, LossReason::Gone);
-    assert_eq!(late.try_recv(), Err(TryRecvError::Disconnected));
+    assert_eq!(late.recv_timeout(SLACK), Err(RecvTimeoutError::Disconnected));
 }
 
 fn the_channel_ends_without_a_loss_after_a_release(store: &Store) {

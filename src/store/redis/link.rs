@@ -6,6 +6,7 @@
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpStream, ToSocketAddrs};
+use std::os::fd::AsFd;
 #[cfg(unix)]
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
@@ -94,13 +95,20 @@ impl Stream {
         }
     }
 
-    fn set_nonblocking(&self, nonblocking: bool) -> io::Result<()> {
+    /// Whether a read would return at once: with bytes, or with the end of the connection.
+    pub(super) fn has_bytes(&self) -> bool {
+        let ready = |socket: rustix::fd::BorrowedFd<'_>| {
+            let mut asked = [rustix::event::PollFd::from_borrowed_fd(socket, rustix::event::PollFlags::IN)];
+            let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
+            // An error is for the read to find.
+            !matches!(rustix::event::poll(&mut asked, Some(&now)), Ok(0))
+        };
         match self {
-            Stream::Tcp(socket) => socket.set_nonblocking(nonblocking),
+            Stream::Tcp(socket) => ready(socket.as_fd()),
             #[cfg(unix)]
-            Stream::Unix(socket) => socket.set_nonblocking(nonblocking),
+            Stream::Unix(socket) => ready(socket.as_fd()),
             #[cfg(feature = "tls")]
-            Stream::Tls(tls) => tls.socket().set_nonblocking(nonblocking),
+            Stream::Tls(tls) => tls.has_plaintext() || ready(tls.socket().as_fd()),
         }
     }
 
@@ -150,22 +158,30 @@ fn remaining(by: Moment) -> io::Result<Duration> {
 }
 
 /// Reads and writes of a stream that all end at one moment, however many they are.
-struct Timed<'a> {
+pub(super) struct Timed<'a> {
     stream: &'a Stream,
     by: Moment,
     /// How many bytes more may be read.
     allowed: usize,
-    too_long: bool,
+    pub(super) too_long: bool,
+    /// Reads only what is there already.
+    pub(super) only_ready: bool,
+    /// A read was refused because nothing was there.
+    pub(super) was_not_ready: bool,
 }
 
 impl<'a> Timed<'a> {
-    fn new(stream: &'a Stream, by: Moment) -> Timed<'a> {
-        Timed { stream, by, allowed: LONGEST_REPLY, too_long: false }
+    pub(super) fn new(stream: &'a Stream, by: Moment) -> Timed<'a> {
+        Timed { stream, by, allowed: LONGEST_REPLY, too_long: false, only_ready: false, was_not_ready: false }
     }
 }
 
 impl Read for Timed<'_> {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        if self.only_ready && !self.stream.has_bytes() {
+            self.was_not_ready = true;
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
         loop {
             self.stream.set_read_timeout(remaining(self.by)?)?;
             match self.stream.read(buf) {
@@ -194,6 +210,9 @@ impl Write for Timed<'_> {
         Ok(())
     }
 }
+
+/// A connection used so long ago at most is not looked at before it is used again.
+pub(super) const TRUSTED: Duration = Duration::from_millis(100);
 
 /// A connection that one thread uses at a time.
 pub(super) struct Link {
@@ -230,17 +249,8 @@ impl Link {
     /// Whether the server has not hung up, as far as this machine knows; no round trip. Asks only after a while, since
     /// a connection in constant use shows its end by itself.
     pub(super) fn is_alive(&self) -> bool {
-        const TRUSTED: Duration = Duration::from_millis(100);
-        if Clock::System.now().since(self.used) < TRUSTED {
-            return true;
-        }
-        let looked = self.stream.set_nonblocking(true).and_then(|()| {
-            let read = self.stream.read(&mut [0]);
-            self.stream.set_nonblocking(false)?;
-            read
-        });
         // Nothing to read is as it should be. The end, an error, and bytes that nobody asked for are not.
-        matches!(looked, Err(error) if error.kind() == io::ErrorKind::WouldBlock)
+        Clock::System.now().since(self.used) < TRUSTED || !self.stream.has_bytes()
     }
 
     /// Gives the socket away, to be read by a parser of its own.

@@ -7,6 +7,7 @@ mod address;
 mod handshake;
 mod hub;
 mod keys;
+mod lane;
 mod link;
 mod mutex;
 mod reader;
@@ -29,7 +30,7 @@ use crate::config::RedisOptions;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ident::{LockName, Owner};
 use crate::lock::report::Reporter;
-use crate::lock::store::{Answer, Attempt, Claim, Kind, Release, Snapshot, Store};
+use crate::lock::store::{Answer, Attempt, Claim, HandOver, Kind, Pending, Release, Sink, Snapshot, Store};
 use crate::lock::topic::Listening;
 use crate::time::{Clock, Moment};
 use address::Address;
@@ -37,7 +38,7 @@ use hub::Hub;
 use reply::{Expected, Failure, answer};
 use script::Request;
 use token::CompareAndDelete;
-use wire::Wire;
+use wire::{Started, Wire};
 
 /// Keeps locks on one server.
 #[derive(Debug)]
@@ -86,8 +87,27 @@ impl RedisStore {
         answers.collect()
     }
 
+    /// How many of those who hear of the lock are this client itself.
+    fn own_listeners(&self, claim: &Claim) -> i64 {
+        i64::from(self.heard(claim.kind, &claim.name).is_some())
+    }
+
     fn renew_one(&self, claim: &Claim, by: Moment) -> Answer<bool> {
         answer(token::renew(&self.wire, self.scripts, claim, by), "renew", claim.name.given())
+    }
+}
+
+/// A hand-over that was sent.
+struct HandedOver {
+    started: Started,
+    wants_fence: bool,
+    name: Arc<LockName>,
+}
+
+impl Pending for HandedOver {
+    fn wait(self: Box<Self>) -> Answer<HandOver> {
+        let outcome = self.started.wait().and_then(|reply| mutex::handed(reply, self.wants_fence));
+        answer(outcome, "lock", self.name.given())
     }
 }
 
@@ -123,10 +143,38 @@ impl Store for RedisStore {
 
     fn release(&self, claim: &Claim, left: u32, by: Moment) -> Answer<Release> {
         let result = match claim.kind {
-            Kind::Mutex | Kind::Fenced => mutex::release(&self.wire, claim, left, by),
+            Kind::Mutex | Kind::Fenced => {
+                mutex::release(&self.wire, claim, left, self.own_listeners(claim), by)
+            }
             Kind::Token => token::release(&self.wire, self.scripts, &self.compare_and_delete, claim, by),
         };
         answer(result, "unlock", claim.name.given())
+    }
+
+    fn release_later(&self, claim: &Claim, by: Moment, done: Sink) {
+        if claim.kind.is_token() {
+            return done(self.release(claim, 0, by));
+        }
+        let (own_listeners, name) = (self.own_listeners(claim), Arc::clone(&claim.name));
+        let take = Box::new(move |outcome: lane::Outcome| {
+            let result = outcome
+                .and_then(|reply| mutex::released(&mutex::tagged(reply, Expected::Hash)?, own_listeners));
+            done(answer(result, "unlock", name.given()));
+        });
+        self.wire.post(&mutex::removal(claim, 0), by, take);
+    }
+
+    fn hand_over(&self, from: &Claim, to: &Claim, wants_fence: bool, by: Moment) -> Option<Box<dyn Pending>> {
+        if from.kind.is_token() {
+            return None;
+        }
+        // What cannot be sent is released the plain way, which says why.
+        let started = mutex::hand_over(&self.wire, from, to, wants_fence, by).ok()?;
+        Some(Box::new(HandedOver { started, wants_fence, name: Arc::clone(&to.name) }))
+    }
+
+    fn tend(&self) -> bool {
+        self.wire.tend()
     }
 
     fn renew(&self, claims: &[Claim], by: Moment) -> Vec<Answer<bool>> {
@@ -151,7 +199,10 @@ impl Store for RedisStore {
             "unlock",
             by,
             |claim| if claim.kind.is_token() { token::removal(claim) } else { mutex::removal(claim, 0) },
-            |reply, expected| mutex::released(&mutex::tagged(reply, expected)?),
+            |reply, expected| match (mutex::tagged(reply, expected)?, expected) {
+                (reply, Expected::Token) => token::freed(&reply),
+                (reply, _) => mutex::released(&reply, 1),
+            },
         )
     }
 

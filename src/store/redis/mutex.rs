@@ -4,11 +4,11 @@ use redis::Value;
 
 use super::keys;
 use super::reply::{Expected, Failure, Tagged, accepted, refusal, ttl};
-use super::script::{ACQUIRE, FORCE, INSPECT, RELEASE, RENEW, Request};
-use super::wire::Wire;
+use super::script::{ACQUIRE, FORCE, HAND_OVER, INSPECT, RELEASE, RENEW, Request};
+use super::wire::{Started, Wire};
 use crate::error::{Error, ErrorKind};
 use crate::ident::{Fence, LockName, Owner};
-use crate::lock::store::{Attempt, Claim, Release, Snapshot};
+use crate::lock::store::{Attempt, Claim, HandOver, Release, Snapshot};
 use crate::time::{Moment, millis};
 
 type Outcome<T> = std::result::Result<T, Failure>;
@@ -44,8 +44,41 @@ fn fence(reply: &Tagged, wanted: bool) -> Result<Option<Fence>, Error> {
     Ok(Some(Fence::new(number)))
 }
 
-pub(super) fn release(wire: &Wire, claim: &Claim, left: u32, by: Moment) -> Outcome<Release> {
-    released(&run(wire, &removal(claim, left), by)?)
+pub(super) fn release(
+    wire: &Wire,
+    claim: &Claim,
+    left: u32,
+    own_listeners: i64,
+    by: Moment,
+) -> Outcome<Release> {
+    released(&run(wire, &removal(claim, left), by)?, own_listeners)
+}
+
+pub(super) fn hand_over(
+    wire: &Wire,
+    from: &Claim,
+    to: &Claim,
+    wants_fence: bool,
+    by: Moment,
+) -> std::result::Result<Started, Failure> {
+    let lock = from.name.key();
+    let counter = wants_fence.then(|| keys::fence_counter(lock));
+    let request = match &counter {
+        Some(counter) => HAND_OVER.on(&[lock, counter]),
+        None => HAND_OVER.on(&[lock]),
+    };
+    let request = request.arg(from.owner.to_string()).arg(to.owner.to_string()).arg(millis(to.lease));
+    wire.start(&request, by)
+}
+
+/// The reply of a hand-over.
+pub(super) fn handed(reply: Value, wanted_fence: bool) -> Outcome<HandOver> {
+    let reply = tagged(reply, Expected::Hash)?;
+    decoded(match reply.tag() {
+        b"granted" => fence(&reply, wanted_fence).map(|fence| HandOver::Granted { fence }),
+        b"lost" => Ok(HandOver::Lost),
+        _ => Err(reply.unexpected()),
+    })
 }
 
 pub(super) fn removal(claim: &Claim, left: u32) -> Request {
@@ -54,10 +87,10 @@ pub(super) fn removal(claim: &Claim, left: u32) -> Request {
     request.arg(claim.owner.to_string()).arg(left).arg(millis(claim.lease))
 }
 
-/// The reply of a release, of a token lock too.
-pub(super) fn released(reply: &Tagged) -> Outcome<Release> {
+/// The reply of a release. `own_listeners`: how many of those who heard are this client itself.
+pub(super) fn released(reply: &Tagged, own_listeners: i64) -> Outcome<Release> {
     decoded(match reply.tag() {
-        b"freed" => Ok(Release::Freed),
+        b"freed" => reply.number(1).map(|listeners| Release::Freed { others: listeners > own_listeners }),
         b"still_held" => Ok(Release::StillHeld),
         b"not_held" => reply.text(1).map(|by| Release::NotHeld { by: by.map(known) }),
         _ => Err(reply.unexpected()),

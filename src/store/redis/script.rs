@@ -23,6 +23,7 @@ macro_rules! scripts {
 scripts! {
     ACQUIRE = "acquire.lua";
     RELEASE = "release.lua";
+    HAND_OVER = "hand_over.lua";
     RENEW = "renew.lua";
     INSPECT = "inspect.lua";
     FORCE = "force.lua";
@@ -31,6 +32,11 @@ scripts! {
 }
 
 impl Script {
+    /// Whether the two are one; there is one value of each.
+    pub(super) fn is(&self, other: &Script) -> bool {
+        std::ptr::eq(self, other)
+    }
+
     fn new(body: &'static str) -> Script {
         Script { body, sha: redis::Script::new(body).get_hash().to_owned() }
     }
@@ -39,7 +45,7 @@ impl Script {
     pub(super) fn on(&'static self, keys: &[&str]) -> Request {
         let mut cmd = cmd("EVALSHA");
         cmd.arg(&self.sha).arg(keys.len()).arg(keys);
-        Request { cmd, script: Some(self) }
+        Request { cmd, script: Some(self), about: keys.first().map_or(0, |key| hash(key)) }
     }
 }
 
@@ -47,11 +53,19 @@ impl Script {
 pub(super) struct Request {
     cmd: Cmd,
     script: Option<&'static Script>,
+    /// The lock that it is about, as a hash.
+    about: u64,
+}
+
+/// FNV-1a: requests about one lock must only end up together, and cheaply.
+fn hash(key: &str) -> u64 {
+    key.bytes()
+        .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
 }
 
 impl Request {
     pub(super) fn new(name: &str) -> Request {
-        Request { cmd: cmd(name), script: None }
+        Request { cmd: cmd(name), script: None, about: 0 }
     }
 
     pub(super) fn arg(mut self, arg: impl ToRedisArgs) -> Request {
@@ -61,6 +75,14 @@ impl Request {
 
     pub(super) fn pack_into(&self, bytes: &mut Vec<u8>) {
         self.cmd.write_packed_command(bytes);
+    }
+
+    pub(super) fn about(&self) -> u64 {
+        self.about
+    }
+
+    pub(super) fn script(&self) -> Option<&'static Script> {
+        self.script
     }
 
     /// What to send when the server answers that it does not know the script; nothing was run then.
@@ -73,7 +95,7 @@ impl Request {
                 cmd.arg(arg);
             }
         }
-        Some(Request { cmd, script: None })
+        Some(Request { cmd, script: None, about: self.about })
     }
 }
 

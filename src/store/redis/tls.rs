@@ -86,6 +86,12 @@ impl TlsStream {
         &self.socket
     }
 
+    /// Whether there are bytes that the socket no longer shows.
+    pub(super) fn has_plaintext(&self) -> bool {
+        let session = self.session.lock();
+        session.start < session.end || !session.tls.wants_read()
+    }
+
     /// Reads plain text. Waits for the socket without holding the session, so that others can write meanwhile.
     /// Only one thread may read at a time.
     pub(super) fn read(&self, buf: &mut [u8]) -> io::Result<usize> {

@@ -4,8 +4,10 @@ use std::sync::atomic::{AtomicU8, Ordering};
 
 use redis::{ServerError, Value};
 
-use super::mutex::{decoded, released, tagged};
-use super::reply::{Expected, Failure, accepted, is_unknown_command, owner_text, refusal, ttl, unexpected};
+use super::mutex::{decoded, tagged};
+use super::reply::{
+    Expected, Failure, Tagged, accepted, is_unknown_command, owner_text, refusal, ttl, unexpected,
+};
 use super::script::{Request, TOKEN_RELEASE, TOKEN_RENEW};
 use super::wire::{Dialog, Wire};
 use crate::error::{Error, ErrorKind};
@@ -87,14 +89,14 @@ pub(super) fn release(
 ) -> Outcome<Release> {
     let (lock, token) = (claim.name.key(), claim.owner.to_string());
     if scripts {
-        return released(&tagged(wire.call(&removal(claim), by)?, Expected::Token)?);
+        return freed(&tagged(wire.call(&removal(claim), by)?, Expected::Token)?);
     }
     while let Some(command) = compare_and_delete.command() {
         match accepted(wire.call(&CompareAndDelete::request(command, lock, &token), by)?) {
             Ok(Value::Int(0)) => {
                 return wire.dialog(by, |dialog| Ok(Release::NotHeld { by: holder(dialog, lock)? }));
             }
-            Ok(Value::Int(_)) => return Ok(Release::Freed),
+            Ok(Value::Int(_)) => return Ok(Release::Freed { others: false }),
             Ok(other) => return decoded(Err(unexpected(&other))),
             // Unknown to the server, or not allowed to this user: then the other way.
             Err(error) if is_unknown_command(&error) || error.code() == "NOPERM" => {
@@ -106,11 +108,20 @@ pub(super) fn release(
     wire.dialog(by, |dialog| {
         loop {
             match watched(dialog, lock, &token, |_| Some(Request::new("DEL").arg(lock)))? {
-                Watched::Done => return Ok(Release::Freed),
+                Watched::Done => return Ok(Release::Freed { others: false }),
                 Watched::Other(by) => return Ok(Release::NotHeld { by }),
                 Watched::Changed => {}
             }
         }
+    })
+}
+
+/// The reply of a release by script.
+pub(super) fn freed(reply: &Tagged) -> Outcome<Release> {
+    decoded(match reply.tag() {
+        b"freed" => Ok(Release::Freed { others: false }),
+        b"not_held" => reply.text(1).map(|by| Release::NotHeld { by }),
+        _ => Err(reply.unexpected()),
     })
 }
 

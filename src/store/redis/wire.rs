@@ -1,7 +1,8 @@
 //! Requests and their replies: who uses which connection, and what is known when one fails.
 //!
-//! Callers hand over packed requests and get replies or a [`Failure`]; which connection carries them is decided here
-//! alone, so that requests of many threads can one day share a write (`docs/architecture.md`).
+//! Callers hand over requests and get replies or a [`Failure`]; which connection carries them is decided here alone.
+//! Scripts about locks go over shared lanes; what needs a connection alone gets one from the pool; renewals have their
+//! own.
 
 use std::fmt;
 use std::sync::Arc;
@@ -15,9 +16,10 @@ use scheduled_thread_pool::ScheduledThreadPool;
 
 use super::address::Address;
 use super::handshake;
+use super::lane::{Lane, Outcome, Reply, Take};
 use super::link::Link;
 use super::reply::{Failure, is_noscript};
-use super::script::Request;
+use super::script::{Request, Script};
 use crate::error::{Error, ErrorKind, Result};
 use crate::time::{Clock, Moment};
 
@@ -26,11 +28,18 @@ const STORM_GATE: Duration = Duration::from_millis(30);
 /// So many requests of a batch leave in one write; a server answers them within a few milliseconds.
 const CHUNK: usize = 512;
 
+/// More lanes than this only make each write carry less (measured: `docs/performance.md`).
+const MOST_LANES: u32 = 4;
+
 /// The connections of one client to one server.
 pub(super) struct Wire {
     address: Arc<Address>,
     command_timeout: Duration,
+    /// Every connection but the renewals' has a slot of this pool, a lane's for as long as it is open.
     pool: Pool<Slots>,
+    lanes: Arc<[Lane]>,
+    /// The scripts that the server has been seen to know.
+    known: Arc<Mutex<Vec<&'static Script>>>,
     /// Renewals have a connection of their own: nothing that holds up the others may cost a lease.
     renewals: Mutex<Option<Link>>,
     gate: Mutex<Option<Gate>>,
@@ -46,10 +55,10 @@ struct Gate {
 /// What r2d2 hands out: a place for a connection. The thread that gets it connects, so that errors are typed and
 /// immediate; r2d2 itself would retry in the background and report a string.
 #[derive(Debug)]
-struct Slots;
+pub(super) struct Slots;
 
 /// A place for a connection; empty before the first use and after a failure.
-struct Slot(Option<Link>);
+pub(super) struct Slot(Option<Link>);
 
 impl ManageConnection for Slots {
     type Connection = Slot;
@@ -75,8 +84,9 @@ impl Wire {
         let threads =
             ScheduledThreadPool::builder().num_threads(1).thread_name_pattern("leasehold-pool").build();
         // All slots are made here, since they are nothing but places: nobody then waits for r2d2's thread.
+        let lanes = pool_size.min(MOST_LANES);
         let pool = Pool::builder()
-            .max_size(pool_size)
+            .max_size(pool_size.max(lanes + 1))
             .test_on_check_out(false)
             .max_lifetime(None)
             .idle_timeout(None)
@@ -90,6 +100,8 @@ impl Wire {
             address,
             command_timeout,
             pool,
+            lanes: (0..lanes).map(|_| Lane::new()).collect(),
+            known: Arc::default(),
             renewals: Mutex::new(None),
             gate: Mutex::new(None),
             closed: AtomicBool::new(false),
@@ -97,9 +109,88 @@ impl Wire {
     }
 
     /// Sends one request and reads its reply. An error reply is `Ok`: it is for the caller to judge.
-    pub(super) fn call(&self, request: &Request, by: Moment) -> std::result::Result<Value, Failure> {
-        let mut replies = self.dialog(by, |dialog| dialog.say(std::slice::from_ref(request)))?;
-        replies.pop().ok_or_else(no_reply)
+    pub(super) fn call(&self, request: &Request, by: Moment) -> Outcome {
+        let by = by.min(Clock::System.after(self.command_timeout));
+        let lane = self.lane(request);
+        let send = |request: &Request| {
+            let sent = self.send(request, by, None);
+            lane.wait(&*sent.map_err(|(failure, _)| failure)?)
+        };
+        let reply = send(request)?;
+        // A script that the server did not know was not run: sent once more with its body, here and now.
+        match request.with_body() {
+            Some(whole) if is_forgotten(&reply) => send(&whole),
+            _ => Ok(reply),
+        }
+    }
+
+    /// Sends one request, for someone else to read its reply.
+    pub(super) fn start(&self, request: &Request, by: Moment) -> std::result::Result<Started, Failure> {
+        let by = by.min(Clock::System.after(self.command_timeout));
+        let whole = self.whole(request);
+        let reply = self.send(whole.as_ref().unwrap_or(request), by, None).map_err(|(failure, _)| failure)?;
+        Ok(Started {
+            lanes: Arc::clone(&self.lanes),
+            lane: self.lane_number(request),
+            reply,
+            known: Arc::clone(&self.known),
+            script: request.script(),
+        })
+    }
+
+    /// Sends one request whose reply is given to `take` by whoever reads it, in order with the lane's others.
+    pub(super) fn post(&self, request: &Request, by: Moment, take: Take) {
+        let by = by.min(Clock::System.after(self.command_timeout));
+        let whole = self.whole(request);
+        let (known, script) = (Arc::clone(&self.known), request.script());
+        let take: Take = Box::new(move |outcome| {
+            note_known(&known, script, &outcome);
+            take(outcome);
+        });
+        if let Err((failure, Some(take))) = self.send(whole.as_ref().unwrap_or(request), by, Some(take)) {
+            take(Err(failure));
+        }
+    }
+
+    /// Reads replies that nobody has come for; returns whether some are still to come.
+    pub(super) fn tend(&self) -> bool {
+        self.lanes.iter().filter(|lane| lane.tend()).count() > 0
+    }
+
+    /// The request with its script's body, as long as the server has not been seen to know the script: a reply that
+    /// it does not would come too late to send the body then.
+    fn whole(&self, request: &Request) -> Option<Request> {
+        let script = request.script()?;
+        let is_known = self.known.lock().iter().any(|known| known.is(script));
+        if is_known { None } else { request.with_body() }
+    }
+
+    fn lane_number(&self, request: &Request) -> usize {
+        let lanes = u64::try_from(self.lanes.len()).unwrap_or(1).max(1);
+        usize::try_from(request.about() % lanes).unwrap_or(0)
+    }
+
+    #[expect(clippy::indexing_slicing, reason = "the number is a remainder by the length, which is not zero")]
+    fn lane(&self, request: &Request) -> &Lane {
+        &self.lanes[self.lane_number(request)]
+    }
+
+    fn send(
+        &self,
+        request: &Request,
+        by: Moment,
+        take: Option<Take>,
+    ) -> std::result::Result<Arc<Reply>, (Failure, Option<Take>)> {
+        let mut bytes = Vec::with_capacity(256);
+        request.pack_into(&mut bytes);
+        self.lane(request).send(&bytes, by, take, || {
+            let mut slot = self.slot(by).map_err(Failure::into_error)?;
+            let link = match slot.0.take().filter(Link::is_alive) {
+                Some(link) => link,
+                None => self.connect_gated(by)?,
+            };
+            Ok((slot, link.into_stream()))
+        })
     }
 
     /// Has `talk` use one connection alone.
@@ -202,14 +293,51 @@ impl Wire {
     }
 
     /// Ends the connections that nobody uses; those in use end with their request.
+    ///
+    /// Replies that are still to come are waited for first: a release that was sent and not awaited is to arrive.
     pub(super) fn close(&self) {
         self.closed.store(true, Ordering::SeqCst);
+        let by = Clock::System.after(self.command_timeout);
+        self.lanes.iter().for_each(|lane| lane.close(by));
         // All at once: a slot that is given back is the next to be handed out.
         let mut idle: Vec<_> = std::iter::from_fn(|| self.pool.try_get()).collect();
         idle.iter_mut().for_each(|slot| slot.0 = None);
         if let Some(mut link) = self.renewals.try_lock() {
             *link = None;
         }
+    }
+}
+
+/// A request that was sent.
+pub(super) struct Started {
+    lanes: Arc<[Lane]>,
+    lane: usize,
+    reply: Arc<Reply>,
+    known: Arc<Mutex<Vec<&'static Script>>>,
+    script: Option<&'static Script>,
+}
+
+impl Started {
+    pub(super) fn wait(self) -> Outcome {
+        let Some(lane) = self.lanes.get(self.lane) else { return Err(no_reply()) };
+        let outcome = lane.wait(&self.reply);
+        note_known(&self.known, self.script, &outcome);
+        outcome
+    }
+}
+
+fn is_forgotten(reply: &Value) -> bool {
+    matches!(reply, Value::ServerError(error) if is_noscript(error))
+}
+
+fn note_known(known: &Mutex<Vec<&'static Script>>, script: Option<&'static Script>, outcome: &Outcome) {
+    let (Some(script), Ok(reply)) = (script, outcome) else { return };
+    let mut known = known.lock();
+    let at = known.iter().position(|other| other.is(script));
+    match (is_forgotten(reply), at) {
+        (true, Some(at)) => drop(known.swap_remove(at)),
+        (false, None) => known.push(script),
+        _ => {}
     }
 }
 
@@ -239,7 +367,7 @@ impl Dialog<'_> {
         // A script that the server did not know was not run: sent once more with its body, here and now.
         let (mut places, mut again) = (Vec::new(), Vec::new());
         for (place, request) in replies.iter_mut().zip(requests) {
-            let forgotten = matches!(place, Some(Value::ServerError(error)) if is_noscript(error));
+            let forgotten = place.as_ref().is_some_and(is_forgotten);
             if let (true, Some(request)) = (forgotten, request.with_body()) {
                 *place = None;
                 places.push(place);

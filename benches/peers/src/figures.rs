@@ -1,0 +1,163 @@
+//! The figures that the project set itself, and what was reached.
+
+use serde::{Deserialize, Serialize};
+
+use crate::report::{Report, grouped};
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Figure {
+    pub workload: String,
+    pub wanted: String,
+    pub reached: String,
+    /// `None`: something it needs was not measured.
+    pub met: Option<bool>,
+}
+
+const GUARDS: &str = "leasehold";
+const CALLS: &str = "leasehold-lock";
+/// Those whose rate on own keys ours is held against.
+const PEERS: &[&str] = &["redisson", "redsync", "rueidislock", "rslock", "redlock", "redis-py", "article"];
+/// The default size of leasehold's pool.
+const POOL: f64 = 8.0;
+
+struct Figures<'a> {
+    report: &'a Report,
+    figures: Vec<Figure>,
+}
+
+pub fn check(report: &Report) -> Vec<Figure> {
+    let mut all = Figures { report, figures: Vec::new() };
+    all.alone();
+    for id in ["own16", "own64"] {
+        all.own(id);
+    }
+    for (id, threads) in [("key8", 8.0), ("key64", 64.0)] {
+        all.one_key(id, threads);
+    }
+    for id in ["procs4x2", "procs4x8"] {
+        all.processes(id);
+    }
+    all.handoff();
+    all.held();
+    all.waiters();
+    let ran = |figure: &Figure| figure.met.is_some();
+    if all.figures.iter().any(ran) { all.figures } else { Vec::new() }
+}
+
+impl Figures<'_> {
+    fn at_least(
+        &mut self,
+        workload: &str,
+        wanted: String,
+        value: Option<f64>,
+        least: Option<f64>,
+        unit: &str,
+    ) {
+        let met = value.zip(least).map(|(value, least)| value >= least);
+        self.push(workload, wanted, value, unit, met);
+    }
+
+    fn at_most(&mut self, workload: &str, wanted: String, value: Option<f64>, most: Option<f64>, unit: &str) {
+        let met = value.zip(most).map(|(value, most)| value <= most);
+        self.push(workload, wanted, value, unit, met);
+    }
+
+    fn push(&mut self, workload: &str, wanted: String, value: Option<f64>, unit: &str, met: Option<bool>) {
+        let digits = match value {
+            Some(value) if value >= 100.0 => 0,
+            Some(value) if value >= 10.0 => 1,
+            _ => 2,
+        };
+        let reached = value.map_or("–".to_owned(), |value| format!("{}{unit}", grouped(value, digits)));
+        self.figures.push(Figure { workload: workload.to_owned(), wanted, reached, met });
+    }
+
+    fn metric(&self, workload: &str, peer: &str, metric: &str) -> Option<f64> {
+        self.report.metric(workload, peer, metric)
+    }
+
+    fn to_raw(&self, workload: &str, peer: &str) -> Option<f64> {
+        self.report.find(workload, peer)?.ratio_to_raw
+    }
+
+    fn alone(&mut self) {
+        let title = "1 thread, 1 key, `lock`/`unlock`";
+        self.at_least(title, "0.93 × raw".into(), self.to_raw("one", CALLS), Some(0.93), " × raw");
+        let p99 = |peer| self.metric("one", peer, "wait_p99_us");
+        let ratio = p99(CALLS).zip(p99("raw")).map(|(ours, raw)| ours / raw);
+        self.at_most(title, "p99 wait ≤ 1.2 × raw's".into(), ratio, Some(1.2), " × raw's");
+        let guards = self.to_raw("one", GUARDS);
+        self.at_least("1 thread, 1 key, guards", "1.6 × raw".into(), guards, Some(1.6), " × raw");
+    }
+
+    fn own(&mut self, id: &str) {
+        let (title, share) = match id {
+            "own16" => ("16 threads on their own keys, guards", 0.9),
+            _ => ("64 threads on their own keys, guards", 1.0),
+        };
+        let best = PEERS.iter().filter_map(|peer| self.metric(id, peer, "cycles_per_s")).reduce(f64::max);
+        let ratio = self.metric(id, GUARDS, "cycles_per_s").zip(best).map(|(ours, best)| ours / best);
+        self.at_least(title, format!("{share} × the best peer"), ratio, Some(share), " × the best peer");
+        let redisson = self.report.find(id, GUARDS).and_then(|found| found.ratio_to_redisson);
+        self.at_least(title, "12 × Redisson".into(), redisson, Some(12.0), " × Redisson");
+    }
+
+    fn one_key(&mut self, id: &str, threads: f64) {
+        let title = format!("{threads} threads, one key, guards");
+        self.at_least(&title, "2.2 × raw, 1 thread".into(), self.to_raw(id, GUARDS), Some(2.2), " × raw");
+        let even = self.metric(id, GUARDS, "threads_evenness");
+        self.at_least(&title, "fewest/most per thread ≥ 0.95".into(), even, Some(0.95), "");
+        let turn = self.metric(id, GUARDS, "cycles_per_s").map(|rate| threads / rate * 1e6);
+        let ratio = self.metric(id, GUARDS, "wait_p99_us").zip(turn).map(|(wait, turn)| wait / turn);
+        let wanted = "p99 wait ≤ 2 × (threads × cycle)".into();
+        self.at_most(&title, wanted, ratio, Some(2.0), " × (threads × cycle)");
+        let longest = self.metric(id, GUARDS, "wait_max_us").map(|us| us / 1e3);
+        self.at_most(&title, "longest wait ≤ 25 ms".into(), longest, Some(25.0), " ms");
+    }
+
+    fn processes(&mut self, id: &str) {
+        let title = match id {
+            "procs4x2" => "4 × 2 across processes, guards",
+            _ => "4 × 8 across processes, guards",
+        };
+        self.at_least(title, "1.2 × raw, 1 thread".into(), self.to_raw(id, GUARDS), Some(1.2), " × raw");
+        let even = self.metric(id, GUARDS, "processes_evenness");
+        self.at_least(title, "fewest/most per process ≥ 0.75".into(), even, Some(0.75), "");
+        let wait = self.metric(id, GUARDS, "wait_p99_us").map(|us| us / 1e3);
+        self.at_most(title, "p99 wait ≤ 20 ms".into(), wait, Some(20.0), " ms");
+    }
+
+    fn handoff(&mut self) {
+        let title = "unlock in one process → acquired in another";
+        let trip = self.metric("one", "raw", "wait_p50_us");
+        let p50 = self.metric("handoff", CALLS, "handoff_p50_us");
+        let trips = p50.zip(trip).map(|(p50, trip)| p50 / trip);
+        self.at_most(title, "p50 ≤ 3 round trips".into(), trips, Some(3.0), " round trips");
+        let p99 = self.metric("handoff", CALLS, "handoff_p99_us").map(|us| us / 1e3);
+        self.at_most(title, "p99 ≤ 1 ms".into(), p99, Some(1.0), " ms");
+    }
+
+    fn held(&mut self) {
+        let title = "10,000 held";
+        self.at_most(title, "0 lost".into(), self.metric("held", CALLS, "lost"), Some(0.0), " lost");
+        let threads = self.metric("held", CALLS, "library_threads");
+        self.at_most(title, "≤ 4 library threads".into(), threads, Some(4.0), " threads");
+        let cpu = |peer| self.metric("held", peer, "cpu_ms_per_s");
+        let share = cpu(CALLS).zip(cpu("redisson")).map(|(ours, theirs)| ours / theirs);
+        self.at_most(title, "≤ 0.1 × Redisson's CPU".into(), share, Some(0.1), " × Redisson's");
+    }
+
+    fn waiters(&mut self) {
+        let title = "1,000 waiters on one lock";
+        let sent = self.metric("waiters", CALLS, "sent_per_s");
+        self.at_most(title, "≤ 1.2 commands/s while waiting".into(), sent, Some(1.2), " commands/s");
+        let more = self.metric("waiters", CALLS, "connections").map(|all| (all - POOL).max(0.0));
+        self.at_most(title, "≤ 2 connections beyond the pool".into(), more, Some(2.0), " beyond");
+        let memory = self.metric("waiters", CALLS, "beside_stack_kib_per_waiter");
+        self.at_most(title, "≤ 24 KiB each beside the stack".into(), memory, Some(24.0), " KiB");
+        let drain = |peer| self.metric("waiters", peer, "drain_s");
+        let share = drain(CALLS).zip(drain("redisson")).map(|(ours, theirs)| theirs / ours);
+        let wanted = "drained 6 times as fast as Redisson".into();
+        self.at_least(title, wanted, share, Some(6.0), " times as fast");
+    }
+}

@@ -1,0 +1,96 @@
+//! What a driver is told, and how it talks. The programs in the other languages take the same flags and speak the
+//! same lines:
+//!
+//! | kind      | standard output, one line each | standard input |
+//! |-----------|--------------------------------|----------------|
+//! | `cycles`  | `ready` (connected, warmed up), then the result | `go` |
+//! | `handoff` | the same | `go` |
+//! | `held`    | `ready`, `holding`, then the result | `go`, `check` |
+//! | `holder`  | `ready` (the lock held), then the result | `release` |
+//! | `waiters` | `ready` (the threads started), `waiting`, then the result | `go` |
+//!
+//! The result is one JSON object, see [`crate::tally::Outcome`]. A driver whose standard input ends gives up.
+
+use std::io::{BufRead, Write};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+use clap::{Args, ValueEnum};
+
+/// What the threads do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Kind {
+    /// Lock and unlock without a pause, thread i on key i mod keys.
+    Cycles,
+    /// One thread: lock, keep it a few ms, unlock, pause; with a stamp at each step.
+    Handoff,
+    /// One thread locks every key and keeps them.
+    Held,
+    /// One thread holds the lock for which another process's threads wait.
+    Holder,
+    /// All threads wait for one lock, then pass it on.
+    Waiters,
+}
+
+#[derive(Args, Clone, Debug)]
+pub struct Load {
+    #[arg(long)]
+    pub peer: String,
+    #[arg(long)]
+    pub kind: Kind,
+    #[arg(long, default_value_t = 1)]
+    pub threads: usize,
+    #[arg(long, default_value_t = 1)]
+    pub keys: usize,
+    #[arg(long, default_value_t = 2.0)]
+    pub seconds: f64,
+    /// Seconds of the same load before it counts.
+    #[arg(long, default_value_t = 0.5)]
+    pub warmup: f64,
+    #[arg(long)]
+    pub url: String,
+    /// What the keys' names begin with.
+    #[arg(long, default_value = "bench")]
+    pub name: String,
+    /// A file that holds one number in eight bytes, for which the processes need the lock.
+    #[arg(long)]
+    pub counter: Option<PathBuf>,
+}
+
+impl Load {
+    pub fn names(&self) -> Vec<String> {
+        (0..self.keys).map(|key| format!("{}:{key}", self.name)).collect()
+    }
+
+    pub fn seconds(&self) -> Duration {
+        Duration::from_secs_f64(self.seconds)
+    }
+
+    pub fn warmup(&self) -> Duration {
+        Duration::from_secs_f64(self.warmup)
+    }
+}
+
+/// How long `handoff` keeps the lock: long enough for the other process to be waiting.
+pub const HOLD: Duration = Duration::from_millis(3);
+/// How long `handoff` stays away after its unlock: long enough for the other to get the lock.
+pub const PAUSE: Duration = Duration::from_millis(2);
+/// The stack of a waiting thread. A size that nothing else has, so that stacks can be told apart in smaps.
+pub const STACK: usize = 272 * 1024;
+
+pub fn say(line: &str) -> Result<()> {
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "{line}")?;
+    out.flush()?;
+    Ok(())
+}
+
+pub fn expect(word: &str) -> Result<()> {
+    let mut line = String::new();
+    std::io::stdin().lock().read_line(&mut line)?;
+    if line.trim() != word {
+        bail!("told {:?} instead of {word:?}", line.trim());
+    }
+    Ok(())
+}

@@ -1,0 +1,36 @@
+#![forbid(unsafe_code)]
+//! The benchmark: `drive` puts one peer under one load, `rounds` runs all of them in turn and writes the report.
+//! `./bench` in the root of the repository builds what is needed and calls `rounds`.
+
+mod chart;
+mod drive;
+mod figures;
+mod load;
+mod machine;
+mod monitor;
+mod peers;
+mod process;
+mod report;
+mod rounds;
+mod server;
+mod stamp;
+mod tally;
+mod workload;
+
+use clap::Parser;
+
+#[derive(Parser)]
+#[command(about = "The benchmark of leasehold and its peers; see ./bench")]
+enum Command {
+    /// Puts one peer under one load, as told on standard input; see `load.rs`.
+    Drive(load::Load),
+    /// Runs every workload with every peer in turn and writes the report.
+    Rounds(rounds::Options),
+}
+
+fn main() -> anyhow::Result<()> {
+    match Command::parse() {
+        Command::Drive(load) => drive::drive(&load),
+        Command::Rounds(options) => rounds::run(&options),
+    }
+}

@@ -1,0 +1,33 @@
+//! The peers that are Rust.
+
+mod article;
+mod ours;
+mod raw;
+mod redlock;
+pub mod rslock;
+
+use anyhow::{Result, bail};
+
+use crate::drive::Peer;
+use crate::load::Load;
+
+/// How long a lock that is not renewed is asked for.
+pub const LEASE_MS: usize = 30_000;
+
+pub fn open(load: &Load) -> Result<(Box<dyn Peer>, String)> {
+    Ok(match load.peer.as_str() {
+        "leasehold" => (Box::new(ours::Guards::connect(&load.url)?), locked_version("leasehold")),
+        "leasehold-lock" => (Box::new(ours::Calls::connect(&load.url)?), locked_version("leasehold")),
+        "raw" => (Box::new(raw::Raw::learn(&load.url)?), String::new()),
+        "article" => (Box::new(article::Article::connect(&load.url, load.threads)?), String::new()),
+        "redlock" => (Box::new(redlock::Redlock::connect(&load.url)), locked_version("redlock")),
+        other => bail!("no peer {other}"),
+    })
+}
+
+/// The version of a crate that this program was built with.
+pub fn locked_version(name: &str) -> String {
+    let lock = include_str!("../../Cargo.lock");
+    let entry = format!("name = \"{name}\"\nversion = \"");
+    lock.split_once(&entry).and_then(|(_, rest)| rest.split('"').next()).unwrap_or("?").to_owned()
+}

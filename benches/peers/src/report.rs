@@ -1,0 +1,413 @@
+//! Medians, ratios, and the page.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use serde::{Deserialize, Serialize};
+
+use crate::chart::{self, Bar};
+use crate::figures::{self, Figure};
+use crate::load::Kind;
+use crate::machine::Machine;
+use crate::rounds::{Metrics, Run, Settings};
+use crate::workload::{WORKLOADS, Workload};
+
+const BEGIN: &str = "<!-- bench: begin -->";
+const END: &str = "<!-- bench: end -->";
+
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Report {
+    pub machine: Machine,
+    pub settings: Settings,
+    pub versions: BTreeMap<String, String>,
+    pub left_out: Vec<String>,
+    pub results: Vec<Summary>,
+    pub figures: Vec<Figure>,
+    pub runs: Vec<Run>,
+}
+
+/// One peer under one workload: medians over the rounds; of waits the longest, of losses and errors the sum.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Summary {
+    pub workload: String,
+    pub peer: String,
+    pub rounds: usize,
+    pub metrics: Metrics,
+    /// To the limit in the same round; where threads share a key, to the limit of one thread.
+    pub ratio_to_raw: Option<f64>,
+    pub ratio_to_redisson: Option<f64>,
+    pub notes: Vec<String>,
+}
+
+impl Report {
+    pub fn new(machine: Machine, settings: Settings, left_out: Vec<String>, runs: Vec<Run>) -> Report {
+        let mut results = Vec::new();
+        for workload in WORKLOADS {
+            for peer in workload.peers {
+                results.extend(summary(&runs, workload, peer));
+            }
+        }
+        let mut versions = BTreeMap::new();
+        for run in runs.iter().filter(|run| !run.version.is_empty()) {
+            versions.insert(run.peer.clone(), run.version.clone());
+        }
+        let mut report = Report { machine, settings, versions, left_out, results, figures: Vec::new(), runs };
+        report.figures = figures::check(&report);
+        report
+    }
+
+    pub fn find(&self, workload: &str, peer: &str) -> Option<&Summary> {
+        self.results.iter().find(|result| result.workload == workload && result.peer == peer)
+    }
+
+    pub fn metric(&self, workload: &str, peer: &str, metric: &str) -> Option<f64> {
+        self.find(workload, peer)?.metrics.get(metric).copied()
+    }
+
+    /// Who let two in at once, and where.
+    pub fn violations(&self) -> Vec<String> {
+        let broken = |result: &&Summary| result.metrics.get("violations").is_some_and(|count| *count > 0.0);
+        self.results
+            .iter()
+            .filter(broken)
+            .map(|result| format!("{} in {}", result.peer, result.workload))
+            .collect()
+    }
+
+    /// The page's generated part.
+    pub fn text(&self) -> String {
+        let mut out = String::new();
+        // Writing to a String cannot fail.
+        self.write_text(&mut out).ok();
+        out
+    }
+
+    fn write_text(&self, out: &mut String) -> std::fmt::Result {
+        let Machine { cores, cpu, kernel, server, rustc, go, java, python, load } = &self.machine;
+        writeln!(out, "## Machine\n")?;
+        writeln!(out, "{cores} cores, {cpu}, {kernel}, {server} on loopback TCP without persistence.")?;
+        let tools: Vec<&str> = [rustc, go, java, python]
+            .into_iter()
+            .map(String::as_str)
+            .filter(|tool| !tool.is_empty())
+            .collect();
+        writeln!(out, "{}.", tools.join("; "))?;
+        writeln!(out, "Load average at the start: {load}.\n")?;
+        let versions: Vec<String> =
+            self.versions.iter().map(|(peer, version)| format!("{peer} {version}")).collect();
+        if !versions.is_empty() {
+            writeln!(out, "Versions: {}.\n", versions.join(", "))?;
+        }
+        for peer in &self.left_out {
+            writeln!(out, "Left out: {peer}.\n")?;
+        }
+        let Settings { rounds, seconds, quick, .. } = &self.settings;
+        if *quick {
+            writeln!(out, "**A quick run: it shows that everything runs, its figures mean nothing.**\n")?;
+        } else {
+            writeln!(out, "Medians of {rounds} rounds, {seconds} s each.\n")?;
+        }
+        if !self.figures.is_empty() {
+            writeln!(out, "## Figures to reach\n")?;
+            writeln!(out, "| workload | wanted | reached | |\n|---|---|---|---|")?;
+            for Figure { workload, wanted, reached, met } in &self.figures {
+                let verdict = match met {
+                    Some(true) => "yes",
+                    Some(false) => "**short**",
+                    None => "not measured",
+                };
+                writeln!(out, "| {workload} | {wanted} | {reached} | {verdict} |")?;
+            }
+            writeln!(out)?;
+        }
+        for workload in WORKLOADS {
+            let results: Vec<&Summary> =
+                self.results.iter().filter(|result| result.workload == workload.id).collect();
+            if !results.is_empty() {
+                writeln!(out, "## {}\n", self.title(workload))?;
+                for (file, title) in charts_of(workload) {
+                    writeln!(out, "![{title}](charts/{}-{file}.svg)\n", workload.id)?;
+                }
+                table(out, workload, &results)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn title(&self, workload: &Workload) -> String {
+        match workload.kind {
+            Kind::Held => {
+                format!("{} locks held for {} s", self.settings.held_locks, self.settings.held_seconds)
+            }
+            Kind::Waiters => format!("{} threads waiting for one lock", self.settings.waiting_threads),
+            Kind::Cycles | Kind::Handoff | Kind::Holder => workload.title.to_owned(),
+        }
+    }
+
+    /// Puts the generated part between the marks of `performance.md`, and the charts beside it.
+    pub fn write(&self, docs: &Path) -> Result<()> {
+        let page = docs.join("performance.md");
+        let text = std::fs::read_to_string(&page).with_context(|| format!("reading {}", page.display()))?;
+        let (before, rest) = text.split_once(BEGIN).context("performance.md has no mark to begin at")?;
+        let (_, after) = rest.split_once(END).context("performance.md has no mark to end at")?;
+        let charts = docs.join("charts");
+        std::fs::create_dir_all(&charts)?;
+        for workload in WORKLOADS {
+            for (metric, title) in charts_of(workload) {
+                let bars: Vec<Bar> = workload
+                    .peers
+                    .iter()
+                    .filter_map(|peer| {
+                        let value = self.metric(workload.id, peer, metric)?;
+                        Some(Bar { label: (*peer).to_owned(), value, ours: peer.starts_with("leasehold") })
+                    })
+                    .collect();
+                if !bars.is_empty() {
+                    let title = format!("{}: {title}", self.title(workload));
+                    chart::write(&charts.join(format!("{}-{metric}.svg", workload.id)), &title, &bars)?;
+                }
+            }
+        }
+        std::fs::write(page, format!("{before}{BEGIN}\n\n{}\n{END}{after}", self.text().trim_end()))?;
+        Ok(())
+    }
+}
+
+/// The metrics of a workload that are drawn.
+fn charts_of(workload: &Workload) -> &'static [(&'static str, &'static str)] {
+    match workload.kind {
+        Kind::Cycles if workload.contended() => {
+            &[("cycles_per_s", "cycles/s"), ("wait_p99_us", "p99 of the waits, µs")]
+        }
+        Kind::Cycles => &[("cycles_per_s", "cycles/s")],
+        Kind::Handoff => &[("handoff_p50_us", "p50, µs"), ("handoff_p99_us", "p99, µs")],
+        Kind::Held => &[("cpu_ms_per_s", "CPU, ms per s")],
+        Kind::Waiters => &[("drain_s", "seconds until all had it")],
+        Kind::Holder => &[],
+    }
+}
+
+/// A table's columns: title, metric, digits after the point.
+fn columns(workload: &Workload) -> &'static [(&'static str, &'static str, usize)] {
+    const CYCLES: &[(&str, &str, usize)] = &[
+        ("cycles/s", "cycles_per_s", 0),
+        ("× raw", "ratio_to_raw", 2),
+        ("× Redisson", "ratio_to_redisson", 2),
+        ("wait p50 µs", "wait_p50_us", 0),
+        ("p99 µs", "wait_p99_us", 0),
+        ("longest ms", "wait_max_ms", 1),
+        ("fewest/most per thread", "threads_evenness", 2),
+        ("per process", "processes_evenness", 2),
+        ("requests per cycle", "sent_per_cycle", 2),
+        ("commands", "commands_per_cycle", 1),
+        ("server reads", "reads_per_cycle", 2),
+        ("CPU µs per cycle", "cpu_us_per_cycle", 0),
+        ("server CPU µs", "server_cpu_us_per_cycle", 0),
+        ("violations", "violations", 0),
+    ];
+    match workload.kind {
+        Kind::Cycles => CYCLES,
+        Kind::Handoff => &[
+            ("p50 µs", "handoff_p50_us", 0),
+            ("p99 µs", "handoff_p99_us", 0),
+            ("longest ms", "handoff_max_ms", 1),
+            ("hand-overs seen", "handoffs", 0),
+            ("requests per cycle", "sent_per_cycle", 2),
+            ("commands", "commands_per_cycle", 1),
+            ("CPU µs per cycle", "cpu_us_per_cycle", 0),
+            ("violations", "violations", 0),
+        ],
+        Kind::Held => &[
+            ("lost", "lost", 0),
+            ("CPU ms/s", "cpu_ms_per_s", 2),
+            ("server CPU ms/s", "server_cpu_ms_per_s", 2),
+            ("requests/s", "sent_per_s", 1),
+            ("server reads/s", "reads_per_s", 1),
+            ("commands/s", "commands_per_s", 1),
+            ("threads", "library_threads", 0),
+            ("connections", "connections", 0),
+            ("RSS MiB", "rss_mib", 0),
+            ("taken per s", "fill_per_s", 0),
+        ],
+        Kind::Holder => &[],
+        Kind::Waiters => &[
+            ("requests/s while waiting", "sent_per_s", 2),
+            ("connections", "connections", 0),
+            ("of them new", "connections_added", 0),
+            ("KiB per waiter", "rss_kib_per_waiter", 1),
+            ("beside its stack", "beside_stack_kib_per_waiter", 1),
+            ("threads", "threads", 0),
+            ("drained in s", "drain_s", 3),
+            ("missing", "missing", 0),
+            ("violations", "violations", 0),
+        ],
+    }
+}
+
+fn table(out: &mut String, workload: &Workload, results: &[&Summary]) -> std::fmt::Result {
+    let value = |result: &Summary, metric: &str| match metric {
+        "ratio_to_raw" => result.ratio_to_raw,
+        "ratio_to_redisson" => result.ratio_to_redisson,
+        "wait_max_ms" => result.metrics.get("wait_max_us").map(|us| us / 1e3),
+        "handoff_max_ms" => result.metrics.get("handoff_max_us").map(|us| us / 1e3),
+        metric => result.metrics.get(metric).copied(),
+    };
+    let used: Vec<_> = columns(workload)
+        .iter()
+        .filter(|(_, metric, _)| results.iter().any(|result| value(result, metric).is_some()))
+        .collect();
+    write!(out, "| |")?;
+    for (title, ..) in &used {
+        write!(out, " {title} |")?;
+    }
+    writeln!(out, "\n|---|{}", "---:|".repeat(used.len()))?;
+    for result in results {
+        write!(out, "| {} |", name(&result.peer))?;
+        for (_, metric, digits) in &used {
+            match value(result, metric) {
+                Some(value) => write!(out, " {} |", grouped(value, *digits))?,
+                None => write!(out, " – |")?,
+            }
+        }
+        writeln!(out)?;
+    }
+    writeln!(out)?;
+    for result in results {
+        for note in &result.notes {
+            writeln!(out, "{}: {note}.\n", name(&result.peer))?;
+        }
+    }
+    Ok(())
+}
+
+/// A peer as people know it.
+fn name(peer: &str) -> &str {
+    match peer {
+        "leasehold" => "**leasehold**, guards",
+        "leasehold-lock" => "**leasehold**, `lock`/`unlock`",
+        "redisson" => "Redisson",
+        other => other,
+    }
+}
+
+/// With the thousands apart.
+pub fn grouped(value: f64, digits: usize) -> String {
+    let text = format!("{value:.digits$}");
+    let (whole, rest) = text.split_at(text.find('.').unwrap_or(text.len()));
+    let mut out = String::new();
+    for (at, digit) in whole.chars().enumerate() {
+        if at > 0 && (whole.len() - at).is_multiple_of(3) && digit.is_ascii_digit() && !out.ends_with('-') {
+            out.push(',');
+        }
+        out.push(digit);
+    }
+    out + rest
+}
+
+fn summary(runs: &[Run], workload: &Workload, peer: &str) -> Option<Summary> {
+    let mine: Vec<&Run> = runs.iter().filter(|run| run.workload == workload.id && run.peer == peer).collect();
+    if mine.is_empty() {
+        return None;
+    }
+    let mut values: BTreeMap<&str, Vec<f64>> = BTreeMap::new();
+    for run in &mine {
+        for (metric, value) in &run.metrics {
+            values.entry(metric).or_default().push(*value);
+        }
+    }
+    let metrics = values
+        .into_iter()
+        .filter_map(|(metric, values)| {
+            let value = match metric {
+                "violations" | "errors" | "lost" | "missing" | "handoffs" => values.iter().sum(),
+                metric if metric.ends_with("_max_us") => values.iter().copied().fold(0.0, f64::max),
+                _ => median(values)?,
+            };
+            Some((metric.to_owned(), value))
+        })
+        .collect();
+    let base = if workload.contended() { "one" } else { workload.id };
+    let ratio = |workload: &str, other: &str| {
+        let ratios = mine.iter().filter_map(|run| {
+            let same =
+                |rival: &&Run| rival.workload == workload && rival.peer == other && rival.round == run.round;
+            let rate = |run: &Run| run.metrics.get("cycles_per_s").copied();
+            Some(rate(run)? / rate(runs.iter().find(same)?)?)
+        });
+        median(ratios.collect())
+    };
+    let mut notes: Vec<String> = Vec::new();
+    for run in &mine {
+        if let Some(note) = &run.note {
+            let note = format!("round {}: {note}", run.round);
+            notes.push(note);
+        }
+    }
+    Some(Summary {
+        workload: workload.id.to_owned(),
+        peer: peer.to_owned(),
+        rounds: mine.iter().filter(|run| run.round > 0 && !run.metrics.is_empty()).count(),
+        metrics,
+        ratio_to_raw: ratio(base, "raw"),
+        ratio_to_redisson: ratio(workload.id, "redisson"),
+        notes,
+    })
+}
+
+fn median(mut values: Vec<f64>) -> Option<f64> {
+    values.sort_by(f64::total_cmp);
+    let middle = values.len() / 2;
+    let upper = values.get(middle).copied()?;
+    if values.len() % 2 == 1 {
+        return Some(upper);
+    }
+    Some(f64::midpoint(*values.get(middle.checked_sub(1)?)?, upper))
+}
+
+/// One line about one run, while it goes.
+pub fn progress(run: &Run) -> String {
+    let mut line = format!("round {} {:10} {:15}", run.round, run.workload, run.peer);
+    for (metric, digits) in [
+        ("cycles_per_s", 0),
+        ("wait_p99_us", 0),
+        ("handoff_p50_us", 0),
+        ("handoff_p99_us", 0),
+        ("sent_per_cycle", 2),
+        ("cpu_ms_per_s", 2),
+        ("lost", 0),
+        ("sent_per_s", 2),
+        ("drain_s", 3),
+        ("violations", 0),
+        ("errors", 0),
+    ] {
+        if let Some(value) = run.metrics.get(metric) {
+            write!(line, " {metric} {}", grouped(*value, digits)).ok();
+        }
+    }
+    if let Some(note) = &run.note {
+        write!(line, " [{note}]").ok();
+    }
+    line
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{grouped, median};
+
+    #[test]
+    fn thousands_stand_apart() {
+        assert_eq!(grouped(1_234_567.0, 0), "1,234,567");
+        assert_eq!(grouped(999.5, 1), "999.5");
+        assert_eq!(grouped(-1000.0, 0), "-1,000");
+        assert_eq!(grouped(-100.0, 0), "-100");
+    }
+
+    #[test]
+    fn the_median_of_an_even_count_lies_between() {
+        assert_eq!(median(vec![3.0, 1.0, 2.0]), Some(2.0));
+        assert_eq!(median(vec![4.0, 1.0, 2.0, 3.0]), Some(2.5));
+        assert_eq!(median(vec![]), None);
+    }
+}

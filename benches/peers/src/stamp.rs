@@ -1,0 +1,20 @@
+//! Clocks that mean the same in every process and language.
+
+use std::time::Duration;
+
+use rustix::time::{ClockId, clock_gettime};
+
+fn read(clock: ClockId) -> Duration {
+    let time = clock_gettime(clock);
+    Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or(0))
+}
+
+/// CLOCK_MONOTONIC in nanoseconds.
+pub fn now_ns() -> u64 {
+    u64::try_from(read(ClockId::Monotonic).as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// The CPU time of this process.
+pub fn cpu() -> Duration {
+    read(ClockId::ProcessCPUTime)
+}

@@ -1,0 +1,184 @@
+//! Passing a lock from one local thread to the next in one round trip, and what follows a release that nobody waits
+//! for.
+//!
+//! The one who releases sends the request; the one who comes reads the answer, and tells the other what it heard. So
+//! the new owner's waking up and the round trip happen at the same time.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crossbeam_channel::Sender;
+
+use crate::error::Error;
+use crate::lock::hold::Hold;
+use crate::lock::report::Reporter;
+use crate::lock::store::{Answer, Claim, HandOver, Pending, Release};
+use crate::lock::table::Table;
+use crate::lock::watchdog::CleanUps;
+use crate::observe::{LossReason, Observer};
+use crate::time::{Clock, Moment};
+
+/// A lock on its way from one thread's hold to a waiter.
+pub(crate) struct Handed {
+    pub(crate) pending: Option<Box<dyn Pending>>,
+    /// Before the request left: the new hold's window opens there.
+    pub(crate) sent: Moment,
+    /// What the waiter had wished for.
+    pub(crate) to: Claim,
+    from: Arc<Hold>,
+    aftermath: Aftermath,
+    /// Where the releaser waits, if it does.
+    told: Option<Sender<Parted>>,
+}
+
+/// How a releaser's hold ended.
+#[derive(Debug)]
+pub(crate) enum Parted {
+    Freed {
+        others: bool,
+    },
+    /// The store did not know the hold.
+    Lost,
+    /// Nothing changed: the owner still holds it there.
+    Refused(Error),
+    /// It may have ended, or may yet.
+    Unknown(Error),
+}
+
+impl Parted {
+    pub(crate) fn of_release(answer: Answer<Release>) -> Parted {
+        match answer {
+            Answer::Done(Release::Freed { others }) => Parted::Freed { others },
+            Answer::Done(Release::StillHeld | Release::NotHeld { .. }) => Parted::Lost,
+            Answer::Refused(error) => Parted::Refused(error),
+            Answer::Unknown(error) => Parted::Unknown(error),
+        }
+    }
+}
+
+impl Handed {
+    pub(crate) fn new(
+        pending: Box<dyn Pending>,
+        sent: Moment,
+        to: Claim,
+        from: &Arc<Hold>,
+        aftermath: &Aftermath,
+        told: Option<Sender<Parted>>,
+    ) -> Handed {
+        Handed {
+            pending: Some(pending),
+            sent,
+            to,
+            from: Arc::clone(from),
+            aftermath: aftermath.clone(),
+            told,
+        }
+    }
+
+    /// Reads the answer, tells the releaser, and returns what there is for the waiter.
+    pub(crate) fn receive(mut self) -> Answer<HandOver> {
+        let Some(pending) = self.pending.take() else {
+            let words = "the hand-over was read already";
+            return Answer::Unknown(
+                Error::new(crate::ErrorKind::Protocol, "lock", words).with_unknown_outcome(),
+            );
+        };
+        let answer = pending.wait();
+        self.part(match &answer {
+            Answer::Done(HandOver::Granted { .. }) => Parted::Freed { others: false },
+            Answer::Done(HandOver::Lost) => Parted::Lost,
+            Answer::Refused(error) => Parted::Refused(error.copy()),
+            Answer::Unknown(error) => Parted::Unknown(error.copy()),
+        });
+        answer
+    }
+
+    fn part(&mut self, parted: Parted) {
+        match self.told.take() {
+            // It waits with a limit; if it has gone, it has seen to its hold as one of unknown outcome.
+            Some(told) => drop(told.try_send(parted)),
+            None => self.aftermath.settle(&self.from, parted),
+        }
+    }
+}
+
+impl Drop for Handed {
+    /// A waiter that unwinds leaves the answer unread: its own claim ends with its lease, the releaser's is unknown.
+    fn drop(&mut self) {
+        if self.pending.is_some() {
+            let words = "the thread that was handed the lock panicked";
+            let error = Error::new(crate::ErrorKind::Resource, "unlock", words).with_unknown_outcome();
+            self.part(Parted::Unknown(error));
+        }
+    }
+}
+
+impl fmt::Debug for Handed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Handed").field("from", &self.from).finish_non_exhaustive()
+    }
+}
+
+/// What follows the end of a hold, for whichever thread learns of it. Keeps no client alive.
+#[derive(Clone)]
+pub(crate) struct Aftermath {
+    pub(crate) clock: Clock,
+    pub(crate) lease: Duration,
+    pub(crate) table: Arc<Table>,
+    pub(crate) reporter: Arc<Reporter>,
+    pub(crate) clean_ups: CleanUps,
+}
+
+impl Aftermath {
+    /// For a hold whose releaser has gone on: what came of it. May run on any thread, while that reads replies for
+    /// others; so what the program wants to know is told on the callback thread.
+    pub(crate) fn settle(&self, hold: &Arc<Hold>, parted: Parted) {
+        match parted {
+            Parted::Freed { others } => {
+                let held = self.note_released(hold, others);
+                let (name, owner) = (Arc::clone(hold.name()), hold.owner());
+                self.reporter.tell_later(move |observer| observer.released(name.given(), owner, held));
+            }
+            Parted::Lost => self.lose(hold, LossReason::Gone),
+            Parted::Refused(error) | Parted::Unknown(error) => {
+                self.leave_behind(hold);
+                let name = hold.name().given().to_owned();
+                let error = error.during("unlock").on(&name);
+                self.reporter
+                    .tell_later(move |observer: &dyn Observer| observer.release_failed(&name, &error));
+            }
+        }
+    }
+
+    /// Records that a hold is lost. Its number is given up: a request under it may be on its way, and the old guard
+    /// may still try to release.
+    pub(crate) fn lose(&self, hold: &Arc<Hold>, reason: LossReason) {
+        if hold.lose(reason, &self.reporter) {
+            hold.retire_number();
+        }
+    }
+
+    /// A release did not get through: the watchdog repeats it until it is answered or the lease has run out.
+    pub(crate) fn leave_behind(&self, hold: &Arc<Hold>) {
+        hold.retire_number();
+        hold.forget_listeners();
+        let now = self.clock.now();
+        let until = now.plus(self.lease).min(hold.until().plus(self.lease));
+        self.clean_ups.add(hold.claim(), until, now);
+    }
+
+    /// A hold ended by a true release; returns how long it lasted.
+    pub(crate) fn note_released(&self, hold: &Arc<Hold>, others: bool) -> Duration {
+        hold.forget_listeners();
+        let now = self.clock.now();
+        self.table.note_released(hold, others, now);
+        now.since(hold.since())
+    }
+}
+
+impl fmt::Debug for Aftermath {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Aftermath").finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,38 @@
+-- Gives a lock from one owner to another, who then holds it once. Repeating it changes nothing but the fence.
+--
+-- KEYS[1] lock       the lock's hash: owner -> hold count
+-- KEYS[2] counter    the lock's fence counter; left out if no fence is wanted
+-- ARGV[1] from       who holds it
+-- ARGV[2] to         who shall hold it
+-- ARGV[3] lease_ms   how long it shall run from now on
+--
+-- Returns {'granted'} or {'granted', fence}   the new owner holds it
+--         {'lost'}                            neither holds it; nothing changed
+local lock, counter = KEYS[1], KEYS[2]
+local from, to, lease_ms = ARGV[1], ARGV[2], ARGV[3]
+
+if redis.call('hexists', lock, from) == 0 and redis.call('hexists', lock, to) == 0 then
+  -- Removes nothing, but a replica refuses it: what only a replica says is no loss.
+  redis.call('hdel', lock, from)
+  return {'lost'}
+end
+
+-- Time first: PEXPIRE passes when the server is out of memory, and what follows it passes too.
+redis.call('pexpire', lock, lease_ms)
+local fence
+if counter then
+  local number = redis.call('incr', counter)
+  local time = redis.call('time')
+  local now_us = time[1] * 1000000 + time[2]
+  if number < now_us then
+    -- %.0f: joining a Lua number to a string loses its last digits.
+    fence = string.format('%.0f', now_us)
+    redis.call('set', counter, fence)
+  else
+    fence = redis.call('get', counter)
+  end
+end
+-- New before old: the hash is never empty, so the key never goes.
+redis.call('hset', lock, to, 1)
+redis.call('hdel', lock, from)
+return {'granted', fence}
