@@ -2,11 +2,12 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use uuid::Uuid;
 
 use crate::error::{Error, Result};
+use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::thread_local;
 
 /// The longest name, in bytes, that a lock may have after mapping.
 pub const LONGEST_NAME: usize = 64 * 1024;
@@ -148,7 +149,7 @@ impl fmt::Display for Fence {
 
 /// Next owner number of this process; never reused, so no two owners of a client can be mixed up.
 fn fresh_number() -> u64 {
-    static NEXT: AtomicU64 = AtomicU64::new(1);
+    static NEXT: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(1);
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
 

@@ -8,6 +8,7 @@ mod ident;
 mod lock;
 mod observe;
 mod store;
+mod sync;
 mod time;
 
 pub use client::{ClientBuilder, LockClient};

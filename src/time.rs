@@ -6,13 +6,12 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use crossbeam_channel::Sender;
-use parking_lot::{Condvar, Mutex};
-
 use crate::error::{Error, Result};
+use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::channel::Sender;
+use crate::sync::{Condvar, Mutex};
 
 /// A point on a [`Clock`]; also used as a deadline, where `NEVER` means that there is none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -82,7 +81,7 @@ impl Clock {
     }
 }
 
-#[cfg(any(target_os = "linux", target_os = "android"))]
+#[cfg(all(not(leasehold_shuttle), any(target_os = "linux", target_os = "android")))]
 fn system_now() -> Moment {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
     let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
@@ -90,11 +89,16 @@ fn system_now() -> Moment {
     Moment(seconds.saturating_mul(1_000_000_000).saturating_add(nanos))
 }
 
-#[cfg(not(any(target_os = "linux", target_os = "android")))]
+#[cfg(not(any(leasehold_shuttle, target_os = "linux", target_os = "android")))]
 #[expect(clippy::disallowed_methods, reason = "the one reader of time")]
 fn system_now() -> Moment {
     static START: std::sync::OnceLock<Instant> = std::sync::OnceLock::new();
     Moment(0).plus(START.get_or_init(Instant::now).elapsed())
+}
+
+#[cfg(leasehold_shuttle)]
+fn system_now() -> Moment {
+    Moment(crate::sync::model::now())
 }
 
 /// Who ends a hold: the watchdog's renewals ending, or a fixed time.

@@ -5,7 +5,7 @@
 //! client                            L3
 //! store, compose                    L2   stores don't know each other, nor what is composed of them
 //! lock                              L1
-//! error time ident config observe   L0
+//! error time ident config observe sync   L0
 //! ```
 //!
 //! Arrows only point down. The same checker that passes the source is shown samples that break each rule, and has to
@@ -31,7 +31,9 @@ const MAY_PANIC: &[(&str, &str)] = &[("src/client.rs", ".expect(")];
 const LONG: usize = 400;
 const TOO_LONG: usize = 800;
 
-const GROUND: [&str; 5] = ["error", "time", "ident", "config", "observe"];
+const GROUND: [&str; 6] = ["error", "time", "ident", "config", "observe", "sync"];
+/// The door to what threads wait by, behind which the models put shuttle.
+const KNOWS_MUTEXES: &str = "src/sync/";
 const READS_TIME: &str = "src/time.rs";
 const KNOWS_THE_DRIVER: &str = "src/store/redis/";
 
@@ -222,6 +224,14 @@ fn the_driver_outside_of_its_store_is_flagged() {
 }
 
 #[test]
+fn a_way_around_the_door_to_mutexes_is_flagged() {
+    breaks("src/lock/wait.rs", "use parking_lot::Mutex;", "knows parking_lot");
+    breaks("src/time.rs", "fn f(m: &parking_lot::Mutex<u8>) {}", "knows parking_lot");
+    keeps("src/sync/mod.rs", "pub(crate) use parking_lot::Mutex;");
+    keeps("src/lock/wait.rs", "use crate::sync::{Condvar, Mutex}; use std::sync::Arc;");
+}
+
+#[test]
 fn logic_in_the_root_is_flagged() {
     let found = violations(&[Source::new("src/lib.rs".to_owned(), "mod error;\nfn helper() {}")]);
     assert!(found.iter().any(|line| line.contains("holds logic")), "{found:?}");
@@ -303,6 +313,9 @@ fn violations(all: &[Source]) -> Vec<String> {
         check_panics(file, &mut complain);
         check_script_text(file, &mut complain);
         check_driver(file, &mut complain);
+        if !file.path.starts_with(KNOWS_MUTEXES) && file.code.contains("parking_lot::") {
+            complain("knows parking_lot, not `sync`: a model could not look into it".to_owned());
+        }
     }
     found
 }

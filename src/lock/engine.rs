@@ -3,7 +3,6 @@
 use std::fmt;
 use std::process;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use crate::config::Options;
@@ -15,6 +14,7 @@ use crate::lock::store::{Answer, Claim, Kind, Snapshot, Store};
 use crate::lock::table::Table;
 use crate::lock::watchdog::Watchdog;
 use crate::observe::{LossReason, Observer};
+use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::time::{Clock, Lease, Moment, checked_lease};
 
 /// What all clones of a client, its locks and its guards share. The last one to go shuts it down.

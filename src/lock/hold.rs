@@ -11,17 +11,17 @@
 //! The last three are lost, and stay so.
 
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use crossbeam_channel::{Receiver, Sender, bounded};
-use parking_lot::Mutex;
 
 use crate::ident::{Fence, LockName, Owner, ThreadMark};
 use crate::lock::report::Reporter;
 use crate::lock::store::{Claim, Kind};
 use crate::observe::{Loss, LossReason};
+use crate::sync::Mutex;
+use crate::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use crate::time::{Lease, Moment, window};
 
 const LIVE: u8 = 0;
@@ -370,12 +370,18 @@ impl Hold {
         self.listened.load(Ordering::Acquire)
     }
 
-    /// The hold ended by release: nobody will be told of a loss any more.
-    pub(crate) fn forget_listeners(&self) {
-        let mut listeners = self.listeners.lock();
-        listeners.released = true;
-        listeners.callbacks.clear();
-        listeners.senders.clear();
+    /// The hold ended by release: nobody will be told of a loss any more. What the callbacks own is dropped where
+    /// they would have run: it may be the client itself, whose end waits for the thread that reads replies.
+    pub(crate) fn forget_listeners(&self, reporter: &Reporter) {
+        let (callbacks, senders) = {
+            let mut listeners = self.listeners.lock();
+            listeners.released = true;
+            (std::mem::take(&mut listeners.callbacks), std::mem::take(&mut listeners.senders))
+        };
+        drop(senders);
+        if !callbacks.is_empty() {
+            reporter.run_later(move || drop(callbacks));
+        }
     }
 }
 

@@ -3,8 +3,8 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crossbeam_channel::{Receiver, Sender, TryRecvError, bounded};
-use parking_lot::Mutex;
+use crate::sync::Mutex;
+use crate::sync::channel::{Receiver, Sender, TryRecvError, bounded};
 
 /// Ends waits from another thread: every wait that was given it returns an error that
 /// [`is_interrupted`](crate::Error::is_interrupted).

@@ -1,8 +1,7 @@
 //! Putting the calling thread to sleep until it is woken, interrupted, or out of time.
 
-use crossbeam_channel::{Receiver, Sender, bounded, never, select};
-
 use crate::lock::interrupt::Interrupt;
+use crate::sync::channel::{Receiver, Sender, after, bounded, never, select};
 use crate::time::{Clock, Moment, wake};
 
 /// Why a parked thread goes on.
@@ -76,7 +75,7 @@ impl Parker {
     fn sleep(&self, interrupt: Option<&Interrupt>, at_most: Option<std::time::Duration>) -> Woken {
         let nothing = never();
         let interrupted = interrupt.map_or(&nothing, Interrupt::receiver);
-        let timer = at_most.map_or_else(never, crossbeam_channel::after);
+        let timer = at_most.map_or_else(never, after);
         select! {
             recv(self.signal) -> _ => Woken::Signal,
             recv(interrupted) -> _ => Woken::Interrupted,

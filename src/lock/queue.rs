@@ -1,14 +1,13 @@
 //! The in-process FIFO of one lock: only its head talks to the store.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock};
-
-use crossbeam_channel::Sender;
-use parking_lot::Mutex;
+use std::sync::Arc;
 
 use crate::lock::hand::Handed;
 use crate::lock::store::Claim;
+use crate::sync::atomic::{AtomicBool, Ordering};
+use crate::sync::channel::Sender;
+use crate::sync::{Mutex, OnceLock};
 use crate::time::wake;
 
 /// One thread's place in a queue.
@@ -30,9 +29,11 @@ pub(crate) struct Ticket {
 /// | `Promised` | `Given`    | the releaser, when the request is on its way                          |
 /// | `Promised` | `Open`     | the releaser, when it could not be sent                               |
 /// | `Open`     | `Closed`   | the waiter, before it tries or goes for itself                        |
-/// | `Given`    | `Closed`   | the waiter, which reads the answer                                    |
+/// | `Given`    | `Receiving`| the waiter, which reads the answer                                    |
+/// | `Receiving`| `Closed`   | the waiter, when it and the releaser have acted on the answer         |
 ///
-/// While `Promised`, the waiter waits: it may not leave, since the lock may be its own in a moment.
+/// While `Promised`, the waiter waits: it may not leave, since the lock may be its own in a moment. From `Promised` to
+/// `Closed` the lock counts as held here (`Table::held_here`).
 #[derive(Debug, Default)]
 pub(crate) enum Offer {
     #[default]
@@ -40,6 +41,7 @@ pub(crate) enum Offer {
     Open(Wish),
     Promised(Wish),
     Given(Handed),
+    Receiving,
 }
 
 /// What a waiter would hold.
@@ -104,8 +106,20 @@ impl Ticket {
                 *offer = promised;
                 Taken::NotYet
             }
-            Offer::Given(handed) => Taken::Given(handed),
+            Offer::Given(handed) => {
+                *offer = Offer::Receiving;
+                Taken::Given(handed)
+            }
+            Offer::Receiving => {
+                *offer = Offer::Receiving;
+                Taken::Back
+            }
         }
+    }
+
+    /// The waiter's: what it was given is settled, either way.
+    pub(crate) fn received(&self) {
+        *self.offer.lock() = Offer::Closed;
     }
 
     pub(crate) fn is_given(&self) -> bool {
@@ -143,9 +157,9 @@ impl Ticket {
         self.wake(); // it may be waiting to leave
     }
 
-    /// Whether the lock is promised or on its way to this waiter.
+    /// Whether the lock is promised or on its way to this waiter, and not all that follows is done.
     pub(crate) fn is_receiving(&self) -> bool {
-        matches!(*self.offer.lock(), Offer::Promised(_) | Offer::Given(_))
+        matches!(*self.offer.lock(), Offer::Promised(_) | Offer::Given(_) | Offer::Receiving)
     }
 
     pub(crate) fn wake(&self) {
@@ -190,6 +204,11 @@ impl Queue {
         self.tickets.is_empty()
     }
 
+    #[cfg(leasehold_shuttle)]
+    pub(crate) fn len(&self) -> usize {
+        self.tickets.len()
+    }
+
     pub(crate) fn wake_all(&self) {
         self.tickets.iter().for_each(|ticket| ticket.wake());
     }
@@ -198,7 +217,7 @@ impl Queue {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crossbeam_channel::bounded;
+    use crate::sync::channel::bounded;
 
     #[test]
     fn the_first_to_join_is_head_and_the_rest_follow_in_order() {

@@ -3,12 +3,10 @@
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::thread;
-
-use crossbeam_channel::{Sender, unbounded};
-use parking_lot::Mutex;
 
 use crate::observe::Observer;
+use crate::sync::channel::{Sender, unbounded};
+use crate::sync::{Mutex, thread};
 
 type Job = Box<dyn FnOnce() + Send>;
 

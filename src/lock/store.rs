@@ -9,6 +9,7 @@ use std::time::Duration;
 use crate::error::{Error, Result};
 use crate::ident::{Fence, LockName, Owner};
 use crate::lock::topic::Listening;
+use crate::sync::channel::Sender;
 use crate::time::Moment;
 
 /// The kinds of lock a store may be asked for.
@@ -172,8 +173,7 @@ pub(crate) trait Store: Send + Sync {
 
     /// Has `waker` woken at each message about the lock, as long as the result lives; `None` if the store sends none.
     /// Does not wait for the store.
-    fn listen(&self, kind: Kind, name: &LockName, waker: &crossbeam_channel::Sender<()>)
-    -> Option<Listening>;
+    fn listen(&self, kind: Kind, name: &LockName, waker: &Sender<()>) -> Option<Listening>;
 
     /// How many messages about the lock have been counted, if a confirmed subscription to them stands already.
     fn heard(&self, kind: Kind, name: &LockName) -> Option<u64>;

@@ -5,11 +5,10 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
-use crossbeam_channel::Sender;
-use parking_lot::Mutex;
-
+use crate::sync::Mutex;
+use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use crate::sync::channel::Sender;
 use crate::time::wake;
 
 /// One lock's channel.
@@ -29,7 +28,7 @@ const APART: u64 = 1 << 40;
 
 impl Topic {
     pub(crate) fn new(channel: &str, up: bool) -> Topic {
-        static NEXT: AtomicU64 = AtomicU64::new(0);
+        static NEXT: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
         Topic {
             channel: channel.into(),
             seen: AtomicU64::new(NEXT.fetch_add(APART, Ordering::Relaxed)),

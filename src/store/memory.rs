@@ -4,16 +4,15 @@ use std::collections::HashMap;
 use std::collections::hash_map;
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-
-use crossbeam_channel::Sender;
-use parking_lot::Mutex;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::ident::{Fence, LockName, Owner};
 use crate::lock::store::{Answer, Attempt, Claim, HandOver, Kind, Pending, Release, Snapshot, Store};
 use crate::lock::topic::{Listening, Source, Topic};
+use crate::sync::Mutex;
+use crate::sync::atomic::{AtomicBool, Ordering};
+use crate::sync::channel::Sender;
 use crate::time::{Clock, ManualClock, Moment};
 
 /// Locks kept in this process: what a server is to clients that have one.

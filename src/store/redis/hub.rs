@@ -9,9 +9,6 @@ use std::sync::{Arc, Weak};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use crossbeam_channel::Sender;
-use parking_lot::{Condvar, Mutex, MutexGuard};
-
 use super::address::Address;
 use super::link::Stream;
 use super::reader::Reader;
@@ -19,6 +16,8 @@ use super::script::Request;
 use crate::error::{Error, ErrorKind, Result};
 use crate::lock::report::Reporter;
 use crate::lock::topic::{Listening, Source, Topic};
+use crate::sync::channel::Sender;
+use crate::sync::{Condvar, Mutex, MutexGuard};
 use crate::time::{Clock, Moment};
 
 /// After so long without a word the server is asked for one; after as long again the link counts as dead.

@@ -18,13 +18,15 @@ mod tls;
 mod token;
 mod wire;
 
+#[cfg(leasehold_shuttle)]
+#[cfg(test)]
+mod model;
+#[cfg(not(leasehold_shuttle))]
 #[cfg(test)]
 mod tests;
 
 use std::sync::Arc;
 use std::time::Duration;
-
-use crossbeam_channel::Sender;
 
 use crate::config::RedisOptions;
 use crate::error::{Error, ErrorKind, Result};
@@ -32,6 +34,7 @@ use crate::ident::{LockName, Owner};
 use crate::lock::report::Reporter;
 use crate::lock::store::{Answer, Attempt, Claim, HandOver, Kind, Pending, Release, Sink, Snapshot, Store};
 use crate::lock::topic::Listening;
+use crate::sync::channel::Sender;
 use crate::time::{Clock, Moment};
 use address::Address;
 use hub::Hub;

@@ -4,7 +4,6 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::Arc;
 use std::time::Duration;
 
-use parking_lot::MutexGuard;
 use redis::{Parser, ServerError, Value};
 
 use super::handshake;
@@ -14,6 +13,7 @@ use super::reply::{Expected, refusal};
 use super::script::Request;
 use crate::error::{Error, ErrorKind, Result};
 use crate::lock::topic::Topic;
+use crate::sync::MutexGuard;
 use crate::time::Clock;
 
 /// Waits between connects: at least, at most.

@@ -5,12 +5,12 @@ use std::net::TcpStream;
 use std::path::Path;
 use std::sync::Arc;
 
-use parking_lot::Mutex;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore};
 
 use crate::error::{Error, Result};
+use crate::sync::Mutex;
 
 /// Trusts the authorities in the PEM file `ca`, or the system's.
 pub(super) fn config(ca: Option<&Path>) -> Result<Arc<ClientConfig>> {

@@ -6,10 +6,8 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use parking_lot::Mutex;
 use r2d2::{ManageConnection, Pool, PooledConnection};
 use redis::Value;
 use scheduled_thread_pool::ScheduledThreadPool;
@@ -21,6 +19,8 @@ use super::link::Link;
 use super::reply::{Failure, is_noscript};
 use super::script::{Request, Script};
 use crate::error::{Error, ErrorKind, Result};
+use crate::sync::Mutex;
+use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::time::{Clock, Moment};
 
 /// After a failed connect, other threads get its error for so long instead of trying for themselves.

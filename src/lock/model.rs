@@ -1,0 +1,507 @@
+//! Everything above the stores, as it is, under shuttle's schedules: waiting, the queue, hand-overs, registration,
+//! giving up, and the watchdog. Run by `./check model`.
+//!
+//! Time stands still unless a test moves it, and never as far as the safety poll: a thread whose wake-up is lost sleeps
+//! for good, and shuttle says so.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use crate::config::Options;
+use crate::error::{Error, ErrorKind, Result};
+use crate::ident::{LockName, Owner};
+use crate::lock::engine::Engine;
+use crate::lock::interrupt::Interrupt;
+use crate::lock::named::NamedLock;
+use crate::lock::report::Reporter;
+use crate::lock::store::{Answer, Attempt, Claim, HandOver, Kind, Pending, Release, Snapshot, Store};
+use crate::lock::topic::{Listening, Source, Topic};
+use crate::store::memory::{MemoryAccess, MemoryStore};
+use crate::sync::channel::{Sender, unbounded};
+use crate::sync::model::{check, spawn, toss};
+use crate::sync::{Mutex, thread};
+use crate::time::{Clock, ManualClock, Moment};
+
+const NAME: &str = "a";
+
+/// One server, its clock, and who is inside the lock.
+struct World {
+    clock: ManualClock,
+    server: MemoryStore,
+    inside: AtomicUsize,
+    grants: AtomicUsize,
+}
+
+impl World {
+    fn new() -> Arc<World> {
+        let clock = ManualClock::new();
+        let server = MemoryStore::with_clock(clock.clone());
+        Arc::new(World { clock, server, inside: AtomicUsize::new(0), grants: AtomicUsize::new(0) })
+    }
+
+    fn client(self: &Arc<World>) -> Client {
+        self.client_on(Arc::new(self.server.open()))
+    }
+
+    fn client_on(self: &Arc<World>, store: Arc<dyn Store>) -> Client {
+        let clock = Clock::Manual(self.clock.clone());
+        let reporter = Arc::new(Reporter::new(None));
+        let engine = Arc::new(Engine::start(Options::default(), clock, store, reporter).unwrap());
+        Client { world: Arc::clone(self), engine }
+    }
+}
+
+#[derive(Clone)]
+struct Client {
+    world: Arc<World>,
+    engine: Arc<Engine>,
+}
+
+impl Client {
+    fn lock(&self) -> NamedLock {
+        NamedLock::new(&self.engine, Kind::Mutex, NAME)
+    }
+
+    /// To be called with the lock: is alone there for a while.
+    fn work(&self) {
+        let others = self.world.inside.fetch_add(1, Ordering::SeqCst);
+        assert_eq!(others, 0, "two own the lock");
+        thread::sleep(Duration::ZERO); // a point
+        self.world.inside.fetch_sub(1, Ordering::SeqCst);
+        self.world.grants.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// Takes the lock and gives it back, waiting for that or not.
+    fn cycle(&self, waits_for_release: bool) {
+        let guard = self.lock().acquire().unwrap();
+        self.work();
+        if waits_for_release { guard.unlock().unwrap() } else { drop(guard) }
+    }
+
+    /// Nothing is left of anybody.
+    fn end(self) {
+        assert!(!self.lock().is_locked().unwrap());
+        assert!(self.engine.table.holds().is_empty());
+        assert_eq!(self.engine.table.waiting(Kind::Mutex, &name()), 0);
+        self.engine.shutdown().unwrap();
+    }
+}
+
+fn name() -> Arc<LockName> {
+    Arc::new(LockName::new(&Arc::from(NAME), NAME.to_owned()).unwrap())
+}
+
+#[test]
+fn all_who_wait_in_one_process_get_the_lock_one_at_a_time() {
+    check(|| {
+        let world = World::new();
+        let client = world.client();
+        let threads: Vec<_> = (0..3)
+            .map(|_| {
+                let client = client.clone();
+                spawn(move || (0..2).for_each(|_| client.cycle(toss())))
+            })
+            .collect();
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
+        assert_eq!(world.grants.load(Ordering::SeqCst), 6);
+        client.end();
+    });
+}
+
+/// Sleeps until so many wait in the lock's queue.
+fn wait_for_queue(client: &Client, length: usize) {
+    while client.engine.table.waiting(Kind::Mutex, &name()) < length {
+        thread::yield_now();
+    }
+}
+
+/// How one of those who queue waits.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Way {
+    Stays,
+    GivesUp,
+    IsInterrupted,
+}
+
+const SHORT: Duration = Duration::from_millis(10);
+
+#[test]
+fn those_who_stay_get_it_in_order_whoever_gives_up_meanwhile() {
+    for ways in [
+        [Way::Stays, Way::Stays, Way::Stays],
+        [Way::GivesUp, Way::Stays, Way::Stays],
+        [Way::IsInterrupted, Way::Stays, Way::Stays],
+        [Way::Stays, Way::GivesUp, Way::Stays],
+        [Way::GivesUp, Way::IsInterrupted, Way::Stays],
+        [Way::GivesUp, Way::GivesUp, Way::IsInterrupted],
+    ] {
+        check(move || queue_up(ways));
+    }
+}
+
+fn queue_up(ways: [Way; 3]) {
+    let world = World::new();
+    let client = world.client();
+    let interrupt = Interrupt::new();
+    let served = Arc::new(Mutex::new(Vec::new()));
+    let first = client.lock().acquire().unwrap();
+    let mut threads = Vec::new();
+    for (at, way) in ways.into_iter().enumerate() {
+        let (client, interrupt, served) = (client.clone(), interrupt.clone(), Arc::clone(&served));
+        threads.push(spawn({
+            let client = client.clone();
+            move || {
+                let lock = client.lock();
+                let got = match way {
+                    Way::Stays => Some(lock.acquire().unwrap()),
+                    Way::GivesUp => lock.try_acquire_for(SHORT).unwrap(),
+                    Way::IsInterrupted => match lock.acquire_interruptibly(&interrupt) {
+                        Ok(guard) => Some(guard),
+                        Err(error) => {
+                            assert!(error.is_interrupted(), "{error:?}");
+                            None
+                        }
+                    },
+                };
+                let Some(guard) = got else { return false };
+                served.lock().push(at);
+                client.work();
+                if toss() {
+                    guard.unlock().unwrap()
+                } else {
+                    drop(guard)
+                }
+                true
+            }
+        }));
+        wait_for_queue(&client, at + 1);
+    }
+    let clock = world.clock.clone();
+    let events = [spawn(move || clock.advance(SHORT)), spawn(move || interrupt.interrupt())];
+    client.work();
+    if toss() {
+        first.unlock().unwrap()
+    } else {
+        drop(first)
+    }
+    let got: Vec<bool> = threads.into_iter().map(|thread| thread.join().unwrap()).collect();
+    events.into_iter().for_each(|event| event.join().unwrap());
+    let served = served.lock().clone();
+    let expected: Vec<usize> = (0..ways.len()).filter(|at| got[*at]).collect();
+    assert_eq!(served, expected, "out of order");
+    assert!((0..ways.len()).all(|at| got[at] || ways[at] != Way::Stays));
+    client.end();
+}
+
+// ---- several processes
+
+/// A store whose wake-ups come as Redis's do: subscribed over a connection of its own, confirmed later, and now and
+/// then broken; what is published while nobody is subscribed is not heard. Requests, or their answers, can get lost.
+struct Far {
+    server: MemoryAccess,
+    line: Arc<Line>,
+    /// So many requests may still get lost.
+    trouble: AtomicUsize,
+}
+
+/// What all clients of a server share: who is subscribed there, and by which client's stream each hears.
+#[derive(Default)]
+struct Exchange {
+    subscribed: Mutex<Vec<(Arc<Topic>, Sender<Event>)>>,
+}
+
+/// What a client's reading thread does, in order.
+enum Event {
+    Subscribe(Arc<Topic>),
+    Unsubscribe(Arc<Topic>),
+    Confirmed(Arc<Topic>),
+    Message(Arc<Topic>),
+    Break(Arc<Topic>),
+    End,
+}
+
+struct Line {
+    exchange: Arc<Exchange>,
+    topics: Mutex<HashMap<Box<str>, Arc<Topic>>>,
+    events: Sender<Event>,
+}
+
+impl Line {
+    fn send(&self, event: Event) {
+        drop(self.events.send(event));
+    }
+}
+
+impl Exchange {
+    fn publish(&self, key: &str) -> bool {
+        let subscribed = self.subscribed.lock();
+        for (topic, stream) in subscribed.iter().filter(|(topic, _)| topic.channel() == key) {
+            drop(stream.send(Event::Message(Arc::clone(topic))));
+        }
+        subscribed.len() > 1
+    }
+
+    fn forget(&self, topic: &Arc<Topic>) {
+        self.subscribed.lock().retain(|(other, _)| !Arc::ptr_eq(other, topic));
+    }
+}
+
+impl Far {
+    fn new(world: &World, exchange: &Arc<Exchange>, trouble: usize) -> (Arc<Far>, thread::JoinHandle<()>) {
+        let (sender, events) = unbounded();
+        let line = Line { exchange: Arc::clone(exchange), topics: Mutex::default(), events: sender.clone() };
+        let exchange = Arc::clone(exchange);
+        let reading = spawn(move || {
+            let mut breaks = 0;
+            for event in events.iter() {
+                match event {
+                    Event::Subscribe(topic) => {
+                        let stream = sender.clone();
+                        drop(stream.send(Event::Confirmed(Arc::clone(&topic))));
+                        exchange.subscribed.lock().push((Arc::clone(&topic), stream));
+                        if breaks < 1 && toss() {
+                            breaks += 1;
+                            drop(sender.send(Event::Break(topic)));
+                        }
+                    }
+                    Event::Unsubscribe(topic) => exchange.forget(&topic),
+                    Event::Confirmed(topic) => topic.set_up(true),
+                    Event::Message(topic) => topic.deliver(),
+                    Event::Break(topic) => {
+                        exchange.forget(&topic);
+                        topic.set_up(false);
+                        drop(sender.send(Event::Subscribe(topic)));
+                    }
+                    Event::End => return,
+                }
+            }
+        });
+        (
+            Arc::new(Far { server: world.server.open(), line: Arc::new(line), trouble: trouble.into() }),
+            reading,
+        )
+    }
+}
+
+fn lost() -> Error {
+    Error::new(ErrorKind::TimedOut, "ask", "the answer got lost").with_unknown_outcome()
+}
+
+impl Far {
+    /// Carries out a request whose answer, or which itself, may get lost.
+    fn ask<T>(&self, request: impl FnOnce() -> Answer<T>) -> Answer<T> {
+        let left = self.trouble.load(Ordering::SeqCst);
+        if left == 0 || toss() {
+            return request();
+        }
+        self.trouble.store(left - 1, Ordering::SeqCst);
+        if toss() {
+            drop(request());
+        }
+        Answer::Unknown(lost())
+    }
+
+    fn published(&self, claim: &Claim, answer: Answer<Release>) -> Answer<Release> {
+        match answer {
+            Answer::Done(Release::Freed { .. }) => {
+                let others = self.line.exchange.publish(claim.name.key());
+                Answer::Done(Release::Freed { others })
+            }
+            other => other,
+        }
+    }
+}
+
+struct Later(Answer<HandOver>);
+
+impl Pending for Later {
+    fn wait(self: Box<Self>) -> Answer<HandOver> {
+        thread::sleep(Duration::ZERO);
+        self.0
+    }
+}
+
+impl Source for Line {
+    fn left(&self, topic: &Arc<Topic>) {
+        let mut topics = self.topics.lock();
+        let is_current = topics.get(topic.channel()).is_some_and(|current| Arc::ptr_eq(current, topic));
+        if is_current && topic.listeners() == 0 && toss() {
+            topics.remove(topic.channel());
+            self.send(Event::Unsubscribe(Arc::clone(topic)));
+        }
+    }
+}
+
+impl Store for Far {
+    fn check_name(&self, _kind: Kind, _name: &LockName) -> Result<()> {
+        Ok(())
+    }
+
+    fn attempt(&self, claim: &Claim, count: u32, wants_fence: bool, by: Moment) -> Answer<Attempt> {
+        self.ask(|| self.server.attempt(claim, count, wants_fence, by))
+    }
+
+    fn release(&self, claim: &Claim, left: u32, by: Moment) -> Answer<Release> {
+        self.ask(|| self.published(claim, self.server.release(claim, left, by)))
+    }
+
+    fn hand_over(&self, from: &Claim, to: &Claim, fence: bool, by: Moment) -> Option<Box<dyn Pending>> {
+        if toss() && toss() {
+            return None;
+        }
+        let known = || {
+            let pending = self.server.hand_over(from, to, fence, by);
+            pending.map_or_else(|| Answer::Unknown(lost()), Pending::wait)
+        };
+        Some(Box::new(Later(self.ask(known))))
+    }
+
+    fn renew(&self, claims: &[Claim], by: Moment) -> Vec<Answer<bool>> {
+        self.server.renew(claims, by)
+    }
+
+    fn abandon(&self, claims: &[Claim], by: Moment) -> Vec<Answer<Release>> {
+        let one = |claim: &Claim| {
+            let release = || self.server.release(claim, 0, by);
+            self.ask(|| self.published(claim, release()))
+        };
+        claims.iter().map(one).collect()
+    }
+
+    fn inspect(&self, kind: Kind, name: &LockName, owner: Owner, by: Moment) -> Answer<Option<Snapshot>> {
+        self.server.inspect(kind, name, owner, by)
+    }
+
+    fn force(&self, kind: Kind, name: &LockName, by: Moment) -> Answer<bool> {
+        self.server.force(kind, name, by)
+    }
+
+    fn poll_every(&self, kind: Kind) -> (Duration, Duration) {
+        self.server.poll_every(kind)
+    }
+
+    fn listen(&self, _kind: Kind, name: &LockName, waker: &Sender<()>) -> Option<Listening> {
+        let mut topics = self.line.topics.lock();
+        let topic = topics.entry(name.key().into()).or_insert_with(|| {
+            let topic = Arc::new(Topic::new(name.key(), false));
+            self.line.send(Event::Subscribe(Arc::clone(&topic)));
+            topic
+        });
+        let source: Arc<dyn Source> = Arc::<Line>::clone(&self.line);
+        Some(Listening::new(Arc::clone(topic), source, waker))
+    }
+
+    fn heard(&self, _kind: Kind, name: &LockName) -> Option<u64> {
+        let topics = self.line.topics.lock();
+        topics.get(name.key()).filter(|topic| topic.is_up()).map(|topic| topic.seen())
+    }
+
+    fn close(&self) {
+        self.line.send(Event::End);
+    }
+}
+
+/// Moves the clock on by small steps, at most so many, until so many have ended.
+fn pass_time(clock: &ManualClock, step: Duration, steps: usize, is_over: impl Fn() -> bool) {
+    for _ in 0..steps {
+        if is_over() {
+            return;
+        }
+        clock.advance(step);
+        thread::yield_now();
+    }
+}
+
+/// Time passes, for those who let others go first, but far less than the safety poll.
+#[test]
+fn nobody_sleeps_through_a_release_of_another_process() {
+    check(|| {
+        let world = World::new();
+        let exchange = Arc::default();
+        let far: Vec<_> = (0..2).map(|_| Far::new(&world, &exchange, 0)).collect();
+        let (clients, readers): (Vec<_>, Vec<_>) =
+            far.into_iter().map(|(store, reading)| (world.client_on(store), reading)).unzip();
+        let threads: Vec<_> = clients
+            .iter()
+            .flat_map(|client| [client.clone(), client.clone()])
+            .map(|client| spawn(move || client.cycle(toss())))
+            .collect();
+        let all_had_it = || world.grants.load(Ordering::SeqCst) == threads.len();
+        pass_time(&world.clock, Duration::from_millis(1), 300, all_had_it);
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
+        clients.into_iter().for_each(Client::end);
+        readers.into_iter().for_each(|reading| reading.join().unwrap());
+    });
+}
+
+/// Here time goes on as long as anybody waits, since what was lost is made good by time-outs.
+#[test]
+fn lost_requests_and_answers_leave_one_owner_and_strand_nobody() {
+    check(|| {
+        let world = World::new();
+        let exchange = Arc::default();
+        let (store, reading) = Far::new(&world, &exchange, 2);
+        let client = world.client_on(Arc::<Far>::clone(&store));
+        let ended = Arc::new(AtomicUsize::new(0));
+        let threads: Vec<_> = (0..3)
+            .map(|_| {
+                let (client, ended) = (client.clone(), Arc::clone(&ended));
+                spawn(move || {
+                    let guard = client.lock().acquire().unwrap();
+                    client.work();
+                    if toss() {
+                        if let Err(error) = guard.unlock() {
+                            assert!(error.outcome_unknown(), "{error:?}");
+                        }
+                    } else {
+                        drop(guard);
+                    }
+                    ended.fetch_add(1, Ordering::SeqCst);
+                })
+            })
+            .collect();
+        let is_over = || ended.load(Ordering::SeqCst) == threads.len() && !client.lock().is_locked().unwrap();
+        pass_time(&world.clock, Duration::from_millis(100), 300, is_over);
+        store.trouble.store(0, Ordering::SeqCst);
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
+        client.end();
+        reading.join().unwrap();
+    });
+}
+
+// ---- the watchdog
+
+/// Whoever tells the watchdog of a moment is heard, whatever it is doing: it looks by then.
+#[test]
+fn the_watchdog_looks_by_the_moment_it_was_told() {
+    check(|| {
+        let world = World::new();
+        let client = world.client();
+        let threads: Vec<_> = ["a", "b"]
+            .into_iter()
+            .map(|name| {
+                let client = client.clone();
+                spawn(move || {
+                    let guard =
+                        NamedLock::new(&client.engine, Kind::Mutex, name).acquire_with_lease(SHORT).unwrap();
+                    let lost = guard.lost();
+                    client.world.grants.fetch_add(1, Ordering::SeqCst);
+                    while client.world.inside.load(Ordering::SeqCst) == 0 {
+                        thread::yield_now();
+                    }
+                    assert!(lost.try_recv().is_ok(), "the end of the lease was not noticed");
+                    drop(guard);
+                })
+            })
+            .collect();
+        while world.grants.load(Ordering::SeqCst) < threads.len() {
+            thread::yield_now();
+        }
+        world.clock.advance(2 * SHORT);
+        world.inside.store(1, Ordering::SeqCst);
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
+        client.engine.shutdown().unwrap();
+    });
+}

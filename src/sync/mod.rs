@@ -1,0 +1,22 @@
+//! The door to mutexes, atomics, channels and threads.
+//!
+//! `./check model` builds with `--cfg leasehold_shuttle`: then `model` stands behind it, and shuttle runs the same code
+//! under thousands of schedules. Left outside are what nobody waits for: counters of the process, and loss channels.
+
+#[cfg(leasehold_shuttle)]
+#[cfg(test)]
+pub(crate) mod model;
+
+#[cfg(not(leasehold_shuttle))]
+mod real {
+    pub(crate) use std::sync::{OnceLock, atomic};
+    pub(crate) use std::{thread, thread_local};
+
+    pub(crate) use crossbeam_channel as channel;
+    pub(crate) use parking_lot::{Condvar, Mutex, MutexGuard};
+}
+
+#[cfg(leasehold_shuttle)]
+pub(crate) use model::{Condvar, Mutex, MutexGuard, OnceLock, atomic, channel, thread, thread_local};
+#[cfg(not(leasehold_shuttle))]
+pub(crate) use real::*;

@@ -1,0 +1,558 @@
+//! What `sync` offers, made of shuttle: every use is a point where shuttle may go on with another thread.
+//!
+//! Shuttle has no time. Here it is an input: it stands still until a thread of a test calls [`move_time`], and ends the
+//! waits whose time has come by then.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::fmt;
+use std::ops::{Deref, DerefMut};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex as Plain, PoisonError};
+use std::time::Duration;
+
+pub(crate) use shuttle::sync::atomic;
+pub(crate) use shuttle::{thread, thread_local};
+
+/// Where shuttle may go on with another thread. Between two of these a thread is alone.
+fn point() {
+    thread::sleep(Duration::ZERO);
+}
+
+/// True or false, as shuttle likes.
+pub(crate) fn toss() -> bool {
+    use shuttle::rand::Rng;
+    shuttle::rand::thread_rng().r#gen()
+}
+
+// ---- waiting
+
+/// One wait of one thread. Whoever wakes it first is the one that did.
+pub(crate) struct Waiter {
+    woken: AtomicBool,
+    bell: shuttle::sync::mpsc::Sender<()>,
+}
+
+type Waiters = Vec<Arc<Waiter>>;
+
+impl Waiter {
+    fn new() -> (Arc<Waiter>, impl FnOnce()) {
+        let (bell, rung) = shuttle::sync::mpsc::channel();
+        let wait = move || rung.recv().unwrap();
+        (Arc::new(Waiter { woken: AtomicBool::new(false), bell }), wait)
+    }
+
+    fn wake(&self) -> bool {
+        let is_first = !self.woken.swap(true, Ordering::SeqCst);
+        if is_first && !thread::panicking() {
+            drop(self.bell.send(()));
+        }
+        is_first
+    }
+}
+
+fn forget(waiters: &mut Waiters, waiter: &Arc<Waiter>) {
+    waiters.retain(|other| !Arc::ptr_eq(other, waiter));
+}
+
+// ---- time
+
+#[derive(Default)]
+struct Time {
+    now: u64,
+    timers: Vec<(u64, Arc<Waiter>)>,
+}
+
+std::thread_local! {
+    /// Of the execution under way: a test's executions run one after another in the test's thread.
+    static TIME: RefCell<Time> = RefCell::default();
+}
+
+/// To be called as each execution begins.
+pub(crate) fn restart_time() {
+    TIME.with(|time| *time.borrow_mut() = Time { now: 1, timers: Vec::new() });
+}
+
+/// Nanoseconds of the system's clock.
+pub(crate) fn now() -> u64 {
+    TIME.with(|time| time.borrow().now)
+}
+
+/// Moves the system's clock on.
+pub(crate) fn move_time(by: Duration) {
+    point();
+    let due: Waiters = TIME.with(|time| {
+        let mut time = time.borrow_mut();
+        time.now += nanos(by);
+        let now = time.now;
+        time.timers.extract_if(.., |(at, _)| *at <= now).map(|(_, waiter)| waiter).collect()
+    });
+    due.iter().for_each(|waiter| drop(waiter.wake()));
+}
+
+fn nanos(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
+fn deadline(limit: Duration) -> u64 {
+    now().saturating_add(nanos(limit))
+}
+
+fn set_timer(at: u64, waiter: &Arc<Waiter>) {
+    TIME.with(|time| time.borrow_mut().timers.push((at, Arc::clone(waiter))));
+}
+
+fn unset_timer(waiter: &Arc<Waiter>) {
+    TIME.with(|time| time.borrow_mut().timers.retain(|(_, other)| !Arc::ptr_eq(other, waiter)));
+}
+
+// ---- mutexes and condition variables, with parking_lot's face
+
+#[derive(Default)]
+pub(crate) struct Mutex<T> {
+    inner: shuttle::sync::Mutex<T>,
+    /// Who waits with a limit.
+    limited: Plain<Waiters>,
+}
+
+pub(crate) struct MutexGuard<'a, T> {
+    mutex: &'a Mutex<T>,
+    /// `None` while it is let go of.
+    inner: Option<shuttle::sync::MutexGuard<'a, T>>,
+}
+
+impl<T> Mutex<T> {
+    pub(crate) const fn new(value: T) -> Mutex<T> {
+        Mutex { inner: shuttle::sync::Mutex::new(value), limited: Plain::new(Vec::new()) }
+    }
+
+    fn locked(&self) -> shuttle::sync::MutexGuard<'_, T> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
+        MutexGuard { mutex: self, inner: Some(self.locked()) }
+    }
+
+    pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
+        let inner = self.inner.try_lock().ok()?;
+        Some(MutexGuard { mutex: self, inner: Some(inner) })
+    }
+
+    pub(crate) fn try_lock_for(&self, limit: Duration) -> Option<MutexGuard<'_, T>> {
+        let until = deadline(limit);
+        loop {
+            if let Some(guard) = self.try_lock() {
+                return Some(guard);
+            }
+            if now() >= until {
+                return None;
+            }
+            let (waiter, wait) = Waiter::new();
+            self.limited.lock().unwrap().push(Arc::clone(&waiter));
+            set_timer(until, &waiter);
+            wait();
+            unset_timer(&waiter);
+            forget(&mut self.limited.lock().unwrap(), &waiter);
+        }
+    }
+}
+
+impl<'a, T> MutexGuard<'a, T> {
+    pub(crate) fn unlocked<R>(guard: &mut MutexGuard<'a, T>, f: impl FnOnce() -> R) -> R {
+        guard.let_go();
+        let result = f();
+        guard.inner = Some(guard.mutex.locked());
+        result
+    }
+
+    fn let_go(&mut self) {
+        self.inner = None;
+        if !thread::panicking() {
+            let limited = std::mem::take(&mut *self.mutex.limited.lock().unwrap());
+            limited.iter().for_each(|waiter| drop(waiter.wake()));
+        }
+    }
+}
+
+impl<T> Drop for MutexGuard<'_, T> {
+    fn drop(&mut self) {
+        self.let_go();
+    }
+}
+
+impl<T> Deref for MutexGuard<'_, T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        self.inner.as_ref().unwrap()
+    }
+}
+
+impl<T> DerefMut for MutexGuard<'_, T> {
+    fn deref_mut(&mut self) -> &mut T {
+        self.inner.as_mut().unwrap()
+    }
+}
+
+impl<T> fmt::Debug for Mutex<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Mutex").finish_non_exhaustive()
+    }
+}
+
+#[derive(Default)]
+pub(crate) struct Condvar {
+    waiters: Plain<VecDeque<Arc<Waiter>>>,
+}
+
+impl Condvar {
+    pub(crate) const fn new() -> Condvar {
+        Condvar { waiters: Plain::new(VecDeque::new()) }
+    }
+
+    pub(crate) fn wait<T>(&self, guard: &mut MutexGuard<'_, T>) {
+        self.wait_until(guard, None);
+    }
+
+    pub(crate) fn wait_for<T>(&self, guard: &mut MutexGuard<'_, T>, limit: Duration) {
+        self.wait_until(guard, Some(deadline(limit)));
+    }
+
+    fn wait_until<T>(&self, guard: &mut MutexGuard<'_, T>, until: Option<u64>) {
+        if until.is_some_and(|until| now() >= until) {
+            return;
+        }
+        let (waiter, wait) = Waiter::new();
+        self.waiters.lock().unwrap().push_back(Arc::clone(&waiter));
+        if let Some(until) = until {
+            set_timer(until, &waiter);
+        }
+        MutexGuard::unlocked(guard, || {
+            wait();
+            unset_timer(&waiter);
+            self.waiters.lock().unwrap().retain(|other| !Arc::ptr_eq(other, &waiter));
+        });
+    }
+
+    pub(crate) fn notify_one(&self) {
+        point();
+        loop {
+            let Some(first) = self.waiters.lock().unwrap().pop_front() else { return };
+            if first.wake() {
+                return;
+            }
+        }
+    }
+
+    pub(crate) fn notify_all(&self) {
+        point();
+        let all = std::mem::take(&mut *self.waiters.lock().unwrap());
+        all.iter().for_each(|waiter| drop(waiter.wake()));
+    }
+}
+
+impl fmt::Debug for Condvar {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Condvar").finish_non_exhaustive()
+    }
+}
+
+/// A cell that is set once; setting it is no point, so that nobody can meet it half set.
+#[derive(Debug)]
+pub(crate) struct OnceLock<T> {
+    inner: std::sync::OnceLock<T>,
+}
+
+impl<T> Default for OnceLock<T> {
+    fn default() -> OnceLock<T> {
+        OnceLock { inner: std::sync::OnceLock::new() }
+    }
+}
+
+impl<T> OnceLock<T> {
+    pub(crate) fn get(&self) -> Option<&T> {
+        point();
+        self.inner.get()
+    }
+
+    pub(crate) fn get_or_init(&self, init: impl FnOnce() -> T) -> &T {
+        point();
+        self.inner.get_or_init(init)
+    }
+}
+
+// ---- channels, with crossbeam's face
+
+/// As crossbeam's, as far as it is used here.
+macro_rules! select {
+    ($(recv($source:expr) -> _ => $then:expr,)+) => {{
+        let sources: &[&dyn $crate::sync::model::channel::Source] = &[$(&$source),+];
+        let at = $crate::sync::model::channel::pick(sources);
+        sources[at].consume();
+        let mut arm = 0..;
+        loop {
+            $(if arm.next() == Some(at) { break $then; })+
+        }
+    }};
+}
+pub(crate) use select;
+
+pub(crate) mod channel {
+    use super::*;
+
+    pub(crate) use super::select;
+    pub(crate) use crossbeam_channel::{RecvTimeoutError, SendError, TryRecvError, TrySendError};
+
+    struct State<T> {
+        queue: VecDeque<T>,
+        room: usize,
+        senders: usize,
+        receivers: usize,
+        /// When it becomes ready by itself.
+        rings_at: Option<u64>,
+        waiters: Waiters,
+    }
+
+    type Shared<T> = Arc<Plain<State<T>>>;
+
+    pub(crate) struct Sender<T>(Shared<T>);
+    pub(crate) struct Receiver<T>(Shared<T>);
+
+    fn channel<T>(room: usize) -> (Sender<T>, Receiver<T>) {
+        let state = State {
+            queue: VecDeque::new(),
+            room,
+            senders: 1,
+            receivers: 1,
+            rings_at: None,
+            waiters: Vec::new(),
+        };
+        let shared = Arc::new(Plain::new(state));
+        (Sender(Arc::clone(&shared)), Receiver(shared))
+    }
+
+    pub(crate) fn bounded<T>(room: usize) -> (Sender<T>, Receiver<T>) {
+        channel(room)
+    }
+
+    pub(crate) fn unbounded<T>() -> (Sender<T>, Receiver<T>) {
+        channel(usize::MAX)
+    }
+
+    /// Never ready.
+    pub(crate) fn never<T>() -> Receiver<T> {
+        let receiver = channel(0).1;
+        receiver.0.lock().unwrap().senders = 1; // one that does not exist, and so does not end
+        receiver
+    }
+
+    pub(crate) fn after(limit: Duration) -> Receiver<()> {
+        let receiver = never();
+        receiver.0.lock().unwrap().rings_at = Some(deadline(limit));
+        receiver
+    }
+
+    impl<T> Sender<T> {
+        pub(crate) fn try_send(&self, value: T) -> Result<(), TrySendError<T>> {
+            point();
+            let waiters = {
+                let mut state = self.0.lock().unwrap();
+                if state.receivers == 0 {
+                    return Err(TrySendError::Disconnected(value));
+                }
+                if state.queue.len() >= state.room {
+                    return Err(TrySendError::Full(value));
+                }
+                state.queue.push_back(value);
+                std::mem::take(&mut state.waiters)
+            };
+            waiters.iter().for_each(|waiter| drop(waiter.wake()));
+            Ok(())
+        }
+
+        /// Of channels that are never full.
+        pub(crate) fn send(&self, value: T) -> Result<(), SendError<T>> {
+            self.try_send(value).map_err(|unsent| SendError(unsent.into_inner()))
+        }
+
+        pub(crate) fn is_empty(&self) -> bool {
+            point();
+            self.0.lock().unwrap().queue.is_empty()
+        }
+    }
+
+    impl<T> Receiver<T> {
+        pub(crate) fn try_recv(&self) -> Result<T, TryRecvError> {
+            point();
+            self.take()
+        }
+
+        pub(crate) fn recv_timeout(&self, limit: Duration) -> Result<T, RecvTimeoutError> {
+            match pick(&[self, &after(limit)]) {
+                0 => self.take().map_err(|_gone| RecvTimeoutError::Disconnected),
+                _ => Err(RecvTimeoutError::Timeout),
+            }
+        }
+
+        pub(crate) fn iter(&self) -> impl Iterator<Item = T> {
+            std::iter::from_fn(|| {
+                pick(&[self]);
+                self.take().ok()
+            })
+        }
+
+        fn take(&self) -> Result<T, TryRecvError> {
+            let mut state = self.0.lock().unwrap();
+            match state.queue.pop_front() {
+                Some(value) => Ok(value),
+                None if state.senders == 0 => Err(TryRecvError::Disconnected),
+                None => Err(TryRecvError::Empty),
+            }
+        }
+    }
+
+    impl<T> Clone for Sender<T> {
+        fn clone(&self) -> Sender<T> {
+            self.0.lock().unwrap().senders += 1;
+            Sender(Arc::clone(&self.0))
+        }
+    }
+
+    impl<T> Drop for Sender<T> {
+        fn drop(&mut self) {
+            let waiters = {
+                let Ok(mut state) = self.0.lock() else { return };
+                state.senders -= 1;
+                if state.senders > 0 {
+                    return;
+                }
+                std::mem::take(&mut state.waiters)
+            };
+            waiters.iter().for_each(|waiter| drop(waiter.wake()));
+        }
+    }
+
+    impl<T> Drop for Receiver<T> {
+        fn drop(&mut self) {
+            if let Ok(mut state) = self.0.lock() {
+                state.receivers -= 1;
+                let unread = std::mem::take(&mut state.queue);
+                drop(state);
+                drop(unread);
+            }
+        }
+    }
+
+    impl<T> fmt::Debug for Sender<T> {
+        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("Sender")
+        }
+    }
+
+    impl<T> fmt::Debug for Receiver<T> {
+        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("Receiver")
+        }
+    }
+
+    /// What `select!` waits for.
+    pub(crate) trait Source {
+        fn is_ready(&self) -> bool;
+        fn enrol(&self, waiter: &Arc<Waiter>);
+        fn strike(&self, waiter: &Arc<Waiter>);
+        /// Takes what made it ready.
+        fn consume(&self);
+    }
+
+    impl<T> Source for Receiver<T> {
+        fn is_ready(&self) -> bool {
+            let state = self.0.lock().unwrap();
+            !state.queue.is_empty() || state.senders == 0 || state.rings_at.is_some_and(|at| now() >= at)
+        }
+
+        fn enrol(&self, waiter: &Arc<Waiter>) {
+            let mut state = self.0.lock().unwrap();
+            state.waiters.push(Arc::clone(waiter));
+            if let Some(at) = state.rings_at {
+                set_timer(at, waiter);
+            }
+        }
+
+        fn strike(&self, waiter: &Arc<Waiter>) {
+            forget(&mut self.0.lock().unwrap().waiters, waiter);
+            unset_timer(waiter);
+        }
+
+        fn consume(&self) {
+            drop(self.take());
+        }
+    }
+
+    impl<S: Source + ?Sized> Source for &S {
+        fn is_ready(&self) -> bool {
+            (**self).is_ready()
+        }
+
+        fn enrol(&self, waiter: &Arc<Waiter>) {
+            (**self).enrol(waiter);
+        }
+
+        fn strike(&self, waiter: &Arc<Waiter>) {
+            (**self).strike(waiter);
+        }
+
+        fn consume(&self) {
+            (**self).consume();
+        }
+    }
+
+    /// Waits until one of them is ready and says which; any of them, if several are.
+    pub(crate) fn pick(sources: &[&dyn Source]) -> usize {
+        point();
+        loop {
+            let ready: Vec<usize> = (0..sources.len()).filter(|at| sources[*at].is_ready()).collect();
+            if let Some((last, others)) = ready.split_last() {
+                return others.iter().copied().find(|_| toss()).unwrap_or(*last);
+            }
+            let (waiter, wait) = Waiter::new();
+            sources.iter().for_each(|source| source.enrol(&waiter));
+            wait();
+            sources.iter().for_each(|source| source.strike(&waiter));
+        }
+    }
+}
+
+// ---- running
+
+/// So many schedules by each of two ways of choosing them.
+const SCHEDULES: usize = 5_000;
+
+/// Runs `body` under many schedules: at random, and with few but well-placed changes of thread (PCT).
+///
+/// A schedule after which everybody waits for somebody fails, as does one that never ends.
+pub(crate) fn check(body: impl Fn() + Send + Sync + 'static) {
+    use shuttle::scheduler::{PctScheduler, RandomScheduler};
+    let body = Arc::new(body);
+    let run = |scheduler: Box<dyn shuttle::scheduler::Scheduler + Send>| {
+        let mut config = shuttle::Config::new();
+        config.stack_size = 256 * 1024;
+        config.max_steps = shuttle::MaxSteps::FailAfter(50_000);
+        config.silence_warnings = true;
+        let body = Arc::clone(&body);
+        shuttle::Runner::new(scheduler, config).run(move || {
+            restart_time();
+            body();
+        })
+    };
+    let schedules = std::env::var("LEASEHOLD_SCHEDULES").map_or(SCHEDULES, |count| count.parse().unwrap());
+    let random = run(Box::new(RandomScheduler::new(schedules)));
+    let changes = run(Box::new(PctScheduler::new(3, schedules)));
+    assert_eq!(random + changes, 2 * schedules);
+    println!("{random} schedules at random, {changes} by PCT");
+}
+
+/// Starts a thread of a model.
+pub(crate) fn spawn<T: Send + 'static>(body: impl FnOnce() -> T + Send + 'static) -> thread::JoinHandle<T> {
+    thread::Builder::new().spawn(body).unwrap()
+}
