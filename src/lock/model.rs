@@ -3,6 +3,8 @@
 //!
 //! Time stands still unless a test moves it, and never as far as the safety poll: a thread whose wake-up is lost sleeps
 //! for good, and shuttle says so.
+//!
+//! Long because each model comes with the world it needs.
 
 use std::collections::HashMap;
 use std::sync::Arc;
