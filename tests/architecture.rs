@@ -391,7 +391,10 @@ impl Modules {
                 if let Some(name) = rest.strip_prefix("mod ").and_then(|rest| rest.split(';').next())
                     && name.chars().all(|c| c.is_alphanumeric() || c == '_')
                 {
-                    let folder = file.path.rsplit_once('/').map_or("", |(folder, _)| folder);
+                    let folder = match file.path.rsplit_once('/') {
+                        Some((folder, "mod.rs" | "lib.rs")) => folder,
+                        _ => file.path.trim_end_matches(".rs"),
+                    };
                     modules.tests.insert(format!("{folder}/{name}"));
                 }
             }

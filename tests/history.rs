@@ -76,9 +76,9 @@ enum What {
 /// Reads under a fence, and shuts out older ones; -1: this one is older.
 const READ: &str = "if tonumber(ARGV[1]) < tonumber(redis.call('get', KEYS[2]) or '0') then return -1 end
     redis.call('set', KEYS[2], ARGV[1]) return tonumber(redis.call('get', KEYS[1]) or '0')";
-/// Writes under a fence, and counts the writes that were taken.
+/// Writes under a fence, and remembers whose writes were taken: one that is asked for again is one write.
 const WRITE: &str = "if tonumber(ARGV[1]) < tonumber(redis.call('get', KEYS[2]) or '0') then return 0 end
-    redis.call('set', KEYS[1], ARGV[2]) redis.call('incr', KEYS[3]) return 1";
+    redis.call('set', KEYS[1], ARGV[2]) redis.call('sadd', KEYS[3], ARGV[3]) return 1";
 
 struct Worker {
     file: File,
@@ -102,7 +102,7 @@ impl Worker {
 
     /// A command of the fenced store, which has connections of its own, and is asked until it answers.
     fn ask(&self, script: &str, lock: usize, arguments: &[u64]) -> i64 {
-        let keys = ["value", "newest", "count"].map(|what| format!("{OWN}{what}-{lock}"));
+        let keys = ["value", "newest", "writes"].map(|what| format!("{OWN}{what}-{lock}"));
         let mut answer = None;
         let answered = eventually(LONG, || {
             let Ok(mut connection) = self.store.get_connection_with_timeout(TIMEOUT) else { return false };
@@ -156,7 +156,7 @@ impl Worker {
         }
         // Without a look at the guard: it is the store that refuses what comes late.
         if let Ok(read) = u64::try_from(read) {
-            let taken = self.ask(WRITE, lock, &[fence, read + 1]) == 1;
+            let taken = self.ask(WRITE, lock, &[fence, read + 1, u64::from(self.pid) << 40 | id]) == 1;
             self.note(mono(), id, What::Wrote(taken));
         } else {
             self.note(mono(), id, What::Wrote(false));
@@ -352,9 +352,9 @@ fn judge(world: &World, lines: &[Line], killed: &BTreeSet<u32>, stops: usize) {
             claims.values().filter(|(of, _)| *of == lock).map(|(_, claim)| claim.clone()).collect();
         found.extend(check(&of_lock).into_iter().map(|violation| format!("lock {lock}: {violation}")));
         // No update was lost behind the fence: as many as were taken, also by those who died before saying so.
-        let number =
-            |what: &str| world.run::<Option<u64>>(&["GET", &format!("{OWN}{what}-{lock}")]).unwrap_or(0);
-        assert_eq!(number("value"), number("count"), "lock {lock}: updates were lost");
+        let value: Option<u64> = world.run(&["GET", &format!("{OWN}value-{lock}")]);
+        let writes: u64 = world.run(&["SCARD", &format!("{OWN}writes-{lock}")]);
+        assert_eq!(value.unwrap_or(0), writes, "lock {lock}: updates were lost");
     }
     assert!(found.is_empty(), "{} violations in {} claims:\n{}", found.len(), claims.len(), found.join("\n"));
     let died_holding = claims.keys().filter(|id| killed.contains(&id.0) && !ended.contains(*id)).count();
