@@ -143,6 +143,8 @@ fn test_code_in_files_of_its_own_is_not_flagged() {
         ("src/store/redis/tests.rs", "mod wire;"),
         ("src/store/redis/tests/wire.rs", "fn f() { x.unwrap() }"),
         ("src/store/redis/harness.rs", "fn f() { x.unwrap() }"),
+        ("src/store/redis/lane.rs", "#[cfg(test)]\nmod tests;"),
+        ("src/store/redis/lane/tests.rs", "fn f() { x.unwrap() }"),
         ("src/store/redis/hub.rs", "fn f() { x.unwrap() }"),
     ]);
     assert_eq!(found.len(), 1, "{found:?}");
