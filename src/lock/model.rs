@@ -68,7 +68,7 @@ impl Client {
     fn work(&self) {
         let others = self.world.inside.fetch_add(1, Ordering::SeqCst);
         assert_eq!(others, 0, "two own the lock");
-        thread::sleep(Duration::ZERO); // a point
+        (0..3).for_each(|_| thread::sleep(Duration::ZERO)); // points
         self.world.inside.fetch_sub(1, Ordering::SeqCst);
         self.world.grants.fetch_add(1, Ordering::SeqCst);
     }
@@ -211,6 +211,8 @@ struct Far {
 /// What all clients of a server share: who is subscribed there, and by which client's stream each hears.
 #[derive(Default)]
 struct Exchange {
+    /// Releases are answered with whether other clients listen.
+    gives_way: bool,
     subscribed: Mutex<Vec<(Arc<Topic>, Sender<Event>)>>,
 }
 
@@ -242,7 +244,7 @@ impl Exchange {
         for (topic, stream) in subscribed.iter().filter(|(topic, _)| topic.channel() == key) {
             drop(stream.send(Event::Message(Arc::clone(topic))));
         }
-        subscribed.len() > 1
+        self.gives_way && subscribed.len() > 1
     }
 
     fn forget(&self, topic: &Arc<Topic>) {
@@ -416,17 +418,24 @@ fn pass_time(clock: &ManualClock, step: Duration, steps: usize, is_over: impl Fn
     }
 }
 
-/// Time passes, for those who let others go first, but far less than the safety poll.
+/// Time stands still: moving it would wake everybody.
 #[test]
 fn nobody_sleeps_through_a_release_of_another_process() {
-    check(|| processes(2, 1));
+    check(|| processes(2, 1, false));
     // Whoever comes again finds the subscription standing, and compares counts instead of trying twice.
-    check(|| processes(1, 3));
+    check(|| processes(1, 3, false));
+    check(|| processes(2, 2, false));
 }
 
-fn processes(threads_each: usize, cycles: usize) {
+/// Here time passes, for those who let others go first.
+#[test]
+fn letting_other_processes_go_first_strands_nobody() {
+    check(|| processes(2, 2, true));
+}
+
+fn processes(threads_each: usize, cycles: usize, gives_way: bool) {
     let world = World::new();
-    let exchange = Arc::default();
+    let exchange = Arc::new(Exchange { gives_way, ..Exchange::default() });
     let far: Vec<_> = (0..2).map(|_| Far::new(&world, &exchange, 0)).collect();
     let (clients, readers): (Vec<_>, Vec<_>) =
         far.into_iter().map(|(store, reading)| (world.client_on(store), reading)).unzip();
@@ -436,7 +445,9 @@ fn processes(threads_each: usize, cycles: usize) {
         .map(|client| spawn(move || (0..cycles).for_each(|_| client.cycle(toss()))))
         .collect();
     let all_had_it = || world.grants.load(Ordering::SeqCst) == threads.len() * cycles;
-    pass_time(&world.clock, Duration::from_millis(1), 300, all_had_it);
+    if gives_way {
+        pass_time(&world.clock, Duration::from_millis(1), 300, all_had_it);
+    }
     threads.into_iter().for_each(|thread| thread.join().unwrap());
     clients.into_iter().for_each(Client::end);
     readers.into_iter().for_each(|reading| reading.join().unwrap());
@@ -484,35 +495,46 @@ fn lost_requests_and_answers_leave_one_owner_and_strand_nobody() {
 
 // ---- the watchdog
 
-/// Whoever tells the watchdog of a moment is heard, whatever it is doing: it looks by then.
+/// Whoever tells the watchdog of a moment is heard, whatever it is doing: it looks by then. Others come and go, so that
+/// it is looking already and what it looked for is gone.
 #[test]
 fn the_watchdog_looks_by_the_moment_it_was_told() {
     check(|| {
         let world = World::new();
         let client = world.client();
-        let threads: Vec<_> = ["a", "b"]
+        let named = |name| NamedLock::new(&client.engine, Kind::Mutex, name);
+        let mut threads: Vec<_> = [("a", SHORT), ("b", SHORT / 2), ("c", SHORT / 3)]
             .into_iter()
-            .map(|name| {
-                let client = client.clone();
+            .map(|(name, lease)| {
+                let lock = named(name);
                 spawn(move || {
-                    let guard =
-                        NamedLock::new(&client.engine, Kind::Mutex, name).acquire_with_lease(SHORT).unwrap();
-                    let lost = guard.lost();
-                    client.world.grants.fetch_add(1, Ordering::SeqCst);
-                    while client.world.inside.load(Ordering::SeqCst) == 0 {
-                        thread::yield_now();
-                    }
-                    assert!(lost.try_recv().is_ok(), "the end of the lease was not noticed");
-                    drop(guard);
+                    let guard = lock.acquire_with_lease(lease).unwrap();
+                    drop(guard.lost());
+                    guard.unlock().unwrap();
                 })
             })
             .collect();
-        while world.grants.load(Ordering::SeqCst) < threads.len() {
+        let (lock, ready, look) = (named("d"), Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+        threads.push(spawn({
+            let (ready, look) = (Arc::clone(&ready), Arc::clone(&look));
+            move || {
+                let guard = lock.acquire_with_lease(SHORT).unwrap();
+                let lost = guard.lost();
+                ready.store(1, Ordering::SeqCst);
+                while look.load(Ordering::SeqCst) == 0 {
+                    thread::yield_now();
+                }
+                assert!(lost.try_recv().is_ok(), "the end of the lease was not noticed");
+            }
+        }));
+        let stays = threads.pop().unwrap();
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
+        while ready.load(Ordering::SeqCst) == 0 {
             thread::yield_now();
         }
         world.clock.advance(2 * SHORT);
-        world.inside.store(1, Ordering::SeqCst);
-        threads.into_iter().for_each(|thread| thread.join().unwrap());
+        look.store(1, Ordering::SeqCst);
+        stays.join().unwrap();
         client.engine.shutdown().unwrap();
     });
 }
