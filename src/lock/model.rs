@@ -66,9 +66,13 @@ impl Client {
 
     /// To be called with the lock: is alone there for a while.
     fn work(&self) {
+        self.work_for(3);
+    }
+
+    fn work_for(&self, points: usize) {
         let others = self.world.inside.fetch_add(1, Ordering::SeqCst);
         assert_eq!(others, 0, "two own the lock");
-        (0..3).for_each(|_| thread::sleep(Duration::ZERO)); // points
+        (0..points).for_each(|_| thread::sleep(Duration::ZERO));
         self.world.inside.fetch_sub(1, Ordering::SeqCst);
         self.world.grants.fetch_add(1, Ordering::SeqCst);
     }
@@ -476,7 +480,7 @@ fn lost_requests_and_answers_leave_one_owner_and_strand_nobody() {
                         drop(guard);
                         // At once, perhaps under the number whose hold is still being handed over.
                         if let Ok(true) = client.lock().try_lock() {
-                            client.work();
+                            client.work_for(50);
                             drop(client.lock().unlock());
                         }
                     }
@@ -503,19 +507,16 @@ fn the_watchdog_looks_by_the_moment_it_was_told() {
         let world = World::new();
         let client = world.client();
         let named = |name| NamedLock::new(&client.engine, Kind::Mutex, name);
-        let mut threads: Vec<_> = [("a", SHORT), ("b", SHORT / 2), ("c", SHORT / 3)]
-            .into_iter()
-            .map(|(name, lease)| {
-                let lock = named(name);
-                spawn(move || {
-                    let guard = lock.acquire_with_lease(lease).unwrap();
-                    drop(guard.lost());
-                    guard.unlock().unwrap();
-                })
-            })
-            .collect();
-        let (lock, ready, look) = (named("d"), Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
-        threads.push(spawn({
+        let short_lived = [named("a"), named("b")];
+        let others = spawn(move || {
+            for (lock, lease) in short_lived.iter().zip([SHORT, SHORT / 2]) {
+                let guard = lock.acquire_with_lease(lease).unwrap();
+                drop(guard.lost());
+                guard.unlock().unwrap();
+            }
+        });
+        let (lock, ready, look) = (named("c"), Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+        let stays = spawn({
             let (ready, look) = (Arc::clone(&ready), Arc::clone(&look));
             move || {
                 let guard = lock.acquire_with_lease(SHORT).unwrap();
@@ -526,9 +527,8 @@ fn the_watchdog_looks_by_the_moment_it_was_told() {
                 }
                 assert!(lost.try_recv().is_ok(), "the end of the lease was not noticed");
             }
-        }));
-        let stays = threads.pop().unwrap();
-        threads.into_iter().for_each(|thread| thread.join().unwrap());
+        });
+        others.join().unwrap();
         while ready.load(Ordering::SeqCst) == 0 {
             thread::yield_now();
         }
