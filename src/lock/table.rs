@@ -69,8 +69,8 @@ struct Burst {
     began: Option<Moment>,
 }
 
-/// A process hands a lock on so many times, and for so long, before others get their turn. (Start values of the
-/// measurements that `docs/performance.md` shows.)
+/// A process hands a lock on so many times, and for so long, before others get their turn. More makes
+/// the others wait longer; less costs more true releases.
 const BURST: u32 = 24;
 const BURST_TIME: Duration = Duration::from_millis(3);
 

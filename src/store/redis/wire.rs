@@ -28,7 +28,7 @@ const STORM_GATE: Duration = Duration::from_millis(50);
 /// So many requests of a batch leave in one write; a server answers them within a few milliseconds.
 const CHUNK: usize = 512;
 
-/// More lanes than this only make each write carry less (measured: `docs/performance.md`).
+/// More lanes than this only make each write carry less.
 const MOST_LANES: u32 = 4;
 
 /// The connections of one client to one server.
