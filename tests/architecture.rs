@@ -374,10 +374,14 @@ impl Modules {
             // `test_code` has blanked these in `code`; they are looked for in the text.
             for (at, _) in file.text.match_indices("#[cfg(test)]") {
                 let rest = file.text[at + "#[cfg(test)]".len()..].trim_start();
+                let rest = rest.strip_prefix("pub(crate) ").unwrap_or(rest);
                 if let Some(name) = rest.strip_prefix("mod ").and_then(|rest| rest.split(';').next())
                     && name.chars().all(|c| c.is_alphanumeric() || c == '_')
                 {
-                    let folder = file.path.rsplit_once('/').map_or("", |(folder, _)| folder);
+                    let folder = match file.path.rsplit_once('/') {
+                        Some((folder, "mod.rs" | "lib.rs")) => folder,
+                        _ => file.path.trim_end_matches(".rs"),
+                    };
                     modules.tests.insert(format!("{folder}/{name}"));
                 }
             }

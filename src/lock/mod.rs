@@ -21,5 +21,6 @@ pub(crate) mod watchdog;
 #[cfg(test)]
 mod model;
 
+#[cfg(not(leasehold_shuttle))]
 #[cfg(test)]
 mod tests;

@@ -2,6 +2,8 @@
 //!
 //! Shuttle has no time. Here it is an input: it stands still until a thread of a test calls [`move_time`], and ends the
 //! waits whose time has come by then.
+//!
+//! Long because it stands in for four crates.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;

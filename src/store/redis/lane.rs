@@ -445,5 +445,6 @@ fn shut_down() -> Error {
     Error::new(ErrorKind::ShutDown, "request", "the client was shut down")
 }
 
+#[cfg(not(leasehold_shuttle))]
 #[cfg(test)]
 mod tests;
