@@ -1,4 +1,4 @@
-//! No password, however things fail, in what is said about it. `reliability.md` §4.
+//! No password, however things fail, in what is said about it.
 
 use std::io::{Read, Write};
 use std::net::TcpListener;
@@ -88,6 +88,9 @@ fn no_failure_of_a_running_client_shows_its_password() {
                     fault.hits() > 0
                 });
                 assert!(bitten, "{how:?} met nobody");
+                let well =
+                    || client.lock("other").try_lock().and_then(|_| client.lock("other").unlock()).is_ok();
+                assert!(eventually(2 * L, well), "it does not recover from {how:?}");
             }
             assert!(eventually(2 * L, || world.is_free("other")));
         }

@@ -192,8 +192,8 @@ impl World {
         self.does(&["DEL", "redisson_lock_token:{warm-up}"]);
     }
 
-    /// How many connections to the proxy this process has not closed on its side.
-    fn open_connections(&self) -> usize {
+    /// How many connections to the proxy are open as far as this process knows, neither closed by it nor by the proxy.
+    pub(crate) fn open_connections(&self) -> usize {
         let Ok(table) = std::fs::read_to_string("/proc/self/net/tcp") else { return 0 };
         let (port, established) = (format!(":{:04X}", self.proxy.port()), "01");
         let is_open = |line: &&str| {

@@ -1,4 +1,4 @@
-//! Wake-ups that do not come: rows A15–A18, B9 and D12.
+//! Wake-ups that do not come, come in a flood, or come for nothing.
 
 use std::net::TcpListener;
 use std::sync::Arc;
@@ -236,7 +236,7 @@ fn many_waiters_of_a_killed_server_do_not_storm_it_and_are_served_when_it_is_bac
             .collect();
         world.await_subscription("herd");
         world.server.kill();
-        drop(held); // nobody there to give it back to
+        drop((held, other)); // nobody there to give it back to
         // In its place one that hangs up on everybody, and counts.
         let listener = TcpListener::bind((world.server.address(), world.server.port())).unwrap();
         listener.set_nonblocking(true).unwrap();
