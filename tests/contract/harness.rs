@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use leasehold::{ClientBuilder, LockClient, MemoryStore, NamedLock, Result};
 
+use super::tools::watch_for_stalls;
 pub(crate) use crate::support::fresh;
 use crate::support::server::{RedisServer, matrix};
 
@@ -65,6 +66,7 @@ impl Store {
 
 /// Both stores so far can do the same.
 fn usual_kinds() -> [Kind; 3] {
+    watch_for_stalls(); // from a test's beginning
     let poll = Duration::from_millis(1_200);
     let mutex = Traits { reentrant: true, fenced: false, wakes: true, polls_within: poll };
     let fenced = Traits { fenced: true, ..mutex };

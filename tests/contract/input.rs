@@ -5,7 +5,7 @@ use std::time::Duration;
 use leasehold::{Error, ErrorKind, Interrupt, LONGEST_NAME, NamedLock, Result};
 
 use super::harness::{Store, fresh};
-use super::tools::{SLACK, ms, now};
+use super::tools::{ms, now, slack_since};
 
 contracts!(
     leases_that_cannot_be_kept_are_refused_and_leave_nothing,
@@ -122,7 +122,7 @@ fn names_that_cannot_be_used_are_refused_by_every_call(store: &Store) {
         refused(&lock.try_lock_and_get_token(ms(10)).unwrap_err(), "try_lock_and_get_token", &lock);
         assert_eq!(client.with_lock(name, |_| ()).unwrap_err().kind(), ErrorKind::InvalidInput);
     }
-    assert!(begun.elapsed() < ms(1_000) + SLACK, "nothing of this waits: {:?}", begun.elapsed());
+    assert!(begun.elapsed() < ms(1_000) + slack_since(begun), "nothing of this waits: {:?}", begun.elapsed());
 }
 
 fn a_prefix_or_a_mapping_can_make_a_name_unusable(store: &Store) {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use leasehold::{ErrorKind, Interrupt};
 
 use super::harness::{Store, fresh};
-use super::tools::{Holding, PATIENCE, SLACK, Waiter, ms, now, throughout};
+use super::tools::{Holding, PATIENCE, SLACK, Waiter, ms, now, slack_since, throughout};
 
 contracts!(
     an_interrupt_ends_a_wait,
@@ -37,7 +37,11 @@ fn an_interrupt_ends_a_wait(store: &Store) {
             assert!(error.is_interrupted() && error.kind() == ErrorKind::Interrupted, "{error}");
             assert!(!error.is_lost() && !error.is_not_held() && !error.is_retryable());
             assert_eq!((error.lock_name(), error.action()), (Some(lock.name()), "lock_interruptibly"));
-            assert!(ended.duration_since(before) <= SLACK, "{:?}", ended.duration_since(before));
+            assert!(
+                ended.duration_since(before) <= slack_since(before),
+                "{:?}",
+                ended.duration_since(before)
+            );
             held.release();
         }
     }
@@ -88,7 +92,11 @@ fn an_interrupted_waiter_passes_its_place_on(store: &Store) {
         assert!(first.returns_within(SLACK).0 && second.returns_within(SLACK).0);
         let released = held.release();
         let (had, _) = next.returns_within(PATIENCE);
-        assert!(had.duration_since(released) <= ms(50) + SLACK, "{:?}", had.duration_since(released));
+        assert!(
+            had.duration_since(released) <= ms(50) + slack_since(released),
+            "{:?}",
+            had.duration_since(released)
+        );
     }
 }
 
@@ -107,7 +115,7 @@ fn an_interrupt_set_before_the_call_means_no_wait(store: &Store) {
         let held = Holding::take(&(kind.make)(&stranger, &name));
         let begun = now();
         assert!(lock.lock_interruptibly(&interrupt).unwrap_err().is_interrupted());
-        assert!(begun.elapsed() < SLACK);
+        assert!(begun.elapsed() < slack_since(begun));
         held.release();
         // The token concerns the calls that have it, and no others.
         assert!(lock.try_lock().unwrap());

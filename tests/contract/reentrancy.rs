@@ -3,7 +3,7 @@
 use leasehold::crossbeam_channel::RecvTimeoutError;
 
 use super::harness::{Store, fresh};
-use super::tools::{Holding, SLACK, elsewhere, ms};
+use super::tools::{Holding, SLACK, elsewhere, ms, receive};
 
 contracts!(
     the_count_is_visible_as_0_1_2_1_0,
@@ -136,7 +136,7 @@ fn a_guard_whose_level_was_unlocked_by_a_call_holds_nothing(store: &Store) {
     assert!(!lock.is_locked().unwrap());
     // It was released, not lost: nobody is told of a loss, and nobody is left waiting for one.
     for lost in [early, guard.lost()] {
-        assert_eq!(lost.recv_timeout(SLACK), Err(RecvTimeoutError::Disconnected));
+        assert_eq!(receive(&lost, SLACK), Err(RecvTimeoutError::Disconnected));
     }
     assert!(guard.check().is_err(), "a guard may not vouch for a lock that was released");
     assert_ne!(guard.state(), leasehold::HoldState::Held);

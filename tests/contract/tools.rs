@@ -3,6 +3,7 @@
 
 use std::fs;
 use std::path::PathBuf;
+use std::sync::{Mutex, OnceLock};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -26,6 +27,60 @@ fn nap(span: Duration) {
     after(span).recv().expect("a timer fires");
 }
 
+/// How long this process has been kept from running since `start`: what a meter's naps took too long. A machine that
+/// stands still (a paused guest, a full run queue) is not the library being late.
+pub(crate) fn stalled_since(start: Instant) -> Duration {
+    const NAP: Duration = ms(5);
+    const NOTABLE: Duration = ms(25);
+    struct Meter {
+        last_look: Instant,
+        stalls: Vec<(Instant, Duration)>,
+    }
+    static METER: OnceLock<Mutex<Meter>> = OnceLock::new();
+    let over = |since: Instant| Some(since.elapsed().saturating_sub(NAP)).filter(|over| *over > NOTABLE);
+    let mut is_new = false;
+    let meter = METER.get_or_init(|| {
+        is_new = true;
+        Mutex::new(Meter { last_look: now(), stalls: Vec::new() })
+    });
+    if is_new {
+        drop(spawn(move || {
+            loop {
+                nap(NAP);
+                let mut meter = meter.lock().unwrap();
+                if let Some(stall) = over(meter.last_look) {
+                    meter.stalls.push((now(), stall));
+                }
+                meter.last_look = now();
+            }
+        }));
+    }
+    let meter = meter.lock().unwrap();
+    let past = meter.stalls.iter().rev().take_while(|(ended, _)| *ended >= start).map(|(_, stall)| *stall);
+    past.chain(over(meter.last_look)).sum()
+}
+
+/// Starts the meter.
+pub(crate) fn watch_for_stalls() {
+    stalled_since(now());
+}
+
+/// By how much something that began at `start` may be late.
+pub(crate) fn slack_since(start: Instant) -> Duration {
+    SLACK + stalled_since(start)
+}
+
+/// What comes by the channel within `limit`, not counting the time for which the machine stood still.
+pub(crate) fn receive<T>(from: &Receiver<T>, limit: Duration) -> Result<T, RecvTimeoutError> {
+    let start = now();
+    loop {
+        match from.recv_timeout(ms(5)) {
+            Err(RecvTimeoutError::Timeout) if start.elapsed() < limit + stalled_since(start) => {}
+            done => return done,
+        }
+    }
+}
+
 /// Waits until `condition` holds, and says how long that took; fails after `limit`.
 #[track_caller]
 pub(crate) fn eventually(limit: Duration, mut condition: impl FnMut() -> bool) -> Duration {
@@ -34,7 +89,7 @@ pub(crate) fn eventually(limit: Duration, mut condition: impl FnMut() -> bool) -
         if condition() {
             return start.elapsed();
         }
-        assert!(start.elapsed() < limit, "this has not come about within {limit:?}");
+        assert!(start.elapsed() < limit + stalled_since(start), "this has not come about within {limit:?}");
         nap(ms(2));
     }
 }
@@ -44,7 +99,12 @@ pub(crate) fn eventually(limit: Duration, mut condition: impl FnMut() -> bool) -
 pub(crate) fn throughout(span: Duration, mut condition: impl FnMut() -> bool) {
     let start = now();
     loop {
-        assert!(condition(), "this did not stay so: it changed after {:?} of {span:?}", start.elapsed());
+        assert!(
+            condition(),
+            "this did not stay so: it changed after {:?} of {span:?}; the machine stood still for {:?} of that",
+            start.elapsed(),
+            stalled_since(start)
+        );
         if start.elapsed() >= span {
             return;
         }
@@ -71,7 +131,7 @@ pub(crate) fn quiet_panic() -> ! {
     std::panic::resume_unwind(Box::new("meant to panic"))
 }
 
-fn start<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> JoinHandle<T> {
+fn spawn<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> JoinHandle<T> {
     thread::Builder::new().spawn(work).expect("a thread can be started")
 }
 
@@ -97,7 +157,7 @@ impl Holding {
         let (held, is_held) = bounded(1);
         let (release, told) = bounded::<()>(1);
         let lock = lock.clone();
-        let thread = start(move || {
+        let thread = spawn(move || {
             let guard = take(&lock);
             held.send(guard.owner()).expect("the test waits for this");
             told.recv().ok(); // told to, or dropped: both end it
@@ -134,7 +194,7 @@ impl<T: Send + 'static> Waiter<T> {
     pub(crate) fn start(call: impl FnOnce() -> T + Send + 'static) -> Waiter<T> {
         let (tell, told) = bounded(1);
         let (sender, outcome) = bounded(1);
-        drop(start(move || {
+        drop(spawn(move || {
             tell.send(fs::read_link("/proc/thread-self")).expect("the test waits for this");
             let value = call();
             sender.send((value, now())).ok(); // the test may have failed by now
@@ -188,7 +248,7 @@ impl<T: Send + 'static> Waiter<T> {
         if let Some(early) = self.early {
             return early;
         }
-        match self.outcome.recv_timeout(limit) {
+        match receive(&self.outcome, limit) {
             Ok(outcome) => outcome,
             Err(RecvTimeoutError::Timeout) => panic!("the call has not returned within {limit:?}"),
             Err(RecvTimeoutError::Disconnected) => panic!("the call panicked"),
