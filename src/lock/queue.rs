@@ -29,7 +29,8 @@ pub(crate) struct Ticket {
 /// | `Promised` | `Given`    | the releaser, when the request is on its way                          |
 /// | `Promised` | `Open`     | the releaser, when it could not be sent                               |
 /// | `Open`     | `Closed`   | the waiter, before it tries or goes for itself                        |
-/// | `Given`    | `Closed`   | the waiter, which reads the answer                                    |
+/// | `Given`    | `Reading`  | the waiter, which reads the answer                                    |
+/// | `Reading`  | `Closed`   | the waiter, when it holds the lock, or the old owner's hold is settled |
 ///
 /// While `Promised`, the waiter waits: it may not leave, since the lock may be its own in a moment.
 #[derive(Debug, Default)]
@@ -39,6 +40,7 @@ pub(crate) enum Offer {
     Open(Wish),
     Promised(Wish),
     Given(Handed),
+    Reading,
 }
 
 /// What a waiter would hold.
@@ -103,8 +105,20 @@ impl Ticket {
                 *offer = promised;
                 Taken::NotYet
             }
-            Offer::Given(handed) => Taken::Given(handed),
+            Offer::Given(handed) => {
+                *offer = Offer::Reading;
+                Taken::Given(handed)
+            }
+            Offer::Reading => {
+                *offer = Offer::Reading;
+                Taken::Back
+            }
         }
+    }
+
+    /// The waiter's: what it was given is its own, or nobody's any more.
+    pub(crate) fn settle(&self) {
+        *self.offer.lock() = Offer::Closed;
     }
 
     pub(crate) fn is_given(&self) -> bool {
@@ -144,7 +158,7 @@ impl Ticket {
 
     /// Whether the lock is promised or on its way to this waiter.
     pub(crate) fn is_receiving(&self) -> bool {
-        matches!(*self.offer.lock(), Offer::Promised(_) | Offer::Given(_))
+        matches!(*self.offer.lock(), Offer::Promised(_) | Offer::Given(_) | Offer::Reading)
     }
 
     pub(crate) fn wake(&self) {

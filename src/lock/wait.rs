@@ -222,7 +222,7 @@ impl<'a> Waiting<'a> {
         let ended = match ended {
             Ok(Some(entered)) => Ok(Some(entered)),
             Ok(None) | Err(_) => match self.take_back(&place) {
-                Some(handed) => match self.receive(handed)? {
+                Some(handed) => match self.receive(&place, handed)? {
                     Tried::Granted(entered) => Ok(Some(entered)),
                     Tried::Later(_) | Tried::Again => ended,
                 },
@@ -248,7 +248,7 @@ impl<'a> Waiting<'a> {
             let now = engine.clock.now();
             let tried = if place.ticket().is_given() {
                 match self.take_back(place) {
-                    Some(handed) => self.receive(handed)?,
+                    Some(handed) => self.receive(place, handed)?,
                     None => Tried::Again,
                 }
             } else if !place.ticket().is_head() {
@@ -260,7 +260,7 @@ impl<'a> Waiting<'a> {
                 // then only the safety poll asks the store, in case the hold is gone there without our knowing.
                 Tried::Later(until.min(next_poll))
             } else if let Some(handed) = self.take_back(place) {
-                self.receive(handed)?
+                self.receive(place, handed)?
             } else {
                 self.stand_back();
                 // Count first, attempt second: a release between the two moves the count, and we look again. Pairs
@@ -368,8 +368,15 @@ impl<'a> Waiting<'a> {
         Tried::Granted(self.enter(&claim, sent, fence))
     }
 
-    /// Reads what came of a hand-over to this thread.
-    fn receive(&mut self, handed: Handed) -> Result<Tried> {
+    /// Reads what came of a hand-over to this thread. Until that is entered, or settled, nobody here asks the store:
+    /// what never arrived leaves the lock with the old owner, whose number is about to be cleaned up.
+    fn receive(&mut self, place: &Place, handed: Handed) -> Result<Tried> {
+        let received = self.read(handed);
+        place.ticket().settle();
+        received
+    }
+
+    fn read(&mut self, handed: Handed) -> Result<Tried> {
         let (claim, sent) = (handed.to.clone(), handed.sent);
         match handed.receive() {
             Answer::Done(HandOver::Granted { fence }) => Ok(self.granted(claim, sent, fence)),
