@@ -3,6 +3,8 @@
 //!
 //! Time stands still unless a test moves it, and never as far as the safety poll: a thread whose wake-up is lost sleeps
 //! for good, and shuttle says so.
+//!
+//! Long because of the store that loses requests and answers, and whose wake-ups come as Redis's do.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -20,8 +22,7 @@ use crate::lock::store::{Answer, Attempt, Claim, HandOver, Kind, Pending, Releas
 use crate::lock::topic::{Listening, Source, Topic};
 use crate::store::memory::{MemoryAccess, MemoryStore};
 use crate::sync::channel::{Sender, unbounded};
-use crate::sync::model::{check, spawn, toss};
-use crate::sync::{Mutex, thread};
+use crate::sync::{Mutex, check, spawn, thread, toss};
 use crate::time::{Clock, ManualClock, Moment};
 
 const NAME: &str = "a";
