@@ -34,9 +34,10 @@ pub(crate) struct Handed {
 /// How a releaser's hold ended.
 #[derive(Debug)]
 pub(crate) enum Parted {
-    Freed {
-        others: bool,
-    },
+    /// Truly; `others`: other clients heard of it.
+    Freed { others: bool },
+    /// The next thread here has the lock; to other processes it was never free, so whose turn it is goes on counting.
+    HandedOn,
     /// The store did not know the hold.
     Lost,
     /// Nothing changed: the owner still holds it there.
@@ -85,7 +86,7 @@ impl Handed {
         };
         let answer = pending.wait();
         self.part(match &answer {
-            Answer::Done(HandOver::Granted { .. }) => Parted::Freed { others: false },
+            Answer::Done(HandOver::Granted { .. }) => Parted::HandedOn,
             Answer::Done(HandOver::Lost) => Parted::Lost,
             Answer::Refused(error) => Parted::Refused(error.copy()),
             Answer::Unknown(error) => Parted::Unknown(error.copy()),
@@ -134,8 +135,11 @@ impl Aftermath {
     /// others; so what the program wants to know is told on the callback thread.
     pub(crate) fn settle(&self, hold: &Arc<Hold>, parted: Parted) {
         match parted {
-            Parted::Freed { others } => {
-                let held = self.note_released(hold, others);
+            Parted::Freed { .. } | Parted::HandedOn => {
+                let held = match parted {
+                    Parted::Freed { others } => self.note_released(hold, others),
+                    _ => self.note_ended(hold),
+                };
                 let (name, owner) = (Arc::clone(hold.name()), hold.owner());
                 self.reporter.tell_later(move |observer| observer.released(name.given(), owner, held));
             }
@@ -161,18 +165,23 @@ impl Aftermath {
     /// A release did not get through: the watchdog repeats it until it is answered or the lease has run out.
     pub(crate) fn leave_behind(&self, hold: &Arc<Hold>) {
         hold.retire_number();
-        hold.forget_listeners();
+        hold.forget_listeners(&self.reporter);
         let now = self.clock.now();
-        let until = now.plus(self.lease).min(hold.until().plus(self.lease));
+        // A renewal that is on its way may have it run for a lease from now; a lease of its own may be longer.
+        let until = now.plus(self.lease).max(hold.until());
         self.clean_ups.add(hold.claim(), until, now);
     }
 
     /// A hold ended by a true release; returns how long it lasted.
     pub(crate) fn note_released(&self, hold: &Arc<Hold>, others: bool) -> Duration {
-        hold.forget_listeners();
-        let now = self.clock.now();
-        self.table.note_released(hold, others, now);
-        now.since(hold.since())
+        self.table.note_released(hold, others, self.clock.now());
+        self.note_ended(hold)
+    }
+
+    /// A hold ended without loss; returns how long it lasted.
+    pub(crate) fn note_ended(&self, hold: &Arc<Hold>) -> Duration {
+        hold.forget_listeners(&self.reporter);
+        self.clock.now().since(hold.since())
     }
 }
 

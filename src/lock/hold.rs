@@ -370,12 +370,18 @@ impl Hold {
         self.listened.load(Ordering::Acquire)
     }
 
-    /// The hold ended by release: nobody will be told of a loss any more.
-    pub(crate) fn forget_listeners(&self) {
-        let mut listeners = self.listeners.lock();
-        listeners.released = true;
-        listeners.callbacks.clear();
-        listeners.senders.clear();
+    /// The hold ended by release: nobody will be told of a loss any more. What the callbacks own is dropped where
+    /// they would have run: it may be the client itself, whose end waits for the thread that reads replies.
+    pub(crate) fn forget_listeners(&self, reporter: &Reporter) {
+        let (callbacks, senders) = {
+            let mut listeners = self.listeners.lock();
+            listeners.released = true;
+            (std::mem::take(&mut listeners.callbacks), std::mem::take(&mut listeners.senders))
+        };
+        drop(senders);
+        if !callbacks.is_empty() {
+            reporter.run_later(move || drop(callbacks));
+        }
     }
 }
 

@@ -8,6 +8,7 @@ pub(crate) mod interrupt;
 pub(crate) mod named;
 pub(crate) mod park;
 pub(crate) mod queue;
+pub(crate) mod reenter;
 pub(crate) mod release;
 pub(crate) mod report;
 pub(crate) mod store;
@@ -19,3 +20,7 @@ pub(crate) mod watchdog;
 #[cfg(leasehold_shuttle)]
 #[cfg(test)]
 mod model;
+
+#[cfg(not(leasehold_shuttle))]
+#[cfg(test)]
+mod tests;

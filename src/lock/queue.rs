@@ -29,10 +29,11 @@ pub(crate) struct Ticket {
 /// | `Promised` | `Given`    | the releaser, when the request is on its way                          |
 /// | `Promised` | `Open`     | the releaser, when it could not be sent                               |
 /// | `Open`     | `Closed`   | the waiter, before it tries or goes for itself                        |
-/// | `Given`    | `Reading`  | the waiter, which reads the answer                                    |
-/// | `Reading`  | `Closed`   | the waiter, when it holds the lock, or the old owner's hold is settled |
+/// | `Given`    | `Receiving`| the waiter, which reads the answer                                    |
+/// | `Receiving`| `Closed`   | the waiter, when it and the releaser have acted on the answer         |
 ///
-/// While `Promised`, the waiter waits: it may not leave, since the lock may be its own in a moment.
+/// While `Promised`, the waiter waits: it may not leave, since the lock may be its own in a moment. From `Promised` to
+/// `Closed` the lock counts as held here (`Table::held_here`).
 #[derive(Debug, Default)]
 pub(crate) enum Offer {
     #[default]
@@ -40,7 +41,7 @@ pub(crate) enum Offer {
     Open(Wish),
     Promised(Wish),
     Given(Handed),
-    Reading,
+    Receiving,
 }
 
 /// What a waiter would hold.
@@ -106,18 +107,18 @@ impl Ticket {
                 Taken::NotYet
             }
             Offer::Given(handed) => {
-                *offer = Offer::Reading;
+                *offer = Offer::Receiving;
                 Taken::Given(handed)
             }
-            Offer::Reading => {
-                *offer = Offer::Reading;
+            Offer::Receiving => {
+                *offer = Offer::Receiving;
                 Taken::Back
             }
         }
     }
 
-    /// The waiter's: what it was given is its own, or nobody's any more.
-    pub(crate) fn settle(&self) {
+    /// The waiter's: what it was given is settled, either way.
+    pub(crate) fn received(&self) {
         *self.offer.lock() = Offer::Closed;
     }
 
@@ -156,9 +157,9 @@ impl Ticket {
         self.wake(); // it may be waiting to leave
     }
 
-    /// Whether the lock is promised or on its way to this waiter.
+    /// Whether the lock is promised or on its way to this waiter, and not all that follows is done.
     pub(crate) fn is_receiving(&self) -> bool {
-        matches!(*self.offer.lock(), Offer::Promised(_) | Offer::Given(_) | Offer::Reading)
+        matches!(*self.offer.lock(), Offer::Promised(_) | Offer::Given(_) | Offer::Receiving)
     }
 
     pub(crate) fn wake(&self) {

@@ -10,10 +10,21 @@ use crate::lock::hand::{Handed, Parted};
 use crate::lock::hold::{Hold, Standing};
 use crate::lock::park::Parker;
 use crate::lock::store::{Answer, Kind, Release};
+use crate::lock::table::Next;
 use crate::lock::wait::random_between;
 use crate::lock::watchdog::TEND_EVERY;
 use crate::observe::LossReason;
 use crate::sync::channel::{Sender, bounded};
+
+/// What came of trying to hand a lock over.
+enum Over {
+    /// It is on its way.
+    Sent,
+    /// There is nobody here to hand it to.
+    Nobody,
+    /// There is, but others come first.
+    Others,
+}
 
 /// Between failed releases the caller pauses for a random part of this.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(60));
@@ -48,9 +59,6 @@ impl Engine {
             return self.parted(action, hold, parted);
         }
         let outcome = self.send_release(hold, left, self.options.patience);
-        if left == 0 {
-            self.table.remove(hold);
-        }
         self.released(action, hold, left, outcome)
     }
 
@@ -62,10 +70,17 @@ impl Engine {
         left: u32,
         outcome: Result<Option<bool>>,
     ) -> Result<()> {
+        // Whose turn it is, first; taken out, which wakes the next here, second.
+        let held = match &outcome {
+            Ok(Some(others)) if left == 0 => Some(self.aftermath.note_released(hold, *others)),
+            _ => None,
+        };
+        if left == 0 {
+            self.table.remove(hold);
+        }
         match outcome {
-            Ok(Some(others)) => {
-                if left == 0 {
-                    let held = self.aftermath.note_released(hold, others);
+            Ok(Some(_)) => {
+                if let Some(held) = held {
                     self.reporter.tell(|observer| observer.released(hold.name().given(), hold.owner(), held));
                 }
                 Ok(())
@@ -87,9 +102,7 @@ impl Engine {
     /// could not be sent.
     fn hand_over(&self, hold: &Arc<Hold>) -> Option<Parted> {
         let (told, heard) = bounded(1);
-        if !self.send_over(hold, Some(told)) {
-            return None;
-        }
+        let Over::Sent = self.send_over(hold, Some(told)) else { return None };
         // Whoever reads the answer gives up after a command time-out; a little more, and it has lost its processor.
         let limit = self.options.command_timeout * 2;
         Some(heard.recv_timeout(limit).unwrap_or_else(|_none| {
@@ -99,20 +112,24 @@ impl Engine {
     }
 
     /// Sends the hand-over, if there is somebody to hand to.
-    fn send_over(&self, hold: &Arc<Hold>, told: Option<Sender<Parted>>) -> bool {
+    fn send_over(&self, hold: &Arc<Hold>, told: Option<Sender<Parted>>) -> Over {
         let sent = self.clock.now();
-        let Some((ticket, wish)) = self.table.promise(hold, sent) else { return false };
+        let (ticket, wish) = match self.table.promise(hold, sent) {
+            Next::Nobody => return Over::Nobody,
+            Next::Others => return Over::Others,
+            Next::Local(ticket, wish) => (ticket, wish),
+        };
         match self.store.hand_over(&hold.claim(), &wish.claim, wish.wants_fence, self.one_command()) {
             Some(pending) => {
                 // Taken out first, given second: in between the promise shows that the lock is held here. The other
                 // way round, who comes after the next owner could go to sleep for a hold that ends without a word.
                 self.table.remove_handed(hold);
                 ticket.give(Handed::new(pending, sent, wish.claim, hold, &self.aftermath, told));
-                true
+                Over::Sent
             }
             None => {
                 ticket.withdraw();
-                false
+                Over::Nobody
             }
         }
     }
@@ -120,10 +137,8 @@ impl Engine {
     /// What a caller whose lock was handed over is told.
     fn parted(&self, action: &'static str, hold: &Arc<Hold>, parted: Parted) -> Result<()> {
         let outcome = match parted {
-            Parted::Freed { .. } => {
-                // Not a true release: whose turn it is goes on counting.
-                hold.forget_listeners();
-                let held = self.clock.now().since(hold.since());
+            Parted::Freed { .. } | Parted::HandedOn => {
+                let held = self.aftermath.note_ended(hold);
                 self.reporter.tell(|observer| observer.released(hold.name().given(), hold.owner(), held));
                 return Ok(());
             }
@@ -145,18 +160,24 @@ impl Engine {
         if !self.still_held(hold, left) {
             return;
         }
-        if left > 0 {
-            let outcome = self.send_release(hold, left, Duration::ZERO);
-            if let Err(error) = self.released("unlock", hold, left, outcome) {
-                self.reporter.tell(|observer| observer.release_failed(hold.name().given(), &error));
+        let over = if left > 0 { Over::Others } else { self.send_over(hold, None) };
+        match over {
+            Over::Sent => {}
+            Over::Nobody => {
+                let (aftermath, ended) = (self.aftermath.clone(), Arc::clone(hold));
+                let done = Box::new(move |answer| aftermath.settle(&ended, Parted::of_release(answer)));
+                self.store.release_later(&hold.claim(), self.one_command(), done);
+                // On its way first, taken out second: what is asked from here on goes behind it.
+                self.table.remove(hold);
+                self.watchdog.look_by(self.clock.after(TEND_EVERY));
             }
-        } else if !self.send_over(hold, None) {
-            let (aftermath, ended) = (self.aftermath.clone(), Arc::clone(hold));
-            let done = Box::new(move |answer| aftermath.settle(&ended, Parted::of_release(answer)));
-            self.store.release_later(&hold.claim(), self.one_command(), done);
-            // On its way first, taken out second: what is asked from here on goes behind it.
-            self.table.remove(hold);
-            self.watchdog.look_by(self.clock.after(TEND_EVERY));
+            // The answer tells whether others listen, and so whether those who wait here stand back.
+            Over::Others => {
+                let outcome = self.send_release(hold, left, Duration::ZERO);
+                if let Err(error) = self.released("unlock", hold, left, outcome) {
+                    self.reporter.tell(|observer| observer.release_failed(hold.name().given(), &error));
+                }
+            }
         }
     }
 

@@ -5,8 +5,10 @@
 use std::collections::HashMap;
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use crate::error::Error;
 use crate::ident::LockName;
 use crate::lock::hold::{Hold, Standing};
 use crate::lock::queue::{Queue, Ticket, Wish};
@@ -17,6 +19,10 @@ use crate::time::Moment;
 #[derive(Debug, Default)]
 pub(crate) struct Table {
     entries: Mutex<HashMap<Key, Entry>>,
+    /// Locks that other clients were listening for when this one last released them, and when that was.
+    contended: Mutex<HashMap<Key, Moment>>,
+    /// How many there are, to be read without the mutex: mostly none.
+    contended_count: AtomicUsize,
 }
 
 /// One lock: kinds that are the same lock to the store are the same here.
@@ -51,25 +57,35 @@ impl Hash for Key {
 struct Entry {
     holds: Vec<Arc<Hold>>,
     queue: Queue,
-    turns: Turns,
+    burst: Burst,
+    /// Since when the head has had nothing but failures, and the last: those behind it have waited through the same.
+    trouble: Option<(Moment, Error)>,
 }
 
-/// Whose turn it is between this process and others.
-#[derive(Debug, Default, Clone, Copy)]
-pub(crate) struct Turns {
-    /// Hand-overs since the last true release, and when the first of them was.
+/// Hand-overs since the last true release, and when the first of them was.
+#[derive(Debug, Default)]
+struct Burst {
     handed: u32,
-    burst_began: Option<Moment>,
-    /// Whether other clients listened at the last true release.
-    pub(crate) others: bool,
-    /// When this process last held the lock.
-    pub(crate) last_held: Option<Moment>,
+    began: Option<Moment>,
 }
 
-/// A process hands a lock on so many times, and for so long, before others get their turn. (Start values of the
-/// measurements that `docs/performance.md` shows.)
+/// A process hands a lock on so many times, and for so long, before others get their turn. More makes
+/// the others wait longer; less costs more true releases.
 const BURST: u32 = 24;
 const BURST_TIME: Duration = Duration::from_millis(3);
+
+/// A lock is forgotten to be contended when it has not been released here for so long.
+const CONTENDED: Duration = Duration::from_secs(1);
+
+/// Whom a releaser may hand the lock to.
+pub(crate) enum Next {
+    /// Nobody sleeps for it here.
+    Nobody,
+    /// Somebody does, but it is other processes' turn.
+    Others,
+    /// This waiter, which has been promised it.
+    Local(Arc<Ticket>, Wish),
+}
 
 impl Table {
     /// The hold of this lock that belongs to a thread, live or lost.
@@ -92,31 +108,51 @@ impl Table {
     }
 
     /// Promises the lock to the head of its queue, if that sleeps, and it is not other processes' turn.
-    pub(crate) fn promise(&self, hold: &Arc<Hold>, now: Moment) -> Option<(Arc<Ticket>, Wish)> {
+    pub(crate) fn promise(&self, hold: &Arc<Hold>, now: Moment) -> Next {
         let mut entries = self.entries.lock();
-        let entry = entries.get_mut(&Key::new(hold.kind(), hold.name()))?;
-        let head = entry.queue.head()?;
-        let turns = &mut entry.turns;
-        let began = *turns.burst_began.get_or_insert(now);
-        if turns.handed >= BURST || now.since(began) >= BURST_TIME {
+        let Some(entry) = entries.get_mut(&Key::new(hold.kind(), hold.name())) else { return Next::Nobody };
+        let Some(head) = entry.queue.head() else { return Next::Nobody };
+        let began = *entry.burst.began.get_or_insert(now);
+        if entry.burst.handed >= BURST || now.since(began) >= BURST_TIME {
+            return Next::Others;
+        }
+        let Some(wish) = head.promise() else { return Next::Nobody };
+        entry.burst.handed += 1;
+        Next::Local(Arc::clone(head), wish)
+    }
+
+    /// A hold of the lock ended by a true release, which `others` heard of.
+    pub(crate) fn note_released(&self, hold: &Arc<Hold>, others: bool, now: Moment) {
+        let key = Key::new(hold.kind(), hold.name());
+        if let Some(entry) = self.entries.lock().get_mut(&key) {
+            entry.burst = Burst::default();
+        }
+        if others || self.contended_count.load(Ordering::Acquire) > 0 {
+            let mut contended = self.contended.lock();
+            if others {
+                contended.insert(key, now);
+            } else {
+                contended.remove(&key);
+            }
+            self.contended_count.store(contended.len(), Ordering::Release);
+        }
+    }
+
+    /// When this process last released the lock, if others were listening for it then.
+    pub(crate) fn contended_since(&self, kind: Kind, name: &Arc<LockName>) -> Option<Moment> {
+        if self.contended_count.load(Ordering::Acquire) == 0 {
             return None;
         }
-        let wish = head.promise()?;
-        turns.handed += 1;
-        Some((Arc::clone(head), wish))
+        self.contended.lock().get(&Key::new(kind, name)).copied()
     }
 
-    /// A hold of the lock ended by a true release.
-    pub(crate) fn note_released(&self, hold: &Arc<Hold>, others: bool, now: Moment) {
-        let mut entries = self.entries.lock();
-        if let Some(entry) = entries.get_mut(&Key::new(hold.kind(), hold.name())) {
-            entry.turns = Turns { handed: 0, burst_began: None, others, last_held: Some(now) };
+    /// Forgets locks that have not been contended for a while.
+    pub(crate) fn tidy(&self, now: Moment) {
+        if self.contended_count.load(Ordering::Acquire) > 0 {
+            let mut contended = self.contended.lock();
+            contended.retain(|_, since| now.since(*since) < CONTENDED);
+            self.contended_count.store(contended.len(), Ordering::Release);
         }
-    }
-
-    pub(crate) fn turns(&self, kind: Kind, name: &Arc<LockName>) -> Turns {
-        let entries = self.entries.lock();
-        entries.get(&Key::new(kind, name)).map(|entry| entry.turns).unwrap_or_default()
     }
 
     /// Enters a hold. A lost one of the same thread on the same lock makes room: its guards still know it.
@@ -171,6 +207,33 @@ impl Table {
         self.entries.lock().get(&Key::new(kind, name)).map_or(0, |entry| entry.queue.len())
     }
 
+    /// The head of a lock's queue could not use the store since then; `None`: it can.
+    pub(crate) fn note_trouble(&self, kind: Kind, name: &Arc<LockName>, trouble: Option<(Moment, Error)>) {
+        if let Some(entry) = self.entries.lock().get_mut(&Key::new(kind, name)) {
+            entry.trouble = trouble;
+        }
+    }
+
+    /// The head of a lock's queue has lost patience: so do those behind it.
+    pub(crate) fn wake_queue(&self, kind: Kind, name: &Arc<LockName>) {
+        if let Some(entry) = self.entries.lock().get(&Key::new(kind, name)) {
+            entry.queue.wake_all();
+        }
+    }
+
+    /// The last failure, if a lock's head has had nothing else for as long as `patience`.
+    pub(crate) fn lost_patience(
+        &self,
+        kind: Kind,
+        name: &Arc<LockName>,
+        patience: Duration,
+        now: Moment,
+    ) -> Option<Error> {
+        let entries = self.entries.lock();
+        let (since, error) = entries.get(&Key::new(kind, name))?.trouble.as_ref()?;
+        (now.since(*since) >= patience).then(|| error.copy())
+    }
+
     /// All holds, of all locks.
     pub(crate) fn holds(&self) -> Vec<Arc<Hold>> {
         self.entries.lock().values().flat_map(|entry| &entry.holds).cloned().collect()
@@ -214,6 +277,9 @@ impl Drop for Place {
         let mut entries = self.table.entries.lock();
         let Some(entry) = entries.get_mut(&self.key) else { return };
         entry.queue.leave(&self.ticket);
+        if entry.queue.is_empty() {
+            entry.trouble = None;
+        }
         if entry.queue.is_empty() && entry.holds.is_empty() {
             entries.remove(&self.key);
         }

@@ -15,7 +15,6 @@ use crate::lock::queue::{Taken, Wish};
 use crate::lock::store::{Answer, Attempt, Claim, HandOver, Kind};
 use crate::lock::table::Place;
 use crate::lock::topic::Listening;
-use crate::observe::LossReason;
 use crate::time::{Lease, Moment, window};
 
 /// What a caller asks for.
@@ -41,7 +40,7 @@ pub(crate) enum Until {
 }
 
 impl Until {
-    fn is_over(self, now: Moment) -> bool {
+    pub(crate) fn is_over(self, now: Moment) -> bool {
         match self {
             Until::Once => true,
             Until::Deadline(deadline) => now >= deadline,
@@ -64,7 +63,8 @@ pub(crate) struct Entered {
 }
 
 /// Between failed requests a caller pauses for a random part of this.
-const TROUBLE_PAUSE: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(100));
+pub(crate) const TROUBLE_PAUSE: (Duration, Duration) =
+    (Duration::from_millis(20), Duration::from_millis(100));
 
 impl Engine {
     /// Takes the lock for the caller; `None` if it stayed busy for as long as the caller would wait.
@@ -93,59 +93,6 @@ impl Engine {
         entered.map_err(|error| error.during(want.action).on(want.name.given()))
     }
 
-    /// A token lock is not reentrant: waiting for it would be waiting for oneself.
-    fn reenter_token(&self, want: &Want<'_>) -> Result<Option<Entered>> {
-        if want.until.is_over(self.clock.now()) {
-            return Ok(None);
-        }
-        let detail = "this thread holds it, and a token lock is not reentrant";
-        Err(Error::new(ErrorKind::WouldDeadlock, want.action, detail).on(want.name.given()))
-    }
-
-    /// Adds a level to a live hold; `None` if it turned out to be lost.
-    ///
-    /// The count is absolute, so a request of unknown outcome is simply repeated.
-    fn reenter(&self, want: &Want<'_>, hold: &Arc<Hold>, asked: Duration) -> Result<Option<Entered>> {
-        let Some(count) = hold.count().checked_add(1).filter(|count| *count <= MOST_HOLDS) else {
-            let detail = format!("it is held {MOST_HOLDS} times already");
-            return Err(Error::new(ErrorKind::Resource, want.action, detail).on(want.name.given()));
-        };
-        let mut claim = hold.claim();
-        claim.kind = want.kind;
-        claim.lease = asked;
-        let wants_fence = want.kind == Kind::Fenced && hold.fence().is_none();
-        let mut trouble = Trouble::default();
-        let parker = Parker::new(&self.clock);
-        loop {
-            let sent = self.clock.now();
-            match self.store.attempt(&claim, count, wants_fence, sent.plus(self.options.command_timeout)) {
-                Answer::Done(Attempt::Granted { fence }) => {
-                    hold.confirm(sent, asked);
-                    hold.set_fence(fence);
-                    let level = hold.add_level(want.lease);
-                    self.watch(hold);
-                    return Ok(Some(Entered { hold: Arc::clone(hold), level }));
-                }
-                Answer::Done(Attempt::Lost | Attempt::Busy { .. }) => {
-                    self.aftermath.lose(hold, LossReason::Gone);
-                    return Ok(None);
-                }
-                Answer::Refused(error) | Answer::Unknown(error) => {
-                    let now = self.clock.now();
-                    let error = trouble.note(self, error, now, want.until)?;
-                    if !hold.is_live(now, &self.reporter) {
-                        return Err(error.during(want.action).on(want.name.given()));
-                    }
-                    if parker.park(now.plus(random_between(TROUBLE_PAUSE)), want.interrupt)
-                        == Woken::Interrupted
-                    {
-                        return Err(interrupted(want));
-                    }
-                }
-            }
-        }
-    }
-
     /// Has the watchdog look in time for this hold.
     pub(crate) fn watch(&self, hold: &Hold) {
         if hold.is_renewed() {
@@ -155,9 +102,6 @@ impl Engine {
         }
     }
 }
-
-/// More re-entries than any program means; what Redisson's counter holds.
-const MOST_HOLDS: u32 = i32::MAX as u32;
 
 /// One caller's wait for a lock that its owner does not hold yet.
 struct Waiting<'a> {
@@ -214,7 +158,8 @@ impl<'a> Waiting<'a> {
     fn run(mut self) -> Result<Option<Entered>> {
         let (engine, want) = (self.engine, self.want);
         if want.until.is_over(engine.clock.now()) {
-            return self.once();
+            let ended = self.once();
+            return self.unless_shut_down(ended);
         }
         let place = engine.table.join(want.kind, want.name);
         let ended = self.wait(&place);
@@ -231,8 +176,13 @@ impl<'a> Waiting<'a> {
         };
         // Entered first, place left second: the next head sees a hold to wait for.
         drop(place);
-        if let (Ok(Some(entered)), Err(error)) = (&ended, engine.usable(want.action)) {
-            engine.drop_level(&entered.hold, entered.level); // shut down while it was on its way
+        self.unless_shut_down(ended)
+    }
+
+    /// Gives back what was granted while the client was shut down: it may have come too late for `shutdown` to see.
+    fn unless_shut_down(&self, ended: Result<Option<Entered>>) -> Result<Option<Entered>> {
+        if let (Ok(Some(entered)), Err(error)) = (&ended, self.engine.usable(self.want.action)) {
+            self.engine.drop_level(&entered.hold, entered.level);
             return Err(error);
         }
         ended
@@ -246,6 +196,12 @@ impl<'a> Waiting<'a> {
         loop {
             engine.usable(want.action)?;
             let now = engine.clock.now();
+            if self.parker.is_some()
+                && let Some(error) =
+                    engine.table.lost_patience(want.kind, want.name, engine.options.patience, now)
+            {
+                return Err(error);
+            }
             let tried = if place.ticket().is_given() {
                 match self.take_back(place) {
                     Some(handed) => self.receive(place, handed)?,
@@ -335,9 +291,12 @@ impl<'a> Waiting<'a> {
         self.attempts = self.attempts.saturating_add(1);
         let sent = engine.clock.now();
         match engine.store.attempt(&claim, 1, wants_fence, sent.plus(engine.options.command_timeout)) {
-            Answer::Done(Attempt::Granted { fence }) => Ok(self.granted(claim, sent, fence)),
+            Answer::Done(Attempt::Granted { fence }) => {
+                self.trouble_is_over();
+                Ok(self.granted(claim, sent, fence))
+            }
             Answer::Done(Attempt::Busy { retry_after }) => {
-                self.trouble = Trouble::default();
+                self.trouble_is_over();
                 let now = engine.clock.now();
                 let poll = now.plus(random_between(engine.store.poll_every(want.kind)));
                 // Not before the holder's lease can have ended, nor in a hot loop when it is about to.
@@ -368,17 +327,10 @@ impl<'a> Waiting<'a> {
         Tried::Granted(self.enter(&claim, sent, fence))
     }
 
-    /// Reads what came of a hand-over to this thread. Until that is entered, or settled, nobody here asks the store:
-    /// what never arrived leaves the lock with the old owner, whose number is about to be cleaned up.
+    /// Reads what came of a hand-over to this thread.
     fn receive(&mut self, place: &Place, handed: Handed) -> Result<Tried> {
-        let received = self.read(handed);
-        place.ticket().settle();
-        received
-    }
-
-    fn read(&mut self, handed: Handed) -> Result<Tried> {
         let (claim, sent) = (handed.to.clone(), handed.sent);
-        match handed.receive() {
+        let tried = match handed.receive() {
             Answer::Done(HandOver::Granted { fence }) => Ok(self.granted(claim, sent, fence)),
             Answer::Done(HandOver::Lost) => Ok(Tried::Again),
             Answer::Refused(error) => self.pause_after(error),
@@ -386,7 +338,11 @@ impl<'a> Waiting<'a> {
                 self.leave_behind(claim, sent);
                 self.pause_after(error)
             }
-        }
+        };
+        // Last: by now the hold is in the table, or the releaser's number is given up if it had to be. Before that
+        // the releaser's thread may not ask under it again. Pairs with `Table::held_here`.
+        place.ticket().received();
+        tried
     }
 
     /// Hands an attempt that may have been, or may yet be, carried out to the watchdog, and goes on under a number
@@ -401,10 +357,26 @@ impl<'a> Waiting<'a> {
     }
 
     fn pause_after(&mut self, error: Error) -> Result<Tried> {
-        let now = self.engine.clock.now();
-        let error = self.trouble.note(self.engine, error, now, self.want.until)?;
-        self.trouble.last = Some(error);
+        let (engine, want) = (self.engine, self.want);
+        let now = engine.clock.now();
+        let noted = error.copy();
+        let outcome = self.trouble.note(engine, error, now, want.until);
+        // Those behind in the queue have waited through the same: they lose patience when this one does.
+        let trouble = self.trouble.since.map(|since| (since, noted));
+        engine.table.note_trouble(want.kind, want.name, trouble);
+        if outcome.is_err() {
+            engine.table.wake_queue(want.kind, want.name);
+        }
+        self.trouble.last = Some(outcome?);
         Ok(Tried::Later(now.plus(random_between(TROUBLE_PAUSE))))
+    }
+
+    /// The store answers (again).
+    fn trouble_is_over(&mut self) {
+        if self.trouble.since.is_some() || self.parker.is_some() {
+            self.trouble = Trouble::default();
+            self.engine.table.note_trouble(self.want.kind, self.want.name, None);
+        }
     }
 
     fn enter(&self, claim: &Claim, sent: Moment, fence: Option<Fence>) -> Entered {
@@ -473,9 +445,8 @@ impl<'a> Waiting<'a> {
     /// same order every time; without this the same process would win every time.
     fn stand_back(&self) {
         let (engine, want) = (self.engine, self.want);
-        let turns = engine.table.turns(want.kind, want.name);
-        let Some(last_held) = turns.last_held.filter(|_| turns.others) else { return };
-        let age = engine.clock.now().since(last_held);
+        let Some(since) = engine.table.contended_since(want.kind, want.name) else { return };
+        let age = engine.clock.now().since(since);
         if age < FRESH {
             let part = 1.0 - age.as_secs_f64() / FRESH.as_secs_f64();
             let parker = Parker::new(&engine.clock);
@@ -486,14 +457,14 @@ impl<'a> Waiting<'a> {
 
 /// What a caller has been through since its last good answer.
 #[derive(Default)]
-struct Trouble {
+pub(crate) struct Trouble {
     since: Option<Moment>,
     last: Option<Error>,
 }
 
 impl Trouble {
     /// Takes note of a failure. `Err`: it is final, or has lasted as long as the caller waits for such.
-    fn note(&mut self, engine: &Engine, error: Error, now: Moment, until: Until) -> Result<Error> {
+    pub(crate) fn note(&mut self, engine: &Engine, error: Error, now: Moment, until: Until) -> Result<Error> {
         let since = *self.since.get_or_insert(now);
         let is_enough = now.since(since) >= engine.options.patience || until.is_over(now);
         if is_enough || !error.is_retryable() { Err(error) } else { Ok(error) }
@@ -505,7 +476,7 @@ impl Trouble {
     }
 }
 
-fn interrupted(want: &Want<'_>) -> Error {
+pub(crate) fn interrupted(want: &Want<'_>) -> Error {
     Error::new(ErrorKind::Interrupted, want.action, "the wait was interrupted").on(want.name.given())
 }
 

@@ -46,6 +46,9 @@ struct CleanUp {
     /// The request can have no effect that outlives this: what it may have set ends with its lease.
     until: Moment,
     next: Moment,
+    /// How long to pause after the next failure. Others may be waiting for just this, so at first not long: what
+    /// broke the request in doubt has often broken this connection too, and a new one does it.
+    pause: Duration,
 }
 
 impl Watchdog {
@@ -129,7 +132,7 @@ impl CleanUps {
     /// Takes over a claim whose acquire or release has an unknown outcome: until it is certain that the owner holds
     /// nothing, or until `until`, when the lease has run out. The owner number must have been given up.
     pub(crate) fn add(&self, claim: Claim, until: Moment, now: Moment) {
-        self.shared.orders.lock().clean_ups.push(CleanUp { claim, until, next: now });
+        self.shared.orders.lock().clean_ups.push(CleanUp { claim, until, next: now, pause: RETRY_LEAST });
         self.waker.wake();
     }
 }
@@ -171,6 +174,7 @@ impl Round {
         self.renew(&due);
         let cleaned = self.clean_up();
         let is_tending = self.store.tend();
+        self.table.tidy(self.clock.now());
         let now = self.clock.now();
         let mut next = cleaned.min(now.plus(self.lease / 3));
         if is_tending {
@@ -235,6 +239,9 @@ impl Round {
                 }
                 // An error is not a loss: tried again until the window ends.
                 Answer::Refused(error) | Answer::Unknown(error) => {
+                    if error.outcome_unknown() {
+                        hold.retire_number(); // it may yet come, and is not to prolong the thread's next hold
+                    }
                     hold.note_failed_renewal(retry_at);
                     let error = error.during("renew").on(hold.name().given());
                     let remaining = hold.until().since(self.clock.now());
@@ -267,7 +274,9 @@ impl Round {
                     // Nothing there: it never arrived, or may arrive yet. Look again until it could do no harm.
                     Some(Answer::Done(_)) => self.command_timeout,
                     Some(Answer::Refused(_) | Answer::Unknown(_)) | None => {
-                        (self.lease / 30).clamp(RETRY_LEAST, RETRY_MOST)
+                        let most = (self.lease / 30).clamp(RETRY_LEAST, RETRY_MOST);
+                        let doubled = (clean_up.pause * 2).min(most);
+                        std::mem::replace(&mut clean_up.pause, doubled)
                     }
                 };
                 clean_up.next = now.plus(pause);
@@ -284,7 +293,8 @@ impl Round {
 /// How long the answer of a release that nobody waits for may lie unread.
 pub(crate) const TEND_EVERY: Duration = Duration::from_millis(20);
 
-/// How long to pause after a failed renewal: a thirtieth of the lease, but within these.
+/// How long to pause after a failed renewal: a thirtieth of the lease, but within these. After failed clean-ups it is
+/// the least at first, and doubled up to that.
 const RETRY_LEAST: Duration = Duration::from_millis(10);
 const RETRY_MOST: Duration = Duration::from_secs(1);
 

@@ -9,10 +9,15 @@
 //!
 //! What must stay true: whoever stops reading looks for somebody who waits, after it has let go of `reading`; whoever
 //! begins to wait says so before it tries to get `reading`. Then either the one sees the other, or the other can read.
+//!
+//! When a connection ends, everyone whose reply it owed is told before there is a new one (`end`, `open`): what they are
+//! told decides under which owner numbers the lock may be asked for. And `out` is never held while anything is waited for.
 
+use std::cell::Cell;
 use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
 use r2d2::PooledConnection;
 use redis::{Parser, Value};
@@ -32,6 +37,10 @@ pub(super) type Take = Box<dyn FnOnce(Outcome) + Send>;
 
 pub(super) struct Lane {
     out: Mutex<Out>,
+    /// Held by whoever opens a connection, which takes time: nobody is to wait for `out` so long.
+    connecting: Mutex<()>,
+    /// Signalled when `Out::telling` has gone down.
+    told: Condvar,
     reading: Mutex<Reading>,
 }
 
@@ -44,6 +53,12 @@ struct Out {
     buffer: Vec<u8>,
     is_writing: bool,
     awaited: VecDeque<Arc<Reply>>,
+    /// How many of `awaited`, the last ones, are for requests that are still in `buffer`.
+    unsent: usize,
+    /// Somebody waits for replies, and writes what is left to them when some have come.
+    has_reader: bool,
+    /// How many threads are telling those who were owed a reply by a connection that has ended.
+    telling: usize,
     /// When something was last heard or said.
     used: Moment,
     closed: bool,
@@ -59,8 +74,16 @@ struct Open {
 struct Reading {
     parser: Parser,
     stream: Option<Arc<Stream>>,
+    /// The socket's read time-out.
+    armed: Cell<Duration>,
     epoch: u64,
 }
+
+/// With so many requests on their way, more are left to the reader: enough to keep the server busy while replies travel.
+const ENOUGH_SENT: usize = 2;
+
+/// So many replies for others a reader gives out after its own, before it goes on with its own business.
+const MOST_GIVEN: u32 = 64;
 
 /// One reply to come.
 pub(super) struct Reply {
@@ -110,11 +133,19 @@ impl Lane {
             buffer: Vec::new(),
             is_writing: false,
             awaited: VecDeque::new(),
+            unsent: 0,
+            has_reader: false,
+            telling: 0,
             used: Clock::System.now(),
             closed: false,
         };
-        let reading = Reading { parser: Parser::new(), stream: None, epoch: 0 };
-        Lane { out: Mutex::new(out), reading: Mutex::new(reading) }
+        let reading = Reading { parser: Parser::new(), stream: None, armed: Cell::default(), epoch: 0 };
+        Lane {
+            out: Mutex::new(out),
+            connecting: Mutex::new(()),
+            told: Condvar::new(),
+            reading: Mutex::new(reading),
+        }
     }
 
     /// Sends one request, over a new connection from `connect` if there is none. The reply is read by whoever waits
@@ -126,59 +157,88 @@ impl Lane {
         take: Option<Take>,
         connect: impl FnOnce() -> Result<(PooledConnection<Slots>, Stream)>,
     ) -> std::result::Result<Arc<Reply>, (Failure, Option<Take>)> {
-        let refused = |words| Failure::Refused(Error::new(ErrorKind::TimedOut, "request", words));
-        let Some(mut out) = self.out.try_lock_for(by.since(Clock::System.now())) else {
-            return Err((refused("the connection could not be had in time"), take));
+        let mut out = match self.open(by, connect) {
+            Ok(out) => out,
+            Err(error) => return Err((Failure::Refused(error), take)),
         };
-        if out.closed {
-            let error = Error::new(ErrorKind::ShutDown, "request", "the client was shut down");
-            return Err((Failure::Refused(error), take));
-        }
-        out.drop_if_dead();
-        if out.open.is_none() {
-            match connect() {
-                Ok((slot, stream)) => {
-                    out.epoch += 1;
-                    out.open = Some(Open { stream: Arc::new(stream), _slot: slot });
-                }
-                Err(error) => return Err((Failure::Refused(error), take)),
-            }
-        }
         let reply = Reply::new(by, take);
+        // While replies are being waited for, what comes is left to the reader: it goes out in one write when they are
+        // there. A request more would reach the server no earlier than it can be served.
+        let is_left = out.has_reader && out.awaited.len() - out.unsent >= ENOUGH_SENT;
         out.buffer.extend_from_slice(request);
         out.awaited.push_back(Arc::clone(&reply));
-        if !out.is_writing {
+        out.unsent += 1;
+        if !out.is_writing && !is_left {
             self.write(out, by);
         }
         Ok(reply)
     }
 
+    /// The writing side with a connection: the one there is, or a new one from `connect`.
+    fn open(
+        &self,
+        by: Moment,
+        connect: impl FnOnce() -> Result<(PooledConnection<Slots>, Stream)>,
+    ) -> Result<MutexGuard<'_, Out>> {
+        let too_late =
+            || Error::new(ErrorKind::TimedOut, "request", "the connection could not be had in time");
+        if by <= Clock::System.now() {
+            return Err(too_late());
+        }
+        let mut out = self.out.lock();
+        if out.is_ready()? {
+            return Ok(out);
+        }
+        drop(out);
+        let left = by.since(Clock::System.now());
+        let _alone = self.connecting.try_lock_for(left).ok_or_else(too_late)?;
+        let mut out = self.out.lock();
+        // Those who were owed replies are told first: one whose release is of unknown outcome gives its owner number
+        // up, and what comes back over a new connection is to find that done. Pairs with `end`.
+        while out.telling > 0 {
+            let left = by.since(Clock::System.now());
+            if left.is_zero() {
+                return Err(too_late());
+            }
+            self.told.wait_for(&mut out, left);
+        }
+        if out.is_ready()? {
+            return Ok(out);
+        }
+        let (slot, stream) = MutexGuard::unlocked(&mut out, connect)?;
+        if out.closed {
+            return Err(shut_down());
+        }
+        out.epoch += 1;
+        out.open = Some(Open { stream: Arc::new(stream), _slot: slot });
+        Ok(out)
+    }
+
     /// Writes what there is to write, and what others add meanwhile.
     fn write(&self, mut out: MutexGuard<'_, Out>, by: Moment) {
         out.is_writing = true;
+        let epoch = out.epoch;
         while !out.buffer.is_empty() {
             let Some(stream) = out.open.as_ref().map(|open| Arc::clone(&open.stream)) else { break };
-            let epoch = out.epoch;
             let mut bytes = std::mem::take(&mut out.buffer);
+            out.unsent = 0;
             let written = MutexGuard::unlocked(&mut out, || stream.write_all(&bytes, by));
+            if out.epoch != epoch || out.open.is_none() {
+                // Ended meanwhile, and everyone was told. A new connection has a writer of its own, which need not
+                // wait for this one. Pairs with `break_off`.
+                return;
+            }
+            if let Err(error) = written {
+                let error = broken("send", error);
+                // A single request that is not whole on its way was not carried out.
+                let alone = out.awaited.len() == 1;
+                let failure = if alone { Failure::Refused } else { Failure::Unknown };
+                self.end(out, || failure(error.copy()));
+                return;
+            }
             bytes.clear();
             if out.buffer.is_empty() {
                 out.buffer = bytes; // its room is used again
-            }
-            if let Err(error) = written
-                && out.epoch == epoch
-            {
-                let error = broken("send", error);
-                // A single request that is not whole on its way was not carried out.
-                let all = out.break_off();
-                out.is_writing = false;
-                drop(out);
-                let alone = all.len() == 1;
-                for reply in all {
-                    let error = error.copy();
-                    reply.fill(Err(if alone { Failure::Refused(error) } else { Failure::Unknown(error) }));
-                }
-                return;
             }
         }
         out.is_writing = false;
@@ -197,9 +257,15 @@ impl Lane {
                 state.may_read = false;
             }
             if let Some(mut reading) = self.reading.try_lock() {
+                self.out.lock().has_reader = true;
                 let outcome = self.read_until(&mut reading, reply);
+                // What has come for others already is given out now: they wake at the same time, not one by one.
+                let mut given = 0;
+                while given < MOST_GIVEN && self.read_one(&mut reading, reply.by, true) {
+                    given += 1;
+                }
                 drop(reading);
-                self.pass_on();
+                self.pass_on(reply.by);
                 if let Some(outcome) = outcome {
                     return outcome;
                 }
@@ -210,7 +276,7 @@ impl Lane {
                 let left = reply.by.since(Clock::System.now());
                 if left.is_zero() {
                     drop(state);
-                    self.give_up(&timed_out());
+                    self.give_up(reply);
                     state = reply.state.lock();
                     if state.outcome.is_none() {
                         return Err(Failure::Unknown(timed_out()));
@@ -222,12 +288,21 @@ impl Lane {
         }
     }
 
-    /// Reads replies in order until `reply` has come; `None` if it will not come from here.
+    /// Reads replies in order until `reply` has come. `None`: the connection was ended, and whoever did that is about
+    /// to tell.
     fn read_until(&self, reading: &mut Reading, reply: &Reply) -> Option<Outcome> {
         loop {
             let outcome = reply.state.lock().outcome.take();
             if outcome.is_some() {
                 return outcome;
+            }
+            let is_shared = self.out.lock().awaited.len() > 1;
+            if is_shared {
+                // All that is there, then what was left to us, and only then wait.
+                if self.read_one(reading, reply.by, true) {
+                    continue;
+                }
+                self.write_left(self.out.lock(), reply.by);
             }
             if !self.read_one(reading, reply.by, false) {
                 return reply.state.lock().outcome.take();
@@ -243,6 +318,7 @@ impl Lane {
             if reading.epoch != out.epoch {
                 reading.epoch = out.epoch;
                 reading.parser = Parser::new();
+                reading.armed.set(Duration::ZERO);
                 reading.stream = out.open.as_ref().map(|open| Arc::clone(&open.stream));
             }
             if out.awaited.is_empty() {
@@ -250,7 +326,7 @@ impl Lane {
             }
         }
         let Some(stream) = &reading.stream else { return false };
-        let mut timed = Timed::new(stream, by);
+        let mut timed = Timed::new(stream, by, &reading.armed);
         timed.only_ready = only_ready;
         let value = reading.parser.parse_value(&mut timed);
         let value = if timed.too_long {
@@ -260,7 +336,7 @@ impl Lane {
         };
         let mut out = self.out.lock();
         if reading.epoch != out.epoch || out.open.is_none() {
-            return false; // broken off meanwhile: everyone has been told
+            return false; // ended off meanwhile: everyone has been told
         }
         match value {
             Ok(value) => {
@@ -275,46 +351,78 @@ impl Lane {
             // The parser keeps what it has of a reply that is not whole yet.
             Err(_) if only_ready && timed.was_not_ready => false,
             Err(error) => {
-                let all = out.break_off();
-                drop(out);
-                tell(all, &error);
+                self.end(out, || Failure::Unknown(error.copy()));
                 false
             }
         }
     }
 
-    /// Ends the connection; whoever waits for a reply is told that there will be none.
-    fn give_up(&self, error: &Error) {
-        let all = self.out.lock().break_off();
-        tell(all, error);
+    /// Ends the connection, and tells everyone who is owed a reply. Pairs with `open`, which waits for the telling.
+    fn end(&self, mut out: MutexGuard<'_, Out>, failure: impl Fn() -> Failure) {
+        let all = out.break_off();
+        out.telling += 1;
+        drop(out);
+        for reply in all {
+            reply.fill(Err(failure()));
+        }
+        self.out.lock().telling -= 1;
+        self.told.notify_all();
     }
 
-    /// Nobody reads now. Wakes one who waits to do so.
-    fn pass_on(&self) {
+    /// Ends the connection if it still owes `reply`, whose time is over. If not, there may be a new one, which is none
+    /// of this reply's business.
+    fn give_up(&self, reply: &Reply) {
         let out = self.out.lock();
-        for reply in &out.awaited {
-            let mut state = reply.state.lock();
-            if state.is_waited_for && state.outcome.is_none() {
-                state.may_read = true;
-                reply.changed.notify_one();
-                return;
-            }
+        if out.awaited.iter().any(|other| std::ptr::eq(&raw const **other, reply)) {
+            self.end(out, || Failure::Unknown(timed_out()));
         }
+    }
+
+    /// Writes what others have left to the reader.
+    fn write_left(&self, out: MutexGuard<'_, Out>, by: Moment) {
+        if !out.is_writing && !out.buffer.is_empty() {
+            self.write(out, by);
+        }
+    }
+
+    /// Nobody reads now. Wakes one who waits to do so, and leaves nothing unwritten.
+    fn pass_on(&self, by: Moment) {
+        let mut out = self.out.lock();
+        // From here on who sends also writes; what was left before is written below. Pairs with `send`.
+        out.has_reader = false;
+        let first = out.awaited.iter().find(|reply| {
+            let mut state = reply.state.lock();
+            let waits = state.is_waited_for && state.outcome.is_none();
+            state.may_read |= waits;
+            waits
+        });
+        if let Some(reply) = first {
+            reply.changed.notify_one();
+        }
+        self.write_left(out, by);
     }
 
     /// Reads what has come that nobody waits for; returns whether more is to come.
     pub(super) fn tend(&self) -> bool {
-        let first_by = || self.out.lock().awaited.front().map(|first| first.by);
-        let Some(by) = first_by() else { return false };
-        if Clock::System.now() >= by {
-            self.give_up(&timed_out());
-            return false;
-        }
+        let (by, most) = {
+            let out = self.out.lock();
+            let Some(by) = out.awaited.front().map(|first| first.by) else { return false };
+            if Clock::System.now() >= by {
+                self.end(out, || Failure::Unknown(timed_out()));
+                return false;
+            }
+            (by, out.awaited.len())
+        };
         let Some(mut reading) = self.reading.try_lock() else { return true };
-        while self.read_one(&mut reading, by, true) {}
+        // Not without end, however many come meanwhile: the caller has holds to renew.
+        for _ in 0..most {
+            if !self.read_one(&mut reading, by, true) {
+                break;
+            }
+        }
         drop(reading);
-        self.pass_on();
-        first_by().is_some()
+        self.pass_on(by);
+        !self.out.lock().awaited.is_empty()
     }
 
     /// Waits until all replies have come, until `by` at most, and ends the connection.
@@ -324,8 +432,9 @@ impl Lane {
             while Clock::System.now() < by && !self.out.lock().awaited.is_empty() {
                 self.read_one(&mut reading, by, false);
             }
+            reading.stream = None;
         }
-        self.give_up(&Error::new(ErrorKind::ShutDown, "request", "the client was shut down"));
+        self.end(self.out.lock(), || Failure::Unknown(shut_down()));
     }
 }
 
@@ -336,7 +445,19 @@ impl Out {
             open.stream.shutdown();
         }
         self.buffer.clear();
+        self.unsent = 0;
+        // Whoever is writing to it still finds that out, and leaves the rest alone. Pairs with `write`.
+        self.is_writing = false;
         std::mem::take(&mut self.awaited)
+    }
+
+    /// Whether there is a connection to write to.
+    fn is_ready(&mut self) -> Result<bool> {
+        if self.closed {
+            return Err(shut_down());
+        }
+        self.drop_if_dead();
+        Ok(self.open.is_some())
     }
 
     /// Lets go of a connection that the server has closed while nobody used it; nothing is lost by that.
@@ -351,12 +472,14 @@ impl Out {
     }
 }
 
-fn tell(all: VecDeque<Arc<Reply>>, error: &Error) {
-    for reply in all {
-        reply.fill(Err(Failure::Unknown(error.copy())));
-    }
-}
-
 fn timed_out() -> Error {
     broken("read", io::ErrorKind::TimedOut.into())
 }
+
+fn shut_down() -> Error {
+    Error::new(ErrorKind::ShutDown, "request", "the client was shut down")
+}
+
+#[cfg(not(leasehold_shuttle))]
+#[cfg(test)]
+mod tests;

@@ -4,6 +4,7 @@
 //! caller for ever; it cannot be split into a writing and a reading half; and it hides why AUTH failed. So the
 //! sockets are ours; commands are packed and replies parsed by the redis crate.
 
+use std::cell::Cell;
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpStream, ToSocketAddrs};
 use std::os::fd::AsFd;
@@ -42,7 +43,12 @@ impl Stream {
                 let socket = connect_tcp(host, *port, by)?;
                 let half = Stream::Tcp(socket.try_clone()?);
                 half.set_write_timeout(address.write_timeout)?;
-                let tls = super::tls::TlsStream::connect(host, config, socket, Timed::new(&half, by))?;
+                let tls = super::tls::TlsStream::connect(
+                    host,
+                    config,
+                    socket,
+                    Timed::new(&half, by, &Cell::default()),
+                )?;
                 Stream::Tls(Box::new(tls))
             }
             #[cfg(unix)]
@@ -78,7 +84,7 @@ impl Stream {
 
     /// Writes all of `bytes`, until `by` and one write's time-out at the latest.
     pub(super) fn write_all(&self, bytes: &[u8], by: Moment) -> io::Result<()> {
-        Timed::new(self, by).write_all(bytes)
+        Timed::new(self, by, &Cell::default()).write_all(bytes)
     }
 
     pub(super) fn set_read_timeout(&self, timeout: Duration) -> io::Result<()> {
@@ -182,11 +188,32 @@ pub(super) struct Timed<'a> {
     pub(super) only_ready: bool,
     /// A read was refused because nothing was there.
     pub(super) was_not_ready: bool,
+    /// The time-out that the socket has.
+    armed: &'a Cell<Duration>,
 }
 
 impl<'a> Timed<'a> {
-    pub(super) fn new(stream: &'a Stream, by: Moment) -> Timed<'a> {
-        Timed { stream, by, allowed: LONGEST_REPLY, too_long: false, only_ready: false, was_not_ready: false }
+    pub(super) fn new(stream: &'a Stream, by: Moment, armed: &'a Cell<Duration>) -> Timed<'a> {
+        Timed {
+            stream,
+            by,
+            allowed: LONGEST_REPLY,
+            too_long: false,
+            only_ready: false,
+            was_not_ready: false,
+            armed,
+        }
+    }
+
+    /// Gives the socket what is left of the time; not if it has hardly more: that would be a system call more for
+    /// each reply.
+    fn arm(&self) -> io::Result<()> {
+        let (left, armed) = (remaining(self.by)?, self.armed.get());
+        if armed < left || armed > left + left / 16 {
+            self.stream.set_read_timeout(left)?;
+            self.armed.set(left);
+        }
+        Ok(())
     }
 }
 
@@ -197,7 +224,7 @@ impl Read for Timed<'_> {
             return Err(io::ErrorKind::WouldBlock.into());
         }
         loop {
-            self.stream.set_read_timeout(remaining(self.by)?)?;
+            self.arm()?;
             match self.stream.read(buf) {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Ok(read) if read > self.allowed => {
@@ -232,13 +259,15 @@ pub(super) const TRUSTED: Duration = Duration::from_millis(100);
 pub(super) struct Link {
     stream: Stream,
     parser: Parser,
+    /// The socket's read time-out.
+    armed: Cell<Duration>,
     /// When it was last known to be alive.
     used: Moment,
 }
 
 impl Link {
     pub(super) fn new(stream: Stream) -> Link {
-        Link { stream, parser: Parser::new(), used: Clock::System.now() }
+        Link { stream, parser: Parser::new(), armed: Cell::default(), used: Clock::System.now() }
     }
 
     pub(super) fn send(&mut self, bytes: &[u8], by: Moment) -> Result<(), Error> {
@@ -247,7 +276,7 @@ impl Link {
 
     /// The next reply, whole by `by`.
     pub(super) fn receive(&mut self, by: Moment) -> Result<Value, Error> {
-        let mut timed = Timed::new(&self.stream, by);
+        let mut timed = Timed::new(&self.stream, by, &self.armed);
         let reply = self.parser.parse_value(&mut timed);
         if timed.too_long {
             return Err(Error::new(

@@ -1,0 +1,244 @@
+//! The policy above the seam, on a store that answers as a test tells it to.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use crossbeam_channel::{Receiver, Sender, bounded};
+use parking_lot::Mutex;
+
+use crate::config::Options;
+use crate::error::{Error, ErrorKind, Result};
+use crate::ident::{LockName, Owner, ThreadMark};
+use crate::lock::engine::Engine;
+use crate::lock::report::Reporter;
+use crate::lock::store::{Answer, Attempt, Claim, HandOver, Kind, Pending, Release, Snapshot, Store};
+use crate::lock::topic::Listening;
+use crate::lock::wait::{Entered, Until, Want};
+use crate::time::{Clock, Lease, ManualClock, Moment};
+
+/// One lock, kept right but for what a test has fail.
+#[derive(Default)]
+struct Odd {
+    holder: Mutex<Option<Owner>>,
+    /// Refuses releases and their repetitions.
+    refuses: bool,
+    abandons: AtomicUsize,
+    attempts: AtomicUsize,
+    /// Refuses hand-overs: says when the answer is being read, and reads it when told.
+    reading: Option<(Sender<()>, Receiver<()>)>,
+    /// Says when an attempt is made, and grants it when told.
+    granting: Option<(Sender<()>, Receiver<()>)>,
+}
+
+fn refusal() -> Error {
+    Error::new(ErrorKind::Busy, "request", "not now")
+}
+
+struct Refusing(Sender<()>, Receiver<()>);
+
+impl Pending for Refusing {
+    fn wait(self: Box<Self>) -> Answer<HandOver> {
+        self.0.send(()).unwrap();
+        self.1.recv().unwrap();
+        Answer::Refused(refusal())
+    }
+}
+
+impl Store for Odd {
+    fn check_name(&self, _: Kind, _: &LockName) -> Result<()> {
+        Ok(())
+    }
+
+    fn attempt(&self, claim: &Claim, _: u32, _: bool, _: Moment) -> Answer<Attempt> {
+        self.attempts.fetch_add(1, Ordering::SeqCst);
+        if let Some((begun, go_on)) = &self.granting {
+            begun.send(()).unwrap();
+            go_on.recv().unwrap();
+        }
+        let mut holder = self.holder.lock();
+        match *holder {
+            Some(other) if other != claim.owner => Answer::Done(Attempt::Busy { retry_after: None }),
+            _ => {
+                *holder = Some(claim.owner);
+                Answer::Done(Attempt::Granted { fence: None })
+            }
+        }
+    }
+
+    fn release(&self, claim: &Claim, _: u32, _: Moment) -> Answer<Release> {
+        if self.refuses {
+            return Answer::Refused(refusal());
+        }
+        let mut holder = self.holder.lock();
+        if *holder == Some(claim.owner) {
+            *holder = None;
+            return Answer::Done(Release::Freed { others: false });
+        }
+        Answer::Done(Release::NotHeld { by: None })
+    }
+
+    fn hand_over(&self, _: &Claim, _: &Claim, _: bool, _: Moment) -> Option<Box<dyn Pending>> {
+        let (reading, go_on) = self.reading.clone()?;
+        Some(Box::new(Refusing(reading, go_on)))
+    }
+
+    fn renew(&self, claims: &[Claim], _: Moment) -> Vec<Answer<bool>> {
+        claims.iter().map(|claim| Answer::Done(*self.holder.lock() == Some(claim.owner))).collect()
+    }
+
+    fn abandon(&self, claims: &[Claim], by: Moment) -> Vec<Answer<Release>> {
+        self.abandons.fetch_add(1, Ordering::SeqCst);
+        claims.iter().map(|claim| self.release(claim, 0, by)).collect()
+    }
+
+    fn inspect(&self, _: Kind, _: &LockName, _: Owner, _: Moment) -> Answer<Option<Snapshot>> {
+        Answer::Done(None)
+    }
+
+    fn force(&self, _: Kind, _: &LockName, _: Moment) -> Answer<bool> {
+        Answer::Done(false)
+    }
+
+    fn poll_every(&self, _: Kind) -> (Duration, Duration) {
+        (Duration::from_secs(3600), Duration::from_secs(7200))
+    }
+
+    fn listen(&self, _: Kind, _: &LockName, _: &Sender<()>) -> Option<Listening> {
+        None
+    }
+
+    fn heard(&self, _: Kind, _: &LockName) -> Option<u64> {
+        None
+    }
+
+    fn close(&self) {}
+}
+
+fn engine(store: &Arc<Odd>, clock: &Clock) -> Engine {
+    let store: Arc<dyn Store> = Arc::clone(store) as _;
+    Engine::start(Options::default(), clock.clone(), store, Arc::new(Reporter::new(None))).unwrap()
+}
+
+fn name() -> Arc<LockName> {
+    Arc::new(LockName::new(&Arc::from("a"), "a".to_owned()).unwrap())
+}
+
+fn acquire(engine: &Engine, name: &Arc<LockName>, until: Until, lease: Lease) -> Result<Option<Entered>> {
+    engine.acquire(&Want {
+        action: "lock",
+        kind: Kind::Mutex,
+        name,
+        lease,
+        until,
+        interrupt: None,
+        by_thread: true,
+    })
+}
+
+const FOREVER: Until = Until::Deadline(Moment::NEVER);
+
+#[test]
+fn who_dropped_a_guard_cannot_have_the_lock_again_while_the_next_reads_that_the_hand_over_failed() {
+    let ((is_reading, reading), (go_on, may_read)) = (bounded(1), bounded(1));
+    let store = Arc::new(Odd { reading: Some((is_reading, may_read)), ..Odd::default() });
+    let (engine, name) = (engine(&store, &Clock::System), name());
+    let mine = acquire(&engine, &name, FOREVER, Lease::Renewed).unwrap().unwrap();
+    let number = mine.hold.owner().number();
+    thread::scope(|scope| {
+        let wait = || {
+            let theirs = acquire(&engine, &name, FOREVER, Lease::Renewed).unwrap().unwrap();
+            engine.end_level("unlock", &theirs.hold, Some(theirs.level)).unwrap();
+        };
+        let waiter = thread::Builder::new().spawn_scoped(scope, wait).unwrap();
+        while !format!("{:?}", engine.table).contains("Open(") {
+            thread::yield_now();
+        }
+        engine.drop_level(&mine.hold, mine.level);
+        reading.recv().unwrap();
+        // The store has the lock under our number yet. It would be granted to us, and the watchdog, which is about to
+        // hear that the release failed, would take it away.
+        let attempts = store.attempts.load(Ordering::SeqCst);
+        let again = acquire(&engine, &name, Until::Once, Lease::Renewed);
+        go_on.send(()).unwrap();
+        assert!(again.unwrap().is_none());
+        assert_eq!(store.attempts.load(Ordering::SeqCst), attempts);
+        waiter.join().unwrap();
+    });
+    assert_ne!(ThreadMark::current().number(), number, "the number is given up");
+    engine.shutdown().unwrap();
+}
+
+#[test]
+fn a_failed_release_is_repeated_for_as_long_as_the_lease_lasts() {
+    let clock = ManualClock::new();
+    let store = Arc::new(Odd { refuses: true, ..Odd::default() });
+    let engine = engine(&store, &Clock::Manual(clock.clone()));
+    let hour = Duration::from_secs(3600);
+    let mine = acquire(&engine, &name(), FOREVER, Lease::Fixed(hour)).unwrap().unwrap();
+    engine.drop_level(&mine.hold, mine.level);
+    clock.advance(hour / 2);
+    let abandons = store.abandons.load(Ordering::SeqCst);
+    clock.advance(Duration::from_secs(10));
+    assert!(store.abandons.load(Ordering::SeqCst) > abandons, "half an hour before the lease ends");
+    clock.advance(hour);
+    let abandons = store.abandons.load(Ordering::SeqCst);
+    clock.advance(Duration::from_secs(60));
+    assert_eq!(store.abandons.load(Ordering::SeqCst), abandons, "it has ended");
+    engine.shutdown().unwrap();
+}
+
+#[test]
+fn a_failed_release_is_repeated_soon_and_then_less_often() {
+    let clock = ManualClock::new();
+    let store = Arc::new(Odd { refuses: true, ..Odd::default() });
+    let engine = engine(&store, &Clock::Manual(clock.clone()));
+    let mine = acquire(&engine, &name(), FOREVER, Lease::Renewed).unwrap().unwrap();
+    engine.drop_level(&mine.hold, mine.level);
+    clock.advance(Duration::from_millis(100));
+    let soon = store.abandons.load(Ordering::SeqCst);
+    assert!((3..10).contains(&soon), "{soon} in the first tenth of a second");
+    clock.advance(Duration::from_secs(10));
+    let later = store.abandons.load(Ordering::SeqCst) - soon;
+    assert!((9..20).contains(&later), "{later} in the next ten seconds");
+    engine.shutdown().unwrap_err();
+}
+
+#[test]
+fn a_try_that_is_granted_while_the_client_shuts_down_gives_the_lock_back() {
+    let ((begun, has_begun), (go_on, may_go_on)) = (bounded(1), bounded(1));
+    let store = Arc::new(Odd { granting: Some((begun, may_go_on)), ..Odd::default() });
+    let (engine, name) = (engine(&store, &Clock::System), name());
+    thread::scope(|scope| {
+        let attempt =
+            || acquire(&engine, &name, Until::Once, Lease::Renewed).map(|entered| entered.is_some());
+        let trying = thread::Builder::new().spawn_scoped(scope, attempt).unwrap();
+        has_begun.recv().unwrap();
+        engine.shutdown().unwrap();
+        go_on.send(()).unwrap();
+        assert_eq!(trying.join().unwrap().unwrap_err().kind(), ErrorKind::ShutDown);
+    });
+    assert_eq!(*store.holder.lock(), None);
+    assert!(engine.table.holds().is_empty());
+}
+
+#[test]
+fn what_a_loss_callback_owns_is_dropped_on_the_callback_thread() {
+    struct Tells(Sender<Option<String>>);
+    impl Drop for Tells {
+        fn drop(&mut self) {
+            self.0.send(thread::current().name().map(str::to_owned)).unwrap();
+        }
+    }
+    let store = Arc::new(Odd::default());
+    let engine = engine(&store, &Clock::System);
+    let mine = acquire(&engine, &name(), FOREVER, Lease::Renewed).unwrap().unwrap();
+    let (sender, dropped_on) = bounded(1);
+    let tells = Tells(sender);
+    mine.hold.on_lost(Box::new(move |_| drop(tells)), &engine.reporter);
+    engine.drop_level(&mine.hold, mine.level);
+    let thread = dropped_on.recv_timeout(Duration::from_secs(10)).unwrap();
+    assert_eq!(thread.as_deref(), Some("leasehold-calls"));
+    engine.shutdown().unwrap();
+}

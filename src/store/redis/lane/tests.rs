@@ -1,0 +1,163 @@
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+use crossbeam_channel::{Sender, bounded};
+use r2d2::Pool;
+
+use super::*;
+
+const LONG: Duration = Duration::from_secs(10);
+
+type Connection = (PooledConnection<Slots>, Stream);
+
+fn pool() -> Pool<Slots> {
+    Pool::builder().max_size(4).test_on_check_out(false).build(Slots).unwrap()
+}
+
+/// A connection, and the server's end of it.
+fn connection(pool: &Pool<Slots>) -> (Connection, UnixStream) {
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    ((pool.get().unwrap(), Stream::Unix(ours)), theirs)
+}
+
+fn soon() -> Moment {
+    Clock::System.after(LONG)
+}
+
+fn nowhere() -> Result<Connection> {
+    panic!("nobody is to connect now")
+}
+
+/// Sends on the connection that there is.
+fn ask(lane: &Lane, take: Option<Take>) -> Arc<Reply> {
+    lane.send(b"ask", soon(), take, nowhere).map_err(|(failure, _)| failure).unwrap()
+}
+
+fn first(lane: &Lane, pool: &Pool<Slots>) -> (Arc<Reply>, UnixStream) {
+    let (connection, server) = connection(pool);
+    let reply = lane.send(b"ask", soon(), None, || Ok(connection)).map_err(|(failure, _)| failure);
+    (reply.unwrap(), server)
+}
+
+/// A lane that somebody is connecting for: says when, and goes on when told.
+fn connecting(lane: &Lane, begun: &Sender<()>, go_on: &crossbeam_channel::Receiver<()>) {
+    let connect = || {
+        begun.send(()).unwrap();
+        go_on.recv().unwrap();
+        Err(shut_down())
+    };
+    assert!(lane.send(b"ask", soon(), None, connect).is_err());
+}
+
+#[test]
+fn replies_go_to_whom_they_are_for_whoever_reads() {
+    let (lane, pool) = (Lane::new(), pool());
+    let (one, mut server) = first(&lane, &pool);
+    let (taken, take) = bounded(1);
+    ask(&lane, Some(Box::new(move |outcome| taken.send(outcome.unwrap()).unwrap())));
+    let three = ask(&lane, None);
+    server.write_all(b":1\r\n:2\r\n:3\r\n").unwrap();
+    assert_eq!(lane.wait(&three).unwrap(), Value::Int(3));
+    assert_eq!(take.try_recv().unwrap(), Value::Int(2));
+    assert_eq!(lane.wait(&one).unwrap(), Value::Int(1));
+    assert!(!lane.tend());
+}
+
+#[test]
+fn nobody_waits_for_a_connect_but_those_who_need_it() {
+    let (lane, pool) = (Lane::new(), pool());
+    let (reply, server) = first(&lane, &pool);
+    drop(server);
+    lane.wait(&reply).unwrap_err();
+    let ((begun, has_begun), (go_on, may_go_on), (done, is_done)) = (bounded(1), bounded(1), bounded(2));
+    std::thread::scope(|scope| {
+        let connecting = || connecting(&lane, &begun, &may_go_on);
+        std::thread::Builder::new().spawn_scoped(scope, connecting).unwrap();
+        has_begun.recv().unwrap();
+        // The watchdog, and the end of the client.
+        let others = || {
+            lane.tend();
+            lane.close(soon());
+            done.send(()).unwrap();
+        };
+        std::thread::Builder::new().spawn_scoped(scope, others).unwrap();
+        let ended = is_done.recv_timeout(LONG);
+        go_on.send(()).unwrap();
+        ended.expect("it waited for the connect");
+    });
+}
+
+#[test]
+fn everyone_is_told_of_a_connections_end_before_there_is_another() {
+    let (lane, pool) = (Lane::new(), pool());
+    let (one, server) = first(&lane, &pool);
+    let ((telling, is_telling), (go_on, may_go_on)) = (bounded(1), bounded::<()>(1));
+    ask(
+        &lane,
+        Some(Box::new(move |outcome| {
+            outcome.unwrap_err();
+            telling.send(()).unwrap();
+            may_go_on.recv().unwrap();
+        })),
+    );
+    std::thread::scope(|scope| {
+        let reader = std::thread::Builder::new().spawn_scoped(scope, || lane.wait(&one)).unwrap();
+        drop(server);
+        is_telling.recv().unwrap();
+        // Whose release is of unknown outcome has not heard of it yet: nothing may be asked that could be taken for
+        // something newer.
+        let (next, _server) = connection(&pool);
+        let by = Clock::System.after(Duration::from_millis(50));
+        let early = lane.send(b"ask", by, None, || Ok(next));
+        go_on.send(()).unwrap();
+        assert!(matches!(early, Err((Failure::Refused(_), _))), "sent before all were told");
+        reader.join().unwrap().unwrap_err();
+    });
+    let (two, mut server) = first(&lane, &pool);
+    server.write_all(b":2\r\n").unwrap();
+    assert_eq!(lane.wait(&two).unwrap(), Value::Int(2));
+}
+
+#[test]
+fn who_gives_up_late_leaves_the_next_connection_alone() {
+    let (lane, pool) = (Lane::new(), pool());
+    let (one, server) = first(&lane, &pool);
+    drop(server);
+    lane.wait(&one).unwrap_err();
+    let (two, mut server) = first(&lane, &pool);
+    lane.give_up(&one);
+    server.write_all(b":2\r\n").unwrap();
+    assert_eq!(lane.wait(&two).unwrap(), Value::Int(2));
+}
+
+#[test]
+fn who_writes_to_an_old_connection_holds_nobody_up_on_the_next() {
+    let (lane, pool) = (Lane::new(), pool());
+    let (one, old) = first(&lane, &pool);
+    let much = vec![b'x'; 8 << 20];
+    std::thread::scope(|scope| {
+        // More than the socket takes, and nobody reads it.
+        let (connected, has_connected) = bounded::<()>(1);
+        let (lane, much) = (&lane, &much);
+        let stuck = move || {
+            let reply = lane.send(much, soon(), None, nowhere).map_err(|(failure, _)| failure).unwrap();
+            has_connected.recv().unwrap();
+            lane.wait(&reply)
+        };
+        let stuck = std::thread::Builder::new().spawn_scoped(scope, stuck).unwrap();
+        while !lane.out.lock().is_writing {
+            std::thread::yield_now();
+        }
+        lane.give_up(&one);
+        let (two, mut server) = first(lane, &pool);
+        let mut got = [0; 3];
+        server.read_exact(&mut got).unwrap();
+        assert_eq!(&got, b"ask");
+        server.write_all(b":2\r\n").unwrap();
+        assert_eq!(lane.wait(&two).unwrap(), Value::Int(2));
+        connected.send(()).unwrap();
+        stuck.join().unwrap().unwrap_err();
+    });
+    drop(old);
+}

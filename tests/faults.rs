@@ -1,0 +1,36 @@
+//! What goes wrong between a lock and its server, done on purpose: lost, late and garbled replies, cut networks, killed
+//! and stopped processes, operators' mistakes, refusals, exhausted resources.
+//!
+//! Each test runs in a process of its own, against a server of its own behind a proxy of its own. When its body is done
+//! and its clients are gone, nothing may be left: no thread, descriptor, connection or subscription, no lock key after
+//! its lease, and at no time a hash without an end.
+//!
+//! Symbols as in `docs/guarantees.md`: **L** lease, **R** = L/3, **T** command time-out, **P** safety poll, **ε**
+//! scheduling slack. What is asserted are the promised bounds.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "a test fails by panicking, its helpers too"
+)]
+
+mod support;
+
+mod faults {
+    pub(crate) mod tools;
+
+    mod ambiguous;
+    mod cuts;
+    mod fork;
+    mod operators;
+    mod owners;
+    mod refusals;
+    mod resources;
+    mod restarts;
+    mod secrets;
+    mod seven;
+    #[cfg(feature = "tls")]
+    mod tls;
+    mod wakeups;
+}

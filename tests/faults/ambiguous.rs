@@ -1,0 +1,275 @@
+//! Requests whose connection ends, or whose reply is lost: before, in the middle and after.
+//!
+//! Holds here have leases of their own, so that no renewal comes between; except where renewals are the matter.
+
+use std::time::Duration;
+
+use leasehold::{ErrorKind, HoldState};
+
+use super::tools::{
+    L, PATIENCE, R, T, about, comes_within, elsewhere, ms, no_releases, releases, scenario, throughout,
+    within,
+};
+use crate::support::now;
+use crate::support::proxy::{Direction, Do, Then, Which};
+
+/// Long enough not to end within a test.
+const LEASE: Duration = Duration::from_secs(10);
+
+const ENDS: [Then; 3] = [Then::Silent, Then::Close, Then::Reset];
+
+/// Each way to lose a reply, in whole or after its first bytes.
+fn ways() -> Vec<Do> {
+    ENDS.into_iter().flat_map(|then| [Do::SwallowReply(then), Do::CutReply(3, then)]).collect()
+}
+
+#[test]
+fn connections_that_died_while_idle_are_not_noticed_by_a_caller() {
+    scenario(|world| {
+        let client = world.client();
+        let lock = client.lock("idle");
+        for then in [Then::Close, Then::Reset] {
+            lock.lock().unwrap();
+            assert!(world.proxy.kill(Which::All, then) > 0);
+            lock.unlock().unwrap();
+            assert!(world.is_free("idle"));
+            // And with the connection that is just fresh from use.
+            world.proxy.kill(Which::All, then);
+            lock.lock().unwrap();
+            world.assert_held("idle", client.current_owner(), 1);
+            lock.unlock().unwrap();
+        }
+    });
+}
+
+#[test]
+fn a_server_that_hangs_up_before_a_request_arrives_is_asked_again() {
+    scenario(|world| {
+        let client = world.client();
+        let lock = client.lock("dropped");
+        for then in ENDS {
+            let fault = world.proxy.next(about("dropped"), Do::DropRequest(then));
+            lock.lock_with_lease(LEASE).unwrap();
+            assert_eq!(fault.hits(), 1, "{then:?}");
+            world.assert_held("dropped", client.current_owner(), 1);
+            let fault = world.proxy.next(releases("dropped"), Do::DropRequest(then));
+            lock.unlock().unwrap();
+            assert_eq!(fault.hits(), 1, "{then:?}");
+            assert!(world.is_free("dropped"), "{then:?}");
+        }
+    });
+}
+
+#[test]
+fn a_try_is_sent_once_whatever_becomes_of_its_connection() {
+    scenario(|world| {
+        let client = world.client();
+        for (number, how) in ways().into_iter().enumerate() {
+            let name = format!("once-{number}");
+            world.proxy.next(about(&name), how.clone());
+            let error = client.lock(&name).try_lock().unwrap_err();
+            assert!(error.outcome_unknown(), "{how:?}: {error}");
+            comes_within(now(), L, "the clean-up", || world.is_free(&name));
+            assert_eq!(world.proxy.count(no_releases(&name)), 1, "{how:?}: sent again");
+        }
+        // Without any fault a lock and an unlock are one script each.
+        client.lock("plain").lock_with_lease(LEASE).unwrap();
+        client.lock("plain").unlock().unwrap();
+        assert_eq!(world.proxy.count(about("plain")), 2);
+    });
+}
+
+#[test]
+fn a_re_entry_whose_reply_is_lost_counts_once() {
+    scenario(|world| {
+        for (number, how) in ways().into_iter().enumerate() {
+            let client = world.client();
+            let name = format!("nested-{number}");
+            let lock = client.lock(&name);
+            lock.lock_with_lease(LEASE).unwrap();
+            let owner = client.current_owner();
+            let fault = world.proxy.next(about(&name), how.clone());
+            lock.lock_with_lease(LEASE).unwrap();
+            assert_eq!(fault.hits(), 1, "{how:?}");
+            world.assert_held(&name, owner, 2);
+            lock.unlock().unwrap();
+            world.assert_held(&name, owner, 1);
+            assert!(!elsewhere(|| lock.try_lock().unwrap()), "{how:?}");
+            lock.unlock().unwrap();
+            assert!(world.is_free(&name), "{how:?}");
+        }
+    });
+}
+
+#[test]
+fn a_re_entry_that_fails_leaves_the_outer_hold_as_it_was() {
+    scenario(|world| {
+        for (number, how) in ways().into_iter().enumerate() {
+            let client = world.client();
+            let name = format!("inner-{number}");
+            let lock = client.lock(&name);
+            let outer = lock.acquire_with_lease(LEASE).unwrap();
+            world.proxy.next(about(&name), how.clone());
+            let begun = now();
+            let error = lock.try_acquire_for_with_lease(Duration::ZERO, LEASE).unwrap_err();
+            within(begun, T, "a nested try");
+            assert!(error.outcome_unknown(), "{how:?}: {error}");
+            assert_eq!(outer.state(), HoldState::Held, "{how:?}");
+            // Whatever count the server was left with: one unlock frees what one lock took.
+            outer.unlock().unwrap();
+            assert!(world.is_free(&name), "{how:?}");
+        }
+    });
+}
+
+#[test]
+fn a_release_whose_reply_is_lost_succeeds_and_lets_the_next_in() {
+    scenario(|world| {
+        let other = world.direct();
+        for (number, how) in ways().into_iter().enumerate() {
+            let client = world.client();
+            let name = format!("release-{number}");
+            let lock = client.lock(&name);
+            lock.lock_with_lease(LEASE).unwrap();
+            let fault = world.proxy.next(releases(&name), how.clone());
+            let begun = now();
+            let outcome = lock.unlock();
+            within(begun, PATIENCE + T, "an unlock");
+            assert_eq!(fault.hits(), 1, "{how:?}");
+            assert!(
+                outcome.as_ref().map_or_else(leasehold::Error::outcome_unknown, |()| true),
+                "{outcome:?}"
+            );
+            let unlocked = now();
+            other.lock(&name).lock().unwrap();
+            within(unlocked, ms(50), "the next owner's turn");
+            // Repetitions of the release that may still be under way are not for the new owner.
+            throughout(T, || world.fields(&name).len() == 1);
+            world.assert_held(&name, other.current_owner(), 1);
+            other.lock(&name).unlock().unwrap();
+        }
+    });
+}
+
+#[test]
+fn a_partial_release_whose_reply_is_lost_skips_no_level() {
+    scenario(|world| {
+        for (number, how) in ways().into_iter().enumerate() {
+            let client = world.client();
+            let name = format!("partial-{number}");
+            let lock = client.lock(&name);
+            (0..3).for_each(|_| lock.lock_with_lease(LEASE).unwrap());
+            let owner = lock.hold_count().map(|_| client.current_owner()).unwrap();
+            let fault = world.proxy.next(releases(&name), how.clone());
+            lock.unlock().unwrap();
+            assert_eq!(fault.hits(), 1, "{how:?}");
+            world.assert_held(&name, owner, 2);
+            lock.unlock().unwrap();
+            world.assert_held(&name, owner, 1);
+            lock.unlock().unwrap();
+            assert!(world.is_free(&name), "{how:?}");
+            assert!(lock.unlock().unwrap_err().is_not_held(), "{how:?}");
+        }
+    });
+}
+
+#[test]
+fn a_dropped_guards_release_whose_reply_is_lost_frees_the_lock() {
+    scenario(|world| {
+        for (number, how) in ways().into_iter().enumerate() {
+            let client = world.client();
+            let name = format!("dropped-{number}");
+            let guard = client.lock(&name).acquire_with_lease(LEASE).unwrap();
+            let fault = world.proxy.next(releases(&name), how.clone());
+            let begun = now();
+            drop(guard);
+            within(begun, T, "dropping a guard");
+            comes_within(begun, T, "the release", || world.is_free(&name));
+            fault.wait_for(1, L);
+            // The thread goes on at once, with a hold that the first one's release cannot touch.
+            let again = client.lock(&name).acquire_with_lease(LEASE).unwrap();
+            throughout(2 * T, || world.fields(&name) == [(again.owner().to_string(), "1".to_owned())].into());
+            again.unlock().unwrap();
+            assert!(world.is_free(&name), "{how:?}");
+        }
+    });
+}
+
+#[test]
+fn a_renewal_whose_reply_is_lost_is_made_up_for() {
+    scenario(|world| {
+        for (number, how) in ways().into_iter().enumerate() {
+            let (client, seen) = world.watched();
+            let name = format!("renewal-{number}");
+            let guard = client.lock(&name).acquire().unwrap();
+            let fault = world.proxy.next(about(&name), how.clone());
+            throughout(L + R, || guard.check().is_ok() && !world.is_free(&name));
+            assert_eq!(fault.hits(), 1, "{how:?}");
+            world.assert_held(&name, guard.owner(), 1);
+            guard.unlock().unwrap();
+            assert_eq!(seen.losses(), 0, "{how:?}: {:?}", seen.events());
+        }
+    });
+}
+
+#[test]
+fn a_window_counts_from_the_sending_and_never_outlasts_the_key() {
+    scenario(|world| {
+        let client = world.client();
+        let late = ms(120);
+        world.proxy.delay_replies(late);
+        let guard = client.lock("window").acquire().unwrap();
+        let remaining = guard.remaining();
+        assert!(remaining <= L - late, "{remaining:?} of {L:?} although the reply took {late:?}");
+        let mut renewed = 0;
+        let mut last = remaining;
+        throughout(3 * L, || {
+            let asked = now();
+            let remaining = guard.remaining();
+            let ttl = world.ttl("window");
+            let key = Duration::from_millis(u64::try_from(ttl).unwrap()) + asked.elapsed() + ms(1);
+            renewed += usize::from(remaining > last);
+            last = remaining;
+            remaining <= key && remaining <= L - late
+        });
+        assert!(renewed >= 3, "renewed {renewed} times");
+        guard.unlock().unwrap();
+    });
+}
+
+#[test]
+fn a_renewal_reply_that_comes_after_the_window_revives_nothing() {
+    scenario(|world| {
+        let (client, seen) = world.watched();
+        let guard = client.lock("late").acquire().unwrap();
+        // Requests arrive and are carried out; the server keeps the key alive, and nobody here learns of it.
+        world.proxy.hold(Direction::ToClient, Which::All);
+        let cut = now();
+        comes_within(cut, L, "the end of the window", || guard.check().is_err());
+        assert_eq!(guard.state(), HoldState::Lost);
+        world.proxy.resume();
+        throughout(R, || guard.state() == HoldState::Lost && guard.remaining().is_zero());
+        assert_eq!(guard.unlock().unwrap_err().not_held(), Some(&leasehold::NotHeld::Expired));
+        comes_within(now(), L, "the end of what was kept alive", || world.is_free("late"));
+        assert_eq!(seen.losses(), 1);
+    });
+}
+
+#[test]
+fn requests_that_pass_while_replies_do_not_leave_no_orphans() {
+    scenario(|world| {
+        let client = world.client();
+        client.lock("asymmetric").try_lock_for(ms(0)).unwrap();
+        client.lock("asymmetric").unlock().unwrap();
+        world.proxy.hold(Direction::ToClient, Which::All);
+        let begun = now();
+        let error = client.lock("asymmetric").try_lock_for(T).unwrap_err();
+        within(begun, 2 * T, "a wait of T");
+        assert!(matches!(error.kind(), ErrorKind::TimedOut | ErrorKind::Unreachable), "{error}");
+        world.proxy.resume();
+        comes_within(now(), L, "the end of what was granted unheard", || world.is_free("asymmetric"));
+        client.lock("asymmetric").lock().unwrap();
+        world.assert_held("asymmetric", client.current_owner(), 1);
+        client.lock("asymmetric").unlock().unwrap();
+    });
+}

@@ -1,0 +1,302 @@
+//! Networks that swallow, drip, delay and garble.
+
+use leasehold::crossbeam_channel::bounded;
+use leasehold::{ErrorKind, HoldState};
+
+use super::tools::{
+    EPSILON, Event, L, P, PATIENCE, R, T, about, call, comes_within, ms, releases, scenario, stalls,
+    throughout, within,
+};
+use crate::support::epilogue::assert_every_hash_has_a_ttl;
+use crate::support::history::History;
+use crate::support::proxy::{Direction, Do, Then, Which, verb};
+use crate::support::{eventually, now};
+
+#[test]
+fn in_a_black_hole_every_call_ends_by_itself_and_on_healing_nothing_is_revived() {
+    scenario(|world| {
+        let (client, seen) = world.watched();
+        let other = world.direct();
+        let kept = client.lock("kept").acquire().unwrap();
+        let given_back = client.lock("given-back").acquire().unwrap();
+        let dropped = client.lock("dropped").acquire().unwrap();
+        let (tell, told) = bounded(1);
+        kept.on_lost(move |_loss| tell.send(now()).unwrap());
+        world.proxy.hold(Direction::ToServer, Which::All);
+        world.proxy.hold(Direction::ToClient, Which::All);
+        let cut = now();
+        let on = |name: &'static str| client.lock(name);
+        let calls = [
+            (
+                T,
+                "try_lock",
+                call({
+                    let lock = on("a");
+                    move || lock.try_lock().map(drop)
+                }),
+            ),
+            (
+                ms(300) + T,
+                "try_lock_for",
+                call({
+                    let lock = on("b");
+                    move || lock.try_lock_for(ms(300)).map(drop)
+                }),
+            ),
+            (
+                T + PATIENCE + T,
+                "lock",
+                call({
+                    let lock = on("c");
+                    move || lock.lock()
+                }),
+            ),
+            (
+                T,
+                "is_locked",
+                call({
+                    let lock = on("kept");
+                    move || lock.is_locked().map(drop)
+                }),
+            ),
+            (
+                T,
+                "force_unlock",
+                call({
+                    let lock = on("d");
+                    move || lock.force_unlock().map(drop)
+                }),
+            ),
+        ];
+        let begun = now();
+        drop(dropped);
+        within(begun, T, "dropping a guard");
+        let begun = now();
+        // No further than to the end of its window: past that there is nothing to give back.
+        let error = given_back.unlock().unwrap_err();
+        within(begun, L + T, "an unlock");
+        assert!(error.is_retryable() || error.is_lost(), "{error}");
+        for (promised, what, call) in calls {
+            let error = call.returns_within(cut, promised, what).unwrap_err();
+            assert!(matches!(error.kind(), ErrorKind::TimedOut | ErrorKind::Unreachable), "{what}: {error}");
+        }
+        let lost = told.recv_timeout(L).unwrap().saturating_duration_since(cut);
+        assert!(lost <= L + EPSILON + stalls(cut), "the loss was told after {lost:?}");
+        assert!(kept.check().is_err());
+        seen.wait_for("the loss", |event| matches!(event, Event::Lost(loss) if loss.name == "kept"));
+        // The server ends the lease by itself; then another has it.
+        let theirs = other.lock("kept").acquire().unwrap();
+        world.proxy.resume();
+        // What waited in the network arrives now: renewals, releases and attempts of long ago.
+        throughout(2 * T, || {
+            world.fields("kept") == [(theirs.owner().to_string(), "1".to_owned())].into()
+                && kept.state() == HoldState::Lost
+        });
+        assert_every_hash_has_a_ttl(&world.server);
+        theirs.check().unwrap();
+        assert!(kept.unlock().unwrap_err().is_lost());
+        theirs.unlock().unwrap();
+        comes_within(now(), L, "the clean-up", || world.lock_keys().is_empty());
+        // And all is well again.
+        client.lock("a").lock().unwrap();
+        world.assert_held("a", client.current_owner(), 1);
+        client.lock("a").unlock().unwrap();
+    });
+}
+
+#[test]
+fn a_black_hole_shorter_than_the_lease_costs_no_hold() {
+    scenario(|world| {
+        let (client, seen) = world.watched();
+        let guard = client.lock("short-cut").acquire().unwrap();
+        world.proxy.hold(Direction::ToServer, Which::All);
+        world.proxy.hold(Direction::ToClient, Which::All);
+        // From a renewal's time on it is at risk, and says until when.
+        assert!(eventually(L, || matches!(guard.state(), HoldState::AtRisk { .. })));
+        let HoldState::AtRisk { until } = guard.state() else { panic!("{:?}", guard.state()) };
+        assert!(until > now() && until <= now() + L);
+        world.proxy.resume();
+        assert!(eventually(L, || guard.state() == HoldState::Held), "{:?}", guard.state());
+        throughout(L, || guard.check().is_ok());
+        guard.unlock().unwrap();
+        assert_eq!(seen.losses(), 0);
+    });
+}
+
+#[test]
+fn a_waiter_whose_subscription_is_half_open_takes_over_by_polling() {
+    scenario(|world| {
+        let (client, other) = (world.client(), world.direct());
+        let held = other.lock("half-open").acquire().unwrap();
+        let lock = client.lock("half-open");
+        let waiter = call(move || lock.lock().and_then(|()| lock.unlock()));
+        world.await_subscription("half-open");
+        world.proxy.hold(Direction::ToClient, Which::Subscribers);
+        world.proxy.hold(Direction::ToServer, Which::Subscribers);
+        let unlocked = now();
+        held.unlock().unwrap();
+        waiter.returns_within(unlocked, P, "taking over").unwrap();
+        world.proxy.resume();
+    });
+}
+
+#[test]
+fn on_a_slow_link_locks_exclude_and_are_kept() {
+    scenario(|world| {
+        world.proxy.delay_requests(ms(60));
+        world.proxy.delay_replies(ms(60));
+        let clients = [world.client(), world.client()];
+        let kept = clients[0].lock("kept").acquire().unwrap();
+        let history = History::new();
+        std::thread::scope(|scope| {
+            for client in clients.iter().chain(&clients) {
+                scope.spawn(|| {
+                    for _ in 0..3 {
+                        let guard = client.lock("shared").acquire().unwrap();
+                        let open = history.acquired(guard.owner(), None);
+                        guard.check().unwrap();
+                        history.released(open);
+                        guard.unlock().unwrap();
+                    }
+                });
+            }
+        });
+        history.assert_good(12);
+        throughout(L, || kept.check().is_ok());
+        kept.unlock().unwrap();
+    });
+}
+
+#[test]
+fn a_reply_that_drips_takes_no_longer_than_one_that_does_not_come() {
+    scenario(|world| {
+        let client = world.client();
+        client.lock("drip").lock().unwrap();
+        client.lock("drip").unlock().unwrap();
+        world.proxy.drip(Some((1, ms(100))));
+        let begun = now();
+        let error = client.lock("drip").try_lock().unwrap_err();
+        within(begun, T, "a try whose reply drips");
+        assert!(error.outcome_unknown() && error.kind() == ErrorKind::TimedOut, "{error}");
+        world.proxy.drip(None);
+        // No later request gets the rest of that reply for its own.
+        for _ in 0..20 {
+            client.lock("drip").lock().unwrap();
+            assert_eq!(client.lock("drip").hold_count().unwrap(), 1);
+            client.lock("drip").unlock().unwrap();
+            assert_eq!(client.lock("drip").hold_count().unwrap(), 0);
+        }
+    });
+}
+
+#[test]
+fn a_reply_that_is_not_redis_is_a_typed_error_and_ends_its_connection() {
+    let garbage: [&[u8]; 8] = [
+        b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n",
+        b"\x16\x03\x01\x02\x00\x01\x00",
+        b"*-7\r\n",
+        b"*1\r\n$-2\r\n",
+        b":1\r\n",
+        b"+granted\r\n",
+        b"*1\r\n$7\r\nunheard\r\n",
+        b"\xff\xfe\xfd\xfc\r\n\r\n",
+    ];
+    scenario(move |world| {
+        for (number, bytes) in garbage.into_iter().enumerate() {
+            let client = world.client();
+            let (name, what) = (format!("garbled-{number}"), String::from_utf8_lossy(bytes));
+            let lock = client.lock(&name);
+            let fault = world.proxy.next(about(&name), Do::GarbleReply(bytes.to_vec()));
+            let begun = now();
+            let error = lock.try_lock().unwrap_err();
+            within(begun, T, "a try that is answered by garbage");
+            assert_eq!((fault.hits(), error.kind()), (1, ErrorKind::Protocol), "{what:?}: {error}");
+            assert!(error.outcome_unknown(), "{what:?}: {error}");
+            comes_within(begun, L, "the end of the orphan", || world.is_free(&name));
+            // Garbage instead of a release's reply: freed, or known to be in doubt.
+            lock.lock().unwrap();
+            world.proxy.next(releases(&name), Do::GarbleReply(bytes.to_vec()));
+            if let Err(error) = lock.unlock() {
+                assert!(error.outcome_unknown() && error.kind() == ErrorKind::Protocol, "{what:?}: {error}");
+            }
+            comes_within(now(), L, "the release", || world.is_free(&name));
+            // Garbage instead of a renewal's reply is no loss.
+            let guard = lock.acquire().unwrap();
+            let fault = world.proxy.next(about(&name), Do::GarbleReply(bytes.to_vec()));
+            fault.wait_for(1, L);
+            throughout(R, || guard.check().is_ok());
+            guard.unlock().unwrap();
+        }
+    });
+}
+
+#[test]
+fn lengths_that_a_garbled_reply_claims_are_not_believed() {
+    let claims: [&[u8]; 3] =
+        [b"$536870912\r\nabc", b"*2147483647\r\n", b"*1\r\n*1\r\n*1\r\n*1\r\n$99999999999999\r\n"];
+    scenario(move |world| {
+        let client = world.client();
+        for (number, bytes) in claims.into_iter().enumerate() {
+            let name = format!("claimed-{number}");
+            world.proxy.next(about(&name), Do::GarbleReply(bytes.to_vec()));
+            let (before, begun) = (resident(), now());
+            let error = client.lock(&name).try_lock().unwrap_err();
+            within(begun, T, "a try");
+            let kinds = [ErrorKind::Protocol, ErrorKind::TimedOut];
+            assert!(kinds.contains(&error.kind()) && error.outcome_unknown(), "{error}");
+            let grown = resident().saturating_sub(before);
+            assert!(grown < 64 << 20, "{grown} bytes were taken for a length that was only claimed");
+            comes_within(begun, L, "the end of the orphan", || world.is_free(&name));
+        }
+    });
+}
+
+/// The memory that this process has in use, in bytes.
+fn resident() -> usize {
+    let text = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = text.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    line.and_then(|rest| rest.trim().strip_suffix("kB")?.trim().parse::<usize>().ok()).unwrap_or(0) * 1024
+}
+
+#[test]
+fn garbage_on_the_subscription_costs_no_wake_up_for_good() {
+    scenario(|world| {
+        let (client, other) = (world.client(), world.direct());
+        let held = other.lock("noise").acquire().unwrap();
+        let fault = world.proxy.next(verb("SUBSCRIBE"), Do::GarbleReply(b"?noise\r\n".to_vec()));
+        let lock = client.lock("noise");
+        let waiter = call(move || lock.lock().and_then(|()| lock.unlock()));
+        fault.wait_for(1, L);
+        let again = |command: &crate::support::proxy::Command| command.verb() == "SUBSCRIBE";
+        assert!(eventually(L, || world.proxy.count(again) >= 2), "it does not subscribe again");
+        world.await_subscription("noise");
+        let unlocked = now();
+        held.unlock().unwrap();
+        waiter.returns_within(unlocked, P, "taking over").unwrap();
+    });
+}
+
+#[test]
+fn a_connection_that_is_refused_is_told_at_once_and_not_stormed() {
+    scenario(|world| {
+        let client = world.builder().patience(ms(1000)).build().unwrap();
+        world.proxy.refuse();
+        world.proxy.kill(Which::All, Then::Reset);
+        let error = client.lock("refused").try_lock().unwrap_err();
+        assert!(matches!(error.kind(), ErrorKind::Unreachable), "{error}");
+        let begun = now();
+        let error = client.lock("refused").lock().unwrap_err();
+        within(begun, ms(1000) + T, "an endless wait without a server");
+        assert!(begun.elapsed() >= ms(1000), "patience is patience");
+        assert_eq!(error.kind(), ErrorKind::Unreachable, "{error}");
+        // A waiter gets through as soon as there is a server.
+        let lock = client.lock("refused");
+        let waiter = call(move || {
+            let taken = lock.try_lock_for(PATIENCE)?;
+            lock.unlock().map(|()| taken)
+        });
+        world.proxy.accept();
+        let accepted = now();
+        assert!(waiter.returns_within(accepted, P, "getting through").unwrap());
+    });
+}

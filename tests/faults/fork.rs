@@ -1,0 +1,142 @@
+//! A forked child shares its parent's client id and sockets, and must use neither.
+#![allow(unsafe_code, reason = "this is the one place that forks; see the notes at the two calls")]
+
+use std::time::Duration;
+
+use leasehold::{Error, ErrorKind};
+
+use super::tools::{L, LONG, R, scenario, throughout};
+use crate::support::eventually;
+
+const LEASE: Duration = Duration::from_secs(20);
+
+/// Forks, runs `work` in the child, and gives what it returned; `None` if the child came to no end.
+fn in_forked_child(work: impl FnOnce() -> u8) -> Option<u8> {
+    // SAFETY: the child has one thread and the parent's memory. It calls the library, which promises to touch no mutex
+    // and no socket there, and the allocator, which glibc makes usable after a fork. It leaves by `_exit`, so that
+    // nothing of the test harness runs in it.
+    let pid = unsafe { libc::fork() };
+    assert!(pid >= 0, "fork");
+    if pid == 0 {
+        let code = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work)).unwrap_or(u8::MAX);
+        // SAFETY: ends the child at once; no destructor of the parent's runs.
+        unsafe { libc::_exit(i32::from(code)) };
+    }
+    let mut status = 0;
+    // SAFETY: `pid` is our own child, waited for by nobody else, and `status` is ours to write.
+    let ended = eventually(LONG, || unsafe { libc::waitpid(pid, &raw mut status, libc::WNOHANG) } == pid);
+    if !ended {
+        // SAFETY: as above; it has not been waited for, so the number is still its.
+        unsafe {
+            libc::kill(pid, libc::SIGKILL);
+            libc::waitpid(pid, &raw mut status, 0);
+        }
+        return None;
+    }
+    libc::WIFEXITED(status).then(|| libc::WEXITSTATUS(status) as u8)
+}
+
+/// 0 when all are refused for being in a forked child, else the place of the first that is not, from 1.
+fn all_forked<const N: usize>(outcomes: [Result<(), Error>; N]) -> u8 {
+    let other = |outcome: &Result<(), Error>| !matches!(outcome, Err(error) if error.kind() == ErrorKind::Forked && !error.is_retryable());
+    outcomes.iter().position(other).map_or(0, |place| place as u8 + 1)
+}
+
+#[test]
+fn in_a_forked_child_every_call_is_refused_and_nothing_is_sent() {
+    scenario(|world| {
+        let client = world.client();
+        // Without renewals, so that every command would be the child's.
+        let lock = client.lock("parents");
+        let guard = lock.acquire_with_lease(LEASE).unwrap();
+        let mut nested = Some(lock.acquire_with_lease(LEASE).unwrap());
+        let (sent, connections) = (world.proxy.commands().len(), world.proxy.accepted());
+        let (fenced, token) = (client.fenced_lock("parents"), client.token_lock("token"));
+        let code = in_forked_child(|| {
+            all_forked([
+                lock.lock(),
+                lock.try_lock().map(drop),
+                lock.try_lock_for(Duration::from_secs(1)).map(drop),
+                lock.lock_with_lease(LEASE),
+                lock.acquire().map(drop),
+                lock.try_acquire().map(drop),
+                lock.acquire_owned().map(drop),
+                lock.unlock(),
+                lock.force_unlock().map(drop),
+                lock.is_locked().map(drop),
+                lock.is_held_by_current_thread().map(drop),
+                lock.hold_count().map(drop),
+                lock.remaining_lease().map(drop),
+                guard.check(),
+                nested.take().map_or(Ok(()), leasehold::Guard::unlock),
+                fenced.lock_and_get_token().map(drop),
+                token.lock(),
+                client.lock("another").lock(),
+                client.with_lock("another", |_| ()),
+            ])
+        });
+        assert_eq!(code, Some(0), "the call at this place was not refused for being in a child");
+        assert_eq!(world.proxy.commands().len(), sent, "the child sent something");
+        assert_eq!(world.proxy.accepted(), connections, "the child connected");
+        world.assert_held("parents", guard.owner(), 2);
+        nested.take().expect("only the child's copy is gone").unlock().unwrap();
+        world.assert_held("parents", guard.owner(), 1);
+        guard.unlock().unwrap();
+        assert!(world.is_free("parents"));
+    });
+}
+
+#[test]
+fn what_a_forked_child_drops_is_still_the_parents() {
+    scenario(|world| {
+        let (client, seen) = world.watched();
+        let kept = client.lock("kept").acquire().unwrap();
+        let nested = client.lock("kept").acquire().unwrap();
+        let owned = client.lock("owned").acquire_owned().unwrap();
+        let token = client.token_lock("token").acquire().unwrap();
+        let mut holds = Some((kept, nested, owned, token));
+        let mut whole = Some(client.clone());
+        let code = in_forked_child(|| {
+            drop(holds.take());
+            let client = whole.take().expect("it was put there");
+            u8::from(client.shutdown().is_err())
+        });
+        assert_eq!(code, Some(0));
+        // The parent's watchdog, connections and holds are as before.
+        let (kept, nested, owned, token) = holds.take().expect("only the child's copy is gone");
+        throughout(L + R, || {
+            kept.check().is_ok() && nested.check().is_ok() && owned.check().is_ok() && token.check().is_ok()
+        });
+        world.assert_held("kept", kept.owner(), 2);
+        for unlocked in [nested.unlock(), kept.unlock(), owned.unlock(), token.unlock()] {
+            unlocked.unwrap();
+        }
+        client.lock("kept").lock().unwrap();
+        client.lock("kept").unlock().unwrap();
+        assert!(world.lock_keys().is_empty());
+        assert_eq!(seen.losses(), 0);
+    });
+}
+
+#[test]
+fn a_forked_child_may_make_a_client_of_its_own() {
+    scenario(|world| {
+        let client = world.client();
+        let guard = client.lock("shared").acquire().unwrap();
+        let (url, parent) = (world.proxy.url(), client.id());
+        let code = in_forked_child(|| {
+            let own = leasehold::LockClient::builder().url(&url).lease(L).build().expect("a client");
+            let lock = own.lock("shared");
+            let excluded = !lock.try_lock().expect("an answer");
+            let free = own.lock("free");
+            free.lock().expect("the lock");
+            free.unlock().expect("the unlock");
+            let different = own.id() != parent;
+            own.shutdown().expect("the end");
+            u8::from(!(excluded && different))
+        });
+        assert_eq!(code, Some(0));
+        guard.check().unwrap();
+        guard.unlock().unwrap();
+    });
+}

@@ -1,0 +1,230 @@
+//! What others do to a lock's key behind everybody's back.
+
+use std::time::Duration;
+
+use leasehold::{ErrorKind, NotHeld};
+
+use super::tools::{
+    Event, L, P, R, T, call, comes_within, elsewhere, let_pass, ms, scenario, throughout, within,
+};
+use crate::support::now;
+
+#[test]
+fn however_an_operator_takes_a_lock_away_its_holder_is_told() {
+    let ways: [&[&str]; 6] = [
+        &["DEL", "lock"],
+        &["UNLINK", "lock"],
+        &["FLUSHALL"],
+        &["RENAME", "lock", "test:renamed"],
+        &["PEXPIRE", "lock", "1"],
+        &["HSET", "lock", "somebody:1", "1"],
+    ];
+    scenario(|world| {
+        for way in ways {
+            let (client, seen) = world.watched();
+            let lock = client.lock("lock");
+            let guard = lock.acquire().unwrap();
+            let nested = lock.acquire().unwrap();
+            if way[0] == "HSET" {
+                world.does(&["DEL", "lock"]); // overwritten by another
+            }
+            let taken = now();
+            world.does(way);
+            if way[0] == "HSET" {
+                world.does(&["PEXPIRE", "lock", "5000"]);
+            }
+            comes_within(taken, R + T, "the loss", || guard.check().is_err() && nested.check().is_err());
+            seen.wait_for("the loss", |event| matches!(event, Event::Lost(_)));
+            let left = world.fields("lock");
+            assert!(nested.unlock().unwrap_err().is_lost(), "{way:?}");
+            assert!(guard.unlock().unwrap_err().is_lost(), "{way:?}");
+            assert_eq!(world.fields("lock"), left, "{way:?}: an unlock without a hold changes nothing");
+            assert_eq!(seen.losses(), 1, "{way:?}: {:?}", seen.events());
+            world.does(&["DEL", "lock", "test:renamed"]);
+        }
+    });
+}
+
+#[test]
+fn re_entering_a_lock_that_was_taken_away_is_a_new_hold_or_waits_and_never_counts_on() {
+    scenario(|world| {
+        let (client, other) = (world.client(), world.direct());
+        let lock = client.fenced_lock("re-entered");
+        let outer = lock.acquire().unwrap();
+        let middle = lock.acquire().unwrap();
+        // Free at the server, held as far as this thread knows.
+        world.does(&["DEL", "re-entered"]);
+        let new = lock.acquire().unwrap();
+        world.assert_held("re-entered", new.owner(), 1);
+        assert!(new.fence() > outer.fence());
+        assert!(outer.check().is_err() && middle.check().is_err() && new.check().is_ok());
+        drop(middle);
+        assert!(outer.unlock().unwrap_err().is_lost());
+        throughout(T, || world.fields("re-entered").len() == 1);
+        world.assert_held("re-entered", new.owner(), 1);
+        // Taken over by another: this thread has to wait like everybody else.
+        world.does(&["DEL", "re-entered"]);
+        let theirs = other.fenced_lock("re-entered").acquire().unwrap();
+        assert!(!lock.try_lock().unwrap());
+        assert!(!lock.try_lock_for(ms(200)).unwrap());
+        world.assert_held("re-entered", theirs.owner(), 1);
+        assert!(new.check().is_err());
+        theirs.unlock().unwrap();
+        let last = lock.acquire().unwrap();
+        world.assert_held("re-entered", last.owner(), 1);
+        assert!(new.unlock().unwrap_err().is_lost());
+        world.assert_held("re-entered", last.owner(), 1);
+        last.unlock().unwrap();
+        assert!(world.is_free("re-entered"));
+    });
+}
+
+#[test]
+fn a_lock_whose_end_was_taken_away_gets_one_again() {
+    scenario(|world| {
+        let (client, seen) = world.watched();
+        let guard = client.lock("persisted").acquire().unwrap();
+        world.does(&["PERSIST", "persisted"]);
+        let begun = now();
+        comes_within(begun, R + T, "a new end", || world.ttl("persisted") > 0);
+        throughout(L, || guard.check().is_ok());
+        // Nested, with the end taken away in between: no level leaves it endless.
+        let inner = client.lock("persisted").acquire().unwrap();
+        world.does(&["PERSIST", "persisted"]);
+        inner.unlock().unwrap();
+        assert!(world.ttl("persisted") > 0);
+        world.does(&["PERSIST", "persisted"]);
+        guard.unlock().unwrap();
+        assert!(world.is_free("persisted"));
+        assert_eq!(seen.losses(), 0);
+    });
+}
+
+#[test]
+fn a_lease_that_an_operator_shortens_is_lengthened_or_told_as_a_loss() {
+    scenario(|world| {
+        let client = world.client();
+        let guard = client.lock("shortened").acquire().unwrap();
+        world.does(&["PEXPIRE", "shortened", "700"]);
+        let begun = now();
+        comes_within(begun, R + T, "the renewal", || world.ttl("shortened") > 700);
+        guard.check().unwrap();
+        guard.unlock().unwrap();
+    });
+}
+
+#[test]
+fn what_others_keep_in_a_locks_hash_is_respected_and_no_number_is_a_typed_error() {
+    scenario(|world| {
+        let client = world.client();
+        let lock = client.lock("foreign");
+        world.does(&["HSET", "foreign", "u:1", "abc", "u:2", "9223372036854775807"]);
+        world.does(&["PEXPIRE", "foreign", "3000"]);
+        let before = world.fields("foreign");
+        assert!(!lock.try_lock().unwrap());
+        assert!(!lock.is_held_by_current_thread().unwrap());
+        assert_eq!(lock.hold_count().unwrap(), 0);
+        let error = lock.unlock().unwrap_err();
+        assert!(
+            matches!(error.not_held(), Some(NotHeld::HeldBy(owner)) if owner.starts_with("u:")),
+            "{error}"
+        );
+        assert_eq!(world.fields("foreign"), before);
+        assert!(world.ttl("foreign") > 0);
+        assert!(lock.force_unlock().unwrap());
+        // A count of ours that is no number.
+        lock.lock_with_lease(Duration::from_secs(5)).unwrap();
+        let owner = client.current_owner().to_string();
+        for nonsense in ["abc", "1.5", "9223372036854775808", "-1", ""] {
+            world.does(&["HSET", "foreign", &owner, nonsense]);
+            let error = lock.hold_count().unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::WrongType, "{nonsense:?}: {error}");
+            assert_eq!(world.fields("foreign")[&owner], nonsense);
+        }
+        // Giving it back says what shall be, so it works whatever was there.
+        lock.unlock().unwrap();
+        assert!(world.is_free("foreign"));
+    });
+}
+
+#[test]
+fn a_key_of_another_type_is_told_at_once_to_every_caller_and_left_alone() {
+    scenario(|world| {
+        let client = world.client();
+        world.does(&["SET", "test:string", "data"]);
+        let lock = client.lock("test:string");
+        let begun = now();
+        let errors = [
+            lock.lock().unwrap_err(),
+            lock.try_lock().unwrap_err(),
+            lock.try_lock_for(L).unwrap_err(),
+            lock.acquire().map(drop).unwrap_err(),
+            lock.force_unlock().map(drop).unwrap_err(),
+            lock.hold_count().map(drop).unwrap_err(),
+            client.fenced_lock("test:string").lock().unwrap_err(),
+        ];
+        within(begun, T, "seven refusals");
+        for error in errors {
+            assert_eq!(error.kind(), ErrorKind::WrongType, "{error}");
+            assert!(!error.is_retryable() && !error.outcome_unknown(), "{error}");
+        }
+        assert_eq!(world.run::<String>(&["GET", "test:string"]), "data");
+        assert_eq!(
+            world.run::<i64>(&["EXISTS", "redisson_lock_token:{test:string}"]),
+            0,
+            "no fence is used up"
+        );
+        // And the other way round: a token lock on a hash.
+        let guard = lock_on_hash(world);
+        let error = client.token_lock("hash").lock().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::WrongType, "{error}");
+        guard.unlock().unwrap();
+    });
+}
+
+fn lock_on_hash(world: &super::tools::World) -> leasehold::Guard {
+    world.client().lock("hash").acquire().unwrap()
+}
+
+#[test]
+fn waiters_learn_of_a_key_that_becomes_another_type() {
+    scenario(|world| {
+        let client = world.client();
+        let held = world.direct().lock("changed").acquire_with_lease(Duration::from_secs(5)).unwrap();
+        let waiters: Vec<_> = (0..3)
+            .map(|_| {
+                let lock = client.lock("changed");
+                call(move || lock.lock())
+            })
+            .collect();
+        world.await_subscription("changed");
+        world.does(&["SET", "changed", "data", "PX", "5000"]);
+        let changed = now();
+        for waiter in waiters {
+            let error = waiter.returns_within(changed, P, "the news").unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::WrongType, "{error}");
+        }
+        drop(held);
+        let_pass(ms(100), "so that a release would have arrived");
+        assert_eq!(world.run::<String>(&["GET", "changed"]), "data", "somebody's data is not ours to delete");
+        world.does(&["DEL", "changed"]);
+    });
+}
+
+#[test]
+fn a_forced_unlock_is_told_to_the_holder_and_wakes_the_waiters() {
+    scenario(|world| {
+        let (client, operator) = (world.client(), world.direct());
+        let guard = client.lock("forced").acquire().unwrap();
+        let waiting = world.client().lock("forced");
+        let waiter = call(move || waiting.lock().and_then(|()| waiting.unlock()));
+        world.await_subscription("forced");
+        let forced = now();
+        assert!(operator.lock("forced").force_unlock().unwrap());
+        waiter.returns_within(forced, ms(50), "taking over").unwrap();
+        comes_within(forced, R + T, "the loss", || guard.check().is_err());
+        elsewhere(|| operator.lock("forced").lock().unwrap());
+        assert!(guard.unlock().unwrap_err().is_lost());
+        assert!(!world.is_free("forced"), "an unlock after the loss is for nobody else's hold");
+    });
+}

@@ -1,0 +1,393 @@
+//! Owner numbers: nothing late touches a later hold, a lost hold is never counted on, and a holder that was stopped
+//! knows at once.
+
+use std::time::Duration;
+
+use leasehold::{Error, HoldState, NamedLock, NotHeld};
+
+use super::tools::{
+    L, LONG, OWN, PATIENCE, R, T, World, about, alone, comes_within, elsewhere, let_pass, ms, play,
+    reexecuted, releases, scenario, start, throughout, within,
+};
+use crate::support::netns::{Lost, Netns};
+use crate::support::proxy::{Do, Fault};
+use crate::support::server::{RedisServer, default_server};
+use crate::support::{eventually, now, shout};
+
+const LEASE: Duration = Duration::from_secs(10);
+
+/// Lets what was held back arrive, and waits until the server has run it.
+#[track_caller]
+fn arrives(world: &World, fault: &Fault) {
+    fault.wait_for(1, L);
+    let before = world.scripts_run();
+    fault.release();
+    assert!(eventually(LONG, || world.scripts_run() > before), "the late request does not arrive");
+}
+
+/// Looks for a while whether exactly this hold is there.
+#[track_caller]
+fn stays(world: &World, name: &str, owner: leasehold::Owner, count: u32) {
+    throughout(ms(100), || {
+        world.assert_held(name, owner, count);
+        true
+    });
+}
+
+#[test]
+fn a_release_that_arrives_after_the_threads_next_acquire_frees_nothing() {
+    scenario(|world| {
+        let client = world.client();
+        let lock = client.lock("late");
+        for way in ["unlock", "drop"] {
+            let first = lock.acquire_with_lease(LEASE).unwrap();
+            let (old, fault) = (first.owner(), world.proxy.next(releases("late"), Do::HoldRequest));
+            if way == "unlock" {
+                first.unlock().unwrap();
+            } else {
+                drop(first);
+            }
+            let second = lock.acquire_with_lease(LEASE).unwrap();
+            assert_ne!(second.owner(), old, "{way}");
+            arrives(world, &fault);
+            stays(world, "late", second.owner(), 1);
+            assert_eq!(second.state(), HoldState::Held);
+            assert!(!elsewhere(|| lock.try_lock().unwrap()));
+            second.unlock().unwrap();
+            assert!(world.is_free("late"), "{way}");
+        }
+    });
+}
+
+#[test]
+fn a_release_that_is_given_up_and_arrives_late_frees_nothing() {
+    scenario(|world| {
+        // No patience: the unlock is sent once, and fails.
+        let client = world.builder().patience(ms(1)).build().unwrap();
+        let lock = client.lock("given-up");
+        lock.lock_with_lease(LEASE).unwrap();
+        let old = client.current_owner();
+        let fault = world.proxy.next(releases("given-up"), Do::HoldRequest);
+        let begun = now();
+        match lock.unlock() {
+            Ok(()) => {}
+            Err(error) => assert!(error.outcome_unknown(), "{error}"),
+        }
+        within(begun, 2 * T, "an unlock without patience");
+        // The watchdog goes on with it.
+        comes_within(begun, 2 * T, "the release", || world.is_free("given-up"));
+        lock.lock_with_lease(LEASE).unwrap();
+        assert_ne!(client.current_owner(), old);
+        arrives(world, &fault);
+        stays(world, "given-up", client.current_owner(), 1);
+        lock.unlock().unwrap();
+        assert!(world.is_free("given-up"));
+    });
+}
+
+#[test]
+fn an_acquire_that_arrives_late_takes_no_lock_from_the_threads_later_hold() {
+    scenario(|world| {
+        let client = world.client();
+        let lock = client.lock("attempt");
+        let fault = world.proxy.next(about("attempt"), Do::HoldRequest);
+        assert!(lock.try_lock().unwrap_err().outcome_unknown());
+        lock.lock_with_lease(LEASE).unwrap();
+        let owner = client.current_owner();
+        // Its clean-up goes on meanwhile, as it has not been seen yet.
+        throughout(2 * T, || {
+            world.assert_held("attempt", owner, 1);
+            true
+        });
+        arrives(world, &fault);
+        stays(world, "attempt", owner, 1);
+        lock.unlock().unwrap();
+        assert!(world.is_free("attempt"));
+    });
+}
+
+#[test]
+fn a_re_entry_that_arrives_late_does_not_count_in_a_later_hold() {
+    scenario(|world| {
+        for outcome in ["repeated", "failed"] {
+            let client = world.client();
+            let lock = client.lock("re-entry");
+            lock.lock_with_lease(LEASE).unwrap();
+            let fault = world.proxy.next(about("re-entry"), Do::HoldRequest);
+            if outcome == "repeated" {
+                lock.lock_with_lease(LEASE).unwrap();
+                lock.unlock().unwrap();
+            } else {
+                assert!(lock.try_lock().unwrap_err().outcome_unknown());
+            }
+            lock.unlock().unwrap();
+            lock.lock_with_lease(LEASE).unwrap();
+            let owner = client.current_owner();
+            world.assert_held("re-entry", owner, 1);
+            arrives(world, &fault);
+            stays(world, "re-entry", owner, 1);
+            lock.unlock().unwrap();
+            assert!(world.is_free("re-entry"), "{outcome}");
+        }
+    });
+}
+
+#[test]
+fn a_partial_release_that_arrives_late_takes_no_level_from_a_later_hold() {
+    scenario(|world| {
+        let client = world.client();
+        let lock = client.lock("partial");
+        (0..2).for_each(|_| lock.lock_with_lease(LEASE).unwrap());
+        let fault = world.proxy.next(releases("partial"), Do::HoldRequest);
+        lock.unlock().unwrap();
+        lock.unlock().unwrap();
+        (0..3).for_each(|_| lock.lock_with_lease(LEASE).unwrap());
+        let owner = client.current_owner();
+        arrives(world, &fault);
+        stays(world, "partial", owner, 3);
+        (0..3).for_each(|_| lock.unlock().unwrap());
+        assert!(world.is_free("partial"));
+    });
+}
+
+#[test]
+fn a_renewal_that_arrives_late_prolongs_no_later_hold() {
+    scenario(|world| {
+        let client = world.client();
+        let lock = client.lock("renewal");
+        let guard = lock.acquire().unwrap();
+        let fault = world.proxy.next(about("renewal"), Do::HoldRequest);
+        fault.wait_for(1, L);
+        let let_go = T + R;
+        throughout(let_go, || guard.check().is_ok());
+        guard.unlock().unwrap();
+        let lease = ms(800);
+        let second = lock.acquire_with_lease(lease).unwrap();
+        arrives(world, &fault);
+        let ttl = world.ttl("renewal");
+        assert!(
+            ttl <= i64::try_from(lease.as_millis()).unwrap(),
+            "the second hold's {lease:?} became {ttl} ms"
+        );
+        stays(world, "renewal", second.owner(), 1);
+        second.unlock().unwrap();
+        assert!(world.is_free("renewal"));
+    });
+}
+
+#[test]
+fn releases_that_the_kernel_delivers_late_free_nothing() {
+    alone(|| {
+        let (Some(binary), Some(net)) = (default_server(), Netns::new()) else { return };
+        let server = net.start(RedisServer::builder(&binary));
+        play(server, |world| {
+            let client = world.direct();
+            let lock = client.lock("kernel");
+            for way in ["unlock", "drop"] {
+                let first = lock.acquire_with_lease(LEASE).unwrap();
+                let old = first.owner();
+                // What is sent on the connections that exist gets lost, and lost again, until it is healed.
+                let cut = net.cut_connections(&world.server, Lost::Requests);
+                if way == "unlock" {
+                    first.unlock().unwrap();
+                } else {
+                    drop(first);
+                }
+                let second = lock.acquire_with_lease(LEASE).unwrap();
+                assert_ne!(second.owner(), old, "{way}");
+                let before = world.scripts_run();
+                cut.heal();
+                assert!(eventually(LONG, || world.scripts_run() > before), "{way}: the kernel gave up");
+                throughout(ms(500), || {
+                    world.assert_held("kernel", second.owner(), 1);
+                    second.check().is_ok()
+                });
+                second.unlock().unwrap();
+                assert!(world.is_free("kernel"), "{way}");
+            }
+        });
+    });
+}
+
+#[test]
+fn a_forgotten_release_script_frees_no_later_hold() {
+    scenario(|world| {
+        let (client, other) = (world.client(), world.direct());
+        let lock = client.lock("noscript");
+        for round in 0..30 {
+            let first = lock.acquire_with_lease(LEASE).unwrap();
+            world.does(&["SCRIPT", "FLUSH"]);
+            let fault = world.proxy.next(releases("noscript"), Do::DelayReply(ms(30)));
+            if round % 2 == 0 {
+                drop(first);
+            } else {
+                first.unlock().unwrap();
+            }
+            let second = lock.acquire_with_lease(LEASE).unwrap();
+            fault.wait_for(1, L);
+            throughout(ms(40), || {
+                world.assert_held("noscript", second.owner(), 1);
+                second.check().is_ok()
+            });
+            assert!(!other.lock("noscript").try_lock().unwrap());
+            second.unlock().unwrap();
+            assert!(world.is_free("noscript"));
+        }
+    });
+}
+
+#[test]
+fn a_hold_that_was_lost_by_time_is_never_counted_on() {
+    scenario(|world| {
+        let (client, other) = (world.client(), world.direct());
+        let lock = client.lock("expired");
+        let lease = ms(200);
+        let outer = lock.acquire_with_lease(lease).unwrap();
+        let inner = lock.acquire_with_lease(lease).unwrap();
+        assert!(eventually(L, || world.is_free("expired")));
+        let theirs = other.lock("expired").acquire().unwrap();
+        assert!(!lock.try_lock().unwrap());
+        world.assert_held("expired", theirs.owner(), 1);
+        theirs.unlock().unwrap();
+        let again = lock.acquire().unwrap();
+        world.assert_held("expired", again.owner(), 1);
+        assert!(inner.unlock().unwrap_err().is_lost() && outer.unlock().unwrap_err().is_lost());
+        throughout(T, || world.fields("expired").len() == 1);
+        world.assert_held("expired", again.owner(), 1);
+        again.unlock().unwrap();
+        assert!(matches!(lock.unlock().unwrap_err().not_held(), Some(NotHeld::Free)));
+    });
+}
+
+// ---- a holder that is stopped
+
+/// Writes under a fence, as a store does that refuses what is older than the newest it has seen.
+const FENCED_WRITE: &str =
+    "if tonumber(ARGV[1]) < tonumber(redis.call('get', KEYS[2]) or '0') then return 0 end
+    redis.call('set', KEYS[2], ARGV[1]) redis.call('set', KEYS[1], ARGV[2]) return 1";
+
+fn write(connection: &mut redis::Connection, fence: u64, text: &str) -> bool {
+    let (value, newest) = (format!("{OWN}value"), format!("{OWN}newest"));
+    let mut command = redis::cmd("EVAL");
+    command.arg(FENCED_WRITE).arg(2).arg(value).arg(newest).arg(fence).arg(text).query(connection).unwrap()
+}
+
+/// The holder: says that it holds, then looks again and again, until it finds that it was stopped.
+fn hold_until_stopped(url: &str) {
+    let client = leasehold::LockClient::builder()
+        .url(url)
+        .lease(L)
+        .command_timeout(T)
+        .patience(PATIENCE)
+        .build()
+        .unwrap();
+    let mut store = redis::Client::open(url).unwrap().get_connection().unwrap();
+    let lock = client.fenced_lock("stopped");
+    let guard = lock.acquire().unwrap();
+    let fence = guard.fence().unwrap().get();
+    assert!(write(&mut store, fence, "before"));
+    shout(&format!("\nHOLDS {} {fence}", guard.owner()));
+    let mut last = now();
+    let outcome = loop {
+        let this = now();
+        // The first thing that happens after a stop: no time for any thread of the library to notice.
+        let outcome = guard.check();
+        if outcome.is_err() || this - last > L {
+            break outcome;
+        }
+        last = this;
+        let_pass(ms(1), "between two looks");
+    };
+    let lost = outcome.as_ref().is_err_and(Error::is_lost);
+    shout(&format!("WOKE lost={lost} state={:?}", guard.state()));
+    shout(&format!("WROTE {}", write(&mut store, fence, "after")));
+    let expired = guard.unlock().unwrap_err();
+    shout(&format!("UNLOCKED {:?}", expired.not_held()));
+    // And it can go on: as somebody who has to wait.
+    shout(&format!("AGAIN {:?}", lock.try_lock().map_err(|error| error.kind())));
+    client.shutdown().unwrap();
+}
+
+#[test]
+fn a_holder_stopped_for_longer_than_its_lease_knows_at_once_and_a_fenced_store_refuses_it() {
+    const URL: &str = "LEASEHOLD_FAULTS_HOLDER";
+    const NAME: &str = "faults::owners::a_holder_stopped_for_longer_than_its_lease_knows_at_once_and_a_fenced_store_refuses_it";
+    if let Ok(url) = std::env::var(URL) {
+        return hold_until_stopped(&url);
+    }
+    scenario(|world| {
+        let url = world.server.url();
+        let holder = reexecuted(NAME, &[(URL, &url)]);
+        let says = |word: &str| holder.output().lines().any(|line| line.contains(word));
+        assert!(eventually(LONG, || says("HOLDS")), "{}", holder.output());
+        // Less than the lease: nothing happens.
+        holder.signal("STOP");
+        let_pass(L / 3, "while the holder is stopped");
+        holder.signal("CONT");
+        throughout(R, || !says("WOKE"));
+        holder.signal("STOP");
+        let client = world.direct();
+        let stopped = now();
+        let guard = client.fenced_lock("stopped").acquire().unwrap();
+        within(stopped, L, "taking over from a stopped holder");
+        let fence = guard.fence().unwrap().get();
+        let mut store = redis::Client::open(url.as_str()).unwrap().get_connection().unwrap();
+        assert!(write(&mut store, fence, "theirs"));
+        let_pass(L, "so that the holder's window is over by far");
+        holder.signal("CONT");
+        let (good, text) = holder.ends_within(LONG);
+        let line = |word: &str| {
+            text.lines()
+                .find(|line| line.starts_with(word))
+                .unwrap_or_else(|| panic!("{word}: {text}"))
+                .to_owned()
+        };
+        assert!(good, "{text}");
+        assert_eq!(line("WOKE"), "WOKE lost=true state=Lost");
+        assert_eq!(line("WROTE"), "WROTE false");
+        assert_eq!(line("UNLOCKED"), "UNLOCKED Some(Expired)");
+        assert_eq!(line("AGAIN"), "AGAIN Ok(false)");
+        assert_eq!(world.run::<String>(&["GET", &format!("{OWN}value")]), "theirs");
+        let older: u64 = line("HOLDS").rsplit(' ').next().unwrap().parse().unwrap();
+        assert!(fence > older);
+        world.assert_held("stopped", guard.owner(), 1);
+        guard.check().unwrap();
+        guard.unlock().unwrap();
+    });
+}
+
+#[test]
+fn a_killed_holders_lock_is_taken_over_after_its_lease() {
+    const URL: &str = "LEASEHOLD_FAULTS_KILLED";
+    const NAME: &str = "faults::owners::a_killed_holders_lock_is_taken_over_after_its_lease";
+    if let Ok(url) = std::env::var(URL) {
+        return hold_until_stopped(&url);
+    }
+    scenario(|world| {
+        let url = world.server.url();
+        let holder = reexecuted(NAME, &[(URL, &url)]);
+        assert!(eventually(LONG, || holder.output().contains("HOLDS")), "{}", holder.output());
+        let client = world.direct();
+        let takes = |lock: NamedLock| {
+            start(move || {
+                lock.lock().unwrap();
+                let taken = now();
+                lock.unlock().unwrap();
+                taken
+            })
+        };
+        let waiters = [takes(client.lock("stopped")), takes(client.lock("stopped"))];
+        world.await_subscription("stopped");
+        throughout(L, || {
+            world.fields("stopped").len() == 1 && waiters.iter().all(|waiter| !waiter.is_finished())
+        });
+        let killed = now();
+        drop(holder); // SIGKILL
+        for waiter in waiters {
+            let taken = waiter.join().unwrap();
+            within(killed, L, "taking over");
+            assert!(taken > killed);
+        }
+        assert!(world.is_free("stopped"));
+    });
+}

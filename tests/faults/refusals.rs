@@ -1,0 +1,426 @@
+//! Servers that refuse, and wrong addresses: typed, at once, and nothing half done.
+
+use std::io::{Read, Write};
+use std::net::TcpListener;
+use std::time::Duration;
+
+use leasehold::{ErrorKind, HoldState, LockClient, NotHeld};
+
+use super::tools::{
+    Event, L, P, R, Seen, T, World, alone, call, comes_within, elsewhere, ms, play, scenario, scenario_on,
+    start, texts, throughout, within,
+};
+use crate::support::epilogue::assert_every_hash_has_a_ttl;
+use crate::support::proxy::{Then, Which};
+use crate::support::server::{Port, RedisServer, default_server};
+use crate::support::{eventually, now, spawn};
+
+/// A user's rights: patterns of keys and channels, and commands.
+#[derive(Clone)]
+struct Rights {
+    patterns: Vec<String>,
+    commands: Vec<String>,
+}
+
+/// The user that `docs/guarantees.md` shows.
+fn documented() -> Rights {
+    let text = include_str!("../../docs/guarantees.md");
+    let (_, rest) = text
+        .split_once("ACL SETUSER locks reset resetchannels on >PASSWORD")
+        .expect("the rule is in the document");
+    let rule = rest.split_once("```").expect("the rule ends").0;
+    let (commands, patterns): (Vec<_>, Vec<_>) =
+        rule.split_whitespace().map(str::to_owned).partition(|word| word.starts_with('+'));
+    assert!(commands.len() > 10 && patterns.len() > 1, "{rule}");
+    Rights { patterns, commands }
+}
+
+/// One with other patterns, and without HKEYS, by which errors name the holder.
+fn smaller() -> Rights {
+    let patterns = ["~app:*", "~redisson_*:{app:*", "&redisson_*:{app:*"].map(str::to_owned).to_vec();
+    let mut commands = documented().commands;
+    commands.retain(|command| command != "+hkeys");
+    Rights { patterns, commands }
+}
+
+fn as_user(world: &World) -> leasehold::ClientBuilder {
+    world.builder().username("locks").password("pw").client_name("leasehold")
+}
+
+/// Gives the user exactly these rights.
+fn grant(world: &World, rights: &Rights) {
+    let words = ["ACL", "SETUSER", "locks", "reset", "on", ">pw"].into_iter();
+    let rules = rights.patterns.iter().chain(&rights.commands).map(String::as_str);
+    world.does(&words.chain(rules).collect::<Vec<_>>());
+}
+
+fn with_a_user(builder: crate::support::server::Builder) -> crate::support::server::Builder {
+    builder.user("locks off")
+}
+
+#[test]
+fn the_documented_rights_suffice_for_everything() {
+    scenario_on(with_a_user, |world| suffices(world, &documented()));
+}
+
+#[test]
+fn the_least_rights_suffice_for_everything() {
+    scenario_on(with_a_user, |world| suffices(world, &smaller()));
+}
+
+fn suffices(world: &World, rights: &Rights) {
+    grant(world, rights);
+    let seen = Seen::default();
+    let client = as_user(world).observer(seen.clone()).build().unwrap();
+    use_everything(world, &client);
+    assert_eq!(seen.count(|event| matches!(event, Event::NoWakeups(_))), 0);
+    assert_eq!(seen.losses(), 1, "the forced one: {:?}", seen.events());
+}
+
+/// Every operation there is, with waits, wake-ups, renewals and the watchdog.
+fn use_everything(world: &World, client: &LockClient) {
+    let lock = client.lock("app:lock");
+    lock.lock().unwrap();
+    lock.lock().unwrap();
+    assert_eq!(lock.hold_count().unwrap(), 2);
+    assert!(lock.is_locked().unwrap() && lock.is_held_by_current_thread().unwrap());
+    assert!(lock.remaining_lease().unwrap().unwrap() <= L);
+    elsewhere(|| {
+        assert!(!lock.try_lock().unwrap());
+        assert!(matches!(lock.unlock().unwrap_err().not_held(), Some(NotHeld::HeldBy(_))));
+    });
+    let waiting = client.clone();
+    let theirs = as_user(world).build().unwrap();
+    let waiter =
+        call(move || waiting.lock("app:lock").lock().and_then(|()| waiting.lock("app:lock").unlock()));
+    let distant =
+        call(move || theirs.lock("app:lock").lock().and_then(|()| theirs.lock("app:lock").unlock()));
+    world.await_subscription("app:lock");
+    throughout(L, || lock.is_held_by_current_thread().unwrap());
+    lock.unlock().unwrap();
+    let unlocked = now();
+    lock.unlock().unwrap();
+    waiter.returns_within(unlocked, P, "taking over").unwrap();
+    distant.returns_within(unlocked, P, "taking over").unwrap();
+    let fenced = client.fenced_lock("app:fenced");
+    let first = fenced.lock_and_get_token().unwrap();
+    fenced.unlock().unwrap();
+    assert!(fenced.lock_and_get_token().unwrap() > first);
+    fenced.unlock().unwrap();
+    let forced = lock.acquire_with_lease(ms(800)).unwrap();
+    assert!(lock.force_unlock().unwrap());
+    assert!(forced.unlock().unwrap_err().is_lost());
+    let owned = lock.acquire_owned().unwrap();
+    elsewhere(|| owned.unlock().unwrap());
+    let token = client.token_lock("app:token");
+    let guard = token.acquire().unwrap();
+    throughout(L, || guard.check().is_ok());
+    assert!(!elsewhere(|| token.try_lock().unwrap()));
+    guard.unlock().unwrap();
+    assert!(eventually(L, || world.lock_keys().is_empty()), "{:?}", world.lock_keys());
+}
+
+#[test]
+fn whichever_right_is_missing_the_error_is_typed_and_nothing_is_half_done() {
+    scenario_on(with_a_user, |world| {
+        let all = Rights { commands: documented().commands, ..smaller() };
+        // Needed for some answers only, or for what is not done here.
+        let optional = ["hkeys", "publish", "subscribe", "unsubscribe", "hget", "hdel"];
+        for missing in &all.commands {
+            let mut rights = all.clone();
+            rights.commands.retain(|command| command != missing);
+            grant(world, &rights);
+            let refused = with_rights(world, missing);
+            assert!(refused > 0 || optional.contains(&&missing[1..]), "nothing needs {missing}");
+        }
+        for missing in &all.patterns {
+            let mut rights = all.clone();
+            rights.patterns.retain(|pattern| pattern != missing);
+            grant(world, &rights);
+            with_rights(world, missing);
+        }
+    });
+}
+
+/// Uses what can be used; every refusal must be one for want of a right. Returns how many there were.
+fn with_rights(world: &World, missing: &str) -> usize {
+    let mut refused = 0;
+    let mut judge = |error: &leasehold::Error| {
+        assert_eq!(error.kind(), ErrorKind::NoPermission, "without {missing}: {}", texts(error));
+        assert!(!error.is_retryable() && !error.outcome_unknown(), "without {missing}: {error}");
+        refused += 1;
+    };
+    let begun = now();
+    let client = match as_user(world).build() {
+        Ok(client) => client,
+        Err(error) => {
+            within(begun, T, "the refusal");
+            judge(&error);
+            return refused;
+        }
+    };
+    for name in ["app:a", "app:b"] {
+        let plain = client.lock(name);
+        let fenced = client.fenced_lock(name);
+        let begun = now();
+        let taken = if name == "app:a" { plain.lock() } else { fenced.lock() };
+        within(begun, T, "a lock or its refusal");
+        assert_every_hash_has_a_ttl(&world.server);
+        match taken {
+            Err(error) => {
+                judge(&error);
+                assert!(world.is_free(name), "without {missing}: a refused lock is there");
+                continue;
+            }
+            Ok(()) => world.assert_held(name, client.current_owner(), 1),
+        }
+        let owner = client.current_owner();
+        let levels = match plain.lock() {
+            Ok(()) => 2,
+            Err(error) => {
+                judge(&error);
+                1
+            }
+        };
+        world.assert_held(name, owner, levels);
+        for left in (0..levels).rev() {
+            let before = world.fields(name);
+            if let Err(error) = plain.unlock() {
+                judge(&error);
+                assert_eq!(world.fields(name), before, "without {missing}: half a release");
+                break;
+            }
+            assert_eq!(world.fields(name).values().next().map(String::as_str), (left > 0).then_some("1"));
+        }
+        assert_every_hash_has_a_ttl(&world.server);
+        [plain.hold_count().map(drop), plain.force_unlock().map(drop)]
+            .iter()
+            .filter_map(|x| x.as_ref().err())
+            .for_each(&mut judge);
+        world.does(&["DEL", name]);
+    }
+    let token = client.token_lock("app:t");
+    match token.lock() {
+        Err(error) => judge(&error),
+        Ok(()) => {
+            if let Err(error) = token.unlock() {
+                judge(&error);
+            }
+        }
+    }
+    assert!(
+        world.lock_keys().iter().all(|key| world.ttl(key) > 0),
+        "without {missing}: {:?}",
+        world.lock_keys()
+    );
+    drop(client);
+    world.lock_keys().iter().for_each(|key| world.does(&["DEL", key]));
+    refused
+}
+
+#[test]
+fn a_tenants_rights_end_at_its_names() {
+    scenario_on(with_a_user, |world| {
+        grant(world, &smaller());
+        let client = as_user(world).build().unwrap();
+        let begun = now();
+        for error in
+            [client.lock("theirs").lock().unwrap_err(), client.token_lock("theirs").lock().unwrap_err()]
+        {
+            assert_eq!(error.kind(), ErrorKind::NoPermission, "{error}");
+        }
+        within(begun, T, "the refusals");
+        assert!(world.is_free("theirs"));
+    });
+}
+
+#[test]
+fn a_wrong_password_is_refused_at_once_and_one_that_changes_costs_no_hold() {
+    let password = |builder: crate::support::server::Builder| builder.requirepass("right");
+    scenario_on(password, |world| {
+        let begun = now();
+        for (builder, what) in [(world.builder(), "none"), (world.builder().password("wrong"), "wrong")] {
+            let error = builder.build().unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Authentication, "{what}: {error}");
+            assert!(!error.is_retryable(), "{what}: {error}");
+        }
+        within(begun, T, "two refusals");
+        let client = world.builder().password("right").build().unwrap();
+        let guard = client.lock("kept").acquire().unwrap();
+        throughout(R + T, || guard.check().is_ok());
+        world.does(&["CONFIG", "SET", "requirepass", "new"]);
+        // Connections that are logged in stay so.
+        throughout(L, || guard.check().is_ok());
+        // New ones are not let in: typed, and no loss of a hold.
+        world.proxy.kill(Which::Others, Then::Reset);
+        let begun = now();
+        let error = client.lock("other").lock().unwrap_err();
+        within(begun, T, "the refusal");
+        assert_eq!(error.kind(), ErrorKind::Authentication, "{error}");
+        guard.check().unwrap();
+        world.does(&["CONFIG", "SET", "requirepass", "right"]);
+        throughout(L, || guard.check().is_ok());
+        guard.unlock().unwrap();
+    });
+}
+
+#[test]
+fn a_server_that_became_a_replica_refuses_and_says_nothing_about_loss() {
+    scenario(|world| {
+        let (client, seen) = world.watched();
+        let nobody = Port::claim();
+        let guard = client.lock("replica").acquire().unwrap();
+        throughout(R + T, || guard.check().is_ok());
+        world.does(&["REPLICAOF", "127.0.0.1", &nobody.number().to_string()]);
+        let error = client.lock("other").try_lock().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::ReadOnly, "{error}");
+        assert!(error.is_retryable() && !error.outcome_unknown(), "{error}");
+        let begun = now();
+        assert_eq!(world.builder().build().unwrap_err().kind(), ErrorKind::ReadOnly);
+        within(begun, T, "the refusal");
+        // Renewals are refused: at risk, not lost.
+        comes_within(begun, R + T, "the risk", || matches!(guard.state(), HoldState::AtRisk { .. }));
+        world.does(&["REPLICAOF", "NO", "ONE"]);
+        comes_within(now(), R, "the renewal", || guard.state() == HoldState::Held);
+        guard.unlock().unwrap();
+        client.lock("other").lock().unwrap();
+        client.lock("other").unlock().unwrap();
+        assert_eq!(seen.losses(), 0);
+    });
+}
+
+#[test]
+fn a_server_with_no_room_for_another_client_is_told_as_busy_and_keeps_its_holders() {
+    scenario(|world| {
+        let (client, seen) = world.watched();
+        let guard = client.lock("kept").acquire().unwrap();
+        throughout(R + T, || guard.check().is_ok());
+        let mut admin = world.server.admin();
+        let mut most = |number: usize| {
+            redis::cmd("CONFIG").arg("SET").arg("maxclients").arg(number).exec(&mut admin).unwrap();
+        };
+        most(1);
+        let begun = now();
+        let error = world.builder().build().unwrap_err();
+        within(begun, T, "the refusal");
+        assert_eq!(error.kind(), ErrorKind::Busy, "{error}");
+        assert!(error.is_retryable(), "{error}");
+        throughout(L, || guard.check().is_ok());
+        most(1000);
+        guard.unlock().unwrap();
+        assert_eq!(seen.losses(), 0);
+        world.client().with_lock("kept", |_guard| ()).unwrap();
+    });
+}
+
+/// A server of one's own making: it answers everything that comes with these bytes.
+fn answering(bytes: &'static [u8]) -> (String, TcpListener) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("redis://{}/", listener.local_addr().unwrap());
+    let server = listener.try_clone().unwrap();
+    drop(start(move || {
+        while let Ok((mut socket, _)) = server.accept() {
+            let mut chunk = [0; 4096];
+            if socket.read(&mut chunk).is_ok_and(|count| count > 0) {
+                drop(socket.write_all(bytes));
+                while socket.read(&mut chunk).is_ok_and(|count| count > 0) {}
+            }
+        }
+    }));
+    (url, listener)
+}
+
+#[test]
+fn what_is_no_redis_or_too_old_a_one_is_refused_in_words() {
+    let hello = b"*14\r\n$6\r\nserver\r\n$5\r\nredis\r\n$7\r\nversion\r\n$6\r\n6.0.16\r\n$5\r\nproto\r\n:2\r\n\
+        $2\r\nid\r\n:3\r\n$4\r\nmode\r\n$10\r\nstandalone\r\n$4\r\nrole\r\n$6\r\nmaster\r\n$7\r\nmodules\r\n*0\r\n";
+    let cases: [(&[u8], ErrorKind, &str); 4] = [
+        (b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n", ErrorKind::Protocol, "protocol"),
+        (b"220 mail.example ESMTP\r\n", ErrorKind::Protocol, "protocol"),
+        (hello, ErrorKind::TooOld, "6.0.16"),
+        (b"-ERR unknown command `HELLO`, with args beginning with: \r\n", ErrorKind::TooOld, "6.2"),
+    ];
+    alone(|| {
+        for (bytes, kind, word) in cases {
+            let (url, _listener) = answering(bytes);
+            let begun = now();
+            let error = LockClient::builder().url(&url).connect_timeout(T).build().unwrap_err();
+            within(begun, T, "the refusal");
+            assert_eq!(error.kind(), kind, "{}", texts(&error));
+            assert!(error.to_string().contains(word), "{error}");
+        }
+        // One that accepts and says nothing, one that hangs up, and nobody at all.
+        let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+        let hanging_up = TcpListener::bind("127.0.0.1:0").unwrap();
+        let nobody = Port::claim();
+        let hang_up = hanging_up.try_clone().unwrap();
+        drop(start(move || while hang_up.accept().is_ok() {}));
+        for address in [
+            silent.local_addr().unwrap().to_string(),
+            hanging_up.local_addr().unwrap().to_string(),
+            format!("127.0.0.1:{}", nobody.number()),
+        ] {
+            let url = format!("redis://{address}/");
+            let begun = now();
+            let error = LockClient::builder().url(&url).connect_timeout(T).build().unwrap_err();
+            within(begun, T, "the refusal");
+            assert!(
+                matches!(error.kind(), ErrorKind::Unreachable | ErrorKind::TimedOut),
+                "{}",
+                texts(&error)
+            );
+        }
+    });
+}
+
+#[test]
+fn a_web_server_is_no_redis() {
+    alone(|| {
+        let server = tiny_http::Server::http("127.0.0.1:0").unwrap();
+        let url = format!("redis://{}/", server.server_addr());
+        let begun = now();
+        let error = LockClient::builder().url(&url).connect_timeout(T).build().unwrap_err();
+        within(begun, T, "the refusal");
+        let kinds = [ErrorKind::Protocol, ErrorKind::Unreachable, ErrorKind::TimedOut];
+        assert!(kinds.contains(&error.kind()), "{}", texts(&error));
+    });
+}
+
+#[test]
+fn a_sentinel_is_refused_in_words() {
+    alone(|| {
+        let Some(binary) = default_server() else { return };
+        let folder = tempfile::tempdir().unwrap();
+        let port = Port::claim();
+        let config = folder.path().join("sentinel.conf");
+        std::fs::write(&config, format!("port {}\nbind 127.0.0.1\n", port.number())).unwrap();
+        let program = [binary.path.to_str().unwrap(), config.to_str().unwrap(), "--sentinel"];
+        let nothing = std::process::Stdio::null;
+        let mut sentinel =
+            spawn(&program, |command| command.current_dir(folder.path()).stdout(nothing()).stderr(nothing()));
+        let up = eventually(Duration::from_secs(20), || {
+            std::net::TcpStream::connect(("127.0.0.1", port.number())).is_ok()
+        });
+        let url = format!("redis://127.0.0.1:{}/", port.number());
+        let refused = LockClient::builder().url(&url).connect_timeout(T).build();
+        sentinel.kill().unwrap();
+        sentinel.wait().unwrap();
+        assert!(up, "the sentinel did not start");
+        let error = refused.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unsupported, "{}", texts(&error));
+        assert!(error.to_string().contains("Sentinel"), "{error}");
+    });
+}
+
+#[test]
+fn a_replica_is_refused_from_the_start() {
+    alone(|| {
+        let Some(binary) = default_server() else { return };
+        let master = RedisServer::builder(&binary).start();
+        let of = format!("replicaof 127.0.0.1 {}", master.port());
+        play(RedisServer::builder(&binary).config(&of).start(), |world| {
+            let error = world.builder().build().unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::ReadOnly, "{}", texts(&error));
+        });
+    });
+}

@@ -1,0 +1,320 @@
+//! Panics, leaked guards, small pools, hung connections, shutdown, and many cycles.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use leasehold::{ErrorKind, HoldState, LossReason};
+
+use super::tools::{
+    Event, L, R, Seen, T, about, call, comes_within, elsewhere, ms, quiet_panic, scenario, throughout, within,
+};
+use crate::support::epilogue::threads;
+use crate::support::now;
+use crate::support::proxy::{Do, Then, Which};
+
+#[test]
+fn a_panic_in_the_critical_section_gives_the_lock_back() {
+    scenario(|world| {
+        let client = world.client();
+        let lock = client.lock("panics");
+        for way in 0..3 {
+            let begun = now();
+            let outcome = catch_unwind(AssertUnwindSafe(|| match way {
+                0 => {
+                    let _outer = lock.acquire().unwrap();
+                    let _inner = lock.acquire().unwrap();
+                    quiet_panic()
+                }
+                1 => client.with_lock("panics", |_guard| quiet_panic()).unwrap(),
+                _ => {
+                    let _owned = lock.acquire_owned().unwrap();
+                    quiet_panic()
+                }
+            }));
+            assert!(outcome.is_err());
+            comes_within(begun, T, "the release", || world.is_free("panics"));
+        }
+        lock.lock().unwrap();
+        lock.unlock().unwrap();
+    });
+}
+
+#[test]
+fn a_guard_dropped_in_a_panic_while_the_server_hangs_neither_panics_nor_blocks() {
+    scenario(|world| {
+        let client = world.client();
+        let begun = catch_unwind(AssertUnwindSafe(|| {
+            let _guard = client.lock("hangs").acquire_with_lease(L).unwrap();
+            world.server.stop();
+            std::panic::resume_unwind(Box::new(now()))
+        }))
+        .map(|(): ()| ())
+        .unwrap_err();
+        let begun = *begun.downcast::<std::time::Instant>().unwrap();
+        within(begun, T, "dropping a guard");
+        world.server.cont();
+        comes_within(now(), L, "the release", || world.is_free("hangs"));
+    });
+}
+
+#[test]
+fn a_leaked_guard_ends_with_its_thread() {
+    scenario(|world| {
+        let (client, seen) = world.watched();
+        elsewhere(|| {
+            let guard = client.lock("leaked").acquire().unwrap();
+            throughout(L + R, || guard.check().is_ok());
+            #[expect(clippy::mem_forget, reason = "a leaked guard is the matter here")]
+            std::mem::forget(guard);
+        });
+        let ended = now();
+        assert!(!world.is_free("leaked"));
+        comes_within(ended, L, "the end of the lock", || world.is_free("leaked"));
+        seen.wait_for("the end of the thread", |event| *event == Event::Abandoned("leaked".to_owned()));
+        // A leaked guard keeps its client, too.
+        client.shutdown().unwrap();
+        drop(client);
+    });
+}
+
+#[test]
+fn after_a_shutdown_nothing_is_left_although_clones_live_on() {
+    scenario(|world| {
+        let client = world.client();
+        let guard = client.lock("held").acquire().unwrap();
+        let lost = guard.lost();
+        let waiting = client.lock("waited");
+        let blocker = world.direct();
+        let blocked = blocker.lock("waited").acquire().unwrap();
+        let waiter = call(move || waiting.lock());
+        world.await_subscription("waited");
+        blocked.unlock().unwrap();
+        drop(blocker);
+        waiter.outcome().0.unwrap();
+        let begun = now();
+        client.shutdown().unwrap();
+        within(begun, 2 * T, "a shutdown");
+        assert!(world.is_free("held") && world.is_free("waited"));
+        assert_eq!(lost.recv_timeout(L).unwrap().reason, LossReason::ShutDown);
+        assert_eq!(client.lock("held").lock().unwrap_err().kind(), ErrorKind::ShutDown);
+        assert_eq!(guard.state(), HoldState::Lost);
+        assert!(guard.unlock().is_err());
+        comes_within(now(), T, "the end of the connections", || world.proxy.connections() == 0);
+        comes_within(now(), T, "the end of the threads", || {
+            threads().is_none_or(|threads| threads.is_empty())
+        });
+        client.shutdown().unwrap();
+    });
+}
+
+#[test]
+fn a_pool_of_one_serves_many_threads() {
+    scenario(|world| {
+        let client = world.builder().pool_size(1).command_timeout(ms(450)).build().unwrap();
+        let done = AtomicUsize::new(0);
+        std::thread::scope(|scope| {
+            for number in 0..64 {
+                let (client, done) = (&client, &done);
+                scope.spawn(move || {
+                    let (own, shared) = (client.lock(&format!("own-{number}")), client.lock("shared"));
+                    for _ in 0..5 {
+                        let guard = own.acquire().unwrap();
+                        shared.lock().unwrap();
+                        done.fetch_add(1, Ordering::Relaxed);
+                        shared.unlock().unwrap();
+                        guard.unlock().unwrap();
+                    }
+                });
+            }
+        });
+        assert_eq!(done.into_inner(), 64 * 5);
+        assert!(world.proxy.connections() <= 3);
+    });
+}
+
+#[test]
+fn renewals_go_through_while_every_other_request_hangs() {
+    scenario(|world| {
+        let seen = Seen::default();
+        let client = world.builder().pool_size(1).observer(seen.clone()).build().unwrap();
+        let guards: Vec<_> =
+            (0..5).map(|number| client.lock(&format!("kept-{number}")).acquire().unwrap()).collect();
+        // The one connection that there is for requests is always in use by one that gets no answer.
+        let fault = world.proxy.each(about("hung-"), Do::SwallowReply(Then::Silent));
+        let stop = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            for number in 0..16 {
+                let (client, stop) = (&client, &stop);
+                scope.spawn(move || {
+                    while !stop.load(Ordering::Relaxed) {
+                        let begun = now();
+                        client.lock(&format!("hung-{number}")).try_lock().unwrap_err();
+                        within(begun, T, "a try that gets no answer, or no connection");
+                    }
+                });
+            }
+            let held = catch_unwind(AssertUnwindSafe(|| {
+                throughout(3 * L, || guards.iter().all(|guard| guard.check().is_ok()));
+            }));
+            stop.store(true, Ordering::Relaxed);
+            held.unwrap();
+        });
+        assert!(fault.hits() > 5);
+        fault.cancel();
+        assert_eq!(seen.losses(), 0, "{:?}", seen.events());
+        guards.into_iter().for_each(|guard| guard.unlock().unwrap());
+    });
+}
+
+#[test]
+fn a_shutdown_while_the_server_hangs_takes_its_time_and_no_longer() {
+    scenario(|world| {
+        for way in ["shutdown", "drop"] {
+            let (client, seen) = world.watched();
+            let other = world.direct();
+            let guard = client.lock("held").acquire().unwrap();
+            let blocked = other.lock("waited").acquire_with_lease(L).unwrap();
+            let waiting = client.lock("waited");
+            let waiter = call(move || waiting.lock());
+            world.await_subscription("waited");
+            world.server.stop();
+            let begun = now();
+            if way == "shutdown" {
+                // Whether the release got through cannot be known.
+                drop(client.shutdown());
+                within(begun, 2 * T, "a shutdown");
+                let error = waiter.returns_within(begun, 2 * T, "the waiter's end").unwrap_err();
+                assert_eq!(error.kind(), ErrorKind::ShutDown, "{error}");
+                assert!(guard.check().is_err());
+                drop(guard);
+                drop(client);
+            } else {
+                drop(guard);
+                within(begun, T, "dropping a guard");
+                let begun = now();
+                drop(client);
+                within(begun, 2 * T, "dropping a client");
+                world.server.cont();
+                blocked.check().ok();
+                drop(waiter.outcome());
+            }
+            world.server.cont();
+            drop(blocked);
+            comes_within(now(), 2 * L, "the end of the locks", || world.lock_keys().is_empty());
+            drop(seen);
+        }
+    });
+}
+
+#[test]
+fn two_thousand_cycles_leave_nothing() {
+    scenario(|world| {
+        let client = world.client();
+        let blocker = world.direct();
+        let blocked = blocker.lock("busy").acquire().unwrap();
+        let before = std::fs::read_dir("/proc/self/fd").map(Iterator::count).unwrap_or(0);
+        for round in 0..2000 {
+            let name = format!("cycle-{}", round % 7);
+            match round % 5 {
+                0 => client.with_lock(&name, |_| ()).unwrap(),
+                1 => drop(client.fenced_lock(&name).acquire().unwrap()),
+                2 => drop(client.lock(&name).acquire_owned().unwrap()),
+                3 => {
+                    let token = client.token_lock(&format!("token-{}", round % 3));
+                    token.lock().unwrap();
+                    token.unlock().unwrap();
+                }
+                _ => assert!(!client.lock("busy").try_lock_for(ms(1)).unwrap()),
+            }
+            if round % 100 == 0 {
+                // A client that comes and goes, with a listener and a hold it forgets to give back.
+                let guest = world.client();
+                let guard = guest.lock("guest").acquire().unwrap();
+                let _lost = guard.lost();
+                guest.lock("guest").lock().unwrap();
+                drop(guard);
+            }
+        }
+        let after = std::fs::read_dir("/proc/self/fd").map(Iterator::count).unwrap_or(0);
+        // The proxy's half of the connections is counted too.
+        assert!(after <= before + 24, "{before} descriptors before, {after} after");
+        blocked.unlock().unwrap();
+    });
+}
+
+#[test]
+fn a_thousand_holds_are_kept_by_few_round_trips() {
+    scenario(|world| {
+        let client = world.builder_to(&world.server.url()).build().unwrap();
+        let guards: Vec<_> =
+            (0..1000).map(|number| client.lock(&format!("many-{number}")).acquire_owned().unwrap()).collect();
+        throughout(2 * L, || guards.iter().all(|guard| guard.check().is_ok()));
+        let begun = now();
+        client.shutdown().unwrap();
+        within(begun, 2 * T, "a shutdown that gives back a thousand locks");
+        assert!(world.lock_keys().is_empty());
+        drop(guards);
+    });
+}
+
+#[test]
+fn renewals_that_race_releases_bring_nothing_back() {
+    scenario(|world| {
+        // A renewal each 200 ms at the latest, and locks that come and go all the time.
+        let client =
+            world.builder_to(&world.server.url()).lease(ms(600)).command_timeout(ms(250)).build().unwrap();
+        let kept = client.lock("kept").acquire_owned().unwrap();
+        std::thread::scope(|scope| {
+            for number in 0..4 {
+                let client = &client;
+                scope.spawn(move || {
+                    let begun = now();
+                    let lock = client.lock(&format!("race-{number}"));
+                    while begun.elapsed() < L {
+                        lock.lock().unwrap();
+                        lock.unlock().unwrap();
+                    }
+                });
+            }
+        });
+        for number in 0..4 {
+            assert!(world.is_free(&format!("race-{number}")));
+        }
+        throughout(R, || (0..4).all(|number| world.is_free(&format!("race-{number}"))));
+        kept.unlock().unwrap();
+    });
+}
+
+#[test]
+fn a_killed_connection_under_load_costs_no_error_to_those_who_wait() {
+    scenario(|world| {
+        let client = world.client();
+        let done = AtomicUsize::new(0);
+        std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..4)
+                .map(|number| {
+                    let (client, done) = (&client, &done);
+                    scope.spawn(move || {
+                        let begun = now();
+                        let lock = client.lock(&format!("load-{}", number % 2));
+                        while begun.elapsed() < 2 * L {
+                            lock.lock().unwrap();
+                            assert!(lock.unlock().map_or_else(|error| error.outcome_unknown(), |()| true));
+                            done.fetch_add(1, Ordering::Relaxed);
+                        }
+                    })
+                })
+                .collect();
+            let mut killed = 0;
+            while threads.iter().any(|thread| !thread.is_finished()) {
+                super::tools::let_pass(ms(50), "between two kills");
+                let then = if killed % 2 == 0 { Then::Reset } else { Then::Close };
+                killed += world.proxy.kill(Which::All, then);
+            }
+            assert!(killed > 20, "{killed} connections were killed");
+        });
+        assert!(done.into_inner() > 100);
+        comes_within(now(), L, "the end", || world.lock_keys().is_empty());
+        assert!(world.proxy.count(about("load-")) > 200);
+    });
+}

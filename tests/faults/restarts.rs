@@ -1,0 +1,308 @@
+//! Servers that stop, stall, forget and come back.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use leasehold::{ErrorKind, HoldState, NotHeld};
+
+use super::tools::{
+    Event, L, LONG, OWN, P, R, T, call, comes_within, let_pass, ms, scenario, scenario_on, start, throughout,
+    within,
+};
+use crate::support::proxy::Which;
+use crate::support::{eventually, now};
+
+#[test]
+fn a_server_that_stands_still_for_less_than_the_lease_costs_no_hold() {
+    scenario(|world| {
+        let (client, seen) = world.watched();
+        let guard = client.lock("stopped").acquire().unwrap();
+        let waiting = client.lock("stopped");
+        let waiter = call(move || waiting.lock().and_then(|()| waiting.unlock()));
+        for _ in 0..2 {
+            world.server.stop();
+            let_pass(L / 2, "while the server stands still");
+            world.server.cont();
+            throughout(R + T, || guard.check().is_ok());
+        }
+        world.assert_held("stopped", guard.owner(), 1);
+        let unlocked = now();
+        guard.unlock().unwrap();
+        waiter.returns_within(unlocked, P, "taking over").unwrap();
+        assert_eq!(seen.losses(), 0);
+    });
+}
+
+#[test]
+fn a_server_that_stands_still_for_longer_than_the_lease_is_told_as_a_loss_and_gives_nothing_back() {
+    scenario(|world| {
+        let (client, seen) = world.watched();
+        let guard = client.lock("frozen").acquire().unwrap();
+        let stopped = now();
+        world.server.stop();
+        comes_within(stopped, L, "the loss", || guard.check().is_err());
+        seen.wait_for("the loss", |event| matches!(event, Event::Lost(_)));
+        let_pass(L, "so that the server finds every lease over");
+        world.server.cont();
+        // Renewals that waited in its buffers come now.
+        throughout(R + T, || guard.state() == HoldState::Lost && world.is_free("frozen"));
+        assert_eq!(guard.unlock().unwrap_err().not_held(), Some(&NotHeld::Expired));
+        let again = client.lock("frozen").acquire().unwrap();
+        world.assert_held("frozen", again.owner(), 1);
+        again.unlock().unwrap();
+    });
+}
+
+#[test]
+fn a_connect_to_a_server_that_stands_still_ends_in_time() {
+    scenario(|world| {
+        world.server.stop();
+        let begun = now();
+        let error = world.builder().build().unwrap_err();
+        within(begun, T, "connecting");
+        assert!(matches!(error.kind(), ErrorKind::TimedOut | ErrorKind::Unreachable), "{error}");
+        world.server.cont();
+    });
+}
+
+#[test]
+fn while_a_script_blocks_the_server_calls_are_refused_or_wait_and_then_go_through() {
+    let busy = |builder: crate::support::server::Builder| builder.config("lua-time-limit 50");
+    scenario_on(busy, |world| {
+        let (client, seen) = world.watched();
+        let guard = client.lock("held").acquire().unwrap();
+        let mut killer = world.server.admin();
+        let mut runner = world.server.admin();
+        let script = start(move || {
+            redis::cmd("EVAL").arg("while true do end").arg(0).query::<redis::Value>(&mut runner).unwrap_err()
+        });
+        let is_busy = || {
+            let asked = redis::cmd("PING").query::<String>(&mut killer);
+            asked.is_err_and(|error| error.code() == Some("BUSY"))
+        };
+        assert!(eventually(L, is_busy), "the script does not block");
+        let error = client.lock("other").try_lock().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Busy, "{error}");
+        assert!(error.is_retryable() && !error.outcome_unknown(), "{error}");
+        let begun = now();
+        let error = client.lock("other").try_lock_for(ms(200)).unwrap_err();
+        within(begun, ms(200) + T, "a wait for a busy server");
+        assert_eq!(error.kind(), ErrorKind::Busy, "{error}");
+        let lock = client.lock("other");
+        let waiter = call(move || lock.lock().and_then(|()| lock.unlock()));
+        throughout(ms(200), || !waiter.is_over());
+        let killed = now();
+        redis::cmd("SCRIPT").arg("KILL").exec(&mut killer).unwrap();
+        waiter.returns_within(killed, P, "getting through").unwrap();
+        script.join().unwrap();
+        throughout(L, || guard.check().is_ok());
+        guard.unlock().unwrap();
+        assert_eq!(seen.losses(), 0);
+    });
+}
+
+#[test]
+fn a_paused_server_delays_calls_within_their_bounds() {
+    scenario(|world| {
+        let client = world.client();
+        for mode in ["ALL", "WRITE"] {
+            let guard = client.lock("kept").acquire().unwrap();
+            let pause = (L / 2).as_millis().to_string();
+            world.does(&["CLIENT", "PAUSE", &pause, mode]);
+            let paused = now();
+            let begun = now();
+            let error = client.lock("tried").try_lock().unwrap_err();
+            within(begun, T, "a try");
+            assert!(error.is_retryable(), "{error}");
+            client.lock("waited").lock().unwrap();
+            within(paused, L / 2 + T, "a wait for a paused server");
+            world.assert_held("waited", client.current_owner(), 1);
+            client.lock("waited").unlock().unwrap();
+            guard.check().unwrap();
+            guard.unlock().unwrap();
+            comes_within(now(), L, "the clean-up", || world.is_free("tried"));
+        }
+    });
+}
+
+#[test]
+fn flushing_the_scripts_all_the_time_costs_no_user_an_error() {
+    scenario(|world| {
+        let clients = [world.direct(), world.direct()];
+        let (done, stop) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicBool::new(false)));
+        let threads: Vec<_> = (0..4)
+            .map(|number| {
+                let client = clients[number % 2].clone();
+                let (done, stop) = (Arc::clone(&done), Arc::clone(&stop));
+                start(move || {
+                    let (own, shared) = (client.lock(&format!("own-{number}")), client.fenced_lock("shared"));
+                    while !stop.load(Ordering::Relaxed) {
+                        let outer = own.acquire().unwrap();
+                        let inner = own.acquire().unwrap();
+                        assert_eq!(own.hold_count().unwrap(), 2);
+                        inner.unlock().unwrap();
+                        drop(outer);
+                        let guard = shared.acquire().unwrap();
+                        guard.check().unwrap();
+                        guard.unlock().unwrap();
+                        done.fetch_add(7, Ordering::Relaxed);
+                    }
+                })
+            })
+            .collect();
+        let mut flushed = 0;
+        let enough = || done.load(Ordering::Relaxed) >= 7000;
+        assert!(eventually(LONG_RUN, || {
+            let_pass(ms(20), "between two flushes");
+            world.does(&["SCRIPT", "FLUSH"]);
+            flushed += 1;
+            enough() && flushed >= 30
+        }));
+        stop.store(true, Ordering::Relaxed);
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
+    });
+}
+
+const LONG_RUN: Duration = Duration::from_secs(60);
+
+#[test]
+fn a_server_killed_and_restarted_with_its_data_keeps_the_holds() {
+    let durable = |builder: crate::support::server::Builder| builder.append_only("always");
+    scenario_on(durable, |world| {
+        let seen = super::tools::Seen::default();
+        // Long enough for the restart on a busy machine.
+        let lease = 4 * L;
+        let client = world.builder().lease(lease).observer(seen.clone()).build().unwrap();
+        let guard = client.lock("durable").acquire().unwrap();
+        let waiting = world.client().lock("durable");
+        let waiter = call(move || waiting.lock().and_then(|()| waiting.unlock()));
+        world.await_subscription("durable");
+        world.server.kill();
+        world.server.restart();
+        world.assert_held("durable", guard.owner(), 1);
+        throughout(lease, || guard.check().is_ok());
+        assert!(!waiter.is_over());
+        let unlocked = now();
+        guard.unlock().unwrap();
+        waiter.returns_within(unlocked, P, "taking over").unwrap();
+        assert_eq!(seen.losses(), 0, "{:?}", seen.events());
+    });
+}
+
+#[test]
+fn a_server_that_comes_back_without_its_data_is_told_as_a_loss_and_the_fence_goes_on() {
+    scenario(|world| {
+        let (client, seen) = world.watched();
+        let other = world.direct();
+        let lock = client.fenced_lock("forgotten");
+        let guard = lock.acquire().unwrap();
+        let nested = lock.acquire().unwrap();
+        world.server.kill();
+        world.server.restart();
+        let back = now();
+        assert_eq!(world.run::<i64>(&["DBSIZE"]), 0);
+        let theirs = other.fenced_lock("forgotten").acquire().unwrap();
+        comes_within(back, R + T, "the loss", || guard.check().is_err());
+        seen.wait_for("the loss", |event| matches!(event, Event::Lost(_)));
+        assert!(theirs.fence() > guard.fence(), "{:?} after {:?}", theirs.fence(), guard.fence());
+        assert!(nested.unlock().unwrap_err().is_lost() && guard.unlock().unwrap_err().is_lost());
+        world.assert_held("forgotten", theirs.owner(), 1);
+        theirs.unlock().unwrap();
+        let again = lock.acquire().unwrap();
+        world.assert_held("forgotten", again.owner(), 1);
+        again.unlock().unwrap();
+    });
+}
+
+#[test]
+fn a_server_that_is_loading_its_data_is_waited_for() {
+    let slow = |builder: crate::support::server::Builder| {
+        builder
+            .append_only("always")
+            .config("aof-use-rdb-preamble no")
+            .config("loading-process-events-interval-bytes 1024")
+            .config("key-load-delay 20")
+            .while_loading()
+    };
+    scenario_on(slow, |world| {
+        let client = world.builder().patience(LONG).build().unwrap();
+        client.lock("loaded").lock().unwrap();
+        client.lock("loaded").unlock().unwrap();
+        let mut pipeline = redis::pipe();
+        let filler = "x";
+        for number in 0..40_000 {
+            pipeline.set(format!("{OWN}{number}"), filler).ignore();
+        }
+        pipeline.exec(&mut world.server.admin()).unwrap();
+        world.server.kill();
+        world.server.restart();
+        let is_loading = || {
+            let info: String = world.run(&["INFO", "persistence"]);
+            info.contains("\r\nloading:1\r\n")
+        };
+        assert!(is_loading(), "the server has loaded already");
+        let error = client.lock("loaded").try_lock().unwrap_err();
+        let refused = world.builder().build().unwrap_err();
+        assert!(is_loading(), "the server had loaded by then");
+        assert_eq!(error.kind(), ErrorKind::Busy, "{error}");
+        assert!(error.is_retryable(), "{error}");
+        assert_eq!(refused.kind(), ErrorKind::Busy, "{refused}");
+        client.lock("loaded").lock().unwrap();
+        assert!(!is_loading());
+        world.assert_held("loaded", client.current_owner(), 1);
+        client.lock("loaded").unlock().unwrap();
+    });
+}
+
+#[test]
+fn connections_that_the_server_closes_when_idle_are_replaced_unseen() {
+    let timeout = |builder: crate::support::server::Builder| builder.config("timeout 1");
+    scenario_on(timeout, |world| {
+        let (client, seen) = world.watched();
+        client.lock("idle").lock().unwrap();
+        client.lock("idle").unlock().unwrap();
+        // As soon as the end has come here: one that is still on its way nobody could know.
+        let closed = eventually(Duration::from_secs(10), || world.open_connections() == 0);
+        assert!(closed, "connections are still there");
+        assert!(client.lock("idle").try_lock().unwrap());
+        assert_eq!(client.lock("idle").hold_count().unwrap(), 1);
+        // A subscription is not idle, and a renewed hold goes on.
+        let waiting = client.lock("idle");
+        let waiter = call(move || waiting.lock().and_then(|()| waiting.unlock()));
+        let_pass(2 * L, "past the server's patience with idle connections");
+        assert!(!waiter.is_over());
+        let unlocked = now();
+        client.lock("idle").unlock().unwrap();
+        waiter.returns_within(unlocked, ms(50), "taking over").unwrap();
+        assert_eq!(
+            seen.count(|event| !matches!(event, Event::Acquired(_) | Event::Released(_))),
+            0,
+            "{:?}",
+            seen.events()
+        );
+    });
+}
+
+#[test]
+fn an_endless_wait_without_a_server_ends_after_its_patience_for_every_waiter() {
+    scenario(|world| {
+        let client = world.builder().patience(ms(800)).build().unwrap();
+        world.proxy.hold(crate::support::proxy::Direction::ToServer, Which::All);
+        let begun = now();
+        let waiters: Vec<_> = (0..4)
+            .map(|_| {
+                let lock = client.lock("patience");
+                call(move || lock.lock())
+            })
+            .collect();
+        for waiter in waiters {
+            // T to find out, the patience, T for the attempt that is under way at its end.
+            let promised = T + ms(800) + T;
+            let error =
+                waiter.returns_within(begun, promised, "an endless wait without a server").unwrap_err();
+            assert!(error.is_retryable(), "{error}");
+        }
+        world.proxy.resume();
+    });
+}

@@ -1,0 +1,189 @@
+//! No password, however things fail, in what is said about it.
+
+use std::io::{Read, Write};
+use std::net::TcpListener;
+use std::time::Duration;
+
+use leasehold::{ErrorKind, LockClient};
+
+use super::tools::{Event, L, R, Seen, T, about, alone, scenario_on, start, texts, throughout};
+use crate::support::eventually;
+use crate::support::proxy::{Do, Then, Which, verb};
+
+const PASSWORD: &str = "S3CR3T-hunter2";
+
+/// Remembers everything that is said, and looks for the password in it, also percent-encoded or cut.
+#[derive(Default)]
+struct Said(String);
+
+impl Said {
+    fn add(&mut self, text: impl AsRef<str>) {
+        self.0.push_str(text.as_ref());
+        self.0.push('\n');
+    }
+
+    fn error(&mut self, error: &leasehold::Error) -> ErrorKind {
+        self.add(texts(error));
+        self.add(format!("{error:#?}"));
+        error.kind()
+    }
+
+    fn outcome(&mut self, outcome: &leasehold::Result<()>) {
+        match outcome {
+            Ok(()) => self.add("well"),
+            Err(error) => assert_ne!(self.error(error), ErrorKind::InvalidInput),
+        }
+    }
+
+    fn assert_silent(&self) {
+        for part in [PASSWORD, "S3CR3T", "hunter2"] {
+            let line = self.0.lines().find(|line| line.contains(part));
+            assert_eq!(line, None, "the password shows");
+        }
+        assert!(self.0.lines().count() > 3, "nothing was said at all: {:?}", self.0);
+    }
+}
+
+#[test]
+fn no_failure_of_a_running_client_shows_its_password() {
+    let user = |builder: crate::support::server::Builder| {
+        builder.user(&format!("locks on >{PASSWORD} ~* &* +@all -subscribe -hget"))
+    };
+    scenario_on(user, |world| {
+        let mut said = Said::default();
+        let seen = Seen::default();
+        let url = world.proxy.url().replace("redis://", &format!("redis://locks:{PASSWORD}@"));
+        let builder = world.builder_to(&url).observer(seen.clone());
+        said.add(format!("{builder:?} {builder:#?}"));
+        let client = builder.build().unwrap();
+        let guard = client.lock("secret").acquire().unwrap();
+        said.add(format!(
+            "{client:?} {guard:?} {:?} {:#?}",
+            client.lock("secret"),
+            client.fenced_lock("secret")
+        ));
+        // Rights that are missing, seen by the caller and by the observer.
+        assert_eq!(said.error(&client.lock("secret").hold_count().unwrap_err()), ErrorKind::NoPermission);
+        let held = world.direct_as(PASSWORD).lock("busy").acquire().unwrap();
+        assert!(!client.lock("busy").try_lock_for(T).unwrap());
+        seen.wait_for("that wake-ups are not coming", |event| matches!(event, Event::NoWakeups(_)));
+        held.unlock().unwrap();
+        // Lost and garbled replies of scripts and of the greeting, with connects in between.
+        for how in [
+            Do::SwallowReply(Then::Reset),
+            Do::CutReply(3, Then::Close),
+            Do::GarbleReply(b"-ERR what\r\n".to_vec()),
+            Do::GarbleReply(b"HTTP/1.1 400\r\n\r\n".to_vec()),
+        ] {
+            for pick in [true, false] {
+                let fault = if pick {
+                    world.proxy.kill(Which::All, Then::Reset);
+                    world.proxy.next(verb("AUTH"), how.clone())
+                } else {
+                    world.proxy.next(about("other"), how.clone())
+                };
+                let bitten = eventually(2 * L, || {
+                    let outcome = client.lock("other").try_lock().and_then(|_| client.lock("other").unlock());
+                    said.outcome(&outcome);
+                    fault.hits() > 0
+                });
+                assert!(bitten, "{how:?} met nobody");
+                let well =
+                    || client.lock("other").try_lock().and_then(|_| client.lock("other").unlock()).is_ok();
+                assert!(eventually(2 * L, well), "it does not recover from {how:?}");
+            }
+            assert!(eventually(2 * L, || world.is_free("other")));
+        }
+        // The password is changed on the way, and everything has to connect again.
+        world.does(&["ACL", "SETUSER", "locks", "resetpass", ">another"]);
+        world.does(&["CLIENT", "KILL", "USER", "locks"]);
+        assert_eq!(said.error(&client.lock("other").lock().unwrap_err()), ErrorKind::Authentication);
+        throughout(R, || guard.check().is_ok());
+        seen.wait_for("the renewal's failure", |event| matches!(event, Event::RenewalFailed(..)));
+        drop(guard);
+        seen.wait_for("the release's failure", |event| matches!(event, Event::ReleaseFailed(..)));
+        said.add(client.shutdown().map_or_else(|error| texts(&error), |()| "shut down".to_owned()));
+        said.add(format!("{:?}", seen.events()));
+        said.assert_silent();
+    });
+}
+
+impl super::tools::World {
+    fn direct_as(&self, password: &str) -> LockClient {
+        self.builder_to(&self.server.url()).username("locks").password(password).build().unwrap()
+    }
+}
+
+#[test]
+fn no_refused_connect_shows_the_password() {
+    alone(|| {
+        let mut said = Said::default();
+        let build = |url: &str| LockClient::builder().url(url).connect_timeout(T).command_timeout(T).build();
+        // URLs of all sorts that cannot be used or reach nobody.
+        for url in [
+            format!("redis://locks:{PASSWORD}@127.0.0.1:1/"),
+            format!("redis://locks:{PASSWORD}@127.0.0.1:99999/"),
+            format!("redis://locks:{PASSWORD}@127.0.0.1:1/database"),
+            format!("redis://locks:{PASSWORD}@no host at all/"),
+            format!("redis://locks:{PASSWORD}@[::1/"),
+            format!("redis://locks:{PASSWORD}@host.invalid:6379/"),
+            format!("http://locks:{PASSWORD}@127.0.0.1/"),
+            format!("redis//locks:{PASSWORD}@127.0.0.1/"),
+            format!("rediss://locks:{PASSWORD}@127.0.0.1:1/"),
+            format!("redis+unix:///nowhere/{}?user=locks&pass={PASSWORD}", "socket"),
+            format!("locks:{PASSWORD}@127.0.0.1"),
+            format!("redis://:{PASSWORD}%zz@127.0.0.1:1/"),
+        ] {
+            said.error(&build(&url).unwrap_err());
+            said.error(&LockClient::connect(&url).unwrap_err());
+        }
+        // Servers that repeat what they were sent, or refuse it in words of their own.
+        for reply in [
+            format!("-ERR unknown command 'AUTH', with args beginning with: 'locks' '{PASSWORD}' \r\n"),
+            format!("-WRONGPASS {PASSWORD} is no password of locks\r\n"),
+            format!("-NOAUTH {PASSWORD}\r\n"),
+            format!("+{PASSWORD}\r\n"),
+            format!("${}\r\n{PASSWORD}\r\n", PASSWORD.len()),
+            format!("!{PASSWORD}\r\n"),
+            format!("HTTP/1.1 400 AUTH locks {PASSWORD}\r\n\r\n"),
+        ] {
+            let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+            let address = listener.local_addr().unwrap();
+            let server = start(move || {
+                let (mut socket, _) = listener.accept().unwrap();
+                let mut chunk = [0; 4096];
+                if socket.read(&mut chunk).is_ok_and(|count| count > 0) {
+                    drop(socket.write_all(&reply.repeat(2).into_bytes()));
+                }
+                while socket.read(&mut chunk).is_ok_and(|count| count > 0) {}
+            });
+            said.error(&build(&format!("redis://locks:{PASSWORD}@{address}/")).unwrap_err());
+            server.join().unwrap();
+        }
+        let builder = LockClient::builder().url("redis://h/").username("locks").password(PASSWORD);
+        said.add(format!("{builder:?} {builder:#?}"));
+        said.error(&builder.lease(Duration::ZERO).build().unwrap_err());
+        said.assert_silent();
+    });
+}
+
+#[test]
+fn a_wrong_password_is_not_shown_by_a_real_server() {
+    let password = |builder: crate::support::server::Builder| builder.requirepass("right");
+    scenario_on(password, |world| {
+        let mut said = Said::default();
+        for (user, with_name) in [("", false), ("locks", true), ("default", true)] {
+            let mut builder = world.builder().password(PASSWORD);
+            if with_name {
+                builder = builder.username(user);
+            }
+            assert_eq!(said.error(&builder.build().unwrap_err()), ErrorKind::Authentication);
+        }
+        // In the URL, and to a server that wants none.
+        let url = world.proxy.url().replace("redis://", &format!("redis://:{PASSWORD}@"));
+        assert_eq!(said.error(&world.builder_to(&url).build().unwrap_err()), ErrorKind::Authentication);
+        world.does(&["CONFIG", "SET", "requirepass", ""]);
+        assert_eq!(said.error(&world.builder_to(&url).build().unwrap_err()), ErrorKind::Authentication);
+        said.assert_silent();
+    });
+}

@@ -1,0 +1,231 @@
+//! Seven faults that Redisson 4.7 was measured under, and did not pass.
+
+use std::time::Duration;
+
+use leasehold::{ErrorKind, LossReason};
+
+use super::tools::{
+    Event, L, P, R, T, about, call, comes_within, elsewhere, ms, releases, scenario, start, throughout,
+    within,
+};
+use crate::support::epilogue::assert_every_hash_has_a_ttl;
+use crate::support::proxy::{Direction, Do, Then, Which};
+use crate::support::{eventually, now};
+
+#[test]
+fn a_lease_that_overflows_is_refused_before_anything_is_sent() {
+    scenario(|world| {
+        let lock = world.client().lock("overflow");
+        for lease in [Duration::MAX, Duration::from_millis(u64::MAX), Duration::from_secs(1 << 43)] {
+            for error in [
+                lock.lock_with_lease(lease).unwrap_err(),
+                lock.try_lock_for_with_lease(Duration::ZERO, lease).unwrap_err(),
+                lock.acquire_with_lease(lease).map(drop).unwrap_err(),
+            ] {
+                assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
+            }
+        }
+        assert_eq!(world.proxy.count(|command| command.contains("overflow")), 0);
+        assert!(world.is_free("overflow"));
+    });
+}
+
+#[test]
+fn a_lease_below_a_millisecond_is_refused_and_never_granted_without_a_key() {
+    scenario(|world| {
+        let lock = world.client().lock("short");
+        for lease in [Duration::ZERO, Duration::from_nanos(1), Duration::from_micros(500)] {
+            let error = lock.try_lock_for_with_lease(Duration::ZERO, lease).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
+            assert_eq!(lock.lock_with_lease(lease).unwrap_err().kind(), ErrorKind::InvalidInput);
+        }
+        assert_eq!(world.proxy.count(|command| command.contains("short")), 0);
+        // The least there is: granted or not, the call comes back in its time.
+        let begun = now();
+        let taken = lock.try_lock_for_with_lease(ms(200), ms(1)).unwrap();
+        within(begun, ms(200) + T, "a wait for a lease of one millisecond");
+        assert!(taken || begun.elapsed() >= ms(200));
+    });
+}
+
+#[test]
+fn without_memory_taking_is_refused_while_keeping_and_giving_back_go_on() {
+    scenario(|world| {
+        let client = world.client();
+        let (held, nested) = (client.lock("held"), client.lock("nested"));
+        let guard = held.acquire().unwrap();
+        let outer = nested.acquire().unwrap();
+        let inner = nested.acquire().unwrap();
+        world.does(&["CONFIG", "SET", "maxmemory", "1"]);
+        let error = client.lock("another").try_lock().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::OutOfMemory, "{error}");
+        assert!(error.is_retryable() && !error.outcome_unknown(), "{error}");
+        let patient = world.builder().patience(ms(300)).build().unwrap();
+        assert_eq!(patient.lock("another").lock().unwrap_err().kind(), ErrorKind::OutOfMemory);
+        assert!(world.is_free("another"));
+        // Longer than the lease: renewals pass.
+        throughout(L + R, || guard.check().is_ok() && outer.check().is_ok());
+        let owner = outer.owner();
+        inner.unlock().unwrap();
+        world.assert_held("nested", owner, 1);
+        outer.unlock().unwrap();
+        guard.unlock().unwrap();
+        assert!(world.is_free("nested") && world.is_free("held"));
+        world.does(&["CONFIG", "SET", "maxmemory", "0"]);
+        assert!(client.lock("another").try_lock().unwrap());
+        client.lock("another").unlock().unwrap();
+    });
+}
+
+/// How the reply to an acquire gets lost or late.
+fn losses_of_a_reply() -> [Do; 4] {
+    [
+        Do::DelayReply(2 * T),
+        Do::SwallowReply(Then::Silent),
+        Do::SwallowReply(Then::Close),
+        Do::SwallowReply(Then::Reset),
+    ]
+}
+
+#[test]
+fn a_grant_whose_reply_is_lost_counts_once_when_the_call_succeeds() {
+    scenario(|world| {
+        for (number, how) in losses_of_a_reply().into_iter().enumerate() {
+            let client = world.client();
+            let (name, what) = (format!("granted-{number}"), format!("{how:?}"));
+            let lock = client.lock(&name);
+            let fault = world.proxy.next(about(&name), how);
+            lock.lock().unwrap();
+            assert_eq!(fault.hits(), 1, "{what}");
+            assert_eq!(lock.hold_count().unwrap(), 1, "{what}");
+            world.assert_held(&name, client.current_owner(), 1);
+            // What may still come of the first request must not show up either.
+            throughout(3 * T, || world.fields(&name).len() == 1);
+            world.assert_held(&name, client.current_owner(), 1);
+            lock.unlock().unwrap();
+            assert!(world.is_free(&name), "{what}: one unlock frees what one lock took");
+        }
+    });
+}
+
+#[test]
+fn a_grant_whose_reply_is_lost_leaves_nothing_when_the_call_fails() {
+    scenario(|world| {
+        for (number, how) in losses_of_a_reply().into_iter().enumerate() {
+            let client = world.client();
+            let (name, what) = (format!("failed-{number}"), format!("{how:?}"));
+            let lock = client.lock(&name);
+            let fault = world.proxy.next(about(&name), how);
+            let begun = now();
+            let error = lock.try_lock_for_with_lease(Duration::ZERO, 10 * L).unwrap_err();
+            within(begun, T, "a try");
+            assert!(error.outcome_unknown() && error.is_retryable(), "{what}: {error}");
+            assert_eq!(fault.hits(), 1, "{what}");
+            assert_every_hash_has_a_ttl(&world.server);
+            // Far before its lease would end it: removed as soon as the server can be asked.
+            comes_within(begun, 2 * T, "the end of the orphan", || world.is_free(&name));
+            // The same thread again: a hold of its own, not a second one on top of an orphan.
+            lock.lock().unwrap();
+            assert_eq!(lock.hold_count().unwrap(), 1, "{what}");
+            lock.unlock().unwrap();
+            assert!(world.is_free(&name), "{what}");
+        }
+    });
+}
+
+#[test]
+fn an_acquire_that_the_server_answers_too_late_for_itself_is_taken_once() {
+    scenario(|world| {
+        let client = world.client();
+        let lock = client.lock("paused");
+        let pause = (2 * T).as_millis().to_string();
+        world.does(&["CLIENT", "PAUSE", &pause, "WRITE"]);
+        lock.lock().unwrap();
+        world.assert_held("paused", client.current_owner(), 1);
+        lock.lock().unwrap();
+        world.assert_held("paused", client.current_owner(), 2);
+        lock.unlock().unwrap();
+        lock.unlock().unwrap();
+        assert!(world.is_free("paused"));
+    });
+}
+
+#[test]
+fn a_waiter_whose_subscription_dies_with_the_message_takes_over_in_time() {
+    scenario(|world| {
+        let (client, other) = (world.client(), world.direct());
+        for way in ["held back", "CLIENT KILL"] {
+            let held = other.lock("gap").acquire().unwrap();
+            let lock = client.lock("gap");
+            let waiter = call(move || lock.lock().and_then(|()| lock.unlock()));
+            world.await_subscription("gap");
+            let unlocked = if way == "held back" {
+                // The message is on its way when the connection that carries it is aborted.
+                world.proxy.hold(Direction::ToClient, Which::Subscribers);
+                let unlocked = now();
+                held.unlock().unwrap();
+                assert!(world.proxy.kill(Which::Subscribers, Then::Reset) > 0);
+                world.proxy.resume();
+                unlocked
+            } else {
+                world.does(&["CLIENT", "KILL", "TYPE", "pubsub"]);
+                let unlocked = now();
+                held.unlock().unwrap();
+                unlocked
+            };
+            waiter.returns_within(unlocked, P, "taking over").unwrap();
+            assert!(eventually(L, || world.is_free("gap")));
+        }
+    });
+}
+
+#[test]
+fn a_holder_whose_key_is_deleted_is_told_by_its_next_renewal() {
+    scenario(|world| {
+        let (client, seen) = world.watched();
+        let guard = client.lock("deleted").acquire().unwrap();
+        let lost = guard.lost();
+        let (tell, told) = leasehold::crossbeam_channel::bounded(1);
+        guard.on_lost(move |loss| tell.send(loss.reason).unwrap());
+        assert!(guard.check().is_ok());
+        let deleted = now();
+        world.does(&["DEL", "deleted"]);
+        assert_eq!(lost.recv_timeout(L).unwrap().reason, LossReason::Gone);
+        within(deleted, R + T, "the news of the loss");
+        assert_eq!(told.recv_timeout(L).unwrap(), LossReason::Gone);
+        within(deleted, R + T, "the callback");
+        assert!(guard.check().unwrap_err().is_lost());
+        seen.wait_for("the loss", |event| matches!(event, Event::Lost(loss) if loss.name == "deleted"));
+        assert!(guard.unlock().unwrap_err().is_lost());
+        throughout(R, || world.is_free("deleted"));
+    });
+}
+
+#[test]
+fn a_lock_whose_owner_thread_ended_is_free_after_its_lease() {
+    scenario(|world| {
+        let (client, seen) = world.watched();
+        let lock = client.lock("orphan");
+        let owner = elsewhere(|| {
+            lock.lock().unwrap();
+            client.current_owner()
+        });
+        let ended = now();
+        world.assert_held("orphan", owner, 1);
+        let waiter = start({
+            let lock = lock.clone();
+            move || {
+                lock.lock().unwrap();
+                let taken = now();
+                lock.unlock().unwrap();
+                taken
+            }
+        });
+        seen.wait_for("the end of the thread", |event| *event == Event::Abandoned("orphan".to_owned()));
+        let taken = waiter.join().unwrap();
+        assert!(taken.saturating_duration_since(ended) > R, "it had a lease, which is kept to");
+        within(ended, L, "taking over from a dead thread");
+        assert_eq!(seen.count(|event| matches!(event, Event::Abandoned(_))), 1);
+        assert_eq!(world.proxy.count(releases("orphan")), 1, "nobody released in the dead thread's name");
+    });
+}

@@ -1,0 +1,132 @@
+//! TLS that does not come about is refused, and nothing is said in the clear.
+
+use std::net::TcpListener;
+use std::time::Duration;
+
+use leasehold::ErrorKind;
+
+use super::tools::{L, R, T, World, alone, call, ms, play, start, texts, throughout, within};
+use crate::support::proxy::{Direction, Then, Which};
+use crate::support::server::{RedisServer, matrix};
+use crate::support::{missing, now};
+
+/// Runs `body` with a server that speaks TLS only, also at an address that its certificate does not name.
+#[track_caller]
+fn secured(body: impl FnOnce(&mut World)) {
+    alone(|| {
+        let Some(binary) = matrix().iter().find(|binary| binary.has_tls()) else {
+            return missing("no server that was built with TLS");
+        };
+        let server = RedisServer::builder(binary).tls().config("bind 127.0.0.1 127.0.0.2").start();
+        play(server, body);
+    });
+}
+
+/// Through the proxy, which passes TLS as it comes.
+fn url(world: &World) -> String {
+    format!("rediss://localhost:{}/", world.proxy.port())
+}
+
+fn builder(world: &World) -> leasehold::ClientBuilder {
+    // A handshake is work; on a busy machine it takes its time.
+    world.builder_to(&url(world)).connect_timeout(Duration::from_secs(3)).tls_ca(world.server.ca())
+}
+
+#[test]
+fn over_tls_locks_are_kept_and_waiters_are_woken_and_dead_connections_replaced() {
+    secured(|world| {
+        let (client, other) = (builder(world).build().unwrap(), builder(world).build().unwrap());
+        let guard = other.lock("secured").acquire().unwrap();
+        let lock = client.lock("secured");
+        assert!(!lock.try_lock().unwrap());
+        let waiter = call(move || lock.lock().and_then(|()| lock.unlock()));
+        world.await_subscription("secured");
+        throughout(L, || guard.check().is_ok());
+        let unlocked = now();
+        guard.unlock().unwrap();
+        waiter.returns_within(unlocked, ms(50), "taking over").unwrap();
+        // Connections end, TLS and all.
+        let guard = client.lock("kept").acquire().unwrap();
+        world.proxy.kill(Which::All, Then::Reset);
+        throughout(R + T, || guard.check().is_ok());
+        client.lock("another").lock().unwrap();
+        client.lock("another").unlock().unwrap();
+        guard.unlock().unwrap();
+    });
+}
+
+#[test]
+fn over_tls_a_dead_network_is_noticed_in_time() {
+    secured(|world| {
+        let client = builder(world).build().unwrap();
+        let guard = client.lock("cut").acquire().unwrap();
+        world.proxy.hold(Direction::ToClient, Which::All);
+        let begun = now();
+        let error = client.lock("other").try_lock().unwrap_err();
+        within(begun, T, "a try");
+        assert!(error.is_retryable(), "{error}");
+        super::tools::comes_within(begun, L, "the loss", || guard.check().is_err());
+        world.proxy.resume();
+        assert!(guard.unlock().unwrap_err().is_lost());
+        super::tools::comes_within(now(), L, "the clean-up", || world.lock_keys().is_empty());
+    });
+}
+
+#[test]
+fn a_server_that_cannot_prove_who_it_is_is_refused_in_time() {
+    secured(|world| {
+        let elsewhere = format!("rediss://127.0.0.2:{}/", world.server.port());
+        for (builder, what) in [
+            (builder(world).tls_ca(world.server.unknown_ca()), "a CA that did not sign it"),
+            (builder(world).url(&elsewhere), "a name it is not certified for"),
+            (world.builder_to(&url(world)).connect_timeout(Duration::from_secs(3)), "the system's CAs"),
+        ] {
+            let begun = now();
+            let error = builder.build().unwrap_err();
+            within(begun, Duration::from_secs(3), "the refusal");
+            assert_eq!(error.kind(), ErrorKind::Protocol, "{what}: {}", texts(&error));
+            assert!(!error.is_retryable(), "{what}: {error}");
+        }
+        // What cannot be read is refused without asking the server.
+        let before = world.proxy.accepted();
+        for file in ["/nowhere/ca.crt", "/dev/null"] {
+            let error = builder(world).tls_ca(file).build().unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::InvalidInput, "{file}: {}", texts(&error));
+        }
+        assert_eq!(world.proxy.accepted(), before);
+    });
+}
+
+#[test]
+fn between_tls_and_plaintext_there_is_no_falling_back() {
+    secured(|world| {
+        // A plaintext client at a TLS port.
+        let begun = now();
+        let plain = world.builder_to(&world.proxy.url()).build().unwrap_err();
+        within(begun, T, "the refusal");
+        let kinds = [ErrorKind::Protocol, ErrorKind::Unreachable, ErrorKind::TimedOut];
+        assert!(kinds.contains(&plain.kind()), "{}", texts(&plain));
+        // A TLS client at a port of somebody who listens.
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let heard = start(move || {
+            let (mut socket, _) = listener.accept().unwrap();
+            socket.set_read_timeout(Some(T)).unwrap();
+            let mut heard = vec![0; 4096];
+            let count = std::io::Read::read(&mut socket, &mut heard).unwrap_or(0);
+            heard.truncate(count);
+            drop(std::io::Write::write_all(&mut socket, b"-ERR Protocol error\r\n"));
+            heard
+        });
+        let url = format!("rediss://locks:S3CR3T@localhost:{port}/");
+        let begun = now();
+        let error = world.builder_to(&url).tls_ca(world.server.ca()).build().unwrap_err();
+        within(begun, 2 * T, "the refusal");
+        assert!(kinds.contains(&error.kind()), "{}", texts(&error));
+        let heard = heard.join().unwrap();
+        assert_eq!(heard.first(), Some(&0x16), "it began with something else than a TLS handshake");
+        assert!(
+            !heard.windows(6).any(|part| part == b"S3CR3T") && !heard.windows(4).any(|part| part == b"AUTH")
+        );
+    });
+}

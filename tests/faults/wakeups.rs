@@ -1,0 +1,258 @@
+//! Wake-ups that do not come, come in a flood, or come for nothing.
+
+use std::net::TcpListener;
+use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold::crossbeam_channel::unbounded;
+use parking_lot::Mutex;
+
+use super::tools::{
+    EPSILON, Event, L, LONG, P, Seen, T, World, call, channel, let_pass, ms, scenario, scenario_on, start,
+    within,
+};
+use crate::support::proxy::{Do, verb};
+use crate::support::{eventually, now};
+
+#[test]
+fn waiters_of_several_clients_all_get_in_while_subscriptions_are_killed() {
+    scenario(|world| {
+        // When each of them had it, and gave it back.
+        let turns = Arc::new(Mutex::new(Vec::new()));
+        let clients: Vec<_> = (0..3).map(|_| world.client()).collect();
+        let first = world.direct().lock("chain").acquire().unwrap();
+        let threads: Vec<_> = (0..9)
+            .map(|number| {
+                let (lock, turns) = (clients[number % 3].lock("chain"), Arc::clone(&turns));
+                start(move || {
+                    let guard = lock.acquire().unwrap();
+                    let taken = now();
+                    let_pass(ms(20), "so that a killed subscription falls into the hold or beside it");
+                    let released = now();
+                    guard.unlock().unwrap();
+                    turns.lock().push((taken, released));
+                })
+            })
+            .collect();
+        world.await_subscription("chain");
+        world.does(&["CLIENT", "KILL", "TYPE", "pubsub"]);
+        let begun = now();
+        first.unlock().unwrap();
+        while !threads.iter().all(std::thread::JoinHandle::is_finished) {
+            let_pass(ms(7), "between two kills");
+            world.does(&["CLIENT", "KILL", "TYPE", "pubsub"]);
+        }
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
+        let mut turns = turns.lock().clone();
+        turns.sort_unstable();
+        assert_eq!(turns.len(), 9);
+        let mut free_since = begun;
+        for (taken, released) in turns {
+            let gap = taken.saturating_duration_since(free_since);
+            assert!(gap <= P + EPSILON, "the lock was free for {gap:?} although it was waited for");
+            free_since = released;
+        }
+    });
+}
+
+#[test]
+fn a_release_that_falls_before_the_subscription_stands_is_noticed_when_it_does() {
+    scenario(|world| {
+        let other = world.direct();
+        for held_back in [Do::HoldRequest, Do::HoldReply] {
+            let client = world.client();
+            let held = other.lock("between").acquire().unwrap();
+            let fault = world.proxy.next(verb("SUBSCRIBE"), held_back.clone());
+            let lock = client.lock("between");
+            let waiter = call(move || lock.lock().and_then(|()| lock.unlock()));
+            fault.wait_for(1, L);
+            held.unlock().unwrap();
+            fault.release();
+            let stands = now();
+            waiter.returns_within(stands, ms(50), "noticing the release").unwrap();
+        }
+    });
+}
+
+#[test]
+fn messages_that_are_lost_on_a_live_connection_cost_one_poll() {
+    scenario(|world| {
+        let (client, other) = (world.client(), world.direct());
+        let held = other.lock("lost").acquire().unwrap();
+        let lock = client.lock("lost");
+        let waiter = call(move || lock.lock().and_then(|()| lock.unlock()));
+        world.await_subscription("lost");
+        world.proxy.drop_messages(true);
+        let unlocked = now();
+        held.unlock().unwrap();
+        waiter.returns_within(unlocked, P, "taking over").unwrap();
+        assert!(world.proxy.messages_dropped() >= 1);
+    });
+}
+
+#[test]
+fn a_flood_of_foreign_messages_drowns_no_release() {
+    scenario(|world| {
+        let (client, other) = (world.client(), world.direct());
+        let held = other.lock("flood").acquire().unwrap();
+        let lock = client.lock("flood");
+        let waiter = call(move || lock.lock().and_then(|()| lock.unlock()));
+        world.await_subscription("flood");
+        let (channel, big) = (channel("flood"), "x".repeat(50_000));
+        let mut admin = world.server.admin();
+        for _ in 0..200 {
+            redis::cmd("PUBLISH").arg(&channel).arg(&big).exec(&mut admin).unwrap();
+        }
+        assert!(!waiter.is_over(), "a message is no permission");
+        let unlocked = now();
+        held.unlock().unwrap();
+        waiter.returns_within(unlocked, P, "taking over").unwrap();
+    });
+}
+
+#[test]
+fn without_the_right_to_subscribe_waiters_poll_and_the_observer_is_told() {
+    let user = |builder: crate::support::server::Builder| {
+        builder.user("mute on >pw ~* resetchannels +@all -subscribe")
+    };
+    scenario_on(user, |world| {
+        let seen = Seen::default();
+        let builder = world.builder().username("mute").password("pw").observer(seen.clone());
+        let client = builder.build().unwrap();
+        let other = world.direct();
+        for _ in 0..2 {
+            let held = other.lock("mute").acquire().unwrap();
+            let lock = client.lock("mute");
+            let waiter = call(move || lock.lock().and_then(|()| lock.unlock()));
+            seen.wait_for("that wake-ups are not coming", |event| matches!(event, Event::NoWakeups(_)));
+            assert!(!waiter.is_over());
+            let unlocked = now();
+            held.unlock().unwrap();
+            waiter.returns_within(unlocked, P, "taking over").unwrap();
+        }
+        let told = seen.count(|event| matches!(event, Event::NoWakeups(_)));
+        assert_eq!(told, 1, "{:?}", seen.events());
+    });
+}
+
+#[test]
+fn a_lock_without_an_end_is_polled_and_not_slept_on_for_ever() {
+    scenario(|world| {
+        let client = world.client();
+        world.does(&["HSET", "endless", "somebody:1", "1"]);
+        let lock = client.lock("endless");
+        assert_eq!(lock.remaining_lease().unwrap(), Some(Duration::MAX));
+        assert!(!lock.try_lock().unwrap());
+        let begun = now();
+        assert!(!lock.try_lock_for(ms(300)).unwrap());
+        assert!(begun.elapsed() >= ms(300));
+        within(begun, ms(300) + T, "a wait");
+        let waiter = call(move || lock.lock().and_then(|()| lock.unlock()));
+        world.await_subscription("endless");
+        // As an operator takes it away: nobody publishes anything.
+        world.does(&["DEL", "endless"]);
+        let deleted = now();
+        waiter.returns_within(deleted, P, "taking over").unwrap();
+    });
+}
+
+#[test]
+fn a_lease_that_ends_unreleased_lets_a_waiter_in_at_its_end() {
+    scenario(|world| {
+        let (client, other) = (world.client(), world.direct());
+        let lease = ms(700);
+        let held = other.lock("ends").acquire_with_lease(lease).unwrap();
+        let taken = now();
+        let lock = client.lock("ends");
+        let waiter = call(move || lock.lock().and_then(|()| lock.unlock()));
+        // No message tells of it, and the poll is later.
+        waiter.returns_within(taken, lease + ms(50), "taking over").unwrap();
+        assert!(held.unlock().unwrap_err().is_lost());
+    });
+}
+
+#[test]
+fn a_thousand_waiters_share_two_connections_and_are_all_served() {
+    const WAITERS: usize = 1000;
+    const POOL: u32 = 4;
+    scenario(|world| {
+        let client = world.builder_to(&world.server.url()).pool_size(POOL).build().unwrap();
+        let other = world.direct();
+        let held = other.lock("crowd").acquire().unwrap();
+        let before = connections(world);
+        let (sender, served) = unbounded();
+        let threads: Vec<_> = (0..WAITERS)
+            .map(|_| {
+                let (lock, sender) = (client.lock("crowd"), sender.clone());
+                start(move || {
+                    let guard = lock.acquire().unwrap();
+                    sender.send(guard.owner()).unwrap();
+                    guard.unlock().unwrap();
+                })
+            })
+            .collect();
+        world.await_subscription("crowd");
+        let_pass(P, "so that every waiter that would poll has polled");
+        let most = POOL as usize + 2;
+        assert!(
+            connections(world) <= before + most,
+            "{} connections before, then {}",
+            before,
+            connections(world)
+        );
+        let asked = world.scripts_run();
+        let_pass(P, "a whole poll interval of all of them");
+        let polls = world.scripts_run() - asked;
+        assert!(polls <= 10, "{polls} scripts while everybody waits");
+        let begun = world.scripts_run();
+        held.unlock().unwrap();
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
+        assert_eq!(served.try_iter().count(), WAITERS);
+        assert!(connections(world) <= before + most);
+        let scripts = usize::try_from(world.scripts_run() - begun).unwrap();
+        assert!(scripts <= 4 * WAITERS + 100, "{scripts} scripts for {WAITERS} grants");
+        assert!(eventually(L, || world.is_free("crowd")));
+    });
+}
+
+/// How many connections the server has, but the one that asks.
+fn connections(world: &World) -> usize {
+    let list: String = world.run(&["CLIENT", "LIST"]);
+    list.lines().count() - 1
+}
+
+#[test]
+fn many_waiters_of_a_killed_server_do_not_storm_it_and_are_served_when_it_is_back() {
+    const WAITERS: usize = 200;
+    scenario(|world| {
+        let client = world.builder_to(&world.server.url()).patience(LONG).build().unwrap();
+        let other = world.direct();
+        let held = other.lock("herd").acquire().unwrap();
+        let waiters: Vec<_> = (0..WAITERS)
+            .map(|_| {
+                let lock = client.lock("herd");
+                call(move || lock.lock().and_then(|()| lock.unlock()))
+            })
+            .collect();
+        world.await_subscription("herd");
+        world.server.kill();
+        drop((held, other)); // nobody there to give it back to
+        // In its place one that hangs up on everybody, and counts.
+        let listener = TcpListener::bind((world.server.address(), world.server.port())).unwrap();
+        listener.set_nonblocking(true).unwrap();
+        let (mut came, begun) = (0, now());
+        while begun.elapsed() < Duration::from_secs(2) {
+            match listener.accept() {
+                Ok(_) => came += 1,
+                Err(_) => let_pass(ms(1), "between two looks"),
+            }
+        }
+        drop(listener);
+        assert!((1..=100).contains(&came), "{came} connections in two seconds");
+        world.server.restart();
+        for waiter in waiters {
+            waiter.outcome().0.unwrap();
+        }
+        assert!(eventually(L, || world.is_free("herd")));
+    });
+}

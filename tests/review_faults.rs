@@ -1,0 +1,174 @@
+//! Exclusion while connections are cut and scripts forgotten: the server keeps its data, so no hold may be lost.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::disallowed_methods,
+    missing_docs,
+    reason = "a test: it fails by panicking, and takes the time itself"
+)]
+
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use leasehold::{LockClient, Loss, Observer};
+
+struct Server(Child);
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        drop(self.0.kill());
+        drop(self.0.wait());
+    }
+}
+
+fn say(socket: &Path, line: &str) -> String {
+    let mut stream = UnixStream::connect(socket).unwrap();
+    stream.write_all(line.as_bytes()).unwrap();
+    stream.write_all(b"\r\n").unwrap();
+    let mut reply = [0; 4096];
+    let read = stream.read(&mut reply).unwrap();
+    String::from_utf8_lossy(&reply[..read]).into_owned()
+}
+
+#[derive(Default)]
+struct Losses {
+    lost: AtomicUsize,
+    failed: AtomicUsize,
+}
+
+struct Tells(Arc<Losses>);
+
+impl Observer for Tells {
+    fn lost(&self, loss: &Loss) {
+        eprintln!("lost: {loss:?}");
+        self.0.lost.fetch_add(1, Ordering::SeqCst);
+    }
+
+    fn release_failed(&self, _: &str, _: &leasehold::Error) {
+        self.0.failed.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+const LOCKS: [&str; 3] = ["one", "two", "three"];
+const CLIENTS: usize = 2;
+const THREADS: usize = 6;
+const LONG: Duration = Duration::from_secs(8);
+
+#[test]
+fn no_hold_is_lost_while_connections_are_cut_and_scripts_forgotten() {
+    let folder = tempfile::tempdir().unwrap();
+    let process = Command::new("redis-server")
+        .args(["--port", "0", "--unixsocket", "r.sock", "--save", "", "--appendonly", "no"])
+        .current_dir(folder.path())
+        .stdout(Stdio::null())
+        .spawn()
+        .expect("this test needs a redis-server on the PATH");
+    let _server = Server(process);
+    let socket = folder.path().join("r.sock");
+    let by = Instant::now() + LONG;
+    while UnixStream::connect(&socket).is_err() {
+        assert!(Instant::now() < by);
+        thread::yield_now();
+    }
+    let losses = Arc::new(Losses::default());
+    let clients: Vec<_> = (0..CLIENTS)
+        .map(|_| {
+            LockClient::builder()
+                .url(&format!("redis+unix://{}", socket.display()))
+                .observer(Tells(Arc::clone(&losses)))
+                .command_timeout(Duration::from_secs(1))
+                .build()
+                .unwrap()
+        })
+        .collect();
+    let inside: Vec<AtomicU64> = LOCKS.iter().map(|_| AtomicU64::new(0)).collect();
+    let (ended, done, broken) = (AtomicBool::new(false), AtomicUsize::new(0), AtomicUsize::new(0));
+    thread::scope(|scope| {
+        for client in &clients {
+            for number in 0..THREADS {
+                let (inside, ended, done, broken) = (&inside, &ended, &done, &broken);
+                scope.spawn(move || {
+                    let mut turn = number;
+                    while !ended.load(Ordering::SeqCst) {
+                        turn += 1;
+                        let at = turn % LOCKS.len();
+                        let lock = client.lock(LOCKS[at]);
+                        let is_alone = || {
+                            if inside[at].fetch_add(1, Ordering::SeqCst) != 0 {
+                                broken.fetch_add(1, Ordering::SeqCst);
+                            }
+                            thread::yield_now();
+                            inside[at].fetch_sub(1, Ordering::SeqCst);
+                            done.fetch_add(1, Ordering::SeqCst);
+                        };
+                        match turn % 5 {
+                            0 => {
+                                if let Ok(guard) = lock.acquire() {
+                                    is_alone();
+                                    drop(guard.unlock());
+                                }
+                            }
+                            1 | 2 => {
+                                if let Ok(guard) = lock.acquire() {
+                                    is_alone();
+                                    drop(guard);
+                                }
+                                // At once, and again, without a place in the queue.
+                                for _ in 0..3 {
+                                    if let Ok(Some(guard)) = lock.try_acquire() {
+                                        is_alone();
+                                        drop(guard);
+                                    }
+                                }
+                            }
+                            3 => {
+                                if let Ok(Some(guard)) = lock.try_acquire_owned_for(Duration::from_millis(5))
+                                {
+                                    is_alone();
+                                    drop(guard);
+                                }
+                            }
+                            _ => {
+                                if let Ok(Some(guard)) = lock.try_acquire_for(Duration::from_millis(2)) {
+                                    is_alone();
+                                    drop(guard);
+                                }
+                            }
+                        }
+                    }
+                });
+            }
+        }
+        let until = Instant::now() + LONG;
+        let mut round = 0_u32;
+        while Instant::now() < until {
+            round += 1;
+            match round % 3 {
+                0 => say(&socket, "SCRIPT FLUSH"),
+                _ => say(&socket, "CLIENT KILL TYPE normal SKIPME yes"),
+            };
+            thread::park_timeout(Duration::from_millis(u64::from(5 + 7 * (round % 7))));
+        }
+        ended.store(true, Ordering::SeqCst);
+    });
+    eprintln!(
+        "{} turns, {} failed releases, {} lost",
+        done.load(Ordering::SeqCst),
+        losses.failed.load(Ordering::SeqCst),
+        losses.lost.load(Ordering::SeqCst)
+    );
+    assert_eq!(broken.load(Ordering::SeqCst), 0, "two were inside");
+    assert_eq!(losses.lost.load(Ordering::SeqCst), 0, "a hold was lost");
+    let by = Instant::now() + LONG;
+    while say(&socket, "EXISTS one two three") != ":0\r\n" {
+        assert!(Instant::now() < by, "a lock is still there");
+        thread::park_timeout(Duration::from_millis(5));
+    }
+}
