@@ -98,7 +98,7 @@ fn system_now() -> Moment {
 
 #[cfg(leasehold_shuttle)]
 fn system_now() -> Moment {
-    Moment(crate::sync::model::now())
+    Moment(crate::sync::now())
 }
 
 /// Who ends a hold: the watchdog's renewals ending, or a fixed time.
