@@ -242,7 +242,8 @@ impl ClientBuilder {
         self
     }
 
-    /// How many connections requests may use; renewals and wake-ups have one more each. Defaults to 8.
+    /// How many connections requests may use: up to 4 that all threads share, and the rest for what needs one alone (of
+    /// those there is always one). Renewals and wake-ups have one more each. Defaults to 8.
     pub fn pool_size(mut self, size: u32) -> Self {
         self.redis.pool_size = size;
         self

@@ -31,9 +31,20 @@ pub enum HoldState {
 
 /// A level of a hold, released when dropped. Bound to the thread that took it.
 ///
-/// Dropping sends the release once, waits for the answer at most one command time-out, never panics, and reports a
-/// failure to the [`Observer`](crate::Observer); [`unlock`](Guard::unlock) does the same and tells the caller. A
-/// guard whose hold is [`Lost`](HoldState::Lost) sends nothing.
+/// Dropping sends the release and goes on without waiting for the answer; what this client asks about the lock
+/// afterwards arrives behind it. It never panics. A release that fails is told to the
+/// [`Observer`](crate::Observer), and the watchdog repeats it until it is answered or the lease is over. A guard whose
+/// hold is [`Lost`](HoldState::Lost) sends nothing. [`unlock`](Guard::unlock) waits for the answer and tells the caller.
+///
+/// So, just after a drop, another process that was told of it by other means may find the lock busy for as long as the
+/// request takes. A process that exits just after a drop may leave the lock until its lease ends;
+/// [`shutdown`](crate::LockClient::shutdown), and dropping the last clone of the client, wait for the answer.
+///
+/// # Blocking
+///
+/// Dropping waits where a connection has to be made first, and for the answer where that decides what comes next: for
+/// an inner level, for a token lock, and when threads of this process wait although it is other processes' turn. At
+/// most about one command time-out.
 ///
 /// A guard cannot leave its thread, since the owner in the store is that thread:
 ///

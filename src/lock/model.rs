@@ -68,9 +68,13 @@ impl Client {
 
     /// To be called with the lock: is alone there for a while.
     fn work(&self) {
+        self.work_for(3);
+    }
+
+    fn work_for(&self, points: usize) {
         let others = self.world.inside.fetch_add(1, Ordering::SeqCst);
         assert_eq!(others, 0, "two own the lock");
-        thread::sleep(Duration::ZERO); // a point
+        (0..points).for_each(|_| thread::sleep(Duration::ZERO));
         self.world.inside.fetch_sub(1, Ordering::SeqCst);
         self.world.grants.fetch_add(1, Ordering::SeqCst);
     }
@@ -213,6 +217,8 @@ struct Far {
 /// What all clients of a server share: who is subscribed there, and by which client's stream each hears.
 #[derive(Default)]
 struct Exchange {
+    /// Releases are answered with whether other clients listen.
+    gives_way: bool,
     subscribed: Mutex<Vec<(Arc<Topic>, Sender<Event>)>>,
 }
 
@@ -244,7 +250,7 @@ impl Exchange {
         for (topic, stream) in subscribed.iter().filter(|(topic, _)| topic.channel() == key) {
             drop(stream.send(Event::Message(Arc::clone(topic))));
         }
-        subscribed.len() > 1
+        self.gives_way && subscribed.len() > 1
     }
 
     fn forget(&self, topic: &Arc<Topic>) {
@@ -418,17 +424,24 @@ fn pass_time(clock: &ManualClock, step: Duration, steps: usize, is_over: impl Fn
     }
 }
 
-/// Time passes, for those who let others go first, but far less than the safety poll.
+/// Time stands still: moving it would wake everybody.
 #[test]
 fn nobody_sleeps_through_a_release_of_another_process() {
-    check(|| processes(2, 1));
+    check(|| processes(2, 1, false));
     // Whoever comes again finds the subscription standing, and compares counts instead of trying twice.
-    check(|| processes(1, 3));
+    check(|| processes(1, 3, false));
+    check(|| processes(2, 2, false));
 }
 
-fn processes(threads_each: usize, cycles: usize) {
+/// Here time passes, for those who let others go first.
+#[test]
+fn letting_other_processes_go_first_strands_nobody() {
+    check(|| processes(2, 2, true));
+}
+
+fn processes(threads_each: usize, cycles: usize, gives_way: bool) {
     let world = World::new();
-    let exchange = Arc::default();
+    let exchange = Arc::new(Exchange { gives_way, ..Exchange::default() });
     let far: Vec<_> = (0..2).map(|_| Far::new(&world, &exchange, 0)).collect();
     let (clients, readers): (Vec<_>, Vec<_>) =
         far.into_iter().map(|(store, reading)| (world.client_on(store), reading)).unzip();
@@ -438,7 +451,9 @@ fn processes(threads_each: usize, cycles: usize) {
         .map(|client| spawn(move || (0..cycles).for_each(|_| client.cycle(toss()))))
         .collect();
     let all_had_it = || world.grants.load(Ordering::SeqCst) == threads.len() * cycles;
-    pass_time(&world.clock, Duration::from_millis(1), 300, all_had_it);
+    if gives_way {
+        pass_time(&world.clock, Duration::from_millis(1), 300, all_had_it);
+    }
     threads.into_iter().for_each(|thread| thread.join().unwrap());
     clients.into_iter().for_each(Client::end);
     readers.into_iter().for_each(|reading| reading.join().unwrap());
@@ -467,7 +482,7 @@ fn lost_requests_and_answers_leave_one_owner_and_strand_nobody() {
                         drop(guard);
                         // At once, perhaps under the number whose hold is still being handed over.
                         if let Ok(true) = client.lock().try_lock() {
-                            client.work();
+                            client.work_for(50);
                             drop(client.lock().unlock());
                         }
                     }
@@ -486,35 +501,42 @@ fn lost_requests_and_answers_leave_one_owner_and_strand_nobody() {
 
 // ---- the watchdog
 
-/// Whoever tells the watchdog of a moment is heard, whatever it is doing: it looks by then.
+/// Whoever tells the watchdog of a moment is heard, whatever it is doing: it looks by then. Others come and go, so that
+/// it is looking already and what it looked for is gone.
 #[test]
 fn the_watchdog_looks_by_the_moment_it_was_told() {
     check(|| {
         let world = World::new();
         let client = world.client();
-        let threads: Vec<_> = ["a", "b"]
-            .into_iter()
-            .map(|name| {
-                let client = client.clone();
-                spawn(move || {
-                    let guard =
-                        NamedLock::new(&client.engine, Kind::Mutex, name).acquire_with_lease(SHORT).unwrap();
-                    let lost = guard.lost();
-                    client.world.grants.fetch_add(1, Ordering::SeqCst);
-                    while client.world.inside.load(Ordering::SeqCst) == 0 {
-                        thread::yield_now();
-                    }
-                    assert!(lost.try_recv().is_ok(), "the end of the lease was not noticed");
-                    drop(guard);
-                })
-            })
-            .collect();
-        while world.grants.load(Ordering::SeqCst) < threads.len() {
+        let named = |name| NamedLock::new(&client.engine, Kind::Mutex, name);
+        let short_lived = [named("a"), named("b")];
+        let others = spawn(move || {
+            for (lock, lease) in short_lived.iter().zip([SHORT, SHORT / 2]) {
+                let guard = lock.acquire_with_lease(lease).unwrap();
+                drop(guard.lost());
+                guard.unlock().unwrap();
+            }
+        });
+        let (lock, ready, look) = (named("c"), Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+        let stays = spawn({
+            let (ready, look) = (Arc::clone(&ready), Arc::clone(&look));
+            move || {
+                let guard = lock.acquire_with_lease(SHORT).unwrap();
+                let lost = guard.lost();
+                ready.store(1, Ordering::SeqCst);
+                while look.load(Ordering::SeqCst) == 0 {
+                    thread::yield_now();
+                }
+                assert!(lost.try_recv().is_ok(), "the end of the lease was not noticed");
+            }
+        });
+        others.join().unwrap();
+        while ready.load(Ordering::SeqCst) == 0 {
             thread::yield_now();
         }
         world.clock.advance(2 * SHORT);
-        world.inside.store(1, Ordering::SeqCst);
-        threads.into_iter().for_each(|thread| thread.join().unwrap());
+        look.store(1, Ordering::SeqCst);
+        stays.join().unwrap();
         client.engine.shutdown().unwrap();
     });
 }

@@ -58,6 +58,9 @@ impl Engine {
                     return Ok(None);
                 }
                 Answer::Refused(error) | Answer::Unknown(error) => {
+                    if error.outcome_unknown() {
+                        hold.retire_number(); // it may yet set the count: not that of the thread's next hold
+                    }
                     let now = self.clock.now();
                     let error = trouble.note(self, error, now, want.until)?;
                     if !hold.is_live(now, &self.reporter) {

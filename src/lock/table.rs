@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use crate::error::Error;
 use crate::ident::LockName;
 use crate::lock::hold::{Hold, Standing};
 use crate::lock::queue::{Queue, Ticket, Wish};
@@ -18,8 +19,8 @@ use crate::time::Moment;
 #[derive(Debug, Default)]
 pub(crate) struct Table {
     entries: Mutex<HashMap<Key, Entry>>,
-    /// Locks that other clients were listening for when this one last released them, and when that was.
-    contended: Mutex<HashMap<Key, Moment>>,
+    /// Locks that other clients were listening for when this one last released them: when that was, and how many.
+    contended: Mutex<HashMap<Key, (Moment, u32)>>,
     /// How many there are, to be read without the mutex: mostly none.
     contended_count: AtomicUsize,
 }
@@ -57,6 +58,8 @@ struct Entry {
     holds: Vec<Arc<Hold>>,
     queue: Queue,
     burst: Burst,
+    /// Since when the head has had nothing but failures, and the last: those behind it have waited through the same.
+    trouble: Option<(Moment, Error)>,
 }
 
 /// Hand-overs since the last true release, and when the first of them was.
@@ -66,8 +69,8 @@ struct Burst {
     began: Option<Moment>,
 }
 
-/// A process hands a lock on so many times, and for so long, before others get their turn. (Start values of the
-/// measurements that `docs/performance.md` shows.)
+/// A process hands a lock on so many times, and for so long, before others get their turn. More makes
+/// the others wait longer; less costs more true releases.
 const BURST: u32 = 24;
 const BURST_TIME: Duration = Duration::from_millis(3);
 
@@ -119,15 +122,15 @@ impl Table {
     }
 
     /// A hold of the lock ended by a true release, which `others` heard of.
-    pub(crate) fn note_released(&self, hold: &Arc<Hold>, others: bool, now: Moment) {
+    pub(crate) fn note_released(&self, hold: &Arc<Hold>, others: u32, now: Moment) {
         let key = Key::new(hold.kind(), hold.name());
         if let Some(entry) = self.entries.lock().get_mut(&key) {
             entry.burst = Burst::default();
         }
-        if others || self.contended_count.load(Ordering::Acquire) > 0 {
+        if others > 0 || self.contended_count.load(Ordering::Acquire) > 0 {
             let mut contended = self.contended.lock();
-            if others {
-                contended.insert(key, now);
+            if others > 0 {
+                contended.insert(key, (now, others));
             } else {
                 contended.remove(&key);
             }
@@ -135,8 +138,8 @@ impl Table {
         }
     }
 
-    /// When this process last released the lock, if others were listening for it then.
-    pub(crate) fn contended_since(&self, kind: Kind, name: &Arc<LockName>) -> Option<Moment> {
+    /// When this process last released the lock, if others were listening for it then, and how many.
+    pub(crate) fn contended_since(&self, kind: Kind, name: &Arc<LockName>) -> Option<(Moment, u32)> {
         if self.contended_count.load(Ordering::Acquire) == 0 {
             return None;
         }
@@ -147,7 +150,7 @@ impl Table {
     pub(crate) fn tidy(&self, now: Moment) {
         if self.contended_count.load(Ordering::Acquire) > 0 {
             let mut contended = self.contended.lock();
-            contended.retain(|_, since| now.since(*since) < CONTENDED);
+            contended.retain(|_, (since, _)| now.since(*since) < CONTENDED);
             self.contended_count.store(contended.len(), Ordering::Release);
         }
     }
@@ -204,6 +207,33 @@ impl Table {
         self.entries.lock().get(&Key::new(kind, name)).map_or(0, |entry| entry.queue.len())
     }
 
+    /// The head of a lock's queue could not use the store since then; `None`: it can.
+    pub(crate) fn note_trouble(&self, kind: Kind, name: &Arc<LockName>, trouble: Option<(Moment, Error)>) {
+        if let Some(entry) = self.entries.lock().get_mut(&Key::new(kind, name)) {
+            entry.trouble = trouble;
+        }
+    }
+
+    /// The head of a lock's queue has lost patience: so do those behind it.
+    pub(crate) fn wake_queue(&self, kind: Kind, name: &Arc<LockName>) {
+        if let Some(entry) = self.entries.lock().get(&Key::new(kind, name)) {
+            entry.queue.wake_all();
+        }
+    }
+
+    /// The last failure, if a lock's head has had nothing else for as long as `patience`.
+    pub(crate) fn lost_patience(
+        &self,
+        kind: Kind,
+        name: &Arc<LockName>,
+        patience: Duration,
+        now: Moment,
+    ) -> Option<Error> {
+        let entries = self.entries.lock();
+        let (since, error) = entries.get(&Key::new(kind, name))?.trouble.as_ref()?;
+        (now.since(*since) >= patience).then(|| error.copy())
+    }
+
     /// All holds, of all locks.
     pub(crate) fn holds(&self) -> Vec<Arc<Hold>> {
         self.entries.lock().values().flat_map(|entry| &entry.holds).cloned().collect()
@@ -247,6 +277,9 @@ impl Drop for Place {
         let mut entries = self.table.entries.lock();
         let Some(entry) = entries.get_mut(&self.key) else { return };
         entry.queue.leave(&self.ticket);
+        if entry.queue.is_empty() {
+            entry.trouble = None;
+        }
         if entry.queue.is_empty() && entry.holds.is_empty() {
             entries.remove(&self.key);
         }

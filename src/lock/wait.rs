@@ -196,6 +196,12 @@ impl<'a> Waiting<'a> {
         loop {
             engine.usable(want.action)?;
             let now = engine.clock.now();
+            if self.parker.is_some()
+                && let Some(error) =
+                    engine.table.lost_patience(want.kind, want.name, engine.options.patience, now)
+            {
+                return Err(error);
+            }
             let tried = if place.ticket().is_given() {
                 match self.take_back(place) {
                     Some(handed) => self.receive(place, handed)?,
@@ -285,9 +291,12 @@ impl<'a> Waiting<'a> {
         self.attempts = self.attempts.saturating_add(1);
         let sent = engine.clock.now();
         match engine.store.attempt(&claim, 1, wants_fence, sent.plus(engine.options.command_timeout)) {
-            Answer::Done(Attempt::Granted { fence }) => Ok(self.granted(claim, sent, fence)),
+            Answer::Done(Attempt::Granted { fence }) => {
+                self.trouble_is_over();
+                Ok(self.granted(claim, sent, fence))
+            }
             Answer::Done(Attempt::Busy { retry_after }) => {
-                self.trouble = Trouble::default();
+                self.trouble_is_over();
                 let now = engine.clock.now();
                 let poll = now.plus(random_between(engine.store.poll_every(want.kind)));
                 // Not before the holder's lease can have ended, nor in a hot loop when it is about to.
@@ -348,10 +357,26 @@ impl<'a> Waiting<'a> {
     }
 
     fn pause_after(&mut self, error: Error) -> Result<Tried> {
-        let now = self.engine.clock.now();
-        let error = self.trouble.note(self.engine, error, now, self.want.until)?;
-        self.trouble.last = Some(error);
+        let (engine, want) = (self.engine, self.want);
+        let now = engine.clock.now();
+        let noted = error.copy();
+        let outcome = self.trouble.note(engine, error, now, want.until);
+        // Those behind in the queue have waited through the same: they lose patience when this one does.
+        let trouble = self.trouble.since.map(|since| (since, noted));
+        engine.table.note_trouble(want.kind, want.name, trouble);
+        if outcome.is_err() {
+            engine.table.wake_queue(want.kind, want.name);
+        }
+        self.trouble.last = Some(outcome?);
         Ok(Tried::Later(now.plus(random_between(TROUBLE_PAUSE))))
+    }
+
+    /// The store answers (again).
+    fn trouble_is_over(&mut self) {
+        if self.trouble.since.is_some() || self.parker.is_some() {
+            self.trouble = Trouble::default();
+            self.engine.table.note_trouble(self.want.kind, self.want.name, None);
+        }
     }
 
     fn enter(&self, claim: &Claim, sent: Moment, fence: Option<Fence>) -> Entered {
@@ -420,7 +445,10 @@ impl<'a> Waiting<'a> {
     /// same order every time; without this the same process would win every time.
     fn stand_back(&self) {
         let (engine, want) = (self.engine, self.want);
-        let Some(since) = engine.table.contended_since(want.kind, want.name) else { return };
+        let Some((since, others)) = engine.table.contended_since(want.kind, want.name) else { return };
+        if others == 1 && self.attempts > 0 {
+            return; // the one other process has had it since: it is ours now
+        }
         let age = engine.clock.now().since(since);
         if age < FRESH {
             let part = 1.0 - age.as_secs_f64() / FRESH.as_secs_f64();

@@ -239,6 +239,9 @@ impl Round {
                 }
                 // An error is not a loss: tried again until the window ends.
                 Answer::Refused(error) | Answer::Unknown(error) => {
+                    if error.outcome_unknown() {
+                        hold.retire_number(); // it may yet come, and is not to prolong the thread's next hold
+                    }
                     hold.note_failed_renewal(retry_at);
                     let error = error.during("renew").on(hold.name().given());
                     let remaining = hold.until().since(self.clock.now());

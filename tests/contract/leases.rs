@@ -15,6 +15,7 @@ contracts!(
     reentering_with_more_lengthens_and_a_partial_unlock_changes_nothing,
     a_level_without_a_lease_keeps_a_leased_hold_alive_while_it_is_open,
     a_leased_level_does_not_end_the_renewal_of_the_hold,
+    the_level_that_a_guard_ends_is_its_own,
     short_leased_levels_do_not_put_off_the_renewal,
     after_nested_locking_another_threads_hold_is_still_renewed,
     a_hold_whose_thread_ended_ends_with_its_lease,
@@ -152,6 +153,23 @@ fn a_leased_level_does_not_end_the_renewal_of_the_hold(store: &Store) {
     throughout(ms(700), || lock.is_locked().unwrap());
     assert_eq!(lock.hold_count().unwrap(), 1);
     lock.unlock().unwrap();
+}
+
+fn the_level_that_a_guard_ends_is_its_own(store: &Store) {
+    let client = store.client_with_lease(ms(300));
+    let (ends, lives) = (client.lock(&fresh("ends")), client.lock(&fresh("lives")));
+    // The one that asked for renewal goes first: what is left is a lease.
+    let renewed = ends.acquire().unwrap();
+    let leased = ends.acquire_with_lease(ms(350)).unwrap();
+    drop(renewed);
+    // The one with the lease goes first: what is left is renewed.
+    let outer = lives.acquire_with_lease(ms(350)).unwrap();
+    let inner = lives.acquire().unwrap();
+    drop(outer);
+    eventually(ms(350) + SLACK, || !ends.is_locked().unwrap());
+    assert!(leased.unlock().unwrap_err().is_lost());
+    throughout(ms(600), || lives.is_locked().unwrap() && inner.check().is_ok());
+    inner.unlock().unwrap();
 }
 
 fn short_leased_levels_do_not_put_off_the_renewal(store: &Store) {

@@ -1,4 +1,4 @@
-//! Requests whose connection ends, or whose reply is lost: before, in the middle and after. Rows A4–A8.
+//! Requests whose connection ends, or whose reply is lost: before, in the middle and after.
 //!
 //! Holds here have leases of their own, so that no renewal comes between; except where renewals are the matter.
 

@@ -1,4 +1,4 @@
-//! Networks that swallow, drip, delay and garble. Rows A9, A11–A14.
+//! Networks that swallow, drip, delay and garble.
 
 use leasehold::crossbeam_channel::bounded;
 use leasehold::{ErrorKind, HoldState};

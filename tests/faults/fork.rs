@@ -1,4 +1,4 @@
-//! A forked child shares its parent's client id and sockets, and must use neither. Row D5.
+//! A forked child shares its parent's client id and sockets, and must use neither.
 #![allow(unsafe_code, reason = "this is the one place that forks; see the notes at the two calls")]
 
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! What others do to a lock's key behind everybody's back. Rows B7–B10.
+//! What others do to a lock's key behind everybody's back.
 
 use std::time::Duration;
 

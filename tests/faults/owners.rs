@@ -1,5 +1,5 @@
 //! Owner numbers: nothing late touches a later hold, a lost hold is never counted on, and a holder that was stopped
-//! knows at once. `design.md` §6, row A2.
+//! knows at once.
 
 use std::time::Duration;
 

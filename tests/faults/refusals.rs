@@ -1,4 +1,4 @@
-//! Servers that refuse: rows C2–C6, C8 and wrong addresses. Typed, at once, and nothing half done.
+//! Servers that refuse, and wrong addresses: typed, at once, and nothing half done.
 
 use std::io::{Read, Write};
 use std::net::TcpListener;

@@ -1,4 +1,4 @@
-//! Panics, leaked guards, small pools, hung connections, shutdown, and many cycles. Rows D1–D13.
+//! Panics, leaked guards, small pools, hung connections, shutdown, and many cycles.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};

@@ -1,4 +1,4 @@
-//! Servers that stop, stall, forget and come back. Rows A19–A24, B1.
+//! Servers that stop, stall, forget and come back.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};

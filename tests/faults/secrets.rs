@@ -1,4 +1,4 @@
-//! No password, however things fail, in what is said about it. `reliability.md` §4.
+//! No password, however things fail, in what is said about it.
 
 use std::io::{Read, Write};
 use std::net::TcpListener;

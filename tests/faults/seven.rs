@@ -1,4 +1,4 @@
-//! Seven faults that Redisson 4.7 was measured under, and did not pass: rows F1–F7.
+//! Seven faults that Redisson 4.7 was measured under, and did not pass.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! TLS that does not come about is refused, and nothing is said in the clear. Row C7.
+//! TLS that does not come about is refused, and nothing is said in the clear.
 
 use std::net::TcpListener;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Wake-ups that do not come: rows A15–A18, B9 and D12.
+//! Wake-ups that do not come, come in a flood, or come for nothing.
 
 use std::net::TcpListener;
 use std::sync::Arc;

@@ -53,6 +53,10 @@ struct Out {
     buffer: Vec<u8>,
     is_writing: bool,
     awaited: VecDeque<Arc<Reply>>,
+    /// How many of `awaited`, the last ones, are for requests that are still in `buffer`.
+    unsent: usize,
+    /// Somebody waits for replies, and writes what is left to them when some have come.
+    has_reader: bool,
     /// How many threads are telling those who were owed a reply by a connection that has ended.
     telling: usize,
     /// When something was last heard or said.
@@ -74,6 +78,9 @@ struct Reading {
     armed: Cell<Duration>,
     epoch: u64,
 }
+
+/// With so many requests on their way, more are left to the reader: enough to keep the server busy while replies travel.
+const ENOUGH_SENT: usize = 2;
 
 /// So many replies for others a reader gives out after its own, before it goes on with its own business.
 const MOST_GIVEN: u32 = 64;
@@ -126,6 +133,8 @@ impl Lane {
             buffer: Vec::new(),
             is_writing: false,
             awaited: VecDeque::new(),
+            unsent: 0,
+            has_reader: false,
             telling: 0,
             used: Clock::System.now(),
             closed: false,
@@ -153,9 +162,13 @@ impl Lane {
             Err(error) => return Err((Failure::Refused(error), take)),
         };
         let reply = Reply::new(by, take);
+        // While replies are being waited for, what comes is left to the reader: it goes out in one write when they are
+        // there. A request more would reach the server no earlier than it can be served.
+        let is_left = out.has_reader && out.awaited.len() - out.unsent >= ENOUGH_SENT;
         out.buffer.extend_from_slice(request);
         out.awaited.push_back(Arc::clone(&reply));
-        if !out.is_writing {
+        out.unsent += 1;
+        if !out.is_writing && !is_left {
             self.write(out, by);
         }
         Ok(reply)
@@ -208,6 +221,7 @@ impl Lane {
         while !out.buffer.is_empty() {
             let Some(stream) = out.open.as_ref().map(|open| Arc::clone(&open.stream)) else { break };
             let mut bytes = std::mem::take(&mut out.buffer);
+            out.unsent = 0;
             let written = MutexGuard::unlocked(&mut out, || stream.write_all(&bytes, by));
             if out.epoch != epoch || out.open.is_none() {
                 // Ended meanwhile, and everyone was told. A new connection has a writer of its own, which need not
@@ -243,6 +257,7 @@ impl Lane {
                 state.may_read = false;
             }
             if let Some(mut reading) = self.reading.try_lock() {
+                self.out.lock().has_reader = true;
                 let outcome = self.read_until(&mut reading, reply);
                 // What has come for others already is given out now: they wake at the same time, not one by one.
                 let mut given = 0;
@@ -250,7 +265,7 @@ impl Lane {
                     given += 1;
                 }
                 drop(reading);
-                self.pass_on();
+                self.pass_on(reply.by);
                 if let Some(outcome) = outcome {
                     return outcome;
                 }
@@ -280,6 +295,14 @@ impl Lane {
             let outcome = reply.state.lock().outcome.take();
             if outcome.is_some() {
                 return outcome;
+            }
+            let is_shared = self.out.lock().awaited.len() > 1;
+            if is_shared {
+                // All that is there, then what was left to us, and only then wait.
+                if self.read_one(reading, reply.by, true) {
+                    continue;
+                }
+                self.write_left(self.out.lock(), reply.by);
             }
             if !self.read_one(reading, reply.by, false) {
                 return reply.state.lock().outcome.take();
@@ -355,17 +378,28 @@ impl Lane {
         }
     }
 
-    /// Nobody reads now. Wakes one who waits to do so.
-    fn pass_on(&self) {
-        let out = self.out.lock();
-        for reply in &out.awaited {
-            let mut state = reply.state.lock();
-            if state.is_waited_for && state.outcome.is_none() {
-                state.may_read = true;
-                reply.changed.notify_one();
-                return;
-            }
+    /// Writes what others have left to the reader.
+    fn write_left(&self, out: MutexGuard<'_, Out>, by: Moment) {
+        if !out.is_writing && !out.buffer.is_empty() {
+            self.write(out, by);
         }
+    }
+
+    /// Nobody reads now. Wakes one who waits to do so, and leaves nothing unwritten.
+    fn pass_on(&self, by: Moment) {
+        let mut out = self.out.lock();
+        // From here on who sends also writes; what was left before is written below. Pairs with `send`.
+        out.has_reader = false;
+        let first = out.awaited.iter().find(|reply| {
+            let mut state = reply.state.lock();
+            let waits = state.is_waited_for && state.outcome.is_none();
+            state.may_read |= waits;
+            waits
+        });
+        if let Some(reply) = first {
+            reply.changed.notify_one();
+        }
+        self.write_left(out, by);
     }
 
     /// Reads what has come that nobody waits for; returns whether more is to come.
@@ -387,7 +421,7 @@ impl Lane {
             }
         }
         drop(reading);
-        self.pass_on();
+        self.pass_on(by);
         !self.out.lock().awaited.is_empty()
     }
 
@@ -411,6 +445,7 @@ impl Out {
             open.stream.shutdown();
         }
         self.buffer.clear();
+        self.unsent = 0;
         // Whoever is writing to it still finds that out, and leaves the rest alone. Pairs with `write`.
         self.is_writing = false;
         std::mem::take(&mut self.awaited)

@@ -1,7 +1,7 @@
 //! One Redis (or Valkey) server.
 //!
-//! `mutex` and `token` say what is asked and what the answers mean; `wire` carries requests, `hub` and its `reader` wake-ups, both over
-//! connections made by `handshake` on the sockets of `link`.
+//! `mutex` and `token` say what is asked and what the answers mean; `wire` carries requests, mostly over its `lane`s,
+//! and `hub` and its `reader` wake-ups, all over connections made by `handshake` on the sockets of `link`.
 
 mod address;
 mod handshake;

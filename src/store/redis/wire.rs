@@ -24,11 +24,11 @@ use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::time::{Clock, Moment};
 
 /// After a failed connect, other threads get its error for so long instead of trying for themselves.
-const STORM_GATE: Duration = Duration::from_millis(30);
+const STORM_GATE: Duration = Duration::from_millis(50);
 /// So many requests of a batch leave in one write; a server answers them within a few milliseconds.
 const CHUNK: usize = 512;
 
-/// More lanes than this only make each write carry less (measured: `docs/performance.md`).
+/// More lanes than this only make each write carry less.
 const MOST_LANES: u32 = 4;
 
 /// The connections of one client to one server.
@@ -36,7 +36,8 @@ pub(super) struct Wire {
     address: Arc<Address>,
     command_timeout: Duration,
     /// Every connection but the renewals' has a slot of this pool, a lane's for as long as it is open.
-    pool: Pool<Slots>,
+    /// Gone when closed: it has a thread.
+    pool: Mutex<Option<Pool<Slots>>>,
     lanes: Arc<[Lane]>,
     /// The scripts that the server has been seen to know.
     known: Arc<Mutex<Vec<&'static Script>>>,
@@ -99,7 +100,7 @@ impl Wire {
         Ok(Wire {
             address,
             command_timeout,
-            pool,
+            pool: Mutex::new(Some(pool)),
             lanes: (0..lanes).map(|_| Lane::new()).collect(),
             known: Arc::default(),
             renewals: Mutex::new(None),
@@ -244,7 +245,8 @@ impl Wire {
     }
 
     fn slot(&self, by: Moment) -> std::result::Result<PooledConnection<Slots>, Failure> {
-        self.pool
+        let pool = self.pool.lock().clone();
+        pool.ok_or_else(|| Failure::Refused(shut_down()))?
             .get_timeout(by.since(Clock::System.now()))
             .map_err(|_no_slot| Failure::Refused(timed_out("all connections of the pool are in use")))
     }
@@ -257,11 +259,7 @@ impl Wire {
         talk: impl FnOnce(&mut Dialog<'_>) -> std::result::Result<T, Failure>,
     ) -> std::result::Result<T, Failure> {
         if self.closed.load(Ordering::SeqCst) {
-            return Err(Failure::Refused(Error::new(
-                ErrorKind::ShutDown,
-                "request",
-                "the client was shut down",
-            )));
+            return Err(Failure::Refused(shut_down()));
         }
         // Taken out while in use: whatever ends the talk early, a panic included, ends the connection with it.
         let mut link = match place.take().filter(Link::is_alive) {
@@ -300,7 +298,8 @@ impl Wire {
         let by = Clock::System.after(self.command_timeout);
         self.lanes.iter().for_each(|lane| lane.close(by));
         // All at once: a slot that is given back is the next to be handed out.
-        let mut idle: Vec<_> = std::iter::from_fn(|| self.pool.try_get()).collect();
+        let Some(pool) = self.pool.lock().take() else { return };
+        let mut idle: Vec<_> = std::iter::from_fn(|| pool.try_get()).collect();
         idle.iter_mut().for_each(|slot| slot.0 = None);
         if let Some(mut link) = self.renewals.try_lock() {
             *link = None;
@@ -407,6 +406,10 @@ impl Dialog<'_> {
         self.broken = false;
         Ok(())
     }
+}
+
+fn shut_down() -> Error {
+    Error::new(ErrorKind::ShutDown, "request", "the client was shut down")
 }
 
 fn timed_out(words: &str) -> Error {
