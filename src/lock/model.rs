@@ -327,7 +327,7 @@ impl Far {
     fn published(&self, claim: &Claim, answer: Answer<Release>) -> Answer<Release> {
         match answer {
             Answer::Done(Release::Freed { .. }) => {
-                let others = self.line.exchange.publish(claim.name.key());
+                let others = u32::from(self.line.exchange.publish(claim.name.key()));
                 Answer::Done(Release::Freed { others })
             }
             other => other,
