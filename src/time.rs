@@ -98,7 +98,7 @@ fn system_now() -> Moment {
 
 #[cfg(leasehold_shuttle)]
 fn system_now() -> Moment {
-    Moment(crate::sync::model::now())
+    Moment(crate::sync::now())
 }
 
 /// Who ends a hold: the watchdog's renewals ending, or a fixed time.
@@ -224,8 +224,12 @@ impl ManualClock {
                     *until = None; // it is about to wake
                 }
             }
-            for (_, waker) in &state.wakers {
-                wake(waker);
+            for (id, waker) in &state.wakers {
+                // A service that sleeps beyond this step would only find nothing to do, or do it too early.
+                let sleeps_on = |(service, until): &(u64, Option<Moment>)| service == id && until.is_some();
+                if !state.services.iter().any(sleeps_on) {
+                    wake(waker);
+                }
             }
         }
     }

@@ -23,6 +23,7 @@ mod faults {
     mod ambiguous;
     mod cuts;
     mod fork;
+    mod handovers;
     mod operators;
     mod owners;
     mod refusals;

@@ -35,7 +35,7 @@ pub(crate) struct Handed {
 #[derive(Debug)]
 pub(crate) enum Parted {
     /// Truly; `others`: other clients heard of it.
-    Freed { others: bool },
+    Freed { others: u32 },
     /// The next thread here has the lock; to other processes it was never free, so whose turn it is goes on counting.
     HandedOn,
     /// The store did not know the hold.
@@ -173,7 +173,7 @@ impl Aftermath {
     }
 
     /// A hold ended by a true release; returns how long it lasted.
-    pub(crate) fn note_released(&self, hold: &Arc<Hold>, others: bool) -> Duration {
+    pub(crate) fn note_released(&self, hold: &Arc<Hold>, others: u32) -> Duration {
         self.table.note_released(hold, others, self.clock.now());
         self.note_ended(hold)
     }

@@ -68,7 +68,7 @@ impl Engine {
         action: &'static str,
         hold: &Arc<Hold>,
         left: u32,
-        outcome: Result<Option<bool>>,
+        outcome: Result<Option<u32>>,
     ) -> Result<()> {
         // Whose turn it is, first; taken out, which wakes the next here, second.
         let held = match &outcome {
@@ -200,8 +200,8 @@ impl Engine {
     }
 
     /// Asks the store to leave `left` levels, again after failures for as long as `patience` and the window last.
-    /// `None`: the owner did not hold it. Else whether other clients listened.
-    fn send_release(&self, hold: &Arc<Hold>, left: u32, patience: Duration) -> Result<Option<bool>> {
+    /// `None`: the owner did not hold it. Else how many other clients listened.
+    fn send_release(&self, hold: &Arc<Hold>, left: u32, patience: Duration) -> Result<Option<u32>> {
         let claim = hold.claim();
         let started = self.clock.now();
         let give_up = started.plus(patience).min(hold.until());
@@ -209,11 +209,11 @@ impl Engine {
         loop {
             let error = match self.store.release(&claim, left, self.one_command()) {
                 Answer::Done(Release::Freed { others }) => return Ok(Some(others)),
-                Answer::Done(Release::StillHeld) => return Ok(Some(false)),
+                Answer::Done(Release::StillHeld) => return Ok(Some(0)),
                 // An earlier request of ours did it, if the lease cannot have ended meanwhile.
                 Answer::Done(Release::NotHeld { .. }) => {
                     let was_ours = in_doubt && left == 0 && self.clock.now() < hold.until();
-                    return Ok(was_ours.then_some(false));
+                    return Ok(was_ours.then_some(0));
                 }
                 Answer::Refused(error) => error,
                 Answer::Unknown(error) => {

@@ -74,8 +74,8 @@ pub(crate) enum Attempt {
 pub(crate) enum Release {
     /// The owner held it and now holds nothing; waiters were told.
     Freed {
-        /// Whether clients other than this one were among them.
-        others: bool,
+        /// How many clients other than this one were among them, as far as the store tells.
+        others: u32,
     },
     /// The owner holds it with the count that was to be left.
     StillHeld,

@@ -19,8 +19,8 @@ use crate::time::Moment;
 #[derive(Debug, Default)]
 pub(crate) struct Table {
     entries: Mutex<HashMap<Key, Entry>>,
-    /// Locks that other clients were listening for when this one last released them, and when that was.
-    contended: Mutex<HashMap<Key, Moment>>,
+    /// Locks that other clients were listening for when this one last released them: when that was, and how many.
+    contended: Mutex<HashMap<Key, (Moment, u32)>>,
     /// How many there are, to be read without the mutex: mostly none.
     contended_count: AtomicUsize,
 }
@@ -122,15 +122,15 @@ impl Table {
     }
 
     /// A hold of the lock ended by a true release, which `others` heard of.
-    pub(crate) fn note_released(&self, hold: &Arc<Hold>, others: bool, now: Moment) {
+    pub(crate) fn note_released(&self, hold: &Arc<Hold>, others: u32, now: Moment) {
         let key = Key::new(hold.kind(), hold.name());
         if let Some(entry) = self.entries.lock().get_mut(&key) {
             entry.burst = Burst::default();
         }
-        if others || self.contended_count.load(Ordering::Acquire) > 0 {
+        if others > 0 || self.contended_count.load(Ordering::Acquire) > 0 {
             let mut contended = self.contended.lock();
-            if others {
-                contended.insert(key, now);
+            if others > 0 {
+                contended.insert(key, (now, others));
             } else {
                 contended.remove(&key);
             }
@@ -138,8 +138,8 @@ impl Table {
         }
     }
 
-    /// When this process last released the lock, if others were listening for it then.
-    pub(crate) fn contended_since(&self, kind: Kind, name: &Arc<LockName>) -> Option<Moment> {
+    /// When this process last released the lock, if others were listening for it then, and how many.
+    pub(crate) fn contended_since(&self, kind: Kind, name: &Arc<LockName>) -> Option<(Moment, u32)> {
         if self.contended_count.load(Ordering::Acquire) == 0 {
             return None;
         }
@@ -150,7 +150,7 @@ impl Table {
     pub(crate) fn tidy(&self, now: Moment) {
         if self.contended_count.load(Ordering::Acquire) > 0 {
             let mut contended = self.contended.lock();
-            contended.retain(|_, since| now.since(*since) < CONTENDED);
+            contended.retain(|_, (since, _)| now.since(*since) < CONTENDED);
             self.contended_count.store(contended.len(), Ordering::Release);
         }
     }

@@ -74,7 +74,7 @@ impl Store for Odd {
         let mut holder = self.holder.lock();
         if *holder == Some(claim.owner) {
             *holder = None;
-            return Answer::Done(Release::Freed { others: false });
+            return Answer::Done(Release::Freed { others: 0 });
         }
         Answer::Done(Release::NotHeld { by: None })
     }

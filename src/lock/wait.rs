@@ -445,7 +445,10 @@ impl<'a> Waiting<'a> {
     /// same order every time; without this the same process would win every time.
     fn stand_back(&self) {
         let (engine, want) = (self.engine, self.want);
-        let Some(since) = engine.table.contended_since(want.kind, want.name) else { return };
+        let Some((since, others)) = engine.table.contended_since(want.kind, want.name) else { return };
+        if others == 1 && self.attempts > 0 {
+            return; // the one other process has had it since: it is ours now
+        }
         let age = engine.clock.now().since(since);
         if age < FRESH {
             let part = 1.0 - age.as_secs_f64() / FRESH.as_secs_f64();

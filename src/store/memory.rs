@@ -154,7 +154,7 @@ impl MemoryAccess {
                 }
                 state.locks.remove(key);
                 self.publish(claim.kind, &claim.name);
-                Release::Freed { others: false }
+                Release::Freed { others: 0 }
             }
             Some(held) => Release::NotHeld { by: Some(held.owner.to_string()) },
             None => Release::NotHeld { by: None },

@@ -5,7 +5,7 @@
 
 #[cfg(leasehold_shuttle)]
 #[cfg(test)]
-pub(crate) mod model;
+mod model;
 
 #[cfg(not(leasehold_shuttle))]
 mod real {
@@ -18,5 +18,7 @@ mod real {
 
 #[cfg(leasehold_shuttle)]
 pub(crate) use model::{Condvar, Mutex, MutexGuard, OnceLock, atomic, channel, thread, thread_local};
+#[cfg(leasehold_shuttle)]
+pub(crate) use model::{check, move_time, now, spawn, toss};
 #[cfg(not(leasehold_shuttle))]
 pub(crate) use real::*;

@@ -3,7 +3,7 @@
 //! Shuttle has no time. Here it is an input: it stands still until a thread of a test calls [`move_time`], and ends the
 //! waits whose time has come by then.
 //!
-//! Long because it stands in for four crates.
+//! Long because it rebuilds three faces: parking_lot's, crossbeam's, and that of time.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -47,7 +47,7 @@ impl Waiter {
     fn wake(&self) -> bool {
         let is_first = !self.woken.swap(true, Ordering::SeqCst);
         if is_first && !thread::panicking() {
-            drop(self.bell.send(()));
+            self.bell.send(()).unwrap_or_default(); // it may have gone: it was not waiting any more
         }
         is_first
     }
@@ -89,7 +89,7 @@ pub(crate) fn move_time(by: Duration) {
         let now = time.now;
         time.timers.extract_if(.., |(at, _)| *at <= now).map(|(_, waiter)| waiter).collect()
     });
-    due.iter().for_each(|waiter| drop(waiter.wake()));
+    due.iter().for_each(|waiter| _ = waiter.wake());
 }
 
 fn nanos(duration: Duration) -> u64 {
@@ -172,7 +172,7 @@ impl<'a, T> MutexGuard<'a, T> {
         self.inner = None;
         if !thread::panicking() {
             let limited = std::mem::take(&mut *self.mutex.limited.lock().unwrap());
-            limited.iter().for_each(|waiter| drop(waiter.wake()));
+            limited.iter().for_each(|waiter| _ = waiter.wake());
         }
     }
 }
@@ -250,7 +250,7 @@ impl Condvar {
     pub(crate) fn notify_all(&self) {
         point();
         let all = std::mem::take(&mut *self.waiters.lock().unwrap());
-        all.iter().for_each(|waiter| drop(waiter.wake()));
+        all.iter().for_each(|waiter| _ = waiter.wake());
     }
 }
 
@@ -289,9 +289,9 @@ impl<T> OnceLock<T> {
 /// As crossbeam's, as far as it is used here.
 macro_rules! select {
     ($(recv($source:expr) -> _ => $then:expr,)+) => {{
-        let sources: &[&dyn $crate::sync::model::channel::Source] = &[$(&$source),+];
-        let at = $crate::sync::model::channel::pick(sources);
-        sources[at].consume();
+        let sources: &[&dyn $crate::sync::channel::Source] = &[$(&$source),+];
+        let at = $crate::sync::channel::pick(sources);
+        sources.iter().nth(at).into_iter().for_each(|source| source.consume());
         let mut arm = 0..;
         loop {
             $(if arm.next() == Some(at) { break $then; })+
@@ -369,7 +369,7 @@ pub(crate) mod channel {
                 state.queue.push_back(value);
                 std::mem::take(&mut state.waiters)
             };
-            waiters.iter().for_each(|waiter| drop(waiter.wake()));
+            waiters.iter().for_each(|waiter| _ = waiter.wake());
             Ok(())
         }
 
@@ -431,7 +431,7 @@ pub(crate) mod channel {
                 }
                 std::mem::take(&mut state.waiters)
             };
-            waiters.iter().for_each(|waiter| drop(waiter.wake()));
+            waiters.iter().for_each(|waiter| _ = waiter.wake());
         }
     }
 

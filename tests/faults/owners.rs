@@ -10,7 +10,7 @@ use super::tools::{
     reexecuted, releases, scenario, start, throughout, within,
 };
 use crate::support::netns::{Lost, Netns};
-use crate::support::proxy::{Do, Fault};
+use crate::support::proxy::{Do, Fault, Proxy, Then, Which};
 use crate::support::server::{RedisServer, default_server};
 use crate::support::{eventually, now, shout};
 
@@ -172,6 +172,47 @@ fn a_renewal_that_arrives_late_prolongs_no_later_hold() {
         stays(world, "renewal", second.owner(), 1);
         second.unlock().unwrap();
         assert!(world.is_free("renewal"));
+    });
+}
+
+#[test]
+fn a_release_whose_connection_was_aborted_and_that_arrives_all_the_same_frees_nothing() {
+    scenario(|world| {
+        // Nearer to the client: here connections are aborted. What had passed by then goes on to the server.
+        let near = Proxy::to(world.proxy.address());
+        let client = world.builder_to(&near.url()).build().unwrap();
+        let lock = client.lock("aborted");
+        for way in ["unlock", "drop", "drop and wait"] {
+            let first = lock.acquire_with_lease(LEASE).unwrap();
+            let (old, fault) = (first.owner(), world.proxy.next(releases("aborted"), Do::HoldRequest));
+            match way {
+                "unlock" => std::thread::scope(|scope| {
+                    scope.spawn(|| {
+                        fault.wait_for(1, L);
+                        near.kill(Which::All, Then::Reset);
+                    });
+                    first.unlock().unwrap();
+                }),
+                _ => {
+                    drop(first);
+                    fault.wait_for(1, L);
+                    near.kill(Which::All, Then::Reset);
+                    if way == "drop and wait" {
+                        assert!(eventually(L, || near.connections() == 0));
+                    }
+                }
+            }
+            let second = lock.acquire_with_lease(LEASE).unwrap();
+            assert_ne!(second.owner(), old, "{way}");
+            arrives(world, &fault);
+            stays(world, "aborted", second.owner(), 1);
+            assert!(!elsewhere(|| lock.try_lock().unwrap()));
+            second.unlock().unwrap();
+            assert!(world.is_free("aborted"), "{way}");
+        }
+        drop((lock, client));
+        let closed = eventually(LONG, || near.connections() == 0);
+        assert!(closed, "connections are left");
     });
 }
 

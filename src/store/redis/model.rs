@@ -16,8 +16,7 @@ use super::link::Stream;
 use super::reply::Failure;
 use super::wire::Slots;
 use crate::error::Result;
-use crate::sync::model::{check, move_time, spawn, toss};
-use crate::sync::{Condvar, Mutex, thread};
+use crate::sync::{Condvar, Mutex, check, move_time, spawn, thread, toss};
 use crate::time::{Clock, Moment};
 
 /// How long a request may take.
@@ -230,7 +229,7 @@ fn run(
     let happening = Arc::clone(world);
     threads.push(spawn(move || event(&happening)));
     let watchdog = Arc::clone(world);
-    threads.push(spawn(move || drop((watchdog.lane.tend(), watchdog.lane.tend()))));
+    threads.push(spawn(move || (0..2).for_each(|_| _ = watchdog.lane.tend())));
     threads.into_iter().for_each(|thread| thread.join().unwrap());
     // What is left is read without waiting, as the watchdog does.
     while world.lane.tend() {

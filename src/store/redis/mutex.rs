@@ -90,7 +90,9 @@ pub(super) fn removal(claim: &Claim, left: u32) -> Request {
 /// The reply of a release. `own_listeners`: how many of those who heard are this client itself.
 pub(super) fn released(reply: &Tagged, own_listeners: i64) -> Outcome<Release> {
     decoded(match reply.tag() {
-        b"freed" => reply.number(1).map(|listeners| Release::Freed { others: listeners > own_listeners }),
+        b"freed" => reply.number(1).map(|listeners| Release::Freed {
+            others: u32::try_from(listeners - own_listeners).unwrap_or(0),
+        }),
         b"still_held" => Ok(Release::StillHeld),
         b"not_held" => reply.text(1).map(|by| Release::NotHeld { by: by.map(known) }),
         _ => Err(reply.unexpected()),

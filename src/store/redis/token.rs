@@ -96,7 +96,7 @@ pub(super) fn release(
             Ok(Value::Int(0)) => {
                 return wire.dialog(by, |dialog| Ok(Release::NotHeld { by: holder(dialog, lock)? }));
             }
-            Ok(Value::Int(_)) => return Ok(Release::Freed { others: false }),
+            Ok(Value::Int(_)) => return Ok(Release::Freed { others: 0 }),
             Ok(other) => return decoded(Err(unexpected(&other))),
             // Unknown to the server, or not allowed to this user: then the other way.
             Err(error) if is_unknown_command(&error) || error.code() == "NOPERM" => {
@@ -108,7 +108,7 @@ pub(super) fn release(
     wire.dialog(by, |dialog| {
         loop {
             match watched(dialog, lock, &token, |_| Some(Request::new("DEL").arg(lock)))? {
-                Watched::Done => return Ok(Release::Freed { others: false }),
+                Watched::Done => return Ok(Release::Freed { others: 0 }),
                 Watched::Other(by) => return Ok(Release::NotHeld { by }),
                 Watched::Changed => {}
             }
@@ -119,7 +119,7 @@ pub(super) fn release(
 /// The reply of a release by script.
 pub(super) fn freed(reply: &Tagged) -> Outcome<Release> {
     decoded(match reply.tag() {
-        b"freed" => Ok(Release::Freed { others: false }),
+        b"freed" => Ok(Release::Freed { others: 0 }),
         b"not_held" => reply.text(1).map(|by| Release::NotHeld { by }),
         _ => Err(reply.unexpected()),
     })

@@ -12,8 +12,8 @@
 local lock, counter = KEYS[1], KEYS[2]
 local owner, count, lease_ms = ARGV[1], ARGV[2], tonumber(ARGV[3])
 
-local held = redis.call('hexists', lock, owner) == 1
 local ttl_ms = redis.call('pttl', lock)
+local held = ttl_ms ~= -2 and redis.call('hexists', lock, owner) == 1
 if not held then
   if count ~= '1' then
     -- Removes nothing, but a replica refuses it: what only a replica says is no loss.

@@ -1,0 +1,189 @@
+//! A lock that goes from one thread to the next of the same client, while the request that passes it on is lost, late,
+//! or answered by nobody.
+
+use std::time::Duration;
+
+use leasehold::{Guard, NamedLock};
+
+use super::tools::{
+    Call, L, LONG, PATIENCE, T, World, about, call, let_pass, ms, scenario, throughout, within,
+};
+use crate::support::proxy::{Do, Then};
+use crate::support::{eventually, now};
+
+const LEASE: Duration = Duration::from_secs(10);
+
+/// Another thread that waits for the lock, holds it until told, and gives it back.
+struct Next {
+    taken: leasehold::crossbeam_channel::Receiver<leasehold::Owner>,
+    go_on: leasehold::crossbeam_channel::Sender<()>,
+    ended: Call<leasehold::Result<()>>,
+}
+
+impl Next {
+    fn waits_for(lock: &NamedLock) -> Next {
+        let (tell, taken) = leasehold::crossbeam_channel::bounded(1);
+        let (go_on, told) = leasehold::crossbeam_channel::bounded::<()>(1);
+        let lock = lock.clone();
+        let ended = call(move || {
+            let guard = lock.acquire_with_lease(LEASE)?;
+            tell.send(guard.owner()).expect("the test waits for this");
+            told.recv().expect("the test tells");
+            guard.unlock()
+        });
+        let_pass(ms(50), "so that it waits; nothing shows that from outside");
+        Next { taken, go_on, ended }
+    }
+
+    /// Once it has the lock, it alone has it, and keeps it whatever arrives late; then it gives it back.
+    fn has_its_turn(self, world: &World, name: &str, what: &str) {
+        let owner =
+            self.taken.recv_timeout(LONG).unwrap_or_else(|_| panic!("{what}: it does not get the lock"));
+        throughout(T + T / 2, || {
+            world.assert_held(name, owner, 1);
+            true
+        });
+        self.go_on.send(()).unwrap();
+        self.ended.outcome().0.unwrap();
+        assert!(eventually(L, || world.is_free(name)), "{what}");
+    }
+}
+
+fn ways() -> Vec<Do> {
+    let ends = [Then::Silent, Then::Close, Then::Reset];
+    let replies = ends.into_iter().flat_map(|then| [Do::SwallowReply(then), Do::CutReply(3, then)]);
+    replies.chain(ends.map(Do::DropRequest)).chain([Do::DelayReply(2 * T)]).collect()
+}
+
+/// Ends the first hold in one of two ways.
+fn end(way: &str, first: Guard) -> leasehold::Result<()> {
+    match way {
+        "unlock" => first.unlock(),
+        _ => {
+            drop(first);
+            Ok(())
+        }
+    }
+}
+
+#[test]
+fn a_lock_that_is_passed_on_by_unlock_without_an_answer_has_one_owner_all_the_time() {
+    scenario(|world| passed_on(world, "unlock"));
+}
+
+#[test]
+fn a_lock_that_is_passed_on_by_a_dropped_guard_without_an_answer_has_one_owner_all_the_time() {
+    scenario(|world| passed_on(world, "drop"));
+}
+
+fn passed_on(world: &World, way: &str) {
+    for (number, how) in ways().into_iter().enumerate() {
+        let client = world.client();
+        let (name, what) = (format!("{way}-{number}"), format!("{way}, {how:?}"));
+        let lock = client.lock(&name);
+        let first = lock.acquire_with_lease(LEASE).unwrap();
+        let next = Next::waits_for(&lock);
+        let fault = world.proxy.next(about(&name), how);
+        let begun = now();
+        let outcome = end(way, first);
+        within(begun, PATIENCE + T, &what);
+        let known = outcome.as_ref().map_or_else(leasehold::Error::outcome_unknown, |()| true);
+        assert!(known, "{what}: {outcome:?}");
+        next.has_its_turn(world, &name, &what);
+        assert_eq!(fault.hits(), 1, "{what}");
+    }
+}
+
+#[test]
+fn a_lock_that_is_passed_on_late_takes_nothing_from_later_owners() {
+    scenario(|world| {
+        for way in ["unlock", "drop"] {
+            let client = world.client();
+            let lock = client.lock(way);
+            let first = lock.acquire_with_lease(LEASE).unwrap();
+            let next = Next::waits_for(&lock);
+            let fault = world.proxy.next(about(way), Do::HoldRequest);
+            let outcome = end(way, first);
+            assert!(
+                outcome.as_ref().map_or_else(leasehold::Error::outcome_unknown, |()| true),
+                "{outcome:?}"
+            );
+            next.has_its_turn(world, way, way);
+            let again = lock.acquire_with_lease(LEASE).unwrap();
+            let before = world.scripts_run();
+            fault.wait_for(1, L);
+            fault.release();
+            assert!(
+                eventually(LONG, || world.scripts_run() > before),
+                "{way}: the late request does not arrive"
+            );
+            throughout(2 * T, || {
+                world.assert_held(way, again.owner(), 1);
+                again.check().is_ok()
+            });
+            again.unlock().unwrap();
+            assert!(world.is_free(way), "{way}");
+        }
+    });
+}
+
+#[test]
+fn a_chain_of_threads_goes_on_while_scripts_are_forgotten() {
+    scenario(|world| {
+        let client = world.client();
+        let threads: Vec<_> = (0..6)
+            .map(|_| {
+                let lock = client.lock("chain");
+                call(move || {
+                    for round in 0..100 {
+                        let guard = lock.acquire()?;
+                        guard.check()?;
+                        if round % 2 == 0 { drop(guard) } else { guard.unlock()? }
+                    }
+                    Ok::<(), leasehold::Error>(())
+                })
+            })
+            .collect();
+        while !threads.iter().all(Call::is_over) {
+            world.does(&["SCRIPT", "FLUSH"]);
+            let_pass(ms(5), "between two flushes");
+        }
+        threads.into_iter().for_each(|thread| thread.outcome().0.unwrap());
+        assert!(eventually(L, || world.is_free("chain")));
+    });
+}
+
+#[test]
+fn a_lock_that_a_waiter_no_longer_wants_goes_to_the_next() {
+    scenario(|world| {
+        let client = world.client();
+        let lock = client.lock("given-up");
+        for round in 0..20 {
+            let first = lock.acquire_with_lease(LEASE).unwrap();
+            // Waits that end about when the lock is passed on: taken in time or not, it is not left lying.
+            let waiters: Vec<_> = (0..4)
+                .map(|number| {
+                    let lock = lock.clone();
+                    call(move || {
+                        let wait = ms(20 + 2 * number);
+                        let taken = lock.try_acquire_for_with_lease(wait, LEASE)?;
+                        match taken {
+                            Some(guard) => guard.unlock().map(|()| true),
+                            None => Ok(false),
+                        }
+                    })
+                })
+                .collect();
+            let_pass(ms(20), "until the first of them gives up");
+            if round % 2 == 0 {
+                drop(first)
+            } else {
+                first.unlock().unwrap()
+            }
+            for waiter in waiters {
+                waiter.outcome().0.unwrap();
+            }
+            assert!(eventually(T, || world.is_free("given-up")), "{:?}", world.fields("given-up"));
+        }
+    });
+}
