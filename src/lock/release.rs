@@ -171,7 +171,8 @@ impl Engine {
                 self.table.remove(hold);
                 self.watchdog.look_by(self.clock.after(TEND_EVERY));
             }
-            // The answer tells whether others listen, and so whether those who wait here stand back.
+            // An inner level, whose count is to be right before the next; or others' turn: the answer tells whether
+            // they listen, and so whether those who wait here stand back.
             Over::Others => {
                 let outcome = self.send_release(hold, left, Duration::ZERO);
                 if let Err(error) = self.released("unlock", hold, left, outcome) {

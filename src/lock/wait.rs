@@ -361,11 +361,14 @@ impl<'a> Waiting<'a> {
         let now = engine.clock.now();
         let noted = error.copy();
         let outcome = self.trouble.note(engine, error, now, want.until);
-        // Those behind in the queue have waited through the same: they lose patience when this one does.
-        let trouble = self.trouble.since.map(|since| (since, noted));
-        engine.table.note_trouble(want.kind, want.name, trouble);
-        if outcome.is_err() {
-            engine.table.wake_queue(want.kind, want.name);
+        // Those behind in the queue have waited through the same: they lose patience when this one does. A caller whose
+        // time is over, or who never waited, has been through nothing that concerns them.
+        if !want.until.is_over(now) {
+            let trouble = self.trouble.since.map(|since| (since, noted));
+            engine.table.note_trouble(want.kind, want.name, trouble);
+            if outcome.is_err() {
+                engine.table.wake_queue(want.kind, want.name);
+            }
         }
         self.trouble.last = Some(outcome?);
         Ok(Tried::Later(now.plus(random_between(TROUBLE_PAUSE))))
