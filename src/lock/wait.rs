@@ -364,8 +364,7 @@ impl<'a> Waiting<'a> {
         // Those behind in the queue have waited through the same: they lose patience when this one does. A caller whose
         // time is over, or who never waited, has been through nothing that concerns them.
         if !want.until.is_over(now) {
-            let trouble = self.trouble.since.map(|since| (since, noted));
-            engine.table.note_trouble(want.kind, want.name, trouble);
+            engine.table.note_trouble(want.kind, want.name, self.trouble.since.map(|since| (since, noted)));
             if outcome.is_err() {
                 engine.table.wake_queue(want.kind, want.name);
             }
@@ -455,8 +454,7 @@ impl<'a> Waiting<'a> {
         let age = engine.clock.now().since(since);
         if age < FRESH {
             let part = 1.0 - age.as_secs_f64() / FRESH.as_secs_f64();
-            let parker = Parker::new(&engine.clock);
-            parker.park(engine.clock.after(STAND_BACK.mul_f64(part)), want.interrupt);
+            Parker::new(&engine.clock).park(engine.clock.after(STAND_BACK.mul_f64(part)), want.interrupt);
         }
     }
 }
