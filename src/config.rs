@@ -1,6 +1,7 @@
 //! Options of a client, and their checks.
 
 use std::fmt;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -21,6 +22,8 @@ pub(crate) struct Options {
     pub(crate) patience: Duration,
     pub(crate) key_prefix: String,
     pub(crate) map_names: Option<NameMapper>,
+    /// Where the locks are kept, the same for all clients that say it in the same way.
+    pub(crate) place: String,
 }
 
 impl Default for Options {
@@ -31,6 +34,7 @@ impl Default for Options {
             patience: Duration::from_secs(10),
             key_prefix: String::new(),
             map_names: None,
+            place: String::new(),
         }
     }
 }
@@ -50,12 +54,14 @@ impl Options {
     }
 }
 
-/// What a Redis store is opened with.
+/// What a store on a server is opened with: Redis, or a database.
 #[derive(Clone)]
 pub(crate) struct RedisOptions {
     pub(crate) url: String,
     pub(crate) username: Option<String>,
     pub(crate) password: Option<String>,
+    pub(crate) sentinel_username: Option<String>,
+    pub(crate) sentinel_password: Option<String>,
     pub(crate) database: Option<i64>,
     pub(crate) client_name: Option<String>,
     pub(crate) connect_timeout: Duration,
@@ -65,8 +71,39 @@ pub(crate) struct RedisOptions {
     pub(crate) linger: Duration,
     /// Whether scripts may be used; without them only token locks work.
     pub(crate) scripts: bool,
-    /// PEM file of the authorities to trust instead of the system's.
-    pub(crate) tls_ca: Option<std::path::PathBuf>,
+    /// How many replicas must have each grant.
+    pub(crate) replicas: Option<Replicas>,
+    pub(crate) tls: TlsOptions,
+    pub(crate) table: TableOptions,
+    pub(crate) cluster_pub_sub: ClusterPubSub,
+}
+
+/// How the members of a Redis Cluster tell those who wait of a release; set by
+/// [`ClientBuilder::cluster_pub_sub`](crate::ClientBuilder::cluster_pub_sub).
+///
+/// All clients that share locks have to use the same way: those who listen otherwise are not woken and find a free lock
+/// by polling, or, in Redisson, when the lease that they last saw is over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub enum ClusterPubSub {
+    /// Sharded if the first server that answers knows `PUBSUB SHARDNUMSUB` (Redis 7, Valkey), else plain: what
+    /// Redisson's `shardedSubscriptionMode` does by default.
+    #[default]
+    Auto,
+    /// `SPUBLISH` and `SSUBSCRIBE`: a message goes to the members that have the lock's slot.
+    Sharded,
+    /// `PUBLISH` and `SUBSCRIBE`: a message goes to all members. For fleets with Redisson before 3.22, or with
+    /// `shardedSubscriptionMode=OFF`.
+    Plain,
+    /// Both, for fleets in which some use one and some the other. Needs Redis 7 or Valkey.
+    Both,
+}
+
+/// How many replicas a grant must have reached, and how long that may take.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Replicas {
+    pub(crate) count: u32,
+    pub(crate) within: Duration,
 }
 
 impl Default for RedisOptions {
@@ -75,6 +112,8 @@ impl Default for RedisOptions {
             url: String::new(),
             username: None,
             password: None,
+            sentinel_username: None,
+            sentinel_password: None,
             database: None,
             client_name: None,
             connect_timeout: Duration::from_secs(3),
@@ -82,7 +121,10 @@ impl Default for RedisOptions {
             pool_size: 8,
             linger: Duration::from_secs(5),
             scripts: true,
-            tls_ca: None,
+            replicas: None,
+            tls: TlsOptions::default(),
+            table: TableOptions::default(),
+            cluster_pub_sub: ClusterPubSub::Auto,
         }
     }
 }
@@ -94,6 +136,21 @@ impl RedisOptions {
         if self.pool_size == 0 {
             return Err(Error::invalid("connect", "a pool_size of 0 leaves no connection to work with"));
         }
+        if let Some(Replicas { count, within }) = self.replicas {
+            if count == 0 {
+                return Err(Error::invalid(
+                    "connect",
+                    "require_replicas(0, …) requires nothing: leave it out",
+                ));
+            }
+            check_timeout("require_replicas' time-out", within)?;
+            if within >= self.command_timeout {
+                return Err(Error::invalid(
+                    "connect",
+                    format!("replicas cannot be given {within:?}: it is a part of the command_timeout"),
+                ));
+            }
+        }
         if self.client_name.as_deref().is_some_and(|name| name.contains(|c: char| !c.is_ascii_graphic())) {
             return Err(Error::invalid(
                 "connect",
@@ -104,9 +161,158 @@ impl RedisOptions {
     }
 }
 
+/// Whom to trust over TLS, and what to prove oneself by. All are PEM files.
+#[derive(Clone, Default)]
+pub(crate) struct TlsOptions {
+    /// The authorities to trust instead of the system's.
+    pub(crate) ca: Option<PathBuf>,
+    /// The client's certificate, with those between it and its authority, and its key.
+    pub(crate) identity: Option<(PathBuf, PathBuf)>,
+}
+
+impl TlsOptions {
+    /// Refuses what nothing would come of: `why` there is no TLS.
+    pub(crate) fn refused_without_tls(&self, why: &str) -> Result<()> {
+        let given = match self {
+            TlsOptions { ca: None, identity: None } => return Ok(()),
+            TlsOptions { ca: Some(_), .. } => "authorities to trust were given",
+            TlsOptions { ca: None, identity: Some(_) } => "a certificate was given",
+        };
+        Err(Error::invalid("connect", format!("{given}, but {why}")))
+    }
+}
+
+/// What only databases are asked for.
+#[derive(Clone)]
+pub(crate) struct TableOptions {
+    pub(crate) name: String,
+    pub(crate) create: bool,
+    pub(crate) session_locks: bool,
+}
+
+impl Default for TableOptions {
+    fn default() -> TableOptions {
+        TableOptions { name: "leasehold_locks".to_owned(), create: false, session_locks: false }
+    }
+}
+
+#[cfg(any(feature = "postgres", feature = "mysql", feature = "sqlite"))]
+impl RedisOptions {
+    /// Refuses what a database cannot do anything with.
+    pub(crate) fn checked_for_database(&self) -> Result<&RedisOptions> {
+        check_table(&self.table.name)?;
+        if self.database.is_some() {
+            return Err(Error::invalid("connect", "a database is named by the URL, not by a number"));
+        }
+        Ok(self)
+    }
+}
+
+/// One of the servers that [`LockClient::redlock`](crate::LockClient::redlock) keeps locks on.
+///
+/// # Examples
+///
+/// ```
+/// use leasehold::RedlockNode;
+///
+/// let plain: RedlockNode = "redis://10.0.0.1".into();
+/// let renamed = RedlockNode::new("redis://10.0.0.2").map_names(|key| format!("locks:{key}"));
+/// ```
+#[derive(Clone)]
+#[must_use = "a node is given to LockClient::redlock"]
+pub struct RedlockNode {
+    pub(crate) url: String,
+    pub(crate) map_names: Option<NameMapper>,
+}
+
+impl RedlockNode {
+    /// The server at `url`; see [`LockClient::connect`](crate::LockClient::connect).
+    pub fn new(url: &str) -> RedlockNode {
+        RedlockNode { url: url.to_owned(), map_names: None }
+    }
+
+    /// Turns a lock's key into its key on this node, after what the client maps. Defaults to the same key.
+    pub fn map_names(mut self, map: impl Fn(&str) -> String + Send + Sync + 'static) -> RedlockNode {
+        self.map_names = Some(Arc::new(map));
+        self
+    }
+}
+
+impl From<&str> for RedlockNode {
+    fn from(url: &str) -> RedlockNode {
+        RedlockNode::new(url)
+    }
+}
+
+impl From<&String> for RedlockNode {
+    fn from(url: &String) -> RedlockNode {
+        RedlockNode::new(url)
+    }
+}
+
+impl From<String> for RedlockNode {
+    fn from(url: String) -> RedlockNode {
+        RedlockNode { url, map_names: None }
+    }
+}
+
+impl fmt::Debug for RedlockNode {
+    /// Leaves out the URL, which may hold a password.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RedlockNode").finish_non_exhaustive()
+    }
+}
+
+/// Which servers a lock is kept on at once, and how long each is waited for.
+#[derive(Debug, Clone)]
+pub(crate) struct RedlockOptions {
+    pub(crate) nodes: Vec<RedlockNode>,
+    pub(crate) node_timeout: Duration,
+}
+
+impl Default for RedlockOptions {
+    fn default() -> RedlockOptions {
+        RedlockOptions { nodes: Vec::new(), node_timeout: Duration::from_millis(50) }
+    }
+}
+
+impl RedlockOptions {
+    pub(crate) fn checked(self) -> Result<RedlockOptions> {
+        check_timeout("node_timeout", self.node_timeout)?;
+        let given = self.nodes.len();
+        if given < FEWEST_NODES {
+            return Err(Error::invalid(
+                "connect",
+                format!(
+                    "Redlock on {given} servers is no safer than a lock on one: with fewer than {FEWEST_NODES} no \
+                     majority outlives the loss of a server"
+                ),
+            ));
+        }
+        Ok(self)
+    }
+}
+
+/// A plain identifier, or one in a schema: it becomes part of the statements.
+#[cfg(any(feature = "postgres", feature = "mysql", feature = "sqlite"))]
+pub(crate) fn check_table(table: &str) -> Result<()> {
+    const MOST: usize = 48;
+    let is_plain = |part: &str| {
+        let starts_well = part.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_');
+        starts_well && part.len() <= MOST && part.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
+    };
+    if table.split('.').count() <= 2 && table.split('.').all(is_plain) {
+        return Ok(());
+    }
+    let words = "a table's name has letters, digits and underscores, at most 48, and may have a schema's before a dot";
+    Err(Error::invalid("connect", words))
+}
+
+const FEWEST_NODES: usize = 3;
+
 fn check_timeout(option: &str, timeout: Duration) -> Result<()> {
     if timeout < Duration::from_millis(1) || timeout > LONGEST_LEASE {
-        return Err(Error::invalid("connect", format!("a {option} of {timeout:?} cannot be used")));
+        return Err(Error::invalid("connect", format!("{timeout:?} cannot be used as {option}")));
     }
     Ok(())
 }

@@ -49,18 +49,23 @@ pub enum ErrorKind {
     Authentication,
     /// The user lacks a right; the detail names it where the server tells.
     NoPermission,
-    /// The server is out of memory and refuses writes.
+    /// The server is out of memory or disk space and refuses writes.
     OutOfMemory,
     /// The server is a read-only replica.
     ReadOnly,
     /// The server is loading, busy with a script, failing over or short of replicas.
     Busy,
+    /// The database broke a deadlock: roll the transaction back and run it again.
+    Deadlock,
     /// The server is older than the oldest one supported.
     TooOld,
     /// The store or the client's settings cannot do this.
     Unsupported,
     /// The answer was not what the protocol promises.
     Protocol,
+    /// The ring of nodes was changed, and this client goes by an older one; see
+    /// [`LockClient::change_ring`](crate::LockClient::change_ring).
+    StaleRing,
     /// The server refused with an error of no other kind.
     Refused,
     /// The client was shut down.
@@ -137,6 +142,12 @@ impl Error {
         self
     }
 
+    /// Takes the mark back: what may have happened is undone by somebody else, or changes nothing.
+    pub(crate) fn with_known_outcome(mut self) -> Error {
+        self.inner.outcome_unknown = false;
+        self
+    }
+
     /// The same without its source, for several requests that failed for one reason.
     pub(crate) fn copy(&self) -> Error {
         let Inner { kind, action, lock, detail, not_held, outcome_unknown, source: _ } = &*self.inner;
@@ -202,8 +213,8 @@ impl Error {
     /// Whether the same call may succeed later without anything being changed by the caller.
     #[must_use]
     pub fn is_retryable(&self) -> bool {
-        use ErrorKind::{Busy, OutOfMemory, ReadOnly, TimedOut, Unreachable};
-        matches!(self.inner.kind, Unreachable | TimedOut | OutOfMemory | ReadOnly | Busy)
+        use ErrorKind::{Busy, OutOfMemory, ReadOnly, StaleRing, TimedOut, Unreachable};
+        matches!(self.inner.kind, Unreachable | TimedOut | OutOfMemory | ReadOnly | Busy | StaleRing)
     }
 
     /// Whether the request may have been carried out although no answer came.

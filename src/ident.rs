@@ -14,13 +14,21 @@ pub const LONGEST_NAME: usize = 64 * 1024;
 
 /// Keys that Redisson derives for its own bookkeeping start with these; a lock of such a name could be another
 /// lock's counter or queue.
-const RESERVED: [&str; 6] = [
+const RESERVED: [&str; 14] = [
     "redisson_lock__channel",
     "redisson_lock_token:",
     "redisson_lock_queue:",
     "redisson_lock_timeout:",
     "redisson_unlock_latch:",
     "redisson_rwlock:",
+    "leasehold_lock_heartbeat:",
+    "redisson_sc:",
+    "redisson_countdownlatch__channel__",
+    "leasehold_request:",
+    "leasehold_condition_queue:",
+    "leasehold_condition_heartbeat:",
+    "leasehold_condition_notified:",
+    "leasehold_condition_channel:",
 ];
 
 /// A checked lock name: as the user gave it, and as the store keys it.
@@ -51,6 +59,11 @@ impl LockName {
         Ok(LockName { given: Arc::clone(given), key: key.into_boxed_str() })
     }
 
+    /// The same lock where it has another key.
+    pub(crate) fn keyed(&self, key: String) -> Result<LockName> {
+        LockName::new(&self.given, key)
+    }
+
     pub(crate) fn given(&self) -> &str {
         &self.given
     }
@@ -67,6 +80,20 @@ pub struct ClientId(Uuid);
 impl ClientId {
     pub(crate) fn random() -> ClientId {
         ClientId(Uuid::new_v4())
+    }
+
+    #[cfg(feature = "zookeeper")]
+    pub(crate) fn as_u128(self) -> u128 {
+        self.0.as_u128()
+    }
+}
+
+impl ClientId {
+    /// As it is shown.
+    pub(crate) fn text(self) -> [u8; 36] {
+        let mut text = [0; 36];
+        self.0.as_hyphenated().encode_lower(&mut text);
+        text
     }
 }
 
@@ -96,6 +123,18 @@ pub struct Owner {
 impl Owner {
     pub(crate) fn new(client: ClientId, number: u64) -> Owner {
         Owner { client, number }
+    }
+
+    /// Sixteen bytes for the `index`th permit that this owner takes: half the client's random id, then the number, which
+    /// no other owner of the client has.
+    pub(crate) fn permit(self, index: u32) -> [u8; 16] {
+        let mut id = *self.client.0.as_bytes();
+        let number = self.number.to_be_bytes();
+        let index = index.to_be_bytes();
+        for (place, byte) in id.iter_mut().skip(6).zip(number.into_iter().skip(2).chain(index)) {
+            *place = byte;
+        }
+        id
     }
 
     /// The client's id, the part before the colon.

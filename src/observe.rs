@@ -39,6 +39,10 @@ pub trait Observer: Send + Sync + 'static {
     fn wakeups(&self, down: Option<&Error>) {
         let _ = down;
     }
+    /// Something about the servers is not as it should be for what is promised; nothing fails because of it.
+    fn warning(&self, text: &str) {
+        let _ = text;
+    }
 }
 
 /// A hold that ended without being released.
@@ -63,6 +67,8 @@ pub enum LossReason {
     Gone,
     /// The client was shut down.
     ShutDown,
+    /// It was held as long as [`max_hold`](crate::LockOptions::max_hold) allows.
+    HeldTooLong,
 }
 
 /// The observer that writes log lines, with the feature `tracing`.
@@ -112,5 +118,9 @@ impl Observer for Logging {
             Some(error) => tracing::warn!(%error, "no wake-ups: waiters only poll"),
             None => tracing::info!("wake-ups are back"),
         }
+    }
+
+    fn warning(&self, text: &str) {
+        tracing::warn!("{text}");
     }
 }

@@ -10,8 +10,7 @@ use std::time::{Duration, Instant};
 
 use crate::error::{Error, Result};
 use crate::sync::atomic::{AtomicU64, Ordering};
-use crate::sync::channel::Sender;
-use crate::sync::{Condvar, Mutex};
+use crate::sync::{Condvar, Mutex, Waker};
 
 /// A point on a [`Clock`]; also used as a deadline, where `NEVER` means that there is none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -108,6 +107,15 @@ pub(crate) enum Lease {
     Renewed,
     /// Ends by itself after this time and is never renewed.
     Fixed(Duration),
+    /// Renewed for as long at a time, until others are had as well; `Fixed` from then on.
+    Kept(Duration),
+}
+
+impl Lease {
+    /// Whether the watchdog prolongs it.
+    pub(crate) fn is_renewed(self) -> bool {
+        !matches!(self, Lease::Fixed(_))
+    }
 }
 
 /// Shortest lease that can be asked for: the stores count milliseconds.
@@ -183,7 +191,7 @@ struct Manual {
 #[derive(Default)]
 struct Sleepers {
     next_id: u64,
-    wakers: Vec<(u64, Sender<()>)>,
+    wakers: Vec<(u64, Waker)>,
     /// Threads that act by the clock (watchdogs): id, and until when each sleeps; `None` while it works.
     services: Vec<(u64, Option<Moment>)>,
 }
@@ -228,14 +236,14 @@ impl ManualClock {
                 // A service that sleeps beyond this step would only find nothing to do, or do it too early.
                 let sleeps_on = |(service, until): &(u64, Option<Moment>)| service == id && until.is_some();
                 if !state.services.iter().any(sleeps_on) {
-                    wake(waker);
+                    waker.wake();
                 }
             }
         }
     }
 
     /// Has `waker` signalled whenever the clock moves, until [`forget`](Self::forget).
-    pub(crate) fn register(&self, waker: Sender<()>) -> u64 {
+    pub(crate) fn register(&self, waker: Waker) -> u64 {
         let mut state = self.shared.state.lock();
         state.next_id += 1;
         let id = state.next_id;
@@ -253,12 +261,12 @@ impl ManualClock {
     /// Signals the service behind `id`, which counts as working from now on.
     ///
     /// Under the clock's mutex: the thread cannot take the signal, work and report itself asleep in between.
-    pub(crate) fn wake_service(&self, id: u64, waker: &Sender<()>) {
+    pub(crate) fn wake_service(&self, id: u64, waker: &Waker) {
         let mut state = self.shared.state.lock();
         if let Some((_, until)) = state.services.iter_mut().find(|(other, _)| *other == id) {
             *until = None;
         }
-        wake(waker);
+        waker.wake();
     }
 
     /// Says that the thread behind `id` acts by this clock, and from now on works, or sleeps until a moment.
@@ -266,7 +274,7 @@ impl ManualClock {
     /// One that has been signalled counts as working: it is about to. Pairs with `wake_service`.
     pub(crate) fn service(&self, id: u64, asleep_until: Option<Moment>) {
         let mut state = self.shared.state.lock();
-        let signalled = state.wakers.iter().any(|(other, waker)| *other == id && !waker.is_empty());
+        let signalled = state.wakers.iter().any(|(other, waker)| *other == id && waker.is_set());
         let asleep_until = asleep_until.filter(|_| !signalled);
         match state.services.iter_mut().find(|(other, _)| *other == id) {
             Some((_, until)) => *until = asleep_until,
@@ -274,15 +282,6 @@ impl ManualClock {
         }
         self.shared.all_asleep.notify_all();
     }
-}
-
-/// Sets a sticky signal; one that is set already stays set.
-#[expect(
-    clippy::let_underscore_must_use,
-    reason = "full: the signal is set; disconnected: nobody waits any more"
-)]
-pub(crate) fn wake(waker: &Sender<()>) {
-    let _ = waker.try_send(());
 }
 
 impl fmt::Debug for ManualClock {

@@ -10,9 +10,11 @@ use std::hash::Hash;
 use std::marker::PhantomData;
 
 use leasehold::{
-    ClientBuilder, ClientId, Error, ErrorKind, Fence, FencedLock, Guard, HoldState, Interrupt, Lock,
-    LockClient, Loss, LossReason, ManualClock, MemoryStore, NamedLock, NotHeld, Observer, OwnedGuard, Owner,
-    RedisLock, Result,
+    ClientBuilder, ClientId, ClusterPubSub, CountDownLatch, Error, ErrorKind, ExpirableSemaphore, Fence,
+    FencedLock, Guard, HoldState, Holder, Inspection, Interrupt, Lock, LockClient, Loss, LossReason,
+    ManualClock, MemoryStore, Mode, MultiGuard, MultiLock, NamedLock, NotHeld, ObjectKind, Observer,
+    OwnedGuard, OwnedMultiGuard, Owner, ReadWriteLock, RedLock, RedisLock, RedlockNode, Result, Ring,
+    RingNode, Semaphore,
 };
 
 fn is<T: ?Sized>() -> Probe<T> {
@@ -47,7 +49,13 @@ fn clients_and_locks_are_shared_by_threads_and_cheap_to_clone() {
     shared_by_threads::<LockClient>();
     shared_by_threads::<NamedLock>();
     shared_by_threads::<RedisLock>();
+    shared_by_threads::<RedLock>();
     shared_by_threads::<FencedLock>();
+    shared_by_threads::<MultiLock>();
+    shared_by_threads::<ReadWriteLock>();
+    shared_by_threads::<Semaphore>();
+    shared_by_threads::<ExpirableSemaphore>();
+    shared_by_threads::<CountDownLatch>();
     shared_by_threads::<Interrupt>();
     shared_by_threads::<MemoryStore>();
     shared_by_threads::<ManualClock>();
@@ -55,9 +63,18 @@ fn clients_and_locks_are_shared_by_threads_and_cheap_to_clone() {
     cloned::<LockClient>();
     cloned::<NamedLock>();
     cloned::<FencedLock>();
+    cloned::<MultiLock>();
+    cloned::<ReadWriteLock>();
+    cloned::<Semaphore>();
+    cloned::<ExpirableSemaphore>();
+    cloned::<CountDownLatch>();
     cloned::<Interrupt>();
     cloned::<MemoryStore>();
     cloned::<ManualClock>();
+    shared_by_threads::<Ring>();
+    shared_by_threads::<RingNode>();
+    cloned::<Ring>();
+    cloned::<RingNode>();
     assert!(size_of::<LockClient>() == size_of::<usize>(), "a clone is one count up");
 }
 
@@ -65,10 +82,14 @@ fn clients_and_locks_are_shared_by_threads_and_cheap_to_clone() {
 fn a_guard_stays_on_its_thread_and_an_owned_one_may_leave() {
     assert!(!is::<Guard>().send());
     assert!(is::<OwnedGuard>().send());
+    assert!(!is::<MultiGuard>().send());
+    assert!(is::<OwnedMultiGuard>().send());
     // Other threads may look at either.
     fn seen_by_threads<T: Sync + 'static>() {}
     seen_by_threads::<Guard>();
     shared_by_threads::<OwnedGuard>();
+    seen_by_threads::<MultiGuard>();
+    shared_by_threads::<OwnedMultiGuard>();
     // The probe tells the one from the other.
     assert!(is::<String>().send() && !is::<std::rc::Rc<()>>().send());
 }
@@ -90,6 +111,7 @@ fn what_is_handed_out_is_plain_values() {
     value::<HoldState>();
     value::<LossReason>();
     value::<ErrorKind>();
+    value::<ClusterPubSub>();
     key::<Owner>();
     key::<ClientId>();
     key::<Fence>();
@@ -98,14 +120,27 @@ fn what_is_handed_out_is_plain_values() {
     shared_by_threads::<Loss>();
     shared_by_threads::<NotHeld>();
     cloned::<Loss>();
+    cloned::<RedlockNode>();
+    shared_by_threads::<RedlockNode>();
     cloned::<NotHeld>();
+    shared_by_threads::<Inspection>();
+    cloned::<Inspection>();
+    value::<Mode>();
+    fn printed<T: Display>() {}
+    printed::<Inspection>();
+    printed::<Holder>();
+    printed::<ObjectKind>();
 }
 
 #[test]
 fn locks_and_observers_are_objects() {
     let client = LockClient::in_memory();
-    let locks: Vec<Box<dyn Lock + Send + Sync>> =
-        vec![Box::new(client.lock("a")), Box::new(client.fenced_lock("b")), Box::new(client.token_lock("c"))];
+    let locks: Vec<Box<dyn Lock + Send + Sync>> = vec![
+        Box::new(client.lock("a")),
+        Box::new(client.fenced_lock("b")),
+        Box::new(client.token_lock("c")),
+        Box::new(client.multi_lock([client.lock("d"), client.lock("e")])),
+    ];
     for lock in &locks {
         let lock: &dyn Lock = lock.as_ref();
         lock.lock().unwrap();
@@ -123,6 +158,9 @@ fn everything_can_be_shown_and_nothing_secret_is() {
     shown::<FencedLock>();
     shown::<Guard>();
     shown::<OwnedGuard>();
+    shown::<MultiLock>();
+    shown::<MultiGuard>();
+    shown::<OwnedMultiGuard>();
     shown::<Interrupt>();
     shown::<MemoryStore>();
     shown::<ManualClock>();
@@ -130,11 +168,59 @@ fn everything_can_be_shown_and_nothing_secret_is() {
         .url("redis://somebody:S3CR3T-in-the-url@127.0.0.1:1/")
         .username("somebody")
         .password("S3CR3T-by-option");
-    assert!(!format!("{builder:?}").contains("S3CR3T"));
-    let error = builder.connect_timeout(std::time::Duration::from_millis(50)).build().unwrap_err();
-    let mut cause: Option<&dyn StdError> = Some(&error);
-    while let Some(level) = cause {
-        assert!(!format!("{level} {level:?}").contains("S3CR3T"), "{level}");
-        cause = level.source();
+    let database = LockClient::builder().url("postgres://somebody:S3CR3T@127.0.0.1:1/x").password("S3CR3T");
+    assert!(!format!("{database:?}").contains("S3CR3T"));
+    let sentinels = LockClient::builder()
+        .url("redis-sentinel://somebody:S3CR3T-in-the-url@127.0.0.1:1,127.0.0.1:2/master")
+        .sentinel_username("somebody")
+        .sentinel_password("S3CR3T-of-the-sentinels");
+    let node = RedlockNode::new("redis://somebody:S3CR3T-of-a-node@127.0.0.1:1/");
+    assert!(!format!("{node:?} {:?}", LockClient::builder().redlock([node.clone()])).contains("S3CR3T"));
+    let node = RingNode::new("redis://somebody:S3CR3T-in-the-url@127.0.0.1:1/");
+    assert!(!format!("{node:?} {:?}", Ring::new([node.clone()])).contains("S3CR3T"));
+    for builder in [builder, sentinels] {
+        assert!(!format!("{builder:?}").contains("S3CR3T"));
+        let error = builder.connect_timeout(std::time::Duration::from_millis(50)).build().unwrap_err();
+        let mut cause: Option<&dyn StdError> = Some(&error);
+        while let Some(level) = cause {
+            assert!(!format!("{level} {level:?}").contains("S3CR3T"), "{level}");
+            cause = level.source();
+        }
+    }
+}
+
+#[cfg(feature = "postgres")]
+#[test]
+fn locks_on_a_postgresql_transaction_are_plain_values() {
+    use leasehold::postgres::{NameTable, TxLock};
+    shared_by_threads::<NameTable>();
+    shared_by_threads::<TxLock>();
+    cloned::<NameTable>();
+}
+
+#[cfg(feature = "mysql")]
+#[test]
+fn locks_on_a_mysql_transaction_are_plain_values() {
+    use leasehold::mysql::{NameTable, TxLock};
+    shared_by_threads::<NameTable>();
+    shared_by_threads::<TxLock>();
+    cloned::<NameTable>();
+}
+
+/// What a build leaves out is named by its feature, before anything is sent.
+#[cfg(not(any(feature = "etcd", feature = "postgres", feature = "mysql", feature = "sqlite")))]
+#[test]
+fn a_store_that_was_left_out_is_refused_by_the_name_of_its_feature() {
+    for (url, feature) in [
+        ("etcd://localhost", "etcd"),
+        ("ETCDS://me:S3CR3T@localhost", "etcd"),
+        ("postgres://me:S3CR3T@localhost", "postgres"),
+        ("mariadb://me:S3CR3T@localhost/x", "mysql"),
+        ("sqlite:///x", "sqlite"),
+    ] {
+        let error = leasehold::LockClient::connect(url).unwrap_err();
+        assert_eq!(error.kind(), leasehold::ErrorKind::Unsupported, "{url}");
+        assert!(error.to_string().contains(&format!("feature {feature:?}")), "{error}");
+        assert!(!format!("{error:?}").contains("S3CR3T"));
     }
 }

@@ -5,7 +5,7 @@
 //! client                            L3
 //! store, compose                    L2   stores don't know each other, nor what is composed of them
 //! lock                              L1
-//! error time ident config observe sync   L0
+//! error time ident inspection config observe sync tls   L0
 //! ```
 //!
 //! Arrows only point down. The same checker that passes the source is shown samples that break each rule, and has to
@@ -31,11 +31,21 @@ const MAY_PANIC: &[(&str, &str)] = &[("src/client.rs", ".expect(")];
 const LONG: usize = 400;
 const TOO_LONG: usize = 800;
 
-const GROUND: [&str; 6] = ["error", "time", "ident", "config", "observe", "sync"];
+const GROUND: [&str; 8] = ["error", "time", "ident", "inspection", "config", "observe", "sync", "tls"];
 /// The door to what threads wait by, behind which the models put shuttle.
 const KNOWS_MUTEXES: &str = "src/sync/";
 const READS_TIME: &str = "src/time.rs";
-const KNOWS_THE_DRIVER: &str = "src/store/redis/";
+/// Drivers, and where alone they are known.
+const DRIVERS: &[(&str, &[&str])] = &[
+    ("redis::", &["src/store/redis/"]),
+    ("rustls::", &["src/tls.rs"]),
+    ("r2d2::", &["src/store/redis/", "src/store/sql/"]),
+    ("tokio::", &["src/store/sql/postgres/"]),
+    ("tokio_postgres::", &["src/store/sql/postgres/"]),
+    ("postgres::", &["src/store/sql/postgres/"]),
+    ("mysql::", &["src/store/sql/mysql"]),
+    ("rusqlite::", &["src/store/sql/sqlite.rs"]),
+];
 
 #[test]
 fn the_source_keeps_to_its_rules() {
@@ -57,7 +67,7 @@ fn the_checker_sees_the_source() {
     // Were these not seen, nothing would be.
     assert!(uses("src/client.rs", "lock::engine"));
     assert!(uses("src/lock/wait.rs", "time::Moment"));
-    assert!(uses("src/store/memory.rs", "lock::store"));
+    assert!(uses("src/store/memory/mod.rs", "lock::store"));
     assert!(uses("src/store/redis/hub.rs", "store::redis::link"), "through super");
 }
 
@@ -215,7 +225,9 @@ fn scripts_that_are_put_together_are_flagged() {
     breaks(redis, "fn f() { s.push_str(r#\"if ARGV[1] then\"#); }", "script text");
     breaks(redis, "static S: Script = Script::new(&text);", "not by include_str!");
     breaks(redis, "fn f() { cmd(\"EVAL\").arg(format!(\"return {n}\")); }", "puts text together");
+    breaks(redis, "static S: Script = Script::new(concat!(\"return \", \"1\"));", "not by include_str!");
     keeps(redis, "static S: Script = Script::new(include_str!(\"lua/acquire.lua\"));");
+    keeps(redis, "Script::new(concat!(include_str!(\"lua/guard.lua\"), include_str!(\"lua/acquire.lua\")));");
     keeps(redis, "fn f() { Request::new(\"EVAL\").arg(\"return 1\").arg(0); }");
     keeps(redis, "fn f() { format!(\"the key {key}\"); }");
 }
@@ -230,11 +242,27 @@ fn undocumented_script_parameters_are_flagged() {
 }
 
 #[test]
+fn undocumented_query_parameters_are_flagged() {
+    let sql = "src/store/sql/query/sqlite/a.sql";
+    breaks(sql, "-- Looks.\n-- Returns x\nSELECT a FROM b WHERE c = ?1", "?1");
+    breaks(sql, "-- Looks.\n-- $1 name\n-- Returns x\nSELECT a::text FROM b WHERE c = $1 AND d = $2", "$2");
+    breaks(sql, "-- Looks.\n-- :name\nSELECT a FROM b WHERE c = :name", "Returns");
+    keeps(sql, "-- Looks.\n-- :name\n-- Returns x\nSELECT a::text FROM b WHERE c = :name");
+    keeps(sql, "CREATE TABLE a (b text)");
+}
+
+#[test]
 fn the_driver_outside_of_its_store_is_flagged() {
     breaks("src/error.rs", "impl From<redis::RedisError> for Error {}", "knows the driver");
     breaks("src/lock/engine.rs", "use r2d2::Pool;", "knows the driver");
+    breaks("src/store/sql/rows.rs", "use rusqlite::Connection;", "knows the driver");
+    breaks("src/store/redis/hub.rs", "fn f() { tokio::spawn(work); }", "knows the driver");
+    breaks("src/store/redis/link.rs", "use rustls::ClientConfig;", "knows the driver");
+    breaks("src/tls.rs", "use redis::Cmd;", "knows the driver");
     keeps("src/store/redis/wire.rs", "use redis::Cmd; use r2d2::Pool;");
+    keeps("src/tls.rs", "use rustls::ClientConfig;");
     keeps("src/client.rs", "use crate::store::redis::RedisStore;");
+    keeps("src/client.rs", "use crate::store::sql; fn f() { sql::postgres::open(&options); }");
 }
 
 #[test]
@@ -265,7 +293,7 @@ struct Source {
 
 impl Source {
     fn new(path: String, text: &str) -> Source {
-        if path.ends_with(".lua") {
+        if path.ends_with(".lua") || path.ends_with(".sql") {
             return Source { path, text: text.to_owned(), code: String::new(), strings: Vec::new() };
         }
         let (mut code, strings) = blanked(text);
@@ -296,7 +324,10 @@ fn files_under(folder: &str) -> Vec<Source> {
             let path = entry.unwrap().path();
             if path.is_dir() {
                 walk(root, &path, files);
-            } else if path.extension().is_some_and(|extension| extension == "rs" || extension == "lua") {
+            } else if path
+                .extension()
+                .is_some_and(|extension| ["rs", "lua", "sql"].iter().any(|known| extension == *known))
+            {
                 let name = path.strip_prefix(root).unwrap().to_str().unwrap().replace('\\', "/");
                 files.push(Source::new(name, &fs::read_to_string(&path).unwrap()));
             }
@@ -316,6 +347,10 @@ fn violations(all: &[Source]) -> Vec<String> {
         let mut complain = |what: String| found.push(format!("{}: {what}", file.path));
         if file.path.ends_with(".lua") {
             check_script(file, &mut complain);
+            continue;
+        }
+        if file.path.ends_with(".sql") {
+            check_query(file, &mut complain);
             continue;
         }
         let is_test = modules.is_test(file);
@@ -583,7 +618,9 @@ fn check_script_text(file: &Source, complain: &mut Complain<'_>) {
     for (at, _) in file.code.match_indices("Script::new(") {
         let is_drivers = file.code[..at].ends_with("redis::"); // which only hashes it
         let argument = file.code[at + "Script::new(".len()..].trim_start();
-        if !is_drivers && !argument.starts_with("include_str!") {
+        let is_whole =
+            ["include_str!", "concat!(include_str!("].iter().any(|from| argument.starts_with(from));
+        if !is_drivers && !is_whole {
             complain("a script's text comes not by include_str!".to_owned());
         }
     }
@@ -614,11 +651,29 @@ fn check_script(file: &Source, complain: &mut Complain<'_>) {
     }
 }
 
-fn check_driver(file: &Source, complain: &mut Complain<'_>) {
-    if file.path.starts_with(KNOWS_THE_DRIVER) {
-        return;
+/// A statement's header names all that it is given, and what it comes to. What creates a table explains its columns.
+fn check_query(file: &Source, complain: &mut Complain<'_>) {
+    let header: String = file.text.lines().take_while(|line| line.starts_with("--")).collect();
+    let body = file.text.lines().filter_map(|line| line.split("--").next()).collect::<Vec<_>>().join("\n");
+    for (at, sign) in body.match_indices(['$', '?', ':']) {
+        let name: String = body[at + 1..].chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect();
+        let is_cast = sign == ":" && (body[..at].ends_with(':') || body[at..].starts_with("::"));
+        let parameter = format!("{sign}{name}");
+        if !name.is_empty() && !is_cast && !header.contains(&parameter) {
+            complain(format!("the header does not say what {parameter} is"));
+        }
     }
-    for driver in ["redis::", "r2d2::", "rustls::"] {
+    let is_told = ["Returns", "Changes", "Removes"].iter().any(|word| header.contains(word));
+    if !is_told && !body.starts_with("CREATE TABLE") {
+        complain("the header does not say what it Returns, Changes or Removes".to_owned());
+    }
+}
+
+fn check_driver(file: &Source, complain: &mut Complain<'_>) {
+    for (driver, homes) in DRIVERS {
+        if homes.iter().any(|home| file.path.starts_with(home)) {
+            continue;
+        }
         for (at, _) in file.code.match_indices(driver) {
             let before = file.code[..at].chars().next_back();
             if !before.is_some_and(|c| c.is_alphanumeric() || c == '_' || c == ':') {

@@ -1,7 +1,7 @@
 //! The contracts: what every lock promises, whatever store keeps it.
 //!
 //! Each contract is a function over a [`Store`](contract::harness::Store) and is run for every store; a new store is
-//! one more function in `contract/harness.rs` and one more line in `contracts!`. What a store or a kind of lock can or
+//! one more function in `contract/stores.rs` and one more line in `contracts!`. What a store or a kind of lock can or
 //! cannot do is a value of the harness, and is asserted both ways.
 //!
 //! Where the scenarios come from, retold in our words (nothing is copied):
@@ -27,40 +27,88 @@
 
 /// Has every contract of a file run for every store.
 macro_rules! contracts {
-    ($($name:ident),+ $(,)?) => {
-        mod memory { $(#[test] fn $name() { super::$name(&crate::contract::harness::memory()); })+ }
-        mod redis {
+    (on $store:ident needs $need:ident: $($name:ident),+) => {
+        mod $store {
             $(#[test] fn $name() {
-                // Without a server the test is skipped, loudly, and fails in CI.
-                if let Some(store) = crate::contract::harness::redis() {
-                    super::$name(&store);
+                // Without its server the test is skipped, loudly, and fails in CI.
+                if let Some(store) = crate::contract::stores::$store() {
+                    crate::contract::harness::Need::$need.of(&store, super::$name);
                 }
             })+
         }
     };
+    (needs $need:ident: $($name:ident),+ $(,)?) => {
+        contracts!(on memory needs $need: $($name),+);
+        contracts!(on redis needs $need: $($name),+);
+        contracts!(on cluster needs $need: $($name),+);
+        contracts!(on sentinel needs $need: $($name),+);
+        contracts!(on redlock needs $need: $($name),+);
+        contracts!(on ring needs $need: $($name),+);
+        #[cfg(feature = "etcd")]
+        contracts!(on etcd needs $need: $($name),+);
+        #[cfg(feature = "postgres")]
+        contracts!(on postgres needs $need: $($name),+);
+        #[cfg(feature = "mysql")]
+        contracts!(on mysql needs $need: $($name),+);
+        #[cfg(feature = "sqlite")]
+        contracts!(on sqlite needs $need: $($name),+);
+        #[cfg(feature = "zookeeper")]
+        contracts!(on zookeeper needs $need: $($name),+);
+    };
+    ($($name:ident),+ $(,)?) => {
+        contracts!(needs Nothing: $($name),+);
+    };
 }
 
 /// The stores named in `contracts!`.
-const STORES: &[&str] = &["memory", "redis"];
+const STORES: &[&str] = &[
+    "memory",
+    "redis",
+    "cluster",
+    "sentinel",
+    "redlock",
+    "ring",
+    #[cfg(feature = "etcd")]
+    "etcd",
+    #[cfg(feature = "postgres")]
+    "postgres",
+    #[cfg(feature = "mysql")]
+    "mysql",
+    #[cfg(feature = "sqlite")]
+    "sqlite",
+    #[cfg(feature = "zookeeper")]
+    "zookeeper",
+];
 
 mod support;
 
 mod contract {
     pub(crate) mod harness;
+    pub(crate) mod stores;
     pub(crate) mod tools;
 
     mod capabilities;
+    mod condition;
     mod exclusion;
+    mod fair;
     mod fenced;
     mod guards;
     mod input;
+    mod inspect;
     mod interrupts;
+    mod latch;
+    mod leader;
     mod leases;
     mod lifecycle;
     mod loss;
+    mod multi;
     mod names;
     mod observer;
     mod reentrancy;
+    mod run_once;
+    mod rw;
+    mod semaphore;
+    mod terms;
     mod token;
     mod unlock;
     mod waiting;

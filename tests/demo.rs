@@ -11,13 +11,13 @@ mod support;
 
 use std::io::Read;
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process, kill_process_group, test_kill_process_group};
 use serde_json::Value;
 use support::eventually;
+use support::examples::example;
 use support::server::RedisServer;
 
 const ROWS: [&str; 7] = [
@@ -63,6 +63,46 @@ fn the_demo_prints_one_json_object_per_row_and_the_fenced_row_is_exact() {
     assert_eq!(keys(&server), 0, "the demo left keys behind");
 }
 
+/// The last row with the lock on servers of its own, the one that has it killed half-way.
+fn is_exact_on(topology: &str) {
+    let Some(server) = RedisServer::start_default() else { return };
+    let (out, success) =
+        Demo::start(&server, &["--rows", "redis_lock_fenced", "--topology", topology]).finish();
+    let row: Value = serde_json::from_str(&out).expect(&out);
+    assert_eq!(
+        (&row["sold"], &row["oversold"], &row["lost"]),
+        (&STOCK.into(), &0.into(), &0.into()),
+        "{row}"
+    );
+    assert!(success, "the demo failed though its row is exact");
+    assert_eq!(keys(&server), 0, "the demo left keys behind");
+}
+
+#[test]
+fn the_fenced_row_is_exact_when_its_server_is_killed_and_started_again() {
+    is_exact_on("single");
+}
+
+#[test]
+fn the_fenced_row_is_exact_when_one_of_five_servers_of_a_redlock_is_killed() {
+    is_exact_on("redlock");
+}
+
+#[test]
+fn the_fenced_row_is_exact_when_its_master_is_killed_and_replaced() {
+    is_exact_on("sentinel");
+}
+
+#[test]
+fn the_fenced_row_is_exact_when_its_primary_of_a_cluster_is_killed() {
+    is_exact_on("cluster");
+}
+
+#[test]
+fn the_fenced_row_is_exact_when_its_node_of_a_ring_is_killed_and_given_up() {
+    is_exact_on("ring");
+}
+
 #[test]
 fn an_interrupted_demo_ends_its_workers_and_removes_its_keys() {
     let Some(server) = RedisServer::start_default() else { return };
@@ -92,10 +132,11 @@ struct Demo {
 
 impl Demo {
     fn start(server: &RedisServer, more: &[&str]) -> Demo {
-        let child = Command::new(example())
+        let child = Command::new(example("stock"))
             .args(["--json", "--processes", "3", "--threads", "2", "--stock", &STOCK.to_string()])
             .args(more)
             .env("REDIS_URL", server.url())
+            .env("LEASEHOLD_DEMO_SERVER", &server.binary().path)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .process_group(0)
@@ -123,27 +164,4 @@ impl Drop for Demo {
             drop(self.child.wait());
         }
     }
-}
-
-/// Builds the example with the features of this test and says where it is.
-fn example() -> PathBuf {
-    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    cargo.args(["build", "--example", "stock", "--message-format", "json"]);
-    cargo.args(["--manifest-path", concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml")]);
-    if !cfg!(debug_assertions) {
-        cargo.arg("--release");
-    }
-    let features = [("tls", cfg!(feature = "tls")), ("tracing", cfg!(feature = "tracing"))];
-    for (feature, _) in features.iter().filter(|(_, on)| *on) {
-        cargo.args(["--features", feature]);
-    }
-    let built = cargo.stderr(Stdio::inherit()).output().unwrap();
-    assert!(built.status.success(), "the example does not build");
-    String::from_utf8(built.stdout)
-        .unwrap()
-        .lines()
-        .filter_map(|line| serde_json::from_str::<Value>(line).ok())
-        .filter(|message| message["target"]["name"] == "stock")
-        .find_map(|message| message["executable"].as_str().map(PathBuf::from))
-        .expect("cargo names the executable")
 }

@@ -21,11 +21,15 @@ mod faults {
     pub(crate) mod tools;
 
     mod ambiguous;
+    mod costs;
+    mod counted;
     mod cuts;
     mod fork;
     mod handovers;
+    mod multi;
     mod operators;
     mod owners;
+    mod peers;
     mod refusals;
     mod resources;
     mod restarts;

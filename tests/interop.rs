@@ -1,5 +1,5 @@
-//! Leasehold beside other libraries on one Redis: real Redisson in real JVMs, redis-py, redsync, and a lock as the
-//! articles write it.
+//! Leasehold beside other libraries: on one Redis real Redisson in real JVMs, redis-py, redsync, and a lock as the
+//! articles write it; on one ZooKeeper real Curator.
 //!
 //! Each foreign side is a small program in `tests/interop/` that does what a test tells it and reports the outcome
 //! (see `agent.rs`). They are built on first use. Where the tools for that are missing the tests say so on standard
@@ -15,6 +15,13 @@
 
 #[path = "interop/agent.rs"]
 mod agent;
+#[path = "interop/cluster.rs"]
+mod cluster;
+#[path = "interop/crowd.rs"]
+mod crowd;
+#[cfg(feature = "zookeeper")]
+#[path = "interop/curator.rs"]
+mod curator;
 #[path = "interop/fenced.rs"]
 mod fenced;
 #[path = "interop/fleet.rs"]
@@ -25,11 +32,21 @@ mod handwritten;
 mod holding;
 #[path = "interop/java.rs"]
 mod java;
+#[path = "interop/kinds.rs"]
+mod kinds;
+#[path = "interop/multi.rs"]
+mod multi;
+#[path = "interop/redlock.rs"]
+mod redlock_of_both;
 #[path = "interop/scene.rs"]
 mod scene;
+#[path = "interop/sentinel.rs"]
+mod sentinel;
 mod support;
 #[path = "interop/token.rs"]
 mod token;
+#[path = "contract/tools.rs"]
+mod tools;
 #[path = "interop/waking.rs"]
 mod waking;
 #[path = "interop/watchdog.rs"]

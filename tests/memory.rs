@@ -104,6 +104,20 @@ fn a_hold_is_renewed_when_a_third_of_its_lease_has_passed() {
 }
 
 #[test]
+fn a_longest_hold_is_renewed_up_to_its_end_and_not_beyond() {
+    let (clock, store) = world();
+    let (client, other) = (LockClient::in_memory_with(&store), LockClient::in_memory_with(&store));
+    let guard = client.lock_with("a").max_hold(LEASE + LEASE / 2).build().acquire().unwrap();
+    clock.advance(LEASE + LEASE / 2 - secs(1));
+    guard.check().unwrap();
+    assert!(!elsewhere(|| other.lock("a").try_lock().unwrap()));
+    clock.advance(secs(1));
+    assert!(guard.check().is_err());
+    // Its last renewal was for less than a lease: the store has it no longer than the holder.
+    assert!(other.lock("a").try_lock().unwrap());
+}
+
+#[test]
 fn an_explicit_lease_ends_to_the_millisecond() {
     let (clock, store) = world();
     let (lock, rival) =
@@ -483,4 +497,62 @@ fn a_memory_client_cannot_be_made_with_options_that_cannot_be_used() {
     let (_clock, store) = world();
     let error = LockClient::builder().lease(Duration::ZERO).build_in_memory(&store).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidInput);
+}
+
+// ---- groups
+
+#[test]
+fn a_groups_lease_counts_from_the_last_grant_to_the_millisecond() {
+    let (clock, store) = world();
+    let (client, rival) = (LockClient::in_memory_with(&store), LockClient::in_memory_with(&store));
+    let multi = client.multi_lock([client.lock("a"), client.lock("b"), client.lock("c")]);
+    let held = Holding::take(&rival.lock("b"));
+    let waiter = Waiter::start(move || {
+        let guard = multi.acquire_with_lease(secs(9)).unwrap();
+        guard.remaining()
+    });
+    // Kept by renewals of three seconds each, for as long as it takes.
+    for _ in 0..8 {
+        clock.advance(ms(1_100));
+        assert!(rival.lock("a").is_locked().unwrap());
+        assert!(rival.lock("a").remaining_lease().unwrap() <= Some(secs(9)));
+    }
+    held.release();
+    let (remaining, _) = waiter.returns_within(PATIENCE);
+    assert_eq!(remaining, ms(8_910));
+}
+
+struct Names(Sender<String>);
+
+impl Observer for Names {
+    fn released(&self, name: &str, _: Owner, _: Duration) {
+        self.0.send(name.to_owned()).unwrap();
+    }
+}
+
+#[test]
+fn a_group_is_given_back_in_the_opposite_order() {
+    let store = MemoryStore::new();
+    let (sender, seen) = unbounded();
+    let client = LockClient::builder().observer(Names(sender)).build_in_memory(&store).unwrap();
+    let rival = LockClient::in_memory_with(&store);
+    let names = ["b", "d", "a", "c"];
+    let multi = client.multi_lock(names.map(|name| client.lock(name)));
+    let released =
+        |count: usize| -> Vec<String> { (0..count).map(|_| seen.recv_timeout(PATIENCE).unwrap()).collect() };
+    multi.lock().unwrap();
+    multi.unlock().unwrap();
+    assert_eq!(released(4), ["d", "c", "b", "a"]);
+    multi.acquire().unwrap().unlock().unwrap();
+    assert_eq!(released(4), ["d", "c", "b", "a"]);
+    drop(multi.acquire().unwrap());
+    assert_eq!(released(4), ["d", "c", "b", "a"]);
+    // What was had when one is refused.
+    let held = Holding::take(&rival.lock("d"));
+    assert!(!multi.try_lock_for(ms(20)).unwrap());
+    assert_eq!(released(3), ["c", "b", "a"]);
+    assert!(!multi.try_lock().unwrap());
+    assert_eq!(released(3), ["c", "b", "a"]);
+    held.release();
+    assert!(seen.try_recv().is_err());
 }

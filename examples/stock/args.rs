@@ -4,6 +4,7 @@ use clap::{Parser, ValueEnum};
 use serde::{Deserialize, Serialize};
 
 use crate::Result;
+use crate::topology::Topology;
 
 /// Sells out one item with many processes and threads, once per kind of lock, and counts what goes wrong.
 #[derive(Debug, Parser)]
@@ -27,6 +28,9 @@ pub(crate) struct Args {
     /// How often to run everything
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) runs: u32,
+    /// Keeps the locks of the last two rows on servers started for that, and kills one in the middle of the last row
+    #[arg(long, value_enum)]
+    pub(crate) topology: Option<Topology>,
     /// Only these rows, separated by commas
     #[arg(long, value_enum, value_delimiter = ',')]
     rows: Vec<Row>,

@@ -13,6 +13,7 @@ use crate::args::{Args, Row};
 use crate::report::Line;
 use crate::shop::Shop;
 use crate::talk::{Fault, Job, Order, Say, Tally, Task, say};
+use crate::topology::{Locks, Servers};
 use crate::worker::LEASE;
 use crate::{Result, WORKER};
 
@@ -46,6 +47,8 @@ pub(crate) struct Outcome {
 pub(crate) struct Strikes {
     pub(crate) killed: Option<usize>,
     pub(crate) stopped: Option<usize>,
+    /// Whether a server of the locks was.
+    pub(crate) server: bool,
     /// Time in which nothing was sold: the long job, a dead or stopped holder's lease, the wait for the stopped worker.
     pub(crate) standstill: Duration,
 }
@@ -87,9 +90,10 @@ struct Worker {
     struck_dead: bool,
 }
 
-/// The worker processes of one row and the keys they use; dropping it ends and removes both.
+/// The worker processes of one row, the keys they use, and the servers of their locks; dropping it ends all.
 pub(crate) struct Fleet<'a> {
     stop: &'a AtomicBool,
+    servers: Option<Servers>,
     shop: Shop,
     stock: i64,
     workers: Vec<Worker>,
@@ -103,11 +107,18 @@ impl<'a> Fleet<'a> {
         let mut shop = Shop::open(url, &prefix)?;
         shop.fill(args.stock)?;
         let (tell, events) = unbounded();
-        let mut fleet = Fleet { stop, shop, stock: args.stock, workers: Vec::new(), events };
+        let keeps_locks = matches!(task, Task::Sell(row) if row.is_leasehold());
+        let servers = args.topology.filter(|_| keeps_locks).map(Servers::start).transpose()?;
+        let locks = match &servers {
+            Some(servers) => servers.locks()?,
+            None => Locks::Url(url.to_owned()),
+        };
+        let mut fleet = Fleet { stop, servers, shop, stock: args.stock, workers: Vec::new(), events };
         for worker in 0..processes {
             let job = Job {
                 task,
                 url: url.to_owned(),
+                locks: locks.clone(),
                 prefix: prefix.clone(),
                 worker,
                 threads: args.threads,
@@ -156,7 +167,7 @@ impl<'a> Fleet<'a> {
         for worker in 0..fleet.workers.len() {
             fleet.tell(worker, &Order::Go)?;
         }
-        let strikes = fleet.run(line)?;
+        let strikes = fleet.run(line, row == Row::RedisLockFenced)?;
         let took = from.elapsed();
         let (stock_at_end, sold) = fleet.shop.count()?;
         let mut waits = Histogram::new(3)?;
@@ -176,14 +187,18 @@ impl<'a> Fleet<'a> {
         })
     }
 
-    /// Serves the workers until all have ended.
-    fn run(&mut self, line: &Line) -> Result<Strikes> {
+    /// Serves the workers until all have ended. With `strikes_server`, and servers of the locks' own, one of those is
+    /// killed when half of the stock is sold.
+    fn run(&mut self, line: &Line, strikes_server: bool) -> Result<Strikes> {
         let mut strikes = Strikes::default();
         let mut resume_at = None;
+        let mut to_strike = strikes_server && self.servers.is_some();
+        let mut mend_at = None;
         let mut working = self.workers.len();
         let (mut last, mut moved) = ((0, 0), Instant::now());
         while working > 0 {
-            match self.next(LOOK) {
+            // The stock is looked at often while a server is to be killed at a certain one.
+            match self.next(if to_strike { LOOK / 10 } else { LOOK }) {
                 Ok((_, Event::Said(Say::Ready))) => return Err("a worker got ready twice".into()),
                 Ok((number, Event::Said(Say::Tally(tally)))) => self.worker(number)?.tally = tally,
                 Ok((number, Event::Said(Say::Strike(Fault::Kill)))) => {
@@ -220,6 +235,17 @@ impl<'a> Fleet<'a> {
             }
             let now = self.shop.count()?;
             line.show(now.1);
+            if to_strike && now.0 <= self.stock / 2 {
+                to_strike = false;
+                strikes.server = true;
+                mend_at = Some(Instant::now() + self.strike_server()?);
+                line.note("the lock's server killed -9");
+            }
+            if mend_at.is_some_and(|at| Instant::now() >= at) {
+                mend_at = None;
+                self.mend_server()?;
+                line.note("the lock can be taken again");
+            }
             if now != last || working == 0 {
                 if moved.elapsed() >= STANDSTILL {
                     strikes.standstill += moved.elapsed();
@@ -247,6 +273,24 @@ impl<'a> Fleet<'a> {
         let next_one_got_it = redis::cmd("SETNX").arg(&name).arg("next").query(&mut fleet.shop.conn)?;
         let ttl = redis::cmd("TTL").arg(&name).query(&mut fleet.shop.conn)?;
         Ok(Leftover { next_one_got_it, ttl })
+    }
+
+    fn strike_server(&mut self) -> Result<Duration> {
+        let lock = self.shop.lock_name();
+        self.servers.as_mut().ok_or("there are no servers to strike")?.strike(&lock)
+    }
+
+    fn mend_server(&mut self) -> Result<()> {
+        let Some(nodes) = self.servers.as_mut().map(Servers::mend).transpose()?.flatten() else {
+            return Ok(());
+        };
+        for number in 0..self.workers.len() {
+            // One that was killed, or has sold out, hears nothing any more.
+            if !self.worker(number)?.struck_dead && self.worker(number)?.child.try_wait()?.is_none() {
+                self.tell(number, &Order::Ring(nodes.clone()))?;
+            }
+        }
+        Ok(())
     }
 
     fn next(&self, limit: Duration) -> std::result::Result<(usize, Event), NoNews> {

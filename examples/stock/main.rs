@@ -14,6 +14,7 @@
 //! | `rows.rs`, `leases.rs` | one seller per kind of lock: hand-written ones, and leasehold's |
 //! | `worker.rs` | a worker process: its threads, and what it does when its parent says so |
 //! | `fleet.rs` | the parent: starts, kills, stops, resumes and always ends its workers |
+//! | `topology.rs` | with `--topology`: the locks' own servers, and the killing of one |
 //! | `talk.rs` | what parent and workers say to each other |
 //! | `report.rs` | progress, table, JSON |
 #![allow(
@@ -32,6 +33,7 @@ mod report;
 mod rows;
 mod shop;
 mod talk;
+mod topology;
 mod worker;
 
 use std::process::ExitCode;

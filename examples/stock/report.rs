@@ -115,13 +115,17 @@ impl<'a> Report<'a> {
         println!("\n{stock} pieces, {processes} processes with {threads} threads each\n\n{}\n", self.table());
         for sale in &self.sales {
             println!("{:18} {}", sale.row.name(), sale.row.story());
-            let Strikes { killed: Some(killed), stopped: Some(stopped), standstill } = sale.strikes else {
+            let Strikes { killed: Some(killed), stopped: Some(stopped), server, standstill } = sale.strikes
+            else {
                 continue;
             };
             println!(
                 "{:18} worker {killed} was killed -9 and worker {stopped} stopped while holding the lock",
                 ""
             );
+            if let (true, Some(topology)) = (server, self.args.topology) {
+                println!("{:18} {}", "", topology.story());
+            }
             println!(
                 "{:18} refused writes: {}; releases that told of the loss: {}",
                 "", sale.refused, sale.told_lost

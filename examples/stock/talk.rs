@@ -6,12 +6,14 @@ use serde::{Deserialize, Serialize};
 
 use crate::Result;
 use crate::args::Row;
+use crate::topology::{Locks, Nodes};
 
 /// The first line a worker reads. Not on its command line, where anyone could read a password in the URL.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Job {
     pub(crate) task: Task,
     pub(crate) url: String,
+    pub(crate) locks: Locks,
     /// Start of all key names of this row.
     pub(crate) prefix: String,
     pub(crate) worker: u32,
@@ -28,12 +30,14 @@ pub(crate) enum Task {
 }
 
 /// Parent to worker.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Order {
     Go,
     /// Read by a stopped worker once it runs again.
     GoOn,
+    /// The ring has changed.
+    Ring(Nodes),
 }
 
 /// Worker to parent.

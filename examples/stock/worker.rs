@@ -61,13 +61,18 @@ fn work() -> Result<()> {
     let job: Job = serde_json::from_str(&line)?;
     let (started, start) = unbounded();
     let (resumed, go_on) = unbounded();
-    std::thread::Builder::new().name("orders".into()).spawn(move || listen(&started, &resumed))?;
+    let client = match job.task {
+        Task::Sell(row) if row.is_leasehold() => Some(job.locks.connect(LockClient::builder().lease(LEASE))?),
+        _ => None,
+    };
+    let told = client.clone();
+    let listening = move || listen(&started, &resumed, told.as_ref());
+    std::thread::Builder::new().name("orders".into()).spawn(listening)?;
 
     match job.task {
-        Task::Sell(row) => {
-            let client = row.is_leasehold().then(|| LockClient::builder().url(&job.url).lease(LEASE).build());
+        Task::Sell(_) => {
             let floor = Floor {
-                client: client.transpose()?,
+                client,
                 waits: Mutex::new(Histogram::new(3)?),
                 refused: AtomicU64::new(0),
                 told_lost: AtomicU64::new(0),
@@ -89,7 +94,7 @@ fn work() -> Result<()> {
 }
 
 /// Passes on what the parent says; ends the process when the parent is gone.
-fn listen(started: &Sender<()>, resumed: &Sender<()>) {
+fn listen(started: &Sender<()>, resumed: &Sender<()>, client: Option<&LockClient>) {
     for line in std::io::stdin().lines() {
         let Ok(order) = line.map_err(drop).and_then(|line| serde_json::from_str(&line).map_err(drop)) else {
             break;
@@ -97,6 +102,15 @@ fn listen(started: &Sender<()>, resumed: &Sender<()>) {
         let sent = match order {
             Order::Go => started.send(()),
             Order::GoOn => resumed.send(()),
+            Order::Ring(nodes) => {
+                if let Some(client) = client
+                    && let Err(e) = nodes.tell(client)
+                {
+                    eprintln!("stock worker: {e}");
+                    break;
+                }
+                Ok(())
+            }
         };
         if sent.is_err() {
             return;
@@ -202,10 +216,12 @@ impl Till<'_> {
         Ok(())
     }
 
-    /// Takes a release's result: a lock lost while the process was stopped is counted, anything else is an error.
+    /// Takes a release's result: a lock lost while the process or the lock's server was stopped is counted, anything
+    /// else is an error.
     pub(crate) fn released(&self, result: leasehold::Result<()>) -> Result<()> {
         match result {
-            Err(e) if e.is_lost() || e.is_not_held() => {
+            // With its server killed, a release cannot get through: the lock ends with its lease.
+            Err(e) if e.is_lost() || e.is_not_held() || e.is_retryable() => {
                 self.floor.told_lost.fetch_add(1, Ordering::Relaxed);
                 Ok(())
             }

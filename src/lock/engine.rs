@@ -7,15 +7,21 @@ use std::time::Duration;
 
 use crate::config::Options;
 use crate::error::{Error, ErrorKind, Result};
-use crate::ident::{ClientId, LockName, Owner, ThreadMark};
+use crate::ident::{ClientId, LockName, Owner, ThreadMark, unbound_number};
+use crate::inspection::Inspection;
 use crate::lock::hand::Aftermath;
+use crate::lock::park::Parker;
 use crate::lock::report::Reporter;
-use crate::lock::store::{Answer, Claim, Kind, Snapshot, Store};
+use crate::lock::store::{Answer, Claim, Counting, Kind, REQUEST_LASTS, Snapshot, Store};
 use crate::lock::table::Table;
+use crate::lock::wait::{TROUBLE_PAUSE, random_between};
 use crate::lock::watchdog::Watchdog;
 use crate::observe::{LossReason, Observer};
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::time::{Clock, Lease, Moment, checked_lease};
+
+/// So often [`Engine::shutdown`] asks the store to forget what it holds, if that is refused.
+const LAST_TRIES: u32 = 5;
 
 /// What all clones of a client, its locks and its guards share. The last one to go shuts it down.
 pub(crate) struct Engine {
@@ -26,7 +32,7 @@ pub(crate) struct Engine {
     pub(crate) table: Arc<Table>,
     pub(crate) reporter: Arc<Reporter>,
     pub(crate) watchdog: Watchdog,
-    pub(crate) aftermath: Aftermath,
+    pub(crate) aftermath: Arc<Aftermath>,
     closed: AtomicBool,
     pid: u32,
 }
@@ -40,13 +46,13 @@ impl Engine {
     ) -> Result<Engine> {
         let table = Arc::new(Table::default());
         let watchdog = Watchdog::start(&options, &clock, &store, &table, &reporter)?;
-        let aftermath = Aftermath {
+        let aftermath = Arc::new(Aftermath {
             clock: clock.clone(),
             lease: options.lease,
             table: Arc::clone(&table),
             reporter: Arc::clone(&reporter),
             clean_ups: watchdog.clean_ups().clone(),
-        };
+        });
         Ok(Engine {
             id: ClientId::random(),
             options,
@@ -75,6 +81,11 @@ impl Engine {
                 "the process was forked after the client was made; make a new client in the child",
             ));
         }
+        self.open(action)
+    }
+
+    /// Whether the client was shut down; for those who have asked whether they are [`usable`](Self::usable) and wait.
+    pub(crate) fn open(&self, action: &'static str) -> Result<()> {
         if self.closed.load(Ordering::Acquire) {
             return Err(Error::new(ErrorKind::ShutDown, action, "the client was shut down"));
         }
@@ -90,12 +101,72 @@ impl Engine {
     pub(crate) fn asked(&self, action: &'static str, lease: Lease) -> Result<Duration> {
         match lease {
             Lease::Renewed => Ok(self.options.lease),
-            Lease::Fixed(lease) => checked_lease(action, lease),
+            Lease::Fixed(lease) | Lease::Kept(lease) => checked_lease(action, lease),
         }
     }
 
     pub(crate) fn claim(&self, kind: Kind, name: &Arc<LockName>, number: u64, lease: Duration) -> Claim {
-        Claim { kind, name: Arc::clone(name), owner: Owner::new(self.id, number), lease }
+        Claim {
+            kind,
+            name: Arc::clone(name),
+            owner: Owner::new(self.id, number),
+            lease,
+            waits: false,
+            writers_first: false,
+            units: 1,
+            notice: None,
+            is_granted: false,
+            home: self.store.home(name),
+        }
+    }
+
+    // ---- what is counted
+
+    /// Asks about, or changes, what is counted, again after failures for as long as the client's patience: under one
+    /// claim a change is made once.
+    pub(crate) fn count(&self, action: &'static str, claim: &Claim, what: &Counting) -> Result<Option<i64>> {
+        self.usable(action)?;
+        // Well before the store forgets the first sending.
+        let give_up = self.clock.after(self.options.patience.min(REQUEST_LASTS / 2));
+        let mut in_doubt = false;
+        loop {
+            let error = match self.store.count(claim, what, self.one_command()) {
+                // Given back by an earlier sending.
+                Answer::Done(Some(0))
+                    if in_doubt && matches!(what, Counting::GiveBack(_) | Counting::GiveBackAll(_)) =>
+                {
+                    return Ok(Some(1));
+                }
+                Answer::Done(count) => return Ok(count),
+                Answer::Refused(error) => error,
+                Answer::Unknown(error) => {
+                    in_doubt = true;
+                    error
+                }
+            };
+            let now = self.clock.now();
+            if now >= give_up || !error.is_retryable() || self.usable(action).is_err() {
+                let error = if in_doubt { error.with_unknown_outcome() } else { error };
+                return Err(error.during(action).on(claim.name.given()));
+            }
+            Parker::new(&self.clock).park(now.plus(random_between(TROUBLE_PAUSE)), None);
+        }
+    }
+
+    /// The number for the next hold of a thread, or of an owner of its own: another one, if the store may yet meet
+    /// something under the one it has.
+    pub(crate) fn next_number(&self, thread: &ThreadMark, unbound: &mut Option<u64>) -> u64 {
+        let unspent = self.store.first_unspent_number();
+        if let Some(number) = unbound {
+            if *number < unspent {
+                *number = unbound_number();
+            }
+            return *number;
+        }
+        if thread.number() < unspent {
+            thread.retire(thread.number());
+        }
+        thread.number()
     }
 
     // ---- questions, which the server answers
@@ -122,6 +193,13 @@ impl Engine {
         Ok(snapshot)
     }
 
+    /// Whatever there is under a name.
+    pub(crate) fn describe(&self, action: &'static str, name: &LockName) -> Result<Inspection> {
+        self.usable(action)?;
+        let seen = self.store.describe(name, self.one_command()).into_result();
+        seen.map(|seen| seen.seen_by(self.id)).map_err(|error| error.during(action).on(name.given()))
+    }
+
     pub(crate) fn force(&self, action: &'static str, kind: Kind, name: &Arc<LockName>) -> Result<bool> {
         self.usable(action)?;
         let holds = self.table.holds_of(kind, name);
@@ -136,11 +214,24 @@ impl Engine {
         answer.into_result().map_err(|error| error.during(action).on(name.given()))
     }
 
+    /// Has the store forget what has been free for longer than `age`; returns how much it was.
+    pub(crate) fn sweep(&self, age: Duration) -> Result<u64> {
+        let mut all = 0;
+        loop {
+            self.usable("sweep")?;
+            match self.store.sweep(age, self.one_command()).into_result()? {
+                0 => return Ok(all),
+                removed => all += removed,
+            }
+        }
+    }
+
     // ---- the end
 
     /// Releases what is held and ends the threads. Later calls do nothing.
     ///
-    /// At most one command time-out for the release and one for whatever the watchdog has under way.
+    /// At most one command time-out for the release, one for whatever the watchdog has under way, and one for those who
+    /// stand in a queue of the store's to leave it.
     pub(crate) fn shutdown(&self) -> Result<()> {
         if self.is_forked() || self.closed.swap(true, Ordering::AcqRel) {
             return Ok(());
@@ -152,16 +243,42 @@ impl Engine {
                 claims.push(hold.claim());
             }
         }
-        let mut outcome = Ok(());
-        if !claims.is_empty() {
-            for (answer, claim) in self.store.abandon(&claims, self.one_command()).into_iter().zip(&claims) {
-                if let (Answer::Refused(error) | Answer::Unknown(error), Ok(())) = (answer, &outcome) {
-                    outcome = Err(error.during("shutdown").on(claim.name.given()));
-                }
-            }
-        }
+        let outcome = self.release_all(claims);
+        // Those who were woken leave the store's queues, as long as it can be asked: dead places would hold others up.
+        self.table.wait_for_store_queues(self.options.command_timeout);
         self.store.close();
         self.reporter.close();
+        outcome
+    }
+
+    /// Has the store forget these, a few times where it refuses: waiters that leave at the same moment may be in the way.
+    fn release_all(&self, mut claims: Vec<Claim>) -> Result<()> {
+        let by = self.one_command();
+        let mut outcome = Ok(());
+        for tries_left in (0..LAST_TRIES).rev() {
+            if claims.is_empty() {
+                break;
+            }
+            let mut refused = Vec::new();
+            for (answer, claim) in self.store.abandon(&claims, by).into_iter().zip(&claims) {
+                match answer {
+                    Answer::Done(_) => {}
+                    Answer::Refused(error) if tries_left > 0 && error.is_retryable() => {
+                        refused.push(claim.clone())
+                    }
+                    Answer::Refused(error) | Answer::Unknown(error) if outcome.is_ok() => {
+                        outcome = Err(error.during("shutdown").on(claim.name.given()));
+                    }
+                    Answer::Refused(_) | Answer::Unknown(_) => {}
+                }
+            }
+            claims = refused;
+            if !claims.is_empty() {
+                // By the system's clock: nobody may be left to move one by hand.
+                let later = Clock::System.after(random_between(TROUBLE_PAUSE));
+                Parker::new(&Clock::System).park(later, None);
+            }
+        }
         outcome
     }
 }
@@ -174,7 +291,7 @@ impl Drop for Engine {
             leak(&self.table);
             leak(&self.reporter);
             self.watchdog.leak();
-            leak_clone(&self.aftermath);
+            leak(&self.aftermath);
             return;
         }
         if let Err(error) = self.shutdown() {
@@ -189,11 +306,6 @@ impl Drop for Engine {
 #[expect(clippy::mem_forget, reason = "the point: see Engine's Drop")]
 pub(crate) fn leak<T: ?Sized>(shared: &Arc<T>) {
     std::mem::forget(Arc::clone(shared));
-}
-
-#[expect(clippy::mem_forget, reason = "as leak")]
-fn leak_clone<T: Clone>(value: &T) {
-    std::mem::forget(value.clone());
 }
 
 impl fmt::Debug for Engine {

@@ -5,12 +5,13 @@ use std::marker::PhantomData;
 use std::sync::{Arc, MutexGuard};
 use std::time::{Duration, Instant};
 
-use crossbeam_channel::Receiver;
+use crossbeam_channel::{Receiver, Sender};
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::ident::{Fence, Owner};
 use crate::lock::engine::Engine;
 use crate::lock::hold::{Hold, Standing};
+use crate::lock::store::Kind;
 use crate::lock::wait::Entered;
 use crate::observe::{Loss, LossReason};
 
@@ -96,14 +97,27 @@ pub struct OwnedGuard {
 }
 
 /// What both guards are: one level of a hold, and the client kept alive.
-struct HeldLevel {
+pub(crate) struct HeldLevel {
     engine: Arc<Engine>,
     entered: Entered,
     released: bool,
 }
 
 impl HeldLevel {
-    fn hold(&self) -> &Arc<Hold> {
+    pub(crate) fn new(engine: &Arc<Engine>, entered: Entered) -> HeldLevel {
+        HeldLevel { engine: Arc::clone(engine), entered, released: false }
+    }
+
+    pub(crate) fn engine(&self) -> &Arc<Engine> {
+        &self.engine
+    }
+
+    /// Which level of the hold.
+    pub(crate) fn id(&self) -> u64 {
+        self.entered.level
+    }
+
+    pub(crate) fn hold(&self) -> &Arc<Hold> {
         &self.entered.hold
     }
 
@@ -116,7 +130,7 @@ impl HeldLevel {
         hold.standing(self.engine.clock.now())
     }
 
-    fn state(&self) -> HoldState {
+    pub(crate) fn state(&self) -> HoldState {
         match self.standing() {
             Standing::Held => HoldState::Held,
             Standing::AtRisk(until) => HoldState::AtRisk { until: self.engine.clock.instant(until) },
@@ -124,7 +138,7 @@ impl HeldLevel {
         }
     }
 
-    fn check(&self) -> Result<()> {
+    pub(crate) fn check(&self) -> Result<()> {
         if self.engine.is_forked() {
             return self.engine.usable("check");
         }
@@ -137,14 +151,14 @@ impl HeldLevel {
         }
     }
 
-    fn remaining(&self) -> Duration {
+    pub(crate) fn remaining(&self) -> Duration {
         match self.standing() {
             Standing::Held | Standing::AtRisk(_) => self.hold().until().since(self.engine.clock.now()),
             Standing::Lost(_) => Duration::ZERO,
         }
     }
 
-    fn on_lost(&self, callback: impl FnOnce(&Loss) + Send + 'static) {
+    pub(crate) fn on_lost(&self, callback: impl FnOnce(&Loss) + Send + 'static) {
         self.hold().on_lost(Box::new(callback), &self.engine.reporter);
         self.engine.watch(self.hold());
     }
@@ -153,6 +167,19 @@ impl HeldLevel {
         let receiver = self.hold().loss_channel();
         self.engine.watch(self.hold());
         receiver
+    }
+
+    /// Has `sender` get the loss, and dropped when the hold ends.
+    pub(crate) fn send_loss(&self, sender: Sender<Loss>) {
+        self.hold().send_loss(sender);
+        self.engine.watch(self.hold());
+    }
+
+    /// The level, which is given back by whoever asked for this.
+    pub(crate) fn into_level(mut self) -> (Arc<Engine>, Entered) {
+        self.released = true;
+        let entered = Entered { hold: Arc::clone(&self.entered.hold), level: self.entered.level };
+        (Arc::clone(&self.engine), entered)
     }
 
     fn unlock(mut self) -> Result<()> {
@@ -174,7 +201,7 @@ macro_rules! guard {
     ($guard:ident { $($field:ident: $value:expr),* }) => {
         impl $guard {
             pub(crate) fn new(engine: &Arc<Engine>, entered: Entered) -> $guard {
-                let level = HeldLevel { engine: Arc::clone(engine), entered, released: false };
+                let level = HeldLevel::new(engine, entered);
                 $guard { level, $($field: $value),* }
             }
 
@@ -274,6 +301,33 @@ macro_rules! guard {
             }
         }
     };
+}
+
+impl OwnedGuard {
+    /// The ids of the permits, 32 hex digits each, if it has some of an [`ExpirableSemaphore`](crate::ExpirableSemaphore):
+    /// any process may give them back by these.
+    #[must_use]
+    pub fn permit_ids(&self) -> Vec<String> {
+        let hold = self.level.hold();
+        if hold.kind() != Kind::Permits {
+            return Vec::new();
+        }
+        let id = |index| format!("{:032x}", u128::from_be_bytes(hold.owner().permit(index)));
+        (0..hold.units()).map(id).collect()
+    }
+
+    /// Keeps what was taken: it is not given back when this value goes, and it is not renewed. For permits that others
+    /// give back; a lock ends with its lease.
+    pub fn keep(mut self) {
+        self.level.released = true;
+        self.level.engine.table.remove(self.level.hold());
+    }
+
+    /// As [`unlock`](Self::unlock), but the lock stays taken until `at_least` has passed since it was asked for.
+    pub(crate) fn unlock_after(mut self, at_least: Duration) -> Result<()> {
+        self.level.released = true;
+        self.level.engine.end_after("unlock", &self.level.entered, at_least)
+    }
 }
 
 guard!(Guard { _bound_to_thread: PhantomData });

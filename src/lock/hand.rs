@@ -11,11 +11,11 @@ use std::time::Duration;
 use crate::error::Error;
 use crate::lock::hold::Hold;
 use crate::lock::report::Reporter;
-use crate::lock::store::{Answer, Claim, HandOver, Pending, Release};
+use crate::lock::store::{Answer, Claim, HandOver, Pending, REQUEST_LASTS, Release};
 use crate::lock::table::Table;
 use crate::lock::watchdog::CleanUps;
 use crate::observe::{LossReason, Observer};
-use crate::sync::channel::Sender;
+use crate::sync::{Mutex, Waker};
 use crate::time::{Clock, Moment};
 
 /// A lock on its way from one thread's hold to a waiter.
@@ -26,9 +26,9 @@ pub(crate) struct Handed {
     /// What the waiter had wished for.
     pub(crate) to: Claim,
     from: Arc<Hold>,
-    aftermath: Aftermath,
+    aftermath: Arc<Aftermath>,
     /// Where the releaser waits, if it does.
-    told: Option<Sender<Parted>>,
+    told: Option<Told>,
 }
 
 /// How a releaser's hold ended.
@@ -63,15 +63,15 @@ impl Handed {
         sent: Moment,
         to: Claim,
         from: &Arc<Hold>,
-        aftermath: &Aftermath,
-        told: Option<Sender<Parted>>,
+        aftermath: &Arc<Aftermath>,
+        told: Option<Told>,
     ) -> Handed {
         Handed {
             pending: Some(pending),
             sent,
             to,
             from: Arc::clone(from),
-            aftermath: aftermath.clone(),
+            aftermath: Arc::clone(aftermath),
             told,
         }
     }
@@ -97,8 +97,35 @@ impl Handed {
     fn part(&mut self, parted: Parted) {
         match self.told.take() {
             // It waits with a limit; if it has gone, it has seen to its hold as one of unknown outcome.
-            Some(told) => drop(told.try_send(parted)),
+            Some(told) => told.tell(parted),
             None => self.aftermath.settle(&self.from, parted),
+        }
+    }
+}
+
+/// Where a releaser waits to be told how its hold ended.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Told {
+    word: Arc<Mutex<Option<Parted>>>,
+    waker: Waker,
+}
+
+impl Told {
+    fn tell(&self, parted: Parted) {
+        *self.word.lock() = Some(parted);
+        self.waker.wake();
+    }
+
+    /// `None`: nothing was said within `limit`.
+    pub(crate) fn wait(&self, limit: Duration) -> Option<Parted> {
+        let until = Clock::System.after(limit);
+        loop {
+            let word = self.word.lock().take();
+            let left = until.since(Clock::System.now());
+            if word.is_some() || left.is_zero() {
+                return word;
+            }
+            self.waker.sleep(Some(left));
         }
     }
 }
@@ -121,7 +148,6 @@ impl fmt::Debug for Handed {
 }
 
 /// What follows the end of a hold, for whichever thread learns of it. Keeps no client alive.
-#[derive(Clone)]
 pub(crate) struct Aftermath {
     pub(crate) clock: Clock,
     pub(crate) lease: Duration,
@@ -168,7 +194,11 @@ impl Aftermath {
         hold.forget_listeners(&self.reporter);
         let now = self.clock.now();
         // A renewal that is on its way may have it run for a lease from now; a lease of its own may be longer.
-        let until = now.plus(self.lease).max(hold.until());
+        let until = if hold.kind().is_leased() {
+            now.plus(self.lease).max(hold.until())
+        } else {
+            now.plus(REQUEST_LASTS / 2)
+        };
         self.clean_ups.add(hold.claim(), until, now);
     }
 

@@ -1,5 +1,7 @@
 //! One grant of a lock, from its first level to its last: its window in time, its levels, its loss.
 //!
+//! Long because whoever changes its phase, its levels or its end has to see the other two.
+//!
 //! | `phase`     | meaning                                             | who may set it, from what               |
 //! |-------------|-----------------------------------------------------|-----------------------------------------|
 //! | `LIVE`      | held, as long as `until` is ahead                   | the grant                               |
@@ -7,8 +9,9 @@
 //! | `EXPIRED`   | `until` passed unconfirmed                          | whoever sees it first, from `LIVE`      |
 //! | `GONE`      | the store said that the owner holds nothing         | whoever hears it first, from `LIVE` or `RELEASING` |
 //! | `SHUT_DOWN` | the client ended it                                 | `shutdown`, from `LIVE`                 |
+//! | `TOO_LONG`  | `until` passed, and no renewal may move it any more | as `EXPIRED`                            |
 //!
-//! The last three are lost, and stay so.
+//! The last four are lost, and stay so.
 
 use std::fmt;
 use std::sync::{Arc, OnceLock, Weak};
@@ -18,17 +21,18 @@ use crossbeam_channel::{Receiver, Sender, bounded};
 
 use crate::ident::{Fence, LockName, Owner, ThreadMark};
 use crate::lock::report::Reporter;
-use crate::lock::store::{Claim, Kind};
+use crate::lock::store::{Bound, Claim, Kind, Notice};
 use crate::observe::{Loss, LossReason};
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
-use crate::time::{Lease, Moment, window};
+use crate::time::{Lease, Moment, SHORTEST_LEASE, window};
 
 const LIVE: u8 = 0;
 const RELEASING: u8 = 1;
 const EXPIRED: u8 = 2;
 const GONE: u8 = 3;
 const SHUT_DOWN: u8 = 4;
+const TOO_LONG: u8 = 5;
 
 /// Who a hold belongs to.
 #[derive(Debug, Clone)]
@@ -44,14 +48,23 @@ pub(crate) struct Grant {
     pub(crate) kind: Kind,
     pub(crate) name: Arc<LockName>,
     pub(crate) owner: Owner,
+    /// Where the store keeps it.
+    pub(crate) home: u32,
     pub(crate) holder: Holder,
     /// Before the request that was granted left: the window opens there.
     pub(crate) sent: Moment,
     pub(crate) lease: Lease,
     /// The lease actually asked for, and the client's, which renewals ask for.
     pub(crate) asked: Duration,
+    /// Beyond it the hold is not renewed.
+    pub(crate) ceiling: Option<Moment>,
+    pub(crate) notice: Option<Notice>,
     pub(crate) renewed_lease: Duration,
     pub(crate) fence: Option<Fence>,
+    /// How many permits; one for locks.
+    pub(crate) units: u32,
+    /// What ends it besides its lease.
+    pub(crate) bound: Option<Arc<dyn Bound>>,
 }
 
 /// What a caller wants run when a hold is lost.
@@ -62,18 +75,28 @@ pub(crate) struct Hold {
     kind: Kind,
     name: Arc<LockName>,
     owner: Owner,
+    home: u32,
     holder: Holder,
     since: Moment,
-    renewed_lease: Duration,
+    /// What renewals ask for, in nanoseconds.
+    renewed_lease: AtomicU64,
+    units: u32,
+    ceiling: Option<Moment>,
+    notice: Option<Notice>,
+    bound: Option<Arc<dyn Bound>>,
     phase: AtomicU8,
-    /// End of the window, as `Moment::nanos`. Only ever raised.
+    /// End of its own window, as `Moment::nanos`. Only ever raised.
     until: AtomicU64,
+    /// When the store was last told that it lasts; see `is_upheld`.
+    upheld_at: AtomicU64,
     /// Not before this moment is a failed renewal repeated.
     retry_at: AtomicU64,
     /// The last renewal failed.
     troubled: AtomicBool,
     /// The end of the holding thread has been reported.
     abandoned: AtomicBool,
+    /// What was asked under its number may still come; see `spend_number`.
+    spent: AtomicBool,
     /// How many open levels asked for renewal: read by the watchdog without `levels`.
     renewed_levels: AtomicU32,
     levels: Mutex<Levels>,
@@ -91,7 +114,7 @@ struct Levels {
 
 struct Level {
     id: u64,
-    renewed: bool,
+    lease: Lease,
     /// A guard ends it; `unlock()` does only if there is no other.
     guarded: bool,
 }
@@ -121,14 +144,21 @@ impl Hold {
             kind: grant.kind,
             name: grant.name,
             owner: grant.owner,
+            home: grant.home,
             holder: grant.holder,
             since: grant.sent,
-            renewed_lease: grant.renewed_lease,
+            renewed_lease: AtomicU64::new(nanos(grant.renewed_lease)),
+            units: grant.units,
+            ceiling: grant.ceiling,
+            notice: grant.notice,
+            bound: grant.bound,
             phase: AtomicU8::new(LIVE),
             until: AtomicU64::new(grant.sent.plus(window(grant.asked)).nanos()),
+            upheld_at: AtomicU64::new(grant.sent.nanos()),
             retry_at: AtomicU64::new(0),
             troubled: AtomicBool::new(false),
             abandoned: AtomicBool::new(false),
+            spent: AtomicBool::new(false),
             renewed_levels: AtomicU32::new(0),
             levels: Mutex::new(Levels::default()),
             fence: OnceLock::new(),
@@ -152,6 +182,16 @@ impl Hold {
         self.owner
     }
 
+    /// Where the store keeps it.
+    pub(crate) fn home(&self) -> u32 {
+        self.home
+    }
+
+    /// Whether the last renewal failed.
+    pub(crate) fn is_troubled(&self) -> bool {
+        self.troubled.load(Ordering::Acquire)
+    }
+
     pub(crate) fn since(&self) -> Moment {
         self.since
     }
@@ -169,7 +209,28 @@ impl Hold {
 
     /// The claim by which the store is asked to renew or release this hold.
     pub(crate) fn claim(&self) -> Claim {
-        Claim { kind: self.kind, name: Arc::clone(&self.name), owner: self.owner, lease: self.renewed_lease }
+        Claim {
+            kind: self.kind,
+            name: Arc::clone(&self.name),
+            owner: self.owner,
+            lease: self.renewed_lease(),
+            home: self.home,
+            waits: false,
+            writers_first: false,
+            units: self.units,
+            notice: self.notice.clone(),
+            is_granted: true,
+        }
+    }
+
+    /// The claim by which the store is asked at `now` to prolong it.
+    pub(crate) fn renewal(&self, now: Moment) -> Claim {
+        let lease = if self.is_upheld() {
+            self.window_end().since(now).max(SHORTEST_LEASE)
+        } else {
+            self.within_ceiling(self.renewed_lease(), now)
+        };
+        Claim { lease, ..self.claim() }
     }
 
     pub(crate) fn is_of_thread(&self, thread: u64) -> bool {
@@ -195,15 +256,34 @@ impl Hold {
         }
     }
 
+    /// A request that concerns this hold alone went without an answer, and may still come: the holding thread's next hold
+    /// is not to be under this number. What the thread takes as the same owner while this one stands is: who writes may
+    /// still read.
+    pub(crate) fn spend_number(&self) {
+        self.spent.store(true, Ordering::SeqCst);
+        // Said first, looked second. Pairs with `leave_live`.
+        if self.phase.load(Ordering::SeqCst) != LIVE {
+            self.retire_number();
+        }
+    }
+
+    /// Moves from `LIVE` to another phase; whether this call did. Pairs with `spend_number`.
+    fn leave_live(&self, phase: u8) -> bool {
+        let has_left = self.phase.compare_exchange(LIVE, phase, Ordering::SeqCst, Ordering::SeqCst).is_ok();
+        if has_left && self.spent.load(Ordering::SeqCst) {
+            self.retire_number();
+        }
+        has_left
+    }
+
     // ---- levels
 
     pub(crate) fn add_level(&self, lease: Lease) -> u64 {
-        let renewed = lease == Lease::Renewed;
         let mut levels = self.levels.lock();
         levels.next_id += 1;
         let id = levels.next_id;
-        levels.open.push(Level { id, renewed, guarded: false });
-        if renewed {
+        levels.open.push(Level { id, lease, guarded: false });
+        if lease.is_renewed() {
             self.renewed_levels.fetch_add(1, Ordering::AcqRel);
         }
         id
@@ -214,6 +294,26 @@ impl Hold {
         if let Some(level) = self.levels.lock().open.iter_mut().find(|level| level.id == id) {
             level.guarded = true;
         }
+    }
+
+    /// What was kept only until others were had as well ends by itself from now on. Renewals that later levels ask for
+    /// are with `renewed_lease`.
+    pub(crate) fn settle_level(&self, id: u64, renewed_lease: Duration) {
+        let mut levels = self.levels.lock();
+        if let Some(level) = levels.open.iter_mut().find(|level| level.id == id)
+            && let Lease::Kept(lease) = level.lease
+        {
+            level.lease = Lease::Fixed(lease);
+            self.renewed_levels.fetch_sub(1, Ordering::AcqRel);
+            self.renewed_lease.store(nanos(renewed_lease), Ordering::Release);
+        }
+    }
+
+    /// The leases that the levels asked for, from the outermost in; `None` if a guard has one of them.
+    pub(crate) fn unguarded_levels(&self) -> Option<Vec<Lease>> {
+        let levels = self.levels.lock();
+        let is_free = levels.open.iter().all(|level| !level.guarded);
+        is_free.then(|| levels.open.iter().map(|level| level.lease).collect())
     }
 
     /// Ends a level; if none is named, the innermost that no guard ends, or else the innermost. Returns how many are
@@ -227,7 +327,7 @@ impl Hold {
                 unguarded.or_else(|| levels.open.len().checked_sub(1))?
             }
         };
-        if levels.open.remove(at).renewed {
+        if levels.open.remove(at).lease.is_renewed() {
             self.renewed_levels.fetch_sub(1, Ordering::AcqRel);
         }
         u32::try_from(levels.open.len()).ok()
@@ -237,13 +337,45 @@ impl Hold {
         u32::try_from(self.levels.lock().open.len()).unwrap_or(u32::MAX)
     }
 
+    /// Whether a renewal is wanted, and can still move the end of the window.
     pub(crate) fn is_renewed(&self) -> bool {
-        self.renewed_levels.load(Ordering::Acquire) > 0
+        self.renewed_levels.load(Ordering::Acquire) > 0 && !self.is_at_ceiling()
+    }
+
+    fn renewed_lease(&self) -> Duration {
+        Duration::from_nanos(self.renewed_lease.load(Ordering::Acquire))
+    }
+
+    pub(crate) fn ceiling(&self) -> Option<Moment> {
+        self.ceiling
+    }
+
+    /// What may be asked for at `now`, when `lease` is wanted: the hold is not to outlast its ceiling.
+    pub(crate) fn within_ceiling(&self, lease: Duration, now: Moment) -> Duration {
+        match self.ceiling {
+            Some(ceiling) => lease.min(ceiling.since(now)).max(SHORTEST_LEASE),
+            None => lease,
+        }
+    }
+
+    /// Whether the window ends where the ceiling wants it, less the drift of a lease that was cut short by it.
+    fn is_at_ceiling(&self) -> bool {
+        self.ceiling.is_some_and(|ceiling| self.window_end() >= ceiling.minus(self.renewed_lease() / 100))
     }
 
     // ---- window
 
+    /// When the hold ends unless it is confirmed: its window's end, or that of what it is bound to.
+    pub(crate) fn units(&self) -> u32 {
+        self.units
+    }
+
     pub(crate) fn until(&self) -> Moment {
+        let bound = self.bound.as_ref().map_or(Moment::NEVER, |bound| bound.until());
+        self.window_end().min(bound)
+    }
+
+    fn window_end(&self) -> Moment {
         Moment::from_nanos(self.until.load(Ordering::Acquire))
     }
 
@@ -257,7 +389,21 @@ impl Hold {
     /// end, since a level with a short lease of its own is confirmed without moving that.
     pub(crate) fn due(&self) -> Moment {
         let retry = Moment::from_nanos(self.retry_at.load(Ordering::Acquire));
-        self.until().minus(window(self.renewed_lease) - self.renewed_lease / 3).max(retry)
+        if self.is_upheld() {
+            let upheld = Moment::from_nanos(self.upheld_at.load(Ordering::Acquire));
+            return upheld.plus(self.renewed_lease() / 3).max(retry);
+        }
+        self.window_end().minus(window(self.renewed_lease()) - self.renewed_lease() / 3).max(retry)
+    }
+
+    /// Whether the store is to be told now and then that the hold lasts, although its lease is its own. A read hold shares
+    /// its key's time with readers of other languages, whose renewals cut it to their own; ours raises it again.
+    pub(crate) fn is_upheld(&self) -> bool {
+        self.kind == Kind::Read && self.renewed_levels.load(Ordering::Acquire) == 0
+    }
+
+    pub(crate) fn note_upheld(&self, sent: Moment) {
+        self.upheld_at.store(sent.nanos(), Ordering::Release);
     }
 
     pub(crate) fn note_failed_renewal(&self, retry_at: Moment) {
@@ -271,12 +417,14 @@ impl Hold {
             EXPIRED => Standing::Lost(LossReason::Expired),
             GONE => Standing::Lost(LossReason::Gone),
             SHUT_DOWN => Standing::Lost(LossReason::ShutDown),
+            TOO_LONG => Standing::Lost(LossReason::HeldTooLong),
             _live_or_releasing => {
                 let until = self.until();
                 if now >= until {
-                    Standing::Lost(LossReason::Expired)
+                    let is_over = self.is_at_ceiling();
+                    Standing::Lost(if is_over { LossReason::HeldTooLong } else { LossReason::Expired })
                 } else if self.is_renewed()
-                    && (self.troubled.load(Ordering::Acquire) || until.since(now) < self.renewed_lease / 2)
+                    && (self.is_troubled() || until.since(now) < self.renewed_lease() / 2)
                 {
                     Standing::AtRisk(until)
                 } else {
@@ -303,7 +451,7 @@ impl Hold {
 
     /// Begins the full release; `false` if the hold is lost already, or another call releases it.
     pub(crate) fn begin_release(&self) -> bool {
-        self.phase.compare_exchange(LIVE, RELEASING, Ordering::AcqRel, Ordering::Acquire).is_ok()
+        self.leave_live(RELEASING)
     }
 
     /// Records the loss and tells everyone who asked, once. Returns whether this call was the one.
@@ -312,10 +460,11 @@ impl Hold {
             LossReason::Expired => (EXPIRED, false),
             LossReason::Gone => (GONE, true),
             LossReason::ShutDown => (SHUT_DOWN, false),
+            LossReason::HeldTooLong => (TOO_LONG, false),
         };
-        let swap =
-            |from| self.phase.compare_exchange(from, phase, Ordering::AcqRel, Ordering::Acquire).is_ok();
-        if !(swap(LIVE) || from_releasing && swap(RELEASING)) {
+        let leave_releasing =
+            || self.phase.compare_exchange(RELEASING, phase, Ordering::AcqRel, Ordering::Acquire).is_ok();
+        if !(self.leave_live(phase) || from_releasing && leave_releasing()) {
             return false;
         }
         let loss = Loss { name: self.name.given().to_owned(), owner: self.owner, reason };
@@ -354,6 +503,12 @@ impl Hold {
     /// A channel that gets the loss, if there is one, and is disconnected when the hold ends.
     pub(crate) fn loss_channel(&self) -> Receiver<Loss> {
         let (sender, receiver) = bounded(1);
+        self.send_loss(sender);
+        receiver
+    }
+
+    /// Has `sender` get the loss, if there is one, and dropped when the hold ends.
+    pub(crate) fn send_loss(&self, sender: Sender<Loss>) {
         let mut listeners = self.listeners.lock();
         match listeners.loss.clone() {
             Some(loss) => drop(sender.try_send(loss)),
@@ -363,7 +518,6 @@ impl Hold {
                 self.listened.store(true, Ordering::Release);
             }
         }
-        receiver
     }
 
     pub(crate) fn is_listened(&self) -> bool {
@@ -383,6 +537,10 @@ impl Hold {
             reporter.run_later(move || drop(callbacks));
         }
     }
+}
+
+fn nanos(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
 impl fmt::Debug for Hold {
@@ -409,12 +567,17 @@ mod tests {
             kind: Kind::Mutex,
             name: Arc::new(LockName::new(&Arc::from("a"), "a".to_owned()).unwrap()),
             owner: Owner::new(ClientId::random(), 1),
+            home: 0,
             holder: Holder::Guard,
             sent,
             lease,
             asked: LEASE,
+            ceiling: None,
+            notice: None,
             renewed_lease: LEASE,
             fence: None,
+            units: 1,
+            bound: None,
         })
         .0
     }
@@ -440,6 +603,33 @@ mod tests {
         assert_eq!(hold.standing(start), Standing::Lost(LossReason::Gone));
         assert_eq!(channel.recv().unwrap().reason, LossReason::Gone);
         assert_eq!(hold.loss_channel().recv().unwrap().reason, LossReason::Gone);
+    }
+
+    #[test]
+    fn a_number_that_was_spent_is_the_threads_until_the_hold_ends() {
+        let mark = ThreadMark::current();
+        let of_thread = || {
+            let holder = Holder::Thread { id: mark.id(), mark: Arc::downgrade(&mark) };
+            let owner = Owner::new(ClientId::random(), mark.number());
+            Hold { holder, owner, ..hold(Lease::Renewed, ManualClock::new().now()) }
+        };
+        let reporter = Reporter::new(None);
+        let ends: [fn(&Hold, &Reporter) -> bool; 2] =
+            [|hold, _| hold.begin_release(), |hold, reporter| hold.lose(LossReason::Expired, reporter)];
+        for end in ends {
+            let (hold, other, number) = (of_thread(), of_thread(), mark.number());
+            hold.spend_number();
+            assert_eq!(mark.number(), number);
+            assert!(end(&hold, &reporter));
+            assert_ne!(mark.number(), number);
+            // The other way round: it had ended already.
+            let (other, number) =
+                (Hold { owner: Owner::new(ClientId::random(), mark.number()), ..other }, mark.number());
+            assert!(end(&other, &reporter));
+            assert_eq!(mark.number(), number);
+            other.spend_number();
+            assert_ne!(mark.number(), number);
+        }
     }
 
     #[test]

@@ -1,10 +1,11 @@
 //! Ending somebody's wait from outside.
 
+use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 
-use crate::sync::Mutex;
-use crate::sync::channel::{Receiver, Sender, TryRecvError, bounded};
+use crate::sync::atomic::{AtomicBool, Ordering};
+use crate::sync::{Mutex, Waker};
 
 /// Ends waits from another thread: every wait that was given it returns an error that
 /// [`is_interrupted`](crate::Error::is_interrupted).
@@ -33,33 +34,65 @@ pub struct Interrupt {
     shared: Arc<Shared>,
 }
 
+#[derive(Default)]
 struct Shared {
-    /// Nothing is ever sent: dropping the sender is the interrupt, seen by any number of waiting `select!`s.
-    sender: Mutex<Option<Sender<()>>>,
-    receiver: Receiver<()>,
+    is_set: AtomicBool,
+    /// Those who sleep now, each with a number of its own.
+    sleepers: Mutex<Sleepers>,
+}
+
+#[derive(Default)]
+struct Sleepers {
+    next_id: u64,
+    wakers: HashMap<u64, Waker>,
+}
+
+/// As long as it lives, the interrupt wakes a sleeper.
+pub(crate) struct Wakes<'a> {
+    shared: &'a Shared,
+    id: u64,
+}
+
+impl Drop for Wakes<'_> {
+    fn drop(&mut self) {
+        self.shared.sleepers.lock().wakers.remove(&self.id);
+    }
 }
 
 impl Interrupt {
     /// Makes a token that is not interrupted.
     #[must_use]
     pub fn new() -> Interrupt {
-        let (sender, receiver) = bounded(0);
-        Interrupt { shared: Arc::new(Shared { sender: Mutex::new(Some(sender)), receiver }) }
+        Interrupt { shared: Arc::default() }
     }
 
     /// Interrupts all waits that have this token, now and in future. Repeating it does nothing.
     pub fn interrupt(&self) {
-        drop(self.shared.sender.lock().take());
+        // Set first, woken second. Pairs with `wakes`.
+        self.shared.is_set.store(true, Ordering::SeqCst);
+        for waker in self.shared.sleepers.lock().wakers.values() {
+            waker.wake();
+        }
     }
 
     /// Whether [`interrupt`](Self::interrupt) was called.
     #[must_use]
     pub fn is_interrupted(&self) -> bool {
-        self.shared.receiver.try_recv() == Err(TryRecvError::Disconnected)
+        self.shared.is_set.load(Ordering::SeqCst)
     }
 
-    pub(crate) fn receiver(&self) -> &Receiver<()> {
-        &self.shared.receiver
+    /// Has `waker` woken by the interrupt, also by one that has come already.
+    pub(crate) fn wakes(&self, waker: &Waker) -> Wakes<'_> {
+        let mut sleepers = self.shared.sleepers.lock();
+        sleepers.next_id += 1;
+        let id = sleepers.next_id;
+        sleepers.wakers.insert(id, waker.clone());
+        drop(sleepers);
+        // Entered first, looked second.
+        if self.is_interrupted() {
+            waker.wake();
+        }
+        Wakes { shared: &self.shared, id }
     }
 }
 

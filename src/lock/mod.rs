@@ -1,18 +1,26 @@
 //! What is written once for every store: waiting, the local queue, holds, renewal, guards, and the lock types.
 
+pub(crate) mod condition;
 pub(crate) mod engine;
+pub(crate) mod group;
 pub(crate) mod guard;
 pub(crate) mod hand;
 pub(crate) mod hold;
 pub(crate) mod interrupt;
+pub(crate) mod latch;
+pub(crate) mod member;
 pub(crate) mod named;
 pub(crate) mod park;
 pub(crate) mod queue;
 pub(crate) mod reenter;
 pub(crate) mod release;
 pub(crate) mod report;
+pub(crate) mod rw;
+pub(crate) mod semaphore;
 pub(crate) mod store;
 pub(crate) mod table;
+pub(crate) mod terms;
+pub(crate) mod together;
 pub(crate) mod topic;
 pub(crate) mod wait;
 pub(crate) mod watchdog;

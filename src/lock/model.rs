@@ -22,7 +22,7 @@ use crate::lock::store::{Answer, Attempt, Claim, HandOver, Kind, Pending, Releas
 use crate::lock::topic::{Listening, Source, Topic};
 use crate::store::memory::{MemoryAccess, MemoryStore};
 use crate::sync::channel::{Sender, unbounded};
-use crate::sync::{Mutex, check, spawn, thread, toss};
+use crate::sync::{Mutex, Waker, check, spawn, thread, toss};
 use crate::time::{Clock, ManualClock, Moment};
 
 const NAME: &str = "a";
@@ -406,7 +406,8 @@ impl Store for Far {
         self.server.poll_every(kind)
     }
 
-    fn listen(&self, _kind: Kind, name: &LockName, waker: &Sender<()>) -> Option<Listening> {
+    fn listen(&self, claim: &Claim, waker: &Waker) -> Option<Listening> {
+        let name = &claim.name;
         let mut topics = self.line.topics.lock();
         let topic = topics.entry(name.key().into()).or_insert_with(|| {
             let topic = Arc::new(Topic::new(name.key(), false));
@@ -417,7 +418,8 @@ impl Store for Far {
         Some(Listening::new(Arc::clone(topic), source, waker))
     }
 
-    fn heard(&self, _kind: Kind, name: &LockName) -> Option<u64> {
+    fn heard(&self, claim: &Claim) -> Option<u64> {
+        let name = &claim.name;
         let topics = self.line.topics.lock();
         topics.get(name.key()).filter(|topic| topic.is_up()).map(|topic| topic.seen())
     }

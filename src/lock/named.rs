@@ -6,11 +6,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::ident::{Fence, LockName};
+use crate::ident::{Fence, LockName, unbound_number};
+use crate::lock::condition::Condition;
 use crate::lock::engine::Engine;
 use crate::lock::guard::{Guard, OwnedGuard};
 use crate::lock::interrupt::Interrupt;
-use crate::lock::store::Kind;
+use crate::lock::store::{Counting, Kind};
+use crate::lock::terms::Terms;
 use crate::lock::wait::{Entered, Until, Want};
 use crate::time::Lease;
 
@@ -39,6 +41,7 @@ use crate::time::Lease;
 pub struct NamedLock {
     engine: Arc<Engine>,
     kind: Kind,
+    terms: Terms,
     given: Arc<str>,
     /// A bad name is an error at first use.
     name: std::result::Result<Arc<LockName>, Arc<Error>>,
@@ -46,6 +49,10 @@ pub struct NamedLock {
 
 /// The lock on Redis, as Redisson's `RLock`; the same type for every store.
 pub type RedisLock = NamedLock;
+
+/// The lock that is held on a majority of several Redis, as Redisson's `RedissonRedLock`, but with Redlock's validity;
+/// see [`LockClient::redlock`](crate::LockClient::redlock). The same type for every store.
+pub type RedLock = NamedLock;
 
 impl NamedLock {
     pub(crate) fn new(engine: &Arc<Engine>, kind: Kind, given: &str) -> NamedLock {
@@ -56,7 +63,16 @@ impl NamedLock {
         let name = LockName::new(&given, key)
             .and_then(|name| engine.store.check_name(kind, &name).map(|()| Arc::new(name)))
             .map_err(Arc::new);
-        NamedLock { engine: Arc::clone(engine), kind, given, name }
+        NamedLock { engine: Arc::clone(engine), kind, terms: Terms::default(), given, name }
+    }
+
+    pub(crate) fn on_terms(self, terms: Terms) -> NamedLock {
+        NamedLock { terms, ..self }
+    }
+
+    /// The same, and this value may re-enter it.
+    pub(crate) fn reentrant(self) -> NamedLock {
+        NamedLock { terms: Terms { reentrant: true, ..self.terms }, ..self }
     }
 
     /// The name, as it was given.
@@ -383,15 +399,23 @@ impl NamedLock {
         self.try_enter_owned("try_acquire_owned_for", self.after(wait))
     }
 
+    /// A condition of this lock, by name: what Java's `Lock.newCondition()` is. See [`Condition`].
+    ///
+    /// No I/O and no error: a bad name is an error at first use.
+    #[must_use]
+    pub fn condition(&self, name: &str) -> Condition {
+        Condition::new(self, name)
+    }
+
     // ---- shared
 
-    fn checked(&self, action: &'static str) -> Result<&Arc<LockName>> {
+    pub(crate) fn checked(&self, action: &'static str) -> Result<&Arc<LockName>> {
         self.name
             .as_ref()
             .map_err(|bad| Error::new(bad.kind(), action, bad.detail().to_owned()).on(&self.given))
     }
 
-    fn after(&self, wait: Duration) -> Until {
+    pub(crate) fn after(&self, wait: Duration) -> Until {
         if wait.is_zero() { Until::Once } else { Until::Deadline(self.engine.clock.after(wait)) }
     }
 
@@ -399,43 +423,70 @@ impl NamedLock {
         Until::Deadline(self.engine.clock.at(instant))
     }
 
-    fn try_enter(&self, action: &'static str, lease: Lease, until: Until) -> Result<Option<Entered>> {
-        let name = self.checked(action)?;
-        self.engine.acquire(&Want {
-            action,
-            kind: self.kind,
-            name,
-            lease,
-            until,
-            interrupt: None,
-            by_thread: true,
-        })
+    /// What is asked for by the calling thread.
+    pub(crate) fn want<'a>(
+        &'a self,
+        action: &'static str,
+        lease: Lease,
+        until: Until,
+        interrupt: Option<&'a Interrupt>,
+    ) -> Result<Want<'a>> {
+        let (name, kind, terms) = (self.checked(action)?, self.kind, self.terms);
+        Ok(Want { action, kind, name, lease, until, interrupt, terms, by_thread: true })
     }
 
-    fn enter(
+    fn try_enter(&self, action: &'static str, lease: Lease, until: Until) -> Result<Option<Entered>> {
+        self.engine.acquire(&self.want(action, lease, until, None)?)
+    }
+
+    pub(crate) fn enter(
         &self,
         action: &'static str,
         lease: Lease,
         until: Until,
         interrupt: Option<&Interrupt>,
     ) -> Result<Entered> {
-        let name = self.checked(action)?;
-        let want = Want { action, kind: self.kind, name, lease, until, interrupt, by_thread: true };
+        let want = self.want(action, lease, until, interrupt)?;
         self.engine.acquire(&want)?.ok_or_else(|| unending(action, &self.given))
     }
 
     fn try_enter_owned(&self, action: &'static str, until: Until) -> Result<Option<OwnedGuard>> {
-        let name = self.checked(action)?;
-        let want = Want {
-            action,
-            kind: self.kind,
-            name,
-            lease: Lease::Renewed,
-            until,
-            interrupt: None,
-            by_thread: false,
-        };
+        self.take(action, Take { lease: Lease::Renewed, until, interrupt: None, units: 1 })
+    }
+
+    /// Takes what is to belong to a guard.
+    pub(crate) fn take(&self, action: &'static str, take: Take<'_>) -> Result<Option<OwnedGuard>> {
+        let Take { lease, until, interrupt, units } = take;
+        let want = self.want(action, lease, until, interrupt)?;
+        let want = Want { terms: Terms { units, ..self.terms }, by_thread: false, ..want };
         Ok(self.engine.acquire(&want)?.map(|entered| OwnedGuard::new(&self.engine, entered)))
+    }
+
+    /// Asks about, or changes, what is counted under the name.
+    pub(crate) fn count(&self, action: &'static str, what: &Counting) -> Result<Option<i64>> {
+        let name = self.checked(action)?;
+        let claim = self.engine.claim(self.kind, name, unbound_number(), self.engine.options.lease);
+        self.engine.count(action, &claim, what)
+    }
+
+    /// The name of something of this lock's.
+    pub(crate) fn derived(&self, kind: Kind, given: &str) -> Result<Arc<LockName>> {
+        let lock = self.checked("condition")?;
+        if given.is_empty() {
+            return Err(Error::invalid("condition", "the name is empty"));
+        }
+        // With its length at the end, so that no two names of two locks come to the same.
+        let name = LockName::new(&Arc::from(given), format!("{}:{given}:{}", lock.key(), given.len()))?;
+        self.engine.store.check_name(kind, &name)?;
+        Ok(Arc::new(name))
+    }
+
+    pub(crate) fn engine(&self) -> &Arc<Engine> {
+        &self.engine
+    }
+
+    pub(crate) fn kind(&self) -> Kind {
+        self.kind
     }
 
     fn guard(&self, entered: Entered) -> Guard {
@@ -444,13 +495,40 @@ impl NamedLock {
     }
 }
 
-fn forever() -> Until {
+pub(crate) fn forever() -> Until {
     Until::Deadline(crate::time::Moment::NEVER)
 }
 
+/// What a guard takes, and how it is waited for.
+pub(crate) struct Take<'a> {
+    pub(crate) lease: Lease,
+    pub(crate) until: Until,
+    pub(crate) interrupt: Option<&'a Interrupt>,
+    pub(crate) units: u32,
+}
+
 /// A wait without end does not end empty-handed; were it to, this says so instead of pretending.
-fn unending(action: &'static str, name: &str) -> Error {
+pub(crate) fn unending(action: &'static str, name: &str) -> Error {
     Error::new(ErrorKind::TimedOut, action, "a wait without end ended").on(name)
+}
+
+impl From<&NamedLock> for NamedLock {
+    fn from(lock: &NamedLock) -> NamedLock {
+        lock.clone()
+    }
+}
+
+impl From<FencedLock> for NamedLock {
+    /// The same lock; what takes it still has tokens.
+    fn from(lock: FencedLock) -> NamedLock {
+        lock.lock
+    }
+}
+
+impl From<&FencedLock> for NamedLock {
+    fn from(lock: &FencedLock) -> NamedLock {
+        lock.lock.clone()
+    }
 }
 
 impl fmt::Debug for NamedLock {

@@ -1,8 +1,8 @@
 //! Putting the calling thread to sleep until it is woken, interrupted, or out of time.
 
 use crate::lock::interrupt::Interrupt;
-use crate::sync::channel::{Receiver, Sender, after, bounded, never, select};
-use crate::time::{Clock, Moment, wake};
+use crate::sync::Waker;
+use crate::time::{Clock, Moment};
 
 /// Why a parked thread goes on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -19,8 +19,7 @@ pub(crate) enum Woken {
 /// before it looks are one.
 #[derive(Debug)]
 pub(crate) struct Parker {
-    signal: Receiver<()>,
-    waker: Sender<()>,
+    waker: Waker,
     clock: Clock,
     registered: Option<u64>,
     is_service: bool,
@@ -28,12 +27,12 @@ pub(crate) struct Parker {
 
 impl Parker {
     pub(crate) fn new(clock: &Clock) -> Parker {
-        let (waker, signal) = bounded(1);
+        let waker = Waker::default();
         let registered = match clock {
             Clock::System => None,
             Clock::Manual(manual) => Some(manual.register(waker.clone())),
         };
-        Parker { signal, waker, clock: clock.clone(), registered, is_service: false }
+        Parker { waker, clock: clock.clone(), registered, is_service: false }
     }
 
     /// A parker of a thread that acts by the clock: a manual clock does not move past what it sleeps until.
@@ -44,7 +43,7 @@ impl Parker {
         parker
     }
 
-    pub(crate) fn waker(&self) -> &Sender<()> {
+    pub(crate) fn waker(&self) -> &Waker {
         &self.waker
     }
 
@@ -63,23 +62,21 @@ impl Parker {
             return Woken::Time;
         }
         self.tell_clock(Some(until));
-        let woken = match &self.clock {
-            Clock::System => self.sleep(interrupt, (until != Moment::NEVER).then(|| until.since(now))),
+        let interrupting = interrupt.map(|interrupt| interrupt.wakes(&self.waker));
+        let limit = match &self.clock {
+            Clock::System => (until != Moment::NEVER).then(|| until.since(now)),
             // Moving the clock signals; the time is looked at after.
-            Clock::Manual(_) => self.sleep(interrupt, None),
+            Clock::Manual(_) => None,
         };
+        let is_signal = self.waker.sleep(limit);
+        drop(interrupting);
         self.tell_clock(None);
-        if woken == Woken::Signal && self.clock.now() >= until { Woken::Time } else { woken }
-    }
-
-    fn sleep(&self, interrupt: Option<&Interrupt>, at_most: Option<std::time::Duration>) -> Woken {
-        let nothing = never();
-        let interrupted = interrupt.map_or(&nothing, Interrupt::receiver);
-        let timer = at_most.map_or_else(never, after);
-        select! {
-            recv(self.signal) -> _ => Woken::Signal,
-            recv(interrupted) -> _ => Woken::Interrupted,
-            recv(timer) -> _ => Woken::Time,
+        if interrupt.is_some_and(Interrupt::is_interrupted) {
+            Woken::Interrupted
+        } else if is_signal && self.clock.now() < until {
+            Woken::Signal
+        } else {
+            Woken::Time
         }
     }
 
@@ -87,7 +84,7 @@ impl Parker {
         if let (true, Clock::Manual(clock), Some(id)) = (self.is_service, &self.clock, self.registered) {
             clock.service(id, asleep_until);
             if asleep_until.is_some_and(|until| self.clock.now() >= until) {
-                wake(&self.waker); // the clock moved between the caller's look and this
+                self.waker.wake(); // the clock moved between the caller's look and this
             }
         }
     }
@@ -96,7 +93,7 @@ impl Parker {
 /// Wakes a service's thread. A manual clock does not move before the thread has looked.
 #[derive(Debug, Clone)]
 pub(crate) struct ServiceWaker {
-    waker: Sender<()>,
+    waker: Waker,
     clock: Clock,
     registered: Option<u64>,
 }
@@ -105,7 +102,7 @@ impl ServiceWaker {
     pub(crate) fn wake(&self) {
         match (&self.clock, self.registered) {
             (Clock::Manual(clock), Some(id)) => clock.wake_service(id, &self.waker),
-            _ => wake(&self.waker),
+            _ => self.waker.wake(),
         }
     }
 }

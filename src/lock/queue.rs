@@ -6,18 +6,18 @@ use std::sync::Arc;
 use crate::lock::hand::Handed;
 use crate::lock::store::Claim;
 use crate::sync::atomic::{AtomicBool, Ordering};
-use crate::sync::channel::Sender;
-use crate::sync::{Mutex, OnceLock};
-use crate::time::wake;
+use crate::sync::{Mutex, OnceLock, Waker};
 
 /// One thread's place in a queue.
 #[derive(Debug, Default)]
 pub(crate) struct Ticket {
     /// Set once the thread has to sleep; a head that never sleeps needs none.
-    waker: OnceLock<Sender<()>>,
+    waker: OnceLock<Waker>,
     is_head: AtomicBool,
     nudged: AtomicBool,
     offer: Mutex<Offer>,
+    /// Who wants to know when what is on its way here is settled.
+    followers: Mutex<Vec<Waker>>,
 }
 
 /// Whether a sleeping waiter can be given the lock by whoever releases it.
@@ -64,7 +64,7 @@ pub(crate) enum Taken {
 impl Ticket {
     /// Whoever sets the waker looks at `is_head` and at the local holds afterwards: what happened before found nobody
     /// to wake. Pairs with `become_head` and `nudge`, which change first and wake second.
-    pub(crate) fn set_waker(&self, waker: &Sender<()>) {
+    pub(crate) fn set_waker(&self, waker: &Waker) {
         self.waker.get_or_init(|| waker.clone());
     }
 
@@ -120,6 +120,23 @@ impl Ticket {
     /// The waiter's: what it was given is settled, either way.
     pub(crate) fn received(&self) {
         *self.offer.lock() = Offer::Closed;
+        self.wake_followers();
+    }
+
+    /// Has `waker` woken when what is on its way to this waiter is settled; `false`: nothing is.
+    pub(crate) fn tell_when_settled(&self, waker: &Waker) -> bool {
+        // First told whom to wake, second asked whether there is anything to wait for. Pairs with `received`.
+        self.followers.lock().push(waker.clone());
+        let is_receiving = self.is_receiving();
+        if !is_receiving {
+            self.wake_followers();
+        }
+        is_receiving
+    }
+
+    fn wake_followers(&self) {
+        let followers = std::mem::take(&mut *self.followers.lock());
+        followers.iter().for_each(Waker::wake);
     }
 
     pub(crate) fn is_given(&self) -> bool {
@@ -155,6 +172,7 @@ impl Ticket {
         }
         drop(offer);
         self.wake(); // it may be waiting to leave
+        self.wake_followers();
     }
 
     /// Whether the lock is promised or on its way to this waiter, and not all that follows is done.
@@ -164,7 +182,7 @@ impl Ticket {
 
     pub(crate) fn wake(&self) {
         if let Some(waker) = self.waker.get() {
-            wake(waker);
+            waker.wake();
         }
     }
 }
@@ -217,7 +235,6 @@ impl Queue {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sync::channel::bounded;
 
     #[test]
     fn the_first_to_join_is_head_and_the_rest_follow_in_order() {
@@ -245,11 +262,11 @@ mod tests {
     fn the_new_head_is_woken() {
         let mut queue = Queue::default();
         let (first, second) = (queue.join(), queue.join());
-        let (waker, signal) = bounded(1);
+        let waker = Waker::default();
         second.set_waker(&waker);
         queue.leave(&first);
-        assert!(signal.try_recv().is_ok() && second.is_head());
+        assert!(waker.take() && second.is_head());
         second.nudge();
-        assert!(signal.try_recv().is_ok() && second.take_nudge() && !second.take_nudge());
+        assert!(waker.take() && second.take_nudge() && !second.take_nudge());
     }
 }

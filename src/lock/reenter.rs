@@ -4,24 +4,31 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::error::{Error, ErrorKind, Result};
+use crate::ident::{LockName, ThreadMark};
 use crate::lock::engine::Engine;
 use crate::lock::hold::Hold;
 use crate::lock::park::{Parker, Woken};
 use crate::lock::store::{Answer, Attempt, Kind};
 use crate::lock::wait::{Entered, TROUBLE_PAUSE, Trouble, Want, interrupted, random_between};
 use crate::observe::LossReason;
+use crate::time::Lease;
 
 /// More re-entries than any program means; what Redisson's counter holds.
 const MOST_HOLDS: u32 = i32::MAX as u32;
 
 impl Engine {
-    /// A token lock is not reentrant: waiting for it would be waiting for oneself.
-    pub(crate) fn reenter_token(&self, want: &Want<'_>) -> Result<Option<Entered>> {
+    /// The calling thread has what it would wait for: an error, unless it would not wait anyway.
+    pub(crate) fn would_wait_for_itself(&self, want: &Want<'_>, words: &str) -> Result<Option<Entered>> {
         if want.until.is_over(self.clock.now()) {
             return Ok(None);
         }
-        let detail = "this thread holds it, and a token lock is not reentrant";
-        Err(Error::new(ErrorKind::WouldDeadlock, want.action, detail).on(want.name.given()))
+        Err(Error::new(ErrorKind::WouldDeadlock, want.action, words).on(want.name.given()))
+    }
+
+    /// Whether the thread has a live hold of this kind.
+    pub(crate) fn has_live(&self, kind: Kind, name: &Arc<LockName>, thread: &ThreadMark) -> bool {
+        let hold = self.table.of_thread(kind, name, thread.id());
+        hold.is_some_and(|hold| hold.is_live(self.clock.now(), &self.reporter))
     }
 
     /// Adds a level to a live hold; `None` if it turned out to be lost.
@@ -39,17 +46,21 @@ impl Engine {
         };
         let mut claim = hold.claim();
         claim.kind = want.kind;
-        claim.lease = asked;
-        let wants_fence = want.kind == Kind::Fenced && hold.fence().is_none();
+        let wants_fence = want.wants_fence() && hold.fence().is_none();
         let mut trouble = Trouble::default();
         let parker = Parker::new(&self.clock);
         loop {
             let sent = self.clock.now();
+            claim.lease = hold.within_ceiling(asked, sent);
             match self.store.attempt(&claim, count, wants_fence, sent.plus(self.options.command_timeout)) {
                 Answer::Done(Attempt::Granted { fence }) => {
-                    hold.confirm(sent, asked);
+                    hold.confirm(sent, claim.lease);
                     hold.set_fence(fence);
-                    let level = hold.add_level(want.lease);
+                    // What holds it besides says how it is kept until others are had too.
+                    let level = hold.add_level(match want.lease {
+                        Lease::Kept(lease) => Lease::Fixed(lease),
+                        other => other,
+                    });
                     self.watch(hold);
                     return Ok(Some(Entered { hold: Arc::clone(hold), level }));
                 }
@@ -59,7 +70,7 @@ impl Engine {
                 }
                 Answer::Refused(error) | Answer::Unknown(error) => {
                     if error.outcome_unknown() {
-                        hold.retire_number(); // it may yet set the count: not that of the thread's next hold
+                        hold.spend_number(); // it may yet set the count: not that of the thread's next hold
                     }
                     let now = self.clock.now();
                     let error = trouble.note(self, error, now, want.until)?;

@@ -6,18 +6,17 @@ use std::time::Duration;
 use crate::error::{Error, ErrorKind, NotHeld, Result};
 use crate::ident::{LockName, ThreadMark};
 use crate::lock::engine::Engine;
-use crate::lock::hand::{Handed, Parted};
+use crate::lock::hand::{Handed, Parted, Told};
 use crate::lock::hold::{Hold, Standing};
 use crate::lock::park::Parker;
 use crate::lock::store::{Answer, Kind, Release};
 use crate::lock::table::Next;
-use crate::lock::wait::random_between;
+use crate::lock::wait::{Entered, random_between};
 use crate::lock::watchdog::TEND_EVERY;
 use crate::observe::LossReason;
-use crate::sync::channel::{Sender, bounded};
 
 /// What came of trying to hand a lock over.
-enum Over {
+pub(super) enum Over {
     /// It is on its way.
     Sent,
     /// There is nobody here to hand it to.
@@ -49,6 +48,17 @@ impl Engine {
         let Some(left) = hold.end_level(level) else {
             return Err(self.not_holding(action, hold.kind(), hold.name()));
         };
+        self.leave(action, hold, left)
+    }
+
+    /// Ends all levels of a hold, as [`end_level`](Self::end_level) does the last.
+    pub(crate) fn end_all_levels(&self, action: &'static str, hold: &Arc<Hold>) -> Result<()> {
+        while hold.end_level(None).is_some_and(|left| left > 0) {}
+        self.leave(action, hold, 0)
+    }
+
+    /// Leaves so many levels to the owner.
+    fn leave(&self, action: &'static str, hold: &Arc<Hold>, left: u32) -> Result<()> {
         let expired = || Err(Error::not_holding(action, hold.name().given(), NotHeld::Expired));
         if !self.still_held(hold, left) {
             return expired();
@@ -58,12 +68,49 @@ impl Engine {
         {
             return self.parted(action, hold, parted);
         }
-        let outcome = self.send_release(hold, left, self.options.patience);
+        let outcome = self.send_release(hold, left, self.options.patience, None);
         self.released(action, hold, left, outcome)
     }
 
+    /// Ends a hold that has one level, but leaves the lock taken until `at_least` has passed since it was asked for. If
+    /// that fails, the lock ends with its lease.
+    pub(crate) fn end_after(
+        &self,
+        action: &'static str,
+        entered: &Entered,
+        at_least: Duration,
+    ) -> Result<()> {
+        let (hold, level) = (&entered.hold, Some(entered.level));
+        let rest = hold.since().plus(at_least).since(self.clock.now());
+        if rest.is_zero() {
+            return self.end_level(action, hold, level);
+        }
+        self.usable(action)?;
+        let expired = || Err(Error::not_holding(action, hold.name().given(), NotHeld::Expired));
+        if hold.end_level(level) != Some(0) || !self.still_held(hold, 0) {
+            return expired();
+        }
+        let answer = self.store.expire_in(&hold.claim(), rest, self.one_command());
+        self.table.remove(hold);
+        match answer {
+            Answer::Done(true) => {
+                let held = self.aftermath.note_ended(hold);
+                self.reporter.tell(|observer| observer.released(hold.name().given(), hold.owner(), held));
+                Ok(())
+            }
+            Answer::Done(false) => {
+                self.aftermath.lose(hold, LossReason::Gone);
+                expired()
+            }
+            Answer::Refused(error) | Answer::Unknown(error) => {
+                hold.forget_listeners(&self.reporter);
+                Err(error.during(action).on(hold.name().given()))
+            }
+        }
+    }
+
     /// What a caller who waited is told of its release.
-    fn released(
+    pub(super) fn released(
         &self,
         action: &'static str,
         hold: &Arc<Hold>,
@@ -101,25 +148,32 @@ impl Engine {
     /// Gives the lock to the local thread that is next, and waits for what that hears. `None`: nobody is next, or it
     /// could not be sent.
     fn hand_over(&self, hold: &Arc<Hold>) -> Option<Parted> {
-        let (told, heard) = bounded(1);
-        let Over::Sent = self.send_over(hold, Some(told)) else { return None };
+        let told = Told::default();
+        let Over::Sent = self.send_over(hold, Some(told.clone())) else { return None };
+        Some(self.wait_told(&told))
+    }
+
+    /// Waits for what the next owner tells of a hand-over.
+    pub(super) fn wait_told(&self, told: &Told) -> Parted {
         // Whoever reads the answer gives up after a command time-out; a little more, and it has lost its processor.
         let limit = self.options.command_timeout * 2;
-        Some(heard.recv_timeout(limit).unwrap_or_else(|_none| {
+        told.wait(limit).unwrap_or_else(|| {
             let words = "the thread that was handed the lock did not tell what came of it";
             Parted::Unknown(Error::new(ErrorKind::TimedOut, "unlock", words).with_unknown_outcome())
-        }))
+        })
     }
 
     /// Sends the hand-over, if there is somebody to hand to.
-    fn send_over(&self, hold: &Arc<Hold>, told: Option<Sender<Parted>>) -> Over {
+    pub(super) fn send_over(&self, hold: &Arc<Hold>, told: Option<Told>) -> Over {
         let sent = self.clock.now();
-        let (ticket, wish) = match self.table.promise(hold, sent) {
+        let (ticket, mut wish) = match self.table.promise(hold, sent) {
             Next::Nobody => return Over::Nobody,
             Next::Others => return Over::Others,
             Next::Local(ticket, wish) => (ticket, wish),
         };
-        match self.store.hand_over(&hold.claim(), &wish.claim, wish.wants_fence, self.one_command()) {
+        let from = hold.claim();
+        wish.claim.home = from.home; // it stays where it was granted, wherever that name is asked for by now
+        match self.store.hand_over(&from, &wish.claim, wish.wants_fence, self.one_command()) {
             Some(pending) => {
                 // Taken out first, given second: in between the promise shows that the lock is held here. The other
                 // way round, who comes after the next owner could go to sleep for a hold that ends without a word.
@@ -135,7 +189,7 @@ impl Engine {
     }
 
     /// What a caller whose lock was handed over is told.
-    fn parted(&self, action: &'static str, hold: &Arc<Hold>, parted: Parted) -> Result<()> {
+    pub(super) fn parted(&self, action: &'static str, hold: &Arc<Hold>, parted: Parted) -> Result<()> {
         let outcome = match parted {
             Parted::Freed { .. } | Parted::HandedOn => {
                 let held = self.aftermath.note_ended(hold);
@@ -144,7 +198,7 @@ impl Engine {
             }
             Parted::Lost => Ok(None),
             // Still ours there: released the plain way.
-            Parted::Refused(_) => self.send_release(hold, 0, self.options.patience),
+            Parted::Refused(_) => self.send_release(hold, 0, self.options.patience, None),
             Parted::Unknown(error) => Err(error),
         };
         self.released(action, hold, 0, outcome)
@@ -164,7 +218,7 @@ impl Engine {
         match over {
             Over::Sent => {}
             Over::Nobody => {
-                let (aftermath, ended) = (self.aftermath.clone(), Arc::clone(hold));
+                let (aftermath, ended) = (Arc::clone(&self.aftermath), Arc::clone(hold));
                 let done = Box::new(move |answer| aftermath.settle(&ended, Parted::of_release(answer)));
                 self.store.release_later(&hold.claim(), self.one_command(), done);
                 // On its way first, taken out second: what is asked from here on goes behind it.
@@ -174,7 +228,7 @@ impl Engine {
             // An inner level, whose count is to be right before the next; or others' turn: the answer tells whether
             // they listen, and so whether those who wait here stand back.
             Over::Others => {
-                let outcome = self.send_release(hold, left, Duration::ZERO);
+                let outcome = self.send_release(hold, left, Duration::ZERO, None);
                 if let Err(error) = self.released("unlock", hold, left, outcome) {
                     self.reporter.tell(|observer| observer.release_failed(hold.name().given(), &error));
                 }
@@ -185,7 +239,7 @@ impl Engine {
     /// Whether the hold stands, so that its level can be given back. If not, and this was the last level, it is
     /// forgotten here; nothing is sent, but what may remain of a lease that ended by our reckoning (1 % early) is left
     /// to the watchdog.
-    fn still_held(&self, hold: &Arc<Hold>, left: u32) -> bool {
+    pub(super) fn still_held(&self, hold: &Arc<Hold>, left: u32) -> bool {
         let now = self.clock.now();
         if hold.is_live(now, &self.reporter) && (left > 0 || hold.begin_release()) {
             return true;
@@ -193,7 +247,7 @@ impl Engine {
         hold.retire_number();
         if left == 0 {
             self.table.remove(hold);
-            if hold.standing(now) == Standing::Lost(LossReason::Expired) {
+            if matches!(hold.standing(now), Standing::Lost(LossReason::Expired | LossReason::HeldTooLong)) {
                 self.watchdog.clean_ups().add(hold.claim(), now, now);
             }
         }
@@ -201,14 +255,21 @@ impl Engine {
     }
 
     /// Asks the store to leave `left` levels, again after failures for as long as `patience` and the window last.
-    /// `None`: the owner did not hold it. Else how many other clients listened.
-    fn send_release(&self, hold: &Arc<Hold>, left: u32, patience: Duration) -> Result<Option<u32>> {
+    /// `None`: the owner did not hold it. Else how many other clients listened. `first`: what came of asking once.
+    pub(super) fn send_release(
+        &self,
+        hold: &Arc<Hold>,
+        left: u32,
+        patience: Duration,
+        mut first: Option<Answer<Release>>,
+    ) -> Result<Option<u32>> {
         let claim = hold.claim();
         let started = self.clock.now();
         let give_up = started.plus(patience).min(hold.until());
         let mut in_doubt = false;
         loop {
-            let error = match self.store.release(&claim, left, self.one_command()) {
+            let ask = || self.store.release(&claim, left, self.one_command());
+            let error = match first.take().unwrap_or_else(ask) {
                 Answer::Done(Release::Freed { others }) => return Ok(Some(others)),
                 Answer::Done(Release::StillHeld) => return Ok(Some(0)),
                 // An earlier request of ours did it, if the lease cannot have ended meanwhile.
@@ -220,12 +281,14 @@ impl Engine {
                 Answer::Unknown(error) => {
                     // It may arrive at any time from now on. The thread's next hold must not be under this number.
                     in_doubt = true;
-                    hold.retire_number();
+                    hold.spend_number();
                     error
                 }
             };
             let now = self.clock.now();
-            if now >= give_up || !error.is_retryable() {
+            // Where a repetition would not be recognised for ever, the watchdog does it, which knows for how long.
+            let is_left = in_doubt && !claim.kind.is_leased();
+            if now >= give_up || !error.is_retryable() || is_left {
                 return Err(if in_doubt { error.with_unknown_outcome() } else { error });
             }
             Parker::new(&self.clock).park(now.plus(random_between(PAUSE)), None);
@@ -233,7 +296,7 @@ impl Engine {
     }
 
     /// The error for a caller that holds nothing, with who does: one question to the store.
-    fn not_holding(&self, action: &'static str, kind: Kind, name: &Arc<LockName>) -> Error {
+    pub(crate) fn not_holding(&self, action: &'static str, kind: Kind, name: &Arc<LockName>) -> Error {
         match self.inspect(action, kind, name) {
             Ok(None) => Error::not_holding(action, name.given(), NotHeld::Free),
             Ok(Some(snapshot)) => Error::not_holding(action, name.given(), NotHeld::HeldBy(snapshot.holder)),

@@ -3,13 +3,17 @@
 //! A store makes single attempts and answers what came of each. Policy (waiting, queueing, reentrancy, renewal, loss,
 //! guards) lives above and is the same for all stores.
 
+use std::any::Any;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::error::{Error, Result};
-use crate::ident::{Fence, LockName, Owner};
+use crate::error::{Error, ErrorKind, Result};
+use crate::ident::{ClientId, Fence, LockName, Owner};
+use crate::inspection::{Holder, Inspection, Mode, ObjectKind, Whereabouts};
+use crate::lock::park::ServiceWaker;
+use crate::lock::queue::Wish;
 use crate::lock::topic::Listening;
-use crate::sync::channel::Sender;
+use crate::sync::Waker;
 use crate::time::Moment;
 
 /// The kinds of lock a store may be asked for.
@@ -19,16 +23,72 @@ pub(crate) enum Kind {
     Mutex,
     /// The same lock, each new grant with a fence: Redisson's `RFencedLock`.
     Fenced,
+    /// Reentrant, and granted in the order in which it was asked for, across clients: Redisson's fair `RLock`.
+    Fair,
+    /// The half of a read-write lock that many may hold at a time: Redisson's `RReadWriteLock.readLock()`.
+    Read,
+    /// The half that one may hold, while nobody else holds either.
+    Write,
     /// One string key with a token; not reentrant.
     Token,
+    /// Permits that nobody owns and that never end: Redisson's `RSemaphore`.
+    Semaphore,
+    /// Permits with ids and leases: Redisson's `RPermitExpirableSemaphore`.
+    Permits,
+    /// Granted to everybody while a count is zero: Redisson's `RCountDownLatch`.
+    Latch,
+    /// Granted to those who wait for a condition and are notified, in order.
+    Signal,
 }
 
 impl Kind {
-    /// Whether it is the lock by token. The other kinds of one name are one lock: a thread that holds one holds the
-    /// other.
+    /// Whether it is the lock by token.
     pub(crate) fn is_token(self) -> bool {
         self == Kind::Token
     }
+
+    /// Which kinds of one name are one lock: a thread that holds the one holds the other.
+    pub(crate) fn family(self) -> Family {
+        match self {
+            Kind::Mutex | Kind::Fenced | Kind::Fair => Family::Lock,
+            Kind::Read => Family::Read,
+            Kind::Write => Family::Write,
+            Kind::Token => Family::Token,
+            Kind::Semaphore | Kind::Permits | Kind::Latch | Kind::Signal => Family::Counted,
+        }
+    }
+
+    /// Whether several owners may hold it at a time.
+    pub(crate) fn is_shared(self) -> bool {
+        self == Kind::Read || self.family() == Family::Counted
+    }
+
+    /// Whether those who wait want different things, so that each asks for itself: what the first must wait for may be
+    /// there for the second.
+    pub(crate) fn is_counted(self) -> bool {
+        self.family() == Family::Counted
+    }
+
+    /// Whether what is granted ends with a lease.
+    pub(crate) fn is_leased(self) -> bool {
+        !matches!(self, Kind::Semaphore | Kind::Latch | Kind::Signal)
+    }
+
+    /// Whether a thread may be given it by the one that lets go of it.
+    pub(crate) fn is_handed_over(self) -> bool {
+        matches!(self, Kind::Mutex | Kind::Fenced)
+    }
+}
+
+/// Kinds that are the same lock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Family {
+    Lock,
+    Read,
+    Write,
+    Token,
+    /// No thread holds these.
+    Counted,
 }
 
 /// Who wants or has which lock, and for how long at a time.
@@ -39,6 +99,64 @@ pub(crate) struct Claim {
     pub(crate) owner: Owner,
     /// Whole milliseconds, at least one.
     pub(crate) lease: Duration,
+    /// Where the store keeps it, as [`Store::home`] said when this was first asked for.
+    pub(crate) home: u32,
+    /// Whether the owner goes on asking while others come first: a store that queues gives it a place.
+    pub(crate) waits: bool,
+    /// Of a read-write lock: whether a writer that waits comes before readers that do not read yet. A writer then says that
+    /// it waits, and a reader looks whether one does.
+    pub(crate) writers_first: bool,
+    /// How many permits; one for locks.
+    pub(crate) units: u32,
+    /// What the store may tell people of the hold. It ends nothing by it.
+    pub(crate) notice: Option<Notice>,
+    /// Whether it is known to have been granted. What is abandoned otherwise must not be granted later either.
+    pub(crate) is_granted: bool,
+}
+
+/// What a hold says of itself: after how long it ends however it is renewed, and where its owner is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Notice {
+    pub(crate) max_hold: Duration,
+    pub(crate) place: Arc<Whereabouts>,
+}
+
+/// A question to, or a change of, something that is counted. Each change is made under an owner of its own; asked for
+/// again under the same one, within [`REQUEST_LASTS`], it is not made again.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Counting {
+    /// How many there are; `None` where nobody has set any up.
+    Ask,
+    /// How many permits with ids are out.
+    AskOut,
+    /// How many permits there are, out or not; `None` where nobody has set any up.
+    AskAll,
+    /// Sets the count up, if nobody has: 1, else 0. With a lease it ends then.
+    SetUp { to: u32, lease: Option<Duration> },
+    /// Adds, or takes away; the new count.
+    Add(i64),
+    /// Adds where somebody has set the count up: 1, else 0.
+    AddIfSetUp(i64),
+    /// Has so many permits be there, those that are out among them; how many are left to be had.
+    SetTo(u32),
+    /// Takes all; how many there were.
+    Drain,
+    /// One down; how many are left. Nothing happens where none are.
+    CountDown,
+    /// Gives back a permit by its id, whoever has it: 1, or 0 if it is not out.
+    GiveBack([u8; 16]),
+    /// Gives back permits by their ids, whoever has them: how many, or 0 if not all are out.
+    GiveBackAll(Vec<[u8; 16]>),
+    /// Has a permit's lease end so long from now, sooner or later than it would: 1, or 0 if it is not out.
+    Lease([u8; 16], Duration),
+    /// The milliseconds for which a permit's lease still runs, -1 for one without end; `None` if it is not out.
+    AskLease([u8; 16]),
+    /// Removes it altogether: 1, or 0 if there is nothing.
+    Delete,
+    /// Notifies the first of those who wait for a condition, or all; how many.
+    Notify { all: bool },
+    /// Joins those who wait for a condition.
+    Enlist,
 }
 
 /// How a request ended.
@@ -99,9 +217,18 @@ pub(crate) enum HandOver {
 }
 
 /// A request that was sent and whose answer is still to be read, by whoever waits for it.
-pub(crate) trait Pending: Send {
-    /// Reads the answer; not beyond the time that the request was given.
-    fn wait(self: Box<Self>) -> Answer<HandOver>;
+pub(crate) trait Pending<T = HandOver>: Send {
+    /// Reads the answer; not beyond the time that the request was given. One that has come by then is read.
+    fn wait(self: Box<Self>) -> Answer<T>;
+}
+
+/// An answer that is there already.
+pub(crate) struct Known<T>(pub(crate) Answer<T>);
+
+impl<T: Send> Pending<T> for Known<T> {
+    fn wait(self: Box<Self>) -> Answer<T> {
+        self.0
+    }
 }
 
 /// What is done with the answer of a release that nobody waits for.
@@ -118,13 +245,66 @@ pub(crate) struct Snapshot {
     pub(crate) remaining: Option<Duration>,
 }
 
+impl Snapshot {
+    /// The same as it is shown to users.
+    fn described(self, kind: Kind, name: &LockName) -> Inspection {
+        let mode = match kind {
+            Kind::Read => Some(Mode::Read),
+            Kind::Write => Some(Mode::Write),
+            _ => None,
+        };
+        let kind = match mode {
+            Some(mode) => ObjectKind::ReadWriteLock { mode },
+            None if kind.is_token() => ObjectKind::TokenLock,
+            None => ObjectKind::Lock,
+        };
+        let mut seen = Inspection::new(name.given(), kind);
+        seen.remaining = Some(self.remaining.unwrap_or(Duration::MAX));
+        seen.holders.push(Holder { mode, remaining: self.remaining, ..Holder::new(self.holder) });
+        seen
+    }
+}
+
+/// How long a hold can be counted on that lives no longer than something of the store's own, such as a session.
+pub(crate) trait Bound: std::fmt::Debug + Send + Sync {
+    /// Signs of life move it on; what has ended stays in the past.
+    fn until(&self) -> Moment;
+}
+
+/// For so long a store remembers what it was asked under which owner, where repeating would do harm. Nothing is repeated
+/// for longer.
+pub(crate) const REQUEST_LASTS: Duration = Duration::from_secs(600);
+
+/// After some servers granted and too few, a caller pauses for a random part of this (Redlock).
+pub(crate) const SPLIT_PAUSE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_millis(250));
+
+/// Where a store queues by itself, a place that is not asked for again in so long is given up. Waiters ask at least
+/// every 1.2 s.
+pub(crate) const PLACE_LASTS: Duration = Duration::from_secs(6);
+
 /// Single attempts. Never waits for another owner, never re-sends what may have been carried out, never starts threads
 /// for a request. `by` bounds the I/O of one call: past it the answer is `Unknown` or `Refused`.
 ///
 /// Requests say what the state shall be, not how to change it, so within one hold repeating one changes nothing.
 pub(crate) trait Store: Send + Sync {
+    /// What to wake when a [`Bound`] has ended, so that holders are told at once.
+    fn attach(&self, watchdog: ServiceWaker) {
+        drop(watchdog);
+    }
+
     /// Whether a lock of this name can be kept here. No I/O.
     fn check_name(&self, kind: Kind, name: &LockName) -> Result<()>;
+
+    /// Where a lock of this name is to be asked for, for stores that keep locks in several places. No I/O.
+    fn home(&self, name: &LockName) -> u32 {
+        let _ = name;
+        0
+    }
+
+    /// The store itself, for what only one kind of store can be told.
+    fn as_any(&self) -> Option<&dyn Any> {
+        None
+    }
 
     /// Asks once for the lock with hold count `count`.
     ///
@@ -133,6 +313,20 @@ pub(crate) trait Store: Send + Sync {
     /// runs longer is not shortened. With `wants_fence` a grant carries a new fence.
     fn attempt(&self, claim: &Claim, count: u32, wants_fence: bool, by: Moment) -> Answer<Attempt>;
 
+    /// Whether a busy attempt stands in a queue of the store's from then on. Then each waiter asks for itself, so that
+    /// the store's order is the order in which they came, repeating an attempt keeps the place, and whoever stops
+    /// waiting has it [`abandon`](Self::abandon)ed.
+    fn queues(&self, kind: Kind) -> bool {
+        let _ = kind;
+        false
+    }
+
+    /// What ends a hold that was just granted, besides its lease; `None`: nothing does.
+    fn bound(&self, claim: &Claim) -> Option<Arc<dyn Bound>> {
+        let _ = claim;
+        None
+    }
+
     /// Leaves `left` holds to the owner; zero frees the lock and tells waiters. Never changes how long it runs.
     fn release(&self, claim: &Claim, left: u32, by: Moment) -> Answer<Release>;
 
@@ -140,6 +334,54 @@ pub(crate) trait Store: Send + Sync {
     /// from whatever thread reads it, before any later request on the same lock of this client's is answered.
     fn release_later(&self, claim: &Claim, by: Moment, done: Sink) {
         done(self.release(claim, 0, by));
+    }
+
+    /// As [`attempt`](Self::attempt), but the answer is read by whoever waits for it: several stores can be asked at the
+    /// same time. A store that cannot send without reading asks at once.
+    fn begin_attempt(
+        &self,
+        claim: &Claim,
+        count: u32,
+        wants_fence: bool,
+        by: Moment,
+    ) -> Box<dyn Pending<Attempt>> {
+        Box::new(Known(self.attempt(claim, count, wants_fence, by)))
+    }
+
+    /// As [`release`](Self::release), in the same way.
+    fn begin_release(&self, claim: &Claim, left: u32, by: Moment) -> Box<dyn Pending<Release>> {
+        Box::new(Known(self.release(claim, left, by)))
+    }
+
+    /// Locks for which this is the same can be taken, and released, by one request. `None`: each has its own. No I/O.
+    fn together(&self, kind: Kind, name: &LockName) -> Option<u32> {
+        let _ = (kind, name);
+        None
+    }
+
+    /// Asks once, by one request, for locks that go [`together`](Self::together), each with count one; the answer is read
+    /// later. Granted are all before the first that somebody has (with `or_none`, all or none of them): their fences. The
+    /// owners must be new ones, which hold nothing.
+    fn begin_attempts(
+        &self,
+        wishes: &[Wish],
+        or_none: bool,
+        by: Moment,
+    ) -> Box<dyn Pending<Vec<Option<Fence>>>> {
+        let _ = (wishes, or_none, by);
+        Box::new(Known(Answer::Refused(one_by_one("lock"))))
+    }
+
+    /// Releases, by one request, locks that go together; one answer per claim, in order.
+    fn begin_releases(&self, claims: &[Claim], by: Moment) -> Box<dyn Pending<Vec<Release>>> {
+        let _ = (claims, by);
+        Box::new(Known(Answer::Refused(one_by_one("unlock"))))
+    }
+
+    /// Owner numbers below this are not to be used for another hold: something that was asked under them may still
+    /// arrive, although every answer so far was `Done`. That can be where a store consists of several.
+    fn first_unspent_number(&self) -> u64 {
+        0
     }
 
     /// Has `to` hold the lock with count one in place of `from`, in one step; the request is on its way on return.
@@ -158,28 +400,93 @@ pub(crate) trait Store: Send + Sync {
     /// One answer per claim, in order. A claim that fails does not fail its neighbours.
     fn renew(&self, claims: &[Claim], by: Moment) -> Vec<Answer<bool>>;
 
-    /// For each claim, has its owner hold nothing: undoes attempts and repeats releases of unknown outcome. Goes out
-    /// like renewals, one answer per claim, in order.
+    /// Asks about, or changes, what is counted under the claim's name. `Done(None)`: there is no such thing.
+    fn count(&self, claim: &Claim, what: &Counting, by: Moment) -> Answer<Option<i64>> {
+        let _ = (claim, what, by);
+        Answer::Refused(Error::new(ErrorKind::Unsupported, "count", "this store counts nothing"))
+    }
+
+    /// For how long a waiter that was refused is still not to ask again, whatever it hears: it met others who want the
+    /// lock too. A single try is not held off.
+    fn held_off(&self, claim: &Claim) -> Option<Duration> {
+        let _ = claim;
+        None
+    }
+
+    /// Whether parts of a lock are several owners', so that nobody may have it, and all who tried at the same time may
+    /// have been refused. Who has to know tries again after a random part of [`SPLIT_PAUSE`].
+    fn is_split(&self, kind: Kind, name: &LockName, by: Moment) -> Answer<bool> {
+        let _ = (kind, name, by);
+        Answer::Done(false)
+    }
+
+    /// Whether [`expire_in`](Self::expire_in) can be done here.
+    fn can_expire_in(&self) -> bool {
+        false
+    }
+
+    /// Has a held lock end by itself so long from now, sooner or later than it would; `false`: its owner does not hold
+    /// it. Waiters are not told, now or then.
+    fn expire_in(&self, claim: &Claim, rest: Duration, by: Moment) -> Answer<bool> {
+        let _ = (claim, rest, by);
+        let words = "this store cannot have a lock end at another time";
+        Answer::Refused(Error::new(ErrorKind::Unsupported, "unlock", words))
+    }
+
+    /// For each claim, has its owner hold nothing and stand in no queue, nor as a writer that waits: undoes attempts and
+    /// repeats releases of unknown outcome. Goes out like renewals, one answer per claim, in order.
     fn abandon(&self, claims: &[Claim], by: Moment) -> Vec<Answer<Release>>;
 
     /// What is known of a lock; `None` if it is free.
     fn inspect(&self, kind: Kind, name: &LockName, owner: Owner, by: Moment) -> Answer<Option<Snapshot>>;
 
+    /// Whatever there is under a name. By default what [`inspect`](Self::inspect) tells, asked for each kind of lock that
+    /// the store keeps, one after the other; a store that knows more tells more.
+    fn describe(&self, name: &LockName, by: Moment) -> Answer<Inspection> {
+        let nobody = Owner::new(ClientId::random(), 0);
+        let mut kind = ObjectKind::Absent;
+        for asked in [Kind::Mutex, Kind::Token, Kind::Write, Kind::Read] {
+            if self.check_name(asked, name).is_err() {
+                continue;
+            }
+            match self.inspect(asked, name, nobody, by) {
+                Answer::Done(Some(snapshot)) => return Answer::Done(snapshot.described(asked, name)),
+                Answer::Done(None) => {}
+                Answer::Refused(error) | Answer::Unknown(error) if error.kind() == ErrorKind::WrongType => {
+                    kind = ObjectKind::Foreign { what: "something else".to_owned() };
+                }
+                Answer::Refused(error) | Answer::Unknown(error) => return Answer::Refused(error),
+            }
+        }
+        Answer::Done(Inspection::new(name.given(), kind))
+    }
+
     /// Frees a lock whoever holds it and tells waiters; `false` if it was free.
     fn force(&self, kind: Kind, name: &LockName, by: Moment) -> Answer<bool>;
+
+    /// Forgets locks that have been free for longer than `age`, some at a time; how many. Nothing to do where the server
+    /// forgets them itself.
+    fn sweep(&self, age: Duration, by: Moment) -> Answer<u64> {
+        let _ = (age, by);
+        Answer::Done(0)
+    }
 
     /// How long a waiter may sleep without being woken: at least, at most (each wait takes a random time between).
     fn poll_every(&self, kind: Kind) -> (Duration, Duration);
 
-    /// Has `waker` woken at each message about the lock, as long as the result lives; `None` if the store sends none.
-    /// Does not wait for the store.
-    fn listen(&self, kind: Kind, name: &LockName, waker: &Sender<()>) -> Option<Listening>;
+    /// Has `waker` woken at each message that concerns one who waits under this claim, as long as the result lives;
+    /// `None` if the store sends none. Does not wait for the store.
+    fn listen(&self, claim: &Claim, waker: &Waker) -> Option<Listening>;
 
-    /// How many messages about the lock have been counted, if a confirmed subscription to them stands already.
-    fn heard(&self, kind: Kind, name: &LockName) -> Option<u64>;
+    /// How many such messages have been counted, if a confirmed subscription to them stands already.
+    fn heard(&self, claim: &Claim) -> Option<u64>;
 
     /// Ends connections and threads. Later calls are refused.
     fn close(&self);
+}
+
+fn one_by_one(action: &'static str) -> Error {
+    Error::new(ErrorKind::Unsupported, action, "this store has a request for each lock")
 }
 
 impl<T> Answer<T> {

@@ -12,9 +12,9 @@ use crate::error::Error;
 use crate::ident::LockName;
 use crate::lock::hold::{Hold, Standing};
 use crate::lock::queue::{Queue, Ticket, Wish};
-use crate::lock::store::Kind;
-use crate::sync::Mutex;
-use crate::time::Moment;
+use crate::lock::store::{Family, Kind};
+use crate::sync::{Mutex, Waker};
+use crate::time::{Clock, Moment};
 
 #[derive(Debug, Default)]
 pub(crate) struct Table {
@@ -23,24 +23,33 @@ pub(crate) struct Table {
     contended: Mutex<HashMap<Key, (Moment, u32)>>,
     /// How many there are, to be read without the mutex: mostly none.
     contended_count: AtomicUsize,
+    store_queues: Mutex<StoreQueues>,
+}
+
+/// Callers of this client who stand in queues of the store's.
+#[derive(Debug, Default)]
+struct StoreQueues {
+    standing: usize,
+    /// Whom to wake when none is left.
+    waker: Option<Waker>,
 }
 
 /// One lock: kinds that are the same lock to the store are the same here.
 #[derive(Debug, Clone)]
 struct Key {
-    is_token: bool,
+    family: Family,
     name: Arc<LockName>,
 }
 
 impl Key {
     fn new(kind: Kind, name: &Arc<LockName>) -> Key {
-        Key { is_token: kind.is_token(), name: Arc::clone(name) }
+        Key { family: kind.family(), name: Arc::clone(name) }
     }
 }
 
 impl PartialEq for Key {
     fn eq(&self, other: &Key) -> bool {
-        self.is_token == other.is_token && self.name.key() == other.name.key()
+        self.family == other.family && self.name.key() == other.name.key()
     }
 }
 
@@ -48,7 +57,7 @@ impl Eq for Key {}
 
 impl Hash for Key {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        self.is_token.hash(state);
+        self.family.hash(state);
         self.name.key().hash(state);
     }
 }
@@ -105,6 +114,20 @@ impl Table {
         // releaser's number, which it may be about to use again.
         let is_receiving = entry.queue.head().is_some_and(|head| head.is_receiving());
         held.or_else(|| is_receiving.then_some(Moment::NEVER))
+    }
+
+    /// Whether nobody of this process has the lock or waits for it, and no other process listened when this one last
+    /// released it.
+    pub(crate) fn is_calm(&self, kind: Kind, name: &Arc<LockName>) -> bool {
+        let is_used = self.entries.lock().contains_key(&Key::new(kind, name));
+        !is_used && self.contended_since(kind, name).is_none()
+    }
+
+    /// The head of a lock's queue, if the lock is on its way to it.
+    pub(crate) fn receiving(&self, kind: Kind, name: &Arc<LockName>) -> Option<Arc<Ticket>> {
+        let entries = self.entries.lock();
+        let head = entries.get(&Key::new(kind, name))?.queue.head()?;
+        head.is_receiving().then(|| Arc::clone(head))
     }
 
     /// Promises the lock to the head of its queue, if that sleeps, and it is not other processes' turn.
@@ -201,6 +224,26 @@ impl Table {
         Place { table: Arc::clone(self), key, ticket }
     }
 
+    /// Notes that a caller stands in a queue of the store's, until the place is dropped.
+    pub(crate) fn join_store_queue(self: &Arc<Table>) -> StorePlace {
+        self.store_queues.lock().standing += 1;
+        StorePlace { table: Arc::clone(self) }
+    }
+
+    /// Waits until nobody stands in a queue of the store's any more, for `limit` at most.
+    pub(crate) fn wait_for_store_queues(&self, limit: Duration) {
+        let until = Clock::System.after(limit);
+        let waker = Waker::default();
+        self.store_queues.lock().waker = Some(waker.clone());
+        while self.store_queues.lock().standing > 0 {
+            let left = until.since(Clock::System.now());
+            if left.is_zero() {
+                return;
+            }
+            waker.sleep(Some(left));
+        }
+    }
+
     /// How many wait here for a lock.
     #[cfg(leasehold_shuttle)]
     pub(crate) fn waiting(&self, kind: Kind, name: &Arc<LockName>) -> usize {
@@ -282,6 +325,22 @@ impl Drop for Place {
         }
         if entry.queue.is_empty() && entry.holds.is_empty() {
             entries.remove(&self.key);
+        }
+    }
+}
+
+/// A caller's place in a queue of the store's; dropped when it has left.
+#[derive(Debug)]
+pub(crate) struct StorePlace {
+    table: Arc<Table>,
+}
+
+impl Drop for StorePlace {
+    fn drop(&mut self) {
+        let mut queues = self.table.store_queues.lock();
+        queues.standing -= 1;
+        if let (0, Some(waker)) = (queues.standing, &queues.waker) {
+            waker.wake();
         }
     }
 }

@@ -13,9 +13,13 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::ident::{LockName, Owner, ThreadMark};
 use crate::lock::engine::Engine;
 use crate::lock::report::Reporter;
-use crate::lock::store::{Answer, Attempt, Claim, HandOver, Kind, Pending, Release, Snapshot, Store};
+use crate::lock::store::{
+    Answer, Attempt, Claim, Counting, HandOver, Kind, Pending, REQUEST_LASTS, Release, Snapshot, Store,
+};
+use crate::lock::terms::Terms;
 use crate::lock::topic::Listening;
 use crate::lock::wait::{Entered, Until, Want};
+use crate::sync::Waker;
 use crate::time::{Clock, Lease, ManualClock, Moment};
 
 /// One lock, kept right but for what a test has fail.
@@ -30,6 +34,10 @@ struct Odd {
     reading: Option<(Sender<()>, Receiver<()>)>,
     /// Says when an attempt is made, and grants it when told.
     granting: Option<(Sender<()>, Receiver<()>)>,
+    /// Refuses so many attempts.
+    failing: AtomicUsize,
+    /// By when changes of something counted were to be answered, of which none is.
+    counted: Mutex<Vec<Moment>>,
 }
 
 fn refusal() -> Error {
@@ -53,6 +61,10 @@ impl Store for Odd {
 
     fn attempt(&self, claim: &Claim, _: u32, _: bool, _: Moment) -> Answer<Attempt> {
         self.attempts.fetch_add(1, Ordering::SeqCst);
+        let one_less = |left: usize| left.checked_sub(1);
+        if self.failing.fetch_update(Ordering::SeqCst, Ordering::SeqCst, one_less).is_ok() {
+            return Answer::Refused(refusal());
+        }
         if let Some((begun, go_on)) = &self.granting {
             begun.send(()).unwrap();
             go_on.recv().unwrap();
@@ -65,6 +77,15 @@ impl Store for Odd {
                 Answer::Done(Attempt::Granted { fence: None })
             }
         }
+    }
+
+    fn queues(&self, kind: Kind) -> bool {
+        kind == Kind::Fair
+    }
+
+    fn count(&self, _: &Claim, _: &Counting, by: Moment) -> Answer<Option<i64>> {
+        self.counted.lock().push(by);
+        Answer::Unknown(refusal().with_unknown_outcome())
     }
 
     fn release(&self, claim: &Claim, _: u32, _: Moment) -> Answer<Release> {
@@ -105,11 +126,11 @@ impl Store for Odd {
         (Duration::from_secs(3600), Duration::from_secs(7200))
     }
 
-    fn listen(&self, _: Kind, _: &LockName, _: &Sender<()>) -> Option<Listening> {
+    fn listen(&self, _: &Claim, _: &Waker) -> Option<Listening> {
         None
     }
 
-    fn heard(&self, _: Kind, _: &LockName) -> Option<u64> {
+    fn heard(&self, _: &Claim) -> Option<u64> {
         None
     }
 
@@ -126,13 +147,24 @@ fn name() -> Arc<LockName> {
 }
 
 fn acquire(engine: &Engine, name: &Arc<LockName>, until: Until, lease: Lease) -> Result<Option<Entered>> {
+    acquire_as(Kind::Mutex, engine, name, until, lease)
+}
+
+fn acquire_as(
+    kind: Kind,
+    engine: &Engine,
+    name: &Arc<LockName>,
+    until: Until,
+    lease: Lease,
+) -> Result<Option<Entered>> {
     engine.acquire(&Want {
         action: "lock",
-        kind: Kind::Mutex,
+        kind,
         name,
         lease,
         until,
         interrupt: None,
+        terms: Terms::default(),
         by_thread: true,
     })
 }
@@ -171,6 +203,83 @@ fn who_dropped_a_guard_cannot_have_the_lock_again_while_the_next_reads_that_the_
 }
 
 #[test]
+fn nor_can_it_by_the_fair_lock_of_the_name() {
+    let ((is_reading, reading), (go_on, may_read)) = (bounded(1), bounded(1));
+    let store = Arc::new(Odd { reading: Some((is_reading, may_read)), ..Odd::default() });
+    let (engine, name) = (engine(&store, &Clock::System), name());
+    let mine = acquire(&engine, &name, FOREVER, Lease::Renewed).unwrap().unwrap();
+    let number = mine.hold.owner().number();
+    thread::scope(|scope| {
+        let wait = || {
+            let theirs = acquire(&engine, &name, FOREVER, Lease::Renewed).unwrap().unwrap();
+            engine.end_level("unlock", &theirs.hold, Some(theirs.level)).unwrap();
+        };
+        let waiter = thread::Builder::new().spawn_scoped(scope, wait).unwrap();
+        while !format!("{:?}", engine.table).contains("Open(") {
+            thread::yield_now();
+        }
+        engine.drop_level(&mine.hold, mine.level);
+        reading.recv().unwrap();
+        let attempts = store.attempts.load(Ordering::SeqCst);
+        let (store, engine, go_on) = (&store, &engine, &go_on);
+        let judge = move || {
+            // Until it has asked, or waits to be told.
+            while store.attempts.load(Ordering::SeqCst) == attempts
+                && !format!("{:?}", engine.table).contains("followers: Mutex { data: [Waker")
+            {
+                thread::yield_now();
+            }
+            go_on.send(()).unwrap();
+        };
+        let judging = thread::Builder::new().spawn_scoped(scope, judge).unwrap();
+        let again = acquire_as(Kind::Fair, engine, &name, FOREVER, Lease::Renewed).unwrap().unwrap();
+        judging.join().unwrap();
+        assert_ne!(again.hold.owner().number(), number, "it was granted what is about to be cleaned up");
+        assert_eq!(*store.holder.lock(), Some(again.hold.owner()));
+        // Whoever was first of the two, the waiter has it too.
+        engine.end_level("unlock", &again.hold, Some(again.level)).unwrap();
+        waiter.join().unwrap();
+    });
+    engine.shutdown().unwrap();
+}
+
+#[test]
+fn a_change_without_an_answer_is_not_repeated_for_as_long_as_a_store_remembers() {
+    let clock = ManualClock::new();
+    let store = Arc::new(Odd::default());
+    let options = Options { patience: REQUEST_LASTS * 6, ..Options::default() };
+    let timeout = options.command_timeout;
+    let seam: Arc<dyn Store> = Arc::clone(&store) as _;
+    let engine =
+        Engine::start(options, Clock::Manual(clock.clone()), seam, Arc::new(Reporter::new(None))).unwrap();
+    let begun = engine.clock.now();
+    let claim = engine.claim(Kind::Semaphore, &name(), 7, Duration::from_secs(30));
+    thread::scope(|scope| {
+        let add = || engine.count("add_permits", &claim, &Counting::Add(1)).unwrap_err();
+        let adding = thread::Builder::new().spawn_scoped(scope, add).unwrap();
+        let mut seen = 0;
+        loop {
+            // Each pause is a tenth of a second at most: whoever pauses goes on by one step of the clock.
+            while store.counted.lock().len() == seen && !adding.is_finished() {
+                thread::yield_now();
+            }
+            if adding.is_finished() {
+                break;
+            }
+            seen = store.counted.lock().len();
+            while store.counted.lock().len() == seen && !adding.is_finished() {
+                clock.advance(Duration::from_millis(100));
+                thread::yield_now();
+            }
+        }
+        assert!(adding.join().unwrap().outcome_unknown());
+    });
+    let last = store.counted.lock().last().unwrap().since(begun);
+    assert!(last > REQUEST_LASTS / 4 && last < REQUEST_LASTS - timeout, "{last:?}");
+    engine.shutdown().unwrap();
+}
+
+#[test]
 fn a_failed_release_is_repeated_for_as_long_as_the_lease_lasts() {
     let clock = ManualClock::new();
     let store = Arc::new(Odd { refuses: true, ..Odd::default() });
@@ -203,6 +312,27 @@ fn a_failed_release_is_repeated_soon_and_then_less_often() {
     let later = store.abandons.load(Ordering::SeqCst) - soon;
     assert!((9..20).contains(&later), "{later} in the next ten seconds");
     engine.shutdown().unwrap_err();
+}
+
+#[test]
+fn a_failed_try_does_not_count_against_the_patience_of_those_who_wait() {
+    let ((begun, has_begun), (go_on, may_go_on)) = (bounded(1), bounded(1));
+    let store = Arc::new(Odd { granting: Some((begun, may_go_on)), ..Odd::default() });
+    let (engine, name) = (engine(&store, &Clock::System), name());
+    thread::scope(|scope| {
+        let wait = || acquire(&engine, &name, FOREVER, Lease::Renewed).map(|entered| entered.is_some());
+        let waiter = thread::Builder::new().spawn_scoped(scope, wait).unwrap();
+        has_begun.recv().unwrap();
+        // The waiter has heard nothing yet, so it has nothing to say about the store either.
+        store.failing.store(1, Ordering::SeqCst);
+        let error = acquire(&engine, &name, Until::Once, Lease::Renewed).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Busy);
+        let noted = engine.table.lost_patience(Kind::Mutex, &name, Duration::ZERO, Clock::System.now());
+        go_on.send(()).unwrap();
+        assert!(waiter.join().unwrap().unwrap());
+        assert!(noted.is_none(), "what a try ran into was noted for the queue");
+    });
+    engine.shutdown().unwrap();
 }
 
 #[test]

@@ -6,10 +6,8 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use crate::sync::channel::Sender;
-use crate::time::wake;
+use crate::sync::{Mutex, Waker};
 
 /// One lock's channel.
 #[derive(Debug)]
@@ -17,7 +15,7 @@ pub(crate) struct Topic {
     channel: Box<str>,
     seen: AtomicU64,
     up: AtomicBool,
-    wakers: Mutex<Vec<(u64, Sender<()>)>>,
+    wakers: Mutex<Vec<(u64, Waker)>>,
     next_id: AtomicU64,
     listeners: AtomicUsize,
 }
@@ -49,7 +47,7 @@ impl Topic {
         // again. Pairs with the waiting loop, which reads the count before its attempt.
         self.seen.fetch_add(1, Ordering::SeqCst);
         for (_, waker) in self.wakers.lock().iter() {
-            wake(waker);
+            waker.wake();
         }
     }
 
@@ -78,8 +76,15 @@ pub(crate) trait Source: Send + Sync {
     fn left(&self, topic: &Arc<Topic>);
 }
 
-/// A waiter's place at a topic; ends when dropped.
-pub(crate) struct Listening {
+/// A waiter's place at a topic, or at one on each of several servers; ends when dropped.
+pub(crate) struct Listening(Places);
+
+enum Places {
+    One(Place),
+    Several { parts: Vec<Listening>, enough: usize },
+}
+
+struct Place {
     topic: Arc<Topic>,
     source: Arc<dyn Source>,
     id: u64,
@@ -88,23 +93,42 @@ pub(crate) struct Listening {
 impl Listening {
     /// Counts the listener before returning, so that a source that holds its own lock around this call and around its
     /// sweep never ends a topic that has just been joined.
-    pub(crate) fn new(topic: Arc<Topic>, source: Arc<dyn Source>, waker: &Sender<()>) -> Listening {
+    pub(crate) fn new(topic: Arc<Topic>, source: Arc<dyn Source>, waker: &Waker) -> Listening {
         topic.listeners.fetch_add(1, Ordering::SeqCst);
         let id = topic.next_id.fetch_add(1, Ordering::Relaxed);
         topic.wakers.lock().push((id, waker.clone()));
-        Listening { topic, source, id }
+        Listening(Places::One(Place { topic, source, id }))
+    }
+
+    /// Listens at several servers; up when `enough` of them are.
+    pub(crate) fn several(parts: Vec<Listening>, enough: usize) -> Listening {
+        Listening(Places::Several { parts, enough })
     }
 
     pub(crate) fn seen(&self) -> u64 {
-        self.topic.seen()
+        match &self.0 {
+            Places::One(place) => place.topic.seen(),
+            Places::Several { parts, .. } => {
+                count_of_several(parts.iter().filter(|part| part.is_up()).map(Listening::seen))
+            }
+        }
     }
 
     pub(crate) fn is_up(&self) -> bool {
-        self.topic.is_up()
+        match &self.0 {
+            Places::One(place) => place.topic.is_up(),
+            Places::Several { parts, enough } => parts.iter().filter(|part| part.is_up()).count() >= *enough,
+        }
     }
 }
 
-impl Drop for Listening {
+/// One count for the topics of those servers whose subscription stands. It changes when one of theirs does, and when
+/// another subscription stands or falls.
+pub(crate) fn count_of_several(counts: impl Iterator<Item = u64>) -> u64 {
+    counts.fold(0, u64::wrapping_add)
+}
+
+impl Drop for Place {
     fn drop(&mut self) {
         self.topic.wakers.lock().retain(|(id, _)| *id != self.id);
         self.topic.listeners.fetch_sub(1, Ordering::SeqCst);
@@ -114,6 +138,11 @@ impl Drop for Listening {
 
 impl fmt::Debug for Listening {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Listening").field("topic", &self.topic).finish_non_exhaustive()
+        match &self.0 {
+            Places::One(place) => {
+                f.debug_struct("Listening").field("topic", &place.topic).finish_non_exhaustive()
+            }
+            Places::Several { parts, .. } => f.debug_list().entries(parts).finish(),
+        }
     }
 }

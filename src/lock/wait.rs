@@ -1,4 +1,6 @@
-//! Taking a lock: the crate's only waiting loop, and re-entry.
+//! Taking a lock: the crate's only waiting loop.
+//!
+//! Long because there is one: what it waits for, how it gives up, and what it leaves behind are one thought.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
@@ -6,16 +8,18 @@ use std::time::Duration;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::ident::{Fence, LockName, ThreadMark, unbound_number};
+use crate::inspection::Whereabouts;
 use crate::lock::engine::Engine;
 use crate::lock::hand::Handed;
 use crate::lock::hold::{Grant, Hold, Holder};
 use crate::lock::interrupt::Interrupt;
 use crate::lock::park::{Parker, Woken};
 use crate::lock::queue::{Taken, Wish};
-use crate::lock::store::{Answer, Attempt, Claim, HandOver, Kind};
-use crate::lock::table::Place;
+use crate::lock::store::{Answer, Attempt, Claim, HandOver, Kind, Notice, PLACE_LASTS, REQUEST_LASTS};
+use crate::lock::table::{Place, StorePlace};
+use crate::lock::terms::Terms;
 use crate::lock::topic::Listening;
-use crate::time::{Lease, Moment, window};
+use crate::time::{LONGEST_LEASE, Lease, Moment, window};
 
 /// What a caller asks for.
 #[derive(Debug, Clone, Copy)]
@@ -26,8 +30,15 @@ pub(crate) struct Want<'a> {
     pub(crate) lease: Lease,
     pub(crate) until: Until,
     pub(crate) interrupt: Option<&'a Interrupt>,
+    pub(crate) terms: Terms,
     /// Whether the calling thread is to be the owner, or the guard is.
     pub(crate) by_thread: bool,
+}
+
+impl Want<'_> {
+    pub(crate) fn wants_fence(&self) -> bool {
+        self.kind == Kind::Fenced || self.terms.fenced
+    }
 }
 
 /// How long a caller waits.
@@ -69,18 +80,15 @@ pub(crate) const TROUBLE_PAUSE: (Duration, Duration) =
 impl Engine {
     /// Takes the lock for the caller; `None` if it stayed busy for as long as the caller would wait.
     pub(crate) fn acquire(&self, want: &Want<'_>) -> Result<Option<Entered>> {
-        self.usable(want.action)?;
-        let asked = self.asked(want.action, want.lease).map_err(|error| error.on(want.name.given()))?;
-        if want.interrupt.is_some_and(Interrupt::is_interrupted) {
-            return Err(interrupted(want));
-        }
+        let asked = self.lease_to_ask(want)?;
         let thread = ThreadMark::current();
         if want.by_thread
             && let Some(hold) = self.table.of_thread(want.kind, want.name, thread.id())
         {
             if hold.is_live(self.clock.now(), &self.reporter) {
-                if want.kind.is_token() {
-                    return self.reenter_token(want);
+                if want.kind.is_token() || !want.terms.reentrant {
+                    return self
+                        .would_wait_for_itself(want, "this thread holds it, and here it is not reentrant");
                 }
                 if let Some(entered) = self.reenter(want, &hold, asked)? {
                     return Ok(Some(entered));
@@ -89,33 +97,90 @@ impl Engine {
             // It was lost. What follows is a new hold, under a number that nothing late can be under.
             thread.retire(hold.owner().number());
         }
+        if want.kind == Kind::Write && self.has_live(Kind::Read, want.name, &thread) {
+            let words =
+                "this thread reads it, and a reader cannot become the writer: release the read hold first";
+            return self.would_wait_for_itself(want, words);
+        }
+        if want.kind == Kind::Read && !want.by_thread && self.has_live(Kind::Write, want.name, &thread) {
+            let words = "this thread writes it, and a guard that may change threads reads as another owner: read as \
+                         this thread, or release the write hold first";
+            return self.would_wait_for_itself(want, words);
+        }
         let entered = Waiting::new(self, want, asked, &thread).run();
         entered.map_err(|error| error.during(want.action).on(want.name.given()))
     }
 
+    /// The lease to ask for, once all is checked that can be without I/O.
+    pub(super) fn lease_to_ask(&self, want: &Want<'_>) -> Result<Duration> {
+        self.usable(want.action)?;
+        let on_this = |error: Error| error.on(want.name.given());
+        let terms = want.terms.checked(want.action).map_err(on_this)?;
+        let asked = self.asked(want.action, want.lease).map_err(on_this)?;
+        let asked = terms.max_hold.map_or(asked, |most| asked.min(most));
+        let asked = if want.kind.is_leased() { asked } else { LONGEST_LEASE };
+        // Not who has a place already, which is to be left.
+        if want.terms.number.is_none() && want.interrupt.is_some_and(Interrupt::is_interrupted) {
+            return Err(interrupted(want));
+        }
+        Ok(asked)
+    }
+
+    /// Whether this lock can be asked for along with others, not in its turn: nobody of this process has it or waits for
+    /// it, nor was it fought over a moment ago.
+    pub(crate) fn can_ask_ahead(&self, want: &Want<'_>) -> bool {
+        let thread = ThreadMark::current();
+        let is_own = |kind| self.table.of_thread(kind, want.name, thread.id()).is_some();
+        let touches_own = want.by_thread
+            && (is_own(want.kind)
+                || want.kind == Kind::Write && is_own(Kind::Read)
+                || want.kind == Kind::Read && is_own(Kind::Write));
+        !touches_own && self.table.is_calm(want.kind, want.name)
+    }
+
+    /// Whether this thread writes what it wants to read: then it is granted at once, and those who wait to read wait for it.
+    /// Stood it behind them, all would wait for ever.
+    fn writes_here(&self, want: &Want<'_>, thread: &ThreadMark) -> bool {
+        want.kind == Kind::Read
+            && want.by_thread
+            && self.table.of_thread(Kind::Write, want.name, thread.id()).is_some()
+    }
+
     /// Has the watchdog look in time for this hold.
     pub(crate) fn watch(&self, hold: &Hold) {
-        if hold.is_renewed() {
+        if hold.is_renewed() || hold.is_upheld() {
             self.watchdog.look_by(hold.due().min(hold.until()));
-        } else if hold.is_listened() {
+        } else if hold.is_listened() || hold.ceiling().is_some() {
             self.watchdog.look_by(hold.until());
         }
     }
 }
 
 /// One caller's wait for a lock that its owner does not hold yet.
-struct Waiting<'a> {
+pub(super) struct Waiting<'a> {
     engine: &'a Engine,
     want: &'a Want<'a>,
     asked: Duration,
-    thread: &'a Arc<ThreadMark>,
+    thread: Arc<ThreadMark>,
     started: Moment,
     /// The owner number, where the owner is not the thread.
     unbound: Option<u64>,
+    /// Whether the order in which waiters are served is the store's.
+    store_queues: bool,
+    /// Whether all who wait here ask, not only the first.
+    all_ask: bool,
+    /// Whether the store is to know that this writer waits, so that readers let it go first.
+    announces: bool,
     attempts: u32,
+    /// Where the last attempt went.
+    home: u32,
     trouble: Trouble,
     parker: Option<Parker>,
     listening: Option<Listening>,
+    /// Whether the store is to give this caller a place, where it queues.
+    waits: bool,
+    /// Under which claim this caller may stand in the store's queue, or as a writer that waits.
+    queued: Option<(Claim, StorePlace)>,
 }
 
 /// What an attempt came to, for the loop.
@@ -133,11 +198,11 @@ const STAND_BACK: Duration = Duration::from_micros(500);
 const FRESH: Duration = Duration::from_millis(8);
 
 impl<'a> Waiting<'a> {
-    fn new(
+    pub(super) fn new(
         engine: &'a Engine,
         want: &'a Want<'a>,
         asked: Duration,
-        thread: &'a Arc<ThreadMark>,
+        thread: &Arc<ThreadMark>,
     ) -> Waiting<'a> {
         // A token is compared, not counted: were it reused, a late release could free the next hold.
         let own_number = want.by_thread && !want.kind.is_token();
@@ -145,19 +210,42 @@ impl<'a> Waiting<'a> {
             engine,
             want,
             asked,
-            thread,
+            thread: Arc::clone(thread),
             started: engine.clock.now(),
-            unbound: (!own_number).then(unbound_number),
+            unbound: (!own_number).then(|| want.terms.number.unwrap_or_else(unbound_number)),
+            store_queues: engine.store.queues(want.kind),
+            all_ask: engine.store.queues(want.kind)
+                || want.kind.is_counted()
+                || engine.writes_here(want, thread),
+            announces: want.kind == Kind::Write && want.terms.writers_first,
             attempts: 0,
+            home: 0,
             trouble: Trouble::default(),
             parker: None,
             listening: None,
+            waits: true,
+            queued: None,
         }
+    }
+
+    /// The same under a number of its own, although the owner is the thread: what is asked by another way than the thread's
+    /// other requests about the lock could come before them, and is not to meet what they are about.
+    pub(super) fn under(mut self, number: u64) -> Waiting<'a> {
+        self.unbound = Some(number);
+        self
+    }
+
+    /// The same, leaving no place behind where it is busy: who waits for it comes again.
+    pub(super) fn asking_once(mut self) -> Waiting<'a> {
+        self.waits = false;
+        self
     }
 
     fn run(mut self) -> Result<Option<Entered>> {
         let (engine, want) = (self.engine, self.want);
         if want.until.is_over(engine.clock.now()) {
+            // Who has a place already is to leave it.
+            self.waits = want.terms.number.is_some();
             let ended = self.once();
             return self.unless_shut_down(ended);
         }
@@ -181,7 +269,7 @@ impl<'a> Waiting<'a> {
 
     /// Gives back what was granted while the client was shut down: it may have come too late for `shutdown` to see.
     fn unless_shut_down(&self, ended: Result<Option<Entered>>) -> Result<Option<Entered>> {
-        if let (Ok(Some(entered)), Err(error)) = (&ended, self.engine.usable(self.want.action)) {
+        if let (Ok(Some(entered)), Err(error)) = (&ended, self.engine.open(self.want.action)) {
             self.engine.drop_level(&entered.hold, entered.level);
             return Err(error);
         }
@@ -191,10 +279,11 @@ impl<'a> Waiting<'a> {
     /// Waits in the local queue, and at its head for the lock.
     fn wait(&mut self, place: &Place) -> Result<Option<Entered>> {
         let (engine, want) = (self.engine, self.want);
-        let mut next_poll = self.next_poll();
+        // Not known before there is somebody to wait for.
+        let mut next_poll = None;
         let mut heard = None;
         loop {
-            engine.usable(want.action)?;
+            engine.open(want.action)?;
             let now = engine.clock.now();
             if self.parker.is_some()
                 && let Some(error) =
@@ -207,14 +296,17 @@ impl<'a> Waiting<'a> {
                     Some(handed) => self.receive(place, handed)?,
                     None => Tried::Again,
                 }
-            } else if !place.ticket().is_head() {
+            } else if !self.all_ask && !place.ticket().is_head() {
                 Tried::Later(Moment::NEVER)
-            } else if let Some(until) = engine.table.held_here(want.kind, want.name, now)
-                && now < next_poll
+            } else if self.asks_for_itself() && self.is_on_its_way(place) {
+                Tried::Later(self.next_poll())
+            } else if !self.asks_for_itself()
+                && let Some(until) = engine.table.held_here(want.kind, want.name, now)
+                && now < *next_poll.get_or_insert_with(|| self.next_poll())
             {
                 // While a hold of this process stands, its release is what we wait for: the table tells us. Until
                 // then only the safety poll asks the store, in case the hold is gone there without our knowing.
-                Tried::Later(until.min(next_poll))
+                Tried::Later(next_poll.map_or(until, |poll| until.min(poll)))
             } else if let Some(handed) = self.take_back(place) {
                 self.receive(place, handed)?
             } else {
@@ -223,11 +315,10 @@ impl<'a> Waiting<'a> {
                 // with `Topic::deliver`.
                 heard = match &self.listening {
                     Some(listening) => listening.is_up().then(|| listening.seen()),
-                    None => engine.store.heard(want.kind, want.name),
+                    None => engine.store.heard(&self.wish().claim),
                 };
-                let tried = self.attempt()?;
-                next_poll = self.next_poll();
-                tried
+                next_poll = None;
+                self.attempt()?
             };
             match tried {
                 Tried::Granted(entered) => return Ok(Some(entered)),
@@ -254,6 +345,20 @@ impl<'a> Waiting<'a> {
         }
     }
 
+    /// Whether a hold of this process is no reason not to ask: it tells nothing about whether the store would grant
+    /// another, or the store is to know who waits.
+    fn asks_for_itself(&self) -> bool {
+        self.all_ask || self.announces || self.want.kind.is_shared()
+    }
+
+    /// Whether the lock is on its way from one thread here to another, which wakes this one when that is settled. Until
+    /// then nothing may be asked under the releaser's number, which may be this thread's. Pairs with `receive`.
+    fn is_on_its_way(&mut self, place: &Place) -> bool {
+        let (engine, want) = (self.engine, self.want);
+        let Some(head) = engine.table.receiving(want.kind, want.name) else { return false };
+        head.tell_when_settled(self.parker(place).waker())
+    }
+
     fn parker(&mut self, place: &Place) -> &Parker {
         let parker = self.parker.get_or_insert_with(|| Parker::new(&self.engine.clock));
         place.ticket().set_waker(parker.waker());
@@ -267,38 +372,86 @@ impl<'a> Waiting<'a> {
     /// One attempt for a caller that will not wait; none while a hold of this process stands.
     fn once(&mut self) -> Result<Option<Entered>> {
         let (engine, want) = (self.engine, self.want);
-        if engine.table.held_here(want.kind, want.name, engine.clock.now()).is_some() {
+        let held_here = engine.table.held_here(want.kind, want.name, engine.clock.now());
+        if held_here.is_some() && !want.kind.is_shared() {
             return Ok(None);
         }
-        match self.attempt()? {
+        let tried = self.attempt()?;
+        self.last(tried)
+    }
+
+    /// What the only attempt comes to.
+    fn last(&mut self, tried: Tried) -> Result<Option<Entered>> {
+        match tried {
             Tried::Granted(entered) => Ok(Some(entered)),
             Tried::Later(_) | Tried::Again => std::mem::take(&mut self.trouble).give_up(),
         }
     }
 
     /// What this caller asks for. Made anew for each request: the number may have been given up since the last.
-    fn wish(&self) -> Wish {
-        let number = self.unbound.unwrap_or_else(|| self.thread.number());
-        Wish {
-            claim: self.engine.claim(self.want.kind, self.want.name, number, self.asked),
-            wants_fence: self.want.kind == Kind::Fenced,
-        }
+    fn wish(&mut self) -> Wish {
+        let number = self.engine.next_number(&self.thread, &mut self.unbound);
+        let claim = self.engine.claim(self.want.kind, self.want.name, number, self.asked);
+        let Terms { units, writers_first, max_hold, .. } = self.want.terms;
+        let place = || Arc::new(Whereabouts::here());
+        let notice = max_hold.map(|max_hold| Notice { max_hold, place: place() });
+        let claim = Claim { waits: self.waits, units, writers_first, notice, ..claim };
+        Wish { claim, wants_fence: self.want.wants_fence() }
     }
 
     fn attempt(&mut self) -> Result<Tried> {
-        let (engine, want) = (self.engine, self.want);
-        let Wish { claim, wants_fence } = self.wish();
-        self.attempts = self.attempts.saturating_add(1);
+        let engine = self.engine;
+        let Wish { claim, wants_fence } = self.next_wish()?;
         let sent = engine.clock.now();
-        match engine.store.attempt(&claim, 1, wants_fence, sent.plus(engine.options.command_timeout)) {
+        if let Some(left) = engine.store.held_off(&claim) {
+            self.attempts = self.attempts.saturating_sub(1); // nobody is asked
+            return Ok(Tried::Later(sent.plus(left + Duration::from_millis(1))));
+        }
+        let by = sent.plus(engine.options.command_timeout);
+        let answer = engine.store.attempt(&claim, 1, wants_fence, by);
+        self.answered(claim, sent, answer)
+    }
+
+    /// Reads what came of an attempt that was sent at `sent` for a caller that will not wait.
+    pub(super) fn came(
+        &mut self,
+        claim: Claim,
+        sent: Moment,
+        answer: Answer<Attempt>,
+    ) -> Result<Option<Entered>> {
+        let ended = self.answered(claim, sent, answer).and_then(|tried| self.last(tried));
+        let ended = self.unless_shut_down(ended);
+        ended.map_err(|error| error.during(self.want.action).on(self.want.name.given()))
+    }
+
+    /// What is asked for next.
+    pub(super) fn next_wish(&mut self) -> Result<Wish> {
+        let wish = self.wish();
+        let claim = &wish.claim;
+        self.would_wait_for_own_writing(claim)?;
+        self.attempts = self.attempts.saturating_add(1);
+        if std::mem::replace(&mut self.home, claim.home) != claim.home {
+            self.listening = None; // it is released elsewhere from now on
+        }
+        if (self.store_queues || self.announces) && claim.waits {
+            self.queue_as(claim);
+        }
+        Ok(wish)
+    }
+
+    /// What an answer means.
+    fn answered(&mut self, claim: Claim, sent: Moment, answer: Answer<Attempt>) -> Result<Tried> {
+        let (engine, want) = (self.engine, self.want);
+        match answer {
             Answer::Done(Attempt::Granted { fence }) => {
+                self.queued = None;
                 self.trouble_is_over();
                 Ok(self.granted(claim, sent, fence))
             }
             Answer::Done(Attempt::Busy { retry_after }) => {
                 self.trouble_is_over();
                 let now = engine.clock.now();
-                let poll = now.plus(random_between(engine.store.poll_every(want.kind)));
+                let poll = now.plus(self.pause());
                 // Not before the holder's lease can have ended, nor in a hot loop when it is about to.
                 let ends =
                     retry_after.map_or(Moment::NEVER, |left| now.plus(left + Duration::from_millis(1)));
@@ -312,6 +465,36 @@ impl<'a> Waiting<'a> {
                 self.leave_behind(claim, sent);
                 self.pause_after(error)
             }
+        }
+    }
+
+    /// How long after an attempt the next one is made at the latest.
+    fn pause(&self) -> Duration {
+        let poll = random_between(self.engine.store.poll_every(self.want.kind));
+        match self.want.terms.backoff {
+            // A place in the store's queue does not last longer.
+            Some(backoff) if self.store_queues => backoff.pause(self.attempts).min(poll),
+            Some(backoff) => backoff.pause(self.attempts),
+            None => poll,
+        }
+    }
+
+    /// A thread that writes may read, as the same owner. Under a number that it had to give up meanwhile it is another,
+    /// and would wait for itself.
+    fn would_wait_for_own_writing(&self, claim: &Claim) -> Result<()> {
+        let (engine, want) = (self.engine, self.want);
+        if !want.by_thread || want.kind != Kind::Read || want.until.is_over(engine.clock.now()) {
+            return Ok(());
+        }
+        match engine.table.of_thread(Kind::Write, want.name, self.thread.id()) {
+            Some(hold)
+                if hold.owner() != claim.owner && hold.is_live(engine.clock.now(), &engine.reporter) =>
+            {
+                let words = "this thread writes it, but a request of its went without an answer since, so that it \
+                             cannot read as the same owner: release the write hold first";
+                Err(Error::new(ErrorKind::WouldDeadlock, want.action, words))
+            }
+            _ => Ok(()),
         }
     }
 
@@ -348,12 +531,46 @@ impl<'a> Waiting<'a> {
     /// Hands an attempt that may have been, or may yet be, carried out to the watchdog, and goes on under a number
     /// that it cannot touch.
     fn leave_behind(&mut self, claim: Claim, sent: Moment) {
-        let until = sent.plus(self.asked).plus(self.engine.options.command_timeout);
+        self.queued = None;
+        self.listening = self.listening.take().filter(|_| !self.store_queues);
+        let lasts = match claim.kind.is_leased() {
+            // A place in the store's queue may last longer than a short lease.
+            true if self.store_queues => self.asked.max(PLACE_LASTS),
+            true => self.asked,
+            false => REQUEST_LASTS / 2,
+        };
+        let until = sent.plus(lasts).plus(self.engine.options.command_timeout);
         match &mut self.unbound {
             Some(number) => *number = unbound_number(),
             None => self.thread.retire(claim.owner.number()),
         }
-        self.engine.watchdog.clean_ups().add(claim, until, self.engine.clock.now());
+        if claim.kind != Kind::Latch {
+            // To ask whether a latch is open changes nothing.
+            self.engine.watchdog.clean_ups().add(claim, until, self.engine.clock.now());
+        }
+    }
+
+    /// Notes that the store may have this caller among those who wait, and has it forget the place under a number, or at a
+    /// home, that was given up: nobody would come for that, and the lock would wait for it.
+    fn queue_as(&mut self, claim: &Claim) {
+        match &self.queued {
+            Some((queued, _)) if (queued.owner, queued.home) == (claim.owner, claim.home) => return,
+            Some(_) => self.leave_queue(),
+            None => {}
+        }
+        self.queued = Some((claim.clone(), self.engine.table.join_store_queue()));
+    }
+
+    /// Waits no more for the store; if that fails, the watchdog goes on with it.
+    fn leave_queue(&mut self) {
+        // The place is given up last: a shutdown waits for it.
+        let Some((claim, _place)) = self.queued.take() else { return };
+        self.listening = None;
+        let sent = self.engine.clock.now();
+        match self.engine.store.abandon(std::slice::from_ref(&claim), self.engine.one_command()).pop() {
+            Some(Answer::Done(_)) | None => {}
+            Some(Answer::Refused(_) | Answer::Unknown(_)) => self.leave_behind(claim, sent),
+        }
     }
 
     fn pause_after(&mut self, error: Error) -> Result<Tried> {
@@ -384,7 +601,7 @@ impl<'a> Waiting<'a> {
     fn enter(&self, claim: &Claim, sent: Moment, fence: Option<Fence>) -> Entered {
         let (engine, want) = (self.engine, self.want);
         let holder = if want.by_thread {
-            Holder::Thread { id: self.thread.id(), mark: Arc::downgrade(self.thread) }
+            Holder::Thread { id: self.thread.id(), mark: Arc::downgrade(&self.thread) }
         } else {
             Holder::Guard
         };
@@ -392,12 +609,17 @@ impl<'a> Waiting<'a> {
             kind: claim.kind,
             name: Arc::clone(&claim.name),
             owner: claim.owner,
+            home: claim.home,
             holder,
             sent,
             lease: want.lease,
             asked: self.asked,
-            renewed_lease: engine.options.lease,
+            ceiling: want.terms.max_hold.map(|most| sent.plus(most)),
+            renewed_lease: if let Lease::Kept(_) = want.lease { self.asked } else { engine.options.lease },
             fence,
+            units: claim.units,
+            notice: claim.notice.clone(),
+            bound: engine.store.bound(claim),
         });
         let hold = Arc::new(hold);
         engine.table.insert(&hold, want.by_thread.then(|| self.thread.id()));
@@ -416,18 +638,25 @@ impl<'a> Waiting<'a> {
     /// attempt, and nothing has been heard since, that is reason to try again as soon as it stands.
     fn sleep(&mut self, place: &Place, wake_at: Moment, heard: Option<u64>) -> Result<()> {
         let (engine, want, ticket) = (self.engine, self.want, place.ticket());
-        let wish = (!want.kind.is_token()).then(|| self.wish());
+        let wish = want.kind.is_handed_over().then(|| self.wish());
         let until = wake_at.min(want.until.moment(engine.clock.now()));
         self.parker(place);
-        // All that follows is looked at after the waker is set: what happened before found nobody to wake.
+        // All that follows is looked at after the waker is set: what happened before found nobody to wake. First the end
+        // of the client, which wakes everyone once. Pairs with `Engine::shutdown`.
+        engine.usable(want.action)?;
         if let Some(wish) = wish {
             ticket.open(wish);
         }
-        let is_held_here = || engine.table.held_here(want.kind, want.name, engine.clock.now()).is_some();
-        if ticket.is_head() && !is_held_here() {
-            let parker = self.parker.get_or_insert_with(|| Parker::new(&engine.clock));
+        let is_held_here = || {
+            !self.asks_for_itself()
+                && engine.table.held_here(want.kind, want.name, engine.clock.now()).is_some()
+        };
+        let is_told = want.terms.backoff.is_none();
+        if is_told && (self.all_ask || ticket.is_head() && !is_held_here()) {
             if self.listening.is_none() {
-                self.listening = engine.store.listen(want.kind, want.name, parker.waker());
+                let claim = self.wish().claim;
+                let parker = self.parker.get_or_insert_with(|| Parker::new(&engine.clock));
+                self.listening = engine.store.listen(&claim, parker.waker());
             }
             let moved = |at: &Listening| at.is_up() && Some(at.seen()) != heard;
             if self.listening.as_ref().is_some_and(moved) {
@@ -456,6 +685,13 @@ impl<'a> Waiting<'a> {
             let part = 1.0 - age.as_secs_f64() / FRESH.as_secs_f64();
             Parker::new(&engine.clock).park(engine.clock.after(STAND_BACK.mul_f64(part)), want.interrupt);
         }
+    }
+}
+
+impl Drop for Waiting<'_> {
+    /// However the wait ended: who has not got the lock stands in nobody's way.
+    fn drop(&mut self) {
+        self.leave_queue();
     }
 }
 
@@ -494,6 +730,7 @@ pub(crate) fn random_between((least, most): (Duration, Duration)) -> Duration {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::lock::terms::Backoff;
 
     #[test]
     fn random_pauses_stay_within_their_bounds_and_differ() {
@@ -502,5 +739,30 @@ mod tests {
         assert!(drawn.iter().all(|pause| (bounds.0..bounds.1).contains(pause)));
         assert!(drawn.iter().collect::<std::collections::HashSet<_>>().len() > 900);
         assert_eq!(random_between((bounds.0, bounds.0)), bounds.0);
+    }
+
+    #[test]
+    fn who_spins_slowly_for_a_fair_lock_keeps_its_place_alive() {
+        let hour = Duration::from_secs(3600);
+        let engine = crate::LockClient::in_memory().fair_lock("a").engine().clone();
+        let name = Arc::new(LockName::new(&Arc::from("a"), "a".to_owned()).unwrap());
+        let pause = |kind, backoff| {
+            let terms = Terms { backoff: Some(backoff), ..Terms::default() };
+            let want = Want {
+                action: "lock",
+                kind,
+                name: &name,
+                lease: Lease::Renewed,
+                until: Until::Once,
+                interrupt: None,
+                terms,
+                by_thread: true,
+            };
+            Waiting::new(&engine, &want, hour, &ThreadMark::current()).pause()
+        };
+        assert!(pause(Kind::Mutex, Backoff::constant(hour)) >= hour / 2);
+        assert!(pause(Kind::Fair, Backoff::constant(hour)) < PLACE_LASTS / 2);
+        let soon = Duration::from_millis(1);
+        assert!(pause(Kind::Fair, Backoff::constant(soon)) <= soon);
     }
 }

@@ -63,6 +63,7 @@ impl Watchdog {
             Arc::new(Shared { orders: Mutex::new(Orders::default()), next_look: AtomicU64::new(u64::MAX) });
         let parker = Parker::service(clock);
         let waker = parker.service_waker();
+        store.attach(waker.clone());
         let round = Round {
             shared: Arc::clone(&shared),
             lease: options.lease,
@@ -167,11 +168,25 @@ impl Round {
         let now = self.clock.now();
         let mut due = Vec::new();
         for hold in &holds {
-            if self.notice(hold, now) && hold.is_renewed() && hold.due() <= now.plus(self.slack()) {
+            if self.notice(hold, now)
+                && (hold.is_renewed() || hold.is_upheld())
+                && hold.due() <= now.plus(self.slack())
+            {
                 due.push(Arc::clone(hold));
             }
         }
-        self.renew(&due);
+        // Where renewals fail is asked last and by itself: its windows, which end soon, are not to cut the others short.
+        let failing: Vec<u32> =
+            due.iter().filter(|hold| hold.is_troubled()).map(|hold| hold.home()).collect();
+        let (last, first): (Vec<_>, Vec<_>) =
+            due.into_iter().partition(|hold| failing.contains(&hold.home()));
+        self.renew(&first);
+        self.renew(&last);
+        // The last try may have lasted until the window's end: that is told now, not a third of a lease later.
+        let now = self.clock.now();
+        for hold in first.iter().chain(&last) {
+            self.notice(hold, now);
+        }
         let cleaned = self.clean_up();
         let is_tending = self.store.tend();
         self.table.tidy(self.clock.now());
@@ -183,7 +198,7 @@ impl Round {
         for hold in &holds {
             if !matches!(hold.standing(now), Standing::Lost(_)) && !hold.is_releasing() {
                 next = next.min(hold.until());
-                if hold.is_renewed() && !hold.is_orphaned() {
+                if (hold.is_renewed() || hold.is_upheld()) && !hold.is_orphaned() {
                     next = next.min(hold.due());
                 }
             }
@@ -222,14 +237,15 @@ impl Round {
         // Most urgent first, and no read lasts beyond the earliest window it serves: a hung server must not keep this
         // thread from telling that a hold has ended.
         let Some(earliest) = holds.iter().map(|hold| hold.until()).min() else { return };
-        let claims: Vec<Claim> = holds.iter().map(|hold| hold.claim()).collect();
         let sent = self.clock.now();
+        let claims: Vec<Claim> = holds.iter().map(|hold| hold.renewal(sent)).collect();
         let by = sent.plus(self.command_timeout).min(earliest);
         let answers = self.store.renew(&claims, by);
         let retry_at = self.clock.now().plus((self.lease / 30).clamp(RETRY_LEAST, RETRY_MOST));
-        for (hold, answer) in holds.iter().zip(answers) {
+        for ((hold, claim), answer) in holds.iter().zip(&claims).zip(answers) {
             match answer {
-                Answer::Done(true) => hold.confirm(sent, self.lease),
+                Answer::Done(true) if hold.is_renewed() => hold.confirm(sent, claim.lease),
+                Answer::Done(true) => hold.note_upheld(sent),
                 Answer::Done(false) => {
                     // A hold whose release began meanwhile is rightly gone; its owner hears from the release.
                     if !hold.is_releasing() && hold.lose(LossReason::Gone, &self.reporter) {
@@ -240,7 +256,7 @@ impl Round {
                 // An error is not a loss: tried again until the window ends.
                 Answer::Refused(error) | Answer::Unknown(error) => {
                     if error.outcome_unknown() {
-                        hold.retire_number(); // it may yet come, and is not to prolong the thread's next hold
+                        hold.spend_number(); // it may yet come, and is not to prolong the thread's next hold
                     }
                     hold.note_failed_renewal(retry_at);
                     let error = error.during("renew").on(hold.name().given());

@@ -1,4 +1,10 @@
 //! Where locks are kept.
 
+#[cfg(feature = "etcd")]
+pub(crate) mod etcd;
 pub(crate) mod memory;
 pub(crate) mod redis;
+#[cfg(any(feature = "postgres", feature = "mysql", feature = "sqlite"))]
+pub(crate) mod sql;
+#[cfg(feature = "zookeeper")]
+pub(crate) mod zookeeper;

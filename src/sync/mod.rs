@@ -6,6 +6,7 @@
 #[cfg(leasehold_shuttle)]
 #[cfg(test)]
 mod model;
+mod waker;
 
 #[cfg(not(leasehold_shuttle))]
 mod real {
@@ -14,11 +15,22 @@ mod real {
 
     pub(crate) use crossbeam_channel as channel;
     pub(crate) use parking_lot::{Condvar, Mutex, MutexGuard};
+
+    /// Starts a thread that ends before `scope` does; an error if the system gives none.
+    pub(crate) fn spawn_scoped<'scope, T: Send + 'scope>(
+        scope: &'scope thread::Scope<'scope, '_>,
+        body: impl FnOnce() -> T + Send + 'scope,
+    ) -> std::io::Result<thread::ScopedJoinHandle<'scope, T>> {
+        thread::Builder::new().name("leasehold-member".to_owned()).spawn_scoped(scope, body)
+    }
 }
 
 #[cfg(leasehold_shuttle)]
-pub(crate) use model::{Condvar, Mutex, MutexGuard, OnceLock, atomic, channel, thread, thread_local};
+pub(crate) use model::{
+    Condvar, Mutex, MutexGuard, OnceLock, atomic, channel, spawn_scoped, thread, thread_local,
+};
 #[cfg(leasehold_shuttle)]
 pub(crate) use model::{check, move_time, now, spawn, toss};
 #[cfg(not(leasehold_shuttle))]
 pub(crate) use real::*;
+pub(crate) use waker::Waker;

@@ -555,6 +555,14 @@ pub(crate) fn check(body: impl Fn() + Send + Sync + 'static) {
 }
 
 /// Starts a thread of a model.
+/// As the real one; here there is always a thread.
+pub(crate) fn spawn_scoped<'scope, T: Send + 'scope>(
+    scope: &'scope thread::Scope<'scope, '_>,
+    body: impl FnOnce() -> T + Send + 'scope,
+) -> std::io::Result<thread::ScopedJoinHandle<'scope, T>> {
+    Ok(scope.spawn(body))
+}
+
 pub(crate) fn spawn<T: Send + 'static>(body: impl FnOnce() -> T + Send + 'static) -> thread::JoinHandle<T> {
     thread::Builder::new().spawn(body).unwrap()
 }

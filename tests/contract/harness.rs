@@ -1,13 +1,11 @@
-//! What a store must offer to be put through the contracts, and the stores that are.
+//! What a store must offer to be put through the contracts.
 
-use std::sync::OnceLock;
 use std::time::Duration;
 
-use leasehold::{ClientBuilder, LockClient, MemoryStore, NamedLock, Result};
+use leasehold::{ClientBuilder, ErrorKind, LockClient, NamedLock, Result};
 
 use super::tools::watch_for_stalls;
 pub(crate) use crate::support::fresh;
-use crate::support::server::{RedisServer, matrix};
 
 /// What a kind of lock can do on a store. Contracts assert both the yes and the no.
 #[derive(Debug, Clone, Copy)]
@@ -16,6 +14,8 @@ pub(crate) struct Traits {
     pub(crate) reentrant: bool,
     /// Its grants have a fence.
     pub(crate) fenced: bool,
+    /// Who waits is served before all who come later, whichever client they are of.
+    pub(crate) fair: bool,
     /// A release wakes waiters in other clients; otherwise they poll, at most this far apart.
     pub(crate) wakes: bool,
     pub(crate) polls_within: Duration,
@@ -29,19 +29,72 @@ pub(crate) struct Kind {
     pub(crate) traits: Traits,
 }
 
-type Open = Box<dyn Fn(ClientBuilder) -> Result<LockClient> + Send + Sync>;
+pub(crate) type Open = Box<dyn Fn(ClientBuilder) -> Result<LockClient> + Send + Sync>;
+
+/// What a contract is about that not every store has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Need {
+    Nothing,
+    Fair,
+    ReadWrite,
+    RunOnce,
+    Token,
+    Counting,
+}
+
+impl Need {
+    /// Runs the contract; on a store that lacks this, shows instead that it says so before anything happens.
+    pub(crate) fn of(self, store: &Store, contract: fn(&Store)) {
+        if !store.lacks.contains(&self) {
+            return contract(store);
+        }
+        let client = store.client();
+        let refused = match self {
+            Need::Nothing => panic!("no store lacks nothing"),
+            Need::Fair => client.fair_lock("lacking").try_lock().map(drop),
+            Need::ReadWrite => client.read_write_lock("lacking").read().try_lock().map(drop),
+            Need::Token => client.token_lock("lacking").try_lock().map(drop),
+            Need::Counting => client.semaphore("lacking").try_acquire(1).map(drop),
+            Need::RunOnce => {
+                let second = Duration::from_secs(1);
+                client.run_once("lacking", second, second, |_| panic!("the job was run")).map(drop)
+            }
+        };
+        assert_eq!(refused.unwrap_err().kind(), ErrorKind::Unsupported, "{self:?}");
+    }
+}
 
 /// Kills a place where locks are kept, and starts it again.
-type Restart = Box<dyn FnOnce() -> Store>;
+pub(crate) type Restart = Box<dyn FnOnce() -> Store>;
+
+/// Ends the sessions of all clients, as an operator or a broken network does.
+pub(crate) type EndSessions = Box<dyn FnOnce()>;
+
+/// What becomes of a hold when its client's session, or connections, are ended.
+#[derive(Clone, Copy)]
+pub(crate) enum Sessions {
+    /// There are none that could be ended.
+    None,
+    /// It is kept: the client comes back over others. Makes a place of its own, and what ends the sessions there.
+    Outlived(fn() -> (Store, EndSessions)),
+    /// It is lost, which its holder is told.
+    #[cfg(feature = "zookeeper")]
+    Bind(fn() -> (Store, EndSessions)),
+}
 
 /// A store under test: any number of clients on one place where locks are kept.
 pub(crate) struct Store {
-    pub(crate) kinds: [Kind; 3],
+    pub(crate) kinds: Vec<Kind>,
+    /// For how long after its end a lease that nobody renews may still hold a lock; zero where leases are exact.
+    pub(crate) late: Duration,
     /// What is held is still held after the place was killed and started again.
     pub(crate) survives_restart: bool,
     /// Makes a place of its own, and what kills and starts that again.
     pub(crate) restartable: fn() -> (Store, Restart),
-    open: Open,
+    pub(crate) sessions: Sessions,
+    /// What this store cannot do, and says so.
+    pub(crate) lacks: &'static [Need],
+    pub(crate) open: Open,
 }
 
 impl Store {
@@ -59,68 +112,60 @@ impl Store {
         self.build(options).expect("a client can be made")
     }
 
+    /// Within which time a hold with this lease is over in the store.
+    pub(crate) fn freed_within(&self, lease: Duration) -> Duration {
+        lease + self.late
+    }
+
     pub(crate) fn build(&self, options: impl FnOnce(ClientBuilder) -> ClientBuilder) -> Result<LockClient> {
         (self.open)(options(LockClient::builder().lease(Duration::from_secs(20))))
     }
 }
 
-/// Both stores so far can do the same.
-fn usual_kinds() -> [Kind; 3] {
+/// What Redis and the memory store can do: token locks poll, the others are woken.
+pub(crate) fn usual_kinds() -> Vec<Kind> {
+    kinds(true, Duration::from_millis(1_200), (false, Duration::from_millis(100)))
+}
+
+/// What databases can do: all their kinds wait in the same way, and none keeps the order of arrival.
+#[cfg(any(feature = "postgres", feature = "mysql", feature = "sqlite"))]
+pub(crate) fn kinds_alike(wakes: bool, polls_within: Duration) -> Vec<Kind> {
+    let mut kinds = kinds(wakes, polls_within, (wakes, polls_within));
+    kinds.retain(|kind| ["lock", "fenced_lock", "token_lock"].contains(&kind.label));
+    kinds
+}
+
+fn kinds(wakes: bool, polls_within: Duration, token: (bool, Duration)) -> Vec<Kind> {
     watch_for_stalls(); // from a test's beginning
-    let poll = Duration::from_millis(1_200);
-    let mutex = Traits { reentrant: true, fenced: false, wakes: true, polls_within: poll };
+    let mutex = Traits { reentrant: true, fenced: false, fair: false, wakes, polls_within };
     let fenced = Traits { fenced: true, ..mutex };
-    let token =
-        Traits { reentrant: false, fenced: false, wakes: false, polls_within: Duration::from_millis(100) };
-    [
+    let fair = Traits { fair: true, ..mutex };
+    // The longest of its sleeps.
+    let spin = Traits { wakes: false, polls_within: Duration::from_millis(128), ..mutex };
+    let token = Traits { reentrant: false, wakes: token.0, polls_within: token.1, ..mutex };
+    vec![
         Kind { label: "lock", make: |client, name| client.lock(name), traits: mutex },
         Kind {
             label: "fenced_lock",
             make: |client, name| NamedLock::clone(&client.fenced_lock(name)),
             traits: fenced,
         },
+        Kind { label: "fair_lock", make: |client, name| client.fair_lock(name), traits: fair },
+        Kind {
+            label: "write_lock",
+            make: |client, name| client.read_write_lock(name).write().clone(),
+            traits: mutex,
+        },
+        Kind { label: "spin_lock", make: |client, name| client.spin_lock(name), traits: spin },
         Kind { label: "token_lock", make: |client, name| client.token_lock(name), traits: token },
     ]
 }
 
-/// The memory store.
-pub(crate) fn memory() -> Store {
-    let store = MemoryStore::new();
-    Store {
-        kinds: usual_kinds(),
-        survives_restart: false,
-        restartable: || (memory(), Box::new(memory)),
-        open: Box::new(move |options| options.build_in_memory(&store)),
-    }
-}
-
-/// A Redis that this program started for itself; all its tests share it, by names of their own. It ends with the
-/// program.
-pub(crate) fn redis() -> Option<Store> {
-    static SERVER: OnceLock<Option<RedisServer>> = OnceLock::new();
-    let server = SERVER.get_or_init(|| Some(RedisServer::builder(matrix().first()?).start())).as_ref();
-    if server.is_none() {
-        crate::support::missing("no redis-server and no valkey-server");
-    }
-    let url = server?.url();
-    Some(redis_with(Box::new(move |options| options.url(&url).build())))
-}
-
-fn redis_with(open: Open) -> Store {
-    Store {
-        kinds: usual_kinds(),
-        survives_restart: true,
-        restartable: || {
-            // What it acknowledged is in its file, so it is there again after a kill.
-            let mut server = RedisServer::builder(&matrix()[0]).append_only("always").start();
-            let url = server.url();
-            let before = redis_with(Box::new(move |options| options.url(&url).build()));
-            let restart = move || {
-                server.restart();
-                redis_with(Box::new(move |options| options.url(&server.url()).build()))
-            };
-            (before, Box::new(restart))
-        },
-        open,
-    }
+/// What a store can do that has a queue of its own, for all its locks; it keeps no tokens.
+#[cfg(any(feature = "etcd", feature = "zookeeper"))]
+pub(crate) fn queueing_kinds() -> Vec<Kind> {
+    let mut kinds = usual_kinds();
+    kinds.retain(|kind| !["token_lock", "spin_lock"].contains(&kind.label));
+    kinds.iter_mut().for_each(|kind| kind.traits.fair = true);
+    kinds
 }

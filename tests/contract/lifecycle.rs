@@ -31,10 +31,12 @@ fn shutdown_releases_all_that_is_held(store: &Store) {
     client.lock(&names[0]).lock().unwrap();
     (0..2).for_each(|_| client.lock(&names[1]).lock().unwrap());
     let guard = client.fenced_lock(&names[2]).acquire().unwrap();
-    let owned = client.token_lock(&names[3]).acquire_owned().unwrap();
+    // Of the kind that is most unlike the others.
+    let other = store.kinds.last().unwrap().make;
+    let owned = other(&client, &names[3]).acquire_owned().unwrap();
     elsewhere(|| client.lock(&names[4]).lock_with_lease(ms(60_000)).unwrap());
     let kind =
-        |index: usize| if index == 3 { stranger.token_lock(&names[3]) } else { stranger.lock(&names[index]) };
+        |index: usize| if index == 3 { other(&stranger, &names[3]) } else { stranger.lock(&names[index]) };
     assert!((0..5).all(|index| kind(index).is_locked().unwrap()));
     client.shutdown().unwrap();
     // By then, not some time after.
@@ -105,9 +107,8 @@ fn after_shutdown_every_call_says_so(store: &Store) {
     held.lock().unwrap();
     client.shutdown().unwrap();
     let begun = now();
-    for lock in
-        [held, clone.lock(&name), clone.token_lock(&name), NamedLock::clone(&clone.fenced_lock(&name))]
-    {
+    let new = store.kinds.iter().map(|kind| (kind.make)(&clone, &name));
+    for lock in std::iter::once(held).chain(new) {
         for result in [
             lock.lock(),
             lock.lock_with_lease(ms(100)),
@@ -167,18 +168,19 @@ fn shutdown_in_the_middle_of_work_leaves_nothing(store: &Store) {
                         if rounds == 10 {
                             tell.send(()).unwrap();
                         }
+                        // Lost on a busy machine, it goes on: what ends it is the client's end.
                         if let Err(error) = guard.unlock() {
-                            break error;
+                            assert!(error.kind() == ErrorKind::ShutDown || error.is_lost(), "{error}");
                         }
                     };
-                    assert!(error.kind() == ErrorKind::ShutDown || error.is_lost(), "{error}");
+                    assert_eq!(error.kind(), ErrorKind::ShutDown, "{error}");
                 });
             }
             (0..6).for_each(|_| receive(&told, PATIENCE).unwrap());
             client.shutdown().unwrap();
         });
         for name in &names {
-            eventually(lease + SLACK, || !stranger.lock(name).is_locked().unwrap());
+            eventually(store.freed_within(lease) + SLACK, || !stranger.lock(name).is_locked().unwrap());
         }
     }
 }

@@ -164,11 +164,13 @@ fn the_channel_ends_without_a_loss_after_a_release(store: &Store) {
 
 fn a_leased_hold_with_listeners_is_told_near_its_end(store: &Store) {
     // The watchdog's own interval is far longer than this lease.
-    let guard = store.client().lock(&fresh("leased")).acquire_with_lease(ms(200)).unwrap();
-    let taken = now();
+    let lock = store.client().lock(&fresh("leased"));
+    // Its window opens when the request leaves, however long that takes.
+    let asked = now();
+    let guard = lock.acquire_with_lease(ms(200)).unwrap();
     let loss = receive(&guard.lost(), ms(200) + SLACK).unwrap();
     assert_eq!(loss.reason, LossReason::Expired);
-    assert!(taken.elapsed() >= ms(190), "{:?}", taken.elapsed());
+    assert!(asked.elapsed() >= ms(190), "{:?}", asked.elapsed());
 }
 
 fn a_no_from_the_server_marks_the_hold_lost(store: &Store) {
@@ -216,7 +218,7 @@ fn locking_after_a_loss_is_a_new_hold(store: &Store) {
             if way == 2 {
                 assert!(!lock.is_held_by_current_thread().unwrap());
             }
-            eventually(ms(80) + SLACK, || !lock.is_locked().unwrap());
+            eventually(store.freed_within(ms(80)) + SLACK, || !lock.is_locked().unwrap());
             let new = lock.acquire().unwrap();
             assert_eq!(lock.hold_count().unwrap(), 1, "{} {way}", kind.label);
             assert_ne!(new.owner(), old.owner(), "nothing late can be under the new number");

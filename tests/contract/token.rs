@@ -1,17 +1,18 @@
 //! The simple lock by token, where it differs; what all kinds share is in the other files.
 
-use leasehold::{ErrorKind, NotHeld};
+use leasehold::{ErrorKind, NotHeld, ObjectKind};
 
 use super::harness::{Store, fresh};
 use super::tools::{Holding, SLACK, Waiter, elsewhere, ms, now, slack_since};
 
-contracts!(
+contracts!(needs Token:
     waiting_for_ones_own_token_lock_would_be_a_deadlock,
     a_token_locks_hold_count_is_one_or_nothing,
     every_token_hold_has_an_owner_of_its_own,
     a_name_in_use_by_a_reentrant_lock_is_the_wrong_type_for_a_token_lock,
     a_name_in_use_by_a_token_lock_is_the_wrong_type_for_a_reentrant_lock,
     a_name_is_free_for_the_other_kind_once_released,
+    a_token_lock_is_shown_with_its_token,
 );
 
 fn waiting_for_ones_own_token_lock_would_be_a_deadlock(store: &Store) {
@@ -126,4 +127,16 @@ fn a_name_is_free_for_the_other_kind_once_released(store: &Store) {
             guard.unlock().unwrap();
         }
     }
+}
+
+fn a_token_lock_is_shown_with_its_token(store: &Store) {
+    let (client, other) = (store.client(), store.client());
+    let name = fresh("shown");
+    let guard = client.token_lock(&name).acquire_with_lease(ms(20_000)).unwrap();
+    let seen = other.inspect(&name).unwrap();
+    assert_eq!(seen.kind, ObjectKind::TokenLock);
+    assert_eq!(seen.holders[0].owner, guard.owner().to_string());
+    assert!(seen.remaining.is_some_and(|left| left > ms(1_000) && left <= ms(20_000)), "{seen}");
+    guard.unlock().unwrap();
+    assert_eq!(other.inspect(&name).unwrap().kind, ObjectKind::Absent);
 }

@@ -5,7 +5,9 @@ use std::time::Duration;
 use leasehold::crossbeam_channel::unbounded;
 
 use super::harness::{Store, fresh};
-use super::tools::{Holding, PATIENCE, SLACK, Waiter, eventually, ms, now, slack_since};
+use super::tools::{
+    Holding, PATIENCE, SLACK, Waiter, eventually, median, ms, now, slack_since, stalled_since,
+};
 
 contracts!(
     a_timed_try_keeps_to_its_time,
@@ -19,6 +21,7 @@ contracts!(
     waits_without_end_are_taken_as_such,
     one_waiter_of_each_client_is_served_in_the_end,
     a_lock_taken_by_turns_by_two_clients_never_stalls,
+    who_holds_or_waits_for_one_name_delays_no_other_name,
 );
 
 fn a_timed_try_keeps_to_its_time(store: &Store) {
@@ -265,4 +268,31 @@ fn a_lock_taken_by_turns_by_two_clients_never_stalls(store: &Store) {
     });
     // A wake-up lost between an attempt and the sleep after it would cost a safety poll of a second.
     assert!(longest < ms(900), "{longest:?}");
+}
+
+fn who_holds_or_waits_for_one_name_delays_no_other_name(store: &Store) {
+    for kind in &store.kinds {
+        let clients = [(); 3].map(|()| store.client());
+        let name = fresh(kind.label);
+        let held = Holding::take(&(kind.make)(&clients[0], &name));
+        let waiters = clients.each_ref().map(|client| {
+            let lock = (kind.make)(client, &name);
+            Waiter::start(move || lock.acquire_owned().and_then(|guard| guard.unlock()))
+        });
+        let begun = now();
+        // The holder's own client has no connection less for it than the others.
+        let spans: Vec<_> = (0..30)
+            .map(|round| {
+                let other = (kind.make)(&clients[round % 2], &format!("{name}-{}", round % 6));
+                let start = now();
+                other.lock().unwrap();
+                other.unlock().unwrap();
+                start.elapsed()
+            })
+            .collect();
+        let stalled = stalled_since(begun) / 30;
+        assert!(median(spans.clone()) <= ms(50) + stalled, "{}: {spans:?}", kind.label);
+        held.release();
+        waiters.into_iter().for_each(|waiter| waiter.returns_within(PATIENCE).0.unwrap());
+    }
 }

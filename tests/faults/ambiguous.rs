@@ -36,7 +36,7 @@ fn connections_that_died_while_idle_are_not_noticed_by_a_caller() {
             // And with the connection that is just fresh from use.
             world.proxy.kill(Which::All, then);
             lock.lock().unwrap();
-            world.assert_held("idle", client.current_owner(), 1);
+            world.assert_held_by("idle", &client, 1);
             lock.unlock().unwrap();
         }
     });
@@ -51,7 +51,7 @@ fn a_server_that_hangs_up_before_a_request_arrives_is_asked_again() {
             let fault = world.proxy.next(about("dropped"), Do::DropRequest(then));
             lock.lock_with_lease(LEASE).unwrap();
             assert_eq!(fault.hits(), 1, "{then:?}");
-            world.assert_held("dropped", client.current_owner(), 1);
+            world.assert_held_by("dropped", &client, 1);
             let fault = world.proxy.next(releases("dropped"), Do::DropRequest(then));
             lock.unlock().unwrap();
             assert_eq!(fault.hits(), 1, "{then:?}");
@@ -102,6 +102,29 @@ fn a_re_entry_whose_reply_is_lost_counts_once() {
 }
 
 #[test]
+fn a_writer_whose_read_goes_without_an_answer_is_told_and_does_not_wait_for_itself() {
+    scenario(|world| {
+        let client = world.client();
+        let lock = client.read_write_lock("downgrade");
+        for how in ways() {
+            lock.write().lock_with_lease(LEASE).unwrap();
+            world.proxy.next(about("downgrade"), how.clone());
+            let begun = now();
+            let error = lock.read().lock_with_lease(LEASE).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::WouldDeadlock, "{how:?}: {error}");
+            within(begun, T + R, "the refusal");
+            lock.write().unlock().unwrap();
+            comes_within(now(), L, "the clean-up", || world.is_free("downgrade"));
+        }
+        lock.write().lock().unwrap();
+        lock.read().lock().unwrap();
+        lock.write().unlock().unwrap();
+        lock.read().unlock().unwrap();
+        assert!(world.is_free("downgrade"));
+    });
+}
+
+#[test]
 fn a_re_entry_that_fails_leaves_the_outer_hold_as_it_was() {
     scenario(|world| {
         for (number, how) in ways().into_iter().enumerate() {
@@ -145,7 +168,7 @@ fn a_release_whose_reply_is_lost_succeeds_and_lets_the_next_in() {
             within(unlocked, ms(50), "the next owner's turn");
             // Repetitions of the release that may still be under way are not for the new owner.
             throughout(T, || world.fields(&name).len() == 1);
-            world.assert_held(&name, other.current_owner(), 1);
+            world.assert_held_by(&name, &other, 1);
             other.lock(&name).unlock().unwrap();
         }
     });
@@ -269,7 +292,23 @@ fn requests_that_pass_while_replies_do_not_leave_no_orphans() {
         world.proxy.resume();
         comes_within(now(), L, "the end of what was granted unheard", || world.is_free("asymmetric"));
         client.lock("asymmetric").lock().unwrap();
-        world.assert_held("asymmetric", client.current_owner(), 1);
+        world.assert_held_by("asymmetric", &client, 1);
         client.lock("asymmetric").unlock().unwrap();
+    });
+}
+
+#[test]
+fn a_leader_whose_release_fails_is_told_when_it_withdraws() {
+    scenario(|world| {
+        let client = world.client();
+        let leader = client.leader("lead").unwrap();
+        comes_within(now(), T, "the election", || leader.term().is_some());
+        let fault = world.proxy.each(releases("lead"), Do::DropRequest(Then::Close));
+        let begun = now();
+        let error = leader.withdraw().unwrap_err();
+        assert!(error.is_retryable() || error.outcome_unknown(), "{error}");
+        within(begun, L + T, "withdrawing");
+        fault.cancel();
+        comes_within(now(), L, "the end of the term", || world.is_free("lead"));
     });
 }

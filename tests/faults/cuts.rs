@@ -99,7 +99,7 @@ fn in_a_black_hole_every_call_ends_by_itself_and_on_healing_nothing_is_revived()
         comes_within(now(), L, "the clean-up", || world.lock_keys().is_empty());
         // And all is well again.
         client.lock("a").lock().unwrap();
-        world.assert_held("a", client.current_owner(), 1);
+        world.assert_held_by("a", &client, 1);
         client.lock("a").unlock().unwrap();
     });
 }

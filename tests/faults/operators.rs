@@ -5,9 +5,9 @@ use std::time::Duration;
 use leasehold::{ErrorKind, NotHeld};
 
 use super::tools::{
-    Event, L, P, R, T, call, comes_within, elsewhere, let_pass, ms, scenario, throughout, within,
+    Event, L, LONG, P, R, T, call, comes_within, elsewhere, let_pass, ms, scenario, throughout, within,
 };
-use crate::support::now;
+use crate::support::{eventually, now};
 
 #[test]
 fn however_an_operator_takes_a_lock_away_its_holder_is_told() {
@@ -226,5 +226,31 @@ fn a_forced_unlock_is_told_to_the_holder_and_wakes_the_waiters() {
         elsewhere(|| operator.lock("forced").lock().unwrap());
         assert!(guard.unlock().unwrap_err().is_lost());
         assert!(!world.is_free("forced"), "an unlock after the loss is for nobody else's hold");
+    });
+}
+
+#[test]
+fn a_waiter_whose_number_is_given_up_meanwhile_has_one_place() {
+    scenario(|world| {
+        let held = world.direct().fair_lock("queue").acquire_with_lease(LONG).unwrap();
+        let client = world.client();
+        let waiter = call(move || {
+            // By the same thread, and so under the same number.
+            client.lock("taken").lock().unwrap();
+            client.fair_lock("queue").acquire().unwrap().unlock().unwrap();
+        });
+        let places = || world.run::<Vec<String>>(&["LRANGE", "redisson_lock_queue:{queue}", "0", "-1"]);
+        assert!(eventually(LONG, || places().len() == 1));
+        let before = places();
+        world.does(&["DEL", "taken"]);
+        comes_within(now(), R + P + T, "a place under another number", || {
+            let places = places();
+            assert!(places.len() <= 1, "{places:?}");
+            places.len() == 1 && places != before
+        });
+        throughout(P, || places().len() == 1);
+        let freed = now();
+        held.unlock().unwrap();
+        waiter.returns_within(freed, ms(50), "its turn");
     });
 }

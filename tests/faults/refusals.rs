@@ -172,7 +172,7 @@ fn with_rights(world: &World, missing: &str) -> usize {
                 assert!(world.is_free(name), "without {missing}: a refused lock is there");
                 continue;
             }
-            Ok(()) => world.assert_held(name, client.current_owner(), 1),
+            Ok(()) => world.assert_held_by(name, &client, 1),
         }
         let owner = client.current_owner();
         let levels = match plain.lock() {

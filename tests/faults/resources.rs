@@ -215,10 +215,15 @@ fn two_thousand_cycles_leave_nothing() {
         let before = std::fs::read_dir("/proc/self/fd").map(Iterator::count).unwrap_or(0);
         for round in 0..2000 {
             let name = format!("cycle-{}", round % 7);
-            match round % 5 {
+            match round % 6 {
                 0 => client.with_lock(&name, |_| ()).unwrap(),
                 1 => drop(client.fenced_lock(&name).acquire().unwrap()),
                 2 => drop(client.lock(&name).acquire_owned().unwrap()),
+                4 => {
+                    let locks =
+                        [client.lock(&name), client.fair_lock("cycle-fair"), client.lock("cycle-last")];
+                    drop(client.multi_lock(locks).acquire().unwrap());
+                }
                 3 => {
                     let token = client.token_lock(&format!("token-{}", round % 3));
                     token.lock().unwrap();

@@ -117,7 +117,7 @@ fn a_paused_server_delays_calls_within_their_bounds() {
             assert!(error.is_retryable(), "{error}");
             client.lock("waited").lock().unwrap();
             within(paused, L / 2 + T, "a wait for a paused server");
-            world.assert_held("waited", client.current_owner(), 1);
+            world.assert_held_by("waited", &client, 1);
             client.lock("waited").unlock().unwrap();
             guard.check().unwrap();
             guard.unlock().unwrap();
@@ -250,7 +250,7 @@ fn a_server_that_is_loading_its_data_is_waited_for() {
         assert_eq!(refused.kind(), ErrorKind::Busy, "{refused}");
         client.lock("loaded").lock().unwrap();
         assert!(!is_loading());
-        world.assert_held("loaded", client.current_owner(), 1);
+        world.assert_held_by("loaded", &client, 1);
         client.lock("loaded").unlock().unwrap();
     });
 }

@@ -88,16 +88,22 @@ pub(crate) fn play(server: RedisServer, body: impl FnOnce(&mut World)) {
 /// Runs the calling test again, in a process where no other test's threads are, and `body` there.
 #[track_caller]
 pub(crate) fn alone(body: impl FnOnce()) {
+    alone_within(Duration::from_secs(120), body);
+}
+
+/// The same for a test that may take longer.
+#[track_caller]
+pub(crate) fn alone_within(limit: Duration, body: impl FnOnce()) {
     const ALONE: &str = "LEASEHOLD_FAULTS_ALONE";
     let name = thread::current().name().expect("a test's thread has its name").to_owned();
     if std::env::var(ALONE).as_ref() == Ok(&name) {
         return body();
     }
     let process = reexecuted(&name, &[(ALONE, &name)]);
-    let (good, text) = process.ends_within(Duration::from_secs(120));
+    let (good, text) = process.ends_within(limit);
     // What the harness writes before a test has no end of line.
     for line in text.lines().map(|line| line.rsplit_once(" ... ").map_or(line, |(_, rest)| rest)) {
-        if line.starts_with("SKIPPED ") || line.starts_with("COUNTED ") {
+        if ["SKIPPED ", "COUNTED ", "MEASURED "].iter().any(|begin| line.starts_with(begin)) {
             shout(line);
         }
     }
@@ -250,6 +256,19 @@ impl World {
     /// The owners in a lock's hash with their counts.
     pub(crate) fn fields(&self, name: &str) -> BTreeMap<String, String> {
         self.run(&["HGETALL", name])
+    }
+
+    /// Panics unless exactly one owner has the lock, one of this client's, with this count, and the lock has an end.
+    ///
+    /// Not the thread's `current_owner`: that is its next hold's, and a connection that breaks makes it another.
+    #[track_caller]
+    pub(crate) fn assert_held_by(&self, name: &str, client: &LockClient, count: u32) {
+        let fields = self.fields(name);
+        let is_it = |(owner, held): (&String, &String)| {
+            owner.starts_with(&format!("{}:", client.id())) && *held == count.to_string()
+        };
+        assert!(fields.len() == 1 && fields.iter().all(is_it), "{fields:?}, not {count} of {}", client.id());
+        assert!(self.ttl(name) > 0, "TTL {}", self.ttl(name));
     }
 
     /// Panics unless exactly this owner has the lock, with this count, and the lock has an end.

@@ -31,10 +31,8 @@ fn two_java_and_two_rust_processes_count_to_20_000_exactly() {
     let begun = now();
     let work = ["work", "counter", &THREADS.to_string(), &TIMES.to_string()];
     let jvms = [&first, &second].map(|java| java.ask("count", "count-up", &work));
-    let mut processes = [(); 2].map(|()| Worker::start(&server.url()));
-    for process in &mut processes {
-        assert!(process.0.wait().unwrap().success(), "a Rust worker failed");
-    }
+    let test = "fleet::one_rust_process_counts_exactly";
+    [(); 2].map(|()| Worker::start(test, WORKER, &server.url())).into_iter().for_each(Worker::join);
     for jvm in jvms {
         assert_eq!(jvm.wait_for(Duration::from_secs(120)).expect_ok(), (THREADS * TIMES).to_string());
     }
@@ -118,13 +116,19 @@ impl Drop for Stop<'_> {
 }
 
 /// A worker process; killed if the test ends before it does.
-struct Worker(Child);
+pub(crate) struct Worker(Child);
 
 impl Worker {
-    fn start(url: &str) -> Worker {
+    /// This test program again, to run that test with that in its environment.
+    pub(crate) fn start(test: &str, variable: &str, value: &str) -> Worker {
         let mut again = Command::new(env::current_exe().unwrap());
-        again.args(["--exact", "fleet::one_rust_process_counts_exactly"]).env(WORKER, url);
+        again.args(["--exact", test]).env(variable, value);
         Worker(again.stdout(Stdio::null()).spawn().unwrap())
+    }
+
+    /// Waits for its end.
+    pub(crate) fn join(mut self) {
+        assert!(self.0.wait().unwrap().success(), "a Rust worker failed");
     }
 }
 

@@ -27,6 +27,17 @@ pub(crate) fn client(agent: &Arc<Agent>, name: &str, url: &str, watchdog: Durati
     agent.connect(name, url, &[&watchdog.as_millis().to_string()])
 }
 
+/// A new JVM with one Redisson client on the cluster of which `url` is a member, with this mode of subscription.
+pub(crate) fn connect_to_cluster(url: &str, watchdog: Duration, mode: &str) -> Option<Peer> {
+    Some(start()?.connect("redisson", url, &[&watchdog.as_millis().to_string(), mode]))
+}
+
+/// A new JVM with one Redisson client on the master of that name, which the Sentinels at `urls` watch.
+pub(crate) fn connect_to_sentinels(urls: &[String], master: &str, watchdog: Duration) -> Option<Peer> {
+    let watchdog = watchdog.as_millis().to_string();
+    Some(start()?.connect("redisson", &urls.join(","), &[&watchdog, "", master]))
+}
+
 fn jar() -> Option<PathBuf> {
     let project = source("java");
     let jar = project.join("target/agent.jar");

@@ -103,12 +103,12 @@ fn every_waiter_of_a_mixed_crowd_gets_its_turn() {
 }
 
 /// The delays of [`ROUNDS`] rounds, each on a new name, after one that warms both sides up.
-fn rounds(mut round: impl FnMut(&str) -> Duration) -> Vec<Duration> {
+pub(crate) fn rounds(mut round: impl FnMut(&str) -> Duration) -> Vec<Duration> {
     round("warm-up");
     (0..ROUNDS).map(|number| round(&format!("round-{number}"))).collect()
 }
 
-fn kept_the_promise(what: &str, mut delays: Vec<Duration>) {
+pub(crate) fn kept_the_promise(what: &str, mut delays: Vec<Duration>) {
     delays.sort_unstable();
     let (median, ninth_of_ten, worst) = (delays[ROUNDS / 2], delays[ROUNDS * 9 / 10 - 1], delays[ROUNDS - 1]);
     eprintln!("{what}: median {median:?}, 90 % within {ninth_of_ten:?}, worst {worst:?}");

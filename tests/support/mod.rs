@@ -5,9 +5,17 @@
 //! | module | gives |
 //! | --- | --- |
 //! | [`server`] | a private Redis or Valkey of each version that is there |
+//! | `postgres`, `mysql` | a private PostgreSQL, MariaDB or MySQL (with the feature) |
+//! | [`processes`] | what several processes do with one lock, and one that is killed |
+//! | `zookeeper` | a private ZooKeeper, or an ensemble (feature `zookeeper`) |
+//! | [`etcd`] | a private etcd, of one member or several |
+//! | [`cluster`] | a private Redis Cluster |
+//! | [`sentinel`] | a master, two replicas and three Sentinels |
 //! | [`proxy`] | a RESP-aware proxy that loses, delays, cuts and repeats what a test names |
 //! | [`netns`] | a server behind a network of its own, whose packets can be dropped |
+//! | [`examples`] | the programs of `examples/`, built |
 //! | [`epilogue`] | "nothing is left behind": subscriptions, connections, keys without TTL, threads |
+//! | [`load`] | threads that take locks all the time, and what became of it |
 //! | [`history`] | a checker for who held a lock when |
 #![allow(dead_code, reason = "each test binary uses another part of this")]
 #![allow(
@@ -24,11 +32,24 @@
     reason = "a test that cannot go on shall stop there; clippy.toml exempts test functions only"
 )]
 
+pub mod as_other_user;
+pub mod cluster;
 pub mod epilogue;
+pub mod etcd;
+pub mod examples;
 pub mod history;
+pub mod load;
+#[cfg(feature = "mysql")]
+pub mod mysql;
 pub mod netns;
+#[cfg(feature = "postgres")]
+pub mod postgres;
+pub mod processes;
 pub mod proxy;
+pub mod sentinel;
 pub mod server;
+#[cfg(feature = "zookeeper")]
+pub mod zookeeper;
 
 use std::ffi::OsStr;
 use std::hash::{BuildHasher, RandomState};

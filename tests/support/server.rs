@@ -139,6 +139,9 @@ pub struct Builder {
     append_only: Option<&'static str>,
     netns: Option<(String, Ipv4Addr)>,
     wait_until_loaded: bool,
+    is_sentinel: bool,
+    certificates_of: Option<PathBuf>,
+    movable_clock: bool,
 }
 
 impl Builder {
@@ -179,6 +182,18 @@ impl Builder {
         self
     }
 
+    /// TLS with the certificates of another server, so that the two trust each other.
+    pub fn tls_of(mut self, other: &RedisServer) -> Builder {
+        self.certificates_of = Some(other.path.clone());
+        self.tls()
+    }
+
+    /// A Sentinel instead of a server that keeps data.
+    pub fn sentinel(mut self) -> Builder {
+        self.is_sentinel = true;
+        self
+    }
+
     /// No TCP port at all; `url()` is the Unix socket's.
     pub fn unix_only(mut self) -> Builder {
         self.listen = Listen::UnixOnly;
@@ -197,6 +212,12 @@ impl Builder {
         self
     }
 
+    /// A wall clock that [`RedisServer::move_clock`] moves, for this process only: by a library that is preloaded.
+    pub fn movable_clock(mut self) -> Builder {
+        self.movable_clock = true;
+        self
+    }
+
     /// Started counts as soon as connections are accepted, even while the data set is still loading.
     pub fn while_loading(mut self) -> Builder {
         self.wait_until_loaded = false;
@@ -207,8 +228,14 @@ impl Builder {
     #[track_caller]
     pub fn start(self) -> RedisServer {
         let folder = tempfile::Builder::new().prefix("leasehold-server-").tempdir().unwrap();
-        if matches!(self.listen, Listen::Tls { .. }) {
-            make_certificates(folder.path());
+        match (&self.certificates_of, self.listen) {
+            (Some(other), _) => {
+                for file in ["ca.crt", "server.crt", "server.key"] {
+                    std::fs::copy(other.join(file), folder.path().join(file)).unwrap();
+                }
+            }
+            (None, Listen::Tls { .. }) => make_certificates(folder.path()),
+            (None, _) => {}
         }
         let mut log = String::new();
         // Another process may take the port between the look and the start; then the next one is tried.
@@ -266,6 +293,9 @@ impl RedisServer {
             append_only: None,
             netns: None,
             wait_until_loaded: true,
+            is_sentinel: false,
+            certificates_of: None,
+            movable_clock: false,
         }
     }
 
@@ -285,6 +315,11 @@ impl RedisServer {
 
     pub fn pid(&self) -> u32 {
         self.process.as_ref().expect("the server runs").id()
+    }
+
+    /// Whether it was not killed since it was started last.
+    pub fn is_running(&self) -> bool {
+        self.process.is_some()
     }
 
     /// The URL a client is to use, with the default user's password if there is one.
@@ -325,17 +360,21 @@ impl RedisServer {
 
     /// The CA that signed the server's certificate (PEM).
     pub fn ca(&self) -> PathBuf {
-        self.path.join("ca.crt")
+        self.certificates().ca()
     }
 
     /// A CA that signed nothing (PEM).
     pub fn unknown_ca(&self) -> PathBuf {
-        self.path.join("unknown-ca.crt")
+        self.certificates().unknown_ca()
     }
 
     /// A client's certificate and key, by the same CA (PEM).
     pub fn client_certificate(&self) -> (PathBuf, PathBuf) {
-        (self.path.join("client.crt"), self.path.join("client.key"))
+        self.certificates().client()
+    }
+
+    pub fn certificates(&self) -> Certificates {
+        Certificates(self.path.clone())
     }
 
     /// A connection that may do everything, by the Unix socket, with timeouts.
@@ -390,6 +429,14 @@ impl RedisServer {
     /// Lets a frozen process go on (SIGCONT).
     pub fn cont(&self) {
         self.signal("CONT");
+    }
+
+    /// Puts the wall clock so many seconds off what it would show; only with [`Builder::movable_clock`].
+    pub fn move_clock(&self, offset_s: i64) {
+        assert!(self.builder.movable_clock);
+        // In place: the server has the file mapped.
+        let mut file = std::fs::File::options().write(true).open(self.path.join("clock")).unwrap();
+        std::io::Write::write_all(&mut file, &offset_s.to_ne_bytes()).unwrap();
     }
 
     fn signal(&self, name: &str) {
@@ -457,7 +504,19 @@ impl RedisServer {
             // It replaces itself, so that the child's pid is the server's.
             program.extend(["ip", "netns", "exec", name].map(OsStr::new));
         }
+        let preload = self.builder.movable_clock.then(|| {
+            std::fs::write(self.path.join("clock"), 0_i64.to_ne_bytes()).unwrap();
+            let (library, file) = (clock_library(), self.path.join("clock"));
+            [format!("LD_PRELOAD={}", library.display()), format!("LEASEHOLD_CLOCK={}", file.display())]
+        });
+        if let Some(variables) = &preload {
+            program.push("env".as_ref()); // it replaces itself too
+            program.extend(variables.iter().map(OsStr::new));
+        }
         program.extend([self.builder.binary.path.as_os_str(), "redis.conf".as_ref()]);
+        if self.builder.is_sentinel {
+            program.push("--sentinel".as_ref());
+        }
         let errors = std::fs::File::create(self.path.join("errors")).unwrap();
         let same = errors.try_clone().unwrap();
         let child = spawn(&program, |command| command.current_dir(&self.path).stdout(same).stderr(errors));
@@ -539,8 +598,45 @@ impl Port {
     }
 }
 
+/// `tests/support/clock.c`, compiled once in this process by the compiler that also links Rust programs.
+fn clock_library() -> &'static Path {
+    static LIBRARY: OnceLock<(TempDir, PathBuf)> = OnceLock::new();
+    let (_, library) = LIBRARY.get_or_init(|| {
+        let folder = tempfile::tempdir().unwrap();
+        let library = folder.path().join("clock.so");
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/support/clock.c");
+        let (library_text, source) = (library.to_str().unwrap(), source.to_str().unwrap());
+        let (good, text) =
+            run(&["cc", "-shared", "-fPIC", "-O1", "-o", library_text, source], |command| command);
+        assert!(good, "cc: {text}");
+        (folder, library)
+    });
+    library
+}
+
+/// Where [`make_certificates`] has made some (PEM).
+#[derive(Debug, Clone)]
+pub struct Certificates(pub(super) PathBuf);
+
+impl Certificates {
+    /// The CA that signed the server's certificate.
+    pub fn ca(&self) -> PathBuf {
+        self.0.join("ca.crt")
+    }
+
+    /// A CA that signed nothing.
+    pub fn unknown_ca(&self) -> PathBuf {
+        self.0.join("unknown-ca.crt")
+    }
+
+    /// A client's certificate and key, by the same CA as the server's. It names the client `client`.
+    pub fn client(&self) -> (PathBuf, PathBuf) {
+        (self.0.join("client.crt"), self.0.join("client.key"))
+    }
+}
+
 /// Two CAs, and a server's and a client's certificate by the first; by the `openssl` command.
-fn make_certificates(folder: &Path) {
+pub(super) fn make_certificates(folder: &Path) {
     let openssl = |args: &[&str]| {
         let (good, text) = run(&[&["openssl"], args].concat(), |command| command.current_dir(folder));
         assert!(good, "openssl {args:?}: {text}");

@@ -14,6 +14,7 @@ mod report;
 mod rounds;
 mod server;
 mod stamp;
+mod stores;
 mod tally;
 mod workload;
 
@@ -24,6 +25,10 @@ use clap::Parser;
 enum Command {
     /// Puts one peer under one load, as told on standard input; see `load.rs`.
     Drive(load::Load),
+    /// Puts contenders on one store under one load; see `stores`.
+    Store(stores::child::One),
+    /// Measures leasehold on every store in turn and writes the report.
+    Stores(stores::Options),
     /// Runs every workload with every peer in turn and writes the report.
     Rounds(rounds::Options),
 }
@@ -31,6 +36,8 @@ enum Command {
 fn main() -> anyhow::Result<()> {
     match Command::parse() {
         Command::Drive(load) => drive::drive(&load),
+        Command::Store(one) => stores::child::run(&one),
+        Command::Stores(options) => stores::run(&options),
         Command::Rounds(options) => rounds::run(&options),
     }
 }

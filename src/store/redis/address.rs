@@ -3,16 +3,18 @@
 use std::fmt;
 #[cfg(unix)]
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
-use redis::{ConnectionAddr, IntoConnectionInfo};
+use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo};
 
+use super::sentinel::Sentinels;
 use crate::config::RedisOptions;
 use crate::error::{Error, ErrorKind, Result};
 
 /// All that a new connection needs. Holds the password, so it is not `Debug`.
 pub(super) struct Address {
-    pub(super) place: Place,
+    pub(super) target: Target,
     pub(super) username: Option<String>,
     pub(super) password: Option<String>,
     pub(super) database: i64,
@@ -20,8 +22,28 @@ pub(super) struct Address {
     pub(super) connect_timeout: Duration,
     /// How long one write may block.
     pub(super) write_timeout: Duration,
+    pub(super) role: Role,
 }
 
+/// What the server there has to be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Role {
+    /// One that takes writes.
+    Primary,
+    /// A cluster's that takes writes.
+    ClusterPrimary,
+    /// A cluster's, to be asked who the others are.
+    ClusterMember,
+}
+
+/// Where connections go.
+pub(super) enum Target {
+    Place(Place),
+    /// Wherever the Sentinels say that the master is, asked anew for each connection.
+    Master(Arc<Sentinels>),
+}
+
+#[derive(Clone)]
 pub(super) enum Place {
     Tcp {
         host: String,
@@ -31,22 +53,29 @@ pub(super) enum Place {
     Tls {
         host: String,
         port: u16,
-        config: std::sync::Arc<rustls::ClientConfig>,
+        config: crate::tls::Config,
     },
     #[cfg(unix)]
     Unix(PathBuf),
 }
 
+/// What a Sentinel's port is where the URL does not say.
+const SENTINEL_PORT: u16 = 26379;
+
 impl Address {
     /// Reads the URL; the options' own fields go before what it says. No message repeats the URL: it may hold a
     /// password.
     pub(super) fn new(options: &RedisOptions) -> Result<Address> {
-        check_scheme(&options.url)?;
-        let info = options.url.as_str().into_connection_info().map_err(|error| {
-            let form = "redis://[user:password@]host[:port][/database] or redis+unix:///path";
-            Error::invalid("connect", format!("the URL cannot be used; it has the form {form}"))
-                .with_source(error)
-        })?;
+        let scheme = Scheme::of(&options.url)?;
+        if !scheme.is_sentinel && (options.sentinel_username.is_some() || options.sentinel_password.is_some())
+        {
+            return Err(Error::invalid(
+                "connect",
+                "Sentinels' user or password were given, but the URL does not start with redis-sentinel://",
+            ));
+        }
+        let (info, target) =
+            if scheme.is_sentinel { by_sentinel(options, scheme.is_tls)? } else { direct(options)? };
         let settings = info.redis_settings();
         let database = options.database.unwrap_or(settings.db());
         if database < 0 {
@@ -54,44 +83,128 @@ impl Address {
         }
         let own = |option: &Option<String>, url: Option<&str>| option.clone().or(url.map(str::to_owned));
         Ok(Address {
-            place: place(info.addr(), options)?,
+            target,
             username: own(&options.username, settings.username()),
             password: own(&options.password, settings.password()),
             database,
             client_name: options.client_name.clone(),
             connect_timeout: options.connect_timeout,
             write_timeout: options.command_timeout,
+            role: Role::Primary,
         })
     }
-}
 
-fn check_scheme(url: &str) -> Result<()> {
-    let scheme = url.split_once("://").map_or("", |(scheme, _)| scheme).to_ascii_lowercase();
-    match scheme.as_str() {
-        "redis" | "redis+unix" | "unix" => Ok(()),
-        "rediss" if cfg!(feature = "tls") => Ok(()),
-        "rediss" => Err(Error::new(
-            ErrorKind::Unsupported,
-            "connect",
-            "rediss:// needs leasehold's feature \"tls\", which this build does not have",
-        )),
-        _ => Err(Error::invalid(
-            "connect",
-            "the URL does not start with redis://, rediss://, redis+unix:// or unix://",
-        )),
+    /// Reads a cluster's URL: one address for each of its hosts, at least one.
+    pub(super) fn cluster(options: &RedisOptions) -> Result<Vec<Address>> {
+        let unusable = || {
+            let form = "redis-cluster://[user:password@]host[:port][,host[:port]…]";
+            Error::invalid("connect", format!("the URL cannot be used; it has the form {form}"))
+        };
+        let (scheme, rest) = options.url.split_once("://").ok_or_else(unusable)?;
+        let scheme = if scheme.eq_ignore_ascii_case("rediss-cluster") { "rediss" } else { "redis" };
+        let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
+        if !matches!(path, "" | "0") || options.database.is_some_and(|database| database != 0) {
+            return Err(Error::invalid("connect", "a cluster has one database only, number 0"));
+        }
+        let (login, hosts) = match authority.rsplit_once('@') {
+            Some((login, hosts)) => (format!("{login}@"), hosts),
+            None => (String::new(), authority),
+        };
+        let address = |host: &str| {
+            let url = format!("{scheme}://{login}{host}/");
+            let read = Address::new(&RedisOptions { url, ..options.clone() }).map_err(|error| match error
+                .kind()
+            {
+                ErrorKind::InvalidInput if error.detail().starts_with("the URL") => {
+                    unusable().with_source(error)
+                }
+                _ => error,
+            })?;
+            Ok(Address { role: Role::ClusterMember, ..read })
+        };
+        hosts.split(',').map(address).collect()
+    }
+
+    /// The same user's, elsewhere. `None`: not reached by a host's name and a port.
+    pub(super) fn at(&self, host: &str, port: u16, role: Role) -> Option<Address> {
+        let Target::Place(place) = &self.target else { return None };
+        let place = match place {
+            Place::Tcp { .. } => Place::Tcp { host: host.to_owned(), port },
+            #[cfg(feature = "tls")]
+            Place::Tls { config, .. } => Place::Tls { host: host.to_owned(), port, config: config.clone() },
+            #[cfg(unix)]
+            Place::Unix(_) => return None,
+        };
+        Some(Address {
+            target: Target::Place(place),
+            username: self.username.clone(),
+            password: self.password.clone(),
+            database: self.database,
+            client_name: self.client_name.clone(),
+            connect_timeout: self.connect_timeout,
+            write_timeout: self.write_timeout,
+            role,
+        })
+    }
+
+    /// Host and port, where it is reached by them.
+    pub(super) fn host_and_port(&self) -> Option<(&str, u16)> {
+        let Target::Place(place) = &self.target else { return None };
+        match place {
+            Place::Tcp { host, port } => Some((host, *port)),
+            #[cfg(feature = "tls")]
+            Place::Tls { host, port, .. } => Some((host, *port)),
+            #[cfg(unix)]
+            Place::Unix(_) => None,
+        }
     }
 }
 
-fn place(addr: &ConnectionAddr, options: &RedisOptions) -> Result<Place> {
-    match addr {
-        ConnectionAddr::Tcp(host, port) => {
-            if options.tls_ca.is_some() {
+struct Scheme {
+    is_sentinel: bool,
+    is_tls: bool,
+}
+
+impl Scheme {
+    fn of(url: &str) -> Result<Scheme> {
+        let scheme = url.split_once("://").map_or("", |(scheme, _)| scheme).to_ascii_lowercase();
+        let (is_sentinel, is_tls) = match scheme.as_str() {
+            "redis" | "redis+unix" | "unix" => (false, false),
+            "rediss" => (false, true),
+            "redis-sentinel" => (true, false),
+            "rediss-sentinel" => (true, true),
+            _ => {
                 return Err(Error::invalid(
                     "connect",
-                    "authorities to trust were given, but the URL does not start with rediss://",
+                    "the URL does not start with redis://, rediss://, redis+unix:// or unix://, or these with -sentinel or \
+                     -cluster after redis or rediss",
                 ));
             }
-            Ok(Place::Tcp { host: host.clone(), port: *port })
+        };
+        if is_tls && !cfg!(feature = "tls") {
+            return Err(Error::new(
+                ErrorKind::Unsupported,
+                "connect",
+                format!("{scheme}:// needs leasehold's feature \"tls\", which this build does not have"),
+            ));
+        }
+        Ok(Scheme { is_sentinel, is_tls })
+    }
+}
+
+fn unusable(form: &str) -> Error {
+    Error::invalid("connect", format!("the URL cannot be used; it has the form {form}"))
+}
+
+/// One server, at a place that does not change.
+fn direct(options: &RedisOptions) -> Result<(ConnectionInfo, Target)> {
+    const FORM: &str = "redis://[user:password@]host[:port][/database] or redis+unix:///path";
+    let info = options.url.as_str().into_connection_info();
+    let info = info.map_err(|error| unusable(FORM).with_source(error))?;
+    let place = match info.addr() {
+        ConnectionAddr::Tcp(host, port) => {
+            no_authorities(options)?;
+            Place::Tcp { host: host.clone(), port: *port }
         }
         #[cfg(feature = "tls")]
         ConnectionAddr::TcpTls { host, port, insecure, .. } => {
@@ -101,12 +214,78 @@ fn place(addr: &ConnectionAddr, options: &RedisOptions) -> Result<Place> {
                     "the URL ends in #insecure, but certificates are always verified",
                 ));
             }
-            let config = super::tls::config(options.tls_ca.as_deref())?;
-            Ok(Place::Tls { host: host.clone(), port: *port, config })
+            let config = crate::tls::config(&options.tls)?;
+            Place::Tls { host: host.clone(), port: *port, config }
         }
         #[cfg(unix)]
-        ConnectionAddr::Unix(path) => Ok(Place::Unix(path.clone())),
-        _ => Err(Error::new(ErrorKind::Unsupported, "connect", "this build cannot connect to such a URL")),
+        ConnectionAddr::Unix(path) => Place::Unix(path.clone()),
+        _ => {
+            return Err(Error::new(
+                ErrorKind::Unsupported,
+                "connect",
+                "this build cannot connect to such a URL",
+            ));
+        }
+    };
+    Ok((info, Target::Place(place)))
+}
+
+/// The master of a name, at a place that Sentinels know. The URL is taken apart here; each host, and what is before
+/// the `@`, is then read as part of a plain URL, so that there is one way in which they are written.
+fn by_sentinel(options: &RedisOptions, is_tls: bool) -> Result<(ConnectionInfo, Target)> {
+    const FORM: &str = "redis-sentinel://[user:password@]host[:port],host[:port],…/master-name[/database]";
+    let bad = || unusable(FORM);
+    let (_, rest) = options.url.split_once("://").ok_or_else(bad)?;
+    let (authority, path) = rest.split_once('/').ok_or_else(bad)?;
+    let (login, hosts) = authority.rsplit_once('@').map_or(("", authority), |(login, hosts)| (login, hosts));
+    let (name, database) = path.split_once('/').unwrap_or((path, ""));
+    // What Sentinel allows in a name.
+    if name.is_empty() || !name.chars().all(|c| c.is_ascii_alphanumeric() || "._-".contains(c)) {
+        return Err(bad());
+    }
+    if !database.chars().all(|c| c.is_ascii_digit()) || authority.contains(['?', '#']) {
+        return Err(bad());
+    }
+    let at = if login.is_empty() { String::new() } else { format!("{login}@") };
+    let info = format!("redis://{at}sentinel/{database}").into_connection_info();
+    let info = info.map_err(|error| bad().with_source(error))?;
+    if !is_tls {
+        no_authorities(options)?;
+    }
+    #[cfg(feature = "tls")]
+    let config = if is_tls { Some(crate::tls::config(&options.tls)?) } else { None };
+    let place = move |host: &str, port: u16| {
+        #[cfg(feature = "tls")]
+        if let Some(config) = &config {
+            return Place::Tls { host: host.to_owned(), port, config: config.clone() };
+        }
+        Place::Tcp { host: host.to_owned(), port }
+    };
+    let mut places = Vec::new();
+    for host in hosts.split(',') {
+        // An IPv6 address has colons in its brackets.
+        let has_port = host.rsplit_once(']').map_or(host, |(_, rest)| rest).contains(':');
+        let port = if has_port { String::new() } else { format!(":{SENTINEL_PORT}") };
+        let info = format!("redis://{host}{port}").into_connection_info();
+        match info.map_err(|error| bad().with_source(error))?.addr() {
+            ConnectionAddr::Tcp(host, port) => places.push(Arc::new(place(host, *port))),
+            _ => return Err(bad()),
+        }
+    }
+    let sentinels = Sentinels::new(name, places, Box::new(place), options);
+    Ok((info, Target::Master(Arc::new(sentinels))))
+}
+
+fn no_authorities(options: &RedisOptions) -> Result<()> {
+    options.tls.refused_without_tls("the URL does not start with rediss:// or rediss-sentinel://")
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Target::Place(place) => place.fmt(f),
+            Target::Master(sentinels) => write!(f, "master {}", sentinels.name()),
+        }
     }
 }
 
@@ -133,15 +312,15 @@ mod tests {
     #[test]
     fn a_url_is_read() {
         let read = address("redis://me:p%40ss@example.org:7000/3").unwrap();
-        assert_eq!(read.place.to_string(), "example.org:7000");
+        assert_eq!(read.target.to_string(), "example.org:7000");
         assert_eq!(read.username.as_deref(), Some("me"));
         assert_eq!(read.password.as_deref(), Some("p@ss"));
         assert_eq!(read.database, 3);
-        assert_eq!(address("redis://localhost").unwrap().place.to_string(), "localhost:6379");
+        assert_eq!(address("redis://localhost").unwrap().target.to_string(), "localhost:6379");
         #[cfg(unix)]
         for url in ["redis+unix:///run/r.sock?db=2&pass=x", "unix:///run/r.sock?db=2&pass=x"] {
             let read = address(url).unwrap();
-            assert_eq!((read.place.to_string().as_str(), read.database), ("/run/r.sock", 2));
+            assert_eq!((read.target.to_string().as_str(), read.database), ("/run/r.sock", 2));
             assert_eq!(read.password.as_deref(), Some("x"));
         }
     }
@@ -182,17 +361,79 @@ mod tests {
         }
     }
 
+    fn sentinels(url: &str) -> (Address, Arc<Sentinels>) {
+        let address = address(url).unwrap();
+        let Target::Master(sentinels) = &address.target else { panic!("{url} names no Sentinels") };
+        let sentinels = Arc::clone(sentinels);
+        (address, sentinels)
+    }
+
+    #[test]
+    fn a_url_of_sentinels_is_read() {
+        let (read, sentinels) =
+            sentinels("redis-sentinel://me:p%40ss@one.example:7000,10.0.0.2,[::1],[::2]:7001/my.master-1/3");
+        assert_eq!(sentinels.name(), "my.master-1");
+        let places: Vec<_> = sentinels.places().iter().map(ToString::to_string).collect();
+        assert_eq!(places, ["one.example:7000", "10.0.0.2:26379", "::1:26379", "::2:7001"]);
+        assert_eq!((read.username.as_deref(), read.password.as_deref()), (Some("me"), Some("p@ss")));
+        assert_eq!(read.database, 3);
+        let (read, _) = self::sentinels("redis-sentinel://one/m");
+        assert_eq!((read.username, read.database), (None, 0));
+    }
+
+    #[test]
+    fn what_is_no_url_of_sentinels_is_refused_without_repeating_it() {
+        for url in [
+            "redis-sentinel://user:S3CR3T@localhost",
+            "redis-sentinel://user:S3CR3T@localhost/",
+            "redis-sentinel://user:S3CR3T@localhost//0",
+            "redis-sentinel://user:S3CR3T@/m",
+            "redis-sentinel://user:S3CR3T@one,,two/m",
+            "redis-sentinel://user:S3CR3T@one:port/m",
+            "redis-sentinel://user:S3CR3T@one:99999/m",
+            "redis-sentinel://user:S3CR3T@one/m/S3CR3T",
+            "redis-sentinel://user:S3CR3T@one/m/-1",
+            "redis-sentinel://user:S3CR3T@one/m/0/0",
+            "redis-sentinel://user:S3CR3T@one/my master",
+            "redis-sentinel://user:S3CR3T@one/m#insecure",
+            "redis-sentinel://user:S3CR3T@one/m?db=1",
+            "redis-sentinel://user:S3CR3T@one?x,two/m",
+        ] {
+            let error = address(url).err().unwrap_or_else(|| panic!("{url} was accepted"));
+            assert_eq!(error.kind(), ErrorKind::InvalidInput, "{url}");
+            assert!(!format!("{error} {error:?}").contains("S3CR3T"), "{error:?}");
+        }
+    }
+
+    #[test]
+    fn sentinels_credentials_are_for_sentinels() {
+        let options = RedisOptions {
+            url: "redis://localhost".to_owned(),
+            sentinel_password: Some("S3CR3T".to_owned()),
+            ..RedisOptions::default()
+        };
+        let error = Address::new(&options).err().unwrap();
+        assert_eq!(error.kind(), ErrorKind::InvalidInput);
+        assert!(!format!("{error:?}").contains("S3CR3T"));
+    }
+
     #[cfg(not(feature = "tls"))]
     #[test]
     fn without_the_feature_tls_is_refused_in_words() {
-        let error = address("rediss://localhost").err().unwrap();
-        assert_eq!(error.kind(), ErrorKind::Unsupported);
-        assert!(error.to_string().contains("feature \"tls\""));
+        for url in ["rediss://localhost", "rediss-sentinel://localhost/m"] {
+            let error = address(url).err().unwrap();
+            assert_eq!(error.kind(), ErrorKind::Unsupported);
+            assert!(error.to_string().contains("feature \"tls\""));
+        }
     }
 
     #[cfg(feature = "tls")]
     #[test]
     fn verification_cannot_be_turned_off() {
+        assert_eq!(
+            address("rediss-sentinel://one/m#insecure").err().unwrap().kind(),
+            ErrorKind::InvalidInput
+        );
         assert_eq!(address("rediss://localhost/#insecure").err().unwrap().kind(), ErrorKind::InvalidInput);
     }
 }

@@ -1,8 +1,11 @@
 //! The first exchange on every connection: who we are, who the server is.
 
+use std::sync::Arc;
+use std::time::Duration;
+
 use redis::{ServerError, Value};
 
-use super::address::Address;
+use super::address::{Address, Place, Role, Target};
 use super::link::{Link, Stream};
 use super::reply::{Expected, accepted, is_unknown_command, refusal};
 use super::script::Request;
@@ -17,8 +20,21 @@ const OLDEST: (u32, u32) = (6, 2);
 /// Done on every connection, not only the first: at the same address there may be another server by now, or the same
 /// one as a replica. All commands leave in one write, so it costs one round trip.
 pub(super) fn open(address: &Address, by: Moment) -> Result<Link> {
-    let stream = Stream::connect(address, by).map_err(|error| unreachable(address, error))?;
-    let mut link = Link::new(stream);
+    match &address.target {
+        Target::Place(place) => open_at(address, place, by, |_| {}),
+        Target::Master(sentinels) => sentinels.open(address, by),
+    }
+}
+
+/// The same at one place. `begun` gets the socket before anything is said over it.
+pub(super) fn open_at(
+    address: &Address,
+    place: &Place,
+    by: Moment,
+    begun: impl FnOnce(&Arc<Stream>),
+) -> Result<Link> {
+    let mut link = dial(place, address.write_timeout, by)?;
+    begun(link.stream());
     let steps = steps(address);
     let mut bytes = Vec::new();
     for (_, request) in &steps {
@@ -27,9 +43,15 @@ pub(super) fn open(address: &Address, by: Moment) -> Result<Link> {
     link.send(&bytes, by).map_err(connecting)?;
     for (step, _) in &steps {
         let reply = link.receive(by).map_err(connecting)?;
-        step.check(reply).map_err(connecting)?;
+        step.check(reply, address.role).map_err(connecting)?;
     }
     Ok(link)
+}
+
+/// A socket, and nothing said yet.
+pub(super) fn dial(place: &Place, write_timeout: Duration, by: Moment) -> Result<Link> {
+    let stream = Stream::connect(place, write_timeout, by);
+    Ok(Link::new(stream.map_err(|error| unreachable(place, error))?))
 }
 
 #[derive(Clone, Copy)]
@@ -42,14 +64,12 @@ enum Step {
 
 fn steps(address: &Address) -> Vec<(Step, Request)> {
     let mut steps = Vec::with_capacity(4);
-    if address.password.is_some() || address.username.is_some() {
-        // A user without a password is one whom the server takes at their word; it then ignores what is sent.
-        let auth = Request::new("AUTH").arg(address.username.as_deref());
-        steps.push((Step::Auth, auth.arg(address.password.as_deref().unwrap_or_default())));
+    if let Some(auth) = auth(address.username.as_deref(), address.password.as_deref()) {
+        steps.push((Step::Auth, auth));
     }
     steps.push((Step::Hello, Request::new("HELLO")));
     if address.database != 0 {
-        steps.push((Step::Select, Request::new("SELECT").arg(address.database)));
+        steps.push((Step::Select, Request::new("SELECT").arg(address.database.to_string())));
     }
     if let Some(name) = &address.client_name {
         steps.push((Step::SetName, Request::new("CLIENT").arg("SETNAME").arg(name)));
@@ -57,10 +77,21 @@ fn steps(address: &Address) -> Vec<(Step, Request)> {
     steps
 }
 
+pub(super) fn auth(username: Option<&str>, password: Option<&str>) -> Option<Request> {
+    // A user without a password is one whom the server takes at their word; it then ignores what is sent.
+    let is_known = username.is_some() || password.is_some();
+    is_known.then(|| {
+        username
+            .iter()
+            .fold(Request::new("AUTH"), |auth, name| auth.arg(*name))
+            .arg(password.unwrap_or_default())
+    })
+}
+
 impl Step {
-    fn check(self, reply: Value) -> Result<()> {
+    fn check(self, reply: Value, role: Role) -> Result<()> {
         match (self, accepted(reply)) {
-            (Step::Hello, Ok(greeting)) => check_server(&greeting),
+            (Step::Hello, Ok(greeting)) => check_server(&greeting, role),
             (Step::Auth, Err(error)) => Err(auth_refused(&error)),
             (Step::Hello, Err(error)) if is_unknown_command(&error) => Err(Error::new(
                 ErrorKind::TooOld,
@@ -78,7 +109,7 @@ impl Step {
 }
 
 /// Never repeats the server's words: one that does not know AUTH repeats the password.
-fn auth_refused(error: &ServerError) -> Error {
+pub(super) fn auth_refused(error: &ServerError) -> Error {
     if error.details().is_some_and(|text| text.contains("max number of clients")) {
         return refusal(error, Expected::Nothing);
     }
@@ -94,7 +125,7 @@ fn auth_refused(error: &ServerError) -> Error {
 }
 
 /// HELLO's answer is a list of names and values.
-fn check_server(greeting: &Value) -> Result<()> {
+fn check_server(greeting: &Value, wanted: Role) -> Result<()> {
     let Value::Array(items) = greeting else {
         return Err(Error::new(ErrorKind::Protocol, "connect", "HELLO was not answered by a list"));
     };
@@ -106,7 +137,11 @@ fn check_server(greeting: &Value) -> Result<()> {
         }
     };
     if field("mode") == "sentinel" {
-        let words = "this is a Sentinel, which keeps no data: give the address of the Redis server itself";
+        let words = "this is a Sentinel, which keeps no data: give the URL redis-sentinel://…/master-name";
+        return Err(Error::new(ErrorKind::Unsupported, "connect", words));
+    }
+    if wanted != Role::Primary && field("mode") != "cluster" {
+        let words = "the server is no member of a cluster: give its address as redis://…";
         return Err(Error::new(ErrorKind::Unsupported, "connect", words));
     }
     // Valkey began with 7.2.
@@ -118,7 +153,7 @@ fn check_server(greeting: &Value) -> Result<()> {
             format!("the server is Redis {version}; the oldest supported is {}", oldest()),
         ));
     }
-    if matches!(field("role").as_str(), "replica" | "slave") {
+    if wanted != Role::ClusterMember && matches!(field("role").as_str(), "replica" | "slave") {
         return Err(Error::new(ErrorKind::ReadOnly, "connect", "the server is a read-only replica"));
     }
     Ok(())
@@ -137,15 +172,17 @@ fn oldest() -> String {
     format!("{}.{}", OLDEST.0, OLDEST.1)
 }
 
-fn unreachable(address: &Address, error: std::io::Error) -> Error {
+fn unreachable(place: &Place, error: std::io::Error) -> Error {
     use std::io::ErrorKind as Io;
-    let place = &address.place;
+    #[cfg(feature = "tls")]
+    if let Some((kind, words)) = crate::tls::refusal(&error) {
+        return Error::new(kind, "connect", format!("{place}: {words}")).with_source(error);
+    }
     let (kind, words) = match error.kind() {
         Io::ConnectionRefused | Io::NotFound => {
             (ErrorKind::Unreachable, format!("no server listens at {place}"))
         }
         Io::TimedOut | Io::WouldBlock => (ErrorKind::Unreachable, format!("{place} did not answer in time")),
-        Io::InvalidData => (ErrorKind::Protocol, format!("TLS with {place} failed: {error}")),
         _ => (ErrorKind::Unreachable, format!("{place} cannot be reached")),
     };
     Error::new(kind, "connect", words).with_source(error)
@@ -168,7 +205,7 @@ mod tests {
     #[test]
     fn servers_that_cannot_keep_locks_are_refused_with_the_reason() {
         let check = |server, version, mode, role| {
-            check_server(&greeting(server, version, mode, role)).map_err(|error| error.kind())
+            check_server(&greeting(server, version, mode, role), Role::Primary).map_err(|error| error.kind())
         };
         assert_eq!(check("redis", "6.2.0", "standalone", "master"), Ok(()));
         assert_eq!(check("redis", "10.0.1", "standalone", "master"), Ok(()));
@@ -176,15 +213,29 @@ mod tests {
         assert_eq!(check("redis", "6.0.16", "standalone", "master"), Err(ErrorKind::TooOld));
         assert_eq!(check("redis", "7.0.15", "sentinel", ""), Err(ErrorKind::Unsupported));
         assert_eq!(check("redis", "7.0.15", "standalone", "replica"), Err(ErrorKind::ReadOnly));
-        let error = check_server(&greeting("redis", "6.0.16", "standalone", "master")).unwrap_err();
+        let error =
+            check_server(&greeting("redis", "6.0.16", "standalone", "master"), Role::Primary).unwrap_err();
         assert!(error.to_string().contains("6.0.16") && error.to_string().contains("6.2"), "{error}");
+    }
+
+    #[test]
+    fn only_clusters_take_a_clusters_url_and_replicas_may_be_asked_about_them() {
+        let check = |mode, role, wanted| {
+            check_server(&greeting("redis", "7.0.15", mode, role), wanted).map_err(|error| error.kind())
+        };
+        for wanted in [Role::ClusterPrimary, Role::ClusterMember] {
+            assert_eq!(check("standalone", "master", wanted), Err(ErrorKind::Unsupported));
+            assert_eq!(check("cluster", "master", wanted), Ok(()));
+        }
+        assert_eq!(check("cluster", "replica", Role::ClusterMember), Ok(()));
+        assert_eq!(check("cluster", "replica", Role::ClusterPrimary), Err(ErrorKind::ReadOnly));
     }
 
     #[test]
     fn a_server_that_repeats_the_password_is_not_quoted() {
         let reply = b"-ERR unknown command 'AUTH', with args beginning with: 'S3CR3T' \r\n";
         let reply = redis::parse_redis_value(reply).unwrap();
-        let error = Step::Auth.check(reply).unwrap_err();
+        let error = Step::Auth.check(reply, Role::Primary).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Authentication);
         assert!(!format!("{error} {error:?}").contains("S3CR3T"));
     }

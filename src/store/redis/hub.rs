@@ -16,14 +16,24 @@ use super::script::Request;
 use crate::error::{Error, ErrorKind, Result};
 use crate::lock::report::Reporter;
 use crate::lock::topic::{Listening, Source, Topic};
-use crate::sync::channel::Sender;
-use crate::sync::{Condvar, Mutex, MutexGuard};
+use crate::sync::{Condvar, Mutex, MutexGuard, Waker};
 use crate::time::{Clock, Moment};
 
 /// After so long without a word the server is asked for one; after as long again the link counts as dead.
 pub(super) const SILENCE: Duration = Duration::from_secs(5);
 /// How long [`Hub::close`] waits for the reading thread, which may be connecting.
 const LAST_WAIT: Duration = Duration::from_secs(1);
+
+/// How a channel is listened to, and left.
+#[derive(Debug)]
+pub(super) struct Way {
+    subscribe: &'static str,
+    unsubscribe: &'static str,
+}
+
+pub(super) const PLAIN: Way = Way { subscribe: "SUBSCRIBE", unsubscribe: "UNSUBSCRIBE" };
+/// On the members of a cluster that have the channel's slot.
+pub(super) const SHARDED: Way = Way { subscribe: "SSUBSCRIBE", unsubscribe: "SUNSUBSCRIBE" };
 
 pub(super) struct Hub {
     pub(super) address: Arc<Address>,
@@ -41,6 +51,7 @@ pub(super) struct Hub {
 
 #[derive(Default)]
 pub(super) struct State {
+    ways: &'static [Way],
     pub(super) closed: bool,
     pub(super) topics: HashMap<Box<str>, Entry>,
     /// The writing half, while connected.
@@ -61,8 +72,10 @@ pub(super) struct Entry {
 }
 
 pub(super) enum Awaited {
+    /// One of several ways to listen to it, not the last.
+    Half(Arc<Topic>),
     Subscribed(Arc<Topic>),
-    Unsubscribed,
+    Unsubscribed(Box<str>),
     Pong,
 }
 
@@ -72,21 +85,32 @@ impl Hub {
         reporter: Arc<Reporter>,
         linger: Duration,
         silence: Duration,
+        ways: &'static [Way],
     ) -> Arc<Hub> {
         Arc::new_cyclic(|me| Hub {
             address,
             reporter,
             linger,
             silence,
-            state: Mutex::default(),
+            state: Mutex::new(State { ways, ..State::default() }),
             changed: Condvar::new(),
             me: me.clone(),
         })
     }
 
     /// Has `waker` woken at each message on `channel`. Never waits for the server: the reading thread connects.
-    pub(super) fn listen(&self, channel: &str, waker: &Sender<()>) -> Option<Listening> {
+    pub(super) fn listen(&self, channel: &str, waker: &Waker) -> Option<Listening> {
         let me = self.me.upgrade()?;
+        self.listen_for(channel, waker, me)
+    }
+
+    /// The same, on behalf of `source`, which passes on to [`Source::left`] whoever leaves.
+    pub(super) fn listen_for(
+        &self,
+        channel: &str,
+        waker: &Waker,
+        source: Arc<dyn Source>,
+    ) -> Option<Listening> {
         let mut state = self.state.lock();
         if state.closed {
             return None;
@@ -95,29 +119,77 @@ impl Hub {
         if let Some(entry) = state.topics.get_mut(channel) {
             entry.idle_since = None;
             let topic = Arc::clone(&entry.topic);
-            return Some(Listening::new(topic, me, waker));
+            return Some(Listening::new(topic, source, waker));
         }
         let topic = Arc::new(Topic::new(channel, false));
-        let listening = Listening::new(Arc::clone(&topic), Arc::clone(&me) as Arc<dyn Source>, waker);
-        let entry = Entry { topic: Arc::clone(&topic), refused: false, idle_since: None };
-        state.topics.insert(channel.into(), entry);
+        let listening = Listening::new(Arc::clone(&topic), source, waker);
+        self.enter(&mut state, topic, None);
+        drop(state);
+        Some(listening)
+    }
+
+    /// Subscribes to a new topic, or has the reading thread do so when it is connected.
+    fn enter(&self, state: &mut State, topic: Arc<Topic>, idle_since: Option<Moment>) {
+        let entry = Entry { topic: Arc::clone(&topic), refused: false, idle_since };
+        state.topics.insert(topic.channel().into(), entry);
         if state.writer.is_some() {
             state.subscribe([topic]);
         } else {
             self.changed.notify_all();
         }
-        let failed = (state.reader.is_none()).then(|| start(me, &mut state).err()).flatten();
-        if let Some(error) = failed {
-            self.tell_down(&mut state, error);
+        let me = self.me.upgrade().filter(|_| state.reader.is_none());
+        if let Some(error) = me.and_then(|me| start(me, state).err()) {
+            self.tell_down(state, error);
         }
-        drop(state);
-        Some(listening)
+    }
+
+    /// Gives up the topics of the channels that another server has now; their waiters look again.
+    pub(super) fn part_with(&self, is_elsewhere: impl Fn(&str) -> bool) -> Vec<(Arc<Topic>, Option<Moment>)> {
+        let (mut parted, mut ended) = (Vec::new(), Vec::new());
+        let mut state = self.state.lock();
+        let ways = state.ways;
+        state.topics.retain(|channel, entry| {
+            let stays = !is_elsewhere(channel);
+            if !stays {
+                parted.push((Arc::clone(&entry.topic), entry.idle_since));
+                ended.extend(ways.iter().map(|way| way.leave(channel)));
+            }
+            stays
+        });
+        state.write(ended);
+        if state.topics.is_empty() {
+            self.tell_up(&mut state);
+        }
+        // Under the lock: a confirmation that is being read must not come after. Pairs with `Reader::take`.
+        parted.iter().for_each(|(topic, _)| topic.set_up(false));
+        parted
+    }
+
+    /// Takes topics over that another hub has parted with.
+    pub(super) fn adopt(&self, topic: Arc<Topic>, idle_since: Option<Moment>) {
+        let mut state = self.state.lock();
+        if !state.closed && !state.topics.contains_key(topic.channel()) {
+            self.enter(&mut state, topic, idle_since);
+        }
+    }
+
+    /// Hangs up and lets the reading thread end, without waiting for it.
+    pub(super) fn dismiss(&self) {
+        let mut state = self.state.lock();
+        state.closed = true;
+        if let Some(writer) = state.writer.take() {
+            writer.shutdown();
+        }
+        self.changed.notify_all();
     }
 
     /// How many messages were counted on `channel`, if a subscription stands.
-    pub(super) fn heard(&self, channel: &str) -> Option<u64> {
+    pub(super) fn heard(&self, channel: impl FnOnce() -> String) -> Option<u64> {
         let state = self.state.lock();
-        state.topics.get(channel).filter(|entry| entry.topic.is_up()).map(|entry| entry.topic.seen())
+        if state.topics.is_empty() {
+            return None; // as mostly, and the name need not be made
+        }
+        state.topics.get(&*channel()).filter(|entry| entry.topic.is_up()).map(|entry| entry.topic.seen())
     }
 
     /// Hangs up and lets the reading thread end. Waits for it, but not for ever, and not if it is the caller.
@@ -161,6 +233,13 @@ impl Hub {
     }
 }
 
+impl Entry {
+    /// Whether it is up or not by that topic, and by both ways if there are two.
+    pub(super) fn is_of(&self, topic: &Arc<Topic>) -> bool {
+        Arc::ptr_eq(&self.topic, topic) && !self.refused
+    }
+}
+
 impl Source for Hub {
     fn left(&self, topic: &Arc<Topic>) {
         let mut state = self.state.lock();
@@ -179,6 +258,11 @@ impl Source for Hub {
 }
 
 impl State {
+    /// Whether the next reply is to this client's own leaving of `channel`.
+    pub(super) fn is_ending(&self, channel: &str) -> bool {
+        matches!(self.awaited.front(), Some(Awaited::Unsubscribed(other)) if **other == *channel)
+    }
+
     /// Writes commands; a failed write ends the connection, which the reader notices.
     pub(super) fn write(&mut self, requests: impl IntoIterator<Item = (Request, Awaited)>) {
         let Some(writer) = self.writer.clone() else { return };
@@ -194,16 +278,20 @@ impl State {
     }
 
     pub(super) fn subscribe(&mut self, topics: impl IntoIterator<Item = Arc<Topic>>) {
-        self.write(
-            topics
-                .into_iter()
-                .map(|topic| (Request::new("SUBSCRIBE").arg(topic.channel()), Awaited::Subscribed(topic))),
-        );
+        let Some((last, others)) = self.ways.split_last() else { return };
+        let mut requests = Vec::new();
+        for topic in topics {
+            let request = |way: &Way| Request::new(way.subscribe).arg(topic.channel());
+            requests.extend(others.iter().map(|way| (request(way), Awaited::Half(Arc::clone(&topic)))));
+            requests.push((request(last), Awaited::Subscribed(topic)));
+        }
+        self.write(requests);
     }
 
     /// Ends the topics that nobody has listened to for `linger`, and refused ones at once.
     pub(super) fn sweep(&mut self, linger: Duration, now: Moment) {
         let mut ended = Vec::new();
+        let ways = self.ways;
         self.topics.retain(|channel, entry| {
             let idle = entry.topic.listeners() == 0;
             let over = entry.idle_since.is_some_and(|since| entry.refused || now.since(since) >= linger);
@@ -211,11 +299,17 @@ impl State {
                 return true;
             }
             if !entry.refused {
-                ended.push((Request::new("UNSUBSCRIBE").arg(&**channel), Awaited::Unsubscribed));
+                ended.extend(ways.iter().map(|way| way.leave(channel)));
             }
             false
         });
         self.write(ended);
+    }
+}
+
+impl Way {
+    fn leave(&self, channel: &str) -> (Request, Awaited) {
+        (Request::new(self.unsubscribe).arg(channel), Awaited::Unsubscribed(channel.into()))
     }
 }
 

@@ -3,7 +3,8 @@
 //! Replies come in the order of the requests. A thread writes its request and then waits for its reply: if nobody is
 //! reading, it reads, in order and for whoever each reply is, until its own has come; then it wakes one of the others to
 //! read on. A lone thread so writes and reads without meeting anyone. Requests that come while another thread writes
-//! leave together in the next write.
+//! leave together in the next write. What has come in one read is taken as a whole, and what was left to be written goes
+//! out before anybody is woken: so the server works while threads wake.
 //!
 //! All requests about one lock go over one lane (by the hash of its name), so what is sent about it first arrives first.
 //!
@@ -12,6 +13,8 @@
 //!
 //! When a connection ends, everyone whose reply it owed is told before there is a new one (`end`, `open`): what they are
 //! told decides under which owner numbers the lock may be asked for. And `out` is never held while anything is waited for.
+//!
+//! Long because writing, reading and the end of one connection are one protocol.
 
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -20,9 +23,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use r2d2::PooledConnection;
-use redis::{Parser, Value};
+use redis::Value;
 
 use super::link::{Stream, TRUSTED, Timed, broken, unread};
+use super::replies::Replies;
 use super::reply::Failure;
 use super::wire::Slots;
 use crate::error::{Error, ErrorKind, Result};
@@ -72,18 +76,26 @@ struct Open {
 
 /// The reading side.
 struct Reading {
-    parser: Parser,
+    replies: Replies,
     stream: Option<Arc<Stream>>,
     /// The socket's read time-out.
     armed: Cell<Duration>,
     epoch: u64,
+    /// What is being given out; its room is used again.
+    giving: Vec<(Arc<Reply>, Value)>,
 }
 
 /// With so many requests on their way, more are left to the reader: enough to keep the server busy while replies travel.
 const ENOUGH_SENT: usize = 2;
 
-/// So many replies for others a reader gives out after its own, before it goes on with its own business.
-const MOST_GIVEN: u32 = 64;
+/// So many requests are not left to the reader, which may be busy giving out replies while the server has nothing to do.
+const MOST_LEFT: usize = 8;
+
+/// So many replies are given out at a time: those behind them may be for requests that are not written yet.
+const MOST_GIVEN: usize = 64;
+
+/// So often a reader looks for replies for others after its own has come, before it goes on with its own business.
+const MOST_LOOKS: u32 = 4;
 
 /// One reply to come.
 pub(super) struct Reply {
@@ -117,7 +129,9 @@ impl Reply {
             }
             None => {
                 state.outcome = Some(outcome);
-                if state.is_waited_for {
+                let is_waited_for = state.is_waited_for;
+                drop(state); // or the waiter would wake to wait for it
+                if is_waited_for {
                     self.changed.notify_one();
                 }
             }
@@ -139,7 +153,13 @@ impl Lane {
             used: Clock::System.now(),
             closed: false,
         };
-        let reading = Reading { parser: Parser::new(), stream: None, armed: Cell::default(), epoch: 0 };
+        let reading = Reading {
+            replies: Replies::default(),
+            stream: None,
+            armed: Cell::default(),
+            epoch: 0,
+            giving: Vec::new(),
+        };
         Lane {
             out: Mutex::new(out),
             connecting: Mutex::new(()),
@@ -155,7 +175,7 @@ impl Lane {
         request: &[u8],
         by: Moment,
         take: Option<Take>,
-        connect: impl FnOnce() -> Result<(PooledConnection<Slots>, Stream)>,
+        connect: impl FnOnce() -> Result<(PooledConnection<Slots>, Arc<Stream>)>,
     ) -> std::result::Result<Arc<Reply>, (Failure, Option<Take>)> {
         let mut out = match self.open(by, connect) {
             Ok(out) => out,
@@ -164,7 +184,8 @@ impl Lane {
         let reply = Reply::new(by, take);
         // While replies are being waited for, what comes is left to the reader: it goes out in one write when they are
         // there. A request more would reach the server no earlier than it can be served.
-        let is_left = out.has_reader && out.awaited.len() - out.unsent >= ENOUGH_SENT;
+        let is_left =
+            out.has_reader && out.unsent < MOST_LEFT && out.awaited.len() - out.unsent >= ENOUGH_SENT;
         out.buffer.extend_from_slice(request);
         out.awaited.push_back(Arc::clone(&reply));
         out.unsent += 1;
@@ -178,7 +199,7 @@ impl Lane {
     fn open(
         &self,
         by: Moment,
-        connect: impl FnOnce() -> Result<(PooledConnection<Slots>, Stream)>,
+        connect: impl FnOnce() -> Result<(PooledConnection<Slots>, Arc<Stream>)>,
     ) -> Result<MutexGuard<'_, Out>> {
         let too_late =
             || Error::new(ErrorKind::TimedOut, "request", "the connection could not be had in time");
@@ -210,7 +231,7 @@ impl Lane {
             return Err(shut_down());
         }
         out.epoch += 1;
-        out.open = Some(Open { stream: Arc::new(stream), _slot: slot });
+        out.open = Some(Open { stream, _slot: slot });
         Ok(out)
     }
 
@@ -260,9 +281,9 @@ impl Lane {
                 self.out.lock().has_reader = true;
                 let outcome = self.read_until(&mut reading, reply);
                 // What has come for others already is given out now: they wake at the same time, not one by one.
-                let mut given = 0;
-                while given < MOST_GIVEN && self.read_one(&mut reading, reply.by, true) {
-                    given += 1;
+                let mut looks = 0;
+                while looks < MOST_LOOKS && self.read_some(&mut reading, reply.by, true) {
+                    looks += 1;
                 }
                 drop(reading);
                 self.pass_on(reply.by);
@@ -296,39 +317,39 @@ impl Lane {
             if outcome.is_some() {
                 return outcome;
             }
-            let is_shared = self.out.lock().awaited.len() > 1;
-            if is_shared {
-                // All that is there, then what was left to us, and only then wait.
-                if self.read_one(reading, reply.by, true) {
-                    continue;
-                }
-                self.write_left(self.out.lock(), reply.by);
+            // Whoever waits for several servers in turn may come late to a reply that came in time.
+            let is_late = Clock::System.now() >= reply.by;
+            if is_late && self.read_some(reading, reply.by, true) {
+                continue;
             }
-            if !self.read_one(reading, reply.by, false) {
+            // What was left to us, before we wait.
+            self.write_left(self.out.lock(), reply.by);
+            if !self.read_some(reading, reply.by, false) {
                 return reply.state.lock().outcome.take();
             }
         }
     }
 
-    /// Reads one reply and gives it to whom it is for; if that fails, all get the failure. With `only_ready` it does
-    /// not wait for bytes. Returns whether there may be more to read.
-    fn read_one(&self, reading: &mut Reading, by: Moment, only_ready: bool) -> bool {
-        {
+    /// Reads a reply, and gives it and what has come with it to whom they are for; if that fails, all get the failure.
+    /// With `only_ready` it does not wait for bytes. Returns whether there may be more to read.
+    fn read_some(&self, reading: &mut Reading, by: Moment, only_ready: bool) -> bool {
+        let sent = {
             let out = self.out.lock();
             if reading.epoch != out.epoch {
                 reading.epoch = out.epoch;
-                reading.parser = Parser::new();
+                reading.replies = Replies::default();
                 reading.armed.set(Duration::ZERO);
                 reading.stream = out.open.as_ref().map(|open| Arc::clone(&open.stream));
             }
             if out.awaited.is_empty() {
                 return false;
             }
-        }
+            out.awaited.len() - out.unsent
+        };
         let Some(stream) = &reading.stream else { return false };
         let mut timed = Timed::new(stream, by, &reading.armed);
         timed.only_ready = only_ready;
-        let value = reading.parser.parse_value(&mut timed);
+        let value = reading.replies.next(&mut timed);
         let value = if timed.too_long {
             Err(Error::new(ErrorKind::Protocol, "read", "the server's reply is too long to be one of ours"))
         } else {
@@ -339,16 +360,43 @@ impl Lane {
             return false; // ended off meanwhile: everyone has been told
         }
         match value {
+            Ok(_) if out.awaited.len() <= out.unsent => {
+                self.end(out, || Failure::Unknown(unasked()));
+                false
+            }
             Ok(value) => {
                 out.used = Clock::System.now();
-                let first = out.awaited.pop_front();
-                drop(out);
-                if let Some(first) = first {
-                    first.fill(Ok(value));
+                // All at once: what comes from here on sees how little is on its way, and is written.
+                let mut next = Some(value);
+                while let Some(value) = next.take()
+                    && let Some(first) = out.awaited.pop_front()
+                {
+                    reading.giving.push((first, value));
+                    if reading.giving.len() < sent.min(MOST_GIVEN) {
+                        // If it is no reply, it is read again, and then fails those who are left.
+                        next = reading.replies.ready().unwrap_or(None);
+                    }
                 }
-                true
+                let has_more = out.awaited.len() <= out.unsent && !reading.replies.is_empty();
+                // Before others are woken, which takes longer.
+                if has_more {
+                    drop(out);
+                } else {
+                    self.write_left(out, by);
+                }
+                for (reply, value) in reading.giving.drain(..) {
+                    reply.fill(Ok(value));
+                }
+                if has_more {
+                    // Or it would be taken for the reply to what is sent next.
+                    let out = self.out.lock();
+                    if reading.epoch == out.epoch {
+                        self.end(out, || Failure::Unknown(unasked()));
+                    }
+                }
+                !has_more
             }
-            // The parser keeps what it has of a reply that is not whole yet.
+            // What has come of a reply that is not whole yet is kept.
             Err(_) if only_ready && timed.was_not_ready => false,
             Err(error) => {
                 self.end(out, || Failure::Unknown(error.copy()));
@@ -378,8 +426,9 @@ impl Lane {
         }
     }
 
-    /// Writes what others have left to the reader.
+    /// Writes what others have left to the reader: by their deadline, which the reader's may be before.
     fn write_left(&self, out: MutexGuard<'_, Out>, by: Moment) {
+        let by = out.awaited.back().map_or(by, |last| by.max(last.by));
         if !out.is_writing && !out.buffer.is_empty() {
             self.write(out, by);
         }
@@ -407,33 +456,39 @@ impl Lane {
         let (by, most) = {
             let out = self.out.lock();
             let Some(by) = out.awaited.front().map(|first| first.by) else { return false };
-            if Clock::System.now() >= by {
-                self.end(out, || Failure::Unknown(timed_out()));
-                return false;
-            }
             (by, out.awaited.len())
         };
         let Some(mut reading) = self.reading.try_lock() else { return true };
-        // Not without end, however many come meanwhile: the caller has holds to renew.
+        // Not without end, however many come meanwhile: the caller has holds to renew. What has come in time may be read
+        // late.
         for _ in 0..most {
-            if !self.read_one(&mut reading, by, true) {
+            if !self.read_some(&mut reading, by.max(Clock::System.now()), true) {
                 break;
             }
         }
         drop(reading);
         self.pass_on(by);
-        !self.out.lock().awaited.is_empty()
+        let out = self.out.lock();
+        let Some(by) = out.awaited.front().map(|first| first.by) else { return false };
+        if Clock::System.now() < by {
+            return true;
+        }
+        self.end(out, || Failure::Unknown(timed_out()));
+        false
     }
 
     /// Waits until all replies have come, until `by` at most, and ends the connection.
     pub(super) fn close(&self, by: Moment) {
-        self.out.lock().closed = true;
-        if let Some(mut reading) = self.reading.try_lock_for(by.since(Clock::System.now())) {
+        let mut reading = self.reading.try_lock_for(by.since(Clock::System.now()));
+        // Closed when all have come, since a reply may have something else sent; and then whatever was sent meanwhile.
+        for closed in [false, true] {
+            self.out.lock().closed |= closed;
+            let Some(reading) = &mut reading else { continue };
             while Clock::System.now() < by && !self.out.lock().awaited.is_empty() {
-                self.read_one(&mut reading, by, false);
+                self.read_some(reading, by, false);
             }
-            reading.stream = None;
         }
+        reading.iter_mut().for_each(|reading| reading.stream = None);
         self.end(self.out.lock(), || Failure::Unknown(shut_down()));
     }
 }
@@ -474,6 +529,10 @@ impl Out {
 
 fn timed_out() -> Error {
     broken("read", io::ErrorKind::TimedOut.into())
+}
+
+fn unasked() -> Error {
+    Error::new(ErrorKind::Protocol, "read", "the server sent what nobody asked for")
 }
 
 fn shut_down() -> Error {

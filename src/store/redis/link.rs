@@ -2,7 +2,7 @@
 //!
 //! The crate's own `redis::Connection` gives each *read* a time-out, so that a server which drips bytes can hold a
 //! caller for ever; it cannot be split into a writing and a reading half; and it hides why AUTH failed. So the
-//! sockets are ours; commands are packed and replies parsed by the redis crate.
+//! sockets are ours.
 
 use std::cell::Cell;
 use std::io::{self, Read, Write};
@@ -10,11 +10,15 @@ use std::net::{Shutdown, TcpStream, ToSocketAddrs};
 use std::os::fd::AsFd;
 #[cfg(unix)]
 use std::os::unix::net::UnixStream;
+use std::sync::Arc;
 use std::time::Duration;
 
-use redis::{Parser, RedisError, Value};
+use redis::{RedisError, Value};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fd::BorrowedFd;
 
-use super::address::{Address, Place};
+use super::address::Place;
+use super::replies::Replies;
 use crate::error::{Error, ErrorKind};
 use crate::time::{Clock, Moment};
 
@@ -27,7 +31,7 @@ pub(super) enum Stream {
     #[cfg(unix)]
     Unix(UnixStream),
     #[cfg(feature = "tls")]
-    Tls(Box<super::tls::TlsStream>),
+    Tls(Box<crate::tls::TlsStream>),
     #[cfg(leasehold_shuttle)]
     Model(super::model::Pipe),
 }
@@ -35,15 +39,15 @@ pub(super) enum Stream {
 impl Stream {
     /// Connects until `by` at the latest. Two things cannot be bounded: looking up a host's name, and connecting to
     /// a Unix socket whose queue is full.
-    pub(super) fn connect(address: &Address, by: Moment) -> io::Result<Stream> {
-        let stream = match &address.place {
+    pub(super) fn connect(place: &Place, write_timeout: Duration, by: Moment) -> io::Result<Stream> {
+        let stream = match place {
             Place::Tcp { host, port } => Stream::Tcp(connect_tcp(host, *port, by)?),
             #[cfg(feature = "tls")]
             Place::Tls { host, port, config } => {
                 let socket = connect_tcp(host, *port, by)?;
                 let half = Stream::Tcp(socket.try_clone()?);
-                half.set_write_timeout(address.write_timeout)?;
-                let tls = super::tls::TlsStream::connect(
+                half.set_write_timeout(write_timeout)?;
+                let tls = crate::tls::TlsStream::connect(
                     host,
                     config,
                     socket,
@@ -54,7 +58,7 @@ impl Stream {
             #[cfg(unix)]
             Place::Unix(path) => Stream::Unix(UnixStream::connect(path)?),
         };
-        stream.set_write_timeout(address.write_timeout)?;
+        stream.set_write_timeout(write_timeout)?;
         Ok(stream)
     }
 
@@ -113,20 +117,28 @@ impl Stream {
 
     /// Whether a read would return at once: with bytes, or with the end of the connection.
     pub(super) fn has_bytes(&self) -> bool {
-        let ready = |socket: rustix::fd::BorrowedFd<'_>| {
-            let mut asked = [rustix::event::PollFd::from_borrowed_fd(socket, rustix::event::PollFlags::IN)];
-            let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
-            // An error is for the read to find.
-            !matches!(rustix::event::poll(&mut asked, Some(&now)), Ok(0))
-        };
-        match self {
-            Stream::Tcp(socket) => ready(socket.as_fd()),
-            #[cfg(unix)]
-            Stream::Unix(socket) => ready(socket.as_fd()),
-            #[cfg(feature = "tls")]
-            Stream::Tls(tls) => tls.has_plaintext() || ready(tls.socket().as_fd()),
+        match self.unread() {
+            #[cfg(any(feature = "tls", leasehold_shuttle))]
+            Unread::There => true,
+            Unread::MayBeAt(socket) => any_ready(&mut [asked(socket)], Duration::ZERO),
             #[cfg(leasehold_shuttle)]
-            Stream::Model(pipe) => pipe.has_bytes(),
+            Unread::Nothing => false,
+        }
+    }
+
+    fn unread(&self) -> Unread<'_> {
+        match self {
+            Stream::Tcp(socket) => Unread::MayBeAt(socket.as_fd()),
+            #[cfg(unix)]
+            Stream::Unix(socket) => Unread::MayBeAt(socket.as_fd()),
+            #[cfg(feature = "tls")]
+            Stream::Tls(tls) if tls.has_plaintext() => Unread::There,
+            #[cfg(feature = "tls")]
+            Stream::Tls(tls) => Unread::MayBeAt(tls.socket().as_fd()),
+            #[cfg(leasehold_shuttle)]
+            Stream::Model(pipe) if pipe.has_bytes() => Unread::There,
+            #[cfg(leasehold_shuttle)]
+            Stream::Model(_) => Unread::Nothing,
         }
     }
 
@@ -143,6 +155,45 @@ impl Stream {
             Stream::Model(pipe) => pipe.shutdown(),
         });
     }
+}
+
+/// Where what a stream has received and nobody has read would be.
+enum Unread<'a> {
+    /// In memory, some of it.
+    #[cfg(any(feature = "tls", leasehold_shuttle))]
+    There,
+    /// In the socket.
+    MayBeAt(BorrowedFd<'a>),
+    #[cfg(leasehold_shuttle)]
+    Nothing,
+}
+
+/// Waits until one of the streams has bytes, or has ended, for `limit` at most.
+pub(super) fn await_any<'a>(streams: impl Iterator<Item = &'a Stream>, limit: Duration) {
+    let mut sockets = Vec::new();
+    for stream in streams {
+        match stream.unread() {
+            #[cfg(any(feature = "tls", leasehold_shuttle))]
+            Unread::There => return,
+            Unread::MayBeAt(socket) => sockets.push(asked(socket)),
+            #[cfg(leasehold_shuttle)]
+            Unread::Nothing => {}
+        }
+    }
+    any_ready(&mut sockets, limit);
+}
+
+fn asked(socket: BorrowedFd<'_>) -> PollFd<'_> {
+    PollFd::from_borrowed_fd(socket, PollFlags::IN)
+}
+
+fn any_ready(sockets: &mut [PollFd<'_>], limit: Duration) -> bool {
+    let limit = Timespec {
+        tv_sec: limit.as_secs().try_into().unwrap_or(i64::MAX),
+        tv_nsec: limit.subsec_nanos().into(),
+    };
+    // An error is for the read to find.
+    !matches!(poll(sockets, Some(&limit)), Ok(0))
 }
 
 /// For the subscriber's reader, which waits without a deadline of its own.
@@ -215,6 +266,12 @@ impl<'a> Timed<'a> {
         }
         Ok(())
     }
+
+    /// The time is over, but what is there already may be read.
+    fn hurry(&self) -> io::Result<()> {
+        const HARDLY: Duration = Duration::from_millis(1);
+        if self.armed.replace(HARDLY) == HARDLY { Ok(()) } else { self.stream.set_read_timeout(HARDLY) }
+    }
 }
 
 impl Read for Timed<'_> {
@@ -224,7 +281,10 @@ impl Read for Timed<'_> {
             return Err(io::ErrorKind::WouldBlock.into());
         }
         loop {
-            self.arm()?;
+            match self.arm() {
+                Err(_late) if self.only_ready => self.hurry()?,
+                armed => armed?,
+            }
             match self.stream.read(buf) {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Ok(read) if read > self.allowed => {
@@ -257,8 +317,8 @@ pub(super) const TRUSTED: Duration = Duration::from_millis(100);
 
 /// A connection that one thread uses at a time.
 pub(super) struct Link {
-    stream: Stream,
-    parser: Parser,
+    stream: Arc<Stream>,
+    replies: Replies,
     /// The socket's read time-out.
     armed: Cell<Duration>,
     /// When it was last known to be alive.
@@ -267,7 +327,16 @@ pub(super) struct Link {
 
 impl Link {
     pub(super) fn new(stream: Stream) -> Link {
-        Link { stream, parser: Parser::new(), armed: Cell::default(), used: Clock::System.now() }
+        Link {
+            stream: Arc::new(stream),
+            replies: Replies::default(),
+            armed: Cell::default(),
+            used: Clock::System.now(),
+        }
+    }
+
+    pub(super) fn stream(&self) -> &Arc<Stream> {
+        &self.stream
     }
 
     pub(super) fn send(&mut self, bytes: &[u8], by: Moment) -> Result<(), Error> {
@@ -277,7 +346,7 @@ impl Link {
     /// The next reply, whole by `by`.
     pub(super) fn receive(&mut self, by: Moment) -> Result<Value, Error> {
         let mut timed = Timed::new(&self.stream, by, &self.armed);
-        let reply = self.parser.parse_value(&mut timed);
+        let reply = self.replies.next(&mut timed);
         if timed.too_long {
             return Err(Error::new(
                 ErrorKind::Protocol,
@@ -297,13 +366,17 @@ impl Link {
     }
 
     /// Gives the socket away, to be read by a parser of its own.
-    pub(super) fn into_stream(self) -> Stream {
+    pub(super) fn into_stream(self) -> Arc<Stream> {
         self.stream
     }
 }
 
 /// The error of a write or a connection.
 pub(super) fn broken(action: &'static str, error: io::Error) -> Error {
+    #[cfg(feature = "tls")]
+    if let Some((kind, words)) = crate::tls::refusal(&error) {
+        return Error::new(kind, action, words).with_source(error);
+    }
     let (kind, words) = match error.kind() {
         io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
             (ErrorKind::TimedOut, "the server did not answer in time")
@@ -316,6 +389,14 @@ pub(super) fn broken(action: &'static str, error: io::Error) -> Error {
 
 /// The error of a reply that could not be read.
 pub(super) fn unread(error: RedisError) -> Error {
+    #[cfg(feature = "tls")]
+    if let Some(cause) = std::error::Error::source(&error)
+        // As the redis crate keeps what the socket said.
+        && let Some(cause) = cause.downcast_ref::<Arc<dyn std::error::Error + Send + Sync>>()
+        && let Some((kind, words)) = cause.downcast_ref().and_then(crate::tls::refusal)
+    {
+        return Error::new(kind, "read", words).with_source(error);
+    }
     let (kind, words) = if error.is_timeout() {
         (ErrorKind::TimedOut, "the server did not answer in time")
     } else if error.is_connection_dropped() {

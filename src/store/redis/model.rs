@@ -147,7 +147,7 @@ impl World {
         })
     }
 
-    fn connect(&self) -> Result<(PooledConnection<Slots>, Stream)> {
+    fn connect(&self) -> Result<(PooledConnection<Slots>, Arc<Stream>)> {
         let pipe = Pipe::default();
         let server = pipe.clone();
         let mut pipes = self.pipes.lock();
@@ -155,7 +155,7 @@ impl World {
             if pipes.is_empty() { (self.answers, self.hangs_up) } else { (usize::MAX, false) };
         pipes.push(pipe.clone());
         self.servers.lock().push(spawn(move || server.serve(answers, hangs_up)));
-        Ok((slot(), Stream::Model(pipe)))
+        Ok((slot(), Arc::new(Stream::Model(pipe))))
     }
 
     /// One request of a thread that waits for the reply.

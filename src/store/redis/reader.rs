@@ -4,11 +4,12 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::Arc;
 use std::time::Duration;
 
-use redis::{Parser, ServerError, Value};
+use redis::{ServerError, Value};
 
 use super::handshake;
 use super::hub::{Awaited, Hub, State};
 use super::link::{Stream, broken, unread};
+use super::replies::Replies;
 use super::reply::{Expected, refusal};
 use super::script::Request;
 use crate::error::{Error, ErrorKind, Result};
@@ -37,7 +38,7 @@ impl Reader<'_> {
             let by = Clock::System.after(self.hub.address.connect_timeout);
             let error = match handshake::open(&self.hub.address, by) {
                 Ok(link) => {
-                    let stream = Arc::new(link.into_stream());
+                    let stream = link.into_stream();
                     let Some(error) = self.serve(&stream) else { return };
                     stream.shutdown();
                     error
@@ -95,7 +96,7 @@ impl Reader<'_> {
             let topics: Vec<_> = state.topics.values().map(|entry| Arc::clone(&entry.topic)).collect();
             state.subscribe(topics);
         }
-        let mut parser = Parser::new();
+        let mut replies = Replies::default();
         let mut heard = Clock::System.now();
         let mut asked = false;
         // Short enough to end idle subscriptions in time.
@@ -106,7 +107,7 @@ impl Reader<'_> {
             if let Err(error) = stream.set_read_timeout(tick) {
                 return self.ended(broken("subscribe", error));
             }
-            let reply = parser.parse_value(stream.as_ref());
+            let reply = replies.next(stream.as_ref());
             let now = Clock::System.now();
             match reply {
                 Ok(reply) => {
@@ -140,30 +141,51 @@ impl Reader<'_> {
 
     /// Acts on one message or reply.
     fn take(&mut self, reply: Value) -> Result<()> {
+        let mut state = self.hub.state.lock();
         if let Value::Array(items) = &reply
             && let [Value::BulkString(kind), Value::BulkString(channel), _] = items.as_slice()
-            && kind == b"message"
         {
-            let topic = std::str::from_utf8(channel).ok().and_then(|channel| {
-                self.hub.state.lock().topics.get(channel).map(|entry| Arc::clone(&entry.topic))
-            });
-            if let Some(topic) = topic {
-                topic.deliver();
+            let channel = std::str::from_utf8(channel).unwrap_or_default();
+            let topic = state.topics.get(channel).map(|entry| Arc::clone(&entry.topic));
+            match kind.as_slice() {
+                b"message" | b"smessage" => {
+                    drop(state);
+                    if let Some(topic) = topic {
+                        topic.deliver();
+                    }
+                    return Ok(());
+                }
+                // Not asked for: the slot is no longer this server's. If it is again, the next line brings the topic
+                // back; if not, its waiters find out who has it.
+                b"sunsubscribe" if !state.is_ending(channel) => {
+                    if let Some(topic) = topic {
+                        topic.set_up(false);
+                        state.subscribe([topic]);
+                    }
+                    return Ok(());
+                }
+                _ => {}
             }
-            return Ok(());
         }
-        let mut state = self.hub.state.lock();
         match (state.awaited.pop_front(), reply) {
-            (Some(Awaited::Subscribed(topic)), Value::ServerError(error)) => {
+            // Asked again over the next connection, after a while.
+            (Some(Awaited::Half(_) | Awaited::Subscribed(_)), Value::ServerError(error))
+                if error.code() == "CLUSTERDOWN" =>
+            {
+                return Err(refusal(&error, Expected::Nothing).during("subscribe"));
+            }
+            (Some(Awaited::Half(topic) | Awaited::Subscribed(topic)), Value::ServerError(error)) => {
                 self.refused(&mut state, &topic, &error);
             }
             (Some(Awaited::Subscribed(topic)), _) => {
                 self.back_off = BACK_OFF.0;
                 self.hub.tell_up(&mut state);
-                drop(state);
-                topic.set_up(true);
+                // Under the lock: another hub may have the topic by now, or be about to. Pairs with `Hub::part_with`.
+                if state.topics.get(topic.channel()).is_some_and(|entry| entry.is_of(&topic)) {
+                    topic.set_up(true);
+                }
             }
-            (Some(Awaited::Unsubscribed | Awaited::Pong), _) => {}
+            (Some(Awaited::Half(_) | Awaited::Unsubscribed(_) | Awaited::Pong), _) => {}
             (None, _) => {
                 let words = "the server sent what nobody asked for";
                 return Err(Error::new(ErrorKind::Protocol, "subscribe", words));
@@ -174,8 +196,11 @@ impl Reader<'_> {
 
     /// The topic stays down; its waiters poll.
     fn refused(&self, state: &mut State, topic: &Arc<Topic>, error: &ServerError) {
-        let error = refusal(error, Expected::Nothing).during("subscribe");
-        self.hub.tell_down(state, error);
+        // Who is told that the slot is elsewhere will be elsewhere soon.
+        if error.code() != "MOVED" {
+            let error = refusal(error, Expected::Nothing).during("subscribe");
+            self.hub.tell_down(state, error);
+        }
         if let Some(entry) = state.topics.get_mut(topic.channel())
             && Arc::ptr_eq(&entry.topic, topic)
         {

@@ -1,5 +1,7 @@
 //! What the server answered: results of scripts, and refusals.
 
+use std::error::Error as StdError;
+use std::fmt;
 use std::time::Duration;
 
 use redis::{ServerError, Value};
@@ -50,15 +52,20 @@ pub(super) fn answer<T>(
     }
 }
 
-/// A script's reply: an array whose first element says what the others are.
+/// A script's reply: an array whose first element says what the others are, or that element alone.
 pub(super) struct Tagged(Vec<Value>);
 
 impl Tagged {
     pub(super) fn new(reply: Value) -> Result<Tagged> {
         match reply {
             Value::Array(items) if matches!(items.first(), Some(Value::BulkString(_))) => Ok(Tagged(items)),
+            tag @ Value::BulkString(_) => Ok(Tagged(vec![tag])),
             other => Err(unexpected(&other)),
         }
+    }
+
+    pub(super) fn is_tag_alone(&self) -> bool {
+        self.0.len() == 1
     }
 
     pub(super) fn tag(&self) -> &[u8] {
@@ -66,6 +73,11 @@ impl Tagged {
             Some(Value::BulkString(tag)) => tag,
             _ => &[],
         }
+    }
+
+    /// How many follow the first.
+    pub(super) fn len(&self) -> usize {
+        self.0.len().saturating_sub(1)
     }
 
     pub(super) fn number(&self, index: usize) -> Result<i64> {
@@ -144,8 +156,51 @@ pub(super) fn refusal(error: &ServerError, expected: Expected) -> Error {
     let text = error.details().unwrap_or_default();
     let (kind, words) = classify(error.code(), text, expected);
     let said = said(error.code(), text);
-    Error::new(kind, "request", format!("{words} (the server said: {said})"))
+    let refused = Error::new(kind, "request", format!("{words} (the server said: {said})"));
+    match Redirect::read(error.code(), text) {
+        Some(redirect) => refused.with_source(redirect),
+        None => refused,
+    }
 }
+
+/// Where a member of a cluster says that a slot is. The source of the error that it answered with.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Redirect {
+    /// The key alone is there already; the rest of its slot is still to come.
+    pub(super) asking: bool,
+    pub(super) slot: u16,
+    /// Empty: the host that was asked.
+    pub(super) host: String,
+    pub(super) port: u16,
+}
+
+impl Redirect {
+    /// The redirect that `error` tells of.
+    pub(super) fn of(error: &Error) -> Option<&Redirect> {
+        StdError::source(error)?.downcast_ref()
+    }
+
+    /// Reads `MOVED 3999 127.0.0.1:6381`.
+    fn read(code: &str, text: &str) -> Option<Redirect> {
+        let asking = match code {
+            "MOVED" => false,
+            "ASK" => true,
+            _ => return None,
+        };
+        let (slot, place) = text.trim().split_once(' ')?;
+        let (host, port) = place.rsplit_once(':')?;
+        let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
+        Some(Redirect { asking, slot: slot.parse().ok()?, host, port: port.parse().ok()? })
+    }
+}
+
+impl fmt::Display for Redirect {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "slot {} is at {}:{}", self.slot, self.host, self.port)
+    }
+}
+
+impl StdError for Redirect {}
 
 fn classify(code: &str, text: &str, expected: Expected) -> (ErrorKind, &'static str) {
     if let Some(found) = by_code(code, expected) {
@@ -169,6 +224,9 @@ fn classify(code: &str, text: &str, expected: Expected) -> (ErrorKind, &'static 
     if says("unknown command") || says("Unknown Redis command") {
         return (ErrorKind::Unsupported, "the server does not know a command that this needs");
     }
+    if says(SPLIT) {
+        return (ErrorKind::Busy, "the cluster is moving a key that the script came to");
+    }
     if says("not an integer") || says("would overflow") {
         return (ErrorKind::WrongType, "the key holds a number that is none");
     }
@@ -176,6 +234,14 @@ fn classify(code: &str, text: &str, expected: Expected) -> (ErrorKind, &'static 
         return (ErrorKind::Authentication, "the server has no password for this user");
     }
     (ErrorKind::Refused, "the server refused")
+}
+
+/// A script that was already running came to a key that it had not named and that is on another member by now.
+const SPLIT: &str = "access a non local key";
+
+/// Whether a script ended in the middle.
+pub(super) fn is_split(error: &Error) -> bool {
+    error.detail().contains(SPLIT)
 }
 
 const NO_RIGHT: &str = "the user lacks a right";
@@ -265,6 +331,7 @@ mod tests {
             ("MOVED 3999 127.0.0.1:6381".to_owned(), Unsupported),
             ("CROSSSLOT Keys in request don't hash to the same slot".to_owned(), Unsupported),
             ("ERR max number of clients reached".to_owned(), Busy),
+            ("ERR Script attempted to access a non local key in a cluster node script: 01, on @user_script:20.".to_owned(), Busy),
             ("NOSCRIPT No matching script. Please use EVAL.".to_owned(), Busy),
             ("ERR unknown command 'DELEX', with args beginning with: 'k' 'IFEQ' 'v' ".to_owned(), Unsupported),
             ("ERR value is not an integer or out of range".to_owned(), WrongType),
@@ -293,6 +360,24 @@ mod tests {
         ];
         for (line, kind) in table {
             assert_eq!(classified(&line), kind, "{line}");
+        }
+    }
+
+    #[test]
+    fn a_redirect_is_read() {
+        let read = |line: &str| {
+            let reply = redis::parse_redis_value(format!("-{line}\r\n").as_bytes()).unwrap();
+            Redirect::of(&refusal(&accepted(reply).unwrap_err(), Expected::Hash)).cloned()
+        };
+        let at =
+            |asking, slot, host: &str, port| Some(Redirect { asking, slot, host: host.to_owned(), port });
+        assert_eq!(read("MOVED 3999 127.0.0.1:6381"), at(false, 3999, "127.0.0.1", 6381));
+        assert_eq!(read("ASK 0 db.example:1"), at(true, 0, "db.example", 1));
+        assert_eq!(read("MOVED 1 :6381"), at(false, 1, "", 6381));
+        assert_eq!(read("MOVED 1 [::1]:6381"), at(false, 1, "::1", 6381));
+        assert_eq!(read("MOVED 1 ::1:6381"), at(false, 1, "::1", 6381));
+        for nonsense in ["MOVED", "MOVED x y:1", "MOVED 1 y", "MOVED 70000 y:1", "TRYAGAIN 1 y:1"] {
+            assert_eq!(read(nonsense), None, "{nonsense}");
         }
     }
 

@@ -8,8 +8,9 @@ use super::mutex::{decoded, tagged};
 use super::reply::{
     Expected, Failure, Tagged, accepted, is_unknown_command, owner_text, refusal, ttl, unexpected,
 };
-use super::script::{Request, TOKEN_RELEASE, TOKEN_RENEW};
+use super::script::{Request, TOKEN_ACQUIRE, TOKEN_RELEASE, TOKEN_RENEW};
 use super::wire::{Dialog, Wire};
+use crate::config::Replicas;
 use crate::error::{Error, ErrorKind};
 use crate::ident::{LockName, Owner};
 use crate::lock::store::{Attempt, Claim, Release, Snapshot};
@@ -46,16 +47,31 @@ impl CompareAndDelete {
     }
 }
 
-pub(super) fn attempt(wire: &Wire, scripts: bool, claim: &Claim, count: u32, by: Moment) -> Outcome<Attempt> {
+pub(super) fn attempt(
+    wire: &Wire,
+    scripts: bool,
+    replicas: Option<Replicas>,
+    claim: &Claim,
+    count: u32,
+    by: Moment,
+) -> Outcome<Attempt> {
     if count != 1 {
         let words = "a token lock is not reentrant";
         return Err(Failure::Refused(Error::new(ErrorKind::Unsupported, "request", words)));
     }
     let (lock, token) = (claim.name.key(), claim.owner.to_string());
     let set = Request::new("SET").arg(lock).arg(&token).arg("NX").arg("PX").arg(millis(claim.lease));
-    let requests = [set, Request::new("PTTL").arg(lock), Request::new("GET").arg(lock)];
+    let requests = vec![set, Request::new("PTTL").arg(lock), Request::new("GET").arg(lock)];
     let mut replies = Vec::with_capacity(requests.len());
-    let result = wire.dialog(by, |dialog| dialog.collect(&requests, &mut replies));
+    let result = match replicas {
+        Some(replicas) => wire.dialog(by, |dialog| {
+            let undo = |dialog: &mut Dialog<'_>| remove(dialog, lock, &token).map(|ended| ended.is_none());
+            let said = replicas.attempt(dialog, requests, |set| *set == Value::Okay, undo)?;
+            replies.extend(said.into_iter().map(Some));
+            Ok(())
+        }),
+        None => wire.dialog(by, |dialog| dialog.collect(&requests, &mut replies).map(drop)),
+    };
     let mut replies = replies.into_iter().flatten();
     // SET's answer decides; if it was read, it does not matter what became of the others.
     match replies.next().map(accept).transpose()? {
@@ -106,14 +122,19 @@ pub(super) fn release(
         }
     }
     wire.dialog(by, |dialog| {
-        loop {
-            match watched(dialog, lock, &token, |_| Some(Request::new("DEL").arg(lock)))? {
-                Watched::Done => return Ok(Release::Freed { others: 0 }),
-                Watched::Other(by) => return Ok(Release::NotHeld { by }),
-                Watched::Changed => {}
-            }
-        }
+        Ok(remove(dialog, lock, &token)?.map_or(Release::Freed { others: 0 }, |by| Release::NotHeld { by }))
     })
+}
+
+/// Deletes the key if it has the token, without a script; else returns whose it is.
+fn remove(dialog: &mut Dialog<'_>, lock: &str, token: &str) -> Outcome<Option<Option<String>>> {
+    loop {
+        match watched(dialog, lock, token, |_| Some(Request::new("DEL").arg(lock)))? {
+            Watched::Done => return Ok(None),
+            Watched::Other(by) => return Ok(Some(by)),
+            Watched::Changed => {}
+        }
+    }
 }
 
 /// The reply of a release by script.
@@ -125,14 +146,19 @@ pub(super) fn freed(reply: &Tagged) -> Outcome<Release> {
     })
 }
 
+/// An acquire by script.
+pub(super) fn acquisition(claim: &Claim) -> Request {
+    TOKEN_ACQUIRE.on(&[claim.name.key()]).arg(claim.owner.to_string()).arg(millis(claim.lease))
+}
+
 /// A release by script.
 pub(super) fn removal(claim: &Claim) -> Request {
-    TOKEN_RELEASE.on(&[claim.name.key()]).arg(claim.owner.to_string())
+    TOKEN_RELEASE.on(&[claim.name.key()]).arg(claim.owner)
 }
 
 /// A renewal by script.
 pub(super) fn renewal(claim: &Claim) -> Request {
-    TOKEN_RENEW.on(&[claim.name.key()]).arg(claim.owner.to_string()).arg(millis(claim.lease))
+    TOKEN_RENEW.on(&[claim.name.key()]).arg(claim.owner).arg(millis(claim.lease))
 }
 
 /// One renewal outside a batch; without scripts, the only way.

@@ -3,6 +3,8 @@
 //! Callers hand over requests and get replies or a [`Failure`]; which connection carries them is decided here alone.
 //! Scripts about locks go over shared lanes; what needs a connection alone gets one from the pool; renewals have their
 //! own.
+//!
+//! Long because it is one question, whichever way a request takes: what came of it, and may it be sent once more?
 
 use std::fmt;
 use std::sync::Arc;
@@ -17,7 +19,8 @@ use super::handshake;
 use super::lane::{Lane, Outcome, Reply, Take};
 use super::link::Link;
 use super::reply::{Failure, is_noscript};
-use super::script::{Request, Script};
+use super::script::{Known, Request, Script};
+use super::tell::Tell;
 use crate::error::{Error, ErrorKind, Result};
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, Ordering};
@@ -39,12 +42,15 @@ pub(super) struct Wire {
     /// Gone when closed: it has a thread.
     pool: Mutex<Option<Pool<Slots>>>,
     lanes: Arc<[Lane]>,
-    /// The scripts that the server has been seen to know.
-    known: Arc<Mutex<Vec<&'static Script>>>,
+    known: Arc<Known>,
     /// Renewals have a connection of their own: nothing that holds up the others may cost a lease.
     renewals: Mutex<Option<Link>>,
     gate: Mutex<Option<Gate>>,
     closed: AtomicBool,
+    /// Each request is preceded by ASKING: it is about a key that has come here ahead of its slot.
+    asking: bool,
+    /// How the scripts that go this way tell waiters.
+    tell: Tell,
 }
 
 /// A connect that failed a moment ago.
@@ -79,11 +85,13 @@ impl ManageConnection for Slots {
 }
 
 impl Wire {
-    /// Opens the first connection at once, so that what is wrong with the server or the settings is known now.
-    pub(super) fn open(address: Arc<Address>, pool_size: u32, command_timeout: Duration) -> Result<Wire> {
-        let first = handshake::open(&address, Clock::System.after(address.connect_timeout))?;
-        let threads =
-            ScheduledThreadPool::builder().num_threads(1).thread_name_pattern("leasehold-pool").build();
+    /// No I/O: connects when there is something to send.
+    pub(super) fn new(
+        address: Arc<Address>,
+        pool_size: u32,
+        command_timeout: Duration,
+        threads: Arc<ScheduledThreadPool>,
+    ) -> Result<Wire> {
         // All slots are made here, since they are nothing but places: nobody then waits for r2d2's thread.
         let lanes = pool_size.min(MOST_LANES);
         let pool = Pool::builder()
@@ -91,12 +99,9 @@ impl Wire {
             .test_on_check_out(false)
             .max_lifetime(None)
             .idle_timeout(None)
-            .thread_pool(Arc::new(threads))
+            .thread_pool(threads)
             .build(Slots)
             .map_err(|error| Error::new(ErrorKind::Resource, "connect", error.to_string()))?;
-        if let Some(mut slot) = pool.try_get() {
-            slot.0 = Some(first);
-        }
         Ok(Wire {
             address,
             command_timeout,
@@ -106,12 +111,43 @@ impl Wire {
             renewals: Mutex::new(None),
             gate: Mutex::new(None),
             closed: AtomicBool::new(false),
+            asking: false,
+            tell: Tell::Alone,
         })
+    }
+
+    /// The same, but its scripts tell waiters in this way.
+    pub(super) fn telling(self, tell: Tell) -> Wire {
+        Wire { tell, ..self }
+    }
+
+    /// The same, but each request is preceded by ASKING, on a connection that it has alone.
+    pub(super) fn asking(self) -> Wire {
+        Wire { asking: true, ..self }
+    }
+
+    pub(super) fn is_asking(&self) -> bool {
+        self.asking
+    }
+
+    /// Opens the first connection, so that what is wrong with the server or the settings is known now.
+    pub(super) fn connect_first(&self) -> Result<()> {
+        let by = Clock::System.after(self.address.connect_timeout);
+        let first = handshake::open(&self.address, by)?;
+        let mut slot = self.slot(by).map_err(Failure::into_error)?;
+        slot.0 = Some(first);
+        Ok(())
     }
 
     /// Sends one request and reads its reply. An error reply is `Ok`: it is for the caller to judge.
     pub(super) fn call(&self, request: &Request, by: Moment) -> Outcome {
+        let told = request.told(self.tell);
+        let request = told.as_ref().unwrap_or(request);
         let by = by.min(Clock::System.after(self.command_timeout));
+        if self.asking {
+            let replies = self.dialog(by, |dialog| dialog.say(std::slice::from_ref(request)))?;
+            return replies.into_iter().next().ok_or_else(no_reply);
+        }
         let lane = self.lane(request);
         let send = |request: &Request| {
             let sent = self.send(request, by, None);
@@ -126,21 +162,26 @@ impl Wire {
     }
 
     /// Sends one request, for someone else to read its reply.
-    pub(super) fn start(&self, request: &Request, by: Moment) -> std::result::Result<Started, Failure> {
+    pub(super) fn start(&self, request: Request, by: Moment) -> std::result::Result<Started, Failure> {
+        let request = self.as_told(request);
         let by = by.min(Clock::System.after(self.command_timeout));
-        let whole = self.whole(request);
-        let reply = self.send(whole.as_ref().unwrap_or(request), by, None).map_err(|(failure, _)| failure)?;
+        let whole = self.whole(&request);
+        let reply =
+            self.send(whole.as_ref().unwrap_or(&request), by, None).map_err(|(failure, _)| failure)?;
         Ok(Started {
             lanes: Arc::clone(&self.lanes),
-            lane: self.lane_number(request),
+            lane: self.lane_number(&request),
             reply,
             known: Arc::clone(&self.known),
-            script: request.script(),
+            request,
+            by,
         })
     }
 
     /// Sends one request whose reply is given to `take` by whoever reads it, in order with the lane's others.
     pub(super) fn post(&self, request: &Request, by: Moment, take: Take) {
+        let told = request.told(self.tell);
+        let request = told.as_ref().unwrap_or(request);
         let by = by.min(Clock::System.after(self.command_timeout));
         let whole = self.whole(request);
         let (known, script) = (Arc::clone(&self.known), request.script());
@@ -153,6 +194,29 @@ impl Wire {
         }
     }
 
+    /// As [`post`](Self::post). If `take` finds that all is well, `then` goes out as well, over the same connection; what
+    /// becomes of it nobody is told.
+    pub(super) fn post_then(
+        &self,
+        request: &Request,
+        then: &Request,
+        by: Moment,
+        take: impl FnOnce(Outcome) -> bool + Send + 'static,
+    ) {
+        let mut bytes = Vec::new();
+        then.pack_into(&mut bytes);
+        let (lanes, lane) = (Arc::clone(&self.lanes), self.lane_number(request));
+        let take = Box::new(move |outcome| {
+            if take(outcome)
+                && let Some(lane) = lanes.get(lane)
+            {
+                let broken = || Err(Error::new(ErrorKind::Unreachable, "request", "the connection broke"));
+                drop(lane.send(&bytes, by, Some(Box::new(drop)), broken));
+            }
+        });
+        self.post(request, by, take);
+    }
+
     /// Reads replies that nobody has come for; returns whether some are still to come.
     pub(super) fn tend(&self) -> bool {
         self.lanes.iter().filter(|lane| lane.tend()).count() > 0
@@ -160,10 +224,19 @@ impl Wire {
 
     /// The request with its script's body, as long as the server has not been seen to know the script: a reply that
     /// it does not would come too late to send the body then.
-    fn whole(&self, request: &Request) -> Option<Request> {
+    pub(super) fn whole(&self, request: &Request) -> Option<Request> {
         let script = request.script()?;
-        let is_known = self.known.lock().iter().any(|known| known.is(script));
-        if is_known { None } else { request.with_body() }
+        if self.known.has(script) { None } else { request.with_body() }
+    }
+
+    /// The request as it is sent here: it tells waiters in this server's way.
+    pub(super) fn as_told(&self, request: Request) -> Request {
+        request.told(self.tell).unwrap_or(request)
+    }
+
+    /// Takes note of whether the server knows the script, from its reply.
+    pub(super) fn note_known(&self, script: Option<&'static Script>, reply: &Value) {
+        hear_of(&self.known, script, reply);
     }
 
     fn lane_number(&self, request: &Request) -> usize {
@@ -223,6 +296,9 @@ impl Wire {
     /// Sends many requests and reads their replies in order, on the connection for renewals. Stops at the first
     /// failure: what was sent by then and not answered is unknown, what was not sent is refused.
     pub(super) fn batch(&self, requests: &[Request], by: Moment) -> Vec<std::result::Result<Value, Failure>> {
+        // All of them are scripts.
+        let told: Option<Vec<Request>> = requests.iter().map(|request| request.told(self.tell)).collect();
+        let requests = told.as_deref().unwrap_or(requests);
         let mut answers = Vec::with_capacity(requests.len());
         let mut failed = None;
         for chunk in requests.chunks(CHUNK) {
@@ -266,7 +342,7 @@ impl Wire {
             Some(link) => link,
             None => connect(by).map_err(Failure::Refused)?,
         };
-        let mut dialog = Dialog { link: &mut link, by, broken: false };
+        let mut dialog = Dialog { link: &mut link, by, asking: self.asking, broken: false };
         let result = talk(&mut dialog);
         if !dialog.broken && !self.closed.load(Ordering::SeqCst) {
             *place = Some(link);
@@ -293,9 +369,9 @@ impl Wire {
     /// Ends the connections that nobody uses; those in use end with their request.
     ///
     /// Replies that are still to come are waited for first: a release that was sent and not awaited is to arrive.
-    pub(super) fn close(&self) {
+    pub(super) fn close(&self, by: Moment) {
         self.closed.store(true, Ordering::SeqCst);
-        let by = Clock::System.after(self.command_timeout);
+        let by = by.min(Clock::System.after(self.command_timeout));
         self.lanes.iter().for_each(|lane| lane.close(by));
         // All at once: a slot that is given back is the next to be handed out.
         let Some(pool) = self.pool.lock().take() else { return };
@@ -307,21 +383,36 @@ impl Wire {
     }
 }
 
+/// The thread that r2d2 wants for looking after its pools; one serves many.
+pub(super) fn maintenance() -> Arc<ScheduledThreadPool> {
+    Arc::new(ScheduledThreadPool::builder().num_threads(1).thread_name_pattern("leasehold-pool").build())
+}
+
 /// A request that was sent.
 pub(super) struct Started {
     lanes: Arc<[Lane]>,
     lane: usize,
     reply: Arc<Reply>,
-    known: Arc<Mutex<Vec<&'static Script>>>,
-    script: Option<&'static Script>,
+    known: Arc<Known>,
+    request: Request,
+    by: Moment,
 }
 
 impl Started {
     pub(super) fn wait(self) -> Outcome {
         let Some(lane) = self.lanes.get(self.lane) else { return Err(no_reply()) };
         let outcome = lane.wait(&self.reply);
-        note_known(&self.known, self.script, &outcome);
-        outcome
+        note_known(&self.known, self.request.script(), &outcome);
+        if !outcome.as_ref().is_ok_and(is_forgotten) {
+            return outcome;
+        }
+        // It was not run: as in `call`, but only while the connection stands.
+        let Some(whole) = self.request.with_body() else { return outcome };
+        let mut bytes = Vec::new();
+        whole.pack_into(&mut bytes);
+        let broken = || Err(Error::new(ErrorKind::Unreachable, "request", "the connection broke"));
+        let sent = lane.send(&bytes, self.by, None, broken);
+        lane.wait(&*sent.map_err(|(failure, _)| failure)?)
     }
 }
 
@@ -329,13 +420,17 @@ fn is_forgotten(reply: &Value) -> bool {
     matches!(reply, Value::ServerError(error) if is_noscript(error))
 }
 
-fn note_known(known: &Mutex<Vec<&'static Script>>, script: Option<&'static Script>, outcome: &Outcome) {
-    let (Some(script), Ok(reply)) = (script, outcome) else { return };
-    let mut known = known.lock();
-    let at = known.iter().position(|other| other.is(script));
-    match (is_forgotten(reply), at) {
-        (true, Some(at)) => drop(known.swap_remove(at)),
-        (false, None) => known.push(script),
+fn note_known(known: &Known, script: Option<&'static Script>, outcome: &Outcome) {
+    if let Ok(reply) = outcome {
+        hear_of(known, script, reply);
+    }
+}
+
+/// A server that refuses a command before it looks for the script (`MOVED`, `LOADING`) says nothing about it.
+fn hear_of(known: &Known, script: Option<&'static Script>, reply: &Value) {
+    match script {
+        Some(script) if is_forgotten(reply) => known.note(script, false),
+        Some(script) if !matches!(reply, Value::ServerError(_)) => known.note(script, true),
         _ => {}
     }
 }
@@ -344,24 +439,37 @@ fn note_known(known: &Mutex<Vec<&'static Script>>, script: Option<&'static Scrip
 pub(super) struct Dialog<'a> {
     link: &'a mut Link,
     by: Moment,
+    asking: bool,
     broken: bool,
+}
+
+/// What was answered to some requests.
+pub(super) struct Said {
+    pub(super) replies: Vec<Value>,
+    pub(super) sent_again: bool,
 }
 
 impl Dialog<'_> {
     /// Sends `requests` in one write and reads their replies.
     pub(super) fn say(&mut self, requests: &[Request]) -> std::result::Result<Vec<Value>, Failure> {
+        Ok(self.say_and_tell(requests)?.replies)
+    }
+
+    /// The same, and tells whether one of them went out once more after the others.
+    pub(super) fn say_and_tell(&mut self, requests: &[Request]) -> std::result::Result<Said, Failure> {
         let mut replies = Vec::with_capacity(requests.len());
-        self.collect(requests, &mut replies)?;
-        replies.into_iter().map(|reply| reply.ok_or_else(no_reply)).collect()
+        let sent_again = self.collect(requests, &mut replies)?;
+        let replies = replies.into_iter().map(|reply| reply.ok_or_else(no_reply));
+        Ok(Said { replies: replies.collect::<std::result::Result<_, _>>()?, sent_again })
     }
 
     /// Like [`say`](Self::say), but on a failure the replies that were read are there: one place for each request up
-    /// to the last that was answered, `None` where the answer is missing.
+    /// to the last that was answered, `None` where the answer is missing. Returns whether a script was sent again.
     pub(super) fn collect(
         &mut self,
         requests: &[Request],
         replies: &mut Vec<Option<Value>>,
-    ) -> std::result::Result<(), Failure> {
+    ) -> std::result::Result<bool, Failure> {
         self.exchange(requests, |reply| replies.push(Some(reply)))?;
         // A script that the server did not know was not run: sent once more with its body, here and now.
         let (mut places, mut again) = (Vec::new(), Vec::new());
@@ -374,14 +482,15 @@ impl Dialog<'_> {
             }
         }
         if again.is_empty() {
-            return Ok(());
+            return Ok(false);
         }
         let mut places = places.into_iter();
         self.exchange(&again, |reply| {
             if let Some(place) = places.next() {
                 *place = Some(reply);
             }
-        })
+        })?;
+        Ok(true)
     }
 
     fn exchange(
@@ -391,6 +500,9 @@ impl Dialog<'_> {
     ) -> std::result::Result<(), Failure> {
         let mut bytes = Vec::with_capacity(256 * requests.len());
         for request in requests {
+            if self.asking {
+                Request::new("ASKING").pack_into(&mut bytes);
+            }
             request.pack_into(&mut bytes);
         }
         // Broken until all replies are read: a reply that comes later would be taken for the next request's.
@@ -398,9 +510,17 @@ impl Dialog<'_> {
         debug_assert!(!was_broken, "a broken connection was used");
         if let Err(error) = self.link.send(&bytes, self.by) {
             // The write failed, so the last request is not whole on its way; a single one was not carried out then.
-            return Err(if requests.len() == 1 { Failure::Refused(error) } else { Failure::Unknown(error) });
+            return Err(if requests.len() == 1 && !self.asking {
+                Failure::Refused(error)
+            } else {
+                Failure::Unknown(error)
+            });
         }
         for _ in requests {
+            if self.asking {
+                // Whether it is refused shows in the next reply.
+                self.link.receive(self.by).map_err(Failure::Unknown)?;
+            }
             take(self.link.receive(self.by).map_err(Failure::Unknown)?);
         }
         self.broken = false;
@@ -422,6 +542,6 @@ fn no_reply() -> Failure {
 
 impl fmt::Debug for Wire {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Wire({})", self.address.place)
+        write!(f, "Wire({})", self.address.target)
     }
 }

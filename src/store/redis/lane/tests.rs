@@ -9,7 +9,7 @@ use super::*;
 
 const LONG: Duration = Duration::from_secs(10);
 
-type Connection = (PooledConnection<Slots>, Stream);
+type Connection = (PooledConnection<Slots>, Arc<Stream>);
 
 fn pool() -> Pool<Slots> {
     Pool::builder().max_size(4).test_on_check_out(false).build(Slots).unwrap()
@@ -18,7 +18,7 @@ fn pool() -> Pool<Slots> {
 /// A connection, and the server's end of it.
 fn connection(pool: &Pool<Slots>) -> (Connection, UnixStream) {
     let (ours, theirs) = UnixStream::pair().unwrap();
-    ((pool.get().unwrap(), Stream::Unix(ours)), theirs)
+    ((pool.get().unwrap(), Arc::new(Stream::Unix(ours))), theirs)
 }
 
 fn soon() -> Moment {
@@ -62,6 +62,38 @@ fn replies_go_to_whom_they_are_for_whoever_reads() {
     assert_eq!(take.try_recv().unwrap(), Value::Int(2));
     assert_eq!(lane.wait(&one).unwrap(), Value::Int(1));
     assert!(!lane.tend());
+}
+
+#[test]
+fn what_nobody_asked_for_is_not_taken_for_the_next_reply() {
+    let (lane, pool) = (Lane::new(), pool());
+    let (one, mut server) = first(&lane, &pool);
+    server.write_all(b":1\r\n:2\r\n").unwrap();
+    assert_eq!(lane.wait(&one).unwrap(), Value::Int(1));
+    let (next, mut server) = connection(&pool);
+    let three = lane.send(b"ask", soon(), None, || Ok(next)).map_err(|(failure, _)| failure).unwrap();
+    drop(server.write_all(b":3\r\n"));
+    assert_eq!(lane.wait(&three).unwrap(), Value::Int(3));
+}
+
+#[test]
+fn a_reply_to_what_was_not_sent_is_no_reply() {
+    let (lane, pool) = (Lane::new(), pool());
+    let (one, mut server) = first(&lane, &pool);
+    {
+        let mut out = lane.out.lock();
+        out.buffer.extend_from_slice(b"ask");
+        out.awaited.push_back(Reply::new(soon(), None));
+        out.unsent = 1;
+        out.is_writing = true; // by a thread that has not come to it
+    }
+    server.write_all(b":1\r\n").unwrap();
+    let mut reading = lane.reading.lock();
+    assert_eq!(lane.read_until(&mut reading, &one).unwrap().unwrap(), Value::Int(1));
+    server.write_all(b":2\r\n").unwrap();
+    let two = lane.out.lock().awaited.front().cloned().unwrap();
+    assert!(!lane.read_some(&mut reading, soon(), false));
+    assert!(matches!(two.state.lock().outcome, Some(Err(Failure::Unknown(_)))));
 }
 
 #[test]
@@ -160,4 +192,43 @@ fn who_writes_to_an_old_connection_holds_nobody_up_on_the_next() {
         stuck.join().unwrap().unwrap_err();
     });
     drop(old);
+}
+
+#[test]
+fn few_requests_are_left_to_the_reader_and_many_are_written() {
+    let (lane, pool) = (Lane::new(), pool());
+    let (one, mut server) = first(&lane, &pool);
+    lane.out.lock().has_reader = true;
+    let mut replies = vec![one, ask(&lane, None)];
+    for left in 1..=MOST_LEFT {
+        replies.push(ask(&lane, None));
+        assert_eq!(lane.out.lock().unsent, left);
+    }
+    // The reader may be busy with those it wakes, and the server with nothing.
+    replies.push(ask(&lane, None));
+    assert_eq!(lane.out.lock().unsent, 0);
+    server.write_all(b":1\r\n".repeat(replies.len()).as_slice()).unwrap();
+    for reply in replies {
+        assert_eq!(lane.wait(&reply).unwrap(), Value::Int(1));
+    }
+}
+
+#[test]
+fn what_was_left_is_written_before_anybody_is_told_what_has_come() {
+    let (lane, pool) = (Arc::new(Lane::new()), pool());
+    let (_one, mut server) = first(&lane, &pool);
+    let (told, is_told) = bounded(1);
+    let lane_too = Arc::clone(&lane);
+    let tell = Box::new(move |_| {
+        let out = lane_too.out.lock();
+        told.send((out.awaited.len(), out.unsent)).unwrap();
+    });
+    ask(&lane, Some(tell));
+    lane.out.lock().has_reader = true;
+    ask(&lane, None);
+    assert_eq!(lane.out.lock().unsent, 1);
+    // Both came in one read: neither counts as on its way any more.
+    server.write_all(b":1\r\n:2\r\n").unwrap();
+    assert!(lane.read_some(&mut lane.reading.lock(), soon(), false));
+    assert_eq!(is_told.try_recv().unwrap(), (1, 0));
 }

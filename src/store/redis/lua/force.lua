@@ -1,11 +1,13 @@
 -- Frees a lock whoever holds it, and tells the waiters.
 --
 -- KEYS[1] lock      the lock's hash: owner -> hold count
--- KEYS[2] channel   where waiters listen
+-- KEYS[2] channel   where waiters listen; in a cluster ARGV[1], since the script may not name a key that never exists
+--                   while the slot moves
+-- ARGV[1] channel   see KEYS[2]
 --
 -- Returns {'freed'}   it was held
 --         {'free'}    nobody held it
-local lock, channel = KEYS[1], KEYS[2]
+local lock, channel = KEYS[1], KEYS[2] or ARGV[1]
 
 -- Raises if the key holds something else: that is not ours to delete.
 redis.call('hexists', lock, '')

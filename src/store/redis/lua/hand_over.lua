@@ -1,15 +1,18 @@
 -- Gives a lock from one owner to another, who then holds it once. Repeating it changes nothing but the fence.
 --
--- KEYS[1] lock       the lock's hash: owner -> hold count
+-- KEYS[1] lock       the lock's hash: owner -> hold count; leasehold:about -> see `show.lua`
 -- KEYS[2] counter    the lock's fence counter; left out if no fence is wanted
 -- ARGV[1] from       who holds it
 -- ARGV[2] to         who shall hold it
 -- ARGV[3] lease_ms   how long it shall run from now on
+-- ARGV[4] max_ms     when the new hold is to end at the latest, to be read by people; '': not said. Left out with what
+--                    follows if it was not said of the old one either
+-- ARGV[5] place      where the new owner is, to be read by people
 --
--- Returns {'granted'} or {'granted', fence}   the new owner holds it
---         {'lost'}                            neither holds it; nothing changed
+-- Returns 'granted' or {'granted', fence}   the new owner holds it
+--         {'lost'}                          neither holds it; nothing changed
 local lock, counter = KEYS[1], KEYS[2]
-local from, to, lease_ms = ARGV[1], ARGV[2], ARGV[3]
+local from, to, lease_ms, max_ms, place = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 
 if redis.call('hexists', lock, from) == 0 and redis.call('hexists', lock, to) == 0 then
   -- Removes nothing, but a replica refuses it: what only a replica says is no loss.
@@ -35,4 +38,13 @@ end
 -- New before old: the hash is never empty, so the key never goes.
 redis.call('hset', lock, to, 1)
 redis.call('hdel', lock, from)
-return {'granted', fence}
+if max_ms == '' then
+  redis.call('hdel', lock, 'leasehold:about')
+elseif max_ms then
+  local time = redis.call('time')
+  local now_ms = time[1] * 1000 + math.floor(time[2] / 1000)
+  local about = string.format('%s %.0f %.0f %s', to, now_ms, now_ms + max_ms, place)
+  redis.call('hset', lock, 'leasehold:about', about)
+end
+-- A table takes the server as long to return as a command to run.
+return fence and {'granted', fence} or 'granted'

@@ -17,4 +17,4 @@ if count then
   return {'held', ttl_ms, count, owner}
 end
 local holders = redis.pcall('hkeys', lock)
-return {'held', ttl_ms, '0', holders[1] or ''}
+return {'held', ttl_ms, '0', holders[1] == 'leasehold:about' and holders[2] or holders[1] or ''}

@@ -1,42 +1,53 @@
 -- Leaves an owner so many holds; none: frees the lock and tells the waiters.
 --
--- KEYS[1] lock       the lock's hash: owner -> hold count
--- KEYS[2] channel    where waiters listen
+-- KEYS[1] lock       the lock's hash: owner -> hold count; leasehold:about -> see `show.lua`
+-- KEYS[2] channel    where waiters listen; in a cluster ARGV[5], since the script may not name a key that never
+--                    exists while the slot moves
 -- ARGV[1] owner      who releases
 -- ARGV[2] left       the hold count that shall remain
 -- ARGV[3] lease_ms   how long it runs if it has lost its end
+-- ARGV[4] said       '1': the owner may have said about itself what people read
+-- ARGV[5] channel    see KEYS[2]
 --
--- Returns {'freed', listeners}   the owner holds nothing now; -1 listeners: the user may not PUBLISH
+-- Returns 'freed'                the owner holds nothing now, and nobody listened
+--         {'freed', listeners}   the owner holds nothing now; -1 listeners: the user may not PUBLISH
 --         {'still_held'}         the owner holds it with that count, for as long as before
 --         {'not_held'}           nobody holds it
 --         {'not_held', holder}   another holds it; '': the user may not HKEYS
-local lock, channel = KEYS[1], KEYS[2]
-local owner, left, lease_ms = ARGV[1], ARGV[2], tonumber(ARGV[3])
-
-if redis.call('hexists', lock, owner) == 0 then
-  -- Removes nothing, but a replica refuses it: what only a replica says is no loss.
-  redis.call('hdel', lock, owner)
-  if redis.call('pttl', lock) == -2 then
-    return {'not_held'}
-  end
-  local holders = redis.pcall('hkeys', lock)
-  return {'not_held', holders[1] or ''}
-end
+local lock, channel = KEYS[1], KEYS[2] or ARGV[5]
+local owner, left, lease_ms, said = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 
 if left == '0' then
-  redis.call('del', lock)
-  local listeners = redis.pcall('publish', channel, '0')
-  if type(listeners) ~= 'number' then
-    listeners = -1
+  if said == '1' and redis.call('hexists', lock, owner) == 1 then
+    redis.call('hdel', lock, 'leasehold:about')
   end
-  return {'freed', listeners}
+  -- Its only field: the key goes with it. If it is not there, nothing is removed, but a replica refuses all the same:
+  -- what only a replica says is no loss.
+  if redis.call('hdel', lock, owner) == 1 then
+    local listeners = redis.pcall('publish', channel, '0')
+    if listeners == 0 then
+      return 'freed' -- a table takes the server as long to return as a command to run
+    end
+    if type(listeners) ~= 'number' then
+      listeners = -1
+    end
+    return {'freed', listeners}
+  end
+elseif redis.call('hexists', lock, owner) == 1 then
+  -- To its own TTL: changes nothing, but lets the count pass when the server is out of memory.
+  local ttl_ms = redis.call('pttl', lock)
+  if ttl_ms == -1 then
+    ttl_ms = tonumber(lease_ms)
+  end
+  redis.call('pexpire', lock, math.max(ttl_ms, 1))
+  redis.call('hset', lock, owner, left)
+  return {'still_held'}
+else
+  redis.call('hdel', lock, owner) -- as above
 end
 
--- To its own TTL: changes nothing, but lets the count pass when the server is out of memory.
-local ttl_ms = redis.call('pttl', lock)
-if ttl_ms == -1 then
-  ttl_ms = lease_ms
+if redis.call('pttl', lock) == -2 then
+  return {'not_held'}
 end
-redis.call('pexpire', lock, math.max(ttl_ms, 1))
-redis.call('hset', lock, owner, left)
-return {'still_held'}
+local holders = redis.pcall('hkeys', lock)
+return {'not_held', holders[1] == 'leasehold:about' and holders[2] or holders[1] or ''}

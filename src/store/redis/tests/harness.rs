@@ -132,7 +132,18 @@ pub(super) fn owner() -> Owner {
 }
 
 pub(super) fn claim(kind: Kind, key: &str, lease_ms: u64) -> Claim {
-    Claim { kind, name: name(key), owner: owner(), lease: Duration::from_millis(lease_ms) }
+    Claim {
+        kind,
+        name: name(key),
+        owner: owner(),
+        lease: Duration::from_millis(lease_ms),
+        waits: true,
+        writers_first: false,
+        units: 1,
+        notice: None,
+        is_granted: false,
+        home: 0,
+    }
 }
 
 impl<T: std::fmt::Debug> Answer<T> {

@@ -1,29 +1,31 @@
 //! Wake-ups.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
-
-use crossbeam_channel::{Receiver, Sender, bounded};
 
 use super::super::RedisStore;
 use super::super::address::Address;
 use super::super::hub::Hub;
 use super::fake::{Act, Fake};
-use super::harness::{Server, Wakeups, claim, eventually, granted, name, open, soon};
+use super::harness::{Server, Wakeups, claim, eventually, granted, open, soon};
+use crate::LockClient;
 use crate::config::RedisOptions;
 use crate::lock::report::Reporter;
 use crate::lock::store::{Kind, Release, Store};
 use crate::lock::topic::Listening;
+use crate::sync::Waker;
 use crate::time::Clock;
 
 const CHANNEL: &str = "redisson_lock__channel:{lk}";
 
-fn listen(store: &RedisStore, waker: &Sender<()>) -> Listening {
-    store.listen(Kind::Mutex, &name("lk"), waker).unwrap()
+fn listen(store: &RedisStore, waker: &Waker) -> Listening {
+    store.listen(&claim(Kind::Mutex, "lk", 30_000), waker).unwrap()
 }
 
-fn waker() -> (Sender<()>, Receiver<()>) {
-    bounded(1)
+fn waker() -> (Waker, Waker) {
+    let waker = Waker::default();
+    (waker.clone(), waker)
 }
 
 fn subscribers(server: &Server) -> i64 {
@@ -33,13 +35,13 @@ fn subscribers(server: &Server) -> i64 {
 }
 
 /// Waits until the subscription stands and its own wake-up is through.
-fn stands(listening: &Listening, woken: &Receiver<()>) {
+fn stands(listening: &Listening, woken: &Waker) {
     eventually(|| listening.is_up());
-    eventually(|| woken.try_recv().is_ok());
+    eventually(|| woken.take());
 }
 
-fn is_woken(woken: &Receiver<()>) -> bool {
-    woken.recv_timeout(Duration::from_secs(5)).is_ok()
+fn is_woken(woken: &Waker) -> bool {
+    woken.sleep(Some(Duration::from_secs(5)))
 }
 
 fn with_linger(server: &Server, linger: Duration) -> RedisStore {
@@ -50,13 +52,13 @@ fn with_linger(server: &Server, linger: Duration) -> RedisStore {
 fn a_release_wakes_those_who_listen() {
     let server = Server::start(&[]);
     let store = server.store();
-    assert_eq!(store.heard(Kind::Mutex, &name("lk")), None);
+    assert_eq!(store.heard(&claim(Kind::Mutex, "lk", 30_000)), None);
     let (waker, woken) = waker();
     let listening = listen(&store, &waker);
     stands(&listening, &woken);
     let me = claim(Kind::Mutex, "lk", 30_000);
     for force in [false, true] {
-        let heard = store.heard(Kind::Mutex, &name("lk")).unwrap();
+        let heard = store.heard(&claim(Kind::Mutex, "lk", 30_000)).unwrap();
         assert_eq!(heard, listening.seen());
         granted(store.attempt(&me, 1, false, soon()));
         if force {
@@ -78,7 +80,7 @@ fn all_who_listen_share_one_subscription_on_one_connection() {
     let wakers: Vec<_> = (0..20).map(|_| waker()).collect();
     let listening: Vec<_> = wakers.iter().map(|(waker, _)| listen(&store, waker)).collect();
     let (other, _woken) = waker();
-    let _other = store.listen(Kind::Mutex, &name("other"), &other).unwrap();
+    let _other = store.listen(&claim(Kind::Mutex, "other", 30_000), &other).unwrap();
     for (listening, (_, woken)) in listening.iter().zip(&wakers) {
         stands(listening, woken);
     }
@@ -104,7 +106,7 @@ fn a_subscription_lingers_and_then_ends() {
     assert!(again.is_up());
     drop(again);
     eventually(|| subscribers(&server) == 0);
-    assert_eq!(store.heard(Kind::Mutex, &name("lk")), None);
+    assert_eq!(store.heard(&claim(Kind::Mutex, "lk", 30_000)), None);
     store.close();
 }
 
@@ -160,7 +162,7 @@ fn after_a_broken_connection_it_subscribes_again_and_wakes_everybody() {
         assert_eq!(told.recv_timeout(Duration::from_secs(5)), Ok(false));
         assert_eq!(told.recv_timeout(Duration::from_secs(5)), Ok(true));
         eventually(|| subscribers(&server) == 1);
-        while woken.try_recv().is_ok() {}
+        while woken.take() {}
         assert_eq!(server.number(&["PUBLISH", CHANNEL, "0"]), 1);
         assert!(is_woken(&woken));
     }
@@ -183,13 +185,13 @@ fn a_refused_subscription_stays_down_and_is_told_once() {
         }
         assert!(!listening.is_up());
     }
-    assert!(woken.try_recv().is_err());
+    assert!(!woken.take());
     assert!(told.try_recv().is_err());
     // Permitted meanwhile: the next who listens gets it.
     server.run(&["ACL", "SETUSER", "lk", "allchannels"]);
     eventually(|| {
         let listening = listen(&store, &waker);
-        let (_never, nothing) = bounded::<()>(0);
+        let (_never, nothing) = crossbeam_channel::bounded::<()>(0);
         assert!(nothing.recv_timeout(Duration::from_millis(5)).is_err());
         listening.is_up()
     });
@@ -243,7 +245,7 @@ fn closing_ends_the_thread_and_the_connection_and_is_repeatable() {
     store.close();
     assert!(!listening.is_up());
     assert!(is_woken(&woken));
-    assert!(store.listen(Kind::Mutex, &name("lk"), &waker).is_none());
+    assert!(store.listen(&claim(Kind::Mutex, "lk", 30_000), &waker).is_none());
     drop(listening);
     // What is left is the connection that asks.
     eventually(|| server.text(&["CLIENT", "LIST"]).unwrap().lines().count() == 1);
@@ -253,7 +255,13 @@ fn closing_ends_the_thread_and_the_connection_and_is_repeatable() {
 fn impatient(fake: &Fake) -> Arc<Hub> {
     let address = Arc::new(Address::new(&fake.options()).unwrap());
     let silence = Duration::from_millis(40);
-    Hub::new(address, Arc::new(Reporter::new(None)), Duration::from_secs(5), silence)
+    Hub::new(
+        address,
+        Arc::new(Reporter::new(None)),
+        Duration::from_secs(5),
+        silence,
+        &[super::super::hub::PLAIN],
+    )
 }
 
 #[test]
@@ -330,4 +338,32 @@ fn the_subscription_survives_a_short_stop_of_the_process() {
     assert_eq!(listening.seen(), seen + 1, "a reconnect would have counted too");
     drop(listening);
     store.close();
+}
+
+/// A process that kept the lock among its own threads would leave the other next to nothing.
+#[test]
+fn two_clients_of_four_threads_each_share_a_lock() {
+    let server = Server::start(&[]);
+    let clients = [0, 1].map(|_| LockClient::connect(&server.options().url).unwrap());
+    let (cycles, is_over) = ([0, 1].map(AtomicUsize::new), AtomicBool::new(false));
+    let ends = Clock::System.after(Duration::from_secs(30));
+    std::thread::scope(|scope| {
+        for (client, cycles) in clients.iter().zip(&cycles) {
+            for _ in 0..4 {
+                let (lock, is_over) = (client.lock("shared"), &is_over);
+                scope.spawn(move || {
+                    while !is_over.load(Ordering::SeqCst) && Clock::System.now() < ends {
+                        drop(lock.acquire().unwrap());
+                        cycles.fetch_add(1, Ordering::SeqCst);
+                    }
+                });
+            }
+        }
+        // Many turns, each of which is a few milliseconds at most.
+        eventually(|| cycles.iter().all(|cycles| cycles.load(Ordering::SeqCst) >= 1_000));
+        is_over.store(true, Ordering::SeqCst);
+    });
+    let mut cycles = cycles.map(AtomicUsize::into_inner);
+    cycles.sort_unstable();
+    assert!(cycles[0] * 4 >= cycles[1], "{cycles:?}");
 }

@@ -70,7 +70,7 @@ fn whichever_right_is_missing_no_key_is_left_without_an_end() {
     let server = Server::start(&[]);
     let rights = ["hexists", "hget", "hset", "hdel", "pexpire", "pttl", "get", "set", "del", "publish"];
     let mut missing: Vec<Vec<String>> = rights.iter().map(|right| vec![format!("-{right}")]).collect();
-    missing.push(vec!["-pexpire".to_owned(), "-del".to_owned(), "-hdel".to_owned()]);
+    missing.push(["-pexpire", "-del", "-hdel", "-set"].map(str::to_owned).to_vec());
     for missing in missing {
         server.run(&["FLUSHALL"]);
         let rules: Vec<&str> =

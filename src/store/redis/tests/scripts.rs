@@ -1,10 +1,16 @@
 //! What the mutex's scripts do to the keys.
 
+use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
 
+use super::super::address::Address;
+use super::super::mutex;
+use super::super::tell::Tell;
+use super::super::wire::{Wire, maintenance};
 use super::harness::{Server, claim, granted, name, owner, soon};
 use crate::error::ErrorKind;
-use crate::lock::store::{Attempt, Claim, Kind, Release, Snapshot, Store};
+use crate::lock::store::{Attempt, Claim, Counting, Kind, Release, Snapshot, Store};
 
 /// What the key holds, and for how long.
 fn hash(server: &Server, key: &str) -> (Vec<String>, i64) {
@@ -258,4 +264,46 @@ fn a_bad_key_does_not_fail_its_neighbours_renewals() {
     }
     assert!(server.number(&["PTTL", "lk9"]) > 25_000);
     store.close();
+}
+
+#[test]
+fn a_latch_that_is_given_up_stays_as_it_is() {
+    let server = Server::start(&[]);
+    let store = server.store();
+    let latch = || claim(Kind::Latch, "latch", 30_000);
+    let count = |what| store.count(&latch(), &what, soon()).done();
+    let give_up = |is_granted| {
+        let waiter = Claim { is_granted, ..latch() };
+        store.abandon(&[waiter], soon()).remove(0).done();
+    };
+    assert_eq!(count(Counting::SetUp { to: 1, lease: None }), Some(1));
+    [true, false].into_iter().for_each(give_up);
+    assert_eq!(count(Counting::Ask), Some(1));
+    assert_eq!(count(Counting::CountDown), Some(0));
+    [true, false].into_iter().for_each(give_up);
+    granted(store.attempt(&latch(), 1, false, soon()));
+    store.close();
+}
+
+#[test]
+fn a_lock_is_taken_by_the_same_commands_however_waiters_are_told() {
+    let server = Server::start(&[]);
+    let commands = |tell| {
+        let address = Arc::new(Address::new(&server.options()).unwrap());
+        let wire = Wire::new(address, 1, Duration::from_secs(3), maintenance()).unwrap().telling(tell);
+        server.run(&["CONFIG", "RESETSTAT"]);
+        let me = claim(Kind::Mutex, "lk", 30_000);
+        wire.call(&mutex::acquisition(&me, 1, false), soon()).unwrap();
+        let stats = server.text(&["INFO", "commandstats"]).unwrap();
+        server.run(&["DEL", "lk"]);
+        wire.close(soon());
+        let names = stats.lines().filter_map(|line| line.strip_prefix("cmdstat_")?.split_once(':'));
+        let names = names.map(|(name, _)| name.to_owned()).filter(|name| name != "evalsha" && name != "eval");
+        names.collect::<BTreeSet<_>>()
+    };
+    let alone = commands(Tell::Alone);
+    assert!(alone.contains("hset"));
+    for tell in [Tell::Plain, Tell::Sharded, Tell::Both] {
+        assert_eq!(commands(tell), alone, "{tell:?}");
+    }
 }

@@ -1,12 +1,12 @@
 //! The store over TLS.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 
 use super::super::RedisStore;
 use super::harness::{Server, claim, eventually, free_port, granted, open, soon};
-use crate::config::RedisOptions;
+use crate::config::{RedisOptions, TlsOptions};
 use crate::error::{Error, ErrorKind};
 use crate::lock::report::Reporter;
 use crate::lock::store::{Kind, Release, Store};
@@ -78,8 +78,8 @@ impl Secured {
     }
 
     fn options(&self, host: &str, ca: Option<&str>) -> RedisOptions {
-        let tls_ca = ca.map(|file| self.folder.path().join(file));
-        RedisOptions { url: format!("rediss://{host}:{}", self.port), tls_ca, ..RedisOptions::default() }
+        let tls = TlsOptions { ca: ca.map(|file| self.folder.path().join(file)), identity: None };
+        RedisOptions { url: format!("rediss://{host}:{}", self.port), tls, ..RedisOptions::default() }
     }
 }
 
@@ -120,9 +120,9 @@ fn refused(options: &RedisOptions) -> Error {
 fn locks_and_wake_ups_work_over_tls() {
     let secured = Secured::start();
     let store = open(&secured.options("localhost", Some("ca.pem")));
-    let (waker, woken) = crossbeam_channel::bounded(1);
+    let waker = crate::sync::Waker::default();
     let me = claim(Kind::Mutex, "lk", 30_000);
-    let listening = store.listen(Kind::Mutex, &me.name, &waker).unwrap();
+    let listening = store.listen(&me, &waker).unwrap();
     eventually(|| listening.is_up());
     let before = listening.seen();
     for _ in 0..20 {
@@ -130,7 +130,7 @@ fn locks_and_wake_ups_work_over_tls() {
         assert!(store.renew(std::slice::from_ref(&me), soon()).remove(0).done());
         assert!(matches!(store.release(&me, 0, soon()).done(), Release::Freed { .. }));
     }
-    eventually(|| listening.seen() == before + 20 && woken.try_recv().is_ok());
+    eventually(|| listening.seen() == before + 20 && waker.take());
     // More than one TLS record, in both directions.
     let claims: Vec<_> = (0..600).map(|n| claim(Kind::Mutex, &format!("lk{n}"), 30_000)).collect();
     assert!(store.renew(&claims, soon()).into_iter().all(|answer| !answer.done()));
@@ -183,7 +183,7 @@ fn a_server_without_tls_is_refused_and_never_spoken_to_in_the_clear() {
     authority(folder.path(), "ca");
     let options = RedisOptions {
         url: format!("rediss://me:S3CR3T@localhost:{port}"),
-        tls_ca: Some(PathBuf::from(folder.path()).join("ca.pem")),
+        tls: TlsOptions { ca: Some(folder.path().join("ca.pem")), identity: None },
         ..RedisOptions::default()
     };
     let error = refused(&options);

@@ -116,9 +116,9 @@ fn a_token_lock_cannot_be_re_entered() {
         let me = claim(Kind::Token, "lk", 30_000);
         granted(store.attempt(&me, 1, false, soon()));
         assert_eq!(store.attempt(&me, 2, false, soon()).refused().kind(), ErrorKind::Unsupported);
-        let (waker, _woken) = crossbeam_channel::bounded(1);
-        assert!(store.listen(Kind::Token, &me.name, &waker).is_none());
-        assert!(store.heard(Kind::Token, &me.name).is_none());
+        let waker = crate::sync::Waker::default();
+        assert!(store.listen(&me, &waker).is_none());
+        assert!(store.heard(&me).is_none());
     });
 }
 

@@ -10,7 +10,8 @@ use super::harness::{Server, claim, free_port, granted, open, soon};
 use crate::config::RedisOptions;
 use crate::error::{Error, ErrorKind};
 use crate::lock::report::Reporter;
-use crate::lock::store::{Answer, Attempt, Kind, Release, Store};
+use crate::lock::store::{Answer, Attempt, HandOver, Kind, Release, Store};
+use crate::sync::Mutex;
 use crate::time::Clock;
 
 const MOST: Duration = Duration::from_millis(1500);
@@ -238,6 +239,48 @@ fn scripts_that_the_server_forgot_are_sent_again() {
 }
 
 #[test]
+fn scripts_that_the_server_forgot_are_sent_again_by_who_reads_the_answer_later() {
+    let server = Server::start(&[]);
+    let store = server.store();
+    let (me, you) = (claim(Kind::Mutex, "lk", 30_000), claim(Kind::Mutex, "lk", 30_000));
+    for forgets in [false, true] {
+        let flush = || {
+            if forgets {
+                drop(server.run(&["SCRIPT", "FLUSH"]))
+            }
+        };
+        flush();
+        granted(store.begin_attempt(&me, 1, false, soon()).wait());
+        flush();
+        let handed = store.hand_over(&me, &you, false, soon()).unwrap().wait().done();
+        assert!(matches!(handed, HandOver::Granted { .. }));
+        flush();
+        assert!(matches!(store.begin_release(&you, 0, soon()).wait().done(), Release::Freed { .. }));
+    }
+    assert_eq!(server.keys(), [""; 0]);
+    store.close();
+}
+
+#[test]
+fn a_server_that_refuses_a_command_is_not_taken_to_know_its_script() {
+    let sent = Arc::new(Mutex::new(Vec::new()));
+    let server = Fake::start({
+        let sent = Arc::clone(&sent);
+        move |command| {
+            sent.lock().push(command.split(' ').next().unwrap().to_owned());
+            Act::Say("-MOVED 1 127.0.0.1:1\r\n")
+        }
+    });
+    let store = open(&server.options());
+    for _ in 0..2 {
+        drop(store.begin_attempt(&claim(Kind::Mutex, "lk", 30_000), 1, false, soon()).wait());
+    }
+    // With the hash alone the second would be refused too, once the name has come to this server.
+    assert_eq!(*sent.lock(), ["eval", "eval"]);
+    store.close();
+}
+
+#[test]
 fn many_threads_share_a_small_pool() {
     let server = Server::start(&[]);
     let store = open(&RedisOptions { pool_size: 3, ..server.options() });
@@ -347,8 +390,8 @@ fn database_and_client_name_are_set_on_every_connection() {
     let me = claim(Kind::Mutex, "lk", 30_000);
     granted(store.attempt(&me, 1, false, soon()));
     assert!(store.renew(std::slice::from_ref(&me), soon()).remove(0).done());
-    let (waker, _woken) = crossbeam_channel::bounded(1);
-    let listening = store.listen(Kind::Mutex, &me.name, &waker).unwrap();
+    let waker = crate::sync::Waker::default();
+    let listening = store.listen(&me, &waker).unwrap();
     super::harness::eventually(|| listening.is_up());
     let clients = server.text(&["CLIENT", "LIST"]).unwrap();
     let ours = clients.lines().filter(|line| line.contains("name=till-3") && line.contains("db=5"));
@@ -363,11 +406,11 @@ fn tcp_works_as_a_unix_socket_does() {
     let server = Server::start(&["--port", &port.to_string()]);
     let store = open(&RedisOptions { url: format!("redis://localhost:{port}/2"), ..server.options() });
     let me = claim(Kind::Mutex, "lk", 30_000);
-    let (waker, woken) = crossbeam_channel::bounded(1);
-    let listening = store.listen(Kind::Mutex, &me.name, &waker).unwrap();
-    super::harness::eventually(|| listening.is_up() && woken.try_recv().is_ok());
+    let waker = crate::sync::Waker::default();
+    let listening = store.listen(&me, &waker).unwrap();
+    super::harness::eventually(|| listening.is_up() && waker.take());
     granted(store.attempt(&me, 1, false, soon()));
     assert!(matches!(store.release(&me, 0, soon()).done(), Release::Freed { .. }));
-    assert!(woken.recv_timeout(Duration::from_secs(5)).is_ok());
+    assert!(waker.sleep(Some(Duration::from_secs(5))));
     store.close();
 }

@@ -6,23 +6,33 @@ import java.io.FileOutputStream;
 import java.io.InputStreamReader;
 import java.io.PrintStream;
 import java.nio.charset.StandardCharsets;
+import java.time.Duration;
 import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.ConcurrentLinkedQueue;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
+import java.util.concurrent.ThreadLocalRandom;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicReference;
 import org.redisson.Redisson;
+import org.redisson.RedissonMultiLock;
+import org.redisson.RedissonRedLock;
 import org.redisson.api.RBucket;
+import org.redisson.api.RCountDownLatch;
 import org.redisson.api.RFencedLock;
 import org.redisson.api.RLock;
+import org.redisson.api.RPermitExpirableSemaphore;
+import org.redisson.api.RSemaphore;
 import org.redisson.api.RedissonClient;
 import org.redisson.client.codec.StringCodec;
 import org.redisson.config.Config;
+import org.redisson.config.ShardedSubscriptionMode;
 
 /**
  * Does with Redisson what the tests tell it to, and says what came of it.
@@ -36,6 +46,10 @@ import org.redisson.config.Config;
 public final class Agent {
     private static final PrintStream ANSWERS =
             new PrintStream(new FileOutputStream(FileDescriptor.out), false, StandardCharsets.UTF_8);
+
+    /** What verbs begin with that are not about a plain lock. */
+    private static final List<String> KINDS =
+            List.of("fenced-", "fair-", "spin-", "read-", "write-", "multi-", "semaphore-", "permits-", "latch-");
 
     private final Map<String, RedissonClient> clients = new ConcurrentHashMap<>();
     private final Map<String, ExecutorService> threads = new HashMap<>();
@@ -79,9 +93,27 @@ public final class Agent {
     private Object perform(String[] request) throws Exception {
         String client = request[2];
         String verb = request[3];
+        if (verb.startsWith("redlock-")) {
+            // The first argument names several clients, joined by commas: one lock on each.
+            RLock[] members = Arrays.stream(request[4].split(","))
+                    .map(member -> clients.get(member).getLock(request[5]))
+                    .toArray(RLock[]::new);
+            RLock lock = new RedissonRedLock(members);
+            switch (verb.substring("redlock-".length())) {
+                case "try-for-lease":
+                    return lock.tryLock(
+                            Long.parseLong(request[6]), Long.parseLong(request[7]), TimeUnit.MILLISECONDS);
+                case "unlock":
+                    lock.unlock();
+                    return "";
+                default:
+                    throw new IllegalArgumentException("no such verb: " + verb);
+            }
+        }
         switch (verb) {
             case "connect":
-                return connect(client, request[4], Long.parseLong(request[5]));
+                return connect(client, request[4], Long.parseLong(request[5]), request.length > 6 ? request[6] : null,
+                        request.length > 7 ? request[7] : null);
             case "shutdown":
                 clients.remove(client).shutdown();
                 return "";
@@ -90,33 +122,85 @@ public final class Agent {
             case "count-up":
                 return countUp(clients.get(client), request[4], request[5],
                         Integer.parseInt(request[6]), Integer.parseInt(request[7]));
+            case "work":
+                return work(clients.get(client), request[4], request[5], Integer.parseInt(request[6]),
+                        Long.parseLong(request[7]), Long.parseLong(request[8]));
             default:
                 return operate(clients.get(client), verb, request);
         }
     }
 
-    private String connect(String client, String url, long watchdogMs) {
+    /**
+     * With a mode of sharded subscription, the server is a member of a cluster; with the name of a master, the URLs,
+     * joined by commas, are those of Sentinels.
+     */
+    private String connect(String client, String url, long watchdogMs, String shardedMode, String master) {
         Config config = new Config();
         config.setLockWatchdogTimeout(watchdogMs);
         // Two event threads instead of one per core and more: this shares a small machine with what it tests.
         config.setThreads(4);
         config.setNettyThreads(2);
-        config.useSingleServer()
-                .setAddress(url)
-                .setConnectionMinimumIdleSize(4)
-                .setConnectionPoolSize(16)
-                .setSubscriptionConnectionMinimumIdleSize(1);
+        if (master != null) {
+            config.useSentinelServers()
+                    .addSentinelAddress(url.split(","))
+                    .setMasterName(master)
+                    .setMasterConnectionMinimumIdleSize(2)
+                    .setMasterConnectionPoolSize(8)
+                    .setSlaveConnectionMinimumIdleSize(1)
+                    .setSubscriptionConnectionMinimumIdleSize(1);
+        } else if (shardedMode != null) {
+            config.useClusterServers()
+                    .addNodeAddress(url)
+                    .setShardedSubscriptionMode(ShardedSubscriptionMode.valueOf(shardedMode))
+                    .setMasterConnectionMinimumIdleSize(2)
+                    .setMasterConnectionPoolSize(8)
+                    .setSlaveConnectionMinimumIdleSize(1)
+                    .setSubscriptionConnectionMinimumIdleSize(1);
+        } else {
+            config.useSingleServer()
+                    .setAddress(url)
+                    .setConnectionMinimumIdleSize(4)
+                    .setConnectionPoolSize(16)
+                    .setSubscriptionConnectionMinimumIdleSize(1);
+        }
         RedissonClient connected = Redisson.create(config);
         clients.put(client, connected);
         return connected.getId();
     }
 
+    /** Several locks, named in one argument and joined by commas; fenced ones say so. */
+    private static RLock multi(RedissonClient client, String names) {
+        return new RedissonMultiLock(Arrays.stream(names.split(","))
+                .map(name -> name.startsWith("fenced:")
+                        ? client.getFencedLock(name.substring("fenced:".length()))
+                        : client.getLock(name))
+                .toArray(RLock[]::new));
+    }
+
     /** One lock operation; a fresh lock object each time, so that none remembers an earlier lease. */
     private static Object operate(RedissonClient client, String verb, String[] request) throws Exception {
         String name = request[4];
-        boolean fenced = verb.startsWith("fenced-");
-        RLock lock = fenced ? client.getFencedLock(name) : client.getLock(name);
-        switch (fenced ? verb.substring("fenced-".length()) : verb) {
+        String kind = KINDS.stream().filter(prefix -> verb.startsWith(prefix)).findFirst().orElse("");
+        switch (kind) {
+            case "semaphore-":
+                return semaphore(client.getSemaphore(name), verb, request);
+            case "permits-":
+                return permits(client.getPermitExpirableSemaphore(name), verb, request);
+            case "latch-":
+                return latch(client.getCountDownLatch(name), verb, request);
+            default:
+                break;
+        }
+        RLock lock = switch (kind) {
+            case "fenced-" -> client.getFencedLock(name);
+            case "fair-" -> client.getFairLock(name);
+            case "spin-" -> client.getSpinLock(name);
+            case "read-" -> client.getReadWriteLock(name).readLock();
+            case "write-" -> client.getReadWriteLock(name).writeLock();
+            case "multi-" -> multi(client, name);
+            default -> client.getLock(name);
+        };
+        switch (verb.substring(kind.length())) {
             case "lock":
                 lock.lock();
                 return "";
@@ -132,6 +216,14 @@ public final class Agent {
             case "unlock":
                 lock.unlock();
                 return "";
+            case "turn":
+                // While it holds the lock, it appends to a list.
+                lock.lock();
+                try {
+                    return client.getList(request[5], StringCodec.INSTANCE).add(request[6]);
+                } finally {
+                    lock.unlock();
+                }
             case "force-unlock":
                 return lock.forceUnlock();
             case "is-locked":
@@ -151,6 +243,154 @@ public final class Agent {
             default:
                 throw new IllegalArgumentException("no such verb: " + verb);
         }
+    }
+
+    private static Object semaphore(RSemaphore semaphore, String verb, String[] request) throws Exception {
+        return switch (verb) {
+            case "semaphore-set" -> semaphore.trySetPermits(Integer.parseInt(request[5]));
+            case "semaphore-try-for" -> semaphore.tryAcquire(
+                    Integer.parseInt(request[5]), Duration.ofMillis(Long.parseLong(request[6])));
+            case "semaphore-release" -> {
+                semaphore.release(Integer.parseInt(request[5]));
+                yield "";
+            }
+            case "semaphore-add" -> {
+                semaphore.addPermits(Integer.parseInt(request[5]));
+                yield "";
+            }
+            case "semaphore-release-if-exists" -> semaphore.releaseIfExists(Integer.parseInt(request[5]));
+            case "semaphore-available" -> semaphore.availablePermits();
+            default -> throw new IllegalArgumentException("no such verb: " + verb);
+        };
+    }
+
+    private static Object permits(RPermitExpirableSemaphore permits, String verb, String[] request) throws Exception {
+        return switch (verb) {
+            case "permits-set" -> permits.trySetPermits(Integer.parseInt(request[5]));
+            case "permits-try-for" -> permits.tryAcquire(
+                    Long.parseLong(request[5]), Long.parseLong(request[6]), TimeUnit.MILLISECONDS);
+            case "permits-release" -> permits.tryRelease(request[5]);
+            case "permits-many" -> String.join(",", permits.acquire(Integer.parseInt(request[5])));
+            case "permits-release-many" -> permits.tryRelease(Arrays.asList(request[5].split(",")));
+            case "permits-set-to" -> {
+                permits.setPermits(Integer.parseInt(request[5]));
+                yield "";
+            }
+            case "permits-all" -> permits.getPermits();
+            case "permits-out" -> permits.acquiredPermits();
+            case "permits-update" -> permits.updateLeaseTime(
+                    request[5], Long.parseLong(request[6]), TimeUnit.MILLISECONDS);
+            case "permits-lease" -> permits.getLeaseTime(request[5]);
+            case "permits-available" -> permits.availablePermits();
+            default -> throw new IllegalArgumentException("no such verb: " + verb);
+        };
+    }
+
+    private static Object latch(RCountDownLatch latch, String verb, String[] request) throws Exception {
+        return switch (verb) {
+            case "latch-set" -> latch.trySetCount(Long.parseLong(request[5]));
+            case "latch-down" -> {
+                latch.countDown();
+                yield "";
+            }
+            case "latch-wait-for" -> latch.await(Long.parseLong(request[5]), TimeUnit.MILLISECONDS);
+            case "latch-count" -> latch.getCount();
+            case "latch-delete" -> latch.delete();
+            default -> throw new IllegalArgumentException("no such verb: " + verb);
+        };
+    }
+
+    /** What is held for a moment, again and again. */
+    private interface Held {
+        void take() throws Exception;
+
+        void giveBack();
+    }
+
+    private static Held held(RedissonClient client, String kind, String name) {
+        switch (kind) {
+            case "semaphore": {
+                RSemaphore semaphore = client.getSemaphore(name);
+                return new Held() {
+                    public void take() throws InterruptedException {
+                        semaphore.acquire();
+                    }
+
+                    public void giveBack() {
+                        semaphore.release();
+                    }
+                };
+            }
+            case "permits": {
+                RPermitExpirableSemaphore permits = client.getPermitExpirableSemaphore(name);
+                return new Held() {
+                    private String id;
+
+                    public void take() throws InterruptedException {
+                        id = permits.acquire(5, TimeUnit.MINUTES);
+                    }
+
+                    public void giveBack() {
+                        permits.release(id);
+                    }
+                };
+            }
+            default: {
+                RLock lock = switch (kind) {
+                    case "read" -> client.getReadWriteLock(name).readLock();
+                    case "write" -> client.getReadWriteLock(name).writeLock();
+                    case "spin" -> client.getSpinLock(name);
+                    default -> throw new IllegalArgumentException("no such kind: " + kind);
+                };
+                return new Held() {
+                    public void take() {
+                        lock.lock();
+                    }
+
+                    public void giveBack() {
+                        lock.unlock();
+                    }
+                };
+            }
+        }
+    }
+
+    /**
+     * Each of {@code workers} threads, for so long: a random pause, then takes it, keeps it for a millisecond, gives it
+     * back. When each of them had it, as {@code begun-ended}, joined by commas.
+     */
+    private static Object work(RedissonClient client, String kind, String name, int workers, long forMs, long pauseMs)
+            throws Exception {
+        ConcurrentLinkedQueue<String> times = new ConcurrentLinkedQueue<>();
+        AtomicReference<Throwable> problem = new AtomicReference<>();
+        long end = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(forMs);
+        List<Thread> running = new ArrayList<>();
+        for (int number = 0; number < workers; number++) {
+            Thread worker = new Thread(() -> {
+                try {
+                    Held held = held(client, kind, name);
+                    while (System.nanoTime() < end) {
+                        Thread.sleep(ThreadLocalRandom.current().nextLong(pauseMs + 1));
+                        held.take();
+                        long begun = System.nanoTime();
+                        Thread.sleep(1);
+                        times.add(begun + "-" + System.nanoTime());
+                        held.giveBack();
+                    }
+                } catch (Throwable thrown) {
+                    problem.compareAndSet(null, thrown);
+                }
+            });
+            worker.start();
+            running.add(worker);
+        }
+        for (Thread worker : running) {
+            worker.join();
+        }
+        if (problem.get() != null) {
+            throw new IllegalStateException("a worker failed: " + problem.get(), problem.get());
+        }
+        return String.join(",", times);
     }
 
     /** Each of {@code workers} threads: {@code times} × lock, GET, SET one more, unlock. */

@@ -1,0 +1,204 @@
+//! leasehold on each store it can keep locks in: `./bench stores`.
+//!
+//! Every workload with every store in turn, again and again, each run in a process of its own. What the servers use is
+//! read from /proc.
+
+pub mod child;
+mod page;
+mod transactions;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+use std::str::FromStr;
+
+use anyhow::{Context, Result, bail};
+use clap::Args;
+use serde::Serialize;
+
+use crate::machine::Machine;
+use crate::rounds::Metrics;
+use child::Kind;
+
+#[derive(Args, Debug)]
+pub struct Options {
+    /// A store: `name|url|pid of its server|about it`.
+    #[arg(long = "store", required = true)]
+    stores: Vec<Place>,
+    /// A store that cannot be measured here, and why: `name: reason`.
+    #[arg(long)]
+    left_out: Vec<String>,
+    #[arg(long, default_value_t = 3)]
+    rounds: usize,
+    /// How long one run of a workload lasts.
+    #[arg(long, default_value_t = 3.0)]
+    seconds: f64,
+    /// One short round: shows that it runs, not how fast.
+    #[arg(long)]
+    quick: bool,
+    /// Where to write everything as JSON.
+    #[arg(long)]
+    json: Option<PathBuf>,
+    /// The folder of choosing.md and charts/.
+    #[arg(long)]
+    docs: Option<PathBuf>,
+}
+
+/// A store that runs.
+#[derive(Clone, Debug, Serialize)]
+struct Place {
+    name: String,
+    url: String,
+    /// Of the server, where there is one.
+    pid: Option<u32>,
+    about: String,
+}
+
+impl FromStr for Place {
+    type Err = anyhow::Error;
+
+    fn from_str(text: &str) -> Result<Place> {
+        let mut parts = text.splitn(4, '|');
+        let mut part = || parts.next().context("name|url|pid|about").map(str::to_owned);
+        let (name, url, pid, about) = (part()?, part()?, part()?, part()?);
+        let pid = if pid.is_empty() { None } else { Some(pid.parse()?) };
+        Ok(Place { name, url, pid, about })
+    }
+}
+
+struct Workload {
+    id: &'static str,
+    title: &'static str,
+    kind: Kind,
+    contenders: usize,
+}
+
+const WORKLOADS: &[Workload] = &[
+    Workload { id: "one", title: "Uncontended", kind: Kind::Cycles, contenders: 1 },
+    Workload { id: "eight", title: "8 contenders", kind: Kind::Cycles, contenders: 8 },
+    Workload { id: "sixtyfour", title: "64 contenders", kind: Kind::Cycles, contenders: 64 },
+    Workload { id: "handoff", title: "Hand-off", kind: Kind::Handoff, contenders: 2 },
+    Workload { id: "crowd", title: "A crowd of 500", kind: Kind::Crowd, contenders: 500 },
+];
+
+/// One store under one workload in one round.
+#[derive(Debug, Serialize)]
+struct Run {
+    workload: &'static str,
+    store: String,
+    round: usize,
+    metrics: Metrics,
+    note: Option<String>,
+}
+
+pub fn run(options: &Options) -> Result<()> {
+    let machine = Machine::look(String::new(), None);
+    let (rounds, seconds) = if options.quick { (1, 0.5) } else { (options.rounds, options.seconds) };
+    let mut runs: Vec<Run> = Vec::new();
+    for round in 1..=rounds {
+        for workload in WORKLOADS {
+            for place in &options.stores {
+                let contenders =
+                    if options.quick { workload.contenders.min(50) } else { workload.contenders };
+                let before = place.pid.map(usage);
+                let measured = measure(place, workload, contenders, seconds, round);
+                let (mut metrics, note) = match measured {
+                    Ok(metrics) => (metrics, None),
+                    Err(error) => (Metrics::new(), Some(format!("{error:#}"))),
+                };
+                if let (Some(before), Some(after)) = (before, place.pid.map(usage)) {
+                    let cycles = metrics.get("cycles_per_s").map(|rate| rate * seconds);
+                    if let Some(cycles) = cycles.filter(|cycles| *cycles > 0.0) {
+                        // The warm-up is in it: an upper bound.
+                        metrics.insert("server_cpu_us".into(), (after.cpu_s - before.cpu_s) * 1e6 / cycles);
+                    }
+                    metrics.insert("server_mib".into(), after.mib);
+                }
+                eprintln!("{}", page::progress(round, workload.id, &place.name, &metrics, note.as_deref()));
+                let store = place.name.clone();
+                runs.push(Run { workload: workload.id, store, round, metrics, note });
+            }
+        }
+    }
+    let report = page::Report {
+        machine,
+        rounds,
+        seconds,
+        quick: options.quick,
+        stores: &options.stores,
+        left_out: &options.left_out,
+        runs: &runs,
+    };
+    if let Some(file) = &options.json {
+        fs::write(file, serde_json::to_string_pretty(&runs)?)?;
+    }
+    if let Some(docs) = &options.docs {
+        report.write(docs)?;
+    }
+    print!("{}", report.text()?);
+    let broken: Vec<_> = runs
+        .iter()
+        .filter(|run| run.metrics.get("violations").is_some_and(|count| *count > 0.0))
+        .map(|run| format!("{} in {}", run.store, run.workload))
+        .collect();
+    if !broken.is_empty() {
+        bail!("two holders at once: {}", broken.join(", "));
+    }
+    Ok(())
+}
+
+fn measure(
+    place: &Place,
+    workload: &Workload,
+    contenders: usize,
+    seconds: f64,
+    round: usize,
+) -> Result<Metrics> {
+    let kind = format!("{:?}", workload.kind).to_lowercase();
+    let output = Command::new(std::env::current_exe()?)
+        .args(["store", "--store", &place.name, "--url", &place.url, "--kind", &kind])
+        .args(["--contenders", &contenders.to_string(), "--seconds", &seconds.to_string()])
+        .args(["--name", &format!("bench-{}-{round}", workload.id)])
+        .stderr(std::process::Stdio::inherit())
+        .output()?;
+    if !output.status.success() {
+        bail!("the run ended with {}", output.status);
+    }
+    Ok(serde_json::from_slice(&output.stdout)?)
+}
+
+/// What a server and the processes it started have used.
+#[derive(Clone, Copy, Debug, Default)]
+struct Usage {
+    cpu_s: f64,
+    mib: f64,
+}
+
+fn usage(pid: u32) -> Usage {
+    // pid → parent, clock ticks, pages.
+    let mut processes: BTreeMap<u32, (u32, f64, f64)> = BTreeMap::new();
+    for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
+        let Ok(pid) = entry.file_name().to_string_lossy().parse() else { continue };
+        let Ok(stat) = fs::read_to_string(entry.path().join("stat")) else { continue };
+        let Some((_, rest)) = stat.rsplit_once(") ") else { continue };
+        let fields: Vec<f64> = rest.split(' ').map(|field| field.parse().unwrap_or(0.0)).collect();
+        // Counted from the state on: parent 1, resident pages 21; user and system time 11 and 12, and at 13 and 14 those
+        // of children that have ended, as PostgreSQL's do with each connection.
+        if let (Some(parent), Some(ticks), Some(pages)) = (fields.get(1), fields.get(11..15), fields.get(21)) {
+            processes.insert(pid, (*parent as u32, ticks.iter().sum(), *pages));
+        }
+    }
+    let mut family = vec![pid];
+    let mut at = 0;
+    while let Some(parent) = family.get(at).copied() {
+        family.extend(processes.iter().filter(|(_, process)| process.0 == parent).map(|(pid, _)| *pid));
+        at += 1;
+    }
+    let mut usage = Usage::default();
+    for (_, ticks, pages) in family.iter().filter_map(|pid| processes.get(pid)) {
+        usage.cpu_s += ticks / 100.0;
+        usage.mib += pages * 4096.0 / 1024.0 / 1024.0;
+    }
+    usage
+}

@@ -1,0 +1,195 @@
+//! The generated part of docs/choosing.md, and its charts.
+
+use std::fmt::Write as _;
+use std::path::Path;
+
+use anyhow::{Context, Result};
+
+use super::child::{DRAIN_LIMIT, Kind};
+use super::{Place, Run, WORKLOADS, Workload};
+use crate::chart::{self, Bar};
+use crate::machine::Machine;
+use crate::report::grouped;
+use crate::rounds::Metrics;
+
+const BEGIN: &str = "<!-- stores: begin -->";
+const END: &str = "<!-- stores: end -->";
+
+pub struct Report<'a> {
+    pub machine: Machine,
+    pub rounds: usize,
+    pub seconds: f64,
+    pub quick: bool,
+    pub stores: &'a [Place],
+    pub left_out: &'a [String],
+    pub runs: &'a [Run],
+}
+
+/// A column: its title, the metric, and how many digits.
+type Column = (&'static str, &'static str, usize);
+
+const CYCLES: &[Column] = &[
+    ("cycles/s", "cycles_per_s", 0),
+    ("wait p50 ms", "wait_p50_ms", 2),
+    ("p99 ms", "wait_p99_ms", 1),
+    ("longest ms", "wait_max_ms", 0),
+    ("fewest/most", "evenness", 2),
+    ("asked per grant", "attempts_per_grant", 2),
+    ("CPU µs per cycle", "cpu_us_per_cycle", 0),
+    ("server CPU µs", "server_cpu_us", 0),
+    ("errors", "errors", 0),
+    ("violations", "violations", 0),
+];
+const HANDOFF: &[Column] = &[
+    ("p50 ms", "handoff_p50_ms", 2),
+    ("p99 ms", "handoff_p99_ms", 2),
+    ("counted", "handoffs", 0),
+    ("errors", "errors", 0),
+    ("violations", "violations", 0),
+];
+const CROWD: &[Column] = &[
+    ("served", "served", 0),
+    ("failures", "failures", 0),
+    ("all served after s", "drain_s", 2),
+    ("grants/s", "grants_per_s", 0),
+    ("asked per grant", "attempts_per_grant", 1),
+    ("connections", "connections", 0),
+    ("threads of the library", "client_threads", 0),
+    ("connecting all, s", "connect_s", 1),
+    ("server MiB", "server_mib", 0),
+    ("violations", "violations", 0),
+];
+
+fn columns(kind: Kind) -> &'static [Column] {
+    match kind {
+        Kind::Cycles => CYCLES,
+        Kind::Handoff => HANDOFF,
+        Kind::Crowd => CROWD,
+    }
+}
+
+/// Worst over the rounds, not the median.
+const WORST: &[&str] = &["wait_max_ms", "failures", "errors", "violations"];
+
+impl Report<'_> {
+    fn value(&self, workload: &str, store: &str, metric: &str) -> Option<f64> {
+        let runs = self.runs.iter().filter(|run| run.workload == workload && run.store == store);
+        let mut values: Vec<f64> = runs
+            .filter_map(|run| run.metrics.get(metric))
+            .copied()
+            .filter(|value| value.is_finite())
+            .collect();
+        values.sort_unstable_by(f64::total_cmp);
+        if WORST.contains(&metric) {
+            return values.last().copied();
+        }
+        // Of an even number, between the two in the middle.
+        let upper = *values.get(values.len() / 2)?;
+        let lower = *values.get((values.len() - 1) / 2)?;
+        Some((lower + upper) / 2.0)
+    }
+
+    pub fn text(&self) -> Result<String> {
+        let mut out = String::new();
+        let Machine { cores, cpu, kernel, rustc, load, .. } = &self.machine;
+        writeln!(out, "## Measured\n")?;
+        writeln!(out, "{cores} cores, {cpu}, {kernel}; {rustc}. Load average at the start: {load}.\n")?;
+        writeln!(out, "| store | what ran |\n|---|---|")?;
+        for Place { name, about, .. } in self.stores {
+            writeln!(out, "| {name} | {about} |")?;
+        }
+        writeln!(out)?;
+        for store in self.left_out {
+            writeln!(out, "Left out: {store}.\n")?;
+        }
+        if self.quick {
+            writeln!(out, "**A quick run: it shows that everything runs, its figures mean nothing.**\n")?;
+        } else {
+            let (rounds, seconds) = (self.rounds, self.seconds);
+            writeln!(
+                out,
+                "Medians of {rounds} rounds, {seconds} s each; longest waits, failures and errors: the worst round.\n"
+            )?;
+        }
+        for workload in WORKLOADS {
+            writeln!(out, "### {}\n", workload.title)?;
+            for (file, title, _) in charts(workload) {
+                writeln!(out, "![{title}](charts/stores-{}-{file}.svg)\n", workload.id)?;
+            }
+            self.table(&mut out, workload)?;
+        }
+        Ok(out)
+    }
+
+    fn table(&self, out: &mut String, workload: &Workload) -> Result<()> {
+        let columns = columns(workload.kind);
+        let titles: Vec<_> = columns.iter().map(|column| column.0).collect();
+        writeln!(out, "| | {} |\n|---|{}", titles.join(" | "), "---:|".repeat(columns.len()))?;
+        for Place { name, .. } in self.stores {
+            let cells = columns.iter().map(|(_, metric, digits)| {
+                self.value(workload.id, name, metric)
+                    .map_or("–".to_owned(), |value| grouped(value, *digits))
+            });
+            writeln!(out, "| {name} | {} |", cells.collect::<Vec<_>>().join(" | "))?;
+        }
+        writeln!(out)?;
+        for run in self.runs.iter().filter(|run| run.workload == workload.id) {
+            if let Some(note) = &run.note {
+                writeln!(out, "{}, round {}: {note}.\n", run.store, run.round)?;
+            }
+        }
+        if workload.kind == Kind::Crowd {
+            writeln!(
+                out,
+                "A failure is a client that could not connect, or was not served within {DRAIN_LIMIT:?}.\n"
+            )?;
+        }
+        Ok(())
+    }
+
+    pub fn write(&self, docs: &Path) -> Result<()> {
+        let page = docs.join("choosing.md");
+        let old = std::fs::read_to_string(&page).with_context(|| format!("reading {}", page.display()))?;
+        let (before, rest) = old.split_once(BEGIN).context("no begin of the generated part")?;
+        let (_, after) = rest.split_once(END).context("no end of the generated part")?;
+        std::fs::write(&page, format!("{before}{BEGIN}\n\n{}{END}{after}", self.text()?))?;
+        let folder = docs.join("charts");
+        std::fs::create_dir_all(&folder)?;
+        for workload in WORKLOADS {
+            for (file, title, metric) in charts(workload) {
+                let bars: Vec<_> = self
+                    .stores
+                    .iter()
+                    .filter_map(|place| {
+                        let value = self.value(workload.id, &place.name, metric)?;
+                        Some(Bar { label: place.name.clone(), value, ours: true })
+                    })
+                    .collect();
+                chart::write(
+                    &folder.join(format!("stores-{}-{file}.svg", workload.id)),
+                    &format!("{}: {title}", workload.title),
+                    &bars,
+                )?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A workload's charts: the file's last part, the title, the metric.
+fn charts(workload: &Workload) -> &'static [(&'static str, &'static str, &'static str)] {
+    match workload.kind {
+        Kind::Cycles => &[("cycles", "cycles/s", "cycles_per_s")],
+        Kind::Handoff => &[("p50", "ms from unlock to lock, median", "handoff_p50_ms")],
+        Kind::Crowd => &[("drain", "s until all were served", "drain_s")],
+    }
+}
+
+pub fn progress(round: usize, workload: &str, store: &str, metrics: &Metrics, note: Option<&str>) -> String {
+    let shown = ["cycles_per_s", "handoff_p50_ms", "drain_s", "failures", "attempts_per_grant", "violations"];
+    let figures: Vec<_> = shown
+        .iter()
+        .filter_map(|name| Some(format!("{name} {}", grouped(*metrics.get(*name)?, 2))))
+        .collect();
+    format!("{round} {workload:<10} {store:<12} {} {}", figures.join("  "), note.unwrap_or_default())
+}

@@ -1,0 +1,36 @@
+//! A lock shared with a program that does `SET name token NX PX …`, as articles describe it and redis-py does: a token lock.
+//!
+//! `cargo run --example article_lock` needs no server; with `REDIS_URL=redis://127.0.0.1:6379` the lock is in Redis: say
+//! `SET example:article mine NX PX 5000` to redis-cli meanwhile.
+#![allow(clippy::print_stdout, reason = "an example talks")]
+
+use std::time::Duration;
+
+use leasehold::{ErrorKind, LockClient, Result};
+
+fn main() -> Result<()> {
+    let client = match std::env::var("REDIS_URL") {
+        Ok(url) => LockClient::connect(&url)?,
+        Err(_) => LockClient::in_memory(),
+    };
+    let lock = client.token_lock("example:article");
+    // Those libraries announce no release, so this asks again each 50–100 ms.
+    let Some(guard) = lock.try_acquire_for(Duration::from_secs(10))? else {
+        println!("somebody keeps it");
+        return client.shutdown();
+    };
+    println!("taken; the key's value is {}", guard.owner());
+    println!("{}", client.inspect("example:article")?.kind);
+
+    // Unlike `lock`, it is not reentrant: a thread that waits for itself is told.
+    match lock.acquire() {
+        Err(e) if e.kind() == ErrorKind::WouldDeadlock => println!("again, by the same thread: {e}"),
+        other => println!("again, by the same thread: {:?}", other.is_ok()),
+    }
+
+    // What the article leaves out: it is renewed, and released only by whoever took it.
+    guard.check()?;
+    guard.unlock()?;
+    println!("free: {}", !lock.is_locked()?);
+    client.shutdown()
+}

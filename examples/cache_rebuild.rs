@@ -1,0 +1,53 @@
+//! Many read a cache, one rebuilds it: a read-write lock.
+//!
+//! `cargo run --example cache_rebuild` needs no server; with `REDIS_URL=redis://127.0.0.1:6379` the lock is in Redis.
+#![allow(clippy::print_stdout, clippy::disallowed_methods, reason = "an example talks and takes its time")]
+
+use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
+use std::thread;
+use std::time::Duration;
+
+use leasehold::{LockClient, ReadWriteLock, Result};
+
+/// Readers look together. Whoever finds the cache old rebuilds it, alone, and reads what it has built before anybody can
+/// rebuild it again.
+fn read(lock: &ReadWriteLock, cache: &AtomicU32, wanted: u32) -> Result<u32> {
+    {
+        let _reading = lock.read().acquire()?;
+        let found = cache.load(SeqCst);
+        if found >= wanted {
+            return Ok(found);
+        }
+    } // A reader cannot become the writer: two who tried would wait for each other.
+    let writing = lock.write().acquire()?;
+    // Another may have been here first.
+    if cache.load(SeqCst) < wanted {
+        println!("{:?} rebuilds", thread::current().id());
+        thread::sleep(Duration::from_millis(100));
+        cache.store(wanted, SeqCst);
+    }
+    // Downgrade: readers get in, writers do not.
+    let _reading = lock.read().acquire()?;
+    writing.unlock()?;
+    Ok(cache.load(SeqCst))
+}
+
+fn main() -> Result<()> {
+    let client = match std::env::var("REDIS_URL") {
+        Ok(url) => LockClient::connect(&url)?,
+        Err(_) => LockClient::in_memory(),
+    };
+    let lock = client.read_write_lock("example:cache");
+    let cache = AtomicU32::new(0);
+    for version in 1..=2 {
+        thread::scope(|scope| {
+            let readers: Vec<_> = (0..6).map(|_| scope.spawn(|| read(&lock, &cache, version))).collect();
+            for reader in readers {
+                let found = reader.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+                println!("read version {found}");
+            }
+            Ok::<(), leasehold::Error>(())
+        })?;
+    }
+    client.shutdown()
+}

@@ -1,0 +1,48 @@
+//! A holder is stopped for longer than its lease, goes on, and writes: the file refuses it.
+//!
+//! No lock can keep such a holder from writing. A fence can, where the write happens.
+//! `cargo run --example fenced_writes` needs no server; with `REDIS_URL=redis://127.0.0.1:6379` the lock is in Redis.
+#![allow(clippy::print_stdout, clippy::disallowed_methods, reason = "an example talks and takes its time")]
+
+use std::error::Error;
+use std::thread;
+use std::time::Duration;
+
+use leasehold::{LockClient, MemoryStore, fencing};
+
+const LEASE: Duration = Duration::from_millis(300);
+
+fn connect(store: &MemoryStore) -> leasehold::Result<LockClient> {
+    match std::env::var("REDIS_URL") {
+        Ok(url) => LockClient::connect(&url),
+        Err(_) => Ok(LockClient::in_memory_with(store)),
+    }
+}
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let folder = tempfile::tempdir()?;
+    let report = folder.path().join("report.txt");
+    let store = MemoryStore::new();
+    let (slow, quick) = (connect(&store)?, connect(&store)?);
+
+    // Not renewed, as if the whole process stood still and its watchdog too.
+    let paused = slow.fenced_lock("example:report").acquire_with_lease(LEASE)?;
+    let old = paused.fence().ok_or("no fence")?;
+    println!("slow has it, with token {old}, and stops");
+    thread::sleep(LEASE * 2);
+
+    let guard = quick.fenced_lock("example:report").acquire()?;
+    let new = guard.fence().ok_or("no fence")?;
+    println!(
+        "quick has it, with token {new}; written: {}",
+        fencing::write_file(&report, new, b"quick's report")?
+    );
+    guard.unlock()?;
+
+    // It does not look whether it still holds, which it could: paused.check() would say no.
+    println!("slow goes on;  written: {}", fencing::write_file(&report, old, b"slow's report")?);
+    println!("the file has:  {}", std::fs::read_to_string(&report)?);
+    println!("slow unlocks:  {}", paused.unlock().err().ok_or("it was still held")?);
+    slow.shutdown()?;
+    Ok(quick.shutdown()?)
+}

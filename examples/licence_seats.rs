@@ -1,0 +1,43 @@
+//! A program with three seats: a semaphore. And what it costs that nobody owns its permits.
+//!
+//! `cargo run --example licence_seats` needs no server; with `REDIS_URL=redis://127.0.0.1:6379` run it in two terminals.
+#![allow(clippy::print_stdout, clippy::disallowed_methods, reason = "an example talks and takes its time")]
+
+use std::thread;
+use std::time::Duration;
+
+use leasehold::{LockClient, Result};
+
+fn main() -> Result<()> {
+    let client = match std::env::var("REDIS_URL") {
+        Ok(url) => LockClient::connect(&url)?,
+        Err(_) => LockClient::in_memory(),
+    };
+    let seats = client.semaphore("example:seats");
+    // Whoever is first sets it up; the others find it so.
+    seats.try_set_permits(3)?;
+
+    let group = seats.acquire(2)?;
+    println!("a group of two sits down; seats left: {}", seats.available_permits()?);
+    println!("another two may sit down: {}", seats.try_acquire(2)?.is_some());
+    thread::scope(|scope| {
+        // Somebody alone does not wait behind those two.
+        let waiting =
+            scope.spawn(|| seats.try_acquire_for(3, Duration::from_secs(5)).map(|table| table.is_some()));
+        println!("somebody alone may: {}", seats.try_acquire(1)?.is_some());
+        thread::sleep(Duration::from_millis(50));
+        group.unlock()?;
+        let all = waiting.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+        println!("who waited for all three got them: {all}");
+        Ok::<(), leasehold::Error>(())
+    })?;
+
+    // A process that dies with a seat keeps it for ever: nobody knows whose it was. Where that can happen take an
+    // `expirable_semaphore`, as in `rate_limit`. Here, by hand:
+    seats.acquire(1)?.keep();
+    println!("one is left behind; seats left: {}", seats.available_permits()?);
+    seats.release(1)?;
+    println!("an operator gives it back; seats left: {}", seats.available_permits()?);
+    seats.delete()?;
+    client.shutdown()
+}

@@ -1,0 +1,78 @@
+//! Five processes have the same timer, ten ticks come, and each time one process does the job: `run_once`.
+//!
+//! `cargo run --example nightly_job` needs no server: the processes are threads then, each with a client of its own. With
+//! `REDIS_URL=redis://127.0.0.1:6379` they are five processes. An argument says how many ms a tick takes (500).
+#![allow(clippy::print_stdout, clippy::disallowed_methods, reason = "an example talks and takes its time")]
+
+use std::error::Error;
+use std::process::{Child, Command};
+use std::thread;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use leasehold::{LockClient, MemoryStore};
+
+type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
+
+const PROCESSES: u32 = 5;
+const TICKS: u32 = 10;
+
+/// Waits for each tick, as a timer would, and runs the job if nobody else does. How often that was this process.
+fn timer(client: &LockClient, process: u32, first: Duration, tick: Duration) -> Result<u32> {
+    // Longer than the timers are apart, shorter than the time between two ticks.
+    let at_least = tick * 3 / 4;
+    // By then a process that died at the job counts as dead.
+    let at_most = Duration::from_secs(60);
+    let mut jobs = 0;
+    for number in 0..TICKS {
+        // The timers do not go off together; a short job is over by then, and is not done again.
+        let late = tick / 20 * ((process + number) % PROCESSES);
+        let now = SystemTime::now().duration_since(UNIX_EPOCH)?;
+        thread::sleep((first + tick * number + late).saturating_sub(now));
+        let ran = client.run_once("example:nightly", at_least, at_most, |_guard| {
+            println!("tick {number}: process {process} closes the books");
+        })?;
+        jobs += u32::from(ran.is_some());
+    }
+    client.shutdown()?;
+    Ok(jobs)
+}
+
+fn main() -> Result<()> {
+    let mut args = std::env::args().skip(1).map(|arg| arg.parse::<u64>());
+    let mut next = || args.next().transpose();
+    let tick_ms = next()?.unwrap_or(500);
+    let tick = Duration::from_millis(tick_ms);
+    // The others are what a process is told that was started here: when the first tick is, and its number.
+    if let (Some(first_ms), Some(process)) = (next()?, next()?) {
+        let client = LockClient::connect(&std::env::var("REDIS_URL")?)?;
+        timer(&client, u32::try_from(process)?, Duration::from_millis(first_ms), tick)?;
+        return Ok(());
+    }
+    // Time enough for all to start.
+    let first = SystemTime::now().duration_since(UNIX_EPOCH)? + Duration::from_secs(1);
+    if std::env::var_os("REDIS_URL").is_some() {
+        let start = |process: u32| {
+            let mut command = Command::new(std::env::current_exe()?);
+            let numbers = [u128::from(tick_ms), first.as_millis(), u128::from(process)];
+            Ok(command.args(numbers.map(|number| number.to_string())).spawn()?)
+        };
+        let mut processes = (0..PROCESSES).map(start).collect::<Result<Vec<Child>>>()?;
+        let ended = processes.iter_mut().map(|process| Ok(process.wait()?.success()));
+        let all_well = ended.collect::<Result<Vec<bool>>>()?.into_iter().all(|well| well);
+        println!("{PROCESSES} processes, {TICKS} ticks, all went well: {all_well}");
+        return Ok(());
+    }
+    let store = MemoryStore::new();
+    let jobs = thread::scope(|scope| {
+        let clients = (0..PROCESSES).map(|process| (process, LockClient::in_memory_with(&store)));
+        let timers =
+            clients.map(|(process, client)| scope.spawn(move || timer(&client, process, first, tick)));
+        timers.collect::<Vec<_>>().into_iter().try_fold(0, |jobs, timer| {
+            Ok::<u32, Box<dyn Error + Send + Sync>>(
+                jobs + timer.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?,
+            )
+        })
+    })?;
+    println!("{PROCESSES} processes, {TICKS} ticks, {jobs} jobs");
+    Ok(())
+}

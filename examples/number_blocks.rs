@@ -1,0 +1,46 @@
+//! Workers fetch blocks of invoice numbers from a shared counter: a spin lock, for something that is over in a moment.
+//!
+//! It subscribes to nothing, so it costs no connection for wake-ups and works for users without that right.
+//! `cargo run --example number_blocks` needs no server; with `REDIS_URL=redis://127.0.0.1:6379` the lock is in Redis.
+#![allow(clippy::print_stdout, reason = "an example talks")]
+
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
+use std::thread;
+use std::time::Duration;
+
+use leasehold::{Backoff, LockClient, NamedLock, Result};
+
+const BLOCK: u32 = 100;
+
+/// Reads and writes as two steps, as a file or a table without transactions would need.
+fn fetch(lock: &NamedLock, counter: &AtomicU32) -> Result<u32> {
+    let _guard = lock.acquire()?;
+    let first = counter.load(SeqCst);
+    thread::yield_now();
+    counter.store(first + BLOCK, SeqCst);
+    Ok(first)
+}
+
+fn main() -> Result<()> {
+    let client = match std::env::var("REDIS_URL") {
+        Ok(url) => LockClient::connect(&url)?,
+        Err(_) => LockClient::in_memory(),
+    };
+    // `spin_lock(name)` sleeps from 1 ms to 128 ms between two attempts, as Redisson's does; here it is quicker.
+    let backoff = Backoff::exponential(Duration::from_millis(1), Duration::from_millis(16));
+    let lock = client.lock_with("example:numbers").spin(backoff).build();
+    let counter = AtomicU32::new(1);
+    let blocks = thread::scope(|scope| {
+        let workers: Vec<_> = (0..8).map(|_| scope.spawn(|| fetch(&lock, &counter))).collect();
+        let blocks = workers.into_iter();
+        blocks
+            .map(|worker| worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+            .collect::<Result<BTreeSet<u32>>>()
+    })?;
+    for first in &blocks {
+        println!("invoices {first} to {}", first + BLOCK - 1);
+    }
+    println!("blocks that nobody else has: {}", blocks.len());
+    client.shutdown()
+}

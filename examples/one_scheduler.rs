@@ -1,0 +1,55 @@
+//! Of several processes one schedules; when it goes, another does, and what the old one still sends is refused: a leader.
+//!
+//! Each candidate is a client of its own here. `cargo run --example one_scheduler` needs no server; with
+//! `REDIS_URL=redis://127.0.0.1:6379` run it in two terminals.
+#![allow(clippy::print_stdout, reason = "an example talks")]
+
+use std::error::Error;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+
+use leasehold::{Fence, LeaderEvent, LockClient, MemoryStore};
+
+/// What carries orders out: it goes by the newest term that it has seen.
+#[derive(Default)]
+struct Fleet(AtomicU64);
+
+impl Fleet {
+    fn order(&self, term: Fence, what: &str) {
+        let newest = self.0.fetch_max(term.get(), SeqCst).max(term.get());
+        println!("{what}: {}", if newest == term.get() { "done" } else { "refused, of an old term" });
+    }
+}
+
+fn connect(store: &MemoryStore) -> leasehold::Result<LockClient> {
+    match std::env::var("REDIS_URL") {
+        Ok(url) => LockClient::connect(&url),
+        Err(_) => Ok(LockClient::in_memory_with(store)),
+    }
+}
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let store = MemoryStore::new();
+    let (one, other) = (connect(&store)?, connect(&store)?);
+    let fleet = Fleet::default();
+
+    let first = one.leader("example:scheduler")?;
+    let LeaderEvent::Elected { term: old } = first.events().recv()? else { return Err("not elected".into()) };
+    println!("the first is elected");
+    fleet.order(old, "the first starts the backup");
+
+    // Stands, and waits.
+    let second = other.leader("example:scheduler")?;
+    println!("the second leads: {}", second.term().is_some());
+
+    // Goes in good order, as at a restart of its process: the second need not wait for a lease to end.
+    first.withdraw()?;
+    let LeaderEvent::Elected { term: new } = second.events().recv()? else {
+        return Err("not elected".into());
+    };
+    println!("the second is elected, of a later term: {}", new > old);
+    fleet.order(new, "the second starts the report");
+    fleet.order(old, "the first, which has not noticed, starts the backup again");
+    second.withdraw()?;
+    one.shutdown()?;
+    Ok(other.shutdown()?)
+}

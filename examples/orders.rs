@@ -1,0 +1,331 @@
+//! An order that must be placed once, whatever happens: which of a unique key, a form's token, a lock and a fence prevents
+//! the second one, alone and together.
+//!
+//! `cargo run --example orders --features postgres,mysql,sqlite` uses a SQLite file;
+//! `… -- postgres://app@localhost/shop mysql://app@localhost/shop` those databases. Its tables begin with `orders_`.
+//!
+//! Three accidents befall one purchase:
+//!
+//! - *race*: a queue delivers its message twice, to two workers at once;
+//! - *pause*: a worker is stopped between looking and writing, for longer than its lease, and then goes on;
+//! - *resend*: the answer is lost and the buyer clicks again, which makes a new request with a new order number.
+//!
+//! What each guard is for: the *unique key* on the order number stops two rows for one request; the *token*, made with the
+//! form, stops two requests for one purchase; the *lock* stops two workers from both paying; the *fence* stops the one whose
+//! lock has ended meanwhile.
+#![allow(
+    clippy::print_stdout,
+    clippy::disallowed_methods,
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "an example talks, takes its time, and ends when something is not as it should be"
+)]
+
+use std::sync::Barrier;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread;
+use std::time::{Duration, SystemTime};
+
+use leasehold::{Guard, LockClient};
+use mysql::prelude::Queryable;
+
+const TABLES: [&str; 5] = [
+    "CREATE TABLE orders_plain (number VARCHAR(20) NOT NULL)",
+    "CREATE TABLE orders_unique (number VARCHAR(20) PRIMARY KEY)",
+    "CREATE TABLE orders_payments (number VARCHAR(20) NOT NULL)",
+    "CREATE TABLE orders_tokens (token VARCHAR(20) PRIMARY KEY, used INT NOT NULL, made BIGINT NOT NULL)",
+    "CREATE TABLE orders_fences (purchase VARCHAR(20) PRIMARY KEY, fence BIGINT NOT NULL)",
+];
+
+/// The purchase, by the token that was made with its form.
+const TOKEN: &str = "form-7f3a";
+/// How long a worker has the lock, which it does not renew; and one that a pause outlasts.
+const LEASE: Duration = Duration::from_secs(20);
+const SHORT_LEASE: Duration = Duration::from_millis(500);
+/// How long a worker waits for another that a lock may keep from coming.
+const MEETING: Duration = Duration::from_millis(1_500);
+
+// ---- one shop, three databases
+
+enum Database {
+    Postgres(Box<postgres::Client>),
+    Mysql(Box<mysql::Conn>),
+    Sqlite(rusqlite::Connection),
+}
+
+impl Database {
+    fn open(url: &str) -> Database {
+        match url.split_once("://").unwrap().0 {
+            "postgres" => {
+                Database::Postgres(Box::new(postgres::Client::connect(url, postgres::NoTls).unwrap()))
+            }
+            "mysql" => {
+                let opts = mysql::OptsBuilder::from_opts(mysql::Opts::from_url(url).unwrap());
+                Database::Mysql(Box::new(mysql::Conn::new(opts.prefer_socket(false)).unwrap()))
+            }
+            "sqlite" => {
+                let file = rusqlite::Connection::open(url.trim_start_matches("sqlite://")).unwrap();
+                file.busy_timeout(Duration::from_secs(10)).unwrap();
+                Database::Sqlite(file)
+            }
+            scheme => panic!("{scheme}://?"),
+        }
+    }
+
+    /// How many rows a statement changed, or why not.
+    fn run(&mut self, sql: &str) -> Result<u64, String> {
+        match self {
+            Database::Postgres(client) => client.execute(sql, &[]).map_err(|error| error.to_string()),
+            Database::Mysql(client) => {
+                client.query_drop(sql).map_err(|error| error.to_string())?;
+                Ok(client.affected_rows())
+            }
+            Database::Sqlite(file) => {
+                file.execute(sql, []).map(|rows| rows as u64).map_err(|error| error.to_string())
+            }
+        }
+    }
+
+    fn count(&mut self, rows: &str) -> i64 {
+        let sql = format!("SELECT COUNT(*) FROM {rows}");
+        match self {
+            Database::Postgres(client) => client.query_one(&sql, &[]).unwrap().get(0),
+            Database::Mysql(client) => client.query_first(&sql).unwrap().unwrap(),
+            Database::Sqlite(file) => file.query_row(&sql, [], |row| row.get(0)).unwrap(),
+        }
+    }
+
+    /// Empty tables, one form given out, and one that was given out two days ago.
+    fn set_up(&mut self) {
+        for table in TABLES {
+            let name = table.split(' ').nth(2).unwrap();
+            self.run(&format!("DROP TABLE IF EXISTS {name}")).unwrap();
+            self.run(table).unwrap();
+        }
+        let now = SystemTime::UNIX_EPOCH.elapsed().unwrap().as_secs();
+        let two_days_ago = now - 2 * 24 * 3_600;
+        for (token, made) in [(TOKEN, now), ("form-old", two_days_ago)] {
+            self.run(&format!("INSERT INTO orders_tokens VALUES ('{token}', 0, {made})")).unwrap();
+        }
+        self.run("INSERT INTO orders_fences VALUES ('42', 0)").unwrap();
+    }
+
+    /// Forgets forms that nobody will send any more. One that is sent after all is refused like one that was used.
+    fn sweep_tokens(&mut self, age: Duration) -> u64 {
+        let oldest = SystemTime::UNIX_EPOCH.elapsed().unwrap() - age;
+        self.run(&format!("DELETE FROM orders_tokens WHERE made < {}", oldest.as_secs())).unwrap()
+    }
+}
+
+// ---- placing an order
+
+/// What the shop does about doubles.
+#[derive(Clone, Copy)]
+struct Guards {
+    label: &'static str,
+    lock: bool,
+    fence: bool,
+    key: bool,
+    token: bool,
+}
+
+const GUARDS: [Guards; 6] = [
+    Guards { label: "nothing", lock: false, fence: false, key: false, token: false },
+    Guards { label: "lock", lock: true, fence: false, key: false, token: false },
+    Guards { label: "lock + fence", lock: true, fence: true, key: false, token: false },
+    Guards { label: "unique key", lock: false, fence: false, key: true, token: false },
+    Guards { label: "token", lock: false, fence: false, key: false, token: true },
+    Guards { label: "all together", lock: true, fence: true, key: true, token: true },
+];
+
+impl Guards {
+    fn orders(self) -> &'static str {
+        if self.key { "orders_unique" } else { "orders_plain" }
+    }
+
+    /// One worker with one request; `pause` is what happens to it at the worst moment.
+    fn place(self, url: &str, locks: &LockClient, number: &str, lease: Duration, pause: impl FnOnce()) {
+        let mut shop = Database::open(url);
+        let guard = self.lock.then(|| locks.fenced_lock("purchase:42").acquire_with_lease(lease).unwrap());
+        if !self.is_placed(&mut shop, number) {
+            shop.run(&format!("INSERT INTO orders_payments VALUES ('{number}')")).unwrap();
+            // A worker would check its guard here. It may just as well be stopped right after that.
+            pause();
+            // An error is the second one being refused, whichever way the database says that.
+            if self.write(&mut shop, number, guard.as_ref()).is_err() {
+                drop(shop.run("ROLLBACK"));
+            }
+        }
+        if let Some(guard) = guard {
+            drop(guard.unlock()); // an error: the lease ended first
+        }
+    }
+
+    fn is_placed(self, shop: &mut Database, number: &str) -> bool {
+        let is_used =
+            self.token && shop.count(&format!("orders_tokens WHERE token = '{TOKEN}' AND used = 0")) == 0;
+        is_used || shop.count(&format!("{} WHERE number = '{number}'", self.orders())) > 0
+    }
+
+    /// Token, fence and order in one transaction: all or nothing.
+    fn write(self, shop: &mut Database, number: &str, guard: Option<&Guard>) -> Result<(), String> {
+        let one_row = |rows| if rows == 1 { Ok(()) } else { Err("no".to_owned()) };
+        shop.run("BEGIN")?;
+        if self.token {
+            one_row(
+                shop.run(&format!("UPDATE orders_tokens SET used = 1 WHERE token = '{TOKEN}' AND used = 0"))?,
+            )?;
+        }
+        if self.fence {
+            let fence = guard.and_then(Guard::fence).unwrap().get();
+            let sql =
+                format!("UPDATE orders_fences SET fence = {fence} WHERE purchase = '42' AND fence < {fence}");
+            one_row(shop.run(&sql)?)?;
+        }
+        shop.run(&format!("INSERT INTO {} VALUES ('{number}')", self.orders()))?;
+        shop.run("COMMIT").map(drop)
+    }
+}
+
+// ---- the accidents
+
+/// What became of one purchase.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Became {
+    pub(crate) orders: i64,
+    pub(crate) payments: i64,
+}
+
+fn race(guards: Guards, url: &str, locks: &[LockClient; 2]) {
+    let ((tell_b, a_came), (tell_a, b_came)) = (channel(), channel());
+    let meet = |tell: Sender<()>, other: Receiver<()>| {
+        move || {
+            tell.send(()).ok();
+            other.recv_timeout(MEETING).ok(); // the lock may keep the other out
+        }
+    };
+    thread::scope(|scope| {
+        scope.spawn(|| guards.place(url, &locks[0], "1001", LEASE, meet(tell_b, b_came)));
+        scope.spawn(|| guards.place(url, &locks[1], "1001", LEASE, meet(tell_a, a_came)));
+    });
+}
+
+fn pause(guards: Guards, url: &str, locks: &[LockClient; 2]) {
+    thread::scope(|scope| {
+        guards.place(url, &locks[0], "1001", SHORT_LEASE, || {
+            // The message is delivered again; the other worker is done before this one goes on.
+            scope.spawn(|| guards.place(url, &locks[1], "1001", LEASE, || {})).join().unwrap();
+        });
+    });
+}
+
+fn resend(guards: Guards, url: &str, locks: &[LockClient; 2]) {
+    guards.place(url, &locks[0], "1001", LEASE, || {});
+    guards.place(url, &locks[1], "1002", LEASE, || {});
+}
+
+// ---- what the tutorials say
+
+/// How two workers fare that each look for an order with `SELECT … FOR UPDATE`, find none, and insert it.
+#[derive(Debug, Default)]
+pub(crate) struct Tutorial {
+    pub(crate) orders: i64,
+    /// What the database said to one of them.
+    pub(crate) error: Option<String>,
+}
+
+/// `look`: as the tutorials do it; else the insert alone, where the number is unique.
+fn tutorial(url: &str, level: &str, look: bool) -> Tutorial {
+    let table = if look { "orders_tutorial" } else { "orders_unique" };
+    let mut shop = Database::open(url);
+    shop.run("DROP TABLE IF EXISTS orders_tutorial").unwrap();
+    shop.run("CREATE TABLE orders_tutorial (number VARCHAR(20) NOT NULL, KEY (number)) ENGINE = InnoDB")
+        .unwrap();
+    shop.run("DELETE FROM orders_unique").unwrap();
+    let both_looked = Barrier::new(2);
+    let worker = || {
+        let mut shop = Database::open(url);
+        shop.run(&format!("SET SESSION TRANSACTION ISOLATION LEVEL {level}")).unwrap();
+        shop.run("BEGIN").unwrap();
+        if look {
+            shop.run(&format!("SELECT * FROM {table} WHERE number = '1001' FOR UPDATE")).unwrap();
+        }
+        both_looked.wait();
+        let inserted = shop.run(&format!("INSERT INTO {table} VALUES ('1001')"));
+        shop.run("COMMIT").unwrap();
+        inserted.err()
+    };
+    let errors = thread::scope(|scope| {
+        let workers = [scope.spawn(worker), scope.spawn(worker)];
+        workers.map(|worker| worker.join().unwrap())
+    });
+    Tutorial { orders: shop.count(table), error: errors.into_iter().flatten().next() }
+}
+
+// ---- the whole
+
+/// What happened on one database.
+pub(crate) struct Report {
+    /// By guards: what became of the purchase in a race, after a pause, after a resend.
+    pub(crate) rows: Vec<(&'static str, [Became; 3])>,
+    pub(crate) swept: u64,
+    /// At REPEATABLE READ and READ COMMITTED: looking and inserting; then inserting alone, by a unique key.
+    pub(crate) tutorials: Option<[Tutorial; 4]>,
+}
+
+pub(crate) fn run(url: &str) -> Report {
+    let mut shop = Database::open(url);
+    // Two processes, as far as the lock is concerned.
+    let client = || LockClient::builder().url(url).table("orders_locks").create_schema(true).build().unwrap();
+    let locks = [client(), client()];
+    let accidents: [fn(Guards, &str, &[LockClient; 2]); 3] = [race, pause, resend];
+    let rows = GUARDS.map(|guards| {
+        let became = accidents.map(|accident| {
+            shop.set_up();
+            accident(guards, url, &locks);
+            Became { orders: shop.count(guards.orders()), payments: shop.count("orders_payments") }
+        });
+        (guards.label, became)
+    });
+    shop.set_up();
+    let swept = shop.sweep_tokens(Duration::from_secs(24 * 3_600));
+    let tutorials = url.starts_with("mysql").then(|| {
+        [
+            ("REPEATABLE READ", true),
+            ("READ COMMITTED", true),
+            ("REPEATABLE READ", false),
+            ("READ COMMITTED", false),
+        ]
+        .map(|(level, look)| tutorial(url, level, look))
+    });
+    Report { rows: rows.into(), swept, tutorials }
+}
+
+#[allow(dead_code, reason = "a test runs the above without it")]
+fn main() {
+    let mut urls: Vec<String> = std::env::args().skip(1).collect();
+    let folder = tempfile::tempdir().unwrap();
+    if urls.is_empty() {
+        urls.push(format!("sqlite://{}/shop.db", folder.path().display()));
+    }
+    for url in urls {
+        println!("\n{}: orders placed (and paid) for one purchase", url.split_once("://").unwrap().0);
+        let report = run(&url);
+        if let Some([looked_rr, looked_rc, key_rr, key_rc]) = report.tutorials {
+            let said = |tutorial: &Tutorial| tutorial.error.clone().unwrap_or_else(|| "no error".to_owned());
+            println!("  SELECT … FOR UPDATE of an absent number, then INSERT:");
+            println!("    REPEATABLE READ  {} order(s); {}", looked_rr.orders, said(&looked_rr));
+            println!("    READ COMMITTED   {} order(s); {}", looked_rc.orders, said(&looked_rc));
+            println!("  INSERT with a unique key:");
+            println!("    REPEATABLE READ  {} order(s); {}", key_rr.orders, said(&key_rr));
+            println!("    READ COMMITTED   {} order(s); {}", key_rc.orders, said(&key_rc));
+        }
+        println!("  {:<14} {:>8} {:>8} {:>8}", "", "race", "pause", "resend");
+        for (label, became) in report.rows {
+            let [race, pause, resend] =
+                became.map(|became| format!("{} ({})", became.orders, became.payments));
+            println!("  {label:<14} {race:>8} {pause:>8} {resend:>8}");
+        }
+        println!("  {} old token(s) swept", report.swept);
+    }
+}

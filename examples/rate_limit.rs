@@ -1,0 +1,44 @@
+//! A downstream service that stands three calls at a time, however many processes call: a semaphore.
+//!
+//! Expirable, so that the permits of a process that dies come back by themselves.
+//! `cargo run --example rate_limit` needs no server; with `REDIS_URL=redis://127.0.0.1:6379` run it in two terminals.
+#![allow(clippy::print_stdout, clippy::disallowed_methods, reason = "an example talks and takes its time")]
+
+use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
+use std::thread;
+use std::time::Duration;
+
+use leasehold::{ExpirableSemaphore, LockClient, Result};
+
+const AT_ONCE: u32 = 3;
+/// Longer than this a caller does not wait for its turn.
+const WAIT: Duration = Duration::from_millis(250);
+
+fn call(slots: &ExpirableSemaphore, under_way: &AtomicU32) -> Result<&'static str> {
+    let Some(_permit) = slots.try_acquire_for(WAIT)? else { return Ok("busy, try again later") };
+    assert!(under_way.fetch_add(1, SeqCst) < AT_ONCE, "the downstream is overrun");
+    thread::sleep(Duration::from_millis(100));
+    under_way.fetch_sub(1, SeqCst);
+    Ok("served")
+} // The permit goes back here, also in a panic.
+
+fn main() -> Result<()> {
+    let client = match std::env::var("REDIS_URL") {
+        Ok(url) => LockClient::connect(&url)?,
+        Err(_) => LockClient::in_memory(),
+    };
+    let slots = client.expirable_semaphore("example:downstream");
+    // Whoever is first sets it up.
+    println!("set up here: {}", slots.try_set_permits(AT_ONCE)?);
+
+    let under_way = AtomicU32::new(0);
+    thread::scope(|scope| {
+        let callers: Vec<_> = (0..12).map(|_| scope.spawn(|| call(&slots, &under_way))).collect();
+        for caller in callers {
+            println!("{}", caller.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?);
+        }
+        Ok::<(), leasehold::Error>(())
+    })?;
+    println!("permits left: {}", slots.available_permits()?);
+    client.shutdown()
+}

@@ -1,0 +1,404 @@
+//! The servers that keep the locks of leasehold's rows with `--topology`, and what is done to them in the last row.
+//!
+//! The stock stays on the Redis given by URL: what is shown is what becomes of the lock.
+
+use std::io::{BufRead, BufReader};
+use std::net::{Ipv4Addr, TcpListener};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use clap::ValueEnum;
+use leasehold::{ClientBuilder, LockClient, Ring, RingNode};
+use redis::FromRedisValue;
+use rustix::process::{Pid, Signal, kill_process};
+use serde::{Deserialize, Serialize};
+
+use crate::Result;
+use crate::worker::LEASE;
+
+/// The environment's name for the server program; `./demo` sets it.
+const PROGRAM: &str = "LEASEHOLD_DEMO_SERVER";
+/// A server's configuration, in its folder.
+const CONFIG: &str = "server.conf";
+/// How long a server may take to start.
+const START_LIMIT: Duration = Duration::from_secs(10);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Topology {
+    /// One server with a file of its data; it is killed and started again
+    Single,
+    /// Five servers of which a lock needs three; one that has it is killed
+    Redlock,
+    /// A master, two replicas and three Sentinels; the master is killed
+    Sentinel,
+    /// Three primaries with a replica each; the one that has this lock is killed
+    Cluster,
+    /// Three servers over which names are spread; the one that has this lock is killed and given up
+    Ring,
+}
+
+impl Topology {
+    /// Starts its servers: first those that keep locks, then Sentinels.
+    fn start(self) -> Result<Vec<Server>> {
+        let several = |count| (0..count).map(|_| Server::start(&[])).collect();
+        match self {
+            Topology::Single => several(1),
+            Topology::Sentinel => watched_master(),
+            Topology::Cluster => cluster(),
+            Topology::Redlock => several(5),
+            Topology::Ring => several(3),
+        }
+    }
+
+    /// What the last row shows, and what it does not.
+    pub(crate) fn story(self) -> &'static str {
+        match self {
+            Topology::Single => {
+                "the lock's server was killed -9 and started again with its file: nothing was granted meanwhile"
+            }
+            Topology::Redlock => {
+                "one of five servers was killed -9; a majority still has the lock, and grants go on"
+            }
+            Topology::Sentinel => {
+                "the master was killed -9 and a replica took its place. A grant that the replica had not heard of is \
+                 forgotten, and another may be granted beside it: the fence refuses what comes later"
+            }
+            Topology::Cluster => {
+                "the lock's primary was killed -9 and its replica took its place. A grant that the replica had not \
+                 heard of is forgotten, and another may be granted beside it: the fence refuses what comes later"
+            }
+            Topology::Ring => {
+                "the lock's server was killed -9; one lease later all were told of a ring without it. A ring has no \
+                 replicas: a holder may go on till its lease ends, and the fence refuses what comes later"
+            }
+        }
+    }
+}
+
+/// Where a worker's client finds its locks.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Locks {
+    Url(String),
+    Redlock(Vec<String>),
+    Ring(Nodes),
+}
+
+/// A list of the ring's nodes.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Nodes {
+    epoch: u64,
+    urls: Vec<String>,
+    /// One that was given up, by its URL.
+    lost: Option<String>,
+}
+
+impl Nodes {
+    fn ring(&self) -> Ring {
+        let ring = Ring::new(self.urls.iter().map(String::as_str)).epoch(self.epoch);
+        let Some(lost) = &self.lost else { return ring };
+        let stay = self.urls.iter().map(|url| RingNode::new(url));
+        ring.moving_from(stay.chain([RingNode::new(lost).lost()]))
+    }
+
+    pub(crate) fn tell(&self, client: &LockClient) -> Result<()> {
+        Ok(client.change_ring(self.ring())?)
+    }
+}
+
+impl Locks {
+    pub(crate) fn connect(&self, options: ClientBuilder) -> Result<LockClient> {
+        Ok(match self {
+            Locks::Url(url) => options.url(url).build()?,
+            Locks::Redlock(urls) => options.redlock(urls).build()?,
+            Locks::Ring(nodes) => options.ring(nodes.ring()).build()?,
+        })
+    }
+}
+
+/// The servers of one row; dropping it ends them and removes their data.
+pub(crate) struct Servers {
+    topology: Topology,
+    /// Those that keep locks.
+    servers: Vec<Server>,
+    struck: Option<usize>,
+}
+
+impl Servers {
+    pub(crate) fn start(topology: Topology) -> Result<Servers> {
+        Ok(Servers { topology, servers: topology.start()?, struck: None })
+    }
+
+    fn urls(&self) -> Vec<String> {
+        self.servers.iter().map(Server::url).collect()
+    }
+
+    pub(crate) fn locks(&self) -> Result<Locks> {
+        let mut urls = self.urls();
+        Ok(match self.topology {
+            Topology::Single => Locks::Url(urls.pop().ok_or("no server was started")?),
+            Topology::Redlock => Locks::Redlock(urls),
+            Topology::Sentinel => {
+                let sentinels: Vec<_> = self.servers.iter().skip(1 + REPLICAS).map(Server::place).collect();
+                Locks::Url(format!("redis-sentinel://{}/{MASTER}", sentinels.join(",")))
+            }
+            Topology::Cluster => {
+                let members: Vec<_> = self.servers.iter().map(Server::place).collect();
+                Locks::Url(format!("redis-cluster://{}", members.join(",")))
+            }
+            Topology::Ring => Locks::Ring(Nodes { epoch: 1, urls, lost: None }),
+        })
+    }
+
+    /// Kills the server that has the lock, by the counter of its fences; says how long to wait before mending that.
+    pub(crate) fn strike(&mut self, lock: &str) -> Result<Duration> {
+        let counter = format!("redisson_lock_token:{lock}");
+        // In a cluster all but the primary of its slot refuse to answer; elsewhere the master is asked before its replicas.
+        let has_it = |server: &Server| server.ask::<bool>(&["EXISTS", &counter]).unwrap_or(false);
+        let struck = self.servers.iter().position(has_it).ok_or("no server has the lock")?;
+        self.servers.get(struck).ok_or("there is no such server")?.kill()?;
+        self.struck = Some(struck);
+        Ok(match self.topology {
+            Topology::Single => LEASE / 2,
+            // By then every hold there has ended by itself.
+            Topology::Ring => LEASE,
+            // Redlock needs no mending; Sentinels and clusters do it in a time of their own.
+            Topology::Redlock | Topology::Sentinel | Topology::Cluster => Duration::ZERO,
+        })
+    }
+
+    /// Starts the killed server again, or gives it up; says what the workers are to be told.
+    pub(crate) fn mend(&mut self) -> Result<Option<Nodes>> {
+        let struck = self.struck.ok_or("no server was struck")?;
+        match self.topology {
+            Topology::Single => {
+                self.servers.get_mut(struck).ok_or("there is no such server")?.launch()?;
+                Ok(None)
+            }
+            Topology::Ring => {
+                let mut urls = self.urls();
+                let lost = Some(urls.remove(struck));
+                Ok(Some(Nodes { epoch: 2, urls, lost }))
+            }
+            // They see to that themselves.
+            Topology::Redlock | Topology::Sentinel | Topology::Cluster => Ok(None),
+        }
+    }
+}
+
+const MASTER: &str = "locks";
+const REPLICAS: usize = 2;
+const SENTINELS: usize = 3;
+
+/// A master, its replicas, and the Sentinels that watch them; all know each other on return.
+fn watched_master() -> Result<Vec<Server>> {
+    let master = Server::start(&[])?;
+    let port = master.port.to_string();
+    let mut servers = vec![master];
+    for _ in 0..REPLICAS {
+        servers.push(Server::start(&["--repl-diskless-sync-delay", "0", "--replicaof", "127.0.0.1", &port])?);
+    }
+    let watched = format!(
+        "sentinel monitor {MASTER} 127.0.0.1 {port} 2\nsentinel down-after-milliseconds {MASTER} 700\n\
+         sentinel failover-timeout {MASTER} 5000\n"
+    );
+    for _ in 0..SENTINELS {
+        servers.push(Server::start_sentinel(&watched)?);
+    }
+    for sentinel in servers.iter().skip(1 + REPLICAS) {
+        until_agreed(|| {
+            let state: std::collections::HashMap<String, String> =
+                sentinel.ask(&["SENTINEL", "MASTER", MASTER])?;
+            let has = |field: &str, count: usize| state.get(field) == Some(&count.to_string());
+            Ok(has("num-slaves", REPLICAS) && has("num-other-sentinels", SENTINELS - 1))
+        })?;
+    }
+    Ok(servers)
+}
+
+const SHARDS: usize = 3;
+const SLOTS: usize = 16_384;
+
+/// Primaries, then a replica of each in the same order; all agree on return.
+fn cluster() -> Result<Vec<Server>> {
+    let mut servers = Vec::new();
+    let mut buses = Vec::new();
+    for _ in 0..2 * SHARDS {
+        // The usual port of the members' own talk, 10,000 above, may be beyond all ports.
+        let bus = free_port()?;
+        let config = format!(
+            "cluster-enabled yes\ncluster-port {bus}\ncluster-node-timeout 1000\n\
+             cluster-replica-validity-factor 0\nrepl-diskless-sync-delay 0\n"
+        );
+        servers.push(Server::start_with(&config, KEPT.to_vec())?);
+        buses.push(bus.to_string());
+    }
+    let (primaries, replicas) = servers.split_at(SHARDS);
+    let first = primaries.first().ok_or("no server was started")?;
+    for (number, (server, bus)) in servers.iter().zip(&buses).enumerate() {
+        server.ask::<()>(&["CLUSTER", "SET-CONFIG-EPOCH", &(number + 1).to_string()])?;
+        first.ask::<()>(&["CLUSTER", "MEET", "127.0.0.1", &server.port.to_string(), bus])?;
+    }
+    for (number, primary) in primaries.iter().enumerate() {
+        let (first, end) = (SLOTS * number / SHARDS, SLOTS * (number + 1) / SHARDS);
+        primary.ask::<()>(&["CLUSTER", "ADDSLOTSRANGE", &first.to_string(), &(end - 1).to_string()])?;
+    }
+    for server in &servers {
+        let known = format!("cluster_known_nodes:{}", servers.len());
+        until_agreed(|| server.says(&["CLUSTER", "INFO"], &known))?;
+    }
+    for (primary, replica) in primaries.iter().zip(replicas) {
+        let id: String = primary.ask(&["CLUSTER", "MYID"])?;
+        // It has heard of its primary, but perhaps not yet that this has slots.
+        until_agreed(|| Ok(replica.ask::<()>(&["CLUSTER", "REPLICATE", &id]).is_ok()))?;
+    }
+    for server in &servers {
+        until_agreed(|| server.says(&["CLUSTER", "INFO"], "cluster_state:ok"))?;
+    }
+    for replica in replicas {
+        until_agreed(|| replica.says(&["INFO", "replication"], "master_link_status:up"))?;
+    }
+    Ok(servers)
+}
+
+fn until_agreed(mut agreed: impl FnMut() -> Result<bool>) -> Result<()> {
+    let from = Instant::now();
+    while !agreed()? {
+        if from.elapsed() > START_LIMIT {
+            return Err("the servers for the locks do not find each other".into());
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    Ok(())
+}
+
+/// A Redis of the demo's own. It runs under a shell that ends it when this process has gone, however that happens.
+struct Server {
+    port: u16,
+    folder: PathBuf,
+    arguments: Vec<String>,
+    shell: Child,
+    pid: Pid,
+}
+
+/// Each change is in a file before it is answered.
+const KEPT: [&str; 6] = ["--save", "", "--appendonly", "yes", "--appendfsync", "always"];
+
+/// Says the server's pid, waits for the end of its own input, and ends the server.
+const KEEPER: &str = "\"$@\" </dev/null >/dev/null 2>&1 & echo $!; read -r _; kill -9 $! 2>/dev/null; wait";
+
+impl Server {
+    /// A server with a file of its data, and with `more` arguments.
+    fn start(more: &[&str]) -> Result<Server> {
+        Server::start_with("", [&KEPT, more].concat())
+    }
+
+    fn start_sentinel(config: &str) -> Result<Server> {
+        Server::start_with(config, vec!["--sentinel"])
+    }
+
+    fn start_with(config: &str, arguments: Vec<&str>) -> Result<Server> {
+        let folder = std::env::temp_dir().join(format!("leasehold-demo-{}", uuid::Uuid::new_v4()));
+        std::fs::create_dir(&folder)?;
+        // Another may take the port between the look and the start; then the server ends at once, and this says so.
+        let port = free_port()?;
+        let arguments: Vec<_> = arguments.into_iter().map(str::to_owned).collect();
+        // A Sentinel keeps what it knows in its configuration.
+        let file = format!("bind 127.0.0.1\nport {port}\ndir {}\n{config}", folder.display());
+        let written = std::fs::write(folder.join(CONFIG), file).map_err(Into::into);
+        let started = written.and_then(|()| keep(&folder, &arguments));
+        if started.is_err() {
+            std::fs::remove_dir_all(&folder)?;
+        }
+        let (shell, pid) = started?;
+        let mut server = Server { port, folder, arguments, shell, pid };
+        server.wait_until_up()?;
+        Ok(server)
+    }
+
+    fn ask<T: FromRedisValue>(&self, command: &[&str]) -> Result<T> {
+        let mut connection = redis::Client::open(self.url())?.get_connection_with_timeout(START_LIMIT)?;
+        let (name, arguments) = command.split_first().ok_or("no command")?;
+        Ok(redis::cmd(name).arg(arguments).query(&mut connection)?)
+    }
+
+    fn says(&self, command: &[&str], words: &str) -> Result<bool> {
+        Ok(self.ask::<String>(command)?.contains(words))
+    }
+
+    fn place(&self) -> String {
+        format!("127.0.0.1:{}", self.port)
+    }
+
+    fn url(&self) -> String {
+        format!("redis://{}", self.place())
+    }
+
+    /// Starts it again with its data.
+    fn launch(&mut self) -> Result<()> {
+        self.end()?;
+        (self.shell, self.pid) = keep(&self.folder, &self.arguments)?;
+        self.wait_until_up()
+    }
+
+    fn wait_until_up(&mut self) -> Result<()> {
+        let (from, client) = (Instant::now(), redis::Client::open(self.url())?);
+        loop {
+            let connection = client.get_connection_with_timeout(START_LIMIT);
+            if connection.is_ok_and(|mut connection| redis::cmd("PING").exec(&mut connection).is_ok()) {
+                return Ok(());
+            }
+            if from.elapsed() > START_LIMIT {
+                return Err("a server for the locks did not start".into());
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    fn kill(&self) -> Result<()> {
+        Ok(kill_process(self.pid, Signal::KILL)?)
+    }
+
+    /// Ends the server with its shell.
+    fn end(&mut self) -> Result<()> {
+        drop(self.shell.stdin.take());
+        self.shell.wait()?;
+        Ok(())
+    }
+}
+
+fn free_port() -> Result<u16> {
+    Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port())
+}
+
+fn keep(folder: &Path, arguments: &[String]) -> Result<(Child, Pid)> {
+    let program = std::env::var_os(PROGRAM).unwrap_or_else(|| "redis-server".into());
+    let mut shell = Command::new("sh")
+        .args(["-c", KEEPER, "sh"])
+        .arg(program)
+        .arg(folder.join(CONFIG))
+        .args(arguments)
+        // Ctrl-C must not end it before the demo has ended its workers.
+        .process_group(0)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()?;
+    let said = shell.stdout.take().ok_or("the shell was started without pipes")?;
+    let mut pid = String::new();
+    BufReader::new(said).read_line(&mut pid)?;
+    let pid = Pid::from_raw(pid.trim().parse()?).ok_or("the shell named no process")?;
+    Ok((shell, pid))
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        if let Err(e) = self.end() {
+            eprintln!("stock: the server on port {} could not be ended: {e}", self.port);
+        }
+        if let Err(e) = std::fs::remove_dir_all(&self.folder) {
+            eprintln!("stock: {} could not be removed: {e}", self.folder.display());
+        }
+    }
+}

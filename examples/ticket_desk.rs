@@ -1,0 +1,53 @@
+//! Customers at one desk, served in the order in which they came, whichever door they came in by: a fair lock.
+//!
+//! Each door is a client of its own here; with Redis they may be processes, and Java's among them.
+//! `cargo run --example ticket_desk` needs no server; with `REDIS_URL=redis://127.0.0.1:6379` the queue is in Redis.
+#![allow(clippy::print_stdout, clippy::disallowed_methods, reason = "an example talks and takes its time")]
+
+use std::thread;
+use std::time::Duration;
+
+use leasehold::crossbeam_channel::bounded;
+use leasehold::{LockClient, MemoryStore, Result};
+
+fn connect(store: &MemoryStore) -> Result<LockClient> {
+    match std::env::var("REDIS_URL") {
+        Ok(url) => LockClient::connect(&url),
+        Err(_) => Ok(LockClient::in_memory_with(store)),
+    }
+}
+
+fn main() -> Result<()> {
+    let store = MemoryStore::new();
+    let doors = [connect(&store)?, connect(&store)?];
+    let [front, back] = &doors;
+    let desk = "example:desk";
+    let busy = front.fair_lock(desk).acquire()?;
+    let (looking, looked) = bounded::<()>(0);
+    thread::scope(|scope| {
+        let mut customers = Vec::new();
+        for (number, door) in (0..6).zip(doors.iter().cycle()) {
+            let (lock, looked) = (door.fair_lock(desk), looked.clone());
+            customers.push(scope.spawn(move || {
+                let _turn = lock.acquire()?;
+                println!("customer {number} is served");
+                looked.recv().ok(); // nobody sends: it goes on when the other end is gone
+                Ok::<(), leasehold::Error>(())
+            }));
+            // The queue is where everybody can see it.
+            while front.inspect(desk)?.waiting <= number {
+                thread::sleep(Duration::from_millis(5));
+            }
+        }
+        // Somebody who only looks in does not go before those who wait.
+        println!("they wait: {}", back.inspect(desk)?.waiting);
+        busy.unlock()?;
+        println!("one who only looks in is served: {}", back.fair_lock(desk).try_lock()?);
+        drop(looking);
+        for customer in customers {
+            customer.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+        }
+        Ok::<(), leasehold::Error>(())
+    })?;
+    doors.iter().try_for_each(LockClient::shutdown)
+}

@@ -1,0 +1,83 @@
+//! A producer and two consumers with a queue of two places: conditions.
+//!
+//! Who waits gives the lock up meanwhile. The queue is a `VecDeque` here; in life it is whatever the processes share.
+//! `cargo run --example work_queue` needs no server; with `REDIS_URL=redis://127.0.0.1:6379` lock and conditions are in Redis.
+#![allow(clippy::print_stdout, reason = "an example talks")]
+
+use std::collections::VecDeque;
+use std::sync::{Mutex, PoisonError};
+use std::thread;
+
+use leasehold::{Condition, LockClient, NamedLock, Result};
+
+const PLACES: usize = 2;
+const ORDERS: u32 = 8;
+
+struct Queue {
+    lock: NamedLock,
+    not_empty: Condition,
+    not_full: Condition,
+    items: Mutex<VecDeque<Option<u32>>>,
+}
+
+impl Queue {
+    fn items<R>(&self, look: impl FnOnce(&mut VecDeque<Option<u32>>) -> R) -> R {
+        look(&mut self.items.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// `None` tells a consumer that there is no more.
+    fn put(&self, item: Option<u32>) -> Result<()> {
+        self.lock.lock()?;
+        // In a loop: another may have been quicker, and a wait may end for no reason.
+        while self.items(|items| items.len() == PLACES) {
+            self.not_full.wait()?;
+        }
+        self.items(|items| items.push_back(item));
+        self.not_empty.notify_one()?;
+        self.lock.unlock()
+    }
+
+    fn take(&self) -> Result<Option<u32>> {
+        self.lock.lock()?;
+        let item = loop {
+            if let Some(item) = self.items(VecDeque::pop_front) {
+                break item;
+            }
+            self.not_empty.wait()?;
+        };
+        self.not_full.notify_one()?;
+        self.lock.unlock()?;
+        Ok(item)
+    }
+}
+
+fn main() -> Result<()> {
+    let client = match std::env::var("REDIS_URL") {
+        Ok(url) => LockClient::connect(&url)?,
+        Err(_) => LockClient::in_memory(),
+    };
+    let lock = client.lock("example:orders");
+    let (not_empty, not_full) = (lock.condition("not_empty"), lock.condition("not_full"));
+    let queue = Queue { lock, not_empty, not_full, items: Mutex::default() };
+    let consumer = |name: &'static str| {
+        let mut done = 0;
+        while let Some(order) = queue.take()? {
+            println!("{name} packs order {order}");
+            done += 1;
+        }
+        Ok::<u32, leasehold::Error>(done)
+    };
+    let packed = thread::scope(|scope| {
+        let consumers = ["ada", "bob"].map(|name| scope.spawn(move || consumer(name)));
+        for item in (1..=ORDERS).map(Some).chain([None, None]) {
+            queue.put(item)?;
+        }
+        consumers.into_iter().try_fold(0, |sum, consumer| {
+            Ok::<u32, leasehold::Error>(
+                sum + consumer.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?,
+            )
+        })
+    })?;
+    println!("packed: {packed} of {ORDERS}");
+    client.shutdown()
+}

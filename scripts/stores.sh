@@ -1,0 +1,273 @@
+#!/usr/bin/env bash
+#
+# Starts the stores that ./bench stores measures, each a private server on a free port of 127.0.0.1, with its data below
+# one folder. Sourced; all names begin with stores_.
+#
+#   stores_start NAME FOLDER   sets STORES_URL, STORES_PID (empty: no server) and STORES_ABOUT (its version and settings)
+#   stores_stop                ends what stores_start began, by process id
+#
+# A store is one line of the table and, if it needs a server of its own kind, one function.
+
+# name | what is started, and how
+STORES='
+memory|stores_start_memory
+redis|stores_start_redis no everysec
+redis-fsync|stores_start_redis yes always
+zookeeper|stores_start_zookeeper
+etcd|stores_start_etcd
+postgres|stores_start_postgres rows
+postgres-session|stores_start_postgres sessions
+postgres-row|stores_start_postgres rows_in_transactions
+postgres-advisory|stores_start_postgres advisory_in_transactions
+mariadb|stores_start_mariadb rows
+mariadb-session|stores_start_mariadb sessions
+mariadb-row|stores_start_mariadb rows_in_transactions
+sqlite|stores_start_sqlite
+'
+
+# Signal and process id of each server.
+STORES_STARTED=()
+STORES_URL=
+STORES_PID=
+STORES_ABOUT=
+# Forms of one database share a server.
+STORES_POSTGRES=()
+STORES_MARIADB=()
+
+stores_names() { sed -n 's/^\([^|]*\)|.*/\1/p' <<<"$STORES"; }
+
+stores_start() { # name folder
+    local how
+    how=$(sed -n "s/^$1|//p" <<<"$STORES")
+    if [ -z "$how" ]; then
+        servers_say "no store $1; there are: $(stores_names | tr '\n' ' ')"
+        return 1
+    fi
+    STORES_URL='' STORES_PID='' STORES_ABOUT=''
+    mkdir -p "$2/$1" || return 1
+    # shellcheck disable=SC2086 # the function and its arguments
+    $how "$2/$1"
+}
+
+stores_stop() {
+    local server
+    for server in ${STORES_STARTED[@]+"${STORES_STARTED[@]}"}; do
+        kill -s "${server%% *}" "${server#* }" 2>/dev/null || true
+        wait "${server#* }" 2>/dev/null || true
+    done
+    STORES_STARTED=() STORES_POSTGRES=() STORES_MARIADB=()
+}
+
+# A port on which nobody listens, most likely. Servers are tried on some until one stays.
+stores_port() { echo $((20000 + RANDOM % 10000)); }
+
+# Waits until a command succeeds or the server has ended.
+stores_wait() { # command…
+    local _
+    for _ in $(seq 600); do
+        kill -0 "$STORES_PID" 2>/dev/null || return 1
+        "$@" >/dev/null 2>&1 && return 0
+        sleep 0.05
+    done
+    return 1
+}
+
+# Whether somebody answers at a port; no client is needed for that.
+stores_open() { (exec 3<>"/dev/tcp/127.0.0.1/$1") 2>/dev/null; }
+
+# Whether a POST is answered with 200.
+stores_post() { # port path body
+    local answer
+    exec 3<>"/dev/tcp/127.0.0.1/$1" || return 1
+    printf 'POST %s HTTP/1.0\r\nContent-Length: %d\r\n\r\n%s' "$2" "${#3}" "$3" >&3
+    IFS= read -r -t 5 answer <&3
+    exec 3<&-
+    case $answer in *' 200 '*) return 0 ;; *) return 1 ;; esac
+}
+
+stores_started() { # url about [signal that ends it]
+    STORES_STARTED+=("${3:-TERM} $STORES_PID")
+    STORES_URL=$1
+    STORES_ABOUT=$2
+}
+
+stores_give_up() {
+    kill "$STORES_PID" 2>/dev/null || true
+    wait "$STORES_PID" 2>/dev/null || true
+    STORES_PID=
+}
+
+stores_start_memory() { # folder
+    STORES_URL=memory:
+    STORES_ABOUT='in the process itself'
+}
+
+stores_start_redis() { # append-only fsync folder
+    local program port _
+    program=$(servers_ensure_redis) || return 1
+    for _ in 1 2 3 4 5; do
+        port=$(stores_port)
+        "$program" --port "$port" --bind 127.0.0.1 --save '' --appendonly "$1" --appendfsync "$2" --dir "$3" \
+            --maxclients 10000 --tcp-backlog 2048 --logfile "$3/log" --daemonize no &
+        STORES_PID=$!
+        if stores_wait stores_open "$port"; then
+            local persistence='nothing on disk'
+            [ "$1" = no ] || persistence='each change on disk before the answer'
+            stores_started "redis://127.0.0.1:$port" "$(servers_name "$program"), $persistence"
+            return 0
+        fi
+        stores_give_up
+    done
+    return 1
+}
+
+stores_start_zookeeper() { # folder
+    local jar port _
+    jar=$(servers_ensure_zookeeper) && servers_have java || return 1
+    mkdir -p "$1/data"
+    for _ in 1 2 3 4 5; do
+        port=$(stores_port)
+        printf '%s\n' "tickTime=2000" "dataDir=$1/data" "clientPort=$port" clientPortAddress=127.0.0.1 \
+            maxClientCnxns=0 admin.enableServer=false '4lw.commands.whitelist=srvr' >"$1/zoo.cfg"
+        java -Xmx512m -cp "$jar" org.apache.zookeeper.server.quorum.QuorumPeerMain "$1/zoo.cfg" >"$1/log" 2>&1 &
+        STORES_PID=$!
+        if stores_wait stores_serves "$port"; then
+            stores_started "zk://127.0.0.1:$port" \
+                "ZooKeeper $(stores_serves "$port" | sed -n 's/^Zookeeper version: \([0-9.]*\).*/\1/p'), one server, each change on disk before the answer"
+            return 0
+        fi
+        stores_give_up
+    done
+    return 1
+}
+
+# What a ZooKeeper says of itself, once it serves.
+stores_serves() { # port
+    local answer
+    exec 3<>"/dev/tcp/127.0.0.1/$1" || return 1
+    printf srvr >&3
+    answer=$(timeout 5 cat <&3)
+    exec 3<&-
+    printf '%s\n' "$answer"
+    case $answer in *Mode:*) return 0 ;; *) return 1 ;; esac
+}
+
+stores_start_etcd() { # folder
+    local program port peer _
+    program=$(servers_ensure_etcd) || return 1
+    for _ in 1 2 3 4 5; do
+        port=$(stores_port)
+        peer=$((port + 10000))
+        "$program" --data-dir "$1/data" --log-level error \
+            --listen-client-urls "http://127.0.0.1:$port" --advertise-client-urls "http://127.0.0.1:$port" \
+            --listen-peer-urls "http://127.0.0.1:$peer" --initial-advertise-peer-urls "http://127.0.0.1:$peer" \
+            --initial-cluster "default=http://127.0.0.1:$peer" >"$1/log" 2>&1 &
+        STORES_PID=$!
+        if stores_wait stores_post "$port" /v3/kv/range '{"key":"YQ=="}'; then
+            stores_started "etcd://127.0.0.1:$port" \
+                "etcd $("$program" --version | sed -n 's/^etcd Version: //p'), one member, each change on disk before the answer"
+            return 0
+        fi
+        stores_give_up
+        rm -rf "$1/data"
+    done
+    return 1
+}
+
+# --- databases: as they come, but for room for many connections
+
+STORES_MOST_CONNECTIONS=2000
+
+# How locks are kept, in words.
+stores_form() { # form
+    case $1 in
+        rows) echo 'rows with leases' ;;
+        sessions) echo 'session locks, a connection each' ;;
+        rows_in_transactions) echo 'FOR UPDATE in the caller'"'"'s transaction, at most 100 connections' ;;
+        advisory_in_transactions) echo 'pg_advisory_xact_lock in the caller'"'"'s transaction, at most 100 connections' ;;
+    esac
+}
+
+# For servers that refuse to run as root: sets STORES_AS to what goes before a command, and gives away the folder.
+stores_as() { # folder user…
+    local folder=$1 user
+    shift
+    STORES_AS=()
+    [ "$(id -u)" = 0 ] || return 0
+    for user in "$@"; do
+        id "$user" >/dev/null 2>&1 || continue
+        STORES_AS=(setpriv --reuid "$user" --regid "$(id -g "$user")" --clear-groups --)
+        chmod a+x "$(dirname "$folder")" && chown "$user" "$folder"
+        return
+    done
+}
+
+stores_start_postgres() { # form folder
+    local initdb version port _
+    initdb=$(servers_find_initdb || { servers_ensure_postgres >/dev/null && servers_find_initdb; }) || return 1
+    initdb=$(readlink -f "$initdb")
+    version=$("$initdb" --version | sed 's/^.*) \([0-9.]*\).*/PostgreSQL \1/')
+    if [ ${#STORES_POSTGRES[@]} = 0 ]; then
+        stores_as "$2" postgres nobody || return 1
+        (cd "$2" && ${STORES_AS[@]+"${STORES_AS[@]}"} "$initdb" -D "$2/data" -U bench -A trust -E UTF8 --locale=C) \
+            >"$2/initdb.log" 2>&1 || return 1
+        for _ in 1 2 3 4 5; do
+            port=$(stores_port)
+            (cd "$2" && exec ${STORES_AS[@]+"${STORES_AS[@]}"} "$(dirname "$initdb")/postgres" -D "$2/data" -k "$2" \
+                -c "port=$port" -c listen_addresses=127.0.0.1 -c "max_connections=$STORES_MOST_CONNECTIONS") \
+                >"$2/log" 2>&1 &
+            STORES_PID=$!
+            if stores_wait grep -q 'ready to accept connections' "$2/log"; then
+                # What is asked to end waits for its clients; this ends it at once, and in order.
+                stores_started "postgres://bench@127.0.0.1:$port/postgres" '' INT
+                STORES_POSTGRES=("$STORES_URL" "$STORES_PID")
+                break
+            fi
+            stores_give_up
+        done
+    fi
+    [ ${#STORES_POSTGRES[@]} = 2 ] || return 1
+    STORES_URL=${STORES_POSTGRES[0]} STORES_PID=${STORES_POSTGRES[1]}
+    STORES_ABOUT="$version, $(stores_form "$1"); fsync and synchronous_commit on"
+}
+
+stores_start_mariadb() { # form folder
+    local program version port _
+    PATH="$PATH:/usr/sbin" servers_ensure_mariadb >/dev/null || return 1
+    program=$(PATH="$PATH:/usr/sbin" && command -v mariadbd || PATH="$PATH:/usr/sbin" command -v mysqld) || return 1
+    version=$("$program" --version | sed 's/^.*Ver \([0-9.]*\)\(-MariaDB\)*.*/\2 \1/; s/^-//; s/^ /MySQL /')
+    if [ ${#STORES_MARIADB[@]} = 0 ]; then
+        stores_as "$2" mysql nobody || return 1
+        printf '%s\n' 'CREATE DATABASE IF NOT EXISTS locks;' "CREATE USER IF NOT EXISTS bench@'%';" \
+            "GRANT ALL ON *.* TO bench@'%';" >"$2/init.sql"
+        if servers_have mariadb-install-db; then
+            ${STORES_AS[@]+"${STORES_AS[@]}"} mariadb-install-db --no-defaults "--datadir=$2/data" "--tmpdir=$2" \
+                --auth-root-authentication-method=normal --skip-test-db >"$2/install.log" 2>&1 || return 1
+        else
+            ${STORES_AS[@]+"${STORES_AS[@]}"} "$program" --no-defaults --initialize-insecure "--datadir=$2/data" \
+                >"$2/install.log" 2>&1 || return 1
+        fi
+        for _ in 1 2 3 4 5; do
+            port=$(stores_port)
+            ${STORES_AS[@]+"${STORES_AS[@]}"} "$program" --no-defaults "--datadir=$2/data" "--socket=$2/s" \
+                "--tmpdir=$2" "--pid-file=$2/pid" "--init-file=$2/init.sql" "--port=$port" --bind-address=127.0.0.1 \
+                "--max-connections=$STORES_MOST_CONNECTIONS" --back-log=2048 --skip-name-resolve \
+                --innodb-flush-log-at-trx-commit=1 >"$2/log" 2>&1 &
+            STORES_PID=$!
+            if stores_wait grep -q 'ready for connections' "$2/log"; then
+                stores_started "mysql://bench@127.0.0.1:$port/locks" ''
+                STORES_MARIADB=("$STORES_URL" "$STORES_PID")
+                break
+            fi
+            stores_give_up
+        done
+    fi
+    [ ${#STORES_MARIADB[@]} = 2 ] || return 1
+    STORES_URL=${STORES_MARIADB[0]} STORES_PID=${STORES_MARIADB[1]}
+    STORES_ABOUT="$version, $(stores_form "$1"); innodb_flush_log_at_trx_commit=1"
+}
+
+stores_start_sqlite() { # folder
+    STORES_URL=sqlite://$1/locks.db
+    STORES_ABOUT='a file, rows with leases; write-ahead log, written to the disk at checkpoints (synchronous=NORMAL)'
+}

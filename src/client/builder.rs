@@ -1,0 +1,288 @@
+//! The options of a client, and the client that is made with them.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::{LockClient, open};
+use crate::compose::ring::plan::Ring;
+use crate::config::{ClusterPubSub, Options, RedisOptions, RedlockNode, RedlockOptions, Replicas};
+use crate::error::{Error, Result};
+use crate::lock::report::Reporter;
+use crate::lock::store::Store;
+use crate::observe::Observer;
+use crate::store::memory::MemoryStore;
+use crate::time::Clock;
+
+/// Options of a client, each with its default.
+#[derive(Default)]
+#[must_use = "nothing happens before build()"]
+pub struct ClientBuilder {
+    options: Options,
+    redis: RedisOptions,
+    redlock: Option<RedlockOptions>,
+    node_timeout: Option<Duration>,
+    ring: Option<Ring>,
+    observer: Option<Arc<dyn Observer>>,
+}
+
+impl ClientBuilder {
+    /// Where the locks are kept; see [`LockClient::connect`].
+    pub fn url(mut self, url: &str) -> Self {
+        url.clone_into(&mut self.redis.url);
+        self
+    }
+
+    /// Keeps each lock on a majority of these servers instead of one; see [`LockClient::redlock`].
+    ///
+    /// All other options go for each of them. User, password and database of a URL are that server's.
+    pub fn redlock<N: Into<RedlockNode>>(mut self, nodes: impl IntoIterator<Item = N>) -> Self {
+        let nodes = nodes.into_iter().map(Into::into).collect();
+        self.redlock = Some(RedlockOptions { nodes, ..RedlockOptions::default() });
+        self
+    }
+
+    /// With [`redlock`](Self::redlock): how long one request waits for one of the servers, a tenth of the lease at most.
+    /// One that does not answer in time is then left alone until it does. Defaults to 50 ms.
+    pub fn node_timeout(mut self, timeout: Duration) -> Self {
+        self.node_timeout = Some(timeout);
+        self
+    }
+
+    /// Spreads names over the servers of a ring, which takes the place of [`url`](Self::url); credentials and other
+    /// options are for all of them. See [`LockClient::ring`].
+    pub fn ring(mut self, ring: Ring) -> Self {
+        self.ring = Some(ring);
+        self
+    }
+
+    /// How long a hold without a lease of its own lasts when its process dies; renewed each third of it.
+    /// Defaults to 30 s, as Redisson's; at least 100 ms.
+    ///
+    /// On ZooKeeper it is also the session time-out that is asked for; the servers have bounds of their own for it.
+    pub fn lease(mut self, lease: Duration) -> Self {
+        self.options.lease = lease;
+        self
+    }
+
+    /// How long one request may take. Defaults to 3 s.
+    ///
+    /// Past it the outcome is unknown and is resolved by the client. Keep it under a third of the lease.
+    pub fn command_timeout(mut self, timeout: Duration) -> Self {
+        self.options.command_timeout = timeout;
+        self.redis.command_timeout = timeout;
+        self
+    }
+
+    /// How long connecting may take. Defaults to 3 s.
+    pub fn connect_timeout(mut self, timeout: Duration) -> Self {
+        self.redis.connect_timeout = timeout;
+        self
+    }
+
+    /// How long calls keep trying while the server cannot be used, deadlines permitting. Defaults to 10 s.
+    pub fn patience(mut self, patience: Duration) -> Self {
+        self.options.patience = patience;
+        self
+    }
+
+    /// How many connections requests may use: up to 4 that all threads share, and the rest for what needs one alone (of
+    /// those there is always one). Renewals and wake-ups have one more each. On etcd each request has one to itself.
+    /// Defaults to 8.
+    pub fn pool_size(mut self, size: u32) -> Self {
+        self.redis.pool_size = size;
+        self
+    }
+
+    /// The ACL user. Defaults to the URL's.
+    pub fn username(mut self, username: &str) -> Self {
+        self.redis.username = Some(username.to_owned());
+        self
+    }
+
+    /// The password. Defaults to the URL's. Never shown in errors or `Debug`.
+    pub fn password(mut self, password: &str) -> Self {
+        self.redis.password = Some(password.to_owned());
+        self
+    }
+
+    /// The ACL user on the Sentinels themselves. Defaults to none.
+    pub fn sentinel_username(mut self, username: &str) -> Self {
+        self.redis.sentinel_username = Some(username.to_owned());
+        self
+    }
+
+    /// The password on the Sentinels themselves. Defaults to none. Never shown in errors or `Debug`.
+    pub fn sentinel_password(mut self, password: &str) -> Self {
+        self.redis.sentinel_password = Some(password.to_owned());
+        self
+    }
+
+    /// The database number. Defaults to the URL's, or 0.
+    pub fn database(mut self, database: i64) -> Self {
+        self.redis.database = Some(database);
+        self
+    }
+
+    /// The name that the connections show in `CLIENT LIST`: printable ASCII without spaces. Defaults to none.
+    pub fn client_name(mut self, name: &str) -> Self {
+        self.redis.client_name = Some(name.to_owned());
+        self
+    }
+
+    /// What is put before each lock's name to make its key, after mapping. Defaults to nothing.
+    pub fn key_prefix(mut self, prefix: &str) -> Self {
+        prefix.clone_into(&mut self.options.key_prefix);
+        self
+    }
+
+    /// Turns a lock's name into its key, as Redisson's `NameMapper`. Defaults to the name itself.
+    pub fn map_names(mut self, map: impl Fn(&str) -> String + Send + Sync + 'static) -> Self {
+        self.options.map_names = Some(Arc::new(map));
+        self
+    }
+
+    /// How long a subscription stays after its last waiter has gone. Defaults to 5 s.
+    pub fn linger(mut self, linger: Duration) -> Self {
+        self.redis.linger = linger;
+        self
+    }
+
+    /// How the members of a cluster tell those who wait. Defaults to [`ClusterPubSub::Auto`]; only looked at for
+    /// `redis-cluster://` URLs.
+    pub fn cluster_pub_sub(mut self, way: ClusterPubSub) -> Self {
+        self.redis.cluster_pub_sub = way;
+        self
+    }
+
+    /// Uses no scripts, for servers that refuse them: only [`LockClient::token_lock`] works then.
+    pub fn without_scripts(mut self) -> Self {
+        self.redis.scripts = false;
+        self
+    }
+
+    /// Counts a lock as taken only when `count` replicas have acknowledged it. Defaults to no such thing. For locks of
+    /// every kind; not for semaphores, latches and conditions.
+    ///
+    /// The server is asked by WAIT, on the connection and in the write that takes the lock. If fewer acknowledge
+    /// within `timeout`, the lock is given back at once and the attempt has failed, with a retryable error of kind
+    /// [`Busy`](crate::ErrorKind::Busy) that says how many did: `try_lock` returns it, and who waits tries again.
+    ///
+    /// # Guarantees
+    ///
+    /// With `count` as many as there are replicas, no failover to one of them forgets a lock that was taken. With
+    /// fewer, it may promote one that had not acknowledged (Sentinel prefers the one that is furthest, among those it
+    /// can reach). Renewals are not waited for: what is kept through a failover is the lease as the new master had it.
+    /// And a replica that acknowledged has the lock in memory; what a restart leaves of it is a matter of its files.
+    ///
+    /// The price: each attempt takes a connection of the pool for itself, and a round trip between the servers; locks
+    /// are not handed from thread to thread within the process, and a dropped guard waits for its release.
+    pub fn require_replicas(mut self, count: u32, timeout: Duration) -> Self {
+        self.redis.replicas = Some(Replicas { count, within: timeout });
+        self
+    }
+
+    /// The authorities to trust over TLS, as a PEM file. Defaults to the system's; for MySQL, to those that are public.
+    ///
+    /// For `rediss://`, `rediss-sentinel://`, `rediss-cluster://`, `etcds://` and `zks://`. A database that is given
+    /// some has to prove who it is, unless its URL says otherwise; see `docs/stores.md`.
+    #[cfg(feature = "tls")]
+    pub fn tls_ca(mut self, file: impl Into<std::path::PathBuf>) -> Self {
+        self.redis.tls.ca = Some(file.into());
+        self
+    }
+
+    /// What to prove oneself by over TLS, to servers that demand it: a certificate, with those between it and its
+    /// authority, and its private key, each as a PEM file. Defaults to none.
+    ///
+    /// The key is read when the client connects, and never shown.
+    #[cfg(feature = "tls")]
+    pub fn tls_identity(
+        mut self,
+        certificate: impl Into<std::path::PathBuf>,
+        key: impl Into<std::path::PathBuf>,
+    ) -> Self {
+        self.redis.tls.identity = Some((certificate.into(), key.into()));
+        self
+    }
+
+    /// The table that a database keeps its locks in, `name` or `schema.name`. Defaults to `leasehold_locks`.
+    pub fn table(mut self, name: &str) -> Self {
+        name.clone_into(&mut self.redis.table.name);
+        self
+    }
+
+    /// Whether to create the database's table where it is not there. Defaults to not: `docs/stores.md` has the
+    /// statements for a migration.
+    pub fn create_schema(mut self, create: bool) -> Self {
+        self.redis.table.create = create;
+        self
+    }
+
+    /// Keeps locks without a table: PostgreSQL's advisory locks, MySQL's `GET_LOCK`. Defaults to rows.
+    ///
+    /// Each hold is a connection of its own, and ends when that ends: `docs/stores.md` says what that promises and costs.
+    /// Only [`LockClient::lock`] works then: such locks have neither fences nor tokens.
+    pub fn session_locks(mut self) -> Self {
+        self.redis.table.session_locks = true;
+        self
+    }
+
+    /// Who is told what happens to the locks. Defaults to nobody.
+    pub fn observer(mut self, observer: impl Observer) -> Self {
+        self.observer = Some(Arc::new(observer));
+        self
+    }
+
+    /// Connects.
+    ///
+    /// # Blocking
+    ///
+    /// Up to the connect time-out.
+    ///
+    /// # Errors
+    ///
+    /// As [`LockClient::connect`]; and, before any I/O, for options that cannot be used.
+    pub fn build(self) -> Result<LockClient> {
+        let options = self.options.checked()?;
+        let server = self.redis.checked()?;
+        let reporter = Arc::new(Reporter::new(self.observer));
+        let mut options = options;
+        let nodes = self.redlock.iter().flat_map(|redlock| &redlock.nodes).map(|node| &*node.url);
+        let ring = self.ring.iter().flat_map(|ring| &ring.nodes).map(|node| &*node.url);
+        options.place = open::place(&server, [&*server.url].into_iter().chain(nodes).chain(ring));
+        let store: Arc<dyn Store> = match (self.redlock, self.ring, self.node_timeout) {
+            (Some(_), Some(_), _) => {
+                return Err(Error::invalid("connect", "the servers of a redlock beside those of a ring"));
+            }
+            (Some(redlock), None, timeout) => {
+                let node_timeout = timeout.unwrap_or(redlock.node_timeout);
+                let redlock = RedlockOptions { node_timeout, ..redlock }.checked()?;
+                Arc::new(open::connect_redlock(&server, redlock, &reporter)?)
+            }
+            (None, _, Some(_)) => {
+                return Err(Error::invalid("connect", "a node_timeout without the servers of a redlock"));
+            }
+            (None, Some(ring), None) => Arc::new(open::connect_ring(server, ring, &reporter)?),
+            (None, None, None) => open::open(&server, &mut options, &reporter)?,
+        };
+        LockClient::start(options, Clock::System, store, reporter)
+    }
+
+    /// Makes the client on a memory store instead; what concerns a server is not looked at.
+    ///
+    /// # Errors
+    ///
+    /// For options that cannot be used.
+    pub fn build_in_memory(self, store: &MemoryStore) -> Result<LockClient> {
+        let options = Options { place: store.place(), ..self.options.checked()? };
+        let reporter = Arc::new(Reporter::new(self.observer));
+        LockClient::start(options, store.clock().clone(), Arc::new(store.open()), reporter)
+    }
+}
+
+impl fmt::Debug for ClientBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ClientBuilder").field("redis", &self.redis).finish_non_exhaustive()
+    }
+}

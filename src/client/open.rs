@@ -1,0 +1,157 @@
+//! Which store a client is on: by the URL's scheme, or the servers that are named.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::compose::redlock::{self, Node, Redlock};
+use crate::compose::ring::RingStore;
+use crate::compose::ring::plan::Ring;
+use crate::config::{Options, RedisOptions, RedlockOptions};
+use crate::error::{Error, ErrorKind, Result};
+use crate::lock::member::Member;
+use crate::lock::report::Reporter;
+use crate::lock::store::Store;
+#[cfg(feature = "etcd")]
+use crate::store::etcd::EtcdStore;
+use crate::store::redis::{RedisStore, open as open_redis};
+#[cfg(any(feature = "postgres", feature = "mysql", feature = "sqlite"))]
+use crate::store::sql;
+#[cfg(feature = "zookeeper")]
+use crate::store::zookeeper::ZooKeeperStore;
+use crate::time::Clock;
+
+/// Opens the store that the URL names; a Redis, if it names no other.
+pub(super) fn open(
+    server: &RedisOptions,
+    options: &mut Options,
+    reporter: &Arc<Reporter>,
+) -> Result<Arc<dyn Store>> {
+    let scheme = server.url.split_once("://").map_or("", |(scheme, _)| scheme).to_ascii_lowercase();
+    match scheme.as_str() {
+        #[cfg(feature = "etcd")]
+        "etcd" | "etcds" => Ok(Arc::new(EtcdStore::connect(server, Arc::clone(reporter))?)),
+        #[cfg(not(feature = "etcd"))]
+        "etcd" | "etcds" => Err(without("etcd", &scheme)),
+        #[cfg(feature = "postgres")]
+        "postgres" | "postgresql" => {
+            sql::postgres::open(server.checked_for_database()?, Arc::clone(reporter))
+        }
+        #[cfg(not(feature = "postgres"))]
+        "postgres" | "postgresql" => Err(without("postgres", &scheme)),
+        #[cfg(feature = "mysql")]
+        "mysql" | "mariadb" => sql::mysql::open(server.checked_for_database()?),
+        #[cfg(not(feature = "mysql"))]
+        "mysql" | "mariadb" => Err(without("mysql", &scheme)),
+        #[cfg(feature = "sqlite")]
+        "sqlite" => sql::sqlite::open(server.checked_for_database()?),
+        #[cfg(not(feature = "sqlite"))]
+        "sqlite" => Err(without("sqlite", &scheme)),
+        #[cfg(feature = "zookeeper")]
+        "zk" | "zks" => {
+            let store = ZooKeeperStore::connect(server, options.lease, Arc::clone(reporter))?;
+            // The servers have bounds of their own for sessions, and no hold outlives one.
+            options.lease = options.lease.min(store.session_timeout());
+            Ok(Arc::new(store))
+        }
+        #[cfg(not(feature = "zookeeper"))]
+        "zk" | "zks" => {
+            let _ = options;
+            Err(without("zookeeper", &scheme))
+        }
+        _ => open_redis(server, reporter),
+    }
+}
+
+/// Where the servers of these URLs keep locks, without what nobody is to see.
+pub(super) fn place<'a>(redis: &RedisOptions, urls: impl Iterator<Item = &'a str>) -> String {
+    let mut places: Vec<String> = urls.map(without_credentials).collect();
+    places.sort_unstable();
+    let (database, table) = (redis.database.unwrap_or(0), &redis.table.name);
+    format!("{} {database} {table}", places.join(" "))
+}
+
+fn without_credentials(url: &str) -> String {
+    let (scheme, rest) = url.split_once("://").unwrap_or(("", url));
+    let (servers, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
+    let servers = servers.rsplit_once('@').map_or(servers, |(_, servers)| servers);
+    format!("{scheme}://{servers}{path}")
+}
+
+/// The error for a store that was left out of this build.
+#[cfg(not(all(
+    feature = "etcd",
+    feature = "zookeeper",
+    feature = "postgres",
+    feature = "mysql",
+    feature = "sqlite"
+)))]
+fn without(feature: &str, scheme: &str) -> Error {
+    let words = format!("{scheme}:// needs leasehold's feature {feature:?}, which this build does not have");
+    Error::new(ErrorKind::Unsupported, "connect", words)
+}
+
+pub(super) fn connect_redlock(
+    redis: &RedisOptions,
+    redlock: RedlockOptions,
+    reporter: &Arc<Reporter>,
+) -> Result<Redlock> {
+    if !redis.url.is_empty() {
+        return Err(Error::invalid("connect", "a url beside the servers of a redlock"));
+    }
+    let nodes = redlock.nodes.into_iter().map(|node| {
+        let options = RedisOptions { url: node.url, ..redis.clone() };
+        let place = RedisStore::place(&options)?;
+        let reporter = Arc::clone(reporter);
+        let open = move |timeout: Duration| {
+            let connect_timeout = options.connect_timeout.min(timeout);
+            let options = RedisOptions { connect_timeout, ..options.clone() };
+            open_member(&options, &reporter)
+        };
+        Ok(Node::new(place, node.map_names, Box::new(open)))
+    });
+    let nodes = nodes.collect::<Result<Vec<_>>>()?;
+    Redlock::connect(nodes, redlock.node_timeout, redis.connect_timeout, reporter)
+}
+
+/// Opens one of a redlock's servers, and says which it is.
+fn open_member(options: &RedisOptions, reporter: &Arc<Reporter>) -> Result<redlock::Member> {
+    let store = RedisStore::connect(options, Arc::clone(reporter))?;
+    let mut doubts = Vec::new();
+    let identity = match store.about(Clock::System.after(options.connect_timeout)) {
+        Ok(about) if about.is_cluster_member => {
+            let words = "the server is one member of a cluster, which may move or lose its keys by itself: Redlock wants \
+                         servers that stand alone";
+            return Err(Error::new(ErrorKind::Unsupported, "connect", words));
+        }
+        Ok(about) => {
+            if about.replicas > 0 {
+                doubts.push(
+                    "it has replicas: if one of them takes its place, locks are lost that it had not got yet",
+                );
+            }
+            about.run_id
+        }
+        Err(error) if error.is_retryable() => return Err(error.during("connect")),
+        Err(_not_told) => {
+            doubts.push("it does not tell which server it is (INFO), so it may be one that is given twice");
+            None
+        }
+    };
+    Ok(redlock::Member { store: Arc::new(store), identity, doubts })
+}
+
+/// Opens a ring whose nodes connect when they are first asked for something.
+pub(super) fn connect_ring(redis: RedisOptions, ring: Ring, reporter: &Arc<Reporter>) -> Result<RingStore> {
+    if !redis.url.is_empty() {
+        return Err(Error::invalid("connect", "a url beside the servers of a ring"));
+    }
+    if !redis.scripts {
+        return Err(Error::new(ErrorKind::Unsupported, "connect", "a ring needs scripts"));
+    }
+    let (patience, reporter) = (redis.connect_timeout, Arc::clone(reporter));
+    let open = move |url: &str| -> Result<Arc<dyn Member>> {
+        let redis = RedisOptions { url: url.to_owned(), ..redis.clone() };
+        Ok(Arc::new(RedisStore::unconnected(&redis, Arc::clone(&reporter))?))
+    };
+    RingStore::open(ring, patience, Box::new(open))
+}

@@ -1,0 +1,131 @@
+//! Writes that a fence protects: whatever stores the data refuses a writer whose token is older than one it has seen.
+//!
+//! A lease lock alone cannot keep a holder that was stopped for longer than its lease from writing afterwards. The
+//! resource can: it keeps the highest token it has seen beside the data, and compares. What is here is that comparison
+//! for three kinds of resource. All writers of a resource must use it, and take their tokens from one lock.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::ident::Fence;
+
+/// A Redis script that sets a key unless a newer token has set it: `EVAL script 2 key token-key token value`.
+///
+/// | | |
+/// |---|---|
+/// | `KEYS[1]` | the data, a string |
+/// | `KEYS[2]` | where the highest token seen is kept; in a cluster in the same slot, as `{stock}:fence` beside `{stock}` |
+/// | `ARGV[1]` | the writer's token: [`Fence::get`] in decimal |
+/// | `ARGV[2]` | the value |
+///
+/// Returns 1 if it was written, 0 if a newer token had written before. Use it as the pattern for writes of other types:
+/// what matters is that comparison and write are one script.
+pub const REDIS_SET: &str = include_str!("lua/fenced_set.lua");
+
+/// The condition to put into the `WHERE` of an `UPDATE`, which has to set the column as well; zero rows updated means
+/// refused.
+///
+/// `column` keeps the highest token seen (a 64-bit integer; may be null at first), `parameter` is where the statement
+/// gets the writer's: `$2`, `?`, `:fence`.
+///
+/// # Examples
+///
+/// ```
+/// use leasehold::fencing;
+///
+/// let statement = format!(
+///     "UPDATE stock SET amount = $1, fence = $2 WHERE item = $3 AND {}",
+///     fencing::sql_condition("fence", "$2"),
+/// );
+/// assert!(statement.ends_with("AND (fence IS NULL OR fence <= $2)"));
+/// ```
+#[must_use]
+pub fn sql_condition(column: &str, parameter: &str) -> String {
+    format!("({column} IS NULL OR {column} <= {parameter})")
+}
+
+/// Replaces a file's content unless a newer token has written it; `false`: refused, nothing changed.
+///
+/// The highest token seen is kept in a second file beside it, `<name>.fence`, which is locked for the time of the write.
+/// The content is written to a third and renamed, so readers see the old or the new, never a part.
+///
+/// # Blocking
+///
+/// While another process writes the same file; and for the disk: token and content are synced.
+///
+/// # Errors
+///
+/// Of kind [`Resource`](ErrorKind::Resource), with the cause: a file could not be opened, locked, read or written. The
+/// content is the old or the new; no older token will be let in either way.
+///
+/// # Examples
+///
+/// ```
+/// use leasehold::{LockClient, fencing};
+///
+/// # let folder = tempfile::tempdir().unwrap();
+/// # let report = folder.path().join("report.txt");
+/// let lock = LockClient::in_memory().fenced_lock("report");
+/// let old = lock.lock_and_get_token()?;
+/// lock.unlock()?;
+/// let new = lock.lock_and_get_token()?;
+/// assert!(fencing::write_file(&report, new, b"new")?);
+/// assert!(!fencing::write_file(&report, old, b"old")?);
+/// assert_eq!(std::fs::read(&report).unwrap(), b"new");
+/// # Ok::<(), leasehold::Error>(())
+/// ```
+pub fn write_file(path: &Path, fence: Fence, content: &[u8]) -> Result<bool> {
+    let failed = |error: io::Error| {
+        Error::new(ErrorKind::Resource, "write_file", "a fenced file could not be written").with_source(error)
+    };
+    write(path, fence.get(), content).map_err(failed)
+}
+
+fn write(path: &Path, token: u64, content: &[u8]) -> io::Result<bool> {
+    let mut register = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .open(beside(path, ".fence"))?;
+    register.lock()?; // ends with the file
+    let mut seen = String::new();
+    register.read_to_string(&mut seen)?;
+    // Zero bytes: made, and cut off by a crash before it was first written.
+    let seen = match seen.trim_matches(['\0', ' ', '\n']) {
+        "" => 0,
+        seen => seen.parse().map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?,
+    };
+    if seen > token {
+        return Ok(false);
+    }
+    // The token first: from here on no older one gets in, whatever becomes of the content.
+    register.seek(SeekFrom::Start(0))?;
+    write!(register, "{token:020}")?;
+    register.sync_all()?;
+    // That it is there at all, if it is new, before the content can be.
+    sync_folder(path)?;
+    let draft = beside(path, ".draft");
+    let mut file = File::create(&draft)?;
+    file.write_all(content)?;
+    file.sync_all()?;
+    fs::rename(&draft, path)?;
+    sync_folder(path)?;
+    Ok(true)
+}
+
+/// Has the names in the file's folder outlast a crash.
+fn sync_folder(path: &Path) -> io::Result<()> {
+    match path.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => File::open(folder)?.sync_all(),
+        _ => File::open(".")?.sync_all(),
+    }
+}
+
+fn beside(path: &Path, ending: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(ending);
+    PathBuf::from(name)
+}

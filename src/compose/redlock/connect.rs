@@ -1,0 +1,100 @@
+//! Which servers there are, and which of them can be used from the start.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::Redlock;
+use super::keeper::{Keeper, is_one_server, same_server};
+use super::node::{Member, Node, is_silence};
+use super::votes::Votes;
+use crate::error::{Error, ErrorKind, Result};
+use crate::lock::report::Reporter;
+use crate::lock::store::{Answer, Store};
+use crate::sync::Mutex;
+
+impl Redlock {
+    /// Connects to the nodes. Fewer than half may be out of reach; they join when they are there.
+    pub(crate) fn connect(
+        nodes: Vec<Node>,
+        node_timeout: Duration,
+        connect_timeout: Duration,
+        reporter: &Arc<Reporter>,
+    ) -> Result<Redlock> {
+        let (keeper, shared) = Keeper::start(nodes, node_timeout, reporter)?;
+        let redlock = Redlock { shared, keeper: Arc::new(keeper), pauses: Mutex::default() };
+        if let Err(error) = redlock.open(connect_timeout) {
+            redlock.close();
+            return Err(error);
+        }
+        Ok(redlock)
+    }
+
+    fn open(&self, connect_timeout: Duration) -> Result<()> {
+        let nodes = &self.shared.nodes;
+        let mut opened = Vec::new();
+        for node in nodes {
+            match (node.open)(connect_timeout) {
+                Ok(member) => opened.push(Answer::Done(member)),
+                Err(error) if is_silence(&error) || error.kind() == ErrorKind::Busy => {
+                    opened.push(Answer::Refused(error));
+                }
+                Err(error) => {
+                    let (kind, words) = (error.kind(), format!("{}: {}", node.place, error.detail()));
+                    close_all(opened);
+                    return Err(Error::new(kind, "connect", words).with_source(error));
+                }
+            }
+        }
+        let members = || {
+            let zipped = nodes.iter().zip(&opened);
+            zipped.filter_map(|(node, answer)| match answer {
+                Answer::Done(member) => Some((node, member)),
+                Answer::Refused(_) | Answer::Unknown(_) => None,
+            })
+        };
+        let twins = members().enumerate().find_map(|(at, (node, member))| {
+            let is_twin = |(_, other): &(&Node, &Member)| is_one_server(&other.identity, &member.identity);
+            members().take(at).find(is_twin).map(|(twin, _)| same_server(&twin.place, &node.place))
+        });
+        let votes = Votes(opened);
+        let too_few = votes.done().count() < votes.majority();
+        if let Some(error) = twins {
+            close_all(votes.0);
+            return Err(error);
+        }
+        if too_few {
+            let answer =
+                votes.too_few::<()>("connect", &self.keeper.places(), false, |_| "connected".to_owned());
+            close_all(votes.0);
+            return answer.into_result();
+        }
+        if nodes.len().is_multiple_of(2) {
+            let all = nodes.len();
+            self.shared.warn(format!(
+                "Redlock on {all} servers outlives the loss of no more of them than on {}",
+                all - 1
+            ));
+        }
+        for (node, answer) in nodes.iter().zip(votes.0) {
+            match answer {
+                Answer::Done(member) => {
+                    self.shared.tell_doubts(node, &member);
+                    node.join(member);
+                }
+                Answer::Refused(error) | Answer::Unknown(error) => {
+                    self.shared.warn(format!("{} cannot be used yet: {}", node.place, error.detail()));
+                    self.keeper.put_out(node, &error, None);
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn close_all(opened: Vec<Answer<Member>>) {
+    for answer in opened {
+        if let Answer::Done(member) = answer {
+            member.store.close();
+        }
+    }
+}

@@ -1,0 +1,307 @@
+//! The one thread that does what no caller shall wait for: it asks silent servers whether they are back, connects to
+//! those that were never reached, and has servers forget claims that must not stay there.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::node::{Member, Node, is_silence};
+use crate::error::{Error, ErrorKind, Result};
+use crate::ident::{LockName, Owner, unbound_number};
+use crate::lock::park::Parker;
+use crate::lock::report::Reporter;
+use crate::lock::store::{Answer, Claim, Kind, Release};
+use crate::sync::Mutex;
+use crate::sync::Waker;
+use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::thread::{self, JoinHandle};
+use crate::time::{Clock, Moment};
+
+/// What one server may still hold, or get to hold, for an owner that is to hold nothing there.
+#[derive(Debug)]
+struct Debt {
+    node: usize,
+    /// With the server's own name for the lock.
+    claim: Claim,
+    /// What may be there has ended by then.
+    until: Moment,
+    next: Moment,
+    pause: Duration,
+}
+
+/// Between two tries to have a claim forgotten: at first, and at most.
+const TRY_AGAIN: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
+/// For so long after a server is back, what was sent to it before may still arrive.
+const STRAGGLERS: Duration = Duration::from_secs(2);
+/// How long one connection of a server that is opened late may take.
+const LATE_CONNECT: Duration = Duration::from_secs(1);
+/// So many claims of a batch have one server's time-out for themselves.
+const CLAIMS_PER_TIMEOUT: usize = 500;
+
+/// How long a batch of `claims` may take at one server.
+pub(super) fn batch_timeout(node_timeout: Duration, claims: usize) -> Duration {
+    let parts = u32::try_from(claims / CLAIMS_PER_TIMEOUT + 1).unwrap_or(u32::MAX);
+    node_timeout.saturating_mul(parts)
+}
+
+/// The servers, and what is to be done about them.
+pub(super) struct Shared {
+    pub(super) nodes: Vec<Node>,
+    pub(super) node_timeout: Duration,
+    /// Owner numbers below this are not to be used for another hold.
+    unspent_from: AtomicU64,
+    orders: Mutex<Orders>,
+    reporter: Arc<Reporter>,
+}
+
+#[derive(Default)]
+struct Orders {
+    debts: Vec<Debt>,
+    stop: bool,
+}
+
+pub(super) struct Keeper {
+    shared: Arc<Shared>,
+    waker: Waker,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl Keeper {
+    pub(super) fn start(
+        nodes: Vec<Node>,
+        node_timeout: Duration,
+        reporter: &Arc<Reporter>,
+    ) -> Result<(Keeper, Arc<Shared>)> {
+        let shared = Arc::new(Shared {
+            nodes,
+            node_timeout,
+            unspent_from: AtomicU64::new(0),
+            orders: Mutex::default(),
+            reporter: Arc::clone(reporter),
+        });
+        let parker = Parker::new(&Clock::System);
+        let waker = parker.waker().clone();
+        let thread = thread::Builder::new()
+            .name("leasehold-nodes".to_owned())
+            .spawn({
+                let shared = Arc::clone(&shared);
+                move || shared.run(&parker)
+            })
+            .map_err(|error| {
+                Error::new(ErrorKind::Resource, "connect", "the system gives no thread").with_source(error)
+            })?;
+        Ok((Keeper { shared: Arc::clone(&shared), waker, thread: Mutex::new(Some(thread)) }, shared))
+    }
+
+    pub(super) fn places(&self) -> Vec<&str> {
+        self.shared.nodes.iter().map(|node| node.place.as_str()).collect()
+    }
+
+    pub(super) fn node(&self, at: usize) -> Option<&Node> {
+        self.shared.nodes.get(at)
+    }
+
+    /// Puts a node out of use that did not answer.
+    pub(super) fn noted<T>(&self, node: &Node, about: &Claim, answer: Answer<T>) -> Answer<T> {
+        if let Answer::Refused(error) | Answer::Unknown(error) = &answer
+            && is_silence(error)
+            && let Ok(claim) = node.claim(about)
+        {
+            self.put_out(node, error, Some((claim.kind, claim.name, claim.owner)));
+        }
+        answer
+    }
+
+    /// Has the nodes that `is_owed` picks forget a claim, without waiting for it.
+    pub(super) fn owe_where(&self, claim: &Claim, is_owed: impl Fn(usize, &Node) -> bool) {
+        for (at, node) in self.shared.nodes.iter().enumerate() {
+            if is_owed(at, node)
+                && let Ok(claim) = node.claim(claim)
+            {
+                self.owe(at, claim);
+            }
+        }
+    }
+
+    /// A server did not answer: it is not asked from here on, until it does.
+    pub(super) fn put_out(&self, node: &Node, error: &Error, probe: Option<(Kind, Arc<LockName>, Owner)>) {
+        if node.put_out(error, probe, || self.shared.spend_numbers()) {
+            self.waker.wake();
+        }
+    }
+
+    /// Has a server forget a claim that it may hold, or be about to: again and again, until it says that it had it, or
+    /// until it says that it has not and what may come cannot last any more.
+    fn owe(&self, node: usize, claim: Claim) {
+        // First, so that whoever is told how the request ended takes another number for the next.
+        self.shared.spend_numbers();
+        let now = Clock::System.now();
+        let until = now.plus(claim.lease).plus(self.shared.node_timeout);
+        let debt = Debt { node, claim, until, next: now, pause: TRY_AGAIN.0 };
+        self.shared.orders.lock().debts.push(debt);
+        self.waker.wake();
+    }
+
+    pub(super) fn stop(&self) {
+        self.shared.orders.lock().stop = true;
+        self.waker.wake();
+        let thread = self.thread.lock().take();
+        if let Some(thread) = thread {
+            drop(thread.join()); // it panics nowhere
+        }
+    }
+}
+
+impl Shared {
+    /// Has all owner numbers up to now be used for no further hold; returns the first that may be.
+    fn spend_numbers(&self) -> u64 {
+        let first = unbound_number();
+        self.unspent_from.fetch_max(first, Ordering::SeqCst);
+        first
+    }
+
+    pub(super) fn first_unspent_number(&self) -> u64 {
+        self.unspent_from.load(Ordering::SeqCst)
+    }
+
+    fn run(&self, parker: &Parker) {
+        loop {
+            let stop = {
+                let mut orders = self.orders.lock();
+                if orders.stop {
+                    orders.debts.iter_mut().for_each(|debt| debt.next = Clock::System.now());
+                }
+                orders.stop
+            };
+            if stop {
+                self.settle_debts(); // once more; what is left ends with its lease
+                return;
+            }
+            let next = self.look_after_nodes().min(self.settle_debts());
+            parker.park(next, None);
+        }
+    }
+
+    /// Asks the servers that are out of use and due; returns when the next one is.
+    fn look_after_nodes(&self) -> Moment {
+        let mut next = Moment::NEVER;
+        for (at, node) in self.nodes.iter().enumerate() {
+            let (is_back, again) = node.look(self.node_timeout, |node| self.open(node));
+            if is_back {
+                let now = Clock::System.now();
+                for debt in self.orders.lock().debts.iter_mut().filter(|debt| debt.node == at) {
+                    debt.next = now;
+                    debt.pause = TRY_AGAIN.0;
+                    debt.until = debt.until.max(now.plus(STRAGGLERS));
+                }
+            }
+            next = next.min(again);
+        }
+        next
+    }
+
+    /// Connects to a server that was not there when the client was made.
+    fn open(&self, node: &Node) -> Result<()> {
+        let member = (node.open)(LATE_CONNECT)?;
+        if let Some(twin) = self.nodes.iter().find(|other| {
+            other.member().is_some_and(|other| is_one_server(&other.identity, &member.identity))
+        }) {
+            member.store.close();
+            return Err(same_server(&twin.place, &node.place));
+        }
+        self.tell_doubts(node, &member);
+        node.join(member);
+        Ok(())
+    }
+
+    pub(super) fn tell_doubts(&self, node: &Node, member: &Member) {
+        for doubt in &member.doubts {
+            self.warn(format!("{}: {doubt}", node.place));
+        }
+    }
+
+    pub(super) fn warn(&self, text: String) {
+        self.reporter.tell_later(move |observer| observer.warning(&text));
+    }
+
+    /// Pays what is due; returns when something is next. A silent server's debts wait until it is back.
+    fn settle_debts(&self) -> Moment {
+        let now = Clock::System.now();
+        let (due, mut kept): (Vec<Debt>, Vec<Debt>) = std::mem::take(&mut self.orders.lock().debts)
+            .into_iter()
+            .partition(|debt| debt.next <= now && self.nodes.get(debt.node).is_some_and(Node::is_ready));
+        for (at, node) in self.nodes.iter().enumerate() {
+            let debts = || due.iter().filter(|debt| debt.node == at);
+            let claims: Vec<Claim> = debts().map(|debt| debt.claim.clone()).collect();
+            let Ok(store) = node.ready() else {
+                kept.extend(debts().map(Debt::later));
+                continue;
+            };
+            if claims.is_empty() {
+                continue;
+            }
+            let by = Clock::System.after(batch_timeout(self.node_timeout, claims.len()));
+            for (answer, debt) in store.abandon(&claims, by).into_iter().zip(debts()) {
+                match answer {
+                    Answer::Done(Release::Freed { .. }) => {} // what was in doubt had happened, and is undone
+                    Answer::Done(_) if now >= debt.until => {}
+                    Answer::Done(_) => kept.push(debt.later()),
+                    Answer::Refused(error) | Answer::Unknown(error) => {
+                        if is_silence(&error) {
+                            let claim = &debt.claim;
+                            let probe = (claim.kind, Arc::clone(&claim.name), claim.owner);
+                            node.put_out(&error, Some(probe), || self.spend_numbers());
+                        } else if now >= debt.until {
+                            continue; // it answers, and whatever it held has run out
+                        }
+                        kept.push(debt.later());
+                    }
+                }
+            }
+        }
+        let waits = |debt: &&Debt| self.nodes.get(debt.node).is_some_and(Node::is_ready);
+        let mut orders = self.orders.lock();
+        orders.debts.append(&mut kept);
+        let next = orders.debts.iter().filter(waits).map(|debt| debt.next).min();
+        // A server that went out just now is looked at by `look_after_nodes`.
+        let looked = self.nodes.iter().any(|node| !node.is_ready());
+        let soon = Clock::System.after(TRY_AGAIN.0);
+        next.unwrap_or(Moment::NEVER).min(if looked { soon } else { Moment::NEVER })
+    }
+}
+
+impl Debt {
+    /// The same, to be tried again after a pause.
+    fn later(&self) -> Debt {
+        Debt {
+            node: self.node,
+            claim: self.claim.clone(),
+            until: self.until,
+            next: Clock::System.after(self.pause),
+            pause: (self.pause * 2).min(TRY_AGAIN.1),
+        }
+    }
+}
+
+pub(super) fn is_one_server(one: &Option<String>, other: &Option<String>) -> bool {
+    one.is_some() && one == other
+}
+
+pub(super) fn same_server(one: &str, other: &str) -> Error {
+    Error::invalid(
+        "connect",
+        format!("{one} and {other} are one server, whose loss would count as the loss of two"),
+    )
+}
+
+impl fmt::Debug for Shared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(&self.nodes).finish()
+    }
+}
+
+impl fmt::Debug for Keeper {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Keeper").finish_non_exhaustive()
+    }
+}

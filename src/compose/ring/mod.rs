@@ -1,0 +1,420 @@
+//! A ring of independent servers: each name has its home on one of them.
+//!
+//! Grants go by marks (`plan::Mark`): a node that bears a newer one refuses them. `docs/decisions/0013-a-ring-of-servers.md`
+//! has the protocol, and why no name is granted by two nodes while the ring changes.
+
+mod circle;
+mod course;
+mod node;
+pub(crate) mod plan;
+
+use std::any::Any;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::ident::{LockName, Owner};
+use crate::inspection::Inspection;
+use crate::lock::member::{Look, MARK_KEY, Marked, Member};
+use crate::lock::store::{Answer, Attempt, Claim, Kind, Pending, Release, Sink, Snapshot, Store};
+use crate::lock::topic::Listening;
+use crate::sync::channel::bounded;
+use crate::sync::{Mutex, Waker};
+use crate::time::{Clock, Moment};
+use circle::Circle;
+use course::{Course, moved_on, not_answering, settle, survey, under};
+use node::Node;
+use plan::{Ring, RingNode};
+
+/// Makes the store for a node's URL. No I/O.
+pub(crate) type Opener = Box<dyn Fn(&str) -> Result<Arc<dyn Member>> + Send + Sync>;
+
+/// Asks one node for several claims at once.
+type AskAll<T> = fn(&dyn Member, &[Claim], Moment) -> Vec<Answer<T>>;
+
+pub(crate) struct RingStore {
+    open: Opener,
+    /// How long a change of the ring waits for nodes that do not answer.
+    patience: Duration,
+    course: Mutex<Arc<Course>>,
+    changing: Mutex<()>,
+}
+
+impl RingStore {
+    /// Opens the ring; nodes that cannot be reached are asked again when a name of theirs is wanted.
+    pub(crate) fn open(ring: Ring, patience: Duration, open: Opener) -> Result<RingStore> {
+        let nothing = Course {
+            ring: None,
+            nodes: Vec::new(),
+            marks: Vec::new(),
+            circle: Circle::new(std::iter::empty()),
+            earlier: Vec::new(),
+            lost: Vec::new(),
+            stale: Mutex::new(None),
+        };
+        let course = Mutex::new(Arc::new(nothing));
+        let store = RingStore { open, patience, course, changing: Mutex::new(()) };
+        store.change(ring).inspect_err(|_| store.close())?;
+        Ok(store)
+    }
+
+    fn course(&self) -> Arc<Course> {
+        Arc::clone(&self.course.lock())
+    }
+
+    /// Goes by `ring` from now on.
+    pub(crate) fn change(&self, ring: Ring) -> Result<()> {
+        let ring = ring.checked()?;
+        let _one_at_a_time = self.changing.lock();
+        let now = self.course();
+        // Whether the lists fit together is for the nodes to say: a client may have slept through several.
+        if let Some(current) = &now.ring
+            && (ring.epoch < current.epoch
+                || ring.epoch == current.epoch && ring.mark("") != current.mark(""))
+        {
+            let words =
+                format!("this client goes by epoch {} already: a new list needs a higher one", current.epoch);
+            return Err(Error::invalid("ring", words));
+        }
+        let (next, opened) = self.charted(&now, ring)?;
+        if let Err(error) = self.announce(&next) {
+            opened.iter().for_each(|node| close(node));
+            return Err(error);
+        }
+        *self.course.lock() = Arc::clone(&next);
+        // An address that was given up: what was asked there ends with its own time.
+        let is_kept = |node: &&Arc<Node>| next.nodes.iter().any(|other| Arc::ptr_eq(node, other));
+        now.nodes.iter().filter(|node| !is_kept(node)).for_each(|node| close(node));
+        Ok(())
+    }
+
+    /// The course for `ring`, and the nodes opened for it.
+    fn charted(&self, now: &Course, ring: Ring) -> Result<(Arc<Course>, Vec<Arc<Node>>)> {
+        let mut nodes = now.nodes.clone();
+        let mut opened = Vec::new();
+        let mut homes = BTreeMap::new();
+        for wanted in ring.all_nodes() {
+            let at = nodes.iter().position(|node| node.label == wanted.label);
+            let is_same = at.and_then(|at| nodes.get(at)).is_some_and(|node| node.url == wanted.url);
+            if !is_same {
+                let node =
+                    Arc::new(Node::new(wanted.label.clone(), wanted.url.clone(), (self.open)(&wanted.url)?));
+                opened.push(Arc::clone(&node));
+                match at.and_then(|at| nodes.get_mut(at)) {
+                    Some(place) => *place = node,
+                    None => nodes.push(node),
+                }
+            }
+            let at = at.unwrap_or(nodes.len() - 1);
+            homes.insert(wanted.label.clone(), u32::try_from(at).unwrap_or(u32::MAX));
+        }
+        let circle_of = |members: &[RingNode]| {
+            Circle::new(members.iter().map(|member| {
+                (member.label.as_str(), member.weight, homes.get(&member.label).copied().unwrap_or(u32::MAX))
+            }))
+        };
+        let is_lost = |label: &str| {
+            ring.earlier.iter().flatten().any(|node| node.label == label && node.is_lost)
+                && ring.nodes.iter().all(|node| node.label != label)
+        };
+        let lost = homes.iter().filter(|(label, _)| is_lost(label)).map(|(_, home)| *home).collect();
+        let mark = |node: &Arc<Node>| {
+            (homes.contains_key(&node.label) && !is_lost(&node.label)).then(|| ring.mark(&node.label))
+        };
+        let course = Course {
+            marks: nodes.iter().map(mark).collect(),
+            circle: circle_of(&ring.nodes),
+            earlier: ring.earlier.iter().map(|members| circle_of(members)).collect(),
+            lost,
+            nodes,
+            ring: Some(ring),
+            stale: Mutex::new(None),
+        };
+        Ok((Arc::new(course), opened))
+    }
+
+    /// Has all nodes that can be reached bear the course's marks: first asks whether they may, then sets them.
+    fn announce(&self, course: &Course) -> Result<()> {
+        let by = Clock::System.after(self.patience);
+        let borne = survey(course, by);
+        let mut reached = Vec::new();
+        let mut unreachable = None;
+        for (home, mark, answer) in borne {
+            match answer {
+                Answer::Done(Marked::Under(())) => reached.push((home, mark.to_string())),
+                Answer::Done(Marked::Other(borne)) => {
+                    mark.may_replace(&borne)?;
+                    reached.push((home, borne));
+                }
+                Answer::Refused(error) | Answer::Unknown(error) if error.is_retryable() => {
+                    unreachable = Some(error);
+                }
+                Answer::Refused(error) | Answer::Unknown(error) => return Err(error.during("connect")),
+            }
+        }
+        if let (true, Some(error)) = (reached.is_empty(), unreachable) {
+            return Err(error.during("connect"));
+        }
+        for (home, borne) in reached {
+            // One that has gone since is told when it is next asked for something.
+            match settle(course, home, borne, by) {
+                Err(error) if !error.is_retryable() || error.kind() == ErrorKind::StaleRing => {
+                    return Err(error);
+                }
+                Ok(()) | Err(_) => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// A first hold: at the name's home, when no earlier home has it.
+    fn first(&self, claim: &Claim, wants_fence: bool, by: Moment) -> Result<Answer<Attempt>> {
+        let course = self.course();
+        if let Some(stale) = &*course.stale.lock() {
+            return Err(stale.copy());
+        }
+        let name = claim.name.key();
+        let home = course.circle.home(name);
+        if home != claim.home {
+            return Err(moved_on());
+        }
+        let mut last_fence = 0;
+        for earlier in course.earlier_homes(name, home) {
+            let looked =
+                under(&course, earlier, by, |node, mark| node.look_under(mark, claim, wants_fence, by))?;
+            match looked.into_result()? {
+                Look::Free { fence } => last_fence = last_fence.max(fence),
+                Look::Busy { retry_after } => {
+                    course.refuse_own_writer(earlier, claim, by)?;
+                    return Ok(Answer::Done(Attempt::Busy { retry_after }));
+                }
+            }
+        }
+        under(&course, home, by, |node, mark| node.attempt_under(mark, claim, wants_fence, last_fence, by))
+    }
+
+    /// Asks each node for its claims, all at the same time. Nodes that take much longer than the others are not waited
+    /// for: those who hold elsewhere have renewals to come.
+    fn by_node<T: Send + 'static>(
+        &self,
+        claims: &[Claim],
+        by: Moment,
+        ask: AskAll<T>,
+        of_a_lost_node: fn() -> T,
+    ) -> Vec<Answer<T>> {
+        let course = self.course();
+        let mut groups: BTreeMap<u32, Vec<usize>> = BTreeMap::new();
+        for (place, claim) in claims.iter().enumerate() {
+            groups.entry(claim.home).or_default().push(place);
+        }
+        let mut answers: Vec<Option<Answer<T>>> = claims.iter().map(|_| None).collect();
+        let (tell, told) = bounded(groups.len());
+        for (home, places) in groups {
+            if course.lost.contains(&home) {
+                places.into_iter().for_each(|place| put(&mut answers, place, Answer::Done(of_a_lost_node())));
+                continue;
+            }
+            let theirs: Vec<Claim> = places.iter().filter_map(|place| claims.get(*place).cloned()).collect();
+            let (tell, at) = (tell.clone(), places.clone());
+            let is_sent = course.node(home).is_some_and(|node| {
+                let store = Arc::clone(&node.store);
+                node.send(Box::new(move || {
+                    // Nobody listens any more if it took too long.
+                    drop(tell.send((at, ask(&*store, &theirs, by))));
+                }))
+            });
+            if !is_sent {
+                for place in places {
+                    put(&mut answers, place, Answer::Refused(not_answering()));
+                }
+            }
+        }
+        drop(tell);
+        let shortest = claims.iter().map(|claim| claim.lease).min().unwrap_or_default();
+        let until = by.min(Clock::System.after(shortest / 7));
+        while let Ok((places, theirs)) = told.recv_timeout(until.since(Clock::System.now())) {
+            for (place, answer) in places.into_iter().zip(theirs) {
+                put(&mut answers, place, answer);
+            }
+        }
+        let late = || Answer::Unknown(not_answering().with_unknown_outcome());
+        answers.into_iter().map(|answer| answer.unwrap_or_else(late)).collect()
+    }
+
+    /// Some node's store, for what is the same at all of them.
+    fn any(&self) -> Option<Arc<dyn Member>> {
+        self.course().nodes.first().map(|node| Arc::clone(&node.store))
+    }
+
+    /// The store at a claim's home.
+    fn at(&self, home: u32) -> Result<Arc<dyn Member>> {
+        self.course().node(home).map(|node| Arc::clone(&node.store)).ok_or_else(moved_on)
+    }
+
+    /// The store at a name's home by now.
+    fn of(&self, name: &LockName) -> Option<Arc<dyn Member>> {
+        let course = self.course();
+        course.node(course.circle.home(name.key())).map(|node| Arc::clone(&node.store))
+    }
+}
+
+fn put<T>(answers: &mut [Option<Answer<T>>], place: usize, answer: Answer<T>) {
+    if let Some(at) = answers.get_mut(place) {
+        *at = Some(answer);
+    }
+}
+
+fn close(node: &Node) {
+    node.store.close();
+    node.end();
+}
+
+impl Store for RingStore {
+    fn check_name(&self, kind: Kind, name: &LockName) -> Result<()> {
+        if name.key() == MARK_KEY {
+            return Err(
+                Error::invalid("lock", "the ring's nodes keep its epoch under this name").on(name.given())
+            );
+        }
+        if kind.is_counted() {
+            let words = "a ring keeps locks only: what it counts could not be moved with its name";
+            return Err(Error::new(ErrorKind::Unsupported, "lock", words).on(name.given()));
+        }
+        self.of(name).map_or(Ok(()), |store| store.check_name(kind, name))
+    }
+
+    fn home(&self, name: &LockName) -> u32 {
+        self.course().circle.home(name.key())
+    }
+
+    fn as_any(&self) -> Option<&dyn Any> {
+        Some(self)
+    }
+
+    fn attempt(&self, claim: &Claim, count: u32, wants_fence: bool, by: Moment) -> Answer<Attempt> {
+        // A re-entry needs no mark: it makes no hold, and is asked where the hold is.
+        let answer = if count > 1 {
+            self.at(claim.home).map(|store| store.attempt(claim, count, wants_fence, by))
+        } else {
+            self.first(claim, wants_fence, by)
+        };
+        answer.unwrap_or_else(|error| Answer::Refused(error.during("lock").on(claim.name.given())))
+    }
+
+    fn queues(&self, kind: Kind) -> bool {
+        self.any().is_some_and(|store| store.queues(kind))
+    }
+
+    fn release(&self, claim: &Claim, left: u32, by: Moment) -> Answer<Release> {
+        self.at(claim.home).map_or_else(Answer::Refused, |store| store.release(claim, left, by))
+    }
+
+    fn release_later(&self, claim: &Claim, by: Moment, done: Sink) {
+        match self.at(claim.home) {
+            Ok(store) => store.release_later(claim, by, done),
+            Err(error) => done(Answer::Refused(error)),
+        }
+    }
+
+    // Needs no mark either: the name is held there, so by what has been granted nobody else can be granted it.
+    fn hand_over(&self, from: &Claim, to: &Claim, wants_fence: bool, by: Moment) -> Option<Box<dyn Pending>> {
+        self.at(from.home).ok()?.hand_over(from, to, wants_fence, by)
+    }
+
+    fn tend(&self) -> bool {
+        self.course().nodes.iter().filter(|node| node.store.tend()).count() > 0
+    }
+
+    fn renew(&self, claims: &[Claim], by: Moment) -> Vec<Answer<bool>> {
+        self.by_node(claims, by, |store, claims, by| store.renew(claims, by), || false)
+    }
+
+    fn abandon(&self, claims: &[Claim], by: Moment) -> Vec<Answer<Release>> {
+        self.by_node(
+            claims,
+            by,
+            |store, claims, by| store.abandon(claims, by),
+            || Release::NotHeld { by: None },
+        )
+    }
+
+    fn can_expire_in(&self) -> bool {
+        self.any().is_some_and(|store| store.can_expire_in())
+    }
+
+    fn expire_in(&self, claim: &Claim, rest: Duration, by: Moment) -> Answer<bool> {
+        self.at(claim.home).map_or_else(Answer::Refused, |store| store.expire_in(claim, rest, by))
+    }
+
+    fn inspect(&self, kind: Kind, name: &LockName, owner: Owner, by: Moment) -> Answer<Option<Snapshot>> {
+        for home in self.course().homes(name) {
+            match self.at(home).map_or_else(Answer::Refused, |store| store.inspect(kind, name, owner, by)) {
+                Answer::Done(None) => {}
+                found => return found,
+            }
+        }
+        Answer::Done(None)
+    }
+
+    fn describe(&self, name: &LockName, by: Moment) -> Answer<Inspection> {
+        let mut last = Answer::Refused(moved_on());
+        for home in self.course().homes(name) {
+            last = self.at(home).map_or_else(Answer::Refused, |store| store.describe(name, by));
+            if !matches!(&last, Answer::Done(seen) if !seen.is_held()) {
+                break;
+            }
+        }
+        last
+    }
+
+    fn force(&self, kind: Kind, name: &LockName, by: Moment) -> Answer<bool> {
+        let mut answer = Answer::Done(false);
+        for home in self.course().homes(name) {
+            match self.at(home).map_or_else(Answer::Refused, |store| store.force(kind, name, by)) {
+                Answer::Done(false) => {}
+                Answer::Done(true) if matches!(answer, Answer::Done(_)) => answer = Answer::Done(true),
+                Answer::Done(true) => {}
+                failed => answer = failed,
+            }
+        }
+        answer
+    }
+
+    fn poll_every(&self, kind: Kind) -> (Duration, Duration) {
+        self.any()
+            .map_or((Duration::from_millis(50), Duration::from_millis(100)), |store| store.poll_every(kind))
+    }
+
+    fn listen(&self, claim: &Claim, waker: &Waker) -> Option<Listening> {
+        self.at(claim.home).ok()?.listen(claim, waker)
+    }
+
+    fn heard(&self, claim: &Claim) -> Option<u64> {
+        self.at(claim.home).ok()?.heard(claim)
+    }
+
+    fn close(&self) {
+        let course = self.course();
+        // All at the same time: each may wait for what is under way.
+        let (tell, told) = bounded::<()>(course.nodes.len());
+        for node in &course.nodes {
+            let (store, tell) = (Arc::clone(&node.store), tell.clone());
+            node.send(Box::new(move || {
+                store.close();
+                drop(tell);
+            }));
+        }
+        drop(tell);
+        // Nothing is told: the channel ends when all have let go.
+        told.iter().for_each(drop);
+        course.nodes.iter().for_each(|node| close(node));
+    }
+}
+
+impl fmt::Debug for RingStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RingStore").finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,379 @@
+//! What a name stands for in the store, and who has it, to be read by programs and by people.
+
+use std::fmt;
+use std::time::Duration;
+
+use crate::ident::{ClientId, Fence};
+use crate::sync::thread;
+
+/// What the store shows of a name: told by [`LockClient::inspect`](crate::LockClient::inspect).
+///
+/// What a store does not tell is `None` or empty. Its display text is for operators: a line that says what it is, and one
+/// for each holder, permit and waiter.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Inspection {
+    /// As it was asked for.
+    pub name: String,
+    /// What it is, as far as can be seen.
+    pub kind: ObjectKind,
+    /// Who holds it; several readers, or a writer that reads as well.
+    pub holders: Vec<Holder>,
+    /// How long it lasts if nobody renews it: `None` if there is nothing, `Duration::MAX` if it has no end.
+    pub remaining: Option<Duration>,
+    /// The last fencing token that was given out.
+    pub fence: Option<Fence>,
+    /// Who waits for a fair lock, in order: the first hundred.
+    pub waiters: Vec<Waiter>,
+    /// How many wait there in all.
+    pub waiting: u64,
+    /// How many clients listen for it to become free, and a few seconds longer than they wait. Fair locks count elsewhere.
+    pub listeners: Option<u64>,
+    /// How many permits can be had, or how many are still to count down.
+    pub count: Option<i64>,
+    /// Permits with leases that are out: the hundred that end first.
+    pub permits: Vec<PermitOut>,
+    /// How many of them there are in all.
+    pub out: u64,
+}
+
+/// What kind of object a name stands for.
+///
+/// Some look alike on the wire. A fair lock for which nobody waits is a plain lock. A lock is taken to be fenced if a token
+/// was ever given out for its name. A number is a semaphore's or a latch's: which, is told by permits that are out, by
+/// those who listen, and by a count that is not above zero.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ObjectKind {
+    /// There is nothing: a free lock, an open latch, or a name that nobody uses.
+    Absent,
+    /// The reentrant lock; also as spin lock or not reentrant.
+    Lock,
+    /// The same, with a fencing token for each grant.
+    FencedLock,
+    /// The lock that serves those who wait in order.
+    FairLock,
+    /// Many readers or one writer.
+    ReadWriteLock {
+        /// Which of them have it.
+        mode: Mode,
+    },
+    /// One string key with its owner's token.
+    TokenLock,
+    /// Permits that nobody owns.
+    Semaphore,
+    /// Permits with ids and leases.
+    ExpirableSemaphore,
+    /// A count that others wait for.
+    CountDownLatch,
+    /// A semaphore or a latch: nothing tells which.
+    Counter,
+    /// Redisson's lock of several values in one key.
+    GroupLock,
+    /// Something else, which this crate does not use.
+    Foreign {
+        /// As the store calls it.
+        what: String,
+    },
+}
+
+/// The halves of a read-write lock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Mode {
+    /// Many may have it.
+    Read,
+    /// One may have it.
+    Write,
+}
+
+/// One who holds a lock.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Holder {
+    /// As the store has it: `client:number` here as in Redisson, or another library's token.
+    pub owner: String,
+    /// How often it holds it.
+    pub holds: Option<u32>,
+    /// Which half of a read-write lock.
+    pub mode: Option<Mode>,
+    /// Whether the owner is a thread or a guard of the client that asked.
+    pub by_this_client: bool,
+    /// How long its hold lasts if nobody renews it; zero for a reader that is dead, and `None` where the store does not tell.
+    pub remaining: Option<Duration>,
+    /// How long it has had it. On Redis only where [`max_hold`](crate::LockOptions::max_hold) was asked for: what Redisson
+    /// keeps of a lock does not say since when it is held.
+    pub held_for: Option<Duration>,
+    /// When `max_hold` ends it, however it is renewed.
+    pub ends_within: Option<Duration>,
+    /// Where it is, where it said so.
+    pub whereabouts: Option<Whereabouts>,
+}
+
+impl Holder {
+    pub(crate) fn new(owner: String) -> Holder {
+        Holder {
+            owner,
+            holds: None,
+            mode: None,
+            by_this_client: false,
+            remaining: None,
+            held_for: None,
+            ends_within: None,
+            whereabouts: None,
+        }
+    }
+}
+
+/// One who waits for a fair lock.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Waiter {
+    /// As [`Holder::owner`].
+    pub owner: String,
+    /// Whether it belongs to the client that asked.
+    pub by_this_client: bool,
+    /// How long it keeps its place without a sign of life. This crate's waiters give one each 1.2 s and keep it for 6 s;
+    /// Redisson's give none, and keep it for minutes.
+    pub remaining: Option<Duration>,
+}
+
+/// A permit that is out.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PermitOut {
+    /// By which it can be given back.
+    pub id: String,
+    /// Whether the client that asked has it.
+    pub by_this_client: bool,
+    /// How long it is out if nobody renews it; `Duration::MAX` if it has no end.
+    pub remaining: Duration,
+}
+
+/// Where somebody is, by its own account.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Whereabouts {
+    /// The machine's name.
+    pub host: String,
+    /// The process id.
+    pub pid: u32,
+    /// The thread's name; may be empty.
+    pub thread: String,
+}
+
+impl Whereabouts {
+    /// The calling thread's.
+    pub(crate) fn here() -> Whereabouts {
+        let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+        // Databases refuse a NUL in text, and nobody needs more of a name than this.
+        let thread = thread::current();
+        let thread = thread.name().unwrap_or_default().chars().filter(|c| *c != '\0').take(64).collect();
+        Whereabouts { host, pid: std::process::id(), thread }
+    }
+}
+
+impl Inspection {
+    pub(crate) fn new(name: &str, kind: ObjectKind) -> Inspection {
+        Inspection {
+            name: name.to_owned(),
+            kind,
+            holders: Vec::new(),
+            remaining: None,
+            fence: None,
+            waiters: Vec::new(),
+            waiting: 0,
+            listeners: None,
+            count: None,
+            permits: Vec::new(),
+            out: 0,
+        }
+    }
+
+    /// Whether anybody holds it. Not asked of what is counted.
+    #[must_use]
+    pub fn is_held(&self) -> bool {
+        !self.holders.is_empty()
+    }
+
+    /// Says of all that is shown whether it is this client's.
+    pub(crate) fn seen_by(mut self, client: ClientId) -> Inspection {
+        let prefix = format!("{client}:");
+        // Owners' permits begin with so much of their client's id.
+        let id: String = prefix.chars().filter(|c| *c != '-').take(12).collect();
+        self.holders.iter_mut().for_each(|one| one.by_this_client = one.owner.starts_with(&prefix));
+        self.waiters.iter_mut().for_each(|one| one.by_this_client = one.owner.starts_with(&prefix));
+        self.permits.iter_mut().for_each(|one| one.by_this_client = one.id.starts_with(&id));
+        self
+    }
+}
+
+impl fmt::Display for Inspection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.name, self.kind)?;
+        match (&self.kind, self.count) {
+            (ObjectKind::Absent | ObjectKind::Foreign { .. }, _) => {}
+            (ObjectKind::Counter, Some(count)) => write!(f, ", at {count}")?,
+            (ObjectKind::CountDownLatch, Some(count)) => write!(f, ", {count} to go")?,
+            (_, Some(count)) => write!(f, ", {count} to be had")?,
+            (_, None) => f.write_str(if self.is_held() { ", held" } else { ", free" })?,
+        }
+        if let Some(remaining) = self.remaining {
+            write!(f, ", {}", Lasts(remaining))?;
+        }
+        if let Some(fence) = self.fence {
+            write!(f, ", last token {fence}")?;
+        }
+        if let Some(listeners) = self.listeners.filter(|listeners| *listeners > 0) {
+            write!(f, ", {listeners} clients listen")?;
+        }
+        self.holders.iter().try_for_each(|holder| write!(f, "\n  held by {holder}"))?;
+        for permit in &self.permits {
+            write!(f, "\n  out: {}{}, {}", permit.id, own(permit.by_this_client), Lasts(permit.remaining))?;
+        }
+        more(f, self.out, self.permits.len())?;
+        for (place, waiter) in self.waiters.iter().enumerate() {
+            write!(f, "\n  waits, {}.: {}{}", place + 1, waiter.owner, own(waiter.by_this_client))?;
+            if let Some(remaining) = waiter.remaining {
+                write!(f, ", counts as alive for {}", Span(remaining))?;
+            }
+        }
+        more(f, self.waiting, self.waiters.len())
+    }
+}
+
+/// What was left out of a list.
+fn more(f: &mut fmt::Formatter<'_>, all: u64, shown: usize) -> fmt::Result {
+    match all.saturating_sub(u64::try_from(shown).unwrap_or(u64::MAX)) {
+        0 => Ok(()),
+        rest => write!(f, "\n  and {rest} more"),
+    }
+}
+
+fn own(is_own: bool) -> &'static str {
+    if is_own { " (this client)" } else { "" }
+}
+
+impl fmt::Display for ObjectKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            ObjectKind::Absent => "nothing",
+            ObjectKind::Lock => "a lock",
+            ObjectKind::FencedLock => "a fenced lock",
+            ObjectKind::FairLock => "a fair lock",
+            ObjectKind::ReadWriteLock { mode: Mode::Read } => "a read-write lock, read",
+            ObjectKind::ReadWriteLock { mode: Mode::Write } => "a read-write lock, written",
+            ObjectKind::TokenLock => "a token lock",
+            ObjectKind::Semaphore => "a semaphore",
+            ObjectKind::ExpirableSemaphore => "a semaphore with leases",
+            ObjectKind::CountDownLatch => "a latch",
+            ObjectKind::Counter => "a semaphore or a latch",
+            ObjectKind::GroupLock => "a lock of several values",
+            ObjectKind::Foreign { what } => return write!(f, "no lock, but {what}"),
+        })
+    }
+}
+
+impl fmt::Display for Mode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if *self == Mode::Read { "reading" } else { "writing" })
+    }
+}
+
+impl fmt::Display for Holder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}{}", self.owner, own(self.by_this_client))?;
+        if let Some(mode) = self.mode {
+            write!(f, ", {mode}")?;
+        }
+        if let Some(holds) = self.holds.filter(|holds| *holds != 1) {
+            write!(f, ", {holds} times")?;
+        }
+        if let Some(held_for) = self.held_for {
+            write!(f, ", for {} now", Span(held_for))?;
+        }
+        if let Some(remaining) = self.remaining {
+            write!(f, ", {}", Lasts(remaining))?;
+        }
+        if let Some(ends_within) = self.ends_within {
+            write!(f, ", ends in {} at the latest", Span(ends_within))?;
+        }
+        self.whereabouts.as_ref().map_or(Ok(()), |place| write!(f, ", {place}"))
+    }
+}
+
+impl fmt::Display for Whereabouts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "on {} in process {}", self.host, self.pid)?;
+        if self.thread.is_empty() { Ok(()) } else { write!(f, ", thread {}", self.thread) }
+    }
+}
+
+/// How long something lasts, in words.
+struct Lasts(Duration);
+
+impl fmt::Display for Lasts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Duration::MAX => f.write_str("without an end"),
+            Duration::ZERO => f.write_str("its lease has run out"),
+            left => write!(f, "lease of {}", Span(left)),
+        }
+    }
+}
+
+/// A time as people say it: no more than they care for.
+struct Span(Duration);
+
+impl fmt::Display for Span {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let seconds = self.0.as_secs();
+        let (minutes, hours, days) = (seconds / 60, seconds / 3_600, seconds / 86_400);
+        match (days, hours, minutes) {
+            (0, 0, 0) => write!(f, "{}.{} s", seconds, self.0.subsec_millis() / 100),
+            (0, 0, _) => write!(f, "{minutes} min {} s", seconds % 60),
+            (0, _, _) => write!(f, "{hours} h {} min", minutes % 60),
+            _ => write!(f, "{days} d {} h", hours % 24),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_operator_reads_what_it_is_who_has_it_and_who_waits() {
+        let mut seen = Inspection::new("import", ObjectKind::FairLock);
+        seen.remaining = Some(Duration::from_millis(29_870));
+        seen.fence = Some(Fence::new(17));
+        seen.holders.push(Holder {
+            holds: Some(2),
+            held_for: Some(Duration::from_secs(192)),
+            ends_within: Some(Duration::from_secs(7_500)),
+            whereabouts: Some(Whereabouts { host: "ada".into(), pid: 12, thread: "main".into() }),
+            ..Holder::new("0f0c:1".into())
+        });
+        let remaining = Some(Duration::from_secs(5));
+        seen.waiters.push(Waiter { owner: "0f0c:2".into(), by_this_client: true, remaining });
+        seen.waiting = 3;
+        let expected = "import: a fair lock, held, lease of 29.8 s, last token 17\n  held by 0f0c:1, 2 times, for 3 min \
+                        12 s now, ends in 2 h 5 min at the latest, on ada in process 12, thread main\n  waits, 1.: \
+                        0f0c:2 (this client), counts as alive for 5.0 s\n  and 2 more";
+        assert_eq!(seen.to_string(), expected);
+    }
+
+    #[test]
+    fn what_is_counted_says_how_many() {
+        let mut seen = Inspection::new("slots", ObjectKind::ExpirableSemaphore);
+        (seen.count, seen.out) = (Some(2), 1);
+        let id = "ab".repeat(16);
+        seen.permits.push(PermitOut { id: id.clone(), by_this_client: false, remaining: Duration::MAX });
+        seen.remaining = Some(Duration::MAX);
+        let expected = format!(
+            "slots: a semaphore with leases, 2 to be had, without an end\n  out: {id}, without an end"
+        );
+        assert_eq!(seen.to_string(), expected);
+        assert_eq!(Inspection::new("x", ObjectKind::Absent).to_string(), "x: nothing");
+    }
+}

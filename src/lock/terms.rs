@@ -1,0 +1,219 @@
+//! How a lock is used, beyond which lock it is: whether it may be re-entered, how long it may be kept, how it is waited
+//! for.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::error::{Error, Result};
+use crate::lock::engine::Engine;
+use crate::lock::named::{FencedLock, NamedLock};
+use crate::lock::store::Kind;
+use crate::lock::wait::random_between;
+use crate::time::checked_lease;
+
+/// What a lock value asks for with each hold. The store knows nothing of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Terms {
+    pub(crate) reentrant: bool,
+    /// Whether each grant has a fence, for kinds that can go without.
+    pub(crate) fenced: bool,
+    pub(crate) max_hold: Option<Duration>,
+    /// Of a read-write lock: whether a writer that waits comes before readers that come later.
+    pub(crate) writers_first: bool,
+    /// How many permits; one for locks.
+    pub(crate) units: u32,
+    /// Under which number to wait, where a place has been taken under it already.
+    pub(crate) number: Option<u64>,
+    /// `None`: woken by messages, with a safety poll.
+    pub(crate) backoff: Option<Backoff>,
+}
+
+impl Default for Terms {
+    fn default() -> Terms {
+        Terms {
+            reentrant: true,
+            fenced: false,
+            writers_first: false,
+            units: 1,
+            number: None,
+            max_hold: None,
+            backoff: None,
+        }
+    }
+}
+
+impl Terms {
+    /// What cannot be asked for is refused before any I/O.
+    pub(crate) fn checked(mut self, action: &'static str) -> Result<Terms> {
+        if let Some(most) = self.max_hold {
+            self.max_hold = Some(checked_lease(action, most)?);
+        }
+        if self.units == 0 {
+            return Err(Error::invalid(action, "no permits were asked for"));
+        }
+        if let Some(backoff) = self.backoff
+            && (backoff.first.is_zero() || backoff.first > backoff.most)
+        {
+            let detail = format!("a back-off from {:?} to {:?} cannot be used", backoff.first, backoff.most);
+            return Err(Error::invalid(action, detail));
+        }
+        Ok(self)
+    }
+}
+
+/// How long a [spin lock](crate::LockClient::spin_lock) sleeps between its attempts.
+///
+/// Each sleep is a random part of its length, between half and all of it, so that those who began together do not go on
+/// together. (Redisson's exponential back-off adds a random part, its constant one has none.)
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Backoff {
+    first: Duration,
+    most: Duration,
+}
+
+impl Backoff {
+    /// Sleeps `first` after the first attempt and twice as long after each further one, `most` at most.
+    #[must_use]
+    pub fn exponential(first: Duration, most: Duration) -> Backoff {
+        Backoff { first, most }
+    }
+
+    /// Sleeps equally long after each attempt.
+    #[must_use]
+    pub fn constant(pause: Duration) -> Backoff {
+        Backoff { first: pause, most: pause }
+    }
+
+    /// How long to sleep after so many attempts.
+    pub(crate) fn pause(self, attempts: u32) -> Duration {
+        let doublings = attempts.saturating_sub(1).min(31);
+        let length = self.first.saturating_mul(1 << doublings).min(self.most);
+        random_between((length / 2, length))
+    }
+}
+
+impl Default for Backoff {
+    /// Redisson's: from 1 ms to 128 ms.
+    fn default() -> Backoff {
+        Backoff::exponential(Duration::from_millis(1), Duration::from_millis(128))
+    }
+}
+
+/// Options of one lock value, each with its default; made by [`LockClient::lock_with`](crate::LockClient::lock_with).
+///
+/// They belong to the value, not to the lock: other values of the same name, here or elsewhere, have their own.
+///
+/// # Examples
+///
+/// ```
+/// use leasehold::{ErrorKind, LockClient};
+/// use std::time::Duration;
+///
+/// let client = LockClient::in_memory();
+/// let import = client.lock_with("import").non_reentrant().max_hold(Duration::from_secs(3600)).build();
+/// import.lock()?;
+/// assert_eq!(import.lock().unwrap_err().kind(), ErrorKind::WouldDeadlock);
+/// import.unlock()?;
+/// # Ok::<(), leasehold::Error>(())
+/// ```
+#[must_use = "nothing comes of it before build()"]
+pub struct LockOptions {
+    engine: Arc<Engine>,
+    name: String,
+    is_fair: bool,
+    terms: Terms,
+}
+
+impl LockOptions {
+    pub(crate) fn new(engine: &Arc<Engine>, name: &str) -> LockOptions {
+        LockOptions {
+            engine: Arc::clone(engine),
+            name: name.to_owned(),
+            is_fair: false,
+            terms: Terms::default(),
+        }
+    }
+
+    /// Serves those who wait in the order in which they came; see [`LockClient::fair_lock`](crate::LockClient::fair_lock).
+    /// Defaults to no order among processes.
+    pub fn fair(mut self) -> Self {
+        self.is_fair = true;
+        self
+    }
+
+    /// Refuses to take the lock again on the thread that holds it, as Redisson's `RNonReentrantLock`: a call that would
+    /// wait gets an error of kind [`WouldDeadlock`](crate::ErrorKind::WouldDeadlock), one that would not gets `false`
+    /// or `None`. Defaults to reentrant.
+    ///
+    /// It is the same lock as the reentrant one of the name. What counts is the value that is used to take it again:
+    /// a reentrant one may, whatever took it first.
+    pub fn non_reentrant(mut self) -> Self {
+        self.terms.reentrant = false;
+        self
+    }
+
+    /// Ends a hold at the latest so long after it was asked for: the watchdog renews it up to then and no further, and
+    /// the holder is told of its loss, for the reason [`HeldTooLong`](crate::LossReason::HeldTooLong), up to 1 % of the
+    /// client's lease before. Defaults to no end. At least 1 ms.
+    ///
+    /// For work that is stuck, not only dead: a program that hangs while its watchdog lives would keep the lock for
+    /// ever. It counts from the first level; re-entering does not put it off.
+    ///
+    /// Such a hold also says in the store since when it is held, when that ends, and where its holder is (machine, process,
+    /// thread), for [`inspect`](crate::LockClient::inspect) to show. On Redis that is one more field of the lock's hash,
+    /// which Redisson does not look at.
+    pub fn max_hold(mut self, most: Duration) -> Self {
+        self.terms.max_hold = Some(most);
+        self
+    }
+
+    /// Waits by asking again and again instead of being told; see [`LockClient::spin_lock`](crate::LockClient::spin_lock).
+    /// Defaults to being told.
+    pub fn spin(mut self, backoff: Backoff) -> Self {
+        self.terms.backoff = Some(backoff);
+        self
+    }
+
+    /// The lock with these options.
+    #[must_use]
+    pub fn build(self) -> NamedLock {
+        let kind = if self.is_fair { Kind::Fair } else { Kind::Mutex };
+        NamedLock::new(&self.engine, kind, &self.name).on_terms(self.terms)
+    }
+
+    /// The lock with these options and a fencing token for each grant.
+    #[must_use]
+    pub fn build_fenced(self) -> FencedLock {
+        let kind = if self.is_fair { Kind::Fair } else { Kind::Fenced };
+        let terms = Terms { fenced: true, ..self.terms };
+        FencedLock::new(NamedLock::new(&self.engine, kind, &self.name).on_terms(terms))
+    }
+}
+
+impl fmt::Debug for LockOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LockOptions")
+            .field("name", &self.name)
+            .field("terms", &self.terms)
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_back_off_doubles_up_to_its_most_and_keeps_to_its_halves() {
+        let ms = Duration::from_millis;
+        let backoff = Backoff::exponential(ms(1), ms(128));
+        for (attempts, most) in [(1, 1), (2, 2), (3, 4), (8, 128), (9, 128), (u32::MAX, 128)] {
+            for _ in 0..100 {
+                let pause = backoff.pause(attempts);
+                assert!(pause >= ms(most) / 2 && pause <= ms(most), "{attempts}: {pause:?}");
+            }
+        }
+        assert!(Backoff::constant(ms(64)).pause(5) <= ms(64));
+    }
+}

@@ -1,0 +1,462 @@
+//! Who waits, behind whom, and how they are told that those in front have gone.
+//!
+//! One thread per client reads one watch: on the key that this client's only waiter stands behind, so that a release is told
+//! to one waiter of all; where several wait, on all keys below the prefix. The gateway takes no further keys for a watch that
+//! stands, and of several at once it may lose some. When a watch stands, it is asked whether the keys in front are still
+//! there. (A watch could be had from an earlier revision on, but of what has passed the server tells up to 100 ms late.)
+
+use std::collections::HashMap;
+use std::fmt;
+use std::io;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::BATCH;
+use super::http::{Connection, HangerUp};
+use super::members::{Failure, Members, Wire, refusal, refusal_in, unreadable};
+use super::message::{self, Done, Front, get, txn};
+use crate::error::{Error, ErrorKind, Result};
+use crate::ident::Owner;
+use crate::lock::report::Reporter;
+use crate::lock::topic::{Listening, Source, Topic};
+use crate::lock::wait::random_between;
+use crate::sync::thread::{self, JoinHandle};
+use crate::sync::{Condvar, Mutex, MutexGuard, Waker};
+use crate::time::Clock;
+
+/// After so long without a word the watch is opened anew: a member that was cut off in silence says nothing either.
+const SILENCE: Duration = Duration::from_secs(10);
+/// Waits between connects: at least, at most.
+const BACK_OFF: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
+/// How long [`Watch::close`] waits.
+const LAST_WAIT: Duration = Duration::from_secs(1);
+/// The longest line that is kept while the rest of it is on its way.
+const LONGEST_LINE: usize = 16 * 1024 * 1024;
+
+/// Who wants which lock.
+pub(super) type Id = (Box<str>, Owner);
+
+pub(super) struct Watch {
+    members: Arc<Members>,
+    /// For the thread's question.
+    wire: Wire,
+    reporter: Arc<Reporter>,
+    state: Mutex<State>,
+    /// Signalled when there is something to watch, when somebody leaves, and on closing.
+    changed: Condvar,
+    /// For handing itself out as a topic's source.
+    me: Weak<Watch>,
+}
+
+#[derive(Default)]
+struct State {
+    closed: bool,
+    waiters: HashMap<Id, Waiter>,
+    /// How often a watch was given up for another.
+    renewals: u64,
+    /// The watch is on all keys.
+    is_wide: bool,
+    /// It stands: what goes from now on will be told.
+    is_up: bool,
+    connection: Option<HangerUp>,
+    thread: Option<JoinHandle<()>>,
+    /// The observer was told that wake-ups are not coming.
+    told_down: bool,
+}
+
+struct Waiter {
+    /// Told when there is reason to look again.
+    topic: Arc<Topic>,
+    place: Option<Place>,
+    /// A key was asked for, so it may be there or come.
+    has_asked: bool,
+    /// The key in front, until it is known to have gone.
+    front: Option<Front>,
+}
+
+/// A key that was put and not yet found to be the first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Place {
+    pub(super) created: i64,
+    pub(super) lease: i64,
+}
+
+/// Why a watch ended.
+enum Ended {
+    /// The client was shut down, or nothing is to be watched any more.
+    Unneeded,
+    /// There is more to watch, or it was silent; nothing is wrong, as far as is known.
+    Anew,
+    Failed(Error),
+}
+
+impl Watch {
+    pub(super) fn new(members: Arc<Members>, reporter: Arc<Reporter>) -> Arc<Watch> {
+        Arc::new_cyclic(|me| Watch {
+            wire: Wire::new(Arc::clone(&members), 1),
+            members,
+            reporter,
+            state: Mutex::default(),
+            changed: Condvar::new(),
+            me: me.clone(),
+        })
+    }
+
+    /// Has `waker` woken when there is reason to look again.
+    pub(super) fn listen(&self, id: Id, waker: &Waker) -> Option<Listening> {
+        let me = self.me.upgrade()?;
+        let mut state = self.state.lock();
+        let topic = (!state.closed).then(|| Arc::clone(&state.waiter(id).topic))?;
+        Some(Listening::new(topic, me, waker))
+    }
+
+    /// How often there was reason to, if it is told.
+    pub(super) fn heard(&self, id: Id) -> Option<u64> {
+        let mut state = self.state.lock();
+        let topic = &state.waiter(id).topic;
+        topic.is_up().then(|| topic.seen())
+    }
+
+    /// A key is about to be asked for.
+    pub(super) fn asks(&self, id: &Id) {
+        if let Some(waiter) = self.state.lock().waiters.get_mut(id) {
+            waiter.has_asked = true;
+        }
+    }
+
+    /// Whether one is known to have come, and to have left before it asked for a key.
+    pub(super) fn left_early(&self, id: &Id) -> bool {
+        let mut state = self.state.lock();
+        let is_early = state.waiters.get(id).is_some_and(|waiter| !waiter.has_asked);
+        if is_early {
+            state.waiters.remove(id);
+        }
+        is_early
+    }
+
+    /// Where one stands who waits, and behind which key.
+    pub(super) fn place(&self, id: &Id) -> Option<(Place, Option<Front>)> {
+        let state = self.state.lock();
+        let waiter = state.waiters.get(id)?;
+        Some((waiter.place?, waiter.front.clone()))
+    }
+
+    /// Has one who waits told when the key in front has gone. `true`: it may have gone since it was seen, and nobody will
+    /// tell. Never waits for the server: the thread connects.
+    pub(super) fn follow(&self, id: Id, place: Place, front: Front) -> bool {
+        let mut state = self.state.lock();
+        let waiter = state.waiter(id);
+        waiter.place = Some(place);
+        waiter.has_asked = true;
+        if waiter.front.as_ref() == Some(&front) {
+            return false;
+        }
+        waiter.front = Some(front);
+        if state.closed {
+            return false;
+        }
+        if state.is_wide {
+            return state.is_up;
+        }
+        state.renewals += 1;
+        if let Some(connection) = state.connection.take() {
+            connection.hang_up();
+        }
+        self.changed.notify_all();
+        if state.thread.is_none()
+            && let Some(me) = self.me.upgrade()
+            && let Err(error) = start(me, &mut state)
+        {
+            self.tell_down(&mut state, error);
+        }
+        false
+    }
+
+    /// A key has gone: who stands behind it is to look.
+    pub(super) fn gone(&self, key: &str) {
+        let mut told = Vec::new();
+        for waiter in self.state.lock().waiters.values_mut() {
+            if waiter.front.take_if(|front| front.key == key).is_some() {
+                told.push(Arc::clone(&waiter.topic));
+            }
+        }
+        told.iter().for_each(|topic| topic.deliver());
+    }
+
+    /// One does not wait any more, or has lost the place.
+    pub(super) fn leave(&self, id: &Id, for_good: bool) {
+        let mut state = self.state.lock();
+        if for_good {
+            state.waiters.remove(id);
+        } else if let Some(waiter) = state.waiters.get_mut(id) {
+            (waiter.place, waiter.front) = (None, None);
+        }
+        self.changed.notify_all();
+    }
+
+    /// Lets those who wait leave, hangs up and lets the thread end. Waits for all that, but not for ever, and not for the
+    /// thread if it is the caller.
+    pub(super) fn close(&self) {
+        let mut state = self.state.lock();
+        let by = Clock::System.after(LAST_WAIT);
+        // They have been told; each takes its key away.
+        while state.waiters.values().any(|waiter| waiter.place.is_some()) {
+            let left = by.since(Clock::System.now());
+            if left.is_zero() {
+                break;
+            }
+            self.changed.wait_for(&mut state, left);
+        }
+        state.closed = true;
+        self.wire.close();
+        if let Some(connection) = state.connection.take() {
+            connection.hang_up();
+        }
+        let watching = state.thread.take();
+        self.changed.notify_all();
+        let Some(watching) = watching.filter(|watching| watching.thread().id() != thread::current().id())
+        else {
+            return;
+        };
+        while !watching.is_finished() {
+            let left = by.since(Clock::System.now());
+            if left.is_zero() {
+                return;
+            }
+            // The thread signals as its last act; a little later it has ended.
+            self.changed.wait_for(&mut state, left.min(Duration::from_millis(1)));
+        }
+        drop(state);
+        drop(watching.join());
+    }
+
+    fn tell_down(&self, state: &mut State, error: Error) {
+        if !std::mem::replace(&mut state.told_down, true) {
+            self.reporter.tell_later(move |observer| observer.wakeups(Some(&error)));
+        }
+    }
+
+    // ---- the thread
+
+    fn run(&self) {
+        let mut back_off = BACK_OFF.0;
+        while self.is_needed() {
+            match self.watch(&mut back_off) {
+                Ended::Failed(error) => self.failed(error, &mut back_off),
+                Ended::Unneeded | Ended::Anew => {}
+            }
+        }
+    }
+
+    /// Waits until there is something to watch; `false`: the client was shut down.
+    fn is_needed(&self) -> bool {
+        let mut state = self.state.lock();
+        while !state.closed && state.fronts().next().is_none() {
+            self.changed.wait(&mut state);
+        }
+        !state.closed
+    }
+
+    /// Has all who wait look for themselves, and lets some time pass, so that a cluster in trouble is not stormed.
+    fn failed(&self, error: Error, back_off: &mut Duration) {
+        let mut state = self.state.lock();
+        if !state.closed {
+            self.tell_down(&mut state, error);
+        }
+        let topics: Vec<_> = state.waiters.values().map(|waiter| Arc::clone(&waiter.topic)).collect();
+        MutexGuard::unlocked(&mut state, || {
+            topics.iter().filter(|topic| topic.is_up()).for_each(|topic| topic.set_up(false));
+        });
+        let until = Clock::System.after(random_between((*back_off, *back_off * 2)));
+        *back_off = (*back_off * 2).min(BACK_OFF.1);
+        while !state.closed {
+            let left = until.since(Clock::System.now());
+            if left.is_zero() {
+                return;
+            }
+            self.changed.wait_for(&mut state, left);
+        }
+    }
+
+    /// Watches until there is a reason not to.
+    fn watch(&self, back_off: &mut Duration) -> Ended {
+        let before = self.state.lock().renewals;
+        let read = self.open().and_then(|opened| match opened {
+            Some(connection) => self.read(connection, back_off),
+            None => Ok(Ended::Unneeded),
+        });
+        let mut state = self.state.lock();
+        (state.connection, state.is_wide, state.is_up) = (None, false, false);
+        match read {
+            Ok(ended) => ended,
+            // Who hung up was this client, because there is more to watch.
+            Err(_) if state.renewals != before => Ended::Anew,
+            Err(error) => Ended::Failed(error.during("watch")),
+        }
+    }
+
+    /// Connects and asks for a watch; `None`: there is nothing to watch any more.
+    fn open(&self) -> Result<Option<Connection>> {
+        let by = Clock::System.after(self.members.address.connect_timeout);
+        let connected = self.members.connect(by)?;
+        let (mut connection, member) = (connected.connection, connected.member);
+        let ask = {
+            let mut state = self.state.lock();
+            if state.closed {
+                return Err(Error::new(ErrorKind::ShutDown, "watch", "the client was shut down"));
+            }
+            let (first, is_wide) = {
+                let mut fronts = state.fronts();
+                (fronts.next().cloned(), fronts.next().is_some())
+            };
+            let Some(first) = first else { return Ok(None) };
+            state.is_wide = is_wide;
+            state.connection = connection.hanger_up().ok();
+            if is_wide { message::all(&self.members.address.prefix) } else { json!({ "key": first.key }) }
+        };
+        let (key, end) = (ask.get("key"), ask.get("range_end"));
+        let asked = json!({ "create_request": { "key": key, "range_end": end, "filters": ["NOPUT"] } });
+        // A member that has lost its leader ends the watch then, instead of standing still.
+        let extra = "Grpc-Metadata-hasleader: true\r\n";
+        let request = self.members.request(member, "/v3/watch", &asked.to_string(), extra);
+        let broken = |error: io::Error| {
+            let words = "the watch could not be opened";
+            Error::new(ErrorKind::Unreachable, "watch", words).with_source(error)
+        };
+        connection.send(&request, by).map_err(broken)?;
+        match connection.receive_begun(by).map_err(broken)? {
+            None => Ok(Some(connection)),
+            Some(response) => Err(refusal(&response).into_error()),
+        }
+    }
+
+    fn read(&self, mut connection: Connection, back_off: &mut Duration) -> Result<Ended> {
+        let mut rest = Vec::new();
+        let mut silent_at = Clock::System.after(SILENCE);
+        loop {
+            match connection.chunk(silent_at) {
+                Ok(Some(chunk)) => {
+                    silent_at = Clock::System.after(SILENCE);
+                    rest.extend_from_slice(&chunk);
+                    self.take(&mut rest, back_off)?;
+                }
+                Ok(None) => {
+                    let words = "the server ended the watch";
+                    return Err(Error::new(ErrorKind::Unreachable, "watch", words));
+                }
+                Err(error) if error.kind() == io::ErrorKind::TimedOut => return Ok(Ended::Anew),
+                Err(error) => {
+                    let words = "the connection broke";
+                    return Err(Error::new(ErrorKind::Unreachable, "watch", words).with_source(error));
+                }
+            }
+            let state = self.state.lock();
+            if state.closed || state.fronts().next().is_none() {
+                return Ok(Ended::Unneeded);
+            }
+        }
+    }
+
+    /// From now on it is told when keys go; some may have gone before.
+    fn stands(&self) -> Result<()> {
+        let (fronts, down): (Vec<Front>, Vec<Arc<Topic>>) = {
+            let mut state = self.state.lock();
+            state.is_up = true;
+            if std::mem::take(&mut state.told_down) {
+                self.reporter.tell_later(|observer| observer.wakeups(None));
+            }
+            let topics = state.waiters.values().map(|waiter| &waiter.topic);
+            (state.fronts().cloned().collect(), topics.filter(|topic| !topic.is_up()).cloned().collect())
+        };
+        down.iter().for_each(|topic| topic.set_up(true));
+        for fronts in fronts.chunks(BATCH) {
+            let by = Clock::System.after(self.members.address.connect_timeout);
+            let looks: Vec<Value> = fronts.iter().map(|front| get(&front.key)).collect();
+            let answer = self.wire.call("/v3/kv/txn", &txn(&[], &looks, &[]), by);
+            let done = Done::read(&answer.map_err(Failure::into_error)?);
+            for (at, front) in fronts.iter().enumerate() {
+                if done.found_front(at)?.as_ref() != Some(front) {
+                    self.gone(&front.key);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Acts on the lines that are whole.
+    fn take(&self, rest: &mut Vec<u8>, back_off: &mut Duration) -> Result<()> {
+        let whole = rest.iter().rposition(|&byte| byte == b'\n').map_or(0, |end| end + 1);
+        let lines: Vec<u8> = rest.drain(..whole).collect();
+        if rest.len() > LONGEST_LINE {
+            return Err(unreadable().during("watch"));
+        }
+        for line in lines.split(|&byte| byte == b'\n').filter(|line| !line.is_empty()) {
+            let line: Value = serde_json::from_slice(line)
+                .map_err(|error| unreadable().during("watch").with_source(error))?;
+            if let Some(refusal) = refusal_in(&line) {
+                return Err(refusal.into_error().during("watch"));
+            }
+            let is = |field: &str| line.pointer(&format!("/result/{field}")).and_then(Value::as_bool);
+            if is("canceled") == Some(true) {
+                let reason =
+                    line.pointer("/result/cancel_reason").and_then(Value::as_str).unwrap_or("no reason");
+                // So is one with a token that has ended; the waiters' next requests get a new one for all.
+                let is_right = reason.contains("permission denied");
+                let kind = if is_right { ErrorKind::NoPermission } else { ErrorKind::Unreachable };
+                return Err(Error::new(kind, "watch", format!("the server ended the watch: {reason}")));
+            }
+            if is("created") == Some(true) {
+                *back_off = BACK_OFF.0;
+                self.stands()?;
+            }
+            let events = line.pointer("/result/events").and_then(Value::as_array);
+            for key in events.into_iter().flatten().filter_map(|event| event.pointer("/kv/key")?.as_str()) {
+                self.gone(key);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Nothing ends with the last listener: it leaves by giving up its place.
+impl Source for Watch {
+    fn left(&self, _topic: &Arc<Topic>) {}
+}
+
+impl State {
+    fn waiter(&mut self, id: Id) -> &mut Waiter {
+        let is_up = !self.told_down;
+        self.waiters.entry(id).or_insert_with_key(|(name, _)| Waiter {
+            topic: Arc::new(Topic::new(name, is_up)),
+            place: None,
+            has_asked: false,
+            front: None,
+        })
+    }
+
+    fn fronts(&self) -> impl Iterator<Item = &Front> {
+        self.waiters.values().filter_map(|waiter| waiter.front.as_ref())
+    }
+}
+
+fn start(watch: Arc<Watch>, state: &mut State) -> Result<()> {
+    let watching = thread::Builder::new()
+        .name("leasehold-hub".to_owned())
+        .spawn(move || {
+            watch.run();
+            watch.changed.notify_all();
+        })
+        .map_err(|error| {
+            Error::new(ErrorKind::Resource, "watch", "the system gives no thread").with_source(error)
+        })?;
+    state.thread = Some(watching);
+    Ok(())
+}
+
+impl fmt::Debug for Watch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Watch").finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,77 @@
+-- Takes several free locks, each for a new owner: those before the first that somebody has, or all or none.
+--
+-- KEYS[at]       lock       the hash of each lock: owner -> hold count; after all locks follow fence counters
+-- KEYS[number]   counter    the fence counter of a lock that wants a fence
+-- ARGV[1]        or_none    '1': none, unless all are free
+-- ARGV[2]        locks      how many locks there are
+-- ARGV[3*at]     owner      who wants the lock
+-- ARGV[3*at+1]   lease_ms   how long it shall run
+-- ARGV[3*at+2]   number     which key is its counter; '0': no fence is wanted
+--
+-- Returns {'granted', fence, ...}   for each that was taken its fence, or ''
+local or_none, locks = ARGV[1], tonumber(ARGV[2])
+
+local free = locks
+for at = 1, locks do
+  local lock = KEYS[at]
+  if redis.call('pttl', lock) ~= -2 then
+    redis.call('hexists', lock, '') -- what is no lock raises here, before anything is written
+    free = at - 1
+    break
+  end
+end
+if free < locks and or_none == '1' then
+  free = 0
+end
+
+-- The first failure; what comes after it is not done.
+local failed
+local function ask(...)
+  if failed then
+    return
+  end
+  local answer = redis.pcall(...)
+  if type(answer) == 'table' and answer.err then
+    failed = answer
+  end
+  return answer
+end
+
+local fences = {'granted'}
+for at = 1, free do
+  local lock, owner, lease_ms = KEYS[at], ARGV[3*at], ARGV[3*at+1]
+  local number = tonumber(ARGV[3*at+2])
+  local counter = KEYS[number]
+  if at == 1 then
+    -- Whether the user may PEXPIRE: as when one lock is taken.
+    if not redis.acl_check_cmd then
+      redis.call('set', lock, '', 'XX')
+      redis.call('pexpire', lock, lease_ms)
+    elseif not redis.acl_check_cmd('pexpire', lock, lease_ms) then
+      return redis.pcall('pexpire', lock, lease_ms)
+    end
+  end
+  local fence = ''
+  if counter then
+    local count, time = ask('incr', counter), ask('time')
+    if not failed then
+      local now_us = time[1] * 1000000 + time[2]
+      if count < now_us then
+        fence = string.format('%.0f', now_us)
+        ask('set', counter, fence)
+      else
+        fence = ask('get', counter)
+      end
+    end
+  end
+  ask('hset', lock, owner, '1')
+  ask('pexpire', lock, lease_ms)
+  if failed then
+    for at = 1, at do
+      redis.call('del', KEYS[at])
+    end
+    return failed
+  end
+  fences[at + 1] = fence
+end
+return fences

@@ -1,0 +1,84 @@
+-- Asks about a semaphore's permits or a latch's count, or changes them, once for each request.
+--
+-- KEYS[1] counter    the number
+-- KEYS[2] request    the result of the request, as long as it is remembered
+-- KEYS[3] channel    where waiters listen
+-- KEYS[4] out        of an expirable semaphore, the permits that are out; left out otherwise
+-- ARGV[1] what       'ask', 'set_up', 'add', 'add_if_set_up', 'set_to', 'drain', 'count_down' or 'delete'
+-- ARGV[2] amount     what to set up or to add, or how many there shall be with those that are out
+-- ARGV[3] lease_ms   when what is set up ends by itself; 0: never
+-- ARGV[4] lasts_ms   how long the result is remembered
+-- ARGV[5] latch      '1': it is a latch, whose waiters are told that it is shut by 1 and that it is open by 0
+--
+-- Returns {'count', number}   the number, or what came of the change: see `Counting`
+--         {'none'}            nobody has set it up
+local counter, request, channel, out = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local what, amount, lease_ms, lasts_ms, latch = ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4], ARGV[5] == '1'
+
+local value = redis.call('get', counter)
+local count = value and tonumber(value)
+if value and not count then
+  -- A lock by token, say: not ours to set up, and not to be deleted.
+  return {err = 'WRONGTYPE the key holds no number'}
+end
+if what == 'ask' then
+  return count and {'count', count} or {'none'}
+end
+local was = redis.call('get', request)
+if was then
+  return {'count', tonumber(was)}
+end
+
+local result, payload
+-- A latch at zero is as one that nobody has set up: open. Redisson's may be left so.
+local is_set_up = count and not (latch and count <= 0)
+if what == 'set_up' then
+  result = is_set_up and 0 or 1
+  payload = not is_set_up and (latch and math.min(amount, 1) or amount) or nil
+elseif what == 'add' then
+  result = (count or 0) + amount
+  payload = result
+elseif what == 'add_if_set_up' then
+  result = count and 1 or 0
+  payload = count and count + amount
+elseif what == 'set_to' then
+  result = amount - redis.call('zcard', out)
+  payload = result > (count or 0) and result or nil
+elseif what == 'drain' then
+  result = count or 0
+elseif what == 'count_down' then
+  result = math.max((count or 0) - 1, 0)
+  payload = count and result == 0 and 0 or nil
+else
+  result = count and 1 or 0
+  payload = latch and count and 0 or nil
+end
+
+-- Remembered first: were that refused, nothing is done.
+redis.call('set', request, result, 'PX', lasts_ms)
+if what == 'set_up' and not is_set_up and (amount > 0 or not latch) then
+  if lease_ms == '0' then
+    redis.call('set', counter, amount)
+  else
+    redis.call('set', counter, amount, 'PX', lease_ms)
+  end
+elseif what == 'add' or what == 'add_if_set_up' and count then
+  redis.call('incrby', counter, amount)
+elseif what == 'set_to' then
+  redis.call('incrby', counter, result - (count or 0))
+elseif what == 'drain' and count then
+  redis.call('set', counter, 0, 'KEEPTTL')
+elseif what == 'delete' or what == 'count_down' and count and count <= 1 then
+  redis.call('del', counter)
+  if out then
+    -- Else those that are out would come back into what is set up next.
+    redis.call('del', out)
+  end
+elseif what == 'count_down' and count then
+  redis.call('decr', counter)
+end
+-- A negative number would raise in Redisson's reading thread; of a semaphore's, zero wakes nobody.
+if payload and (latch or payload > 0) then
+  redis.pcall('publish', channel, payload)
+end
+return {'count', result}

@@ -1,0 +1,125 @@
+-- Takes a fair lock for one owner, once, or gives it a place behind those who came before and keeps that place alive.
+-- Repeating it changes nothing but the fence.
+--
+-- KEYS[1] lock         the lock's hash: owner -> hold count; leasehold:about -> see `show.lua`
+-- KEYS[2] queue        who waits, first come first
+-- KEYS[3] timeouts     until when each of them counts as alive, for Redisson too
+-- KEYS[4] heartbeats   until when each waiter that keeps its place alive does
+-- KEYS[5] counter      the lock's fence counter; left out if no fence is wanted
+-- ARGV[1] owner        who wants it
+-- ARGV[2] count        the hold count that the owner shall have
+-- ARGV[3] lease_ms     how long it shall run, at least
+-- ARGV[4] waits        '1': gets a place if others come first
+-- ARGV[5] alive_ms     how long a place lasts without being asked for again
+-- ARGV[6] slot_ms      what Redisson takes off the times of all who wait, each time one of its own gets the lock
+-- ARGV[7] channels     each waiter listens on this and its owner id
+-- ARGV[8] max_ms       when the hold is to end at the latest, to be read by people; left out with what follows
+-- ARGV[9] place        where its owner is, to be read by people
+--
+-- Returns {'granted'} or {'granted', fence}   the owner has it with that count
+--         {'busy', ttl_ms}                    others have it or come first; ttl_ms: not sooner, -1: who knows
+--         {'lost'}                            count above 1, but the owner has nothing
+local lock, queue, timeouts, heartbeats, counter = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local owner, count, lease_ms = ARGV[1], ARGV[2], tonumber(ARGV[3])
+local waits, alive_ms, slot_ms, channels = ARGV[4], tonumber(ARGV[5]), tonumber(ARGV[6]), ARGV[7]
+local max_ms, place = ARGV[8], ARGV[9]
+
+local time = redis.call('time')
+local now_ms = time[1] * 1000 + math.floor(time[2] / 1000)
+local ttl_ms = redis.call('pttl', lock)
+
+if ttl_ms ~= -2 and redis.call('hexists', lock, owner) == 1 then
+  local fence
+  if counter then
+    fence = redis.call('incr', counter)
+    local now_us = time[1] * 1000000 + time[2]
+    if fence < now_us then
+      redis.call('set', counter, string.format('%.0f', now_us))
+    end
+    fence = redis.call('get', counter)
+  end
+  -- Time first, count second: PEXPIRE passes when the server is out of memory, and what follows it passes too.
+  redis.call('pexpire', lock, math.max(ttl_ms, lease_ms))
+  redis.call('hset', lock, owner, count)
+  -- It may also wait, under this number, if its own wait was answered while it was not there.
+  if redis.call('zrem', timeouts, owner) == 1 then
+    redis.call('lrem', queue, 0, owner)
+    redis.call('zrem', heartbeats, owner)
+  end
+  return {'granted', fence}
+end
+if count ~= '1' then
+  -- Removes nothing, but a replica refuses it: what only a replica says is no loss.
+  redis.call('hdel', lock, owner)
+  return {'lost'}
+end
+
+-- Whoever is first and dead goes. One without a time, too: Redisson would wait for it for ever.
+local first = redis.call('lindex', queue, 0)
+local first_until
+local has_purged = false
+while first do
+  first_until = tonumber(redis.call('zscore', timeouts, first) or 0)
+  first_until = math.min(first_until, tonumber(redis.call('zscore', heartbeats, first) or first_until))
+  if first == owner or first_until > now_ms then
+    break
+  end
+  redis.call('lpop', queue)
+  redis.call('zrem', timeouts, first)
+  redis.call('zrem', heartbeats, first)
+  has_purged = true
+  first = redis.call('lindex', queue, 0)
+end
+
+if ttl_ms == -2 and (not first or first == owner) then
+  -- The fence first: a counter that cannot be used refuses before anything of the lock is written.
+  local fence
+  if counter then
+    fence = redis.call('incr', counter)
+    local now_us = time[1] * 1000000 + time[2]
+    if fence < now_us then
+      redis.call('set', counter, string.format('%.0f', now_us))
+    end
+    fence = redis.call('get', counter)
+  end
+  -- On an absent key these two write nothing, but raise what would be raised half-way: the first if memory is out,
+  -- the second if the user may not PEXPIRE or the lease is no number.
+  redis.call('set', lock, '', 'XX')
+  redis.call('pexpire', lock, lease_ms)
+  if max_ms then
+    local about = string.format('%s %.0f %.0f %s', owner, now_ms, now_ms + max_ms, place)
+    redis.call('hset', lock, owner, count, 'leasehold:about', about)
+  else
+    redis.call('hset', lock, owner, count)
+  end
+  local expiring = redis.pcall('pexpire', lock, lease_ms)
+  if expiring ~= 1 then
+    redis.call('del', lock)
+    return expiring
+  end
+  if first then
+    redis.call('lpop', queue)
+    redis.call('zrem', timeouts, owner)
+    redis.call('zrem', heartbeats, owner)
+  end
+  return {'granted', fence}
+end
+
+if waits == '1' then
+  local place = redis.call('lpos', queue, owner)
+  local ahead = place or redis.call('llen', queue)
+  -- The times first: were they refused, nobody stands in the queue without one.
+  redis.call('zadd', timeouts, now_ms + alive_ms + slot_ms * ahead, owner)
+  redis.call('zadd', heartbeats, now_ms + alive_ms, owner)
+  redis.call('pexpire', heartbeats, alive_ms * 2)
+  if not place then
+    redis.call('rpush', queue, owner)
+  end
+end
+if ttl_ms ~= -2 then
+  return {'busy', ttl_ms}
+end
+if has_purged then
+  redis.pcall('publish', channels .. first, '0')
+end
+return {'busy', first_until - now_ms}

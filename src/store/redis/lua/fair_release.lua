@@ -1,0 +1,75 @@
+-- Leaves an owner so many holds of a fair lock; with none left, frees it and tells the first who waits.
+--
+-- KEYS[1] lock         the lock's hash: owner -> hold count
+-- KEYS[2] queue        who waits, first come first
+-- KEYS[3] timeouts     until when each of them counts as alive, for Redisson too
+-- KEYS[4] heartbeats   until when each waiter that keeps its place alive does
+-- ARGV[1] owner        who releases
+-- ARGV[2] left         the hold count that shall remain
+-- ARGV[3] lease_ms     how long it runs if it has lost its end
+-- ARGV[4] way          'release'; 'leave': the owner's place in the queue goes too; 'force': whoever holds it
+-- ARGV[5] channels     each waiter listens on this and its owner id
+--
+-- Returns {'freed', 0}           the owner holds nothing now; with 'force': nobody does
+--         {'still_held'}         the owner holds it with that count, for as long as before
+--         {'not_held'}           nobody holds it
+--         {'not_held', holder}   another holds it; '': the user may not HKEYS
+local lock, queue, timeouts, heartbeats = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local owner, left, lease_ms, way, channels = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4], ARGV[5]
+
+local is_held = redis.call('hexists', lock, owner) == 1
+if is_held and left ~= '0' then
+  -- To its own TTL: changes nothing, but lets the count pass when the server is out of memory.
+  local ttl_ms = redis.call('pttl', lock)
+  if ttl_ms == -1 then
+    ttl_ms = lease_ms
+  end
+  redis.call('pexpire', lock, math.max(ttl_ms, 1))
+  redis.call('hset', lock, owner, left)
+  return {'still_held'}
+end
+
+local was_first = redis.call('lindex', queue, 0)
+if way == 'leave' then
+  redis.call('lrem', queue, 0, owner)
+  redis.call('zrem', timeouts, owner)
+  redis.call('zrem', heartbeats, owner)
+end
+local freed = false
+if is_held or way == 'force' then
+  freed = redis.call('del', lock) == 1
+else
+  -- Removes nothing, but a replica refuses it: what only a replica says is no loss.
+  redis.call('hdel', lock, owner)
+end
+
+-- Not asked for again once it is gone: in a cluster, while its slot moves, that would end the script here.
+local ttl_ms = freed and -2 or redis.call('pttl', lock)
+if ttl_ms == -2 then
+  -- Whoever is first and dead goes. One without a time, too: Redisson would wait for it for ever.
+  local time = redis.call('time')
+  local now_ms = time[1] * 1000 + math.floor(time[2] / 1000)
+  local first = redis.call('lindex', queue, 0)
+  while first do
+    local first_until = tonumber(redis.call('zscore', timeouts, first) or 0)
+    first_until = math.min(first_until, tonumber(redis.call('zscore', heartbeats, first) or first_until))
+    if first_until > now_ms then
+      break
+    end
+    redis.call('lpop', queue)
+    redis.call('zrem', timeouts, first)
+    redis.call('zrem', heartbeats, first)
+    first = redis.call('lindex', queue, 0)
+  end
+  if first and (freed or first ~= was_first) then
+    redis.pcall('publish', channels .. first, '0')
+  end
+end
+if freed then
+  return {'freed', 0}
+end
+if ttl_ms == -2 then
+  return {'not_held'}
+end
+local holders = redis.pcall('hkeys', lock)
+return {'not_held', holders[1] == 'leasehold:about' and holders[2] or holders[1] or ''}

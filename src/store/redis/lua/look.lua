@@ -1,0 +1,14 @@
+-- Tells whether anybody holds a lock of any kind, and the last fence that was given out for it.
+--
+-- KEYS[1] lock      the lock's key
+-- KEYS[2] counter   the lock's fence counter; left out if no fence is wanted
+--
+-- Returns {'free', fence}    fence '0': none was given out
+--         {'busy', ttl_ms}   -1: for ever
+local lock, counter = KEYS[1], KEYS[2]
+
+local ttl_ms = redis.call('pttl', lock)
+if ttl_ms ~= -2 then
+  return {'busy', ttl_ms}
+end
+return {'free', counter and redis.call('get', counter) or '0'}

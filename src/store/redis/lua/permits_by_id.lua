@@ -1,0 +1,62 @@
+-- Gives permits back by their ids, all or none; or says, or sets, how long one is still out. Those whose leases are over
+-- come back first.
+--
+-- KEYS[1] permits    how many there are
+-- KEYS[2] out        id -> when its lease ends
+-- KEYS[3] channel    where waiters listen
+-- ARGV[1] what       'give_back', 'lease' or 'ask'
+-- ARGV[2] lease_ms   how long it shall be out from now on
+--         ids        the others: one for each permit, 16 bytes
+--
+-- Returns {'count', number}   give_back: how many came back, 0: not all were out, and none did
+--                             lease: 1: it is out for so long, 0: it is not out
+--                             ask: milliseconds until its lease ends, -1: it does not
+--         {'none'}            ask: it is not out
+local permits, out, channel = KEYS[1], KEYS[2], KEYS[3]
+local what, lease_ms = ARGV[1], tonumber(ARGV[2])
+local ids = {unpack(ARGV, 3)}
+
+local time = redis.call('time')
+local now_ms = time[1] * 1000 + math.floor(time[2] / 1000)
+local over = redis.call('zcount', out, 0, now_ms)
+local until_ms
+for _, id in ipairs(ids) do
+  until_ms = tonumber(redis.call('zscore', out, id) or 0)
+  if until_ms <= now_ms then
+    until_ms = nil
+    break
+  end
+end
+-- Removes nothing, but lets what follows pass when the server is out of memory.
+redis.call('zrem', out, '')
+local is_given = what == 'give_back' and until_ms
+local back = over
+local seen = {}
+for _, id in ipairs(is_given and ids or {}) do
+  back = back + (seen[id] and 0 or 1)
+  seen[id] = true
+end
+if back > 0 then
+  -- The number first: were it none, nothing would be given back. What was deleted is not brought back.
+  local count = redis.call('get', permits) and redis.call('incrby', permits, back) or 0
+  redis.call('zremrangebyscore', out, 0, now_ms)
+  for id in pairs(seen) do
+    redis.call('zrem', out, id)
+  end
+  if count > 0 then
+    redis.pcall('publish', channel, count)
+  end
+end
+
+if what == 'give_back' then
+  return {'count', back - over}
+elseif what == 'lease' then
+  if until_ms then
+    redis.call('zadd', out, 'XX', now_ms + lease_ms, ids[1])
+  end
+  return {'count', until_ms and 1 or 0}
+elseif not until_ms then
+  return {'none'}
+end
+-- Redisson's number for never.
+return {'count', until_ms < 922337203685477 and until_ms - now_ms or -1}

@@ -1,0 +1,28 @@
+-- Tells how many permits can be had, are out, or both, after those whose leases are over have come back.
+--
+-- KEYS[1] permits    how many there are
+-- KEYS[2] out        id -> when its lease ends
+-- KEYS[3] channel    where waiters listen
+-- ARGV[1] which      'free', 'out' or 'all'
+--
+-- Returns {'count', number}   so many
+--         {'none'}            nobody has set any up
+local permits, out, channel = KEYS[1], KEYS[2], KEYS[3]
+local which = ARGV[1]
+
+local time = redis.call('time')
+local now_ms = time[1] * 1000 + math.floor(time[2] / 1000)
+local back = redis.call('zremrangebyscore', out, 0, now_ms)
+-- What was deleted is not brought back by what was taken of it.
+if back > 0 and redis.call('get', permits) then
+  local count = redis.call('incrby', permits, back)
+  if count > 0 then
+    redis.pcall('publish', channel, count)
+  end
+end
+local are_out = which ~= 'free' and redis.call('zcard', out) or 0
+if which == 'out' then
+  return {'count', are_out}
+end
+local count = redis.call('get', permits)
+return count and {'count', tonumber(count) + are_out} or {'none'}

@@ -1,0 +1,30 @@
+-- Gives permits back by their ids, and tells the waiters how many there are.
+--
+-- KEYS[1] permits    how many there are
+-- KEYS[2] out        id -> when its lease ends
+-- KEYS[3] channel    where waiters listen
+-- ARGV    ids        one for each permit, 16 bytes
+--
+-- Returns {'freed', 0}   they were out, and their leases not over
+--         {'not_held'}   not all were; those that were are back
+local permits, out, channel = KEYS[1], KEYS[2], KEYS[3]
+
+local time = redis.call('time')
+local now_ms = time[1] * 1000 + math.floor(time[2] / 1000)
+local back, good = 0, 0
+for _, id in ipairs(ARGV) do
+  local until_ms = redis.call('zscore', out, id)
+  if until_ms then
+    back = back + 1
+    good = good + (tonumber(until_ms) > now_ms and 1 or 0)
+  end
+  redis.call('zrem', out, id)
+end
+-- What was deleted is not brought back by what was taken of it.
+if back > 0 and redis.call('get', permits) then
+  local count = redis.call('incrby', permits, back)
+  if count > 0 then
+    redis.pcall('publish', channel, count)
+  end
+end
+return good == #ARGV and {'freed', 0} or {'not_held'}

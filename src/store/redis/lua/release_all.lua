@@ -1,0 +1,22 @@
+-- Has the owners of several locks hold nothing, and tells the waiters of those that are free then.
+--
+-- KEYS[at]       lock      the hash of each lock: owner -> hold count
+-- ARGV[2*at-1]   owner     who releases it
+-- ARGV[2*at]     channel   where its waiters listen
+--
+-- Returns {'freed', listeners, ...}   for each lock; -1: the user may not PUBLISH, -2: the owner did not hold it
+local replies = {'freed'}
+for at = 1, #KEYS do
+  local lock, owner, channel = KEYS[at], ARGV[2*at-1], ARGV[2*at]
+  local listeners = -2
+  -- What is refused for one is refused for the first, before anything was freed; a key that is no lock is not held.
+  local removed = at == 1 and redis.call('hdel', lock, owner) or redis.pcall('hdel', lock, owner)
+  if removed == 1 then
+    listeners = redis.pcall('publish', channel, '0')
+    if type(listeners) ~= 'number' then
+      listeners = -1
+    end
+  end
+  replies[at + 1] = listeners
+end
+return replies

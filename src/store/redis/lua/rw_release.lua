@@ -1,0 +1,92 @@
+-- Leaves an owner so many holds of one half of a read-write lock; when nobody holds either, frees it. Tells the waiters
+-- whenever there may be something to have.
+--
+-- KEYS[1] lock       the lock's hash: mode -> read or write; reader -> hold count; writer:write -> hold count
+-- KEYS[2] channel    where waiters listen; in a cluster ARGV[7], since the script may not name a key that never
+--                    exists while the slot moves
+-- ARGV[1] half       'read' or 'write'
+-- ARGV[2] owner      who releases
+-- ARGV[3] left       the hold count that shall remain
+-- ARGV[4] lease_ms   how long it runs if it has lost its end
+-- ARGV[5] base       markers of a reader's holds are this, ':', the reader, ':rwlock_timeout:' and 1, 2, …
+-- ARGV[6] waiting    writers that wait and come before readers -> until when each counts as alive; '': none do
+-- ARGV[7] channel    see KEYS[2]
+--
+-- Returns {'freed', 0}           the owner holds nothing of this half now
+--         {'still_held'}         the owner holds it with that count, for as long as before
+--         {'not_held'}           nobody holds it
+--         {'not_held', holder}   another holds it; '': the user may not HKEYS
+local lock, channel = KEYS[1], KEYS[2] or ARGV[7]
+local half, owner, left, lease_ms, base, waiting = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4]), ARGV[5], ARGV[6]
+
+if half == 'write' and waiting ~= '' and redis.call('zrem', waiting, owner) == 1 and
+  redis.call('zcard', waiting) == 0 then
+  -- It waits no more: readers that stood back for it may go on.
+  redis.pcall('publish', channel, '1')
+end
+local field = half == 'write' and owner .. ':write' or owner
+local count = redis.call('hget', lock, field)
+if not count then
+  -- Removes nothing, but a replica refuses it: what only a replica says is no loss.
+  redis.call('hdel', lock, field)
+  if redis.call('pttl', lock) == -2 then
+    return {'not_held'}
+  end
+  local fields = redis.pcall('hkeys', lock)
+  for _, holder in ipairs(fields) do
+    if holder ~= 'mode' then
+      return {'not_held', holder}
+    end
+  end
+  return {'not_held', ''}
+end
+
+local function marker(reader, level)
+  return base .. ':' .. reader .. ':rwlock_timeout:' .. level
+end
+-- To its own TTL: changes nothing, but lets what follows pass when the server is out of memory.
+local ttl_ms = redis.call('pttl', lock)
+if ttl_ms == -1 then
+  ttl_ms = lease_ms
+end
+redis.call('pexpire', lock, math.max(ttl_ms, 1))
+if half == 'read' then
+  for level = tonumber(left) + 1, tonumber(count) do
+    redis.call('del', marker(owner, level))
+  end
+end
+if left ~= '0' then
+  redis.call('hset', lock, field, left)
+  return {'still_held'}
+end
+
+redis.call('hdel', lock, field)
+if half == 'write' then
+  if redis.call('hlen', lock) == 1 then
+    redis.call('del', lock)
+  else
+    -- The writer goes on reading. Others may now read too; Redisson does not tell them.
+    redis.call('hset', lock, 'mode', 'read')
+  end
+  redis.pcall('publish', channel, '1')
+  return {'freed', 0}
+end
+if redis.call('hget', lock, 'mode') == 'write' then
+  return {'freed', 0}
+end
+-- Readers whose markers have run out are dead; what the others have is how long the lock runs.
+local longest_ms = 0
+for _, reader in ipairs(redis.call('hkeys', lock)) do
+  if reader ~= 'mode' then
+    for level = 1, tonumber(redis.call('hget', lock, reader)) or 0 do
+      longest_ms = math.max(longest_ms, redis.call('pttl', marker(reader, level)))
+    end
+  end
+end
+if longest_ms > 0 then
+  redis.call('pexpire', lock, longest_ms)
+  return {'freed', 0}
+end
+redis.call('del', lock)
+redis.pcall('publish', channel, '0')
+return {'freed', 0}

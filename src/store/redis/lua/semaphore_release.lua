@@ -1,0 +1,38 @@
+-- Gives permits of a semaphore back, once for each request, and tells the waiters how many there are.
+--
+-- KEYS[1] permits    how many there are
+-- KEYS[2] request    what became of the request that took them
+-- KEYS[3] channel    where waiters listen
+-- ARGV[1] units      how many permits it took
+-- ARGV[2] lasts_ms   how long it is remembered that it gave them back
+-- ARGV[3] way        'release'; 'undo': only if the request did take them, and it never shall from now on
+--
+-- Returns {'freed', 0}   they are back, by this or by an earlier sending
+--         {'not_held'}   the request had taken none
+local permits, request, channel = KEYS[1], KEYS[2], KEYS[3]
+local units, lasts_ms, way = ARGV[1], ARGV[2], ARGV[3]
+
+local was = redis.call('get', request)
+if was == 'released' then
+  return {'freed', 0}
+end
+if was == 'void' or way == 'undo' and was ~= 'granted' then
+  redis.call('set', request, 'void', 'PX', lasts_ms)
+  return {'not_held'}
+end
+-- Lets what follows pass when the server is out of memory.
+redis.call('pexpire', request, lasts_ms)
+redis.call('set', request, 'released', 'PX', lasts_ms)
+if not redis.call('get', permits) then
+  -- Deleted, or over: not to be brought back by what was taken of it.
+  return {'freed', 0}
+end
+local count = redis.pcall('incrby', permits, units)
+if type(count) ~= 'number' then
+  redis.call('set', request, 'granted', 'PX', lasts_ms)
+  return count
+end
+if count > 0 then
+  redis.pcall('publish', channel, count)
+end
+return {'freed', 0}

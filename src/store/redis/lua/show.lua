@@ -1,0 +1,81 @@
+-- Shows all that there is under a name, whatever kind of object it is. Changes nothing.
+--
+-- KEYS[1] object       lock: a hash, owner -> hold count, and perhaps leasehold:about -> 'owner since_ms ends_ms pid host
+--                      thread', which Redisson does not look at; read-write lock: see `rw_acquire.lua`; what is counted
+--                      and token locks: a string
+-- KEYS[2] counter      the lock's fence counter
+-- KEYS[3] queue        who waits for a fair lock, first come first
+-- KEYS[4] timeouts     until when each of them counts as alive, for Redisson too
+-- KEYS[5] heartbeats   until when each waiter that keeps its place alive does
+-- KEYS[6] out          permits with leases: id -> when it ends
+-- ARGV[1] base         markers of a reader's holds are this, ':', the reader, ':rwlock_timeout:' and 1, 2, …
+-- ARGV[2] most         of waiters and permits so many are shown
+--         channels     the others: where those who wait for it listen, by kind
+--
+-- Returns {type, ttl_ms, now_ms, fence, value, back, out, holders, waiting, waiters, listeners}
+--         fence, value: '' if there is none; back: permits whose leases are over, and which are to be had again;
+--         out: how many others; then those: id, ends_ms, …; holders: field, value, ttl_ms, …, ttl_ms: of a reader, the
+--         longest of its markers, -2 if it has none; waiters: owner, until_ms, …; listeners: of each channel, -1: not told
+local object, counter, queue, timeouts, heartbeats, out = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
+local base, most = ARGV[1], tonumber(ARGV[2])
+
+local time = redis.call('time')
+local now_ms = time[1] * 1000 + math.floor(time[2] / 1000)
+local kind = redis.call('type', object)['ok']
+local value, holders, waiters, permits = '', {}, {}, {}
+local back, lent = 0, 0
+
+-- It may be anybody's: what is no lock must cost neither the server its time nor the client its connection. So much of one
+-- is shown, and a hash that is too long for a lock is shown without its fields.
+local most_fields, most_levels, most_bytes = 1000, 1000, 512
+if kind == 'hash' and redis.call('hlen', object) <= most_fields then
+  local mode = redis.call('hget', object, 'mode')
+  local is_rw = mode == 'read' or mode == 'write'
+  local fields = redis.call('hgetall', object)
+  for at = 1, #fields, 2 do
+    local longest_ms = -2
+    if is_rw then
+      for level = 1, math.min(tonumber(fields[at + 1]) or 0, most_levels) do
+        local marker = base .. ':' .. fields[at] .. ':rwlock_timeout:' .. level
+        longest_ms = math.max(longest_ms, redis.call('pttl', marker))
+      end
+    end
+    holders[#holders + 1] = string.sub(fields[at], 1, most_bytes)
+    holders[#holders + 1] = string.sub(fields[at + 1], 1, most_bytes)
+    holders[#holders + 1] = longest_ms
+  end
+elseif kind == 'hash' then
+  kind = 'hash of ' .. redis.call('hlen', object) .. ' fields'
+elseif kind == 'string' then
+  value = string.sub(redis.call('get', object), 1, most_bytes)
+  back = #redis.call('zrangebyscore', out, 0, now_ms)
+  local is_out = '(' .. string.format('%.0f', now_ms)
+  lent = redis.call('zcount', out, is_out, '+inf')
+  permits = redis.call('zrangebyscore', out, is_out, '+inf', 'WITHSCORES', 'LIMIT', 0, most)
+end
+
+for _, waiter in ipairs(redis.call('lrange', queue, 0, most - 1)) do
+  local until_ms = tonumber(redis.call('zscore', timeouts, waiter) or 0)
+  until_ms = math.min(until_ms, tonumber(redis.call('zscore', heartbeats, waiter) or until_ms))
+  waiters[#waiters + 1] = waiter
+  waiters[#waiters + 1] = until_ms
+end
+
+-- Without the right, and where sharded channels are unknown, nothing is told.
+local listeners = {}
+for _, channel in ipairs({unpack(ARGV, 3)}) do
+  local plain = redis.pcall('pubsub', 'numsub', channel)
+  local sharded = redis.pcall('pubsub', 'shardnumsub', channel)
+  local told = -1
+  for _, counted in ipairs({plain, sharded}) do
+    if counted[2] then
+      told = math.max(told, 0) + counted[2]
+    end
+  end
+  listeners[#listeners + 1] = told
+end
+
+local fence = redis.call('get', counter) or ''
+local waiting = redis.call('llen', queue)
+local ttl_ms = redis.call('pttl', object)
+return {kind, ttl_ms, now_ms, fence, value, back, lent, permits, holders, waiting, waiters, listeners}

@@ -1,0 +1,42 @@
+-- Takes a notification that one who waits for a condition was given; else keeps its place alive.
+--
+-- KEYS[1] queue        who waits, first come first
+-- KEYS[2] heartbeats   until when each of them counts as alive
+-- KEYS[3] notified     who was notified and has not noticed -> until when it counts as alive
+-- ARGV[1] waiter       who asks
+-- ARGV[2] alive_ms     how long a place lasts without being asked for again
+-- ARGV[3] channels     each waiter listens on this and its id
+--
+-- Returns {'granted'}     it was notified; or it does not wait any more, having been taken for dead
+--         {'busy', -1}    it waits
+local queue, heartbeats, notified = KEYS[1], KEYS[2], KEYS[3]
+local waiter, alive_ms, channels = ARGV[1], tonumber(ARGV[2]), ARGV[3]
+
+local time = redis.call('time')
+local now_ms = time[1] * 1000 + math.floor(time[2] / 1000)
+-- What was meant for one who died goes to the next who lives.
+for _, dead in ipairs(redis.call('zrangebyscore', notified, 0, now_ms)) do
+  redis.call('zrem', notified, dead)
+  local next = redis.call('lpop', queue)
+  while next and (tonumber(redis.call('zscore', heartbeats, next)) or 0) <= now_ms do
+    redis.call('zrem', heartbeats, next)
+    next = redis.call('lpop', queue)
+  end
+  if next then
+    redis.call('zrem', heartbeats, next)
+    redis.call('zadd', notified, now_ms + alive_ms, next)
+    redis.pcall('publish', channels .. next, '0')
+  end
+end
+-- Whatever comes of it: what was passed on may have made a key.
+for _, key in ipairs(KEYS) do
+  redis.call('pexpire', key, alive_ms * 10)
+end
+if redis.call('zrem', notified, waiter) == 1 then
+  return {'granted'}
+end
+if not redis.call('zscore', heartbeats, waiter) then
+  return {'granted'}
+end
+redis.call('zadd', heartbeats, now_ms + alive_ms, waiter)
+return {'busy', -1}

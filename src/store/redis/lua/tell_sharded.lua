@@ -1,0 +1,12 @@
+-- Stands before each script that runs on a member of a cluster whose waiters listen to sharded channels.
+--
+-- Returns nothing: what follows does, and what it publishes goes out by SPUBLISH.
+local server = redis
+local redis = {
+  call = server.call,
+  acl_check_cmd = server.acl_check_cmd,
+  pcall = function(command, ...)
+    return server.pcall(command == 'publish' and 'spublish' or command, ...)
+  end
+}
+

@@ -1,0 +1,20 @@
+-- Takes a token lock for one owner, once. Repeating it changes nothing.
+--
+-- KEYS[1] lock       the lock's string: its owner's token
+-- ARGV[1] token      who wants it
+-- ARGV[2] lease_ms   how long it shall run, at least
+--
+-- Returns {'granted'}        the owner has it
+--         {'busy', ttl_ms}   others have it; -1: for ever
+local lock = KEYS[1]
+local token, lease_ms = ARGV[1], tonumber(ARGV[2])
+
+if redis.call('set', lock, token, 'NX', 'PX', lease_ms) then
+  return {'granted'}
+end
+local ttl_ms = redis.call('pttl', lock)
+if redis.call('get', lock) ~= token then
+  return {'busy', ttl_ms}
+end
+redis.call('pexpire', lock, math.max(ttl_ms, lease_ms))
+return {'granted'}

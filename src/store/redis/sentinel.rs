@@ -1,0 +1,465 @@
+//! The master of a name, as Sentinels know it.
+//!
+//! For the first connection all are asked, for each later one the first that answers. An answer counts only if it is
+//! no older than what was seen before: each switch has a number that goes up (the configuration epoch), and during one,
+//! one Sentinel knows of it before another, or is cut off and never does. As soon as a newer master is known, whoever
+//! learnt of it, all connections to another are ended: an old master that was paused or cut off goes on taking writes for
+//! some ten seconds.
+//!
+//! When a Sentinel says which replica it is about to promote, nothing is written any more until that is done: what the
+//! old master is told from then on, the new one never hears.
+
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use redis::Value;
+
+use super::address::{Address, Place};
+use super::handshake::{auth, auth_refused, dial, open_at};
+use super::link::{Link, Stream};
+use super::reply::{Expected, accepted, is_unknown_command, refusal};
+use super::script::Request;
+use crate::config::RedisOptions;
+use crate::error::{Error, ErrorKind, Result};
+use crate::sync::{Condvar, Mutex};
+use crate::time::{Clock, Moment};
+
+/// Between two looks for a master that can be used.
+const PAUSE: Duration = Duration::from_millis(25);
+/// One try to reach the master takes a third of the time that is left, but not less than this: the master that was
+/// named may be dead, and another is named meanwhile.
+const LEAST_TRY: Duration = Duration::from_millis(200);
+/// A Sentinel says whom it will promote a tenth of a second before it does, and looks each second whether that is done.
+/// If nothing is heard for so long, it has given up.
+const PROMOTION: Duration = Duration::from_secs(3);
+/// When all Sentinels that can be asked, more than half, have named a master of a lower epoch for so long, they have
+/// been set up anew, and count from the beginning.
+const SET_UP_ANEW: Duration = Duration::from_secs(10);
+
+pub(super) struct Sentinels {
+    /// The master's.
+    name: String,
+    /// Where the Sentinels are; the one that last answered first.
+    places: Mutex<Vec<Arc<Place>>>,
+    /// How the master is reached at a host and port.
+    reach: Reach,
+    username: Option<String>,
+    password: Option<String>,
+    write_timeout: Duration,
+    known: Mutex<Known>,
+    /// Signalled when a master becomes known.
+    changed: Condvar,
+}
+
+pub(super) type Reach = Box<dyn Fn(&str, u16) -> Place + Send + Sync>;
+
+/// What is known so far.
+#[derive(Default)]
+struct Known {
+    master: Option<Master>,
+    /// Connections to masters, with where they go.
+    open: Vec<(Node, Weak<Stream>)>,
+    /// Since when more than half of the Sentinels have named none but older masters.
+    older_since: Option<Moment>,
+    /// Until then another may be about to become the master.
+    promoting_until: Option<Moment>,
+}
+
+/// A master, and since which switch it is one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Master {
+    epoch: u64,
+    node: Node,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Node {
+    host: String,
+    port: u16,
+}
+
+impl Sentinels {
+    pub(super) fn new(
+        name: &str,
+        places: Vec<Arc<Place>>,
+        reach: Reach,
+        options: &RedisOptions,
+    ) -> Sentinels {
+        Sentinels {
+            name: name.to_owned(),
+            places: Mutex::new(places),
+            reach,
+            username: options.sentinel_username.clone(),
+            password: options.sentinel_password.clone(),
+            write_timeout: options.command_timeout,
+            known: Mutex::default(),
+            changed: Condvar::new(),
+        }
+    }
+
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub(super) fn places(&self) -> Vec<Arc<Place>> {
+        self.places.lock().clone()
+    }
+
+    /// A connection to the master. While it is down, or has been replaced and the Sentinels do not agree yet, this goes
+    /// on trying until `by`.
+    pub(super) fn open(&self, address: &Address, by: Moment) -> Result<Link> {
+        loop {
+            self.await_promotion(by)?;
+            let master = self.ask_in_turn(by)?;
+            let Node { host, port } = &master.node;
+            let now = Clock::System.now();
+            let part = now.plus((by.since(now) / 3).max(LEAST_TRY)).min(by);
+            // Registered before anything is said: a switch also ends a connection that a hung master leaves unanswered.
+            let tried = open_at(address, &(self.reach)(host, *port), part, |stream| {
+                self.register(&master.node, stream);
+            });
+            let error = match tried {
+                Ok(link) => return Ok(link),
+                Err(error) => error,
+            };
+            if !error.is_retryable() || Clock::System.now().plus(PAUSE) >= by {
+                let words =
+                    format!("master {} is said to be at {host}:{port}: {}", self.name, error.detail());
+                return Err(Error::new(error.kind(), "connect", words).with_source(error));
+            }
+            let mut known = self.known.lock();
+            self.changed.wait_for(&mut known, PAUSE);
+        }
+    }
+
+    fn await_promotion(&self, by: Moment) -> Result<()> {
+        let mut known = self.known.lock();
+        while let Some(until) = known.promoting_until {
+            let now = Clock::System.now();
+            if now >= until {
+                known.promoting_until = None;
+            } else if now >= by {
+                let words = format!("the Sentinels are making another server master {}", self.name);
+                return Err(Error::new(ErrorKind::Busy, "connect", words));
+            } else {
+                self.changed.wait_for(&mut known, until.min(by).since(now));
+            }
+        }
+        Ok(())
+    }
+
+    /// What the first Sentinel says that is not behind. As long as nothing is known, that is told only by asking all.
+    fn ask_in_turn(&self, by: Moment) -> Result<Master> {
+        let places = self.places();
+        let asks_all = self.known.lock().master.is_none();
+        let mut newest: Option<Master> = None;
+        let mut failure = None;
+        for (asked, place) in places.iter().enumerate() {
+            // Of the time, one part is left for each of those who come after, and one for the master.
+            let now = Clock::System.now();
+            let parts = u32::try_from(places.len() - asked + 1).unwrap_or(u32::MAX);
+            match self.ask_once(place, now.plus(by.since(now) / parts)) {
+                Ok(master) if asks_all => {
+                    if newest.as_ref().is_none_or(|newest| newest.epoch < master.epoch) {
+                        newest = Some(master);
+                    }
+                }
+                Ok(master) if self.learn(&master) => {
+                    self.prefer(place);
+                    return Ok(master);
+                }
+                Ok(Master { epoch, node: Node { host, port } }) => {
+                    let words = format!(
+                        "the Sentinel at {place} names {host}:{port} as master {}, which has been replaced since \
+                         (epoch {epoch})",
+                        self.name
+                    );
+                    failure = Some(Error::new(ErrorKind::Busy, "connect", words));
+                }
+                // What only a person can mend says more than that another Sentinel is down.
+                Err(error) if failure.as_ref().is_some_and(|first| !first.is_retryable()) => drop(error),
+                Err(error) => failure = Some(error),
+            }
+        }
+        if let Some(master) = newest.filter(|master| self.learn(master)) {
+            return Ok(master);
+        }
+        Err(failure.unwrap_or_else(|| Error::new(ErrorKind::Unreachable, "connect", "there is no Sentinel")))
+    }
+
+    fn ask_once(&self, place: &Place, by: Moment) -> Result<Master> {
+        let mut link = self.greet(place, &[], by)?;
+        self.send_question(&mut link, by).map_err(|error| of_sentinel(place, error))?;
+        self.read_answer(&mut link, by).map_err(|error| of_sentinel(place, error))
+    }
+
+    /// A connection to a Sentinel. The replies to `requests`, which go with the first bytes, are for the caller.
+    pub(super) fn greet(&self, place: &Place, requests: &[Request], by: Moment) -> Result<Link> {
+        let auth = auth(self.username.as_deref(), self.password.as_deref());
+        let mut bytes = Vec::new();
+        for request in auth.iter().chain(requests) {
+            request.pack_into(&mut bytes);
+        }
+        let talk = || {
+            let mut link = dial(place, self.write_timeout, by)?;
+            link.send(&bytes, by)?;
+            if auth.is_some() {
+                accepted(link.receive(by)?).map_err(|error| auth_refused(&error))?;
+            }
+            Ok(link)
+        };
+        talk().map_err(|error| of_sentinel(place, error))
+    }
+
+    /// The address is the new master's as soon as the Sentinel that makes the switch has seen it promoted, as is the
+    /// epoch; both are asked in one write, which a Sentinel answers as it is at one moment.
+    pub(super) fn send_question(&self, link: &mut Link, by: Moment) -> Result<()> {
+        let mut bytes = Vec::new();
+        for question in ["GET-MASTER-ADDR-BY-NAME", "MASTER"] {
+            Request::new("SENTINEL").arg(question).arg(&self.name).pack_into(&mut bytes);
+        }
+        link.send(&bytes, by)
+    }
+
+    pub(super) fn read_answer(&self, link: &mut Link, by: Moment) -> Result<Master> {
+        let (node, details) = (self.reply(link, by)?, self.reply(link, by)?);
+        let refused = |error: redis::ServerError| {
+            if is_unknown_command(&error) {
+                let words = "it is no Sentinel, but a server itself: give a URL that begins with redis://";
+                return Error::new(ErrorKind::Unsupported, "connect", words);
+            }
+            refusal(&error, Expected::Nothing)
+        };
+        let node = match accepted(node).map_err(refused)? {
+            Value::Array(node) => node,
+            _ => {
+                let words = format!("it knows no master called {}", self.name);
+                return Err(Error::new(ErrorKind::Refused, "connect", words));
+            }
+        };
+        let details = accepted(details).map_err(refused)?;
+        let node = match node.as_slice() {
+            [host, port] => text(host).zip(text(port).and_then(|port| port.parse().ok())),
+            _ => None,
+        };
+        let epoch = field(&details, "config-epoch").and_then(|epoch| epoch.parse().ok());
+        let (Some((host, port)), Some(epoch)) = (node, epoch) else {
+            return Err(Error::new(ErrorKind::Protocol, "connect", "its answer is not a Sentinel's"));
+        };
+        Ok(Master { epoch, node: Node { host: host.to_owned(), port } })
+    }
+
+    /// The next reply; what the Sentinel says unasked comes in between.
+    fn reply(&self, link: &mut Link, by: Moment) -> Result<Value> {
+        loop {
+            match link.receive(by)? {
+                Value::Push { data, .. } => self.hear(&data),
+                reply => return Ok(reply),
+            }
+        }
+    }
+
+    /// A message: of a switch that has been made, one learns by asking; that one begins must be known at once.
+    fn hear(&self, message: &[Value]) {
+        let [channel, details] = message else { return };
+        // `slave 10.0.0.2:6379 10.0.0.2 6379 @ name 10.0.0.1 6379`
+        let is_ours = || {
+            let master = text(details).and_then(|details| details.split_once(" @ "));
+            master.and_then(|(_, master)| master.split(' ').next()) == Some(&*self.name)
+        };
+        if text(channel) == Some(BEGINS) && is_ours() {
+            let mut known = self.known.lock();
+            known.promoting_until = Some(Clock::System.after(PROMOTION));
+            known.end_connections(|_| false);
+        }
+    }
+
+    /// Takes note of a master that somebody named, unless a newer one is known: then `false`. Ends the connections to
+    /// any other.
+    fn learn(&self, master: &Master) -> bool {
+        let mut known = self.known.lock();
+        if known.master.as_ref().is_some_and(|known| master.epoch < known.epoch) {
+            return false;
+        }
+        self.become_known(&mut known, master);
+        true
+    }
+
+    /// What all Sentinels that could be asked have said, at one time.
+    pub(super) fn learn_from_all(&self, said: &[Master], now: Moment) {
+        let Some(newest) = said.iter().max_by_key(|master| master.epoch) else { return };
+        if self.learn(newest) {
+            return;
+        }
+        let more_than_half = said.len() * 2 > self.places.lock().len();
+        let mut known = self.known.lock();
+        if !more_than_half {
+            known.older_since = None;
+        } else if now.since(*known.older_since.get_or_insert(now)) >= SET_UP_ANEW {
+            self.become_known(&mut known, newest);
+        }
+    }
+
+    fn become_known(&self, known: &mut Known, master: &Master) {
+        known.older_since = None;
+        if known.master.as_ref() == Some(master) {
+            return;
+        }
+        known.end_connections(|node| *node == master.node);
+        known.promoting_until = None;
+        known.master = Some(master.clone());
+        self.changed.notify_all();
+    }
+
+    /// Has the connection ended as soon as its master is known to be one no longer; that may be now.
+    fn register(&self, node: &Node, stream: &Arc<Stream>) {
+        let mut known = self.known.lock();
+        let is_replaced = known.master.as_ref().is_some_and(|master| master.node != *node);
+        if is_replaced || known.promoting_until.is_some() {
+            stream.shutdown();
+            return;
+        }
+        known.open.retain(|(_, stream)| stream.strong_count() > 0);
+        known.open.push((node.clone(), Arc::downgrade(stream)));
+    }
+
+    fn prefer(&self, place: &Arc<Place>) {
+        let mut places = self.places.lock();
+        if let Some(at) = places.iter().position(|other| Arc::ptr_eq(other, place)) {
+            places.swap(0, at);
+        }
+    }
+}
+
+impl Known {
+    fn end_connections(&mut self, is_kept: impl Fn(&Node) -> bool) {
+        self.open.retain(|(node, stream)| {
+            let is_kept = is_kept(node);
+            if let (false, Some(stream)) = (is_kept, stream.upgrade()) {
+                stream.shutdown();
+            }
+            is_kept
+        });
+    }
+}
+
+fn of_sentinel(place: &Place, error: Error) -> Error {
+    let words = format!("the Sentinel at {place} was asked: {}", error.detail());
+    Error::new(error.kind(), "connect", words).with_source(error)
+}
+
+fn text(value: &Value) -> Option<&str> {
+    match value {
+        Value::BulkString(bytes) => std::str::from_utf8(bytes).ok(),
+        _ => None,
+    }
+}
+
+/// One of several names and values, which are a list or, in RESP3, a map.
+fn field<'a>(fields: &'a Value, name: &str) -> Option<&'a str> {
+    match fields {
+        Value::Array(items) => items.chunks(2).find_map(|pair| match pair {
+            [key, value] if text(key) == Some(name) => text(value),
+            _ => None,
+        }),
+        Value::Map(pairs) => {
+            pairs.iter().find_map(|(key, value)| (text(key) == Some(name)).then(|| text(value)).flatten())
+        }
+        _ => None,
+    }
+}
+
+/// What Sentinels say when they make another server the master: first the one that does it says whom it will promote,
+/// then that it has, then all that they know.
+pub(super) const CHANNELS: [&str; 3] = [BEGINS, "+promoted-slave", "+switch-master"];
+const BEGINS: &str = "+selected-slave";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Read;
+    use std::os::unix::net::UnixStream;
+
+    fn sentinels(count: usize) -> Sentinels {
+        let place = |host: &str, port| Place::Tcp { host: host.to_owned(), port };
+        let places = (0..count).map(|_| Arc::new(place("sentinel", 1))).collect();
+        Sentinels::new("m", places, Box::new(place), &RedisOptions::default())
+    }
+
+    fn master(epoch: u64, host: &str) -> Master {
+        Master { epoch, node: Node { host: host.to_owned(), port: 1 } }
+    }
+
+    /// A connection, and the server's end of it.
+    fn connection() -> (Arc<Stream>, UnixStream) {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        theirs.set_nonblocking(true).unwrap();
+        (Arc::new(Stream::Unix(ours)), theirs)
+    }
+
+    fn is_open(mut theirs: &UnixStream) -> bool {
+        theirs.read(&mut [0]).is_err()
+    }
+
+    #[test]
+    fn an_older_answer_does_not_count_and_a_newer_one_ends_connections_to_others() {
+        let sentinels = sentinels(3);
+        assert!(sentinels.learn(&master(4, "a")));
+        let ((to_a, a), (to_b, b)) = (connection(), connection());
+        sentinels.register(&master(4, "a").node, &to_a);
+        assert!(sentinels.learn(&master(4, "a")) && is_open(&a));
+        assert!(sentinels.learn(&master(5, "b")) && !is_open(&a));
+        assert!(!sentinels.learn(&master(4, "a")));
+        sentinels.register(&master(5, "b").node, &to_b);
+        assert!(is_open(&b));
+        // Begun before the switch was known, registered after.
+        let (late, server) = connection();
+        sentinels.register(&master(4, "a").node, &late);
+        assert!(!is_open(&server));
+    }
+
+    #[test]
+    fn from_the_word_of_a_promotion_until_it_is_made_there_is_no_connection() {
+        let sentinels = sentinels(3);
+        assert!(sentinels.learn(&master(4, "a")));
+        let (stream, server) = connection();
+        sentinels.register(&master(4, "a").node, &stream);
+        let word = |channel: &str, name: &str| {
+            let details = format!("slave b:1 b 1 @ {name} a 1");
+            sentinels
+                .hear(&[channel.as_bytes(), details.as_bytes()].map(|text| Value::BulkString(text.to_vec())));
+        };
+        word("+selected-slave", "other");
+        word("+sdown", "m");
+        assert!(is_open(&server));
+        word("+selected-slave", "m");
+        assert!(!is_open(&server));
+        let (late, server) = connection();
+        sentinels.register(&master(4, "a").node, &late);
+        assert!(!is_open(&server));
+        assert!(sentinels.learn(&master(4, "a")));
+        let soon = || Clock::System.after(Duration::from_millis(30));
+        assert_eq!(sentinels.await_promotion(soon()).unwrap_err().kind(), ErrorKind::Busy);
+        assert!(sentinels.learn(&master(5, "b")));
+        sentinels.await_promotion(soon()).unwrap();
+    }
+
+    #[test]
+    fn sentinels_that_were_set_up_anew_are_believed_after_a_while_and_only_if_they_are_most() {
+        let sentinels = sentinels(3);
+        let at = |seconds| Clock::System.after(Duration::from_secs(seconds));
+        assert!(sentinels.learn(&master(4, "a")));
+        let older = [master(0, "b"), master(0, "b")];
+        let host = || sentinels.known.lock().master.as_ref().unwrap().node.host.clone();
+        sentinels.learn_from_all(&older, at(0));
+        sentinels.learn_from_all(&older[..1], at(5)); // not more than half: from the beginning
+        sentinels.learn_from_all(&older, at(6));
+        sentinels.learn_from_all(&older, at(15));
+        assert_eq!(host(), "a");
+        sentinels.learn_from_all(&older, at(17));
+        assert_eq!(host(), "b");
+        // One that knows of a newer master is right.
+        sentinels.learn_from_all(&[master(0, "b"), master(7, "c"), master(0, "b")], at(18));
+        assert_eq!(host(), "c");
+    }
+}

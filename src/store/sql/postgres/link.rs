@@ -1,0 +1,183 @@
+//! One connection: the driver's async client, and a runtime of its own that runs only while a call waits.
+//!
+//! The `postgres` crate is the same, but its calls have no end when the server has stopped answering.
+
+use std::collections::HashMap;
+use std::future::Future;
+use std::sync::Arc;
+
+use tokio::runtime::{Builder, Handle, Runtime};
+use tokio::time::timeout;
+use tokio_postgres::tls::MakeTlsConnect;
+use tokio_postgres::types::ToSql;
+use tokio_postgres::{Client, Config, Connection, Row, Socket, Statement};
+
+use super::refusal::{failed, unreachable};
+#[cfg(feature = "tls")]
+pub(super) use super::secure::Secure;
+use crate::error::{Error, ErrorKind, Result};
+use crate::store::sql::{Failure, Outcome, timed_out};
+use crate::time::{Clock, Moment};
+
+pub(super) type Params<'a> = &'a [&'a (dyn ToSql + Sync)];
+
+/// Nothing is secured.
+#[cfg(not(feature = "tls"))]
+pub(super) type Secure = tokio_postgres::NoTls;
+
+/// How the server is reached.
+#[derive(Clone)]
+pub(super) struct Dial {
+    pub(super) config: Config,
+    pub(super) secure: Secure,
+}
+
+type Secured = <Secure as MakeTlsConnect<Socket>>::Stream;
+
+impl Dial {
+    /// A connection, and what reads and writes for it.
+    pub(super) async fn connect(&self, by: Moment) -> Result<(Client, Connection<Socket, Secured>)> {
+        let connected = within(by, self.config.connect(Clone::clone(&self.secure))).await;
+        let connected = connected.ok_or_else(|| timed_out("connecting took too long"))?;
+        connected.map_err(unreachable)
+    }
+}
+
+pub(super) struct Link {
+    client: Arc<Client>,
+    statements: HashMap<Box<str>, Statement>,
+    /// Dropped last: it runs what reads and writes for the client.
+    runtime: Runtime,
+}
+
+/// A runtime that runs on the calling thread, while that waits.
+pub(super) fn runtime() -> Result<Runtime> {
+    Builder::new_current_thread().enable_io().enable_time().build().map_err(|error| {
+        Error::new(ErrorKind::Resource, "connect", "the system gives no event queue").with_source(error)
+    })
+}
+
+/// While a thread's local storage is torn down, nothing can be waited for on it: its guards' releases are repeated by
+/// the watchdog.
+pub(super) fn may_wait() -> Result<()> {
+    match Handle::try_current() {
+        Err(error) if error.is_thread_local_destroyed() => {
+            Err(Error::new(ErrorKind::Resource, "use", "the thread is ending"))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// `work`, but not beyond `by`.
+pub(super) async fn within<T>(by: Moment, work: impl Future<Output = T>) -> Option<T> {
+    timeout(by.since(Clock::System.now()), work).await.ok()
+}
+
+impl Link {
+    /// Connects and has the server carry out `setup`.
+    pub(super) fn open(dial: &Dial, setup: &str, by: Moment) -> Result<Link> {
+        may_wait()?;
+        let runtime = runtime()?;
+        let client = runtime.block_on(async {
+            let (client, connection) = dial.connect(by).await?;
+            drop(tokio::spawn(connection)); // ends with the runtime; its end is seen by the client
+            let ready = within(by, client.batch_execute(setup)).await;
+            let ready = ready.ok_or_else(|| timed_out("connecting took too long"))?;
+            ready.map_err(unreachable)?;
+            Ok::<_, Error>(client)
+        });
+        let client = Arc::new(client.map_err(|error| error.during("connect"))?);
+        Ok(Link { client, statements: HashMap::new(), runtime })
+    }
+
+    /// Whether the connection still stands. Lets the runtime look at the socket first, which nobody did meanwhile.
+    pub(super) fn is_alive(&self) -> bool {
+        if self.client.is_closed() {
+            return false;
+        }
+        if may_wait().is_err() {
+            return true; // the request itself will say so
+        }
+        self.runtime.block_on(async {
+            for _ in 0..3 {
+                tokio::task::yield_now().await;
+            }
+        });
+        !self.client.is_closed()
+    }
+
+    /// The only row that a statement returns.
+    pub(super) fn one(&mut self, sql: &str, params: Params<'_>, by: Moment) -> Outcome<Row> {
+        let rows = self.rows(sql, params, by)?;
+        rows.into_iter().next().ok_or_else(|| {
+            Failure::Refused(Error::new(ErrorKind::Protocol, "read", "the server returned no row"))
+        })
+    }
+
+    pub(super) fn rows(&mut self, sql: &str, params: Params<'_>, by: Moment) -> Outcome<Vec<Row>> {
+        let statement = self.statement(sql, by)?;
+        let client = &self.client;
+        let answer = self.runtime.block_on(within(by, client.query(&statement, params)));
+        judge(answer)
+    }
+
+    /// Sends the statement once for each list of parameters without waiting in between; how many rows each returned.
+    pub(super) fn each(
+        &mut self,
+        sql: &str,
+        params: impl Iterator<Item = Vec<Box<dyn ToSql + Sync + Send>>>,
+        by: Moment,
+    ) -> Vec<Outcome<usize>> {
+        let statement = match self.statement(sql, by) {
+            Ok(statement) => statement,
+            Err(failure) => {
+                let error = failure.into_error();
+                return params.map(|_| Err(Failure::Refused(error.copy()))).collect();
+            }
+        };
+        let client = Arc::clone(&self.client);
+        let answers: Vec<_> = self.runtime.block_on(async {
+            let send = |params: Vec<Box<dyn ToSql + Sync + Send>>| {
+                let (client, statement) = (Arc::clone(&client), statement.clone());
+                tokio::spawn(async move {
+                    let params: Vec<_> = params.iter().map(|param| &**param as &(dyn ToSql + Sync)).collect();
+                    client.query(&statement, &params).await
+                })
+            };
+            let sent: Vec<_> = params.map(send).collect();
+            let mut answers = Vec::with_capacity(sent.len());
+            for request in sent {
+                // A request that was given up ends with the runtime.
+                answers.push(within(by, request).await.and_then(|joined| joined.ok()));
+            }
+            answers
+        });
+        answers.into_iter().map(|answer| judge(answer).map(|rows| rows.len())).collect()
+    }
+
+    /// Prepares a statement once for each connection; until it is, nothing was asked for.
+    fn statement(&mut self, sql: &str, by: Moment) -> Outcome<Statement> {
+        may_wait().map_err(Failure::Refused)?;
+        if let Some(statement) = self.statements.get(sql) {
+            return Ok(statement.clone());
+        }
+        let answer = self.runtime.block_on(within(by, self.client.prepare(sql)));
+        let statement = judge(answer).map_err(Failure::of_reading)?;
+        self.statements.insert(sql.into(), statement.clone());
+        Ok(statement)
+    }
+
+    /// Several statements that answer nothing.
+    pub(super) fn execute(&mut self, sql: &str, by: Moment) -> Outcome<()> {
+        let answer = self.runtime.block_on(within(by, self.client.batch_execute(sql)));
+        judge(answer)
+    }
+}
+
+/// What came of a request. The answer to one that was given up may still come; the driver passes it over.
+fn judge<T>(answer: Option<std::result::Result<T, tokio_postgres::Error>>) -> Outcome<T> {
+    match answer {
+        Some(result) => result.map_err(failed),
+        None => Err(Failure::Unknown(timed_out("the server did not answer in time"))),
+    }
+}

@@ -1,0 +1,288 @@
+//! PostgreSQL: one statement on one row for each request, each a transaction of its own at READ COMMITTED, and
+//! LISTEN/NOTIFY for wake-ups.
+
+mod advisory;
+mod hub;
+pub mod in_transaction;
+mod link;
+mod refusal;
+#[cfg(feature = "tls")]
+mod secure;
+mod url;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio_postgres::Row as PgRow;
+
+use self::hub::Hub;
+use self::link::{Dial, Link};
+use super::pool::{Database, Pool};
+use super::rows::{Change, Row, RowStore, Rows, Told};
+use super::sessions::SessionStore;
+use super::{Failure, Outcome, lease_ms, no_table, query};
+use crate::config::RedisOptions;
+use crate::error::{Error, ErrorKind, Result};
+use crate::ident::LockName;
+use crate::inspection::Whereabouts;
+use crate::lock::report::Reporter;
+use crate::lock::store::{Claim, Store};
+use crate::lock::topic::Listening;
+use crate::sync::Waker;
+use crate::time::{Clock, Moment, millis};
+
+/// Version 11 has `sha256`; 14 ends idle sessions, on which session locks' leases are built.
+const OLDEST: i32 = 110_000;
+const OLDEST_FOR_SESSIONS: i32 = 140_000;
+
+/// Connects, and checks that the database can keep locks.
+pub(crate) fn open(options: &RedisOptions, reporter: Arc<Reporter>) -> Result<Arc<dyn Store>> {
+    let dial = url::dial(options)?;
+    // A table's locks and advisory locks of one name are not the same: each have channels of their own.
+    let realm = if options.table.session_locks { "" } else { &options.table.name };
+    let hub = Hub::new(dial.clone(), reporter, options, realm);
+    let database = Postgres { setup: setup(options), queries: Queries::new(&options.table.name), dial, hub };
+    let by = Clock::System.after(options.connect_timeout);
+    let mut first = database.connect(by)?;
+    check(options, &mut first, by).map_err(|failure| failure.into_error().during("connect"))?;
+    let pool = Pool::new(database, options.pool_size, first)?;
+    if options.table.session_locks {
+        Ok(Arc::new(SessionStore::new(pool)))
+    } else {
+        Ok(Arc::new(RowStore::new(pool)))
+    }
+}
+
+/// What each connection is told first. The server gives up when the client does; and what was granted is on the disk,
+/// whatever the role's settings are.
+fn setup(options: &RedisOptions) -> String {
+    let limit = millis(options.command_timeout);
+    format!(
+        "SET default_transaction_isolation = 'read committed'; SET lock_timeout = {limit}; \
+         SET statement_timeout = {limit}; SET client_min_messages = warning; \
+         SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off'"
+    )
+}
+
+fn check(options: &RedisOptions, link: &mut Link, by: Moment) -> Outcome<()> {
+    let refuse = |kind, words: &str| Err(Failure::Refused(Error::new(kind, "connect", words)));
+    let server = "SELECT current_setting('server_version_num')::integer, pg_is_in_recovery()";
+    let row = link.one(server, &[], by)?;
+    let version: i32 = column(&row, 0)?;
+    if version < OLDEST {
+        return refuse(ErrorKind::TooOld, "the server is older than PostgreSQL 11");
+    }
+    if column::<bool>(&row, 1)? {
+        return refuse(ErrorKind::ReadOnly, "the server is a standby: grants come from the primary");
+    }
+    if options.table.session_locks {
+        let is_new_enough = version >= OLDEST_FOR_SESSIONS;
+        return if is_new_enough {
+            Ok(())
+        } else {
+            refuse(ErrorKind::TooOld, "session locks need PostgreSQL 14")
+        };
+    }
+    if options.table.create {
+        // One at a time: two that create the same table at once can both fail.
+        let create = query(include_str!("../query/postgres/schema.sql"), &options.table.name);
+        link.execute(&format!("BEGIN; SELECT pg_advisory_xact_lock(7094372811453); {create}; COMMIT"), by)?;
+    }
+    let row = link.one("SELECT to_regclass($1::text) IS NOT NULL", &[&options.table.name], by)?;
+    if column::<bool>(&row, 0)? { Ok(()) } else { Err(Failure::Refused(no_table(options))) }
+}
+
+queries!("postgres": take, retake, leave, renew, expire, look, show, force, sweep);
+
+struct Postgres {
+    dial: Dial,
+    setup: String,
+    queries: Queries,
+    hub: Arc<Hub>,
+}
+
+impl Database for Postgres {
+    type Link = Link;
+
+    fn connect(&self, by: Moment) -> Result<Link> {
+        Link::open(&self.dial, &self.setup, by)
+    }
+
+    fn is_alive(&self, link: &mut Link) -> bool {
+        link.is_alive()
+    }
+}
+
+fn column<'a, T: tokio_postgres::types::FromSql<'a>>(row: &'a PgRow, index: usize) -> Outcome<T> {
+    row.try_get(index).map_err(|error| {
+        let words = "the server's row is not the one expected";
+        Failure::Refused(Error::new(ErrorKind::Protocol, "read", words).with_source(error))
+    })
+}
+
+/// A change's row: what it made, and the lock as it was before.
+fn change(row: &PgRow) -> Outcome<Change<i64>> {
+    match column::<Option<i64>>(row, 0)? {
+        Some(made) => Ok(Change::Made(made)),
+        None if column::<Option<bool>>(row, 1)?.is_some() => Ok(Change::None(Some(seen(row, 1)?))),
+        None => Ok(Change::None(None)),
+    }
+}
+
+fn seen(row: &PgRow, first: usize) -> Outcome<Row> {
+    Ok(Row {
+        token: column(row, first)?,
+        owner: column(row, first + 1)?,
+        holds: column(row, first + 2)?,
+        remaining_ms: column(row, first + 3)?,
+    })
+}
+
+fn fence(change: Change<i64>) -> Change<u64> {
+    match change {
+        Change::Made(fence) => Change::Made(u64::try_from(fence).unwrap_or(0)),
+        Change::None(row) => Change::None(row),
+    }
+}
+
+fn unit(change: Change<i64>) -> Change<()> {
+    match change {
+        Change::Made(_) => Change::Made(()),
+        Change::None(row) => Change::None(row),
+    }
+}
+
+impl Rows for Postgres {
+    fn take(&self, link: &mut Link, claim: &Claim, fenced: bool, by: Moment) -> Outcome<Change<u64>> {
+        let here = Whereabouts::here();
+        let row = link.one(
+            &self.queries.take,
+            &[
+                &claim.name.key().as_bytes(),
+                &claim.kind.is_token(),
+                &claim.owner.to_string(),
+                &lease_ms(claim.lease),
+                &fenced,
+                &here.host,
+                &i64::from(here.pid),
+                &here.thread,
+            ],
+            by,
+        )?;
+        change(&row).map(fence)
+    }
+
+    fn retake(
+        &self,
+        link: &mut Link,
+        claim: &Claim,
+        count: u32,
+        fenced: bool,
+        by: Moment,
+    ) -> Outcome<Change<u64>> {
+        let row = link.one(
+            &self.queries.retake,
+            &[
+                &claim.name.key().as_bytes(),
+                &claim.kind.is_token(),
+                &claim.owner.to_string(),
+                &lease_ms(claim.lease),
+                &fenced,
+                &holds(count),
+            ],
+            by,
+        )?;
+        change(&row).map(fence)
+    }
+
+    fn leave(&self, link: &mut Link, claim: &Claim, left: u32, by: Moment) -> Outcome<Change<()>> {
+        let row = link.one(
+            &self.queries.leave,
+            &[
+                &claim.name.key().as_bytes(),
+                &claim.kind.is_token(),
+                &claim.owner.to_string(),
+                &holds(left),
+                &self.hub.channel(&claim.name),
+            ],
+            by,
+        )?;
+        change(&row).map(unit)
+    }
+
+    fn renew(&self, link: &mut Link, claims: &[Claim], by: Moment) -> Vec<Outcome<bool>> {
+        let params = claims.iter().map(|claim| -> Vec<Box<dyn tokio_postgres::types::ToSql + Sync + Send>> {
+            vec![
+                Box::new(claim.name.key().as_bytes().to_vec()),
+                Box::new(claim.kind.is_token()),
+                Box::new(claim.owner.to_string()),
+                Box::new(lease_ms(claim.lease)),
+            ]
+        });
+        let answers = link.each(&self.queries.renew, params, by);
+        answers.into_iter().map(|answer| answer.map(|rows| rows > 0)).collect()
+    }
+
+    fn expire_in(&self, link: &mut Link, claim: &Claim, rest: Duration, by: Moment) -> Outcome<bool> {
+        let rows = link.rows(
+            &self.queries.expire,
+            &[
+                &claim.name.key().as_bytes(),
+                &claim.kind.is_token(),
+                &claim.owner.to_string(),
+                &lease_ms(rest),
+            ],
+            by,
+        )?;
+        Ok(!rows.is_empty())
+    }
+
+    fn look(&self, link: &mut Link, name: &LockName, by: Moment) -> Outcome<Option<Row>> {
+        let rows = link.rows(&self.queries.look, &[&name.key().as_bytes()], by)?;
+        rows.first().map(|row| seen(row, 0)).transpose()
+    }
+
+    fn show(&self, link: &mut Link, name: &LockName, by: Moment) -> Outcome<Option<(Row, Told)>> {
+        let rows = link.rows(&self.queries.show, &[&name.key().as_bytes()], by)?;
+        let Some(row) = rows.first() else { return Ok(None) };
+        let told = Told {
+            fence: column(row, 4)?,
+            host: column(row, 5)?,
+            pid: column(row, 6)?,
+            thread: column(row, 7)?,
+            held_ms: column(row, 8)?,
+        };
+        Ok(Some((seen(row, 0)?, told)))
+    }
+
+    fn force(&self, link: &mut Link, name: &LockName, token: bool, by: Moment) -> Outcome<Change<()>> {
+        let channel = self.hub.channel(name);
+        let row = link.one(&self.queries.force, &[&name.key().as_bytes(), &token, &channel], by)?;
+        change(&row).map(unit)
+    }
+
+    fn sweep(&self, link: &mut Link, age: Duration, by: Moment) -> Outcome<u64> {
+        let rows = link.rows(&self.queries.sweep, &[&lease_ms(age)], by)?;
+        Ok(u64::try_from(rows.len()).unwrap_or(0))
+    }
+
+    fn poll_every(&self) -> (Duration, Duration) {
+        (Duration::from_millis(1_000), Duration::from_millis(1_200))
+    }
+
+    fn listen(&self, name: &LockName, waker: &Waker) -> Option<Listening> {
+        self.hub.listen(&self.hub.channel(name), waker)
+    }
+
+    fn heard(&self, name: &LockName) -> Option<u64> {
+        self.hub.heard(&self.hub.channel(name))
+    }
+
+    fn close(&self) {
+        self.hub.close();
+    }
+}
+
+fn holds(count: u32) -> i32 {
+    i32::try_from(count).unwrap_or(i32::MAX)
+}

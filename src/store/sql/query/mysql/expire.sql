@@ -1,0 +1,7 @@
+-- Has a lock that the owner holds end by itself so long from now, sooner or later than it would.
+--
+-- :name  :token  :owner  :rest_us
+--
+-- Changes a row if the owner holds it.
+UPDATE leasehold_locks SET expires_at = UTC_TIMESTAMP(6) + INTERVAL :rest_us MICROSECOND
+WHERE id = UNHEX(SHA2(:name, 256)) AND token = :token AND owner = :owner AND expires_at > UTC_TIMESTAMP(6)

@@ -1,0 +1,13 @@
+CREATE TABLE IF NOT EXISTS leasehold_locks (
+    id         bytea PRIMARY KEY,      -- SHA-256 of the name: names may be longer than a key
+    name       bytea NOT NULL,
+    token      boolean NOT NULL,       -- taken by token_lock
+    owner      text NOT NULL,          -- client:number; '' if free
+    holds      integer NOT NULL,
+    expires_at timestamptz NOT NULL,   -- by the server's clock; free from then on
+    fence      bigint NOT NULL,        -- the last one given; never goes back
+    host       text NOT NULL,          -- who took it, for people to see
+    pid        bigint NOT NULL,
+    thread     text NOT NULL,
+    since      timestamptz NOT NULL
+) WITH (fillfactor = 50)

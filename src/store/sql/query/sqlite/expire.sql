@@ -1,0 +1,7 @@
+-- Has a lock that the owner holds end by itself so long from now, sooner or later than it would.
+--
+-- ?1 name  ?2 token  ?3 owner  ?4 rest_ms
+--
+-- Changes a row if the owner holds it.
+UPDATE leasehold_locks SET expires_at = CAST(unixepoch('now', 'subsec') * 1000 AS INTEGER) + 1 + ?4
+WHERE name = ?1 AND token = ?2 AND owner = ?3 AND expires_at > CAST(unixepoch('now', 'subsec') * 1000 AS INTEGER)

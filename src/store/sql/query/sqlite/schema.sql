@@ -1,0 +1,12 @@
+CREATE TABLE IF NOT EXISTS leasehold_locks (
+    name       BLOB PRIMARY KEY,
+    token      INTEGER NOT NULL,   -- taken by token_lock
+    owner      TEXT NOT NULL,      -- client:number; '' if free
+    holds      INTEGER NOT NULL,
+    expires_at INTEGER NOT NULL,   -- ms since 1970, by the machine's clock; free from then on
+    fence      INTEGER NOT NULL,   -- the last one given; never goes back
+    host       TEXT NOT NULL,      -- who took it, for people to see
+    pid        INTEGER NOT NULL,
+    thread     TEXT NOT NULL,
+    since      INTEGER NOT NULL    -- ms since 1970
+) STRICT, WITHOUT ROWID

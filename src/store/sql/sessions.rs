@@ -1,0 +1,276 @@
+//! Locks that are a connection's: the server frees them when the session ends.
+//!
+//! Each hold has a connection of its own, since to the server all that comes over one connection is one holder. The
+//! session is told to end when it has been idle for the lease; renewing is talking over it. So the server frees the lock
+//! of a client that died, stands still or is cut off, and a client that still runs hears of it.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::pool::{Database, Pool};
+use super::{Failure, Outcome, answer, timed_out};
+use crate::error::{Error, ErrorKind, Result};
+use crate::ident::{LockName, Owner};
+use crate::lock::store::{Answer, Attempt, Claim, Kind, Release, Snapshot, Store};
+use crate::lock::topic::Listening;
+use crate::sync::Mutex;
+use crate::sync::Waker;
+use crate::time::{Clock, Moment};
+
+/// What a server does about session locks.
+pub(super) trait Sessions: Database {
+    /// Takes the lock for the session, which is then to end when idle for the lease; `false` if another has it.
+    fn try_lock(&self, link: &mut Self::Link, claim: &Claim, by: Moment) -> Outcome<bool>;
+
+    /// Has the session end when idle for the lease, from now on.
+    fn prolong(&self, link: &mut Self::Link, lease: Duration, by: Moment) -> Outcome<()>;
+
+    /// Frees the lock and tells waiters; the session may then idle. `false` if the session did not have it.
+    fn unlock(&self, link: &mut Self::Link, name: &LockName, by: Moment) -> Outcome<bool>;
+
+    /// Who has the lock.
+    fn holder(&self, link: &mut Self::Link, name: &LockName, by: Moment) -> Outcome<Option<String>>;
+
+    /// Ends the session that has the lock; `false` if none has.
+    fn end(&self, link: &mut Self::Link, name: &LockName, by: Moment) -> Outcome<bool>;
+
+    /// How often waiters look; also how late they see that a session has died.
+    fn poll_every(&self) -> (Duration, Duration);
+
+    fn listen(&self, name: &LockName, waker: &Waker) -> Option<Listening> {
+        let _ = (name, waker);
+        None
+    }
+
+    fn heard(&self, name: &LockName) -> Option<u64> {
+        let _ = name;
+        None
+    }
+
+    fn close(&self) {}
+}
+
+type Key = (Box<str>, Owner);
+
+/// A hold's connection, and what it was asked for.
+struct Held<L> {
+    link: L,
+    count: u32,
+    lease: Duration,
+    /// The server has ended the session by then if it was not talked to.
+    until: Moment,
+}
+
+/// A hold's place; empty while it is taken and after it was freed.
+type Place<L> = Arc<Mutex<Option<Held<L>>>>;
+
+pub(super) struct SessionStore<D: Sessions> {
+    pool: Pool<D>,
+    held: Mutex<HashMap<Key, Place<D::Link>>>,
+}
+
+/// What is left of the time for each of several, of which some may hang.
+const SHARE: u32 = 4;
+
+impl<D: Sessions> SessionStore<D> {
+    pub(super) fn new(pool: Pool<D>) -> SessionStore<D> {
+        SessionStore { pool, held: Mutex::default() }
+    }
+
+    fn place(&self, claim: &Claim) -> Option<Place<D::Link>> {
+        self.held.lock().get(&key(claim)).cloned()
+    }
+
+    /// Forgets sessions that nobody has come back to and that the server has ended.
+    fn forget_ended(&self) {
+        let now = Clock::System.now();
+        self.held.lock().retain(|_, place| {
+            place.try_lock().is_none_or(|held| held.as_ref().is_some_and(|held| held.until > now))
+        });
+    }
+
+    /// Has `talk` use the claim's session; `None` if there is none, or it has ended.
+    fn with_session<T>(
+        &self,
+        claim: &Claim,
+        by: Moment,
+        talk: impl FnOnce(&D, &mut Held<D::Link>) -> Outcome<T>,
+    ) -> Outcome<Option<T>> {
+        let Some(place) = self.place(claim) else { return Ok(None) };
+        let Some(mut place) = place.try_lock_for(by.since(Clock::System.now())) else {
+            return Err(Failure::Refused(timed_out("the hold's connection is in use")));
+        };
+        let Some(held) = place.as_mut() else { return Ok(None) };
+        let database = self.pool.database();
+        let outcome = if database.is_alive(&mut held.link) { Some(talk(database, held)) } else { None };
+        match outcome {
+            Some(Ok(value)) => return Ok(Some(value)),
+            // An answer may yet come: the session is still the holder.
+            Some(Err(failure)) if database.is_alive(&mut held.link) => return Err(failure),
+            Some(Err(_)) | None => {}
+        }
+        // Whatever became of the request: the session that held the lock is over.
+        *place = None;
+        self.held.lock().remove(&key(claim));
+        Ok(None)
+    }
+
+    fn prolong(&self, claim: &Claim, count: Option<u32>, by: Moment) -> Outcome<bool> {
+        let outcome = self.with_session(claim, by, |database, held| {
+            let lease = held.lease.max(claim.lease);
+            let until = Clock::System.after(lease);
+            database.prolong(&mut held.link, lease, by)?;
+            (held.lease, held.until) = (lease, until);
+            held.count = count.unwrap_or(held.count);
+            Ok(())
+        })?;
+        Ok(outcome.is_some())
+    }
+
+    fn take(&self, claim: &Claim, by: Moment) -> Outcome<Attempt> {
+        self.forget_ended();
+        // What an earlier attempt of unknown outcome left is this owner's.
+        if self.place(claim).is_some() && self.prolong(claim, Some(1), by)? {
+            return Ok(Attempt::Granted { fence: None });
+        }
+        self.pool.lend(by, |database, place| {
+            let Some(mut link) = place.take() else { return Ok(Attempt::Busy { retry_after: None }) };
+            let until = Clock::System.after(claim.lease);
+            match database.try_lock(&mut link, claim, by) {
+                Ok(true) => {
+                    let held = Held { link, count: 1, lease: claim.lease, until };
+                    self.held.lock().insert(key(claim), Arc::new(Mutex::new(Some(held))));
+                    Ok(Attempt::Granted { fence: None })
+                }
+                Ok(false) => {
+                    *place = Some(link);
+                    Ok(Attempt::Busy { retry_after: None })
+                }
+                // Hanging up frees what may have been taken.
+                Err(failure) => Err(failure),
+            }
+        })
+    }
+
+    fn leave(&self, claim: &Claim, left: u32, by: Moment) -> Outcome<Release> {
+        if left > 0 {
+            // No word to the server: that would prolong a lease.
+            let outcome = self.with_session(claim, by, |_, held| {
+                held.count = left;
+                Ok(())
+            })?;
+            return if outcome.is_some() { Ok(Release::StillHeld) } else { self.not_held(claim, by) };
+        }
+        let outcome =
+            self.with_session(claim, by, |database, held| database.unlock(&mut held.link, &claim.name, by));
+        if let Err(Failure::Refused(error)) = outcome {
+            return Err(Failure::Refused(error)); // it stays as it is, and can be tried again
+        }
+        let place = self.held.lock().remove(&key(claim));
+        let held = place.and_then(|place| place.lock().take());
+        match outcome {
+            Ok(Some(true)) => {
+                if let Some(held) = held {
+                    self.pool.give(held.link);
+                }
+                Ok(Release::Freed { others: 0 })
+            }
+            Ok(Some(false) | None) => self.not_held(claim, by),
+            // Hanging up frees it too, once the server has noticed.
+            Err(failure) => Err(Failure::Unknown(failure.into_error())),
+        }
+    }
+
+    fn not_held(&self, claim: &Claim, by: Moment) -> Outcome<Release> {
+        let holder = self.pool.with(by, |database, link| database.holder(link, &claim.name, by));
+        // The answer is known; only the name of the other is not.
+        Ok(Release::NotHeld { by: holder.unwrap_or_default() })
+    }
+}
+
+fn key(claim: &Claim) -> Key {
+    (claim.name.key().into(), claim.owner)
+}
+
+/// An end for one of several requests: one that hangs leaves time for the others.
+fn share(by: Moment) -> Moment {
+    let now = Clock::System.now();
+    now.plus(by.since(now) / SHARE)
+}
+
+impl<D: Sessions> Store for SessionStore<D> {
+    fn check_name(&self, kind: Kind, name: &LockName) -> Result<()> {
+        if kind == Kind::Mutex {
+            return Ok(());
+        }
+        let words = "a session lock has neither fences nor tokens: use lock(), or rows";
+        Err(Error::new(ErrorKind::Unsupported, "lock", words).on(name.given()))
+    }
+
+    fn attempt(&self, claim: &Claim, count: u32, _wants_fence: bool, by: Moment) -> Answer<Attempt> {
+        let outcome = match count {
+            1 => self.take(claim, by),
+            _ => self
+                .prolong(claim, Some(count), by)
+                .map(|is_held| if is_held { Attempt::Granted { fence: None } } else { Attempt::Lost }),
+        };
+        answer(outcome, "lock", claim.name.given())
+    }
+
+    fn release(&self, claim: &Claim, left: u32, by: Moment) -> Answer<Release> {
+        answer(self.leave(claim, left, by), "unlock", claim.name.given())
+    }
+
+    fn renew(&self, claims: &[Claim], by: Moment) -> Vec<Answer<bool>> {
+        let one = |claim: &Claim| answer(self.prolong(claim, None, share(by)), "renew", claim.name.given());
+        claims.iter().map(one).collect()
+    }
+
+    fn abandon(&self, claims: &[Claim], by: Moment) -> Vec<Answer<Release>> {
+        let one = |claim: &Claim| answer(self.leave(claim, 0, share(by)), "unlock", claim.name.given());
+        claims.iter().map(one).collect()
+    }
+
+    fn inspect(&self, _kind: Kind, name: &LockName, owner: Owner, by: Moment) -> Answer<Option<Snapshot>> {
+        let outcome = self.pool.with(by, |database, link| {
+            let holder = database.holder(link, name, by)?;
+            Ok(holder.map(|holder| {
+                let place = self.held.lock().get(&(name.key().into(), owner)).cloned();
+                let count = place.and_then(|place| place.lock().as_ref().map(|held| held.count));
+                Snapshot { holder, count: count.unwrap_or(0), remaining: None }
+            }))
+        });
+        answer(outcome.map_err(Failure::of_reading), "inspect", name.given())
+    }
+
+    fn force(&self, _kind: Kind, name: &LockName, by: Moment) -> Answer<bool> {
+        let outcome = self.pool.with(by, |database, link| database.end(link, name, by));
+        answer(outcome, "force_unlock", name.given())
+    }
+
+    fn poll_every(&self, _kind: Kind) -> (Duration, Duration) {
+        self.pool.database().poll_every()
+    }
+
+    fn listen(&self, claim: &Claim, waker: &Waker) -> Option<Listening> {
+        self.pool.database().listen(&claim.name, waker)
+    }
+
+    fn heard(&self, claim: &Claim) -> Option<u64> {
+        self.pool.database().heard(&claim.name)
+    }
+
+    fn close(&self) {
+        self.pool.database().close();
+        self.pool.close();
+        self.held.lock().clear();
+    }
+}
+
+impl<D: Sessions> fmt::Debug for SessionStore<D> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SessionStore").finish_non_exhaustive()
+    }
+}

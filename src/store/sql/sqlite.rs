@@ -1,0 +1,325 @@
+//! SQLite: a file, for the processes of one machine. Writers take turns by the file's own lock; who waits for a lock
+//! only reads.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension, Params, params};
+
+use super::pool::{Database, Pool};
+use super::rows::{Change, Row, RowStore, Rows, Told};
+use super::{Failure, Outcome, decoded, lease_ms, no_table, query};
+use crate::config::RedisOptions;
+use crate::error::{Error, ErrorKind, Result};
+use crate::ident::LockName;
+use crate::inspection::Whereabouts;
+use crate::lock::store::{Claim, Store};
+use crate::sync::{Condvar, Mutex};
+use crate::time::{Clock, Moment};
+
+/// Opens the file, and checks that it can keep locks.
+pub(crate) fn open(options: &RedisOptions) -> Result<Arc<dyn Store>> {
+    if options.table.session_locks {
+        let words = "SQLite has no locks that end with a session";
+        return Err(Error::new(ErrorKind::Unsupported, "connect", words));
+    }
+    options.tls.refused_without_tls("a file is reached without a network")?;
+    let database = Sqlite {
+        path: path(&options.url)?,
+        create: options.table.create,
+        queries: Queries::new(&options.table.name),
+    };
+    let by = Clock::System.after(options.connect_timeout);
+    let mut first = database.connect(by)?;
+    check(options, &mut first).map_err(|error| refused(error).during("connect"))?;
+    let known = first.query_row(
+        "SELECT count(*) FROM sqlite_schema WHERE type = 'table' AND name = ?1 COLLATE NOCASE",
+        [options.table.name.rsplit('.').next()],
+        |row| row.get::<_, i64>(0),
+    );
+    if known.map_err(|error| refused(error).during("connect"))? == 0 {
+        return Err(no_table(options));
+    }
+    // Requests of one process take turns here: they would in the file too, but by sleeping and looking again.
+    Ok(Arc::new(RowStore::new(Pool::new(database, 1, first)?)))
+}
+
+/// `sqlite:///path`, where bytes may be written as `%20`.
+fn path(url: &str) -> Result<PathBuf> {
+    let unusable =
+        || Error::invalid("connect", "the URL cannot be used; it has the form sqlite:///path/of/the/file");
+    let (_, path) = url.split_once("://").ok_or_else(unusable)?;
+    if !path.starts_with('/') || path.len() < 2 || path.contains(['?', '#', '\0']) {
+        return Err(unusable());
+    }
+    let path = decoded(path).ok_or_else(unusable)?;
+    if path.contains('\0') { Err(unusable()) } else { Ok(PathBuf::from(path)) }
+}
+
+fn check(options: &RedisOptions, link: &mut Connection) -> rusqlite::Result<()> {
+    if options.table.create {
+        link.execute_batch(&query(include_str!("query/sqlite/schema.sql"), &options.table.name))?;
+    }
+    Ok(())
+}
+
+queries!("sqlite": take, retake, leave, renew, expire, look, show, force, sweep);
+
+struct Sqlite {
+    path: PathBuf,
+    create: bool,
+    queries: Queries,
+}
+
+fn seen(row: &rusqlite::Row<'_>) -> rusqlite::Result<Row> {
+    Ok(Row { token: row.get(0)?, owner: row.get(1)?, holds: row.get(2)?, remaining_ms: row.get(3)? })
+}
+
+impl Database for Sqlite {
+    type Link = Connection;
+
+    fn connect(&self, by: Moment) -> Result<Connection> {
+        let mut flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+        flags.set(OpenFlags::SQLITE_OPEN_CREATE, self.create);
+        let open = || {
+            let link = Connection::open_with_flags(&self.path, flags)?;
+            limit(&link, by)?;
+            // Readers and the writer do not wait for each other. Without a sync for each grant: what a power cut loses
+            // are locks of processes that it has ended too; and fences go by the clock besides.
+            link.execute_batch("PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL")?;
+            Ok(link)
+        };
+        loop {
+            match open() {
+                // Of several that make the file at once one changes its journal, and the others are refused without
+                // having waited.
+                Err(error) if is_busy(&error) && by > Clock::System.now() => pause(),
+                opened => return opened.map_err(|error| refused(error).during("connect")),
+            }
+        }
+    }
+
+    /// A file that was replaced meanwhile is not noticed, as by no program that uses SQLite.
+    fn is_alive(&self, _link: &mut Connection) -> bool {
+        true
+    }
+}
+
+fn is_busy(error: &rusqlite::Error) -> bool {
+    matches!(error.sqlite_error_code(), Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked))
+}
+
+fn pause() {
+    Condvar::new().wait_for(&mut Mutex::new(()).lock(), Duration::from_millis(5));
+}
+
+/// Waits for other writers end by then.
+fn limit(link: &Connection, by: Moment) -> rusqlite::Result<()> {
+    link.busy_timeout(by.since(Clock::System.now()))
+}
+
+/// The file's errors. SQLite rolls a statement back that it cannot carry out; only of what the disk did to a commit it
+/// is not sure itself.
+fn failed(error: rusqlite::Error) -> Failure {
+    if error.sqlite_error_code() == Some(ErrorCode::SystemIoFailure) {
+        Failure::Unknown(refused(error))
+    } else {
+        Failure::Refused(refused(error))
+    }
+}
+
+fn refused(error: rusqlite::Error) -> Error {
+    let (kind, words) = match error.sqlite_error_code() {
+        Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => {
+            (ErrorKind::Busy, "other connections kept the file locked (SQLITE_BUSY)")
+        }
+        Some(ErrorCode::DiskFull) => (ErrorKind::OutOfMemory, "the disk is full, or the file may not grow"),
+        Some(ErrorCode::OutOfMemory) => (ErrorKind::OutOfMemory, "out of memory"),
+        Some(ErrorCode::ReadOnly) => (ErrorKind::ReadOnly, "the file is read-only"),
+        Some(ErrorCode::PermissionDenied) => (ErrorKind::NoPermission, "the user lacks a right to the file"),
+        Some(ErrorCode::CannotOpen) => (ErrorKind::Unreachable, "the file cannot be opened"),
+        Some(ErrorCode::SystemIoFailure) => (ErrorKind::Unreachable, "the file cannot be read or written"),
+        Some(ErrorCode::NotADatabase | ErrorCode::DatabaseCorrupt) => {
+            (ErrorKind::Protocol, "the file is no sound SQLite database")
+        }
+        _ => (ErrorKind::Refused, "SQLite refused"),
+    };
+    Error::new(kind, "request", words).with_source(error)
+}
+
+/// Runs a statement that changes the row or does not; then what the row shows.
+fn change<T>(
+    link: &Connection,
+    by: Moment,
+    made: impl FnOnce(&Connection) -> rusqlite::Result<Option<T>>,
+    look: impl FnOnce(&Connection) -> rusqlite::Result<Option<Row>>,
+) -> Outcome<Change<T>> {
+    limit(link, by).map_err(failed)?;
+    match made(link).map_err(failed)? {
+        Some(made) => Ok(Change::Made(made)),
+        // Nothing was changed: what goes wrong from here on is a failure to read.
+        None => look(link).map(Change::None).map_err(|error| failed(error).of_reading()),
+    }
+}
+
+impl Sqlite {
+    fn row(&self, link: &Connection, name: &LockName) -> rusqlite::Result<Option<Row>> {
+        link.prepare_cached(&self.queries.look)?.query_row([name.key().as_bytes()], seen).optional()
+    }
+
+    /// Whether a statement changed a row.
+    fn changes(link: &Connection, sql: &str, params: impl Params) -> rusqlite::Result<Option<()>> {
+        Ok((link.prepare_cached(sql)?.execute(params)? > 0).then_some(()))
+    }
+
+    /// The fence that a statement returns, which is read to its end: only then it has been committed.
+    fn fence(link: &Connection, sql: &str, params: impl Params) -> rusqlite::Result<Option<u64>> {
+        let mut statement = link.prepare_cached(sql)?;
+        let mut rows = statement.query(params)?;
+        let fence = rows.next()?.map(|row| row.get::<_, i64>(0)).transpose()?;
+        while rows.next()?.is_some() {}
+        Ok(fence.map(|fence| u64::try_from(fence).unwrap_or(0)))
+    }
+}
+
+impl Rows for Sqlite {
+    /// Looks first: a lock that is held is only read, so any number of waiters keeps no writer waiting.
+    fn take(&self, link: &mut Connection, claim: &Claim, fenced: bool, by: Moment) -> Outcome<Change<u64>> {
+        limit(link, by).map_err(failed)?;
+        let owner = claim.owner.to_string();
+        let seen = self.row(link, &claim.name).map_err(|error| failed(error).of_reading())?;
+        if let Some(row) = seen.filter(|row| row.is_live() && row.owner != owner) {
+            return Ok(Change::None(Some(row)));
+        }
+        let here = Whereabouts::here();
+        let params = params![
+            claim.name.key().as_bytes(),
+            claim.kind.is_token(),
+            owner,
+            lease_ms(claim.lease),
+            fenced,
+            here.host,
+            here.pid,
+            here.thread,
+        ];
+        change(
+            link,
+            by,
+            |link| Self::fence(link, &self.queries.take, params),
+            |link| self.row(link, &claim.name),
+        )
+    }
+
+    fn retake(
+        &self,
+        link: &mut Connection,
+        claim: &Claim,
+        count: u32,
+        fenced: bool,
+        by: Moment,
+    ) -> Outcome<Change<u64>> {
+        let params = params![
+            claim.name.key().as_bytes(),
+            claim.kind.is_token(),
+            claim.owner.to_string(),
+            lease_ms(claim.lease),
+            fenced,
+            count,
+        ];
+        change(
+            link,
+            by,
+            |link| Self::fence(link, &self.queries.retake, params),
+            |link| self.row(link, &claim.name),
+        )
+    }
+
+    fn leave(&self, link: &mut Connection, claim: &Claim, left: u32, by: Moment) -> Outcome<Change<()>> {
+        let params =
+            params![claim.name.key().as_bytes(), claim.kind.is_token(), claim.owner.to_string(), left];
+        change(
+            link,
+            by,
+            |link| Self::changes(link, &self.queries.leave, params),
+            |link| self.row(link, &claim.name),
+        )
+    }
+
+    fn renew(&self, link: &mut Connection, claims: &[Claim], by: Moment) -> Vec<Outcome<bool>> {
+        let one = |claim: &Claim| {
+            limit(link, by).map_err(failed)?;
+            let params = params![
+                claim.name.key().as_bytes(),
+                claim.kind.is_token(),
+                claim.owner.to_string(),
+                lease_ms(claim.lease),
+            ];
+            let changed = Self::changes(link, &self.queries.renew, params).map_err(failed)?;
+            Ok(changed.is_some())
+        };
+        claims.iter().map(one).collect()
+    }
+
+    fn expire_in(&self, link: &mut Connection, claim: &Claim, rest: Duration, by: Moment) -> Outcome<bool> {
+        limit(link, by).map_err(failed)?;
+        let params = params![
+            claim.name.key().as_bytes(),
+            claim.kind.is_token(),
+            claim.owner.to_string(),
+            lease_ms(rest),
+        ];
+        Ok(Self::changes(link, &self.queries.expire, params).map_err(failed)?.is_some())
+    }
+
+    fn look(&self, link: &mut Connection, name: &LockName, by: Moment) -> Outcome<Option<Row>> {
+        limit(link, by).and_then(|()| self.row(link, name)).map_err(failed)
+    }
+
+    fn show(&self, link: &mut Connection, name: &LockName, by: Moment) -> Outcome<Option<(Row, Told)>> {
+        let read = |row: &rusqlite::Row<'_>| {
+            let (fence, host, pid, thread) = (row.get(4)?, row.get(5)?, row.get(6)?, row.get(7)?);
+            Ok((seen(row)?, Told { fence, host, pid, thread, held_ms: row.get(8)? }))
+        };
+        let show = |link: &Connection| {
+            link.prepare_cached(&self.queries.show)?.query_row([name.key().as_bytes()], read).optional()
+        };
+        limit(link, by).and_then(|()| show(link)).map_err(failed)
+    }
+
+    fn force(&self, link: &mut Connection, name: &LockName, token: bool, by: Moment) -> Outcome<Change<()>> {
+        let params = params![name.key().as_bytes(), token];
+        change(link, by, |link| Self::changes(link, &self.queries.force, params), |link| self.row(link, name))
+    }
+
+    fn sweep(&self, link: &mut Connection, age: Duration, by: Moment) -> Outcome<u64> {
+        let removed = limit(link, by).and_then(|()| link.execute(&self.queries.sweep, [lease_ms(age)]));
+        removed.map(|removed| u64::try_from(removed).unwrap_or(0)).map_err(failed)
+    }
+
+    /// A look at the file costs a few microseconds.
+    fn poll_every(&self) -> (Duration, Duration) {
+        (Duration::from_millis(30), Duration::from_millis(50))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::path;
+
+    #[test]
+    fn a_path_is_read_from_the_url() {
+        assert_eq!(path("sqlite:///var/lib/a%20b.db").unwrap().to_str(), Some("/var/lib/a b.db"));
+        for bad in [
+            "sqlite://",
+            "sqlite:///",
+            "sqlite://a.db",
+            "sqlite::memory:",
+            "sqlite:///a%2",
+            "sqlite:///a?b",
+            "sqlite:///%00",
+        ] {
+            assert!(path(bad).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,77 @@
+//! The thread that keeps a session: signs of life, the ends of leases, and servers that do not answer.
+
+use std::time::Duration;
+
+use super::jute::{Request, code};
+use super::places::{Key, Node};
+use super::session::{Failure, Outcome, Session, State};
+use crate::sync::atomic::Ordering;
+use crate::time::{Clock, Moment};
+
+impl Session {
+    pub(super) fn keep(&self) {
+        let mut state = self.state.lock();
+        while !state.closed {
+            self.next_look.store(u64::MAX, Ordering::SeqCst);
+            let now = Clock::System.now();
+            let mut next = self.beat(&mut state, now);
+            let lapsed = state.life.as_ref().is_some_and(|life| life.lapse(now));
+            let watchdog = state.watchdog.clone().filter(|_| lapsed);
+            let is_connected = state.stream.is_some();
+            if let Some(watchdog) = watchdog {
+                watchdog.wake();
+            }
+            if is_connected {
+                // Else there is nothing to take them away with; a new connection comes by here.
+                let (ended, until) = self.places.take_ended(now);
+                next = next.min(until);
+                for (key, node) in ended {
+                    self.take_away(&mut state, key, node);
+                }
+            }
+            self.next_look.store(next.nanos(), Ordering::SeqCst);
+            let now = Clock::System.now();
+            if !state.closed && now < next {
+                self.kept.wait_for(&mut state, next.since(now).min(Duration::from_secs(3600)));
+            }
+        }
+    }
+
+    /// Sends a sign of life if it is time to, and hangs up if none comes back; when to look again.
+    fn beat(&self, state: &mut State, now: Moment) -> Moment {
+        let Some(life) = state.life.clone() else { return Moment::NEVER };
+        let mut next = life.lapses_at();
+        let Some(stream) = state.stream.clone() else { return next };
+        if let Some(oldest) = state.pending.front() {
+            let enough = oldest.sent.plus(life.timeout / 3);
+            if enough <= now {
+                stream.shutdown(); // the reading thread goes on to the next server
+                return next;
+            }
+            next = next.min(enough);
+        }
+        let due = state.last_beat.map_or(now, |last| last.plus(life.timeout / 6));
+        if due <= now {
+            state.last_beat = Some(now);
+            state.send(&Request::Sync { path: "/" }, Box::new(drop));
+            next = next.min(now.plus(life.timeout / 6));
+        } else {
+            next = next.min(due);
+        }
+        next
+    }
+
+    /// Takes away a node whose lease is over.
+    fn take_away(&self, state: &mut State, key: Key, node: Node) {
+        let me = self.me.clone();
+        let path = node.path(&key);
+        let done = move |outcome: Outcome| {
+            let Some(session) = me.upgrade() else { return };
+            match outcome {
+                Ok(_) | Err(Failure::Code(code::NO_NODE)) => session.places.remove_node(&key, &node),
+                Err(_) => session.places.put_back(&key),
+            }
+        };
+        state.send(&Request::Delete { path: &path }, Box::new(done));
+    }
+}

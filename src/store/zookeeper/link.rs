@@ -1,0 +1,205 @@
+//! One connection: made by a time, and read frame by frame.
+
+use std::io::{self, Read, Write};
+use std::net::{Shutdown, TcpStream, ToSocketAddrs};
+use std::time::Duration;
+
+use super::address::Address;
+use super::jute::{self, Greeting, Header, LONGEST_FRAME, Welcome, code};
+use super::life::Life;
+use crate::error::{Error, ErrorKind, Result};
+use crate::time::{Clock, Moment, millis};
+
+/// A socket that one thread reads while others write, one at a time.
+pub(super) enum Stream {
+    Tcp(TcpStream),
+    #[cfg(feature = "tls")]
+    Tls(Box<crate::tls::TlsStream>),
+}
+
+impl Stream {
+    fn socket(&self) -> &TcpStream {
+        match self {
+            Stream::Tcp(socket) => socket,
+            #[cfg(feature = "tls")]
+            Stream::Tls(tls) => tls.socket(),
+        }
+    }
+
+    /// Wakes whoever reads.
+    pub(super) fn shutdown(&self) {
+        drop(self.socket().shutdown(Shutdown::Both)); // an error says that it is down already
+    }
+}
+
+impl Read for &Stream {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Stream::Tcp(socket) => { socket }.read(buf),
+            #[cfg(feature = "tls")]
+            Stream::Tls(tls) => tls.read(buf),
+        }
+    }
+}
+
+impl Write for &Stream {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Stream::Tcp(socket) => { socket }.write(bytes),
+            #[cfg(feature = "tls")]
+            Stream::Tls(tls) => tls.write(bytes),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// What is asked of a server on connecting.
+pub(super) struct Asked<'a> {
+    /// The session to go on with.
+    pub(super) life: Option<&'a Life>,
+    /// The server shall know this one.
+    pub(super) last_transaction: i64,
+    /// The time-out to ask for.
+    pub(super) timeout: Duration,
+}
+
+pub(super) enum Connected {
+    /// With the session that was asked for, or with a new one.
+    New(Stream, Life),
+    /// The session is over.
+    Expired,
+}
+
+/// Connects to one server and takes up a session.
+pub(super) fn connect(
+    address: &Address,
+    (host, port): (&str, u16),
+    asked: &Asked<'_>,
+    by: Moment,
+) -> Result<Connected> {
+    let place = || format!("{host}:{port}");
+    let socket = connect_tcp(host, port, by).map_err(|error| {
+        let kind = match error.kind() {
+            io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock => ErrorKind::TimedOut,
+            _ => ErrorKind::Unreachable,
+        };
+        Error::new(kind, "connect", format!("no connection to {}", place())).with_source(error)
+    })?;
+    let left = remaining(by).map_err(broken)?;
+    let limits = socket.set_read_timeout(Some(left)).and_then(|()| socket.set_write_timeout(Some(left)));
+    limits.map_err(broken)?;
+    let secured = secured(address, host, socket).map_err(|error| broken(error).during("connect"))?;
+    let mut stream = &secured;
+    let timeout = asked.life.map_or(asked.timeout, |life| life.timeout);
+    let greeting = Greeting {
+        last_transaction: asked.last_transaction,
+        timeout_ms: i32::try_from(millis(timeout)).unwrap_or(i32::MAX),
+        session: asked.life.map_or(0, |life| life.id),
+        password: asked.life.map_or(&[0; 16], |life| &life.password),
+    };
+    stream.write_all(&greeting.frame()).map_err(broken)?;
+    let answer = read_frame(&mut stream).map_err(|error| match error.kind() {
+        ErrorKind::Unreachable => {
+            let words = format!("{} hung up: it does not serve clients, or knows less than we do", place());
+            Error::new(ErrorKind::Unreachable, "connect", words).with_source(error)
+        }
+        _ => error.during("connect"),
+    })?;
+    let welcome = Welcome::read(&answer)?;
+    let granted = u64::try_from(welcome.timeout_ms).unwrap_or(0);
+    if granted == 0 {
+        return Ok(Connected::Expired);
+    }
+    let granted = Duration::from_millis(granted);
+    if asked.life.is_some_and(|life| granted < life.timeout) {
+        let words = format!("{} would end the session sooner than was agreed on", place());
+        return Err(Error::new(ErrorKind::Unreachable, "connect", words));
+    }
+    if let Some(login) = &address.login {
+        stream.write_all(&jute::authentication(login)).map_err(broken)?;
+        authenticated(stream)?;
+    }
+    // From here on the reading thread waits as long as it takes: the keeping thread hangs up on a dead server.
+    stream.socket().set_read_timeout(None).map_err(broken)?;
+    Ok(Connected::New(secured, Life::new(welcome.session, welcome.password, granted)))
+}
+
+#[cfg(feature = "tls")]
+fn secured(address: &Address, host: &str, socket: TcpStream) -> io::Result<Stream> {
+    let Some(config) = &address.tls else { return Ok(Stream::Tcp(socket)) };
+    let half = socket.try_clone()?;
+    Ok(Stream::Tls(Box::new(crate::tls::TlsStream::connect(host, config, socket, half)?)))
+}
+
+#[cfg(not(feature = "tls"))]
+#[expect(clippy::unnecessary_wraps, reason = "a handshake can fail")]
+fn secured(_address: &Address, _host: &str, socket: TcpStream) -> io::Result<Stream> {
+    Ok(Stream::Tcp(socket))
+}
+
+fn authenticated(mut stream: &Stream) -> Result<()> {
+    loop {
+        let frame = read_frame(&mut stream)?;
+        let (header, _) = Header::read(&frame)?;
+        match (header.number, header.error) {
+            (jute::AUTH, 0) => return Ok(()),
+            (jute::AUTH, code) => {
+                let words = if code == code::AUTH_FAILED { "refused" } else { "not taken" };
+                let words = format!("the user and password were {words} (digest)");
+                return Err(Error::new(ErrorKind::Authentication, "connect", words));
+            }
+            _ => {}
+        }
+    }
+}
+
+fn connect_tcp(host: &str, port: u16, by: Moment) -> io::Result<TcpStream> {
+    let mut last = io::Error::new(io::ErrorKind::NotFound, "the host has no address");
+    for address in (host, port).to_socket_addrs()? {
+        match TcpStream::connect_timeout(&address, remaining(by)?) {
+            Ok(stream) => {
+                stream.set_nodelay(true)?;
+                return Ok(stream);
+            }
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
+}
+
+/// What is left until `by`, never zero: as a socket's time-out, zero is refused.
+fn remaining(by: Moment) -> io::Result<Duration> {
+    let left = by.since(Clock::System.now());
+    if left.is_zero() { Err(io::ErrorKind::TimedOut.into()) } else { Ok(left) }
+}
+
+/// The next message.
+pub(super) fn read_frame(from: &mut impl Read) -> Result<Vec<u8>> {
+    let mut length = [0; 4];
+    from.read_exact(&mut length).map_err(broken)?;
+    let length = usize::try_from(u32::from_be_bytes(length)).unwrap_or(usize::MAX);
+    if length > LONGEST_FRAME {
+        let words = "the server does not speak ZooKeeper's protocol";
+        return Err(Error::new(ErrorKind::Protocol, "read", words));
+    }
+    let mut frame = vec![0; length];
+    from.read_exact(&mut frame).map_err(broken)?;
+    Ok(frame)
+}
+
+fn broken(error: io::Error) -> Error {
+    #[cfg(feature = "tls")]
+    if let Some((kind, words)) = crate::tls::refusal(&error) {
+        return Error::new(kind, "read", words).with_source(error);
+    }
+    let (kind, words) = match error.kind() {
+        io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock => {
+            (ErrorKind::TimedOut, "the server did not answer in time")
+        }
+        _ => (ErrorKind::Unreachable, "the connection broke"),
+    };
+    Error::new(kind, "read", words).with_source(error)
+}

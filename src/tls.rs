@@ -1,0 +1,317 @@
+//! TLS by rustls. Certificates are verified, unless somebody asks for less in so many words.
+
+use std::io::{self, Read, Write};
+use std::net::TcpStream;
+use std::path::Path;
+use std::sync::Arc;
+
+use rustls::client::WantsClientCert;
+use rustls::crypto::CryptoProvider;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::{AlertDescription, ClientConfig, ClientConnection, ConfigBuilder, RootCertStore, WantsVerifier};
+
+use crate::config::TlsOptions;
+use crate::error::{Error, ErrorKind, Result};
+use crate::sync::Mutex;
+
+/// What a connection needs to know: whom to trust, and what to prove oneself by.
+pub(crate) type Config = Arc<ClientConfig>;
+
+/// Trusts whom the options say, or the system's authorities.
+pub(crate) fn config(options: &TlsOptions) -> Result<Config> {
+    let roots = roots(options.ca.as_deref())?;
+    identified(begin(&provider())?.with_root_certificates(roots), options)
+}
+
+/// As [`config`], but the server may have any name. Without authorities in the options every certificate is taken: those of
+/// the system would sign one for anybody.
+#[cfg(feature = "postgres")]
+pub(crate) fn config_for_any_name(options: &TlsOptions) -> Result<Config> {
+    use rustls::client::WebPkiServerVerifier;
+    let provider = provider();
+    let chain = if let Some(ca) = options.ca.as_deref() {
+        let roots = Arc::new(roots(Some(ca))?);
+        let verifier = WebPkiServerVerifier::builder_with_provider(roots, Arc::clone(&provider)).build();
+        Some(verifier.map_err(|error| Error::invalid("connect", "TLS cannot be set up").with_source(error))?)
+    } else {
+        None
+    };
+    let config = begin(&provider)?;
+    let lenient = lenient::Lenient { chain, provider };
+    identified(config.dangerous().with_custom_certificate_verifier(Arc::new(lenient)), options)
+}
+
+/// Has drivers that ask for the process's provider find the one that is used here, unless there is another.
+#[cfg(feature = "mysql")]
+pub(crate) fn provide() {
+    if CryptoProvider::get_default().is_none() {
+        let provider = CryptoProvider::clone(&provider());
+        drop(provider.install_default()); // another thread was quicker, which is as well
+    }
+}
+
+/// Whether what the options name can be used, for who reads it by themselves.
+#[cfg(feature = "mysql")]
+pub(crate) fn check(options: &TlsOptions) -> Result<()> {
+    let roots = options.ca.as_deref().map(|ca| roots(Some(ca))).transpose()?;
+    identified(
+        begin(&provider())?.with_root_certificates(roots.unwrap_or_else(RootCertStore::empty)),
+        options,
+    )
+    .map(drop)
+}
+
+fn provider() -> Arc<CryptoProvider> {
+    Arc::new(rustls::crypto::ring::default_provider())
+}
+
+/// A configuration that lacks who is believed.
+fn begin(provider: &Arc<CryptoProvider>) -> Result<ConfigBuilder<ClientConfig, WantsVerifier>> {
+    ClientConfig::builder_with_provider(Arc::clone(provider))
+        .with_safe_default_protocol_versions()
+        .map_err(unset)
+}
+
+/// The rest of a configuration: what the client proves itself by.
+fn identified(config: ConfigBuilder<ClientConfig, WantsClientCert>, options: &TlsOptions) -> Result<Config> {
+    let Some((certificate, key)) = &options.identity else {
+        return Ok(Arc::new(config.with_no_client_auth()));
+    };
+    let chain = certificates(certificate, "the client's certificate")?;
+    let key = PrivateKeyDer::from_pem_file(key).map_err(|error| unusable("the client's key", key, &error))?;
+    let config = config.with_client_auth_cert(chain, key).map_err(|error| {
+        Error::invalid("connect", format!("the client's certificate and key cannot be used: {error}"))
+    })?;
+    Ok(Arc::new(config))
+}
+
+/// The authorities in the PEM file `ca`, or the system's.
+fn roots(ca: Option<&Path>) -> Result<RootCertStore> {
+    const WHAT: &str = "the authorities";
+    let mut roots = RootCertStore::empty();
+    if let Some(ca) = ca {
+        for certificate in certificates(ca, WHAT)? {
+            roots.add(certificate).map_err(|error| unusable(WHAT, ca, &error))?;
+        }
+        return Ok(roots);
+    }
+    // A certificate of the system's that cannot be read is one that nobody is trusted by.
+    roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+    if roots.is_empty() {
+        return Err(Error::invalid(
+            "connect",
+            "the system has no authorities to trust; name a file of them by tls_ca",
+        ));
+    }
+    Ok(roots)
+}
+
+fn certificates(file: &Path, what: &str) -> Result<Vec<CertificateDer<'static>>> {
+    let read =
+        CertificateDer::pem_file_iter(file).and_then(Iterator::collect::<std::result::Result<Vec<_>, _>>);
+    let certificates = read.map_err(|error| unusable(what, file, &error))?;
+    if certificates.is_empty() {
+        return Err(unusable(what, file, &"there is no certificate in it"));
+    }
+    Ok(certificates)
+}
+
+fn unusable(what: &str, file: &Path, why: &dyn std::fmt::Display) -> Error {
+    Error::invalid("connect", format!("{what} in {} cannot be used: {why}", file.display()))
+}
+
+fn unset(error: rustls::Error) -> Error {
+    Error::invalid("connect", "TLS cannot be set up").with_source(error)
+}
+
+/// What it means that a connection failed, if it was TLS that failed.
+pub(crate) fn refusal(error: &io::Error) -> Option<(ErrorKind, String)> {
+    use AlertDescription as Alert;
+    let error = error.get_ref()?.downcast_ref::<rustls::Error>()?;
+    Some(match error {
+        rustls::Error::AlertReceived(
+            Alert::AccessDenied
+            | Alert::BadCertificate
+            | Alert::CertificateExpired
+            | Alert::CertificateRequired
+            | Alert::CertificateRevoked
+            | Alert::CertificateUnknown
+            | Alert::UnknownCA
+            | Alert::UnsupportedCertificate,
+        ) => (
+            ErrorKind::Authentication,
+            format!("the server wants another certificate of the client: {error}"),
+        ),
+        _ => (ErrorKind::Protocol, format!("TLS failed: {error}")),
+    })
+}
+
+/// The client's end of a connection, without its socket.
+pub(crate) type Client = ClientConnection;
+
+/// Begins to talk to a server that has to be `host`.
+pub(crate) fn client(host: &str, config: &Config) -> io::Result<Client> {
+    let name = ServerName::try_from(host.to_owned()).map_err(io::Error::other)?;
+    ClientConnection::new(Arc::clone(config), name).map_err(io::Error::other)
+}
+
+/// A TLS connection that one thread reads while others write.
+pub(crate) struct TlsStream {
+    socket: TcpStream,
+    session: Mutex<Session>,
+}
+
+struct Session {
+    tls: ClientConnection,
+    /// Bytes from the socket that the session has not taken yet.
+    raw: Box<[u8]>,
+    start: usize,
+    end: usize,
+}
+
+impl TlsStream {
+    /// Shakes hands over `wire`, which reads and writes `socket` within the time allowed.
+    pub(crate) fn connect(
+        host: &str,
+        config: &Config,
+        socket: TcpStream,
+        mut wire: impl Read + Write,
+    ) -> io::Result<TlsStream> {
+        let mut tls = client(host, config)?;
+        while tls.is_handshaking() {
+            tls.complete_io(&mut wire)?;
+        }
+        let raw = vec![0; 16 * 1024].into_boxed_slice();
+        Ok(TlsStream { socket, session: Mutex::new(Session { tls, raw, start: 0, end: 0 }) })
+    }
+
+    pub(crate) fn socket(&self) -> &TcpStream {
+        &self.socket
+    }
+
+    /// Whether there are bytes that the socket no longer shows.
+    pub(crate) fn has_plaintext(&self) -> bool {
+        let session = self.session.lock();
+        session.start < session.end || !session.tls.wants_read()
+    }
+
+    /// Reads plain text. Waits for the socket without holding the session, so that others can write meanwhile.
+    /// Only one thread may read at a time.
+    pub(crate) fn read(&self, buf: &mut [u8]) -> io::Result<usize> {
+        let mut fresh = [0; 8 * 1024];
+        loop {
+            {
+                let mut session = self.session.lock();
+                if let Some(read) = session.plain(buf)? {
+                    return Ok(read);
+                }
+                session.flush(&self.socket)?;
+            }
+            let read = (&self.socket).read(&mut fresh)?;
+            let mut session = self.session.lock();
+            match (session.raw.get_mut(..read), fresh.get(..read)) {
+                (Some(raw), Some(fresh)) if read > 0 => raw.copy_from_slice(fresh),
+                _ => return Ok(0),
+            }
+            (session.start, session.end) = (0, read);
+        }
+    }
+
+    pub(crate) fn write(&self, bytes: &[u8]) -> io::Result<usize> {
+        let mut session = self.session.lock();
+        let taken = session.tls.writer().write(bytes)?;
+        session.flush(&self.socket)?;
+        Ok(taken)
+    }
+}
+
+impl Session {
+    /// Plain text that is there; `None` if the socket has to be read first. All raw bytes are taken by then.
+    fn plain(&mut self, buf: &mut [u8]) -> io::Result<Option<usize>> {
+        loop {
+            match self.tls.reader().read(buf) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                read => return read.map(Some),
+            }
+            let Some(mut rest) = self.raw.get(self.start..self.end).filter(|rest| !rest.is_empty()) else {
+                return Ok(None);
+            };
+            let before = rest.len();
+            self.tls.read_tls(&mut rest)?;
+            self.start += before - rest.len();
+            self.tls
+                .process_new_packets()
+                .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
+        }
+    }
+
+    fn flush(&mut self, mut socket: &TcpStream) -> io::Result<()> {
+        while self.tls.wants_write() {
+            self.tls.write_tls(&mut socket)?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(feature = "postgres")]
+mod lenient {
+    use std::sync::Arc;
+
+    use rustls::client::WebPkiServerVerifier;
+    use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+    use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature};
+    use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+    use rustls::{CertificateError, DigitallySignedStruct, SignatureScheme};
+
+    /// Believes whoever has a certificate by one of the authorities, whatever its name; without authorities, anybody.
+    #[derive(Debug)]
+    pub(super) struct Lenient {
+        pub(super) chain: Option<Arc<WebPkiServerVerifier>>,
+        pub(super) provider: Arc<CryptoProvider>,
+    }
+
+    impl ServerCertVerifier for Lenient {
+        fn verify_server_cert(
+            &self,
+            certificate: &CertificateDer<'_>,
+            between: &[CertificateDer<'_>],
+            name: &ServerName<'_>,
+            ocsp: &[u8],
+            now: UnixTime,
+        ) -> std::result::Result<ServerCertVerified, rustls::Error> {
+            let Some(chain) = &self.chain else { return Ok(ServerCertVerified::assertion()) };
+            match chain.verify_server_cert(certificate, between, name, ocsp, now) {
+                // The name is looked at last.
+                Err(rustls::Error::InvalidCertificate(
+                    CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
+                )) => Ok(ServerCertVerified::assertion()),
+                verified => verified,
+            }
+        }
+
+        fn verify_tls12_signature(
+            &self,
+            message: &[u8],
+            certificate: &CertificateDer<'_>,
+            signed: &DigitallySignedStruct,
+        ) -> std::result::Result<HandshakeSignatureValid, rustls::Error> {
+            let known = &self.provider.signature_verification_algorithms;
+            verify_tls12_signature(message, certificate, signed, known)
+        }
+
+        fn verify_tls13_signature(
+            &self,
+            message: &[u8],
+            certificate: &CertificateDer<'_>,
+            signed: &DigitallySignedStruct,
+        ) -> std::result::Result<HandshakeSignatureValid, rustls::Error> {
+            let known = &self.provider.signature_verification_algorithms;
+            verify_tls13_signature(message, certificate, signed, known)
+        }
+
+        fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+            self.provider.signature_verification_algorithms.supported_schemes()
+        }
+    }
+}

@@ -1,0 +1,326 @@
+//! Waiting with the lock given up, until somebody who holds it says that something has changed.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex};
+use std::thread;
+
+use leasehold::crossbeam_channel::unbounded;
+use leasehold::{ErrorKind, Interrupt};
+
+use super::harness::{Store, fresh};
+use super::tools::{PATIENCE, SLACK, Waiter, eventually, ms, now, slack_since, throughout};
+
+contracts!(needs Counting:
+    a_waiter_gives_the_lock_up_and_has_it_again_when_notified,
+    a_waiter_has_its_whole_hold_count_again,
+    waiters_are_notified_in_the_order_in_which_they_came,
+    all_are_notified_at_once_and_go_on_one_by_one,
+    a_wait_that_ends_by_itself_has_the_lock_again,
+    a_wait_that_is_interrupted_has_the_lock_again,
+    a_wait_that_was_interrupted_before_it_began_leaves_nobody_in_the_queue,
+    a_notification_to_nobody_is_not_kept,
+    a_notification_that_its_waiter_leaves_goes_to_the_next,
+    who_does_not_hold_the_lock_may_neither_wait_nor_notify,
+    a_hold_that_a_guard_has_a_part_in_is_not_given_up,
+    conditions_of_one_lock_are_apart,
+    a_waiter_whose_client_ends_is_passed_over_at_once,
+    a_value_that_is_not_reentrant_has_all_levels_again,
+    nothing_is_lost_between_producers_and_consumers,
+);
+
+fn a_waiter_gives_the_lock_up_and_has_it_again_when_notified(store: &Store) {
+    let (client, other) = (store.client(), store.client());
+    let name = fresh("cond");
+    let waiter = Waiter::start({
+        let lock = other.lock(&name);
+        move || {
+            lock.lock().unwrap();
+            lock.condition("changed").wait().unwrap();
+            assert!(lock.is_held_by_current_thread().unwrap());
+            lock.unlock().unwrap();
+        }
+    });
+    let lock = client.lock(&name);
+    lock.lock().unwrap();
+    let notified = now();
+    assert!(lock.condition("changed").notify_one().unwrap());
+    let mut waiter = waiter;
+    throughout(ms(30), || !waiter.is_over());
+    lock.unlock().unwrap();
+    let (_, returned) = waiter.returns_within(SLACK * 4);
+    assert!(returned.duration_since(notified) < ms(100) + slack_since(notified));
+    assert!(!lock.is_locked().unwrap());
+}
+
+fn a_waiter_has_its_whole_hold_count_again(store: &Store) {
+    let (client, other) = (store.client(), store.client());
+    let name = fresh("cond");
+    let waiter = Waiter::start({
+        let lock = other.lock(&name);
+        move || {
+            (0..3).for_each(|_| lock.lock().unwrap());
+            lock.condition("c").wait().unwrap();
+            assert_eq!(lock.hold_count().unwrap(), 3);
+            (0..3).for_each(|_| lock.unlock().unwrap());
+        }
+    });
+    let lock = client.lock(&name);
+    assert!(lock.try_lock_for(PATIENCE).unwrap(), "all three levels were given up");
+    assert!(lock.condition("c").notify_one().unwrap());
+    lock.unlock().unwrap();
+    waiter.returns_within(PATIENCE);
+    assert!(!lock.is_locked().unwrap());
+}
+
+fn waiters_are_notified_in_the_order_in_which_they_came(store: &Store) {
+    let clients = [store.client(), store.client()];
+    let name = fresh("cond");
+    let (tell, told) = unbounded();
+    let waiters: Vec<_> = (0..5)
+        .map(|turn| {
+            let (lock, tell) = (clients[turn % 2].lock(&name), tell.clone());
+            Waiter::start(move || {
+                lock.lock().unwrap();
+                lock.condition("c").wait().unwrap();
+                tell.send(turn).unwrap();
+                lock.unlock().unwrap();
+            })
+        })
+        .collect();
+    let lock = clients[0].lock(&name);
+    for turn in 0..5 {
+        lock.lock().unwrap();
+        assert!(lock.condition("c").notify_one().unwrap());
+        lock.unlock().unwrap();
+        assert_eq!(told.recv_timeout(PATIENCE), Ok(turn));
+    }
+    for waiter in waiters {
+        waiter.returns_within(PATIENCE);
+    }
+}
+
+fn all_are_notified_at_once_and_go_on_one_by_one(store: &Store) {
+    let clients = [store.client(), store.client()];
+    let name = fresh("cond");
+    let inside = Arc::new(Mutex::new(()));
+    let waiters: Vec<_> = (0..4)
+        .map(|at| {
+            let (lock, inside) = (clients[at % 2].lock(&name), Arc::clone(&inside));
+            Waiter::start(move || {
+                lock.lock().unwrap();
+                lock.condition("c").wait().unwrap();
+                drop(inside.try_lock().expect("one at a time"));
+                lock.unlock().unwrap();
+            })
+        })
+        .collect();
+    let lock = store.client().lock(&name);
+    lock.lock().unwrap();
+    assert_eq!(lock.condition("c").notify_all().unwrap(), 4);
+    lock.unlock().unwrap();
+    for waiter in waiters {
+        waiter.returns_within(PATIENCE);
+    }
+}
+
+fn a_wait_that_ends_by_itself_has_the_lock_again(store: &Store) {
+    let client = store.client();
+    let lock = client.lock(&fresh("cond"));
+    lock.lock().unwrap();
+    lock.lock().unwrap();
+    let begun = now();
+    assert!(!lock.condition("c").wait_for(ms(60)).unwrap());
+    assert!(begun.elapsed() >= ms(60) && begun.elapsed() < ms(60) + slack_since(begun));
+    assert_eq!(lock.hold_count().unwrap(), 2);
+    assert!(!lock.condition("c").wait_until(now()).unwrap());
+    assert_eq!(lock.hold_count().unwrap(), 2);
+    // Nobody is left behind to swallow a notification.
+    assert!(!lock.condition("c").notify_one().unwrap());
+}
+
+fn a_wait_that_is_interrupted_has_the_lock_again(store: &Store) {
+    let client = store.client();
+    let name = fresh("cond");
+    let interrupt = Interrupt::new();
+    let waiter = Waiter::start({
+        let (lock, interrupt) = (client.lock(&name), interrupt.clone());
+        move || {
+            lock.lock().unwrap();
+            let ended = lock.condition("c").wait_interruptibly(&interrupt);
+            assert!(lock.is_held_by_current_thread().unwrap());
+            lock.unlock().unwrap();
+            ended
+        }
+    });
+    interrupt.interrupt();
+    assert!(waiter.returns_within(SLACK * 4).0.unwrap_err().is_interrupted());
+}
+
+fn a_wait_that_was_interrupted_before_it_began_leaves_nobody_in_the_queue(store: &Store) {
+    let client = store.client();
+    let lock = client.lock(&fresh("cond"));
+    let interrupt = Interrupt::new();
+    interrupt.interrupt();
+    lock.lock().unwrap();
+    assert!(lock.condition("c").wait_interruptibly(&interrupt).unwrap_err().is_interrupted());
+    assert!(lock.is_held_by_current_thread().unwrap());
+    assert!(!lock.condition("c").notify_one().unwrap(), "a notification went to one who does not wait");
+    lock.unlock().unwrap();
+}
+
+fn a_notification_to_nobody_is_not_kept(store: &Store) {
+    let lock = store.client().lock(&fresh("cond"));
+    lock.lock().unwrap();
+    assert!(!lock.condition("c").notify_one().unwrap());
+    assert_eq!(lock.condition("c").notify_all().unwrap(), 0);
+    assert!(!lock.condition("c").wait_for(ms(30)).unwrap());
+}
+
+fn a_notification_that_its_waiter_leaves_goes_to_the_next(store: &Store) {
+    let (client, other) = (store.client(), store.client());
+    let name = fresh("cond");
+    let interrupt = Interrupt::new();
+    let first = Waiter::start({
+        let (lock, interrupt) = (client.lock(&name), interrupt.clone());
+        move || {
+            lock.lock().unwrap();
+            let ended = lock.condition("c").wait_interruptibly(&interrupt);
+            lock.unlock().unwrap();
+            ended.is_ok()
+        }
+    });
+    let second = Waiter::start({
+        let lock = other.lock(&name);
+        move || {
+            lock.lock().unwrap();
+            lock.condition("c").wait().unwrap();
+            lock.unlock().unwrap();
+        }
+    });
+    let lock = store.client().lock(&name);
+    lock.lock().unwrap();
+    // The first is interrupted and notified at about the same time: whichever comes first, one notification is not
+    // lost. If the first took it, it says so, and the second gets one of its own.
+    interrupt.interrupt();
+    lock.condition("c").notify_one().unwrap();
+    lock.unlock().unwrap();
+    if first.returns_within(PATIENCE).0 {
+        lock.lock().unwrap();
+        assert!(lock.condition("c").notify_one().unwrap());
+        lock.unlock().unwrap();
+    }
+    second.returns_within(SLACK * 4);
+}
+
+fn who_does_not_hold_the_lock_may_neither_wait_nor_notify(store: &Store) {
+    let lock = store.client().lock(&fresh("cond"));
+    let condition = lock.condition("c");
+    assert!(condition.wait_for(ms(10)).unwrap_err().is_not_held());
+    assert!(condition.notify_one().unwrap_err().is_not_held());
+    assert!(condition.notify_all().unwrap_err().is_not_held());
+    lock.lock().unwrap();
+    assert_eq!(lock.condition("").notify_one().unwrap_err().kind(), ErrorKind::InvalidInput);
+}
+
+fn a_hold_that_a_guard_has_a_part_in_is_not_given_up(store: &Store) {
+    let lock = store.client().lock(&fresh("cond"));
+    let guard = lock.acquire().unwrap();
+    assert_eq!(lock.condition("c").wait_for(ms(10)).unwrap_err().kind(), ErrorKind::InvalidInput);
+    guard.check().unwrap();
+    assert!(!lock.condition("c").notify_one().unwrap());
+}
+
+fn conditions_of_one_lock_are_apart(store: &Store) {
+    let (client, other) = (store.client(), store.client());
+    let name = fresh("cond");
+    let mut waiter = Waiter::start({
+        let lock = other.lock(&name);
+        move || {
+            lock.lock().unwrap();
+            lock.condition("one").wait().unwrap();
+            lock.unlock().unwrap();
+        }
+    });
+    let lock = client.lock(&name);
+    lock.lock().unwrap();
+    assert!(!lock.condition("other").notify_one().unwrap());
+    throughout(ms(20), || !waiter.is_over());
+    assert!(lock.condition("one").notify_one().unwrap());
+    lock.unlock().unwrap();
+    waiter.returns_within(PATIENCE);
+}
+
+fn a_waiter_whose_client_ends_is_passed_over_at_once(store: &Store) {
+    let (client, ending) = (store.client(), store.client());
+    let name = fresh("cond");
+    let waiting = |client: &leasehold::LockClient| {
+        let lock = client.lock(&name);
+        Waiter::start(move || {
+            lock.lock()?;
+            lock.condition("c").wait()?;
+            lock.unlock()
+        })
+    };
+    let first = waiting(&ending);
+    let second = waiting(&client);
+    ending.shutdown().unwrap();
+    assert!(first.returns_within(SLACK * 2).0.is_err());
+    let lock = store.client().lock(&name);
+    lock.lock().unwrap();
+    assert!(lock.condition("c").notify_one().unwrap());
+    assert!(!lock.condition("c").notify_one().unwrap(), "one waits, and not the one that has gone");
+    let notified = now();
+    lock.unlock().unwrap();
+    let (outcome, returned) = second.returns_within(PATIENCE);
+    outcome.unwrap();
+    assert!(returned.duration_since(notified) < ms(100) + slack_since(notified));
+}
+
+fn a_value_that_is_not_reentrant_has_all_levels_again(store: &Store) {
+    let client = store.client();
+    let name = fresh("cond");
+    let (once, often) = (client.lock_with(&name).non_reentrant().build(), client.lock(&name));
+    once.lock().unwrap();
+    often.lock().unwrap();
+    assert!(!once.condition("c").wait_for(ms(10)).unwrap());
+    assert_eq!(once.hold_count().unwrap(), 2);
+    assert_eq!(once.lock().unwrap_err().kind(), ErrorKind::WouldDeadlock, "it is not reentrant for that");
+    once.unlock().unwrap();
+    once.unlock().unwrap();
+}
+
+fn nothing_is_lost_between_producers_and_consumers(store: &Store) {
+    const EACH: usize = 20;
+    let clients: Vec<_> = (0..4).map(|_| store.client()).collect();
+    let name = fresh("queue");
+    let queue = Arc::new(Mutex::new(VecDeque::new()));
+    let begun = now();
+    thread::scope(|scope| {
+        for (at, client) in clients.iter().enumerate() {
+            let (lock, queue) = (client.lock(&name), Arc::clone(&queue));
+            scope.spawn(move || {
+                let (not_empty, not_full) = (lock.condition("not_empty"), lock.condition("not_full"));
+                for item in 0..EACH {
+                    lock.lock().unwrap();
+                    if at % 2 == 0 {
+                        while queue.lock().unwrap().len() >= 2 {
+                            not_full.wait().unwrap();
+                        }
+                        queue.lock().unwrap().push_back(item);
+                        not_empty.notify_one().unwrap();
+                    } else {
+                        while queue.lock().unwrap().is_empty() {
+                            not_empty.wait().unwrap();
+                        }
+                        queue.lock().unwrap().pop_front().unwrap();
+                        not_full.notify_one().unwrap();
+                    }
+                    lock.unlock().unwrap();
+                }
+            });
+        }
+    });
+    assert!(queue.lock().unwrap().is_empty());
+    eventually(SLACK, || !clients[0].lock(&name).is_locked().unwrap());
+    assert!(begun.elapsed() < ms(5_000) + slack_since(begun), "{:?}", begun.elapsed());
+}

@@ -1,0 +1,233 @@
+//! The fair lock: who came first is served first, whichever client it waits through, and who leaves holds nobody up.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread;
+
+use leasehold::crossbeam_channel::unbounded;
+use leasehold::{Interrupt, LockClient, ObjectKind};
+
+use super::harness::{Store, fresh};
+use super::tools::{
+    Holding, PATIENCE, SLACK, Waiter, elsewhere, eventually, ms, now, receive, slack_since, throughout,
+};
+
+contracts!(needs Fair:
+    waiters_of_several_clients_are_served_in_the_order_in_which_they_came,
+    who_does_not_wait_does_not_go_before_those_who_do,
+    who_asks_once_leaves_no_place_behind,
+    a_waiter_whose_time_is_over_holds_nobody_up,
+    a_waiter_that_is_interrupted_holds_nobody_up,
+    a_waiter_whose_client_ends_holds_nobody_up,
+    its_holder_takes_it_again_before_those_who_wait,
+    a_fair_lock_can_have_fences,
+    leases_that_end_serve_the_waiters_in_their_order,
+    many_threads_of_many_clients_lose_no_turn,
+    who_waits_is_shown_in_the_order_in_which_they_came,
+);
+
+/// Has a thread wait for the lock; it is in the queue when this returns, since nobody who asks without waiting gets it
+/// afterwards whoever holds it, and the order of those who do is what is tested.
+fn queue_up(client: &LockClient, name: &str, done: impl FnOnce() + Send + 'static) -> Waiter<()> {
+    let lock = client.fair_lock(name);
+    let mut waiter = Waiter::start(move || {
+        let guard = lock.acquire().unwrap();
+        done();
+        guard.unlock().unwrap();
+    });
+    waiter.settle();
+    waiter
+}
+
+fn waiters_of_several_clients_are_served_in_the_order_in_which_they_came(store: &Store) {
+    let clients: Vec<_> = (0..3).map(|_| store.client()).collect();
+    let name = fresh("order");
+    let held = Holding::take(&store.client().fair_lock(&name));
+    let (tell, told) = unbounded();
+    let waiters: Vec<_> = (0..7)
+        .map(|turn| {
+            let tell = tell.clone();
+            queue_up(&clients[turn % 3], &name, move || tell.send(turn).unwrap())
+        })
+        .collect();
+    held.release();
+    for waiter in waiters {
+        waiter.returns_within(PATIENCE);
+    }
+    let order: Vec<usize> = told.try_iter().collect();
+    assert_eq!(order, (0..7).collect::<Vec<_>>());
+}
+
+fn who_does_not_wait_does_not_go_before_those_who_do(store: &Store) {
+    let (client, other) = (store.client(), store.client());
+    let name = fresh("barge");
+    let held = Holding::take(&client.fair_lock(&name));
+    let (go, gone) = unbounded::<()>();
+    let waiter = queue_up(&other, &name, move || while gone.recv().is_ok() {});
+    held.release();
+    // Free for a moment, or held by the waiter: not ours in either case.
+    throughout(ms(20), || !client.fair_lock(&name).try_lock().unwrap());
+    drop(go);
+    waiter.returns_within(PATIENCE);
+    eventually(SLACK, || client.fair_lock(&name).try_acquire().unwrap().is_some());
+}
+
+fn who_asks_once_leaves_no_place_behind(store: &Store) {
+    let (client, other) = (store.client(), store.client());
+    let name = fresh("once");
+    let held = Holding::take(&client.fair_lock(&name));
+    assert!(!other.fair_lock(&name).try_lock().unwrap());
+    assert!(!other.fair_lock(&name).try_lock_for(ms(0)).unwrap());
+    assert!(!other.fair_lock(&name).try_lock_until(now()).unwrap());
+    held.release();
+    assert!(elsewhere(|| client.fair_lock(&name).try_acquire().unwrap().is_some()));
+}
+
+fn a_waiter_whose_time_is_over_holds_nobody_up(store: &Store) {
+    let (client, other) = (store.client(), store.client());
+    let name = fresh("deadline");
+    let held = Holding::take(&client.fair_lock(&name));
+    assert!(!other.fair_lock(&name).try_lock_for(ms(50)).unwrap());
+    let waiter = queue_up(&client, &name, || ());
+    let freed = held.release();
+    let (_, returned) = waiter.returns_within(SLACK * 2);
+    assert!(returned.duration_since(freed) < ms(50) + slack_since(freed));
+}
+
+fn a_waiter_that_is_interrupted_holds_nobody_up(store: &Store) {
+    let (client, other) = (store.client(), store.client());
+    let name = fresh("interrupt");
+    let held = Holding::take(&client.fair_lock(&name));
+    let interrupt = Interrupt::new();
+    let mut first = Waiter::start({
+        let (lock, interrupt) = (other.fair_lock(&name), interrupt.clone());
+        move || lock.lock_interruptibly(&interrupt)
+    });
+    first.settle();
+    let second = queue_up(&client, &name, || ());
+    interrupt.interrupt();
+    assert!(first.returns_within(SLACK * 2).0.unwrap_err().is_interrupted());
+    let freed = held.release();
+    let (_, returned) = second.returns_within(SLACK * 2);
+    assert!(returned.duration_since(freed) < ms(50) + slack_since(freed));
+}
+
+fn a_waiter_whose_client_ends_holds_nobody_up(store: &Store) {
+    let (client, other) = (store.client(), store.client());
+    let name = fresh("shutdown");
+    let held = Holding::take(&client.fair_lock(&name));
+    let mut first = Waiter::start({
+        let lock = other.fair_lock(&name);
+        move || lock.lock()
+    });
+    first.settle();
+    let second = queue_up(&client, &name, || ());
+    other.shutdown().unwrap();
+    assert!(first.returns_within(SLACK * 2).0.is_err());
+    let freed = held.release();
+    // Its place was given back: one that has to be found dead lasts six seconds.
+    let (_, returned) = second.returns_within(PATIENCE);
+    assert!(returned.duration_since(freed) < ms(50) + slack_since(freed));
+}
+
+/// Redisson's: eight threads that come one after the other, and none of which ever gives the lock back.
+fn leases_that_end_serve_the_waiters_in_their_order(store: &Store) {
+    let clients = [store.client(), store.client()];
+    let name = fresh("leases");
+    let lease = ms(150);
+    let held = Holding::take(&store.client().fair_lock(&name));
+    let (tell, told) = unbounded();
+    let begun = now();
+    let waiters: Vec<_> = (0..6)
+        .map(|turn| {
+            let (lock, tell) = (clients[turn % 2].fair_lock(&name), tell.clone());
+            let mut waiter = Waiter::start(move || {
+                lock.lock_with_lease(lease).unwrap();
+                tell.send(turn).unwrap();
+            });
+            waiter.settle();
+            waiter
+        })
+        .collect();
+    held.release();
+    for waiter in waiters {
+        waiter.returns_within(PATIENCE);
+    }
+    assert_eq!(told.try_iter().collect::<Vec<_>>(), (0..6).collect::<Vec<_>>());
+    assert!(begun.elapsed() >= lease * 5);
+}
+
+fn its_holder_takes_it_again_before_those_who_wait(store: &Store) {
+    let (client, other) = (store.client(), store.client());
+    let name = fresh("again");
+    let lock = client.fair_lock(&name);
+    lock.lock().unwrap();
+    let waiter = queue_up(&other, &name, || ());
+    assert!(lock.try_lock().unwrap());
+    assert_eq!(lock.hold_count().unwrap(), 2);
+    lock.unlock().unwrap();
+    lock.unlock().unwrap();
+    waiter.returns_within(PATIENCE);
+}
+
+fn a_fair_lock_can_have_fences(store: &Store) {
+    let client = store.client();
+    let name = fresh("fence");
+    let lock = client.lock_with(&name).fair().build_fenced();
+    let first = lock.lock_and_get_token().unwrap();
+    lock.unlock().unwrap();
+    assert!(lock.try_lock_and_get_token(ms(10)).unwrap().unwrap() > first);
+    lock.unlock().unwrap();
+    assert_eq!(client.fair_lock(&name).acquire().unwrap().fence(), None);
+}
+
+fn many_threads_of_many_clients_lose_no_turn(store: &Store) {
+    let name = fresh("many");
+    let (inside, count) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
+    let begun = now();
+    let clients: Vec<_> = (0..3).map(|_| store.client()).collect();
+    let (tell, told) = unbounded();
+    thread::scope(|scope| {
+        for client in &clients {
+            for _ in 0..4 {
+                let (inside, count, tell, name) = (&inside, &count, tell.clone(), &name);
+                scope.spawn(move || {
+                    for _ in 0..10 {
+                        let guard = client.fair_lock(name).acquire().unwrap();
+                        assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0);
+                        count.fetch_add(1, Ordering::SeqCst);
+                        inside.fetch_sub(1, Ordering::SeqCst);
+                        drop(guard);
+                    }
+                    tell.send(()).unwrap();
+                });
+            }
+        }
+        for _ in 0..12 {
+            receive(&told, PATIENCE).unwrap();
+        }
+    });
+    assert_eq!(count.load(Ordering::SeqCst), 120);
+    // A lost wake-up costs the rest of a poll of a second; a lost place six.
+    assert!(begun.elapsed() < ms(3_000) + slack_since(begun), "{:?}", begun.elapsed());
+}
+
+fn who_waits_is_shown_in_the_order_in_which_they_came(store: &Store) {
+    let clients: Vec<_> = (0..2).map(|_| store.client()).collect();
+    let name = fresh("shown");
+    let held = Holding::take(&clients[0].fair_lock(&name));
+    let waiters: Vec<_> = (0..4).map(|turn| queue_up(&clients[turn % 2], &name, || ())).collect();
+    eventually(PATIENCE, || clients[0].inspect(&name).unwrap().waiting == 4);
+    let seen = clients[0].inspect(&name).unwrap();
+    assert_eq!(seen.kind, ObjectKind::FairLock);
+    assert_eq!(seen.holders[0].owner, held.owner().to_string());
+    let own: Vec<_> = seen.waiters.iter().map(|waiter| waiter.by_this_client).collect();
+    assert_eq!(own, [true, false, true, false], "{seen}");
+    assert!(seen.waiters.iter().all(|waiter| waiter.remaining.is_none_or(|left| !left.is_zero())), "{seen}");
+    held.release();
+    for waiter in waiters {
+        waiter.returns_within(PATIENCE);
+    }
+    let seen = clients[1].inspect(&name).unwrap();
+    assert!(seen.waiting == 0 && seen.waiters.is_empty() && !seen.is_held(), "{seen}");
+}

@@ -1,0 +1,60 @@
+//! What is shown of a name: who holds it, whichever client asks. What each kind shows besides is in the kinds' own files.
+
+use leasehold::{ErrorKind, ObjectKind};
+
+use super::harness::{Store, fresh};
+use super::tools::Holding;
+
+contracts!(
+    a_name_that_nobody_has_used_is_shown_as_nothing,
+    a_holder_is_shown_to_every_client,
+    a_lock_that_was_released_is_shown_to_be_free,
+    what_cannot_be_looked_at_is_an_error,
+);
+
+fn a_name_that_nobody_has_used_is_shown_as_nothing(store: &Store) {
+    let name = fresh("unused");
+    let seen = store.client().inspect(&name).unwrap();
+    assert_eq!((&seen.kind, &seen.name), (&ObjectKind::Absent, &name));
+    assert!(!seen.is_held() && seen.remaining.is_none() && seen.fence.is_none());
+    assert_eq!((seen.waiting, seen.out, seen.count), (0, 0, None));
+    assert_eq!(seen.to_string(), format!("{name}: nothing"));
+}
+
+fn a_holder_is_shown_to_every_client(store: &Store) {
+    for kind in &store.kinds {
+        let (client, other) = (store.client(), store.client());
+        let name = fresh(kind.label);
+        let held = Holding::take(&(kind.make)(&client, &name));
+        for (asked, is_own) in [(&client, true), (&other, false)] {
+            let seen = asked.inspect(&name).unwrap();
+            let [holder] = &seen.holders[..] else { panic!("{}: {seen}", kind.label) };
+            assert_eq!(holder.owner, held.owner().to_string(), "{}", kind.label);
+            assert_eq!(holder.by_this_client, is_own, "{}", kind.label);
+            assert!(holder.holds.is_none_or(|holds| holds == 1), "{}: {seen}", kind.label);
+            assert!(seen.remaining.is_some_and(|left| !left.is_zero()), "{}: {seen}", kind.label);
+            assert!(seen.is_held() && !matches!(seen.kind, ObjectKind::Absent), "{}: {seen}", kind.label);
+            assert!(seen.to_string().contains(&holder.owner), "{seen}");
+            // It was only looked at.
+            assert!((kind.make)(&other, &name).is_locked().unwrap());
+        }
+        held.release();
+    }
+}
+
+fn a_lock_that_was_released_is_shown_to_be_free(store: &Store) {
+    for kind in &store.kinds {
+        let client = store.client();
+        let name = fresh(kind.label);
+        Holding::take(&(kind.make)(&client, &name)).release();
+        let seen = client.inspect(&name).unwrap();
+        assert!(!seen.is_held() && seen.remaining.is_none(), "{}: {seen}", kind.label);
+    }
+}
+
+fn what_cannot_be_looked_at_is_an_error(store: &Store) {
+    let client = store.client();
+    assert_eq!(client.inspect("").unwrap_err().kind(), ErrorKind::InvalidInput);
+    client.shutdown().unwrap();
+    assert_eq!(client.inspect("a").unwrap_err().kind(), ErrorKind::ShutDown);
+}

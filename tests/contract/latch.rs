@@ -1,0 +1,132 @@
+//! A gate that opens for everybody when the count has come to zero.
+
+use leasehold::{Interrupt, ObjectKind};
+
+use super::harness::{Store, fresh};
+use super::tools::{PATIENCE, SLACK, Waiter, eventually, ms, now, slack_since, throughout};
+
+contracts!(needs Counting:
+    a_latch_that_nobody_set_up_is_open,
+    a_latch_opens_with_the_last_count_and_for_everybody,
+    a_count_below_zero_does_not_happen,
+    waits_at_a_latch_end_as_asked,
+    a_latch_that_is_deleted_opens,
+    a_latch_can_be_set_up_again_once_open,
+    a_latch_of_nothing_is_open_and_stands_in_nobodys_way,
+    a_latch_is_shown_with_its_count,
+);
+
+fn a_latch_that_nobody_set_up_is_open(store: &Store) {
+    let latch = store.client().count_down_latch(&fresh("latch"));
+    latch.wait().unwrap();
+    assert!(latch.wait_for(ms(0)).unwrap());
+    assert_eq!(latch.count().unwrap(), 0);
+    assert_eq!(latch.count_down().unwrap(), 0);
+}
+
+fn a_latch_opens_with_the_last_count_and_for_everybody(store: &Store) {
+    let clients = [store.client(), store.client()];
+    let name = fresh("latch");
+    let latch = store.client().count_down_latch(&name);
+    assert!(latch.try_set_count(3).unwrap());
+    assert!(!latch.try_set_count(9).unwrap());
+    let mut waiters: Vec<_> = (0..6)
+        .map(|at| {
+            let latch = clients[at % 2].count_down_latch(&name);
+            Waiter::start(move || latch.wait().unwrap())
+        })
+        .collect();
+    assert_eq!(latch.count_down().unwrap(), 2);
+    assert_eq!(clients[0].count_down_latch(&name).count_down().unwrap(), 1);
+    throughout(ms(30), || waiters.iter_mut().all(|waiter| !waiter.is_over()));
+    let opened = now();
+    assert_eq!(latch.count_down().unwrap(), 0);
+    for waiter in waiters {
+        let (_, returned) = waiter.returns_within(SLACK * 4);
+        assert!(returned.duration_since(opened) < ms(50) + slack_since(opened));
+    }
+}
+
+fn a_count_below_zero_does_not_happen(store: &Store) {
+    let latch = store.client().count_down_latch(&fresh("latch"));
+    latch.try_set_count(1).unwrap();
+    assert_eq!(latch.count_down().unwrap(), 0);
+    assert_eq!(latch.count_down().unwrap(), 0);
+    assert_eq!(latch.count().unwrap(), 0);
+    assert!(latch.try_set_count(1).unwrap());
+}
+
+fn waits_at_a_latch_end_as_asked(store: &Store) {
+    let latch = store.client().count_down_latch(&fresh("latch"));
+    latch.try_set_count(1).unwrap();
+    let begun = now();
+    assert!(!latch.wait_for(ms(60)).unwrap());
+    assert!(begun.elapsed() >= ms(60) && begun.elapsed() < ms(60) + slack_since(begun));
+    let interrupt = Interrupt::new();
+    let waiter = Waiter::start({
+        let (latch, interrupt) = (latch.clone(), interrupt.clone());
+        move || latch.wait_interruptibly(&interrupt)
+    });
+    interrupt.interrupt();
+    assert!(waiter.returns_within(SLACK * 2).0.unwrap_err().is_interrupted());
+    assert_eq!(latch.count().unwrap(), 1);
+}
+
+/// Redisson leaves those who wait asleep.
+fn a_latch_that_is_deleted_opens(store: &Store) {
+    let (client, other) = (store.client(), store.client());
+    let name = fresh("latch");
+    client.count_down_latch(&name).try_set_count(5).unwrap();
+    let waiter = Waiter::start({
+        let latch = other.count_down_latch(&name);
+        move || latch.wait().unwrap()
+    });
+    let deleted = now();
+    assert!(client.count_down_latch(&name).delete().unwrap());
+    let (_, returned) = waiter.returns_within(SLACK * 4);
+    assert!(returned.duration_since(deleted) < ms(50) + slack_since(deleted));
+}
+
+fn a_latch_can_be_set_up_again_once_open(store: &Store) {
+    let latch = store.client().count_down_latch(&fresh("latch"));
+    for _ in 0..3 {
+        assert!(latch.try_set_count(1).unwrap());
+        assert!(!latch.wait_for(ms(5)).unwrap());
+        latch.count_down().unwrap();
+        assert!(latch.wait_for(ms(5)).unwrap());
+    }
+}
+
+fn a_latch_of_nothing_is_open_and_stands_in_nobodys_way(store: &Store) {
+    let latch = store.client().count_down_latch(&fresh("latch"));
+    assert!(latch.try_set_count(0).unwrap());
+    latch.wait().unwrap();
+    assert!(!latch.delete().unwrap(), "it is as if nobody had set it up");
+    assert!(latch.try_set_count(0).unwrap());
+    assert!(latch.try_set_count(2).unwrap());
+    assert!(!latch.try_set_count(0).unwrap());
+    assert_eq!(latch.count().unwrap(), 2);
+}
+
+fn a_latch_is_shown_with_its_count(store: &Store) {
+    let (client, other) = (store.client(), store.client());
+    let name = fresh("latch");
+    let latch = client.count_down_latch(&name);
+    latch.try_set_count(2).unwrap();
+    let seen = other.inspect(&name).unwrap();
+    // Where a number is all that is kept, those who wait tell what it is.
+    assert!(matches!(seen.kind, ObjectKind::CountDownLatch | ObjectKind::Counter), "{seen}");
+    assert_eq!((seen.count, seen.is_held()), (Some(2), false));
+    let waiter = Waiter::start({
+        let latch = latch.clone();
+        move || latch.wait().unwrap()
+    });
+    eventually(PATIENCE, || other.inspect(&name).unwrap().kind == ObjectKind::CountDownLatch);
+    latch.count_down().unwrap();
+    let seen = other.inspect(&name).unwrap();
+    assert_eq!((seen.count, seen.listeners), (Some(1), Some(1)), "{seen}");
+    assert!(seen.to_string().contains("1 to go"), "{seen}");
+    latch.count_down().unwrap();
+    waiter.returns_within(SLACK * 4);
+    assert_eq!(other.inspect(&name).unwrap().kind, ObjectKind::Absent);
+}

@@ -1,0 +1,105 @@
+//! One leader of many candidates, terms that go up, and no gap when one leaves.
+
+use leasehold::crossbeam_channel::RecvTimeoutError;
+use leasehold::{Leader, LeaderEvent, LossReason};
+
+use super::harness::{Store, fresh};
+use super::tools::{PATIENCE, SLACK, eventually, ms, now, receive, slack_since, throughout};
+
+contracts!(
+    one_of_many_leads_and_terms_go_up,
+    a_leader_that_withdraws_is_followed_without_a_gap,
+    a_leader_that_steps_down_stands_again_behind_the_others,
+    a_leader_that_lost_its_hold_is_told_and_stands_again,
+    a_candidate_ends_with_its_client,
+    a_leader_that_is_dropped_leads_no_longer,
+);
+
+fn elected(leader: &Leader) -> leasehold::Fence {
+    match receive(leader.events(), PATIENCE) {
+        Ok(LeaderEvent::Elected { term }) => term,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn stepped_down(leader: &Leader) -> Option<LossReason> {
+    match receive(leader.events(), PATIENCE) {
+        Ok(LeaderEvent::SteppedDown { lost, .. }) => lost,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn one_of_many_leads_and_terms_go_up(store: &Store) {
+    let name = fresh("leader");
+    let clients: Vec<_> = (0..3).map(|_| store.client()).collect();
+    let mut candidates: Vec<_> = clients.iter().map(|client| client.leader(&name).unwrap()).collect();
+    let mut last = None;
+    while !candidates.is_empty() {
+        eventually(PATIENCE, || candidates.iter().any(|candidate| candidate.term().is_some()));
+        let leading: Vec<_> = (0..candidates.len()).filter(|at| candidates[*at].term().is_some()).collect();
+        assert_eq!(leading.len(), 1);
+        let leader = candidates.remove(leading[0]);
+        let term = elected(&leader);
+        assert_eq!(leader.term(), Some(term));
+        assert!(Some(term) > last);
+        last = Some(term);
+        leader.withdraw().unwrap();
+    }
+}
+
+fn a_leader_that_withdraws_is_followed_without_a_gap(store: &Store) {
+    let name = fresh("gap");
+    let (first, second) = (store.client().leader(&name).unwrap(), store.client());
+    let term = elected(&first);
+    let second = second.leader(&name).unwrap();
+    throughout(ms(50), || second.term().is_none());
+    let begun = now();
+    first.withdraw().unwrap();
+    assert!(elected(&second) > term);
+    // By a message, not by the safety poll after a second or the lease's end after twenty.
+    assert!(begun.elapsed() < ms(100) + slack_since(begun), "{:?}", begun.elapsed());
+}
+
+fn a_leader_that_steps_down_stands_again_behind_the_others(store: &Store) {
+    let name = fresh("resign");
+    let first = store.client().leader(&name).unwrap();
+    let term = elected(&first);
+    first.step_down();
+    assert_eq!(stepped_down(&first), None);
+    // Alone it is elected again, to another term.
+    assert!(elected(&first) > term);
+    first.withdraw().unwrap();
+}
+
+fn a_leader_that_lost_its_hold_is_told_and_stands_again(store: &Store) {
+    let name = fresh("lost");
+    let leader = store.client_with_lease(ms(300)).leader(&name).unwrap();
+    let term = elected(&leader);
+    assert!(store.client().fenced_lock(&name).force_unlock().unwrap());
+    assert_eq!(stepped_down(&leader), Some(LossReason::Gone));
+    assert!(elected(&leader) > term);
+}
+
+fn a_candidate_ends_with_its_client(store: &Store) {
+    let name = fresh("ends");
+    let (leading, waiting) = (store.client(), store.client());
+    let first = leading.leader(&name).unwrap();
+    elected(&first);
+    let second = waiting.leader(&name).unwrap();
+    waiting.shutdown().unwrap();
+    assert_eq!(receive(second.events(), SLACK), Err(RecvTimeoutError::Disconnected));
+    leading.shutdown().unwrap();
+    assert_eq!(stepped_down(&first), Some(LossReason::ShutDown));
+    assert_eq!(receive(first.events(), SLACK), Err(RecvTimeoutError::Disconnected));
+    assert_eq!(first.term(), None);
+    assert!(leading.leader(&name).is_err());
+}
+
+fn a_leader_that_is_dropped_leads_no_longer(store: &Store) {
+    let name = fresh("dropped");
+    let client = store.client();
+    let leader = client.leader(&name).unwrap();
+    elected(&leader);
+    drop(leader);
+    assert!(!client.lock(&name).is_locked().unwrap());
+}

@@ -1,0 +1,658 @@
+//! Several locks as one: all or none, in one order, until one deadline.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use leasehold::crossbeam_channel::unbounded;
+use leasehold::{ErrorKind, HoldState, Interrupt, Lock, LockClient, LossReason, MultiLock, NamedLock};
+
+use super::harness::{Need, Store, fresh};
+use super::tools::{
+    Holding, PATIENCE, SLACK, Waiter, elsewhere, eventually, let_pass, ms, now, quiet_panic, receive,
+    slack_since, throughout,
+};
+
+contracts!(
+    all_are_taken_and_given_back_together,
+    one_that_is_busy_leaves_none_taken,
+    one_deadline_is_for_all,
+    who_waits_for_one_holds_those_before_it_and_none_after_it,
+    groups_in_any_order_do_not_wait_for_each_other_for_ever,
+    of_many_that_try_at_once_exactly_one_has_the_group,
+    whatever_ends_the_wait_gives_back_what_was_had,
+    a_bad_list_is_refused_before_anything_happens,
+    each_of_the_kinds_can_be_one_of_a_group,
+    locks_of_several_clients_and_stores_are_one_group,
+    a_group_is_reentrant_as_its_locks_are,
+    a_lease_is_for_all_and_counts_from_when_the_last_was_had,
+    those_that_were_had_first_are_kept_while_another_is_waited_for,
+    a_group_is_renewed_and_lasts_as_long_as_the_least_of_it,
+    the_loss_of_one_is_the_loss_of_the_group,
+    one_that_was_lost_does_not_keep_the_others_from_being_released,
+    a_client_that_is_shut_down_does_not_keep_the_locks_of_another,
+    a_try_leaves_no_place_behind_where_it_is_busy,
+    one_that_was_lost_while_others_were_waited_for_is_taken_again,
+    a_longest_hold_of_one_ends_the_group,
+    fences_of_a_group_go_up,
+    an_owned_group_may_change_threads,
+    a_release_wakes_waiters_of_each_lock,
+    a_dropped_release_does_not_meet_the_next_hold,
+);
+
+const SECOND: Duration = ms(1_000);
+
+/// The names of `count` locks, in the order in which they are taken.
+fn names(count: usize) -> Vec<String> {
+    let group = fresh("multi");
+    (0..count).map(|number| format!("{group}-{number}")).collect()
+}
+
+/// The same, all in one slot of a cluster.
+fn in_one_slot(count: usize) -> Vec<String> {
+    let group = fresh("multi");
+    (0..count).map(|number| format!("{{{group}}}-{number}")).collect()
+}
+
+fn group(client: &LockClient, names: &[String]) -> MultiLock {
+    client.multi_lock(names.iter().rev().map(|name| client.lock(name)))
+}
+
+#[track_caller]
+fn all_free(client: &LockClient, names: &[String]) {
+    for name in names {
+        // A dropped guard's release is only sent.
+        eventually(SECOND, || !client.lock(name).is_locked().unwrap());
+    }
+}
+
+fn all_are_taken_and_given_back_together(store: &Store) {
+    let (client, other) = (store.client(), store.client());
+    for names in [names(3), in_one_slot(3)] {
+        let multi = group(&client, &names);
+        assert_eq!(multi.names().collect::<Vec<_>>(), names.iter().map(String::as_str).collect::<Vec<_>>());
+        let takes: [fn(&MultiLock); 5] = [
+            |multi| multi.lock().unwrap(),
+            |multi| assert!(multi.try_lock().unwrap()),
+            |multi| assert!(multi.try_lock_for(SECOND).unwrap()),
+            |multi| multi.lock_with_lease(SECOND * 20).unwrap(),
+            |multi| assert!(multi.try_lock_until(now() + SECOND).unwrap()),
+        ];
+        for take in takes {
+            take(&multi);
+            assert!(multi.is_held_by_current_thread().unwrap());
+            for name in &names {
+                assert!(client.lock(name).is_held_by_current_thread().unwrap());
+                assert!(!other.lock(name).try_lock().unwrap());
+                elsewhere(|| assert!(!client.lock(name).try_lock().unwrap()));
+            }
+            elsewhere(|| assert!(!multi.try_lock().unwrap()));
+            multi.unlock().unwrap();
+            assert!(!multi.is_held_by_current_thread().unwrap());
+            for name in &names {
+                assert!(!other.lock(name).is_locked().unwrap());
+            }
+        }
+        let error = multi.unlock().unwrap_err();
+        assert!(error.is_not_held() && error.action() == "unlock", "{error}");
+        let guard = multi.acquire().unwrap();
+        assert_eq!(guard.names().count(), 3);
+        assert_eq!((guard.state(), guard.fence()), (HoldState::Held, None));
+        guard.check().unwrap();
+        drop(guard);
+        all_free(&other, &names);
+        multi.try_acquire().unwrap().unwrap().unlock().unwrap();
+        all_free(&other, &names);
+    }
+}
+
+fn one_that_is_busy_leaves_none_taken(store: &Store) {
+    let (client, other) = (store.client(), store.client());
+    for names in [names(3), in_one_slot(3)] {
+        let multi = group(&client, &names);
+        for busy in &names {
+            let holding = Holding::take(&other.lock(busy));
+            assert!(!multi.try_lock().unwrap());
+            assert!(multi.try_acquire().unwrap().is_none());
+            let begun = now();
+            assert!(!multi.try_lock_for(ms(80)).unwrap());
+            assert!(begun.elapsed() >= ms(80) && begun.elapsed() < ms(80) + slack_since(begun));
+            holding.release();
+            all_free(&client, &names);
+        }
+        assert!(multi.try_lock().unwrap());
+        multi.unlock().unwrap();
+    }
+}
+
+fn one_deadline_is_for_all(store: &Store) {
+    let (client, other) = (store.client(), store.client());
+    let names = names(3);
+    let multi = group(&client, &names);
+    let mut holding: Vec<_> = names.iter().map(|name| Holding::take(&other.lock(name))).collect();
+    let begun = now();
+    let waiter = Waiter::start(move || multi.try_lock_for(ms(600)));
+    // Each wait begins anew, and the time goes on.
+    for_each_third(begun, || {
+        holding.remove(0).release();
+    });
+    let (taken, ended) = waiter.returns_within(SECOND * 3);
+    assert!(!taken.unwrap());
+    let took = ended - begun;
+    assert!(took >= ms(600) && took < ms(600) + slack_since(begun), "{took:?}");
+    drop(holding);
+}
+
+/// Runs `step` 200 ms and 400 ms after `begun`.
+fn for_each_third(begun: std::time::Instant, mut step: impl FnMut()) {
+    for third in 1..=2 {
+        let_pass((begun + ms(200) * third).saturating_duration_since(now()), "a part of the deadline passes");
+        step();
+    }
+}
+
+fn who_waits_for_one_holds_those_before_it_and_none_after_it(store: &Store) {
+    let (client, other) = (store.client(), store.client());
+    let names = names(3);
+    let holding = Holding::take(&other.lock(&names[1]));
+    let multi = group(&client, &names);
+    let waiter = Waiter::start(move || {
+        multi.lock().unwrap();
+        multi.unlock().unwrap();
+    });
+    eventually(SECOND, || other.lock(&names[0]).is_locked().unwrap());
+    throughout(ms(60), || {
+        other.lock(&names[0]).is_locked().unwrap() && !other.lock(&names[2]).is_locked().unwrap()
+    });
+    let released = holding.release();
+    let ((), had) = waiter.returns_within(PATIENCE);
+    let limit = store.kinds[0].traits.polls_within + slack_since(released);
+    assert!(had - released < limit, "{:?}", had - released);
+    all_free(&client, &names);
+}
+
+fn groups_in_any_order_do_not_wait_for_each_other_for_ever(store: &Store) {
+    const ROUNDS: u32 = 12;
+    let names = names(3);
+    let counters: Arc<[AtomicU32]> = (0..3).map(|_| AtomicU32::new(0)).collect();
+    let waiters: Vec<_> = (0..4_usize)
+        .map(|number| {
+            let client = store.client();
+            // Two of three, each pair in both orders.
+            let (first, second) = [(0, 1), (1, 0), (2, 1), (0, 2)][number];
+            let multi = client.multi_lock([client.lock(&names[first]), client.lock(&names[second])]);
+            let counters = Arc::clone(&counters);
+            Waiter::start(move || {
+                for _ in 0..ROUNDS {
+                    let guard = multi.acquire().unwrap();
+                    for counter in [&counters[first], &counters[second]] {
+                        let count = counter.load(Ordering::SeqCst);
+                        let_pass(ms(1), "others come");
+                        counter.store(count + 1, Ordering::SeqCst);
+                    }
+                    guard.unlock().unwrap();
+                }
+            })
+        })
+        .collect();
+    for waiter in waiters {
+        waiter.returns_within(PATIENCE * 6);
+    }
+    let counts: Vec<u32> = counters.iter().map(|counter| counter.load(Ordering::SeqCst)).collect();
+    assert_eq!(counts, [3 * ROUNDS, 3 * ROUNDS, 2 * ROUNDS]);
+}
+
+fn of_many_that_try_at_once_exactly_one_has_the_group(store: &Store) {
+    let clients = [store.client(), store.client()];
+    let names = names(2);
+    let had = AtomicUsize::new(0);
+    thread::scope(|scope| {
+        for number in 0..10 {
+            let (client, names, had) = (&clients[number % 2], &names, &had);
+            scope.spawn(move || {
+                let multi = group(client, names);
+                if multi.try_lock_for_with_lease(Duration::ZERO, SECOND * 10).unwrap() {
+                    had.fetch_add(1, Ordering::SeqCst);
+                }
+            });
+        }
+    });
+    // Two may have been in each other's way, each with one of the locks.
+    assert!(had.load(Ordering::SeqCst) <= 1);
+    let begun = now();
+    let had_in_time = AtomicUsize::new(had.load(Ordering::SeqCst));
+    thread::scope(|scope| {
+        for number in 0..10 {
+            let (client, names, had) = (&clients[number % 2], &names, &had_in_time);
+            scope.spawn(move || {
+                let multi = group(client, names);
+                if multi.try_lock_for_with_lease(ms(300), SECOND * 10).unwrap() {
+                    had.fetch_add(1, Ordering::SeqCst);
+                }
+            });
+        }
+    });
+    assert!(begun.elapsed() < SECOND * 9, "the lease must not have ended");
+    assert_eq!(had_in_time.load(Ordering::SeqCst), 1);
+}
+
+fn whatever_ends_the_wait_gives_back_what_was_had(store: &Store) {
+    let (client, other) = (store.client(), store.client());
+    let names = names(3);
+    let holding = Holding::take(&other.lock(&names[2]));
+    let multi = group(&client, &names);
+    let interrupt = Interrupt::new();
+    let waiter = Waiter::start({
+        let (multi, interrupt) = (multi.clone(), interrupt.clone());
+        move || multi.lock_interruptibly(&interrupt)
+    });
+    assert!(other.lock(&names[0]).is_locked().unwrap() && other.lock(&names[1]).is_locked().unwrap());
+    interrupt.interrupt();
+    let (ended, _) = waiter.returns_within(PATIENCE);
+    assert!(ended.unwrap_err().is_interrupted());
+    all_free(&client, &names[..2]);
+    assert!(multi.acquire_interruptibly(&interrupt).unwrap_err().is_interrupted(), "before it asks");
+    // The client is shut down.
+    let leaving = store.client();
+    let waiter = Waiter::start({
+        let multi = group(&leaving, &names);
+        move || multi.lock()
+    });
+    assert!(other.lock(&names[1]).is_locked().unwrap());
+    leaving.shutdown().unwrap();
+    let (ended, _) = waiter.returns_within(PATIENCE);
+    assert_eq!(ended.unwrap_err().kind(), ErrorKind::ShutDown);
+    all_free(&client, &names[..2]);
+    holding.release();
+    // A panic while all are held.
+    let panicked = catch_unwind(AssertUnwindSafe(|| {
+        let _guard = multi.acquire().unwrap();
+        quiet_panic();
+    }));
+    assert!(panicked.is_err());
+    all_free(&client, &names);
+}
+
+fn a_bad_list_is_refused_before_anything_happens(store: &Store) {
+    let (client, other) = (store.client(), store.client());
+    let names = names(2);
+    let [a, b] = [client.lock(&names[0]), client.lock(&names[1])];
+    let none: [NamedLock; 0] = [];
+    let rw = client.read_write_lock(&names[0]);
+    let lists = [
+        client.multi_lock(none),
+        client.multi_lock([&a, &b, &a]),
+        client.multi_lock([a.clone(), client.fenced_lock(&names[0]).into()]),
+        client.multi_lock([a.clone(), other.lock(&names[0])]),
+        client.multi_lock([&b, &client.lock("")]),
+        client.multi_lock([rw.read(), rw.write()]),
+    ];
+    client.shutdown().unwrap(); // what asked anything now would say that instead
+    for (number, list) in lists.iter().enumerate() {
+        let lacks_rw = number == 5 && store.lacks.contains(&Need::ReadWrite);
+        let kind = if lacks_rw { ErrorKind::Unsupported } else { ErrorKind::InvalidInput };
+        for error in [
+            list.lock().unwrap_err(),
+            list.try_lock_for(ms(1)).unwrap_err(),
+            list.acquire_owned().unwrap_err(),
+            list.unlock().unwrap_err(),
+        ] {
+            assert_eq!(error.kind(), kind, "{number}: {error}");
+        }
+        assert_eq!(list.names().count(), 0);
+    }
+    assert!(lists[1].lock().unwrap_err().to_string().contains(&names[0]));
+    let good = client.multi_lock([&a, &b]);
+    assert_eq!(good.lock().unwrap_err().kind(), ErrorKind::ShutDown);
+    let client = store.client();
+    let error = group(&client, &names).lock_with_lease(Duration::ZERO).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidInput);
+    assert!(!client.lock(&names[0]).is_locked().unwrap());
+}
+
+fn each_of_the_kinds_can_be_one_of_a_group(store: &Store) {
+    let (client, other) = (store.client(), store.client());
+    let name = fresh("kinds");
+    let make = |client: &LockClient| -> Vec<NamedLock> {
+        let named = |label: &str| format!("{name}-{label}");
+        let mut locks: Vec<NamedLock> =
+            store.kinds.iter().map(|kind| (kind.make)(client, &named(kind.label))).collect();
+        if !store.lacks.contains(&Need::ReadWrite) {
+            locks.push(client.read_write_lock(&named("read")).read().clone());
+            locks.push(client.read_write_lock(&named("write")).write_fenced().into());
+        }
+        locks.push(client.spin_lock(&named("spin")));
+        locks.push(client.lock_with(&named("once")).non_reentrant().build());
+        locks
+    };
+    let multi = client.multi_lock(make(&client));
+    for round in 0..3 {
+        let guard = multi.acquire().unwrap();
+        for lock in make(&other) {
+            assert_eq!(lock.try_lock().unwrap(), lock.name().ends_with("-read"), "{}", lock.name());
+            if lock.name().ends_with("-read") {
+                lock.unlock().unwrap();
+            }
+        }
+        assert!(guard.fence_of(&format!("{name}-fenced_lock")).is_some());
+        assert!(guard.fence_of(&format!("{name}-lock")).is_none());
+        if round == 0 {
+            // As each of them by itself: not again on this thread, nor waited for.
+            assert!(!multi.try_lock().unwrap());
+            assert_eq!(multi.lock().unwrap_err().kind(), ErrorKind::WouldDeadlock);
+        }
+        guard.unlock().unwrap();
+        for lock in make(&other) {
+            assert!(!lock.is_locked().unwrap(), "{}", lock.name());
+        }
+    }
+    // Each is waited for in its own way.
+    for lock in make(&other) {
+        if lock.name().ends_with("-read") {
+            continue;
+        }
+        let holding = Holding::take(&lock);
+        let multi = multi.clone();
+        let waiter = Waiter::start(move || multi.acquire().unwrap().unlock().unwrap());
+        let released = holding.release();
+        let ((), had) = waiter.returns_within(PATIENCE);
+        assert!(had - released < ms(1_250) + slack_since(released), "{}: {:?}", lock.name(), had - released);
+    }
+    // Code over any lock takes a group too.
+    let lock: &dyn Lock = &multi;
+    lock.lock().unwrap();
+    lock.unlock().unwrap();
+}
+
+fn locks_of_several_clients_and_stores_are_one_group(store: &Store) {
+    let (first, second, apart) = (store.client(), store.client(), LockClient::in_memory());
+    let names = names(3);
+    let locks = || [apart.lock(&names[1]), second.lock(&names[2]), first.lock(&names[0])];
+    let multi = first.multi_lock(locks());
+    for _ in 0..2 {
+        let guard = multi.acquire().unwrap();
+        for lock in locks() {
+            elsewhere(|| assert!(!lock.try_lock().unwrap()));
+        }
+        guard.unlock().unwrap();
+    }
+    for lock in locks() {
+        let holding = Holding::take(&lock);
+        assert!(!multi.try_lock_for(ms(50)).unwrap());
+        let waiting = multi.clone();
+        let waiter = Waiter::start(move || waiting.acquire().unwrap().unlock().unwrap());
+        holding.release();
+        waiter.returns_within(PATIENCE);
+    }
+    // The same name on two stores is two locks.
+    let guard = first.multi_lock([first.lock(&names[0]), apart.lock(&names[0])]).acquire().unwrap();
+    assert_eq!(guard.names().count(), 2);
+}
+
+fn a_group_is_reentrant_as_its_locks_are(store: &Store) {
+    let client = store.client();
+    let names = names(2);
+    let (multi, single) = (group(&client, &names), client.lock(&names[1]));
+    single.lock().unwrap();
+    multi.lock().unwrap();
+    assert!(multi.try_lock().unwrap());
+    let guard = multi.acquire().unwrap();
+    assert_eq!(single.hold_count().unwrap(), 4);
+    assert_eq!(client.lock(&names[0]).hold_count().unwrap(), 3);
+    multi.unlock().unwrap();
+    drop(guard);
+    eventually(SECOND, || single.hold_count().unwrap() == 2);
+    multi.unlock().unwrap();
+    assert!(!client.lock(&names[0]).is_locked().unwrap());
+    assert_eq!(single.hold_count().unwrap(), 1);
+    // What is still held is given back, and what is not is said.
+    let error = multi.unlock().unwrap_err();
+    assert!(error.is_not_held() && error.lock_name() == Some(&names[0]), "{error}");
+    assert!(!single.is_locked().unwrap());
+    assert!(multi.unlock().unwrap_err().is_not_held());
+}
+
+fn a_lease_is_for_all_and_counts_from_when_the_last_was_had(store: &Store) {
+    let lease = ms(800);
+    let (client, other) = (store.client(), store.client());
+    let names = names(3);
+    let multi = group(&client, &names);
+    let holding = Holding::take(&other.lock(&names[2]));
+    let waiter = Waiter::start(move || {
+        let guard = multi.try_acquire_for_with_lease(PATIENCE, lease).unwrap().unwrap();
+        let had = now();
+        let left = guard.remaining();
+        let lost = guard.lost();
+        receive(&lost, PATIENCE).unwrap();
+        (had, left, guard.check().is_err())
+    });
+    let_pass(ms(500), "a good part of the lease");
+    holding.release();
+    let left = |name: &String| other.lock(name).remaining_lease().unwrap();
+    eventually(SECOND, || names.iter().all(|name| left(name).is_some()));
+    // A second round asks for no more than was wanted: Redisson's takes milliseconds for seconds then.
+    assert!(names.iter().all(|name| left(name).unwrap_or_default() <= store.freed_within(lease)));
+    let ((had, remaining, is_lost), ended) = waiter.returns_within(PATIENCE);
+    assert!(is_lost);
+    assert!(remaining > lease / 2 && remaining <= lease, "{remaining:?}");
+    let lasted = ended - had;
+    assert!(lasted > lease / 2 && lasted < lease + slack_since(had), "{lasted:?}");
+    eventually(store.freed_within(SECOND), || names.iter().all(|name| left(name).is_none()));
+}
+
+fn those_that_were_had_first_are_kept_while_another_is_waited_for(store: &Store) {
+    let lease = ms(600);
+    let (client, other) = (store.client(), store.client());
+    let names = names(2);
+    let multi = group(&client, &names);
+    let holding = Holding::take(&other.lock(&names[1]));
+    let waiter = Waiter::start(move || {
+        let guard = multi.acquire_with_lease(lease).unwrap();
+        guard.check().unwrap();
+        guard.unlock()
+    });
+    throughout(lease * 2, || other.lock(&names[0]).is_locked().unwrap());
+    holding.release();
+    waiter.returns_within(PATIENCE).0.unwrap();
+    all_free(&other, &names);
+}
+
+fn a_group_is_renewed_and_lasts_as_long_as_the_least_of_it(store: &Store) {
+    let (short, long) = (store.client_with_lease(ms(600)), store.client());
+    let names = names(2);
+    let guard = long.multi_lock([long.lock(&names[0]), short.lock(&names[1])]).acquire().unwrap();
+    assert!(guard.remaining() <= ms(600), "{:?}", guard.remaining());
+    throughout(ms(1_500), || guard.check().is_ok() && guard.remaining() <= ms(600));
+    for name in &names {
+        assert!(long.lock(name).is_locked().unwrap());
+    }
+    guard.unlock().unwrap();
+}
+
+fn the_loss_of_one_is_the_loss_of_the_group(store: &Store) {
+    let (client, operator) = (store.client_with_lease(ms(600)), store.client());
+    let names = names(3);
+    let guard = group(&client, &names).acquire().unwrap();
+    let (tell, told) = unbounded();
+    guard.on_lost(move |loss| tell.send(loss.clone()).unwrap());
+    let lost = guard.lost();
+    assert!(operator.lock(&names[1]).force_unlock().unwrap());
+    let loss = receive(&told, ms(200) + SLACK).unwrap();
+    assert_eq!((loss.name.as_str(), loss.reason), (names[1].as_str(), LossReason::Gone));
+    assert_eq!(receive(&lost, SLACK).unwrap().name, names[1]);
+    let error = guard.check().unwrap_err();
+    assert!(error.is_lost() && error.lock_name() == Some(&names[1]), "{error}");
+    assert_eq!((guard.state(), guard.remaining()), (HoldState::Lost, Duration::ZERO));
+    // The others are kept for as long as the guard is.
+    throughout(SECOND, || operator.lock(&names[0]).is_locked().unwrap());
+    assert!(operator.lock(&names[2]).is_locked().unwrap());
+    let error = guard.unlock().unwrap_err();
+    assert!(error.is_lost() && error.lock_name() == Some(&names[1]), "{error}");
+    all_free(&operator, &names);
+    assert!(told.recv().is_err(), "told once");
+}
+
+fn one_that_was_lost_does_not_keep_the_others_from_being_released(store: &Store) {
+    let (client, operator) = (store.client(), store.client());
+    for names in [names(3), in_one_slot(3)] {
+        let multi = group(&client, &names);
+        for lost in &names {
+            multi.lock().unwrap();
+            assert!(operator.lock(lost).force_unlock().unwrap());
+            let error = multi.unlock().unwrap_err();
+            assert!(error.is_not_held() && error.lock_name() == Some(lost), "{error}");
+            for name in &names {
+                assert!(!operator.lock(name).is_locked().unwrap(), "{name} after {lost} was lost");
+            }
+        }
+    }
+}
+
+fn a_client_that_is_shut_down_does_not_keep_the_locks_of_another(store: &Store) {
+    let (client, closed, operator) = (store.client(), store.client(), store.client());
+    let names = names(2);
+    let multi = client.multi_lock([client.lock(&names[0]), closed.lock(&names[1])]);
+    multi.lock().unwrap();
+    closed.shutdown().unwrap();
+    assert_eq!(multi.unlock().unwrap_err().kind(), ErrorKind::ShutDown);
+    for name in &names {
+        assert!(!operator.lock(name).is_locked().unwrap(), "{name}");
+    }
+}
+
+/// Another's try, in between, is answered as if this one had never been.
+fn a_try_leaves_no_place_behind_where_it_is_busy(store: &Store) {
+    let (client, operator) = (store.client(), store.client());
+    for fair in store.kinds.iter().filter(|kind| kind.traits.fair) {
+        let names = names(2);
+        let held = (fair.make)(&operator, &names[1]).acquire_owned().unwrap();
+        let multi = client.multi_lock(names.iter().map(|name| (fair.make)(&client, name)));
+        assert!(!multi.try_lock().unwrap(), "{}", fair.label);
+        assert_eq!(operator.inspect(&names[1]).unwrap().waiting, 0, "{}", fair.label);
+        held.unlock().unwrap();
+        assert!((fair.make)(&operator, &names[1]).try_lock().unwrap(), "{}", fair.label);
+        (fair.make)(&operator, &names[1]).unlock().unwrap();
+    }
+}
+
+fn one_that_was_lost_while_others_were_waited_for_is_taken_again(store: &Store) {
+    let (client, operator) = (store.client_with_lease(ms(600)), store.client());
+    let names = names(2);
+    let holding = Holding::take(&operator.lock(&names[1]));
+    let multi = group(&client, &names);
+    let waiter = Waiter::start(move || {
+        let guard = multi.acquire().unwrap();
+        guard.check().unwrap();
+        guard.unlock()
+    });
+    assert!(operator.lock(&names[0]).force_unlock().unwrap());
+    let_pass(ms(300), "a renewal finds that out");
+    holding.release();
+    waiter.returns_within(PATIENCE).0.unwrap();
+    all_free(&operator, &names);
+}
+
+fn a_longest_hold_of_one_ends_the_group(store: &Store) {
+    let client = store.client_with_lease(ms(600));
+    let names = names(2);
+    let limited = client.lock_with(&names[0]).max_hold(ms(900)).build();
+    let guard = client.multi_lock([limited, client.lock(&names[1])]).acquire().unwrap();
+    let loss = receive(&guard.lost(), PATIENCE).unwrap();
+    assert_eq!((loss.name.as_str(), loss.reason), (names[0].as_str(), LossReason::HeldTooLong));
+    assert!(guard.check().unwrap_err().is_lost());
+    assert!(guard.unlock().is_err());
+    all_free(&client, &names);
+}
+
+fn fences_of_a_group_go_up(store: &Store) {
+    let clients = [store.client(), store.client()];
+    for names in [names(3), in_one_slot(3)] {
+        let (mut last, mut last_of_third) = (None, None);
+        for round in 0..6 {
+            let client = &clients[round % 2];
+            let locks: [NamedLock; 3] = [
+                client.lock(&names[0]),
+                client.fenced_lock(&names[1]).into(),
+                client.fenced_lock(&names[2]).into(),
+            ];
+            let guard = client.multi_lock(locks).acquire().unwrap();
+            assert_eq!(guard.fence(), guard.fence_of(&names[1]), "that of the first that has one");
+            assert!(guard.fence() > last, "{:?} after {last:?}", guard.fence());
+            assert!(guard.fence_of(&names[2]) > last_of_third);
+            assert_eq!((guard.fence_of(&names[0]), guard.fence_of("another")), (None, None));
+            (last, last_of_third) = (guard.fence(), guard.fence_of(&names[2]));
+            guard.unlock().unwrap();
+            // It is the lock's own, and goes on from there for who takes it alone.
+            let alone = client.fenced_lock(&names[2]).acquire().unwrap();
+            assert!(alone.fence() > last_of_third);
+            last_of_third = alone.fence();
+        }
+    }
+}
+
+fn an_owned_group_may_change_threads(store: &Store) {
+    let (client, other) = (store.client(), store.client());
+    let names = names(2);
+    let multi = group(&client, &names);
+    let guard = multi.acquire_owned().unwrap();
+    assert!(!multi.try_lock().unwrap(), "it is no thread's");
+    assert!(multi.try_acquire_owned_for(ms(20)).unwrap().is_none());
+    elsewhere(move || {
+        guard.check().unwrap();
+        guard.unlock().unwrap();
+    });
+    all_free(&other, &names);
+    let guard = multi.try_acquire_owned_for(ms(20)).unwrap().unwrap();
+    elsewhere(move || drop(guard));
+    all_free(&other, &names);
+}
+
+fn a_release_wakes_waiters_of_each_lock(store: &Store) {
+    let (client, other) = (store.client(), store.client());
+    let names = names(3);
+    let multi = group(&client, &names);
+    for by_drop in [false, true] {
+        let guard = multi.acquire().unwrap();
+        let waiters: Vec<_> = names
+            .iter()
+            .map(|name| {
+                let lock = other.lock(name);
+                Waiter::start(move || lock.acquire().unwrap().unlock().unwrap())
+            })
+            .collect();
+        let here = client.lock(&names[1]);
+        let here = Waiter::start(move || here.acquire().unwrap().unlock().unwrap());
+        let released = now();
+        if by_drop {
+            drop(guard);
+        } else {
+            guard.unlock().unwrap();
+        }
+        let limit =
+            if store.kinds[0].traits.wakes { SLACK * 3 } else { store.kinds[0].traits.polls_within * 2 };
+        for waiter in waiters.into_iter().chain([here]) {
+            let ((), had) = waiter.returns_within(PATIENCE);
+            let limit = limit + slack_since(released);
+            assert!(had - released < limit, "{:?}", had - released);
+        }
+        all_free(&client, &names);
+    }
+}
+
+fn a_dropped_release_does_not_meet_the_next_hold(store: &Store) {
+    let (client, other) = (store.client(), store.client());
+    let names = names(3);
+    let multi = group(&client, &names);
+    for _ in 0..40 {
+        for name in &names {
+            drop(client.lock(name).acquire().unwrap());
+        }
+        let guard = multi.acquire().unwrap();
+        for name in &names {
+            assert!(other.lock(name).is_locked().unwrap());
+        }
+        drop(guard);
+    }
+}

@@ -1,0 +1,89 @@
+//! A job for one of many: at most once within a time, and again once that is over.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use leasehold::ErrorKind;
+
+use super::harness::{Store, fresh};
+use super::tools::{SLACK, eventually, ms, now, quiet_panic};
+
+contracts!(needs RunOnce:
+    of_many_timers_one_runs_the_job,
+    a_short_job_keeps_others_out_for_its_least_time_and_no_longer,
+    a_long_job_lets_others_in_when_it_is_over,
+    a_job_that_panics_counts_as_run,
+    a_job_that_outlasts_its_most_says_so,
+    times_that_cannot_be_used_are_refused_and_the_job_is_not_run,
+);
+
+const LONG: Duration = Duration::from_secs(60);
+
+fn of_many_timers_one_runs_the_job(store: &Store) {
+    let name = fresh("tick");
+    let ran = AtomicU32::new(0);
+    let clients: Vec<_> = (0..3).map(|_| store.client()).collect();
+    thread::scope(|scope| {
+        for client in &clients {
+            for _ in 0..3 {
+                scope.spawn(|| {
+                    client.run_once(&name, LONG, LONG, |_| ran.fetch_add(1, Ordering::SeqCst)).unwrap();
+                });
+            }
+        }
+    });
+    assert_eq!(ran.load(Ordering::SeqCst), 1);
+    store.client().lock(&name).force_unlock().unwrap();
+}
+
+fn a_short_job_keeps_others_out_for_its_least_time_and_no_longer(store: &Store) {
+    let (client, other) = (store.client(), store.client());
+    let name = fresh("short");
+    let begun = now();
+    assert_eq!(client.run_once(&name, ms(600), LONG, |guard| guard.check().is_ok()).unwrap(), Some(true));
+    // Neither elsewhere nor here, though the job has been over for long.
+    assert_eq!(other.run_once(&name, ms(600), LONG, |_| ()).unwrap(), None);
+    assert_eq!(client.run_once(&name, ms(600), LONG, |_| ()).unwrap(), None);
+    eventually(ms(600) + SLACK, || other.run_once(&name, ms(1), LONG, |_| ()).unwrap().is_some());
+    assert!(begun.elapsed() >= ms(590), "{:?}", begun.elapsed());
+}
+
+fn a_long_job_lets_others_in_when_it_is_over(store: &Store) {
+    let (client, other) = (store.client(), store.client());
+    let name = fresh("long");
+    let inside = client.run_once(&name, ms(1), LONG, |_| {
+        eventually(SLACK, || other.run_once(&name, ms(1), LONG, |_| ()).unwrap().is_none());
+        super::tools::let_pass(ms(5), "the least time passes");
+    });
+    assert!(inside.unwrap().is_some());
+    assert!(other.run_once(&name, ms(1), LONG, |_| ()).unwrap().is_some());
+}
+
+fn a_job_that_panics_counts_as_run(store: &Store) {
+    let client = store.client();
+    let name = fresh("panics");
+    let ended = catch_unwind(AssertUnwindSafe(|| client.run_once(&name, LONG, LONG, |_| quiet_panic())));
+    assert!(ended.is_err());
+    assert_eq!(client.run_once(&name, LONG, LONG, |_| ()).unwrap(), None);
+    client.lock(&name).force_unlock().unwrap();
+}
+
+fn a_job_that_outlasts_its_most_says_so(store: &Store) {
+    let (client, other) = (store.client(), store.client());
+    let name = fresh("outlasts");
+    let late = client.run_once(&name, ms(1), ms(200), |guard| {
+        eventually(ms(200) + SLACK, || guard.check().is_err());
+        eventually(SLACK, || other.run_once(&name, ms(1), ms(200), |_| ()).unwrap().is_some());
+    });
+    assert!(late.unwrap_err().is_not_held());
+}
+
+fn times_that_cannot_be_used_are_refused_and_the_job_is_not_run(store: &Store) {
+    let client = store.client();
+    for (at_least, at_most) in [(ms(2), ms(1)), (Duration::ZERO, ms(1)), (ms(1), Duration::MAX)] {
+        let refused = client.run_once("times", at_least, at_most, |_| unreachable!()).unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::InvalidInput);
+    }
+}

@@ -1,0 +1,573 @@
+//! Many readers or one writer.
+
+use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::Duration;
+
+use leasehold::{ErrorKind, HoldState, Interrupt, Mode, ObjectKind, ReadWriteLock};
+
+use super::harness::{Store, fresh};
+use super::tools::{PATIENCE, SLACK, Waiter, elsewhere, eventually, ms, now, slack_since, throughout};
+
+contracts!(needs ReadWrite:
+    readers_read_together_and_keep_writers_out,
+    a_writer_keeps_everybody_else_out,
+    both_halves_are_reentrant,
+    a_writer_may_read_and_go_on_reading,
+    a_downgrade_lets_waiting_readers_in,
+    a_writer_may_read_before_readers_of_its_own_client_that_wait,
+    a_reader_cannot_become_the_writer,
+    guards_that_change_threads_do_not_wait_for_their_own_thread,
+    a_reader_that_died_is_not_kept_alive_by_the_others,
+    readers_follow_a_writers_lease_and_a_writer_the_longest_readers,
+    names_with_braces_of_their_own_serve_both_halves,
+    each_half_says_what_it_holds,
+    the_last_reader_wakes_the_writer,
+    a_writer_wakes_all_readers,
+    a_reader_that_ends_early_does_not_end_the_others,
+    read_holds_are_renewed,
+    a_reader_with_a_lease_outlasts_those_with_shorter_ones,
+    force_unlock_frees_only_the_half_that_holds,
+    writers_have_fences_that_go_up,
+    readers_and_writers_never_meet,
+    it_is_shown_who_reads_and_who_writes,
+    a_writer_that_waits_comes_before_readers_that_come_later,
+    no_reader_of_a_stream_is_let_in_before_a_writer_that_comes_first,
+    who_reads_or_writes_already_is_not_held_back_by_a_writer_that_waits,
+    a_writer_that_gives_up_lets_readers_in,
+);
+
+fn readers_read_together_and_keep_writers_out(store: &Store) {
+    let (client, other) = (store.client(), store.client());
+    let name = fresh("rw");
+    let first = client.read_write_lock(&name).read().acquire().unwrap();
+    let second = elsewhere(|| client.read_write_lock(&name).read().acquire_owned().unwrap());
+    let third = other.read_write_lock(&name).read().try_acquire().unwrap().unwrap();
+    for lock in [client.read_write_lock(&name), other.read_write_lock(&name)] {
+        elsewhere(|| assert!(!lock.write().try_lock().unwrap()));
+    }
+    first.unlock().unwrap();
+    second.unlock().unwrap();
+    elsewhere(|| assert!(!client.read_write_lock(&name).write().try_lock().unwrap()));
+    third.unlock().unwrap();
+    assert!(client.read_write_lock(&name).write().try_acquire().unwrap().is_some());
+}
+
+fn a_writer_keeps_everybody_else_out(store: &Store) {
+    let (client, other) = (store.client(), store.client());
+    let name = fresh("rw");
+    let writing = client.read_write_lock(&name).write().acquire().unwrap();
+    for lock in [client.read_write_lock(&name), other.read_write_lock(&name)] {
+        elsewhere(|| {
+            assert!(!lock.read().try_lock().unwrap());
+            assert!(!lock.write().try_lock().unwrap());
+        });
+    }
+    writing.unlock().unwrap();
+    assert!(other.read_write_lock(&name).read().try_acquire().unwrap().is_some());
+}
+
+fn both_halves_are_reentrant(store: &Store) {
+    let client = store.client();
+    let lock = client.read_write_lock(&fresh("rw"));
+    for half in [lock.read(), lock.write()] {
+        for count in 1..=3 {
+            half.lock().unwrap();
+            assert_eq!(half.hold_count().unwrap(), count);
+        }
+        for left in [2, 1, 0] {
+            elsewhere(|| assert!(!lock.write().try_lock().unwrap()));
+            half.unlock().unwrap();
+            assert_eq!(half.hold_count().unwrap(), left);
+        }
+        assert!(half.unlock().unwrap_err().is_not_held());
+        assert!(!half.is_locked().unwrap());
+    }
+}
+
+fn a_writer_may_read_and_go_on_reading(store: &Store) {
+    let (client, other) = (store.client(), store.client());
+    let name = fresh("rw");
+    let (lock, foreign) = (client.read_write_lock(&name), other.read_write_lock(&name));
+    let writing = lock.write().acquire().unwrap();
+    let reading = lock.read().acquire().unwrap();
+    assert!(!foreign.read().try_lock().unwrap());
+    writing.unlock().unwrap();
+    assert!(!foreign.write().try_lock().unwrap());
+    assert!(foreign.read().try_acquire().unwrap().is_some());
+    reading.unlock().unwrap();
+    assert!(foreign.write().try_acquire().unwrap().is_some());
+    // The other way round: reading ends first.
+    let writing = lock.write().acquire().unwrap();
+    lock.read().acquire().unwrap().unlock().unwrap();
+    assert!(!foreign.read().try_lock().unwrap());
+    assert_eq!(lock.write().hold_count().unwrap(), 1);
+    writing.unlock().unwrap();
+    assert!(!lock.write().is_locked().unwrap());
+}
+
+fn a_downgrade_lets_waiting_readers_in(store: &Store) {
+    let (client, other) = (store.client(), store.client());
+    let name = fresh("rw");
+    let lock = client.read_write_lock(&name);
+    let writing = lock.write().acquire().unwrap();
+    let reading = lock.read().acquire().unwrap();
+    let mut waiter = Waiter::start({
+        let foreign = other.read_write_lock(&name);
+        move || foreign.read().lock().unwrap()
+    });
+    waiter.settle();
+    let freed = now();
+    writing.unlock().unwrap();
+    let (_, returned) = waiter.returns_within(SLACK * 4);
+    // Told, not found by the safety poll. (Redisson tells nobody here.)
+    assert!(returned.duration_since(freed) < ms(50) + slack_since(freed));
+    reading.unlock().unwrap();
+}
+
+fn a_writer_may_read_before_readers_of_its_own_client_that_wait(store: &Store) {
+    let client = store.client();
+    let lock = client.read_write_lock(&fresh("rw"));
+    let writing = lock.write().acquire().unwrap();
+    let mut waiter = Waiter::start({
+        let lock = lock.clone();
+        move || lock.read().acquire().unwrap().unlock().unwrap()
+    });
+    waiter.settle();
+    let reading = lock.read().try_acquire_for(PATIENCE).unwrap().expect("a writer may read");
+    writing.unlock().unwrap();
+    waiter.returns_within(SLACK * 4);
+    reading.unlock().unwrap();
+}
+
+fn a_reader_cannot_become_the_writer(store: &Store) {
+    let client = store.client();
+    let lock = client.read_write_lock(&fresh("rw"));
+    let reading = lock.read().acquire().unwrap();
+    let begun = now();
+    assert_eq!(lock.write().lock().unwrap_err().kind(), ErrorKind::WouldDeadlock);
+    assert_eq!(lock.write().try_lock_for(PATIENCE).unwrap_err().kind(), ErrorKind::WouldDeadlock);
+    assert!(begun.elapsed() < slack_since(begun));
+    assert!(!lock.write().try_lock().unwrap());
+    assert!(lock.write().try_acquire().unwrap().is_none());
+    // Not by another client of the same thread: that is another owner, and would really wait.
+    assert!(!store.client().read_write_lock(lock.read().name()).write().try_lock_for(ms(20)).unwrap());
+    reading.unlock().unwrap();
+    assert!(lock.write().try_acquire().unwrap().is_some());
+}
+
+fn guards_that_change_threads_do_not_wait_for_their_own_thread(store: &Store) {
+    let lock = store.client().read_write_lock(&fresh("rw"));
+    let begun = now();
+    let reading = lock.read().acquire().unwrap();
+    assert_eq!(lock.write().acquire_owned().map(drop).unwrap_err().kind(), ErrorKind::WouldDeadlock);
+    let timed = lock.write().try_acquire_owned_for(PATIENCE).map(drop);
+    assert_eq!(timed.unwrap_err().kind(), ErrorKind::WouldDeadlock);
+    assert!(lock.write().try_acquire_owned_for(ms(0)).unwrap().is_none());
+    reading.unlock().unwrap();
+    let writing = lock.write().acquire().unwrap();
+    assert_eq!(lock.read().acquire_owned().map(drop).unwrap_err().kind(), ErrorKind::WouldDeadlock);
+    lock.read().acquire().unwrap().unlock().unwrap();
+    assert!(begun.elapsed() < slack_since(begun));
+    // On another thread it waits, and has it when it is free.
+    let waiter = Waiter::start({
+        let lock = lock.clone();
+        move || lock.read().acquire_owned().unwrap().unlock().unwrap()
+    });
+    writing.unlock().unwrap();
+    waiter.returns_within(SLACK * 4);
+}
+
+/// Redisson's zombie: before 4.4, whoever renewed renewed the dead as well.
+fn a_reader_that_died_is_not_kept_alive_by_the_others(store: &Store) {
+    let (client, other) = (store.client_with_lease(ms(1_000)), store.client());
+    let name = fresh("zombie");
+    // What is left of one that died: a hold that nobody renews or gives back.
+    let lease = ms(1_200);
+    elsewhere(|| client.read_write_lock(&name).read().lock_with_lease(lease).unwrap());
+    let reading = elsewhere(|| client.read_write_lock(&name).read().acquire_owned().unwrap());
+    let taken = now();
+    throughout(lease + ms(300), || reading.check().is_ok());
+    let mut waiter = Waiter::start({
+        let lock = other.read_write_lock(&name);
+        move || lock.write().acquire().unwrap().unlock().unwrap()
+    });
+    throughout(ms(30), || !waiter.is_over());
+    let freed = now();
+    assert!(freed.duration_since(taken) > lease);
+    reading.unlock().unwrap();
+    let (_, returned) = waiter.returns_within(SLACK * 4);
+    assert!(returned.duration_since(freed) < ms(50) + slack_since(freed));
+}
+
+fn readers_follow_a_writers_lease_and_a_writer_the_longest_readers(store: &Store) {
+    let clients = [store.client(), store.client()];
+    let name = fresh("leases");
+    let lock = store.client().read_write_lock(&name);
+    let begun = now();
+    lock.write().lock_with_lease(ms(200)).unwrap();
+    let readers: Vec<_> = [ms(100), ms(400)]
+        .into_iter()
+        .zip(&clients)
+        .map(|(lease, client)| {
+            let lock = client.read_write_lock(&name);
+            Waiter::start(move || lock.read().lock_with_lease(lease).unwrap())
+        })
+        .collect();
+    for reader in readers {
+        let (_, returned) = reader.returns_within(store.freed_within(ms(200)) + SLACK);
+        assert!(returned.duration_since(begun) >= ms(195), "{:?}", returned.duration_since(begun));
+    }
+    let read = now();
+    let writer = Waiter::start({
+        let lock = clients[0].read_write_lock(&name);
+        move || lock.write().lock().unwrap()
+    });
+    let (_, returned) = writer.returns_within(store.freed_within(ms(400)) + SLACK);
+    assert!(returned.duration_since(begun) >= ms(590), "{:?}", returned.duration_since(begun));
+    assert!(returned.duration_since(read) < store.freed_within(ms(450)) + slack_since(read));
+}
+
+fn names_with_braces_of_their_own_serve_both_halves(store: &Store) {
+    let name = format!("{{{}}}:abc:key", fresh("tag"));
+    let client = store.client();
+    let count = AtomicI32::new(0);
+    thread::scope(|scope| {
+        for _ in 0..10 {
+            scope.spawn(|| {
+                let lock = client.read_write_lock(&name);
+                for _ in 0..10 {
+                    let writing = lock.write().acquire().unwrap();
+                    let seen = count.load(Ordering::SeqCst);
+                    let reading = lock.read().acquire().unwrap();
+                    count.store(seen + 1, Ordering::SeqCst);
+                    writing.unlock().unwrap();
+                    reading.unlock().unwrap();
+                }
+            });
+        }
+    });
+    assert_eq!(count.into_inner(), 100);
+    assert!(!client.read_write_lock(&name).read().is_locked().unwrap());
+}
+
+fn each_half_says_what_it_holds(store: &Store) {
+    let (client, other) = (store.client(), store.client());
+    let name = fresh("rw");
+    let (lock, foreign) = (client.read_write_lock(&name), other.read_write_lock(&name));
+    let locked = || (foreign.read().is_locked().unwrap(), foreign.write().is_locked().unwrap());
+    assert_eq!(locked(), (false, false));
+    let reading = lock.read().acquire().unwrap();
+    assert_eq!(locked(), (true, false));
+    assert!(lock.read().is_held_by_current_thread().unwrap());
+    assert!(!lock.write().is_held_by_current_thread().unwrap());
+    assert!(!foreign.read().is_held_by_current_thread().unwrap());
+    assert!(foreign.read().remaining_lease().unwrap().is_some());
+    reading.unlock().unwrap();
+    let writing = lock.write().acquire().unwrap();
+    assert_eq!(locked(), (false, true));
+    let reading = lock.read().acquire().unwrap();
+    assert_eq!(locked(), (true, true));
+    drop((reading, writing));
+    eventually(SLACK, || locked() == (false, false));
+}
+
+fn the_last_reader_wakes_the_writer(store: &Store) {
+    let (client, other) = (store.client(), store.client());
+    let name = fresh("rw");
+    let lock = client.read_write_lock(&name);
+    let readers = [lock.read().acquire_owned().unwrap(), lock.read().acquire_owned().unwrap()];
+    let mut waiter = Waiter::start({
+        let foreign = other.read_write_lock(&name);
+        move || foreign.write().lock().unwrap()
+    });
+    let [first, last] = readers;
+    first.unlock().unwrap();
+    throughout(ms(30), || !waiter.is_over());
+    let freed = now();
+    last.unlock().unwrap();
+    let (_, returned) = waiter.returns_within(SLACK * 4);
+    assert!(returned.duration_since(freed) < ms(50) + slack_since(freed));
+}
+
+fn a_writer_wakes_all_readers(store: &Store) {
+    let clients = [store.client(), store.client()];
+    let name = fresh("rw");
+    let writing = store.client().read_write_lock(&name).write().acquire_owned().unwrap();
+    let inside = Arc::new(AtomicU32::new(0));
+    let waiters: Vec<_> = (0..6)
+        .map(|at| {
+            let (lock, inside) = (clients[at % 2].read_write_lock(&name), Arc::clone(&inside));
+            Waiter::start(move || {
+                let guard = lock.read().acquire().unwrap();
+                inside.fetch_add(1, Ordering::SeqCst);
+                eventually(PATIENCE, || inside.load(Ordering::SeqCst) == 6);
+                drop(guard);
+            })
+        })
+        .collect();
+    let freed = now();
+    writing.unlock().unwrap();
+    for waiter in waiters {
+        waiter.returns_within(SLACK * 4);
+    }
+    assert!(freed.elapsed() < ms(300) + slack_since(freed), "{:?}", freed.elapsed());
+}
+
+fn a_reader_that_ends_early_does_not_end_the_others(store: &Store) {
+    let (client, other) = (store.client(), store.client());
+    let name = fresh("rw");
+    let staying = client.read_write_lock(&name).read().acquire().unwrap();
+    for _ in 0..3 {
+        let foreign = other.read_write_lock(&name);
+        foreign.read().lock_with_lease(ms(60_000)).unwrap();
+        foreign.read().lock().unwrap();
+        foreign.read().unlock().unwrap();
+        foreign.read().unlock().unwrap();
+    }
+    staying.check().unwrap();
+    assert!(client.read_write_lock(&name).read().is_held_by_current_thread().unwrap());
+    elsewhere(|| assert!(!other.read_write_lock(&name).write().try_lock().unwrap()));
+    assert_eq!(staying.state(), HoldState::Held);
+}
+
+fn read_holds_are_renewed(store: &Store) {
+    let (client, other) = (store.client_with_lease(ms(500)), store.client());
+    let name = fresh("rw");
+    let lock = client.read_write_lock(&name);
+    let guards = (lock.read().acquire().unwrap(), lock.read().acquire().unwrap());
+    let foreign = other.read_write_lock(&name);
+    throughout(ms(1_500), || !foreign.write().try_lock().unwrap());
+    guards.0.check().unwrap();
+    assert_eq!(lock.read().hold_count().unwrap(), 2);
+}
+
+fn a_reader_with_a_lease_outlasts_those_with_shorter_ones(store: &Store) {
+    let (client, other) = (store.client(), store.client());
+    let name = fresh("rw");
+    let lock = client.read_write_lock(&name);
+    let taken = now();
+    let leased = lock.read().acquire_with_lease(ms(700)).unwrap();
+    let foreign = other.read_write_lock(&name);
+    foreign.read().lock_with_lease(ms(100)).unwrap();
+    eventually(SLACK, || !foreign.read().is_held_by_current_thread().unwrap() || taken.elapsed() > ms(300));
+    leased.check().unwrap();
+    let (_, returned) = Waiter::start({
+        let lock = store.client().read_write_lock(&name);
+        move || lock.write().lock().unwrap()
+    })
+    .returns_within(ms(700) + SLACK * 4);
+    let after = returned.duration_since(taken);
+    assert!(after >= ms(690) && after < ms(750) + slack_since(taken), "{after:?}");
+}
+
+fn force_unlock_frees_only_the_half_that_holds(store: &Store) {
+    let (client, operator) = (store.client(), store.client());
+    let name = fresh("rw");
+    let (lock, foreign) = (client.read_write_lock(&name), operator.read_write_lock(&name));
+    lock.read().lock().unwrap();
+    assert!(!foreign.write().force_unlock().unwrap());
+    assert!(foreign.read().force_unlock().unwrap());
+    assert!(!lock.read().is_held_by_current_thread().unwrap());
+    lock.write().lock().unwrap();
+    assert!(!foreign.read().force_unlock().unwrap());
+    assert!(foreign.write().force_unlock().unwrap());
+    assert!(foreign.read().try_lock().unwrap());
+}
+
+fn writers_have_fences_that_go_up(store: &Store) {
+    let client = store.client();
+    let lock = client.read_write_lock(&fresh("rw"));
+    let mut last = None;
+    for _ in 0..3 {
+        let guard = lock.write_fenced().acquire().unwrap();
+        assert!(guard.fence() > last);
+        last = guard.fence();
+        guard.unlock().unwrap();
+    }
+    assert_eq!(lock.write().acquire().unwrap().fence(), None);
+}
+
+fn readers_and_writers_never_meet(store: &Store) {
+    let name = fresh("rw");
+    let clients: Vec<_> = (0..3).map(|_| store.client()).collect();
+    // Readers count up, a writer counts down.
+    let inside = AtomicI32::new(0);
+    let until = now() + Duration::from_millis(700);
+    thread::scope(|scope| {
+        for client in &clients {
+            for number in 0..4 {
+                let (inside, lock) = (&inside, client.read_write_lock(&name));
+                scope.spawn(move || {
+                    while now() < until {
+                        if number == 0 {
+                            let guard = lock.write().acquire().unwrap();
+                            assert_eq!(inside.fetch_sub(1_000, Ordering::SeqCst), 0);
+                            inside.fetch_add(1_000, Ordering::SeqCst);
+                            drop(guard);
+                        } else {
+                            let guard = lock.read().acquire().unwrap();
+                            assert!(inside.fetch_add(1, Ordering::SeqCst) >= 0);
+                            inside.fetch_sub(1, Ordering::SeqCst);
+                            drop(guard);
+                        }
+                    }
+                });
+            }
+        }
+    });
+    assert_eq!(inside.load(Ordering::SeqCst), 0);
+    let foreign = store.client().read_write_lock(&name);
+    eventually(SLACK, || foreign.write().try_acquire().unwrap().is_some());
+}
+
+fn it_is_shown_who_reads_and_who_writes(store: &Store) {
+    let (client, other) = (store.client(), store.client());
+    let name = fresh("shown");
+    let lock = client.read_write_lock(&name);
+    let writing = lock.write().acquire().unwrap();
+    let reading = lock.read().acquire().unwrap();
+    let seen = other.inspect(&name).unwrap();
+    assert_eq!(seen.kind, ObjectKind::ReadWriteLock { mode: Mode::Write });
+    let mut modes: Vec<_> = seen.holders.iter().map(|holder| (holder.owner.clone(), holder.mode)).collect();
+    modes.sort_by_key(|(_, mode)| *mode == Some(Mode::Read));
+    let owner = writing.owner().to_string();
+    assert_eq!(modes, [(owner.clone(), Some(Mode::Write)), (owner.clone(), Some(Mode::Read))]);
+    writing.unlock().unwrap();
+    let theirs = other.read_write_lock(&name).read().acquire().unwrap();
+    let seen = client.inspect(&name).unwrap();
+    assert_eq!(seen.kind, ObjectKind::ReadWriteLock { mode: Mode::Read });
+    let mut readers: Vec<_> =
+        seen.holders.iter().map(|one| (one.by_this_client, one.owner.clone())).collect();
+    readers.sort();
+    assert_eq!(readers, [(false, theirs.owner().to_string()), (true, owner)], "{seen}");
+    assert!(seen.holders.iter().all(|one| one.mode == Some(Mode::Read)), "{seen}");
+    assert!(seen.holders.iter().all(|one| one.remaining.is_none_or(|left| !left.is_zero())), "{seen}");
+    reading.unlock().unwrap();
+    theirs.unlock().unwrap();
+    assert!(!client.inspect(&name).unwrap().is_held());
+}
+
+// ---- writers first
+
+/// Whether one who does not read yet is kept out.
+fn is_refused(lock: &ReadWriteLock) -> bool {
+    let guard = lock.read().try_acquire_owned_for(Duration::ZERO).unwrap();
+    guard.map(|guard| guard.unlock().unwrap()).is_none()
+}
+
+fn a_writer_that_waits_comes_before_readers_that_come_later(store: &Store) {
+    let name = fresh("rw");
+    let [reading, writing, late] = [(); 3].map(|()| store.client().read_write_lock(&name).writers_first());
+    let order = Arc::new(Mutex::new(Vec::new()));
+    let first = reading.read().acquire_owned().unwrap();
+    assert!(!is_refused(&late), "nobody waits yet");
+    let mut writer = Waiter::start({
+        let (writing, order) = (writing.clone(), Arc::clone(&order));
+        move || {
+            let guard = writing.write_fenced().acquire().unwrap();
+            order.lock().unwrap().push("writer");
+            guard.unlock().unwrap();
+        }
+    });
+    eventually(SLACK * 4, || is_refused(&late));
+    assert!(is_refused(&reading), "a reader of the same client, too");
+    let mut reader = Waiter::start({
+        let (late, order) = (late.clone(), Arc::clone(&order));
+        move || {
+            let guard = late.read().acquire().unwrap();
+            order.lock().unwrap().push("reader");
+            guard.unlock().unwrap();
+        }
+    });
+    assert!(!writer.is_over() && !reader.is_over());
+    let freed = now();
+    first.unlock().unwrap();
+    writer.returns_within(SLACK * 4);
+    let (_, returned) = reader.returns_within(SLACK * 4);
+    assert_eq!(*order.lock().unwrap(), ["writer", "reader"]);
+    assert!(returned.duration_since(freed) < ms(100) + slack_since(freed), "both were told");
+    assert!(!is_refused(&late), "the writer waits no more");
+}
+
+fn no_reader_of_a_stream_is_let_in_before_a_writer_that_comes_first(store: &Store) {
+    let name = fresh("rw");
+    let clients = [store.client(), store.client()];
+    let locks = clients.each_ref().map(|client| client.read_write_lock(&name).writers_first());
+    // Each reader lets go only when the next reads, so that there is never a gap.
+    let mut reading = locks[0].read().acquire_owned().unwrap();
+    for round in 0..3 {
+        let writer = Waiter::start({
+            let lock = store.client().read_write_lock(&name).writers_first();
+            move || lock.write().acquire().unwrap().unlock().unwrap()
+        });
+        let mut turns = 0;
+        eventually(SLACK * 4, || {
+            turns += 1;
+            let next = locks[turns % 2].read().try_acquire_owned_for(Duration::ZERO).unwrap();
+            let is_next = next.is_some();
+            if let Some(next) = next {
+                std::mem::replace(&mut reading, next).unlock().unwrap();
+            }
+            !is_next
+        });
+        // From here on, none.
+        for turn in 0..50 {
+            assert!(is_refused(&locks[turn % 2]), "round {round}: reader {turn} was let in");
+        }
+        reading.unlock().unwrap();
+        writer.returns_within(SLACK * 4);
+        reading = locks[0].read().try_acquire_owned_for(PATIENCE).unwrap().expect("readers have their turn");
+    }
+}
+
+fn who_reads_or_writes_already_is_not_held_back_by_a_writer_that_waits(store: &Store) {
+    let name = fresh("rw");
+    let [lock, writing, late] = [(); 3].map(|()| store.client().read_write_lock(&name).writers_first());
+    let write = || {
+        let writing = writing.clone();
+        Waiter::start(move || writing.write().acquire().unwrap().unlock().unwrap())
+    };
+    let outer = lock.read().acquire().unwrap();
+    let writer = write();
+    eventually(SLACK * 4, || is_refused(&late));
+    lock.read().try_acquire().unwrap().expect("it reads already").unlock().unwrap();
+    lock.read().try_acquire_for(PATIENCE).unwrap().expect("it reads already").unlock().unwrap();
+    outer.unlock().unwrap();
+    writer.returns_within(SLACK * 4);
+
+    let outer = lock.write().acquire().unwrap();
+    let mut writer = write();
+    let reading = lock.read().try_acquire_for(PATIENCE).unwrap().expect("a writer may read");
+    outer.unlock().unwrap();
+    eventually(SLACK * 4, || is_refused(&late));
+    assert!(!writer.is_over());
+    lock.read().try_acquire().unwrap().expect("it reads on").unlock().unwrap();
+    reading.unlock().unwrap();
+    writer.returns_within(SLACK * 4);
+}
+
+fn a_writer_that_gives_up_lets_readers_in(store: &Store) {
+    let name = fresh("rw");
+    let [lock, writing, late] = [(); 3].map(|()| store.client().read_write_lock(&name).writers_first());
+    let reading = lock.read().acquire_owned().unwrap();
+    let interrupt = Interrupt::new();
+    let writer = Waiter::start({
+        let interrupt = interrupt.clone();
+        move || writing.write().lock_interruptibly(&interrupt)
+    });
+    eventually(SLACK * 4, || is_refused(&late));
+    let mut reader = Waiter::start({
+        let late = late.clone();
+        move || late.read().acquire().unwrap().unlock().unwrap()
+    });
+    throughout(ms(30), || !reader.is_over());
+    let gave_up = now();
+    interrupt.interrupt();
+    assert!(writer.returns_within(SLACK * 4).0.unwrap_err().is_interrupted());
+    let (_, returned) = reader.returns_within(SLACK * 4);
+    // Told, not found by the safety poll.
+    assert!(returned.duration_since(gave_up) < ms(50) + slack_since(gave_up));
+    reading.unlock().unwrap();
+}

@@ -1,0 +1,492 @@
+//! Permits: never more out than there are, and nobody who could go on is left asleep.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI32, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use leasehold::{ErrorKind, HoldState, Interrupt, LossReason, ObjectKind};
+
+use super::harness::{Store, fresh};
+use super::tools::{PATIENCE, SLACK, Waiter, eventually, ms, now, receive, slack_since, throughout};
+
+contracts!(needs Counting:
+    permits_are_set_up_once,
+    no_more_permits_are_out_than_there_are,
+    permits_are_counted_as_they_come_and_go,
+    a_waiter_is_woken_by_permits_that_come_back,
+    one_that_wants_more_does_not_hold_up_one_that_wants_less,
+    a_waiter_is_woken_by_permits_that_are_added,
+    waits_for_permits_end_as_asked,
+    what_is_kept_is_given_back_by_hand,
+    none_are_not_asked_for,
+    a_permit_with_a_lease_comes_back_by_itself,
+    a_permit_without_a_lease_is_renewed,
+    a_permit_is_given_back_by_its_id,
+    several_permits_are_had_at_once_or_not_at_all,
+    a_semaphore_ends_with_its_lease,
+    permits_of_what_was_deleted_do_not_bring_it_back,
+    permits_that_nobody_took_can_be_given,
+    as_many_permits_as_java_can_count_are_had_and_given_back,
+    a_permit_that_is_over_is_not_given_back_by_its_id,
+    a_crowd_never_exceeds_the_permits,
+    permits_are_shown_as_they_come_and_go,
+    permits_that_are_out_are_shown_until_they_end,
+    permits_go_back_only_where_there_are_some_if_so_asked,
+    several_permits_are_waited_for_and_come_back_with_their_lease,
+    permits_are_given_back_by_their_ids_all_or_none,
+    the_lease_of_a_permit_is_asked_for_and_changed_by_its_id,
+    the_number_of_permits_is_changed_while_some_are_out,
+);
+
+fn permits_are_set_up_once(store: &Store) {
+    let (client, other) = (store.client(), store.client());
+    let name = fresh("sem");
+    let semaphore = client.semaphore(&name);
+    assert_eq!(semaphore.available_permits().unwrap(), 0);
+    assert!(semaphore.try_acquire(1).unwrap().is_none());
+    assert!(semaphore.try_set_permits(3).unwrap());
+    assert!(!other.semaphore(&name).try_set_permits(5).unwrap());
+    assert_eq!(other.semaphore(&name).available_permits().unwrap(), 3);
+    assert!(semaphore.delete().unwrap());
+    assert!(!semaphore.delete().unwrap());
+    assert_eq!(semaphore.available_permits().unwrap(), 0);
+}
+
+fn no_more_permits_are_out_than_there_are(store: &Store) {
+    let (client, other) = (store.client(), store.client());
+    let name = fresh("sem");
+    client.semaphore(&name).try_set_permits(3).unwrap();
+    let two = client.semaphore(&name).acquire(2).unwrap();
+    assert!(other.semaphore(&name).try_acquire(2).unwrap().is_none());
+    let one = other.semaphore(&name).try_acquire(1).unwrap().unwrap();
+    assert!(client.semaphore(&name).try_acquire(1).unwrap().is_none());
+    two.unlock().unwrap();
+    assert_eq!(other.semaphore(&name).available_permits().unwrap(), 2);
+    one.unlock().unwrap();
+    assert_eq!(other.semaphore(&name).available_permits().unwrap(), 3);
+}
+
+fn permits_are_counted_as_they_come_and_go(store: &Store) {
+    let semaphore = store.client().semaphore(&fresh("sem"));
+    semaphore.try_set_permits(2).unwrap();
+    assert_eq!(semaphore.add_permits(3).unwrap(), 5);
+    assert_eq!(semaphore.add_permits(-4).unwrap(), 1);
+    assert_eq!(semaphore.add_permits(-2).unwrap(), -1);
+    assert!(semaphore.try_acquire(1).unwrap().is_none());
+    assert_eq!(semaphore.add_permits(4).unwrap(), 3);
+    assert_eq!(semaphore.drain_permits().unwrap(), 3);
+    assert_eq!(semaphore.available_permits().unwrap(), 0);
+}
+
+fn a_waiter_is_woken_by_permits_that_come_back(store: &Store) {
+    let (client, other) = (store.client(), store.client());
+    let name = fresh("sem");
+    client.semaphore(&name).try_set_permits(1).unwrap();
+    let permit = client.semaphore(&name).acquire(1).unwrap();
+    let waiter = Waiter::start({
+        let semaphore = other.semaphore(&name);
+        move || semaphore.acquire(1).unwrap()
+    });
+    let freed = now();
+    drop(permit);
+    let (_, returned) = waiter.returns_within(SLACK * 4);
+    assert!(returned.duration_since(freed) < ms(50) + slack_since(freed));
+}
+
+/// Redisson has the one that wants three swallow the wake-up.
+fn one_that_wants_more_does_not_hold_up_one_that_wants_less(store: &Store) {
+    let (client, other) = (store.client(), store.client());
+    let name = fresh("sem");
+    client.semaphore(&name).try_set_permits(1).unwrap();
+    let permit = client.semaphore(&name).acquire(1).unwrap();
+    let mut greedy = Waiter::start({
+        let semaphore = other.semaphore(&name);
+        move || semaphore.acquire(3).unwrap().unlock().unwrap()
+    });
+    let modest = Waiter::start({
+        let semaphore = other.semaphore(&name);
+        move || semaphore.acquire(1).unwrap()
+    });
+    let freed = now();
+    drop(permit);
+    let (_permit, returned) = modest.returns_within(SLACK * 4);
+    assert!(returned.duration_since(freed) < ms(50) + slack_since(freed));
+    assert!(!greedy.is_over());
+    client.semaphore(&name).add_permits(3).unwrap();
+    greedy.returns_within(SLACK * 4);
+}
+
+fn a_waiter_is_woken_by_permits_that_are_added(store: &Store) {
+    let (client, other) = (store.client(), store.client());
+    let name = fresh("sem");
+    let waiter = Waiter::start({
+        let semaphore = other.semaphore(&name);
+        move || semaphore.acquire(2).unwrap().keep()
+    });
+    let added = now();
+    assert!(client.semaphore(&name).try_set_permits(2).unwrap());
+    let (_, returned) = waiter.returns_within(SLACK * 4);
+    assert!(returned.duration_since(added) < ms(50) + slack_since(added));
+}
+
+fn waits_for_permits_end_as_asked(store: &Store) {
+    let semaphore = store.client().semaphore(&fresh("sem"));
+    let begun = now();
+    assert!(semaphore.try_acquire_for(1, ms(60)).unwrap().is_none());
+    assert!(begun.elapsed() >= ms(60) && begun.elapsed() < ms(60) + slack_since(begun));
+    let interrupt = Interrupt::new();
+    let waiter = Waiter::start({
+        let (semaphore, interrupt) = (semaphore.clone(), interrupt.clone());
+        move || semaphore.acquire_interruptibly(1, &interrupt)
+    });
+    interrupt.interrupt();
+    assert!(waiter.returns_within(SLACK * 2).0.unwrap_err().is_interrupted());
+    semaphore.try_set_permits(1).unwrap();
+    assert!(semaphore.try_acquire(1).unwrap().is_some(), "who gave up took nothing");
+}
+
+fn what_is_kept_is_given_back_by_hand(store: &Store) {
+    let semaphore = store.client().semaphore(&fresh("sem"));
+    semaphore.try_set_permits(1).unwrap();
+    semaphore.acquire(1).unwrap().keep();
+    assert_eq!(semaphore.available_permits().unwrap(), 0);
+    semaphore.release(1).unwrap();
+    assert_eq!(semaphore.available_permits().unwrap(), 1);
+}
+
+fn none_are_not_asked_for(store: &Store) {
+    let client = store.client();
+    assert_eq!(client.semaphore("none").acquire(0).unwrap_err().kind(), ErrorKind::InvalidInput);
+    let semaphore = client.expirable_semaphore("none");
+    assert_eq!(semaphore.try_acquire_many_for(0, ms(1)).unwrap_err().kind(), ErrorKind::InvalidInput);
+    assert_eq!(semaphore.release("no id").unwrap_err().kind(), ErrorKind::InvalidInput);
+}
+
+fn a_permit_with_a_lease_comes_back_by_itself(store: &Store) {
+    let (client, other) = (store.client(), store.client());
+    let name = fresh("permits");
+    client.expirable_semaphore(&name).try_set_permits(1).unwrap();
+    let taken = now();
+    let permit = client.expirable_semaphore(&name).acquire_with_lease(ms(300)).unwrap();
+    let waiter = Waiter::start({
+        let semaphore = other.expirable_semaphore(&name);
+        move || semaphore.acquire().unwrap()
+    });
+    let (_next, returned) = waiter.returns_within(ms(300) + SLACK * 4);
+    // When the lease ends, not when the safety poll comes.
+    let after = returned.duration_since(taken);
+    assert!(after >= ms(295) && after < ms(350) + slack_since(taken), "{after:?}");
+    assert_eq!(permit.state(), HoldState::Lost);
+    assert!(permit.unlock().is_err());
+    assert_eq!(other.expirable_semaphore(&name).available_permits().unwrap(), 0);
+}
+
+fn a_permit_without_a_lease_is_renewed(store: &Store) {
+    let client = store.client_with_lease(ms(900));
+    let name = fresh("permits");
+    let semaphore = client.expirable_semaphore(&name);
+    semaphore.try_set_permits(1).unwrap();
+    let permit = semaphore.acquire().unwrap();
+    let other = store.client().expirable_semaphore(&name);
+    throughout(ms(2_000), || other.try_acquire().unwrap().is_none());
+    permit.check().unwrap();
+    permit.unlock().unwrap();
+    assert_eq!(other.available_permits().unwrap(), 1);
+}
+
+fn a_permit_is_given_back_by_its_id(store: &Store) {
+    let (client, operator) = (store.client_with_lease(ms(600)), store.client());
+    let name = fresh("permits");
+    let semaphore = client.expirable_semaphore(&name);
+    semaphore.try_set_permits(1).unwrap();
+    let permit = semaphore.acquire().unwrap();
+    let ids = permit.permit_ids();
+    assert_eq!((ids.len(), ids[0].len()), (1, 32));
+    let lost = permit.lost();
+    let foreign = operator.expirable_semaphore(&name);
+    assert!(foreign.release(&ids[0]).unwrap());
+    assert!(!foreign.release(&ids[0]).unwrap());
+    assert_eq!(foreign.available_permits().unwrap(), 1);
+    assert_eq!(receive(&lost, ms(600) + SLACK).unwrap().reason, LossReason::Gone);
+}
+
+fn several_permits_are_had_at_once_or_not_at_all(store: &Store) {
+    let semaphore = store.client().expirable_semaphore(&fresh("permits"));
+    semaphore.try_set_permits(3).unwrap();
+    let two = semaphore.try_acquire_many_for(2, ms(1)).unwrap().unwrap();
+    let mut ids = two.permit_ids();
+    ids.dedup();
+    assert_eq!(ids.len(), 2);
+    assert!(semaphore.try_acquire_many_for(2, ms(1)).unwrap().is_none());
+    assert_eq!(semaphore.available_permits().unwrap(), 1);
+    two.unlock().unwrap();
+    assert_eq!(semaphore.available_permits().unwrap(), 3);
+}
+
+fn a_semaphore_ends_with_its_lease(store: &Store) {
+    let semaphore = store.client().semaphore(&fresh("sem"));
+    assert!(semaphore.try_set_permits_with_lease(2, ms(200)).unwrap());
+    assert_eq!(semaphore.available_permits().unwrap(), 2);
+    eventually(ms(200) + SLACK, || semaphore.available_permits().unwrap() == 0);
+    assert!(semaphore.try_set_permits(1).unwrap());
+}
+
+fn permits_of_what_was_deleted_do_not_bring_it_back(store: &Store) {
+    let (client, operator) = (store.client(), store.client());
+    let name = fresh("deleted");
+    let semaphore = client.semaphore(&name);
+    semaphore.try_set_permits(3).unwrap();
+    let (unlocked, dropped) = (semaphore.acquire(1).unwrap(), semaphore.acquire(1).unwrap());
+    assert!(operator.semaphore(&name).delete().unwrap());
+    unlocked.unlock().unwrap();
+    drop(dropped);
+    assert_eq!(semaphore.available_permits().unwrap(), 0);
+    assert!(semaphore.try_set_permits(1).unwrap(), "nobody has set it up since");
+    let name = fresh("deleted");
+    let semaphore = client.expirable_semaphore(&name);
+    semaphore.try_set_permits(3).unwrap();
+    let (unlocked, over) = (semaphore.acquire().unwrap(), semaphore.acquire_with_lease(ms(30)).unwrap());
+    assert!(operator.expirable_semaphore(&name).delete().unwrap());
+    drop(unlocked.unlock()); // gone, or over by now
+    eventually(SLACK, || over.state() == HoldState::Lost);
+    assert_eq!(semaphore.available_permits().unwrap(), 0);
+    assert!(semaphore.try_set_permits(1).unwrap(), "nobody has set it up since");
+}
+
+/// As in Java: whoever gives what it has not taken, adds.
+fn permits_that_nobody_took_can_be_given(store: &Store) {
+    let semaphore = store.client().semaphore(&fresh("given"));
+    semaphore.release(2).unwrap();
+    assert_eq!(semaphore.available_permits().unwrap(), 2);
+    semaphore.acquire(2).unwrap().unlock().unwrap();
+    assert!(!semaphore.try_set_permits(9).unwrap());
+}
+
+fn as_many_permits_as_java_can_count_are_had_and_given_back(store: &Store) {
+    const MOST: u32 = i32::MAX.unsigned_abs();
+    let (client, other) = (store.client(), store.client());
+    let name = fresh("max");
+    assert!(client.semaphore(&name).try_set_permits(MOST).unwrap());
+    let all = client.semaphore(&name).acquire(MOST).unwrap();
+    let waiter = Waiter::start({
+        let semaphore = other.semaphore(&name);
+        move || semaphore.acquire(1).unwrap().unlock().unwrap()
+    });
+    all.unlock().unwrap();
+    waiter.returns_within(SLACK * 4);
+    assert_eq!(other.semaphore(&name).available_permits().unwrap(), i64::from(MOST));
+}
+
+fn a_permit_that_is_over_is_not_given_back_by_its_id(store: &Store) {
+    let semaphore = store.client().expirable_semaphore(&fresh("over"));
+    semaphore.try_set_permits(1).unwrap();
+    let permit = semaphore.acquire_with_lease(ms(30)).unwrap();
+    let id = permit.permit_ids().remove(0);
+    let begun = now();
+    eventually(SLACK, || permit.state() == HoldState::Lost && begun.elapsed() > ms(35));
+    assert!(!semaphore.release(&id).unwrap());
+    assert_eq!(semaphore.available_permits().unwrap(), 1, "it came back by itself, once");
+}
+
+fn a_crowd_never_exceeds_the_permits(store: &Store) {
+    let name = fresh("crowd");
+    let clients: Vec<_> = (0..3).map(|_| store.client()).collect();
+    clients[0].semaphore(&name).try_set_permits(3).unwrap();
+    let inside = Arc::new(AtomicI32::new(0));
+    let begun = now();
+    thread::scope(|scope| {
+        for client in &clients {
+            for number in 0..4 {
+                let (semaphore, inside) = (client.semaphore(&name), Arc::clone(&inside));
+                scope.spawn(move || {
+                    let units = 1 + number % 2;
+                    for _ in 0..15 {
+                        let permit = semaphore.try_acquire_for(units as u32, PATIENCE).unwrap().unwrap();
+                        assert!(inside.fetch_add(units, Ordering::SeqCst) + units <= 3);
+                        inside.fetch_sub(units, Ordering::SeqCst);
+                        drop(permit);
+                    }
+                });
+            }
+        }
+    });
+    eventually(SLACK, || clients[1].semaphore(&name).available_permits().unwrap() == 3);
+    // A lost wake-up costs the rest of a poll of a second.
+    assert!(begun.elapsed() < Duration::from_secs(3) + slack_since(begun), "{:?}", begun.elapsed());
+}
+
+fn permits_are_shown_as_they_come_and_go(store: &Store) {
+    let (client, other) = (store.client(), store.client());
+    let name = fresh("shown");
+    let semaphore = client.semaphore(&name);
+    semaphore.try_set_permits(2).unwrap();
+    let permit = semaphore.acquire(1).unwrap();
+    let seen = other.inspect(&name).unwrap();
+    // Where a number is all that is kept, what tells it from a latch is that none are left, or that somebody waits.
+    assert!(matches!(seen.kind, ObjectKind::Semaphore | ObjectKind::Counter), "{seen}");
+    assert_eq!((seen.count, seen.out, seen.remaining), (Some(1), 0, Some(Duration::MAX)));
+    let last = semaphore.acquire(1).unwrap();
+    let seen = other.inspect(&name).unwrap();
+    assert_eq!((&seen.kind, seen.count), (&ObjectKind::Semaphore, Some(0)));
+    assert!(seen.to_string().contains("0 to be had"), "{seen}");
+    permit.unlock().unwrap();
+    last.unlock().unwrap();
+    assert_eq!(other.inspect(&name).unwrap().count, Some(2));
+}
+
+fn permits_that_are_out_are_shown_until_they_end(store: &Store) {
+    let (client, other) = (store.client(), store.client());
+    let name = fresh("shown");
+    client.expirable_semaphore(&name).try_set_permits(3).unwrap();
+    let long = client.expirable_semaphore(&name).acquire_with_lease(ms(20_000)).unwrap();
+    let short = other.expirable_semaphore(&name).acquire_with_lease(ms(5_000)).unwrap();
+    let seen = client.inspect(&name).unwrap();
+    assert_eq!((&seen.kind, seen.count, seen.out), (&ObjectKind::ExpirableSemaphore, Some(1), 2), "{seen}");
+    let out: Vec<_> = seen.permits.iter().map(|permit| (permit.id.clone(), permit.by_this_client)).collect();
+    let expected = [(short.permit_ids().remove(0), false), (long.permit_ids().remove(0), true)];
+    assert_eq!(out, expected, "those that end first come first");
+    assert!(seen.permits.iter().all(|permit| permit.remaining <= ms(20_000)), "{seen}");
+    short.unlock().unwrap();
+    long.unlock().unwrap();
+    // One whose lease is over is to be had again, before anybody has asked for it.
+    let over = client.expirable_semaphore(&name).acquire_with_lease(ms(50)).unwrap();
+    assert_eq!(other.inspect(&name).unwrap().out, 1);
+    eventually(PATIENCE, || other.inspect(&name).unwrap().out == 0);
+    assert_eq!(other.inspect(&name).unwrap().count, Some(3));
+    drop(over);
+}
+
+fn permits_go_back_only_where_there_are_some_if_so_asked(store: &Store) {
+    let (client, other) = (store.client(), store.client());
+    let name = fresh("sem");
+    let semaphore = client.semaphore(&name);
+    assert!(!semaphore.release_if_exists(3).unwrap());
+    assert!(semaphore.try_set_permits(1).unwrap(), "it was not made by that");
+    let waiter = Waiter::start({
+        let semaphore = other.semaphore(&name);
+        move || semaphore.acquire(3).unwrap().keep()
+    });
+    let added = now();
+    assert!(semaphore.release_if_exists(2).unwrap());
+    let (_, returned) = waiter.returns_within(SLACK * 4);
+    assert!(returned.duration_since(added) < ms(50) + slack_since(added));
+    assert_eq!(semaphore.available_permits().unwrap(), 0);
+}
+
+fn several_permits_are_waited_for_and_come_back_with_their_lease(store: &Store) {
+    let (client, other) = (store.client(), store.client());
+    let name = fresh("permits");
+    let semaphore = client.expirable_semaphore(&name);
+    semaphore.try_set_permits(3).unwrap();
+    let taken = now();
+    let leased = semaphore.acquire_many_with_lease(2, ms(300)).unwrap();
+    assert!(semaphore.try_acquire_many(2).unwrap().is_none());
+    assert_eq!(semaphore.try_acquire_many(1_001).unwrap_err().kind(), ErrorKind::InvalidInput);
+    let many = vec!["0".repeat(32); 1_001];
+    assert_eq!(semaphore.release_many(&many).unwrap_err().kind(), ErrorKind::InvalidInput);
+    assert!(semaphore.try_acquire_many_for_with_lease(2, ms(1), ms(300)).unwrap().is_none());
+    let waiter = Waiter::start({
+        let semaphore = other.expirable_semaphore(&name);
+        move || semaphore.acquire_many(3).unwrap()
+    });
+    let (all, returned) = waiter.returns_within(ms(300) + SLACK * 4);
+    let after = returned.duration_since(taken);
+    assert!(after >= ms(295) && after < ms(350) + slack_since(taken), "{after:?}");
+    assert_eq!((all.permit_ids().len(), leased.state()), (3, HoldState::Lost));
+    let interrupt = Interrupt::new();
+    let waiter = Waiter::start({
+        let (semaphore, interrupt) = (semaphore.clone(), interrupt.clone());
+        move || semaphore.acquire_interruptibly(&interrupt)
+    });
+    interrupt.interrupt();
+    assert!(waiter.returns_within(SLACK * 2).0.unwrap_err().is_interrupted());
+    all.unlock().unwrap();
+    assert_eq!(semaphore.try_acquire_many(3).unwrap().unwrap().permit_ids().len(), 3);
+}
+
+fn permits_are_given_back_by_their_ids_all_or_none(store: &Store) {
+    let (client, operator) = (store.client(), store.client());
+    let name = fresh("permits");
+    let semaphore = client.expirable_semaphore(&name);
+    semaphore.try_set_permits(4).unwrap();
+    let three = semaphore.acquire_many(3).unwrap();
+    let short = semaphore.acquire_with_lease(ms(20)).unwrap();
+    let foreign = operator.expirable_semaphore(&name);
+    let ids = three.permit_ids();
+    let unknown = "0".repeat(32);
+    assert!(!foreign.release_many(&[ids[0].as_str(), &unknown]).unwrap());
+    eventually(SLACK, || foreign.remaining_lease(&short.permit_ids()[0]).unwrap().is_none());
+    assert!(!foreign.release_many(&[ids[0].clone(), short.permit_ids()[0].clone()]).unwrap());
+    assert_eq!((foreign.acquired_permits().unwrap(), foreign.available_permits().unwrap()), (3, 1));
+    // One that is named twice is one.
+    assert!(foreign.release_many(&[&ids[0], &ids[1], &ids[0]]).unwrap());
+    assert_eq!((foreign.acquired_permits().unwrap(), foreign.available_permits().unwrap()), (1, 3));
+    assert!(!foreign.release_many(&ids).unwrap());
+    assert_eq!(foreign.release_many(&[""; 0]).unwrap_err().kind(), ErrorKind::InvalidInput);
+    assert_eq!(foreign.release_many(&["no id"]).unwrap_err().kind(), ErrorKind::InvalidInput);
+    assert!(three.unlock().is_err());
+    assert_eq!(foreign.available_permits().unwrap(), 4, "what was left came back all the same");
+}
+
+fn the_lease_of_a_permit_is_asked_for_and_changed_by_its_id(store: &Store) {
+    let (client, operator) = (store.client(), store.client());
+    let name = fresh("permits");
+    let semaphore = client.expirable_semaphore(&name);
+    semaphore.try_set_permits(1).unwrap();
+    let permit = semaphore.acquire_with_lease(ms(60_000)).unwrap();
+    let id = permit.permit_ids().remove(0);
+    let foreign = operator.expirable_semaphore(&name);
+    let left = || foreign.remaining_lease(&id).unwrap();
+    let seconds = Duration::from_secs;
+    assert!(left().unwrap() > seconds(50) && left().unwrap() <= seconds(60));
+    assert!(foreign.update_lease_time(&id, seconds(600)).unwrap());
+    assert!(left().unwrap() > seconds(590));
+    let waiter = Waiter::start({
+        let foreign = foreign.clone();
+        move || foreign.acquire().unwrap()
+    });
+    let cut = now();
+    assert!(foreign.update_lease_time(&id, ms(50)).unwrap());
+    // Nobody is told, so that it may be the safety poll that finds it.
+    let (_, returned) = waiter.returns_within(ms(1_300) + SLACK);
+    assert!(returned.duration_since(cut) >= ms(49));
+    assert_eq!(left(), None);
+    assert!(!foreign.update_lease_time(&id, seconds(1)).unwrap());
+    assert_eq!(foreign.update_lease_time(&id, Duration::ZERO).unwrap_err().kind(), ErrorKind::InvalidInput);
+    assert_eq!(foreign.update_lease_time("", seconds(1)).unwrap_err().kind(), ErrorKind::InvalidInput);
+    assert_eq!(foreign.remaining_lease("?").unwrap_err().kind(), ErrorKind::InvalidInput);
+}
+
+fn the_number_of_permits_is_changed_while_some_are_out(store: &Store) {
+    let (client, other) = (store.client(), store.client());
+    let name = fresh("permits");
+    let semaphore = client.expirable_semaphore(&name);
+    let counts = || {
+        let foreign = other.expirable_semaphore(&name);
+        let (all, out) = (foreign.permits().unwrap(), foreign.acquired_permits().unwrap());
+        (all, out, foreign.available_permits().unwrap())
+    };
+    assert_eq!(counts(), (0, 0, 0));
+    assert_eq!(semaphore.set_permits(2).unwrap(), 2);
+    assert!(!semaphore.try_set_permits(9).unwrap());
+    let two = semaphore.acquire_many(2).unwrap();
+    assert_eq!(counts(), (2, 2, 0));
+    let waiter = Waiter::start({
+        let foreign = other.expirable_semaphore(&name);
+        move || foreign.acquire().unwrap()
+    });
+    let raised = now();
+    assert_eq!(semaphore.set_permits(5).unwrap(), 3);
+    let (third, returned) = waiter.returns_within(SLACK * 4);
+    assert!(returned.duration_since(raised) < ms(50) + slack_since(raised));
+    assert_eq!(counts(), (5, 3, 2));
+    // Fewer than are out: none is taken from anybody.
+    assert_eq!(semaphore.set_permits(1).unwrap(), -2);
+    assert_eq!(counts(), (1, 3, -2));
+    two.unlock().unwrap();
+    assert_eq!(counts(), (1, 1, 0));
+    assert!(semaphore.try_acquire().unwrap().is_none());
+    third.unlock().unwrap();
+    assert_eq!(counts(), (1, 0, 1));
+}

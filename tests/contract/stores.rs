@@ -1,0 +1,460 @@
+//! The stores that are put through the contracts, each a function named as its module in `contracts!`.
+
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use leasehold::{ClientBuilder, MemoryStore, Ring};
+#[cfg(feature = "sqlite")]
+use leasehold::{LockClient, Result};
+#[cfg(feature = "sqlite")]
+use tempfile::TempDir;
+
+#[cfg(any(feature = "postgres", feature = "mysql", feature = "sqlite"))]
+use super::harness::kinds_alike;
+#[cfg(any(feature = "etcd", feature = "zookeeper"))]
+use super::harness::queueing_kinds;
+use super::harness::{EndSessions, Need, Open, Sessions, Store, usual_kinds};
+use crate::support::cluster::Cluster;
+#[cfg(feature = "etcd")]
+use crate::support::etcd::Etcd;
+#[cfg(feature = "mysql")]
+use crate::support::mysql::MysqlServer;
+#[cfg(feature = "postgres")]
+use crate::support::postgres::PostgresServer;
+use crate::support::sentinel::SentinelSet;
+use crate::support::server::{RedisServer, matrix};
+#[cfg(feature = "zookeeper")]
+use crate::support::zookeeper::{CALM, Relay, ZooKeeper};
+
+/// The memory store.
+pub(crate) fn memory() -> Option<Store> {
+    Some(memory_store())
+}
+
+fn memory_store() -> Store {
+    let store = MemoryStore::new();
+    Store {
+        kinds: usual_kinds(),
+        late: Duration::ZERO,
+        lacks: &[],
+        survives_restart: false,
+        sessions: Sessions::None,
+        restartable: || (memory_store(), Box::new(memory_store)),
+        open: Box::new(move |options| options.build_in_memory(&store)),
+    }
+}
+
+/// A Redis that this program started for itself; all its tests share it, by names of their own. It ends with the
+/// program.
+pub(crate) fn redis() -> Option<Store> {
+    static SERVER: OnceLock<Option<RedisServer>> = OnceLock::new();
+    let server = SERVER.get_or_init(|| Some(RedisServer::builder(matrix().first()?).start())).as_ref();
+    if server.is_none() {
+        crate::support::missing("no redis-server and no valkey-server");
+    }
+    let url = server?.url();
+    Some(redis_with(Box::new(move |options| options.url(&url).build())))
+}
+
+/// The master that three Sentinels name; one set of servers for all of this program's tests.
+pub(crate) fn sentinel() -> Option<Store> {
+    static SET: OnceLock<Option<SentinelSet>> = OnceLock::new();
+    let set = SET.get_or_init(|| Some(SentinelSet::start(matrix().first()?))).as_ref();
+    if set.is_none() {
+        crate::support::missing("no redis-server and no valkey-server");
+    }
+    let url = set?.url();
+    Some(sentinel_with(&url))
+}
+
+fn sentinel_with(url: &str) -> Store {
+    let url = url.to_owned();
+    Store {
+        kinds: usual_kinds(),
+        lacks: &[],
+        survives_restart: true,
+        sessions: Sessions::None,
+        late: Duration::ZERO,
+        restartable: || {
+            // The master is killed and a replica takes its place, which has what was there by then.
+            let mut set = SentinelSet::start(&matrix()[0]);
+            let before = sentinel_with(&set.url());
+            let restart = move || {
+                let old = set.master();
+                set.await_replicas();
+                set.servers[old].kill();
+                set.await_switch(old);
+                // The set as a whole goes with it, and runs for as long.
+                let open = move |options: ClientBuilder| set.url_of(options).build();
+                Store { open: Box::new(open), ..sentinel_with("") }
+            };
+            (before, Box::new(restart))
+        },
+        open: Box::new(move |options| options.url(&url).build()),
+    }
+}
+
+/// Five servers that know nothing of each other.
+pub(crate) fn redlock() -> Option<Store> {
+    static SERVERS: OnceLock<Vec<RedisServer>> = OnceLock::new();
+    let servers = SERVERS.get_or_init(|| match matrix().first() {
+        Some(binary) => (0..5).map(|_| RedisServer::builder(binary).start()).collect(),
+        None => Vec::new(),
+    });
+    if servers.is_empty() {
+        crate::support::missing("no redis-server and no valkey-server");
+        return None;
+    }
+    let urls: Vec<String> = servers.iter().map(RedisServer::url).collect();
+    Some(redlock_on(Box::new(move || urls.clone())))
+}
+
+fn redlock_on(urls: Box<dyn Fn() -> Vec<String> + Send + Sync>) -> Store {
+    Store {
+        // The order of arrival is one server's own, and readers are counted on one.
+        kinds: usual_kinds()
+            .into_iter()
+            .filter(|kind| !["fair_lock", "write_lock"].contains(&kind.label))
+            .collect(),
+        lacks: &[Need::Fair, Need::ReadWrite, Need::Counting],
+        late: Duration::ZERO,
+        survives_restart: true,
+        sessions: Sessions::None,
+        restartable: || {
+            let mut servers: Vec<RedisServer> =
+                (0..3).map(|_| RedisServer::builder(&matrix()[0]).append_only("always").start()).collect();
+            let urls: Vec<String> = servers.iter().map(RedisServer::url).collect();
+            let restart = move || {
+                servers.iter_mut().for_each(RedisServer::restart);
+                redlock_on(Box::new(move || servers.iter().map(RedisServer::url).collect()))
+            };
+            (redlock_on(Box::new(move || urls.clone())), Box::new(restart))
+        },
+        // On a busy machine a server may be without a processor for longer than the default.
+        open: Box::new(move |options| options.redlock(urls()).node_timeout(Duration::from_secs(2)).build()),
+    }
+}
+
+fn redis_without_connections() -> (Store, EndSessions) {
+    let server = RedisServer::builder(&matrix()[0]).start();
+    let url = server.url();
+    let store = redis_with(Box::new(move |options| options.url(&url).build()));
+    let end = move || {
+        for which in ["normal", "pubsub"] {
+            let mut kill = redis::cmd("CLIENT");
+            kill.arg(&["KILL", "TYPE", which, "SKIPME", "yes"]);
+            let killed: u32 = kill.query(&mut server.admin()).unwrap();
+            assert!(which == "pubsub" || killed > 0, "nobody was there");
+        }
+        keep(server);
+    };
+    (store, Box::new(end))
+}
+
+/// A server that the rest of a test needs; it ends with this program, at the latest.
+fn keep<T: Send + 'static>(server: T) {
+    static KEPT: parking_lot::Mutex<Vec<Box<dyn std::any::Any + Send>>> = parking_lot::Mutex::new(Vec::new());
+    KEPT.lock().push(Box::new(server));
+}
+
+fn redis_with(open: Open) -> Store {
+    Store {
+        kinds: usual_kinds(),
+        late: Duration::ZERO,
+        lacks: &[],
+        survives_restart: true,
+        sessions: Sessions::Outlived(redis_without_connections),
+        restartable: || {
+            // What it acknowledged is in its file, so it is there again after a kill.
+            let mut server = RedisServer::builder(&matrix()[0]).append_only("always").start();
+            let url = server.url();
+            let before = redis_with(Box::new(move |options| options.url(&url).build()));
+            let restart = move || {
+                server.restart();
+                redis_with(Box::new(move |options| options.url(&server.url()).build()))
+            };
+            (before, Box::new(restart))
+        },
+        open,
+    }
+}
+
+/// A Redis Cluster that this program started for itself, as with [`redis`].
+pub(crate) fn cluster() -> Option<Store> {
+    static CLUSTER: OnceLock<Option<Cluster>> = OnceLock::new();
+    let url = CLUSTER.get_or_init(Cluster::start).as_ref()?.url();
+    Some(cluster_with(Box::new(move |options| options.url(&url).build())))
+}
+
+fn cluster_with(open: Open) -> Store {
+    Store {
+        kinds: usual_kinds(),
+        lacks: &[],
+        late: Duration::ZERO,
+        survives_restart: true,
+        sessions: Sessions::None,
+        restartable: || {
+            let mut cluster =
+                Cluster::start_with(&["appendonly yes", "appendfsync always"]).expect("it started before");
+            let url = cluster.url();
+            let before = cluster_with(Box::new({
+                let url = url.clone();
+                move |options| options.url(&url).build()
+            }));
+            let restart = move || {
+                cluster.restart();
+                // It ends with the store.
+                cluster_with(Box::new(move |options| options.url(&cluster.url()).build()))
+            };
+            (before, Box::new(restart))
+        },
+        open,
+    }
+}
+
+/// Three servers over which names are spread.
+pub(crate) fn ring() -> Option<Store> {
+    static SERVERS: OnceLock<Vec<RedisServer>> = OnceLock::new();
+    let binary = crate::support::server::default_server()?;
+    let servers = SERVERS.get_or_init(|| (0..3).map(|_| RedisServer::builder(&binary).start()).collect());
+    Some(ring_of(servers))
+}
+
+fn ring_of(servers: &[RedisServer]) -> Store {
+    let nodes: Vec<String> = servers.iter().map(RedisServer::url).collect();
+    Store {
+        kinds: usual_kinds(),
+        lacks: &[Need::Counting],
+        late: Duration::ZERO,
+        survives_restart: true,
+        sessions: Sessions::None,
+        restartable: || {
+            let start = || RedisServer::builder(&matrix()[0]).append_only("always").start();
+            let mut servers: Vec<RedisServer> = (0..3).map(|_| start()).collect();
+            let before = ring_of(&servers);
+            let restart = move || {
+                servers.iter_mut().for_each(RedisServer::kill);
+                servers.iter_mut().for_each(RedisServer::restart);
+                let ring = ring_of(&servers);
+                let reopen = ring.open;
+                // The servers live as long as the store.
+                let open = move |options| {
+                    let _kept = &servers;
+                    reopen(options)
+                };
+                Store { open: Box::new(open), ..ring }
+            };
+            (before, Box::new(restart))
+        },
+        open: Box::new(move |options| options.ring(Ring::new(nodes.iter().map(String::as_str))).build()),
+    }
+}
+
+/// An etcd of one member that this program started for itself.
+#[cfg(feature = "etcd")]
+pub(crate) fn etcd() -> Option<Store> {
+    static SERVER: OnceLock<Option<Etcd>> = OnceLock::new();
+    let server = SERVER.get_or_init(Etcd::start).as_ref();
+    if server.is_none() {
+        crate::support::etcd::say_missing();
+    }
+    let url = server?.url();
+    Some(etcd_with(Box::new(move |options| options.url(&url).build())))
+}
+
+#[cfg(feature = "etcd")]
+fn etcd_with(open: Open) -> Store {
+    Store {
+        kinds: queueing_kinds().into_iter().filter(|kind| kind.label != "write_lock").collect(),
+        lacks: &[Need::ReadWrite, Need::RunOnce, Need::Counting, Need::Token],
+        // Whole seconds and one more, and the server looks each half a second for leases that have ended.
+        late: Duration::from_millis(1_000 + 500),
+        survives_restart: true,
+        sessions: Sessions::None,
+        restartable: || {
+            let mut server = Etcd::start().expect("there was one for the other tests");
+            let url = server.url();
+            let before = etcd_with(Box::new(move |options| options.url(&url).build()));
+            let restart = move || {
+                server.restart();
+                etcd_with(Box::new(move |options| options.url(&server.url()).build()))
+            };
+            (before, Box::new(restart))
+        },
+        open,
+    }
+}
+
+/// A ZooKeeper that this program started for itself, as with Redis.
+#[cfg(feature = "zookeeper")]
+pub(crate) fn zookeeper() -> Option<Store> {
+    static SERVER: OnceLock<Option<ZooKeeper>> = OnceLock::new();
+    let url = SERVER.get_or_init(|| ZooKeeper::start(CALM)).as_ref()?.url();
+    Some(zookeeper_with(Box::new(move |options| options.url(&url).build())))
+}
+
+#[cfg(feature = "zookeeper")]
+fn zookeeper_with(open: Open) -> Store {
+    Store {
+        kinds: queueing_kinds(),
+        lacks: &[Need::Counting, Need::RunOnce, Need::Token],
+        late: Duration::ZERO,
+        survives_restart: true,
+        sessions: Sessions::Bind(zookeeper_without_session),
+        restartable: || {
+            let mut server = ZooKeeper::start(CALM).expect("it was there a moment ago");
+            let url = server.url();
+            let before = zookeeper_with(Box::new(move |options| options.url(&url).build()));
+            let restart = move || {
+                server.launch_again();
+                zookeeper_with(Box::new(move |options| options.url(&server.url()).build()))
+            };
+            (before, Box::new(restart))
+        },
+        open,
+    }
+}
+
+/// The first of its clients loses its session.
+#[cfg(feature = "zookeeper")]
+fn zookeeper_without_session() -> (Store, EndSessions) {
+    let server = ZooKeeper::start(CALM).expect("it was there a moment ago");
+    let relay = Relay::before(&server);
+    let url = relay.url();
+    let store = zookeeper_with(Box::new(move |options| options.url(&url).build()));
+    let end = move || {
+        relay.end_session(&server);
+        keep(server);
+    };
+    (store, Box::new(end))
+}
+
+#[cfg(any(feature = "postgres", feature = "mysql", feature = "sqlite"))]
+const DATABASES_LACK: &[Need] = &[Need::Fair, Need::ReadWrite, Need::Counting];
+
+/// A PostgreSQL that this program started for itself.
+#[cfg(feature = "postgres")]
+pub(crate) fn postgres() -> Option<Store> {
+    static SERVER: OnceLock<Option<PostgresServer>> = OnceLock::new();
+    let url = SERVER.get_or_init(PostgresServer::start).as_ref()?.url();
+    Some(postgres_with(Box::new(move |options| options.url(&url).create_schema(true).build())))
+}
+
+#[cfg(feature = "postgres")]
+fn postgres_with(open: Open) -> Store {
+    Store {
+        kinds: kinds_alike(true, Duration::from_millis(1_200)),
+        lacks: DATABASES_LACK,
+        late: Duration::ZERO,
+        survives_restart: true,
+        sessions: Sessions::Outlived(postgres_without_connections),
+        restartable: || {
+            let mut server = PostgresServer::start().unwrap();
+            let url = server.url();
+            let before =
+                postgres_with(Box::new(move |options| options.url(&url).create_schema(true).build()));
+            let restart = move || {
+                server.restart();
+                postgres_with(Box::new(move |options| options.url(&server.url()).build()))
+            };
+            (before, Box::new(restart))
+        },
+        open,
+    }
+}
+
+#[cfg(feature = "postgres")]
+fn postgres_without_connections() -> (Store, EndSessions) {
+    let server = PostgresServer::start().unwrap();
+    let url = server.url();
+    let store = postgres_with(Box::new(move |options| options.url(&url).create_schema(true).build()));
+    let end = move || {
+        let text = "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity
+            WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()";
+        assert!(!server.admin().query(text, &[]).unwrap().is_empty(), "nobody was there");
+        keep(server);
+    };
+    (store, Box::new(end))
+}
+
+/// A MariaDB or MySQL that this program started for itself.
+#[cfg(feature = "mysql")]
+pub(crate) fn mysql() -> Option<Store> {
+    static SERVER: OnceLock<Option<MysqlServer>> = OnceLock::new();
+    let url = SERVER.get_or_init(MysqlServer::start).as_ref()?.url();
+    Some(mysql_with(Box::new(move |options| options.url(&url).create_schema(true).build())))
+}
+
+#[cfg(feature = "mysql")]
+fn mysql_with(open: Open) -> Store {
+    Store {
+        kinds: kinds_alike(false, Duration::from_millis(100)),
+        lacks: DATABASES_LACK,
+        late: Duration::ZERO,
+        survives_restart: true,
+        sessions: Sessions::Outlived(mysql_without_connections),
+        restartable: || {
+            let mut server = MysqlServer::start().unwrap();
+            let url = server.url();
+            let before = mysql_with(Box::new(move |options| options.url(&url).create_schema(true).build()));
+            let restart = move || {
+                server.restart();
+                mysql_with(Box::new(move |options| options.url(&server.url()).build()))
+            };
+            (before, Box::new(restart))
+        },
+        open,
+    }
+}
+
+#[cfg(feature = "mysql")]
+fn mysql_without_connections() -> (Store, EndSessions) {
+    use mysql::prelude::Queryable;
+    let server = MysqlServer::start().unwrap();
+    let url = server.url();
+    let store = mysql_with(Box::new(move |options| options.url(&url).create_schema(true).build()));
+    let end = move || {
+        let mut admin = server.admin();
+        let others =
+            "SELECT id FROM information_schema.processlist WHERE id <> CONNECTION_ID() AND user = 'admin'";
+        let ids: Vec<u64> = admin.query(others).unwrap();
+        assert!(!ids.is_empty(), "nobody was there");
+        for id in ids {
+            admin.query_drop(format!("KILL {id}")).ok(); // it may be gone
+        }
+        keep(server);
+    };
+    (store, Box::new(end))
+}
+
+/// A file of this program's.
+#[cfg(feature = "sqlite")]
+pub(crate) fn sqlite() -> Option<Store> {
+    static FOLDER: OnceLock<TempDir> = OnceLock::new();
+    let folder = FOLDER.get_or_init(|| tempfile::tempdir().unwrap());
+    Some(sqlite_with(Box::new(move |options| in_file(options, folder))))
+}
+
+#[cfg(feature = "sqlite")]
+fn sqlite_with(open: Open) -> Store {
+    Store {
+        kinds: kinds_alike(false, Duration::from_millis(50)),
+        lacks: DATABASES_LACK,
+        late: Duration::ZERO,
+        survives_restart: true,
+        sessions: Sessions::None,
+        // There is nothing to kill but the processes that use it, which tests/store_sqlite.rs does.
+        restartable: || {
+            let folder = std::sync::Arc::new(tempfile::tempdir().unwrap());
+            let same = std::sync::Arc::clone(&folder);
+            let before = sqlite_with(Box::new(move |options| in_file(options, &same)));
+            (before, Box::new(move || sqlite_with(Box::new(move |options| in_file(options, &folder)))))
+        },
+        open,
+    }
+}
+
+#[cfg(feature = "sqlite")]
+fn in_file(options: ClientBuilder, folder: &TempDir) -> Result<LockClient> {
+    options.url(&format!("sqlite://{}/locks.db", folder.path().display())).create_schema(true).build()
+}

@@ -1,0 +1,150 @@
+//! What a lock value may ask for beside the lock: no re-entry, an end to every hold, waiting without messages.
+
+use std::time::Duration;
+
+use leasehold::{Backoff, ErrorKind, LossReason};
+
+use super::harness::{Store, fresh};
+use super::tools::{Holding, PATIENCE, SLACK, Waiter, elsewhere, ms, now, receive, slack_since};
+
+contracts!(
+    a_lock_that_is_not_reentrant_refuses_its_own_thread_at_once,
+    what_is_not_reentrant_here_is_the_same_lock_as_what_is,
+    a_hold_is_renewed_up_to_its_most_and_its_holder_is_told,
+    re_entering_does_not_put_the_end_of_a_hold_off,
+    a_most_that_is_shorter_than_the_lease_is_the_lease,
+    options_that_cannot_be_used_are_refused_before_anything_happens,
+    a_spin_lock_excludes_and_wakes_those_who_listen,
+    a_spin_lock_that_waits_has_the_lock_soon_after_it_is_free,
+);
+
+fn a_lock_that_is_not_reentrant_refuses_its_own_thread_at_once(store: &Store) {
+    let client = store.client();
+    let lock = client.lock_with(&fresh("once")).non_reentrant().build();
+    lock.lock().unwrap();
+    let begun = now();
+    let refused = lock.lock().unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::WouldDeadlock);
+    assert_eq!(lock.try_lock_for(PATIENCE).unwrap_err().kind(), ErrorKind::WouldDeadlock);
+    assert!(begun.elapsed() < slack_since(begun));
+    assert!(!lock.try_lock().unwrap(), "busy is no error");
+    assert_eq!(lock.hold_count().unwrap(), 1);
+    lock.unlock().unwrap();
+    assert!(!lock.is_locked().unwrap());
+}
+
+fn what_is_not_reentrant_here_is_the_same_lock_as_what_is(store: &Store) {
+    let client = store.client();
+    let name = fresh("same");
+    let (once, often) = (client.lock_with(&name).non_reentrant().build(), client.lock(&name));
+    once.lock().unwrap();
+    assert!(often.try_lock().unwrap(), "it is this value that does not mind");
+    assert_eq!(once.hold_count().unwrap(), 2);
+    elsewhere(|| assert!(!once.try_lock().unwrap() && !often.try_lock().unwrap()));
+    once.unlock().unwrap();
+    often.unlock().unwrap();
+    assert!(!often.is_locked().unwrap());
+}
+
+fn a_hold_is_renewed_up_to_its_most_and_its_holder_is_told(store: &Store) {
+    let (client, other) = (store.client_with_lease(ms(600)), store.client());
+    let name = fresh("most");
+    let taken = now();
+    let guard = client.lock_with(&name).max_hold(ms(1_500)).build().acquire().unwrap();
+    let waiter = Waiter::start({
+        let lock = other.lock(&name);
+        move || {
+            lock.lock().unwrap();
+            let had = now();
+            lock.unlock().unwrap();
+            had
+        }
+    });
+    let loss = receive(&guard.lost(), ms(1_500) + SLACK).unwrap();
+    assert_eq!(loss.reason, LossReason::HeldTooLong);
+    // Without renewals it would have ended after 600 ms.
+    assert!(taken.elapsed() >= ms(1_450), "{:?}", taken.elapsed());
+    let (had, _) = waiter.returns_within(store.freed_within(SLACK * 2));
+    assert!(had.duration_since(taken) >= ms(1_450));
+    assert!(guard.check().unwrap_err().is_lost());
+    assert!(guard.unlock().is_err());
+}
+
+fn re_entering_does_not_put_the_end_of_a_hold_off(store: &Store) {
+    let client = store.client_with_lease(ms(600));
+    let name = fresh("again");
+    let lock = client.lock_with(&name).max_hold(ms(900)).build();
+    let taken = now();
+    let outer = lock.acquire().unwrap();
+    let lost = outer.lost();
+    // Neither by the same value, nor by one that has no most.
+    let _inner = lock.acquire().unwrap();
+    let _other = client.lock(&name).acquire_with_lease(Duration::from_secs(60)).unwrap();
+    assert_eq!(receive(&lost, ms(900) + SLACK).unwrap().reason, LossReason::HeldTooLong);
+    assert!(taken.elapsed() < ms(900) + slack_since(taken), "{:?}", taken.elapsed());
+    super::tools::eventually(store.freed_within(SLACK), || !lock.is_locked().unwrap());
+}
+
+fn a_most_that_is_shorter_than_the_lease_is_the_lease(store: &Store) {
+    let client = store.client();
+    let name = fresh("short");
+    let guard = client.lock_with(&name).max_hold(ms(300)).build_fenced().acquire().unwrap();
+    assert!(guard.fence().is_some());
+    let remaining = store.client().lock(&name).remaining_lease().unwrap().unwrap();
+    assert!(remaining <= ms(300), "{remaining:?}");
+    assert_eq!(receive(&guard.lost(), ms(300) + SLACK).unwrap().reason, LossReason::HeldTooLong);
+}
+
+fn options_that_cannot_be_used_are_refused_before_anything_happens(store: &Store) {
+    let client = store.client();
+    let name = fresh("bad");
+    for lock in [
+        client.lock_with(&name).max_hold(Duration::ZERO).build(),
+        client.lock_with(&name).spin(Backoff::constant(Duration::ZERO)).build(),
+        client.lock_with(&name).spin(Backoff::exponential(ms(2), ms(1))).build(),
+    ] {
+        assert_eq!(lock.lock().unwrap_err().kind(), ErrorKind::InvalidInput, "{lock:?}");
+        assert_eq!(lock.try_acquire().unwrap_err().kind(), ErrorKind::InvalidInput, "{lock:?}");
+    }
+    assert!(!client.lock(&name).is_locked().unwrap());
+}
+
+fn a_spin_lock_excludes_and_wakes_those_who_listen(store: &Store) {
+    let (client, other) = (store.client(), store.client());
+    let name = fresh("spin");
+    let spin = client.spin_lock(&name);
+    let guard = spin.acquire().unwrap();
+    assert!(!other.lock(&name).try_lock().unwrap() && !other.spin_lock(&name).try_lock().unwrap());
+    let mut waiter = Waiter::start({
+        let lock = other.lock(&name);
+        move || {
+            lock.lock().unwrap();
+            let had = now();
+            lock.unlock().unwrap();
+            had
+        }
+    });
+    waiter.settle();
+    let freed = now();
+    guard.unlock().unwrap();
+    let (had, _) = waiter.returns_within(SLACK * 4);
+    // Not by the safety poll, which comes after a second.
+    assert!(had.duration_since(freed) < ms(50) + slack_since(freed), "{:?}", had.duration_since(freed));
+}
+
+fn a_spin_lock_that_waits_has_the_lock_soon_after_it_is_free(store: &Store) {
+    let (client, other) = (store.client(), store.client());
+    let name = fresh("spinning");
+    let held = Holding::take(&client.lock(&name));
+    let waiter = Waiter::start({
+        let lock = other.spin_lock(&name);
+        move || {
+            lock.lock().unwrap();
+            lock.unlock().unwrap();
+        }
+    });
+    let freed = held.release();
+    // The longest sleep is 128 ms.
+    let (_, returned) = waiter.returns_within(ms(128) + SLACK);
+    assert!(returned.duration_since(freed) < ms(128) + slack_since(freed));
+}

@@ -1,0 +1,269 @@
+//! What each kind costs while nobody is in the way, counted at the proxy; and what a thousand cycles of each leave:
+//! nothing.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use leasehold::{LockClient, NamedLock};
+
+use super::tools::{LONG, T, World, call, ms, scenario, within};
+use crate::support::proxy::{Command, Do, verb};
+use crate::support::{eventually, now};
+
+/// A use of a kind: what it is, how many scripts it sends, and the use.
+type Use = (&'static str, usize, Act);
+type Act = fn(&LockClient);
+
+fn cycle(lock: &NamedLock) {
+    lock.lock().unwrap();
+    lock.unlock().unwrap();
+}
+
+/// Whatever the answer is.
+fn ask<T>(_answer: T) {}
+
+fn guarded(lock: &NamedLock) {
+    drop(lock.acquire().unwrap());
+}
+
+/// Semaphores and the latch among them are there already: see [`set_up`].
+fn uses() -> Vec<Use> {
+    const MOST: Duration = Duration::from_secs(60);
+    vec![
+        ("lock", 2, |client| cycle(&client.lock("lock"))),
+        ("a dropped guard", 2, |client| guarded(&client.lock("dropped"))),
+        ("fenced", 2, |client| cycle(&client.fenced_lock("fenced"))),
+        ("fair", 2, |client| cycle(&client.fair_lock("fair"))),
+        ("fair, dropped", 2, |client| guarded(&client.fair_lock("fair"))),
+        ("fair and fenced", 2, |client| cycle(&client.lock_with("fair-fenced").fair().build_fenced())),
+        ("read", 2, |client| cycle(client.read_write_lock("read").read())),
+        ("read, dropped", 2, |client| guarded(client.read_write_lock("read").read())),
+        ("write", 2, |client| cycle(client.read_write_lock("write").write())),
+        ("write, fenced", 2, |client| cycle(&client.read_write_lock("write-fenced").write_fenced())),
+        ("spin", 2, |client| cycle(&client.spin_lock("spin"))),
+        ("non-reentrant", 2, |client| cycle(&client.lock_with("once").non_reentrant().build())),
+        ("with a longest hold", 2, |client| cycle(&client.lock_with("most").max_hold(MOST).build())),
+        ("semaphore", 2, |client| client.semaphore("sem").acquire(2).unwrap().unlock().unwrap()),
+        ("semaphore, dropped", 2, |client| drop(client.semaphore("sem").acquire(1).unwrap())),
+        ("permit", 2, |client| client.expirable_semaphore("permits").acquire().unwrap().unlock().unwrap()),
+        ("permits", 2, |client| {
+            let semaphore = client.expirable_semaphore("permits");
+            drop(semaphore.try_acquire_many_for(2, T).unwrap().unwrap());
+        }),
+        ("a latch that is open", 1, |client| client.count_down_latch("open").wait().unwrap()),
+        ("a latch that is shut", 1, |client| {
+            assert!(!client.count_down_latch("latch").wait_for(Duration::ZERO).unwrap());
+        }),
+        // Joins, gives the lock up, asks, leaves, and takes the lock again; between a lock and an unlock.
+        ("a condition", 2 + 5, |client| {
+            let lock = client.lock("condition");
+            lock.lock().unwrap();
+            assert!(!lock.condition("c").wait_for(Duration::ZERO).unwrap());
+            lock.unlock().unwrap();
+        }),
+        ("a notification", 2 + 1, |client| {
+            let lock = client.lock("condition");
+            lock.lock().unwrap();
+            assert!(!lock.condition("c").notify_one().unwrap());
+            lock.unlock().unwrap();
+        }),
+        ("a lock that is busy", 1, |client| assert!(!client.lock("busy").try_lock().unwrap())),
+        ("a fair lock that is busy", 1, |client| {
+            assert!(!client.fair_lock("busy-fair").try_lock_for(Duration::ZERO).unwrap());
+        }),
+        ("a fair lock that is busy, until a moment ago", 1, |client| {
+            assert!(!client.fair_lock("busy-fair").try_lock_until(now()).unwrap());
+        }),
+    ]
+}
+
+/// Changes of what is counted: one script each.
+fn changes() -> Vec<Use> {
+    vec![
+        ("try_set_permits", 1, |client| assert!(!client.semaphore("sem").try_set_permits(9).unwrap())),
+        ("available_permits", 1, |client| ask(client.semaphore("sem").available_permits().unwrap())),
+        ("add_permits", 1, |client| ask(client.semaphore("sem").add_permits(1).unwrap())),
+        ("release", 1, |client| client.semaphore("sem").release(1).unwrap()),
+        ("drain_permits", 1, |client| ask(client.semaphore("sem").drain_permits().unwrap())),
+        ("delete", 1, |client| ask(client.semaphore("sem").delete().unwrap())),
+        ("permits", 1, |client| ask(client.expirable_semaphore("permits").available_permits().unwrap())),
+        ("try_set_count", 1, |client| assert!(!client.count_down_latch("latch").try_set_count(9).unwrap())),
+        ("count", 1, |client| ask(client.count_down_latch("latch").count().unwrap())),
+        ("count_down", 1, |client| ask(client.count_down_latch("latch").count_down().unwrap())),
+    ]
+}
+
+/// What stands for the counted kinds, and what is busy for as long as the result lives.
+fn set_up(client: &LockClient) -> [leasehold::OwnedGuard; 2] {
+    client.semaphore("sem").try_set_permits(5).unwrap();
+    client.expirable_semaphore("permits").try_set_permits(5).unwrap();
+    client.count_down_latch("latch").try_set_count(5_000).unwrap();
+    ["busy", "busy-fair"].map(|name| {
+        let lock = if name == "busy" { client.lock(name) } else { client.fair_lock(name) };
+        lock.acquire_owned().unwrap()
+    })
+}
+
+/// Removes what stands, and what is remembered of requests: that has an end, if none that a test waits for.
+fn clear(world: &World) {
+    for key in world.lock_keys() {
+        if key.starts_with("leasehold_request:") {
+            let left = world.ttl(&key);
+            assert!((-2..=60_000).contains(&left) && left != -1, "{key} for {left} ms");
+        }
+        world.does(&["DEL", &key]);
+    }
+}
+
+/// Commands that are no part of making a connection.
+fn sent(world: &World, since: usize) -> Vec<Command> {
+    let mut commands = world.proxy.commands().split_off(since);
+    commands.retain(|command| !["HELLO", "AUTH", "SELECT", "CLIENT"].contains(&&*command.verb()));
+    commands
+}
+
+/// How many commands have come when for a while no more do: what nobody waits for may still be on its way.
+fn settled(world: &World) -> usize {
+    let (mut count, mut since) = (world.proxy.commands().len(), now());
+    assert!(eventually(LONG, || {
+        let seen = world.proxy.commands().len();
+        if seen != count {
+            (count, since) = (seen, now());
+        }
+        since.elapsed() > ms(60)
+    }));
+    count
+}
+
+#[test]
+fn each_kind_costs_the_round_trips_that_its_protocol_needs() {
+    scenario(|world| {
+        // A lease of which no renewal is due meanwhile.
+        let client = world.builder().lease(Duration::from_secs(60)).build().unwrap();
+        let other = world.direct();
+        let busy = set_up(&other);
+        for (what, scripts, use_it) in uses().into_iter().chain(changes()) {
+            let first = settled(world);
+            // The first time also says what the scripts are.
+            use_it(&client);
+            let scripts_of =
+                |commands: &[Command]| commands.iter().filter(|command| command.is_script()).count();
+            let came = |since: usize| {
+                assert!(eventually(LONG, || scripts_of(&sent(world, since)) >= scripts), "{what}");
+                settled(world)
+            };
+            let before = came(first);
+            use_it(&client);
+            came(before);
+            let commands = sent(world, before);
+            let verbs: Vec<String> = commands.iter().map(Command::verb).collect();
+            assert_eq!(scripts_of(&commands), scripts, "{what}: {verbs:?}");
+            // Beside the scripts: that a request need be remembered no longer, which nobody waits for.
+            let rest = verbs.iter().filter(|verb| !["EVALSHA", "EVAL"].contains(&verb.as_str()));
+            assert!(rest.clone().count() <= 1, "{what}: {verbs:?}");
+            assert!(
+                rest.clone().all(|verb| ["DEL", "PEXPIRE"].contains(&verb.as_str())),
+                "{what}: {verbs:?}"
+            );
+        }
+        drop(busy);
+        other.shutdown().unwrap();
+        clear(world);
+    });
+}
+
+#[test]
+fn what_need_be_remembered_no_longer_is_forgotten_without_a_wait() {
+    scenario(|world| {
+        let client = world.client();
+        drop(set_up(&world.direct()));
+        let uses: [(&str, Act); 3] = [
+            ("DEL", |client| client.semaphore("sem").acquire(1).unwrap().unlock().unwrap()),
+            ("DEL", |client| drop(client.semaphore("sem").acquire(1).unwrap())),
+            ("PEXPIRE", |client| ask(client.semaphore("sem").add_permits(1).unwrap())),
+        ];
+        for (word, use_it) in uses {
+            let before = world.proxy.count(verb(word));
+            use_it(&client);
+            assert!(eventually(T, || world.proxy.count(verb(word)) > before), "{word} is sent");
+            let fault = world.proxy.next(verb(word), Do::HoldReply);
+            let begun = now();
+            use_it(&client);
+            // Were the answer waited for, that would take until the time-out.
+            within(begun, ms(100), word);
+            fault.wait_for(1, T);
+            fault.release();
+        }
+        drop(client);
+        clear(world);
+    });
+}
+
+#[test]
+fn a_thousand_cycles_of_every_kind_leave_nothing() {
+    scenario(|world| {
+        let (client, other) = (world.direct(), world.direct());
+        let busy = set_up(&other);
+        let standing: BTreeSet<String> =
+            ["sem", "permits", "latch", "busy", "busy-fair"].map(str::to_owned).into();
+        clear_requests(world);
+        for (_, _, use_it) in uses() {
+            (0..1_000).for_each(|_| use_it(&client));
+        }
+        // Those who wait in vain, and those who are woken.
+        for round in 0..20 {
+            assert!(!client.lock("busy").try_lock_for(ms(1)).unwrap());
+            assert!(!client.fair_lock("busy-fair").try_lock_for(ms(1)).unwrap());
+            assert!(client.semaphore("sem").try_acquire_for(99, ms(1)).unwrap().is_none());
+            assert!(client.expirable_semaphore("permits").try_acquire_many_for(99, ms(1)).unwrap().is_none());
+            assert!(!client.count_down_latch("latch").wait_for(ms(1)).unwrap());
+            let lock = client.lock("condition");
+            lock.lock().unwrap();
+            assert!(!lock.condition("c").wait_for(ms(1)).unwrap());
+            lock.unlock().unwrap();
+            let rw = other.read_write_lock("rw");
+            let writing = rw.write().acquire().unwrap();
+            let waiting = client.read_write_lock("rw");
+            assert!(
+                !waiting.read().try_lock_for(ms(1)).unwrap() && !waiting.write().try_lock_for(ms(1)).unwrap()
+            );
+            let reader = call(move || waiting.read().acquire().unwrap().unlock().unwrap());
+            writing.unlock().unwrap();
+            reader.outcome();
+            if round % 5 == 0 {
+                // A client that comes, has one of each, waits, and goes without giving anything back.
+                let guest = world.direct();
+                guest.fair_lock("fair").lock().unwrap();
+                guest.read_write_lock("read").read().lock().unwrap();
+                guest.read_write_lock("write").write().lock().unwrap();
+                let waiter = guest.fair_lock("busy-fair");
+                let waiting = call(move || waiter.lock());
+                assert!(eventually(T, || !world.is_free("redisson_lock_queue:{busy-fair}")));
+                guest.shutdown().unwrap();
+                assert!(waiting.outcome().0.is_err());
+                assert!(world.is_free("redisson_lock_queue:{busy-fair}"), "a place was left behind");
+            }
+        }
+        let mut left = Vec::new();
+        let gone = eventually(T, || {
+            left = world.lock_keys().into_iter().filter(|key| !standing.contains(key)).collect();
+            left.is_empty()
+        });
+        assert!(gone, "{left:?}");
+        // A change of its own is remembered for a minute.
+        for (_, _, use_it) in changes() {
+            (0..10).for_each(|_| use_it(&client));
+        }
+        drop((busy, client));
+        other.shutdown().unwrap();
+        clear(world);
+    });
+}
+
+fn clear_requests(world: &World) {
+    for key in world.lock_keys() {
+        if key.starts_with("leasehold_request:") {
+            world.does(&["DEL", &key]);
+        }
+    }
+}

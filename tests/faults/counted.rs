@@ -1,0 +1,253 @@
+//! Changes of what is counted, and notifications, whose answers are lost or whose receivers die.
+
+use std::time::Duration;
+
+use leasehold::{LockClient, Result};
+
+use super::tools::{Event, L, LONG, P, T, World, about, call, comes_within, ms, releases, scenario, within};
+use crate::support::proxy::{Direction, Do, Then, Which};
+use crate::support::{eventually, now};
+
+const ENDS: [Then; 3] = [Then::Silent, Then::Close, Then::Reset];
+
+/// Each way to lose a reply, in whole or after its first bytes.
+fn ways() -> Vec<Do> {
+    ENDS.into_iter().flat_map(|then| [Do::SwallowReply(then), Do::CutReply(3, then)]).collect()
+}
+
+fn number(world: &World, key: &str) -> Option<i64> {
+    world.run(&["GET", key])
+}
+
+fn clear(world: &World) {
+    world.lock_keys().iter().for_each(|key| world.does(&["DEL", key]));
+}
+
+/// A change, what is counted before it, what it returns, and what is counted after it.
+type Change = (&'static str, &'static str, fn(&LockClient) -> Result<i64>, i64, Option<i64>);
+
+fn changes() -> Vec<Change> {
+    vec![
+        ("try_set_permits", "", |client| client.semaphore("k").try_set_permits(5).map(i64::from), 1, Some(5)),
+        ("add_permits", "5", |client| client.semaphore("k").add_permits(3), 8, Some(8)),
+        ("release", "5", |client| client.semaphore("k").release(2).map(|()| 0), 0, Some(7)),
+        ("drain_permits", "5", |client| client.semaphore("k").drain_permits(), 5, Some(0)),
+        ("delete", "5", |client| client.semaphore("k").delete().map(i64::from), 1, None),
+        (
+            "try_set_count",
+            "",
+            |client| client.count_down_latch("k").try_set_count(3).map(i64::from),
+            1,
+            Some(3),
+        ),
+        ("count_down", "3", |client| client.count_down_latch("k").count_down(), 2, Some(2)),
+        ("the last count_down", "1", |client| client.count_down_latch("k").count_down(), 0, None),
+    ]
+}
+
+#[test]
+fn a_change_whose_answer_is_lost_is_made_once_and_told_as_made() {
+    scenario(|world| {
+        let client = world.client();
+        for (what, before, change, result, after) in changes() {
+            for (number_of, how) in ways().into_iter().enumerate() {
+                // The first time also says what the script is.
+                if number_of == 0 {
+                    change(&client).unwrap();
+                }
+                clear(world);
+                if !before.is_empty() {
+                    world.does(&["SET", "k", before]);
+                }
+                let fault = world.proxy.next(about("{k}"), how.clone());
+                assert_eq!(change(&client).unwrap(), result, "{what}, {how:?}");
+                assert_eq!(fault.hits(), 1, "{what}, {how:?}");
+                assert_eq!(number(world, "k"), after, "{what}, {how:?}");
+                // The same packet once more, however late within the time for which it is remembered.
+                fault.repeat(0);
+                assert_eq!(number(world, "k"), after, "{what}, {how:?}, repeated");
+            }
+        }
+        drop(client);
+        clear(world);
+    });
+}
+
+#[test]
+fn permits_whose_answers_are_lost_are_taken_once_and_given_back_once() {
+    scenario(|world| {
+        let client = world.client();
+        assert!(client.semaphore("k").try_set_permits(5).unwrap());
+        client.semaphore("k").acquire(1).unwrap().unlock().unwrap();
+        for how in ways() {
+            let semaphore = client.semaphore("k");
+            let taking = world.proxy.next(about("{k}"), how.clone());
+            let permit = semaphore.acquire(2).unwrap();
+            assert_eq!(taking.hits(), 1, "{how:?}");
+            // What was taken unheard is given back, whenever; what was taken in its place is had.
+            comes_within(now(), L, "the clean-up", || number(world, "k") == Some(3));
+            let giving = world.proxy.next(about("{k}"), how.clone());
+            let begun = now();
+            let outcome = permit.unlock();
+            within(begun, 2 * T, "giving back");
+            assert_eq!(giving.hits(), 1, "{how:?}");
+            assert!(
+                outcome.as_ref().map_or_else(leasehold::Error::outcome_unknown, |()| true),
+                "{outcome:?}"
+            );
+            comes_within(now(), L, "the permits", || number(world, "k") == Some(5));
+
+            let permit = semaphore.acquire(2).unwrap();
+            let giving = world.proxy.next(about("{k}"), how.clone());
+            drop(permit);
+            giving.wait_for(1, L);
+            comes_within(now(), L, "the permits", || number(world, "k") == Some(5));
+            // Asked after it, and answered: so it is known here what became of it.
+            assert_eq!(semaphore.available_permits().unwrap(), 5);
+            // The watchdog has repeated it by now, and so does somebody else.
+            giving.repeat(0);
+            taking.repeat(0);
+            assert_eq!(number(world, "k"), Some(5), "{how:?}");
+        }
+        drop(client);
+        clear(world);
+    });
+}
+
+#[test]
+fn a_permit_given_back_by_its_id_without_an_answer_is_back_once() {
+    scenario(|world| {
+        let client = world.client();
+        let semaphore = client.expirable_semaphore("k");
+        semaphore.try_set_permits(2).unwrap();
+        let give_back = || {
+            let permit = semaphore.acquire_with_lease(Duration::from_secs(60)).unwrap();
+            let id = permit.permit_ids().remove(0);
+            permit.keep();
+            semaphore.release(&id).unwrap()
+        };
+        assert!(give_back());
+        for how in ways() {
+            let permit = semaphore.acquire_with_lease(Duration::from_secs(60)).unwrap();
+            let id = permit.permit_ids().remove(0);
+            permit.keep();
+            let fault = world.proxy.next(about("{k}"), how.clone());
+            assert!(semaphore.release(&id).unwrap(), "{how:?}");
+            assert_eq!((fault.hits(), number(world, "k")), (1, Some(2)), "{how:?}");
+        }
+        drop((client, semaphore));
+        clear(world);
+    });
+}
+
+#[test]
+fn a_notification_whose_waiter_has_died_is_given_to_another() {
+    scenario(|world| {
+        let (dying, living, notifying) = (world.client(), world.direct(), world.direct());
+        let waiting = |client: &LockClient| {
+            let lock = client.lock("k");
+            call(move || {
+                lock.lock()?;
+                lock.condition("c").wait()?;
+                lock.unlock()
+            })
+        };
+        let in_queue = |many: i64| {
+            let queue = "leasehold_condition_queue:{k:c:1}";
+            assert!(eventually(LONG, || world.run::<i64>(&["LLEN", queue]) == many), "{many}");
+        };
+        let first = waiting(&dying);
+        in_queue(1);
+        let second = waiting(&living);
+        in_queue(2);
+        // From here on nothing of the first client's arrives: to the server it is dead.
+        world.proxy.hold(Direction::ToServer, Which::All);
+        world.proxy.hold(Direction::ToClient, Which::All);
+        let lock = notifying.lock("k");
+        lock.lock().unwrap();
+        assert!(lock.condition("c").notify_one().unwrap());
+        let notified = now();
+        lock.unlock().unwrap();
+        in_queue(1);
+        second.returns_within(notified, Duration::from_secs(6) + P, "the second one's turn").unwrap();
+        world.proxy.resume();
+        // It hears of it when it can hear again, one way or the other, and does not stay.
+        drop(first.outcome());
+        drop((dying, living, notifying, lock));
+        comes_within(now(), L, "the lock", || world.is_free("k"));
+        world.lock_keys().iter().for_each(|key| assert!(world.ttl(key) > 0, "{key} has no end"));
+        clear(world);
+    });
+}
+
+#[test]
+fn a_writer_whose_renewal_goes_without_an_answer_may_still_read() {
+    scenario(|world| {
+        let (client, seen) = world.watched();
+        let failures = || seen.count(|event| matches!(event, Event::RenewalFailed(..)));
+        let other = world.direct().read_write_lock("downgrade");
+        let lock = client.read_write_lock("downgrade");
+        for how in ways() {
+            lock.write().lock().unwrap();
+            let owner = client.current_owner();
+            let before = failures();
+            let fault = world.proxy.next(about("downgrade"), how.clone());
+            fault.wait_for(1, L);
+            comes_within(now(), T, "the news", || failures() > before);
+            lock.read().lock().unwrap_or_else(|error| panic!("{how:?}: {error}"));
+            lock.write().unlock().unwrap();
+            assert!(other.read().try_lock().unwrap() && !other.write().try_lock().unwrap());
+            other.read().unlock().unwrap();
+            lock.read().unlock().unwrap();
+            assert!(world.is_free("downgrade"));
+            // What comes of the renewal now is nobody's: the thread goes on under another number.
+            assert_ne!(client.current_owner(), owner, "{how:?}");
+            fault.repeat(0);
+            assert!(world.is_free("downgrade"));
+        }
+    });
+}
+
+#[test]
+fn waiters_of_a_fair_lock_outlast_a_paused_server_and_leave_no_place() {
+    scenario(|world| {
+        let client = world.builder().patience(LONG).build().unwrap();
+        let held = world.direct().fair_lock("paused").acquire_with_lease(LONG).unwrap();
+        let [first, second] = [ms(1_500), LONG].map(|wait| {
+            let lock = client.fair_lock("paused");
+            call(move || lock.try_acquire_for(wait).map(|guard| guard.is_some()))
+        });
+        let queue = "redisson_lock_queue:{paused}";
+        assert!(eventually(LONG, || world.run::<i64>(&["LLEN", queue]) == 2));
+        let paused = now();
+        world.does(&["CLIENT", "PAUSE", "2500", "WRITE"]);
+        // One whose time ends meanwhile: in vain, or with the error of its last request. Neither is left in the queue.
+        let outcome = first.returns_within(paused, ms(2_500) + T, "a wait that ends during the pause");
+        assert!(outcome.is_err() || outcome.is_ok_and(|had| !had));
+        comes_within(paused, ms(2_500) + 2 * L, "the end of the pause", || {
+            world.run::<i64>(&["LLEN", queue]) <= 1
+        });
+        held.unlock().unwrap();
+        let freed = now();
+        assert!(second.returns_within(freed, P + T, "the other's turn").unwrap());
+        comes_within(now(), T, "the end", || world.lock_keys().is_empty());
+    });
+}
+
+#[test]
+fn a_wait_that_could_not_give_the_lock_up_leaves_no_place() {
+    scenario(|world| {
+        let client = world.client();
+        let lock = client.lock("k");
+        lock.lock().unwrap();
+        let fault = world.proxy.each(releases("k"), Do::DropRequest(Then::Close));
+        let begun = now();
+        assert!(lock.condition("c").wait().is_err());
+        within(begun, L + T, "giving up");
+        fault.cancel();
+        // A notification to it would be nobody's for six seconds.
+        comes_within(now(), L, "leaving", || world.is_free("leasehold_condition_queue:{k:c:1}"));
+        comes_within(now(), L, "the lock", || world.is_free("k"));
+        clear(world);
+    });
+}

@@ -1,0 +1,264 @@
+//! Groups of locks: how often the server is asked for them, and what is left when it does not answer.
+
+use std::time::Duration;
+
+use leasehold::{ErrorKind, LockClient, NamedLock};
+
+use super::tools::{L, LONG, T, World, about, call, comes_within, ms, releases, scenario, within};
+use crate::support::proxy::{Do, Then, Which};
+use crate::support::{eventually, now};
+
+/// Long enough not to end, nor to be renewed, within a test.
+const LEASE: Duration = Duration::from_secs(20);
+
+/// A client that never renews within a test.
+fn client(world: &World) -> LockClient {
+    world.builder().lease(LEASE).command_timeout(ms(2_000)).build().unwrap()
+}
+
+fn requests(world: &World) -> usize {
+    world.proxy.commands().len()
+}
+
+#[test]
+fn plain_and_fenced_locks_of_one_client_are_one_request_to_take_and_one_to_release() {
+    scenario(|world| {
+        let client = client(world);
+        let locks: [NamedLock; 4] = [
+            client.lock("a"),
+            client.fenced_lock("b").into(),
+            client.lock("c"),
+            client.fenced_lock("d").into(),
+        ];
+        let multi = client.multi_lock(locks);
+        multi.acquire().unwrap().unlock().unwrap(); // connects
+        for _ in 0..3 {
+            let before = requests(world);
+            let guard = multi.acquire().unwrap();
+            assert_eq!(requests(world), before + 1);
+            for name in ["a", "b", "c", "d"] {
+                assert_eq!(world.fields(name).len(), 1, "{name}");
+                assert!(world.ttl(name) > 15_000);
+            }
+            guard.unlock().unwrap();
+            assert_eq!(requests(world), before + 2);
+            assert!(world.lock_keys().is_empty());
+        }
+        // Busy is one request too, and leaves nothing.
+        let other = world.direct();
+        let held = other.lock("d").acquire().unwrap();
+        let before = requests(world);
+        assert!(!multi.try_lock().unwrap());
+        assert_eq!(requests(world), before + 1);
+        assert_eq!(world.lock_keys(), ["d"]);
+        held.unlock().unwrap();
+        // What this process holds itself is none.
+        let held = client.lock("a").acquire_owned().unwrap();
+        let before = requests(world);
+        assert!(!multi.try_lock().unwrap());
+        assert_eq!(requests(world), before);
+        held.unlock().unwrap();
+    });
+}
+
+#[test]
+fn other_kinds_and_clients_are_asked_at_the_same_time() {
+    scenario(|world| {
+        let one = client(world);
+        let (first, second) = (client(world), client(world));
+        let kinds: [NamedLock; 4] = [
+            one.lock("mutex"),
+            one.fair_lock("fair"),
+            one.read_write_lock("read").read().clone(),
+            one.read_write_lock("write").write_fenced().into(),
+        ];
+        let delay = ms(150);
+        for multi in
+            [one.multi_lock(kinds), one.multi_lock([first.lock("a"), second.lock("b"), one.lock("c")])]
+        {
+            let count = multi.names().count();
+            for _ in 0..2 {
+                multi.acquire().unwrap().unlock().unwrap(); // connects, and makes the scripts known
+            }
+            world.proxy.delay_requests(delay);
+            let before = requests(world);
+            let begun = now();
+            let guard = multi.acquire().unwrap();
+            let had = begun.elapsed();
+            assert_eq!(requests(world), before + count);
+            guard.unlock().unwrap();
+            let all = begun.elapsed();
+            assert_eq!(requests(world), before + 2 * count);
+            world.proxy.delay_requests(Duration::ZERO);
+            assert!(had >= delay, "{had:?}");
+            // One after the other they would take as many delays as there are locks.
+            assert!(all < delay * u32::try_from(2 * count - 1).unwrap(), "{had:?}, {all:?}");
+        }
+    });
+}
+
+#[test]
+fn a_group_whose_grant_is_lost_leaves_nothing() {
+    scenario(|world| {
+        let client = world.client();
+        let multi = client.multi_lock([client.lock("lost-a"), client.fenced_lock("lost-b").into()]);
+        for then in [Then::Close, Then::Silent] {
+            let fault = world.proxy.next(about("lost-a"), Do::SwallowReply(then));
+            let error = multi.try_lock().unwrap_err();
+            assert!(error.outcome_unknown(), "{error}");
+            assert_eq!(fault.hits(), 1);
+            comes_within(now(), L, "the clean-up", || world.lock_keys().is_empty());
+            // Who waits goes on, and has each once.
+            let fault = world.proxy.next(about("lost-a"), Do::SwallowReply(then));
+            let guard = multi.acquire_with_lease(LEASE).unwrap();
+            assert_eq!(fault.hits(), 1);
+            for name in ["lost-a", "lost-b"] {
+                assert!(eventually(L, || world.fields(name).into_values().eq(["1".to_owned()])), "{name}");
+            }
+            guard.check().unwrap();
+            guard.unlock().unwrap();
+            comes_within(now(), L, "the clean-up", || world.lock_keys().is_empty());
+        }
+    });
+}
+
+#[test]
+fn a_group_whose_release_is_lost_is_released_once_more() {
+    scenario(|world| {
+        let client = world.client();
+        let multi = client.multi_lock([client.lock("gone-a"), client.lock("gone-b"), client.lock("gone-c")]);
+        for how in
+            [Do::SwallowReply(Then::Close), Do::DropRequest(Then::Close), Do::SwallowReply(Then::Silent)]
+        {
+            multi.lock_with_lease(LEASE).unwrap();
+            let fault = world.proxy.next(releases("gone-b"), how.clone());
+            multi.unlock().unwrap_or_else(|error| panic!("{how:?}: {error}"));
+            assert_eq!(fault.hits(), 1, "{how:?}");
+            assert!(world.lock_keys().is_empty(), "{how:?}");
+        }
+    });
+}
+
+#[test]
+fn a_key_of_another_kind_is_named_and_nothing_is_taken() {
+    scenario(|world| {
+        let client = client(world);
+        let multi = client.multi_lock([client.lock("k-1"), client.lock("k-2"), client.lock("k-3")]);
+        world.does(&["SET", "k-2", "something"]);
+        for error in [
+            multi.try_lock().unwrap_err(),
+            multi.lock().unwrap_err(),
+            multi.try_lock_for(ms(100)).unwrap_err(),
+        ] {
+            assert_eq!((error.kind(), error.lock_name()), (ErrorKind::WrongType, Some("k-2")), "{error}");
+            assert!(eventually(LONG, || world.lock_keys() == ["k-2"]), "{:?}", world.lock_keys());
+        }
+        world.does(&["DEL", "k-2"]);
+        multi.acquire().unwrap().unlock().unwrap();
+    });
+}
+
+/// The end that Redisson's multi-lock sets in a last step takes a fence's counter and a fair lock's queue along.
+#[test]
+fn a_lease_ends_the_locks_and_nothing_that_is_kept_beside_them() {
+    scenario(|world| {
+        let client = client(world);
+        let fenced = client.fenced_lock("f");
+        let locks = || [NamedLock::from(&fenced), client.fair_lock("q"), client.lock("m")];
+        let multi = client.multi_lock(locks());
+        for contended in [false, true] {
+            // With a wait for the last, what was had before it is prolonged in the end.
+            let other = world.direct();
+            let holding = contended.then(|| other.fair_lock("q").acquire_owned().unwrap());
+            let taking = call({
+                let multi = multi.clone();
+                move || multi.try_acquire_owned_for(LONG).map(|group| group.unwrap())
+            });
+            if let Some(holding) = holding {
+                assert!(eventually(LONG, || world.run::<i64>(&["LLEN", "redisson_lock_queue:{q}"]) == 1));
+                holding.unlock().unwrap();
+            }
+            taking.returns_within(now(), LONG, "taking the group").unwrap().unlock().unwrap();
+            let leased = multi.try_acquire_for_with_lease(LONG, ms(900)).unwrap().unwrap();
+            let fence = leased.fence().unwrap();
+            assert_eq!(world.ttl("redisson_lock_token:{f}"), -1);
+            let other = world.direct();
+            let waiting = call(move || other.fair_lock("q").try_acquire_owned_for(LONG));
+            let queue = ["redisson_lock_queue:{q}", "redisson_lock_timeout:{q}"];
+            assert!(eventually(LONG, || queue.iter().all(|key| world.run::<i64>(&["EXISTS", key]) == 1)));
+            let got = waiting.returns_within(now(), LONG, "the fair lock after the lease").unwrap();
+            got.unwrap().unlock().unwrap();
+            assert!(leased.check().is_err());
+            drop(leased);
+            assert_eq!(world.ttl("redisson_lock_token:{f}"), -1, "the counter has no end");
+            assert!(fenced.acquire().unwrap().fence() > Some(fence));
+        }
+    });
+}
+
+#[test]
+fn the_late_release_of_a_dropped_guard_does_not_free_the_groups_hold() {
+    scenario(|world| {
+        let client = world.builder().lease(LEASE).build().unwrap();
+        let mut met = 0;
+        // Some of them are on another connection than the first, over which the group's request goes.
+        for number in 1..8 {
+            let late = format!("late-{number}");
+            let multi = client.multi_lock([client.lock("late-0"), client.lock(&late)]);
+            multi.acquire().unwrap().unlock().unwrap();
+            let single = client.lock(&late).acquire().unwrap();
+            let release = world.proxy.next(releases(&late), Do::HoldRequest);
+            drop(single);
+            release.wait_for(1, LONG);
+            world.does(&["DEL", &late]); // its lease is over, say
+            // On the thread that dropped the guard, whose owner number the release is about.
+            if multi.try_lock().is_ok_and(|is_taken| is_taken) {
+                met += 1;
+                let before = world.scripts_run();
+                release.release();
+                assert!(eventually(LONG, || world.scripts_run() > before), "the release has come");
+                assert_eq!(world.fields(&late).len(), 1, "the group holds it");
+                multi.unlock().unwrap();
+            } else {
+                release.release();
+            }
+            comes_within(now(), LONG, "the release", || world.lock_keys().is_empty());
+        }
+        assert!(met > 0, "all of them are on one connection");
+    });
+}
+
+#[test]
+fn a_group_times_out_in_time_on_a_server_that_does_not_answer() {
+    scenario(|world| {
+        let client = world.client();
+        let multi =
+            client.multi_lock([client.lock("slow-a"), client.lock("slow-b"), client.fair_lock("slow-c")]);
+        multi.acquire().unwrap().unlock().unwrap();
+        world.proxy.delay_replies(LONG);
+        let begun = now();
+        assert!(multi.try_lock_for(ms(300)).is_err());
+        within(begun, ms(300) + 2 * T, "the group");
+        world.proxy.delay_replies(Duration::ZERO);
+        world.proxy.kill(Which::All, Then::Close);
+        assert!(eventually(LONG, || world.lock_keys().is_empty()));
+        multi.acquire().unwrap().unlock().unwrap();
+    });
+}
+
+/// The last lock's key is the first of the request's.
+#[test]
+fn a_key_that_became_something_else_does_not_keep_the_other_locks_from_being_released() {
+    scenario(|world| {
+        let client = client(world);
+        for broken in ["a", "b", "c"] {
+            let multi = client.multi_lock(["a", "b", "c"].map(|name| client.lock(name)));
+            let guard = multi.acquire().unwrap();
+            let () = world.run(&["SET", broken, "something else", "PX", "60000"]);
+            let error = guard.unlock().unwrap_err();
+            assert_eq!(error.lock_name(), Some(broken), "{error}");
+            assert_eq!(world.lock_keys(), [broken]);
+            let () = world.run(&["DEL", broken]);
+        }
+    });
+}

@@ -1,0 +1,271 @@
+//! What Redisson does wrong on its own side, done here by hand to the same keys: it must not break what is ours.
+
+use std::time::Duration;
+
+use leasehold::LossReason;
+
+use super::tools::{
+    EPSILON, L, LONG, P, R, T, World, about, call, comes_within, elsewhere, let_pass, ms, scenario,
+    throughout,
+};
+use crate::support::{eventually, now};
+
+const JAVA: &str = "11111111-2222-4333-8444-555555555555:7";
+
+fn does(world: &World, words: &[&str]) {
+    world.does(words);
+}
+
+/// Waits until somebody listens to a channel that begins so.
+#[track_caller]
+fn await_listener(world: &World, channel: &str) {
+    let listened = || !world.run::<Vec<String>>(&["PUBSUB", "CHANNELS", &format!("{channel}*")]).is_empty();
+    assert!(eventually(LONG, listened), "nobody listens to {channel}");
+}
+
+/// An interrupted Java thread stays in the queue: the lock is free, and not for those behind it. Java's own ask for it
+/// thousands of times a second then.
+#[test]
+fn a_ghost_at_the_head_of_a_fair_lock_is_waited_out_without_a_storm() {
+    scenario(|world| {
+        let client = world.client();
+        let ghost = ms(2_500);
+        let time: Vec<String> = world.run(&["TIME"]);
+        let until = time[0].parse::<u64>().unwrap() * 1_000 + u64::try_from(ghost.as_millis()).unwrap();
+        does(world, &["RPUSH", "redisson_lock_queue:{ghost}", JAVA]);
+        does(world, &["ZADD", "redisson_lock_timeout:{ghost}", &until.to_string(), JAVA]);
+        let begun = now();
+        let waiters: Vec<_> = (0..3)
+            .map(|_| {
+                let lock = client.fair_lock("ghost");
+                call(move || lock.acquire().unwrap().unlock().unwrap())
+            })
+            .collect();
+        for waiter in waiters {
+            waiter.returns_within(begun, ghost + P, "the end of the ghost");
+        }
+        let asked = world.proxy.count(about("ghost"));
+        // Each twice at first, each second from then on, and the turns themselves.
+        assert!(asked < 40, "{asked} requests");
+        comes_within(now(), T, "the end", || world.lock_keys().is_empty());
+    });
+}
+
+/// Unlocking a fair lock that nobody holds is no error in Java, and tells the first in the queue that it is free.
+#[test]
+fn a_fair_waiter_that_is_told_for_nothing_goes_on_waiting() {
+    scenario(|world| {
+        let client = world.client();
+        let held = world.direct().fair_lock("poked").acquire().unwrap();
+        let lock = client.fair_lock("poked");
+        let waiter = call(move || lock.acquire().unwrap().unlock().unwrap());
+        await_listener(world, "redisson_lock__channel:{poked}:");
+        let channels: Vec<String> = world.run(&["PUBSUB", "CHANNELS", "redisson_lock__channel:{poked}:*"]);
+        for _ in 0..20 {
+            does(world, &["PUBLISH", &channels[0], "0"]);
+        }
+        throughout(ms(100), || !waiter.is_over() && held.check().is_ok());
+        let freed = now();
+        held.unlock().unwrap();
+        waiter.returns_within(freed, ms(50), "its turn");
+    });
+}
+
+/// A Java writer that goes on reading tells nobody that others may read now.
+#[test]
+fn a_downgrade_that_nobody_is_told_of_is_found_by_looking() {
+    scenario(|world| {
+        let client = world.client();
+        let writer = format!("{JAVA}:write");
+        does(world, &["HSET", "quiet", "mode", "write", &writer, "1", JAVA, "1"]);
+        does(world, &["PEXPIRE", "quiet", "30000"]);
+        does(world, &["SET", &format!("{{quiet}}:{JAVA}:rwlock_timeout:1"), "1", "PX", "30000"]);
+        let lock = client.read_write_lock("quiet");
+        let reader = call(move || lock.read().acquire().unwrap().unlock().unwrap());
+        await_listener(world, "redisson_rwlock:{quiet}");
+        assert!(!elsewhere(|| client.read_write_lock("quiet").read().try_lock().unwrap()));
+        let quietly = now();
+        does(world, &["HDEL", "quiet", &writer]);
+        does(world, &["HSET", "quiet", "mode", "read"]);
+        reader.returns_within(quietly, P, "being let in");
+        // Java reads on: our reader's end is not the end of its hold.
+        assert_eq!(world.fields("quiet").len(), 2);
+        assert!(!client.read_write_lock("quiet").write().try_lock().unwrap());
+        does(world, &["DEL", "quiet", &format!("{{quiet}}:{JAVA}:rwlock_timeout:1")]);
+    });
+}
+
+/// Java's spin lock tells nobody.
+#[test]
+fn a_release_by_a_spin_lock_of_javas_is_found_by_looking() {
+    scenario(|world| {
+        let client = world.client();
+        let kinds = [client.lock("spin"), client.spin_lock("spin"), client.fair_lock("spin")];
+        for lock in kinds {
+            does(world, &["HSET", "spin", JAVA, "1"]);
+            does(world, &["PEXPIRE", "spin", "30000"]);
+            let waiting = lock.clone();
+            let waiter = call(move || waiting.acquire().unwrap().unlock().unwrap());
+            throughout(ms(100), || !waiter.is_over());
+            let freed = now();
+            does(world, &["DEL", "spin"]);
+            waiter.returns_within(freed, P, "finding it free");
+        }
+    });
+}
+
+/// Java publishes numbers below zero itself, at which its reading thread fails; and all kinds of other things.
+#[test]
+fn messages_that_make_no_sense_end_no_wait_and_no_subscription() {
+    scenario(|world| {
+        let client = world.client();
+        let (semaphore, latch) = (client.semaphore("sem"), client.count_down_latch("latch"));
+        semaphore.try_set_permits(1).unwrap();
+        latch.try_set_count(1).unwrap();
+        let permit = semaphore.acquire(1).unwrap();
+        let waiters = [
+            call({
+                let semaphore = semaphore.clone();
+                move || semaphore.acquire(1).unwrap().unlock().unwrap()
+            }),
+            call({
+                let latch = latch.clone();
+                move || latch.wait().unwrap()
+            }),
+        ];
+        let channels = ["redisson_sc:{sem}", "redisson_countdownlatch__channel__{latch}"];
+        for channel in channels {
+            await_listener(world, channel);
+            for payload in ["-3", "0", "99999999999999999999", "no number", ""] {
+                does(world, &["PUBLISH", channel, payload]);
+            }
+        }
+        throughout(ms(100), || waiters.iter().all(|waiter| !waiter.is_over()));
+        let freed = now();
+        permit.unlock().unwrap();
+        latch.count_down().unwrap();
+        for waiter in waiters {
+            waiter.returns_within(freed, ms(50), "its turn");
+        }
+        drop((semaphore, latch, client));
+        world.lock_keys().iter().for_each(|key| does(world, &["DEL", key]));
+    });
+}
+
+/// Java's `delete` says that there is a new count.
+#[test]
+fn a_latch_that_java_deletes_opens_for_ours() {
+    scenario(|world| {
+        let client = world.client();
+        does(world, &["SET", "deleted", "3"]);
+        let latch = client.count_down_latch("deleted");
+        let waiter = call(move || latch.wait().unwrap());
+        let channel = "redisson_countdownlatch__channel__{deleted}";
+        await_listener(world, channel);
+        let deleted = now();
+        does(world, &["DEL", "deleted"]);
+        does(world, &["PUBLISH", channel, "1"]);
+        waiter.returns_within(deleted, ms(50), "going on");
+    });
+}
+
+/// Its multi-lock sets the time of all keys of a member, with nobody's leave: the counter of fences goes, and so does a
+/// fair lock's queue.
+#[test]
+fn keys_that_end_beside_a_lock_cost_no_order_and_no_fence() {
+    scenario(|world| {
+        let client = world.client();
+        let fenced = client.fenced_lock("multi");
+        let first = fenced.lock_and_get_token().unwrap();
+        does(world, &["DEL", "redisson_lock_token:{multi}"]);
+        fenced.unlock().unwrap();
+        assert!(fenced.lock_and_get_token().unwrap() > first);
+        fenced.unlock().unwrap();
+        let held = world.direct().fair_lock("fair").acquire().unwrap();
+        let lock = client.fair_lock("fair");
+        let waiter = call(move || lock.acquire().unwrap().unlock().unwrap());
+        await_listener(world, "redisson_lock__channel:{fair}:");
+        does(world, &["DEL", "redisson_lock_queue:{fair}", "redisson_lock_timeout:{fair}"]);
+        let freed = now();
+        held.unlock().unwrap();
+        waiter.returns_within(freed, P, "its turn, though its place was taken away");
+        for key in world.lock_keys() {
+            assert!(world.ttl(&key) > 0, "{key} has no end");
+            does(world, &["DEL", &key]);
+        }
+    });
+}
+
+/// A lock without an end is "token -1, granted" to Java.
+#[test]
+fn a_lock_of_any_kind_that_has_no_end_is_busy_and_gives_no_fence() {
+    scenario(|world| {
+        let client = world.client();
+        does(world, &["HSET", "endless", JAVA, "1"]);
+        assert_eq!(client.fenced_lock("endless").try_lock_and_get_token(ms(20)).unwrap(), None);
+        assert!(!client.fair_lock("endless").try_lock_for(ms(20)).unwrap());
+        does(world, &["DEL", "endless"]);
+        does(world, &["HSET", "endless", "mode", "write", &format!("{JAVA}:write"), "1"]);
+        assert!(!client.read_write_lock("endless").read().try_lock_for(ms(20)).unwrap());
+        assert!(client.read_write_lock("endless").write_fenced().try_acquire_for(ms(20)).unwrap().is_none());
+        does(world, &["DEL", "endless"]);
+    });
+}
+
+/// Redisson's tests of its renewals: the server came back empty while it was held.
+#[test]
+fn halves_that_a_restart_took_away_are_told_and_the_next_holds_are_renewed() {
+    scenario(|world| {
+        let client = world.client();
+        let halves =
+            || [client.read_write_lock("r").read().clone(), client.read_write_lock("w").write().clone()];
+        let guards = halves().map(|half| half.acquire().unwrap());
+        let losses = guards.each_ref().map(leasehold::Guard::lost);
+        world.server.restart();
+        let back = now();
+        for lost in losses {
+            let loss = lost.recv_timeout(LONG).unwrap();
+            assert!(matches!(loss.reason, LossReason::Gone | LossReason::Expired), "{loss:?}");
+        }
+        comes_within(back, L + R, "the news", || guards.iter().all(|guard| guard.check().is_err()));
+        for guard in guards {
+            assert!(guard.unlock().unwrap_err().is_lost());
+        }
+        let again = halves().map(|half| half.acquire().unwrap());
+        throughout(2 * L, || again.iter().all(|guard| guard.check().is_ok()));
+        let rival = world.direct();
+        elsewhere(|| {
+            for name in ["r", "w"] {
+                assert!(!rival.read_write_lock(name).write().try_lock().unwrap(), "{name}");
+            }
+        });
+        again.into_iter().for_each(|guard| guard.unlock().unwrap());
+        let_pass(EPSILON, "so that what was sent has arrived");
+    });
+}
+
+/// The names that are derived are those of the mapped name.
+#[test]
+fn a_mapped_name_is_what_all_keys_of_a_kind_are_called_by() {
+    scenario(|world| {
+        let client = world.builder().map_names(|name| format!("{name}:mapped")).build().unwrap();
+        let held = world.direct().fair_lock("k:mapped").acquire().unwrap();
+        let lock = client.fair_lock("k");
+        let waiter = call(move || lock.acquire().unwrap().unlock().unwrap());
+        let there = |key: &str| assert!(eventually(LONG, || !world.is_free(key)), "{key}");
+        there("redisson_lock_queue:{k:mapped}");
+        there("redisson_lock_timeout:{k:mapped}");
+        held.unlock().unwrap();
+        waiter.outcome();
+        let reading = client.read_write_lock("rw").read().acquire().unwrap();
+        there(&format!("{{rw:mapped}}:{}:rwlock_timeout:1", reading.owner()));
+        reading.unlock().unwrap();
+        let permits = client.expirable_semaphore("p");
+        permits.try_set_permits(1).unwrap();
+        let permit = permits.acquire_with_lease(Duration::from_secs(9)).unwrap();
+        there("{p:mapped}:timeout");
+        permit.unlock().unwrap();
+        assert!(permits.delete().unwrap());
+        world.lock_keys().iter().for_each(|key| does(world, &["DEL", key]));
+    });
+}

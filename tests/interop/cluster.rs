@@ -1,0 +1,240 @@
+//! The same locks on a cluster, with Redisson's two ways of telling.
+
+use std::time::Duration;
+
+use leasehold::{ClusterPubSub, LockClient};
+
+use crate::agent::{Peer, Pending};
+use crate::java;
+use crate::scene::{Task, alone, between, eventually, monotonic, task};
+use crate::support::cluster::Cluster;
+use crate::waking::{kept_the_promise, rounds};
+
+/// A waiter that is not woken finds the lock free a second after its last attempt in Rust, and in Java at this lease's
+/// end.
+const LEASE: Duration = Duration::from_secs(30);
+
+struct Sides {
+    cluster: Cluster,
+    java: Peer,
+    rust: LockClient,
+    /// How listeners are counted.
+    counted: &'static [&'static str],
+}
+
+fn sides(mode: &str, way: ClusterPubSub, counted: &'static [&'static str]) -> Option<Sides> {
+    let cluster = Cluster::start()?;
+    let java = java::connect_to_cluster(&cluster.members[0].url(), LEASE, mode)?;
+    let builder = LockClient::builder().url(&cluster.url()).cluster_pub_sub(way).lease(LEASE);
+    let rust = builder.command_timeout(Duration::from_millis(500)).build().unwrap();
+    Some(Sides { cluster, java, rust, counted })
+}
+
+impl Sides {
+    /// Waits until somebody listens for the lock, in any of the ways counted, and so has tried again.
+    fn somebody_waits(&self, name: &str) {
+        self.somebody_listens(name, &format!("redisson_lock__channel:{{{name}}}"));
+    }
+
+    fn somebody_listens(&self, name: &str, channel: &str) {
+        let primary = self.cluster.primary_of(name);
+        let listens = |count: &&str| {
+            let (_, count): (String, i64) = self.cluster.ask(primary, &["PUBSUB", count, channel]);
+            count > 0
+        };
+        eventually("a waiter has subscribed", Duration::from_secs(10), || self.counted.iter().any(&listens));
+        // Its second attempt follows at once; were it still to come, it would find the lock free without being woken.
+        let scripts = || -> u64 { self.cluster.scripts_run(primary) };
+        let mut before = scripts();
+        let is_quiet = || {
+            let now = scripts();
+            std::mem::replace(&mut before, now) == now
+        };
+        eventually("the waiter has tried again", Duration::from_secs(10), is_quiet);
+    }
+
+    fn wake_each_other(&self, what: &str) {
+        let delays = rounds(|name| {
+            self.java.get("holder", "lock", &[name]);
+            let lock = self.rust.lock(name);
+            let waiter = task(move || {
+                lock.lock().unwrap();
+                let got = monotonic();
+                lock.unlock().unwrap();
+                got
+            });
+            self.somebody_waits(name);
+            assert!(waiter.is_open(), "Rust has what Java holds");
+            let unlock = self.java.ask("holder", "unlock", &[name]).wait();
+            assert_eq!(unlock.result, Ok(String::new()));
+            between(unlock.begun, waiter.join())
+        });
+        kept_the_promise(&format!("cluster, {what}, Java to Rust"), delays);
+        let delays = rounds(|name| {
+            let lock = self.rust.lock(name);
+            lock.lock().unwrap();
+            let waiter = self.java.ask("waiter", "lock", &[name]);
+            self.somebody_waits(name);
+            assert!(waiter.is_open(), "Java has what Rust holds");
+            let begun = monotonic();
+            lock.unlock().unwrap();
+            let got = waiter.wait();
+            assert_eq!(got.result, Ok(String::new()));
+            self.java.get("waiter", "unlock", &[name]);
+            between(begun, got.ended)
+        });
+        kept_the_promise(&format!("cluster, {what}, Rust to Java"), delays);
+    }
+
+    /// Waiters of both are served in the order in which they came, in all slots.
+    fn queue_up(&self) {
+        for primary in 0..3 {
+            let name = self.cluster.name_on(primary, "fair");
+            let lock = self.rust.fair_lock(&name);
+            self.java.get("holder", "fair-lock", &[&name]);
+            let mut waiters = Vec::new();
+            for turn in 0..6 {
+                if turn % 2 == 0 {
+                    let thread = format!("{name}-{turn}");
+                    let got = self.java.ask(&thread, "fair-lock", &[&name]);
+                    let unlocked = self.java.ask(&thread, "fair-unlock", &[&name]);
+                    waiters.push(task(move || {
+                        let got = got.wait();
+                        unlocked.wait().expect_ok();
+                        got.ended
+                    }));
+                } else {
+                    let lock = lock.clone();
+                    waiters.push(task(move || {
+                        let guard = lock.acquire().unwrap();
+                        let got = monotonic();
+                        guard.unlock().unwrap();
+                        got
+                    }));
+                }
+                eventually("it is in the queue", Duration::from_secs(20), || {
+                    let queue = format!("redisson_lock_queue:{{{name}}}");
+                    self.cluster.ask::<usize>(primary, &["LLEN", &queue]) == turn + 1
+                });
+            }
+            self.java.get("holder", "fair-unlock", &[&name]);
+            let got: Vec<u64> = waiters.into_iter().map(Task::join).collect();
+            assert!(got.is_sorted(), "{got:?}");
+        }
+    }
+
+    /// Whether two readers of Java's, who wait for a writer of ours, go on as soon as it lets go.
+    fn readers_are_told(&self, primary: usize, name: &str) -> bool {
+        let lock = self.rust.read_write_lock(name);
+        let writing = lock.write().acquire().unwrap();
+        assert!(!self.java.is("reader", "read-try", &[name]));
+        let before = self.cluster.scripts_run(primary);
+        let readers = ["one", "two"].map(|thread| self.java.ask(thread, "read-lock", &[name]));
+        // Each asks, subscribes, and asks again before it sleeps.
+        eventually("both wait", Duration::from_secs(20), || self.cluster.scripts_run(primary) >= before + 4);
+        assert!(readers.iter().all(Pending::is_open), "a reader came in while Rust writes");
+        let begun = monotonic();
+        writing.unlock().unwrap();
+        let got = readers.map(|reader| reader.wait_for(LEASE * 2));
+        assert!(!lock.write().try_lock().unwrap());
+        for thread in ["one", "two"] {
+            self.java.get(thread, "read-unlock", &[name]);
+        }
+        got.iter().all(|got| got.result.is_ok() && between(begun, got.ended) < LEASE / 2)
+    }
+
+    /// Readers of both read together, a writer of either keeps all out, and each tells the other, in all slots.
+    fn read_and_write(&self) {
+        for primary in 0..3 {
+            let name = self.cluster.name_on(primary, "rw");
+            let channel = format!("redisson_rwlock:{{{name}}}");
+            let lock = self.rust.read_write_lock(&name);
+            let reading = lock.read().acquire().unwrap();
+            assert!(self.java.is("reader", "read-try", &[&name]));
+            assert!(!self.java.is("writer", "write-try", &[&name]));
+            reading.unlock().unwrap();
+            let waiter = task({
+                let lock = lock.clone();
+                move || {
+                    let guard = lock.write().acquire().unwrap();
+                    guard.unlock().unwrap();
+                }
+            });
+            self.somebody_listens(&name, &channel);
+            assert!(waiter.is_open(), "a writer came in while Java reads");
+            self.java.get("reader", "read-unlock", &[&name]);
+            waiter.join();
+            // A reader of Java's that is about to sleep does not hear a writer that lets go, and sleeps out the lease.
+            let are_told = (0..4).any(|_| self.readers_are_told(primary, &name));
+            assert!(are_told, "Java was not told");
+            assert!(self.java.is("writer", "write-try", &[&name]));
+            assert!(!lock.read().try_lock().unwrap());
+            self.java.get("writer", "write-unlock", &[&name]);
+        }
+    }
+
+    /// What either has, in all slots, the other finds taken, and it is the same lock.
+    fn exclude_each_other(&self) {
+        for primary in 0..3 {
+            let name = self.cluster.name_on(primary, "shared");
+            let lock = self.rust.fenced_lock(&name);
+            self.java.get("holder", "lock", &[&name]);
+            assert!(!lock.try_lock().unwrap());
+            assert!(lock.is_locked().unwrap());
+            let error = lock.unlock().unwrap_err();
+            assert!(error.to_string().contains(&self.java.owner("holder")), "{error}");
+            self.java.get("holder", "unlock", &[&name]);
+            let guard = lock.acquire().unwrap();
+            assert!(!self.java.is("holder", "try", &[&name]));
+            guard.unlock().unwrap();
+            assert!(self.java.is("holder", "try", &[&name]));
+            self.java.get("holder", "unlock", &[&name]);
+        }
+    }
+}
+
+#[test]
+fn on_a_cluster_java_and_rust_wake_each_other_by_sharded_messages() {
+    let _alone = alone();
+    // Either side finds out for itself.
+    let Some(sides) = sides("AUTO", ClusterPubSub::Auto, &["SHARDNUMSUB"]) else { return };
+    sides.exclude_each_other();
+    sides.wake_each_other("sharded");
+}
+
+#[test]
+fn on_a_cluster_java_and_rust_share_fair_and_read_write_locks() {
+    let _alone = alone();
+    let Some(sides) = sides("AUTO", ClusterPubSub::Auto, &["SHARDNUMSUB"]) else { return };
+    sides.queue_up();
+    sides.read_and_write();
+    let Sides { cluster, java, .. } = sides;
+    drop(java);
+    // Messages that go to all members, too.
+    let Some(java) = java::connect_to_cluster(&cluster.members[0].url(), LEASE, "OFF") else { return };
+    let builder =
+        LockClient::builder().url(&cluster.url()).cluster_pub_sub(ClusterPubSub::Plain).lease(LEASE);
+    let rust = builder.command_timeout(Duration::from_millis(500)).build().unwrap();
+    let sides = Sides { cluster, java, rust, counted: &["NUMSUB"] };
+    sides.queue_up();
+    sides.read_and_write();
+}
+
+#[test]
+fn on_a_cluster_java_and_rust_wake_each_other_by_plain_messages() {
+    let _alone = alone();
+    let Some(sides) = sides("OFF", ClusterPubSub::Plain, &["NUMSUB"]) else { return };
+    sides.exclude_each_other();
+    sides.wake_each_other("plain");
+}
+
+#[test]
+fn on_a_cluster_rust_wakes_java_either_way_when_told_to_use_both() {
+    let _alone = alone();
+    let Some(sides) = sides("OFF", ClusterPubSub::Both, &["NUMSUB"]) else { return };
+    sides.wake_each_other("both beside plain");
+    let Sides { cluster, java, rust, .. } = sides;
+    drop(java);
+    let Some(java) = java::connect_to_cluster(&cluster.members[0].url(), LEASE, "ON") else { return };
+    Sides { cluster, java, rust, counted: &["SHARDNUMSUB"] }.wake_each_other("both beside sharded");
+}

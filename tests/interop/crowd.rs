@@ -1,0 +1,410 @@
+//! Several Java and several Rust processes at once.
+//!
+//! Each thread notes, by one clock for all, when it was granted what it asked for, and when it began to give it back. So
+//! times that overlap were held at the same time.
+
+use std::collections::BTreeMap;
+use std::env;
+use std::hash::{BuildHasher, RandomState};
+use std::time::Duration;
+
+use leasehold::{LockClient, NamedLock};
+use redis::{Commands, Connection};
+
+use crate::agent::Peer;
+use crate::fleet::Worker;
+use crate::java;
+use crate::scene::{alone, eventually, monotonic, rust};
+use crate::support::server::RedisServer;
+use crate::tools::{let_pass, ms};
+
+/// Nothing is to end by itself here, however busy the machine is.
+const LEASE: Duration = Duration::from_secs(60);
+/// Carries to a worker process, which is this test program again, what it is to do.
+const WORKER: &str = "LEASEHOLD_INTEROP_CROWD";
+/// How long the last of a crowd may take once its time is over.
+const LAST: Duration = Duration::from_secs(60);
+
+/// What one process does: so many threads of a kind, for so long, with random pauses up to so long.
+#[derive(Clone, Copy)]
+struct Work<'a> {
+    name: &'a str,
+    lasts: Duration,
+    pause: Duration,
+    threads: &'a [(&'a str, usize)],
+}
+
+/// That somebody had it, and when.
+#[derive(Debug)]
+struct Had {
+    begun: u64,
+    ended: u64,
+    /// Language and kind.
+    by: String,
+}
+
+/// What takes it, notes when it had it, and gives it back.
+type Turn = Box<dyn Fn() -> (u64, u64) + Send>;
+
+fn turn(client: &LockClient, kind: &str, name: &str) -> Turn {
+    fn keep() -> (u64, u64) {
+        let begun = monotonic();
+        let_pass(ms(1), "it is held for a moment");
+        (begun, monotonic())
+    }
+    fn held(lock: &NamedLock) -> Turn {
+        let lock = lock.clone();
+        Box::new(move || {
+            let guard = lock.acquire().unwrap();
+            let had = keep();
+            guard.unlock().unwrap();
+            had
+        })
+    }
+    match kind {
+        "semaphore" => {
+            let semaphore = client.semaphore(name);
+            Box::new(move || {
+                let permit = semaphore.acquire(1).unwrap();
+                let had = keep();
+                permit.unlock().unwrap();
+                had
+            })
+        }
+        "permits" => {
+            let permits = client.expirable_semaphore(name);
+            Box::new(move || {
+                let permit = permits.acquire().unwrap();
+                let had = keep();
+                permit.unlock().unwrap();
+                had
+            })
+        }
+        "read" => held(client.read_write_lock(name).read()),
+        "write" => held(client.read_write_lock(name).write()),
+        "read, writers first" => held(client.read_write_lock(name).writers_first().read()),
+        "write, writers first" => held(client.read_write_lock(name).writers_first().write()),
+        "spin" => held(&client.spin_lock(name)),
+        _ => panic!("{kind}?"),
+    }
+}
+
+impl Work<'_> {
+    /// Does the work in this process; the times of all threads by kind.
+    fn run(&self, client: &LockClient) -> Vec<(String, Vec<(u64, u64)>)> {
+        let end = monotonic() + u64::try_from(self.lasts.as_nanos()).unwrap();
+        let most = u64::try_from(self.pause.as_millis()).unwrap();
+        std::thread::scope(|scope| {
+            let threads = self.threads.iter().flat_map(|(kind, count)| std::iter::repeat_n(*kind, *count));
+            let threads: Vec<_> = threads
+                .map(|kind| {
+                    let turn = turn(client, kind, self.name);
+                    let working = scope.spawn(move || {
+                        let mut had = Vec::new();
+                        while monotonic() < end {
+                            let pause = RandomState::new().hash_one(0_u8) % (most + 1);
+                            let_pass(ms(pause), "between two turns");
+                            had.push(turn());
+                        }
+                        had
+                    });
+                    (kind.to_owned(), working)
+                })
+                .collect();
+            threads.into_iter().map(|(kind, thread)| (kind, thread.join().unwrap())).collect()
+        })
+    }
+
+    fn ask(&self, jvm: &Peer) -> Vec<(String, crate::agent::Pending)> {
+        let millis = |span: Duration| span.as_millis().to_string();
+        let ask = |(kind, count): &(&str, usize)| {
+            let more = [*kind, self.name, &count.to_string(), &millis(self.lasts), &millis(self.pause)];
+            (format!("Java: {kind}"), jvm.ask(kind, "work", &more))
+        };
+        self.threads.iter().map(ask).collect()
+    }
+
+    /// Starts a process that does it.
+    fn start(&self, url: &str) -> Worker {
+        let threads: Vec<String> =
+            self.threads.iter().map(|(kind, count)| format!("{kind}={count}")).collect();
+        let told = ["work", url, self.name, &self.lasts.as_millis().to_string()].join("\t");
+        let told = [told, self.pause.as_millis().to_string(), threads.join("\t")].join("\t");
+        Worker::start("crowd::one_rust_process_is_a_crowd_too", WORKER, &told)
+    }
+}
+
+/// One Rust process: the other side of [`Work::start`] and [`turns`].
+fn worker(told: &str) {
+    let words: Vec<&str> = told.split('\t').collect();
+    match words[..] {
+        ["work", url, name, lasts, pause, ref threads @ ..] => {
+            let threads: Vec<_> = threads
+                .iter()
+                .map(|thread| thread.split_once('=').map(|(kind, n)| (kind, n.parse().unwrap())).unwrap())
+                .collect();
+            let (lasts, pause) = (ms(lasts.parse().unwrap()), ms(pause.parse().unwrap()));
+            let client = rust(url, LEASE);
+            let mut server = redis::Client::open(url).unwrap().get_connection().unwrap();
+            for (kind, had) in (Work { name, lasts, pause, threads: &threads }).run(&client) {
+                let had: Vec<String> = had.iter().map(|(begun, ended)| format!("{begun}-{ended}")).collect();
+                let report = format!("Rust: {kind}\t{}", had.join(","));
+                let _: () = server.rpush(format!("report:{name}"), report).unwrap();
+            }
+            client.shutdown().unwrap();
+        }
+        ["turns", url, list] => take_turns(url, list),
+        _ => panic!("{told:?}?"),
+    }
+}
+
+fn read(by: &str, times: &str) -> Vec<Had> {
+    let parse = |time: &str| {
+        let (begun, ended) = time.split_once('-').unwrap();
+        Had { begun: begun.parse().unwrap(), ended: ended.parse().unwrap(), by: by.to_owned() }
+    };
+    times.split(',').filter(|time| !time.is_empty()).map(parse).collect()
+}
+
+/// Has each process do its work, and reports who had it when.
+fn crowd(server: &RedisServer, jvms: &[(&Peer, Work<'_>)], processes: &[Work<'_>]) -> Vec<Had> {
+    let asked: Vec<_> = jvms.iter().flat_map(|(jvm, work)| work.ask(jvm)).collect();
+    let workers: Vec<_> = processes.iter().map(|work| work.start(&server.url())).collect();
+    let mut had = Vec::new();
+    for (by, answer) in asked {
+        had.extend(read(&by, &answer.wait_for(jvms[0].1.lasts + LAST).expect_ok()));
+    }
+    workers.into_iter().for_each(Worker::join);
+    let mut admin = server.admin();
+    let reports: Vec<String> = admin.lrange(format!("report:{}", jvms[0].1.name), 0, -1).unwrap();
+    for report in reports {
+        let (by, times) = report.split_once('\t').unwrap();
+        had.extend(read(by, times));
+    }
+    had
+}
+
+/// How often each language and kind had it; each at least `least` times, or it says nothing.
+fn counts(had: &[Had], least: usize) -> BTreeMap<&str, usize> {
+    let mut counts = BTreeMap::new();
+    had.iter().for_each(|had| *counts.entry(had.by.as_str()).or_default() += 1);
+    eprintln!("{counts:?}");
+    assert!(counts.values().all(|count| *count >= least), "too few to say anything: {counts:?}");
+    counts
+}
+
+/// Goes through all beginnings and ends in order; `begins` is told who begins, and who else has it then.
+fn sweep<'a>(had: &'a [Had], mut begins: impl FnMut(&'a Had, &[&'a Had])) {
+    let ends = had.iter().enumerate().map(|(at, had)| (had.ended, false, at));
+    let mut events: Vec<_> =
+        had.iter().enumerate().map(|(at, had)| (had.begun, true, at)).chain(ends).collect();
+    events.sort_unstable();
+    let mut inside: Vec<&Had> = Vec::new();
+    for (_, is_begin, at) in events {
+        let this = &had[at];
+        if is_begin {
+            begins(this, &inside);
+            inside.push(this);
+        } else {
+            inside.retain(|other| !std::ptr::eq(*other, this));
+        }
+    }
+}
+
+fn writers_are_alone(had: &[Had]) {
+    let writes = |had: &Had| had.by.contains(": write");
+    sweep(had, |had, inside| {
+        let is_meeting = !inside.is_empty() && (writes(had) || inside.iter().any(|other| writes(other)));
+        assert!(!is_meeting, "{had:?} met {inside:?}");
+    });
+}
+
+fn no_more_than(most: usize, had: &[Had]) {
+    sweep(had, |had, inside| assert!(inside.len() < most, "{had:?} met {inside:?}"));
+}
+
+#[test]
+fn a_hundred_java_and_rust_readers_and_writers_never_meet() {
+    let _alone = alone();
+    let Some(server) = RedisServer::start_default() else { return };
+    let Some(java) = java::connect(&server.url(), LEASE) else { return };
+    let Some(other_java) = java::connect(&server.url(), LEASE) else { return };
+    // Pauses so long that writers find gaps between readers, who do not wait for them.
+    let work = |threads| Work { name: "crowd", lasts: Duration::from_secs(20), pause: ms(400), threads };
+    let plain = work(&[("read", 20), ("write", 5)]);
+    let first = work(&[("read, writers first", 20), ("write, writers first", 5)]);
+    let had = crowd(&server, &[(&java, plain), (&other_java, plain)], &[plain, first]);
+    assert_eq!(counts(&had, 20).len(), 6);
+    writers_are_alone(&had);
+    assert!(!rust(&server.url(), LEASE).read_write_lock("crowd").write().is_locked().unwrap());
+}
+
+#[test]
+fn java_and_rust_never_have_more_permits_than_there_are() {
+    let _alone = alone();
+    let Some(server) = RedisServer::start_default() else { return };
+    let Some(java) = java::connect(&server.url(), LEASE) else { return };
+    let client = rust(&server.url(), LEASE);
+    for kind in ["semaphore", "permits"] {
+        assert!(java.is("main", &format!("{kind}-set"), &[kind, "3"]));
+        let threads = [(kind, 8)];
+        let work = Work { name: kind, lasts: Duration::from_secs(4), pause: ms(4), threads: &threads };
+        let had = crowd(&server, &[(&java, work)], &[work, work]);
+        assert_eq!(counts(&had, 20).len(), 2);
+        no_more_than(3, &had);
+        let left = match kind {
+            "semaphore" => client.semaphore(kind).available_permits(),
+            _ => client.expirable_semaphore(kind).available_permits(),
+        };
+        assert_eq!(left.unwrap(), 3, "{kind}");
+        assert_eq!(java.get("main", &format!("{kind}-available"), &[kind]), "3");
+    }
+}
+
+#[test]
+fn spin_locks_of_both_are_one() {
+    let _alone = alone();
+    let Some(server) = RedisServer::start_default() else { return };
+    let Some(java) = java::connect(&server.url(), LEASE) else { return };
+    // No plain locks: Java's spin lock does not tell who waits, who would sleep for long. And pauses: who spins has the
+    // lock when it happens to look while it is free.
+    let work = Work { name: "spun", lasts: Duration::from_secs(5), pause: ms(100), threads: &[("spin", 4)] };
+    let had = crowd(&server, &[(&java, work)], &[work, work]);
+    assert_eq!(counts(&had, 5).len(), 2);
+    no_more_than(1, &had);
+}
+
+/// By itself a small crowd; with [`WORKER`] in its environment, one process of a larger one.
+#[test]
+fn one_rust_process_is_a_crowd_too() {
+    if let Ok(told) = env::var(WORKER) {
+        return worker(&told);
+    }
+    let _alone = alone();
+    let Some(server) = RedisServer::start_default() else { return };
+    let client = rust(&server.url(), LEASE);
+    let threads = [("read", 4), ("write", 2), ("read, writers first", 4), ("write, writers first", 2)];
+    let work = Work { name: "small", lasts: ms(700), pause: ms(20), threads: &threads };
+    let mut had = Vec::new();
+    for (kind, times) in work.run(&client) {
+        let by = format!("Rust: {kind}");
+        had.extend(times.into_iter().map(|(begun, ended)| Had { begun, ended, by: by.clone() }));
+    }
+    assert_eq!(counts(&had, 1).len(), 4);
+    writers_are_alone(&had);
+    // The sweep notices what it is there to notice.
+    let meeting = |by: &str, other: &str| {
+        let had = |by: &str, begun, ended| Had { begun, ended, by: by.to_owned() };
+        let two = [had(by, 1, 3), had(other, 2, 4)];
+        std::panic::catch_unwind(|| writers_are_alone(&two)).is_err()
+    };
+    assert!(meeting("Java: read", "Rust: write") && meeting("Java: write", "Rust: read"));
+    assert!(meeting("Java: write", "Rust: write") && !meeting("Java: read", "Rust: read"));
+}
+
+// ---- turns
+
+/// A Rust process that waits for a fair lock when it is told to, and notes its turn while it holds it.
+pub(crate) struct Queuer {
+    worker: Worker,
+    list: String,
+}
+
+impl Queuer {
+    pub(crate) fn start(url: &str, number: usize) -> Queuer {
+        let list = format!("orders:{number}");
+        let told = ["turns", url, &list].join("\t");
+        Queuer { worker: Worker::start("crowd::one_rust_process_is_a_crowd_too", WORKER, &told), list }
+    }
+
+    /// Has it wait for the lock; when it has it, it appends `turn` to the list called `served`.
+    pub(crate) fn queue(&self, admin: &mut Connection, lock: &str, served: &str, turn: usize) {
+        let _: () = admin.rpush(&self.list, format!("{lock}\t{served}\t{turn}")).unwrap();
+    }
+
+    pub(crate) fn end(self, admin: &mut Connection) {
+        let _: () = admin.rpush(&self.list, "end").unwrap();
+        self.worker.join();
+    }
+}
+
+fn take_turns(url: &str, list: &str) {
+    let client = rust(url, LEASE);
+    let server = redis::Client::open(url).unwrap();
+    let mut orders = server.get_connection().unwrap();
+    std::thread::scope(|scope| {
+        loop {
+            let order: Option<(String, String)> =
+                redis::cmd("BLPOP").arg(list).arg(LAST.as_secs()).query(&mut orders).unwrap();
+            let (_, order) = order.expect("there is something to do, or it is told to end");
+            let words: Vec<&str> = order.split('\t').collect();
+            let [lock, served, turn] = words[..] else { return };
+            let (lock, served, turn) = (client.fair_lock(lock), served.to_owned(), turn.to_owned());
+            let mut server = server.get_connection().unwrap();
+            scope.spawn(move || {
+                let guard = lock.acquire().unwrap();
+                let _: () = server.rpush(served, turn).unwrap();
+                guard.unlock().unwrap();
+            });
+        }
+    });
+    client.shutdown().unwrap();
+}
+
+#[test]
+fn java_and_rust_waiters_of_a_fair_lock_are_served_in_the_order_in_which_they_came() {
+    let _alone = alone();
+    let Some(server) = RedisServer::start_default() else { return };
+    let Some(java) = java::connect(&server.url(), LEASE) else { return };
+    let Some(other_java) = java::connect(&server.url(), LEASE) else { return };
+    let mut admin = server.admin();
+    let client = rust(&server.url(), LEASE);
+    let processes = [0, 1].map(|number| Queuer::start(&server.url(), number));
+    for holder in ["java", "rust"] {
+        let (name, served) = (format!("fair-{holder}"), format!("served-{holder}"));
+        let queue = format!("redisson_lock_queue:{{{name}}}");
+        let held = client.fair_lock(&name);
+        if holder == "java" {
+            java.get("holder", "fair-lock", &[&name]);
+        } else {
+            held.lock().unwrap();
+        }
+        let mut asked = Vec::new();
+        for turn in 0..12 {
+            // Java, Rust, Java, Rust: of two processes each.
+            let text = turn.to_string();
+            match turn % 4 {
+                0 => asked.push(java.ask(&format!("waiter-{turn}"), "fair-turn", &[&name, &served, &text])),
+                2 => asked.push(other_java.ask(
+                    &format!("waiter-{turn}"),
+                    "fair-turn",
+                    &[&name, &served, &text],
+                )),
+                odd => processes[odd / 2].queue(&mut admin, &name, &served, turn),
+            }
+            eventually("it is in the queue", Duration::from_secs(20), || {
+                admin.llen::<_, usize>(&queue).unwrap() == turn + 1
+            });
+        }
+        if holder == "java" {
+            java.get("holder", "fair-unlock", &[&name]);
+        } else {
+            held.unlock().unwrap();
+        }
+        for asked in asked {
+            asked.wait().expect_ok();
+        }
+        eventually("all had their turn", Duration::from_secs(20), || {
+            admin.llen::<_, usize>(&served).unwrap() == 12
+        });
+        assert_eq!(
+            admin.lrange::<_, Vec<usize>>(&served, 0, -1).unwrap(),
+            (0..12).collect::<Vec<_>>(),
+            "{holder}"
+        );
+        eventually("nothing is left", Duration::from_secs(10), || {
+            admin.keys::<_, Vec<String>>(format!("*{name}*")).unwrap().is_empty()
+        });
+    }
+    processes.into_iter().for_each(|process| process.end(&mut admin));
+}

@@ -1,0 +1,253 @@
+//! Real Curator on one ZooKeeper: its `InterProcessMutex` and our lock are the same lock, and one queue.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold::{LockClient, NamedLock, NotHeld};
+
+use crate::agent::{Agent, Peer};
+use crate::scene::{alone, between, build_once, eventually, monotonic, source, task};
+use crate::support::zookeeper::{CALM, ZooKeeper};
+
+const LEASE: Duration = Duration::from_secs(20);
+const SOON: Duration = Duration::from_secs(10);
+
+/// A new JVM; `None` (said loudly) where there is no JDK or no Maven.
+fn start() -> Option<Arc<Agent>> {
+    let project = source("curator");
+    let jar = project.join("target/agent.jar");
+    let made_of = [
+        project.join("pom.xml"),
+        project.join("src/main/java/leasehold/interop/CuratorAgent.java"),
+        project.join("src/main/resources/simplelogger.properties"),
+    ];
+    let jar = build_once("Curator by Maven", &jar, &made_of.each_ref().map(PathBuf::as_path), || {
+        let mut maven = Command::new("mvn");
+        maven.args(["-q", "-B", "package"]).current_dir(&project);
+        vec![maven]
+    })?;
+    let mut java = Command::new("java");
+    java.args(["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xmx256m", "-jar"]).arg(jar);
+    Agent::start("JVM", &mut java)
+}
+
+fn curator(server: &ZooKeeper) -> Option<Peer> {
+    let address = format!("127.0.0.1:{}", server.port());
+    Some(start()?.connect("curator", &address, &[&LEASE.as_millis().to_string()]))
+}
+
+fn rust(server: &ZooKeeper) -> LockClient {
+    LockClient::builder().url(&server.url()).lease(LEASE).build().unwrap()
+}
+
+/// Waits until so many stand behind somebody.
+fn queue_is(server: &ZooKeeper, length: usize) {
+    eventually(&format!("{length} wait"), SOON, || server.watched_below("/locks/") == length);
+}
+
+#[test]
+fn what_curator_holds_is_busy_for_rust_and_the_other_way_round() {
+    let _alone = alone();
+    let Some(server) = ZooKeeper::start(CALM) else { return };
+    let Some(java) = curator(&server) else { return };
+    let path = "/locks/both";
+    let lock = rust(&server).lock(path);
+    java.get("one", "lock", &[path]);
+    java.get("one", "lock", &[path]);
+    assert!(!lock.try_lock().unwrap());
+    assert!(!lock.try_lock_for(Duration::from_millis(50)).unwrap());
+    assert!(lock.is_locked().unwrap());
+    assert_eq!(lock.remaining_lease().unwrap(), Some(Duration::MAX), "Curator's holds have no end");
+    // Curator writes its address.
+    let told = lock.unlock().unwrap_err();
+    assert!(matches!(told.not_held(), Some(NotHeld::HeldBy(by)) if by.contains('.')), "{told}");
+    java.get("one", "unlock", &[path]);
+    assert!(!lock.try_lock().unwrap(), "it is held once more");
+    java.get("one", "unlock", &[path]);
+
+    lock.lock().unwrap();
+    lock.lock().unwrap();
+    assert!(!java.is("one", "try-for", &[path, "50"]));
+    assert_eq!(java.get("one", "participants", &[path]), "1");
+    lock.unlock().unwrap();
+    assert!(!java.is("one", "try-for", &[path, "50"]));
+    lock.unlock().unwrap();
+    assert!(java.is("one", "try-for", &[path, "50"]));
+    java.get("one", "unlock", &[path]);
+    assert!(!lock.is_locked().unwrap());
+}
+
+#[test]
+fn a_release_in_one_language_wakes_the_other() {
+    let _alone = alone();
+    let Some(server) = ZooKeeper::start(CALM) else { return };
+    let Some(java) = curator(&server) else { return };
+    let path = "/locks/woken";
+    let lock = rust(&server).lock(path);
+    let mut spans = Vec::new();
+    for _ in 0..7 {
+        lock.lock().unwrap();
+        let asked = java.ask("one", "lock", &[path]);
+        queue_is(&server, 1);
+        let released = monotonic();
+        lock.unlock().unwrap();
+        spans.push(between(released, asked.wait().ended));
+        let waiting = task({
+            let lock = lock.clone();
+            move || {
+                let guard = lock.acquire().unwrap();
+                let had = monotonic();
+                guard.unlock().unwrap();
+                had
+            }
+        });
+        queue_is(&server, 1);
+        let released = monotonic();
+        java.get("one", "unlock", &[path]);
+        spans.push(between(released, waiting.join()));
+    }
+    spans.sort_unstable();
+    assert!(spans[spans.len() / 2] <= Duration::from_millis(50), "{spans:?}");
+}
+
+#[test]
+fn java_and_rust_are_served_in_the_order_in_which_they_came() {
+    let _alone = alone();
+    let Some(server) = ZooKeeper::start(CALM) else { return };
+    let Some(java) = curator(&server) else { return };
+    let path = "/locks/order";
+    let clients = [rust(&server), rust(&server)];
+    let holder: NamedLock = clients[0].lock(path);
+    holder.lock().unwrap();
+    // Java, Rust, Rust, Java, … each stands in the queue before the next comes.
+    let (mut javas, mut rusts) = (Vec::new(), Vec::new());
+    for place in 0..8 {
+        if place % 3 == 0 {
+            let thread = format!("java-{place}");
+            let locked = java.ask(&thread, "lock", &[path]);
+            // Behind it in the same thread's queue of requests.
+            let unlocked = java.ask(&thread, "unlock", &[path]);
+            javas.push((place, locked, unlocked));
+        } else {
+            let lock = clients[place % 2].lock(path);
+            rusts.push((
+                place,
+                task(move || {
+                    let guard = lock.acquire().unwrap();
+                    let had = monotonic();
+                    guard.unlock().unwrap();
+                    had
+                }),
+            ));
+        }
+        queue_is(&server, place + 1);
+    }
+    holder.unlock().unwrap();
+    let mut order: Vec<_> = rusts.into_iter().map(|(place, task)| (task.join(), place)).collect();
+    for (place, locked, unlocked) in javas {
+        // Java's answer is stamped when the call returns: before its unlock, so before the next one is served.
+        order.push((locked.wait().ended, place));
+        unlocked.wait().expect_ok();
+    }
+    order.sort_unstable();
+    assert_eq!(order.iter().map(|(_, place)| *place).collect::<Vec<_>>(), (0..8).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_jvm_and_rust_threads_count_in_a_file_exactly() {
+    const TIMES: usize = 200;
+    let _alone = alone();
+    let Some(server) = ZooKeeper::start(CALM) else { return };
+    let Some(java) = curator(&server) else { return };
+    let file = tempfile::NamedTempFile::new().unwrap();
+    fs::write(file.path(), "0").unwrap();
+    let path = file.path().to_str().unwrap();
+    let counting = ["one", "two", "three"]
+        .map(|thread| java.ask(thread, "count-up", &["/locks/count", path, &TIMES.to_string()]));
+    let client = rust(&server);
+    std::thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| {
+                let lock = client.lock("/locks/count");
+                for _ in 0..TIMES {
+                    let guard = lock.acquire().unwrap();
+                    let was: u64 = fs::read_to_string(path).unwrap().trim().parse().unwrap();
+                    fs::write(path, (was + 1).to_string()).unwrap();
+                    guard.unlock().unwrap();
+                }
+            });
+        }
+    });
+    for counted in counting {
+        assert_eq!(counted.wait_for(Duration::from_secs(60)).expect_ok(), TIMES.to_string());
+    }
+    assert_eq!(fs::read_to_string(path).unwrap().trim(), (6 * TIMES).to_string());
+}
+
+#[test]
+fn a_jvm_that_is_killed_frees_the_lock_with_its_session() {
+    let _alone = alone();
+    let Some(server) = ZooKeeper::start(CALM) else { return };
+    let Some(agent) = start() else { return };
+    let address = format!("127.0.0.1:{}", server.port());
+    let java = agent.connect("curator", &address, &[&CALM.least_ms.to_string()]);
+    java.get("one", "lock", &["/locks/killed"]);
+    let lock = rust(&server).lock("/locks/killed");
+    let waiting = task(move || lock.acquire().and_then(|guard| guard.unlock()));
+    queue_is(&server, 1);
+    assert!(waiting.is_open());
+    drop((java, agent)); // which kills it
+    waiting.join().unwrap();
+}
+
+#[test]
+fn readers_and_writers_of_both_languages_keep_to_one_lock() {
+    let _alone = alone();
+    let Some(server) = ZooKeeper::start(CALM) else { return };
+    let Some(java) = curator(&server) else { return };
+    let path = "/locks/pair";
+    let client = rust(&server);
+    let lock = client.read_write_lock(path);
+    // Readers together, in both orders; no writer of either.
+    java.get("one", "read-lock", &[path]);
+    lock.read().lock().unwrap();
+    assert!(java.is("two", "read-try-for", &[path, "2000"]));
+    assert!(!java.is("three", "write-try-for", &[path, "50"]));
+    let other = rust(&server).read_write_lock(path);
+    assert!(!other.write().try_lock().unwrap());
+    java.get("one", "read-unlock", &[path]);
+    java.get("two", "read-unlock", &[path]);
+    // A writer of Java's waits for our reader, and our reader behind it for the writer.
+    let writing = java.ask("one", "write-lock", &[path]);
+    queue_is(&server, 1);
+    assert!(!other.read().try_lock().unwrap());
+    let reading = task({
+        let read = other.read().clone();
+        move || read.acquire_owned()
+    });
+    queue_is(&server, 2);
+    lock.read().unlock().unwrap();
+    writing.wait().expect_ok();
+    assert!(reading.is_open() && lock.write().is_locked().unwrap());
+    // Who writes may read in its place, and goes on when the writing is over.
+    java.get("one", "read-lock", &[path]);
+    java.get("one", "write-unlock", &[path]);
+    let guard = reading.join().unwrap();
+    assert!(!lock.write().try_lock().unwrap());
+    java.get("one", "read-unlock", &[path]);
+    guard.unlock().unwrap();
+    let guard = lock.write().acquire().unwrap();
+    let downgraded = lock.read().acquire().unwrap();
+    assert!(!java.is("one", "read-try-for", &[path, "50"]));
+    guard.unlock().unwrap();
+    assert!(java.is("one", "read-try-for", &[path, "2000"]));
+    assert!(!java.is("two", "write-try-for", &[path, "50"]));
+    downgraded.unlock().unwrap();
+    java.get("one", "read-unlock", &[path]);
+    assert!(java.is("two", "write-try-for", &[path, "2000"]));
+    assert!(!lock.read().try_lock().unwrap());
+    java.get("two", "write-unlock", &[path]);
+}

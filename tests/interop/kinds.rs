@@ -1,0 +1,653 @@
+//! Fair and read-write locks, semaphores and latches that Redisson and we share.
+
+use std::time::Duration;
+
+use leasehold::{Mode, ObjectKind};
+use redis::Commands;
+
+use crate::agent::Pending;
+use crate::java;
+use crate::scene::{
+    Task, alone, between, calls, eventually, monotonic, rust, scripts_run, somebody_waits, task,
+};
+use crate::support::server::RedisServer;
+use crate::tools::{median, now, stalled_since};
+use crate::waking::rounds;
+
+const LEASE: Duration = Duration::from_secs(3);
+/// Longer than any step here takes.
+const LONG: Duration = Duration::from_secs(60);
+/// A message's way and a busy machine; the safety poll comes after a second.
+const TOLD: Duration = Duration::from_millis(900);
+
+#[test]
+fn a_dead_rust_waiter_of_a_fair_lock_holds_java_up_for_seconds() {
+    let _alone = alone();
+    let Some(server) = RedisServer::start_default() else { return };
+    let Some(java) = java::connect(&server.url(), LEASE) else { return };
+    let mut admin = server.admin();
+    let client = rust(&server.url(), LEASE);
+    let guard = client.fair_lock("ghost").acquire().unwrap();
+    // What a client leaves that is killed while it waits.
+    let dead = {
+        let doomed = rust(&server.url(), LEASE);
+        let lock = doomed.fair_lock("ghost");
+        let waiter = task(move || lock.lock());
+        eventually("it is in the queue", Duration::from_secs(10), || {
+            admin.llen::<_, usize>("redisson_lock_queue:{ghost}").unwrap() == 1
+        });
+        let place: Vec<String> = admin.lrange("redisson_lock_queue:{ghost}", 0, -1).unwrap();
+        let times: Vec<(String, f64)> =
+            admin.zrange_withscores("redisson_lock_timeout:{ghost}", 0, -1).unwrap();
+        doomed.shutdown().unwrap();
+        assert!(waiter.join().is_err());
+        // It may have left in good order; a killed one does not.
+        if admin.llen::<_, usize>("redisson_lock_queue:{ghost}").unwrap() == 0 {
+            let _: () = admin.zadd("redisson_lock_timeout:{ghost}", &times[0].0, times[0].1).unwrap();
+            let _: () = admin.rpush("redisson_lock_queue:{ghost}", &place[0]).unwrap();
+        }
+        place
+    };
+    let waiting = java.ask("waiter", "fair-try-for", &["ghost", "20000"]);
+    eventually("it is in the queue", Duration::from_secs(10), || {
+        admin.lrange::<_, Vec<String>>("redisson_lock_queue:{ghost}", 0, -1).unwrap().len() == dead.len() + 1
+    });
+    let freed = monotonic();
+    guard.unlock().unwrap();
+    let got = waiting.wait();
+    assert_eq!(got.result.as_deref(), Ok("true"));
+    let waited = between(freed, got.ended);
+    eprintln!("a dead Rust waiter at the head held Java up for {waited:?}");
+    assert!(waited < Duration::from_secs(10), "{waited:?}");
+    java.get("waiter", "fair-unlock", &["ghost"]);
+}
+
+#[test]
+fn the_halves_of_a_read_write_lock_exclude_each_other_across_languages() {
+    let _alone = alone();
+    let Some(server) = RedisServer::start_default() else { return };
+    let Some(java) = java::connect(&server.url(), LEASE) else { return };
+    let client = rust(&server.url(), LEASE);
+    let lock = client.read_write_lock("rw");
+    // Readers of both read together; nobody writes.
+    let reading = lock.read().acquire().unwrap();
+    assert!(java.is("reader", "read-try", &["rw"]));
+    assert!(!java.is("writer", "write-try", &["rw"]));
+    assert!(lock.read().is_held_by_current_thread().unwrap());
+    // Java lets go; our reader is not evicted by that.
+    java.get("reader", "read-unlock", &["rw"]);
+    assert!(!java.is("writer", "write-try", &["rw"]));
+    assert!(lock.read().is_held_by_current_thread().unwrap());
+    // And the other way round.
+    assert!(java.is("reader", "read-try", &["rw"]));
+    reading.unlock().unwrap();
+    assert!(!lock.write().try_lock().unwrap());
+    assert!(java.is("reader", "read-is-mine", &["rw"]));
+    java.get("reader", "read-unlock", &["rw"]);
+    // A writer keeps all others out, and may read on.
+    let writing = lock.write().acquire().unwrap();
+    assert!(!java.is("reader", "read-try", &["rw"]) && !java.is("writer", "write-try", &["rw"]));
+    assert!(java.is("reader", "write-is-locked", &["rw"]));
+    let reading = lock.read().acquire().unwrap();
+    writing.unlock().unwrap();
+    assert!(java.is("reader", "read-try", &["rw"]));
+    java.get("reader", "read-unlock", &["rw"]);
+    assert!(!java.is("writer", "write-try", &["rw"]));
+    reading.unlock().unwrap();
+    assert!(java.is("writer", "write-try", &["rw"]));
+    assert!(!lock.read().try_lock().unwrap() && !lock.write().try_lock().unwrap());
+    java.get("writer", "write-unlock", &["rw"]);
+    assert!(lock.write().try_lock().unwrap());
+    lock.write().unlock().unwrap();
+    assert_eq!(server.admin().keys::<_, Vec<String>>("*"), Ok(vec![]));
+}
+
+#[test]
+fn waiting_readers_and_writers_are_told_by_the_other_language() {
+    let _alone = alone();
+    let Some(server) = RedisServer::start_default() else { return };
+    let Some(java) = java::connect(&server.url(), LEASE) else { return };
+    let client = rust(&server.url(), LEASE);
+    let lock = client.read_write_lock("rw");
+    let mut admin = server.admin();
+    // We write; three readers of Java's are let in by one release, and a downgrade would do as well.
+    let writing = lock.write().acquire().unwrap();
+    let before = scripts_run(&mut admin);
+    let readers: Vec<_> = (0..3).map(|n| java.ask(&format!("r{n}"), "read-lock", &["rw"])).collect();
+    // Each asks, subscribes, and asks again before it sleeps.
+    eventually("all three wait", Duration::from_secs(10), || scripts_run(&mut admin) >= before + 6);
+    let reading = lock.read().acquire().unwrap();
+    let freed = monotonic();
+    writing.unlock().unwrap();
+    for reader in readers {
+        let got = reader.wait();
+        got.result.unwrap();
+        assert!(between(freed, got.ended) < TOLD, "{:?}", between(freed, got.ended));
+    }
+    // Java's readers and ours let go; a writer of ours is told by the last, which is Java's.
+    reading.unlock().unwrap();
+    let before = scripts_run(&mut admin);
+    let waiter = task({
+        let lock = lock.clone();
+        move || {
+            lock.write().lock().unwrap();
+            let had = monotonic();
+            lock.write().unlock().unwrap();
+            had
+        }
+    });
+    eventually("it waits", Duration::from_secs(10), || scripts_run(&mut admin) >= before + 2);
+    java.get("r0", "read-unlock", &["rw"]);
+    java.get("r1", "read-unlock", &["rw"]);
+    assert!(waiter.is_open());
+    let freed = monotonic();
+    java.get("r2", "read-unlock", &["rw"]);
+    assert!(between(freed, waiter.join()) < TOLD);
+}
+
+/// Redisson's read watchdog sets the key's time to its own, however long others read.
+#[test]
+fn a_long_lease_of_ours_survives_the_watchdog_of_a_java_reader() {
+    let _alone = alone();
+    let Some(server) = RedisServer::start_default() else { return };
+    let Some(java) = java::connect(&server.url(), LEASE) else { return };
+    let client = rust(&server.url(), LEASE);
+    let lock = client.read_write_lock("rw");
+    let guard = lock.read().acquire_with_lease(Duration::from_secs(60)).unwrap();
+    java.get("reader", "read-lock", &["rw"]);
+    let mut admin = server.admin();
+    eventually("Java's watchdog has cut the time", Duration::from_secs(5), || {
+        admin.pttl::<_, i64>("rw").unwrap() < 3_100
+    });
+    eventually("ours has raised it", Duration::from_secs(3), || admin.pttl::<_, i64>("rw").unwrap() > 30_000);
+    guard.check().unwrap();
+    java.get("reader", "read-unlock", &["rw"]);
+    assert!(!java.is("writer", "write-try", &["rw"]));
+    guard.unlock().unwrap();
+    assert!(java.is("writer", "write-try", &["rw"]));
+    java.get("writer", "write-unlock", &["rw"]);
+}
+
+#[test]
+fn permits_go_back_and_forth_between_the_languages() {
+    let _alone = alone();
+    let Some(server) = RedisServer::start_default() else { return };
+    let Some(java) = java::connect(&server.url(), LEASE) else { return };
+    let client = rust(&server.url(), LEASE);
+    let semaphore = client.semaphore("sem");
+    assert!(java.is("main", "semaphore-set", &["sem", "3"]));
+    assert!(!semaphore.try_set_permits(9).unwrap());
+    let two = semaphore.acquire(2).unwrap();
+    assert!(!java.is("main", "semaphore-try-for", &["sem", "2", "0"]));
+    assert!(java.is("main", "semaphore-try-for", &["sem", "1", "0"]));
+    assert!(semaphore.try_acquire(1).unwrap().is_none());
+    // Java waits for two; it is told when ours come back.
+    let mut admin = server.admin();
+    let before = scripts_run(&mut admin);
+    let waiting = java.ask("waiter", "semaphore-try-for", &["sem", "2", "10000"]);
+    eventually("Java has asked twice", Duration::from_secs(10), || scripts_run(&mut admin) >= before + 2);
+    let freed = monotonic();
+    two.unlock().unwrap();
+    let got = waiting.wait();
+    assert_eq!(got.result.as_deref(), Ok("true"));
+    assert!(between(freed, got.ended) < TOLD);
+    // We wait for one; we are told when Java's comes back.
+    let before = scripts_run(&mut admin);
+    let waiter = task({
+        let semaphore = semaphore.clone();
+        move || {
+            let permit = semaphore.acquire(1).unwrap();
+            let had = monotonic();
+            permit.unlock().unwrap();
+            had
+        }
+    });
+    eventually("we have asked twice", Duration::from_secs(10), || scripts_run(&mut admin) >= before + 2);
+    assert!(waiter.is_open());
+    let freed = monotonic();
+    java.get("main", "semaphore-release", &["sem", "3"]);
+    assert!(between(freed, waiter.join()) < TOLD);
+    assert_eq!(java.get("main", "semaphore-available", &["sem"]), "3");
+}
+
+#[test]
+fn permits_with_leases_are_given_back_by_the_other_language() {
+    let _alone = alone();
+    let Some(server) = RedisServer::start_default() else { return };
+    let Some(java) = java::connect(&server.url(), LEASE) else { return };
+    let client = rust(&server.url(), LEASE);
+    let permits = client.expirable_semaphore("permits");
+    assert!(permits.try_set_permits(2).unwrap());
+    let ours = permits.acquire().unwrap();
+    let theirs = java.get("main", "permits-try-for", &["permits", "0", "60000"]);
+    assert_eq!(theirs.len(), 32, "{theirs}");
+    assert_eq!(permits.available_permits().unwrap(), 0);
+    assert_eq!(java.get("main", "permits-try-for", &["permits", "0", "60000"]), "null");
+    assert!(java.is("main", "permits-release", &["permits", &ours.permit_ids()[0]]));
+    assert!(permits.release(&theirs).unwrap());
+    assert!(!java.is("main", "permits-release", &["permits", &theirs]));
+    assert_eq!(java.get("main", "permits-available", &["permits"]), "2");
+    assert!(ours.unlock().is_err());
+    // One whose lease is over comes back to whoever asks, on either side.
+    let short = java.get("main", "permits-try-for", &["permits", "0", "200"]);
+    let long = permits.acquire().unwrap();
+    let next = permits.acquire().unwrap();
+    assert!(!permits.release(&short).unwrap());
+    long.unlock().unwrap();
+    next.unlock().unwrap();
+    assert_eq!(java.get("main", "permits-available", &["permits"]), "2");
+}
+
+#[test]
+fn a_latch_opens_for_everybody_whoever_counts_it_down() {
+    let _alone = alone();
+    let Some(server) = RedisServer::start_default() else { return };
+    let Some(java) = java::connect(&server.url(), LEASE) else { return };
+    let Some(other_java) = java::connect(&server.url(), LEASE) else { return };
+    let client = rust(&server.url(), LEASE);
+    let mut admin = server.admin();
+    for last in ["java", "rust"] {
+        let delays = rounds(|round| {
+            let name = format!("latch-{last}-{round}");
+            let channel = format!("redisson_countdownlatch__channel__{{{name}}}");
+            let latch = client.count_down_latch(&name);
+            if last == "java" {
+                assert!(latch.try_set_count(2).unwrap());
+                assert!(!java.is("main", "latch-set", &[&name, "5"]));
+            } else {
+                assert!(java.is("main", "latch-set", &[&name, "2"]));
+                assert!(!latch.try_set_count(5).unwrap());
+            }
+            let before = calls(&mut admin, &["get"]);
+            let theirs: Vec<_> = (0..4)
+                .map(|number| {
+                    let peer = if number % 2 == 0 { &java } else { &other_java };
+                    peer.ask(&format!("waiter-{number}"), "latch-wait-for", &[&name, "20000"])
+                })
+                .collect();
+            let ours: Vec<_> = (0..4)
+                .map(|_| {
+                    let latch = latch.clone();
+                    task(move || {
+                        latch.wait().unwrap();
+                        monotonic()
+                    })
+                })
+                .collect();
+            eventually("all listen and have looked again", Duration::from_secs(20), || {
+                let (_, listeners): (String, usize) =
+                    redis::cmd("PUBSUB").arg("NUMSUB").arg(&channel).query(&mut admin).unwrap();
+                listeners == 3 && calls(&mut admin, &["get"]) >= before + 16
+            });
+            let count_down = |by: &str| match by {
+                "java" => drop(java.get("main", "latch-down", &[&name])),
+                _ => drop(latch.count_down().unwrap()),
+            };
+            count_down(if last == "java" { "rust" } else { "java" });
+            assert_eq!(java.get("main", "latch-count", &[&name]), "1");
+            assert!(theirs.iter().all(Pending::is_open) && ours.iter().all(Task::is_open));
+            let (opened, opened_at) = (monotonic(), now());
+            count_down(last);
+            let theirs = theirs.into_iter().map(|waiter| {
+                let got = waiter.wait();
+                assert_eq!(got.result.as_deref(), Ok("true"));
+                got.ended
+            });
+            let ended = theirs.chain(ours.into_iter().map(Task::join)).max().unwrap();
+            assert_eq!(latch.count().unwrap(), 0);
+            between(opened, ended).saturating_sub(stalled_since(opened_at))
+        });
+        // The last of eight, in three runtimes: often enough one of them waits for a processor.
+        let (half, worst) = (median(delays.clone()), delays.into_iter().max().unwrap());
+        eprintln!("a latch that {last} opens, to the last of eight: median {half:?}, worst {worst:?}");
+        assert!(half <= Duration::from_millis(50), "{last}: {half:?}");
+        assert!(worst < TOLD, "{last}: not all were told: {worst:?}");
+    }
+}
+
+/// Whatever Redisson makes, looked at from here.
+#[test]
+fn what_java_holds_is_shown_as_what_it_is() {
+    let _alone = alone();
+    let Some(server) = RedisServer::start_default() else { return };
+    let Some(java) = java::connect(&server.url(), LEASE) else { return };
+    let client = rust(&server.url(), LEASE);
+    let show = |name: &str| client.inspect(name).unwrap();
+    let is_within = |left: Option<Duration>| left.is_some_and(|left| !left.is_zero() && left <= LEASE);
+
+    let owner = java.owner("main");
+    java.get("main", "lock", &["lock"]);
+    java.get("main", "lock", &["lock"]);
+    let seen = show("lock");
+    assert_eq!((&seen.kind, seen.holders.len()), (&ObjectKind::Lock, 1), "{seen}");
+    let holder = &seen.holders[0];
+    assert_eq!((&holder.owner, holder.holds, holder.by_this_client), (&owner, Some(2), false));
+    assert!(is_within(seen.remaining), "{seen}");
+    // What Redisson keeps does not say since when, nor where.
+    assert_eq!((holder.held_for, &holder.whereabouts), (None, &None));
+
+    let token = java.get("main", "fenced-lock-token", &["fenced"]);
+    let seen = show("fenced");
+    assert_eq!((&seen.kind, &*seen.holders[0].owner), (&ObjectKind::FencedLock, &*owner), "{seen}");
+    assert_eq!(seen.fence.map(|fence| fence.to_string()), Some(token));
+
+    java.get("main", "fair-lock", &["fair"]);
+    let waiting = java.ask("waiter", "fair-lock", &["fair"]);
+    let ours = task({
+        let lock = client.fair_lock("fair");
+        eventually("Java is in the queue", Duration::from_secs(10), || show("fair").waiting == 1);
+        move || lock.lock().map(|()| lock.unlock().unwrap()).unwrap()
+    });
+    eventually("both are in the queue", Duration::from_secs(10), || show("fair").waiting == 2);
+    let seen = show("fair");
+    assert_eq!((&seen.kind, &*seen.holders[0].owner), (&ObjectKind::FairLock, &*owner), "{seen}");
+    let waiters: Vec<_> = seen.waiters.iter().map(|one| (one.owner.as_str(), one.by_this_client)).collect();
+    assert!(waiters[0].0.starts_with(&java.id) && waiters[1].1, "{seen}");
+    // Redisson's waiter keeps its place for minutes without a sign of life, ours for seconds.
+    let left: Vec<_> = seen.waiters.iter().map(|one| one.remaining.unwrap()).collect();
+    assert!(left[0] > Duration::from_secs(60) && left[1] <= Duration::from_secs(6), "{seen}");
+    java.get("main", "fair-unlock", &["fair"]);
+    waiting.wait().expect_ok();
+    java.get("waiter", "fair-unlock", &["fair"]);
+    ours.join();
+
+    java.get("main", "read-lock", &["rw"]);
+    java.get("reader", "read-lock", &["rw"]);
+    let seen = show("rw");
+    assert_eq!(
+        (&seen.kind, seen.holders.len()),
+        (&ObjectKind::ReadWriteLock { mode: Mode::Read }, 2),
+        "{seen}"
+    );
+    assert!(
+        seen.holders.iter().all(|one| one.mode == Some(Mode::Read) && is_within(one.remaining)),
+        "{seen}"
+    );
+    java.get("main", "write-lock", &["rw2"]);
+    java.get("main", "read-lock", &["rw2"]);
+    let seen = show("rw2");
+    assert_eq!(seen.kind, ObjectKind::ReadWriteLock { mode: Mode::Write });
+    let mut modes: Vec<_> = seen.holders.iter().map(|one| (&*one.owner, one.mode.unwrap())).collect();
+    modes.sort_by_key(|(_, mode)| *mode == Mode::Write);
+    assert_eq!(modes, [(&*owner, Mode::Read), (&*owner, Mode::Write)]);
+
+    assert!(java.is("main", "permits-set", &["permits", "3"]));
+    let id = java.get("main", "permits-try-for", &["permits", "0", "20000"]);
+    let for_ever = java.get("main", "permits-try-for", &["permits", "0", "-1"]);
+    let seen = show("permits");
+    assert_eq!((&seen.kind, seen.count, seen.out), (&ObjectKind::ExpirableSemaphore, Some(1), 2), "{seen}");
+    let ids: Vec<_> = seen.permits.iter().map(|permit| permit.id.clone()).collect();
+    assert_eq!(ids, [id, for_ever]);
+    assert!(seen.permits[0].remaining <= Duration::from_secs(20));
+    assert_eq!(seen.permits[1].remaining, Duration::MAX);
+
+    // A number is all that is kept of these; who waits tells which it is.
+    assert!(java.is("main", "semaphore-set", &["sem", "1"]));
+    assert_eq!((show("sem").kind, show("sem").count), (ObjectKind::Counter, Some(1)));
+    let waiting = java.ask("waiter", "semaphore-try-for", &["sem", "2", "20000"]);
+    eventually("it listens", Duration::from_secs(10), || show("sem").kind == ObjectKind::Semaphore);
+    java.get("main", "semaphore-release", &["sem", "1"]);
+    assert_eq!(waiting.wait().result.as_deref(), Ok("true"));
+    assert!(java.is("main", "latch-set", &["latch", "2"]));
+    let waiting = java.ask("waiter", "latch-wait-for", &["latch", "20000"]);
+    eventually("it listens", Duration::from_secs(10), || show("latch").kind == ObjectKind::CountDownLatch);
+    assert_eq!(show("latch").count, Some(2));
+    java.get("main", "latch-down", &["latch"]);
+    java.get("main", "latch-down", &["latch"]);
+    assert_eq!(waiting.wait().result.as_deref(), Ok("true"));
+}
+
+/// The field in which a hold says since when it is held is in the hash that both share.
+#[test]
+fn java_does_not_mind_what_a_hold_says_of_itself() {
+    let _alone = alone();
+    let Some(server) = RedisServer::start_default() else { return };
+    let Some(java) = java::connect(&server.url(), LEASE) else { return };
+    let client = rust(&server.url(), LEASE);
+    let options = || client.lock_with("said").max_hold(Duration::from_secs(60));
+    for (lock, kind) in [(options().build(), ""), (options().fair().build(), "fair-")] {
+        let verb = |verb: &str| format!("{kind}{verb}");
+        lock.lock().unwrap();
+        assert!(client.inspect("said").unwrap().holders[0].held_for.is_some());
+        assert!(!java.is("main", &verb("try"), &["said"]));
+        assert!(java.is("main", &verb("is-locked"), &["said"]));
+        assert!(java.error("main", &verb("unlock"), &["said"]).contains("IllegalMonitorState"));
+        let waiting = java.ask("waiter", &verb("try-for"), &["said", "20000"]);
+        eventually("Java waits", Duration::from_secs(10), || {
+            let seen = client.inspect("said").unwrap();
+            seen.waiting == 1 || seen.listeners.is_some_and(|listeners| listeners > 0)
+        });
+        let freed = monotonic();
+        lock.unlock().unwrap();
+        let got = waiting.wait();
+        assert_eq!(got.result.as_deref(), Ok("true"));
+        assert!(between(freed, got.ended) < TOLD);
+        let seen = client.inspect("said").unwrap();
+        assert_eq!((seen.holders.len(), seen.holders[0].held_for), (1, None), "{seen}");
+        java.get("waiter", &verb("unlock"), &["said"]);
+        // And Java's operator takes it away as any other.
+        lock.lock().unwrap();
+        assert!(java.is("main", &verb("force-unlock"), &["said"]));
+        assert!(!lock.is_locked().unwrap());
+        drop(lock.unlock());
+        eventually("nothing is left", Duration::from_secs(2), || {
+            server.admin().keys::<_, Vec<String>>("*").unwrap().is_empty()
+        });
+    }
+}
+
+/// A latch that Java deletes says that it is shut; permits that come back wake one of Java's waiters, whatever it wants;
+/// and fewer than none are announced, which makes Java's reading thread throw.
+#[test]
+fn what_java_announces_wrongly_keeps_nobody_of_ours_waiting() {
+    let _alone = alone();
+    let Some(server) = RedisServer::start_default() else { return };
+    let Some(java) = java::connect(&server.url(), LONG) else { return };
+    let client = rust(&server.url(), LONG);
+    let mut admin = server.admin();
+    let latch = client.count_down_latch("latch");
+    assert!(latch.try_set_count(1).unwrap());
+    let before = calls(&mut admin, &["get"]);
+    let waiter = task(move || latch.wait().unwrap());
+    eventually("it waits", Duration::from_secs(20), || calls(&mut admin, &["get"]) >= before + 2);
+    assert!(java.is("main", "latch-delete", &["latch"]));
+    waiter.join();
+
+    let semaphore = client.semaphore("sem");
+    assert!(java.is("main", "semaphore-set", &["sem", "0"]));
+    let greedy = java.ask("greedy", "semaphore-try-for", &["sem", "3", "60000"]);
+    let take = || {
+        let semaphore = semaphore.clone();
+        task(move || semaphore.acquire(1).unwrap().unlock().unwrap())
+    };
+    let waiter = take();
+    eventually("both listen", Duration::from_secs(20), || {
+        let channel = "redisson_sc:{sem}";
+        let (_, listeners): (String, usize) =
+            redis::cmd("PUBSUB").arg("NUMSUB").arg(channel).query(&mut admin).unwrap();
+        listeners == 2
+    });
+    java.get("main", "semaphore-release", &["sem", "1"]);
+    waiter.join();
+    java.get("main", "semaphore-add", &["sem", "-6"]);
+    assert_eq!(semaphore.available_permits().unwrap(), -5);
+    let waiter = take();
+    java.get("main", "semaphore-add", &["sem", "-1"]);
+    assert!(greedy.is_open() && waiter.is_open());
+    // Ours says nothing of fewer than none, so that Java's thread goes on reading.
+    assert_eq!(semaphore.add_permits(5).unwrap(), -1);
+    assert_eq!(semaphore.add_permits(5).unwrap(), 4);
+    waiter.join();
+    assert_eq!(greedy.wait_for(LONG).result.as_deref(), Ok("true"));
+    assert_eq!(semaphore.available_permits().unwrap(), 1);
+}
+
+/// A holder of a spin lock in Java tells nobody; we look each second, and tell Java's waiters.
+#[test]
+fn a_spin_lock_is_the_lock_of_its_name_in_both_languages() {
+    let _alone = alone();
+    let Some(server) = RedisServer::start_default() else { return };
+    // What Java is not told, it finds out only at this lease's end.
+    let Some(java) = java::connect(&server.url(), LONG) else { return };
+    let client = rust(&server.url(), LONG);
+    let mut admin = server.admin();
+    let (spin, plain) = (client.spin_lock("spun"), client.lock("spun"));
+    java.get("holder", "spin-lock", &["spun"]);
+    assert!(!spin.try_lock().unwrap() && !plain.try_lock().unwrap());
+    let waiters = [spin.clone(), plain.clone()].map(|lock| {
+        task(move || {
+            lock.lock().unwrap();
+            lock.unlock().unwrap();
+        })
+    });
+    java.get("holder", "spin-unlock", &["spun"]);
+    waiters.into_iter().for_each(Task::join);
+    spin.lock().unwrap();
+    assert!(!java.is("other", "spin-try", &["spun"]) && !java.is("other", "try", &["spun"]));
+    let before = scripts_run(&mut admin);
+    let waiting = java.ask("waiter", "lock", &["spun"]);
+    somebody_waits(&mut admin, "spun", before);
+    let freed = monotonic();
+    spin.unlock().unwrap();
+    let got = waiting.wait();
+    assert_eq!(got.result.as_deref(), Ok(""));
+    assert!(between(freed, got.ended) < LONG / 2, "Java was not told");
+    java.get("waiter", "unlock", &["spun"]);
+    assert!(java.is("other", "spin-try", &["spun"]));
+    java.get("other", "spin-unlock", &["spun"]);
+}
+
+/// Who holds a lock of Java's waits for nothing of ours, so `writers_first` binds only those who go by it.
+#[test]
+fn a_java_reader_goes_before_a_writer_of_ours_that_waits_and_no_reader_of_ours_does() {
+    let _alone = alone();
+    let Some(server) = RedisServer::start_default() else { return };
+    let Some(java) = java::connect(&server.url(), LONG) else { return };
+    let lock = rust(&server.url(), LONG).read_write_lock("rw").writers_first();
+    let other = rust(&server.url(), LONG).read_write_lock("rw");
+    let mut admin = server.admin();
+    java.get("reader", "read-lock", &["rw"]);
+    let writer = task({
+        let lock = lock.clone();
+        move || {
+            let guard = lock.write().acquire().unwrap();
+            let had = monotonic();
+            guard.unlock().unwrap();
+            had
+        }
+    });
+    eventually("it has said that it waits", Duration::from_secs(20), || {
+        admin.exists("leasehold_rwlock_waiting:{rw}").unwrap()
+    });
+    assert!(java.is("other", "read-try", &["rw"]), "Java does not know of it");
+    assert!(other.read().try_acquire().unwrap().is_some(), "who did not agree to it does not go by it");
+    assert!(lock.read().try_acquire().unwrap().is_none());
+    assert!(writer.is_open(), "readers keep a writer out, whoever let them in");
+    java.get("other", "read-unlock", &["rw"]);
+    let reader = task({
+        let lock = lock.clone();
+        move || {
+            let guard = lock.read().acquire().unwrap();
+            let had = monotonic();
+            guard.unlock().unwrap();
+            had
+        }
+    });
+    java.get("reader", "read-unlock", &["rw"]);
+    assert!(writer.join() < reader.join());
+    eventually("nothing is left", Duration::from_secs(10), || {
+        admin.keys::<_, Vec<String>>("*").unwrap().is_empty()
+    });
+}
+
+#[test]
+fn permits_by_their_ids_mean_the_same_to_java_and_rust() {
+    let _alone = alone();
+    let Some(server) = RedisServer::start_default() else { return };
+    let Some(java) = java::connect(&server.url(), LONG) else { return };
+    let client = rust(&server.url(), LONG);
+    let permits = client.expirable_semaphore("permits");
+    let says = |verb: &str| java.get("main", verb, &["permits"]);
+    java.get("main", "permits-set-to", &["permits", "5"]);
+    let ours = permits.acquire_many_with_lease(2, Duration::from_secs(300)).unwrap();
+    let theirs = java.get("main", "permits-many", &["permits", "2"]);
+    let theirs: Vec<&str> = theirs.split(',').collect();
+    let ids = ours.permit_ids();
+    assert_eq!((permits.permits().unwrap(), permits.acquired_permits().unwrap()), (5, 4));
+    assert_eq!(
+        (says("permits-all"), says("permits-out"), says("permits-available")),
+        ("5".into(), "4".into(), "1".into())
+    );
+    // Leases: asked for, made longer, cut, by either side.
+    assert_eq!(
+        permits.remaining_lease(theirs[0]).unwrap(),
+        Some(Duration::MAX),
+        "Java's have none of themselves"
+    );
+    let left: u64 = java.get("main", "permits-lease", &["permits", &ids[0]]).parse().unwrap();
+    assert!(left > 200_000 && left <= 300_000, "{left}");
+    assert!(permits.update_lease_time(theirs[0], Duration::from_secs(900)).unwrap());
+    let left: u64 = java.get("main", "permits-lease", &["permits", theirs[0]]).parse().unwrap();
+    assert!(left > 800_000, "{left}");
+    assert!(java.is("main", "permits-update", &["permits", &ids[0], "900000"]));
+    assert!(permits.remaining_lease(&ids[0]).unwrap().unwrap() > Duration::from_secs(800));
+    // The number of them.
+    assert_eq!(permits.set_permits(3).unwrap(), -1);
+    assert_eq!((says("permits-all"), says("permits-available")), ("3".into(), "-1".into()));
+    java.get("main", "permits-set-to", &["permits", "6"]);
+    assert_eq!(permits.available_permits().unwrap(), 2);
+    // Several at once, all or none, by the other side.
+    let unknown = "f".repeat(32);
+    assert!(!permits.release_many(&[theirs[0], &unknown]).unwrap());
+    assert_eq!(java.get("main", "permits-release-many", &["permits", &format!("{},{unknown}", ids[0])]), "0");
+    assert_eq!(permits.acquired_permits().unwrap(), 4);
+    assert!(permits.release_many(&theirs).unwrap());
+    assert_eq!(java.get("main", "permits-release-many", &["permits", &ids.join(",")]), "2");
+    assert_eq!((says("permits-out"), permits.available_permits().unwrap()), ("0".into(), 6));
+    assert!(ours.unlock().is_err());
+    // And of those without ids: given back only where there are some.
+    let semaphore = client.semaphore("none");
+    assert!(!java.is("main", "semaphore-release-if-exists", &["none", "1"]));
+    assert!(!semaphore.release_if_exists(1).unwrap());
+    assert!(java.is("main", "semaphore-set", &["none", "1"]));
+    assert!(semaphore.release_if_exists(2).unwrap());
+    assert!(java.is("main", "semaphore-release-if-exists", &["none", "1"]));
+    assert_eq!(semaphore.available_permits().unwrap(), 4);
+}
+
+/// Java has no conditions, but may take the lock while one of ours waits for one.
+#[test]
+fn a_condition_is_waited_for_and_notified_while_java_takes_the_lock_in_between() {
+    let _alone = alone();
+    let Some(server) = RedisServer::start_default() else { return };
+    let Some(java) = java::connect(&server.url(), LONG) else { return };
+    let (client, other) = (rust(&server.url(), LONG), rust(&server.url(), LONG));
+    let mut admin = server.admin();
+    let lock = client.lock("shop");
+    let waiter = task(move || {
+        lock.lock().unwrap();
+        lock.lock().unwrap();
+        lock.condition("stock").wait().unwrap();
+        let levels = lock.hold_count().unwrap();
+        lock.unlock().unwrap();
+        lock.unlock().unwrap();
+        levels
+    });
+    eventually("it waits for the condition", Duration::from_secs(20), || {
+        !admin.exists::<_, bool>("shop").unwrap()
+            && !admin.keys::<_, Vec<String>>("leasehold_condition_queue*").unwrap().is_empty()
+    });
+    java.get("clerk", "lock", &["shop"]);
+    let notifying = task(move || {
+        let lock = other.lock("shop");
+        lock.lock().unwrap();
+        assert!(lock.condition("stock").notify_one().unwrap());
+        lock.unlock().unwrap();
+    });
+    assert!(waiter.is_open());
+    java.get("clerk", "unlock", &["shop"]);
+    notifying.join();
+    assert_eq!(waiter.join(), 2, "as often as before");
+    assert!(java.is("clerk", "try", &["shop"]));
+    java.get("clerk", "unlock", &["shop"]);
+}

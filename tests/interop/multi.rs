@@ -1,0 +1,176 @@
+//! Groups of locks that Redisson's multi-lock and ours share, and what Redisson's does to them.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold::{LockClient, NamedLock};
+use redis::Commands;
+
+use crate::java;
+use crate::scene::{alone, between, eventually, monotonic, rust, scripts_run, task};
+use crate::support::server::RedisServer;
+
+const LEASE: Duration = Duration::from_secs(3);
+const LONG: Duration = Duration::from_secs(10);
+/// A message's way and a busy machine; the safety poll comes after a second.
+const TOLD: Duration = Duration::from_millis(900);
+
+fn locks(client: &LockClient, names: &[&str]) -> Vec<NamedLock> {
+    names.iter().map(|name| client.lock(name)).collect()
+}
+
+#[test]
+fn a_multi_lock_of_java_and_one_of_rust_keep_each_other_out() {
+    let _alone = alone();
+    let Some(server) = RedisServer::start_default() else { return };
+    let Some(java) = java::connect(&server.url(), LEASE) else { return };
+    let mut admin = server.admin();
+    let client = rust(&server.url(), LEASE);
+    let multi = client.multi_lock(locks(&client, &["a", "b", "c"]));
+    // Java's, in another order, and sharing only some.
+    for group in ["c,b,a", "b,other", "c"] {
+        java.get("t", "multi-lock", &[group]);
+        assert!(!multi.try_lock().unwrap(), "{group}");
+        assert!(!multi.try_lock_for(Duration::from_millis(50)).unwrap(), "{group}");
+        for name in ["a", "b", "c"] {
+            let is_javas = group.split(',').any(|member| member == name);
+            let by_java = client.lock(name).is_locked().unwrap();
+            assert_eq!(by_java, is_javas, "{group}: {name}");
+        }
+        // A wait ends soon after Java's release.
+        let before = scripts_run(&mut admin);
+        let waiter = task({
+            let multi = multi.clone();
+            move || {
+                let guard = multi.acquire().unwrap();
+                (monotonic(), guard.unlock().unwrap())
+            }
+        });
+        let javas = group.split(',').min().unwrap();
+        eventually("it waits", LONG, || {
+            let channel = format!("redisson_lock__channel:{{{javas}}}");
+            let (_, listeners): (String, u64) =
+                redis::cmd("PUBSUB").arg("NUMSUB").arg(&channel).query(&mut admin).unwrap();
+            listeners > 0 && scripts_run(&mut admin) >= before + 2
+        });
+        let freed = java.ask("t", "multi-unlock", &[group]).wait();
+        freed.result.unwrap();
+        let (had, ()) = waiter.join();
+        let waited = between(freed.begun, had);
+        assert!(waited < TOLD, "{group}: {waited:?}");
+    }
+    // And the other way round: none of ours for Java, whether it asks for one or for all.
+    let guard = multi.acquire().unwrap();
+    for group in ["a,b,c", "c,a", "b"] {
+        assert!(!java.is("t", "multi-try", &[group]), "{group}");
+        assert!(!java.is("t", "multi-try-for", &[group, "300"]), "{group}");
+    }
+    for name in ["a", "b", "c"] {
+        assert!(!java.is("t", "try", &[name]), "{name}");
+        let fields: Vec<(String, String)> = admin.hgetall(name).unwrap();
+        assert_eq!(fields.len(), 1);
+        assert!(fields[0].0.starts_with(&client.id().to_string()) && fields[0].1 == "1", "{fields:?}");
+    }
+    let waiting = java.ask("t", "multi-try-for", &["c,b,a", "8000"]);
+    eventually("Java waits", LONG, || {
+        let channel = "redisson_lock__channel:{c}";
+        let (_, listeners): (String, u64) =
+            redis::cmd("PUBSUB").arg("NUMSUB").arg(channel).query(&mut admin).unwrap();
+        listeners > 0
+    });
+    let freed = monotonic();
+    guard.unlock().unwrap();
+    let had = waiting.wait();
+    assert_eq!(had.result.as_deref(), Ok("true"));
+    assert!(between(freed, had.ended) < TOLD, "{:?}", between(freed, had.ended));
+    java.get("t", "multi-unlock", &["c,b,a"]);
+    eventually("nothing is left", LONG, || admin.keys::<_, Vec<String>>("*").unwrap().is_empty());
+}
+
+/// Ours are given in opposite orders and taken in one. Java takes them as they are given: two of its own in opposite orders hold
+/// each other up until one's time is over, and then begin anew at the same moment, so its order here is that of the names.
+#[test]
+fn multi_locks_of_both_languages_in_opposite_orders_all_come_through() {
+    const EACH: u32 = 12;
+    let _alone = alone();
+    let Some(server) = RedisServer::start_default() else { return };
+    let Some(java) = java::connect(&server.url(), LEASE) else { return };
+    let java = Arc::new(java);
+    let (to_tell, told) = leasehold::crossbeam_channel::unbounded();
+    let mut tasks = Vec::new();
+    for thread in ["one", "another"] {
+        let (java, to_tell) = (Arc::clone(&java), to_tell.clone());
+        tasks.push(task(move || {
+            for _ in 0..EACH {
+                let took = java.ask(thread, "multi-lock", &["one,two"]).wait_for(Duration::from_secs(25));
+                took.result.unwrap();
+                let ended = java.ask(thread, "multi-unlock", &["one,two"]).wait();
+                ended.result.unwrap();
+                to_tell.send((took.ended, ended.begun)).unwrap();
+            }
+        }));
+    }
+    for order in [["one", "two"], ["two", "one"]] {
+        let to_tell = to_tell.clone();
+        let client = rust(&server.url(), LEASE);
+        tasks.push(task(move || {
+            let multi = client.multi_lock(locks(&client, &order));
+            for _ in 0..EACH {
+                let guard = multi.try_acquire_for(Duration::from_secs(25)).unwrap().expect("in time");
+                let from = monotonic();
+                guard.check().unwrap();
+                to_tell.send((from, monotonic())).unwrap();
+                guard.unlock().unwrap();
+            }
+        }));
+    }
+    for task in tasks {
+        task.join();
+    }
+    let mut held: Vec<_> = told.try_iter().collect();
+    held.sort_unstable();
+    assert_eq!(held.len(), 4 * EACH as usize);
+    for pair in held.windows(2) {
+        assert!(pair[0].1 <= pair[1].0, "two at once: {pair:?}");
+    }
+}
+
+/// Java's last step sets the end of all keys of a fenced lock, its counter included, and after a second round it counts the
+/// lease in other units. Ours does neither, and gets on with what Java has done.
+#[test]
+fn what_a_multi_lock_of_java_does_to_leases_does_not_confuse_ours() {
+    let _alone = alone();
+    let Some(server) = RedisServer::start_default() else { return };
+    let Some(java) = java::connect(&server.url(), LEASE) else { return };
+    let mut admin = server.admin();
+    let client = rust(&server.url(), LEASE);
+    let counter = "redisson_lock_token:{f}";
+    let ours = client.multi_lock([NamedLock::from(client.fenced_lock("f")), client.lock("m")]);
+    let first = {
+        let guard = ours.try_acquire_for_with_lease(LONG, Duration::from_millis(700)).unwrap().unwrap();
+        assert_eq!(admin.pttl::<_, i64>(counter).unwrap(), -1, "the counter has no end");
+        guard.fence().unwrap()
+    };
+    assert!(java.is("t", "multi-try-for-lease", &["fenced:f,m", "1000", "600"]));
+    assert!(!ours.try_lock().unwrap());
+    let javas: u64 = admin.get(counter).unwrap();
+    assert!(javas > first.get());
+    // Java's lease takes the counter with it; our next token is larger all the same.
+    let guard = ours.try_acquire_for(LONG).unwrap().expect("Java's lease is over");
+    assert!(guard.fence().unwrap().get() > javas, "{:?} after {javas}", guard.fence());
+    guard.unlock().unwrap();
+    // Waited for in vain at first: ours ends when it was said to.
+    let held = client.lock("m").acquire_owned().unwrap();
+    let waiter = task({
+        let client = rust(&server.url(), LEASE);
+        move || {
+            let multi = client.multi_lock([client.lock("f"), client.lock("m")]);
+            multi.lock_with_lease(Duration::from_secs(2)).unwrap();
+            multi.remaining_lease().unwrap()
+        }
+    });
+    eventually("it waits", LONG, || client.lock("f").is_locked().unwrap());
+    held.unlock().unwrap();
+    let left = waiter.join().unwrap();
+    assert!(left <= Duration::from_secs(2) && left > Duration::from_secs(1), "{left:?}");
+}

@@ -1,0 +1,106 @@
+//! Java's RedissonRedLock and ours on the same three servers: each node holds a plain RLock, so each side is in the
+//! other's way.
+//!
+//! Java's waits and leases are given here, since without a lease it would have each member renewed by itself.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use leasehold::LockClient;
+
+use crate::java;
+use crate::scene::{alone, eventually};
+use crate::support::server::{RedisServer, default_server};
+
+const LEASE: Duration = Duration::from_secs(20);
+const LIMIT: Duration = Duration::from_secs(10);
+/// Milliseconds in which Java gets a lock that is free.
+const ENOUGH: &str = "15000";
+const MEMBERS: &str = "one,two,three";
+
+fn fields(server: &RedisServer, name: &str) -> BTreeMap<String, u64> {
+    redis::cmd("HGETALL").arg(name).query(&mut server.admin()).unwrap()
+}
+
+#[test]
+fn a_redlock_of_java_and_one_of_rust_keep_each_other_out() {
+    let _alone = alone();
+    let Some(binary) = default_server() else { return };
+    let servers: Vec<RedisServer> = (0..3).map(|_| RedisServer::builder(&binary).start()).collect();
+    let Some(agent) = java::start() else { return };
+    let peers: Vec<_> = MEMBERS
+        .split(',')
+        .zip(&servers)
+        .map(|(name, server)| java::client(&agent, name, &server.url(), LEASE))
+        .collect();
+    let client = LockClient::builder()
+        .redlock(servers.iter().map(RedisServer::url))
+        .lease(LEASE)
+        .node_timeout(Duration::from_secs(2))
+        .build()
+        .unwrap();
+    let lock = client.lock("both");
+    let java = &peers[0];
+    // It has a third of the wait for each server.
+    let java_takes = |wait_ms| java.is("t", "redlock-try-for-lease", &[MEMBERS, "both", wait_ms, "20000"]);
+
+    // Java's first: each of its keys is one of ours, and its release wakes us.
+    assert!(java_takes(ENOUGH));
+    assert!(servers.iter().all(|server| fields(server, "both").len() == 1));
+    assert!(!lock.try_lock().unwrap());
+    assert!(lock.is_locked().unwrap());
+    std::thread::scope(|scope| {
+        let waiter = scope.spawn(|| lock.acquire().map(|guard| guard.unlock().unwrap()));
+        eventually("the waiter listens on every server", LIMIT, || {
+            servers.iter().all(|server| {
+                let channel = "redisson_lock__channel:{both}";
+                let (_, listeners): (String, u64) =
+                    redis::cmd("PUBSUB").arg("NUMSUB").arg(channel).query(&mut server.admin()).unwrap();
+                listeners > 0
+            })
+        });
+        assert!(!waiter.is_finished());
+        java.get("t", "redlock-unlock", &[MEMBERS, "both"]);
+        waiter.join().unwrap().unwrap();
+    });
+
+    // Ours: Java gets none of the three, and then all.
+    let guard = lock.acquire().unwrap();
+    let owner = BTreeMap::from([(guard.owner().to_string(), 1)]);
+    assert!(servers.iter().all(|server| fields(server, "both") == owner));
+    assert!(!java_takes("900"));
+    assert!(servers.iter().all(|server| fields(server, "both") == owner), "its try left nothing");
+    guard.unlock().unwrap();
+    assert!(java_takes(ENOUGH));
+    java.get("t", "redlock-unlock", &[MEMBERS, "both"]);
+    eventually("nothing is left", LIMIT, || servers.iter().all(|server| fields(server, "both").is_empty()));
+}
+
+#[test]
+fn what_rust_holds_on_a_majority_only_java_cannot_take() {
+    let _alone = alone();
+    let Some(binary) = default_server() else { return };
+    let mut servers: Vec<RedisServer> = (0..3).map(|_| RedisServer::builder(&binary).start()).collect();
+    let Some(agent) = java::start() else { return };
+    let client = LockClient::builder()
+        .redlock(servers.iter().map(RedisServer::url))
+        .lease(LEASE)
+        .node_timeout(Duration::from_secs(2))
+        .build()
+        .unwrap();
+    let guard = client.lock("two-of-three").acquire().unwrap();
+    servers[2].restart(); // it has forgotten
+    assert!(fields(&servers[2], "two-of-three").is_empty());
+    let peers: Vec<_> = MEMBERS
+        .split(',')
+        .zip(&servers)
+        .map(|(name, server)| java::client(&agent, name, &server.url(), LEASE))
+        .collect();
+    let java = &peers[0];
+    // It can take what is free.
+    assert!(java.is("t", "redlock-try-for-lease", &[MEMBERS, "free", ENOUGH, "20000"]));
+    assert!(!java.is("t", "redlock-try-for-lease", &[MEMBERS, "two-of-three", "900", "20000"]));
+    eventually("what Java got of it, it gave back", LIMIT, || fields(&servers[2], "two-of-three").is_empty());
+    guard.check().unwrap();
+    guard.unlock().unwrap();
+}

@@ -1,0 +1,269 @@
+//! Private etcd members: started on free ports in a temporary folder, gone afterwards also when a test fails.
+//!
+//! The program is looked up in `PATH` (Debian's package etcd-server). Its data lies in memory where the machine has such
+//! a folder, since it writes each change through to the disk and old versions cannot be told not to.
+
+use super::server::{Port, in_path, make_certificates};
+use super::{LastWill, eventually, missing, run, spawn};
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, TcpStream};
+use std::path::Path;
+use std::process::Child;
+use std::time::Duration;
+use tempfile::TempDir;
+
+/// How long members may take to start, and to answer.
+const START_LIMIT: Duration = Duration::from_secs(30);
+const ANSWER_LIMIT: Duration = Duration::from_secs(10);
+
+/// Skips the calling test for want of the server.
+#[track_caller]
+pub fn say_missing() {
+    missing("no etcd in PATH (Debian's package etcd-server)");
+}
+
+/// One member. Dropping it kills the process it started, and no other.
+pub struct Etcd {
+    process: Option<Child>,
+    will: Option<LastWill>,
+    name: String,
+    client: Port,
+    peer: Port,
+    /// All members, in the words of `--initial-cluster`.
+    cluster: String,
+    tls: bool,
+    folder: TempDir,
+}
+
+impl Etcd {
+    /// A cluster of one member; `None` if the program is not there.
+    pub fn start() -> Option<Etcd> {
+        Etcd::start_cluster(1)?.pop()
+    }
+
+    /// A cluster; `None` if the program is not there.
+    pub fn start_cluster(count: usize) -> Option<Vec<Etcd>> {
+        Etcd::start_members(count, false)
+    }
+
+    /// One member that speaks TLS only to clients, as `localhost` and 127.0.0.1, by a CA of its own.
+    pub fn start_tls() -> Option<Etcd> {
+        Etcd::start_members(1, true)?.pop()
+    }
+
+    fn start_members(count: usize, tls: bool) -> Option<Vec<Etcd>> {
+        in_path("etcd")?;
+        let ports: Vec<_> = (0..count).map(|_| (Port::claim(), Port::claim())).collect();
+        let cluster: Vec<_> = ports
+            .iter()
+            .enumerate()
+            .map(|(at, (_, peer))| format!("m{at}=http://127.0.0.1:{}", peer.number()))
+            .collect();
+        let cluster = cluster.join(",");
+        let mut members: Vec<_> = ports
+            .into_iter()
+            .enumerate()
+            .map(|(at, (client, peer))| Etcd {
+                process: None,
+                will: None,
+                name: format!("m{at}"),
+                client,
+                peer,
+                cluster: cluster.clone(),
+                tls,
+                folder: folder(),
+            })
+            .collect();
+        if tls {
+            members.iter().for_each(|member| make_certificates(member.folder.path()));
+        }
+        members.iter_mut().for_each(Etcd::launch);
+        members.iter_mut().for_each(Etcd::wait_until_ready);
+        Some(members)
+    }
+
+    pub fn url(&self) -> String {
+        format!("etcd://{}", self.place())
+    }
+
+    /// Host and port for clients.
+    pub fn place(&self) -> String {
+        format!("127.0.0.1:{}", self.port())
+    }
+
+    pub fn port(&self) -> u16 {
+        self.client.number()
+    }
+
+    /// The authority that signed its certificate, and one that did not.
+    pub fn authorities(&self) -> [std::path::PathBuf; 2] {
+        ["ca.crt", "unknown-ca.crt"].map(|file| self.folder.path().join(file))
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.process.as_ref().expect("the member runs").id()
+    }
+
+    /// Ends the process by SIGKILL, if it runs.
+    pub fn kill(&mut self) {
+        if let Some(mut process) = self.process.take() {
+            if let Err(error) = process.kill() {
+                super::shout(&format!("etcd: {error}"));
+            }
+            process.wait().expect("a child can be waited for");
+        }
+        self.will = None;
+    }
+
+    /// Starts it again on the same ports with the same data, killing it first if it still runs.
+    #[track_caller]
+    pub fn restart(&mut self) {
+        self.kill();
+        self.launch();
+        self.wait_until_ready();
+    }
+
+    /// Freezes the process: connections are still accepted by the kernel, nothing is answered.
+    pub fn stop(&self) {
+        self.signal("STOP");
+    }
+
+    /// Lets a frozen process go on.
+    pub fn cont(&self) {
+        self.signal("CONT");
+    }
+
+    fn signal(&self, name: &str) {
+        let (good, text) = run(&["kill", &format!("-{name}"), &self.pid().to_string()], |command| command);
+        assert!(good, "kill -{name}: {text}");
+    }
+
+    /// Asks the gateway as an operator would; status and body.
+    pub fn ask(&self, path: &str, body: &str) -> Result<(u16, String), String> {
+        self.ask_as("", path, body)
+    }
+
+    fn ask_as(&self, token: &str, path: &str, body: &str) -> Result<(u16, String), String> {
+        let io = |error: std::io::Error| error.to_string();
+        let mut socket = TcpStream::connect((Ipv4Addr::LOCALHOST, self.port())).map_err(io)?;
+        socket.set_read_timeout(Some(ANSWER_LIMIT)).map_err(io)?;
+        let length = body.len();
+        let token = if token.is_empty() { String::new() } else { format!("Authorization: {token}\r\n") };
+        let request =
+            format!("POST {path} HTTP/1.0\r\nHost: test\r\n{token}Content-Length: {length}\r\n\r\n{body}");
+        socket.write_all(request.as_bytes()).map_err(io)?;
+        let mut answer = String::new();
+        socket.read_to_string(&mut answer).map_err(io)?;
+        let (head, body) = answer.split_once("\r\n\r\n").ok_or("no end of the head")?;
+        let status = head.split(' ').nth(1).and_then(|status| status.parse().ok()).ok_or("no status")?;
+        Ok((status, body.to_owned()))
+    }
+
+    /// The same, where it has to succeed; as JSON.
+    #[track_caller]
+    pub fn must(&self, path: &str, body: &str) -> serde_json::Value {
+        self.must_as("", path, body)
+    }
+
+    /// The same, as who has this token.
+    #[track_caller]
+    pub fn must_as(&self, token: &str, path: &str, body: &str) -> serde_json::Value {
+        let (status, text) =
+            self.ask_as(token, path, body).unwrap_or_else(|error| panic!("{path} {body}: {error}"));
+        assert_eq!(status, 200, "{path} {body}: {text}");
+        serde_json::from_str(&text).unwrap_or_else(|error| panic!("{path} {body}: {text}: {error}"))
+    }
+
+    /// Whether it leads the cluster.
+    pub fn leads(&self) -> bool {
+        let status = self.must("/v3/maintenance/status", "{}");
+        status["leader"] == status["header"]["member_id"]
+    }
+
+    fn launch(&mut self) {
+        let scheme = if self.tls { "https" } else { "http" };
+        let client = format!("{scheme}://127.0.0.1:{}", self.client.number());
+        let peer = format!("http://127.0.0.1:{}", self.peer.number());
+        let path = self.folder.path();
+        let data = path.join("data");
+        // Short beats make for a short least lease, of one second: it is one and a half elections, rounded up.
+        let (beat, election) = if self.cluster.contains(',') { ("60", "600") } else { ("50", "500") };
+        let mut program = vec![
+            "etcd",
+            "--name",
+            &self.name,
+            "--data-dir",
+            data.to_str().expect("a plain path"),
+            "--listen-client-urls",
+            &client,
+            "--advertise-client-urls",
+            &client,
+            "--listen-peer-urls",
+            &peer,
+            "--initial-advertise-peer-urls",
+            &peer,
+            "--initial-cluster",
+            &self.cluster,
+            "--heartbeat-interval",
+            beat,
+            "--election-timeout",
+            election,
+            "--log-level",
+            "error",
+        ];
+        if self.tls {
+            program.extend(["--cert-file", "server.crt", "--key-file", "server.key"]);
+        }
+        let errors = std::fs::File::create(path.join("log")).expect("a file can be made");
+        let same = errors.try_clone().expect("a handle can be had twice");
+        let child = spawn(&program, |command| command.current_dir(path).stdout(same).stderr(errors));
+        let (pid, folder) = (child.id().to_string(), path.to_string_lossy().into_owned());
+        self.will = Some(LastWill::new(&["sh", "-c", "kill -KILL $1; rm -rf \"$2\"", "sh", &pid, &folder]));
+        self.process = Some(child);
+    }
+
+    /// Until it answers what needs a leader.
+    #[track_caller]
+    fn wait_until_ready(&mut self) {
+        let mut last = String::new();
+        let ready = eventually(START_LIMIT, || {
+            let process = self.process.as_mut().expect("just started");
+            assert!(
+                process.try_wait().expect("a child can be asked").is_none(),
+                "etcd ended:\n{}",
+                self.log()
+            );
+            match self.ask("/v3/kv/range", r#"{"key":"YQ=="}"#) {
+                Ok((200, _)) => true,
+                // What speaks TLS is looked at by the test.
+                Err(_) if self.tls && TcpStream::connect((Ipv4Addr::LOCALHOST, self.port())).is_ok() => true,
+                other => {
+                    last = format!("{other:?}");
+                    false
+                }
+            }
+        });
+        assert!(ready, "etcd did not come up: {last}\n{}", self.log());
+    }
+
+    fn log(&self) -> String {
+        std::fs::read_to_string(self.folder.path().join("log")).unwrap_or_default()
+    }
+}
+
+impl Drop for Etcd {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+fn folder() -> TempDir {
+    let builder = || {
+        let mut builder = tempfile::Builder::new();
+        builder.prefix("leasehold-etcd-");
+        builder
+    };
+    let in_memory = Path::new("/dev/shm");
+    let made = if in_memory.is_dir() { builder().tempdir_in(in_memory) } else { builder().tempdir() };
+    made.or_else(|_| builder().tempdir()).expect("a folder can be made")
+}

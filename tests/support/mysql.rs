@@ -1,0 +1,202 @@
+//! A private MariaDB or MySQL, as [`server`](super::server) is a private Redis.
+//!
+//! The one that `LEASEHOLD_MYSQLD` names; else what is found in `PATH` and in `/usr/sbin`. They refuse to run as root: then
+//! as `mysql`, or `nobody`.
+
+use super::as_other_user::{own, prefix};
+use super::server::{Certificates, Port, in_path, make_certificates};
+use super::{LastWill, eventually, missing, run, spawn};
+use mysql::Conn;
+use std::path::PathBuf;
+use std::process::Child;
+use std::time::Duration;
+use tempfile::TempDir;
+
+const START_LIMIT: Duration = Duration::from_secs(60);
+const USERS: [&str; 2] = ["mysql", "nobody"];
+
+/// A running server. Dropping it kills the process it started, and no other.
+pub struct MysqlServer {
+    process: Option<Child>,
+    will: Option<LastWill>,
+    program: PathBuf,
+    port: Port,
+    settings: Vec<String>,
+    folder: TempDir,
+}
+
+impl MysqlServer {
+    /// As it comes, but without waiting for the disk; `None` after [`missing`] when there is none.
+    #[track_caller]
+    pub fn start() -> Option<MysqlServer> {
+        MysqlServer::start_with(&[])
+    }
+
+    /// With more settings, such as `--innodb-rollback-on-timeout`.
+    #[track_caller]
+    pub fn start_with(settings: &[&str]) -> Option<MysqlServer> {
+        MysqlServer::make(settings, false)
+    }
+
+    /// One that also speaks TLS.
+    #[track_caller]
+    pub fn start_tls() -> Option<MysqlServer> {
+        MysqlServer::make(&[], true)
+    }
+
+    #[track_caller]
+    fn make(settings: &[&str], tls: bool) -> Option<MysqlServer> {
+        let named = std::env::var_os("LEASEHOLD_MYSQLD").map(PathBuf::from);
+        let installer = if named.is_some() { None } else { program("mariadb-install-db") };
+        let Some(program) = named.or_else(|| program("mariadbd")).or_else(|| program("mysqld")) else {
+            missing("no MariaDB and no MySQL; ./check installs one");
+            return None;
+        };
+        let folder = tempfile::Builder::new().prefix("leasehold-mysql-").tempdir().unwrap();
+        let users = "CREATE DATABASE IF NOT EXISTS locks;\n\
+            CREATE USER IF NOT EXISTS admin@'%';\n\
+            GRANT ALL ON *.* TO admin@'%' WITH GRANT OPTION;\n";
+        std::fs::write(folder.path().join("init.sql"), users).unwrap();
+        if tls {
+            make_certificates(folder.path());
+        }
+        own(folder.path(), &USERS);
+        let data = format!("--datadir={}/data", folder.path().display());
+        // Of its own: a server removes what it takes for its leavings there, also those of another.
+        let temporary = format!("--tmpdir={}", folder.path().display());
+        let mut command = prefix(&USERS);
+        if let Some(install) = installer {
+            let words = [
+                install.to_str().unwrap(),
+                "--no-defaults",
+                &data,
+                "--auth-root-authentication-method=normal",
+            ];
+            command.extend(words.map(str::to_owned));
+            command.extend(["--skip-test-db".to_owned(), temporary]);
+        } else {
+            let words = [program.to_str().unwrap(), "--no-defaults", "--initialize-insecure", &data];
+            command.extend(words.map(str::to_owned));
+        }
+        let (good, text) = run(&command, |command| command.current_dir(folder.path()));
+        assert!(good, "{command:?}: {text}");
+        let mut settings: Vec<String> = settings.iter().map(|setting| (*setting).to_owned()).collect();
+        if tls {
+            let file = |name: &str| folder.path().join(name).display().to_string();
+            settings.push(format!("--ssl-ca={}", file("ca.crt")));
+            settings.push(format!("--ssl-cert={}", file("server.crt")));
+            settings.push(format!("--ssl-key={}", file("server.key")));
+        }
+        let port = Port::claim();
+        let mut server = MysqlServer { process: None, will: None, program, port, settings, folder };
+        server.launch();
+        Some(server)
+    }
+
+    pub fn port(&self) -> u16 {
+        self.port.number()
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.process.as_ref().expect("the server runs").id()
+    }
+
+    /// The URL of the database `locks`, for its administrator.
+    pub fn url(&self) -> String {
+        self.url_as("admin")
+    }
+
+    /// For another user: `name` or `name:password`.
+    pub fn url_as(&self, user: &str) -> String {
+        format!("mysql://{user}@127.0.0.1:{}/locks", self.port())
+    }
+
+    /// A connection that may do everything.
+    #[track_caller]
+    pub fn admin(&self) -> Conn {
+        self.try_admin().unwrap_or_else(|error| panic!("{error}\n{}", self.log()))
+    }
+
+    /// The same, or why not.
+    pub fn try_admin(&self) -> mysql::Result<Conn> {
+        let opts = mysql::Opts::from_url(&format!("{}?prefer_socket=false", self.url()))?;
+        Conn::new(opts)
+    }
+
+    pub fn certificates(&self) -> Certificates {
+        Certificates(self.folder.path().to_owned())
+    }
+
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(self.folder.path().join("log")).unwrap_or_default()
+    }
+
+    /// Ends the server at once (SIGKILL).
+    pub fn kill(&mut self) {
+        if let Some(mut process) = self.process.take() {
+            process.kill().ok(); // it may have ended by itself
+            process.wait().expect("a child can be waited for");
+        }
+        self.will = None;
+    }
+
+    /// Starts it again on the same port with the same data, killing it first if it still runs.
+    pub fn restart(&mut self) {
+        self.kill();
+        self.launch();
+    }
+
+    /// Freezes (`STOP`) or resumes (`CONT`) the server.
+    pub fn signal(&self, name: &str) {
+        let (good, text) = run(&["kill", &format!("-{name}"), &self.pid().to_string()], |command| command);
+        assert!(good, "kill -{name}: {text}");
+    }
+
+    fn launch(&mut self) {
+        let folder = self.folder.path().display().to_string();
+        let mut command = prefix(&USERS);
+        command.extend([self.program.to_str().unwrap(), "--no-defaults"].map(str::to_owned));
+        command.extend([
+            format!("--datadir={folder}/data"),
+            format!("--socket={folder}/s"),
+            format!("--tmpdir={folder}"),
+            format!("--pid-file={folder}/pid"),
+            format!("--init-file={folder}/init.sql"),
+            format!("--port={}", self.port()),
+        ]);
+        let sizes = [
+            "--bind-address=127.0.0.1",
+            "--innodb-buffer-pool-size=32M",
+            "--innodb-flush-log-at-trx-commit=2", // what was written survives the server's death, if not the machine's
+            "--max-connections=300",
+            "--performance-schema=OFF",
+            "--skip-log-bin",
+            "--loose-mysqlx=OFF", // MySQL has a second port for another protocol
+        ];
+        command.extend(sizes.map(str::to_owned));
+        command.extend(self.settings.iter().cloned());
+        let log = std::fs::File::create(self.folder.path().join("log")).unwrap();
+        let same = log.try_clone().unwrap();
+        let child = spawn(&command, |command| command.current_dir(&folder).stdout(same).stderr(log));
+        let pid = child.id().to_string();
+        self.process = Some(child);
+        self.will =
+            Some(LastWill::new(&["sh", "-c", "kill -KILL $1; sleep 1; rm -rf \"$2\"", "sh", &pid, &folder]));
+        let mut ended = false;
+        let ready = eventually(START_LIMIT, || {
+            ended = self.process.as_mut().expect("just started").try_wait().unwrap().is_some();
+            ended || self.try_admin().is_ok()
+        });
+        assert!(ready && !ended, "the server did not start:\n{}", self.log());
+    }
+}
+
+impl Drop for MysqlServer {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+fn program(name: &str) -> Option<PathBuf> {
+    in_path(name).or_else(|| Some(PathBuf::from("/usr/sbin").join(name)).filter(|path| path.is_file()))
+}

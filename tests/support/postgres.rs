@@ -1,0 +1,189 @@
+//! A private PostgreSQL, as [`server`](super::server) is a private Redis.
+//!
+//! The programs are looked for in `PATH` and where Debian puts them. PostgreSQL refuses to run as root: then it runs as
+//! the user `postgres`, or as `nobody`.
+
+use super::as_other_user::{own, prefix};
+use super::server::{Certificates, Port, in_path, make_certificates};
+use super::{LastWill, eventually, missing, run, spawn};
+use postgres::{Client, NoTls};
+use std::path::PathBuf;
+use std::process::Child;
+use std::time::Duration;
+use tempfile::TempDir;
+
+const START_LIMIT: Duration = Duration::from_secs(40);
+const USERS: [&str; 2] = ["postgres", "nobody"];
+
+/// A running server. Dropping it kills the process it started, and no other.
+pub struct PostgresServer {
+    process: Option<Child>,
+    will: Option<LastWill>,
+    port: Port,
+    settings: Vec<String>,
+    folder: TempDir,
+}
+
+impl PostgresServer {
+    /// As it comes, but without waiting for the disk; `None` after [`missing`] when there is none.
+    #[track_caller]
+    pub fn start() -> Option<PostgresServer> {
+        PostgresServer::start_with(&[])
+    }
+
+    /// With more settings, such as `max_connections=5`.
+    #[track_caller]
+    pub fn start_with(settings: &[&str]) -> Option<PostgresServer> {
+        PostgresServer::make(settings, false)
+    }
+
+    /// One that also speaks TLS; to the user `client` nothing else, and by a certificate alone.
+    #[track_caller]
+    pub fn start_tls() -> Option<PostgresServer> {
+        PostgresServer::make(
+            &["ssl=on", "ssl_cert_file=../server.crt", "ssl_key_file=../server.key", "ssl_ca_file=../ca.crt"],
+            true,
+        )
+    }
+
+    #[track_caller]
+    fn make(settings: &[&str], tls: bool) -> Option<PostgresServer> {
+        let Some(initdb) = program("initdb") else {
+            missing("no PostgreSQL; ./check installs one");
+            return None;
+        };
+        let folder = tempfile::Builder::new().prefix("leasehold-postgres-").tempdir().unwrap();
+        if tls {
+            make_certificates(folder.path());
+        }
+        own(folder.path(), &USERS);
+        let data = folder.path().join("data");
+        let mut command = prefix(&USERS);
+        command.extend([initdb.to_str().unwrap(), "-D", data.to_str().unwrap()].map(str::to_owned));
+        command.extend(
+            ["-U", "admin", "-A", "trust", "-E", "UTF8", "--no-sync", "--locale=C"].map(str::to_owned),
+        );
+        let (good, text) = run(&command, |command| command.current_dir(folder.path()));
+        assert!(good, "initdb: {text}");
+        // One user has a password; the others need none.
+        let rules = "host all secretive all scram-sha-256\nhost all all all trust\nlocal all all trust\n";
+        let secured = "hostssl all client all cert\nhostnossl all client all reject\n";
+        let rules = if tls { format!("{secured}{rules}") } else { rules.to_owned() };
+        std::fs::write(data.join("pg_hba.conf"), rules).unwrap();
+        let settings = settings.iter().map(|setting| (*setting).to_owned()).collect();
+        let mut server = PostgresServer { process: None, will: None, port: Port::claim(), settings, folder };
+        server.launch();
+        Some(server)
+    }
+
+    pub fn port(&self) -> u16 {
+        self.port.number()
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.process.as_ref().expect("the server runs").id()
+    }
+
+    /// The URL of the database `postgres`, for its administrator.
+    pub fn url(&self) -> String {
+        self.url_as("admin")
+    }
+
+    /// For another user: `name` or `name:password`.
+    pub fn url_as(&self, user: &str) -> String {
+        format!("postgres://{user}@127.0.0.1:{}/postgres", self.port())
+    }
+
+    /// A connection that may do everything.
+    #[track_caller]
+    pub fn admin(&self) -> Client {
+        Client::connect(&self.url(), NoTls).unwrap_or_else(|error| panic!("{error}\n{}", self.log()))
+    }
+
+    pub fn certificates(&self) -> Certificates {
+        Certificates(self.folder.path().to_owned())
+    }
+
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(self.folder.path().join("log")).unwrap_or_default()
+    }
+
+    /// Ends the server at once (SIGKILL), also its processes for clients.
+    pub fn kill(&mut self) {
+        if let Some(mut process) = self.process.take() {
+            let pid = process.id();
+            let served =
+                std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
+            process.kill().ok(); // it may have ended by itself
+            process.wait().expect("a child can be waited for");
+            // Those for clients would go on for a while, and answer.
+            for pid in served.split_whitespace() {
+                run(&["kill", "-KILL", pid], |command| command); // it may be gone
+            }
+        }
+        self.will = None;
+    }
+
+    /// Starts it again on the same port with the same data, killing it first if it still runs.
+    pub fn restart(&mut self) {
+        self.kill();
+        self.launch();
+    }
+
+    /// Freezes (`STOP`) or resumes (`CONT`) the process that serves a connection.
+    pub fn signal(pid: u32, name: &str) {
+        let (good, text) = run(&["kill", &format!("-{name}"), &pid.to_string()], |command| command);
+        assert!(good, "kill -{name}: {text}");
+    }
+
+    fn launch(&mut self) {
+        let mut command = prefix(&USERS);
+        command.push(program("postgres").expect("beside initdb").to_str().unwrap().to_owned());
+        let folder = self.folder.path().display().to_string();
+        command.extend(["-D".to_owned(), format!("{folder}/data"), "-k".to_owned(), folder]);
+        let mut settings = vec![
+            format!("port={}", self.port()),
+            "listen_addresses=127.0.0.1".to_owned(),
+            "fsync=off".to_owned(), // what was written survives the server's death, if not the machine's
+            "shared_buffers=16MB".to_owned(),
+            "max_connections=300".to_owned(),
+            "autovacuum=off".to_owned(),
+        ];
+        settings.extend(self.settings.iter().cloned());
+        command.extend(settings.into_iter().flat_map(|setting| ["-c".to_owned(), setting]));
+        let mut ended = false;
+        let ready = eventually(START_LIMIT, || {
+            let process = self.process.get_or_insert_with(|| {
+                let log = std::fs::File::create(self.folder.path().join("log")).unwrap();
+                let same = log.try_clone().unwrap();
+                spawn(&command, |command| command.current_dir(self.folder.path()).stdout(same).stderr(log))
+            });
+            if process.try_wait().expect("a child can be asked").is_some() {
+                // Processes of the killed one may still be going; then it refuses, and is started again.
+                ended = !self.log().contains("still in use") && !self.log().contains("still running");
+                self.process = None;
+                return ended;
+            }
+            Client::connect(&self.url(), NoTls).is_ok()
+        });
+        assert!(ready && !ended, "PostgreSQL did not start:\n{}", self.log());
+        let (pid, folder) = (self.pid().to_string(), self.folder.path().to_string_lossy().into_owned());
+        self.will =
+            Some(LastWill::new(&["sh", "-c", "kill -KILL $1; sleep 1; rm -rf \"$2\"", "sh", &pid, &folder]));
+    }
+}
+
+impl Drop for PostgresServer {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+fn program(name: &str) -> Option<PathBuf> {
+    let debians = || {
+        let mut versions: Vec<_> = std::fs::read_dir("/usr/lib/postgresql").ok()?.flatten().collect();
+        versions.sort_by_key(std::fs::DirEntry::path);
+        Some(versions.pop()?.path().join("bin").join(name)).filter(|path| path.is_file())
+    };
+    in_path(name).or_else(debians)
+}

@@ -1,0 +1,192 @@
+//! What every store must do for several processes: the test is run again in processes of its own, which work and tell.
+//!
+//! ```ignore
+//! #[test]
+//! fn four_processes_count_exactly() {
+//!     if let Some(worker) = Worker::here() {
+//!         return worker.work(|url, lease| LockClient::builder().url(url).lease(lease).build());
+//!     }
+//!     count_across_processes(&server.url());
+//! }
+//! ```
+
+use super::{eventually, now, spawn};
+use leasehold::LockClient;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Stdio};
+use std::time::{Duration, Instant};
+
+const WORKER: &str = "LEASEHOLD_TEST_WORKER";
+const PROCESSES: usize = 4;
+const THREADS: usize = 4;
+const INCREMENTS: u64 = 5_000;
+/// The lock that they count under, or hold.
+const NAME: &str = "across processes";
+
+/// The lease of a holder that is killed.
+pub const LEASE: Duration = Duration::from_millis(1_500);
+
+/// This process, if it was started to work for a test.
+pub struct Worker {
+    role: String,
+    folder: PathBuf,
+    url: String,
+}
+
+impl Worker {
+    pub fn here() -> Option<Worker> {
+        let told = std::env::var(WORKER).ok()?;
+        let mut parts = told.splitn(3, '|');
+        let mut next = || parts.next().unwrap().to_owned();
+        Some(Worker { role: next(), folder: next().into(), url: next() })
+    }
+
+    /// Does what the test wants of it, with a client at the test's URL whose lease is the one given.
+    pub fn work(&self, connect: impl Fn(&str, Duration) -> leasehold::Result<LockClient>) {
+        match self.role.as_str() {
+            // Nothing is to end by itself here, however busy the machine is.
+            "count" => self.count(&connect(&self.url, Duration::from_secs(60)).unwrap()),
+            "hold" => self.hold(&connect(&self.url, LEASE).unwrap()),
+            role => panic!("{role}?"),
+        }
+    }
+
+    /// Counts up a number in a file that nothing but the lock protects.
+    fn count(&self, client: &LockClient) {
+        let file = self.folder.join("counter");
+        let counted: u64 = std::thread::scope(|scope| {
+            let thread = || {
+                let lock = client.lock(NAME);
+                let mut counted = 0;
+                loop {
+                    let guard = lock.acquire().unwrap();
+                    let number: u64 = std::fs::read_to_string(&file).unwrap().parse().unwrap();
+                    if number >= INCREMENTS {
+                        guard.unlock().unwrap();
+                        return counted;
+                    }
+                    std::fs::write(&file, (number + 1).to_string()).unwrap();
+                    counted += 1;
+                    guard.unlock().unwrap();
+                }
+            };
+            let threads: Vec<_> = (0..THREADS).map(|_| scope.spawn(thread)).collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).sum()
+        });
+        std::fs::write(self.folder.join(format!("counted-{}", std::process::id())), counted.to_string())
+            .unwrap();
+    }
+
+    /// Holds the lock until it is killed.
+    fn hold(&self, client: &LockClient) {
+        let _guard = client.lock(NAME).acquire().unwrap();
+        std::fs::write(self.folder.join("held"), "").unwrap();
+        loop {
+            std::thread::park();
+        }
+    }
+}
+
+/// The calling test in another process.
+struct Process(Child);
+
+impl Process {
+    fn start(role: &str, folder: &Path, url: &str) -> Process {
+        let program = std::env::current_exe().unwrap();
+        let test = std::thread::current().name().expect("a test's thread has its name").to_owned();
+        let program = [program.to_str().unwrap(), &test, "--exact", "--nocapture", "--test-threads=1"];
+        let told = format!("{role}|{}|{url}", folder.display());
+        let log = std::fs::File::create(folder.join(format!("log-{:x}", super::random()))).unwrap();
+        let same = log.try_clone().unwrap();
+        let child =
+            spawn(&program, |command| command.env(WORKER, told).stdout(Stdio::from(same)).stderr(log));
+        Process(child)
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.0.kill().ok(); // it may have ended
+        self.0.wait().expect("a child can be waited for");
+    }
+}
+
+fn logs(folder: &Path) -> String {
+    let files = std::fs::read_dir(folder).unwrap().flatten().map(|entry| entry.path());
+    files
+        .map(|file| format!("--- {}\n{}\n", file.display(), std::fs::read_to_string(&file).unwrap()))
+        .collect()
+}
+
+/// Four processes with four threads each count to 5,000 under one lock, and miss none. Returns how long that took.
+pub fn count_across_processes(url: &str) -> Duration {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("counter"), "0").unwrap();
+    let start = now();
+    let mut processes: Vec<_> = (0..PROCESSES).map(|_| Process::start("count", folder.path(), url)).collect();
+    for process in &mut processes {
+        let ended = eventually(Duration::from_secs(150), || process.0.try_wait().unwrap().is_some());
+        let good = ended && process.0.wait().unwrap().success();
+        assert!(good, "a worker failed or did not end:\n{}", logs(folder.path()));
+    }
+    let files = std::fs::read_dir(folder.path()).unwrap().flatten().map(|entry| entry.path());
+    let mine = files.filter(|file| file.file_name().unwrap().to_str().unwrap().starts_with("counted-"));
+    let counted: Vec<u64> =
+        mine.map(|file| std::fs::read_to_string(file).unwrap().parse().unwrap()).collect();
+    assert_eq!(counted.len(), PROCESSES);
+    assert_eq!(counted.iter().sum::<u64>(), INCREMENTS, "increments were lost: {counted:?}");
+    start.elapsed()
+}
+
+/// A process that holds the lock is killed; the lock is free within `limit`. Returns how long that took.
+pub fn a_killed_holder_frees_within(limit: Duration, url: &str, client: &LockClient) -> Duration {
+    let folder = tempfile::tempdir().unwrap();
+    let mut holder = Process::start("hold", folder.path(), url);
+    let held = eventually(Duration::from_secs(30), || folder.path().join("held").exists());
+    assert!(held, "{}", logs(folder.path()));
+    let lock = client.lock(NAME);
+    assert!(!lock.try_lock().unwrap());
+    let killed: Instant = now();
+    holder.0.kill().unwrap();
+    assert!(lock.try_lock_for(limit + Duration::from_secs(5)).unwrap(), "it stays locked");
+    let took = killed.elapsed();
+    lock.unlock().unwrap();
+    // The machine may have been busy.
+    assert!(took <= limit + Duration::from_millis(500), "{took:?}");
+    took
+}
+
+/// While one name is held and waited for, others are taken and released without delay.
+pub fn other_names_are_not_delayed(connect: impl Fn() -> LockClient) {
+    let (holder, other) = (connect(), connect());
+    let _held = holder.lock("held").acquire().unwrap();
+    let interrupt = leasehold::Interrupt::new();
+    std::thread::scope(|scope| {
+        let waiters: Vec<_> = (0..3).map(|_| connect()).collect();
+        for waiter in &waiters {
+            let lock = waiter.lock("held");
+            scope.spawn(|| {
+                let lock = lock;
+                assert!(lock.lock_interruptibly(&interrupt).unwrap_err().is_interrupted());
+            });
+        }
+        let spans: Vec<Duration> = (0..60)
+            .map(|round| {
+                let lock = other.lock(&format!("other-{}", round % 6));
+                let start = now();
+                lock.lock().unwrap();
+                lock.unlock().unwrap();
+                start.elapsed()
+            })
+            .collect();
+        interrupt.interrupt();
+        none_was_delayed(spans);
+    });
+}
+
+/// The median within 50 ms, and none so late as if it had waited for another name.
+pub fn none_was_delayed(mut spans: Vec<Duration>) {
+    spans.sort_unstable();
+    assert!(spans[spans.len() / 2] <= Duration::from_millis(50), "{spans:?}");
+    assert!(spans[spans.len() - 1] <= Duration::from_millis(1_000), "{spans:?}");
+}

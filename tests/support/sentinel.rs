@@ -1,0 +1,299 @@
+//! A master, two replicas, and three Sentinels that watch them.
+
+use super::server::{Builder, RedisServer, ServerBinary};
+use super::{eventually, now};
+use parking_lot::Mutex;
+use redis::{FromRedisValue, Parser, Value};
+use std::io::Write;
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// What the master is called.
+pub const MASTER: &str = "locks";
+/// After so many milliseconds without an answer each Sentinel takes the master for dead. The last one does so later: else
+/// all three may want to make the switch, each with its own vote, and none of them does before some time has passed.
+const DOWN_AFTER_MS: [u32; 3] = [700, 700, 1500];
+/// A planned failover has come so far by then, or has been given up.
+const PROMOTED_WITHIN: Duration = Duration::from_secs(4);
+/// Everything here should have happened long before.
+const LIMIT: Duration = Duration::from_secs(40);
+
+/// Dropping it ends all six processes.
+pub struct SentinelSet {
+    pub servers: Vec<RedisServer>,
+    pub sentinels: Vec<RedisServer>,
+}
+
+impl SentinelSet {
+    pub fn start(binary: &ServerBinary) -> SentinelSet {
+        SentinelSet::start_with(binary, |server| server, |sentinel| sentinel)
+    }
+
+    /// With more settings for each server that keeps data, and for each Sentinel.
+    pub fn start_with(
+        binary: &ServerBinary,
+        server: impl Fn(Builder) -> Builder,
+        sentinel: impl Fn(Builder) -> Builder,
+    ) -> SentinelSet {
+        SentinelSet::launch(binary, &server, &sentinel, false)
+    }
+
+    /// All with TLS, by certificates of one authority.
+    pub fn start_tls(binary: &ServerBinary) -> SentinelSet {
+        let secured = |builder: Builder| builder.config("tls-replication yes");
+        SentinelSet::launch(binary, &secured, &secured, true)
+    }
+
+    fn launch(
+        binary: &ServerBinary,
+        server: &dyn Fn(Builder) -> Builder,
+        sentinel: &dyn Fn(Builder) -> Builder,
+        tls: bool,
+    ) -> SentinelSet {
+        let plain = RedisServer::builder(binary)
+            .config("repl-diskless-sync-delay 0")
+            .config("repl-ping-replica-period 1")
+            .config("repl-timeout 5");
+        let first = server(if tls { plain.clone().tls() } else { plain.clone() }).start();
+        let secured = |builder: Builder| if tls { builder.tls_of(&first) } else { builder };
+        let replica = || {
+            let of = format!("replicaof 127.0.0.1 {}", first.port());
+            server(secured(plain.clone())).config(&of).start()
+        };
+        let watch = |down_after_ms: u32| {
+            let watching = secured(RedisServer::builder(binary).sentinel())
+                .config(&format!("sentinel monitor {MASTER} 127.0.0.1 {} 2", first.port()))
+                .config(&format!("sentinel down-after-milliseconds {MASTER} {down_after_ms}"))
+                .config(&format!("sentinel failover-timeout {MASTER} 3000"))
+                .config(&format!("sentinel parallel-syncs {MASTER} 2"));
+            let watching = sentinel(watching).start();
+            // What they look at now and then, they look at more often. But while the master is down a replica is looked
+            // at each second, and is good for promotion only if that was less than five pings ago.
+            let quick = ["DEBUG", "info-period", "200", "ping-period", "500", "ask-period", "100"];
+            redis::cmd("SENTINEL").arg(&quick).exec(&mut watching.admin()).unwrap();
+            watching
+        };
+        let (replicas, sentinels) = ([replica(), replica()], DOWN_AFTER_MS.map(watch).into());
+        let servers = std::iter::once(first).chain(replicas).collect();
+        let set = SentinelSet { servers, sentinels };
+        set.await_health();
+        set
+    }
+
+    /// The URL for a client.
+    pub fn url(&self) -> String {
+        self.url_with("", "")
+    }
+
+    /// The same, with `user:password@` and a `/database`.
+    pub fn url_with(&self, login: &str, database: &str) -> String {
+        let is_tls = self.sentinels[0].url().starts_with("rediss");
+        let scheme = if is_tls { "rediss-sentinel" } else { "redis-sentinel" };
+        let places: Vec<_> =
+            self.sentinels.iter().map(|sentinel| format!("127.0.0.1:{}", sentinel.port())).collect();
+        format!("{scheme}://{login}{}/{MASTER}{database}", places.join(","))
+    }
+
+    /// A client's options, with the URL.
+    pub fn url_of(&self, options: leasehold::ClientBuilder) -> leasehold::ClientBuilder {
+        options.url(&self.url())
+    }
+
+    /// Which of the servers the first Sentinel that runs takes for the master.
+    pub fn master(&self) -> usize {
+        self.named_by(0)
+    }
+
+    /// Which of the servers one of the Sentinels takes for the master.
+    pub fn named_by(&self, sentinel: usize) -> usize {
+        let (_, port): (String, u16) =
+            ask(&self.sentinels[sentinel], &["SENTINEL", "GET-MASTER-ADDR-BY-NAME", MASTER]);
+        self.servers.iter().position(|server| server.port() == port).expect("one of ours")
+    }
+
+    /// Waits until all Sentinels name a master other than `old`, and it is one.
+    #[track_caller]
+    pub fn await_switch(&self, old: usize) -> usize {
+        let mut new = old;
+        let switched = eventually(LIMIT, || {
+            new = self.named_by(0);
+            new != old
+                && (1..self.sentinels.len()).all(|sentinel| self.named_by(sentinel) == new)
+                && is_master(&self.servers[new])
+        });
+        assert!(switched, "no failover:\n{}", self.sentinels[0].log());
+        new
+    }
+
+    /// Has the Sentinels make another server the master, while all are well; returns when they were asked to.
+    #[track_caller]
+    pub fn fail_over(&self) -> Instant {
+        let old = self.master();
+        let mut asked = now();
+        let switched = eventually(LIMIT, || {
+            asked = now();
+            let words = ["FAILOVER", MASTER];
+            let taken_up = redis::cmd("SENTINEL").arg(&words).exec(&mut self.sentinels[0].admin());
+            // Refused right after another one; given up when, on a busy machine, no replica has been heard of lately.
+            taken_up.is_ok() && eventually(PROMOTED_WITHIN, || self.master() != old)
+        });
+        assert!(switched, "the Sentinels make no failover:\n{}", self.sentinels[0].log());
+        asked
+    }
+
+    /// Makes every server but the master its replica, starting those that were killed, and waits until all is well.
+    #[track_caller]
+    pub fn heal(&mut self) {
+        let master = self.master();
+        let port = self.servers[master].port().to_string();
+        for (at, server) in self.servers.iter_mut().enumerate() {
+            if !server.is_running() {
+                server.restart();
+            }
+            if at != master {
+                redis::cmd("REPLICAOF").arg("127.0.0.1").arg(&port).exec(&mut server.admin()).unwrap();
+            }
+        }
+        self.await_health();
+    }
+
+    /// Waits until the Sentinels know each other and both replicas, and the replicas have what the master has.
+    #[track_caller]
+    pub fn await_health(&self) {
+        let mut why = String::new();
+        let healthy = eventually(LIMIT, || {
+            why = self.ailment().unwrap_or_default();
+            why.is_empty()
+        });
+        assert!(healthy, "{why}\n{}", self.sentinels[0].log());
+    }
+
+    /// Has the master lose its replicas for as long as they are stopped: what it is told from now on they will not hear.
+    pub fn cut_off_the_master(&self) {
+        let master = self.master();
+        self.await_replicas();
+        self.replicas(master).for_each(RedisServer::stop);
+        redis::cmd("CLIENT")
+            .arg(&["KILL", "TYPE", "replica"])
+            .exec(&mut self.servers[master].admin())
+            .unwrap();
+    }
+
+    /// All servers but one.
+    pub fn replicas(&self, master: usize) -> impl Iterator<Item = &RedisServer> {
+        self.servers.iter().enumerate().filter(move |(at, _)| *at != master).map(|(_, server)| server)
+    }
+
+    /// Waits until the replicas have what the master has by now.
+    #[track_caller]
+    pub fn await_replicas(&self) {
+        let mut admin = self.servers[self.master()].admin();
+        let all = self.servers.len() - 1;
+        redis::cmd("SET").arg(&["test:replicated", "1", "PX", "1"]).exec(&mut admin).unwrap();
+        // WAIT is about what its own connection wrote.
+        let count: usize = redis::cmd("WAIT").arg(all).arg(5000).query(&mut admin).unwrap();
+        assert_eq!(count, all, "the replicas lag");
+    }
+
+    fn ailment(&self) -> Option<String> {
+        for sentinel in &self.sentinels {
+            let fields: std::collections::HashMap<String, String> =
+                ask(sentinel, &["SENTINEL", "MASTER", MASTER]);
+            if fields["flags"] != "master" || fields["num-other-sentinels"] != "2" {
+                return Some(format!("the master is {fields:?}"));
+            }
+            let replicas: Vec<std::collections::HashMap<String, String>> =
+                ask(sentinel, &["SENTINEL", "REPLICAS", MASTER]);
+            let well = replicas
+                .iter()
+                .filter(|replica| replica["flags"] == "slave" && replica["master-link-status"] == "ok");
+            if well.count() != self.servers.len() - 1 {
+                return Some(format!("the replicas are {replicas:?}"));
+            }
+        }
+        let info: String = ask(&self.servers[self.master()], &["INFO", "replication"]);
+        (info.matches("state=online").count() != self.servers.len() - 1).then_some(info)
+    }
+}
+
+fn ask<T: FromRedisValue>(server: &RedisServer, words: &[&str]) -> T {
+    redis::cmd(words[0]).arg(&words[1..]).query(&mut server.admin()).unwrap()
+}
+
+/// Whether the server takes itself for a master.
+pub fn is_master(server: &RedisServer) -> bool {
+    let role: Vec<Value> = ask(server, &["ROLE"]);
+    role.first() == Some(&Value::BulkString(b"master".to_vec()))
+}
+
+/// Says of the master what a test wants it to.
+pub struct FakeSentinel {
+    port: u16,
+    answer: Arc<Mutex<(u64, u16)>>,
+    ended: Arc<AtomicBool>,
+}
+
+impl FakeSentinel {
+    /// Says that the master is at that port since the switch of this number.
+    pub fn start(epoch: u64, master: u16) -> FakeSentinel {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let (answer, ended) = (Arc::new(Mutex::new((epoch, master))), Arc::new(AtomicBool::new(false)));
+        let (answers, ends) = (Arc::clone(&answer), Arc::clone(&ended));
+        let serve = move || {
+            for socket in listener.incoming().map_while(Result::ok) {
+                if ends.load(Ordering::SeqCst) {
+                    return;
+                }
+                let answer = Arc::clone(&answers);
+                let talk = move || talk(&socket, &answer);
+                std::thread::Builder::new().spawn(talk).expect("a thread can be started");
+            }
+        };
+        std::thread::Builder::new().spawn(serve).expect("a thread can be started");
+        FakeSentinel { port, answer, ended }
+    }
+
+    pub fn says(&self, epoch: u64, master: u16) {
+        *self.answer.lock() = (epoch, master);
+    }
+
+    pub fn place(&self) -> String {
+        format!("127.0.0.1:{}", self.port)
+    }
+}
+
+impl Drop for FakeSentinel {
+    fn drop(&mut self) {
+        self.ended.store(true, Ordering::SeqCst);
+        // Wakes it; an error means that it has ended.
+        drop(TcpStream::connect((Ipv4Addr::LOCALHOST, self.port)));
+    }
+}
+
+fn talk(mut socket: &TcpStream, answer: &Mutex<(u64, u16)>) {
+    let mut parser = Parser::new();
+    while let Ok(Value::Array(words)) = parser.parse_value(&mut { socket }) {
+        let words: Vec<String> = words
+            .into_iter()
+            .map(|word| redis::from_redis_value::<String>(word).unwrap_or_default().to_lowercase())
+            .collect();
+        let (epoch, port) = *answer.lock();
+        let bulk = |text: &str| format!("${}\r\n{text}\r\n", text.len());
+        let said = match words.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
+            ["sentinel", "get-master-addr-by-name", _] => {
+                format!("*2\r\n{}{}", bulk("127.0.0.1"), bulk(&port.to_string()))
+            }
+            ["sentinel", "master", _] => {
+                format!("*2\r\n{}{}", bulk("config-epoch"), bulk(&epoch.to_string()))
+            }
+            ["subscribe", channel] => format!(">3\r\n{}{}:1\r\n", bulk("subscribe"), bulk(channel)),
+            _ => "+OK\r\n".to_owned(),
+        };
+        if socket.write_all(said.as_bytes()).is_err() {
+            return;
+        }
+    }
+}

@@ -1,0 +1,353 @@
+//! Private ZooKeeper servers, from the distribution's jars: one, or an ensemble.
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::Child;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tempfile::TempDir;
+
+use super::server::{Certificates, Port, make_certificates};
+use super::{LastWill, eventually, missing, run, spawn};
+
+const START_LIMIT: Duration = Duration::from_secs(60);
+const ANSWER_LIMIT: Duration = Duration::from_secs(5);
+/// Where Debian's packages put it; its manifest names what it needs, but for TLS.
+const JAR: &str = "/usr/share/java/zookeeper.jar";
+const FOR_TLS: &str = ":/usr/share/java/netty-codec.jar:/usr/share/java/netty-resolver.jar:\
+                       /usr/share/java/netty-transport-native-unix-common.jar";
+
+/// What sessions there may be.
+#[derive(Debug, Clone, Copy)]
+pub struct Sessions {
+    pub tick_ms: u32,
+    pub least_ms: u32,
+    pub most_ms: u32,
+}
+
+/// Long enough not to end by themselves on a busy machine.
+pub const CALM: Sessions = Sessions { tick_ms: 500, least_ms: 5_000, most_ms: 60_000 };
+
+/// One running server. Dropping it kills the process.
+pub struct ZooKeeper {
+    folder: TempDir,
+    port: Port,
+    /// For TLS, if it is spoken.
+    secure: Option<Port>,
+    /// For elections and for following; kept claimed.
+    _inner: [Port; 2],
+    process: Option<Child>,
+    will: Option<LastWill>,
+}
+
+impl ZooKeeper {
+    /// A server alone; `None` after [`missing`] has said so, when it is not installed.
+    #[track_caller]
+    pub fn start(sessions: Sessions) -> Option<ZooKeeper> {
+        Some(ZooKeeper::ensemble(1, sessions)?.remove(0))
+    }
+
+    /// One that also speaks TLS, on a port of its own, and demands a certificate there if told so.
+    #[track_caller]
+    pub fn start_tls(sessions: Sessions, demands: bool) -> Option<ZooKeeper> {
+        Some(ZooKeeper::make(1, sessions, Some(demands))?.remove(0))
+    }
+
+    /// So many servers that know each other.
+    #[track_caller]
+    pub fn ensemble(count: usize, sessions: Sessions) -> Option<Vec<ZooKeeper>> {
+        ZooKeeper::make(count, sessions, None)
+    }
+
+    #[track_caller]
+    fn make(count: usize, sessions: Sessions, tls: Option<bool>) -> Option<Vec<ZooKeeper>> {
+        if !Path::new(JAR).is_file() {
+            missing("no ZooKeeper (Debian: libzookeeper-java); ./check installs it");
+            return None;
+        }
+        let mut servers: Vec<_> = (0..count)
+            .map(|_| ZooKeeper {
+                folder: tempfile::Builder::new().prefix("leasehold-zookeeper-").tempdir().unwrap(),
+                port: Port::claim(),
+                secure: tls.map(|_| Port::claim()),
+                _inner: [Port::claim(), Port::claim()],
+                process: None,
+                will: None,
+            })
+            .collect();
+        let peers: String = if count == 1 {
+            String::new()
+        } else {
+            let line = |(at, server): (usize, &ZooKeeper)| {
+                let [follow, elect] = server._inner.each_ref().map(Port::number);
+                format!("server.{}=127.0.0.1:{follow}:{elect}\n", at + 1)
+            };
+            servers.iter().enumerate().map(line).collect()
+        };
+        for (at, server) in servers.iter().enumerate() {
+            let data = server.folder.path().join("data");
+            std::fs::create_dir(&data).unwrap();
+            std::fs::write(data.join("myid"), format!("{}\n", at + 1)).unwrap();
+            let config = format!(
+                "tickTime={}\nminSessionTimeout={}\nmaxSessionTimeout={}\ninitLimit=20\nsyncLimit=10\n\
+                 dataDir={}\nclientPort={}\nclientPortAddress=127.0.0.1\nmaxClientCnxns=0\n\
+                 admin.enableServer=false\n4lw.commands.whitelist=*\n{peers}",
+                sessions.tick_ms,
+                sessions.least_ms,
+                sessions.most_ms,
+                data.display(),
+                server.port.number(),
+            );
+            let config = config + &tls.map_or_else(String::new, |demands| server.secured(demands));
+            std::fs::write(server.folder.path().join("zoo.cfg"), config).unwrap();
+        }
+        servers.iter_mut().for_each(ZooKeeper::launch);
+        servers.iter().for_each(ZooKeeper::wait_until_serving);
+        Some(servers)
+    }
+
+    pub fn port(&self) -> u16 {
+        self.port.number()
+    }
+
+    pub fn url(&self) -> String {
+        format!("zk://127.0.0.1:{}", self.port())
+    }
+
+    /// What the configuration says of TLS.
+    fn secured(&self, demands: bool) -> String {
+        let folder = self.folder.path();
+        make_certificates(folder);
+        let read = |file: &str| std::fs::read_to_string(folder.join(file)).unwrap();
+        std::fs::write(folder.join("server.pem"), read("server.key") + &read("server.crt")).unwrap();
+        format!(
+            "secureClientPort={}\nsecureClientPortAddress=127.0.0.1\n\
+             serverCnxnFactory=org.apache.zookeeper.server.NettyServerCnxnFactory\nssl.keyStore.type=PEM\n\
+             ssl.keyStore.location=server.pem\nssl.trustStore.type=PEM\nssl.trustStore.location=ca.crt\n\
+             ssl.clientAuth={}\n",
+            self.secure_port(),
+            if demands { "need" } else { "none" },
+        )
+    }
+
+    pub fn secure_port(&self) -> u16 {
+        self.secure.as_ref().expect("it speaks TLS").number()
+    }
+
+    pub fn certificates(&self) -> Certificates {
+        Certificates(self.folder.path().to_owned())
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.process.as_ref().expect("the server runs").id()
+    }
+
+    fn log(&self) -> PathBuf {
+        self.folder.path().join("log")
+    }
+
+    fn launch(&mut self) {
+        let log = std::fs::File::create(self.log()).unwrap();
+        let same = log.try_clone().unwrap();
+        // Quick to start, small, and without a sync for each write: what is killed here is the server, not the machine.
+        let class_path = format!("{JAR}{}", if self.secure.is_some() { FOR_TLS } else { "" });
+        let program = [
+            "java",
+            "-XX:+UseSerialGC",
+            "-XX:TieredStopAtLevel=1",
+            "-Xmx128m",
+            "-Dzookeeper.forceSync=no",
+            "-cp",
+            &class_path,
+            "org.apache.zookeeper.server.quorum.QuorumPeerMain",
+            "zoo.cfg",
+        ];
+        let child =
+            spawn(&program, |command| command.current_dir(self.folder.path()).stdout(same).stderr(log));
+        let (pid, folder) = (child.id().to_string(), self.folder.path().to_string_lossy());
+        self.will = Some(LastWill::new(&["sh", "-c", "kill -KILL $1; rm -rf \"$2\"", "sh", &pid, &folder]));
+        self.process = Some(child);
+    }
+
+    fn wait_until_serving(&self) {
+        // The port for TLS is opened after the other.
+        let is_open = |port: &Port| TcpStream::connect(("127.0.0.1", port.number())).is_ok();
+        let serves = eventually(START_LIMIT, || {
+            self.ask("srvr").contains("Mode:") && self.secure.as_ref().is_none_or(is_open)
+        });
+        let log = || std::fs::read_to_string(self.log()).unwrap_or_default();
+        assert!(serves, "ZooKeeper does not serve:\n{}", log());
+    }
+
+    /// What a server answers to one of its four-letter words; empty if it does not.
+    pub fn ask(&self, word: &str) -> String {
+        let mut answer = String::new();
+        let asked = TcpStream::connect(("127.0.0.1", self.port())).and_then(|mut stream| {
+            stream.set_read_timeout(Some(ANSWER_LIMIT))?;
+            stream.write_all(word.as_bytes())?;
+            stream.read_to_string(&mut answer)
+        });
+        asked.map(|_| answer).unwrap_or_default()
+    }
+
+    /// A figure of the server's own.
+    pub fn figure(&self, name: &str) -> u64 {
+        let figures = self.ask("mntr");
+        let line = figures.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix('\t'));
+        line.and_then(|value| value.trim().parse().ok()).unwrap_or_else(|| panic!("no {name} in {figures:?}"))
+    }
+
+    /// How many nodes below a path are watched. Curator watches others as well.
+    pub fn watched_below(&self, path: &str) -> usize {
+        self.ask("wchp").lines().filter(|line| line.starts_with(path)).count()
+    }
+
+    pub fn is_leader(&self) -> bool {
+        self.ask("srvr").contains("Mode: leader")
+    }
+
+    /// Sends a signal, such as `STOP` or `CONT`.
+    pub fn signal(&self, name: &str) {
+        let (pid, flag) = (self.pid().to_string(), format!("-{name}"));
+        let (good, text) = run(&["kill", &flag, &pid], |command| command);
+        assert!(good, "{text}");
+    }
+
+    /// Kills the process at once, and waits until it is gone.
+    pub fn kill(&mut self) {
+        if let Some(mut process) = self.process.take() {
+            process.kill().expect("a child can be killed");
+            process.wait().expect("a child can be waited for");
+        }
+        drop(self.will.take());
+    }
+
+    /// Starts it again, with what it had.
+    pub fn launch_again(&mut self) {
+        self.kill();
+        self.launch();
+        self.wait_until_serving();
+    }
+}
+
+impl Drop for ZooKeeper {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// What stands between clients and a server: passes everything on, until told otherwise.
+#[derive(Clone)]
+pub struct Relay(Arc<RelayState>);
+
+struct RelayState {
+    port: u16,
+    /// Both ends of each connection.
+    open: Mutex<Vec<TcpStream>>,
+    swallows: AtomicBool,
+    refuses: AtomicBool,
+    /// The server's answer to the first greeting: the session's id and password.
+    session: Mutex<Option<Vec<u8>>>,
+}
+
+impl Relay {
+    pub fn before(server: &ZooKeeper) -> Relay {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let state = RelayState {
+            port,
+            open: Mutex::default(),
+            swallows: AtomicBool::new(false),
+            refuses: AtomicBool::new(false),
+            session: Mutex::default(),
+        };
+        let (relay, upstream) = (Relay(Arc::new(state)), server.port());
+        let accepting = relay.clone();
+        start(move || {
+            for client in listener.incoming() {
+                if accepting.0.refuses.load(Ordering::SeqCst) {
+                    continue;
+                }
+                let (Ok(client), Ok(server)) = (client, TcpStream::connect(("127.0.0.1", upstream))) else {
+                    continue;
+                };
+                let mut open = accepting.0.open.lock();
+                open.extend([&client, &server].map(|stream| stream.try_clone().unwrap()));
+                let (from_client, from_server) = (client.try_clone().unwrap(), server.try_clone().unwrap());
+                let back = accepting.clone();
+                start(move || pass(from_client, server, |_| true));
+                start(move || {
+                    pass(from_server, client, |bytes| {
+                        back.0.session.lock().get_or_insert_with(|| bytes.to_vec());
+                        !back.0.swallows.load(Ordering::SeqCst)
+                    });
+                });
+            }
+        });
+        relay
+    }
+
+    pub fn url(&self) -> String {
+        format!("zk://127.0.0.1:{}", self.0.port)
+    }
+
+    /// Ends all connections; new ones are passed on as before.
+    pub fn cut(&self) {
+        self.0.swallows.store(false, Ordering::SeqCst);
+        for stream in self.0.open.lock().drain(..) {
+            drop(stream.shutdown(Shutdown::Both)); // it may have ended by itself
+        }
+    }
+
+    pub fn cut_after(&self, delay: Duration) {
+        crossbeam_channel::after(delay).recv().expect("a timer fires");
+        self.cut();
+    }
+
+    /// From now on requests arrive, and answers do not; until the connections are cut.
+    pub fn swallow_answers(&self) {
+        self.0.swallows.store(true, Ordering::SeqCst);
+    }
+
+    /// Ends the first client's session, as another client with its id and password can.
+    pub fn end_session(&self, server: &ZooKeeper) {
+        let welcome = self.0.session.lock().clone().expect("a client is there");
+        let (id, password) = (&welcome[12..20], &welcome[20..40]);
+        let mut greeting = vec![0, 0, 0, 45];
+        greeting.extend([0; 12]);
+        greeting.extend(10_000_i32.to_be_bytes());
+        greeting.extend(id);
+        greeting.extend(password);
+        greeting.push(0);
+        // The server hangs up on the client, which would take its session back.
+        self.0.refuses.store(true, Ordering::SeqCst);
+        let mut stream = TcpStream::connect(("127.0.0.1", server.port())).unwrap();
+        stream.write_all(&greeting).unwrap();
+        let mut answer = [0; 41];
+        stream.read_exact(&mut answer).unwrap();
+        assert_eq!(&answer[12..20], id, "the session is taken over");
+        stream.write_all(&[0, 0, 0, 8, 0, 0, 0, 1, 255, 255, 255, 245]).unwrap();
+        stream.read_exact(&mut [0; 20]).unwrap();
+        self.0.refuses.store(false, Ordering::SeqCst);
+    }
+}
+
+fn start(work: impl FnOnce() + Send + 'static) {
+    drop(std::thread::Builder::new().spawn(work).expect("a thread"));
+}
+
+fn pass(mut from: TcpStream, mut to: TcpStream, keeps: impl Fn(&[u8]) -> bool) {
+    let mut buffer = [0; 16 * 1024];
+    while let Ok(read @ 1..) = from.read(&mut buffer) {
+        if keeps(&buffer[..read]) && to.write_all(&buffer[..read]).is_err() {
+            break;
+        }
+    }
+    // Either may have ended by itself.
+    drop(from.shutdown(Shutdown::Both));
+    drop(to.shutdown(Shutdown::Both));
+}
