@@ -17,7 +17,7 @@ use crate::lock::store::{
     Answer, Attempt, Claim, Counting, HandOver, Kind, Pending, REQUEST_LASTS, Release, Snapshot, Store,
 };
 use crate::lock::terms::Terms;
-use crate::lock::topic::Listening;
+use crate::lock::topic::{Listening, Source, Topic};
 use crate::lock::wait::{Entered, Until, Want};
 use crate::sync::Waker;
 use crate::time::{Clock, Lease, ManualClock, Moment};
@@ -30,14 +30,23 @@ struct Odd {
     refuses: bool,
     abandons: AtomicUsize,
     attempts: AtomicUsize,
-    /// Refuses hand-overs: says when the answer is being read, and reads it when told.
-    reading: Option<(Sender<()>, Receiver<()>)>,
+    /// Refuses one hand-over: says when the answer is being read, and reads it when told. Others are not even sent.
+    reading: Mutex<Option<(Sender<()>, Receiver<()>)>>,
     /// Says when an attempt is made, and grants it when told.
     granting: Option<(Sender<()>, Receiver<()>)>,
     /// Refuses so many attempts.
     failing: AtomicUsize,
     /// By when changes of something counted were to be answered, of which none is.
     counted: Mutex<Vec<Moment>>,
+    /// Where it says that it has become free, if it does: who finds it taken sleeps for an hour otherwise.
+    topic: Option<Arc<Topic>>,
+}
+
+/// Of a topic that stays.
+struct Standing;
+
+impl Source for Standing {
+    fn left(&self, _: &Arc<Topic>) {}
 }
 
 fn refusal() -> Error {
@@ -95,13 +104,17 @@ impl Store for Odd {
         let mut holder = self.holder.lock();
         if *holder == Some(claim.owner) {
             *holder = None;
+            drop(holder);
+            if let Some(topic) = &self.topic {
+                topic.deliver();
+            }
             return Answer::Done(Release::Freed { others: 0 });
         }
         Answer::Done(Release::NotHeld { by: None })
     }
 
     fn hand_over(&self, _: &Claim, _: &Claim, _: bool, _: Moment) -> Option<Box<dyn Pending>> {
-        let (reading, go_on) = self.reading.clone()?;
+        let (reading, go_on) = self.reading.lock().take()?;
         Some(Box::new(Refusing(reading, go_on)))
     }
 
@@ -126,12 +139,12 @@ impl Store for Odd {
         (Duration::from_secs(3600), Duration::from_secs(7200))
     }
 
-    fn listen(&self, _: &Claim, _: &Waker) -> Option<Listening> {
-        None
+    fn listen(&self, _: &Claim, waker: &Waker) -> Option<Listening> {
+        Some(Listening::new(Arc::clone(self.topic.as_ref()?), Arc::new(Standing), waker))
     }
 
     fn heard(&self, _: &Claim) -> Option<u64> {
-        None
+        Some(self.topic.as_ref()?.seen())
     }
 
     fn close(&self) {}
@@ -171,16 +184,33 @@ fn acquire_as(
 
 const FOREVER: Until = Until::Deadline(Moment::NEVER);
 
-#[test]
-fn who_dropped_a_guard_cannot_have_the_lock_again_while_the_next_reads_that_the_hand_over_failed() {
+/// A guard was dropped, and the thread that the lock was handed to is reading that this was refused.
+struct FailingHandOver {
+    store: Arc<Odd>,
+    engine: Engine,
+    name: Arc<LockName>,
+    /// Under which the guard was held.
+    number: u64,
+    go_on: Sender<()>,
+}
+
+/// Has `meanwhile` run while the next owner, on a thread of its own, reads the refusal; it then takes the lock too.
+/// Returns the number under which the guard was held.
+fn while_a_hand_over_fails(meanwhile: impl FnOnce(&FailingHandOver)) -> u64 {
     let ((is_reading, reading), (go_on, may_read)) = (bounded(1), bounded(1));
-    let store = Arc::new(Odd { reading: Some((is_reading, may_read)), ..Odd::default() });
+    let store = Arc::new(Odd {
+        reading: Mutex::new(Some((is_reading, may_read))),
+        topic: Some(Arc::new(Topic::new("a", true))),
+        ..Odd::default()
+    });
     let (engine, name) = (engine(&store, &Clock::System), name());
     let mine = acquire(&engine, &name, FOREVER, Lease::Renewed).unwrap().unwrap();
     let number = mine.hold.owner().number();
+    let failing = FailingHandOver { store, engine, name, number, go_on };
+    let (engine, name) = (&failing.engine, &failing.name);
     thread::scope(|scope| {
         let wait = || {
-            let theirs = acquire(&engine, &name, FOREVER, Lease::Renewed).unwrap().unwrap();
+            let theirs = acquire(engine, name, FOREVER, Lease::Renewed).unwrap().unwrap();
             engine.end_level("unlock", &theirs.hold, Some(theirs.level)).unwrap();
         };
         let waiter = thread::Builder::new().spawn_scoped(scope, wait).unwrap();
@@ -189,58 +219,50 @@ fn who_dropped_a_guard_cannot_have_the_lock_again_while_the_next_reads_that_the_
         }
         engine.drop_level(&mine.hold, mine.level);
         reading.recv().unwrap();
-        // The store has the lock under our number yet. It would be granted to us, and the watchdog, which is about to
-        // hear that the release failed, would take it away.
-        let attempts = store.attempts.load(Ordering::SeqCst);
-        let again = acquire(&engine, &name, Until::Once, Lease::Renewed);
-        go_on.send(()).unwrap();
-        assert!(again.unwrap().is_none());
-        assert_eq!(store.attempts.load(Ordering::SeqCst), attempts);
+        meanwhile(&failing);
         waiter.join().unwrap();
     });
-    assert_ne!(ThreadMark::current().number(), number, "the number is given up");
     engine.shutdown().unwrap();
+    number
+}
+
+#[test]
+fn who_dropped_a_guard_cannot_have_the_lock_again_while_the_next_reads_that_the_hand_over_failed() {
+    let number = while_a_hand_over_fails(|failing| {
+        // The store has the lock under our number yet. It would be granted to us, and the watchdog, which is about to
+        // hear that the release failed, would take it away.
+        let attempts = failing.store.attempts.load(Ordering::SeqCst);
+        let again = acquire(&failing.engine, &failing.name, Until::Once, Lease::Renewed);
+        let attempts_since = failing.store.attempts.load(Ordering::SeqCst) - attempts;
+        failing.go_on.send(()).unwrap();
+        assert!(again.unwrap().is_none());
+        assert_eq!(attempts_since, 0);
+    });
+    assert_ne!(ThreadMark::current().number(), number, "the number is given up");
 }
 
 #[test]
 fn nor_can_it_by_the_fair_lock_of_the_name() {
-    let ((is_reading, reading), (go_on, may_read)) = (bounded(1), bounded(1));
-    let store = Arc::new(Odd { reading: Some((is_reading, may_read)), ..Odd::default() });
-    let (engine, name) = (engine(&store, &Clock::System), name());
-    let mine = acquire(&engine, &name, FOREVER, Lease::Renewed).unwrap().unwrap();
-    let number = mine.hold.owner().number();
-    thread::scope(|scope| {
-        let wait = || {
-            let theirs = acquire(&engine, &name, FOREVER, Lease::Renewed).unwrap().unwrap();
-            engine.end_level("unlock", &theirs.hold, Some(theirs.level)).unwrap();
-        };
-        let waiter = thread::Builder::new().spawn_scoped(scope, wait).unwrap();
-        while !format!("{:?}", engine.table).contains("Open(") {
-            thread::yield_now();
-        }
-        engine.drop_level(&mine.hold, mine.level);
-        reading.recv().unwrap();
+    while_a_hand_over_fails(|FailingHandOver { store, engine, name, number, go_on }| {
         let attempts = store.attempts.load(Ordering::SeqCst);
-        let (store, engine, go_on) = (&store, &engine, &go_on);
-        let judge = move || {
-            // Until it has asked, or waits to be told.
-            while store.attempts.load(Ordering::SeqCst) == attempts
-                && !format!("{:?}", engine.table).contains("followers: Mutex { data: [Waker")
-            {
-                thread::yield_now();
-            }
-            go_on.send(()).unwrap();
-        };
-        let judging = thread::Builder::new().spawn_scoped(scope, judge).unwrap();
-        let again = acquire_as(Kind::Fair, engine, &name, FOREVER, Lease::Renewed).unwrap().unwrap();
-        judging.join().unwrap();
-        assert_ne!(again.hold.owner().number(), number, "it was granted what is about to be cleaned up");
+        let again = thread::scope(|scope| {
+            let judge = || {
+                // Until it has asked, or waits to be told.
+                while store.attempts.load(Ordering::SeqCst) == attempts
+                    && !format!("{:?}", engine.table).contains("followers: Mutex { data: [Waker")
+                {
+                    thread::yield_now();
+                }
+                go_on.send(()).unwrap();
+            };
+            thread::Builder::new().spawn_scoped(scope, judge).unwrap();
+            acquire_as(Kind::Fair, engine, name, FOREVER, Lease::Renewed).unwrap().unwrap()
+        });
+        assert_ne!(again.hold.owner().number(), *number, "it was granted what is about to be cleaned up");
         assert_eq!(*store.holder.lock(), Some(again.hold.owner()));
         // Whoever was first of the two, the waiter has it too.
         engine.end_level("unlock", &again.hold, Some(again.level)).unwrap();
-        waiter.join().unwrap();
     });
-    engine.shutdown().unwrap();
 }
 
 #[test]
