@@ -464,16 +464,11 @@ impl MultiLock {
             if has_waited && until != Until::Once && until.is_over(self.clock.now()) {
                 return Ok(None);
             }
-            let mut ahead = Vec::with_capacity(rest.len());
-            for lock in rest {
-                lock.engine().usable(action)?;
-                let want = Want { by_thread, ..lock.want(action, kept, Until::Once, interrupt)? };
-                let engine = lock.engine();
-                if !engine.can_ask_ahead(&want) {
-                    break;
-                }
-                ahead.push(Wanted { engine, want });
-            }
+            let asked = |lock, until| {
+                let want = NamedLock::want(lock, action, kept, until, interrupt)?;
+                Ok(Wanted { engine: lock.engine(), want: Want { by_thread, ..want } })
+            };
+            let ahead = ahead(action, rest, |lock| asked(lock, Until::Once))?;
             if ahead.len() > 1 {
                 let came = ask_ahead(&ahead, until == Until::Once);
                 let added = group.add(rest.iter().map(NamedLock::engine).zip(came));
@@ -487,15 +482,32 @@ impl MultiLock {
                 }
             }
             let Some(next) = locks.get(group.len()) else { continue };
-            let until_then = self.until_for(next, until);
-            let want = Want { by_thread, ..next.want(action, kept, until_then, interrupt)? };
-            match next.engine().acquire(&want)? {
-                Some(entered) => group.push(next.engine(), entered),
+            let Wanted { engine, want } = asked(next, self.until_for(next, until))?;
+            match engine.acquire(&want)? {
+                Some(entered) => group.push(engine, entered),
                 None => return Ok(None),
             }
             has_waited = true;
         }
     }
+}
+
+/// The first of these locks, up to one that is to be asked for in its turn.
+fn ahead<'a>(
+    action: &'static str,
+    locks: &'a [NamedLock],
+    asked: impl Fn(&'a NamedLock) -> Result<Wanted<'a>>,
+) -> Result<Vec<Wanted<'a>>> {
+    let mut ahead = Vec::with_capacity(locks.len());
+    for lock in locks {
+        lock.engine().usable(action)?;
+        let wanted = asked(lock)?;
+        if !wanted.engine.can_ask_ahead(&wanted.want) {
+            break;
+        }
+        ahead.push(wanted);
+    }
+    Ok(ahead)
 }
 
 /// The locks in the order in which all processes take them, if they can be taken together.

@@ -92,7 +92,7 @@ impl<'a> Asked<'a> {
     fn send(
         group: Vec<(usize, &'a Wanted<'a>)>,
         or_none: bool,
-        thread: &Arc<ThreadMark>,
+        thread: &'a Arc<ThreadMark>,
         came: &mut Vec<(usize, Came)>,
     ) -> Asked<'a> {
         // One request goes over one connection, a lock's others may go over another. What was sent there before, such as

@@ -161,7 +161,7 @@ pub(super) struct Waiting<'a> {
     engine: &'a Engine,
     want: &'a Want<'a>,
     asked: Duration,
-    thread: Arc<ThreadMark>,
+    thread: &'a Arc<ThreadMark>,
     started: Moment,
     /// The owner number, where the owner is not the thread.
     unbound: Option<u64>,
@@ -202,7 +202,7 @@ impl<'a> Waiting<'a> {
         engine: &'a Engine,
         want: &'a Want<'a>,
         asked: Duration,
-        thread: &Arc<ThreadMark>,
+        thread: &'a Arc<ThreadMark>,
     ) -> Waiting<'a> {
         // A token is compared, not counted: were it reused, a late release could free the next hold.
         let own_number = want.by_thread && !want.kind.is_token();
@@ -210,7 +210,7 @@ impl<'a> Waiting<'a> {
             engine,
             want,
             asked,
-            thread: Arc::clone(thread),
+            thread,
             started: engine.clock.now(),
             unbound: (!own_number).then(|| want.terms.number.unwrap_or_else(unbound_number)),
             store_queues: engine.store.queues(want.kind),
@@ -390,7 +390,7 @@ impl<'a> Waiting<'a> {
 
     /// What this caller asks for. Made anew for each request: the number may have been given up since the last.
     fn wish(&mut self) -> Wish {
-        let number = self.engine.next_number(&self.thread, &mut self.unbound);
+        let number = self.engine.next_number(self.thread, &mut self.unbound);
         let claim = self.engine.claim(self.want.kind, self.want.name, number, self.asked);
         let Terms { units, writers_first, max_hold, .. } = self.want.terms;
         let place = || Arc::new(Whereabouts::here());
@@ -404,7 +404,6 @@ impl<'a> Waiting<'a> {
         let Wish { claim, wants_fence } = self.next_wish()?;
         let sent = engine.clock.now();
         if let Some(left) = engine.store.held_off(&claim) {
-            self.attempts = self.attempts.saturating_sub(1); // nobody is asked
             return Ok(Tried::Later(sent.plus(left + Duration::from_millis(1))));
         }
         let by = sent.plus(engine.options.command_timeout);
@@ -429,7 +428,6 @@ impl<'a> Waiting<'a> {
         let wish = self.wish();
         let claim = &wish.claim;
         self.would_wait_for_own_writing(claim)?;
-        self.attempts = self.attempts.saturating_add(1);
         if std::mem::replace(&mut self.home, claim.home) != claim.home {
             self.listening = None; // it is released elsewhere from now on
         }
@@ -442,6 +440,7 @@ impl<'a> Waiting<'a> {
     /// What an answer means.
     fn answered(&mut self, claim: Claim, sent: Moment, answer: Answer<Attempt>) -> Result<Tried> {
         let (engine, want) = (self.engine, self.want);
+        self.attempts = self.attempts.saturating_add(1);
         match answer {
             Answer::Done(Attempt::Granted { fence }) => {
                 self.queued = None;
@@ -601,7 +600,7 @@ impl<'a> Waiting<'a> {
     fn enter(&self, claim: &Claim, sent: Moment, fence: Option<Fence>) -> Entered {
         let (engine, want) = (self.engine, self.want);
         let holder = if want.by_thread {
-            Holder::Thread { id: self.thread.id(), mark: Arc::downgrade(&self.thread) }
+            Holder::Thread { id: self.thread.id(), mark: Arc::downgrade(self.thread) }
         } else {
             Holder::Guard
         };

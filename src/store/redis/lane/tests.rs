@@ -232,3 +232,48 @@ fn what_was_left_is_written_before_anybody_is_told_what_has_come() {
     assert!(lane.read_some(&mut lane.reading.lock(), soon(), false));
     assert_eq!(is_told.try_recv().unwrap(), (1, 0));
 }
+
+/// Asks by a time that is soon over, has the server answer in it, and waits until it is over.
+fn answered_in_time(lane: &Lane, pool: &Pool<Slots>, take: Option<Take>) -> (Arc<Reply>, UnixStream) {
+    let (connection, mut server) = connection(pool);
+    let by = Clock::System.after(Duration::from_millis(50));
+    let reply = lane.send(b"ask", by, take, || Ok(connection)).map_err(|(failure, _)| failure).unwrap();
+    server.write_all(b":1\r\n").unwrap();
+    while Clock::System.now() < by {
+        std::thread::yield_now();
+    }
+    (reply, server)
+}
+
+#[test]
+fn what_came_in_time_counts_though_its_waiter_looks_late() {
+    let (lane, pool) = (Lane::new(), pool());
+    let (reply, _server) = answered_in_time(&lane, &pool, None);
+    assert_eq!(lane.wait(&reply).unwrap(), Value::Int(1));
+}
+
+#[test]
+fn what_came_in_time_counts_though_it_is_tended_late() {
+    let (lane, pool) = (Lane::new(), pool());
+    let (told, is_told) = bounded(1);
+    let tell = Box::new(move |outcome: Outcome| told.send(outcome).unwrap());
+    let (_reply, _server) = answered_in_time(&lane, &pool, Some(tell));
+    assert!(!lane.tend());
+    assert_eq!(is_told.try_recv().unwrap().unwrap(), Value::Int(1));
+}
+
+#[test]
+fn what_was_left_to_a_reader_whose_time_is_over_is_written() {
+    let (lane, pool) = (Lane::new(), pool());
+    let (one, mut server) = first(&lane, &pool);
+    lane.out.lock().has_reader = true;
+    let replies = [one, ask(&lane, None), ask(&lane, None)];
+    assert_eq!(lane.out.lock().unsent, 1);
+    lane.pass_on(Clock::System.now());
+    let mut got = [0; 9];
+    server.read_exact(&mut got).unwrap();
+    server.write_all(b":1\r\n:1\r\n:1\r\n").unwrap();
+    for reply in replies {
+        assert_eq!(lane.wait(&reply).unwrap(), Value::Int(1));
+    }
+}
