@@ -135,8 +135,8 @@ fn written() -> Vec<String> {
 /// What this test program lists, given also `extra`.
 fn listed(extra: &[&str]) -> String {
     let program = std::env::current_exe().unwrap();
-    let output = std::process::Command::new(program).arg("--list").args(extra).output().unwrap();
-    String::from_utf8(output.stdout).unwrap()
+    let list = [&[program.to_str().unwrap(), "--list"], extra].concat();
+    support::run(&list, |command| command).1
 }
 
 #[test]

@@ -334,6 +334,8 @@ fn clients_come_and_go_while_the_clock_moves() {
     let all = Waiter::start(move || {
         let done = AtomicBool::new(false);
         thread::scope(|scope| {
+            // Also when something here fails: the scope waits for the one who moves the clock.
+            let _done = support::Raise(&done);
             scope.spawn(|| {
                 while !done.load(Ordering::SeqCst) {
                     clock.advance(secs(7));
@@ -348,7 +350,6 @@ fn clients_come_and_go_while_the_clock_moves() {
                     assert!(error.is_lost(), "{error}");
                 }
             }
-            done.store(true, Ordering::SeqCst);
         });
     });
     all.returns_within(PATIENCE);

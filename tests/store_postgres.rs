@@ -293,7 +293,7 @@ fn a_backend_that_stands_still_costs_one_command_timeout() {
 fn an_exhausted_pool_loses_no_lease() {
     let Some(server) = shared() else { return };
     let options = || options(server).pool_size(1).command_timeout(ms(600)).patience(ms(100));
-    let client = options().lease(ms(900)).build().unwrap();
+    let client = options().lease(ms(2_400)).build().unwrap();
     let (kept, stuck) = (fresh("kept"), fresh("stuck"));
     client.lock(&stuck).lock().unwrap();
     client.lock(&stuck).unlock().unwrap();
@@ -315,8 +315,8 @@ fn an_exhausted_pool_loses_no_lease() {
             assert_eq!(error.kind(), ErrorKind::TimedOut, "{error}");
             assert!(error.is_retryable());
         }
-        assert!(start.elapsed() < ms(3_000), "{:?}", start.elapsed());
-        while start.elapsed() < ms(2_000) {
+        assert!(start.elapsed() < ms(5_000), "{:?}", start.elapsed());
+        while start.elapsed() < ms(5_000) {
             held.check().unwrap();
             let lock = client.lock(&stuck);
             assert!(lock.try_lock().is_err());
@@ -385,10 +385,14 @@ fn too_many_connections_are_busy() {
         return;
     };
     client(&server);
-    let taken: Vec<_> = (0..20).map_while(|_| Client::connect(&server.url(), NoTls).ok()).collect();
-    let error = LockClient::connect(&server.url()).unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Busy, "{error:?}");
-    assert!(error.is_retryable());
+    // Connections of the first client may end meanwhile, and leave room.
+    let (mut taken, mut said) = (Vec::new(), None);
+    let is_busy = eventually(LONG, || {
+        taken.extend((0..20).map_while(|_| Client::connect(&server.url(), NoTls).ok()));
+        said = LockClient::connect(&server.url()).err();
+        said.as_ref().is_some_and(|error| error.kind() == ErrorKind::Busy && error.is_retryable())
+    });
+    assert!(is_busy, "{said:?}");
     drop(taken);
     assert!(eventually(LONG, || LockClient::connect(&server.url()).is_ok()));
 }
@@ -434,19 +438,19 @@ fn a_session_lock_is_reentrant_exclusive_and_seen() {
 #[test]
 fn a_session_lock_lives_and_dies_with_its_session() {
     let Some(server) = PostgresServer::start() else { return };
-    let client = LockClient::builder().url(&server.url()).session_locks().lease(ms(600)).build().unwrap();
+    let client = LockClient::builder().url(&server.url()).session_locks().lease(ms(2_400)).build().unwrap();
     let rival = connect_session(&server.url(), LEASE).unwrap();
     let held = client.lock("held").acquire().unwrap();
     let start = now();
-    while start.elapsed() < ms(2_000) {
+    while start.elapsed() < ms(5_000) {
         held.check().unwrap();
         assert!(!rival.lock("held").try_lock().unwrap());
     }
     let lost = held.lost();
     terminate_all(&mut server.admin());
-    lost.recv_timeout(ms(1_500)).unwrap();
+    lost.recv_timeout(LONG).unwrap();
     assert_eq!(held.state(), HoldState::Lost);
-    assert!(rival.lock("held").try_lock_for(ms(2_000)).unwrap());
+    assert!(rival.lock("held").try_lock_for(LONG).unwrap());
     assert!(held.unlock().unwrap_err().is_lost());
     assert!(rival.lock("held").is_held_by_current_thread().unwrap(), "a lost hold releases nobody's");
     rival.lock("held").unlock().unwrap();

@@ -28,7 +28,7 @@ use parking_lot::{Mutex, MutexGuard};
 use support::history::History;
 use support::proxy::{Command, Do, Proxy};
 use support::server::{Port, RedisServer, default_server};
-use support::{fresh, now, random, shout};
+use support::{Raise, fresh, now, random, shout};
 use tools::{
     PATIENCE, elsewhere, eventually, let_pass, median, ms, slack_since, throughout, watch_for_stalls,
 };
@@ -722,6 +722,8 @@ fn ten_thousand_grants_never_overlap_while_servers_die_hang_and_forget() {
     let (failures, stop) = (Failures(AtomicUsize::new(0)), AtomicBool::new(false));
     let begun = now();
     std::thread::scope(|scope| {
+        // Also when something here fails: the scope waits for those who work.
+        let ends = Raise(&stop);
         for _ in 0..4 {
             let client = nodes.builder().lease(LEASE).build().unwrap();
             let (locks, histories, failures, stop) = (&locks, &histories, &failures, &stop);
@@ -746,7 +748,7 @@ fn ten_thousand_grants_never_overlap_while_servers_die_hang_and_forget() {
             let_pass(LEASE / 2, "all is well for a while");
         }
         tools::eventually(Duration::from_secs(90), || grants() >= GRANTS);
-        stop.store(true, Ordering::SeqCst);
+        drop(ends);
     });
     shout(&format!(
         "COUNTED {} grants in {:?}, {rounds} rounds of trouble, {} calls failed",

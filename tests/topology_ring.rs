@@ -21,7 +21,7 @@ use std::time::Duration;
 use leasehold::crossbeam_channel::unbounded;
 use leasehold::{ErrorKind, Guard, HoldState, LockClient, NamedLock, Ring, RingNode};
 use support::server::{RedisServer, default_server};
-use support::{now, random, shout};
+use support::{Raise, now, random, shout};
 use tools::{PATIENCE, eventually, ms, slack_since, stalled_since, throughout, watch_for_stalls};
 
 const MARK: &str = "leasehold_ring_epoch";
@@ -329,7 +329,7 @@ fn fences_go_on_rising_when_a_name_moves() {
 fn a_nodes_loss_touches_only_its_names() {
     let Some(servers) = servers(3) else { return };
     let client = LockClient::builder()
-        .lease(ms(3_000))
+        .lease(ms(6_000))
         .command_timeout(ms(2_000))
         .connect_timeout(ms(1_000))
         .patience(ms(100))
@@ -346,7 +346,7 @@ fn a_nodes_loss_touches_only_its_names() {
     servers[1].stop();
     let mut slowest = Duration::ZERO;
     let start = now();
-    while start.elapsed() < ms(6_000) {
+    while start.elapsed() < ms(9_000) {
         for name in free.iter().filter(|name| homes[*name] != 1) {
             let began = now();
             let guard = client.lock(name).acquire().unwrap();
@@ -362,7 +362,8 @@ fn a_nodes_loss_touches_only_its_names() {
             }
         }
     }
-    assert!(slowest < slack_since(start), "a name of a live node took {slowest:?}");
+    // A call that waited for the one that hangs would take the command time-out.
+    assert!(slowest < ms(1_000) + stalled_since(start), "a name of a live node took {slowest:?}");
     shout(&format!("ring: one of three nodes hangs: slowest acquire and release elsewhere {slowest:?}"));
     for (home, guard) in guards {
         match home {
@@ -512,7 +513,7 @@ impl Tally {
                 }
                 Ok(None) => {}
                 Err(error) => {
-                    assert!(matches!(error.kind(), ErrorKind::StaleRing | ErrorKind::Busy), "{error}");
+                    assert!(error.kind() == ErrorKind::StaleRing || error.is_retryable(), "{error}");
                     self.stale.fetch_add(1, Ordering::SeqCst);
                 }
             }
@@ -536,6 +537,8 @@ fn nodes_come_and_go_under_load_and_no_name_is_granted_twice() {
             let tally =
                 Tally { inside: names.iter().map(|_| AtomicU32::new(0)).collect(), ..Tally::default() };
             thread::scope(|scope| {
+                // Also when something here fails: the scope waits for those who work.
+                let ends = Raise(&tally.stop);
                 for client in &clients {
                     for _ in 0..3 {
                         scope.spawn(|| tally.work(client, &names));
@@ -566,7 +569,7 @@ fn nodes_come_and_go_under_load_and_no_name_is_granted_twice() {
                     guard.unlock().unwrap();
                 }
                 progress(300);
-                tally.stop.store(true, Ordering::SeqCst);
+                drop(ends);
             });
             epoch += 1;
             for client in &clients {

@@ -299,6 +299,8 @@ impl<'a> Waiting<'a> {
             } else if !self.all_ask && !place.ticket().is_head() {
                 Tried::Later(Moment::NEVER)
             } else if self.asks_for_itself() && self.is_on_its_way(place) {
+                // Whoever settles that wakes us; what was heard before is no reason to look again at once.
+                heard = self.listening.as_ref().map(Listening::seen);
                 Tried::Later(self.next_poll())
             } else if !self.asks_for_itself()
                 && let Some(until) = engine.table.held_here(want.kind, want.name, now)

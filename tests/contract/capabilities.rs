@@ -87,9 +87,10 @@ fn a_release_wakes_other_clients_exactly_if_the_kind_says_so(store: &Store) {
             assert!(median(rounds.clone()) <= ms(50) + stalled, "{}: {rounds:?}", kind.label);
             assert!(worst <= ms(50) + slack_since(begun), "{}: {rounds:?}", kind.label);
         } else {
-            // It comes as polls come: each within one, and in all later than a woken one would.
+            // It comes as polls come: each within one, and in all later than a woken one would. Short polls may follow
+            // each other by chance, so that this asks for little more than a woken one needs.
             assert!(worst <= kind.traits.polls_within + slack_since(begun), "{}: {rounds:?}", kind.label);
-            assert!(rounds.iter().sum::<Duration>() >= ms(80), "{}: {rounds:?}", kind.label);
+            assert!(rounds.iter().sum::<Duration>() >= ms(30), "{}: {rounds:?}", kind.label);
         }
     }
 }
@@ -125,6 +126,7 @@ fn who_comes_later_gets_in_front_exactly_if_the_kind_is_not_fair(store: &Store) 
         let clients = [(); 3].map(|()| store.client());
         let name = fresh(kind.label);
         let [held, waiting, late] = clients.each_ref().map(|client| (kind.make)(client, &name));
+        let late_client = &clients[2];
         // Where it can happen it mostly does at once; where it cannot, some rounds have to do.
         let rounds = if kind.traits.fair { 10 } else { 300 };
         let got_in_front = (0..rounds).any(|_| {
@@ -138,6 +140,10 @@ fn who_comes_later_gets_in_front_exactly_if_the_kind_is_not_fair(store: &Store) 
                     guard.unlock().unwrap();
                 }
             });
+            if kind.traits.fair {
+                // Its place is what counts; a thread that only waits for an answer has none yet.
+                eventually(PATIENCE, || late_client.inspect(&name).unwrap().waiting == 1);
+            }
             held.unlock().unwrap();
             let got_in_front = late.try_lock().unwrap();
             if got_in_front {
@@ -186,7 +192,7 @@ fn a_hold_outlives_its_clients_connections_exactly_if_the_store_says_so(store: &
     let lost = guard.lost();
     end();
     if binds {
-        receive(&lost, SLACK).expect("it is told");
+        receive(&lost, PATIENCE).expect("it is told");
         assert!(rival.lock(&name).try_lock_for(PATIENCE).unwrap());
         assert!(guard.unlock().unwrap_err().is_lost());
         assert!(rival.lock(&name).is_held_by_current_thread().unwrap());

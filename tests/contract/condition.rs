@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 use std::thread;
 
-use leasehold::crossbeam_channel::unbounded;
-use leasehold::{ErrorKind, Interrupt};
+use leasehold::crossbeam_channel::{bounded, unbounded};
+use leasehold::{ErrorKind, Interrupt, NamedLock};
 
 use super::harness::{Store, fresh};
 use super::tools::{PATIENCE, SLACK, Waiter, eventually, ms, now, slack_since, throughout};
@@ -28,17 +28,29 @@ contracts!(needs Counting:
     nothing_is_lost_between_producers_and_consumers,
 );
 
+/// Has a thread take the lock and then do `what`, which waits. It has the lock when this returns: who takes it next, does so
+/// when that one waits.
+fn waiting<T: Send + 'static>(
+    lock: NamedLock,
+    what: impl FnOnce(&NamedLock) -> T + Send + 'static,
+) -> Waiter<T> {
+    let (tell, told) = bounded(1);
+    let waiter = Waiter::start(move || {
+        lock.lock().unwrap();
+        tell.send(()).unwrap();
+        what(&lock)
+    });
+    told.recv_timeout(PATIENCE).expect("the lock is taken by the other thread");
+    waiter
+}
+
 fn a_waiter_gives_the_lock_up_and_has_it_again_when_notified(store: &Store) {
     let (client, other) = (store.client(), store.client());
     let name = fresh("cond");
-    let waiter = Waiter::start({
-        let lock = other.lock(&name);
-        move || {
-            lock.lock().unwrap();
-            lock.condition("changed").wait().unwrap();
-            assert!(lock.is_held_by_current_thread().unwrap());
-            lock.unlock().unwrap();
-        }
+    let waiter = waiting(other.lock(&name), |lock| {
+        lock.condition("changed").wait().unwrap();
+        assert!(lock.is_held_by_current_thread().unwrap());
+        lock.unlock().unwrap();
     });
     let lock = client.lock(&name);
     lock.lock().unwrap();
@@ -55,14 +67,11 @@ fn a_waiter_gives_the_lock_up_and_has_it_again_when_notified(store: &Store) {
 fn a_waiter_has_its_whole_hold_count_again(store: &Store) {
     let (client, other) = (store.client(), store.client());
     let name = fresh("cond");
-    let waiter = Waiter::start({
-        let lock = other.lock(&name);
-        move || {
-            (0..3).for_each(|_| lock.lock().unwrap());
-            lock.condition("c").wait().unwrap();
-            assert_eq!(lock.hold_count().unwrap(), 3);
-            (0..3).for_each(|_| lock.unlock().unwrap());
-        }
+    let waiter = waiting(other.lock(&name), |lock| {
+        (0..2).for_each(|_| lock.lock().unwrap());
+        lock.condition("c").wait().unwrap();
+        assert_eq!(lock.hold_count().unwrap(), 3);
+        (0..3).for_each(|_| lock.unlock().unwrap());
     });
     let lock = client.lock(&name);
     assert!(lock.try_lock_for(PATIENCE).unwrap(), "all three levels were given up");
@@ -78,9 +87,8 @@ fn waiters_are_notified_in_the_order_in_which_they_came(store: &Store) {
     let (tell, told) = unbounded();
     let waiters: Vec<_> = (0..5)
         .map(|turn| {
-            let (lock, tell) = (clients[turn % 2].lock(&name), tell.clone());
-            Waiter::start(move || {
-                lock.lock().unwrap();
+            let tell = tell.clone();
+            waiting(clients[turn % 2].lock(&name), move |lock| {
                 lock.condition("c").wait().unwrap();
                 tell.send(turn).unwrap();
                 lock.unlock().unwrap();
@@ -105,9 +113,8 @@ fn all_are_notified_at_once_and_go_on_one_by_one(store: &Store) {
     let inside = Arc::new(Mutex::new(()));
     let waiters: Vec<_> = (0..4)
         .map(|at| {
-            let (lock, inside) = (clients[at % 2].lock(&name), Arc::clone(&inside));
-            Waiter::start(move || {
-                lock.lock().unwrap();
+            let inside = Arc::clone(&inside);
+            waiting(clients[at % 2].lock(&name), move |lock| {
                 lock.condition("c").wait().unwrap();
                 drop(inside.try_lock().expect("one at a time"));
                 lock.unlock().unwrap();
@@ -180,22 +187,17 @@ fn a_notification_that_its_waiter_leaves_goes_to_the_next(store: &Store) {
     let (client, other) = (store.client(), store.client());
     let name = fresh("cond");
     let interrupt = Interrupt::new();
-    let first = Waiter::start({
-        let (lock, interrupt) = (client.lock(&name), interrupt.clone());
-        move || {
-            lock.lock().unwrap();
+    let first = waiting(client.lock(&name), {
+        let interrupt = interrupt.clone();
+        move |lock| {
             let ended = lock.condition("c").wait_interruptibly(&interrupt);
             lock.unlock().unwrap();
             ended.is_ok()
         }
     });
-    let second = Waiter::start({
-        let lock = other.lock(&name);
-        move || {
-            lock.lock().unwrap();
-            lock.condition("c").wait().unwrap();
-            lock.unlock().unwrap();
-        }
+    let second = waiting(other.lock(&name), |lock| {
+        lock.condition("c").wait().unwrap();
+        lock.unlock().unwrap();
     });
     let lock = store.client().lock(&name);
     lock.lock().unwrap();
@@ -233,13 +235,9 @@ fn a_hold_that_a_guard_has_a_part_in_is_not_given_up(store: &Store) {
 fn conditions_of_one_lock_are_apart(store: &Store) {
     let (client, other) = (store.client(), store.client());
     let name = fresh("cond");
-    let mut waiter = Waiter::start({
-        let lock = other.lock(&name);
-        move || {
-            lock.lock().unwrap();
-            lock.condition("one").wait().unwrap();
-            lock.unlock().unwrap();
-        }
+    let mut waiter = waiting(other.lock(&name), |lock| {
+        lock.condition("one").wait().unwrap();
+        lock.unlock().unwrap();
     });
     let lock = client.lock(&name);
     lock.lock().unwrap();
@@ -253,16 +251,16 @@ fn conditions_of_one_lock_are_apart(store: &Store) {
 fn a_waiter_whose_client_ends_is_passed_over_at_once(store: &Store) {
     let (client, ending) = (store.client(), store.client());
     let name = fresh("cond");
-    let waiting = |client: &leasehold::LockClient| {
-        let lock = client.lock(&name);
-        Waiter::start(move || {
-            lock.lock()?;
+    let waits = |client: &leasehold::LockClient| {
+        waiting(client.lock(&name), |lock| {
             lock.condition("c").wait()?;
             lock.unlock()
         })
     };
-    let first = waiting(&ending);
-    let second = waiting(&client);
+    let first = waits(&ending);
+    let second = waits(&client);
+    // Who takes it now finds both waiting.
+    client.lock(&name).acquire().unwrap().unlock().unwrap();
     ending.shutdown().unwrap();
     assert!(first.returns_within(SLACK * 2).0.is_err());
     let lock = store.client().lock(&name);
@@ -304,13 +302,13 @@ fn nothing_is_lost_between_producers_and_consumers(store: &Store) {
                     lock.lock().unwrap();
                     if at % 2 == 0 {
                         while queue.lock().unwrap().len() >= 2 {
-                            not_full.wait().unwrap();
+                            assert!(not_full.wait_for(PATIENCE).unwrap(), "nobody took anything");
                         }
                         queue.lock().unwrap().push_back(item);
                         not_empty.notify_one().unwrap();
                     } else {
                         while queue.lock().unwrap().is_empty() {
-                            not_empty.wait().unwrap();
+                            assert!(not_empty.wait_for(PATIENCE).unwrap(), "nobody put anything");
                         }
                         queue.lock().unwrap().pop_front().unwrap();
                         not_full.notify_one().unwrap();

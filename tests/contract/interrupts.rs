@@ -49,7 +49,7 @@ fn an_interrupt_ends_a_wait(store: &Store) {
 
 fn an_interrupted_wait_leaves_nothing_held_or_renewed(store: &Store) {
     let name = fresh("nothing");
-    let (client, stranger) = (store.client_with_lease(ms(300)), store.client());
+    let (client, stranger) = (store.client_with_lease(ms(1_000)), store.client());
     for holder in [&client, &stranger] {
         let held = Holding::take(&holder.lock(&name));
         let lock = client.lock(&name);
@@ -65,7 +65,7 @@ fn an_interrupted_wait_leaves_nothing_held_or_renewed(store: &Store) {
         assert_eq!(waiter.returns_within(PATIENCE).0, (true, 0));
         held.release();
         // A request or a renewal left behind would show within a lease.
-        throughout(ms(450), || !lock.is_locked().unwrap());
+        throughout(ms(1_200), || !lock.is_locked().unwrap());
     }
 }
 

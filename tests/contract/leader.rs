@@ -73,7 +73,7 @@ fn a_leader_that_steps_down_stands_again_behind_the_others(store: &Store) {
 
 fn a_leader_that_lost_its_hold_is_told_and_stands_again(store: &Store) {
     let name = fresh("lost");
-    let leader = store.client_with_lease(ms(300)).leader(&name).unwrap();
+    let leader = store.client_with_lease(ms(1_000)).leader(&name).unwrap();
     let term = elected(&leader);
     assert!(store.client().fenced_lock(&name).force_unlock().unwrap());
     assert_eq!(stepped_down(&leader), Some(LossReason::Gone));

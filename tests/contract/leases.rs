@@ -269,11 +269,11 @@ fn a_hold_whose_thread_ended_ends_with_its_lease(store: &Store) {
 fn a_timed_try_takes_an_explicit_lease(store: &Store) {
     let lock = store.client_with_lease(ms(120)).lock(&fresh("timed"));
     let taken = now();
-    assert!(lock.try_lock_for_with_lease(ms(10), ms(300)).unwrap());
-    let freed = eventually(store.freed_within(ms(300)) + SLACK, || !lock.is_locked().unwrap());
-    assert!(taken.elapsed() >= ms(298), "{freed:?}");
-    let guard = lock.try_acquire_for_with_lease(ms(10), ms(200)).unwrap().unwrap();
-    eventually(ms(200) + SLACK, || guard.check().is_err());
+    assert!(lock.try_lock_for_with_lease(ms(10), ms(1_000)).unwrap());
+    let freed = eventually(store.freed_within(ms(1_000)) + SLACK, || !lock.is_locked().unwrap());
+    assert!(taken.elapsed() >= ms(998), "{freed:?}");
+    let guard = lock.try_acquire_for_with_lease(ms(10), ms(1_000)).unwrap().unwrap();
+    eventually(ms(1_000) + SLACK, || guard.check().is_err());
     assert!(lock.unlock().is_err());
 }
 
@@ -294,16 +294,19 @@ fn the_remaining_lease_is_what_was_asked_for(store: &Store) {
 
 fn a_lease_of_a_part_of_a_millisecond_more_is_rounded_up(store: &Store) {
     let lock = store.client().lock(&fresh("tiny"));
-    let lease = ms(300) + Duration::from_nanos(1);
+    let lease = ms(3_000) + Duration::from_nanos(1);
     let guard = lock.acquire_with_lease(lease).unwrap();
-    assert!(guard.remaining() > ms(200));
+    assert!(guard.remaining() > ms(2_000));
     guard.unlock().unwrap();
     // So short that it may be over before its grant is here: had for a moment or not at all, never left behind.
-    if lock.try_lock_for_with_lease(ms(50), Duration::from_micros(1_001)).unwrap() {
-        match lock.unlock() {
+    match lock.try_lock_for_with_lease(ms(50), Duration::from_micros(1_001)) {
+        Ok(true) => match lock.unlock() {
             Ok(()) => {}
             Err(error) => assert!(error.is_lost(), "{error}"),
-        }
+        },
+        Ok(false) => {}
+        // A Redlock waits for each server only for a part of such a lease.
+        Err(error) => assert!(error.is_retryable(), "{error}"),
     }
     eventually(store.freed_within(SLACK), || !lock.is_locked().unwrap());
 }

@@ -107,11 +107,11 @@ fn a_callback_may_use_its_client(store: &Store) {
 }
 
 fn a_callback_is_not_run_after_a_release(store: &Store) {
-    let client = store.client_with_lease(ms(200));
+    let client = store.client_with_lease(ms(1_000));
     let called = Arc::new(AtomicUsize::new(0));
     let lock = client.lock(&fresh("released"));
     for unlock in [true, false] {
-        for lease in [None, Some(ms(150))] {
+        for lease in [None, Some(ms(1_000))] {
             let guard = match lease {
                 Some(lease) => lock.acquire_with_lease(lease).unwrap(),
                 None => lock.acquire().unwrap(),
@@ -123,7 +123,7 @@ fn a_callback_is_not_run_after_a_release(store: &Store) {
             if unlock { guard.unlock().unwrap() } else { drop(guard) }
         }
     }
-    throughout(ms(300), || called.load(Ordering::SeqCst) == 0);
+    throughout(ms(1_300), || called.load(Ordering::SeqCst) == 0);
 }
 
 fn the_channel_gets_the_loss_and_ends(store: &Store) {

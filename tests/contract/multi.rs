@@ -228,7 +228,7 @@ fn of_many_that_try_at_once_exactly_one_has_the_group(store: &Store) {
             let (client, names, had) = (&clients[number % 2], &names, &had_in_time);
             scope.spawn(move || {
                 let multi = group(client, names);
-                if multi.try_lock_for_with_lease(ms(300), SECOND * 10).unwrap() {
+                if multi.try_lock_for_with_lease(SECOND, SECOND * 10).unwrap() {
                     had.fetch_add(1, Ordering::SeqCst);
                 }
             });
@@ -248,7 +248,7 @@ fn whatever_ends_the_wait_gives_back_what_was_had(store: &Store) {
         let (multi, interrupt) = (multi.clone(), interrupt.clone());
         move || multi.lock_interruptibly(&interrupt)
     });
-    assert!(other.lock(&names[0]).is_locked().unwrap() && other.lock(&names[1]).is_locked().unwrap());
+    eventually(PATIENCE, || names[..2].iter().all(|name| other.lock(name).is_locked().unwrap()));
     interrupt.interrupt();
     let (ended, _) = waiter.returns_within(PATIENCE);
     assert!(ended.unwrap_err().is_interrupted());
@@ -260,7 +260,7 @@ fn whatever_ends_the_wait_gives_back_what_was_had(store: &Store) {
         let multi = group(&leaving, &names);
         move || multi.lock()
     });
-    assert!(other.lock(&names[1]).is_locked().unwrap());
+    eventually(PATIENCE, || other.lock(&names[1]).is_locked().unwrap());
     leaving.shutdown().unwrap();
     let (ended, _) = waiter.returns_within(PATIENCE);
     assert_eq!(ended.unwrap_err().kind(), ErrorKind::ShutDown);
@@ -453,6 +453,7 @@ fn those_that_were_had_first_are_kept_while_another_is_waited_for(store: &Store)
         guard.check().unwrap();
         guard.unlock()
     });
+    eventually(PATIENCE, || other.lock(&names[0]).is_locked().unwrap());
     throughout(lease * 2, || other.lock(&names[0]).is_locked().unwrap());
     holding.release();
     waiter.returns_within(PATIENCE).0.unwrap();
@@ -547,7 +548,7 @@ fn one_that_was_lost_while_others_were_waited_for_is_taken_again(store: &Store) 
         guard.check().unwrap();
         guard.unlock()
     });
-    assert!(operator.lock(&names[0]).force_unlock().unwrap());
+    eventually(PATIENCE, || operator.lock(&names[0]).force_unlock().unwrap());
     let_pass(ms(300), "a renewal finds that out");
     holding.release();
     waiter.returns_within(PATIENCE).0.unwrap();

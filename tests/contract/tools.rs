@@ -99,13 +99,16 @@ pub(crate) fn eventually(limit: Duration, mut condition: impl FnMut() -> bool) -
 pub(crate) fn throughout(span: Duration, mut condition: impl FnMut() -> bool) {
     let start = now();
     loop {
+        let holds = condition();
+        // A look that ends later says nothing about the span.
+        let is_over = start.elapsed() >= span;
         assert!(
-            condition(),
+            holds || is_over,
             "this did not stay so: it changed after {:?} of {span:?}; the machine stood still for {:?} of that",
             start.elapsed(),
             stalled_since(start)
         );
-        if start.elapsed() >= span {
+        if is_over {
             return;
         }
         nap(ms(5));
@@ -225,8 +228,15 @@ impl<T: Send + 'static> Waiter<T> {
         }
     }
 
-    /// How often the thread has gone to sleep, if it is asleep. Where the system does not tell, always asleep.
+    /// How often the thread has gone to sleep, if it is asleep, and not in wait of what a server answers. Where the system
+    /// does not tell, always asleep.
     fn sleeps(&self) -> Option<u64> {
+        #[cfg(target_os = "linux")]
+        if let Ok(call) = fs::read_to_string(self.task.join("syscall"))
+            && call.split(' ').next() != Some(libc::SYS_futex.to_string().as_str())
+        {
+            return None;
+        }
         let Ok(status) = fs::read_to_string(self.task.join("status")) else { return Some(0) };
         let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name));
         let is_asleep = field("State:")?.trim().starts_with('S');
@@ -269,17 +279,11 @@ pub(crate) fn alone(body: impl FnOnce()) {
         return body();
     }
     let name = thread::current().name().expect("a test's thread has its name").to_owned();
-    let output = std::process::Command::new(std::env::current_exe().expect("this program"))
-        .args([name.as_str(), "--exact", "--nocapture"])
-        .env(ALONE, "1")
-        .output()
-        .expect("this program can be run again");
-    let text = String::from_utf8_lossy(&output.stdout);
-    assert!(
-        output.status.success() && text.contains("1 passed"),
-        "{name} alone failed:\n{text}{}",
-        String::from_utf8_lossy(&output.stderr)
-    );
+    let program = std::env::current_exe().expect("this program");
+    let program = program.to_str().expect("a path in Unicode");
+    let again = [program, name.as_str(), "--exact", "--nocapture"];
+    let (good, text) = crate::support::run(&again, |command| command.env(ALONE, "1"));
+    assert!(good && text.contains("1 passed"), "{name} alone failed:\n{text}");
 }
 
 /// How many threads this process has.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use leasehold::crossbeam_channel::unbounded;
 
-use super::harness::{Store, fresh};
+use super::harness::{Need, Store, fresh};
 use super::tools::{
     Holding, PATIENCE, SLACK, Waiter, eventually, median, ms, now, slack_since, stalled_since,
 };
@@ -248,6 +248,7 @@ fn one_waiter_of_each_client_is_served_in_the_end(store: &Store) {
 fn a_lock_taken_by_turns_by_two_clients_never_stalls(store: &Store) {
     let name = fresh("turns");
     let locks = [store.client().lock(&name), store.client().lock(&name)];
+    let begun = now();
     let longest = std::thread::scope(|scope| {
         let turns: Vec<_> = locks
             .iter()
@@ -266,8 +267,11 @@ fn a_lock_taken_by_turns_by_two_clients_never_stalls(store: &Store) {
             .collect();
         turns.into_iter().map(|turn| turn.join().unwrap()).max().unwrap()
     });
-    // A wake-up lost between an attempt and the sleep after it would cost a safety poll of a second.
-    assert!(longest < ms(900), "{longest:?}");
+    // A wake-up lost between an attempt and the sleep after it would cost a safety poll of a second. Who meets another on a
+    // Redlock may pause several times for up to a quarter of one.
+    let votes = store.lacks.contains(&Need::Fair) && store.kinds[0].traits.wakes;
+    let limit = if votes { ms(1_900) } else { ms(900) };
+    assert!(longest < limit + stalled_since(begun), "{longest:?}");
 }
 
 fn who_holds_or_waits_for_one_name_delays_no_other_name(store: &Store) {

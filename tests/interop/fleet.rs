@@ -9,8 +9,8 @@ use redis::Commands;
 
 use crate::java;
 use crate::scene::{alone, between, rust};
-use crate::support::now;
 use crate::support::server::RedisServer;
+use crate::support::{Raise, now};
 
 const LEASE: Duration = Duration::from_secs(30);
 const THREADS: usize = 4;
@@ -72,7 +72,7 @@ fn a_java_process_gets_its_turn_beside_a_busy_rust_process() {
                 }
             });
         }
-        let until_here = Stop(&enough);
+        let until_here = Raise(&enough);
         let waits = (0..20).map(|_| {
             let got = java.ask("visitor", "lock", &["busy"]).wait();
             java.get("visitor", "unlock", &["busy"]);
@@ -104,15 +104,6 @@ fn count_up(url: &str, times: usize) {
         }
     });
     client.shutdown().unwrap();
-}
-
-/// Ends the threads that look at it, also when the test panics.
-struct Stop<'a>(&'a AtomicBool);
-
-impl Drop for Stop<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
 }
 
 /// A worker process; killed if the test ends before it does.

@@ -55,6 +55,7 @@ use std::ffi::OsStr;
 use std::hash::{BuildHasher, RandomState};
 use std::io::Write;
 use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// The time. Tests may measure; the library reads time in one place only.
@@ -136,6 +137,15 @@ pub fn run<S: AsRef<OsStr>>(
     let out = child.wait_with_output().expect("a child can be waited for");
     let text = String::from_utf8_lossy(&out.stdout).into_owned() + &String::from_utf8_lossy(&out.stderr);
     (out.status.success(), text)
+}
+
+/// Raises the flag when it is dropped, also when a test panics: it ends the threads that a scope waits for.
+pub struct Raise<'a>(pub &'a AtomicBool);
+
+impl Drop for Raise<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
 }
 
 /// A command that runs when this process dies without having dropped this: by a kill, an abort, or because a

@@ -24,7 +24,7 @@ const INCREMENTS: u64 = 5_000;
 const NAME: &str = "across processes";
 
 /// The lease of a holder that is killed.
-pub const LEASE: Duration = Duration::from_millis(1_500);
+pub const LEASE: Duration = Duration::from_millis(3_000);
 
 /// This process, if it was started to work for a test.
 pub struct Worker {
@@ -152,7 +152,7 @@ pub fn a_killed_holder_frees_within(limit: Duration, url: &str, client: &LockCli
     let took = killed.elapsed();
     lock.unlock().unwrap();
     // The machine may have been busy.
-    assert!(took <= limit + Duration::from_millis(500), "{took:?}");
+    assert!(took <= limit + Duration::from_millis(1_500), "{took:?}");
     took
 }
 
@@ -170,17 +170,17 @@ pub fn other_names_are_not_delayed(connect: impl Fn() -> LockClient) {
                 assert!(lock.lock_interruptibly(&interrupt).unwrap_err().is_interrupted());
             });
         }
-        let spans: Vec<Duration> = (0..60)
-            .map(|round| {
-                let lock = other.lock(&format!("other-{}", round % 6));
-                let start = now();
-                lock.lock().unwrap();
-                lock.unlock().unwrap();
-                start.elapsed()
-            })
-            .collect();
+        let visit = |round| {
+            let lock = other.lock(&format!("other-{}", round % 6));
+            let start = now();
+            lock.lock()?;
+            lock.unlock()?;
+            Ok(start.elapsed())
+        };
+        let spans: leasehold::Result<Vec<Duration>> = (0..60).map(visit).collect();
+        // Before anything here fails: the scope waits for those who wait.
         interrupt.interrupt();
-        none_was_delayed(spans);
+        none_was_delayed(spans.unwrap());
     });
 }
 

@@ -326,6 +326,7 @@ impl Relay {
         // The server hangs up on the client, which would take its session back.
         self.0.refuses.store(true, Ordering::SeqCst);
         let mut stream = TcpStream::connect(("127.0.0.1", server.port())).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
         stream.write_all(&greeting).unwrap();
         let mut answer = [0; 41];
         stream.read_exact(&mut answer).unwrap();

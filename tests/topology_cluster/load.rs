@@ -62,8 +62,9 @@ pub(crate) struct Load {
 }
 
 impl Load {
-    /// Three clients with three threads each; the locks are of each kind in turn.
-    pub(crate) fn start(cluster: &Cluster, names: &[String]) -> Load {
+    /// Three clients with three threads each; the locks are of each kind in turn. A request without an answer in
+    /// `command_timeout` is one of unknown outcome.
+    pub(crate) fn start(cluster: &Cluster, names: &[String], command_timeout: Duration) -> Load {
         let record = || Record {
             history: History::new(),
             grants: Mutex::default(),
@@ -79,7 +80,8 @@ impl Load {
             workers: Vec::new(),
         };
         for _ in 0..3 {
-            let client = builder(cluster).observer(load.seen.clone()).build().unwrap();
+            let options = builder(cluster).command_timeout(command_timeout).connect_timeout(command_timeout);
+            let client = options.observer(load.seen.clone()).build().unwrap();
             for _ in 0..3 {
                 let (client, names) = (client.clone(), names.to_vec());
                 let (stop, records) = (Arc::clone(&load.stop), Arc::clone(&load.records));

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::load::{Load, Total, assert_nothing_is_left, builder, rounds};
+use crate::load::{Load, T, Total, assert_nothing_is_left, builder, rounds};
 use crate::support::cluster::Cluster;
 use crate::support::{eventually, fresh, now, shout};
 use crate::tools::{Event, LONG, Seen, alone_within, call, let_pass, ms, stalls};
@@ -45,7 +45,7 @@ fn slots_that_move_back_and_forth_cost_no_error_and_nobody_holds_twice() {
         let tag = fresh("slot");
         let mut names: Vec<String> = (0..4).map(|at| format!("{at}{{{tag}}}")).collect();
         names.push(fresh("elsewhere"));
-        let load = Load::start(&cluster, &names);
+        let load = Load::start(&cluster, &names, T * 6);
         let (home, begun) = (cluster.primary_of(&tag), now());
         let moves = 10 * rounds();
         for number in 0..moves {

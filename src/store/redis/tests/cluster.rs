@@ -69,7 +69,7 @@ impl Member {
 
     fn store(&self) -> Arc<ClusterStore> {
         let url = format!("redis-cluster://127.0.0.1:{}", self.port);
-        let command_timeout = Duration::from_millis(500);
+        let command_timeout = Duration::from_secs(3);
         let options = RedisOptions { url, command_timeout, ..RedisOptions::default() };
         ClusterStore::connect(&options, &Arc::new(Reporter::new(None))).unwrap()
     }
@@ -181,7 +181,7 @@ fn what_is_asked_about_a_lock_goes_behind_its_unread_release_wherever_its_slot_i
     assert!(matches!(store.attempt(&claim(Kind::Mutex, "other", 1_000), 1, false, soon()), Answer::Done(_)));
     let attempt = store.attempt(&me, 1, false, Clock::System.after(Duration::from_millis(100)));
     assert!(matches!(attempt, Answer::Unknown(_)), "{attempt:?}");
-    assert_eq!(here.heard(), ["lk", "lk"]);
+    eventually(|| here.heard() == ["lk", "lk"]);
     assert_eq!(there.heard(), ["other"]);
     // The connection ended with that, and the release with it: from then on the lock is asked for where it is.
     assert!(matches!(outcome.recv().unwrap(), Answer::Unknown(_)));
@@ -218,10 +218,10 @@ fn a_member_that_hangs_does_not_keep_the_others_holds_from_being_renewed() {
     let claims = ["hanging", "answering"].map(|key| claim(Kind::Mutex, key, 30_000));
     // It ends when its time does, with what there is to say of each.
     let begun = Clock::System.now();
-    let answers = store.renew(&claims, Clock::System.after(Duration::from_millis(300)));
+    let answers = store.renew(&claims, Clock::System.after(Duration::from_millis(1_500)));
     assert!(matches!(answers[0], Answer::Unknown(_)), "{answers:?}");
     assert!(matches!(answers[1], Answer::Done(true)), "{answers:?}");
-    assert!(Clock::System.now().since(begun) < Duration::from_secs(2));
+    assert!(Clock::System.now().since(begun) < Duration::from_secs(4));
     store.close();
 }
 

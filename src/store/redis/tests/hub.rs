@@ -209,7 +209,7 @@ fn a_server_that_is_gone_is_told_and_its_return_too() {
     stands(&listening, &woken);
     let server = server.restart(|| {
         assert_eq!(told.recv_timeout(Duration::from_secs(5)), Ok(false));
-        assert!(!listening.is_up());
+        eventually(|| !listening.is_up());
     });
     eventually(|| listening.is_up());
     assert_eq!(told.recv_timeout(Duration::from_secs(5)), Ok(true));
@@ -252,9 +252,11 @@ fn closing_ends_the_thread_and_the_connection_and_is_repeatable() {
 }
 
 /// A hub with a short patience on a server that answers so.
-fn impatient(fake: &Fake) -> Arc<Hub> {
+/// A silence that does not last.
+const SHORT: Duration = Duration::from_millis(40);
+
+fn impatient(fake: &Fake, silence: Duration) -> Arc<Hub> {
     let address = Arc::new(Address::new(&fake.options()).unwrap());
-    let silence = Duration::from_millis(40);
     Hub::new(
         address,
         Arc::new(Reporter::new(None)),
@@ -270,7 +272,7 @@ fn a_link_without_a_sign_of_life_is_given_up() {
         "ping" => Act::Nothing,
         _ => Act::Say("*3\r\n$9\r\nsubscribe\r\n$1\r\nx\r\n:1\r\n"),
     });
-    let hub = impatient(&fake);
+    let hub = impatient(&fake, SHORT);
     let (waker, _woken) = waker();
     let _listening = hub.listen(CHANNEL, &waker).unwrap();
     eventually(|| fake.connects() >= 3);
@@ -283,10 +285,11 @@ fn a_refused_ping_is_a_sign_of_life_too() {
         "ping" => Act::Say("-NOPERM this user has no permissions to run the 'ping' command\r\n"),
         _ => Act::Say("*3\r\n$9\r\nsubscribe\r\n$1\r\nx\r\n:1\r\n"),
     });
-    let hub = impatient(&fake);
+    let hub = impatient(&fake, Duration::from_secs(1));
     let (waker, _woken) = waker();
     let listening = hub.listen(CHANNEL, &waker).unwrap();
-    eventually(|| fake.commands() >= 10);
+    // A greeting, a subscription, and three that were refused.
+    eventually(|| fake.commands() >= 5);
     assert!(listening.is_up());
     assert_eq!(fake.connects(), 1);
     hub.close();
@@ -295,7 +298,7 @@ fn a_refused_ping_is_a_sign_of_life_too() {
 #[test]
 fn a_server_that_hangs_up_every_time_is_not_stormed() {
     let fake = Fake::start(|_| Act::HangUp);
-    let hub = impatient(&fake);
+    let hub = impatient(&fake, SHORT);
     let (waker, _woken) = waker();
     let _listening = hub.listen(CHANNEL, &waker).unwrap();
     let by = Clock::System.after(Duration::from_millis(400));
@@ -308,13 +311,14 @@ fn a_server_that_hangs_up_every_time_is_not_stormed() {
 #[test]
 fn closing_does_not_wait_for_a_connect_that_hangs() {
     let fake = Fake::start_raw(|_| Act::Nothing);
-    let hub = impatient(&fake);
+    let hub = impatient(&fake, SHORT);
     let (waker, _woken) = waker();
-    let before = Clock::System.now();
     let _listening = hub.listen(CHANNEL, &waker).unwrap();
     eventually(|| fake.commands() == 1);
+    let before = Clock::System.now();
     hub.close();
-    assert!(Clock::System.now().since(before) < Duration::from_millis(1500));
+    // The connect would take three seconds.
+    assert!(Clock::System.now().since(before) < Duration::from_millis(2500));
 }
 
 /// A read with a time-out fails with EINTR when the process is stopped and goes on, and at times when a child process
@@ -360,10 +364,10 @@ fn two_clients_of_four_threads_each_share_a_lock() {
             }
         }
         // Many turns, each of which is a few milliseconds at most.
-        eventually(|| cycles.iter().all(|cycles| cycles.load(Ordering::SeqCst) >= 1_000));
+        eventually(|| cycles.iter().all(|cycles| cycles.load(Ordering::SeqCst) >= 2_000));
         is_over.store(true, Ordering::SeqCst);
     });
     let mut cycles = cycles.map(AtomicUsize::into_inner);
     cycles.sort_unstable();
-    assert!(cycles[0] * 4 >= cycles[1], "{cycles:?}");
+    assert!(cycles[0] * 10 >= cycles[1], "{cycles:?}");
 }

@@ -187,14 +187,18 @@ impl Rows for Mysql {
                 },
             )
         };
-        let made = take(link);
-        let change = self.change(link, &claim.name, made, |fence| fence)?;
-        if !matches!(change, Change::None(None)) || by.since(Clock::System.now()).is_zero() {
-            return Ok(change);
+        // What another holds is only read: an UPDATE would wait for the row's lock, and with hundreds who look now and then
+        // the server does nothing but search their queue for deadlocks.
+        let seen = self.row(link, &claim.name)?;
+        let is_anothers = |row: &Row| row.is_live() && row.owner != claim.owner.to_string();
+        if seen.as_ref().is_some_and(is_anothers) || by.since(Clock::System.now()).is_zero() {
+            return Ok(Change::None(seen));
         }
-        // A name's first use. That of another, in between, makes no difference.
-        link.run(&self.queries.add, params! { "name" => claim.name.key().as_bytes() })
-            .map_err(Failure::of_reading)?;
+        if seen.is_none() {
+            // A name's first use. That of another, in between, makes no difference.
+            link.run(&self.queries.add, params! { "name" => claim.name.key().as_bytes() })
+                .map_err(Failure::of_reading)?;
+        }
         let made = take(link);
         self.change(link, &claim.name, made, |fence| fence)
     }
