@@ -289,7 +289,7 @@ fn callers_who_find_all_connections_in_use_are_told_in_time_and_have_taken_nothi
     let waiters: Vec<_> = (0..3)
         .map(|_| {
             let lock = one.lock(&fresh("exhausted"));
-            Waiter::start(move || lock.try_lock().unwrap_err())
+            Waiter::begin(move || lock.try_lock().unwrap_err())
         })
         .collect();
     let errors: Vec<_> = waiters.into_iter().map(|waiter| waiter.returns_within(ms(400) + SLACK).0).collect();

@@ -293,12 +293,30 @@ fn a_server_that_stands_still_costs_one_command_timeout() {
     let start = now();
     let error = client.lock("a").try_lock().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::TimedOut, "{error:?}");
-    assert!(error.outcome_unknown());
+    assert!(!error.outcome_unknown(), "it has only read so far");
     assert!(start.elapsed() < ms(2_000), "{:?}", start.elapsed());
     server.signal("CONT");
-    // What it may have been granted after all is undone.
     assert!(client.lock("a").try_lock_for(LONG).unwrap());
     client.lock("a").unlock().unwrap();
+}
+
+#[test]
+fn a_grant_whose_answer_does_not_come_is_undone() {
+    let Some(server) = shared() else { return };
+    let client = options(server).command_timeout(ms(400)).patience(LONG).build().unwrap();
+    let name = fresh("late");
+    client.lock(&name).lock().unwrap();
+    client.lock(&name).unlock().unwrap();
+    let mut admin = server.admin();
+    let mut transaction = admin.start_transaction(TxOpts::default()).unwrap();
+    let row = "SELECT 1 FROM leasehold_locks WHERE id = UNHEX(SHA2(?, 256)) FOR UPDATE";
+    transaction.exec_drop(row, (name.as_bytes(),)).unwrap();
+    let error = client.lock(&name).try_lock().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::TimedOut, "{error:?}");
+    assert!(error.outcome_unknown());
+    transaction.rollback().unwrap();
+    assert!(client.lock(&name).try_lock_for(LONG).unwrap());
+    client.lock(&name).unlock().unwrap();
 }
 
 /// Hundreds who look now and then would otherwise queue for the row, and the server search that queue for deadlocks.
@@ -513,8 +531,12 @@ fn lock_and_data_are_committed_together() {
     // A table of its own: in MySQL a new name may wait for those who wait for its neighbour.
     let names = NameTable::new(&fresh("names").replace('-', "_")).unwrap();
     names.create(&mut server.admin()).unwrap();
-    let name = fresh("together");
+    let (name, other) = (fresh("together"), fresh("other"));
     let (mut one, mut two) = (server.admin(), server.admin());
+    // Used before: in MySQL the first use may also wait for whoever has its neighbour.
+    let mut before = begin(&mut one);
+    assert!(names.lock(&mut before, &other, ms(0)).unwrap().is_some());
+    before.commit().unwrap();
     let setting = |transaction: &mut Transaction<'_>| {
         transaction.query_first::<u64, _>("SELECT @@innodb_lock_wait_timeout").unwrap().unwrap()
     };
@@ -540,7 +562,7 @@ fn lock_and_data_are_committed_together() {
     // Another name is free all the while.
     let mut fourth = begin(&mut two);
     let start = now();
-    assert!(names.lock(&mut fourth, &fresh("other"), ms(5_000)).unwrap().is_some());
+    assert!(names.lock(&mut fourth, &other, ms(5_000)).unwrap().is_some());
     assert!(start.elapsed() < ms(500), "{:?}", start.elapsed());
 }
 

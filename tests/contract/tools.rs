@@ -192,9 +192,17 @@ pub(crate) struct Waiter<T> {
 }
 
 impl<T: Send + 'static> Waiter<T> {
-    /// Returns once the thread is asleep in `call`, or `call` has returned.
+    /// Returns once the thread is asleep in `call`, or `call` has returned. To wait for a server's answer is no sleep.
     #[track_caller]
     pub(crate) fn start(call: impl FnOnce() -> T + Send + 'static) -> Waiter<T> {
+        let mut waiter = Waiter::begin(call);
+        waiter.settle();
+        waiter
+    }
+
+    /// Returns once the thread runs.
+    #[track_caller]
+    pub(crate) fn begin(call: impl FnOnce() -> T + Send + 'static) -> Waiter<T> {
         let (tell, told) = bounded(1);
         let (sender, outcome) = bounded(1);
         drop(spawn(move || {
@@ -203,9 +211,7 @@ impl<T: Send + 'static> Waiter<T> {
             sender.send((value, now())).ok(); // the test may have failed by now
         }));
         let task = told.recv_timeout(PATIENCE).expect("the thread starts").unwrap_or_default();
-        let mut waiter = Waiter { task: PathBuf::from("/proc").join(task), outcome, early: None };
-        waiter.settle();
-        waiter
+        Waiter { task: PathBuf::from("/proc").join(task), outcome, early: None }
     }
 
     /// Waits until the thread sleeps: asleep, and not once awake in between, for 20 ms. Or until its call returned.

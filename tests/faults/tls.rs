@@ -103,7 +103,7 @@ fn between_tls_and_plaintext_there_is_no_falling_back() {
         // A plaintext client at a TLS port.
         let begun = now();
         let plain = world.builder_to(&world.proxy.url()).build().unwrap_err();
-        within(begun, T, "the refusal");
+        within(begun, T * 4, "the refusal");
         let kinds = [ErrorKind::Protocol, ErrorKind::Unreachable, ErrorKind::TimedOut];
         assert!(kinds.contains(&plain.kind()), "{}", texts(&plain));
         // A TLS client at a port of somebody who listens.
