@@ -251,10 +251,9 @@ fn closing_ends_the_thread_and_the_connection_and_is_repeatable() {
     eventually(|| server.text(&["CLIENT", "LIST"]).unwrap().lines().count() == 1);
 }
 
-/// A hub with a short patience on a server that answers so.
-/// A silence that does not last.
 const SHORT: Duration = Duration::from_millis(40);
 
+/// A hub on a server that answers so, which gives a link up after such a silence.
 fn impatient(fake: &Fake, silence: Duration) -> Arc<Hub> {
     let address = Arc::new(Address::new(&fake.options()).unwrap());
     Hub::new(
