@@ -223,14 +223,19 @@ impl Hold {
         }
     }
 
-    /// The claim by which the store is asked at `now` to prolong it.
-    pub(crate) fn renewal(&self, now: Moment) -> Claim {
+    /// The claim by which the store is asked at `now` to prolong it; `None` if it is to end by itself.
+    pub(crate) fn renewal(&self, now: Moment) -> Option<Claim> {
+        // Whether and for how long, as of one moment: prolonged for the lease of later levels, a hold that has just come to
+        // end by itself would be kept far too long. Pairs with `settle_level`.
+        let _levels = self.levels.lock();
         let lease = if self.is_upheld() {
             self.window_end().since(now).max(SHORTEST_LEASE)
-        } else {
+        } else if self.is_renewed() {
             self.within_ceiling(self.renewed_lease(), now)
+        } else {
+            return None;
         };
-        Claim { lease, ..self.claim() }
+        Some(Claim { lease, ..self.claim() })
     }
 
     pub(crate) fn is_of_thread(&self, thread: u64) -> bool {
@@ -297,7 +302,7 @@ impl Hold {
     }
 
     /// What was kept only until others were had as well ends by itself from now on. Renewals that later levels ask for
-    /// are with `renewed_lease`.
+    /// are with `renewed_lease`. Pairs with `renewal`.
     pub(crate) fn settle_level(&self, id: u64, renewed_lease: Duration) {
         let mut levels = self.levels.lock();
         if let Some(level) = levels.open.iter_mut().find(|level| level.id == id)
@@ -346,6 +351,11 @@ impl Hold {
         Duration::from_nanos(self.renewed_lease.load(Ordering::Acquire))
     }
 
+    /// A renewal that would fall due this soon goes along with others, so that many holds make few rounds.
+    pub(crate) fn slack(&self) -> Duration {
+        self.renewed_lease() / 30
+    }
+
     pub(crate) fn ceiling(&self) -> Option<Moment> {
         self.ceiling
     }
@@ -389,11 +399,12 @@ impl Hold {
     /// end, since a level with a short lease of its own is confirmed without moving that.
     pub(crate) fn due(&self) -> Moment {
         let retry = Moment::from_nanos(self.retry_at.load(Ordering::Acquire));
+        let lease = self.renewed_lease(); // once: `settle_level` may change it meanwhile
         if self.is_upheld() {
             let upheld = Moment::from_nanos(self.upheld_at.load(Ordering::Acquire));
-            return upheld.plus(self.renewed_lease() / 3).max(retry);
+            return upheld.plus(lease / 3).max(retry);
         }
-        self.window_end().minus(window(self.renewed_lease()) - self.renewed_lease() / 3).max(retry)
+        self.window_end().minus(window(lease) - lease / 3).max(retry)
     }
 
     /// Whether the store is to be told now and then that the hold lasts, although its lease is its own. A read hold shares
@@ -653,6 +664,20 @@ mod tests {
         assert_eq!(hold.end_level(Some(inner)), None);
         assert_eq!(hold.end_level(None), Some(0));
         assert_eq!(hold.end_level(None), None);
+    }
+
+    #[test]
+    fn what_was_kept_is_renewed_for_its_own_lease_and_not_at_all_once_it_is_settled() {
+        let start = ManualClock::new().now();
+        let short = LEASE / 30;
+        let kept = Hold { renewed_lease: AtomicU64::new(nanos(short)), ..hold(Lease::Kept(short), start) };
+        assert_eq!(kept.renewal(start).map(|claim| claim.lease), Some(short));
+        assert!(kept.slack() < short / 3, "it is not due as soon as it is had");
+        kept.settle_level(1, LEASE);
+        assert!(kept.renewal(start).is_none());
+        // A later level that asks for renewals is kept for the client's.
+        kept.add_level(Lease::Renewed);
+        assert_eq!(kept.renewal(start).map(|claim| claim.lease), Some(LEASE));
     }
 
     #[test]

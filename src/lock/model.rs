@@ -15,15 +15,16 @@ use crate::config::Options;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ident::{LockName, Owner};
 use crate::lock::engine::Engine;
+use crate::lock::group::Group;
 use crate::lock::interrupt::Interrupt;
-use crate::lock::named::NamedLock;
+use crate::lock::named::{NamedLock, forever};
 use crate::lock::report::Reporter;
 use crate::lock::store::{Answer, Attempt, Claim, HandOver, Kind, Pending, Release, Snapshot, Store};
 use crate::lock::topic::{Listening, Source, Topic};
 use crate::store::memory::{MemoryAccess, MemoryStore};
 use crate::sync::channel::{Sender, unbounded};
 use crate::sync::{Mutex, Waker, check, spawn, thread, toss};
-use crate::time::{Clock, ManualClock, Moment};
+use crate::time::{Clock, Lease, ManualClock, Moment};
 
 const NAME: &str = "a";
 
@@ -583,5 +584,32 @@ fn the_watchdog_looks_by_the_moment_it_was_told() {
         look.store(1, Ordering::SeqCst);
         stays.join().unwrap();
         client.engine.shutdown().unwrap();
+    });
+}
+
+/// What several locks share a lease for is renewed until the last is had. A renewal that comes just then is not to keep one
+/// for longer than that lease: the client's own is a hundred times as long.
+#[test]
+fn a_hold_that_comes_to_end_by_itself_is_not_renewed_for_the_clients_lease() {
+    check(|| {
+        let world = World::new();
+        let (client, other) = (world.client(), world.client());
+        let lease = 30 * SHORT;
+        let clock = world.clock.clone();
+        let time = spawn(move || clock.advance(lease / 2));
+        let lock = client.lock();
+        let want = NamedLock::want(&lock, "lock", Lease::Kept(lease), forever(), None).unwrap();
+        let mut group = Group::default();
+        if let Some(entered) = client.engine.acquire(&want).unwrap() {
+            group.push(&client.engine, entered);
+        }
+        group.settle();
+        time.join().unwrap();
+        drop(client.engine.watchdog.stop()); // what it began is done
+        let remaining = other.lock().remaining_lease().unwrap();
+        assert!(remaining.is_some_and(|remaining| remaining <= lease), "{remaining:?}");
+        drop(group);
+        client.engine.shutdown().unwrap();
+        other.end();
     });
 }

@@ -170,7 +170,7 @@ impl Round {
         for hold in &holds {
             if self.notice(hold, now)
                 && (hold.is_renewed() || hold.is_upheld())
-                && hold.due() <= now.plus(self.slack())
+                && hold.due() <= now.plus(hold.slack())
             {
                 due.push(Arc::clone(hold));
             }
@@ -206,11 +206,6 @@ impl Round {
         next.max(now.plus(Duration::from_millis(1)))
     }
 
-    /// Renewals that would fall due this soon go along now, so that many holds make few rounds.
-    fn slack(&self) -> Duration {
-        self.lease / 30
-    }
-
     /// Notices ends; returns whether the hold is to be kept alive.
     fn notice(&self, hold: &Arc<Hold>, now: Moment) -> bool {
         if hold.is_releasing() {
@@ -234,14 +229,15 @@ impl Round {
     }
 
     fn renew(&self, holds: &[Arc<Hold>]) {
+        let sent = self.clock.now();
+        let (holds, claims): (Vec<_>, Vec<Claim>) =
+            holds.iter().filter_map(|hold| Some((hold, hold.renewal(sent)?))).unzip();
         // Most urgent first, and no read lasts beyond the earliest window it serves: a hung server must not keep this
         // thread from telling that a hold has ended.
         let Some(earliest) = holds.iter().map(|hold| hold.until()).min() else { return };
-        let sent = self.clock.now();
-        let claims: Vec<Claim> = holds.iter().map(|hold| hold.renewal(sent)).collect();
         let by = sent.plus(self.command_timeout).min(earliest);
         let answers = self.store.renew(&claims, by);
-        let retry_at = self.clock.now().plus((self.lease / 30).clamp(RETRY_LEAST, RETRY_MOST));
+        let now = self.clock.now();
         for ((hold, claim), answer) in holds.iter().zip(&claims).zip(answers) {
             match answer {
                 Answer::Done(true) if hold.is_renewed() => hold.confirm(sent, claim.lease),
@@ -258,7 +254,7 @@ impl Round {
                     if error.outcome_unknown() {
                         hold.spend_number(); // it may yet come, and is not to prolong the thread's next hold
                     }
-                    hold.note_failed_renewal(retry_at);
+                    hold.note_failed_renewal(now.plus(hold.slack().clamp(RETRY_LEAST, RETRY_MOST)));
                     let error = error.during("renew").on(hold.name().given());
                     let remaining = hold.until().since(self.clock.now());
                     let name = hold.name().given().to_owned();
