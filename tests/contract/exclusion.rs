@@ -259,7 +259,7 @@ fn many_threads_over_few_names_all_get_through(store: &Store) {
 }
 
 fn a_storm_of_try_lock_keeps_exclusion_and_renewal(store: &Store) {
-    let client = store.client_with_lease(ms(600));
+    let client = store.client_with_lease(ms(1_000));
     let name = fresh("storm");
     let lock = &client.lock(&name);
     let room = &Room::default();

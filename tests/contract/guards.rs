@@ -201,7 +201,7 @@ fn an_owned_guard_is_not_the_threads_own(store: &Store) {
 }
 
 fn an_owned_guard_is_renewed_after_its_thread_has_ended(store: &Store) {
-    let client = store.client_with_lease(ms(600));
+    let client = store.client_with_lease(ms(1_000));
     let lock = client.lock(&fresh("owned"));
     let guard = elsewhere(|| lock.acquire_owned().unwrap());
     throughout(ms(1_300), || lock.is_locked().unwrap() && guard.check().is_ok());

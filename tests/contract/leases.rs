@@ -81,7 +81,7 @@ fn an_explicit_lease_is_never_renewed(store: &Store) {
 }
 
 fn a_renewed_hold_outlives_many_leases(store: &Store) {
-    let (client, stranger) = (store.client_with_lease(ms(600)), store.client());
+    let (client, stranger) = (store.client_with_lease(ms(1_000)), store.client());
     let holds: Vec<_> = store
         .kinds
         .iter()
@@ -91,11 +91,12 @@ fn a_renewed_hold_outlives_many_leases(store: &Store) {
             (guard, (kind.make)(&stranger, &name))
         })
         .collect();
-    throughout(ms(1_900), || {
+    throughout(ms(2_500), || {
         holds.iter().all(|(guard, rival)| {
             let left = rival.remaining_lease().unwrap();
             // Where leases are whole seconds, none may be left of one that goes on.
-            let runs = left.is_some_and(|left| left <= ms(600) && (!left.is_zero() || !store.late.is_zero()));
+            let runs =
+                left.is_some_and(|left| left <= ms(1_000) && (!left.is_zero() || !store.late.is_zero()));
             runs && guard.check().is_ok() && !rival.try_lock().unwrap()
         })
     });
@@ -139,48 +140,48 @@ fn reentering_with_more_lengthens_and_a_partial_unlock_changes_nothing(store: &S
 }
 
 fn a_level_without_a_lease_keeps_a_leased_hold_alive_while_it_is_open(store: &Store) {
-    let client = store.client_with_lease(ms(600));
+    let client = store.client_with_lease(ms(1_000));
     let lock = client.lock(&fresh("levels"));
     let outer = lock.acquire_with_lease(ms(700)).unwrap();
     let inner = lock.acquire().unwrap();
     throughout(ms(1_400), || lock.is_locked().unwrap() && outer.check().is_ok());
     inner.unlock().unwrap();
     // Nobody renews it from here on.
-    eventually(store.freed_within(ms(700)) + SLACK, || !lock.is_locked().unwrap());
+    eventually(store.freed_within(ms(1_000)) + SLACK, || !lock.is_locked().unwrap());
     assert!(outer.unlock().unwrap_err().is_lost());
 }
 
 fn a_leased_level_does_not_end_the_renewal_of_the_hold(store: &Store) {
-    let client = store.client_with_lease(ms(600));
+    let client = store.client_with_lease(ms(1_000));
     let lock = client.lock(&fresh("levels"));
     lock.lock().unwrap();
     lock.lock_with_lease(ms(150)).unwrap();
-    throughout(ms(700), || lock.is_locked().unwrap());
+    throughout(ms(1_200), || lock.is_locked().unwrap());
     lock.unlock().unwrap();
-    throughout(ms(700), || lock.is_locked().unwrap());
+    throughout(ms(1_200), || lock.is_locked().unwrap());
     assert_eq!(lock.hold_count().unwrap(), 1);
     lock.unlock().unwrap();
 }
 
 fn the_level_that_a_guard_ends_is_its_own(store: &Store) {
-    let client = store.client_with_lease(ms(600));
+    let client = store.client_with_lease(ms(1_000));
     let (ends, lives) = (client.lock(&fresh("ends")), client.lock(&fresh("lives")));
     // The one that asked for renewal goes first: what is left is a lease.
     let renewed = ends.acquire().unwrap();
-    let leased = ends.acquire_with_lease(ms(650)).unwrap();
+    let leased = ends.acquire_with_lease(ms(1_100)).unwrap();
     drop(renewed);
     // The one with the lease goes first: what is left is renewed.
-    let outer = lives.acquire_with_lease(ms(650)).unwrap();
+    let outer = lives.acquire_with_lease(ms(1_100)).unwrap();
     let inner = lives.acquire().unwrap();
     drop(outer);
-    eventually(store.freed_within(ms(650)) + SLACK, || !ends.is_locked().unwrap());
+    eventually(store.freed_within(ms(1_100)) + SLACK, || !ends.is_locked().unwrap());
     assert!(leased.unlock().unwrap_err().is_lost());
     throughout(ms(600), || lives.is_locked().unwrap() && inner.check().is_ok());
     inner.unlock().unwrap();
 }
 
 fn short_leased_levels_do_not_put_off_the_renewal(store: &Store) {
-    let lock = store.client_with_lease(ms(600)).lock(&fresh("levels"));
+    let lock = store.client_with_lease(ms(1_000)).lock(&fresh("levels"));
     let guard = lock.acquire().unwrap();
     throughout(ms(1_300), || {
         lock.lock_with_lease(ms(20)).unwrap();
@@ -191,12 +192,12 @@ fn short_leased_levels_do_not_put_off_the_renewal(store: &Store) {
 }
 
 fn after_nested_locking_another_threads_hold_is_still_renewed(store: &Store) {
-    let client = store.client_with_lease(ms(600));
+    let client = store.client_with_lease(ms(1_000));
     let lock = &client.lock(&fresh("renewed"));
     elsewhere(|| {
         lock.lock().unwrap();
         lock.lock().unwrap();
-        let_pass(ms(300), "so that the watchdog has renewed the nested hold");
+        let_pass(ms(500), "so that the watchdog has renewed the nested hold");
         lock.unlock().unwrap();
         lock.unlock().unwrap();
     });
@@ -209,7 +210,7 @@ fn after_nested_locking_another_threads_hold_is_still_renewed(store: &Store) {
 
 /// Redisson's watchdog goes on asking for the thread that lost it, once for each of its levels.
 fn a_nested_hold_that_was_lost_does_not_keep_the_next_from_being_renewed(store: &Store) {
-    let (client, operator) = (store.client_with_lease(ms(600)), store.client());
+    let (client, operator) = (store.client_with_lease(ms(1_000)), store.client());
     let lock = &client.lock(&fresh("stale"));
     (0..8).for_each(|_| lock.lock().unwrap());
     assert!(operator.lock(lock.name()).force_unlock().unwrap());

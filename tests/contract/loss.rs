@@ -71,7 +71,7 @@ fn a_loss_is_told_to_every_callback_once_also_to_late_ones(store: &Store) {
 }
 
 fn a_panicking_callback_does_not_keep_others_from_being_told(store: &Store) {
-    let client = store.client_with_lease(ms(600));
+    let client = store.client_with_lease(ms(1_000));
     let guard = client.lock(&fresh("panics")).acquire_with_lease(ms(100)).unwrap();
     let (tell, told) = unbounded();
     guard.on_lost(|_| super::tools::quiet_panic());
@@ -79,7 +79,7 @@ fn a_panicking_callback_does_not_keep_others_from_being_told(store: &Store) {
     receive(&told, ms(100) + SLACK).unwrap();
     // The watchdog lives on.
     let other = client.lock(&fresh("panics")).acquire().unwrap();
-    throughout(ms(800), || other.check().is_ok());
+    throughout(ms(1_200), || other.check().is_ok());
     other.unlock().unwrap();
 }
 

@@ -333,7 +333,7 @@ fn a_reader_that_ends_early_does_not_end_the_others(store: &Store) {
 }
 
 fn read_holds_are_renewed(store: &Store) {
-    let (client, other) = (store.client_with_lease(ms(500)), store.client());
+    let (client, other) = (store.client_with_lease(ms(1_000)), store.client());
     let name = fresh("rw");
     let lock = client.read_write_lock(&name);
     let guards = (lock.read().acquire().unwrap(), lock.read().acquire().unwrap());

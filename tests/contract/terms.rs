@@ -47,7 +47,7 @@ fn what_is_not_reentrant_here_is_the_same_lock_as_what_is(store: &Store) {
 }
 
 fn a_hold_is_renewed_up_to_its_most_and_its_holder_is_told(store: &Store) {
-    let (client, other) = (store.client_with_lease(ms(600)), store.client());
+    let (client, other) = (store.client_with_lease(ms(1_000)), store.client());
     let name = fresh("most");
     let taken = now();
     let guard = client.lock_with(&name).max_hold(ms(1_500)).build().acquire().unwrap();
@@ -62,7 +62,7 @@ fn a_hold_is_renewed_up_to_its_most_and_its_holder_is_told(store: &Store) {
     });
     let loss = receive(&guard.lost(), ms(1_500) + SLACK).unwrap();
     assert_eq!(loss.reason, LossReason::HeldTooLong);
-    // Without renewals it would have ended after 600 ms.
+    // Without renewals it would have ended after a second.
     assert!(taken.elapsed() >= ms(1_450), "{:?}", taken.elapsed());
     let (had, _) = waiter.returns_within(store.freed_within(SLACK * 2));
     assert!(had.duration_since(taken) >= ms(1_450));

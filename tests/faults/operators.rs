@@ -105,9 +105,9 @@ fn a_lease_that_an_operator_shortens_is_lengthened_or_told_as_a_loss() {
     scenario(|world| {
         let client = world.client();
         let guard = client.lock("shortened").acquire().unwrap();
-        world.does(&["PEXPIRE", "shortened", "700"]);
+        world.does(&["PEXPIRE", "shortened", "1200"]);
         let begun = now();
-        comes_within(begun, R + T, "the renewal", || world.ttl("shortened") > 700);
+        comes_within(begun, R + T, "the renewal", || world.ttl("shortened") > 1200);
         guard.check().unwrap();
         guard.unlock().unwrap();
     });

@@ -75,7 +75,7 @@ fn what_curator_holds_is_busy_for_rust_and_the_other_way_round() {
     lock.unlock().unwrap();
     assert!(!java.is("one", "try-for", &[path, "50"]));
     lock.unlock().unwrap();
-    assert!(java.is("one", "try-for", &[path, "50"]));
+    assert!(java.is("one", "try-for", &[path, "2000"]));
     java.get("one", "unlock", &[path]);
     assert!(!lock.is_locked().unwrap());
 }

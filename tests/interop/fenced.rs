@@ -27,7 +27,7 @@ fn tokens_of_java_and_rust_rise_with_every_grant() {
         } else {
             let token = lock.lock_and_get_token().unwrap().get();
             assert_eq!(java.get("t", "fenced-token", &["fenced"]), token.to_string());
-            assert_eq!(java.get("t", "fenced-try-token-for", &["fenced", "50"]), "null");
+            assert_eq!(java.get("t", "fenced-try-token-for", &["fenced", "500"]), "null");
             tokens.push(token);
             lock.unlock().unwrap();
         }
