@@ -16,7 +16,7 @@ use std::time::Duration;
 use leasehold::{ClientBuilder, ErrorKind, LockClient, NamedLock};
 use support::server::{RedisServer, default_server};
 use support::{eventually, now};
-use tools::{EPSILON, LONG, call, ms, stalls, within};
+use tools::{EPSILON, LONG, call, ms, stalled_since, within};
 
 /// What replicas are given.
 const GIVEN: Duration = ms(150);
@@ -31,7 +31,7 @@ struct Servers {
 
 impl Servers {
     fn start(replicas: usize) -> Option<Servers> {
-        stalls(now()); // measured from here on
+        stalled_since(now()); // measured from here on
         let binary = default_server()?;
         let master = RedisServer::builder(&binary)
             .config("repl-diskless-sync-delay 0")

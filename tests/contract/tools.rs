@@ -3,7 +3,6 @@
 
 use std::fs;
 use std::path::PathBuf;
-use std::sync::{Mutex, OnceLock};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -11,6 +10,7 @@ use leasehold::crossbeam_channel::{Receiver, RecvTimeoutError, Sender, after, bo
 use leasehold::{NamedLock, Owner};
 
 pub(crate) use crate::support::now;
+pub(crate) use crate::support::stalls::stalled_since;
 
 /// How much later than promised something may be seen on a busy two-core machine.
 pub(crate) const SLACK: Duration = Duration::from_millis(250);
@@ -25,39 +25,6 @@ pub(crate) const fn ms(millis: u64) -> Duration {
 /// Between two looks.
 fn nap(span: Duration) {
     after(span).recv().expect("a timer fires");
-}
-
-/// How long this process has been kept from running since `start`: what a meter's naps took too long. A machine that
-/// stands still (a paused guest, a full run queue) is not the library being late.
-pub(crate) fn stalled_since(start: Instant) -> Duration {
-    const NAP: Duration = ms(5);
-    const NOTABLE: Duration = ms(25);
-    struct Meter {
-        last_look: Instant,
-        stalls: Vec<(Instant, Duration)>,
-    }
-    static METER: OnceLock<Mutex<Meter>> = OnceLock::new();
-    let over = |since: Instant| Some(since.elapsed().saturating_sub(NAP)).filter(|over| *over > NOTABLE);
-    let mut is_new = false;
-    let meter = METER.get_or_init(|| {
-        is_new = true;
-        Mutex::new(Meter { last_look: now(), stalls: Vec::new() })
-    });
-    if is_new {
-        drop(spawn(move || {
-            loop {
-                nap(NAP);
-                let mut meter = meter.lock().unwrap();
-                if let Some(stall) = over(meter.last_look) {
-                    meter.stalls.push((now(), stall));
-                }
-                meter.last_look = now();
-            }
-        }));
-    }
-    let meter = meter.lock().unwrap();
-    let past = meter.stalls.iter().rev().take_while(|(ended, _)| *ended >= start).map(|(_, stall)| *stall);
-    past.chain(over(meter.last_look)).sum()
 }
 
 /// Starts the meter.

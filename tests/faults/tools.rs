@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::error::Error as _;
 use std::fs::File;
 use std::process::Child;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -17,6 +17,7 @@ use redis::FromRedisValue;
 use crate::support::epilogue::{Baseline, assert_every_hash_has_a_ttl, threads};
 use crate::support::proxy::{Command, Proxy, Then, Which};
 use crate::support::server::{Builder, RedisServer, default_server};
+pub(crate) use crate::support::stalls::stalled_since;
 use crate::support::{eventually, now, shout, spawn};
 
 pub(crate) const fn ms(millis: u64) -> Duration {
@@ -61,7 +62,7 @@ pub(crate) fn scenario_on(configure: impl FnOnce(Builder) -> Builder, body: impl
 
 /// Runs `body` with this server, then checks that nothing is left. For use within [`alone`].
 pub(crate) fn play(server: RedisServer, body: impl FnOnce(&mut World)) {
-    stalls(now());
+    stalled_since(now());
     let mut world = World { proxy: Proxy::before(&server), server };
     world.warm_up();
     assert!(eventually(LONG, || threads().is_none_or(|threads| threads.is_empty())), "{:?}", threads());
@@ -361,7 +362,7 @@ pub(crate) fn throughout(span: Duration, mut condition: impl FnMut() -> bool) {
 /// Panics unless what began at `start` has taken no longer than promised, with ε for scheduling.
 #[track_caller]
 pub(crate) fn within(start: Instant, promised: Duration, what: &str) {
-    let (took, stalled) = (start.elapsed(), stalls(start));
+    let (took, stalled) = (start.elapsed(), stalled_since(start));
     assert!(
         took <= promised + EPSILON + stalled,
         "{what} took {took:?}, promised are {promised:?} and {EPSILON:?} (the machine itself stalled {stalled:?})"
@@ -374,30 +375,6 @@ pub(crate) fn comes_within(start: Instant, promised: Duration, what: &str, cond:
     let came = eventually(promised + EPSILON + LONG, cond);
     within(start, promised, what);
     assert!(came, "{what} did not come");
-}
-
-/// For how long this machine let a thread that had nothing to do but wake up wait beyond ε, since then. On a machine
-/// with a processor to spare: zero.
-pub(crate) fn stalls(since: Instant) -> Duration {
-    static SEEN: OnceLock<Mutex<Vec<(Instant, Duration)>>> = OnceLock::new();
-    const NAP: Duration = ms(10);
-    const USUAL: Duration = ms(40);
-    let seen = SEEN.get_or_init(|| {
-        let meter = || {
-            let mut last = now();
-            loop {
-                let_pass(NAP, "it measures how long this takes");
-                let late = last.elapsed().saturating_sub(NAP);
-                last = now();
-                if late > USUAL {
-                    SEEN.wait().lock().push((last, late));
-                }
-            }
-        };
-        thread::Builder::new().name("meter".to_owned()).spawn(meter).unwrap();
-        Mutex::default()
-    });
-    seen.lock().iter().filter(|(end, _)| *end >= since).map(|(_, late)| *late).sum()
 }
 
 // ---- threads
@@ -443,7 +420,7 @@ impl<T> Call<T> {
     #[track_caller]
     pub(crate) fn returns_within(self, start: Instant, promised: Duration, what: &str) -> T {
         let (value, at) = self.outcome();
-        let (took, stalled) = (at.saturating_duration_since(start), stalls(start));
+        let (took, stalled) = (at.saturating_duration_since(start), stalled_since(start));
         assert!(took <= promised + EPSILON + stalled, "{what} took {took:?}, promised are {promised:?}");
         value
     }

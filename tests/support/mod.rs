@@ -16,6 +16,7 @@
 //! | [`examples`] | the programs of `examples/`, built |
 //! | [`epilogue`] | "nothing is left behind": subscriptions, connections, keys without TTL, threads |
 //! | [`load`] | threads that take locks all the time, and what became of it |
+//! | [`stalls`] | for how long the machine stood still |
 //! | [`history`] | a checker for who held a lock when |
 #![allow(dead_code, reason = "each test binary uses another part of this")]
 #![allow(
@@ -48,6 +49,7 @@ pub mod processes;
 pub mod proxy;
 pub mod sentinel;
 pub mod server;
+pub mod stalls;
 #[cfg(feature = "zookeeper")]
 pub mod zookeeper;
 

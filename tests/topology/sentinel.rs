@@ -76,7 +76,10 @@ fn under_load(
         outcome.unwrap();
         within(at, Duration::ZERO, "nothing");
         let handed = at.saturating_duration_since(released);
-        assert!(handed <= P + EPSILON + crate::tools::stalls(released), "the waiter got it after {handed:?}");
+        assert!(
+            handed <= P + EPSILON + crate::tools::stalled_since(released),
+            "the waiter got it after {handed:?}"
+        );
         let gap = load.longest_gap(begun);
         after(&set, old);
         held.check().unwrap();

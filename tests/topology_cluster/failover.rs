@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use crate::load::{L, Load, POLL, T, Total, assert_nothing_is_left, builder, rounds};
 use crate::support::cluster::Cluster;
 use crate::support::{eventually, now, shout};
-use crate::tools::{EPSILON, LONG, alone_within, call, ms, stalls};
+use crate::tools::{EPSILON, LONG, alone_within, call, ms, stalled_since};
 
 #[derive(Clone, Copy, PartialEq)]
 enum Fault {
@@ -44,7 +44,7 @@ fn a_planned_failover_costs_no_hold_and_no_error() {
 
 fn failovers(fault: Fault, what: &str) {
     alone_within(Duration::from_secs(60 + 30 * rounds() as u64), || {
-        stalls(now());
+        stalled_since(now());
         let Some(mut cluster) = Cluster::start() else { return };
         let names: Vec<String> = (0..6).map(|at| cluster.name_on(at / 2, "load")).collect();
         // A planned one pauses the primary for a moment, and costs nobody an answer.
@@ -123,7 +123,7 @@ fn failover(fault: Fault, cluster: &mut Cluster, load: &Load, names: &[String], 
         load.await_grant(name);
         let gap = load.longest_gap(name, begun);
         figures.gap.push(gap);
-        assert!(gap <= failover + POLL + stalls(begun), "no grant for {gap:?}, failover {failover:?}");
+        assert!(gap <= failover + POLL + stalled_since(begun), "no grant for {gap:?}, failover {failover:?}");
     }
 
     // It was replicated, and is renewed at the new primary.
@@ -155,7 +155,7 @@ fn failover(fault: Fault, cluster: &mut Cluster, load: &Load, names: &[String], 
 
 #[track_caller]
 fn within(from: Instant, to: Instant, promised: Duration, what: &str) {
-    let (took, stalled) = (to.saturating_duration_since(from), stalls(from));
+    let (took, stalled) = (to.saturating_duration_since(from), stalled_since(from));
     assert!(
         took <= promised + stalled,
         "{what} after {took:?}, not {promised:?} (the machine stood still for {stalled:?})"
@@ -165,7 +165,7 @@ fn within(from: Instant, to: Instant, promised: Duration, what: &str) {
 #[test]
 fn without_enough_members_calls_wait_for_them_and_end_in_time() {
     alone_within(Duration::from_secs(120), || {
-        stalls(now());
+        stalled_since(now());
         let Some(mut cluster) = Cluster::start() else { return };
         let client = builder(&cluster).patience(ms(8000)).build().unwrap();
         let (here, gone) = (cluster.name_on(0, "here"), cluster.name_on(1, "gone"));

@@ -8,12 +8,12 @@ use crate::support::server::RedisServer;
 #[cfg(feature = "tls")]
 use crate::support::server::default_server;
 use crate::support::{eventually, fresh, now};
-use crate::tools::{LONG, alone_within, call, stalls};
+use crate::tools::{LONG, alone_within, call, stalled_since};
 
 #[test]
 fn one_member_that_answers_is_enough_to_begin_with() {
     alone_within(LONG * 6, || {
-        stalls(now());
+        stalled_since(now());
         let Some(cluster) = Cluster::start() else { return };
         let replica = cluster.members[cluster.replica_of(0)].port();
         // Nobody listens at the first one, and the second one is a replica.
@@ -71,7 +71,7 @@ fn names_that_would_leave_their_slot_are_refused_with_the_reason() {
 #[test]
 fn members_that_speak_tls_are_all_verified() {
     alone_within(LONG * 6, || {
-        stalls(now());
+        stalled_since(now());
         let Some(binary) = default_server() else { return };
         if !binary.has_tls() {
             return crate::support::missing("no server that was built with TLS");

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use crate::load::{Load, T, Total, assert_nothing_is_left, builder, rounds};
 use crate::support::cluster::Cluster;
 use crate::support::{eventually, fresh, now, shout};
-use crate::tools::{Event, LONG, Seen, alone_within, call, let_pass, ms, stalls};
+use crate::tools::{Event, LONG, Seen, alone_within, call, let_pass, ms, stalled_since};
 
 /// Whether the observer was told that something failed about one of these locks.
 fn is_failure(event: &Event, names: &[&String]) -> bool {
@@ -39,7 +39,7 @@ fn move_slot(cluster: &Cluster, key: &str, to: usize, between: impl FnOnce()) {
 #[test]
 fn slots_that_move_back_and_forth_cost_no_error_and_nobody_holds_twice() {
     alone_within(LONG * 6, || {
-        stalls(now());
+        stalled_since(now());
         let Some(cluster) = Cluster::start() else { return };
         // All in one slot, which is never still, but for one.
         let tag = fresh("slot");
@@ -78,7 +78,7 @@ fn slots_that_move_back_and_forth_cost_no_error_and_nobody_holds_twice() {
 #[test]
 fn a_hold_and_its_waiter_move_along_with_their_slot() {
     alone_within(LONG * 6, || {
-        stalls(now());
+        stalled_since(now());
         let Some(cluster) = Cluster::start() else { return };
         let seen = Seen::default();
         let holder = builder(&cluster).build().unwrap();
@@ -109,7 +109,7 @@ fn a_hold_and_its_waiter_move_along_with_their_slot() {
             let (woken, _) = waiting.outcome();
             let took = woken.saturating_duration_since(released);
             // A message that was lost would cost the rest of a poll of a second.
-            assert!(took < ms(500) + stalls(released), "round {number}: woken after {took:?}");
+            assert!(took < ms(500) + stalled_since(released), "round {number}: woken after {took:?}");
         }
         // Nor was the connection given up, which may carry others' messages.
         assert_eq!(seen.count(|event| matches!(event, Event::NoWakeups(_))), 0, "{:?}", seen.events());
@@ -122,7 +122,7 @@ fn a_hold_and_its_waiter_move_along_with_their_slot() {
 #[test]
 fn locks_are_used_in_the_middle_of_a_move() {
     alone_within(LONG * 6, || {
-        stalls(now());
+        stalled_since(now());
         let Some(cluster) = Cluster::start() else { return };
         let client = builder(&cluster).build().unwrap();
         let tag = cluster.name_on(0, "tag");
@@ -171,7 +171,7 @@ fn locks_are_used_in_the_middle_of_a_move() {
 #[test]
 fn a_fenced_lock_is_waited_for_while_its_keys_are_apart() {
     alone_within(LONG * 6, || {
-        stalls(now());
+        stalled_since(now());
         let Some(cluster) = Cluster::start() else { return };
         let client = builder(&cluster).build().unwrap();
         let name = cluster.name_on(0, "apart");

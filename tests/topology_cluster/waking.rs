@@ -7,7 +7,7 @@ use leasehold::{ClusterPubSub, LockClient};
 use crate::load::{POLL, assert_nothing_is_left, builder};
 use crate::support::cluster::Cluster;
 use crate::support::{eventually, now, shout};
-use crate::tools::{LONG, alone_within, call, ms, stalls};
+use crate::tools::{LONG, alone_within, call, ms, stalled_since};
 
 use ClusterPubSub::{Auto, Both, Plain, Sharded};
 
@@ -44,7 +44,7 @@ fn woken(cluster: &Cluster, from: &LockClient, to: &LockClient, ways: &[&str]) -
 #[test]
 fn each_way_of_telling_wakes_those_who_listen_that_way() {
     alone_within(LONG * 6, || {
-        stalls(now());
+        stalled_since(now());
         let Some(cluster) = Cluster::start() else { return };
         let begun = now();
         let (sharded, plain, both) = (["SHARDNUMSUB"], ["NUMSUB"], ["SHARDNUMSUB", "NUMSUB"]);
@@ -65,11 +65,11 @@ fn each_way_of_telling_wakes_those_who_listen_that_way() {
                 "COUNTED cluster, woken {from:?} to {to:?}: median {:?}, worst {:?}",
                 took[5], took[10]
             ));
-            assert!(took[5] <= ms(50) + stalls(begun), "{from:?} to {to:?}: {took:?}");
+            assert!(took[5] <= ms(50) + stalled_since(begun), "{from:?} to {to:?}: {took:?}");
         }
         // Who listens otherwise is told nothing, and finds out by polling.
         let took = woken(&cluster, &client(&cluster, Plain), &client(&cluster, Sharded), &sharded);
-        assert!(took <= POLL + stalls(begun), "{took:?}");
+        assert!(took <= POLL + stalled_since(begun), "{took:?}");
         assert_nothing_is_left(&cluster);
     });
 }
@@ -78,7 +78,7 @@ fn each_way_of_telling_wakes_those_who_listen_that_way() {
 #[test]
 fn a_member_is_listened_to_when_somebody_waits_for_a_lock_of_its() {
     alone_within(LONG * 6, || {
-        stalls(now());
+        stalled_since(now());
         let Some(cluster) = Cluster::start() else { return };
         let (holder, waiter) = (client(&cluster, Auto), client(&cluster, Auto));
         let hubs = || {
