@@ -37,7 +37,8 @@ pub use builder::ClientBuilder;
 ///
 /// Locks and guards keep the client alive. When the last clone goes, or at [`shutdown`](Self::shutdown), what it still
 /// holds is released and its threads end. A client does not survive a fork: in the child every call returns an error of
-/// kind [`Forked`](crate::ErrorKind::Forked).
+/// kind [`Forked`](crate::ErrorKind::Forked), the making of another client too. Fork before the first client is made, or
+/// start a program.
 ///
 /// # Examples
 ///
@@ -217,7 +218,7 @@ impl LockClient {
     ///
     /// # Panics
     ///
-    /// When the system cannot start the watchdog's thread.
+    /// When the system cannot start the watchdog's thread, and in a forked child of a process that has made a client.
     #[must_use]
     pub fn in_memory() -> LockClient {
         LockClient::in_memory_with(&MemoryStore::new())
@@ -227,11 +228,11 @@ impl LockClient {
     ///
     /// # Panics
     ///
-    /// When the system cannot start the watchdog's thread.
+    /// When the system cannot start the watchdog's thread, and in a forked child of a process that has made a client.
     #[must_use]
     #[expect(clippy::expect_used, reason = "documented; for tests, where a Result only adds noise")]
     pub fn in_memory_with(store: &MemoryStore) -> LockClient {
-        LockClient::builder().build_in_memory(store).expect("the watchdog's thread starts")
+        LockClient::builder().build_in_memory(store).expect("a client in memory")
     }
 
     fn start(

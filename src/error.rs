@@ -70,7 +70,7 @@ pub enum ErrorKind {
     Refused,
     /// The client was shut down.
     ShutDown,
-    /// The process was forked; a client does not survive that.
+    /// The process was forked after it had made a client: that one cannot be used here, nor can another be made.
     Forked,
     /// The system could not give a thread or another resource.
     Resource,

@@ -8,6 +8,7 @@ use super::{LockClient, open};
 use crate::compose::ring::plan::Ring;
 use crate::config::{ClusterPubSub, Options, RedisOptions, RedlockNode, RedlockOptions, Replicas};
 use crate::error::{Error, Result};
+use crate::lock::engine;
 use crate::lock::report::Reporter;
 use crate::lock::store::Store;
 use crate::observe::Observer;
@@ -242,10 +243,12 @@ impl ClientBuilder {
     ///
     /// # Errors
     ///
-    /// As [`LockClient::connect`]; and, before any I/O, for options that cannot be used.
+    /// As [`LockClient::connect`]; and, before any I/O, for options that cannot be used, and in a forked child of a
+    /// process that has made a client (kind [`Forked`](crate::ErrorKind::Forked)).
     pub fn build(self) -> Result<LockClient> {
         let options = self.options.checked()?;
         let server = self.redis.checked()?;
+        engine::enter_process()?;
         let reporter = Arc::new(Reporter::new(self.observer));
         let mut options = options;
         let nodes = self.redlock.iter().flat_map(|redlock| &redlock.nodes).map(|node| &*node.url);
@@ -273,9 +276,10 @@ impl ClientBuilder {
     ///
     /// # Errors
     ///
-    /// For options that cannot be used.
+    /// For options that cannot be used, and in a forked child of a process that has made a client.
     pub fn build_in_memory(self, store: &MemoryStore) -> Result<LockClient> {
         let options = Options { place: store.place(), ..self.options.checked()? };
+        engine::enter_process()?;
         let reporter = Arc::new(Reporter::new(self.observer));
         LockClient::start(options, store.clock().clone(), Arc::new(store.open()), reporter)
     }

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::process;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
 use std::time::Duration;
 
 use crate::config::Options;
@@ -19,6 +20,26 @@ use crate::lock::watchdog::Watchdog;
 use crate::observe::{LossReason, Observer};
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::time::{Clock, Lease, Moment, checked_lease};
+
+/// The process that made the first client; 0 before. What this says in a forked child is what it said in the parent.
+static FIRST: AtomicU32 = AtomicU32::new(0);
+
+/// Asks whether this process may make a client: not if it is a forked child of one that has made one.
+///
+/// parking_lot, and so r2d2, keep one table of all threads that sleep. A child has its parent's table as it just was, but
+/// none of the threads in it: what they had locked stays so, and their entries are in stacks that the child's own threads
+/// get. Nothing can clear it from here, so what would hang or be overwritten is refused (`docs/decisions/0021-fork.md`).
+pub(crate) fn enter_process() -> Result<()> {
+    let here = process::id();
+    match FIRST.compare_exchange(0, here, Ordering::Relaxed, Ordering::Relaxed) {
+        Err(first) if first != here => Err(Error::new(
+            ErrorKind::Forked,
+            "connect",
+            "the process was forked from one that had made a client; fork before the first client, or start a program",
+        )),
+        _ => Ok(()),
+    }
+}
 
 /// So often [`Engine::shutdown`] asks the store to forget what it holds, if that is refused.
 const LAST_TRIES: u32 = 5;
@@ -78,7 +99,7 @@ impl Engine {
             return Err(Error::new(
                 ErrorKind::Forked,
                 action,
-                "the process was forked after the client was made; make a new client in the child",
+                "the process was forked after the client was made; fork before the first client, or start a program",
             ));
         }
         self.open(action)

@@ -1,20 +1,22 @@
-//! A forked child shares its parent's client id and sockets, and must use neither.
+//! A forked child shares its parent's client id, sockets and table of sleeping threads, and must use none of them.
 #![allow(unsafe_code, reason = "this is the one place that forks; see the notes at the two calls")]
 
+use std::thread;
 use std::time::Duration;
 
-use leasehold::{Error, ErrorKind};
+use leasehold::{Error, ErrorKind, LockClient, MemoryStore};
 
-use super::tools::{L, LONG, R, scenario, throughout};
+use super::tools::{L, LONG, R, alone, scenario, throughout};
 use crate::support::eventually;
+use crate::support::server::{RedisServer, default_server};
 
 const LEASE: Duration = Duration::from_secs(20);
 
 /// Forks, runs `work` in the child, and gives what it returned; `None` if the child came to no end.
 fn in_forked_child(work: impl FnOnce() -> u8) -> Option<u8> {
     // SAFETY: the child has one thread and the parent's memory. It calls the library, which promises to touch no mutex
-    // and no socket there, and the allocator, which glibc makes usable after a fork. It leaves by `_exit`, so that
-    // nothing of the test harness runs in it.
+    // and no socket there that there were before, and the allocator and threads, which glibc makes usable after a fork.
+    // It leaves by `_exit`, so that nothing of the test harness runs in it.
     let pid = unsafe { libc::fork() };
     assert!(pid >= 0, "fork");
     if pid == 0 {
@@ -119,24 +121,52 @@ fn what_a_forked_child_drops_is_still_the_parents() {
 }
 
 #[test]
-fn a_forked_child_may_make_a_client_of_its_own() {
+fn a_forked_child_of_a_process_with_a_client_can_make_none() {
     scenario(|world| {
         let client = world.client();
-        let guard = client.lock("shared").acquire().unwrap();
-        let (url, parent) = (world.proxy.url(), client.id());
+        let guard = client.lock("parents").acquire().unwrap();
+        let (url, store) = (world.proxy.url(), MemoryStore::new());
+        let (sent, connections) = (world.proxy.commands().len(), world.proxy.accepted());
         let code = in_forked_child(|| {
-            let own = leasehold::LockClient::builder().url(&url).lease(L).build().expect("a client");
-            let lock = own.lock("shared");
-            let excluded = !lock.try_lock().expect("an answer");
-            let free = own.lock("free");
-            free.lock().expect("the lock");
-            free.unlock().expect("the unlock");
-            let different = own.id() != parent;
-            own.shutdown().expect("the end");
-            u8::from(!(excluded && different))
+            all_forked([
+                LockClient::connect(&url).map(drop),
+                LockClient::builder().build_in_memory(&store).map(drop),
+                LockClient::redlock([&*url, "redis://127.0.0.1:1", "redis://127.0.0.1:2"]).map(drop),
+            ])
+        });
+        assert_eq!(code, Some(0), "the client at this place was not refused for being made in a child");
+        assert_eq!(world.proxy.commands().len(), sent, "the child sent something");
+        assert_eq!(world.proxy.accepted(), connections, "the child connected");
+        guard.unlock().unwrap();
+        world.direct().lock("parents").acquire().unwrap().unlock().unwrap();
+    });
+}
+
+#[test]
+fn who_forks_before_the_first_client_has_clients_on_both_sides() {
+    alone(|| {
+        let Some(binary) = default_server() else { return };
+        let server = RedisServer::builder(&binary).start();
+        let client = || LockClient::builder().url(&server.url()).lease(LEASE).build().expect("a client");
+        let contend = |client: &LockClient| {
+            let cycle = || client.with_lock("both", |_| ()).expect("a cycle");
+            thread::scope(|scope| (0..4).for_each(|_| drop(scope.spawn(|| (0..50).for_each(|_| cycle())))));
+        };
+        let code = in_forked_child(|| {
+            let another = client();
+            contend(&another);
+            another.shutdown().expect("the end");
+            let own = client();
+            contend(&own);
+            // Left held, as by a process that is killed.
+            own.lock("childs").lock_with_lease(LEASE).expect("the lock");
+            std::mem::forget(own);
+            0
         });
         assert_eq!(code, Some(0));
-        guard.check().unwrap();
-        guard.unlock().unwrap();
+        let own = client();
+        contend(&own);
+        assert!(!own.lock("childs").try_lock().unwrap(), "parent and child are one owner");
+        assert!(own.lock("childs").force_unlock().unwrap());
     });
 }
