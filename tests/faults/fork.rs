@@ -152,6 +152,7 @@ fn who_forks_before_the_first_client_has_clients_on_both_sides() {
             let cycle = || client.with_lock("both", |_| ()).expect("a cycle");
             thread::scope(|scope| (0..4).for_each(|_| drop(scope.spawn(|| (0..50).for_each(|_| cycle())))));
         };
+        let mut kept = None;
         let code = in_forked_child(|| {
             let another = client();
             contend(&another);
@@ -160,10 +161,10 @@ fn who_forks_before_the_first_client_has_clients_on_both_sides() {
             contend(&own);
             // Left held, as by a process that is killed.
             own.lock("childs").lock_with_lease(LEASE).expect("the lock");
-            std::mem::forget(own);
+            kept = Some(own);
             0
         });
-        assert_eq!(code, Some(0));
+        assert_eq!((code, kept.is_none()), (Some(0), true));
         let own = client();
         contend(&own);
         assert!(!own.lock("childs").try_lock().unwrap(), "parent and child are one owner");
