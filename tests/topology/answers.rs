@@ -101,10 +101,10 @@ fn a_replica_that_is_named_as_the_master_is_refused_until_another_is_named() {
         let replica = RedisServer::builder(&binary).config(&of).start();
         let fake = FakeSentinel::start(1, replica.port());
         let url = format!("redis-sentinel://{}/{MASTER}", fake.place());
-        let build = || LockClient::builder().url(&url).connect_timeout(ms(600)).command_timeout(T).build();
+        let build = || LockClient::builder().url(&url).connect_timeout(ms(1500)).command_timeout(T).build();
         let begun = now();
         let error = build().unwrap_err();
-        within(begun, ms(600), "connecting");
+        within(begun, ms(1500), "connecting");
         assert_eq!(error.kind(), ErrorKind::ReadOnly, "{error}");
         let said = error.to_string();
         assert!(said.contains(MASTER) && said.contains(&replica.port().to_string()), "{said}");

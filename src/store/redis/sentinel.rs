@@ -108,9 +108,14 @@ impl Sentinels {
     /// A connection to the master. While it is down, or has been replaced and the Sentinels do not agree yet, this goes
     /// on trying until `by`.
     pub(super) fn open(&self, address: &Address, by: Moment) -> Result<Link> {
+        let mut before = None;
         loop {
             self.await_promotion(by)?;
-            let master = self.ask_in_turn(by)?;
+            let left = by.since(Clock::System.now());
+            let master = match self.ask_in_turn(by) {
+                Ok(master) => master,
+                Err(error) => return Err(telling(before, error, left)),
+            };
             let Node { host, port } = &master.node;
             let now = Clock::System.now();
             let part = now.plus((by.since(now) / 3).max(LEAST_TRY)).min(by);
@@ -122,11 +127,13 @@ impl Sentinels {
                 Ok(link) => return Ok(link),
                 Err(error) => error,
             };
+            let words = format!("master {} is said to be at {host}:{port}: {}", self.name, error.detail());
+            let error = Error::new(error.kind(), "connect", words).with_source(error);
+            let error = telling(before, error, left);
             if !error.is_retryable() || Clock::System.now().plus(PAUSE) >= by {
-                let words =
-                    format!("master {} is said to be at {host}:{port}: {}", self.name, error.detail());
-                return Err(Error::new(error.kind(), "connect", words).with_source(error));
+                return Err(error);
             }
+            before = Some(error);
             let mut known = self.known.lock();
             self.changed.wait_for(&mut known, PAUSE);
         }
@@ -343,6 +350,16 @@ impl Known {
     }
 }
 
+/// Of what the last two attempts met, what says more, if the last was begun with `left` to go: without an answer then, it
+/// was only cut off by the end.
+fn telling(before: Option<Error>, last: Error, left: Duration) -> Error {
+    let is_unanswered = matches!(last.kind(), ErrorKind::Unreachable | ErrorKind::TimedOut);
+    match before {
+        Some(before) if is_unanswered && left < LEAST_TRY => before,
+        _ => last,
+    }
+}
+
 fn of_sentinel(place: &Place, error: Error) -> Error {
     let words = format!("the Sentinel at {place} was asked: {}", error.detail());
     Error::new(error.kind(), "connect", words).with_source(error)
@@ -442,6 +459,24 @@ mod tests {
         assert_eq!(sentinels.await_promotion(soon()).unwrap_err().kind(), ErrorKind::Busy);
         assert!(sentinels.learn(&master(5, "b")));
         sentinels.await_promotion(soon()).unwrap();
+    }
+
+    #[test]
+    fn an_attempt_that_is_cut_off_by_the_end_hides_nothing_of_the_one_before() {
+        let error = |kind| Error::new(kind, "connect", "");
+        let told =
+            |before: Option<ErrorKind>, last, left| telling(before.map(error), error(last), left).kind();
+        let (short, enough) = (LEAST_TRY - Duration::from_nanos(1), LEAST_TRY);
+        for cut_off in [ErrorKind::Unreachable, ErrorKind::TimedOut] {
+            assert_eq!(told(Some(ErrorKind::ReadOnly), cut_off, short), ErrorKind::ReadOnly);
+            // It had its time, or there is nothing else to tell.
+            assert_eq!(told(Some(ErrorKind::ReadOnly), cut_off, enough), cut_off);
+            assert_eq!(told(None, cut_off, short), cut_off);
+        }
+        assert_eq!(
+            told(Some(ErrorKind::ReadOnly), ErrorKind::Authentication, short),
+            ErrorKind::Authentication
+        );
     }
 
     #[test]
