@@ -6,8 +6,10 @@ use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use leasehold::crossbeam_channel::unbounded;
-use leasehold::{ErrorKind, HoldState, Interrupt, Lock, LockClient, LossReason, MultiLock, NamedLock};
+use leasehold::crossbeam_channel::{Sender, unbounded};
+use leasehold::{
+    ErrorKind, HoldState, Interrupt, Lock, LockClient, Loss, LossReason, MultiLock, NamedLock, Observer,
+};
 
 use super::harness::{Need, Store, fresh};
 use super::tools::{
@@ -538,8 +540,19 @@ fn a_try_leaves_no_place_behind_where_it_is_busy(store: &Store) {
     }
 }
 
+/// Sends a word for each hold that was lost.
+struct Losses(Sender<()>);
+
+impl Observer for Losses {
+    fn lost(&self, _: &Loss) {
+        self.0.send(()).ok();
+    }
+}
+
 fn one_that_was_lost_while_others_were_waited_for_is_taken_again(store: &Store) {
-    let (client, operator) = (store.client_with_lease(ms(600)), store.client());
+    let (teller, told) = unbounded();
+    let client = store.client_with(|options| options.observer(Losses(teller)).lease(ms(600)));
+    let operator = store.client();
     let names = names(2);
     let holding = Holding::take(&operator.lock(&names[1]));
     let multi = group(&client, &names);
@@ -549,7 +562,7 @@ fn one_that_was_lost_while_others_were_waited_for_is_taken_again(store: &Store) 
         guard.unlock()
     });
     eventually(PATIENCE, || operator.lock(&names[0]).force_unlock().unwrap());
-    let_pass(ms(300), "a renewal finds that out");
+    receive(&told, PATIENCE).expect("a renewal finds that out");
     holding.release();
     waiter.returns_within(PATIENCE).0.unwrap();
     all_free(&operator, &names);
