@@ -275,13 +275,13 @@ fn a_backend_that_stands_still_costs_one_command_timeout() {
     let backend =
         "SELECT pid FROM pg_stat_activity WHERE query LIKE '-- Leaves an owner%' AND pid <> pg_backend_pid()";
     let pid: i32 = server.admin().query_one(backend, &[]).unwrap().get(0);
-    PostgresServer::signal(pid.unsigned_abs(), "STOP");
+    support::signal(pid.unsigned_abs(), "STOP");
     let start = now();
     let error = client.lock("a").try_lock().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::TimedOut, "{error}");
     assert!(error.outcome_unknown());
     assert!(start.elapsed() < ms(2_000), "{:?}", start.elapsed());
-    PostgresServer::signal(pid.unsigned_abs(), "CONT");
+    support::signal(pid.unsigned_abs(), "CONT");
     // What it may have been granted after all is undone.
     assert!(client.lock("a").try_lock_for(LONG).unwrap());
     client.lock("a").unlock().unwrap();

@@ -18,7 +18,7 @@ use crate::support::epilogue::{Baseline, assert_every_hash_has_a_ttl, threads};
 use crate::support::proxy::{Command, Proxy, Then, Which};
 use crate::support::server::{Builder, RedisServer, default_server};
 pub(crate) use crate::support::stalls::stalled_since;
-use crate::support::{eventually, now, shout, spawn};
+use crate::support::{eventually, now, shout, signal, spawn};
 
 pub(crate) const fn ms(millis: u64) -> Duration {
     Duration::from_millis(millis)
@@ -140,9 +140,7 @@ impl Process {
 
     /// Sends a signal by its name.
     pub(crate) fn signal(&self, name: &str) {
-        let pid = self.pid().to_string();
-        let (good, text) = crate::support::run(&["kill", &format!("-{name}"), &pid], |command| command);
-        assert!(good, "kill -{name}: {text}");
+        signal(self.pid(), name);
     }
 
     /// Whether it succeeded, and what it wrote. Killed when it takes longer.

@@ -4,7 +4,7 @@
 //! a folder, since it writes each change through to the disk and old versions cannot be told not to.
 
 use super::server::{Port, in_path, make_certificates};
-use super::{LastWill, eventually, missing, run, spawn};
+use super::{LastWill, eventually, missing, signal, spawn};
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpStream};
 use std::path::Path;
@@ -125,17 +125,12 @@ impl Etcd {
 
     /// Freezes the process: connections are still accepted by the kernel, nothing is answered.
     pub fn stop(&self) {
-        self.signal("STOP");
+        signal(self.pid(), "STOP");
     }
 
     /// Lets a frozen process go on.
     pub fn cont(&self) {
-        self.signal("CONT");
-    }
-
-    fn signal(&self, name: &str) {
-        let (good, text) = run(&["kill", &format!("-{name}"), &self.pid().to_string()], |command| command);
-        assert!(good, "kill -{name}: {text}");
+        signal(self.pid(), "CONT");
     }
 
     /// Asks the gateway as an operator would; status and body.

@@ -141,6 +141,24 @@ pub fn run<S: AsRef<OsStr>>(
     (out.status.success(), text)
 }
 
+/// Sends a signal by its name. After `STOP` the whole process stands still: each of its threads is stopped by itself, and
+/// one on another processor could answer a request before it is.
+#[track_caller]
+pub fn signal(pid: u32, name: &str) {
+    let (good, text) = run(&["kill", &format!("-{name}"), &pid.to_string()], |command| command);
+    assert!(good, "kill -{name}: {text}");
+    let stands = || thread_states(pid).iter().all(|state| matches!(state, 'T' | 'Z'));
+    assert!(name != "STOP" || eventually(Duration::from_secs(10), stands), "process {pid} did not stop");
+}
+
+/// The state letters of a process's threads: `T` is stopped, `Z` has ended. Empty where the system does not tell.
+fn thread_states(pid: u32) -> Vec<char> {
+    let Ok(threads) = std::fs::read_dir(format!("/proc/{pid}/task")) else { return Vec::new() };
+    let state = |stat: String| stat.rsplit_once(')')?.1.trim_start().chars().next();
+    let stat = |thread: std::fs::DirEntry| std::fs::read_to_string(thread.path().join("stat")).ok();
+    threads.filter_map(|thread| state(stat(thread.ok()?)?)).collect()
+}
+
 /// Raises the flag when it is dropped, also when a test panics: it ends the threads that a scope waits for.
 pub struct Raise<'a>(pub &'a AtomicBool);
 

@@ -5,7 +5,7 @@
 
 use super::as_other_user::{own, prefix};
 use super::server::{Certificates, Port, in_path, make_certificates};
-use super::{LastWill, eventually, missing, run, spawn};
+use super::{LastWill, eventually, missing, run, signal, spawn};
 use mysql::Conn;
 use std::path::PathBuf;
 use std::process::Child;
@@ -148,8 +148,7 @@ impl MysqlServer {
 
     /// Freezes (`STOP`) or resumes (`CONT`) the server.
     pub fn signal(&self, name: &str) {
-        let (good, text) = run(&["kill", &format!("-{name}"), &self.pid().to_string()], |command| command);
-        assert!(good, "kill -{name}: {text}");
+        signal(self.pid(), name);
     }
 
     fn launch(&mut self) {

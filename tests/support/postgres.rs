@@ -130,12 +130,6 @@ impl PostgresServer {
         self.launch();
     }
 
-    /// Freezes (`STOP`) or resumes (`CONT`) the process that serves a connection.
-    pub fn signal(pid: u32, name: &str) {
-        let (good, text) = run(&["kill", &format!("-{name}"), &pid.to_string()], |command| command);
-        assert!(good, "kill -{name}: {text}");
-    }
-
     fn launch(&mut self) {
         let mut command = prefix(&USERS);
         command.push(program("postgres").expect("beside initdb").to_str().unwrap().to_owned());

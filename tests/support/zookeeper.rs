@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 use tempfile::TempDir;
 
 use super::server::{Certificates, Port, make_certificates};
-use super::{LastWill, eventually, missing, run, spawn};
+use super::{LastWill, eventually, missing, signal, spawn};
 
 const START_LIMIT: Duration = Duration::from_secs(60);
 const ANSWER_LIMIT: Duration = Duration::from_secs(5);
@@ -212,9 +212,7 @@ impl ZooKeeper {
 
     /// Sends a signal, such as `STOP` or `CONT`.
     pub fn signal(&self, name: &str) {
-        let (pid, flag) = (self.pid().to_string(), format!("-{name}"));
-        let (good, text) = run(&["kill", &flag, &pid], |command| command);
-        assert!(good, "{text}");
+        signal(self.pid(), name);
     }
 
     /// Kills the process at once, and waits until it is gone.
