@@ -217,6 +217,17 @@ impl Error {
         matches!(self.inner.kind, Unreachable | TimedOut | OutOfMemory | ReadOnly | Busy | StaleRing)
     }
 
+    /// Whether it says that the server is not there, rather than what it thinks.
+    pub(crate) fn is_silence(&self) -> bool {
+        matches!(self.inner.kind, ErrorKind::Unreachable | ErrorKind::TimedOut)
+    }
+
+    /// This error, or that of an attempt before it which was answered, if this one was not: that nobody answered says
+    /// less, and the last attempt may only have been cut off by its deadline.
+    pub(crate) fn or_answer(self, before: Option<Error>) -> Error {
+        before.filter(|before| self.is_silence() && !before.is_silence()).unwrap_or(self)
+    }
+
     /// Whether the request may have been carried out although no answer came.
     ///
     /// The client itself goes on resolving it: after an acquire it removes what it may have left, after a release

@@ -8,7 +8,7 @@ use crossbeam_channel::{Receiver, Sender, select, unbounded};
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::ident::{Fence, LockName};
-use crate::lock::engine::{Engine, leak};
+use crate::lock::engine::{Engine, is_forked, leak};
 use crate::lock::guard::{HoldState, OwnedGuard};
 use crate::lock::interrupt::Interrupt;
 use crate::lock::park::Parker;
@@ -139,7 +139,7 @@ impl Leader {
 
     fn end(&mut self) -> Result<()> {
         let Some(thread) = self.thread.take() else { return Ok(()) };
-        if self.shared.engine.is_forked() {
+        if is_forked() {
             return self.shared.engine.usable("withdraw");
         }
         self.shared.stop.interrupt();
@@ -154,7 +154,7 @@ impl Leader {
 impl Drop for Leader {
     #[expect(clippy::mem_forget, reason = "a channel's end may not be dropped in a forked child")]
     fn drop(&mut self) {
-        if self.shared.engine.is_forked() {
+        if is_forked() {
             // Nothing inherited may be dropped: the thread that is not here may have been using it. See `Engine`'s `Drop`.
             leak(&self.shared);
             std::mem::forget((self.orders.clone(), self.events.clone()));

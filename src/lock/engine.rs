@@ -30,15 +30,23 @@ static FIRST: AtomicU32 = AtomicU32::new(0);
 /// none of the threads in it: what they had locked stays so, and their entries are in stacks that the child's own threads
 /// get. Nothing can clear it from here, so what would hang or be overwritten is refused (`docs/decisions/0021-fork.md`).
 pub(crate) fn enter_process() -> Result<()> {
-    let here = process::id();
-    match FIRST.compare_exchange(0, here, Ordering::Relaxed, Ordering::Relaxed) {
-        Err(first) if first != here => Err(Error::new(
-            ErrorKind::Forked,
-            "connect",
-            "the process was forked from one that had made a client; fork before the first client, or start a program",
-        )),
-        _ => Ok(()),
+    FIRST.compare_exchange(0, process::id(), Ordering::Relaxed, Ordering::Relaxed).ok();
+    refused_if_forked("connect")
+}
+
+/// Whether this is a forked child of the process that made all the clients there are. Nothing of them may be used then:
+/// their mutexes may be held by threads that do not exist here, and their sockets are the parent's.
+pub(crate) fn is_forked() -> bool {
+    let first = FIRST.load(Ordering::Relaxed);
+    first != 0 && first != process::id()
+}
+
+fn refused_if_forked(action: &'static str) -> Result<()> {
+    if is_forked() {
+        let words = "the process was forked after it had made a client; fork before the first client, or start a program";
+        return Err(Error::new(ErrorKind::Forked, action, words));
     }
+    Ok(())
 }
 
 /// So often [`Engine::shutdown`] asks the store to forget what it holds, if that is refused.
@@ -55,7 +63,6 @@ pub(crate) struct Engine {
     pub(crate) watchdog: Watchdog,
     pub(crate) aftermath: Arc<Aftermath>,
     closed: AtomicBool,
-    pid: u32,
 }
 
 impl Engine {
@@ -84,24 +91,11 @@ impl Engine {
             watchdog,
             aftermath,
             closed: AtomicBool::new(false),
-            pid: process::id(),
         })
     }
 
-    /// Whether this is a forked child of the process that made the client. Nothing of the client may be used then:
-    /// its mutexes may be held by threads that do not exist here, and its sockets are the parent's.
-    pub(crate) fn is_forked(&self) -> bool {
-        process::id() != self.pid
-    }
-
     pub(crate) fn usable(&self, action: &'static str) -> Result<()> {
-        if self.is_forked() {
-            return Err(Error::new(
-                ErrorKind::Forked,
-                action,
-                "the process was forked after the client was made; fork before the first client, or start a program",
-            ));
-        }
+        refused_if_forked(action)?;
         self.open(action)
     }
 
@@ -254,7 +248,7 @@ impl Engine {
     /// At most one command time-out for the release, one for whatever the watchdog has under way, and one for those who
     /// stand in a queue of the store's to leave it.
     pub(crate) fn shutdown(&self) -> Result<()> {
-        if self.is_forked() || self.closed.swap(true, Ordering::AcqRel) {
+        if is_forked() || self.closed.swap(true, Ordering::AcqRel) {
             return Ok(());
         }
         let mut claims = self.watchdog.stop();
@@ -306,7 +300,7 @@ impl Engine {
 
 impl Drop for Engine {
     fn drop(&mut self) {
-        if self.is_forked() {
+        if is_forked() {
             // Nothing inherited may be dropped here: that could lock, wait, or write to the parent's connections.
             leak(&self.store);
             leak(&self.table);

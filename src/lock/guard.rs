@@ -9,7 +9,7 @@ use crossbeam_channel::{Receiver, Sender};
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::ident::{Fence, Owner};
-use crate::lock::engine::Engine;
+use crate::lock::engine::{Engine, is_forked};
 use crate::lock::hold::{Hold, Standing};
 use crate::lock::store::Kind;
 use crate::lock::wait::Entered;
@@ -139,7 +139,7 @@ impl HeldLevel {
     }
 
     pub(crate) fn check(&self) -> Result<()> {
-        if self.engine.is_forked() {
+        if is_forked() {
             return self.engine.usable("check");
         }
         match self.standing() {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::error::{Error, ErrorKind, NotHeld, Result};
 use crate::ident::{LockName, ThreadMark};
-use crate::lock::engine::Engine;
+use crate::lock::engine::{Engine, is_forked};
 use crate::lock::hand::{Handed, Parted, Told};
 use crate::lock::hold::{Hold, Standing};
 use crate::lock::park::Parker;
@@ -207,7 +207,7 @@ impl Engine {
     /// Ends one level for a guard that is dropped. The last level's release is sent and not waited for; what comes of it
     /// is reported, and what fails is left to the watchdog.
     pub(crate) fn drop_level(&self, hold: &Arc<Hold>, level: u64) {
-        if self.is_forked() {
+        if is_forked() {
             return;
         }
         let Some(left) = hold.end_level(Some(level)) else { return };

@@ -6,12 +6,11 @@ use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use leasehold::crossbeam_channel::{Sender, unbounded};
-use leasehold::{
-    ErrorKind, HoldState, Interrupt, Lock, LockClient, Loss, LossReason, MultiLock, NamedLock, Observer,
-};
+use leasehold::crossbeam_channel::unbounded;
+use leasehold::{ErrorKind, HoldState, Interrupt, Lock, LockClient, LossReason, MultiLock, NamedLock};
 
 use super::harness::{Need, Store, fresh};
+use super::observer::{Seen, Teller};
 use super::tools::{
     Holding, PATIENCE, SLACK, Waiter, elsewhere, eventually, let_pass, ms, now, quiet_panic, receive,
     slack_since, throughout,
@@ -540,18 +539,9 @@ fn a_try_leaves_no_place_behind_where_it_is_busy(store: &Store) {
     }
 }
 
-/// Sends a word for each hold that was lost.
-struct Losses(Sender<()>);
-
-impl Observer for Losses {
-    fn lost(&self, _: &Loss) {
-        self.0.send(()).ok();
-    }
-}
-
 fn one_that_was_lost_while_others_were_waited_for_is_taken_again(store: &Store) {
-    let (teller, told) = unbounded();
-    let client = store.client_with(|options| options.observer(Losses(teller)).lease(ms(600)));
+    let (teller, seen) = Teller::new();
+    let client = store.client_with(|options| options.observer(teller).lease(ms(600)));
     let operator = store.client();
     let names = names(2);
     let holding = Holding::take(&operator.lock(&names[1]));
@@ -562,7 +552,8 @@ fn one_that_was_lost_while_others_were_waited_for_is_taken_again(store: &Store) 
         guard.unlock()
     });
     eventually(PATIENCE, || operator.lock(&names[0]).force_unlock().unwrap());
-    receive(&told, PATIENCE).expect("a renewal finds that out");
+    // A renewal finds that out.
+    eventually(PATIENCE, || seen.try_iter().any(|seen| matches!(seen, Seen::Lost(_))));
     holding.release();
     waiter.returns_within(PATIENCE).0.unwrap();
     all_free(&operator, &names);

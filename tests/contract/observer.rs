@@ -23,7 +23,7 @@ contracts!(
 );
 
 #[derive(Debug, PartialEq)]
-enum Seen {
+pub(crate) enum Seen {
     Acquired { name: String, owner: Owner, waited: Duration, attempts: u32 },
     Released { name: String, owner: Owner, held: Duration },
     Lost(Loss),
@@ -32,10 +32,10 @@ enum Seen {
 }
 
 /// Sends on what it is told.
-struct Teller(Sender<Seen>);
+pub(crate) struct Teller(Sender<Seen>);
 
 impl Teller {
-    fn new() -> (Teller, Receiver<Seen>) {
+    pub(crate) fn new() -> (Teller, Receiver<Seen>) {
         let (sender, seen) = unbounded();
         (Teller(sender), seen)
     }

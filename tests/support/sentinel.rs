@@ -231,8 +231,15 @@ pub fn is_master(server: &RedisServer) -> bool {
 /// Says of the master what a test wants it to.
 pub struct FakeSentinel {
     port: u16,
-    answer: Arc<Mutex<(u64, u16)>>,
+    answer: Arc<Mutex<Said>>,
     ended: Arc<AtomicBool>,
+}
+
+struct Said {
+    epoch: u64,
+    master: u16,
+    /// How often it says so; then it is silent.
+    times: usize,
 }
 
 impl FakeSentinel {
@@ -240,7 +247,8 @@ impl FakeSentinel {
     pub fn start(epoch: u64, master: u16) -> FakeSentinel {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let port = listener.local_addr().unwrap().port();
-        let (answer, ended) = (Arc::new(Mutex::new((epoch, master))), Arc::new(AtomicBool::new(false)));
+        let said = Said { epoch, master, times: usize::MAX };
+        let (answer, ended) = (Arc::new(Mutex::new(said)), Arc::new(AtomicBool::new(false)));
         let (answers, ends) = (Arc::clone(&answer), Arc::clone(&ended));
         let serve = move || {
             for socket in listener.incoming().map_while(Result::ok) {
@@ -257,7 +265,12 @@ impl FakeSentinel {
     }
 
     pub fn says(&self, epoch: u64, master: u16) {
-        *self.answer.lock() = (epoch, master);
+        *self.answer.lock() = Said { epoch, master, times: usize::MAX };
+    }
+
+    /// As [`says`](Self::says), but to the next who asks, and nothing to who asks after that.
+    pub fn says_once(&self, epoch: u64, master: u16) {
+        *self.answer.lock() = Said { epoch, master, times: 1 };
     }
 
     pub fn place(&self) -> String {
@@ -273,20 +286,23 @@ impl Drop for FakeSentinel {
     }
 }
 
-fn talk(mut socket: &TcpStream, answer: &Mutex<(u64, u16)>) {
+fn talk(mut socket: &TcpStream, answer: &Mutex<Said>) {
     let mut parser = Parser::new();
     while let Ok(Value::Array(words)) = parser.parse_value(&mut { socket }) {
         let words: Vec<String> = words
             .into_iter()
             .map(|word| redis::from_redis_value::<String>(word).unwrap_or_default().to_lowercase())
             .collect();
-        let (epoch, port) = *answer.lock();
         let bulk = |text: &str| format!("${}\r\n{text}\r\n", text.len());
         let said = match words.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
             ["sentinel", "get-master-addr-by-name", _] => {
-                format!("*2\r\n{}{}", bulk("127.0.0.1"), bulk(&port.to_string()))
+                let mut said = answer.lock();
+                let Some(times) = said.times.checked_sub(1) else { continue };
+                said.times = times;
+                format!("*2\r\n{}{}", bulk("127.0.0.1"), bulk(&said.master.to_string()))
             }
             ["sentinel", "master", _] => {
+                let epoch = answer.lock().epoch;
                 format!("*2\r\n{}{}", bulk("config-epoch"), bulk(&epoch.to_string()))
             }
             ["subscribe", channel] => format!(">3\r\n{}{}:1\r\n", bulk("subscribe"), bulk(channel)),

@@ -101,13 +101,20 @@ fn a_replica_that_is_named_as_the_master_is_refused_until_another_is_named() {
         let replica = RedisServer::builder(&binary).config(&of).start();
         let fake = FakeSentinel::start(1, replica.port());
         let url = format!("redis-sentinel://{}/{MASTER}", fake.place());
-        let build = || LockClient::builder().url(&url).connect_timeout(ms(1500)).command_timeout(T).build();
-        let begun = now();
-        let error = build().unwrap_err();
-        within(begun, ms(1500), "connecting");
-        assert_eq!(error.kind(), ErrorKind::ReadOnly, "{error}");
-        let said = error.to_string();
-        assert!(said.contains(MASTER) && said.contains(&replica.port().to_string()), "{said}");
+        let build = || LockClient::builder().url(&url).connect_timeout(ms(600)).command_timeout(T).build();
+        // A Sentinel that falls silent meanwhile hides nothing of what was met.
+        for is_silent_after in [false, true] {
+            if is_silent_after {
+                fake.says_once(1, replica.port());
+            }
+            let begun = now();
+            let error = build().unwrap_err();
+            within(begun, ms(600), "connecting");
+            assert_eq!(error.kind(), ErrorKind::ReadOnly, "{error}");
+            let said = error.to_string();
+            assert!(said.contains(MASTER) && said.contains(&replica.port().to_string()), "{said}");
+        }
+        fake.says(1, replica.port());
         // Named while a connect is under way.
         std::thread::scope(|scope| {
             let connecting = scope.spawn(|| LockClient::builder().url(&url).connect_timeout(LONG).build());
@@ -123,6 +130,18 @@ fn a_replica_that_is_named_as_the_master_is_refused_until_another_is_named() {
             fake.says(2, master.port());
             client.lock("named").unlock().unwrap();
         });
+    });
+}
+
+#[test]
+fn a_sentinel_that_says_nothing_keeps_nobody_for_longer_than_the_connect_time_out() {
+    alone(|| {
+        let mute = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("redis-sentinel://{}/{MASTER}", mute.local_addr().unwrap());
+        let begun = now();
+        let error = LockClient::builder().url(&url).connect_timeout(ms(300)).build().unwrap_err();
+        within(begun, ms(300), "connecting");
+        assert_eq!(error.kind(), ErrorKind::TimedOut, "{error}");
     });
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::Redlock;
 use super::keeper::{Keeper, is_one_server, same_server};
-use super::node::{Member, Node, is_silence};
+use super::node::{Member, Node};
 use super::votes::Votes;
 use crate::error::{Error, ErrorKind, Result};
 use crate::lock::report::Reporter;
@@ -35,7 +35,7 @@ impl Redlock {
         for node in nodes {
             match (node.open)(connect_timeout) {
                 Ok(member) => opened.push(Answer::Done(member)),
-                Err(error) if is_silence(&error) || error.kind() == ErrorKind::Busy => {
+                Err(error) if error.is_silence() || error.kind() == ErrorKind::Busy => {
                     opened.push(Answer::Refused(error));
                 }
                 Err(error) => {

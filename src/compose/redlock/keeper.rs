@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::node::{Member, Node, is_silence};
+use super::node::{Member, Node};
 use crate::error::{Error, ErrorKind, Result};
 use crate::ident::{LockName, Owner, unbound_number};
 use crate::lock::park::Parker;
@@ -104,7 +104,7 @@ impl Keeper {
     /// Puts a node out of use that did not answer.
     pub(super) fn noted<T>(&self, node: &Node, about: &Claim, answer: Answer<T>) -> Answer<T> {
         if let Answer::Refused(error) | Answer::Unknown(error) = &answer
-            && is_silence(error)
+            && error.is_silence()
             && let Ok(claim) = node.claim(about)
         {
             self.put_out(node, error, Some((claim.kind, claim.name, claim.owner)));
@@ -247,7 +247,7 @@ impl Shared {
                     Answer::Done(_) if now >= debt.until => {}
                     Answer::Done(_) => kept.push(debt.later()),
                     Answer::Refused(error) | Answer::Unknown(error) => {
-                        if is_silence(&error) {
+                        if error.is_silence() {
                             let claim = &debt.claim;
                             let probe = (claim.kind, Arc::clone(&claim.name), claim.owner);
                             node.put_out(&error, Some(probe), || self.spend_numbers());

@@ -137,7 +137,7 @@ impl Node {
             (None, _) => join(self),
             (Some(member), Some((kind, name, owner))) => {
                 match member.store.inspect(kind, &name, owner, Clock::System.after(patience)) {
-                    Answer::Refused(error) | Answer::Unknown(error) if is_silence(&error) => Err(error),
+                    Answer::Refused(error) | Answer::Unknown(error) if error.is_silence() => Err(error),
                     // Whatever else it says, it answers.
                     _ => Ok(()),
                 }
@@ -159,11 +159,6 @@ impl Node {
             (Err(_), None) => (true, Moment::NEVER),
         }
     }
-}
-
-/// Whether an error says that the server is not there, rather than what it thinks.
-pub(super) fn is_silence(error: &Error) -> bool {
-    matches!(error.kind(), ErrorKind::Unreachable | ErrorKind::TimedOut)
 }
 
 impl fmt::Debug for Node {

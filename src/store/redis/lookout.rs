@@ -144,19 +144,24 @@ impl Shared {
     fn connect(&self, place: &Place, by: Moment) -> Result<Link> {
         let mut requests = vec![Request::new("HELLO").arg(3_u32)];
         requests.extend(CHANNELS.map(|channel| Request::new("SUBSCRIBE").arg(channel)));
-        let mut link = self.sentinels.greet(place, &requests, by)?;
+        // Known before anything is said: closing does not wait for a Sentinel that says nothing.
+        let mut link = self.sentinels.greet(place, &requests, by, |stream| self.register(stream))?;
         accepted(link.receive(by)?).map_err(|error| refusal(&error, Expected::Nothing))?;
         for _ in CHANNELS {
             // Confirmed, or refused: then it is asked each second, and no more.
             let _either: Value = link.receive(by)?;
         }
+        Ok(link)
+    }
+
+    /// Has the connection ended on closing; that may be now.
+    fn register(&self, stream: &Arc<Stream>) {
         let mut state = self.state.lock();
         if state.closed {
-            return Err(Error::new(ErrorKind::ShutDown, "connect", "the client was shut down"));
+            return stream.shutdown();
         }
         state.open.retain(|stream| stream.strong_count() > 0);
-        state.open.push(Arc::downgrade(link.stream()));
-        Ok(link)
+        state.open.push(Arc::downgrade(stream));
     }
 
     /// Waits for a word of a Sentinel, until `next` at most; `false`: the client was shut down.

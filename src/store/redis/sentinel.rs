@@ -111,10 +111,9 @@ impl Sentinels {
         let mut before = None;
         loop {
             self.await_promotion(by)?;
-            let left = by.since(Clock::System.now());
             let master = match self.ask_in_turn(by) {
                 Ok(master) => master,
-                Err(error) => return Err(telling(before, error, left)),
+                Err(error) => return Err(error.or_answer(before)),
             };
             let Node { host, port } = &master.node;
             let now = Clock::System.now();
@@ -128,8 +127,7 @@ impl Sentinels {
                 Err(error) => error,
             };
             let words = format!("master {} is said to be at {host}:{port}: {}", self.name, error.detail());
-            let error = Error::new(error.kind(), "connect", words).with_source(error);
-            let error = telling(before, error, left);
+            let error = Error::new(error.kind(), "connect", words).with_source(error).or_answer(before);
             if !error.is_retryable() || Clock::System.now().plus(PAUSE) >= by {
                 return Err(error);
             }
@@ -195,13 +193,19 @@ impl Sentinels {
     }
 
     fn ask_once(&self, place: &Place, by: Moment) -> Result<Master> {
-        let mut link = self.greet(place, &[], by)?;
+        let mut link = self.greet(place, &[], by, |_| ())?;
         self.send_question(&mut link, by).map_err(|error| of_sentinel(place, error))?;
         self.read_answer(&mut link, by).map_err(|error| of_sentinel(place, error))
     }
 
     /// A connection to a Sentinel. The replies to `requests`, which go with the first bytes, are for the caller.
-    pub(super) fn greet(&self, place: &Place, requests: &[Request], by: Moment) -> Result<Link> {
+    pub(super) fn greet(
+        &self,
+        place: &Place,
+        requests: &[Request],
+        by: Moment,
+        begun: impl FnOnce(&Arc<Stream>),
+    ) -> Result<Link> {
         let auth = auth(self.username.as_deref(), self.password.as_deref());
         let mut bytes = Vec::new();
         for request in auth.iter().chain(requests) {
@@ -209,6 +213,7 @@ impl Sentinels {
         }
         let talk = || {
             let mut link = dial(place, self.write_timeout, by)?;
+            begun(link.stream());
             link.send(&bytes, by)?;
             if auth.is_some() {
                 accepted(link.receive(by)?).map_err(|error| auth_refused(&error))?;
@@ -350,16 +355,6 @@ impl Known {
     }
 }
 
-/// Of what the last two attempts met, what says more, if the last was begun with `left` to go: without an answer then, it
-/// was only cut off by the end.
-fn telling(before: Option<Error>, last: Error, left: Duration) -> Error {
-    let is_unanswered = matches!(last.kind(), ErrorKind::Unreachable | ErrorKind::TimedOut);
-    match before {
-        Some(before) if is_unanswered && left < LEAST_TRY => before,
-        _ => last,
-    }
-}
-
 fn of_sentinel(place: &Place, error: Error) -> Error {
     let words = format!("the Sentinel at {place} was asked: {}", error.detail());
     Error::new(error.kind(), "connect", words).with_source(error)
@@ -459,24 +454,6 @@ mod tests {
         assert_eq!(sentinels.await_promotion(soon()).unwrap_err().kind(), ErrorKind::Busy);
         assert!(sentinels.learn(&master(5, "b")));
         sentinels.await_promotion(soon()).unwrap();
-    }
-
-    #[test]
-    fn an_attempt_that_is_cut_off_by_the_end_hides_nothing_of_the_one_before() {
-        let error = |kind| Error::new(kind, "connect", "");
-        let told =
-            |before: Option<ErrorKind>, last, left| telling(before.map(error), error(last), left).kind();
-        let (short, enough) = (LEAST_TRY - Duration::from_nanos(1), LEAST_TRY);
-        for cut_off in [ErrorKind::Unreachable, ErrorKind::TimedOut] {
-            assert_eq!(told(Some(ErrorKind::ReadOnly), cut_off, short), ErrorKind::ReadOnly);
-            // It had its time, or there is nothing else to tell.
-            assert_eq!(told(Some(ErrorKind::ReadOnly), cut_off, enough), cut_off);
-            assert_eq!(told(None, cut_off, short), cut_off);
-        }
-        assert_eq!(
-            told(Some(ErrorKind::ReadOnly), ErrorKind::Authentication, short),
-            ErrorKind::Authentication
-        );
     }
 
     #[test]

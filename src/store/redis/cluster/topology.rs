@@ -299,22 +299,16 @@ fn first_of<T>(
             let limit = if quick { by.min(now.plus(QUICK)) } else { by };
             match ask(endpoint, limit) {
                 Ok(value) => return Ok((endpoint.clone(), value)),
-                // That one cannot be reached says less than what another answered.
-                Err(error) if worst.is_none() || !is_silence(&error) => worst = Some(error),
-                Err(_) => {}
+                Err(error) => worst = Some(error.or_answer(worst)),
             }
         }
         // Only silence is worth a second try.
-        if worst.as_ref().is_none_or(|error| !is_silence(error)) {
+        if worst.as_ref().is_none_or(|error| !error.is_silence()) {
             break;
         }
     }
     let nobody = || Error::new(ErrorKind::Unreachable, "connect", "no member of the cluster answered");
     Err(worst.unwrap_or_else(nobody))
-}
-
-fn is_silence(error: &Error) -> bool {
-    matches!(error.kind(), ErrorKind::Unreachable | ErrorKind::TimedOut)
 }
 
 /// One exchange with a member, on a connection of its own.
