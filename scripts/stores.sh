@@ -269,5 +269,6 @@ stores_start_mariadb() { # form folder
 
 stores_start_sqlite() { # folder
     STORES_URL=sqlite://$1/locks.db
+    # shellcheck disable=SC2034 # for the script that sources this
     STORES_ABOUT='a file, rows with leases; write-ahead log, written to the disk at checkpoints (synchronous=NORMAL)'
 }
