@@ -1,6 +1,12 @@
 //! Many processes on few locks while workers are killed and stopped, connections cut and scripts forgotten; and
 //! afterwards, from what all of them wrote down, whether two ever held a lock at once. Promises P1–P3.
 //!
+//! Every second worker is behind a slow link (20 ms each way), whose subscriber connection stalls now and then. In each worker
+//! some threads take turns with few locks, one collects many locks and keeps them, one leaves leases to run out, and the
+//! client is shut down under all of them again and again.
+//!
+//! `LEASEHOLD_HISTORY_SECONDS` says for how long (20); `./check soak` has it run for longer.
+//!
 //! What a holder claims is what it was promised: from the return of its acquire to the beginning of its unlock, or
 //! to the end of the window that `remaining()` had told it, whichever is first. That also goes for holders that were
 //! killed or stopped in between: the server must keep their locks for that long.
@@ -19,23 +25,42 @@ mod tools;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::Write;
+use std::mem::ManuallyDrop;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use leasehold::{Error, Guard, LockClient};
+use leasehold::{Error, ErrorKind, Guard, LockClient};
+use parking_lot::Mutex;
 use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 use support::history::{Claim, check};
+use support::proxy::{Direction, Which};
 use support::{eventually, now, random};
 use tools::{LONG, OWN, Process, World, let_pass, ms, reexecuted, scenario};
 
-/// How long the trouble lasts.
-const RUN: Duration = Duration::from_secs(20);
 const LEASE: Duration = ms(1000);
 const TIMEOUT: Duration = ms(300);
-const WORKERS: usize = 3;
+/// How long a request or a reply takes on the slow link.
+const LINK: Duration = ms(20);
+const WORKERS: usize = 4;
 const THREADS: usize = 3;
+/// Few locks that many want, then many that are collected, then those whose leases are left to run out.
 const LOCKS: usize = 3;
+const COLLECTED: usize = 300;
+const LEFT: usize = 50;
+/// As many locks one thread holds at a time.
+const COLLECTION: usize = 60;
+
+/// How long the trouble lasts.
+fn run() -> Duration {
+    let seconds = std::env::var("LEASEHOLD_HISTORY_SECONDS");
+    Duration::from_secs(seconds.map_or(20, |seconds| seconds.parse().expect("a number of seconds")))
+}
+
+/// The name of a lock by its number.
+fn name(lock: usize) -> String {
+    format!("history-{lock}")
+}
 
 /// Nanoseconds of the clock that all processes of this machine share.
 fn mono() -> u64 {
@@ -67,6 +92,8 @@ enum What {
     Wrote(bool),
     /// An unlock succeeded.
     Unlocked,
+    /// This client is about to be shut down, which gives back all that it holds.
+    ShutsDown(String),
     /// A call failed; whether it may fail so.
     Failed { error: String, allowed: bool },
 }
@@ -85,6 +112,8 @@ struct Worker {
     store: redis::Client,
     next: u64,
     pid: u32,
+    /// The holds that were left to run out, by lock: the claim, and the fence.
+    left: BTreeMap<usize, (u64, u64)>,
 }
 
 impl Worker {
@@ -114,46 +143,124 @@ impl Worker {
         answer.unwrap()
     }
 
+    /// Whether the turn ended so because the client was shut down under it.
+    fn ended_by_shutdown(&mut self, id: u64, error: &Error) {
+        if error.kind() != ErrorKind::ShutDown {
+            self.failed(id, error);
+        }
+    }
+
+    fn next_id(&mut self) -> u64 {
+        self.next += 1;
+        self.next
+    }
+
     /// One turn with one lock.
     fn turn(&mut self, client: &LockClient) {
         let lock = random() as usize % LOCKS;
-        let fenced = client.fenced_lock(&format!("history-{lock}"));
+        let fenced = client.fenced_lock(&name(lock));
         let taken = match random() % 4 {
             0 => fenced.try_acquire_for_with_lease(ms(500), LEASE),
             1 => fenced.try_acquire_for(ms(500)),
             _ => fenced.acquire().map(Some),
         };
-        self.next += 1;
-        let id = self.next;
+        let id = self.next_id();
         match taken {
             Ok(Some(guard)) => self.hold(lock, id, guard, &fenced),
             Ok(None) => {}
-            Err(error) => self.failed(id, &error),
+            Err(error) => self.ended_by_shutdown(id, &error),
+        }
+    }
+
+    /// Takes what it can get of many locks, keeps all for a while, and gives them back.
+    fn collect(&mut self, client: &LockClient) {
+        let mut held: Vec<(u64, Guard)> = Vec::new();
+        let first = random() as usize % COLLECTED;
+        for at in first..first + COLLECTION {
+            let lock = LOCKS + at % COLLECTED;
+            let id = self.next_id();
+            match client.fenced_lock(&name(lock)).try_acquire() {
+                Ok(Some(guard)) => {
+                    self.claims(lock, id, &guard);
+                    held.push((id, guard));
+                }
+                Ok(None) => {}
+                Err(error) => {
+                    self.ended_by_shutdown(id, &error);
+                    break;
+                }
+            }
+        }
+        let_pass(ms(random() % 1500), "it keeps them");
+        for (id, guard) in &held {
+            self.still_claims(*id, guard);
+        }
+        for (id, guard) in held {
+            self.unlock(id, guard);
+        }
+    }
+
+    /// Takes a lock for a moment and never gives it back: it ends with its lease.
+    fn leave(&mut self, client: &LockClient) {
+        let lock = LOCKS + COLLECTED + random() as usize % LEFT;
+        let id = self.next_id();
+        match client.fenced_lock(&name(lock)).try_acquire_for_with_lease(ms(50), ms(100 + random() % 400)) {
+            Ok(Some(guard)) => {
+                let fence = guard.fence().unwrap().get();
+                match self.left.insert(lock, (id, fence)) {
+                    // A re-entry into what it has left: the same hold lasts longer.
+                    Some((first, same)) if same == fence => {
+                        self.left.insert(lock, (first, fence));
+                        self.still_claims(first, &guard);
+                    }
+                    _ => self.claims(lock, id, &guard),
+                }
+                let _left = ManuallyDrop::new(guard);
+            }
+            Ok(None) => {}
+            Err(error) => self.ended_by_shutdown(id, &error),
+        }
+    }
+
+    /// Until when a hold is promised; whether it stands. The time is read first, what remains second: if something remains, the
+    /// hold stood at that time.
+    fn promised(guard: &Guard) -> (u64, u64, bool) {
+        let t = mono();
+        let remaining = guard.remaining();
+        (t, t + u64::try_from(remaining.as_nanos()).unwrap(), !remaining.is_zero())
+    }
+
+    /// Notes a hold that has just begun.
+    fn claims(&mut self, lock: usize, id: u64, guard: &Guard) {
+        let (t, until, stands) = Worker::promised(guard);
+        let fence = guard.fence().unwrap().get();
+        if stands {
+            self.note(t, id, What::Holds { lock, owner: guard.owner().to_string(), fence, until });
+        }
+    }
+
+    /// Notes whether the hold stands still.
+    fn still_claims(&mut self, id: u64, guard: &Guard) {
+        let (t, until, stands) = Worker::promised(guard);
+        self.note(t, id, if stands { What::Until(until) } else { What::Lost });
+    }
+
+    fn unlock(&mut self, id: u64, guard: Guard) {
+        self.note(mono(), id, What::Unlocks);
+        match guard.unlock() {
+            Ok(()) => self.note(mono(), id, What::Unlocked),
+            Err(error) => self.ended_by_shutdown(id, &error),
         }
     }
 
     fn hold(&mut self, lock: usize, id: u64, guard: Guard, again: &leasehold::NamedLock) {
-        // The time first, what remains second: if something remains, the hold stood at that time.
-        let promised = || {
-            let t = mono();
-            let remaining = guard.remaining();
-            (t, t + u64::try_from(remaining.as_nanos()).unwrap(), !remaining.is_zero())
-        };
+        self.claims(lock, id, &guard);
         let fence = guard.fence().unwrap().get();
-        let (t, until, stands) = promised();
-        if stands {
-            self.note(t, id, What::Holds { lock, owner: guard.owner().to_string(), fence, until });
-        }
         let nested =
             random().is_multiple_of(4).then(|| again.try_acquire()).transpose().ok().flatten().flatten();
         let read = self.ask(READ, lock, &[fence]);
         let_pass(ms(random() % 20), "it works");
-        let (t, until, stands) = promised();
-        if stands {
-            self.note(t, id, What::Until(until));
-        } else {
-            self.note(t, id, What::Lost);
-        }
+        self.still_claims(id, &guard);
         // Without a look at the guard: it is the store that refuses what comes late.
         if let Ok(read) = u64::try_from(read) {
             let taken = self.ask(WRITE, lock, &[fence, read + 1, u64::from(self.pid) << 40 | id]) == 1;
@@ -165,19 +272,12 @@ impl Worker {
             self.note(mono(), id, What::Lost);
         }
         drop(nested);
-        self.note(mono(), id, What::Unlocks);
-        match guard.unlock() {
-            Ok(()) => self.note(mono(), id, What::Unlocked),
-            Err(error) => self.failed(id, &error),
-        }
+        self.unlock(id, guard);
     }
 }
 
-/// A worker process: some threads, until the time is over.
-fn work(folder: &str, url: &str, end: u64) {
-    let path = Path::new(folder).join(format!("{}.jsonl", std::process::id()));
-    let file = File::options().create(true).append(true).open(path).unwrap();
-    // The server may be standing still at this moment.
+/// A client; the server may be standing still at this moment.
+fn connect(url: &str) -> LockClient {
     let mut client = None;
     let connected = eventually(LONG, || {
         let builder = LockClient::builder().url(url).lease(LEASE).command_timeout(TIMEOUT);
@@ -185,21 +285,43 @@ fn work(folder: &str, url: &str, end: u64) {
         client.is_some()
     });
     assert!(connected, "no connection to {url}");
-    let client = client.unwrap();
+    client.unwrap()
+}
+
+/// A worker process: some threads, until the time is over.
+fn work(folder: &str, url: &str, store: &str, end: u64) {
+    let path = Path::new(folder).join(format!("{}.jsonl", std::process::id()));
+    let file = File::options().create(true).append(true).open(path).unwrap();
+    let client = Mutex::new(connect(url));
+    let worker = |thread: usize| Worker {
+        file: file.try_clone().unwrap(),
+        store: redis::Client::open(store).unwrap(),
+        next: (thread as u64) << 32,
+        pid: std::process::id(),
+        left: BTreeMap::new(),
+    };
+    let mut keeper = worker(THREADS + 2);
+    let turns: [fn(&mut Worker, &LockClient); 3] = [Worker::turn, Worker::collect, Worker::leave];
     std::thread::scope(|scope| {
-        for thread in 0..THREADS {
-            let (file, client) = (file.try_clone().unwrap(), &client);
-            let store = redis::Client::open(url).unwrap();
+        for thread in 0..THREADS + 2 {
+            let (mut worker, client) = (worker(thread), &client);
+            let turn = turns[(thread + 1).saturating_sub(THREADS)];
             scope.spawn(move || {
-                let mut worker = Worker { file, store, next: (thread as u64) << 32, pid: std::process::id() };
                 while mono() < end {
-                    worker.turn(client);
+                    let client = client.lock().clone();
+                    turn(&mut worker, &client);
                 }
             });
         }
+        while mono() < end {
+            let_pass(ms(1000 + random() % 2000), "until the next shutdown");
+            let old = std::mem::replace(&mut *client.lock(), connect(url));
+            keeper.note(mono(), 0, What::ShutsDown(old.id().to_string()));
+            drop(old.shutdown());
+        }
     });
     // The last of the trouble may meet its last clean-up.
-    drop(client.shutdown());
+    drop(client.into_inner().shutdown());
 }
 
 // ---- the trouble
@@ -211,11 +333,15 @@ struct Trouble {
     killed: BTreeSet<u32>,
     stops: usize,
     strikes: usize,
+    started: usize,
 }
 
 impl Trouble {
-    fn start_worker(&mut self, variables: &[(&str, &str)]) {
-        self.workers.push(reexecuted(TEST, variables));
+    /// Every second one is behind the slow link.
+    fn start_worker(&mut self, orders: &[String; 2]) {
+        let order = &orders[self.started % 2];
+        self.started += 1;
+        self.workers.push(reexecuted(TEST, &[(WORK, order)]));
     }
 
     /// A worker that runs.
@@ -237,10 +363,10 @@ impl Trouble {
         }
     }
 
-    fn strike(&mut self, world: &World, variables: &[(&str, &str)]) {
+    fn strike(&mut self, world: &World, orders: &[String; 2]) {
         world.does(&["SCRIPT", "FLUSH"]);
         // Each kind of trouble comes soon, and then by chance.
-        let what = [2, 0, 3, 5, 2, 4].get(self.strikes).copied().unwrap_or_else(|| random() % 6);
+        let what = [2, 0, 3, 6, 5, 2, 4].get(self.strikes).copied().unwrap_or_else(|| random() % 7);
         self.strikes += 1;
         match what {
             0 | 1 => {
@@ -257,7 +383,7 @@ impl Trouble {
                     let worker = self.workers.swap_remove(at);
                     self.killed.insert(worker.pid());
                     drop(worker); // SIGKILL
-                    self.start_worker(variables);
+                    self.start_worker(orders);
                 }
             }
             3 => {
@@ -266,6 +392,13 @@ impl Trouble {
                 world.server.cont();
             }
             4 => world.does(&["CLIENT", "KILL", "TYPE", "pubsub"]),
+            6 => {
+                // Neither SUBSCRIBE nor a message passes for longer than a lease.
+                world.proxy.hold(Direction::ToServer, Which::Subscribers);
+                world.proxy.hold(Direction::ToClient, Which::Subscribers);
+                let_pass(LEASE + LEASE / 2, "while the subscribers of the slow link stall");
+                world.proxy.resume();
+            }
             _ => world.does(&["CLIENT", "KILL", "TYPE", "normal"]),
         }
     }
@@ -279,27 +412,31 @@ fn no_two_processes_ever_hold_a_lock_at_once_whatever_is_done_to_them() {
     if let Ok(orders) = std::env::var(WORK) {
         let mut orders = orders.split('|');
         let mut next = || orders.next().unwrap();
-        return work(next(), next(), next().parse().unwrap());
+        return work(next(), next(), next(), next().parse().unwrap());
     }
     scenario(|world| {
         let folder = tempfile::tempdir().unwrap();
         let begun = now();
-        let end = mono() + u64::try_from(RUN.as_nanos()).unwrap();
-        let orders = format!("{}|{}|{end}", folder.path().display(), world.server.url());
-        let variables = [(WORK, orders.as_str())];
+        let end = mono() + u64::try_from(run().as_nanos()).unwrap();
+        let direct = world.server.url();
+        let orders = [&direct, &world.proxy.url()]
+            .map(|url| format!("{}|{url}|{direct}|{end}", folder.path().display()));
+        world.proxy.delay_requests(LINK);
+        world.proxy.delay_replies(LINK);
         let mut trouble = Trouble {
             workers: Vec::new(),
             stopped: Vec::new(),
             killed: BTreeSet::new(),
             stops: 0,
             strikes: 0,
+            started: 0,
         };
-        (0..WORKERS).for_each(|_| trouble.start_worker(&variables));
+        (0..WORKERS).for_each(|_| trouble.start_worker(&orders));
         assert!(eventually(LONG, || read(folder.path()).len() > 10), "nobody works");
-        while begun.elapsed() < RUN {
+        while begun.elapsed() < run() {
             let_pass(ms(100 + random() % 300), "between two strikes");
             trouble.resume(mono());
-            trouble.strike(world, &variables);
+            trouble.strike(world, &orders);
         }
         trouble.resume(u64::MAX);
         for worker in trouble.workers {
@@ -323,6 +460,7 @@ fn read(folder: &Path) -> Vec<Line> {
 
 fn judge(world: &World, lines: &[Line], killed: &BTreeSet<u32>, stops: usize) {
     let mut claims: BTreeMap<(u32, u64), (usize, Claim)> = BTreeMap::new();
+    let mut shut_down = BTreeSet::new();
     let (mut ended, mut lost, mut refused, mut written) = (BTreeSet::new(), BTreeSet::new(), 0, 0);
     let at = |nanos: u64| Duration::from_nanos(nanos);
     for line in lines {
@@ -338,7 +476,9 @@ fn judge(world: &World, lines: &[Line], killed: &BTreeSet<u32>, stops: usize) {
                 claims.insert(id, (*lock, claim));
             }
             What::Until(until) => {
-                if let Some((_, claim)) = claims.get_mut(&id) {
+                if let Some((_, claim)) = claims.get_mut(&id)
+                    && !claim.owner.split_once(':').is_some_and(|(client, _)| shut_down.contains(client))
+                {
                     claim.end = claim.end.max(Some(at(*until)));
                 }
             }
@@ -347,6 +487,12 @@ fn judge(world: &World, lines: &[Line], killed: &BTreeSet<u32>, stops: usize) {
                     claim.end = claim.end.min(Some(at(line.t)));
                 }
                 ended.insert(id);
+            }
+            What::ShutsDown(client) => {
+                let of_client =
+                    claims.values_mut().filter(|(_, claim)| claim.owner.starts_with(&format!("{client}:")));
+                of_client.for_each(|(_, claim)| claim.end = claim.end.min(Some(at(line.t))));
+                shut_down.insert(client.clone());
             }
             What::Lost => drop(lost.insert(id)),
             What::Wrote(taken) => *(if *taken { &mut written } else { &mut refused }) += 1,
@@ -357,19 +503,28 @@ fn judge(world: &World, lines: &[Line], killed: &BTreeSet<u32>, stops: usize) {
         }
     }
     let mut found = Vec::new();
+    let mut of_locks = vec![Vec::new(); LOCKS + COLLECTED + LEFT];
+    for (lock, claim) in claims.values() {
+        of_locks[*lock].push(claim.clone());
+    }
+    for (lock, of_lock) in of_locks.iter().enumerate() {
+        found.extend(check(of_lock).into_iter().map(|violation| format!("lock {lock}: {violation}")));
+    }
     for lock in 0..LOCKS {
-        let of_lock: Vec<Claim> =
-            claims.values().filter(|(of, _)| *of == lock).map(|(_, claim)| claim.clone()).collect();
-        found.extend(check(&of_lock).into_iter().map(|violation| format!("lock {lock}: {violation}")));
         // No update was lost behind the fence: as many as were taken, also by those who died before saying so.
         let value: Option<u64> = world.run(&["GET", &format!("{OWN}value-{lock}")]);
         let writes: u64 = world.run(&["SCARD", &format!("{OWN}writes-{lock}")]);
         assert_eq!(value.unwrap_or(0), writes, "lock {lock}: updates were lost");
     }
     assert!(found.is_empty(), "{} violations in {} claims:\n{}", found.len(), claims.len(), found.join("\n"));
-    let died_holding = claims.keys().filter(|id| killed.contains(&id.0) && !ended.contains(*id)).count();
+    let died_holding = claims
+        .iter()
+        .filter(|(id, (lock, _))| *lock < LOCKS + COLLECTED && killed.contains(&id.0) && !ended.contains(*id))
+        .count();
+    let some = |from: usize, to: usize| of_locks[from..to].iter().map(Vec::len).sum::<usize>();
+    let (collected, left) = (some(LOCKS, LOCKS + COLLECTED), some(LOCKS + COLLECTED, of_locks.len()));
     let told = format!(
-        "COUNTED {} holds, {written} writes taken and {refused} refused, {} losses told, {stops} stops, {} kills, \
+        "COUNTED {} holds ({collected} of many at a time, {left} left to run out), {written} writes taken and {refused} refused, {} losses told, {stops} stops, {} kills, \
          {died_holding} of them while holding",
         claims.len(),
         lost.len(),
@@ -377,7 +532,8 @@ fn judge(world: &World, lines: &[Line], killed: &BTreeSet<u32>, stops: usize) {
     );
     support::shout(&told);
     // A run in which nothing happened shows nothing.
-    assert!(claims.len() >= 200, "only {} holds", claims.len());
+    let few = claims.len() - collected - left;
+    assert!(few >= 200 && collected >= 200 && left >= 100, "only {few}, {collected} and {left} holds");
     assert!(stops >= 1 && !killed.is_empty() && died_holding + lost.len() >= 1, "the trouble met nobody");
     assert!(written >= 200, "only {written} writes");
 }
