@@ -458,6 +458,11 @@ fn read(folder: &Path) -> Vec<Line> {
     lines
 }
 
+/// The client that an owner belongs to.
+fn client_of(owner: &str) -> &str {
+    owner.split_once(':').map_or(owner, |(client, _)| client)
+}
+
 fn judge(world: &World, lines: &[Line], killed: &BTreeSet<u32>, stops: usize) {
     let mut claims: BTreeMap<(u32, u64), (usize, Claim)> = BTreeMap::new();
     let mut shut_down = BTreeSet::new();
@@ -466,6 +471,8 @@ fn judge(world: &World, lines: &[Line], killed: &BTreeSet<u32>, stops: usize) {
     for line in lines {
         let id = (line.pid, line.id);
         match &line.what {
+            // A client that is being shut down gives back what it gets.
+            What::Holds { owner, .. } if shut_down.contains(client_of(owner)) => {}
             What::Holds { lock, owner, fence, until } => {
                 let claim = Claim {
                     owner: owner.clone(),
@@ -477,7 +484,7 @@ fn judge(world: &World, lines: &[Line], killed: &BTreeSet<u32>, stops: usize) {
             }
             What::Until(until) => {
                 if let Some((_, claim)) = claims.get_mut(&id)
-                    && !claim.owner.split_once(':').is_some_and(|(client, _)| shut_down.contains(client))
+                    && !shut_down.contains(client_of(&claim.owner))
                 {
                     claim.end = claim.end.max(Some(at(*until)));
                 }
@@ -489,8 +496,7 @@ fn judge(world: &World, lines: &[Line], killed: &BTreeSet<u32>, stops: usize) {
                 ended.insert(id);
             }
             What::ShutsDown(client) => {
-                let of_client =
-                    claims.values_mut().filter(|(_, claim)| claim.owner.starts_with(&format!("{client}:")));
+                let of_client = claims.values_mut().filter(|(_, claim)| client_of(&claim.owner) == client);
                 of_client.for_each(|(_, claim)| claim.end = claim.end.min(Some(at(line.t))));
                 shut_down.insert(client.clone());
             }
