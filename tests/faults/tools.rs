@@ -296,10 +296,14 @@ impl World {
     /// Panics unless all locks are given back within this time from now; the end of a lease does not do.
     #[track_caller]
     pub(crate) fn all_are_given_back(&self, promised: Duration) {
-        comes_within(now(), promised, "giving all back", || {
-            let keys = self.lock_keys();
-            not_given_back(&self.server, keys.iter().map(String::as_str)).is_empty()
+        let begun = now();
+        let mut left = Vec::new();
+        let given_back = eventually(promised + LONG, || {
+            left = self.lock_keys();
+            not_given_back(&self.server, left.iter().map(String::as_str)).is_empty()
         });
+        assert!(given_back, "not given back: {left:?}");
+        within(begun, promised, "giving all back");
     }
 
     /// Waits until somebody is subscribed to the lock's channel.
