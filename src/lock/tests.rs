@@ -241,7 +241,7 @@ fn while_a_hand_over_fails(meanwhile: impl FnOnce(&FailingHandOver)) -> u64 {
             engine.table.head(Kind::Mutex, name).is_some_and(|head| head.is_open())
         });
         engine.drop_level(&mine.hold, mine.level);
-        reading.recv().unwrap();
+        reading.recv_timeout(Duration::from_secs(10)).expect("the lock is handed over");
         meanwhile(&failing);
         waiter.join().unwrap();
     });
