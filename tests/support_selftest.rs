@@ -10,7 +10,7 @@ use redis::{Commands, Connection, ErrorKind, RedisResult};
 use std::io::{ErrorKind as IoKind, Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::time::Duration;
-use support::epilogue::{Baseline, assert_every_hash_has_a_ttl, threads};
+use support::epilogue::{Baseline, assert_every_hash_has_a_ttl, not_given_back, threads};
 use support::history::{Claim, History, Violation, check};
 use support::netns::{Lost, Netns};
 use support::proxy::{Direction, Do, Proxy, Then, Which, script_with, verb};
@@ -733,6 +733,20 @@ fn what_is_left_behind_is_found_and_what_goes_in_time_is_not() {
     baseline.assert_clean(&server);
     assert_every_hash_has_a_ttl(&server);
     drop(before);
+}
+
+#[test]
+fn what_is_not_given_back_is_found_however_soon_its_lease_ends() {
+    let Some(server) = RedisServer::start_default() else { return };
+    let mut admin = server.admin();
+    admin.hset::<_, _, _, ()>("kept", "owner", 1).unwrap();
+    admin.pexpire::<_, ()>("kept", 10_000).unwrap();
+    for _ in 0..2 {
+        assert_eq!(not_given_back(&server, ["kept", "another"]), ["kept"]);
+        assert_eq!(admin.pttl::<_, i64>("kept").unwrap(), -1, "it does not end by itself");
+    }
+    admin.hdel::<_, _, ()>("kept", "owner").unwrap();
+    assert!(not_given_back(&server, ["kept", "another"]).is_empty());
 }
 
 #[test]

@@ -25,6 +25,7 @@ use leasehold::{
     ClientBuilder, Error, ErrorKind, FencedLock, HoldState, LockClient, Loss, Observer, RedLock, RedlockNode,
 };
 use parking_lot::{Mutex, MutexGuard};
+use support::epilogue::not_given_back;
 use support::history::History;
 use support::proxy::{Command, Do, Proxy};
 use support::server::{Port, RedisServer, default_server};
@@ -88,10 +89,19 @@ impl Nodes {
         holders.iter().all(|holder| holder.is_some() && *holder == holders[0])
     }
 
+    /// Waits until the lock's key is on none of these servers: it was given back, its lease did not just end.
+    #[track_caller]
+    fn is_given_back(&self, key: &str, running: &[usize]) {
+        eventually(PATIENCE, || {
+            running.iter().all(|at| not_given_back(&self.servers[*at], [key]).is_empty())
+        });
+    }
+
+    /// The same on all servers.
     #[track_caller]
     fn assert_nothing_left(&self, key: &str) {
         let all: Vec<usize> = (0..self.servers.len()).collect();
-        eventually(PATIENCE, || self.holders(key, &all).iter().all(Option::is_none));
+        self.is_given_back(key, &all);
     }
 
     /// Kills one and starts it again with nothing in it: these servers write nothing to disk.
@@ -284,7 +294,8 @@ fn a_lock_outlives_the_death_of_one_and_of_two_of_five() {
         guard.unlock().unwrap();
         assert!(tries(&other.lock(&name)));
         other.lock(&name).unlock().unwrap();
-        eventually(PATIENCE, || matches!(client.lock(&name).is_locked(), Ok(false)));
+        let running: Vec<usize> = (0..5).filter(|at| nodes.servers[*at].is_running()).collect();
+        nodes.is_given_back(&name, &running);
     }
     // And they come back, to be used as before.
     nodes.servers[1].restart();
@@ -369,7 +380,7 @@ fn without_a_majority_the_error_comes_in_time_and_says_what_each_server_said() {
     assert!(begun.elapsed() <= ms(2000) + 2 * NODE_TIMEOUT + slack_since(begun), "{:?}", begun.elapsed());
     assert!(client.lock(&name).is_locked().unwrap_err().is_retryable());
     // What the two had granted was taken back.
-    eventually(PATIENCE, || nodes.holders(&name, &[3, 4]).iter().all(Option::is_none));
+    nodes.is_given_back(&name, &[3, 4]);
     nodes.servers[2].cont();
     eventually(PATIENCE, || matches!(lock.try_lock(), Ok(true)));
     lock.unlock().unwrap();
@@ -448,7 +459,7 @@ fn a_hold_outlives_two_servers_that_forget_it_and_a_third_is_told_as_a_loss() {
     is_told(&told, "lost: Gone");
     assert!(guard.check().is_err());
     // The two that remember are told to forget.
-    eventually(PATIENCE, || nodes.holders(&name, &[3, 4]).iter().all(Option::is_none));
+    nodes.is_given_back(&name, &[3, 4]);
     takes_and_gives_back(&other.lock(&name));
     assert!(guard.unlock().unwrap_err().is_lost());
 }

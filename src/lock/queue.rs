@@ -87,6 +87,18 @@ impl Ticket {
         self.nudged.swap(false, Ordering::SeqCst)
     }
 
+    /// Whether its thread sleeps, so that it could be given the lock.
+    #[cfg(test)]
+    pub(crate) fn is_open(&self) -> bool {
+        matches!(*self.offer.lock(), Offer::Open(_))
+    }
+
+    /// How often somebody has asked to be told when what is on its way here is settled.
+    #[cfg(test)]
+    pub(crate) fn followers(&self) -> usize {
+        self.followers.lock().len()
+    }
+
     // ---- being given the lock
 
     /// The waiter's: from now on a releaser may give it the lock.

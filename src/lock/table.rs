@@ -123,6 +123,12 @@ impl Table {
         !is_used && self.contended_since(kind, name).is_none()
     }
 
+    /// The head of a lock's queue.
+    #[cfg(test)]
+    pub(crate) fn head(&self, kind: Kind, name: &Arc<LockName>) -> Option<Arc<Ticket>> {
+        self.entries.lock().get(&Key::new(kind, name))?.queue.head().cloned()
+    }
+
     /// The head of a lock's queue, if the lock is on its way to it.
     pub(crate) fn receiving(&self, kind: Kind, name: &Arc<LockName>) -> Option<Arc<Ticket>> {
         let entries = self.entries.lock();

@@ -194,6 +194,28 @@ struct FailingHandOver {
     go_on: Sender<()>,
 }
 
+/// Has the threads of a failed test end instead of waiting for each other for ever.
+struct Ends<'a>(&'a FailingHandOver);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            self.0.go_on.try_send(()).ok(); // told already, or not asked yet
+            drop(self.0.engine.shutdown());
+        }
+    }
+}
+
+/// Waits for what another thread is about to do.
+#[track_caller]
+fn comes_about(what: &str, mut cond: impl FnMut() -> bool) {
+    let by = Clock::System.after(Duration::from_secs(10));
+    while !cond() {
+        assert!(Clock::System.now() < by, "{what} has not come about");
+        thread::yield_now();
+    }
+}
+
 /// Has `meanwhile` run while the next owner, on a thread of its own, reads the refusal; it then takes the lock too.
 /// Returns the number under which the guard was held.
 fn while_a_hand_over_fails(meanwhile: impl FnOnce(&FailingHandOver)) -> u64 {
@@ -213,12 +235,13 @@ fn while_a_hand_over_fails(meanwhile: impl FnOnce(&FailingHandOver)) -> u64 {
             let theirs = acquire(engine, name, FOREVER, Lease::Renewed).unwrap().unwrap();
             engine.end_level("unlock", &theirs.hold, Some(theirs.level)).unwrap();
         };
+        let _ends = Ends(&failing);
         let waiter = thread::Builder::new().spawn_scoped(scope, wait).unwrap();
-        while !format!("{:?}", engine.table).contains("Open(") {
-            thread::yield_now();
-        }
+        comes_about("the other thread's sleep", || {
+            engine.table.head(Kind::Mutex, name).is_some_and(|head| head.is_open())
+        });
         engine.drop_level(&mine.hold, mine.level);
-        reading.recv().unwrap();
+        reading.recv_timeout(Duration::from_secs(10)).expect("the lock is handed over");
         meanwhile(&failing);
         waiter.join().unwrap();
     });
@@ -243,24 +266,23 @@ fn who_dropped_a_guard_cannot_have_the_lock_again_while_the_next_reads_that_the_
 
 #[test]
 fn nor_can_it_by_the_fair_lock_of_the_name() {
-    while_a_hand_over_fails(|FailingHandOver { store, engine, name, number, go_on }| {
+    while_a_hand_over_fails(|failing| {
+        let FailingHandOver { store, engine, name, number, go_on } = failing;
         let attempts = store.attempts.load(Ordering::SeqCst);
         let (again, many) = thread::scope(|scope| {
             let judge = || {
+                let _ends = Ends(failing);
                 // How often it has said that it waits to be told.
-                let told_to_wake = || {
-                    let table = format!("{:?}", engine.table);
-                    let lists = table.split("followers: Mutex { data: [").skip(1);
-                    lists
-                        .map(|list| list.split(']').next().unwrap().matches("Waker").count())
-                        .max()
-                        .unwrap_or(0)
-                };
-                // Until it has asked, or waits.
-                while store.attempts.load(Ordering::SeqCst) == attempts && told_to_wake() == 0 {
-                    thread::yield_now();
-                }
-                let many = (0..100).map(|_| told_to_wake()).find(|looks| *looks >= 10);
+                let told_to_wake = || engine.table.head(Kind::Mutex, name).map_or(0, |head| head.followers());
+                comes_about("an attempt, or its wait", || {
+                    store.attempts.load(Ordering::SeqCst) > attempts || told_to_wake() > 0
+                });
+                let (_never, nothing) = bounded::<()>(0);
+                let many = (0..30).map(|_| {
+                    assert!(nothing.recv_timeout(Duration::from_millis(1)).is_err());
+                    told_to_wake()
+                });
+                let many = many.last();
                 go_on.send(()).unwrap();
                 many
             };
@@ -271,7 +293,7 @@ fn nor_can_it_by_the_fair_lock_of_the_name() {
         let (owner, holder) = (again.hold.owner(), *store.holder.lock());
         // Whoever was first of the two, the waiter has it too; before anything here fails, since all wait for it.
         let ended = engine.end_level("unlock", &again.hold, Some(again.level));
-        assert_eq!(many, None, "it looks again and again instead of waiting");
+        assert!(many < Some(10), "it looks again and again instead of waiting: {many:?}");
         assert_ne!(owner.number(), *number, "it was granted what is about to be cleaned up");
         assert_eq!(holder, Some(owner));
         ended.unwrap();

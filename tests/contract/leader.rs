@@ -4,7 +4,7 @@ use leasehold::crossbeam_channel::RecvTimeoutError;
 use leasehold::{Leader, LeaderEvent, LossReason};
 
 use super::harness::{Store, fresh};
-use super::tools::{PATIENCE, SLACK, eventually, ms, now, receive, slack_since, throughout};
+use super::tools::{PATIENCE, SLACK, Waiter, eventually, ms, now, receive, slack_since, throughout};
 
 contracts!(
     one_of_many_leads_and_terms_go_up,
@@ -62,12 +62,33 @@ fn a_leader_that_withdraws_is_followed_without_a_gap(store: &Store) {
 
 fn a_leader_that_steps_down_stands_again_behind_the_others(store: &Store) {
     let name = fresh("resign");
-    let first = store.client().leader(&name).unwrap();
-    let term = elected(&first);
+    let (client, stranger) = (store.client(), store.client());
+    let first = client.leader(&name).unwrap();
+    let alone = elected(&first);
     first.step_down();
     assert_eq!(stepped_down(&first), None);
     // Alone it is elected again, to another term.
-    assert!(elected(&first) > term);
+    let mut term = elected(&first);
+    assert!(first.term() == Some(term) && term > alone);
+    // Between clients there is an order only where the store keeps one.
+    let is_fair = store.kinds.iter().any(|kind| kind.label == "fenced_lock" && kind.traits.fair);
+    for other in [&client, &client, &client].into_iter().chain(is_fair.then_some(&stranger)) {
+        let lock = other.fenced_lock(&name);
+        let waiter = Waiter::start(move || lock.acquire_owned().unwrap());
+        if is_fair {
+            // Its place is what counts; a thread that only waits for an answer has none yet.
+            eventually(PATIENCE, || stranger.inspect(&name).unwrap().waiting == 1);
+        }
+        first.step_down();
+        assert_eq!(stepped_down(&first), None);
+        let (guard, _) = waiter.returns_within(PATIENCE);
+        assert!(guard.fence() > Some(term), "served before the one that stepped down");
+        assert!(first.events().is_empty() && first.term().is_none());
+        let between = guard.fence().unwrap();
+        guard.unlock().unwrap();
+        term = elected(&first);
+        assert!(term > between);
+    }
     first.withdraw().unwrap();
 }
 

@@ -230,7 +230,7 @@ fn waiters_of_a_fair_lock_outlast_a_paused_server_and_leave_no_place() {
         held.unlock().unwrap();
         let freed = now();
         assert!(second.returns_within(freed, P + T, "the other's turn").unwrap());
-        comes_within(now(), T, "the end", || world.lock_keys().is_empty());
+        world.all_are_given_back(T);
     });
 }
 

@@ -96,7 +96,8 @@ fn in_a_black_hole_every_call_ends_by_itself_and_on_healing_nothing_is_revived()
         theirs.check().unwrap();
         assert!(kept.unlock().unwrap_err().is_lost());
         theirs.unlock().unwrap();
-        comes_within(now(), L, "the clean-up", || world.lock_keys().is_empty());
+        // Also grants that nobody waited for any more when they came: they have their lease and no longer.
+        comes_within(now(), L, "the end of all", || world.lock_keys().is_empty());
         // And all is well again.
         client.lock("a").lock().unwrap();
         world.assert_held_by("a", &client, 1);

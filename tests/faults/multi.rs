@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use leasehold::{ErrorKind, LockClient, NamedLock};
 
-use super::tools::{L, LONG, T, World, about, call, comes_within, ms, releases, scenario, within};
+use super::tools::{L, LONG, T, World, about, call, ms, releases, scenario, within};
 use crate::support::proxy::{Do, Then, Which};
 use crate::support::{eventually, now};
 
@@ -107,7 +107,7 @@ fn a_group_whose_grant_is_lost_leaves_nothing() {
             let error = multi.try_lock().unwrap_err();
             assert!(error.outcome_unknown(), "{error}");
             assert_eq!(fault.hits(), 1);
-            comes_within(now(), L, "the clean-up", || world.lock_keys().is_empty());
+            world.all_are_given_back(L);
             // Who waits goes on, and has each once.
             let fault = world.proxy.next(about("lost-a"), Do::SwallowReply(then));
             let guard = multi.acquire_with_lease(LEASE).unwrap();
@@ -117,7 +117,7 @@ fn a_group_whose_grant_is_lost_leaves_nothing() {
             }
             guard.check().unwrap();
             guard.unlock().unwrap();
-            comes_within(now(), L, "the clean-up", || world.lock_keys().is_empty());
+            world.all_are_given_back(L);
         }
     });
 }
@@ -222,7 +222,7 @@ fn the_late_release_of_a_dropped_guard_does_not_free_the_groups_hold() {
             } else {
                 release.release();
             }
-            comes_within(now(), LONG, "the release", || world.lock_keys().is_empty());
+            world.all_are_given_back(LONG);
         }
         assert!(met > 0, "all of them are on one connection");
     });
@@ -241,7 +241,7 @@ fn a_group_times_out_in_time_on_a_server_that_does_not_answer() {
         within(begun, ms(300) + 2 * T, "the group");
         world.proxy.delay_replies(Duration::ZERO);
         world.proxy.kill(Which::All, Then::Close);
-        assert!(eventually(LONG, || world.lock_keys().is_empty()));
+        world.all_are_given_back(LONG);
         multi.acquire().unwrap().unlock().unwrap();
     });
 }

@@ -47,7 +47,7 @@ fn a_ghost_at_the_head_of_a_fair_lock_is_waited_out_without_a_storm() {
         let asked = world.proxy.count(about("ghost"));
         // Each twice at first, each second from then on, and the turns themselves.
         assert!(asked < 40, "{asked} requests");
-        comes_within(now(), T, "the end", || world.lock_keys().is_empty());
+        world.all_are_given_back(T);
     });
 }
 

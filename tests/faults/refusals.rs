@@ -117,7 +117,7 @@ fn use_everything(world: &World, client: &LockClient) {
     throughout(L, || guard.check().is_ok());
     assert!(!elsewhere(|| token.try_lock().unwrap()));
     guard.unlock().unwrap();
-    assert!(eventually(L, || world.lock_keys().is_empty()), "{:?}", world.lock_keys());
+    world.all_are_given_back(L);
 }
 
 #[test]

@@ -68,7 +68,7 @@ fn over_tls_a_dead_network_is_noticed_in_time() {
         super::tools::comes_within(begun, L, "the loss", || guard.check().is_err());
         world.proxy.resume();
         assert!(guard.unlock().unwrap_err().is_lost());
-        super::tools::comes_within(now(), L, "the clean-up", || world.lock_keys().is_empty());
+        world.all_are_given_back(L);
     });
 }
 

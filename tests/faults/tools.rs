@@ -14,7 +14,7 @@ use leasehold::{ClientBuilder, Error, LockClient, Loss, Observer, Owner};
 use parking_lot::Mutex;
 use redis::FromRedisValue;
 
-use crate::support::epilogue::{Baseline, assert_every_hash_has_a_ttl, threads};
+use crate::support::epilogue::{Baseline, assert_every_hash_has_a_ttl, not_given_back, threads};
 use crate::support::proxy::{Command, Proxy, Then, Which};
 use crate::support::server::{Builder, RedisServer, default_server};
 pub(crate) use crate::support::stalls::stalled_since;
@@ -291,6 +291,19 @@ impl World {
         let keys: Vec<String> = self.run(&["KEYS", "*"]);
         let stays = |key: &String| key.starts_with("redisson_lock_token:") || key.starts_with(OWN);
         keys.into_iter().filter(|key| !stays(key)).collect()
+    }
+
+    /// Panics unless all locks are given back within this time from now; the end of a lease does not do.
+    #[track_caller]
+    pub(crate) fn all_are_given_back(&self, promised: Duration) {
+        let begun = now();
+        let mut left = Vec::new();
+        let given_back = eventually(promised + LONG, || {
+            left = self.lock_keys();
+            not_given_back(&self.server, left.iter().map(String::as_str)).is_empty()
+        });
+        assert!(given_back, "not given back: {left:?}");
+        within(begun, promised, "giving all back");
     }
 
     /// Waits until somebody is subscribed to the lock's channel.

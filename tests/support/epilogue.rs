@@ -82,6 +82,17 @@ impl Baseline {
     }
 }
 
+/// Which of these keys are there. From now on none of them ends by itself: only what gives it back can end it. So a test
+/// can wait for a release that is under way, and no end of a lease is taken for it.
+pub fn not_given_back<'a>(server: &RedisServer, keys: impl IntoIterator<Item = &'a str>) -> Vec<&'a str> {
+    let mut admin = server.admin();
+    let mut is_there = |key: &str| -> bool {
+        redis::cmd("PERSIST").arg(key).exec(&mut admin).unwrap();
+        redis::cmd("EXISTS").arg(key).query(&mut admin).unwrap()
+    };
+    keys.into_iter().filter(|key| is_there(key)).collect()
+}
+
 /// Panics when a hash has no TTL, in any database: a lock that nobody will ever free. True at any moment of any
 /// scenario, so it may be asked while things go on.
 #[track_caller]

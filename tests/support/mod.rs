@@ -14,7 +14,7 @@
 //! | [`proxy`] | a RESP-aware proxy that loses, delays, cuts and repeats what a test names |
 //! | [`netns`] | a server behind a network of its own, whose packets can be dropped |
 //! | [`examples`] | the programs of `examples/`, built |
-//! | [`epilogue`] | "nothing is left behind": subscriptions, connections, keys without TTL, threads |
+//! | [`epilogue`] | "nothing is left behind": subscriptions, connections, keys without TTL or release, threads |
 //! | [`load`] | threads that take locks all the time, and what became of it |
 //! | [`stalls`] | for how long the machine stood still |
 //! | [`history`] | a checker for who held a lock when |

@@ -324,6 +324,17 @@ fn closing_does_not_wait_for_a_connect_that_hangs() {
 /// ends; that is no reason to reconnect.
 #[test]
 fn the_subscription_survives_a_short_stop_of_the_process() {
+    const ALONE: &str = "LEASEHOLD_TEST_STOPS_ITSELF";
+    if std::env::var_os(ALONE).is_none() {
+        // In a process of its own: the other tests' times go on.
+        let this = std::thread::current();
+        let mut again = std::process::Command::new(std::env::current_exe().unwrap());
+        let ended =
+            again.args([this.name().unwrap(), "--exact", "--nocapture"]).env(ALONE, "1").output().unwrap();
+        let text = String::from_utf8_lossy(&ended.stdout) + String::from_utf8_lossy(&ended.stderr);
+        assert!(ended.status.success() && text.contains("1 passed"), "{text}");
+        return;
+    }
     let server = Server::start(&[]);
     let store = server.store();
     let (waker, woken) = waker();
