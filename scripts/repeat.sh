@@ -2,10 +2,11 @@
 #
 # Runs tests again and again, on a machine that is kept busy: a test that fails now and then fails here.
 #
-#   scripts/repeat.sh [--load N] [--times N] TESTBINARY PATTERN…
+#   scripts/repeat.sh [--load N] [--times N] [--threads N] TESTBINARY PATTERN…
 #
 #   --load N     so many loops that do nothing else compete for the processors (0)
 #   --times N    so often the tests are run (20)
+#   --threads N  so many of them at the same time (as many as there are processors)
 #   TESTBINARY   the name of a file in tests/, such as faults; lib for the unit tests; or the path of a built program
 #   PATTERN…     as for cargo test: each test is run whose name contains one of them
 #
@@ -50,16 +51,18 @@ built() { # test binary
 
 load=0
 times=20
+threads=
 while :; do
     case ${1:-} in
         --load) load=${2:-} ;;
         --times) times=${2:-} ;;
+        --threads) threads=${2:-} ;;
         *) break ;;
     esac
     shift 2 || usage
 done
-[[ $# -ge 2 && $load =~ ^[0-9]+$ && $times =~ ^[1-9][0-9]*$ ]] || usage
-name=$(basename "$1")
+[[ $# -ge 2 && $load =~ ^[0-9]+$ && $times =~ ^[1-9][0-9]*$ && $threads =~ ^([1-9][0-9]*)?$ ]] || usage
+name=$(basename "$1" | sed 's/-[0-9a-f]\{16\}$//')
 program=$1
 [ -x "$program" ] && [ -f "$program" ] || program=$(built "$1")
 shift
@@ -80,7 +83,7 @@ failures=0
 for ((run = 1; run <= times; run++)); do
     log=$LOGS/repeat-$name-$run.log
     # The tests' own words go to another file: in one they come between the name of a test and its verdict.
-    ${limit[@]+"${limit[@]}"} "$program" "$@" >"$log" 2>"$log.words"
+    ${limit[@]+"${limit[@]}"} "$program" ${threads:+"--test-threads=$threads"} "$@" >"$log" 2>"$log.words" </dev/null
     status=$?
     sed -n 's/^test \(.*\) \.\.\. \(ok\|FAILED\)$/\2 \1/p' "$log" >>"$all"
     if [ $status -eq 0 ]; then
