@@ -10,7 +10,7 @@ use leasehold::crossbeam_channel::{Receiver, RecvTimeoutError, Sender, after, bo
 use leasehold::{NamedLock, Owner};
 
 pub(crate) use crate::support::now;
-pub(crate) use crate::support::stalls::stalled_since;
+pub(crate) use crate::support::stalls::{about_to_end, stalled_since};
 
 /// How much later than promised something may be seen on a busy two-core machine.
 pub(crate) const SLACK: Duration = Duration::from_millis(250);
@@ -37,26 +37,32 @@ pub(crate) fn slack_since(start: Instant) -> Duration {
     SLACK + stalled_since(start)
 }
 
-/// What comes by the channel within `limit`, not counting the time for which the machine stood still.
+/// What comes by the channel within `limit`, not counting the time for which the machine stood still. Waited for is longer:
+/// only when it has come is known how long those who sent it were kept waiting.
 pub(crate) fn receive<T>(from: &Receiver<T>, limit: Duration) -> Result<T, RecvTimeoutError> {
     let start = now();
-    loop {
-        match from.recv_timeout(ms(5)) {
-            Err(RecvTimeoutError::Timeout) if start.elapsed() < limit + stalled_since(start) => {}
-            done => return done,
-        }
-    }
+    let received = from.recv_timeout(limit + PATIENCE);
+    let took = start.elapsed();
+    if took <= limit + stalled_since(start) { received } else { Err(RecvTimeoutError::Timeout) }
 }
 
-/// Waits until `condition` holds, and says how long that took; fails after `limit`.
+/// Waits until `condition` holds, and says how long that took; fails if that was longer than `limit`, not counting the time
+/// for which the machine stood still.
 #[track_caller]
 pub(crate) fn eventually(limit: Duration, mut condition: impl FnMut() -> bool) -> Duration {
     let start = now();
     loop {
-        if condition() {
-            return start.elapsed();
+        let holds = condition();
+        let took = start.elapsed();
+        if holds {
+            let stalled = stalled_since(start);
+            assert!(
+                took <= limit + stalled,
+                "this took {took:?}, not {limit:?}; the machine stood still for {stalled:?}"
+            );
+            return took;
         }
-        assert!(start.elapsed() < limit + stalled_since(start), "this has not come about within {limit:?}");
+        assert!(took < limit + PATIENCE, "this has not come about within {limit:?}");
         nap(ms(2));
     }
 }
@@ -175,7 +181,9 @@ impl<T: Send + 'static> Waiter<T> {
         drop(spawn(move || {
             tell.send(fs::read_link("/proc/thread-self")).expect("the test waits for this");
             let value = call();
-            sender.send((value, now())).ok(); // the test may have failed by now
+            let at = now();
+            about_to_end();
+            sender.send((value, at)).ok(); // the test may have failed by now
         }));
         let task = told.recv_timeout(PATIENCE).expect("the thread starts").unwrap_or_default();
         Waiter { task: PathBuf::from("/proc").join(task), outcome, early: None }
@@ -231,8 +239,13 @@ impl<T: Send + 'static> Waiter<T> {
         if let Some(early) = self.early {
             return early;
         }
-        match receive(&self.outcome, limit) {
-            Ok(outcome) => outcome,
+        let start = now();
+        match self.outcome.recv_timeout(limit + PATIENCE) {
+            Ok((value, at)) => {
+                let (took, stalled) = (at.saturating_duration_since(start), stalled_since(start));
+                assert!(took <= limit + stalled, "the call returned after {took:?}, not within {limit:?}");
+                (value, at)
+            }
             Err(RecvTimeoutError::Timeout) => panic!("the call has not returned within {limit:?}"),
             Err(RecvTimeoutError::Disconnected) => panic!("the call panicked"),
         }

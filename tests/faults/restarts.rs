@@ -4,13 +4,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use leasehold::{ErrorKind, HoldState, NotHeld};
+use leasehold::{ClientBuilder, ErrorKind, HoldState, NotHeld};
 
 use super::tools::{
-    Event, L, LONG, OWN, P, R, T, call, comes_within, let_pass, ms, scenario, scenario_on, start, throughout,
-    within,
+    Event, L, LONG, OWN, P, R, Seen, T, about, call, comes_within, let_pass, ms, scenario, scenario_on,
+    start, throughout, within,
 };
 use crate::support::proxy::Which;
+use crate::support::server::ADMIN;
 use crate::support::{eventually, now};
 
 #[test]
@@ -59,7 +60,7 @@ fn a_connect_to_a_server_that_stands_still_ends_in_time() {
     scenario(|world| {
         world.server.stop();
         let begun = now();
-        let error = world.builder().build().unwrap_err();
+        let error = world.builder().connect_timeout(T).build().unwrap_err();
         within(begun, T, "connecting");
         assert!(matches!(error.kind(), ErrorKind::TimedOut | ErrorKind::Unreachable), "{error}");
         world.server.cont();
@@ -217,23 +218,27 @@ fn a_server_that_comes_back_without_its_data_is_told_as_a_loss_and_the_fence_goe
 
 #[test]
 fn a_server_that_is_loading_its_data_is_waited_for() {
+    // It answers after each key, and takes 20 ms for one: minutes in all, unless it is told to hurry.
     let slow = |builder: crate::support::server::Builder| {
         builder
-            .append_only("always")
-            .config("aof-use-rdb-preamble no")
+            .config("rdbcompression no")
             .config("loading-process-events-interval-bytes 1024")
-            .config("key-load-delay 20")
+            .config("key-load-delay 20000")
             .while_loading()
     };
     scenario_on(slow, |world| {
-        let client = world.builder().patience(LONG).build().unwrap();
+        // That it loads is what is to be told, however long it takes to answer.
+        let unhurried =
+            |builder: ClientBuilder| builder.patience(LONG).command_timeout(LONG).connect_timeout(LONG);
+        let client = unhurried(world.builder()).build().unwrap();
         client.lock("loaded").lock().unwrap();
         client.lock("loaded").unlock().unwrap();
         let mut pipeline = redis::pipe();
-        let filler = "x";
-        for number in 0..40_000 {
-            pipeline.set(format!("{OWN}{number}"), filler).ignore();
+        let filler = "x".repeat(2_048);
+        for number in 0..6_000 {
+            pipeline.set(format!("{OWN}{number}"), &filler).ignore();
         }
+        pipeline.cmd("SAVE").ignore();
         pipeline.exec(&mut world.server.admin()).unwrap();
         world.server.kill();
         world.server.restart();
@@ -243,15 +248,20 @@ fn a_server_that_is_loading_its_data_is_waited_for() {
         };
         assert!(is_loading(), "the server has loaded already");
         let error = client.lock("loaded").try_lock().unwrap_err();
-        let refused = world.builder().build().unwrap_err();
+        let refused = unhurried(world.builder()).build().unwrap_err();
         assert!(is_loading(), "the server had loaded by then");
         assert_eq!(error.kind(), ErrorKind::Busy, "{error}");
         assert!(error.is_retryable(), "{error}");
         assert_eq!(refused.kind(), ErrorKind::Busy, "{refused}");
-        client.lock("loaded").lock().unwrap();
+        let (asked, waiting) = (world.proxy.count(about("loaded")), client.lock("loaded"));
+        let waiter = call(move || waiting.acquire_owned().unwrap());
+        assert!(eventually(LONG, || world.proxy.count(about("loaded")) > asked + 1), "it does not ask again");
+        assert!(is_loading() && !waiter.is_over());
+        world.does(&["CONFIG", "SET", "key-load-delay", "0"]);
+        let (guard, _) = waiter.outcome();
         assert!(!is_loading());
         world.assert_held_by("loaded", &client, 1);
-        client.lock("loaded").unlock().unwrap();
+        guard.unlock().unwrap();
     });
 }
 
@@ -259,7 +269,10 @@ fn a_server_that_is_loading_its_data_is_waited_for() {
 fn connections_that_the_server_closes_when_idle_are_replaced_unseen() {
     let timeout = |builder: crate::support::server::Builder| builder.config("timeout 1");
     scenario_on(timeout, |world| {
-        let (client, seen) = world.watched();
+        // Renewals come more often than the server looks for idle connections, and nothing but those may end.
+        let (lease, seen) = (ms(2_400), Seen::default());
+        let builder = world.builder().lease(lease).command_timeout(LONG);
+        let client = builder.observer(seen.clone()).build().unwrap();
         client.lock("idle").lock().unwrap();
         client.lock("idle").unlock().unwrap();
         // As soon as the end has come here: one that is still on its way nobody could know.
@@ -270,8 +283,15 @@ fn connections_that_the_server_closes_when_idle_are_replaced_unseen() {
         // A subscription is not idle, and a renewed hold goes on.
         let waiting = client.lock("idle");
         let waiter = call(move || waiting.lock().and_then(|()| waiting.unlock()));
-        let_pass(2 * L, "past the server's patience with idle connections");
+        let_pass(2 * lease, "past the server's patience with idle connections");
         assert!(!waiter.is_over());
+        world.does(&["CONFIG", "SET", "timeout", "0"]);
+        let here_as_there = || {
+            let list: String = world.run(&["CLIENT", "LIST"]);
+            let there = list.lines().filter(|line| !line.contains(&format!("name={ADMIN} "))).count();
+            there == world.open_connections()
+        };
+        assert!(eventually(LONG, here_as_there), "the end of a connection is still on its way");
         let unlocked = now();
         client.lock("idle").unlock().unwrap();
         waiter.returns_within(unlocked, ms(50), "taking over").unwrap();

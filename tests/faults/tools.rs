@@ -17,7 +17,7 @@ use redis::FromRedisValue;
 use crate::support::epilogue::{Baseline, assert_every_hash_has_a_ttl, not_given_back, threads};
 use crate::support::proxy::{Command, Proxy, Then, Which};
 use crate::support::server::{Builder, RedisServer, default_server};
-pub(crate) use crate::support::stalls::stalled_since;
+pub(crate) use crate::support::stalls::{about_to_end, stalled_since};
 use crate::support::{eventually, now, shout, signal, spawn};
 
 pub(crate) const fn ms(millis: u64) -> Duration {
@@ -32,6 +32,8 @@ pub(crate) const P: Duration = ms(1200);
 pub(crate) const EPSILON: Duration = ms(250);
 /// How long calls without a deadline keep trying.
 pub(crate) const PATIENCE: Duration = ms(3000);
+/// How long connecting may take where there is no request that waits for it: generous, since no promise is about it.
+const CONNECT: Duration = ms(3000);
 /// What should have happened long ago.
 pub(crate) const LONG: Duration = Duration::from_secs(20);
 
@@ -218,7 +220,7 @@ impl World {
             .url(url)
             .lease(L)
             .command_timeout(T)
-            .connect_timeout(T)
+            .connect_timeout(CONNECT)
             .patience(PATIENCE)
             .linger(Duration::ZERO)
             .pool_size(4)
@@ -411,7 +413,9 @@ pub(crate) fn call<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static)
     let (sender, outcome) = bounded(1);
     drop(start(move || {
         let value = work();
-        sender.send((value, now())).ok(); // the test may have failed by now
+        let at = now();
+        about_to_end();
+        sender.send((value, at)).ok(); // the test may have failed by now
     }));
     Call { outcome }
 }
@@ -432,7 +436,10 @@ impl<T> Call<T> {
     pub(crate) fn returns_within(self, start: Instant, promised: Duration, what: &str) -> T {
         let (value, at) = self.outcome();
         let (took, stalled) = (at.saturating_duration_since(start), stalled_since(start));
-        assert!(took <= promised + EPSILON + stalled, "{what} took {took:?}, promised are {promised:?}");
+        assert!(
+            took <= promised + EPSILON + stalled,
+            "{what} took {took:?}, promised are {promised:?} (the machine itself stalled {stalled:?})"
+        );
         value
     }
 

@@ -1,5 +1,14 @@
-//! For how long the machine stood still: a paused guest, a full run queue. That is not the library being late.
+//! For how long the machine kept those who take part in a test from running. That is not the library being late.
+//!
+//! Two things are measured and added up: how late a thread wakes up that does nothing else (a paused guest, a full run
+//! queue), and how long the threads of this process, and of all processes that it started, waited for a processor. The
+//! servers are among those. A chain of steps, from thread to thread and to a server and back, is delayed by no more than
+//! the sum of these waits. On an idle machine the sum is nothing: then a bound that it is added to is the promise itself.
 
+use std::collections::HashMap;
+use std::ffi::OsStr;
+use std::fs;
+use std::path::Path;
 use std::sync::OnceLock;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -9,44 +18,147 @@ use parking_lot::Mutex;
 
 use super::now;
 
-/// A thread that has nothing to do but wake up.
+/// A thread that has nothing to do but wake up, and to look at the others.
 struct Meter {
-    last_look: Instant,
-    /// When they ended, and how long they were.
-    stalls: Vec<(Instant, Duration)>,
+    /// When it woke up last.
+    woke: Instant,
+    queues: Queues,
+    /// When something was lost, and how much had been lost by then in all.
+    lost: Vec<(Instant, Duration)>,
 }
 
 const NAP: Duration = Duration::from_millis(5);
 const NOTABLE: Duration = Duration::from_millis(25);
+/// The run queues are looked at no more often than this, and so seldom that looking takes a twentieth of the time.
+const LOOKS_APART: Duration = Duration::from_millis(40);
+const LOOKING: u32 = 20;
+/// What was looked at so long ago is the present.
+const PRESENT: Duration = Duration::from_millis(10);
 
-/// How long this process has been kept from running since `start`: what a meter's naps took too long. The first call starts
-/// the meter.
+/// For how long this process and those that it started have been kept from running since `start`; no longer than it has been
+/// since. The first call starts the meter.
 pub fn stalled_since(start: Instant) -> Duration {
+    let mut meter = meter().lock();
+    if meter.queues.looked.elapsed() > PRESENT {
+        let waited = meter.queues.look();
+        meter.lose(waited);
+    }
+    // Also of a stall that this thread has outlasted before the meter.
+    (meter.lost_since(start) + meter.overslept()).min(start.elapsed())
+}
+
+/// Counts what the calling thread has waited so far: of a thread that has ended nothing can be seen.
+pub fn about_to_end() {
+    let Ok(task) = fs::read_link("/proc/thread-self") else { return };
+    let Some(waited) = waited(&Path::new("/proc").join(&task)) else { return };
+    let Some(thread) = number_in(task.file_name()) else { return };
+    let mut meter = meter().lock();
+    let before = meter.queues.waited.insert((std::process::id(), thread), waited);
+    meter.lose(waited.saturating_sub(before.unwrap_or_default()));
+}
+
+fn meter() -> &'static Mutex<Meter> {
     static METER: OnceLock<Mutex<Meter>> = OnceLock::new();
     let mut is_new = false;
     let meter = METER.get_or_init(|| {
         is_new = true;
-        Mutex::new(Meter { last_look: now(), stalls: Vec::new() })
+        Mutex::new(Meter { woke: now(), queues: Queues::new(), lost: vec![(now(), Duration::ZERO)] })
     });
     if is_new {
         let work = move || {
             loop {
                 after(NAP).recv().expect("a timer fires");
                 let mut meter = meter.lock();
-                if let Some(stall) = over(meter.last_look) {
-                    meter.stalls.push((now(), stall));
+                let stalled = meter.overslept();
+                meter.lose(stalled);
+                meter.woke = now();
+                if meter.queues.are_due() {
+                    let waited = meter.queues.look();
+                    meter.lose(waited);
+                    meter.woke = now();
                 }
-                meter.last_look = now();
             }
         };
         drop(thread::Builder::new().name("meter".to_owned()).spawn(work).expect("a thread can be started"));
     }
-    let meter = meter.lock();
-    let past = meter.stalls.iter().rev().take_while(|(ended, _)| *ended >= start).map(|(_, stall)| *stall);
-    // Also of one that this thread has outlasted before the meter.
-    past.chain(over(meter.last_look)).sum()
+    meter
 }
 
-fn over(since: Instant) -> Option<Duration> {
-    Some(since.elapsed().saturating_sub(NAP)).filter(|over| *over > NOTABLE)
+impl Meter {
+    fn overslept(&self) -> Duration {
+        let over = self.woke.elapsed().saturating_sub(NAP);
+        if over > NOTABLE { over } else { Duration::ZERO }
+    }
+
+    fn lose(&mut self, more: Duration) {
+        let (_, before) = *self.lost.last().expect("it begins with one");
+        if !more.is_zero() {
+            self.lost.push((now(), before + more));
+        }
+    }
+
+    fn lost_since(&self, start: Instant) -> Duration {
+        let (_, all) = *self.lost.last().expect("it begins with one");
+        let before = self.lost.partition_point(|(at, _)| *at < start);
+        let (_, before) = self.lost[before.saturating_sub(1)];
+        all - before
+    }
+}
+
+/// How long threads have waited in the run queues, by what the kernel counts for each (Linux; elsewhere none are seen).
+struct Queues {
+    looked: Instant,
+    took: Duration,
+    /// By process and thread.
+    waited: HashMap<(u32, u32), Duration>,
+}
+
+impl Queues {
+    fn new() -> Queues {
+        let mut queues = Queues { looked: now(), took: Duration::ZERO, waited: HashMap::new() };
+        queues.look(); // what was before does not count
+        queues
+    }
+
+    fn are_due(&self) -> bool {
+        self.looked.elapsed() >= LOOKS_APART.max(self.took * LOOKING)
+    }
+
+    /// How long they have waited since the last look, all together. What a thread that ended waited since then is not seen.
+    fn look(&mut self) -> Duration {
+        let begun = now();
+        let mut seen = HashMap::with_capacity(self.waited.len());
+        let mut processes = vec![std::process::id()];
+        while let Some(process) = processes.pop() {
+            let Ok(tasks) = fs::read_dir(format!("/proc/{process}/task")) else { continue };
+            for task in tasks.flatten() {
+                if let (Some(thread), Some(waited)) =
+                    (number_in(Some(&task.file_name())), waited(&task.path()))
+                {
+                    seen.insert((process, thread), waited);
+                }
+                let children = fs::read_to_string(task.path().join("children")).unwrap_or_default();
+                processes.extend(children.split_whitespace().filter_map(|child| child.parse::<u32>().ok()));
+            }
+        }
+        // What is new has waited since it began.
+        let grown = |(task, waited): (&(u32, u32), &Duration)| {
+            waited.saturating_sub(self.waited.get(task).copied().unwrap_or_default())
+        };
+        let more = seen.iter().map(grown).sum();
+        self.waited = seen;
+        self.looked = now();
+        self.took = begun.elapsed();
+        more
+    }
+}
+
+fn number_in(name: Option<&OsStr>) -> Option<u32> {
+    name?.to_str()?.parse().ok()
+}
+
+/// The second number is nanoseconds in a run queue.
+fn waited(task: &Path) -> Option<Duration> {
+    let numbers = fs::read_to_string(task.join("schedstat")).ok()?;
+    numbers.split_whitespace().nth(1)?.parse().ok().map(Duration::from_nanos)
 }

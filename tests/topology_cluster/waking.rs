@@ -7,7 +7,7 @@ use leasehold::{ClusterPubSub, LockClient};
 use crate::load::{POLL, assert_nothing_is_left, builder};
 use crate::support::cluster::Cluster;
 use crate::support::{eventually, now, shout};
-use crate::tools::{LONG, alone_within, call, ms, stalled_since};
+use crate::tools::{EPSILON, LONG, alone_within, call, ms, stalled_since};
 
 use ClusterPubSub::{Auto, Both, Plain, Sharded};
 
@@ -17,9 +17,12 @@ fn client(cluster: &Cluster, way: ClusterPubSub) -> LockClient {
 
 /// Whether somebody listens to the lock's channel at its member, by the command.
 fn listens(cluster: &Cluster, name: &str, command: &str) -> bool {
-    let channel = format!("redisson_lock__channel:{{{name}}}");
-    let (_, count): (String, i64) = cluster.ask(cluster.primary_of(name), &["PUBSUB", command, &channel]);
-    count > 0
+    listeners(cluster, name, command, &format!("redisson_lock__channel:{{{name}}}")) > 0
+}
+
+fn listeners(cluster: &Cluster, name: &str, command: &str, channel: &str) -> i64 {
+    let (_, count): (String, i64) = cluster.ask(cluster.primary_of(name), &["PUBSUB", command, channel]);
+    count
 }
 
 /// How long after a release by `from` a waiter at `to` has the lock.
@@ -105,6 +108,53 @@ fn a_member_is_listened_to_when_somebody_waits_for_a_lock_of_its() {
         held.into_iter().for_each(|guard| guard.unlock().unwrap());
         waiting.into_iter().for_each(|waiting| waiting.outcome().0);
         drop((holder, waiter));
+        assert_nothing_is_left(&cluster);
+    });
+}
+
+/// Two writers of other clients stand in line, behind a writer or a reader. The message that wakes one is the release
+/// before it; the poll would come a second after they began to listen.
+#[test]
+fn writers_that_wait_are_woken_by_the_release_and_not_by_their_poll() {
+    alone_within(LONG * 6, || {
+        stalled_since(now());
+        let Some(cluster) = Cluster::start() else { return };
+        let clients: Vec<_> = (0..3).map(|_| client(&cluster, Auto)).collect();
+        for round in 0..30 {
+            let name = crate::support::fresh("writers");
+            let home = cluster.primary_of(&name);
+            let lock = clients[round % 3].read_write_lock(&name);
+            let half = if round % 2 == 0 { lock.write() } else { lock.read() };
+            let held = half.acquire().unwrap();
+            let waiting: Vec<_> = (1..3)
+                .map(|next| {
+                    let lock = clients[(round + next) % 3].read_write_lock(&name);
+                    call(move || {
+                        let guard = lock.write().acquire().unwrap();
+                        let had = now();
+                        guard.unlock().unwrap();
+                        (had, now())
+                    })
+                })
+                .collect();
+            let channel = format!("redisson_rwlock:{{{name}}}");
+            assert!(eventually(LONG, || listeners(&cluster, &name, "SHARDNUMSUB", &channel) == 2));
+            let mut freed = now();
+            held.unlock().unwrap();
+            let mut turns: Vec<_> = waiting.into_iter().map(|waiting| waiting.outcome().0).collect();
+            turns.sort_unstable();
+            for (had, released) in turns {
+                let (took, stalled) = (had.saturating_duration_since(freed), stalled_since(freed));
+                assert!(
+                    took <= ms(50) + EPSILON + stalled,
+                    "round {round}: {took:?} after the release (the machine itself stalled {stalled:?}); its member was \
+                     {home} and is {}",
+                    cluster.primary_of(&name)
+                );
+                freed = released;
+            }
+        }
+        drop(clients);
         assert_nothing_is_left(&cluster);
     });
 }

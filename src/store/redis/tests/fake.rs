@@ -66,7 +66,7 @@ impl Fake {
 
     pub(super) fn options(&self) -> RedisOptions {
         let url = format!("redis+unix://{}/r.sock", self.folder.path().display());
-        let command_timeout = Duration::from_millis(300);
+        let command_timeout = Duration::from_secs(1);
         RedisOptions { url, command_timeout, ..RedisOptions::default() }
     }
 
@@ -96,7 +96,7 @@ fn talk(mut socket: UnixStream, state: &State, act: &(impl Fn(&str) -> Act + ?Si
             Act::Say(bytes) => socket.write_all(bytes.as_bytes()),
             Act::Drip(bytes) => bytes.bytes().try_for_each(|byte| {
                 let (_never, nothing) = crossbeam_channel::bounded::<()>(0);
-                assert!(nothing.recv_timeout(Duration::from_millis(20)).is_err());
+                assert!(nothing.recv_timeout(Duration::from_millis(200)).is_err());
                 socket.write_all(&[byte])
             }),
             Act::Nothing => Ok(()),

@@ -120,7 +120,7 @@ pub(super) fn eventually(mut happened: impl FnMut() -> bool) {
 }
 
 pub(super) fn soon() -> Moment {
-    Clock::System.after(Duration::from_secs(3))
+    Clock::System.after(Duration::from_secs(10))
 }
 
 pub(super) fn name(key: &str) -> Arc<LockName> {

@@ -14,7 +14,8 @@ use crate::lock::store::{Answer, Attempt, HandOver, Kind, Release, Store};
 use crate::sync::Mutex;
 use crate::time::Clock;
 
-const MOST: Duration = Duration::from_millis(1500);
+/// Longer than the command time-out of a fake server's clients by what a busy machine needs; sooner than [`soon`].
+const MOST: Duration = Duration::from_secs(5);
 
 fn refused(options: &RedisOptions) -> Error {
     RedisStore::connect(options, Arc::new(Reporter::new(None))).unwrap_err()
