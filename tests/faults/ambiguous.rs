@@ -69,7 +69,7 @@ fn a_try_is_sent_once_whatever_becomes_of_its_connection() {
             world.proxy.next(about(&name), how.clone());
             let error = client.lock(&name).try_lock().unwrap_err();
             assert!(error.outcome_unknown(), "{how:?}: {error}");
-            comes_within(now(), L, "the clean-up", || world.is_free(&name));
+            world.is_given_back(&name, L);
             assert_eq!(world.proxy.count(no_releases(&name)), 1, "{how:?}: sent again");
         }
         // Without any fault a lock and an unlock are one script each.
@@ -114,7 +114,7 @@ fn a_writer_whose_read_goes_without_an_answer_is_told_and_does_not_wait_for_itse
             assert_eq!(error.kind(), ErrorKind::WouldDeadlock, "{how:?}: {error}");
             within(begun, T + R, "the refusal");
             lock.write().unlock().unwrap();
-            comes_within(now(), L, "the clean-up", || world.is_free("downgrade"));
+            world.is_given_back("downgrade", L);
         }
         lock.write().lock().unwrap();
         lock.read().lock().unwrap();
@@ -273,7 +273,7 @@ fn a_renewal_reply_that_comes_after_the_window_revives_nothing() {
         world.proxy.resume();
         throughout(R, || guard.state() == HoldState::Lost && guard.remaining().is_zero());
         assert_eq!(guard.unlock().unwrap_err().not_held(), Some(&leasehold::NotHeld::Expired));
-        comes_within(now(), L, "the end of what was kept alive", || world.is_free("late"));
+        world.is_given_back("late", L);
         assert_eq!(seen.losses(), 1);
     });
 }
@@ -290,7 +290,7 @@ fn requests_that_pass_while_replies_do_not_leave_no_orphans() {
         within(begun, 2 * T, "a wait of T");
         assert!(matches!(error.kind(), ErrorKind::TimedOut | ErrorKind::Unreachable), "{error}");
         world.proxy.resume();
-        comes_within(now(), L, "the end of what was granted unheard", || world.is_free("asymmetric"));
+        world.is_given_back("asymmetric", L);
         client.lock("asymmetric").lock().unwrap();
         world.assert_held_by("asymmetric", &client, 1);
         client.lock("asymmetric").unlock().unwrap();
@@ -309,6 +309,6 @@ fn a_leader_whose_release_fails_is_told_when_it_withdraws() {
         assert!(error.is_retryable() || error.outcome_unknown(), "{error}");
         within(begun, L + T, "withdrawing");
         fault.cancel();
-        comes_within(now(), L, "the end of the term", || world.is_free("lead"));
+        world.is_given_back("lead", L);
     });
 }

@@ -246,8 +246,8 @@ fn a_wait_that_could_not_give_the_lock_up_leaves_no_place() {
         within(begun, L + T, "giving up");
         fault.cancel();
         // A notification to it would be nobody's for six seconds.
-        comes_within(now(), L, "leaving", || world.is_free("leasehold_condition_queue:{k:c:1}"));
-        comes_within(now(), L, "the lock", || world.is_free("k"));
+        world.is_given_back("leasehold_condition_queue:{k:c:1}", L);
+        world.is_given_back("k", L);
         clear(world);
     });
 }

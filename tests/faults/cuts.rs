@@ -213,14 +213,14 @@ fn a_reply_that_is_not_redis_is_a_typed_error_and_ends_its_connection() {
             within(begun, T, "a try that is answered by garbage");
             assert_eq!((fault.hits(), error.kind()), (1, ErrorKind::Protocol), "{what:?}: {error}");
             assert!(error.outcome_unknown(), "{what:?}: {error}");
-            comes_within(begun, L, "the end of the orphan", || world.is_free(&name));
+            world.is_given_back(&name, L);
             // Garbage instead of a release's reply: freed, or known to be in doubt.
             lock.lock().unwrap();
             world.proxy.next(releases(&name), Do::GarbleReply(bytes.to_vec()));
             if let Err(error) = lock.unlock() {
                 assert!(error.outcome_unknown() && error.kind() == ErrorKind::Protocol, "{what:?}: {error}");
             }
-            comes_within(now(), L, "the release", || world.is_free(&name));
+            world.is_given_back(&name, L);
             // Garbage instead of a renewal's reply is no loss.
             let guard = lock.acquire().unwrap();
             let fault = world.proxy.next(about(&name), Do::GarbleReply(bytes.to_vec()));
@@ -247,7 +247,7 @@ fn lengths_that_a_garbled_reply_claims_are_not_believed() {
             assert!(kinds.contains(&error.kind()) && error.outcome_unknown(), "{error}");
             let grown = resident().saturating_sub(before);
             assert!(grown < 64 << 20, "{grown} bytes were taken for a length that was only claimed");
-            comes_within(begun, L, "the end of the orphan", || world.is_free(&name));
+            world.is_given_back(&name, L);
         }
     });
 }

@@ -149,7 +149,7 @@ fn a_chain_of_threads_goes_on_while_scripts_are_forgotten() {
             let_pass(ms(5), "between two flushes");
         }
         threads.into_iter().for_each(|thread| thread.outcome().0.unwrap());
-        assert!(eventually(L, || world.is_free("chain")));
+        world.is_given_back("chain", L);
     });
 }
 

@@ -53,7 +53,7 @@ fn a_guard_dropped_in_a_panic_while_the_server_hangs_neither_panics_nor_blocks()
         let begun = *begun.downcast::<std::time::Instant>().unwrap();
         within(begun, T, "dropping a guard");
         world.server.cont();
-        comes_within(now(), L, "the release", || world.is_free("hangs"));
+        world.is_given_back("hangs", L);
     });
 }
 

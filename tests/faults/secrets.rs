@@ -92,7 +92,7 @@ fn no_failure_of_a_running_client_shows_its_password() {
                     || client.lock("other").try_lock().and_then(|_| client.lock("other").unlock()).is_ok();
                 assert!(eventually(2 * L, well), "it does not recover from {how:?}");
             }
-            assert!(eventually(2 * L, || world.is_free("other")));
+            world.is_given_back("other", 2 * L);
         }
         // The password is changed on the way, and everything has to connect again.
         world.does(&["ACL", "SETUSER", "locks", "resetpass", ">another"]);

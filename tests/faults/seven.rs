@@ -10,7 +10,7 @@ use super::tools::{
 };
 use crate::support::epilogue::assert_every_hash_has_a_ttl;
 use crate::support::proxy::{Direction, Do, Then, Which};
-use crate::support::{eventually, now};
+use crate::support::now;
 
 #[test]
 fn a_lease_that_overflows_is_refused_before_anything_is_sent() {
@@ -174,7 +174,7 @@ fn a_waiter_whose_subscription_dies_with_the_message_takes_over_in_time() {
                 unlocked
             };
             waiter.returns_within(unlocked, P, "taking over").unwrap();
-            assert!(eventually(L, || world.is_free("gap")));
+            world.is_given_back("gap", L);
         }
     });
 }

@@ -295,17 +295,30 @@ impl World {
         keys.into_iter().filter(|key| !stays(key)).collect()
     }
 
-    /// Panics unless all locks are given back within this time from now; the end of a lease does not do.
+    /// Panics unless the lock is given back within this time from now; the end of its lease does not do.
+    #[track_caller]
+    pub(crate) fn is_given_back(&self, name: &str, promised: Duration) {
+        self.are_given_back(promised, || vec![name.to_owned()]);
+    }
+
+    /// The same of all locks.
     #[track_caller]
     pub(crate) fn all_are_given_back(&self, promised: Duration) {
+        self.are_given_back(promised, || self.lock_keys());
+    }
+
+    #[track_caller]
+    fn are_given_back(&self, promised: Duration, keys: impl Fn() -> Vec<String>) {
         let begun = now();
         let mut left = Vec::new();
         let given_back = eventually(promised + LONG, || {
-            left = self.lock_keys();
-            not_given_back(&self.server, left.iter().map(String::as_str)).is_empty()
+            let keys = keys();
+            let found = not_given_back(&self.server, keys.iter().map(String::as_str));
+            left = found.into_iter().map(str::to_owned).collect();
+            left.is_empty()
         });
         assert!(given_back, "not given back: {left:?}");
-        within(begun, promised, "giving all back");
+        within(begun, promised, "giving it back");
     }
 
     /// Waits until somebody is subscribed to the lock's channel.

@@ -12,7 +12,7 @@ use super::tools::{
     within,
 };
 use crate::support::proxy::{Do, verb};
-use crate::support::{eventually, now};
+use crate::support::now;
 
 #[test]
 fn waiters_of_several_clients_all_get_in_while_subscriptions_are_killed() {
@@ -211,7 +211,7 @@ fn a_thousand_waiters_share_two_connections_and_are_all_served() {
         assert!(connections(world) <= before + most);
         let scripts = usize::try_from(world.scripts_run() - begun).unwrap();
         assert!(scripts <= 4 * WAITERS + 100, "{scripts} scripts for {WAITERS} grants");
-        assert!(eventually(L, || world.is_free("crowd")));
+        world.is_given_back("crowd", L);
     });
 }
 
@@ -253,6 +253,6 @@ fn many_waiters_of_a_killed_server_do_not_storm_it_and_are_served_when_it_is_bac
         for waiter in waiters {
             waiter.outcome().0.unwrap();
         }
-        assert!(eventually(L, || world.is_free("herd")));
+        world.is_given_back("herd", L);
     });
 }
