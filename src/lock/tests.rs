@@ -282,7 +282,7 @@ fn nor_can_it_by_the_fair_lock_of_the_name() {
                     assert!(nothing.recv_timeout(Duration::from_millis(1)).is_err());
                     told_to_wake()
                 });
-                let many = many.last();
+                let many = many.max();
                 go_on.send(()).unwrap();
                 many
             };

@@ -244,6 +244,8 @@ fn two_thousand_cycles_leave_nothing() {
         // The proxy's half of the connections is counted too.
         assert!(after <= before + 24, "{before} descriptors before, {after} after");
         blocked.unlock().unwrap();
+        drop((client, blocker));
+        world.all_are_given_back(L);
     });
 }
 

@@ -9,8 +9,8 @@ use super::tools::{
     within,
 };
 use crate::support::epilogue::assert_every_hash_has_a_ttl;
-use crate::support::proxy::{Direction, Do, Then, Which};
 use crate::support::now;
+use crate::support::proxy::{Direction, Do, Then, Which};
 
 #[test]
 fn a_lease_that_overflows_is_refused_before_anything_is_sent() {

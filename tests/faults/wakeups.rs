@@ -11,8 +11,8 @@ use super::tools::{
     EPSILON, Event, L, LONG, P, Seen, T, World, call, channel, let_pass, ms, scenario, scenario_on, start,
     within,
 };
-use crate::support::proxy::{Do, verb};
 use crate::support::now;
+use crate::support::proxy::{Do, verb};
 
 #[test]
 fn waiters_of_several_clients_all_get_in_while_subscriptions_are_killed() {
