@@ -472,7 +472,7 @@ fn a_node_that_is_given_up_is_not_asked() {
     eventually(PATIENCE, || other.lock(named).try_lock().unwrap());
     assert!(others.iter().all(|name| client.lock(name).try_lock().unwrap()));
     let waits = |name: &&String| *name != named && !client.lock(name).try_lock().unwrap();
-    eventually(PATIENCE, || !theirs.iter().any(|name| waits(name)));
+    eventually(PATIENCE, || !theirs.iter().any(&waits));
     // Nor is it waited for.
     client.shutdown().unwrap();
     assert!(held.check().is_err());
