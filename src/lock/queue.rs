@@ -88,13 +88,13 @@ impl Ticket {
     }
 
     /// Whether its thread sleeps, so that it could be given the lock.
-    #[cfg(test)]
+    #[cfg(all(test, not(leasehold_shuttle)))]
     pub(crate) fn is_open(&self) -> bool {
         matches!(*self.offer.lock(), Offer::Open(_))
     }
 
     /// How often somebody has asked to be told when what is on its way here is settled.
-    #[cfg(test)]
+    #[cfg(all(test, not(leasehold_shuttle)))]
     pub(crate) fn followers(&self) -> usize {
         self.followers.lock().len()
     }
