@@ -23,6 +23,7 @@ use support::processes::{
     LEASE, Worker, a_killed_holder_frees_within, count_across_processes, none_was_delayed,
     other_names_are_not_delayed,
 };
+use support::stalls::own_time_since;
 use support::{eventually, fresh, now};
 
 const fn ms(millis: u64) -> Duration {
@@ -126,7 +127,7 @@ fn a_transaction_that_has_one_name_never_delays_another() {
             let mut transaction = begin(&mut two);
             assert!(names.lock(&mut transaction, &others[round % 6], LONG).unwrap().is_some());
             transaction.commit().unwrap();
-            start.elapsed()
+            own_time_since(start)
         });
         none_was_delayed(spans.collect());
         holding.commit().unwrap();
@@ -294,7 +295,7 @@ fn a_server_that_stands_still_costs_one_command_timeout() {
     let error = client.lock("a").try_lock().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::TimedOut, "{error:?}");
     assert!(!error.outcome_unknown(), "it has only read so far");
-    assert!(start.elapsed() < ms(2_000), "{:?}", start.elapsed());
+    assert!(own_time_since(start) < ms(2_000), "{:?}", start.elapsed());
     server.signal("CONT");
     assert!(client.lock("a").try_lock_for(LONG).unwrap());
     client.lock("a").unlock().unwrap();
@@ -364,7 +365,7 @@ fn an_exhausted_pool_loses_no_lease() {
             assert_eq!(error.kind(), ErrorKind::TimedOut, "{error}");
             assert!(error.is_retryable());
         }
-        assert!(start.elapsed() < ms(8_000), "{:?}", start.elapsed());
+        assert!(own_time_since(start) < ms(8_000), "{:?}", start.elapsed());
         while start.elapsed() < ms(6_000) {
             held.check().unwrap();
             assert!(client.lock(&stuck).try_lock().is_err());
@@ -508,7 +509,7 @@ fn a_session_ends_when_it_was_idle_for_its_lease() {
     assert!(rival.lock(lock.name()).try_lock_for(LONG).unwrap());
     // The server counts whole seconds.
     assert!(start.elapsed() >= ms(650), "{:?}", start.elapsed());
-    assert!(start.elapsed() < ms(1_000 + 2_500), "{:?}", start.elapsed());
+    assert!(own_time_since(start) < ms(1_000 + 2_500), "{:?}", start.elapsed());
     assert!(lock.unlock().unwrap_err().is_lost());
     rival.lock(lock.name()).unlock().unwrap();
 }
@@ -550,7 +551,7 @@ fn lock_and_data_are_committed_together() {
     assert!(names.lock(&mut second, &name, ms(0)).unwrap().is_none());
     let start = now();
     assert!(names.lock(&mut second, &name, ms(200)).unwrap().is_none());
-    assert!(start.elapsed() >= ms(190) && start.elapsed() < ms(4_000), "{:?}", start.elapsed());
+    assert!(start.elapsed() >= ms(190) && own_time_since(start) < ms(4_000), "{:?}", start.elapsed());
     assert_eq!(setting(&mut second), before, "the wait in vain has left the transaction as it was");
     held.check(&mut first).unwrap();
     first.commit().unwrap();
@@ -563,7 +564,7 @@ fn lock_and_data_are_committed_together() {
     let mut fourth = begin(&mut two);
     let start = now();
     assert!(names.lock(&mut fourth, &other, ms(5_000)).unwrap().is_some());
-    assert!(start.elapsed() < ms(500), "{:?}", start.elapsed());
+    assert!(own_time_since(start) < ms(500), "{:?}", start.elapsed());
 }
 
 #[test]

@@ -15,6 +15,7 @@ use support::history::{Claim, History, Violation, check};
 use support::netns::{Lost, Netns};
 use support::proxy::{Direction, Do, Proxy, Then, Which, script_with, verb};
 use support::server::{RedisServer, default_server, matrix, timed};
+use support::stalls::stalled_since;
 use support::{eventually, fresh, now, run};
 
 /// Long enough for whatever has to happen, however busy the machine is.
@@ -71,6 +72,25 @@ fn in_child(test: &str) -> Option<String> {
     let program = std::env::current_exe().unwrap();
     let program = [program.to_str().unwrap(), "--exact", test, "--nocapture", "--test-threads=1"];
     Some(run(&program, |command| command.env("LEASEHOLD_SELFTEST_CHILD", "1")).1)
+}
+
+// ---- time
+
+/// With more that run than processors some of them wait, all the time; this process sleeps.
+#[test]
+fn what_started_processes_wait_for_a_processor_is_counted_and_no_more_than_the_time_that_passed() {
+    let busy = || support::spawn(&["sh", "-c", "while :; do :; done"], |command| command);
+    let most = std::thread::available_parallelism().unwrap().get();
+    let mut children: Vec<_> = (0..2 * most).map(|_| busy()).collect();
+    let start = now();
+    let counted = eventually(LONG, || stalled_since(start) > Duration::from_millis(500));
+    for child in &mut children {
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+    assert!(counted, "{:?}", stalled_since(start));
+    let (stalled, took) = (stalled_since(start), start.elapsed());
+    assert!(stalled <= took, "{stalled:?} in {took:?}");
 }
 
 // ---- servers

@@ -121,7 +121,10 @@ pub fn missing(what: &str) {
 /// Without the gate a short-lived child may end while the thread that starts it still blocks all signals. The kernel
 /// then gives its SIGCHLD to another thread, whose read with a timeout fails with EINTR: a Redis command in another
 /// test fails, now and then, when the machine is busy. The child's pid is the program's, and its input is empty.
+///
+/// How long it waits for a processor is measured from then on, as of all that run here: see [`stalls`].
 pub fn spawn<S: AsRef<OsStr>>(program: &[S], configure: impl FnOnce(&mut Command) -> &mut Command) -> Child {
+    stalls::watch();
     let mut command = Command::new("sh");
     command.args(["-c", "read -r go && exec \"$@\" </dev/null", "sh"]).args(program).stdin(Stdio::piped());
     let mut child = configure(&mut command).spawn().expect("sh starts");

@@ -35,8 +35,13 @@ const LOOKING: u32 = 20;
 /// What was looked at so long ago is the present.
 const PRESENT: Duration = Duration::from_millis(10);
 
+/// Starts the meter, if it does not run yet.
+pub fn watch() {
+    meter();
+}
+
 /// For how long this process and those that it started have been kept from running since `start`; no longer than it has been
-/// since. The first call starts the meter.
+/// since. What was before the first call, or the first [`watch`], is not known.
 pub fn stalled_since(start: Instant) -> Duration {
     let mut meter = meter().lock();
     if meter.queues.looked.elapsed() > PRESENT {
@@ -45,6 +50,12 @@ pub fn stalled_since(start: Instant) -> Duration {
     }
     // Also of a stall that this thread has outlasted before the meter.
     (meter.lost_since(start) + meter.overslept()).min(start.elapsed())
+}
+
+/// The part of the time since `start` that the machine is not to blame for.
+pub fn own_time_since(start: Instant) -> Duration {
+    let took = start.elapsed();
+    took.saturating_sub(stalled_since(start))
 }
 
 /// Counts what the calling thread has waited so far: of a thread that has ended nothing can be seen.
