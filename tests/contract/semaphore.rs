@@ -196,7 +196,7 @@ fn a_permit_without_a_lease_is_renewed(store: &Store) {
 }
 
 fn a_permit_is_given_back_by_its_id(store: &Store) {
-    let (client, operator) = (store.client_with_lease(ms(600)), store.client());
+    let (client, operator) = (store.client_with_lease(ms(3_000)), store.client());
     let name = fresh("permits");
     let semaphore = client.expirable_semaphore(&name);
     semaphore.try_set_permits(1).unwrap();
@@ -208,7 +208,7 @@ fn a_permit_is_given_back_by_its_id(store: &Store) {
     assert!(foreign.release(&ids[0]).unwrap());
     assert!(!foreign.release(&ids[0]).unwrap());
     assert_eq!(foreign.available_permits().unwrap(), 1);
-    assert_eq!(receive(&lost, ms(600) + SLACK).unwrap().reason, LossReason::Gone);
+    assert_eq!(receive(&lost, ms(1_000) + SLACK).unwrap().reason, LossReason::Gone);
 }
 
 fn several_permits_are_had_at_once_or_not_at_all(store: &Store) {

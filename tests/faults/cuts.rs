@@ -4,8 +4,8 @@ use leasehold::crossbeam_channel::bounded;
 use leasehold::{ErrorKind, HoldState};
 
 use super::tools::{
-    EPSILON, Event, L, P, PATIENCE, R, T, about, call, comes_within, ms, releases, scenario, stalled_since,
-    throughout, within,
+    EPSILON, Event, L, LONG, P, PATIENCE, R, T, about, call, comes_within, ms, releases, scenario,
+    stalled_since, throughout, within,
 };
 use crate::support::epilogue::assert_every_hash_has_a_ttl;
 use crate::support::history::History;
@@ -171,13 +171,15 @@ fn on_a_slow_link_locks_exclude_and_are_kept() {
 #[test]
 fn a_reply_that_drips_takes_no_longer_than_one_that_does_not_come() {
     scenario(|world| {
-        let client = world.client();
+        // Time enough for the answers that do not drip, on a busy machine too.
+        let limit = 4 * T;
+        let client = world.builder().command_timeout(limit).patience(LONG).build().unwrap();
         client.lock("drip").lock().unwrap();
         client.lock("drip").unlock().unwrap();
-        world.proxy.drip(Some((1, ms(100))));
+        world.proxy.drip(Some((1, T)));
         let begun = now();
         let error = client.lock("drip").try_lock().unwrap_err();
-        within(begun, T, "a try whose reply drips");
+        within(begun, limit, "a try whose reply drips");
         assert!(error.outcome_unknown() && error.kind() == ErrorKind::TimedOut, "{error}");
         world.proxy.drip(None);
         // No later request gets the rest of that reply for its own.

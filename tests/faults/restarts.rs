@@ -267,23 +267,23 @@ fn a_server_that_is_loading_its_data_is_waited_for() {
 
 #[test]
 fn connections_that_the_server_closes_when_idle_are_replaced_unseen() {
-    let timeout = |builder: crate::support::server::Builder| builder.config("timeout 1");
+    let timeout = |builder: crate::support::server::Builder| builder.config("timeout 3");
     scenario_on(timeout, |world| {
         // Renewals come more often than the server looks for idle connections, and nothing but those may end.
-        let (lease, seen) = (ms(2_400), Seen::default());
+        let (lease, seen) = (ms(7_500), Seen::default());
         let builder = world.builder().lease(lease).command_timeout(LONG);
         let client = builder.observer(seen.clone()).build().unwrap();
         client.lock("idle").lock().unwrap();
         client.lock("idle").unlock().unwrap();
         // As soon as the end has come here: one that is still on its way nobody could know.
-        let closed = eventually(Duration::from_secs(10), || world.open_connections() == 0);
+        let closed = eventually(LONG, || world.open_connections() == 0);
         assert!(closed, "connections are still there");
         assert!(client.lock("idle").try_lock().unwrap());
         assert_eq!(client.lock("idle").hold_count().unwrap(), 1);
         // A subscription is not idle, and a renewed hold goes on.
         let waiting = client.lock("idle");
         let waiter = call(move || waiting.lock().and_then(|()| waiting.unlock()));
-        let_pass(2 * lease, "past the server's patience with idle connections");
+        let_pass(lease, "past the server's patience with idle connections");
         assert!(!waiter.is_over());
         world.does(&["CONFIG", "SET", "timeout", "0"]);
         let here_as_there = || {

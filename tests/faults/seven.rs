@@ -5,8 +5,8 @@ use std::time::Duration;
 use leasehold::{ErrorKind, LossReason};
 
 use super::tools::{
-    Event, L, P, R, T, about, call, comes_within, elsewhere, ms, releases, scenario, start, throughout,
-    within,
+    Event, L, LONG, P, R, Seen, T, about, call, comes_within, elsewhere, ms, releases, scenario, start,
+    throughout, within,
 };
 use crate::support::epilogue::assert_every_hash_has_a_ttl;
 use crate::support::now;
@@ -204,7 +204,9 @@ fn a_holder_whose_key_is_deleted_is_told_by_its_next_renewal() {
 #[test]
 fn a_lock_whose_owner_thread_ended_is_free_after_its_lease() {
     scenario(|world| {
-        let (client, seen) = world.watched();
+        let seen = Seen::default();
+        // A release whose answer is late is sent again, and here releases are counted.
+        let client = world.builder().command_timeout(LONG).observer(seen.clone()).build().unwrap();
         let lock = client.lock("orphan");
         let asked = now();
         let owner = elsewhere(|| {
