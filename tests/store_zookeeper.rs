@@ -633,19 +633,22 @@ fn a_host_that_drips_does_not_keep_the_next_from_being_tried() {
     let dripping = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = dripping.local_addr().unwrap().port();
     let (seen, drips) = unbounded();
-    std::thread::spawn(move || {
+    let spawn = std::thread::Builder::spawn::<Box<dyn FnOnce() + Send>, ()>;
+    let serve = move || {
         for client in dripping.incoming() {
             let (mut client, seen) = (client.unwrap(), seen.clone());
-            std::thread::spawn(move || {
+            let drip = move || {
                 seen.send(()).unwrap();
                 // A greeting of 256 bytes, one in 100 ms.
                 let mut bytes = [0, 0, 1, 0].into_iter().chain(std::iter::repeat(0));
                 while client.write_all(&[bytes.next().unwrap()]).is_ok() {
                     leasehold::crossbeam_channel::after(ms(100)).recv().unwrap();
                 }
-            });
+            };
+            spawn(std::thread::Builder::new(), Box::new(drip)).unwrap();
         }
-    });
+    };
+    spawn(std::thread::Builder::new(), Box::new(serve)).unwrap();
     let url = format!("zk://127.0.0.1:{port},127.0.0.1:{}", server.port());
     // Clients begin with any of the hosts: until one has begun with this.
     while drips.is_empty() {
