@@ -129,12 +129,22 @@ impl Default for RedisOptions {
     }
 }
 
+/// More connections than this no server is glad of.
+const MOST_CONNECTIONS: u32 = 10_000;
+
 impl RedisOptions {
     pub(crate) fn checked(self) -> Result<RedisOptions> {
         check_timeout("connect_timeout", self.connect_timeout)?;
         check_timeout("command_timeout", self.command_timeout)?;
         if self.pool_size == 0 {
             return Err(Error::invalid("connect", "a pool_size of 0 leaves no connection to work with"));
+        }
+        if self.pool_size > MOST_CONNECTIONS {
+            let size = self.pool_size;
+            return Err(Error::invalid(
+                "connect",
+                format!("a pool_size of {size} is too large: the most is {MOST_CONNECTIONS}"),
+            ));
         }
         if let Some(Replicas { count, within }) = self.replicas {
             if count == 0 {

@@ -197,25 +197,25 @@ impl TlsStream {
     }
 
     /// Reads plain text. Waits for the socket without holding the session, so that others can write meanwhile.
-    /// Only one thread may read at a time.
+    /// Only one thread may read at a time. A read that brought none, but a part of a record, is `Interrupted`, as by a
+    /// signal: whoever reads by a moment looks at the time before going on.
     pub(crate) fn read(&self, buf: &mut [u8]) -> io::Result<usize> {
         let mut fresh = [0; 8 * 1024];
-        loop {
-            {
-                let mut session = self.session.lock();
-                if let Some(read) = session.plain(buf)? {
-                    return Ok(read);
-                }
-                session.flush(&self.socket)?;
-            }
-            let read = (&self.socket).read(&mut fresh)?;
+        {
             let mut session = self.session.lock();
-            match (session.raw.get_mut(..read), fresh.get(..read)) {
-                (Some(raw), Some(fresh)) if read > 0 => raw.copy_from_slice(fresh),
-                _ => return Ok(0),
+            if let Some(read) = session.plain(buf)? {
+                return Ok(read);
             }
-            (session.start, session.end) = (0, read);
+            session.flush(&self.socket)?;
         }
+        let read = (&self.socket).read(&mut fresh)?;
+        let mut session = self.session.lock();
+        match (session.raw.get_mut(..read), fresh.get(..read)) {
+            (Some(raw), Some(fresh)) if read > 0 => raw.copy_from_slice(fresh),
+            _ => return Ok(0),
+        }
+        (session.start, session.end) = (0, read);
+        session.plain(buf)?.ok_or_else(|| io::ErrorKind::Interrupted.into())
     }
 
     pub(crate) fn write(&self, bytes: &[u8]) -> io::Result<usize> {

@@ -139,6 +139,77 @@ fn a_lease_that_is_revoked_behind_the_holders_back_is_told_by_the_next_renewal()
     holder.lock(&name).unlock().unwrap();
 }
 
+/// Is told what is not as it should be.
+struct Warnings(Sender<String>);
+
+impl Observer for Warnings {
+    fn warning(&self, text: &str) {
+        self.0.send(text.to_owned()).unwrap();
+    }
+}
+
+/// Whether the installed server may revoke leases of living holders; then it is warned about.
+fn may_revoke(server: &Etcd) -> bool {
+    let status = server.must("/v3/maintenance/status", "{}");
+    let version: Vec<u32> =
+        status["version"].as_str().unwrap().split('.').map(|number| number.parse().unwrap()).collect();
+    version < vec![3, 4, 31] || version[1] == 5 && version[2] < 13
+}
+
+#[test]
+fn a_version_that_may_revoke_leases_of_living_holders_is_warned_about() {
+    let server = some_or_skip!(Etcd::start());
+    let (tell, warnings) = unbounded();
+    let client = builder(&server.url()).observer(Warnings(tell)).build().unwrap();
+    client.with_lock(&fresh("warned"), |_| ()).unwrap();
+    if may_revoke(&server) {
+        let warning = receive(&warnings, PATIENCE).expect("it is warned about");
+        assert!(warning.contains("3.5.13"), "{warning}");
+    }
+    throughout(ms(100), || warnings.is_empty());
+}
+
+#[test]
+fn where_leases_may_end_early_the_end_of_one_is_told_at_once() {
+    let server = some_or_skip!(Etcd::start());
+    if !may_revoke(&server) {
+        return; // told by the next renewal
+    }
+    let (holder, other) = (client(&server.url()), client(&server.url()));
+    // One that is watched alone, one of several, one whose client also waits; renewed, and with a lease of its own.
+    let name = fresh("beside");
+    let beside = Holding::take(&other.lock(&name));
+    let waiting = holder.lock(&name);
+    let mut waiter = None;
+    for several in [false, true] {
+        for fixed in [false, true] {
+            let lock = holder.lock(&fresh("early"));
+            let _more = several.then(|| holder.lock(&fresh("more")).acquire().unwrap());
+            if several && waiter.is_none() {
+                let waiting = waiting.clone();
+                waiter = Some(Waiter::start(move || waiting.lock().and_then(|()| waiting.unlock())));
+            }
+            let guard = if fixed { lock.acquire_with_lease(ms(15_000)) } else { lock.acquire() }.unwrap();
+            let lost = guard.lost();
+            // By then the watch stands: it is on holds that last for a second.
+            throughout(ms(2_500), || guard.check().is_ok());
+            let lease = lease_of(&server, lock.name());
+            let revoked = now();
+            server.must("/v3/lease/revoke", &format!(r#"{{"ID":"{lease}"}}"#));
+            let loss = receive(&lost, SLACK).expect("the holder is told");
+            assert_eq!(loss.reason, LossReason::Gone);
+            assert!(revoked.elapsed() <= ms(500) + stalled_since(revoked), "{:?}", revoked.elapsed());
+            assert!(guard.unlock().unwrap_err().is_lost());
+            // What is taken after that is another hold, whatever is still told of the first.
+            let again = lock.acquire().unwrap();
+            throughout(ms(200), || again.check().is_ok());
+            again.unlock().unwrap();
+        }
+    }
+    beside.release();
+    waiter.unwrap().returns_within(PATIENCE).0.unwrap();
+}
+
 #[test]
 fn holds_survive_the_death_of_the_leader_and_not_that_of_the_majority() {
     let mut members = some_or_skip!(Etcd::start_cluster(3));

@@ -20,6 +20,7 @@ mod tools;
 
 use std::fs;
 use std::io::Write;
+use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
@@ -78,7 +79,7 @@ fn a_server_that_stays_away_ends_the_holds_in_time_and_nothing_is_granted_twice(
     for lost in &lost {
         // Whoever is asked knows before the servers can have given the lock to another.
         assert_eq!(receive(lost, SESSION).unwrap().reason, LossReason::Expired);
-        assert!(killed.elapsed() <= SESSION * 3 / 4 + slack_since(killed), "{:?}", killed.elapsed());
+        assert!(killed.elapsed() <= SESSION + slack_since(killed), "{:?}", killed.elapsed());
     }
     assert_eq!(renewed.state(), HoldState::Lost);
     server.launch_again();
@@ -104,7 +105,7 @@ fn a_server_that_hangs_puts_holds_at_risk_and_then_ends_them() {
     let stopped = now();
     eventually(SESSION, || matches!(guard.state(), HoldState::AtRisk { .. }));
     assert_eq!(receive(&lost, SESSION).unwrap().reason, LossReason::Expired);
-    assert!(stopped.elapsed() <= SESSION * 3 / 4 + slack_since(stopped));
+    assert!(stopped.elapsed() <= SESSION + slack_since(stopped));
     let error = one.lock("hung").try_lock().unwrap_err();
     assert!(error.is_retryable(), "{error}");
     server.signal("CONT");
@@ -133,6 +134,39 @@ fn an_ensemble_that_loses_its_leader_costs_no_hold() {
     let (next, unlocked) = waiter.returns_within(PATIENCE).0.unwrap();
     unlocked.unwrap();
     assert!(next > fence, "{next:?} after {fence:?}");
+}
+
+/// A follower tells the leader half a tick late whom it has heard: so there is time to kill it before it does.
+const SLOW: Sessions = Sessions { tick_ms: 750, least_ms: 1_500, most_ms: 60_000 };
+const STALLED: Duration = ms(6_000);
+
+#[test]
+fn a_holder_that_stood_still_counts_on_no_sign_of_life_that_its_follower_took_along() {
+    let Some(mut servers) = ZooKeeper::ensemble(3, SLOW) else { return };
+    let follower = servers.iter().position(|server| !server.is_leader()).expect("two follow");
+    let log = file_with("");
+    let held = || fs::read_to_string(log.path()).unwrap().lines().filter(|line| *line == "held").count();
+    let said = |word: &str| fs::read_to_string(log.path()).unwrap().lines().any(|line| line == word);
+    let holder = Worker::start(&["check", &servers[follower].url(), log.path().to_str().unwrap()]);
+    eventually(PATIENCE, || held() >= 100);
+    let others = servers.iter().enumerate().filter(|(at, _)| *at != follower);
+    let others: Vec<_> = others.map(|(_, server)| format!("127.0.0.1:{}", server.port())).collect();
+    let waiter = Waiter::start({
+        let (lock, log) =
+            (client(&format!("zk://{}", others.join(","))).lock("stalled"), log.path().to_owned());
+        move || lock.acquire_owned().map(|guard| (guard, fs::read_to_string(log).unwrap()))
+    });
+    support::signal(holder.0.id(), "STOP");
+    tools::let_pass(STALLED / 2, "the holder stands still");
+    support::signal(holder.0.id(), "CONT");
+    eventually(PATIENCE, || said("back") || said("lost"));
+    servers[follower].kill();
+    let (guard, at_grant) = waiter.returns_within(PATIENCE).0.unwrap();
+    let at_grant = at_grant.lines().filter(|line| *line == "held").count();
+    eventually(PATIENCE, || said("lost"));
+    // One look may have been written down late.
+    assert!(held() <= at_grant + 1, "two holders for {} looks", held() - at_grant);
+    guard.unlock().unwrap();
 }
 
 // ---- sessions and connections that end
@@ -308,8 +342,27 @@ fn a_worker_process_does_its_work() {
             let (_sender, never) = unbounded::<()>();
             never.recv_timeout(PATIENCE * 6).ok(); // killed long before
         }
+        "check" => check_on(url, file),
         other => panic!("no such work: {other}"),
     }
+}
+
+/// Holds, and writes down each look that says so; after having stood still, once the leader has answered again.
+fn check_on(url: &str, file: &Path) {
+    let client = client_with_session(url, STALLED);
+    let guard = client.lock("stalled").acquire().unwrap();
+    let lost = guard.lost();
+    let mut log = fs::OpenOptions::new().append(true).open(file).unwrap();
+    let mut last = now();
+    while guard.check().is_ok() {
+        writeln!(log, "held").unwrap();
+        if last.elapsed() > STALLED / 4 && client.lock("beside").try_lock().unwrap_or(false) {
+            writeln!(log, "back").unwrap();
+        }
+        last = now();
+        lost.recv_timeout(ms(5)).ok(); // a while, or the loss
+    }
+    writeln!(log, "lost").unwrap();
 }
 
 /// Four threads add one to the number in a file, which only the lock protects.
@@ -572,4 +625,33 @@ fn where_nobody_serves_connecting_fails_at_once_and_in_words() {
     // One of several is enough.
     let both = format!("zk://127.0.0.1:{},127.0.0.1:{}", nobody.number(), server.port());
     assert!(client(&both).lock("one").try_lock().unwrap());
+}
+
+#[test]
+fn a_host_that_drips_does_not_keep_the_next_from_being_tried() {
+    let Some(server) = ZooKeeper::start(CALM) else { return };
+    let dripping = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = dripping.local_addr().unwrap().port();
+    let (seen, drips) = unbounded();
+    let spawn = std::thread::Builder::spawn::<Box<dyn FnOnce() + Send>, ()>;
+    let serve = move || {
+        for client in dripping.incoming() {
+            let (mut client, seen) = (client.unwrap(), seen.clone());
+            let drip = move || {
+                seen.send(()).unwrap();
+                // A greeting of 256 bytes, one in 100 ms.
+                let mut bytes = [0, 0, 1, 0].into_iter().chain(std::iter::repeat(0));
+                while client.write_all(&[bytes.next().unwrap()]).is_ok() {
+                    leasehold::crossbeam_channel::after(ms(100)).recv().unwrap();
+                }
+            };
+            spawn(std::thread::Builder::new(), Box::new(drip)).unwrap();
+        }
+    };
+    spawn(std::thread::Builder::new(), Box::new(serve)).unwrap();
+    let url = format!("zk://127.0.0.1:{port},127.0.0.1:{}", server.port());
+    // Clients begin with any of the hosts: until one has begun with this.
+    while drips.is_empty() {
+        assert!(!client(&url).lock("next").is_locked().unwrap());
+    }
 }

@@ -408,6 +408,20 @@ fn a_minority_may_be_away_when_the_client_is_made_and_joins_when_it_comes() {
 }
 
 #[test]
+fn two_that_hang_when_the_client_is_made_cost_no_more_than_one() {
+    let _alone = alone();
+    let Some(nodes) = Nodes::start(5) else { return };
+    let limit = Duration::from_millis(1_500);
+    [1, 3].iter().for_each(|at: &usize| nodes.servers[*at].stop());
+    let begun = now();
+    let client = nodes.builder().connect_timeout(limit).build().unwrap();
+    let took = begun.elapsed();
+    takes_and_gives_back(&client.lock(&fresh("hang")));
+    [1, 3].iter().for_each(|at: &usize| nodes.servers[*at].cont());
+    assert!(took >= limit && took <= limit + slack_since(begun), "{took:?}");
+}
+
+#[test]
 fn without_a_majority_no_client_is_made_and_no_password_is_shown() {
     let _alone = alone();
     let Some(nodes) = Nodes::start(1) else { return };

@@ -89,7 +89,7 @@ impl ClientBuilder {
 
     /// How many connections requests may use: up to 4 that all threads share, and the rest for what needs one alone (of
     /// those there is always one). Renewals and wake-ups have one more each. On etcd each request has one to itself.
-    /// Defaults to 8.
+    /// Defaults to 8; the most is 10,000.
     pub fn pool_size(mut self, size: u32) -> Self {
         self.redis.pool_size = size;
         self

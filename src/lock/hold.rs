@@ -432,8 +432,13 @@ impl Hold {
             _live_or_releasing => {
                 let until = self.until();
                 if now >= until {
-                    let is_over = self.is_at_ceiling();
-                    Standing::Lost(if is_over { LossReason::HeldTooLong } else { LossReason::Expired })
+                    Standing::Lost(if self.bound.as_ref().is_some_and(|bound| bound.is_gone()) {
+                        LossReason::Gone
+                    } else if self.is_at_ceiling() {
+                        LossReason::HeldTooLong
+                    } else {
+                        LossReason::Expired
+                    })
                 } else if self.is_renewed()
                     && (self.is_troubled() || until.since(now) < self.renewed_lease() / 2)
                 {

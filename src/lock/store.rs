@@ -269,6 +269,11 @@ impl Snapshot {
 pub(crate) trait Bound: std::fmt::Debug + Send + Sync {
     /// Signs of life move it on; what has ended stays in the past.
     fn until(&self) -> Moment;
+
+    /// The store has said that the hold is gone; then it ends at once.
+    fn is_gone(&self) -> bool {
+        false
+    }
 }
 
 /// For so long a store remembers what it was asked under which owner, where repeating would do harm. Nothing is repeated

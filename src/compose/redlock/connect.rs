@@ -10,7 +10,7 @@ use super::votes::Votes;
 use crate::error::{Error, ErrorKind, Result};
 use crate::lock::report::Reporter;
 use crate::lock::store::{Answer, Store};
-use crate::sync::Mutex;
+use crate::sync::{Mutex, spawn_scoped, thread};
 
 impl Redlock {
     /// Connects to the nodes. Fewer than half may be out of reach; they join when they are there.
@@ -32,18 +32,22 @@ impl Redlock {
     fn open(&self, connect_timeout: Duration) -> Result<()> {
         let nodes = &self.shared.nodes;
         let mut opened = Vec::new();
-        for node in nodes {
-            match (node.open)(connect_timeout) {
+        let mut unusable = None;
+        for (node, answer) in nodes.iter().zip(open_all(nodes, connect_timeout)) {
+            match answer {
                 Ok(member) => opened.push(Answer::Done(member)),
                 Err(error) if error.is_silence() || error.kind() == ErrorKind::Busy => {
                     opened.push(Answer::Refused(error));
                 }
                 Err(error) => {
                     let (kind, words) = (error.kind(), format!("{}: {}", node.place, error.detail()));
-                    close_all(opened);
-                    return Err(Error::new(kind, "connect", words).with_source(error));
+                    unusable.get_or_insert_with(|| Error::new(kind, "connect", words).with_source(error));
                 }
             }
+        }
+        if let Some(error) = unusable {
+            close_all(opened);
+            return Err(error);
         }
         let members = || {
             let zipped = nodes.iter().zip(&opened);
@@ -89,6 +93,21 @@ impl Redlock {
         }
         Ok(())
     }
+}
+
+/// Connects to all at the same time: one that is silent costs its time-out, and two cost no more.
+fn open_all<'a>(nodes: &'a [Node], connect_timeout: Duration) -> Vec<Result<Member>> {
+    let open = |node: &'a Node| (node.open)(connect_timeout);
+    let panicked = || Error::new(ErrorKind::Resource, "connect", "the thread that connected ended early");
+    thread::scope(|scope| {
+        let begin = |node| (node, spawn_scoped(scope, move || open(node)));
+        let begun: Vec<_> = nodes.iter().map(begin).collect();
+        let ended = begun.into_iter().map(|(node, thread)| match thread {
+            Ok(thread) => thread.join().unwrap_or_else(|_panic| Err(panicked())),
+            Err(_no_thread) => open(node),
+        });
+        ended.collect()
+    })
 }
 
 fn close_all(opened: Vec<Answer<Member>>) {

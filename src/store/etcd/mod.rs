@@ -2,11 +2,13 @@
 //!
 //! Who wants a lock puts a key; the one that was created first has it, every other watches the one in front. `message` says
 //! what the keys are and what is asked about them, `lease` keeps the leases that end them, `members` has the connections
-//! and reads refusals, `watch` knows who waits and wakes them, `show` tells who stands there.
+//! and reads refusals, `watch` knows who waits and wakes them, `early` which holds may end early, `show` tells who stands
+//! there.
 //!
 //! Long because a request may leave doubt at each step, and one who stands in the queue may lose the place at each.
 
 mod address;
+mod early;
 mod http;
 mod lease;
 mod members;
@@ -25,8 +27,9 @@ use crate::config::RedisOptions;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ident::{Fence, LockName, Owner};
 use crate::inspection::Inspection;
+use crate::lock::park::ServiceWaker;
 use crate::lock::report::Reporter;
-use crate::lock::store::{Answer, Attempt, Claim, Kind, Release, Snapshot, Store};
+use crate::lock::store::{Answer, Attempt, Bound, Claim, Kind, Release, Snapshot, Store};
 use crate::lock::topic::Listening;
 use crate::sync::Waker;
 use crate::time::{Clock, Moment};
@@ -59,6 +62,7 @@ impl EtcdStore {
     /// Connects and checks that the cluster answers and that its keys may be read.
     pub(crate) fn connect(options: &RedisOptions, reporter: Arc<Reporter>) -> Result<EtcdStore> {
         let members = Arc::new(Members::new(Address::new(options)?));
+        let told = Arc::clone(&reporter);
         let store = EtcdStore {
             wire: Wire::new(Arc::clone(&members), options.pool_size),
             renewals: Wire::new(Arc::clone(&members), 1),
@@ -70,7 +74,21 @@ impl EtcdStore {
         let probe = json!({ "key": STANDARD.encode(&store.members.address.prefix), "keys_only": true });
         let looked = store.wire.authenticate(by).and_then(|()| store.wire.call("/v3/kv/range", &probe, by));
         looked.map_err(|failure| failure.into_error().during("connect"))?;
+        store.look_at_version(&told, by);
         Ok(store)
+    }
+
+    /// What ends leases early is warned about, and watched for.
+    fn look_at_version(&self, reporter: &Reporter, by: Moment) {
+        let status = self.wire.call("/v3/maintenance/status", &json!({}), by).ok();
+        let version = status.as_ref().and_then(|status| status.get("version")?.as_str());
+        if early::may_revoke(version) {
+            self.watch.watch_holds();
+            if let Some(version) = version {
+                let text = early::warning(version);
+                reporter.tell_later(move |observer| observer.warning(&text));
+            }
+        }
     }
 
     fn line(&self, name: &LockName) -> Line {
@@ -107,6 +125,7 @@ impl EtcdStore {
                 Stands::First(place) => {
                     if self.counts(claim, place, by)? {
                         self.watch.leave(&id, true);
+                        self.watch.holds(self.key(claim), place.created);
                         let fence = wants_fence.then(|| Fence::new(place.created.unsigned_abs()));
                         return Ok(Attempt::Granted { fence });
                     }
@@ -301,6 +320,7 @@ impl EtcdStore {
     /// Has each claim's owner hold nothing.
     fn remove(&self, wire: &Wire, claims: &[Claim], by: Moment) -> Vec<Outcome<Release>> {
         let mut outcomes = Vec::with_capacity(claims.len());
+        claims.iter().for_each(|claim| self.watch.gives_up(&self.key(claim)));
         for batch in claims.chunks(BATCH) {
             let removals: Vec<Value> =
                 batch.iter().map(|claim| json!({ "request_txn": self.removal(claim) })).collect();
@@ -322,6 +342,7 @@ impl EtcdStore {
     }
 
     fn remove_one(&self, claim: &Claim, by: Moment) -> Outcome<Release> {
+        self.watch.gives_up(&self.key(claim));
         let done = self.txn(&self.wire, &self.removal(claim), by)?;
         self.removed(&self.wire, claim, &done, by)
     }
@@ -449,6 +470,15 @@ fn for_each_of(count: usize, failure: Failure) -> impl Iterator<Item = Failure> 
 }
 
 impl Store for EtcdStore {
+    fn attach(&self, watchdog: ServiceWaker) {
+        self.watch.attach(watchdog);
+    }
+
+    fn bound(&self, claim: &Claim) -> Option<Arc<dyn Bound>> {
+        let end: Arc<dyn Bound> = self.watch.end_of(&self.key(claim))?;
+        Some(end)
+    }
+
     fn check_name(&self, kind: Kind, name: &LockName) -> Result<()> {
         if matches!(kind, Kind::Mutex | Kind::Fenced | Kind::Fair) {
             return Ok(());

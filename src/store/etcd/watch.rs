@@ -1,9 +1,12 @@
 //! Who waits, behind whom, and how they are told that those in front have gone.
 //!
 //! One thread per client reads one watch: on the key that this client's only waiter stands behind, so that a release is told
-//! to one waiter of all; where several wait, on all keys below the prefix. The gateway takes no further keys for a watch that
+//! to one waiter of all; where several wait, on all keys below the prefix. Where leases may end early, the keys of holds are
+//! watched with them. The gateway takes no further keys for a watch that
 //! stands, and of several at once it may lose some. When a watch stands, it is asked whether the keys in front are still
 //! there. (A watch could be had from an earlier revision on, but of what has passed the server tells up to 100 ms late.)
+//!
+//! Long because the one watch is on whatever anybody wants watched, and who comes or goes may have to have it replaced.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -14,17 +17,19 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::BATCH;
+use super::early::{End, Holds};
 use super::http::{Connection, HangerUp};
 use super::members::{Failure, Members, Wire, refusal, refusal_in, unreadable};
-use super::message::{self, Done, Front, get, txn};
+use super::message::{self, Done, Front, get, number, txn};
 use crate::error::{Error, ErrorKind, Result};
 use crate::ident::Owner;
+use crate::lock::park::ServiceWaker;
 use crate::lock::report::Reporter;
 use crate::lock::topic::{Listening, Source, Topic};
 use crate::lock::wait::random_between;
 use crate::sync::thread::{self, JoinHandle};
 use crate::sync::{Condvar, Mutex, MutexGuard, Waker};
-use crate::time::Clock;
+use crate::time::{Clock, Moment};
 
 /// After so long without a word the watch is opened anew: a member that was cut off in silence says nothing either.
 const SILENCE: Duration = Duration::from_secs(10);
@@ -54,9 +59,15 @@ pub(super) struct Watch {
 struct State {
     closed: bool,
     waiters: HashMap<Id, Waiter>,
+    /// The holds to watch, where leases may end early; else none.
+    holds: Option<Holds>,
+    watchdog: Option<ServiceWaker>,
+    /// The thread sleeps until somebody signals.
+    is_idle: bool,
     /// How often a watch was given up for another.
     renewals: u64,
-    /// The watch is on all keys.
+    /// The watch is on this key; or on all.
+    watched: Option<String>,
     is_wide: bool,
     /// It stands: what goes from now on will be told.
     is_up: bool,
@@ -165,13 +176,61 @@ impl Watch {
             connection.hang_up();
         }
         self.changed.notify_all();
+        self.run_thread(&mut state);
+        false
+    }
+
+    fn run_thread(&self, state: &mut State) {
         if state.thread.is_none()
             && let Some(me) = self.me.upgrade()
-            && let Err(error) = start(me, &mut state)
+            && let Err(error) = start(me, state)
         {
-            self.tell_down(&mut state, error);
+            self.tell_down(state, error);
         }
-        false
+    }
+
+    /// From now on holds are watched too.
+    pub(super) fn watch_holds(&self) {
+        self.state.lock().holds = Some(Holds::default());
+    }
+
+    pub(super) fn attach(&self, watchdog: ServiceWaker) {
+        self.state.lock().watchdog = Some(watchdog);
+    }
+
+    /// A lock was granted by this key. Never waits for the server.
+    pub(super) fn holds(&self, key: String, created: i64) {
+        let mut state = self.state.lock();
+        let Some(holds) = &mut state.holds else { return };
+        holds.add(key, created, Clock::System.now());
+        if std::mem::take(&mut state.is_idle) {
+            self.changed.notify_all();
+        }
+        if !state.closed {
+            self.run_thread(&mut state);
+        }
+    }
+
+    /// What ends the hold that was just granted by this key.
+    pub(super) fn end_of(&self, key: &str) -> Option<Arc<End>> {
+        self.state.lock().holds.as_mut()?.end(key)
+    }
+
+    /// The hold with this key is about to be given up.
+    pub(super) fn gives_up(&self, key: &str) {
+        if let Some(holds) = &mut self.state.lock().holds {
+            holds.remove(key);
+        }
+    }
+
+    /// A key is not there any more that was created when `is_it` says so: its holder is told.
+    fn lost(&self, key: &str, is_it: impl FnOnce(i64) -> bool) {
+        let mut state = self.state.lock();
+        if state.holds.as_mut().is_some_and(|holds| holds.lose(key, is_it))
+            && let Some(watchdog) = &state.watchdog
+        {
+            watchdog.wake();
+        }
     }
 
     /// A key has gone: who stands behind it is to look.
@@ -189,7 +248,9 @@ impl Watch {
     pub(super) fn leave(&self, id: &Id, for_good: bool) {
         let mut state = self.state.lock();
         if for_good {
-            state.waiters.remove(id);
+            if state.waiters.remove(id).is_none() {
+                return; // nor did it wait
+            }
         } else if let Some(waiter) = state.waiters.get_mut(id) {
             (waiter.place, waiter.front) = (None, None);
         }
@@ -253,16 +314,27 @@ impl Watch {
     /// Waits until there is something to watch; `false`: the client was shut down.
     fn is_needed(&self) -> bool {
         let mut state = self.state.lock();
-        while !state.closed && state.fronts().next().is_none() {
-            self.changed.wait(&mut state);
+        while !state.closed {
+            let now = Clock::System.now();
+            if state.targets(now).next().is_some() {
+                return true;
+            }
+            match state.next_settles(now) {
+                Some(next) => drop(self.changed.wait_for(&mut state, next.since(now))),
+                None => {
+                    state.is_idle = true;
+                    self.changed.wait(&mut state);
+                    state.is_idle = false;
+                }
+            }
         }
-        !state.closed
+        false
     }
 
     /// Has all who wait look for themselves, and lets some time pass, so that a cluster in trouble is not stormed.
     fn failed(&self, error: Error, back_off: &mut Duration) {
         let mut state = self.state.lock();
-        if !state.closed {
+        if !state.closed && !state.waiters.is_empty() {
             self.tell_down(&mut state, error);
         }
         let topics: Vec<_> = state.waiters.values().map(|waiter| Arc::clone(&waiter.topic)).collect();
@@ -288,7 +360,7 @@ impl Watch {
             None => Ok(Ended::Unneeded),
         });
         let mut state = self.state.lock();
-        (state.connection, state.is_wide, state.is_up) = (None, false, false);
+        (state.connection, state.watched, state.is_wide, state.is_up) = (None, None, false, false);
         match read {
             Ok(ended) => ended,
             // Who hung up was this client, because there is more to watch.
@@ -308,13 +380,18 @@ impl Watch {
                 return Err(Error::new(ErrorKind::ShutDown, "watch", "the client was shut down"));
             }
             let (first, is_wide) = {
-                let mut fronts = state.fronts();
-                (fronts.next().cloned(), fronts.next().is_some())
+                let mut targets = state.targets(Clock::System.now());
+                let first = targets.next().map(str::to_owned);
+                let is_wide = first.as_deref().is_some_and(|first| targets.any(|other| other != first));
+                (first, is_wide)
             };
             let Some(first) = first else { return Ok(None) };
             state.is_wide = is_wide;
             state.connection = connection.hanger_up().ok();
-            if is_wide { message::all(&self.members.address.prefix) } else { json!({ "key": first.key }) }
+            let ask =
+                if is_wide { message::all(&self.members.address.prefix) } else { json!({ "key": first }) };
+            state.watched = Some(first);
+            ask
         };
         let (key, end) = (ask.get("key"), ask.get("range_end"));
         let asked = json!({ "create_request": { "key": key, "range_end": end, "filters": ["NOPUT"] } });
@@ -336,7 +413,10 @@ impl Watch {
         let mut rest = Vec::new();
         let mut silent_at = Clock::System.after(SILENCE);
         loop {
-            match connection.chunk(silent_at) {
+            let now = Clock::System.now();
+            // A hold that is to be watched from then on.
+            let next = self.state.lock().next_settles(now).unwrap_or(Moment::NEVER);
+            match connection.chunk(silent_at.min(next)) {
                 Ok(Some(chunk)) => {
                     silent_at = Clock::System.after(SILENCE);
                     rest.extend_from_slice(&chunk);
@@ -346,15 +426,22 @@ impl Watch {
                     let words = "the server ended the watch";
                     return Err(Error::new(ErrorKind::Unreachable, "watch", words));
                 }
-                Err(error) if error.kind() == io::ErrorKind::TimedOut => return Ok(Ended::Anew),
+                Err(error) if error.kind() == io::ErrorKind::TimedOut => {
+                    if Clock::System.now() >= silent_at {
+                        return Ok(Ended::Anew);
+                    }
+                }
                 Err(error) => {
                     let words = "the connection broke";
                     return Err(Error::new(ErrorKind::Unreachable, "watch", words).with_source(error));
                 }
             }
-            let state = self.state.lock();
-            if state.closed || state.fronts().next().is_none() {
+            let (state, now) = (self.state.lock(), Clock::System.now());
+            if state.closed || state.targets(now).next().is_none() {
                 return Ok(Ended::Unneeded);
+            }
+            if !state.is_wide && state.targets(now).any(|key| Some(key) != state.watched.as_deref()) {
+                return Ok(Ended::Anew);
             }
         }
     }
@@ -368,7 +455,11 @@ impl Watch {
                 self.reporter.tell_later(|observer| observer.wakeups(None));
             }
             let topics = state.waiters.values().map(|waiter| &waiter.topic);
-            (state.fronts().cloned().collect(), topics.filter(|topic| !topic.is_up()).cloned().collect())
+            let held = state.holds.iter().flat_map(|holds| holds.fronts(Clock::System.now()));
+            (
+                state.fronts().cloned().chain(held).collect(),
+                topics.filter(|topic| !topic.is_up()).cloned().collect(),
+            )
         };
         down.iter().for_each(|topic| topic.set_up(true));
         for fronts in fronts.chunks(BATCH) {
@@ -378,6 +469,7 @@ impl Watch {
             let done = Done::read(&answer.map_err(Failure::into_error)?);
             for (at, front) in fronts.iter().enumerate() {
                 if done.found_front(at)?.as_ref() != Some(front) {
+                    self.lost(&front.key, |created| created == front.created);
                     self.gone(&front.key);
                 }
             }
@@ -412,7 +504,11 @@ impl Watch {
                 self.stands()?;
             }
             let events = line.pointer("/result/events").and_then(Value::as_array);
-            for key in events.into_iter().flatten().filter_map(|event| event.pointer("/kv/key")?.as_str()) {
+            for pair in events.into_iter().flatten().filter_map(|event| event.get("kv")) {
+                let Some(key) = pair.get("key").and_then(Value::as_str) else { continue };
+                // The key may have been put again since.
+                let revision = number(pair, "mod_revision").unwrap_or(0);
+                self.lost(key, |created| created < revision);
                 self.gone(key);
             }
         }
@@ -434,6 +530,17 @@ impl State {
             has_asked: false,
             front: None,
         })
+    }
+
+    /// The keys to watch.
+    fn targets(&self, now: Moment) -> impl Iterator<Item = &str> {
+        let holds = self.holds.iter().flat_map(move |holds| holds.settled(now)).map(|(key, _)| key);
+        self.fronts().map(|front| front.key.as_str()).chain(holds)
+    }
+
+    /// When a hold is to be watched as well for which the watch would have to be another.
+    fn next_settles(&self, now: Moment) -> Option<Moment> {
+        self.holds.as_ref().filter(|_| !self.is_wide)?.next_settles(now)
     }
 
     fn fronts(&self) -> impl Iterator<Item = &Front> {

@@ -31,6 +31,10 @@ const STORM_GATE: Duration = Duration::from_millis(50);
 /// So many requests of a batch leave in one write; a server answers them within a few milliseconds.
 const CHUNK: usize = 512;
 
+/// So many slots are there before they are needed, so that hardly anybody waits for r2d2's thread. They are nothing but places,
+/// but of thousands the making takes seconds.
+const READY: u32 = 16;
+
 /// More lanes than this only make each write carry less.
 const MOST_LANES: u32 = 4;
 
@@ -92,10 +96,11 @@ impl Wire {
         command_timeout: Duration,
         threads: Arc<ScheduledThreadPool>,
     ) -> Result<Wire> {
-        // All slots are made here, since they are nothing but places: nobody then waits for r2d2's thread.
         let lanes = pool_size.min(MOST_LANES);
+        let size = pool_size.max(lanes + 1);
         let pool = Pool::builder()
-            .max_size(pool_size.max(lanes + 1))
+            .max_size(size)
+            .min_idle(Some(size.min(READY)))
             .test_on_check_out(false)
             .max_lifetime(None)
             .idle_timeout(None)

@@ -12,6 +12,9 @@ use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::time::{Clock, Moment};
 
+/// So many slots are there before they are needed; of thousands the making would take seconds.
+const READY: u32 = 16;
+
 /// How a database is connected to.
 pub(super) trait Database: Send + Sync + 'static {
     type Link: Send + 'static;
@@ -57,6 +60,7 @@ impl<D: Database> Pool<D> {
             ScheduledThreadPool::builder().num_threads(1).thread_name_pattern("leasehold-pool").build();
         let slots = r2d2::Pool::builder()
             .max_size(size)
+            .min_idle(Some(size.min(READY)))
             .test_on_check_out(false)
             .max_lifetime(None)
             .idle_timeout(None)

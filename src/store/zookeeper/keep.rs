@@ -17,7 +17,11 @@ impl Session {
             let mut next = self.beat(&mut state, now);
             let lapsed = state.life.as_ref().is_some_and(|life| life.lapse(now));
             let watchdog = state.watchdog.clone().filter(|_| lapsed);
-            let is_connected = state.stream.is_some();
+            // The leader is asked for the session when a client connects: by nothing else does it hear of it sooner.
+            if let Some(stream) = state.stream.as_ref().filter(|_| lapsed) {
+                stream.shutdown();
+            }
+            let is_connected = state.stream.is_some() && !lapsed;
             if let Some(watchdog) = watchdog {
                 watchdog.wake();
             }
@@ -43,18 +47,18 @@ impl Session {
         let mut next = life.lapses_at();
         let Some(stream) = state.stream.clone() else { return next };
         if let Some(oldest) = state.pending.front() {
-            let enough = oldest.sent.plus(life.timeout / 3);
+            let enough = oldest.sent.plus(life.timeout / 4);
             if enough <= now {
                 stream.shutdown(); // the reading thread goes on to the next server
                 return next;
             }
             next = next.min(enough);
         }
-        let due = state.last_beat.map_or(now, |last| last.plus(life.timeout / 6));
+        let due = state.last_beat.map_or(now, |last| last.plus(life.timeout / 16));
         if due <= now {
             state.last_beat = Some(now);
             state.send(&Request::Sync { path: "/" }, Box::new(drop));
-            next = next.min(now.plus(life.timeout / 6));
+            next = next.min(now.plus(life.timeout / 16));
         } else {
             next = next.min(due);
         }

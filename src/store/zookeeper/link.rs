@@ -10,6 +10,9 @@ use super::life::Life;
 use crate::error::{Error, ErrorKind, Result};
 use crate::time::{Clock, Moment, millis};
 
+/// How long one write may block.
+const WRITE_LIMIT: Duration = Duration::from_secs(3);
+
 /// A socket that one thread reads while others write, one at a time.
 pub(super) enum Stream {
     Tcp(TcpStream),
@@ -56,6 +59,31 @@ impl Write for &Stream {
     }
 }
 
+/// Reads and writes of a connection that is being made: all end at one moment, however many they are.
+struct Timed<'a, S> {
+    stream: S,
+    socket: &'a TcpStream,
+    by: Moment,
+}
+
+impl<S: Read> Read for Timed<'_, S> {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        self.socket.set_read_timeout(Some(remaining(self.by)?))?;
+        self.stream.read(buf)
+    }
+}
+
+impl<S: Write> Write for Timed<'_, S> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.socket.set_write_timeout(Some(remaining(self.by)?))?;
+        self.stream.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
 /// What is asked of a server on connecting.
 pub(super) struct Asked<'a> {
     /// The session to go on with.
@@ -88,11 +116,8 @@ pub(super) fn connect(
         };
         Error::new(kind, "connect", format!("no connection to {}", place())).with_source(error)
     })?;
-    let left = remaining(by).map_err(broken)?;
-    let limits = socket.set_read_timeout(Some(left)).and_then(|()| socket.set_write_timeout(Some(left)));
-    limits.map_err(broken)?;
-    let secured = secured(address, host, socket).map_err(|error| broken(error).during("connect"))?;
-    let mut stream = &secured;
+    let secured = secured(address, host, socket, by).map_err(|error| broken(error).during("connect"))?;
+    let mut stream = Timed { stream: &secured, socket: secured.socket(), by };
     let timeout = asked.life.map_or(asked.timeout, |life| life.timeout);
     let greeting = Greeting {
         last_transaction: asked.last_transaction,
@@ -120,29 +145,33 @@ pub(super) fn connect(
     }
     if let Some(login) = &address.login {
         stream.write_all(&jute::authentication(login)).map_err(broken)?;
-        authenticated(stream)?;
+        authenticated(&mut stream)?;
     }
-    // From here on the reading thread waits as long as it takes: the keeping thread hangs up on a dead server.
-    stream.socket().set_read_timeout(None).map_err(broken)?;
+    // From here on the reading thread waits as long as it takes: the keeping thread hangs up on a dead server. Who writes
+    // holds up the others.
+    let socket = secured.socket();
+    let limits = socket.set_read_timeout(None).and_then(|()| socket.set_write_timeout(Some(WRITE_LIMIT)));
+    limits.map_err(broken)?;
     Ok(Connected::New(secured, Life::new(welcome.session, welcome.password, granted)))
 }
 
 #[cfg(feature = "tls")]
-fn secured(address: &Address, host: &str, socket: TcpStream) -> io::Result<Stream> {
+fn secured(address: &Address, host: &str, socket: TcpStream, by: Moment) -> io::Result<Stream> {
     let Some(config) = &address.tls else { return Ok(Stream::Tcp(socket)) };
     let half = socket.try_clone()?;
-    Ok(Stream::Tls(Box::new(crate::tls::TlsStream::connect(host, config, socket, half)?)))
+    let wire = Timed { stream: &half, socket: &half, by };
+    Ok(Stream::Tls(Box::new(crate::tls::TlsStream::connect(host, config, socket, wire)?)))
 }
 
 #[cfg(not(feature = "tls"))]
 #[expect(clippy::unnecessary_wraps, reason = "a handshake can fail")]
-fn secured(_address: &Address, _host: &str, socket: TcpStream) -> io::Result<Stream> {
+fn secured(_address: &Address, _host: &str, socket: TcpStream, _by: Moment) -> io::Result<Stream> {
     Ok(Stream::Tcp(socket))
 }
 
-fn authenticated(mut stream: &Stream) -> Result<()> {
+fn authenticated(from: &mut impl Read) -> Result<()> {
     loop {
-        let frame = read_frame(&mut stream)?;
+        let frame = read_frame(from)?;
         let (header, _) = Header::read(&frame)?;
         match (header.number, header.error) {
             (jute::AUTH, 0) => return Ok(()),
@@ -202,4 +231,40 @@ fn broken(error: io::Error) -> Error {
         _ => (ErrorKind::Unreachable, "the connection broke"),
     };
     Error::new(kind, "read", words).with_source(error)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use super::*;
+    use crate::config::RedisOptions;
+    use crate::sync::thread;
+
+    /// A server that sends a byte each 20 ms for as long as somebody listens, as if there were no end to a greeting.
+    fn dripping() -> u16 {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let drip = move || {
+            let mut client = listener.accept().unwrap().0;
+            let mut bytes = [0, 0, 1, 0].into_iter().chain(std::iter::repeat(0));
+            while client.write_all(&[bytes.next().unwrap()]).is_ok() {
+                crossbeam_channel::after(Duration::from_millis(20)).recv().unwrap();
+            }
+        };
+        thread::Builder::new().spawn(drip).unwrap();
+        port
+    }
+
+    #[test]
+    fn a_server_that_drips_has_no_more_time_than_one_that_is_silent() {
+        let options = RedisOptions { url: "zk://127.0.0.1".to_owned(), ..RedisOptions::default() };
+        let address = Address::new(&options).unwrap();
+        let asked = Asked { life: None, last_transaction: 0, timeout: Duration::from_secs(30) };
+        let (begun, patience) = (Clock::System.now(), Duration::from_millis(400));
+        let failed = connect(&address, ("127.0.0.1", dripping()), &asked, begun.plus(patience));
+        assert!(failed.is_err_and(|error| error.kind() == ErrorKind::TimedOut));
+        // Dripped to its end the frame would take five seconds.
+        assert!(Clock::System.now().since(begun) < patience * 6);
+    }
 }

@@ -330,11 +330,15 @@ impl ZooKeeperStore {
         let Some((shown, data)) = self.shown(&key, by)? else { return Ok(None) };
         let own = self.session.places.holding(&key).filter(|(node, _)| *node.name == *shown);
         let (holder, lease) = described(&shown, &data);
-        let left = self.session.places.until(&key.path, &shown);
+        let until = self.session.places.until(&key.path, &shown);
+        let left = until.map(|until| until.since(Clock::System.now()));
+        // This client's own, of which it knows no more, has been taken away since it was looked at.
+        let is_over = holder.rsplit_once(':').map(|(client, _)| client)
+            == owner.to_string().rsplit_once(':').map(|(client, _)| client);
         Ok(Some(Snapshot {
             holder,
             count: own.map_or(0, |(_, held)| held.count),
-            remaining: left.map(|until| until.since(Clock::System.now())).or(lease),
+            remaining: left.or(if is_over { Some(Duration::ZERO) } else { lease }),
         }))
     }
 

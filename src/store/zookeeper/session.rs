@@ -294,7 +294,10 @@ impl Session {
             let host = self.address.hosts.get(server % self.address.hosts.len().max(1));
             server = server.wrapping_add(1);
             let Some((host, port)) = host else { return };
-            let by = Clock::System.after(self.connect_timeout.min(self.timeout / 3));
+            // One that is silent leaves time for others.
+            let share = u32::try_from(self.address.hosts.len()).unwrap_or(u32::MAX).clamp(1, 3);
+            let soon = life.as_ref().map_or(Duration::MAX, |life| life.timeout / 3);
+            let by = Clock::System.after(self.connect_timeout.min(soon) / share);
             let greeted = Clock::System.now();
             let asked = link::Asked { life: life.as_deref(), last_transaction, timeout: self.timeout };
             match link::connect(&self.address, (host, *port), &asked, by) {
@@ -305,7 +308,7 @@ impl Session {
                 }
                 Ok(link::Connected::New(stream, granted)) => {
                     let life = life.unwrap_or_else(|| Arc::new(granted));
-                    life.confirm(greeted);
+                    life.connected(greeted);
                     pause = PAUSE.0;
                     if let Some(stream) = self.connected(stream, &life) {
                         let error = self.read_on(&stream, &life);
@@ -388,8 +391,9 @@ impl Session {
         };
         let is_over = header.error == code::SESSION_EXPIRED;
         let is_elsewhere = header.error == code::SESSION_MOVED;
-        if pending.asks_the_leader && !is_over && !is_elsewhere {
-            life.confirm(pending.sent);
+        // What is refused the leader may not have seen.
+        if pending.asks_the_leader && header.error == 0 {
+            life.answered(pending.sent, Clock::System.now());
         }
         (pending.done)(outcome);
         if is_over {
