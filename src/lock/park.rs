@@ -1,7 +1,10 @@
 //! Putting the calling thread to sleep until it is woken, interrupted, or out of time.
 
+use std::sync::Arc;
+
 use crate::lock::interrupt::Interrupt;
 use crate::sync::Waker;
+use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::time::{Clock, Moment};
 
 /// Why a parked thread goes on.
@@ -23,6 +26,8 @@ pub(crate) struct Parker {
     clock: Clock,
     registered: Option<u64>,
     is_service: bool,
+    /// See [`ServiceWaker::renew_all_now`].
+    all_now: Arc<AtomicBool>,
 }
 
 impl Parker {
@@ -32,7 +37,7 @@ impl Parker {
             Clock::System => None,
             Clock::Manual(manual) => Some(manual.register(waker.clone())),
         };
-        Parker { waker, clock: clock.clone(), registered, is_service: false }
+        Parker { waker, clock: clock.clone(), registered, is_service: false, all_now: Arc::default() }
     }
 
     /// A parker of a thread that acts by the clock: a manual clock does not move past what it sleeps until.
@@ -49,7 +54,17 @@ impl Parker {
 
     /// What wakes this service from another thread.
     pub(crate) fn service_waker(&self) -> ServiceWaker {
-        ServiceWaker { waker: self.waker.clone(), clock: self.clock.clone(), registered: self.registered }
+        ServiceWaker {
+            waker: self.waker.clone(),
+            clock: self.clock.clone(),
+            registered: self.registered,
+            all_now: Arc::clone(&self.all_now),
+        }
+    }
+
+    /// Whether all was asked for since the last look; takes that. See [`ServiceWaker::renew_all_now`].
+    pub(crate) fn take_all_now(&self) -> bool {
+        self.all_now.swap(false, Ordering::SeqCst)
     }
 
     /// Sleeps until `until`, a signal, or the interrupt, whichever is first.
@@ -96,9 +111,18 @@ pub(crate) struct ServiceWaker {
     waker: Waker,
     clock: Clock,
     registered: Option<u64>,
+    all_now: Arc<AtomicBool>,
 }
 
 impl ServiceWaker {
+    /// Has the watchdog renew all holds at once, whether due or not: something happened by which some may be gone. Does not
+    /// wait. Asked for again and again, it is done again and again: the caller sees to it that that is seldom.
+    #[cfg_attr(not(test), allow(dead_code, reason = "stores that notice the end of connections come to it"))]
+    pub(crate) fn renew_all_now(&self) {
+        self.all_now.store(true, Ordering::SeqCst);
+        self.wake();
+    }
+
     pub(crate) fn wake(&self) {
         match (&self.clock, self.registered) {
             (Clock::Manual(clock), Some(id)) => clock.wake_service(id, &self.waker),

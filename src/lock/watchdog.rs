@@ -156,21 +156,21 @@ impl Round {
             if self.shared.orders.lock().stop {
                 return;
             }
-            let next = self.round();
+            let next = self.round(parker.take_all_now());
             self.shared.next_look.store(next.nanos(), Ordering::SeqCst);
             parker.park(next, None);
         }
     }
 
-    /// Does all that is due and says when something is due next.
-    fn round(&self) -> Moment {
+    /// Does all that is due, or with `all` renews what is not due as well; says when something is due next.
+    fn round(&self, all: bool) -> Moment {
         let holds = self.table.holds();
         let now = self.clock.now();
         let mut due = Vec::new();
         for hold in &holds {
             if self.notice(hold, now)
                 && (hold.is_renewed() || hold.is_upheld())
-                && hold.due() <= now.plus(hold.slack())
+                && (all || hold.due() <= now.plus(hold.slack()))
             {
                 due.push(Arc::clone(hold));
             }
