@@ -26,8 +26,14 @@ pub(crate) struct Parker {
     clock: Clock,
     registered: Option<u64>,
     is_service: bool,
-    /// See [`ServiceWaker::renew_all_now`].
-    all_now: Arc<AtomicBool>,
+    asked: Arc<Asked>,
+}
+
+/// What stores have asked of a service.
+#[derive(Debug, Default)]
+struct Asked {
+    renew_all: AtomicBool,
+    bounds_ended: AtomicBool,
 }
 
 impl Parker {
@@ -37,7 +43,7 @@ impl Parker {
             Clock::System => None,
             Clock::Manual(manual) => Some(manual.register(waker.clone())),
         };
-        Parker { waker, clock: clock.clone(), registered, is_service: false, all_now: Arc::default() }
+        Parker { waker, clock: clock.clone(), registered, is_service: false, asked: Arc::default() }
     }
 
     /// A parker of a thread that acts by the clock: a manual clock does not move past what it sleeps until.
@@ -58,13 +64,18 @@ impl Parker {
             waker: self.waker.clone(),
             clock: self.clock.clone(),
             registered: self.registered,
-            all_now: Arc::clone(&self.all_now),
+            asked: Arc::clone(&self.asked),
         }
     }
 
     /// Whether all was asked for since the last look; takes that. See [`ServiceWaker::renew_all_now`].
     pub(crate) fn take_all_now(&self) -> bool {
-        self.all_now.swap(false, Ordering::SeqCst)
+        self.asked.renew_all.swap(false, Ordering::SeqCst)
+    }
+
+    /// Whether holds may have ended early, since the last look; takes that. See [`ServiceWaker::bounds_ended`].
+    pub(crate) fn take_bounds_ended(&self) -> bool {
+        self.asked.bounds_ended.swap(false, Ordering::SeqCst)
     }
 
     /// Sleeps until `until`, a signal, or the interrupt, whichever is first.
@@ -111,7 +122,7 @@ pub(crate) struct ServiceWaker {
     waker: Waker,
     clock: Clock,
     registered: Option<u64>,
-    all_now: Arc<AtomicBool>,
+    asked: Arc<Asked>,
 }
 
 impl ServiceWaker {
@@ -119,7 +130,14 @@ impl ServiceWaker {
     /// wait. Asked for again and again, it is done again and again: the caller sees to it that that is seldom.
     #[cfg_attr(not(test), allow(dead_code, reason = "stores that notice the end of connections come to it"))]
     pub(crate) fn renew_all_now(&self) {
-        self.all_now.store(true, Ordering::SeqCst);
+        self.asked.renew_all.store(true, Ordering::SeqCst);
+        self.wake();
+    }
+
+    /// Says that what holds are bound to (`Store::bound`) may have ended, so that it is told now.
+    #[cfg_attr(not(feature = "zookeeper"), allow(dead_code, reason = "only sessions bind"))]
+    pub(crate) fn bounds_ended(&self) {
+        self.asked.bounds_ended.store(true, Ordering::SeqCst);
         self.wake();
     }
 

@@ -19,7 +19,7 @@ impl Session {
             let watchdog = state.watchdog.clone().filter(|_| lapsed);
             let is_connected = state.stream.is_some();
             if let Some(watchdog) = watchdog {
-                watchdog.wake();
+                watchdog.bounds_ended();
             }
             if is_connected {
                 // Else there is nothing to take them away with; a new connection comes by here.
