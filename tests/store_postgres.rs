@@ -17,7 +17,7 @@ use std::time::Duration;
 use leasehold::postgres::{NameTable, lock_advisory};
 use leasehold::{ClientBuilder, Error, ErrorKind, HoldState, LockClient, Result};
 use postgres::{Client, IsolationLevel, NoTls};
-use support::postgres::PostgresServer;
+use support::postgres::{Bouncer, PostgresServer};
 use support::processes::{
     LEASE, Worker, a_killed_holder_frees_within, count_across_processes, none_was_delayed,
     other_names_are_not_delayed,
@@ -395,6 +395,40 @@ fn too_many_connections_are_busy() {
     assert!(is_busy, "{said:?}");
     drop(taken);
     assert!(eventually(LONG, || LockClient::connect(&server.url()).is_ok()));
+}
+
+/// In words, at once and always; not by whatever fails first, and only where the pooler's sessions happened to differ.
+#[test]
+fn a_pooler_that_gives_each_transaction_another_session_is_refused_in_words() {
+    let Some(server) = PostgresServer::start() else { return };
+    client(&server);
+    for mode in ["transaction", "statement", "session"] {
+        let Some(bouncer) = Bouncer::before(&server, mode) else { return };
+        // Idle sessions of the pool, of which any may be given.
+        let mut several: Vec<Client> =
+            (0..4).map(|_| Client::connect(&bouncer.url(), NoTls).unwrap()).collect();
+        std::thread::scope(|scope| {
+            for one in &mut several {
+                scope.spawn(|| one.batch_execute("SELECT pg_sleep(0.2)").unwrap());
+            }
+        });
+        for _ in 0..3 {
+            for session_locks in [false, true] {
+                let options = LockClient::builder().url(&bouncer.url());
+                let options = if session_locks { options.session_locks() } else { options };
+                if mode == "session" {
+                    let client = options.build().unwrap();
+                    let held = client.lock("a").acquire().unwrap();
+                    assert!(!connect(&bouncer.url(), LEASE).unwrap().lock("b").is_locked().unwrap());
+                    held.unlock().unwrap();
+                } else {
+                    let error = options.build().unwrap_err();
+                    assert_eq!(error.kind(), ErrorKind::Unsupported, "{mode}: {error:?}");
+                    assert!(error.to_string().contains("PgBouncer"), "{mode}: {error}");
+                }
+            }
+        }
+    }
 }
 
 // ---- session locks

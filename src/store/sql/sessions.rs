@@ -36,6 +36,21 @@ pub(super) trait Sessions: Database {
     /// Ends the session that has the lock; `false` if none has.
     fn end(&self, link: &mut Self::Link, name: &LockName, by: Moment) -> Outcome<bool>;
 
+    /// Whether the server has ended the session. One that goes on can have a connection that is of no use here any more.
+    fn is_over(&self, link: &mut Self::Link) -> bool {
+        !self.is_alive(link)
+    }
+
+    /// Finds out whether the server answers, where a session's connection is of no use any more once an answer did not
+    /// come in time.
+    fn sound_out(&self, pool: &Pool<Self>, by: Moment) -> Outcome<()>
+    where
+        Self: Sized,
+    {
+        let _ = (pool, by);
+        Ok(())
+    }
+
     /// How often waiters look; also how late they see that a session has died.
     fn poll_every(&self) -> (Duration, Duration);
 
@@ -107,8 +122,12 @@ impl<D: Sessions> SessionStore<D> {
         let outcome = if database.is_alive(&mut held.link) { Some(talk(database, held)) } else { None };
         match outcome {
             Some(Ok(value)) => return Ok(Some(value)),
-            // An answer may yet come: the session is still the holder.
-            Some(Err(failure)) if database.is_alive(&mut held.link) => return Err(failure),
+            // Silence is not the end: the session is still the holder.
+            Some(Err(failure)) if !database.is_over(&mut held.link) => return Err(failure),
+            None if !database.is_over(&mut held.link) => {
+                let words = "the hold's connection was silent, and is of no use any more";
+                return Err(Failure::Refused(timed_out(words)));
+            }
             Some(Err(_)) | None => {}
         }
         // Whatever became of the request: the session that held the lock is over.
@@ -165,9 +184,11 @@ impl<D: Sessions> SessionStore<D> {
         }
         let outcome =
             self.with_session(claim, by, |database, held| database.unlock(&mut held.link, &claim.name, by));
-        if let Err(Failure::Refused(error)) = outcome {
-            return Err(Failure::Refused(error)); // it stays as it is, and can be tried again
-        }
+        let outcome = match outcome {
+            // It stays as it is, and can be tried again.
+            Err(Failure::Refused(error)) if self.is_usable(claim) => return Err(Failure::Refused(error)),
+            outcome => outcome,
+        };
         let place = self.held.lock().remove(&key(claim));
         let held = place.and_then(|place| place.lock().take());
         match outcome {
@@ -181,6 +202,15 @@ impl<D: Sessions> SessionStore<D> {
             // Hanging up frees it too, once the server has noticed.
             Err(failure) => Err(Failure::Unknown(failure.into_error())),
         }
+    }
+
+    /// Whether the hold's connection can be asked again, or is in use.
+    fn is_usable(&self, claim: &Claim) -> bool {
+        let place = self.place(claim);
+        let held = place.as_ref().and_then(|place| place.try_lock());
+        held.is_none_or(|mut held| {
+            held.as_mut().is_none_or(|held| self.pool.database().is_alive(&mut held.link))
+        })
     }
 
     fn not_held(&self, claim: &Claim, by: Moment) -> Outcome<Release> {
@@ -224,6 +254,12 @@ impl<D: Sessions> Store for SessionStore<D> {
     }
 
     fn renew(&self, claims: &[Claim], by: Moment) -> Vec<Answer<bool>> {
+        if let Err(failure) = self.pool.database().sound_out(&self.pool, by) {
+            let error = failure.into_error();
+            let silent =
+                |claim: &Claim| answer(Err(Failure::Refused(error.copy())), "renew", claim.name.given());
+            return claims.iter().map(silent).collect();
+        }
         let one = |claim: &Claim| answer(self.prolong(claim, None, share(by)), "renew", claim.name.given());
         claims.iter().map(one).collect()
     }
