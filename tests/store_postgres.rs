@@ -15,13 +15,14 @@ use std::sync::OnceLock;
 use std::time::Duration;
 
 use leasehold::postgres::{NameTable, lock_advisory};
-use leasehold::{ClientBuilder, Error, ErrorKind, HoldState, LockClient, Result};
+use leasehold::{ClientBuilder, Error, ErrorKind, HoldState, LockClient, LossReason, Result};
 use postgres::{Client, IsolationLevel, NoTls};
 use support::postgres::{Bouncer, PostgresServer};
 use support::processes::{
     LEASE, Worker, a_killed_holder_frees_within, count_across_processes, none_was_delayed,
     other_names_are_not_delayed,
 };
+use support::stalls::stalled_since;
 use support::{eventually, fresh, now};
 
 const fn ms(millis: u64) -> Duration {
@@ -493,6 +494,30 @@ fn a_session_lock_lives_and_dies_with_its_session() {
     assert!(rival.lock("held").force_unlock().unwrap());
     assert!(!rival.lock("held").force_unlock().unwrap());
     assert!(held.unlock().unwrap_err().is_lost());
+}
+
+/// No renewal is due for long: the connection tells, and that of no other hold.
+#[test]
+fn a_session_that_the_server_ends_is_noticed_at_once() {
+    let Some(server) = shared() else { return };
+    let client = connect_session(&server.url(), Duration::from_secs(60)).unwrap();
+    let mut admin = server.admin();
+    for round in 0..3 {
+        let held = client.lock(&fresh("ended")).acquire().unwrap();
+        let lock = client.lock(&fresh("other"));
+        let other = std::thread::scope(|scope| scope.spawn(|| lock.acquire_owned()).join().unwrap().unwrap());
+        let lost = held.lost();
+        let ended = now();
+        let end = "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE application_name = $1";
+        let rows = admin.query(end, &[&format!("leasehold {}", held.owner())]).unwrap();
+        assert_eq!(rows.len(), 1);
+        assert_eq!(lost.recv_timeout(LONG).unwrap().reason, LossReason::Gone);
+        let (took, stalled) = (ended.elapsed(), stalled_since(ended));
+        assert!(took < ms(100 + 250) + stalled, "round {round}: {took:?}, of which stalled {stalled:?}");
+        assert!(held.unlock().unwrap_err().is_lost());
+        other.check().unwrap();
+        other.unlock().unwrap();
+    }
 }
 
 /// A fixed lease is kept by the server, which ends the session that nobody talks over.

@@ -18,6 +18,9 @@ const LEAST_LIMIT: Duration = Duration::from_millis(300);
 /// Between the beginnings of tries that fail lies at least this, so that there are less than five a second.
 const LEAST_GAP: Duration = Duration::from_millis(230);
 const MOST_GAP: Duration = Duration::from_secs(1);
+/// So many tries are no further apart than they must be: mostly a server is back soon, and what it has forgotten is to be
+/// told soon.
+const QUICK_TRIES: u32 = 12;
 /// The first failure may be that of a connection alone: so soon another is tried.
 const FIRST_GAP: Duration = Duration::from_millis(10);
 
@@ -170,10 +173,11 @@ impl Due {
                 self.troubles.entry(*home).or_insert(Trouble { is_down: false, tries: 0, again_at: now });
             trouble.is_down = tally.answered == 0;
             trouble.tries = trouble.tries.saturating_add(1);
-            let gap = if trouble.tries == 1 {
-                FIRST_GAP
-            } else {
-                (batch.left / 20).clamp((self.lease / 15).clamp(FIRST_GAP, LEAST_GAP), MOST_GAP)
+            let least = (self.lease / 15).clamp(FIRST_GAP, LEAST_GAP);
+            let gap = match trouble.tries {
+                1 => FIRST_GAP,
+                ..=QUICK_TRIES => least,
+                _ => (batch.left / 20).clamp(least, MOST_GAP),
             };
             trouble.again_at = batch.sent.plus(gap).max(now.plus(FIRST_GAP));
         }

@@ -1,4 +1,5 @@
-//! The one thread per client that notices, and does nothing that could hold it up: no I/O, nobody else's code.
+//! The one thread per client that notices, and does nothing that could hold it up: no I/O that is waited for, nobody
+//! else's code.
 //!
 //! It sees to it that the end of a window, or of a holding thread, is told when it comes, and that renewals go to the
 //! watchdog when they are due. What hangs there, or in a callback, delays nothing here.
@@ -10,6 +11,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::lock::hold::{Hold, Standing};
 use crate::lock::park::{Parker, ServiceWaker};
 use crate::lock::report::Reporter;
+use crate::lock::store::Store;
 use crate::lock::table::Table;
 use crate::lock::watchdog::Orders;
 use crate::observe::LossReason;
@@ -40,6 +42,8 @@ struct Shared {
 pub(super) struct Looks {
     pub(super) lease: Duration,
     pub(super) clock: Clock,
+    /// Asked for what it sees without waiting, and for nothing else.
+    pub(super) store: Arc<dyn Store>,
     pub(super) table: Arc<Table>,
     pub(super) reporter: Arc<Reporter>,
     pub(super) orders: Orders,
@@ -53,6 +57,12 @@ const LEAST: Duration = Duration::from_millis(1);
 
 /// A sleeping thread does not notice that the machine was suspended: what ended meanwhile is told this much later at most.
 const LONGEST_SLEEP: Duration = Duration::from_secs(1);
+
+/// While anything is held, so often connections are looked at.
+const HUNG_UP_EVERY: Duration = Duration::from_millis(50);
+
+/// After one was hung up it is not done again sooner: what is connected anew may be hung up again and again.
+const HUNG_UP_APART: Duration = Duration::from_millis(250);
 
 impl Alarm {
     pub(super) fn new(parker: &Parker) -> Alarm {
@@ -115,6 +125,7 @@ impl Timer {
 
 impl Looks {
     fn run(&self, shared: &Shared, parker: &Parker) {
+        let mut next_hung_up = self.clock.now();
         loop {
             shared.next_look.store(u64::MAX, Ordering::SeqCst);
             if shared.stop.load(Ordering::SeqCst) {
@@ -126,7 +137,11 @@ impl Looks {
             if parker.take_all_now() {
                 self.queue(self.table.renewed(), self.clock.now());
             }
-            let next = self.look();
+            let mut next = self.look();
+            if next != Moment::NEVER {
+                next_hung_up = self.look_at_connections(next_hung_up);
+                next = next.min(next_hung_up);
+            }
             shared.next_look.store(next.nanos(), Ordering::SeqCst);
             parker.park(next, None);
         }
@@ -147,6 +162,22 @@ impl Looks {
         match self.clock {
             Clock::System if first != Moment::NEVER => first.min(now.plus(LONGEST_SLEEP)),
             Clock::System | Clock::Manual(_) => first,
+        }
+    }
+
+    /// Has all be renewed at once when what they rest on may be gone with a connection. Says when that is looked for next.
+    fn look_at_connections(&self, due: Moment) -> Moment {
+        let now = self.clock.now();
+        if now < due {
+            return due;
+        }
+        match self.store.hung_up() {
+            None => Moment::NEVER,
+            Some(false) => now.plus(HUNG_UP_EVERY),
+            Some(true) => {
+                self.queue(self.table.renewed(), now);
+                now.plus(HUNG_UP_APART)
+            }
         }
     }
 

@@ -86,6 +86,7 @@ impl Watchdog {
         let looks = Looks {
             lease: options.lease,
             clock: clock.clone(),
+            store: Arc::clone(store),
             table: Arc::clone(table),
             reporter: Arc::clone(reporter),
             orders,

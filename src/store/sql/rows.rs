@@ -122,6 +122,11 @@ pub(super) trait Rows: Database {
         false
     }
 
+    /// See [`Store::hung_up`].
+    fn hung_up(&self) -> Option<bool> {
+        None
+    }
+
     fn poll_every(&self) -> (Duration, Duration);
 
     fn listen(&self, name: &LockName, waker: &Waker) -> Option<Listening> {
@@ -278,6 +283,10 @@ impl<D: Rows> Store for RowStore<D> {
             Err(Failure::Refused(error)) => Answer::Refused(error.during("sweep")),
             Err(Failure::Unknown(error)) => Answer::Unknown(error.during("sweep").with_unknown_outcome()),
         }
+    }
+
+    fn hung_up(&self) -> Option<bool> {
+        self.pool.database().hung_up()
     }
 
     fn poll_every(&self, _kind: Kind) -> (Duration, Duration) {

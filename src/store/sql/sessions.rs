@@ -21,6 +21,9 @@ use crate::time::{Clock, Moment};
 
 /// What a server does about session locks.
 pub(super) trait Sessions: Database {
+    /// Whether `is_alive` sees that the server has hung up, without asking it.
+    const SEES_ENDS: bool = false;
+
     /// Takes the lock for the session, which is then to end when idle for the lease; `false` if another has it.
     fn try_lock(&self, link: &mut Self::Link, claim: &Claim, by: Moment) -> Outcome<bool>;
 
@@ -284,6 +287,24 @@ impl<D: Sessions> Store for SessionStore<D> {
     fn force(&self, _kind: Kind, name: &LockName, by: Moment) -> Answer<bool> {
         let outcome = self.pool.with(by, |database, link| database.end(link, name, by));
         answer(outcome, "force_unlock", name.given())
+    }
+
+    /// The lock of a session that has ended is free. A connection that is in use is not looked at.
+    fn hung_up(&self) -> Option<bool> {
+        if !D::SEES_ENDS {
+            return None;
+        }
+        let places: Vec<_> = self.held.lock().values().cloned().collect();
+        let has_ended = |place: &Place<D::Link>| {
+            let Some(mut place) = place.try_lock() else { return false };
+            let has_ended = place.as_mut().is_some_and(|held| !self.pool.database().is_alive(&mut held.link));
+            if has_ended {
+                *place = None;
+            }
+            has_ended
+        };
+        // Each of them, not up to the first.
+        Some(places.iter().filter(|place| has_ended(place)).count() > 0)
     }
 
     fn poll_every(&self, _kind: Kind) -> (Duration, Duration) {

@@ -31,6 +31,7 @@ pub(crate) fn open(options: &RedisOptions) -> Result<Arc<dyn Store>> {
         path: path(&options.url)?,
         table: options.table.name.rsplit('.').next().unwrap_or_default().to_owned(),
         queries: Queries::new(&options.table.name),
+        seen: Mutex::default(),
     };
     let by = Clock::System.after(options.connect_timeout);
     let first = database.open(options.table.create, by)?;
@@ -40,6 +41,7 @@ pub(crate) fn open(options: &RedisOptions) -> Result<Arc<dyn Store>> {
         }
         database.has_table(&first.conn)
     };
+    *database.seen.lock() = first.file;
     if !is_there().map_err(|error| refused(error).during("connect"))? {
         return Err(no_table(options));
     }
@@ -66,6 +68,8 @@ struct Sqlite {
     /// The table's name, without that of a schema.
     table: String,
     queries: Queries,
+    /// The file that the path led to when that was last looked at.
+    seen: Mutex<Option<(u64, u64)>>,
 }
 
 /// A connection, and which file it has open: its device and inode, which no other file has meanwhile.
@@ -357,6 +361,12 @@ impl Rows for Sqlite {
         let removed =
             limit(&link.conn, by).and_then(|()| link.conn.execute(&self.queries.sweep, [lease_ms(age)]));
         removed.map(|removed| u64::try_from(removed).unwrap_or(0)).map_err(failed)
+    }
+
+    /// There is no connection to a server; what can go away is the file.
+    fn hung_up(&self) -> Option<bool> {
+        let file = inode(&self.path);
+        Some(std::mem::replace(&mut *self.seen.lock(), file) != file)
     }
 
     fn is_gone(&self) -> bool {
