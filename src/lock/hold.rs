@@ -486,7 +486,8 @@ impl Hold {
 
     /// Whether the watchdog is to tell the store now and then that it lasts.
     pub(crate) fn is_renewable(&self) -> bool {
-        self.is_renewed() || self.is_upheld()
+        // Of what has no lease the store knows nothing to prolong, and would say that it is not held.
+        self.kind().is_leased() && (self.is_renewed() || self.is_upheld())
     }
 
     /// Whether any of its levels, open or not, was to be renewed: then its end was not meant to come by itself.

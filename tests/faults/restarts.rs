@@ -241,6 +241,9 @@ fn when_its_connections_are_ended_a_hold_is_renewed_at_once() {
     scenario(|world| {
         let client = world.builder_to(&world.server.url()).lease(3 * LONG).build().unwrap();
         let guard = client.lock("kept").acquire().unwrap();
+        // What has no lease is not renewed, nor lost by that.
+        client.semaphore("counted").try_set_permits(1).unwrap();
+        let permit = client.semaphore("counted").acquire(1).unwrap();
         let_pass(ms(1_000), "so that a renewal shows");
         let before = guard.remaining();
         let ended = now();
@@ -248,6 +251,10 @@ fn when_its_connections_are_ended_a_hold_is_renewed_at_once() {
         comes_within(ended, NOTICED, "the renewal", || guard.remaining() > before);
         guard.check().unwrap();
         guard.unlock().unwrap();
+        permit.check().unwrap();
+        permit.unlock().unwrap();
+        drop(client);
+        world.lock_keys().iter().for_each(|key| world.does(&["DEL", key]));
     });
 }
 
