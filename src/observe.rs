@@ -9,7 +9,7 @@ use crate::ident::Owner;
 /// Receives what happens to a client's locks; for metrics, logs and alarms.
 ///
 /// `acquired` and `released` run on the calling thread and should be quick. All others run on the client's callback
-/// thread. A panic in any of them is caught.
+/// thread. A failing renewal is told when it fails first and then less and less often. A panic in any of them is caught.
 pub trait Observer: Send + Sync + 'static {
     /// A lock was taken: after waiting `waited`, with `attempts` requests to the store. Not called for re-entry.
     fn acquired(&self, name: &str, owner: Owner, waited: Duration, attempts: u32) {
@@ -38,6 +38,12 @@ pub trait Observer: Send + Sync + 'static {
     /// Wake-ups are not coming (`Some`: why), so that waiters only poll; or they are back (`None`).
     fn wakeups(&self, down: Option<&Error>) {
         let _ = down;
+    }
+    /// Callbacks take so long that news waits. `None`: from now on what repeats (failed renewals and releases, releases of
+    /// dropped guards) is left out; told on a thread of its own, since the callback thread is not free. `Some`: they keep
+    /// up again, and so much was left out. A loss never is.
+    fn callbacks_behind(&self, left_out: Option<u64>) {
+        let _ = left_out;
     }
     /// Something about the servers is not as it should be for what is promised; nothing fails because of it.
     fn warning(&self, text: &str) {
@@ -117,6 +123,13 @@ impl Observer for Logging {
         match down {
             Some(error) => tracing::warn!(%error, "no wake-ups: waiters only poll"),
             None => tracing::info!("wake-ups are back"),
+        }
+    }
+
+    fn callbacks_behind(&self, left_out: Option<u64>) {
+        match left_out {
+            None => tracing::warn!("callbacks take too long: news that repeats is left out"),
+            Some(left_out) => tracing::info!(left_out, "callbacks keep up again"),
         }
     }
 

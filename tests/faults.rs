@@ -28,6 +28,7 @@ mod faults {
     mod handovers;
     mod multi;
     mod operators;
+    mod outages;
     mod owners;
     mod peers;
     mod refusals;

@@ -11,11 +11,14 @@
 
 mod support;
 
-use std::sync::OnceLock;
+use std::io::{Read as _, Write as _};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use leasehold::mysql::NameTable;
-use leasehold::{ClientBuilder, Error, ErrorKind, HoldState, LockClient, Result};
+use leasehold::{ClientBuilder, Error, ErrorKind, HoldState, LockClient, LossReason, OwnedGuard, Result};
 use mysql::prelude::Queryable;
 use mysql::{Conn, IsolationLevel, Row, Transaction, TxOpts};
 use support::mysql::MysqlServer;
@@ -495,6 +498,107 @@ fn a_session_lock_lives_and_dies_with_its_session() {
     assert!(rival.lock("held").force_unlock().unwrap());
     assert!(eventually(LONG, || !rival.lock("held").is_locked().unwrap()));
     assert!(held.unlock().unwrap_err().is_lost());
+}
+
+fn is_at_risk(held: &OwnedGuard) -> bool {
+    matches!(held.state(), HoldState::AtRisk { .. })
+}
+
+/// An error is no loss: the server has the lock for the session all the while, and the session goes on.
+#[test]
+fn a_server_that_stands_still_while_session_locks_are_renewed_ends_no_hold() {
+    let Some(server) = MysqlServer::start() else { return };
+    let lease = ms(12_000);
+    let options = || LockClient::builder().url(&server.url()).session_locks();
+    let client = options().lease(lease).command_timeout(ms(500)).build().unwrap();
+    let rival = options().build().unwrap();
+    let held: Vec<_> =
+        ["a", "b", "c"].iter().map(|name| client.lock(name).acquire_owned().unwrap()).collect();
+    server.signal("STOP");
+    // Each renewal fails until then.
+    assert!(eventually(LONG, || held.iter().all(|held| held.state() != HoldState::Held)));
+    assert!(held.iter().all(|held| is_at_risk(held)), "{held:?}");
+    server.signal("CONT");
+    assert!(eventually(LONG, || held.iter().all(|held| held.state() == HoldState::Held)), "{held:?}");
+    for held in held {
+        held.check().unwrap();
+        assert!(!rival.lock(held.name()).try_lock().unwrap());
+        held.unlock().unwrap();
+    }
+}
+
+/// Passes bytes on between a client and the server.
+struct Relay {
+    port: u16,
+    connections: Arc<AtomicUsize>,
+    silent: Arc<AtomicUsize>,
+}
+
+impl Relay {
+    fn before(server: &MysqlServer) -> Relay {
+        let (upstream, listener) = (server.port(), TcpListener::bind("127.0.0.1:0").unwrap());
+        let relay = Relay {
+            port: listener.local_addr().unwrap().port(),
+            connections: Arc::default(),
+            silent: Arc::default(),
+        };
+        let (connections, silent) = (Arc::clone(&relay.connections), Arc::clone(&relay.silent));
+        std::thread::spawn(move || {
+            for client in listener.incoming().flatten() {
+                let number = connections.fetch_add(1, Ordering::SeqCst);
+                let Ok(server) = TcpStream::connect(("127.0.0.1", upstream)) else { continue };
+                let silent = Arc::clone(&silent);
+                let ends = (client.try_clone().unwrap(), server.try_clone().unwrap());
+                std::thread::spawn(move || pass_on(&ends.0, &ends.1, || true));
+                std::thread::spawn(move || {
+                    pass_on(&server, &client, || number >= silent.load(Ordering::SeqCst))
+                });
+            }
+        });
+        relay
+    }
+
+    /// What the server says over the connections that stand now is not passed on any more.
+    fn silence(&self) {
+        self.silent.store(self.connections.load(Ordering::SeqCst), Ordering::SeqCst);
+    }
+}
+
+fn pass_on(mut from: &TcpStream, mut to: &TcpStream, does: impl Fn() -> bool) {
+    let mut bytes = [0; 4_096];
+    while let Ok(count @ 1..) = from.read(&mut bytes) {
+        if does() && to.write_all(&bytes[..count]).is_err() {
+            break;
+        }
+    }
+    // Either may be closed already.
+    to.shutdown(Shutdown::Both).ok();
+    from.shutdown(Shutdown::Both).ok();
+}
+
+#[test]
+fn a_session_whose_connection_falls_silent_is_held_to_the_end_of_its_window_or_until_it_is_given_back() {
+    let Some(server) = shared() else { return };
+    let relay = Relay::before(server);
+    let url = format!("mysql://admin@127.0.0.1:{}/locks", relay.port);
+    let lease = ms(6_000);
+    let options = || LockClient::builder().url(&url).session_locks().lease(lease).command_timeout(ms(400));
+    let (client, rival) = (options().build().unwrap(), connect_session(&server.url(), LEASE).unwrap());
+    let (kept, given) = (fresh("kept"), fresh("given"));
+    let lost = client.lock(&kept).acquire_owned().unwrap();
+    let unlocked = client.lock(&given).acquire_owned().unwrap();
+    relay.silence();
+    let at_risk = || [&lost, &unlocked].iter().all(|held| is_at_risk(held));
+    assert!(eventually(LONG, at_risk), "{lost:?} {unlocked:?}");
+    assert!(!rival.lock(&kept).try_lock().unwrap() && !rival.lock(&given).try_lock().unwrap());
+    unlocked.unlock().unwrap();
+    assert!(rival.lock(&given).try_lock_for(LONG).unwrap(), "hanging up frees it");
+    rival.lock(&given).unlock().unwrap();
+    let loss = lost.lost().recv_timeout(LONG).unwrap();
+    assert_eq!(loss.reason, LossReason::Expired);
+    assert!(lost.unlock().unwrap_err().is_lost());
+    assert!(rival.lock(&kept).try_lock_for(LONG).unwrap());
+    rival.lock(&kept).unlock().unwrap();
 }
 
 /// A fixed lease is kept by the server, which ends the connection that nobody talks over.

@@ -15,9 +15,9 @@ use std::sync::OnceLock;
 use std::time::Duration;
 
 use leasehold::postgres::{NameTable, lock_advisory};
-use leasehold::{ClientBuilder, Error, ErrorKind, HoldState, LockClient, Result};
+use leasehold::{ClientBuilder, Error, ErrorKind, HoldState, LockClient, LossReason, Result};
 use postgres::{Client, IsolationLevel, NoTls};
-use support::postgres::PostgresServer;
+use support::postgres::{Bouncer, PostgresServer};
 use support::processes::{
     LEASE, Worker, a_killed_holder_frees_within, count_across_processes, none_was_delayed,
     other_names_are_not_delayed,
@@ -398,6 +398,40 @@ fn too_many_connections_are_busy() {
     assert!(eventually(LONG, || LockClient::connect(&server.url()).is_ok()));
 }
 
+/// In words, at once and always; not by whatever fails first, and only where the pooler's sessions happened to differ.
+#[test]
+fn a_pooler_that_gives_each_transaction_another_session_is_refused_in_words() {
+    let Some(server) = PostgresServer::start() else { return };
+    client(&server);
+    for mode in ["transaction", "statement", "session"] {
+        let Some(bouncer) = Bouncer::before(&server, mode) else { return };
+        // Idle sessions of the pool, of which any may be given.
+        let mut several: Vec<Client> =
+            (0..4).map(|_| Client::connect(&bouncer.url(), NoTls).unwrap()).collect();
+        std::thread::scope(|scope| {
+            for one in &mut several {
+                scope.spawn(|| one.batch_execute("SELECT pg_sleep(0.2)").unwrap());
+            }
+        });
+        for _ in 0..3 {
+            for session_locks in [false, true] {
+                let options = LockClient::builder().url(&bouncer.url());
+                let options = if session_locks { options.session_locks() } else { options };
+                if mode == "session" {
+                    let client = options.build().unwrap();
+                    let held = client.lock("a").acquire().unwrap();
+                    assert!(!connect(&bouncer.url(), LEASE).unwrap().lock("b").is_locked().unwrap());
+                    held.unlock().unwrap();
+                } else {
+                    let error = options.build().unwrap_err();
+                    assert_eq!(error.kind(), ErrorKind::Unsupported, "{mode}: {error:?}");
+                    assert!(error.to_string().contains("PgBouncer"), "{mode}: {error}");
+                }
+            }
+        }
+    }
+}
+
 // ---- session locks
 
 #[test]
@@ -461,6 +495,30 @@ fn a_session_lock_lives_and_dies_with_its_session() {
     assert!(rival.lock("held").force_unlock().unwrap());
     assert!(!rival.lock("held").force_unlock().unwrap());
     assert!(held.unlock().unwrap_err().is_lost());
+}
+
+/// No renewal is due for long: the connection tells, and that of no other hold.
+#[test]
+fn a_session_that_the_server_ends_is_noticed_at_once() {
+    let Some(server) = shared() else { return };
+    let client = connect_session(&server.url(), Duration::from_secs(60)).unwrap();
+    let mut admin = server.admin();
+    for round in 0..3 {
+        let held = client.lock(&fresh("ended")).acquire().unwrap();
+        let lock = client.lock(&fresh("other"));
+        let other = std::thread::scope(|scope| scope.spawn(|| lock.acquire_owned()).join().unwrap().unwrap());
+        let lost = held.lost();
+        let ended = now();
+        let end = "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE application_name = $1";
+        let rows = admin.query(end, &[&format!("leasehold {}", held.owner())]).unwrap();
+        assert_eq!(rows.len(), 1);
+        assert_eq!(lost.recv_timeout(LONG).unwrap().reason, LossReason::Gone);
+        let (took, stalled) = (ended.elapsed(), stalled_since(ended));
+        assert!(took < ms(100 + 250) + stalled, "round {round}: {took:?}, of which stalled {stalled:?}");
+        assert!(held.unlock().unwrap_err().is_lost());
+        other.check().unwrap();
+        other.unlock().unwrap();
+    }
 }
 
 /// A fixed lease is kept by the server, which ends the session that nobody talks over.

@@ -13,13 +13,13 @@ mod support;
 
 use std::time::Duration;
 
-use leasehold::{ClientBuilder, ErrorKind, LockClient, Result};
+use leasehold::{ClientBuilder, ErrorKind, LockClient, LossReason, Result};
 use rusqlite::Connection;
 use support::now;
 use support::processes::{
     LEASE, Worker, a_killed_holder_frees_within, count_across_processes, other_names_are_not_delayed,
 };
-use support::stalls::own_time_since;
+use support::stalls::{own_time_since, stalled_since};
 use tempfile::TempDir;
 
 const fn ms(millis: u64) -> Duration {
@@ -270,6 +270,82 @@ fn many_can_make_the_file_at_once() {
                 });
             }
         });
+    }
+}
+
+/// The database, and what SQLite keeps beside it.
+const FILES: [&str; 3] = ["locks.db", "locks.db-wal", "locks.db-shm"];
+
+impl File {
+    fn delete(&self) {
+        for name in FILES {
+            std::fs::remove_file(self.0.path().join(name)).unwrap();
+        }
+    }
+
+    /// Puts another database in its place, where nothing is held.
+    fn replace(&self) {
+        let other = File::new();
+        let place = self.0.path();
+        std::fs::copy(other.0.path().join(FILES[0]), place.join("other")).unwrap();
+        std::fs::rename(place.join("other"), place.join(FILES[0])).unwrap();
+        for name in &FILES[1..] {
+            std::fs::remove_file(place.join(name)).unwrap();
+        }
+    }
+}
+
+/// Whoever opens the path now has another file, where nothing is held.
+#[test]
+fn after_the_file_was_deleted_or_replaced_no_two_hold_a_lock_side_by_side() {
+    for change in [File::delete, File::replace] {
+        let file = File::new();
+        let first = file.options().patience(ms(300)).build().unwrap();
+        let held = first.lock("a").acquire().unwrap();
+        let leased = first.lock("leased");
+        leased.lock_with_lease(ms(60_000)).unwrap();
+        change(&file);
+        let rival = file.client();
+        let taken = rival.lock("a").acquire().unwrap();
+        // The next request goes to the file that is there, and hears of the one that has it.
+        let error = held.unlock().unwrap_err();
+        assert!(error.is_lost(), "{error:?}");
+        assert!(leased.unlock().unwrap_err().is_lost());
+        assert!(!first.lock("a").try_lock().unwrap(), "two holders");
+        taken.unlock().unwrap();
+        let held = first.lock("a").acquire().unwrap();
+        assert!(!rival.lock("a").try_lock().unwrap(), "two holders");
+        held.unlock().unwrap();
+    }
+}
+
+#[test]
+fn a_file_that_is_deleted_or_replaced_is_noticed_at_once() {
+    for is_replaced in [false, true] {
+        let file = File::new();
+        // No renewal is due for long.
+        let client = file.options().lease(ms(60_000)).patience(ms(300)).build().unwrap();
+        let held = client.lock("a").acquire().unwrap();
+        let lost = held.lost();
+        let start = now();
+        file.delete();
+        if is_replaced {
+            assert!(file.client().lock("a").try_lock().unwrap());
+        }
+        let loss = lost.recv_timeout(ms(20_000)).unwrap();
+        assert_eq!(loss.reason, LossReason::Gone, "replaced: {is_replaced}");
+        let (took, stalled) = (start.elapsed(), stalled_since(start));
+        assert!(took < ms(100 + 250) + stalled, "{took:?}, of which stalled {stalled:?}");
+        assert!(held.unlock().unwrap_err().is_lost());
+        if !is_replaced {
+            // It is not made again behind the back of whoever deleted it.
+            let error = client.lock("a").try_lock().unwrap_err();
+            assert!(error.kind() == ErrorKind::Unreachable && error.is_retryable(), "{error}");
+            assert!(!file.0.path().join(FILES[0]).exists());
+            drop(file.client());
+            assert!(client.lock("a").try_lock().unwrap(), "in the new file");
+            client.lock("a").unlock().unwrap();
+        }
     }
 }
 

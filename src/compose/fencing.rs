@@ -4,9 +4,10 @@
 //! resource can: it keeps the highest token it has seen beside the data, and compares. What is here is that comparison
 //! for three kinds of resource. All writers of a resource must use it, and take their tokens from one lock.
 
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, Read, Seek, SeekFrom, Write};
-use std::path::{Path, PathBuf};
+mod file;
+
+use std::io;
+use std::path::Path;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::ident::Fence;
@@ -49,7 +50,17 @@ pub fn sql_condition(column: &str, parameter: &str) -> String {
 /// Replaces a file's content unless a newer token has written it; `false`: refused, nothing changed.
 ///
 /// The highest token seen is kept in a second file beside it, `<name>.fence`, which is locked for the time of the write.
-/// The content is written to a third and renamed, so readers see the old or the new, never a part.
+/// The content is written to a third, of a random name, and renamed. So readers see the old or the new, never a part. A
+/// process that is killed in between leaves the third, `.leasehold-<32 digits>`; it may be deleted.
+///
+/// The new file has the mode, the owner and the group of the old one, and the register too when it is made. They are
+/// refused before anything is written where this user may not give them. Not kept: set-user-id and set-group-id bits,
+/// access control lists, other attributes, and further names of the file (hard links).
+///
+/// Other users may write to the folder. A path that ends in a link leads to the file that the link names, and to the register
+/// beside that one. Another user's link is refused, unless it is root's. Links at the names of the register and of the
+/// third file are never followed. A register that belongs neither to this user, nor to root, nor to the file's owner is
+/// refused.
 ///
 /// # Blocking
 ///
@@ -80,52 +91,5 @@ pub fn write_file(path: &Path, fence: Fence, content: &[u8]) -> Result<bool> {
     let failed = |error: io::Error| {
         Error::new(ErrorKind::Resource, "write_file", "a fenced file could not be written").with_source(error)
     };
-    write(path, fence.get(), content).map_err(failed)
-}
-
-fn write(path: &Path, token: u64, content: &[u8]) -> io::Result<bool> {
-    let mut register = OpenOptions::new()
-        .read(true)
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .open(beside(path, ".fence"))?;
-    register.lock()?; // ends with the file
-    let mut seen = String::new();
-    register.read_to_string(&mut seen)?;
-    // Zero bytes: made, and cut off by a crash before it was first written.
-    let seen = match seen.trim_matches(['\0', ' ', '\n']) {
-        "" => 0,
-        seen => seen.parse().map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?,
-    };
-    if seen > token {
-        return Ok(false);
-    }
-    // The token first: from here on no older one gets in, whatever becomes of the content.
-    register.seek(SeekFrom::Start(0))?;
-    write!(register, "{token:020}")?;
-    register.sync_all()?;
-    // That it is there at all, if it is new, before the content can be.
-    sync_folder(path)?;
-    let draft = beside(path, ".draft");
-    let mut file = File::create(&draft)?;
-    file.write_all(content)?;
-    file.sync_all()?;
-    fs::rename(&draft, path)?;
-    sync_folder(path)?;
-    Ok(true)
-}
-
-/// Has the names in the file's folder outlast a crash.
-fn sync_folder(path: &Path) -> io::Result<()> {
-    match path.parent() {
-        Some(folder) if !folder.as_os_str().is_empty() => File::open(folder)?.sync_all(),
-        _ => File::open(".")?.sync_all(),
-    }
-}
-
-fn beside(path: &Path, ending: &str) -> PathBuf {
-    let mut name = path.as_os_str().to_owned();
-    name.push(ending);
-    PathBuf::from(name)
+    file::write(path, fence.get(), content).map_err(failed)
 }

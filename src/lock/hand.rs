@@ -167,7 +167,7 @@ impl Aftermath {
                     _ => self.note_ended(hold),
                 };
                 let (name, owner) = (Arc::clone(hold.name()), hold.owner());
-                self.reporter.tell_later(move |observer| observer.released(name.given(), owner, held));
+                self.reporter.tell_news(move |observer| observer.released(name.given(), owner, held));
             }
             Parted::Lost => self.lose(hold, LossReason::Gone),
             Parted::Refused(error) | Parted::Unknown(error) => {
@@ -175,7 +175,7 @@ impl Aftermath {
                 let name = hold.name().given().to_owned();
                 let error = error.during("unlock").on(&name);
                 self.reporter
-                    .tell_later(move |observer: &dyn Observer| observer.release_failed(&name, &error));
+                    .tell_news(move |observer: &dyn Observer| observer.release_failed(&name, &error));
             }
         }
     }

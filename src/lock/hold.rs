@@ -13,6 +13,7 @@
 //!
 //! The last four are lost, and stay so.
 
+use std::collections::VecDeque;
 use std::fmt;
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
@@ -20,12 +21,13 @@ use std::time::Duration;
 use crossbeam_channel::{Receiver, Sender, bounded};
 
 use crate::ident::{Fence, LockName, Owner, ThreadMark};
+use crate::lock::agenda::Slot;
 use crate::lock::report::Reporter;
 use crate::lock::store::{Bound, Claim, Kind, Notice};
 use crate::observe::{Loss, LossReason};
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
-use crate::time::{Lease, Moment, SHORTEST_LEASE, window};
+use crate::time::{Clock, Lease, Moment, SHORTEST_LEASE, window};
 
 const LIVE: u8 = 0;
 const RELEASING: u8 = 1;
@@ -89,27 +91,45 @@ pub(crate) struct Hold {
     until: AtomicU64,
     /// When the store was last told that it lasts; see `is_upheld`.
     upheld_at: AtomicU64,
-    /// Not before this moment is a failed renewal repeated.
-    retry_at: AtomicU64,
     /// The last renewal failed.
     troubled: AtomicBool,
     /// The end of the holding thread has been reported.
     abandoned: AtomicBool,
     /// What was asked under its number may still come; see `spend_number`.
     spent: AtomicBool,
+    /// A renewal has been sent and not been answered.
+    is_under_way: AtomicBool,
+    /// The watchdog has it among those that it renews next.
+    is_queued: AtomicBool,
+    /// What follows a loss has been done; see `timer.rs`.
+    has_lapsed: AtomicBool,
+    /// Where it stands in the table's agenda.
+    slot: Mutex<Slot>,
+    /// Some level has asked for renewals, open or not.
+    was_renewed: AtomicBool,
     /// How many open levels asked for renewal: read by the watchdog without `levels`.
     renewed_levels: AtomicU32,
     levels: Mutex<Levels>,
     fence: OnceLock<Fence>,
     listeners: Mutex<Listeners>,
-    /// Whether anybody registered for loss: such a hold's end is watched.
-    listened: AtomicBool,
 }
 
 #[derive(Default)]
 struct Levels {
     next_id: u64,
-    open: Vec<Level>,
+    /// By ids, which go up.
+    open: VecDeque<Level>,
+}
+
+impl Levels {
+    fn place(&self, id: u64) -> Option<usize> {
+        self.open.binary_search_by_key(&id, |level| level.id).ok()
+    }
+
+    fn level_mut(&mut self, id: u64) -> Option<&mut Level> {
+        let at = self.place(id)?;
+        self.open.get_mut(at)
+    }
 }
 
 struct Level {
@@ -155,15 +175,18 @@ impl Hold {
             phase: AtomicU8::new(LIVE),
             until: AtomicU64::new(grant.sent.plus(window(grant.asked)).nanos()),
             upheld_at: AtomicU64::new(grant.sent.nanos()),
-            retry_at: AtomicU64::new(0),
             troubled: AtomicBool::new(false),
             abandoned: AtomicBool::new(false),
             spent: AtomicBool::new(false),
+            is_under_way: AtomicBool::new(false),
+            is_queued: AtomicBool::new(false),
+            has_lapsed: AtomicBool::new(false),
+            slot: Mutex::new(Slot::Out),
+            was_renewed: AtomicBool::new(false),
             renewed_levels: AtomicU32::new(0),
             levels: Mutex::new(Levels::default()),
             fence: OnceLock::new(),
             listeners: Mutex::new(Listeners::default()),
-            listened: AtomicBool::new(false),
         };
         hold.set_fence(grant.fence);
         let level = hold.add_level(grant.lease);
@@ -223,6 +246,28 @@ impl Hold {
         }
     }
 
+    /// As [`renewal`](Self::renewal), for what is sent at once; [`end_renewal`](Self::end_renewal) follows. `None` also if
+    /// it is not to be renewed any more.
+    pub(crate) fn begin_renewal(&self, now: Moment) -> Option<Claim> {
+        self.is_under_way.store(true, Ordering::SeqCst);
+        // Said first, looked second. Pairs with `leave_live`.
+        let claim = if self.phase.load(Ordering::SeqCst) == LIVE { self.renewal(now) } else { None };
+        if claim.is_none() {
+            self.end_renewal();
+        }
+        claim
+    }
+
+    /// It was answered, or failed.
+    pub(crate) fn end_renewal(&self) {
+        self.is_under_way.store(false, Ordering::SeqCst);
+    }
+
+    /// Whether something that was asked about it may still come.
+    pub(crate) fn is_in_doubt(&self) -> bool {
+        self.spent.load(Ordering::SeqCst) || self.is_under_way.load(Ordering::SeqCst)
+    }
+
     /// The claim by which the store is asked at `now` to prolong it; `None` if it is to end by itself.
     pub(crate) fn renewal(&self, now: Moment) -> Option<Claim> {
         // Whether and for how long, as of one moment: prolonged for the lease of later levels, a hold that has just come to
@@ -240,6 +285,15 @@ impl Hold {
 
     pub(crate) fn is_of_thread(&self, thread: u64) -> bool {
         matches!(self.holder, Holder::Thread { id, .. } if id == thread)
+    }
+
+    pub(crate) fn is_bound(&self) -> bool {
+        self.bound.is_some()
+    }
+
+    /// Whether it belongs to a thread, not to a guard that may change threads.
+    pub(crate) fn is_of_any_thread(&self) -> bool {
+        matches!(self.holder, Holder::Thread { .. })
     }
 
     /// Whether the holding thread has ended.
@@ -272,10 +326,12 @@ impl Hold {
         }
     }
 
-    /// Moves from `LIVE` to another phase; whether this call did. Pairs with `spend_number`.
+    /// Moves from `LIVE` to another phase; whether this call did. A number under which something may still come is not the
+    /// thread's next one: a renewal that is under way would prolong what has a lease of its own. Pairs with `spend_number`
+    /// and `begin_renewal`.
     fn leave_live(&self, phase: u8) -> bool {
         let has_left = self.phase.compare_exchange(LIVE, phase, Ordering::SeqCst, Ordering::SeqCst).is_ok();
-        if has_left && self.spent.load(Ordering::SeqCst) {
+        if has_left && self.is_in_doubt() {
             self.retire_number();
         }
         has_left
@@ -287,8 +343,9 @@ impl Hold {
         let mut levels = self.levels.lock();
         levels.next_id += 1;
         let id = levels.next_id;
-        levels.open.push(Level { id, lease, guarded: false });
+        levels.open.push_back(Level { id, lease, guarded: false });
         if lease.is_renewed() {
+            self.was_renewed.store(true, Ordering::Release);
             self.renewed_levels.fetch_add(1, Ordering::AcqRel);
         }
         id
@@ -296,7 +353,7 @@ impl Hold {
 
     /// Leaves the end of a level to a guard.
     pub(crate) fn guard_level(&self, id: u64) {
-        if let Some(level) = self.levels.lock().open.iter_mut().find(|level| level.id == id) {
+        if let Some(level) = self.levels.lock().level_mut(id) {
             level.guarded = true;
         }
     }
@@ -305,7 +362,7 @@ impl Hold {
     /// are with `renewed_lease`. Pairs with `renewal`.
     pub(crate) fn settle_level(&self, id: u64, renewed_lease: Duration) {
         let mut levels = self.levels.lock();
-        if let Some(level) = levels.open.iter_mut().find(|level| level.id == id)
+        if let Some(level) = levels.level_mut(id)
             && let Lease::Kept(lease) = level.lease
         {
             level.lease = Lease::Fixed(lease);
@@ -326,13 +383,13 @@ impl Hold {
     pub(crate) fn end_level(&self, level: Option<u64>) -> Option<u32> {
         let mut levels = self.levels.lock();
         let at = match level {
-            Some(id) => levels.open.iter().position(|level| level.id == id)?,
+            Some(id) => levels.place(id)?,
             None => {
                 let unguarded = levels.open.iter().rposition(|level| !level.guarded);
                 unguarded.or_else(|| levels.open.len().checked_sub(1))?
             }
         };
-        if levels.open.remove(at).lease.is_renewed() {
+        if levels.open.remove(at)?.lease.is_renewed() {
             self.renewed_levels.fetch_sub(1, Ordering::AcqRel);
         }
         u32::try_from(levels.open.len()).ok()
@@ -354,10 +411,6 @@ impl Hold {
     /// A renewal that would fall due this soon goes along with others, so that many holds make few rounds.
     pub(crate) fn slack(&self) -> Duration {
         self.renewed_lease() / 30
-    }
-
-    pub(crate) fn ceiling(&self) -> Option<Moment> {
-        self.ceiling
     }
 
     /// What may be asked for at `now`, when `lease` is wanted: the hold is not to outlast its ceiling.
@@ -395,16 +448,24 @@ impl Hold {
         self.troubled.store(false, Ordering::Release);
     }
 
+    /// The same for a renewal, which may be answered late. `false`: the window had ended by then, and may have been seen to
+    /// end; then it is lost, although the store has prolonged it.
+    pub(crate) fn confirm_in_time(&self, sent: Moment, lease: Duration, clock: &Clock) -> bool {
+        let before = self.until.fetch_max(sent.plus(window(lease)).nanos(), Ordering::AcqRel);
+        self.troubled.store(false, Ordering::Release);
+        // Raised first, the time read second: whoever reads a later time sees the new end.
+        clock.now().nanos() < before
+    }
+
     /// When the watchdog should renew next: when a third of a renewed window has passed. Counted from the window's
     /// end, since a level with a short lease of its own is confirmed without moving that.
     pub(crate) fn due(&self) -> Moment {
-        let retry = Moment::from_nanos(self.retry_at.load(Ordering::Acquire));
         let lease = self.renewed_lease(); // once: `settle_level` may change it meanwhile
         if self.is_upheld() {
             let upheld = Moment::from_nanos(self.upheld_at.load(Ordering::Acquire));
-            return upheld.plus(lease / 3).max(retry);
+            return upheld.plus(lease / 3);
         }
-        self.window_end().minus(window(lease) - lease / 3).max(retry)
+        self.window_end().minus(window(lease) - lease / 3)
     }
 
     /// Whether the store is to be told now and then that the hold lasts, although its lease is its own. A read hold shares
@@ -417,9 +478,67 @@ impl Hold {
         self.upheld_at.store(sent.nanos(), Ordering::Release);
     }
 
-    pub(crate) fn note_failed_renewal(&self, retry_at: Moment) {
+    pub(crate) fn note_failed_renewal(&self) {
         self.troubled.store(true, Ordering::Release);
-        self.retry_at.store(retry_at.nanos(), Ordering::Release);
+    }
+
+    // ---- the agenda
+
+    /// Whether the watchdog is to tell the store now and then that it lasts.
+    pub(crate) fn is_renewable(&self) -> bool {
+        // Of what has no lease the store knows nothing to prolong, and would say that it is not held.
+        self.kind().is_leased() && (self.is_renewed() || self.is_upheld())
+    }
+
+    /// Whether any of its levels, open or not, was to be renewed: then its end was not meant to come by itself.
+    pub(crate) fn was_renewed(&self) -> bool {
+        self.was_renewed.load(Ordering::Acquire)
+    }
+
+    /// Whether this call is the first to see to what follows its loss.
+    pub(crate) fn note_lapsed(&self) -> bool {
+        !self.has_lapsed.swap(true, Ordering::AcqRel)
+    }
+
+    /// The watchdog has it now, or has it no more; whether that is new.
+    pub(crate) fn set_queued(&self, is_queued: bool) -> bool {
+        self.is_queued.swap(is_queued, Ordering::AcqRel) != is_queued
+    }
+
+    pub(crate) fn slot(&self) -> Slot {
+        *self.slot.lock()
+    }
+
+    /// For the agenda.
+    pub(crate) fn replace_slot(&self, slot: Slot) -> Slot {
+        std::mem::replace(&mut *self.slot.lock(), slot)
+    }
+
+    /// Where it belongs in the agenda, as of `now`.
+    pub(crate) fn next_slot(&self, now: Moment) -> Slot {
+        let soon = now.plus(Duration::from_millis(1));
+        let third = self.renewed_lease() / 3;
+        if self.has_lapsed.load(Ordering::Acquire) {
+            return Slot::Look(now.plus(self.renewed_lease())); // its thread may end without asking for it
+        }
+        if self.is_releasing() {
+            return Slot::Look(now.plus(third));
+        }
+        let until = self.until();
+        if self.is_renewable() && !self.is_queued.load(Ordering::Acquire) && !self.is_orphaned() {
+            let due = self.due();
+            if due < until {
+                return Slot::Renewal(due.max(soon));
+            }
+        }
+        match &self.holder {
+            Holder::Guard => Slot::Look(until.max(soon)),
+            // Now and then whether the thread lives: less and less often the longer it still has.
+            Holder::Thread { .. } => {
+                let look = now.plus(third.max(until.since(now) / 16));
+                Slot::Look(until.min(look).max(soon))
+            }
+        }
     }
 
     /// The phase by what is known at `now`, without changing anything.
@@ -509,10 +628,7 @@ impl Hold {
                 reporter.run_later(move || callback(&loss));
             }
             None if listeners.released => {}
-            None => {
-                listeners.callbacks.push(callback);
-                self.listened.store(true, Ordering::Release);
-            }
+            None => listeners.callbacks.push(callback),
         }
     }
 
@@ -529,15 +645,8 @@ impl Hold {
         match listeners.loss.clone() {
             Some(loss) => drop(sender.try_send(loss)),
             None if listeners.released => {}
-            None => {
-                listeners.senders.push(sender);
-                self.listened.store(true, Ordering::Release);
-            }
+            None => listeners.senders.push(sender),
         }
-    }
-
-    pub(crate) fn is_listened(&self) -> bool {
-        self.listened.load(Ordering::Acquire)
     }
 
     /// The hold ended by release: nobody will be told of a loss any more. What the callbacks own is dropped where
@@ -685,6 +794,22 @@ mod tests {
         assert_eq!(kept.renewal(start).map(|claim| claim.lease), Some(LEASE));
     }
 
+    /// Each of these took time by the number of levels: this, hours.
+    #[test]
+    fn many_levels_can_be_left_from_either_end() {
+        const LEVELS: usize = 200_000;
+        let hold = hold(Lease::Renewed, ManualClock::new().now());
+        for from_outside in [true, false] {
+            let ids: Vec<u64> = (1..LEVELS).map(|_| hold.add_level(Lease::Renewed)).collect();
+            ids.iter().for_each(|id| hold.guard_level(*id));
+            for n in 0..ids.len() {
+                let id = ids[if from_outside { n } else { ids.len() - 1 - n }];
+                assert!(hold.end_level(Some(id)).is_some());
+            }
+            assert_eq!(hold.count(), 1);
+        }
+    }
+
     #[test]
     fn short_leased_levels_do_not_put_off_the_renewal() {
         let start = ManualClock::new().now().plus(LEASE);
@@ -702,7 +827,7 @@ mod tests {
         let start = ManualClock::new().now();
         let hold = hold(Lease::Renewed, start);
         assert_eq!(hold.standing(start), Standing::Held);
-        hold.note_failed_renewal(start);
+        hold.note_failed_renewal();
         assert_eq!(hold.standing(start), Standing::AtRisk(hold.until()));
         hold.confirm(start.plus(Duration::from_secs(10)), LEASE);
         assert_eq!(hold.standing(start.plus(Duration::from_secs(10))), Standing::Held);

@@ -1,6 +1,8 @@
 //! What is written once for every store: waiting, the local queue, holds, renewal, guards, and the lock types.
 
+mod agenda;
 pub(crate) mod condition;
+mod due;
 pub(crate) mod engine;
 pub(crate) mod group;
 pub(crate) mod guard;
@@ -20,6 +22,7 @@ pub(crate) mod semaphore;
 pub(crate) mod store;
 pub(crate) mod table;
 pub(crate) mod terms;
+mod timer;
 pub(crate) mod together;
 pub(crate) mod topic;
 pub(crate) mod wait;

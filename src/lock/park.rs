@@ -1,7 +1,10 @@
 //! Putting the calling thread to sleep until it is woken, interrupted, or out of time.
 
+use std::sync::Arc;
+
 use crate::lock::interrupt::Interrupt;
 use crate::sync::Waker;
+use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::time::{Clock, Moment};
 
 /// Why a parked thread goes on.
@@ -23,6 +26,14 @@ pub(crate) struct Parker {
     clock: Clock,
     registered: Option<u64>,
     is_service: bool,
+    asked: Arc<Asked>,
+}
+
+/// What stores have asked of a service.
+#[derive(Debug, Default)]
+struct Asked {
+    renew_all: AtomicBool,
+    bounds_ended: AtomicBool,
 }
 
 impl Parker {
@@ -32,7 +43,7 @@ impl Parker {
             Clock::System => None,
             Clock::Manual(manual) => Some(manual.register(waker.clone())),
         };
-        Parker { waker, clock: clock.clone(), registered, is_service: false }
+        Parker { waker, clock: clock.clone(), registered, is_service: false, asked: Arc::default() }
     }
 
     /// A parker of a thread that acts by the clock: a manual clock does not move past what it sleeps until.
@@ -49,7 +60,22 @@ impl Parker {
 
     /// What wakes this service from another thread.
     pub(crate) fn service_waker(&self) -> ServiceWaker {
-        ServiceWaker { waker: self.waker.clone(), clock: self.clock.clone(), registered: self.registered }
+        ServiceWaker {
+            waker: self.waker.clone(),
+            clock: self.clock.clone(),
+            registered: self.registered,
+            asked: Arc::clone(&self.asked),
+        }
+    }
+
+    /// Whether all was asked for since the last look; takes that. See [`ServiceWaker::renew_all_now`].
+    pub(crate) fn take_all_now(&self) -> bool {
+        self.asked.renew_all.swap(false, Ordering::SeqCst)
+    }
+
+    /// Whether holds may have ended early, since the last look; takes that. See [`ServiceWaker::bounds_ended`].
+    pub(crate) fn take_bounds_ended(&self) -> bool {
+        self.asked.bounds_ended.swap(false, Ordering::SeqCst)
     }
 
     /// Sleeps until `until`, a signal, or the interrupt, whichever is first.
@@ -96,9 +122,25 @@ pub(crate) struct ServiceWaker {
     waker: Waker,
     clock: Clock,
     registered: Option<u64>,
+    asked: Arc<Asked>,
 }
 
 impl ServiceWaker {
+    /// Has the watchdog renew all holds at once, whether due or not: something happened by which some may be gone. Does not
+    /// wait. Asked for again and again, it is done again and again: the caller sees to it that that is seldom.
+    #[cfg_attr(not(test), allow(dead_code, reason = "stores that notice the end of connections come to it"))]
+    pub(crate) fn renew_all_now(&self) {
+        self.asked.renew_all.store(true, Ordering::SeqCst);
+        self.wake();
+    }
+
+    /// Says that what holds are bound to (`Store::bound`) may have ended, so that it is told now.
+    #[cfg_attr(not(feature = "zookeeper"), allow(dead_code, reason = "only sessions bind"))]
+    pub(crate) fn bounds_ended(&self) {
+        self.asked.bounds_ended.store(true, Ordering::SeqCst);
+        self.wake();
+    }
+
     pub(crate) fn wake(&self) {
         match (&self.clock, self.registered) {
             (Clock::Manual(clock), Some(id)) => clock.wake_service(id, &self.waker),

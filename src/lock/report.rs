@@ -5,6 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use crate::observe::Observer;
+use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use crate::sync::channel::{Sender, unbounded};
 use crate::sync::{Mutex, thread};
 
@@ -14,7 +15,18 @@ type Job = Box<dyn FnOnce() + Send>;
 pub(crate) struct Reporter {
     observers: Vec<Arc<dyn Observer>>,
     state: Mutex<State>,
+    news: Arc<News>,
 }
+
+/// What repeats, and so may be left out where callbacks do not keep up.
+#[derive(Default)]
+struct News {
+    waiting: AtomicUsize,
+    dropped: AtomicU64,
+}
+
+/// So much of it may wait for the callback thread.
+const MOST_NEWS: usize = 1024;
 
 enum State {
     NotStarted,
@@ -28,7 +40,7 @@ impl Reporter {
         if let Some(logging) = crate::observe::logging() {
             observers.push(logging);
         }
-        Reporter { observers, state: Mutex::new(State::NotStarted) }
+        Reporter { observers, state: Mutex::new(State::NotStarted), news: Arc::default() }
     }
 
     /// Tells the observers on the calling thread.
@@ -38,7 +50,37 @@ impl Reporter {
         }
     }
 
-    /// Tells the observers on the callback thread.
+    /// Tells the observers on the callback thread what repeats as long as it is so. If too much waits already it is
+    /// dropped and counted, and once they are told of that: when it begins on a thread of its own, since the callback
+    /// thread may never be free again, and at the end how much it was.
+    pub(crate) fn tell_news(&self, about: impl Fn(&dyn Observer) + Send + 'static) {
+        if self.observers.is_empty() {
+            return;
+        }
+        let news = Arc::clone(&self.news);
+        if news.waiting.fetch_add(1, Ordering::SeqCst) >= MOST_NEWS {
+            news.waiting.fetch_sub(1, Ordering::SeqCst);
+            if news.dropped.fetch_add(1, Ordering::SeqCst) == 0 {
+                let observers = self.observers.clone();
+                let tell =
+                    move || observers.iter().for_each(|observer| run(|| observer.callbacks_behind(None)));
+                // Without a thread it is not told; it is told at the end all the same.
+                drop(thread::Builder::new().name("leasehold-news".to_owned()).spawn(tell));
+            }
+            return;
+        }
+        let observers = self.observers.clone();
+        self.run_later(move || {
+            observers.iter().for_each(|observer| run(|| about(observer.as_ref())));
+            let waiting = news.waiting.fetch_sub(1, Ordering::SeqCst) - 1;
+            if waiting <= MOST_NEWS / 2 && news.dropped.load(Ordering::SeqCst) > 0 {
+                let dropped = news.dropped.swap(0, Ordering::SeqCst);
+                observers.iter().for_each(|observer| run(|| observer.callbacks_behind(Some(dropped))));
+            }
+        });
+    }
+
+    /// Tells the observers on the callback thread, however much waits there: of losses, and of what happens seldom.
     pub(crate) fn tell_later(&self, about: impl Fn(&dyn Observer) + Send + 'static) {
         if !self.observers.is_empty() {
             let observers = self.observers.clone();
@@ -91,5 +133,65 @@ fn run(job: impl FnOnce()) {
 impl fmt::Debug for Reporter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Reporter").finish_non_exhaustive()
+    }
+}
+
+#[cfg(not(leasehold_shuttle))]
+#[cfg(test)]
+mod tests {
+    use crossbeam_channel::{Sender, unbounded};
+
+    use super::*;
+    use crate::error::{Error, ErrorKind};
+    use crate::ident::{ClientId, Owner};
+    use crate::observe::{Loss, LossReason};
+
+    #[derive(Debug, PartialEq)]
+    enum Told {
+        Failure,
+        Loss,
+        Behind(Option<u64>),
+    }
+
+    struct Teller(Sender<Told>);
+
+    impl Observer for Teller {
+        fn renewal_failed(&self, _: &str, _: &Error, _: std::time::Duration) {
+            self.0.send(Told::Failure).unwrap();
+        }
+        fn lost(&self, _: &Loss) {
+            self.0.send(Told::Loss).unwrap();
+        }
+        fn callbacks_behind(&self, dropped: Option<u64>) {
+            self.0.send(Told::Behind(dropped)).unwrap();
+        }
+    }
+
+    #[test]
+    fn behind_a_callback_that_blocks_news_is_bounded_and_losses_are_not_dropped() {
+        let (sender, told) = unbounded();
+        let reporter = Reporter::new(Some(Arc::new(Teller(sender))));
+        let (free, blocked) = unbounded::<()>();
+        reporter.run_later(move || assert!(blocked.recv().is_err()));
+        let (news, losses) = (10_000, 2_000);
+        let owner = Owner::new(ClientId::random(), 1);
+        for n in 0..news {
+            let error = Error::new(ErrorKind::TimedOut, "renew", "no answer");
+            reporter.tell_news(move |observer| {
+                observer.renewal_failed("a", &error, std::time::Duration::ZERO);
+            });
+            if n % (news / losses) == 0 {
+                let loss = Loss { name: "a".to_owned(), owner, reason: LossReason::Expired };
+                reporter.tell_later(move |observer| observer.lost(&loss));
+            }
+        }
+        // While it blocks, for ever if need be.
+        assert_eq!(told.recv().unwrap(), Told::Behind(None));
+        drop(free);
+        reporter.close();
+        let told: Vec<_> = told.iter().take(MOST_NEWS + losses + 1).collect();
+        let count = |wanted: &Told| told.iter().filter(|told| *told == wanted).count();
+        assert_eq!((count(&Told::Failure), count(&Told::Loss)), (MOST_NEWS, losses));
+        assert_eq!(count(&Told::Behind(Some((news - MOST_NEWS) as u64))), 1);
     }
 }

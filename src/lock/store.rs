@@ -401,6 +401,12 @@ pub(crate) trait Store: Send + Sync {
         false
     }
 
+    /// Whether a connection was hung up, since this was last asked, by whoever is to keep what is held: it may be gone, and
+    /// a renewal finds that out. `None`: this store does not see that. Asked often while anything is held; does not wait.
+    fn hung_up(&self) -> Option<bool> {
+        None
+    }
+
     /// For each claim, has it run for at least its lease from now on; `false`: its owner does not hold it.
     /// One answer per claim, in order. A claim that fails does not fail its neighbours.
     fn renew(&self, claims: &[Claim], by: Moment) -> Vec<Answer<bool>>;
@@ -488,6 +494,11 @@ pub(crate) trait Store: Send + Sync {
 
     /// Ends connections and threads. Later calls are refused.
     fn close(&self);
+}
+
+/// What several stores say to [`Store::hung_up`]. All are asked.
+pub(crate) fn any_hung_up(stores: impl Iterator<Item = Option<bool>>) -> Option<bool> {
+    stores.fold(None, |any, one| any.max(one))
 }
 
 fn one_by_one(action: &'static str) -> Error {

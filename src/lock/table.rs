@@ -2,14 +2,15 @@
 //!
 //! The table is also the watchdog's registry: what is not in it is not renewed.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::hash::{Hash, Hasher};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use crate::error::Error;
 use crate::ident::LockName;
+use crate::lock::agenda::{Agenda, Slot};
 use crate::lock::hold::{Hold, Standing};
 use crate::lock::queue::{Queue, Ticket, Wish};
 use crate::lock::store::{Family, Kind};
@@ -18,13 +19,40 @@ use crate::time::{Clock, Moment};
 
 #[derive(Debug, Default)]
 pub(crate) struct Table {
-    entries: Mutex<HashMap<Key, Entry>>,
+    entries: Mutex<Entries>,
+    /// Holds of threads that were left to run out, and that their threads may still ask for.
+    lapsed: Mutex<VecDeque<Weak<Hold>>>,
     /// Locks that other clients were listening for when this one last released them: when that was, and how many.
     contended: Mutex<HashMap<Key, (Moment, u32)>>,
     /// How many there are, to be read without the mutex: mostly none.
     contended_count: AtomicUsize,
     store_queues: Mutex<StoreQueues>,
 }
+
+/// What one mutex is for.
+#[derive(Debug, Default)]
+struct Entries {
+    by_key: HashMap<Key, Entry>,
+    agenda: Agenda,
+}
+
+impl Entries {
+    /// Forgets a lock that nobody has or waits for.
+    fn forget(&mut self, key: &Key) {
+        self.by_key.remove(key);
+        // What was there once for very many is given back.
+        let (room, len) = (self.by_key.capacity(), self.by_key.len());
+        if room > ROOM && len < room / 8 {
+            self.by_key.shrink_to(len * 2);
+        }
+    }
+}
+
+/// Room for so many locks is kept.
+const ROOM: usize = 4096;
+
+/// So many holds that were left to run out are remembered, so that their threads' `unlock` can say why it fails.
+const LAPSED: usize = 1024;
 
 /// Callers of this client who stand in queues of the store's.
 #[derive(Debug, Default)]
@@ -100,14 +128,14 @@ impl Table {
     /// The hold of this lock that belongs to a thread, live or lost.
     pub(crate) fn of_thread(&self, kind: Kind, name: &Arc<LockName>, thread: u64) -> Option<Arc<Hold>> {
         let entries = self.entries.lock();
-        let entry = entries.get(&Key::new(kind, name))?;
+        let entry = entries.by_key.get(&Key::new(kind, name))?;
         entry.holds.iter().find(|hold| hold.is_of_thread(thread)).cloned()
     }
 
     /// Until when some hold of this process on the lock stands, if one does.
     pub(crate) fn held_here(&self, kind: Kind, name: &Arc<LockName>, now: Moment) -> Option<Moment> {
         let entries = self.entries.lock();
-        let entry = entries.get(&Key::new(kind, name))?;
+        let entry = entries.by_key.get(&Key::new(kind, name))?;
         let live = entry.holds.iter().filter(|hold| !matches!(hold.standing(now), Standing::Lost(_)));
         let held = live.map(|hold| hold.until()).max();
         // On its way to a waiter here is held here too. Until that is settled nothing may be asked under the
@@ -119,7 +147,7 @@ impl Table {
     /// Whether nobody of this process has the lock or waits for it, and no other process listened when this one last
     /// released it.
     pub(crate) fn is_calm(&self, kind: Kind, name: &Arc<LockName>) -> bool {
-        let is_used = self.entries.lock().contains_key(&Key::new(kind, name));
+        let is_used = self.entries.lock().by_key.contains_key(&Key::new(kind, name));
         !is_used && self.contended_since(kind, name).is_none()
     }
 
@@ -132,14 +160,16 @@ impl Table {
     /// The head of a lock's queue, if the lock is on its way to it.
     pub(crate) fn receiving(&self, kind: Kind, name: &Arc<LockName>) -> Option<Arc<Ticket>> {
         let entries = self.entries.lock();
-        let head = entries.get(&Key::new(kind, name))?.queue.head()?;
+        let head = entries.by_key.get(&Key::new(kind, name))?.queue.head()?;
         head.is_receiving().then(|| Arc::clone(head))
     }
 
     /// Promises the lock to the head of its queue, if that sleeps, and it is not other processes' turn.
     pub(crate) fn promise(&self, hold: &Arc<Hold>, now: Moment) -> Next {
         let mut entries = self.entries.lock();
-        let Some(entry) = entries.get_mut(&Key::new(hold.kind(), hold.name())) else { return Next::Nobody };
+        let Some(entry) = entries.by_key.get_mut(&Key::new(hold.kind(), hold.name())) else {
+            return Next::Nobody;
+        };
         let Some(head) = entry.queue.head() else { return Next::Nobody };
         let began = *entry.burst.began.get_or_insert(now);
         if entry.burst.handed >= BURST || now.since(began) >= BURST_TIME {
@@ -153,7 +183,7 @@ impl Table {
     /// A hold of the lock ended by a true release, which `others` heard of.
     pub(crate) fn note_released(&self, hold: &Arc<Hold>, others: u32, now: Moment) {
         let key = Key::new(hold.kind(), hold.name());
-        if let Some(entry) = self.entries.lock().get_mut(&key) {
+        if let Some(entry) = self.entries.lock().by_key.get_mut(&key) {
             entry.burst = Burst::default();
         }
         if others > 0 || self.contended_count.load(Ordering::Acquire) > 0 {
@@ -187,38 +217,101 @@ impl Table {
     /// Enters a hold. A lost one of the same thread on the same lock makes room: its guards still know it.
     pub(crate) fn insert(&self, hold: &Arc<Hold>, thread: Option<u64>) {
         let mut entries = self.entries.lock();
-        let entry = entries.entry(Key::new(hold.kind(), hold.name())).or_default();
+        let Entries { by_key, agenda } = &mut *entries;
+        let entry = by_key.entry(Key::new(hold.kind(), hold.name())).or_default();
         if let Some(thread) = thread {
-            entry.holds.retain(|other| !other.is_of_thread(thread));
+            for lost in entry.holds.extract_if(.., |other| other.is_of_thread(thread)) {
+                agenda.remove(&lost);
+            }
         }
         entry.holds.push(Arc::clone(hold));
+        agenda.put(hold, hold.next_slot(hold.since()));
+    }
+
+    // ---- the agenda
+
+    /// Has a hold that is here be looked at then.
+    pub(crate) fn put(&self, hold: &Arc<Hold>, slot: Slot) {
+        let mut entries = self.entries.lock();
+        if hold.slot() != Slot::Out {
+            entries.agenda.put(hold, slot);
+        }
+    }
+
+    /// The same, unless it is looked at sooner anyway.
+    pub(crate) fn put_earlier(&self, hold: &Arc<Hold>, slot: Slot) {
+        if slot.moment() < hold.slot().moment() {
+            self.put(hold, slot);
+        }
+    }
+
+    /// Some of those whose time has come; see [`Agenda::due`].
+    pub(crate) fn due(&self, now: Moment, slack: Duration, most: usize) -> Vec<Arc<Hold>> {
+        self.entries.lock().agenda.due(now, slack, most)
+    }
+
+    pub(crate) fn renewed(&self) -> Vec<Arc<Hold>> {
+        self.entries.lock().agenda.renewed()
+    }
+
+    pub(crate) fn first_due(&self) -> Moment {
+        self.entries.lock().agenda.first()
+    }
+
+    pub(crate) fn first_renewal(&self) -> Moment {
+        self.entries.lock().agenda.first_renewal()
+    }
+
+    /// All that are bound to something of the store's.
+    pub(crate) fn bound(&self) -> Vec<Arc<Hold>> {
+        let entries = self.entries.lock();
+        entries
+            .by_key
+            .values()
+            .flat_map(|entry| &entry.holds)
+            .filter(|hold| hold.is_bound())
+            .cloned()
+            .collect()
+    }
+
+    /// Keeps a thread's hold that was left to run out for a while: until so many more have.
+    pub(crate) fn remember_lapsed(&self, hold: &Arc<Hold>) {
+        let mut lapsed = self.lapsed.lock();
+        lapsed.push_back(Arc::downgrade(hold));
+        let oldest = if lapsed.len() > LAPSED { lapsed.pop_front() } else { None };
+        drop(lapsed);
+        if let Some(oldest) = oldest.and_then(|oldest| oldest.upgrade()) {
+            self.remove(&oldest);
+        }
     }
 
     /// Takes a hold out without telling anyone: the lock is on its way to the head already.
     pub(crate) fn remove_handed(&self, hold: &Arc<Hold>) {
         let mut entries = self.entries.lock();
-        if let Some(entry) = entries.get_mut(&Key::new(hold.kind(), hold.name())) {
+        if let Some(entry) = entries.by_key.get_mut(&Key::new(hold.kind(), hold.name())) {
             entry.holds.retain(|other| !Arc::ptr_eq(other, hold));
         }
+        entries.agenda.remove(hold);
     }
 
     /// Takes a hold out, and tells the head of the queue that the lock may be free.
     pub(crate) fn remove(&self, hold: &Arc<Hold>) {
         let mut entries = self.entries.lock();
         let key = Key::new(hold.kind(), hold.name());
-        let Some(entry) = entries.get_mut(&key) else { return };
+        entries.agenda.remove(hold);
+        let Some(entry) = entries.by_key.get_mut(&key) else { return };
         entry.holds.retain(|other| !Arc::ptr_eq(other, hold));
         if let Some(head) = entry.queue.head() {
             head.nudge();
         } else if entry.holds.is_empty() {
-            entries.remove(&key);
+            entries.forget(&key);
         }
     }
 
     /// Tells the head of a lock's queue that the lock may be free.
     pub(crate) fn nudge(&self, kind: Kind, name: &Arc<LockName>) {
         let entries = self.entries.lock();
-        if let Some(head) = entries.get(&Key::new(kind, name)).and_then(|entry| entry.queue.head()) {
+        if let Some(head) = entries.by_key.get(&Key::new(kind, name)).and_then(|entry| entry.queue.head()) {
             head.nudge();
         }
     }
@@ -226,7 +319,7 @@ impl Table {
     /// Joins a lock's queue, until the place is dropped.
     pub(crate) fn join(self: &Arc<Table>, kind: Kind, name: &Arc<LockName>) -> Place {
         let key = Key::new(kind, name);
-        let ticket = self.entries.lock().entry(key.clone()).or_default().queue.join();
+        let ticket = self.entries.lock().by_key.entry(key.clone()).or_default().queue.join();
         Place { table: Arc::clone(self), key, ticket }
     }
 
@@ -253,19 +346,19 @@ impl Table {
     /// How many wait here for a lock.
     #[cfg(leasehold_shuttle)]
     pub(crate) fn waiting(&self, kind: Kind, name: &Arc<LockName>) -> usize {
-        self.entries.lock().get(&Key::new(kind, name)).map_or(0, |entry| entry.queue.len())
+        self.entries.lock().by_key.get(&Key::new(kind, name)).map_or(0, |entry| entry.queue.len())
     }
 
     /// The head of a lock's queue could not use the store since then; `None`: it can.
     pub(crate) fn note_trouble(&self, kind: Kind, name: &Arc<LockName>, trouble: Option<(Moment, Error)>) {
-        if let Some(entry) = self.entries.lock().get_mut(&Key::new(kind, name)) {
+        if let Some(entry) = self.entries.lock().by_key.get_mut(&Key::new(kind, name)) {
             entry.trouble = trouble;
         }
     }
 
     /// The head of a lock's queue has lost patience: so do those behind it.
     pub(crate) fn wake_queue(&self, kind: Kind, name: &Arc<LockName>) {
-        if let Some(entry) = self.entries.lock().get(&Key::new(kind, name)) {
+        if let Some(entry) = self.entries.lock().by_key.get(&Key::new(kind, name)) {
             entry.queue.wake_all();
         }
     }
@@ -279,30 +372,32 @@ impl Table {
         now: Moment,
     ) -> Option<Error> {
         let entries = self.entries.lock();
-        let (since, error) = entries.get(&Key::new(kind, name))?.trouble.as_ref()?;
+        let (since, error) = entries.by_key.get(&Key::new(kind, name))?.trouble.as_ref()?;
         (now.since(*since) >= patience).then(|| error.copy())
     }
 
     /// All holds, of all locks.
+    #[cfg(test)]
     pub(crate) fn holds(&self) -> Vec<Arc<Hold>> {
-        self.entries.lock().values().flat_map(|entry| &entry.holds).cloned().collect()
+        self.entries.lock().by_key.values().flat_map(|entry| &entry.holds).cloned().collect()
     }
 
     /// The holds of one lock, of all threads.
     pub(crate) fn holds_of(&self, kind: Kind, name: &Arc<LockName>) -> Vec<Arc<Hold>> {
         let entries = self.entries.lock();
-        entries.get(&Key::new(kind, name)).map(|entry| entry.holds.clone()).unwrap_or_default()
+        entries.by_key.get(&Key::new(kind, name)).map(|entry| entry.holds.clone()).unwrap_or_default()
     }
 
     /// Takes all holds out and wakes everyone who waits.
     pub(crate) fn clear(&self) -> Vec<Arc<Hold>> {
         let mut entries = self.entries.lock();
         let mut holds = Vec::new();
-        for entry in entries.values_mut() {
+        for entry in entries.by_key.values_mut() {
             holds.append(&mut entry.holds);
             entry.queue.wake_all();
         }
-        entries.retain(|_, entry| !entry.queue.is_empty());
+        entries.by_key.retain(|_, entry| !entry.queue.is_empty());
+        holds.iter().for_each(|hold| entries.agenda.remove(hold));
         holds
     }
 }
@@ -324,13 +419,13 @@ impl Place {
 impl Drop for Place {
     fn drop(&mut self) {
         let mut entries = self.table.entries.lock();
-        let Some(entry) = entries.get_mut(&self.key) else { return };
+        let Some(entry) = entries.by_key.get_mut(&self.key) else { return };
         entry.queue.leave(&self.ticket);
         if entry.queue.is_empty() {
             entry.trouble = None;
         }
         if entry.queue.is_empty() && entry.holds.is_empty() {
-            entries.remove(&self.key);
+            entries.forget(&self.key);
         }
     }
 }

@@ -12,6 +12,7 @@ use crate::config::Options;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ident::{LockName, Owner, ThreadMark};
 use crate::lock::engine::Engine;
+use crate::lock::park::ServiceWaker;
 use crate::lock::report::Reporter;
 use crate::lock::store::{
     Answer, Attempt, Claim, Counting, HandOver, Kind, Pending, REQUEST_LASTS, Release, Snapshot, Store,
@@ -29,6 +30,9 @@ struct Odd {
     /// Refuses releases and their repetitions.
     refuses: bool,
     abandons: AtomicUsize,
+    renewals: AtomicUsize,
+    /// What to wake it by is kept for the test.
+    watchdog: Mutex<Option<ServiceWaker>>,
     attempts: AtomicUsize,
     /// Refuses one hand-over: says when the answer is being read, and reads it when told. Others are not even sent.
     reading: Mutex<Option<(Sender<()>, Receiver<()>)>>,
@@ -64,6 +68,10 @@ impl Pending for Refusing {
 }
 
 impl Store for Odd {
+    fn attach(&self, watchdog: ServiceWaker) {
+        *self.watchdog.lock() = Some(watchdog);
+    }
+
     fn check_name(&self, _: Kind, _: &LockName) -> Result<()> {
         Ok(())
     }
@@ -119,6 +127,7 @@ impl Store for Odd {
     }
 
     fn renew(&self, claims: &[Claim], _: Moment) -> Vec<Answer<bool>> {
+        self.renewals.fetch_add(1, Ordering::SeqCst);
         claims.iter().map(|claim| Answer::Done(*self.holder.lock() == Some(claim.owner))).collect()
     }
 
@@ -433,5 +442,23 @@ fn what_a_loss_callback_owns_is_dropped_on_the_callback_thread() {
     engine.drop_level(&mine.hold, mine.level);
     let thread = dropped_on.recv_timeout(Duration::from_secs(10)).unwrap();
     assert_eq!(thread.as_deref(), Some("leasehold-calls"));
+    engine.shutdown().unwrap();
+}
+
+#[test]
+fn all_is_renewed_at_once_when_the_store_says_so() {
+    let clock = ManualClock::new();
+    let store = Arc::new(Odd::default());
+    let engine = engine(&store, &Clock::Manual(clock.clone()));
+    let mine = acquire(&engine, &name(), FOREVER, Lease::Renewed).unwrap().unwrap();
+    clock.advance(Duration::from_secs(1));
+    assert_eq!(store.renewals.load(Ordering::SeqCst), 0, "it is not due");
+    let until = mine.hold.until();
+    let watchdog = store.watchdog.lock().clone().unwrap();
+    watchdog.renew_all_now();
+    clock.advance(Duration::from_millis(1)); // which waits until it has been done
+    assert_eq!(store.renewals.load(Ordering::SeqCst), 1);
+    assert_eq!(mine.hold.until(), until.plus(Duration::from_secs(1)));
+    engine.end_level("unlock", &mine.hold, Some(mine.level)).unwrap();
     engine.shutdown().unwrap();
 }

@@ -146,13 +146,9 @@ impl Engine {
             && self.table.of_thread(Kind::Write, want.name, thread.id()).is_some()
     }
 
-    /// Has the watchdog look in time for this hold.
-    pub(crate) fn watch(&self, hold: &Hold) {
-        if hold.is_renewed() || hold.is_upheld() {
-            self.watchdog.look_by(hold.due().min(hold.until()));
-        } else if hold.is_listened() || hold.ceiling().is_some() {
-            self.watchdog.look_by(hold.until());
-        }
+    /// Has this hold be looked at in time, whatever has changed about it.
+    pub(crate) fn watch(&self, hold: &Arc<Hold>) {
+        self.watchdog.watch(hold);
     }
 }
 

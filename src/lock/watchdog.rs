@@ -1,4 +1,4 @@
-//! The one thread per client that renews, notices what ended, and cleans up what was left in doubt.
+//! The one thread per client that renews, and cleans up what was left in doubt. When, the timer tells it.
 //!
 //! Renewals begin with a hold's entry in the table and end with its release beginning, so none is sent for a hold that
 //! is not known to be granted or that is being given up. One that is in flight at the release finds the field gone.
@@ -9,11 +9,13 @@ use std::time::Duration;
 
 use crate::config::Options;
 use crate::error::{Error, ErrorKind, Result};
+use crate::lock::due::{Batch, CHUNK, Due};
 use crate::lock::hold::{Hold, Standing};
 use crate::lock::park::{Parker, ServiceWaker};
 use crate::lock::report::Reporter;
 use crate::lock::store::{Answer, Claim, Release, Store};
 use crate::lock::table::Table;
+use crate::lock::timer::{Alarm, Looks, Timer};
 use crate::observe::LossReason;
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU64, Ordering};
@@ -24,17 +26,21 @@ pub(crate) struct Watchdog {
     shared: Arc<Shared>,
     waker: ServiceWaker,
     clean_ups: CleanUps,
+    table: Arc<Table>,
+    clock: Clock,
+    timer: Timer,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
 struct Shared {
-    orders: Mutex<Orders>,
+    inbox: Mutex<Inbox>,
     /// When the thread looks next, as `Moment::nanos`; the maximum while it is looking.
     next_look: AtomicU64,
 }
 
 #[derive(Default)]
-struct Orders {
+struct Inbox {
+    renewals: Vec<Arc<Hold>>,
     clean_ups: Vec<CleanUp>,
     stop: bool,
 }
@@ -60,10 +66,12 @@ impl Watchdog {
         reporter: &Arc<Reporter>,
     ) -> Result<Watchdog> {
         let shared =
-            Arc::new(Shared { orders: Mutex::new(Orders::default()), next_look: AtomicU64::new(u64::MAX) });
-        let parker = Parker::service(clock);
-        let waker = parker.service_waker();
-        store.attach(waker.clone());
+            Arc::new(Shared { inbox: Mutex::new(Inbox::default()), next_look: AtomicU64::new(u64::MAX) });
+        let (parker, timers_parker) = (Parker::service(clock), Parker::service(clock));
+        let (waker, alarm) = (parker.service_waker(), Alarm::new(&timers_parker));
+        store.attach(alarm.waker().clone());
+        let clean_ups = CleanUps { shared: Arc::clone(&shared), waker: waker.clone() };
+        let orders = Orders { clean_ups: clean_ups.clone(), command_timeout: options.command_timeout };
         let round = Round {
             shared: Arc::clone(&shared),
             lease: options.lease,
@@ -72,16 +80,35 @@ impl Watchdog {
             store: Arc::clone(store),
             table: Arc::clone(table),
             reporter: Arc::clone(reporter),
+            alarm: alarm.clone(),
+            orders: orders.clone(),
         };
+        let looks = Looks {
+            lease: options.lease,
+            clock: clock.clone(),
+            store: Arc::clone(store),
+            table: Arc::clone(table),
+            reporter: Arc::clone(reporter),
+            orders,
+        };
+        let timer = Timer::start(alarm, timers_parker, looks)?;
         let thread = thread::Builder::new()
             .name("leasehold-watch".to_owned())
             .spawn(move || round.run(&parker))
             .map_err(|error| {
+                timer.stop();
                 Error::new(ErrorKind::Resource, "connect", "the watchdog thread could not be started")
                     .with_source(error)
             })?;
-        let clean_ups = CleanUps { shared: Arc::clone(&shared), waker: waker.clone() };
-        Ok(Watchdog { shared, waker, clean_ups, thread: Mutex::new(Some(thread)) })
+        Ok(Watchdog {
+            shared,
+            waker,
+            clean_ups,
+            table: Arc::clone(table),
+            clock: clock.clone(),
+            timer,
+            thread: Mutex::new(Some(thread)),
+        })
     }
 
     /// Has the thread look by `moment`. Costs nothing if it will anyway.
@@ -94,14 +121,21 @@ impl Watchdog {
         }
     }
 
+    /// Has a hold be renewed, and its end be noticed, in time, whatever has changed about it.
+    pub(crate) fn watch(&self, hold: &Arc<Hold>) {
+        let slot = hold.next_slot(self.clock.now());
+        self.table.put_earlier(hold, slot);
+        self.timer.alarm().look_by(slot.moment());
+    }
+
     /// Where claims in doubt are handed in.
     pub(crate) fn clean_ups(&self) -> &CleanUps {
         &self.clean_ups
     }
 
-    /// Ends the thread; returns what was left to clean up. Never waits for itself.
+    /// Ends the threads; returns what was left to clean up. Never waits for itself.
     pub(crate) fn stop(&self) -> Vec<Claim> {
-        self.shared.orders.lock().stop = true;
+        self.shared.inbox.lock().stop = true;
         self.waker.wake();
         let thread = self.thread.lock().take();
         if let Some(thread) = thread
@@ -110,7 +144,8 @@ impl Watchdog {
             // The thread catches nothing and panics nowhere; if it did, there is nothing left to do about it.
             drop(thread.join());
         }
-        let clean_ups = std::mem::take(&mut self.shared.orders.lock().clean_ups);
+        self.timer.stop();
+        let clean_ups = std::mem::take(&mut self.shared.inbox.lock().clean_ups);
         clean_ups.into_iter().map(|clean_up| clean_up.claim).collect()
     }
 
@@ -119,6 +154,7 @@ impl Watchdog {
     pub(crate) fn leak(&self) {
         crate::lock::engine::leak(&self.shared);
         std::mem::forget(self.waker.clone());
+        self.timer.leak();
     }
 }
 
@@ -133,8 +169,32 @@ impl CleanUps {
     /// Takes over a claim whose acquire or release has an unknown outcome: until it is certain that the owner holds
     /// nothing, or until `until`, when the lease has run out. The owner number must have been given up.
     pub(crate) fn add(&self, claim: Claim, until: Moment, now: Moment) {
-        self.shared.orders.lock().clean_ups.push(CleanUp { claim, until, next: now, pause: RETRY_LEAST });
+        self.shared.inbox.lock().clean_ups.push(CleanUp { claim, until, next: now, pause: RETRY_LEAST });
         self.waker.wake();
+    }
+}
+
+/// What the timer leaves to the watchdog.
+#[derive(Clone)]
+pub(super) struct Orders {
+    clean_ups: CleanUps,
+    command_timeout: Duration,
+}
+
+impl Orders {
+    pub(super) fn renew(&self, mut holds: Vec<Arc<Hold>>) {
+        if !holds.is_empty() {
+            self.clean_ups.shared.inbox.lock().renewals.append(&mut holds);
+            self.clean_ups.waker.wake();
+        }
+    }
+
+    /// A hold is lost, but a renewal of it may have had it run on, or may yet: nobody has it then, until that is undone.
+    pub(super) fn undo_renewal(&self, hold: &Arc<Hold>, now: Moment) {
+        hold.retire_number();
+        let claim = hold.claim();
+        let until = now.plus(claim.lease).plus(self.command_timeout);
+        self.clean_ups.add(claim, until, now);
     }
 }
 
@@ -147,137 +207,151 @@ struct Round {
     store: Arc<dyn Store>,
     table: Arc<Table>,
     reporter: Arc<Reporter>,
+    alarm: Alarm,
+    orders: Orders,
 }
 
 impl Round {
     fn run(&self, parker: &Parker) {
+        let mut due = Due::new(self.lease, self.command_timeout);
         loop {
             self.shared.next_look.store(u64::MAX, Ordering::SeqCst);
-            if self.shared.orders.lock().stop {
-                return;
+            {
+                let mut inbox = self.shared.inbox.lock();
+                if inbox.stop {
+                    return;
+                }
+                due.add(std::mem::take(&mut inbox.renewals));
             }
-            let next = self.round();
+            let next = self.round(&mut due);
             self.shared.next_look.store(next.nanos(), Ordering::SeqCst);
             parker.park(next, None);
         }
     }
 
-    /// Does all that is due and says when something is due next.
-    fn round(&self) -> Moment {
-        let holds = self.table.holds();
+    /// Does one thing that is due, renewals first, and says when the next is.
+    fn round(&self, due: &mut Due) -> Moment {
         let now = self.clock.now();
-        let mut due = Vec::new();
-        for hold in &holds {
-            if self.notice(hold, now)
-                && (hold.is_renewed() || hold.is_upheld())
-                && hold.due() <= now.plus(hold.slack())
-            {
-                due.push(Arc::clone(hold));
+        due.let_go(now).iter().for_each(|hold| self.let_go(hold));
+        let again = match due.next(now) {
+            Ok(batch) => {
+                self.renew(due, batch);
+                return self.clock.now(); // there may be more
             }
-        }
-        // Where renewals fail is asked last and by itself: its windows, which end soon, are not to cut the others short.
-        let failing: Vec<u32> =
-            due.iter().filter(|hold| hold.is_troubled()).map(|hold| hold.home()).collect();
-        let (last, first): (Vec<_>, Vec<_>) =
-            due.into_iter().partition(|hold| failing.contains(&hold.home()));
-        self.renew(&first);
-        self.renew(&last);
-        // The last try may have lasted until the window's end: that is told now, not a third of a lease later.
-        let now = self.clock.now();
-        for hold in first.iter().chain(&last) {
-            self.notice(hold, now);
-        }
-        let cleaned = self.clean_up();
+            Err(again) => again,
+        };
+        let cleaned = self.clean_up(due);
         let is_tending = self.store.tend();
-        self.table.tidy(self.clock.now());
         let now = self.clock.now();
-        let mut next = cleaned.min(now.plus(self.lease / 3));
-        if is_tending {
-            next = next.min(now.plus(TEND_EVERY));
-        }
-        for hold in &holds {
-            if !matches!(hold.standing(now), Standing::Lost(_)) && !hold.is_releasing() {
-                next = next.min(hold.until());
-                if (hold.is_renewed() || hold.is_upheld()) && !hold.is_orphaned() {
-                    next = next.min(hold.due());
-                }
-            }
-        }
-        next.max(now.plus(Duration::from_millis(1)))
+        self.table.tidy(now);
+        let next = if is_tending { now.plus(TEND_EVERY) } else { now.plus(self.lease / 3) };
+        next.min(again).min(cleaned).max(now.plus(Duration::from_millis(1)))
     }
 
-    /// Notices ends; returns whether the hold is to be kept alive.
-    fn notice(&self, hold: &Arc<Hold>, now: Moment) -> bool {
-        if hold.is_releasing() {
-            return false;
-        }
-        let orphaned = hold.is_orphaned();
-        if orphaned && hold.note_abandoned() {
-            let (name, owner) = (hold.name().given().to_owned(), hold.owner());
-            self.reporter.tell_later(move |observer| observer.abandoned(&name, owner));
-        }
-        if !hold.is_live(now, &self.reporter) {
-            hold.retire_number();
-            if orphaned {
-                self.table.remove(hold); // nobody is left to release it
-            } else {
-                self.table.nudge(hold.kind(), hold.name());
-            }
-            return false;
-        }
-        !orphaned
+    /// The watchdog has done with it for now.
+    fn let_go(&self, hold: &Arc<Hold>) {
+        hold.set_queued(false);
+        let slot = hold.next_slot(self.clock.now());
+        self.table.put(hold, slot);
+        self.alarm.look_by(slot.moment());
     }
 
-    fn renew(&self, holds: &[Arc<Hold>]) {
+    fn renew(&self, due: &mut Due, batch: Batch) {
         let sent = self.clock.now();
-        let (holds, claims): (Vec<_>, Vec<Claim>) =
-            holds.iter().filter_map(|hold| Some((hold, hold.renewal(sent)?))).unzip();
-        // Most urgent first, and no read lasts beyond the earliest window it serves: a hung server must not keep this
-        // thread from telling that a hold has ended.
-        let Some(earliest) = holds.iter().map(|hold| hold.until()).min() else { return };
-        let by = sent.plus(self.command_timeout).min(earliest);
-        let answers = self.store.renew(&claims, by);
-        let now = self.clock.now();
-        for ((hold, claim), answer) in holds.iter().zip(&claims).zip(answers) {
+        let (mut outcome, limit) = (batch.outcome(), batch.limit);
+        let (mut asked, mut claims) = (Vec::new(), Vec::new());
+        for item in batch.items {
+            match item.hold.begin_renewal(sent) {
+                Some(claim) => {
+                    asked.push(item);
+                    claims.push(claim);
+                }
+                None => self.let_go(&item.hold),
+            }
+        }
+        if claims.is_empty() {
+            return;
+        }
+        let answers = self.store.renew(&claims, sent.plus(limit));
+        for ((mut item, claim), answer) in asked.into_iter().zip(&claims).zip(answers) {
+            let hold = &item.hold;
+            let tally = outcome.tallies.entry(hold.home()).or_default();
             match answer {
-                Answer::Done(true) if hold.is_renewed() => hold.confirm(sent, claim.lease),
-                Answer::Done(true) => hold.note_upheld(sent),
-                Answer::Done(false) => {
-                    // A hold whose release began meanwhile is rightly gone; its owner hears from the release.
-                    if !hold.is_releasing() && hold.lose(LossReason::Gone, &self.reporter) {
+                Answer::Done(is_held) => {
+                    tally.answered += 1;
+                    hold.end_renewal();
+                    if is_held {
+                        self.confirm(hold, sent, claim.lease);
+                    } else if !hold.is_releasing() && hold.lose(LossReason::Gone, &self.reporter) {
+                        // A hold whose release began meanwhile is rightly gone; its owner hears from the release.
                         hold.retire_number();
                         self.table.nudge(hold.kind(), hold.name());
                     }
+                    self.let_go(hold);
                 }
                 // An error is not a loss: tried again until the window ends.
                 Answer::Refused(error) | Answer::Unknown(error) => {
+                    tally.failed += 1;
                     if error.outcome_unknown() {
                         hold.spend_number(); // it may yet come, and is not to prolong the thread's next hold
                     }
-                    hold.note_failed_renewal(now.plus(hold.slack().clamp(RETRY_LEAST, RETRY_MOST)));
-                    let error = error.during("renew").on(hold.name().given());
-                    let remaining = hold.until().since(self.clock.now());
-                    let name = hold.name().given().to_owned();
-                    self.reporter
-                        .tell_later(move |observer| observer.renewal_failed(&name, &error, remaining));
+                    hold.end_renewal();
+                    hold.note_failed_renewal();
+                    let now = self.clock.now();
+                    if item.is_told(now) {
+                        let hold = &item.hold;
+                        let error = error.during("renew").on(hold.name().given());
+                        let (name, remaining) = (Arc::clone(hold.name()), hold.until().since(now));
+                        self.reporter.tell_news(move |observer| {
+                            observer.renewal_failed(name.given(), &error, remaining)
+                        });
+                    }
+                    due.put_back(item);
                 }
             }
         }
+        due.report(&outcome, self.clock.now());
     }
 
-    /// Goes through the clean-ups that are due; returns when the next one is.
-    fn clean_up(&self) -> Moment {
-        let now = self.clock.now();
-        let (mut due, later): (Vec<_>, Vec<_>) = {
-            let mut orders = self.shared.orders.lock();
-            std::mem::take(&mut orders.clean_ups).into_iter().partition(|clean_up| clean_up.next <= now)
+    /// The store has prolonged it.
+    fn confirm(&self, hold: &Arc<Hold>, sent: Moment, lease: Duration) {
+        let in_time = if hold.is_renewed() {
+            hold.confirm_in_time(sent, lease, &self.clock)
+        } else {
+            hold.note_upheld(sent);
+            true
         };
-        let claims: Vec<Claim> = due.iter().map(|clean_up| clean_up.claim.clone()).collect();
-        if !claims.is_empty() {
-            let answers = self.store.abandon(&claims, now.plus(self.command_timeout));
+        if !in_time {
+            hold.lose(LossReason::Expired, &self.reporter);
+        }
+        let now = self.clock.now();
+        if matches!(hold.standing(now), Standing::Lost(LossReason::Expired | LossReason::HeldTooLong)) {
+            self.orders.undo_renewal(hold, now);
+        }
+    }
+
+    /// Goes through some of the clean-ups that are due; returns when the next one is.
+    ///
+    /// Renewals wait for it no longer than they can; where they fail, it waits for them.
+    fn clean_up(&self, due: &Due) -> Moment {
+        let now = self.clock.now();
+        let mut asked: Vec<CleanUp> = {
+            let mut inbox = self.shared.inbox.lock();
+            let mut room = CHUNK;
+            let is_asked = |clean_up: &mut CleanUp| {
+                let is_asked = room > 0 && clean_up.next <= now && !due.is_down(clean_up.claim.home);
+                room -= usize::from(is_asked);
+                is_asked
+            };
+            inbox.clean_ups.extract_if(.., is_asked).collect()
+        };
+        if !asked.is_empty() {
+            let claims: Vec<Claim> = asked.iter().map(|clean_up| clean_up.claim.clone()).collect();
+            let limit = self.table.first_renewal().since(now).max(self.lease / 6).min(self.command_timeout);
+            let answers = self.store.abandon(&claims, now.plus(limit));
             let now = self.clock.now();
             let mut answers = answers.into_iter();
-            due.retain_mut(|clean_up| {
+            asked.retain_mut(|clean_up| {
                 let pause = match answers.next() {
                     Some(Answer::Done(Release::Freed { .. })) => {
                         self.table.nudge(clean_up.claim.kind, &clean_up.claim.name);
@@ -295,18 +369,18 @@ impl Round {
                 clean_up.next < clean_up.until
             });
         }
-        due.extend(later);
-        let mut orders = self.shared.orders.lock();
-        orders.clean_ups.append(&mut due);
-        orders.clean_ups.iter().map(|clean_up| clean_up.next).min().unwrap_or(Moment::NEVER)
+        let mut inbox = self.shared.inbox.lock();
+        inbox.clean_ups.append(&mut asked);
+        // Those that wait for renewals are looked at after the next of these.
+        let waiting = inbox.clean_ups.iter().filter(|clean_up| !due.is_down(clean_up.claim.home));
+        waiting.map(|clean_up| clean_up.next).min().unwrap_or(Moment::NEVER)
     }
 }
 
 /// How long the answer of a release that nobody waits for may lie unread.
 pub(crate) const TEND_EVERY: Duration = Duration::from_millis(20);
 
-/// How long to pause after a failed renewal: a thirtieth of the lease, but within these. After failed clean-ups it is
-/// the least at first, and doubled up to that.
+/// How long to pause after a failed clean-up: the least at first, then doubled up to a thirtieth of the lease, or the most.
 const RETRY_LEAST: Duration = Duration::from_millis(10);
 const RETRY_MOST: Duration = Duration::from_secs(1);
 

@@ -216,6 +216,49 @@ fn a_server_that_comes_back_without_its_data_is_told_as_a_loss_and_the_fence_goe
     });
 }
 
+/// How late at most a hold is renewed whose server has hung up and answers again: a look at the connections, or a try that
+/// failed, and the pause after it.
+const NOTICED: Duration = ms(300);
+
+/// No renewal is due for long: it is the connections that tell.
+#[test]
+fn a_server_that_comes_back_empty_is_known_by_the_connections_that_it_ended() {
+    scenario(|world| {
+        for url in [world.server.url(), world.proxy.url()] {
+            let client = world.builder_to(&url).lease(3 * LONG).build().unwrap();
+            let guard = client.lock("forgotten").acquire().unwrap();
+            world.server.kill();
+            world.server.restart();
+            let back = now();
+            comes_within(back, NOTICED, "the loss", || guard.check().is_err());
+            assert!(guard.unlock().unwrap_err().is_lost());
+        }
+    });
+}
+
+/// Ended connections alone are no loss.
+#[test]
+fn when_its_connections_are_ended_a_hold_is_renewed_at_once() {
+    scenario(|world| {
+        let client = world.builder_to(&world.server.url()).lease(3 * LONG).build().unwrap();
+        let guard = client.lock("kept").acquire().unwrap();
+        // What has no lease is not renewed, nor lost by that.
+        client.semaphore("counted").try_set_permits(1).unwrap();
+        let permit = client.semaphore("counted").acquire(1).unwrap();
+        let_pass(ms(1_000), "so that a renewal shows");
+        let before = guard.remaining();
+        let ended = now();
+        world.does(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
+        comes_within(ended, NOTICED, "the renewal", || guard.remaining() > before);
+        guard.check().unwrap();
+        guard.unlock().unwrap();
+        permit.check().unwrap();
+        permit.unlock().unwrap();
+        drop(client);
+        world.lock_keys().iter().for_each(|key| world.does(&["DEL", key]));
+    });
+}
+
 #[test]
 fn a_server_that_is_loading_its_data_is_waited_for() {
     // It answers after each key, and takes 20 ms for one: minutes in all, unless it is told to hurry.

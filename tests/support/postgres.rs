@@ -173,6 +173,63 @@ impl Drop for PostgresServer {
     }
 }
 
+/// A PgBouncer before a server. Dropping it kills it.
+pub struct Bouncer {
+    process: Child,
+    _will: LastWill,
+    port: Port,
+    folder: TempDir,
+}
+
+impl Bouncer {
+    /// One that pools what `mode` says: `session`, `transaction` or `statement`. `None` after [`missing`] when there is none.
+    #[track_caller]
+    pub fn before(server: &PostgresServer, mode: &str) -> Option<Bouncer> {
+        let debians = PathBuf::from("/usr/sbin/pgbouncer");
+        let Some(program) = in_path("pgbouncer").or_else(|| Some(debians).filter(|path| path.is_file()))
+        else {
+            missing("no PgBouncer; scripts/servers.sh installs one");
+            return None;
+        };
+        let folder = tempfile::Builder::new().prefix("leasehold-pgbouncer-").tempdir().unwrap();
+        let port = Port::claim();
+        let settings = format!(
+            "[databases]\n\
+             postgres = host=127.0.0.1 port={} dbname=postgres user=admin\n\
+             [pgbouncer]\n\
+             listen_addr = 127.0.0.1\nlisten_port = {}\nunix_socket_dir =\nauth_type = any\n\
+             pool_mode = {mode}\nignore_startup_parameters = extra_float_digits\n",
+            server.port(),
+            port.number()
+        );
+        let file = folder.path().join("ini");
+        std::fs::write(&file, settings).unwrap();
+        own(folder.path(), &USERS);
+        let mut command = prefix(&USERS);
+        command.extend([program.to_str().unwrap(), file.to_str().unwrap()].map(str::to_owned));
+        let log = std::fs::File::create(folder.path().join("log")).unwrap();
+        let same = log.try_clone().unwrap();
+        let process = spawn(&command, |command| command.current_dir(folder.path()).stdout(same).stderr(log));
+        let will = LastWill::new(&["kill", "-KILL", &process.id().to_string()]);
+        let bouncer = Bouncer { process, _will: will, port, folder };
+        let answers = || std::net::TcpStream::connect(("127.0.0.1", bouncer.port.number())).is_ok();
+        let log = || std::fs::read_to_string(bouncer.folder.path().join("log")).unwrap_or_default();
+        assert!(eventually(START_LIMIT, answers), "PgBouncer did not start:\n{}", log());
+        Some(bouncer)
+    }
+
+    pub fn url(&self) -> String {
+        format!("postgres://admin@127.0.0.1:{}/postgres", self.port.number())
+    }
+}
+
+impl Drop for Bouncer {
+    fn drop(&mut self) {
+        self.process.kill().ok(); // it may have ended by itself
+        self.process.wait().expect("a child can be waited for");
+    }
+}
+
 fn program(name: &str) -> Option<PathBuf> {
     let debians = || {
         let mut versions: Vec<_> = std::fs::read_dir("/usr/lib/postgresql").ok()?.flatten().collect();

@@ -21,7 +21,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::ident::{ClientId, LockName, Owner};
 use crate::inspection::{Inspection, ObjectKind};
 use crate::lock::store::{
-    Answer, Attempt, Claim, Kind, Pending, Release, SPLIT_PAUSE, Sink, Snapshot, Store,
+    Answer, Attempt, Claim, Kind, Pending, Release, SPLIT_PAUSE, Sink, Snapshot, Store, any_hung_up,
 };
 use crate::lock::topic::{Listening, count_of_several};
 use crate::lock::wait::random_between;
@@ -279,6 +279,11 @@ impl Store for Redlock {
     fn tend(&self) -> bool {
         let stores = self.shared.nodes.iter().filter_map(Node::member);
         stores.filter(|member| member.store.tend()).count() > 0
+    }
+
+    fn hung_up(&self) -> Option<bool> {
+        let stores = self.shared.nodes.iter().filter_map(Node::member);
+        any_hung_up(stores.map(|member| member.store.hung_up()))
     }
 
     fn renew(&self, claims: &[Claim], by: Moment) -> Vec<Answer<bool>> {

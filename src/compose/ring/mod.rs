@@ -18,7 +18,9 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::ident::{LockName, Owner};
 use crate::inspection::Inspection;
 use crate::lock::member::{Look, MARK_KEY, Marked, Member};
-use crate::lock::store::{Answer, Attempt, Claim, Kind, Pending, Release, Sink, Snapshot, Store};
+use crate::lock::store::{
+    Answer, Attempt, Claim, Kind, Pending, Release, Sink, Snapshot, Store, any_hung_up,
+};
 use crate::lock::topic::Listening;
 use crate::sync::channel::bounded;
 use crate::sync::{Mutex, Waker};
@@ -325,6 +327,10 @@ impl Store for RingStore {
 
     fn tend(&self) -> bool {
         self.course().nodes.iter().filter(|node| node.store.tend()).count() > 0
+    }
+
+    fn hung_up(&self) -> Option<bool> {
+        any_hung_up(self.course().nodes.iter().map(|node| node.store.hung_up()))
     }
 
     fn renew(&self, claims: &[Claim], by: Moment) -> Vec<Answer<bool>> {

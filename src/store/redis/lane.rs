@@ -65,6 +65,8 @@ struct Out {
     telling: usize,
     /// When something was last heard or said.
     used: Moment,
+    /// The server has hung up, or something near to it, and [`Lane::hung_up`] has not told yet.
+    hung_up: bool,
     closed: bool,
 }
 
@@ -151,6 +153,7 @@ impl Lane {
             has_reader: false,
             telling: 0,
             used: Clock::System.now(),
+            hung_up: false,
             closed: false,
         };
         let reading = Reading {
@@ -254,6 +257,7 @@ impl Lane {
                 // A single request that is not whole on its way was not carried out.
                 let alone = out.awaited.len() == 1;
                 let failure = if alone { Failure::Refused } else { Failure::Unknown };
+                out.hung_up |= error.kind() != ErrorKind::TimedOut;
                 self.end(out, || failure(error.copy()));
                 return;
             }
@@ -399,6 +403,7 @@ impl Lane {
             // What has come of a reply that is not whole yet is kept.
             Err(_) if only_ready && timed.was_not_ready => false,
             Err(error) => {
+                out.hung_up |= error.kind() != ErrorKind::TimedOut;
                 self.end(out, || Failure::Unknown(error.copy()));
                 false
             }
@@ -477,6 +482,14 @@ impl Lane {
         false
     }
 
+    /// Whether the connection was hung up since this was last asked. Does not wait: whoever uses it meanwhile notices, and
+    /// that is told the next time.
+    pub(super) fn hung_up(&self) -> bool {
+        let Some(mut out) = self.out.try_lock() else { return false };
+        out.drop_if_hung_up();
+        std::mem::take(&mut out.hung_up)
+    }
+
     /// Waits until all replies have come, until `by` at most, and ends the connection.
     pub(super) fn close(&self, by: Moment) {
         let mut reading = self.reading.try_lock_for(by.since(Clock::System.now()));
@@ -518,12 +531,19 @@ impl Out {
     /// Lets go of a connection that the server has closed while nobody used it; nothing is lost by that.
     fn drop_if_dead(&mut self) {
         let now = Clock::System.now();
-        let is_idle = self.awaited.is_empty() && !self.is_writing && now.since(self.used) >= TRUSTED;
+        if now.since(self.used) >= TRUSTED {
+            self.drop_if_hung_up();
+        }
+        self.used = now;
+    }
+
+    fn drop_if_hung_up(&mut self) {
+        let is_idle = self.awaited.is_empty() && !self.is_writing;
         if is_idle && self.open.as_ref().is_some_and(|open| open.stream.has_bytes()) {
             // Nothing was asked, so it is the end, or something that nobody should read.
             self.break_off();
+            self.hung_up = true;
         }
-        self.used = now;
     }
 }
 

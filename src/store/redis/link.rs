@@ -365,6 +365,11 @@ impl Link {
         Clock::System.now().since(self.used) < TRUSTED || !self.stream.has_bytes()
     }
 
+    /// The same, asked of the socket at once.
+    pub(super) fn is_hung_up(&self) -> bool {
+        self.stream.has_bytes()
+    }
+
     /// Gives the socket away, to be read by a parser of its own.
     pub(super) fn into_stream(self) -> Arc<Stream> {
         self.stream

@@ -445,6 +445,10 @@ impl Store for RedisStore {
         self.wire.tend()
     }
 
+    fn hung_up(&self) -> Option<bool> {
+        Some(self.wire.hung_up())
+    }
+
     fn renew(&self, claims: &[Claim], by: Moment) -> Vec<Answer<bool>> {
         if !self.scripts {
             return claims.iter().map(|claim| self.renew_one(claim, by)).collect();

@@ -227,6 +227,20 @@ impl Wire {
         self.lanes.iter().filter(|lane| lane.tend()).count() > 0
     }
 
+    /// Whether a connection was hung up since this was last asked: a lane's, or that for renewals.
+    pub(super) fn hung_up(&self) -> bool {
+        let lanes = self.lanes.iter().filter(|lane| lane.hung_up()).count() > 0;
+        // While it is in use, whoever uses it notices.
+        let renewals = self.renewals.try_lock().is_some_and(|mut link| {
+            let is_hung_up = link.as_ref().is_some_and(Link::is_hung_up);
+            if is_hung_up {
+                *link = None;
+            }
+            is_hung_up
+        });
+        lanes || renewals
+    }
+
     /// The request with its script's body, as long as the server has not been seen to know the script: a reply that
     /// it does not would come too late to send the body then.
     pub(super) fn whole(&self, request: &Request) -> Option<Request> {

@@ -117,6 +117,16 @@ pub(super) trait Rows: Database {
     /// Removes rows whose lease ended longer ago than `age`, and says how many.
     fn sweep(&self, link: &mut Self::Link, age: Duration, by: Moment) -> Outcome<u64>;
 
+    /// Whether what kept the locks is there no more, with all that were held.
+    fn is_gone(&self) -> bool {
+        false
+    }
+
+    /// See [`Store::hung_up`].
+    fn hung_up(&self) -> Option<bool> {
+        None
+    }
+
     fn poll_every(&self) -> (Duration, Duration);
 
     fn listen(&self, name: &LockName, waker: &Waker) -> Option<Listening> {
@@ -195,11 +205,17 @@ impl<D: Rows> Store for RowStore<D> {
     }
 
     fn release(&self, claim: &Claim, left: u32, by: Moment) -> Answer<Release> {
+        if self.pool.database().is_gone() {
+            return Answer::Done(Release::NotHeld { by: None });
+        }
         let outcome = self.pool.with(by, |database, link| Self::leave_one(database, link, claim, left, by));
         answer(outcome, "unlock", claim.name.given())
     }
 
     fn renew(&self, claims: &[Claim], by: Moment) -> Vec<Answer<bool>> {
+        if self.pool.database().is_gone() {
+            return claims.iter().map(|_| Answer::Done(false)).collect();
+        }
         let outcomes =
             self.pool.with_renewals(claims.len(), by, |database, link| database.renew(link, claims, by));
         let outcomes = claims.iter().zip(outcomes);
@@ -267,6 +283,10 @@ impl<D: Rows> Store for RowStore<D> {
             Err(Failure::Refused(error)) => Answer::Refused(error.during("sweep")),
             Err(Failure::Unknown(error)) => Answer::Unknown(error.during("sweep").with_unknown_outcome()),
         }
+    }
+
+    fn hung_up(&self) -> Option<bool> {
+        self.pool.database().hung_up()
     }
 
     fn poll_every(&self, _kind: Kind) -> (Duration, Duration) {

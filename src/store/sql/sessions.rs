@@ -21,6 +21,9 @@ use crate::time::{Clock, Moment};
 
 /// What a server does about session locks.
 pub(super) trait Sessions: Database {
+    /// Whether `is_alive` sees that the server has hung up, without asking it.
+    const SEES_ENDS: bool = false;
+
     /// Takes the lock for the session, which is then to end when idle for the lease; `false` if another has it.
     fn try_lock(&self, link: &mut Self::Link, claim: &Claim, by: Moment) -> Outcome<bool>;
 
@@ -35,6 +38,21 @@ pub(super) trait Sessions: Database {
 
     /// Ends the session that has the lock; `false` if none has.
     fn end(&self, link: &mut Self::Link, name: &LockName, by: Moment) -> Outcome<bool>;
+
+    /// Whether the server has ended the session. One that goes on can have a connection that is of no use here any more.
+    fn is_over(&self, link: &mut Self::Link) -> bool {
+        !self.is_alive(link)
+    }
+
+    /// Finds out whether the server answers, where a session's connection is of no use any more once an answer did not
+    /// come in time.
+    fn sound_out(&self, pool: &Pool<Self>, by: Moment) -> Outcome<()>
+    where
+        Self: Sized,
+    {
+        let _ = (pool, by);
+        Ok(())
+    }
 
     /// How often waiters look; also how late they see that a session has died.
     fn poll_every(&self) -> (Duration, Duration);
@@ -107,8 +125,12 @@ impl<D: Sessions> SessionStore<D> {
         let outcome = if database.is_alive(&mut held.link) { Some(talk(database, held)) } else { None };
         match outcome {
             Some(Ok(value)) => return Ok(Some(value)),
-            // An answer may yet come: the session is still the holder.
-            Some(Err(failure)) if database.is_alive(&mut held.link) => return Err(failure),
+            // Silence is not the end: the session is still the holder.
+            Some(Err(failure)) if !database.is_over(&mut held.link) => return Err(failure),
+            None if !database.is_over(&mut held.link) => {
+                let words = "the hold's connection was silent, and is of no use any more";
+                return Err(Failure::Refused(timed_out(words)));
+            }
             Some(Err(_)) | None => {}
         }
         // Whatever became of the request: the session that held the lock is over.
@@ -165,9 +187,11 @@ impl<D: Sessions> SessionStore<D> {
         }
         let outcome =
             self.with_session(claim, by, |database, held| database.unlock(&mut held.link, &claim.name, by));
-        if let Err(Failure::Refused(error)) = outcome {
-            return Err(Failure::Refused(error)); // it stays as it is, and can be tried again
-        }
+        let outcome = match outcome {
+            // It stays as it is, and can be tried again.
+            Err(Failure::Refused(error)) if self.is_usable(claim) => return Err(Failure::Refused(error)),
+            outcome => outcome,
+        };
         let place = self.held.lock().remove(&key(claim));
         let held = place.and_then(|place| place.lock().take());
         match outcome {
@@ -181,6 +205,15 @@ impl<D: Sessions> SessionStore<D> {
             // Hanging up frees it too, once the server has noticed.
             Err(failure) => Err(Failure::Unknown(failure.into_error())),
         }
+    }
+
+    /// Whether the hold's connection can be asked again, or is in use.
+    fn is_usable(&self, claim: &Claim) -> bool {
+        let place = self.place(claim);
+        let held = place.as_ref().and_then(|place| place.try_lock());
+        held.is_none_or(|mut held| {
+            held.as_mut().is_none_or(|held| self.pool.database().is_alive(&mut held.link))
+        })
     }
 
     fn not_held(&self, claim: &Claim, by: Moment) -> Outcome<Release> {
@@ -224,6 +257,12 @@ impl<D: Sessions> Store for SessionStore<D> {
     }
 
     fn renew(&self, claims: &[Claim], by: Moment) -> Vec<Answer<bool>> {
+        if let Err(failure) = self.pool.database().sound_out(&self.pool, by) {
+            let error = failure.into_error();
+            let silent =
+                |claim: &Claim| answer(Err(Failure::Refused(error.copy())), "renew", claim.name.given());
+            return claims.iter().map(silent).collect();
+        }
         let one = |claim: &Claim| answer(self.prolong(claim, None, share(by)), "renew", claim.name.given());
         claims.iter().map(one).collect()
     }
@@ -248,6 +287,24 @@ impl<D: Sessions> Store for SessionStore<D> {
     fn force(&self, _kind: Kind, name: &LockName, by: Moment) -> Answer<bool> {
         let outcome = self.pool.with(by, |database, link| database.end(link, name, by));
         answer(outcome, "force_unlock", name.given())
+    }
+
+    /// The lock of a session that has ended is free. A connection that is in use is not looked at.
+    fn hung_up(&self) -> Option<bool> {
+        if !D::SEES_ENDS {
+            return None;
+        }
+        let places: Vec<_> = self.held.lock().values().cloned().collect();
+        let has_ended = |place: &Place<D::Link>| {
+            let Some(mut place) = place.try_lock() else { return false };
+            let has_ended = place.as_mut().is_some_and(|held| !self.pool.database().is_alive(&mut held.link));
+            if has_ended {
+                *place = None;
+            }
+            has_ended
+        };
+        // Each of them, not up to the first.
+        Some(places.iter().filter(|place| has_ended(place)).count() > 0)
     }
 
     fn poll_every(&self, _kind: Kind) -> (Duration, Duration) {

@@ -1,7 +1,9 @@
 //! SQLite: a file, for the processes of one machine. Writers take turns by the file's own lock; who waits for a lock
 //! only reads.
 
-use std::path::PathBuf;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -27,18 +29,20 @@ pub(crate) fn open(options: &RedisOptions) -> Result<Arc<dyn Store>> {
     options.tls.refused_without_tls("a file is reached without a network")?;
     let database = Sqlite {
         path: path(&options.url)?,
-        create: options.table.create,
+        table: options.table.name.rsplit('.').next().unwrap_or_default().to_owned(),
         queries: Queries::new(&options.table.name),
+        seen: Mutex::default(),
     };
     let by = Clock::System.after(options.connect_timeout);
-    let mut first = database.connect(by)?;
-    check(options, &mut first).map_err(|error| refused(error).during("connect"))?;
-    let known = first.query_row(
-        "SELECT count(*) FROM sqlite_schema WHERE type = 'table' AND name = ?1 COLLATE NOCASE",
-        [options.table.name.rsplit('.').next()],
-        |row| row.get::<_, i64>(0),
-    );
-    if known.map_err(|error| refused(error).during("connect"))? == 0 {
+    let first = database.open(options.table.create, by)?;
+    let is_there = || {
+        if options.table.create {
+            first.conn.execute_batch(&query(include_str!("query/sqlite/schema.sql"), &options.table.name))?;
+        }
+        database.has_table(&first.conn)
+    };
+    *database.seen.lock() = first.file;
+    if !is_there().map_err(|error| refused(error).during("connect"))? {
         return Err(no_table(options));
     }
     // Requests of one process take turns here: they would in the file too, but by sleeping and looking again.
@@ -57,52 +61,106 @@ fn path(url: &str) -> Result<PathBuf> {
     if path.contains('\0') { Err(unusable()) } else { Ok(PathBuf::from(path)) }
 }
 
-fn check(options: &RedisOptions, link: &mut Connection) -> rusqlite::Result<()> {
-    if options.table.create {
-        link.execute_batch(&query(include_str!("query/sqlite/schema.sql"), &options.table.name))?;
-    }
-    Ok(())
-}
-
 queries!("sqlite": take, retake, leave, renew, expire, look, show, force, sweep);
 
 struct Sqlite {
     path: PathBuf,
-    create: bool,
+    /// The table's name, without that of a schema.
+    table: String,
     queries: Queries,
+    /// The file that the path led to when that was last looked at.
+    seen: Mutex<Option<(u64, u64)>>,
+}
+
+/// A connection, and which file it has open: its device and inode, which no other file has meanwhile.
+struct Link {
+    conn: Connection,
+    file: Option<(u64, u64)>,
+}
+
+/// Of the file that the path leads to, if there is one. It is never opened: closing it would end SQLite's own locks on it.
+fn inode(path: &Path) -> Option<(u64, u64)> {
+    std::fs::metadata(path).ok().map(|file| (file.dev(), file.ino()))
 }
 
 fn seen(row: &rusqlite::Row<'_>) -> rusqlite::Result<Row> {
     Ok(Row { token: row.get(0)?, owner: row.get(1)?, holds: row.get(2)?, remaining_ms: row.get(3)? })
 }
 
-impl Database for Sqlite {
-    type Link = Connection;
-
-    fn connect(&self, by: Moment) -> Result<Connection> {
+impl Sqlite {
+    /// Opens the file. It is made if it is not there only when the client is: whoever took it away since then may be
+    /// about to put another in its place.
+    fn open(&self, create: bool, by: Moment) -> Result<Link> {
         let mut flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-        flags.set(OpenFlags::SQLITE_OPEN_CREATE, self.create);
+        flags.set(OpenFlags::SQLITE_OPEN_CREATE, create);
         let open = || {
-            let link = Connection::open_with_flags(&self.path, flags)?;
-            limit(&link, by)?;
+            let conn = Connection::open_with_flags(&self.path, flags)?;
+            limit(&conn, by)?;
             // Readers and the writer do not wait for each other. Without a sync for each grant: what a power cut loses
             // are locks of processes that it has ended too; and fences go by the clock besides.
-            link.execute_batch("PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL")?;
-            Ok(link)
+            conn.execute_batch("PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL")?;
+            Ok(conn)
         };
         loop {
+            let before = inode(&self.path);
             match open() {
                 // Of several that make the file at once one changes its journal, and the others are refused without
                 // having waited.
                 Err(error) if is_busy(&error) && by > Clock::System.now() => pause(),
-                opened => return opened.map_err(|error| refused(error).during("connect")),
+                Err(error) => return Err(refused(error).during("connect")),
+                Ok(conn) => {
+                    let file = inode(&self.path);
+                    // The one that was opened is the one that is there before and after.
+                    if before.is_none() || before == file {
+                        return Ok(Link { conn, file });
+                    }
+                    if by <= Clock::System.now() {
+                        return Err(replaced().during("connect"));
+                    }
+                }
             }
         }
     }
 
-    /// A file that was replaced meanwhile is not noticed, as by no program that uses SQLite.
-    fn is_alive(&self, _link: &mut Connection) -> bool {
-        true
+    fn has_table(&self, conn: &Connection) -> rusqlite::Result<bool> {
+        let known = "SELECT count(*) FROM sqlite_schema WHERE type = 'table' AND name = ?1 COLLATE NOCASE";
+        conn.query_row(known, [&self.table], |row| Ok(row.get::<_, i64>(0)? > 0))
+    }
+
+    fn is_in_place(&self, link: &Link) -> bool {
+        link.file.is_some() && link.file == inode(&self.path)
+    }
+
+    /// A grant in a file that was taken away meanwhile keeps nobody out.
+    fn in_place<T>(&self, link: &Link, change: Change<T>) -> Outcome<Change<T>> {
+        match change {
+            Change::Made(_) if !self.is_in_place(link) => Err(Failure::Unknown(replaced())),
+            change => Ok(change),
+        }
+    }
+}
+
+fn replaced() -> Error {
+    Error::new(ErrorKind::Unreachable, "request", "the file was deleted or replaced")
+}
+
+impl Database for Sqlite {
+    type Link = Link;
+
+    fn connect(&self, by: Moment) -> Result<Link> {
+        let link = self.open(false, by)?;
+        // It was there when the client was made. Another program may be about to make it.
+        if self.has_table(&link.conn).map_err(|error| refused(error).during("connect"))? {
+            Ok(link)
+        } else {
+            let words = "the file was replaced by one without the table";
+            Err(Error::new(ErrorKind::Unreachable, "connect", words))
+        }
+    }
+
+    /// Whoever opens the path now is to have the same file.
+    fn is_alive(&self, link: &mut Link) -> bool {
+        self.is_in_place(link)
     }
 }
 
@@ -185,10 +243,10 @@ impl Sqlite {
 
 impl Rows for Sqlite {
     /// Looks first: a lock that is held is only read, so any number of waiters keeps no writer waiting.
-    fn take(&self, link: &mut Connection, claim: &Claim, fenced: bool, by: Moment) -> Outcome<Change<u64>> {
-        limit(link, by).map_err(failed)?;
+    fn take(&self, link: &mut Link, claim: &Claim, fenced: bool, by: Moment) -> Outcome<Change<u64>> {
+        limit(&link.conn, by).map_err(failed)?;
         let owner = claim.owner.to_string();
-        let seen = self.row(link, &claim.name).map_err(|error| failed(error).of_reading())?;
+        let seen = self.row(&link.conn, &claim.name).map_err(|error| failed(error).of_reading())?;
         if let Some(row) = seen.filter(|row| row.is_live() && row.owner != owner) {
             return Ok(Change::None(Some(row)));
         }
@@ -203,17 +261,18 @@ impl Rows for Sqlite {
             here.pid,
             here.thread,
         ];
-        change(
-            link,
+        let taken = change(
+            &link.conn,
             by,
-            |link| Self::fence(link, &self.queries.take, params),
-            |link| self.row(link, &claim.name),
-        )
+            |conn| Self::fence(conn, &self.queries.take, params),
+            |conn| self.row(conn, &claim.name),
+        )?;
+        self.in_place(link, taken)
     }
 
     fn retake(
         &self,
-        link: &mut Connection,
+        link: &mut Link,
         claim: &Claim,
         count: u32,
         fenced: bool,
@@ -227,74 +286,91 @@ impl Rows for Sqlite {
             fenced,
             count,
         ];
-        change(
-            link,
+        let taken = change(
+            &link.conn,
             by,
-            |link| Self::fence(link, &self.queries.retake, params),
-            |link| self.row(link, &claim.name),
-        )
+            |conn| Self::fence(conn, &self.queries.retake, params),
+            |conn| self.row(conn, &claim.name),
+        )?;
+        self.in_place(link, taken)
     }
 
-    fn leave(&self, link: &mut Connection, claim: &Claim, left: u32, by: Moment) -> Outcome<Change<()>> {
+    fn leave(&self, link: &mut Link, claim: &Claim, left: u32, by: Moment) -> Outcome<Change<()>> {
         let params =
             params![claim.name.key().as_bytes(), claim.kind.is_token(), claim.owner.to_string(), left];
         change(
-            link,
+            &link.conn,
             by,
-            |link| Self::changes(link, &self.queries.leave, params),
-            |link| self.row(link, &claim.name),
+            |conn| Self::changes(conn, &self.queries.leave, params),
+            |conn| self.row(conn, &claim.name),
         )
     }
 
-    fn renew(&self, link: &mut Connection, claims: &[Claim], by: Moment) -> Vec<Outcome<bool>> {
+    fn renew(&self, link: &mut Link, claims: &[Claim], by: Moment) -> Vec<Outcome<bool>> {
         let one = |claim: &Claim| {
-            limit(link, by).map_err(failed)?;
+            limit(&link.conn, by).map_err(failed)?;
             let params = params![
                 claim.name.key().as_bytes(),
                 claim.kind.is_token(),
                 claim.owner.to_string(),
                 lease_ms(claim.lease),
             ];
-            let changed = Self::changes(link, &self.queries.renew, params).map_err(failed)?;
+            let changed = Self::changes(&link.conn, &self.queries.renew, params).map_err(failed)?;
             Ok(changed.is_some())
         };
         claims.iter().map(one).collect()
     }
 
-    fn expire_in(&self, link: &mut Connection, claim: &Claim, rest: Duration, by: Moment) -> Outcome<bool> {
-        limit(link, by).map_err(failed)?;
+    fn expire_in(&self, link: &mut Link, claim: &Claim, rest: Duration, by: Moment) -> Outcome<bool> {
+        limit(&link.conn, by).map_err(failed)?;
         let params = params![
             claim.name.key().as_bytes(),
             claim.kind.is_token(),
             claim.owner.to_string(),
             lease_ms(rest),
         ];
-        Ok(Self::changes(link, &self.queries.expire, params).map_err(failed)?.is_some())
+        Ok(Self::changes(&link.conn, &self.queries.expire, params).map_err(failed)?.is_some())
     }
 
-    fn look(&self, link: &mut Connection, name: &LockName, by: Moment) -> Outcome<Option<Row>> {
-        limit(link, by).and_then(|()| self.row(link, name)).map_err(failed)
+    fn look(&self, link: &mut Link, name: &LockName, by: Moment) -> Outcome<Option<Row>> {
+        limit(&link.conn, by).and_then(|()| self.row(&link.conn, name)).map_err(failed)
     }
 
-    fn show(&self, link: &mut Connection, name: &LockName, by: Moment) -> Outcome<Option<(Row, Told)>> {
+    fn show(&self, link: &mut Link, name: &LockName, by: Moment) -> Outcome<Option<(Row, Told)>> {
         let read = |row: &rusqlite::Row<'_>| {
             let (fence, host, pid, thread) = (row.get(4)?, row.get(5)?, row.get(6)?, row.get(7)?);
             Ok((seen(row)?, Told { fence, host, pid, thread, held_ms: row.get(8)? }))
         };
-        let show = |link: &Connection| {
-            link.prepare_cached(&self.queries.show)?.query_row([name.key().as_bytes()], read).optional()
+        let show = |conn: &Connection| {
+            conn.prepare_cached(&self.queries.show)?.query_row([name.key().as_bytes()], read).optional()
         };
-        limit(link, by).and_then(|()| show(link)).map_err(failed)
+        limit(&link.conn, by).and_then(|()| show(&link.conn)).map_err(failed)
     }
 
-    fn force(&self, link: &mut Connection, name: &LockName, token: bool, by: Moment) -> Outcome<Change<()>> {
+    fn force(&self, link: &mut Link, name: &LockName, token: bool, by: Moment) -> Outcome<Change<()>> {
         let params = params![name.key().as_bytes(), token];
-        change(link, by, |link| Self::changes(link, &self.queries.force, params), |link| self.row(link, name))
+        change(
+            &link.conn,
+            by,
+            |conn| Self::changes(conn, &self.queries.force, params),
+            |conn| self.row(conn, name),
+        )
     }
 
-    fn sweep(&self, link: &mut Connection, age: Duration, by: Moment) -> Outcome<u64> {
-        let removed = limit(link, by).and_then(|()| link.execute(&self.queries.sweep, [lease_ms(age)]));
+    fn sweep(&self, link: &mut Link, age: Duration, by: Moment) -> Outcome<u64> {
+        let removed =
+            limit(&link.conn, by).and_then(|()| link.conn.execute(&self.queries.sweep, [lease_ms(age)]));
         removed.map(|removed| u64::try_from(removed).unwrap_or(0)).map_err(failed)
+    }
+
+    /// There is no connection to a server; what can go away is the file.
+    fn hung_up(&self) -> Option<bool> {
+        let file = inode(&self.path);
+        Some(std::mem::replace(&mut *self.seen.lock(), file) != file)
+    }
+
+    fn is_gone(&self) -> bool {
+        std::fs::metadata(&self.path).is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
     }
 
     /// A look at the file costs a few microseconds.

@@ -23,7 +23,7 @@ impl Session {
             }
             let is_connected = state.stream.is_some() && !lapsed;
             if let Some(watchdog) = watchdog {
-                watchdog.wake();
+                watchdog.bounds_ended();
             }
             if is_connected {
                 // Else there is nothing to take them away with; a new connection comes by here.

@@ -441,7 +441,7 @@ impl Session {
             state.watchdog.clone()
         };
         if let Some(watchdog) = watchdog {
-            watchdog.wake();
+            watchdog.bounds_ended();
         }
         self.places.wake_all();
     }

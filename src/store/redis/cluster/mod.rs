@@ -436,6 +436,10 @@ impl Store for ClusterStore {
         nodes.iter().filter(|node| node.store.tend()).count() > 0
     }
 
+    fn hung_up(&self) -> Option<bool> {
+        Some(self.topology.nodes().iter().filter(|node| node.store.hung_up() == Some(true)).count() > 0)
+    }
+
     fn renew(&self, claims: &[Claim], by: Moment) -> Vec<Answer<bool>> {
         self.ask_all(claims, by, |store, claims| store.renew(claims, by))
     }

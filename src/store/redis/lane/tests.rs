@@ -77,6 +77,33 @@ fn what_nobody_asked_for_is_not_taken_for_the_next_reply() {
 }
 
 #[test]
+fn that_the_server_hangs_up_is_told_once_whoever_notices() {
+    let (lane, pool) = (Lane::new(), pool());
+    assert!(!lane.hung_up(), "there is no connection yet");
+    // One that nobody uses.
+    let (reply, mut server) = first(&lane, &pool);
+    assert!(!lane.hung_up(), "a reply is awaited");
+    server.write_all(b":1\r\n").unwrap();
+    lane.wait(&reply).unwrap();
+    assert!(!lane.hung_up());
+    drop(server);
+    assert!(lane.hung_up());
+    assert!(!lane.hung_up());
+    // One that somebody reads.
+    let (reply, server) = first(&lane, &pool);
+    drop(server);
+    lane.wait(&reply).unwrap_err();
+    assert!(lane.hung_up());
+    assert!(!lane.hung_up());
+    // Silence is no hang-up.
+    let (connection, _server) = connection(&pool);
+    let by = Clock::System.after(Duration::from_millis(20));
+    let reply = lane.send(b"ask", by, None, || Ok(connection)).map_err(|(failure, _)| failure).unwrap();
+    lane.wait(&reply).unwrap_err();
+    assert!(!lane.hung_up());
+}
+
+#[test]
 fn a_reply_to_what_was_not_sent_is_no_reply() {
     let (lane, pool) = (Lane::new(), pool());
     let (one, mut server) = first(&lane, &pool);

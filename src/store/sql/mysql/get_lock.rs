@@ -9,6 +9,7 @@ use super::{Link, Mysql};
 use crate::error::{Error, ErrorKind};
 use crate::ident::LockName;
 use crate::lock::store::Claim;
+use crate::store::sql::pool::Pool;
 use crate::store::sql::sessions::Sessions;
 use crate::store::sql::{Failure, Outcome};
 use crate::time::Moment;
@@ -74,6 +75,16 @@ impl Sessions for Mysql {
         let Some(id) = link.ask::<u64>(HOLDER, name)? else { return Ok(false) };
         let killed = link.conn.query_drop(format!("KILL {id}"));
         link.judge(killed).map(|()| true)
+    }
+
+    /// The driver cannot use a connection any more once an answer over it came too late, so that a server which stands
+    /// still for a moment would cost the sessions of all holds. It is asked over a connection that is none's first.
+    fn sound_out(&self, pool: &Pool<Mysql>, by: Moment) -> Outcome<()> {
+        pool.with_renewals(1, by, |_, link| vec![link.ping()]).into_iter().collect()
+    }
+
+    fn is_over(&self, link: &mut Link) -> bool {
+        link.ended
     }
 
     fn poll_every(&self) -> (Duration, Duration) {

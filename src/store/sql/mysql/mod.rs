@@ -12,7 +12,7 @@ use std::time::Duration;
 use mysql::prelude::Queryable;
 use mysql::{Conn, OptsBuilder, Params, params};
 
-use self::refusal::{ends_the_session, failed, refused};
+use self::refusal::{ends_the_session, failed, refused, took_too_long};
 use super::pool::{Database, Pool};
 use super::rows::{Change, Row, RowStore, Rows, Told};
 use super::sessions::SessionStore;
@@ -86,6 +86,8 @@ struct Link {
     used: Moment,
     /// The server has ended the session.
     ended: bool,
+    /// An answer did not come in time. It may come yet, and the driver would take it for that to another question.
+    silent: bool,
 }
 
 impl Link {
@@ -101,10 +103,19 @@ impl Link {
         self.judge(row)
     }
 
+    fn ping(&mut self) -> Outcome<()> {
+        let asked = self.conn.ping();
+        self.judge(asked)
+    }
+
     fn judge<T>(&mut self, result: mysql::Result<T>) -> Outcome<T> {
         self.used = Clock::System.now();
         result.map_err(|error| {
-            self.ended |= ends_the_session(&error);
+            if took_too_long(&error) {
+                self.silent = true;
+            } else {
+                self.ended |= ends_the_session(&error);
+            }
             failed(error)
         })
     }
@@ -128,16 +139,13 @@ impl Database for Mysql {
         }
         let opts = self.opts.clone().tcp_connect_timeout(Some(left));
         let conn = Conn::new(opts).map_err(|error| refused(error).during("connect"))?;
-        Ok(Link { conn, used: Clock::System.now(), ended: false })
+        Ok(Link { conn, used: Clock::System.now(), ended: false, silent: false })
     }
 
     fn is_alive(&self, link: &mut Link) -> bool {
-        let now = Clock::System.now();
-        if !link.ended && now.since(link.used) > IDLE {
-            link.ended = link.conn.ping().is_err();
-            link.used = Clock::System.now();
-        }
-        !link.ended
+        let is_sound = |link: &Link| !link.ended && !link.silent;
+        is_sound(link)
+            && (Clock::System.now().since(link.used) <= IDLE || link.ping().is_ok() && is_sound(link))
     }
 }
 

@@ -59,7 +59,7 @@ pub(super) fn refused(error: Driver) -> Error {
     Error::new(kind, "request", format!("{words}{said}")).with_source(error)
 }
 
-fn took_too_long(error: &Driver) -> bool {
+pub(super) fn took_too_long(error: &Driver) -> bool {
     matches!(error, Driver::DriverError(DriverError::ConnectTimeout | DriverError::Timeout))
         || of_socket(error).is_some_and(|io| matches!(io.kind(), TimedOut | WouldBlock))
 }

@@ -17,6 +17,8 @@ const HOLDER: &str = include_str!("../query/postgres/advisory_holder.sql");
 const END: &str = include_str!("../query/postgres/advisory_end.sql");
 
 impl Sessions for Postgres {
+    const SEES_ENDS: bool = true;
+
     fn try_lock(&self, link: &mut Link, claim: &Claim, by: Moment) -> Outcome<bool> {
         let name = claim.name.key().as_bytes();
         let lease = idle_limit(claim.lease);

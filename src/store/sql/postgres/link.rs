@@ -10,7 +10,7 @@ use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::time::timeout;
 use tokio_postgres::tls::MakeTlsConnect;
 use tokio_postgres::types::ToSql;
-use tokio_postgres::{Client, Config, Connection, Row, Socket, Statement};
+use tokio_postgres::{Client, Config, Connection, Row, SimpleQueryMessage, Socket, Statement};
 
 use super::refusal::{failed, unreachable};
 #[cfg(feature = "tls")]
@@ -45,6 +45,8 @@ impl Dial {
 
 pub(super) struct Link {
     client: Arc<Client>,
+    /// Which process of the server carried out the setup.
+    pub(super) backend: String,
     statements: HashMap<Box<str>, Statement>,
     /// Dropped last: it runs what reads and writes for the client.
     runtime: Runtime,
@@ -81,13 +83,21 @@ impl Link {
         let client = runtime.block_on(async {
             let (client, connection) = dial.connect(by).await?;
             drop(tokio::spawn(connection)); // ends with the runtime; its end is seen by the client
-            let ready = within(by, client.batch_execute(setup)).await;
+            let setup = format!("{setup}; {BACKEND}");
+            let ready = within(by, client.simple_query(&setup)).await;
             let ready = ready.ok_or_else(|| timed_out("connecting took too long"))?;
-            ready.map_err(unreachable)?;
-            Ok::<_, Error>(client)
+            Ok::<_, Error>((client, backend_of(&ready.map_err(unreachable)?)))
         });
-        let client = Arc::new(client.map_err(|error| error.during("connect"))?);
-        Ok(Link { client, statements: HashMap::new(), runtime })
+        let (client, backend) = client.map_err(|error| error.during("connect"))?;
+        Ok(Link { client: Arc::new(client), backend, statements: HashMap::new(), runtime })
+    }
+
+    /// Which process of the server carries out `first` and this, without a prepared statement.
+    pub(super) fn backend_after(&mut self, first: &str, by: Moment) -> Outcome<String> {
+        may_wait().map_err(Failure::Refused)?;
+        let asked = format!("{first}{BACKEND}");
+        let answer = self.runtime.block_on(within(by, self.client.simple_query(&asked)));
+        Ok(backend_of(&judge(answer)?))
     }
 
     /// Whether the connection still stands. Lets the runtime look at the socket first, which nobody did meanwhile.
@@ -172,6 +182,17 @@ impl Link {
         let answer = self.runtime.block_on(within(by, self.client.batch_execute(sql)));
         judge(answer)
     }
+}
+
+const BACKEND: &str = "SELECT pg_backend_pid()";
+
+/// The answer to `BACKEND`, which was asked last.
+fn backend_of(answers: &[SimpleQueryMessage]) -> String {
+    let row = answers.iter().rev().find_map(|answer| match answer {
+        SimpleQueryMessage::Row(row) => row.get(0),
+        _ => None,
+    });
+    row.unwrap_or_default().to_owned()
 }
 
 /// What came of a request. The answer to one that was given up may still come; the driver passes it over.

@@ -44,7 +44,9 @@ pub(crate) fn open(options: &RedisOptions, reporter: Arc<Reporter>) -> Result<Ar
     let database = Postgres { setup: setup(options), queries: Queries::new(&options.table.name), dial, hub };
     let by = Clock::System.after(options.connect_timeout);
     let mut first = database.connect(by)?;
-    check(options, &mut first, by).map_err(|failure| failure.into_error().during("connect"))?;
+    check_session(&database, &mut first, by)
+        .and_then(|()| check(options, &mut first, by))
+        .map_err(|failure| failure.into_error().during("connect"))?;
     let pool = Pool::new(database, options.pool_size, first)?;
     if options.table.session_locks {
         Ok(Arc::new(SessionStore::new(pool)))
@@ -62,6 +64,29 @@ fn setup(options: &RedisOptions) -> String {
          SET statement_timeout = {limit}; SET client_min_messages = warning; \
          SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off'"
     )
+}
+
+/// A connection is to be one session of the server. A pooler may give each transaction whichever is free, which keeps
+/// neither settings nor prepared statements, neither what is listened to nor a session's locks. Then one of two connections
+/// has the session that the other had, or another after it.
+fn check_session(database: &Postgres, link: &mut Link, by: Moment) -> Outcome<()> {
+    let pooled = || {
+        let words = "a pooler gives each transaction another session, as PgBouncer does in transaction mode: connect \
+                     past it, or have it pool sessions";
+        Err(Failure::Refused(Error::new(ErrorKind::Unsupported, "connect", words)))
+    };
+    if link.backend_after("", by)? != link.backend {
+        return pooled();
+    }
+    // Where there is no room for a second one, nothing more can be found out.
+    let Ok(mut other) = database.connect(by) else { return Ok(()) };
+    // In a transaction it keeps what it was given. Where none may begin, statements are what is pooled.
+    match other.backend_after("BEGIN; ", by) {
+        Ok(taken) if taken != link.backend => {}
+        Ok(_) | Err(Failure::Refused(_)) => return pooled(),
+        Err(failure) => return Err(failure),
+    }
+    if link.backend_after("", by)? == link.backend { Ok(()) } else { pooled() }
 }
 
 fn check(options: &RedisOptions, link: &mut Link, by: Moment) -> Outcome<()> {

@@ -1,0 +1,227 @@
+//! Which renewals go out next, and for how long their answers are waited for.
+//!
+//! The most urgent go first, some hundred at a time, each time with a limit of its own: what cannot be reached, or has
+//! ended, costs the others nothing. A home that does not answer is asked now and then for some; once it answers, for all.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::lock::hold::{Hold, Standing};
+use crate::time::Moment;
+
+/// So many go out at a time: what a server answers within a few milliseconds.
+pub(super) const CHUNK: usize = 500;
+
+/// An answer is waited for at least so long, or for four times as long as the last took.
+const LEAST_LIMIT: Duration = Duration::from_millis(300);
+/// Between the beginnings of tries that fail lies at least this, so that there are less than five a second.
+const LEAST_GAP: Duration = Duration::from_millis(230);
+const MOST_GAP: Duration = Duration::from_secs(1);
+/// So many tries are no further apart than they must be: mostly a server is back soon, and what it has forgotten is to be
+/// told soon.
+const QUICK_TRIES: u32 = 12;
+/// The first failure may be that of a connection alone: so soon another is tried.
+const FIRST_GAP: Duration = Duration::from_millis(10);
+
+/// A renewal that is due.
+#[derive(Debug)]
+pub(super) struct Item {
+    pub(super) hold: Arc<Hold>,
+    /// The last try failed.
+    is_troubled: bool,
+    /// When the next failure is told: each time after twice as long.
+    tell_at: Moment,
+    tell_gap: Duration,
+}
+
+/// What goes out in one request.
+#[derive(Debug)]
+pub(super) struct Batch {
+    pub(super) items: Vec<Item>,
+    pub(super) limit: Duration,
+    is_probe: bool,
+    sent: Moment,
+    left: Duration,
+}
+
+/// How many of a home's renewals were answered, and how many failed.
+#[derive(Debug, Default, Clone, Copy)]
+pub(super) struct Tally {
+    pub(super) answered: usize,
+    pub(super) failed: usize,
+}
+
+/// Where renewals fail.
+#[derive(Debug)]
+struct Trouble {
+    /// All of the last batch did.
+    is_down: bool,
+    tries: u32,
+    again_at: Moment,
+}
+
+#[derive(Debug)]
+pub(super) struct Due {
+    lease: Duration,
+    command_timeout: Duration,
+    items: Vec<Item>,
+    is_sorted: bool,
+    troubles: HashMap<u32, Trouble>,
+    /// How long an answer took of late.
+    pace: Duration,
+}
+
+impl Due {
+    pub(super) fn new(lease: Duration, command_timeout: Duration) -> Due {
+        Due {
+            lease,
+            command_timeout,
+            items: Vec::new(),
+            is_sorted: true,
+            troubles: HashMap::new(),
+            pace: Duration::ZERO,
+        }
+    }
+
+    pub(super) fn add(&mut self, holds: Vec<Arc<Hold>>) {
+        self.is_sorted &= holds.is_empty();
+        self.items.extend(holds.into_iter().map(|hold| Item {
+            hold,
+            is_troubled: false,
+            tell_at: Moment::from_nanos(0),
+            tell_gap: self.lease / 10,
+        }));
+    }
+
+    /// Takes back what failed.
+    pub(super) fn put_back(&mut self, item: Item) {
+        self.items.push(Item { is_troubled: true, ..item });
+        self.is_sorted = false;
+    }
+
+    /// Gives back what is not to be renewed any more, or is lost.
+    pub(super) fn let_go(&mut self, now: Moment) -> Vec<Arc<Hold>> {
+        let gone = |item: &mut Item| {
+            let hold = &item.hold;
+            hold.is_releasing()
+                || hold.is_orphaned()
+                || !hold.is_renewable()
+                || matches!(hold.standing(now), Standing::Lost(_))
+        };
+        let gone = self.items.extract_if(.., gone).map(|item| item.hold).collect();
+        let items = &self.items;
+        self.troubles.retain(|home, _| items.iter().any(|item| item.hold.home() == *home));
+        gone
+    }
+
+    /// Whether a home does not answer renewals.
+    pub(super) fn is_down(&self, home: u32) -> bool {
+        self.troubles.get(&home).is_some_and(|trouble| trouble.is_down)
+    }
+
+    /// What goes out now, or when something does. What is taken comes back by [`put_back`](Self::put_back), or is done.
+    pub(super) fn next(&mut self, now: Moment) -> Result<Batch, Moment> {
+        if !self.is_sorted {
+            self.items.sort_by_cached_key(|item| item.hold.until());
+            self.is_sorted = true;
+        }
+        let troubles = &self.troubles;
+        let is_well = |item: &Item| match troubles.get(&item.hold.home()) {
+            Some(trouble) => !trouble.is_down && !item.is_troubled,
+            None => true,
+        };
+        let mut items = take(&mut self.items, CHUNK, is_well);
+        let is_probe = items.is_empty();
+        if is_probe {
+            let may =
+                |item: &Item| troubles.get(&item.hold.home()).is_none_or(|trouble| trouble.again_at <= now);
+            items = take(&mut self.items, CHUNK / 2, may);
+            // Of several servers one may be gone, and its holds the most urgent: not to keep the others from being asked.
+            items.extend(take(&mut self.items, CHUNK / 2, |item| may(item) && !item.is_troubled));
+            let room = CHUNK.saturating_sub(items.len());
+            items.extend(take(&mut self.items, room, may));
+        }
+        if items.is_empty() {
+            let again = self.items.iter().filter_map(|item| troubles.get(&item.hold.home()));
+            return Err(again.map(|trouble| trouble.again_at).min().unwrap_or(Moment::NEVER));
+        }
+        let left = items.iter().map(|item| item.hold.until().since(now)).min().unwrap_or_default();
+        Ok(Batch { limit: self.limit(left, is_probe), items, is_probe, sent: now, left })
+    }
+
+    /// What fails leaves time for more tries, and where tries have failed for more of them: a new one may find a way that
+    /// the old one does not hear of.
+    fn limit(&self, left: Duration, is_probe: bool) -> Duration {
+        let least = (self.lease / 6).min(LEAST_LIMIT).max(self.pace * 4);
+        let share = if is_probe { left / 4 } else { left / 2 };
+        share.max(least).min(self.command_timeout)
+    }
+
+    /// What came of a batch, by homes.
+    pub(super) fn report(&mut self, batch: &Outcome, now: Moment) {
+        let mut all_answered = true;
+        for (home, tally) in &batch.tallies {
+            if tally.failed == 0 {
+                if batch.is_probe {
+                    self.troubles.remove(home);
+                }
+                continue;
+            }
+            all_answered = false;
+            let trouble =
+                self.troubles.entry(*home).or_insert(Trouble { is_down: false, tries: 0, again_at: now });
+            trouble.is_down = tally.answered == 0;
+            trouble.tries = trouble.tries.saturating_add(1);
+            let least = (self.lease / 15).clamp(FIRST_GAP, LEAST_GAP);
+            let gap = match trouble.tries {
+                1 => FIRST_GAP,
+                ..=QUICK_TRIES => least,
+                _ => (batch.left / 20).clamp(least, MOST_GAP),
+            };
+            trouble.again_at = batch.sent.plus(gap).max(now.plus(FIRST_GAP));
+        }
+        if all_answered {
+            self.pace = now.since(batch.sent).max(self.pace - self.pace / 8);
+        }
+    }
+}
+
+/// What came of a batch.
+#[derive(Debug)]
+pub(super) struct Outcome {
+    pub(super) tallies: HashMap<u32, Tally>,
+    is_probe: bool,
+    sent: Moment,
+    left: Duration,
+}
+
+impl Batch {
+    /// What came of it is noted there.
+    pub(super) fn outcome(&self) -> Outcome {
+        Outcome { tallies: HashMap::new(), is_probe: self.is_probe, sent: self.sent, left: self.left }
+    }
+}
+
+impl Item {
+    /// Whether a failure is to be told now: the first, and then less and less often.
+    pub(super) fn is_told(&mut self, now: Moment) -> bool {
+        let is_told = now >= self.tell_at;
+        if is_told {
+            self.tell_at = now.plus(self.tell_gap);
+            self.tell_gap *= 2;
+        }
+        is_told
+    }
+}
+
+/// The first `most` of those that are wanted.
+fn take(items: &mut Vec<Item>, most: usize, wanted: impl Fn(&Item) -> bool) -> Vec<Item> {
+    let mut taken = 0;
+    let is_taken = |item: &mut Item| {
+        let is_taken = taken < most && wanted(item);
+        taken += usize::from(is_taken);
+        is_taken
+    };
+    items.extract_if(.., is_taken).collect()
+}

@@ -1,0 +1,243 @@
+//! The one thread per client that notices, and does nothing that could hold it up: no I/O that is waited for, nobody
+//! else's code.
+//!
+//! It sees to it that the end of a window, or of a holding thread, is told when it comes, and that renewals go to the
+//! watchdog when they are due. What hangs there, or in a callback, delays nothing here.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::lock::hold::{Hold, Standing};
+use crate::lock::park::{Parker, ServiceWaker};
+use crate::lock::report::Reporter;
+use crate::lock::store::Store;
+use crate::lock::table::Table;
+use crate::lock::watchdog::Orders;
+use crate::observe::LossReason;
+use crate::sync::Mutex;
+use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use crate::sync::thread::{self, JoinHandle};
+use crate::time::{Clock, Moment};
+
+pub(super) struct Timer {
+    alarm: Alarm,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+/// What sets the timer, from any thread.
+#[derive(Clone)]
+pub(super) struct Alarm {
+    shared: Arc<Shared>,
+    waker: ServiceWaker,
+}
+
+struct Shared {
+    stop: AtomicBool,
+    /// When the thread looks next, as `Moment::nanos`; the maximum while it is looking.
+    next_look: AtomicU64,
+}
+
+/// What the thread works with. It keeps no client alive.
+pub(super) struct Looks {
+    pub(super) lease: Duration,
+    pub(super) clock: Clock,
+    /// Asked for what it sees without waiting, and for nothing else.
+    pub(super) store: Arc<dyn Store>,
+    pub(super) table: Arc<Table>,
+    pub(super) reporter: Arc<Reporter>,
+    pub(super) orders: Orders,
+}
+
+/// So many holds at most are taken from the table under its mutex at a time.
+const AT_A_TIME: usize = 256;
+
+/// Looks that lie closer together than this are one.
+const LEAST: Duration = Duration::from_millis(1);
+
+/// A sleeping thread does not notice that the machine was suspended: what ended meanwhile is told this much later at most.
+const LONGEST_SLEEP: Duration = Duration::from_secs(1);
+
+/// While anything is held, so often connections are looked at.
+const HUNG_UP_EVERY: Duration = Duration::from_millis(50);
+
+/// After one was hung up it is not done again sooner: what is connected anew may be hung up again and again.
+const HUNG_UP_APART: Duration = Duration::from_millis(250);
+
+impl Alarm {
+    pub(super) fn new(parker: &Parker) -> Alarm {
+        let shared = Shared { stop: AtomicBool::new(false), next_look: AtomicU64::new(u64::MAX) };
+        Alarm { shared: Arc::new(shared), waker: parker.service_waker() }
+    }
+
+    /// Has the thread look by `moment`. Costs nothing if it will anyway.
+    ///
+    /// Whoever calls this has changed what the thread will see first. Pairs with `Looks::run`, which opens `next_look`
+    /// before it looks and sets it after.
+    pub(super) fn look_by(&self, moment: Moment) {
+        if moment.nanos() < self.shared.next_look.load(Ordering::SeqCst) {
+            self.waker.wake();
+        }
+    }
+
+    pub(super) fn waker(&self) -> &ServiceWaker {
+        &self.waker
+    }
+}
+
+impl Timer {
+    pub(super) fn start(alarm: Alarm, parker: Parker, looks: Looks) -> Result<Timer> {
+        let shared = Arc::clone(&alarm.shared);
+        let thread = thread::Builder::new()
+            .name("leasehold-time".to_owned())
+            .spawn(move || looks.run(&shared, &parker))
+            .map_err(|error| {
+                Error::new(ErrorKind::Resource, "connect", "the timer thread could not be started")
+                    .with_source(error)
+            })?;
+        Ok(Timer { alarm, thread: Mutex::new(Some(thread)) })
+    }
+
+    pub(super) fn alarm(&self) -> &Alarm {
+        &self.alarm
+    }
+
+    /// Ends the thread. Never waits for itself.
+    pub(super) fn stop(&self) {
+        self.alarm.shared.stop.store(true, Ordering::SeqCst);
+        self.alarm.waker.wake();
+        let thread = self.thread.lock().take();
+        if let Some(thread) = thread
+            && thread.thread().id() != thread::current().id()
+        {
+            // The thread catches nothing and panics nowhere; if it did, there is nothing left to do about it.
+            drop(thread.join());
+        }
+    }
+
+    /// For a forked child: see `Engine`'s `Drop`.
+    #[expect(clippy::mem_forget, reason = "a channel's end may not be dropped in a forked child")]
+    pub(super) fn leak(&self) {
+        crate::lock::engine::leak(&self.alarm.shared);
+        std::mem::forget(self.alarm.waker.clone());
+    }
+}
+
+impl Looks {
+    fn run(&self, shared: &Shared, parker: &Parker) {
+        let mut next_hung_up = self.clock.now();
+        loop {
+            shared.next_look.store(u64::MAX, Ordering::SeqCst);
+            if shared.stop.load(Ordering::SeqCst) {
+                return;
+            }
+            if parker.take_bounds_ended() {
+                self.look_at(self.table.bound(), self.clock.now());
+            }
+            if parker.take_all_now() {
+                self.queue(self.table.renewed(), self.clock.now());
+            }
+            let mut next = self.look();
+            if next != Moment::NEVER {
+                next_hung_up = self.look_at_connections(next_hung_up);
+                next = next.min(next_hung_up);
+            }
+            shared.next_look.store(next.nanos(), Ordering::SeqCst);
+            parker.park(next, None);
+        }
+    }
+
+    /// Sees to all that is due, and says when something is due next.
+    fn look(&self) -> Moment {
+        loop {
+            let now = self.clock.now();
+            let due = self.table.due(now, self.lease / 30, AT_A_TIME);
+            if due.is_empty() {
+                break;
+            }
+            self.look_at(due, now);
+        }
+        let now = self.clock.now();
+        let first = self.table.first_due().max(now.plus(LEAST));
+        match self.clock {
+            Clock::System if first != Moment::NEVER => first.min(now.plus(LONGEST_SLEEP)),
+            Clock::System | Clock::Manual(_) => first,
+        }
+    }
+
+    /// Has all be renewed at once when what they rest on may be gone with a connection. Says when that is looked for next.
+    fn look_at_connections(&self, due: Moment) -> Moment {
+        let now = self.clock.now();
+        if now < due {
+            return due;
+        }
+        match self.store.hung_up() {
+            None => Moment::NEVER,
+            Some(false) => now.plus(HUNG_UP_EVERY),
+            Some(true) => {
+                self.queue(self.table.renewed(), now);
+                now.plus(HUNG_UP_APART)
+            }
+        }
+    }
+
+    fn look_at(&self, holds: Vec<Arc<Hold>>, now: Moment) {
+        let mut renewals = Vec::new();
+        for hold in holds {
+            if self.is_to_be_kept(&hold, now) && hold.due() <= now.plus(hold.slack()) && hold.is_renewable() {
+                renewals.push(Arc::clone(&hold));
+            } else {
+                self.table.put(&hold, hold.next_slot(now));
+            }
+        }
+        self.queue(renewals, now);
+    }
+
+    /// Leaves renewals to the watchdog. Until it has done with them, only their ends are looked for here.
+    fn queue(&self, mut holds: Vec<Arc<Hold>>, now: Moment) {
+        holds.retain(|hold| {
+            let is_new = hold.set_queued(true);
+            self.table.put(hold, hold.next_slot(now));
+            is_new
+        });
+        self.orders.renew(holds);
+    }
+
+    /// Notices ends; returns whether the hold is to be kept alive.
+    fn is_to_be_kept(&self, hold: &Arc<Hold>, now: Moment) -> bool {
+        if hold.is_releasing() {
+            return false;
+        }
+        let orphaned = hold.is_orphaned();
+        if orphaned && hold.note_abandoned() {
+            let (name, owner) = (hold.name().given().to_owned(), hold.owner());
+            self.reporter.tell_later(move |observer| observer.abandoned(&name, owner));
+        }
+        if hold.is_live(now, &self.reporter) {
+            return !orphaned;
+        }
+        self.let_lapse(hold, now);
+        false
+    }
+
+    /// What follows a loss that nobody's release has followed.
+    fn let_lapse(&self, hold: &Arc<Hold>, now: Moment) {
+        hold.retire_number();
+        let is_first = hold.note_lapsed();
+        if is_first
+            && hold.is_in_doubt()
+            && matches!(hold.standing(now), Standing::Lost(LossReason::Expired | LossReason::HeldTooLong))
+        {
+            // A renewal that went without an answer may yet have come in time: the lock would be taken by nobody.
+            self.orders.undo_renewal(hold, now);
+        }
+        if !hold.is_of_any_thread() || hold.is_orphaned() {
+            self.table.remove(hold); // nobody would ask the table for it
+        } else if is_first {
+            self.table.nudge(hold.kind(), hold.name());
+            if !hold.was_renewed() {
+                self.table.remember_lapsed(hold);
+            }
+        }
+    }
+}

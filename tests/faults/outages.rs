@@ -1,0 +1,194 @@
+//! Many holds through an outage: what is kept when the server is back, what is told meanwhile, and what it costs.
+
+use std::time::{Duration, Instant};
+
+use leasehold::{LockClient, LossReason, OwnedGuard};
+
+use super::tools::{
+    Event, Seen, World, about, alone_within, call, let_pass, ms, play, scenario, stalled_since, within,
+};
+use crate::support::now;
+use crate::support::proxy::{Do, Then};
+use crate::support::server::{RedisServer, default_server};
+
+/// One outage: so many holds of such a lease, over a link of such a round trip, with the server stopped for so long.
+struct Outage {
+    holds: usize,
+    lease: Duration,
+    round_trip: Duration,
+    stopped: Duration,
+}
+
+/// What came of the holds.
+#[derive(Debug)]
+#[expect(dead_code, reason = "shown")]
+struct Outcome {
+    /// Had half a second and four round trips left when the server was back, and what became of them.
+    with_time: usize,
+    with_time_kept: usize,
+    kept: usize,
+    connections: u64,
+    told: usize,
+    most_told_of_one: usize,
+}
+
+impl Outage {
+    fn acquire(&self, client: &LockClient) -> Vec<OwnedGuard> {
+        const THREADS: usize = 16;
+        std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..THREADS)
+                .map(|thread| {
+                    scope.spawn(move || {
+                        let mine = (0..self.holds).filter(|number| number % THREADS == thread);
+                        mine.map(|number| client.lock(&format!("held-{number}")).acquire_owned().unwrap())
+                            .collect::<Vec<_>>()
+                    })
+                })
+                .collect();
+            threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
+        })
+    }
+
+    fn play(&self, world: &World) -> Outcome {
+        let seen = Seen::default();
+        let client = world
+            .builder()
+            .lease(self.lease)
+            .command_timeout(ms(1_000).min(self.lease / 5))
+            .observer(seen.clone())
+            .build()
+            .unwrap();
+        world.proxy.delay_replies(self.round_trip);
+        let guards = self.acquire(&client);
+        // Past the first renewals, so that those to come are spread as they are in a program that runs.
+        let_pass(self.lease / 3, "a round of renewals");
+        let before = world.proxy.accepted();
+        world.server.stop();
+        let_pass(self.stopped, "the outage");
+        world.server.cont();
+        let back = now();
+        let left: Vec<Duration> = guards.iter().map(OwnedGuard::remaining).collect();
+        let connections = world.proxy.accepted() - before;
+        let_pass(self.lease, "all that was not renewed has ended by then");
+        let standing_still = stalled_since(back);
+        let enough = ms(500) + 4 * self.round_trip + standing_still;
+        let kept: Vec<bool> = guards.iter().map(|guard| guard.check().is_ok()).collect();
+        let with_time: Vec<bool> =
+            left.iter().zip(&kept).filter(|(left, _)| **left > enough).map(|(_, kept)| *kept).collect();
+        let mut told: Vec<String> = seen
+            .events()
+            .into_iter()
+            .filter_map(|event| match event {
+                Event::RenewalFailed(name, _) => Some(name),
+                _ => None,
+            })
+            .collect();
+        told.sort();
+        let outcome = Outcome {
+            with_time: with_time.len(),
+            with_time_kept: with_time.iter().filter(|kept| **kept).count(),
+            kept: kept.iter().filter(|kept| **kept).count(),
+            connections,
+            told: told.len(),
+            most_told_of_one: told.chunk_by(|one, other| one == other).map(<[_]>::len).max().unwrap_or(0),
+        };
+        world.proxy.delay_replies(Duration::ZERO);
+        client.shutdown().unwrap();
+        drop(guards);
+        outcome
+    }
+}
+
+#[test]
+fn after_an_outage_all_that_has_half_a_second_left_is_kept() {
+    scenario(|world| {
+        for round_trip in [Duration::ZERO, ms(20)] {
+            let outage = Outage { holds: 1_000, lease: ms(6_000), round_trip, stopped: ms(4_600) };
+            let outcome = outage.play(world);
+            assert!(outcome.with_time > 0, "{outcome:?}");
+            assert_eq!(outcome.with_time_kept, outcome.with_time, "{outcome:?}");
+            // Five a second, and one for what was under way at first.
+            assert!(outcome.connections <= 21, "{outcome:?}");
+            assert!(outcome.most_told_of_one <= 5, "{outcome:?}");
+        }
+    });
+}
+
+/// The figures of `docs/performance.md`: not a part of the gate, since each takes a minute.
+#[test]
+fn the_figures_of_an_outage_are_taken_when_they_are_asked_for() {
+    if std::env::var_os("LEASEHOLD_OUTAGE_FIGURES").is_none() {
+        return;
+    }
+    alone_within(Duration::from_secs(900), || {
+        let Some(binary) = default_server() else { return };
+        play(RedisServer::builder(&binary).start(), |world| {
+            for holds in [2_000, 10_000] {
+                for round_trip in [Duration::ZERO, ms(20)] {
+                    let (lease, stopped) = (ms(30_000), ms(22_500));
+                    let outcome = Outage { holds, lease, round_trip, stopped }.play(world);
+                    crate::support::shout(&format!("MEASURED {holds} holds at {round_trip:?}: {outcome:?}"));
+                }
+            }
+        });
+    });
+}
+
+/// Told within this much of a window's end, whatever else goes on.
+const SOON: Duration = ms(60);
+
+fn told_at_its_end(lock: &leasehold::NamedLock, lease: Duration, meanwhile: impl FnOnce()) {
+    let asked = now();
+    let guard = lock.acquire_with_lease(lease).unwrap();
+    let (lost, had) = (guard.lost(), now());
+    meanwhile();
+    let waiting = call(move || (lost.recv_timeout(Duration::from_secs(20)), now()));
+    let ((loss, told), _): ((_, Instant), _) = waiting.outcome();
+    assert_eq!(loss.unwrap().reason, LossReason::Expired);
+    assert!(told.duration_since(asked) >= lease - lease / 100, "told before its time");
+    let late = told.duration_since(had).saturating_sub(lease - lease / 100);
+    assert!(late <= SOON + stalled_since(had), "told {late:?} after the end");
+    drop(guard);
+}
+
+#[test]
+fn the_end_of_a_window_is_told_while_a_renewal_or_a_clean_up_hangs() {
+    scenario(|world| {
+        let client = world.builder().lease(ms(3_000)).command_timeout(ms(2_500)).build().unwrap();
+        let renewed = client.lock("renewed").acquire_owned().unwrap();
+        // Its renewal comes after a second and hangs from then on.
+        told_at_its_end(&client.lock("ends"), ms(1_500), || world.server.stop());
+        world.server.cont();
+        drop((renewed, client));
+        // The try is given up after a second; what it may have left is cleaned up from then on, and that hangs too.
+        let client = world.builder().lease(ms(30_000)).command_timeout(ms(1_000)).build().unwrap();
+        told_at_its_end(&client.lock("ends"), ms(1_500), || {
+            world.proxy.each(about("doubt"), Do::DropRequest(Then::Silent));
+            let client = client.clone();
+            drop(call(move || client.lock("doubt").try_lock()));
+        });
+    });
+}
+
+#[test]
+fn a_renewal_that_is_under_way_at_the_release_prolongs_no_later_hold() {
+    scenario(|world| {
+        let client = world.client();
+        let lock = client.lock("under-way");
+        let guard = lock.acquire().unwrap();
+        let fault = world.proxy.next(about("under-way"), Do::HoldRequest);
+        fault.wait_for(1, super::tools::L);
+        let begun = now();
+        guard.unlock().unwrap();
+        let second = lock.acquire_with_lease(ms(300)).unwrap();
+        within(begun, super::tools::T / 2, "a release and an acquire");
+        fault.release();
+        fault.wait_for(1, super::tools::L);
+        let (mut most, lease) = (0, 300);
+        super::tools::throughout(ms(100), || {
+            most = world.ttl("under-way").max(most);
+            most <= lease
+        });
+        second.unlock().unwrap();
+    });
+}
