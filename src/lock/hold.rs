@@ -104,6 +104,8 @@ pub(crate) struct Hold {
     listeners: Mutex<Listeners>,
     /// Whether anybody registered for loss: such a hold's end is watched.
     listened: AtomicBool,
+    /// Its owner reads as well; see `note_reading`.
+    read_beside: AtomicBool,
 }
 
 #[derive(Default)]
@@ -164,6 +166,7 @@ impl Hold {
             fence: OnceLock::new(),
             listeners: Mutex::new(Listeners::default()),
             listened: AtomicBool::new(false),
+            read_beside: AtomicBool::new(false),
         };
         hold.set_fence(grant.fence);
         let level = hold.add_level(grant.lease);
@@ -250,6 +253,11 @@ impl Hold {
     /// Whether this call is the first to say that the holding thread has ended.
     pub(crate) fn note_abandoned(&self) -> bool {
         !self.abandoned.swap(true, Ordering::AcqRel)
+    }
+
+    /// Whether this call is the first to say that the owner of a write hold reads as well. See `Waiting::end_writing_in_time`.
+    pub(crate) fn note_reading(&self) -> bool {
+        !self.read_beside.swap(true, Ordering::AcqRel)
     }
 
     /// Gives up the owner number for the holding thread's next holds.
@@ -473,6 +481,10 @@ impl Hold {
             LossReason::ShutDown => (SHUT_DOWN, false),
             LossReason::HeldTooLong => (TOO_LONG, false),
         };
+        if !from_releasing && self.read_beside.load(Ordering::Acquire) {
+            // It is ended in the store from here on, again and again: first of all, the thread's next hold is another's.
+            self.retire_number();
+        }
         let leave_releasing =
             || self.phase.compare_exchange(RELEASING, phase, Ordering::AcqRel, Ordering::Acquire).is_ok();
         if !(self.leave_live(phase) || from_releasing && leave_releasing()) {
