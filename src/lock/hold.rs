@@ -234,7 +234,9 @@ impl Hold {
         let lease = if self.is_upheld() {
             self.window_end().since(now).max(SHORTEST_LEASE)
         } else if self.is_renewed() {
-            self.within_ceiling(self.renewed_lease(), now)
+            let lease = self.within_ceiling(self.renewed_lease(), now);
+            // As `is_upheld` says: of a level with a longer lease, too.
+            if self.kind == Kind::Read { lease.max(self.window_end().since(now)) } else { lease }
         } else {
             return None;
         };
@@ -401,6 +403,9 @@ impl Hold {
     pub(crate) fn confirm(&self, sent: Moment, lease: Duration) {
         self.until.fetch_max(sent.plus(window(lease)).nanos(), Ordering::AcqRel);
         self.troubled.store(false, Ordering::Release);
+        if lease >= self.renewed_lease() {
+            self.upheld_at.fetch_max(sent.nanos(), Ordering::AcqRel);
+        }
     }
 
     /// When the watchdog should renew next: when a third of a renewed window has passed. Counted from the window's
@@ -408,11 +413,13 @@ impl Hold {
     pub(crate) fn due(&self) -> Moment {
         let retry = Moment::from_nanos(self.retry_at.load(Ordering::Acquire));
         let lease = self.renewed_lease(); // once: `settle_level` may change it meanwhile
+        let upheld = Moment::from_nanos(self.upheld_at.load(Ordering::Acquire));
         if self.is_upheld() {
-            let upheld = Moment::from_nanos(self.upheld_at.load(Ordering::Acquire));
             return upheld.plus(lease / 3).max(retry);
         }
-        self.window_end().minus(window(lease) - lease / 3).max(retry)
+        let due = self.window_end().minus(window(lease) - lease / 3);
+        let due = if self.kind == Kind::Read { due.min(upheld.plus(lease / 3)) } else { due };
+        due.max(retry)
     }
 
     /// Whether the store is to be told now and then that the hold lasts, although its lease is its own. A read hold shares
@@ -702,6 +709,26 @@ mod tests {
             hold.confirm(start.plus(Duration::from_secs(seconds)), Duration::from_secs(1));
         }
         assert_eq!(hold.due(), due);
+    }
+
+    /// Whoever else reads may have cut what the store has of its time.
+    #[test]
+    fn a_read_hold_is_renewed_as_often_with_a_longer_level_and_for_as_long_as_that() {
+        let start = ManualClock::new().now();
+        let mut hold = hold(Lease::Renewed, start);
+        hold.kind = Kind::Read;
+        let third = start.plus(LEASE / 3);
+        assert_eq!(hold.due(), third);
+        hold.add_level(Lease::Fixed(LEASE * 4));
+        hold.confirm(start, LEASE * 4);
+        assert_eq!(hold.due(), third);
+        let asked = hold.renewal(third).unwrap().lease;
+        assert_eq!(third.plus(asked), hold.until());
+        hold.confirm(third, asked);
+        assert_eq!(hold.due(), third.plus(LEASE / 3));
+        // A level that is short puts it off no more than it does with other holds.
+        hold.confirm(third.plus(LEASE / 6), LEASE / 30);
+        assert_eq!(hold.due(), third.plus(LEASE / 3));
     }
 
     #[test]

@@ -153,19 +153,26 @@ fn a_long_lease_of_ours_survives_the_watchdog_of_a_java_reader() {
     let Some(java) = java::connect(&server.url(), LEASE) else { return };
     let client = rust(&server.url(), LEASE);
     let lock = client.read_write_lock("rw");
-    let guard = lock.read().acquire_with_lease(Duration::from_secs(60)).unwrap();
-    java.get("reader", "read-lock", &["rw"]);
     let mut admin = server.admin();
-    eventually("Java's watchdog has cut the time", Duration::from_secs(5), || {
-        admin.pttl::<_, i64>("rw").unwrap() < 3_100
-    });
-    eventually("ours has raised it", Duration::from_secs(3), || admin.pttl::<_, i64>("rw").unwrap() > 30_000);
-    guard.check().unwrap();
-    java.get("reader", "read-unlock", &["rw"]);
-    assert!(!java.is("writer", "write-try", &["rw"]));
-    guard.unlock().unwrap();
-    assert!(java.is("writer", "write-try", &["rw"]));
-    java.get("writer", "write-unlock", &["rw"]);
+    // By itself, and as a level of what is renewed.
+    for is_renewed in [false, true] {
+        let outer = is_renewed.then(|| lock.read().acquire().unwrap());
+        let guard = lock.read().acquire_with_lease(Duration::from_secs(60)).unwrap();
+        java.get("reader", "read-lock", &["rw"]);
+        eventually("Java's watchdog has cut the time", Duration::from_secs(5), || {
+            admin.pttl::<_, i64>("rw").unwrap() < 3_100
+        });
+        eventually("ours has raised it", Duration::from_secs(3), || {
+            admin.pttl::<_, i64>("rw").unwrap() > 30_000
+        });
+        guard.check().unwrap();
+        java.get("reader", "read-unlock", &["rw"]);
+        assert!(!java.is("writer", "write-try", &["rw"]));
+        guard.unlock().unwrap();
+        drop(outer);
+        eventually("nobody reads", Duration::from_secs(3), || java.is("writer", "write-try", &["rw"]));
+        java.get("writer", "write-unlock", &["rw"]);
+    }
 }
 
 /// Levels that are left, a downgrade, and a write that ran out beside its owner's reading: Java goes by what they leave.

@@ -91,8 +91,10 @@ else
   redis.call('del', lock)
 end
 if half == 'write' then
-  -- Others may now read too; where the writer goes on reading, Redisson does not tell them.
+  -- Others may now read too; where the writer goes on reading, Redisson does not tell them. 1 wakes all of Redisson's that
+  -- sleep; 0 is kept for one that is about to.
   redis.pcall('publish', channel, '1')
+  redis.pcall('publish', channel, '0')
 elseif longest_ms <= 0 then
   redis.pcall('publish', channel, '0')
 end
