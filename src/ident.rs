@@ -1,5 +1,7 @@
 //! Who and what: lock names, client ids, owners, fences.
 
+pub(crate) mod derived;
+
 use std::fmt;
 use std::sync::Arc;
 
@@ -11,25 +13,6 @@ use crate::sync::thread_local;
 
 /// The longest name, in bytes, that a lock may have after mapping.
 pub const LONGEST_NAME: usize = 64 * 1024;
-
-/// Keys that Redisson derives for its own bookkeeping start with these; a lock of such a name could be another
-/// lock's counter or queue.
-const RESERVED: [&str; 14] = [
-    "redisson_lock__channel",
-    "redisson_lock_token:",
-    "redisson_lock_queue:",
-    "redisson_lock_timeout:",
-    "redisson_unlock_latch:",
-    "redisson_rwlock:",
-    "leasehold_lock_heartbeat:",
-    "redisson_sc:",
-    "redisson_countdownlatch__channel__",
-    "leasehold_request:",
-    "leasehold_condition_queue:",
-    "leasehold_condition_heartbeat:",
-    "leasehold_condition_notified:",
-    "leasehold_condition_channel:",
-];
 
 /// A checked lock name: as the user gave it, and as the store keys it.
 #[derive(Debug, PartialEq, Eq, Hash)]
@@ -50,11 +33,8 @@ impl LockName {
                 format!("the name has {} bytes, the most is {LONGEST_NAME}", key.len()),
             ));
         }
-        if let Some(reserved) = RESERVED.iter().find(|reserved| key.starts_with(**reserved)) {
-            return Err(Error::invalid(
-                "lock",
-                format!("names that start with {reserved:?} are keys of other locks"),
-            ));
+        if let Some(such) = derived::reserved(&key) {
+            return Err(Error::invalid("lock", format!("names that {such} are keys of other locks")));
         }
         Ok(LockName { given: Arc::clone(given), key: key.into_boxed_str() })
     }

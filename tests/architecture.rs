@@ -233,6 +233,15 @@ fn scripts_that_are_put_together_are_flagged() {
 }
 
 #[test]
+fn names_that_are_derived_elsewhere_are_flagged() {
+    let redis = "src/store/redis/fair.rs";
+    breaks(redis, "fn f() { format!(\"redisson_lock_queue:{{{name}}}\"); }", "derives a name");
+    breaks(redis, "const MARK: &str = \"leasehold_mark\";", "derives a name");
+    keeps("src/ident/derived.rs", "const QUEUE: &str = \"redisson_lock_queue:\";");
+    keeps(redis, "fn f() { format!(\"as redisson_lock_queue\"); }");
+}
+
+#[test]
 fn undocumented_script_parameters_are_flagged() {
     let lua = "src/store/redis/lua/a.lua";
     breaks(lua, "return redis.call('get', KEYS[1])", "KEYS[1]");
@@ -362,6 +371,7 @@ fn violations(all: &[Source]) -> Vec<String> {
         check_time(file, &mut complain);
         check_panics(file, &mut complain);
         check_script_text(file, &mut complain);
+        check_derived(file, &mut complain);
         check_driver(file, &mut complain);
         if !file.path.starts_with(KNOWS_MUTEXES) && file.code.contains("parking_lot::") {
             complain("knows parking_lot, not `sync`: a model could not look into it".to_owned());
@@ -628,6 +638,18 @@ fn check_script_text(file: &Source, complain: &mut Complain<'_>) {
     for maker in ["arg(format!", "arg(&format!", ".push_str(", "write!("] {
         if evaluates && file.code.contains(maker) {
             complain(format!("sends EVAL and puts text together: {maker}"));
+        }
+    }
+}
+
+/// What belongs to a name is called by one list, which says what is no name as well.
+fn check_derived(file: &Source, complain: &mut Complain<'_>) {
+    // The names of tables are no names of locks.
+    let lists = ["src/ident/derived.rs", "src/store/sql/", "src/config.rs"];
+    let is_a_list = lists.iter().any(|list| file.path.starts_with(list));
+    for text in &file.strings {
+        if !is_a_list && ["redisson_", "leasehold_"].iter().any(|begins| text.starts_with(begins)) {
+            complain(format!("derives a name by itself: {text:?}"));
         }
     }
 }

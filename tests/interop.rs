@@ -22,6 +22,8 @@ mod crowd;
 #[cfg(feature = "zookeeper")]
 #[path = "interop/curator.rs"]
 mod curator;
+#[path = "interop/fair.rs"]
+mod fair;
 #[path = "interop/fenced.rs"]
 mod fenced;
 #[path = "interop/fleet.rs"]

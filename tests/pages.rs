@@ -295,7 +295,15 @@ fn of_kind(user: &str, pair: &Pair<'_>) -> Result<()> {
             lock.hold_count()?;
             refused(theirs.unlock())?;
             lock.unlock()?;
-            theirs.try_lock_for(SHORT)?;
+            // Behind one of Java's.
+            let mut java = redis::pipe();
+            java.rpush("redisson_lock_queue:{app:f}", "java:1");
+            java.zadd("redisson_lock_timeout:{app:f}", "java:1", "9000000000000");
+            java.exec(&mut pair.server.admin()).unwrap();
+            let waited = theirs.try_lock_for(SHORT);
+            let places = ["redisson_lock_queue:{app:f}", "redisson_lock_timeout:{app:f}"];
+            redis::cmd("DEL").arg(&places).exec(&mut pair.server.admin()).unwrap();
+            waited?;
             pair.woken(|| theirs.acquire_owned()?.unlock(), || lock.unlock())
         }
         "readwrite" => {
@@ -327,6 +335,8 @@ fn of_kind(user: &str, pair: &Pair<'_>) -> Result<()> {
         "permits" => {
             let (permits, theirs) = (one.expirable_semaphore("app:p"), other.expirable_semaphore("app:p"));
             permits.try_set_permits(1)?;
+            // With an end, which its permits that are out get too.
+            redis::cmd("PEXPIRE").arg(&["app:p", "100000"]).exec(&mut pair.server.admin()).unwrap();
             let permit = permits.acquire()?;
             pair.woken(|| theirs.try_acquire_for(LONG), || permit.unlock())?;
             permits.available_permits()?;

@@ -152,7 +152,12 @@ impl Engine {
                 {
                     return Ok(Some(1));
                 }
-                Answer::Done(count) => return Ok(count),
+                Answer::Done(count) => {
+                    if !in_doubt && what.is_remembered() {
+                        self.store.forget(claim, self.one_command());
+                    }
+                    return Ok(count);
+                }
                 Answer::Refused(error) => error,
                 Answer::Unknown(error) => {
                     in_doubt = true;

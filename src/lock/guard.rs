@@ -320,7 +320,11 @@ impl OwnedGuard {
     /// give back; a lock ends with its lease.
     pub fn keep(mut self) {
         self.level.released = true;
-        self.level.engine.table.remove(self.level.hold());
+        let (engine, hold) = (&self.level.engine, self.level.hold());
+        engine.table.remove(hold);
+        if hold.kind() == Kind::Semaphore {
+            engine.store.forget(&hold.claim(), engine.one_command());
+        }
     }
 
     /// As [`unlock`](Self::unlock), but the lock stays taken until `at_least` has passed since it was asked for.

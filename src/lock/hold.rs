@@ -112,6 +112,8 @@ pub(crate) struct Hold {
     levels: Mutex<Levels>,
     fence: OnceLock<Fence>,
     listeners: Mutex<Listeners>,
+    /// Its owner reads as well; see `note_reading`.
+    read_beside: AtomicBool,
 }
 
 #[derive(Default)]
@@ -187,6 +189,7 @@ impl Hold {
             levels: Mutex::new(Levels::default()),
             fence: OnceLock::new(),
             listeners: Mutex::new(Listeners::default()),
+            read_beside: AtomicBool::new(false),
         };
         hold.set_fence(grant.fence);
         let level = hold.add_level(grant.lease);
@@ -276,7 +279,9 @@ impl Hold {
         let lease = if self.is_upheld() {
             self.window_end().since(now).max(SHORTEST_LEASE)
         } else if self.is_renewed() {
-            self.within_ceiling(self.renewed_lease(), now)
+            let lease = self.within_ceiling(self.renewed_lease(), now);
+            // As `is_upheld` says: of a level with a longer lease, too.
+            if self.kind == Kind::Read { lease.max(self.window_end().since(now)) } else { lease }
         } else {
             return None;
         };
@@ -304,6 +309,11 @@ impl Hold {
     /// Whether this call is the first to say that the holding thread has ended.
     pub(crate) fn note_abandoned(&self) -> bool {
         !self.abandoned.swap(true, Ordering::AcqRel)
+    }
+
+    /// Whether this call is the first to say that the owner of a write hold reads as well. See `Waiting::end_writing_in_time`.
+    pub(crate) fn note_reading(&self) -> bool {
+        !self.read_beside.swap(true, Ordering::AcqRel)
     }
 
     /// Gives up the owner number for the holding thread's next holds.
@@ -446,6 +456,9 @@ impl Hold {
     pub(crate) fn confirm(&self, sent: Moment, lease: Duration) {
         self.until.fetch_max(sent.plus(window(lease)).nanos(), Ordering::AcqRel);
         self.troubled.store(false, Ordering::Release);
+        if lease >= self.renewed_lease() {
+            self.upheld_at.fetch_max(sent.nanos(), Ordering::AcqRel);
+        }
     }
 
     /// The same for a renewal, which may be answered late. `false`: the window had ended by then, and may have been seen to
@@ -453,6 +466,9 @@ impl Hold {
     pub(crate) fn confirm_in_time(&self, sent: Moment, lease: Duration, clock: &Clock) -> bool {
         let before = self.until.fetch_max(sent.plus(window(lease)).nanos(), Ordering::AcqRel);
         self.troubled.store(false, Ordering::Release);
+        if lease >= self.renewed_lease() {
+            self.upheld_at.fetch_max(sent.nanos(), Ordering::AcqRel);
+        }
         // Raised first, the time read second: whoever reads a later time sees the new end.
         clock.now().nanos() < before
     }
@@ -461,11 +477,12 @@ impl Hold {
     /// end, since a level with a short lease of its own is confirmed without moving that.
     pub(crate) fn due(&self) -> Moment {
         let lease = self.renewed_lease(); // once: `settle_level` may change it meanwhile
+        let upheld = Moment::from_nanos(self.upheld_at.load(Ordering::Acquire));
         if self.is_upheld() {
-            let upheld = Moment::from_nanos(self.upheld_at.load(Ordering::Acquire));
             return upheld.plus(lease / 3);
         }
-        self.window_end().minus(window(lease) - lease / 3)
+        let due = self.window_end().minus(window(lease) - lease / 3);
+        if self.kind == Kind::Read { due.min(upheld.plus(lease / 3)) } else { due }
     }
 
     /// Whether the store is to be told now and then that the hold lasts, although its lease is its own. A read hold shares
@@ -597,6 +614,10 @@ impl Hold {
             LossReason::ShutDown => (SHUT_DOWN, false),
             LossReason::HeldTooLong => (TOO_LONG, false),
         };
+        if !from_releasing && self.read_beside.load(Ordering::Acquire) {
+            // It is ended in the store from here on, again and again: first of all, the thread's next hold is another's.
+            self.retire_number();
+        }
         let leave_releasing =
             || self.phase.compare_exchange(RELEASING, phase, Ordering::AcqRel, Ordering::Acquire).is_ok();
         if !(self.leave_live(phase) || from_releasing && leave_releasing()) {
@@ -820,6 +841,26 @@ mod tests {
             hold.confirm(start.plus(Duration::from_secs(seconds)), Duration::from_secs(1));
         }
         assert_eq!(hold.due(), due);
+    }
+
+    /// Whoever else reads may have cut what the store has of its time.
+    #[test]
+    fn a_read_hold_is_renewed_as_often_with_a_longer_level_and_for_as_long_as_that() {
+        let start = ManualClock::new().now();
+        let mut hold = hold(Lease::Renewed, start);
+        hold.kind = Kind::Read;
+        let third = start.plus(LEASE / 3);
+        assert_eq!(hold.due(), third);
+        hold.add_level(Lease::Fixed(LEASE * 4));
+        hold.confirm(start, LEASE * 4);
+        assert_eq!(hold.due(), third);
+        let asked = hold.renewal(third).unwrap().lease;
+        assert_eq!(third.plus(asked), hold.until());
+        hold.confirm(third, asked);
+        assert_eq!(hold.due(), third.plus(LEASE / 3));
+        // A level that is short puts it off no more than it does with other holds.
+        hold.confirm(third.plus(LEASE / 6), LEASE / 30);
+        assert_eq!(hold.due(), third.plus(LEASE / 3));
     }
 
     #[test]

@@ -6,11 +6,12 @@
 
 use std::time::Duration;
 
+use crate::ident::derived::Part;
 use crate::lock::store::{Answer, Attempt, Claim, Store};
 use crate::time::Moment;
 
 /// Where a node keeps its mark; no lock can have this name.
-pub(crate) const MARK_KEY: &str = "leasehold_ring_epoch";
+pub(crate) const MARK_KEY: &str = Part::RingMark.text();
 
 /// What came of a request that goes by a mark.
 #[derive(Debug, Clone, PartialEq, Eq)]

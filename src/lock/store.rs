@@ -159,6 +159,14 @@ pub(crate) enum Counting {
     Enlist,
 }
 
+impl Counting {
+    /// Whether it is remembered under its claim that it was made, so that it is not made again.
+    pub(crate) fn is_remembered(&self) -> bool {
+        use Counting::{Add, AddIfSetUp, CountDown, Delete, Drain, SetTo, SetUp};
+        matches!(self, SetUp { .. } | Add(_) | AddIfSetUp(_) | SetTo(_) | Drain | CountDown | Delete)
+    }
+}
+
 /// How a request ended.
 #[derive(Debug)]
 pub(crate) enum Answer<T> {
@@ -415,6 +423,12 @@ pub(crate) trait Store: Send + Sync {
     fn count(&self, claim: &Claim, what: &Counting, by: Moment) -> Answer<Option<i64>> {
         let _ = (claim, what, by);
         Answer::Refused(Error::new(ErrorKind::Unsupported, "count", "this store counts nothing"))
+    }
+
+    /// A change under this claim, or what it took, was answered the first time that it was sent, and will not be asked for
+    /// again, nor undone: nothing of it need be remembered. Nobody waits for it.
+    fn forget(&self, claim: &Claim, by: Moment) {
+        let _ = (claim, by);
     }
 
     /// For how long a waiter that was refused is still not to ask again, whatever it hears: it met others who want the

@@ -19,6 +19,7 @@ use crate::lock::store::{Answer, Attempt, Claim, HandOver, Kind, Notice, PLACE_L
 use crate::lock::table::{Place, StorePlace};
 use crate::lock::terms::Terms;
 use crate::lock::topic::Listening;
+use crate::observe::{Loss, LossReason};
 use crate::time::{LONGEST_LEASE, Lease, Moment, window};
 
 /// What a caller asks for.
@@ -621,9 +622,35 @@ impl<'a> Waiting<'a> {
         let hold = Arc::new(hold);
         engine.table.insert(&hold, want.by_thread.then(|| self.thread.id()));
         engine.watch(&hold);
+        if engine.writes_here(want, self.thread) {
+            self.end_writing_in_time(&hold);
+        }
         let (owner, waited) = (hold.owner(), engine.clock.now().since(self.started));
         engine.reporter.tell(|observer| observer.acquired(want.name.given(), owner, waited, self.attempts));
         Entered { hold, level }
+    }
+
+    /// Sees to it that what this thread writes ends in the store when its own time is over, not with its reading: the two
+    /// may share what has the time.
+    fn end_writing_in_time(&self, reading: &Arc<Hold>) {
+        let engine = self.engine;
+        let Some(writing) = engine.table.of_thread(Kind::Write, self.want.name, self.thread.id()) else {
+            return;
+        };
+        if !writing.note_reading() {
+            return;
+        }
+        let (claim, reading, aftermath) =
+            (writing.claim(), Arc::clone(reading), Arc::clone(&engine.aftermath));
+        let end = move |loss: &Loss| {
+            if matches!(loss.reason, LossReason::Expired | LossReason::HeldTooLong) {
+                let now = aftermath.clock.now();
+                let until = now.plus(aftermath.lease).max(reading.until());
+                aftermath.clean_ups.add(claim, until, now);
+            }
+        };
+        writing.on_lost(Box::new(end), &engine.reporter);
+        engine.watch(&writing);
     }
 
     // ---- sleeping

@@ -107,6 +107,11 @@ fn names_that_cannot_be_used_are_refused_by_every_call(store: &Store) {
         "redisson_lock_queue:{a}",
         "redisson_lock_timeout:{a}",
         "redisson_unlock_latch:{a}:b",
+        "leasehold_rwlock_waiting:{a}",
+        "{a}:timeout",
+        "a{b}c:timeout",
+        "{a}:6b3a1c58-1f6e-4c0e-9a5e-2f6f1c9d7e11:1:rwlock_timeout:1",
+        "leasehold_ring_epoch",
     ];
     let begun = now();
     for name in bad {

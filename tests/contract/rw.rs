@@ -28,6 +28,9 @@ contracts!(needs ReadWrite:
     a_reader_that_ends_early_does_not_end_the_others,
     read_holds_are_renewed,
     a_reader_with_a_lease_outlasts_those_with_shorter_ones,
+    a_reader_that_leaves_an_inner_level_keeps_the_time_that_its_guard_counts_on,
+    a_downgrade_leaves_a_reader_the_time_of_its_own_lease,
+    a_write_that_ran_out_beside_its_owners_reading_keeps_no_reader_out,
     force_unlock_frees_only_the_half_that_holds,
     writers_have_fences_that_go_up,
     readers_and_writers_never_meet,
@@ -360,6 +363,83 @@ fn a_reader_with_a_lease_outlasts_those_with_shorter_ones(store: &Store) {
     .returns_within(ms(700) + SLACK * 4);
     let after = returned.duration_since(taken);
     assert!(after >= ms(690) && after < ms(750) + slack_since(taken), "{after:?}");
+}
+
+/// Each level has a marker of its own: the time of one that is left must not go with it.
+fn a_reader_that_leaves_an_inner_level_keeps_the_time_that_its_guard_counts_on(store: &Store) {
+    let (client, other) = (store.client(), store.client());
+    let name = fresh("inner");
+    let lock = client.read_write_lock(&name);
+    let taken = now();
+    let short = ms(1_500);
+    let outer = lock.read().acquire_with_lease(short).unwrap();
+    let middle = lock.read().acquire_with_lease(PATIENCE * 2).unwrap();
+    let inner = lock.read().acquire_with_lease(short).unwrap();
+    inner.unlock().unwrap();
+    middle.unlock().unwrap();
+    // Whoever comes and goes has the lock's time set anew by what the others have left.
+    other.read_write_lock(&name).read().acquire().unwrap().unlock().unwrap();
+    eventually(short * 2, || taken.elapsed() > short + ms(100));
+    outer.check().unwrap();
+    elsewhere(|| assert!(!other.read_write_lock(&name).write().try_lock().unwrap(), "it reads"));
+    other.read_write_lock(&name).read().acquire().unwrap().unlock().unwrap();
+    elsewhere(|| assert!(!other.read_write_lock(&name).write().try_lock().unwrap(), "it reads on"));
+    outer.unlock().unwrap();
+    assert!(other.read_write_lock(&name).write().try_acquire().unwrap().is_some());
+}
+
+fn a_downgrade_leaves_a_reader_the_time_of_its_own_lease(store: &Store) {
+    let (client, other) = (store.client(), store.client());
+    let name = fresh("down");
+    let lock = client.read_write_lock(&name);
+    let lease = ms(700);
+    // It reads on, and its time ends after the writing; or had ended before.
+    for is_over in [false, true] {
+        let writing = lock.write().acquire().unwrap();
+        lock.read().lock_with_lease(lease).unwrap();
+        let read = now();
+        if is_over {
+            eventually(lease * 2, || read.elapsed() > store.freed_within(lease));
+        }
+        let freed = now();
+        writing.unlock().unwrap();
+        let writer = Waiter::start({
+            let lock = other.read_write_lock(&name);
+            move || lock.write().acquire().unwrap().unlock().unwrap()
+        });
+        let (_, returned) = writer.returns_within(PATIENCE);
+        let (since, lasts) = if is_over { (freed, ms(0)) } else { (read, store.freed_within(lease)) };
+        let waited = returned.duration_since(since);
+        assert!(waited < lasts + SLACK * 3 + slack_since(since), "{waited:?} with {is_over}");
+        assert!(lock.read().unlock().unwrap_err().is_not_held());
+    }
+}
+
+fn a_write_that_ran_out_beside_its_owners_reading_keeps_no_reader_out(store: &Store) {
+    let (client, other) = (store.client(), store.client());
+    let name = fresh("beside");
+    let (lock, foreign) = (client.read_write_lock(&name), other.read_write_lock(&name));
+    let lease = ms(700);
+    let taken = now();
+    let writing = lock.write().acquire_with_lease(lease).unwrap();
+    let reading = lock.read().acquire().unwrap();
+    let reader = Waiter::start({
+        let foreign = foreign.clone();
+        move || foreign.read().acquire_owned().unwrap()
+    });
+    let (theirs, returned) = reader.returns_within(PATIENCE);
+    let waited = returned.duration_since(taken);
+    assert!(waited > lease - lease / 50, "{waited:?}");
+    assert!(waited < store.freed_within(lease) + SLACK * 3 + slack_since(taken), "{waited:?}");
+    assert!(writing.check().is_err());
+    reading.check().unwrap();
+    theirs.unlock().unwrap();
+    elsewhere(|| assert!(!foreign.write().try_lock().unwrap(), "it reads on"));
+    assert!(writing.unlock().unwrap_err().is_not_held());
+    assert!(foreign.read().try_acquire().unwrap().is_some());
+    elsewhere(|| assert!(!foreign.write().try_lock().unwrap(), "it reads on"));
+    reading.unlock().unwrap();
+    assert!(foreign.write().try_acquire().unwrap().is_some());
 }
 
 fn force_unlock_frees_only_the_half_that_holds(store: &Store) {

@@ -27,6 +27,18 @@ pub(crate) fn client(agent: &Arc<Agent>, name: &str, url: &str, watchdog: Durati
     agent.connect(name, url, &[&watchdog.as_millis().to_string()])
 }
 
+/// One more Redisson client in a running JVM, whose `fairLockWaitTimeout` is that.
+pub(crate) fn client_with_fair_wait(
+    agent: &Arc<Agent>,
+    name: &str,
+    url: &str,
+    watchdog: Duration,
+    fair_wait: Duration,
+) -> Peer {
+    let [watchdog, fair_wait] = [watchdog, fair_wait].map(|time| time.as_millis().to_string());
+    agent.connect(name, url, &[&watchdog, "", "", &fair_wait])
+}
+
 /// A new JVM with one Redisson client on the cluster of which `url` is a member, with this mode of subscription.
 pub(crate) fn connect_to_cluster(url: &str, watchdog: Duration, mode: &str) -> Option<Peer> {
     Some(start()?.connect("redisson", url, &[&watchdog.as_millis().to_string(), mode]))

@@ -153,19 +153,74 @@ fn a_long_lease_of_ours_survives_the_watchdog_of_a_java_reader() {
     let Some(java) = java::connect(&server.url(), LEASE) else { return };
     let client = rust(&server.url(), LEASE);
     let lock = client.read_write_lock("rw");
-    let guard = lock.read().acquire_with_lease(Duration::from_secs(60)).unwrap();
-    java.get("reader", "read-lock", &["rw"]);
     let mut admin = server.admin();
-    eventually("Java's watchdog has cut the time", Duration::from_secs(5), || {
-        admin.pttl::<_, i64>("rw").unwrap() < 3_100
-    });
-    eventually("ours has raised it", Duration::from_secs(3), || admin.pttl::<_, i64>("rw").unwrap() > 30_000);
-    guard.check().unwrap();
+    // By itself, and as a level of what is renewed.
+    for is_renewed in [false, true] {
+        let outer = is_renewed.then(|| lock.read().acquire().unwrap());
+        let guard = lock.read().acquire_with_lease(Duration::from_secs(60)).unwrap();
+        java.get("reader", "read-lock", &["rw"]);
+        eventually("Java's watchdog has cut the time", Duration::from_secs(5), || {
+            admin.pttl::<_, i64>("rw").unwrap() < 3_100
+        });
+        eventually("ours has raised it", Duration::from_secs(3), || {
+            admin.pttl::<_, i64>("rw").unwrap() > 30_000
+        });
+        guard.check().unwrap();
+        java.get("reader", "read-unlock", &["rw"]);
+        assert!(!java.is("writer", "write-try", &["rw"]));
+        guard.unlock().unwrap();
+        drop(outer);
+        eventually("nobody reads", Duration::from_secs(3), || java.is("writer", "write-try", &["rw"]));
+        java.get("writer", "write-unlock", &["rw"]);
+    }
+}
+
+/// Levels that are left, a downgrade, and a write that ran out beside its owner's reading: Java goes by what they leave.
+#[test]
+fn java_goes_by_the_times_of_our_reading_and_writing() {
+    let _alone = alone();
+    let Some(server) = RedisServer::start_default() else { return };
+    let Some(java) = java::connect(&server.url(), LONG) else { return };
+    let client = rust(&server.url(), LONG);
+    let lock = client.read_write_lock("rw");
+    let short = Duration::from_millis(1_500);
+    // The time of an inner level stays with the hold, whoever reads beside it.
+    let taken = now();
+    let outer = lock.read().acquire_with_lease(short).unwrap();
+    lock.read().acquire_with_lease(LONG).unwrap().unlock().unwrap();
+    java.get("reader", "read-lock", &["rw"]);
     java.get("reader", "read-unlock", &["rw"]);
+    eventually("the outer level's time is over", LONG, || taken.elapsed() > short);
     assert!(!java.is("writer", "write-try", &["rw"]));
-    guard.unlock().unwrap();
+    outer.check().unwrap();
+    outer.unlock().unwrap();
     assert!(java.is("writer", "write-try", &["rw"]));
     java.get("writer", "write-unlock", &["rw"]);
+    // Who reads on after writing does so for its reading's time.
+    let writing = lock.write().acquire().unwrap();
+    lock.read().lock_with_lease(short).unwrap();
+    let (read, read_at) = (monotonic(), now());
+    writing.unlock().unwrap();
+    let got = java.ask("writer", "write-lock", &["rw"]).wait();
+    let waited = between(read, got.ended).saturating_sub(stalled_since(read_at));
+    assert!(got.result.is_ok() && waited < short + TOLD, "{waited:?}");
+    java.get("writer", "write-unlock", &["rw"]);
+    assert!(lock.read().unlock().unwrap_err().is_not_held());
+    // A write that is over is over, although its owner reads on and has not let go of it.
+    let (written, written_at) = (monotonic(), now());
+    let writing = lock.write().acquire_with_lease(short).unwrap();
+    let reading = lock.read().acquire().unwrap();
+    let got = java.ask("reader", "read-lock", &["rw"]).wait();
+    let waited = between(written, got.ended).saturating_sub(stalled_since(written_at));
+    assert!(got.result.is_ok() && waited < short + TOLD, "{waited:?}");
+    assert!(writing.check().is_err());
+    reading.check().unwrap();
+    java.get("reader", "read-unlock", &["rw"]);
+    assert!(!java.is("writer", "write-try", &["rw"]));
+    reading.unlock().unwrap();
+    assert!(java.is("writer", "write-try", &["rw"]));
+    java.get("writer", "write-unlock", &["rw"]);
+    assert!(writing.unlock().unwrap_err().is_not_held());
 }
 
 #[test]

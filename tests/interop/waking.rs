@@ -102,6 +102,35 @@ fn every_waiter_of_a_mixed_crowd_gets_its_turn() {
     assert!(!lock.is_locked().unwrap());
 }
 
+/// One that has asked in vain and does not sleep yet hears nothing of what wakes those who sleep.
+#[test]
+fn readers_in_java_that_are_about_to_sleep_are_told_of_a_write_that_ends() {
+    let _alone = alone();
+    let Some(server) = RedisServer::start_default() else { return };
+    let Some(java) = java::connect(&server.url(), LEASE) else { return };
+    // One that is not told sleeps for as long.
+    let rust = rust(&server.url(), MESSAGE_WAS_LOST * 3);
+    let mut admin = server.admin();
+    let delays = rounds(|name| {
+        let lock = rust.read_write_lock(name);
+        let writing = lock.write().acquire().unwrap();
+        let before = scripts_run(&mut admin);
+        let waiter = java.ask("reader", "read-lock", &[name]);
+        // It asks, subscribes, asks again, and only then sleeps.
+        while scripts_run(&mut admin) < before + 2 {
+            std::thread::yield_now();
+        }
+        let begun = monotonic();
+        writing.unlock().unwrap();
+        let got = waiter.wait();
+        assert_eq!(got.result, Ok(String::new()));
+        java.get("reader", "read-unlock", &[name]);
+        between(begun, got.ended)
+    });
+    let missed = delays.iter().filter(|delay| **delay >= MESSAGE_WAS_LOST).count();
+    assert_eq!(missed, 0, "{delays:?}");
+}
+
 /// The delays of [`ROUNDS`] rounds, each on a new name, after one that warms both sides up.
 pub(crate) fn rounds(mut round: impl FnMut(&str) -> Duration) -> Vec<Duration> {
     round("warm-up");

@@ -17,7 +17,7 @@ use std::time::Duration;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ident::{LockName, Owner};
 use crate::inspection::Inspection;
-use crate::lock::member::{Look, MARK_KEY, Marked, Member};
+use crate::lock::member::{Look, Marked, Member};
 use crate::lock::store::{
     Answer, Attempt, Claim, Kind, Pending, Release, Sink, Snapshot, Store, any_hung_up,
 };
@@ -275,11 +275,6 @@ fn close(node: &Node) {
 
 impl Store for RingStore {
     fn check_name(&self, kind: Kind, name: &LockName) -> Result<()> {
-        if name.key() == MARK_KEY {
-            return Err(
-                Error::invalid("lock", "the ring's nodes keep its epoch under this name").on(name.given())
-            );
-        }
         if kind.is_counted() {
             let words = "a ring keeps locks only: what it counts could not be moved with its name";
             return Err(Error::new(ErrorKind::Unsupported, "lock", words).on(name.given()));

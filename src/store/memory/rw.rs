@@ -54,7 +54,9 @@ impl Parties {
             if claim.kind == Kind::Write && claim.writers_first && claim.waits {
                 self.waiting.push((claim.owner, now.plus(PLACE_LASTS)));
             }
-            let holds = self.holds.iter().map(|party| party.until);
+            // A reader waits for the writer, not for what that may read afterwards.
+            let in_its_way = |party: &&Party| claim.kind == Kind::Write || party.kind == Kind::Write;
+            let holds = self.holds.iter().filter(in_its_way).map(|party| party.until);
             let longest = holds.chain(self.waiting.iter().map(|(_, until)| *until)).max();
             return Err(Attempt::Busy { retry_after: longest.map(|until| until.since(now)) });
         }

@@ -4,7 +4,7 @@
 //! hold it too, so none is notified before it waits; and a notification that its waiter does not live to notice, or
 //! leaves behind, goes to the next.
 
-use super::keys;
+use super::keys::{self, Part};
 use super::mutex::{self, Outcome};
 use super::reply::Expected;
 use super::script::{Request, SIGNAL_ATTEMPT, SIGNAL_CHANGE, Script};
@@ -43,12 +43,12 @@ fn change(claim: &Claim, what: &str) -> Request {
 }
 
 fn on(script: &'static Script, claim: &Claim) -> Request {
-    let keys = ["leasehold_condition_queue", "leasehold_condition_heartbeat", "leasehold_condition_notified"]
-        .map(|part| keys::condition(part, claim.name.key()));
+    let parts = [Part::ConditionQueue, Part::ConditionHeartbeats, Part::ConditionNotified];
+    let keys = parts.map(|part| keys::before(part, claim.name.key()));
     let [queue, heartbeats, notified] = &keys;
     script.on(&[queue, heartbeats, notified])
 }
 
 fn channels(condition: &str) -> String {
-    keys::condition("leasehold_condition_channel", condition) + ":"
+    keys::before(Part::ConditionChannel, condition) + ":"
 }

@@ -1,23 +1,22 @@
 //! The fair lock: Redisson's queue and its times, kept so that neither a dead waiter nor a Java peer's arithmetic costs
 //! anybody else's place.
 //!
-//! A waiter's time in `timeouts` is what Redisson goes by. Redisson takes up to [`SLOT`] off everybody's time whenever one
-//! of its own gets the lock, so a waiter adds a slot for each one ahead of it; only the first one's time is therefore
-//! short. `heartbeats` is ours alone: by it we see within [`PLACE_LASTS`] that one of ours is dead, wherever it stands.
-//! Redisson's waiters have no heartbeat and keep the time that they gave themselves. All times are the server's.
+//! A waiter's time in `timeouts` is what Redisson goes by. Whenever one of its own gets the lock or gives up, Redisson takes
+//! as much off everybody's time as that one waits at most, so one of ours outlasts the time of the one before it by
+//! [`PLACE_LASTS`]: that cancels, however long Redisson's waits are, and one that died first or last costs seconds.
+//! `heartbeats` is ours alone: by it we see within [`PLACE_LASTS`] that one of ours is dead, and that one lives whom
+//! Redisson took for dead. Redisson's waiters have no heartbeat and keep the time that they gave themselves. All times are
+//! the server's.
 
 use std::time::Duration;
 
-use super::keys;
+use super::keys::{self, Part};
 use super::mutex::{self, Outcome};
 use super::script::{FAIR_ACQUIRE, FAIR_RELEASE, Request};
 use super::wire::Wire;
 use crate::ident::LockName;
 use crate::lock::store::{Claim, PLACE_LASTS, Release};
 use crate::time::{Moment, millis};
-
-/// Redisson's `fairLockWaitTimeout`, as it comes.
-const SLOT: Duration = Duration::from_secs(300);
 
 /// What becomes of an owner's place in the queue, and of the lock.
 #[derive(Debug, Clone, Copy)]
@@ -35,7 +34,7 @@ pub(super) fn acquisition(claim: &Claim, count: u32, wants_fence: bool) -> Reque
     }
     let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
     let request = FAIR_ACQUIRE.on(&keys).arg(claim.owner).arg(count).arg(millis(claim.lease));
-    let request = request.arg(u8::from(claim.waits)).arg(millis(PLACE_LASTS)).arg(millis(SLOT));
+    let request = request.arg(u8::from(claim.waits)).arg(millis(PLACE_LASTS));
     let request = request.arg(channels(lock));
     match &claim.notice {
         Some(notice) if count == 1 => mutex::saying(request, notice),
@@ -72,7 +71,8 @@ fn channels(lock: &str) -> String {
 }
 
 fn keys_of(lock: &str) -> Vec<String> {
-    vec![lock.to_owned(), keys::fair_queue(lock), keys::fair_timeouts(lock), keys::fair_heartbeats(lock)]
+    let parts = [Part::FairQueue, Part::FairTimeouts, Part::FairHeartbeats];
+    [lock.to_owned()].into_iter().chain(parts.map(|part| keys::before(part, lock))).collect()
 }
 
 fn ending(lock: &str, owner: &str, left: u32, lease: Duration, way: Way) -> Request {

@@ -498,6 +498,10 @@ impl Store for RedisStore {
         answer(result, "count", claim.name.given())
     }
 
+    fn forget(&self, claim: &Claim, by: Moment) {
+        semaphore::forget(&self.wire, claim, by);
+    }
+
     fn can_expire_in(&self) -> bool {
         true
     }

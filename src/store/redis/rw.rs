@@ -1,7 +1,7 @@
 //! The read-write lock: two halves of one hash, and for each read hold a marker by which Redisson tells the living
 //! readers from the dead. Writers that are to come before readers are in a key that Redisson does not know.
 
-use super::keys;
+use super::keys::{self, Part};
 use super::mutex::{self, Outcome, decoded};
 use super::reply::Expected;
 use super::script::{RENEW, RW_ACQUIRE, RW_FORCE, RW_INSPECT, RW_RELEASE, RW_RENEW, Request};
@@ -24,7 +24,7 @@ pub(super) fn acquisition(claim: &Claim, count: u32, wants_fence: bool) -> Reque
 
 /// Where the writers are named that come before readers, if the claim is one that goes by that.
 fn waiting(claim: &Claim) -> Option<String> {
-    claim.writers_first.then(|| keys::rw_waiting(claim.name.key()))
+    claim.writers_first.then(|| keys::before(Part::RwWaiting, claim.name.key()))
 }
 
 pub(super) fn release(wire: &Wire, claim: &Claim, left: u32, tell: Tell, by: Moment) -> Outcome<Release> {
@@ -86,5 +86,5 @@ fn half(kind: Kind) -> &'static str {
 
 /// What the markers of an owner's read holds begin with; 1, 2, … follow.
 fn markers(name: &LockName, owner: Owner) -> String {
-    format!("{}:{owner}:rwlock_timeout:", keys::tagged(name.key()))
+    keys::rw_markers(name.key(), owner)
 }

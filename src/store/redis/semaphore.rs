@@ -37,12 +37,16 @@ pub(super) fn attempt(wire: &Wire, claim: &Claim, by: Moment) -> Outcome<Attempt
 pub(super) fn release(wire: &Wire, claim: &Claim, by: Moment) -> Outcome<Release> {
     let released = mutex::released(&run(wire, &removal(claim), by)?, 0)?;
     if claim.kind == Kind::Semaphore {
-        wire.post(&forgetting(claim), by, Box::new(drop));
+        forget(wire, claim, by);
     }
     Ok(released)
 }
 
-/// For a release of permits that was answered, so that it will not be sent again: nothing need remember it.
+/// What was answered, and will not be sent again, nothing need remember.
+pub(super) fn forget(wire: &Wire, claim: &Claim, by: Moment) {
+    wire.post(&forgetting(claim), by, Box::new(drop));
+}
+
 pub(super) fn forgetting(claim: &Claim) -> Request {
     Request::new("DEL").arg(request_key(claim))
 }
@@ -103,16 +107,7 @@ pub(super) fn count(wire: &Wire, claim: &Claim, what: &Counting, by: Moment) -> 
     let keys = if claim.kind == Kind::Permits { &keys[..] } else { &keys[..3] };
     let request = COUNTER.on(keys).arg(word).arg(amount);
     let request = request.arg(lease.map_or(0, millis)).arg(millis(REQUEST_LASTS)).arg(u8::from(is_latch));
-    let answer = counted(wire.call(&request, by)?)?;
-    if *what != Counting::Ask {
-        // As in `release`; but a change may be sent again by its caller, which then finds that it was made.
-        wire.post(
-            &Request::new("PEXPIRE").arg(request_key(claim)).arg(CALLER_REPEATS_MS),
-            by,
-            Box::new(drop),
-        );
-    }
-    Ok(answer)
+    counted(wire.call(&request, by)?)
 }
 
 fn ask_permits(wire: &Wire, key: &str, which: &str, by: Moment) -> Outcome<Option<i64>> {
@@ -132,9 +127,6 @@ fn by_id(
     let request = PERMITS_BY_ID.on(&keys).arg(what).arg(lease_ms);
     counted(wire.call(&ids.iter().fold(request, |request, id| request.arg(&id[..])), by)?)
 }
-
-/// An answered change is remembered for so long, in case an earlier sending of it is still on its way.
-const CALLER_REPEATS_MS: u32 = 60_000;
 
 /// The reply of something that counts.
 pub(super) fn counted(reply: Value) -> Outcome<Option<i64>> {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use redis::Value;
 
-use super::keys;
+use super::keys::{self, Part};
 use super::mutex::{Outcome, decoded};
 use super::reply::{Expected, Failure, accepted, owner_text, refusal, ttl, unexpected};
 use super::script::SHOW;
@@ -28,9 +28,9 @@ pub(super) fn describe(wire: &Wire, name: &LockName, by: Moment) -> Outcome<Insp
     let keys = [
         key.to_owned(),
         keys::fence_counter(key),
-        keys::fair_queue(key),
-        keys::fair_timeouts(key),
-        keys::fair_heartbeats(key),
+        keys::before(Part::FairQueue, key),
+        keys::before(Part::FairTimeouts, key),
+        keys::before(Part::FairHeartbeats, key),
         keys::permits_out(key),
     ];
     let request = SHOW.on(&keys.each_ref().map(String::as_str)).arg(&*keys::tagged(key)).arg(MOST);

@@ -452,6 +452,13 @@ impl Store for ClusterStore {
         self.ask("count", &claim.name, by, |store| store.count(claim, what, by))
     }
 
+    fn forget(&self, claim: &Claim, by: Moment) {
+        // Where its slot has moved meanwhile, it ends by itself.
+        if let Ok(place) = self.place(&claim.name, by) {
+            place.node.store.forget(claim, by);
+        }
+    }
+
     fn can_expire_in(&self) -> bool {
         true
     }

@@ -3,26 +3,24 @@
 --
 -- KEYS[1] lock         the lock's hash: owner -> hold count; leasehold:about -> see `show.lua`
 -- KEYS[2] queue        who waits, first come first
--- KEYS[3] timeouts     until when each of them counts as alive, for Redisson too
--- KEYS[4] heartbeats   until when each waiter that keeps its place alive does
+-- KEYS[3] timeouts     until when each of them counts as alive for Redisson
+-- KEYS[4] heartbeats   until when each waiter that keeps its place alive does: Redisson's do not
 -- KEYS[5] counter      the lock's fence counter; left out if no fence is wanted
 -- ARGV[1] owner        who wants it
 -- ARGV[2] count        the hold count that the owner shall have
 -- ARGV[3] lease_ms     how long it shall run, at least
 -- ARGV[4] waits        '1': gets a place if others come first
 -- ARGV[5] alive_ms     how long a place lasts without being asked for again
--- ARGV[6] slot_ms      what Redisson takes off the times of all who wait, each time one of its own gets the lock
--- ARGV[7] channels     each waiter listens on this and its owner id
--- ARGV[8] max_ms       when the hold is to end at the latest, to be read by people; left out with what follows
--- ARGV[9] place        where its owner is, to be read by people
+-- ARGV[6] channels     each waiter listens on this and its owner id
+-- ARGV[7] max_ms       when the hold is to end at the latest, to be read by people; left out with what follows
+-- ARGV[8] place        where its owner is, to be read by people
 --
 -- Returns {'granted'} or {'granted', fence}   the owner has it with that count
 --         {'busy', ttl_ms}                    others have it or come first; ttl_ms: not sooner, -1: who knows
 --         {'lost'}                            count above 1, but the owner has nothing
 local lock, queue, timeouts, heartbeats, counter = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local owner, count, lease_ms = ARGV[1], ARGV[2], tonumber(ARGV[3])
-local waits, alive_ms, slot_ms, channels = ARGV[4], tonumber(ARGV[5]), tonumber(ARGV[6]), ARGV[7]
-local max_ms, place = ARGV[8], ARGV[9]
+local waits, alive_ms, channels, max_ms, place = ARGV[4], tonumber(ARGV[5]), ARGV[6], ARGV[7], ARGV[8]
 
 local time = redis.call('time')
 local now_ms = time[1] * 1000 + math.floor(time[2] / 1000)
@@ -42,9 +40,8 @@ if ttl_ms ~= -2 and redis.call('hexists', lock, owner) == 1 then
   redis.call('pexpire', lock, math.max(ttl_ms, lease_ms))
   redis.call('hset', lock, owner, count)
   -- It may also wait, under this number, if its own wait was answered while it was not there.
-  if redis.call('zrem', timeouts, owner) == 1 then
+  if redis.call('zrem', timeouts, owner) + redis.call('zrem', heartbeats, owner) > 0 then
     redis.call('lrem', queue, 0, owner)
-    redis.call('zrem', heartbeats, owner)
   end
   return {'granted', fence}
 end
@@ -54,13 +51,17 @@ if count ~= '1' then
   return {'lost'}
 end
 
+local function score(times, waiter)
+  local ms = redis.call('zscore', times, waiter)
+  return ms and tonumber(ms)
+end
 -- Whoever is first and dead goes. One without a time, too: Redisson would wait for it for ever.
 local first = redis.call('lindex', queue, 0)
 local first_until
 local has_purged = false
 while first do
-  first_until = tonumber(redis.call('zscore', timeouts, first) or 0)
-  first_until = math.min(first_until, tonumber(redis.call('zscore', heartbeats, first) or first_until))
+  -- What Redisson's waiters took off the time of one of ours is no reason: it lives.
+  first_until = score(heartbeats, first) or score(timeouts, first) or 0
   if first == owner or first_until > now_ms then
     break
   end
@@ -71,7 +72,12 @@ while first do
   first = redis.call('lindex', queue, 0)
 end
 
-if ttl_ms == -2 and (not first or first == owner) then
+-- Redisson takes whoever is first out of the queue when its time is over, also one of ours that lives: that comes back as
+-- the first.
+local own_until = score(heartbeats, owner) or 0
+local at = first == owner and 0 or first and redis.call('lpos', queue, owner)
+local comes_back = not at and own_until > now_ms
+if ttl_ms == -2 and (not first or first == owner or comes_back) then
   -- The fence first: a counter that cannot be used refuses before anything of the lock is written.
   local fence
   if counter then
@@ -97,8 +103,10 @@ if ttl_ms == -2 and (not first or first == owner) then
     redis.call('del', lock)
     return expiring
   end
-  if first then
+  if first == owner then
     redis.call('lpop', queue)
+  end
+  if first == owner or comes_back then
     redis.call('zrem', timeouts, owner)
     redis.call('zrem', heartbeats, owner)
   end
@@ -106,14 +114,36 @@ if ttl_ms == -2 and (not first or first == owner) then
 end
 
 if waits == '1' then
-  local place = redis.call('lpos', queue, owner)
-  local ahead = place or redis.call('llen', queue)
+  -- Each time that one of its own gets the lock or gives up, Redisson takes that one's whole wait off the times of those
+  -- behind it. So ours outlasts the time of whoever of Redisson's is before it, and moves on with the clock.
+  local length = redis.call('llen', queue)
+  local ahead = comes_back and 0 or at or length
+  local before = ahead > 0 and redis.call('lindex', queue, ahead - 1)
+  local until_ms = now_ms + alive_ms
+  if before then
+    local their_ms = score(timeouts, before) or 0
+    local their_until = score(heartbeats, before)
+    if their_until then
+      -- It is ours: for as long as that, as of when it asked.
+      until_ms = math.max(until_ms, their_ms + now_ms - (their_until - alive_ms))
+    elseif not at then
+      until_ms = math.max(until_ms, their_ms + alive_ms)
+    elseif own_until > 0 then
+      until_ms = math.max(until_ms, (score(timeouts, owner) or 0) + now_ms - (own_until - alive_ms))
+    end
+  end
   -- The times first: were they refused, nobody stands in the queue without one.
-  redis.call('zadd', timeouts, now_ms + alive_ms + slot_ms * ahead, owner)
+  redis.call('zadd', timeouts, until_ms, owner)
   redis.call('zadd', heartbeats, now_ms + alive_ms, owner)
   redis.call('pexpire', heartbeats, alive_ms * 2)
-  if not place then
+  if not at then
     redis.call('rpush', queue, owner)
+  end
+  if comes_back then
+    -- The others go behind it, one by one.
+    for _ = 1, length do
+      redis.call('rpush', queue, redis.call('lpop', queue))
+    end
   end
 end
 if ttl_ms ~= -2 then

@@ -2,8 +2,8 @@
 --
 -- KEYS[1] lock         the lock's hash: owner -> hold count
 -- KEYS[2] queue        who waits, first come first
--- KEYS[3] timeouts     until when each of them counts as alive, for Redisson too
--- KEYS[4] heartbeats   until when each waiter that keeps its place alive does
+-- KEYS[3] timeouts     until when each of them counts as alive for Redisson
+-- KEYS[4] heartbeats   until when each waiter that keeps its place alive does: Redisson's do not
 -- ARGV[1] owner        who releases
 -- ARGV[2] left         the hold count that shall remain
 -- ARGV[3] lease_ms     how long it runs if it has lost its end
@@ -51,9 +51,9 @@ if ttl_ms == -2 then
   local now_ms = time[1] * 1000 + math.floor(time[2] / 1000)
   local first = redis.call('lindex', queue, 0)
   while first do
-    local first_until = tonumber(redis.call('zscore', timeouts, first) or 0)
-    first_until = math.min(first_until, tonumber(redis.call('zscore', heartbeats, first) or first_until))
-    if first_until > now_ms then
+    -- What Redisson's waiters took off the time of one of ours is no reason: it lives.
+    local first_until = redis.call('zscore', heartbeats, first) or redis.call('zscore', timeouts, first)
+    if tonumber(first_until or 0) > now_ms then
       break
     end
     redis.call('lpop', queue)

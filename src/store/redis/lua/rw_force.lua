@@ -17,5 +17,7 @@ if redis.call('hget', lock, 'mode') ~= half then
   return {'free'}
 end
 redis.call('del', lock)
+-- 1 wakes all of Redisson's waiters that sleep; 0 is kept for one that is about to.
 redis.pcall('publish', channel, '1')
+redis.pcall('publish', channel, '0')
 return {'freed'}

@@ -51,8 +51,16 @@ if ttl_ms == -1 then
 end
 redis.call('pexpire', lock, math.max(ttl_ms, 1))
 if half == 'read' then
+  local rest_ms = 0
+  for level = math.max(tonumber(left), 1), tonumber(count) do
+    rest_ms = math.max(rest_ms, redis.call('pttl', marker(owner, level)))
+  end
   for level = tonumber(left) + 1, tonumber(count) do
     redis.call('del', marker(owner, level))
+  end
+  if left ~= '0' and rest_ms > 0 then
+    -- The hold runs for as long as before: the newest marker that stays gets the time of those that go.
+    redis.call('set', marker(owner, left), '1', 'PX', rest_ms)
   end
 end
 if left ~= '0' then
@@ -61,17 +69,7 @@ if left ~= '0' then
 end
 
 redis.call('hdel', lock, field)
-if half == 'write' then
-  if redis.call('hlen', lock) == 1 then
-    redis.call('del', lock)
-  else
-    -- The writer goes on reading. Others may now read too; Redisson does not tell them.
-    redis.call('hset', lock, 'mode', 'read')
-  end
-  redis.pcall('publish', channel, '1')
-  return {'freed', 0}
-end
-if redis.call('hget', lock, 'mode') == 'write' then
+if half == 'read' and redis.call('hget', lock, 'mode') == 'write' then
   return {'freed', 0}
 end
 -- Readers whose markers have run out are dead; what the others have is how long the lock runs.
@@ -84,9 +82,20 @@ for _, reader in ipairs(redis.call('hkeys', lock)) do
   end
 end
 if longest_ms > 0 then
+  if half == 'write' then
+    -- The writer goes on reading, and no longer than it asked for.
+    redis.call('hset', lock, 'mode', 'read')
+  end
   redis.call('pexpire', lock, longest_ms)
-  return {'freed', 0}
+else
+  redis.call('del', lock)
 end
-redis.call('del', lock)
-redis.pcall('publish', channel, '0')
+if half == 'write' then
+  -- Others may now read too; where the writer goes on reading, Redisson does not tell them. 1 wakes all of Redisson's that
+  -- sleep; 0 is kept for one that is about to.
+  redis.pcall('publish', channel, '1')
+  redis.pcall('publish', channel, '0')
+elseif longest_ms <= 0 then
+  redis.pcall('publish', channel, '0')
+end
 return {'freed', 0}

@@ -5,7 +5,7 @@
 --                      and token locks: a string
 -- KEYS[2] counter      the lock's fence counter
 -- KEYS[3] queue        who waits for a fair lock, first come first
--- KEYS[4] timeouts     until when each of them counts as alive, for Redisson too
+-- KEYS[4] timeouts     until when each of them counts as alive for Redisson
 -- KEYS[5] heartbeats   until when each waiter that keeps its place alive does
 -- KEYS[6] out          permits with leases: id -> when it ends
 -- ARGV[1] base         markers of a reader's holds are this, ':', the reader, ':rwlock_timeout:' and 1, 2, …
@@ -55,10 +55,9 @@ elseif kind == 'string' then
 end
 
 for _, waiter in ipairs(redis.call('lrange', queue, 0, most - 1)) do
-  local until_ms = tonumber(redis.call('zscore', timeouts, waiter) or 0)
-  until_ms = math.min(until_ms, tonumber(redis.call('zscore', heartbeats, waiter) or until_ms))
+  local until_ms = redis.call('zscore', heartbeats, waiter) or redis.call('zscore', timeouts, waiter)
   waiters[#waiters + 1] = waiter
-  waiters[#waiters + 1] = until_ms
+  waiters[#waiters + 1] = tonumber(until_ms or 0)
 end
 
 -- Without the right, and where sharded channels are unknown, nothing is told.

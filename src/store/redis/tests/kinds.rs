@@ -138,10 +138,8 @@ fn a_fair_locks_waiters_have_places_times_and_heartbeats_and_the_next_is_told() 
     }
     busy(&store, &once(&of(Kind::Fair)));
     assert_eq!(list(&server, &["LRANGE", QUEUE, "0", "-1"]), texts(&[&first, &second]));
-    assert!((5_000..=6_000).contains(&time_left(&server, TIMEOUTS, first.owner)));
-    // A slot more: Redisson takes one off everybody's time with each of its own that gets the lock.
-    assert!((305_000..=306_000).contains(&time_left(&server, TIMEOUTS, second.owner)));
     for waiter in [&first, &second] {
+        assert!((5_000..=6_000).contains(&time_left(&server, TIMEOUTS, waiter.owner)));
         assert!((5_000..=6_000).contains(&time_left(&server, HEARTBEATS, waiter.owner)));
     }
     assert!((6_000..=12_000).contains(&server.number(&["PTTL", HEARTBEATS])));
@@ -225,11 +223,120 @@ fn the_times_of_those_who_wait_do_not_drift() {
         for (place, waiter) in staying.iter().enumerate() {
             busy(&store, waiter);
             let left = time_left(&server, TIMEOUTS, waiter.owner);
-            let slots = i64::try_from(place).unwrap() * 300_000;
-            assert!((slots + 5_000..=slots + 6_000).contains(&left), "{place}: {left}");
+            assert!((5_000..=6_000).contains(&left), "{place}: {left}");
         }
     }
     assert_eq!(list(&server, &["LRANGE", QUEUE, "0", "-1"]), texts(&staying.iter().collect::<Vec<_>>()));
+    store.close();
+}
+
+/// Has one of Redisson's wait for as long, as it would: behind whoever is last.
+fn redisson_comes(server: &Server, who: &str, wait_ms: i64) {
+    let now = now_ms(server);
+    let left = match list(server, &["LRANGE", QUEUE, "-1", "-1"]).first() {
+        Some(last) => server.number(&["ZSCORE", TIMEOUTS, last]) - now,
+        None => server.number(&["PTTL", "k"]),
+    };
+    server.run(&["ZADD", TIMEOUTS, &(now + left + wait_ms).to_string(), who]);
+    server.run(&["RPUSH", QUEUE, who]);
+}
+
+/// Has one of Redisson's that is first get the lock, or give up: it takes its wait off all times.
+fn redisson_goes(server: &Server, who: &str, wait_ms: i64) {
+    assert_eq!(list(server, &["LRANGE", QUEUE, "0", "0"]), [who]);
+    server.run(&["LPOP", QUEUE]);
+    server.run(&["ZREM", TIMEOUTS, who]);
+    for waiter in list(server, &["ZRANGE", TIMEOUTS, "0", "-1"]) {
+        server.run(&["ZINCRBY", TIMEOUTS, &(-wait_ms).to_string(), &waiter]);
+    }
+}
+
+#[test]
+fn a_waiters_time_outlasts_redissons_before_it_and_is_short_once_they_are_gone() {
+    let server = Server::start(&[]);
+    let store = server.store();
+    for wait_ms in [5_000, 300_000, 600_000] {
+        let holder = of(Kind::Fair);
+        granted(store.attempt(&once(&holder), 1, false, soon()));
+        let ours: Vec<Claim> = (0..5).map(|_| of(Kind::Fair)).collect();
+        busy(&store, &ours[0]);
+        redisson_comes(&server, "java:1", wait_ms);
+        busy(&store, &ours[1]);
+        busy(&store, &ours[2]);
+        redisson_comes(&server, "java:2", wait_ms);
+        busy(&store, &ours[3]);
+        // However often they ask, and whoever of ours goes.
+        for _ in 0..20 {
+            for waiter in &ours[..4] {
+                busy(&store, waiter);
+            }
+        }
+        abandoned(&store, &ours[0]);
+        busy(&store, &ours[4]);
+        abandoned(&store, &ours[4]);
+        let left = |waiter: &Claim, ahead: i64| time_left(&server, TIMEOUTS, waiter.owner) - ahead * wait_ms;
+        for (at, ahead) in [(1, 1), (2, 1), (3, 2)] {
+            let left = left(&ours[at], ahead);
+            assert!((5_000..=19_000).contains(&left), "{wait_ms}, {at}: {left}");
+        }
+        // Java's have it, and it is free before any of ours has asked again.
+        freed(&store, &holder);
+        redisson_goes(&server, "java:1", wait_ms);
+        for waiter in &ours[1..3] {
+            assert!((4_000..=19_000).contains(&left(waiter, 0)), "{wait_ms}: {}", left(waiter, 0));
+            granted(store.attempt(waiter, 1, false, soon()));
+            freed(&store, waiter);
+        }
+        redisson_goes(&server, "java:2", wait_ms);
+        assert!((4_000..=19_000).contains(&left(&ours[3], 0)), "{wait_ms}: {}", left(&ours[3], 0));
+        granted(store.attempt(&ours[3], 1, false, soon()));
+        freed(&store, &ours[3]);
+        assert_eq!(server.keys(), [""; 0]);
+    }
+    store.close();
+}
+
+#[test]
+fn one_that_redisson_took_for_dead_although_it_lives_comes_back_as_the_first() {
+    let server = Server::start(&[]);
+    let store = server.store();
+    let (holder, first, dead, last) = (of(Kind::Fair), of(Kind::Fair), of(Kind::Fair), of(Kind::Fair));
+    granted(store.attempt(&once(&holder), 1, false, soon()));
+    for waiter in [&first, &dead, &last] {
+        busy(&store, waiter);
+    }
+    redisson_comes(&server, "java:1", 300_000);
+    let queue = || list(&server, &["LRANGE", QUEUE, "0", "-1"]);
+    let is_passed_over = |waiter: &Claim| {
+        assert_eq!(queue()[0], waiter.owner.to_string());
+        server.run(&["LPOP", QUEUE]);
+        server.run(&["ZREM", TIMEOUTS, &waiter.owner.to_string()]);
+    };
+    let in_order = |waiters: &[&Claim], at: usize| {
+        let mut texts = texts(waiters);
+        texts.insert(at, "java:1".to_owned());
+        assert_eq!(queue(), texts);
+    };
+    is_passed_over(&first);
+    busy(&store, &first);
+    in_order(&[&first, &dead, &last], 3);
+    assert!((5_000..=6_000).contains(&time_left(&server, TIMEOUTS, first.owner)));
+    // A time that is over is no reason for us, as long as it lives.
+    server.run(&["ZADD", TIMEOUTS, "1", &first.owner.to_string()]);
+    freed(&store, &holder);
+    in_order(&[&first, &dead, &last], 3);
+    // The lock is free: it has it, whoever is the first by now.
+    is_passed_over(&first);
+    granted(store.attempt(&first, 1, false, soon()));
+    in_order(&[&dead, &last], 2);
+    for key in [TIMEOUTS, HEARTBEATS] {
+        assert!(!list(&server, &["ZRANGE", key, "0", "-1"]).contains(&first.owner.to_string()), "{key}");
+    }
+    // One that has not asked for long was rightly passed over.
+    is_passed_over(&dead);
+    dies(&server, &dead);
+    busy(&store, &dead);
+    in_order(&[&last, &dead], 1);
     store.close();
 }
 
@@ -302,11 +409,11 @@ fn read_holds_have_markers_that_are_raised_and_never_cut() {
 
     granted(store.attempt(&writer, 1, false, soon()));
     freed(&store, &writer);
-    assert_eq!(messages.payloads(), ["1"], "a writer wakes all of Redisson's readers");
+    assert_eq!(messages.payloads(), ["1", "0"], "a writer wakes all of Redisson's readers");
     assert_eq!(server.keys(), [""; 0]);
     granted(store.attempt(&reader, 1, false, soon()));
     assert!(store.force(Kind::Read, &name("k"), soon()).done());
-    assert_eq!(messages.payloads(), ["1"]);
+    assert_eq!(messages.payloads(), ["1", "0"]);
     store.close();
 }
 
@@ -385,7 +492,7 @@ fn a_writer_that_waits_is_noted_for_a_time_and_stands_in_the_way_of_readers_that
     assert!(matches!(abandoned(&store, &other), Release::NotHeld { .. }));
     assert_eq!(messages.payloads(), [""; 0]);
     freed(&store, &writer);
-    assert_eq!(messages.payloads(), ["1"]);
+    assert_eq!(messages.payloads(), ["1", "0"]);
     busy(&store, &late);
     assert!(matches!(abandoned(&store, &third), Release::NotHeld { .. }));
     assert_eq!(messages.payloads(), ["1"]);

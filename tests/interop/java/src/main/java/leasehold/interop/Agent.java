@@ -112,8 +112,8 @@ public final class Agent {
         }
         switch (verb) {
             case "connect":
-                return connect(client, request[4], Long.parseLong(request[5]), request.length > 6 ? request[6] : null,
-                        request.length > 7 ? request[7] : null);
+                return connect(client, request[4], Long.parseLong(request[5]), word(request, 6), word(request, 7),
+                        word(request, 8));
             case "shutdown":
                 clients.remove(client).shutdown();
                 return "";
@@ -130,13 +130,22 @@ public final class Agent {
         }
     }
 
+    /** What a request has in that place, if anything. */
+    private static String word(String[] request, int place) {
+        return request.length > place && !request[place].isEmpty() ? request[place] : null;
+    }
+
     /**
      * With a mode of sharded subscription, the server is a member of a cluster; with the name of a master, the URLs,
-     * joined by commas, are those of Sentinels.
+     * joined by commas, are those of Sentinels. The last is Redisson's time for those who wait for fair locks.
      */
-    private String connect(String client, String url, long watchdogMs, String shardedMode, String master) {
+    private String connect(
+            String client, String url, long watchdogMs, String shardedMode, String master, String fairWaitMs) {
         Config config = new Config();
         config.setLockWatchdogTimeout(watchdogMs);
+        if (fairWaitMs != null) {
+            config.setFairLockWaitTimeout(Long.parseLong(fairWaitMs));
+        }
         // Two event threads instead of one per core and more: this shares a small machine with what it tests.
         config.setThreads(4);
         config.setNettyThreads(2);

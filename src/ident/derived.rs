@@ -1,0 +1,124 @@
+//! What belongs to a name in a store that knows nothing but keys: Redisson's keys and channels, and ours beside them.
+//!
+//! All that is derived is derived by this list, and what looks as if it were is no name for a lock: it could be another
+//! lock's queue or counter. A name without braces cannot be mistaken for what is made by putting something behind one.
+
+use std::borrow::Cow;
+
+/// How a name becomes the key of something that belongs to it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Form {
+    /// This, and the name in braces.
+    Before(&'static str),
+    /// The name in braces, and this.
+    Behind(&'static str),
+    /// The name in braces, an owner, this, and a number.
+    Numbered(&'static str),
+    /// This, for all names.
+    Whole(&'static str),
+}
+
+/// Makes the list, so that none can be left out of it.
+macro_rules! parts {
+    ($($(#[$about:meta])* $part:ident = $form:expr,)*) => {
+        /// Something that belongs to a name.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub(crate) enum Part {
+            $($(#[$about])* $part,)*
+        }
+
+        impl Part {
+            pub(crate) const ALL: &'static [Part] = &[$(Part::$part,)*];
+
+            const fn form(self) -> Form {
+                use Form::{Before, Behind, Numbered, Whole};
+                match self {
+                    $(Part::$part => $form,)*
+                }
+            }
+        }
+    };
+}
+
+parts! {
+    /// Where a lock's waiters listen; before 2.7.0 Redisson put two underlines where the colon is.
+    LockChannel = Before("redisson_lock__channel"),
+    /// The counter of a lock's fences.
+    FenceCounter = Before("redisson_lock_token:"),
+    /// The owners that wait for a fair lock, in order.
+    FairQueue = Before("redisson_lock_queue:"),
+    /// Until when each of them counts as alive for Redisson.
+    FairTimeouts = Before("redisson_lock_timeout:"),
+    /// Until when those of them that are ours do.
+    FairHeartbeats = Before("leasehold_lock_heartbeat:"),
+    /// What a release of Redisson's came to.
+    UnlockLatch = Before("redisson_unlock_latch:"),
+    /// Where those who wait for either half of a read-write lock listen.
+    RwChannel = Before("redisson_rwlock:"),
+    /// A read hold that is alive.
+    RwMarker = Numbered(":rwlock_timeout:"),
+    /// The writers that wait for a read-write lock and are to come before readers.
+    RwWaiting = Before("leasehold_rwlock_waiting:"),
+    /// Where those who wait for permits listen.
+    PermitsChannel = Before("redisson_sc:"),
+    /// The permits of an expirable semaphore that are out.
+    PermitsOut = Behind(":timeout"),
+    /// Where those who wait for a latch listen.
+    LatchChannel = Before("redisson_countdownlatch__channel__"),
+    /// What became of a request that must not be carried out twice.
+    Request = Before("leasehold_request:"),
+    /// Who waits for a condition, in order.
+    ConditionQueue = Before("leasehold_condition_queue:"),
+    /// Until when each of them counts as alive.
+    ConditionHeartbeats = Before("leasehold_condition_heartbeat:"),
+    /// Who was notified and has not noticed.
+    ConditionNotified = Before("leasehold_condition_notified:"),
+    /// Where those who wait for a condition listen.
+    ConditionChannel = Before("leasehold_condition_channel:"),
+    /// Where a ring's node keeps its mark.
+    RingMark = Whole("leasehold_ring_epoch"),
+}
+
+impl Part {
+    /// What is put before or behind a name, or between its owner and a number.
+    pub(crate) const fn text(self) -> &'static str {
+        match self.form() {
+            Form::Before(text) | Form::Behind(text) | Form::Numbered(text) | Form::Whole(text) => text,
+        }
+    }
+
+    /// Says what is wrong with `key` as a name, if it is, or might be, what this part of some name is called.
+    fn claims(self, key: &str) -> Option<String> {
+        let text = self.text();
+        match self.form() {
+            Form::Before(_) if key.starts_with(text) => Some(format!("start with {text:?}")),
+            Form::Behind(_) if key.strip_suffix(text).is_some_and(is_tagged) => {
+                Some(format!("have braces and end with {text:?}"))
+            }
+            Form::Numbered(_) => {
+                let (front, number) = key.rsplit_once(text)?;
+                let is_number = !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit());
+                (is_tagged(front) && is_number)
+                    .then(|| format!("have braces and end with {text:?} and a number"))
+            }
+            Form::Whole(_) if key == text => Some(format!("are {text:?}")),
+            _ => None,
+        }
+    }
+}
+
+/// What names of that key are like, if it may belong to another name.
+pub(super) fn reserved(key: &str) -> Option<String> {
+    Part::ALL.iter().find_map(|part| part.claims(key))
+}
+
+/// Redisson's rule is "contains a brace", not "has a valid hash tag".
+fn is_tagged(name: &str) -> bool {
+    name.contains('{')
+}
+
+/// The name as a part of derived keys. In a cluster they must share the lock's slot: the name in braces, unless it brings
+/// braces of its own.
+pub(crate) fn tagged(name: &str) -> Cow<'_, str> {
+    if is_tagged(name) { Cow::Borrowed(name) } else { Cow::Owned(["{", name, "}"].concat()) }
+}

@@ -1,0 +1,214 @@
+//! The places of a fair lock's waiters, ours beside Redisson's, whatever time Redisson gives its own.
+
+use std::env;
+use std::thread;
+use std::time::Duration;
+
+use redis::{Commands, Connection};
+
+use crate::agent::{Agent, Peer, Pending};
+use crate::fleet::Worker;
+use crate::java;
+use crate::scene::{Task, alone, eventually, rust, task};
+use crate::support::now;
+use crate::support::server::RedisServer;
+use crate::tools::stalled_since;
+
+const LEASE: Duration = Duration::from_secs(3);
+/// For so long a place of ours lasts without being asked for again.
+const PLACE: Duration = Duration::from_secs(6);
+/// Longer than any step here takes.
+const LONG: Duration = Duration::from_secs(60);
+/// What Redisson's `fairLockWaitTimeout` was, is, and may be set to.
+const WAITS: [Duration; 3] = [Duration::from_secs(5), Duration::from_secs(300), Duration::from_secs(600)];
+/// Carries the server's address to a process that waits, which is this test program again.
+const WAITER: &str = "LEASEHOLD_INTEROP_FAIR_WAITER";
+const TEST: &str = "fair::a_process_that_waits_for_a_fair_lock";
+
+const QUEUE: &str = "redisson_lock_queue:{fair}";
+const TIMES: &str = "redisson_lock_timeout:{fair}";
+
+fn queue(admin: &mut Connection) -> Vec<String> {
+    admin.lrange(QUEUE, 0, -1).unwrap()
+}
+
+/// Lets somebody come; returns who it is when it stands in the queue.
+fn comes<T>(admin: &mut Connection, come: impl FnOnce() -> T) -> (T, String) {
+    let before = queue(admin).pop();
+    let comer = come();
+    eventually("it is in the queue", LONG, || queue(admin).pop() != before);
+    (comer, queue(admin).pop().unwrap())
+}
+
+/// Has Java lock, add its name to the list of turns, and unlock.
+fn java_takes_turn(java: &Peer, thread: &str) -> Pending {
+    java.ask(thread, "fair-turn", &["fair", "turns", thread])
+}
+
+fn rust_takes_turn(url: &str, who: &'static str) -> Task<()> {
+    let url = url.to_owned();
+    task(move || {
+        let client = rust(&url, LEASE);
+        let mut connection = redis::Client::open(url).unwrap().get_connection().unwrap();
+        let guard = client.fair_lock("fair").acquire().unwrap();
+        let _: () = connection.rpush("turns", who).unwrap();
+        guard.unlock().unwrap();
+    })
+}
+
+fn turns(admin: &mut Connection) -> Vec<String> {
+    admin.lrange("turns", 0, -1).unwrap()
+}
+
+/// By itself nothing; with [`WAITER`] in its environment, one that waits until it is killed.
+#[test]
+fn a_process_that_waits_for_a_fair_lock() {
+    if let Ok(url) = env::var(WAITER) {
+        let client = rust(&url, LEASE);
+        client.fair_lock("fair").lock().unwrap();
+        thread::park_timeout(LONG);
+    }
+}
+
+/// The first of all, one in the middle, and the last: each stands behind Java's in another way.
+#[test]
+fn waiters_of_ours_that_are_killed_hold_java_up_for_seconds_wherever_they_stood() {
+    let _alone = alone();
+    let Some(server) = RedisServer::start_default() else { return };
+    let Some(agent) = java::start() else { return };
+    let client = rust(&server.url(), LEASE);
+    let mut admin = server.admin();
+    for wait in WAITS {
+        let name = format!("wait-{wait:?}");
+        let java = java::client_with_fair_wait(&agent, &name, &server.url(), LEASE, wait);
+        let guard = client.fair_lock("fair").acquire().unwrap();
+        let doomed = || Worker::start(TEST, WAITER, &server.url());
+        let (first, first_id) = comes(&mut admin, doomed);
+        let (one, _) = comes(&mut admin, || java_takes_turn(&java, "one"));
+        let (middle, middle_id) = comes(&mut admin, doomed);
+        let (two, _) = comes(&mut admin, || java_takes_turn(&java, "two"));
+        let (last, last_id) = comes(&mut admin, doomed);
+        drop((first, middle, last));
+        let killed = now();
+        let server_ms = |admin: &mut Connection| {
+            let (seconds, micros): (i64, i64) = redis::cmd("TIME").query(admin).unwrap();
+            seconds * 1_000 + micros / 1_000
+        };
+        // What is left of their times once Java has taken off what it takes with each grant of its own.
+        let wait_ms = i64::try_from(wait.as_millis()).unwrap();
+        let most = i64::try_from((PLACE * 4 + LEASE).as_millis()).unwrap();
+        for (id, ahead) in [(&first_id, 0), (&middle_id, 1), (&last_id, 2)] {
+            let time: f64 = admin.zscore(TIMES, id).unwrap();
+            let left = time as i64 - ahead * wait_ms - server_ms(&mut admin);
+            assert!(left <= most, "{wait:?}: the one behind {ahead} would last for {left} ms");
+        }
+        guard.unlock().unwrap();
+        let (three, _) = (java_takes_turn(&java, "three"), ());
+        for turn in [one, two, three] {
+            turn.wait_for(LONG).expect_ok();
+        }
+        let held_up = killed.elapsed().saturating_sub(stalled_since(killed));
+        eprintln!("three dead Rust waiters among Java's, which wait for {wait:?}: {held_up:?}");
+        assert!(held_up < PLACE * 4 + LEASE, "{wait:?}: {held_up:?}");
+        let _: () = admin.del("turns").unwrap();
+        java.get("main", "shutdown", &[]);
+        eventually("nothing is left", LONG, || admin.keys::<_, Vec<String>>("*fair*").unwrap().is_empty());
+    }
+}
+
+/// With each grant Redisson takes its own time off everybody's, and passes over who has none left.
+#[test]
+fn a_waiter_of_ours_keeps_its_place_behind_java_however_long_java_waits() {
+    let _alone = alone();
+    let Some(server) = RedisServer::start_default() else { return };
+    let Some(agent) = java::start() else { return };
+    let client = rust(&server.url(), LEASE);
+    let mut admin = server.admin();
+    // With less, Java's own would lose their places on a machine that is slow.
+    for wait in WAITS.map(|wait| wait.max(LONG / 3)) {
+        let name = format!("wait-{wait:?}");
+        let java = java::client_with_fair_wait(&agent, &name, &server.url(), LEASE, wait);
+        let guard = client.fair_lock("fair").acquire().unwrap();
+        let mut came = Vec::new();
+        let mut theirs = Vec::new();
+        let mut ours = Vec::new();
+        for (java_turn, our_turn) in [("j1", "r1"), ("j2", "r2"), ("j3", "r3")] {
+            theirs.push(comes(&mut admin, || java_takes_turn(&java, java_turn)).0);
+            ours.push(comes(&mut admin, || rust_takes_turn(&server.url(), our_turn)).0);
+            came.extend([java_turn, our_turn]);
+        }
+        guard.unlock().unwrap();
+        theirs.into_iter().for_each(|turn| drop(turn.wait_for(LONG).expect_ok()));
+        ours.into_iter().for_each(Task::join);
+        assert_eq!(turns(&mut admin), came, "{wait:?}");
+        let _: () = admin.del("turns").unwrap();
+        java.get("main", "shutdown", &[]);
+    }
+}
+
+/// One that Java passed over although it lives: Java had waited for longer than there is time to spare.
+#[test]
+fn a_waiter_of_ours_that_java_took_for_dead_goes_back_to_the_front() {
+    let _alone = alone();
+    let Some(server) = RedisServer::start_default() else { return };
+    let Some(java) = java::connect(&server.url(), LEASE) else { return };
+    let client = rust(&server.url(), LEASE);
+    let mut admin = server.admin();
+    let guard = client.fair_lock("fair").acquire().unwrap();
+    let (ours, our_id) = comes(&mut admin, || rust_takes_turn(&server.url(), "ours"));
+    let (theirs, their_id) = comes(&mut admin, || java_takes_turn(&java, "theirs"));
+    let (late, late_id) = comes(&mut admin, || rust_takes_turn(&server.url(), "late"));
+    // What Redisson does to it.
+    let _: () = redis::pipe().atomic().lpop(QUEUE, None).zrem(TIMES, &our_id).query(&mut admin).unwrap();
+    eventually("it is the first again", LONG, || queue(&mut admin) == [&*our_id, &*their_id, &*late_id]);
+    let time: Option<f64> = admin.zscore(TIMES, &our_id).unwrap();
+    assert!(time.is_some());
+    guard.unlock().unwrap();
+    theirs.wait().expect_ok();
+    ours.join();
+    late.join();
+    assert_eq!(turns(&mut admin), ["ours", "theirs", "late"]);
+}
+
+/// Redisson's dead have no heartbeat, and are waited for as long as they said.
+#[test]
+fn a_java_waiter_that_is_killed_is_waited_for_as_long_as_it_said_and_no_longer() {
+    let _alone = alone();
+    let Some(server) = RedisServer::start_default() else { return };
+    let Some(agent) = java::start() else { return };
+    let wait = WAITS[0];
+    let java = java::client_with_fair_wait(&agent, "stays", &server.url(), LEASE, wait);
+    let client = rust(&server.url(), LEASE);
+    let mut admin = server.admin();
+    for place in ["first", "middle", "last"] {
+        let Some(doomed) = java::start() else { return };
+        let dies = java::client_with_fair_wait(&doomed, "dies", &server.url(), LEASE, wait);
+        let guard = client.fair_lock("fair").acquire().unwrap();
+        let mut came: Vec<&str> = Vec::new();
+        let mut ours = Vec::new();
+        let mut theirs = Vec::new();
+        for turn in ["first", "middle", "last"] {
+            if turn == place {
+                comes(&mut admin, || java_takes_turn(&dies, "dead"));
+            }
+            theirs.push(comes(&mut admin, || java_takes_turn(&java, turn)).0);
+            ours.push(comes(&mut admin, || rust_takes_turn(&server.url(), "ours")).0);
+            came.extend([turn, "ours"]);
+        }
+        kill(doomed, dies);
+        let killed = now();
+        guard.unlock().unwrap();
+        theirs.into_iter().for_each(|turn| drop(turn.wait_for(LONG).expect_ok()));
+        ours.into_iter().for_each(Task::join);
+        let held_up = killed.elapsed().saturating_sub(stalled_since(killed));
+        eprintln!("a dead Java waiter, before the {place}: {held_up:?}");
+        assert!(held_up < wait + PLACE * 4 + LEASE, "{place}: {held_up:?}");
+        assert_eq!(turns(&mut admin).len(), came.len());
+        let _: () = admin.del("turns").unwrap();
+    }
+}
+
+/// Both go: the process ends with the last that has it.
+fn kill(agent: std::sync::Arc<Agent>, peer: Peer) {
+    drop((agent, peer));
+}
