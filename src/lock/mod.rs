@@ -1,5 +1,6 @@
 //! What is written once for every store: waiting, the local queue, holds, renewal, guards, and the lock types.
 
+pub(crate) mod calls;
 pub(crate) mod condition;
 pub(crate) mod engine;
 pub(crate) mod group;
@@ -22,6 +23,7 @@ pub(crate) mod table;
 pub(crate) mod terms;
 pub(crate) mod together;
 pub(crate) mod topic;
+pub(crate) mod verdict;
 pub(crate) mod wait;
 pub(crate) mod watchdog;
 

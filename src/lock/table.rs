@@ -13,8 +13,8 @@ use crate::ident::LockName;
 use crate::lock::hold::{Hold, Standing};
 use crate::lock::queue::{Queue, Ticket, Wish};
 use crate::lock::store::{Family, Kind};
-use crate::sync::{Mutex, Waker};
-use crate::time::{Clock, Moment};
+use crate::sync::Mutex;
+use crate::time::Moment;
 
 #[derive(Debug, Default)]
 pub(crate) struct Table {
@@ -23,15 +23,6 @@ pub(crate) struct Table {
     contended: Mutex<HashMap<Key, (Moment, u32)>>,
     /// How many there are, to be read without the mutex: mostly none.
     contended_count: AtomicUsize,
-    store_queues: Mutex<StoreQueues>,
-}
-
-/// Callers of this client who stand in queues of the store's.
-#[derive(Debug, Default)]
-struct StoreQueues {
-    standing: usize,
-    /// Whom to wake when none is left.
-    waker: Option<Waker>,
 }
 
 /// One lock: kinds that are the same lock to the store are the same here.
@@ -208,46 +199,24 @@ impl Table {
         let key = Key::new(hold.kind(), hold.name());
         let Some(entry) = entries.get_mut(&key) else { return };
         entry.holds.retain(|other| !Arc::ptr_eq(other, hold));
-        if let Some(head) = entry.queue.head() {
-            head.nudge();
-        } else if entry.holds.is_empty() {
+        entry.queue.nudge();
+        if entry.queue.is_empty() && entry.holds.is_empty() {
             entries.remove(&key);
         }
     }
 
-    /// Tells the head of a lock's queue that the lock may be free.
+    /// Tells those of a lock's queue who ask that the lock may be free.
     pub(crate) fn nudge(&self, kind: Kind, name: &Arc<LockName>) {
-        let entries = self.entries.lock();
-        if let Some(head) = entries.get(&Key::new(kind, name)).and_then(|entry| entry.queue.head()) {
-            head.nudge();
+        if let Some(entry) = self.entries.lock().get(&Key::new(kind, name)) {
+            entry.queue.nudge();
         }
     }
 
     /// Joins a lock's queue, until the place is dropped.
-    pub(crate) fn join(self: &Arc<Table>, kind: Kind, name: &Arc<LockName>) -> Place {
+    pub(crate) fn join(self: &Arc<Table>, kind: Kind, name: &Arc<LockName>, spins: bool) -> Place {
         let key = Key::new(kind, name);
-        let ticket = self.entries.lock().entry(key.clone()).or_default().queue.join();
+        let ticket = self.entries.lock().entry(key.clone()).or_default().queue.join(spins);
         Place { table: Arc::clone(self), key, ticket }
-    }
-
-    /// Notes that a caller stands in a queue of the store's, until the place is dropped.
-    pub(crate) fn join_store_queue(self: &Arc<Table>) -> StorePlace {
-        self.store_queues.lock().standing += 1;
-        StorePlace { table: Arc::clone(self) }
-    }
-
-    /// Waits until nobody stands in a queue of the store's any more, for `limit` at most.
-    pub(crate) fn wait_for_store_queues(&self, limit: Duration) {
-        let until = Clock::System.after(limit);
-        let waker = Waker::default();
-        self.store_queues.lock().waker = Some(waker.clone());
-        while self.store_queues.lock().standing > 0 {
-            let left = until.since(Clock::System.now());
-            if left.is_zero() {
-                return;
-            }
-            waker.sleep(Some(left));
-        }
     }
 
     /// How many wait here for a lock.
@@ -294,13 +263,17 @@ impl Table {
         entries.get(&Key::new(kind, name)).map(|entry| entry.holds.clone()).unwrap_or_default()
     }
 
-    /// Takes all holds out and wakes everyone who waits.
+    /// Wakes everyone who waits.
+    pub(crate) fn wake_everyone(&self) {
+        self.entries.lock().values().for_each(|entry| entry.queue.wake_all());
+    }
+
+    /// Takes all holds out.
     pub(crate) fn clear(&self) -> Vec<Arc<Hold>> {
         let mut entries = self.entries.lock();
         let mut holds = Vec::new();
         for entry in entries.values_mut() {
             holds.append(&mut entry.holds);
-            entry.queue.wake_all();
         }
         entries.retain(|_, entry| !entry.queue.is_empty());
         holds
@@ -331,22 +304,6 @@ impl Drop for Place {
         }
         if entry.queue.is_empty() && entry.holds.is_empty() {
             entries.remove(&self.key);
-        }
-    }
-}
-
-/// A caller's place in a queue of the store's; dropped when it has left.
-#[derive(Debug)]
-pub(crate) struct StorePlace {
-    table: Arc<Table>,
-}
-
-impl Drop for StorePlace {
-    fn drop(&mut self) {
-        let mut queues = self.table.store_queues.lock();
-        queues.standing -= 1;
-        if let (0, Some(waker)) = (queues.standing, &queues.waker) {
-            waker.wake();
         }
     }
 }

@@ -10,6 +10,7 @@ contracts!(
     one_of_many_leads_and_terms_go_up,
     a_leader_that_withdraws_is_followed_without_a_gap,
     a_leader_that_steps_down_stands_again_behind_the_others,
+    whoever_steps_down_is_followed_by_another_candidate,
     a_leader_that_lost_its_hold_is_told_and_stands_again,
     a_candidate_ends_with_its_client,
     a_leader_that_is_dropped_leads_no_longer,
@@ -90,6 +91,22 @@ fn a_leader_that_steps_down_stands_again_behind_the_others(store: &Store) {
         assert!(term > between);
     }
     first.withdraw().unwrap();
+}
+
+fn whoever_steps_down_is_followed_by_another_candidate(store: &Store) {
+    let name = fresh("turns");
+    let mut leading = store.client().leader(&name).unwrap();
+    let mut term = elected(&leading);
+    let mut waiting = store.client().leader(&name).unwrap();
+    for _ in 0..4 {
+        leading.step_down();
+        assert_eq!(stepped_down(&leading), None);
+        let next = elected(&waiting);
+        assert!(next > term);
+        assert!(leading.events().is_empty(), "it was elected in between");
+        term = next;
+        std::mem::swap(&mut leading, &mut waiting);
+    }
 }
 
 fn a_leader_that_lost_its_hold_is_told_and_stands_again(store: &Store) {
