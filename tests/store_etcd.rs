@@ -285,7 +285,8 @@ fn a_timed_wait_ends_in_time_when_the_cluster_stands_still() {
     let name = fresh("stalled");
     let held = client(&server.url()).lock(&name).acquire_owned().unwrap();
     let (wait, timeout) = (ms(1_500), ms(1_500));
-    let lock = builder(&server.url()).command_timeout(timeout).build().unwrap().lock(&name);
+    let other = builder(&server.url()).command_timeout(timeout).build().unwrap();
+    let lock = other.lock(&name);
     let begun = now();
     let waiter = Waiter::start(move || lock.try_lock_for(wait));
     server.stop();

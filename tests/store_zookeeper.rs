@@ -115,10 +115,11 @@ fn a_server_that_hangs_puts_holds_at_risk_and_then_ends_them() {
 #[test]
 fn a_timed_wait_ends_in_time_when_the_server_hangs() {
     let Some(server) = ZooKeeper::start(CALM) else { return };
-    let (one, other) = (client(&server.url()), LockClient::builder().url(&server.url()));
+    let one = client(&server.url());
     let held = one.lock("stalled").acquire_owned().unwrap();
     let (wait, timeout) = (ms(1_000), ms(2_000));
-    let lock = other.command_timeout(timeout).build().unwrap().lock("stalled");
+    let other = LockClient::builder().url(&server.url()).command_timeout(timeout).build().unwrap();
+    let lock = other.lock("stalled");
     let begun = now();
     let waiter = Waiter::start(move || lock.try_lock_for(wait));
     server.signal("STOP");

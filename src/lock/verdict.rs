@@ -83,7 +83,9 @@ mod tests {
         let fence = Some(Fence::new(7));
         let error = || Error::new(ErrorKind::TimedOut, "lock", "late");
         let of = |answer: Answer<HandOver>| Verdict::of(answer.into(), true);
-        assert!(matches!(of(Answer::Done(HandOver::Granted { fence })), Verdict::Had { fence: had } if had == fence));
+        assert!(
+            matches!(of(Answer::Done(HandOver::Granted { fence })), Verdict::Had { fence: had } if had == fence)
+        );
         assert!(matches!(of(Answer::Done(HandOver::Lost)), Verdict::Gone));
         assert!(matches!(of(Answer::Refused(error())), Verdict::Failed(_)));
         assert!(matches!(of(Answer::Unknown(error())), Verdict::InDoubt(_)));

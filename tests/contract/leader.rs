@@ -97,15 +97,19 @@ fn whoever_steps_down_is_followed_by_another_candidate(store: &Store) {
     let name = fresh("turns");
     let mut leading = store.client().leader(&name).unwrap();
     let mut term = elected(&leading);
-    let mut waiting = store.client().leader(&name).unwrap();
     for _ in 0..4 {
+        let waiting = store.client().leader(&name).unwrap();
+        throughout(ms(50), || waiting.term().is_none());
         leading.step_down();
         assert_eq!(stepped_down(&leading), None);
         let next = elected(&waiting);
         assert!(next > term);
         assert!(leading.events().is_empty(), "it was elected in between");
-        term = next;
-        std::mem::swap(&mut leading, &mut waiting);
+        // It stands back; that keeps nobody.
+        let begun = now();
+        leading.withdraw().unwrap();
+        assert!(begun.elapsed() < slack_since(begun), "{:?}", begun.elapsed());
+        (leading, term) = (waiting, next);
     }
 }
 

@@ -8,8 +8,8 @@ use leasehold::crossbeam_channel::bounded;
 use leasehold::{ErrorKind, HoldState};
 
 use super::tools::{
-    EPSILON, L, LONG, PATIENCE, R, T, about, call, comes_within, elsewhere, let_pass, ms, no_releases, releases,
-    scenario, throughout, within,
+    EPSILON, L, LONG, PATIENCE, R, T, about, call, comes_within, elsewhere, let_pass, ms, no_releases,
+    releases, scenario, throughout, within,
 };
 use crate::support::now;
 use crate::support::proxy::{Command, Direction, Do, Then, Which};

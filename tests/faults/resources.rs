@@ -10,8 +10,8 @@ use super::tools::{
     throughout, within,
 };
 use crate::support::epilogue::threads;
-use crate::support::{eventually, now};
 use crate::support::proxy::{Do, Then, Which};
+use crate::support::{eventually, now};
 
 #[test]
 fn a_panic_in_the_critical_section_gives_the_lock_back() {
