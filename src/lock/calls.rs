@@ -1,6 +1,7 @@
 //! Calls that are under way, so that the end of a client can wait for what they ask and have asked.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::lock::watchdog::TEND_EVERY;
 use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -40,9 +41,9 @@ impl Calls {
         !self.closed.swap(true, Ordering::SeqCst)
     }
 
-    /// Waits until no call is under way, until `until` by the system's clock at most; whether none is. Has `meanwhile`
-    /// read answers that nobody comes for.
-    pub(crate) fn wait(&self, until: Moment, meanwhile: impl Fn()) -> bool {
+    /// Waits until no call is under way, until `until` by the system's clock at most; whether none is. Has `tend`
+    /// read answers that nobody comes for, and say whether more are to come.
+    pub(crate) fn wait(&self, until: Moment, tend: impl Fn() -> bool) -> bool {
         let waker = Waker::default();
         *self.waker.lock() = Some(waker.clone());
         // Set first, looked second. Pairs with `Call`'s `Drop`.
@@ -51,8 +52,8 @@ impl Calls {
             if left.is_zero() {
                 return false;
             }
-            meanwhile();
-            waker.sleep(Some(left.min(TEND_EVERY)));
+            let next = if tend() { Duration::from_millis(1) } else { TEND_EVERY };
+            waker.sleep(Some(left.min(next)));
         }
         true
     }

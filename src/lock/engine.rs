@@ -260,17 +260,12 @@ impl Engine {
         // or leaves in the table or to the watchdog: so it is all there when none is under way.
         let timeout = self.options.command_timeout;
         let by = Clock::System.after(timeout + timeout / 8);
-        self.table.wake_everyone();
+        let mut claims = self.end_holds();
         self.ended.interrupt();
-        let mut claims = self.watchdog.stop();
-        let is_still = self.calls.wait(by, || _ = self.store.tend());
         claims.append(&mut self.watchdog.stop());
-        for hold in self.table.clear() {
-            if hold.is_live(self.clock.now(), &self.reporter) {
-                hold.lose(LossReason::ShutDown, &self.reporter);
-                claims.push(hold.claim());
-            }
-        }
+        let is_still = self.calls.wait(by, || self.store.tend());
+        claims.append(&mut self.end_holds());
+        claims.append(&mut self.watchdog.stop());
         let outcome = self.release_all(claims);
         self.store.close();
         self.reporter.close();
@@ -279,6 +274,18 @@ impl Engine {
             return outcome.and(Err(Error::new(ErrorKind::TimedOut, "shutdown", words)));
         }
         outcome
+    }
+
+    /// Tells holders of the end, wakes those who wait, and returns what the store is to forget.
+    fn end_holds(&self) -> Vec<Claim> {
+        let mut claims = Vec::new();
+        for hold in self.table.clear() {
+            if hold.is_live(self.clock.now(), &self.reporter) {
+                hold.lose(LossReason::ShutDown, &self.reporter);
+                claims.push(hold.claim());
+            }
+        }
+        claims
     }
 
     /// Has the store forget these, a few times where it refuses: waiters that leave at the same moment may be in the way.

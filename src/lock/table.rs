@@ -263,17 +263,13 @@ impl Table {
         entries.get(&Key::new(kind, name)).map(|entry| entry.holds.clone()).unwrap_or_default()
     }
 
-    /// Wakes everyone who waits.
-    pub(crate) fn wake_everyone(&self) {
-        self.entries.lock().values().for_each(|entry| entry.queue.wake_all());
-    }
-
-    /// Takes all holds out.
+    /// Takes all holds out and wakes everyone who waits.
     pub(crate) fn clear(&self) -> Vec<Arc<Hold>> {
         let mut entries = self.entries.lock();
         let mut holds = Vec::new();
         for entry in entries.values_mut() {
             holds.append(&mut entry.holds);
+            entry.queue.wake_all();
         }
         entries.retain(|_, entry| !entry.queue.is_empty());
         holds
