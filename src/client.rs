@@ -341,7 +341,8 @@ impl LockClient {
     /// 128 ms: Redisson's `RSpinLock`. Other sleeps: [`LockOptions::spin`].
     ///
     /// It subscribes to nothing, so it suits users without that right, and locks that are rarely waited for. Unlike
-    /// Java's, its release wakes those who do wait for a message. Threads of one client still queue in order.
+    /// Java's, its release wakes those who do wait for a message. Threads of one client that spin still queue in order, among
+    /// themselves: those that wait for a message do not wait for a spinning one to wake up.
     #[must_use]
     pub fn spin_lock(&self, name: &str) -> NamedLock {
         self.lock_with(name).spin(Backoff::default()).build()
@@ -505,11 +506,12 @@ impl LockClient {
     ///
     /// # Blocking
     ///
-    /// One round trip for all holds together; at most about two command time-outs (default 3 s each) in all.
+    /// Until the calls of other threads have ended, which are woken, and one round trip for all holds together; at most
+    /// about two command time-outs (default 3 s each) in all.
     ///
     /// # Errors
     ///
-    /// A release failed; its lock ends with its lease.
+    /// A release failed, or a call did not come to its end in that time; its lock ends with its lease.
     pub fn shutdown(&self) -> Result<()> {
         self.engine.shutdown()
     }

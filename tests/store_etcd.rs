@@ -351,6 +351,26 @@ fn a_holder_whose_cluster_stands_still_ends_by_its_own_clock() {
 }
 
 #[test]
+fn a_timed_wait_ends_in_time_when_the_cluster_stands_still() {
+    let server = some_or_skip!(Etcd::start());
+    let name = fresh("stalled");
+    let held = client(&server.url()).lock(&name).acquire_owned().unwrap();
+    let (wait, timeout) = (ms(1_500), ms(1_500));
+    let other = builder(&server.url()).command_timeout(timeout).build().unwrap();
+    let lock = other.lock(&name);
+    let begun = now();
+    let waiter = Waiter::start(move || lock.try_lock_for(wait));
+    server.stop();
+    let (result, ended) = waiter.returns_within(PATIENCE);
+    server.cont();
+    let took = ended.duration_since(begun);
+    assert!(took <= wait + timeout + slack_since(begun), "{took:?}: {result:?}");
+    // Its place is given up all the same.
+    eventually(PATIENCE, || queue_of(&server, &name).len() == 1);
+    held.unlock().unwrap();
+}
+
+#[test]
 fn callers_who_find_all_connections_in_use_are_told_in_time_and_have_taken_nothing() {
     let server = some_or_skip!(Etcd::start());
     let one = builder(&server.url()).pool_size(1).command_timeout(ms(400)).build().unwrap();

@@ -114,6 +114,26 @@ fn a_server_that_hangs_puts_holds_at_risk_and_then_ends_them() {
 }
 
 #[test]
+fn a_timed_wait_ends_in_time_when_the_server_hangs() {
+    let Some(server) = ZooKeeper::start(CALM) else { return };
+    let one = client(&server.url());
+    let held = one.lock("stalled").acquire_owned().unwrap();
+    let (wait, timeout) = (ms(1_000), ms(2_000));
+    let other = LockClient::builder().url(&server.url()).command_timeout(timeout).build().unwrap();
+    let lock = other.lock("stalled");
+    let begun = now();
+    let waiter = Waiter::start(move || lock.try_lock_for(wait));
+    server.signal("STOP");
+    let (result, ended) = waiter.returns_within(PATIENCE);
+    server.signal("CONT");
+    let took = ended.duration_since(begun);
+    assert!(took <= wait + timeout + slack_since(begun), "{took:?}: {result:?}");
+    held.unlock().unwrap();
+    // Its place is given up all the same.
+    eventually(PATIENCE, || one.lock("stalled").try_lock().unwrap_or(false));
+}
+
+#[test]
 fn an_ensemble_that_loses_its_leader_costs_no_hold() {
     let Some(mut servers) = ZooKeeper::ensemble(3, CALM) else { return };
     let hosts: Vec<_> = servers.iter().map(|server| format!("127.0.0.1:{}", server.port())).collect();

@@ -88,6 +88,9 @@ enum Order {
 /// After an election that failed for other reasons than a rival, the candidate pauses for a random part of this.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(200), Duration::from_millis(1_000));
 
+/// So long after their poll is due those who wait have asked.
+const REACTION: Duration = Duration::from_millis(250);
+
 impl Leader {
     pub(crate) fn stand(engine: &Arc<Engine>, name: Arc<LockName>) -> Result<Leader> {
         engine.usable("leader")?;
@@ -118,6 +121,10 @@ impl Leader {
     }
 
     /// Gives the leadership up, if this candidate has it, and stands for it again behind those who wait.
+    ///
+    /// Where the store keeps no order of those who wait, it stands back first, for a quarter of a second longer than the
+    /// others may go without asking: about 0.3 s in all on SQLite, MySQL and MariaDB, 1.5 s on Redis and PostgreSQL. So a
+    /// candidate that is alone leads again after that.
     pub fn step_down(&self) {
         if let Some(term) = self.term() {
             drop(self.orders.send(Order::StepDown(term))); // gone only with its thread
@@ -178,15 +185,32 @@ impl Shared {
                     if self.is_over() {
                         return released;
                     }
+                    if lost.is_none() {
+                        self.stand_back();
+                    }
                 }
                 Err(_over) if self.is_over() => return Ok(()),
                 // The store could not be used for the client's patience: later again.
-                Err(_trouble) => {
-                    let later = self.engine.clock.after(random_between(PAUSE));
-                    Parker::new(&self.engine.clock).park(later, Some(&self.stop));
-                }
+                Err(_trouble) => self.pause(random_between(PAUSE)),
             }
         }
+    }
+
+    /// Has all go first who wait, also where nobody tells them that the office is free.
+    fn stand_back(&self) {
+        let store = &self.engine.store;
+        if !store.queues(Kind::Fenced) {
+            let (_, most) = store.poll_every(Kind::Fenced);
+            self.pause(most + REACTION);
+        }
+    }
+
+    /// Sleeps so long, or until the candidate or its client ends.
+    fn pause(&self, span: Duration) {
+        let engine = &self.engine;
+        let parker = Parker::new(&engine.clock);
+        let _wakes = engine.ended.wakes(parker.waker());
+        parker.park(engine.clock.after(span), Some(&self.stop));
     }
 
     fn is_over(&self) -> bool {

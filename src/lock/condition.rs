@@ -159,6 +159,7 @@ impl Condition {
 
     fn wait_with(&self, action: &'static str, until: Until, interrupt: Option<&Interrupt>) -> Result<bool> {
         let (engine, name) = (self.lock.engine(), self.checked(action)?);
+        let _call = engine.calls.begin();
         let hold = self.own_hold(action)?;
         let Some(levels) = hold.unguarded_levels() else {
             let words = "a guard has a level of the hold; use lock() and unlock() around conditions";

@@ -10,7 +10,9 @@ use crate::config::Options;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ident::{ClientId, LockName, Owner, ThreadMark, unbound_number};
 use crate::inspection::Inspection;
+use crate::lock::calls::Calls;
 use crate::lock::hand::Aftermath;
+use crate::lock::interrupt::Interrupt;
 use crate::lock::park::Parker;
 use crate::lock::report::Reporter;
 use crate::lock::store::{Answer, Claim, Counting, Kind, REQUEST_LASTS, Snapshot, Store};
@@ -18,7 +20,7 @@ use crate::lock::table::Table;
 use crate::lock::wait::{TROUBLE_PAUSE, random_between};
 use crate::lock::watchdog::Watchdog;
 use crate::observe::{LossReason, Observer};
-use crate::sync::atomic::{AtomicBool, Ordering};
+use crate::sync::atomic::Ordering;
 use crate::time::{Clock, Lease, Moment, checked_lease};
 
 /// The process that made the first client; 0 before. What this says in a forked child is what it said in the parent.
@@ -62,7 +64,9 @@ pub(crate) struct Engine {
     pub(crate) reporter: Arc<Reporter>,
     pub(crate) watchdog: Watchdog,
     pub(crate) aftermath: Arc<Aftermath>,
-    closed: AtomicBool,
+    pub(crate) calls: Arc<Calls>,
+    /// Ends the sleep of those who are not in the table.
+    pub(crate) ended: Interrupt,
 }
 
 impl Engine {
@@ -90,7 +94,8 @@ impl Engine {
             reporter,
             watchdog,
             aftermath,
-            closed: AtomicBool::new(false),
+            calls: Arc::default(),
+            ended: Interrupt::new(),
         })
     }
 
@@ -101,7 +106,7 @@ impl Engine {
 
     /// Whether the client was shut down; for those who have asked whether they are [`usable`](Self::usable) and wait.
     pub(crate) fn open(&self, action: &'static str) -> Result<()> {
-        if self.closed.load(Ordering::Acquire) {
+        if self.calls.is_closed() {
             return Err(Error::new(ErrorKind::ShutDown, action, "the client was shut down"));
         }
         Ok(())
@@ -140,6 +145,7 @@ impl Engine {
     /// Asks about, or changes, what is counted, again after failures for as long as the client's patience: under one
     /// claim a change is made once.
     pub(crate) fn count(&self, action: &'static str, claim: &Claim, what: &Counting) -> Result<Option<i64>> {
+        let _call = self.calls.begin();
         self.usable(action)?;
         // Well before the store forgets the first sending.
         let give_up = self.clock.after(self.options.patience.min(REQUEST_LASTS / 2));
@@ -250,25 +256,41 @@ impl Engine {
 
     /// Releases what is held and ends the threads. Later calls do nothing.
     ///
-    /// At most one command time-out for the release, one for whatever the watchdog has under way, and one for those who
-    /// stand in a queue of the store's to leave it.
+    /// At most one command time-out for what calls and the watchdog have under way, and one for the release.
     pub(crate) fn shutdown(&self) -> Result<()> {
-        if is_forked() || self.closed.swap(true, Ordering::AcqRel) {
+        if is_forked() || !self.calls.close() {
             return Ok(());
         }
-        let mut claims = self.watchdog.stop();
+        // What a call has asked for by now is answered within one time-out. What it has then, or may have, it gives back,
+        // or leaves in the table or to the watchdog: so it is all there when none is under way.
+        let timeout = self.options.command_timeout;
+        let by = Clock::System.after(timeout + timeout / 8);
+        let mut claims = self.end_holds();
+        self.ended.interrupt();
+        claims.append(&mut self.watchdog.stop());
+        let is_still = self.calls.wait(by, || self.store.tend());
+        claims.append(&mut self.end_holds());
+        claims.append(&mut self.watchdog.stop());
+        let outcome = self.release_all(claims);
+        self.store.close();
+        self.reporter.close();
+        if !is_still {
+            let words = "a call did not come to its end; what it has taken ends with its lease";
+            return outcome.and(Err(Error::new(ErrorKind::TimedOut, "shutdown", words)));
+        }
+        outcome
+    }
+
+    /// Tells holders of the end, wakes those who wait, and returns what the store is to forget.
+    fn end_holds(&self) -> Vec<Claim> {
+        let mut claims = Vec::new();
         for hold in self.table.clear() {
             if hold.is_live(self.clock.now(), &self.reporter) {
                 hold.lose(LossReason::ShutDown, &self.reporter);
                 claims.push(hold.claim());
             }
         }
-        let outcome = self.release_all(claims);
-        // Those who were woken leave the store's queues, as long as it can be asked: dead places would hold others up.
-        self.table.wait_for_store_queues(self.options.command_timeout);
-        self.store.close();
-        self.reporter.close();
-        outcome
+        claims
     }
 
     /// Has the store forget these, a few times where it refuses: waiters that leave at the same moment may be in the way.
@@ -312,6 +334,8 @@ impl Drop for Engine {
             leak(&self.reporter);
             self.watchdog.leak();
             leak(&self.aftermath);
+            leak(&self.calls);
+            self.ended.leak();
             return;
         }
         if let Err(error) = self.shutdown() {

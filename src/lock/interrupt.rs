@@ -81,6 +81,11 @@ impl Interrupt {
         self.shared.is_set.load(Ordering::SeqCst)
     }
 
+    /// For a forked child: see `Engine`'s `Drop`.
+    pub(crate) fn leak(&self) {
+        crate::lock::engine::leak(&self.shared);
+    }
+
     /// Has `waker` woken by the interrupt, also by one that has come already.
     pub(crate) fn wakes(&self, waker: &Waker) -> Wakes<'_> {
         let mut sleepers = self.shared.sleepers.lock();

@@ -1,6 +1,7 @@
 //! What is written once for every store: waiting, the local queue, holds, renewal, guards, and the lock types.
 
 mod agenda;
+pub(crate) mod calls;
 pub(crate) mod condition;
 mod due;
 pub(crate) mod engine;
@@ -25,6 +26,7 @@ pub(crate) mod terms;
 mod timer;
 pub(crate) mod together;
 pub(crate) mod topic;
+pub(crate) mod verdict;
 pub(crate) mod wait;
 pub(crate) mod watchdog;
 

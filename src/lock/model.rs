@@ -426,6 +426,7 @@ impl Store for Far {
     }
 
     fn close(&self) {
+        self.server.close();
         self.line.send(Event::End);
     }
 }
@@ -541,6 +542,40 @@ fn nothing_is_granted_under_a_number_that_is_about_to_be_cleaned_up() {
         time.join().unwrap();
         waiter.join().unwrap();
         client.end();
+        reading.join().unwrap();
+    });
+}
+
+/// Whatever threads are doing as their client ends: when it has ended nothing of theirs is left.
+#[test]
+fn the_end_of_a_client_leaves_nothing_of_what_is_under_way() {
+    check(|| {
+        let world = World::new();
+        let (store, reading) = Far::new(&world, &Arc::default(), 1);
+        let client = world.client_on(store);
+        let ended = Arc::new(AtomicUsize::new(0));
+        let work = |body: fn(&Client) -> Result<()>| {
+            let (client, ended) = (client.clone(), Arc::clone(&ended));
+            spawn(move || {
+                if let Err(error) = body(&client) {
+                    let is_over = error.kind() == ErrorKind::ShutDown || error.is_lost();
+                    assert!(is_over || error.outcome_unknown(), "{error:?}");
+                }
+                ended.fetch_add(1, Ordering::SeqCst);
+            })
+        };
+        let threads = [
+            work(|client| client.lock().acquire()?.unlock()),
+            work(|client| client.lock().acquire().map(drop)),
+            work(|client| client.lock().try_lock().map(drop)),
+            work(|client| client.engine.shutdown()),
+        ];
+        pass_time(&world.clock, Duration::from_millis(100), 300, || {
+            ended.load(Ordering::SeqCst) == threads.len()
+        });
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
+        assert!(!world.client().lock().is_locked().unwrap(), "it is left until its lease ends");
+        assert_eq!(client.engine.table.waiting(Kind::Mutex, &name()), 0);
         reading.join().unwrap();
     });
 }

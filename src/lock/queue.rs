@@ -1,4 +1,8 @@
 //! The in-process FIFO of one lock: only its head talks to the store.
+//!
+//! Those who [spin](crate::LockClient::spin_lock) have a head of their own: it sleeps for as long as its back-off says,
+//! and those who are told of a release are not to sleep as long behind it. Whoever came first of all is the one to whom
+//! the lock is handed.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -13,6 +17,9 @@ use crate::sync::{Mutex, OnceLock, Waker};
 pub(crate) struct Ticket {
     /// Set once the thread has to sleep; a head that never sleeps needs none.
     waker: OnceLock<Waker>,
+    /// It asks at a pace of its own.
+    spins: bool,
+    /// It is the first of those who spin, or of those who do not.
     is_head: AtomicBool,
     nudged: AtomicBool,
     offer: Mutex<Offer>,
@@ -203,31 +210,56 @@ impl Ticket {
 #[derive(Debug, Default)]
 pub(crate) struct Queue {
     tickets: VecDeque<Arc<Ticket>>,
+    /// How many of them spin: mostly none.
+    spinning: usize,
 }
 
 impl Queue {
-    pub(crate) fn join(&mut self) -> Arc<Ticket> {
-        let ticket = Arc::new(Ticket::default());
-        if self.tickets.is_empty() {
+    pub(crate) fn join(&mut self, spins: bool) -> Arc<Ticket> {
+        let ticket = Arc::new(Ticket { spins, ..Ticket::default() });
+        let alike = if spins { self.spinning } else { self.tickets.len() - self.spinning };
+        if alike == 0 {
             ticket.become_head();
         }
+        self.spinning += usize::from(spins);
         self.tickets.push_back(Arc::clone(&ticket));
         ticket
     }
 
-    /// Leaves, from whatever place; if it was the head's, the next becomes head and is woken. Whoever becomes head
-    /// attempts first, so a wake-up that the leaver took and did not use is not lost.
+    /// Leaves, from whatever place; if it was a head's, the next of its kind becomes head and is woken. Whoever becomes
+    /// head attempts first, so a wake-up that the leaver took and did not use is not lost.
     pub(crate) fn leave(&mut self, ticket: &Arc<Ticket>) {
+        let was_first = self.head().is_some_and(|first| Arc::ptr_eq(first, ticket));
         self.tickets.retain(|other| !Arc::ptr_eq(other, ticket));
+        self.spinning -= usize::from(ticket.spins);
         if ticket.is_head()
-            && let Some(next) = self.tickets.front()
+            && let Some(next) = self.tickets.iter().find(|other| other.spins == ticket.spins)
         {
             next.become_head();
         }
+        // The other kind's may have been head already, and asleep until what was on its way to the leaver is settled.
+        if was_first
+            && let Some(first) = self.head()
+            && first.spins != ticket.spins
+        {
+            first.nudge();
+        }
     }
 
+    /// Who came first, to whom the lock is handed.
     pub(crate) fn head(&self) -> Option<&Arc<Ticket>> {
         self.tickets.front()
+    }
+
+    /// Tells the heads that the lock was released here: worth an attempt at once.
+    pub(crate) fn nudge(&self) {
+        let Some(first) = self.head() else { return };
+        first.nudge();
+        if (1..self.tickets.len()).contains(&self.spinning)
+            && let Some(other) = self.tickets.iter().find(|other| other.spins != first.spins)
+        {
+            other.nudge();
+        }
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -251,7 +283,7 @@ mod tests {
     #[test]
     fn the_first_to_join_is_head_and_the_rest_follow_in_order() {
         let mut queue = Queue::default();
-        let tickets: Vec<_> = (0..3).map(|_| queue.join()).collect();
+        let tickets: Vec<_> = (0..3).map(|_| queue.join(false)).collect();
         assert!(tickets[0].is_head() && !tickets[1].is_head());
         queue.leave(&tickets[0]);
         assert!(tickets[1].is_head() && !tickets[2].is_head());
@@ -263,7 +295,7 @@ mod tests {
     #[test]
     fn a_waiter_that_gives_up_in_the_middle_changes_no_heads() {
         let mut queue = Queue::default();
-        let tickets: Vec<_> = (0..3).map(|_| queue.join()).collect();
+        let tickets: Vec<_> = (0..3).map(|_| queue.join(false)).collect();
         queue.leave(&tickets[1]);
         assert!(tickets[0].is_head() && !tickets[2].is_head());
         queue.leave(&tickets[0]);
@@ -273,12 +305,31 @@ mod tests {
     #[test]
     fn the_new_head_is_woken() {
         let mut queue = Queue::default();
-        let (first, second) = (queue.join(), queue.join());
+        let (first, second) = (queue.join(false), queue.join(false));
         let waker = Waker::default();
         second.set_waker(&waker);
         queue.leave(&first);
         assert!(waker.take() && second.is_head());
         second.nudge();
         assert!(waker.take() && second.take_nudge() && !second.take_nudge());
+    }
+    #[test]
+    fn those_who_spin_and_those_who_do_not_have_a_head_each() {
+        let mut queue = Queue::default();
+        let tickets = [true, true, false, false].map(|spins| queue.join(spins));
+        let heads = || tickets.iter().map(|ticket| ticket.is_head()).collect::<Vec<_>>();
+        assert_eq!(heads(), [true, false, true, false]);
+        queue.nudge();
+        assert_eq!(tickets.each_ref().map(|ticket| ticket.take_nudge()), [true, false, true, false]);
+        queue.leave(&tickets[0]);
+        assert_eq!(heads()[1..], [true, true, false]);
+        // The first of all is now one that was head before.
+        queue.leave(&tickets[1]);
+        assert!(tickets[2].take_nudge() && Arc::ptr_eq(queue.head().unwrap(), &tickets[2]));
+        queue.nudge();
+        assert_eq!(tickets.each_ref().map(|ticket| ticket.take_nudge()), [false, false, true, false]);
+        queue.leave(&tickets[2]);
+        queue.leave(&tickets[3]);
+        assert!(queue.is_empty() && queue.join(true).is_head() && queue.join(false).is_head());
     }
 }

@@ -8,10 +8,11 @@ use crate::ident::{LockName, ThreadMark};
 use crate::lock::engine::Engine;
 use crate::lock::hold::Hold;
 use crate::lock::park::{Parker, Woken};
-use crate::lock::store::{Answer, Attempt, Kind};
+use crate::lock::store::Kind;
+use crate::lock::verdict::Verdict;
 use crate::lock::wait::{Entered, TROUBLE_PAUSE, Trouble, Want, interrupted, random_between};
 use crate::observe::LossReason;
-use crate::time::Lease;
+use crate::time::{Lease, Moment};
 
 /// More re-entries than any program means; what Redisson's counter holds.
 const MOST_HOLDS: u32 = i32::MAX as u32;
@@ -33,7 +34,8 @@ impl Engine {
 
     /// Adds a level to a live hold; `None` if it turned out to be lost.
     ///
-    /// The count is absolute, so a request of unknown outcome is simply repeated.
+    /// The count is absolute, so a request of unknown outcome is simply repeated. An answer counts as long as the hold
+    /// stands without it. Once that has ended, others may have been told so, and may have had the lock.
     pub(crate) fn reenter(
         &self,
         want: &Want<'_>,
@@ -49,11 +51,27 @@ impl Engine {
         let wants_fence = want.wants_fence() && hold.fence().is_none();
         let mut trouble = Trouble::default();
         let parker = Parker::new(&self.clock);
+        // Until when what was asked here, and was not answered in time, may keep the lock.
+        let mut in_doubt: Option<Moment> = None;
         loop {
+            self.open(want.action)?;
             let sent = self.clock.now();
             claim.lease = hold.within_ceiling(asked, sent);
-            match self.store.attempt(&claim, count, wants_fence, sent.plus(self.options.command_timeout)) {
-                Answer::Done(Attempt::Granted { fence }) => {
+            let timeout = self.options.command_timeout;
+            let answer = self.store.attempt(&claim, count, wants_fence, sent.plus(timeout));
+            let now = self.clock.now();
+            let stands = hold.is_live(now, &self.reporter);
+            let verdict = Verdict::of(answer, stands);
+            if matches!(verdict, Verdict::TooLate | Verdict::InDoubt(_)) {
+                in_doubt = Some(sent.plus(claim.lease).plus(timeout));
+            }
+            if let (false, Some(until)) = (stands, in_doubt) {
+                // Nobody gives back what is lost.
+                hold.retire_number();
+                self.watchdog.clean_ups().add(claim.clone(), until, now);
+            }
+            match verdict {
+                Verdict::Had { fence } => {
                     hold.confirm(sent, claim.lease);
                     hold.set_fence(fence);
                     // What holds it besides says how it is kept until others are had too.
@@ -64,17 +82,17 @@ impl Engine {
                     self.watch(hold);
                     return Ok(Some(Entered { hold: Arc::clone(hold), level }));
                 }
-                Answer::Done(Attempt::Lost | Attempt::Busy { .. }) => {
+                Verdict::TooLate => return Ok(None),
+                Verdict::Gone | Verdict::Busy { .. } => {
                     self.aftermath.lose(hold, LossReason::Gone);
                     return Ok(None);
                 }
-                Answer::Refused(error) | Answer::Unknown(error) => {
-                    if error.outcome_unknown() {
+                Verdict::Failed(error) | Verdict::InDoubt(error) => {
+                    if in_doubt.is_some() {
                         hold.spend_number(); // it may yet set the count: not that of the thread's next hold
                     }
-                    let now = self.clock.now();
                     let error = trouble.note(self, error, now, want.until)?;
-                    if !hold.is_live(now, &self.reporter) {
+                    if !stands {
                         return Err(error.during(want.action).on(want.name.given()));
                     }
                     if parker.park(now.plus(random_between(TROUBLE_PAUSE)), want.interrupt)

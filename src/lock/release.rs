@@ -14,6 +14,7 @@ use crate::lock::table::Next;
 use crate::lock::wait::{Entered, random_between};
 use crate::lock::watchdog::TEND_EVERY;
 use crate::observe::LossReason;
+use crate::time::Moment;
 
 /// What came of trying to hand a lock over.
 pub(super) enum Over {
@@ -44,6 +45,7 @@ impl Engine {
     /// A request without an answer is repeated: the count is absolute and the caller waits here, so within this hold
     /// a repetition changes nothing. What stays unknown goes to the watchdog.
     pub(crate) fn end_level(&self, action: &'static str, hold: &Arc<Hold>, level: Option<u64>) -> Result<()> {
+        let _call = self.calls.begin();
         self.usable(action)?;
         let Some(left) = hold.end_level(level) else {
             return Err(self.not_holding(action, hold.kind(), hold.name()));
@@ -53,6 +55,7 @@ impl Engine {
 
     /// Ends all levels of a hold, as [`end_level`](Self::end_level) does the last.
     pub(crate) fn end_all_levels(&self, action: &'static str, hold: &Arc<Hold>) -> Result<()> {
+        let _call = self.calls.begin();
         while hold.end_level(None).is_some_and(|left| left > 0) {}
         self.leave(action, hold, 0)
     }
@@ -63,10 +66,11 @@ impl Engine {
         if !self.still_held(hold, left) {
             return expired();
         }
+        let begun = self.clock.now();
         if left == 0
             && let Some(parted) = self.hand_over(hold)
         {
-            return self.parted(action, hold, parted);
+            return self.parted(action, hold, parted, begun);
         }
         let outcome = self.send_release(hold, left, self.options.patience, None);
         self.released(action, hold, left, outcome)
@@ -85,6 +89,7 @@ impl Engine {
         if rest.is_zero() {
             return self.end_level(action, hold, level);
         }
+        let _call = self.calls.begin();
         self.usable(action)?;
         let expired = || Err(Error::not_holding(action, hold.name().given(), NotHeld::Expired));
         if hold.end_level(level) != Some(0) || !self.still_held(hold, 0) {
@@ -188,8 +193,19 @@ impl Engine {
         }
     }
 
-    /// What a caller whose lock was handed over is told.
-    pub(super) fn parted(&self, action: &'static str, hold: &Arc<Hold>, parted: Parted) -> Result<()> {
+    /// What a caller is told whose lock was handed over, since `begun`.
+    ///
+    /// What was not answered is asked again as a plain release, which cannot hurt whoever has the lock by then: it is for
+    /// the old owner's number alone. If that holds nothing any more, it was the hand-over; if it did, a hand-over that comes
+    /// later finds nothing to pass on, since the number is not used again. The next owner has given its own number up too.
+    pub(super) fn parted(
+        &self,
+        action: &'static str,
+        hold: &Arc<Hold>,
+        parted: Parted,
+        begun: Moment,
+    ) -> Result<()> {
+        let patience = || self.options.patience.saturating_sub(self.clock.now().since(begun));
         let outcome = match parted {
             Parted::Freed { .. } | Parted::HandedOn => {
                 let held = self.aftermath.note_ended(hold);
@@ -198,8 +214,8 @@ impl Engine {
             }
             Parted::Lost => Ok(None),
             // Still ours there: released the plain way.
-            Parted::Refused(_) => self.send_release(hold, 0, self.options.patience, None),
-            Parted::Unknown(error) => Err(error),
+            Parted::Refused(_) => self.send_release(hold, 0, patience(), None),
+            Parted::Unknown(error) => self.send_release(hold, 0, patience(), Some(Answer::Unknown(error))),
         };
         self.released(action, hold, 0, outcome)
     }
@@ -210,6 +226,7 @@ impl Engine {
         if is_forked() {
             return;
         }
+        let call = self.calls.begin();
         let Some(left) = hold.end_level(Some(level)) else { return };
         if !self.still_held(hold, left) {
             return;
@@ -219,7 +236,10 @@ impl Engine {
             Over::Sent => {}
             Over::Nobody => {
                 let (aftermath, ended) = (Arc::clone(&self.aftermath), Arc::clone(hold));
-                let done = Box::new(move |answer| aftermath.settle(&ended, Parted::of_release(answer)));
+                let done = Box::new(move |answer| {
+                    aftermath.settle(&ended, Parted::of_release(answer));
+                    drop(call); // not over before
+                });
                 self.store.release_later(&hold.claim(), self.one_command(), done);
                 // On its way first, taken out second: what is asked from here on goes behind it.
                 self.table.remove(hold);

@@ -14,8 +14,8 @@ use crate::lock::agenda::{Agenda, Slot};
 use crate::lock::hold::{Hold, Standing};
 use crate::lock::queue::{Queue, Ticket, Wish};
 use crate::lock::store::{Family, Kind};
-use crate::sync::{Mutex, Waker};
-use crate::time::{Clock, Moment};
+use crate::sync::Mutex;
+use crate::time::Moment;
 
 #[derive(Debug, Default)]
 pub(crate) struct Table {
@@ -26,7 +26,6 @@ pub(crate) struct Table {
     contended: Mutex<HashMap<Key, (Moment, u32)>>,
     /// How many there are, to be read without the mutex: mostly none.
     contended_count: AtomicUsize,
-    store_queues: Mutex<StoreQueues>,
 }
 
 /// What one mutex is for.
@@ -53,14 +52,6 @@ const ROOM: usize = 4096;
 
 /// So many holds that were left to run out are remembered, so that their threads' `unlock` can say why it fails.
 const LAPSED: usize = 1024;
-
-/// Callers of this client who stand in queues of the store's.
-#[derive(Debug, Default)]
-struct StoreQueues {
-    standing: usize,
-    /// Whom to wake when none is left.
-    waker: Option<Waker>,
-}
 
 /// One lock: kinds that are the same lock to the store are the same here.
 #[derive(Debug, Clone)]
@@ -154,7 +145,7 @@ impl Table {
     /// The head of a lock's queue.
     #[cfg(all(test, not(leasehold_shuttle)))]
     pub(crate) fn head(&self, kind: Kind, name: &Arc<LockName>) -> Option<Arc<Ticket>> {
-        self.entries.lock().get(&Key::new(kind, name))?.queue.head().cloned()
+        self.entries.lock().by_key.get(&Key::new(kind, name))?.queue.head().cloned()
     }
 
     /// The head of a lock's queue, if the lock is on its way to it.
@@ -301,46 +292,24 @@ impl Table {
         entries.agenda.remove(hold);
         let Some(entry) = entries.by_key.get_mut(&key) else { return };
         entry.holds.retain(|other| !Arc::ptr_eq(other, hold));
-        if let Some(head) = entry.queue.head() {
-            head.nudge();
-        } else if entry.holds.is_empty() {
+        entry.queue.nudge();
+        if entry.queue.is_empty() && entry.holds.is_empty() {
             entries.forget(&key);
         }
     }
 
-    /// Tells the head of a lock's queue that the lock may be free.
+    /// Tells those of a lock's queue who ask that the lock may be free.
     pub(crate) fn nudge(&self, kind: Kind, name: &Arc<LockName>) {
-        let entries = self.entries.lock();
-        if let Some(head) = entries.by_key.get(&Key::new(kind, name)).and_then(|entry| entry.queue.head()) {
-            head.nudge();
+        if let Some(entry) = self.entries.lock().by_key.get(&Key::new(kind, name)) {
+            entry.queue.nudge();
         }
     }
 
     /// Joins a lock's queue, until the place is dropped.
-    pub(crate) fn join(self: &Arc<Table>, kind: Kind, name: &Arc<LockName>) -> Place {
+    pub(crate) fn join(self: &Arc<Table>, kind: Kind, name: &Arc<LockName>, spins: bool) -> Place {
         let key = Key::new(kind, name);
-        let ticket = self.entries.lock().by_key.entry(key.clone()).or_default().queue.join();
+        let ticket = self.entries.lock().by_key.entry(key.clone()).or_default().queue.join(spins);
         Place { table: Arc::clone(self), key, ticket }
-    }
-
-    /// Notes that a caller stands in a queue of the store's, until the place is dropped.
-    pub(crate) fn join_store_queue(self: &Arc<Table>) -> StorePlace {
-        self.store_queues.lock().standing += 1;
-        StorePlace { table: Arc::clone(self) }
-    }
-
-    /// Waits until nobody stands in a queue of the store's any more, for `limit` at most.
-    pub(crate) fn wait_for_store_queues(&self, limit: Duration) {
-        let until = Clock::System.after(limit);
-        let waker = Waker::default();
-        self.store_queues.lock().waker = Some(waker.clone());
-        while self.store_queues.lock().standing > 0 {
-            let left = until.since(Clock::System.now());
-            if left.is_zero() {
-                return;
-            }
-            waker.sleep(Some(left));
-        }
     }
 
     /// How many wait here for a lock.
@@ -426,22 +395,6 @@ impl Drop for Place {
         }
         if entry.queue.is_empty() && entry.holds.is_empty() {
             entries.forget(&self.key);
-        }
-    }
-}
-
-/// A caller's place in a queue of the store's; dropped when it has left.
-#[derive(Debug)]
-pub(crate) struct StorePlace {
-    table: Arc<Table>,
-}
-
-impl Drop for StorePlace {
-    fn drop(&mut self) {
-        let mut queues = self.table.store_queues.lock();
-        queues.standing -= 1;
-        if let (0, Some(waker)) = (queues.standing, &queues.waker) {
-            waker.wake();
         }
     }
 }

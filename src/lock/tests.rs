@@ -1,7 +1,7 @@
 //! The policy above the seam, on a store that answers as a test tells it to.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -12,6 +12,7 @@ use crate::config::Options;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ident::{LockName, Owner, ThreadMark};
 use crate::lock::engine::Engine;
+use crate::lock::hold;
 use crate::lock::park::ServiceWaker;
 use crate::lock::report::Reporter;
 use crate::lock::store::{
@@ -20,6 +21,7 @@ use crate::lock::store::{
 use crate::lock::terms::Terms;
 use crate::lock::topic::{Listening, Source, Topic};
 use crate::lock::wait::{Entered, Until, Want};
+use crate::observe::LossReason;
 use crate::sync::Waker;
 use crate::time::{Clock, Lease, ManualClock, Moment};
 
@@ -40,6 +42,10 @@ struct Odd {
     granting: Option<(Sender<()>, Receiver<()>)>,
     /// Refuses so many attempts.
     failing: AtomicUsize,
+    /// So long re-entries take.
+    reenters_in: Option<(ManualClock, Duration)>,
+    /// Refuses releases from its end on.
+    closed: AtomicBool,
     /// By when changes of something counted were to be answered, of which none is.
     counted: Mutex<Vec<Moment>>,
     /// Where it says that it has become free, if it does: who finds it taken sleeps for an hour otherwise.
@@ -76,7 +82,7 @@ impl Store for Odd {
         Ok(())
     }
 
-    fn attempt(&self, claim: &Claim, _: u32, _: bool, _: Moment) -> Answer<Attempt> {
+    fn attempt(&self, claim: &Claim, count: u32, _: bool, _: Moment) -> Answer<Attempt> {
         self.attempts.fetch_add(1, Ordering::SeqCst);
         let one_less = |left: usize| left.checked_sub(1);
         if self.failing.fetch_update(Ordering::SeqCst, Ordering::SeqCst, one_less).is_ok() {
@@ -85,6 +91,9 @@ impl Store for Odd {
         if let Some((begun, go_on)) = &self.granting {
             begun.send(()).unwrap();
             go_on.recv().unwrap();
+        }
+        if let (Some((clock, time)), true) = (&self.reenters_in, count > 1) {
+            clock.advance(*time);
         }
         let mut holder = self.holder.lock();
         match *holder {
@@ -106,7 +115,7 @@ impl Store for Odd {
     }
 
     fn release(&self, claim: &Claim, _: u32, _: Moment) -> Answer<Release> {
-        if self.refuses {
+        if self.refuses || self.closed.load(Ordering::SeqCst) {
             return Answer::Refused(refusal());
         }
         let mut holder = self.holder.lock();
@@ -156,7 +165,9 @@ impl Store for Odd {
         Some(self.topic.as_ref()?.seen())
     }
 
-    fn close(&self) {}
+    fn close(&self) {
+        self.closed.store(true, Ordering::SeqCst);
+    }
 }
 
 fn engine(store: &Arc<Odd>, clock: &Clock) -> Engine {
@@ -417,12 +428,59 @@ fn a_try_that_is_granted_while_the_client_shuts_down_gives_the_lock_back() {
             || acquire(&engine, &name, Until::Once, Lease::Renewed).map(|entered| entered.is_some());
         let trying = thread::Builder::new().spawn_scoped(scope, attempt).unwrap();
         has_begun.recv().unwrap();
-        engine.shutdown().unwrap();
+        let ending = thread::Builder::new().spawn_scoped(scope, || engine.shutdown()).unwrap();
+        while !engine.calls.is_closed() {
+            thread::yield_now();
+        }
+        go_on.send(()).unwrap();
+        assert_eq!(trying.join().unwrap().unwrap_err().kind(), ErrorKind::ShutDown);
+        ending.join().unwrap().unwrap();
+    });
+    // The store takes nothing back once it is closed.
+    assert_eq!(*store.holder.lock(), None);
+    assert!(engine.table.holds().is_empty());
+}
+
+#[test]
+fn a_shutdown_that_a_call_holds_up_says_so_in_time() {
+    let ((begun, has_begun), (go_on, may_go_on)) = (bounded(1), bounded(1));
+    let store = Arc::new(Odd { granting: Some((begun, may_go_on)), ..Odd::default() });
+    let options = Options { command_timeout: Duration::from_millis(100), ..Options::default() };
+    let seam: Arc<dyn Store> = Arc::clone(&store) as _;
+    let engine = Engine::start(options, Clock::System, seam, Arc::new(Reporter::new(None))).unwrap();
+    let name = name();
+    thread::scope(|scope| {
+        let attempt =
+            || acquire(&engine, &name, Until::Once, Lease::Renewed).map(|entered| entered.is_some());
+        let trying = thread::Builder::new().spawn_scoped(scope, attempt).unwrap();
+        has_begun.recv().unwrap();
+        // The store does not keep to the time that it was given.
+        assert_eq!(engine.shutdown().unwrap_err().kind(), ErrorKind::TimedOut);
         go_on.send(()).unwrap();
         assert_eq!(trying.join().unwrap().unwrap_err().kind(), ErrorKind::ShutDown);
     });
+}
+
+#[test]
+fn a_re_entry_that_is_answered_after_the_window_has_ended_revives_nothing() {
+    let (lease, clock) = (Duration::from_secs(1), ManualClock::new());
+    let store = Arc::new(Odd {
+        reenters_in: Some((clock.clone(), lease * 2)),
+        topic: Some(Arc::new(Topic::new("a", true))),
+        ..Odd::default()
+    });
+    let (engine, name) = (engine(&store, &Clock::Manual(clock)), name());
+    let outer = acquire(&engine, &name, FOREVER, Lease::Fixed(lease)).unwrap().unwrap();
+    // The store granted it, and keeps it for an hour.
+    let inner = acquire(&engine, &name, FOREVER, Lease::Fixed(lease * 3600)).unwrap().unwrap();
+    assert!(!Arc::ptr_eq(&outer.hold, &inner.hold));
+    assert_eq!(outer.hold.standing(engine.clock.now()), hold::Standing::Lost(LossReason::Expired));
+    assert_ne!(outer.hold.owner(), inner.hold.owner());
+    assert_eq!((outer.hold.count(), inner.hold.count()), (1, 1));
+    assert_eq!(*store.holder.lock(), Some(inner.hold.owner()));
+    engine.end_level("unlock", &inner.hold, Some(inner.level)).unwrap();
     assert_eq!(*store.holder.lock(), None);
-    assert!(engine.table.holds().is_empty());
+    engine.shutdown().unwrap();
 }
 
 #[test]

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use crate::error::{Error, ErrorKind, NotHeld, Result};
 use crate::ident::{Fence, LockName, ThreadMark, unbound_number};
+use crate::lock::calls::Call;
 use crate::lock::engine::Engine;
 use crate::lock::hand::Told;
 use crate::lock::hold::Hold;
@@ -39,6 +40,7 @@ pub(crate) enum Came {
 /// are taken together or not at all.
 pub(crate) fn ask_ahead(wanted: &[Wanted<'_>], or_none: bool) -> Vec<Came> {
     let thread = ThreadMark::current();
+    let _calls: Vec<Call> = wanted.iter().map(|wanted| wanted.engine.calls.begin()).collect();
     let mut came = Vec::with_capacity(wanted.len());
     let groups = by_request(wanted.iter().enumerate(), |(_, wanted)| {
         // What is to be read of a hold by people goes with a request of its own.
@@ -102,7 +104,7 @@ impl<'a> Asked<'a> {
         let (mut members, mut wishes) = (Vec::with_capacity(group.len()), Vec::with_capacity(group.len()));
         for (place, Wanted { engine, want }) in group {
             let wish = engine.lease_to_ask(want).and_then(|asked| {
-                let waiting = Waiting::new(engine, want, asked, thread);
+                let waiting = Waiting::new(engine, want, asked, thread, engine.clock.now());
                 let waiting = match number {
                     Some(number) => waiting.under(number),
                     None => waiting,
@@ -183,9 +185,12 @@ pub(crate) fn prolong<'a>(holds: impl Iterator<Item = (&'a Arc<Engine>, &'a Arc<
         let claim = |hold: &Arc<Hold>| Claim { lease: hold.within_ceiling(lease, sent), ..hold.claim() };
         let claims: Vec<Claim> = group.iter().map(|(_, hold)| claim(hold)).collect();
         let answers = engine.store.renew(&claims, engine.one_command());
+        let now = engine.clock.now();
         for (((_, hold), claim), answer) in group.iter().zip(&claims).zip(answers) {
             match answer {
-                Answer::Done(true) => hold.confirm(sent, claim.lease),
+                // Once its window has ended it stays lost, whatever the store says later.
+                Answer::Done(true) if hold.is_live(now, &engine.reporter) => hold.confirm(sent, claim.lease),
+                Answer::Done(true) => {}
                 Answer::Done(false) => engine.aftermath.lose(hold, LossReason::Gone),
                 Answer::Refused(_) => {}
                 Answer::Unknown(_) => hold.spend_number(), // it may yet come, as a renewal may
@@ -204,8 +209,8 @@ pub(crate) struct Leaving {
 
 /// How one of several levels ends.
 enum Ending {
-    /// The lock is on its way to another thread here.
-    Over(Told),
+    /// The lock is on its way to another thread here, since then.
+    Over(Told, Moment),
     /// The store is to leave so many levels.
     Left(u32),
 }
@@ -213,6 +218,7 @@ enum Ending {
 /// Gives all of these back, in their order. Whatever comes of one, the others are given back too; the first failure is
 /// returned.
 pub(crate) fn leave_all(action: &'static str, all: Vec<Leaving>) -> Result<()> {
+    let _calls: Vec<Call> = all.iter().map(|one| one.engine.calls.begin()).collect();
     let mut outcome = Ok(());
     let mut note = |ended: Result<()>| {
         if outcome.is_ok() {
@@ -222,7 +228,7 @@ pub(crate) fn leave_all(action: &'static str, all: Vec<Leaving>) -> Result<()> {
     let (mut over, mut left) = (Vec::new(), Vec::new());
     for one in all {
         match one.begin(action) {
-            Ok(Ending::Over(told)) => over.push((one, told)),
+            Ok(Ending::Over(told, begun)) => over.push((one, told, begun)),
             Ok(Ending::Left(count)) => left.push((one, count)),
             Err(error) => note(Err(error)),
         }
@@ -256,8 +262,8 @@ pub(crate) fn leave_all(action: &'static str, all: Vec<Leaving>) -> Result<()> {
         let ended = engine.send_release(&hold, left, patience, first);
         note(engine.released(action, &hold, left, ended));
     }
-    for (Leaving { engine, hold, .. }, told) in over {
-        note(engine.parted(action, &hold, engine.wait_told(&told)));
+    for (Leaving { engine, hold, .. }, told, begun) in over {
+        note(engine.parted(action, &hold, engine.wait_told(&told), begun));
     }
     outcome
 }
@@ -272,11 +278,11 @@ impl Leaving {
         if !engine.still_held(hold, left) {
             return Err(Error::not_holding(action, hold.name().given(), NotHeld::Expired));
         }
-        let told = Told::default();
+        let (told, begun) = (Told::default(), engine.clock.now());
         if left == 0
             && let Over::Sent = engine.send_over(hold, Some(told.clone()))
         {
-            return Ok(Ending::Over(told));
+            return Ok(Ending::Over(told, begun));
         }
         Ok(Ending::Left(left))
     }

@@ -15,10 +15,11 @@ use crate::lock::hold::{Grant, Hold, Holder};
 use crate::lock::interrupt::Interrupt;
 use crate::lock::park::{Parker, Woken};
 use crate::lock::queue::{Taken, Wish};
-use crate::lock::store::{Answer, Attempt, Claim, HandOver, Kind, Notice, PLACE_LASTS, REQUEST_LASTS};
-use crate::lock::table::{Place, StorePlace};
+use crate::lock::store::{Answer, Attempt, Claim, Kind, Notice, PLACE_LASTS, REQUEST_LASTS};
+use crate::lock::table::Place;
 use crate::lock::terms::Terms;
 use crate::lock::topic::Listening;
+use crate::lock::verdict::Verdict;
 use crate::observe::{Loss, LossReason};
 use crate::time::{LONGEST_LEASE, Lease, Moment, window};
 
@@ -81,6 +82,9 @@ pub(crate) const TROUBLE_PAUSE: (Duration, Duration) =
 impl Engine {
     /// Takes the lock for the caller; `None` if it stayed busy for as long as the caller would wait.
     pub(crate) fn acquire(&self, want: &Want<'_>) -> Result<Option<Entered>> {
+        let begun = self.clock.now();
+        // Counted in first: if the client has not ended by the next line, its end waits for us.
+        let _call = self.calls.begin();
         let asked = self.lease_to_ask(want)?;
         let thread = ThreadMark::current();
         if want.by_thread
@@ -108,7 +112,7 @@ impl Engine {
                          this thread, or release the write hold first";
             return self.would_wait_for_itself(want, words);
         }
-        let entered = Waiting::new(self, want, asked, &thread).run();
+        let entered = Waiting::new(self, want, asked, &thread, begun).run();
         entered.map_err(|error| error.during(want.action).on(want.name.given()))
     }
 
@@ -168,6 +172,10 @@ pub(super) struct Waiting<'a> {
     all_ask: bool,
     /// Whether the store is to know that this writer waits, so that readers let it go first.
     announces: bool,
+    /// By when the call is to return: a command time-out after the caller's time.
+    latest: Moment,
+    /// Whether the last request was answered.
+    is_answered: bool,
     attempts: u32,
     /// Where the last attempt went.
     home: u32,
@@ -177,7 +185,7 @@ pub(super) struct Waiting<'a> {
     /// Whether the store is to give this caller a place, where it queues.
     waits: bool,
     /// Under which claim this caller may stand in the store's queue, or as a writer that waits.
-    queued: Option<(Claim, StorePlace)>,
+    queued: Option<Claim>,
 }
 
 /// What an attempt came to, for the loop.
@@ -200,6 +208,7 @@ impl<'a> Waiting<'a> {
         want: &'a Want<'a>,
         asked: Duration,
         thread: &'a Arc<ThreadMark>,
+        begun: Moment,
     ) -> Waiting<'a> {
         // A token is compared, not counted: were it reused, a late release could free the next hold.
         let own_number = want.by_thread && !want.kind.is_token();
@@ -208,13 +217,15 @@ impl<'a> Waiting<'a> {
             want,
             asked,
             thread,
-            started: engine.clock.now(),
+            started: begun,
             unbound: (!own_number).then(|| want.terms.number.unwrap_or_else(unbound_number)),
             store_queues: engine.store.queues(want.kind),
             all_ask: engine.store.queues(want.kind)
                 || want.kind.is_counted()
                 || engine.writes_here(want, thread),
             announces: want.kind == Kind::Write && want.terms.writers_first,
+            latest: want.until.moment(begun).max(begun).plus(engine.options.command_timeout),
+            is_answered: true,
             attempts: 0,
             home: 0,
             trouble: Trouble::default(),
@@ -246,7 +257,7 @@ impl<'a> Waiting<'a> {
             let ended = self.once();
             return self.unless_shut_down(ended);
         }
-        let place = engine.table.join(want.kind, want.name);
+        let place = engine.table.join(want.kind, want.name, want.terms.backoff.is_some());
         let ended = self.wait(&place);
         // Whatever ended the wait: a lock that is on its way to us is taken.
         let ended = match ended {
@@ -405,7 +416,7 @@ impl<'a> Waiting<'a> {
         if let Some(left) = engine.store.held_off(&claim) {
             return Ok(Tried::Later(sent.plus(left + Duration::from_millis(1))));
         }
-        let by = sent.plus(engine.options.command_timeout);
+        let by = engine.one_command().min(self.latest);
         let answer = engine.store.attempt(&claim, 1, wants_fence, by);
         self.answered(claim, sent, answer)
     }
@@ -436,18 +447,47 @@ impl<'a> Waiting<'a> {
         Ok(wish)
     }
 
-    /// What an answer means.
+    /// What the answer to an attempt comes to.
     fn answered(&mut self, claim: Claim, sent: Moment, answer: Answer<Attempt>) -> Result<Tried> {
-        let (engine, want) = (self.engine, self.want);
+        let want = self.want;
         self.attempts = self.attempts.saturating_add(1);
-        match answer {
-            Answer::Done(Attempt::Granted { fence }) => {
-                self.queued = None;
-                self.trouble_is_over();
-                Ok(self.granted(claim, sent, fence))
+        self.is_answered = matches!(answer, Answer::Done(_));
+        if self.is_answered {
+            self.trouble_is_over();
+        }
+        match self.verdict(&claim, sent, answer) {
+            Verdict::Gone => {
+                Err(Error::new(ErrorKind::Protocol, want.action, "a first hold was answered like a re-entry"))
             }
-            Answer::Done(Attempt::Busy { retry_after }) => {
-                self.trouble_is_over();
+            verdict => self.follow(claim, sent, verdict),
+        }
+    }
+
+    /// What an answer means that was read just now.
+    fn verdict(&self, claim: &Claim, sent: Moment, answer: Answer<Attempt>) -> Verdict {
+        let engine = self.engine;
+        let is_granted = matches!(answer, Answer::Done(Attempt::Granted { .. }));
+        // Not asked of a claim that has nothing.
+        let bound = is_granted.then(|| engine.store.bound(claim)).flatten();
+        let ends = bound.map_or(Moment::NEVER, |bound| bound.until()).min(sent.plus(window(self.asked)));
+        // A release under this number failed meanwhile, and will be repeated: it must not find us here.
+        let is_given_up = self.unbound.is_none() && self.thread.number() != claim.owner.number();
+        Verdict::of(answer, engine.clock.now() < ends && !is_given_up)
+    }
+
+    /// Acts on what an answer means.
+    fn follow(&mut self, claim: Claim, sent: Moment, verdict: Verdict) -> Result<Tried> {
+        let engine = self.engine;
+        match verdict {
+            Verdict::Had { fence } => {
+                self.queued = None;
+                Ok(Tried::Granted(self.enter(&claim, sent, fence)))
+            }
+            Verdict::TooLate => {
+                self.leave_behind(claim, sent);
+                Ok(Tried::Again)
+            }
+            Verdict::Busy { retry_after } => {
                 let now = engine.clock.now();
                 let poll = now.plus(self.pause());
                 // Not before the holder's lease can have ended, nor in a hot loop when it is about to.
@@ -455,11 +495,9 @@ impl<'a> Waiting<'a> {
                     retry_after.map_or(Moment::NEVER, |left| now.plus(left + Duration::from_millis(1)));
                 Ok(Tried::Later(poll.min(ends)))
             }
-            Answer::Done(Attempt::Lost) => {
-                Err(Error::new(ErrorKind::Protocol, want.action, "a first hold was answered like a re-entry"))
-            }
-            Answer::Refused(error) => self.pause_after(error),
-            Answer::Unknown(error) => {
+            Verdict::Gone => Ok(Tried::Again),
+            Verdict::Failed(error) => self.pause_after(error),
+            Verdict::InDoubt(error) => {
                 self.leave_behind(claim, sent);
                 self.pause_after(error)
             }
@@ -496,30 +534,12 @@ impl<'a> Waiting<'a> {
         }
     }
 
-    /// Takes what was granted, unless it cannot be counted on.
-    fn granted(&mut self, claim: Claim, sent: Moment, fence: Option<Fence>) -> Tried {
-        let is_late = self.engine.clock.now() >= sent.plus(window(self.asked));
-        // A release under this number failed meanwhile, and will be repeated: it must not find us here.
-        let is_given_up = self.unbound.is_none() && self.thread.number() != claim.owner.number();
-        if is_late || is_given_up {
-            self.leave_behind(claim, sent);
-            return Tried::Again;
-        }
-        Tried::Granted(self.enter(&claim, sent, fence))
-    }
-
     /// Reads what came of a hand-over to this thread.
     fn receive(&mut self, place: &Place, handed: Handed) -> Result<Tried> {
         let (claim, sent) = (handed.to.clone(), handed.sent);
-        let tried = match handed.receive() {
-            Answer::Done(HandOver::Granted { fence }) => Ok(self.granted(claim, sent, fence)),
-            Answer::Done(HandOver::Lost) => Ok(Tried::Again),
-            Answer::Refused(error) => self.pause_after(error),
-            Answer::Unknown(error) => {
-                self.leave_behind(claim, sent);
-                self.pause_after(error)
-            }
-        };
+        let answer = handed.receive().into();
+        let verdict = self.verdict(&claim, sent, answer);
+        let tried = self.follow(claim, sent, verdict);
         // Last: by now the hold is in the table, or the releaser's number is given up if it had to be. Before that
         // the releaser's thread may not ask under it again. Pairs with `Table::held_here`.
         place.ticket().received();
@@ -552,22 +572,27 @@ impl<'a> Waiting<'a> {
     /// home, that was given up: nobody would come for that, and the lock would wait for it.
     fn queue_as(&mut self, claim: &Claim) {
         match &self.queued {
-            Some((queued, _)) if (queued.owner, queued.home) == (claim.owner, claim.home) => return,
+            Some(queued) if (queued.owner, queued.home) == (claim.owner, claim.home) => return,
             Some(_) => self.leave_queue(),
             None => {}
         }
-        self.queued = Some((claim.clone(), self.engine.table.join_store_queue()));
+        self.queued = Some(claim.clone());
     }
 
-    /// Waits no more for the store; if that fails, the watchdog goes on with it.
+    /// Waits no more for the store. That takes none of the caller's time when there is none left, nor where the last
+    /// request failed: then, and if it fails itself, the watchdog sees to it.
     fn leave_queue(&mut self) {
-        // The place is given up last: a shutdown waits for it.
-        let Some((claim, _place)) = self.queued.take() else { return };
+        let Some(claim) = self.queued.take() else { return };
         self.listening = None;
         let sent = self.engine.clock.now();
-        match self.engine.store.abandon(std::slice::from_ref(&claim), self.engine.one_command()).pop() {
-            Some(Answer::Done(_)) | None => {}
-            Some(Answer::Refused(_) | Answer::Unknown(_)) => self.leave_behind(claim, sent),
+        let by = self.engine.one_command().min(self.latest);
+        let left = if self.is_answered && sent < by {
+            self.engine.store.abandon(std::slice::from_ref(&claim), by).pop()
+        } else {
+            None
+        };
+        if !matches!(left, Some(Answer::Done(_))) {
+            self.leave_behind(claim, sent);
         }
     }
 
@@ -782,7 +807,7 @@ mod tests {
                 terms,
                 by_thread: true,
             };
-            Waiting::new(&engine, &want, hour, &ThreadMark::current()).pause()
+            Waiting::new(&engine, &want, hour, &ThreadMark::current(), Moment::NEVER).pause()
         };
         assert!(pause(Kind::Mutex, Backoff::constant(hour)) >= hour / 2);
         assert!(pause(Kind::Fair, Backoff::constant(hour)) < PLACE_LASTS / 2);

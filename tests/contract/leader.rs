@@ -4,12 +4,15 @@ use leasehold::crossbeam_channel::RecvTimeoutError;
 use leasehold::{Leader, LeaderEvent, LossReason};
 
 use super::harness::{Store, fresh};
-use super::tools::{PATIENCE, SLACK, Waiter, eventually, ms, now, receive, slack_since, throughout};
+use super::tools::{
+    PATIENCE, SLACK, Waiter, eventually, ms, now, receive, slack_since, stalled_since, throughout,
+};
 
 contracts!(
     one_of_many_leads_and_terms_go_up,
     a_leader_that_withdraws_is_followed_without_a_gap,
     a_leader_that_steps_down_stands_again_behind_the_others,
+    whoever_steps_down_is_followed_by_another_candidate,
     a_leader_that_lost_its_hold_is_told_and_stands_again,
     a_candidate_ends_with_its_client,
     a_leader_that_is_dropped_leads_no_longer,
@@ -90,6 +93,41 @@ fn a_leader_that_steps_down_stands_again_behind_the_others(store: &Store) {
         assert!(term > between);
     }
     first.withdraw().unwrap();
+}
+
+fn whoever_steps_down_is_followed_by_another_candidate(store: &Store) {
+    let (name, stranger) = (fresh("turns"), store.client());
+    let is_fair = store.kinds.iter().any(|kind| kind.label == "fenced_lock" && kind.traits.fair);
+    let mut leading = store.client().leader(&name).unwrap();
+    let mut term = elected(&leading);
+    for _ in 0..4 {
+        let waiting = store.client().leader(&name).unwrap();
+        if is_fair {
+            eventually(PATIENCE, || stranger.inspect(&name).unwrap().waiting == 1);
+        }
+        throughout(ms(50), || waiting.term().is_none());
+        let begun = now();
+        leading.step_down();
+        assert_eq!(stepped_down(&leading), None);
+        eventually(PATIENCE, || leading.term().is_some() || waiting.term().is_some());
+        if let Some(again) = leading.term() {
+            // By a quarter of a second it stands back longer than the other may go without asking.
+            let stalled = stalled_since(begun);
+            assert!(
+                stalled > ms(200),
+                "it was elected again at once; the machine stood still for {stalled:?}"
+            );
+            (term, _) = (again, elected(&leading));
+            continue;
+        }
+        let next = elected(&waiting);
+        assert!(next > term);
+        // It stands back; that keeps nobody.
+        let begun = now();
+        leading.withdraw().unwrap();
+        assert!(begun.elapsed() < slack_since(begun), "{:?}", begun.elapsed());
+        (leading, term) = (waiting, next);
+    }
 }
 
 fn a_leader_that_lost_its_hold_is_told_and_stands_again(store: &Store) {

@@ -16,6 +16,7 @@ contracts!(
     options_that_cannot_be_used_are_refused_before_anything_happens,
     a_spin_lock_excludes_and_wakes_those_who_listen,
     a_spin_lock_that_waits_has_the_lock_soon_after_it_is_free,
+    who_waits_behind_a_spin_lock_does_not_go_at_its_pace,
 );
 
 fn a_lock_that_is_not_reentrant_refuses_its_own_thread_at_once(store: &Store) {
@@ -147,4 +148,34 @@ fn a_spin_lock_that_waits_has_the_lock_soon_after_it_is_free(store: &Store) {
     // The longest sleep is 128 ms.
     let (_, returned) = waiter.returns_within(ms(128) + SLACK);
     assert!(returned.duration_since(freed) < ms(128) + slack_since(freed));
+}
+
+fn who_waits_behind_a_spin_lock_does_not_go_at_its_pace(store: &Store) {
+    if store.kinds.iter().any(|kind| kind.label == "lock" && kind.traits.fair) {
+        return; // The store serves them in the order in which they came.
+    }
+    let (client, other) = (store.client(), store.client());
+    let name = fresh("pace");
+    let held = Holding::take(&client.lock(&name));
+    let spinning = Waiter::start({
+        let lock = other.lock_with(&name).spin(Backoff::constant(PATIENCE * 6)).build();
+        move || lock.acquire().and_then(leasehold::Guard::unlock)
+    });
+    let waiter = Waiter::start({
+        let lock = other.lock(&name);
+        move || {
+            let guard = lock.acquire().unwrap();
+            let had = now();
+            guard.unlock().unwrap();
+            had
+        }
+    });
+    let freed = held.release();
+    let (had, _) = waiter.returns_within(PATIENCE);
+    // As if it were alone: by a message, or by the store's poll.
+    let polls = store.kinds.iter().find(|kind| kind.label == "lock").unwrap().traits;
+    let promised = if polls.wakes { ms(50) } else { polls.polls_within };
+    assert!(had.duration_since(freed) < promised + slack_since(freed), "{:?}", had.duration_since(freed));
+    // A release of its own process wakes the other one too.
+    spinning.returns_within(PATIENCE).0.unwrap();
 }

@@ -4,14 +4,15 @@
 
 use std::time::Duration;
 
+use leasehold::crossbeam_channel::bounded;
 use leasehold::{ErrorKind, HoldState};
 
 use super::tools::{
-    L, PATIENCE, R, T, about, comes_within, elsewhere, ms, no_releases, releases, scenario, throughout,
-    within,
+    EPSILON, L, LONG, PATIENCE, R, T, about, call, comes_within, elsewhere, let_pass, ms, no_releases,
+    releases, scenario, throughout, within,
 };
 use crate::support::now;
-use crate::support::proxy::{Direction, Do, Then, Which};
+use crate::support::proxy::{Command, Direction, Do, Then, Which};
 
 /// Long enough not to end within a test.
 const LEASE: Duration = Duration::from_secs(10);
@@ -99,6 +100,76 @@ fn a_re_entry_whose_reply_is_lost_counts_once() {
             assert!(world.is_free(&name), "{how:?}");
         }
     });
+}
+
+/// What another owner may have had in between is not told as a level of the hold that was before.
+#[test]
+fn a_re_entry_whose_answer_comes_after_the_window_is_no_grant() {
+    scenario(|world| {
+        let client = world.builder().command_timeout(LONG).build().unwrap();
+        let other = world.direct().lock("nested");
+        let fault = world.proxy.next(|command| is_level(command, "nested", 2), Do::HoldReply);
+        let (had, is_had) = bounded(1);
+        let nested = call({
+            let lock = client.lock("nested");
+            move || {
+                let outer = lock.acquire_with_lease(L).unwrap();
+                let inner = lock.try_acquire_for_with_lease(L, L).map(|inner| inner.is_some());
+                // Without limit: from the present owner at the soonest.
+                had.send(outer.check().is_err_and(|error| error.is_lost())).unwrap();
+                let again = lock.acquire_with_lease(LEASE).unwrap();
+                (inner, again.owner(), again.unlock())
+            }
+        });
+        fault.wait_for(1, LONG);
+        // Both leases run out while the answer is on its way.
+        let theirs = other.acquire_with_lease(LEASE).unwrap();
+        fault.release();
+        assert!(is_had.recv_timeout(LONG).unwrap(), "the outer level does not know that it is lost");
+        throughout(T, || {
+            world.assert_held("nested", theirs.owner(), 1);
+            theirs.check().is_ok()
+        });
+        theirs.unlock().unwrap();
+        let (inner, owner, unlocked) = nested.outcome().0;
+        assert!(!inner.unwrap(), "it was told as had by {owner} while another had it");
+        unlocked.unwrap();
+        assert!(world.is_free("nested"));
+    });
+}
+
+#[test]
+fn what_a_re_entry_got_after_the_window_does_not_stay() {
+    scenario(|world| {
+        let client = world.builder().command_timeout(LONG).build().unwrap();
+        let fault = world.proxy.next(|command| is_level(command, "longer", 2), Do::HoldReply);
+        let nested = call({
+            let lock = client.lock("longer");
+            move || {
+                let outer = lock.acquire_with_lease(L).unwrap();
+                let begun = now();
+                // The server has it last for as long as the inner level asks.
+                lock.lock_with_lease(10 * L).unwrap();
+                let (waited, count) = (begun.elapsed(), lock.hold_count().unwrap());
+                let lost = outer.check().unwrap_err().is_lost();
+                lock.unlock().unwrap();
+                drop(outer);
+                (waited, count, lost)
+            }
+        });
+        fault.wait_for(1, LONG);
+        let_pass(L + EPSILON, "until the window of the outer level has ended");
+        fault.release();
+        let (waited, count, lost) = nested.outcome().0;
+        assert!(waited < 5 * L, "it waited for what it had left behind itself: {waited:?}");
+        assert_eq!((count, lost), (1, true), "a new hold, and the old one is lost");
+        comes_within(now(), T, "the end of both", || world.is_free("longer"));
+    });
+}
+
+/// Picks requests to have a lock with this hold count.
+fn is_level(command: &Command, name: &str, count: u32) -> bool {
+    no_releases(name)(command) && command.args.iter().any(|arg| *arg == count.to_string().as_bytes())
 }
 
 #[test]

@@ -105,6 +105,29 @@ fn in_a_black_hole_every_call_ends_by_itself_and_on_healing_nothing_is_revived()
     });
 }
 
+/// Who waits in a queue of the server's leaves it; not on the caller's time, when there is none left.
+#[test]
+fn a_wait_in_the_servers_queue_ends_in_time_in_a_black_hole() {
+    scenario(|world| {
+        let (wait, timeout) = (ms(1_500), ms(1_500));
+        let client = world.builder().command_timeout(timeout).connect_timeout(timeout).build().unwrap();
+        let held = world.direct().fair_lock("queued").acquire_with_lease(LONG).unwrap();
+        let begun = now();
+        let waiting = call({
+            let lock = client.fair_lock("queued");
+            move || lock.try_lock_for(wait)
+        });
+        let is_queued = || world.run::<i64>(&["LLEN", "redisson_lock_queue:{queued}"]) == 1;
+        assert!(eventually(LONG, is_queued), "it does not stand in the queue");
+        world.proxy.hold(Direction::ToServer, Which::All);
+        let error = waiting.returns_within(begun, wait + timeout, "a timed wait").unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::TimedOut, "{error}");
+        world.proxy.resume();
+        comes_within(now(), L, "the end of its place", || !is_queued());
+        held.unlock().unwrap();
+    });
+}
+
 #[test]
 fn a_black_hole_shorter_than_the_lease_costs_no_hold() {
     scenario(|world| {

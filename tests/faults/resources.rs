@@ -6,11 +6,12 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use leasehold::{ErrorKind, HoldState, LossReason};
 
 use super::tools::{
-    Event, L, R, Seen, T, about, call, comes_within, elsewhere, ms, quiet_panic, scenario, throughout, within,
+    Event, L, LONG, R, Seen, T, about, call, comes_within, elsewhere, let_pass, ms, quiet_panic, scenario,
+    throughout, within,
 };
 use crate::support::epilogue::threads;
-use crate::support::now;
 use crate::support::proxy::{Do, Then, Which};
+use crate::support::{eventually, now};
 
 #[test]
 fn a_panic_in_the_critical_section_gives_the_lock_back() {
@@ -205,6 +206,83 @@ fn a_shutdown_while_the_server_hangs_takes_its_time_and_no_longer() {
             drop(blocked);
             comes_within(now(), 2 * L, "the end of the locks", || world.lock_keys().is_empty());
             drop(seen);
+        }
+    });
+}
+
+/// What is answered while the client ends, and what is given back just then, is seen to before its end.
+#[test]
+fn a_shutdown_waits_for_what_is_under_way_and_leaves_nothing() {
+    scenario(|world| {
+        for way in ["try", "wait", "drop", "unlock", "pass on"] {
+            let client = world.builder().lease(LONG).command_timeout(LONG).build().unwrap();
+            let lock = client.lock(way);
+            let fault;
+            let working = if ["try", "wait"].contains(&way) {
+                fault = world.proxy.next(about(way), Do::HoldReply);
+                call(move || if way == "try" { lock.try_lock().map(drop) } else { lock.lock() })
+            } else {
+                let guard = lock.acquire_owned().unwrap();
+                let waiter = (way == "pass on").then(|| {
+                    let lock = lock.clone();
+                    let waiter = call(move || lock.lock());
+                    let_pass(ms(50), "so that it waits; nothing shows that from outside");
+                    waiter
+                });
+                fault = world.proxy.next(about(way), Do::HoldReply);
+                call(move || {
+                    let ended = if way == "drop" { Ok(drop(guard)) } else { guard.unlock() };
+                    waiter.map_or(ended, |waiter| waiter.outcome().0)
+                })
+            };
+            fault.wait_for(1, LONG);
+            let ending = call({
+                let client = client.clone();
+                move || client.shutdown()
+            });
+            // Asks nobody.
+            let no_lease = || client.lock("other").try_lock_for_with_lease(ms(0), ms(0)).unwrap_err().kind();
+            assert!(eventually(LONG, || no_lease() == ErrorKind::ShutDown), "{way}: it does not end");
+            fault.release();
+            ending.outcome().0.unwrap();
+            assert_eq!(world.lock_keys(), Vec::<String>::new(), "{way}");
+            let outcome = working.outcome().0;
+            let ended = outcome.as_ref().err().is_none_or(|error| error.kind() == ErrorKind::ShutDown);
+            assert!(ended, "{way}: {outcome:?}");
+        }
+    });
+}
+
+#[test]
+fn a_shutdown_of_a_busy_client_leaves_no_lock() {
+    scenario(|world| {
+        for round in 0..40 {
+            let client =
+                world.builder_to(&world.server.url()).lease(LONG).command_timeout(LONG).build().unwrap();
+            let threads: Vec<_> = (0..32)
+                .map(|number| {
+                    let own = client.lock(&format!("own-{number}"));
+                    let shared = client.lock(&format!("shared-{}", number % 3));
+                    call(move || -> leasehold::Result<()> {
+                        loop {
+                            match number % 4 {
+                                0 => drop(shared.acquire()?),
+                                1 => shared.acquire()?.unlock()?,
+                                2 => drop(own.try_acquire()?),
+                                _ => own.acquire_owned()?.unlock()?,
+                            }
+                        }
+                    })
+                })
+                .collect();
+            let_pass(ms(10 + round % 5), "while they work");
+            client.shutdown().unwrap();
+            assert_eq!(world.lock_keys(), Vec::<String>::new(), "round {round}");
+            for thread in threads {
+                let error = thread.outcome().0.unwrap_err();
+                // Who held something as the client ended has lost it.
+                assert!(error.kind() == ErrorKind::ShutDown || error.is_lost(), "{error}");
+            }
         }
     });
 }
