@@ -517,7 +517,7 @@ fn a_server_that_stands_still_while_session_locks_are_renewed_ends_no_hold() {
     server.signal("STOP");
     // Each renewal fails until then.
     assert!(eventually(LONG, || held.iter().all(|held| held.state() != HoldState::Held)));
-    assert!(held.iter().all(|held| is_at_risk(held)), "{held:?}");
+    assert!(held.iter().all(is_at_risk), "{held:?}");
     server.signal("CONT");
     assert!(eventually(LONG, || held.iter().all(|held| held.state() == HoldState::Held)), "{held:?}");
     for held in held {
@@ -543,16 +543,14 @@ impl Relay {
             silent: Arc::default(),
         };
         let (connections, silent) = (Arc::clone(&relay.connections), Arc::clone(&relay.silent));
-        std::thread::spawn(move || {
+        in_background(move || {
             for client in listener.incoming().flatten() {
                 let number = connections.fetch_add(1, Ordering::SeqCst);
                 let Ok(server) = TcpStream::connect(("127.0.0.1", upstream)) else { continue };
                 let silent = Arc::clone(&silent);
                 let ends = (client.try_clone().unwrap(), server.try_clone().unwrap());
-                std::thread::spawn(move || pass_on(&ends.0, &ends.1, || true));
-                std::thread::spawn(move || {
-                    pass_on(&server, &client, || number >= silent.load(Ordering::SeqCst))
-                });
+                in_background(move || pass_on(&ends.0, &ends.1, || true));
+                in_background(move || pass_on(&server, &client, || number >= silent.load(Ordering::SeqCst)));
             }
         });
         relay
@@ -562,6 +560,11 @@ impl Relay {
     fn silence(&self) {
         self.silent.store(self.connections.load(Ordering::SeqCst), Ordering::SeqCst);
     }
+}
+
+/// Ends with the connections, or the process.
+fn in_background(work: impl FnOnce() + Send + 'static) {
+    drop(std::thread::Builder::new().spawn(work).unwrap());
 }
 
 fn pass_on(mut from: &TcpStream, mut to: &TcpStream, does: impl Fn() -> bool) {
