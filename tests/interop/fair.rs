@@ -4,12 +4,13 @@ use std::env;
 use std::thread;
 use std::time::Duration;
 
+use leasehold::LockClient;
 use redis::{Commands, Connection};
 
 use crate::agent::{Agent, Peer, Pending};
 use crate::fleet::Worker;
 use crate::java;
-use crate::scene::{Task, alone, eventually, rust, task};
+use crate::scene::{Task, alone, eventually, task};
 use crate::support::now;
 use crate::support::server::RedisServer;
 use crate::tools::stalled_since;
@@ -27,6 +28,11 @@ const TEST: &str = "fair::a_process_that_waits_for_a_fair_lock";
 
 const QUEUE: &str = "redisson_lock_queue:{fair}";
 const TIMES: &str = "redisson_lock_timeout:{fair}";
+
+/// A client that no busy machine makes ask under another number: that would come to the end of the queue.
+fn patient(url: &str) -> LockClient {
+    LockClient::builder().url(url).lease(LEASE).command_timeout(LONG / 4).build().unwrap()
+}
 
 fn queue(admin: &mut Connection) -> Vec<String> {
     admin.lrange(QUEUE, 0, -1).unwrap()
@@ -48,7 +54,7 @@ fn java_takes_turn(java: &Peer, thread: &str) -> Pending {
 fn rust_takes_turn(url: &str, who: &'static str) -> Task<()> {
     let url = url.to_owned();
     task(move || {
-        let client = rust(&url, LEASE);
+        let client = patient(&url);
         let mut connection = redis::Client::open(url).unwrap().get_connection().unwrap();
         let guard = client.fair_lock("fair").acquire().unwrap();
         let _: () = connection.rpush("turns", who).unwrap();
@@ -64,7 +70,7 @@ fn turns(admin: &mut Connection) -> Vec<String> {
 #[test]
 fn a_process_that_waits_for_a_fair_lock() {
     if let Ok(url) = env::var(WAITER) {
-        let client = rust(&url, LEASE);
+        let client = patient(&url);
         client.fair_lock("fair").lock().unwrap();
         thread::park_timeout(LONG);
     }
@@ -76,7 +82,7 @@ fn waiters_of_ours_that_are_killed_hold_java_up_for_seconds_wherever_they_stood(
     let _alone = alone();
     let Some(server) = RedisServer::start_default() else { return };
     let Some(agent) = java::start() else { return };
-    let client = rust(&server.url(), LEASE);
+    let client = patient(&server.url());
     let mut admin = server.admin();
     for wait in WAITS {
         let name = format!("wait-{wait:?}");
@@ -122,7 +128,7 @@ fn a_waiter_of_ours_keeps_its_place_behind_java_however_long_java_waits() {
     let _alone = alone();
     let Some(server) = RedisServer::start_default() else { return };
     let Some(agent) = java::start() else { return };
-    let client = rust(&server.url(), LEASE);
+    let client = patient(&server.url());
     let mut admin = server.admin();
     // With less, Java's own would lose their places on a machine that is slow.
     for wait in WAITS.map(|wait| wait.max(LONG / 3)) {
@@ -152,7 +158,7 @@ fn a_waiter_of_ours_that_java_took_for_dead_goes_back_to_the_front() {
     let _alone = alone();
     let Some(server) = RedisServer::start_default() else { return };
     let Some(java) = java::connect(&server.url(), LEASE) else { return };
-    let client = rust(&server.url(), LEASE);
+    let client = patient(&server.url());
     let mut admin = server.admin();
     let guard = client.fair_lock("fair").acquire().unwrap();
     let (ours, our_id) = comes(&mut admin, || rust_takes_turn(&server.url(), "ours"));
@@ -178,7 +184,7 @@ fn a_java_waiter_that_is_killed_is_waited_for_as_long_as_it_said_and_no_longer()
     let Some(agent) = java::start() else { return };
     let wait = WAITS[0];
     let java = java::client_with_fair_wait(&agent, "stays", &server.url(), LEASE, wait);
-    let client = rust(&server.url(), LEASE);
+    let client = patient(&server.url());
     let mut admin = server.admin();
     for place in ["first", "middle", "last"] {
         let Some(doomed) = java::start() else { return };
