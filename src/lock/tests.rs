@@ -12,7 +12,7 @@ use crate::config::Options;
 use crate::error::{Error, ErrorKind, NotHeld, Result};
 use crate::ident::{LockName, Owner, ThreadMark};
 use crate::lock::engine::Engine;
-use crate::lock::hold::Standing;
+use crate::lock::hold;
 use crate::lock::park::ServiceWaker;
 use crate::lock::report::Reporter;
 use crate::lock::store::{
@@ -514,7 +514,7 @@ fn what_a_lost_renewal_may_have_prolonged_is_cleaned_up_when_its_hold_has_expire
     let failed = store.renewals.load(Ordering::SeqCst);
     assert!((10..100).contains(&failed), "{failed} renewals in two thirds of a lease");
     clock.advance(Duration::from_secs(2));
-    assert!(matches!(mine.hold.standing(engine.clock.now()), Standing::Lost(_)));
+    assert!(matches!(mine.hold.standing(engine.clock.now()), hold::Standing::Lost(_)));
     assert_eq!(*store.holder.lock(), None, "nobody has it, and the store says that somebody does");
     engine.shutdown().unwrap();
 }
