@@ -13,7 +13,6 @@
 //!
 //! The last four are lost, and stay so.
 
-use std::collections::VecDeque;
 use std::fmt;
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
@@ -22,6 +21,7 @@ use crossbeam_channel::{Receiver, Sender, bounded};
 
 use crate::ident::{Fence, LockName, Owner, ThreadMark};
 use crate::lock::agenda::Slot;
+use crate::lock::levels::Levels;
 use crate::lock::report::Reporter;
 use crate::lock::store::{Bound, Claim, Kind, Notice};
 use crate::observe::{Loss, LossReason};
@@ -114,31 +114,6 @@ pub(crate) struct Hold {
     listeners: Mutex<Listeners>,
     /// Its owner reads as well; see `note_reading`.
     read_beside: AtomicBool,
-}
-
-#[derive(Default)]
-struct Levels {
-    next_id: u64,
-    /// By ids, which go up.
-    open: VecDeque<Level>,
-}
-
-impl Levels {
-    fn place(&self, id: u64) -> Option<usize> {
-        self.open.binary_search_by_key(&id, |level| level.id).ok()
-    }
-
-    fn level_mut(&mut self, id: u64) -> Option<&mut Level> {
-        let at = self.place(id)?;
-        self.open.get_mut(at)
-    }
-}
-
-struct Level {
-    id: u64,
-    lease: Lease,
-    /// A guard ends it; `unlock()` does only if there is no other.
-    guarded: bool,
 }
 
 #[derive(Default)]
@@ -351,9 +326,7 @@ impl Hold {
 
     pub(crate) fn add_level(&self, lease: Lease) -> u64 {
         let mut levels = self.levels.lock();
-        levels.next_id += 1;
-        let id = levels.next_id;
-        levels.open.push_back(Level { id, lease, guarded: false });
+        let id = levels.add(lease);
         if lease.is_renewed() {
             self.was_renewed.store(true, Ordering::Release);
             self.renewed_levels.fetch_add(1, Ordering::AcqRel);
@@ -363,7 +336,7 @@ impl Hold {
 
     /// Leaves the end of a level to a guard.
     pub(crate) fn guard_level(&self, id: u64) {
-        if let Some(level) = self.levels.lock().level_mut(id) {
+        if let Some(level) = self.levels.lock().get_mut(id) {
             level.guarded = true;
         }
     }
@@ -372,7 +345,7 @@ impl Hold {
     /// are with `renewed_lease`. Pairs with `renewal`.
     pub(crate) fn settle_level(&self, id: u64, renewed_lease: Duration) {
         let mut levels = self.levels.lock();
-        if let Some(level) = levels.level_mut(id)
+        if let Some(level) = levels.get_mut(id)
             && let Lease::Kept(lease) = level.lease
         {
             level.lease = Lease::Fixed(lease);
@@ -392,14 +365,7 @@ impl Hold {
     /// left. `None`: there is no such level.
     pub(crate) fn end_level(&self, level: Option<u64>) -> Option<u32> {
         let mut levels = self.levels.lock();
-        let at = match level {
-            Some(id) => levels.place(id)?,
-            None => {
-                let unguarded = levels.open.iter().rposition(|level| !level.guarded);
-                unguarded.or_else(|| levels.open.len().checked_sub(1))?
-            }
-        };
-        if levels.open.remove(at)?.lease.is_renewed() {
+        if levels.take(level)?.lease.is_renewed() {
             self.renewed_levels.fetch_sub(1, Ordering::AcqRel);
         }
         u32::try_from(levels.open.len()).ok()
@@ -414,7 +380,7 @@ impl Hold {
         self.renewed_levels.load(Ordering::Acquire) > 0 && !self.is_at_ceiling()
     }
 
-    fn renewed_lease(&self) -> Duration {
+    pub(super) fn renewed_lease(&self) -> Duration {
         Duration::from_nanos(self.renewed_lease.load(Ordering::Acquire))
     }
 
@@ -531,31 +497,13 @@ impl Hold {
         std::mem::replace(&mut *self.slot.lock(), slot)
     }
 
-    /// Where it belongs in the agenda, as of `now`.
-    pub(crate) fn next_slot(&self, now: Moment) -> Slot {
-        let soon = now.plus(Duration::from_millis(1));
-        let third = self.renewed_lease() / 3;
-        if self.has_lapsed.load(Ordering::Acquire) {
-            return Slot::Look(now.plus(self.renewed_lease())); // its thread may end without asking for it
-        }
-        if self.is_releasing() {
-            return Slot::Look(now.plus(third));
-        }
-        let until = self.until();
-        if self.is_renewable() && !self.is_queued.load(Ordering::Acquire) && !self.is_orphaned() {
-            let due = self.due();
-            if due < until {
-                return Slot::Renewal(due.max(soon));
-            }
-        }
-        match &self.holder {
-            Holder::Guard => Slot::Look(until.max(soon)),
-            // Now and then whether the thread lives: less and less often the longer it still has.
-            Holder::Thread { .. } => {
-                let look = now.plus(third.max(until.since(now) / 16));
-                Slot::Look(until.min(look).max(soon))
-            }
-        }
+    /// Whether what follows a loss has been done.
+    pub(super) fn has_lapsed(&self) -> bool {
+        self.has_lapsed.load(Ordering::Acquire)
+    }
+
+    pub(super) fn is_queued(&self) -> bool {
+        self.is_queued.load(Ordering::Acquire)
     }
 
     /// The phase by what is known at `now`, without changing anything.

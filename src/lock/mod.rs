@@ -10,6 +10,7 @@ pub(crate) mod hand;
 pub(crate) mod hold;
 pub(crate) mod interrupt;
 pub(crate) mod latch;
+mod levels;
 pub(crate) mod member;
 pub(crate) mod named;
 pub(crate) mod park;

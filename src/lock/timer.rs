@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::error::{Error, ErrorKind, Result};
+use crate::lock::agenda::Slot;
 use crate::lock::hold::{Hold, Standing};
 use crate::lock::park::{Parker, ServiceWaker};
 use crate::lock::report::Reporter;
@@ -199,7 +200,7 @@ impl Looks {
             if self.is_to_be_kept(&hold, now) && hold.due() <= now.plus(hold.slack()) && hold.is_renewable() {
                 renewals.push(Arc::clone(&hold));
             } else {
-                self.table.put(&hold, hold.next_slot(now));
+                self.table.put(&hold, Slot::of(&hold, now));
             }
         }
         self.queue(renewals, now);
@@ -209,7 +210,7 @@ impl Looks {
     fn queue(&self, mut holds: Vec<Arc<Hold>>, now: Moment) {
         holds.retain(|hold| {
             let is_new = hold.set_queued(true);
-            self.table.put(hold, hold.next_slot(now));
+            self.table.put(hold, Slot::of(hold, now));
             is_new
         });
         self.orders.renew(holds);
