@@ -14,13 +14,14 @@
 //! The last four are lost, and stay so.
 
 use std::fmt;
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use crossbeam_channel::{Receiver, Sender, bounded};
 
-use crate::ident::{Fence, LockName, Owner, ThreadMark};
+use crate::ident::{Fence, LockName, Owner};
 use crate::lock::agenda::Slot;
+pub(crate) use crate::lock::grant::{Grant, Holder};
 use crate::lock::levels::Levels;
 use crate::lock::report::Reporter;
 use crate::lock::store::{Bound, Claim, Kind, Notice};
@@ -35,39 +36,6 @@ const EXPIRED: u8 = 2;
 const GONE: u8 = 3;
 const SHUT_DOWN: u8 = 4;
 const TOO_LONG: u8 = 5;
-
-/// Who a hold belongs to.
-#[derive(Debug, Clone)]
-pub(crate) enum Holder {
-    /// A thread; its mark is gone when the thread has ended.
-    Thread { id: u64, mark: Weak<ThreadMark> },
-    /// Whoever has the transferable guard.
-    Guard,
-}
-
-/// What a hold is granted with.
-pub(crate) struct Grant {
-    pub(crate) kind: Kind,
-    pub(crate) name: Arc<LockName>,
-    pub(crate) owner: Owner,
-    /// Where the store keeps it.
-    pub(crate) home: u32,
-    pub(crate) holder: Holder,
-    /// Before the request that was granted left: the window opens there.
-    pub(crate) sent: Moment,
-    pub(crate) lease: Lease,
-    /// The lease actually asked for, and the client's, which renewals ask for.
-    pub(crate) asked: Duration,
-    /// Beyond it the hold is not renewed.
-    pub(crate) ceiling: Option<Moment>,
-    pub(crate) notice: Option<Notice>,
-    pub(crate) renewed_lease: Duration,
-    pub(crate) fence: Option<Fence>,
-    /// How many permits; one for locks.
-    pub(crate) units: u32,
-    /// What ends it besides its lease.
-    pub(crate) bound: Option<Arc<dyn Bound>>,
-}
 
 /// What a caller wants run when a hold is lost.
 pub(crate) type OnLost = Box<dyn FnOnce(&Loss) + Send>;
@@ -651,7 +619,7 @@ impl fmt::Debug for Hold {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ident::ClientId;
+    use crate::ident::{ClientId, ThreadMark};
     use crate::time::ManualClock;
 
     const LEASE: Duration = Duration::from_secs(30);

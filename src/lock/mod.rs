@@ -4,6 +4,7 @@ mod agenda;
 pub(crate) mod condition;
 mod due;
 pub(crate) mod engine;
+mod grant;
 pub(crate) mod group;
 pub(crate) mod guard;
 pub(crate) mod hand;

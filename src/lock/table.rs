@@ -154,7 +154,7 @@ impl Table {
     /// The head of a lock's queue.
     #[cfg(all(test, not(leasehold_shuttle)))]
     pub(crate) fn head(&self, kind: Kind, name: &Arc<LockName>) -> Option<Arc<Ticket>> {
-        self.entries.lock().get(&Key::new(kind, name))?.queue.head().cloned()
+        self.entries.lock().by_key.get(&Key::new(kind, name))?.queue.head().cloned()
     }
 
     /// The head of a lock's queue, if the lock is on its way to it.
