@@ -28,6 +28,30 @@ impl Slot {
     }
 }
 
+impl Slot {
+    /// Where a hold belongs, as of `now`.
+    pub(crate) fn of(hold: &Hold, now: Moment) -> Slot {
+        let soon = now.plus(Duration::from_millis(1));
+        let lease = hold.renewed_lease();
+        if hold.has_lapsed() {
+            return Slot::Look(now.plus(lease)); // its thread may end without asking for it
+        }
+        if hold.is_releasing() {
+            return Slot::Look(now.plus(lease / 3));
+        }
+        let (due, until) = (hold.due(), hold.until());
+        if hold.is_renewable() && !hold.is_queued() && !hold.is_orphaned() && due < until {
+            return Slot::Renewal(due.max(soon));
+        }
+        if !hold.is_of_any_thread() {
+            return Slot::Look(until.max(soon));
+        }
+        // Now and then whether the thread lives: less and less often the longer it still has.
+        let look = now.plus((lease / 3).max(until.since(now) / 16));
+        Slot::Look(until.min(look).max(soon))
+    }
+}
+
 #[derive(Debug, Default)]
 pub(super) struct Agenda {
     renewals: BTreeMap<Key, Arc<Hold>>,

@@ -3,6 +3,7 @@
 //! The most urgent go first, some hundred at a time, each time with a limit of its own: what cannot be reached, or has
 //! ended, costs the others nothing. A home that does not answer is asked now and then for some; once it answers, for all.
 
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -137,8 +138,12 @@ impl Due {
             let may =
                 |item: &Item| troubles.get(&item.hold.home()).is_none_or(|trouble| trouble.again_at <= now);
             items = take(&mut self.items, CHUNK / 2, may);
-            // Of several servers one may be gone, and its holds the most urgent: not to keep the others from being asked.
-            items.extend(take(&mut self.items, CHUNK / 2, |item| may(item) && !item.is_troubled));
+            // Of several servers one may be gone, and its holds the most urgent: some of all the others, too.
+            let is_other = |item: &Item| may(item) && !item.is_troubled;
+            let others = self.items.iter().filter(|item| is_other(item)).count();
+            let (each, nth) = (others.div_ceil(CHUNK / 2), Cell::new(0));
+            let is_chosen = |item: &Item| is_other(item) && nth.replace(nth.get() + 1) % each == 0;
+            items.extend(take(&mut self.items, CHUNK / 2, is_chosen));
             let room = CHUNK.saturating_sub(items.len());
             items.extend(take(&mut self.items, room, may));
         }
@@ -147,15 +152,18 @@ impl Due {
             return Err(again.map(|trouble| trouble.again_at).min().unwrap_or(Moment::NEVER));
         }
         let left = items.iter().map(|item| item.hold.until().since(now)).min().unwrap_or_default();
-        Ok(Batch { limit: self.limit(left, is_probe), items, is_probe, sent: now, left })
-    }
-
-    /// What fails leaves time for more tries, and where tries have failed for more of them: a new one may find a way that
-    /// the old one does not hear of.
-    fn limit(&self, left: Duration, is_probe: bool) -> Duration {
+        // What fails leaves time for more tries, and where tries have failed for more of them: a new one may find a way that
+        // the old one does not hear of.
+        let share = if is_probe {
+            left / 4
+        } else if items.iter().any(|item| troubles.contains_key(&item.hold.home())) {
+            Duration::ZERO // each part of a home that is gone would cost the other parts as much again
+        } else {
+            left / 2
+        };
         let least = (self.lease / 6).min(LEAST_LIMIT).max(self.pace * 4);
-        let share = if is_probe { left / 4 } else { left / 2 };
-        share.max(least).min(self.command_timeout)
+        let limit = share.max(least).min(self.command_timeout);
+        Ok(Batch { limit, items, is_probe, sent: now, left })
     }
 
     /// What came of a batch, by homes.
@@ -224,4 +232,149 @@ fn take(items: &mut Vec<Item>, most: usize, wanted: impl Fn(&Item) -> bool) -> V
         is_taken
     };
     items.extract_if(.., is_taken).collect()
+}
+
+#[cfg(not(leasehold_shuttle))]
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ident::{ClientId, LockName, Owner};
+    use crate::lock::hold::{Grant, Holder};
+    use crate::lock::store::Kind;
+    use crate::time::{Lease, ManualClock};
+
+    const LEASE: Duration = Duration::from_secs(30);
+    const TIMEOUT: Duration = Duration::from_secs(3);
+
+    fn hold(home: u32, sent: Moment) -> Arc<Hold> {
+        let hold = Hold::new(Grant {
+            kind: Kind::Mutex,
+            name: Arc::new(LockName::new(&Arc::from("a"), "a".to_owned()).unwrap()),
+            owner: Owner::new(ClientId::random(), 1),
+            home,
+            holder: Holder::Guard,
+            sent,
+            lease: Lease::Renewed,
+            asked: LEASE,
+            ceiling: None,
+            notice: None,
+            renewed_lease: LEASE,
+            fence: None,
+            units: 1,
+            bound: None,
+        });
+        Arc::new(hold.0)
+    }
+
+    fn millis(millis: u64) -> Duration {
+        Duration::from_millis(millis)
+    }
+
+    /// Sends what goes out at `now`, which takes as long as it may if anything fails; when it is over.
+    fn send(due: &mut Due, batch: Batch, now: Moment, answers: impl Fn(&Hold) -> bool) -> Moment {
+        let (mut outcome, limit) = (batch.outcome(), batch.limit);
+        let mut failed = false;
+        for item in batch.items {
+            let tally = outcome.tallies.entry(item.hold.home()).or_default();
+            if answers(&item.hold) {
+                tally.answered += 1;
+            } else {
+                tally.failed += 1;
+                failed = true;
+                due.put_back(item);
+            }
+        }
+        let over = now.plus(if failed { limit } else { millis(1) });
+        due.report(&outcome, over);
+        over
+    }
+
+    #[test]
+    fn the_most_urgent_go_first_and_some_hundred_at_a_time() {
+        let start = ManualClock::new().now();
+        let mut due = Due::new(LEASE, TIMEOUT);
+        let sent = |n: u64| start.plus(millis(n * 7 % 2_000));
+        due.add((0..2_000).map(|n| hold(0, sent(n))).collect());
+        let (now, mut last, mut seen) = (start.plus(LEASE / 2), start, 0);
+        while let Ok(batch) = due.next(now) {
+            assert!(batch.items.len() <= CHUNK && batch.limit == TIMEOUT);
+            for item in &batch.items {
+                assert!(item.hold.until() >= last);
+                last = item.hold.until();
+            }
+            seen += batch.items.len();
+            send(&mut due, batch, now, |_| true);
+        }
+        assert_eq!(seen, 2_000);
+    }
+
+    #[test]
+    fn a_server_that_is_away_is_asked_less_than_five_times_a_second_and_then_for_all_at_once() {
+        let start = ManualClock::new().now();
+        let mut due = Due::new(LEASE, TIMEOUT);
+        // One ends each 5 ms, from 20 s on.
+        due.add((0..2_000).map(|n| hold(0, start.plus(millis(n * 5)))).collect());
+        let (begun, back) = (start.plus(millis(10_000)), start.plus(millis(33_000)));
+        let (mut now, mut tries) = (begun, Vec::new());
+        while now < back {
+            due.let_go(now);
+            match due.next(now) {
+                Ok(batch) => {
+                    let left = batch.items.iter().map(|item| item.hold.until().since(now)).min().unwrap();
+                    assert!(batch.limit <= (left / 2).max(millis(300)), "{:?} of {left:?}", batch.limit);
+                    tries.push(now);
+                    now = send(&mut due, batch, now, |_| false);
+                }
+                Err(again) => now = again,
+            }
+        }
+        for (n, at) in tries.iter().enumerate() {
+            let within_a_second = tries[n..].iter().take_while(|other| other.since(*at) < millis(1_000));
+            assert!(within_a_second.count() <= 5);
+        }
+        // One that was under way when it came back was in vain; that took no longer than this.
+        assert!(now.since(back) <= millis(320), "{:?}", now.since(back));
+        due.let_go(now);
+        let mut left = 0;
+        while let Ok(batch) = due.next(now) {
+            left += batch.items.len();
+            now = send(&mut due, batch, now, |_| true);
+        }
+        assert!(now.since(back) <= millis(330) && left > 0, "{left} within {:?}", now.since(back));
+    }
+
+    #[test]
+    fn what_is_gone_does_not_keep_the_rest_from_being_renewed() {
+        let start = ManualClock::new().now();
+        // By homes, as in a ring, or all of one home, as in a cluster of which one member is gone.
+        for homes in [2, 1] {
+            let mut due = Due::new(LEASE, TIMEOUT);
+            // The more urgent half is gone.
+            let is_gone = |hold: &Hold| hold.since() < start.plus(millis(1_000));
+            let holds = (0..2_000).map(|n| hold(u32::from(n >= 1_000) % homes, start.plus(millis(n))));
+            due.add(holds.collect());
+            let (mut now, mut renewed) = (start.plus(LEASE / 3), 0);
+            while renewed < 1_000 {
+                match due.next(now) {
+                    Ok(batch) => {
+                        renewed += batch.items.iter().filter(|item| !is_gone(&item.hold)).count();
+                        now = send(&mut due, batch, now, |hold| !is_gone(hold));
+                    }
+                    Err(again) => now = again,
+                }
+            }
+            // With a third of the lease and more to spare.
+            assert!(now <= start.plus(LEASE * 2 / 3), "{:?}", now.since(start));
+        }
+    }
+
+    #[test]
+    fn failures_are_told_less_and_less_often() {
+        let start = ManualClock::new().now();
+        let mut due = Due::new(LEASE, TIMEOUT);
+        due.add(vec![hold(0, start)]);
+        let mut item = due.items.remove(0);
+        let told = (0..30_000).filter(|n| item.is_told(start.plus(millis(*n)))).count();
+        assert_eq!(told, 4, "at 0, 3, 9 and 21 s");
+    }
 }

@@ -13,15 +13,16 @@
 //!
 //! The last four are lost, and stay so.
 
-use std::collections::VecDeque;
 use std::fmt;
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use crossbeam_channel::{Receiver, Sender, bounded};
 
-use crate::ident::{Fence, LockName, Owner, ThreadMark};
+use crate::ident::{Fence, LockName, Owner};
 use crate::lock::agenda::Slot;
+pub(crate) use crate::lock::grant::{Grant, Holder};
+use crate::lock::levels::Levels;
 use crate::lock::report::Reporter;
 use crate::lock::store::{Bound, Claim, Kind, Notice};
 use crate::observe::{Loss, LossReason};
@@ -35,39 +36,6 @@ const EXPIRED: u8 = 2;
 const GONE: u8 = 3;
 const SHUT_DOWN: u8 = 4;
 const TOO_LONG: u8 = 5;
-
-/// Who a hold belongs to.
-#[derive(Debug, Clone)]
-pub(crate) enum Holder {
-    /// A thread; its mark is gone when the thread has ended.
-    Thread { id: u64, mark: Weak<ThreadMark> },
-    /// Whoever has the transferable guard.
-    Guard,
-}
-
-/// What a hold is granted with.
-pub(crate) struct Grant {
-    pub(crate) kind: Kind,
-    pub(crate) name: Arc<LockName>,
-    pub(crate) owner: Owner,
-    /// Where the store keeps it.
-    pub(crate) home: u32,
-    pub(crate) holder: Holder,
-    /// Before the request that was granted left: the window opens there.
-    pub(crate) sent: Moment,
-    pub(crate) lease: Lease,
-    /// The lease actually asked for, and the client's, which renewals ask for.
-    pub(crate) asked: Duration,
-    /// Beyond it the hold is not renewed.
-    pub(crate) ceiling: Option<Moment>,
-    pub(crate) notice: Option<Notice>,
-    pub(crate) renewed_lease: Duration,
-    pub(crate) fence: Option<Fence>,
-    /// How many permits; one for locks.
-    pub(crate) units: u32,
-    /// What ends it besides its lease.
-    pub(crate) bound: Option<Arc<dyn Bound>>,
-}
 
 /// What a caller wants run when a hold is lost.
 pub(crate) type OnLost = Box<dyn FnOnce(&Loss) + Send>;
@@ -114,31 +82,6 @@ pub(crate) struct Hold {
     listeners: Mutex<Listeners>,
     /// Its owner reads as well; see `note_reading`.
     read_beside: AtomicBool,
-}
-
-#[derive(Default)]
-struct Levels {
-    next_id: u64,
-    /// By ids, which go up.
-    open: VecDeque<Level>,
-}
-
-impl Levels {
-    fn place(&self, id: u64) -> Option<usize> {
-        self.open.binary_search_by_key(&id, |level| level.id).ok()
-    }
-
-    fn level_mut(&mut self, id: u64) -> Option<&mut Level> {
-        let at = self.place(id)?;
-        self.open.get_mut(at)
-    }
-}
-
-struct Level {
-    id: u64,
-    lease: Lease,
-    /// A guard ends it; `unlock()` does only if there is no other.
-    guarded: bool,
 }
 
 #[derive(Default)]
@@ -351,9 +294,7 @@ impl Hold {
 
     pub(crate) fn add_level(&self, lease: Lease) -> u64 {
         let mut levels = self.levels.lock();
-        levels.next_id += 1;
-        let id = levels.next_id;
-        levels.open.push_back(Level { id, lease, guarded: false });
+        let id = levels.add(lease);
         if lease.is_renewed() {
             self.was_renewed.store(true, Ordering::Release);
             self.renewed_levels.fetch_add(1, Ordering::AcqRel);
@@ -363,7 +304,7 @@ impl Hold {
 
     /// Leaves the end of a level to a guard.
     pub(crate) fn guard_level(&self, id: u64) {
-        if let Some(level) = self.levels.lock().level_mut(id) {
+        if let Some(level) = self.levels.lock().get_mut(id) {
             level.guarded = true;
         }
     }
@@ -372,7 +313,7 @@ impl Hold {
     /// are with `renewed_lease`. Pairs with `renewal`.
     pub(crate) fn settle_level(&self, id: u64, renewed_lease: Duration) {
         let mut levels = self.levels.lock();
-        if let Some(level) = levels.level_mut(id)
+        if let Some(level) = levels.get_mut(id)
             && let Lease::Kept(lease) = level.lease
         {
             level.lease = Lease::Fixed(lease);
@@ -392,14 +333,7 @@ impl Hold {
     /// left. `None`: there is no such level.
     pub(crate) fn end_level(&self, level: Option<u64>) -> Option<u32> {
         let mut levels = self.levels.lock();
-        let at = match level {
-            Some(id) => levels.place(id)?,
-            None => {
-                let unguarded = levels.open.iter().rposition(|level| !level.guarded);
-                unguarded.or_else(|| levels.open.len().checked_sub(1))?
-            }
-        };
-        if levels.open.remove(at)?.lease.is_renewed() {
+        if levels.take(level)?.lease.is_renewed() {
             self.renewed_levels.fetch_sub(1, Ordering::AcqRel);
         }
         u32::try_from(levels.open.len()).ok()
@@ -414,7 +348,7 @@ impl Hold {
         self.renewed_levels.load(Ordering::Acquire) > 0 && !self.is_at_ceiling()
     }
 
-    fn renewed_lease(&self) -> Duration {
+    pub(super) fn renewed_lease(&self) -> Duration {
         Duration::from_nanos(self.renewed_lease.load(Ordering::Acquire))
     }
 
@@ -531,31 +465,13 @@ impl Hold {
         std::mem::replace(&mut *self.slot.lock(), slot)
     }
 
-    /// Where it belongs in the agenda, as of `now`.
-    pub(crate) fn next_slot(&self, now: Moment) -> Slot {
-        let soon = now.plus(Duration::from_millis(1));
-        let third = self.renewed_lease() / 3;
-        if self.has_lapsed.load(Ordering::Acquire) {
-            return Slot::Look(now.plus(self.renewed_lease())); // its thread may end without asking for it
-        }
-        if self.is_releasing() {
-            return Slot::Look(now.plus(third));
-        }
-        let until = self.until();
-        if self.is_renewable() && !self.is_queued.load(Ordering::Acquire) && !self.is_orphaned() {
-            let due = self.due();
-            if due < until {
-                return Slot::Renewal(due.max(soon));
-            }
-        }
-        match &self.holder {
-            Holder::Guard => Slot::Look(until.max(soon)),
-            // Now and then whether the thread lives: less and less often the longer it still has.
-            Holder::Thread { .. } => {
-                let look = now.plus(third.max(until.since(now) / 16));
-                Slot::Look(until.min(look).max(soon))
-            }
-        }
+    /// Whether what follows a loss has been done.
+    pub(super) fn has_lapsed(&self) -> bool {
+        self.has_lapsed.load(Ordering::Acquire)
+    }
+
+    pub(super) fn is_queued(&self) -> bool {
+        self.is_queued.load(Ordering::Acquire)
     }
 
     /// The phase by what is known at `now`, without changing anything.
@@ -703,7 +619,7 @@ impl fmt::Debug for Hold {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ident::ClientId;
+    use crate::ident::{ClientId, ThreadMark};
     use crate::time::ManualClock;
 
     const LEASE: Duration = Duration::from_secs(30);

@@ -384,6 +384,7 @@ impl Store for Far {
     }
 
     fn renew(&self, claims: &[Claim], by: Moment) -> Vec<Answer<bool>> {
+        (0..20).for_each(|_| thread::sleep(Duration::ZERO)); // on its way
         self.server.renew(claims, by)
     }
 
@@ -647,4 +648,34 @@ fn a_hold_that_comes_to_end_by_itself_is_not_renewed_for_the_clients_lease() {
         client.engine.shutdown().unwrap();
         other.end();
     });
+}
+
+/// The next hold has a lease of its own, which what was sent for the one before is not to prolong.
+#[test]
+fn a_renewal_that_is_under_way_at_a_release_prolongs_no_later_hold() {
+    check(|| {
+        let world = World::new();
+        let (store, reading) = Far::new(&world, &Arc::default(), 0);
+        let (client, other) = (world.client_on(store), world.client());
+        let guard = client.lock().acquire().unwrap();
+        let clock = world.clock.clone();
+        let time = spawn(move || clock.advance(client_lease() / 3));
+        if toss() {
+            guard.unlock().unwrap();
+        } else {
+            drop(guard);
+        }
+        client.lock().lock_with_lease(SHORT).unwrap();
+        time.join().unwrap();
+        drop(client.engine.watchdog.stop()); // what it began is done
+        let remaining = other.lock().remaining_lease().unwrap();
+        assert!(remaining.is_none_or(|remaining| remaining <= SHORT), "{remaining:?}");
+        client.engine.shutdown().unwrap();
+        reading.join().unwrap();
+        other.engine.shutdown().unwrap();
+    });
+}
+
+fn client_lease() -> Duration {
+    Options::default().lease
 }

@@ -300,7 +300,8 @@ pub(crate) const PLACE_LASTS: Duration = Duration::from_secs(6);
 ///
 /// Requests say what the state shall be, not how to change it, so within one hold repeating one changes nothing.
 pub(crate) trait Store: Send + Sync {
-    /// What to wake when a [`Bound`] has ended, so that holders are told at once.
+    /// What to tell when a [`Bound`] has ended, so that holders are told at once, and when something has happened by which
+    /// holds may be gone.
     fn attach(&self, watchdog: ServiceWaker) {
         drop(watchdog);
     }

@@ -216,7 +216,7 @@ impl Table {
             }
         }
         entry.holds.push(Arc::clone(hold));
-        agenda.put(hold, hold.next_slot(hold.since()));
+        agenda.put(hold, Slot::of(hold, hold.since()));
     }
 
     // ---- the agenda

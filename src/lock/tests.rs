@@ -9,7 +9,7 @@ use crossbeam_channel::{Receiver, Sender, bounded};
 use parking_lot::Mutex;
 
 use crate::config::Options;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, NotHeld, Result};
 use crate::ident::{LockName, Owner, ThreadMark};
 use crate::lock::engine::Engine;
 use crate::lock::hold;
@@ -22,6 +22,7 @@ use crate::lock::terms::Terms;
 use crate::lock::topic::{Listening, Source, Topic};
 use crate::lock::wait::{Entered, Until, Want};
 use crate::observe::LossReason;
+use crate::store::memory::MemoryStore;
 use crate::sync::Waker;
 use crate::time::{Clock, Lease, ManualClock, Moment};
 
@@ -33,6 +34,8 @@ struct Odd {
     refuses: bool,
     abandons: AtomicUsize,
     renewals: AtomicUsize,
+    /// Goes without an answer to so many renewals, each of which is carried out.
+    deaf: AtomicUsize,
     /// What to wake it by is kept for the test.
     watchdog: Mutex<Option<ServiceWaker>>,
     /// Which threads have asked for that, and by when it was to be answered.
@@ -139,6 +142,10 @@ impl Store for Odd {
 
     fn renew(&self, claims: &[Claim], _: Moment) -> Vec<Answer<bool>> {
         self.renewals.fetch_add(1, Ordering::SeqCst);
+        let one_less = |left: usize| left.checked_sub(1);
+        if self.deaf.fetch_update(Ordering::SeqCst, Ordering::SeqCst, one_less).is_ok() {
+            return claims.iter().map(|_| Answer::Unknown(refusal().with_unknown_outcome())).collect();
+        }
         claims.iter().map(|claim| Answer::Done(*self.holder.lock() == Some(claim.owner))).collect()
     }
 
@@ -544,5 +551,53 @@ fn all_is_renewed_at_once_when_the_store_says_so() {
     assert_eq!(store.renewals.load(Ordering::SeqCst), 1);
     assert_eq!(mine.hold.until(), until.plus(Duration::from_secs(1)));
     engine.end_level("unlock", &mine.hold, Some(mine.level)).unwrap();
+    engine.shutdown().unwrap();
+}
+
+/// Holds of one thread that nobody gives back.
+#[test]
+fn what_is_left_to_run_out_is_forgotten_but_for_the_last() {
+    let clock = ManualClock::new();
+    let memory = MemoryStore::with_clock(clock.clone());
+    let (store, reporter) = (Arc::new(memory.open()), Arc::new(Reporter::new(None)));
+    let engine =
+        Engine::start(Options::default(), Clock::Manual(clock.clone()), store, Arc::clone(&reporter))
+            .unwrap();
+    let name = |n: usize| Arc::new(LockName::new(&Arc::from("a"), format!("a-{n}")).unwrap());
+    const HOLDS: usize = 5_000;
+    let lease = Duration::from_secs(1);
+    for n in 0..HOLDS {
+        assert!(acquire(&engine, &name(n), Until::Once, Lease::Fixed(lease)).unwrap().is_some());
+    }
+    let kept = acquire(&engine, &name(HOLDS), Until::Once, Lease::Renewed).unwrap().unwrap();
+    assert_eq!(engine.table.holds().len(), HOLDS + 1);
+    clock.advance(lease);
+    let left = engine.table.holds().len();
+    assert!(left <= 1_025, "{left} holds are kept");
+    // The last ones are known yet.
+    let why = |n: usize| engine.unlock("unlock", Kind::Mutex, &name(n)).unwrap_err().not_held().cloned();
+    let known = (0..HOLDS).filter(|n| why(*n) == Some(NotHeld::Expired)).count();
+    assert_eq!(known, left - 1);
+    assert_eq!((0..HOLDS).filter(|n| why(*n) == Some(NotHeld::Free)).count(), HOLDS);
+    assert_eq!(engine.table.holds().len(), 1);
+    clock.advance(Duration::from_secs(3_600));
+    engine.end_level("unlock", &kept.hold, Some(kept.level)).unwrap();
+    engine.shutdown().unwrap();
+}
+
+#[test]
+fn what_a_lost_renewal_may_have_prolonged_is_cleaned_up_when_its_hold_has_expired() {
+    let clock = ManualClock::new();
+    let store = Arc::new(Odd { deaf: AtomicUsize::new(usize::MAX), ..Odd::default() });
+    let engine = engine(&store, &Clock::Manual(clock.clone()));
+    let mine = acquire(&engine, &name(), FOREVER, Lease::Renewed).unwrap().unwrap();
+    clock.advance(engine.options.lease - Duration::from_secs(1));
+    assert!(store.holder.lock().is_some(), "it is held");
+    assert_eq!(store.abandons.load(Ordering::SeqCst), 0);
+    let failed = store.renewals.load(Ordering::SeqCst);
+    assert!((10..100).contains(&failed), "{failed} renewals in two thirds of a lease");
+    clock.advance(Duration::from_secs(2));
+    assert!(matches!(mine.hold.standing(engine.clock.now()), hold::Standing::Lost(_)));
+    assert_eq!(*store.holder.lock(), None, "nobody has it, and the store says that somebody does");
     engine.shutdown().unwrap();
 }

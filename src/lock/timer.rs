@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::error::{Error, ErrorKind, Result};
+use crate::lock::agenda::Slot;
 use crate::lock::hold::{Hold, Standing};
 use crate::lock::park::{Parker, ServiceWaker};
 use crate::lock::report::Reporter;
@@ -36,6 +37,9 @@ struct Shared {
     stop: AtomicBool,
     /// When the thread looks next, as `Moment::nanos`; the maximum while it is looking.
     next_look: AtomicU64,
+    /// The earliest moment that it was woken for since it last looked. It looks then even if nothing is due by then any more:
+    /// where holds come and go, each would wake it else.
+    woken_for: AtomicU64,
 }
 
 /// What the thread works with. It keeps no client alive.
@@ -66,7 +70,11 @@ const HUNG_UP_APART: Duration = Duration::from_millis(250);
 
 impl Alarm {
     pub(super) fn new(parker: &Parker) -> Alarm {
-        let shared = Shared { stop: AtomicBool::new(false), next_look: AtomicU64::new(u64::MAX) };
+        let shared = Shared {
+            stop: AtomicBool::new(false),
+            next_look: AtomicU64::new(u64::MAX),
+            woken_for: AtomicU64::new(u64::MAX),
+        };
         Alarm { shared: Arc::new(shared), waker: parker.service_waker() }
     }
 
@@ -76,6 +84,7 @@ impl Alarm {
     /// before it looks and sets it after.
     pub(super) fn look_by(&self, moment: Moment) {
         if moment.nanos() < self.shared.next_look.load(Ordering::SeqCst) {
+            self.shared.woken_for.fetch_min(moment.nanos(), Ordering::SeqCst);
             self.waker.wake();
         }
     }
@@ -137,8 +146,9 @@ impl Looks {
             if parker.take_all_now() {
                 self.queue(self.table.renewed(), self.clock.now());
             }
-            let mut next = self.look();
-            if next != Moment::NEVER {
+            let woken_for = Moment::from_nanos(shared.woken_for.swap(u64::MAX, Ordering::SeqCst));
+            let mut next = self.look(woken_for);
+            if self.table.first_due() != Moment::NEVER {
                 next_hung_up = self.look_at_connections(next_hung_up);
                 next = next.min(next_hung_up);
             }
@@ -147,8 +157,8 @@ impl Looks {
         }
     }
 
-    /// Sees to all that is due, and says when something is due next.
-    fn look(&self) -> Moment {
+    /// Sees to all that is due, and says when to look next.
+    fn look(&self, woken_for: Moment) -> Moment {
         loop {
             let now = self.clock.now();
             let due = self.table.due(now, self.lease / 30, AT_A_TIME);
@@ -158,11 +168,14 @@ impl Looks {
             self.look_at(due, now);
         }
         let now = self.clock.now();
-        let first = self.table.first_due().max(now.plus(LEAST));
-        match self.clock {
-            Clock::System if first != Moment::NEVER => first.min(now.plus(LONGEST_SLEEP)),
-            Clock::System | Clock::Manual(_) => first,
-        }
+        let first = self.table.first_due();
+        let longest = match self.clock {
+            Clock::System if first != Moment::NEVER => LONGEST_SLEEP.min(self.lease / 3),
+            // Whatever is renewed is due later than that.
+            Clock::System | Clock::Manual(_) => self.lease / 3,
+        };
+        let asked = if woken_for > now { woken_for } else { Moment::NEVER };
+        first.min(asked).min(now.plus(longest)).max(now.plus(LEAST))
     }
 
     /// Has all be renewed at once when what they rest on may be gone with a connection. Says when that is looked for next.
@@ -187,7 +200,7 @@ impl Looks {
             if self.is_to_be_kept(&hold, now) && hold.due() <= now.plus(hold.slack()) && hold.is_renewable() {
                 renewals.push(Arc::clone(&hold));
             } else {
-                self.table.put(&hold, hold.next_slot(now));
+                self.table.put(&hold, Slot::of(&hold, now));
             }
         }
         self.queue(renewals, now);
@@ -197,7 +210,7 @@ impl Looks {
     fn queue(&self, mut holds: Vec<Arc<Hold>>, now: Moment) {
         holds.retain(|hold| {
             let is_new = hold.set_queued(true);
-            self.table.put(hold, hold.next_slot(now));
+            self.table.put(hold, Slot::of(hold, now));
             is_new
         });
         self.orders.renew(holds);

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use crate::config::Options;
 use crate::error::{Error, ErrorKind, Result};
+use crate::lock::agenda::Slot;
 use crate::lock::due::{Batch, CHUNK, Due};
 use crate::lock::hold::{Hold, Standing};
 use crate::lock::park::{Parker, ServiceWaker};
@@ -123,7 +124,7 @@ impl Watchdog {
 
     /// Has a hold be renewed, and its end be noticed, in time, whatever has changed about it.
     pub(crate) fn watch(&self, hold: &Arc<Hold>) {
-        let slot = hold.next_slot(self.clock.now());
+        let slot = Slot::of(hold, self.clock.now());
         self.table.put_earlier(hold, slot);
         self.timer.alarm().look_by(slot.moment());
     }
@@ -251,7 +252,7 @@ impl Round {
     /// The watchdog has done with it for now.
     fn let_go(&self, hold: &Arc<Hold>) {
         hold.set_queued(false);
-        let slot = hold.next_slot(self.clock.now());
+        let slot = Slot::of(hold, self.clock.now());
         self.table.put(hold, slot);
         self.alarm.look_by(slot.moment());
     }

@@ -20,10 +20,14 @@ if redis.call('hexists', lock, from) == 0 and redis.call('hexists', lock, to) ==
   return {'lost'}
 end
 
--- Time first: PEXPIRE passes when the server is out of memory, and what follows it passes too.
-redis.call('pexpire', lock, lease_ms)
+-- Time first: PEXPIRE passes when the server is out of memory, and what follows it passes too. Not shortened before the
+-- counter, which may refuse: the old owner would hold it then, for less time than it counts on.
 local fence
-if counter then
+if not counter then
+  redis.call('pexpire', lock, lease_ms)
+else
+  local ttl_ms = redis.call('pttl', lock)
+  redis.call('pexpire', lock, math.max(ttl_ms, tonumber(lease_ms)))
   local number = redis.call('incr', counter)
   local time = redis.call('time')
   local now_us = time[1] * 1000000 + time[2]
@@ -33,6 +37,9 @@ if counter then
     redis.call('set', counter, fence)
   else
     fence = redis.call('get', counter)
+  end
+  if ttl_ms > tonumber(lease_ms) then
+    redis.call('pexpire', lock, lease_ms)
   end
 end
 -- New before old: the hash is never empty, so the key never goes.

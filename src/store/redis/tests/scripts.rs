@@ -10,7 +10,7 @@ use super::super::tell::Tell;
 use super::super::wire::{Wire, maintenance};
 use super::harness::{Server, claim, granted, name, owner, soon};
 use crate::error::ErrorKind;
-use crate::lock::store::{Attempt, Claim, Counting, Kind, Release, Snapshot, Store};
+use crate::lock::store::{Answer, Attempt, Claim, Counting, HandOver, Kind, Release, Snapshot, Store};
 
 /// What the key holds, and for how long.
 fn hash(server: &Server, key: &str) -> (Vec<String>, i64) {
@@ -88,6 +88,29 @@ fn a_lease_is_raised_and_never_shortened() {
     assert!(hash(&server, "lk").1 > 55_000);
     assert!(store.renew(&[with_lease(90_000)], soon()).remove(0).done());
     assert!(hash(&server, "lk").1 > 85_000);
+    store.close();
+}
+
+#[test]
+fn a_hand_over_that_the_counter_refuses_leaves_the_old_owner_its_time() {
+    let server = Server::start(&[]);
+    let store = server.store();
+    let (me, you) = (claim(Kind::Fenced, "lk", 30_000), claim(Kind::Fenced, "lk", 1_000));
+    let counter = "redisson_lock_token:{lk}";
+    granted(store.attempt(&me, 1, true, soon()));
+    for spoil in [["SET", counter, "no number"].as_slice(), &["SET", counter, "9223372036854775807"]] {
+        server.run(spoil);
+        assert!(!matches!(store.hand_over(&me, &you, true, soon()).unwrap().wait(), Answer::Done(_)));
+        let (fields, ttl) = hash(&server, "lk");
+        assert_eq!(fields, held(&me, 1));
+        assert!((25_000..=30_000).contains(&ttl), "{ttl}");
+    }
+    server.run(&["DEL", counter]);
+    let handed = store.hand_over(&me, &you, true, soon()).unwrap().wait().done();
+    assert!(matches!(handed, HandOver::Granted { fence: Some(_) }));
+    let (fields, ttl) = hash(&server, "lk");
+    assert_eq!(fields, held(&you, 1));
+    assert!((1..=1_000).contains(&ttl), "the new lease is shorter: {ttl}");
     store.close();
 }
 
