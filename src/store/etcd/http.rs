@@ -13,6 +13,8 @@ use crate::time::{Clock, Moment};
 
 /// The longest answer that is read: a batch of a hundred locks whose names are all as long as can be.
 const LONGEST: usize = 32 * 1024 * 1024;
+/// The longest line of a head, and of what says how long a chunk is.
+const LONGEST_LINE: usize = 64 * 1024;
 /// How much is asked of the socket at once.
 const PIECE: usize = 8 * 1024;
 /// How long one write may block.
@@ -24,6 +26,8 @@ pub(super) struct Connection {
     /// What was read and not yet used, from `start` on.
     buffer: Vec<u8>,
     start: usize,
+    /// Up to here no line ends that begins at `start`.
+    no_line: usize,
 }
 
 enum Stream {
@@ -64,7 +68,7 @@ impl Connection {
                     socket.set_nodelay(true)?;
                     socket.set_write_timeout(Some(WRITE_LIMIT))?;
                     let stream = Stream::over(socket, member, by)?;
-                    return Ok(Connection { stream, buffer: Vec::new(), start: 0 });
+                    return Ok(Connection { stream, buffer: Vec::new(), start: 0, no_line: 0 });
                 }
                 Err(error) => last = error,
             }
@@ -136,7 +140,7 @@ impl Connection {
     /// whole, nothing of it is lost, and it can be asked for again.
     pub(super) fn chunk(&mut self, by: Moment) -> io::Result<Option<Vec<u8>>> {
         loop {
-            if let Some(line) = line_of(self.rest()) {
+            if let Some(line) = self.whole_line()? {
                 let digits = line.split(|&byte| byte == b';').next().unwrap_or_default();
                 let length = std::str::from_utf8(digits)
                     .ok()
@@ -187,13 +191,27 @@ impl Connection {
     /// The next line, without its end.
     fn line(&mut self, by: Moment) -> io::Result<String> {
         loop {
-            if let Some(line) = line_of(self.rest()) {
-                let text = String::from_utf8_lossy(line).into_owned();
+            if let Some(line) = self.whole_line()? {
+                let text = String::from_utf8_lossy(&line).into_owned();
                 self.start += line.len() + 2;
                 return Ok(text);
             }
             self.fill(by)?;
         }
+    }
+
+    /// The bytes before the first end of a line. Looks at no byte twice, however many reads it takes.
+    fn whole_line(&mut self) -> io::Result<Option<Vec<u8>>> {
+        let from = self.no_line.max(self.start);
+        let unseen = self.buffer.get(from..).unwrap_or_default();
+        let Some(end) = unseen.windows(2).position(|pair| pair == b"\r\n") else {
+            // The last byte may be the first of two.
+            self.no_line = self.buffer.len().saturating_sub(1).max(self.start);
+            let length = self.no_line - self.start;
+            return if length > LONGEST_LINE { Err(unreadable()) } else { Ok(None) };
+        };
+        self.no_line = from + end;
+        Ok(self.buffer.get(self.start..self.no_line).map(<[u8]>::to_vec))
     }
 
     fn take(&mut self, length: usize, by: Moment) -> io::Result<Vec<u8>> {
@@ -215,6 +233,7 @@ impl Connection {
     /// Reads something more, until `by`.
     fn fill(&mut self, by: Moment) -> io::Result<()> {
         self.buffer.drain(..self.start.min(self.buffer.len()));
+        self.no_line = self.no_line.saturating_sub(self.start);
         self.start = 0;
         check_length(self.buffer.len())?;
         let mut piece = [0; PIECE];
@@ -313,12 +332,6 @@ impl HangerUp {
     }
 }
 
-/// The bytes before the first end of a line.
-fn line_of(bytes: &[u8]) -> Option<&[u8]> {
-    let end = bytes.windows(2).position(|pair| pair == b"\r\n")?;
-    bytes.get(..end)
-}
-
 fn unreadable() -> io::Error {
     io::ErrorKind::InvalidData.into()
 }
@@ -389,6 +402,20 @@ mod tests {
             let error = connection(answer).receive(by()).err().unwrap();
             assert_eq!(error.kind(), io::ErrorKind::InvalidData, "{}", String::from_utf8_lossy(answer));
         }
+    }
+
+    #[test]
+    fn a_line_without_an_end_is_looked_at_once_and_not_kept() {
+        let mut connection = connection(b"");
+        while connection.whole_line().is_ok_and(|line| line.is_none()) {
+            connection.buffer.push(b'x');
+            let unseen = connection.buffer.len() - connection.no_line;
+            assert!(unseen <= 2, "{unseen} bytes are looked at again");
+        }
+        assert!(connection.buffer.len() <= LONGEST_LINE + 2, "{}", connection.buffer.len());
+        connection.start = connection.buffer.len();
+        connection.buffer.extend_from_slice(b"next\r\n");
+        assert_eq!(connection.whole_line().unwrap().as_deref(), Some(b"next".as_slice()));
     }
 
     #[test]

@@ -18,12 +18,9 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::BorrowedFd;
 
 use super::address::Place;
-use super::replies::Replies;
+use super::replies::{Replies, TOO_LONG};
 use crate::error::{Error, ErrorKind};
 use crate::time::{Clock, Moment};
-
-/// The longest reply that is read; ours are a few hundred bytes.
-const LONGEST_REPLY: usize = 1024 * 1024;
 
 /// A socket that one thread may read while others write.
 pub(super) enum Stream {
@@ -86,6 +83,36 @@ impl Stream {
         }
     }
 
+    /// Writes as much of `bytes` as the socket takes now; an error of kind `WouldBlock`: nothing.
+    ///
+    /// For a socket whose writes have a short time-out: it may take less than the system said that it would.
+    pub(super) fn write_now(&self, bytes: &[u8]) -> io::Result<usize> {
+        let socket = match self {
+            Stream::Tcp(socket) => socket.as_fd(),
+            #[cfg(unix)]
+            Stream::Unix(socket) => socket.as_fd(),
+            #[cfg(feature = "tls")]
+            Stream::Tls(tls) => tls.socket().as_fd(),
+            #[cfg(leasehold_shuttle)]
+            Stream::Model(pipe) => return pipe.write(bytes),
+        };
+        if !any_ready(&mut [PollFd::from_borrowed_fd(socket, PollFlags::OUT)], Duration::ZERO) {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        let written = match self {
+            #[cfg(feature = "tls")]
+            Stream::Tls(tls) => tls.write_now(bytes),
+            _ => self.write(bytes),
+        };
+        match written {
+            Ok(0) => Err(io::ErrorKind::WouldBlock.into()),
+            Err(error) if matches!(error.kind(), io::ErrorKind::Interrupted | io::ErrorKind::TimedOut) => {
+                Err(io::ErrorKind::WouldBlock.into())
+            }
+            written => written,
+        }
+    }
+
     /// Writes all of `bytes`, until `by` and one write's time-out at the latest.
     pub(super) fn write_all(&self, bytes: &[u8], by: Moment) -> io::Result<()> {
         Timed::new(self, by, &Cell::default()).write_all(bytes)
@@ -103,7 +130,7 @@ impl Stream {
         }
     }
 
-    fn set_write_timeout(&self, timeout: Duration) -> io::Result<()> {
+    pub(super) fn set_write_timeout(&self, timeout: Duration) -> io::Result<()> {
         match self {
             Stream::Tcp(socket) => socket.set_write_timeout(Some(timeout)),
             #[cfg(unix)]
@@ -232,9 +259,6 @@ fn remaining(by: Moment) -> io::Result<Duration> {
 pub(super) struct Timed<'a> {
     stream: &'a Stream,
     by: Moment,
-    /// How many bytes more may be read.
-    allowed: usize,
-    pub(super) too_long: bool,
     /// Reads only what is there already.
     pub(super) only_ready: bool,
     /// A read was refused because nothing was there.
@@ -245,15 +269,7 @@ pub(super) struct Timed<'a> {
 
 impl<'a> Timed<'a> {
     pub(super) fn new(stream: &'a Stream, by: Moment, armed: &'a Cell<Duration>) -> Timed<'a> {
-        Timed {
-            stream,
-            by,
-            allowed: LONGEST_REPLY,
-            too_long: false,
-            only_ready: false,
-            was_not_ready: false,
-            armed,
-        }
+        Timed { stream, by, only_ready: false, was_not_ready: false, armed }
     }
 
     /// Gives the socket what is left of the time; not if it has hardly more: that would be a system call more for
@@ -287,15 +303,7 @@ impl Read for Timed<'_> {
             }
             match self.stream.read(buf) {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Ok(read) if read > self.allowed => {
-                    self.too_long = true;
-                    return Err(io::ErrorKind::InvalidData.into());
-                }
-                Ok(read) => {
-                    self.allowed -= read;
-                    return Ok(read);
-                }
-                failed => return failed,
+                done => return done,
             }
         }
     }
@@ -347,13 +355,6 @@ impl Link {
     pub(super) fn receive(&mut self, by: Moment) -> Result<Value, Error> {
         let mut timed = Timed::new(&self.stream, by, &self.armed);
         let reply = self.replies.next(&mut timed);
-        if timed.too_long {
-            return Err(Error::new(
-                ErrorKind::Protocol,
-                "read",
-                "the server's reply is too long to be one of ours",
-            ));
-        }
         self.used = Clock::System.now();
         reply.map_err(unread)
     }
@@ -401,6 +402,8 @@ pub(super) fn unread(error: RedisError) -> Error {
         (ErrorKind::TimedOut, "the server did not answer in time")
     } else if error.is_connection_dropped() {
         (ErrorKind::Unreachable, "the server closed the connection")
+    } else if error.detail() == Some(TOO_LONG) {
+        (ErrorKind::Protocol, TOO_LONG)
     } else if error.kind() == redis::ErrorKind::Parse {
         (ErrorKind::Protocol, "the server does not speak Redis's protocol")
     } else {
