@@ -266,7 +266,7 @@ fn a_subscriber_connection_that_is_not_read_holds_up_no_attempt_and_no_release()
     const AT_ONCE: Duration = ms(750);
     let write_limit = Duration::from_secs(5);
     scenario(|world| {
-        let client = world.builder().command_timeout(write_limit).build().unwrap();
+        let client = world.builder().lease(3 * LONG).command_timeout(write_limit).build().unwrap();
         let other = world.direct();
         let held: Vec<_> = (0..WAITERS)
             .map(|number| {

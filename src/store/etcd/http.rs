@@ -4,11 +4,13 @@
 //! of it; another thread can hang up on one that reads for long; and it is known whether a request has left.
 
 use std::io::{self, Read, Write};
-use std::net::{Shutdown, TcpStream, ToSocketAddrs};
+use std::net::{Shutdown, TcpStream};
 use std::os::fd::AsFd;
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::address::Member;
+use crate::hosts::Hosts;
 use crate::time::{Clock, Moment};
 
 /// The longest answer that is read: a batch of a hundred locks whose names are all as long as can be.
@@ -59,21 +61,12 @@ struct Head {
 }
 
 impl Connection {
-    /// Connects until `by` at the latest; looking up a host's name cannot be bounded.
-    pub(super) fn open(member: &Member, by: Moment) -> io::Result<Connection> {
-        let mut last = io::Error::new(io::ErrorKind::NotFound, "the host has no address");
-        for address in (member.host.as_str(), member.port).to_socket_addrs()? {
-            match TcpStream::connect_timeout(&address, remaining(by)?) {
-                Ok(socket) => {
-                    socket.set_nodelay(true)?;
-                    socket.set_write_timeout(Some(WRITE_LIMIT))?;
-                    let stream = Stream::over(socket, member, by)?;
-                    return Ok(Connection { stream, buffer: Vec::new(), start: 0, no_line: 0 });
-                }
-                Err(error) => last = error,
-            }
-        }
-        Err(last)
+    /// Connects until `by` at the latest.
+    pub(super) fn open(member: &Member, hosts: &Arc<Hosts>, by: Moment) -> io::Result<Connection> {
+        let socket = hosts.connect(&member.host, member.port, by)?;
+        socket.set_write_timeout(Some(WRITE_LIMIT))?;
+        let stream = Stream::over(socket, member, by)?;
+        Ok(Connection { stream, buffer: Vec::new(), start: 0, no_line: 0 })
     }
 
     /// Whether the server has not hung up, as far as this machine knows; no round trip.
@@ -269,7 +262,8 @@ impl Stream {
     fn over(socket: TcpStream, member: &Member, by: Moment) -> io::Result<Stream> {
         let Some(config) = &member.tls else { return Ok(Stream::Tcp(socket)) };
         let half = socket.try_clone()?;
-        let tls = crate::tls::TlsStream::connect(&member.host, config, socket, Shaking { socket: half, by })?;
+        let tls =
+            crate::tls::TlsStream::connect(member.host.name(), config, socket, Shaking { socket: half, by })?;
         Ok(Stream::Tls(Box::new(tls)))
     }
 
@@ -349,6 +343,7 @@ fn remaining(by: Moment) -> io::Result<Duration> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::hosts::Host;
     use std::net::TcpListener;
 
     /// A connection to a server that answers any request with `answer` and hangs up.
@@ -358,8 +353,8 @@ mod tests {
         crate::sync::thread::Builder::new()
             .spawn(move || server.accept().unwrap().0.write_all(answer).unwrap())
             .unwrap();
-        let member = Member::new("127.0.0.1".to_owned(), port);
-        Connection::open(&member, by()).unwrap()
+        let member = Member::new(Host::named("127.0.0.1"), port);
+        Connection::open(&member, &Arc::default(), by()).unwrap()
     }
 
     fn by() -> Moment {

@@ -6,7 +6,7 @@
 
 use std::cell::Cell;
 use std::io::{self, Read, Write};
-use std::net::{Shutdown, TcpStream, ToSocketAddrs};
+use std::net::{Shutdown, TcpStream};
 use std::os::fd::AsFd;
 #[cfg(unix)]
 use std::os::unix::net::UnixStream;
@@ -20,6 +20,7 @@ use rustix::fd::BorrowedFd;
 use super::address::Place;
 use super::replies::{Replies, TOO_LONG};
 use crate::error::{Error, ErrorKind};
+use crate::hosts::Hosts;
 use crate::time::{Clock, Moment};
 
 /// A socket that one thread may read while others write.
@@ -34,18 +35,22 @@ pub(super) enum Stream {
 }
 
 impl Stream {
-    /// Connects until `by` at the latest. Two things cannot be bounded: looking up a host's name, and connecting to
-    /// a Unix socket whose queue is full.
-    pub(super) fn connect(place: &Place, write_timeout: Duration, by: Moment) -> io::Result<Stream> {
+    /// Connects until `by` at the latest; but connecting to a Unix socket whose queue is full cannot be bounded.
+    pub(super) fn connect(
+        place: &Place,
+        hosts: &Arc<Hosts>,
+        write_timeout: Duration,
+        by: Moment,
+    ) -> io::Result<Stream> {
         let stream = match place {
-            Place::Tcp { host, port } => Stream::Tcp(connect_tcp(host, *port, by)?),
+            Place::Tcp { host, port } => Stream::Tcp(hosts.connect(host, *port, by)?),
             #[cfg(feature = "tls")]
             Place::Tls { host, port, config } => {
-                let socket = connect_tcp(host, *port, by)?;
+                let socket = hosts.connect(host, *port, by)?;
                 let half = Stream::Tcp(socket.try_clone()?);
                 half.set_write_timeout(write_timeout)?;
                 let tls = crate::tls::TlsStream::connect(
-                    host,
+                    host.name(),
                     config,
                     socket,
                     Timed::new(&half, by, &Cell::default()),
@@ -233,20 +238,6 @@ impl Read for &Stream {
             _ => error,
         })
     }
-}
-
-fn connect_tcp(host: &str, port: u16, by: Moment) -> io::Result<TcpStream> {
-    let mut last = io::Error::new(io::ErrorKind::NotFound, "the host has no address");
-    for address in (host, port).to_socket_addrs()? {
-        match TcpStream::connect_timeout(&address, remaining(by)?) {
-            Ok(socket) => {
-                socket.set_nodelay(true)?;
-                return Ok(socket);
-            }
-            Err(error) => last = error,
-        }
-    }
-    Err(last)
 }
 
 /// What is left until `by`, never zero: as a socket's time-out, zero is refused.

@@ -424,3 +424,20 @@ fn two_clients_of_four_threads_each_share_a_lock() {
     cycles.sort_unstable();
     assert!(cycles[0] * 10 >= cycles[1], "{cycles:?}");
 }
+
+#[test]
+fn more_than_a_socket_takes_at_once_is_subscribed_to_as_soon_as_there_is_room() {
+    let server = Server::start(&[]);
+    all_of_many_stand(&server.options());
+}
+
+/// Megabytes of subscriptions. The reading thread's own looks come too late to help.
+pub(super) fn all_of_many_stand(options: &RedisOptions) {
+    let (address, late) = (Arc::new(Address::new(options).unwrap()), Duration::from_secs(60));
+    let hub = Hub::new(address, Arc::new(Reporter::new(None)), late, late, &[super::super::hub::PLAIN]);
+    let (waker, _woken) = waker();
+    let channel = |number| format!("{number}:{}", "x".repeat(60_000));
+    let listening: Vec<_> = (0..200).map(|number| hub.listen(&channel(number), &waker).unwrap()).collect();
+    eventually(|| listening.iter().all(Listening::is_up));
+    hub.close();
+}

@@ -86,7 +86,14 @@ impl Link {
             ready.map_err(unreachable)?;
             Ok::<_, Error>(client)
         });
-        let client = Arc::new(client.map_err(|error| error.during("connect"))?);
+        let client = match client {
+            Ok(client) => Arc::new(client),
+            Err(error) => {
+                // Not dropped, which would wait for a look-up of the host's name that hangs.
+                runtime.shutdown_background();
+                return Err(error.during("connect"));
+            }
+        };
         Ok(Link { client, statements: HashMap::new(), runtime })
     }
 
