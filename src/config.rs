@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::error::{Error, Result};
+use crate::hosts::Hosts;
 use crate::time::{LONGEST_LEASE, checked_lease};
 
 /// The shortest lease that the watchdog can keep alive: it renews each third.
@@ -76,6 +77,8 @@ pub(crate) struct RedisOptions {
     pub(crate) tls: TlsOptions,
     pub(crate) table: TableOptions,
     pub(crate) cluster_pub_sub: ClusterPubSub,
+    /// What the client's connections share of the names of hosts.
+    pub(crate) hosts: Arc<Hosts>,
 }
 
 /// How the members of a Redis Cluster tell those who wait of a release; set by
@@ -125,6 +128,7 @@ impl Default for RedisOptions {
             tls: TlsOptions::default(),
             table: TableOptions::default(),
             cluster_pub_sub: ClusterPubSub::Auto,
+            hosts: Arc::default(),
         }
     }
 }
@@ -136,6 +140,7 @@ impl RedisOptions {
     pub(crate) fn checked(self) -> Result<RedisOptions> {
         check_timeout("connect_timeout", self.connect_timeout)?;
         check_timeout("command_timeout", self.command_timeout)?;
+        self.hosts.check_options()?;
         if self.pool_size == 0 {
             return Err(Error::invalid("connect", "a pool_size of 0 leaves no connection to work with"));
         }

@@ -5,6 +5,7 @@ mod client;
 mod compose;
 mod config;
 mod error;
+mod hosts;
 mod ident;
 mod inspection;
 mod lock;

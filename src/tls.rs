@@ -206,7 +206,7 @@ impl TlsStream {
             if let Some(read) = session.plain(buf)? {
                 return Ok(read);
             }
-            session.flush(&self.socket)?;
+            session.flush_now(&self.socket)?;
         }
         let read = (&self.socket).read(&mut fresh)?;
         let mut session = self.session.lock();
@@ -222,6 +222,15 @@ impl TlsStream {
         let mut session = self.session.lock();
         let taken = session.tls.writer().write(bytes)?;
         session.flush(&self.socket)?;
+        Ok(taken)
+    }
+
+    /// Writes as much as the socket takes now; what the session has taken beyond that leaves with the next read or write.
+    pub(crate) fn write_now(&self, bytes: &[u8]) -> io::Result<usize> {
+        let mut session = self.session.lock();
+        session.flush(&self.socket)?;
+        let taken = session.tls.writer().write(bytes)?;
+        session.flush_now(&self.socket)?;
         Ok(taken)
     }
 }
@@ -243,6 +252,16 @@ impl Session {
             self.tls
                 .process_new_packets()
                 .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
+        }
+    }
+
+    /// As much as the socket takes.
+    fn flush_now(&mut self, socket: &TcpStream) -> io::Result<()> {
+        match self.flush(socket) {
+            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {
+                Ok(())
+            }
+            flushed => flushed,
         }
     }
 

@@ -8,6 +8,7 @@ use super::{LockClient, open};
 use crate::compose::ring::plan::Ring;
 use crate::config::{ClusterPubSub, Options, RedisOptions, RedlockNode, RedlockOptions, Replicas};
 use crate::error::{Error, Result};
+use crate::hosts::Hosts;
 use crate::lock::engine;
 use crate::lock::report::Reporter;
 use crate::lock::store::Store;
@@ -116,6 +117,27 @@ impl ClientBuilder {
     /// The password on the Sentinels themselves. Defaults to none. Never shown in errors or `Debug`.
     pub fn sentinel_password(mut self, password: &str) -> Self {
         self.redis.sentinel_password = Some(password.to_owned());
+        self
+    }
+
+    /// The hosts to which servers may send this client, beside those of the URL: names, addresses, or `*.` and what names
+    /// end in, without ports. Defaults to all.
+    ///
+    /// The members of a Redis Cluster name each other, and Sentinels name the master; user and password then go there. With
+    /// this list whoever speaks for a server can send them to these hosts only. Another host is refused before anything is
+    /// said to it, with an error of kind [`Unsupported`](crate::ErrorKind::Unsupported) that names it.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use leasehold::LockClient;
+    ///
+    /// let builder = LockClient::builder()
+    ///     .url("redis-cluster://shop.cache.example")
+    ///     .allowed_hosts(["*.shop.cache.example", "10.0.0.7"]);
+    /// ```
+    pub fn allowed_hosts<H: Into<String>>(mut self, hosts: impl IntoIterator<Item = H>) -> Self {
+        self.redis.hosts = Arc::new(Hosts::allowing(hosts.into_iter().map(Into::into).collect()));
         self
     }
 

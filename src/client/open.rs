@@ -98,9 +98,11 @@ pub(super) fn connect_redlock(
     if !redis.url.is_empty() {
         return Err(Error::invalid("connect", "a url beside the servers of a redlock"));
     }
-    let nodes = redlock.nodes.into_iter().map(|node| {
+    let nodes = redlock.nodes.into_iter().enumerate().map(|(at, node)| {
         let options = RedisOptions { url: node.url, ..redis.clone() };
         let place = RedisStore::place(&options)?;
+        // Told apart, if their hosts cannot be shown.
+        let place = if place.starts_with('(') { format!("server {} {place}", at + 1) } else { place };
         let reporter = Arc::clone(reporter);
         let open = move |timeout: Duration| {
             let connect_timeout = options.connect_timeout.min(timeout);
@@ -154,4 +156,141 @@ pub(super) fn connect_ring(redis: RedisOptions, ring: Ring, reporter: &Arc<Repor
         Ok(Arc::new(RedisStore::unconnected(&redis, Arc::clone(&reporter))?))
     };
     RingStore::open(ring, patience, Box::new(open))
+}
+
+#[cfg(all(
+    feature = "etcd",
+    feature = "zookeeper",
+    feature = "postgres",
+    feature = "mysql",
+    feature = "sqlite"
+))]
+#[cfg(not(leasehold_shuttle))]
+#[cfg(test)]
+mod tests {
+    use std::error::Error as _;
+
+    use super::*;
+    use crate::hosts::Hosts;
+
+    const SECRET: &str = "S3CR3T";
+
+    /// Schemes, and the path that their URLs end in.
+    const STORES: &[(&str, &str)] = &[
+        ("redis", "/0"),
+        ("rediss", "/0"),
+        ("redis-sentinel", "/m"),
+        ("rediss-sentinel", "/m/0"),
+        ("redis-cluster", ""),
+        ("rediss-cluster", "/"),
+        ("redis+unix", "/no/such/socket"),
+        ("unix", "/no/such/socket"),
+        ("etcd", "/prefix"),
+        ("etcds", ""),
+        ("zk", "/root"),
+        ("zks", ""),
+        ("postgres", "/shop"),
+        ("postgresql", "/shop"),
+        ("mysql", "/shop"),
+        ("mariadb", "/shop"),
+        ("sqlite", "/no/such/file"),
+        ("http", "/"),
+    ];
+
+    /// URLs as they should be, and as a hurry makes them, with the password in each place in which one can get.
+    const FORMS: &[&str] = &[
+        "{s}://u:S3CR3T@127.0.0.1:1{p}",
+        "{s}://u:S3CR3T@host.invalid{p}",
+        "{s}://u:S3CR3T@host.invalid:1,other.invalid{p}",
+        "{s}://S3CR3T@127.0.0.1:1{p}",
+        "{s}://:S3CR3T@127.0.0.1:1{p}",
+        "{s}://S3CR3T:u@127.0.0.1:1{p}",
+        // No host, or none that can be used.
+        "{s}://S3CR3T{p}",
+        "{s}://S3CR3T",
+        "{s}://S3CR3T,S3CR3T{p}",
+        "{s}://u:S3CR3T{p}",
+        "{s}://u:S3CR3T@{p}",
+        "{s}://u:S3CR3T@:1{p}",
+        "{s}://u:S3CR3T@[::1{p}",
+        "{s}://u:S3CR3T@127.0.0.1:99999{p}",
+        "{s}://u:S3CR3T@127.0.0.1:port{p}",
+        "{s}://u:S3CR3T@local host{p}",
+        // What ends the host, or the password, before its time.
+        "{s}://S3CR3T#x@127.0.0.1:1{p}",
+        "{s}://S3CR3T/x@127.0.0.1:1{p}",
+        "{s}://S3CR3T?x@127.0.0.1:1{p}",
+        "{s}://x#S3CR3T@127.0.0.1:1{p}",
+        "{s}://x/S3CR3T@127.0.0.1:1{p}",
+        "{s}://x?S3CR3T@127.0.0.1:1{p}",
+        "{s}://u:S3CR3T#x@127.0.0.1:1{p}",
+        "{s}://u:S3CR3T/x@127.0.0.1:1{p}",
+        "{s}://u:S3CR3T?x@127.0.0.1:1{p}",
+        "{s}://u:x#S3CR3T@127.0.0.1:1{p}",
+        "{s}://u:x/S3CR3T@127.0.0.1:1{p}",
+        "{s}://u:x?S3CR3T@127.0.0.1:1{p}",
+        "{s}://u:x\\S3CR3T@127.0.0.1:1{p}",
+        "{s}://u:x S3CR3T@127.0.0.1:1{p}",
+        "{s}://u:x,S3CR3T@127.0.0.1:1{p}",
+        "{s}://u:x:S3CR3T@127.0.0.1:1{p}",
+        "{s}://u:S3CR3T@x@host.invalid{p}",
+        "{s}://u:x@S3CR3T@host.invalid{p}",
+        "{s}://u:x@S3CR3T/y@host.invalid{p}",
+        "{s}://u:x@S3CR3T#y@host.invalid{p}",
+        "{s}://u:S3CR3T%zz@127.0.0.1:1{p}",
+        "{s}://u:%S3CR3T@127.0.0.1:1{p}",
+        // Behind the host, in words of other programs.
+        "{s}://127.0.0.1:1{p}?password=S3CR3T",
+        "{s}://127.0.0.1:1{p}?sslmode=S3CR3T&ssl-mode=S3CR3T",
+        "{s}://127.0.0.1:1{p}?S3CR3T",
+        "{s}://127.0.0.1:1{p}#S3CR3T",
+        "{s}:///no/such/file?pass=S3CR3T",
+        "{s}:///no/such/file?password=S3CR3T#S3CR3T",
+        // No URL at all.
+        "{s}//u:S3CR3T@127.0.0.1:1{p}",
+        "{s}:u:S3CR3T@127.0.0.1:1{p}",
+        "u:S3CR3T@127.0.0.1:1{p}",
+        "S3CR3T://127.0.0.1:1{p}",
+        "S3CR3T",
+    ];
+
+    /// All that an error says, its causes too.
+    fn texts(error: &Error) -> String {
+        let mut texts = format!("{error} | {error:?} | {error:#?}");
+        let mut cause = error.source();
+        while let Some(error) = cause {
+            texts += &format!(" | {error} | {error:?}");
+            cause = error.source();
+        }
+        texts
+    }
+
+    #[test]
+    fn no_part_of_a_url_that_may_be_a_password_is_shown_by_any_store() {
+        let reporter = Arc::new(Reporter::new(None));
+        let wait = Duration::from_millis(200);
+        let mut shown = Vec::new();
+        for (scheme, path) in STORES {
+            for form in FORMS {
+                let url = form.replace("{s}", scheme).replace("{p}", path);
+                assert!(url.contains(SECRET));
+                let server = RedisOptions {
+                    url,
+                    connect_timeout: wait,
+                    command_timeout: wait,
+                    hosts: Arc::new(Hosts::resolving(|_| Err(std::io::Error::other("no such host")))),
+                    ..RedisOptions::default()
+                };
+                let said = match open(&server, &mut Options::default(), &reporter) {
+                    Err(error) => texts(&error),
+                    Ok(_) => panic!("{} leads to a server", server.url),
+                };
+                let said = format!("{said} {server:?}");
+                if said.contains(SECRET) {
+                    shown.push(format!("{}: {said}", server.url));
+                }
+            }
+        }
+        assert!(shown.is_empty(), "{} URLs: {shown:#?}", shown.len());
+    }
 }

@@ -31,6 +31,10 @@ pub const REDIS_SET: &str = include_str!("lua/fenced_set.lua");
 /// `column` keeps the highest token seen (a 64-bit integer; may be null at first), `parameter` is where the statement
 /// gets the writer's: `$2`, `?`, `:fence`.
 ///
+/// Neither can bring other SQL along. A column is an identifier, plain or in quotes (`fence`, `stock.fence`, `"Fence"`);
+/// a parameter is `?`, or a number or name behind `$`, `?`, `:` or `@`, or a token in decimal, each with or without a type
+/// behind `::`. Anything else makes a condition that is never true: nothing is written, as by an older token.
+///
 /// # Examples
 ///
 /// ```
@@ -44,7 +48,34 @@ pub const REDIS_SET: &str = include_str!("lua/fenced_set.lua");
 /// ```
 #[must_use]
 pub fn sql_condition(column: &str, parameter: &str) -> String {
+    if !is_column(column) || !is_parameter(parameter) {
+        return "(1 = 0)".to_owned();
+    }
     format!("({column} IS NULL OR {column} <= {parameter})")
+}
+
+fn is_column(text: &str) -> bool {
+    let is_quoted = |part: &str| {
+        [('"', '"'), ('`', '`'), ('[', ']')].into_iter().any(|(first, last)| {
+            let within = part.strip_prefix(first).and_then(|rest| rest.strip_suffix(last));
+            let is_ending = |c: char| c == first || c == last || c == '.' || c == '\\' || c.is_control();
+            within.is_some_and(|name| !name.is_empty() && !name.contains(is_ending))
+        })
+    };
+    text.split('.').all(|part| is_identifier(part) || is_quoted(part))
+}
+
+fn is_parameter(text: &str) -> bool {
+    let (parameter, cast) = text.split_once("::").map_or((text, None), |(text, cast)| (text, Some(cast)));
+    let is_word = |word: &str| !word.is_empty() && word.chars().all(|c| c.is_alphanumeric() || c == '_');
+    let is_named = parameter.strip_prefix(['$', '?', ':', '@']).is_some_and(is_word);
+    let is_token = !parameter.is_empty() && parameter.bytes().all(|byte| byte.is_ascii_digit());
+    (parameter == "?" || is_named || is_token) && cast.is_none_or(is_identifier)
+}
+
+fn is_identifier(text: &str) -> bool {
+    let starts_well = text.starts_with(|c: char| c.is_alphabetic() || c == '_');
+    starts_well && text.chars().all(|c| c.is_alphanumeric() || c == '_' || c == '$')
 }
 
 /// Replaces a file's content unless a newer token has written it; `false`: refused, nothing changed.
@@ -92,4 +123,68 @@ pub fn write_file(path: &Path, fence: Fence, content: &[u8]) -> Result<bool> {
         Error::new(ErrorKind::Resource, "write_file", "a fenced file could not be written").with_source(error)
     };
     file::write(path, fence.get(), content).map_err(failed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_condition_is_made_of_a_column_and_a_parameter_and_of_nothing_else() {
+        for column in [
+            "fence",
+            "stock.fence",
+            "shop.stock.fence",
+            "_f1",
+            "\"Fence no\"",
+            "`fence`",
+            "s.[fence]",
+            "größe",
+        ] {
+            for parameter in ["?", "?3", "$2", ":fence", "@P1", "$2::bigint", "42"] {
+                let condition = sql_condition(column, parameter);
+                assert_eq!(condition, format!("({column} IS NULL OR {column} <= {parameter})"));
+            }
+        }
+        let never = "(1 = 0)";
+        for column in [
+            "",
+            ".",
+            "fence.",
+            "1fence",
+            "fence OR 1=1",
+            "fence;DROP TABLE stock",
+            "fence--",
+            "fence/*",
+            "\"a\"b\"",
+            "\"",
+            "\"\"",
+            "'fence'",
+            "f(x)",
+            "fence\n",
+            "\"a\" OR \"b\"",
+            "[a]]",
+            "`a``b`",
+            "\"a\\\"",
+        ] {
+            assert_eq!(sql_condition(column, "?"), never, "{column:?}");
+        }
+        for parameter in [
+            "",
+            "$",
+            ":",
+            "? OR 1=1",
+            "$1)",
+            "0 OR 1=1",
+            "-1",
+            "'1'",
+            "fence",
+            "$1::",
+            "$1::int4 OR 1",
+            "??",
+            "1;--",
+        ] {
+            assert_eq!(sql_condition("fence", parameter), never, "{parameter:?}");
+        }
+    }
 }

@@ -12,7 +12,7 @@ use super::tools::{
     within,
 };
 use crate::support::now;
-use crate::support::proxy::{Do, verb};
+use crate::support::proxy::{Command, Do, Which, verb};
 
 #[test]
 fn waiters_of_several_clients_all_get_in_while_subscriptions_are_killed() {
@@ -254,5 +254,59 @@ fn many_waiters_of_a_killed_server_do_not_storm_it_and_are_served_when_it_is_bac
             waiter.outcome().0.unwrap();
         }
         world.is_given_back("herd", L);
+    });
+}
+
+/// SUBSCRIBE is written to a connection of its own; when nobody reads there, only wake-ups are missing.
+#[test]
+fn a_subscriber_connection_that_is_not_read_holds_up_no_attempt_and_no_release() {
+    const WAITERS: usize = 120;
+    const LENGTH: usize = 60_000;
+    /// Far below the time-out of a write, far above what a machine that is busy with other tests takes.
+    const AT_ONCE: Duration = ms(750);
+    let write_limit = Duration::from_secs(5);
+    scenario(|world| {
+        let client = world.builder().lease(3 * LONG).command_timeout(write_limit).build().unwrap();
+        let other = world.direct();
+        let held: Vec<_> = (0..WAITERS)
+            .map(|number| {
+                let lock = other.lock(&format!("{number}:{}", "x".repeat(LENGTH)));
+                lock.acquire_with_lease(3 * LONG).unwrap()
+            })
+            .collect();
+        let busy = other.lock("busy").acquire_with_lease(3 * LONG).unwrap();
+        let awaited = other.lock("awaited").acquire_with_lease(3 * LONG).unwrap();
+        let lock = client.lock("awaited");
+        let first = call(move || lock.lock().and_then(|()| lock.unlock()));
+        world.await_subscription("awaited");
+        world.proxy.stop_reading(Which::Subscribers);
+        let waiters: Vec<_> = held
+            .iter()
+            .map(|guard| {
+                let lock = client.lock(guard.name());
+                call(move || lock.lock().and_then(|()| lock.unlock()))
+            })
+            .collect();
+        // More than all buffers on the way take, once they have all asked: megabytes are still to be written.
+        let is_theirs = |command: &Command| command.args.iter().any(|arg| arg.len() >= LENGTH);
+        let mut cycles = 0;
+        while cycles < 20 || world.proxy.count(is_theirs) < WAITERS {
+            cycles += 1;
+            let begun = now();
+            let guard = client.lock("free").acquire().unwrap();
+            guard.unlock().unwrap();
+            within(begun, AT_ONCE, "a free lock");
+            let begun = now();
+            assert!(!client.lock("busy").try_lock_for(ms(1)).unwrap());
+            within(begun, AT_ONCE, "one look at a busy lock");
+            assert!(cycles < 10_000, "they do not ask");
+        }
+        world.proxy.resume();
+        drop((held, awaited));
+        let resumed = now();
+        for waiter in waiters.into_iter().chain([first]) {
+            waiter.returns_within(resumed, 2 * LONG, "taking over").unwrap();
+        }
+        busy.unlock().unwrap();
     });
 }

@@ -253,9 +253,18 @@ impl Proxy {
         self.shared.change(|state| state.holds.push((direction, which)));
     }
 
-    /// What is held by [`Proxy::hold`] goes on, both ways.
+    /// From now on nothing is read of what such clients send, but for one more piece: the buffers of the system fill up, as
+    /// before a server that hangs.
+    pub fn stop_reading(&self, which: Which) {
+        self.shared.change(|state| state.deaf = Some(which));
+    }
+
+    /// What is held by [`Proxy::hold`] goes on, both ways, and all is read again.
     pub fn resume(&self) {
-        self.shared.change(|state| state.holds.clear());
+        self.shared.change(|state| {
+            state.holds.clear();
+            state.deaf = None;
+        });
     }
 
     /// Each reply and each message comes that much later, in order; zero ends it.

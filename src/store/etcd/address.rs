@@ -1,10 +1,12 @@
 //! Where the members are, who we are there, and under which prefix the locks lie.
 
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::config::RedisOptions;
 use crate::error::{Error, ErrorKind, Result};
+use crate::hosts::{Host, Hosts, check_url};
 
 /// Keys lie under this unless the URL names another prefix.
 const DEFAULT_PREFIX: &str = "leasehold/";
@@ -17,18 +19,19 @@ pub(super) struct Address {
     pub(super) user: Option<(String, String)>,
     pub(super) prefix: String,
     pub(super) connect_timeout: Duration,
+    pub(super) hosts: Arc<Hosts>,
 }
 
 /// One member of the cluster, or a gateway in front of it.
 pub(super) struct Member {
-    pub(super) host: String,
+    pub(super) host: Host,
     pub(super) port: u16,
     #[cfg(feature = "tls")]
     pub(super) tls: Option<crate::tls::Config>,
 }
 
 impl Member {
-    pub(super) fn new(host: String, port: u16) -> Member {
+    pub(super) fn new(host: Host, port: u16) -> Member {
         Member {
             host,
             port,
@@ -40,7 +43,7 @@ impl Member {
 
 impl fmt::Display for Member {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.host.contains(':') {
+        if self.host.name().contains(':') {
             return write!(f, "[{}]:{}", self.host, self.port);
         }
         write!(f, "{}:{}", self.host, self.port)
@@ -63,6 +66,7 @@ impl Address {
         if !is_tls {
             options.tls.refused_without_tls("the URL does not start with etcds://")?;
         }
+        check_url(&options.url)?;
         if rest.contains(['?', '#']) {
             return Err(unusable());
         }
@@ -71,7 +75,8 @@ impl Address {
             Some((user, hosts)) => (Some(user), hosts),
             None => (None, place),
         };
-        let members = hosts.split(',').map(member).collect::<Result<Vec<_>>>()?;
+        let members =
+            hosts.split(',').map(|text| member(text, user.is_some())).collect::<Result<Vec<_>>>()?;
         #[cfg(feature = "tls")]
         let members = {
             let config = is_tls.then(|| crate::tls::config(&options.tls)).transpose()?;
@@ -82,6 +87,7 @@ impl Address {
             user: user_of(user, options)?,
             prefix: prefix_of(&decoded(path)?),
             connect_timeout: options.connect_timeout,
+            hosts: Arc::clone(&options.hosts),
         })
     }
 }
@@ -91,13 +97,14 @@ fn unusable() -> Error {
     Error::invalid("connect", format!("the URL cannot be used; it has the form {form}"))
 }
 
-fn member(text: &str) -> Result<Member> {
+fn member(text: &str, is_sure: bool) -> Result<Member> {
     // An IPv6 address is in brackets.
     let (host, port) = match text.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
         Some((host, "")) => (host, None),
         Some((host, port)) => (host, Some(port.strip_prefix(':').ok_or_else(unusable)?)),
         None => text.split_once(':').map_or((text, None), |(host, port)| (host, Some(port))),
     };
+    let is_sure = is_sure || port.is_some();
     let port = match port {
         Some(port) => port.parse().ok().ok_or_else(unusable)?,
         None => DEFAULT_PORT,
@@ -105,7 +112,7 @@ fn member(text: &str) -> Result<Member> {
     if host.is_empty() || host.contains(|c: char| c.is_whitespace() || c.is_control()) || port == 0 {
         return Err(unusable());
     }
-    Ok(Member::new(host.to_owned(), port))
+    Ok(Member::new(Host::given(host, is_sure), port))
 }
 
 fn user_of(user: Option<&str>, options: &RedisOptions) -> Result<Option<(String, String)>> {

@@ -4,15 +4,19 @@
 //! of it; another thread can hang up on one that reads for long; and it is known whether a request has left.
 
 use std::io::{self, Read, Write};
-use std::net::{Shutdown, TcpStream, ToSocketAddrs};
+use std::net::{Shutdown, TcpStream};
 use std::os::fd::AsFd;
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::address::Member;
+use crate::hosts::Hosts;
 use crate::time::{Clock, Moment};
 
 /// The longest answer that is read: a batch of a hundred locks whose names are all as long as can be.
 const LONGEST: usize = 32 * 1024 * 1024;
+/// The longest line of a head, and of what says how long a chunk is.
+const LONGEST_LINE: usize = 64 * 1024;
 /// How much is asked of the socket at once.
 const PIECE: usize = 8 * 1024;
 /// How long one write may block.
@@ -24,6 +28,8 @@ pub(super) struct Connection {
     /// What was read and not yet used, from `start` on.
     buffer: Vec<u8>,
     start: usize,
+    /// Up to here no line ends that begins at `start`.
+    no_line: usize,
 }
 
 enum Stream {
@@ -55,21 +61,12 @@ struct Head {
 }
 
 impl Connection {
-    /// Connects until `by` at the latest; looking up a host's name cannot be bounded.
-    pub(super) fn open(member: &Member, by: Moment) -> io::Result<Connection> {
-        let mut last = io::Error::new(io::ErrorKind::NotFound, "the host has no address");
-        for address in (member.host.as_str(), member.port).to_socket_addrs()? {
-            match TcpStream::connect_timeout(&address, remaining(by)?) {
-                Ok(socket) => {
-                    socket.set_nodelay(true)?;
-                    socket.set_write_timeout(Some(WRITE_LIMIT))?;
-                    let stream = Stream::over(socket, member, by)?;
-                    return Ok(Connection { stream, buffer: Vec::new(), start: 0 });
-                }
-                Err(error) => last = error,
-            }
-        }
-        Err(last)
+    /// Connects until `by` at the latest.
+    pub(super) fn open(member: &Member, hosts: &Arc<Hosts>, by: Moment) -> io::Result<Connection> {
+        let socket = hosts.connect(&member.host, member.port, by)?;
+        socket.set_write_timeout(Some(WRITE_LIMIT))?;
+        let stream = Stream::over(socket, member, by)?;
+        Ok(Connection { stream, buffer: Vec::new(), start: 0, no_line: 0 })
     }
 
     /// Whether the server has not hung up, as far as this machine knows; no round trip.
@@ -136,7 +133,7 @@ impl Connection {
     /// whole, nothing of it is lost, and it can be asked for again.
     pub(super) fn chunk(&mut self, by: Moment) -> io::Result<Option<Vec<u8>>> {
         loop {
-            if let Some(line) = line_of(self.rest()) {
+            if let Some(line) = self.whole_line()? {
                 let digits = line.split(|&byte| byte == b';').next().unwrap_or_default();
                 let length = std::str::from_utf8(digits)
                     .ok()
@@ -187,13 +184,27 @@ impl Connection {
     /// The next line, without its end.
     fn line(&mut self, by: Moment) -> io::Result<String> {
         loop {
-            if let Some(line) = line_of(self.rest()) {
-                let text = String::from_utf8_lossy(line).into_owned();
+            if let Some(line) = self.whole_line()? {
+                let text = String::from_utf8_lossy(&line).into_owned();
                 self.start += line.len() + 2;
                 return Ok(text);
             }
             self.fill(by)?;
         }
+    }
+
+    /// The bytes before the first end of a line. Looks at no byte twice, however many reads it takes.
+    fn whole_line(&mut self) -> io::Result<Option<Vec<u8>>> {
+        let from = self.no_line.max(self.start);
+        let unseen = self.buffer.get(from..).unwrap_or_default();
+        let Some(end) = unseen.windows(2).position(|pair| pair == b"\r\n") else {
+            // The last byte may be the first of two.
+            self.no_line = self.buffer.len().saturating_sub(1).max(self.start);
+            let length = self.no_line - self.start;
+            return if length > LONGEST_LINE { Err(unreadable()) } else { Ok(None) };
+        };
+        self.no_line = from + end;
+        Ok(self.buffer.get(self.start..self.no_line).map(<[u8]>::to_vec))
     }
 
     fn take(&mut self, length: usize, by: Moment) -> io::Result<Vec<u8>> {
@@ -215,6 +226,7 @@ impl Connection {
     /// Reads something more, until `by`.
     fn fill(&mut self, by: Moment) -> io::Result<()> {
         self.buffer.drain(..self.start.min(self.buffer.len()));
+        self.no_line = self.no_line.saturating_sub(self.start);
         self.start = 0;
         check_length(self.buffer.len())?;
         let mut piece = [0; PIECE];
@@ -250,7 +262,8 @@ impl Stream {
     fn over(socket: TcpStream, member: &Member, by: Moment) -> io::Result<Stream> {
         let Some(config) = &member.tls else { return Ok(Stream::Tcp(socket)) };
         let half = socket.try_clone()?;
-        let tls = crate::tls::TlsStream::connect(&member.host, config, socket, Shaking { socket: half, by })?;
+        let tls =
+            crate::tls::TlsStream::connect(member.host.name(), config, socket, Shaking { socket: half, by })?;
         Ok(Stream::Tls(Box::new(tls)))
     }
 
@@ -313,12 +326,6 @@ impl HangerUp {
     }
 }
 
-/// The bytes before the first end of a line.
-fn line_of(bytes: &[u8]) -> Option<&[u8]> {
-    let end = bytes.windows(2).position(|pair| pair == b"\r\n")?;
-    bytes.get(..end)
-}
-
 fn unreadable() -> io::Error {
     io::ErrorKind::InvalidData.into()
 }
@@ -336,6 +343,7 @@ fn remaining(by: Moment) -> io::Result<Duration> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::hosts::Host;
     use std::net::TcpListener;
 
     /// A connection to a server that answers any request with `answer` and hangs up.
@@ -345,8 +353,8 @@ mod tests {
         crate::sync::thread::Builder::new()
             .spawn(move || server.accept().unwrap().0.write_all(answer).unwrap())
             .unwrap();
-        let member = Member::new("127.0.0.1".to_owned(), port);
-        Connection::open(&member, by()).unwrap()
+        let member = Member::new(Host::named("127.0.0.1"), port);
+        Connection::open(&member, &Arc::default(), by()).unwrap()
     }
 
     fn by() -> Moment {
@@ -389,6 +397,20 @@ mod tests {
             let error = connection(answer).receive(by()).err().unwrap();
             assert_eq!(error.kind(), io::ErrorKind::InvalidData, "{}", String::from_utf8_lossy(answer));
         }
+    }
+
+    #[test]
+    fn a_line_without_an_end_is_looked_at_once_and_not_kept() {
+        let mut connection = connection(b"");
+        while connection.whole_line().is_ok_and(|line| line.is_none()) {
+            connection.buffer.push(b'x');
+            let unseen = connection.buffer.len() - connection.no_line;
+            assert!(unseen <= 2, "{unseen} bytes are looked at again");
+        }
+        assert!(connection.buffer.len() <= LONGEST_LINE + 2, "{}", connection.buffer.len());
+        connection.start = connection.buffer.len();
+        connection.buffer.extend_from_slice(b"next\r\n");
+        assert_eq!(connection.whole_line().unwrap().as_deref(), Some(b"next".as_slice()));
     }
 
     #[test]

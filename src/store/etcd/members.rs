@@ -73,7 +73,7 @@ impl Members {
             let now = Clock::System.now();
             let left = u32::try_from(members.len() - turn).unwrap_or(u32::MAX);
             let share = (by.since(now) / left).min(self.address.connect_timeout);
-            match Connection::open(member, now.plus(share)) {
+            match Connection::open(member, &self.address.hosts, now.plus(share)) {
                 Ok(connection) => return Ok(Connected { connection, member }),
                 Err(error) => last = Some(broken(member, error)),
             }

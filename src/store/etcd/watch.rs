@@ -418,9 +418,10 @@ impl Watch {
             let next = self.state.lock().next_settles(now).unwrap_or(Moment::NEVER);
             match connection.chunk(silent_at.min(next)) {
                 Ok(Some(chunk)) => {
-                    silent_at = Clock::System.after(SILENCE);
-                    rest.extend_from_slice(&chunk);
-                    self.take(&mut rest, back_off)?;
+                    // A part of a line is no word: else a member that drips is waited for without an end.
+                    if self.take(&mut rest, &chunk, back_off)? {
+                        silent_at = Clock::System.after(SILENCE);
+                    }
                 }
                 Ok(None) => {
                     let words = "the server ended the watch";
@@ -477,9 +478,11 @@ impl Watch {
         Ok(())
     }
 
-    /// Acts on the lines that are whole.
-    fn take(&self, rest: &mut Vec<u8>, back_off: &mut Duration) -> Result<()> {
-        let whole = rest.iter().rposition(|&byte| byte == b'\n').map_or(0, |end| end + 1);
+    /// Acts on the lines that are whole with the next chunk; whether there was one.
+    fn take(&self, rest: &mut Vec<u8>, chunk: &[u8], back_off: &mut Duration) -> Result<bool> {
+        // What is there already has no end of a line: it is not looked at again with each chunk.
+        let whole = chunk.iter().rposition(|&byte| byte == b'\n').map_or(0, |end| rest.len() + end + 1);
+        rest.extend_from_slice(chunk);
         let lines: Vec<u8> = rest.drain(..whole).collect();
         if rest.len() > LONGEST_LINE {
             return Err(unreadable().during("watch"));
@@ -512,7 +515,7 @@ impl Watch {
                 self.gone(key);
             }
         }
-        Ok(())
+        Ok(whole > 0)
     }
 }
 

@@ -11,6 +11,7 @@ use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo};
 use super::sentinel::Sentinels;
 use crate::config::RedisOptions;
 use crate::error::{Error, ErrorKind, Result};
+use crate::hosts::{Host, Hosts, check_url, has_login};
 
 /// All that a new connection needs. Holds the password, so it is not `Debug`.
 pub(super) struct Address {
@@ -23,6 +24,7 @@ pub(super) struct Address {
     /// How long one write may block.
     pub(super) write_timeout: Duration,
     pub(super) role: Role,
+    pub(super) hosts: Arc<Hosts>,
 }
 
 /// What the server there has to be.
@@ -46,12 +48,12 @@ pub(super) enum Target {
 #[derive(Clone)]
 pub(super) enum Place {
     Tcp {
-        host: String,
+        host: Host,
         port: u16,
     },
     #[cfg(feature = "tls")]
     Tls {
-        host: String,
+        host: Host,
         port: u16,
         config: crate::tls::Config,
     },
@@ -67,6 +69,7 @@ impl Address {
     /// password.
     pub(super) fn new(options: &RedisOptions) -> Result<Address> {
         let scheme = Scheme::of(&options.url)?;
+        check_url(&options.url)?;
         if !scheme.is_sentinel && (options.sentinel_username.is_some() || options.sentinel_password.is_some())
         {
             return Err(Error::invalid(
@@ -91,6 +94,7 @@ impl Address {
             connect_timeout: options.connect_timeout,
             write_timeout: options.command_timeout,
             role: Role::Primary,
+            hosts: Arc::clone(&options.hosts),
         })
     }
 
@@ -100,6 +104,7 @@ impl Address {
             let form = "redis-cluster://[user:password@]host[:port][,host[:port]…]";
             Error::invalid("connect", format!("the URL cannot be used; it has the form {form}"))
         };
+        check_url(&options.url)?;
         let (scheme, rest) = options.url.split_once("://").ok_or_else(unusable)?;
         let scheme = if scheme.eq_ignore_ascii_case("rediss-cluster") { "rediss" } else { "redis" };
         let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
@@ -126,12 +131,12 @@ impl Address {
     }
 
     /// The same user's, elsewhere. `None`: not reached by a host's name and a port.
-    pub(super) fn at(&self, host: &str, port: u16, role: Role) -> Option<Address> {
+    pub(super) fn at(&self, host: &Host, port: u16, role: Role) -> Option<Address> {
         let Target::Place(place) = &self.target else { return None };
         let place = match place {
-            Place::Tcp { .. } => Place::Tcp { host: host.to_owned(), port },
+            Place::Tcp { .. } => Place::Tcp { host: host.clone(), port },
             #[cfg(feature = "tls")]
-            Place::Tls { config, .. } => Place::Tls { host: host.to_owned(), port, config: config.clone() },
+            Place::Tls { config, .. } => Place::Tls { host: host.clone(), port, config: config.clone() },
             #[cfg(unix)]
             Place::Unix(_) => return None,
         };
@@ -144,16 +149,29 @@ impl Address {
             connect_timeout: self.connect_timeout,
             write_timeout: self.write_timeout,
             role,
+            hosts: Arc::clone(&self.hosts),
         })
     }
 
     /// Host and port, where it is reached by them.
-    pub(super) fn host_and_port(&self) -> Option<(&str, u16)> {
+    pub(super) fn host_and_port(&self) -> Option<(&Host, u16)> {
         let Target::Place(place) = &self.target else { return None };
         match place {
             Place::Tcp { host, port } => Some((host, *port)),
             #[cfg(feature = "tls")]
             Place::Tls { host, port, .. } => Some((host, *port)),
+            #[cfg(unix)]
+            Place::Unix(_) => None,
+        }
+    }
+}
+
+impl Place {
+    pub(super) fn host(&self) -> Option<&Host> {
+        match self {
+            Place::Tcp { host, .. } => Some(host),
+            #[cfg(feature = "tls")]
+            Place::Tls { host, .. } => Some(host),
             #[cfg(unix)]
             Place::Unix(_) => None,
         }
@@ -201,10 +219,11 @@ fn direct(options: &RedisOptions) -> Result<(ConnectionInfo, Target)> {
     const FORM: &str = "redis://[user:password@]host[:port][/database] or redis+unix:///path";
     let info = options.url.as_str().into_connection_info();
     let info = info.map_err(|error| unusable(FORM).with_source(error))?;
+    let given = |host: &str| options.hosts.given(host, has_login(&options.url) || has_port(&options.url));
     let place = match info.addr() {
         ConnectionAddr::Tcp(host, port) => {
             no_authorities(options)?;
-            Place::Tcp { host: host.clone(), port: *port }
+            Place::Tcp { host: given(host), port: *port }
         }
         #[cfg(feature = "tls")]
         ConnectionAddr::TcpTls { host, port, insecure, .. } => {
@@ -215,7 +234,7 @@ fn direct(options: &RedisOptions) -> Result<(ConnectionInfo, Target)> {
                 ));
             }
             let config = crate::tls::config(&options.tls)?;
-            Place::Tls { host: host.clone(), port: *port, config }
+            Place::Tls { host: given(host), port: *port, config }
         }
         #[cfg(unix)]
         ConnectionAddr::Unix(path) => Place::Unix(path.clone()),
@@ -254,26 +273,36 @@ fn by_sentinel(options: &RedisOptions, is_tls: bool) -> Result<(ConnectionInfo, 
     }
     #[cfg(feature = "tls")]
     let config = if is_tls { Some(crate::tls::config(&options.tls)?) } else { None };
-    let place = move |host: &str, port: u16| {
+    let place = move |host: Host, port: u16| {
         #[cfg(feature = "tls")]
         if let Some(config) = &config {
-            return Place::Tls { host: host.to_owned(), port, config: config.clone() };
+            return Place::Tls { host, port, config: config.clone() };
         }
-        Place::Tcp { host: host.to_owned(), port }
+        Place::Tcp { host, port }
     };
     let mut places = Vec::new();
     for host in hosts.split(',') {
-        // An IPv6 address has colons in its brackets.
-        let has_port = host.rsplit_once(']').map_or(host, |(_, rest)| rest).contains(':');
+        let has_port = has_port(host);
         let port = if has_port { String::new() } else { format!(":{SENTINEL_PORT}") };
         let info = format!("redis://{host}{port}").into_connection_info();
         match info.map_err(|error| bad().with_source(error))?.addr() {
-            ConnectionAddr::Tcp(host, port) => places.push(Arc::new(place(host, *port))),
+            ConnectionAddr::Tcp(host, port) => {
+                let host = options.hosts.given(host, has_port || !login.is_empty());
+                places.push(Arc::new(place(host, *port)));
+            }
             _ => return Err(bad()),
         }
     }
     let sentinels = Sentinels::new(name, places, Box::new(place), options);
     Ok((info, Target::Master(Arc::new(sentinels))))
+}
+
+/// Whether a host, or a URL's, has a port: what is written before it is hardly a password.
+fn has_port(url: &str) -> bool {
+    let rest = url.split_once("://").map_or(url, |(_, rest)| rest);
+    let host = rest.split(['/', '?', '#']).next().unwrap_or_default();
+    // An IPv6 address has colons in its brackets.
+    host.rsplit_once(']').map_or(host, |(_, rest)| rest).contains(':')
 }
 
 fn no_authorities(options: &RedisOptions) -> Result<()> {

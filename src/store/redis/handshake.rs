@@ -10,6 +10,7 @@ use super::link::{Link, Stream};
 use super::reply::{Expected, accepted, is_unknown_command, refusal};
 use super::script::Request;
 use crate::error::{Error, ErrorKind, Result};
+use crate::hosts::Hosts;
 use crate::time::Moment;
 
 /// The oldest server that is supported.
@@ -33,7 +34,7 @@ pub(super) fn open_at(
     by: Moment,
     begun: impl FnOnce(&Arc<Stream>),
 ) -> Result<Link> {
-    let mut link = dial(place, address.write_timeout, by)?;
+    let mut link = dial(place, &address.hosts, address.write_timeout, by)?;
     begun(link.stream());
     let steps = steps(address);
     let mut bytes = Vec::new();
@@ -49,8 +50,11 @@ pub(super) fn open_at(
 }
 
 /// A socket, and nothing said yet.
-pub(super) fn dial(place: &Place, write_timeout: Duration, by: Moment) -> Result<Link> {
-    let stream = Stream::connect(place, write_timeout, by);
+pub(super) fn dial(place: &Place, hosts: &Arc<Hosts>, write_timeout: Duration, by: Moment) -> Result<Link> {
+    if let Some(host) = place.host() {
+        hosts.check(host)?;
+    }
+    let stream = Stream::connect(place, hosts, write_timeout, by);
     Ok(Link::new(stream.map_err(|error| unreachable(place, error))?))
 }
 

@@ -1,10 +1,13 @@
 //! Wake-ups: one subscriber connection per client, opened when the first waiter comes.
 //!
-//! Any thread writes SUBSCRIBE, under a lock; one thread reads. Replies come in the order of the commands, so a queue
-//! of what was sent says which reply is whose; messages come in between.
+//! Any thread adds commands to what is to be written, under a lock, and then writes as much as the socket takes at once,
+//! without the lock: each attempt and each release takes it, and a server that does not read holds up none of them. What
+//! is left is written when the server has answered something. One thread reads. Replies come in the order of the commands,
+//! so a queue of what was sent says which reply is whose; messages come in between.
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
+use std::io;
 use std::sync::{Arc, Weak};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
@@ -21,6 +24,8 @@ use crate::time::{Clock, Moment};
 
 /// After so long without a word the server is asked for one; after as long again the link counts as dead.
 pub(super) const SILENCE: Duration = Duration::from_secs(5);
+/// So much is given to the socket at once.
+const PIECE: usize = 64 * 1024;
 /// How long [`Hub::close`] waits for the reading thread, which may be connecting.
 const LAST_WAIT: Duration = Duration::from_secs(1);
 
@@ -58,6 +63,11 @@ pub(super) struct State {
     pub(super) writer: Option<Arc<Stream>>,
     /// What the replies to come are for, in order.
     pub(super) awaited: VecDeque<Awaited>,
+    /// Commands that are still to be written, the first perhaps in part.
+    out: VecDeque<u8>,
+    is_writing: bool,
+    /// Meanwhile another thread found something to write, or a sign that there is room for it.
+    again: bool,
     reader: Option<JoinHandle<()>>,
     /// The observer was told that wake-ups are not coming.
     told_down: bool,
@@ -101,10 +111,13 @@ impl Hub {
     /// Has `waker` woken at each message on `channel`. Never waits for the server: the reading thread connects.
     pub(super) fn listen(&self, channel: &str, waker: &Waker) -> Option<Listening> {
         let me = self.me.upgrade()?;
-        self.listen_for(channel, waker, me)
+        let listening = self.listen_for(channel, waker, me);
+        self.flush();
+        listening
     }
 
-    /// The same, on behalf of `source`, which passes on to [`Source::left`] whoever leaves.
+    /// The same, on behalf of `source`, which passes on to [`Source::left`] whoever leaves. Writes nothing: that is left to
+    /// [`flush`](Self::flush).
     pub(super) fn listen_for(
         &self,
         channel: &str,
@@ -143,7 +156,43 @@ impl Hub {
         }
     }
 
-    /// Gives up the topics of the channels that another server has now; their waiters look again.
+    /// Writes what there is to write, as much as the socket takes at once. The rest is left to the reading thread: there
+    /// is no room because the server has not read what went before, and that will be answered.
+    pub(super) fn flush(&self) {
+        let mut state = self.state.lock();
+        loop {
+            let Some(writer) = state.writer.clone() else { return };
+            // Said under the lock: the one who writes looks again. Pairs with the end of this loop.
+            state.again |= state.is_writing;
+            if state.is_writing || state.out.is_empty() {
+                return;
+            }
+            let bytes: Vec<u8> = state.out.iter().take(PIECE).copied().collect();
+            (state.is_writing, state.again) = (true, false);
+            let written = MutexGuard::unlocked(&mut state, || writer.write_now(&bytes));
+            if !state.writer.as_ref().is_some_and(|now| Arc::ptr_eq(now, &writer)) {
+                return; // ended meanwhile; what there is to write is another connection's
+            }
+            state.is_writing = false;
+            match written {
+                Ok(count) => drop(state.out.drain(..count.min(bytes.len()))),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    if !state.again {
+                        return;
+                    }
+                }
+                Err(_) => {
+                    writer.shutdown(); // which the reader notices
+                    state.writer = None;
+                    state.out.clear();
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Gives up the topics of the channels that another server has now; their waiters look again. Writes nothing, as
+    /// [`listen_for`](Self::listen_for).
     pub(super) fn part_with(&self, is_elsewhere: impl Fn(&str) -> bool) -> Vec<(Arc<Topic>, Option<Moment>)> {
         let (mut parted, mut ended) = (Vec::new(), Vec::new());
         let mut state = self.state.lock();
@@ -165,7 +214,7 @@ impl Hub {
         parted
     }
 
-    /// Takes topics over that another hub has parted with.
+    /// Takes topics over that another hub has parted with. Writes nothing, as [`listen_for`](Self::listen_for).
     pub(super) fn adopt(&self, topic: Arc<Topic>, idle_since: Option<Moment>) {
         let mut state = self.state.lock();
         if !state.closed && !state.topics.contains_key(topic.channel()) {
@@ -253,6 +302,8 @@ impl Source for Hub {
         // A refused subscription does not linger, so that the next waiter asks again.
         if self.linger.is_zero() || entry.refused {
             state.sweep(Duration::ZERO, now);
+            drop(state);
+            self.flush();
         }
     }
 }
@@ -263,18 +314,26 @@ impl State {
         matches!(self.awaited.front(), Some(Awaited::Unsubscribed(other)) if **other == *channel)
     }
 
-    /// Writes commands; a failed write ends the connection, which the reader notices.
+    /// There is another connection, or none.
+    pub(super) fn connect(&mut self, writer: Option<Arc<Stream>>) {
+        self.writer = writer;
+        // Who is still writing to the one before finds that out, and leaves these alone. Pairs with `Hub::flush`.
+        (self.is_writing, self.again) = (false, false);
+        self.awaited.clear();
+        self.out.clear();
+    }
+
+    /// Has commands written by the next [`flush`](Hub::flush).
     pub(super) fn write(&mut self, requests: impl IntoIterator<Item = (Request, Awaited)>) {
-        let Some(writer) = self.writer.clone() else { return };
+        if self.writer.is_none() {
+            return;
+        }
         let mut bytes = Vec::new();
         for (request, awaited) in requests {
             request.pack_into(&mut bytes);
             self.awaited.push_back(awaited);
         }
-        if !bytes.is_empty() && writer.write_all(&bytes, Clock::System.after(SILENCE)).is_err() {
-            writer.shutdown();
-            self.writer = None;
-        }
+        self.out.extend(bytes);
     }
 
     pub(super) fn subscribe(&mut self, topics: impl IntoIterator<Item = Arc<Topic>>) {

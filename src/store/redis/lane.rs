@@ -353,12 +353,7 @@ impl Lane {
         let Some(stream) = &reading.stream else { return false };
         let mut timed = Timed::new(stream, by, &reading.armed);
         timed.only_ready = only_ready;
-        let value = reading.replies.next(&mut timed);
-        let value = if timed.too_long {
-            Err(Error::new(ErrorKind::Protocol, "read", "the server's reply is too long to be one of ours"))
-        } else {
-            value.map_err(unread)
-        };
+        let value = reading.replies.next(&mut timed).map_err(unread);
         let mut out = self.out.lock();
         if reading.epoch != out.epoch || out.open.is_none() {
             return false; // ended off meanwhile: everyone has been told

@@ -6,7 +6,7 @@
 
 use std::cell::Cell;
 use std::io::{self, Read, Write};
-use std::net::{Shutdown, TcpStream, ToSocketAddrs};
+use std::net::{Shutdown, TcpStream};
 use std::os::fd::AsFd;
 #[cfg(unix)]
 use std::os::unix::net::UnixStream;
@@ -18,12 +18,10 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::BorrowedFd;
 
 use super::address::Place;
-use super::replies::Replies;
+use super::replies::{Replies, TOO_LONG};
 use crate::error::{Error, ErrorKind};
+use crate::hosts::Hosts;
 use crate::time::{Clock, Moment};
-
-/// The longest reply that is read; ours are a few hundred bytes.
-const LONGEST_REPLY: usize = 1024 * 1024;
 
 /// A socket that one thread may read while others write.
 pub(super) enum Stream {
@@ -37,18 +35,22 @@ pub(super) enum Stream {
 }
 
 impl Stream {
-    /// Connects until `by` at the latest. Two things cannot be bounded: looking up a host's name, and connecting to
-    /// a Unix socket whose queue is full.
-    pub(super) fn connect(place: &Place, write_timeout: Duration, by: Moment) -> io::Result<Stream> {
+    /// Connects until `by` at the latest; but connecting to a Unix socket whose queue is full cannot be bounded.
+    pub(super) fn connect(
+        place: &Place,
+        hosts: &Arc<Hosts>,
+        write_timeout: Duration,
+        by: Moment,
+    ) -> io::Result<Stream> {
         let stream = match place {
-            Place::Tcp { host, port } => Stream::Tcp(connect_tcp(host, *port, by)?),
+            Place::Tcp { host, port } => Stream::Tcp(hosts.connect(host, *port, by)?),
             #[cfg(feature = "tls")]
             Place::Tls { host, port, config } => {
-                let socket = connect_tcp(host, *port, by)?;
+                let socket = hosts.connect(host, *port, by)?;
                 let half = Stream::Tcp(socket.try_clone()?);
                 half.set_write_timeout(write_timeout)?;
                 let tls = crate::tls::TlsStream::connect(
-                    host,
+                    host.name(),
                     config,
                     socket,
                     Timed::new(&half, by, &Cell::default()),
@@ -86,6 +88,36 @@ impl Stream {
         }
     }
 
+    /// Writes as much of `bytes` as the socket takes now; an error of kind `WouldBlock`: nothing.
+    ///
+    /// For a socket whose writes have a short time-out: it may take less than the system said that it would.
+    pub(super) fn write_now(&self, bytes: &[u8]) -> io::Result<usize> {
+        let socket = match self {
+            Stream::Tcp(socket) => socket.as_fd(),
+            #[cfg(unix)]
+            Stream::Unix(socket) => socket.as_fd(),
+            #[cfg(feature = "tls")]
+            Stream::Tls(tls) => tls.socket().as_fd(),
+            #[cfg(leasehold_shuttle)]
+            Stream::Model(pipe) => return pipe.write(bytes),
+        };
+        if !any_ready(&mut [PollFd::from_borrowed_fd(socket, PollFlags::OUT)], Duration::ZERO) {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        let written = match self {
+            #[cfg(feature = "tls")]
+            Stream::Tls(tls) => tls.write_now(bytes),
+            _ => self.write(bytes),
+        };
+        match written {
+            Ok(0) => Err(io::ErrorKind::WouldBlock.into()),
+            Err(error) if matches!(error.kind(), io::ErrorKind::Interrupted | io::ErrorKind::TimedOut) => {
+                Err(io::ErrorKind::WouldBlock.into())
+            }
+            written => written,
+        }
+    }
+
     /// Writes all of `bytes`, until `by` and one write's time-out at the latest.
     pub(super) fn write_all(&self, bytes: &[u8], by: Moment) -> io::Result<()> {
         Timed::new(self, by, &Cell::default()).write_all(bytes)
@@ -103,7 +135,7 @@ impl Stream {
         }
     }
 
-    fn set_write_timeout(&self, timeout: Duration) -> io::Result<()> {
+    pub(super) fn set_write_timeout(&self, timeout: Duration) -> io::Result<()> {
         match self {
             Stream::Tcp(socket) => socket.set_write_timeout(Some(timeout)),
             #[cfg(unix)]
@@ -208,20 +240,6 @@ impl Read for &Stream {
     }
 }
 
-fn connect_tcp(host: &str, port: u16, by: Moment) -> io::Result<TcpStream> {
-    let mut last = io::Error::new(io::ErrorKind::NotFound, "the host has no address");
-    for address in (host, port).to_socket_addrs()? {
-        match TcpStream::connect_timeout(&address, remaining(by)?) {
-            Ok(socket) => {
-                socket.set_nodelay(true)?;
-                return Ok(socket);
-            }
-            Err(error) => last = error,
-        }
-    }
-    Err(last)
-}
-
 /// What is left until `by`, never zero: as a socket's time-out, zero is refused.
 fn remaining(by: Moment) -> io::Result<Duration> {
     let remaining = by.since(Clock::System.now());
@@ -232,9 +250,6 @@ fn remaining(by: Moment) -> io::Result<Duration> {
 pub(super) struct Timed<'a> {
     stream: &'a Stream,
     by: Moment,
-    /// How many bytes more may be read.
-    allowed: usize,
-    pub(super) too_long: bool,
     /// Reads only what is there already.
     pub(super) only_ready: bool,
     /// A read was refused because nothing was there.
@@ -245,15 +260,7 @@ pub(super) struct Timed<'a> {
 
 impl<'a> Timed<'a> {
     pub(super) fn new(stream: &'a Stream, by: Moment, armed: &'a Cell<Duration>) -> Timed<'a> {
-        Timed {
-            stream,
-            by,
-            allowed: LONGEST_REPLY,
-            too_long: false,
-            only_ready: false,
-            was_not_ready: false,
-            armed,
-        }
+        Timed { stream, by, only_ready: false, was_not_ready: false, armed }
     }
 
     /// Gives the socket what is left of the time; not if it has hardly more: that would be a system call more for
@@ -287,15 +294,7 @@ impl Read for Timed<'_> {
             }
             match self.stream.read(buf) {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Ok(read) if read > self.allowed => {
-                    self.too_long = true;
-                    return Err(io::ErrorKind::InvalidData.into());
-                }
-                Ok(read) => {
-                    self.allowed -= read;
-                    return Ok(read);
-                }
-                failed => return failed,
+                done => return done,
             }
         }
     }
@@ -347,13 +346,6 @@ impl Link {
     pub(super) fn receive(&mut self, by: Moment) -> Result<Value, Error> {
         let mut timed = Timed::new(&self.stream, by, &self.armed);
         let reply = self.replies.next(&mut timed);
-        if timed.too_long {
-            return Err(Error::new(
-                ErrorKind::Protocol,
-                "read",
-                "the server's reply is too long to be one of ours",
-            ));
-        }
         self.used = Clock::System.now();
         reply.map_err(unread)
     }
@@ -406,6 +398,8 @@ pub(super) fn unread(error: RedisError) -> Error {
         (ErrorKind::TimedOut, "the server did not answer in time")
     } else if error.is_connection_dropped() {
         (ErrorKind::Unreachable, "the server closed the connection")
+    } else if error.detail() == Some(TOO_LONG) {
+        (ErrorKind::Protocol, TOO_LONG)
     } else if error.kind() == redis::ErrorKind::Parse {
         (ErrorKind::Protocol, "the server does not speak Redis's protocol")
     } else {

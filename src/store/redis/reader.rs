@@ -19,6 +19,8 @@ use crate::time::Clock;
 
 /// Waits between connects: at least, at most.
 const BACK_OFF: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
+/// A write waits for no room; a system does not take less than this for a time-out.
+const WRITE_LIMIT: Duration = Duration::from_millis(1);
 /// The reader looks up no more often than this while nothing comes.
 const LEAST_TICK: Duration = Duration::from_millis(20);
 
@@ -61,8 +63,7 @@ impl Reader<'_> {
     /// Takes all topics down and lets some time pass, so that a server in trouble is not stormed.
     fn disconnected(&mut self, error: Error) {
         let mut state = self.hub.state.lock();
-        state.writer = None;
-        state.awaited.clear();
+        state.connect(None);
         state.sweep(self.hub.linger, Clock::System.now());
         let topics: Vec<_> = state.topics.values().map(|entry| Arc::clone(&entry.topic)).collect();
         if !state.closed && !topics.is_empty() {
@@ -89,35 +90,43 @@ impl Reader<'_> {
             if state.closed {
                 return None;
             }
-            state.writer = Some(Arc::clone(stream));
+            state.connect(Some(Arc::clone(stream)));
             for entry in state.topics.values_mut() {
                 entry.refused = false;
             }
             let topics: Vec<_> = state.topics.values().map(|entry| Arc::clone(&entry.topic)).collect();
             state.subscribe(topics);
         }
-        let mut replies = Replies::default();
-        let mut heard = Clock::System.now();
-        let mut asked = false;
         // Short enough to end idle subscriptions in time.
         let (linger, silence) = (self.hub.linger, self.hub.silence);
         let tick = if linger.is_zero() { silence } else { linger.max(LEAST_TICK).min(silence) };
+        let limits = stream.set_read_timeout(tick).and_then(|()| stream.set_write_timeout(WRITE_LIMIT));
+        if let Err(error) = limits {
+            return self.ended(broken("subscribe", error));
+        }
+        let mut replies = Replies::default();
+        let mut heard = Clock::System.now();
+        let mut asked = false;
         let mut next_sweep = Clock::System.after(tick);
         loop {
-            if let Err(error) = stream.set_read_timeout(tick) {
-                return self.ended(broken("subscribe", error));
-            }
-            let reply = replies.next(stream.as_ref());
+            // Also what was left when there was no room: whatever has come says that there is some now.
+            self.hub.flush();
+            let reply = replies.fill(stream.as_ref()).and_then(|()| replies.ready());
             let now = Clock::System.now();
-            match reply {
-                Ok(reply) => {
-                    (heard, asked) = (now, false);
-                    if let Err(error) = self.take(reply) {
-                        return self.ended(error);
-                    }
+            let mut reply = match reply {
+                Err(error) if error.is_timeout() => Ok(None),
+                other => other,
+            };
+            // Bytes are no sign of life, only what is whole: else a server that drips is waited for without an end.
+            while let Ok(Some(whole)) = reply {
+                (heard, asked) = (now, false);
+                if let Err(error) = self.take(whole) {
+                    return self.ended(error);
                 }
-                Err(error) if error.is_timeout() => {}
-                Err(error) => return self.ended(unread(error).during("subscribe")),
+                reply = replies.ready();
+            }
+            if let Err(error) = reply {
+                return self.ended(unread(error).during("subscribe"));
             }
             if now >= next_sweep {
                 next_sweep = now.plus(tick);

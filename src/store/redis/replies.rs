@@ -5,7 +5,7 @@
 
 use std::io::{self, Read};
 
-use redis::{ErrorKind, RedisResult, Value, parse_redis_value};
+use redis::{ErrorKind, RedisError, RedisResult, Value, parse_redis_value};
 
 /// So much is asked of the socket at once.
 const CHUNK: usize = 8 * 1024;
@@ -16,6 +16,8 @@ pub(super) struct Replies {
     bytes: Vec<u8>,
     /// How many of `bytes` have been used.
     used: usize,
+    /// How far the reply that comes next has been looked through.
+    seen: Seen,
     /// What the socket writes to.
     chunk: Box<[u8]>,
 }
@@ -29,7 +31,15 @@ enum Not {
     Whole,
     /// It has another shape than ours.
     Ours,
+    /// It is longer than what is read.
+    TooLong,
 }
+
+/// The longest reply that is read; ours are a few hundred bytes.
+const LONGEST: usize = 1024 * 1024;
+/// How many characters a length has at most.
+const LONGEST_NUMBER: usize = 20;
+pub(super) const TOO_LONG: &str = "the server's reply is too long to be one of ours";
 
 impl Replies {
     /// Whether all that has been read has been used.
@@ -40,22 +50,22 @@ impl Replies {
     /// The next reply of what has been read, if it is whole.
     pub(super) fn ready(&mut self) -> RedisResult<Option<Value>> {
         let bytes = self.bytes.get(self.used..).unwrap_or_default();
-        let mut cursor = Cursor(bytes);
-        let value = match cursor.reply() {
-            Ok(value) => Some(value),
-            Err(Not::Whole) => None,
-            Err(Not::Ours) => match whole(bytes)? {
-                Some((reply, rest)) => {
-                    cursor = Cursor(rest);
-                    Some(parse_redis_value(reply)?)
-                }
-                None => None,
-            },
-        };
-        if value.is_some() {
-            self.used = self.bytes.len() - cursor.0.len();
+        if self.seen == Seen::default() {
+            let mut cursor = Cursor(bytes);
+            if let Ok(value) = cursor.reply() {
+                self.used = self.bytes.len() - cursor.0.len();
+                return Ok(Some(value));
+            }
         }
-        Ok(value)
+        let Some(end) = self.seen.end(bytes)? else { return Ok(None) };
+        let reply = bytes.get(..end).unwrap_or_default();
+        let value = match Cursor(reply).reply() {
+            Ok(value) => value,
+            Err(_of_another_shape) => parse_redis_value(reply)?,
+        };
+        self.seen = Seen::default();
+        self.used += end;
+        Ok(Some(value))
     }
 
     /// The next reply; what has come of it is kept if `from` fails.
@@ -64,17 +74,111 @@ impl Replies {
             if let Some(value) = self.ready()? {
                 return Ok(value);
             }
-            self.bytes.drain(..self.used);
-            self.used = 0;
-            if self.chunk.is_empty() {
-                self.chunk = vec![0; CHUNK].into();
-            }
-            match from.read(&mut self.chunk)? {
-                0 => return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
-                read => self.bytes.extend_from_slice(self.chunk.get(..read).unwrap_or_default()),
+            self.fill(&mut from)?;
+        }
+    }
+
+    /// Reads once.
+    pub(super) fn fill(&mut self, mut from: impl Read) -> RedisResult<()> {
+        self.bytes.drain(..self.used);
+        self.used = 0;
+        if self.bytes.len() > LONGEST {
+            return Err(too_long());
+        }
+        if self.chunk.is_empty() {
+            self.chunk = vec![0; CHUNK].into();
+        }
+        match from.read(&mut self.chunk)? {
+            0 => Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
+            read => {
+                self.bytes.extend_from_slice(self.chunk.get(..read).unwrap_or_default());
+                Ok(())
             }
         }
     }
+}
+
+/// How far a reply that is not whole has been looked through, so that no byte of it is looked at again with each read.
+#[derive(PartialEq, Eq)]
+struct Seen {
+    /// Where the part begins that is not whole.
+    at: usize,
+    /// How many parts are still to come, that one among them.
+    left: u64,
+    /// Up to here there is no end of that part's line.
+    no_line: usize,
+}
+
+impl Default for Seen {
+    fn default() -> Seen {
+        Seen { at: 0, left: 1, no_line: 0 }
+    }
+}
+
+impl Seen {
+    /// Goes on from where it was; where the reply ends, whatever shape it has, if it is whole.
+    fn end(&mut self, bytes: &[u8]) -> RedisResult<Option<usize>> {
+        while self.left > 0 {
+            match self.part(bytes) {
+                Ok(()) => {}
+                Err(Not::Whole) => return Ok(None),
+                Err(Not::Ours) => return Err((ErrorKind::Parse, "not a reply").into()),
+                Err(Not::TooLong) => return Err(too_long()),
+            }
+        }
+        Ok(Some(self.at))
+    }
+
+    /// Goes past one part.
+    fn part(&mut self, bytes: &[u8]) -> Result<(), Not> {
+        let rest = bytes.get(self.at..).unwrap_or_default();
+        let (kind, after) = rest.split_first().ok_or(Not::Whole)?;
+        if !KINDS.contains(kind) {
+            return Err(Not::Ours);
+        }
+        let unseen = self.no_line.saturating_sub(self.at + 1);
+        let Some(found) = end_of_line(after.get(unseen..).unwrap_or_default()) else {
+            self.no_line = bytes.len().saturating_sub(1); // its last byte may be the first of two
+            return Err(Not::Whole);
+        };
+        let line = after.get(..unseen + found).unwrap_or_default();
+        // No longer than a number has to be, so that it costs nothing to read it again.
+        let length = || {
+            let length = number(line).filter(|_| line.len() <= LONGEST_NUMBER).ok_or(Not::Ours)?;
+            Ok(u64::try_from(length).unwrap_or(0))
+        };
+        let (mut end, mut more) = (self.at + 1 + line.len() + 2, 0);
+        match kind {
+            b'$' | b'=' | b'!' if !line.starts_with(b"-") => {
+                let length = usize::try_from(length()?).unwrap_or(usize::MAX);
+                if length > LONGEST {
+                    return Err(Not::TooLong);
+                }
+                end += length + 2;
+                match bytes.get(end - 2..end) {
+                    Some(b"\r\n") => {}
+                    Some(_) => return Err(Not::Ours),
+                    None => return Err(Not::Whole),
+                }
+            }
+            b'*' | b'~' | b'>' => more = length()?,
+            b'%' => more = length()?.saturating_mul(2),
+            // Followed by what they are attributes of.
+            b'|' => more = length()?.saturating_mul(2).saturating_add(1),
+            _ => {}
+        }
+        self.at = end;
+        self.left = (self.left - 1).saturating_add(more);
+        Ok(())
+    }
+}
+
+fn end_of_line(bytes: &[u8]) -> Option<usize> {
+    bytes.windows(2).position(|pair| pair == b"\r\n")
+}
+
+fn too_long() -> RedisError {
+    (ErrorKind::Parse, "not a reply", TOO_LONG.to_owned()).into()
 }
 
 #[derive(Clone, Copy)]
@@ -87,7 +191,7 @@ impl<'a> Cursor<'a> {
         if !KINDS.contains(kind) {
             return Err(Not::Ours);
         }
-        let end = after.windows(2).position(|pair| pair == b"\r\n").ok_or(Not::Whole)?;
+        let end = end_of_line(after).ok_or(Not::Whole)?;
         let (line, rest) = after.split_at_checked(end).ok_or(Not::Whole)?;
         self.0 = rest.get(2..).unwrap_or_default();
         Ok((*kind, line))
@@ -122,28 +226,6 @@ impl<'a> Cursor<'a> {
         Ok(Value::Array(items))
     }
 
-    /// Goes past a reply of any shape.
-    fn skip(&mut self) -> Result<(), Not> {
-        // How many parts are still to come.
-        let mut left: u64 = 1;
-        while left > 0 {
-            let (kind, line) = self.line()?;
-            let length = || number(line).map(|length| u64::try_from(length).unwrap_or(0)).ok_or(Not::Ours);
-            left -= 1;
-            match kind {
-                b'$' | b'=' | b'!' if !line.starts_with(b"-") => {
-                    self.bulk(usize::try_from(length()?).unwrap_or(usize::MAX))?;
-                }
-                b'*' | b'~' | b'>' => left = left.saturating_add(length()?),
-                b'%' => left = left.saturating_add(length()?.saturating_mul(2)),
-                // Followed by what they are attributes of.
-                b'|' => left = left.saturating_add(length()?.saturating_mul(2)).saturating_add(1),
-                _ => {}
-            }
-        }
-        Ok(())
-    }
-
     fn single(&mut self) -> Result<Value, Not> {
         let (kind, line) = self.line()?;
         match (kind, number(line)) {
@@ -160,16 +242,6 @@ impl<'a> Cursor<'a> {
 
 fn number(line: &[u8]) -> Option<i64> {
     std::str::from_utf8(line).ok()?.parse().ok()
-}
-
-/// The first reply of `bytes`, whatever it is, and what follows it; `None`: it is not whole.
-fn whole(bytes: &[u8]) -> RedisResult<Option<(&[u8], &[u8])>> {
-    let mut cursor = Cursor(bytes);
-    match cursor.skip() {
-        Ok(()) => Ok(bytes.split_at_checked(bytes.len() - cursor.0.len())),
-        Err(Not::Whole) => Ok(None),
-        Err(Not::Ours) => Err((ErrorKind::Parse, "not a reply").into()),
-    }
 }
 
 #[cfg(test)]
@@ -235,6 +307,44 @@ mod tests {
                 }
             };
             assert!(end.unwrap_err().is_connection_dropped());
+        }
+    }
+
+    /// Looked through anew with each read, each of these would take minutes.
+    #[test]
+    fn a_long_reply_that_comes_byte_by_byte_costs_no_more_than_its_length() {
+        const LENGTH: usize = 300_000;
+        for text in [
+            format!("+{}\r\n", "x".repeat(LENGTH)),
+            format!("-{}\r\n", "x".repeat(LENGTH)),
+            format!("${LENGTH}\r\n{}\r\n", "x".repeat(LENGTH)),
+            format!("*{}\r\n{}", LENGTH / 4, ":1\r\n".repeat(LENGTH / 4)),
+            format!("*2\r\n+OK\r\n${LENGTH}\r\n{}\r\n", "\r\n".repeat(LENGTH / 2)),
+        ] {
+            let mut from = Drip(text.as_bytes(), 1, true);
+            let mut replies = Replies::default();
+            let reply = loop {
+                from.2 = true; // there is something each time
+                match replies.next(&mut from) {
+                    Err(error) if error.is_timeout() => {}
+                    other => break other,
+                }
+            };
+            assert_eq!(reply.unwrap(), parse_redis_value(text.as_bytes()).unwrap());
+        }
+    }
+
+    #[test]
+    fn a_reply_that_is_too_long_is_an_error_as_soon_as_that_shows() {
+        let endless = vec![b'x'; 2 * LONGEST];
+        for (begins, most) in
+            [("+", LONGEST + 2 * CHUNK), ("*9\r\n+", LONGEST + 2 * CHUNK), ("$1048577\r\n", CHUNK)]
+        {
+            let text = [begins.as_bytes(), &endless].concat();
+            let mut from = text.as_slice();
+            let error = Replies::default().next(&mut from).unwrap_err();
+            assert_eq!(error.detail(), Some(TOO_LONG), "{begins:?}");
+            assert!(text.len() - from.len() <= most, "{begins:?}: {} bytes", text.len() - from.len());
         }
     }
 

@@ -21,6 +21,7 @@ use super::reply::{Expected, accepted, is_unknown_command, refusal};
 use super::script::Request;
 use crate::config::RedisOptions;
 use crate::error::{Error, ErrorKind, Result};
+use crate::hosts::{Host, Hosts};
 use crate::sync::{Condvar, Mutex};
 use crate::time::{Clock, Moment};
 
@@ -46,12 +47,13 @@ pub(super) struct Sentinels {
     username: Option<String>,
     password: Option<String>,
     write_timeout: Duration,
+    hosts: Arc<Hosts>,
     known: Mutex<Known>,
     /// Signalled when a master becomes known.
     changed: Condvar,
 }
 
-pub(super) type Reach = Box<dyn Fn(&str, u16) -> Place + Send + Sync>;
+pub(super) type Reach = Box<dyn Fn(Host, u16) -> Place + Send + Sync>;
 
 /// What is known so far.
 #[derive(Default)]
@@ -92,6 +94,7 @@ impl Sentinels {
             username: options.sentinel_username.clone(),
             password: options.sentinel_password.clone(),
             write_timeout: options.command_timeout,
+            hosts: Arc::clone(&options.hosts),
             known: Mutex::default(),
             changed: Condvar::new(),
         }
@@ -119,7 +122,7 @@ impl Sentinels {
             let now = Clock::System.now();
             let part = now.plus((by.since(now) / 3).max(LEAST_TRY)).min(by);
             // Registered before anything is said: a switch also ends a connection that a hung master leaves unanswered.
-            let tried = open_at(address, &(self.reach)(host, *port), part, |stream| {
+            let tried = open_at(address, &(self.reach)(Host::named(host), *port), part, |stream| {
                 self.register(&master.node, stream);
             });
             let error = match tried {
@@ -212,7 +215,7 @@ impl Sentinels {
             request.pack_into(&mut bytes);
         }
         let talk = || {
-            let mut link = dial(place, self.write_timeout, by)?;
+            let mut link = dial(place, &self.hosts, self.write_timeout, by)?;
             begun(link.stream());
             link.send(&bytes, by)?;
             if auth.is_some() {
@@ -393,8 +396,8 @@ mod tests {
     use std::os::unix::net::UnixStream;
 
     fn sentinels(count: usize) -> Sentinels {
-        let place = |host: &str, port| Place::Tcp { host: host.to_owned(), port };
-        let places = (0..count).map(|_| Arc::new(place("sentinel", 1))).collect();
+        let place = |host, port| Place::Tcp { host, port };
+        let places = (0..count).map(|_| Arc::new(place(Host::given("sentinel", true), 1))).collect();
         Sentinels::new("m", places, Box::new(place), &RedisOptions::default())
     }
 
@@ -454,6 +457,41 @@ mod tests {
         assert_eq!(sentinels.await_promotion(soon()).unwrap_err().kind(), ErrorKind::Busy);
         assert!(sentinels.learn(&master(5, "b")));
         sentinels.await_promotion(soon()).unwrap();
+    }
+
+    /// A Sentinel that names a master at this host, always.
+    fn naming(host: &str, port: u16) -> (Address, std::net::TcpListener) {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let ours = listener.local_addr().unwrap().port();
+        let text = |text: &str| format!("${}\r\n{text}\r\n", text.len());
+        let node = format!("*2\r\n{}{}", text(host), text(&port.to_string()));
+        let answer = format!("{node}*2\r\n{}{}", text("config-epoch"), text("1"));
+        let serving = listener.try_clone().unwrap();
+        let serve = move || {
+            for mut socket in serving.incoming().map_while(std::result::Result::ok) {
+                drop(std::io::Write::write_all(&mut socket, answer.as_bytes()));
+                drop(socket.read(&mut [0; 1024]));
+            }
+        };
+        drop(crate::sync::thread::Builder::new().spawn(serve).unwrap());
+        let options = RedisOptions {
+            url: format!("redis-sentinel://:S3CR3T@127.0.0.1:{ours}/m"),
+            hosts: Arc::new(Hosts::allowing(vec!["10.0.0.1".to_owned()])),
+            ..RedisOptions::default()
+        };
+        (Address::new(&options).unwrap(), listener)
+    }
+
+    #[test]
+    fn a_master_at_a_host_that_is_not_allowed_hears_nothing() {
+        let there = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        there.set_nonblocking(true).unwrap();
+        let (address, _listener) = naming("localhost", there.local_addr().unwrap().port());
+        let by = Clock::System.after(Duration::from_secs(5));
+        let error = super::super::handshake::open(&address, by).err().unwrap();
+        assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+        assert!(error.to_string().contains("localhost"), "{error}");
+        assert_eq!(there.accept().unwrap_err().kind(), std::io::ErrorKind::WouldBlock);
     }
 
     #[test]

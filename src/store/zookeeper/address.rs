@@ -2,10 +2,12 @@
 
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
+use std::sync::Arc;
 
 use super::path;
 use crate::config::RedisOptions;
 use crate::error::{Error, ErrorKind, Result};
+use crate::hosts::{Host, Hosts, check_url};
 
 const PORT: u16 = 2181;
 /// As ZooKeeper's own documentation has it for `secureClientPort`.
@@ -13,7 +15,8 @@ const TLS_PORT: u16 = 2281;
 
 /// What a URL says. Holds the password, so it is not `Debug`.
 pub(super) struct Address {
-    pub(super) hosts: Vec<(String, u16)>,
+    pub(super) hosts: Vec<(Host, u16)>,
+    pub(super) names: Arc<Hosts>,
     /// `user:password`.
     pub(super) login: Option<String>,
     /// What is put before every path; empty, or a path.
@@ -48,16 +51,20 @@ impl Address {
         if !is_tls {
             options.tls.refused_without_tls("the URL does not start with zks://")?;
         }
+        check_url(&options.url)?;
         let (place, chroot) = rest.find('/').map_or((rest, ""), |at| rest.split_at(at));
         let (login, hosts) = match place.rsplit_once('@') {
             Some((login, hosts)) => (Some(login), hosts),
             None => (None, place),
         };
-        let hosts: Option<Vec<_>> =
-            hosts.split(',').map(|text| host(text, if is_tls { TLS_PORT } else { PORT })).collect();
-        let chroot = chroot.trim_end_matches('/');
+        let hosts: Option<Vec<_>> = hosts
+            .split(',')
+            .map(|text| host(text, login.is_some(), if is_tls { TLS_PORT } else { PORT }))
+            .collect();
+        // The one sign that cannot stand for itself.
+        let chroot = chroot.trim_end_matches('/').replace("%40", "@");
         if !chroot.is_empty() {
-            path::check(chroot).map_err(|_said_below| refuse())?;
+            path::check(&chroot).map_err(|_said_below| refuse())?;
         }
         let (user, password) = match login.map(|login| login.split_once(':')) {
             Some(Some((user, password))) => (Some(decoded(user)), Some(decoded(password))),
@@ -73,8 +80,9 @@ impl Address {
         };
         Ok(Address {
             hosts: hosts.ok_or_else(refuse)?,
+            names: Arc::clone(&options.hosts),
             login,
-            chroot: chroot.to_owned(),
+            chroot,
             #[cfg(feature = "tls")]
             tls: is_tls.then(|| crate::tls::config(&options.tls)).transpose()?,
         })
@@ -82,13 +90,14 @@ impl Address {
 }
 
 /// One `host[:port]`, where the host may be an IPv6 address in brackets.
-fn host(text: &str, port: u16) -> Option<(String, u16)> {
+fn host(text: &str, is_sure: bool, port: u16) -> Option<(Host, u16)> {
     let (host, said) = match text.strip_prefix('[') {
         Some(rest) => rest.split_once(']')?,
         None => text.find(':').map_or((text, ""), |at| text.split_at(at)),
     };
+    let is_sure = is_sure || !said.is_empty();
     let port = if said.is_empty() { port } else { said.strip_prefix(':')?.parse().ok()? };
-    (!host.is_empty()).then(|| (host.to_owned(), port))
+    (!host.is_empty()).then(|| (Host::given(host, is_sure), port))
 }
 
 /// With `%` and two digits read as the byte that they stand for.
@@ -125,7 +134,7 @@ mod tests {
     #[test]
     fn a_url_is_read() {
         let read = address("zk://me:p%40:ss@h1:7000,h2,[::1]:3/app/x").unwrap();
-        let hosts: Vec<_> = read.hosts.iter().map(|(host, port)| (host.as_str(), *port)).collect();
+        let hosts: Vec<_> = read.hosts.iter().map(|(host, port)| (host.name(), *port)).collect();
         assert_eq!(hosts, [("h1", 7000), ("h2", 2181), ("::1", 3)]);
         assert_eq!(read.login.as_deref(), Some("me:p@:ss"));
         assert_eq!(read.chroot, "/app/x");

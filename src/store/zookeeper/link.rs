@@ -1,13 +1,14 @@
 //! One connection: made by a time, and read frame by frame.
 
 use std::io::{self, Read, Write};
-use std::net::{Shutdown, TcpStream, ToSocketAddrs};
+use std::net::{Shutdown, TcpStream};
 use std::time::Duration;
 
 use super::address::Address;
 use super::jute::{self, Greeting, Header, LONGEST_FRAME, Welcome, code};
 use super::life::Life;
 use crate::error::{Error, ErrorKind, Result};
+use crate::hosts::Host;
 use crate::time::{Clock, Moment, millis};
 
 /// How long one write may block.
@@ -104,19 +105,20 @@ pub(super) enum Connected {
 /// Connects to one server and takes up a session.
 pub(super) fn connect(
     address: &Address,
-    (host, port): (&str, u16),
+    (host, port): (&Host, u16),
     asked: &Asked<'_>,
     by: Moment,
 ) -> Result<Connected> {
     let place = || format!("{host}:{port}");
-    let socket = connect_tcp(host, port, by).map_err(|error| {
+    let socket = address.names.connect(host, port, by).map_err(|error| {
         let kind = match error.kind() {
             io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock => ErrorKind::TimedOut,
             _ => ErrorKind::Unreachable,
         };
         Error::new(kind, "connect", format!("no connection to {}", place())).with_source(error)
     })?;
-    let secured = secured(address, host, socket, by).map_err(|error| broken(error).during("connect"))?;
+    let secured =
+        secured(address, host.name(), socket, by).map_err(|error| broken(error).during("connect"))?;
     let mut stream = Timed { stream: &secured, socket: secured.socket(), by };
     let timeout = asked.life.map_or(asked.timeout, |life| life.timeout);
     let greeting = Greeting {
@@ -183,20 +185,6 @@ fn authenticated(from: &mut impl Read) -> Result<()> {
             _ => {}
         }
     }
-}
-
-fn connect_tcp(host: &str, port: u16, by: Moment) -> io::Result<TcpStream> {
-    let mut last = io::Error::new(io::ErrorKind::NotFound, "the host has no address");
-    for address in (host, port).to_socket_addrs()? {
-        match TcpStream::connect_timeout(&address, remaining(by)?) {
-            Ok(stream) => {
-                stream.set_nodelay(true)?;
-                return Ok(stream);
-            }
-            Err(error) => last = error,
-        }
-    }
-    Err(last)
 }
 
 /// What is left until `by`, never zero: as a socket's time-out, zero is refused.

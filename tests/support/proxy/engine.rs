@@ -112,6 +112,8 @@ pub(super) struct State {
     pub(super) links: BTreeMap<u64, Link>,
     pub(super) threads: Vec<JoinHandle<()>>,
     pub(super) holds: Vec<(Direction, Which)>,
+    /// Whose requests are not read.
+    pub(super) deaf: Option<Which>,
     pub(super) request_delay: Duration,
     pub(super) reply_delay: Duration,
     pub(super) drip: Option<(usize, Duration)>,
@@ -130,6 +132,10 @@ pub(super) struct Shared {
 }
 
 impl State {
+    fn is_deaf_to(&self, id: u64) -> bool {
+        self.links.get(&id).zip(self.deaf).is_some_and(|(link, which)| link.is(id, which))
+    }
+
     fn held(&self, direction: Direction, id: u64) -> bool {
         let Some(link) = self.links.get(&id) else { return false };
         self.holds.iter().any(|(held, which)| *held == direction && link.is(id, *which))
@@ -368,6 +374,12 @@ impl Shared {
         let mut from = from;
         let (mut pending, mut chunk) = (Vec::new(), vec![0; 64 * 1024]);
         loop {
+            if direction == Direction::ToServer {
+                let mut state = self.state.lock();
+                while state.is_deaf_to(id) {
+                    self.changed.wait(&mut state);
+                }
+            }
             // An error is an end too: the other side has reset the connection.
             let count = from.read(&mut chunk).unwrap_or(0);
             pending.extend_from_slice(&chunk[..count]);

@@ -21,6 +21,7 @@ use super::reply::{Redirect, is_split};
 use super::{RedisStore, channel, is_mutex};
 use crate::config::RedisOptions;
 use crate::error::{Error, ErrorKind, Result};
+use crate::hosts::Host;
 use crate::ident::{Fence, LockName, Owner};
 use crate::inspection::Inspection;
 use crate::lock::queue::Wish;
@@ -152,8 +153,11 @@ impl ClusterStore {
     fn redirected<T>(&self, from: &Place, answer: &Answer<T>) -> Option<Place> {
         let Answer::Refused(error) = answer else { return None };
         let redirect = Redirect::of(error)?;
-        let host = if redirect.host.is_empty() { &from.node.endpoint.host } else { &redirect.host };
-        let endpoint = Endpoint { host: host.clone(), port: redirect.port };
+        let host = match &*redirect.host {
+            "" => from.node.endpoint.host.clone(),
+            host => Host::named(host),
+        };
+        let endpoint = Endpoint { host, port: redirect.port };
         if !redirect.asking {
             self.topology.moved(redirect.slot, &endpoint);
         } else if !self.scripts {

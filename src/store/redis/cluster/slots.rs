@@ -1,12 +1,16 @@
 //! Which slot a key is in, and which member has which slot.
 
+use std::collections::HashMap;
 use std::fmt;
 
 use redis::Value;
 
 use crate::error::{Error, ErrorKind, Result};
+use crate::hosts::Host;
 
 const SLOTS: u16 = 16_384;
+/// More than a cluster has: Redis's own advice is a thousand at most.
+pub(super) const MOST_MEMBERS: usize = 4096;
 
 /// The slot of a key: the CRC16 (XMODEM) of what stands between its first brace and the next closing one, if anything
 /// does; else of all of it.
@@ -33,7 +37,7 @@ pub(super) fn keeps_its_slot(name: &str) -> bool {
 /// A member's address as the cluster announces it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct Endpoint {
-    pub(super) host: String,
+    pub(super) host: Host,
     pub(super) port: u16,
 }
 
@@ -59,8 +63,9 @@ impl SlotMap {
     }
 
     /// Reads the answer to CLUSTER SLOTS; `asked` is the host that gave it. What it does not tell of stays as before.
-    pub(super) fn updated(&self, reply: &Value, asked: &str) -> Result<SlotMap> {
+    pub(super) fn updated(&self, reply: &Value, asked: &Host) -> Result<SlotMap> {
         let mut map = SlotMap::new();
+        let mut places = HashMap::new();
         let Value::Array(ranges) = reply else { return Err(unreadable()) };
         for range in ranges {
             let Value::Array(range) = range else { return Err(unreadable()) };
@@ -68,14 +73,14 @@ impl SlotMap {
                 return Err(unreadable());
             };
             let Some(primary) = member(primary, asked)? else { continue };
-            let primary = map.index(&primary);
+            let primary = map.place(&mut places, primary)?;
             for slot in *first..=*last {
                 let place = usize::try_from(slot).ok().and_then(|slot| map.primaries.get_mut(slot));
                 *place.ok_or_else(unreadable)? = Some(primary);
             }
             for replica in replicas {
                 if let Some(replica) = member(replica, asked)? {
-                    map.index(&replica);
+                    map.place(&mut places, replica)?;
                 }
             }
         }
@@ -87,10 +92,29 @@ impl SlotMap {
             if map.primary(slot).is_none()
                 && let Some(before) = self.primary(slot)
             {
-                map.set(slot, &before.clone());
+                let before = map.place(&mut places, before.clone())?;
+                if let Some(place) = map.primaries.get_mut(usize::from(slot)) {
+                    *place = Some(before);
+                }
             }
         }
         Ok(map)
+    }
+
+    /// Where an answer's member is in `members`.
+    fn place(&mut self, places: &mut HashMap<(Box<str>, u16), u16>, endpoint: Endpoint) -> Result<u16> {
+        let key = (endpoint.host.name().into(), endpoint.port);
+        if let Some(place) = places.get(&key) {
+            return Ok(*place);
+        }
+        if self.members.len() >= MOST_MEMBERS {
+            let words = format!("the answer to CLUSTER SLOTS names more than {MOST_MEMBERS} members");
+            return Err(Error::new(ErrorKind::Protocol, "connect", words));
+        }
+        let place = u16::try_from(self.members.len()).unwrap_or(u16::MAX);
+        self.members.push(endpoint);
+        places.insert(key, place);
+        Ok(place)
     }
 
     /// Has `slot` at `endpoint`.
@@ -131,19 +155,17 @@ impl SlotMap {
 }
 
 /// A member in CLUSTER SLOTS. No host means the one that was asked; `?` that it is not known.
-fn member(value: &Value, asked: &str) -> Result<Option<Endpoint>> {
+fn member(value: &Value, asked: &Host) -> Result<Option<Endpoint>> {
     let Value::Array(parts) = value else { return Err(unreadable()) };
     let (host, port) = match parts.as_slice() {
-        [Value::Nil, Value::Int(port), ..] => (asked.to_owned(), port),
-        [Value::BulkString(host), Value::Int(port), ..] => {
-            let host = String::from_utf8_lossy(host).into_owned();
-            (if host.is_empty() { asked.to_owned() } else { host }, port)
-        }
+        [Value::Nil, Value::Int(port), ..] => (asked.clone(), port),
+        [Value::BulkString(host), Value::Int(port), ..] => match &*String::from_utf8_lossy(host) {
+            "?" => return Ok(None),
+            "" => (asked.clone(), port),
+            host => (Host::named(host), port),
+        },
         _ => return Err(unreadable()),
     };
-    if host == "?" {
-        return Ok(None);
-    }
     let port = u16::try_from(*port).map_err(|_too_large| unreadable())?;
     Ok(Some(Endpoint { host, port }))
 }
@@ -212,8 +234,8 @@ mod tests {
             range(300, 399, &[("?", 7004)]),
         ]);
         let mut before = SlotMap::new();
-        before.set(350, &Endpoint { host: "old".to_owned(), port: 1 });
-        let map = before.updated(&reply, "asked").unwrap();
+        before.set(350, &Endpoint { host: Host::named("old"), port: 1 });
+        let map = before.updated(&reply, &Host::named("asked")).unwrap();
         let at = |slot| map.primary(slot).map(ToString::to_string);
         assert_eq!(at(0).as_deref(), Some("10.0.0.1:7000"));
         assert_eq!(at(199).as_deref(), Some("asked:7002"));
@@ -227,6 +249,27 @@ mod tests {
     }
 
     #[test]
+    fn an_answer_that_names_more_members_than_any_cluster_has_is_refused() {
+        let answer = |count: usize| {
+            let hosts: Vec<String> = (0..count).map(|number| format!("host-{number}")).collect();
+            let members: Vec<_> = hosts.iter().map(|host| (host.as_str(), 1)).collect();
+            let ranges = members.iter().enumerate().map(|(at, member)| {
+                let slot = i64::try_from(at % 16_384).unwrap();
+                range(slot, slot, std::slice::from_ref(member))
+            });
+            [Value::Array(vec![range(0, 16_383, &members)]), Value::Array(ranges.collect())]
+        };
+        for reply in answer(MOST_MEMBERS) {
+            let map = SlotMap::new().updated(&reply, &Host::named("asked")).unwrap();
+            assert_eq!(map.members().len(), MOST_MEMBERS);
+        }
+        for reply in answer(46_000) {
+            let error = SlotMap::new().updated(&reply, &Host::named("asked")).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Protocol);
+        }
+    }
+
+    #[test]
     fn what_is_no_slot_map_is_refused() {
         for reply in [
             Value::Nil,
@@ -237,7 +280,7 @@ mod tests {
             Value::Array(vec![range(0, 5, &[("a", 70_000)])]),
             Value::Array(vec![range(0, 5, &[])]),
         ] {
-            assert!(SlotMap::new().updated(&reply, "asked").is_err(), "{reply:?}");
+            assert!(SlotMap::new().updated(&reply, &Host::named("asked")).is_err(), "{reply:?}");
         }
     }
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use redis::Value;
 use scheduled_thread_pool::ScheduledThreadPool;
 
-use super::slots::{Endpoint, SlotMap};
+use super::slots::{Endpoint, MOST_MEMBERS, SlotMap};
 use super::wakeups::Wakeups;
 use crate::config::{ClusterPubSub, RedisOptions};
 use crate::error::{Error, ErrorKind, Result};
@@ -77,7 +77,7 @@ impl Topology {
         let addresses = Address::cluster(options)?;
         let host_and_port = |address: &Address| {
             let (host, port) = address.host_and_port()?;
-            Some(Endpoint { host: host.to_owned(), port })
+            Some(Endpoint { host: host.clone(), port })
         };
         let seeds: Vec<_> = addresses.iter().filter_map(host_and_port).collect();
         let address = addresses.into_iter().next();
@@ -152,6 +152,10 @@ impl Topology {
         if let Some(node) = nodes.get(endpoint) {
             return Ok(Arc::clone(node));
         }
+        if nodes.len() > MOST_MEMBERS {
+            let words = format!("more than {MOST_MEMBERS} members of the cluster have been named");
+            return Err(Error::new(ErrorKind::Protocol, "request", words));
+        }
         let store = self.settings.store(endpoint, false)?;
         let node = Arc::new(Node { endpoint: endpoint.clone(), store, asking: Mutex::new(None) });
         nodes.insert(endpoint.clone(), Arc::clone(&node));
@@ -182,6 +186,9 @@ impl Topology {
             look.first = Some(endpoint.clone());
         }
         self.install(|map| {
+            if map.members().len() > MOST_MEMBERS {
+                return None; // the next look tells what is so
+            }
             let mut patched = SlotMap::clone(map);
             patched.set(slot, endpoint);
             (map.primary(slot) != Some(endpoint)).then_some(patched)

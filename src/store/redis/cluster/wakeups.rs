@@ -41,13 +41,20 @@ impl Wakeups {
         hub: impl FnOnce(&Endpoint) -> Option<Arc<Hub>>,
     ) -> Option<Listening> {
         let me = self.me.upgrade()?;
-        let mut homes = self.homes.lock();
-        if homes.of(channel).is_none() {
-            let endpoint = homes.map.primary(slot(channel))?.clone();
-            let hub = hub(&endpoint)?;
-            homes.hubs.insert(endpoint, hub);
-        }
-        homes.of(channel)?.listen_for(channel, waker, me)
+        let (home, listening) = {
+            let mut homes = self.homes.lock();
+            if homes.of(channel).is_none() {
+                let endpoint = homes.map.primary(slot(channel))?.clone();
+                let hub = hub(&endpoint)?;
+                homes.hubs.insert(endpoint, hub);
+            }
+            let home = Arc::clone(homes.of(channel)?);
+            let listening = home.listen_for(channel, waker, me);
+            (home, listening)
+        };
+        // Without the lock, which each attempt takes.
+        home.flush();
+        listening
     }
 
     pub(super) fn heard(&self, channel: &str) -> Option<u64> {
@@ -89,6 +96,9 @@ impl Wakeups {
                 hub.adopt(topic, idle_since);
             }
         }
+        let hubs: Vec<_> = homes.hubs.values().cloned().collect();
+        drop(homes);
+        hubs.iter().for_each(|hub| hub.flush());
     }
 }
 

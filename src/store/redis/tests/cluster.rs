@@ -15,6 +15,7 @@ use super::super::cluster::slots::slot;
 use super::harness::{claim, eventually, soon};
 use crate::config::{ClusterPubSub, RedisOptions};
 use crate::error::ErrorKind;
+use crate::hosts::Hosts;
 use crate::lock::report::Reporter;
 use crate::lock::store::{Answer, Attempt, Kind, Release, Store};
 use crate::time::Clock;
@@ -68,9 +69,13 @@ impl Member {
     }
 
     fn store(&self) -> Arc<ClusterStore> {
-        let url = format!("redis-cluster://127.0.0.1:{}", self.port);
-        let command_timeout = Duration::from_secs(3);
-        let options = RedisOptions { url, command_timeout, ..RedisOptions::default() };
+        self.store_with(Hosts::default())
+    }
+
+    fn store_with(&self, hosts: Hosts) -> Arc<ClusterStore> {
+        let url = format!("redis-cluster://:S3CR3T@127.0.0.1:{}", self.port);
+        let (command_timeout, hosts) = (Duration::from_secs(3), Arc::new(hosts));
+        let options = RedisOptions { url, command_timeout, hosts, ..RedisOptions::default() };
         ClusterStore::connect(&options, &Arc::new(Reporter::new(None))).unwrap()
     }
 }
@@ -90,6 +95,7 @@ fn talk(mut socket: TcpStream, shared: &Shared, says: &(impl Fn(&str) -> Option<
             _ => String::new(),
         };
         let answer = match (word(0).as_str(), word(1).as_str()) {
+            ("AUTH", _) => Some("+OK\r\n".to_owned()),
             ("HELLO", _) => Some(GREETING.to_owned()),
             ("PUBSUB", _) if *shared.has_shards.lock() => Some("*0\r\n".to_owned()),
             ("PUBSUB", _) => {
@@ -256,5 +262,53 @@ fn sharded_messages_are_refused_where_the_server_knows_none() {
     }
     for way in [ClusterPubSub::Sharded, ClusterPubSub::Both] {
         assert_eq!(connect(way).unwrap_err().kind(), ErrorKind::Unsupported);
+    }
+}
+
+#[test]
+fn a_name_whose_look_up_hangs_takes_no_more_than_the_time_there_is() {
+    for redirect in ["MOVED", "ASK"] {
+        let here = Member::start(move |_| Some(format!("-{redirect} 5 hangs.example:7000\r\n")));
+        let (_never, nothing) = bounded::<()>(0);
+        let hosts = Hosts::resolving(move |_| {
+            assert!(nothing.recv().is_err());
+            Ok(Vec::new())
+        });
+        let store = here.store_with(hosts);
+        let begun = Clock::System.now();
+        let by = Clock::System.after(Duration::from_secs(2));
+        let error = store.attempt(&claim(Kind::Mutex, "lk", 30_000), 1, false, by).refused();
+        assert!(error.is_retryable(), "{error}");
+        // By itself it would never end.
+        assert!(Clock::System.now().since(begun) < Duration::from_secs(10));
+        store.close();
+    }
+}
+
+#[test]
+fn only_allowed_hosts_are_followed_and_others_hear_nothing() {
+    let there = TcpListener::bind("127.0.0.1:0").unwrap();
+    there.set_nonblocking(true).unwrap();
+    let port = there.local_addr().unwrap().port();
+    let me = claim(Kind::Mutex, "lk", 30_000);
+    for redirect in ["MOVED", "ASK"] {
+        let here = Member::start(move |_| Some(format!("-{redirect} 5 localhost:{port}\r\n")));
+        let store = here.store_with(Hosts::allowing(vec!["10.0.0.1".to_owned()]));
+        let error = store.attempt(&me, 1, false, soon()).refused();
+        assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+        assert!(error.to_string().contains("localhost") && !error.is_retryable(), "{error}");
+        let renewed = store.renew(std::slice::from_ref(&me), soon()).remove(0);
+        assert_eq!(renewed.refused().kind(), ErrorKind::Unsupported);
+        store.close();
+        assert_eq!(there.accept().unwrap_err().kind(), std::io::ErrorKind::WouldBlock, "{redirect}");
+    }
+    // The URL's own host is, at any port; and what the list names.
+    let there = Member::start(|_| granted());
+    let port = there.port;
+    for (host, allowed) in [("127.0.0.1", "10.0.0.1"), ("localhost", "localhost")] {
+        let here = Member::start(move |_| Some(format!("-MOVED 5 {host}:{port}\r\n")));
+        let store = here.store_with(Hosts::allowing(vec![allowed.to_owned()]));
+        assert!(matches!(store.attempt(&me, 1, false, soon()), Answer::Done(Attempt::Granted { .. })));
+        store.close();
     }
 }

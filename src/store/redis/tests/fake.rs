@@ -15,6 +15,8 @@ pub(super) enum Act {
     Say(&'static str),
     /// One byte now and then.
     Drip(&'static str),
+    /// This, and then bytes without an end.
+    Flood(&'static str),
     Nothing,
     HangUp,
 }
@@ -33,6 +35,7 @@ struct State {
     ended: AtomicBool,
     connects: AtomicUsize,
     commands: AtomicUsize,
+    flooded: AtomicUsize,
 }
 
 impl Fake {
@@ -74,6 +77,11 @@ impl Fake {
         self.state.connects.load(Ordering::SeqCst)
     }
 
+    /// How many bytes of floods were taken.
+    pub(super) fn flooded(&self) -> usize {
+        self.state.flooded.load(Ordering::SeqCst)
+    }
+
     /// How many commands came, HELLO and the probe among them.
     pub(super) fn commands(&self) -> usize {
         self.state.commands.load(Ordering::SeqCst)
@@ -99,6 +107,13 @@ fn talk(mut socket: UnixStream, state: &State, act: &(impl Fn(&str) -> Act + ?Si
                 assert!(nothing.recv_timeout(Duration::from_millis(200)).is_err());
                 socket.write_all(&[byte])
             }),
+            Act::Flood(begin) => {
+                drop(socket.write_all(begin.as_bytes()));
+                while let Ok(written) = socket.write(&[b'1'; 4096]) {
+                    state.flooded.fetch_add(written, Ordering::SeqCst);
+                }
+                return;
+            }
             Act::Nothing => Ok(()),
             Act::HangUp => return,
         };

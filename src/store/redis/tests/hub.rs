@@ -224,13 +224,29 @@ fn foreign_messages_do_no_harm() {
     let (waker, woken) = waker();
     let listening = listen(&store, &waker);
     stands(&listening, &woken);
-    let big = "x".repeat(3_000_000);
+    let big = "x".repeat(1_000_000);
     let before = listening.seen();
     for payload in ["", "-1", "\r\n*3\r\n", big.as_str()] {
         assert_eq!(server.number(&["PUBLISH", CHANNEL, payload]), 1);
     }
     eventually(|| listening.seen() == before + 4);
     assert!(listening.is_up());
+    store.close();
+}
+
+/// Nobody but a stranger sends one, and it is not kept to see how long it gets.
+#[test]
+fn a_message_longer_than_any_of_ours_costs_a_reconnect_and_no_wake_up() {
+    let server = Server::start(&[]);
+    let store = server.store();
+    let (waker, woken) = waker();
+    let listening = listen(&store, &waker);
+    stands(&listening, &woken);
+    let before = listening.seen();
+    assert_eq!(server.number(&["PUBLISH", CHANNEL, &"x".repeat(3_000_000)]), 1);
+    // Down and up again are two looks for every waiter.
+    eventually(|| listening.seen() >= before + 2 && listening.is_up());
+    assert!(is_woken(&woken));
     store.close();
 }
 
@@ -276,6 +292,33 @@ fn a_link_without_a_sign_of_life_is_given_up() {
     let _listening = hub.listen(CHANNEL, &waker).unwrap();
     eventually(|| fake.connects() >= 3);
     hub.close();
+}
+
+/// Bytes that never become a reply are none.
+#[test]
+fn a_server_that_drips_is_given_up_as_a_silent_one_is() {
+    let endless: &str = Box::leak(format!("+{}", "x".repeat(100_000)).into_boxed_str());
+    let fake = Fake::start(move |_| Act::Drip(endless));
+    let hub = impatient(&fake, SHORT);
+    let (waker, _woken) = waker();
+    let _listening = hub.listen(CHANNEL, &waker).unwrap();
+    eventually(|| fake.connects() >= 3);
+    hub.close();
+}
+
+#[test]
+fn what_gets_longer_than_any_reply_is_not_kept() {
+    /// A reply, and what the system keeps of both ends.
+    const MOST: usize = 3 * 1024 * 1024;
+    for begins in ["+", "$9000000000000\r\n", "*9000000000000\r\n:", "*3\r\n$7\r\nmessage\r\n$2000000\r\n"] {
+        let fake = Fake::start(move |_| Act::Flood(begins));
+        let hub = impatient(&fake, Duration::from_secs(5));
+        let (waker, _woken) = waker();
+        let _listening = hub.listen(CHANNEL, &waker).unwrap();
+        eventually(|| fake.connects() >= 2);
+        assert!(fake.flooded() <= MOST * fake.connects(), "{begins:?}: {} bytes", fake.flooded());
+        hub.close();
+    }
 }
 
 #[test]
@@ -380,4 +423,21 @@ fn two_clients_of_four_threads_each_share_a_lock() {
     let mut cycles = cycles.map(AtomicUsize::into_inner);
     cycles.sort_unstable();
     assert!(cycles[0] * 10 >= cycles[1], "{cycles:?}");
+}
+
+#[test]
+fn more_than_a_socket_takes_at_once_is_subscribed_to_as_soon_as_there_is_room() {
+    let server = Server::start(&[]);
+    all_of_many_stand(&server.options());
+}
+
+/// Megabytes of subscriptions. The reading thread's own looks come too late to help.
+pub(super) fn all_of_many_stand(options: &RedisOptions) {
+    let (address, late) = (Arc::new(Address::new(options).unwrap()), Duration::from_secs(60));
+    let hub = Hub::new(address, Arc::new(Reporter::new(None)), late, late, &[super::super::hub::PLAIN]);
+    let (waker, _woken) = waker();
+    let channel = |number| format!("{number}:{}", "x".repeat(60_000));
+    let listening: Vec<_> = (0..200).map(|number| hub.listen(&channel(number), &waker).unwrap()).collect();
+    eventually(|| listening.iter().all(Listening::is_up));
+    hub.close();
 }

@@ -117,6 +117,12 @@ fn refused(options: &RedisOptions) -> Error {
 }
 
 #[test]
+fn more_than_a_socket_takes_at_once_is_subscribed_to_over_tls_too() {
+    let secured = Secured::start();
+    super::hub::all_of_many_stand(&secured.options("localhost", Some("ca.pem")));
+}
+
+#[test]
 fn locks_and_wake_ups_work_over_tls() {
     let secured = Secured::start();
     let store = open(&secured.options("localhost", Some("ca.pem")));

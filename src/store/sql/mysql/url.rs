@@ -7,6 +7,7 @@ use mysql::{Opts, OptsBuilder};
 
 use crate::config::{RedisOptions, TlsOptions};
 use crate::error::{Error, Result};
+use crate::hosts::check_url;
 
 /// MySQL's `ssl-mode`. `PREFERRED` is left out: the driver either speaks TLS or does not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,6 +25,7 @@ pub(super) fn opts(options: &RedisOptions) -> Result<OptsBuilder> {
         let form = "mysql://[user:password@]host[:port]/database[?ssl-mode=…]";
         Error::invalid("connect", format!("{words}; the URL has the form {form}"))
     };
+    check_url(&options.url)?;
     let rest = options.url.split_once("://").map_or("", |(_, rest)| rest);
     let (rest, said) = taken_out(rest)?;
     // The driver's own message may repeat parts of the URL.

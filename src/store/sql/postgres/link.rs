@@ -88,7 +88,14 @@ impl Link {
             let ready = ready.ok_or_else(|| timed_out("connecting took too long"))?;
             Ok::<_, Error>((client, backend_of(&ready.map_err(unreachable)?)))
         });
-        let (client, backend) = client.map_err(|error| error.during("connect"))?;
+        let (client, backend) = match client {
+            Ok(connected) => connected,
+            Err(error) => {
+                // Not dropped, which would wait for a look-up of the host's name that hangs.
+                runtime.shutdown_background();
+                return Err(error.during("connect"));
+            }
+        };
         Ok(Link { client: Arc::new(client), backend, statements: HashMap::new(), runtime })
     }
 

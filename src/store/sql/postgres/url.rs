@@ -9,6 +9,7 @@ use tokio_postgres::config::{ChannelBinding, Host, SslMode, TargetSessionAttrs};
 use super::link::{Dial, Secure};
 use crate::config::{RedisOptions, TlsOptions};
 use crate::error::{Error, ErrorKind, Result};
+use crate::hosts::check_url;
 use crate::store::sql::decoded;
 
 /// libpq's `sslmode`. `allow` is left out: it begins in the clear.
@@ -34,6 +35,14 @@ struct Said {
 
 /// Reads the URL; the options' own fields go before what it says. No message repeats the URL: it may hold a password.
 pub(super) fn dial(options: &RedisOptions) -> Result<Dial> {
+    check_url(&options.url)?;
+    // The driver takes the first for the end of the password, and the rest of that for a host's name.
+    if options.url.split(['?', '#']).next().is_some_and(|url| url.matches('@').count() > 1) {
+        return Err(Error::invalid(
+            "connect",
+            "the URL has more than one @: in a password it is written %40",
+        ));
+    }
     let (url, said) = taken_out(&options.url)?;
     // The driver's own message may repeat parts of the URL.
     let mut config: Config = url.parse().map_err(|_told_without_the_url| {

@@ -1,0 +1,426 @@
+//! Hosts: how they are shown, which may be connected to, and their addresses, looked up within a time.
+//!
+//! The system's look-up of a name has no time-out, and nothing ends it. So it runs on a thread of its own, a few at a time,
+//! and whoever wants the address waits until their own time is over.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::hash::{Hash, Hasher};
+use std::io;
+use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs};
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::sync::atomic::{AtomicBool, Ordering};
+use crate::sync::{Condvar, Mutex, thread};
+use crate::time::{Clock, Moment};
+
+/// So many look-ups run at the same time. One that hangs keeps its place until the system gives up.
+const MOST: usize = 4;
+/// For so long an answer is used without asking again: for connections that are opened together.
+const FRESH: Duration = Duration::from_secs(1);
+/// Of so many names the answers are kept.
+const MOST_KEPT: usize = 256;
+
+/// A host's name, or its address.
+#[derive(Clone)]
+pub(crate) struct Host {
+    name: Arc<str>,
+    /// A server named it, not the URL.
+    is_foreign: bool,
+    /// It may be shown. What stands for a host in a URL may be a password whose host was forgotten, until it is found to
+    /// have an address.
+    is_shown: Arc<AtomicBool>,
+}
+
+impl Host {
+    /// From a URL; `is_sure`: what is written there can be nothing else.
+    pub(crate) fn given(name: &str, is_sure: bool) -> Host {
+        let is_sure = is_sure || name == "localhost" || name.parse::<IpAddr>().is_ok();
+        Host { name: name.into(), is_foreign: false, is_shown: Arc::new(AtomicBool::new(is_sure)) }
+    }
+
+    /// From a server's answer.
+    pub(crate) fn named(name: &str) -> Host {
+        Host { name: name.into(), is_foreign: true, is_shown: Arc::new(AtomicBool::new(true)) }
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+}
+
+impl PartialEq for Host {
+    fn eq(&self, other: &Host) -> bool {
+        self.name == other.name
+    }
+}
+
+impl Eq for Host {}
+
+impl Hash for Host {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.name.hash(state);
+    }
+}
+
+impl fmt::Display for Host {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.is_shown.load(Ordering::Relaxed) { &self.name } else { "(a host of the URL)" })
+    }
+}
+
+impl fmt::Debug for Host {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// Refuses a URL in which an `@` stands behind the hosts. It would be taken for one without a user and a password, and
+/// what was meant as these for a host: the password has a `/`, `?` or `#` in it, as it is.
+pub(crate) fn check_url(url: &str) -> Result<()> {
+    let rest = url.split_once("://").map_or("", |(_, rest)| rest);
+    let (hosts, behind) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));
+    if hosts.is_empty() || !behind.contains('@') {
+        return Ok(());
+    }
+    let words = "the URL has an @ behind its hosts: in a user, a password and a path @ is written %40, / %2F, ? %3F and # \
+                 %23";
+    Err(Error::invalid("connect", words))
+}
+
+/// Whether the hosts of a URL are nothing else for certain: a user and a password come before them.
+pub(crate) fn has_login(url: &str) -> bool {
+    let rest = url.split_once("://").map_or("", |(_, rest)| rest);
+    rest.split(['/', '?', '#']).next().is_some_and(|hosts| hosts.contains('@'))
+}
+
+type Resolve = dyn Fn(&str) -> io::Result<Vec<SocketAddr>> + Send + Sync;
+
+/// What one client knows of hosts.
+pub(crate) struct Hosts {
+    /// Those that a server may name; `None`: all.
+    allowed: Option<Vec<String>>,
+    /// Those of the URL, which are allowed too.
+    own: Mutex<Vec<Host>>,
+    resolve: Box<Resolve>,
+    state: Mutex<State>,
+    /// Signalled at the end of each look-up.
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    names: HashMap<Box<str>, Name>,
+    running: usize,
+}
+
+#[derive(Default)]
+struct Name {
+    is_running: bool,
+    /// How many look-ups have ended.
+    ended: u64,
+    /// What the last one found, and when.
+    last: Option<(Moment, std::result::Result<Vec<SocketAddr>, String>)>,
+}
+
+impl Default for Hosts {
+    fn default() -> Hosts {
+        Hosts::resolving(|name| (name, 0).to_socket_addrs().map(Iterator::collect))
+    }
+}
+
+impl Hosts {
+    pub(crate) fn resolving(
+        resolve: impl Fn(&str) -> io::Result<Vec<SocketAddr>> + Send + Sync + 'static,
+    ) -> Hosts {
+        Hosts {
+            allowed: None,
+            own: Mutex::default(),
+            resolve: Box::new(resolve),
+            state: Mutex::default(),
+            changed: Condvar::new(),
+        }
+    }
+
+    /// Servers may name only these.
+    pub(crate) fn allowing(hosts: Vec<String>) -> Hosts {
+        Hosts { allowed: Some(hosts), ..Hosts::default() }
+    }
+
+    /// As [`Host::given`]. Servers may name it too.
+    pub(crate) fn given(&self, name: &str, is_sure: bool) -> Host {
+        let host = Host::given(name, is_sure);
+        if self.allowed.is_some() {
+            self.own.lock().push(host.clone());
+        }
+        host
+    }
+
+    pub(crate) fn check_options(&self) -> Result<()> {
+        let is_host = |host: &String| {
+            let name = host.strip_prefix("*.").unwrap_or(host);
+            let is_name = !name.is_empty() && name.chars().all(|c| c.is_alphanumeric() || "-_.".contains(c));
+            is_name || host.parse::<IpAddr>().is_ok()
+        };
+        if self.allowed.iter().flatten().all(is_host) {
+            return Ok(());
+        }
+        let words = "allowed_hosts are names or addresses, without ports; a name may begin with *.";
+        Err(Error::invalid("connect", words))
+    }
+
+    /// Refuses a host that a server has named and that is not among the allowed ones.
+    pub(crate) fn check(&self, host: &Host) -> Result<()> {
+        let Some(allowed) = self.allowed.as_ref().filter(|_| host.is_foreign) else { return Ok(()) };
+        let is_own = || self.own.lock().iter().any(|own| is_covered(&host.name, &own.name));
+        if allowed.iter().any(|allowed| is_covered(&host.name, allowed)) || is_own() {
+            return Ok(());
+        }
+        let words = format!("a server named the host {host}, which is not among the allowed_hosts");
+        Err(Error::new(ErrorKind::Unsupported, "connect", words))
+    }
+
+    /// Connects until `by` at the latest.
+    pub(crate) fn connect(self: &Arc<Hosts>, host: &Host, port: u16, by: Moment) -> io::Result<TcpStream> {
+        let mut last = io::Error::new(io::ErrorKind::NotFound, "the host has no address");
+        for mut address in self.addresses(host, by)? {
+            address.set_port(port);
+            let left = by.since(Clock::System.now());
+            if left.is_zero() {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
+            match TcpStream::connect_timeout(&address, left) {
+                Ok(socket) => {
+                    socket.set_nodelay(true)?;
+                    return Ok(socket);
+                }
+                Err(error) => last = error,
+            }
+        }
+        Err(last)
+    }
+
+    /// The host's addresses, by `by`. If the look-up takes too long, those that were found before.
+    fn addresses(self: &Arc<Hosts>, host: &Host, by: Moment) -> io::Result<Vec<SocketAddr>> {
+        if let Ok(address) = host.name.parse::<IpAddr>() {
+            return Ok(vec![SocketAddr::new(address, 0)]);
+        }
+        let found = self.look_up(&host.name, by)?;
+        if !found.is_empty() {
+            host.is_shown.store(true, Ordering::Relaxed);
+        }
+        Ok(found)
+    }
+
+    fn look_up(self: &Arc<Hosts>, name: &str, by: Moment) -> io::Result<Vec<SocketAddr>> {
+        let now = Clock::System.now();
+        let mut state = self.state.lock();
+        if state.names.len() >= MOST_KEPT && !state.names.contains_key(name) {
+            state.names.retain(|_, name| name.is_running);
+        }
+        let (before, ended) = {
+            let known = state.names.entry(name.into()).or_default();
+            let found = known.last.as_ref().and_then(|(at, found)| Some((*at, found.as_ref().ok()?)));
+            match found {
+                Some((at, found)) if now.since(at) < FRESH => return Ok(found.clone()),
+                found => (found.map(|(_, found)| found.clone()), known.ended),
+            }
+        };
+        // With an older answer at hand, half of the time is for connecting by it.
+        let until = if before.is_some() { now.plus(by.since(now) / 2) } else { by };
+        loop {
+            let has_room = state.running < MOST;
+            let known = state.names.entry(name.into()).or_default();
+            if known.ended != ended
+                && let Some((_, found)) = &known.last
+            {
+                return found.clone().map_err(io::Error::other);
+            }
+            if !known.is_running && has_room {
+                known.is_running = true;
+                state.running += 1;
+                if let Err(error) = self.start(name) {
+                    state.end(name, Err(error.to_string()));
+                    return Err(error);
+                }
+            }
+            let left = until.since(Clock::System.now());
+            if left.is_zero() {
+                let late = || {
+                    io::Error::new(io::ErrorKind::TimedOut, "the look-up of the host's name takes too long")
+                };
+                return before.ok_or_else(late);
+            }
+            self.changed.wait_for(&mut state, left);
+        }
+    }
+
+    fn start(self: &Arc<Hosts>, name: &str) -> io::Result<()> {
+        let (hosts, name) = (Arc::clone(self), name.to_owned());
+        let work = move || {
+            let found = (hosts.resolve)(&name).map_err(|error| error.to_string());
+            hosts.state.lock().end(&name, found);
+            hosts.changed.notify_all();
+        };
+        thread::Builder::new().name("leasehold-names".to_owned()).spawn(work).map(drop)
+    }
+}
+
+impl State {
+    fn end(&mut self, name: &str, found: std::result::Result<Vec<SocketAddr>, String>) {
+        self.running -= 1;
+        let known = self.names.entry(name.into()).or_default();
+        known.is_running = false;
+        known.ended += 1;
+        known.last = Some((Clock::System.now(), found));
+    }
+}
+
+fn is_covered(host: &str, allowed: &str) -> bool {
+    if let (Ok(host), Ok(allowed)) = (host.parse::<IpAddr>(), allowed.parse::<IpAddr>()) {
+        return host == allowed;
+    }
+    let (host, allowed) = (host.trim_end_matches('.').to_lowercase(), allowed.to_lowercase());
+    match allowed.strip_prefix('*') {
+        Some(ending) => host.len() > ending.len() && host.ends_with(ending),
+        None => host == allowed,
+    }
+}
+
+impl fmt::Debug for Hosts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Hosts").field("allowed", &self.allowed).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::Ipv4Addr;
+    use std::sync::atomic::AtomicUsize;
+
+    fn soon(ms: u64) -> Moment {
+        Clock::System.after(Duration::from_millis(ms))
+    }
+
+    fn address(last: u8) -> SocketAddr {
+        (Ipv4Addr::new(127, 0, 0, last), 0).into()
+    }
+
+    /// Look-ups that end when the test lets them, in the order in which they began.
+    fn held() -> (Arc<Hosts>, crossbeam_channel::Sender<io::Result<Vec<SocketAddr>>>, Arc<AtomicUsize>) {
+        let (sender, outcomes) = crossbeam_channel::unbounded();
+        let begun = Arc::new(AtomicUsize::new(0));
+        let counted = Arc::clone(&begun);
+        let hosts = Hosts::resolving(move |_| {
+            counted.fetch_add(1, Ordering::SeqCst);
+            outcomes.recv().unwrap_or_else(|_over| Err(io::ErrorKind::Other.into()))
+        });
+        (Arc::new(hosts), sender, begun)
+    }
+
+    #[test]
+    fn a_look_up_that_hangs_is_waited_for_no_longer_than_there_is_time() {
+        let (hosts, _never, begun) = held();
+        for _ in 0..3 {
+            let error = hosts.addresses(&Host::named("hangs"), soon(20)).unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+        }
+        assert!(begun.load(Ordering::SeqCst) <= 1, "they wait for the same one");
+    }
+
+    #[test]
+    fn no_more_than_a_few_look_ups_run_at_a_time() {
+        let (hosts, _never, begun) = held();
+        for number in 0..3 * MOST {
+            assert!(hosts.addresses(&Host::named(&format!("host-{number}")), soon(1)).is_err());
+        }
+        assert!(hosts.state.lock().running <= MOST && begun.load(Ordering::SeqCst) <= MOST);
+        let by_address = hosts.addresses(&Host::named("127.0.0.9"), soon(0)).unwrap();
+        assert_eq!(by_address, [address(9)]);
+    }
+
+    #[test]
+    fn an_answer_is_used_again_for_a_moment_and_later_only_if_there_is_no_newer_one() {
+        let (hosts, sender, begun) = held();
+        let host = Host::given("shop", false);
+        sender.send(Ok(vec![address(1)])).unwrap();
+        for _ in 0..3 {
+            assert_eq!(hosts.addresses(&host, soon(20_000)).unwrap(), [address(1)]);
+        }
+        let age = |hosts: &Hosts| {
+            for known in hosts.state.lock().names.values_mut() {
+                known.last.as_mut().unwrap().0 = Moment::from_nanos(0);
+            }
+        };
+        age(&hosts);
+        sender.send(Ok(vec![address(2)])).unwrap();
+        assert_eq!(hosts.addresses(&host, soon(20_000)).unwrap(), [address(2)]);
+        age(&hosts);
+        assert_eq!(hosts.addresses(&host, soon(20)).unwrap(), [address(2)], "this one hangs");
+        sender.send(Ok(vec![address(3)])).unwrap();
+        assert_eq!(hosts.addresses(&host, soon(20_000)).unwrap(), [address(3)]);
+        assert!(begun.load(Ordering::SeqCst) >= 3);
+    }
+
+    #[test]
+    fn a_failed_look_up_is_told_and_repeated() {
+        let (hosts, sender, _begun) = held();
+        let host = Host::given("shop", false);
+        for _ in 0..2 {
+            sender.send(Err(io::Error::other("no such host"))).unwrap();
+            assert_eq!(hosts.addresses(&host, soon(20_000)).unwrap_err().to_string(), "no such host");
+            assert!(!host.to_string().contains("shop"));
+        }
+        sender.send(Ok(vec![address(1)])).unwrap();
+        hosts.addresses(&host, soon(20_000)).unwrap();
+        assert_eq!(host.to_string(), "shop");
+    }
+
+    #[test]
+    fn the_names_of_strangers_are_not_kept_without_an_end() {
+        let hosts = Arc::new(Hosts::resolving(|_| Ok(vec![address(1)])));
+        for number in 0..3 * MOST_KEPT {
+            hosts.addresses(&Host::named(&format!("host-{number}")), soon(20_000)).unwrap();
+        }
+        assert!(hosts.state.lock().names.len() <= MOST_KEPT);
+    }
+
+    #[test]
+    fn only_allowed_hosts_pass_and_those_of_the_url() {
+        let hosts =
+            Hosts::allowing(["one.example", "*.two.example", "10.0.0.1", "::1"].map(str::to_owned).into());
+        hosts.check_options().unwrap();
+        for good in
+            ["one.example", "ONE.example.", "a.two.example", "a.b.Two.Example", "10.0.0.1", "0:0:0:0:0:0:0:1"]
+        {
+            hosts.check(&Host::named(good)).unwrap();
+        }
+        for bad in ["one.example.evil", "two.example", "eviltwo.example", "10.0.0.2", "", "a.one.example"] {
+            let error = hosts.check(&Host::named(bad)).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Unsupported, "{bad}");
+            hosts.check(&Host::given(bad, true)).unwrap();
+        }
+        hosts.given("url.example", false);
+        hosts.check(&Host::named("url.example")).unwrap();
+        Hosts::default().check(&Host::named("anywhere")).unwrap();
+        for bad in ["", "*.", "*", "host:1", "http://host", "u@host", "[::1]"] {
+            let error = Hosts::allowing(vec![bad.to_owned()]).check_options().unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::InvalidInput, "{bad}");
+        }
+    }
+
+    #[test]
+    fn an_at_sign_behind_the_hosts_is_refused() {
+        for url in ["redis://a/b@c", "redis://a?b@c", "redis://a#b@c", "redis://u:p@a/b@c"] {
+            assert_eq!(check_url(url).unwrap_err().kind(), ErrorKind::InvalidInput, "{url}");
+        }
+        for url in
+            ["redis://u:p@a/b", "redis://u:p@q@a", "redis+unix:///run/a@b?pass=c@d", "redis://a/%40", ""]
+        {
+            check_url(url).unwrap();
+        }
+    }
+}
