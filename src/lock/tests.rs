@@ -35,6 +35,8 @@ struct Odd {
     renewals: AtomicUsize,
     /// What to wake it by is kept for the test.
     watchdog: Mutex<Option<ServiceWaker>>,
+    /// Which threads have asked for that, and by when it was to be answered.
+    abandoned: Mutex<Vec<(Option<String>, Moment)>>,
     attempts: AtomicUsize,
     /// Refuses one hand-over: says when the answer is being read, and reads it when told. Others are not even sent.
     reading: Mutex<Option<(Sender<()>, Receiver<()>)>>,
@@ -142,6 +144,7 @@ impl Store for Odd {
 
     fn abandon(&self, claims: &[Claim], by: Moment) -> Vec<Answer<Release>> {
         self.abandons.fetch_add(1, Ordering::SeqCst);
+        self.abandoned.lock().push((thread::current().name().map(str::to_owned), by));
         claims.iter().map(|claim| self.release(claim, 0, by)).collect()
     }
 
@@ -416,6 +419,29 @@ fn a_failed_try_does_not_count_against_the_patience_of_those_who_wait() {
         assert!(noted.is_none(), "what a try ran into was noted for the queue");
     });
     engine.shutdown().unwrap();
+}
+
+/// A second time-out would be on the caller's time.
+#[test]
+fn a_place_in_the_stores_queue_is_left_in_the_callers_time_or_by_the_watchdog() {
+    let wait = Duration::from_millis(20);
+    for has_failed in [false, true] {
+        let other = Owner::new(crate::ident::ClientId::random(), 1);
+        let store = Arc::new(Odd { holder: Mutex::new(Some(other)), ..Odd::default() });
+        store.failing.store(usize::from(has_failed), Ordering::SeqCst);
+        let engine = engine(&store, &Clock::System);
+        let latest = engine.clock.after(wait);
+        let until = Until::Deadline(latest);
+        let outcome = acquire_as(Kind::Fair, &engine, &name(), until, Lease::Renewed);
+        assert_eq!(outcome.is_err(), has_failed);
+        while store.abandons.load(Ordering::SeqCst) == 0 {
+            thread::yield_now();
+        }
+        let (thread, by) = store.abandoned.lock().first().cloned().unwrap();
+        assert_eq!(thread.as_deref() == Some("leasehold-watch"), has_failed, "{thread:?}");
+        assert!(has_failed || by <= latest.plus(engine.options.command_timeout));
+        engine.shutdown().unwrap();
+    }
 }
 
 #[test]
