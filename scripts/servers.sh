@@ -222,6 +222,18 @@ servers_ensure_mariadb() {
     program=$(command -v mariadbd || command -v mysqld) && "$program" --version
 }
 
+# Makes sure that the pooler PgBouncer is there, and prints its version. The service stays off.
+servers_ensure_pgbouncer() {
+    local PATH="$PATH:/usr/sbin"
+    if ! servers_have pgbouncer; then
+        servers_ensure pgbouncer || return 1
+        if servers_have systemctl; then
+            servers_as_root systemctl disable pgbouncer >/dev/null 2>&1 || true
+        fi
+    fi
+    pgbouncer --version | head -n 1
+}
+
 # Fetches MySQL itself unless it is in the cache, and prints the path of its server. Distributions mostly have MariaDB.
 servers_fetch_mysql() {
     local folder="$LEASEHOLD_SERVERS_DIR/${SERVERS_MYSQL##*:testing-}" download python status
