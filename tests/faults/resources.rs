@@ -231,7 +231,12 @@ fn a_shutdown_waits_for_what_is_under_way_and_leaves_nothing() {
                 });
                 fault = world.proxy.next(about(way), Do::HoldReply);
                 call(move || {
-                    let ended = if way == "drop" { Ok(drop(guard)) } else { guard.unlock() };
+                    let ended = if way == "drop" {
+                        drop(guard);
+                        Ok(())
+                    } else {
+                        guard.unlock()
+                    };
                     waiter.map_or(ended, |waiter| waiter.outcome().0)
                 })
             };
