@@ -250,7 +250,7 @@ mod tests {
         let address = Address::new(&options).unwrap();
         let asked = Asked { life: None, last_transaction: 0, timeout: Duration::from_secs(30) };
         let (begun, patience) = (Clock::System.now(), Duration::from_millis(400));
-        let failed = connect(&address, ("127.0.0.1", dripping()), &asked, begun.plus(patience));
+        let failed = connect(&address, (&Host::named("127.0.0.1"), dripping()), &asked, begun.plus(patience));
         assert!(failed.is_err_and(|error| error.kind() == ErrorKind::TimedOut));
         // Dripped to its end the frame would take five seconds.
         assert!(Clock::System.now().since(begun) < patience * 6);
