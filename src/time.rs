@@ -5,6 +5,7 @@
 //! stands still there and is only used to take a caller's deadline in and to hand one out.
 
 use std::fmt;
+use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -290,9 +291,25 @@ impl fmt::Debug for ManualClock {
     }
 }
 
+/// A random duration between the two, so that waiters that began together do not go on together.
+pub(crate) fn random_between((least, most): (Duration, Duration)) -> Duration {
+    let random = RandomState::new().hash_one(0_u8);
+    let span = u64::try_from(most.saturating_sub(least).as_nanos()).unwrap_or(u64::MAX);
+    least + Duration::from_nanos(random.checked_rem(span).unwrap_or(0))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn random_pauses_stay_within_their_bounds_and_differ() {
+        let bounds = (Duration::from_millis(1_000), Duration::from_millis(1_200));
+        let drawn: Vec<_> = (0..1_000).map(|_| random_between(bounds)).collect();
+        assert!(drawn.iter().all(|pause| (bounds.0..bounds.1).contains(pause)));
+        assert!(drawn.iter().collect::<std::collections::HashSet<_>>().len() > 900);
+        assert_eq!(random_between((bounds.0, bounds.0)), bounds.0);
+    }
 
     #[test]
     fn what_overflows_is_never() {

@@ -14,11 +14,11 @@ use crate::lock::interrupt::Interrupt;
 use crate::lock::park::Parker;
 use crate::lock::store::Kind;
 use crate::lock::terms::Terms;
-use crate::lock::wait::{Until, Want, random_between};
+use crate::lock::wait::{Until, Want};
 use crate::observe::{Loss, LossReason};
 use crate::sync::Mutex;
 use crate::sync::thread::{self, JoinHandle};
-use crate::time::{Lease, Moment};
+use crate::time::{Lease, Moment, random_between};
 
 /// A candidate for the leadership of a name; made by [`LockClient::leader`](crate::LockClient::leader).
 ///

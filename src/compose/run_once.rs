@@ -10,8 +10,8 @@ use crate::lock::guard::OwnedGuard;
 use crate::lock::park::Parker;
 use crate::lock::store::{Kind, SPLIT_PAUSE};
 use crate::lock::terms::Terms;
-use crate::lock::wait::{Entered, Until, Want, random_between};
-use crate::time::{Lease, checked_lease};
+use crate::lock::wait::{Entered, Until, Want};
+use crate::time::{Lease, checked_lease, random_between};
 
 /// Runs `job` unless another has run it within `at_least` or is at it.
 pub(crate) fn run_once<R>(

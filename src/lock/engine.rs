@@ -17,11 +17,11 @@ use crate::lock::park::Parker;
 use crate::lock::report::Reporter;
 use crate::lock::store::{Answer, Claim, Counting, Kind, REQUEST_LASTS, Snapshot, Store};
 use crate::lock::table::Table;
-use crate::lock::wait::{TROUBLE_PAUSE, random_between};
+use crate::lock::wait::TROUBLE_PAUSE;
 use crate::lock::watchdog::Watchdog;
 use crate::observe::{LossReason, Observer};
 use crate::sync::atomic::Ordering;
-use crate::time::{Clock, Lease, Moment, checked_lease};
+use crate::time::{Clock, Lease, Moment, checked_lease, random_between};
 
 /// The process that made the first client; 0 before. What this says in a forked child is what it said in the parent.
 static FIRST: AtomicU32 = AtomicU32::new(0);

@@ -10,9 +10,9 @@ use crate::lock::hold::Hold;
 use crate::lock::park::{Parker, Woken};
 use crate::lock::store::Kind;
 use crate::lock::verdict::Verdict;
-use crate::lock::wait::{Entered, TROUBLE_PAUSE, Trouble, Want, interrupted, random_between};
+use crate::lock::wait::{Entered, TROUBLE_PAUSE, Trouble, Want, interrupted};
 use crate::observe::LossReason;
-use crate::time::{Lease, Moment};
+use crate::time::{Lease, Moment, random_between};
 
 /// More re-entries than any program means; what Redisson's counter holds.
 const MOST_HOLDS: u32 = i32::MAX as u32;

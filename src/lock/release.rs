@@ -11,10 +11,10 @@ use crate::lock::hold::{Hold, Standing};
 use crate::lock::park::Parker;
 use crate::lock::store::{Answer, Kind, Release};
 use crate::lock::table::Next;
-use crate::lock::wait::{Entered, random_between};
+use crate::lock::wait::Entered;
 use crate::lock::watchdog::TEND_EVERY;
 use crate::observe::LossReason;
-use crate::time::Moment;
+use crate::time::{Moment, random_between};
 
 /// What came of trying to hand a lock over.
 pub(super) enum Over {

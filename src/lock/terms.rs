@@ -9,8 +9,7 @@ use crate::error::{Error, Result};
 use crate::lock::engine::Engine;
 use crate::lock::named::{FencedLock, NamedLock};
 use crate::lock::store::Kind;
-use crate::lock::wait::random_between;
-use crate::time::checked_lease;
+use crate::time::{checked_lease, random_between};
 
 /// What a lock value asks for with each hold. The store knows nothing of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -2,7 +2,6 @@
 //!
 //! Long because there is one: what it waits for, how it gives up, and what it leaves behind are one thought.
 
-use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -21,7 +20,7 @@ use crate::lock::terms::Terms;
 use crate::lock::topic::Listening;
 use crate::lock::verdict::Verdict;
 use crate::observe::{Loss, LossReason};
-use crate::time::{LONGEST_LEASE, Lease, Moment, window};
+use crate::time::{LONGEST_LEASE, Lease, Moment, random_between, window};
 
 /// What a caller asks for.
 #[derive(Debug, Clone, Copy)]
@@ -769,26 +768,10 @@ pub(crate) fn interrupted(want: &Want<'_>) -> Error {
     Error::new(ErrorKind::Interrupted, want.action, "the wait was interrupted").on(want.name.given())
 }
 
-/// A random duration between the two, so that waiters that began together do not go on together.
-pub(crate) fn random_between((least, most): (Duration, Duration)) -> Duration {
-    let random = RandomState::new().hash_one(0_u8);
-    let span = u64::try_from(most.saturating_sub(least).as_nanos()).unwrap_or(u64::MAX);
-    least + Duration::from_nanos(random.checked_rem(span).unwrap_or(0))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::lock::terms::Backoff;
-
-    #[test]
-    fn random_pauses_stay_within_their_bounds_and_differ() {
-        let bounds = (Duration::from_millis(1_000), Duration::from_millis(1_200));
-        let drawn: Vec<_> = (0..1_000).map(|_| random_between(bounds)).collect();
-        assert!(drawn.iter().all(|pause| (bounds.0..bounds.1).contains(pause)));
-        assert!(drawn.iter().collect::<std::collections::HashSet<_>>().len() > 900);
-        assert_eq!(random_between((bounds.0, bounds.0)), bounds.0);
-    }
 
     #[test]
     fn who_spins_slowly_for_a_fair_lock_keeps_its_place_alive() {

@@ -24,10 +24,9 @@ use crate::lock::store::{
     Answer, Attempt, Claim, Kind, Pending, Release, SPLIT_PAUSE, Sink, Snapshot, Store, any_hung_up,
 };
 use crate::lock::topic::{Listening, count_of_several};
-use crate::lock::wait::random_between;
 use crate::sync::Mutex;
 use crate::sync::Waker;
-use crate::time::{Clock, Moment};
+use crate::time::{Clock, Moment, random_between};
 use keeper::{Keeper, Shared, batch_timeout};
 pub(crate) use node::{Member, Node};
 use release::{Gathering, released};

@@ -26,10 +26,9 @@ use crate::ident::Owner;
 use crate::lock::park::ServiceWaker;
 use crate::lock::report::Reporter;
 use crate::lock::topic::{Listening, Source, Topic};
-use crate::lock::wait::random_between;
 use crate::sync::thread::{self, JoinHandle};
 use crate::sync::{Condvar, Mutex, MutexGuard, Waker};
-use crate::time::{Clock, Moment};
+use crate::time::{Clock, Moment, random_between};
 
 /// After so long without a word the watch is opened anew: a member that was cut off in silence says nothing either.
 const SILENCE: Duration = Duration::from_secs(10);
