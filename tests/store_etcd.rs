@@ -196,7 +196,7 @@ fn where_leases_may_end_early_the_end_of_one_is_told_at_once() {
             let lease = lease_of(&server, lock.name());
             let revoked = now();
             server.must("/v3/lease/revoke", &format!(r#"{{"ID":"{lease}"}}"#));
-            let loss = receive(&lost, SLACK).expect("the holder is told");
+            let loss = receive(&lost, PATIENCE).expect("the holder is told");
             assert_eq!(loss.reason, LossReason::Gone);
             assert!(revoked.elapsed() <= ms(500) + stalled_since(revoked), "{:?}", revoked.elapsed());
             assert!(guard.unlock().unwrap_err().is_lost());

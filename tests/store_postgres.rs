@@ -11,7 +11,8 @@
 
 mod support;
 
-use std::sync::OnceLock;
+use std::sync::{Barrier, OnceLock};
+use std::thread;
 use std::time::Duration;
 
 use leasehold::postgres::{NameTable, lock_advisory};
@@ -544,6 +545,25 @@ fn names(server: &PostgresServer) -> NameTable {
     let names = NameTable::default();
     names.create(&mut server.admin()).unwrap();
     names
+}
+
+#[test]
+fn many_can_create_the_table_of_names_at_the_same_time() {
+    let Some(server) = shared() else { return };
+    for _ in 0..5 {
+        let names = NameTable::new(&fresh("names").replace('-', "_")).unwrap();
+        let start = Barrier::new(8);
+        thread::scope(|scope| {
+            for _ in 0..8 {
+                let mut client = server.admin();
+                let (names, start) = (&names, &start);
+                scope.spawn(move || {
+                    start.wait();
+                    names.create(&mut client).unwrap();
+                });
+            }
+        });
+    }
 }
 
 #[test]

@@ -387,17 +387,11 @@ impl Hold {
     }
 
     /// A request sent at `sent`, by which the store set `lease`, was confirmed. Never shortens the window.
-    pub(crate) fn confirm(&self, sent: Moment, lease: Duration) {
-        self.until.fetch_max(sent.plus(window(lease)).nanos(), Ordering::AcqRel);
-        self.troubled.store(false, Ordering::Release);
-        if lease >= self.renewed_lease() {
-            self.upheld_at.fetch_max(sent.nanos(), Ordering::AcqRel);
-        }
-    }
-
-    /// The same for a renewal, which may be answered late. `false`: the window had ended by then, and may have been seen to
-    /// end; then it is lost, although the store has prolonged it.
-    pub(crate) fn confirm_in_time(&self, sent: Moment, lease: Duration, clock: &Clock) -> bool {
+    ///
+    /// `false`: the window had ended before this was known, and may have been seen to end. Then the hold is lost, although the
+    /// store has prolonged it.
+    #[must_use = "a hold whose window had ended is lost"]
+    pub(crate) fn confirm(&self, sent: Moment, lease: Duration, clock: &Clock) -> bool {
         let before = self.until.fetch_max(sent.plus(window(lease)).nanos(), Ordering::AcqRel);
         self.troubled.store(false, Ordering::Release);
         if lease >= self.renewed_lease() {
@@ -644,6 +638,24 @@ mod tests {
         .0
     }
 
+    /// A confirmation that comes at once.
+    fn confirm(hold: &Hold, sent: Moment, lease: Duration) {
+        assert!(hold.confirm(sent, lease, &Clock::Manual(ManualClock::new())));
+    }
+
+    #[test]
+    fn a_confirmation_that_is_read_after_the_window_has_ended_confirms_nothing() {
+        let clock = ManualClock::new();
+        let hold = hold(Lease::Fixed(LEASE), clock.now());
+        let sent = clock.now().plus(LEASE / 2);
+        clock.advance(LEASE * 98 / 100);
+        assert!(hold.confirm(sent, LEASE / 10, &Clock::Manual(clock.clone())));
+        clock.advance(LEASE / 100);
+        assert!(!hold.confirm(sent, LEASE, &Clock::Manual(clock.clone())));
+        // Said by whoever raised it: from here on it looks as if it stood.
+        assert_eq!(hold.until(), sent.plus(window(LEASE)));
+    }
+
     #[test]
     fn the_window_closes_one_percent_before_the_lease_counted_from_sending() {
         let start = ManualClock::new().now();
@@ -661,7 +673,7 @@ mod tests {
         let channel = hold.loss_channel();
         assert!(hold.lose(LossReason::Gone, &reporter));
         assert!(!hold.lose(LossReason::Expired, &reporter));
-        hold.confirm(start.plus(LEASE), LEASE);
+        confirm(&hold, start.plus(LEASE), LEASE);
         assert_eq!(hold.standing(start), Standing::Lost(LossReason::Gone));
         assert_eq!(channel.recv().unwrap().reason, LossReason::Gone);
         assert_eq!(hold.loss_channel().recv().unwrap().reason, LossReason::Gone);
@@ -754,7 +766,7 @@ mod tests {
         let due = hold.due();
         assert_eq!(due, start.plus(LEASE / 3));
         for seconds in [5, 9] {
-            hold.confirm(start.plus(Duration::from_secs(seconds)), Duration::from_secs(1));
+            confirm(&hold, start.plus(Duration::from_secs(seconds)), Duration::from_secs(1));
         }
         assert_eq!(hold.due(), due);
     }
@@ -768,14 +780,14 @@ mod tests {
         let third = start.plus(LEASE / 3);
         assert_eq!(hold.due(), third);
         hold.add_level(Lease::Fixed(LEASE * 4));
-        hold.confirm(start, LEASE * 4);
+        confirm(&hold, start, LEASE * 4);
         assert_eq!(hold.due(), third);
         let asked = hold.renewal(third).unwrap().lease;
         assert_eq!(third.plus(asked), hold.until());
-        hold.confirm(third, asked);
+        confirm(&hold, third, asked);
         assert_eq!(hold.due(), third.plus(LEASE / 3));
         // A level that is short puts it off no more than it does with other holds.
-        hold.confirm(third.plus(LEASE / 6), LEASE / 30);
+        confirm(&hold, third.plus(LEASE / 6), LEASE / 30);
         assert_eq!(hold.due(), third.plus(LEASE / 3));
     }
 
@@ -786,7 +798,7 @@ mod tests {
         assert_eq!(hold.standing(start), Standing::Held);
         hold.note_failed_renewal();
         assert_eq!(hold.standing(start), Standing::AtRisk(hold.until()));
-        hold.confirm(start.plus(Duration::from_secs(10)), LEASE);
+        confirm(&hold, start.plus(Duration::from_secs(10)), LEASE);
         assert_eq!(hold.standing(start.plus(Duration::from_secs(10))), Standing::Held);
         assert!(matches!(hold.standing(start.plus(Duration::from_secs(26))), Standing::AtRisk(_)));
     }

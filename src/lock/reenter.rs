@@ -8,7 +8,7 @@ use crate::ident::{LockName, ThreadMark};
 use crate::lock::engine::Engine;
 use crate::lock::hold::Hold;
 use crate::lock::park::{Parker, Woken};
-use crate::lock::store::Kind;
+use crate::lock::store::{Answer, Attempt, Kind};
 use crate::lock::verdict::Verdict;
 use crate::lock::wait::{Entered, TROUBLE_PAUSE, Trouble, Want, interrupted};
 use crate::observe::LossReason;
@@ -60,7 +60,12 @@ impl Engine {
             let timeout = self.options.command_timeout;
             let answer = self.store.attempt(&claim, count, wants_fence, sent.plus(timeout));
             let now = self.clock.now();
-            let stands = hold.is_live(now, &self.reporter);
+            let is_granted = matches!(answer, Answer::Done(Attempt::Granted { .. }));
+            let mut stands = hold.is_live(now, &self.reporter);
+            if stands && is_granted && !hold.confirm(sent, claim.lease, &self.clock) {
+                self.aftermath.lose(hold, LossReason::Expired);
+                stands = false;
+            }
             let verdict = Verdict::of(answer, stands);
             if matches!(verdict, Verdict::TooLate | Verdict::InDoubt(_)) {
                 in_doubt = Some(sent.plus(claim.lease).plus(timeout));
@@ -72,7 +77,6 @@ impl Engine {
             }
             match verdict {
                 Verdict::Had { fence } => {
-                    hold.confirm(sent, claim.lease);
                     hold.set_fence(fence);
                     // What holds it besides says how it is kept until others are had too.
                     let level = hold.add_level(match want.lease {

@@ -189,8 +189,12 @@ pub(crate) fn prolong<'a>(holds: impl Iterator<Item = (&'a Arc<Engine>, &'a Arc<
         for (((_, hold), claim), answer) in group.iter().zip(&claims).zip(answers) {
             match answer {
                 // Once its window has ended it stays lost, whatever the store says later.
-                Answer::Done(true) if hold.is_live(now, &engine.reporter) => hold.confirm(sent, claim.lease),
-                Answer::Done(true) => {}
+                Answer::Done(true) => {
+                    if hold.is_live(now, &engine.reporter) && !hold.confirm(sent, claim.lease, &engine.clock)
+                    {
+                        engine.aftermath.lose(hold, LossReason::Expired);
+                    }
+                }
                 Answer::Done(false) => engine.aftermath.lose(hold, LossReason::Gone),
                 Answer::Refused(_) => {}
                 Answer::Unknown(_) => hold.spend_number(), // it may yet come, as a renewal may

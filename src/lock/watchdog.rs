@@ -317,7 +317,7 @@ impl Round {
     /// The store has prolonged it.
     fn confirm(&self, hold: &Arc<Hold>, sent: Moment, lease: Duration) {
         let in_time = if hold.is_renewed() {
-            hold.confirm_in_time(sent, lease, &self.clock)
+            hold.confirm(sent, lease, &self.clock)
         } else {
             hold.note_upheld(sent);
             true

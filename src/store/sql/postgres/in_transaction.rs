@@ -27,6 +27,7 @@ use std::time::Duration;
 use postgres::error::SqlState;
 use postgres::{GenericClient, Transaction};
 
+use super::one_at_a_time;
 use super::refusal::classify;
 use crate::config::check_table;
 use crate::error::{Error, ErrorKind, Result};
@@ -67,8 +68,8 @@ impl NameTable {
     ///
     /// What the server says.
     pub fn create(&self, client: &mut impl GenericClient) -> Result<()> {
-        let text = include_str!("../query/postgres/names.sql").replace(NAMES, &self.table);
-        client.batch_execute(&text).map_err(|error| failed("create", error))
+        let create = include_str!("../query/postgres/names.sql").replace(NAMES, &self.table);
+        client.batch_execute(&one_at_a_time(&create)).map_err(|error| failed("create", error))
     }
 
     /// Locks the name's row until the transaction ends, waiting at most `wait`; `None` if others kept it so long.

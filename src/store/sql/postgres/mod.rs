@@ -109,12 +109,17 @@ fn check(options: &RedisOptions, link: &mut Link, by: Moment) -> Outcome<()> {
         };
     }
     if options.table.create {
-        // One at a time: two that create the same table at once can both fail.
         let create = query(include_str!("../query/postgres/schema.sql"), &options.table.name);
-        link.execute(&format!("BEGIN; SELECT pg_advisory_xact_lock(7094372811453); {create}; COMMIT"), by)?;
+        link.execute(&format!("BEGIN; {}; COMMIT", one_at_a_time(&create)), by)?;
     }
     let row = link.one("SELECT to_regclass($1::text) IS NOT NULL", &[&options.table.name], by)?;
     if column::<bool>(&row, 0)? { Ok(()) } else { Err(Failure::Refused(no_table(options))) }
+}
+
+/// Statements that create tables, to be run by one client at a time: of two that create the same one at once, even with IF NOT
+/// EXISTS, one can fail. The lock ends with the transaction, which several statements sent as one are.
+fn one_at_a_time(create: &str) -> String {
+    format!("SELECT pg_advisory_xact_lock(7094372811453); {create}")
 }
 
 queries!("postgres": take, retake, leave, renew, expire, look, show, force, sweep);
