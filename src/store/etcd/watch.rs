@@ -228,7 +228,7 @@ impl Watch {
         if state.holds.as_mut().is_some_and(|holds| holds.lose(key, is_it))
             && let Some(watchdog) = &state.watchdog
         {
-            watchdog.wake();
+            watchdog.bounds_ended();
         }
     }
 
