@@ -28,6 +28,7 @@ pub(crate) mod terms;
 mod timer;
 pub(crate) mod together;
 pub(crate) mod topic;
+pub(crate) mod trouble;
 pub(crate) mod verdict;
 pub(crate) mod wait;
 pub(crate) mod watchdog;

@@ -9,8 +9,9 @@ use crate::lock::engine::Engine;
 use crate::lock::hold::Hold;
 use crate::lock::park::{Parker, Woken};
 use crate::lock::store::{Answer, Attempt, Kind};
+use crate::lock::trouble::Trouble;
 use crate::lock::verdict::Verdict;
-use crate::lock::wait::{Entered, TROUBLE_PAUSE, Trouble, Want, interrupted};
+use crate::lock::wait::{Entered, TROUBLE_PAUSE, Want, interrupted};
 use crate::observe::LossReason;
 use crate::time::{Lease, Moment, random_between};
 

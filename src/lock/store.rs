@@ -335,7 +335,7 @@ pub(crate) trait Store: Send + Sync {
         false
     }
 
-    /// What ends a hold that was just granted, besides its lease; `None`: nothing does.
+    /// What ends a hold that was just granted, besides its lease; `None`: nothing does. Asked once for each grant.
     fn bound(&self, claim: &Claim) -> Option<Arc<dyn Bound>> {
         let _ = claim;
         None

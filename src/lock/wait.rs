@@ -14,10 +14,11 @@ use crate::lock::hold::{Grant, Hold, Holder};
 use crate::lock::interrupt::Interrupt;
 use crate::lock::park::{Parker, Woken};
 use crate::lock::queue::{Taken, Wish};
-use crate::lock::store::{Answer, Attempt, Claim, Kind, Notice, PLACE_LASTS, REQUEST_LASTS};
+use crate::lock::store::{Answer, Attempt, Bound, Claim, Kind, Notice, PLACE_LASTS, REQUEST_LASTS};
 use crate::lock::table::Place;
 use crate::lock::terms::Terms;
 use crate::lock::topic::Listening;
+use crate::lock::trouble::Trouble;
 use crate::lock::verdict::Verdict;
 use crate::observe::{Loss, LossReason};
 use crate::time::{LONGEST_LEASE, Lease, Moment, random_between, window};
@@ -179,6 +180,8 @@ pub(super) struct Waiting<'a> {
     /// Where the last attempt went.
     home: u32,
     trouble: Trouble,
+    /// What ends the hold that was just granted, besides its lease.
+    bound: Option<Arc<dyn Bound>>,
     parker: Option<Parker>,
     listening: Option<Listening>,
     /// Whether the store is to give this caller a place, where it queues.
@@ -228,6 +231,7 @@ impl<'a> Waiting<'a> {
             attempts: 0,
             home: 0,
             trouble: Trouble::default(),
+            bound: None,
             parker: None,
             listening: None,
             waits: true,
@@ -463,12 +467,13 @@ impl<'a> Waiting<'a> {
     }
 
     /// What an answer means that was read just now.
-    fn verdict(&self, claim: &Claim, sent: Moment, answer: Answer<Attempt>) -> Verdict {
+    fn verdict(&mut self, claim: &Claim, sent: Moment, answer: Answer<Attempt>) -> Verdict {
         let engine = self.engine;
         let is_granted = matches!(answer, Answer::Done(Attempt::Granted { .. }));
-        // Not asked of a claim that has nothing.
-        let bound = is_granted.then(|| engine.store.bound(claim)).flatten();
-        let ends = bound.map_or(Moment::NEVER, |bound| bound.until()).min(sent.plus(window(self.asked)));
+        // Not asked of a claim that has nothing, and asked once for each grant: the hold has what is answered.
+        self.bound = is_granted.then(|| engine.store.bound(claim)).flatten();
+        let bound = self.bound.as_ref().map_or(Moment::NEVER, |bound| bound.until());
+        let ends = bound.min(sent.plus(window(self.asked)));
         // A release under this number failed meanwhile, and will be repeated: it must not find us here.
         let is_given_up = self.unbound.is_none() && self.thread.number() != claim.owner.number();
         Verdict::of(answer, engine.clock.now() < ends && !is_given_up)
@@ -620,7 +625,7 @@ impl<'a> Waiting<'a> {
         }
     }
 
-    fn enter(&self, claim: &Claim, sent: Moment, fence: Option<Fence>) -> Entered {
+    fn enter(&mut self, claim: &Claim, sent: Moment, fence: Option<Fence>) -> Entered {
         let (engine, want) = (self.engine, self.want);
         let holder = if want.by_thread {
             Holder::Thread { id: self.thread.id(), mark: Arc::downgrade(self.thread) }
@@ -641,7 +646,7 @@ impl<'a> Waiting<'a> {
             fence,
             units: claim.units,
             notice: claim.notice.clone(),
-            bound: engine.store.bound(claim),
+            bound: self.bound.take(),
         });
         let hold = Arc::new(hold);
         engine.table.insert(&hold, want.by_thread.then(|| self.thread.id()));
@@ -740,27 +745,6 @@ impl Drop for Waiting<'_> {
     /// However the wait ended: who has not got the lock stands in nobody's way.
     fn drop(&mut self) {
         self.leave_queue();
-    }
-}
-
-/// What a caller has been through since its last good answer.
-#[derive(Default)]
-pub(crate) struct Trouble {
-    since: Option<Moment>,
-    last: Option<Error>,
-}
-
-impl Trouble {
-    /// Takes note of a failure. `Err`: it is final, or has lasted as long as the caller waits for such.
-    pub(crate) fn note(&mut self, engine: &Engine, error: Error, now: Moment, until: Until) -> Result<Error> {
-        let since = *self.since.get_or_insert(now);
-        let is_enough = now.since(since) >= engine.options.patience || until.is_over(now);
-        if is_enough || !error.is_retryable() { Err(error) } else { Ok(error) }
-    }
-
-    /// The caller's time is over: busy all along is no error, but a failed last attempt is.
-    fn give_up(self) -> Result<Option<Entered>> {
-        self.last.map_or(Ok(None), Err)
     }
 }
 
