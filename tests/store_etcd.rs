@@ -123,7 +123,7 @@ fn a_lease_that_is_revoked_behind_the_holders_back_is_told_by_the_next_renewal()
     let lost = guard.lost();
     let lease = lease_of(&server, &name);
     server.must("/v3/lease/revoke", &format!(r#"{{"ID":"{lease}"}}"#));
-    assert!(other.lock(&name).try_lock().unwrap());
+    assert!(other.lock(&name).try_lock_for(PATIENCE).unwrap());
     let loss = receive(&lost, ms(200) + SLACK).expect("the holder is told");
     assert_eq!(loss.reason, LossReason::Gone);
     // What it does about it touches nobody.
@@ -582,7 +582,9 @@ fn holding_and_waiting_for_one_name_does_not_delay_another() {
 #[test]
 fn hundreds_of_holds_are_renewed_together_and_a_pool_of_one_serves_many_threads() {
     let server = some_or_skip!(Etcd::start());
-    let client = builder(&server.url()).lease(ms(2_500)).pool_size(1).build().unwrap();
+    // Ten threads wait for the one connection, each as long as a command may take.
+    let options = builder(&server.url()).lease(ms(2_500)).pool_size(1).command_timeout(PATIENCE * 2);
+    let client = options.build().unwrap();
     let tag = fresh("many");
     let guards: Vec<_> = thread::scope(|scope| {
         let takers: Vec<_> = (0..10)

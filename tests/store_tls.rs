@@ -39,7 +39,9 @@ impl Secured {
 
     fn builder_at(&self, host: &str, port: u16) -> ClientBuilder {
         let lease = Duration::from_secs(5);
-        LockClient::builder().url(&(self.url)(host, port)).create_schema(true).lease(lease)
+        let builder = LockClient::builder().url(&(self.url)(host, port)).create_schema(true).lease(lease);
+        // A server in Java that has just started takes its time for the first handshake.
+        builder.connect_timeout(PATIENCE * 3)
     }
 
     fn serves_and_refuses(&self) {
@@ -378,6 +380,7 @@ fn zookeeper_asks_for_a_certificate() {
         LockClient::builder()
             .url(&format!("zks://localhost:{}", server.secure_port()))
             .tls_ca(certificates.ca())
+            .connect_timeout(PATIENCE * 3)
     };
     let client = builder().tls_identity(certificate, key).build().unwrap();
     client.lock("certified").lock().unwrap();

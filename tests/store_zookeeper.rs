@@ -168,7 +168,7 @@ fn a_holder_that_stood_still_counts_on_no_sign_of_life_that_its_follower_took_al
     let held = || fs::read_to_string(log.path()).unwrap().lines().filter(|line| *line == "held").count();
     let said = |word: &str| fs::read_to_string(log.path()).unwrap().lines().any(|line| line == word);
     let holder = Worker::start(&["check", &servers[follower].url(), log.path().to_str().unwrap()]);
-    eventually(PATIENCE, || held() >= 100);
+    eventually(PATIENCE * 3, || held() >= 100);
     let others = servers.iter().enumerate().filter(|(at, _)| *at != follower);
     let others: Vec<_> = others.map(|(_, server)| format!("127.0.0.1:{}", server.port())).collect();
     let waiter = Waiter::start({

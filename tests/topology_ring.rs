@@ -19,7 +19,7 @@ use std::thread;
 use std::time::Duration;
 
 use leasehold::crossbeam_channel::unbounded;
-use leasehold::{ErrorKind, Guard, HoldState, LockClient, NamedLock, Ring, RingNode};
+use leasehold::{ClientBuilder, ErrorKind, Guard, HoldState, LockClient, NamedLock, Ring, RingNode};
 use support::server::{RedisServer, default_server};
 use support::{Raise, now, random, shout};
 use tools::{PATIENCE, eventually, ms, slack_since, stalled_since, throughout, watch_for_stalls};
@@ -41,14 +41,16 @@ fn nodes(servers: &[RedisServer], places: impl IntoIterator<Item = usize>) -> Ve
 }
 
 fn client(ring: Ring) -> LockClient {
+    builder(ring).build().unwrap()
+}
+
+fn builder(ring: Ring) -> ClientBuilder {
     LockClient::builder()
         .lease(ms(20_000))
         .command_timeout(ms(1_000))
         .connect_timeout(ms(1_000))
         .patience(ms(1_500))
         .ring(ring)
-        .build()
-        .unwrap()
 }
 
 fn names(count: usize) -> Vec<String> {
@@ -254,7 +256,9 @@ fn a_call_that_waits_rides_out_the_change_and_is_woken_at_the_new_home() {
     let Some(servers) = servers(3) else { return };
     let (two, three) = (nodes(&servers, 0..2), nodes(&servers, 0..3));
     let moving = || Ring::new(three.clone()).epoch(2).moving_from(two.clone());
-    let (holder, waiting) = (client(Ring::new(two.clone())), client(Ring::new(two.clone())));
+    // The one that waits is told late, which it is to be patient for.
+    let waiting = builder(Ring::new(two.clone())).patience(PATIENCE * 3).build().unwrap();
+    let holder = client(Ring::new(two.clone()));
     let names = names(24);
     let guards: Vec<Guard> = names.iter().map(|name| holder.lock(name).acquire().unwrap()).collect();
     let before = places(&servers);
