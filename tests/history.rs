@@ -35,8 +35,9 @@ use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 use support::history::{Claim, check};
 use support::proxy::{Direction, Which};
+use support::server::{RedisServer, default_server};
 use support::{eventually, now, random};
-use tools::{LONG, OWN, Process, World, let_pass, ms, reexecuted, scenario};
+use tools::{LONG, OWN, Process, World, alone_within, let_pass, ms, play, reexecuted};
 
 const LEASE: Duration = ms(1000);
 const TIMEOUT: Duration = ms(300);
@@ -414,7 +415,7 @@ fn no_two_processes_ever_hold_a_lock_at_once_whatever_is_done_to_them() {
         let mut next = || orders.next().unwrap();
         return work(next(), next(), next(), next().parse().unwrap());
     }
-    scenario(|world| {
+    let body = |world: &mut World| {
         let folder = tempfile::tempdir().unwrap();
         let begun = now();
         let end = mono() + u64::try_from(run().as_nanos()).unwrap();
@@ -444,6 +445,10 @@ fn no_two_processes_ever_hold_a_lock_at_once_whatever_is_done_to_them() {
             assert!(good, "a worker failed:\n{text}");
         }
         judge(world, &read(folder.path()), &trouble.killed, trouble.stops);
+    };
+    alone_within(run() + LONG * 6, || {
+        let Some(binary) = default_server() else { return };
+        play(RedisServer::builder(&binary).start(), body);
     });
 }
 
