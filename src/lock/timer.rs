@@ -65,6 +65,9 @@ const LONGEST_SLEEP: Duration = Duration::from_secs(1);
 /// While anything is held, so often connections are looked at.
 const HUNG_UP_EVERY: Duration = Duration::from_millis(50);
 
+/// For so long after something was held they are looked at still: locks that come and go wake this thread once, not each.
+const HELD_LATELY: Duration = Duration::from_secs(1);
+
 /// After one was hung up it is not done again sooner: what is connected anew may be hung up again and again.
 const HUNG_UP_APART: Duration = Duration::from_millis(250);
 
@@ -135,6 +138,7 @@ impl Timer {
 impl Looks {
     fn run(&self, shared: &Shared, parker: &Parker) {
         let mut next_hung_up = self.clock.now();
+        let mut held_until = next_hung_up;
         loop {
             shared.next_look.store(u64::MAX, Ordering::SeqCst);
             if shared.stop.load(Ordering::SeqCst) {
@@ -148,9 +152,15 @@ impl Looks {
             }
             let woken_for = Moment::from_nanos(shared.woken_for.swap(u64::MAX, Ordering::SeqCst));
             let mut next = self.look(woken_for);
-            if self.table.first_due() != Moment::NEVER {
+            let now = self.clock.now();
+            if self.table.first_due() != Moment::NEVER || woken_for != Moment::NEVER {
+                held_until = now.plus(HELD_LATELY);
+            }
+            if now < held_until {
                 next_hung_up = self.look_at_connections(next_hung_up);
                 next = next.min(next_hung_up);
+            } else if next_hung_up != Moment::NEVER {
+                next = Moment::NEVER; // the next hold wakes it, so that it looks at connections again
             }
             shared.next_look.store(next.nanos(), Ordering::SeqCst);
             parker.park(next, None);
