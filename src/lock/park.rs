@@ -32,7 +32,6 @@ pub(crate) struct Parker {
 /// What stores have asked of a service.
 #[derive(Debug, Default)]
 struct Asked {
-    renew_all: AtomicBool,
     bounds_ended: AtomicBool,
 }
 
@@ -66,11 +65,6 @@ impl Parker {
             registered: self.registered,
             asked: Arc::clone(&self.asked),
         }
-    }
-
-    /// Whether all was asked for since the last look; takes that. See [`ServiceWaker::renew_all_now`].
-    pub(crate) fn take_all_now(&self) -> bool {
-        self.asked.renew_all.swap(false, Ordering::SeqCst)
     }
 
     /// Whether holds may have ended early, since the last look; takes that. See [`ServiceWaker::bounds_ended`].
@@ -126,16 +120,11 @@ pub(crate) struct ServiceWaker {
 }
 
 impl ServiceWaker {
-    /// Has the watchdog renew all holds at once, whether due or not: something happened by which some may be gone. Does not
-    /// wait. Asked for again and again, it is done again and again: the caller sees to it that that is seldom.
-    #[cfg_attr(not(test), allow(dead_code, reason = "stores that notice the end of connections come to it"))]
-    pub(crate) fn renew_all_now(&self) {
-        self.asked.renew_all.store(true, Ordering::SeqCst);
-        self.wake();
-    }
-
     /// Says that what holds are bound to (`Store::bound`) may have ended, so that it is told now.
-    #[cfg_attr(not(feature = "zookeeper"), allow(dead_code, reason = "only sessions bind"))]
+    #[cfg_attr(
+        not(any(feature = "zookeeper", feature = "etcd")),
+        allow(dead_code, reason = "other stores bind nothing")
+    )]
     pub(crate) fn bounds_ended(&self) {
         self.asked.bounds_ended.store(true, Ordering::SeqCst);
         self.wake();

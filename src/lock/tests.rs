@@ -13,7 +13,6 @@ use crate::error::{Error, ErrorKind, NotHeld, Result};
 use crate::ident::{LockName, Owner, ThreadMark};
 use crate::lock::engine::Engine;
 use crate::lock::hold;
-use crate::lock::park::ServiceWaker;
 use crate::lock::report::Reporter;
 use crate::lock::store::{
     Answer, Attempt, Claim, Counting, HandOver, Kind, Pending, REQUEST_LASTS, Release, Snapshot, Store,
@@ -36,8 +35,6 @@ struct Odd {
     renewals: AtomicUsize,
     /// Goes without an answer to so many renewals, each of which is carried out.
     deaf: AtomicUsize,
-    /// What to wake it by is kept for the test.
-    watchdog: Mutex<Option<ServiceWaker>>,
     /// Which threads have asked for that, and by when it was to be answered.
     abandoned: Mutex<Vec<(Option<String>, Moment)>>,
     attempts: AtomicUsize,
@@ -79,10 +76,6 @@ impl Pending for Refusing {
 }
 
 impl Store for Odd {
-    fn attach(&self, watchdog: ServiceWaker) {
-        *self.watchdog.lock() = Some(watchdog);
-    }
-
     fn check_name(&self, _: Kind, _: &LockName) -> Result<()> {
         Ok(())
     }
@@ -533,24 +526,6 @@ fn what_a_loss_callback_owns_is_dropped_on_the_callback_thread() {
     engine.drop_level(&mine.hold, mine.level);
     let thread = dropped_on.recv_timeout(Duration::from_secs(10)).unwrap();
     assert_eq!(thread.as_deref(), Some("leasehold-calls"));
-    engine.shutdown().unwrap();
-}
-
-#[test]
-fn all_is_renewed_at_once_when_the_store_says_so() {
-    let clock = ManualClock::new();
-    let store = Arc::new(Odd::default());
-    let engine = engine(&store, &Clock::Manual(clock.clone()));
-    let mine = acquire(&engine, &name(), FOREVER, Lease::Renewed).unwrap().unwrap();
-    clock.advance(Duration::from_secs(1));
-    assert_eq!(store.renewals.load(Ordering::SeqCst), 0, "it is not due");
-    let until = mine.hold.until();
-    let watchdog = store.watchdog.lock().clone().unwrap();
-    watchdog.renew_all_now();
-    clock.advance(Duration::from_millis(1)); // which waits until it has been done
-    assert_eq!(store.renewals.load(Ordering::SeqCst), 1);
-    assert_eq!(mine.hold.until(), until.plus(Duration::from_secs(1)));
-    engine.end_level("unlock", &mine.hold, Some(mine.level)).unwrap();
     engine.shutdown().unwrap();
 }
 

@@ -147,9 +147,6 @@ impl Looks {
             if parker.take_bounds_ended() {
                 self.look_at(self.table.bound(), self.clock.now());
             }
-            if parker.take_all_now() {
-                self.queue(self.table.renewed(), self.clock.now());
-            }
             let woken_for = Moment::from_nanos(shared.woken_for.swap(u64::MAX, Ordering::SeqCst));
             let mut next = self.look(woken_for);
             let now = self.clock.now();

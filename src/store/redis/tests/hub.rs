@@ -417,7 +417,7 @@ fn two_clients_of_four_threads_each_share_a_lock() {
             }
         }
         // Many turns, each of which is a few milliseconds at most.
-        eventually(|| cycles.iter().all(|cycles| cycles.load(Ordering::SeqCst) >= 500));
+        eventually(|| cycles.iter().all(|cycles| cycles.load(Ordering::SeqCst) >= 2_000));
         is_over.store(true, Ordering::SeqCst);
     });
     let mut cycles = cycles.map(AtomicUsize::into_inner);
