@@ -23,8 +23,8 @@ use mysql::prelude::Queryable;
 use mysql::{Conn, IsolationLevel, Row, Transaction, TxOpts};
 use support::mysql::MysqlServer;
 use support::processes::{
-    LEASE, Worker, a_killed_holder_frees_within, count_across_processes, none_was_delayed,
-    other_names_are_not_delayed,
+    LEASE, OTHER_NAMES, OTHER_VISITS, Worker, a_killed_holder_frees_within, count_across_processes,
+    none_was_delayed, other_names_are_not_delayed,
 };
 use support::stalls::own_time_since;
 use support::{eventually, fresh, now};
@@ -110,29 +110,30 @@ fn a_transaction_that_has_one_name_never_delays_another() {
     let names = names(server);
     let tag = fresh("other");
     let (mut one, mut two, mut three) = (server.admin(), server.admin(), server.admin());
-    let others: Vec<String> = (0..6).map(|number| format!("{tag}-{number}")).collect();
+    let other = |kind, number| format!("{tag}-{kind}-{}", number % OTHER_NAMES);
     let version: String = two.query_first("SELECT VERSION()").unwrap().unwrap();
     if !version.contains("MariaDB") {
         // There the gap before a row that is waited for is locked too, and the first use of a name may fall into it.
         let mut transaction = begin(&mut two);
-        for name in others.iter().chain([&tag]) {
-            assert!(names.lock(&mut transaction, name, LONG).unwrap().is_some());
+        for name in (0..OTHER_NAMES).map(|number| other("beside", number)).chain([tag.clone()]) {
+            assert!(names.lock(&mut transaction, &name, LONG).unwrap().is_some());
         }
         transaction.commit().unwrap();
     }
+    let mut visit = |kind, round| {
+        let start = now();
+        let mut transaction = begin(&mut two);
+        assert!(names.lock(&mut transaction, &other(kind, round), LONG).unwrap().is_some());
+        transaction.commit().unwrap();
+        own_time_since(start)
+    };
+    let alone = (0..OTHER_VISITS).map(|round| visit("alone", round)).collect();
     let mut holding = begin(&mut one);
     let _held = names.lock(&mut holding, &tag, ms(0)).unwrap().unwrap();
     std::thread::scope(|scope| {
         let waiter =
             scope.spawn(|| names.lock(&mut begin(&mut three), &tag, LONG).map(|held| held.is_some()));
-        let spans = (0..30).map(|round| {
-            let start = now();
-            let mut transaction = begin(&mut two);
-            assert!(names.lock(&mut transaction, &others[round % 6], LONG).unwrap().is_some());
-            transaction.commit().unwrap();
-            own_time_since(start)
-        });
-        none_was_delayed(spans.collect());
+        none_was_delayed(alone, (0..OTHER_VISITS).map(|round| visit("beside", round)).collect());
         holding.commit().unwrap();
         assert!(waiter.join().unwrap().unwrap());
     });

@@ -20,8 +20,8 @@ use leasehold::{ClientBuilder, Error, ErrorKind, HoldState, LockClient, LossReas
 use postgres::{Client, IsolationLevel, NoTls};
 use support::postgres::{Bouncer, PostgresServer};
 use support::processes::{
-    LEASE, Worker, a_killed_holder_frees_within, count_across_processes, none_was_delayed,
-    other_names_are_not_delayed,
+    LEASE, OTHER_NAMES, OTHER_VISITS, Worker, a_killed_holder_frees_within, count_across_processes,
+    none_was_delayed, other_names_are_not_delayed,
 };
 use support::stalls::{own_time_since, stalled_since};
 use support::{eventually, fresh, now};
@@ -116,6 +116,15 @@ fn a_transaction_that_has_one_name_never_delays_another() {
         };
         let tag = fresh("other");
         let (mut one, mut two, mut three) = (server.admin(), server.admin(), server.admin());
+        let mut visit = |kind, round| {
+            let start = now();
+            let mut transaction = two.transaction().unwrap();
+            let other = format!("{tag}-{kind}-{}", round % OTHER_NAMES);
+            assert!(lock(&mut transaction, &other, LONG).unwrap().is_some());
+            transaction.commit().unwrap();
+            own_time_since(start)
+        };
+        let alone = (0..OTHER_VISITS).map(|round| visit("alone", round)).collect();
         let mut holding = one.transaction().unwrap();
         let _held = lock(&mut holding, &tag, ms(0)).unwrap().unwrap();
         std::thread::scope(|scope| {
@@ -123,15 +132,7 @@ fn a_transaction_that_has_one_name_never_delays_another() {
                 let mut waiting = three.transaction().unwrap();
                 lock(&mut waiting, &tag, LONG).map(|held| held.is_some())
             });
-            let spans = (0..30).map(|round| {
-                let start = now();
-                let mut transaction = two.transaction().unwrap();
-                let other = format!("{tag}-{}", round % 6);
-                assert!(lock(&mut transaction, &other, LONG).unwrap().is_some());
-                transaction.commit().unwrap();
-                own_time_since(start)
-            });
-            none_was_delayed(spans.collect());
+            none_was_delayed(alone, (0..OTHER_VISITS).map(|round| visit("beside", round)).collect());
             holding.commit().unwrap();
             assert!(waiter.join().unwrap().unwrap());
         });

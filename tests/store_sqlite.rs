@@ -327,11 +327,12 @@ fn a_file_that_is_deleted_or_replaced_is_noticed_at_once() {
         let client = file.options().lease(ms(60_000)).patience(ms(300)).build().unwrap();
         let held = client.lock("a").acquire().unwrap();
         let lost = held.lost();
-        let start = now();
         file.delete();
         if is_replaced {
             assert!(file.client().lock("a").try_lock().unwrap());
         }
+        // A new file takes as long as the disk lets it, and is none of the time that is promised.
+        let start = now();
         let loss = lost.recv_timeout(ms(20_000)).unwrap();
         assert_eq!(loss.reason, LossReason::Gone, "replaced: {is_replaced}");
         let (took, stalled) = (start.elapsed(), stalled_since(start));

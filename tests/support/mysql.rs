@@ -14,6 +14,9 @@ use tempfile::TempDir;
 
 const START_LIMIT: Duration = Duration::from_secs(60);
 const USERS: [&str; 2] = ["mysql", "nobody"];
+/// What was written survives the server's death, if not the machine's.
+const UNSYNCED: [&str; 3] =
+    ["--innodb-flush-log-at-trx-commit=2", "--innodb-flush-method=nosync", "--innodb-doublewrite=OFF"];
 
 /// A running server. Dropping it kills the process it started, and no other.
 pub struct MysqlServer {
@@ -78,6 +81,7 @@ impl MysqlServer {
             let words = [program.to_str().unwrap(), "--no-defaults", "--initialize-insecure", &data];
             command.extend(words.map(str::to_owned));
         }
+        command.extend(UNSYNCED.map(str::to_owned));
         let (good, text) = run(&command, |command| command.current_dir(folder.path()));
         assert!(good, "{command:?}: {text}");
         let mut settings: Vec<String> = settings.iter().map(|setting| (*setting).to_owned()).collect();
@@ -166,13 +170,12 @@ impl MysqlServer {
         let sizes = [
             "--bind-address=127.0.0.1",
             "--innodb-buffer-pool-size=32M",
-            "--innodb-flush-log-at-trx-commit=2", // what was written survives the server's death, if not the machine's
             "--max-connections=300",
             "--performance-schema=OFF",
             "--skip-log-bin",
             "--loose-mysqlx=OFF", // MySQL has a second port for another protocol
         ];
-        command.extend(sizes.map(str::to_owned));
+        command.extend(sizes.into_iter().chain(UNSYNCED).map(str::to_owned));
         command.extend(self.settings.iter().cloned());
         let log = std::fs::File::create(self.folder.path().join("log")).unwrap();
         let same = log.try_clone().unwrap();

@@ -140,6 +140,8 @@ impl PostgresServer {
             "listen_addresses=127.0.0.1".to_owned(),
             "fsync=off".to_owned(), // what was written survives the server's death, if not the machine's
             "shared_buffers=16MB".to_owned(),
+            // In the folder, which goes with it: a killed server leaves what it has in /dev/shm.
+            "dynamic_shared_memory_type=mmap".to_owned(),
             "max_connections=300".to_owned(),
             "autovacuum=off".to_owned(),
         ];

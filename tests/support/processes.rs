@@ -159,6 +159,15 @@ pub fn a_killed_holder_frees_within(limit: Duration, url: &str, client: &LockCli
 /// While one name is held and waited for, others are taken and released without delay.
 pub fn other_names_are_not_delayed(connect: impl Fn() -> LockClient) {
     let (holder, other) = (connect(), connect());
+    let visit = |kind, round| {
+        let lock = other.lock(&format!("{kind}-{}", round % OTHER_NAMES));
+        let start = now();
+        lock.lock()?;
+        lock.unlock()?;
+        Ok(own_time_since(start))
+    };
+    let alone: leasehold::Result<Vec<Duration>> =
+        (0..OTHER_VISITS).map(|round| visit("alone", round)).collect();
     let _held = holder.lock("held").acquire().unwrap();
     let interrupt = leasehold::Interrupt::new();
     std::thread::scope(|scope| {
@@ -170,23 +179,31 @@ pub fn other_names_are_not_delayed(connect: impl Fn() -> LockClient) {
                 assert!(lock.lock_interruptibly(&interrupt).unwrap_err().is_interrupted());
             });
         }
-        let visit = |round| {
-            let lock = other.lock(&format!("other-{}", round % 6));
-            let start = now();
-            lock.lock()?;
-            lock.unlock()?;
-            Ok(own_time_since(start))
-        };
-        let spans: leasehold::Result<Vec<Duration>> = (0..60).map(visit).collect();
+        let beside: leasehold::Result<Vec<Duration>> =
+            (0..OTHER_VISITS).map(|round| visit("beside", round)).collect();
         // Before anything here fails: the scope waits for those who wait.
         interrupt.interrupt();
-        none_was_delayed(spans.unwrap());
+        none_was_delayed(alone.unwrap(), beside.unwrap());
     });
 }
 
-/// The median within 50 ms, and none so late as if it had waited for another name.
-pub fn none_was_delayed(mut spans: Vec<Duration>) {
-    spans.sort_unstable();
-    assert!(spans[spans.len() / 2] <= Duration::from_millis(50), "{spans:?}");
-    assert!(spans[spans.len() - 1] <= Duration::from_millis(1_000), "{spans:?}");
+/// How many other names are visited in turn, and how many visits there are in all.
+pub const OTHER_NAMES: usize = 6;
+pub const OTHER_VISITS: usize = 30;
+
+/// Visits to other names, in turn, while one name is held and waited for, took no longer than while it was not. A name that
+/// is behind another is late at each visit: so the quickest visit to each counts, and half of all of them. Both hold on a
+/// slow disk too, which may keep a single commit for a second, and does so before anything is held as well.
+pub fn none_was_delayed(alone: Vec<Duration>, beside: Vec<Duration>) {
+    let median = |spans: &[Duration]| {
+        let mut spans = spans.to_vec();
+        spans.sort_unstable();
+        spans[spans.len() / 2]
+    };
+    let bound = Duration::from_millis(50) + 3 * median(&alone);
+    for name in 0..OTHER_NAMES {
+        let quickest = beside.iter().skip(name).step_by(OTHER_NAMES).min().expect("each is visited");
+        assert!(*quickest <= bound, "name {name}: {beside:?}, alone {alone:?}");
+    }
+    assert!(median(&beside) <= bound, "{beside:?}, alone {alone:?}");
 }
