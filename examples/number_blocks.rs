@@ -9,12 +9,12 @@ use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 use std::thread;
 use std::time::Duration;
 
-use leasehold::{Backoff, LockClient, NamedLock, Result};
+use leasehold::{Backoff, LockClient, RedisLock, Result};
 
 const BLOCK: u32 = 100;
 
 /// Reads and writes as two steps, as a file or a table without transactions would need.
-fn fetch(lock: &NamedLock, counter: &AtomicU32) -> Result<u32> {
+fn fetch(lock: &RedisLock, counter: &AtomicU32) -> Result<u32> {
     let _guard = lock.acquire()?;
     let first = counter.load(SeqCst);
     thread::yield_now();

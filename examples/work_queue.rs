@@ -8,13 +8,13 @@ use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 
-use leasehold::{Condition, LockClient, NamedLock, Result};
+use leasehold::{Condition, LockClient, RedisLock, Result};
 
 const PLACES: usize = 2;
 const ORDERS: u32 = 8;
 
 struct Queue {
-    lock: NamedLock,
+    lock: RedisLock,
     not_empty: Condition,
     not_full: Condition,
     items: Mutex<VecDeque<Option<u32>>>,

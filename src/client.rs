@@ -19,7 +19,7 @@ use crate::inspection::Inspection;
 use crate::lock::engine::Engine;
 use crate::lock::guard::{Guard, OwnedGuard};
 use crate::lock::latch::CountDownLatch;
-use crate::lock::named::{FencedLock, NamedLock, RedisLock};
+use crate::lock::named::{FencedLock, RedisLock};
 use crate::lock::report::Reporter;
 use crate::lock::rw::ReadWriteLock;
 use crate::lock::semaphore::{ExpirableSemaphore, Semaphore};
@@ -262,13 +262,13 @@ impl LockClient {
     /// error at first use.
     #[must_use]
     pub fn lock(&self, name: &str) -> RedisLock {
-        NamedLock::new(&self.engine, Kind::Mutex, name)
+        RedisLock::new(&self.engine, Kind::Mutex, name)
     }
 
     /// The same lock, with a fencing token for each grant: Redisson's `RFencedLock`.
     #[must_use]
     pub fn fenced_lock(&self, name: &str) -> FencedLock {
-        FencedLock::new(NamedLock::new(&self.engine, Kind::Fenced, name))
+        FencedLock::new(RedisLock::new(&self.engine, Kind::Fenced, name))
     }
 
     /// The simple lock that most articles describe and most libraries use: `SET name token NX PX lease`, released by
@@ -278,8 +278,8 @@ impl LockClient {
     /// [`WouldDeadlock`](crate::ErrorKind::WouldDeadlock)), and waits by polling each 50–100 ms, since those libraries
     /// announce no release. Everything else is as with [`lock`](Self::lock): guards, watchdog, states and errors.
     #[must_use]
-    pub fn token_lock(&self, name: &str) -> NamedLock {
-        NamedLock::new(&self.engine, Kind::Token, name)
+    pub fn token_lock(&self, name: &str) -> RedisLock {
+        RedisLock::new(&self.engine, Kind::Token, name)
     }
 
     /// The lock that serves those who wait in the order in which they came, across threads, processes and languages:
@@ -293,7 +293,7 @@ impl LockClient {
     /// matters. It shares the name's key with `lock`, but whoever takes it by that goes before everybody and, letting go
     /// of it, wakes nobody here: use one or the other for a name.
     #[must_use]
-    pub fn fair_lock(&self, name: &str) -> NamedLock {
+    pub fn fair_lock(&self, name: &str) -> RedisLock {
         self.lock_with(name).fair().build()
     }
 
@@ -327,7 +327,7 @@ impl LockClient {
     ///
     /// No I/O and no error: an empty list, a lock that is there twice, and a bad name are errors at first use.
     #[must_use]
-    pub fn multi_lock<L: Into<NamedLock>>(&self, locks: impl IntoIterator<Item = L>) -> MultiLock {
+    pub fn multi_lock<L: Into<RedisLock>>(&self, locks: impl IntoIterator<Item = L>) -> MultiLock {
         MultiLock::new(&self.engine.clock, locks.into_iter().map(Into::into).collect())
     }
 
@@ -344,7 +344,7 @@ impl LockClient {
     /// Java's, its release wakes those who do wait for a message. Threads of one client that spin still queue in order, among
     /// themselves: those that wait for a message do not wait for a spinning one to wake up.
     #[must_use]
-    pub fn spin_lock(&self, name: &str) -> NamedLock {
+    pub fn spin_lock(&self, name: &str) -> RedisLock {
         self.lock_with(name).spin(Backoff::default()).build()
     }
 
@@ -352,11 +352,11 @@ impl LockClient {
     ///
     /// # Blocking
     ///
-    /// As [`NamedLock::lock`], then `work`, then one round trip.
+    /// As [`RedisLock::lock`], then `work`, then one round trip.
     ///
     /// # Errors
     ///
-    /// As [`NamedLock::lock`], when `work` was not run; as [`Guard::unlock`], when it was. The latter
+    /// As [`RedisLock::lock`], when `work` was not run; as [`Guard::unlock`], when it was. The latter
     /// [`is_lost`](crate::Error::is_lost) if the hold did not last until the end of `work`.
     ///
     /// # Panics
@@ -467,7 +467,7 @@ impl LockClient {
     ///
     /// # Errors
     ///
-    /// As [`NamedLock::try_lock`], when `job` was not run; and for an `at_least` over `at_most`, before any I/O. After
+    /// As [`RedisLock::try_lock`], when `job` was not run; and for an `at_least` over `at_most`, before any I/O. After
     /// the job: as [`OwnedGuard::unlock`], and it [`is_not_held`](crate::Error::is_not_held) if it took longer than
     /// `at_most`, so that another may have begun.
     ///

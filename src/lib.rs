@@ -31,7 +31,7 @@ pub use lock::group::{MultiGuard, OwnedMultiGuard};
 pub use lock::guard::{Guard, HoldState, OwnedGuard};
 pub use lock::interrupt::Interrupt;
 pub use lock::latch::CountDownLatch;
-pub use lock::named::{FencedLock, Lock, NamedLock, RedLock, RedisLock};
+pub use lock::named::{FencedLock, Lock, RedisLock};
 pub use lock::rw::ReadWriteLock;
 pub use lock::semaphore::{ExpirableSemaphore, Permit, Semaphore};
 pub use lock::terms::{Backoff, LockOptions};

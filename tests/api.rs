@@ -12,9 +12,8 @@ use std::marker::PhantomData;
 use leasehold::{
     ClientBuilder, ClientId, ClusterPubSub, CountDownLatch, Error, ErrorKind, ExpirableSemaphore, Fence,
     FencedLock, Guard, HoldState, Holder, Inspection, Interrupt, Lock, LockClient, Loss, LossReason,
-    ManualClock, MemoryStore, Mode, MultiGuard, MultiLock, NamedLock, NotHeld, ObjectKind, Observer,
-    OwnedGuard, OwnedMultiGuard, Owner, ReadWriteLock, RedLock, RedisLock, RedlockNode, Result, Ring,
-    RingNode, Semaphore,
+    ManualClock, MemoryStore, Mode, MultiGuard, MultiLock, NotHeld, ObjectKind, Observer, OwnedGuard,
+    OwnedMultiGuard, Owner, ReadWriteLock, RedisLock, RedlockNode, Result, Ring, RingNode, Semaphore,
 };
 
 fn is<T: ?Sized>() -> Probe<T> {
@@ -47,9 +46,7 @@ fn key<T: Copy + Eq + Hash + Display + Debug + Send + Sync + 'static>() {}
 #[test]
 fn clients_and_locks_are_shared_by_threads_and_cheap_to_clone() {
     shared_by_threads::<LockClient>();
-    shared_by_threads::<NamedLock>();
     shared_by_threads::<RedisLock>();
-    shared_by_threads::<RedLock>();
     shared_by_threads::<FencedLock>();
     shared_by_threads::<MultiLock>();
     shared_by_threads::<ReadWriteLock>();
@@ -61,7 +58,7 @@ fn clients_and_locks_are_shared_by_threads_and_cheap_to_clone() {
     shared_by_threads::<ManualClock>();
     shared_by_threads::<ClientBuilder>();
     cloned::<LockClient>();
-    cloned::<NamedLock>();
+    cloned::<RedisLock>();
     cloned::<FencedLock>();
     cloned::<MultiLock>();
     cloned::<ReadWriteLock>();
@@ -154,7 +151,7 @@ fn locks_and_observers_are_objects() {
 #[test]
 fn everything_can_be_shown_and_nothing_secret_is() {
     fn shown<T: Debug>() {}
-    shown::<NamedLock>();
+    shown::<RedisLock>();
     shown::<FencedLock>();
     shown::<Guard>();
     shown::<OwnedGuard>();

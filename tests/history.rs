@@ -254,7 +254,7 @@ impl Worker {
         }
     }
 
-    fn hold(&mut self, lock: usize, id: u64, guard: Guard, again: &leasehold::NamedLock) {
+    fn hold(&mut self, lock: usize, id: u64, guard: Guard, again: &leasehold::RedisLock) {
         self.claims(lock, id, &guard);
         let fence = guard.fence().unwrap().get();
         let nested =

@@ -22,7 +22,8 @@ use std::time::Duration;
 
 use leasehold::crossbeam_channel::{Receiver, Sender, unbounded};
 use leasehold::{
-    ClientBuilder, Error, ErrorKind, FencedLock, HoldState, LockClient, Loss, Observer, RedLock, RedlockNode,
+    ClientBuilder, Error, ErrorKind, FencedLock, HoldState, LockClient, Loss, Observer, RedisLock,
+    RedlockNode,
 };
 use parking_lot::{Mutex, MutexGuard};
 use support::epilogue::not_given_back;
@@ -144,14 +145,14 @@ fn is_told(told: &Receiver<String>, part: &str) {
     }
 }
 
-fn takes_and_gives_back(lock: &RedLock) {
+fn takes_and_gives_back(lock: &RedisLock) {
     lock.lock().unwrap();
     lock.unlock().unwrap();
 }
 
 /// What one try comes to. A machine that stands still makes servers look silent; then once more.
 #[track_caller]
-fn tries(lock: &RedLock) -> bool {
+fn tries(lock: &RedisLock) -> bool {
     let mut got = None;
     eventually(PATIENCE, || match lock.try_lock() {
         Ok(answer) => got.insert(answer) == &answer,

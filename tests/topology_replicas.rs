@@ -13,7 +13,7 @@ mod tools;
 
 use std::time::Duration;
 
-use leasehold::{ClientBuilder, ErrorKind, LockClient, NamedLock};
+use leasehold::{ClientBuilder, ErrorKind, LockClient, RedisLock};
 use support::server::{RedisServer, default_server};
 use support::{eventually, now};
 use tools::{EPSILON, LONG, call, ms, stalled_since, within};
@@ -72,14 +72,14 @@ fn exists(server: &RedisServer, key: &str) -> bool {
     redis::cmd("EXISTS").arg(key).query(&mut server.admin()).unwrap()
 }
 
-fn kinds(client: &LockClient, name: &str) -> Vec<NamedLock> {
+fn kinds(client: &LockClient, name: &str) -> Vec<RedisLock> {
     let (read, write) = (format!("{name}:read"), format!("{name}:write"));
     vec![
         client.lock(&format!("{name}:lock")),
-        NamedLock::clone(&client.fenced_lock(&format!("{name}:fenced"))),
-        NamedLock::clone(&client.fair_lock(&format!("{name}:fair"))),
-        NamedLock::clone(client.read_write_lock(&read).read()),
-        NamedLock::clone(client.read_write_lock(&write).write()),
+        RedisLock::clone(&client.fenced_lock(&format!("{name}:fenced"))),
+        RedisLock::clone(&client.fair_lock(&format!("{name}:fair"))),
+        RedisLock::clone(client.read_write_lock(&read).read()),
+        RedisLock::clone(client.read_write_lock(&write).write()),
         client.token_lock(&format!("{name}:token")),
     ]
 }

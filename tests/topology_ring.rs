@@ -19,7 +19,7 @@ use std::thread;
 use std::time::Duration;
 
 use leasehold::crossbeam_channel::unbounded;
-use leasehold::{ClientBuilder, ErrorKind, Guard, HoldState, LockClient, NamedLock, Ring, RingNode};
+use leasehold::{ClientBuilder, ErrorKind, Guard, HoldState, LockClient, RedisLock, Ring, RingNode};
 use support::server::{RedisServer, default_server};
 use support::{Raise, now, random, shout};
 use tools::{PATIENCE, eventually, ms, slack_since, stalled_since, throughout, watch_for_stalls};
@@ -209,7 +209,7 @@ fn every_kind_of_lock_that_moves_stays_shut_at_its_new_home() {
     let Some(servers) = servers(3) else { return };
     let (two, three) = (nodes(&servers, 0..2), nodes(&servers, 0..3));
     let (holder, other) = (client(Ring::new(two.clone())), client(Ring::new(two.clone())));
-    type Make = fn(&LockClient, &str) -> NamedLock;
+    type Make = fn(&LockClient, &str) -> RedisLock;
     let kinds: [(&str, Make); 4] = [
         ("fair", |client, name| client.fair_lock(name)),
         ("read", |client, name| client.read_write_lock(name).read().clone()),

@@ -11,7 +11,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::ident::ThreadMark;
 use crate::lock::group::{Group, MultiGuard, OwnedMultiGuard};
 use crate::lock::interrupt::Interrupt;
-use crate::lock::named::{Lock, NamedLock, forever, unending};
+use crate::lock::named::{Lock, RedisLock, forever, unending};
 use crate::lock::together::{Came, Leaving, Wanted, ask_ahead, leave_all};
 use crate::lock::wait::{Until, Want};
 use crate::time::{Clock, Lease, Moment};
@@ -24,7 +24,7 @@ use crate::time::{Clock, Lease, Moment};
 /// of its locks alone, in whatever language, and whoever takes it with others, keep each other out.
 ///
 /// Use it where one step touches several things that are locked one by one: a transfer between two accounts, in whichever
-/// direction. As with [`NamedLock`] there is the Java way ([`lock`](Self::lock) … [`unlock`](Self::unlock)) and the Rust way
+/// direction. As with [`RedisLock`] there is the Java way ([`lock`](Self::lock) … [`unlock`](Self::unlock)) and the Rust way
 /// ([`acquire`](Self::acquire) gives a [`MultiGuard`]), and both may be mixed with uses of the single locks.
 ///
 /// # Blocking
@@ -64,11 +64,11 @@ use crate::time::{Clock, Lease, Moment};
 /// Kinds may be mixed:
 ///
 /// ```
-/// use leasehold::{LockClient, NamedLock};
+/// use leasehold::{LockClient, RedisLock};
 /// use std::time::Duration;
 ///
 /// # let client = LockClient::in_memory();
-/// let locks: [NamedLock; 2] = [client.fenced_lock("ledger").into(), client.read_write_lock("rates").read().into()];
+/// let locks: [RedisLock; 2] = [client.fenced_lock("ledger").into(), client.read_write_lock("rates").read().into()];
 /// if let Some(guard) = client.multi_lock(locks).try_acquire_for(Duration::from_secs(3))? {
 ///     println!("writing with token {:?}", guard.fence_of("ledger"));
 /// }
@@ -78,18 +78,18 @@ use crate::time::{Clock, Lease, Moment};
 pub struct MultiLock {
     clock: Clock,
     /// In the order in which they are taken.
-    locks: std::result::Result<Arc<[NamedLock]>, Arc<Error>>,
+    locks: std::result::Result<Arc<[RedisLock]>, Arc<Error>>,
 }
 
 impl MultiLock {
-    pub(crate) fn new(clock: &Clock, locks: Vec<NamedLock>) -> MultiLock {
+    pub(crate) fn new(clock: &Clock, locks: Vec<RedisLock>) -> MultiLock {
         MultiLock { clock: clock.clone(), locks: ordered(locks).map(Arc::from).map_err(Arc::new) }
     }
 
     /// The names of the locks, as they were given, in the order in which they are taken; none, if the list is one that cannot
     /// be used.
     pub fn names(&self) -> impl Iterator<Item = &str> {
-        self.locks.iter().flat_map(|locks| locks.iter()).map(NamedLock::name)
+        self.locks.iter().flat_map(|locks| locks.iter()).map(RedisLock::name)
     }
 
     // ---- the Java way
@@ -102,7 +102,7 @@ impl MultiLock {
     ///
     /// # Errors
     ///
-    /// As [`NamedLock::lock`], for any of them. Then none is held.
+    /// As [`RedisLock::lock`], for any of them. Then none is held.
     pub fn lock(&self) -> Result<()> {
         self.enter("lock", Lease::Renewed, forever(), None).map(Group::leave_open)
     }
@@ -116,7 +116,7 @@ impl MultiLock {
     ///
     /// # Errors
     ///
-    /// As [`lock`](Self::lock) and [`NamedLock::lock_with_lease`].
+    /// As [`lock`](Self::lock) and [`RedisLock::lock_with_lease`].
     pub fn lock_with_lease(&self, lease: Duration) -> Result<()> {
         self.enter("lock_with_lease", Lease::Fixed(lease), forever(), None).map(Group::leave_open)
     }
@@ -138,7 +138,7 @@ impl MultiLock {
     ///
     /// # Blocking
     ///
-    /// As [`NamedLock::try_lock`].
+    /// As [`RedisLock::try_lock`].
     ///
     /// # Errors
     ///
@@ -155,7 +155,7 @@ impl MultiLock {
     ///
     /// # Errors
     ///
-    /// As [`NamedLock::try_lock_for`].
+    /// As [`RedisLock::try_lock_for`].
     pub fn try_lock_for(&self, wait: Duration) -> Result<bool> {
         let group = self.try_enter("try_lock_for", Lease::Renewed, self.after(wait))?;
         Ok(group.map(Group::leave_open).is_some())
@@ -198,7 +198,7 @@ impl MultiLock {
     ///
     /// # Errors
     ///
-    /// As [`NamedLock::unlock`], about the first that failed; the others are given back all the same.
+    /// As [`RedisLock::unlock`], about the first that failed; the others are given back all the same.
     pub fn unlock(&self) -> Result<()> {
         let thread = ThreadMark::current();
         let mut missing = None;
@@ -222,7 +222,7 @@ impl MultiLock {
     }
 
     /// Whether the calling thread holds all of the locks. The servers answer; see
-    /// [`NamedLock::is_held_by_current_thread`].
+    /// [`RedisLock::is_held_by_current_thread`].
     ///
     /// # Blocking
     ///
@@ -241,7 +241,7 @@ impl MultiLock {
     }
 
     /// How long the holders' leases still run, whoever they are: the least of them, `None` if one of the locks is free. See
-    /// [`NamedLock::remaining_lease`].
+    /// [`RedisLock::remaining_lease`].
     ///
     /// # Blocking
     ///
@@ -358,7 +358,7 @@ impl MultiLock {
     ///
     /// # Blocking
     ///
-    /// As [`NamedLock::acquire_owned`], for each of them.
+    /// As [`RedisLock::acquire_owned`], for each of them.
     ///
     /// # Errors
     ///
@@ -384,7 +384,7 @@ impl MultiLock {
 
     // ---- shared
 
-    fn checked(&self, action: &'static str) -> Result<&[NamedLock]> {
+    fn checked(&self, action: &'static str) -> Result<&[RedisLock]> {
         let bad = |bad: &Arc<Error>| {
             let error = Error::new(bad.kind(), action, bad.detail().to_owned());
             bad.lock_name().map_or(error.copy(), |name| error.copy().on(name))
@@ -401,7 +401,7 @@ impl MultiLock {
     }
 
     /// The deadline by the clock of the lock's client, which may be one of a test's.
-    fn until_for(&self, lock: &NamedLock, until: Until) -> Until {
+    fn until_for(&self, lock: &RedisLock, until: Until) -> Until {
         match until {
             Until::Once | Until::Deadline(Moment::NEVER) => until,
             Until::Deadline(at) => Until::Deadline(lock.engine().clock.after(at.since(self.clock.now()))),
@@ -465,13 +465,13 @@ impl MultiLock {
                 return Ok(None);
             }
             let asked = |lock, until| {
-                let want = NamedLock::want(lock, action, kept, until, interrupt)?;
+                let want = RedisLock::want(lock, action, kept, until, interrupt)?;
                 Ok(Wanted { engine: lock.engine(), want: Want { by_thread, ..want } })
             };
             let ahead = ahead(action, rest, |lock| asked(lock, Until::Once))?;
             if ahead.len() > 1 {
                 let came = ask_ahead(&ahead, until == Until::Once);
-                let added = group.add(rest.iter().map(NamedLock::engine).zip(came));
+                let added = group.add(rest.iter().map(RedisLock::engine).zip(came));
                 // `Until::Once` always is: one attempt.
                 let is_over = until.is_over(self.clock.now());
                 match added {
@@ -495,8 +495,8 @@ impl MultiLock {
 /// The first of these locks, up to one that is to be asked for in its turn.
 fn ahead<'a>(
     action: &'static str,
-    locks: &'a [NamedLock],
-    asked: impl Fn(&'a NamedLock) -> Result<Wanted<'a>>,
+    locks: &'a [RedisLock],
+    asked: impl Fn(&'a RedisLock) -> Result<Wanted<'a>>,
 ) -> Result<Vec<Wanted<'a>>> {
     let mut ahead = Vec::with_capacity(locks.len());
     for lock in locks {
@@ -511,7 +511,7 @@ fn ahead<'a>(
 }
 
 /// The locks in the order in which all processes take them, if they can be taken together.
-fn ordered(mut locks: Vec<NamedLock>) -> Result<Vec<NamedLock>> {
+fn ordered(mut locks: Vec<RedisLock>) -> Result<Vec<RedisLock>> {
     const ACTION: &str = "multi_lock";
     if locks.is_empty() {
         return Err(Error::new(ErrorKind::InvalidInput, ACTION, "there are no locks to take"));
@@ -519,7 +519,7 @@ fn ordered(mut locks: Vec<NamedLock>) -> Result<Vec<NamedLock>> {
     for lock in &locks {
         lock.checked(ACTION)?;
     }
-    let key = |lock: &NamedLock| {
+    let key = |lock: &RedisLock| {
         let name = lock.checked(ACTION).map(|name| name.key().to_owned()).unwrap_or_default();
         (name, lock.engine().options.place.clone())
     };

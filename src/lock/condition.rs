@@ -8,7 +8,7 @@ use crate::error::{Error, Result};
 use crate::ident::{LockName, ThreadMark, unbound_number};
 use crate::lock::hold::Hold;
 use crate::lock::interrupt::Interrupt;
-use crate::lock::named::{NamedLock, forever};
+use crate::lock::named::{RedisLock, forever};
 use crate::lock::store::{Counting, Kind};
 use crate::lock::terms::Terms;
 use crate::lock::wait::{Until, Want};
@@ -54,14 +54,14 @@ use crate::time::Lease;
 /// ```
 #[derive(Clone)]
 pub struct Condition {
-    lock: NamedLock,
+    lock: RedisLock,
     /// A bad name is an error at first use.
     name: std::result::Result<Arc<LockName>, Arc<Error>>,
     given: Arc<str>,
 }
 
 impl Condition {
-    pub(crate) fn new(lock: &NamedLock, given: &str) -> Condition {
+    pub(crate) fn new(lock: &RedisLock, given: &str) -> Condition {
         let name = lock.derived(Kind::Signal, given).map_err(Arc::new);
         // However many levels there were, all are had again.
         let lock = lock.clone().reentrant();
@@ -80,7 +80,7 @@ impl Condition {
     /// - Of kind [`InvalidInput`](crate::ErrorKind::InvalidInput): a guard has a level of the hold. Its end could not be
     ///   told from the wait's; use `lock()` and `unlock()` around conditions.
     /// - The server could not be used. Unless that was before the wait, the lock is not held then, which
-    ///   [`is_held_by_current_thread`](NamedLock::is_held_by_current_thread) tells.
+    ///   [`is_held_by_current_thread`](RedisLock::is_held_by_current_thread) tells.
     pub fn wait(&self) -> Result<()> {
         self.wait_with("wait", forever(), None).map(drop)
     }

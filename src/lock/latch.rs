@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::error::Result;
 use crate::lock::engine::Engine;
 use crate::lock::interrupt::Interrupt;
-use crate::lock::named::{NamedLock, Take, forever};
+use crate::lock::named::{RedisLock, Take, forever};
 use crate::lock::store::{Counting, Kind};
 use crate::lock::wait::Until;
 use crate::time::Lease;
@@ -40,12 +40,12 @@ use crate::time::Lease;
 /// ```
 #[derive(Clone)]
 pub struct CountDownLatch {
-    core: NamedLock,
+    core: RedisLock,
 }
 
 impl CountDownLatch {
     pub(crate) fn new(engine: &Arc<Engine>, name: &str) -> CountDownLatch {
-        CountDownLatch { core: NamedLock::new(engine, Kind::Latch, name) }
+        CountDownLatch { core: RedisLock::new(engine, Kind::Latch, name) }
     }
 
     /// The name, as it was given.

@@ -17,7 +17,7 @@ use crate::ident::{LockName, Owner};
 use crate::lock::engine::Engine;
 use crate::lock::group::Group;
 use crate::lock::interrupt::Interrupt;
-use crate::lock::named::{NamedLock, forever};
+use crate::lock::named::{RedisLock, forever};
 use crate::lock::report::Reporter;
 use crate::lock::store::{Answer, Attempt, Claim, HandOver, Kind, Pending, Release, Snapshot, Store};
 use crate::lock::topic::{Listening, Source, Topic};
@@ -62,8 +62,8 @@ struct Client {
 }
 
 impl Client {
-    fn lock(&self) -> NamedLock {
-        NamedLock::new(&self.engine, Kind::Mutex, NAME)
+    fn lock(&self) -> RedisLock {
+        RedisLock::new(&self.engine, Kind::Mutex, NAME)
     }
 
     /// To be called with the lock: is alone there for a while.
@@ -597,7 +597,7 @@ fn the_watchdog_looks_by_the_moment_it_was_told() {
     check(|| {
         let world = World::new();
         let client = world.client();
-        let named = |name| NamedLock::new(&client.engine, Kind::Mutex, name);
+        let named = |name| RedisLock::new(&client.engine, Kind::Mutex, name);
         let short_lived = [named("a"), named("b")];
         let others = spawn(move || {
             for (lock, lease) in short_lived.iter().zip([SHORT, SHORT / 2]) {
@@ -641,7 +641,7 @@ fn a_hold_that_comes_to_end_by_itself_is_not_renewed_for_the_clients_lease() {
         let clock = world.clock.clone();
         let time = spawn(move || clock.advance(lease / 2));
         let lock = client.lock();
-        let want = NamedLock::want(&lock, "lock", Lease::Kept(lease), forever(), None).unwrap();
+        let want = RedisLock::want(&lock, "lock", Lease::Kept(lease), forever(), None).unwrap();
         let mut group = Group::default();
         if let Some(entered) = client.engine.acquire(&want).unwrap() {
             group.push(&client.engine, entered);

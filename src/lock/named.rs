@@ -18,6 +18,9 @@ use crate::time::Lease;
 
 /// A lock by name, wherever its client keeps it: reentrant, blocking, owned by the calling thread.
 ///
+/// It is the same type for every store: on Redis it is Redisson's `RLock`, over several Redis (see
+/// [`LockClient::redlock`](crate::LockClient::redlock)) Redlock, elsewhere that store's lock of the name.
+///
 /// Made by [`LockClient::lock`](crate::LockClient::lock); cheap to clone and immutable: whatever belongs to one hold
 /// (its count, its lease) is with the hold, never with this value. Any number of values for one name are one lock.
 ///
@@ -38,7 +41,7 @@ use crate::time::Lease;
 /// While the server keeps its data and clocks run within 1 %, no two owners hold a lock at once. A lease lock cannot
 /// promise more: see `docs/guarantees.md`, and [`FencedLock`] for the rest.
 #[derive(Clone)]
-pub struct NamedLock {
+pub struct RedisLock {
     engine: Arc<Engine>,
     kind: Kind,
     terms: Terms,
@@ -47,15 +50,8 @@ pub struct NamedLock {
     name: std::result::Result<Arc<LockName>, Arc<Error>>,
 }
 
-/// The lock on Redis, as Redisson's `RLock`; the same type for every store.
-pub type RedisLock = NamedLock;
-
-/// The lock that is held on a majority of several Redis, as Redisson's `RedissonRedLock`, but with Redlock's validity;
-/// see [`LockClient::redlock`](crate::LockClient::redlock). The same type for every store.
-pub type RedLock = NamedLock;
-
-impl NamedLock {
-    pub(crate) fn new(engine: &Arc<Engine>, kind: Kind, given: &str) -> NamedLock {
+impl RedisLock {
+    pub(crate) fn new(engine: &Arc<Engine>, kind: Kind, given: &str) -> RedisLock {
         let given: Arc<str> = Arc::from(given);
         let options = &engine.options;
         let mapped = options.map_names.as_ref().map(|map| map(&given));
@@ -63,16 +59,16 @@ impl NamedLock {
         let name = LockName::new(&given, key)
             .and_then(|name| engine.store.check_name(kind, &name).map(|()| Arc::new(name)))
             .map_err(Arc::new);
-        NamedLock { engine: Arc::clone(engine), kind, terms: Terms::default(), given, name }
+        RedisLock { engine: Arc::clone(engine), kind, terms: Terms::default(), given, name }
     }
 
-    pub(crate) fn on_terms(self, terms: Terms) -> NamedLock {
-        NamedLock { terms, ..self }
+    pub(crate) fn on_terms(self, terms: Terms) -> RedisLock {
+        RedisLock { terms, ..self }
     }
 
     /// The same, and this value may re-enter it.
-    pub(crate) fn reentrant(self) -> NamedLock {
-        NamedLock { terms: Terms { reentrant: true, ..self.terms }, ..self }
+    pub(crate) fn reentrant(self) -> RedisLock {
+        RedisLock { terms: Terms { reentrant: true, ..self.terms }, ..self }
     }
 
     /// The name, as it was given.
@@ -512,35 +508,35 @@ pub(crate) fn unending(action: &'static str, name: &str) -> Error {
     Error::new(ErrorKind::TimedOut, action, "a wait without end ended").on(name)
 }
 
-impl From<&NamedLock> for NamedLock {
-    fn from(lock: &NamedLock) -> NamedLock {
+impl From<&RedisLock> for RedisLock {
+    fn from(lock: &RedisLock) -> RedisLock {
         lock.clone()
     }
 }
 
-impl From<FencedLock> for NamedLock {
+impl From<FencedLock> for RedisLock {
     /// The same lock; what takes it still has tokens.
-    fn from(lock: FencedLock) -> NamedLock {
+    fn from(lock: FencedLock) -> RedisLock {
         lock.lock
     }
 }
 
-impl From<&FencedLock> for NamedLock {
-    fn from(lock: &FencedLock) -> NamedLock {
+impl From<&FencedLock> for RedisLock {
+    fn from(lock: &FencedLock) -> RedisLock {
         lock.lock.clone()
     }
 }
 
-impl fmt::Debug for NamedLock {
+impl fmt::Debug for RedisLock {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("NamedLock")
+        f.debug_struct("RedisLock")
             .field("name", &self.given)
             .field("kind", &self.kind)
             .finish_non_exhaustive()
     }
 }
 
-/// A [`NamedLock`] whose every grant has a fencing token, larger than all before: Redisson's `RFencedLock`.
+/// A [`RedisLock`] whose every grant has a fencing token, larger than all before: Redisson's `RFencedLock`.
 ///
 /// It is the same lock as the [`RedisLock`] of the name, so the two exclude each other; but only grants through this
 /// type have tokens, so all holders of a lock that is to be fenced must use it. A re-entry has its hold's token (Java's
@@ -564,11 +560,11 @@ impl fmt::Debug for NamedLock {
 /// ```
 #[derive(Clone, Debug)]
 pub struct FencedLock {
-    lock: NamedLock,
+    lock: RedisLock,
 }
 
 impl FencedLock {
-    pub(crate) fn new(lock: NamedLock) -> FencedLock {
+    pub(crate) fn new(lock: RedisLock) -> FencedLock {
         FencedLock { lock }
     }
 
@@ -576,11 +572,11 @@ impl FencedLock {
     ///
     /// # Blocking
     ///
-    /// As [`NamedLock::lock`].
+    /// As [`RedisLock::lock`].
     ///
     /// # Errors
     ///
-    /// As [`NamedLock::lock`].
+    /// As [`RedisLock::lock`].
     pub fn lock_and_get_token(&self) -> Result<Fence> {
         let action = "lock_and_get_token";
         let entered = self.lock.enter(action, Lease::Renewed, forever(), None)?;
@@ -591,11 +587,11 @@ impl FencedLock {
     ///
     /// # Blocking
     ///
-    /// As [`NamedLock::try_lock_for`].
+    /// As [`RedisLock::try_lock_for`].
     ///
     /// # Errors
     ///
-    /// As [`NamedLock::try_lock_for`].
+    /// As [`RedisLock::try_lock_for`].
     pub fn try_lock_and_get_token(&self, wait: Duration) -> Result<Option<Fence>> {
         let action = "try_lock_and_get_token";
         let entered = self.lock.try_enter(action, Lease::Renewed, self.lock.after(wait))?;
@@ -612,9 +608,9 @@ impl FencedLock {
 }
 
 impl Deref for FencedLock {
-    type Target = NamedLock;
+    type Target = RedisLock;
 
-    fn deref(&self) -> &NamedLock {
+    fn deref(&self) -> &RedisLock {
         &self.lock
     }
 }
@@ -642,57 +638,57 @@ pub trait Lock {
     ///
     /// # Errors
     ///
-    /// See [`NamedLock::lock`].
+    /// See [`RedisLock::lock`].
     fn lock(&self) -> Result<()>;
 
     /// Takes the lock, waiting until `interrupt` is set at the latest.
     ///
     /// # Errors
     ///
-    /// See [`NamedLock::lock_interruptibly`].
+    /// See [`RedisLock::lock_interruptibly`].
     fn lock_interruptibly(&self, interrupt: &Interrupt) -> Result<()>;
 
     /// Takes the lock if nobody else holds it now.
     ///
     /// # Errors
     ///
-    /// See [`NamedLock::try_lock`].
+    /// See [`RedisLock::try_lock`].
     fn try_lock(&self) -> Result<bool>;
 
     /// Takes the lock, waiting at most `wait`; `false` if somebody else kept it.
     ///
     /// # Errors
     ///
-    /// See [`NamedLock::try_lock_for`].
+    /// See [`RedisLock::try_lock_for`].
     fn try_lock_for(&self, wait: Duration) -> Result<bool>;
 
     /// Gives one level of the calling thread's hold back.
     ///
     /// # Errors
     ///
-    /// See [`NamedLock::unlock`].
+    /// See [`RedisLock::unlock`].
     fn unlock(&self) -> Result<()>;
 }
 
-impl Lock for NamedLock {
+impl Lock for RedisLock {
     fn lock(&self) -> Result<()> {
-        NamedLock::lock(self)
+        RedisLock::lock(self)
     }
 
     fn lock_interruptibly(&self, interrupt: &Interrupt) -> Result<()> {
-        NamedLock::lock_interruptibly(self, interrupt)
+        RedisLock::lock_interruptibly(self, interrupt)
     }
 
     fn try_lock(&self) -> Result<bool> {
-        NamedLock::try_lock(self)
+        RedisLock::try_lock(self)
     }
 
     fn try_lock_for(&self, wait: Duration) -> Result<bool> {
-        NamedLock::try_lock_for(self, wait)
+        RedisLock::try_lock_for(self, wait)
     }
 
     fn unlock(&self) -> Result<()> {
-        NamedLock::unlock(self)
+        RedisLock::unlock(self)
     }
 }
 

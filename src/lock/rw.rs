@@ -4,13 +4,13 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::lock::engine::Engine;
-use crate::lock::named::{FencedLock, NamedLock};
+use crate::lock::named::{FencedLock, RedisLock};
 use crate::lock::store::Kind;
 use crate::lock::terms::Terms;
 
 /// Many readers or one writer, across threads, processes and languages: Redisson's `RReadWriteLock`.
 ///
-/// Its two halves are [`NamedLock`]s, with all that those can do: guards, leases, the watchdog, fences for writers. Both
+/// Its two halves are [`RedisLock`]s, with all that those can do: guards, leases, the watchdog, fences for writers. Both
 /// are reentrant. The thread that writes may also read, and go on reading after it has let go of writing (downgrade);
 /// the thread that reads cannot begin to write (upgrade): two who tried would wait for each other, so the attempt is
 /// refused at once.
@@ -41,16 +41,16 @@ use crate::lock::terms::Terms;
 /// ```
 #[derive(Clone)]
 pub struct ReadWriteLock {
-    read: NamedLock,
-    write: NamedLock,
+    read: RedisLock,
+    write: RedisLock,
     terms: Terms,
 }
 
 impl ReadWriteLock {
     pub(crate) fn new(engine: &Arc<Engine>, name: &str) -> ReadWriteLock {
         ReadWriteLock {
-            read: NamedLock::new(engine, Kind::Read, name),
-            write: NamedLock::new(engine, Kind::Write, name),
+            read: RedisLock::new(engine, Kind::Read, name),
+            write: RedisLock::new(engine, Kind::Write, name),
             terms: Terms::default(),
         }
     }
@@ -58,7 +58,7 @@ impl ReadWriteLock {
     /// The half that many may hold at a time. The thread that writes can take it for itself, not for an
     /// [`OwnedGuard`](crate::OwnedGuard), which would be another reader: that is refused as below.
     #[must_use]
-    pub fn read(&self) -> &NamedLock {
+    pub fn read(&self) -> &RedisLock {
         &self.read
     }
 
@@ -68,7 +68,7 @@ impl ReadWriteLock {
     /// an error of kind [`WouldDeadlock`](crate::ErrorKind::WouldDeadlock); calls that do not wait give `false` or
     /// `None`. What an `OwnedGuard` reads is no thread's: to write waits for that guard, whoever has it.
     #[must_use]
-    pub fn write(&self) -> &NamedLock {
+    pub fn write(&self) -> &RedisLock {
         &self.write
     }
 
@@ -86,7 +86,7 @@ impl ReadWriteLock {
     /// its writing nor lets others go first. Use it with all values of the name, or writers gain little.
     ///
     /// Who reads already may read again, and who writes may read, whoever waits. But a reader that waits for another
-    /// thread that wants to read too, or for an [owned guard](NamedLock::acquire_owned) of its own on the read half,
+    /// thread that wants to read too, or for an [owned guard](RedisLock::acquire_owned) of its own on the read half,
     /// waits for ever if a writer comes between, since that waits for the reader. A writer that died is waited for up to
     /// 6 s. Of several threads of one client that wait to write, the first is announced: before the next, readers may get
     /// in once. On ZooKeeper all wait in order of arrival, and this changes nothing.

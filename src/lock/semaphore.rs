@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 use crate::lock::engine::Engine;
 use crate::lock::guard::OwnedGuard;
 use crate::lock::interrupt::Interrupt;
-use crate::lock::named::{NamedLock, Take, forever, unending};
+use crate::lock::named::{RedisLock, Take, forever, unending};
 use crate::lock::store::{Counting, Kind};
 use crate::lock::wait::Until;
 use crate::time::{Lease, checked_lease};
@@ -48,7 +48,7 @@ pub type Permit = OwnedGuard;
 /// ```
 #[derive(Clone)]
 pub struct Semaphore {
-    core: NamedLock,
+    core: RedisLock,
 }
 
 /// As [`Semaphore`], but each permit has an id and a lease: Redisson's `RPermitExpirableSemaphore`.
@@ -70,7 +70,7 @@ pub struct Semaphore {
 /// ```
 #[derive(Clone)]
 pub struct ExpirableSemaphore {
-    core: NamedLock,
+    core: RedisLock,
 }
 
 /// What both are asked alike.
@@ -78,7 +78,7 @@ macro_rules! counted {
     ($semaphore:ident, $kind:ident) => {
         impl $semaphore {
             pub(crate) fn new(engine: &Arc<Engine>, name: &str) -> $semaphore {
-                $semaphore { core: NamedLock::new(engine, Kind::$kind, name) }
+                $semaphore { core: RedisLock::new(engine, Kind::$kind, name) }
             }
 
             /// The name, as it was given.

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::error::{Error, Result};
 use crate::lock::engine::Engine;
-use crate::lock::named::{FencedLock, NamedLock};
+use crate::lock::named::{FencedLock, RedisLock};
 use crate::lock::store::Kind;
 use crate::time::{checked_lease, random_between};
 
@@ -176,9 +176,9 @@ impl LockOptions {
 
     /// The lock with these options.
     #[must_use]
-    pub fn build(self) -> NamedLock {
+    pub fn build(self) -> RedisLock {
         let kind = if self.is_fair { Kind::Fair } else { Kind::Mutex };
-        NamedLock::new(&self.engine, kind, &self.name).on_terms(self.terms)
+        RedisLock::new(&self.engine, kind, &self.name).on_terms(self.terms)
     }
 
     /// The lock with these options and a fencing token for each grant.
@@ -186,7 +186,7 @@ impl LockOptions {
     pub fn build_fenced(self) -> FencedLock {
         let kind = if self.is_fair { Kind::Fair } else { Kind::Fenced };
         let terms = Terms { fenced: true, ..self.terms };
-        FencedLock::new(NamedLock::new(&self.engine, kind, &self.name).on_terms(terms))
+        FencedLock::new(RedisLock::new(&self.engine, kind, &self.name).on_terms(terms))
     }
 }
 

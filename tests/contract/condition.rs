@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 
 use leasehold::crossbeam_channel::{bounded, unbounded};
-use leasehold::{ErrorKind, Interrupt, NamedLock};
+use leasehold::{ErrorKind, Interrupt, RedisLock};
 
 use super::harness::{Store, fresh};
 use super::tools::{PATIENCE, SLACK, Waiter, eventually, ms, now, slack_since, throughout};
@@ -31,8 +31,8 @@ contracts!(needs Counting:
 /// Has a thread take the lock and then do `what`, which waits. It has the lock when this returns: who takes it next, does so
 /// when that one waits.
 fn waiting<T: Send + 'static>(
-    lock: NamedLock,
-    what: impl FnOnce(&NamedLock) -> T + Send + 'static,
+    lock: RedisLock,
+    what: impl FnOnce(&RedisLock) -> T + Send + 'static,
 ) -> Waiter<T> {
     let (tell, told) = bounded(1);
     let waiter = Waiter::start(move || {

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use leasehold::{LockClient, NamedLock};
+use leasehold::{LockClient, RedisLock};
 
 use super::harness::{Store, fresh};
 use super::tools::{Holding, elsewhere, ms, throughout};
@@ -147,7 +147,7 @@ fn exactly_one_of_two_clients_holds(store: &Store) {
 }
 
 /// Each lock's thread adds `rounds` times.
-fn count(locks: &[NamedLock], rounds: u64) {
+fn count(locks: &[RedisLock], rounds: u64) {
     let (counter, room) = (Unprotected::default(), Room::default());
     thread::scope(|scope| {
         for lock in locks {
@@ -201,19 +201,19 @@ fn ten_threads_on_one_handle_are_never_two_inside(store: &Store) {
 }
 
 fn functions_that_lock_and_call_each_other_nest_on_two_threads(store: &Store) {
-    fn foo(lock: &NamedLock, room: &Room) {
+    fn foo(lock: &RedisLock, room: &Room) {
         let guard = lock.acquire().unwrap();
         room.visit(|| bar(lock));
         assert_eq!(lock.hold_count().unwrap(), 1);
         drop(guard);
     }
-    fn bar(lock: &NamedLock) {
+    fn bar(lock: &RedisLock) {
         let _guard = lock.acquire().unwrap();
         assert_eq!(lock.hold_count().unwrap(), 2);
         snafu(lock);
         assert_eq!(lock.hold_count().unwrap(), 2);
     }
-    fn snafu(lock: &NamedLock) {
+    fn snafu(lock: &RedisLock) {
         lock.lock().unwrap();
         assert_eq!(lock.hold_count().unwrap(), 3);
         lock.unlock().unwrap();

@@ -31,8 +31,8 @@ fn dropping_a_guard_releases(store: &Store) {
         let client = store.client();
         let lock = (kind.make)(&client, &fresh(kind.label));
         for take in [
-            |lock: &leasehold::NamedLock| lock.acquire(),
-            |lock: &leasehold::NamedLock| lock.acquire_with_lease(ms(9_000)),
+            |lock: &leasehold::RedisLock| lock.acquire(),
+            |lock: &leasehold::RedisLock| lock.acquire_with_lease(ms(9_000)),
         ] {
             let guard = take(&lock).unwrap();
             elsewhere(|| assert!(!lock.try_lock().unwrap()));

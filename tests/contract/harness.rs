@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use leasehold::{ClientBuilder, ErrorKind, LockClient, NamedLock, Result};
+use leasehold::{ClientBuilder, ErrorKind, LockClient, RedisLock, Result};
 
 use super::tools::watch_for_stalls;
 pub(crate) use crate::support::fresh;
@@ -25,7 +25,7 @@ pub(crate) struct Traits {
 #[derive(Clone, Copy)]
 pub(crate) struct Kind {
     pub(crate) label: &'static str,
-    pub(crate) make: fn(&LockClient, &str) -> NamedLock,
+    pub(crate) make: fn(&LockClient, &str) -> RedisLock,
     pub(crate) traits: Traits,
 }
 
@@ -147,7 +147,7 @@ fn kinds(wakes: bool, polls_within: Duration, token: (bool, Duration)) -> Vec<Ki
         Kind { label: "lock", make: |client, name| client.lock(name), traits: mutex },
         Kind {
             label: "fenced_lock",
-            make: |client, name| NamedLock::clone(&client.fenced_lock(name)),
+            make: |client, name| RedisLock::clone(&client.fenced_lock(name)),
             traits: fenced,
         },
         Kind { label: "fair_lock", make: |client, name| client.fair_lock(name), traits: fair },

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use leasehold::{Error, ErrorKind, Interrupt, LONGEST_NAME, NamedLock, Result};
+use leasehold::{Error, ErrorKind, Interrupt, LONGEST_NAME, RedisLock, Result};
 
 use super::harness::{Store, fresh};
 use super::tools::{ms, now, slack_since};
@@ -25,7 +25,7 @@ const NO_LEASES: [Duration; 7] = [
     Duration::MAX,
 ];
 
-fn refused(error: &Error, action: &str, lock: &NamedLock) {
+fn refused(error: &Error, action: &str, lock: &RedisLock) {
     assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
     assert_eq!(error.action(), action, "{error}");
     if !lock.name().is_empty() {
@@ -64,7 +64,7 @@ fn a_refused_lease_does_not_disturb_a_hold(store: &Store) {
 }
 
 /// Everything one can do with a lock, by the name of the call.
-fn every_call(lock: &NamedLock) -> Vec<(&'static str, Result<()>)> {
+fn every_call(lock: &RedisLock) -> Vec<(&'static str, Result<()>)> {
     let later = now() + ms(10);
     let interrupt = Interrupt::new();
     vec![

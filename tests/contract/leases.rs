@@ -28,7 +28,7 @@ contracts!(
     a_lease_of_a_part_of_a_millisecond_more_is_rounded_up,
 );
 
-fn remaining(lock: &leasehold::NamedLock) -> Duration {
+fn remaining(lock: &leasehold::RedisLock) -> Duration {
     lock.remaining_lease().unwrap().expect("it is held")
 }
 
@@ -243,7 +243,7 @@ fn a_hold_whose_thread_ended_ends_with_its_lease(store: &Store) {
     let (client, stranger) = (store.client_with_lease(lease), store.client());
     let name = fresh("orphan");
     // Left behind by calls, nested, and by guards that were leaked.
-    let leave: [fn(&leasehold::NamedLock); 2] = [
+    let leave: [fn(&leasehold::RedisLock); 2] = [
         |lock| {
             lock.lock().unwrap();
             lock.lock().unwrap();

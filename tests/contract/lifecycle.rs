@@ -3,7 +3,7 @@
 use std::thread;
 
 use leasehold::crossbeam_channel::unbounded;
-use leasehold::{ErrorKind, HoldState, Interrupt, LossReason, NamedLock, Result};
+use leasehold::{ErrorKind, HoldState, Interrupt, LossReason, RedisLock, Result};
 
 use super::harness::{Store, fresh};
 use super::tools::{
@@ -72,7 +72,7 @@ fn shutdown_ends_every_wait(store: &Store) {
         let held = Holding::take(&(kind.make)(&stranger, &elsewhere_held));
         let guard = (kind.make)(&client, &own).acquire_owned().unwrap();
         // At the head of a queue and behind it; for a lock of this client's and of another's; every form that waits.
-        let waits: [fn(&NamedLock) -> Result<()>; 5] = [
+        let waits: [fn(&RedisLock) -> Result<()>; 5] = [
             |lock| lock.lock(),
             |lock| lock.try_lock_for(PATIENCE * 6).map(drop),
             |lock| lock.lock_interruptibly(&Interrupt::new()),

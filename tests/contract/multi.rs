@@ -7,7 +7,7 @@ use std::thread;
 use std::time::Duration;
 
 use leasehold::crossbeam_channel::unbounded;
-use leasehold::{ErrorKind, HoldState, Interrupt, Lock, LockClient, LossReason, MultiLock, NamedLock};
+use leasehold::{ErrorKind, HoldState, Interrupt, Lock, LockClient, LossReason, MultiLock, RedisLock};
 
 use super::harness::{Need, Store, fresh};
 use super::observer::{Seen, Teller};
@@ -288,7 +288,7 @@ fn a_bad_list_is_refused_before_anything_happens(store: &Store) {
     let (client, other) = (store.client(), store.client());
     let names = names(2);
     let [a, b] = [client.lock(&names[0]), client.lock(&names[1])];
-    let none: [NamedLock; 0] = [];
+    let none: [RedisLock; 0] = [];
     let rw = client.read_write_lock(&names[0]);
     let lists = [
         client.multi_lock(none),
@@ -324,9 +324,9 @@ fn a_bad_list_is_refused_before_anything_happens(store: &Store) {
 fn each_of_the_kinds_can_be_one_of_a_group(store: &Store) {
     let (client, other) = (store.client(), store.client());
     let name = fresh("kinds");
-    let make = |client: &LockClient| -> Vec<NamedLock> {
+    let make = |client: &LockClient| -> Vec<RedisLock> {
         let named = |label: &str| format!("{name}-{label}");
-        let mut locks: Vec<NamedLock> =
+        let mut locks: Vec<RedisLock> =
             store.kinds.iter().map(|kind| (kind.make)(client, &named(kind.label))).collect();
         if !store.lacks.contains(&Need::ReadWrite) {
             locks.push(client.read_write_lock(&named("read")).read().clone());
@@ -586,7 +586,7 @@ fn fences_of_a_group_go_up(store: &Store) {
         let (mut last, mut last_of_third) = (None, None);
         for round in 0..6 {
             let client = &clients[round % 2];
-            let locks: [NamedLock; 3] = [
+            let locks: [RedisLock; 3] = [
                 client.lock(&names[0]),
                 client.fenced_lock(&names[1]).into(),
                 client.fenced_lock(&names[2]).into(),

@@ -161,8 +161,8 @@ fn a_thread_that_ended_with_the_lock_is_observed_once(store: &Store) {
     let client = store.client_with(|options| options.observer(teller).lease(lease));
     let name = fresh("abandoned");
     for take in [
-        |lock: &leasehold::NamedLock| lock.lock(),
-        |lock: &leasehold::NamedLock| lock.lock_with_lease(ms(400)),
+        |lock: &leasehold::RedisLock| lock.lock(),
+        |lock: &leasehold::RedisLock| lock.lock_with_lease(ms(400)),
     ] {
         let lock = client.lock(&name);
         let owner = elsewhere(|| {

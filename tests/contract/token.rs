@@ -73,7 +73,7 @@ fn every_token_hold_has_an_owner_of_its_own(store: &Store) {
 fn a_name_in_use_by_a_reentrant_lock_is_the_wrong_type_for_a_token_lock(store: &Store) {
     let name = fresh("type");
     let (client, stranger) = (store.client(), store.client());
-    for holder in [client.lock(&name), leasehold::NamedLock::clone(&client.fenced_lock(&name))] {
+    for holder in [client.lock(&name), leasehold::RedisLock::clone(&client.fenced_lock(&name))] {
         let held = Holding::take(&holder);
         for wrong in [client.token_lock(&name), stranger.token_lock(&name)] {
             refused_at_once(&wrong);
@@ -95,7 +95,7 @@ fn a_name_in_use_by_a_token_lock_is_the_wrong_type_for_a_reentrant_lock(store: &
 }
 
 /// Also forms that would wait: the name is not busy, it is used wrongly, and waiting would not help.
-fn refused_at_once(wrong: &leasehold::NamedLock) {
+fn refused_at_once(wrong: &leasehold::RedisLock) {
     let wrong = wrong.clone();
     let waiter = Waiter::start(move || {
         for error in [

@@ -7,7 +7,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use leasehold::crossbeam_channel::{Receiver, RecvTimeoutError, Sender, after, bounded};
-use leasehold::{NamedLock, Owner};
+use leasehold::{Owner, RedisLock};
 
 pub(crate) use crate::support::now;
 pub(crate) use crate::support::stalls::{about_to_end, stalled_since};
@@ -121,14 +121,14 @@ pub(crate) struct Holding {
 impl Holding {
     /// Returns once the lock is held.
     #[track_caller]
-    pub(crate) fn take(lock: &NamedLock) -> Holding {
+    pub(crate) fn take(lock: &RedisLock) -> Holding {
         Holding::take_with(lock, |lock| lock.acquire().expect("the lock can be taken"))
     }
 
     #[track_caller]
     pub(crate) fn take_with(
-        lock: &NamedLock,
-        take: impl FnOnce(&NamedLock) -> leasehold::Guard + Send + 'static,
+        lock: &RedisLock,
+        take: impl FnOnce(&RedisLock) -> leasehold::Guard + Send + 'static,
     ) -> Holding {
         let (held, is_held) = bounded(1);
         let (release, told) = bounded::<()>(1);

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use leasehold::{LockClient, NamedLock};
+use leasehold::{LockClient, RedisLock};
 
 use super::tools::{LONG, T, World, call, ms, scenario, within};
 use crate::support::proxy::{Command, Do, verb};
@@ -14,7 +14,7 @@ use crate::support::{eventually, now};
 type Use = (&'static str, usize, Act);
 type Act = fn(&LockClient);
 
-fn cycle(lock: &NamedLock) {
+fn cycle(lock: &RedisLock) {
     lock.lock().unwrap();
     lock.unlock().unwrap();
 }
@@ -22,7 +22,7 @@ fn cycle(lock: &NamedLock) {
 /// Whatever the answer is.
 fn ask<T>(_answer: T) {}
 
-fn guarded(lock: &NamedLock) {
+fn guarded(lock: &RedisLock) {
     drop(lock.acquire().unwrap());
 }
 

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use leasehold::{Guard, NamedLock};
+use leasehold::{Guard, RedisLock};
 
 use super::tools::{
     Call, L, LONG, PATIENCE, T, World, about, call, let_pass, ms, scenario, throughout, within,
@@ -21,7 +21,7 @@ struct Next {
 }
 
 impl Next {
-    fn waits_for(lock: &NamedLock) -> Next {
+    fn waits_for(lock: &RedisLock) -> Next {
         let (tell, taken) = leasehold::crossbeam_channel::bounded(1);
         let (go_on, told) = leasehold::crossbeam_channel::bounded::<()>(1);
         let lock = lock.clone();

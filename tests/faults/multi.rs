@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use leasehold::{ErrorKind, LockClient, NamedLock};
+use leasehold::{ErrorKind, LockClient, RedisLock};
 
 use super::tools::{L, LONG, T, World, about, call, ms, releases, scenario, within};
 use crate::support::proxy::{Do, Then, Which};
@@ -24,7 +24,7 @@ fn requests(world: &World) -> usize {
 fn plain_and_fenced_locks_of_one_client_are_one_request_to_take_and_one_to_release() {
     scenario(|world| {
         let client = client(world);
-        let locks: [NamedLock; 4] = [
+        let locks: [RedisLock; 4] = [
             client.lock("a"),
             client.fenced_lock("b").into(),
             client.lock("c"),
@@ -66,7 +66,7 @@ fn other_kinds_and_clients_are_asked_at_the_same_time() {
     scenario(|world| {
         let one = client(world);
         let (first, second) = (client(world), client(world));
-        let kinds: [NamedLock; 4] = [
+        let kinds: [RedisLock; 4] = [
             one.lock("mutex"),
             one.fair_lock("fair"),
             one.read_write_lock("read").read().clone(),
@@ -164,7 +164,7 @@ fn a_lease_ends_the_locks_and_nothing_that_is_kept_beside_them() {
     scenario(|world| {
         let client = client(world);
         let fenced = client.fenced_lock("f");
-        let locks = || [NamedLock::from(&fenced), client.fair_lock("q"), client.lock("m")];
+        let locks = || [RedisLock::from(&fenced), client.fair_lock("q"), client.lock("m")];
         let multi = client.multi_lock(locks());
         for contended in [false, true] {
             // With a wait for the last, what was had before it is prolonged in the end.

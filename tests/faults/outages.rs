@@ -206,7 +206,7 @@ fn the_figures_of_leases_that_run_out_are_taken_when_they_are_asked_for() {
 /// Told within this much of a window's end, whatever else goes on.
 const SOON: Duration = ms(60);
 
-fn told_at_its_end(lock: &leasehold::NamedLock, lease: Duration, meanwhile: impl FnOnce()) {
+fn told_at_its_end(lock: &leasehold::RedisLock, lease: Duration, meanwhile: impl FnOnce()) {
     let asked = now();
     let guard = lock.acquire_with_lease(lease).unwrap();
     let (lost, had) = (guard.lost(), now());

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use leasehold::{Error, HoldState, NamedLock, NotHeld};
+use leasehold::{Error, HoldState, NotHeld, RedisLock};
 
 use super::tools::{
     L, LONG, OWN, PATIENCE, R, T, World, about, alone, comes_within, elsewhere, let_pass, ms, play,
@@ -409,7 +409,7 @@ fn a_killed_holders_lock_is_taken_over_after_its_lease() {
         let holder = reexecuted(NAME, &[(URL, &url)]);
         assert!(eventually(LONG, || holder.output().contains("HOLDS")), "{}", holder.output());
         let client = world.direct();
-        let takes = |lock: NamedLock| {
+        let takes = |lock: RedisLock| {
             start(move || {
                 lock.lock().unwrap();
                 let taken = now();

@@ -8,7 +8,7 @@ use std::env;
 use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
 
-use leasehold::{LockClient, NamedLock};
+use leasehold::{LockClient, RedisLock};
 use redis::{Commands, Connection};
 
 use crate::agent::Peer;
@@ -52,7 +52,7 @@ fn turn(client: &LockClient, kind: &str, name: &str) -> Turn {
         let_pass(ms(1), "it is held for a moment");
         (begun, monotonic())
     }
-    fn held(lock: &NamedLock) -> Turn {
+    fn held(lock: &RedisLock) -> Turn {
         let lock = lock.clone();
         Box::new(move || {
             let guard = lock.acquire().unwrap();

@@ -6,7 +6,7 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold::{LockClient, NamedLock, NotHeld};
+use leasehold::{LockClient, NotHeld, RedisLock};
 
 use crate::agent::{Agent, Peer};
 use crate::scene::{alone, between, build_once, eventually, monotonic, source, task};
@@ -121,7 +121,7 @@ fn java_and_rust_are_served_in_the_order_in_which_they_came() {
     let Some(java) = curator(&server) else { return };
     let path = "/locks/order";
     let clients = [rust(&server), rust(&server)];
-    let holder: NamedLock = clients[0].lock(path);
+    let holder: RedisLock = clients[0].lock(path);
     holder.lock().unwrap();
     // Java, Rust, Rust, Java, … each stands in the queue before the next comes.
     let (mut javas, mut rusts) = (Vec::new(), Vec::new());

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold::{LockClient, NamedLock};
+use leasehold::{LockClient, RedisLock};
 use redis::Commands;
 
 use crate::java;
@@ -16,7 +16,7 @@ const LONG: Duration = Duration::from_secs(10);
 /// A message's way and a busy machine; the safety poll comes after a second.
 const TOLD: Duration = Duration::from_millis(900);
 
-fn locks(client: &LockClient, names: &[&str]) -> Vec<NamedLock> {
+fn locks(client: &LockClient, names: &[&str]) -> Vec<RedisLock> {
     names.iter().map(|name| client.lock(name)).collect()
 }
 
@@ -147,7 +147,7 @@ fn what_a_multi_lock_of_java_does_to_leases_does_not_confuse_ours() {
     let mut admin = server.admin();
     let client = rust(&server.url(), LEASE);
     let counter = "redisson_lock_token:{f}";
-    let ours = client.multi_lock([NamedLock::from(client.fenced_lock("f")), client.lock("m")]);
+    let ours = client.multi_lock([RedisLock::from(client.fenced_lock("f")), client.lock("m")]);
     let first = {
         let guard = ours.try_acquire_for_with_lease(LONG, Duration::from_millis(700)).unwrap().unwrap();
         assert_eq!(admin.pttl::<_, i64>(counter).unwrap(), -1, "the counter has no end");

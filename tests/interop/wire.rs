@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use leasehold::{FencedLock, LockClient, NamedLock};
+use leasehold::{FencedLock, LockClient, RedisLock};
 use redis::{Commands, Connection, Msg};
 
 use crate::agent::Peer;
@@ -153,7 +153,7 @@ impl Side for Java<'_> {
 /// Our lock and the client it came from.
 struct Rust<'a> {
     client: &'a LockClient,
-    lock: &'a NamedLock,
+    lock: &'a RedisLock,
     fenced: Option<&'a FencedLock>,
 }
 

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use leasehold::{ClientBuilder, Error, LockClient, NamedLock};
+use leasehold::{ClientBuilder, Error, LockClient, RedisLock};
 use parking_lot::Mutex;
 
 use crate::support::cluster::Cluster;
@@ -139,9 +139,9 @@ impl Load {
     }
 }
 
-fn kind(client: &LockClient, at: usize, name: &str) -> NamedLock {
+fn kind(client: &LockClient, at: usize, name: &str) -> RedisLock {
     match at % 4 {
-        0 => NamedLock::clone(&client.fenced_lock(name)),
+        0 => RedisLock::clone(&client.fenced_lock(name)),
         1 => client.lock(name),
         2 => client.fair_lock(name),
         _ => client.read_write_lock(name).write().clone(),
@@ -149,7 +149,7 @@ fn kind(client: &LockClient, at: usize, name: &str) -> NamedLock {
 }
 
 /// Takes the lock once, and gives it back.
-fn turn(lock: &NamedLock, record: &Record) -> Result<(), Error> {
+fn turn(lock: &RedisLock, record: &Record) -> Result<(), Error> {
     let guard = lock.acquire()?;
     let (at, remaining) = (now(), guard.remaining());
     record.grants.lock().push(at);

@@ -51,7 +51,7 @@ fn names_that_would_leave_their_slot_are_refused_with_the_reason() {
         let client = builder(&cluster).build().unwrap();
         let before = scripts_run(&cluster);
         for name in ["a}b", "a{b", "{}x", "x{}y{t}", "}{"] {
-            for lock in [client.lock(name), leasehold::NamedLock::clone(&client.fenced_lock(name))] {
+            for lock in [client.lock(name), leasehold::RedisLock::clone(&client.fenced_lock(name))] {
                 let error = lock.try_lock().unwrap_err();
                 assert_eq!(error.kind(), ErrorKind::InvalidInput, "{name}");
                 assert!(error.to_string().contains("braces"), "{error}");
