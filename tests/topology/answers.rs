@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use leasehold::{ClientBuilder, ErrorKind, LockClient};
 
-use super::sentinel::{assert_nothing_is_left, options, query};
+use super::sentinel::{assert_all_was_given_back, options, query};
 use crate::support::sentinel::{FakeSentinel, MASTER, SentinelSet, is_master};
 use crate::support::server::{RedisServer, default_server};
 use crate::support::{eventually, now};
@@ -49,7 +49,7 @@ fn forgotten(mut set: SentinelSet, old: usize) {
     second.unlock().unwrap();
     set.heal();
     drop((client, other, careful));
-    assert_nothing_is_left(&set);
+    assert_all_was_given_back(&set);
 }
 
 #[test]
@@ -88,7 +88,7 @@ fn a_sentinel_that_missed_the_switch_is_not_believed() {
         before.lock("before").unlock().unwrap();
         set.heal();
         drop((before, after));
-        assert_nothing_is_left(&set);
+        assert_all_was_given_back(&set);
     });
 }
 
@@ -223,7 +223,7 @@ fn sentinels_have_credentials_of_their_own() {
         };
         assert!(eventually(LONG, || set.sentinels.iter().all(is_told)));
         drop(client);
-        assert_nothing_is_left(&set);
+        assert_all_was_given_back(&set);
     });
 }
 
@@ -256,6 +256,6 @@ fn sentinels_and_their_master_are_reached_by_tls() {
         assert_eq!(error.kind(), ErrorKind::Protocol, "{error}");
         set.heal();
         drop(client);
-        assert_nothing_is_left(&set);
+        assert_all_was_given_back(&set);
     });
 }

@@ -2,7 +2,7 @@
 
 use leasehold::{ClusterPubSub, ErrorKind, LockClient};
 
-use crate::load::{assert_nothing_is_left, builder};
+use crate::load::{assert_all_was_given_back, builder};
 use crate::support::cluster::Cluster;
 use crate::support::server::RedisServer;
 #[cfg(feature = "tls")]
@@ -25,7 +25,7 @@ fn one_member_that_answers_is_enough_to_begin_with() {
         let error = LockClient::connect("redis-cluster://127.0.0.1:1").unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unreachable, "{error}");
         drop(client);
-        assert_nothing_is_left(&cluster);
+        assert_all_was_given_back(&cluster);
     });
 }
 
@@ -97,7 +97,7 @@ fn members_that_speak_tls_are_all_verified() {
         let error = crate::load::builder(&cluster).build().unwrap_err();
         assert!(!error.is_retryable(), "{error}");
         drop((holder, waiter));
-        assert_nothing_is_left(&cluster);
+        assert_all_was_given_back(&cluster);
     });
 }
 
@@ -154,7 +154,7 @@ fn the_rights_that_the_guarantees_name_suffice_in_a_cluster() {
             holder.token_lock(&fresh("app:")).acquire().unwrap().unlock().unwrap();
             assert!(!holder.lock(&name).force_unlock().unwrap());
         }
-        assert_nothing_is_left(&cluster);
+        assert_all_was_given_back(&cluster);
     });
 }
 

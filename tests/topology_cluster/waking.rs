@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use leasehold::{ClusterPubSub, LockClient};
 
-use crate::load::{POLL, assert_nothing_is_left, builder};
+use crate::load::{POLL, assert_all_was_given_back, builder};
 use crate::support::cluster::Cluster;
 use crate::support::{eventually, now, shout};
 use crate::tools::{EPSILON, LONG, alone_within, call, ms, stalled_since};
@@ -73,7 +73,7 @@ fn each_way_of_telling_wakes_those_who_listen_that_way() {
         // Who listens otherwise is told nothing, and finds out by polling.
         let took = woken(&cluster, &client(&cluster, Plain), &client(&cluster, Sharded), &sharded);
         assert!(took <= POLL + stalled_since(begun), "{took:?}");
-        assert_nothing_is_left(&cluster);
+        assert_all_was_given_back(&cluster);
     });
 }
 
@@ -108,7 +108,7 @@ fn a_member_is_listened_to_when_somebody_waits_for_a_lock_of_its() {
         held.into_iter().for_each(|guard| guard.unlock().unwrap());
         waiting.into_iter().for_each(|waiting| waiting.outcome().0);
         drop((holder, waiter));
-        assert_nothing_is_left(&cluster);
+        assert_all_was_given_back(&cluster);
     });
 }
 
@@ -155,6 +155,6 @@ fn writers_that_wait_are_woken_by_the_release_and_not_by_their_poll() {
             }
         }
         drop(clients);
-        assert_nothing_is_left(&cluster);
+        assert_all_was_given_back(&cluster);
     });
 }
