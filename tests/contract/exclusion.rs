@@ -7,7 +7,7 @@ use std::time::Duration;
 use leasehold::{LockClient, RedisLock};
 
 use super::harness::{Store, fresh};
-use super::tools::{Holding, elsewhere, ms, throughout};
+use super::tools::{Holding, RENEWED, elsewhere, ms, throughout};
 
 contracts!(
     threads_of_one_client_exclude_each_other,
@@ -259,7 +259,7 @@ fn many_threads_over_few_names_all_get_through(store: &Store) {
 }
 
 fn a_storm_of_try_lock_keeps_exclusion_and_renewal(store: &Store) {
-    let client = store.client_with_lease(ms(1_000));
+    let client = store.client_with_lease(RENEWED);
     let name = fresh("storm");
     let lock = &client.lock(&name);
     let room = &Room::default();
@@ -280,6 +280,6 @@ fn a_storm_of_try_lock_keeps_exclusion_and_renewal(store: &Store) {
     // What the storm put into and took out of the watchdog's registry has not worn it out.
     let guard = lock.acquire().unwrap();
     let rival = store.client().lock(&name);
-    throughout(ms(1_300), || rival.is_locked().unwrap() && guard.check().is_ok());
+    throughout(RENEWED + ms(200), || rival.is_locked().unwrap() && guard.check().is_ok());
     guard.unlock().unwrap();
 }

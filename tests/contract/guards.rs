@@ -6,7 +6,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use leasehold::{Guard, HoldState, NotHeld};
 
 use super::harness::{Store, fresh};
-use super::tools::{Holding, PATIENCE, SLACK, Waiter, elsewhere, eventually, ms, quiet_panic, throughout};
+use super::tools::{
+    Holding, PATIENCE, RENEWED, SLACK, Waiter, elsewhere, eventually, ms, quiet_panic, throughout,
+};
 
 contracts!(
     dropping_a_guard_releases,
@@ -201,10 +203,10 @@ fn an_owned_guard_is_not_the_threads_own(store: &Store) {
 }
 
 fn an_owned_guard_is_renewed_after_its_thread_has_ended(store: &Store) {
-    let client = store.client_with_lease(ms(1_000));
+    let client = store.client_with_lease(RENEWED);
     let lock = client.lock(&fresh("owned"));
     let guard = elsewhere(|| lock.acquire_owned().unwrap());
-    throughout(ms(1_300), || lock.is_locked().unwrap() && guard.check().is_ok());
+    throughout(RENEWED + ms(200), || lock.is_locked().unwrap() && guard.check().is_ok());
     guard.unlock().unwrap();
 }
 

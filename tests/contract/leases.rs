@@ -6,7 +6,7 @@ use leasehold::NotHeld;
 
 use super::harness::{Store, fresh};
 use super::tools::{
-    PATIENCE, SLACK, Waiter, elsewhere, eventually, let_pass, ms, now, slack_since, throughout,
+    PATIENCE, RENEWED, SLACK, Waiter, elsewhere, eventually, let_pass, ms, now, slack_since, throughout,
 };
 
 contracts!(
@@ -82,7 +82,7 @@ fn an_explicit_lease_is_never_renewed(store: &Store) {
 }
 
 fn a_renewed_hold_outlives_many_leases(store: &Store) {
-    let (client, stranger) = (store.client_with_lease(ms(1_000)), store.client());
+    let (client, stranger) = (store.client_with_lease(RENEWED), store.client());
     let holds: Vec<_> = store
         .kinds
         .iter()
@@ -92,12 +92,11 @@ fn a_renewed_hold_outlives_many_leases(store: &Store) {
             (guard, (kind.make)(&stranger, &name))
         })
         .collect();
-    throughout(ms(2_500), || {
+    throughout(2 * RENEWED + ms(200), || {
         holds.iter().all(|(guard, rival)| {
             let left = rival.remaining_lease().unwrap();
             // Where leases are whole seconds, none may be left of one that goes on.
-            let runs =
-                left.is_some_and(|left| left <= ms(1_000) && (!left.is_zero() || !store.late.is_zero()));
+            let runs = left.is_some_and(|left| left <= RENEWED && (!left.is_zero() || !store.late.is_zero()));
             runs && guard.check().is_ok() && !rival.try_lock().unwrap()
         })
     });
@@ -141,25 +140,25 @@ fn reentering_with_more_lengthens_and_a_partial_unlock_changes_nothing(store: &S
 }
 
 fn a_level_without_a_lease_keeps_a_leased_hold_alive_while_it_is_open(store: &Store) {
-    let client = store.client_with_lease(ms(1_000));
+    let client = store.client_with_lease(RENEWED);
     let lock = client.lock(&fresh("levels"));
-    let outer = lock.acquire_with_lease(ms(700)).unwrap();
+    let outer = lock.acquire_with_lease(RENEWED - ms(300)).unwrap();
     let inner = lock.acquire().unwrap();
-    throughout(ms(1_400), || lock.is_locked().unwrap() && outer.check().is_ok());
+    throughout(RENEWED + ms(200), || lock.is_locked().unwrap() && outer.check().is_ok());
     inner.unlock().unwrap();
     // Nobody renews it from here on.
-    eventually(store.freed_within(ms(1_000)) + SLACK, || !lock.is_locked().unwrap());
+    eventually(store.freed_within(RENEWED) + SLACK, || !lock.is_locked().unwrap());
     assert!(outer.unlock().unwrap_err().is_lost());
 }
 
 fn a_leased_level_does_not_end_the_renewal_of_the_hold(store: &Store) {
-    let client = store.client_with_lease(ms(1_000));
+    let client = store.client_with_lease(RENEWED);
     let lock = client.lock(&fresh("levels"));
     lock.lock().unwrap();
     lock.lock_with_lease(ms(150)).unwrap();
-    throughout(ms(1_200), || lock.is_locked().unwrap());
+    throughout(RENEWED + ms(200), || lock.is_locked().unwrap());
     lock.unlock().unwrap();
-    throughout(ms(1_200), || lock.is_locked().unwrap());
+    throughout(RENEWED + ms(200), || lock.is_locked().unwrap());
     assert_eq!(lock.hold_count().unwrap(), 1);
     lock.unlock().unwrap();
 }
@@ -182,9 +181,9 @@ fn the_level_that_a_guard_ends_is_its_own(store: &Store) {
 }
 
 fn short_leased_levels_do_not_put_off_the_renewal(store: &Store) {
-    let lock = store.client_with_lease(ms(1_000)).lock(&fresh("levels"));
+    let lock = store.client_with_lease(RENEWED).lock(&fresh("levels"));
     let guard = lock.acquire().unwrap();
-    throughout(ms(1_300), || {
+    throughout(RENEWED + ms(200), || {
         lock.lock_with_lease(ms(20)).unwrap();
         lock.unlock().unwrap();
         guard.check().is_ok() && lock.hold_count().unwrap() == 1
@@ -193,31 +192,31 @@ fn short_leased_levels_do_not_put_off_the_renewal(store: &Store) {
 }
 
 fn after_nested_locking_another_threads_hold_is_still_renewed(store: &Store) {
-    let client = store.client_with_lease(ms(1_000));
+    let client = store.client_with_lease(RENEWED);
     let lock = &client.lock(&fresh("renewed"));
     elsewhere(|| {
         lock.lock().unwrap();
         lock.lock().unwrap();
-        let_pass(ms(500), "so that the watchdog has renewed the nested hold");
+        let_pass(RENEWED / 2, "so that the watchdog has renewed the nested hold");
         lock.unlock().unwrap();
         lock.unlock().unwrap();
     });
     elsewhere(|| {
         let guard = lock.acquire().unwrap();
-        throughout(ms(1_300), || lock.is_held_by_current_thread().unwrap());
+        throughout(RENEWED + ms(200), || lock.is_held_by_current_thread().unwrap());
         guard.unlock().unwrap();
     });
 }
 
 /// Redisson's watchdog goes on asking for the thread that lost it, once for each of its levels.
 fn a_nested_hold_that_was_lost_does_not_keep_the_next_from_being_renewed(store: &Store) {
-    let (client, operator) = (store.client_with_lease(ms(1_000)), store.client());
+    let (client, operator) = (store.client_with_lease(RENEWED), store.client());
     let lock = &client.lock(&fresh("stale"));
     (0..8).for_each(|_| lock.lock().unwrap());
     assert!(operator.lock(lock.name()).force_unlock().unwrap());
     elsewhere(|| {
         let guard = lock.acquire().unwrap();
-        throughout(ms(1_300), || lock.is_held_by_current_thread().unwrap());
+        throughout(RENEWED + ms(200), || lock.is_held_by_current_thread().unwrap());
         guard.unlock().unwrap();
     });
     assert!(lock.unlock().unwrap_err().is_not_held());

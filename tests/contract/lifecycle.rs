@@ -7,8 +7,8 @@ use leasehold::{ErrorKind, HoldState, Interrupt, LossReason, RedisLock, Result};
 
 use super::harness::{Store, fresh};
 use super::tools::{
-    Holding, PATIENCE, SLACK, Waiter, alone, elsewhere, eventually, ms, now, receive, slack_since, threads,
-    throughout,
+    Holding, PATIENCE, RENEWED, SLACK, Waiter, alone, elsewhere, eventually, ms, now, receive, slack_since,
+    threads, throughout,
 };
 
 contracts!(
@@ -138,12 +138,12 @@ fn after_shutdown_every_call_says_so(store: &Store) {
 }
 
 fn shutdown_may_be_repeated_and_concerns_one_client(store: &Store) {
-    let (client, other) = (store.client_with_lease(ms(1_000)), store.client_with_lease(ms(1_000)));
+    let (client, other) = (store.client_with_lease(RENEWED), store.client_with_lease(RENEWED));
     let guard = other.lock(&fresh("other")).acquire().unwrap();
     client.shutdown().unwrap();
     client.shutdown().unwrap();
     client.clone().shutdown().unwrap();
-    throughout(ms(1_200), || guard.check().is_ok());
+    throughout(RENEWED + ms(200), || guard.check().is_ok());
     guard.unlock().unwrap();
 }
 
@@ -220,9 +220,9 @@ fn dropping_the_last_clone_releases(store: &Store) {
 fn locks_and_guards_keep_their_client_alive(store: &Store) {
     let stranger = store.client();
     let names = [fresh("kept"), fresh("kept")];
-    let guard = store.client_with_lease(ms(1_000)).lock(&names[0]).acquire().unwrap();
-    let owned = store.client_with_lease(ms(1_000)).lock(&names[1]).acquire_owned().unwrap();
-    throughout(ms(1_300), || {
+    let guard = store.client_with_lease(RENEWED).lock(&names[0]).acquire().unwrap();
+    let owned = store.client_with_lease(RENEWED).lock(&names[1]).acquire_owned().unwrap();
+    throughout(RENEWED + ms(200), || {
         let is_kept = names.iter().all(|name| stranger.lock(name).is_locked().unwrap());
         is_kept && guard.check().is_ok() && owned.check().is_ok()
     });

@@ -8,10 +8,9 @@ use leasehold::crossbeam_channel::{RecvTimeoutError, TryRecvError, select, unbou
 use leasehold::{HoldState, LossReason};
 
 use super::harness::{Store, fresh};
-use super::tools::{Holding, PATIENCE, SLACK, elsewhere, eventually, let_pass, ms, now, receive, throughout};
-
-/// A renewal that is late for want of a processor still comes before the end of it.
-const LEASE: Duration = ms(3_000);
+use super::tools::{
+    Holding, PATIENCE, RENEWED, SLACK, elsewhere, eventually, let_pass, ms, now, receive, throughout,
+};
 
 contracts!(
     check_fails_at_once_when_the_window_ends,
@@ -50,7 +49,7 @@ fn check_fails_at_once_when_the_window_ends(store: &Store) {
 }
 
 fn a_loss_is_told_to_every_callback_once_also_to_late_ones(store: &Store) {
-    let (client, operator) = (store.client_with_lease(LEASE), store.client());
+    let (client, operator) = (store.client_with_lease(RENEWED), store.client());
     let name = fresh("callbacks");
     let guard = client.lock(&name).acquire().unwrap();
     let inner = client.lock(&name).acquire().unwrap();
@@ -60,7 +59,7 @@ fn a_loss_is_told_to_every_callback_once_also_to_late_ones(store: &Store) {
         guard.on_lost(move |loss| tell.send((who, loss.clone())).unwrap());
     }
     assert!(operator.lock(&name).force_unlock().unwrap());
-    let mut losses: Vec<_> = (0..3).map(|_| receive(&told, LEASE / 3 + SLACK).unwrap()).collect();
+    let mut losses: Vec<_> = (0..3).map(|_| receive(&told, RENEWED / 3 + SLACK).unwrap()).collect();
     losses.sort_by_key(|(who, _)| *who);
     for (place, (who, loss)) in losses.into_iter().enumerate() {
         assert_eq!((place, loss.reason, loss.owner), (who, LossReason::Gone, guard.owner()));
@@ -74,7 +73,7 @@ fn a_loss_is_told_to_every_callback_once_also_to_late_ones(store: &Store) {
 }
 
 fn a_panicking_callback_does_not_keep_others_from_being_told(store: &Store) {
-    let client = store.client_with_lease(ms(1_000));
+    let client = store.client_with_lease(RENEWED);
     let guard = client.lock(&fresh("panics")).acquire_with_lease(ms(100)).unwrap();
     let (tell, told) = unbounded();
     guard.on_lost(|_| super::tools::quiet_panic());
@@ -82,7 +81,7 @@ fn a_panicking_callback_does_not_keep_others_from_being_told(store: &Store) {
     receive(&told, ms(100) + SLACK).unwrap();
     // The watchdog lives on.
     let other = client.lock(&fresh("panics")).acquire().unwrap();
-    throughout(ms(1_200), || other.check().is_ok());
+    throughout(RENEWED + ms(200), || other.check().is_ok());
     other.unlock().unwrap();
 }
 
@@ -130,7 +129,7 @@ fn a_callback_is_not_run_after_a_release(store: &Store) {
 }
 
 fn the_channel_gets_the_loss_and_ends(store: &Store) {
-    let (client, operator) = (store.client_with_lease(LEASE), store.client());
+    let (client, operator) = (store.client_with_lease(RENEWED), store.client());
     let name = fresh("channel");
     let guard = client.lock(&name).acquire().unwrap();
     let (early, other) = (guard.lost(), guard.lost());

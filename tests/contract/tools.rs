@@ -18,6 +18,9 @@ pub(crate) const SLACK: Duration = Duration::from_millis(250);
 /// After this a test gives up on something that should have come long ago.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 
+/// The lease of holds that are to be seen renewed: a renewal that is late for want of a processor still comes in time.
+pub(crate) const RENEWED: Duration = ms(3_000);
+
 pub(crate) const fn ms(millis: u64) -> Duration {
     Duration::from_millis(millis)
 }

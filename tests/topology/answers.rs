@@ -101,7 +101,7 @@ fn a_replica_that_is_named_as_the_master_is_refused_until_another_is_named() {
         let replica = RedisServer::builder(&binary).config(&of).start();
         let fake = FakeSentinel::start(1, replica.port());
         let url = format!("redis-sentinel://{}/{MASTER}", fake.place());
-        let build = || LockClient::builder().url(&url).connect_timeout(ms(600)).command_timeout(T).build();
+        let build = || LockClient::builder().url(&url).connect_timeout(ms(2_000)).command_timeout(T).build();
         // A Sentinel that falls silent meanwhile hides nothing of what was met.
         for is_silent_after in [false, true] {
             if is_silent_after {
@@ -109,7 +109,7 @@ fn a_replica_that_is_named_as_the_master_is_refused_until_another_is_named() {
             }
             let begun = now();
             let error = build().unwrap_err();
-            within(begun, ms(600), "connecting");
+            within(begun, ms(2_000), "connecting");
             assert_eq!(error.kind(), ErrorKind::ReadOnly, "{error}");
             let said = error.to_string();
             assert!(said.contains(MASTER) && said.contains(&replica.port().to_string()), "{said}");
