@@ -16,7 +16,7 @@ mod support;
 
 use std::time::Duration;
 
-use leasehold::{LockClient, RedLock};
+use leasehold::{LockClient, RedisLock};
 use support::now;
 use support::server::{RedisServer, default_server};
 
@@ -29,16 +29,16 @@ fn main() {
     let one = LockClient::connect(&servers[0].url()).unwrap();
     let five = LockClient::redlock(servers.iter().map(RedisServer::url)).unwrap();
     let (one, five) = (one.lock("bench-one"), five.lock("bench-five"));
-    let unlock = |lock: &RedLock| {
+    let unlock = |lock: &RedisLock| {
         lock.lock().unwrap();
         lock.unlock().unwrap();
     };
-    let guard = |lock: &RedLock| drop(lock.acquire().unwrap());
+    let guard = |lock: &RedisLock| drop(lock.acquire().unwrap());
     compare("lock and unlock", &one, &five, unlock);
     compare("acquire and drop", &one, &five, guard);
 }
 
-fn compare(what: &str, one: &RedLock, five: &RedLock, cycle: impl Fn(&RedLock)) {
+fn compare(what: &str, one: &RedisLock, five: &RedisLock, cycle: impl Fn(&RedisLock)) {
     let mut spans: [Vec<Duration>; 2] = [Vec::new(), Vec::new()];
     for round in 0..=ROUNDS {
         for (lock, spans) in [one, five].into_iter().zip(&mut spans) {

@@ -38,7 +38,7 @@ impl Secured {
     }
 
     fn builder_at(&self, host: &str, port: u16) -> ClientBuilder {
-        let lease = Duration::from_secs(5);
+        let lease = Duration::from_secs(9);
         let builder = LockClient::builder().url(&(self.url)(host, port)).create_schema(true).lease(lease);
         // A server in Java that has just started takes its time for the first handshake.
         builder.connect_timeout(PATIENCE * 3)
@@ -56,7 +56,7 @@ impl Secured {
         assert!(!lock.try_lock().unwrap());
         let waiter = Waiter::start(move || lock.acquire_owned().map(|guard| (guard.fence(), guard.unlock())));
         // Renewed meanwhile.
-        throughout(ms(2_500), || guard.check().is_ok());
+        throughout(ms(3_500), || guard.check().is_ok());
         let fence = guard.fence();
         guard.unlock().unwrap();
         let (next, unlocked) = waiter.returns_within(PATIENCE).0.unwrap();

@@ -16,7 +16,7 @@ pub(crate) use crate::support::stalls::{about_to_end, stalled_since};
 pub(crate) const SLACK: Duration = Duration::from_millis(250);
 
 /// After this a test gives up on something that should have come long ago.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
 /// The lease of holds that are to be seen renewed: a renewal that is late for want of a processor still comes in time.
 pub(crate) const RENEWED: Duration = ms(3_000);

@@ -7,8 +7,8 @@ use std::time::Duration;
 use leasehold::{ErrorKind, HoldState, LockClient, NotHeld};
 
 use super::tools::{
-    Event, L, P, R, Seen, T, World, alone, call, comes_within, elsewhere, ms, play, scenario, scenario_on,
-    start, texts, throughout, within,
+    CONNECT, Event, L, P, R, Seen, T, World, alone, call, comes_within, elsewhere, ms, play, scenario,
+    scenario_on, start, texts, throughout, within,
 };
 use crate::support::epilogue::assert_every_hash_has_a_ttl;
 use crate::support::proxy::{Then, Which};
@@ -344,7 +344,7 @@ fn what_is_no_redis_or_too_old_a_one_is_refused_in_words() {
         for (bytes, kind, word) in cases {
             let (url, _listener) = answering(bytes);
             let begun = now();
-            let error = LockClient::builder().url(&url).connect_timeout(T).build().unwrap_err();
+            let error = LockClient::builder().url(&url).connect_timeout(CONNECT).build().unwrap_err();
             within(begun, T, "the refusal");
             assert_eq!(error.kind(), kind, "{}", texts(&error));
             assert!(error.to_string().contains(word), "{error}");
@@ -402,7 +402,7 @@ fn a_sentinel_is_refused_in_words() {
             std::net::TcpStream::connect(("127.0.0.1", port.number())).is_ok()
         });
         let url = format!("redis://127.0.0.1:{}/", port.number());
-        let refused = LockClient::builder().url(&url).connect_timeout(T).build();
+        let refused = LockClient::builder().url(&url).connect_timeout(CONNECT).build();
         sentinel.kill().unwrap();
         sentinel.wait().unwrap();
         assert!(up, "the sentinel did not start");
