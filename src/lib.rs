@@ -10,6 +10,7 @@ mod ident;
 mod inspection;
 mod lock;
 mod observe;
+mod room;
 mod store;
 mod sync;
 mod time;

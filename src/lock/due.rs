@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::lock::hold::{Hold, Standing};
+use crate::room::Roomy;
 use crate::time::Moment;
 
 /// So many go out at a time: what a server answers within a few milliseconds.
@@ -111,6 +112,7 @@ impl Due {
                 || matches!(hold.standing(now), Standing::Lost(_))
         };
         let gone = self.items.extract_if(.., gone).map(|item| item.hold).collect();
+        self.items.give_back_room();
         let items = &self.items;
         self.troubles.retain(|home, _| items.iter().any(|item| item.hold.home() == *home));
         gone

@@ -578,8 +578,7 @@ impl Hold {
         }
     }
 
-    /// The hold ended by release: nobody will be told of a loss any more. What the callbacks own is dropped where
-    /// they would have run: it may be the client itself, whose end waits for the thread that reads replies.
+    /// The hold ended by release: nobody will be told of a loss any more.
     pub(crate) fn forget_listeners(&self, reporter: &Reporter) {
         let (callbacks, senders) = {
             let mut listeners = self.listeners.lock();
@@ -588,7 +587,7 @@ impl Hold {
         };
         drop(senders);
         if !callbacks.is_empty() {
-            reporter.run_later(move || drop(callbacks));
+            reporter.drop_later(callbacks);
         }
     }
 }

@@ -4,6 +4,7 @@ use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
+use crate::lock::hold::OnLost;
 use crate::observe::Observer;
 use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use crate::sync::channel::{Sender, unbounded};
@@ -16,6 +17,15 @@ pub(crate) struct Reporter {
     observers: Vec<Arc<dyn Observer>>,
     state: Mutex<State>,
     news: Arc<News>,
+    unneeded: Arc<Mutex<Unneeded>>,
+}
+
+/// Callbacks that will not run, since their holds have been released: to be dropped where they would have run.
+#[derive(Default)]
+struct Unneeded {
+    callbacks: Vec<OnLost>,
+    /// The callback thread is to drop them.
+    is_asked: bool,
 }
 
 /// What repeats, and so may be left out where callbacks do not keep up.
@@ -27,6 +37,9 @@ struct News {
 
 /// So much of it may wait for the callback thread.
 const MOST_NEWS: usize = 1024;
+
+/// So many callbacks that will not run may wait for it to drop them.
+const MOST_UNNEEDED: usize = 1024;
 
 enum State {
     NotStarted,
@@ -40,7 +53,12 @@ impl Reporter {
         if let Some(logging) = crate::observe::logging() {
             observers.push(logging);
         }
-        Reporter { observers, state: Mutex::new(State::NotStarted), news: Arc::default() }
+        Reporter {
+            observers,
+            state: Mutex::new(State::NotStarted),
+            news: Arc::default(),
+            unneeded: Arc::default(),
+        }
     }
 
     /// Tells the observers on the calling thread.
@@ -118,6 +136,34 @@ impl Reporter {
         }
     }
 
+    /// Drops callbacks that will not run, on the callback thread: what they own may be the client itself, whose end waits
+    /// for the thread that reads replies. If too many wait there already, it may never be free again, and all of them are
+    /// dropped on a thread of their own.
+    pub(crate) fn drop_later(&self, callbacks: Vec<OnLost>) {
+        let (is_first, too_many) = {
+            let mut unneeded = self.unneeded.lock();
+            unneeded.callbacks.extend(callbacks);
+            let is_too_many = unneeded.callbacks.len() > MOST_UNNEEDED;
+            let too_many = is_too_many.then(|| std::mem::take(&mut unneeded.callbacks));
+            (!std::mem::replace(&mut unneeded.is_asked, true), too_many)
+        };
+        if is_first {
+            let unneeded = Arc::clone(&self.unneeded);
+            self.run_later(move || {
+                let mut asked = unneeded.lock();
+                asked.is_asked = false;
+                let callbacks = std::mem::take(&mut asked.callbacks);
+                drop(asked); // they may end holds themselves
+                drop_all(callbacks);
+            });
+        }
+        if let Some(callbacks) = too_many {
+            // Without a thread they are dropped here.
+            let work = move || drop_all(callbacks);
+            drop(thread::Builder::new().name("leasehold-drops".to_owned()).spawn(work));
+        }
+    }
+
     /// Lets the callback thread finish what is queued and end.
     pub(crate) fn close(&self) {
         *self.state.lock() = State::Closed;
@@ -128,6 +174,11 @@ impl Reporter {
 /// printed by the panic hook.
 fn run(job: impl FnOnce()) {
     drop(catch_unwind(AssertUnwindSafe(job)));
+}
+
+/// Each by itself: one whose end panics keeps the others from nothing.
+fn drop_all(callbacks: Vec<OnLost>) {
+    callbacks.into_iter().for_each(|callback| run(|| drop(callback)));
 }
 
 impl fmt::Debug for Reporter {

@@ -405,7 +405,8 @@ pub(crate) trait Store: Send + Sync {
         None
     }
 
-    /// Reads answers that nobody has come for; returns whether some are still to come.
+    /// Reads answers that nobody has come for, and forgets what has ended by itself; returns whether answers are still to
+    /// come. Called now and then, a few times a lease at least.
     fn tend(&self) -> bool {
         false
     }

@@ -14,6 +14,7 @@ use crate::lock::agenda::{Agenda, Slot};
 use crate::lock::hold::{Hold, Standing};
 use crate::lock::queue::{Queue, Ticket, Wish};
 use crate::lock::store::{Family, Kind};
+use crate::room::Roomy;
 use crate::sync::Mutex;
 use crate::time::Moment;
 
@@ -39,16 +40,9 @@ impl Entries {
     /// Forgets a lock that nobody has or waits for.
     fn forget(&mut self, key: &Key) {
         self.by_key.remove(key);
-        // What was there once for very many is given back.
-        let (room, len) = (self.by_key.capacity(), self.by_key.len());
-        if room > ROOM && len < room / 8 {
-            self.by_key.shrink_to(len * 2);
-        }
+        self.by_key.give_back_room();
     }
 }
-
-/// Room for so many locks is kept.
-const ROOM: usize = 4096;
 
 /// So many holds that were left to run out are remembered, so that their threads' `unlock` can say why it fails.
 const LAPSED: usize = 1024;
@@ -201,6 +195,7 @@ impl Table {
         if self.contended_count.load(Ordering::Acquire) > 0 {
             let mut contended = self.contended.lock();
             contended.retain(|_, (since, _)| now.since(*since) < CONTENDED);
+            contended.give_back_room();
             self.contended_count.store(contended.len(), Ordering::Release);
         }
     }

@@ -18,6 +18,7 @@ use crate::lock::store::{Answer, Claim, Release, Store};
 use crate::lock::table::Table;
 use crate::lock::timer::{Alarm, Looks, Timer};
 use crate::observe::LossReason;
+use crate::room::Roomy;
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::thread::{self, JoinHandle};
@@ -372,6 +373,7 @@ impl Round {
         }
         let mut inbox = self.shared.inbox.lock();
         inbox.clean_ups.append(&mut asked);
+        inbox.clean_ups.give_back_room();
         // Those that wait for renewals are looked at after the next of these.
         let waiting = inbox.clean_ups.iter().filter(|clean_up| !due.is_down(clean_up.claim.home));
         waiting.map(|clean_up| clean_up.next).min().unwrap_or(Moment::NEVER)

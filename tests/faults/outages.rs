@@ -153,56 +153,6 @@ fn the_figures_of_an_outage_are_taken_when_they_are_asked_for() {
     });
 }
 
-fn resident_kib() -> u64 {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-    line.and_then(|line| line.split_whitespace().next()?.parse().ok()).unwrap_or(0)
-}
-
-/// So many names are locked for a second each, and left to it; what remains of that, and what it costs another lock.
-#[test]
-fn the_figures_of_leases_that_run_out_are_taken_when_they_are_asked_for() {
-    if std::env::var_os("LEASEHOLD_OUTAGE_FIGURES").is_none() {
-        return;
-    }
-    alone_within(Duration::from_secs(900), || {
-        let Some(binary) = default_server() else { return };
-        play(RedisServer::builder(&binary).start(), |world| {
-            let client = world.builder_to(&world.server.url()).lease(ms(30_000)).build().unwrap();
-            let take = |names: std::ops::Range<usize>| {
-                for n in names {
-                    client
-                        .lock(&format!("left-{n}"))
-                        .try_lock_for_with_lease(Duration::ZERO, ms(1_000))
-                        .unwrap();
-                }
-            };
-            let cycles = || {
-                let (begun, mut cycles) = (now(), 0);
-                while begun.elapsed() < ms(3_000) {
-                    client.lock("another").acquire().unwrap().unlock().unwrap();
-                    cycles += 1;
-                }
-                cycles
-            };
-            // As much room as is needed at a time: what the allocator keeps after a crowd is not what the client keeps.
-            take(0..100_000);
-            let_pass(ms(3_000), "the leases");
-            let (before, cycles_before) = (resident_kib(), cycles());
-            for round in 1..=3 {
-                take(400_000 * round..400_000 * (round + 1));
-                let cycles_during = cycles();
-                let_pass(ms(3_000), "the leases");
-                let after = resident_kib();
-                crate::support::shout(&format!(
-                    "MEASURED {round} x 400,000 leases of a second left to run out: {before} KiB before, {after} KiB after; another \
-                     lock's cycles in 3 s: {cycles_before} before, {cycles_during} right after the last"
-                ));
-            }
-        });
-    });
-}
-
 /// Told within this much of a window's end, whatever else goes on.
 const SOON: Duration = ms(60);
 

@@ -38,6 +38,7 @@ pub mod cluster;
 pub mod epilogue;
 pub mod etcd;
 pub mod examples;
+pub mod heap;
 pub mod history;
 pub mod load;
 #[cfg(feature = "mysql")]

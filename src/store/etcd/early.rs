@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use super::message::Front;
 use crate::lock::store::Bound;
+use crate::room::Roomy;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::time::Moment;
 
@@ -51,8 +52,6 @@ impl Bound for End {
 #[derive(Default)]
 pub(super) struct Holds {
     entries: HashMap<String, Entry>,
-    /// How many entries there may be before those are looked for whose hold is over.
-    roomy: usize,
 }
 
 struct Entry {
@@ -72,15 +71,16 @@ impl Entry {
 impl Holds {
     /// A lock was granted by this key.
     pub(super) fn add(&mut self, key: String, created: i64, now: Moment) {
-        if self.entries.len() >= self.roomy {
-            // Of leases that were left to run out nobody says that they are over.
-            self.entries.retain(|_, entry| !entry.is_over());
-            self.roomy = (self.entries.len() * 2).max(64);
-        }
         let made = Arc::default();
         let entry =
             Entry { created, settles: now.plus(SETTLED), end: Arc::downgrade(&made), made: Some(made) };
         self.entries.insert(key, entry);
+    }
+
+    /// Forgets those whose hold is over: of leases that were left to run out nobody says so.
+    pub(super) fn sweep(&mut self) {
+        self.entries.retain(|_, entry| !entry.is_over());
+        self.entries.give_back_room();
     }
 
     /// What ends the hold that was granted by this key, once.
@@ -168,11 +168,12 @@ mod tests {
         let mut holds = Holds::default();
         holds.add("lasts".to_owned(), 1, now());
         let _lasts = holds.end("lasts").unwrap();
-        for short in 0..10_000 {
+        for short in 0..100_000 {
             holds.add(format!("{short}"), short, now());
             drop(holds.end(&format!("{short}")));
         }
-        assert!(holds.entries.len() <= 129, "{}", holds.entries.len());
+        holds.sweep();
+        assert!(holds.entries.len() == 1 && holds.entries.capacity() < 100, "{}", holds.entries.capacity());
         assert_eq!(holds.settled(now()).count(), 0);
         assert_eq!(holds.next_settles(now()), Some(now().plus(SETTLED)));
         let later = now().plus(SETTLED);

@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 
 use super::members::{Failure, Outcome, Wire, not_sent, refusal_in, unreadable};
 use super::message::number;
+use crate::room::Roomy;
 use crate::sync::Mutex;
 use crate::time::{Clock, Moment, window};
 
@@ -45,10 +46,8 @@ pub(super) struct Leases {
 #[derive(Default)]
 struct State {
     idle: Vec<Lease>,
-    /// Those that keys have, by id. Entries of keys that ended by themselves go when they are in the way.
+    /// Those that keys have, by id, until they end.
     lent: HashMap<i64, Lease>,
-    /// How many entries `lent` may have before it is looked through.
-    roomy: usize,
 }
 
 /// How many seconds a lease for this long has.
@@ -102,13 +101,15 @@ impl Leases {
 
     /// The lease is a key's now.
     pub(super) fn lend(&self, lease: Lease) {
+        self.state.lock().lent.insert(lease.id, lease);
+    }
+
+    /// Forgets leases that have ended by themselves.
+    pub(super) fn sweep(&self, now: Moment) {
         let mut state = self.state.lock();
-        if state.lent.len() >= state.roomy {
-            let now = Clock::System.now();
-            state.lent.retain(|_, lease| lease.ends() > now);
-            state.roomy = (state.lent.len() * 2).max(64);
-        }
-        state.lent.insert(lease.id, lease);
+        state.idle.retain(|lease| lease.ends() > now);
+        state.lent.retain(|_, lease| lease.ends() > now);
+        state.lent.give_back_room();
     }
 
     /// The lease with this id, if a key here has it.
@@ -241,7 +242,10 @@ mod tests {
     fn leases_of_holds_that_ended_by_themselves_are_not_remembered_for_ever() {
         let leases = Leases::default();
         let long_ago = Clock::System.now().minus(Duration::from_secs(60));
-        (0..10_000).for_each(|id| leases.lend(lease(id, 2, long_ago)));
-        assert!(leases.state.lock().lent.len() <= 64);
+        (0..100_000).for_each(|id| leases.lend(lease(id, 2, long_ago)));
+        leases.lend(lease(-1, 2, Clock::System.now()));
+        leases.sweep(Clock::System.now());
+        let state = leases.state.lock();
+        assert!(state.lent.len() == 1 && state.lent.capacity() < 100, "{}", state.lent.capacity());
     }
 }

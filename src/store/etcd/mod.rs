@@ -31,6 +31,7 @@ use crate::lock::park::ServiceWaker;
 use crate::lock::report::Reporter;
 use crate::lock::store::{Answer, Attempt, Bound, Claim, Kind, Release, Snapshot, Store};
 use crate::lock::topic::Listening;
+use crate::room::Sweeps;
 use crate::sync::Waker;
 use crate::time::{Clock, Moment};
 use address::Address;
@@ -55,6 +56,7 @@ pub(crate) struct EtcdStore {
     /// For renewals and abandons, so that no crowd can cost a lease.
     renewals: Wire,
     leases: Leases,
+    sweeps: Sweeps,
     watch: Arc<Watch>,
 }
 
@@ -67,6 +69,7 @@ impl EtcdStore {
             wire: Wire::new(Arc::clone(&members), options.pool_size),
             renewals: Wire::new(Arc::clone(&members), 1),
             leases: Leases::default(),
+            sweeps: Sweeps::default(),
             watch: Watch::new(Arc::clone(&members), reporter),
             members,
         };
@@ -517,6 +520,15 @@ impl Store for EtcdStore {
             }
         };
         answer(outcome, "unlock", claim.name.given())
+    }
+
+    fn tend(&self) -> bool {
+        let now = Clock::System.now();
+        if self.sweeps.is_due(now) {
+            self.leases.sweep(now);
+            self.watch.sweep();
+        }
+        false
     }
 
     fn renew(&self, claims: &[Claim], by: Moment) -> Vec<Answer<bool>> {

@@ -210,6 +210,13 @@ impl Watch {
         }
     }
 
+    /// Forgets holds that are over.
+    pub(super) fn sweep(&self) {
+        if let Some(holds) = &mut self.state.lock().holds {
+            holds.sweep();
+        }
+    }
+
     /// What ends the hold that was just granted by this key.
     pub(super) fn end_of(&self, key: &str) -> Option<Arc<End>> {
         self.state.lock().holds.as_mut()?.end(key)

@@ -19,6 +19,7 @@ use crate::lock::store::{
     Answer, Attempt, Claim, Counting, HandOver, Kind, Known, PLACE_LASTS, Pending, Release, Snapshot, Store,
 };
 use crate::lock::topic::{Listening, Source, Topic};
+use crate::room::{Roomy, Sweeps};
 use crate::sync::Mutex;
 use crate::sync::Waker;
 use crate::sync::atomic::{AtomicBool, Ordering};
@@ -56,6 +57,7 @@ struct Shared {
     clock: Clock,
     state: Mutex<State>,
     topics: Mutex<HashMap<Box<str>, Arc<Topic>>>,
+    sweeps: Sweeps,
 }
 
 #[derive(Default)]
@@ -70,6 +72,17 @@ struct State {
 }
 
 impl State {
+    /// Forgets the locks whose leases have run out, as a server does. Requests go by the time all the same.
+    fn sweep(&mut self, now: Moment) {
+        self.locks.retain(|_, held| held.until > now);
+        self.locks.give_back_room();
+        self.read_writes.retain(|_, parties| {
+            parties.expire(now);
+            !parties.is_empty()
+        });
+        self.read_writes.give_back_room();
+    }
+
     /// Drops waiters that are dead from the head of a fair lock's queue; says who is first now.
     fn first(&mut self, key: &str, now: Moment) -> Option<Owner> {
         let queue = self.queues.get_mut(key)?;
@@ -379,6 +392,14 @@ impl Store for MemoryAccess {
             }
         };
         claims.iter().map(leave).collect()
+    }
+
+    fn tend(&self) -> bool {
+        let now = self.shared.clock.now();
+        if self.shared.sweeps.is_due(now) {
+            self.shared.state.lock().sweep(now);
+        }
+        false
     }
 
     fn count(&self, claim: &Claim, what: &Counting, _by: Moment) -> Answer<Option<i64>> {

@@ -7,6 +7,7 @@ use super::life::{Life, Window};
 use crate::ident::Owner;
 use crate::lock::store::Family;
 use crate::lock::topic::Topic;
+use crate::room::Roomy;
 use crate::sync::Mutex;
 use crate::time::Moment;
 
@@ -131,7 +132,10 @@ impl Places {
 
     /// Forgets a place; what was known of it.
     pub(super) fn remove(&self, key: &Key) -> Option<(Option<Node>, bool)> {
-        self.entries.lock().remove(key).map(|place| (place.node, place.in_doubt))
+        let mut entries = self.entries.lock();
+        let place = entries.remove(key);
+        entries.give_back_room();
+        place.map(|place| (place.node, place.in_doubt))
     }
 
     /// Forgets a place if it is still at that node.
@@ -140,6 +144,7 @@ impl Places {
         if entries.get(key).is_some_and(|place| place.node.as_ref().is_some_and(|own| own.name == node.name))
         {
             entries.remove(key);
+            entries.give_back_room();
         }
     }
 
@@ -165,6 +170,7 @@ impl Places {
             // What went with its session needs no taking away.
             place.held.is_none() || place.node.as_ref().is_some_and(|node| !node.life.is_over())
         });
+        entries.give_back_room();
         for (key, place) in entries.iter_mut() {
             let (Some(node), Some(held)) = (&place.node, &mut place.held) else { continue };
             if held.ending {

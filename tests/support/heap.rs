@@ -1,0 +1,35 @@
+//! How many bytes are allocated now. The program that says `mod support;` and uses this has this allocator.
+#![allow(unsafe_code, reason = "an allocator that counts is one; it passes everything on to the system's")]
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::atomic::{AtomicI64, Ordering};
+
+static LIVE: AtomicI64 = AtomicI64::new(0);
+
+/// The system's allocator, counted.
+#[derive(Debug)]
+pub struct Counting;
+
+/// The bytes that are allocated and not freed.
+pub fn live_bytes() -> i64 {
+    LIVE.load(Ordering::SeqCst)
+}
+
+fn count(bytes: usize, sign: i64) {
+    LIVE.fetch_add(sign * i64::try_from(bytes).unwrap_or(i64::MAX), Ordering::Relaxed);
+}
+
+// SAFETY: each call goes to the system's allocator as it came.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        count(layout.size(), 1);
+        // SAFETY: the caller keeps to what this trait asks, which is what `System` asks.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
+        count(layout.size(), -1);
+        // SAFETY: as above; `at` came from `System`.
+        unsafe { System.dealloc(at, layout) }
+    }
+}
