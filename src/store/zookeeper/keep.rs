@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::jute::{Request, code};
 use super::places::{Key, Node};
 use super::session::{Failure, Outcome, Session, State};
+use crate::sync::MutexGuard;
 use crate::sync::atomic::Ordering;
 use crate::time::{Clock, Moment};
 
@@ -13,7 +14,7 @@ impl Session {
         let mut state = self.state.lock();
         while !state.closed {
             self.next_look.store(u64::MAX, Ordering::SeqCst);
-            let now = Clock::System.now();
+            let (now, last_number) = (Clock::System.now(), state.last_number);
             let mut next = self.beat(&mut state, now);
             let lapsed = state.life.as_ref().is_some_and(|life| life.lapse(now));
             let watchdog = state.watchdog.clone().filter(|_| lapsed);
@@ -32,6 +33,11 @@ impl Session {
                 for (key, node) in ended {
                     self.take_away(&mut state, key, node);
                 }
+            }
+            if state.last_number != last_number {
+                // Without the lock, and so looked at anew: who changed something meanwhile was not heard.
+                MutexGuard::unlocked(&mut state, || self.flush());
+                continue;
             }
             self.next_look.store(next.nanos(), Ordering::SeqCst);
             let now = Clock::System.now();

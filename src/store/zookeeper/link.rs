@@ -4,6 +4,8 @@ use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::time::Duration;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
 use super::address::Address;
 use super::jute::{self, Greeting, Header, LONGEST_FRAME, Welcome, code};
 use super::life::Life;
@@ -11,8 +13,8 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::hosts::Host;
 use crate::time::{Clock, Moment, millis};
 
-/// How long one write may block.
-const WRITE_LIMIT: Duration = Duration::from_secs(3);
+/// How long one write may block: it is tried only where the socket takes something, and that may be less than is written.
+const WRITE_LIMIT: Duration = Duration::from_millis(1);
 
 /// A socket that one thread reads while others write, one at a time.
 pub(super) enum Stream {
@@ -33,6 +35,27 @@ impl Stream {
     /// Wakes whoever reads.
     pub(super) fn shutdown(&self) {
         drop(self.socket().shutdown(Shutdown::Both)); // an error says that it is down already
+    }
+
+    /// Writes as much of `bytes` as the socket takes now; an error of kind `WouldBlock`: nothing.
+    pub(super) fn write_now(&self, bytes: &[u8]) -> io::Result<usize> {
+        let mut sockets = [PollFd::new(self.socket(), PollFlags::OUT)];
+        // An error is for the write to find.
+        if let Ok(0) = poll(&mut sockets, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })) {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        let written = match self {
+            Stream::Tcp(socket) => { socket }.write(bytes),
+            #[cfg(feature = "tls")]
+            Stream::Tls(tls) => tls.write_now(bytes),
+        };
+        match written {
+            Ok(0) => Err(io::ErrorKind::WouldBlock.into()),
+            Err(error) if matches!(error.kind(), io::ErrorKind::Interrupted | io::ErrorKind::TimedOut) => {
+                Err(io::ErrorKind::WouldBlock.into())
+            }
+            written => written,
+        }
     }
 }
 
@@ -149,8 +172,7 @@ pub(super) fn connect(
         stream.write_all(&jute::authentication(login)).map_err(broken)?;
         authenticated(&mut stream)?;
     }
-    // From here on the reading thread waits as long as it takes: the keeping thread hangs up on a dead server. Who writes
-    // holds up the others.
+    // From here on the reading thread waits as long as it takes: the keeping thread hangs up on a dead server.
     let socket = secured.socket();
     let limits = socket.set_read_timeout(None).and_then(|()| socket.set_write_timeout(Some(WRITE_LIMIT)));
     limits.map_err(broken)?;

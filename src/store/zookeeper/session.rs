@@ -1,12 +1,12 @@
 //! The session: one connection at a time, to one server of several; requests of all threads on it, and watches.
 //!
-//! One thread connects and reads; any thread writes, under a lock. Replies come in the order of the requests, so a queue
-//! of what was sent says whose is whose. When a connection ends, all who were owed a reply are told *before* there is a
+//! One thread connects and reads; any thread writes, one at a time and never under the lock. Replies come in the order of
+//! the requests, so a queue of what was sent says whose is whose. When a connection ends, all who were owed a reply are told *before* there is a
 //! new one: what they are told decides under which owner numbers a lock may be asked for again. The second thread is in
 //! `keep`.
 
 use std::collections::{HashMap, VecDeque};
-use std::io::{self, Write};
+use std::io;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -22,13 +22,15 @@ use crate::lock::topic::Topic;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::channel::{Receiver, bounded};
 use crate::sync::thread::{self, JoinHandle};
-use crate::sync::{Condvar, Mutex};
+use crate::sync::{Condvar, Mutex, MutexGuard};
 use crate::time::{Clock, Moment};
 
 /// How long [`Session::close`] waits for its threads, one of which may be connecting.
 const LAST_WAIT: Duration = Duration::from_secs(1);
 /// Between attempts to connect: at first, and at most.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(500));
+/// So much is given to the socket at once.
+const PIECE: usize = 64 * 1024;
 
 pub(super) struct Session {
     pub(super) address: Address,
@@ -57,7 +59,12 @@ pub(super) struct State {
     pub(super) stream: Option<Arc<Stream>>,
     pub(super) life: Option<Arc<Life>>,
     pub(super) pending: VecDeque<Pending>,
-    last_number: i32,
+    /// Requests that are still to be written, the first perhaps in part.
+    out: VecDeque<u8>,
+    is_writing: bool,
+    /// Meanwhile another thread found something to write, or a sign that there is room for it.
+    again: bool,
+    pub(super) last_number: i32,
     last_transaction: i64,
     /// Which nodes are watched, and for whom.
     watches: HashMap<Box<str>, Vec<Arc<Topic>>>,
@@ -213,7 +220,9 @@ impl Session {
                 break Error::new(ErrorKind::ShutDown, "use", "the client was shut down");
             }
             if state.stream.is_some() {
-                return state.send(request, done);
+                state.send(request, done);
+                drop(state);
+                return self.flush();
             }
             let left = by.since(Clock::System.now());
             if left.is_zero() {
@@ -225,6 +234,40 @@ impl Session {
         };
         drop(state);
         done(Err(Failure::Refused(error)));
+    }
+
+    /// Writes what there is to write, as much as the socket takes at once. The rest is left to the reading thread: there
+    /// is no room because the server has not read what went before, and that will be answered.
+    pub(super) fn flush(&self) {
+        let mut state = self.state.lock();
+        loop {
+            let Some(stream) = state.stream.clone() else { return };
+            // Said under the lock: the one who writes looks again. Pairs with the end of this loop.
+            state.again |= state.is_writing;
+            if state.is_writing || state.out.is_empty() {
+                return;
+            }
+            let bytes: Vec<u8> = state.out.iter().take(PIECE).copied().collect();
+            (state.is_writing, state.again) = (true, false);
+            let written = MutexGuard::unlocked(&mut state, || stream.write_now(&bytes));
+            if !state.stream.as_ref().is_some_and(|now| Arc::ptr_eq(now, &stream)) {
+                return; // ended meanwhile; what there is to write is another connection's
+            }
+            state.is_writing = false;
+            match written {
+                Ok(count) => drop(state.out.drain(..count.min(bytes.len()))),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    if !state.again {
+                        return;
+                    }
+                }
+                Err(_) => {
+                    stream.shutdown(); // which the reading thread notices
+                    state.out.clear();
+                    return;
+                }
+            }
+        }
     }
 
     /// Has `topic` told when the node goes or changes; to be called before the request that sets the watch.
@@ -269,6 +312,7 @@ impl Session {
         self.kept.notify_all();
         drop(state);
         if says_so {
+            self.flush();
             // No answer: the session ends by its time-out.
             drop(told.recv_timeout(patience.min(LAST_WAIT)));
         }
@@ -345,6 +389,8 @@ impl Session {
             return None;
         }
         state.stream = Some(Arc::clone(&stream));
+        // Who is still writing to the one before finds that out, and leaves these alone. Pairs with `flush`.
+        (state.is_writing, state.again) = (false, false);
         state.life = Some(Arc::clone(life));
         state.last_beat = Some(Clock::System.now());
         state.wanted = false;
@@ -377,11 +423,14 @@ impl Session {
             told.iter().flatten().for_each(|topic| topic.deliver());
             return Ok(());
         }
-        let pending = {
+        let (pending, is_more_to_write) = {
             let mut state = self.state.lock();
             state.last_transaction = state.last_transaction.max(header.transaction);
-            state.pending.pop_front()
+            (state.pending.pop_front(), !state.out.is_empty())
         };
+        if is_more_to_write {
+            self.flush();
+        }
         let Some(pending) = pending.filter(|pending| pending.number == header.number) else {
             return Err(Error::new(ErrorKind::Protocol, "read", "the server answered what was not asked"));
         };
@@ -411,6 +460,7 @@ impl Session {
             stream.shutdown();
         }
         let pending = std::mem::take(&mut state.pending);
+        state.out.clear();
         state.watches.clear();
         let waits = !state.closed;
         if waits && !std::mem::replace(&mut state.told_down, true) {
@@ -448,18 +498,19 @@ impl Session {
 }
 
 impl State {
-    /// Writes a request, behind those before it. What goes wrong with the socket is the reading thread's to find.
+    /// Has a request written by the next [`flush`](Session::flush), behind those before it. What goes wrong with the socket
+    /// is the reading thread's to find.
     pub(super) fn send(&mut self, request: &Request<'_>, done: Done) {
-        let Some(stream) = &self.stream else { return done(Err(Failure::Refused(self.unreachable()))) };
+        if self.stream.is_none() {
+            return done(Err(Failure::Refused(self.unreachable())));
+        }
         // Never negative: those numbers are for what answers no request.
         self.last_number = self.last_number.checked_add(1).unwrap_or(1);
         let number = self.last_number;
         let sent = Clock::System.now();
         let (is_write, asks_the_leader) = (request.is_write(), request.asks_the_leader());
         self.pending.push_back(Pending { number, sent, is_write, asks_the_leader, done });
-        if (&**stream).write_all(&request.frame(number)).is_err() {
-            stream.shutdown();
-        }
+        self.out.extend(request.frame(number));
     }
 
     fn unreachable(&self) -> Error {
@@ -467,5 +518,77 @@ impl State {
             || Error::new(ErrorKind::TimedOut, "connect", "no server was connected to in time"),
             Error::copy,
         )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::net::{TcpListener, TcpStream};
+
+    use super::*;
+    use crate::config::RedisOptions;
+
+    const SESSION: Duration = Duration::from_secs(30);
+
+    /// A server that welcomes one client, and reads nothing more until it is told to; then it answers everything.
+    fn server(go: Receiver<()>) -> u16 {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let serve = move || {
+            let mut client = listener.accept().unwrap().0;
+            frame(&mut client).unwrap();
+            let mut welcome = vec![0, 0, 0, 36, 0, 0, 0, 0];
+            welcome.extend(i32::try_from(SESSION.as_millis()).unwrap().to_be_bytes());
+            welcome.extend(1_i64.to_be_bytes());
+            welcome.extend([0, 0, 0, 16]);
+            welcome.extend([7; 16]);
+            client.write_all(&welcome).unwrap();
+            drop(go.recv());
+            while let Some(request) = frame(&mut client) {
+                let mut reply = vec![0, 0, 0, 16];
+                reply.extend(&request[..4]);
+                reply.extend([0; 12]);
+                client.write_all(&reply).unwrap();
+            }
+        };
+        thread::Builder::new().spawn(serve).unwrap();
+        port
+    }
+
+    fn frame(client: &mut TcpStream) -> Option<Vec<u8>> {
+        let mut length = [0; 4];
+        client.read_exact(&mut length).ok()?;
+        let mut bytes = vec![0; usize::try_from(u32::from_be_bytes(length)).unwrap()];
+        client.read_exact(&mut bytes).ok()?;
+        Some(bytes)
+    }
+
+    #[test]
+    fn a_server_that_reads_nothing_holds_up_nobody_and_gets_everything_once_it_reads() {
+        const REQUESTS: usize = 300;
+        let (tell, go) = bounded(1);
+        let options =
+            RedisOptions { url: format!("zk://127.0.0.1:{}", server(go)), ..RedisOptions::default() };
+        let address = Address::new(&options).unwrap();
+        let session = Session::open(address, SESSION, SESSION, Arc::new(Reporter::new(None))).unwrap();
+        let (sender, outcomes) = bounded(REQUESTS);
+        let path = format!("/{}", "x".repeat(100_000));
+        let begun = Clock::System.now();
+        for _ in 0..REQUESTS {
+            let sender = sender.clone();
+            let done = Box::new(move |outcome: Outcome| sender.send(outcome.is_ok()).unwrap());
+            session.post(&Request::Delete { path: &path }, begun.plus(SESSION), done);
+        }
+        // A write that waits would have taken three seconds, and with it the lock that this takes.
+        assert_eq!(session.timeout(), SESSION);
+        let took = Clock::System.now().since(begun);
+        assert!(took < Duration::from_secs(2), "{took:?}");
+        assert!(!session.state.lock().out.is_empty(), "the server would have had to read something");
+        tell.send(()).unwrap();
+        for _ in 0..REQUESTS {
+            assert!(outcomes.recv_timeout(SESSION).unwrap());
+        }
+        session.close(Duration::ZERO);
     }
 }
