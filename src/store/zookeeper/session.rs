@@ -544,7 +544,7 @@ mod tests {
             welcome.extend([0, 0, 0, 16]);
             welcome.extend([7; 16]);
             client.write_all(&welcome).unwrap();
-            drop(go.recv());
+            assert!(go.recv().is_ok(), "the test has failed");
             while let Some(request) = frame(&mut client) {
                 let mut reply = vec![0, 0, 0, 16];
                 reply.extend(&request[..4]);
