@@ -1,6 +1,9 @@
 #![forbid(unsafe_code)]
 //! Distributed locks for threads.
 
+#[cfg(not(any(target_os = "linux", target_os = "macos")))]
+compile_error!("leasehold runs on Linux and macOS only");
+
 mod client;
 mod compose;
 mod config;

@@ -81,7 +81,7 @@ impl Clock {
     }
 }
 
-#[cfg(all(not(leasehold_shuttle), any(target_os = "linux", target_os = "android")))]
+#[cfg(all(not(leasehold_shuttle), target_os = "linux"))]
 fn system_now() -> Moment {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
     let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
@@ -89,7 +89,7 @@ fn system_now() -> Moment {
     Moment(seconds.saturating_mul(1_000_000_000).saturating_add(nanos))
 }
 
-#[cfg(not(any(leasehold_shuttle, target_os = "linux", target_os = "android")))]
+#[cfg(not(any(leasehold_shuttle, target_os = "linux")))]
 #[expect(clippy::disallowed_methods, reason = "the one reader of time")]
 fn system_now() -> Moment {
     static START: std::sync::OnceLock<Instant> = std::sync::OnceLock::new();

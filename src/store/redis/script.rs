@@ -53,7 +53,7 @@ macro_rules! scripts {
         $($(#[$about])* pub(super) static $name: LazyLock<Script> =
             LazyLock::new(|| Script::new(include_str!(concat!("lua/", $file))));)*
         #[cfg(test)]
-        const ALL: &[(&str, &LazyLock<Script>)] = &[$(($file, &$name)),*];
+        static ALL: &[(&str, &LazyLock<Script>)] = &[$(($file, &$name)),*];
     };
 }
 
