@@ -9,6 +9,7 @@
 #   scripts/servers.sh etcd            the path of etcd, installed when missing
 #   scripts/servers.sh java|python|go  a JDK with Maven; a Python that has redis-py (its path); Go (never installed)
 #   scripts/servers.sh zookeeper       the jar of a ZooKeeper, for tests to start
+#   scripts/servers.sh browser         the path of a Chromium, installed when missing
 #
 #   . scripts/servers.sh               the same as functions, all named servers_*. Standard output is the answer,
 #                                      standard error the talk. Nothing here ends the calling shell.
@@ -308,6 +309,29 @@ servers_ensure_zookeeper() {
     [ -f "$jar" ] && printf '%s\n' "$jar"
 }
 
+# Prints the path of a Chromium or Chrome; fails when there is none.
+servers_find_browser() {
+    local name
+    for name in chromium-headless-shell chromium google-chrome google-chrome-stable chromium-browser \
+        "/Applications/Google Chrome.app/Contents/MacOS/Google Chrome"; do
+        command -v "$name" 2>/dev/null && return 0
+    done
+    return 1
+}
+
+# The same, installing one when there is none: the one without windows where the distribution has it.
+servers_ensure_browser() {
+    servers_find_browser && return 0
+    case $(servers_package_manager) in
+        apt-get) servers_install chromium-headless-shell || servers_install chromium ;;
+        dnf) servers_install chromium-headless ;;
+        apk) servers_install chromium ;;
+        brew) brew install --quiet --cask google-chrome >&2 ;;
+    esac
+    hash -r
+    servers_find_browser || { servers_say "no Chromium, and no Chrome"; return 1; }
+}
+
 # Prints Go's version; Go is used where it is there and never installed.
 servers_find_go() {
     go version 2>/dev/null || {
@@ -397,6 +421,7 @@ servers_main() {
         etcd) servers_ensure_etcd ;;
         java) servers_ensure_java ;;
         zookeeper) servers_ensure_zookeeper ;;
+        browser) servers_ensure_browser ;;
         python) servers_ensure_python ;;
         go) servers_find_go ;;
         *)

@@ -62,7 +62,7 @@ impl LockClient {
     ///
     /// URLs: `redis://[user:password@]host[:port][/database]`, `rediss://…` (TLS; feature `tls`), `redis+unix:///path`;
     /// `postgres://…` (feature `postgres`), `mysql://…` or `mariadb://…` (feature `mysql`), `sqlite:///path` (feature
-    /// `sqlite`), of which `docs/stores.md` says more;
+    /// `sqlite`), see [locks in a database](https://github.com/leasehold/leasehold/blob/v0.1.0/docs/stores.md);
     /// and `redis-sentinel://[user:password@]host[:port],host[:port],…/master-name[/database]` or `rediss-sentinel://…`
     /// for the master that those Sentinels name. User and password there are the data servers'; Sentinels' own are
     /// given by [`sentinel_username`](ClientBuilder::sentinel_username) and
@@ -93,7 +93,8 @@ impl LockClient {
     /// Connects to several independent Redis, each lock to be held on a majority of them at once: Redlock.
     ///
     /// Three or five servers that share nothing: no replication, no machine, no power. Use it like any other client; its
-    /// locks survive the loss of a minority of servers. What it cannot do is in `docs/guarantees.md`: like every lease
+    /// locks survive the loss of a minority of servers. Its limits are in the
+    /// [guarantees](https://github.com/leasehold/leasehold/blob/v0.1.0/docs/guarantees.md#more-than-one-redis): like every lease
     /// it wants [`fenced_lock`](Self::fenced_lock) beside it, and a server that lost its data must stay out for at least
     /// the longest lease. Short for the builder's [`redlock`](ClientBuilder::redlock).
     ///

@@ -86,6 +86,19 @@ pub(crate) struct RedisOptions {
 ///
 /// All clients that share locks have to use the same way: those who listen otherwise are not woken and find a free lock
 /// by polling, or, in Redisson, when the lease that they last saw is over.
+///
+/// # Examples
+///
+/// ```no_run
+/// use leasehold::{ClusterPubSub, LockClient};
+///
+/// // Beside a Redisson that was told shardedSubscriptionMode=OFF.
+/// let client = LockClient::builder()
+///     .url("redis-cluster://10.0.0.1,10.0.0.2")
+///     .cluster_pub_sub(ClusterPubSub::Plain)
+///     .build()?;
+/// # Ok::<(), leasehold::Error>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum ClusterPubSub {

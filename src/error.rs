@@ -4,6 +4,18 @@ use std::error::Error as StdError;
 use std::fmt;
 
 /// What an operation of this crate returns.
+///
+/// # Examples
+///
+/// ```
+/// use leasehold::LockClient;
+///
+/// fn sell(client: &LockClient) -> leasehold::Result<u32> {
+///     client.with_lock("stock:42", |_guard| 1)
+/// }
+/// assert_eq!(sell(&LockClient::in_memory())?, 1);
+/// # Ok::<(), leasehold::Error>(())
+/// ```
 pub type Result<T> = std::result::Result<T, Error>;
 
 /// Says what went wrong, during which action, on which lock, and why.
@@ -11,6 +23,28 @@ pub type Result<T> = std::result::Result<T, Error>;
 /// The display text is this level only; the cause is in [`source`](StdError::source). Decide by the predicates
 /// ([`is_lost`](Error::is_lost), [`is_not_held`](Error::is_not_held), [`is_retryable`](Error::is_retryable),
 /// [`outcome_unknown`](Error::outcome_unknown)) or by [`kind`](Error::kind). Passwords never appear in it.
+///
+/// # Examples
+///
+/// ```
+/// use leasehold::{Error, ErrorKind, LockClient};
+///
+/// fn answer(error: &Error) -> u16 {
+///     match error.kind() {
+///         ErrorKind::NotHeld | ErrorKind::Lost => 409, // somebody else may have the lock now
+///         ErrorKind::Unreachable | ErrorKind::TimedOut | ErrorKind::Busy => 503,
+///         _ if error.is_retryable() => 503,
+///         _ => 500,
+///     }
+/// }
+///
+/// let client = LockClient::in_memory();
+/// let error = client.lock("stock:42").unlock().unwrap_err();
+/// assert_eq!(error.kind(), ErrorKind::NotHeld);
+/// assert_eq!(error.lock_name(), Some("stock:42"));
+/// assert!(!error.outcome_unknown()); // nothing of it may still happen
+/// assert_eq!(answer(&error), 409);
+/// ```
 pub struct Error {
     inner: Box<Inner>,
 }
@@ -26,6 +60,22 @@ struct Inner {
 }
 
 /// The kinds of failure a caller may want to tell apart.
+///
+/// # Examples
+///
+/// ```
+/// use leasehold::{ErrorKind, LockClient};
+///
+/// let client = LockClient::in_memory();
+/// client.shutdown()?;
+/// let error = client.lock("stock:42").lock().unwrap_err();
+/// match error.kind() {
+///     ErrorKind::ShutDown => println!("the program is ending"),
+///     ErrorKind::Unreachable | ErrorKind::TimedOut => println!("try again later"),
+///     kind => panic!("{kind:?}: {error}"),
+/// }
+/// # Ok::<(), leasehold::Error>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {
@@ -77,6 +127,21 @@ pub enum ErrorKind {
 }
 
 /// Why a caller does not hold the lock.
+///
+/// # Examples
+///
+/// ```
+/// use leasehold::{LockClient, NotHeld};
+///
+/// let client = LockClient::in_memory();
+/// let lock = client.lock("stock:42");
+/// assert_eq!(lock.unlock().unwrap_err().not_held(), Some(&NotHeld::Free));
+///
+/// let guard = lock.acquire_owned()?; // held by the guard, not by this thread
+/// let error = lock.unlock().unwrap_err();
+/// assert_eq!(error.not_held(), Some(&NotHeld::HeldBy(guard.owner().to_string())));
+/// # Ok::<(), leasehold::Error>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum NotHeld {

@@ -54,6 +54,17 @@ impl LockName {
 }
 
 /// The random id of a client; every owner of the client's starts with it.
+///
+/// # Examples
+///
+/// ```
+/// use leasehold::LockClient;
+///
+/// let client = LockClient::in_memory();
+/// assert_eq!(client.clone().id(), client.id()); // a clone is the same client
+/// assert_ne!(LockClient::in_memory().id(), client.id());
+/// assert_eq!(client.current_owner().client(), client.id());
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct ClientId(Uuid);
 
@@ -94,6 +105,19 @@ impl fmt::Debug for ClientId {
 /// The number is the crate's own count of threads, never the system's thread id (those are reused). A thread keeps
 /// its number unless a late request under it could still reach the server; then it goes on under a new one, so
 /// that the late request cannot touch what the thread holds next.
+///
+/// # Examples
+///
+/// ```
+/// use leasehold::LockClient;
+///
+/// let client = LockClient::in_memory();
+/// let guard = client.lock("stock:42").acquire()?;
+/// let owner = guard.owner();
+/// assert_eq!(owner, client.current_owner());
+/// assert_eq!(owner.to_string(), format!("{}:{}", client.id(), owner.number()));
+/// # Ok::<(), leasehold::Error>(())
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Owner {
     client: ClientId,
@@ -144,7 +168,24 @@ impl fmt::Debug for Owner {
 
 /// A fencing token: of one lock, every later grant has a larger one.
 ///
-/// Send it with each write and have the resource refuse a smaller one than it has seen; see `docs/guarantees.md`.
+/// Send it with each write and have the resource refuse a smaller one than it has seen; see
+/// [fencing](https://github.com/leasehold/leasehold/blob/v0.1.0/docs/guarantees.md#fencing).
+///
+/// # Examples
+///
+/// ```
+/// use leasehold::LockClient;
+///
+/// let client = LockClient::in_memory();
+/// let ledger = client.fenced_lock("ledger");
+/// let first = ledger.lock_and_get_token()?;
+/// ledger.unlock()?;
+/// let second = ledger.lock_and_get_token()?;
+/// ledger.unlock()?;
+/// assert!(second > first); // a resource that has seen the second refuses the first
+/// println!("UPDATE ledger SET …, fence = {second} WHERE fence <= {}", second.get());
+/// # Ok::<(), leasehold::Error>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Fence(u64);
 

@@ -10,6 +10,21 @@ use crate::sync::thread;
 ///
 /// What a store does not tell is `None` or empty. Its display text is for operators: a line that says what it is, and one
 /// for each holder, permit and waiter.
+///
+/// # Examples
+///
+/// ```
+/// use leasehold::{LockClient, ObjectKind};
+///
+/// let client = LockClient::in_memory();
+/// let guard = client.lock("stock:42").acquire()?;
+/// let shown = client.inspect("stock:42")?;
+/// assert!(shown.is_held());
+/// assert_eq!(shown.kind, ObjectKind::Lock);
+/// assert_eq!(shown.holders[0].owner, guard.owner().to_string());
+/// println!("{shown}"); // a line for each holder, permit and waiter
+/// # Ok::<(), leasehold::Error>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Inspection {
@@ -42,6 +57,18 @@ pub struct Inspection {
 /// Some look alike on the wire. A fair lock for which nobody waits is a plain lock. A lock is taken to be fenced if a token
 /// was ever given out for its name. A number is a semaphore's or a latch's: which, is told by permits that are out, by
 /// those who listen, and by a count that is not above zero.
+///
+/// # Examples
+///
+/// ```
+/// use leasehold::{LockClient, ObjectKind};
+///
+/// let client = LockClient::in_memory();
+/// assert_eq!(client.inspect("gate")?.kind, ObjectKind::Absent);
+/// let guard = client.fenced_lock("gate").acquire()?;
+/// assert_eq!(client.inspect("gate")?.kind, ObjectKind::FencedLock);
+/// # Ok::<(), leasehold::Error>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ObjectKind {
@@ -78,6 +105,19 @@ pub enum ObjectKind {
 }
 
 /// The halves of a read-write lock.
+///
+/// # Examples
+///
+/// ```
+/// use leasehold::{LockClient, Mode, ObjectKind};
+///
+/// let client = LockClient::in_memory();
+/// let guard = client.read_write_lock("catalogue").read().acquire()?;
+/// let shown = client.inspect("catalogue")?;
+/// assert_eq!(shown.kind, ObjectKind::ReadWriteLock { mode: Mode::Read });
+/// assert_eq!(shown.holders[0].mode, Some(Mode::Read));
+/// # Ok::<(), leasehold::Error>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Mode {
@@ -88,6 +128,20 @@ pub enum Mode {
 }
 
 /// One who holds a lock.
+///
+/// # Examples
+///
+/// ```
+/// use leasehold::LockClient;
+///
+/// let client = LockClient::in_memory();
+/// let lock = client.lock("stock:42");
+/// lock.lock()?;
+/// lock.lock()?; // taken again by the same thread
+/// let holder = client.inspect("stock:42")?.holders.remove(0);
+/// assert_eq!((holder.holds, holder.by_this_client), (Some(2), true));
+/// # Ok::<(), leasehold::Error>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Holder {
@@ -126,6 +180,19 @@ impl Holder {
 }
 
 /// One who waits for a fair lock.
+///
+/// # Examples
+///
+/// ```
+/// use leasehold::LockClient;
+///
+/// let client = LockClient::in_memory();
+/// let guard = client.fair_lock("desk").acquire()?;
+/// for waiter in client.inspect("desk")?.waiters {
+///     println!("{} waits, and keeps its place for {:?}", waiter.owner, waiter.remaining);
+/// }
+/// # Ok::<(), leasehold::Error>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Waiter {
@@ -139,6 +206,20 @@ pub struct Waiter {
 }
 
 /// A permit that is out.
+///
+/// # Examples
+///
+/// ```
+/// use leasehold::LockClient;
+///
+/// let client = LockClient::in_memory();
+/// let seats = client.expirable_semaphore("seats");
+/// seats.try_set_permits(2)?;
+/// let permit = seats.acquire()?;
+/// let out = client.inspect("seats")?.permits.remove(0);
+/// assert!(seats.release(&out.id)?); // any process may give it back
+/// # Ok::<(), leasehold::Error>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PermitOut {
@@ -151,6 +232,22 @@ pub struct PermitOut {
 }
 
 /// Where somebody is, by its own account.
+///
+/// # Examples
+///
+/// ```
+/// use leasehold::LockClient;
+/// use std::time::Duration;
+///
+/// let client = LockClient::in_memory();
+/// let guard = client.lock_with("import").max_hold(Duration::from_secs(3600)).build().acquire()?;
+/// let holder = client.inspect("import")?.holders.remove(0);
+/// if let Some(place) = holder.whereabouts {
+///     println!("kill {} on {}, thread {:?}", place.pid, place.host, place.thread);
+///     assert_eq!(place.pid, std::process::id());
+/// }
+/// # Ok::<(), leasehold::Error>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Whereabouts {

@@ -1,5 +1,101 @@
+//! Distributed locks for threads: blocking, reentrant, kept as leases on Redis, in a database, on etcd or ZooKeeper.
+//!
+//! A lock is a name. Threads of any number of processes and machines take it by that name, and one of them has it at a time.
+//! A holder that dies frees it when its lease ends; a holder that lives renews it, and is told if it lost it. On Redis the
+//! locks are Redisson's, on ZooKeeper Curator's: Rust and Java processes can share them.
+//!
+//! # Example
+//!
+//! ```no_run
+//! use leasehold::LockClient;
+//! use std::time::Duration;
+//!
+//! fn main() -> leasehold::Result<()> {
+//!     // One client per process. A clone is the same client.
+//!     let client = LockClient::connect("redis://127.0.0.1:6379")?;
+//!     let lock = client.lock("stock:42");
+//!
+//!     let Some(guard) = lock.try_acquire_for(Duration::from_secs(3))? else {
+//!         println!("busy: another thread sells this item"); // no error
+//!         return Ok(());
+//!     };
+//!     guard.on_lost(|loss| eprintln!("lost {}: {:?}", loss.name, loss.reason));
+//!     // … read, decide …
+//!     if let Err(error) = guard.check() {
+//!         // Lost: another thread may have the lock now. Nothing is written.
+//!         eprintln!("{error}");
+//!         return Err(error);
+//!     }
+//!     // … write …
+//!     guard.unlock() // dropping the guard releases as well; this waits for it
+//! }
+//! ```
+//!
+//! The same code runs without a server on [`LockClient::in_memory`]; a [`ManualClock`] lets a unit test end a lease at once.
+//!
+//! # Which type for what
+//!
+//! | Type | For | Made by |
+//! |---|---|---|
+//! | [`LockClient`], [`ClientBuilder`] | the connection to a store, one per process; its options | [`LockClient::connect`], [`LockClient::builder`] |
+//! | [`RedisLock`] | one thread at a time: `lock` … `unlock` as in Java, or `acquire` for a guard | [`LockClient::lock`], [`fair_lock`](LockClient::fair_lock), [`token_lock`](LockClient::token_lock), [`lock_with`](LockClient::lock_with) |
+//! | [`Guard`] | a hold that ends when it is dropped; it stays on its thread | [`RedisLock::acquire`], [`try_acquire_for`](RedisLock::try_acquire_for) |
+//! | [`OwnedGuard`] | the same for a hold that may go to another thread | [`RedisLock::acquire_owned`] |
+//! | [`FencedLock`], [`Fence`] | a lock with a number that grows with each grant, so that a resource can refuse a late writer | [`LockClient::fenced_lock`] |
+//! | [`ReadWriteLock`] | many readers or one writer | [`LockClient::read_write_lock`] |
+//! | [`MultiLock`], [`MultiGuard`] | several locks, all or none | [`LockClient::multi_lock`] |
+//! | [`Semaphore`], [`ExpirableSemaphore`], [`Permit`] | at most n at a time | [`LockClient::semaphore`], [`expirable_semaphore`](LockClient::expirable_semaphore) |
+//! | [`CountDownLatch`], [`Condition`] | waiting for what others do | [`LockClient::count_down_latch`], [`RedisLock::condition`] |
+//! | [`Leader`] | one process that is in charge; see [`LockClient::run_once`] for one run of a job | [`LockClient::leader`] |
+//! | [`HoldState`], [`Loss`], [`Observer`] | how a hold stands, why it was lost, what happens to all of them | [`Guard::state`], [`Guard::on_lost`], [`ClientBuilder::observer`] |
+//! | [`Interrupt`] | ending a wait from another thread | [`Interrupt::new`] |
+//! | [`Inspection`] | who holds a name, who waits, and for how long | [`LockClient::inspect`] |
+//! | [`Error`], [`ErrorKind`] | what failed, whether to try again, whether it may have happened | every call |
+//! | [`MemoryStore`], [`ManualClock`] | unit tests without a server and without waiting | [`LockClient::in_memory_with`] |
+//!
+//! # Features
+//!
+//! None is on by default. [`LockClient::connect`] lists the URLs of each store.
+//!
+//! | Feature | Brings |
+//! |---|---|
+//! | `tls` | `rediss://` and the TLS of the other stores, by rustls; certificates are verified |
+//! | `postgres` | `postgres://` URLs, and locks on a transaction of the caller's own |
+//! | `mysql` | `mysql://` and `mariadb://` URLs, and locks on a transaction of the caller's own |
+//! | `sqlite` | `sqlite://` URLs: a file, for the processes of one machine |
+//! | `etcd` | `etcd://` URLs |
+//! | `zookeeper` | `zk://` URLs; the locks are Curator's |
+//! | `tracing` | log lines |
+//!
+//! # Log levels
+//!
+//! With the feature `tracing`. Lines name locks and owners, never a URL or a password.
+//!
+//! | Level | Says |
+//! |---|---|
+//! | `error` | a hold was lost |
+//! | `warn` | a renewal or a release failed and is repeated, wake-ups do not come, a server is not set up as the promises need it |
+//! | `info` | wake-ups or callbacks are back |
+//! | `trace` | each grant and each release |
+//!
+//! # Limits
+//!
+//! A lease lock cannot stop a holder that was paused for longer than its lease and then writes without a look: where that
+//! matters, take a [`FencedLock`] and let the resource compare the token. A store that loses its data, by a failover, an
+//! eviction or a restart, loses the locks with it; the holder is told. All calls block, and there is no async API.
+//!
+//! The crate needs Rust 1.89, and Linux or macOS.
+//!
+//! # More
+//!
+//! - [Guarantees](https://github.com/leasehold/leasehold/blob/v0.1.0/docs/guarantees.md): what holds when things break
+//! - [Choosing a store](https://github.com/leasehold/leasehold/blob/v0.1.0/docs/choosing.md), and [locks in a database](https://github.com/leasehold/leasehold/blob/v0.1.0/docs/stores.md)
+//! - Porting from [Redisson](https://github.com/leasehold/leasehold/blob/v0.1.0/docs/porting-from-redisson.md) and from [Curator](https://github.com/leasehold/leasehold/blob/v0.1.0/docs/porting-from-curator.md)
+//! - [From SETNX to leases](https://github.com/leasehold/leasehold/blob/v0.1.0/docs/from-setnx-to-leases.md): why a lock is more than one command
+//! - [Performance](https://github.com/leasehold/leasehold/blob/v0.1.0/docs/performance.md), and the [examples](https://github.com/leasehold/leasehold/tree/v0.1.0/examples)
 #![forbid(unsafe_code)]
-//! Distributed locks for threads.
+// docs.rs shows on each item which feature it needs.
+#![cfg_attr(docsrs, feature(doc_cfg))]
 
 #[cfg(not(any(target_os = "linux", target_os = "macos")))]
 compile_error!("leasehold runs on Linux and macOS only");

@@ -10,6 +10,39 @@ use crate::ident::Owner;
 ///
 /// `acquired` and `released` run on the calling thread and should be quick. All others run on the client's callback
 /// thread. A failing renewal is told when it fails first and then less and less often. A panic in any of them is caught.
+///
+/// # Examples
+///
+/// ```
+/// use leasehold::{LockClient, Loss, MemoryStore, Observer, Owner};
+/// use std::sync::Arc;
+/// use std::sync::atomic::{AtomicU64, Ordering};
+/// use std::time::Duration;
+///
+/// #[derive(Default)]
+/// struct Metrics {
+///     acquired: AtomicU64,
+/// }
+///
+/// struct Counting(Arc<Metrics>);
+///
+/// impl Observer for Counting {
+///     fn acquired(&self, _name: &str, _owner: Owner, _waited: Duration, _attempts: u32) {
+///         self.0.acquired.fetch_add(1, Ordering::Relaxed);
+///     }
+///
+///     fn lost(&self, loss: &Loss) {
+///         eprintln!("alarm: lost {}, {:?}", loss.name, loss.reason);
+///     }
+/// }
+///
+/// let metrics = Arc::new(Metrics::default());
+/// let builder = LockClient::builder().observer(Counting(Arc::clone(&metrics)));
+/// let client = builder.build_in_memory(&MemoryStore::new())?;
+/// client.lock("stock:42").acquire()?.unlock()?;
+/// assert_eq!(metrics.acquired.load(Ordering::Relaxed), 1);
+/// # Ok::<(), leasehold::Error>(())
+/// ```
 pub trait Observer: Send + Sync + 'static {
     /// A lock was taken: after waiting `waited`, with `attempts` requests to the store. Not called for re-entry.
     fn acquired(&self, name: &str, owner: Owner, waited: Duration, attempts: u32) {
@@ -52,6 +85,20 @@ pub trait Observer: Send + Sync + 'static {
 }
 
 /// A hold that ended without being released.
+///
+/// # Examples
+///
+/// ```
+/// use leasehold::LockClient;
+///
+/// let client = LockClient::in_memory();
+/// let guard = client.lock("stock:42").acquire()?;
+/// let lost = guard.lost();
+/// client.shutdown()?; // takes the lock from the guard
+/// let loss = lost.recv().unwrap();
+/// assert_eq!((loss.name.as_str(), loss.owner), ("stock:42", guard.owner()));
+/// # Ok::<(), leasehold::Error>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Loss {
@@ -64,6 +111,21 @@ pub struct Loss {
 }
 
 /// How it is known that a hold is lost.
+///
+/// # Examples
+///
+/// ```
+/// use leasehold::{LockClient, LossReason};
+///
+/// let client = LockClient::in_memory();
+/// let guard = client.lock("stock:42").acquire()?;
+/// guard.on_lost(|loss| match loss.reason {
+///     LossReason::Expired => eprintln!("nothing renewed it in time: was this process stopped?"),
+///     LossReason::Gone => eprintln!("the store has it no longer: forced, evicted, or failed over"),
+///     other => eprintln!("{other:?}"),
+/// });
+/// # Ok::<(), leasehold::Error>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LossReason {

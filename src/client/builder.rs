@@ -17,6 +17,22 @@ use crate::store::memory::MemoryStore;
 use crate::time::Clock;
 
 /// Options of a client, each with its default.
+///
+/// # Examples
+///
+/// ```no_run
+/// use leasehold::LockClient;
+/// use std::time::Duration;
+///
+/// let client = LockClient::builder()
+///     .url("redis://127.0.0.1:6379")
+///     .lease(Duration::from_secs(10)) // how long a dead process keeps its locks
+///     .command_timeout(Duration::from_secs(1))
+///     .key_prefix("shop:")
+///     .build()?;
+/// assert_eq!(client.lock("stock:42").name(), "stock:42");
+/// # Ok::<(), leasehold::Error>(())
+/// ```
 #[derive(Default)]
 #[must_use = "nothing happens before build()"]
 pub struct ClientBuilder {

@@ -30,7 +30,7 @@ use crate::time::{Lease, Moment, random_between};
 ///
 /// At most one leader at a time, as far as a lease lock can promise it; terms only go up. What a leader writes should
 /// carry its term, and whatever stores it refuse older ones: a leader that was stopped for longer than its lease learns
-/// of its end only when it goes on. See `docs/guarantees.md` on fencing.
+/// of its end only when it goes on. See [fencing](https://github.com/leasehold/leasehold/blob/v0.1.0/docs/guarantees.md#fencing).
 ///
 /// # Examples
 ///
@@ -52,6 +52,24 @@ pub struct Leader {
 }
 
 /// What happened to a candidate.
+///
+/// # Examples
+///
+/// ```
+/// use leasehold::{LeaderEvent, LockClient};
+///
+/// let client = LockClient::in_memory();
+/// let candidate = client.leader("scheduler")?;
+/// for event in candidate.events() {
+///     match event {
+///         LeaderEvent::Elected { term } => println!("leads, in term {term}"),
+///         LeaderEvent::SteppedDown { term, lost } => println!("term {term} is over: {lost:?}"),
+///         _ => {}
+///     }
+///     # break;
+/// }
+/// # Ok::<(), leasehold::Error>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LeaderEvent {

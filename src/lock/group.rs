@@ -174,6 +174,21 @@ pub struct MultiGuard {
 
 /// The locks of a [`MultiLock`](crate::MultiLock), owned by this value, not by a thread: it may be sent to another thread and
 /// released there. To them what an [`OwnedGuard`](crate::OwnedGuard) is to one; otherwise as [`MultiGuard`].
+///
+/// # Examples
+///
+/// ```
+/// # let client = leasehold::LockClient::in_memory();
+/// let both = client.multi_lock([client.lock("from"), client.lock("to")]);
+/// let guard = both.acquire_owned()?;
+/// let worker = std::thread::spawn(move || {
+///     // … transfer …
+///     guard.unlock()
+/// });
+/// worker.join().unwrap()?;
+/// assert!(!client.lock("from").is_locked()?);
+/// # Ok::<(), leasehold::Error>(())
+/// ```
 #[must_use = "the locks are released as soon as the guard is dropped"]
 pub struct OwnedMultiGuard {
     group: Group,

@@ -16,6 +16,22 @@ use crate::lock::wait::Entered;
 use crate::observe::{Loss, LossReason};
 
 /// How a hold stands, as far as is known without asking the server.
+///
+/// # Examples
+///
+/// ```
+/// use leasehold::{HoldState, LockClient};
+///
+/// let client = LockClient::in_memory();
+/// let guard = client.lock("stock:42").acquire()?;
+/// match guard.state() {
+///     HoldState::Held => println!("go on"),
+///     HoldState::AtRisk { until } => println!("begin nothing new; the hold ends at {until:?}"),
+///     HoldState::Lost => println!("stop: somebody else may have the lock"),
+///     _ => {}
+/// }
+/// # Ok::<(), leasehold::Error>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum HoldState {
@@ -245,7 +261,7 @@ macro_rules! guard {
             ///
             /// `Ok` says that the hold was confirmed to last beyond this moment: the window is counted from before
             /// the request was sent, by a clock that runs on while the process is stopped or the machine sleeps. It
-            /// says nothing about the next moment; see `docs/guarantees.md` on fencing.
+            /// says nothing about the next moment; see [fencing](https://github.com/leasehold/leasehold/blob/v0.1.0/docs/guarantees.md#fencing).
             pub fn check(&self) -> Result<()> {
                 self.level.check()
             }

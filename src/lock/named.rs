@@ -39,7 +39,26 @@ use crate::time::Lease;
 /// # Guarantees
 ///
 /// While the server keeps its data and clocks run within 1 %, no two owners hold a lock at once. A lease lock cannot
-/// promise more: see `docs/guarantees.md`, and [`FencedLock`] for the rest.
+/// promise more: see the [guarantees](https://github.com/leasehold/leasehold/blob/v0.1.0/docs/guarantees.md), and [`FencedLock`] for the rest.
+///
+/// # Examples
+///
+/// ```
+/// use leasehold::LockClient;
+/// use std::time::Duration;
+///
+/// let client = LockClient::in_memory();
+/// let lock = client.lock("stock:42");
+///
+/// lock.lock()?; // the Java way
+/// lock.unlock()?;
+///
+/// // The Rust way: busy is None, not an error, and dropping the guard releases.
+/// if let Some(guard) = lock.try_acquire_for(Duration::from_secs(3))? {
+///     guard.check()?; // still held? no round trip
+/// }
+/// # Ok::<(), leasehold::Error>(())
+/// ```
 #[derive(Clone)]
 pub struct RedisLock {
     engine: Arc<Engine>,

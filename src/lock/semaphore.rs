@@ -19,6 +19,20 @@ use crate::time::{Lease, checked_lease};
 ///
 /// A permit belongs to this value, not to a thread. One of a [`Semaphore`] never ends by itself; one of an
 /// [`ExpirableSemaphore`] has a lease, as a lock's hold.
+///
+/// # Examples
+///
+/// ```
+/// use leasehold::{LockClient, Permit};
+///
+/// let client = LockClient::in_memory();
+/// let seats = client.semaphore("seats");
+/// seats.try_set_permits(2)?;
+/// let seat: Permit = seats.acquire(1)?;
+/// std::thread::spawn(move || seat.unlock()).join().unwrap()?; // from any thread
+/// assert_eq!(seats.available_permits()?, 2);
+/// # Ok::<(), leasehold::Error>(())
+/// ```
 pub type Permit = OwnedGuard;
 
 /// A number of permits under a name, shared by threads, processes and languages: Redisson's `RSemaphore`.

@@ -65,6 +65,20 @@ impl Terms {
 ///
 /// Each sleep is a random part of its length, between half and all of it, so that those who began together do not go on
 /// together. (Redisson's exponential back-off adds a random part, its constant one has none.)
+///
+/// # Examples
+///
+/// ```
+/// use leasehold::{Backoff, LockClient};
+/// use std::time::Duration;
+///
+/// let client = LockClient::in_memory();
+/// let pause = Backoff::exponential(Duration::from_millis(5), Duration::from_millis(200));
+/// let lock = client.lock_with("number_blocks").spin(pause).build();
+/// lock.lock()?;
+/// lock.unlock()?;
+/// # Ok::<(), leasehold::Error>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Backoff {
     first: Duration,

@@ -34,6 +34,16 @@ use crate::config::check_table;
 use crate::error::{Error, ErrorKind, Result};
 
 /// A table of names; who has a name's row locked has the lock.
+///
+/// # Examples
+///
+/// ```no_run
+/// use leasehold::mysql::NameTable;
+///
+/// let mut client = mysql::Conn::new("mysql://app@localhost/shop")?;
+/// NameTable::new("order_locks")?.create(&mut client)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NameTable {
     table: String,
@@ -132,6 +142,23 @@ impl NameTable {
 }
 
 /// A lock that a transaction has.
+///
+/// # Examples
+///
+/// ```no_run
+/// use leasehold::mysql::NameTable;
+/// use std::time::Duration;
+///
+/// let mut client = mysql::Conn::new("mysql://app@localhost/shop")?;
+/// let mut transaction = client.start_transaction(mysql::TxOpts::default())?;
+/// let names = NameTable::default();
+/// match names.lock(&mut transaction, "order:42", Duration::from_secs(2))? {
+///     Some(lock) => lock.check(&mut transaction)?, // before the commit: the transaction still stands
+///     None => println!("others have it"),
+/// }
+/// transaction.commit()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[must_use = "None would mean that others have the lock"]
 pub struct TxLock {

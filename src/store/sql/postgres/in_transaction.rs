@@ -34,6 +34,16 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::time::{Clock, Moment, millis};
 
 /// A table of names; who has a name's row locked has the lock.
+///
+/// # Examples
+///
+/// ```no_run
+/// use leasehold::postgres::NameTable;
+///
+/// let mut client = postgres::Client::connect("postgres://app@localhost/shop", postgres::NoTls)?;
+/// NameTable::new("order_locks")?.create(&mut client)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NameTable {
     table: String,
@@ -150,6 +160,23 @@ pub fn lock_advisory(
 }
 
 /// A lock that a transaction has.
+///
+/// # Examples
+///
+/// ```no_run
+/// use leasehold::postgres::NameTable;
+/// use std::time::Duration;
+///
+/// let mut client = postgres::Client::connect("postgres://app@localhost/shop", postgres::NoTls)?;
+/// let mut transaction = client.transaction()?;
+/// let names = NameTable::default();
+/// match names.lock(&mut transaction, "order:42", Duration::from_secs(2))? {
+///     Some(lock) => lock.check(&mut transaction)?, // before the commit: the transaction still stands
+///     None => println!("others have it"),
+/// }
+/// transaction.commit()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[must_use = "None would mean that others have the lock"]
 pub struct TxLock {
