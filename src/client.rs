@@ -394,7 +394,7 @@ impl LockClient {
     ///
     /// # Errors
     ///
-    /// The name is bad; the server could not be used; the user lacks a right, since this looks at all keys that any kind
+    /// The name is bad; the server could not be used; the user lacks a permission, since this looks at all keys that any kind
     /// has. Of kind [`Unsupported`](crate::ErrorKind::Unsupported) for a client [without
     /// scripts](ClientBuilder::without_scripts).
     ///
@@ -448,7 +448,7 @@ impl LockClient {
     ///
     /// # Errors
     ///
-    /// The name is bad, the client was shut down, or the system gives no thread.
+    /// The name is bad, the client was shut down, or the system could not start a thread.
     pub fn leader(&self, name: &str) -> Result<Leader> {
         Leader::stand(&self.engine, Arc::clone(self.fenced_lock(name).checked("leader")?))
     }

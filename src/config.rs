@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::error::{Error, Result};
 use crate::hosts::Hosts;
-use crate::time::{LONGEST_LEASE, checked_lease};
+use crate::time::{LONGEST_IN_WORDS, LONGEST_LEASE, SHORTEST_LEASE, checked_lease};
 
 /// The shortest lease that the watchdog can keep alive: it renews each third.
 pub(crate) const SHORTEST_RENEWED: Duration = Duration::from_millis(100);
@@ -42,14 +42,14 @@ impl Default for Options {
 
 impl Options {
     pub(crate) fn checked(mut self) -> Result<Options> {
-        self.lease = checked_lease("connect", self.lease)?;
         if self.lease < SHORTEST_RENEWED {
             let (lease, least) = (self.lease, SHORTEST_RENEWED);
             return Err(Error::invalid(
                 "connect",
-                format!("a renewed lease of {lease:?} is too short: the least is {least:?}"),
+                format!("a lease of {lease:?} is too short to be renewed: the least is {least:?}"),
             ));
         }
+        self.lease = checked_lease("connect", self.lease)?;
         check_timeout("command_timeout", self.command_timeout)?;
         Ok(self)
     }
@@ -155,7 +155,7 @@ impl RedisOptions {
         check_timeout("command_timeout", self.command_timeout)?;
         self.hosts.check_options()?;
         if self.pool_size == 0 {
-            return Err(Error::invalid("connect", "a pool_size of 0 leaves no connection to work with"));
+            return Err(Error::invalid("connect", "a pool_size of 0 is too small: the least is 1"));
         }
         if self.pool_size > MOST_CONNECTIONS {
             let size = self.pool_size;
@@ -166,23 +166,24 @@ impl RedisOptions {
         }
         if let Some(Replicas { count, within }) = self.replicas {
             if count == 0 {
-                return Err(Error::invalid(
-                    "connect",
-                    "require_replicas(0, …) requires nothing: leave it out",
-                ));
+                return Err(Error::invalid("connect", "require_replicas needs a count of at least 1"));
             }
-            check_timeout("require_replicas' time-out", within)?;
+            check_timeout("time-out for require_replicas", within)?;
             if within >= self.command_timeout {
                 return Err(Error::invalid(
                     "connect",
-                    format!("replicas cannot be given {within:?}: it is a part of the command_timeout"),
+                    format!(
+                        "a time-out of {within:?} for require_replicas is too long: it must be less than the command_timeout, \
+                         {:?}",
+                        self.command_timeout
+                    ),
                 ));
             }
         }
         if self.client_name.as_deref().is_some_and(|name| name.contains(|c: char| !c.is_ascii_graphic())) {
             return Err(Error::invalid(
                 "connect",
-                "a client_name has printable ASCII characters only, no spaces",
+                "the client_name may have printable ASCII characters only, and no spaces",
             ));
         }
         Ok(self)
@@ -203,8 +204,8 @@ impl TlsOptions {
     pub(crate) fn refused_without_tls(&self, why: &str) -> Result<()> {
         let given = match self {
             TlsOptions { ca: None, identity: None } => return Ok(()),
-            TlsOptions { ca: Some(_), .. } => "authorities to trust were given",
-            TlsOptions { ca: None, identity: Some(_) } => "a certificate was given",
+            TlsOptions { ca: Some(_), .. } => "tls_ca was given",
+            TlsOptions { ca: None, identity: Some(_) } => "tls_identity was given",
         };
         Err(Error::invalid("connect", format!("{given}, but {why}")))
     }
@@ -230,7 +231,10 @@ impl RedisOptions {
     pub(crate) fn checked_for_database(&self) -> Result<&RedisOptions> {
         check_table(&self.table.name)?;
         if self.database.is_some() {
-            return Err(Error::invalid("connect", "a database is named by the URL, not by a number"));
+            return Err(Error::invalid(
+                "connect",
+                "database() numbers a database of Redis: a SQL database is named in the URL",
+            ));
         }
         Ok(self)
     }
@@ -312,7 +316,7 @@ impl RedlockOptions {
             return Err(Error::invalid(
                 "connect",
                 format!(
-                    "Redlock on {given} servers is no safer than a lock on one: with fewer than {FEWEST_NODES} no \
+                    "Redlock needs at least {FEWEST_NODES} servers: on {given} it is no safer than a lock on one, since no \
                      majority outlives the loss of a server"
                 ),
             ));
@@ -332,17 +336,20 @@ pub(crate) fn check_table(table: &str) -> Result<()> {
     if table.split('.').count() <= 2 && table.split('.').all(is_plain) {
         return Ok(());
     }
-    let words = "a table's name has letters, digits and underscores, at most 48, and may have a schema's before a dot";
+    let words = "the table's name cannot be used: it has letters, digits and underscores, at most 48, and may have a schema's \
+                 name and a dot before it";
     Err(Error::invalid("connect", words))
 }
 
 const FEWEST_NODES: usize = 3;
 
 fn check_timeout(option: &str, timeout: Duration) -> Result<()> {
-    if timeout < Duration::from_millis(1) || timeout > LONGEST_LEASE {
-        return Err(Error::invalid("connect", format!("{timeout:?} cannot be used as {option}")));
-    }
-    Ok(())
+    let why = match timeout {
+        _ if timeout < SHORTEST_LEASE => format!("too short: the least is {SHORTEST_LEASE:?}"),
+        _ if timeout > LONGEST_LEASE => format!("too long: the most is {LONGEST_IN_WORDS}"),
+        _ => return Ok(()),
+    };
+    Err(Error::invalid("connect", format!("a {option} of {timeout:?} is {why}")))
 }
 
 impl fmt::Debug for RedisOptions {

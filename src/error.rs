@@ -97,7 +97,7 @@ pub enum ErrorKind {
     TimedOut,
     /// The server wants other credentials.
     Authentication,
-    /// The user lacks a right; the detail names it where the server tells.
+    /// The user lacks a permission; the detail names it where the server tells.
     NoPermission,
     /// The server is out of memory or disk space and refuses writes.
     OutOfMemory,
@@ -174,7 +174,9 @@ impl Error {
 
     pub(crate) fn not_holding(action: &'static str, name: &str, why: NotHeld) -> Error {
         let detail = match &why {
-            NotHeld::Expired => "the hold ended before: its lease ran out or the server lost it".to_owned(),
+            NotHeld::Expired => {
+                "the caller's hold ended earlier: its lease ran out, or the server lost it".to_owned()
+            }
             NotHeld::HeldBy(owner) => format!("it is held by {owner}"),
             NotHeld::Free => "nobody holds it".to_owned(),
         };
@@ -322,7 +324,7 @@ impl fmt::Display for Error {
         }
         write!(f, "failed: {}", self.inner.detail)?;
         if self.inner.outcome_unknown {
-            write!(f, " (it may have been carried out all the same)")?;
+            write!(f, " (outcome unknown: the server may have carried it out)")?;
         }
         Ok(())
     }
@@ -366,7 +368,7 @@ mod tests {
         let text = error.to_string();
         assert_eq!(
             text,
-            "unlock \"orders\" failed: the connection broke (it may have been carried out all the same)"
+            "unlock \"orders\" failed: the connection broke (outcome unknown: the server may have carried it out)"
         );
         assert_eq!(error.source().map(ToString::to_string).as_deref(), Some("the cause"));
         assert!(error.is_retryable() && error.outcome_unknown());

@@ -67,7 +67,11 @@ impl Hash for Host {
 
 impl fmt::Display for Host {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(if self.is_shown.load(Ordering::Relaxed) { &self.name } else { "(a host of the URL)" })
+        f.write_str(if self.is_shown.load(Ordering::Relaxed) {
+            &self.name
+        } else {
+            "(host in the URL, not resolved)"
+        })
     }
 }
 
@@ -75,6 +79,52 @@ impl fmt::Debug for Host {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
     }
+}
+
+/// Refuses a URL without a scheme, and names the one that is probably meant. Repeats of the URL only what can be nothing else
+/// than a host and a port.
+pub(crate) fn check_scheme(url: &str) -> Result<()> {
+    if url.is_empty() {
+        let words = "no URL was given: name the store by one, for example redis://127.0.0.1:6379";
+        return Err(Error::invalid("connect", words));
+    }
+    if url.contains("://") {
+        return Ok(());
+    }
+    let words = match plain_place(url) {
+        Some(port) => {
+            let (scheme, rest) = match port {
+                2181 => ("zk", ""),
+                2379 => ("etcd", ""),
+                3306 => ("mysql", "/DATABASE"),
+                5432 => ("postgres", "/DATABASE"),
+                26379 => ("redis-sentinel", "/MASTER-NAME"),
+                _ => ("redis", ""),
+            };
+            format!("the URL has no scheme: did you mean {scheme}://{url}{rest}?")
+        }
+        None => format!("the URL has no scheme: it begins with {SCHEMES}"),
+    };
+    Err(Error::invalid("connect", words))
+}
+
+/// How URLs begin.
+pub(crate) const SCHEMES: &str = "redis://, rediss://, redis+unix://, redis-sentinel://, rediss-sentinel://, redis-cluster://, \
+                                  rediss-cluster://, postgres://, mysql://, mariadb://, sqlite://, etcd://, etcds://, zk:// or \
+                                  zks://";
+
+/// The port (0: none), if this is a host and a port, or a host that can be nothing else.
+fn plain_place(text: &str) -> Option<u16> {
+    let is_address = |host: &str| host == "localhost" || host.parse::<IpAddr>().is_ok();
+    if is_address(text) {
+        return Some(0);
+    }
+    let (host, port) = text.rsplit_once(':')?;
+    let in_brackets = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
+    let is_name = |host: &str| host.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '.'));
+    let is_host = !host.is_empty() && is_name(host) || in_brackets.is_some_and(is_address);
+    let port = port.parse().ok()?;
+    is_host.then_some(port)
 }
 
 /// Refuses a URL in which an `@` stands behind the hosts. It would be taken for one without a user and a password, and
@@ -85,8 +135,8 @@ pub(crate) fn check_url(url: &str) -> Result<()> {
     if hosts.is_empty() || !behind.contains('@') {
         return Ok(());
     }
-    let words = "the URL has an @ behind its hosts: in a user, a password and a path @ is written %40, / %2F, ? %3F and # \
-                 %23";
+    let words = "the URL has an @ after its hosts: in a user name, a password or a path, write @ as %40, / as %2F, ? as %3F \
+                 and # as %23";
     Err(Error::invalid("connect", words))
 }
 
@@ -167,7 +217,8 @@ impl Hosts {
         if self.allowed.iter().flatten().all(is_host) {
             return Ok(());
         }
-        let words = "allowed_hosts are names or addresses, without ports; a name may begin with *.";
+        let words =
+            "allowed_hosts takes names and addresses of hosts, without ports; a name may begin with *.";
         Err(Error::invalid("connect", words))
     }
 

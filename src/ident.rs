@@ -30,11 +30,14 @@ impl LockName {
         if key.len() > LONGEST_NAME {
             return Err(Error::invalid(
                 "lock",
-                format!("the name has {} bytes, the most is {LONGEST_NAME}", key.len()),
+                format!("the name has {} bytes: the most is {LONGEST_NAME}", key.len()),
             ));
         }
         if let Some(such) = derived::reserved(&key) {
-            return Err(Error::invalid("lock", format!("names that {such} are keys of other locks")));
+            return Err(Error::invalid(
+                "lock",
+                format!("the name is reserved: names that {such} belong to other locks"),
+            ));
         }
         Ok(LockName { given: Arc::clone(given), key: key.into_boxed_str() })
     }

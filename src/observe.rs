@@ -139,6 +139,17 @@ pub enum LossReason {
     HeldTooLong,
 }
 
+impl LossReason {
+    pub(crate) fn words(self) -> &'static str {
+        match self {
+            LossReason::Expired => "its lease ran out",
+            LossReason::Gone => "the server says that this owner does not hold it",
+            LossReason::ShutDown => "the client was shut down",
+            LossReason::HeldTooLong => "it was held for as long as max_hold allows",
+        }
+    }
+}
+
 /// The observer that writes log lines, with the feature `tracing`.
 #[cfg(feature = "tracing")]
 pub(crate) fn logging() -> Option<Arc<dyn Observer>> {

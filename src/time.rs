@@ -123,20 +123,22 @@ impl Lease {
 pub(crate) const SHORTEST_LEASE: Duration = Duration::from_millis(1);
 /// Longest lease that can be asked for, about 100 years: far inside what every store can hold.
 pub(crate) const LONGEST_LEASE: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
+pub(crate) const LONGEST_IN_WORDS: &str = "100 years";
 
 /// Checks a lease and rounds it up to whole milliseconds.
 pub(crate) fn checked_lease(action: &'static str, lease: Duration) -> Result<Duration> {
+    checked_span(action, "a lease", lease)
+}
+
+/// Checks `what`, which ends holds as a lease does, and rounds it up to whole milliseconds.
+pub(crate) fn checked_span(action: &'static str, what: &str, lease: Duration) -> Result<Duration> {
     if lease < SHORTEST_LEASE {
-        return Err(Error::invalid(
-            action,
-            format!("a lease of {lease:?} is too short: the least is {SHORTEST_LEASE:?}"),
-        ));
+        let words = format!("{what} of {lease:?} is too short: the least is {SHORTEST_LEASE:?}");
+        return Err(Error::invalid(action, words));
     }
     if lease > LONGEST_LEASE {
-        return Err(Error::invalid(
-            action,
-            format!("a lease of {lease:?} is too long: the most is {LONGEST_LEASE:?}"),
-        ));
+        let words = format!("{what} of {lease:?} is too long: the most is {LONGEST_IN_WORDS}");
+        return Err(Error::invalid(action, words));
     }
     let whole = Duration::from_millis(millis(lease));
     Ok(if whole < lease { whole + Duration::from_millis(1) } else { whole })

@@ -294,7 +294,10 @@ impl ClientBuilder {
         options.place = open::place(&server, [&*server.url].into_iter().chain(nodes).chain(ring));
         let store: Arc<dyn Store> = match (self.redlock, self.ring, self.node_timeout) {
             (Some(_), Some(_), _) => {
-                return Err(Error::invalid("connect", "the servers of a redlock beside those of a ring"));
+                return Err(Error::invalid(
+                    "connect",
+                    "both redlock() and ring() were given: give one of them",
+                ));
             }
             (Some(redlock), None, timeout) => {
                 let node_timeout = timeout.unwrap_or(redlock.node_timeout);
@@ -302,7 +305,7 @@ impl ClientBuilder {
                 Arc::new(open::connect_redlock(&server, redlock, &reporter)?)
             }
             (None, _, Some(_)) => {
-                return Err(Error::invalid("connect", "a node_timeout without the servers of a redlock"));
+                return Err(Error::invalid("connect", "node_timeout() was given without redlock()"));
             }
             (None, Some(ring), None) => Arc::new(open::connect_ring(server, ring, &reporter)?),
             (None, None, None) => open::open(&server, &mut options, &reporter)?,

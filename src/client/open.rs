@@ -96,7 +96,7 @@ pub(super) fn connect_redlock(
     reporter: &Arc<Reporter>,
 ) -> Result<Redlock> {
     if !redis.url.is_empty() {
-        return Err(Error::invalid("connect", "a url beside the servers of a redlock"));
+        return Err(Error::invalid("connect", "both url() and redlock() were given: give one of them"));
     }
     let nodes = redlock.nodes.into_iter().enumerate().map(|(at, node)| {
         let options = RedisOptions { url: node.url, ..redis.clone() };
@@ -121,7 +121,7 @@ fn open_member(options: &RedisOptions, reporter: &Arc<Reporter>) -> Result<redlo
     let mut doubts = Vec::new();
     let identity = match store.about(Clock::System.after(options.connect_timeout)) {
         Ok(about) if about.is_cluster_member => {
-            let words = "the server is one member of a cluster, which may move or lose its keys by itself: Redlock wants \
+            let words = "the server is a member of a cluster, which may move or lose its keys by itself: Redlock needs \
                          servers that stand alone";
             return Err(Error::new(ErrorKind::Unsupported, "connect", words));
         }
@@ -145,10 +145,14 @@ fn open_member(options: &RedisOptions, reporter: &Arc<Reporter>) -> Result<redlo
 /// Opens a ring whose nodes connect when they are first asked for something.
 pub(super) fn connect_ring(redis: RedisOptions, ring: Ring, reporter: &Arc<Reporter>) -> Result<RingStore> {
     if !redis.url.is_empty() {
-        return Err(Error::invalid("connect", "a url beside the servers of a ring"));
+        return Err(Error::invalid("connect", "both url() and ring() were given: give one of them"));
     }
     if !redis.scripts {
-        return Err(Error::new(ErrorKind::Unsupported, "connect", "a ring needs scripts"));
+        return Err(Error::new(
+            ErrorKind::Unsupported,
+            "connect",
+            "a ring needs scripts: without_scripts() cannot be used with it",
+        ));
     }
     let (patience, reporter) = (redis.connect_timeout, Arc::clone(reporter));
     let open = move |url: &str| -> Result<Arc<dyn Member>> {

@@ -120,7 +120,8 @@ impl Leader {
             .name("leasehold-leader".to_owned())
             .spawn(move || candidate.run(&tell, &ordered))
             .map_err(|error| {
-                Error::new(ErrorKind::Resource, "leader", "the system gives no thread").with_source(error)
+                Error::new(ErrorKind::Resource, "leader", "the system could not start a thread")
+                    .with_source(error)
             })?;
         Ok(Leader { shared, orders, events, thread: Some(thread) })
     }

@@ -514,7 +514,7 @@ fn ahead<'a>(
 fn ordered(mut locks: Vec<RedisLock>) -> Result<Vec<RedisLock>> {
     const ACTION: &str = "multi_lock";
     if locks.is_empty() {
-        return Err(Error::new(ErrorKind::InvalidInput, ACTION, "there are no locks to take"));
+        return Err(Error::new(ErrorKind::InvalidInput, ACTION, "the list of locks is empty"));
     }
     for lock in &locks {
         lock.checked(ACTION)?;
@@ -526,8 +526,11 @@ fn ordered(mut locks: Vec<RedisLock>) -> Result<Vec<RedisLock>> {
     locks.sort_by_cached_key(key);
     for (one, next) in locks.iter().zip(locks.iter().skip(1)) {
         if key(one) == key(next) {
-            let words =
-                format!("it is there twice: {:?} and {:?} are kept under one name", one.name(), next.name());
+            let words = format!(
+                "the list has one lock twice: {:?} and {:?} have the same key",
+                one.name(),
+                next.name()
+            );
             return Err(Error::invalid(ACTION, words).on(next.name()));
         }
     }

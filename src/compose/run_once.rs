@@ -11,7 +11,7 @@ use crate::lock::park::Parker;
 use crate::lock::store::{Kind, SPLIT_PAUSE};
 use crate::lock::terms::Terms;
 use crate::lock::wait::{Entered, Until, Want};
-use crate::time::{Lease, checked_lease, random_between};
+use crate::time::{Lease, checked_span, random_between};
 
 /// Runs `job` unless another has run it within `at_least` or is at it.
 pub(crate) fn run_once<R>(
@@ -23,14 +23,14 @@ pub(crate) fn run_once<R>(
 ) -> Result<Option<R>> {
     const ACTION: &str = "run_once";
     let on_this = |error: Error| error.on(name.given());
-    let at_least = checked_lease(ACTION, at_least).map_err(on_this)?;
-    let at_most = checked_lease(ACTION, at_most).map_err(on_this)?;
+    let at_least = checked_span(ACTION, "at_least", at_least).map_err(on_this)?;
+    let at_most = checked_span(ACTION, "at_most", at_most).map_err(on_this)?;
     if at_least > at_most {
         let detail = format!("at_least ({at_least:?}) is longer than at_most ({at_most:?})");
         return Err(on_this(Error::invalid(ACTION, detail)));
     }
     if !engine.store.can_expire_in() {
-        let words = "this store cannot keep a lock taken for so long and no longer";
+        let words = "this store cannot do it: it cannot set when a lock that is held will end";
         return Err(on_this(Error::new(ErrorKind::Unsupported, ACTION, words)));
     }
     let want = Want {

@@ -162,7 +162,8 @@ impl Condition {
         let _call = engine.calls.begin();
         let hold = self.own_hold(action)?;
         let Some(levels) = hold.unguarded_levels() else {
-            let words = "a guard has a level of the hold; use lock() and unlock() around conditions";
+            let words =
+                "a guard holds a level of the lock: around conditions use lock() and unlock(), not guards";
             return Err(Error::invalid(action, words).on(self.lock.name()));
         };
         // Joined while the lock is held: who notifies holds it too, so nobody notifies in between.

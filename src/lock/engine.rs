@@ -45,7 +45,7 @@ pub(crate) fn is_forked() -> bool {
 
 fn refused_if_forked(action: &'static str) -> Result<()> {
     if is_forked() {
-        let words = "the process was forked after it had made a client; fork before the first client, or start a program";
+        let words = "the process was forked after it had made a client: fork before making the first client, or start a new program";
         return Err(Error::new(ErrorKind::Forked, action, words));
     }
     Ok(())
@@ -275,7 +275,8 @@ impl Engine {
         self.store.close();
         self.reporter.close();
         if !is_still {
-            let words = "a call did not come to its end; what it has taken ends with its lease";
+            let words =
+                "a call of another thread did not end in time: a lock that it acquired ends with its lease";
             return outcome.and(Err(Error::new(ErrorKind::TimedOut, "shutdown", words)));
         }
         outcome

@@ -161,7 +161,8 @@ impl HeldLevel {
         match self.standing() {
             Standing::Held | Standing::AtRisk(_) => Ok(()),
             Standing::Lost(reason) => {
-                let detail = format!("the hold was lost ({reason:?}); work under it is no longer protected");
+                let detail =
+                    format!("the hold was lost: {}; work under it is no longer protected", reason.words());
                 Err(Error::new(ErrorKind::Lost, "check", detail).on(self.hold().name().given()))
             }
         }

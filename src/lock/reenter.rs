@@ -44,7 +44,7 @@ impl Engine {
         asked: Duration,
     ) -> Result<Option<Entered>> {
         let Some(count) = hold.count().checked_add(1).filter(|count| *count <= MOST_HOLDS) else {
-            let detail = format!("it is held {MOST_HOLDS} times already");
+            let detail = format!("this thread holds it {MOST_HOLDS} times already, which is the most");
             return Err(Error::new(ErrorKind::Resource, want.action, detail).on(want.name.given()));
         };
         let mut claim = hold.claim();

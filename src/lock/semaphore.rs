@@ -483,7 +483,7 @@ impl ExpirableSemaphore {
     pub fn release_many(&self, ids: &[impl AsRef<str>]) -> Result<bool> {
         let action = "release_many";
         if ids.is_empty() {
-            return Err(Error::invalid(action, "there are no ids").on(self.name()));
+            return Err(Error::invalid(action, "no permit ids were given").on(self.name()));
         }
         self.few(action, u32::try_from(ids.len()).unwrap_or(u32::MAX))?;
         let ids = ids.iter().map(|id| self.parsed(action, id.as_ref())).collect::<Result<Vec<_>>>()?;
@@ -569,14 +569,14 @@ impl ExpirableSemaphore {
 
     fn few(&self, action: &'static str, permits: u32) -> Result<()> {
         if permits > MOST_AT_ONCE {
-            let words = format!("{MOST_AT_ONCE} permits at once are the most");
+            let words = format!("{permits} permits at once are too many: the most is {MOST_AT_ONCE}");
             return Err(Error::invalid(action, words).on(self.name()));
         }
         Ok(())
     }
 
     fn parsed(&self, action: &'static str, id: &str) -> Result<[u8; 16]> {
-        let bad = || Error::invalid(action, "a permit's id is 32 hex digits").on(self.name());
+        let bad = || Error::invalid(action, "a permit id has 32 hex digits").on(self.name());
         parse_id(id).ok_or_else(bad)
     }
 

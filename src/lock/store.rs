@@ -424,7 +424,11 @@ pub(crate) trait Store: Send + Sync {
     /// Asks about, or changes, what is counted under the claim's name. `Done(None)`: there is no such thing.
     fn count(&self, claim: &Claim, what: &Counting, by: Moment) -> Answer<Option<i64>> {
         let _ = (claim, what, by);
-        Answer::Refused(Error::new(ErrorKind::Unsupported, "count", "this store counts nothing"))
+        Answer::Refused(Error::new(
+            ErrorKind::Unsupported,
+            "count",
+            "this store has no semaphores, latches or conditions",
+        ))
     }
 
     /// A change under this claim, or what it took, was answered the first time that it was sent, and will not be asked for
@@ -456,7 +460,7 @@ pub(crate) trait Store: Send + Sync {
     /// it. Waiters are not told, now or then.
     fn expire_in(&self, claim: &Claim, rest: Duration, by: Moment) -> Answer<bool> {
         let _ = (claim, rest, by);
-        let words = "this store cannot have a lock end at another time";
+        let words = "this store cannot set when a lock that is held will end";
         Answer::Refused(Error::new(ErrorKind::Unsupported, "unlock", words))
     }
 

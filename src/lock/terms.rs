@@ -9,7 +9,7 @@ use crate::error::{Error, Result};
 use crate::lock::engine::Engine;
 use crate::lock::named::{FencedLock, RedisLock};
 use crate::lock::store::Kind;
-use crate::time::{checked_lease, random_between};
+use crate::time::{checked_span, random_between};
 
 /// What a lock value asks for with each hold. The store knows nothing of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,7 +46,7 @@ impl Terms {
     /// What cannot be asked for is refused before any I/O.
     pub(crate) fn checked(mut self, action: &'static str) -> Result<Terms> {
         if let Some(most) = self.max_hold {
-            self.max_hold = Some(checked_lease(action, most)?);
+            self.max_hold = Some(checked_span(action, "a max_hold", most)?);
         }
         if self.units == 0 {
             return Err(Error::invalid(action, "no permits were asked for"));
@@ -54,7 +54,11 @@ impl Terms {
         if let Some(backoff) = self.backoff
             && (backoff.first.is_zero() || backoff.first > backoff.most)
         {
-            let detail = format!("a back-off from {:?} to {:?} cannot be used", backoff.first, backoff.most);
+            let Backoff { first, most } = backoff;
+            let detail = format!(
+                "a back-off from {first:?} to {most:?} cannot be used: its first sleep must be above zero and not longer than its \
+                 longest"
+            );
             return Err(Error::invalid(action, detail));
         }
         Ok(self)

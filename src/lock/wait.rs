@@ -92,8 +92,10 @@ impl Engine {
         {
             if hold.is_live(self.clock.now(), &self.reporter) {
                 if want.kind.is_token() || !want.terms.reentrant {
-                    return self
-                        .would_wait_for_itself(want, "this thread holds it, and here it is not reentrant");
+                    return self.would_wait_for_itself(
+                        want,
+                        "this thread holds it already, and this lock is not reentrant",
+                    );
                 }
                 if let Some(entered) = self.reenter(want, &hold, asked)? {
                     return Ok(Some(entered));
@@ -104,12 +106,12 @@ impl Engine {
         }
         if want.kind == Kind::Write && self.has_live(Kind::Read, want.name, &thread) {
             let words =
-                "this thread reads it, and a reader cannot become the writer: release the read hold first";
+                "this thread holds the read lock, which cannot become the write lock: release it first";
             return self.would_wait_for_itself(want, words);
         }
         if want.kind == Kind::Read && !want.by_thread && self.has_live(Kind::Write, want.name, &thread) {
-            let words = "this thread writes it, and a guard that may change threads reads as another owner: read as \
-                         this thread, or release the write hold first";
+            let words = "this thread holds the write lock, and an owned guard reads as another owner: take the read lock as this \
+                         thread, or release the write lock first";
             return self.would_wait_for_itself(want, words);
         }
         let entered = Waiting::new(self, want, asked, &thread, begun).run();
@@ -530,8 +532,8 @@ impl<'a> Waiting<'a> {
             Some(hold)
                 if hold.owner() != claim.owner && hold.is_live(engine.clock.now(), &engine.reporter) =>
             {
-                let words = "this thread writes it, but a request of its went without an answer since, so that it \
-                             cannot read as the same owner: release the write hold first";
+                let words = "this thread holds the write lock, but a request of it had no answer, so it cannot read as \
+                             the same owner any more: release the write lock first";
                 Err(Error::new(ErrorKind::WouldDeadlock, want.action, words))
             }
             _ => Ok(()),

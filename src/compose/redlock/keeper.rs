@@ -88,7 +88,8 @@ impl Keeper {
                 move || shared.run(&parker)
             })
             .map_err(|error| {
-                Error::new(ErrorKind::Resource, "connect", "the system gives no thread").with_source(error)
+                Error::new(ErrorKind::Resource, "connect", "the system could not start a thread")
+                    .with_source(error)
             })?;
         Ok((Keeper { shared: Arc::clone(&shared), waker, thread: Mutex::new(Some(thread)) }, shared))
     }

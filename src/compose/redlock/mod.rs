@@ -208,7 +208,7 @@ impl Redlock {
 impl Store for Redlock {
     fn check_name(&self, kind: Kind, name: &LockName) -> Result<()> {
         if !matches!(kind, Kind::Mutex | Kind::Fenced | Kind::Token) {
-            let words = "this kind of lock is kept by one server: several have no common order of arrival and no common count";
+            let words = "Redlock cannot keep this kind of lock: several servers have no common order of arrival and no common count";
             return Err(Error::new(ErrorKind::Unsupported, "lock", words).on(name.given()));
         }
         for node in &self.shared.nodes {

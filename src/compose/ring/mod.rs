@@ -157,7 +157,8 @@ impl RingStore {
             }
         }
         if let (true, Some(error)) = (reached.is_empty(), unreachable) {
-            return Err(error.during("connect"));
+            let words = format!("no node of the ring can be reached: {}", error.detail());
+            return Err(Error::new(error.kind(), "connect", words).with_source(error));
         }
         for (home, borne) in reached {
             // One that has gone since is told when it is next asked for something.
@@ -276,7 +277,8 @@ fn close(node: &Node) {
 impl Store for RingStore {
     fn check_name(&self, kind: Kind, name: &LockName) -> Result<()> {
         if kind.is_counted() {
-            let words = "a ring keeps locks only: what it counts could not be moved with its name";
+            let words =
+                "a ring supports locks only: semaphores, latches and conditions cannot move with their name";
             return Err(Error::new(ErrorKind::Unsupported, "lock", words).on(name.given()));
         }
         self.of(name).map_or(Ok(()), |store| store.check_name(kind, name))

@@ -148,7 +148,7 @@ impl Ring {
     pub(crate) fn checked(self) -> Result<Ring> {
         let invalid = |detail: String| Err(Error::invalid("ring", detail));
         if self.epoch == 0 || self.epoch > LAST_EPOCH {
-            return invalid(format!("an epoch of {} cannot be used: they begin with 1", self.epoch));
+            return invalid(format!("an epoch of {} cannot be used: it is 1 to {LAST_EPOCH}", self.epoch));
         }
         for nodes in std::iter::once(&self.nodes).chain(&self.earlier) {
             if nodes.is_empty() {
@@ -158,12 +158,15 @@ impl Ring {
             for node in nodes {
                 node.check()?;
                 if labels.insert(&node.label, ()).is_some() {
-                    return invalid(format!("two nodes are called {:?}", node.label));
+                    return invalid(format!("two nodes have the label {:?}", node.label));
                 }
             }
         }
         if let Some(node) = self.nodes.iter().find(|node| node.is_lost) {
-            return invalid(format!("{:?} is lost, but the ring is to use it", node.label));
+            return invalid(format!(
+                "node {:?} is marked lost, but is in the list of nodes to use",
+                node.label
+            ));
         }
         Ok(self)
     }
@@ -193,14 +196,20 @@ impl RingNode {
         let invalid = |detail: String| Err(Error::invalid("ring", detail));
         if self.label.is_empty() || self.label.len() > LONGEST_LABEL || self.label.contains(char::is_control)
         {
-            return invalid("a node's label is empty, too long, or has control characters".to_owned());
+            return invalid(
+                "a node's label is empty, too long, or has control characters: give it another by label()"
+                    .to_owned(),
+            );
         }
         if self.weight == 0 || self.weight > MOST_WEIGHT {
-            return invalid(format!("{:?}: a weight is 1 to {MOST_WEIGHT}, not {}", self.label, self.weight));
+            let RingNode { label, weight, .. } = self;
+            return invalid(format!(
+                "a weight of {weight} for node {label:?} cannot be used: it is 1 to {MOST_WEIGHT}"
+            ));
         }
         if self.url.split_once("://").is_some_and(|(scheme, _)| scheme.contains("cluster")) {
             let detail = format!(
-                "{:?} is a cluster: it spreads names by itself, and has no place for a mark",
+                "node {:?} is a cluster, which spreads names by itself: a ring needs servers that stand alone",
                 self.label
             );
             return Err(Error::new(ErrorKind::Unsupported, "ring", detail));

@@ -127,7 +127,7 @@ fn user_of(user: Option<&str>, options: &RedisOptions) -> Result<Option<(String,
     match (name, password) {
         (Some(name), password) if !name.is_empty() => Ok(Some((name, password.unwrap_or_default()))),
         (None, None) => Ok(None),
-        _ => Err(Error::invalid("connect", "etcd wants a user's name along with a password")),
+        _ => Err(Error::invalid("connect", "a password was given without a user name, which etcd needs too")),
     }
 }
 

@@ -31,7 +31,7 @@ impl Failure {
     pub(super) fn into_error(self) -> Error {
         match self {
             Failure::Refused(error) | Failure::Unknown(error) => error,
-            Failure::NoLease => Error::new(ErrorKind::Busy, "ask", "the lease ended meanwhile"),
+            Failure::NoLease => Error::new(ErrorKind::Busy, "ask", "the lease ended during the request"),
         }
     }
 }

@@ -49,7 +49,7 @@ impl Held {
         let (Some(owner), Some(count), Some(ttl), None) =
             (owner, count.and_then(|count| count.parse().ok()), ttl.and_then(|ttl| ttl.parse().ok()), rest)
         else {
-            return Err(Error::new(ErrorKind::WrongType, "use", "the key holds something that is no lock"));
+            return Err(Error::new(ErrorKind::WrongType, "use", "the key holds a value that is not a lock"));
         };
         Ok(Held {
             key: pair.get("key").and_then(Value::as_str).unwrap_or_default().to_owned(),

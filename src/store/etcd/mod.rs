@@ -155,7 +155,7 @@ impl EtcdStore {
             // The place is lost. Whoever waits for a lock waits on, at the end.
             self.watch.leave(&id, false);
         }
-        let words = "the key was gone again and again meanwhile";
+        let words = "the key disappeared again and again during the request";
         Err(Failure::Refused(Error::new(ErrorKind::Busy, "lock", words)))
     }
 
@@ -294,7 +294,7 @@ impl EtcdStore {
                 return Ok(None);
             }
         }
-        let words = "the key was changed again and again meanwhile";
+        let words = "the key changed again and again during the request";
         Err(Failure::Refused(Error::new(ErrorKind::Busy, "change", words)))
     }
 
@@ -421,7 +421,7 @@ impl EtcdStore {
         let done = self.txn(&self.renewals, &txn(&[is_at(&key, held.revision)], &[change], &[]), by)?;
         if !done.succeeded {
             self.leases.give_back(lease);
-            let words = "the key was changed meanwhile";
+            let words = "the key changed during the request";
             return Err(Failure::Refused(Error::new(ErrorKind::Busy, "renew", words)));
         }
         self.leases.lend(lease);

@@ -565,7 +565,7 @@ fn start(watch: Arc<Watch>, state: &mut State) -> Result<()> {
             watch.changed.notify_all();
         })
         .map_err(|error| {
-            Error::new(ErrorKind::Resource, "watch", "the system gives no thread").with_source(error)
+            Error::new(ErrorKind::Resource, "watch", "the system could not start a thread").with_source(error)
         })?;
     state.thread = Some(watching);
     Ok(())

@@ -11,7 +11,7 @@ use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo};
 use super::sentinel::Sentinels;
 use crate::config::RedisOptions;
 use crate::error::{Error, ErrorKind, Result};
-use crate::hosts::{Host, Hosts, check_url, has_login};
+use crate::hosts::{Host, Hosts, SCHEMES, check_scheme, check_url, has_login};
 
 /// All that a new connection needs. Holds the password, so it is not `Debug`.
 pub(super) struct Address {
@@ -82,7 +82,10 @@ impl Address {
         let settings = info.redis_settings();
         let database = options.database.unwrap_or(settings.db());
         if database < 0 {
-            return Err(Error::invalid("connect", format!("there is no database {database}")));
+            return Err(Error::invalid(
+                "connect",
+                format!("a database of {database} cannot be used: the least is 0"),
+            ));
         }
         let own = |option: &Option<String>, url: Option<&str>| option.clone().or(url.map(str::to_owned));
         Ok(Address {
@@ -185,6 +188,7 @@ struct Scheme {
 
 impl Scheme {
     fn of(url: &str) -> Result<Scheme> {
+        check_scheme(url)?;
         let scheme = url.split_once("://").map_or("", |(scheme, _)| scheme).to_ascii_lowercase();
         let (is_sentinel, is_tls) = match scheme.as_str() {
             "redis" | "redis+unix" | "unix" => (false, false),
@@ -192,11 +196,14 @@ impl Scheme {
             "redis-sentinel" => (true, false),
             "rediss-sentinel" => (true, true),
             _ => {
-                return Err(Error::invalid(
-                    "connect",
-                    "the URL does not start with redis://, rediss://, redis+unix:// or unix://, or these with -sentinel or \
-                     -cluster after redis or rediss",
-                ));
+                let is_elsewhere = |known: &str| known.trim_start_matches("or ") == format!("{scheme}://");
+                let words = if SCHEMES.split(", ").flat_map(|known| known.split(" or ")).any(is_elsewhere) {
+                    "this can be used with servers of Redis only: their URLs begin with redis://, rediss:// or redis+unix://"
+                        .to_owned()
+                } else {
+                    format!("the scheme of the URL is not known: it begins with {SCHEMES}")
+                };
+                return Err(Error::invalid("connect", words));
             }
         };
         if is_tls && !cfg!(feature = "tls") {

@@ -118,8 +118,8 @@ pub(super) fn auth_refused(error: &ServerError) -> Error {
         return refusal(error, Expected::Nothing);
     }
     let words = match (error.code(), error.details().unwrap_or_default()) {
-        ("WRONGPASS", _) => "the server did not accept user and password",
-        ("DENIED", _) => "the server is in protected mode and takes connections of its own machine only",
+        ("WRONGPASS", _) => "the server rejected the user name or the password",
+        ("DENIED", _) => "the server is in protected mode: it accepts connections from its own machine only",
         (_, text) if text.contains("without any password") => {
             "a password was given, but the server has none for this user"
         }
@@ -145,7 +145,7 @@ fn check_server(greeting: &Value, wanted: Role) -> Result<()> {
         return Err(Error::new(ErrorKind::Unsupported, "connect", words));
     }
     if wanted != Role::Primary && field("mode") != "cluster" {
-        let words = "the server is no member of a cluster: give its address as redis://…";
+        let words = "the server is not a member of a cluster: give its address as redis://…";
         return Err(Error::new(ErrorKind::Unsupported, "connect", words));
     }
     // Valkey began with 7.2.

@@ -380,7 +380,8 @@ fn start(hub: Arc<Hub>, state: &mut State) -> Result<()> {
             hub.changed.notify_all();
         })
         .map_err(|error| {
-            Error::new(ErrorKind::Resource, "subscribe", "the system gives no thread").with_source(error)
+            Error::new(ErrorKind::Resource, "subscribe", "the system could not start a thread")
+                .with_source(error)
         })?;
     state.reader = Some(reader);
     Ok(())

@@ -71,7 +71,8 @@ impl Lookout {
                 theirs.changed.notify_all();
             })
             .map_err(|error| {
-                Error::new(ErrorKind::Resource, "connect", "the system gives no thread").with_source(error)
+                Error::new(ErrorKind::Resource, "connect", "the system could not start a thread")
+                    .with_source(error)
             })?;
         Ok(Lookout { shared, thread: Mutex::new(Some(thread)) })
     }

@@ -184,7 +184,7 @@ pub(super) fn released(reply: &Tagged, own_listeners: i64) -> Outcome<Release> {
 }
 
 fn known(holder: String) -> String {
-    if holder.is_empty() { "another owner (the user may not ask whom)".to_owned() } else { holder }
+    if holder.is_empty() { "another owner (this user may not read whom)".to_owned() } else { holder }
 }
 
 pub(super) fn renewal(claim: &Claim) -> Request {
@@ -224,7 +224,7 @@ fn snapshot(reply: &Tagged) -> Result<Snapshot, Error> {
         return Err(Error::new(
             ErrorKind::WrongType,
             "inspect",
-            format!("the hold count in the key is no number but {count:?}"),
+            format!("the hold count in the key is not an integer: {count:?}"),
         ));
     };
     Ok(Snapshot { holder: reply.text(3)?.unwrap_or_default(), count, remaining: ttl(reply.number(1)?) })

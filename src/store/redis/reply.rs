@@ -219,7 +219,7 @@ fn classify(code: &str, text: &str, expected: Expected) -> (ErrorKind, &'static 
         return (ErrorKind::NoPermission, NO_RIGHT);
     }
     if says("max number of clients") {
-        return (ErrorKind::Busy, "the server has no room for another client");
+        return (ErrorKind::Busy, "the server has reached its limit of clients");
     }
     if says("unknown command") || says("Unknown Redis command") {
         return (ErrorKind::Unsupported, "the server does not know a command that this needs");
@@ -228,7 +228,7 @@ fn classify(code: &str, text: &str, expected: Expected) -> (ErrorKind, &'static 
         return (ErrorKind::Busy, "the cluster is moving a key that the script came to");
     }
     if says("not an integer") || says("would overflow") {
-        return (ErrorKind::WrongType, "the key holds a number that is none");
+        return (ErrorKind::WrongType, "the value in the key is not an integer");
     }
     if says("AUTH") && says("without any password") {
         return (ErrorKind::Authentication, "the server has no password for this user");
@@ -244,7 +244,7 @@ pub(super) fn is_split(error: &Error) -> bool {
     error.detail().contains(SPLIT)
 }
 
-const NO_RIGHT: &str = "the user lacks a right";
+const NO_RIGHT: &str = "permission denied by the server's ACL";
 
 fn by_code(code: &str, expected: Expected) -> Option<(ErrorKind, &'static str)> {
     Some(match code {
@@ -257,31 +257,34 @@ fn by_code(code: &str, expected: Expected) -> Option<(ErrorKind, &'static str)> 
                 Expected::Token => {
                     "the key holds something that is not a token lock: a RedisLock's hash, or other data"
                 }
-                Expected::Nothing => "the key holds another type",
+                Expected::Nothing => "the key holds a value of another type",
             },
         ),
         "NOPERM" => (ErrorKind::NoPermission, NO_RIGHT),
         "NOAUTH" => (ErrorKind::Authentication, "the server wants a password"),
-        "WRONGPASS" => (ErrorKind::Authentication, "the server did not accept user and password"),
+        "WRONGPASS" => (ErrorKind::Authentication, "the server rejected the user name or the password"),
         "DENIED" => (
             ErrorKind::Authentication,
-            "the server is in protected mode and wants a password for others than itself",
+            "the server is in protected mode: it accepts connections from its own machine only",
         ),
         "OOM" => (ErrorKind::OutOfMemory, "the server is out of memory"),
         "READONLY" => (ErrorKind::ReadOnly, "the server is a read-only replica"),
         "LOADING" => (ErrorKind::Busy, "the server is loading its data"),
         "BUSY" => (ErrorKind::Busy, "the server is busy with a script"),
-        "MASTERDOWN" => (ErrorKind::Busy, "the server is a replica without its master"),
+        "MASTERDOWN" => (ErrorKind::Busy, "the server is a replica that has lost its master"),
         "MISCONF" => (ErrorKind::Busy, "the server cannot write its data to disk and refuses changes"),
         "NOREPLICAS" => (ErrorKind::Busy, "the server has too few replicas to accept changes"),
         "CLUSTERDOWN" => (ErrorKind::Busy, "the cluster is down"),
         "TRYAGAIN" => (ErrorKind::Busy, "the cluster is moving the key"),
         "ASK" => (ErrorKind::Busy, "the cluster is moving the key"),
         "NOSCRIPT" => (ErrorKind::Busy, "the server forgot a script twice in a row"),
-        "MOVED" => (ErrorKind::Unsupported, "the server is one of a cluster and the key is on another"),
+        "MOVED" => (
+            ErrorKind::Unsupported,
+            "the server is a member of a cluster and the key is on another member: use redis-cluster://",
+        ),
         "CROSSSLOT" => (
             ErrorKind::Unsupported,
-            "the server is one of a cluster, and the lock's keys would be on several",
+            "the server is a member of a cluster, and the lock's keys would be on several members: use redis-cluster://",
         ),
         _ => return None,
     })

@@ -240,7 +240,7 @@ impl Sentinels {
         let (node, details) = (self.reply(link, by)?, self.reply(link, by)?);
         let refused = |error: redis::ServerError| {
             if is_unknown_command(&error) {
-                let words = "it is no Sentinel, but a server itself: give a URL that begins with redis://";
+                let words = "it is a data server, not a Sentinel: give a URL that begins with redis://";
                 return Error::new(ErrorKind::Unsupported, "connect", words);
             }
             refusal(&error, Expected::Nothing)

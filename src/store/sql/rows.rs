@@ -181,7 +181,7 @@ impl<D: Rows> Store for RowStore<D> {
         if matches!(kind, Kind::Mutex | Kind::Fenced | Kind::Token) {
             return Ok(());
         }
-        let words = "a database keeps plain, fenced and token locks only";
+        let words = "a database supports lock(), fenced_lock() and token_lock() only";
         Err(Error::new(ErrorKind::Unsupported, "lock", words).on(name.given()))
     }
 

@@ -238,7 +238,7 @@ impl<D: Sessions> Store for SessionStore<D> {
         if kind == Kind::Mutex {
             return Ok(());
         }
-        let words = "a session lock has neither fences nor tokens: use lock(), or rows";
+        let words = "session locks have neither fences nor tokens: use lock(), or leave session_locks() out";
         Err(Error::new(ErrorKind::Unsupported, "lock", words).on(name.given()))
     }
 

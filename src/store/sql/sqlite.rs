@@ -23,7 +23,7 @@ use crate::time::{Clock, Moment};
 /// Opens the file, and checks that it can keep locks.
 pub(crate) fn open(options: &RedisOptions) -> Result<Arc<dyn Store>> {
     if options.table.session_locks {
-        let words = "SQLite has no locks that end with a session";
+        let words = "SQLite has no session locks: leave session_locks() out";
         return Err(Error::new(ErrorKind::Unsupported, "connect", words));
     }
     options.tls.refused_without_tls("a file is reached without a network")?;
@@ -195,11 +195,11 @@ fn refused(error: rusqlite::Error) -> Error {
         Some(ErrorCode::DiskFull) => (ErrorKind::OutOfMemory, "the disk is full, or the file may not grow"),
         Some(ErrorCode::OutOfMemory) => (ErrorKind::OutOfMemory, "out of memory"),
         Some(ErrorCode::ReadOnly) => (ErrorKind::ReadOnly, "the file is read-only"),
-        Some(ErrorCode::PermissionDenied) => (ErrorKind::NoPermission, "the user lacks a right to the file"),
+        Some(ErrorCode::PermissionDenied) => (ErrorKind::NoPermission, "permission denied for the file"),
         Some(ErrorCode::CannotOpen) => (ErrorKind::Unreachable, "the file cannot be opened"),
         Some(ErrorCode::SystemIoFailure) => (ErrorKind::Unreachable, "the file cannot be read or written"),
         Some(ErrorCode::NotADatabase | ErrorCode::DatabaseCorrupt) => {
-            (ErrorKind::Protocol, "the file is no sound SQLite database")
+            (ErrorKind::Protocol, "the file is not a SQLite database, or is damaged")
         }
         _ => (ErrorKind::Refused, "SQLite refused"),
     };

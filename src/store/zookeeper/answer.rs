@@ -58,18 +58,17 @@ pub(super) fn answer<T>(done: Done<T>, action: &'static str, name: &LockName) ->
 
 fn refusal(code: i32, action: &'static str) -> Error {
     let (kind, words) = match code {
-        code::NO_AUTH => (ErrorKind::NoPermission, "the access list of a node on the way does not let us"),
+        code::NO_AUTH => (ErrorKind::NoPermission, "permission denied by the ACL of a node on the path"),
         code::SESSION_EXPIRED | code::SESSION_MOVED => (ErrorKind::Unreachable, "the session has ended"),
-        code::NO_CHILDREN_FOR_EPHEMERALS => (
-            ErrorKind::WrongType,
-            "what is above it is a node that goes with its session, which has none below it",
-        ),
-        code::INVALID_ACL | code::AUTH_FAILED => (ErrorKind::Authentication, "the login was not taken"),
-        code::BAD_ARGUMENTS => (ErrorKind::InvalidInput, "the server does not take the name"),
-        code::NOT_READ_ONLY => (ErrorKind::ReadOnly, "the server can only read now"),
-        code::QUOTA_EXCEEDED => (ErrorKind::OutOfMemory, "the quota of a node on the way is used up"),
+        code::NO_CHILDREN_FOR_EPHEMERALS => {
+            (ErrorKind::WrongType, "its parent is an ephemeral node, which cannot have children")
+        }
+        code::INVALID_ACL | code::AUTH_FAILED => (ErrorKind::Authentication, "the server rejected the login"),
+        code::BAD_ARGUMENTS => (ErrorKind::InvalidInput, "the server rejected the name"),
+        code::NOT_READ_ONLY => (ErrorKind::ReadOnly, "the server is read-only now"),
+        code::QUOTA_EXCEEDED => (ErrorKind::OutOfMemory, "the quota of a node on the path is used up"),
         // What was made above it has gone again: a container whose last lock ended.
-        code::NO_NODE => (ErrorKind::Busy, "the lock's path was taken away meanwhile"),
+        code::NO_NODE => (ErrorKind::Busy, "the lock's path was deleted during the request"),
         _ => return Error::new(ErrorKind::Refused, action, format!("the server refused with error {code}")),
     };
     Error::new(kind, action, words)

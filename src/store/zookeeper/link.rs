@@ -153,7 +153,7 @@ pub(super) fn connect(
     stream.write_all(&greeting.frame()).map_err(broken)?;
     let answer = read_frame(&mut stream).map_err(|error| match error.kind() {
         ErrorKind::Unreachable => {
-            let words = format!("{} hung up: it does not serve clients, or knows less than we do", place());
+            let words = format!("{} closed the connection: it does not serve clients now, or is behind what this client has seen", place());
             Error::new(ErrorKind::Unreachable, "connect", words).with_source(error)
         }
         _ => error.during("connect"),
@@ -200,8 +200,12 @@ fn authenticated(from: &mut impl Read) -> Result<()> {
         match (header.number, header.error) {
             (jute::AUTH, 0) => return Ok(()),
             (jute::AUTH, code) => {
-                let words = if code == code::AUTH_FAILED { "refused" } else { "not taken" };
-                let words = format!("the user and password were {words} (digest)");
+                let why = if code == code::AUTH_FAILED {
+                    ""
+                } else {
+                    ": its provider of digests did not take them"
+                };
+                let words = format!("the server rejected the user name or the password{why}");
                 return Err(Error::new(ErrorKind::Authentication, "connect", words));
             }
             _ => {}

@@ -38,7 +38,8 @@ pub(super) fn of_lock(chroot: &str, key: &str) -> Result<String> {
 
 /// Whether ZooKeeper takes a path as it is.
 pub(super) fn check(path: &str) -> Result<()> {
-    let refuse = |why: &str| Err(Error::invalid("lock", format!("no path of ZooKeeper's: {why}")));
+    let refuse =
+        |why: &str| Err(Error::invalid("lock", format!("the name is not a valid path of ZooKeeper: {why}")));
     let Some(parts) = path.strip_prefix('/') else { return refuse("it does not begin with a slash") };
     if parts == "zookeeper" || parts.starts_with("zookeeper/") {
         return refuse("what is below /zookeeper belongs to the server");

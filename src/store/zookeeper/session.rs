@@ -515,7 +515,7 @@ impl State {
 
     fn unreachable(&self) -> Error {
         self.trouble.as_ref().map_or_else(
-            || Error::new(ErrorKind::TimedOut, "connect", "no server was connected to in time"),
+            || Error::new(ErrorKind::TimedOut, "connect", "no server could be connected to in time"),
             Error::copy,
         )
     }

@@ -47,7 +47,10 @@ pub(super) fn refused(error: Driver) -> Error {
             DriverError::UnknownAuthPlugin(_)
             | DriverError::OldMysqlPasswordDisabled
             | DriverError::CleartextPluginDisabled,
-        ) => (ErrorKind::Unsupported, "the server wants a way to authenticate that is not known here"),
+        ) => (
+            ErrorKind::Unsupported,
+            "the server wants an authentication method that this driver does not have",
+        ),
         Driver::DriverError(DriverError::TlsNotSupported) => (
             ErrorKind::Unsupported,
             "the server does not speak TLS; to do without it, say ssl-mode=DISABLED in the URL",
@@ -91,16 +94,18 @@ pub(super) fn said(error: &Driver) -> String {
 pub(super) fn classify(code: u16) -> (ErrorKind, &'static str) {
     match code {
         1045 | 1698 | 1251 | 1862 => {
-            (ErrorKind::Authentication, "the server did not accept user and password")
+            (ErrorKind::Authentication, "the server rejected the user name or the password")
         }
-        1044 | 1142 | 1143 | 1227 | 1370 | 1095 => (ErrorKind::NoPermission, "the user lacks a right"),
+        1044 | 1142 | 1143 | 1227 | 1370 | 1095 => {
+            (ErrorKind::NoPermission, "permission denied for this user")
+        }
         1049 => (ErrorKind::InvalidInput, "there is no such database"),
         NO_SUCH_TABLE => {
             (ErrorKind::Unsupported, "the table is not there: see create_schema() and docs/stores.md")
         }
         1290 | 1792 | 1836 => (ErrorKind::ReadOnly, "the server is read-only"),
-        1040 | 1203 | 1226 => (ErrorKind::Busy, "the server has no room for another connection"),
-        LOCK_WAIT_TIMEOUT | 3572 => (ErrorKind::TimedOut, "somebody else's transaction holds the row"),
+        1040 | 1203 | 1226 => (ErrorKind::Busy, "the server has reached its limit of connections"),
+        LOCK_WAIT_TIMEOUT | 3572 => (ErrorKind::TimedOut, "another transaction has locked the row"),
         1213 => (ErrorKind::Deadlock, "the server broke a deadlock by ending this transaction"),
         1021 | 1114 => (ErrorKind::OutOfMemory, "the server's disk is full"),
         1037 | 1038 | 1041 => (ErrorKind::OutOfMemory, "the server is out of memory"),

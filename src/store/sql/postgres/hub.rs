@@ -302,7 +302,8 @@ fn start(hub: Arc<Hub>) -> Result<JoinHandle<()>> {
             hub.ended.notify_all();
         })
         .map_err(|error| {
-            Error::new(ErrorKind::Resource, "subscribe", "the system gives no thread").with_source(error)
+            Error::new(ErrorKind::Resource, "subscribe", "the system could not start a thread")
+                .with_source(error)
         })
 }
 

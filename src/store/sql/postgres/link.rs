@@ -55,7 +55,8 @@ pub(super) struct Link {
 /// A runtime that runs on the calling thread, while that waits.
 pub(super) fn runtime() -> Result<Runtime> {
     Builder::new_current_thread().enable_io().enable_time().build().map_err(|error| {
-        Error::new(ErrorKind::Resource, "connect", "the system gives no event queue").with_source(error)
+        Error::new(ErrorKind::Resource, "connect", "the system could not create an event queue")
+            .with_source(error)
     })
 }
 

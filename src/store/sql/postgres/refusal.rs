@@ -56,9 +56,9 @@ fn refused(error: tokio_postgres::Error) -> Error {
 pub(super) fn classify(code: &SqlState) -> (ErrorKind, &'static str) {
     match *code {
         SqlState::INVALID_PASSWORD | SqlState::INVALID_AUTHORIZATION_SPECIFICATION => {
-            (ErrorKind::Authentication, "the server did not accept user and password")
+            (ErrorKind::Authentication, "the server rejected the user name or the password")
         }
-        SqlState::INSUFFICIENT_PRIVILEGE => (ErrorKind::NoPermission, "the user lacks a right"),
+        SqlState::INSUFFICIENT_PRIVILEGE => (ErrorKind::NoPermission, "permission denied for this user"),
         SqlState::READ_ONLY_SQL_TRANSACTION => (ErrorKind::ReadOnly, "the server is read-only, or a standby"),
         SqlState::T_R_SERIALIZATION_FAILURE => {
             (ErrorKind::Busy, "another transaction was in the way; it can be tried again")
@@ -67,12 +67,12 @@ pub(super) fn classify(code: &SqlState) -> (ErrorKind, &'static str) {
             (ErrorKind::Deadlock, "the server broke a deadlock by ending this statement")
         }
         SqlState::TOO_MANY_CONNECTIONS | SqlState::CONFIGURATION_LIMIT_EXCEEDED => {
-            (ErrorKind::Busy, "the server has no room for another connection")
+            (ErrorKind::Busy, "the server has reached its limit of connections")
         }
         SqlState::CANNOT_CONNECT_NOW | SqlState::ADMIN_SHUTDOWN | SqlState::CRASH_SHUTDOWN => {
             (ErrorKind::Unreachable, "the server is starting, stopping, or ended the connection")
         }
-        SqlState::LOCK_NOT_AVAILABLE => (ErrorKind::TimedOut, "somebody else's transaction holds the row"),
+        SqlState::LOCK_NOT_AVAILABLE => (ErrorKind::TimedOut, "another transaction has locked the row"),
         SqlState::QUERY_CANCELED => {
             (ErrorKind::TimedOut, "the server ended the statement for taking too long")
         }
