@@ -1,7 +1,9 @@
 //! The client: what a program makes once, clones, and takes its locks from.
 
 mod builder;
+mod env;
 mod open;
+mod unwind;
 
 use std::fmt;
 use std::sync::Arc;
@@ -14,12 +16,15 @@ use crate::compose::ring::plan::{Ring, RingNode};
 use crate::compose::run_once::run_once;
 use crate::config::{Options, RedlockNode};
 use crate::error::{Error, ErrorKind, Result};
+use crate::health::{Health, Wakeups};
+use crate::ident::derived::PING;
 use crate::ident::{ClientId, Owner, ThreadMark};
 use crate::inspection::Inspection;
 use crate::lock::engine::Engine;
 use crate::lock::guard::{Guard, OwnedGuard};
 use crate::lock::latch::CountDownLatch;
 use crate::lock::named::{FencedLock, RedisLock};
+use crate::lock::options::TryOutcome;
 use crate::lock::report::Reporter;
 use crate::lock::rw::ReadWriteLock;
 use crate::lock::semaphore::{ExpirableSemaphore, Semaphore};
@@ -88,6 +93,26 @@ impl LockClient {
     /// master any longer, this tries on until the connect time-out.
     pub fn connect(url: &str) -> Result<LockClient> {
         LockClient::builder().url(url).build()
+    }
+
+    /// Makes a client of the store at `url` that connects when it is first used, with all other options at their defaults:
+    /// that the server is down now is no error. Short for [`ClientBuilder::connect_lazily`].
+    ///
+    /// # Errors
+    ///
+    /// The URL cannot be used.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use leasehold::{ErrorKind, LockClient};
+    ///
+    /// let client = LockClient::connect_lazily("redis://127.0.0.1:1")?; // nobody listens there
+    /// assert_eq!(client.lock("a").try_lock().unwrap_err().kind(), ErrorKind::Unreachable);
+    /// # Ok::<(), leasehold::Error>(())
+    /// ```
+    pub fn connect_lazily(url: &str) -> Result<LockClient> {
+        LockClient::builder().url(url).connect_lazily().build()
     }
 
     /// Connects to several independent Redis, each lock to be held on a majority of them at once: Redlock.
@@ -373,10 +398,109 @@ impl LockClient {
     /// # Ok::<(), leasehold::Error>(())
     /// ```
     pub fn with_lock<R>(&self, name: &str, work: impl FnOnce(&Guard) -> R) -> Result<R> {
-        let guard = self.lock(name).acquire()?;
-        let result = work(&guard);
-        guard.unlock()?;
-        Ok(result)
+        self.lock(name).with_lock(work)
+    }
+
+    /// Runs `work` under the lock of this name, waiting for it at most `wait`; [`TryOutcome::Busy`] if somebody else kept it, and
+    /// `work` was not run. See [`RedisLock::with_lock_for`].
+    ///
+    /// # Blocking
+    ///
+    /// As [`RedisLock::try_lock_for`], then `work`, then one round trip.
+    ///
+    /// # Errors
+    ///
+    /// As [`with_lock`](Self::with_lock), and as [`RedisLock::try_lock_for`], when `work` was not run.
+    ///
+    /// # Panics
+    ///
+    /// As [`with_lock`](Self::with_lock).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use leasehold::TryOutcome;
+    /// use std::time::Duration;
+    ///
+    /// # let client = leasehold::LockClient::in_memory();
+    /// match client.with_lock_for("sum", Duration::from_secs(3), |_guard| 1 + 1)? {
+    ///     TryOutcome::Acquired(sum) => assert_eq!(sum, 2),
+    ///     TryOutcome::Busy => println!("try later"),
+    /// }
+    /// # Ok::<(), leasehold::Error>(())
+    /// ```
+    pub fn with_lock_for<R>(
+        &self,
+        name: &str,
+        wait: Duration,
+        work: impl FnOnce(&Guard) -> R,
+    ) -> Result<TryOutcome<R>> {
+        self.lock(name).with_lock_for(wait, work)
+    }
+
+    /// Runs `work` under the lock of this name if nobody else holds it now; else [`TryOutcome::Busy`], and `work` was not run.
+    ///
+    /// # Blocking
+    ///
+    /// As [`RedisLock::try_lock`], then `work`, then one round trip.
+    ///
+    /// # Errors
+    ///
+    /// As [`with_lock`](Self::with_lock).
+    ///
+    /// # Panics
+    ///
+    /// As [`with_lock`](Self::with_lock).
+    pub fn try_with_lock<R>(&self, name: &str, work: impl FnOnce(&Guard) -> R) -> Result<TryOutcome<R>> {
+        self.lock(name).try_with_lock(work)
+    }
+
+    /// Asks the store one question, and says how long the answer took and whether waiters are woken. For health checks.
+    ///
+    /// The question is whether a lock called `leasehold_ping` (after prefix and mapping) is held, so it takes the way that all
+    /// others take. In a cluster and in a ring, the server of that name answers; on a Redlock, a majority.
+    ///
+    /// # Blocking
+    ///
+    /// One round trip, at most one command time-out (default 3 s). [Lazily](ClientBuilder::connect_lazily) connecting before
+    /// that, where it has not been done, takes up to the connect time-out.
+    ///
+    /// # Errors
+    ///
+    /// The store could not be used. That this user may not look at the key, or that it holds something else, is an answer: the
+    /// store is there.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # let client = leasehold::LockClient::in_memory();
+    /// match client.ping() {
+    ///     Ok(health) => println!("{} answers in {:?}", health.store, health.latency),
+    ///     Err(error) => println!("unhealthy: {error}"),
+    /// }
+    /// # Ok::<(), leasehold::Error>(())
+    /// ```
+    pub fn ping(&self) -> Result<Health> {
+        let engine = &self.engine;
+        engine.usable("ping")?;
+        let begun = engine.clock.now();
+        let asked = [Kind::Mutex, Kind::Token].map(|kind| RedisLock::new(engine, kind, PING));
+        let lock = asked.iter().find(|lock| lock.checked("ping").is_ok());
+        let lock = lock.or(asked.first());
+        match lock.map_or(Ok(()), |lock| lock.ask("ping")) {
+            Err(error) if !matches!(error.kind(), ErrorKind::NoPermission | ErrorKind::WrongType) => {
+                Err(error)
+            }
+            Ok(()) | Err(_) => {
+                let wakeups = match (engine.store.wakes(), engine.reporter.can_wake()) {
+                    (false, _) => Wakeups::Polled,
+                    (true, false) => Wakeups::Down,
+                    (true, true) => Wakeups::Working,
+                };
+                let latency = engine.clock.now().since(begun);
+                Ok(Health { store: engine.options.store, latency, wakeups })
+            }
+        }
     }
 
     /// Shows what there is under a name, whatever kind of object it is and whoever uses it, Java included: what it is, who

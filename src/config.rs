@@ -25,6 +25,8 @@ pub(crate) struct Options {
     pub(crate) map_names: Option<NameMapper>,
     /// Where the locks are kept, the same for all clients that say it in the same way.
     pub(crate) place: String,
+    /// The kind of store, for people.
+    pub(crate) store: &'static str,
 }
 
 impl Default for Options {
@@ -36,6 +38,7 @@ impl Default for Options {
             key_prefix: String::new(),
             map_names: None,
             place: String::new(),
+            store: "",
         }
     }
 }

@@ -8,12 +8,14 @@ use std::error::Error as StdError;
 use std::fmt::{Debug, Display};
 use std::hash::Hash;
 use std::marker::PhantomData;
+use std::panic::{RefUnwindSafe, UnwindSafe};
 
 use leasehold::{
-    ClientBuilder, ClientId, ClusterPubSub, CountDownLatch, Error, ErrorKind, ExpirableSemaphore, Fence,
-    FencedLock, Guard, HoldState, Holder, Inspection, Interrupt, Lock, LockClient, Loss, LossReason,
-    ManualClock, MemoryStore, Mode, MultiGuard, MultiLock, NotHeld, ObjectKind, Observer, OwnedGuard,
-    OwnedMultiGuard, Owner, ReadWriteLock, RedisLock, RedlockNode, Result, Ring, RingNode, Semaphore,
+    AcquireOptions, ClientBuilder, ClientId, ClusterPubSub, Condition, CountDownLatch, Error, ErrorKind,
+    ExpirableSemaphore, Fence, FencedLock, Guard, HoldState, Holder, Inspection, Interrupt, Leader, Lock,
+    LockClient, Loss, LossReason, ManualClock, MemoryStore, Mode, MultiGuard, MultiLock, NotHeld, ObjectKind,
+    Observer, OwnedGuard, OwnedMultiGuard, Owner, ReadWriteLock, RedisLock, RedlockNode, Result, Ring,
+    RingNode, Semaphore, TryOutcome,
 };
 
 fn is<T: ?Sized>() -> Probe<T> {
@@ -73,6 +75,38 @@ fn clients_and_locks_are_shared_by_threads_and_cheap_to_clone() {
     cloned::<Ring>();
     cloned::<RingNode>();
     assert!(size_of::<LockClient>() == size_of::<usize>(), "a clone is one count up");
+}
+
+/// Each may be used after a panic that was caught; a builder, which has the program's own closures, is not said to.
+#[test]
+fn clients_locks_and_guards_may_be_used_after_a_panic_that_was_caught() {
+    fn unwind_safe<T: UnwindSafe + RefUnwindSafe>() {}
+    unwind_safe::<LockClient>();
+    unwind_safe::<RedisLock>();
+    unwind_safe::<FencedLock>();
+    unwind_safe::<MultiLock>();
+    unwind_safe::<ReadWriteLock>();
+    unwind_safe::<Semaphore>();
+    unwind_safe::<ExpirableSemaphore>();
+    unwind_safe::<CountDownLatch>();
+    unwind_safe::<Condition>();
+    unwind_safe::<Leader>();
+    unwind_safe::<Guard>();
+    unwind_safe::<OwnedGuard>();
+    unwind_safe::<MultiGuard>();
+    unwind_safe::<OwnedMultiGuard>();
+    unwind_safe::<Interrupt>();
+    unwind_safe::<AcquireOptions>();
+    unwind_safe::<TryOutcome<Guard>>();
+    unwind_safe::<Error>();
+    unwind_safe::<MemoryStore>();
+    unwind_safe::<ManualClock>();
+    // And so it is: a lock is used on after a panic of the work under it.
+    let lock = LockClient::in_memory().lock("unwound");
+    let caught =
+        std::panic::catch_unwind(|| lock.with_lock(|_| std::panic::resume_unwind(Box::new("meant"))));
+    assert!(caught.is_err());
+    assert_eq!(lock.with_lock(|_| 1).unwrap(), 1);
 }
 
 #[test]

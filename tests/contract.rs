@@ -104,6 +104,7 @@ mod contract {
     mod multi;
     mod names;
     mod observer;
+    mod options;
     mod reentrancy;
     mod run_once;
     mod rw;

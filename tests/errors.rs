@@ -129,6 +129,46 @@ fn making_a_client(list: &mut List) {
     list.add("ring() with a lost node", options().ring(Ring::new([lost])).build());
     list.add("ring() of a cluster", options().ring(Ring::new(["redis-cluster://a"])).build());
     list.add("ring() of servers of which none answers", options().ring(Ring::new(two)).build());
+    let late = url().url("redis://127.0.0.1:1").connect_lazily().build().unwrap();
+    list.add("connect_lazily(), then lock()", late.lock("orders").lock());
+    list.add(
+        "connect_lazily() with a URL without a scheme",
+        LockClient::connect_lazily("localhost:6379").map(drop),
+    );
+}
+
+/// Runs this program again, for each variable, and takes what that prints.
+fn environment(list: &mut List) {
+    list.section("ClientBuilder::from_env");
+    for (name, value) in [
+        ("LEASEHOLD_URL", ""),
+        ("LEASEHOLD_URL", "localhost:6379"),
+        ("LEASEHOLD_LEASE", "30"),
+        ("LEASEHOLD_LEASE", "10ms"),
+        ("LEASEHOLD_COMMAND_TIMEOUT", "soon"),
+        ("LEASEHOLD_CONNECT_TIMEOUT", "0s"),
+        ("LEASEHOLD_PATIENCE", "1 minute"),
+    ] {
+        let program = std::env::current_exe().unwrap();
+        let mut again = std::process::Command::new(program);
+        again.args(["a_builder_from_the_environment_says_what_is_wrong", "--exact", "--nocapture"]);
+        let out = again.env(INSIDE, "1").env(name, value).output().unwrap();
+        let text = String::from_utf8(out.stdout).unwrap();
+        let said = text.lines().find_map(|line| line.split_once(SAYS)).map(|(_, said)| said);
+        let said = said.unwrap_or_else(|| panic!("{name}={value}: {text}"));
+        list.text.push_str(&format!("{name}={value}\n    {said}\n"));
+    }
+}
+
+const INSIDE: &str = "LEASEHOLD_TEST_INSIDE";
+const SAYS: &str = "it says: ";
+
+#[test]
+fn a_builder_from_the_environment_says_what_is_wrong() {
+    if std::env::var_os(INSIDE).is_some() {
+        let error = ClientBuilder::from_env().and_then(ClientBuilder::build).unwrap_err();
+        println!("{SAYS}{:?}: {error}", error.kind());
+    }
 }
 
 fn urls(list: &mut List) {
@@ -252,6 +292,9 @@ fn holding(list: &mut List) {
     let strict = client.lock_with("orders").non_reentrant().build();
     strict.lock().unwrap();
     list.add("lock() again, non_reentrant()", strict.lock());
+    strict.unlock().unwrap();
+    strict.lock().unwrap();
+    list.add("acquire_owned() by a thread that holds the lock", lock.acquire_owned());
     strict.unlock().unwrap();
     let token = client.token_lock("token");
     token.lock().unwrap();
@@ -426,6 +469,7 @@ fn every_message_that_a_user_can_provoke_is_listed_in_docs_errors() {
                  LEASEHOLD_BLESS=1 cargo test --all-features --test errors\n";
     let mut list = List { text: head.to_owned(), varying: Vec::new() };
     making_a_client(&mut list);
+    environment(&mut list);
     urls(&mut list);
     arguments(&mut list);
     holding(&mut list);

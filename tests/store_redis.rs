@@ -4,16 +4,18 @@
     clippy::expect_used,
     clippy::panic,
     clippy::indexing_slicing,
+    clippy::disallowed_methods,
     reason = "a test fails by panicking, its helpers too"
 )]
 
 mod support;
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use leasehold::{LockClient, Result};
+use leasehold::{ErrorKind, LockClient, Result};
 use support::processes::{LEASE, Worker, a_killed_holder_frees_within, count_across_processes};
 use support::server::RedisServer;
+use support::stalls::stalled_since;
 
 fn connect(url: &str, lease: Duration) -> Result<LockClient> {
     LockClient::builder().url(url).lease(lease).build()
@@ -35,4 +37,73 @@ fn a_killed_holder_frees_the_lock_within_its_lease() {
     }
     let Some(server) = RedisServer::start_default() else { return };
     a_killed_holder_frees_within(LEASE, &server.url(), &connect(&server.url(), LEASE).unwrap());
+}
+
+/// What may be down when a program starts: the server. Its first use says so, and later ones find it.
+#[test]
+fn a_client_that_connects_lazily_may_be_there_before_its_server() {
+    let Some(mut server) = RedisServer::start_default() else { return };
+    server.kill();
+    let quick = LockClient::builder().url(&server.url()).patience(Duration::ZERO);
+    let client = quick.connect_lazily().build().unwrap();
+    let lock = client.lock("early");
+    for error in [
+        lock.lock().unwrap_err(),
+        lock.try_lock_for(Duration::from_millis(10)).map(drop).unwrap_err(),
+        lock.is_locked().map(drop).unwrap_err(),
+        client.ping().map(drop).unwrap_err(),
+        client.semaphore("early").acquire(1).map(drop).unwrap_err(),
+        client.multi_lock([&lock]).lock().unwrap_err(),
+    ] {
+        assert_eq!(error.kind(), ErrorKind::Unreachable, "{error}");
+        assert!(error.is_retryable() && !error.outcome_unknown(), "{error}");
+    }
+    server.restart();
+    let guard = lock.acquire().unwrap();
+    let other = LockClient::connect(&server.url()).unwrap();
+    assert!(!other.lock("early").try_lock().unwrap());
+    guard.unlock().unwrap();
+    assert_eq!(client.ping().unwrap().store, "redis");
+}
+
+/// All threads that find the server down are told so by one attempt to connect, not one after the other.
+#[test]
+fn threads_that_find_no_server_are_told_together() {
+    // It takes connections and says nothing.
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("redis://{}", silent.local_addr().unwrap());
+    let wait = Duration::from_millis(300);
+    let client = LockClient::builder().url(&url).connect_timeout(wait).connect_lazily().build().unwrap();
+    let begun = Instant::now();
+    std::thread::scope(|scope| {
+        for _ in 0..20 {
+            scope.spawn(|| assert!(client.lock("silent").lock().is_err()));
+        }
+    });
+    let took = begun.elapsed();
+    assert!(took < wait * 6 + stalled_since(begun), "20 threads took {took:?}");
+}
+
+#[test]
+fn a_builder_from_the_environment_connects_where_that_says() {
+    const INSIDE: &str = "LEASEHOLD_TEST_FROM_ENV";
+    if std::env::var_os(INSIDE).is_some() {
+        let client = leasehold::ClientBuilder::from_env().unwrap().build().unwrap();
+        let _guard = client.lock("from-env").acquire().unwrap();
+        let plain = LockClient::connect(&std::env::var("LEASEHOLD_URL").unwrap()).unwrap();
+        assert!(plain.lock("shop:from-env").is_locked().unwrap());
+        return;
+    }
+    let Some(server) = RedisServer::start_default() else { return };
+    let program = std::env::current_exe().unwrap();
+    let test = "a_builder_from_the_environment_connects_where_that_says";
+    let again = [program.to_str().unwrap(), test, "--exact", "--nocapture"];
+    let (good, text) = support::run(&again, |command| {
+        command.env(INSIDE, "1").env("LEASEHOLD_URL", server.url()).env("LEASEHOLD_PREFIX", "shop:")
+    });
+    assert!(good && text.contains("1 passed"), "{text}");
+    let (good, text) = support::run(&again, |command| {
+        command.env(INSIDE, "1").env("LEASEHOLD_URL", server.url()).env("LEASEHOLD_LEASE", "soon")
+    });
+    assert!(!good && text.contains("LEASEHOLD_LEASE cannot be used"), "{text}");
 }

@@ -4,7 +4,9 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::open::Servers;
 use super::{LockClient, open};
+use crate::compose::lazy::LazyStore;
 use crate::compose::ring::plan::Ring;
 use crate::config::{ClusterPubSub, Options, RedisOptions, RedlockNode, RedlockOptions, Replicas};
 use crate::error::{Error, Result};
@@ -36,12 +38,14 @@ use crate::time::Clock;
 #[derive(Default)]
 #[must_use = "nothing happens before build()"]
 pub struct ClientBuilder {
-    options: Options,
-    redis: RedisOptions,
+    pub(super) options: Options,
+    pub(super) redis: RedisOptions,
     redlock: Option<RedlockOptions>,
     node_timeout: Option<Duration>,
     ring: Option<Ring>,
     observer: Option<Arc<dyn Observer>>,
+    is_lazy: bool,
+    pub(super) is_from_env: bool,
 }
 
 impl ClientBuilder {
@@ -273,7 +277,29 @@ impl ClientBuilder {
         self
     }
 
-    /// Connects.
+    /// Puts connecting off until the client is first used. Defaults to connecting in [`build`](Self::build).
+    ///
+    /// For programs that start before their store does. A server that is down, or cannot be used, is then no error of `build`
+    /// but of each call, until one has connected: with the error that `build` would have had, at once, without waiting for
+    /// the client's `patience`. Such a call may take the connect time-out more than it says. From then on there is no
+    /// difference, also when the server goes away. On ZooKeeper, holds last at most as long as the session that the servers
+    /// grant, whatever the client's lease.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use leasehold::{ErrorKind, LockClient};
+    ///
+    /// let client = LockClient::builder().url("redis://127.0.0.1:1").connect_lazily().build()?; // nobody listens there
+    /// assert_eq!(client.ping().unwrap_err().kind(), ErrorKind::Unreachable);
+    /// # Ok::<(), leasehold::Error>(())
+    /// ```
+    pub fn connect_lazily(mut self) -> Self {
+        self.is_lazy = true;
+        self
+    }
+
+    /// Connects, unless that is [put off](Self::connect_lazily).
     ///
     /// # Blocking
     ///
@@ -284,33 +310,32 @@ impl ClientBuilder {
     /// As [`LockClient::connect`]; and, before any I/O, for options that cannot be used, and in a forked child of a
     /// process that has made a client (kind [`Forked`](crate::ErrorKind::Forked)).
     pub fn build(self) -> Result<LockClient> {
-        let options = self.options.checked()?;
+        if self.redis.url.is_empty() && self.redlock.is_none() && self.ring.is_none() && self.is_from_env {
+            let words = "no URL was given: set LEASEHOLD_URL, for example to redis://127.0.0.1:6379";
+            return Err(Error::invalid("connect", words));
+        }
+        let mut options = self.options.checked()?;
         let server = self.redis.checked()?;
+        let servers = Servers::checked(self.redlock, self.ring, self.node_timeout)?;
         engine::enter_process()?;
         let reporter = Arc::new(Reporter::new(self.observer));
-        let mut options = options;
-        let nodes = self.redlock.iter().flat_map(|redlock| &redlock.nodes).map(|node| &*node.url);
-        let ring = self.ring.iter().flat_map(|ring| &ring.nodes).map(|node| &*node.url);
-        options.place = open::place(&server, [&*server.url].into_iter().chain(nodes).chain(ring));
-        let store: Arc<dyn Store> = match (self.redlock, self.ring, self.node_timeout) {
-            (Some(_), Some(_), _) => {
-                return Err(Error::invalid(
-                    "connect",
-                    "both redlock() and ring() were given: give one of them",
-                ));
-            }
-            (Some(redlock), None, timeout) => {
-                let node_timeout = timeout.unwrap_or(redlock.node_timeout);
-                let redlock = RedlockOptions { node_timeout, ..redlock }.checked()?;
-                Arc::new(open::connect_redlock(&server, redlock, &reporter)?)
-            }
-            (None, _, Some(_)) => {
-                return Err(Error::invalid("connect", "node_timeout() was given without redlock()"));
-            }
-            (None, Some(ring), None) => Arc::new(open::connect_ring(server, ring, &reporter)?),
-            (None, None, None) => open::open(&server, &mut options, &reporter)?,
+        options.place = open::place(&server, servers.urls(&server));
+        options.store = open::label(&server, &servers)?;
+        let store: Arc<dyn Store> = if self.is_lazy {
+            open::check(&server, &servers)?;
+            let (reporter, options) = (Arc::clone(&reporter), options.clone());
+            let open = move || open::open(&server, &servers, &mut options.clone(), &reporter);
+            Arc::new(LazyStore::new(Box::new(open)))
+        } else {
+            open::open(&server, &servers, &mut options, &reporter)?
         };
         LockClient::start(options, Clock::System, store, reporter)
+    }
+
+    /// Refuses times that cannot be used.
+    pub(super) fn check_times(&self) -> Result<()> {
+        self.options.clone().checked()?;
+        self.redis.clone().checked().map(drop)
     }
 
     /// Makes the client on a memory store instead; what concerns a server is not looked at.
@@ -319,7 +344,7 @@ impl ClientBuilder {
     ///
     /// For options that cannot be used, and in a forked child of a process that has made a client.
     pub fn build_in_memory(self, store: &MemoryStore) -> Result<LockClient> {
-        let options = Options { place: store.place(), ..self.options.checked()? };
+        let options = Options { place: store.place(), store: "memory", ..self.options.checked()? };
         engine::enter_process()?;
         let reporter = Arc::new(Reporter::new(self.observer));
         LockClient::start(options, store.clock().clone(), Arc::new(store.open()), reporter)

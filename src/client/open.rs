@@ -8,6 +8,7 @@ use crate::compose::ring::RingStore;
 use crate::compose::ring::plan::Ring;
 use crate::config::{Options, RedisOptions, RedlockOptions};
 use crate::error::{Error, ErrorKind, Result};
+use crate::hosts::check_scheme;
 use crate::lock::member::Member;
 use crate::lock::report::Reporter;
 use crate::lock::store::Store;
@@ -20,13 +21,108 @@ use crate::store::sql;
 use crate::store::zookeeper::ZooKeeperStore;
 use crate::time::Clock;
 
-/// Opens the store that the URL names; a Redis, if it names no other.
+/// The servers of a client, where they are more than one.
+pub(super) enum Servers {
+    /// The URL's.
+    One,
+    Redlock(RedlockOptions),
+    Ring(Ring),
+}
+
+impl Servers {
+    pub(super) fn checked(
+        redlock: Option<RedlockOptions>,
+        ring: Option<Ring>,
+        node_timeout: Option<Duration>,
+    ) -> Result<Servers> {
+        match (redlock, ring, node_timeout) {
+            (Some(_), Some(_), _) => {
+                Err(Error::invalid("connect", "both redlock() and ring() were given: give one of them"))
+            }
+            (Some(redlock), None, timeout) => {
+                let node_timeout = timeout.unwrap_or(redlock.node_timeout);
+                Ok(Servers::Redlock(RedlockOptions { node_timeout, ..redlock }.checked()?))
+            }
+            (None, _, Some(_)) => {
+                Err(Error::invalid("connect", "node_timeout() was given without redlock()"))
+            }
+            (None, Some(ring), None) => Ok(Servers::Ring(ring)),
+            (None, None, None) => Ok(Servers::One),
+        }
+    }
+
+    /// The URLs of all, that of one too.
+    pub(super) fn urls<'a>(&'a self, one: &'a RedisOptions) -> impl Iterator<Item = &'a str> {
+        let (redlock, ring) = match self {
+            Servers::One => (None, None),
+            Servers::Redlock(redlock) => (Some(redlock), None),
+            Servers::Ring(ring) => (None, Some(ring)),
+        };
+        let redlock = redlock.into_iter().flat_map(|redlock| &redlock.nodes).map(|node| &*node.url);
+        let ring = ring.into_iter().flat_map(|ring| &ring.nodes).map(|node| &*node.url);
+        [&*one.url].into_iter().chain(redlock).chain(ring)
+    }
+}
+
+fn scheme(url: &str) -> String {
+    url.split_once("://").map_or("", |(scheme, _)| scheme).to_ascii_lowercase()
+}
+
+/// The kind of store, for people.
+pub(super) fn label(server: &RedisOptions, servers: &Servers) -> Result<&'static str> {
+    match servers {
+        Servers::Redlock(_) => return Ok("redlock"),
+        Servers::Ring(_) => return Ok("ring"),
+        Servers::One => {}
+    }
+    check_scheme(&server.url)?;
+    Ok(match scheme(&server.url).as_str() {
+        "etcd" | "etcds" => "etcd",
+        "postgres" | "postgresql" => "postgres",
+        "mysql" | "mariadb" => "mysql",
+        "sqlite" => "sqlite",
+        "zk" | "zks" => "zookeeper",
+        "redis-cluster" | "rediss-cluster" => "redis-cluster",
+        "redis-sentinel" | "rediss-sentinel" => "redis-sentinel",
+        _ => "redis",
+    })
+}
+
+/// Refuses what can be seen without connecting to be of no use.
+pub(super) fn check(server: &RedisOptions, servers: &Servers) -> Result<()> {
+    match servers {
+        Servers::One if matches!(label(server, servers)?, "redis" | "redis-sentinel") => {
+            RedisStore::place(server).map(drop)
+        }
+        Servers::One => Ok(()),
+        Servers::Redlock(redlock) => redlock.nodes.iter().try_for_each(|node| {
+            RedisStore::place(&RedisOptions { url: node.url.clone(), ..server.clone() }).map(drop)
+        }),
+        Servers::Ring(ring) => ring.clone().checked().map(drop),
+    }
+}
+
+/// Opens the store on these servers.
 pub(super) fn open(
+    server: &RedisOptions,
+    servers: &Servers,
+    options: &mut Options,
+    reporter: &Arc<Reporter>,
+) -> Result<Arc<dyn Store>> {
+    match servers {
+        Servers::One => open_one(server, options, reporter),
+        Servers::Redlock(redlock) => Ok(Arc::new(connect_redlock(server, redlock.clone(), reporter)?)),
+        Servers::Ring(ring) => Ok(Arc::new(connect_ring(server.clone(), ring.clone(), reporter)?)),
+    }
+}
+
+/// Opens the store that the URL names; a Redis, if it names no other.
+fn open_one(
     server: &RedisOptions,
     options: &mut Options,
     reporter: &Arc<Reporter>,
 ) -> Result<Arc<dyn Store>> {
-    let scheme = server.url.split_once("://").map_or("", |(scheme, _)| scheme).to_ascii_lowercase();
+    let scheme = scheme(&server.url);
     match scheme.as_str() {
         #[cfg(feature = "etcd")]
         "etcd" | "etcds" => Ok(Arc::new(EtcdStore::connect(server, Arc::clone(reporter))?)),
@@ -90,7 +186,7 @@ fn without(feature: &str, scheme: &str) -> Error {
     Error::new(ErrorKind::Unsupported, "connect", words)
 }
 
-pub(super) fn connect_redlock(
+fn connect_redlock(
     redis: &RedisOptions,
     redlock: RedlockOptions,
     reporter: &Arc<Reporter>,
@@ -143,7 +239,7 @@ fn open_member(options: &RedisOptions, reporter: &Arc<Reporter>) -> Result<redlo
 }
 
 /// Opens a ring whose nodes connect when they are first asked for something.
-pub(super) fn connect_ring(redis: RedisOptions, ring: Ring, reporter: &Arc<Reporter>) -> Result<RingStore> {
+fn connect_ring(redis: RedisOptions, ring: Ring, reporter: &Arc<Reporter>) -> Result<RingStore> {
     if !redis.url.is_empty() {
         return Err(Error::invalid("connect", "both url() and ring() were given: give one of them"));
     }
@@ -285,7 +381,7 @@ mod tests {
                     hosts: Arc::new(Hosts::resolving(|_| Err(std::io::Error::other("no such host")))),
                     ..RedisOptions::default()
                 };
-                let said = match open(&server, &mut Options::default(), &reporter) {
+                let said = match open_one(&server, &mut Options::default(), &reporter) {
                     Err(error) => texts(&error),
                     Ok(_) => panic!("{} leads to a server", server.url),
                 };

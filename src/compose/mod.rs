@@ -2,6 +2,7 @@
 //! ring of servers. Nothing here knows a store by name.
 
 pub mod fencing;
+pub(crate) mod lazy;
 pub(crate) mod leader;
 pub(crate) mod multi;
 pub(crate) mod redlock;

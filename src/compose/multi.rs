@@ -11,7 +11,8 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::ident::ThreadMark;
 use crate::lock::group::{Group, MultiGuard, OwnedMultiGuard};
 use crate::lock::interrupt::Interrupt;
-use crate::lock::named::{Lock, RedisLock, forever, unending};
+use crate::lock::named::{Lock, RedisLock, Take, forever, unending};
+use crate::lock::options::{AcquireOptions, TryOutcome};
 use crate::lock::together::{Came, Leaving, Wanted, ask_ahead, leave_all};
 use crate::lock::wait::{Until, Want};
 use crate::time::{Clock, Lease, Moment};
@@ -382,7 +383,61 @@ impl MultiLock {
         Ok(group.map(Group::owned))
     }
 
+    // ---- by options
+
+    /// Takes all locks for the calling thread as `options` say. See [`RedisLock::try_lock_with`].
+    ///
+    /// # Blocking
+    ///
+    /// As [`try_lock_for`](Self::try_lock_for).
+    ///
+    /// # Errors
+    ///
+    /// As [`RedisLock::try_lock_with`], for any of them. Then none is held.
+    pub fn try_lock_with(&self, options: &AcquireOptions) -> Result<TryOutcome<()>> {
+        let group = self.take_as("try_lock_with", options, true)?;
+        Ok(TryOutcome::of(group.map(Group::leave_open)))
+    }
+
+    /// Takes all locks for the calling thread as `options` say, and returns their guard.
+    ///
+    /// # Blocking
+    ///
+    /// As [`try_lock_for`](Self::try_lock_for).
+    ///
+    /// # Errors
+    ///
+    /// As [`try_lock_with`](Self::try_lock_with).
+    pub fn try_acquire_with(&self, options: &AcquireOptions) -> Result<TryOutcome<MultiGuard>> {
+        let group = self.take_as("try_acquire_with", options, true)?;
+        Ok(TryOutcome::of(group.map(Group::guarded)))
+    }
+
+    /// Takes all locks for the guard, not for the calling thread, as `options` say.
+    ///
+    /// # Blocking
+    ///
+    /// As [`try_lock_for`](Self::try_lock_for).
+    ///
+    /// # Errors
+    ///
+    /// As [`try_lock_with`](Self::try_lock_with) and [`acquire_owned`](Self::acquire_owned).
+    pub fn try_acquire_owned_with(&self, options: &AcquireOptions) -> Result<TryOutcome<OwnedMultiGuard>> {
+        let group = self.take_as("try_acquire_owned_with", options, false)?;
+        Ok(TryOutcome::of(group.map(Group::owned)))
+    }
+
     // ---- shared
+
+    fn take_as(
+        &self,
+        action: &'static str,
+        options: &AcquireOptions,
+        by_thread: bool,
+    ) -> Result<Option<Group>> {
+        let Take { lease, until, interrupt, units: _ } = options.take(&self.clock);
+        self.take(action, lease, until, interrupt, by_thread)
+    }
 
     fn checked(&self, action: &'static str) -> Result<&[RedisLock]> {
         let bad = |bad: &Arc<Error>| {

@@ -5,6 +5,9 @@
 
 use std::borrow::Cow;
 
+/// The lock that a health check asks about. Nobody takes it.
+pub(crate) const PING: &str = "leasehold_ping";
+
 /// How a name becomes the key of something that belongs to it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Form {

@@ -101,7 +101,8 @@ impl Engine {
 
     pub(crate) fn usable(&self, action: &'static str) -> Result<()> {
         refused_if_forked(action)?;
-        self.open(action)
+        self.open(action)?;
+        self.store.ready().map_err(|error| error.during(action))
     }
 
     /// Whether the client was shut down; for those who have asked whether they are [`usable`](Self::usable) and wait.

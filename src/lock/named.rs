@@ -386,34 +386,6 @@ impl RedisLock {
         Ok(entered.map(|entered| self.guard(entered)))
     }
 
-    /// Takes the lock for the guard, not for the calling thread: the guard may be sent to another thread.
-    ///
-    /// # Blocking
-    ///
-    /// As [`lock`](Self::lock). Not reentrant: while such a guard lives, or the calling thread holds the lock, this
-    /// waits.
-    ///
-    /// # Errors
-    ///
-    /// As [`lock`](Self::lock).
-    pub fn acquire_owned(&self) -> Result<OwnedGuard> {
-        self.try_enter_owned("acquire_owned", forever())?
-            .ok_or_else(|| unending("acquire_owned", &self.given))
-    }
-
-    /// Takes the lock for the guard, waiting at most `wait`; `None` if somebody else kept it.
-    ///
-    /// # Blocking
-    ///
-    /// As [`try_lock_for`](Self::try_lock_for).
-    ///
-    /// # Errors
-    ///
-    /// As [`try_lock_for`](Self::try_lock_for).
-    pub fn try_acquire_owned_for(&self, wait: Duration) -> Result<Option<OwnedGuard>> {
-        self.try_enter_owned("try_acquire_owned_for", self.after(wait))
-    }
-
     /// A condition of this lock, by name: what Java's `Lock.newCondition()` is. See [`Condition`].
     ///
     /// No I/O and no error: a bad name is an error at first use.
@@ -451,7 +423,7 @@ impl RedisLock {
     }
 
     fn try_enter(&self, action: &'static str, lease: Lease, until: Until) -> Result<Option<Entered>> {
-        self.engine.acquire(&self.want(action, lease, until, None)?)
+        self.enter_as(action, &Take { lease, until, interrupt: None, units: 1 })
     }
 
     pub(crate) fn enter(
@@ -461,12 +433,8 @@ impl RedisLock {
         until: Until,
         interrupt: Option<&Interrupt>,
     ) -> Result<Entered> {
-        let want = self.want(action, lease, until, interrupt)?;
-        self.engine.acquire(&want)?.ok_or_else(|| unending(action, &self.given))
-    }
-
-    fn try_enter_owned(&self, action: &'static str, until: Until) -> Result<Option<OwnedGuard>> {
-        self.take(action, Take { lease: Lease::Renewed, until, interrupt: None, units: 1 })
+        let entered = self.enter_as(action, &Take { lease, until, interrupt, units: 1 })?;
+        entered.ok_or_else(|| unending(action, &self.given))
     }
 
     /// Takes what is to belong to a guard.
@@ -477,9 +445,15 @@ impl RedisLock {
         Ok(self.engine.acquire(&want)?.map(|entered| OwnedGuard::new(&self.engine, entered)))
     }
 
+    /// Asks who holds it, whoever that is.
+    pub(crate) fn ask(&self, action: &'static str) -> Result<()> {
+        self.engine.inspect(action, self.kind, self.checked(action)?).map(drop)
+    }
+
     /// Asks about, or changes, what is counted under the name.
     pub(crate) fn count(&self, action: &'static str, what: &Counting) -> Result<Option<i64>> {
         let name = self.checked(action)?;
+        self.engine.usable(action)?;
         let claim = self.engine.claim(self.kind, name, unbound_number(), self.engine.options.lease);
         self.engine.count(action, &claim, what)
     }
@@ -504,7 +478,7 @@ impl RedisLock {
         self.kind
     }
 
-    fn guard(&self, entered: Entered) -> Guard {
+    pub(crate) fn guard(&self, entered: Entered) -> Guard {
         entered.hold.guard_level(entered.level);
         Guard::new(&self.engine, entered)
     }

@@ -4,6 +4,7 @@ use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
+use crate::error::Error;
 use crate::lock::hold::OnLost;
 use crate::observe::Observer;
 use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -17,6 +18,8 @@ pub(crate) struct Reporter {
     observers: Vec<Arc<dyn Observer>>,
     state: Mutex<State>,
     news: Arc<News>,
+    /// How many subscribers can wake nobody.
+    silent: AtomicUsize,
     unneeded: Arc<Mutex<Unneeded>>,
 }
 
@@ -58,6 +61,7 @@ impl Reporter {
             state: Mutex::new(State::NotStarted),
             news: Arc::default(),
             unneeded: Arc::default(),
+            silent: AtomicUsize::new(0),
         }
     }
 
@@ -108,6 +112,21 @@ impl Reporter {
                 }
             });
         }
+    }
+
+    /// One of the stores' subscribers can wake nobody any more, for this reason; or it can again (`None`). Each says so when it
+    /// changes.
+    pub(crate) fn wakeups(&self, down: Option<Error>) {
+        match down {
+            Some(_) => self.silent.fetch_add(1, Ordering::SeqCst),
+            None => self.silent.fetch_sub(1, Ordering::SeqCst),
+        };
+        self.tell_later(move |observer| observer.wakeups(down.as_ref()));
+    }
+
+    /// Whether no subscriber has said that it can wake nobody.
+    pub(crate) fn can_wake(&self) -> bool {
+        self.silent.load(Ordering::SeqCst) == 0
     }
 
     /// Runs `job` on the callback thread, which the first job starts. After [`close`](Self::close), and where no

@@ -505,6 +505,16 @@ pub(crate) trait Store: Send + Sync {
     /// How long a waiter may sleep without being woken: at least, at most (each wait takes a random time between).
     fn poll_every(&self, kind: Kind) -> (Duration, Duration);
 
+    /// Whether releases elsewhere wake those who wait here; otherwise they poll.
+    fn wakes(&self) -> bool {
+        true
+    }
+
+    /// Connects, where that was put off until the first use; what is asked about names is known from then on.
+    fn ready(&self) -> Result<()> {
+        Ok(())
+    }
+
     /// Has `waker` woken at each message that concerns one who waits under this claim, as long as the result lives;
     /// `None` if the store sends none. Does not wait for the store.
     fn listen(&self, claim: &Claim, waker: &Waker) -> Option<Listening>;

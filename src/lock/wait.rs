@@ -114,14 +114,18 @@ impl Engine {
                          thread, or release the write lock first";
             return self.would_wait_for_itself(want, words);
         }
+        if !want.by_thread && !want.kind.is_shared() && self.has_live(want.kind, want.name, &thread) {
+            let words = "this thread holds it, and an owned guard is another owner: release it first";
+            return self.would_wait_for_itself(want, words);
+        }
         let entered = Waiting::new(self, want, asked, &thread, begun).run();
         entered.map_err(|error| error.during(want.action).on(want.name.given()))
     }
 
     /// The lease to ask for, once all is checked that can be without I/O.
     pub(super) fn lease_to_ask(&self, want: &Want<'_>) -> Result<Duration> {
-        self.usable(want.action)?;
         let on_this = |error: Error| error.on(want.name.given());
+        self.usable(want.action).map_err(on_this)?;
         let terms = want.terms.checked(want.action).map_err(on_this)?;
         let asked = self.asked(want.action, want.lease).map_err(on_this)?;
         let asked = terms.max_hold.map_or(asked, |most| asked.min(most));

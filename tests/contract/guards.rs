@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use leasehold::{Guard, HoldState, NotHeld};
+use leasehold::{ErrorKind, Guard, HoldState, NotHeld};
 
 use super::harness::{Store, fresh};
 use super::tools::{
@@ -195,9 +195,10 @@ fn an_owned_guard_is_not_the_threads_own(store: &Store) {
     let error = lock.unlock().unwrap_err();
     assert_eq!(error.not_held(), Some(&NotHeld::HeldBy(guard.owner().to_string())));
     guard.unlock().unwrap();
-    // Nor does a guard join what the thread holds.
+    // Nor does a guard join what the thread holds: it would wait for the thread that asks.
     lock.lock().unwrap();
-    assert!(lock.try_acquire_owned_for(ms(30)).unwrap().is_none());
+    assert!(lock.try_acquire_owned().unwrap().is_none());
+    assert_eq!(lock.try_acquire_owned_for(ms(30)).unwrap_err().kind(), ErrorKind::WouldDeadlock);
     assert_eq!(lock.hold_count().unwrap(), 1);
     lock.unlock().unwrap();
 }

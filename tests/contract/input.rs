@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use leasehold::{Error, ErrorKind, Interrupt, LONGEST_NAME, RedisLock, Result};
+use leasehold::{AcquireOptions, Error, ErrorKind, Interrupt, LONGEST_NAME, RedisLock, Result};
 
 use super::harness::{Store, fresh};
 use super::tools::{ms, now, slack_since};
@@ -67,6 +67,7 @@ fn a_refused_lease_does_not_disturb_a_hold(store: &Store) {
 fn every_call(lock: &RedisLock) -> Vec<(&'static str, Result<()>)> {
     let later = now() + ms(10);
     let interrupt = Interrupt::new();
+    let options = AcquireOptions::new().wait(ms(10));
     vec![
         ("lock", lock.lock()),
         ("lock_with_lease", lock.lock_with_lease(ms(100))),
@@ -90,6 +91,19 @@ fn every_call(lock: &RedisLock) -> Vec<(&'static str, Result<()>)> {
         ("try_acquire_until", lock.try_acquire_until(later).map(drop)),
         ("acquire_owned", lock.acquire_owned().map(drop)),
         ("try_acquire_owned_for", lock.try_acquire_owned_for(ms(10)).map(drop)),
+        ("acquire_owned_with_lease", lock.acquire_owned_with_lease(ms(100)).map(drop)),
+        ("acquire_owned_interruptibly", lock.acquire_owned_interruptibly(&interrupt).map(drop)),
+        ("try_acquire_owned", lock.try_acquire_owned().map(drop)),
+        (
+            "try_acquire_owned_for_with_lease",
+            lock.try_acquire_owned_for_with_lease(ms(10), ms(100)).map(drop),
+        ),
+        ("try_lock_with", lock.try_lock_with(&options).map(drop)),
+        ("try_acquire_with", lock.try_acquire_with(&options).map(|_| ())),
+        ("try_acquire_owned_with", lock.try_acquire_owned_with(&options).map(|_| ())),
+        ("with_lock", lock.with_lock(|_| ())),
+        ("with_lock_for", lock.with_lock_for(ms(10), |_| ()).map(drop)),
+        ("try_with_lock", lock.try_with_lock(|_| ()).map(drop)),
     ]
 }
 

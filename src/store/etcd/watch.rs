@@ -301,7 +301,7 @@ impl Watch {
 
     fn tell_down(&self, state: &mut State, error: Error) {
         if !std::mem::replace(&mut state.told_down, true) {
-            self.reporter.tell_later(move |observer| observer.wakeups(Some(&error)));
+            self.reporter.wakeups(Some(error));
         }
     }
 
@@ -459,7 +459,7 @@ impl Watch {
             let mut state = self.state.lock();
             state.is_up = true;
             if std::mem::take(&mut state.told_down) {
-                self.reporter.tell_later(|observer| observer.wakeups(None));
+                self.reporter.wakeups(None);
             }
             let topics = state.waiters.values().map(|waiter| &waiter.topic);
             let held = state.holds.iter().flat_map(|holds| holds.fronts(Clock::System.now()));

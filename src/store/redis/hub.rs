@@ -270,14 +270,14 @@ impl Hub {
 
     pub(super) fn tell_down(&self, state: &mut State, error: Error) {
         if !std::mem::replace(&mut state.told_down, true) {
-            self.reporter.tell_later(move |observer| observer.wakeups(Some(&error)));
+            self.reporter.wakeups(Some(error));
         }
     }
 
     pub(super) fn tell_up(&self, state: &mut State) {
         if state.told_down && !state.topics.values().any(|entry| entry.refused) {
             state.told_down = false;
-            self.reporter.tell_later(|observer| observer.wakeups(None));
+            self.reporter.wakeups(None);
         }
     }
 }

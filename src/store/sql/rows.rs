@@ -129,6 +129,11 @@ pub(super) trait Rows: Database {
 
     fn poll_every(&self) -> (Duration, Duration);
 
+    /// See [`Store::wakes`].
+    fn wakes(&self) -> bool {
+        false
+    }
+
     fn listen(&self, name: &LockName, waker: &Waker) -> Option<Listening> {
         let _ = (name, waker);
         None
@@ -291,6 +296,10 @@ impl<D: Rows> Store for RowStore<D> {
 
     fn poll_every(&self, _kind: Kind) -> (Duration, Duration) {
         self.pool.database().poll_every()
+    }
+
+    fn wakes(&self) -> bool {
+        self.pool.database().wakes()
     }
 
     fn listen(&self, claim: &Claim, waker: &Waker) -> Option<Listening> {

@@ -57,6 +57,11 @@ pub(super) trait Sessions: Database {
     /// How often waiters look; also how late they see that a session has died.
     fn poll_every(&self) -> (Duration, Duration);
 
+    /// See [`Store::wakes`].
+    fn wakes(&self) -> bool {
+        false
+    }
+
     fn listen(&self, name: &LockName, waker: &Waker) -> Option<Listening> {
         let _ = (name, waker);
         None
@@ -309,6 +314,10 @@ impl<D: Sessions> Store for SessionStore<D> {
 
     fn poll_every(&self, _kind: Kind) -> (Duration, Duration) {
         self.pool.database().poll_every()
+    }
+
+    fn wakes(&self) -> bool {
+        self.pool.database().wakes()
     }
 
     fn listen(&self, claim: &Claim, waker: &Waker) -> Option<Listening> {

@@ -397,7 +397,7 @@ impl Session {
         state.failures = 0;
         state.trouble = None;
         if std::mem::take(&mut state.told_down) {
-            self.reporter.tell_later(|observer| observer.wakeups(None));
+            self.reporter.wakeups(None);
         }
         self.changed.notify_all();
         self.kept.notify_all();
@@ -465,7 +465,7 @@ impl Session {
         let waits = !state.closed;
         if waits && !std::mem::replace(&mut state.told_down, true) {
             let told = error.copy();
-            self.reporter.tell_later(move |observer| observer.wakeups(Some(&told)));
+            self.reporter.wakeups(Some(told));
         }
         drop(state);
         for pending in pending {

@@ -51,6 +51,10 @@ impl Sessions for Postgres {
         (Duration::from_millis(200), Duration::from_millis(300))
     }
 
+    fn wakes(&self) -> bool {
+        true
+    }
+
     fn listen(&self, name: &LockName, waker: &Waker) -> Option<Listening> {
         self.hub.listen(&self.hub.channel(name), waker)
     }

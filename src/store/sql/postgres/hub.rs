@@ -148,7 +148,7 @@ impl Hub {
 
     fn tell_down(&self, state: &mut State, error: Error) {
         if !std::mem::replace(&mut state.told_down, true) {
-            self.reporter.tell_later(move |observer| observer.wakeups(Some(&error)));
+            self.reporter.wakeups(Some(error));
         }
     }
 
@@ -262,7 +262,7 @@ impl Hub {
         fresh.iter().for_each(|topic| topic.set_up(true));
         let mut state = self.state.lock();
         if std::mem::replace(&mut state.told_down, false) {
-            self.reporter.tell_later(|observer| observer.wakeups(None));
+            self.reporter.wakeups(None);
         }
         Ok(true)
     }

@@ -300,6 +300,10 @@ impl Rows for Postgres {
         (Duration::from_millis(1_000), Duration::from_millis(1_200))
     }
 
+    fn wakes(&self) -> bool {
+        true
+    }
+
     fn listen(&self, name: &LockName, waker: &Waker) -> Option<Listening> {
         self.hub.listen(&self.hub.channel(name), waker)
     }

@@ -1,0 +1,38 @@
+//! Whether a client's store can be used.
+
+use std::time::Duration;
+
+/// What [`LockClient::ping`](crate::LockClient::ping) found.
+///
+/// # Examples
+///
+/// ```
+/// use leasehold::{LockClient, Wakeups};
+///
+/// let health = LockClient::in_memory().ping()?;
+/// assert_eq!((health.store, health.wakeups), ("memory", Wakeups::Working));
+/// # Ok::<(), leasehold::Error>(())
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Health {
+    /// The kind of store: `"redis"`, `"redis-sentinel"`, `"redis-cluster"`, `"redlock"`, `"ring"`, `"postgres"`, `"mysql"`,
+    /// `"sqlite"`, `"etcd"`, `"zookeeper"` or `"memory"`.
+    pub store: &'static str,
+    /// How long the round trip took.
+    pub latency: Duration,
+    /// Whether waiters are woken.
+    pub wakeups: Wakeups,
+}
+
+/// Whether a release elsewhere wakes those who wait here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Wakeups {
+    /// As far as is known: a store subscribes when somebody waits first, and nothing has failed since.
+    Working,
+    /// The subscription failed and is being made anew; until then waiters only poll.
+    Down,
+    /// This store wakes nobody: waiters poll.
+    Polled,
+}
