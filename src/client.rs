@@ -3,6 +3,7 @@
 mod builder;
 mod env;
 mod open;
+mod paused;
 mod unwind;
 
 use std::fmt;
@@ -34,6 +35,7 @@ use crate::store::memory::MemoryStore;
 use crate::time::Clock;
 
 pub use builder::ClientBuilder;
+pub use paused::PausedClient;
 
 /// A connection to where locks are kept, and one random id under which this client's threads own them.
 ///

@@ -117,7 +117,7 @@ mod time;
 #[cfg(feature = "tls")]
 mod tls;
 
-pub use client::{ClientBuilder, LockClient};
+pub use client::{ClientBuilder, LockClient, PausedClient};
 pub use compose::fencing;
 pub use compose::leader::{Leader, LeaderEvent};
 pub use compose::multi::MultiLock;
@@ -139,7 +139,7 @@ pub use lock::rw::ReadWriteLock;
 pub use lock::semaphore::{ExpirableSemaphore, Permit, Semaphore};
 pub use lock::terms::{Backoff, LockOptions};
 pub use observe::{Loss, LossReason, Observer};
-pub use store::memory::MemoryStore;
+pub use store::memory::{Fault, MemoryStore};
 #[cfg(feature = "mysql")]
 pub use store::sql::mysql::in_transaction as mysql;
 #[cfg(feature = "postgres")]
@@ -154,6 +154,8 @@ mod pages {
     mod guarantees {}
     #[doc = include_str!("../docs/porting-from-redisson.md")]
     mod porting {}
+    #[doc = include_str!("../docs/testing-your-code.md")]
+    mod testing_your_code {}
     #[doc = include_str!("../docs/stores.md")]
     mod stores {}
     #[doc = include_str!("../docs/porting-from-curator.md")]

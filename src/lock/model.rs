@@ -297,7 +297,7 @@ impl Far {
         });
         (
             Arc::new(Far {
-                server: world.server.open(),
+                server: world.server.access(),
                 line: Arc::new(line),
                 trouble: trouble.into(),
                 loses_hand_over: AtomicBool::new(false),

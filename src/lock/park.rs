@@ -1,6 +1,8 @@
 //! Putting the calling thread to sleep until it is woken, interrupted, or out of time.
 
+use std::cell::RefCell;
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::lock::interrupt::Interrupt;
 use crate::sync::Waker;
@@ -33,6 +35,34 @@ pub(crate) struct Parker {
 #[derive(Debug, Default)]
 struct Asked {
     bounds_ended: AtomicBool,
+    /// A test has the thread stand still.
+    stands_still: AtomicBool,
+}
+
+thread_local! {
+    /// By which number and signal a manual clock knows the service that this thread is.
+    static SERVICE: RefCell<Option<(u64, Waker)>> = const { RefCell::new(None) };
+}
+
+/// Lets `span` pass by this clock. One that is moved by hand is moved by the caller, unless that is a service: this waits until
+/// others have moved it.
+pub(crate) fn take_time(clock: &Clock, span: Duration) {
+    let Clock::Manual(manual) = clock else {
+        Parker::new(clock).park(clock.after(span), None);
+        return;
+    };
+    let Some((id, waker)) = SERVICE.with(|service| service.borrow().clone()) else {
+        return manual.advance(span);
+    };
+    let until = clock.after(span);
+    while clock.now() < until {
+        manual.service(id, Some(until));
+        if clock.now() < until {
+            waker.sleep(None);
+        }
+    }
+    manual.service(id, None);
+    waker.wake(); // the signals that were taken here were for the service
 }
 
 impl Parker {
@@ -74,6 +104,41 @@ impl Parker {
 
     /// Sleeps until `until`, a signal, or the interrupt, whichever is first.
     pub(crate) fn park(&self, until: Moment, interrupt: Option<&Interrupt>) -> Woken {
+        if self.is_service {
+            self.is_mine();
+            self.while_still();
+        }
+        let woken = self.sleep(until, interrupt);
+        if self.is_service {
+            self.while_still();
+        }
+        woken
+    }
+
+    /// Sleeps for as long as a test has this service stand still. A manual clock goes on meanwhile.
+    fn while_still(&self) {
+        let mut has_slept = false;
+        while self.asked.stands_still.load(Ordering::SeqCst) {
+            self.tell_clock(Some(Moment::NEVER));
+            self.waker.sleep(None);
+            self.tell_clock(None);
+            has_slept = true;
+        }
+        if has_slept {
+            self.waker.wake(); // whatever it was for: look
+        }
+    }
+
+    /// The calling thread is this service's.
+    fn is_mine(&self) {
+        if let Some(id) = self.registered {
+            SERVICE.with(|service| {
+                service.borrow_mut().get_or_insert_with(|| (id, self.waker.clone()));
+            });
+        }
+    }
+
+    fn sleep(&self, until: Moment, interrupt: Option<&Interrupt>) -> Woken {
         if interrupt.is_some_and(Interrupt::is_interrupted) {
             return Woken::Interrupted;
         }
@@ -120,6 +185,12 @@ pub(crate) struct ServiceWaker {
 }
 
 impl ServiceWaker {
+    /// Has the service stand still, or go on.
+    pub(crate) fn stand_still(&self, still: bool) {
+        self.asked.stands_still.store(still, Ordering::SeqCst);
+        self.wake();
+    }
+
     /// Says that what holds are bound to (`Store::bound`) may have ended, so that it is told now.
     #[cfg_attr(
         not(any(feature = "zookeeper", feature = "etcd")),

@@ -135,9 +135,16 @@ impl Watchdog {
         &self.clean_ups
     }
 
+    /// Has the threads stand still, or go on: see [`Parker::service`].
+    pub(crate) fn stand_still(&self, still: bool) {
+        self.waker.stand_still(still);
+        self.timer.alarm().waker().stand_still(still);
+    }
+
     /// Ends the threads; returns what was left to clean up. Never waits for itself.
     pub(crate) fn stop(&self) -> Vec<Claim> {
         self.shared.inbox.lock().stop = true;
+        self.stand_still(false);
         self.waker.wake();
         let thread = self.thread.lock().take();
         if let Some(thread) = thread

@@ -1,6 +1,7 @@
 //! The reference store: in this process, for tests, examples, and users' own unit tests.
 
 mod counted;
+mod faults;
 mod held;
 mod rw;
 mod shown;
@@ -25,6 +26,9 @@ use crate::sync::Waker;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::time::{Clock, ManualClock, Moment};
 use counted::{Counted, Woken};
+pub use faults::Fault;
+pub(crate) use faults::FaultyAccess;
+use faults::Wrong;
 use held::Held;
 use rw::Parties;
 use topics::{counted_topic, fair_topic, rw_topic, topic_of, waiter_topic};
@@ -58,6 +62,10 @@ struct Shared {
     state: Mutex<State>,
     topics: Mutex<HashMap<Box<str>, Arc<Topic>>>,
     sweeps: Sweeps,
+    /// What goes wrong for all clients.
+    wrong: Mutex<Wrong>,
+    /// What goes wrong for some, each by its access's id.
+    cut_off: Mutex<Vec<(Arc<()>, Fault)>>,
 }
 
 #[derive(Default)]
@@ -145,8 +153,8 @@ impl MemoryStore {
         &self.shared.clock
     }
 
-    /// One client's access.
-    pub(crate) fn open(&self) -> MemoryAccess {
+    /// One client's access, without faults.
+    pub(crate) fn access(&self) -> MemoryAccess {
         MemoryAccess { shared: Arc::clone(&self.shared), closed: AtomicBool::new(false) }
     }
 }
@@ -244,6 +252,17 @@ impl MemoryAccess {
         })
     }
 
+    fn hand_over_now(&self, from: &Claim, to: &Claim, wants_fence: bool) -> Answer<HandOver> {
+        let key = to.name.key();
+        self.with(to.kind, &to.name, |state, now| match state.locks.get_mut(key) {
+            Some(held) if held.owner == from.owner => {
+                *held = Held::new(to, 1, now);
+                HandOver::Granted { fence: wants_fence.then(|| state.next_fence(key, now)) }
+            }
+            _ => HandOver::Lost,
+        })
+    }
+
     fn release_now(&self, claim: &Claim, left: u32) -> Answer<Release> {
         if claim.kind.is_counted() {
             return self.with_counted(claim, |counted, _| counted.release(claim));
@@ -333,18 +352,8 @@ impl Store for MemoryAccess {
         wants_fence: bool,
         _by: Moment,
     ) -> Option<Box<dyn Pending>> {
-        if !from.kind.is_handed_over() {
-            return None;
-        }
-        let key = to.name.key();
-        let answer = self.with(to.kind, &to.name, |state, now| match state.locks.get_mut(key) {
-            Some(held) if held.owner == from.owner => {
-                *held = Held::new(to, 1, now);
-                HandOver::Granted { fence: wants_fence.then(|| state.next_fence(key, now)) }
-            }
-            _ => HandOver::Lost,
-        });
-        Some(Box::new(Known(answer)))
+        let answer = || -> Box<dyn Pending> { Box::new(Known(self.hand_over_now(from, to, wants_fence))) };
+        from.kind.is_handed_over().then(answer)
     }
 
     fn renew(&self, claims: &[Claim], _by: Moment) -> Vec<Answer<bool>> {

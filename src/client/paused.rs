@@ -1,0 +1,78 @@
+//! Faults of one client on a memory store, for the unit tests of a program.
+
+use std::fmt;
+use std::sync::Arc;
+
+use super::LockClient;
+use crate::error::{Error, Result};
+use crate::lock::engine::Engine;
+use crate::store::memory::{Fault, FaultyAccess, MemoryStore};
+
+impl MemoryStore {
+    /// Has every request of this client fail like this until [`heal`](Self::heal), while others go on: it is cut off.
+    ///
+    /// # Errors
+    ///
+    /// The client is not on this store.
+    pub fn fail_client(&self, client: &LockClient, fault: Fault) -> Result<()> {
+        self.access_of("fail_client", client)?.fail(Some(fault));
+        Ok(())
+    }
+
+    /// Has this client's own threads stand still until the result is dropped, as if its process were stopped: it renews nothing,
+    /// and tells nobody of a loss. Afterwards it goes on and finds out.
+    ///
+    /// The test's own threads are not stopped; to ask the client's guards meanwhile is what a stopped process cannot do. Callbacks
+    /// that are due already still run.
+    ///
+    /// # Errors
+    ///
+    /// The client is not on this store.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use leasehold::{LockClient, ManualClock, MemoryStore};
+    /// use std::time::Duration;
+    ///
+    /// let clock = ManualClock::new();
+    /// let store = MemoryStore::with_clock(clock.clone());
+    /// let client = LockClient::in_memory_with(&store);
+    /// let guard = client.lock("a").acquire()?;
+    /// let paused = store.pause_client(&client)?;
+    /// clock.advance(Duration::from_secs(60)); // its lease of 30 s is over
+    /// assert!(LockClient::in_memory_with(&store).lock("a").try_lock()?);
+    /// drop(paused);
+    /// assert!(guard.check().unwrap_err().is_lost());
+    /// # Ok::<(), leasehold::Error>(())
+    /// ```
+    pub fn pause_client(&self, client: &LockClient) -> Result<PausedClient> {
+        self.access_of("pause_client", client)?;
+        client.engine.watchdog.stand_still(true);
+        Ok(PausedClient { engine: Arc::clone(&client.engine) })
+    }
+
+    fn access_of<'a>(&self, action: &'static str, client: &'a LockClient) -> Result<&'a FaultyAccess> {
+        let access = client.engine.store.as_any().and_then(|store| store.downcast_ref::<FaultyAccess>());
+        let access = access.filter(|access| access.is_of(self));
+        access.ok_or_else(|| Error::invalid(action, "the client is not on this memory store"))
+    }
+}
+
+/// A client whose threads stand still until this is dropped; see [`MemoryStore::pause_client`].
+#[must_use = "the client goes on as soon as this is dropped"]
+pub struct PausedClient {
+    engine: Arc<Engine>,
+}
+
+impl Drop for PausedClient {
+    fn drop(&mut self) {
+        self.engine.watchdog.stand_still(false);
+    }
+}
+
+impl fmt::Debug for PausedClient {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PausedClient").field("client", &self.engine.id).finish_non_exhaustive()
+    }
+}

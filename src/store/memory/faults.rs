@@ -1,0 +1,291 @@
+//! What a test has the memory store do wrong: requests that fail, answers that are lost or slow.
+
+use std::any::Any;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::{MemoryAccess, MemoryStore};
+use crate::error::{Error, ErrorKind, Result};
+use crate::ident::{LockName, Owner};
+use crate::inspection::Inspection;
+use crate::lock::park::take_time;
+use crate::lock::store::{
+    Answer, Attempt, Claim, Counting, HandOver, Kind, Known, Pending, Release, Snapshot, Store,
+};
+use crate::lock::topic::Listening;
+use crate::sync::Waker;
+use crate::time::{Clock, Moment};
+
+/// How requests to a [`MemoryStore`] fail, for the unit tests of a program; see [`MemoryStore::fail`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Fault {
+    /// The store cannot be reached: no request is carried out, and the client knows that. Errors are of kind
+    /// [`Unreachable`](ErrorKind::Unreachable).
+    Refused,
+    /// Requests do not arrive, and the client does not know that: errors have an
+    /// [unknown outcome](Error::outcome_unknown).
+    RequestLost,
+    /// Requests are carried out, and their answers do not arrive: errors have an
+    /// [unknown outcome](Error::outcome_unknown).
+    AnswerLost,
+}
+
+impl Fault {
+    fn error(self) -> Error {
+        match self {
+            Fault::Refused => {
+                Error::new(ErrorKind::Unreachable, "use", "the memory store was made unreachable")
+            }
+            Fault::RequestLost | Fault::AnswerLost => Error::new(
+                ErrorKind::Unreachable,
+                "use",
+                "the connection to the memory store was made to break",
+            )
+            .with_unknown_outcome(),
+        }
+    }
+}
+
+/// What is wrong, for all clients or for one.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Wrong {
+    fault: Option<Fault>,
+    delay: Duration,
+}
+
+impl MemoryStore {
+    /// Has every request of every client fail like this until [`heal`](Self::heal).
+    ///
+    /// Calls that wait try again for the client's `patience`, which a [`ManualClock`](crate::ManualClock) that stands still does
+    /// not end: in tests with one thread, give the client a [`patience`](crate::ClientBuilder::patience) of zero, or use calls that
+    /// do not wait. Messages to waiters are not affected.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use leasehold::{Fault, LockClient, MemoryStore};
+    ///
+    /// let store = MemoryStore::new();
+    /// let client = LockClient::in_memory_with(&store);
+    /// store.fail(Fault::Refused);
+    /// assert!(client.lock("a").try_lock().unwrap_err().is_retryable());
+    /// store.heal();
+    /// assert!(client.lock("a").try_lock()?);
+    /// # Ok::<(), leasehold::Error>(())
+    /// ```
+    pub fn fail(&self, fault: Fault) {
+        self.shared.wrong.lock().fault = Some(fault);
+    }
+
+    /// Has every answer come so much later, until [`heal`](Self::heal). One that comes later than the client's command time-out
+    /// does not come at all: the request is carried out, and its outcome is unknown.
+    ///
+    /// With a [`ManualClock`](crate::ManualClock) a call moves the clock on by as much, so that tests with one thread do not
+    /// wait. The watchdog's requests take the time that the test lets pass.
+    pub fn slow_down(&self, delay: Duration) {
+        self.shared.wrong.lock().delay = delay;
+    }
+
+    /// Ends what [`fail`](Self::fail), [`fail_client`](Self::fail_client) and [`slow_down`](Self::slow_down) began.
+    pub fn heal(&self) {
+        *self.shared.wrong.lock() = Wrong::default();
+        self.shared.cut_off.lock().clear();
+    }
+
+    /// Forgets all that is kept under this key, as a server does that lost its data; whether there was anything. Nobody is told: a
+    /// holder finds out when it renews or releases. Fencing tokens go on from where they were.
+    ///
+    /// The key is the lock's name after prefix and mapping.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use leasehold::{LockClient, ManualClock, MemoryStore};
+    /// use std::time::Duration;
+    ///
+    /// let clock = ManualClock::new();
+    /// let store = MemoryStore::with_clock(clock.clone());
+    /// let guard = LockClient::in_memory_with(&store).lock("a").acquire()?;
+    /// assert!(store.forget("a"));
+    /// clock.advance(Duration::from_secs(10)); // the watchdog renews a lease of 30 s by then
+    /// assert!(guard.check().unwrap_err().is_lost());
+    /// # Ok::<(), leasehold::Error>(())
+    /// ```
+    pub fn forget(&self, key: &str) -> bool {
+        let mut state = self.shared.state.lock();
+        let mut had = state.locks.remove(key).is_some();
+        had |= state.read_writes.remove(key).is_some();
+        had |= state.queues.remove(key).is_some();
+        let before = state.counted.len();
+        state.counted.retain(|(_, name), _| **name != *key);
+        had | (state.counted.len() < before)
+    }
+
+    /// One client's access.
+    pub(crate) fn open(&self) -> FaultyAccess {
+        FaultyAccess { access: self.access(), id: Arc::new(()) }
+    }
+}
+
+/// One client's access to a store that may do what it should not.
+pub(crate) struct FaultyAccess {
+    access: MemoryAccess,
+    /// Tells this client's faults from others'.
+    id: Arc<()>,
+}
+
+impl FaultyAccess {
+    /// Has this client's requests fail until the store is healed; `None` ends it.
+    pub(crate) fn fail(&self, fault: Option<Fault>) {
+        let mut cut_off = self.access.shared.cut_off.lock();
+        cut_off.retain(|(id, _)| !Arc::ptr_eq(id, &self.id));
+        cut_off.extend(fault.map(|fault| (Arc::clone(&self.id), fault)));
+    }
+
+    pub(crate) fn is_of(&self, store: &MemoryStore) -> bool {
+        Arc::ptr_eq(&self.access.shared, &store.shared)
+    }
+
+    /// What goes wrong with a request that begins now.
+    fn wrong(&self) -> Wrong {
+        let mut wrong = *self.access.shared.wrong.lock();
+        let cut_off = self.access.shared.cut_off.lock();
+        if let Some((_, fault)) = cut_off.iter().find(|(id, _)| Arc::ptr_eq(id, &self.id)) {
+            wrong.fault = Some(*fault);
+        }
+        wrong
+    }
+
+    /// Carries out one request, or not. `ask` is asked at most once, and all that it does belongs to one round trip.
+    fn ask_for<T>(
+        &self,
+        by: Moment,
+        ask: impl FnOnce(&MemoryAccess) -> T,
+        failed: impl FnOnce(Answer<()>) -> T,
+    ) -> T {
+        let Wrong { fault, delay } = self.wrong();
+        match fault {
+            Some(Fault::Refused) => return failed(Answer::Refused(Fault::Refused.error())),
+            Some(Fault::RequestLost) => return failed(Answer::Unknown(Fault::RequestLost.error())),
+            Some(Fault::AnswerLost) => {
+                drop(ask(&self.access));
+                return failed(Answer::Unknown(Fault::AnswerLost.error()));
+            }
+            None if delay.is_zero() => return ask(&self.access),
+            None => {}
+        }
+        // Carried out at once; only its answer takes time.
+        let answer = ask(&self.access);
+        let clock: &Clock = &self.access.shared.clock;
+        let left = by.since(clock.now());
+        take_time(clock, delay.min(left));
+        if delay < left {
+            return answer;
+        }
+        let words = "the memory store was made slower than the command time-out";
+        failed(Answer::Unknown(Error::new(ErrorKind::TimedOut, "use", words).with_unknown_outcome()))
+    }
+
+    fn ask<T>(&self, by: Moment, ask: impl FnOnce(&MemoryAccess) -> Answer<T>) -> Answer<T> {
+        self.ask_for(by, ask, |failed| match failed {
+            Answer::Unknown(error) => Answer::Unknown(error),
+            Answer::Refused(error) => Answer::Refused(error),
+            Answer::Done(()) => Answer::Refused(Fault::Refused.error()),
+        })
+    }
+
+    fn ask_all<T>(
+        &self,
+        claims: &[Claim],
+        by: Moment,
+        ask: impl FnOnce(&MemoryAccess) -> Vec<Answer<T>>,
+    ) -> Vec<Answer<T>> {
+        self.ask_for(by, ask, |failed| {
+            let one = |_: &Claim| match &failed {
+                Answer::Unknown(error) => Answer::Unknown(error.copy()),
+                Answer::Refused(error) => Answer::Refused(error.copy()),
+                Answer::Done(()) => Answer::Refused(Fault::Refused.error()),
+            };
+            claims.iter().map(one).collect()
+        })
+    }
+}
+
+impl Store for FaultyAccess {
+    fn as_any(&self) -> Option<&dyn Any> {
+        Some(self)
+    }
+
+    fn check_name(&self, kind: Kind, name: &LockName) -> Result<()> {
+        self.access.check_name(kind, name)
+    }
+
+    fn attempt(&self, claim: &Claim, count: u32, wants_fence: bool, by: Moment) -> Answer<Attempt> {
+        self.ask(by, |access| access.attempt(claim, count, wants_fence, by))
+    }
+
+    fn queues(&self, kind: Kind) -> bool {
+        self.access.queues(kind)
+    }
+
+    fn release(&self, claim: &Claim, left: u32, by: Moment) -> Answer<Release> {
+        self.ask(by, |access| access.release(claim, left, by))
+    }
+
+    fn hand_over(&self, from: &Claim, to: &Claim, wants_fence: bool, by: Moment) -> Option<Box<dyn Pending>> {
+        if !from.kind.is_handed_over() {
+            return None;
+        }
+        let answer: Answer<HandOver> = self.ask(by, |access| access.hand_over_now(from, to, wants_fence));
+        Some(Box::new(Known(answer)))
+    }
+
+    fn renew(&self, claims: &[Claim], by: Moment) -> Vec<Answer<bool>> {
+        self.ask_all(claims, by, |access| access.renew(claims, by))
+    }
+
+    fn abandon(&self, claims: &[Claim], by: Moment) -> Vec<Answer<Release>> {
+        self.ask_all(claims, by, |access| access.abandon(claims, by))
+    }
+
+    fn count(&self, claim: &Claim, what: &Counting, by: Moment) -> Answer<Option<i64>> {
+        self.ask(by, |access| access.count(claim, what, by))
+    }
+
+    fn can_expire_in(&self) -> bool {
+        self.access.can_expire_in()
+    }
+
+    fn expire_in(&self, claim: &Claim, rest: Duration, by: Moment) -> Answer<bool> {
+        self.ask(by, |access| access.expire_in(claim, rest, by))
+    }
+
+    fn inspect(&self, kind: Kind, name: &LockName, owner: Owner, by: Moment) -> Answer<Option<Snapshot>> {
+        self.ask(by, |access| access.inspect(kind, name, owner, by))
+    }
+
+    fn describe(&self, name: &LockName, by: Moment) -> Answer<Inspection> {
+        self.ask(by, |access| access.describe(name, by))
+    }
+
+    fn force(&self, kind: Kind, name: &LockName, by: Moment) -> Answer<bool> {
+        self.ask(by, |access| access.force(kind, name, by))
+    }
+
+    fn poll_every(&self, kind: Kind) -> (Duration, Duration) {
+        self.access.poll_every(kind)
+    }
+
+    fn listen(&self, claim: &Claim, waker: &Waker) -> Option<Listening> {
+        self.access.listen(claim, waker)
+    }
+
+    fn heard(&self, claim: &Claim) -> Option<u64> {
+        self.access.heard(claim)
+    }
+
+    fn close(&self) {
+        self.access.close();
+    }
+}
