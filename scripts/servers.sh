@@ -90,6 +90,13 @@ servers_as_root() {
     fi
 }
 
+# Whether servers_install may work: as root, with sudo, or with brew, which wants neither.
+servers_can_install() {
+    local manager
+    manager=$(servers_package_manager) || return 1
+    [ "$manager" = brew ] || servers_as_root true 2>/dev/null
+}
+
 # Debian's packages start their services when installed; RUNLEVEL=1 stops that under sysvinit, policy-rc.d under
 # systemd. The policy is ours only while apt runs, and one that is already there is left alone.
 servers_apt_install() { # packages

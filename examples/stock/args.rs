@@ -4,20 +4,21 @@ use clap::{Parser, ValueEnum};
 use serde::{Deserialize, Serialize};
 
 use crate::Result;
+use crate::talk::Trouble;
 use crate::topology::Topology;
 
-/// Sells out one item with many processes and threads, once per kind of lock, and counts what goes wrong.
+/// Sells numbered pieces out with many processes and threads, once per kind of lock, and counts what goes wrong.
 #[derive(Debug, Parser)]
 #[command(name = "stock")]
 pub(crate) struct Args {
-    /// Worker processes (one is killed and one stopped in the last two rows, so at least two)
+    /// Worker processes (one is killed and one is stopped, so at least two)
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(2..=64))]
     pub(crate) processes: u32,
     /// Threads in each process
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=256))]
     pub(crate) threads: u32,
-    /// Pieces in stock at the start of each row
-    #[arg(long, default_value_t = 500, value_parser = clap::value_parser!(i64).range(10..=1_000_000))]
+    /// Pieces in stock at the start of each run; a row has three runs, one for each fault
+    #[arg(long, default_value_t = 300, value_parser = clap::value_parser!(i64).range(10..=1_000_000))]
     pub(crate) stock: i64,
     /// The Redis to use, `redis://…`; without it the environment's REDIS_URL
     #[arg(long)]
@@ -28,12 +29,15 @@ pub(crate) struct Args {
     /// How often to run everything
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) runs: u32,
-    /// Keeps the locks of the last two rows on servers started for that, and kills one in the middle of the last row
+    /// Keeps the locks of the last two rows on servers started for that, and kills one of them in a run of its own
     #[arg(long, value_enum)]
     pub(crate) topology: Option<Topology>,
     /// Only these rows, separated by commas
     #[arg(long, value_enum, value_delimiter = ',')]
     rows: Vec<Row>,
+    /// Reads the command line and does nothing
+    #[arg(long, hide = true)]
+    pub(crate) parse_only: bool,
 }
 
 impl Args {
@@ -46,6 +50,15 @@ impl Args {
 
     pub(crate) fn rows(&self) -> Vec<Row> {
         if self.rows.is_empty() { Row::value_variants().to_vec() } else { self.rows.clone() }
+    }
+
+    /// What each row is made to meet, a run each; with servers of the locks' own, one of these is killed too.
+    pub(crate) fn troubles(&self, row: Row) -> &'static [Trouble] {
+        if self.topology.is_some() && row.is_leasehold() {
+            &[Trouble::Slow, Trouble::Killed, Trouble::Stopped, Trouble::Server]
+        } else {
+            &[Trouble::Slow, Trouble::Killed, Trouble::Stopped]
+        }
     }
 
     /// SETNX without expiry is part of the whole story, not of single rows.
@@ -89,17 +102,19 @@ impl Row {
     /// What lets sales through twice, or why nothing does.
     pub(crate) fn story(self) -> &'static str {
         match self {
-            Row::None => "nobody waits: sellers read the same stock and sell the same piece",
+            Row::None => "nobody waits: sellers read the same free piece and each sells it",
             Row::LocalMutex => "one mutex per process: the threads of one process wait, the processes do not",
-            Row::SetnxTtlDel => "a slow job outlives its key; its DEL then removes the next holder's lock",
-            Row::OwnerCheckedDel => "GET says \"mine\", the key expires, DEL removes the next holder's lock",
+            Row::SetnxTtlDel => {
+                "a slow job outlives its key; its DEL then removes the next holder's lock, and so on"
+            }
+            Row::OwnerCheckedDel => {
+                "a slow job outlives its key; GET says \"mine\", the key expires, DEL removes the next holder's lock"
+            }
             Row::LuaNoRenewal => "the release is atomic, but a slow job outlives its lease and writes late",
             Row::RedisLock => {
-                "a job longer than its lease is renewed, a killed holder's lease ends; a stopped one writes late"
+                "slow jobs are renewed, a killed holder's lease ends; a stopped holder writes late"
             }
-            Row::RedisLockFenced => {
-                "same job, same kill, same stop; Redis refuses the late write by its older fence"
-            }
+            Row::RedisLockFenced => "the same, and Redis refuses the late write by its older fence",
         }
     }
 }

@@ -11,15 +11,14 @@ use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 
 use crate::args::{Args, Row};
 use crate::report::Line;
-use crate::shop::Shop;
-use crate::talk::{Fault, Job, Order, Say, Tally, Task, say};
+use crate::shop::{Counts, Shop};
+use crate::talk::{Fault, Job, Order, Say, Tally, Task, Trouble, say};
 use crate::topology::{Locks, Servers};
-use crate::worker::LEASE;
 use crate::{Result, WORKER};
 
-/// A stopped worker stays stopped for twice its lease.
-const PAUSE: Duration = LEASE.saturating_mul(2);
-/// How often the parent looks around: progress, Ctrl-C, a worker to resume.
+/// A stopped worker stays stopped for longer than its lease, and until another has come in.
+const PAUSE: Duration = Duration::from_millis(1_200);
+/// How often the parent looks around: progress, Ctrl-C, a worker that runs again.
 const LOOK: Duration = Duration::from_millis(50);
 /// Less than this without a sale is no standstill but the looks of the parent.
 const STANDSTILL: Duration = Duration::from_millis(200);
@@ -30,41 +29,42 @@ const PATIENCE: Duration = Duration::from_secs(20);
 #[derive(Debug)]
 pub(crate) struct Outcome {
     pub(crate) row: Row,
-    pub(crate) stock_at_start: i64,
-    pub(crate) stock_at_end: i64,
-    /// Orders recorded.
-    pub(crate) sold: i64,
-    pub(crate) took: Duration,
+    pub(crate) runs: Vec<Run>,
     /// Waits for the lock in microseconds.
     pub(crate) waits: Histogram<u64>,
     pub(crate) refused: u64,
     pub(crate) told_lost: u64,
-    pub(crate) strikes: Strikes,
 }
 
-/// What was done to the workers of one row, and what it cost.
-#[derive(Debug, Default)]
-pub(crate) struct Strikes {
-    pub(crate) killed: Option<usize>,
-    pub(crate) stopped: Option<usize>,
-    /// Whether a server of the locks was.
-    pub(crate) server: bool,
-    /// Time in which nothing was sold: the long job, a dead or stopped holder's lease, the wait for the stopped worker.
-    pub(crate) standstill: Duration,
+/// The outcome of one run of a row.
+#[derive(Debug)]
+pub(crate) struct Run {
+    pub(crate) trouble: Trouble,
+    pub(crate) counts: Counts,
+    took: Duration,
+    /// Time in which nothing was sold: a slow moment, a dead or stopped holder's lease, the wait for the stopped worker.
+    standstill: Duration,
 }
 
 impl Outcome {
-    pub(crate) fn oversold(&self) -> i64 {
-        (self.sold - self.stock_at_start).max(0)
+    /// What one of the runs counted; nothing if it was not made.
+    pub(crate) fn counts(&self, trouble: Trouble) -> Counts {
+        self.runs.iter().find(|run| run.trouble == trouble).map(|run| run.counts).unwrap_or_default()
     }
 
-    pub(crate) fn lost(&self) -> i64 {
-        (self.stock_at_start - self.stock_at_end - self.sold).abs()
+    /// Whether a sale was late or a piece sold twice.
+    pub(crate) fn is_wrong(&self) -> bool {
+        self.runs.iter().any(|run| run.counts.late + run.counts.twice > 0)
     }
 
-    /// Everything sold, nothing twice, nothing lost.
-    pub(crate) fn is_exact(&self) -> bool {
-        self.stock_at_end == 0 && self.sold == self.stock_at_start
+    pub(crate) fn orders(&self) -> u64 {
+        self.runs.iter().map(|run| run.counts.orders).sum()
+    }
+
+    /// Sales per second while anything was sold.
+    pub(crate) fn pace(&self) -> f64 {
+        let selling: Duration = self.runs.iter().map(|run| run.took.saturating_sub(run.standstill)).sum();
+        self.orders() as f64 / selling.as_secs_f64()
     }
 }
 
@@ -90,7 +90,15 @@ struct Worker {
     struck_dead: bool,
 }
 
-/// The worker processes of one row, the keys they use, and the servers of their locks; dropping it ends all.
+/// A worker that stands still.
+struct Stopped {
+    number: usize,
+    at: Instant,
+    /// Sellers who had come in by then.
+    visitors: u64,
+}
+
+/// The worker processes of one run, the keys they use, and the servers of their locks; dropping it ends all.
 pub(crate) struct Fleet<'a> {
     stop: &'a AtomicBool,
     servers: Option<Servers>,
@@ -102,12 +110,12 @@ pub(crate) struct Fleet<'a> {
 
 impl<'a> Fleet<'a> {
     fn start(args: &Args, url: &str, stop: &'a AtomicBool, task: Task, processes: u32) -> Result<Fleet<'a>> {
-        // The braces put all keys of a row into one slot of a cluster.
+        // The braces put all keys of a run into one slot of a cluster.
         let prefix = format!("leasehold-demo:{{{}}}", uuid::Uuid::new_v4());
         let mut shop = Shop::open(url, &prefix)?;
         shop.fill(args.stock)?;
         let (tell, events) = unbounded();
-        let keeps_locks = matches!(task, Task::Sell(row) if row.is_leasehold());
+        let keeps_locks = matches!(task, Task::Sell(row, _) if row.is_leasehold());
         let servers = args.topology.filter(|_| keeps_locks).map(Servers::start).transpose()?;
         let locks = match &servers {
             Some(servers) => servers.locks()?,
@@ -148,7 +156,7 @@ impl<'a> Fleet<'a> {
         Ok(())
     }
 
-    /// Runs one row to its end.
+    /// Runs one row: the same work, once for each trouble.
     pub(crate) fn sell_out(
         args: &Args,
         url: &str,
@@ -156,46 +164,51 @@ impl<'a> Fleet<'a> {
         row: Row,
         line: &Line,
     ) -> Result<Outcome> {
-        let mut fleet = Fleet::start(args, url, stop, Task::Sell(row), args.processes)?;
-        for _ in 0..fleet.workers.len() {
-            match fleet.next(PATIENCE)? {
+        let (mut refused, mut told_lost) = (0, 0);
+        let mut outcome =
+            Outcome { row, runs: Vec::new(), waits: Histogram::new(3)?, refused: 0, told_lost: 0 };
+        for &trouble in args.troubles(row) {
+            let mut fleet = Fleet::start(args, url, stop, Task::Sell(row, trouble), args.processes)?;
+            outcome.runs.push(fleet.sell(trouble, line, outcome.orders())?);
+            for tally in fleet.workers.iter().map(|worker| &worker.tally) {
+                for (value, count) in &tally.waits {
+                    outcome.waits.record_n(*value, *count)?;
+                }
+                refused += tally.refused;
+                told_lost += tally.told_lost;
+            }
+        }
+        Ok(Outcome { refused, told_lost, ..outcome })
+    }
+
+    fn sell(&mut self, trouble: Trouble, line: &Line, sold_before: u64) -> Result<Run> {
+        for _ in 0..self.workers.len() {
+            match self.next(PATIENCE)? {
                 (_, Event::Said(Say::Ready)) => {}
                 (worker, _) => return Err(format!("worker {worker} did not get ready").into()),
             }
         }
         let from = Instant::now();
-        for worker in 0..fleet.workers.len() {
-            fleet.tell(worker, &Order::Go)?;
+        for worker in 0..self.workers.len() {
+            self.tell(worker, &Order::Go)?;
         }
-        let strikes = fleet.run(line, row == Row::RedisLockFenced)?;
+        let standstill = self.run(trouble, line, sold_before)?;
         let took = from.elapsed();
-        let (stock_at_end, sold) = fleet.shop.count()?;
-        let mut waits = Histogram::new(3)?;
-        for (value, count) in fleet.workers.iter().flat_map(|worker| &worker.tally.waits) {
-            waits.record_n(*value, *count)?;
+        let (free, counts) = self.shop.count()?;
+        if free != 0 {
+            return Err(format!("{free} pieces were left").into());
         }
-        Ok(Outcome {
-            row,
-            stock_at_start: fleet.stock,
-            stock_at_end,
-            sold: i64::try_from(sold)?,
-            took,
-            waits,
-            refused: fleet.workers.iter().map(|worker| worker.tally.refused).sum(),
-            told_lost: fleet.workers.iter().map(|worker| worker.tally.told_lost).sum(),
-            strikes,
-        })
+        Ok(Run { trouble, counts, took, standstill })
     }
 
-    /// Serves the workers until all have ended. With `strikes_server`, and servers of the locks' own, one of those is
-    /// killed when half of the stock is sold.
-    fn run(&mut self, line: &Line, strikes_server: bool) -> Result<Strikes> {
-        let mut strikes = Strikes::default();
-        let mut resume_at = None;
-        let mut to_strike = strikes_server && self.servers.is_some();
+    /// Serves the workers until all have ended; says for how long nothing was sold.
+    fn run(&mut self, trouble: Trouble, line: &Line, sold_before: u64) -> Result<Duration> {
+        let mut standstill = Duration::ZERO;
+        let mut stopped: Option<Stopped> = None;
+        let mut to_strike = trouble == Trouble::Server;
         let mut mend_at = None;
         let mut working = self.workers.len();
-        let (mut last, mut moved) = ((0, 0), Instant::now());
+        let (mut last, mut moved) = (0, Instant::now());
         while working > 0 {
             // The stock is looked at often while a server is to be killed at a certain one.
             match self.next(if to_strike { LOOK / 10 } else { LOOK }) {
@@ -203,14 +216,13 @@ impl<'a> Fleet<'a> {
                 Ok((number, Event::Said(Say::Tally(tally)))) => self.worker(number)?.tally = tally,
                 Ok((number, Event::Said(Say::Strike(Fault::Kill)))) => {
                     self.kill(number)?;
-                    strikes.killed = Some(number);
-                    line.note("one worker killed -9; the others wait until its lease ends");
+                    line.note("one worker killed -9");
                 }
                 Ok((number, Event::Said(Say::Strike(Fault::Stop)))) => {
                     self.halt(number)?;
-                    strikes.stopped = Some(number);
-                    resume_at = Some(Instant::now() + PAUSE);
-                    line.note("one worker stopped for twice its lease");
+                    let visitors = self.shop.count()?.1.visitors;
+                    stopped = Some(Stopped { number, at: Instant::now(), visitors });
+                    line.note("one worker stopped");
                 }
                 Ok((number, Event::Ended)) => {
                     let worker = self.worker(number)?;
@@ -226,18 +238,16 @@ impl<'a> Fleet<'a> {
                 Err(NoNews::Nothing) => {}
                 Err(e) => return Err(e.into()),
             }
-            if let (Some(number), Some(at)) = (strikes.stopped, resume_at)
-                && Instant::now() >= at
+            let (free, counts) = self.shop.count()?;
+            line.show(sold_before + counts.orders);
+            if let Some(Stopped { number, .. }) =
+                stopped.take_if(|stopped| stopped.at.elapsed() >= PAUSE && counts.visitors > stopped.visitors)
             {
-                resume_at = None;
                 kill_process(self.pid(number)?, Signal::CONT)?;
                 line.note("the stopped worker runs again");
             }
-            let now = self.shop.count()?;
-            line.show(now.1);
-            if to_strike && now.0 <= self.stock / 2 {
+            if to_strike && free <= self.stock / 2 {
                 to_strike = false;
-                strikes.server = true;
                 mend_at = Some(Instant::now() + self.strike_server()?);
                 line.note("the lock's server killed -9");
             }
@@ -246,17 +256,17 @@ impl<'a> Fleet<'a> {
                 self.mend_server()?;
                 line.note("the lock can be taken again");
             }
-            if now != last || working == 0 {
+            if counts.orders != last || working == 0 {
                 if moved.elapsed() >= STANDSTILL {
-                    strikes.standstill += moved.elapsed();
+                    standstill += moved.elapsed();
                 }
-                (last, moved) = (now, Instant::now());
+                (last, moved) = (counts.orders, Instant::now());
             }
             if moved.elapsed() > PATIENCE {
                 return Err(format!("nothing was sold for {} s", PATIENCE.as_secs()).into());
             }
         }
-        Ok(strikes)
+        Ok(standstill)
     }
 
     /// Shows what a killed holder of a SETNX without expiry leaves behind.
@@ -347,7 +357,7 @@ impl Drop for Fleet<'_> {
             }
         }
         if let Err(e) = self.shop.clear() {
-            eprintln!("stock: the keys of this row could not be removed: {e}");
+            eprintln!("stock: the keys of this run could not be removed: {e}");
         }
     }
 }

@@ -1,8 +1,4 @@
 //! Leasehold's two rows: a renewed lease, and a renewed lease whose fence Redis compares before each write.
-//!
-//! One job of these rows takes longer than its lease, which is what undoes `lua_no_renewal`; here the watchdog renews it.
-//! So they also get what a watchdog cannot help against: one process is killed between read and write-back, one is
-//! stopped there until its lease has run out and others have sold on.
 
 use leasehold::{FencedLock, RedisLock};
 
@@ -24,21 +20,20 @@ impl Renewed {
 impl Seller for Renewed {
     fn buy_one(&mut self, till: &mut Till<'_>) -> Result<Sale> {
         let guard = till.wait(|_| Ok(self.lock.acquire()?))?;
-        let stock = till.shop.read()?;
-        if stock <= 0 {
+        let visit = till.shop.read()?;
+        let Some(piece) = visit.piece else {
             till.released(guard.unlock())?;
             return Ok(Sale::SoldOut);
-        }
-        till.think(stock)?;
+        };
+        till.decide(piece)?;
         // The careful thing to do, and still not enough: the process may be stopped right after it was told "yes".
         if guard.check().is_err() {
             till.released(guard.unlock())?;
             return Ok(Sale::Refused);
         }
-        till.be_struck(stock)?;
-        till.shop.write_back(stock - 1)?;
-        let order = till.order();
-        till.shop.record(&order)?;
+        till.be_struck(piece)?;
+        till.shop.write(visit)?;
+        till.before_release(Some(piece))?;
         till.released(guard.unlock())?;
         Ok(Sale::Sold)
     }
@@ -61,13 +56,16 @@ impl Seller for Fenced {
         let fence = guard.fence().ok_or("a fenced lock was granted without a fence")?;
         let sale = match till.shop.read_fenced(fence)? {
             None => Sale::Refused,
-            Some(stock) if stock <= 0 => Sale::SoldOut,
-            Some(stock) => {
-                till.think(stock)?;
-                till.be_struck(stock)?;
-                let order = format!("{} fence {fence}", till.order());
-                if till.shop.sell_fenced(fence, stock - 1, &order)? { Sale::Sold } else { Sale::Refused }
-            }
+            Some(visit) => match visit.piece {
+                None => Sale::SoldOut,
+                Some(piece) => {
+                    till.decide(piece)?;
+                    till.be_struck(piece)?;
+                    let sold = till.shop.write_fenced(visit, fence)?;
+                    till.before_release(Some(piece))?;
+                    if sold { Sale::Sold } else { Sale::Refused }
+                }
+            },
         };
         till.released(guard.unlock())?;
         Ok(sale)

@@ -1,4 +1,4 @@
-//! What the user sees: live progress on a terminal, at the end a table or JSON.
+//! What the user sees: live progress on a terminal, at the end a table or JSON, and a verdict.
 
 use std::io::Write;
 
@@ -9,30 +9,52 @@ use serde::Serialize;
 
 use crate::Result;
 use crate::args::{Args, Row};
-use crate::fleet::{Leftover, Outcome, Strikes};
+use crate::fleet::{Leftover, Outcome};
+use crate::shop::Counts;
+use crate::talk::Trouble;
 
 /// One row as `--json` prints it.
 #[derive(Debug, Serialize)]
 struct JsonRow {
     lock: &'static str,
-    sold: i64,
-    oversold: i64,
-    lost: i64,
+    slow: Wrong,
+    killed: Wrong,
+    stopped: Wrong,
+    /// Only with `--topology`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    server: Option<Wrong>,
+    /// Writes that were not made, because of an older fence or a guard that knew.
+    refused: u64,
     orders_per_s: f64,
     wait_p50_ms: f64,
-    wait_p99_ms: f64,
+    wait_p90_ms: f64,
+}
+
+#[derive(Debug, Serialize)]
+struct Wrong {
+    late: u64,
+    twice: u64,
+}
+
+impl From<Counts> for Wrong {
+    fn from(counts: Counts) -> Wrong {
+        Wrong { late: counts.late, twice: counts.twice }
+    }
 }
 
 impl From<&Outcome> for JsonRow {
     fn from(sale: &Outcome) -> JsonRow {
+        let server = sale.runs.iter().find(|run| run.trouble == Trouble::Server);
         JsonRow {
             lock: sale.row.name(),
-            sold: sale.sold,
-            oversold: sale.oversold(),
-            lost: sale.lost(),
-            orders_per_s: round(sale.sold as f64 / sale.took.as_secs_f64(), 10.0),
+            slow: sale.counts(Trouble::Slow).into(),
+            killed: sale.counts(Trouble::Killed).into(),
+            stopped: sale.counts(Trouble::Stopped).into(),
+            server: server.map(|run| run.counts.into()),
+            refused: sale.refused,
+            orders_per_s: round(sale.pace(), 10.0),
             wait_p50_ms: percentile_ms(&sale.waits, 50.0),
-            wait_p99_ms: percentile_ms(&sale.waits, 99.0),
+            wait_p90_ms: percentile_ms(&sale.waits, 90.0),
         }
     }
 }
@@ -44,6 +66,17 @@ fn percentile_ms(waits: &Histogram<u64>, percent: f64) -> f64 {
 fn round(number: f64, parts: f64) -> f64 {
     (number * parts).round() / parts
 }
+
+/// What each column counts, and what each run is made to meet.
+const LEGEND: [(&str, &str); 7] = [
+    ("late", "sales written by a seller after another had been let in"),
+    ("twice", "pieces sold a second time"),
+    ("slow", "one job and one release took longer than the lease"),
+    ("killed", "one worker was killed -9 between its read and its write"),
+    ("stopped", "one worker was stopped there (SIGSTOP), and went on when another had come in (SIGCONT)"),
+    ("orders/s", "sales per second, without the time in which a fault stopped them all"),
+    ("wait", "half, and nine of ten, had the lock within this many milliseconds"),
+];
 
 /// One run's rows.
 pub(crate) struct Report<'a> {
@@ -70,26 +103,31 @@ impl Line {
     }
 }
 
+/// What the rows come to, in one line.
+pub(crate) struct Verdict {
+    pub(crate) text: String,
+    /// Leasehold's rows kept what they promise.
+    pub(crate) is_kept: bool,
+}
+
 impl<'a> Report<'a> {
     pub(crate) fn new(args: &'a Args, run: u32) -> Report<'a> {
         Report { args, run, bars: MultiProgress::new(), sales: Vec::new(), leftover: None }
     }
 
     pub(crate) fn start(&self, row: Row) -> Result<Line> {
-        let bar = self.bars.add(ProgressBar::new(u64::try_from(self.args.stock)?));
+        let pieces = u64::try_from(self.args.stock)? * self.args.troubles(row).len() as u64;
+        let bar = self.bars.add(ProgressBar::new(pieces));
         bar.set_style(ProgressStyle::with_template("{prefix:18} {bar:30} {pos:>5} of {len} sold  {msg}")?);
         bar.set_prefix(row.name());
         Ok(Line { bar })
     }
 
     pub(crate) fn finish(&mut self, line: &Line, sale: Outcome) -> Result<()> {
-        let verdict = if sale.is_exact() {
-            "exact".to_owned()
-        } else {
-            format!("{} oversold, {} lost", sale.oversold(), sale.lost())
-        };
-        line.show(u64::try_from(sale.sold)?);
-        line.bar.abandon_with_message(verdict);
+        let sum = |count: fn(&Counts) -> u64| sale.runs.iter().map(|run| count(&run.counts)).sum::<u64>();
+        line.show(sale.orders());
+        let (late, twice) = (sum(|counts| counts.late), sum(|counts| counts.twice));
+        line.bar.abandon_with_message(format!("{late} late, {twice} twice"));
         if self.args.json {
             let mut out = std::io::stdout().lock();
             serde_json::to_writer(&mut out, &JsonRow::from(&sale))?;
@@ -112,62 +150,87 @@ impl<'a> Report<'a> {
         if *runs > 1 {
             println!("\nrun {} of {runs}", self.run);
         }
-        println!("\n{stock} pieces, {processes} processes with {threads} threads each\n\n{}\n", self.table());
+        println!(
+            "\n{stock} pieces, {processes} processes with {threads} threads each, every lock with a lease of 1 s\n\n{}\n",
+            self.table()
+        );
+        for (column, meaning) in LEGEND {
+            println!("{column:18} {meaning}");
+        }
+        println!();
         for sale in &self.sales {
             println!("{:18} {}", sale.row.name(), sale.row.story());
-            let Strikes { killed: Some(killed), stopped: Some(stopped), server, standstill } = sale.strikes
-            else {
-                continue;
-            };
-            println!(
-                "{:18} worker {killed} was killed -9 and worker {stopped} stopped while holding the lock",
-                ""
-            );
-            if let (true, Some(topology)) = (server, self.args.topology) {
+            if let (true, Some(topology)) = (sale.row.is_leasehold(), self.args.topology) {
                 println!("{:18} {}", "", topology.story());
             }
-            println!(
-                "{:18} refused writes: {}; releases that told of the loss: {}",
-                "", sale.refused, sale.told_lost
-            );
-            println!(
-                "{:18} nothing was sold for {:.1} s through these and the long job; without them {:.0} orders/s",
-                "",
-                standstill.as_secs_f64(),
-                sale.sold as f64 / sale.took.saturating_sub(standstill).as_secs_f64()
-            );
+            if sale.refused + sale.told_lost > 0 {
+                println!(
+                    "{:18} writes refused: {}; releases that told of the loss: {}",
+                    "", sale.refused, sale.told_lost
+                );
+            }
         }
         if let Some(Leftover { next_one_got_it, ttl }) = self.leftover {
             let answer = if next_one_got_it { "granted" } else { "refused" };
             println!(
-                "\nSETNX without expiry: its holder was killed -9; the next SETNX is {answer}, TTL {ttl} (-1: for ever)"
+                "{:18} without expiry: its holder was killed -9; the next SETNX is {answer}, TTL {ttl} (-1: for ever)",
+                "setnx"
             );
         }
+        println!("\n{}", self.verdict().text);
+    }
+
+    /// What the rows come to. Leasehold's promise nothing wrong through slow moments and kill -9; the fenced one promises
+    /// nothing wrong at all.
+    pub(crate) fn verdict(&self) -> Verdict {
+        let wrong = |counts: Counts| counts.late + counts.twice > 0;
+        let mut parts = Vec::new();
+        let mut is_kept = true;
+        if let Some(sale) = self.sales.iter().find(|sale| sale.row == Row::RedisLock) {
+            let troubled = wrong(sale.counts(Trouble::Slow)) || wrong(sale.counts(Trouble::Killed));
+            is_kept &= !troubled;
+            let so_far = if troubled { "WRONG" } else { "nothing wrong" };
+            let late = sale.counts(Trouble::Stopped).late;
+            parts.push(format!("redis_lock: {so_far} when slow or killed, {late} late when stopped"));
+        }
+        if let Some(sale) = self.sales.iter().find(|sale| sale.row == Row::RedisLockFenced) {
+            is_kept &= !sale.is_wrong();
+            let so_far = if sale.is_wrong() { "WRONG" } else { "nothing wrong, stopped or not" };
+            parts.push(format!("redis_lock_fenced: {so_far}"));
+        }
+        let others = || self.sales.iter().filter(|sale| !sale.row.is_leasehold());
+        if others().next().is_some() {
+            let failed = others().filter(|sale| sale.is_wrong()).count();
+            parts.push(format!("the others: {failed} of {} went wrong", others().count()));
+        }
+        Verdict { text: format!("verdict: {}", parts.join("; ")), is_kept }
     }
 
     fn table(&self) -> Table {
         let mut table = Table::new();
         table.load_preset(presets::UTF8_FULL_CONDENSED);
-        table.set_header(["lock", "sold", "oversold", "lost", "orders/s", "wait p50 ms", "wait p99 ms"]);
+        let mut troubles = vec![Trouble::Slow, Trouble::Killed, Trouble::Stopped];
+        let mut header = vec!["lock", "slow\nlate / twice", "killed\nlate / twice", "stopped\nlate / twice"];
+        if self.args.topology.is_some() {
+            troubles.push(Trouble::Server);
+            header.push("server killed\nlate / twice");
+        }
+        header.extend(["orders/s", "wait ms\np50 / p90"]);
+        table.set_header(header);
         for sale in &self.sales {
             let row = JsonRow::from(sale);
-            let wrong = |count: i64| {
-                let cell = Cell::new(count);
-                if count == 0 {
-                    cell.fg(Color::Green)
-                } else {
-                    cell.fg(Color::Red).add_attribute(Attribute::Bold)
-                }
-            };
-            table.add_row([
-                Cell::new(row.lock),
-                Cell::new(row.sold),
-                wrong(row.oversold),
-                wrong(row.lost),
-                Cell::new(format!("{:.0}", row.orders_per_s)),
-                Cell::new(format!("{:.2}", row.wait_p50_ms)),
-                Cell::new(format!("{:.2}", row.wait_p99_ms)),
-            ]);
+            let mut cells = vec![Cell::new(row.lock)];
+            for &trouble in &troubles {
+                let Counts { late, twice, .. } = sale.counts(trouble);
+                cells.push(match late + twice {
+                    _ if !sale.runs.iter().any(|run| run.trouble == trouble) => Cell::new(""),
+                    0 => Cell::new("0 / 0").fg(Color::Green),
+                    _ => Cell::new(format!("{late} / {twice}")).fg(Color::Red).add_attribute(Attribute::Bold),
+                });
+            }
+            cells.push(Cell::new(format!("{:.0}", row.orders_per_s)));
+            cells.push(Cell::new(format!("{:.2} / {:.1}", row.wait_p50_ms, row.wait_p90_ms)));
+            table.add_row(cells);
         }
         for column in table.column_iter_mut().skip(1) {
             column.set_cell_alignment(CellAlignment::Right);

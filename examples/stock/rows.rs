@@ -1,12 +1,9 @@
 //! One seller per kind of lock: what people write by hand, step by step. Leasehold's rows are in `leases.rs`.
 //!
-//! Nothing here is rigged: every row sells with the same three steps, and every count is read from Redis. What the
-//! hand-written locks are made to meet is what a real day brings: now and then a job, or the moment between two
-//! commands, takes longer than the key lives (a garbage collection, a slow disk, a retransmitted packet, a noisy
-//! neighbour). It happens to one job in twenty here and to one in a million in production; the loss is the same.
+//! Nothing here is rigged: every row sells with the same steps, its lock has the same lease, and it meets the same slow
+//! job, slow release, kill -9 and stop at the same pieces (`worker.rs`). Every count is read from Redis (`shop.rs`).
 
 use std::hash::{BuildHasher, Hasher, RandomState};
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -15,16 +12,7 @@ use redis::{Script, cmd};
 use crate::Result;
 use crate::args::Row;
 use crate::leases;
-use crate::worker::Till;
-
-/// How long deciding takes: price, customer, payment.
-pub(crate) const THINK: Duration = Duration::from_millis(1);
-/// How long the hand-written locks' keys live: thirty times the usual job.
-const KEY_TTL_MS: u64 = 30;
-/// A slow moment: longer than a key lives.
-const SLOW: Duration = Duration::from_millis(36);
-/// One in this many is slow, in each process.
-const ONE_IN: u64 = 20;
+use crate::worker::{LEASE, Till};
 
 /// What came of one try to buy.
 pub(crate) enum Sale {
@@ -52,35 +40,30 @@ pub(crate) fn seller(row: Row, till: &Till<'_>) -> Result<Box<dyn Seller>> {
     })
 }
 
-/// Read, decide, write back. `job` is how long deciding takes this time.
-fn sell(till: &mut Till<'_>, job: Duration) -> Result<Sale> {
-    let stock = till.shop.read()?;
-    if stock <= 0 {
-        return Ok(Sale::SoldOut);
+/// Read, decide, write; the piece that was sold, `None` when all are.
+fn sell(till: &mut Till<'_>) -> Result<Option<i64>> {
+    let visit = till.shop.read()?;
+    let Some(piece) = visit.piece else { return Ok(None) };
+    till.decide(piece)?;
+    till.be_struck(piece)?;
+    till.shop.write(visit)?;
+    Ok(Some(piece))
+}
+
+impl From<Option<i64>> for Sale {
+    fn from(sold: Option<i64>) -> Sale {
+        sold.map_or(Sale::SoldOut, |_| Sale::Sold)
     }
-    std::thread::sleep(job);
-    till.shop.write_back(stock - 1)?;
-    let order = till.order();
-    till.shop.record(&order)?;
-    Ok(Sale::Sold)
 }
 
-/// `true` for every twentieth call in this process.
-fn is_slow_moment() -> bool {
-    static MOMENTS: AtomicU64 = AtomicU64::new(0);
-    MOMENTS.fetch_add(1, Ordering::Relaxed) % ONE_IN == ONE_IN / 2
-}
-
-fn job() -> Duration {
-    if is_slow_moment() { SLOW } else { THINK }
-}
-
-/// Fails because two sellers read the same stock before either writes.
+/// Fails because two sellers read the same free piece before either writes.
 struct NoLock;
 
 impl Seller for NoLock {
     fn buy_one(&mut self, till: &mut Till<'_>) -> Result<Sale> {
-        sell(till, THINK)
+        let sold = sell(till)?;
+        till.before_release(sold)?;
+        Ok(sold.into())
     }
 }
 
@@ -91,7 +74,9 @@ impl Seller for LocalMutex {
     fn buy_one(&mut self, till: &mut Till<'_>) -> Result<Sale> {
         static TILL: Mutex<()> = Mutex::new(());
         let _only_here = till.wait(|_| Ok(TILL.lock()))?;
-        sell(till, THINK)
+        let sold = sell(till)?;
+        till.before_release(sold)?;
+        Ok(sold.into())
     }
 }
 
@@ -100,7 +85,7 @@ fn take(till: &mut Till<'_>, key: &str, value: &str) -> Result<()> {
     till.wait(|till| {
         loop {
             let mut set = cmd("SET");
-            set.arg(key).arg(value).arg("NX").arg("PX").arg(KEY_TTL_MS);
+            set.arg(key).arg(value).arg("NX").arg("PX").arg(u64::try_from(LEASE.as_millis())?);
             if set.query::<Option<String>>(&mut till.shop.conn)?.is_some() {
                 return Ok(());
             }
@@ -114,8 +99,8 @@ fn take(till: &mut Till<'_>, key: &str, value: &str) -> Result<()> {
 
 /// `SET key 1 NX PX`, then `DEL key`.
 ///
-/// Fails twice when a job outlives its key: the late seller writes back a stock that others have sold from since, and
-/// its DEL removes the lock of whoever holds it by then, which lets a third one in beside the second.
+/// Fails twice when a job outlives its key: the late seller sells a piece that another has sold since, and its DEL removes
+/// the lock of the seller who holds it by then. That lets a third one in beside the second, whose DEL does the same.
 struct SetnxTtlDel {
     key: String,
 }
@@ -123,33 +108,32 @@ struct SetnxTtlDel {
 impl Seller for SetnxTtlDel {
     fn buy_one(&mut self, till: &mut Till<'_>) -> Result<Sale> {
         take(till, &self.key, "1")?;
-        let sale = sell(till, job())?;
+        let sold = sell(till)?;
+        till.before_release(sold)?;
         cmd("DEL").arg(&self.key).query::<i64>(&mut till.shop.conn)?;
-        Ok(sale)
+        Ok(sold.into())
     }
 }
 
-/// The key holds who took it; `GET`, and `DEL` if it is still mine.
+/// The key holds the owner's id; `GET`, and `DEL` if it is still mine.
 ///
-/// No job outlives its key here: the sale is done and in time. It fails because the key may expire, and another may
-/// take it, after GET has answered "mine" and before DEL arrives; DEL then lets a third one in beside the second.
+/// Fails when a job outlives its key; and when the key expires, and another takes it, after GET has answered "mine" and
+/// before DEL arrives: DEL then lets a third one in beside the second.
 struct OwnerCheckedDel {
     key: String,
 }
 
 impl Seller for OwnerCheckedDel {
     fn buy_one(&mut self, till: &mut Till<'_>) -> Result<Sale> {
-        let me = till.order();
+        let me = till.ticket();
         take(till, &self.key, &me)?;
-        let sale = sell(till, THINK)?;
+        let sold = sell(till)?;
         let owner: Option<String> = cmd("GET").arg(&self.key).query(&mut till.shop.conn)?;
-        if is_slow_moment() {
-            std::thread::sleep(SLOW);
-        }
+        till.before_release(sold)?;
         if owner.as_ref() == Some(&me) {
             cmd("DEL").arg(&self.key).query::<i64>(&mut till.shop.conn)?;
         }
-        Ok(sale)
+        Ok(sold.into())
     }
 }
 
@@ -161,8 +145,8 @@ return 0";
 
 /// Compare and delete in one script.
 ///
-/// Nobody's lock is removed by another any more. It fails because nothing renews the lease: a slow job outlives it,
-/// the next one sells, and the slow one writes back what it read before.
+/// No release removes another's lock any more. It fails because nothing renews the lease: a slow job outlives it, the next
+/// seller sells the piece, and so does the slow one.
 struct LuaNoRenewal {
     key: String,
     release: Script,
@@ -170,10 +154,11 @@ struct LuaNoRenewal {
 
 impl Seller for LuaNoRenewal {
     fn buy_one(&mut self, till: &mut Till<'_>) -> Result<Sale> {
-        let me = till.order();
+        let me = till.ticket();
         take(till, &self.key, &me)?;
-        let sale = sell(till, job())?;
+        let sold = sell(till)?;
+        till.before_release(sold)?;
         self.release.key(&self.key).arg(&me).invoke::<i64>(&mut till.shop.conn)?;
-        Ok(sale)
+        Ok(sold.into())
     }
 }

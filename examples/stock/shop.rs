@@ -1,4 +1,9 @@
-//! Stock and orders in Redis, through one connection per thread.
+//! Pieces and sales in Redis, through one connection per thread.
+//!
+//! Every piece has a number. A seller reads the first free piece, decides, and writes the sale of that piece; the write
+//! takes the piece out of the free ones. So one write that comes late sells at most one piece twice.
+//! Reading and writing also count, in the same step: who came in, which write came after another seller had come in, and
+//! which piece was sold before.
 
 use std::time::Duration;
 
@@ -7,50 +12,81 @@ use redis::{Connection, Script, cmd};
 
 use crate::Result;
 
-/// Reads the stock and makes this fence the one that counts.
+/// Reads the first free piece.
+///
+/// KEYS: free, counts. Returns my number as a visitor, and the piece or nil.
+const READ: &str = "
+local free, counts = KEYS[1], KEYS[2]
+return {redis.call('HINCRBY', counts, 'visitors', 1), redis.call('LINDEX', free, 0)}";
+
+/// Reads the first free piece and makes this fence the one that counts.
 ///
 /// The read must be fenced as well as the write. Were only writes compared, a late writer could still get in after the
-/// next holder's read and before its write, and the next holder would then overwrite a sale.
+/// next holder's read and before its write, and both would sell the same piece.
 ///
-/// KEYS: stock, fence. ARGV: my fence. Returns the stock, or nil if a newer holder has already been here.
-const READ: &str = "
-local stock, newest = KEYS[1], KEYS[2]
+/// KEYS: free, counts, fence. ARGV: my fence. Returns what READ does, or nil if a newer holder has already been here.
+const READ_FENCED: &str = "
+local free, counts, newest = KEYS[1], KEYS[2], KEYS[3]
 local mine = ARGV[1]
 if tonumber(redis.call('GET', newest) or '0') > tonumber(mine) then return false end
 redis.call('SET', newest, mine)
-return redis.call('GET', stock)";
+return {redis.call('HINCRBY', counts, 'visitors', 1), redis.call('LINDEX', free, 0)}";
 
-/// Writes the stock and records the order, both or neither.
+/// Writes the sale of a piece, and counts what is wrong with it.
 ///
-/// KEYS: stock, fence, orders. ARGV: my fence, the new stock, the order. Returns 1, or 0 if a newer holder was here.
+/// KEYS: free, counts, sold, fence. ARGV: the piece, my number as a visitor, my fence or 0. Returns 1; or 0, with nothing
+/// changed, if a newer holder was here.
 const WRITE: &str = "
-local stock, newest, orders = KEYS[1], KEYS[2], KEYS[3]
-local mine, left, order = ARGV[1], ARGV[2], ARGV[3]
-if tonumber(redis.call('GET', newest) or '0') > tonumber(mine) then return 0 end
-redis.call('SET', newest, mine)
-redis.call('SET', stock, left)
-redis.call('RPUSH', orders, order)
+local free, counts, sold, newest = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local piece, visitor, mine = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
+if mine > 0 and tonumber(redis.call('GET', newest) or '0') > mine then return 0 end
+if tonumber(redis.call('HGET', counts, 'visitors')) > visitor then redis.call('HINCRBY', counts, 'late', 1) end
+redis.call('LREM', free, 1, piece)
+redis.call('HINCRBY', counts, 'orders', 1)
+if redis.call('HINCRBY', sold, piece, 1) == 2 then redis.call('HINCRBY', counts, 'twice', 1) end
 return 1";
 
-/// The item, its orders and its lock.
+/// What a seller found when it came in.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Visit {
+    number: u64,
+    /// The first free piece; `None` when all are sold.
+    pub(crate) piece: Option<i64>,
+}
+
+/// What the shop has counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Counts {
+    /// Sellers who came in.
+    pub(crate) visitors: u64,
+    /// Sales.
+    pub(crate) orders: u64,
+    /// Sales written after another seller had come in.
+    pub(crate) late: u64,
+    /// Pieces sold more than once.
+    pub(crate) twice: u64,
+}
+
+/// The pieces, their sales and their lock.
 pub(crate) struct Shop {
     pub(crate) conn: Connection,
     prefix: String,
-    fenced_read: Script,
-    fenced_write: Script,
+    read: Script,
+    read_fenced: Script,
+    write: Script,
 }
 
 impl Shop {
     pub(crate) fn open(url: &str, prefix: &str) -> Result<Shop> {
-        let limit = Duration::from_secs(3);
-        let conn = redis::Client::open(url)?.get_connection_with_timeout(limit)?;
-        conn.set_read_timeout(Some(limit))?;
-        conn.set_write_timeout(Some(limit))?;
+        // No time-out for reads: with one, Linux ends a read with EINTR when its process was stopped and runs again. The
+        // parent ends a run in which nothing moves.
+        let conn = redis::Client::open(url)?.get_connection_with_timeout(Duration::from_secs(3))?;
         Ok(Shop {
             conn,
             prefix: prefix.to_owned(),
-            fenced_read: Script::new(READ),
-            fenced_write: Script::new(WRITE),
+            read: Script::new(READ),
+            read_fenced: Script::new(READ_FENCED),
+            write: Script::new(WRITE),
         })
     }
 
@@ -62,35 +98,44 @@ impl Shop {
         self.key("lock")
     }
 
-    // -- the seller's three steps
+    // -- the seller's steps
 
-    pub(crate) fn read(&mut self) -> Result<i64> {
-        Ok(cmd("GET").arg(self.key("stock")).query(&mut self.conn)?)
+    pub(crate) fn read(&mut self) -> Result<Visit> {
+        let (free, counts) = (self.key("free"), self.key("counts"));
+        let (number, piece) = self.read.key(free).key(counts).invoke(&mut self.conn)?;
+        Ok(Visit { number, piece })
     }
 
-    pub(crate) fn write_back(&mut self, left: i64) -> Result<()> {
-        Ok(cmd("SET").arg(self.key("stock")).arg(left).query(&mut self.conn)?)
-    }
-
-    pub(crate) fn record(&mut self, order: &str) -> Result<()> {
-        Ok(cmd("RPUSH").arg(self.key("orders")).arg(order).query(&mut self.conn)?)
+    pub(crate) fn write(&mut self, visit: Visit) -> Result<()> {
+        self.sell(visit, 0).map(drop)
     }
 
     // -- the same with a fence
 
-    pub(crate) fn read_fenced(&mut self, fence: Fence) -> Result<Option<i64>> {
-        let (stock, newest) = (self.key("stock"), self.key("fence"));
-        Ok(self.fenced_read.key(stock).key(newest).arg(fence.get()).invoke(&mut self.conn)?)
+    /// `None`: a newer holder has been here.
+    pub(crate) fn read_fenced(&mut self, fence: Fence) -> Result<Option<Visit>> {
+        let (free, counts, newest) = (self.key("free"), self.key("counts"), self.key("fence"));
+        let mut call = self.read_fenced.key(free);
+        let read: Option<(u64, Option<i64>)> =
+            call.key(counts).key(newest).arg(fence.get()).invoke(&mut self.conn)?;
+        Ok(read.map(|(number, piece)| Visit { number, piece }))
     }
 
     /// `false`: refused, nothing changed.
-    pub(crate) fn sell_fenced(&mut self, fence: Fence, left: i64, order: &str) -> Result<bool> {
-        let (stock, newest, orders) = (self.key("stock"), self.key("fence"), self.key("orders"));
-        let mut call = self.fenced_write.key(stock);
-        Ok(call.key(newest).key(orders).arg(fence.get()).arg(left).arg(order).invoke(&mut self.conn)?)
+    pub(crate) fn write_fenced(&mut self, visit: Visit, fence: Fence) -> Result<bool> {
+        self.sell(visit, fence.get())
     }
 
-    // -- special moments, each dealt out once per row
+    fn sell(&mut self, visit: Visit, fence: u64) -> Result<bool> {
+        let piece = visit.piece.ok_or("there was no piece to sell")?;
+        let (free, counts, sold) = (self.key("free"), self.key("counts"), self.key("sold"));
+        let newest = self.key("fence");
+        let mut call = self.write.key(free);
+        call.key(counts).key(sold).key(newest);
+        Ok(call.arg(piece).arg(visit.number).arg(fence).invoke(&mut self.conn)?)
+    }
+
+    // -- special moments, each dealt out once per run
 
     /// `true` for the one worker that claims this moment.
     pub(crate) fn claim(&mut self, moment: &str) -> Result<bool> {
@@ -101,20 +146,32 @@ impl Shop {
 
     pub(crate) fn fill(&mut self, stock: i64) -> Result<()> {
         self.clear()?;
-        self.write_back(stock)
+        let pieces: Vec<i64> = (1..=stock).collect();
+        for some in pieces.chunks(10_000) {
+            cmd("RPUSH").arg(self.key("free")).arg(some).query::<i64>(&mut self.conn)?;
+        }
+        Ok(())
     }
 
-    /// Stock left and orders recorded.
-    pub(crate) fn count(&mut self) -> Result<(i64, u64)> {
-        let (stock, orders) = (self.key("stock"), self.key("orders"));
-        Ok(redis::pipe().cmd("GET").arg(stock).cmd("LLEN").arg(orders).query(&mut self.conn)?)
+    /// Free pieces, and what was counted.
+    pub(crate) fn count(&mut self) -> Result<(i64, Counts)> {
+        let fields = ["visitors", "orders", "late", "twice"];
+        let (free, [visitors, orders, late, twice]): (i64, [Option<u64>; 4]) = redis::pipe()
+            .cmd("LLEN")
+            .arg(self.key("free"))
+            .cmd("HMGET")
+            .arg(self.key("counts"))
+            .arg(&fields)
+            .query(&mut self.conn)?;
+        let [visitors, orders, late, twice] = [visitors, orders, late, twice].map(Option::unwrap_or_default);
+        Ok((free, Counts { visitors, orders, late, twice }))
     }
 
     /// Leaves nothing behind, the counter of the fenced lock included.
     pub(crate) fn clear(&mut self) -> Result<()> {
         let counter = format!("redisson_lock_token:{}", self.lock_name());
         let mut del = cmd("DEL");
-        for key in ["stock", "orders", "fence", "lock", "long", "kill", "stop"] {
+        for key in ["free", "counts", "sold", "fence", "lock", "job", "release", "strike"] {
             del.arg(self.key(key));
         }
         del.arg(counter).query::<i64>(&mut self.conn)?;

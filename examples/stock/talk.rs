@@ -24,9 +24,23 @@ pub(crate) struct Job {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Task {
-    Sell(Row),
+    Sell(Row, Trouble),
     /// Takes a SETNX lock without expiry and waits to be killed.
     TakeAndDie,
+}
+
+/// What one run of a row is made to meet; the same for every row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Trouble {
+    /// One job and one release take longer than the lease.
+    Slow,
+    /// A worker is killed between its read and its write.
+    Killed,
+    /// A worker is stopped there until its lease has run out and others have come in.
+    Stopped,
+    /// The lock's own server is killed.
+    Server,
 }
 
 /// Parent to worker.

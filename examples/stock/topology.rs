@@ -1,4 +1,4 @@
-//! The servers that keep the locks of leasehold's rows with `--topology`, and what is done to them in the last row.
+//! The servers that keep the locks of leasehold's rows with `--topology`, and what is done to them in a run of its own.
 //!
 //! The stock stays on the Redis given by URL: what is shown is what becomes of the lock.
 
@@ -52,7 +52,7 @@ impl Topology {
         }
     }
 
-    /// What the last row shows, and what it does not.
+    /// What that run shows, and what it does not.
     pub(crate) fn story(self) -> &'static str {
         match self {
             Topology::Single => {
@@ -118,7 +118,7 @@ impl Locks {
     }
 }
 
-/// The servers of one row; dropping it ends them and removes their data.
+/// The servers of one run; dropping it ends them and removes their data.
 pub(crate) struct Servers {
     topology: Topology,
     /// Those that keep locks.

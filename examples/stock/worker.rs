@@ -11,12 +11,17 @@ use leasehold::LockClient;
 use parking_lot::Mutex;
 
 use crate::Result;
-use crate::rows::{Sale, THINK, seller};
+use crate::rows::{Sale, seller};
 use crate::shop::Shop;
-use crate::talk::{Fault, Job, Order, Say, Tally, Task, say};
+use crate::talk::{Fault, Job, Order, Say, Tally, Task, Trouble, say};
 
-/// Short, so that the demo does not wait long for a dead holder. The default is 30 s.
+/// How long every row's lock lives without its holder. Short, so that the demo does not wait long for a dead one; the
+/// library's default is 30 s.
 pub(crate) const LEASE: Duration = Duration::from_secs(1);
+/// How long deciding takes: price, customer, payment.
+const THINK: Duration = Duration::from_millis(1);
+/// A slow moment: a garbage collection, a slow disk, a retransmitted packet, a noisy neighbour.
+const SLOW: Duration = Duration::from_millis(1_150);
 
 /// What the threads of one worker share.
 struct Floor {
@@ -25,8 +30,8 @@ struct Floor {
     waits: Mutex<Histogram<u64>>,
     refused: AtomicU64,
     told_lost: AtomicU64,
-    /// Orders taken, for their numbers.
-    orders: AtomicU64,
+    /// Tickets given out, for their numbers.
+    tickets: AtomicU64,
     go_on: Receiver<()>,
 }
 
@@ -62,7 +67,9 @@ fn work() -> Result<()> {
     let (started, start) = unbounded();
     let (resumed, go_on) = unbounded();
     let client = match job.task {
-        Task::Sell(row) if row.is_leasehold() => Some(job.locks.connect(LockClient::builder().lease(LEASE))?),
+        Task::Sell(row, _) if row.is_leasehold() => {
+            Some(job.locks.connect(LockClient::builder().lease(LEASE))?)
+        }
         _ => None,
     };
     let told = client.clone();
@@ -70,13 +77,13 @@ fn work() -> Result<()> {
     std::thread::Builder::new().name("orders".into()).spawn(listening)?;
 
     match job.task {
-        Task::Sell(_) => {
+        Task::Sell(..) => {
             let floor = Floor {
                 client,
                 waits: Mutex::new(Histogram::new(3)?),
                 refused: AtomicU64::new(0),
                 told_lost: AtomicU64::new(0),
-                orders: AtomicU64::new(0),
+                tickets: AtomicU64::new(0),
                 go_on,
                 job,
             };
@@ -158,7 +165,7 @@ impl Floor {
 
 impl Till<'_> {
     fn sell_out(mut self) -> Result<()> {
-        let Task::Sell(row) = self.floor.job.task else { return Ok(()) };
+        let Task::Sell(row, _) = self.floor.job.task else { return Ok(()) };
         let mut seller = seller(row, &self)?;
         loop {
             match seller.buy_one(&mut self)? {
@@ -175,10 +182,10 @@ impl Till<'_> {
         self.floor.client.as_ref().ok_or_else(|| "this row has no lock client".into())
     }
 
-    /// An order's text, different each time.
-    pub(crate) fn order(&self) -> String {
-        let number = self.floor.orders.fetch_add(1, Ordering::Relaxed);
-        format!("worker {} thread {} order {number}", self.floor.job.worker, self.thread)
+    /// An owner's id, different each time.
+    pub(crate) fn ticket(&self) -> String {
+        let number = self.floor.tickets.fetch_add(1, Ordering::Relaxed);
+        format!("worker {} thread {} ticket {number}", self.floor.job.worker, self.thread)
     }
 
     /// Runs `take` and counts how long it took.
@@ -190,22 +197,33 @@ impl Till<'_> {
         Ok(taken)
     }
 
-    /// Decides about a sale; at five sixths of the stock that takes longer than the lease.
-    pub(crate) fn think(&mut self, stock: i64) -> Result<()> {
-        let long = stock == self.floor.job.stock * 5 / 6 && self.shop.claim("long")?;
-        std::thread::sleep(if long { LEASE.mul_f64(1.5) } else { THINK });
+    /// Decides about a sale. In the run with slow moments, one job takes longer than the lease.
+    pub(crate) fn decide(&mut self, piece: i64) -> Result<()> {
+        let slow = self.meets(Trouble::Slow, "job", piece == self.floor.job.stock / 4)?;
+        std::thread::sleep(if slow { SLOW } else { THINK });
         Ok(())
     }
 
-    /// At two thirds of the stock one worker asks to be killed, at one third one asks to be stopped.
+    /// The moment between the write and the command that gives the lock up. In the run with slow moments, one is longer than
+    /// the lease.
+    pub(crate) fn before_release(&mut self, sold: Option<i64>) -> Result<()> {
+        if self.meets(Trouble::Slow, "release", sold == Some(self.floor.job.stock / 2))? {
+            std::thread::sleep(SLOW);
+        }
+        Ok(())
+    }
+
+    /// At a quarter of the stock one worker asks to be killed or stopped, in the runs that are about that.
     ///
-    /// Called between read and write-back; who asks has claimed the fault in Redis, so each happens once.
-    pub(crate) fn be_struck(&mut self, stock: i64) -> Result<()> {
-        let whole = self.floor.job.stock;
-        let fault = match stock {
-            at if at == whole * 2 / 3 && self.shop.claim("kill")? => Fault::Kill,
-            at if at == whole / 3 && self.shop.claim("stop")? => Fault::Stop,
-            _ => return Ok(()),
+    /// Called between read and write.
+    pub(crate) fn be_struck(&mut self, piece: i64) -> Result<()> {
+        let now = piece == self.floor.job.stock / 4;
+        let fault = if self.meets(Trouble::Killed, "strike", now)? {
+            Fault::Kill
+        } else if self.meets(Trouble::Stopped, "strike", now)? {
+            Fault::Stop
+        } else {
+            return Ok(());
         };
         let mut out = std::io::stdout().lock();
         say(&mut out, &Say::Tally(self.floor.tally()))?;
@@ -214,6 +232,12 @@ impl Till<'_> {
         // A killed worker gets no further. A stopped one finds this word only when it runs again.
         self.floor.go_on.recv()?;
         Ok(())
+    }
+
+    /// Whether this run is about `trouble` and this seller is the one that meets it: the first to claim the moment in Redis.
+    fn meets(&mut self, trouble: Trouble, moment: &str, now: bool) -> Result<bool> {
+        let Task::Sell(_, about) = self.floor.job.task else { return Ok(false) };
+        Ok(now && about == trouble && self.shop.claim(moment)?)
     }
 
     /// Takes a release's result: a lock lost while the process or the lock's server was stopped is counted, anything
