@@ -282,6 +282,23 @@ fn every_promise_of_the_guarantees_has_a_row_that_shows_it() {
 }
 
 #[test]
+fn the_page_on_async_code_shows_the_files_that_are_tested() {
+    let page = read("docs/using-from-async.md");
+    let mut shown = BTreeSet::new();
+    let mut blocks = 0;
+    for (before, block) in page.split("```rust\n").zip(page.split("```rust\n").skip(1)) {
+        let code = block.split("\n```").next().unwrap();
+        let named = before.trim_end().lines().last().unwrap_or_default();
+        let file = named.trim_end_matches(':').trim_matches('`');
+        assert!(read(file).contains(code), "{file} has no such lines:\n{code}");
+        shown.insert(PathBuf::from(file));
+        blocks += 1;
+    }
+    assert!(blocks > 7, "only {blocks} blocks of code were found");
+    assert_eq!(shown.into_iter().collect::<Vec<_>>(), files("examples/web/src", "rs"));
+}
+
+#[test]
 fn the_trees_of_the_architecture_list_exactly_the_files() {
     let text = read("docs/architecture.md");
     let mut listed = BTreeSet::new();
