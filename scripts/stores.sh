@@ -12,6 +12,7 @@
 STORES='
 memory|stores_start_memory
 redis|stores_start_redis no everysec
+redis-fair|stores_start_redis_fair
 redis-fsync|stores_start_redis yes always
 zookeeper|stores_start_zookeeper
 etcd|stores_start_etcd
@@ -119,6 +120,12 @@ stores_start_redis() { # append-only fsync folder
         stores_give_up
     done
     return 1
+}
+
+# The same, for contenders that take fair locks.
+stores_start_redis_fair() { # folder
+    stores_start_redis no everysec "$1" || return 1
+    STORES_ABOUT="$STORES_ABOUT; \`fair_lock\`"
 }
 
 stores_start_zookeeper() { # folder

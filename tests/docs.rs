@@ -281,6 +281,106 @@ fn every_promise_of_the_guarantees_has_a_row_that_shows_it() {
     }
 }
 
+/// The milliseconds of a constant in a test.
+fn milliseconds(source: &str, constant: &str) -> u64 {
+    let (_, value) =
+        source.split_once(&format!("const {constant}: Duration = Duration::from_millis(")).unwrap();
+    value.split(')').next().unwrap().parse().unwrap()
+}
+
+#[test]
+fn how_soon_a_waiter_is_woken_is_promised_as_it_is_tested() {
+    let test = read("tests/interop/waking.rs");
+    let (promised, all) = (milliseconds(&test, "PROMISED"), milliseconds(&test, "MESSAGE_WAS_LOST"));
+    assert!(test.contains("ROUNDS * 9 / 10"), "the exception is no longer one in ten");
+    let page = read("docs/guarantees.md");
+    let section = page.split("### P7 ").nth(1).unwrap().split("\n### ").next().unwrap().replace('\n', " ");
+    let row = page.lines().find(|line| line.starts_with("| [P7]")).unwrap();
+    for text in [&*section, row] {
+        assert!(
+            text.contains(&format!("within {promised} ms")) && text.contains("in nine of ten cases"),
+            "{text}"
+        );
+        assert!(text.contains(&format!("within {all} ms")), "{text}");
+    }
+    let (_, found) = tests()
+        .into_iter()
+        .find_map(|name| {
+            let limit =
+                name.strip_prefix("a_waiter_finds_a_release_that_nobody_announced_within_")?.to_owned();
+            Some((name, limit))
+        })
+        .unwrap();
+    let limit = found.trim_end_matches("_s").replace('_', ".");
+    assert!(row.contains(&format!("within {limit} s if nobody announces the release")), "{row}");
+}
+
+#[test]
+fn the_screen_of_the_guarantees_names_every_promise_once() {
+    let page = read("docs/guarantees.md");
+    let screen = page.split("\n## ").next().unwrap();
+    assert!(screen.lines().count() < 50, "that is more than a screen");
+    for number in 1..=12 {
+        let heading = page.lines().find(|line| line.starts_with(&format!("### P{number} "))).unwrap();
+        let link = format!("[P{number}](#{})", anchor(heading.trim_start_matches("### ")));
+        assert_eq!(screen.matches(&link).count(), 1, "{link}");
+    }
+}
+
+#[test]
+fn the_readmes_first_screen_has_what_a_stranger_needs() {
+    let text = read("README.md");
+    let screen: Vec<_> = text.split("\n## ").next().unwrap().lines().collect();
+    assert!(screen.len() < 65, "{} lines are more than a screen", screen.len());
+    let has = |words: &str| screen.iter().any(|line| line.contains(words));
+    for words in
+        ["cargo add leasehold", "redis://", "try_acquire_for", "on_lost", "**Limits.**", "docs/guarantees.md"]
+    {
+        assert!(has(words), "{words}");
+    }
+    // The demo's table: every row, and leasehold's as its test has them.
+    for row in demo_rows() {
+        let cells = screen.iter().filter_map(|line| cells(line));
+        let named = cells.filter(|cells| cells[0].contains(&format!("`{row}`"))).collect::<Vec<_>>();
+        let [cells] = &named[..] else { panic!("{row} stands in {} rows", named.len()) };
+        match &*row {
+            "redis_lock" => assert_eq!(cells[1..], ["0 / 0", "0 / 0", "1 / 1"]),
+            "redis_lock_fenced" => assert_eq!(cells[1..], ["0 / 0", "0 / 0", "0 / 0"]),
+            _ => assert!(cells[1..].iter().any(|cell| *cell != "0 / 0"), "{row}"),
+        }
+    }
+    let tried = text.split("\n## Try it").nth(1).unwrap().split("\n## ").next().unwrap().replace('\n', " ");
+    for said in [
+        "`./demo` needs Rust. It uses the Redis or Valkey in PATH, installs one if there is none",
+        "`./check` needs Rust, and installs the servers it tests with, a JDK and Maven.",
+        "`./check quick` needs nothing but Rust.",
+    ] {
+        assert!(tried.contains(said), "{said}");
+    }
+}
+
+#[test]
+fn every_symptom_has_a_cause_and_a_command_and_every_error_kind_is_among_them() {
+    let page = read("docs/troubleshooting.md");
+    let rows = column(&page, "Symptom");
+    assert!(rows.len() > 25, "{}", rows.len());
+    let mut first = String::new();
+    for (number, symptom, row) in &rows {
+        assert!(row.len() == 3 && row.iter().all(|cell| cell.len() > 5), "docs/troubleshooting.md:{number}");
+        first.push_str(symptom);
+    }
+    let api = read("docs/api.txt");
+    let kinds = api.split("pub enum ErrorKind\n").nth(1).unwrap().split("\n\n").next().unwrap();
+    // An interrupt is asked for by the program; a reply of a wrong form is a fault to be reported.
+    for kind in kinds
+        .lines()
+        .map(|line| line.trim().trim_end_matches(','))
+        .filter(|kind| !["Interrupted", "Protocol", "Refused"].contains(kind))
+    {
+        assert!(first.contains(&format!("`{kind}`")), "{kind} is no symptom");
+    }
+}
+
 #[test]
 fn the_page_on_async_code_shows_the_files_that_are_tested() {
     let page = read("docs/using-from-async.md");
@@ -333,8 +433,13 @@ fn the_trees_of_the_architecture_list_exactly_the_files() {
 }
 
 #[test]
-fn every_rust_method_of_the_porting_guides_exists() {
-    for (guide, least) in [("docs/porting-from-redisson.md", 30), ("docs/porting-from-curator.md", 20)] {
+fn every_rust_method_of_the_guides_exists() {
+    let guides = [
+        ("docs/porting-from-redisson.md", 40),
+        ("docs/porting-from-curator.md", 20),
+        ("docs/troubleshooting.md", 8),
+    ];
+    for (guide, least) in guides {
         let seen = methods_that_exist(guide);
         assert!(seen > least, "only {seen} methods were found in {guide}");
     }
@@ -345,7 +450,8 @@ fn methods_that_exist(guide: &str) -> usize {
     let source: String = files("src", "rs").iter().map(read).collect();
     let text = read(guide);
     let mut seen = 0;
-    for (number, cell, _) in column(&text, "Rust").into_iter().chain(column(&text, "leasehold")) {
+    let columns = ["Rust", "leasehold", "Here", "Command"];
+    for (number, cell, _) in columns.iter().flat_map(|name| column(&text, name)) {
         for token in ticked(cell) {
             for (at, _) in token.match_indices('(') {
                 let name =

@@ -24,10 +24,13 @@ impl Machine {
         let cpuinfo = read("/proc/cpuinfo");
         let cpu = cpuinfo.lines().find_map(|line| line.strip_prefix("model name"));
         let load = read("/proc/loadavg");
+        // Its version without what a distribution or a cloud has appended.
+        let release = read("/proc/sys/kernel/osrelease");
+        let version = release.split(|c: char| !c.is_ascii_digit() && c != '.').next().unwrap_or_default();
         Machine {
             cores: std::thread::available_parallelism().map_or(0, usize::from),
             cpu: cpu.and_then(|line| line.split_once(':')).map_or("?", |(_, name)| name.trim()).to_owned(),
-            kernel: format!("{} {}", std::env::consts::OS, read("/proc/sys/kernel/osrelease").trim()),
+            kernel: format!("{} {version}", std::env::consts::OS),
             server,
             rustc: first_line("rustc", &["--version"]),
             go: first_line("go", &["version"]),

@@ -95,8 +95,9 @@ impl Report {
             .collect();
         writeln!(out, "{}.", tools.join("; "))?;
         writeln!(out, "Load average at the start: {load}.\n")?;
-        let versions: Vec<String> =
-            self.versions.iter().map(|(peer, version)| format!("{peer} {version}")).collect();
+        // Two ways to use one library are one version.
+        let of_libraries = self.versions.iter().filter(|(peer, _)| *peer != "leasehold-lock");
+        let versions: Vec<String> = of_libraries.map(|(peer, version)| format!("{peer} {version}")).collect();
         if !versions.is_empty() {
             writeln!(out, "Versions: {}.\n", versions.join(", "))?;
         }
@@ -161,7 +162,8 @@ impl Report {
                     .iter()
                     .filter_map(|peer| {
                         let value = self.metric(workload.id, peer, metric)?;
-                        Some(Bar { label: (*peer).to_owned(), value, ours: peer.starts_with("leasehold") })
+                        let label = chart_name(peer).to_owned();
+                        Some(Bar { label, value, ours: peer.starts_with("leasehold") })
                     })
                     .collect();
                 if !bars.is_empty() {
@@ -287,6 +289,16 @@ fn name(peer: &str) -> &str {
     match peer {
         "leasehold" => "**leasehold**, guards",
         "leasehold-lock" => "**leasehold**, `lock`/`unlock`",
+        "redisson" => "Redisson",
+        other => other,
+    }
+}
+
+/// The same where there is little room.
+fn chart_name(peer: &str) -> &str {
+    match peer {
+        "leasehold" => "leasehold guard",
+        "leasehold-lock" => "leasehold lock",
         "redisson" => "Redisson",
         other => other,
     }

@@ -126,7 +126,9 @@ impl<'a> Maker<'a> {
             "postgres-session" | "mariadb-session" => builder.url(&self.one.url).session_locks().build()?,
             _ => builder.url(&self.one.url).build()?,
         };
-        Ok(Box::new(Leased(client.lock(&self.one.name))))
+        let name = &self.one.name;
+        let lock = if self.one.store == "redis-fair" { client.fair_lock(name) } else { client.lock(name) };
+        Ok(Box::new(Leased(lock)))
     }
 
     /// Not known of transactions: they wait in the server.
