@@ -164,19 +164,19 @@ fn a_leased_level_does_not_end_the_renewal_of_the_hold(store: &Store) {
 }
 
 fn the_level_that_a_guard_ends_is_its_own(store: &Store) {
-    let client = store.client_with_lease(ms(1_000));
+    let client = store.client_with_lease(RENEWED);
     let (ends, lives) = (client.lock(&fresh("ends")), client.lock(&fresh("lives")));
     // The one that asked for renewal goes first: what is left is a lease.
     let renewed = ends.acquire().unwrap();
-    let leased = ends.acquire_with_lease(ms(1_100)).unwrap();
+    let leased = ends.acquire_with_lease(RENEWED + ms(100)).unwrap();
     drop(renewed);
     // The one with the lease goes first: what is left is renewed.
-    let outer = lives.acquire_with_lease(ms(1_100)).unwrap();
+    let outer = lives.acquire_with_lease(RENEWED + ms(100)).unwrap();
     let inner = lives.acquire().unwrap();
     drop(outer);
-    eventually(store.freed_within(ms(1_100)) + SLACK, || !ends.is_locked().unwrap());
+    eventually(store.freed_within(RENEWED + ms(100)) + SLACK, || !ends.is_locked().unwrap());
     assert!(leased.unlock().unwrap_err().is_lost());
-    throughout(ms(600), || lives.is_locked().unwrap() && inner.check().is_ok());
+    throughout(ms(1_000), || lives.is_locked().unwrap() && inner.check().is_ok());
     inner.unlock().unwrap();
 }
 

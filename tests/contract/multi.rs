@@ -12,8 +12,8 @@ use leasehold::{ErrorKind, HoldState, Interrupt, Lock, LockClient, LossReason, M
 use super::harness::{Need, Store, fresh};
 use super::observer::{Seen, Teller};
 use super::tools::{
-    Holding, PATIENCE, SLACK, Waiter, elsewhere, eventually, let_pass, ms, now, quiet_panic, receive,
-    slack_since, throughout,
+    Holding, PATIENCE, RENEWED, SLACK, Waiter, elsewhere, eventually, let_pass, ms, now, quiet_panic,
+    receive, slack_since, throughout,
 };
 
 contracts!(
@@ -470,11 +470,11 @@ fn those_that_were_had_first_are_kept_while_another_is_waited_for(store: &Store)
 }
 
 fn a_group_is_renewed_and_lasts_as_long_as_the_least_of_it(store: &Store) {
-    let (short, long) = (store.client_with_lease(ms(1_000)), store.client());
+    let (short, long) = (store.client_with_lease(RENEWED), store.client());
     let names = names(2);
     let guard = long.multi_lock([long.lock(&names[0]), short.lock(&names[1])]).acquire().unwrap();
-    assert!(guard.remaining() <= ms(1_000), "{:?}", guard.remaining());
-    throughout(ms(1_500), || guard.check().is_ok() && guard.remaining() <= ms(1_000));
+    assert!(guard.remaining() <= RENEWED, "{:?}", guard.remaining());
+    throughout(RENEWED + ms(200), || guard.check().is_ok() && guard.remaining() <= RENEWED);
     for name in &names {
         assert!(long.lock(name).is_locked().unwrap());
     }
@@ -482,21 +482,21 @@ fn a_group_is_renewed_and_lasts_as_long_as_the_least_of_it(store: &Store) {
 }
 
 fn the_loss_of_one_is_the_loss_of_the_group(store: &Store) {
-    let (client, operator) = (store.client_with_lease(ms(1_000)), store.client());
+    let (client, operator) = (store.client_with_lease(RENEWED), store.client());
     let names = names(3);
     let guard = group(&client, &names).acquire().unwrap();
     let (tell, told) = unbounded();
     guard.on_lost(move |loss| tell.send(loss.clone()).unwrap());
     let lost = guard.lost();
     assert!(operator.lock(&names[1]).force_unlock().unwrap());
-    let loss = receive(&told, ms(340) + SLACK).unwrap();
+    let loss = receive(&told, RENEWED / 3 + SLACK).unwrap();
     assert_eq!((loss.name.as_str(), loss.reason), (names[1].as_str(), LossReason::Gone));
     assert_eq!(receive(&lost, SLACK).unwrap().name, names[1]);
     let error = guard.check().unwrap_err();
     assert!(error.is_lost() && error.lock_name() == Some(&names[1]), "{error}");
     assert_eq!((guard.state(), guard.remaining()), (HoldState::Lost, Duration::ZERO));
     // The others are kept for as long as the guard is.
-    throughout(ms(1_200), || operator.lock(&names[0]).is_locked().unwrap());
+    throughout(RENEWED + ms(200), || operator.lock(&names[0]).is_locked().unwrap());
     assert!(operator.lock(&names[2]).is_locked().unwrap());
     let error = guard.unlock().unwrap_err();
     assert!(error.is_lost() && error.lock_name() == Some(&names[1]), "{error}");

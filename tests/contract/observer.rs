@@ -9,7 +9,7 @@ use leasehold::{Error, Loss, LossReason, Observer, Owner};
 
 use super::harness::{Store, fresh};
 use super::tools::{
-    Holding, SLACK, Waiter, elsewhere, ms, now, quiet_panic, receive, slack_since, throughout,
+    Holding, RENEWED, SLACK, Waiter, elsewhere, ms, now, quiet_panic, receive, slack_since, throughout,
 };
 
 contracts!(
@@ -205,7 +205,7 @@ fn a_panicking_observer_harms_nothing(store: &Store) {
         }
     }
     let was_told = Arc::new(AtomicBool::new(false));
-    let client = store.client_with(|options| options.observer(Panics(Arc::clone(&was_told))).lease(ms(600)));
+    let client = store.client_with(|options| options.observer(Panics(Arc::clone(&was_told))).lease(RENEWED));
     let lock = client.lock(&fresh("panics"));
     lock.lock().unwrap();
     assert!(was_told.load(Ordering::SeqCst));
@@ -215,11 +215,11 @@ fn a_panicking_observer_harms_nothing(store: &Store) {
     elsewhere(|| lock.lock_with_lease(ms(100)).unwrap());
     let lost = lock.acquire().unwrap();
     store.client().lock(lock.name()).force_unlock().unwrap();
-    receive(&lost.lost(), ms(200) + SLACK).unwrap();
+    receive(&lost.lost(), RENEWED / 3 + SLACK).unwrap();
     drop(lost);
     // Watchdog and callbacks go on.
     let guard = lock.acquire().unwrap();
-    throughout(ms(800), || guard.check().is_ok());
+    throughout(RENEWED + ms(200), || guard.check().is_ok());
     guard.unlock().unwrap();
 }
 

@@ -8,7 +8,9 @@ use std::time::Duration;
 use leasehold::{ErrorKind, HoldState, Interrupt, Mode, ObjectKind, ReadWriteLock};
 
 use super::harness::{Store, fresh};
-use super::tools::{PATIENCE, SLACK, Waiter, elsewhere, eventually, ms, now, slack_since, throughout};
+use super::tools::{
+    PATIENCE, RENEWED, SLACK, Waiter, elsewhere, eventually, ms, now, slack_since, throughout,
+};
 
 contracts!(needs ReadWrite:
     readers_read_together_and_keep_writers_out,
@@ -184,10 +186,10 @@ fn guards_that_change_threads_do_not_wait_for_their_own_thread(store: &Store) {
 
 /// Redisson's zombie: before 4.4, whoever renewed renewed the dead as well.
 fn a_reader_that_died_is_not_kept_alive_by_the_others(store: &Store) {
-    let (client, other) = (store.client_with_lease(ms(1_000)), store.client());
+    let (client, other) = (store.client_with_lease(RENEWED), store.client());
     let name = fresh("zombie");
     // What is left of one that died: a hold that nobody renews or gives back.
-    let lease = ms(1_200);
+    let lease = RENEWED + ms(200);
     elsewhere(|| client.read_write_lock(&name).read().lock_with_lease(lease).unwrap());
     let reading = elsewhere(|| client.read_write_lock(&name).read().acquire_owned().unwrap());
     let taken = now();
@@ -336,12 +338,12 @@ fn a_reader_that_ends_early_does_not_end_the_others(store: &Store) {
 }
 
 fn read_holds_are_renewed(store: &Store) {
-    let (client, other) = (store.client_with_lease(ms(1_000)), store.client());
+    let (client, other) = (store.client_with_lease(RENEWED), store.client());
     let name = fresh("rw");
     let lock = client.read_write_lock(&name);
     let guards = (lock.read().acquire().unwrap(), lock.read().acquire().unwrap());
     let foreign = other.read_write_lock(&name);
-    throughout(ms(1_500), || !foreign.write().try_lock().unwrap());
+    throughout(RENEWED + ms(200), || !foreign.write().try_lock().unwrap());
     guards.0.check().unwrap();
     assert_eq!(lock.read().hold_count().unwrap(), 2);
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use leasehold::{ErrorKind, HoldState, Interrupt, LossReason, ObjectKind};
 
 use super::harness::{Store, fresh};
-use super::tools::{PATIENCE, SLACK, Waiter, eventually, ms, now, receive, slack_since, throughout};
+use super::tools::{PATIENCE, RENEWED, SLACK, Waiter, eventually, ms, now, receive, slack_since, throughout};
 
 contracts!(needs Counting:
     permits_are_set_up_once,
@@ -183,13 +183,13 @@ fn a_permit_with_a_lease_comes_back_by_itself(store: &Store) {
 }
 
 fn a_permit_without_a_lease_is_renewed(store: &Store) {
-    let client = store.client_with_lease(ms(900));
+    let client = store.client_with_lease(RENEWED);
     let name = fresh("permits");
     let semaphore = client.expirable_semaphore(&name);
     semaphore.try_set_permits(1).unwrap();
     let permit = semaphore.acquire().unwrap();
     let other = store.client().expirable_semaphore(&name);
-    throughout(ms(2_000), || other.try_acquire().unwrap().is_none());
+    throughout(RENEWED + ms(200), || other.try_acquire().unwrap().is_none());
     permit.check().unwrap();
     permit.unlock().unwrap();
     assert_eq!(other.available_permits().unwrap(), 1);
