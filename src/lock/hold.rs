@@ -743,11 +743,10 @@ mod tests {
         let hold = hold(Lease::Renewed, ManualClock::new().now());
         for from_outside in [true, false] {
             let ids: Vec<u64> = (1..LEVELS).map(|_| hold.add_level(Lease::Renewed)).collect();
-            ids.iter().for_each(|id| hold.guard_level(*id));
             for n in 0..ids.len() {
                 let id = ids[if from_outside { n } else { ids.len() - 1 - n }];
-                assert!(hold.end_level(Some(id)).is_some());
-                assert!(Clock::System.now() < by, "{n} of {LEVELS} levels in {LEASE:?}");
+                hold.guard_level(id);
+                assert!(hold.end_level(Some(id)).is_some() && Clock::System.now() < by, "{n} of {LEVELS}");
             }
             assert_eq!(hold.count(), 1);
         }

@@ -227,6 +227,12 @@ impl Wire {
         self.lanes.iter().filter(|lane| lane.tend()).count() > 0
     }
 
+    /// How many places its pool has ready or in use.
+    #[cfg(all(test, not(leasehold_shuttle)))]
+    pub(super) fn places(&self) -> u32 {
+        self.pool.lock().as_ref().map_or(0, |pool| pool.state().connections)
+    }
+
     /// Whether a connection was hung up since this was last asked: a lane's, or that for renewals.
     pub(super) fn hung_up(&self) -> bool {
         let lanes = self.lanes.iter().filter(|lane| lane.hung_up()).count() > 0;
