@@ -88,7 +88,8 @@ impl Outage {
         let connections = world.proxy.accepted() - before;
         // For how long the machine had stood still, again and again until all that was not renewed has ended.
         let mut stood_still = Vec::new();
-        while back.elapsed() < self.lease {
+        let last = left.iter().max().copied().unwrap_or_default();
+        while back.elapsed() <= last {
             let_pass(ms(20), "between two looks at the machine");
             stood_still.push((back.elapsed(), stalled_since(back)));
         }
