@@ -1,4 +1,6 @@
 //! The reference store: in this process, for tests, examples, and users' own unit tests.
+//!
+//! Long because one store answers for all kinds of locks.
 
 mod counted;
 mod faults;

@@ -4,6 +4,8 @@
 //! the requests, so a queue of what was sent says whose is whose. When a connection ends, all who were owed a reply are told *before* there is a
 //! new one: what they are told decides under which owner numbers a lock may be asked for again. The second thread is in
 //! `keep`.
+//!
+//! Long because connecting, writing, reading and the end of a connection are one protocol, and its test needs a server.
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
