@@ -101,6 +101,12 @@ fn anchor(heading: &str) -> String {
     kept.chars().filter(|c| c.is_alphanumeric() || *c == '-' || *c == '_').collect()
 }
 
+/// The anchors of a document's headings.
+fn headings(text: &str) -> BTreeSet<String> {
+    let lines = prose(text).into_iter().filter_map(|(_, line)| line.strip_prefix('#'));
+    lines.map(|heading| anchor(heading.trim_start_matches('#').trim())).collect()
+}
+
 /// Names of all tests: functions marked `#[test]`, and the contracts, which `contracts!` marks.
 fn tests() -> BTreeSet<String> {
     let mut names = BTreeSet::new();
@@ -166,16 +172,35 @@ fn every_file_that_a_document_names_is_there() {
     }
 }
 
+/// Where this version's files are on the web: what a page on docs.rs links to.
+const ON_THE_WEB: &str = concat!(env!("CARGO_PKG_REPOSITORY"), "/blob/v", env!("CARGO_PKG_VERSION"), "/");
+
 #[test]
 fn every_document_that_the_source_names_is_there() {
+    let on_the_web = ON_THE_WEB.strip_prefix("https:").unwrap();
     for file in files("src", "rs").into_iter().chain(files("examples", "rs")).chain(files("tests", "rs")) {
         let text = read(&file);
         let words = text.split(|c: char| !(c.is_ascii_alphanumeric() || "/._-".contains(c)));
         for word in words.filter(|word| word.len() > 3 && word.ends_with(".md")) {
-            let word = word.trim_start_matches("../");
+            let word = word.strip_prefix(on_the_web).unwrap_or(word).trim_start_matches("../");
             assert!(root().join(word).exists(), "{} names {word}", file.display());
         }
     }
+}
+
+#[test]
+fn every_place_that_the_documentation_links_to_is_there() {
+    let mut seen = 0;
+    for file in files("src", "rs") {
+        let text = read(&file);
+        for link in text.split(ON_THE_WEB).skip(1).filter_map(|rest| rest.split(')').next()) {
+            let (path, fragment) = link.split_once('#').unwrap_or((link, ""));
+            let there = headings(&read(path)).contains(fragment);
+            assert!(fragment.is_empty() || there, "{}: {path} has no heading {fragment}", file.display());
+            seen += 1;
+        }
+    }
+    assert!(seen > 10, "only {seen} links were found");
 }
 
 #[test]
@@ -194,14 +219,8 @@ fn every_link_leads_somewhere() {
                     path => document.parent().unwrap().join(path),
                 };
                 assert!(root().join(&target).exists(), "{place}");
-                if !fragment.is_empty() {
-                    let text = read(&target);
-                    let mut headings =
-                        prose(&text).into_iter().filter_map(|(_, line)| line.strip_prefix('#'));
-                    let found =
-                        headings.any(|heading| anchor(heading.trim_start_matches('#').trim()) == fragment);
-                    assert!(found, "{place}: no such heading");
-                }
+                let found = fragment.is_empty() || headings(&read(&target)).contains(fragment);
+                assert!(found, "{place}: no such heading");
             }
         }
     }
