@@ -29,8 +29,8 @@ use std::thread;
 use std::time::Duration;
 
 use leasehold::{
-    Backoff, ClientBuilder, Error, ErrorKind, Interrupt, LONGEST_NAME, LockClient, ManualClock, MemoryStore,
-    Result, Ring, RingNode, fencing,
+    Backoff, ClientBuilder, Error, ErrorKind, Fault, Interrupt, LONGEST_NAME, LockClient, ManualClock,
+    MemoryStore, Result, Ring, RingNode, fencing,
 };
 
 /// The list, section by section.
@@ -169,6 +169,21 @@ fn a_builder_from_the_environment_says_what_is_wrong() {
         let error = ClientBuilder::from_env().and_then(ClientBuilder::build).unwrap_err();
         println!("{SAYS}{:?}: {error}", error.kind());
     }
+}
+
+fn faults(list: &mut List) {
+    list.section("Faults of the memory store");
+    let store = MemoryStore::with_clock(ManualClock::new());
+    let client = LockClient::in_memory_with(&store);
+    for fault in [Fault::Refused, Fault::RequestLost, Fault::AnswerLost] {
+        store.fail(fault);
+        list.add(&format!("fail({fault:?}), then try_lock()"), client.lock("orders").try_lock());
+    }
+    store.heal();
+    store.slow_down(Duration::from_secs(5));
+    list.add("slow_down(5 s), then try_lock()", client.lock("orders").try_lock());
+    let elsewhere = LockClient::in_memory();
+    list.add("pause_client() of a client on another store", store.pause_client(&elsewhere));
 }
 
 fn urls(list: &mut List) {
@@ -470,6 +485,7 @@ fn every_message_that_a_user_can_provoke_is_listed_in_docs_errors() {
     let mut list = List { text: head.to_owned(), varying: Vec::new() };
     making_a_client(&mut list);
     environment(&mut list);
+    faults(&mut list);
     urls(&mut list);
     arguments(&mut list);
     holding(&mut list);

@@ -1,8 +1,9 @@
 //! A lock that is held in this process, and what it says of itself.
 
+use super::MemoryAccess;
 use crate::ident::Owner;
 use crate::inspection::Holder;
-use crate::lock::store::{Claim, Notice};
+use crate::lock::store::{Answer, Claim, HandOver, Notice};
 use crate::time::Moment;
 
 pub(super) struct Held {
@@ -36,5 +37,19 @@ impl Held {
             whereabouts: self.notice.as_ref().map(|notice| notice.place.as_ref().clone()),
             ..Holder::new(self.owner.to_string())
         }
+    }
+}
+
+impl MemoryAccess {
+    /// Has `to` hold the lock in place of `from`.
+    pub(super) fn hand_over_now(&self, from: &Claim, to: &Claim, wants_fence: bool) -> Answer<HandOver> {
+        let key = to.name.key();
+        self.with(to.kind, &to.name, |state, now| match state.locks.get_mut(key) {
+            Some(held) if held.owner == from.owner => {
+                *held = Held::new(to, 1, now);
+                HandOver::Granted { fence: wants_fence.then(|| state.next_fence(key, now)) }
+            }
+            _ => HandOver::Lost,
+        })
     }
 }

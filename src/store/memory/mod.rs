@@ -19,7 +19,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::ident::{Fence, LockName, Owner};
 use crate::inspection::Inspection;
 use crate::lock::store::{
-    Answer, Attempt, Claim, Counting, HandOver, Kind, Known, PLACE_LASTS, Pending, Release, Snapshot, Store,
+    Answer, Attempt, Claim, Counting, Kind, Known, PLACE_LASTS, Pending, Release, Snapshot, Store,
 };
 use crate::lock::topic::{Listening, Source, Topic};
 use crate::room::{Roomy, Sweeps};
@@ -251,17 +251,6 @@ impl MemoryAccess {
                 }
             }
             result
-        })
-    }
-
-    fn hand_over_now(&self, from: &Claim, to: &Claim, wants_fence: bool) -> Answer<HandOver> {
-        let key = to.name.key();
-        self.with(to.kind, &to.name, |state, now| match state.locks.get_mut(key) {
-            Some(held) if held.owner == from.owner => {
-                *held = Held::new(to, 1, now);
-                HandOver::Granted { fence: wants_fence.then(|| state.next_fence(key, now)) }
-            }
-            _ => HandOver::Lost,
         })
     }
 
