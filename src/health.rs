@@ -26,6 +26,18 @@ pub struct Health {
 }
 
 /// Whether a release elsewhere wakes those who wait here.
+///
+/// # Examples
+///
+/// ```
+/// use leasehold::{LockClient, Wakeups};
+///
+/// let client = LockClient::in_memory();
+/// if client.ping()?.wakeups == Wakeups::Down {
+///     eprintln!("waiters poll until the subscription is back");
+/// }
+/// # Ok::<(), leasehold::Error>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Wakeups {

@@ -60,6 +60,24 @@ impl MemoryStore {
 }
 
 /// A client whose threads stand still until this is dropped; see [`MemoryStore::pause_client`].
+///
+/// # Examples
+///
+/// ```
+/// use leasehold::{HoldState, LockClient, ManualClock, MemoryStore};
+/// use std::time::Duration;
+///
+/// let clock = ManualClock::new();
+/// let store = MemoryStore::with_clock(clock.clone());
+/// let client = LockClient::in_memory_with(&store);
+/// let guard = client.lock("a").acquire()?;
+/// {
+///     let _paused = store.pause_client(&client)?;
+///     clock.advance(Duration::from_secs(60)); // nothing is renewed
+/// }
+/// assert_eq!(guard.state(), HoldState::Lost);
+/// # Ok::<(), leasehold::Error>(())
+/// ```
 #[must_use = "the client goes on as soon as this is dropped"]
 pub struct PausedClient {
     engine: Arc<Engine>,

@@ -157,7 +157,7 @@ fn sentinels_that_cannot_help_are_told_apart() {
         };
         let (found, words) = kind(format!("redis-sentinel://127.0.0.1:{}/{MASTER}", server.port()));
         assert_eq!(found, ErrorKind::Unsupported, "{words}");
-        assert!(words.contains("no Sentinel"), "{words}");
+        assert!(words.contains("not a Sentinel"), "{words}");
         let (found, words) = kind(format!("redis-sentinel://127.0.0.1:1,127.0.0.1:2/{MASTER}"));
         assert_eq!(found, ErrorKind::Unreachable, "{words}");
         let set = SentinelSet::start(server.binary());

@@ -17,6 +17,18 @@ use crate::sync::Waker;
 use crate::time::{Clock, Moment};
 
 /// How requests to a [`MemoryStore`] fail, for the unit tests of a program; see [`MemoryStore::fail`].
+///
+/// # Examples
+///
+/// ```
+/// use leasehold::{Fault, LockClient, MemoryStore};
+///
+/// let store = MemoryStore::new();
+/// let client = LockClient::in_memory_with(&store);
+/// store.fail(Fault::AnswerLost);
+/// // The lock may have been taken: the caller cannot know.
+/// assert!(client.lock("a").try_lock().unwrap_err().outcome_unknown());
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Fault {
