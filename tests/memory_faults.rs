@@ -145,6 +145,19 @@ fn a_slow_answer_takes_its_time_and_one_that_is_too_slow_does_not_come() {
 }
 
 #[test]
+fn a_client_whose_renewal_is_slow_can_be_shut_down() {
+    for _ in 0..20 {
+        let (clock, store) = place();
+        let client = client(&store);
+        client.lock("a").lock().unwrap();
+        store.slow_down(ms(2_000));
+        clock.advance(ms(10_000)); // the renewal is under way, and nobody moves the clock
+        client.shutdown().unwrap();
+        assert!(!self::client(&store).lock("a").is_locked().unwrap());
+    }
+}
+
+#[test]
 fn by_the_systems_clock_a_slow_answer_takes_real_time() {
     let store = MemoryStore::new();
     let client = LockClient::in_memory_with(&store);

@@ -37,11 +37,13 @@ struct Asked {
     bounds_ended: AtomicBool,
     /// A test has the thread stand still.
     stands_still: AtomicBool,
+    /// Its client ends: what it waits for by a clock that is moved by hand may never come.
+    is_ending: AtomicBool,
 }
 
 thread_local! {
     /// By which number and signal a manual clock knows the service that this thread is.
-    static SERVICE: RefCell<Option<(u64, Waker)>> = const { RefCell::new(None) };
+    static SERVICE: RefCell<Option<(u64, Waker, Arc<Asked>)>> = const { RefCell::new(None) };
 }
 
 /// Lets `span` pass by this clock. One that is moved by hand is moved by the caller, unless that is a service: this waits until
@@ -51,13 +53,15 @@ pub(crate) fn take_time(clock: &Clock, span: Duration) {
         Parker::new(clock).park(clock.after(span), None);
         return;
     };
-    let Some((id, waker)) = SERVICE.with(|service| service.borrow().clone()) else {
+    let Some((id, waker, asked)) = SERVICE.with(|service| service.borrow().clone()) else {
         return manual.advance(span);
     };
     let until = clock.after(span);
-    while clock.now() < until {
+    let is_over = || clock.now() >= until || asked.is_ending.load(Ordering::SeqCst);
+    while !is_over() {
         manual.service(id, Some(until));
-        if clock.now() < until {
+        // Looked again: a signal that came before is seen by this, one that comes later by the sleep.
+        if !is_over() {
             waker.sleep(None);
         }
     }
@@ -105,7 +109,6 @@ impl Parker {
     /// Sleeps until `until`, a signal, or the interrupt, whichever is first.
     pub(crate) fn park(&self, until: Moment, interrupt: Option<&Interrupt>) -> Woken {
         if self.is_service {
-            self.is_mine();
             self.while_still();
         }
         let woken = self.sleep(until, interrupt);
@@ -129,11 +132,11 @@ impl Parker {
         }
     }
 
-    /// The calling thread is this service's.
-    fn is_mine(&self) {
+    /// The calling thread is this service's. Said before its first request.
+    pub(crate) fn is_mine(&self) {
         if let Some(id) = self.registered {
             SERVICE.with(|service| {
-                service.borrow_mut().get_or_insert_with(|| (id, self.waker.clone()));
+                service.borrow_mut().get_or_insert_with(|| (id, self.waker.clone(), Arc::clone(&self.asked)));
             });
         }
     }
@@ -185,6 +188,12 @@ pub(crate) struct ServiceWaker {
 }
 
 impl ServiceWaker {
+    /// Has the service wait for nothing that only time brings: it is about to be ended.
+    pub(crate) fn end(&self) {
+        self.asked.is_ending.store(true, Ordering::SeqCst);
+        self.stand_still(false);
+    }
+
     /// Has the service stand still, or go on.
     pub(crate) fn stand_still(&self, still: bool) {
         self.asked.stands_still.store(still, Ordering::SeqCst);

@@ -144,8 +144,8 @@ impl Watchdog {
     /// Ends the threads; returns what was left to clean up. Never waits for itself.
     pub(crate) fn stop(&self) -> Vec<Claim> {
         self.shared.inbox.lock().stop = true;
-        self.stand_still(false);
-        self.waker.wake();
+        self.waker.end();
+        self.timer.alarm().waker().end();
         let thread = self.thread.lock().take();
         if let Some(thread) = thread
             && thread.thread().id() != thread::current().id()
@@ -222,6 +222,7 @@ struct Round {
 
 impl Round {
     fn run(&self, parker: &Parker) {
+        parker.is_mine();
         let mut due = Due::new(self.lease, self.command_timeout);
         loop {
             self.shared.next_look.store(u64::MAX, Ordering::SeqCst);
