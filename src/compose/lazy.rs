@@ -307,3 +307,16 @@ impl Store for Unopened {
 
     fn close(&self) {}
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::lock::store::methods_in;
+
+    #[test]
+    fn every_call_of_a_store_is_passed_on() {
+        let calls = methods_in(include_str!("../lock/store.rs"), "trait Store: ");
+        let passed_on = methods_in(include_str!("lazy.rs"), "impl Store for LazyStore ");
+        let missing: Vec<_> = calls.iter().filter(|call| !passed_on.contains(call)).collect();
+        assert!(calls.len() > 20 && missing.is_empty(), "{missing:?}");
+    }
+}

@@ -261,6 +261,10 @@ impl Store for FaultyAccess {
         self.ask_all(claims, by, |access| access.abandon(claims, by))
     }
 
+    fn tend(&self) -> bool {
+        self.access.tend()
+    }
+
     fn count(&self, claim: &Claim, what: &Counting, by: Moment) -> Answer<Option<i64>> {
         self.ask(by, |access| access.count(claim, what, by))
     }
@@ -299,5 +303,18 @@ impl Store for FaultyAccess {
 
     fn close(&self) {
         self.access.close();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::lock::store::methods_in;
+
+    #[test]
+    fn every_call_that_the_memory_store_answers_is_passed_on() {
+        let calls = methods_in(include_str!("mod.rs"), "impl Store for MemoryAccess ");
+        let passed_on = methods_in(include_str!("faults.rs"), "impl Store for FaultyAccess ");
+        let missing: Vec<_> = calls.iter().filter(|call| !passed_on.contains(call)).collect();
+        assert!(calls.len() > 10 && missing.is_empty(), "{missing:?}");
     }
 }
