@@ -31,9 +31,8 @@ pub type Result<T> = std::result::Result<T, Error>;
 ///
 /// fn answer(error: &Error) -> u16 {
 ///     match error.kind() {
-///         ErrorKind::NotHeld | ErrorKind::Lost => 409, // somebody else may have the lock now
-///         ErrorKind::Unreachable | ErrorKind::TimedOut | ErrorKind::Busy => 503,
-///         _ if error.is_retryable() => 503,
+///         _ if error.is_lost() || error.is_retryable() => 503, // try again
+///         ErrorKind::InvalidInput => 400,
 ///         _ => 500,
 ///     }
 /// }
@@ -43,7 +42,7 @@ pub type Result<T> = std::result::Result<T, Error>;
 /// assert_eq!(error.kind(), ErrorKind::NotHeld);
 /// assert_eq!(error.lock_name(), Some("stock:42"));
 /// assert!(!error.outcome_unknown()); // nothing of it may still happen
-/// assert_eq!(answer(&error), 409);
+/// assert_eq!(answer(&error), 500); // a fault of the program: it never took the lock
 /// ```
 pub struct Error {
     inner: Box<Inner>,
@@ -83,7 +82,8 @@ pub enum ErrorKind {
     InvalidInput,
     /// The caller does not hold the lock; see [`Error::not_held`].
     NotHeld,
-    /// A hold was lost while it was believed held.
+    /// A hold was lost while it was believed held. An `unlock()` of a hold that ended earlier is of kind `NotHeld`: ask
+    /// [`Error::is_lost`], which is true for both.
     Lost,
     /// The wait was ended by an [`Interrupt`](crate::Interrupt).
     Interrupted,
@@ -103,7 +103,8 @@ pub enum ErrorKind {
     OutOfMemory,
     /// The server is a read-only replica.
     ReadOnly,
-    /// The server is loading, busy with a script, failing over or short of replicas.
+    /// The server is loading, busy with a script, failing over or short of replicas. That another holds the lock is no
+    /// error: it is `None`, `false` or [`TryOutcome::Busy`](crate::TryOutcome::Busy).
     Busy,
     /// The database broke a deadlock: roll the transaction back and run it again.
     Deadlock,
@@ -177,8 +178,8 @@ impl Error {
             NotHeld::Expired => {
                 "the caller's hold ended earlier: its lease ran out, or the server lost it".to_owned()
             }
-            NotHeld::HeldBy(owner) => format!("it is held by {owner}"),
-            NotHeld::Free => "nobody holds it".to_owned(),
+            NotHeld::HeldBy(owner) => format!("it is held by {owner}, and only its holder releases it"),
+            NotHeld::Free => "nobody holds it: it was released already, or never taken".to_owned(),
         };
         let mut error = Error::new(ErrorKind::NotHeld, action, detail).on(name);
         error.inner.not_held = Some(why);
@@ -259,7 +260,8 @@ impl Error {
         self.inner.not_held.as_ref()
     }
 
-    /// Whether a hold that the caller had was lost: work under it is no longer protected.
+    /// Whether a hold that the caller had was lost: work under it is no longer protected. True for [`ErrorKind::Lost`], and for
+    /// [`ErrorKind::NotHeld`] from the release of a hold that had ended earlier.
     #[must_use]
     pub fn is_lost(&self) -> bool {
         self.inner.kind == ErrorKind::Lost || self.inner.not_held == Some(NotHeld::Expired)
@@ -330,16 +332,14 @@ impl fmt::Display for Error {
     }
 }
 
+/// The text, the kind and the cause: what a program shows whose `main` returns the error.
 impl fmt::Debug for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Error")
-            .field("kind", &self.inner.kind)
-            .field("action", &self.inner.action)
-            .field("lock", &self.inner.lock)
-            .field("detail", &self.inner.detail)
-            .field("outcome_unknown", &self.inner.outcome_unknown)
-            .field("source", &self.inner.source)
-            .finish()
+        write!(f, "{self} ({:?})", self.inner.kind)?;
+        match &self.inner.source {
+            Some(source) => write!(f, ", caused by: {source:?}"),
+            None => Ok(()),
+        }
     }
 }
 

@@ -70,7 +70,7 @@ impl fmt::Display for Host {
         f.write_str(if self.is_shown.load(Ordering::Relaxed) {
             &self.name
         } else {
-            "(host in the URL, not resolved)"
+            "(the URL's host; check its spelling and the DNS)"
         })
     }
 }

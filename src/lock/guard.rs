@@ -81,7 +81,7 @@ pub enum HoldState {
 /// guard.unlock()?;
 /// # Ok::<(), leasehold::Error>(())
 /// ```
-#[must_use = "the lock is released as soon as the guard is dropped"]
+#[must_use = "the lock is released as soon as the guard is dropped: bind it to a name, `let _guard = …`"]
 pub struct Guard {
     level: HeldLevel,
     /// `!Send` but `Sync`, whatever features other crates turn on.
@@ -107,7 +107,7 @@ pub struct Guard {
 /// assert!(!client.lock("upload").is_locked()?);
 /// # Ok::<(), leasehold::Error>(())
 /// ```
-#[must_use = "the lock is released as soon as the guard is dropped"]
+#[must_use = "the lock is released as soon as the guard is dropped: bind it to a name, `let _guard = …`"]
 pub struct OwnedGuard {
     level: HeldLevel,
 }
@@ -260,9 +260,10 @@ macro_rules! guard {
             ///
             /// # Guarantees
             ///
-            /// `Ok` says that the hold was confirmed to last beyond this moment: the window is counted from before
-            /// the request was sent, by a clock that runs on while the process is stopped or the machine sleeps. It
-            /// says nothing about the next moment; see [fencing](https://github.com/leasehold/leasehold/blob/v0.1.0/docs/guarantees.md#fencing).
+            /// `Ok` says that the lease, as the server last confirmed it, is not over: it is counted from before the
+            /// request was sent, by a clock that runs on while the process is stopped or the machine sleeps. A server
+            /// that lost the lock or gave it away meanwhile (a failover, `force_unlock`) is noticed at the next renewal,
+            /// a third of the lease later at most. `Ok` says nothing about the next moment; see [fencing](https://github.com/leasehold/leasehold/blob/v0.1.0/docs/guarantees.md#fencing).
             pub fn check(&self) -> Result<()> {
                 self.level.check()
             }

@@ -140,6 +140,8 @@ impl RedisLock {
 
     /// Takes the lock if nobody else holds it now.
     ///
+    /// Look at the answer: after `try_lock()?;` the code goes on without the lock if it was busy, and the compiler does not warn.
+    ///
     /// # Blocking
     ///
     /// One round trip; none while another thread of this client holds it.
@@ -152,6 +154,8 @@ impl RedisLock {
     }
 
     /// Takes the lock, waiting at most `wait`; `false` if somebody else kept it.
+    ///
+    /// Look at the answer: after `try_lock_for(wait)?;` the code goes on without the lock if it was busy, and the compiler does not warn.
     ///
     /// # Blocking
     ///
@@ -345,6 +349,8 @@ impl RedisLock {
     }
 
     /// Takes the lock, waiting at most `wait`; `None` if somebody else kept it.
+    ///
+    /// Look at the answer: after `try_acquire_for(wait)?;` the code goes on without the lock if it was busy, and the compiler does not warn.
     ///
     /// # Blocking
     ///

@@ -14,7 +14,8 @@ pub fn connect() -> Result<LockClient> {
     let url = std::env::var("REDIS_URL").unwrap_or_else(|_| "redis://127.0.0.1:6379".to_owned());
     // A request has no use for an answer after seconds: each wait is shorter than the caller's patience.
     let times = LockClient::builder().command_timeout(WAIT).connect_timeout(WAIT).patience(WAIT);
-    times.url(&url).build()
+    // The program starts while Redis is down, and answers 503 until it is there.
+    times.url(&url).connect_lazily().build()
 }
 
 /// The status of an answer: done; another has the lock; the locks' server cannot be used or the lock was lost, so try again.
@@ -24,6 +25,15 @@ pub fn status(outcome: &Result<Option<()>>) -> u16 {
         Ok(None) => 409,
         Err(error) if error.is_retryable() || error.is_lost() || error.is_not_held() => 503,
         Err(_) => 500,
+    }
+}
+
+/// What a finished request says of its release. The work is done, so "try again" would have it done twice: a release that fails
+/// is repeated by the client, or the lease ends. Only a lock that was lost meanwhile is the caller's business.
+pub fn released(unlocked: Result<()>) -> Result<Option<()>> {
+    match unlocked {
+        Err(error) if error.is_lost() => Err(error),
+        _ => Ok(Some(())),
     }
 }
 

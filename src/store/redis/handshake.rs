@@ -7,7 +7,7 @@ use redis::{ServerError, Value};
 
 use super::address::{Address, Place, Role, Target};
 use super::link::{Link, Stream};
-use super::reply::{Expected, accepted, is_unknown_command, refusal};
+use super::reply::{Expected, WRONG_PASSWORD, accepted, is_unknown_command, refusal};
 use super::script::Request;
 use crate::error::{Error, ErrorKind, Result};
 use crate::hosts::Hosts;
@@ -118,7 +118,7 @@ pub(super) fn auth_refused(error: &ServerError) -> Error {
         return refusal(error, Expected::Nothing);
     }
     let words = match (error.code(), error.details().unwrap_or_default()) {
-        ("WRONGPASS", _) => "the server rejected the user name or the password",
+        ("WRONGPASS", _) => WRONG_PASSWORD,
         ("DENIED", _) => "the server is in protected mode: it accepts connections from its own machine only",
         (_, text) if text.contains("without any password") => {
             "a password was given, but the server has none for this user"

@@ -150,13 +150,22 @@ pub(super) enum Expected {
     Nothing,
 }
 
+pub(super) const WRONG_PASSWORD: &str =
+    "the server rejected the user name or the password; a password alone is given as redis://:PASSWORD@host";
+
 /// The error that a refusal comes to. Redis 6.2 wraps what a script's command raised in a text of its own; the code
 /// is looked for inside.
 pub(super) fn refusal(error: &ServerError, expected: Expected) -> Error {
     let text = error.details().unwrap_or_default();
     let (kind, words) = classify(error.code(), text, expected);
     let said = said(error.code(), text);
-    let refused = Error::new(kind, "request", format!("{words} (the server said: {said})"));
+    // What a server says of a missing password is long, and about its own commands.
+    let words = if error.code() == "NOAUTH" {
+        words.to_owned()
+    } else {
+        format!("{words} (the server said: {said})")
+    };
+    let refused = Error::new(kind, "request", words);
     match Redirect::read(error.code(), text) {
         Some(redirect) => refused.with_source(redirect),
         None => refused,
@@ -261,8 +270,11 @@ fn by_code(code: &str, expected: Expected) -> Option<(ErrorKind, &'static str)> 
             },
         ),
         "NOPERM" => (ErrorKind::NoPermission, NO_RIGHT),
-        "NOAUTH" => (ErrorKind::Authentication, "the server wants a password"),
-        "WRONGPASS" => (ErrorKind::Authentication, "the server rejected the user name or the password"),
+        "NOAUTH" => (
+            ErrorKind::Authentication,
+            "the server wants a password: give it as redis://:PASSWORD@host, or by password()",
+        ),
+        "WRONGPASS" => (ErrorKind::Authentication, WRONG_PASSWORD),
         "DENIED" => (
             ErrorKind::Authentication,
             "the server is in protected mode: it accepts connections from its own machine only",

@@ -7,7 +7,7 @@ use actix_web::web::{Data, Path};
 use actix_web::{App, HttpResponse, HttpServer, post};
 use leasehold::LockClient;
 use leasehold::crossbeam_channel::{Sender, bounded};
-use leasehold_web::{WAIT, connect, make_report, status};
+use leasehold_web::{WAIT, connect, make_report, released, status};
 use tokio::sync::oneshot;
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>>;
@@ -35,7 +35,7 @@ fn start(client: &LockClient) -> Result<(Sender<Job>, Vec<JoinHandle<()>>)> {
                     let lock = client.lock(&name);
                     let Some(guard) = lock.try_acquire_for(WAIT)? else { return Ok(None) };
                     make_report();
-                    guard.unlock().map(Some)
+                    released(guard.unlock())
                 })();
                 let _ = tell.send(status(&outcome));
             }

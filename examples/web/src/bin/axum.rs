@@ -7,7 +7,7 @@ use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use axum::routing::post;
 use leasehold::LockClient;
-use leasehold_web::{WAIT, connect, make_report, status};
+use leasehold_web::{WAIT, connect, make_report, released, status};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::Semaphore;
 use tokio::task::spawn_blocking;
@@ -29,7 +29,7 @@ async fn report(State(locks): State<Locks>, Path(name): Path<String>) -> StatusC
             let lock = locks.client.lock(&name);
             let Some(guard) = lock.try_acquire_for(WAIT)? else { return Ok(None) };
             make_report();
-            guard.unlock().map(Some)
+            released(guard.unlock())
         })();
         status(&outcome)
     });

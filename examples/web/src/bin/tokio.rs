@@ -7,7 +7,7 @@ use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use axum::routing::post;
 use leasehold::{LockClient, OwnedGuard};
-use leasehold_web::{WAIT, connect, status};
+use leasehold_web::{WAIT, connect, released, status};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::oneshot;
 use tokio::task::spawn_blocking;
@@ -29,8 +29,8 @@ async fn make_holding(guard: OwnedGuard) -> u16 {
         Ok(_loss) = lost => return 503,
     }
     // A release waits for the server's answer. Dropping the guard would only send it.
-    let released = spawn_blocking(move || guard.unlock().map(Some)).await;
-    released.map_or(500, |outcome| status(&outcome))
+    let ended = spawn_blocking(move || released(guard.unlock())).await;
+    ended.map_or(500, |outcome| status(&outcome))
 }
 
 async fn report(State(client): State<LockClient>, Path(name): Path<String>) -> StatusCode {
