@@ -452,7 +452,7 @@ fn a_lease_is_for_all_and_counts_from_when_the_last_was_had(store: &Store) {
 }
 
 fn those_that_were_had_first_are_kept_while_another_is_waited_for(store: &Store) {
-    let lease = ms(600);
+    let lease = ms(2_000);
     let (client, other) = (store.client(), store.client());
     let names = names(2);
     let multi = group(&client, &names);

@@ -12,7 +12,7 @@ use crate::support::{eventually, now, shout};
 use crate::tools::{EPSILON, LONG, P, T, alone_within, call, channel, ms, throughout, within};
 
 /// Longer than any failover takes, so that what is held outlasts it.
-const LEASE: Duration = Duration::from_secs(25);
+const LEASE: Duration = Duration::from_secs(60);
 /// Of the load's locks: what the old master granted and nobody heard of is free again before a failover is over.
 const SHORT: Duration = ms(1500);
 /// What the clients call their connections.
