@@ -114,7 +114,7 @@ fn a_guard_knows_its_lock_its_owner_and_its_state(store: &Store) {
 }
 
 fn what_remains_goes_down_and_a_renewal_raises_it(store: &Store) {
-    let client = store.client_with_lease(ms(600));
+    let client = store.client_with_lease(RENEWED);
     let leased = client.lock(&fresh("leased")).acquire_with_lease(ms(400)).unwrap();
     let mut least = ms(400);
     eventually(ms(400) + SLACK, || {
@@ -126,8 +126,8 @@ fn what_remains_goes_down_and_a_renewal_raises_it(store: &Store) {
     assert!(leased.check().is_err());
     let renewed = client.lock(&fresh("renewed")).acquire().unwrap();
     let mut last = renewed.remaining();
-    assert!(last <= ms(600));
-    eventually(ms(200) + SLACK, || {
+    assert!(last <= RENEWED);
+    eventually(RENEWED / 3 + SLACK, || {
         let left = renewed.remaining();
         let was_renewed = left > last;
         last = left;

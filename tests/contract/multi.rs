@@ -549,7 +549,7 @@ fn a_try_leaves_no_place_behind_where_it_is_busy(store: &Store) {
 
 fn one_that_was_lost_while_others_were_waited_for_is_taken_again(store: &Store) {
     let (teller, seen) = Teller::new();
-    let client = store.client_with(|options| options.observer(teller).lease(ms(600)));
+    let client = store.client_with(|options| options.observer(teller).lease(RENEWED));
     let operator = store.client();
     let names = names(2);
     let holding = Holding::take(&operator.lock(&names[1]));
@@ -568,9 +568,9 @@ fn one_that_was_lost_while_others_were_waited_for_is_taken_again(store: &Store) 
 }
 
 fn a_longest_hold_of_one_ends_the_group(store: &Store) {
-    let client = store.client_with_lease(ms(600));
+    let client = store.client_with_lease(ms(1_500));
     let names = names(2);
-    let limited = client.lock_with(&names[0]).max_hold(ms(900)).build();
+    let limited = client.lock_with(&names[0]).max_hold(ms(2_200)).build();
     let guard = client.multi_lock([limited, client.lock(&names[1])]).acquire().unwrap();
     let loss = receive(&guard.lost(), PATIENCE).unwrap();
     assert_eq!((loss.name.as_str(), loss.reason), (names[0].as_str(), LossReason::HeldTooLong));

@@ -139,18 +139,20 @@ fn attempts_that_got_nothing_are_not_observed_as_grants(store: &Store) {
 fn a_loss_is_observed_once(store: &Store) {
     let (teller, seen) = Teller::new();
     let (client, operator) =
-        (store.client_with(|options| options.observer(teller).lease(ms(600))), store.client());
+        (store.client_with(|options| options.observer(teller).lease(RENEWED)), store.client());
     let name = fresh("lost");
     let guard = client.lock(&name).acquire().unwrap();
     assert!(matches!(seen.recv().unwrap(), Seen::Acquired { .. }));
     assert!(operator.lock(&name).force_unlock().unwrap());
     let expected = |reason, owner| move |seen: Seen| matches!(seen, Seen::Lost(loss) if loss.reason == reason && loss.owner == owner);
-    assert!(expected(LossReason::Gone, guard.owner())(receive(&seen, ms(200) + SLACK).unwrap()));
+    assert!(expected(LossReason::Gone, guard.owner())(receive(&seen, RENEWED / 3 + SLACK).unwrap()));
     assert!(guard.unlock().is_err());
     let leased = client.lock(&name).acquire_with_lease(ms(60)).unwrap();
     assert!(matches!(seen.recv().unwrap(), Seen::Acquired { .. }));
     // Nobody asks: the watchdog's next look tells, a third of the client's lease later at most.
-    assert!(expected(LossReason::Expired, leased.owner())(receive(&seen, ms(260) + SLACK).unwrap()));
+    assert!(expected(LossReason::Expired, leased.owner())(
+        receive(&seen, ms(60) + RENEWED / 3 + SLACK).unwrap()
+    ));
     drop(leased);
     throughout(ms(200), || seen.is_empty());
 }

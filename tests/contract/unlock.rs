@@ -3,7 +3,9 @@
 use leasehold::{ErrorKind, NotHeld};
 
 use super::harness::{Store, fresh};
-use super::tools::{Holding, PATIENCE, SLACK, Waiter, elsewhere, eventually, ms, now, receive, slack_since};
+use super::tools::{
+    Holding, PATIENCE, RENEWED, SLACK, Waiter, elsewhere, eventually, ms, now, receive, slack_since,
+};
 
 contracts!(
     an_unlock_of_a_free_lock_says_free,
@@ -123,13 +125,13 @@ fn force_unlock_wakes_those_who_wait(store: &Store) {
 fn force_unlock_is_told_to_the_holder(store: &Store) {
     for kind in &store.kinds {
         let name = fresh(kind.label);
-        let (client, stranger) = (store.client_with_lease(ms(600)), store.client());
+        let (client, stranger) = (store.client_with_lease(RENEWED), store.client());
         let guard = (kind.make)(&client, &name).acquire().unwrap();
         let lost = guard.lost();
         guard.check().unwrap();
         assert!((kind.make)(&stranger, &name).force_unlock().unwrap());
         // By the next renewal at the latest, which is a third of the lease away.
-        let loss = receive(&lost, ms(200) + SLACK).expect("the holder is told");
+        let loss = receive(&lost, RENEWED / 3 + SLACK).expect("the holder is told");
         assert_eq!(loss.reason, leasehold::LossReason::Gone);
         assert_eq!((loss.name.as_str(), loss.owner), (name.as_str(), guard.owner()));
         assert_eq!(guard.state(), leasehold::HoldState::Lost);
