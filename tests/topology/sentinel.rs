@@ -15,6 +15,8 @@ use crate::tools::{EPSILON, LONG, P, T, alone_within, call, channel, ms, through
 const LEASE: Duration = Duration::from_secs(60);
 /// Of the load's locks: what the old master granted and nobody heard of is free again before a failover is over.
 const SHORT: Duration = ms(1500);
+/// The same where no grant is forgotten and each hold is to outlast the failover.
+const OUTLASTING: Duration = ms(6000);
 /// What the clients call their connections.
 const NAME: &str = "topology";
 
@@ -39,14 +41,15 @@ struct Round {
 }
 
 /// Runs rounds of `fault` under load. `fault` gets the set and the master, and returns when the trouble began;
-/// `after` looks at the server that was the master, before all is healed.
+/// `after` looks at the server that was the master, before all is healed. The load's locks have this lease.
 fn under_load(
     what: &str,
+    lease: Duration,
     fault: impl Fn(&mut SentinelSet, usize) -> Instant,
     after: impl Fn(&SentinelSet, usize),
 ) -> Option<Outcome> {
     let mut set = SentinelSet::start(&default_server()?);
-    let short: Vec<_> = (0..3).map(|_| options(&set).lease(SHORT).build().unwrap()).collect();
+    let short: Vec<_> = (0..3).map(|_| options(&set).lease(lease).build().unwrap()).collect();
     let (holder, waiting) = (options(&set).build().unwrap(), options(&set).build().unwrap());
     let load = Load::start(&short, 3);
     let mut all = Vec::new();
@@ -142,7 +145,7 @@ pub(crate) fn assert_all_was_given_back(set: &SentinelSet) {
 /// No thread, connection, subscription or key. After a fault a key may stay until its lease ends.
 pub(crate) fn assert_nothing_is_left(set: &SentinelSet) {
     let mut left = Vec::new();
-    let clean = eventually(2 * SHORT + EPSILON, || {
+    let clean = eventually(2 * OUTLASTING + EPSILON, || {
         left.clear();
         left.extend(threads().unwrap_or_default());
         for server in &set.servers {
@@ -172,7 +175,7 @@ fn a_master_that_is_killed_is_replaced_under_load() {
             set.servers[old].kill();
             now()
         };
-        let Some(outcome) = under_load("kill -9", fault, |_, _| {}) else { return };
+        let Some(outcome) = under_load("kill -9", SHORT, fault, |_, _| {}) else { return };
         assert_eq!(outcome.tokens, 0);
     });
 }
@@ -200,7 +203,7 @@ fn a_master_that_was_paused_comes_back_and_nobody_asks_it() {
             throughout(ms(1500), || connections(old) == 0 && scripts() == before);
             assert!(is_master(old), "it was demoted before this could be seen");
         };
-        let Some(outcome) = under_load("pause", fault, back) else { return };
+        let Some(outcome) = under_load("pause", SHORT, fault, back) else { return };
         assert_eq!((outcome.overlaps, outcome.tokens), (0, 0));
     });
 }
@@ -209,7 +212,7 @@ fn a_master_that_was_paused_comes_back_and_nobody_asks_it() {
 fn a_planned_failover_under_load_costs_no_hold_and_makes_no_second_owner() {
     alone_within(limit(), || {
         let fault = |set: &mut SentinelSet, _: usize| set.fail_over();
-        let Some(outcome) = under_load("planned failover", fault, |_, _| {}) else { return };
+        let Some(outcome) = under_load("planned failover", OUTLASTING, fault, |_, _| {}) else { return };
         let lost: Vec<_> = outcome.errors.keys().filter(|error| error.starts_with("NotHeld")).collect();
         assert!(lost.is_empty(), "{lost:?}");
         assert_eq!((outcome.overlaps, outcome.tokens), (0, 0));
