@@ -155,13 +155,13 @@ pub(crate) struct Hosts {
     /// Those of the URL, which are allowed too.
     own: Mutex<Vec<Host>>,
     resolve: Box<Resolve>,
-    state: Mutex<State>,
+    state: Mutex<ResolverState>,
     /// Signalled at the end of each look-up.
     changed: Condvar,
 }
 
 #[derive(Default)]
-struct State {
+struct ResolverState {
     names: HashMap<Box<str>, Name>,
     running: usize,
 }
@@ -233,12 +233,17 @@ impl Hosts {
         Err(Error::new(ErrorKind::Unsupported, "connect", words))
     }
 
-    /// Connects until `by` at the latest.
-    pub(crate) fn connect(self: &Arc<Hosts>, host: &Host, port: u16, by: Moment) -> io::Result<TcpStream> {
+    /// Connects until `deadline` at the latest.
+    pub(crate) fn connect(
+        self: &Arc<Hosts>,
+        host: &Host,
+        port: u16,
+        deadline: Moment,
+    ) -> io::Result<TcpStream> {
         let mut last = io::Error::new(io::ErrorKind::NotFound, "the host has no address");
-        for mut address in self.addresses(host, by)? {
+        for mut address in self.addresses(host, deadline)? {
             address.set_port(port);
-            let left = by.since(Clock::System.now());
+            let left = deadline.since(Clock::System.now());
             if left.is_zero() {
                 return Err(io::ErrorKind::TimedOut.into());
             }
@@ -253,19 +258,19 @@ impl Hosts {
         Err(last)
     }
 
-    /// The host's addresses, by `by`. If the look-up takes too long, those that were found before.
-    fn addresses(self: &Arc<Hosts>, host: &Host, by: Moment) -> io::Result<Vec<SocketAddr>> {
+    /// The host's addresses, by `deadline`. If the look-up takes too long, those that were found before.
+    fn addresses(self: &Arc<Hosts>, host: &Host, deadline: Moment) -> io::Result<Vec<SocketAddr>> {
         if let Ok(address) = host.name.parse::<IpAddr>() {
             return Ok(vec![SocketAddr::new(address, 0)]);
         }
-        let found = self.look_up(&host.name, by)?;
+        let found = self.look_up(&host.name, deadline)?;
         if !found.is_empty() {
             host.is_shown.store(true, Ordering::Relaxed);
         }
         Ok(found)
     }
 
-    fn look_up(self: &Arc<Hosts>, name: &str, by: Moment) -> io::Result<Vec<SocketAddr>> {
+    fn look_up(self: &Arc<Hosts>, name: &str, deadline: Moment) -> io::Result<Vec<SocketAddr>> {
         let now = Clock::System.now();
         let mut state = self.state.lock();
         if state.names.len() >= MOST_KEPT && !state.names.contains_key(name) {
@@ -280,7 +285,7 @@ impl Hosts {
             }
         };
         // With an older answer at hand, half of the time is for connecting by it.
-        let until = if before.is_some() { now.plus(by.since(now) / 2) } else { by };
+        let until = if before.is_some() { now.plus(deadline.since(now) / 2) } else { deadline };
         loop {
             let has_room = state.running < MOST;
             let known = state.names.entry(name.into()).or_default();
@@ -319,7 +324,7 @@ impl Hosts {
     }
 }
 
-impl State {
+impl ResolverState {
     fn end(&mut self, name: &str, found: std::result::Result<Vec<SocketAddr>, String>) {
         self.running -= 1;
         let known = self.names.entry(name.into()).or_default();

@@ -101,50 +101,56 @@
 compile_error!("leasehold runs on Linux and macOS only");
 
 mod client;
-mod compose;
 mod config;
+mod engine;
 mod error;
+mod fork;
 mod health;
 mod hosts;
 mod ident;
-mod inspection;
-mod lock;
+mod inspect;
+mod interrupt;
+mod locks;
 mod observe;
+mod park;
 mod room;
-mod store;
+mod seam;
+mod stores;
 mod sync;
 mod time;
 #[cfg(feature = "tls")]
 mod tls;
+mod topologies;
 
 pub use client::{ClientBuilder, LockClient, PausedClient};
-pub use compose::fencing;
-pub use compose::leader::{Leader, LeaderEvent};
-pub use compose::multi::MultiLock;
-pub use compose::ring::plan::{Ring, RingNode};
 pub use config::{ClusterPubSub, RedlockNode};
 pub use crossbeam_channel;
+pub use engine::acquire::terms::Backoff;
 pub use error::{Error, ErrorKind, NotHeld, Result};
 pub use health::{Health, Wakeups};
 pub use ident::{ClientId, Fence, LONGEST_NAME, Owner};
-pub use inspection::{Holder, Inspection, Mode, ObjectKind, PermitOut, Waiter, Whereabouts};
-pub use lock::condition::Condition;
-pub use lock::group::{MultiGuard, OwnedMultiGuard};
-pub use lock::guard::{Guard, HoldState, OwnedGuard};
-pub use lock::interrupt::Interrupt;
-pub use lock::latch::CountDownLatch;
-pub use lock::named::{FencedLock, Lock, RedisLock};
-pub use lock::options::{AcquireOptions, TryOutcome};
-pub use lock::rw::ReadWriteLock;
-pub use lock::semaphore::{ExpirableSemaphore, Permit, Semaphore};
-pub use lock::terms::{Backoff, LockOptions};
+pub use inspect::{Holder, Inspection, Mode, ObjectKind, PermitOut, Waiter, Whereabouts};
+pub use interrupt::Interrupt;
+pub use locks::condition::Condition;
+pub use locks::fencing;
+pub use locks::group::{MultiGuard, OwnedMultiGuard};
+pub use locks::guard::{Guard, HoldState, OwnedGuard};
+pub use locks::latch::CountDownLatch;
+pub use locks::leader::{Leader, LeaderEvent};
+pub use locks::lock_options::LockOptions;
+pub use locks::multi::MultiLock;
+pub use locks::named::{FencedLock, Lock, RedisLock};
+pub use locks::options::{AcquireOptions, TryOutcome};
+pub use locks::rw::ReadWriteLock;
+pub use locks::semaphore::{ExpirableSemaphore, Permit, Semaphore};
 pub use observe::{Loss, LossReason, Observer};
-pub use store::memory::{Fault, MemoryStore};
+pub use stores::memory::{Fault, MemoryStore};
 #[cfg(feature = "mysql")]
-pub use store::sql::mysql::in_transaction as mysql;
+pub use stores::sql::mysql::in_transaction as mysql;
 #[cfg(feature = "postgres")]
-pub use store::sql::postgres::in_transaction as postgres;
+pub use stores::sql::postgres::in_transaction as postgres;
 pub use time::ManualClock;
+pub use topologies::ring::plan::{Ring, RingNode};
 
 #[cfg(doctest)]
 mod pages {

@@ -148,10 +148,10 @@ pub(crate) fn refusal(error: &io::Error) -> Option<(ErrorKind, String)> {
 }
 
 /// The client's end of a connection, without its socket.
-pub(crate) type Client = ClientConnection;
+pub(crate) type TlsClient = ClientConnection;
 
 /// Begins to talk to a server that has to be `host`.
-pub(crate) fn client(host: &str, config: &Config) -> io::Result<Client> {
+pub(crate) fn client(host: &str, config: &Config) -> io::Result<TlsClient> {
     let name = ServerName::try_from(host.to_owned()).map_err(io::Error::other)?;
     ClientConnection::new(Arc::clone(config), name).map_err(io::Error::other)
 }
@@ -159,10 +159,10 @@ pub(crate) fn client(host: &str, config: &Config) -> io::Result<Client> {
 /// A TLS connection that one thread reads while others write.
 pub(crate) struct TlsStream {
     socket: TcpStream,
-    session: Mutex<Session>,
+    session: Mutex<TlsSession>,
 }
 
-struct Session {
+struct TlsSession {
     tls: ClientConnection,
     /// Bytes from the socket that the session has not taken yet.
     raw: Box<[u8]>,
@@ -183,7 +183,7 @@ impl TlsStream {
             tls.complete_io(&mut wire)?;
         }
         let raw = vec![0; 16 * 1024].into_boxed_slice();
-        Ok(TlsStream { socket, session: Mutex::new(Session { tls, raw, start: 0, end: 0 }) })
+        Ok(TlsStream { socket, session: Mutex::new(TlsSession { tls, raw, start: 0, end: 0 }) })
     }
 
     pub(crate) fn socket(&self) -> &TcpStream {
@@ -235,7 +235,7 @@ impl TlsStream {
     }
 }
 
-impl Session {
+impl TlsSession {
     /// Plain text that is there; `None` if the socket has to be read first. All raw bytes are taken by then.
     fn plain(&mut self, buf: &mut [u8]) -> io::Result<Option<usize>> {
         loop {

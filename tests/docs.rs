@@ -433,7 +433,7 @@ fn the_trees_of_the_architecture_list_exactly_the_files() {
             folder = None;
         }
     }
-    assert!(folders.contains("src/lock") && folders.contains("src/store/redis"), "{folders:?}");
+    assert!(folders.contains("src/engine") && folders.contains("src/stores/redis"), "{folders:?}");
     for file in &listed {
         assert!(root().join(file).is_file(), "{} is listed and not there", file.display());
     }
@@ -441,7 +441,7 @@ fn the_trees_of_the_architecture_list_exactly_the_files() {
         for entry in fs::read_dir(root().join(folder)).unwrap() {
             let path = entry.unwrap().path();
             let name = path.file_name().unwrap().to_str().unwrap();
-            let inner = ["mod.rs", "tests.rs", "harness.rs"].contains(&name) && folder == "src/lock"
+            let inner = ["mod.rs", "tests.rs", "harness.rs"].contains(&name) && folder == "src/engine"
                 || name.starts_with("tests")
                 || name == "harness.rs";
             if name.ends_with(".rs") && !inner {
@@ -489,7 +489,7 @@ fn methods_that_exist(guide: &str) -> usize {
 #[test]
 fn the_migrations_are_what_create_schema_does() {
     let text = read("docs/stores.md");
-    for file in files("src/store/sql/query", "sql") {
+    for file in files("src/stores/sql/query", "sql") {
         if ["schema.sql", "names.sql"].iter().any(|name| file.ends_with(name)) {
             let statement = read(&file);
             assert!(text.contains(statement.trim_end()), "docs/stores.md lacks {}", file.display());

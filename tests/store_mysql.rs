@@ -174,14 +174,14 @@ fn every_statement_finds_its_row_by_the_key() {
     NameTable::new("planned_names").unwrap().create(&mut admin).unwrap();
     admin.query_drop("ANALYZE TABLE planned").unwrap();
     for text in [
-        include_str!("../src/store/sql/query/mysql/take.sql"),
-        include_str!("../src/store/sql/query/mysql/retake.sql"),
-        include_str!("../src/store/sql/query/mysql/leave.sql"),
-        include_str!("../src/store/sql/query/mysql/renew.sql"),
-        include_str!("../src/store/sql/query/mysql/expire.sql"),
-        include_str!("../src/store/sql/query/mysql/look.sql"),
-        include_str!("../src/store/sql/query/mysql/force.sql"),
-        include_str!("../src/store/sql/query/mysql/forget.sql"),
+        include_str!("../src/stores/sql/query/mysql/take.sql"),
+        include_str!("../src/stores/sql/query/mysql/retake.sql"),
+        include_str!("../src/stores/sql/query/mysql/leave.sql"),
+        include_str!("../src/stores/sql/query/mysql/renew.sql"),
+        include_str!("../src/stores/sql/query/mysql/expire.sql"),
+        include_str!("../src/stores/sql/query/mysql/look.sql"),
+        include_str!("../src/stores/sql/query/mysql/force.sql"),
+        include_str!("../src/stores/sql/query/mysql/forget.sql"),
     ] {
         let mut text = text.replace("leasehold_locks", "planned");
         // Values in place of the parameters, and an id as it is.

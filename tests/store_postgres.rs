@@ -153,18 +153,18 @@ fn every_statement_finds_its_row_by_the_key() {
     let name = "'\\x61'";
     for (text, arguments) in [
         (
-            include_str!("../src/store/sql/query/postgres/take.sql"),
+            include_str!("../src/stores/sql/query/postgres/take.sql"),
             format!("{name}, false, 'o', 1000, true, 'h', 1, 't'"),
         ),
         (
-            include_str!("../src/store/sql/query/postgres/retake.sql"),
+            include_str!("../src/stores/sql/query/postgres/retake.sql"),
             format!("{name}, false, 'o', 1000, true, 2"),
         ),
-        (include_str!("../src/store/sql/query/postgres/leave.sql"), format!("{name}, false, 'o', 0, 'c'")),
-        (include_str!("../src/store/sql/query/postgres/renew.sql"), format!("{name}, false, 'o', 1000")),
-        (include_str!("../src/store/sql/query/postgres/expire.sql"), format!("{name}, false, 'o', 1000")),
-        (include_str!("../src/store/sql/query/postgres/look.sql"), name.to_owned()),
-        (include_str!("../src/store/sql/query/postgres/force.sql"), format!("{name}, false, 'c'")),
+        (include_str!("../src/stores/sql/query/postgres/leave.sql"), format!("{name}, false, 'o', 0, 'c'")),
+        (include_str!("../src/stores/sql/query/postgres/renew.sql"), format!("{name}, false, 'o', 1000")),
+        (include_str!("../src/stores/sql/query/postgres/expire.sql"), format!("{name}, false, 'o', 1000")),
+        (include_str!("../src/stores/sql/query/postgres/look.sql"), name.to_owned()),
+        (include_str!("../src/stores/sql/query/postgres/force.sql"), format!("{name}, false, 'c'")),
         // On the caller's own transaction.
         ("SELECT 1 FROM leasehold_names WHERE id = sha256($1) FOR UPDATE", name.to_owned()),
     ] {

@@ -85,13 +85,13 @@ fn every_statement_finds_its_row_by_the_key() {
     let file = File::new();
     let raw = file.raw();
     for text in [
-        include_str!("../src/store/sql/query/sqlite/take.sql"),
-        include_str!("../src/store/sql/query/sqlite/retake.sql"),
-        include_str!("../src/store/sql/query/sqlite/leave.sql"),
-        include_str!("../src/store/sql/query/sqlite/renew.sql"),
-        include_str!("../src/store/sql/query/sqlite/expire.sql"),
-        include_str!("../src/store/sql/query/sqlite/look.sql"),
-        include_str!("../src/store/sql/query/sqlite/force.sql"),
+        include_str!("../src/stores/sql/query/sqlite/take.sql"),
+        include_str!("../src/stores/sql/query/sqlite/retake.sql"),
+        include_str!("../src/stores/sql/query/sqlite/leave.sql"),
+        include_str!("../src/stores/sql/query/sqlite/renew.sql"),
+        include_str!("../src/stores/sql/query/sqlite/expire.sql"),
+        include_str!("../src/stores/sql/query/sqlite/look.sql"),
+        include_str!("../src/stores/sql/query/sqlite/force.sql"),
     ] {
         let mut plan = raw.prepare(&format!("EXPLAIN QUERY PLAN {text}")).unwrap();
         let parameters = plan.parameter_count();

@@ -4,19 +4,18 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::open::Servers;
-use super::{LockClient, open};
-use crate::compose::lazy::LazyStore;
-use crate::compose::ring::plan::Ring;
+use crate::client::open::Servers;
+use crate::client::{LockClient, open};
 use crate::config::{ClusterPubSub, Options, RedisOptions, RedlockNode, RedlockOptions, Replicas};
 use crate::error::{Error, Result};
 use crate::hosts::Hosts;
-use crate::lock::engine;
-use crate::lock::report::Reporter;
-use crate::lock::store::Store;
 use crate::observe::Observer;
-use crate::store::memory::MemoryStore;
+use crate::observe::reporter::Reporter;
+use crate::seam::Store;
+use crate::stores::memory::MemoryStore;
 use crate::time::Clock;
+use crate::topologies::lazy::LazyStore;
+use crate::topologies::ring::plan::Ring;
 
 /// Options of a client, each with its default.
 ///
@@ -317,7 +316,7 @@ impl ClientBuilder {
         let mut options = self.options.checked()?;
         let server = self.redis.checked()?;
         let servers = Servers::checked(self.redlock, self.ring, self.node_timeout)?;
-        engine::enter_process()?;
+        crate::fork::enter_process()?;
         let reporter = Arc::new(Reporter::new(self.observer));
         options.place = open::place(&server, servers.urls(&server));
         options.store = open::label(&server, &servers)?;
@@ -345,7 +344,7 @@ impl ClientBuilder {
     /// For options that cannot be used, and in a forked child of a process that has made a client.
     pub fn build_in_memory(self, store: &MemoryStore) -> Result<LockClient> {
         let options = Options { place: store.place(), store: "memory", ..self.options.checked()? };
-        engine::enter_process()?;
+        crate::fork::enter_process()?;
         let reporter = Arc::new(Reporter::new(self.observer));
         LockClient::start(options, store.clock().clone(), Arc::new(store.open()), reporter)
     }

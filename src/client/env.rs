@@ -4,7 +4,7 @@ use std::env;
 use std::ffi::OsString;
 use std::time::Duration;
 
-use super::ClientBuilder;
+use crate::client::ClientBuilder;
 use crate::error::{Error, Result};
 use crate::hosts::check_scheme;
 

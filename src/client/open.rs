@@ -3,23 +3,23 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::compose::redlock::{self, Node, Redlock};
-use crate::compose::ring::RingStore;
-use crate::compose::ring::plan::Ring;
 use crate::config::{Options, RedisOptions, RedlockOptions};
 use crate::error::{Error, ErrorKind, Result};
 use crate::hosts::check_scheme;
-use crate::lock::member::Member;
-use crate::lock::report::Reporter;
-use crate::lock::store::Store;
+use crate::observe::reporter::Reporter;
+use crate::seam::Store;
+use crate::seam::ring_member::RingMember;
 #[cfg(feature = "etcd")]
-use crate::store::etcd::EtcdStore;
-use crate::store::redis::{RedisStore, open as open_redis};
+use crate::stores::etcd::EtcdStore;
+use crate::stores::redis::{RedisStore, open as open_redis};
 #[cfg(any(feature = "postgres", feature = "mysql", feature = "sqlite"))]
-use crate::store::sql;
+use crate::stores::sql;
 #[cfg(feature = "zookeeper")]
-use crate::store::zookeeper::ZooKeeperStore;
+use crate::stores::zookeeper::ZooKeeperStore;
 use crate::time::Clock;
+use crate::topologies::redlock::{self, Node, Redlock};
+use crate::topologies::ring::RingStore;
+use crate::topologies::ring::plan::Ring;
 
 /// The servers of a client, where they are more than one.
 pub(super) enum Servers {
@@ -212,7 +212,7 @@ fn connect_redlock(
 }
 
 /// Opens one of a redlock's servers, and says which it is.
-fn open_member(options: &RedisOptions, reporter: &Arc<Reporter>) -> Result<redlock::Member> {
+fn open_member(options: &RedisOptions, reporter: &Arc<Reporter>) -> Result<redlock::Voter> {
     let store = RedisStore::connect(options, Arc::clone(reporter))?;
     let mut doubts = Vec::new();
     let identity = match store.about(Clock::System.after(options.connect_timeout)) {
@@ -235,7 +235,7 @@ fn open_member(options: &RedisOptions, reporter: &Arc<Reporter>) -> Result<redlo
             None
         }
     };
-    Ok(redlock::Member { store: Arc::new(store), identity, doubts })
+    Ok(redlock::Voter { store: Arc::new(store), identity, doubts })
 }
 
 /// Opens a ring whose nodes connect when they are first asked for something.
@@ -251,7 +251,7 @@ fn connect_ring(redis: RedisOptions, ring: Ring, reporter: &Arc<Reporter>) -> Re
         ));
     }
     let (patience, reporter) = (redis.connect_timeout, Arc::clone(reporter));
-    let open = move |url: &str| -> Result<Arc<dyn Member>> {
+    let open = move |url: &str| -> Result<Arc<dyn RingMember>> {
         let redis = RedisOptions { url: url.to_owned(), ..redis.clone() };
         Ok(Arc::new(RedisStore::unconnected(&redis, Arc::clone(&reporter))?))
     };

@@ -3,10 +3,10 @@
 use std::fmt;
 use std::sync::Arc;
 
-use super::LockClient;
+use crate::client::LockClient;
+use crate::engine::Engine;
 use crate::error::{Error, Result};
-use crate::lock::engine::Engine;
-use crate::store::memory::{Fault, FaultyAccess, MemoryStore};
+use crate::stores::memory::{Fault, FaultyAccess, MemoryStore};
 
 impl MemoryStore {
     /// Has every request of this client fail like this until [`heal`](Self::heal), while others go on: it is cut off.
@@ -53,7 +53,8 @@ impl MemoryStore {
     }
 
     fn access_of<'a>(&self, action: &'static str, client: &'a LockClient) -> Result<&'a FaultyAccess> {
-        let access = client.engine.store.as_any().and_then(|store| store.downcast_ref::<FaultyAccess>());
+        let access =
+            client.engine.store.capabilities().itself.and_then(|store| store.downcast_ref::<FaultyAccess>());
         let access = access.filter(|access| access.is_of(self));
         access.ok_or_else(|| Error::invalid(action, "the client is not on this memory store"))
     }

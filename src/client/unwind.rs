@@ -8,19 +8,19 @@
 use std::panic::{RefUnwindSafe, UnwindSafe};
 
 use crate::client::LockClient;
-use crate::compose::leader::Leader;
-use crate::compose::multi::MultiLock;
 use crate::error::Error;
-use crate::lock::condition::Condition;
-use crate::lock::group::{MultiGuard, OwnedMultiGuard};
-use crate::lock::guard::{Guard, OwnedGuard};
-use crate::lock::interrupt::Interrupt;
-use crate::lock::latch::CountDownLatch;
-use crate::lock::named::{FencedLock, RedisLock};
-use crate::lock::options::AcquireOptions;
-use crate::lock::rw::ReadWriteLock;
-use crate::lock::semaphore::{ExpirableSemaphore, Semaphore};
-use crate::store::memory::MemoryStore;
+use crate::interrupt::Interrupt;
+use crate::locks::condition::Condition;
+use crate::locks::group::{MultiGuard, OwnedMultiGuard};
+use crate::locks::guard::{Guard, OwnedGuard};
+use crate::locks::latch::CountDownLatch;
+use crate::locks::leader::Leader;
+use crate::locks::multi::MultiLock;
+use crate::locks::named::{FencedLock, RedisLock};
+use crate::locks::options::AcquireOptions;
+use crate::locks::rw::ReadWriteLock;
+use crate::locks::semaphore::{ExpirableSemaphore, Semaphore};
+use crate::stores::memory::MemoryStore;
 use crate::time::ManualClock;
 
 macro_rules! unwind_safe {

@@ -81,11 +81,11 @@ pub(crate) fn now() -> u64 {
 }
 
 /// Moves the system's clock on.
-pub(crate) fn move_time(by: Duration) {
+pub(crate) fn move_time(deadline: Duration) {
     point();
     let due: Waiters = TIME.with(|time| {
         let mut time = time.borrow_mut();
-        time.now += nanos(by);
+        time.now += nanos(deadline);
         let now = time.now;
         time.timers.extract_if(.., |(at, _)| *at <= now).map(|(_, waiter)| waiter).collect()
     });
@@ -303,7 +303,7 @@ pub(crate) use select;
 pub(crate) mod channel {
     use super::*;
 
-    pub(crate) use super::select;
+    pub(crate) use crate::sync::select;
     pub(crate) use crossbeam_channel::{RecvTimeoutError, SendError, TryRecvError, TrySendError};
 
     struct State<T> {

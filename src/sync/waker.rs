@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Condvar, Mutex};
+use crate::sync::{Condvar, Mutex};
 
 /// Wakes one thread. The signal is sticky: one that comes before the thread waits is not lost, two before it looks are
 /// one. All clones are one signal.
@@ -11,11 +11,11 @@ use super::{Condvar, Mutex};
 /// Not a channel: those spin and yield before they sleep, and here somebody nearly always sleeps.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Waker {
-    shared: Arc<Shared>,
+    shared: Arc<WakerShared>,
 }
 
 #[derive(Debug, Default)]
-struct Shared {
+struct WakerShared {
     is_set: Mutex<bool>,
     changed: Condvar,
 }

@@ -1,0 +1,67 @@
+//! One call to acquire a lock: the request of the caller, how long it waits, and its result.
+
+use std::sync::Arc;
+
+use crate::engine::acquire::terms::Terms;
+use crate::engine::hold::Hold;
+use crate::error::{Error, ErrorKind};
+use crate::ident::LockName;
+use crate::interrupt::Interrupt;
+use crate::seam::Kind;
+use crate::time::{Lease, Moment};
+
+/// One call to acquire a lock, as the caller asks for it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct AcquireCall<'a> {
+    pub(crate) action: &'static str,
+    pub(crate) kind: Kind,
+    pub(crate) name: &'a Arc<LockName>,
+    pub(crate) lease: Lease,
+    pub(crate) limit: WaitLimit,
+    pub(crate) interrupt: Option<&'a Interrupt>,
+    pub(crate) terms: Terms,
+    /// Whether the calling thread is to be the owner, or the guard is.
+    pub(crate) by_thread: bool,
+}
+
+impl AcquireCall<'_> {
+    pub(crate) fn wants_fence(&self) -> bool {
+        self.kind == Kind::Fenced || self.terms.fenced
+    }
+}
+
+/// How long a caller waits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum WaitLimit {
+    /// One attempt.
+    Once,
+    /// Until then, or without end.
+    Deadline(Moment),
+}
+
+impl WaitLimit {
+    pub(crate) fn is_over(self, now: Moment) -> bool {
+        match self {
+            WaitLimit::Once => true,
+            WaitLimit::Deadline(deadline) => now >= deadline,
+        }
+    }
+
+    pub(crate) fn moment(self, now: Moment) -> Moment {
+        match self {
+            WaitLimit::Once => now,
+            WaitLimit::Deadline(deadline) => deadline,
+        }
+    }
+}
+
+/// A level of a hold, granted to the caller.
+#[derive(Debug)]
+pub(crate) struct Granted {
+    pub(crate) hold: Arc<Hold>,
+    pub(crate) level: u64,
+}
+
+pub(crate) fn interrupted(call: &AcquireCall<'_>) -> Error {
+    Error::new(ErrorKind::Interrupted, call.action, "the wait was interrupted").on(call.name.given())
+}

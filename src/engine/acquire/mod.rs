@@ -1,0 +1,121 @@
+//! Acquiring a lock: from the caller's request to a grant.
+//!
+//! `call` is what a caller asks for, `terms` how its lock value is used. A thread that holds the lock re-enters it
+//! (`reentry`); any other caller waits (`waiting`). `outcome` says what each answer means, `retry` for how long failures are
+//! borne.
+
+pub(crate) mod call;
+pub(crate) mod outcome;
+mod reentry;
+pub(crate) mod retry;
+pub(crate) mod terms;
+pub(crate) mod waiting;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::engine::Engine;
+use crate::engine::acquire::call::{AcquireCall, Granted, interrupted};
+use crate::engine::acquire::waiting::Waiting;
+use crate::error::{Error, ErrorKind, Result};
+use crate::ident::{LockName, ThreadMark};
+use crate::interrupt::Interrupt;
+use crate::seam::Kind;
+use crate::time::LONGEST_LEASE;
+
+impl Engine {
+    /// Takes the lock for the caller; `None` if it stayed busy for as long as the caller would wait.
+    pub(crate) fn acquire(&self, call: &AcquireCall<'_>) -> Result<Option<Granted>> {
+        let begun = self.clock.now();
+        // Counted in first: if the client has not ended by the next line, its end waits for this call.
+        let _call = self.calls.begin();
+        let lease = self.lease_to_ask(call)?;
+        let thread = ThreadMark::current();
+        if call.by_thread
+            && let Some(hold) = self.registry.of_thread(call.kind, call.name, thread.id())
+        {
+            if hold.is_live(self.clock.now(), &self.reporter) {
+                if call.kind.is_token() || !call.terms.reentrant {
+                    return self.would_wait_for_itself(call, NOT_REENTRANT);
+                }
+                if let Some(granted) = self.reenter(call, &hold, lease)? {
+                    return Ok(Some(granted));
+                }
+            }
+            // It was lost. A new hold follows, under a number that nothing late can be under.
+            thread.retire(hold.owner().number());
+        }
+        if let Some(words) = self.own_hold_in_the_way(call, &thread) {
+            return self.would_wait_for_itself(call, words);
+        }
+        let granted = Waiting::new(self, call, lease, &thread, begun).run();
+        granted.map_err(|error| error.during(call.action).on(call.name.given()))
+    }
+
+    /// Why the caller would wait for its own thread, if it would.
+    fn own_hold_in_the_way(&self, call: &AcquireCall<'_>, thread: &ThreadMark) -> Option<&'static str> {
+        let holds = |kind| self.has_live(kind, call.name, thread);
+        match call.kind {
+            Kind::Write if holds(Kind::Read) => Some(READS_ALREADY),
+            Kind::Read if !call.by_thread && holds(Kind::Write) => Some(WRITES_ALREADY),
+            kind if !call.by_thread && !kind.is_shared() && holds(kind) => Some(HOLDS_ALREADY),
+            _ => None,
+        }
+    }
+
+    /// The calling thread has the lock that it would wait for: an error, unless it would not wait anyway.
+    fn would_wait_for_itself(&self, call: &AcquireCall<'_>, words: &str) -> Result<Option<Granted>> {
+        if call.limit.is_over(self.clock.now()) {
+            return Ok(None);
+        }
+        Err(Error::new(ErrorKind::WouldDeadlock, call.action, words).on(call.name.given()))
+    }
+
+    /// Whether the thread has a live hold of this kind.
+    fn has_live(&self, kind: Kind, name: &Arc<LockName>, thread: &ThreadMark) -> bool {
+        let hold = self.registry.of_thread(kind, name, thread.id());
+        hold.is_some_and(|hold| hold.is_live(self.clock.now(), &self.reporter))
+    }
+
+    /// The lease to ask for, once all is checked that can be without I/O.
+    pub(crate) fn lease_to_ask(&self, call: &AcquireCall<'_>) -> Result<Duration> {
+        let on_this = |error: Error| error.on(call.name.given());
+        self.usable(call.action).map_err(on_this)?;
+        let terms = call.terms.checked(call.action).map_err(on_this)?;
+        let asked = self.asked(call.action, call.lease).map_err(on_this)?;
+        let asked = terms.max_hold.map_or(asked, |most| asked.min(most));
+        let asked = if call.kind.is_leased() { asked } else { LONGEST_LEASE };
+        // A caller that has a place already is not refused here: it has to leave that place.
+        if call.terms.number.is_none() && call.interrupt.is_some_and(Interrupt::is_interrupted) {
+            return Err(interrupted(call));
+        }
+        Ok(asked)
+    }
+
+    /// Whether this lock can be asked for along with others, not in its turn: nobody of this process has it or waits for
+    /// it, nor was it fought over a moment ago.
+    pub(crate) fn can_ask_ahead(&self, call: &AcquireCall<'_>) -> bool {
+        let thread = ThreadMark::current();
+        let is_own = |kind| self.registry.of_thread(kind, call.name, thread.id()).is_some();
+        let touches_own = call.by_thread
+            && (is_own(call.kind)
+                || call.kind == Kind::Write && is_own(Kind::Read)
+                || call.kind == Kind::Read && is_own(Kind::Write));
+        !touches_own && self.registry.is_calm(call.kind, call.name)
+    }
+
+    /// Whether this thread writes what it wants to read: then it is granted at once, and other waiters for the read lock wait
+    /// for it. Stood it behind them, all would wait for ever.
+    fn writes_here(&self, call: &AcquireCall<'_>, thread: &ThreadMark) -> bool {
+        call.kind == Kind::Read
+            && call.by_thread
+            && self.registry.of_thread(Kind::Write, call.name, thread.id()).is_some()
+    }
+}
+
+const NOT_REENTRANT: &str = "this thread holds it already, and this lock is not reentrant";
+const READS_ALREADY: &str =
+    "this thread holds the read lock, which cannot become the write lock: release it first";
+const WRITES_ALREADY: &str = "this thread holds the write lock, and an owned guard reads as another owner: take the read lock as \
+                              this thread, or release the write lock first";
+const HOLDS_ALREADY: &str = "this thread holds it, and an owned guard is another owner: release it first";

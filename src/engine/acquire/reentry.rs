@@ -1,0 +1,99 @@
+//! Re-entry: one more level for a thread that holds the lock.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::engine::Engine;
+use crate::engine::acquire::call::{AcquireCall, Granted, interrupted};
+use crate::engine::acquire::outcome::AttemptOutcome;
+use crate::engine::acquire::retry::RETRY_PAUSE;
+use crate::engine::acquire::retry::RetryBudget;
+use crate::engine::hold::Hold;
+use crate::error::{Error, ErrorKind, Result};
+use crate::observe::LossReason;
+use crate::park::{Parker, Woken};
+use crate::seam::{Answer, Attempt};
+use crate::time::{Lease, Moment, random_between};
+
+/// More re-entries than any program means; what Redisson's counter holds.
+const MOST_HOLDS: u32 = i32::MAX as u32;
+
+impl Engine {
+    /// Adds a level to a live hold; `None` if it turned out to be lost.
+    ///
+    /// The count is absolute, so a request of unknown outcome is simply repeated. An answer counts as long as the hold
+    /// stands without it. Once that has ended, others may have been told so, and may have had the lock.
+    pub(crate) fn reenter(
+        &self,
+        call: &AcquireCall<'_>,
+        hold: &Arc<Hold>,
+        asked: Duration,
+    ) -> Result<Option<Granted>> {
+        let Some(count) = hold.count().checked_add(1).filter(|count| *count <= MOST_HOLDS) else {
+            let detail = format!("this thread holds it {MOST_HOLDS} times already, which is the most");
+            return Err(Error::new(ErrorKind::Resource, call.action, detail).on(call.name.given()));
+        };
+        let mut claim = hold.claim();
+        claim.kind = call.kind;
+        claim.wants_fence = call.wants_fence() && hold.fence().is_none();
+        let mut retry_budget = RetryBudget::default();
+        let parker = Parker::new(&self.clock);
+        // Until when what was asked here, and was not answered in time, may keep the lock.
+        let mut in_doubt: Option<Moment> = None;
+        loop {
+            self.open(call.action)?;
+            let sent = self.clock.now();
+            claim.lease = hold.within_ceiling(asked, sent);
+            let timeout = self.options.command_timeout;
+            let answer = self.store.attempt(&claim, count, sent.plus(timeout));
+            let now = self.clock.now();
+            let is_granted = matches!(answer, Answer::Done(Attempt::Granted { .. }));
+            let mut stands = hold.is_live(now, &self.reporter);
+            if stands && is_granted && !hold.confirm(sent, claim.lease, &self.clock) {
+                self.completion.lose(hold, LossReason::Expired);
+                stands = false;
+            }
+            let outcome = AttemptOutcome::of(answer, stands);
+            if matches!(outcome, AttemptOutcome::TooLate | AttemptOutcome::InDoubt(_)) {
+                in_doubt = Some(sent.plus(claim.lease).plus(timeout));
+            }
+            if let (false, Some(until)) = (stands, in_doubt) {
+                // Nobody gives back what is lost.
+                hold.retire_owner();
+                self.watchdog.cleanups().add(claim.clone(), until, now);
+            }
+            match outcome {
+                AttemptOutcome::Had { fence } => {
+                    hold.set_fence(fence);
+                    // What holds it besides says how it is kept until others are had too.
+                    let level = hold.add_level(match call.lease {
+                        Lease::Kept(lease) => Lease::Fixed(lease),
+                        other => other,
+                    });
+                    self.watch(hold);
+                    return Ok(Some(Granted { hold: Arc::clone(hold), level }));
+                }
+                AttemptOutcome::TooLate => return Ok(None),
+                AttemptOutcome::Gone | AttemptOutcome::Busy { .. } => {
+                    self.completion.lose(hold, LossReason::Gone);
+                    return Ok(None);
+                }
+                AttemptOutcome::Failed(error) | AttemptOutcome::InDoubt(error) => {
+                    if in_doubt.is_some() {
+                        hold.retire_owner_on_end(); // it may yet set the count: not that of the thread's next hold
+                    }
+                    let error =
+                        retry_budget.note(self.options.patience, error, now, call.limit.is_over(now))?;
+                    if !stands {
+                        return Err(error.during(call.action).on(call.name.given()));
+                    }
+                    if parker.park(now.plus(random_between(RETRY_PAUSE)), call.interrupt)
+                        == Woken::Interrupted
+                    {
+                        return Err(interrupted(call));
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,131 @@
+//! How a lock is used, beyond which lock it is: whether it may be re-entered, how long it may be kept, how it is waited
+//! for.
+
+use std::time::Duration;
+
+use crate::error::{Error, Result};
+use crate::time::{checked_span, random_between};
+
+/// What a lock value asks for with each hold. The store knows nothing of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Terms {
+    pub(crate) reentrant: bool,
+    /// Whether each grant has a fence, for kinds that can go without.
+    pub(crate) fenced: bool,
+    pub(crate) max_hold: Option<Duration>,
+    /// Of a read-write lock: whether a writer that waits comes before readers that come later.
+    pub(crate) writers_first: bool,
+    /// How many permits; one for locks.
+    pub(crate) units: u32,
+    /// Under which number to wait, where a place has been taken under it already.
+    pub(crate) number: Option<u64>,
+    /// `None`: woken by messages, with a safety poll.
+    pub(crate) backoff: Option<Backoff>,
+}
+
+impl Default for Terms {
+    fn default() -> Terms {
+        Terms {
+            reentrant: true,
+            fenced: false,
+            writers_first: false,
+            units: 1,
+            number: None,
+            max_hold: None,
+            backoff: None,
+        }
+    }
+}
+
+impl Terms {
+    /// What cannot be asked for is refused before any I/O.
+    pub(crate) fn checked(mut self, action: &'static str) -> Result<Terms> {
+        if let Some(most) = self.max_hold {
+            self.max_hold = Some(checked_span(action, "a max_hold", most)?);
+        }
+        if self.units == 0 {
+            return Err(Error::invalid(action, "no permits were asked for"));
+        }
+        if let Some(backoff) = self.backoff
+            && (backoff.first.is_zero() || backoff.first > backoff.most)
+        {
+            let Backoff { first, most } = backoff;
+            let detail = format!(
+                "a back-off from {first:?} to {most:?} cannot be used: its first sleep must be above zero and not longer than its \
+                 longest"
+            );
+            return Err(Error::invalid(action, detail));
+        }
+        Ok(self)
+    }
+}
+
+/// How long a [spin lock](crate::LockClient::spin_lock) sleeps between its attempts.
+///
+/// Each sleep is a random part of its length, between half and all of it, so that those who began together do not go on
+/// together. (Redisson's exponential back-off adds a random part, its constant one has none.)
+///
+/// # Examples
+///
+/// ```
+/// use leasehold::{Backoff, LockClient};
+/// use std::time::Duration;
+///
+/// let client = LockClient::in_memory();
+/// let pause = Backoff::exponential(Duration::from_millis(5), Duration::from_millis(200));
+/// let lock = client.lock_with("number_blocks").spin(pause).build();
+/// lock.lock()?;
+/// lock.unlock()?;
+/// # Ok::<(), leasehold::Error>(())
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Backoff {
+    first: Duration,
+    most: Duration,
+}
+
+impl Backoff {
+    /// Sleeps `first` after the first attempt and twice as long after each further one, `most` at most.
+    #[must_use]
+    pub fn exponential(first: Duration, most: Duration) -> Backoff {
+        Backoff { first, most }
+    }
+
+    /// Sleeps equally long after each attempt.
+    #[must_use]
+    pub fn constant(pause: Duration) -> Backoff {
+        Backoff { first: pause, most: pause }
+    }
+
+    /// How long to sleep after so many attempts.
+    pub(crate) fn pause(self, attempts: u32) -> Duration {
+        let doublings = attempts.saturating_sub(1).min(31);
+        let length = self.first.saturating_mul(1 << doublings).min(self.most);
+        random_between((length / 2, length))
+    }
+}
+
+impl Default for Backoff {
+    /// Redisson's: from 1 ms to 128 ms.
+    fn default() -> Backoff {
+        Backoff::exponential(Duration::from_millis(1), Duration::from_millis(128))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_back_off_doubles_up_to_its_most_and_keeps_to_its_halves() {
+        let ms = Duration::from_millis;
+        let backoff = Backoff::exponential(ms(1), ms(128));
+        for (attempts, most) in [(1, 1), (2, 2), (3, 4), (8, 128), (9, 128), (u32::MAX, 128)] {
+            for _ in 0..100 {
+                let pause = backoff.pause(attempts);
+                assert!(pause >= ms(most) / 2 && pause <= ms(most), "{attempts}: {pause:?}");
+            }
+        }
+        assert!(Backoff::constant(ms(64)).pause(5) <= ms(64));
+    }
+}

@@ -1,0 +1,89 @@
+//! Failures of a waiter, and what it leaves behind: attempts in doubt and places in the store's queue.
+
+use super::{Progress, Waiting};
+use crate::engine::acquire::retry::{RETRY_PAUSE, RetryBudget};
+use crate::error::{Error, Result};
+use crate::ident::unbound_number;
+use crate::seam::{Answer, Claim, Kind, PLACE_LASTS, REQUEST_LASTS};
+use crate::time::{Moment, random_between};
+
+impl Waiting<'_> {
+    /// Hands an attempt that may have been, or may yet be, carried out to the watchdog, and goes on under a number
+    /// that it cannot touch.
+    pub(super) fn leave_behind(&mut self, claim: Claim, sent: Moment) {
+        self.queued = None;
+        self.subscription = self.subscription.take().filter(|_| !self.store_queues);
+        let lasts = match claim.kind.is_leased() {
+            // A place in the store's queue may last longer than a short lease.
+            true if self.store_queues => self.asked.max(PLACE_LASTS),
+            true => self.asked,
+            false => REQUEST_LASTS / 2,
+        };
+        let until = sent.plus(lasts).plus(self.engine.options.command_timeout);
+        match &mut self.unbound {
+            Some(number) => *number = unbound_number(),
+            None => self.thread.retire(claim.owner.number()),
+        }
+        if claim.kind != Kind::Latch {
+            // To ask whether a latch is open changes nothing.
+            self.engine.watchdog.cleanups().add(claim, until, self.engine.clock.now());
+        }
+    }
+
+    /// Notes that the store may have this caller among those who wait, and has it forget the place under a number, or at a
+    /// home, that was given up: nobody would come for that, and the lock would wait for it.
+    pub(super) fn queue_as(&mut self, claim: &Claim) {
+        match &self.queued {
+            Some(queued) if (queued.owner, queued.home) == (claim.owner, claim.home) => return,
+            Some(_) => self.leave_queue(),
+            None => {}
+        }
+        self.queued = Some(claim.clone());
+    }
+
+    /// Waits no more for the store. That takes none of the caller's time when there is none left, nor where the last
+    /// request failed: then, and if it fails itself, the watchdog sees to it.
+    pub(super) fn leave_queue(&mut self) {
+        let Some(claim) = self.queued.take() else { return };
+        self.subscription = None;
+        let sent = self.engine.clock.now();
+        let deadline = self.engine.one_command().min(self.latest);
+        let left = if self.is_answered && sent < deadline {
+            self.engine.store.abandon(std::slice::from_ref(&claim), deadline).pop()
+        } else {
+            None
+        };
+        if !matches!(left, Some(Answer::Done(_))) {
+            self.leave_behind(claim, sent);
+        }
+    }
+
+    pub(super) fn pause_after(&mut self, error: Error) -> Result<Progress> {
+        let (engine, call) = (self.engine, self.call);
+        let now = engine.clock.now();
+        let noted = error.copy();
+        let outcome = self.retry_budget.note(engine.options.patience, error, now, call.limit.is_over(now));
+        // Those behind in the queue have waited through the same: they lose patience when this one does. A caller whose
+        // time is over, or who never waited, has been through nothing that concerns them.
+        if !call.limit.is_over(now) {
+            engine.registry.note_failure(
+                call.kind,
+                call.name,
+                self.retry_budget.since.map(|since| (since, noted)),
+            );
+            if outcome.is_err() {
+                engine.registry.wake_queue(call.kind, call.name);
+            }
+        }
+        self.retry_budget.last = Some(outcome?);
+        Ok(Progress::Later(now.plus(random_between(RETRY_PAUSE))))
+    }
+
+    /// The store answers (again).
+    pub(super) fn reset_retry_budget(&mut self) {
+        if self.retry_budget.since.is_some() || self.parker.is_some() {
+            self.retry_budget = RetryBudget::default();
+            self.engine.registry.note_failure(self.call.kind, self.call.name, None);
+        }
+    }
+}

@@ -1,0 +1,336 @@
+//! Several locks at the same time: all are asked for, or given back, before the first answer is read; those that the store
+//! can see to by one request, by one.
+//!
+//! Nothing here waits for another owner. Whoever finds a lock busy waits for that one in the usual way.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::engine::Engine;
+use crate::engine::acquire::call::{AcquireCall, Granted};
+use crate::engine::acquire::waiting::Waiting;
+use crate::engine::calls::Call;
+use crate::engine::handoff::{HandoffResult, Releaser};
+use crate::engine::hold::Hold;
+use crate::engine::release::handoff::HandoffStart;
+use crate::error::{Error, ErrorKind, NotHeld, Result};
+use crate::ident::{Fence, LockName, ThreadMark, unbound_number};
+use crate::observe::LossReason;
+use crate::seam::fallbacks::{begin_attempt, begin_release};
+use crate::seam::{Answer, Answered, Attempt, Claim, Kind, Pending, Release};
+use crate::time::Moment;
+
+/// One of several locks that are wanted, and of which client.
+#[derive(Debug)]
+pub(crate) struct BatchItem<'a> {
+    pub(crate) engine: &'a Arc<Engine>,
+    pub(crate) want: AcquireCall<'a>,
+}
+
+/// What came of asking for one of several.
+#[derive(Debug)]
+pub(crate) enum BatchAnswer {
+    Granted(Granted),
+    Busy,
+    /// The request for several could not be carried out; this one may be.
+    Unasked,
+    Failed(Error),
+}
+
+/// Asks once for each of these, which [can be asked for ahead](Engine::can_ask_ahead). With `or_none`, those of one request
+/// are taken together or not at all.
+pub(crate) fn ask_ahead(wanted: &[BatchItem<'_>], or_none: bool) -> Vec<BatchAnswer> {
+    let thread = ThreadMark::current();
+    let _calls: Vec<Call> = wanted.iter().map(|wanted| wanted.engine.calls.begin()).collect();
+    let mut came = Vec::with_capacity(wanted.len());
+    let groups = by_request(wanted.iter().enumerate(), |(_, wanted)| {
+        // What is to be read of a hold by people goes with a request of its own.
+        let is_plain = wanted.want.terms.max_hold.is_none();
+        together(wanted.engine, wanted.want.kind, wanted.want.name).filter(|_| is_plain)
+    });
+    let asked: Vec<BatchRequest<'_>> =
+        groups.into_iter().map(|group| BatchRequest::send(group, or_none, &thread, &mut came)).collect();
+    for asked in asked {
+        asked.read(&mut came);
+    }
+    came.sort_by_key(|(place, _)| *place);
+    came.into_iter().map(|(_, came)| came).collect()
+}
+
+/// Locks that are seen to by one request, if this is the same for them.
+type Together = Option<(*const Engine, u32)>;
+
+fn together(engine: &Arc<Engine>, kind: Kind, name: &LockName) -> Together {
+    engine.store.capabilities().batches?.group(kind, name).map(|number| (Arc::as_ptr(engine), number))
+}
+
+/// Splits what is to be asked into what goes by one request each.
+fn by_request<T>(all: impl Iterator<Item = T>, together: impl Fn(&T) -> Together) -> Vec<Vec<T>> {
+    let mut groups: Vec<(Together, Vec<T>)> = Vec::new();
+    for one in all {
+        let key = together(&one);
+        match groups.iter_mut().find(|(other, _)| key.is_some() && *other == key) {
+            Some((_, group)) => group.push(one),
+            None => groups.push((key, vec![one])),
+        }
+    }
+    groups.into_iter().map(|(_, group)| group).collect()
+}
+
+/// A request that was sent: whose, and for which places among all.
+struct BatchRequest<'a> {
+    sent: Moment,
+    members: Vec<(usize, Waiting<'a>, Claim)>,
+    answer: Sent,
+}
+
+enum Sent {
+    One(Box<dyn Pending<Attempt>>),
+    Several(Box<dyn Pending<Vec<Option<Fence>>>>),
+    Nothing,
+}
+
+impl<'a> BatchRequest<'a> {
+    /// Sends the request for these, which are of one client. What cannot be asked for has `came` to that.
+    fn send(
+        group: Vec<(usize, &'a BatchItem<'a>)>,
+        or_none: bool,
+        thread: &'a Arc<ThreadMark>,
+        came: &mut Vec<(usize, BatchAnswer)>,
+    ) -> BatchRequest<'a> {
+        // One request goes over one connection, a lock's others may go over another. What was sent there before, such as
+        // the release of a dropped guard, may come later: it must not meet this owner.
+        let number = (group.len() > 1).then(unbound_number);
+        let engine = group.first().map(|(_, wanted)| wanted.engine);
+        let (mut members, mut claims) = (Vec::with_capacity(group.len()), Vec::with_capacity(group.len()));
+        for (place, BatchItem { engine, want }) in group {
+            let claim = engine.lease_to_ask(want).and_then(|asked| {
+                let waiting = Waiting::new(engine, want, asked, thread, engine.clock.now());
+                let waiting = match number {
+                    Some(number) => waiting.under(number),
+                    None => waiting,
+                };
+                let mut waiting = waiting.asking_once();
+                Ok((waiting.next_claim()?, waiting))
+            });
+            match claim {
+                Ok((claim, waiting)) => {
+                    members.push((place, waiting, claim.clone()));
+                    claims.push(claim);
+                }
+                Err(error) => {
+                    came.push((place, BatchAnswer::Failed(error.during(want.action).on(want.name.given()))));
+                }
+            }
+        }
+        let sent = engine.map_or(Moment::NEVER, |engine| engine.clock.now());
+        let answer = match (engine, claims.as_slice()) {
+            (None, _) | (_, []) => Sent::Nothing,
+            (Some(engine), [claim]) if number.is_none() => {
+                Sent::One(begin_attempt(&*engine.store, claim, 1, engine.one_command()))
+            }
+            (Some(engine), claims) => match engine.store.capabilities().batches {
+                Some(batches) => Sent::Several(batches.begin_attempts(claims, or_none, engine.one_command())),
+                None => Sent::Nothing,
+            },
+        };
+        BatchRequest { sent, members, answer }
+    }
+
+    fn read(self, came: &mut Vec<(usize, BatchAnswer)>) {
+        let BatchRequest { sent, members, answer } = self;
+        let mut come = |place: usize, mut waiting: Waiting<'_>, claim: Claim, answer: Answer<Attempt>| {
+            let outcome = match waiting.came(claim, sent, answer) {
+                Ok(Some(entered)) => BatchAnswer::Granted(entered),
+                Ok(None) => BatchAnswer::Busy,
+                Err(error) => BatchAnswer::Failed(error),
+            };
+            came.push((place, outcome));
+        };
+        match answer {
+            Sent::Nothing => {}
+            Sent::One(pending) => {
+                if let Some((place, waiting, claim)) = members.into_iter().next() {
+                    come(place, waiting, claim, pending.wait());
+                }
+            }
+            Sent::Several(pending) => match pending.wait() {
+                Answer::Done(fences) => {
+                    for (index, (place, waiting, claim)) in members.into_iter().enumerate() {
+                        let attempt = match fences.get(index) {
+                            Some(fence) => Attempt::Granted { fence: *fence },
+                            None => Attempt::Busy { retry_after: None },
+                        };
+                        come(place, waiting, claim, Answer::Done(attempt));
+                    }
+                }
+                // Which of them it was about, only a request for each can tell.
+                Answer::Refused(_) => {
+                    came.extend(members.into_iter().map(|(place, ..)| (place, BatchAnswer::Unasked)));
+                }
+                Answer::Unknown(error) => {
+                    for (place, waiting, claim) in members {
+                        come(place, waiting, claim, Answer::Unknown(error.copy()));
+                    }
+                }
+            },
+        }
+    }
+}
+
+/// Has all of these last for `lease` from now on. What turns out to be gone is lost by it; what cannot be asked stays as
+/// it is.
+pub(crate) fn prolong<'a>(holds: impl Iterator<Item = (&'a Arc<Engine>, &'a Arc<Hold>)>, lease: Duration) {
+    for group in by_request(holds, |(engine, _)| Some((Arc::as_ptr(engine), 0))) {
+        let Some(engine) = group.first().map(|(engine, _)| Arc::clone(engine)) else { continue };
+        let sent = engine.clock.now();
+        let claim = |hold: &Arc<Hold>| Claim { lease: hold.within_ceiling(lease, sent), ..hold.claim() };
+        let claims: Vec<Claim> = group.iter().map(|(_, hold)| claim(hold)).collect();
+        let answers = engine.store.renew(&claims, engine.one_command());
+        let now = engine.clock.now();
+        for (((_, hold), claim), answer) in group.iter().zip(&claims).zip(answers) {
+            match answer {
+                // Once its window has ended it stays lost, whatever the store says later.
+                Answer::Done(true) => {
+                    if hold.is_live(now, &engine.reporter) && !hold.confirm(sent, claim.lease, &engine.clock)
+                    {
+                        engine.completion.lose(hold, LossReason::Expired);
+                    }
+                }
+                Answer::Done(false) => engine.completion.lose(hold, LossReason::Gone),
+                Answer::Refused(_) => {}
+                Answer::Unknown(_) => hold.retire_owner_on_end(), // it may yet come, as a renewal may
+            }
+        }
+    }
+}
+
+/// A level that is given back; the innermost one, if none is named.
+#[derive(Debug)]
+pub(crate) struct LevelRelease {
+    pub(crate) engine: Arc<Engine>,
+    pub(crate) hold: Arc<Hold>,
+    pub(crate) level: Option<u64>,
+}
+
+/// How one of several levels ends.
+enum Ending {
+    /// The lock is on its way to another thread here, since then.
+    Handoff(HandoffResult, Moment),
+    /// The store is to leave so many levels.
+    Left(u32),
+}
+
+/// Gives all of these back, in their order. Whatever comes of one, the others are given back too; the first failure is
+/// returned.
+pub(crate) fn leave_all(action: &'static str, all: Vec<LevelRelease>) -> Result<()> {
+    let _calls: Vec<Call> = all.iter().map(|one| one.engine.calls.begin()).collect();
+    let mut outcome = Ok(());
+    let mut note = |ended: Result<()>| {
+        if outcome.is_ok() {
+            outcome = ended;
+        }
+    };
+    let (mut over, mut left) = (Vec::new(), Vec::new());
+    for one in all {
+        match one.begin(action) {
+            Ok(Ending::Handoff(result, begun)) => over.push((one, result, begun)),
+            Ok(Ending::Left(count)) => left.push((one, count)),
+            Err(error) => note(Err(error)),
+        }
+    }
+    let groups = by_request(left.into_iter(), |(one, left)| match left {
+        0 if one.hold.claim().note.is_none() => together(&one.engine, one.hold.kind(), one.hold.name()),
+        _ => None,
+    });
+    let sent: Vec<_> = groups.into_iter().map(release).collect();
+    // Those that have come to an end first: what goes on about the others is not to keep these from those who wait for them.
+    let mut undecided = Vec::new();
+    for (group, answers) in sent {
+        let (answers, is_alone) = (answers.wait(group.len()), group.len() == 1);
+        for ((one, left), answer) in group.into_iter().zip(answers) {
+            match answer {
+                answer @ Answer::Done(_) => {
+                    let ended =
+                        one.engine.send_release(&one.hold, left, one.engine.options.patience, Some(answer));
+                    note(one.engine.released(action, &one.hold, left, ended));
+                }
+                // Which of several it was about, only a request for each can tell.
+                Answer::Refused(_) if !is_alone => undecided.push((one, left, None)),
+                answer => undecided.push((one, left, Some(answer))),
+            }
+        }
+    }
+    // One patience for all of them.
+    let begun: Vec<Moment> = undecided.iter().map(|(one, ..)| one.engine.clock.now()).collect();
+    for ((LevelRelease { engine, hold, .. }, left, first), begun) in undecided.into_iter().zip(begun) {
+        let patience = engine.options.patience.saturating_sub(engine.clock.now().since(begun));
+        let ended = engine.send_release(&hold, left, patience, first);
+        note(engine.released(action, &hold, left, ended));
+    }
+    for (LevelRelease { engine, hold, .. }, result, begun) in over {
+        note(engine.handed_off(action, &hold, engine.wait_for_handoff(&result), begun));
+    }
+    outcome
+}
+
+impl LevelRelease {
+    fn begin(&self, action: &'static str) -> Result<Ending> {
+        let LevelRelease { engine, hold, level } = self;
+        engine.usable(action)?;
+        let Some(left) = hold.end_level(*level) else {
+            return Err(engine.not_holding(action, hold.kind(), hold.name()));
+        };
+        if !engine.still_held(hold, left) {
+            return Err(Error::not_holding(action, hold.name().given(), NotHeld::Expired));
+        }
+        let (result, begun) = (HandoffResult::default(), engine.clock.now());
+        if left == 0
+            && let HandoffStart::Sent = engine.start_handoff(hold, || Releaser::Waits(result.clone()))
+        {
+            return Ok(Ending::Handoff(result, begun));
+        }
+        Ok(Ending::Left(left))
+    }
+}
+
+/// What is still to be read of a release.
+enum Released {
+    One(Box<dyn Pending<Release>>),
+    Several(Box<dyn Pending<Vec<Release>>>),
+}
+
+/// Sends the request that gives these back.
+fn release(group: Vec<(LevelRelease, u32)>) -> (Vec<(LevelRelease, u32)>, Released) {
+    let claims: Vec<Claim> = group.iter().map(|(one, _)| one.hold.claim()).collect();
+    let released = match (group.as_slice(), claims.as_slice()) {
+        ([(LevelRelease { engine, .. }, left)], [claim]) => {
+            Released::One(begin_release(&*engine.store, claim, *left, engine.one_command()))
+        }
+        ([(LevelRelease { engine, .. }, _), ..], claims) => match engine.store.capabilities().batches {
+            Some(batches) => Released::Several(batches.begin_releases(claims, engine.one_command())),
+            None => Released::Several(Box::new(Answered(Answer::Done(Vec::new())))),
+        },
+        ([], _) => Released::Several(Box::new(Answered(Answer::Done(Vec::new())))),
+    };
+    (group, released)
+}
+
+impl Released {
+    /// The answer for each.
+    fn wait(self, count: usize) -> Vec<Answer<Release>> {
+        let all = match self {
+            Released::One(pending) => return vec![pending.wait()],
+            Released::Several(pending) => pending.wait(),
+        };
+        let each = |index: usize| match &all {
+            Answer::Done(releases) => match releases.get(index) {
+                Some(release) => Answer::Done(release.clone()),
+                None => Answer::Unknown(Error::new(ErrorKind::Protocol, "unlock", "no answer was read")),
+            },
+            Answer::Refused(error) => Answer::Refused(error.copy()),
+            Answer::Unknown(error) => Answer::Unknown(error.copy()),
+        };
+        (0..count).map(each).collect()
+    }
+}

@@ -1,0 +1,41 @@
+//! What a hold is granted with.
+
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use crate::ident::{Fence, LockName, Owner, ThreadMark};
+use crate::seam::{Bound, HoldNote, Kind};
+use crate::time::{Lease, Moment};
+
+/// Who a hold belongs to.
+#[derive(Debug, Clone)]
+pub(crate) enum Holder {
+    /// A thread; its mark is gone when the thread has ended.
+    Thread { id: u64, mark: Weak<ThreadMark> },
+    /// Whoever has the transferable guard.
+    Guard,
+}
+
+/// What a hold is granted with.
+pub(crate) struct Grant {
+    pub(crate) kind: Kind,
+    pub(crate) name: Arc<LockName>,
+    pub(crate) owner: Owner,
+    /// Where the store keeps it.
+    pub(crate) home: u32,
+    pub(crate) holder: Holder,
+    /// Before the request that was granted left: the window opens there.
+    pub(crate) sent: Moment,
+    pub(crate) lease: Lease,
+    /// The lease actually asked for, and the client's, which renewals ask for.
+    pub(crate) asked: Duration,
+    /// Beyond it the hold is not renewed.
+    pub(crate) ceiling: Option<Moment>,
+    pub(crate) note: Option<HoldNote>,
+    pub(crate) renewed_lease: Duration,
+    pub(crate) fence: Option<Fence>,
+    /// How many permits; one for locks.
+    pub(crate) units: u32,
+    /// What ends it besides its lease.
+    pub(crate) bound: Option<Arc<dyn Bound>>,
+}

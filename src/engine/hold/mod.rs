@@ -1,0 +1,548 @@
+//! One grant of a lock, from its first level to its last: its window in time, its levels, its loss.
+//!
+//! `phase` is where it stands in its life, `levels` its re-entries, `loss` who is notified of its loss.
+
+pub(crate) mod grant;
+mod levels;
+mod loss;
+mod phase;
+pub(crate) mod slot;
+
+#[cfg(test)]
+mod tests;
+
+use std::fmt;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use crossbeam_channel::{Receiver, Sender, bounded};
+
+pub(crate) use crate::engine::hold::grant::{Grant, Holder};
+use crate::engine::hold::levels::Levels;
+use crate::engine::hold::loss::LossListeners;
+use crate::engine::hold::phase::Phase;
+use crate::engine::hold::slot::AgendaSlot;
+use crate::engine::policy::{at_risk, renewal_period, renewal_slack};
+use crate::ident::{Fence, LockName, Owner};
+use crate::observe::reporter::{OnLost, Reporter};
+use crate::observe::{Loss, LossReason};
+use crate::seam::{Bound, Claim, HoldNote, Kind};
+use crate::sync::Mutex;
+use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use crate::time::{Clock, Lease, Moment, SHORTEST_LEASE, window};
+
+/// One grant.
+pub(crate) struct Hold {
+    kind: Kind,
+    name: Arc<LockName>,
+    owner: Owner,
+    home: u32,
+    holder: Holder,
+    since: Moment,
+    /// What renewals ask for, in nanoseconds.
+    renewed_lease: AtomicU64,
+    units: u32,
+    ceiling: Option<Moment>,
+    note: Option<HoldNote>,
+    bound: Option<Arc<dyn Bound>>,
+    phase: Phase,
+    /// End of its own window, as `Moment::nanos`. Only ever raised.
+    until: AtomicU64,
+    /// When the store was last told that it lasts; see `needs_keepalive`.
+    kept_alive_at: AtomicU64,
+    /// The last renewal failed.
+    renewal_has_failed: AtomicBool,
+    /// The end of the holding thread has been reported.
+    abandoned: AtomicBool,
+    /// What was asked under its number may still come; see `retire_owner_on_end`.
+    spent: AtomicBool,
+    /// A renewal has been sent and not been answered.
+    is_under_way: AtomicBool,
+    /// The watchdog has it among those that it renews next.
+    is_queued: AtomicBool,
+    /// What follows a loss has been done; see `timer.rs`.
+    has_lapsed: AtomicBool,
+    /// Where it stands in the table's agenda.
+    slot: Mutex<AgendaSlot>,
+    /// Some level has asked for renewals, open or not.
+    was_renewed: AtomicBool,
+    /// How many open levels asked for renewal: read by the watchdog without `levels`.
+    renewed_levels: AtomicU32,
+    levels: Mutex<Levels>,
+    fence: OnceLock<Fence>,
+    listeners: LossListeners,
+    /// Its owner reads as well; see `note_reading`.
+    read_beside: AtomicBool,
+}
+
+/// Whether a hold still stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Standing {
+    Held,
+    /// Held until then, but a renewal is overdue.
+    AtRisk(Moment),
+    Lost(LossReason),
+}
+
+impl Hold {
+    /// Makes the hold with its first level; returns that level's id too.
+    pub(crate) fn new(grant: Grant) -> (Hold, u64) {
+        let hold = Hold {
+            kind: grant.kind,
+            name: grant.name,
+            owner: grant.owner,
+            home: grant.home,
+            holder: grant.holder,
+            since: grant.sent,
+            renewed_lease: AtomicU64::new(nanos(grant.renewed_lease)),
+            units: grant.units,
+            ceiling: grant.ceiling,
+            note: grant.note,
+            bound: grant.bound,
+            phase: Phase::live(),
+            until: AtomicU64::new(grant.sent.plus(window(grant.asked)).nanos()),
+            kept_alive_at: AtomicU64::new(grant.sent.nanos()),
+            renewal_has_failed: AtomicBool::new(false),
+            abandoned: AtomicBool::new(false),
+            spent: AtomicBool::new(false),
+            is_under_way: AtomicBool::new(false),
+            is_queued: AtomicBool::new(false),
+            has_lapsed: AtomicBool::new(false),
+            slot: Mutex::new(AgendaSlot::Out),
+            was_renewed: AtomicBool::new(false),
+            renewed_levels: AtomicU32::new(0),
+            levels: Mutex::new(Levels::default()),
+            fence: OnceLock::new(),
+            listeners: LossListeners::default(),
+            read_beside: AtomicBool::new(false),
+        };
+        hold.set_fence(grant.fence);
+        let level = hold.add_level(grant.lease);
+        (hold, level)
+    }
+
+    pub(crate) fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    pub(crate) fn name(&self) -> &Arc<LockName> {
+        &self.name
+    }
+
+    pub(crate) fn owner(&self) -> Owner {
+        self.owner
+    }
+
+    /// Where the store keeps it.
+    pub(crate) fn home(&self) -> u32 {
+        self.home
+    }
+
+    /// Whether the last renewal failed.
+    pub(crate) fn has_failed(&self) -> bool {
+        self.renewal_has_failed.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn since(&self) -> Moment {
+        self.since
+    }
+
+    pub(crate) fn fence(&self) -> Option<Fence> {
+        self.fence.get().copied()
+    }
+
+    /// The first fence stays: a re-entry must not outdate what the outer level is writing with.
+    pub(crate) fn set_fence(&self, fence: Option<Fence>) {
+        if let Some(fence) = fence {
+            self.fence.get_or_init(|| fence);
+        }
+    }
+
+    /// The claim by which the store is asked to renew or release this hold.
+    pub(crate) fn claim(&self) -> Claim {
+        Claim {
+            kind: self.kind,
+            name: Arc::clone(&self.name),
+            owner: self.owner,
+            lease: self.renewed_lease(),
+            home: self.home,
+            waits: false,
+            writers_first: false,
+            units: self.units,
+            note: self.note.clone(),
+            wants_fence: false,
+            is_granted: true,
+        }
+    }
+
+    /// As [`renewal`](Self::renewal), for what is sent at once; [`end_renewal`](Self::end_renewal) follows. `None` also if
+    /// it is not to be renewed any more.
+    pub(crate) fn begin_renewal(&self, now: Moment) -> Option<Claim> {
+        self.is_under_way.store(true, Ordering::SeqCst);
+        // Said first, looked second. Pairs with `has_left_live`.
+        let claim = if self.phase.is_live() { self.renewal(now) } else { None };
+        if claim.is_none() {
+            self.end_renewal();
+        }
+        claim
+    }
+
+    /// It was answered, or failed.
+    pub(crate) fn end_renewal(&self) {
+        self.is_under_way.store(false, Ordering::SeqCst);
+    }
+
+    /// Whether something that was asked about it may still come.
+    pub(crate) fn is_in_doubt(&self) -> bool {
+        self.spent.load(Ordering::SeqCst) || self.is_under_way.load(Ordering::SeqCst)
+    }
+
+    /// The claim by which the store is asked at `now` to prolong it; `None` if it is to end by itself.
+    pub(crate) fn renewal(&self, now: Moment) -> Option<Claim> {
+        // Whether and for how long, as of one moment: prolonged for the lease of later levels, a hold that has just come to
+        // end by itself would be kept far too long. Pairs with `settle_level`.
+        let _levels = self.levels.lock();
+        let lease = if self.needs_keepalive() {
+            self.window_end().since(now).max(SHORTEST_LEASE)
+        } else if self.is_renewed() {
+            let lease = self.within_ceiling(self.renewed_lease(), now);
+            // As `needs_keepalive` says: of a level with a longer lease, too.
+            if self.kind == Kind::Read { lease.max(self.window_end().since(now)) } else { lease }
+        } else {
+            return None;
+        };
+        Some(Claim { lease, ..self.claim() })
+    }
+
+    pub(crate) fn is_of_thread(&self, thread: u64) -> bool {
+        matches!(self.holder, Holder::Thread { id, .. } if id == thread)
+    }
+
+    pub(crate) fn is_bound(&self) -> bool {
+        self.bound.is_some()
+    }
+
+    /// Whether it belongs to a thread, not to a guard that may change threads.
+    pub(crate) fn is_of_any_thread(&self) -> bool {
+        matches!(self.holder, Holder::Thread { .. })
+    }
+
+    /// Whether the holding thread has ended.
+    pub(crate) fn is_orphaned(&self) -> bool {
+        matches!(&self.holder, Holder::Thread { mark, .. } if mark.strong_count() == 0)
+    }
+
+    /// Whether this call is the first to say that the holding thread has ended.
+    pub(crate) fn note_abandoned(&self) -> bool {
+        !self.abandoned.swap(true, Ordering::AcqRel)
+    }
+
+    /// Whether this call is the first to say that the owner of a write hold reads as well. See `Waiting::end_writing_in_time`.
+    pub(crate) fn note_reading(&self) -> bool {
+        !self.read_beside.swap(true, Ordering::AcqRel)
+    }
+
+    /// Gives up the owner number for the holding thread's next holds.
+    pub(crate) fn retire_owner(&self) {
+        if let Holder::Thread { mark, .. } = &self.holder
+            && let Some(mark) = mark.upgrade()
+        {
+            mark.retire(self.owner.number());
+        }
+    }
+
+    /// A request that concerns this hold alone went without an answer, and may still come: the holding thread's next hold
+    /// is not to be under this number. What the thread takes as the same owner while this one stands is: who writes may
+    /// still read.
+    pub(crate) fn retire_owner_on_end(&self) {
+        self.spent.store(true, Ordering::SeqCst);
+        // Said first, looked second. Pairs with `has_left_live`.
+        if !self.phase.is_live() {
+            self.retire_owner();
+        }
+    }
+
+    /// It is live no more. A number under which something may still come is not the thread's next one: a renewal that is
+    /// under way would prolong a hold that has a lease of its own. Pairs with `retire_owner_on_end` and `begin_renewal`.
+    fn has_left_live(&self) {
+        if self.is_in_doubt() {
+            self.retire_owner();
+        }
+    }
+
+    // ---- levels
+
+    pub(crate) fn add_level(&self, lease: Lease) -> u64 {
+        let mut levels = self.levels.lock();
+        let id = levels.add(lease);
+        if lease.is_renewed() {
+            self.was_renewed.store(true, Ordering::Release);
+            self.renewed_levels.fetch_add(1, Ordering::AcqRel);
+        }
+        id
+    }
+
+    /// Leaves the end of a level to a guard.
+    pub(crate) fn guard_level(&self, id: u64) {
+        if let Some(level) = self.levels.lock().get_mut(id) {
+            level.guarded = true;
+        }
+    }
+
+    /// What was kept only until others were had as well ends by itself from now on. Renewals that later levels ask for
+    /// are with `renewed_lease`. Pairs with `renewal`.
+    pub(crate) fn settle_level(&self, id: u64, renewed_lease: Duration) {
+        let mut levels = self.levels.lock();
+        if let Some(level) = levels.get_mut(id)
+            && let Lease::Kept(lease) = level.lease
+        {
+            level.lease = Lease::Fixed(lease);
+            self.renewed_levels.fetch_sub(1, Ordering::AcqRel);
+            self.renewed_lease.store(nanos(renewed_lease), Ordering::Release);
+        }
+    }
+
+    /// The leases that the levels asked for, from the outermost in; `None` if a guard has one of them.
+    pub(crate) fn unguarded_levels(&self) -> Option<Vec<Lease>> {
+        let levels = self.levels.lock();
+        let is_free = levels.open.iter().all(|level| !level.guarded);
+        is_free.then(|| levels.open.iter().map(|level| level.lease).collect())
+    }
+
+    /// Ends a level; if none is named, the innermost that no guard ends, or else the innermost. Returns how many are
+    /// left. `None`: there is no such level.
+    pub(crate) fn end_level(&self, level: Option<u64>) -> Option<u32> {
+        let mut levels = self.levels.lock();
+        if levels.take(level)?.lease.is_renewed() {
+            self.renewed_levels.fetch_sub(1, Ordering::AcqRel);
+        }
+        u32::try_from(levels.open.len()).ok()
+    }
+
+    pub(crate) fn count(&self) -> u32 {
+        u32::try_from(self.levels.lock().open.len()).unwrap_or(u32::MAX)
+    }
+
+    /// Whether a renewal is wanted, and can still move the end of the window.
+    pub(crate) fn is_renewed(&self) -> bool {
+        self.renewed_levels.load(Ordering::Acquire) > 0 && !self.is_at_ceiling()
+    }
+
+    pub(crate) fn renewed_lease(&self) -> Duration {
+        Duration::from_nanos(self.renewed_lease.load(Ordering::Acquire))
+    }
+
+    /// A renewal that would fall due this soon goes along with others, so that many holds make few rounds.
+    pub(crate) fn slack(&self) -> Duration {
+        renewal_slack(self.renewed_lease())
+    }
+
+    /// What may be asked for at `now`, when `lease` is wanted: the hold is not to outlast its ceiling.
+    pub(crate) fn within_ceiling(&self, lease: Duration, now: Moment) -> Duration {
+        match self.ceiling {
+            Some(ceiling) => lease.min(ceiling.since(now)).max(SHORTEST_LEASE),
+            None => lease,
+        }
+    }
+
+    /// Whether the window ends where the ceiling wants it, less the drift of a lease that was cut short by it.
+    fn is_at_ceiling(&self) -> bool {
+        self.ceiling.is_some_and(|ceiling| self.window_end() >= ceiling.minus(self.renewed_lease() / 100))
+    }
+
+    // ---- window
+
+    /// When the hold ends unless it is confirmed: its window's end, or that of what it is bound to.
+    pub(crate) fn units(&self) -> u32 {
+        self.units
+    }
+
+    pub(crate) fn until(&self) -> Moment {
+        let bound = self.bound.as_ref().map_or(Moment::NEVER, |bound| bound.until());
+        self.window_end().min(bound)
+    }
+
+    fn window_end(&self) -> Moment {
+        Moment::from_nanos(self.until.load(Ordering::Acquire))
+    }
+
+    /// A request sent at `sent`, by which the store set `lease`, was confirmed. Never shortens the window. `false`: that had
+    /// ended before this was known, and may have been seen to end. Then the hold is lost, although the store has prolonged it.
+    #[must_use = "a hold whose window had ended is lost"]
+    pub(crate) fn confirm(&self, sent: Moment, lease: Duration, clock: &Clock) -> bool {
+        let before = self.until.fetch_max(sent.plus(window(lease)).nanos(), Ordering::AcqRel);
+        self.renewal_has_failed.store(false, Ordering::Release);
+        if lease >= self.renewed_lease() {
+            self.kept_alive_at.fetch_max(sent.nanos(), Ordering::AcqRel);
+        }
+        // Raised first, the time read second: whoever reads a later time sees the new end.
+        clock.now().nanos() < before
+    }
+
+    /// When the watchdog should renew next: when a third of a renewed window has passed. Counted from the window's
+    /// end, since a level with a short lease of its own is confirmed without moving that.
+    pub(crate) fn due(&self) -> Moment {
+        let lease = self.renewed_lease(); // once: `settle_level` may change it meanwhile
+        let kept_alive = Moment::from_nanos(self.kept_alive_at.load(Ordering::Acquire));
+        if self.needs_keepalive() {
+            return kept_alive.plus(renewal_period(lease));
+        }
+        let due = self.window_end().minus(window(lease) - renewal_period(lease));
+        if self.kind == Kind::Read { due.min(kept_alive.plus(renewal_period(lease))) } else { due }
+    }
+
+    /// Whether the store is to be told now and then that the hold lasts, although its lease is its own. A read hold shares
+    /// its key's time with readers of other languages, whose renewals cut it to their own; ours raises it again.
+    pub(crate) fn needs_keepalive(&self) -> bool {
+        self.kind == Kind::Read && self.renewed_levels.load(Ordering::Acquire) == 0
+    }
+
+    pub(crate) fn note_keepalive(&self, sent: Moment) {
+        self.kept_alive_at.store(sent.nanos(), Ordering::Release);
+    }
+
+    pub(crate) fn note_failed_renewal(&self) {
+        self.renewal_has_failed.store(true, Ordering::Release);
+    }
+
+    // ---- the agenda
+
+    /// Whether the watchdog is to tell the store now and then that it lasts.
+    pub(crate) fn is_renewable(&self) -> bool {
+        // Of what has no lease the store knows nothing to prolong, and would say that it is not held.
+        self.kind().is_leased() && (self.is_renewed() || self.needs_keepalive())
+    }
+
+    /// Whether any of its levels, open or not, was to be renewed: then its end was not meant to come by itself.
+    pub(crate) fn was_renewed(&self) -> bool {
+        self.was_renewed.load(Ordering::Acquire)
+    }
+
+    /// Whether this call is the first to see to what follows its loss.
+    pub(crate) fn note_lapsed(&self) -> bool {
+        !self.has_lapsed.swap(true, Ordering::AcqRel)
+    }
+
+    /// The watchdog has it now, or has it no more; whether that is new.
+    pub(crate) fn set_queued(&self, is_queued: bool) -> bool {
+        self.is_queued.swap(is_queued, Ordering::AcqRel) != is_queued
+    }
+
+    pub(crate) fn slot(&self) -> AgendaSlot {
+        *self.slot.lock()
+    }
+
+    /// For the agenda.
+    pub(crate) fn replace_slot(&self, slot: AgendaSlot) -> AgendaSlot {
+        std::mem::replace(&mut *self.slot.lock(), slot)
+    }
+
+    /// Whether what follows a loss has been done.
+    pub(crate) fn has_lapsed(&self) -> bool {
+        self.has_lapsed.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn is_queued(&self) -> bool {
+        self.is_queued.load(Ordering::Acquire)
+    }
+
+    /// The phase by what is known at `now`, without changing anything.
+    pub(crate) fn standing(&self, now: Moment) -> Standing {
+        if let Some(reason) = self.phase.loss() {
+            return Standing::Lost(reason);
+        }
+        let until = self.until();
+        if now >= until {
+            return Standing::Lost(if self.bound.as_ref().is_some_and(|bound| bound.is_gone()) {
+                LossReason::Gone
+            } else if self.is_at_ceiling() {
+                LossReason::HeldTooLong
+            } else {
+                LossReason::Expired
+            });
+        }
+        let is_overdue = until.since(now) < at_risk(self.renewed_lease());
+        if self.is_renewed() && (self.has_failed() || is_overdue) {
+            return Standing::AtRisk(until);
+        }
+        Standing::Held
+    }
+
+    /// Whether the hold stands at `now`; one that has run out becomes lost by this look.
+    pub(crate) fn is_live(&self, now: Moment, reporter: &Reporter) -> bool {
+        match self.standing(now) {
+            Standing::Held | Standing::AtRisk(_) => true,
+            Standing::Lost(reason) => {
+                self.lose(reason, reporter);
+                false
+            }
+        }
+    }
+
+    pub(crate) fn is_releasing(&self) -> bool {
+        self.phase.is_releasing()
+    }
+
+    /// Begins the full release; `false` if the hold is lost already, or another call releases it.
+    pub(crate) fn begin_release(&self) -> bool {
+        let has_begun = self.phase.begin_release();
+        if has_begun {
+            self.has_left_live();
+        }
+        has_begun
+    }
+
+    /// Records the loss and tells everyone who asked, once. Returns whether this call was the one.
+    pub(crate) fn lose(&self, reason: LossReason, reporter: &Reporter) -> bool {
+        if reason != LossReason::Gone && self.read_beside.load(Ordering::Acquire) {
+            // It is ended in the store from here on, again and again: first of all, the thread's next hold is another's.
+            self.retire_owner();
+        }
+        if self.phase.lose(reason) {
+            self.has_left_live();
+        } else if !self.phase.lose_while_releasing(reason) {
+            return false;
+        }
+        let loss = Loss { name: self.name.given().to_owned(), owner: self.owner, reason };
+        self.listeners.notify(&loss, reporter);
+        reporter.observe_later(move |observer| observer.lost(&loss));
+        true
+    }
+
+    /// Has `callback` run when the hold is lost: soon, if it is lost already.
+    pub(crate) fn on_lost(&self, callback: OnLost, reporter: &Reporter) {
+        self.listeners.add_callback(callback, reporter);
+    }
+
+    /// A channel that gets the loss, if there is one, and is disconnected when the hold ends.
+    pub(crate) fn loss_channel(&self) -> Receiver<Loss> {
+        let (sender, receiver) = bounded(1);
+        self.send_loss(sender);
+        receiver
+    }
+
+    /// Has `sender` get the loss, if there is one, and dropped when the hold ends.
+    pub(crate) fn send_loss(&self, sender: Sender<Loss>) {
+        self.listeners.add_sender(sender);
+    }
+
+    /// The hold ended by release: nobody is notified of a loss any more.
+    pub(crate) fn forget_listeners(&self, reporter: &Reporter) {
+        self.listeners.forget(reporter);
+    }
+}
+
+fn nanos(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
+impl fmt::Debug for Hold {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Hold")
+            .field("name", &self.name.given())
+            .field("owner", &self.owner)
+            .field("phase", &self.phase)
+            .field("until", &self.until())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,186 @@
+use super::*;
+use crate::ident::{ClientId, ThreadMark};
+use crate::time::ManualClock;
+
+const LEASE: Duration = Duration::from_secs(30);
+
+fn hold(lease: Lease, sent: Moment) -> Hold {
+    Hold::new(Grant {
+        kind: Kind::Mutex,
+        name: Arc::new(LockName::new(&Arc::from("a"), "a".to_owned()).unwrap()),
+        owner: Owner::new(ClientId::random(), 1),
+        home: 0,
+        holder: Holder::Guard,
+        sent,
+        lease,
+        asked: LEASE,
+        ceiling: None,
+        note: None,
+        renewed_lease: LEASE,
+        fence: None,
+        units: 1,
+        bound: None,
+    })
+    .0
+}
+
+/// A confirmation that comes at once.
+fn confirm(hold: &Hold, sent: Moment, lease: Duration) {
+    assert!(hold.confirm(sent, lease, &Clock::Manual(ManualClock::new())));
+}
+
+#[test]
+fn a_confirmation_that_is_read_after_the_window_has_ended_confirms_nothing() {
+    let clock = ManualClock::new();
+    let hold = hold(Lease::Fixed(LEASE), clock.now());
+    clock.advance(LEASE * 99 / 100);
+    assert!(!hold.confirm(clock.now(), LEASE, &Clock::Manual(clock.clone())));
+}
+
+#[test]
+fn the_window_closes_one_percent_before_the_lease_counted_from_sending() {
+    let start = ManualClock::new().now();
+    let hold = hold(Lease::Fixed(LEASE), start);
+    let at = |millis| hold.standing(start.plus(Duration::from_millis(millis)));
+    assert_eq!(at(29_699), Standing::Held);
+    assert_eq!(at(29_700), Standing::Lost(LossReason::Expired));
+}
+
+#[test]
+fn a_loss_is_told_once_and_stays() {
+    let start = ManualClock::new().now();
+    let hold = hold(Lease::Renewed, start);
+    let reporter = Reporter::new(None);
+    let channel = hold.loss_channel();
+    assert!(hold.lose(LossReason::Gone, &reporter));
+    assert!(!hold.lose(LossReason::Expired, &reporter));
+    confirm(&hold, start.plus(LEASE), LEASE);
+    assert_eq!(hold.standing(start), Standing::Lost(LossReason::Gone));
+    assert_eq!(channel.recv().unwrap().reason, LossReason::Gone);
+    assert_eq!(hold.loss_channel().recv().unwrap().reason, LossReason::Gone);
+}
+
+#[test]
+fn a_number_that_was_spent_is_the_threads_until_the_hold_ends() {
+    let mark = ThreadMark::current();
+    let of_thread = || {
+        let holder = Holder::Thread { id: mark.id(), mark: Arc::downgrade(&mark) };
+        let owner = Owner::new(ClientId::random(), mark.number());
+        Hold { holder, owner, ..hold(Lease::Renewed, ManualClock::new().now()) }
+    };
+    let reporter = Reporter::new(None);
+    let ends: [fn(&Hold, &Reporter) -> bool; 2] =
+        [|hold, _| hold.begin_release(), |hold, reporter| hold.lose(LossReason::Expired, reporter)];
+    for end in ends {
+        let (hold, other, number) = (of_thread(), of_thread(), mark.number());
+        hold.retire_owner_on_end();
+        assert_eq!(mark.number(), number);
+        assert!(end(&hold, &reporter));
+        assert_ne!(mark.number(), number);
+        // The other way round: it had ended already.
+        let (other, number) =
+            (Hold { owner: Owner::new(ClientId::random(), mark.number()), ..other }, mark.number());
+        assert!(end(&other, &reporter));
+        assert_eq!(mark.number(), number);
+        other.retire_owner_on_end();
+        assert_ne!(mark.number(), number);
+    }
+}
+
+#[test]
+fn a_hold_that_is_being_released_does_not_expire_but_can_turn_out_gone() {
+    let hold = hold(Lease::Renewed, ManualClock::new().now());
+    let reporter = Reporter::new(None);
+    assert!(hold.begin_release());
+    assert!(!hold.begin_release());
+    assert!(!hold.lose(LossReason::Expired, &reporter));
+    assert!(hold.lose(LossReason::Gone, &reporter));
+}
+
+#[test]
+fn it_is_renewed_while_a_level_that_asked_for_it_is_open() {
+    let hold = hold(Lease::Fixed(LEASE), ManualClock::new().now());
+    assert!(!hold.is_renewed());
+    let inner = hold.add_level(Lease::Renewed);
+    assert!(hold.is_renewed());
+    assert_eq!(hold.end_level(Some(inner)), Some(1));
+    assert!(!hold.is_renewed());
+    assert_eq!(hold.end_level(Some(inner)), None);
+    assert_eq!(hold.end_level(None), Some(0));
+    assert_eq!(hold.end_level(None), None);
+}
+
+#[test]
+fn what_was_kept_is_renewed_for_its_own_lease_and_not_at_all_once_it_is_settled() {
+    let start = ManualClock::new().now();
+    let short = LEASE / 30;
+    let kept = Hold { renewed_lease: AtomicU64::new(nanos(short)), ..hold(Lease::Kept(short), start) };
+    assert_eq!(kept.renewal(start).map(|claim| claim.lease), Some(short));
+    assert!(kept.slack() < short / 3, "it is not due as soon as it is had");
+    kept.settle_level(1, LEASE);
+    assert!(kept.renewal(start).is_none());
+    // A later level that asks for renewals is kept for the client's.
+    kept.add_level(Lease::Renewed);
+    assert_eq!(kept.renewal(start).map(|claim| claim.lease), Some(LEASE));
+}
+
+/// Each of these took time by the number of levels: this, many minutes.
+#[test]
+fn many_levels_can_be_left_from_either_end() {
+    const LEVELS: usize = 200_000;
+    let deadline = Clock::System.after(LEASE);
+    let hold = hold(Lease::Renewed, ManualClock::new().now());
+    for from_outside in [true, false] {
+        let ids: Vec<u64> = (1..LEVELS).map(|_| hold.add_level(Lease::Renewed)).collect();
+        for n in 0..ids.len() {
+            let id = ids[if from_outside { n } else { ids.len() - 1 - n }];
+            hold.guard_level(id);
+            assert!(hold.end_level(Some(id)).is_some() && Clock::System.now() < deadline, "{n} of {LEVELS}");
+        }
+        assert_eq!(hold.count(), 1);
+    }
+}
+
+#[test]
+fn short_leased_levels_do_not_put_off_the_renewal() {
+    let start = ManualClock::new().now().plus(LEASE);
+    let hold = hold(Lease::Renewed, start);
+    let due = hold.due();
+    assert_eq!(due, start.plus(LEASE / 3));
+    for seconds in [5, 9] {
+        confirm(&hold, start.plus(Duration::from_secs(seconds)), Duration::from_secs(1));
+    }
+    assert_eq!(hold.due(), due);
+}
+
+/// Whoever else reads may have cut what the store has of its time.
+#[test]
+fn a_read_hold_is_renewed_as_often_with_a_longer_level_and_for_as_long_as_that() {
+    let start = ManualClock::new().now();
+    let mut hold = hold(Lease::Renewed, start);
+    hold.kind = Kind::Read;
+    let third = start.plus(LEASE / 3);
+    assert_eq!(hold.due(), third);
+    hold.add_level(Lease::Fixed(LEASE * 4));
+    confirm(&hold, start, LEASE * 4);
+    assert_eq!(hold.due(), third);
+    let asked = hold.renewal(third).unwrap().lease;
+    assert_eq!(third.plus(asked), hold.until());
+    confirm(&hold, third, asked);
+    assert_eq!(hold.due(), third.plus(LEASE / 3));
+    // A level that is short puts it off no more than it does with other holds.
+    confirm(&hold, third.plus(LEASE / 6), LEASE / 30);
+    assert_eq!(hold.due(), third.plus(LEASE / 3));
+}
+
+#[test]
+fn an_overdue_renewal_puts_it_at_risk() {
+    let start = ManualClock::new().now();
+    let hold = hold(Lease::Renewed, start);
+    assert_eq!(hold.standing(start), Standing::Held);
+    hold.note_failed_renewal();
+    assert_eq!(hold.standing(start), Standing::AtRisk(hold.until()));
+    confirm(&hold, start.plus(Duration::from_secs(10)), LEASE);
+    assert_eq!(hold.standing(start.plus(Duration::from_secs(10))), Standing::Held);
+    assert!(matches!(hold.standing(start.plus(Duration::from_secs(26))), Standing::AtRisk(_)));
+}

@@ -1,0 +1,369 @@
+//! The engine: everything that is the same for all stores. This file has one client's state, the checks that every operation
+//! begins with, and the end of a client.
+//!
+//! `acquire` and `release` are the two stories. `hold` is one grant; `registry` has all holds and local queues; `timer`,
+//! `watchdog` and `cleanup` keep holds alive and settle requests in doubt.
+
+pub(crate) mod acquire;
+mod agenda;
+pub(crate) mod batch;
+pub(crate) mod calls;
+mod cleanup;
+pub(crate) mod handoff;
+pub(crate) mod hold;
+mod policy;
+pub(crate) mod queue;
+pub(crate) mod registry;
+pub(crate) mod release;
+mod renewals;
+mod timer;
+pub(crate) mod watchdog;
+
+#[cfg(leasehold_shuttle)]
+#[cfg(test)]
+mod model;
+
+#[cfg(not(leasehold_shuttle))]
+#[cfg(test)]
+mod tests;
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::config::Options;
+use crate::engine::acquire::retry::RETRY_PAUSE;
+use crate::engine::calls::Calls;
+use crate::engine::hold::Hold;
+use crate::engine::registry::Registry;
+use crate::engine::release::completion::ReleaseCompletion;
+use crate::engine::watchdog::Watchdog;
+use crate::error::{Error, ErrorKind, Result};
+use crate::fork::{is_forked, leak, refused_if_forked};
+use crate::ident::{ClientId, LockName, Owner, ThreadMark, unbound_number};
+use crate::inspect::Inspection;
+use crate::interrupt::Interrupt;
+use crate::observe::reporter::Reporter;
+use crate::observe::{LossReason, Observer};
+use crate::park::Parker;
+use crate::seam::capabilities::Majority;
+use crate::seam::{Answer, Claim, Counting, Kind, REQUEST_LASTS, Snapshot, Store};
+use crate::time::{Clock, Lease, Moment, checked_lease, random_between};
+
+/// So often [`Engine::shutdown`] asks the store to forget what it holds, if that is refused.
+const LAST_TRIES: u32 = 5;
+
+/// What all clones of a client, its locks and its guards share. The last one to go shuts it down.
+pub(crate) struct Engine {
+    pub(crate) id: ClientId,
+    pub(crate) options: Options,
+    pub(crate) clock: Clock,
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) registry: Arc<Registry>,
+    pub(crate) reporter: Arc<Reporter>,
+    pub(crate) watchdog: Watchdog,
+    pub(crate) completion: Arc<ReleaseCompletion>,
+    pub(crate) calls: Arc<Calls>,
+    /// Ends the sleep of those who are not in the table.
+    pub(crate) ended: Interrupt,
+}
+
+impl Engine {
+    pub(crate) fn start(
+        options: Options,
+        clock: Clock,
+        store: Arc<dyn Store>,
+        reporter: Arc<Reporter>,
+    ) -> Result<Engine> {
+        let registry = Arc::new(Registry::default());
+        let watchdog = Watchdog::start(&options, &clock, &store, &registry, &reporter)?;
+        let completion = Arc::new(ReleaseCompletion {
+            clock: clock.clone(),
+            lease: options.lease,
+            registry: Arc::clone(&registry),
+            reporter: Arc::clone(&reporter),
+            cleanups: watchdog.cleanups().clone(),
+        });
+        Ok(Engine {
+            id: ClientId::random(),
+            options,
+            clock,
+            store,
+            registry,
+            reporter,
+            watchdog,
+            completion,
+            calls: Arc::default(),
+            ended: Interrupt::new(),
+        })
+    }
+
+    pub(crate) fn usable(&self, action: &'static str) -> Result<()> {
+        refused_if_forked(action)?;
+        self.open(action)?;
+        match self.store.capabilities().opening {
+            Some(opening) => opening.open().map_err(|error| error.during(action)),
+            None => Ok(()),
+        }
+    }
+
+    /// Whether the client was shut down; for those who have asked whether they are [`usable`](Self::usable) and wait.
+    pub(crate) fn open(&self, action: &'static str) -> Result<()> {
+        if self.calls.is_closed() {
+            return Err(Error::new(ErrorKind::ShutDown, action, "the client was shut down"));
+        }
+        Ok(())
+    }
+
+    /// Until when one request to the store may take.
+    pub(crate) fn one_command(&self) -> Moment {
+        self.clock.after(self.options.command_timeout)
+    }
+
+    /// How long a waiter for this kind may sleep without being woken: at least, at most.
+    pub(crate) fn poll_every(&self, kind: Kind) -> (Duration, Duration) {
+        (self.store.capabilities().poll_every)(kind)
+    }
+
+    /// The lease to ask the store for.
+    pub(crate) fn asked(&self, action: &'static str, lease: Lease) -> Result<Duration> {
+        match lease {
+            Lease::Renewed => Ok(self.options.lease),
+            Lease::Fixed(lease) | Lease::Kept(lease) => checked_lease(action, lease),
+        }
+    }
+
+    pub(crate) fn claim(&self, kind: Kind, name: &Arc<LockName>, number: u64, lease: Duration) -> Claim {
+        Claim {
+            kind,
+            name: Arc::clone(name),
+            owner: Owner::new(self.id, number),
+            lease,
+            waits: false,
+            writers_first: false,
+            units: 1,
+            note: None,
+            wants_fence: false,
+            is_granted: false,
+            home: self.store.capabilities().homes.map_or(0, |homes| homes.home(name)),
+        }
+    }
+
+    /// Has this hold be looked at in time, whatever has changed about it.
+    pub(crate) fn watch(&self, hold: &Arc<Hold>) {
+        self.watchdog.watch(hold);
+    }
+
+    // ---- what is counted
+
+    /// Asks about, or changes, what is counted, again after failures for as long as the client's patience: under one
+    /// claim a change is made once.
+    pub(crate) fn count(&self, action: &'static str, claim: &Claim, what: &Counting) -> Result<Option<i64>> {
+        let _call = self.calls.begin();
+        self.usable(action)?;
+        // Well before the store forgets the first sending.
+        let give_up = self.clock.after(self.options.patience.min(REQUEST_LASTS / 2));
+        let mut in_doubt = false;
+        loop {
+            let error = match self.store.count(claim, what, self.one_command()) {
+                // Given back by an earlier sending.
+                Answer::Done(Some(0))
+                    if in_doubt && matches!(what, Counting::GiveBack(_) | Counting::GiveBackAll(_)) =>
+                {
+                    return Ok(Some(1));
+                }
+                Answer::Done(count) => {
+                    if !in_doubt && what.is_remembered() {
+                        drop(self.store.count(claim, &Counting::Forget, self.one_command()));
+                    }
+                    return Ok(count);
+                }
+                Answer::Refused(error) => error,
+                Answer::Unknown(error) => {
+                    in_doubt = true;
+                    error
+                }
+            };
+            let now = self.clock.now();
+            if now >= give_up || !error.is_retryable() || self.usable(action).is_err() {
+                let error = if in_doubt { error.with_unknown_outcome() } else { error };
+                return Err(error.during(action).on(claim.name.given()));
+            }
+            Parker::new(&self.clock).park(now.plus(random_between(RETRY_PAUSE)), None);
+        }
+    }
+
+    /// The number for the next hold of a thread, or of an owner of its own: another one, if the store may yet meet
+    /// something under the one it has.
+    pub(crate) fn next_number(&self, thread: &ThreadMark, unbound: &mut Option<u64>) -> u64 {
+        let unspent = self.store.capabilities().majority.map_or(0, Majority::first_unspent_number);
+        if let Some(number) = unbound {
+            if *number < unspent {
+                *number = unbound_number();
+            }
+            return *number;
+        }
+        if thread.number() < unspent {
+            thread.retire(thread.number());
+        }
+        thread.number()
+    }
+
+    // ---- questions, which the server answers
+
+    /// What the store shows of a lock, with the count of the calling thread. A live local hold that the server does
+    /// not know is lost by this.
+    pub(crate) fn inspect(
+        &self,
+        action: &'static str,
+        kind: Kind,
+        name: &Arc<LockName>,
+    ) -> Result<Option<Snapshot>> {
+        self.usable(action)?;
+        let thread = ThreadMark::current();
+        let hold = self.registry.of_thread(kind, name, thread.id());
+        let owner = hold.as_ref().map_or_else(|| Owner::new(self.id, thread.number()), |hold| hold.owner());
+        let answer = self.store.inspect(kind, name, owner, self.one_command());
+        let snapshot = answer.into_result().map_err(|error| error.during(action).on(name.given()))?;
+        if let Some(hold) = hold
+            && snapshot.as_ref().is_none_or(|snapshot| snapshot.count == 0)
+        {
+            self.completion.lose(&hold, LossReason::Gone);
+        }
+        Ok(snapshot)
+    }
+
+    /// Whatever there is under a name.
+    pub(crate) fn describe(&self, action: &'static str, name: &LockName) -> Result<Inspection> {
+        self.usable(action)?;
+        let seen = self.store.describe(name, self.one_command()).into_result();
+        seen.map(|seen| seen.seen_by(self.id)).map_err(|error| error.during(action).on(name.given()))
+    }
+
+    pub(crate) fn force(&self, action: &'static str, kind: Kind, name: &Arc<LockName>) -> Result<bool> {
+        self.usable(action)?;
+        let holds = self.registry.holds_of(kind, name);
+        // Sent once and never repeated: a late second one could free what somebody took in between.
+        let answer = self.store.force(kind, name, self.one_command());
+        if let Answer::Done(true) = answer {
+            for hold in holds {
+                self.completion.lose(&hold, LossReason::Gone);
+            }
+            self.registry.nudge(kind, name);
+        }
+        answer.into_result().map_err(|error| error.during(action).on(name.given()))
+    }
+
+    /// Has the store forget what has been free for longer than `age`; returns how much it was.
+    pub(crate) fn sweep(&self, age: Duration) -> Result<u64> {
+        let mut all = 0;
+        loop {
+            self.usable("sweep")?;
+            let Some(sweeping) = self.store.capabilities().sweeping else { return Ok(0) };
+            match sweeping.sweep(age, self.one_command()).into_result()? {
+                0 => return Ok(all),
+                removed => all += removed,
+            }
+        }
+    }
+
+    // ---- the end
+
+    /// Releases what is held and ends the threads. Later calls do nothing.
+    ///
+    /// At most one command time-out for what calls and the watchdog have under way, and one for the release.
+    pub(crate) fn shutdown(&self) -> Result<()> {
+        if is_forked() || !self.calls.close() {
+            return Ok(());
+        }
+        // What a call has asked for by now is answered within one time-out. What it has then, or may have, it gives back,
+        // or leaves in the table or to the watchdog: so it is all there when none is under way.
+        let timeout = self.options.command_timeout;
+        let deadline = Clock::System.after(timeout + timeout / 8);
+        let mut claims = self.end_holds();
+        self.ended.interrupt();
+        claims.append(&mut self.watchdog.stop());
+        let is_still = self.calls.wait(deadline, || self.store.poll_completions());
+        claims.append(&mut self.end_holds());
+        claims.append(&mut self.watchdog.stop());
+        let outcome = self.release_all(claims);
+        self.store.close();
+        self.reporter.close();
+        if !is_still {
+            let words =
+                "a call of another thread did not end in time: a lock that it acquired ends with its lease";
+            return outcome.and(Err(Error::new(ErrorKind::TimedOut, "shutdown", words)));
+        }
+        outcome
+    }
+
+    /// Tells holders of the end, wakes those who wait, and returns what the store is to forget.
+    fn end_holds(&self) -> Vec<Claim> {
+        let mut claims = Vec::new();
+        for hold in self.registry.clear() {
+            if hold.is_live(self.clock.now(), &self.reporter) {
+                hold.lose(LossReason::ShutDown, &self.reporter);
+                claims.push(hold.claim());
+            }
+        }
+        claims
+    }
+
+    /// Has the store forget these, a few times where it refuses: waiters that leave at the same moment may be in the way.
+    fn release_all(&self, mut claims: Vec<Claim>) -> Result<()> {
+        let deadline = self.one_command();
+        let mut outcome = Ok(());
+        for tries_left in (0..LAST_TRIES).rev() {
+            if claims.is_empty() {
+                break;
+            }
+            let mut refused = Vec::new();
+            for (answer, claim) in self.store.abandon(&claims, deadline).into_iter().zip(&claims) {
+                match answer {
+                    Answer::Done(_) => {}
+                    Answer::Refused(error) if tries_left > 0 && error.is_retryable() => {
+                        refused.push(claim.clone())
+                    }
+                    Answer::Refused(error) | Answer::Unknown(error) if outcome.is_ok() => {
+                        outcome = Err(error.during("shutdown").on(claim.name.given()));
+                    }
+                    Answer::Refused(_) | Answer::Unknown(_) => {}
+                }
+            }
+            claims = refused;
+            if !claims.is_empty() {
+                // By the system's clock: nobody may be left to move one by hand.
+                let later = Clock::System.after(random_between(RETRY_PAUSE));
+                Parker::new(&Clock::System).park(later, None);
+            }
+        }
+        outcome
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        if is_forked() {
+            // Nothing inherited may be dropped here: that could lock, wait, or write to the parent's connections.
+            leak(&self.store);
+            leak(&self.registry);
+            leak(&self.reporter);
+            self.watchdog.leak();
+            leak(&self.completion);
+            leak(&self.calls);
+            self.ended.leak();
+            return;
+        }
+        if let Err(error) = self.shutdown() {
+            self.reporter.tell(|observer: &dyn Observer| {
+                observer.release_failed(error.lock_name().unwrap_or_default(), &error);
+            });
+        }
+    }
+}
+
+impl fmt::Debug for Engine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Engine").field("id", &self.id).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,704 @@
+//! Everything above the stores, as it is, under shuttle's schedules: waiting, the queue, hand-overs, registration,
+//! giving up, and the watchdog. Run by `./check model`.
+//!
+//! Time stands still unless a test moves it, and never as far as the safety poll: a thread whose wake-up is lost sleeps
+//! for good, and shuttle says so.
+//!
+//! Long because of the store that loses requests and answers, and whose wake-ups come as Redis's do.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use crate::config::Options;
+use crate::engine::Engine;
+use crate::error::{Error, ErrorKind, Result};
+use crate::ident::{LockName, Owner};
+use crate::interrupt::Interrupt;
+use crate::locks::group::Group;
+use crate::locks::named::{RedisLock, forever};
+use crate::observe::reporter::Reporter;
+use crate::seam::capabilities::Capabilities;
+use crate::seam::fallbacks::describe_by_kinds;
+use crate::seam::inspection::Inspect;
+use crate::seam::subscription::{Channel, ChannelSource, Subscription};
+use crate::seam::{Answer, Attempt, Claim, Handoff, Kind, Pending, Release, Snapshot, Store};
+use crate::stores::memory::{MemoryAccess, MemoryStore};
+use crate::sync::channel::{Sender, unbounded};
+use crate::sync::{Mutex, Waker, check, spawn, thread, toss};
+use crate::time::{Clock, Lease, ManualClock, Moment};
+
+const NAME: &str = "a";
+
+/// One server, its clock, and who is inside the lock.
+struct World {
+    clock: ManualClock,
+    server: MemoryStore,
+    inside: AtomicUsize,
+    grants: AtomicUsize,
+}
+
+impl World {
+    fn new() -> Arc<World> {
+        let clock = ManualClock::new();
+        let server = MemoryStore::with_clock(clock.clone());
+        Arc::new(World { clock, server, inside: AtomicUsize::new(0), grants: AtomicUsize::new(0) })
+    }
+
+    fn client(self: &Arc<World>) -> Client {
+        self.client_on(Arc::new(self.server.open()))
+    }
+
+    fn client_on(self: &Arc<World>, store: Arc<dyn Store>) -> Client {
+        let clock = Clock::Manual(self.clock.clone());
+        let reporter = Arc::new(Reporter::new(None));
+        let engine = Arc::new(Engine::start(Options::default(), clock, store, reporter).unwrap());
+        Client { world: Arc::clone(self), engine }
+    }
+}
+
+#[derive(Clone)]
+struct Client {
+    world: Arc<World>,
+    engine: Arc<Engine>,
+}
+
+impl Client {
+    fn lock(&self) -> RedisLock {
+        RedisLock::new(&self.engine, Kind::Mutex, NAME)
+    }
+
+    /// To be called with the lock: is alone there for a while.
+    fn work(&self) {
+        self.work_for(3);
+    }
+
+    fn work_for(&self, points: usize) {
+        let others = self.world.inside.fetch_add(1, Ordering::SeqCst);
+        assert_eq!(others, 0, "two own the lock");
+        (0..points).for_each(|_| thread::sleep(Duration::ZERO));
+        self.world.inside.fetch_sub(1, Ordering::SeqCst);
+        self.world.grants.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// Takes the lock and gives it back, waiting for that or not.
+    fn cycle(&self, waits_for_release: bool) {
+        let guard = self.lock().acquire().unwrap();
+        self.work();
+        if waits_for_release { guard.unlock().unwrap() } else { drop(guard) }
+    }
+
+    /// Nothing is left of anybody.
+    fn end(self) {
+        assert!(!self.lock().is_locked().unwrap());
+        assert!(self.engine.registry.holds().is_empty());
+        assert_eq!(self.engine.registry.waiting(Kind::Mutex, &name()), 0);
+        self.engine.shutdown().unwrap();
+    }
+}
+
+fn name() -> Arc<LockName> {
+    Arc::new(LockName::new(&Arc::from(NAME), NAME.to_owned()).unwrap())
+}
+
+#[test]
+fn all_who_wait_in_one_process_get_the_lock_one_at_a_time() {
+    check(|| {
+        let world = World::new();
+        let client = world.client();
+        let threads: Vec<_> = (0..3)
+            .map(|_| {
+                let client = client.clone();
+                spawn(move || (0..2).for_each(|_| client.cycle(toss())))
+            })
+            .collect();
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
+        assert_eq!(world.grants.load(Ordering::SeqCst), 6);
+        client.end();
+    });
+}
+
+/// Sleeps until so many wait in the lock's queue.
+fn wait_for_queue(client: &Client, length: usize) {
+    while client.engine.registry.waiting(Kind::Mutex, &name()) < length {
+        thread::yield_now();
+    }
+}
+
+/// How one of those who queue waits.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Way {
+    Stays,
+    GivesUp,
+    IsInterrupted,
+}
+
+const WAYS: [Way; 3] = [Way::Stays, Way::GivesUp, Way::IsInterrupted];
+const SHORT: Duration = Duration::from_millis(10);
+
+#[test]
+fn those_who_stay_get_it_in_order_whoever_gives_up_meanwhile() {
+    for first in WAYS {
+        check(move || queue_up([first, any(), any()]));
+    }
+}
+
+fn any() -> Way {
+    let [one, other, third] = WAYS;
+    if toss() {
+        one
+    } else if toss() {
+        other
+    } else {
+        third
+    }
+}
+
+fn queue_up(ways: [Way; 3]) {
+    let world = World::new();
+    let (store, reading) = Far::new(&world, &Arc::default(), 0);
+    let client = world.client_on(store);
+    let interrupt = Interrupt::new();
+    let served = Arc::new(Mutex::new(Vec::new()));
+    let first = client.lock().acquire().unwrap();
+    let mut threads = Vec::new();
+    for (at, way) in ways.into_iter().enumerate() {
+        let (client, interrupt, served) = (client.clone(), interrupt.clone(), Arc::clone(&served));
+        threads.push(spawn({
+            let client = client.clone();
+            move || {
+                let lock = client.lock();
+                let got = match way {
+                    Way::Stays => Some(lock.acquire().unwrap()),
+                    Way::GivesUp => lock.try_acquire_for(SHORT).unwrap(),
+                    Way::IsInterrupted => match lock.acquire_interruptibly(&interrupt) {
+                        Ok(guard) => Some(guard),
+                        Err(error) => {
+                            assert!(error.is_interrupted(), "{error:?}");
+                            None
+                        }
+                    },
+                };
+                let Some(guard) = got else { return false };
+                served.lock().push(at);
+                client.work();
+                if toss() {
+                    guard.unlock().unwrap()
+                } else {
+                    drop(guard)
+                }
+                true
+            }
+        }));
+        wait_for_queue(&client, at + 1);
+    }
+    let clock = world.clock.clone();
+    let events = [spawn(move || clock.advance(SHORT)), spawn(move || interrupt.interrupt())];
+    client.work();
+    if toss() {
+        first.unlock().unwrap()
+    } else {
+        drop(first)
+    }
+    let got: Vec<bool> = threads.into_iter().map(|thread| thread.join().unwrap()).collect();
+    events.into_iter().for_each(|event| event.join().unwrap());
+    let served = served.lock().clone();
+    let expected: Vec<usize> = (0..ways.len()).filter(|at| got[*at]).collect();
+    assert_eq!(served, expected, "out of order");
+    assert!((0..ways.len()).all(|at| got[at] || ways[at] != Way::Stays));
+    client.end();
+    reading.join().unwrap();
+}
+
+// ---- several processes
+
+/// A store whose wake-ups come as Redis's do: subscribed over a connection of its own, confirmed later, and now and
+/// then broken; what is published while nobody is subscribed is not heard. Requests, or their answers, can get lost.
+struct Far {
+    server: MemoryAccess,
+    line: Arc<Line>,
+    /// So many requests may still get lost.
+    trouble: AtomicUsize,
+    /// The next hand-over does not arrive.
+    loses_hand_over: AtomicBool,
+}
+
+/// What all clients of a server share: who is subscribed there, and by which client's stream each hears.
+#[derive(Default)]
+struct Exchange {
+    /// Releases are answered with whether other clients listen.
+    gives_way: bool,
+    subscribed: Mutex<Vec<(Arc<Channel>, Sender<Event>)>>,
+}
+
+/// What a client's reading thread does, in order.
+enum Event {
+    Subscribe(Arc<Channel>),
+    Unsubscribe(Arc<Channel>),
+    Confirmed(Arc<Channel>),
+    Message(Arc<Channel>),
+    Break(Arc<Channel>),
+    End,
+}
+
+struct Line {
+    exchange: Arc<Exchange>,
+    channels: Mutex<HashMap<Box<str>, Arc<Channel>>>,
+    events: Sender<Event>,
+}
+
+impl Line {
+    fn send(&self, event: Event) {
+        drop(self.events.send(event));
+    }
+}
+
+impl Exchange {
+    fn publish(&self, key: &str) -> bool {
+        let subscribed = self.subscribed.lock();
+        for (channel, stream) in subscribed.iter().filter(|(channel, _)| channel.channel() == key) {
+            drop(stream.send(Event::Message(Arc::clone(channel))));
+        }
+        self.gives_way && subscribed.len() > 1
+    }
+
+    fn forget(&self, channel: &Arc<Channel>) {
+        self.subscribed.lock().retain(|(other, _)| !Arc::ptr_eq(other, channel));
+    }
+}
+
+impl Far {
+    fn new(world: &World, exchange: &Arc<Exchange>, trouble: usize) -> (Arc<Far>, thread::JoinHandle<()>) {
+        let (sender, events) = unbounded();
+        let line =
+            Line { exchange: Arc::clone(exchange), channels: Mutex::default(), events: sender.clone() };
+        let exchange = Arc::clone(exchange);
+        let reading = spawn(move || {
+            let mut breaks = 0;
+            for event in events.iter() {
+                match event {
+                    Event::Subscribe(channel) => {
+                        let stream = sender.clone();
+                        drop(stream.send(Event::Confirmed(Arc::clone(&channel))));
+                        exchange.subscribed.lock().push((Arc::clone(&channel), stream));
+                        if breaks < 1 && toss() {
+                            breaks += 1;
+                            drop(sender.send(Event::Break(channel)));
+                        }
+                    }
+                    Event::Unsubscribe(channel) => exchange.forget(&channel),
+                    Event::Confirmed(channel) => channel.set_up(true),
+                    Event::Message(channel) => channel.notify(),
+                    Event::Break(channel) => {
+                        exchange.forget(&channel);
+                        channel.set_up(false);
+                        drop(sender.send(Event::Subscribe(channel)));
+                    }
+                    Event::End => return,
+                }
+            }
+        });
+        (
+            Arc::new(Far {
+                server: world.server.access(),
+                line: Arc::new(line),
+                trouble: trouble.into(),
+                loses_hand_over: AtomicBool::new(false),
+            }),
+            reading,
+        )
+    }
+}
+
+fn lost() -> Error {
+    Error::new(ErrorKind::TimedOut, "ask", "the answer got lost").with_unknown_outcome()
+}
+
+impl Far {
+    /// Carries out a request whose answer, or which itself, may get lost.
+    fn ask<T>(&self, request: impl FnOnce() -> Answer<T>) -> Answer<T> {
+        let left = self.trouble.load(Ordering::SeqCst);
+        if left == 0 || toss() {
+            return request();
+        }
+        self.trouble.store(left - 1, Ordering::SeqCst);
+        if toss() {
+            drop(request());
+        }
+        Answer::Unknown(lost())
+    }
+
+    fn published(&self, claim: &Claim, answer: Answer<Release>) -> Answer<Release> {
+        match answer {
+            Answer::Done(Release::Freed { .. }) => {
+                let others = u32::from(self.line.exchange.publish(claim.name.key()));
+                Answer::Done(Release::Freed { others })
+            }
+            other => other,
+        }
+    }
+}
+
+struct Later(Answer<Handoff>);
+
+impl Pending for Later {
+    fn wait(self: Box<Self>) -> Answer<Handoff> {
+        (0..20).for_each(|_| thread::sleep(Duration::ZERO)); // points
+        self.0
+    }
+}
+
+impl ChannelSource for Line {
+    fn left(&self, channel: &Arc<Channel>) {
+        let mut channels = self.channels.lock();
+        let is_current = channels.get(channel.channel()).is_some_and(|current| Arc::ptr_eq(current, channel));
+        if is_current && channel.listeners() == 0 && toss() {
+            channels.remove(channel.channel());
+            self.send(Event::Unsubscribe(Arc::clone(channel)));
+        }
+    }
+}
+
+impl Store for Far {
+    fn capabilities(&self) -> Capabilities<'_> {
+        Capabilities { poll_every: self.server.capabilities().poll_every, ..Capabilities::default() }
+    }
+
+    fn check_name(&self, _kind: Kind, _name: &LockName) -> Result<()> {
+        Ok(())
+    }
+
+    fn attempt(&self, claim: &Claim, count: u32, deadline: Moment) -> Answer<Attempt> {
+        self.ask(|| self.server.attempt(claim, count, deadline))
+    }
+
+    fn release(&self, claim: &Claim, left: u32, deadline: Moment) -> Answer<Release> {
+        self.ask(|| self.published(claim, self.server.release(claim, left, deadline)))
+    }
+
+    fn hand_off(&self, from: &Claim, to: &Claim, fence: bool, deadline: Moment) -> Option<Box<dyn Pending>> {
+        if self.loses_hand_over.swap(false, Ordering::SeqCst) {
+            return Some(Box::new(Later(Answer::Unknown(lost()))));
+        }
+        if toss() && toss() {
+            return None;
+        }
+        let known = || {
+            let pending = self.server.hand_off(from, to, fence, deadline);
+            pending.map_or_else(|| Answer::Unknown(lost()), Pending::wait)
+        };
+        Some(Box::new(Later(self.ask(known))))
+    }
+
+    fn renew(&self, claims: &[Claim], deadline: Moment) -> Vec<Answer<bool>> {
+        (0..20).for_each(|_| thread::sleep(Duration::ZERO)); // on its way
+        self.server.renew(claims, deadline)
+    }
+
+    fn abandon(&self, claims: &[Claim], deadline: Moment) -> Vec<Answer<Release>> {
+        let one = |claim: &Claim| {
+            let release = || self.server.release(claim, 0, deadline);
+            self.ask(|| self.published(claim, release()))
+        };
+        claims.iter().map(one).collect()
+    }
+
+    fn force(&self, kind: Kind, name: &LockName, deadline: Moment) -> Answer<bool> {
+        self.server.force(kind, name, deadline)
+    }
+
+    fn listen(&self, claim: &Claim, waker: &Waker) -> Option<Subscription> {
+        let name = &claim.name;
+        let mut channels = self.line.channels.lock();
+        let channel = channels.entry(name.key().into()).or_insert_with(|| {
+            let channel = Arc::new(Channel::new(name.key(), false));
+            self.line.send(Event::Subscribe(Arc::clone(&channel)));
+            channel
+        });
+        let source: Arc<dyn ChannelSource> = Arc::<Line>::clone(&self.line);
+        Some(Subscription::new(Arc::clone(channel), source, waker))
+    }
+
+    fn message_count(&self, claim: &Claim) -> Option<u64> {
+        let name = &claim.name;
+        let channels = self.line.channels.lock();
+        channels.get(name.key()).filter(|channel| channel.is_up()).map(|channel| channel.message_count())
+    }
+
+    fn close(&self) {
+        self.server.close();
+        self.line.send(Event::End);
+    }
+}
+
+impl Inspect for Far {
+    fn inspect(
+        &self,
+        kind: Kind,
+        name: &LockName,
+        owner: Owner,
+        deadline: Moment,
+    ) -> Answer<Option<Snapshot>> {
+        self.server.inspect(kind, name, owner, deadline)
+    }
+
+    fn describe(&self, name: &LockName, deadline: Moment) -> Answer<Inspection> {
+        describe_by_kinds(self, name, deadline)
+    }
+}
+
+/// Moves the clock on by small steps, at most so many, until so many have ended.
+fn pass_time(clock: &ManualClock, step: Duration, steps: usize, is_over: impl Fn() -> bool) {
+    for _ in 0..steps {
+        if is_over() {
+            return;
+        }
+        clock.advance(step);
+        thread::yield_now();
+    }
+}
+
+/// Time stands still: moving it would wake everybody.
+#[test]
+fn nobody_sleeps_through_a_release_of_another_process() {
+    check(|| processes(2, 1, false));
+    // Whoever comes again finds the subscription standing, and compares counts instead of trying twice.
+    check(|| processes(1, 3, false));
+    check(|| processes(2, 2, false));
+}
+
+/// Here time passes, for those who let others go first.
+#[test]
+fn letting_other_processes_go_first_strands_nobody() {
+    check(|| processes(2, 2, true));
+}
+
+fn processes(threads_each: usize, cycles: usize, gives_way: bool) {
+    let world = World::new();
+    let exchange = Arc::new(Exchange { gives_way, ..Exchange::default() });
+    let far: Vec<_> = (0..2).map(|_| Far::new(&world, &exchange, 0)).collect();
+    let (clients, readers): (Vec<_>, Vec<_>) =
+        far.into_iter().map(|(store, reading)| (world.client_on(store), reading)).unzip();
+    let threads: Vec<_> = clients
+        .iter()
+        .flat_map(|client| vec![client.clone(); threads_each])
+        .map(|client| spawn(move || (0..cycles).for_each(|_| client.cycle(toss()))))
+        .collect();
+    let all_had_it = || world.grants.load(Ordering::SeqCst) == threads.len() * cycles;
+    if gives_way {
+        pass_time(&world.clock, Duration::from_millis(1), 300, all_had_it);
+    }
+    threads.into_iter().for_each(|thread| thread.join().unwrap());
+    clients.into_iter().for_each(Client::end);
+    readers.into_iter().for_each(|reading| reading.join().unwrap());
+}
+
+/// Here time goes on as long as anybody waits, since what was lost is made good by time-outs.
+#[test]
+fn lost_requests_and_answers_leave_one_owner_and_strand_nobody() {
+    check(|| {
+        let world = World::new();
+        let exchange = Arc::default();
+        let (store, reading) = Far::new(&world, &exchange, 2);
+        let client = world.client_on(Arc::<Far>::clone(&store));
+        let ended = Arc::new(AtomicUsize::new(0));
+        let threads: Vec<_> = (0..3)
+            .map(|_| {
+                let (client, ended) = (client.clone(), Arc::clone(&ended));
+                spawn(move || {
+                    let guard = client.lock().acquire().unwrap();
+                    client.work();
+                    if toss() {
+                        if let Err(error) = guard.unlock() {
+                            assert!(error.outcome_unknown(), "{error:?}");
+                        }
+                    } else {
+                        drop(guard);
+                        // At once, perhaps under the number whose hold is still being handed over.
+                        if let Ok(true) = client.lock().try_lock() {
+                            client.work_for(50);
+                            drop(client.lock().unlock());
+                        }
+                    }
+                    ended.fetch_add(1, Ordering::SeqCst);
+                })
+            })
+            .collect();
+        let is_over = || ended.load(Ordering::SeqCst) == threads.len() && !client.lock().is_locked().unwrap();
+        pass_time(&world.clock, Duration::from_millis(100), 300, is_over);
+        store.trouble.store(0, Ordering::SeqCst);
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
+        client.end();
+        reading.join().unwrap();
+    });
+}
+
+/// A hand-over that never arrived leaves the lock with the old owner until that is cleaned up. Nothing may be asked
+/// under the old owner's number meanwhile: it would be granted, and then cleaned up too.
+#[test]
+fn nothing_is_granted_under_a_number_that_is_about_to_be_cleaned_up() {
+    check(|| {
+        let world = World::new();
+        let (store, reading) = Far::new(&world, &Arc::default(), 0);
+        store.loses_hand_over.store(true, Ordering::SeqCst);
+        let client = world.client_on(store);
+        let guard = client.lock().acquire().unwrap();
+        let waiter = client.clone();
+        let waiter = spawn(move || waiter.cycle(true));
+        wait_for_queue(&client, 1);
+        let (clock, is_over) = (world.clock.clone(), Arc::new(AtomicBool::new(false)));
+        let ended = Arc::clone(&is_over);
+        let time = spawn(move || pass_time(&clock, 2 * SHORT, 300, || ended.load(Ordering::SeqCst)));
+        drop(guard);
+        if client.lock().try_lock().unwrap() {
+            client.work_for(100);
+            if let Err(error) = client.lock().unlock() {
+                assert!(error.outcome_unknown(), "it was granted and taken away: {error:?}");
+            }
+        }
+        waiter.join().unwrap();
+        is_over.store(true, Ordering::SeqCst);
+        time.join().unwrap();
+        client.end();
+        reading.join().unwrap();
+    });
+}
+
+/// Whatever threads are doing as their client ends: when it has ended nothing of theirs is left.
+#[test]
+fn the_end_of_a_client_leaves_nothing_of_what_is_under_way() {
+    check(|| {
+        let world = World::new();
+        let (store, reading) = Far::new(&world, &Arc::default(), 1);
+        let client = world.client_on(store);
+        let ended = Arc::new(AtomicUsize::new(0));
+        let work = |body: fn(&Client) -> Result<()>| {
+            let (client, ended) = (client.clone(), Arc::clone(&ended));
+            spawn(move || {
+                if let Err(error) = body(&client) {
+                    let is_over = error.kind() == ErrorKind::ShutDown || error.is_lost();
+                    assert!(is_over || error.outcome_unknown(), "{error:?}");
+                }
+                ended.fetch_add(1, Ordering::SeqCst);
+            })
+        };
+        let threads = [
+            work(|client| client.lock().acquire()?.unlock()),
+            work(|client| client.lock().acquire().map(drop)),
+            work(|client| client.lock().try_lock().map(drop)),
+        ];
+        let ending = client.clone();
+        let ending = spawn(move || ending.engine.shutdown());
+        pass_time(&world.clock, 2 * SHORT, 300, || ended.load(Ordering::SeqCst) == threads.len());
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
+        match ending.join().unwrap() {
+            Ok(()) => {
+                assert!(!world.client().lock().is_locked().unwrap(), "it is left until its lease ends");
+            }
+            // The release itself got lost.
+            Err(error) => assert!(error.outcome_unknown(), "{error:?}"),
+        }
+        assert_eq!(client.engine.registry.waiting(Kind::Mutex, &name()), 0);
+        reading.join().unwrap();
+    });
+}
+
+// ---- the watchdog
+
+/// Whoever tells the watchdog of a moment is heard, whatever it is doing: it looks by then. Others come and go, so that
+/// it is looking already and what it looked for is gone.
+#[test]
+fn the_watchdog_looks_by_the_moment_it_was_told() {
+    check(|| {
+        let world = World::new();
+        let client = world.client();
+        let named = |name| RedisLock::new(&client.engine, Kind::Mutex, name);
+        let short_lived = [named("a"), named("b")];
+        let others = spawn(move || {
+            for (lock, lease) in short_lived.iter().zip([SHORT, SHORT / 2]) {
+                let guard = lock.acquire_with_lease(lease).unwrap();
+                drop(guard.lost());
+                guard.unlock().unwrap();
+            }
+        });
+        let (lock, ready, look) = (named("c"), Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+        let stays = spawn({
+            let (ready, look) = (Arc::clone(&ready), Arc::clone(&look));
+            move || {
+                let guard = lock.acquire_with_lease(SHORT).unwrap();
+                let lost = guard.lost();
+                ready.store(1, Ordering::SeqCst);
+                while look.load(Ordering::SeqCst) == 0 {
+                    thread::yield_now();
+                }
+                assert!(lost.try_recv().is_ok(), "the end of the lease was not noticed");
+            }
+        });
+        others.join().unwrap();
+        while ready.load(Ordering::SeqCst) == 0 {
+            thread::yield_now();
+        }
+        world.clock.advance(2 * SHORT);
+        look.store(1, Ordering::SeqCst);
+        stays.join().unwrap();
+        client.engine.shutdown().unwrap();
+    });
+}
+
+/// What several locks share a lease for is renewed until the last is had. A renewal that comes just then is not to keep one
+/// for longer than that lease: the client's own is a hundred times as long.
+#[test]
+fn a_hold_that_comes_to_end_by_itself_is_not_renewed_for_the_clients_lease() {
+    check(|| {
+        let world = World::new();
+        let (client, other) = (world.client(), world.client());
+        let lease = 30 * SHORT;
+        let clock = world.clock.clone();
+        let time = spawn(move || clock.advance(lease / 2));
+        let lock = client.lock();
+        let want = RedisLock::want(&lock, "lock", Lease::Kept(lease), forever(), None).unwrap();
+        let mut group = Group::default();
+        if let Some(entered) = client.engine.acquire(&want).unwrap() {
+            group.push(&client.engine, entered);
+        }
+        group.settle();
+        time.join().unwrap();
+        drop(client.engine.watchdog.stop()); // what it began is done
+        let remaining = other.lock().remaining_lease().unwrap();
+        assert!(remaining.is_some_and(|remaining| remaining <= lease), "{remaining:?}");
+        drop(group);
+        client.engine.shutdown().unwrap();
+        other.end();
+    });
+}
+
+/// The next hold has a lease of its own, which what was sent for the one before is not to prolong.
+#[test]
+fn a_renewal_that_is_under_way_at_a_release_prolongs_no_later_hold() {
+    check(|| {
+        let world = World::new();
+        let (store, reading) = Far::new(&world, &Arc::default(), 0);
+        let (client, other) = (world.client_on(store), world.client());
+        let guard = client.lock().acquire().unwrap();
+        let clock = world.clock.clone();
+        let time = spawn(move || clock.advance(client_lease() / 3));
+        if toss() {
+            guard.unlock().unwrap();
+        } else {
+            drop(guard);
+        }
+        client.lock().lock_with_lease(SHORT).unwrap();
+        time.join().unwrap();
+        drop(client.engine.watchdog.stop()); // what it began is done
+        let remaining = other.lock().remaining_lease().unwrap();
+        assert!(remaining.is_none_or(|remaining| remaining <= SHORT), "{remaining:?}");
+        client.engine.shutdown().unwrap();
+        reading.join().unwrap();
+        other.engine.shutdown().unwrap();
+    });
+}
+
+fn client_lease() -> Duration {
+    Options::default().lease
+}

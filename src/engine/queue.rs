@@ -1,0 +1,328 @@
+//! The in-process FIFO of one lock: only its head talks to the store.
+//!
+//! Those who [spin](crate::LockClient::spin_lock) have a head of their own: it sleeps for as long as its back-off says,
+//! and those who are told of a release are not to sleep as long behind it. Whoever came first of all is the one to whom
+//! the lock is handed.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use crate::engine::handoff::PendingHandoff;
+use crate::seam::Claim;
+use crate::sync::atomic::{AtomicBool, Ordering};
+use crate::sync::{Mutex, OnceLock, Waker};
+
+/// One thread's place in a queue.
+#[derive(Debug, Default)]
+pub(crate) struct Ticket {
+    /// Set once the thread has to sleep; a head that never sleeps needs none.
+    waker: OnceLock<Waker>,
+    /// It asks at a pace of its own.
+    spins: bool,
+    /// It is the first of those who spin, or of those who do not.
+    is_head: AtomicBool,
+    nudged: AtomicBool,
+    offer: Mutex<Offer>,
+    /// Who wants to know when what is on its way here is settled.
+    followers: Mutex<Vec<Waker>>,
+}
+
+/// Whether a sleeping waiter can be given the lock by whoever releases it.
+///
+/// | from       | to         | by                                                                    |
+/// |------------|------------|-----------------------------------------------------------------------|
+/// | `Closed`   | `Open`     | the waiter, before it sleeps                                          |
+/// | `Open`     | `Promised` | the releaser, under the table's lock; it then sends the hand-over     |
+/// | `Promised` | `Given`    | the releaser, when the request is on its way                          |
+/// | `Promised` | `Open`     | the releaser, when it could not be sent                               |
+/// | `Open`     | `Closed`   | the waiter, before it tries or goes for itself                        |
+/// | `Given`    | `Receiving`| the waiter, which reads the answer                                    |
+/// | `Receiving`| `Closed`   | the waiter, when it and the releaser have acted on the answer         |
+///
+/// While `Promised`, the waiter waits: it may not leave, since the lock may be its own in a moment. From `Promised` to
+/// `Closed` the lock counts as held here (`Registry::held_here`).
+#[derive(Debug, Default)]
+pub(crate) enum Offer {
+    #[default]
+    Closed,
+    Open(Claim),
+    Promised(Claim),
+    Given(PendingHandoff),
+    Receiving,
+}
+
+/// The state of an offer that its waiter withdraws.
+pub(crate) enum ClosedOffer {
+    /// No releaser has used it.
+    Unused,
+    /// A releaser has promised the lock and is sending the request: look again when woken.
+    Promised,
+    /// The lock is on its way.
+    Given(PendingHandoff),
+}
+
+impl Ticket {
+    /// Whoever sets the waker looks at `is_head` and at the local holds afterwards: what happened before found nobody
+    /// to wake. Pairs with `become_head` and `nudge`, which change first and wake second.
+    pub(crate) fn set_waker(&self, waker: &Waker) {
+        self.waker.get_or_init(|| waker.clone());
+    }
+
+    pub(crate) fn is_head(&self) -> bool {
+        self.is_head.load(Ordering::SeqCst)
+    }
+
+    fn become_head(&self) {
+        self.is_head.store(true, Ordering::SeqCst);
+        self.wake();
+    }
+
+    /// Tells the head that the lock was released here: worth an attempt at once.
+    pub(crate) fn nudge(&self) {
+        self.nudged.store(true, Ordering::SeqCst);
+        self.wake();
+    }
+
+    pub(crate) fn take_nudge(&self) -> bool {
+        self.nudged.swap(false, Ordering::SeqCst)
+    }
+
+    /// Whether its thread sleeps, so that it could be given the lock.
+    #[cfg(all(test, not(leasehold_shuttle)))]
+    pub(crate) fn is_open(&self) -> bool {
+        matches!(*self.offer.lock(), Offer::Open(_))
+    }
+
+    /// How often somebody has asked to be told when what is on its way here is settled.
+    #[cfg(all(test, not(leasehold_shuttle)))]
+    pub(crate) fn followers(&self) -> usize {
+        self.followers.lock().len()
+    }
+
+    // ---- being given the lock
+
+    /// The waiter's: from now on a releaser may give it the lock.
+    pub(crate) fn open(&self, claim: Claim) {
+        let mut offer = self.offer.lock();
+        if matches!(*offer, Offer::Closed | Offer::Open(_)) {
+            *offer = Offer::Open(claim);
+        }
+    }
+
+    /// The waiter's: it wants to go on by itself.
+    pub(crate) fn close(&self) -> ClosedOffer {
+        let mut offer = self.offer.lock();
+        match std::mem::take(&mut *offer) {
+            Offer::Closed | Offer::Open(_) => ClosedOffer::Unused,
+            promised @ Offer::Promised(_) => {
+                *offer = promised;
+                ClosedOffer::Promised
+            }
+            Offer::Given(handoff) => {
+                *offer = Offer::Receiving;
+                ClosedOffer::Given(handoff)
+            }
+            Offer::Receiving => {
+                *offer = Offer::Receiving;
+                ClosedOffer::Unused
+            }
+        }
+    }
+
+    /// The waiter's: what it was given is settled, either way.
+    pub(crate) fn received(&self) {
+        *self.offer.lock() = Offer::Closed;
+        self.wake_followers();
+    }
+
+    /// Has `waker` woken when what is on its way to this waiter is settled; `false`: nothing is.
+    pub(crate) fn tell_when_settled(&self, waker: &Waker) -> bool {
+        // First told whom to wake, second asked whether there is anything to wait for. Pairs with `received`.
+        self.followers.lock().push(waker.clone());
+        let is_receiving = self.is_receiving();
+        if !is_receiving {
+            self.wake_followers();
+        }
+        is_receiving
+    }
+
+    fn wake_followers(&self) {
+        let followers = std::mem::take(&mut *self.followers.lock());
+        followers.iter().for_each(Waker::wake);
+    }
+
+    pub(crate) fn is_given(&self) -> bool {
+        matches!(*self.offer.lock(), Offer::Given(_))
+    }
+
+    /// The releaser's: promises the lock, if the waiter sleeps for it.
+    pub(crate) fn promise(&self) -> Option<Claim> {
+        let mut offer = self.offer.lock();
+        match std::mem::take(&mut *offer) {
+            Offer::Open(claim) => {
+                *offer = Offer::Promised(claim.clone());
+                Some(claim)
+            }
+            other => {
+                *offer = other;
+                None
+            }
+        }
+    }
+
+    /// The releaser's: the lock is on its way.
+    pub(crate) fn give(&self, handoff: PendingHandoff) {
+        *self.offer.lock() = Offer::Given(handoff);
+        self.wake();
+    }
+
+    /// The releaser's: it could not be sent.
+    pub(crate) fn withdraw(&self) {
+        let mut offer = self.offer.lock();
+        if let Offer::Promised(claim) = std::mem::take(&mut *offer) {
+            *offer = Offer::Open(claim);
+        }
+        drop(offer);
+        self.wake(); // it may be waiting to leave
+        self.wake_followers();
+    }
+
+    /// Whether the lock is promised or on its way to this waiter, and not all that follows is done.
+    pub(crate) fn is_receiving(&self) -> bool {
+        matches!(*self.offer.lock(), Offer::Promised(_) | Offer::Given(_) | Offer::Receiving)
+    }
+
+    pub(crate) fn wake(&self) {
+        if let Some(waker) = self.waker.get() {
+            waker.wake();
+        }
+    }
+}
+
+/// The queue of one lock.
+#[derive(Debug, Default)]
+pub(crate) struct Queue {
+    tickets: VecDeque<Arc<Ticket>>,
+    /// How many of them spin: mostly none.
+    spinning: usize,
+}
+
+impl Queue {
+    pub(crate) fn join(&mut self, spins: bool) -> Arc<Ticket> {
+        let ticket = Arc::new(Ticket { spins, ..Ticket::default() });
+        let alike = if spins { self.spinning } else { self.tickets.len() - self.spinning };
+        if alike == 0 {
+            ticket.become_head();
+        }
+        self.spinning += usize::from(spins);
+        self.tickets.push_back(Arc::clone(&ticket));
+        ticket
+    }
+
+    /// Leaves, from whatever place; if it was a head's, the next of its kind becomes head and is woken. Whoever becomes
+    /// head attempts first, so a wake-up that the leaver took and did not use is not lost.
+    pub(crate) fn leave(&mut self, ticket: &Arc<Ticket>) {
+        let was_first = self.head().is_some_and(|first| Arc::ptr_eq(first, ticket));
+        self.tickets.retain(|other| !Arc::ptr_eq(other, ticket));
+        self.spinning -= usize::from(ticket.spins);
+        if ticket.is_head()
+            && let Some(next) = self.tickets.iter().find(|other| other.spins == ticket.spins)
+        {
+            next.become_head();
+        }
+        // The other kind's may have been head already, and asleep until what was on its way to the leaver is settled.
+        if was_first
+            && let Some(first) = self.head()
+            && first.spins != ticket.spins
+        {
+            first.nudge();
+        }
+    }
+
+    /// Who came first, to whom the lock is handed.
+    pub(crate) fn head(&self) -> Option<&Arc<Ticket>> {
+        self.tickets.front()
+    }
+
+    /// Tells the heads that the lock was released here: worth an attempt at once.
+    pub(crate) fn nudge(&self) {
+        let Some(first) = self.head() else { return };
+        first.nudge();
+        if (1..self.tickets.len()).contains(&self.spinning)
+            && let Some(other) = self.tickets.iter().find(|other| other.spins != first.spins)
+        {
+            other.nudge();
+        }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.tickets.is_empty()
+    }
+
+    #[cfg(leasehold_shuttle)]
+    pub(crate) fn len(&self) -> usize {
+        self.tickets.len()
+    }
+
+    pub(crate) fn wake_all(&self) {
+        self.tickets.iter().for_each(|ticket| ticket.wake());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_to_join_is_head_and_the_rest_follow_in_order() {
+        let mut queue = Queue::default();
+        let tickets: Vec<_> = (0..3).map(|_| queue.join(false)).collect();
+        assert!(tickets[0].is_head() && !tickets[1].is_head());
+        queue.leave(&tickets[0]);
+        assert!(tickets[1].is_head() && !tickets[2].is_head());
+        queue.leave(&tickets[1]);
+        queue.leave(&tickets[2]);
+        assert!(queue.is_empty());
+    }
+
+    #[test]
+    fn a_waiter_that_gives_up_in_the_middle_changes_no_heads() {
+        let mut queue = Queue::default();
+        let tickets: Vec<_> = (0..3).map(|_| queue.join(false)).collect();
+        queue.leave(&tickets[1]);
+        assert!(tickets[0].is_head() && !tickets[2].is_head());
+        queue.leave(&tickets[0]);
+        assert!(tickets[2].is_head());
+    }
+
+    #[test]
+    fn the_new_head_is_woken() {
+        let mut queue = Queue::default();
+        let (first, second) = (queue.join(false), queue.join(false));
+        let waker = Waker::default();
+        second.set_waker(&waker);
+        queue.leave(&first);
+        assert!(waker.take() && second.is_head());
+        second.nudge();
+        assert!(waker.take() && second.take_nudge() && !second.take_nudge());
+    }
+    #[test]
+    fn those_who_spin_and_those_who_do_not_have_a_head_each() {
+        let mut queue = Queue::default();
+        let tickets = [true, true, false, false].map(|spins| queue.join(spins));
+        let heads = || tickets.iter().map(|ticket| ticket.is_head()).collect::<Vec<_>>();
+        assert_eq!(heads(), [true, false, true, false]);
+        queue.nudge();
+        assert_eq!(tickets.each_ref().map(|ticket| ticket.take_nudge()), [true, false, true, false]);
+        queue.leave(&tickets[0]);
+        assert_eq!(heads()[1..], [true, true, false]);
+        // The first of all is now one that was head before.
+        queue.leave(&tickets[1]);
+        assert!(tickets[2].take_nudge() && Arc::ptr_eq(queue.head().unwrap(), &tickets[2]));
+        queue.nudge();
+        assert_eq!(tickets.each_ref().map(|ticket| ticket.take_nudge()), [false, false, true, false]);
+        queue.leave(&tickets[2]);
+        queue.leave(&tickets[3]);
+        assert!(queue.is_empty() && queue.join(true).is_head() && queue.join(false).is_head());
+    }
+}

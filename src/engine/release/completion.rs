@@ -1,0 +1,88 @@
+//! The end of a release, for whichever thread learns of it.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::engine::cleanup::CleanupQueue;
+use crate::engine::handoff::ReleaseOutcome;
+use crate::engine::hold::Hold;
+use crate::engine::registry::Registry;
+use crate::observe::reporter::Reporter;
+use crate::observe::{LossReason, Observer};
+use crate::seam::REQUEST_LASTS;
+use crate::time::Clock;
+
+/// What follows the end of a hold, for whichever thread learns of it. Keeps no client alive.
+pub(crate) struct ReleaseCompletion {
+    pub(crate) clock: Clock,
+    pub(crate) lease: Duration,
+    pub(crate) registry: Arc<Registry>,
+    pub(crate) reporter: Arc<Reporter>,
+    pub(crate) cleanups: CleanupQueue,
+}
+
+impl ReleaseCompletion {
+    /// For a hold whose releaser has gone on: what came of it. May run on any thread, while that reads replies for
+    /// others; so what the program wants to know is told on the callback thread.
+    pub(crate) fn settle(&self, hold: &Arc<Hold>, outcome: ReleaseOutcome) {
+        match outcome {
+            ReleaseOutcome::Freed { .. } | ReleaseOutcome::HandedOn => {
+                let held = match outcome {
+                    ReleaseOutcome::Freed { others } => self.note_released(hold, others),
+                    _ => self.note_ended(hold),
+                };
+                let (name, owner) = (Arc::clone(hold.name()), hold.owner());
+                self.reporter.observe_news(move |observer| observer.released(name.given(), owner, held));
+            }
+            ReleaseOutcome::Lost => self.lose(hold, LossReason::Gone),
+            ReleaseOutcome::Refused(error) | ReleaseOutcome::Unknown(error) => {
+                self.leave_behind(hold);
+                let name = hold.name().given().to_owned();
+                let error = error.during("unlock").on(&name);
+                self.reporter
+                    .observe_news(move |observer: &dyn Observer| observer.release_failed(&name, &error));
+            }
+        }
+    }
+
+    /// Records that a hold is lost. Its number is given up: a request under it may be on its way, and the old guard
+    /// may still try to release.
+    pub(crate) fn lose(&self, hold: &Arc<Hold>, reason: LossReason) {
+        if hold.lose(reason, &self.reporter) {
+            hold.retire_owner();
+        }
+    }
+
+    /// A release did not get through: the watchdog repeats it until it is answered or the lease has run out.
+    pub(crate) fn leave_behind(&self, hold: &Arc<Hold>) {
+        hold.retire_owner();
+        hold.forget_listeners(&self.reporter);
+        let now = self.clock.now();
+        // A renewal that is on its way may have it run for a lease from now; a lease of its own may be longer.
+        let until = if hold.kind().is_leased() {
+            now.plus(self.lease).max(hold.until())
+        } else {
+            now.plus(REQUEST_LASTS / 2)
+        };
+        self.cleanups.add(hold.claim(), until, now);
+    }
+
+    /// A hold ended by a true release; returns how long it lasted.
+    pub(crate) fn note_released(&self, hold: &Arc<Hold>, others: u32) -> Duration {
+        self.registry.note_released(hold, others, self.clock.now());
+        self.note_ended(hold)
+    }
+
+    /// A hold ended without loss; returns how long it lasted.
+    pub(crate) fn note_ended(&self, hold: &Arc<Hold>) -> Duration {
+        hold.forget_listeners(&self.reporter);
+        self.clock.now().since(hold.since())
+    }
+}
+
+impl fmt::Debug for ReleaseCompletion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Aftermath").finish_non_exhaustive()
+    }
+}

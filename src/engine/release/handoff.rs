@@ -1,0 +1,107 @@
+//! Releasing by handing the lock to the next local thread.
+
+use std::sync::Arc;
+
+use crate::engine::Engine;
+use crate::engine::handoff::{HandoffResult, PendingHandoff, ReleaseOutcome, Releaser};
+use crate::engine::hold::Hold;
+use crate::engine::registry::Next;
+use crate::error::{Error, ErrorKind, Result};
+use crate::seam::Answer;
+use crate::time::Moment;
+
+/// Whether a hand-off has begun.
+pub(crate) enum HandoffStart {
+    /// It is on its way.
+    Sent,
+    /// There is nobody here to hand it to.
+    Nobody,
+    /// There is, but others come first.
+    Others,
+}
+
+impl Engine {
+    /// Gives the lock to the local thread that is next, and waits for what that hears. `None`: nobody is next, or it
+    /// could not be sent.
+    pub(crate) fn hand_off(&self, hold: &Arc<Hold>) -> Option<ReleaseOutcome> {
+        let result = HandoffResult::default();
+        let HandoffStart::Sent = self.start_handoff(hold, || Releaser::Waits(result.clone())) else {
+            return None;
+        };
+        Some(self.wait_for_handoff(&result))
+    }
+
+    /// Waits for what the next owner tells of a hand-over.
+    pub(crate) fn wait_for_handoff(&self, result: &HandoffResult) -> ReleaseOutcome {
+        // Whoever reads the answer gives up after a command time-out; a little more, and it has lost its processor.
+        let limit = self.options.command_timeout * 2;
+        result.wait(limit).unwrap_or_else(|| {
+            let words = "the thread that was handed the lock did not tell what came of it";
+            ReleaseOutcome::Unknown(Error::new(ErrorKind::TimedOut, "unlock", words).with_unknown_outcome())
+        })
+    }
+
+    /// Sends the hand-over, if there is somebody to hand to.
+    pub(crate) fn start_handoff(
+        &self,
+        hold: &Arc<Hold>,
+        releaser: impl FnOnce() -> Releaser,
+    ) -> HandoffStart {
+        let sent = self.clock.now();
+        let (ticket, mut to) = match self.registry.promise(hold, sent) {
+            Next::Nobody => return HandoffStart::Nobody,
+            Next::Others => return HandoffStart::Others,
+            Next::Local(ticket, claim) => (ticket, claim),
+        };
+        let from = hold.claim();
+        to.home = from.home; // it stays where it was granted, wherever that name is asked for by now
+        match self.store.hand_off(&from, &to, self.one_command()) {
+            Some(pending) => {
+                // Taken out first, given second: in between the promise shows that the lock is held here. The other
+                // way round, who comes after the next owner could go to sleep for a hold that ends without a word.
+                self.registry.remove_handed(hold);
+                ticket.give(PendingHandoff::new(pending, sent, to, releaser()));
+                HandoffStart::Sent
+            }
+            None => {
+                ticket.withdraw();
+                HandoffStart::Nobody
+            }
+        }
+    }
+
+    /// What a caller is told whose lock was handed over, since `begun`.
+    ///
+    /// What was not answered is asked again as a plain release, which cannot hurt whoever has the lock by then: it is for
+    /// the old owner's number alone. If that holds nothing any more, it was the hand-over; if it did, a hand-over that comes
+    /// later finds nothing to pass on, since the number is not used again. The next owner has given its own number up too.
+    pub(crate) fn handed_off(
+        &self,
+        action: &'static str,
+        hold: &Arc<Hold>,
+        outcome: ReleaseOutcome,
+        begun: Moment,
+    ) -> Result<()> {
+        let patience = || self.options.patience.saturating_sub(self.clock.now().since(begun));
+        let outcome = match outcome {
+            ReleaseOutcome::Freed { .. } | ReleaseOutcome::HandedOn => {
+                let held = self.completion.note_ended(hold);
+                self.reporter.tell(|observer| observer.released(hold.name().given(), hold.owner(), held));
+                return Ok(());
+            }
+            ReleaseOutcome::Lost => Ok(None),
+            // Still ours there: released the plain way.
+            ReleaseOutcome::Refused(_) => self.send_release(hold, 0, patience(), None),
+            ReleaseOutcome::Unknown(error) => {
+                self.send_release(hold, 0, patience(), Some(Answer::Unknown(error)))
+            }
+        };
+        self.released(action, hold, 0, outcome)
+    }
+
+    /// For a releaser that goes on: the outcome is settled by the thread that reads it.
+    pub(crate) fn settle_later(&self, hold: &Arc<Hold>) -> Releaser {
+        let (completion, ended) = (Arc::clone(&self.completion), Arc::clone(hold));
+        Releaser::HasGoneOn(Box::new(move |outcome| completion.settle(&ended, outcome)))
+    }
+}

@@ -1,0 +1,256 @@
+//! Releasing a lock, level by level.
+//!
+//! The last level either goes to the next local thread (`handoff`) or is released in the store. `completion` is what
+//! follows, for whichever thread learns of the answer.
+
+pub(crate) mod completion;
+pub(crate) mod handoff;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::engine::Engine;
+use crate::engine::acquire::call::Granted;
+use crate::engine::handoff::ReleaseOutcome;
+use crate::engine::hold::{Hold, Standing};
+use crate::engine::policy::POLL_COMPLETIONS_EVERY;
+use crate::engine::release::handoff::HandoffStart;
+use crate::error::{Error, NotHeld, Result};
+use crate::fork::is_forked;
+use crate::ident::{LockName, ThreadMark};
+use crate::observe::LossReason;
+use crate::park::Parker;
+use crate::seam::{Answer, Kind, Release};
+use crate::time::random_between;
+
+/// Between failed releases the caller pauses for a random part of this.
+const PAUSE: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(60));
+
+impl Engine {
+    /// Ends the innermost level of the calling thread's hold.
+    pub(crate) fn unlock(&self, action: &'static str, kind: Kind, name: &Arc<LockName>) -> Result<()> {
+        self.usable(action)?;
+        let thread = ThreadMark::current();
+        match self.registry.of_thread(kind, name, thread.id()) {
+            Some(hold) => self.end_level(action, &hold, None),
+            None => Err(self.not_holding(action, kind, name)),
+        }
+    }
+
+    /// Ends one level of a hold, and the hold with its last, and waits for the store's answer.
+    ///
+    /// A request without an answer is repeated: the count is absolute and the caller waits here, so within this hold
+    /// a repetition changes nothing. What stays unknown goes to the watchdog.
+    pub(crate) fn end_level(&self, action: &'static str, hold: &Arc<Hold>, level: Option<u64>) -> Result<()> {
+        let _call = self.calls.begin();
+        self.usable(action)?;
+        let Some(left) = hold.end_level(level) else {
+            return Err(self.not_holding(action, hold.kind(), hold.name()));
+        };
+        self.leave(action, hold, left)
+    }
+
+    /// Ends all levels of a hold, as [`end_level`](Self::end_level) does the last.
+    pub(crate) fn end_all_levels(&self, action: &'static str, hold: &Arc<Hold>) -> Result<()> {
+        let _call = self.calls.begin();
+        while hold.end_level(None).is_some_and(|left| left > 0) {}
+        self.leave(action, hold, 0)
+    }
+
+    /// Leaves so many levels to the owner.
+    fn leave(&self, action: &'static str, hold: &Arc<Hold>, left: u32) -> Result<()> {
+        let expired = || Err(Error::not_holding(action, hold.name().given(), NotHeld::Expired));
+        if !self.still_held(hold, left) {
+            return expired();
+        }
+        let begun = self.clock.now();
+        if left == 0
+            && let Some(outcome) = self.hand_off(hold)
+        {
+            return self.handed_off(action, hold, outcome, begun);
+        }
+        let outcome = self.send_release(hold, left, self.options.patience, None);
+        self.released(action, hold, left, outcome)
+    }
+
+    /// Ends a hold that has one level, but leaves the lock taken until `at_least` has passed since it was asked for. If
+    /// that fails, the lock ends with its lease.
+    pub(crate) fn end_after(
+        &self,
+        action: &'static str,
+        entered: &Granted,
+        at_least: Duration,
+    ) -> Result<()> {
+        let (hold, level) = (&entered.hold, Some(entered.level));
+        let rest = hold.since().plus(at_least).since(self.clock.now());
+        if rest.is_zero() {
+            return self.end_level(action, hold, level);
+        }
+        let _call = self.calls.begin();
+        self.usable(action)?;
+        let expired = || Err(Error::not_holding(action, hold.name().given(), NotHeld::Expired));
+        if hold.end_level(level) != Some(0) || !self.still_held(hold, 0) {
+            return expired();
+        }
+        let answer = self.store.expire_in(&hold.claim(), rest, self.one_command());
+        self.registry.remove(hold);
+        match answer {
+            Answer::Done(true) => {
+                let held = self.completion.note_ended(hold);
+                self.reporter.tell(|observer| observer.released(hold.name().given(), hold.owner(), held));
+                Ok(())
+            }
+            Answer::Done(false) => {
+                self.completion.lose(hold, LossReason::Gone);
+                expired()
+            }
+            Answer::Refused(error) | Answer::Unknown(error) => {
+                hold.forget_listeners(&self.reporter);
+                Err(error.during(action).on(hold.name().given()))
+            }
+        }
+    }
+
+    /// What a caller who waited is told of its release.
+    pub(crate) fn released(
+        &self,
+        action: &'static str,
+        hold: &Arc<Hold>,
+        left: u32,
+        outcome: Result<Option<u32>>,
+    ) -> Result<()> {
+        // Whose turn it is, first; taken out, which wakes the next here, second.
+        let held = match &outcome {
+            Ok(Some(others)) if left == 0 => Some(self.completion.note_released(hold, *others)),
+            _ => None,
+        };
+        if left == 0 {
+            self.registry.remove(hold);
+        }
+        match outcome {
+            Ok(Some(_)) => {
+                if let Some(held) = held {
+                    self.reporter.tell(|observer| observer.released(hold.name().given(), hold.owner(), held));
+                }
+                Ok(())
+            }
+            Ok(None) => {
+                self.completion.lose(hold, LossReason::Gone);
+                Err(Error::not_holding(action, hold.name().given(), NotHeld::Expired))
+            }
+            Err(error) => {
+                if left == 0 {
+                    self.completion.leave_behind(hold);
+                }
+                Err(error.during(action).on(hold.name().given()))
+            }
+        }
+    }
+
+    /// Ends one level for a guard that is dropped. The last level's release is sent and not waited for; what comes of it
+    /// is reported, and what fails is left to the watchdog.
+    pub(crate) fn drop_level(&self, hold: &Arc<Hold>, level: u64) {
+        if is_forked() {
+            return;
+        }
+        let call = self.calls.begin();
+        let Some(left) = hold.end_level(Some(level)) else { return };
+        if !self.still_held(hold, left) {
+            return;
+        }
+        let started = match left {
+            0 => self.start_handoff(hold, || self.settle_later(hold)),
+            _ => HandoffStart::Others,
+        };
+        match started {
+            HandoffStart::Sent => {}
+            HandoffStart::Nobody => {
+                let (completion, ended) = (Arc::clone(&self.completion), Arc::clone(hold));
+                let done = Box::new(move |answer| {
+                    completion.settle(&ended, ReleaseOutcome::of_release(answer));
+                    drop(call); // not over before
+                });
+                self.store.release_later(&hold.claim(), self.one_command(), done);
+                // On its way first, taken out second: what is asked from here on goes behind it.
+                self.registry.remove(hold);
+                self.watchdog.look_by(self.clock.after(POLL_COMPLETIONS_EVERY));
+            }
+            // An inner level, whose count is to be right before the next; or others' turn: the answer tells whether
+            // they listen, and so whether those who wait here stand back.
+            HandoffStart::Others => {
+                let outcome = self.send_release(hold, left, Duration::ZERO, None);
+                if let Err(error) = self.released("unlock", hold, left, outcome) {
+                    self.reporter.tell(|observer| observer.release_failed(hold.name().given(), &error));
+                }
+            }
+        }
+    }
+
+    /// Whether the hold stands, so that its level can be given back. If not, and this was the last level, it is
+    /// forgotten here; nothing is sent, but what may remain of a lease that ended by our reckoning (1 % early) is left
+    /// to the watchdog.
+    pub(crate) fn still_held(&self, hold: &Arc<Hold>, left: u32) -> bool {
+        let now = self.clock.now();
+        if hold.is_live(now, &self.reporter) && (left > 0 || hold.begin_release()) {
+            return true;
+        }
+        hold.retire_owner();
+        if left == 0 {
+            self.registry.remove(hold);
+            if matches!(hold.standing(now), Standing::Lost(LossReason::Expired | LossReason::HeldTooLong)) {
+                self.watchdog.cleanups().add(hold.claim(), now, now);
+            }
+        }
+        false
+    }
+
+    /// Asks the store to leave `left` levels, again after failures for as long as `patience` and the window last.
+    /// `None`: the owner did not hold it. Else how many other clients listened. `first`: what came of asking once.
+    pub(crate) fn send_release(
+        &self,
+        hold: &Arc<Hold>,
+        left: u32,
+        patience: Duration,
+        mut first: Option<Answer<Release>>,
+    ) -> Result<Option<u32>> {
+        let claim = hold.claim();
+        let started = self.clock.now();
+        let give_up = started.plus(patience).min(hold.until());
+        let mut in_doubt = false;
+        loop {
+            let ask = || self.store.release(&claim, left, self.one_command());
+            let error = match first.take().unwrap_or_else(ask) {
+                Answer::Done(Release::Freed { others }) => return Ok(Some(others)),
+                Answer::Done(Release::StillHeld) => return Ok(Some(0)),
+                // An earlier request of ours did it, if the lease cannot have ended meanwhile.
+                Answer::Done(Release::NotHeld { .. }) => {
+                    let was_ours = in_doubt && left == 0 && self.clock.now() < hold.until();
+                    return Ok(was_ours.then_some(0));
+                }
+                Answer::Refused(error) => error,
+                Answer::Unknown(error) => {
+                    // It may arrive at any time from now on. The thread's next hold must not be under this number.
+                    in_doubt = true;
+                    hold.retire_owner_on_end();
+                    error
+                }
+            };
+            let now = self.clock.now();
+            // Where a repetition would not be recognised for ever, the watchdog does it, which knows for how long.
+            let is_left = in_doubt && !claim.kind.is_leased();
+            if now >= give_up || !error.is_retryable() || is_left {
+                return Err(if in_doubt { error.with_unknown_outcome() } else { error });
+            }
+            Parker::new(&self.clock).park(now.plus(random_between(PAUSE)), None);
+        }
+    }
+
+    /// The error for a caller that holds nothing, with who does: one question to the store.
+    pub(crate) fn not_holding(&self, action: &'static str, kind: Kind, name: &Arc<LockName>) -> Error {
+        match self.inspect(action, kind, name) {
+            Ok(None) => Error::not_holding(action, name.given(), NotHeld::Free),
+            Ok(Some(snapshot)) => Error::not_holding(action, name.given(), NotHeld::HeldBy(snapshot.holder)),
+            Err(error) => error,
+        }
+    }
+}

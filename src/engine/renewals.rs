@@ -1,0 +1,382 @@
+//! Which renewals go out next, and for how long their answers are waited for.
+//!
+//! The most urgent go first, some hundred at a time, each time with a limit of its own: what cannot be reached, or has
+//! ended, costs the others nothing. A home that does not answer is asked now and then for some; once it answers, for all.
+
+use std::cell::Cell;
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::engine::hold::{Hold, Standing};
+use crate::room::Roomy;
+use crate::time::Moment;
+
+/// So many go out at a time: what a server answers within a few milliseconds.
+pub(crate) const CHUNK: usize = 500;
+
+/// An answer is waited for at least so long, or for four times as long as the last took.
+const LEAST_LIMIT: Duration = Duration::from_millis(300);
+/// Between the beginnings of tries that fail lies at least this, so that there are less than five a second.
+const LEAST_GAP: Duration = Duration::from_millis(230);
+const MOST_GAP: Duration = Duration::from_secs(1);
+/// So many tries are no further apart than they must be: mostly a server is back soon, and what it has forgotten is to be
+/// told soon.
+const QUICK_TRIES: u32 = 12;
+/// The first failure may be that of a connection alone: so soon another is tried.
+const FIRST_GAP: Duration = Duration::from_millis(10);
+
+/// A renewal that is due.
+#[derive(Debug)]
+pub(crate) struct Item {
+    pub(crate) hold: Arc<Hold>,
+    /// The last try failed.
+    has_failed: bool,
+    /// When the next failure is told: each time after twice as long.
+    tell_at: Moment,
+    tell_gap: Duration,
+}
+
+/// What goes out in one request.
+#[derive(Debug)]
+pub(crate) struct Batch {
+    pub(crate) items: Vec<Item>,
+    pub(crate) limit: Duration,
+    is_probe: bool,
+    sent: Moment,
+    left: Duration,
+}
+
+/// How many of a home's renewals were answered, and how many failed.
+#[derive(Debug, Default, Clone, Copy)]
+pub(crate) struct Tally {
+    pub(crate) answered: usize,
+    pub(crate) failed: usize,
+}
+
+/// Where renewals fail.
+#[derive(Debug)]
+struct HomeFailure {
+    /// All of the last batch did.
+    is_down: bool,
+    tries: u32,
+    again_at: Moment,
+}
+
+#[derive(Debug)]
+pub(crate) struct Due {
+    lease: Duration,
+    command_timeout: Duration,
+    items: Vec<Item>,
+    is_sorted: bool,
+    failures: HashMap<u32, HomeFailure>,
+    /// How long an answer took of late.
+    pace: Duration,
+}
+
+impl Due {
+    pub(crate) fn new(lease: Duration, command_timeout: Duration) -> Due {
+        Due {
+            lease,
+            command_timeout,
+            items: Vec::new(),
+            is_sorted: true,
+            failures: HashMap::new(),
+            pace: Duration::ZERO,
+        }
+    }
+
+    pub(crate) fn add(&mut self, holds: Vec<Arc<Hold>>) {
+        self.is_sorted &= holds.is_empty();
+        self.items.extend(holds.into_iter().map(|hold| Item {
+            hold,
+            has_failed: false,
+            tell_at: Moment::from_nanos(0),
+            tell_gap: self.lease / 10,
+        }));
+    }
+
+    /// Takes back what failed.
+    pub(crate) fn put_back(&mut self, item: Item) {
+        self.items.push(Item { has_failed: true, ..item });
+        self.is_sorted = false;
+    }
+
+    /// Gives back what is not to be renewed any more, or is lost.
+    pub(crate) fn let_go(&mut self, now: Moment) -> Vec<Arc<Hold>> {
+        let gone = |item: &mut Item| {
+            let hold = &item.hold;
+            hold.is_releasing()
+                || hold.is_orphaned()
+                || !hold.is_renewable()
+                || matches!(hold.standing(now), Standing::Lost(_))
+        };
+        let gone = self.items.extract_if(.., gone).map(|item| item.hold).collect();
+        self.items.give_back_room();
+        let items = &self.items;
+        self.failures.retain(|home, _| items.iter().any(|item| item.hold.home() == *home));
+        gone
+    }
+
+    /// Whether a home does not answer renewals.
+    pub(crate) fn is_down(&self, home: u32) -> bool {
+        self.failures.get(&home).is_some_and(|failure| failure.is_down)
+    }
+
+    /// What goes out now, or when something does. What is taken comes back by [`put_back`](Self::put_back), or is done.
+    pub(crate) fn next(&mut self, now: Moment) -> Result<Batch, Moment> {
+        if !self.is_sorted {
+            self.items.sort_by_cached_key(|item| item.hold.until());
+            self.is_sorted = true;
+        }
+        let failures = &self.failures;
+        let is_well = |item: &Item| match failures.get(&item.hold.home()) {
+            Some(failure) => !failure.is_down && !item.has_failed,
+            None => true,
+        };
+        let mut items = take(&mut self.items, CHUNK, is_well);
+        let is_probe = items.is_empty();
+        if is_probe {
+            let may =
+                |item: &Item| failures.get(&item.hold.home()).is_none_or(|failure| failure.again_at <= now);
+            items = take(&mut self.items, CHUNK / 2, may);
+            // Of several servers one may be gone, and its holds the most urgent: some of all the others, too.
+            let is_other = |item: &Item| may(item) && !item.has_failed;
+            let others = self.items.iter().filter(|item| is_other(item)).count();
+            let (each, nth) = (others.div_ceil(CHUNK / 2), Cell::new(0));
+            let is_chosen = |item: &Item| is_other(item) && nth.replace(nth.get() + 1) % each == 0;
+            items.extend(take(&mut self.items, CHUNK / 2, is_chosen));
+            let room = CHUNK.saturating_sub(items.len());
+            items.extend(take(&mut self.items, room, may));
+        }
+        if items.is_empty() {
+            let again = self.items.iter().filter_map(|item| failures.get(&item.hold.home()));
+            return Err(again.map(|failure| failure.again_at).min().unwrap_or(Moment::NEVER));
+        }
+        let left = items.iter().map(|item| item.hold.until().since(now)).min().unwrap_or_default();
+        // What fails leaves time for more tries, and where tries have failed for more of them: a new one may find a way that
+        // the old one does not hear of.
+        let share = if is_probe {
+            left / 4
+        } else if items.iter().any(|item| failures.contains_key(&item.hold.home())) {
+            Duration::ZERO // each part of a home that is gone would cost the other parts as much again
+        } else {
+            left / 2
+        };
+        let least = (self.lease / 6).min(LEAST_LIMIT).max(self.pace * 4);
+        let limit = share.max(least).min(self.command_timeout);
+        Ok(Batch { limit, items, is_probe, sent: now, left })
+    }
+
+    /// What came of a batch, by homes.
+    pub(crate) fn report(&mut self, batch: &Outcome, now: Moment) {
+        let mut all_answered = true;
+        for (home, tally) in &batch.tallies {
+            if tally.failed == 0 {
+                if batch.is_probe {
+                    self.failures.remove(home);
+                }
+                continue;
+            }
+            all_answered = false;
+            let failure =
+                self.failures.entry(*home).or_insert(HomeFailure { is_down: false, tries: 0, again_at: now });
+            failure.is_down = tally.answered == 0;
+            failure.tries = failure.tries.saturating_add(1);
+            let least = (self.lease / 15).clamp(FIRST_GAP, LEAST_GAP);
+            let gap = match failure.tries {
+                1 => FIRST_GAP,
+                ..=QUICK_TRIES => least,
+                _ => (batch.left / 20).clamp(least, MOST_GAP),
+            };
+            failure.again_at = batch.sent.plus(gap).max(now.plus(FIRST_GAP));
+        }
+        if all_answered {
+            self.pace = now.since(batch.sent).max(self.pace - self.pace / 8);
+        }
+    }
+}
+
+/// What came of a batch.
+#[derive(Debug)]
+pub(crate) struct Outcome {
+    pub(crate) tallies: HashMap<u32, Tally>,
+    is_probe: bool,
+    sent: Moment,
+    left: Duration,
+}
+
+impl Batch {
+    /// What came of it is noted there.
+    pub(crate) fn outcome(&self) -> Outcome {
+        Outcome { tallies: HashMap::new(), is_probe: self.is_probe, sent: self.sent, left: self.left }
+    }
+}
+
+impl Item {
+    /// Whether a failure is to be told now: the first, and then less and less often.
+    pub(crate) fn is_told(&mut self, now: Moment) -> bool {
+        let is_told = now >= self.tell_at;
+        if is_told {
+            self.tell_at = now.plus(self.tell_gap);
+            self.tell_gap *= 2;
+        }
+        is_told
+    }
+}
+
+/// The first `most` of those that are wanted.
+fn take(items: &mut Vec<Item>, most: usize, wanted: impl Fn(&Item) -> bool) -> Vec<Item> {
+    let mut taken = 0;
+    let is_taken = |item: &mut Item| {
+        let is_taken = taken < most && wanted(item);
+        taken += usize::from(is_taken);
+        is_taken
+    };
+    items.extract_if(.., is_taken).collect()
+}
+
+#[cfg(not(leasehold_shuttle))]
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::hold::{Grant, Holder};
+    use crate::ident::{ClientId, LockName, Owner};
+    use crate::seam::Kind;
+    use crate::time::{Lease, ManualClock};
+
+    const LEASE: Duration = Duration::from_secs(30);
+    const TIMEOUT: Duration = Duration::from_secs(3);
+
+    fn hold(home: u32, sent: Moment) -> Arc<Hold> {
+        let hold = Hold::new(Grant {
+            kind: Kind::Mutex,
+            name: Arc::new(LockName::new(&Arc::from("a"), "a".to_owned()).unwrap()),
+            owner: Owner::new(ClientId::random(), 1),
+            home,
+            holder: Holder::Guard,
+            sent,
+            lease: Lease::Renewed,
+            asked: LEASE,
+            ceiling: None,
+            note: None,
+            renewed_lease: LEASE,
+            fence: None,
+            units: 1,
+            bound: None,
+        });
+        Arc::new(hold.0)
+    }
+
+    fn millis(millis: u64) -> Duration {
+        Duration::from_millis(millis)
+    }
+
+    /// Sends what goes out at `now`, which takes as long as it may if anything fails; when it is over.
+    fn send(due: &mut Due, batch: Batch, now: Moment, answers: impl Fn(&Hold) -> bool) -> Moment {
+        let (mut outcome, limit) = (batch.outcome(), batch.limit);
+        let mut failed = false;
+        for item in batch.items {
+            let tally = outcome.tallies.entry(item.hold.home()).or_default();
+            if answers(&item.hold) {
+                tally.answered += 1;
+            } else {
+                tally.failed += 1;
+                failed = true;
+                due.put_back(item);
+            }
+        }
+        let over = now.plus(if failed { limit } else { millis(1) });
+        due.report(&outcome, over);
+        over
+    }
+
+    #[test]
+    fn the_most_urgent_go_first_and_some_hundred_at_a_time() {
+        let start = ManualClock::new().now();
+        let mut due = Due::new(LEASE, TIMEOUT);
+        let sent = |n: u64| start.plus(millis(n * 7 % 2_000));
+        due.add((0..2_000).map(|n| hold(0, sent(n))).collect());
+        let (now, mut last, mut seen) = (start.plus(LEASE / 2), start, 0);
+        while let Ok(batch) = due.next(now) {
+            assert!(batch.items.len() <= CHUNK && batch.limit == TIMEOUT);
+            for item in &batch.items {
+                assert!(item.hold.until() >= last);
+                last = item.hold.until();
+            }
+            seen += batch.items.len();
+            send(&mut due, batch, now, |_| true);
+        }
+        assert_eq!(seen, 2_000);
+    }
+
+    #[test]
+    fn a_server_that_is_away_is_asked_less_than_five_times_a_second_and_then_for_all_at_once() {
+        let start = ManualClock::new().now();
+        let mut due = Due::new(LEASE, TIMEOUT);
+        // One ends each 5 ms, from 20 s on.
+        due.add((0..2_000).map(|n| hold(0, start.plus(millis(n * 5)))).collect());
+        let (begun, back) = (start.plus(millis(10_000)), start.plus(millis(33_000)));
+        let (mut now, mut tries) = (begun, Vec::new());
+        while now < back {
+            due.let_go(now);
+            match due.next(now) {
+                Ok(batch) => {
+                    let left = batch.items.iter().map(|item| item.hold.until().since(now)).min().unwrap();
+                    assert!(batch.limit <= (left / 2).max(millis(300)), "{:?} of {left:?}", batch.limit);
+                    tries.push(now);
+                    now = send(&mut due, batch, now, |_| false);
+                }
+                Err(again) => now = again,
+            }
+        }
+        for (n, at) in tries.iter().enumerate() {
+            let within_a_second = tries[n..].iter().take_while(|other| other.since(*at) < millis(1_000));
+            assert!(within_a_second.count() <= 5);
+        }
+        // One that was under way when it came back was in vain; that took no longer than this.
+        assert!(now.since(back) <= millis(320), "{:?}", now.since(back));
+        due.let_go(now);
+        let mut left = 0;
+        while let Ok(batch) = due.next(now) {
+            left += batch.items.len();
+            now = send(&mut due, batch, now, |_| true);
+        }
+        assert!(now.since(back) <= millis(330) && left > 0, "{left} within {:?}", now.since(back));
+    }
+
+    #[test]
+    fn what_is_gone_does_not_keep_the_rest_from_being_renewed() {
+        let start = ManualClock::new().now();
+        // By homes, as in a ring, or all of one home, as in a cluster of which one member is gone.
+        for homes in [2, 1] {
+            let mut due = Due::new(LEASE, TIMEOUT);
+            // The more urgent half is gone.
+            let is_gone = |hold: &Hold| hold.since() < start.plus(millis(1_000));
+            let holds = (0..2_000).map(|n| hold(u32::from(n >= 1_000) % homes, start.plus(millis(n))));
+            due.add(holds.collect());
+            let (mut now, mut renewed) = (start.plus(LEASE / 3), 0);
+            while renewed < 1_000 {
+                match due.next(now) {
+                    Ok(batch) => {
+                        renewed += batch.items.iter().filter(|item| !is_gone(&item.hold)).count();
+                        now = send(&mut due, batch, now, |hold| !is_gone(hold));
+                    }
+                    Err(again) => now = again,
+                }
+            }
+            // With a third of the lease and more to spare.
+            assert!(now <= start.plus(LEASE * 2 / 3), "{:?}", now.since(start));
+        }
+    }
+
+    #[test]
+    fn failures_are_told_less_and_less_often() {
+        let start = ManualClock::new().now();
+        let mut due = Due::new(LEASE, TIMEOUT);
+        due.add(vec![hold(0, start)]);
+        let mut item = due.items.remove(0);
+        let told = (0..30_000).filter(|n| item.is_told(start.plus(millis(*n)))).count();
+        assert_eq!(told, 4, "at 0, 3, 9 and 21 s");
+    }
+}

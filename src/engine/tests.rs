@@ -1,0 +1,590 @@
+//! The policy above the seam, on a store that answers as a test tells it to.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use crossbeam_channel::{Receiver, Sender, bounded};
+use parking_lot::Mutex;
+
+use crate::config::Options;
+use crate::engine::Engine;
+use crate::engine::acquire::call::{AcquireCall, Granted, WaitLimit};
+use crate::engine::acquire::terms::Terms;
+use crate::engine::hold;
+use crate::error::{Error, ErrorKind, NotHeld, Result};
+use crate::ident::{LockName, Owner, ThreadMark};
+use crate::inspect::Inspection;
+use crate::observe::LossReason;
+use crate::observe::reporter::Reporter;
+use crate::seam::capabilities::Capabilities;
+use crate::seam::fallbacks::describe_by_kinds;
+use crate::seam::inspection::Inspect;
+use crate::seam::subscription::{Channel, ChannelSource, Subscription};
+use crate::seam::{
+    Answer, Attempt, Claim, Counting, Handoff, Kind, Pending, REQUEST_LASTS, Release, Snapshot, Store,
+};
+use crate::stores::memory::MemoryStore;
+use crate::sync::Waker;
+use crate::time::{Clock, Lease, ManualClock, Moment};
+
+/// One lock, kept right but for what a test has fail.
+#[derive(Default)]
+struct Odd {
+    holder: Mutex<Option<Owner>>,
+    /// Refuses releases and their repetitions.
+    refuses: bool,
+    abandons: AtomicUsize,
+    renewals: AtomicUsize,
+    /// Goes without an answer to so many renewals, each of which is carried out.
+    deaf: AtomicUsize,
+    /// Which threads have asked for that, and by when it was to be answered.
+    abandoned: Mutex<Vec<(Option<String>, Moment)>>,
+    attempts: AtomicUsize,
+    /// Refuses one hand-over: says when the answer is being read, and reads it when told. Others are not even sent.
+    reading: Mutex<Option<(Sender<()>, Receiver<()>)>>,
+    /// Says when an attempt is made, and grants it when told.
+    granting: Option<(Sender<()>, Receiver<()>)>,
+    /// Refuses so many attempts.
+    failing: AtomicUsize,
+    /// So long re-entries take.
+    reenters_in: Option<(ManualClock, Duration)>,
+    /// Refuses releases from its end on.
+    closed: AtomicBool,
+    /// By when changes of something counted were to be answered, of which none is.
+    counted: Mutex<Vec<Moment>>,
+    /// Where it says that it has become free, if it does: who finds it taken sleeps for an hour otherwise.
+    channel: Option<Arc<Channel>>,
+}
+
+/// Of a topic that stays.
+struct Standing;
+
+impl ChannelSource for Standing {
+    fn left(&self, _: &Arc<Channel>) {}
+}
+
+fn refusal() -> Error {
+    Error::new(ErrorKind::Busy, "request", "not now")
+}
+
+struct Refusing(Sender<()>, Receiver<()>);
+
+impl Pending for Refusing {
+    fn wait(self: Box<Self>) -> Answer<Handoff> {
+        self.0.send(()).unwrap();
+        self.1.recv().unwrap();
+        Answer::Refused(refusal())
+    }
+}
+
+impl Store for Odd {
+    fn capabilities(&self) -> Capabilities<'_> {
+        Capabilities {
+            queues: |kind| kind == Kind::Fair,
+            poll_every: |_| (Duration::from_secs(3600), Duration::from_secs(7200)),
+            ..Capabilities::default()
+        }
+    }
+
+    fn check_name(&self, _: Kind, _: &LockName) -> Result<()> {
+        Ok(())
+    }
+
+    fn attempt(&self, claim: &Claim, count: u32, _: Moment) -> Answer<Attempt> {
+        self.attempts.fetch_add(1, Ordering::SeqCst);
+        let one_less = |left: usize| left.checked_sub(1);
+        if self.failing.fetch_update(Ordering::SeqCst, Ordering::SeqCst, one_less).is_ok() {
+            return Answer::Refused(refusal());
+        }
+        if let Some((begun, go_on)) = &self.granting {
+            begun.send(()).unwrap();
+            go_on.recv().unwrap();
+        }
+        if let (Some((clock, time)), true) = (&self.reenters_in, count > 1) {
+            clock.advance(*time);
+        }
+        let mut holder = self.holder.lock();
+        match *holder {
+            Some(other) if other != claim.owner => Answer::Done(Attempt::Busy { retry_after: None }),
+            _ => {
+                *holder = Some(claim.owner);
+                Answer::Done(Attempt::Granted { fence: None })
+            }
+        }
+    }
+
+    fn release(&self, claim: &Claim, _: u32, _: Moment) -> Answer<Release> {
+        if self.refuses || self.closed.load(Ordering::SeqCst) {
+            return Answer::Refused(refusal());
+        }
+        let mut holder = self.holder.lock();
+        if *holder == Some(claim.owner) {
+            *holder = None;
+            drop(holder);
+            if let Some(channel) = &self.channel {
+                channel.notify();
+            }
+            return Answer::Done(Release::Freed { others: 0 });
+        }
+        Answer::Done(Release::NotHeld { holder: None })
+    }
+
+    fn hand_off(&self, _: &Claim, _: &Claim, _: Moment) -> Option<Box<dyn Pending>> {
+        let (reading, go_on) = self.reading.lock().take()?;
+        Some(Box::new(Refusing(reading, go_on)))
+    }
+
+    fn renew(&self, claims: &[Claim], _: Moment) -> Vec<Answer<bool>> {
+        self.renewals.fetch_add(1, Ordering::SeqCst);
+        let one_less = |left: usize| left.checked_sub(1);
+        if self.deaf.fetch_update(Ordering::SeqCst, Ordering::SeqCst, one_less).is_ok() {
+            return claims.iter().map(|_| Answer::Unknown(refusal().with_unknown_outcome())).collect();
+        }
+        claims.iter().map(|claim| Answer::Done(*self.holder.lock() == Some(claim.owner))).collect()
+    }
+
+    fn abandon(&self, claims: &[Claim], deadline: Moment) -> Vec<Answer<Release>> {
+        self.abandons.fetch_add(1, Ordering::SeqCst);
+        self.abandoned.lock().push((thread::current().name().map(str::to_owned), deadline));
+        claims.iter().map(|claim| self.release(claim, 0, deadline)).collect()
+    }
+
+    fn force(&self, _: Kind, _: &LockName, _: Moment) -> Answer<bool> {
+        Answer::Done(false)
+    }
+
+    fn count(&self, _: &Claim, _: &Counting, deadline: Moment) -> Answer<Option<i64>> {
+        self.counted.lock().push(deadline);
+        Answer::Unknown(refusal().with_unknown_outcome())
+    }
+
+    fn listen(&self, _: &Claim, waker: &Waker) -> Option<Subscription> {
+        Some(Subscription::new(Arc::clone(self.channel.as_ref()?), Arc::new(Standing), waker))
+    }
+
+    fn message_count(&self, _: &Claim) -> Option<u64> {
+        Some(self.channel.as_ref()?.message_count())
+    }
+
+    fn close(&self) {
+        self.closed.store(true, Ordering::SeqCst);
+    }
+}
+
+impl Inspect for Odd {
+    fn inspect(&self, _: Kind, _: &LockName, _: Owner, _: Moment) -> Answer<Option<Snapshot>> {
+        Answer::Done(None)
+    }
+
+    fn describe(&self, name: &LockName, deadline: Moment) -> Answer<Inspection> {
+        describe_by_kinds(self, name, deadline)
+    }
+}
+
+fn engine(store: &Arc<Odd>, clock: &Clock) -> Engine {
+    let store: Arc<dyn Store> = Arc::clone(store) as _;
+    Engine::start(Options::default(), clock.clone(), store, Arc::new(Reporter::new(None))).unwrap()
+}
+
+fn name() -> Arc<LockName> {
+    Arc::new(LockName::new(&Arc::from("a"), "a".to_owned()).unwrap())
+}
+
+fn acquire(engine: &Engine, name: &Arc<LockName>, limit: WaitLimit, lease: Lease) -> Result<Option<Granted>> {
+    acquire_as(Kind::Mutex, engine, name, limit, lease)
+}
+
+fn acquire_as(
+    kind: Kind,
+    engine: &Engine,
+    name: &Arc<LockName>,
+    limit: WaitLimit,
+    lease: Lease,
+) -> Result<Option<Granted>> {
+    engine.acquire(&AcquireCall {
+        action: "lock",
+        kind,
+        name,
+        lease,
+        limit,
+        interrupt: None,
+        terms: Terms::default(),
+        by_thread: true,
+    })
+}
+
+const FOREVER: WaitLimit = WaitLimit::Deadline(Moment::NEVER);
+
+/// A guard was dropped, and the thread that the lock was handed to is reading that this was refused.
+struct FailingHandOver {
+    store: Arc<Odd>,
+    engine: Engine,
+    name: Arc<LockName>,
+    /// Under which the guard was held.
+    number: u64,
+    go_on: Sender<()>,
+}
+
+/// Has the threads of a failed test end instead of waiting for each other for ever.
+struct Ends<'a>(&'a FailingHandOver);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            self.0.go_on.try_send(()).ok(); // told already, or not asked yet
+            drop(self.0.engine.shutdown());
+        }
+    }
+}
+
+/// Waits for what another thread is about to do.
+#[track_caller]
+fn comes_about(what: &str, mut cond: impl FnMut() -> bool) {
+    let deadline = Clock::System.after(Duration::from_secs(10));
+    while !cond() {
+        assert!(Clock::System.now() < deadline, "{what} has not come about");
+        thread::yield_now();
+    }
+}
+
+/// Has `meanwhile` run while the next owner, on a thread of its own, reads the refusal; it then takes the lock too.
+/// Returns the number under which the guard was held.
+fn while_a_hand_over_fails(meanwhile: impl FnOnce(&FailingHandOver)) -> u64 {
+    let ((is_reading, reading), (go_on, may_read)) = (bounded(1), bounded(1));
+    let store = Arc::new(Odd {
+        reading: Mutex::new(Some((is_reading, may_read))),
+        channel: Some(Arc::new(Channel::new("a", true))),
+        ..Odd::default()
+    });
+    let (engine, name) = (engine(&store, &Clock::System), name());
+    let mine = acquire(&engine, &name, FOREVER, Lease::Renewed).unwrap().unwrap();
+    let number = mine.hold.owner().number();
+    let failing = FailingHandOver { store, engine, name, number, go_on };
+    let (engine, name) = (&failing.engine, &failing.name);
+    thread::scope(|scope| {
+        let wait = || {
+            let theirs = acquire(engine, name, FOREVER, Lease::Renewed).unwrap().unwrap();
+            engine.end_level("unlock", &theirs.hold, Some(theirs.level)).unwrap();
+        };
+        let _ends = Ends(&failing);
+        let waiter = thread::Builder::new().spawn_scoped(scope, wait).unwrap();
+        comes_about("the other thread's sleep", || {
+            engine.registry.head(Kind::Mutex, name).is_some_and(|head| head.is_open())
+        });
+        engine.drop_level(&mine.hold, mine.level);
+        reading.recv_timeout(Duration::from_secs(10)).expect("the lock is handed over");
+        meanwhile(&failing);
+        waiter.join().unwrap();
+    });
+    engine.shutdown().unwrap();
+    number
+}
+
+#[test]
+fn who_dropped_a_guard_cannot_have_the_lock_again_while_the_next_reads_that_the_hand_over_failed() {
+    let number = while_a_hand_over_fails(|failing| {
+        // The store has the lock under our number yet. It would be granted to us, and the watchdog, which is about to
+        // hear that the release failed, would take it away.
+        let attempts = failing.store.attempts.load(Ordering::SeqCst);
+        let again = acquire(&failing.engine, &failing.name, WaitLimit::Once, Lease::Renewed);
+        let attempts_since = failing.store.attempts.load(Ordering::SeqCst) - attempts;
+        failing.go_on.send(()).unwrap();
+        assert!(again.unwrap().is_none());
+        assert_eq!(attempts_since, 0);
+    });
+    assert_ne!(ThreadMark::current().number(), number, "the number is given up");
+}
+
+#[test]
+fn nor_can_it_by_the_fair_lock_of_the_name() {
+    while_a_hand_over_fails(|failing| {
+        let FailingHandOver { store, engine, name, number, go_on } = failing;
+        let attempts = store.attempts.load(Ordering::SeqCst);
+        let (again, many) = thread::scope(|scope| {
+            let judge = || {
+                let _ends = Ends(failing);
+                // How often it has said that it waits to be told.
+                let told_to_wake =
+                    || engine.registry.head(Kind::Mutex, name).map_or(0, |head| head.followers());
+                comes_about("an attempt, or its wait", || {
+                    store.attempts.load(Ordering::SeqCst) > attempts || told_to_wake() > 0
+                });
+                let (_never, nothing) = bounded::<()>(0);
+                let many = (0..30).map(|_| {
+                    assert!(nothing.recv_timeout(Duration::from_millis(1)).is_err());
+                    told_to_wake()
+                });
+                let many = many.max();
+                go_on.send(()).unwrap();
+                many
+            };
+            let judging = thread::Builder::new().spawn_scoped(scope, judge).unwrap();
+            let again = acquire_as(Kind::Fair, engine, name, FOREVER, Lease::Renewed).unwrap().unwrap();
+            (again, judging.join().unwrap())
+        });
+        let (owner, holder) = (again.hold.owner(), *store.holder.lock());
+        // Whoever was first of the two, the waiter has it too; before anything here fails, since all wait for it.
+        let ended = engine.end_level("unlock", &again.hold, Some(again.level));
+        assert!(many < Some(10), "it looks again and again instead of waiting: {many:?}");
+        assert_ne!(owner.number(), *number, "it was granted what is about to be cleaned up");
+        assert_eq!(holder, Some(owner));
+        ended.unwrap();
+    });
+}
+
+#[test]
+fn a_change_without_an_answer_is_not_repeated_for_as_long_as_a_store_remembers() {
+    let clock = ManualClock::new();
+    let store = Arc::new(Odd::default());
+    let options = Options { patience: REQUEST_LASTS * 6, ..Options::default() };
+    let timeout = options.command_timeout;
+    let seam: Arc<dyn Store> = Arc::clone(&store) as _;
+    let engine =
+        Engine::start(options, Clock::Manual(clock.clone()), seam, Arc::new(Reporter::new(None))).unwrap();
+    let begun = engine.clock.now();
+    let claim = engine.claim(Kind::Semaphore, &name(), 7, Duration::from_secs(30));
+    thread::scope(|scope| {
+        let add = || engine.count("add_permits", &claim, &Counting::Add(1)).unwrap_err();
+        let adding = thread::Builder::new().spawn_scoped(scope, add).unwrap();
+        let mut seen = 0;
+        loop {
+            // Each pause is a tenth of a second at most: whoever pauses goes on by one step of the clock.
+            while store.counted.lock().len() == seen && !adding.is_finished() {
+                thread::yield_now();
+            }
+            if adding.is_finished() {
+                break;
+            }
+            seen = store.counted.lock().len();
+            let mut steps = 0;
+            while store.counted.lock().len() == seen && !adding.is_finished() {
+                clock.advance(Duration::from_millis(100));
+                steps += 1;
+                if steps > 2 {
+                    // It has no processor at the moment, and the clock is not to run away from it.
+                    Waker::default().sleep(Some(Duration::from_millis(1)));
+                }
+                thread::yield_now();
+            }
+        }
+        assert!(adding.join().unwrap().outcome_unknown());
+    });
+    let last = store.counted.lock().last().unwrap().since(begun);
+    assert!(last > REQUEST_LASTS / 4 && last < REQUEST_LASTS - timeout, "{last:?}");
+    engine.shutdown().unwrap();
+}
+
+#[test]
+fn a_failed_release_is_repeated_for_as_long_as_the_lease_lasts() {
+    let clock = ManualClock::new();
+    let store = Arc::new(Odd { refuses: true, ..Odd::default() });
+    let engine = engine(&store, &Clock::Manual(clock.clone()));
+    let hour = Duration::from_secs(3600);
+    let mine = acquire(&engine, &name(), FOREVER, Lease::Fixed(hour)).unwrap().unwrap();
+    engine.drop_level(&mine.hold, mine.level);
+    clock.advance(hour / 2);
+    let abandons = store.abandons.load(Ordering::SeqCst);
+    clock.advance(Duration::from_secs(10));
+    assert!(store.abandons.load(Ordering::SeqCst) > abandons, "half an hour before the lease ends");
+    clock.advance(hour);
+    let abandons = store.abandons.load(Ordering::SeqCst);
+    clock.advance(Duration::from_secs(60));
+    assert_eq!(store.abandons.load(Ordering::SeqCst), abandons, "it has ended");
+    engine.shutdown().unwrap();
+}
+
+#[test]
+fn a_failed_release_is_repeated_soon_and_then_less_often() {
+    let clock = ManualClock::new();
+    let store = Arc::new(Odd { refuses: true, ..Odd::default() });
+    let engine = engine(&store, &Clock::Manual(clock.clone()));
+    let mine = acquire(&engine, &name(), FOREVER, Lease::Renewed).unwrap().unwrap();
+    engine.drop_level(&mine.hold, mine.level);
+    clock.advance(Duration::from_millis(100));
+    let soon = store.abandons.load(Ordering::SeqCst);
+    assert!((3..10).contains(&soon), "{soon} in the first tenth of a second");
+    clock.advance(Duration::from_secs(10));
+    let later = store.abandons.load(Ordering::SeqCst) - soon;
+    assert!((9..20).contains(&later), "{later} in the next ten seconds");
+    engine.shutdown().unwrap_err();
+}
+
+#[test]
+fn a_failed_try_does_not_count_against_the_patience_of_those_who_wait() {
+    let ((begun, has_begun), (go_on, may_go_on)) = (bounded(1), bounded(1));
+    let store = Arc::new(Odd { granting: Some((begun, may_go_on)), ..Odd::default() });
+    let (engine, name) = (engine(&store, &Clock::System), name());
+    thread::scope(|scope| {
+        let wait = || acquire(&engine, &name, FOREVER, Lease::Renewed).map(|entered| entered.is_some());
+        let waiter = thread::Builder::new().spawn_scoped(scope, wait).unwrap();
+        has_begun.recv().unwrap();
+        // The waiter has heard nothing yet, so it has nothing to say about the store either.
+        store.failing.store(1, Ordering::SeqCst);
+        let error = acquire(&engine, &name, WaitLimit::Once, Lease::Renewed).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Busy);
+        let noted =
+            engine.registry.spent_retry_budget(Kind::Mutex, &name, Duration::ZERO, Clock::System.now());
+        go_on.send(()).unwrap();
+        assert!(waiter.join().unwrap().unwrap());
+        assert!(noted.is_none(), "what a try ran into was noted for the queue");
+    });
+    engine.shutdown().unwrap();
+}
+
+/// A second time-out would be on the caller's time.
+#[test]
+fn a_place_in_the_stores_queue_is_left_in_the_callers_time_or_by_the_watchdog() {
+    let wait = Duration::from_millis(20);
+    for has_failed in [false, true] {
+        let other = Owner::new(crate::ident::ClientId::random(), 1);
+        let store = Arc::new(Odd { holder: Mutex::new(Some(other)), ..Odd::default() });
+        store.failing.store(usize::from(has_failed), Ordering::SeqCst);
+        let engine = engine(&store, &Clock::System);
+        let latest = engine.clock.after(wait);
+        let until = WaitLimit::Deadline(latest);
+        let outcome = acquire_as(Kind::Fair, &engine, &name(), until, Lease::Renewed);
+        assert_eq!(outcome.is_err(), has_failed);
+        while store.abandons.load(Ordering::SeqCst) == 0 {
+            thread::yield_now();
+        }
+        let (thread, deadline) = store.abandoned.lock().first().cloned().unwrap();
+        assert_eq!(thread.as_deref() == Some("leasehold-watch"), has_failed, "{thread:?}");
+        assert!(has_failed || deadline <= latest.plus(engine.options.command_timeout));
+        engine.shutdown().unwrap();
+    }
+}
+
+#[test]
+fn a_try_that_is_granted_while_the_client_shuts_down_gives_the_lock_back() {
+    let ((begun, has_begun), (go_on, may_go_on)) = (bounded(1), bounded(1));
+    let store = Arc::new(Odd { granting: Some((begun, may_go_on)), ..Odd::default() });
+    let (engine, name) = (engine(&store, &Clock::System), name());
+    thread::scope(|scope| {
+        let attempt =
+            || acquire(&engine, &name, WaitLimit::Once, Lease::Renewed).map(|entered| entered.is_some());
+        let trying = thread::Builder::new().spawn_scoped(scope, attempt).unwrap();
+        has_begun.recv().unwrap();
+        let ending = thread::Builder::new().spawn_scoped(scope, || engine.shutdown()).unwrap();
+        while !engine.calls.is_closed() {
+            thread::yield_now();
+        }
+        go_on.send(()).unwrap();
+        assert_eq!(trying.join().unwrap().unwrap_err().kind(), ErrorKind::ShutDown);
+        ending.join().unwrap().unwrap();
+    });
+    // The store takes nothing back once it is closed.
+    assert_eq!(*store.holder.lock(), None);
+    assert!(engine.registry.holds().is_empty());
+}
+
+#[test]
+fn a_shutdown_that_a_call_holds_up_says_so_in_time() {
+    let ((begun, has_begun), (go_on, may_go_on)) = (bounded(1), bounded(1));
+    let store = Arc::new(Odd { granting: Some((begun, may_go_on)), ..Odd::default() });
+    let options = Options { command_timeout: Duration::from_millis(100), ..Options::default() };
+    let seam: Arc<dyn Store> = Arc::clone(&store) as _;
+    let engine = Engine::start(options, Clock::System, seam, Arc::new(Reporter::new(None))).unwrap();
+    let name = name();
+    thread::scope(|scope| {
+        let attempt =
+            || acquire(&engine, &name, WaitLimit::Once, Lease::Renewed).map(|entered| entered.is_some());
+        let trying = thread::Builder::new().spawn_scoped(scope, attempt).unwrap();
+        has_begun.recv().unwrap();
+        // The store does not keep to the time that it was given.
+        assert_eq!(engine.shutdown().unwrap_err().kind(), ErrorKind::TimedOut);
+        go_on.send(()).unwrap();
+        assert_eq!(trying.join().unwrap().unwrap_err().kind(), ErrorKind::ShutDown);
+    });
+}
+
+#[test]
+fn a_re_entry_that_is_answered_after_the_window_has_ended_revives_nothing() {
+    let (lease, clock) = (Duration::from_secs(1), ManualClock::new());
+    let store = Arc::new(Odd {
+        reenters_in: Some((clock.clone(), lease * 2)),
+        channel: Some(Arc::new(Channel::new("a", true))),
+        ..Odd::default()
+    });
+    let (engine, name) = (engine(&store, &Clock::Manual(clock)), name());
+    let outer = acquire(&engine, &name, FOREVER, Lease::Fixed(lease)).unwrap().unwrap();
+    // The store granted it, and keeps it for an hour.
+    let inner = acquire(&engine, &name, FOREVER, Lease::Fixed(lease * 3600)).unwrap().unwrap();
+    assert!(!Arc::ptr_eq(&outer.hold, &inner.hold));
+    assert_eq!(outer.hold.standing(engine.clock.now()), hold::Standing::Lost(LossReason::Expired));
+    assert_ne!(outer.hold.owner(), inner.hold.owner());
+    assert_eq!((outer.hold.count(), inner.hold.count()), (1, 1));
+    assert_eq!(*store.holder.lock(), Some(inner.hold.owner()));
+    engine.end_level("unlock", &inner.hold, Some(inner.level)).unwrap();
+    assert_eq!(*store.holder.lock(), None);
+    engine.shutdown().unwrap();
+}
+
+#[test]
+fn what_a_loss_callback_owns_is_dropped_on_the_callback_thread() {
+    struct Tells(Sender<Option<String>>);
+    impl Drop for Tells {
+        fn drop(&mut self) {
+            self.0.send(thread::current().name().map(str::to_owned)).unwrap();
+        }
+    }
+    let store = Arc::new(Odd::default());
+    let engine = engine(&store, &Clock::System);
+    let mine = acquire(&engine, &name(), FOREVER, Lease::Renewed).unwrap().unwrap();
+    let (sender, dropped_on) = bounded(1);
+    let tells = Tells(sender);
+    mine.hold.on_lost(Box::new(move |_| drop(tells)), &engine.reporter);
+    engine.drop_level(&mine.hold, mine.level);
+    let thread = dropped_on.recv_timeout(Duration::from_secs(10)).unwrap();
+    assert_eq!(thread.as_deref(), Some("leasehold-calls"));
+    engine.shutdown().unwrap();
+}
+
+/// Holds of one thread that nobody gives back.
+#[test]
+fn what_is_left_to_run_out_is_forgotten_but_for_the_last() {
+    let clock = ManualClock::new();
+    let memory = MemoryStore::with_clock(clock.clone());
+    let (store, reporter) = (Arc::new(memory.open()), Arc::new(Reporter::new(None)));
+    let engine =
+        Engine::start(Options::default(), Clock::Manual(clock.clone()), store, Arc::clone(&reporter))
+            .unwrap();
+    let name = |n: usize| Arc::new(LockName::new(&Arc::from("a"), format!("a-{n}")).unwrap());
+    const HOLDS: usize = 5_000;
+    let lease = Duration::from_secs(1);
+    for n in 0..HOLDS {
+        assert!(acquire(&engine, &name(n), WaitLimit::Once, Lease::Fixed(lease)).unwrap().is_some());
+    }
+    let kept = acquire(&engine, &name(HOLDS), WaitLimit::Once, Lease::Renewed).unwrap().unwrap();
+    assert_eq!(engine.registry.holds().len(), HOLDS + 1);
+    clock.advance(lease);
+    let left = engine.registry.holds().len();
+    assert!(left <= 1_025, "{left} holds are kept");
+    // The last ones are known yet.
+    let why = |n: usize| engine.unlock("unlock", Kind::Mutex, &name(n)).unwrap_err().not_held().cloned();
+    let known = (0..HOLDS).filter(|n| why(*n) == Some(NotHeld::Expired)).count();
+    assert_eq!(known, left - 1);
+    assert_eq!((0..HOLDS).filter(|n| why(*n) == Some(NotHeld::Free)).count(), HOLDS);
+    assert_eq!(engine.registry.holds().len(), 1);
+    clock.advance(Duration::from_secs(3_600));
+    engine.end_level("unlock", &kept.hold, Some(kept.level)).unwrap();
+    engine.shutdown().unwrap();
+}
+
+#[test]
+fn what_a_lost_renewal_may_have_prolonged_is_cleaned_up_when_its_hold_has_expired() {
+    let clock = ManualClock::new();
+    let store = Arc::new(Odd { deaf: AtomicUsize::new(usize::MAX), ..Odd::default() });
+    let engine = engine(&store, &Clock::Manual(clock.clone()));
+    let mine = acquire(&engine, &name(), FOREVER, Lease::Renewed).unwrap().unwrap();
+    clock.advance(engine.options.lease - Duration::from_secs(1));
+    assert!(store.holder.lock().is_some(), "it is held");
+    assert_eq!(store.abandons.load(Ordering::SeqCst), 0);
+    let failed = store.renewals.load(Ordering::SeqCst);
+    assert!((10..100).contains(&failed), "{failed} renewals in two thirds of a lease");
+    clock.advance(Duration::from_secs(2));
+    assert!(matches!(mine.hold.standing(engine.clock.now()), hold::Standing::Lost(_)));
+    assert_eq!(*store.holder.lock(), None, "nobody has it, and the store says that somebody does");
+    engine.shutdown().unwrap();
+}

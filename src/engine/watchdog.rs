@@ -1,0 +1,340 @@
+//! The one thread per client that renews, and cleans up what was left in doubt. When, the timer tells it.
+//!
+//! Renewals begin with a hold's entry in the table and end with its release beginning, so none is sent for a hold that
+//! is not known to be granted or that is being given up. One that is in flight at the release finds the field gone.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::config::Options;
+use crate::engine::agenda::slot_of;
+use crate::engine::cleanup::{
+    Cleanup, CleanupQueue, Inbox, RETRY_LEAST, RETRY_MOST, RenewalOrders, WatchdogShared,
+};
+use crate::engine::hold::{Hold, Standing};
+use crate::engine::policy::{POLL_COMPLETIONS_EVERY, renewal_period, renewal_slack};
+use crate::engine::registry::Registry;
+use crate::engine::renewals::{Batch, CHUNK, Due};
+use crate::engine::timer::{Alarm, Looks, Timer};
+use crate::error::{Error, ErrorKind, Result};
+use crate::observe::LossReason;
+use crate::observe::reporter::Reporter;
+use crate::park::{Parker, ServiceWaker};
+use crate::room::Roomy;
+use crate::seam::{Answer, Claim, Release, Store};
+use crate::sync::Mutex;
+use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::thread::{self, JoinHandle};
+use crate::time::{Clock, Moment};
+
+pub(crate) struct Watchdog {
+    shared: Arc<WatchdogShared>,
+    waker: ServiceWaker,
+    cleanups: CleanupQueue,
+    registry: Arc<Registry>,
+    clock: Clock,
+    timer: Timer,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl Watchdog {
+    pub(crate) fn start(
+        options: &Options,
+        clock: &Clock,
+        store: &Arc<dyn Store>,
+        registry: &Arc<Registry>,
+        reporter: &Arc<Reporter>,
+    ) -> Result<Watchdog> {
+        let shared = Arc::new(WatchdogShared {
+            inbox: Mutex::new(Inbox::default()),
+            next_look: AtomicU64::new(u64::MAX),
+        });
+        let (parker, timers_parker) = (Parker::service(clock), Parker::service(clock));
+        let (waker, alarm) = (parker.service_waker(), Alarm::new(&timers_parker));
+        if let Some(sessions) = store.capabilities().sessions {
+            sessions.attach(alarm.waker().clone());
+        }
+        let cleanups = CleanupQueue { shared: Arc::clone(&shared), waker: waker.clone() };
+        let orders = RenewalOrders { cleanups: cleanups.clone(), command_timeout: options.command_timeout };
+        let round = Round {
+            shared: Arc::clone(&shared),
+            lease: options.lease,
+            command_timeout: options.command_timeout,
+            clock: clock.clone(),
+            store: Arc::clone(store),
+            registry: Arc::clone(registry),
+            reporter: Arc::clone(reporter),
+            alarm: alarm.clone(),
+            orders: orders.clone(),
+        };
+        let looks = Looks {
+            lease: options.lease,
+            clock: clock.clone(),
+            store: Arc::clone(store),
+            registry: Arc::clone(registry),
+            reporter: Arc::clone(reporter),
+            orders,
+        };
+        let timer = Timer::start(alarm, timers_parker, looks)?;
+        let thread = thread::Builder::new()
+            .name("leasehold-watch".to_owned())
+            .spawn(move || round.run(&parker))
+            .map_err(|error| {
+                timer.stop();
+                Error::new(ErrorKind::Resource, "connect", "the watchdog thread could not be started")
+                    .with_source(error)
+            })?;
+        Ok(Watchdog {
+            shared,
+            waker,
+            cleanups,
+            registry: Arc::clone(registry),
+            clock: clock.clone(),
+            timer,
+            thread: Mutex::new(Some(thread)),
+        })
+    }
+
+    /// Has the thread look by `moment`. Costs nothing if it will anyway.
+    ///
+    /// Whoever calls this has changed what the thread will see first. Pairs with `Round::run`, which opens `next_look`
+    /// before it looks and sets it after.
+    pub(crate) fn look_by(&self, moment: Moment) {
+        if moment.nanos() < self.shared.next_look.load(Ordering::SeqCst) {
+            self.waker.wake();
+        }
+    }
+
+    /// Has a hold be renewed, and its end be noticed, in time, whatever has changed about it.
+    pub(crate) fn watch(&self, hold: &Arc<Hold>) {
+        let slot = slot_of(hold, self.clock.now());
+        self.registry.put_earlier(hold, slot);
+        self.timer.alarm().look_by(slot.moment());
+    }
+
+    /// Where claims in doubt are handed in.
+    pub(crate) fn cleanups(&self) -> &CleanupQueue {
+        &self.cleanups
+    }
+
+    /// Has the threads stand still, or go on: see [`Parker::service`].
+    pub(crate) fn stand_still(&self, still: bool) {
+        self.waker.stand_still(still);
+        self.timer.alarm().waker().stand_still(still);
+    }
+
+    /// Ends the threads; returns what was left to clean up. Never waits for itself.
+    pub(crate) fn stop(&self) -> Vec<Claim> {
+        self.shared.inbox.lock().stop = true;
+        self.waker.end();
+        self.timer.alarm().waker().end();
+        let thread = self.thread.lock().take();
+        if let Some(thread) = thread
+            && thread.thread().id() != thread::current().id()
+        {
+            // The thread catches nothing and panics nowhere; if it did, there is nothing left to do about it.
+            drop(thread.join());
+        }
+        self.timer.stop();
+        let cleanups = std::mem::take(&mut self.shared.inbox.lock().cleanups);
+        cleanups.into_iter().map(|cleanup| cleanup.claim).collect()
+    }
+
+    /// For a forked child: see `Engine`'s `Drop`.
+    #[expect(clippy::mem_forget, reason = "a channel's end may not be dropped in a forked child")]
+    pub(crate) fn leak(&self) {
+        crate::fork::leak(&self.shared);
+        std::mem::forget(self.waker.clone());
+        self.timer.leak();
+    }
+}
+
+/// What the thread works with. It keeps no client alive: the engine ends it.
+struct Round {
+    shared: Arc<WatchdogShared>,
+    lease: Duration,
+    command_timeout: Duration,
+    clock: Clock,
+    store: Arc<dyn Store>,
+    registry: Arc<Registry>,
+    reporter: Arc<Reporter>,
+    alarm: Alarm,
+    orders: RenewalOrders,
+}
+
+impl Round {
+    fn run(&self, parker: &Parker) {
+        parker.is_mine();
+        let mut due = Due::new(self.lease, self.command_timeout);
+        loop {
+            self.shared.next_look.store(u64::MAX, Ordering::SeqCst);
+            {
+                let mut inbox = self.shared.inbox.lock();
+                if inbox.stop {
+                    return;
+                }
+                due.add(std::mem::take(&mut inbox.renewals));
+            }
+            let next = self.round(&mut due);
+            self.shared.next_look.store(next.nanos(), Ordering::SeqCst);
+            parker.park(next, None);
+        }
+    }
+
+    /// Does one thing that is due, renewals first, and says when the next is.
+    fn round(&self, due: &mut Due) -> Moment {
+        let now = self.clock.now();
+        due.let_go(now).iter().for_each(|hold| self.let_go(hold));
+        let again = match due.next(now) {
+            Ok(batch) => {
+                self.renew(due, batch);
+                return self.clock.now(); // there may be more
+            }
+            Err(again) => again,
+        };
+        let cleaned = self.clean_up(due);
+        let is_awaiting = self.store.poll_completions();
+        let now = self.clock.now();
+        self.registry.tidy(now);
+        let next =
+            if is_awaiting { now.plus(POLL_COMPLETIONS_EVERY) } else { now.plus(renewal_period(self.lease)) };
+        next.min(again).min(cleaned).max(now.plus(Duration::from_millis(1)))
+    }
+
+    /// The watchdog has done with it for now.
+    fn let_go(&self, hold: &Arc<Hold>) {
+        hold.set_queued(false);
+        let slot = slot_of(hold, self.clock.now());
+        self.registry.put(hold, slot);
+        self.alarm.look_by(slot.moment());
+    }
+
+    fn renew(&self, due: &mut Due, batch: Batch) {
+        let sent = self.clock.now();
+        let (mut outcome, limit) = (batch.outcome(), batch.limit);
+        let (mut asked, mut claims) = (Vec::new(), Vec::new());
+        for item in batch.items {
+            match item.hold.begin_renewal(sent) {
+                Some(claim) => {
+                    asked.push(item);
+                    claims.push(claim);
+                }
+                None => self.let_go(&item.hold),
+            }
+        }
+        if claims.is_empty() {
+            return;
+        }
+        let answers = self.store.renew(&claims, sent.plus(limit));
+        for ((mut item, claim), answer) in asked.into_iter().zip(&claims).zip(answers) {
+            let hold = &item.hold;
+            let tally = outcome.tallies.entry(hold.home()).or_default();
+            match answer {
+                Answer::Done(is_held) => {
+                    tally.answered += 1;
+                    hold.end_renewal();
+                    if is_held {
+                        self.confirm(hold, sent, claim.lease);
+                    } else if !hold.is_releasing() && hold.lose(LossReason::Gone, &self.reporter) {
+                        // A hold whose release began meanwhile is rightly gone; its owner hears from the release.
+                        hold.retire_owner();
+                        self.registry.nudge(hold.kind(), hold.name());
+                    }
+                    self.let_go(hold);
+                }
+                // An error is not a loss: tried again until the window ends.
+                Answer::Refused(error) | Answer::Unknown(error) => {
+                    tally.failed += 1;
+                    if error.outcome_unknown() {
+                        hold.retire_owner_on_end(); // it may yet come, and is not to prolong the thread's next hold
+                    }
+                    hold.end_renewal();
+                    hold.note_failed_renewal();
+                    let now = self.clock.now();
+                    if item.is_told(now) {
+                        let hold = &item.hold;
+                        let error = error.during("renew").on(hold.name().given());
+                        let (name, remaining) = (Arc::clone(hold.name()), hold.until().since(now));
+                        self.reporter.observe_news(move |observer| {
+                            observer.renewal_failed(name.given(), &error, remaining)
+                        });
+                    }
+                    due.put_back(item);
+                }
+            }
+        }
+        due.report(&outcome, self.clock.now());
+    }
+
+    /// The store has prolonged it.
+    fn confirm(&self, hold: &Arc<Hold>, sent: Moment, lease: Duration) {
+        let in_time = if hold.is_renewed() {
+            hold.confirm(sent, lease, &self.clock)
+        } else {
+            hold.note_keepalive(sent);
+            true
+        };
+        if !in_time {
+            hold.lose(LossReason::Expired, &self.reporter);
+        }
+        let now = self.clock.now();
+        if matches!(hold.standing(now), Standing::Lost(LossReason::Expired | LossReason::HeldTooLong)) {
+            self.orders.undo_renewal(hold, now);
+        }
+    }
+
+    /// Goes through some of the clean-ups that are due; returns when the next one is.
+    ///
+    /// Renewals wait for it no longer than they can; where they fail, it waits for them.
+    fn clean_up(&self, due: &Due) -> Moment {
+        let now = self.clock.now();
+        let mut asked: Vec<Cleanup> = {
+            let mut inbox = self.shared.inbox.lock();
+            let mut room = CHUNK;
+            let is_asked = |cleanup: &mut Cleanup| {
+                let is_asked = room > 0 && cleanup.next <= now && !due.is_down(cleanup.claim.home);
+                room -= usize::from(is_asked);
+                is_asked
+            };
+            inbox.cleanups.extract_if(.., is_asked).collect()
+        };
+        if !asked.is_empty() {
+            let claims: Vec<Claim> = asked.iter().map(|cleanup| cleanup.claim.clone()).collect();
+            let limit =
+                self.registry.first_renewal().since(now).max(self.lease / 6).min(self.command_timeout);
+            let answers = self.store.abandon(&claims, now.plus(limit));
+            let now = self.clock.now();
+            let mut answers = answers.into_iter();
+            asked.retain_mut(|cleanup| {
+                let pause = match answers.next() {
+                    Some(Answer::Done(Release::Freed { .. })) => {
+                        self.registry.nudge(cleanup.claim.kind, &cleanup.claim.name);
+                        return false; // what was in doubt had happened, once, and is undone
+                    }
+                    // Nothing there: it never arrived, or may arrive yet. Look again until it could do no harm.
+                    Some(Answer::Done(_)) => self.command_timeout,
+                    Some(Answer::Refused(_) | Answer::Unknown(_)) | None => {
+                        let most = renewal_slack(self.lease).clamp(RETRY_LEAST, RETRY_MOST);
+                        let doubled = (cleanup.pause * 2).min(most);
+                        std::mem::replace(&mut cleanup.pause, doubled)
+                    }
+                };
+                cleanup.next = now.plus(pause);
+                cleanup.next < cleanup.until
+            });
+        }
+        let mut inbox = self.shared.inbox.lock();
+        inbox.cleanups.append(&mut asked);
+        inbox.cleanups.give_back_room();
+        // Those that wait for renewals are looked at after the next of these.
+        let waiting = inbox.cleanups.iter().filter(|cleanup| !due.is_down(cleanup.claim.home));
+        waiting.map(|cleanup| cleanup.next).min().unwrap_or(Moment::NEVER)
+    }
+}
+
+impl fmt::Debug for Watchdog {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Watchdog").finish_non_exhaustive()
+    }
+}

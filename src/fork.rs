@@ -1,0 +1,41 @@
+//! Forked children: which process may use a client, and what becomes of a client that a child inherits.
+
+use std::process;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use crate::error::{Error, ErrorKind, Result};
+
+/// The process that made the first client; 0 before. What this says in a forked child is what it said in the parent.
+static FIRST: AtomicU32 = AtomicU32::new(0);
+
+/// Asks whether this process may make a client: not if it is a forked child of one that has made one.
+///
+/// parking_lot, and so r2d2, keep one table of all threads that sleep. A child has its parent's table as it just was, but
+/// none of the threads in it: what they had locked stays so, and their entries are in stacks that the child's own threads
+/// get. Nothing can clear it from here, so what would hang or be overwritten is refused (`docs/decisions/0021-fork.md`).
+pub(crate) fn enter_process() -> Result<()> {
+    FIRST.compare_exchange(0, process::id(), Ordering::Relaxed, Ordering::Relaxed).ok();
+    refused_if_forked("connect")
+}
+
+/// Whether this is a forked child of the process that made all the clients there are. Nothing of them may be used then:
+/// their mutexes may be held by threads that do not exist here, and their sockets are the parent's.
+pub(crate) fn is_forked() -> bool {
+    let first = FIRST.load(Ordering::Relaxed);
+    first != 0 && first != process::id()
+}
+
+pub(crate) fn refused_if_forked(action: &'static str) -> Result<()> {
+    if is_forked() {
+        let words = "the process was forked after it had made a client: fork before making the first client, or start a new program";
+        return Err(Error::new(ErrorKind::Forked, action, words));
+    }
+    Ok(())
+}
+
+/// Keeps what `shared` points to from ever being dropped.
+#[expect(clippy::mem_forget, reason = "the point: see Engine's Drop")]
+pub(crate) fn leak<T: ?Sized>(shared: &Arc<T>) {
+    std::mem::forget(Arc::clone(shared));
+}

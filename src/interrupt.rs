@@ -1,0 +1,114 @@
+//! Ending somebody's wait from outside.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::Arc;
+
+use crate::sync::atomic::{AtomicBool, Ordering};
+use crate::sync::{Mutex, Waker};
+
+/// Ends waits from another thread: every wait that was given it returns an error that
+/// [`is_interrupted`](crate::Error::is_interrupted).
+///
+/// Cheap to clone; all clones are one token. It stays interrupted for good: make a new one for new waits.
+///
+/// # Examples
+///
+/// ```
+/// use leasehold::{Interrupt, LockClient};
+///
+/// let client = LockClient::in_memory();
+/// let interrupt = Interrupt::new();
+/// let holder = client.lock("report").acquire_owned()?;
+/// let waiter = std::thread::spawn({
+///     let (lock, interrupt) = (client.lock("report"), interrupt.clone());
+///     move || lock.lock_interruptibly(&interrupt)
+/// });
+/// interrupt.interrupt();
+/// assert!(waiter.join().unwrap().unwrap_err().is_interrupted());
+/// holder.unlock()?;
+/// # Ok::<(), leasehold::Error>(())
+/// ```
+#[derive(Clone)]
+pub struct Interrupt {
+    shared: Arc<InterruptState>,
+}
+
+#[derive(Default)]
+struct InterruptState {
+    is_set: AtomicBool,
+    /// Those who sleep now, each with a number of its own.
+    sleepers: Mutex<InterruptSleepers>,
+}
+
+#[derive(Default)]
+struct InterruptSleepers {
+    next_id: u64,
+    wakers: HashMap<u64, Waker>,
+}
+
+/// As long as it lives, the interrupt wakes a sleeper.
+pub(crate) struct Wakes<'a> {
+    shared: &'a InterruptState,
+    id: u64,
+}
+
+impl Drop for Wakes<'_> {
+    fn drop(&mut self) {
+        self.shared.sleepers.lock().wakers.remove(&self.id);
+    }
+}
+
+impl Interrupt {
+    /// Makes a token that is not interrupted.
+    #[must_use]
+    pub fn new() -> Interrupt {
+        Interrupt { shared: Arc::default() }
+    }
+
+    /// Interrupts all waits that have this token, now and in future. Repeating it does nothing.
+    pub fn interrupt(&self) {
+        // Set first, woken second. Pairs with `wakes`.
+        self.shared.is_set.store(true, Ordering::SeqCst);
+        for waker in self.shared.sleepers.lock().wakers.values() {
+            waker.wake();
+        }
+    }
+
+    /// Whether [`interrupt`](Self::interrupt) was called.
+    #[must_use]
+    pub fn is_interrupted(&self) -> bool {
+        self.shared.is_set.load(Ordering::SeqCst)
+    }
+
+    /// For a forked child: see `Engine`'s `Drop`.
+    pub(crate) fn leak(&self) {
+        crate::fork::leak(&self.shared);
+    }
+
+    /// Has `waker` woken by the interrupt, also by one that has come already.
+    pub(crate) fn wakes(&self, waker: &Waker) -> Wakes<'_> {
+        let mut sleepers = self.shared.sleepers.lock();
+        sleepers.next_id += 1;
+        let id = sleepers.next_id;
+        sleepers.wakers.insert(id, waker.clone());
+        drop(sleepers);
+        // Entered first, looked second.
+        if self.is_interrupted() {
+            waker.wake();
+        }
+        Wakes { shared: &self.shared, id }
+    }
+}
+
+impl Default for Interrupt {
+    fn default() -> Interrupt {
+        Interrupt::new()
+    }
+}
+
+impl fmt::Debug for Interrupt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Interrupt").field("interrupted", &self.is_interrupted()).finish()
+    }
+}

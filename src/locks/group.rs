@@ -1,0 +1,312 @@
+//! Levels of several holds that stand and fall together, and their guards.
+
+use std::fmt;
+use std::marker::PhantomData;
+use std::sync::{Arc, MutexGuard};
+use std::time::{Duration, Instant};
+
+use crossbeam_channel::{Receiver, bounded};
+
+use crate::engine::Engine;
+use crate::engine::acquire::call::Granted;
+use crate::engine::batch::{BatchAnswer, LevelRelease, leave_all, prolong};
+use crate::error::Result;
+use crate::ident::Fence;
+use crate::locks::guard::{HeldLevel, HoldState};
+use crate::observe::Loss;
+use crate::sync::Mutex;
+
+/// Levels in the order in which they were taken; dropping them gives them back in the opposite one.
+#[derive(Default)]
+pub(crate) struct Group(Vec<HeldLevel>);
+
+impl Group {
+    pub(crate) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    pub(crate) fn push(&mut self, engine: &Arc<Engine>, entered: Granted) {
+        self.0.push(HeldLevel::new(engine, entered));
+    }
+
+    /// Takes in what came of asking for the next ones, up to the first that was not had, which is returned. What was had of
+    /// those after it is given back.
+    pub(crate) fn add<'a>(
+        &mut self,
+        came: impl IntoIterator<Item = (&'a Arc<Engine>, BatchAnswer)>,
+    ) -> Option<BatchAnswer> {
+        let mut missing = None;
+        let mut too_early = Group::default();
+        for (engine, came) in came {
+            match (came, &missing) {
+                (BatchAnswer::Granted(entered), None) => self.push(engine, entered),
+                (BatchAnswer::Granted(entered), Some(_)) => too_early.push(engine, entered),
+                (other, None) => missing = Some(other),
+                (_, Some(_)) => {}
+            }
+        }
+        missing
+    }
+
+    /// Gives back the first that was lost and all after it; whether there was one.
+    pub(crate) fn drop_lost(&mut self) -> bool {
+        let lost = self.0.iter().position(|level| level.state() == HoldState::Lost);
+        if let Some(lost) = lost {
+            self.drop_from(lost);
+        }
+        lost.is_some()
+    }
+
+    fn drop_from(&mut self, left: usize) {
+        while self.0.len() > left {
+            drop(self.0.pop());
+        }
+    }
+
+    /// Has all last for `lease` from now on.
+    pub(crate) fn prolong(&self, lease: Duration) {
+        prolong(self.0.iter().map(|level| (level.engine(), level.hold())), lease);
+    }
+
+    /// All are there: what was kept until then ends by its lease.
+    pub(crate) fn settle(&self) {
+        for level in &self.0 {
+            level.hold().settle_level(level.id(), level.engine().options.lease);
+        }
+    }
+
+    /// Leaves the levels to the thread that took them.
+    pub(crate) fn leave_open(mut self) {
+        for level in self.0.drain(..) {
+            drop(level.into_level());
+        }
+    }
+
+    fn unlock(mut self) -> Result<()> {
+        let levels = self.0.drain(..).rev().map(HeldLevel::into_level);
+        let leaving = |(engine, Granted { hold, level }): (Arc<Engine>, Granted)| LevelRelease {
+            engine,
+            hold,
+            level: Some(level),
+        };
+        leave_all("unlock", levels.map(leaving).collect())
+    }
+
+    fn names(&self) -> impl Iterator<Item = &str> {
+        self.0.iter().map(|level| level.hold().name().given())
+    }
+
+    fn fence_of(&self, name: &str) -> Option<Fence> {
+        self.0.iter().find(|level| level.hold().name().given() == name)?.hold().fence()
+    }
+
+    fn fence(&self) -> Option<Fence> {
+        self.0.iter().find_map(|level| level.hold().fence())
+    }
+
+    fn state(&self) -> HoldState {
+        let mut risk: Option<Instant> = None;
+        for level in &self.0 {
+            match level.state() {
+                HoldState::Held => {}
+                HoldState::AtRisk { until } => risk = Some(risk.map_or(until, |other| other.min(until))),
+                HoldState::Lost => return HoldState::Lost,
+            }
+        }
+        risk.map_or(HoldState::Held, |until| HoldState::AtRisk { until })
+    }
+
+    fn check(&self) -> Result<()> {
+        self.0.iter().try_for_each(HeldLevel::check)
+    }
+
+    fn remaining(&self) -> Duration {
+        self.0.iter().map(HeldLevel::remaining).min().unwrap_or(Duration::ZERO)
+    }
+
+    fn on_lost(&self, callback: impl FnOnce(&Loss) + Send + 'static) {
+        let once = Arc::new(Mutex::new(Some(callback)));
+        for level in &self.0 {
+            let once = Arc::clone(&once);
+            level.on_lost(move |loss| {
+                let first = once.lock().take();
+                if let Some(callback) = first {
+                    callback(loss);
+                }
+            });
+        }
+    }
+
+    fn lost(&self) -> Receiver<Loss> {
+        let (sender, receiver) = bounded(1);
+        self.0.iter().for_each(|level| level.send_loss(sender.clone()));
+        receiver
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        self.drop_from(0);
+    }
+}
+
+/// The locks of a [`MultiLock`](crate::MultiLock) as one value: dropping it gives all back, the last taken first.
+///
+/// It is to its locks what a [`Guard`](crate::Guard) is to one, and like that cannot leave its thread. Once one of the locks is
+/// lost, all count as lost: [`check`](Self::check) says which it was. The others stay taken until this is dropped or
+/// unlocked.
+///
+/// ```compile_fail
+/// fn send<T: Send>(_: T) {}
+/// let client = leasehold::LockClient::in_memory();
+/// send(client.multi_lock([client.lock("a"), client.lock("b")]).acquire().unwrap());
+/// ```
+///
+/// # Blocking
+///
+/// Dropping does as dropping each of its locks' guards.
+#[must_use = "the locks are released as soon as the guard is dropped"]
+pub struct MultiGuard {
+    group: Group,
+    /// As a guard of one lock.
+    _bound_to_thread: PhantomData<MutexGuard<'static, ()>>,
+}
+
+/// The locks of a [`MultiLock`](crate::MultiLock), owned by this value, not by a thread: it may be sent to another thread and
+/// released there. To them what an [`OwnedGuard`](crate::OwnedGuard) is to one; otherwise as [`MultiGuard`].
+///
+/// # Examples
+///
+/// ```
+/// # let client = leasehold::LockClient::in_memory();
+/// let both = client.multi_lock([client.lock("from"), client.lock("to")]);
+/// let guard = both.acquire_owned()?;
+/// let worker = std::thread::spawn(move || {
+///     // … transfer …
+///     guard.unlock()
+/// });
+/// worker.join().unwrap()?;
+/// assert!(!client.lock("from").is_locked()?);
+/// # Ok::<(), leasehold::Error>(())
+/// ```
+#[must_use = "the locks are released as soon as the guard is dropped"]
+pub struct OwnedMultiGuard {
+    group: Group,
+}
+
+/// The two differ in who owns the holds, not in what can be asked of them.
+macro_rules! group_guard {
+    ($guard:ident { $($field:ident: $value:expr),* }) => {
+        impl $guard {
+            fn of(group: Group) -> $guard {
+                $guard { group, $($field: $value),* }
+            }
+
+            /// The names of the locks, as they were given, in the order in which they were taken.
+            pub fn names(&self) -> impl Iterator<Item = &str> {
+                self.group.names()
+            }
+
+            /// The fencing token for what is kept by the group as a whole: that of its first lock that has one. `None` if
+            /// none has.
+            ///
+            /// It is larger than the token of every earlier holder of that lock, so than that of every earlier holder
+            /// of the group. What one lock keeps by itself, also from others who take that one alone, is to be written
+            /// with [`fence_of`](Self::fence_of).
+            #[must_use]
+            pub fn fence(&self) -> Option<Fence> {
+                self.group.fence()
+            }
+
+            /// The fencing token of one of the locks, by the name that it was given; `None` unless it is a
+            /// [`FencedLock`](crate::FencedLock) of the group. With two of that name: the first one's.
+            #[must_use]
+            pub fn fence_of(&self, name: &str) -> Option<Fence> {
+                self.group.fence_of(name)
+            }
+
+            /// How the holds stand, without asking the servers: lost, if one of them is.
+            #[must_use]
+            pub fn state(&self) -> HoldState {
+                self.group.state()
+            }
+
+            /// Fails once one of the locks is lost.
+            ///
+            /// # Blocking
+            ///
+            /// Never.
+            ///
+            /// # Errors
+            ///
+            /// One that [`is_lost`](crate::Error::is_lost), about that lock ([`lock_name`](crate::Error::lock_name)),
+            /// from the loss on, for good.
+            ///
+            /// # Guarantees
+            ///
+            /// As [`Guard::check`](crate::Guard::check), of all locks.
+            pub fn check(&self) -> Result<()> {
+                self.group.check()
+            }
+
+            /// How long all of them last if no renewal gets through: the least of them. Zero once one is lost.
+            #[must_use]
+            pub fn remaining(&self) -> Duration {
+                self.group.remaining()
+            }
+
+            /// Has `callback` run once, when the first of the locks is lost, soon if one is lost already, never if they are
+            /// released before.
+            ///
+            /// It runs on a client's callback thread; a panic in it is caught.
+            pub fn on_lost(&self, callback: impl FnOnce(&Loss) + Send + 'static) {
+                self.group.on_lost(callback);
+            }
+
+            /// A channel for `select!` that gets the first loss; it is disconnected when all are released.
+            #[must_use]
+            pub fn lost(&self) -> Receiver<Loss> {
+                self.group.lost()
+            }
+
+            /// Releases all of them, the last taken first, and says whether they stood until then.
+            ///
+            /// # Blocking
+            ///
+            /// One round trip: all are asked before the first answer is read, and those that one script can release are one
+            /// request. While a server does not answer, as [`Guard::unlock`](crate::Guard::unlock).
+            ///
+            /// # Errors
+            ///
+            /// As [`Guard::unlock`](crate::Guard::unlock), about the first that failed. The others are released all the
+            /// same.
+            pub fn unlock(self) -> Result<()> {
+                self.group.unlock()
+            }
+        }
+
+        impl fmt::Debug for $guard {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                let names: Vec<&str> = self.names().collect();
+                f.debug_struct(stringify!($guard)).field("names", &names).finish_non_exhaustive()
+            }
+        }
+
+    };
+}
+
+group_guard!(MultiGuard { _bound_to_thread: PhantomData });
+group_guard!(OwnedMultiGuard {});
+
+impl Group {
+    /// As a value that the levels belong to, on the thread that took them.
+    pub(crate) fn guarded(self) -> MultiGuard {
+        self.0.iter().for_each(|level| level.hold().guard_level(level.id()));
+        MultiGuard::of(self)
+    }
+
+    /// As a value that the holds belong to.
+    pub(crate) fn owned(self) -> OwnedMultiGuard {
+        OwnedMultiGuard::of(self)
+    }
+}

@@ -1,0 +1,357 @@
+//! Holds as values: dropping one gives its level back.
+
+use std::fmt;
+use std::marker::PhantomData;
+use std::sync::{Arc, MutexGuard};
+use std::time::{Duration, Instant};
+
+use crossbeam_channel::{Receiver, Sender};
+
+use crate::engine::Engine;
+use crate::engine::acquire::call::Granted;
+use crate::engine::hold::{Hold, Standing};
+use crate::error::{Error, ErrorKind, Result};
+use crate::fork::is_forked;
+use crate::ident::{Fence, Owner};
+use crate::observe::{Loss, LossReason};
+use crate::seam::{Counting, Kind};
+
+/// How a hold stands, as far as is known without asking the server.
+///
+/// # Examples
+///
+/// ```
+/// use leasehold::{HoldState, LockClient};
+///
+/// let client = LockClient::in_memory();
+/// let guard = client.lock("stock:42").acquire()?;
+/// match guard.state() {
+///     HoldState::Held => println!("go on"),
+///     HoldState::AtRisk { until } => println!("begin nothing new; the hold ends at {until:?}"),
+///     HoldState::Lost => println!("stop: somebody else may have the lock"),
+///     _ => {}
+/// }
+/// # Ok::<(), leasehold::Error>(())
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum HoldState {
+    /// Held: the lease is confirmed and not about to end.
+    Held,
+    /// Held until `until`, but a renewal is overdue: finish, or make the next step one that may be repeated.
+    AtRisk {
+        /// When the hold ends unless a renewal gets through.
+        until: Instant,
+    },
+    /// No longer held. A hold that is lost stays lost.
+    Lost,
+}
+
+/// A level of a hold, released when dropped. Bound to the thread that took it.
+///
+/// Dropping sends the release and goes on without waiting for the answer; what this client asks about the lock
+/// afterwards arrives behind it. It never panics. A release that fails is told to the
+/// [`Observer`](crate::Observer), and the watchdog repeats it until it is answered or the lease is over. A guard whose
+/// hold is [`Lost`](HoldState::Lost) sends nothing. [`unlock`](Guard::unlock) waits for the answer and tells the caller.
+///
+/// So, just after a drop, another process that was told of it by other means may find the lock busy for as long as the
+/// request takes. A process that exits just after a drop may leave the lock until its lease ends;
+/// [`shutdown`](crate::LockClient::shutdown), and dropping the last clone of the client, wait for the answer.
+///
+/// # Blocking
+///
+/// Dropping waits where a connection has to be made first, and for the answer where that decides what comes next: for
+/// an inner level, for a token lock, and when threads of this process wait although it is other processes' turn. At
+/// most about one command time-out.
+///
+/// A guard cannot leave its thread, since the owner in the store is that thread:
+///
+/// ```compile_fail
+/// fn send<T: Send>(_: T) {}
+/// send(leasehold::LockClient::in_memory().lock("a").acquire().unwrap());
+/// ```
+///
+/// # Examples
+///
+/// ```
+/// # let client = leasehold::LockClient::in_memory();
+/// let guard = client.lock("stock:42").acquire()?;
+/// // … read, decide …
+/// guard.check()?; // still ours? no round trip
+/// // … write …
+/// guard.unlock()?;
+/// # Ok::<(), leasehold::Error>(())
+/// ```
+#[must_use = "the lock is released as soon as the guard is dropped: bind it to a name, `let _guard = …`"]
+pub struct Guard {
+    level: HeldLevel,
+    /// `!Send` but `Sync`, whatever features other crates turn on.
+    _bound_to_thread: PhantomData<MutexGuard<'static, ()>>,
+}
+
+/// A hold that is owned by this value, not by a thread: it may be sent to another thread and released there.
+///
+/// Its owner is a number of its own, so no thread holds the lock meanwhile, the one that took it included: taking the
+/// lock again, on any thread, waits. Otherwise as [`Guard`]. One that is leaked (`mem::forget`) is renewed until the
+/// client is shut down.
+///
+/// # Examples
+///
+/// ```
+/// # let client = leasehold::LockClient::in_memory();
+/// let guard = client.lock("upload").acquire_owned()?;
+/// let worker = std::thread::spawn(move || {
+///     // … work …
+///     guard.unlock()
+/// });
+/// worker.join().unwrap()?;
+/// assert!(!client.lock("upload").is_locked()?);
+/// # Ok::<(), leasehold::Error>(())
+/// ```
+#[must_use = "the lock is released as soon as the guard is dropped: bind it to a name, `let _guard = …`"]
+pub struct OwnedGuard {
+    level: HeldLevel,
+}
+
+/// What both guards are: one level of a hold, and the client kept alive.
+pub(crate) struct HeldLevel {
+    engine: Arc<Engine>,
+    entered: Granted,
+    released: bool,
+}
+
+impl HeldLevel {
+    pub(crate) fn new(engine: &Arc<Engine>, entered: Granted) -> HeldLevel {
+        HeldLevel { engine: Arc::clone(engine), entered, released: false }
+    }
+
+    pub(crate) fn engine(&self) -> &Arc<Engine> {
+        &self.engine
+    }
+
+    /// Which level of the hold.
+    pub(crate) fn id(&self) -> u64 {
+        self.entered.level
+    }
+
+    pub(crate) fn hold(&self) -> &Arc<Hold> {
+        &self.entered.hold
+    }
+
+    fn standing(&self) -> Standing {
+        let hold = self.hold();
+        hold.is_live(self.engine.clock.now(), &self.engine.reporter);
+        if hold.is_releasing() {
+            return Standing::Lost(LossReason::Gone); // `unlock()` gave it back, this guard's level included
+        }
+        hold.standing(self.engine.clock.now())
+    }
+
+    pub(crate) fn state(&self) -> HoldState {
+        match self.standing() {
+            Standing::Held => HoldState::Held,
+            Standing::AtRisk(until) => HoldState::AtRisk { until: self.engine.clock.instant(until) },
+            Standing::Lost(_) => HoldState::Lost,
+        }
+    }
+
+    pub(crate) fn check(&self) -> Result<()> {
+        if is_forked() {
+            return self.engine.usable("check");
+        }
+        match self.standing() {
+            Standing::Held | Standing::AtRisk(_) => Ok(()),
+            Standing::Lost(reason) => {
+                let detail =
+                    format!("the hold was lost: {}; work under it is no longer protected", reason.words());
+                Err(Error::new(ErrorKind::Lost, "check", detail).on(self.hold().name().given()))
+            }
+        }
+    }
+
+    pub(crate) fn remaining(&self) -> Duration {
+        match self.standing() {
+            Standing::Held | Standing::AtRisk(_) => self.hold().until().since(self.engine.clock.now()),
+            Standing::Lost(_) => Duration::ZERO,
+        }
+    }
+
+    pub(crate) fn on_lost(&self, callback: impl FnOnce(&Loss) + Send + 'static) {
+        self.hold().on_lost(Box::new(callback), &self.engine.reporter);
+        self.engine.watch(self.hold());
+    }
+
+    fn lost(&self) -> Receiver<Loss> {
+        let receiver = self.hold().loss_channel();
+        self.engine.watch(self.hold());
+        receiver
+    }
+
+    /// Has `sender` get the loss, and dropped when the hold ends.
+    pub(crate) fn send_loss(&self, sender: Sender<Loss>) {
+        self.hold().send_loss(sender);
+        self.engine.watch(self.hold());
+    }
+
+    /// The level, which is given back by whoever asked for this.
+    pub(crate) fn into_level(mut self) -> (Arc<Engine>, Granted) {
+        self.released = true;
+        let entered = Granted { hold: Arc::clone(&self.entered.hold), level: self.entered.level };
+        (Arc::clone(&self.engine), entered)
+    }
+
+    fn unlock(mut self) -> Result<()> {
+        self.released = true;
+        self.engine.end_level("unlock", self.hold(), Some(self.entered.level))
+    }
+}
+
+impl Drop for HeldLevel {
+    fn drop(&mut self) {
+        if !self.released {
+            self.engine.drop_level(&self.entered.hold, self.entered.level);
+        }
+    }
+}
+
+/// The two guards differ in who owns the hold, not in what can be asked of it.
+macro_rules! guard {
+    ($guard:ident { $($field:ident: $value:expr),* }) => {
+        impl $guard {
+            pub(crate) fn new(engine: &Arc<Engine>, entered: Granted) -> $guard {
+                let level = HeldLevel::new(engine, entered);
+                $guard { level, $($field: $value),* }
+            }
+
+            /// The lock's name, as it was given.
+            #[must_use]
+            pub fn name(&self) -> &str {
+                self.level.hold().name().given()
+            }
+
+            /// The owner as the store shows it.
+            #[must_use]
+            pub fn owner(&self) -> Owner {
+                self.level.hold().owner()
+            }
+
+            /// The hold's fencing token; `None` unless the lock is a [`FencedLock`](crate::FencedLock).
+            ///
+            /// Re-entries have the hold's token: the outer level goes on writing with it.
+            #[must_use]
+            pub fn fence(&self) -> Option<Fence> {
+                self.level.hold().fence()
+            }
+
+            /// How the hold stands, without asking the server.
+            #[must_use]
+            pub fn state(&self) -> HoldState {
+                self.level.state()
+            }
+
+            /// Fails once the hold is lost.
+            ///
+            /// # Blocking
+            ///
+            /// Never: one atomic load and one reading of the clock.
+            ///
+            /// # Errors
+            ///
+            /// One that [`is_lost`](Error::is_lost), from the loss on, for good.
+            ///
+            /// # Guarantees
+            ///
+            /// `Ok` says that the lease, as the server last confirmed it, is not over: it is counted from before the
+            /// request was sent, by a clock that runs on while the process is stopped or the machine sleeps. A server
+            /// that lost the lock or gave it away meanwhile (a failover, `force_unlock`) is noticed at the next renewal,
+            /// a third of the lease later at most. `Ok` says nothing about the next moment; see [fencing](https://github.com/leasehold/leasehold/blob/v0.1.0/docs/guarantees.md#fencing).
+            pub fn check(&self) -> Result<()> {
+                self.level.check()
+            }
+
+            /// How long the hold lasts if no renewal gets through; zero once lost.
+            #[must_use]
+            pub fn remaining(&self) -> Duration {
+                self.level.remaining()
+            }
+
+            /// Has `callback` run when the hold is lost, soon if it is lost already, never if it is released before.
+            ///
+            /// It runs on the client's callback thread; a panic in it is caught.
+            pub fn on_lost(&self, callback: impl FnOnce(&Loss) + Send + 'static) {
+                self.level.on_lost(callback);
+            }
+
+            /// A channel for `select!` that gets the loss; it is disconnected when the hold is released.
+            #[must_use]
+            pub fn lost(&self) -> Receiver<Loss> {
+                self.level.lost()
+            }
+
+            /// Releases, and says whether the hold stood until then.
+            ///
+            /// # Blocking
+            ///
+            /// One round trip. While the server does not answer: up to the client's patience (default 10 s) or the
+            /// end of the lease, whichever is first.
+            ///
+            /// # Errors
+            ///
+            /// - [`is_lost`](Error::is_lost): the hold ended before; what was done under it may not have been
+            ///   protected.
+            /// - [`outcome_unknown`](Error::outcome_unknown): the client goes on releasing until it is answered or the
+            ///   lease has run out.
+            ///
+            /// # Guarantees
+            ///
+            /// Never ends another owner's hold, nor a later one of the same thread.
+            pub fn unlock(self) -> Result<()> {
+                self.level.unlock()
+            }
+        }
+
+        impl fmt::Debug for $guard {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.debug_struct(stringify!($guard))
+                    .field("name", &self.name())
+                    .field("owner", &self.owner())
+                    .field("fence", &self.fence())
+                    .finish_non_exhaustive()
+            }
+        }
+    };
+}
+
+impl OwnedGuard {
+    /// The ids of the permits, 32 hex digits each, if it has some of an [`ExpirableSemaphore`](crate::ExpirableSemaphore):
+    /// any process may give them back by these.
+    #[must_use]
+    pub fn permit_ids(&self) -> Vec<String> {
+        let hold = self.level.hold();
+        if hold.kind() != Kind::Permits {
+            return Vec::new();
+        }
+        let id = |index| format!("{:032x}", u128::from_be_bytes(hold.owner().permit(index)));
+        (0..hold.units()).map(id).collect()
+    }
+
+    /// Keeps what was taken: it is not given back when this value goes, and it is not renewed. For permits that others
+    /// give back; a lock ends with its lease.
+    pub fn keep(mut self) {
+        self.level.released = true;
+        let (engine, hold) = (&self.level.engine, self.level.hold());
+        engine.registry.remove(hold);
+        if hold.kind() == Kind::Semaphore {
+            drop(engine.store.count(&hold.claim(), &Counting::Forget, engine.one_command()));
+        }
+    }
+
+    /// As [`unlock`](Self::unlock), but the lock stays taken until `at_least` has passed since it was asked for.
+    pub(crate) fn unlock_after(mut self, at_least: Duration) -> Result<()> {
+        self.level.released = true;
+        self.level.engine.end_after("unlock", &self.level.entered, at_least)
+    }
+}
+
+guard!(Guard { _bound_to_thread: PhantomData });
+guard!(OwnedGuard {});

@@ -1,0 +1,159 @@
+//! A gate that opens when a count has come to zero.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::engine::Engine;
+use crate::engine::acquire::call::WaitLimit;
+use crate::error::Result;
+use crate::interrupt::Interrupt;
+use crate::locks::named::{RedisLock, Take, forever};
+use crate::seam::{Counting, Kind};
+use crate::time::Lease;
+
+/// A count under a name, and those who wait for it to come to zero: Redisson's `RCountDownLatch`.
+///
+/// A latch that nobody has set up is open.
+///
+/// # Guarantees
+///
+/// When it opens, everybody who waits goes on: by a message, or within 1.2 s if that is lost. A count-down whose answer
+/// is lost is repeated and counted once, for up to ten minutes.
+///
+/// # Examples
+///
+/// ```
+/// use std::thread;
+///
+/// # let client = leasehold::LockClient::in_memory();
+/// let ready = client.count_down_latch("ready");
+/// ready.try_set_count(2)?;
+/// thread::scope(|scope| {
+///     for _ in 0..2 {
+///         scope.spawn(|| ready.count_down().unwrap());
+///     }
+///     ready.wait().unwrap();
+/// });
+/// assert_eq!(ready.count()?, 0);
+/// # Ok::<(), leasehold::Error>(())
+/// ```
+#[derive(Clone)]
+pub struct CountDownLatch {
+    core: RedisLock,
+}
+
+impl CountDownLatch {
+    pub(crate) fn new(engine: &Arc<Engine>, name: &str) -> CountDownLatch {
+        CountDownLatch { core: RedisLock::new(engine, Kind::Latch, name) }
+    }
+
+    /// The name, as it was given.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        self.core.name()
+    }
+
+    /// Sets the count up; `false` if there is one that has not come to zero, and nothing changes. Zero leaves the latch
+    /// open, and nothing in the store.
+    ///
+    /// # Blocking
+    ///
+    /// One round trip; while the server cannot be used, up to the client's patience.
+    ///
+    /// # Errors
+    ///
+    /// The name is bad, the key holds something else, or the server could not be used.
+    pub fn try_set_count(&self, count: u32) -> Result<bool> {
+        Ok(self.core.count("try_set_count", &Counting::SetUp { to: count, lease: None })? == Some(1))
+    }
+
+    /// Counts one down and opens the latch with the last; returns how many are left. On an open latch it does nothing.
+    ///
+    /// # Blocking
+    ///
+    /// As [`try_set_count`](Self::try_set_count).
+    ///
+    /// # Errors
+    ///
+    /// As [`try_set_count`](Self::try_set_count).
+    pub fn count_down(&self) -> Result<i64> {
+        Ok(self.core.count("count_down", &Counting::CountDown)?.unwrap_or(0))
+    }
+
+    /// How many are still to count down.
+    ///
+    /// # Blocking
+    ///
+    /// As [`try_set_count`](Self::try_set_count).
+    ///
+    /// # Errors
+    ///
+    /// As [`try_set_count`](Self::try_set_count).
+    pub fn count(&self) -> Result<i64> {
+        Ok(self.core.count("count", &Counting::Ask)?.unwrap_or(0))
+    }
+
+    /// Waits until the latch is open.
+    ///
+    /// # Blocking
+    ///
+    /// As long as it takes; one round trip if it is open.
+    ///
+    /// # Errors
+    ///
+    /// The name is bad; the key holds something else; or the server could not be used for the client's patience.
+    pub fn wait(&self) -> Result<()> {
+        self.pass("wait", forever(), None).map(drop)
+    }
+
+    /// Waits until the latch is open, at most so long; `false`: it is not.
+    ///
+    /// # Blocking
+    ///
+    /// Up to `wait` and one command time-out.
+    ///
+    /// # Errors
+    ///
+    /// As [`wait`](Self::wait). If the last question failed, its error is returned, not `false`.
+    pub fn wait_for(&self, wait: Duration) -> Result<bool> {
+        self.pass("wait_for", self.core.after(wait), None)
+    }
+
+    /// Waits until the latch is open or `interrupt` is set.
+    ///
+    /// # Blocking
+    ///
+    /// As [`wait`](Self::wait).
+    ///
+    /// # Errors
+    ///
+    /// As [`wait`](Self::wait); and one that [`is_interrupted`](crate::Error::is_interrupted).
+    pub fn wait_interruptibly(&self, interrupt: &Interrupt) -> Result<()> {
+        self.pass("wait_interruptibly", forever(), Some(interrupt)).map(drop)
+    }
+
+    /// Removes the latch, which opens it; `false` if there was none. (Java's `delete` leaves those who wait asleep.)
+    ///
+    /// # Blocking
+    ///
+    /// As [`try_set_count`](Self::try_set_count).
+    ///
+    /// # Errors
+    ///
+    /// As [`try_set_count`](Self::try_set_count).
+    pub fn delete(&self) -> Result<bool> {
+        Ok(self.core.count("delete", &Counting::Delete)? == Some(1))
+    }
+
+    fn pass(&self, action: &'static str, limit: WaitLimit, interrupt: Option<&Interrupt>) -> Result<bool> {
+        let take = Take { lease: Lease::Renewed, limit, interrupt, units: 1 };
+        Ok(self.core.take(action, take)?.is_some())
+    }
+}
+
+impl fmt::Debug for CountDownLatch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CountDownLatch").field("name", &self.name()).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,294 @@
+//! One leader among many processes: whoever holds the fenced lock of a name, for as long as it does.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crossbeam_channel::{Receiver, Sender, select, unbounded};
+
+use crate::engine::Engine;
+use crate::engine::acquire::call::{AcquireCall, WaitLimit};
+use crate::engine::acquire::terms::Terms;
+use crate::error::{Error, ErrorKind, Result};
+use crate::fork::{is_forked, leak};
+use crate::ident::{Fence, LockName};
+use crate::interrupt::Interrupt;
+use crate::locks::guard::{HoldState, OwnedGuard};
+use crate::observe::{Loss, LossReason};
+use crate::park::Parker;
+use crate::seam::Kind;
+use crate::sync::Mutex;
+use crate::sync::thread::{self, JoinHandle};
+use crate::time::{Lease, Moment, random_between};
+
+/// A candidate for the leadership of a name; made by [`LockClient::leader`](crate::LockClient::leader).
+///
+/// One thread per candidate waits for the fenced lock of the name, keeps it while it can, and tells what became of it on
+/// [`events`](Self::events). Dropping the candidate withdraws it: the leadership is released, so that the next
+/// candidate has it after one message, not after a lease. So does shutting the client down.
+///
+/// # Guarantees
+///
+/// At most one leader at a time, as far as a lease lock can promise it; terms only go up. What a leader writes should
+/// carry its term, and whatever stores it refuse older ones: a leader that was stopped for longer than its lease learns
+/// of its end only when it goes on. See [fencing](https://github.com/leasehold/leasehold/blob/v0.1.0/docs/guarantees.md#fencing).
+///
+/// # Examples
+///
+/// ```
+/// use leasehold::{LeaderEvent, LockClient};
+///
+/// let client = LockClient::in_memory();
+/// let candidate = client.leader("scheduler")?;
+/// let LeaderEvent::Elected { term } = candidate.events().recv().unwrap() else { panic!() };
+/// assert_eq!(candidate.term(), Some(term));
+/// candidate.withdraw()?; // released here: the next candidate is elected at once
+/// # Ok::<(), leasehold::Error>(())
+/// ```
+pub struct Leader {
+    shared: Arc<LeaderShared>,
+    orders: Sender<Order>,
+    events: Receiver<LeaderEvent>,
+    thread: Option<JoinHandle<Result<()>>>,
+}
+
+/// What happened to a candidate.
+///
+/// # Examples
+///
+/// ```
+/// use leasehold::{LeaderEvent, LockClient};
+///
+/// let client = LockClient::in_memory();
+/// let candidate = client.leader("scheduler")?;
+/// for event in candidate.events() {
+///     match event {
+///         LeaderEvent::Elected { term } => println!("leads, in term {term}"),
+///         LeaderEvent::SteppedDown { term, lost } => println!("term {term} is over: {lost:?}"),
+///         _ => {}
+///     }
+///     # break;
+/// }
+/// # Ok::<(), leasehold::Error>(())
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum LeaderEvent {
+    /// It leads from now on.
+    Elected {
+        /// Larger than every earlier leader's.
+        term: Fence,
+    },
+    /// It leads no longer. Unless it was withdrawn, it stands for election again.
+    SteppedDown {
+        /// The term that is over.
+        term: Fence,
+        /// Why, if it was not by its own will.
+        lost: Option<LossReason>,
+    },
+}
+
+struct LeaderShared {
+    engine: Arc<Engine>,
+    name: Arc<LockName>,
+    /// Ends the wait for the leadership.
+    stop: Interrupt,
+    /// The leadership, while this candidate has it.
+    office: Mutex<Option<OwnedGuard>>,
+}
+
+/// What a leader is told to do.
+enum Order {
+    /// From this term; a later one is not meant.
+    StepDown(Fence),
+    Withdraw,
+}
+
+/// After an election that failed for other reasons than a rival, the candidate pauses for a random part of this.
+const PAUSE: (Duration, Duration) = (Duration::from_millis(200), Duration::from_millis(1_000));
+
+/// So long after their poll is due those who wait have asked.
+const REACTION: Duration = Duration::from_millis(250);
+
+impl Leader {
+    pub(crate) fn stand(engine: &Arc<Engine>, name: Arc<LockName>) -> Result<Leader> {
+        engine.usable("leader")?;
+        let ((tell, events), (orders, ordered)) = (unbounded(), unbounded());
+        let office = Mutex::default();
+        let shared =
+            Arc::new(LeaderShared { engine: Arc::clone(engine), name, stop: Interrupt::new(), office });
+        let candidate = Arc::clone(&shared);
+        let thread = thread::Builder::new()
+            .name("leasehold-leader".to_owned())
+            .spawn(move || candidate.run(&tell, &ordered))
+            .map_err(|error| {
+                Error::new(ErrorKind::Resource, "leader", "the system could not start a thread")
+                    .with_source(error)
+            })?;
+        Ok(Leader { shared, orders, events, thread: Some(thread) })
+    }
+
+    /// The term, if this candidate leads now. No round trip: as [`OwnedGuard::check`].
+    #[must_use]
+    pub fn term(&self) -> Option<Fence> {
+        let office = self.shared.office.lock();
+        office.as_ref().filter(|guard| guard.state() != HoldState::Lost)?.fence()
+    }
+
+    /// What happens to the candidate, in order. It is disconnected when the candidate stands no more.
+    #[must_use]
+    pub fn events(&self) -> &Receiver<LeaderEvent> {
+        &self.events
+    }
+
+    /// Gives the leadership up, if this candidate has it, and stands for it again behind those who wait.
+    ///
+    /// Where the store keeps no order of those who wait, it stands back first, for a quarter of a second longer than the
+    /// others may go without asking: about 0.3 s in all on SQLite, MySQL and MariaDB, 1.5 s on Redis and PostgreSQL. So a
+    /// candidate that is alone leads again after that.
+    pub fn step_down(&self) {
+        if let Some(term) = self.term() {
+            drop(self.orders.send(Order::StepDown(term))); // gone only with its thread
+        }
+    }
+
+    /// Stands no more: gives the leadership up, if this candidate has it, and ends its thread.
+    ///
+    /// # Blocking
+    ///
+    /// One round trip; up to two command time-outs (default 3 s each) while the server does not answer.
+    ///
+    /// # Errors
+    ///
+    /// The release failed; the leadership ends with its lease.
+    pub fn withdraw(mut self) -> Result<()> {
+        self.end()
+    }
+
+    fn end(&mut self) -> Result<()> {
+        let Some(thread) = self.thread.take() else { return Ok(()) };
+        if is_forked() {
+            return self.shared.engine.usable("withdraw");
+        }
+        self.shared.stop.interrupt();
+        drop(self.orders.send(Order::Withdraw));
+        let ended = thread.join();
+        ended.unwrap_or_else(|_panic| {
+            Err(Error::new(ErrorKind::Resource, "withdraw", "the candidate's thread panicked"))
+        })
+    }
+}
+
+impl Drop for Leader {
+    #[expect(clippy::mem_forget, reason = "a channel's end may not be dropped in a forked child")]
+    fn drop(&mut self) {
+        if is_forked() {
+            // Nothing inherited may be dropped: the thread that is not here may have been using it. See `Engine`'s `Drop`.
+            leak(&self.shared);
+            std::mem::forget((self.orders.clone(), self.events.clone()));
+            return;
+        }
+        if let Err(error) = self.end() {
+            let name = self.shared.name.given();
+            self.shared.engine.reporter.tell(|observer| observer.release_failed(name, &error));
+        }
+    }
+}
+
+impl LeaderShared {
+    fn run(&self, tell: &Sender<LeaderEvent>, orders: &Receiver<Order>) -> Result<()> {
+        loop {
+            match self.elected() {
+                Ok((term, lost)) => {
+                    drop(tell.send(LeaderEvent::Elected { term })); // nobody may be listening
+                    let (lost, released) = self.lead(term, &lost, orders);
+                    drop(tell.send(LeaderEvent::SteppedDown { term, lost }));
+                    if self.is_over() {
+                        return released;
+                    }
+                    if lost.is_none() {
+                        self.stand_back();
+                    }
+                }
+                Err(_over) if self.is_over() => return Ok(()),
+                // The store could not be used for the client's patience: later again.
+                Err(_trouble) => self.pause(random_between(PAUSE)),
+            }
+        }
+    }
+
+    /// Has all go first who wait, also where nobody tells them that the office is free.
+    fn stand_back(&self) {
+        if !(self.engine.store.capabilities().queues)(Kind::Fenced) {
+            let (_, most) = self.engine.poll_every(Kind::Fenced);
+            self.pause(most + REACTION);
+        }
+    }
+
+    /// Sleeps so long, or until the candidate or its client ends.
+    fn pause(&self, span: Duration) {
+        let engine = &self.engine;
+        let parker = Parker::new(&engine.clock);
+        let _wakes = engine.ended.wakes(parker.waker());
+        parker.park(engine.clock.after(span), Some(&self.stop));
+    }
+
+    fn is_over(&self) -> bool {
+        self.stop.is_interrupted() || self.engine.usable("leader").is_err()
+    }
+
+    /// Waits for the leadership; returns its term, and what tells of its loss.
+    fn elected(&self) -> Result<(Fence, Receiver<Loss>)> {
+        let entered = self.engine.acquire(&AcquireCall {
+            action: "leader",
+            kind: Kind::Fenced,
+            name: &self.name,
+            lease: Lease::Renewed,
+            limit: WaitLimit::Deadline(Moment::NEVER),
+            interrupt: Some(&self.stop),
+            terms: Terms::default(),
+            by_thread: false,
+        })?;
+        let guard = entered.map(|entered| OwnedGuard::new(&self.engine, entered));
+        let Some((term, guard)) = guard.and_then(|guard| Some((guard.fence()?, guard))) else {
+            let words = "the store granted a fenced lock without a token";
+            return Err(Error::new(ErrorKind::Protocol, "leader", words));
+        };
+        let lost = guard.lost();
+        *self.office.lock() = Some(guard);
+        Ok((term, lost))
+    }
+
+    /// Leads until the hold is lost or given up; says by what it was lost, and how its release went.
+    fn lead(
+        &self,
+        term: Fence,
+        lost: &Receiver<Loss>,
+        orders: &Receiver<Order>,
+    ) -> (Option<LossReason>, Result<()>) {
+        let lost = loop {
+            select! {
+                recv(lost) -> loss => break loss.ok().map(|loss| loss.reason),
+                recv(orders) -> order => match order {
+                    Ok(Order::StepDown(of)) if of != term => {}
+                    _ => break None,
+                },
+            }
+        };
+        // `term` says no from here on; only then may the next be elected.
+        let guard = self.office.lock().take();
+        match (guard, lost) {
+            (Some(guard), None) => (None, guard.unlock()),
+            _ => (lost, Ok(())),
+        }
+    }
+}
+
+impl fmt::Debug for Leader {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Leader")
+            .field("name", &self.shared.name.given())
+            .field("term", &self.term())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,110 @@
+//! Options of one lock value.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::engine::Engine;
+use crate::engine::acquire::terms::{Backoff, Terms};
+use crate::locks::named::{FencedLock, RedisLock};
+use crate::seam::Kind;
+
+/// Options of one lock value, each with its default; made by [`LockClient::lock_with`](crate::LockClient::lock_with).
+///
+/// They belong to the value, not to the lock: other values of the same name, here or elsewhere, have their own.
+///
+/// # Examples
+///
+/// ```
+/// use leasehold::{ErrorKind, LockClient};
+/// use std::time::Duration;
+///
+/// let client = LockClient::in_memory();
+/// let import = client.lock_with("import").non_reentrant().max_hold(Duration::from_secs(3600)).build();
+/// import.lock()?;
+/// assert_eq!(import.lock().unwrap_err().kind(), ErrorKind::WouldDeadlock);
+/// import.unlock()?;
+/// # Ok::<(), leasehold::Error>(())
+/// ```
+#[must_use = "nothing comes of it before build()"]
+pub struct LockOptions {
+    engine: Arc<Engine>,
+    name: String,
+    is_fair: bool,
+    terms: Terms,
+}
+
+impl LockOptions {
+    pub(crate) fn new(engine: &Arc<Engine>, name: &str) -> LockOptions {
+        LockOptions {
+            engine: Arc::clone(engine),
+            name: name.to_owned(),
+            is_fair: false,
+            terms: Terms::default(),
+        }
+    }
+
+    /// Serves those who wait in the order in which they came; see [`LockClient::fair_lock`](crate::LockClient::fair_lock).
+    /// Defaults to no order among processes.
+    pub fn fair(mut self) -> Self {
+        self.is_fair = true;
+        self
+    }
+
+    /// Refuses to take the lock again on the thread that holds it, as Redisson's `RNonReentrantLock`: a call that would
+    /// wait gets an error of kind [`WouldDeadlock`](crate::ErrorKind::WouldDeadlock), one that would not gets `false`
+    /// or `None`. Defaults to reentrant.
+    ///
+    /// It is the same lock as the reentrant one of the name. What counts is the value that is used to take it again:
+    /// a reentrant one may, whatever took it first.
+    pub fn non_reentrant(mut self) -> Self {
+        self.terms.reentrant = false;
+        self
+    }
+
+    /// Ends a hold at the latest so long after it was asked for: the watchdog renews it up to then and no further, and
+    /// the holder is told of its loss, for the reason [`HeldTooLong`](crate::LossReason::HeldTooLong), up to 1 % of the
+    /// client's lease before. Defaults to no end. At least 1 ms.
+    ///
+    /// For work that is stuck, not only dead: a program that hangs while its watchdog lives would keep the lock for
+    /// ever. It counts from the first level; re-entering does not put it off.
+    ///
+    /// Such a hold also says in the store since when it is held, when that ends, and where its holder is (machine, process,
+    /// thread), for [`inspect`](crate::LockClient::inspect) to show. On Redis that is one more field of the lock's hash,
+    /// which Redisson does not look at.
+    pub fn max_hold(mut self, most: Duration) -> Self {
+        self.terms.max_hold = Some(most);
+        self
+    }
+
+    /// Waits by asking again and again instead of being told; see [`LockClient::spin_lock`](crate::LockClient::spin_lock).
+    /// Defaults to being told.
+    pub fn spin(mut self, backoff: Backoff) -> Self {
+        self.terms.backoff = Some(backoff);
+        self
+    }
+
+    /// The lock with these options.
+    #[must_use]
+    pub fn build(self) -> RedisLock {
+        let kind = if self.is_fair { Kind::Fair } else { Kind::Mutex };
+        RedisLock::new(&self.engine, kind, &self.name).on_terms(self.terms)
+    }
+
+    /// The lock with these options and a fencing token for each grant.
+    #[must_use]
+    pub fn build_fenced(self) -> FencedLock {
+        let kind = if self.is_fair { Kind::Fair } else { Kind::Fenced };
+        let terms = Terms { fenced: true, ..self.terms };
+        FencedLock::new(RedisLock::new(&self.engine, kind, &self.name).on_terms(terms))
+    }
+}
+
+impl fmt::Debug for LockOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LockOptions")
+            .field("name", &self.name)
+            .field("terms", &self.terms)
+            .finish_non_exhaustive()
+    }
+}

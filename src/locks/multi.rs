@@ -1,0 +1,631 @@
+//! Several locks at once, all or none.
+//!
+//! Which are taken in which order, and what happens to the others when one is not had. How one is waited for, kept and
+//! given back is the locks' own.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::engine::acquire::call::{AcquireCall, WaitLimit};
+use crate::engine::batch::{BatchAnswer, BatchItem, LevelRelease, ask_ahead, leave_all};
+use crate::error::{Error, ErrorKind, Result};
+use crate::ident::ThreadMark;
+use crate::interrupt::Interrupt;
+use crate::locks::group::{Group, MultiGuard, OwnedMultiGuard};
+use crate::locks::named::{Lock, RedisLock, Take, forever, unending};
+use crate::locks::options::{AcquireOptions, TryOutcome};
+use crate::time::{Clock, Lease, Moment};
+
+/// Several locks that are taken and released as one: all or none. Redisson's `RedissonMultiLock`.
+///
+/// Made by [`LockClient::multi_lock`](crate::LockClient::multi_lock) from locks of any kinds and of any clients, on other stores
+/// too: plain and fenced ones, fair ones, halves of read-write locks, token locks, those with
+/// [options](crate::LockClient::lock_with). Each stays what it is: a multi-lock keeps nothing in the store, and whoever takes one
+/// of its locks alone, in whatever language, and whoever takes it with others, keep each other out.
+///
+/// Use it where one step touches several things that are locked one by one: a transfer between two accounts, in whichever
+/// direction. As with [`RedisLock`] there is the Java way ([`lock`](Self::lock) … [`unlock`](Self::unlock)) and the Rust way
+/// ([`acquire`](Self::acquire) gives a [`MultiGuard`]), and both may be mixed with uses of the single locks.
+///
+/// # Blocking
+///
+/// What is free is asked for at the same time: one round trip. Plain and fenced locks of one client on one Redis server, and in a
+/// cluster those in one slot (`{…}` in their names), go by one script: one request to take all of them, one to release them.
+/// One that somebody has is waited for in its own way, while those before it are held; one deadline goes for all.
+///
+/// # Errors
+///
+/// Of kind [`InvalidInput`](crate::ErrorKind::InvalidInput), before any I/O: there are no locks, or two that are the same one
+/// (also two kinds of lock under one name, and both halves of a read-write lock), of one client or of two on the same store.
+///
+/// # Guarantees
+///
+/// - All or nothing: whatever ends the attempt (one is busy, fails, is interrupted, was lost meanwhile, the deadline, a
+///   panic), those taken so far are released, the last first.
+/// - Multi-locks do not deadlock with each other: all processes take locks in the same order, whatever order they
+///   are given in, by the names of their keys. (For one key on several stores by the stores' URLs, without
+///   credentials: give all processes the same ones.) A thread that holds a lock already and takes others by a multi-lock is on
+///   its own.
+/// - With a lease all of them end by it together, counted from when the last was had: those before it are renewed until then.
+/// - The loss of one is the loss of all; see [`MultiGuard::check`].
+///
+/// # Examples
+///
+/// ```
+/// # let client = leasehold::LockClient::in_memory();
+/// let transfer = client.multi_lock([client.lock("account:7"), client.lock("account:3")]);
+/// let both = transfer.acquire()?;
+/// // … take from one, check, give to the other …
+/// both.check()?;
+/// both.unlock()?;
+/// # Ok::<(), leasehold::Error>(())
+/// ```
+///
+/// Kinds may be mixed:
+///
+/// ```
+/// use leasehold::{LockClient, RedisLock};
+/// use std::time::Duration;
+///
+/// # let client = LockClient::in_memory();
+/// let locks: [RedisLock; 2] = [client.fenced_lock("ledger").into(), client.read_write_lock("rates").read().into()];
+/// if let Some(guard) = client.multi_lock(locks).try_acquire_for(Duration::from_secs(3))? {
+///     println!("writing with token {:?}", guard.fence_of("ledger"));
+/// }
+/// # Ok::<(), leasehold::Error>(())
+/// ```
+#[derive(Clone)]
+pub struct MultiLock {
+    clock: Clock,
+    /// In the order in which they are taken.
+    locks: std::result::Result<Arc<[RedisLock]>, Arc<Error>>,
+}
+
+impl MultiLock {
+    pub(crate) fn new(clock: &Clock, locks: Vec<RedisLock>) -> MultiLock {
+        MultiLock { clock: clock.clone(), locks: ordered(locks).map(Arc::from).map_err(Arc::new) }
+    }
+
+    /// The names of the locks, as they were given, in the order in which they are taken; none, if the list is one that cannot
+    /// be used.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.locks.iter().flat_map(|locks| locks.iter()).map(RedisLock::name)
+    }
+
+    // ---- the Java way
+
+    /// Takes all locks, waiting as long as it takes.
+    ///
+    /// # Blocking
+    ///
+    /// Until all are had; one round trip if they are free.
+    ///
+    /// # Errors
+    ///
+    /// As [`RedisLock::lock`], for any of them. Then none is held.
+    pub fn lock(&self) -> Result<()> {
+        self.enter("lock", Lease::Renewed, forever(), None).map(Group::leave_open)
+    }
+
+    /// Takes all locks for at most `lease`, counted from when the last was had, waiting as long as it takes. They are not
+    /// renewed.
+    ///
+    /// # Blocking
+    ///
+    /// As [`lock`](Self::lock).
+    ///
+    /// # Errors
+    ///
+    /// As [`lock`](Self::lock) and [`RedisLock::lock_with_lease`].
+    pub fn lock_with_lease(&self, lease: Duration) -> Result<()> {
+        self.enter("lock_with_lease", Lease::Fixed(lease), forever(), None).map(Group::leave_open)
+    }
+
+    /// Takes all locks, waiting until `interrupt` is set at the latest.
+    ///
+    /// # Blocking
+    ///
+    /// As [`lock`](Self::lock). An interrupt during a request takes effect after it, within one command time-out.
+    ///
+    /// # Errors
+    ///
+    /// As [`lock`](Self::lock); and one that [`is_interrupted`](Error::is_interrupted). Then none is held.
+    pub fn lock_interruptibly(&self, interrupt: &Interrupt) -> Result<()> {
+        self.enter("lock_interruptibly", Lease::Renewed, forever(), Some(interrupt)).map(Group::leave_open)
+    }
+
+    /// Takes all locks if nobody else holds any of them now.
+    ///
+    /// # Blocking
+    ///
+    /// As [`RedisLock::try_lock`].
+    ///
+    /// # Errors
+    ///
+    /// As [`lock`](Self::lock), at once. Busy is `false`, never an error.
+    pub fn try_lock(&self) -> Result<bool> {
+        Ok(self.try_enter("try_lock", Lease::Renewed, WaitLimit::Once)?.map(Group::leave_open).is_some())
+    }
+
+    /// Takes all locks, waiting at most `wait` for all of them together; `false` if somebody else kept one.
+    ///
+    /// # Blocking
+    ///
+    /// Up to `wait` and one command time-out, however many locks there are. A zero `wait` is [`try_lock`](Self::try_lock).
+    ///
+    /// # Errors
+    ///
+    /// As [`RedisLock::try_lock_for`].
+    pub fn try_lock_for(&self, wait: Duration) -> Result<bool> {
+        let group = self.try_enter("try_lock_for", Lease::Renewed, self.after(wait))?;
+        Ok(group.map(Group::leave_open).is_some())
+    }
+
+    /// Takes all locks for at most `lease`, counted from when the last was had, waiting at most `wait`; `false` if somebody
+    /// else kept one.
+    ///
+    /// # Blocking
+    ///
+    /// As [`try_lock_for`](Self::try_lock_for).
+    ///
+    /// # Errors
+    ///
+    /// As [`try_lock_for`](Self::try_lock_for) and [`lock_with_lease`](Self::lock_with_lease).
+    pub fn try_lock_for_with_lease(&self, wait: Duration, lease: Duration) -> Result<bool> {
+        let group = self.try_enter("try_lock_for_with_lease", Lease::Fixed(lease), self.after(wait))?;
+        Ok(group.map(Group::leave_open).is_some())
+    }
+
+    /// Takes all locks, waiting until `instant` at most; `false` if somebody else kept one.
+    ///
+    /// # Blocking
+    ///
+    /// As [`try_lock_for`](Self::try_lock_for). An `instant` that has passed is [`try_lock`](Self::try_lock).
+    ///
+    /// # Errors
+    ///
+    /// As [`try_lock_for`](Self::try_lock_for).
+    pub fn try_lock_until(&self, instant: Instant) -> Result<bool> {
+        let group = self.try_enter("try_lock_until", Lease::Renewed, self.at(instant))?;
+        Ok(group.map(Group::leave_open).is_some())
+    }
+
+    /// Gives one level of the calling thread's hold on each of the locks back, on the last taken first.
+    ///
+    /// # Blocking
+    ///
+    /// As [`MultiGuard::unlock`].
+    ///
+    /// # Errors
+    ///
+    /// As [`RedisLock::unlock`], about the first that failed; the others are given back all the same.
+    pub fn unlock(&self) -> Result<()> {
+        let thread = ThreadMark::current();
+        let mut missing = None;
+        let mut outcome = Ok(());
+        let mut held = Vec::new();
+        for lock in self.checked("unlock")?.iter().rev() {
+            let (engine, name) = (lock.engine(), lock.checked("unlock")?);
+            if let Err(error) = engine.usable("unlock") {
+                outcome = outcome.and(Err(error.on(name.given())));
+                continue;
+            }
+            match engine.registry.of_thread(lock.kind(), name, thread.id()) {
+                Some(hold) => held.push(LevelRelease { engine: Arc::clone(engine), hold, level: None }),
+                None => missing = missing.or(Some((engine, lock.kind(), name))),
+            }
+        }
+        leave_all("unlock", held)?;
+        // Asked last: nobody waits for the answer but the caller.
+        let missing = missing.map(|(engine, kind, name)| engine.not_holding("unlock", kind, name));
+        outcome.and(missing.map_or(Ok(()), Err))
+    }
+
+    /// Whether the calling thread holds all of the locks. The servers answer; see
+    /// [`RedisLock::is_held_by_current_thread`].
+    ///
+    /// # Blocking
+    ///
+    /// One round trip for each, up to the first that is not held.
+    ///
+    /// # Errors
+    ///
+    /// A server could not be used.
+    pub fn is_held_by_current_thread(&self) -> Result<bool> {
+        for lock in self.checked("is_held_by_current_thread")? {
+            if !lock.is_held_by_current_thread()? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// How long the holders' leases still run, whoever they are: the least of them, `None` if one of the locks is free. See
+    /// [`RedisLock::remaining_lease`].
+    ///
+    /// # Blocking
+    ///
+    /// One round trip for each, up to the first that is free.
+    ///
+    /// # Errors
+    ///
+    /// A server could not be used.
+    pub fn remaining_lease(&self) -> Result<Option<Duration>> {
+        let mut least = Duration::MAX;
+        for lock in self.checked("remaining_lease")? {
+            let Some(remaining) = lock.remaining_lease()? else { return Ok(None) };
+            least = least.min(remaining);
+        }
+        Ok(Some(least))
+    }
+
+    // ---- the Rust way
+
+    /// Takes all locks, waiting as long as it takes, and returns their guard.
+    ///
+    /// # Blocking
+    ///
+    /// As [`lock`](Self::lock).
+    ///
+    /// # Errors
+    ///
+    /// As [`lock`](Self::lock).
+    pub fn acquire(&self) -> Result<MultiGuard> {
+        self.enter("acquire", Lease::Renewed, forever(), None).map(Group::guarded)
+    }
+
+    /// Takes all locks for at most `lease`, counted from when the last was had, waiting as long as it takes.
+    ///
+    /// # Blocking
+    ///
+    /// As [`lock`](Self::lock).
+    ///
+    /// # Errors
+    ///
+    /// As [`lock_with_lease`](Self::lock_with_lease).
+    pub fn acquire_with_lease(&self, lease: Duration) -> Result<MultiGuard> {
+        self.enter("acquire_with_lease", Lease::Fixed(lease), forever(), None).map(Group::guarded)
+    }
+
+    /// Takes all locks, waiting until `interrupt` is set at the latest.
+    ///
+    /// # Blocking
+    ///
+    /// As [`lock_interruptibly`](Self::lock_interruptibly).
+    ///
+    /// # Errors
+    ///
+    /// As [`lock_interruptibly`](Self::lock_interruptibly).
+    pub fn acquire_interruptibly(&self, interrupt: &Interrupt) -> Result<MultiGuard> {
+        self.enter("acquire_interruptibly", Lease::Renewed, forever(), Some(interrupt)).map(Group::guarded)
+    }
+
+    /// Takes all locks if nobody else holds any of them now.
+    ///
+    /// # Blocking
+    ///
+    /// As [`try_lock`](Self::try_lock).
+    ///
+    /// # Errors
+    ///
+    /// As [`try_lock`](Self::try_lock). Busy is `None`, never an error.
+    pub fn try_acquire(&self) -> Result<Option<MultiGuard>> {
+        Ok(self.try_enter("try_acquire", Lease::Renewed, WaitLimit::Once)?.map(Group::guarded))
+    }
+
+    /// Takes all locks, waiting at most `wait` for all of them together; `None` if somebody else kept one.
+    ///
+    /// # Blocking
+    ///
+    /// As [`try_lock_for`](Self::try_lock_for).
+    ///
+    /// # Errors
+    ///
+    /// As [`try_lock_for`](Self::try_lock_for).
+    pub fn try_acquire_for(&self, wait: Duration) -> Result<Option<MultiGuard>> {
+        Ok(self.try_enter("try_acquire_for", Lease::Renewed, self.after(wait))?.map(Group::guarded))
+    }
+
+    /// Takes all locks for at most `lease`, counted from when the last was had, waiting at most `wait`; `None` if somebody
+    /// else kept one.
+    ///
+    /// # Blocking
+    ///
+    /// As [`try_lock_for`](Self::try_lock_for).
+    ///
+    /// # Errors
+    ///
+    /// As [`try_lock_for_with_lease`](Self::try_lock_for_with_lease).
+    pub fn try_acquire_for_with_lease(&self, wait: Duration, lease: Duration) -> Result<Option<MultiGuard>> {
+        let action = "try_acquire_for_with_lease";
+        Ok(self.try_enter(action, Lease::Fixed(lease), self.after(wait))?.map(Group::guarded))
+    }
+
+    /// Takes all locks, waiting until `instant` at most; `None` if somebody else kept one.
+    ///
+    /// # Blocking
+    ///
+    /// As [`try_lock_until`](Self::try_lock_until).
+    ///
+    /// # Errors
+    ///
+    /// As [`try_lock_for`](Self::try_lock_for).
+    pub fn try_acquire_until(&self, instant: Instant) -> Result<Option<MultiGuard>> {
+        Ok(self.try_enter("try_acquire_until", Lease::Renewed, self.at(instant))?.map(Group::guarded))
+    }
+
+    /// Takes all locks for the guard, not for the calling thread: the guard may be sent to another thread.
+    ///
+    /// # Blocking
+    ///
+    /// As [`RedisLock::acquire_owned`], for each of them.
+    ///
+    /// # Errors
+    ///
+    /// As [`lock`](Self::lock).
+    pub fn acquire_owned(&self) -> Result<OwnedMultiGuard> {
+        let group = self.take("acquire_owned", Lease::Renewed, forever(), None, false)?;
+        group.map(Group::owned).ok_or_else(|| self.unending("acquire_owned"))
+    }
+
+    /// Takes all locks for the guard, waiting at most `wait` for all of them together; `None` if somebody else kept one.
+    ///
+    /// # Blocking
+    ///
+    /// As [`try_lock_for`](Self::try_lock_for).
+    ///
+    /// # Errors
+    ///
+    /// As [`try_lock_for`](Self::try_lock_for).
+    pub fn try_acquire_owned_for(&self, wait: Duration) -> Result<Option<OwnedMultiGuard>> {
+        let group = self.take("try_acquire_owned_for", Lease::Renewed, self.after(wait), None, false)?;
+        Ok(group.map(Group::owned))
+    }
+
+    // ---- by options
+
+    /// Takes all locks for the calling thread as `options` say. See [`RedisLock::try_lock_with`].
+    ///
+    /// # Blocking
+    ///
+    /// As [`try_lock_for`](Self::try_lock_for).
+    ///
+    /// # Errors
+    ///
+    /// As [`RedisLock::try_lock_with`], for any of them. Then none is held.
+    pub fn try_lock_with(&self, options: &AcquireOptions) -> Result<TryOutcome<()>> {
+        let group = self.take_as("try_lock_with", options, true)?;
+        Ok(TryOutcome::of(group.map(Group::leave_open)))
+    }
+
+    /// Takes all locks for the calling thread as `options` say, and returns their guard.
+    ///
+    /// # Blocking
+    ///
+    /// As [`try_lock_for`](Self::try_lock_for).
+    ///
+    /// # Errors
+    ///
+    /// As [`try_lock_with`](Self::try_lock_with).
+    pub fn try_acquire_with(&self, options: &AcquireOptions) -> Result<TryOutcome<MultiGuard>> {
+        let group = self.take_as("try_acquire_with", options, true)?;
+        Ok(TryOutcome::of(group.map(Group::guarded)))
+    }
+
+    /// Takes all locks for the guard, not for the calling thread, as `options` say.
+    ///
+    /// # Blocking
+    ///
+    /// As [`try_lock_for`](Self::try_lock_for).
+    ///
+    /// # Errors
+    ///
+    /// As [`try_lock_with`](Self::try_lock_with) and [`acquire_owned`](Self::acquire_owned).
+    pub fn try_acquire_owned_with(&self, options: &AcquireOptions) -> Result<TryOutcome<OwnedMultiGuard>> {
+        let group = self.take_as("try_acquire_owned_with", options, false)?;
+        Ok(TryOutcome::of(group.map(Group::owned)))
+    }
+
+    // ---- shared
+
+    fn take_as(
+        &self,
+        action: &'static str,
+        options: &AcquireOptions,
+        by_thread: bool,
+    ) -> Result<Option<Group>> {
+        let Take { lease, limit, interrupt, units: _ } = options.take(&self.clock);
+        self.take(action, lease, limit, interrupt, by_thread)
+    }
+
+    fn checked(&self, action: &'static str) -> Result<&[RedisLock]> {
+        let bad = |bad: &Arc<Error>| {
+            let error = Error::new(bad.kind(), action, bad.detail().to_owned());
+            bad.lock_name().map_or(error.copy(), |name| error.copy().on(name))
+        };
+        self.locks.as_deref().map_err(bad)
+    }
+
+    fn after(&self, wait: Duration) -> WaitLimit {
+        if wait.is_zero() { WaitLimit::Once } else { WaitLimit::Deadline(self.clock.after(wait)) }
+    }
+
+    fn at(&self, instant: Instant) -> WaitLimit {
+        WaitLimit::Deadline(self.clock.at(instant))
+    }
+
+    /// The deadline by the clock of the lock's client, which may be one of a test's.
+    fn limit_for(&self, lock: &RedisLock, limit: WaitLimit) -> WaitLimit {
+        match limit {
+            WaitLimit::Once | WaitLimit::Deadline(Moment::NEVER) => limit,
+            WaitLimit::Deadline(at) => {
+                WaitLimit::Deadline(lock.engine().clock.after(at.since(self.clock.now())))
+            }
+        }
+    }
+
+    fn unending(&self, action: &'static str) -> Error {
+        unending(action, self.names().next().unwrap_or_default())
+    }
+
+    fn enter(
+        &self,
+        action: &'static str,
+        lease: Lease,
+        limit: WaitLimit,
+        interrupt: Option<&Interrupt>,
+    ) -> Result<Group> {
+        self.take(action, lease, limit, interrupt, true)?.ok_or_else(|| self.unending(action))
+    }
+
+    fn try_enter(&self, action: &'static str, lease: Lease, limit: WaitLimit) -> Result<Option<Group>> {
+        self.take(action, lease, limit, None, true)
+    }
+
+    /// Takes all, in order, or none: what is free at the same time, what is not in its turn.
+    fn take(
+        &self,
+        action: &'static str,
+        lease: Lease,
+        limit: WaitLimit,
+        interrupt: Option<&Interrupt>,
+        by_thread: bool,
+    ) -> Result<Option<Group>> {
+        let locks = self.checked(action)?;
+        let kept = match lease {
+            // Those that are had first are not to end before the last is had.
+            Lease::Fixed(lease) => Lease::Kept(lease),
+            other => other,
+        };
+        let limit = if limit.is_over(self.clock.now()) { WaitLimit::Once } else { limit };
+        // Whatever ends this: those in it are given back, the last first.
+        let mut group = Group::default();
+        let mut has_waited = false;
+        loop {
+            let rest = locks.get(group.len()..).unwrap_or_default();
+            if rest.is_empty() {
+                if let (Lease::Fixed(lease), true) = (lease, has_waited) {
+                    group.prolong(lease);
+                }
+                if !group.drop_lost() {
+                    group.settle();
+                    return Ok(Some(group));
+                }
+                has_waited = true;
+                if limit == WaitLimit::Once {
+                    return Ok(None);
+                }
+                continue;
+            }
+            if has_waited && limit != WaitLimit::Once && limit.is_over(self.clock.now()) {
+                return Ok(None);
+            }
+            let asked = |lock, limit| {
+                let want = RedisLock::want(lock, action, kept, limit, interrupt)?;
+                Ok(BatchItem { engine: lock.engine(), want: AcquireCall { by_thread, ..want } })
+            };
+            let ahead = ahead(action, rest, |lock| asked(lock, WaitLimit::Once))?;
+            if ahead.len() > 1 {
+                let came = ask_ahead(&ahead, limit == WaitLimit::Once);
+                let added = group.add(rest.iter().map(RedisLock::engine).zip(came));
+                // `WaitLimit::Once` always is: one attempt.
+                let is_over = limit.is_over(self.clock.now());
+                match added {
+                    None => continue,
+                    Some(BatchAnswer::Busy) if is_over => return Ok(None),
+                    Some(BatchAnswer::Failed(error)) if is_over || !error.is_retryable() => {
+                        return Err(error);
+                    }
+                    Some(
+                        BatchAnswer::Busy
+                        | BatchAnswer::Failed(_)
+                        | BatchAnswer::Unasked
+                        | BatchAnswer::Granted(_),
+                    ) => {}
+                }
+            }
+            let Some(next) = locks.get(group.len()) else { continue };
+            let BatchItem { engine, want } = asked(next, self.limit_for(next, limit))?;
+            match engine.acquire(&want)? {
+                Some(entered) => group.push(engine, entered),
+                None => return Ok(None),
+            }
+            has_waited = true;
+        }
+    }
+}
+
+/// The first of these locks, up to one that is to be asked for in its turn.
+fn ahead<'a>(
+    action: &'static str,
+    locks: &'a [RedisLock],
+    asked: impl Fn(&'a RedisLock) -> Result<BatchItem<'a>>,
+) -> Result<Vec<BatchItem<'a>>> {
+    let mut ahead = Vec::with_capacity(locks.len());
+    for lock in locks {
+        lock.engine().usable(action)?;
+        let wanted = asked(lock)?;
+        if !wanted.engine.can_ask_ahead(&wanted.want) {
+            break;
+        }
+        ahead.push(wanted);
+    }
+    Ok(ahead)
+}
+
+/// The locks in the order in which all processes take them, if they can be taken together.
+fn ordered(mut locks: Vec<RedisLock>) -> Result<Vec<RedisLock>> {
+    const ACTION: &str = "multi_lock";
+    if locks.is_empty() {
+        return Err(Error::new(ErrorKind::InvalidInput, ACTION, "the list of locks is empty"));
+    }
+    for lock in &locks {
+        lock.checked(ACTION)?;
+    }
+    let key = |lock: &RedisLock| {
+        let name = lock.checked(ACTION).map(|name| name.key().to_owned()).unwrap_or_default();
+        (name, lock.engine().options.place.clone())
+    };
+    locks.sort_by_cached_key(key);
+    for (one, next) in locks.iter().zip(locks.iter().skip(1)) {
+        if key(one) == key(next) {
+            let words = format!(
+                "the list has one lock twice: {:?} and {:?} have the same key",
+                one.name(),
+                next.name()
+            );
+            return Err(Error::invalid(ACTION, words).on(next.name()));
+        }
+    }
+    Ok(locks)
+}
+
+impl Lock for MultiLock {
+    fn lock(&self) -> Result<()> {
+        MultiLock::lock(self)
+    }
+
+    fn lock_interruptibly(&self, interrupt: &Interrupt) -> Result<()> {
+        MultiLock::lock_interruptibly(self, interrupt)
+    }
+
+    fn try_lock(&self) -> Result<bool> {
+        MultiLock::try_lock(self)
+    }
+
+    fn try_lock_for(&self, wait: Duration) -> Result<bool> {
+        MultiLock::try_lock_for(self, wait)
+    }
+
+    fn unlock(&self) -> Result<()> {
+        MultiLock::unlock(self)
+    }
+}
+
+impl fmt::Debug for MultiLock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names: Vec<&str> = self.names().collect();
+        f.debug_struct("MultiLock").field("names", &names).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,705 @@
+//! The lock types that users touch.
+
+use std::fmt;
+use std::ops::Deref;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::engine::Engine;
+use crate::engine::acquire::call::{AcquireCall, Granted, WaitLimit};
+use crate::engine::acquire::terms::Terms;
+use crate::error::{Error, ErrorKind, Result};
+use crate::ident::{Fence, LockName, unbound_number};
+use crate::interrupt::Interrupt;
+use crate::locks::guard::{Guard, OwnedGuard};
+use crate::seam::{Counting, Kind};
+use crate::time::Lease;
+
+/// A lock by name, wherever its client keeps it: reentrant, blocking, owned by the calling thread.
+///
+/// It is the same type for every store: on Redis it is Redisson's `RLock`, over several Redis (see
+/// [`LockClient::redlock`](crate::LockClient::redlock)) Redlock, elsewhere that store's lock of the name.
+///
+/// Made by [`LockClient::lock`](crate::LockClient::lock); cheap to clone and immutable: whatever belongs to one hold
+/// (its count, its lease) is with the hold, never with this value. Any number of values for one name are one lock.
+///
+/// Two ways of use, which may be mixed: the Java way ([`lock`](Self::lock) … [`unlock`](Self::unlock)) and the Rust way
+/// ([`acquire`](Self::acquire) gives a [`Guard`]). Both act on the calling thread's hold.
+///
+/// A lease given with a call belongs to that hold and is never renewed; without one, the client's watchdog renews the
+/// hold until it is released, its thread ends, or it is lost. Re-entering never shortens a hold.
+///
+/// # Blocking
+///
+/// Every wait ends as asked: `try_lock_for(wait)` returns within `wait` and one command time-out (default 3 s), whatever
+/// the network does. Uncontended calls are one round trip each. While the server cannot be used, calls without a
+/// deadline try for the client's patience (default 10 s) and then return the error.
+///
+/// # Guarantees
+///
+/// While the server keeps its data and clocks run within 1 %, no two owners hold a lock at once. A lease lock cannot
+/// promise more: see the [guarantees](https://github.com/leasehold/leasehold/blob/v0.1.0/docs/guarantees.md), and [`FencedLock`] for the rest.
+///
+/// # Examples
+///
+/// ```
+/// use leasehold::LockClient;
+/// use std::time::Duration;
+///
+/// let client = LockClient::in_memory();
+/// let lock = client.lock("stock:42");
+///
+/// lock.lock()?; // the Java way
+/// lock.unlock()?;
+///
+/// // The Rust way: busy is None, not an error, and dropping the guard releases.
+/// if let Some(guard) = lock.try_acquire_for(Duration::from_secs(3))? {
+///     guard.check()?; // still held? no round trip
+/// }
+/// # Ok::<(), leasehold::Error>(())
+/// ```
+#[derive(Clone)]
+pub struct RedisLock {
+    engine: Arc<Engine>,
+    kind: Kind,
+    terms: Terms,
+    given: Arc<str>,
+    /// A bad name is an error at first use.
+    name: std::result::Result<Arc<LockName>, Arc<Error>>,
+}
+
+impl RedisLock {
+    pub(crate) fn new(engine: &Arc<Engine>, kind: Kind, given: &str) -> RedisLock {
+        let given: Arc<str> = Arc::from(given);
+        let options = &engine.options;
+        let mapped = options.map_names.as_ref().map(|map| map(&given));
+        let key = format!("{}{}", options.key_prefix, mapped.as_deref().unwrap_or(&given));
+        let name = LockName::new(&given, key)
+            .and_then(|name| engine.store.check_name(kind, &name).map(|()| Arc::new(name)))
+            .map_err(Arc::new);
+        RedisLock { engine: Arc::clone(engine), kind, terms: Terms::default(), given, name }
+    }
+
+    pub(crate) fn on_terms(self, terms: Terms) -> RedisLock {
+        RedisLock { terms, ..self }
+    }
+
+    /// The same, and this value may re-enter it.
+    pub(crate) fn reentrant(self) -> RedisLock {
+        RedisLock { terms: Terms { reentrant: true, ..self.terms }, ..self }
+    }
+
+    /// The name, as it was given.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.given
+    }
+
+    // ---- the Java way
+
+    /// Takes the lock, waiting as long as it takes.
+    ///
+    /// # Blocking
+    ///
+    /// Until the lock is had; one round trip if it is free.
+    ///
+    /// # Errors
+    ///
+    /// The name is bad; the key holds something else; or the server could not be used for the client's patience.
+    pub fn lock(&self) -> Result<()> {
+        self.enter("lock", Lease::Renewed, forever(), None).map(drop)
+    }
+
+    /// Takes the lock for at most `lease`, waiting as long as it takes. It is not renewed.
+    ///
+    /// # Blocking
+    ///
+    /// As [`lock`](Self::lock).
+    ///
+    /// # Errors
+    ///
+    /// As [`lock`](Self::lock); and, before any I/O, for a lease under 1 ms or over 100 years. Parts of a millisecond
+    /// are rounded up.
+    pub fn lock_with_lease(&self, lease: Duration) -> Result<()> {
+        self.enter("lock_with_lease", Lease::Fixed(lease), forever(), None).map(drop)
+    }
+
+    /// Takes the lock, waiting until `interrupt` is set at the latest.
+    ///
+    /// # Blocking
+    ///
+    /// As [`lock`](Self::lock). An interrupt during a request takes effect after it, within one command time-out.
+    ///
+    /// # Errors
+    ///
+    /// As [`lock`](Self::lock); and one that [`is_interrupted`](Error::is_interrupted). Then nothing is held.
+    pub fn lock_interruptibly(&self, interrupt: &Interrupt) -> Result<()> {
+        self.enter("lock_interruptibly", Lease::Renewed, forever(), Some(interrupt)).map(drop)
+    }
+
+    /// Takes the lock if nobody else holds it now.
+    ///
+    /// Look at the answer: after `try_lock()?;` the code goes on without the lock if it was busy, and the compiler does not warn.
+    ///
+    /// # Blocking
+    ///
+    /// One round trip; none while another thread of this client holds it.
+    ///
+    /// # Errors
+    ///
+    /// As [`lock`](Self::lock), at once. Busy is `false`, never an error.
+    pub fn try_lock(&self) -> Result<bool> {
+        Ok(self.try_enter("try_lock", Lease::Renewed, WaitLimit::Once)?.is_some())
+    }
+
+    /// Takes the lock, waiting at most `wait`; `false` if somebody else kept it.
+    ///
+    /// Look at the answer: after `try_lock_for(wait)?;` the code goes on without the lock if it was busy, and the compiler does not warn.
+    ///
+    /// # Blocking
+    ///
+    /// Up to `wait` and one command time-out. A zero `wait` is [`try_lock`](Self::try_lock).
+    ///
+    /// # Errors
+    ///
+    /// As [`lock`](Self::lock). If the last attempt failed, its error is returned, not `false`.
+    pub fn try_lock_for(&self, wait: Duration) -> Result<bool> {
+        Ok(self.try_enter("try_lock_for", Lease::Renewed, self.after(wait))?.is_some())
+    }
+
+    /// Takes the lock for at most `lease`, waiting at most `wait`; `false` if somebody else kept it.
+    ///
+    /// # Blocking
+    ///
+    /// As [`try_lock_for`](Self::try_lock_for).
+    ///
+    /// # Errors
+    ///
+    /// As [`try_lock_for`](Self::try_lock_for) and [`lock_with_lease`](Self::lock_with_lease).
+    pub fn try_lock_for_with_lease(&self, wait: Duration, lease: Duration) -> Result<bool> {
+        let entered = self.try_enter("try_lock_for_with_lease", Lease::Fixed(lease), self.after(wait))?;
+        Ok(entered.is_some())
+    }
+
+    /// Takes the lock, waiting until `instant` at most; `false` if somebody else kept it.
+    ///
+    /// # Blocking
+    ///
+    /// As [`try_lock_for`](Self::try_lock_for). An `instant` that has passed is [`try_lock`](Self::try_lock).
+    ///
+    /// # Errors
+    ///
+    /// As [`try_lock_for`](Self::try_lock_for).
+    pub fn try_lock_until(&self, instant: Instant) -> Result<bool> {
+        Ok(self.try_enter("try_lock_until", Lease::Renewed, self.at(instant))?.is_some())
+    }
+
+    /// Gives one level of the calling thread's hold back, the lock with the last. Levels that a [`Guard`] has are given
+    /// back only if there are no others; such a guard is then [`Lost`](crate::HoldState::Lost).
+    ///
+    /// # Blocking
+    ///
+    /// One round trip. While the server does not answer: up to the client's patience (default 10 s) or the end of the
+    /// lease, whichever is first.
+    ///
+    /// # Errors
+    ///
+    /// - [`is_not_held`](Error::is_not_held): this thread does not hold it; [`not_held`](Error::not_held) says why:
+    ///   its hold expired, somebody else holds it, or nobody does.
+    /// - [`outcome_unknown`](Error::outcome_unknown): no answer came; the client goes on releasing until it is answered
+    ///   or the lease has run out.
+    ///
+    /// # Guarantees
+    ///
+    /// `Ok` means that this thread's level ended by this call. Never ends another owner's hold, nor a later one of
+    /// this thread.
+    pub fn unlock(&self) -> Result<()> {
+        self.engine.unlock("unlock", self.kind, self.checked("unlock")?)
+    }
+
+    /// Frees the lock whoever holds it; `false` if it was free. For operators: its holder is not asked.
+    ///
+    /// # Blocking
+    ///
+    /// One round trip.
+    ///
+    /// # Errors
+    ///
+    /// The server could not be used. With [`outcome_unknown`](Error::outcome_unknown) it is not repeated.
+    pub fn force_unlock(&self) -> Result<bool> {
+        self.engine.force("force_unlock", self.kind, self.checked("force_unlock")?)
+    }
+
+    /// Whether anybody holds the lock. The server answers.
+    ///
+    /// # Blocking
+    ///
+    /// One round trip.
+    ///
+    /// # Errors
+    ///
+    /// The server could not be used.
+    pub fn is_locked(&self) -> Result<bool> {
+        let name = self.checked("is_locked")?;
+        Ok(self.engine.inspect("is_locked", self.kind, name)?.is_some())
+    }
+
+    /// Whether the calling thread holds the lock. The server answers; if it says no, a hold that this client believed
+    /// to have is lost from then on.
+    ///
+    /// # Blocking
+    ///
+    /// One round trip. To ask without one: [`Guard::check`].
+    ///
+    /// # Errors
+    ///
+    /// The server could not be used.
+    pub fn is_held_by_current_thread(&self) -> Result<bool> {
+        let name = self.checked("is_held_by_current_thread")?;
+        let snapshot = self.engine.inspect("is_held_by_current_thread", self.kind, name)?;
+        Ok(snapshot.is_some_and(|snapshot| snapshot.count > 0))
+    }
+
+    /// How many levels the calling thread holds; 0 if none. The server answers, as for
+    /// [`is_held_by_current_thread`](Self::is_held_by_current_thread).
+    ///
+    /// # Blocking
+    ///
+    /// One round trip.
+    ///
+    /// # Errors
+    ///
+    /// The server could not be used.
+    pub fn hold_count(&self) -> Result<u32> {
+        let name = self.checked("hold_count")?;
+        Ok(self.engine.inspect("hold_count", self.kind, name)?.map_or(0, |snapshot| snapshot.count))
+    }
+
+    /// How long the holder's lease still runs, whoever it is: `None` if the lock is free, `Some(Duration::MAX)` if the
+    /// key has no end (never by this crate's doing).
+    ///
+    /// # Blocking
+    ///
+    /// One round trip.
+    ///
+    /// # Errors
+    ///
+    /// The server could not be used.
+    pub fn remaining_lease(&self) -> Result<Option<Duration>> {
+        let name = self.checked("remaining_lease")?;
+        let snapshot = self.engine.inspect("remaining_lease", self.kind, name)?;
+        Ok(snapshot.map(|snapshot| snapshot.remaining.unwrap_or(Duration::MAX)))
+    }
+
+    // ---- the Rust way
+
+    /// Takes the lock, waiting as long as it takes, and returns its guard.
+    ///
+    /// # Blocking
+    ///
+    /// As [`lock`](Self::lock).
+    ///
+    /// # Errors
+    ///
+    /// As [`lock`](Self::lock).
+    pub fn acquire(&self) -> Result<Guard> {
+        Ok(self.guard(self.enter("acquire", Lease::Renewed, forever(), None)?))
+    }
+
+    /// Takes the lock for at most `lease`, waiting as long as it takes. It is not renewed.
+    ///
+    /// # Blocking
+    ///
+    /// As [`lock`](Self::lock).
+    ///
+    /// # Errors
+    ///
+    /// As [`lock_with_lease`](Self::lock_with_lease).
+    pub fn acquire_with_lease(&self, lease: Duration) -> Result<Guard> {
+        Ok(self.guard(self.enter("acquire_with_lease", Lease::Fixed(lease), forever(), None)?))
+    }
+
+    /// Takes the lock, waiting until `interrupt` is set at the latest.
+    ///
+    /// # Blocking
+    ///
+    /// As [`lock_interruptibly`](Self::lock_interruptibly).
+    ///
+    /// # Errors
+    ///
+    /// As [`lock_interruptibly`](Self::lock_interruptibly).
+    pub fn acquire_interruptibly(&self, interrupt: &Interrupt) -> Result<Guard> {
+        let entered = self.enter("acquire_interruptibly", Lease::Renewed, forever(), Some(interrupt))?;
+        Ok(self.guard(entered))
+    }
+
+    /// Takes the lock if nobody else holds it now.
+    ///
+    /// # Blocking
+    ///
+    /// As [`try_lock`](Self::try_lock).
+    ///
+    /// # Errors
+    ///
+    /// As [`try_lock`](Self::try_lock). Busy is `None`, never an error.
+    pub fn try_acquire(&self) -> Result<Option<Guard>> {
+        let entered = self.try_enter("try_acquire", Lease::Renewed, WaitLimit::Once)?;
+        Ok(entered.map(|entered| self.guard(entered)))
+    }
+
+    /// Takes the lock, waiting at most `wait`; `None` if somebody else kept it.
+    ///
+    /// Look at the answer: after `try_acquire_for(wait)?;` the code goes on without the lock if it was busy, and the compiler does not warn.
+    ///
+    /// # Blocking
+    ///
+    /// As [`try_lock_for`](Self::try_lock_for).
+    ///
+    /// # Errors
+    ///
+    /// As [`try_lock_for`](Self::try_lock_for).
+    pub fn try_acquire_for(&self, wait: Duration) -> Result<Option<Guard>> {
+        let entered = self.try_enter("try_acquire_for", Lease::Renewed, self.after(wait))?;
+        Ok(entered.map(|entered| self.guard(entered)))
+    }
+
+    /// Takes the lock for at most `lease`, waiting at most `wait`; `None` if somebody else kept it.
+    ///
+    /// # Blocking
+    ///
+    /// As [`try_lock_for`](Self::try_lock_for).
+    ///
+    /// # Errors
+    ///
+    /// As [`try_lock_for_with_lease`](Self::try_lock_for_with_lease).
+    pub fn try_acquire_for_with_lease(&self, wait: Duration, lease: Duration) -> Result<Option<Guard>> {
+        let entered = self.try_enter("try_acquire_for_with_lease", Lease::Fixed(lease), self.after(wait))?;
+        Ok(entered.map(|entered| self.guard(entered)))
+    }
+
+    /// Takes the lock, waiting until `instant` at most; `None` if somebody else kept it.
+    ///
+    /// # Blocking
+    ///
+    /// As [`try_lock_until`](Self::try_lock_until).
+    ///
+    /// # Errors
+    ///
+    /// As [`try_lock_for`](Self::try_lock_for).
+    pub fn try_acquire_until(&self, instant: Instant) -> Result<Option<Guard>> {
+        let entered = self.try_enter("try_acquire_until", Lease::Renewed, self.at(instant))?;
+        Ok(entered.map(|entered| self.guard(entered)))
+    }
+
+    // ---- shared
+
+    pub(crate) fn checked(&self, action: &'static str) -> Result<&Arc<LockName>> {
+        self.name
+            .as_ref()
+            .map_err(|bad| Error::new(bad.kind(), action, bad.detail().to_owned()).on(&self.given))
+    }
+
+    pub(crate) fn after(&self, wait: Duration) -> WaitLimit {
+        if wait.is_zero() { WaitLimit::Once } else { WaitLimit::Deadline(self.engine.clock.after(wait)) }
+    }
+
+    fn at(&self, instant: Instant) -> WaitLimit {
+        WaitLimit::Deadline(self.engine.clock.at(instant))
+    }
+
+    /// What is asked for by the calling thread.
+    pub(crate) fn want<'a>(
+        &'a self,
+        action: &'static str,
+        lease: Lease,
+        limit: WaitLimit,
+        interrupt: Option<&'a Interrupt>,
+    ) -> Result<AcquireCall<'a>> {
+        let (name, kind, terms) = (self.checked(action)?, self.kind, self.terms);
+        Ok(AcquireCall { action, kind, name, lease, limit, interrupt, terms, by_thread: true })
+    }
+
+    fn try_enter(&self, action: &'static str, lease: Lease, limit: WaitLimit) -> Result<Option<Granted>> {
+        self.enter_as(action, &Take { lease, limit, interrupt: None, units: 1 })
+    }
+
+    pub(crate) fn enter(
+        &self,
+        action: &'static str,
+        lease: Lease,
+        limit: WaitLimit,
+        interrupt: Option<&Interrupt>,
+    ) -> Result<Granted> {
+        let entered = self.enter_as(action, &Take { lease, limit, interrupt, units: 1 })?;
+        entered.ok_or_else(|| unending(action, &self.given))
+    }
+
+    /// Takes what is to belong to a guard.
+    pub(crate) fn take(&self, action: &'static str, take: Take<'_>) -> Result<Option<OwnedGuard>> {
+        let Take { lease, limit, interrupt, units } = take;
+        let want = self.want(action, lease, limit, interrupt)?;
+        let want = AcquireCall { terms: Terms { units, ..self.terms }, by_thread: false, ..want };
+        Ok(self.engine.acquire(&want)?.map(|entered| OwnedGuard::new(&self.engine, entered)))
+    }
+
+    /// Asks who holds it, whoever that is.
+    pub(crate) fn ask(&self, action: &'static str) -> Result<()> {
+        self.engine.inspect(action, self.kind, self.checked(action)?).map(drop)
+    }
+
+    /// Asks about, or changes, what is counted under the name.
+    pub(crate) fn count(&self, action: &'static str, what: &Counting) -> Result<Option<i64>> {
+        let name = self.checked(action)?;
+        self.engine.usable(action)?;
+        let claim = self.engine.claim(self.kind, name, unbound_number(), self.engine.options.lease);
+        self.engine.count(action, &claim, what)
+    }
+
+    /// The name of something of this lock's.
+    pub(crate) fn derived(&self, kind: Kind, given: &str) -> Result<Arc<LockName>> {
+        let lock = self.checked("condition")?;
+        if given.is_empty() {
+            return Err(Error::invalid("condition", "the name is empty"));
+        }
+        // With its length at the end, so that no two names of two locks come to the same.
+        let name = LockName::new(&Arc::from(given), format!("{}:{given}:{}", lock.key(), given.len()))?;
+        self.engine.store.check_name(kind, &name)?;
+        Ok(Arc::new(name))
+    }
+
+    pub(crate) fn engine(&self) -> &Arc<Engine> {
+        &self.engine
+    }
+
+    pub(crate) fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    pub(crate) fn guard(&self, entered: Granted) -> Guard {
+        entered.hold.guard_level(entered.level);
+        Guard::new(&self.engine, entered)
+    }
+}
+
+pub(crate) fn forever() -> WaitLimit {
+    WaitLimit::Deadline(crate::time::Moment::NEVER)
+}
+
+/// What a guard takes, and how it is waited for.
+pub(crate) struct Take<'a> {
+    pub(crate) lease: Lease,
+    pub(crate) limit: WaitLimit,
+    pub(crate) interrupt: Option<&'a Interrupt>,
+    pub(crate) units: u32,
+}
+
+/// A wait without end does not end empty-handed; were it to, this says so instead of pretending.
+pub(crate) fn unending(action: &'static str, name: &str) -> Error {
+    Error::new(ErrorKind::TimedOut, action, "a wait without end ended").on(name)
+}
+
+impl From<&RedisLock> for RedisLock {
+    fn from(lock: &RedisLock) -> RedisLock {
+        lock.clone()
+    }
+}
+
+impl From<FencedLock> for RedisLock {
+    /// The same lock; what takes it still has tokens.
+    fn from(lock: FencedLock) -> RedisLock {
+        lock.lock
+    }
+}
+
+impl From<&FencedLock> for RedisLock {
+    fn from(lock: &FencedLock) -> RedisLock {
+        lock.lock.clone()
+    }
+}
+
+impl fmt::Debug for RedisLock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RedisLock")
+            .field("name", &self.given)
+            .field("kind", &self.kind)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A [`RedisLock`] whose every grant has a fencing token, larger than all before: Redisson's `RFencedLock`.
+///
+/// It is the same lock as the [`RedisLock`] of the name, so the two exclude each other; but only grants through this
+/// type have tokens, so all holders of a lock that is to be fenced must use it. A re-entry has its hold's token (Java's
+/// counts on with each re-entry).
+///
+/// # Guarantees
+///
+/// Tokens go up in grant order, also after the server lost its data or a lagging replica took over: each is the larger
+/// of the counter's next value and the server's time in microseconds. To Java it is still a counter.
+///
+/// # Examples
+///
+/// ```
+/// # let client = leasehold::LockClient::in_memory();
+/// let lock = client.fenced_lock("ledger");
+/// let first = lock.lock_and_get_token()?;
+/// lock.unlock()?;
+/// let guard = lock.acquire()?;
+/// assert!(guard.fence() > Some(first));
+/// # Ok::<(), leasehold::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct FencedLock {
+    lock: RedisLock,
+}
+
+impl FencedLock {
+    pub(crate) fn new(lock: RedisLock) -> FencedLock {
+        FencedLock { lock }
+    }
+
+    /// Takes the lock, waiting as long as it takes, and returns the hold's token.
+    ///
+    /// # Blocking
+    ///
+    /// As [`RedisLock::lock`].
+    ///
+    /// # Errors
+    ///
+    /// As [`RedisLock::lock`].
+    pub fn lock_and_get_token(&self) -> Result<Fence> {
+        let action = "lock_and_get_token";
+        let entered = self.lock.enter(action, Lease::Renewed, forever(), None)?;
+        self.token(action, &entered)
+    }
+
+    /// Takes the lock, waiting at most `wait`, and returns the hold's token; `None` if somebody else kept it.
+    ///
+    /// # Blocking
+    ///
+    /// As [`RedisLock::try_lock_for`].
+    ///
+    /// # Errors
+    ///
+    /// As [`RedisLock::try_lock_for`].
+    pub fn try_lock_and_get_token(&self, wait: Duration) -> Result<Option<Fence>> {
+        let action = "try_lock_and_get_token";
+        let entered = self.lock.try_enter(action, Lease::Renewed, self.lock.after(wait))?;
+        entered.map(|entered| self.token(action, &entered)).transpose()
+    }
+
+    fn token(&self, action: &'static str, entered: &Granted) -> Result<Fence> {
+        entered.hold.fence().ok_or_else(|| {
+            self.lock.engine.drop_level(&entered.hold, entered.level);
+            Error::new(ErrorKind::Protocol, action, "the store granted a fenced lock without a token")
+                .on(self.lock.name())
+        })
+    }
+}
+
+impl Deref for FencedLock {
+    type Target = RedisLock;
+
+    fn deref(&self) -> &RedisLock {
+        &self.lock
+    }
+}
+
+/// The vocabulary of Java's `java.util.concurrent.locks.Lock`, to write code over any kind of lock.
+///
+/// # Examples
+///
+/// ```
+/// use leasehold::{Lock, LockClient, Result};
+///
+/// fn transfer(lock: &impl Lock) -> Result<()> {
+///     lock.lock()?;
+///     // …
+///     lock.unlock()
+/// }
+///
+/// let client = LockClient::in_memory();
+/// transfer(&client.lock("account:1"))?;
+/// transfer(&client.fenced_lock("account:2"))?;
+/// # Ok::<(), leasehold::Error>(())
+/// ```
+pub trait Lock {
+    /// Takes the lock, waiting as long as it takes.
+    ///
+    /// # Errors
+    ///
+    /// See [`RedisLock::lock`].
+    fn lock(&self) -> Result<()>;
+
+    /// Takes the lock, waiting until `interrupt` is set at the latest.
+    ///
+    /// # Errors
+    ///
+    /// See [`RedisLock::lock_interruptibly`].
+    fn lock_interruptibly(&self, interrupt: &Interrupt) -> Result<()>;
+
+    /// Takes the lock if nobody else holds it now.
+    ///
+    /// # Errors
+    ///
+    /// See [`RedisLock::try_lock`].
+    fn try_lock(&self) -> Result<bool>;
+
+    /// Takes the lock, waiting at most `wait`; `false` if somebody else kept it.
+    ///
+    /// # Errors
+    ///
+    /// See [`RedisLock::try_lock_for`].
+    fn try_lock_for(&self, wait: Duration) -> Result<bool>;
+
+    /// Gives one level of the calling thread's hold back.
+    ///
+    /// # Errors
+    ///
+    /// See [`RedisLock::unlock`].
+    fn unlock(&self) -> Result<()>;
+}
+
+impl Lock for RedisLock {
+    fn lock(&self) -> Result<()> {
+        RedisLock::lock(self)
+    }
+
+    fn lock_interruptibly(&self, interrupt: &Interrupt) -> Result<()> {
+        RedisLock::lock_interruptibly(self, interrupt)
+    }
+
+    fn try_lock(&self) -> Result<bool> {
+        RedisLock::try_lock(self)
+    }
+
+    fn try_lock_for(&self, wait: Duration) -> Result<bool> {
+        RedisLock::try_lock_for(self, wait)
+    }
+
+    fn unlock(&self) -> Result<()> {
+        RedisLock::unlock(self)
+    }
+}
+
+impl Lock for FencedLock {
+    fn lock(&self) -> Result<()> {
+        self.lock.lock()
+    }
+
+    fn lock_interruptibly(&self, interrupt: &Interrupt) -> Result<()> {
+        self.lock.lock_interruptibly(interrupt)
+    }
+
+    fn try_lock(&self) -> Result<bool> {
+        self.lock.try_lock()
+    }
+
+    fn try_lock_for(&self, wait: Duration) -> Result<bool> {
+        self.lock.try_lock_for(wait)
+    }
+
+    fn unlock(&self) -> Result<()> {
+        self.lock.unlock()
+    }
+}

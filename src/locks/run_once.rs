@@ -1,0 +1,94 @@
+//! A job that one of many processes runs, however many timers fire.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::engine::Engine;
+use crate::engine::acquire::call::{AcquireCall, Granted, WaitLimit};
+use crate::engine::acquire::terms::Terms;
+use crate::error::{Error, ErrorKind, Result};
+use crate::ident::LockName;
+use crate::locks::guard::OwnedGuard;
+use crate::park::Parker;
+use crate::seam::Kind;
+use crate::seam::capabilities::SPLIT_PAUSE;
+use crate::time::{Lease, checked_span, random_between};
+
+/// Runs `job` unless another has run it within `at_least` or is at it.
+pub(crate) fn run_once<R>(
+    engine: &Arc<Engine>,
+    name: &Arc<LockName>,
+    at_least: Duration,
+    at_most: Duration,
+    job: impl FnOnce(&OwnedGuard) -> R,
+) -> Result<Option<R>> {
+    const ACTION: &str = "run_once";
+    let on_this = |error: Error| error.on(name.given());
+    let at_least = checked_span(ACTION, "at_least", at_least).map_err(on_this)?;
+    let at_most = checked_span(ACTION, "at_most", at_most).map_err(on_this)?;
+    if at_least > at_most {
+        let detail = format!("at_least ({at_least:?}) is longer than at_most ({at_most:?})");
+        return Err(on_this(Error::invalid(ACTION, detail)));
+    }
+    if !engine.store.capabilities().can_expire_in {
+        let words = "this store cannot do it: it cannot set when a lock that is held will end";
+        return Err(on_this(Error::new(ErrorKind::Unsupported, ACTION, words)));
+    }
+    let want = AcquireCall {
+        action: ACTION,
+        kind: Kind::Mutex,
+        name,
+        lease: Lease::Fixed(at_most),
+        limit: WaitLimit::Once,
+        interrupt: None,
+        terms: Terms::default(),
+        by_thread: false,
+    };
+    let Some(entered) = enter(engine, &want)? else { return Ok(None) };
+    // However the job ends, a panic included, it counts as run.
+    let mut ran = Ran { guard: Some(OwnedGuard::new(engine, entered)), at_least };
+    let result = ran.guard.as_ref().map(job);
+    ran.end()?;
+    Ok(result)
+}
+
+/// Takes the lock unless somebody has it. One try tells that, except where all who try may be refused.
+fn enter(engine: &Engine, want: &AcquireCall<'_>) -> Result<Option<Granted>> {
+    for tries_left in (0..SPLIT_TRIES).rev() {
+        let entered = engine.acquire(want)?;
+        if entered.is_some() || tries_left == 0 {
+            return Ok(entered);
+        }
+        let Some(majority) = engine.store.capabilities().majority else { return Ok(None) };
+        let is_split = majority.is_split(want.kind, want.name, engine.one_command()).into_result();
+        if !is_split.map_err(|error| error.during(want.action).on(want.name.given()))? {
+            return Ok(None);
+        }
+        // At random, so that those who were in each other's way are not so again.
+        Parker::new(&engine.clock).park(engine.clock.after(random_between(SPLIT_PAUSE)), None);
+    }
+    Ok(None)
+}
+
+/// So often a lock is tried for that seems to be nobody's and cannot be had. It may be one of Java's, which has an owner of
+/// its own on each server.
+const SPLIT_TRIES: u32 = 12;
+
+/// A job under way, or over.
+struct Ran {
+    guard: Option<OwnedGuard>,
+    at_least: Duration,
+}
+
+impl Ran {
+    fn end(&mut self) -> Result<()> {
+        self.guard.take().map_or(Ok(()), |guard| guard.unlock_after(self.at_least))
+    }
+}
+
+impl Drop for Ran {
+    fn drop(&mut self) {
+        // Only when the job unwinds; what fails ends with `at_most`.
+        drop(self.end());
+    }
+}

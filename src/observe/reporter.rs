@@ -1,0 +1,269 @@
+//! Telling the program: the observer, loss callbacks, and the one thread they run on.
+
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use crate::error::Error;
+use crate::observe::{Loss, Observer};
+use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use crate::sync::channel::{Sender, unbounded};
+use crate::sync::{Mutex, thread};
+
+type Job = Box<dyn FnOnce() + Send>;
+
+/// A callback that runs when a hold is lost.
+pub(crate) type OnLost = Box<dyn FnOnce(&Loss) + Send>;
+
+/// Runs user code where it cannot hurt: never on the watchdog or the subscriber's reader.
+pub(crate) struct Reporter {
+    observers: Vec<Arc<dyn Observer>>,
+    state: Mutex<CallbackThread>,
+    news: Arc<News>,
+    /// How many subscribers can wake nobody.
+    silent: AtomicUsize,
+    unneeded: Arc<Mutex<Unneeded>>,
+}
+
+/// Callbacks that will not run, since their holds have been released: to be dropped where they would have run.
+#[derive(Default)]
+struct Unneeded {
+    callbacks: Vec<OnLost>,
+    /// The callback thread is to drop them.
+    is_asked: bool,
+}
+
+/// What repeats, and so may be left out where callbacks do not keep up.
+#[derive(Default)]
+struct News {
+    waiting: AtomicUsize,
+    dropped: AtomicU64,
+}
+
+/// So much of it may wait for the callback thread.
+const MOST_NEWS: usize = 1024;
+
+/// So many callbacks that will not run may wait for it to drop them.
+const MOST_UNNEEDED: usize = 1024;
+
+enum CallbackThread {
+    NotStarted,
+    Running(Sender<Job>),
+    Closed,
+}
+
+impl Reporter {
+    pub(crate) fn new(observer: Option<Arc<dyn Observer>>) -> Reporter {
+        let mut observers: Vec<_> = observer.into_iter().collect();
+        if let Some(logging) = crate::observe::logging() {
+            observers.push(logging);
+        }
+        Reporter {
+            observers,
+            state: Mutex::new(CallbackThread::NotStarted),
+            news: Arc::default(),
+            unneeded: Arc::default(),
+            silent: AtomicUsize::new(0),
+        }
+    }
+
+    /// Tells the observers on the calling thread.
+    pub(crate) fn tell(&self, about: impl Fn(&dyn Observer)) {
+        for observer in &self.observers {
+            run(|| about(observer.as_ref()));
+        }
+    }
+
+    /// Tells the observers on the callback thread what repeats as long as it is so. If too much waits already it is
+    /// dropped and counted, and once they are told of that: when it begins on a thread of its own, since the callback
+    /// thread may never be free again, and at the end how much it was.
+    pub(crate) fn observe_news(&self, about: impl Fn(&dyn Observer) + Send + 'static) {
+        if self.observers.is_empty() {
+            return;
+        }
+        let news = Arc::clone(&self.news);
+        if news.waiting.fetch_add(1, Ordering::SeqCst) >= MOST_NEWS {
+            news.waiting.fetch_sub(1, Ordering::SeqCst);
+            if news.dropped.fetch_add(1, Ordering::SeqCst) == 0 {
+                let observers = self.observers.clone();
+                let tell =
+                    move || observers.iter().for_each(|observer| run(|| observer.callbacks_behind(None)));
+                // Without a thread it is not told; it is told at the end all the same.
+                drop(thread::Builder::new().name("leasehold-news".to_owned()).spawn(tell));
+            }
+            return;
+        }
+        let observers = self.observers.clone();
+        self.run_later(move || {
+            observers.iter().for_each(|observer| run(|| about(observer.as_ref())));
+            let waiting = news.waiting.fetch_sub(1, Ordering::SeqCst) - 1;
+            if waiting <= MOST_NEWS / 2 && news.dropped.load(Ordering::SeqCst) > 0 {
+                let dropped = news.dropped.swap(0, Ordering::SeqCst);
+                observers.iter().for_each(|observer| run(|| observer.callbacks_behind(Some(dropped))));
+            }
+        });
+    }
+
+    /// Tells the observers on the callback thread, however much waits there: of losses, and of what happens seldom.
+    pub(crate) fn observe_later(&self, about: impl Fn(&dyn Observer) + Send + 'static) {
+        if !self.observers.is_empty() {
+            let observers = self.observers.clone();
+            self.run_later(move || {
+                for observer in observers {
+                    run(|| about(observer.as_ref()));
+                }
+            });
+        }
+    }
+
+    /// One of the stores' subscribers can wake nobody any more, for this reason; or it can again (`None`). Each says so when it
+    /// changes.
+    pub(crate) fn wakeups(&self, down: Option<Error>) {
+        match down {
+            Some(_) => self.silent.fetch_add(1, Ordering::SeqCst),
+            None => self.silent.fetch_sub(1, Ordering::SeqCst),
+        };
+        self.observe_later(move |observer| observer.wakeups(down.as_ref()));
+    }
+
+    /// Whether no subscriber has said that it can wake nobody.
+    pub(crate) fn can_wake(&self) -> bool {
+        self.silent.load(Ordering::SeqCst) == 0
+    }
+
+    /// Runs `job` on the callback thread, which the first job starts. After [`close`](Self::close), and where no
+    /// thread can be had, it runs here.
+    pub(crate) fn run_later(&self, job: impl FnOnce() + Send + 'static) {
+        let mut state = self.state.lock();
+        if matches!(*state, CallbackThread::NotStarted) {
+            let (sender, jobs) = unbounded::<Job>();
+            let started = thread::Builder::new()
+                .name("leasehold-calls".to_owned())
+                .spawn(move || jobs.iter().for_each(run));
+            *state = if started.is_ok() { CallbackThread::Running(sender) } else { CallbackThread::Closed };
+        }
+        let sender = match &*state {
+            CallbackThread::Running(sender) => Some(sender.clone()),
+            CallbackThread::NotStarted | CallbackThread::Closed => None,
+        };
+        drop(state);
+        match sender {
+            Some(sender) => {
+                if let Err(unsent) = sender.send(Box::new(job)) {
+                    run(unsent.into_inner());
+                }
+            }
+            None => run(job),
+        }
+    }
+
+    /// Drops callbacks that will not run, on the callback thread: what they own may be the client itself, whose end waits
+    /// for the thread that reads replies. If too many wait there already, it may never be free again, and all of them are
+    /// dropped on a thread of their own.
+    pub(crate) fn drop_later(&self, callbacks: Vec<OnLost>) {
+        let (is_first, too_many) = {
+            let mut unneeded = self.unneeded.lock();
+            unneeded.callbacks.extend(callbacks);
+            let is_too_many = unneeded.callbacks.len() > MOST_UNNEEDED;
+            let too_many = is_too_many.then(|| std::mem::take(&mut unneeded.callbacks));
+            (!std::mem::replace(&mut unneeded.is_asked, true), too_many)
+        };
+        if is_first {
+            let unneeded = Arc::clone(&self.unneeded);
+            self.run_later(move || {
+                let mut asked = unneeded.lock();
+                asked.is_asked = false;
+                let callbacks = std::mem::take(&mut asked.callbacks);
+                drop(asked); // they may end holds themselves
+                drop_all(callbacks);
+            });
+        }
+        if let Some(callbacks) = too_many {
+            // Without a thread they are dropped here.
+            let work = move || drop_all(callbacks);
+            drop(thread::Builder::new().name("leasehold-drops".to_owned()).spawn(work));
+        }
+    }
+
+    /// Lets the callback thread finish what is queued and end.
+    pub(crate) fn close(&self) {
+        *self.state.lock() = CallbackThread::Closed;
+    }
+}
+
+/// A callback that panics must not take the thread, or the caller's `Drop`, with it. The panic's own message has been
+/// printed by the panic hook.
+fn run(job: impl FnOnce()) {
+    drop(catch_unwind(AssertUnwindSafe(job)));
+}
+
+/// Each by itself: one whose end panics keeps the others from nothing.
+fn drop_all(callbacks: Vec<OnLost>) {
+    callbacks.into_iter().for_each(|callback| run(|| drop(callback)));
+}
+
+impl fmt::Debug for Reporter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Reporter").finish_non_exhaustive()
+    }
+}
+
+#[cfg(not(leasehold_shuttle))]
+#[cfg(test)]
+mod tests {
+    use crossbeam_channel::{Sender, unbounded};
+
+    use super::*;
+    use crate::error::{Error, ErrorKind};
+    use crate::ident::{ClientId, Owner};
+    use crate::observe::{Loss, LossReason};
+
+    #[derive(Debug, PartialEq)]
+    enum Told {
+        Failure,
+        Loss,
+        Behind(Option<u64>),
+    }
+
+    struct Teller(Sender<Told>);
+
+    impl Observer for Teller {
+        fn renewal_failed(&self, _: &str, _: &Error, _: std::time::Duration) {
+            self.0.send(Told::Failure).unwrap();
+        }
+        fn lost(&self, _: &Loss) {
+            self.0.send(Told::Loss).unwrap();
+        }
+        fn callbacks_behind(&self, dropped: Option<u64>) {
+            self.0.send(Told::Behind(dropped)).unwrap();
+        }
+    }
+
+    #[test]
+    fn behind_a_callback_that_blocks_news_is_bounded_and_losses_are_not_dropped() {
+        let (sender, told) = unbounded();
+        let reporter = Reporter::new(Some(Arc::new(Teller(sender))));
+        let (free, blocked) = unbounded::<()>();
+        reporter.run_later(move || assert!(blocked.recv().is_err()));
+        let (news, losses) = (10_000, 2_000);
+        let owner = Owner::new(ClientId::random(), 1);
+        for n in 0..news {
+            let error = Error::new(ErrorKind::TimedOut, "renew", "no answer");
+            reporter.observe_news(move |observer| {
+                observer.renewal_failed("a", &error, std::time::Duration::ZERO);
+            });
+            if n % (news / losses) == 0 {
+                let loss = Loss { name: "a".to_owned(), owner, reason: LossReason::Expired };
+                reporter.observe_later(move |observer| observer.lost(&loss));
+            }
+        }
+        // While it blocks, for ever if need be.
+        assert_eq!(told.recv().unwrap(), Told::Behind(None));
+        drop(free);
+        reporter.close();
+        let told: Vec<_> = told.iter().take(MOST_NEWS + losses + 1).collect();
+        let count = |wanted: &Told| told.iter().filter(|told| *told == wanted).count();
+        assert_eq!((count(&Told::Failure), count(&Told::Loss)), (MOST_NEWS, losses));
+        assert_eq!(count(&Told::Behind(Some((news - MOST_NEWS) as u64))), 1);
+    }
+}

@@ -1,0 +1,227 @@
+//! Putting the calling thread to sleep until it is woken, interrupted, or out of time.
+
+use std::cell::RefCell;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::interrupt::Interrupt;
+use crate::sync::Waker;
+use crate::sync::atomic::{AtomicBool, Ordering};
+use crate::time::{Clock, Moment};
+
+/// Why a parked thread goes on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Woken {
+    /// Its waker was used, perhaps for a reason that is gone: look again.
+    Signal,
+    /// The time came.
+    Time,
+    /// The interrupt was set.
+    Interrupted,
+}
+
+/// One thread's place to sleep. Its signal is sticky: a wake-up that comes before the thread sleeps is not lost, two
+/// before it looks are one.
+#[derive(Debug)]
+pub(crate) struct Parker {
+    waker: Waker,
+    clock: Clock,
+    registered: Option<u64>,
+    is_service: bool,
+    asked: Arc<ServiceState>,
+}
+
+/// What stores have asked of a service.
+#[derive(Debug, Default)]
+struct ServiceState {
+    bounds_ended: AtomicBool,
+    /// A test has the thread stand still.
+    stands_still: AtomicBool,
+    /// Its client ends: what it waits for by a clock that is moved by hand may never come.
+    is_ending: AtomicBool,
+}
+
+thread_local! {
+    /// By which number and signal a manual clock knows the service that this thread is.
+    static SERVICE: RefCell<Option<(u64, Waker, Arc<ServiceState>)>> = const { RefCell::new(None) };
+}
+
+/// Lets `span` pass by this clock. One that is moved by hand is moved by the caller, unless that is a service: this waits until
+/// others have moved it.
+pub(crate) fn take_time(clock: &Clock, span: Duration) {
+    let Clock::Manual(manual) = clock else {
+        Parker::new(clock).park(clock.after(span), None);
+        return;
+    };
+    let Some((id, waker, asked)) = SERVICE.with(|service| service.borrow().clone()) else {
+        return manual.advance(span);
+    };
+    let until = clock.after(span);
+    let is_over = || clock.now() >= until || asked.is_ending.load(Ordering::SeqCst);
+    while !is_over() {
+        manual.service(id, Some(until));
+        // Looked again: a signal that came before is seen by this, one that comes later by the sleep.
+        if !is_over() {
+            waker.sleep(None);
+        }
+    }
+    manual.service(id, None);
+    waker.wake(); // the signals that were taken here were for the service
+}
+
+impl Parker {
+    pub(crate) fn new(clock: &Clock) -> Parker {
+        let waker = Waker::default();
+        let registered = match clock {
+            Clock::System => None,
+            Clock::Manual(manual) => Some(manual.register(waker.clone())),
+        };
+        Parker { waker, clock: clock.clone(), registered, is_service: false, asked: Arc::default() }
+    }
+
+    /// A parker of a thread that acts by the clock: a manual clock does not move past what it sleeps until.
+    pub(crate) fn service(clock: &Clock) -> Parker {
+        let mut parker = Parker::new(clock);
+        parker.is_service = true;
+        parker.tell_clock(None);
+        parker
+    }
+
+    pub(crate) fn waker(&self) -> &Waker {
+        &self.waker
+    }
+
+    /// What wakes this service from another thread.
+    pub(crate) fn service_waker(&self) -> ServiceWaker {
+        ServiceWaker {
+            waker: self.waker.clone(),
+            clock: self.clock.clone(),
+            registered: self.registered,
+            asked: Arc::clone(&self.asked),
+        }
+    }
+
+    /// Whether holds may have ended early, since the last look; takes that. See [`ServiceWaker::bounds_ended`].
+    pub(crate) fn take_bounds_ended(&self) -> bool {
+        self.asked.bounds_ended.swap(false, Ordering::SeqCst)
+    }
+
+    /// Sleeps until `until`, a signal, or the interrupt, whichever is first.
+    pub(crate) fn park(&self, until: Moment, interrupt: Option<&Interrupt>) -> Woken {
+        if self.is_service {
+            self.while_still();
+        }
+        let woken = self.sleep(until, interrupt);
+        if self.is_service {
+            self.while_still();
+        }
+        woken
+    }
+
+    /// Sleeps for as long as a test has this service stand still. A manual clock goes on meanwhile.
+    fn while_still(&self) {
+        let mut has_slept = false;
+        while self.asked.stands_still.load(Ordering::SeqCst) {
+            self.tell_clock(Some(Moment::NEVER));
+            self.waker.sleep(None);
+            self.tell_clock(None);
+            has_slept = true;
+        }
+        if has_slept {
+            self.waker.wake(); // whatever it was for: look
+        }
+    }
+
+    /// The calling thread is this service's. Said before its first request.
+    pub(crate) fn is_mine(&self) {
+        if let Some(id) = self.registered {
+            SERVICE.with(|service| {
+                service.borrow_mut().get_or_insert_with(|| (id, self.waker.clone(), Arc::clone(&self.asked)));
+            });
+        }
+    }
+
+    fn sleep(&self, until: Moment, interrupt: Option<&Interrupt>) -> Woken {
+        if interrupt.is_some_and(Interrupt::is_interrupted) {
+            return Woken::Interrupted;
+        }
+        let now = self.clock.now();
+        if now >= until {
+            return Woken::Time;
+        }
+        self.tell_clock(Some(until));
+        let interrupting = interrupt.map(|interrupt| interrupt.wakes(&self.waker));
+        let limit = match &self.clock {
+            Clock::System => (until != Moment::NEVER).then(|| until.since(now)),
+            // Moving the clock signals; the time is looked at after.
+            Clock::Manual(_) => None,
+        };
+        let is_signal = self.waker.sleep(limit);
+        drop(interrupting);
+        self.tell_clock(None);
+        if interrupt.is_some_and(Interrupt::is_interrupted) {
+            Woken::Interrupted
+        } else if is_signal && self.clock.now() < until {
+            Woken::Signal
+        } else {
+            Woken::Time
+        }
+    }
+
+    fn tell_clock(&self, asleep_until: Option<Moment>) {
+        if let (true, Clock::Manual(clock), Some(id)) = (self.is_service, &self.clock, self.registered) {
+            clock.service(id, asleep_until);
+            if asleep_until.is_some_and(|until| self.clock.now() >= until) {
+                self.waker.wake(); // the clock moved between the caller's look and this
+            }
+        }
+    }
+}
+
+/// Wakes a service's thread. A manual clock does not move before the thread has looked.
+#[derive(Debug, Clone)]
+pub(crate) struct ServiceWaker {
+    waker: Waker,
+    clock: Clock,
+    registered: Option<u64>,
+    asked: Arc<ServiceState>,
+}
+
+impl ServiceWaker {
+    /// Has the service wait for nothing that only time brings: it is about to be ended.
+    pub(crate) fn end(&self) {
+        self.asked.is_ending.store(true, Ordering::SeqCst);
+        self.stand_still(false);
+    }
+
+    /// Has the service stand still, or go on.
+    pub(crate) fn stand_still(&self, still: bool) {
+        self.asked.stands_still.store(still, Ordering::SeqCst);
+        self.wake();
+    }
+
+    /// Says that what holds are bound to (`Store::bound`) may have ended, so that it is told now.
+    #[cfg_attr(
+        not(any(feature = "zookeeper", feature = "etcd")),
+        allow(dead_code, reason = "other stores bind nothing")
+    )]
+    pub(crate) fn bounds_ended(&self) {
+        self.asked.bounds_ended.store(true, Ordering::SeqCst);
+        self.wake();
+    }
+
+    pub(crate) fn wake(&self) {
+        match (&self.clock, self.registered) {
+            (Clock::Manual(clock), Some(id)) => clock.wake_service(id, &self.waker),
+            _ => self.waker.wake(),
+        }
+    }
+}
+
+impl Drop for Parker {
+    fn drop(&mut self) {
+        if let (Clock::Manual(clock), Some(id)) = (&self.clock, self.registered) {
+            clock.forget(id);
+        }
+    }
+}

@@ -1,0 +1,154 @@
+//! The optional parts of a store: each is a value that the store gives if it has that part.
+
+use std::any::Any;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::error::Result;
+use crate::ident::{Fence, LockName};
+use crate::park::ServiceWaker;
+use crate::seam::answer::{Answer, Attempt, Pending, Release};
+use crate::seam::claim::{Bound, Claim};
+use crate::seam::kind::Kind;
+use crate::time::Moment;
+
+/// What a store can do, besides what each must. No I/O: it is asked often.
+#[derive(Clone, Copy)]
+pub(crate) struct Capabilities<'a> {
+    /// Releases elsewhere wake waiters here. Otherwise they poll.
+    pub(crate) wakes: bool,
+    /// [`expire_in`](super::Store::expire_in) can be done.
+    pub(crate) can_expire_in: bool,
+    /// Whether a busy attempt for this kind stands in a queue of the store's from then on. Then each waiter asks for itself,
+    /// so that the store's order is the order of arrival, repeating an attempt keeps the place, and a waiter that gives up
+    /// has its claim [`abandon`](super::Store::abandon)ed.
+    pub(crate) queues: fn(Kind) -> bool,
+    /// How long a waiter may sleep without being woken: at least, at most. Each wait takes a random time between.
+    pub(crate) poll_every: fn(Kind) -> (Duration, Duration),
+    pub(crate) opening: Option<&'a dyn Opening>,
+    pub(crate) homes: Option<&'a dyn Homes>,
+    pub(crate) pipeline: Option<&'a dyn Pipeline>,
+    pub(crate) batches: Option<&'a dyn Batches>,
+    pub(crate) majority: Option<&'a dyn Majority>,
+    pub(crate) sessions: Option<&'a dyn Sessions>,
+    pub(crate) connections: Option<&'a dyn ConnectionWatch>,
+    pub(crate) sweeping: Option<&'a dyn Sweeping>,
+    /// The store itself, for questions that only its own kind of store can answer.
+    pub(crate) itself: Option<&'a dyn Any>,
+}
+
+/// How long a waiter sleeps that is woken by messages: this only bounds a lost one.
+pub(crate) const SAFETY_POLL: (Duration, Duration) =
+    (Duration::from_millis(1_000), Duration::from_millis(1_200));
+
+/// How long a waiter sleeps between its attempts where nothing wakes it.
+pub(crate) const PLAIN_POLL: (Duration, Duration) = (Duration::from_millis(50), Duration::from_millis(100));
+
+impl Default for Capabilities<'_> {
+    /// A store that wakes its waiters, queues none of them, and has no optional part.
+    fn default() -> Self {
+        Capabilities {
+            wakes: true,
+            can_expire_in: false,
+            queues: |_| false,
+            poll_every: |_| SAFETY_POLL,
+            opening: None,
+            homes: None,
+            pipeline: None,
+            batches: None,
+            majority: None,
+            sessions: None,
+            connections: None,
+            sweeping: None,
+            itself: None,
+        }
+    }
+}
+
+impl fmt::Debug for Capabilities<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Capabilities").field("wakes", &self.wakes).finish_non_exhaustive()
+    }
+}
+
+/// A store that connects when it is first used.
+pub(crate) trait Opening {
+    /// Connects, unless it has. Comes before each use. Until then nothing is held.
+    fn open(&self) -> Result<()>;
+}
+
+/// A store that keeps locks in several places.
+pub(crate) trait Homes {
+    /// The place of a lock of this name. No I/O.
+    fn home(&self, name: &LockName) -> u32;
+}
+
+/// Requests whose answers are read later: several stores can be asked at the same time.
+pub(crate) trait Pipeline {
+    /// As [`attempt`](super::Store::attempt).
+    fn begin_attempt(&self, claim: &Claim, count: u32, deadline: Moment) -> Box<dyn Pending<Attempt>>;
+
+    /// As [`release`](super::Store::release).
+    fn begin_release(&self, claim: &Claim, left: u32, deadline: Moment) -> Box<dyn Pending<Release>>;
+}
+
+/// Requests for several locks at a time.
+pub(crate) trait Batches {
+    /// Locks with the same number can be taken, and released, by one request. `None`: this one cannot. No I/O.
+    fn group(&self, kind: Kind, name: &LockName) -> Option<u32>;
+
+    /// Asks once for locks of one [`group`](Self::group), each with count one; the answer is read later. Granted are all
+    /// before the first that another owner has (with `or_none`, all or none of them): their fences. The owners must be new
+    /// ones, which hold nothing.
+    fn begin_attempts(
+        &self,
+        claims: &[Claim],
+        or_none: bool,
+        deadline: Moment,
+    ) -> Box<dyn Pending<Vec<Option<Fence>>>>;
+
+    /// Releases locks of one group; one answer per claim, in order.
+    fn begin_releases(&self, claims: &[Claim], deadline: Moment) -> Box<dyn Pending<Vec<Release>>>;
+}
+
+/// A store of several servers that need not agree (Redlock).
+pub(crate) trait Majority {
+    /// Owner numbers below this are not to be used for another hold: something that was asked under them may still
+    /// arrive, although every answer so far was `Done`.
+    fn first_unspent_number(&self) -> u64;
+
+    /// For how long a waiter that was refused is still not to ask again, whatever message it gets: it met others who want
+    /// the lock too. A single try is not held off.
+    fn held_off(&self, claim: &Claim) -> Option<Duration>;
+
+    /// Whether parts of a lock are several owners', so that none of them may have it, and all who tried at the same time
+    /// may have been refused. The caller tries again after a random part of [`SPLIT_PAUSE`].
+    fn is_split(&self, kind: Kind, name: &LockName, deadline: Moment) -> Answer<bool>;
+}
+
+/// After some servers granted and too few, a caller pauses for a random part of this (Redlock).
+pub(crate) const SPLIT_PAUSE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_millis(250));
+
+/// A store whose holds end with something of its own, such as a session.
+pub(crate) trait Sessions {
+    /// `watchdog` is woken when a [`Bound`] has ended, so that holders are notified at once, and when something has
+    /// happened by which holds may be gone.
+    fn attach(&self, watchdog: ServiceWaker);
+
+    /// The end of a hold that was just granted, besides its lease; `None`: there is none. Asked once for each grant.
+    fn bound(&self, claim: &Claim) -> Option<Arc<dyn Bound>>;
+}
+
+/// A store that sees its connections end.
+pub(crate) trait ConnectionWatch {
+    /// Whether a connection was hung up since the last call: the server may be gone with all that is held, and a renewal
+    /// finds that out. `None`: this store does not see that. Asked often while anything is held; does not wait.
+    fn hung_up(&self) -> Option<bool>;
+}
+
+/// A store that keeps an entry for a lock that is free.
+pub(crate) trait Sweeping {
+    /// Removes the entries of locks that have been free for longer than `age`, some at a time; how many.
+    fn sweep(&self, age: Duration, deadline: Moment) -> Answer<u64>;
+}

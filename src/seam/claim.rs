@@ -1,0 +1,52 @@
+//! Who asks for which lock, or holds it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::ident::{LockName, Owner};
+use crate::inspect::Whereabouts;
+use crate::seam::kind::Kind;
+use crate::time::Moment;
+
+/// Who wants or has which lock, and for how long at a time.
+#[derive(Debug, Clone)]
+pub(crate) struct Claim {
+    pub(crate) kind: Kind,
+    pub(crate) name: Arc<LockName>,
+    pub(crate) owner: Owner,
+    /// Whole milliseconds, at least one.
+    pub(crate) lease: Duration,
+    /// Where the store keeps it, as [`Store::home`] said when this was first asked for.
+    pub(crate) home: u32,
+    /// Whether the owner goes on asking while others come first: a store that queues gives it a place.
+    pub(crate) waits: bool,
+    /// Of a read-write lock: whether a writer that waits comes before readers that do not read yet. A writer then says that
+    /// it waits, and a reader looks whether one does.
+    pub(crate) writers_first: bool,
+    /// How many permits; one for locks.
+    pub(crate) units: u32,
+    /// What the store may tell people of the hold. It ends nothing by it.
+    pub(crate) note: Option<HoldNote>,
+    /// Whether a grant is to carry a new fencing token.
+    pub(crate) wants_fence: bool,
+    /// Whether it is known to have been granted. What is abandoned otherwise must not be granted later either.
+    pub(crate) is_granted: bool,
+}
+
+/// What a hold says of itself: after how long it ends however it is renewed, and where its owner is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct HoldNote {
+    pub(crate) max_hold: Duration,
+    pub(crate) place: Arc<Whereabouts>,
+}
+
+/// How long a hold can be counted on that lives no longer than something of the store's own, such as a session.
+pub(crate) trait Bound: std::fmt::Debug + Send + Sync {
+    /// Signs of life move it on; what has ended stays in the past.
+    fn until(&self) -> Moment;
+
+    /// The store has said that the hold is gone; then it ends at once.
+    fn is_gone(&self) -> bool {
+        false
+    }
+}

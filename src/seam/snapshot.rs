@@ -1,0 +1,38 @@
+//! How a store shows a lock that is held.
+
+use std::time::Duration;
+
+use crate::ident::LockName;
+use crate::inspect::{Holder, Inspection, Mode, ObjectKind};
+use crate::seam::kind::Kind;
+
+/// What the store shows of a lock that is held.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Snapshot {
+    /// A holder as the store writes it; empty if the store would not say.
+    pub(crate) holder: String,
+    /// The hold count of the owner that was asked about; zero if it is not a holder.
+    pub(crate) count: u32,
+    /// What remains of the lease; `None` if it has no end.
+    pub(crate) remaining: Option<Duration>,
+}
+
+impl Snapshot {
+    /// The same as it is shown to users.
+    pub(crate) fn described(self, kind: Kind, name: &LockName) -> Inspection {
+        let mode = match kind {
+            Kind::Read => Some(Mode::Read),
+            Kind::Write => Some(Mode::Write),
+            _ => None,
+        };
+        let kind = match mode {
+            Some(mode) => ObjectKind::ReadWriteLock { mode },
+            None if kind.is_token() => ObjectKind::TokenLock,
+            None => ObjectKind::Lock,
+        };
+        let mut seen = Inspection::new(name.given(), kind);
+        seen.remaining = Some(self.remaining.unwrap_or(Duration::MAX));
+        seen.holders.push(Holder { mode, remaining: self.remaining, ..Holder::new(self.holder) });
+        seen
+    }
+}

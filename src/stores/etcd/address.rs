@@ -1,0 +1,219 @@
+//! Where the members are, who we are there, and under which prefix the locks lie.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::config::RedisOptions;
+use crate::error::{Error, ErrorKind, Result};
+use crate::hosts::{Host, Hosts, check_url};
+
+/// Keys lie under this unless the URL names another prefix.
+const DEFAULT_PREFIX: &str = "leasehold/";
+const DEFAULT_PORT: u16 = 2379;
+
+/// All that a new connection needs. Holds the password, so it is not `Debug`.
+pub(super) struct EtcdAddress {
+    pub(super) members: Vec<EtcdMember>,
+    /// The user and the password.
+    pub(super) user: Option<(String, String)>,
+    pub(super) prefix: String,
+    pub(super) connect_timeout: Duration,
+    pub(super) hosts: Arc<Hosts>,
+}
+
+/// One member of the cluster, or a gateway in front of it.
+pub(super) struct EtcdMember {
+    pub(super) host: Host,
+    pub(super) port: u16,
+    #[cfg(feature = "tls")]
+    pub(super) tls: Option<crate::tls::Config>,
+}
+
+impl EtcdMember {
+    pub(super) fn new(host: Host, port: u16) -> EtcdMember {
+        EtcdMember {
+            host,
+            port,
+            #[cfg(feature = "tls")]
+            tls: None,
+        }
+    }
+}
+
+impl fmt::Display for EtcdMember {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.host.name().contains(':') {
+            return write!(f, "[{}]:{}", self.host, self.port);
+        }
+        write!(f, "{}:{}", self.host, self.port)
+    }
+}
+
+impl EtcdAddress {
+    /// Reads the URL; the options' own fields go before what it says. No message repeats the URL: it may hold a
+    /// password.
+    pub(super) fn new(options: &RedisOptions) -> Result<EtcdAddress> {
+        let (scheme, rest) = options.url.split_once("://").ok_or_else(unusable)?;
+        let is_tls = scheme.eq_ignore_ascii_case("etcds");
+        if is_tls && !cfg!(feature = "tls") {
+            return Err(Error::new(
+                ErrorKind::Unsupported,
+                "connect",
+                "etcds:// needs leasehold's feature \"tls\", which this build does not have",
+            ));
+        }
+        if !is_tls {
+            options.tls.refused_without_tls("the URL does not start with etcds://")?;
+        }
+        check_url(&options.url)?;
+        if rest.contains(['?', '#']) {
+            return Err(unusable());
+        }
+        let (place, path) = rest.split_once('/').unwrap_or((rest, ""));
+        let (user, hosts) = match place.rsplit_once('@') {
+            Some((user, hosts)) => (Some(user), hosts),
+            None => (None, place),
+        };
+        let members =
+            hosts.split(',').map(|text| member(text, user.is_some())).collect::<Result<Vec<_>>>()?;
+        #[cfg(feature = "tls")]
+        let members = {
+            let config = is_tls.then(|| crate::tls::config(&options.tls)).transpose()?;
+            members.into_iter().map(|member| EtcdMember { tls: config.clone(), ..member }).collect()
+        };
+        Ok(EtcdAddress {
+            members,
+            user: user_of(user, options)?,
+            prefix: prefix_of(&decoded(path)?),
+            connect_timeout: options.connect_timeout,
+            hosts: Arc::clone(&options.hosts),
+        })
+    }
+}
+
+fn unusable() -> Error {
+    let form = "etcd://[user:password@]host[:port][,host[:port]…][/prefix]";
+    Error::invalid("connect", format!("the URL cannot be used; it has the form {form}"))
+}
+
+fn member(text: &str, is_sure: bool) -> Result<EtcdMember> {
+    // An IPv6 address is in brackets.
+    let (host, port) = match text.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
+        Some((host, "")) => (host, None),
+        Some((host, port)) => (host, Some(port.strip_prefix(':').ok_or_else(unusable)?)),
+        None => text.split_once(':').map_or((text, None), |(host, port)| (host, Some(port))),
+    };
+    let is_sure = is_sure || port.is_some();
+    let port = match port {
+        Some(port) => port.parse().ok().ok_or_else(unusable)?,
+        None => DEFAULT_PORT,
+    };
+    if host.is_empty() || host.contains(|c: char| c.is_whitespace() || c.is_control()) || port == 0 {
+        return Err(unusable());
+    }
+    Ok(EtcdMember::new(Host::given(host, is_sure), port))
+}
+
+fn user_of(user: Option<&str>, options: &RedisOptions) -> Result<Option<(String, String)>> {
+    let (name, password) = match user {
+        Some(user) => {
+            let (name, password) = user.split_once(':').unwrap_or((user, ""));
+            (Some(decoded(name)?), Some(decoded(password)?))
+        }
+        None => (None, None),
+    };
+    let (name, password) = (options.username.clone().or(name), options.password.clone().or(password));
+    match (name, password) {
+        (Some(name), password) if !name.is_empty() => Ok(Some((name, password.unwrap_or_default()))),
+        (None, None) => Ok(None),
+        _ => Err(Error::invalid("connect", "a password was given without a user name, which etcd needs too")),
+    }
+}
+
+fn prefix_of(path: &str) -> String {
+    match path.trim_end_matches('/') {
+        "" => DEFAULT_PREFIX.to_owned(),
+        path => format!("{path}/"),
+    }
+}
+
+/// Takes percent signs for what they stand for.
+fn decoded(text: &str) -> Result<String> {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let Some((&first, after)) = rest.split_first() {
+        rest = after;
+        if first == b'%' {
+            let (digits, after) = after.split_at_checked(2).ok_or_else(unusable)?;
+            let digits = std::str::from_utf8(digits).ok().ok_or_else(unusable)?;
+            bytes.push(u8::from_str_radix(digits, 16).ok().ok_or_else(unusable)?);
+            rest = after;
+        } else {
+            bytes.push(first);
+        }
+    }
+    String::from_utf8(bytes).ok().ok_or_else(unusable)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn address(url: &str) -> Result<EtcdAddress> {
+        EtcdAddress::new(&RedisOptions { url: url.to_owned(), ..RedisOptions::default() })
+    }
+
+    #[test]
+    fn a_url_is_read() {
+        let read = address("etcd://me:p%40ss@one,two:2380,[::1]:7/shop/locks").unwrap();
+        let members: Vec<_> = read.members.iter().map(ToString::to_string).collect();
+        assert_eq!(members, ["one:2379", "two:2380", "[::1]:7"]);
+        assert_eq!(read.user, Some(("me".to_owned(), "p@ss".to_owned())));
+        assert_eq!(read.prefix, "shop/locks/");
+        let read = address("etcd://localhost/").unwrap();
+        assert_eq!((read.prefix.as_str(), read.user), ("leasehold/", None));
+    }
+
+    #[test]
+    fn options_go_before_the_url() {
+        let options = RedisOptions {
+            url: "etcd://me:one@localhost".to_owned(),
+            username: Some("you".to_owned()),
+            password: Some("two".to_owned()),
+            ..RedisOptions::default()
+        };
+        assert_eq!(EtcdAddress::new(&options).unwrap().user, Some(("you".to_owned(), "two".to_owned())));
+    }
+
+    #[test]
+    fn what_is_no_etcd_url_is_refused_without_repeating_it() {
+        for url in [
+            "etcd:",
+            "etcd://",
+            "etcd://me:S3CR3T@",
+            "etcd://me:S3CR3T@localhost:port",
+            "etcd://me:S3CR3T@localhost:99999",
+            "etcd://me:S3CR3T@one,,two",
+            "etcd://me:S3CR3T@[::1",
+            "etcd://me:S3CR3T@[::1]x",
+            "etcd://me:S3CR3T%@localhost",
+            "etcd://me:S3CR3T%zz@localhost",
+            "etcd://:S3CR3T@localhost",
+            "etcd://me:S3CR3T@localhost/?a=b",
+            "etcd://me:S3CR3T@local host",
+        ] {
+            let error = address(url).err().unwrap_or_else(|| panic!("{url} was accepted"));
+            assert_eq!(error.kind(), ErrorKind::InvalidInput, "{url}");
+            assert!(!format!("{error} {error:?}").contains("S3CR3T"), "{error:?}");
+        }
+    }
+
+    #[cfg(not(feature = "tls"))]
+    #[test]
+    fn without_the_feature_tls_is_refused_in_words() {
+        let error = address("etcds://localhost").err().unwrap();
+        assert_eq!(error.kind(), ErrorKind::Unsupported);
+        assert!(error.to_string().contains("feature \"tls\""));
+    }
+}

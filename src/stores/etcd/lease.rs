@@ -1,0 +1,257 @@
+//! Leases of etcd: each key has one of its own, and ends with it.
+//!
+//! A lease counts whole seconds. One second more than the whole seconds of what was asked for makes it long enough, and
+//! leaves some time in which it can serve again without a word to the server: a client that takes and gives back locks
+//! quickly keeps its leases alive once a second, not once a lock. A lease serves again only when everything that was
+//! sent under it has been answered: else something late could tie a dead hold's key to a living lease.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::room::Roomy;
+use crate::stores::etcd::members::{Failure, Outcome, Transport, not_sent, refusal_in, unreadable};
+use crate::stores::etcd::message::number;
+use crate::sync::Mutex;
+use crate::time::{Clock, Moment, window};
+
+/// Leases that nobody uses: so many are kept, and none that would be there for longer than this.
+const MOST_IDLE: usize = 64;
+const LONGEST_IDLE: u64 = 61;
+
+/// A lease in somebody's hands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct EtcdLease {
+    pub(super) id: i64,
+    /// Seconds.
+    pub(super) ttl: u64,
+    /// Before the request was sent that last set it to run its whole time.
+    confirmed: Moment,
+}
+
+impl EtcdLease {
+    /// Until when it runs at least, by this machine's clock.
+    pub(super) fn ends(&self) -> Moment {
+        self.confirmed.plus(window(Duration::from_secs(self.ttl)))
+    }
+}
+
+/// A client's leases.
+#[derive(Default)]
+pub(super) struct Leases {
+    state: Mutex<LeasesState>,
+}
+
+#[derive(Default)]
+struct LeasesState {
+    idle: Vec<EtcdLease>,
+    /// Those that keys have, by id, until they end.
+    lent: HashMap<i64, EtcdLease>,
+}
+
+/// How many seconds a lease for this long has.
+pub(super) fn ttl_of(asked: Duration) -> u64 {
+    asked.as_secs().saturating_add(1)
+}
+
+impl Leases {
+    /// A lease that runs for at least `asked` from now on, which nothing uses. A failure leaves nothing behind that
+    /// would not end by itself.
+    pub(super) fn take(&self, wire: &Transport, asked: Duration, deadline: Moment) -> Outcome<EtcdLease> {
+        let ttl = ttl_of(asked);
+        while let Some(lease) = self.idle(ttl) {
+            let now = Clock::System.now();
+            if lease.ends() >= now.plus(asked) {
+                return Ok(lease);
+            }
+            if keep_alive(wire, &[lease.id], deadline).map_err(not_sent)? == [true] {
+                return Ok(EtcdLease { confirmed: now, ..lease });
+            }
+        }
+        let confirmed = Clock::System.now();
+        let answer =
+            wire.call("/v3/lease/grant", &json!({ "TTL": ttl.to_string() }), deadline).map_err(not_sent)?;
+        match (number(&answer, "ID"), number(&answer, "TTL")) {
+            (Some(id), Some(granted)) if u64::try_from(granted).is_ok_and(|granted| granted >= ttl) => {
+                Ok(EtcdLease { id, ttl, confirmed })
+            }
+            _ => Err(Failure::Refused(unreadable())),
+        }
+    }
+
+    /// The one that was used last, so that the others may end.
+    fn idle(&self, ttl: u64) -> Option<EtcdLease> {
+        let mut state = self.state.lock();
+        let now = Clock::System.now();
+        state.idle.retain(|lease| lease.ends() > now);
+        let at = state.idle.iter().rposition(|lease| lease.ttl == ttl)?;
+        Some(state.idle.remove(at))
+    }
+
+    /// The lease was not used, or what used it is gone. `false`: it is not kept.
+    pub(super) fn give_back(&self, lease: EtcdLease) -> bool {
+        let mut state = self.state.lock();
+        let is_kept = lease.ttl <= LONGEST_IDLE && state.idle.len() < MOST_IDLE;
+        if is_kept {
+            state.idle.push(lease);
+        }
+        is_kept
+    }
+
+    /// The lease is a key's now.
+    pub(super) fn lend(&self, lease: EtcdLease) {
+        self.state.lock().lent.insert(lease.id, lease);
+    }
+
+    /// Forgets leases that have ended by themselves.
+    pub(super) fn sweep(&self, now: Moment) {
+        let mut state = self.state.lock();
+        state.idle.retain(|lease| lease.ends() > now);
+        state.lent.retain(|_, lease| lease.ends() > now);
+        state.lent.give_back_room();
+    }
+
+    /// The lease with this id, if a key here has it.
+    pub(super) fn lent(&self, id: i64) -> Option<EtcdLease> {
+        self.state.lock().lent.get(&id).copied()
+    }
+
+    /// Has a lease run until then at least; `false`: it has ended.
+    pub(super) fn keep(
+        &self,
+        wire: &Transport,
+        lease: EtcdLease,
+        until: Moment,
+        deadline: Moment,
+    ) -> Outcome<bool> {
+        if lease.ends() >= until {
+            return Ok(true);
+        }
+        let sent = Clock::System.now();
+        let is_alive = keep_alive(wire, &[lease.id], deadline)? == [true];
+        if is_alive {
+            self.confirm(lease.id, sent);
+        }
+        Ok(is_alive)
+    }
+
+    /// The hold that had this lease is over, and all is known about it. `false`: the lease is not kept.
+    pub(super) fn returned(&self, id: i64) -> bool {
+        let lease = self.state.lock().lent.remove(&id);
+        lease.is_some_and(|lease| self.give_back(lease))
+    }
+
+    /// The lease, if a hold has it, was set to run its whole time by a request that was sent at `confirmed`.
+    pub(super) fn confirm(&self, id: i64, confirmed: Moment) {
+        if let Some(lease) = self.state.lock().lent.get_mut(&id) {
+            lease.confirmed = lease.confirmed.max(confirmed);
+        }
+    }
+
+    /// Leases are gone that should be there: no other is believed in either.
+    pub(super) fn distrust(&self) {
+        self.state.lock().idle.clear();
+    }
+}
+
+/// Has each lease run its whole time again; `false`: it has ended.
+///
+/// The gateway may throw away what it has not read of the questions when its first answer is written (etcd issue 8237), so
+/// what was not answered is asked again, as long as each time something is.
+pub(super) fn keep_alive(wire: &Transport, ids: &[i64], deadline: Moment) -> Outcome<Vec<bool>> {
+    let mut alive = Vec::with_capacity(ids.len());
+    while let Some(rest) = ids.get(alive.len()..).filter(|rest| !rest.is_empty()) {
+        keep_some_alive(wire, rest, deadline, &mut alive)?;
+    }
+    Ok(alive)
+}
+
+/// Asks for all, and adds what is answered for the first of them: for one at least.
+fn keep_some_alive(wire: &Transport, ids: &[i64], deadline: Moment, alive: &mut Vec<bool>) -> Outcome<()> {
+    // A stream of questions and one of answers, in the same order.
+    let questions: String = ids.iter().map(|id| format!("{{\"ID\":\"{id}\"}}\n")).collect();
+    let answers = wire.call_raw("/v3/lease/keepalive", &questions, deadline)?;
+    let mut answers = serde_json::Deserializer::from_slice(&answers).into_iter::<Value>();
+    for (at, id) in ids.iter().enumerate() {
+        let answer = match answers.next() {
+            Some(Ok(answer)) => answer,
+            _ if at > 0 => break,
+            _ => return Err(Failure::Unknown(unreadable())),
+        };
+        match refusal_in(&answer) {
+            Some(_) if at > 0 => break,
+            Some(refusal) => return Err(refusal),
+            None => {}
+        }
+        let result = answer.get("result").filter(|result| number(result, "ID") == Some(*id));
+        let result = result.ok_or_else(|| Failure::Unknown(unreadable()))?;
+        alive.push(number(result, "TTL").is_some_and(|ttl| ttl > 0));
+    }
+    Ok(())
+}
+
+/// How many whole seconds a lease still runs; `None`: it has ended.
+pub(super) fn time_to_live(wire: &Transport, id: i64, deadline: Moment) -> Outcome<Option<u64>> {
+    let answer = wire.call("/v3/lease/timetolive", &json!({ "ID": id.to_string() }), deadline)?;
+    Ok(u64::try_from(number(&answer, "TTL").unwrap_or(0)).ok())
+}
+
+/// Ends a lease that is of no use any more. If that fails it ends by itself, later.
+pub(super) fn revoke(wire: &Transport, id: i64, deadline: Moment) {
+    drop(wire.call("/v3/lease/revoke", &json!({ "ID": id.to_string() }), deadline));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lease(id: i64, ttl: u64, confirmed: Moment) -> EtcdLease {
+        EtcdLease { id, ttl, confirmed }
+    }
+
+    #[test]
+    fn a_lease_is_always_longer_than_what_was_asked_for_and_never_by_more_than_a_second() {
+        for millis in [1, 100, 999, 1_000, 1_001, 30_000, 3_600_000] {
+            let asked = Duration::from_millis(millis);
+            let ttl = Duration::from_secs(ttl_of(asked));
+            assert!(ttl > asked && ttl <= asked + Duration::from_secs(1), "{asked:?}");
+        }
+    }
+
+    #[test]
+    fn only_leases_that_have_not_ended_and_have_the_length_serve_again() {
+        let leases = Leases::default();
+        let now = Clock::System.now();
+        let fresh = lease(1, 31, now);
+        assert!(leases.give_back(lease(2, 31, now.minus(Duration::from_secs(40)))));
+        assert!(leases.give_back(fresh));
+        assert!(leases.give_back(lease(3, 2, now)));
+        assert_eq!((leases.idle(31), leases.idle(31)), (Some(fresh), None));
+        // One that would be left for an hour is not kept.
+        assert!(!leases.give_back(lease(4, 3_601, now)));
+    }
+
+    #[test]
+    fn what_is_not_known_to_be_free_does_not_serve_again() {
+        let leases = Leases::default();
+        let now = Clock::System.now();
+        assert!(!leases.returned(1), "a lease of which nothing is known");
+        leases.lend(lease(2, 31, now));
+        assert_eq!(leases.idle(31), None);
+        assert!(leases.returned(2));
+        assert!(!leases.returned(2), "it is given back once");
+        assert!(leases.idle(31).is_some() && leases.idle(31).is_none());
+    }
+
+    #[test]
+    fn leases_of_holds_that_ended_by_themselves_are_not_remembered_for_ever() {
+        let leases = Leases::default();
+        let long_ago = Clock::System.now().minus(Duration::from_secs(60));
+        (0..100_000).for_each(|id| leases.lend(lease(id, 2, long_ago)));
+        leases.lend(lease(-1, 2, Clock::System.now()));
+        leases.sweep(Clock::System.now());
+        let state = leases.state.lock();
+        assert!(state.lent.len() == 1 && state.lent.capacity() < 100, "{}", state.lent.capacity());
+    }
+}

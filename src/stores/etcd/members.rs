@@ -1,0 +1,424 @@
+//! Who is asked: the members in turn, over connections that threads take and give back; and what their refusals mean.
+
+use std::io;
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+
+use crate::error::{Error, ErrorKind};
+use crate::seam::Answer;
+use crate::stores::etcd::address::{EtcdAddress, EtcdMember};
+use crate::stores::etcd::http::{Connection, Response};
+use crate::sync::atomic::{AtomicUsize, Ordering};
+use crate::sync::{Condvar, Mutex};
+use crate::time::{Clock, Moment};
+
+/// Why there is no result.
+#[derive(Debug)]
+pub(super) enum Failure {
+    /// Nothing was changed, and nothing will be.
+    Refused(Error),
+    /// It may have been carried out, or still may be.
+    Unknown(Error),
+    /// Not carried out: a lease that it names is over.
+    NoLease,
+}
+
+pub(super) type Outcome<T> = Result<T, Failure>;
+
+impl Failure {
+    /// For requests that change nothing about a lock: an unknown outcome is just a failure.
+    pub(super) fn into_error(self) -> Error {
+        match self {
+            Failure::Refused(error) | Failure::Unknown(error) => error,
+            Failure::NoLease => Error::new(ErrorKind::Busy, "ask", "the lease ended during the request"),
+        }
+    }
+}
+
+/// An outcome in the seam's words.
+pub(super) fn answer<T>(outcome: Outcome<T>, action: &'static str, name: &str) -> Answer<T> {
+    let told = |error: Error| error.during(action).on(name);
+    match outcome {
+        Ok(value) => Answer::Done(value),
+        Err(Failure::Unknown(error)) => Answer::Unknown(told(error).with_unknown_outcome()),
+        Err(failure) => Answer::Refused(told(failure.into_error())),
+    }
+}
+
+/// The members, and what all connections to them share.
+pub(super) struct Members {
+    pub(super) address: EtcdAddress,
+    /// The member that is asked first, modulo their number; moved on when it is of no use.
+    first: AtomicUsize,
+    /// What stands for the user and the password, once they were accepted.
+    token: Mutex<Option<String>>,
+}
+
+impl Members {
+    pub(super) fn new(address: EtcdAddress) -> Members {
+        Members { address, first: AtomicUsize::new(0), token: Mutex::new(None) }
+    }
+
+    /// Connects to the first member that accepts. A failure means that nothing was sent.
+    pub(super) fn connect(&self, deadline: Moment) -> Result<Connected<'_>, Error> {
+        let members = &self.address.members;
+        let first = self.first.load(Ordering::Relaxed);
+        let mut last = None;
+        for turn in 0..members.len() {
+            let Some(member) = members.iter().cycle().nth(first.wrapping_add(turn) % members.len()) else {
+                break;
+            };
+            // A member that does not answer at all must not use up the time of those after it.
+            let now = Clock::System.now();
+            let left = u32::try_from(members.len() - turn).unwrap_or(u32::MAX);
+            let share = (deadline.since(now) / left).min(self.address.connect_timeout);
+            match Connection::open(member, &self.address.hosts, now.plus(share)) {
+                Ok(connection) => return Ok(Connected { connection, member }),
+                Err(error) => last = Some(broken(member, error)),
+            }
+            self.pass_over(member);
+        }
+        Err(last.unwrap_or_else(|| Error::new(ErrorKind::Unreachable, "connect", "there is no member")))
+    }
+
+    /// The member is of no use now; if it is the first one, the next one becomes that.
+    fn pass_over(&self, member: &EtcdMember) {
+        let members = &self.address.members;
+        let first = self.first.load(Ordering::Relaxed);
+        if members.get(first % members.len()).is_some_and(|first| std::ptr::eq(first, member)) {
+            self.first.store(first.wrapping_add(1) % members.len(), Ordering::Relaxed);
+        }
+    }
+
+    /// The bytes of a request; `extra` are further lines for its head.
+    pub(super) fn request(&self, member: &EtcdMember, path: &str, body: &str, extra: &str) -> Vec<u8> {
+        let token = self.token.lock();
+        let authorization =
+            token.as_ref().map(|token| format!("Authorization: {token}\r\n")).unwrap_or_default();
+        let length = body.len();
+        format!(
+            "POST {path} HTTP/1.1\r\nHost: {member}\r\nContent-Type: application/json\r\n\
+             Content-Length: {length}\r\n{authorization}{extra}\r\n{body}"
+        )
+        .into_bytes()
+    }
+}
+
+/// A connection, and whom it is to.
+pub(super) struct Connected<'a> {
+    pub(super) connection: Connection,
+    pub(super) member: &'a EtcdMember,
+}
+
+/// Some connections that threads take, use for one exchange, and give back.
+pub(super) struct Transport {
+    members: Arc<Members>,
+    /// How many there may be.
+    most: u32,
+    state: Mutex<MembersState>,
+    /// Signalled when a connection was given back or given up.
+    freed: Condvar,
+}
+
+#[derive(Default)]
+struct MembersState {
+    /// With the member's place among the members.
+    idle: Vec<(usize, Connection)>,
+    taken: u32,
+    closed: bool,
+}
+
+impl Transport {
+    pub(super) fn new(members: Arc<Members>, most: u32) -> Transport {
+        Transport { members, most, state: Mutex::default(), freed: Condvar::new() }
+    }
+
+    /// Asks for something, and reads the result as one JSON value.
+    pub(super) fn call(&self, path: &str, body: &Value, deadline: Moment) -> Outcome<Value> {
+        let answer = self.call_raw(path, &body.to_string(), deadline)?;
+        serde_json::from_slice(&answer).map_err(|error| Failure::Unknown(unreadable().with_source(error)))
+    }
+
+    /// Asks for something, and gives the answer as it came.
+    pub(super) fn call_raw(&self, path: &str, body: &str, deadline: Moment) -> Outcome<Vec<u8>> {
+        let mut response = self.exchange(path, body, deadline)?;
+        // A token ends after some minutes, and with each change of users or roles. The request was not looked at.
+        if self.members.address.user.is_some() && wants_token(&response) {
+            self.authenticate(deadline)?;
+            response = self.exchange(path, body, deadline)?;
+        }
+        if response.status == 200 { Ok(response.body) } else { Err(refusal(&response)) }
+    }
+
+    /// Gets a token for the user, if there is one.
+    pub(super) fn authenticate(&self, deadline: Moment) -> Outcome<()> {
+        let Some((name, password)) = &self.members.address.user else { return Ok(()) };
+        *self.members.token.lock() = None;
+        let body = json!({ "name": name, "password": password }).to_string();
+        let response = self.exchange("/v3/auth/authenticate", &body, deadline).map_err(not_sent)?;
+        if response.status == 200 {
+            let answer: Value = serde_json::from_slice(&response.body)
+                .map_err(|error| Failure::Refused(unreadable().with_source(error)))?;
+            let token = answer.get("token").and_then(Value::as_str).filter(|token| is_plain(token));
+            let token = token.ok_or_else(|| Failure::Refused(unreadable()))?;
+            *self.members.token.lock() = Some(token.to_owned());
+            return Ok(());
+        }
+        // A server that asks nobody for a password lets this user in as well.
+        let (_, message) = said(&response.body);
+        if message.contains("authentication is not enabled") {
+            return Ok(());
+        }
+        Err(not_sent(refusal(&response)))
+    }
+
+    /// One exchange, over an idle connection or a new one.
+    fn exchange(&self, path: &str, body: &str, deadline: Moment) -> Outcome<Response> {
+        let mut place = self.place(deadline).map_err(Failure::Refused)?;
+        let first = self.members.first.load(Ordering::Relaxed) % self.members.address.members.len().max(1);
+        let usable = place.idle.take().filter(|(at, connection)| *at == first && connection.is_alive());
+        let members = &self.members.address.members;
+        let (mut connection, member) = match usable.and_then(|(at, idle)| Some((idle, members.get(at)?))) {
+            Some(usable) => usable,
+            None => {
+                let connected = self.members.connect(deadline).map_err(Failure::Refused)?;
+                (connected.connection, connected.member)
+            }
+        };
+        let request = self.members.request(member, path, body, "");
+        let response = connection
+            .send(&request, deadline)
+            .and_then(|()| connection.receive(deadline))
+            .map_err(|error| {
+                self.members.pass_over(member);
+                Failure::Unknown(broken(member, error))
+            })?;
+        if response.stays {
+            place.give_back =
+                members.iter().position(|at| std::ptr::eq(at, member)).map(|at| (at, connection));
+        }
+        // A member without a leader, or on its way out, may have neighbours that are better off.
+        if response.status >= 500 {
+            self.members.pass_over(member);
+        }
+        Ok(response)
+    }
+
+    /// Waits until one of the connections may be used.
+    fn place(&self, deadline: Moment) -> Result<MemberPlace<'_>, Error> {
+        let mut state = self.state.lock();
+        loop {
+            if state.closed {
+                return Err(Error::new(ErrorKind::ShutDown, "use", "the client was shut down"));
+            }
+            if state.taken < self.most {
+                state.taken += 1;
+                let idle = state.idle.pop();
+                return Ok(MemberPlace { wire: self, idle, give_back: None });
+            }
+            let left = deadline.since(Clock::System.now());
+            if left.is_zero() {
+                let words = "all connections were in use for too long (see pool_size)";
+                return Err(Error::new(ErrorKind::TimedOut, "use", words));
+            }
+            self.freed.wait_for(&mut state, left);
+        }
+    }
+
+    pub(super) fn close(&self) {
+        let mut state = self.state.lock();
+        state.closed = true;
+        state.idle.clear();
+        self.freed.notify_all();
+    }
+}
+
+/// The right to use one connection; given back when dropped.
+struct MemberPlace<'a> {
+    wire: &'a Transport,
+    idle: Option<(usize, Connection)>,
+    give_back: Option<(usize, Connection)>,
+}
+
+impl Drop for MemberPlace<'_> {
+    fn drop(&mut self) {
+        let mut state = self.wire.state.lock();
+        state.taken -= 1;
+        if let Some(connection) = self.give_back.take()
+            && !state.closed
+        {
+            state.idle.push(connection);
+        }
+        self.wire.freed.notify_one();
+    }
+}
+
+/// Whether a token can be put into a line of a request.
+fn is_plain(token: &str) -> bool {
+    !token.is_empty() && token.bytes().all(|byte| byte.is_ascii_graphic())
+}
+
+/// Nothing that was asked for has left: what failed was only needed for it.
+pub(super) fn not_sent(failure: Failure) -> Failure {
+    Failure::Refused(failure.into_error())
+}
+
+fn broken(member: &EtcdMember, error: io::Error) -> Error {
+    let (kind, words) = match error.kind() {
+        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
+            (ErrorKind::TimedOut, "did not answer in time")
+        }
+        io::ErrorKind::InvalidData => (ErrorKind::Protocol, "does not speak HTTP as etcd does"),
+        io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound => {
+            (ErrorKind::Unreachable, "cannot be reached")
+        }
+        _ => (ErrorKind::Unreachable, "broke the connection"),
+    };
+    Error::new(kind, "ask", format!("{member} {words}")).with_source(error)
+}
+
+pub(super) fn unreadable() -> Error {
+    Error::new(ErrorKind::Protocol, "ask", "the server's answer is not what etcd's gateway sends")
+}
+
+/// The code and the message of an error, which gateways of different versions put in different places.
+fn said(body: &[u8]) -> (u64, String) {
+    let body: Value = serde_json::from_slice(body).unwrap_or_default();
+    let error = body.get("error").filter(|error| error.is_object()).unwrap_or(&body);
+    let text = |field: &str| error.get(field).and_then(Value::as_str);
+    let code = ["code", "grpc_code"].iter().find_map(|field| error.get(field)?.as_u64()).unwrap_or(0);
+    (code, text("message").or(text("error")).unwrap_or_default().to_owned())
+}
+
+fn wants_token(response: &Response) -> bool {
+    let (code, message) = said(&response.body);
+    response.status != 200
+        && (code == UNAUTHENTICATED
+            || message.contains("invalid auth token")
+            || message.contains("user name is empty")
+            || message.contains("revision of auth store is old"))
+}
+
+// The numbers that gRPC gives its errors.
+const DEADLINE_EXCEEDED: u64 = 4;
+const NOT_FOUND: u64 = 5;
+const PERMISSION_DENIED: u64 = 7;
+const UNAUTHENTICATED: u64 = 16;
+/// Canceled, unknown, deadline exceeded, aborted, internal, unavailable, data loss: none says that nothing happened.
+const UNCERTAIN: [u64; 7] = [1, 2, DEADLINE_EXCEEDED, 10, 13, 14, 15];
+
+pub(super) fn refusal(response: &Response) -> Failure {
+    let (code, message) = said(&response.body);
+    if message.is_empty() {
+        if response.status == 404 {
+            let words = "the server has no gateway at /v3; etcd 3.4 is the oldest that can be used";
+            return Failure::Refused(Error::new(ErrorKind::TooOld, "ask", words));
+        }
+        let words = format!("the server answered with HTTP status {}", response.status);
+        return Failure::Unknown(Error::new(ErrorKind::Protocol, "ask", words));
+    }
+    // A proxy's, who cannot know: bad gateway, unavailable, time-out.
+    if code == 0 && (502..=504).contains(&response.status) {
+        return Failure::Unknown(Error::new(
+            ErrorKind::TimedOut,
+            "ask",
+            format!("the server answered: {message}"),
+        ));
+    }
+    meant(code, &message)
+}
+
+/// What an error in an answer that came bit by bit means; `None`: it is none.
+pub(super) fn refusal_in(answer: &Value) -> Option<Failure> {
+    let error = answer.get("error")?;
+    let (code, message) = said(error.to_string().as_bytes());
+    Some(meant(code, &message))
+}
+
+fn meant(code: u64, message: &str) -> Failure {
+    let error = |kind| Error::new(kind, "ask", format!("the server answered: {message}"));
+    let has = |words: &str| message.contains(words);
+    if has("requested lease not found") {
+        Failure::NoLease
+    } else if code == PERMISSION_DENIED || has("permission denied") {
+        Failure::Refused(error(ErrorKind::NoPermission))
+    } else if code == UNAUTHENTICATED || has("user name is empty") || has("authentication failed") {
+        Failure::Refused(error(ErrorKind::Authentication))
+    } else if has("database space exceeded") {
+        Failure::Refused(error(ErrorKind::OutOfMemory))
+    } else if has("too many requests") || has("no leader") {
+        Failure::Refused(error(ErrorKind::Busy))
+    } else if UNCERTAIN.contains(&code) {
+        let is_late = code == DEADLINE_EXCEEDED || has("timed out");
+        Failure::Unknown(error(if is_late { ErrorKind::TimedOut } else { ErrorKind::Unreachable }))
+    } else if code == NOT_FOUND {
+        Failure::Refused(error(ErrorKind::Unsupported))
+    } else {
+        Failure::Refused(error(ErrorKind::Refused))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::config::RedisOptions;
+
+    fn refused(status: u16, body: &str) -> Failure {
+        refusal(&Response { status, body: body.as_bytes().to_vec(), stays: true })
+    }
+
+    #[test]
+    fn errors_of_all_gateways_are_read_and_typed() {
+        let cases = [
+            (403, r#"{"error":"etcdserver: permission denied","code":7}"#, ErrorKind::NoPermission),
+            (400, r#"{"error":"etcdserver: user name is empty","code":3}"#, ErrorKind::Authentication),
+            (401, r#"{"code":16,"message":"etcdserver: invalid auth token"}"#, ErrorKind::Authentication),
+            (
+                429,
+                r#"{"message":"etcdserver: mvcc: database space exceeded","code":8}"#,
+                ErrorKind::OutOfMemory,
+            ),
+            (429, r#"{"error":"etcdserver: too many requests","code":8}"#, ErrorKind::Busy),
+            (503, r#"{"error":{"grpc_code":14,"message":"etcdserver: no leader"}}"#, ErrorKind::Busy),
+            (404, "404 page not found", ErrorKind::TooOld),
+            (400, r#"{"error":"etcdserver: request is too large","code":3}"#, ErrorKind::Refused),
+        ];
+        for (status, body, kind) in cases {
+            let Failure::Refused(error) = refused(status, body) else { panic!("{body} leaves doubt") };
+            assert_eq!(error.kind(), kind, "{body}");
+        }
+        let gone = refused(404, r#"{"error":"etcdserver: requested lease not found","code":5}"#);
+        assert!(matches!(gone, Failure::NoLease));
+    }
+
+    #[test]
+    fn who_gets_no_connection_has_sent_nothing() {
+        let options = RedisOptions { url: "etcd://127.0.0.1:1".to_owned(), ..RedisOptions::default() };
+        let wire = Transport::new(Arc::new(Members::new(EtcdAddress::new(&options).unwrap())), 0);
+        let deadline = Clock::System.after(Duration::from_millis(5));
+        let Err(Failure::Refused(error)) = wire.call("/", &json!({}), deadline) else {
+            panic!("it leaves doubt")
+        };
+        assert_eq!(error.kind(), ErrorKind::TimedOut);
+        assert!(error.to_string().contains("pool_size"), "{error}");
+    }
+
+    #[test]
+    fn what_does_not_say_that_nothing_happened_is_of_unknown_outcome() {
+        let cases = [
+            (503, r#"{"error":"etcdserver: request timed out","code":14}"#, ErrorKind::TimedOut),
+            (503, r#"{"error":"transport is closing","code":14}"#, ErrorKind::Unreachable),
+            (503, r#"{"error":"etcdserver: leader changed","code":14}"#, ErrorKind::Unreachable),
+            (499, r#"{"error":"context canceled","code":1}"#, ErrorKind::Unreachable),
+            (502, "<html>", ErrorKind::Protocol),
+            (504, r#"{"message":"The upstream server is timing out"}"#, ErrorKind::TimedOut),
+        ];
+        for (status, body, kind) in cases {
+            let Failure::Unknown(error) = refused(status, body) else { panic!("{body} leaves no doubt") };
+            assert_eq!(error.kind(), kind, "{body}");
+        }
+    }
+}

@@ -1,0 +1,301 @@
+//! What is asked of etcd and what it answers, as the gateway's JSON: bytes in base64, 64-bit numbers as text.
+//!
+//! | key | value | lease |
+//! |---|---|---|
+//! | prefix + the lock's name + `/` + owner | `owner count ttl`, for example `0f0c…:7 1 31` | one of this key's alone, of `ttl` seconds |
+//!
+//! Who wants a lock puts such a key. They stand in the order in which their keys were created, and the first has the lock:
+//! etcd's own recipe for locks. A slash in a name is written `%2F`, and `%` as `%25`, so that no lock's keys lie among
+//! another's. A key's end is its lease's end. `ttl` is in the value so that whoever reads it need not ask for the lease as
+//! well.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use serde_json::{Value, json};
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::ident::Owner;
+use crate::stores::etcd::members::unreadable;
+
+/// Whom somebody stands behind. The same owner's key may be there again later: only with the creation it is the same.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Front {
+    pub(super) key: String,
+    pub(super) created: i64,
+}
+
+/// What somebody has put who wants a lock or has it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct HeldKey {
+    /// Its key, as it came.
+    pub(super) key: String,
+    pub(super) owner: String,
+    pub(super) count: u32,
+    pub(super) ttl: u64,
+    pub(super) lease: i64,
+    /// Of the key's last change.
+    pub(super) revision: i64,
+    /// Of its creation: its place in the order.
+    pub(super) created: i64,
+}
+
+impl HeldKey {
+    /// From a key-value pair.
+    fn read(pair: &Value) -> Result<HeldKey> {
+        let value = pair.get("value").and_then(Value::as_str).unwrap_or_default();
+        let value = String::from_utf8(STANDARD.decode(value).unwrap_or_default()).unwrap_or_default();
+        let mut words = value.split(' ');
+        let (owner, count, ttl, rest) = (words.next(), words.next(), words.next(), words.next());
+        let (Some(owner), Some(count), Some(ttl), None) =
+            (owner, count.and_then(|count| count.parse().ok()), ttl.and_then(|ttl| ttl.parse().ok()), rest)
+        else {
+            return Err(Error::new(ErrorKind::WrongType, "use", "the key holds a value that is not a lock"));
+        };
+        Ok(HeldKey {
+            key: pair.get("key").and_then(Value::as_str).unwrap_or_default().to_owned(),
+            owner: owner.to_owned(),
+            count,
+            ttl,
+            lease: number(pair, "lease").unwrap_or(0),
+            revision: number(pair, "mod_revision").unwrap_or(0),
+            created: number(pair, "create_revision").unwrap_or(0),
+        })
+    }
+
+    pub(super) fn is_of(&self, owner: Owner) -> bool {
+        self.owner == owner.to_string()
+    }
+}
+
+/// What is kept under a key.
+pub(super) fn value(owner: Owner, count: u32, ttl: u64) -> String {
+    STANDARD.encode(format!("{owner} {count} {ttl}"))
+}
+
+/// Where those stand who want one lock.
+pub(super) struct KeyLine(String);
+
+impl KeyLine {
+    pub(super) fn new(prefix: &str, name: &str) -> KeyLine {
+        let name = name.replace('%', "%25").replace('/', "%2F");
+        KeyLine(format!("{prefix}{name}/"))
+    }
+
+    /// The key of one of them.
+    pub(super) fn key(&self, owner: Owner) -> String {
+        STANDARD.encode(format!("{}{owner}", self.0))
+    }
+
+    /// All keys here lie between the slash and what comes after a slash.
+    fn bounds(&self) -> [String; 2] {
+        let behind = format!("{}0", self.0.trim_end_matches('/'));
+        [STANDARD.encode(&self.0), STANDARD.encode(behind)]
+    }
+
+    /// Asks for the first.
+    pub(super) fn first(&self) -> Value {
+        self.first_of(1)
+    }
+
+    /// Asks for the first few, and how many there are.
+    pub(super) fn first_of(&self, few: u32) -> Value {
+        let [key, range_end] = self.bounds();
+        json!({ "request_range": {
+            "key": key,
+            "range_end": range_end,
+            "sort_target": "CREATE",
+            "sort_order": "ASCEND",
+            "limit": few.to_string(),
+        } })
+    }
+
+    /// Asks for the key of the last, or of the last that came before this creation.
+    pub(super) fn last(&self, before: Option<i64>) -> Value {
+        let [key, range_end] = self.bounds();
+        // Zero is no bound.
+        let newest = before.map_or(0, |before| before.saturating_sub(1));
+        json!({ "request_range": {
+            "key": key,
+            "range_end": range_end,
+            "sort_target": "CREATE",
+            "sort_order": "DESCEND",
+            "limit": "1",
+            "keys_only": true,
+            "max_create_revision": newest.to_string(),
+        } })
+    }
+
+    /// "Nobody stands there."
+    pub(super) fn is_empty(&self) -> Value {
+        let [key, range_end] = self.bounds();
+        json!({
+            "key": key,
+            "range_end": range_end,
+            "target": "CREATE",
+            "result": "EQUAL",
+            "create_revision": "0",
+        })
+    }
+}
+
+/// All keys below the prefix.
+pub(super) fn all(prefix: &str) -> Value {
+    let [key, range_end] = KeyLine(prefix.to_owned()).bounds();
+    json!({ "key": key, "range_end": range_end })
+}
+
+/// "This key is not there."
+pub(super) fn is_absent(key: &str) -> Value {
+    is_since(key, 0)
+}
+
+/// "This key is there."
+pub(super) fn is_there(key: &str) -> Value {
+    json!({ "key": key, "target": "CREATE", "result": "GREATER", "create_revision": "0" })
+}
+
+/// "This key was created then, and is still there."
+pub(super) fn is_since(key: &str, created: i64) -> Value {
+    json!({ "key": key, "target": "CREATE", "result": "EQUAL", "create_revision": created.to_string() })
+}
+
+/// "It is as it was seen."
+pub(super) fn is_at(key: &str, revision: i64) -> Value {
+    json!({ "key": key, "target": "MOD", "result": "EQUAL", "mod_revision": revision.to_string() })
+}
+
+pub(super) fn put(key: &str, value: &str, lease: i64) -> Value {
+    json!({ "request_put": { "key": key, "value": value, "lease": lease.to_string() } })
+}
+
+/// Puts a value under the lease that the key has.
+pub(super) fn put_as_leased(key: &str, value: &str) -> Value {
+    json!({ "request_put": { "key": key, "value": value, "ignore_lease": true } })
+}
+
+pub(super) fn get(key: &str) -> Value {
+    json!({ "request_range": { "key": key } })
+}
+
+/// Deletes a key, and tells what it was.
+pub(super) fn take_away(key: &str) -> Value {
+    json!({ "request_delete_range": { "key": key, "prev_kv": true } })
+}
+
+/// If all of `compare` is so, `then`, else `otherwise`.
+pub(super) fn txn(compare: &[Value], then: &[Value], otherwise: &[Value]) -> Value {
+    json!({ "compare": compare, "success": then, "failure": otherwise })
+}
+
+/// What came of a transaction.
+pub(super) struct Done {
+    pub(super) succeeded: bool,
+    pub(super) revision: u64,
+    responses: Vec<Value>,
+}
+
+impl Done {
+    pub(super) fn read(answer: &Value) -> Done {
+        Done {
+            succeeded: answer.get("succeeded").and_then(Value::as_bool).unwrap_or(false),
+            revision: answer
+                .get("header")
+                .and_then(|header| number(header, "revision"))
+                .and_then(|revision| u64::try_from(revision).ok())
+                .unwrap_or(0),
+            responses: answer.get("responses").and_then(Value::as_array).cloned().unwrap_or_default(),
+        }
+    }
+
+    /// What the request at `place` found: a `get`, the `first` of a line, or a `take_away`.
+    pub(super) fn found(&self, place: usize) -> Result<Option<HeldKey>> {
+        self.pair(place)?.map(HeldKey::read).transpose()
+    }
+
+    /// Whom the request at `place` found, the `last` of a line or a `get`.
+    pub(super) fn found_front(&self, place: usize) -> Result<Option<Front>> {
+        let Some(pair) = self.pair(place)? else { return Ok(None) };
+        let key = pair.get("key").and_then(Value::as_str).ok_or_else(unreadable)?;
+        let created = number(pair, "create_revision").ok_or_else(unreadable)?;
+        Ok(Some(Front { key: key.to_owned(), created }))
+    }
+
+    /// Those whom the request at `place` found, the `first_of` a line, and how many stand there.
+    pub(super) fn line(&self, place: usize) -> Result<(Vec<HeldKey>, u64)> {
+        let range = self.responses.get(place).and_then(|response| response.get("response_range"));
+        let range = range.ok_or_else(unreadable)?;
+        let pairs = range.get("kvs").and_then(Value::as_array).into_iter().flatten();
+        let all = number(range, "count").and_then(|all| u64::try_from(all).ok()).unwrap_or(0);
+        Ok((pairs.map(HeldKey::read).collect::<Result<_>>()?, all))
+    }
+
+    fn pair(&self, place: usize) -> Result<Option<&Value>> {
+        let response = self.responses.get(place).ok_or_else(unreadable)?;
+        let pairs = response
+            .get("response_range")
+            .map(|range| range.get("kvs"))
+            .or_else(|| response.get("response_delete_range").map(|range| range.get("prev_kvs")))
+            .ok_or_else(unreadable)?;
+        Ok(pairs.and_then(|pairs| pairs.get(0)))
+    }
+
+    /// The transaction within this one at `place`.
+    pub(super) fn inner(&self, place: usize) -> Result<Done> {
+        let inner = self.responses.get(place).and_then(|response| response.get("response_txn"));
+        inner.map(Done::read).ok_or_else(unreadable)
+    }
+}
+
+/// A number, which the gateway writes as text, and leaves out when it is zero.
+pub(super) fn number(of: &Value, field: &str) -> Option<i64> {
+    let value = of.get(field)?;
+    value.as_i64().or_else(|| value.as_str()?.parse().ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ident::ClientId;
+
+    fn pair(value: &str) -> Value {
+        json!({ "value": STANDARD.encode(value), "lease": "7", "mod_revision": "9" })
+    }
+
+    #[test]
+    fn a_lock_is_read_as_it_was_written() {
+        let owner = Owner::new(ClientId::random(), 3);
+        let written = json!({ "value": value(owner, 2, 31), "lease": "7587848390220873735", "mod_revision": "12", "create_revision": "9" });
+        let held = HeldKey::read(&written).unwrap();
+        assert!(held.is_of(owner) && !held.is_of(Owner::new(ClientId::random(), 3)));
+        assert_eq!((held.count, held.ttl, held.lease), (2, 31, 7_587_848_390_220_873_735));
+        assert_eq!((held.revision, held.created), (12, 9));
+    }
+
+    #[test]
+    fn what_is_no_lock_is_said_to_be_none() {
+        for value in ["", "a", "a 1", "a 1 x", "a 1 2 3", "a -1 3"] {
+            assert_eq!(HeldKey::read(&pair(value)).unwrap_err().kind(), ErrorKind::WrongType, "{value}");
+        }
+    }
+
+    #[test]
+    fn no_locks_keys_lie_among_anothers() {
+        let owner = Owner::new(ClientId::random(), 3);
+        let text =
+            |value: &Value| String::from_utf8(STANDARD.decode(value.as_str().unwrap()).unwrap()).unwrap();
+        let names = ["a", "a/", "a/b", "a%2Fb", "a0", "a.", "A", "ab", "/", "%"];
+        for name in names {
+            let line = KeyLine::new("p/", name);
+            let [least, end] = line.bounds().map(|bound| text(&json!(bound)));
+            for other in names {
+                let key = text(&json!(KeyLine::new("p/", other).key(owner)));
+                assert_eq!(
+                    (least.as_str()..end.as_str()).contains(&key.as_str()),
+                    name == other,
+                    "{key} in {least}"
+                );
+            }
+        }
+        assert_eq!(text(&json!(KeyLine::new("p/", "a/b").key(owner))), format!("p/a%2Fb/{owner}"));
+    }
+}

@@ -1,0 +1,304 @@
+//! Semaphores, latches and conditions in this process.
+
+use std::collections::{HashMap, VecDeque};
+
+use crate::ident::Owner;
+use crate::inspect::PermitOut;
+use crate::seam::{Attempt, Claim, Counting, Kind, PLACE_LASTS, Release};
+use crate::time::Moment;
+
+/// All that is counted under one name, of one kind.
+#[derive(Default)]
+pub(super) struct Counted {
+    /// `None`: nobody has set it up.
+    count: Option<i64>,
+    ends: Option<Moment>,
+    /// Permits by request, of semaphores; what was given back stays, so that it is not given back twice.
+    taken: HashMap<Owner, bool>,
+    /// Permits by id, of those with leases.
+    out: HashMap<[u8; 16], Moment>,
+    /// Results by request.
+    done: HashMap<Owner, i64>,
+    /// Who waits for a condition, and until when each counts as alive.
+    queue: VecDeque<(Owner, Moment)>,
+    notified: HashMap<Owner, Moment>,
+}
+
+/// Who is to be woken.
+pub(super) enum WokenWaiters {
+    Nobody,
+    All,
+    These(Vec<Owner>),
+}
+
+impl Counted {
+    /// Brings back what has run out by now. Whether that is anything.
+    pub(super) fn expire(&mut self, now: Moment) -> bool {
+        if self.ends.is_some_and(|ends| ends <= now) {
+            (self.count, self.ends) = (None, None);
+        }
+        let before = self.out.len();
+        self.out.retain(|_, until| *until > now);
+        let back = before - self.out.len();
+        self.give_back(i64::try_from(back).unwrap_or(i64::MAX));
+        back > 0
+    }
+
+    /// What is gone altogether is not brought back by what was taken of it.
+    fn give_back(&mut self, amount: i64) {
+        if self.count.is_some() {
+            self.add(amount);
+        }
+    }
+
+    /// How many there are, and until when; `None`: nobody has set any up.
+    pub(super) fn shown(&self, now: Moment) -> Option<(i64, Option<Moment>)> {
+        let back = self.out.values().filter(|until| **until <= now).count();
+        let count = self.count.filter(|_| self.ends.is_none_or(|ends| ends > now))?;
+        Some((count.saturating_add(i64::try_from(back).unwrap_or(0)), self.ends))
+    }
+
+    /// Permits that are out, those that end first before the others.
+    pub(super) fn lent(&self, now: Moment) -> Vec<PermitOut> {
+        let mut out: Vec<_> = self.out.iter().filter(|(_, until)| **until > now).collect();
+        out.sort_by_key(|(_, until)| **until);
+        let shown = out.into_iter().map(|(id, until)| PermitOut {
+            id: id.iter().map(|byte| format!("{byte:02x}")).collect(),
+            by_this_client: false,
+            remaining: until.since(now),
+        });
+        shown.collect()
+    }
+
+    fn add(&mut self, amount: i64) {
+        self.count = Some(self.count.unwrap_or(0).saturating_add(amount));
+    }
+
+    pub(super) fn attempt(&mut self, claim: &Claim, now: Moment) -> (Attempt, WokenWaiters) {
+        let units = i64::from(claim.units);
+        let has_enough = self.count.unwrap_or(0) >= units;
+        let busy = Attempt::Busy { retry_after: None };
+        let granted = Attempt::Granted { fence: None };
+        match claim.kind {
+            Kind::Semaphore => match self.taken.get(&claim.owner) {
+                Some(true) => (granted, WokenWaiters::Nobody),
+                None if has_enough => {
+                    self.add(-units);
+                    self.taken.insert(claim.owner, true);
+                    (granted, WokenWaiters::Nobody)
+                }
+                Some(false) | None => (busy, WokenWaiters::Nobody),
+            },
+            Kind::Permits => {
+                let is_out = self.out.contains_key(&claim.owner.permit(0));
+                if !is_out && !has_enough {
+                    let first = self.out.values().min();
+                    let retry_after = first.map(|until| until.since(now));
+                    return (Attempt::Busy { retry_after }, WokenWaiters::Nobody);
+                }
+                if !is_out {
+                    self.add(-units);
+                }
+                self.prolong(claim, now);
+                (granted, WokenWaiters::Nobody)
+            }
+            Kind::Signal => {
+                let dead: Vec<Owner> = self
+                    .notified
+                    .iter()
+                    .filter(|(_, until)| **until <= now)
+                    .map(|(owner, _)| *owner)
+                    .collect();
+                let mut woken = Vec::new();
+                for owner in dead {
+                    self.notified.remove(&owner);
+                    woken.extend(self.notify(now));
+                }
+                let was_notified = self.notified.remove(&claim.owner).is_some();
+                let place = self.queue.iter_mut().find(|(owner, _)| *owner == claim.owner);
+                let attempt = match place {
+                    Some(place) if !was_notified => {
+                        place.1 = now.plus(PLACE_LASTS);
+                        busy
+                    }
+                    _ => granted,
+                };
+                (attempt, WokenWaiters::These(woken))
+            }
+            _ => (if self.count.unwrap_or(0) > 0 { busy } else { granted }, WokenWaiters::Nobody),
+        }
+    }
+
+    fn ids(claim: &Claim) -> impl Iterator<Item = [u8; 16]> + '_ {
+        (0..claim.units).map(|index| claim.owner.permit(index))
+    }
+
+    fn prolong(&mut self, claim: &Claim, now: Moment) {
+        for id in Self::ids(claim) {
+            let until = self.out.entry(id).or_insert(now);
+            *until = (*until).max(now.plus(claim.lease));
+        }
+    }
+
+    pub(super) fn renew(&mut self, claim: &Claim, now: Moment) -> bool {
+        let are_out = Self::ids(claim).all(|id| self.out.contains_key(&id));
+        if are_out {
+            self.prolong(claim, now);
+        }
+        are_out
+    }
+
+    pub(super) fn release(&mut self, claim: &Claim) -> (Release, WokenWaiters) {
+        let (freed, not_held) = (Release::Freed { others: 0 }, Release::NotHeld { holder: None });
+        match claim.kind {
+            Kind::Semaphore => match self.taken.insert(claim.owner, false) {
+                Some(true) => {
+                    self.give_back(i64::from(claim.units));
+                    (freed, WokenWaiters::All)
+                }
+                Some(false) => (freed, WokenWaiters::Nobody),
+                None => (not_held, WokenWaiters::Nobody),
+            },
+            Kind::Permits => {
+                let back = Self::ids(claim).filter(|id| self.out.remove(id).is_some()).count();
+                self.give_back(i64::try_from(back).unwrap_or(0));
+                let all = u32::try_from(back).ok() == Some(claim.units);
+                (if all { freed } else { not_held }, WokenWaiters::All)
+            }
+            _ => (freed, WokenWaiters::Nobody),
+        }
+    }
+
+    /// Leaves those who wait for a condition; what was not noticed is the next one's.
+    pub(super) fn leave(&mut self, owner: Owner, now: Moment) -> WokenWaiters {
+        self.queue.retain(|(other, _)| *other != owner);
+        let passed_on = self.notified.remove(&owner).and_then(|_| self.notify(now));
+        WokenWaiters::These(passed_on.into_iter().collect())
+    }
+
+    fn notify(&mut self, now: Moment) -> Option<Owner> {
+        while let Some((next, until)) = self.queue.pop_front() {
+            if until > now {
+                self.notified.insert(next, now.plus(PLACE_LASTS));
+                return Some(next);
+            }
+        }
+        None
+    }
+
+    pub(super) fn change(
+        &mut self,
+        claim: &Claim,
+        what: &Counting,
+        now: Moment,
+    ) -> (Option<i64>, WokenWaiters) {
+        let are_out = i64::try_from(self.out.len()).unwrap_or(i64::MAX);
+        match what {
+            Counting::Ask => return (self.count, WokenWaiters::Nobody),
+            Counting::AskOut => return (Some(are_out), WokenWaiters::Nobody),
+            Counting::AskAll => return (self.count.map(|count| count + are_out), WokenWaiters::Nobody),
+            Counting::AskLease(id) => {
+                let left = self.out.get(id).map(|until| until.since(now).as_millis());
+                return (left.map(|left| i64::try_from(left).unwrap_or(i64::MAX)), WokenWaiters::Nobody);
+            }
+            _ => {}
+        }
+        if let Some(done) = self.done.get(&claim.owner) {
+            return (Some(*done), WokenWaiters::Nobody);
+        }
+        let count = self.count.unwrap_or(0);
+        let (result, woken) = match what {
+            Counting::Ask
+            | Counting::AskOut
+            | Counting::AskAll
+            | Counting::AskLease(_)
+            | Counting::Forget => (count, WokenWaiters::Nobody),
+            Counting::SetUp { to, lease } => match self.count {
+                Some(_) => (0, WokenWaiters::Nobody),
+                None => {
+                    // A latch that has nothing to count is open, as one that nobody set up.
+                    self.count = Some(i64::from(*to)).filter(|to| *to > 0 || claim.kind != Kind::Latch);
+                    self.ends = lease.map(|lease| now.plus(lease));
+                    (1, WokenWaiters::All)
+                }
+            },
+            Counting::Add(amount) => {
+                self.add(*amount);
+                (count.saturating_add(*amount), WokenWaiters::All)
+            }
+            Counting::AddIfSetUp(amount) => match self.count {
+                Some(_) => {
+                    self.add(*amount);
+                    (1, WokenWaiters::All)
+                }
+                None => (0, WokenWaiters::Nobody),
+            },
+            Counting::SetTo(to) => {
+                let free = i64::from(*to) - are_out;
+                self.count = Some(free);
+                (free, WokenWaiters::All)
+            }
+            Counting::Drain => {
+                self.count = self.count.map(|_| 0);
+                (count, WokenWaiters::Nobody)
+            }
+            Counting::CountDown => {
+                let left = (count - 1).max(0);
+                self.count = Some(left).filter(|left| *left > 0);
+                (left, if left == 0 { WokenWaiters::All } else { WokenWaiters::Nobody })
+            }
+            Counting::GiveBack(id) => match self.out.remove(id) {
+                Some(_) => {
+                    self.give_back(1);
+                    (1, WokenWaiters::All)
+                }
+                None => (0, WokenWaiters::Nobody),
+            },
+            Counting::GiveBackAll(ids) => {
+                let mut back = 0;
+                if ids.iter().all(|id| self.out.contains_key(id)) {
+                    for id in ids {
+                        back += i64::from(self.out.remove(id).is_some());
+                    }
+                    self.add(back);
+                }
+                (back, if back > 0 { WokenWaiters::All } else { WokenWaiters::Nobody })
+            }
+            Counting::Lease(id, lease) => match self.out.get_mut(id) {
+                Some(until) => {
+                    *until = now.plus(*lease);
+                    (1, WokenWaiters::Nobody)
+                }
+                None => (0, WokenWaiters::Nobody),
+            },
+            Counting::Delete => {
+                self.out.clear();
+                self.ends = None;
+                (i64::from(self.count.take().is_some()), WokenWaiters::All)
+            }
+            Counting::Notify { all } => {
+                let most = if *all { self.queue.len() } else { 1 };
+                let woken: Vec<Owner> = (0..most).map_while(|_| self.notify(now)).collect();
+                (i64::try_from(woken.len()).unwrap_or(0), WokenWaiters::These(woken))
+            }
+            Counting::Enlist => {
+                if !self.queue.iter().any(|(owner, _)| *owner == claim.owner) {
+                    self.queue.push_back((claim.owner, now.plus(PLACE_LASTS)));
+                }
+                (0, WokenWaiters::Nobody)
+            }
+        };
+        let is_repeatable = matches!(
+            what,
+            Counting::Notify { .. }
+                | Counting::Enlist
+                | Counting::GiveBack(_)
+                | Counting::GiveBackAll(_)
+                | Counting::Lease(..)
+        );
+        if !is_repeatable {
+            self.done.insert(claim.owner, result);
+        }
+        (Some(result), woken)
+    }
+}

@@ -1,0 +1,55 @@
+//! A lock that is held in this process, and what it says of itself.
+
+use crate::ident::Owner;
+use crate::inspect::Holder;
+use crate::seam::{Answer, Claim, Handoff, HoldNote};
+use crate::stores::memory::MemoryAccess;
+use crate::time::Moment;
+
+pub(super) struct HeldLock {
+    pub(super) is_token: bool,
+    pub(super) owner: Owner,
+    pub(super) count: u32,
+    pub(super) until: Moment,
+    /// What is told of it.
+    pub(super) since: Moment,
+    pub(super) note: Option<HoldNote>,
+}
+
+impl HeldLock {
+    pub(super) fn new(claim: &Claim, count: u32, now: Moment) -> HeldLock {
+        HeldLock {
+            is_token: claim.kind.is_token(),
+            owner: claim.owner,
+            count,
+            until: now.plus(claim.lease),
+            since: now,
+            note: claim.note.clone(),
+        }
+    }
+
+    pub(super) fn shown(&self, now: Moment) -> Holder {
+        Holder {
+            holds: Some(self.count),
+            remaining: Some(self.until.since(now)),
+            held_for: Some(now.since(self.since)),
+            ends_within: self.note.as_ref().map(|note| self.since.plus(note.max_hold).since(now)),
+            whereabouts: self.note.as_ref().map(|note| note.place.as_ref().clone()),
+            ..Holder::new(self.owner.to_string())
+        }
+    }
+}
+
+impl MemoryAccess {
+    /// Has `to` hold the lock in place of `from`.
+    pub(super) fn hand_off_now(&self, from: &Claim, to: &Claim) -> Answer<Handoff> {
+        let key = to.name.key();
+        self.with(to.kind, &to.name, |state, now| match state.locks.get_mut(key) {
+            Some(held) if held.owner == from.owner => {
+                *held = HeldLock::new(to, 1, now);
+                Handoff::Granted { fence: to.wants_fence.then(|| state.next_fence(key, now)) }
+            }
+            _ => Handoff::Lost,
+        })
+    }
+}

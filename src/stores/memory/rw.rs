@@ -1,0 +1,130 @@
+//! Read-write locks in this process: who reads, who writes, each until when.
+
+use crate::ident::Owner;
+use crate::inspect::{Holder, Mode};
+use crate::seam::{Attempt, Claim, Kind, PLACE_LASTS, Release, Snapshot};
+use crate::time::Moment;
+
+/// All holds of one read-write lock, and writers that wait and are to come before readers.
+#[derive(Default)]
+pub(super) struct Parties {
+    holds: Vec<Party>,
+    /// Until when each counts as alive.
+    waiting: Vec<(Owner, Moment)>,
+}
+
+struct Party {
+    kind: Kind,
+    owner: Owner,
+    count: u32,
+    until: Moment,
+}
+
+impl Parties {
+    /// Forgets those whose time is over. As on Redis, a writer's own reading ends with its writing at the earliest.
+    pub(super) fn expire(&mut self, now: Moment) {
+        let writer = self.holds.iter().find(|party| party.kind == Kind::Write && party.until > now);
+        let writer = writer.map(|party| party.owner);
+        self.holds.retain(|party| party.until > now || Some(party.owner) == writer);
+        self.waiting.retain(|(_, until)| *until > now);
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.holds.is_empty() && self.waiting.is_empty()
+    }
+
+    /// Asks once. `Ok`: granted, but the fence is still to be had.
+    pub(super) fn attempt(&mut self, claim: &Claim, count: u32, now: Moment) -> Result<(), Attempt> {
+        let until = now.plus(claim.lease);
+        if let Some(own) = self.own(claim) {
+            (own.count, own.until) = (count, own.until.max(until));
+            return Ok(());
+        }
+        if count > 1 {
+            return Err(Attempt::Lost);
+        }
+        let writer = self.holds.iter().find(|party| party.kind == Kind::Write).map(|party| party.owner);
+        let may = match (claim.kind, writer) {
+            (Kind::Read, Some(writer)) => writer == claim.owner,
+            (Kind::Read, None) => !claim.writers_first || self.waiting.is_empty(),
+            _ => self.holds.is_empty(),
+        };
+        self.stop_waiting(claim);
+        if !may {
+            if claim.kind == Kind::Write && claim.writers_first && claim.waits {
+                self.waiting.push((claim.owner, now.plus(PLACE_LASTS)));
+            }
+            // A reader waits for the writer, not for what that may read afterwards.
+            let in_its_way = |party: &&Party| claim.kind == Kind::Write || party.kind == Kind::Write;
+            let holds = self.holds.iter().filter(in_its_way).map(|party| party.until);
+            let longest = holds.chain(self.waiting.iter().map(|(_, until)| *until)).max();
+            return Err(Attempt::Busy { retry_after: longest.map(|until| until.since(now)) });
+        }
+        self.holds.push(Party { kind: claim.kind, owner: claim.owner, count, until });
+        Ok(())
+    }
+
+    /// Forgets a writer that waits; whether that lets readers in.
+    pub(super) fn stop_waiting(&mut self, claim: &Claim) -> bool {
+        let before = self.waiting.len();
+        self.waiting.retain(|(owner, _)| claim.kind != Kind::Write || *owner != claim.owner);
+        self.waiting.len() < before && self.waiting.is_empty()
+    }
+
+    pub(super) fn release(&mut self, claim: &Claim, left: u32) -> Release {
+        match self.own(claim) {
+            Some(own) if left > 0 => {
+                own.count = left;
+                Release::StillHeld
+            }
+            Some(_) => {
+                self.holds.retain(|party| party.kind != claim.kind || party.owner != claim.owner);
+                Release::Freed { others: 0 }
+            }
+            None => Release::NotHeld { holder: self.holds.first().map(|party| party.owner.to_string()) },
+        }
+    }
+
+    /// Has the hold end at `until`, or not before it.
+    pub(super) fn prolong(&mut self, claim: &Claim, until: Moment) -> bool {
+        let own = self.own(claim);
+        own.map(|own| own.until = own.until.max(until)).is_some()
+    }
+
+    pub(super) fn inspect(&self, kind: Kind, owner: Owner, now: Moment) -> Option<Snapshot> {
+        let mut parties = self.holds.iter().filter(|party| party.kind == kind);
+        let first = parties.clone().next()?;
+        let remaining = parties.clone().map(|party| party.until).max().map(|until| until.since(now));
+        let own = parties.find(|party| party.owner == owner);
+        Some(Snapshot { holder: first.owner.to_string(), count: own.map_or(0, |own| own.count), remaining })
+    }
+
+    /// Which half has it, who, and until when; `None` if it is free.
+    pub(super) fn shown(&self, now: Moment) -> Option<(Mode, Vec<Holder>, Moment)> {
+        let writer = self.holds.iter().find(|party| party.kind == Kind::Write && party.until > now);
+        let mode = if writer.is_some() { Mode::Write } else { Mode::Read };
+        let live = |party: &&Party| party.until > now || writer.is_some_and(|one| one.owner == party.owner);
+        let until = self.holds.iter().filter(live).map(|party| party.until).max()?;
+        let holders = self.holds.iter().filter(live).map(|party| Holder {
+            holds: Some(party.count),
+            mode: Some(if party.kind == Kind::Write { Mode::Write } else { Mode::Read }),
+            remaining: Some(party.until.since(now)),
+            ..Holder::new(party.owner.to_string())
+        });
+        Some((mode, holders.collect(), until))
+    }
+
+    /// Frees the lock if it is in this half's hands.
+    pub(super) fn force(&mut self, kind: Kind) -> bool {
+        let is_written = self.holds.iter().any(|party| party.kind == Kind::Write);
+        let is_held = !self.holds.is_empty() && is_written == (kind == Kind::Write);
+        if is_held {
+            self.holds.clear();
+        }
+        is_held
+    }
+
+    fn own(&mut self, claim: &Claim) -> Option<&mut Party> {
+        self.holds.iter_mut().find(|party| party.kind == claim.kind && party.owner == claim.owner)
+    }
+}

@@ -1,0 +1,82 @@
+//! What is told of a name in this process.
+//!
+//! Here several objects may have one name, which on Redis have one key: the first that is there is told, in the order of
+//! this file.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use crate::ident::{Fence, LockName};
+use crate::inspect::{Inspection, ObjectKind, Waiter};
+use crate::seam::Kind;
+use crate::seam::subscription::Channel;
+use crate::stores::memory::MemoryState;
+use crate::stores::memory::channels::{counted_topic, rw_topic};
+use crate::time::Moment;
+
+type Channels = HashMap<Box<str>, Arc<Channel>>;
+
+/// Of a list so many are shown.
+const MOST: usize = 100;
+
+impl MemoryState {
+    pub(super) fn shown(&self, name: &LockName, now: Moment, channels: &Channels) -> Inspection {
+        let key = name.key();
+        let mut seen = Inspection::new(name.given(), ObjectKind::Absent);
+        seen.fence = self.fences.get(key).copied().map(Fence::new);
+        for (owner, until) in self.queues.get(key).into_iter().flatten().filter(|(_, until)| *until > now) {
+            let remaining = Some(until.since(now));
+            seen.waiters.push(Waiter { owner: owner.to_string(), by_this_client: false, remaining });
+        }
+        seen.waiting = count(seen.waiters.len());
+        seen.waiters.truncate(MOST);
+        let listeners = |channel: &str| channels.get(channel).map_or(0, |channel| count(channel.listeners()));
+
+        if let Some(held) = self.locks.get(key).filter(|held| held.until > now) {
+            seen.kind = match (held.is_token, seen.waiting, seen.fence) {
+                (true, ..) => ObjectKind::TokenLock,
+                (false, 0, None) => ObjectKind::Lock,
+                (false, 0, Some(_)) => ObjectKind::FencedLock,
+                (false, ..) => ObjectKind::FairLock,
+            };
+            seen.remaining = Some(held.until.since(now));
+            seen.holders.push(held.shown(now));
+            seen.listeners =
+                matches!(seen.kind, ObjectKind::Lock | ObjectKind::FencedLock).then(|| listeners(key));
+            return seen;
+        }
+        if let Some((mode, holders, until)) = self.read_writes.get(key).and_then(|parties| parties.shown(now))
+        {
+            seen.kind = ObjectKind::ReadWriteLock { mode };
+            (seen.holders, seen.remaining) = (holders, Some(until.since(now)));
+            seen.listeners = Some(listeners(&rw_topic(name)));
+            return seen;
+        }
+        for (kind, shown) in [
+            (Kind::Permits, ObjectKind::ExpirableSemaphore),
+            (Kind::Semaphore, ObjectKind::Semaphore),
+            (Kind::Latch, ObjectKind::CountDownLatch),
+        ] {
+            let Some(counted) = self.counted.get(&(kind, key.into())) else { continue };
+            let Some((number, ends)) = counted.shown(now) else { continue };
+            seen.kind = shown;
+            seen.count = Some(number);
+            seen.remaining = Some(ends.map_or(std::time::Duration::MAX, |ends| ends.since(now)));
+            seen.permits = counted.lent(now);
+            seen.out = count(seen.permits.len());
+            seen.permits.truncate(MOST);
+            seen.listeners = Some(listeners(&counted_topic(kind, name)));
+            return seen;
+        }
+        seen.kind = match (seen.waiting, seen.fence) {
+            (0, None) => ObjectKind::Absent,
+            (0, Some(_)) => ObjectKind::FencedLock,
+            _ => ObjectKind::FairLock,
+        };
+        seen
+    }
+}
+
+fn count(length: usize) -> u64 {
+    u64::try_from(length).unwrap_or(u64::MAX)
+}

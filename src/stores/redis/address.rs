@@ -1,0 +1,421 @@
+//! Where the server is and who we are there.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo};
+
+use crate::config::RedisOptions;
+use crate::error::{Error, ErrorKind, Result};
+use crate::hosts::{Host, SCHEMES, check_scheme, check_url, has_login};
+use crate::stores::redis::place::{Login, Role, ServerPlace};
+use crate::stores::redis::sentinel::Sentinels;
+
+/// All that a new connection needs. Holds the password, so it is not `Debug`.
+pub(super) struct RedisAddress {
+    pub(super) target: Target,
+    pub(super) login: Login,
+    pub(super) connect_timeout: Duration,
+}
+
+/// Where connections go.
+pub(super) enum Target {
+    Place(ServerPlace),
+    /// Wherever the Sentinels say that the master is, asked anew for each connection.
+    Master(Arc<Sentinels>),
+}
+
+/// What a Sentinel's port is where the URL does not say.
+const SENTINEL_PORT: u16 = 26379;
+
+impl RedisAddress {
+    /// Reads the URL; the options' own fields go before what it says. No message repeats the URL: it may hold a
+    /// password.
+    pub(super) fn new(options: &RedisOptions) -> Result<RedisAddress> {
+        let scheme = Scheme::of(&options.url)?;
+        check_url(&options.url)?;
+        if !scheme.is_sentinel && (options.sentinel_username.is_some() || options.sentinel_password.is_some())
+        {
+            return Err(Error::invalid(
+                "connect",
+                "Sentinels' user or password were given, but the URL does not start with redis-sentinel://",
+            ));
+        }
+        let (info, target) =
+            if scheme.is_sentinel { by_sentinel(options, scheme.is_tls)? } else { direct(options)? };
+        let settings = info.redis_settings();
+        let database = options.database.unwrap_or(settings.db());
+        if database < 0 {
+            return Err(Error::invalid(
+                "connect",
+                format!("a database of {database} cannot be used: the least is 0"),
+            ));
+        }
+        let own = |option: &Option<String>, url: Option<&str>| option.clone().or(url.map(str::to_owned));
+        Ok(RedisAddress {
+            target,
+            login: Login {
+                username: own(&options.username, settings.username()),
+                password: own(&options.password, settings.password()),
+                database,
+                client_name: options.client_name.clone(),
+                write_timeout: options.command_timeout,
+                role: Role::Primary,
+                hosts: Arc::clone(&options.hosts),
+            },
+            connect_timeout: options.connect_timeout,
+        })
+    }
+
+    /// Reads a cluster's URL: one address for each of its hosts, at least one.
+    pub(super) fn cluster(options: &RedisOptions) -> Result<Vec<RedisAddress>> {
+        let unusable = || {
+            let form = "redis-cluster://[user:password@]host[:port][,host[:port]…]";
+            Error::invalid("connect", format!("the URL cannot be used; it has the form {form}"))
+        };
+        check_url(&options.url)?;
+        let (scheme, rest) = options.url.split_once("://").ok_or_else(unusable)?;
+        let scheme = if scheme.eq_ignore_ascii_case("rediss-cluster") { "rediss" } else { "redis" };
+        let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
+        if !matches!(path, "" | "0") || options.database.is_some_and(|database| database != 0) {
+            return Err(Error::invalid("connect", "a cluster has one database only, number 0"));
+        }
+        let (login, hosts) = match authority.rsplit_once('@') {
+            Some((login, hosts)) => (format!("{login}@"), hosts),
+            None => (String::new(), authority),
+        };
+        let address = |host: &str| {
+            let url = format!("{scheme}://{login}{host}/");
+            let read = RedisAddress::new(&RedisOptions { url, ..options.clone() }).map_err(|error| {
+                match error.kind() {
+                    ErrorKind::InvalidInput if error.detail().starts_with("the URL") => {
+                        unusable().with_source(error)
+                    }
+                    _ => error,
+                }
+            })?;
+            let login = Login { role: Role::ClusterMember, ..read.login };
+            Ok(RedisAddress { login, ..read })
+        };
+        hosts.split(',').map(address).collect()
+    }
+
+    /// The same user's, elsewhere. `None`: not reached by a host's name and a port.
+    pub(super) fn at(&self, host: &Host, port: u16, role: Role) -> Option<RedisAddress> {
+        let Target::Place(place) = &self.target else { return None };
+        let place = match place {
+            ServerPlace::Tcp { .. } => ServerPlace::Tcp { host: host.clone(), port },
+            #[cfg(feature = "tls")]
+            ServerPlace::Tls { config, .. } => {
+                ServerPlace::Tls { host: host.clone(), port, config: config.clone() }
+            }
+            #[cfg(unix)]
+            ServerPlace::Unix(_) => return None,
+        };
+        Some(RedisAddress {
+            target: Target::Place(place),
+            login: Login { role, ..self.login.clone() },
+            connect_timeout: self.connect_timeout,
+        })
+    }
+
+    /// Host and port, where it is reached by them.
+    pub(super) fn host_and_port(&self) -> Option<(&Host, u16)> {
+        let Target::Place(place) = &self.target else { return None };
+        match place {
+            ServerPlace::Tcp { host, port } => Some((host, *port)),
+            #[cfg(feature = "tls")]
+            ServerPlace::Tls { host, port, .. } => Some((host, *port)),
+            #[cfg(unix)]
+            ServerPlace::Unix(_) => None,
+        }
+    }
+}
+
+struct Scheme {
+    is_sentinel: bool,
+    is_tls: bool,
+}
+
+impl Scheme {
+    fn of(url: &str) -> Result<Scheme> {
+        check_scheme(url)?;
+        let scheme = url.split_once("://").map_or("", |(scheme, _)| scheme).to_ascii_lowercase();
+        let (is_sentinel, is_tls) = match scheme.as_str() {
+            "redis" | "redis+unix" | "unix" => (false, false),
+            "rediss" => (false, true),
+            "redis-sentinel" => (true, false),
+            "rediss-sentinel" => (true, true),
+            _ => {
+                let is_elsewhere = |known: &str| known.trim_start_matches("or ") == format!("{scheme}://");
+                let words = if SCHEMES.split(", ").flat_map(|known| known.split(" or ")).any(is_elsewhere) {
+                    "this can be used with servers of Redis only: their URLs begin with redis://, rediss:// or redis+unix://"
+                        .to_owned()
+                } else {
+                    format!("the scheme of the URL is not known: it begins with {SCHEMES}")
+                };
+                return Err(Error::invalid("connect", words));
+            }
+        };
+        if is_tls && !cfg!(feature = "tls") {
+            return Err(Error::new(
+                ErrorKind::Unsupported,
+                "connect",
+                format!("{scheme}:// needs leasehold's feature \"tls\", which this build does not have"),
+            ));
+        }
+        Ok(Scheme { is_sentinel, is_tls })
+    }
+}
+
+fn unusable(form: &str) -> Error {
+    Error::invalid("connect", format!("the URL cannot be used; it has the form {form}"))
+}
+
+/// One server, at a place that does not change.
+fn direct(options: &RedisOptions) -> Result<(ConnectionInfo, Target)> {
+    const FORM: &str = "redis://[user:password@]host[:port][/database] or redis+unix:///path";
+    let info = options.url.as_str().into_connection_info();
+    let info = info.map_err(|error| unusable(FORM).with_source(error))?;
+    let given = |host: &str| options.hosts.given(host, has_login(&options.url) || has_port(&options.url));
+    let place = match info.addr() {
+        ConnectionAddr::Tcp(host, port) => {
+            no_authorities(options)?;
+            ServerPlace::Tcp { host: given(host), port: *port }
+        }
+        #[cfg(feature = "tls")]
+        ConnectionAddr::TcpTls { host, port, insecure, .. } => {
+            if *insecure {
+                return Err(Error::invalid(
+                    "connect",
+                    "the URL ends in #insecure, but certificates are always verified",
+                ));
+            }
+            let config = crate::tls::config(&options.tls)?;
+            ServerPlace::Tls { host: given(host), port: *port, config }
+        }
+        #[cfg(unix)]
+        ConnectionAddr::Unix(path) => ServerPlace::Unix(path.clone()),
+        _ => {
+            return Err(Error::new(
+                ErrorKind::Unsupported,
+                "connect",
+                "this build cannot connect to such a URL",
+            ));
+        }
+    };
+    Ok((info, Target::Place(place)))
+}
+
+/// The master of a name, at a place that Sentinels know. The URL is taken apart here; each host, and what is before
+/// the `@`, is then read as part of a plain URL, so that there is one way in which they are written.
+fn by_sentinel(options: &RedisOptions, is_tls: bool) -> Result<(ConnectionInfo, Target)> {
+    const FORM: &str = "redis-sentinel://[user:password@]host[:port],host[:port],…/master-name[/database]";
+    let bad = || unusable(FORM);
+    let (_, rest) = options.url.split_once("://").ok_or_else(bad)?;
+    let (authority, path) = rest.split_once('/').ok_or_else(bad)?;
+    let (login, hosts) = authority.rsplit_once('@').map_or(("", authority), |(login, hosts)| (login, hosts));
+    let (name, database) = path.split_once('/').unwrap_or((path, ""));
+    // What Sentinel allows in a name.
+    if name.is_empty() || !name.chars().all(|c| c.is_ascii_alphanumeric() || "._-".contains(c)) {
+        return Err(bad());
+    }
+    if !database.chars().all(|c| c.is_ascii_digit()) || authority.contains(['?', '#']) {
+        return Err(bad());
+    }
+    let at = if login.is_empty() { String::new() } else { format!("{login}@") };
+    let info = format!("redis://{at}sentinel/{database}").into_connection_info();
+    let info = info.map_err(|error| bad().with_source(error))?;
+    if !is_tls {
+        no_authorities(options)?;
+    }
+    #[cfg(feature = "tls")]
+    let config = if is_tls { Some(crate::tls::config(&options.tls)?) } else { None };
+    let place = move |host: Host, port: u16| {
+        #[cfg(feature = "tls")]
+        if let Some(config) = &config {
+            return ServerPlace::Tls { host, port, config: config.clone() };
+        }
+        ServerPlace::Tcp { host, port }
+    };
+    let mut places = Vec::new();
+    for host in hosts.split(',') {
+        let has_port = has_port(host);
+        let port = if has_port { String::new() } else { format!(":{SENTINEL_PORT}") };
+        let info = format!("redis://{host}{port}").into_connection_info();
+        match info.map_err(|error| bad().with_source(error))?.addr() {
+            ConnectionAddr::Tcp(host, port) => {
+                let host = options.hosts.given(host, has_port || !login.is_empty());
+                places.push(Arc::new(place(host, *port)));
+            }
+            _ => return Err(bad()),
+        }
+    }
+    let sentinels = Sentinels::new(name, places, Box::new(place), options);
+    Ok((info, Target::Master(Arc::new(sentinels))))
+}
+
+/// Whether a host, or a URL's, has a port: what is written before it is hardly a password.
+fn has_port(url: &str) -> bool {
+    let rest = url.split_once("://").map_or(url, |(_, rest)| rest);
+    let host = rest.split(['/', '?', '#']).next().unwrap_or_default();
+    // An IPv6 address has colons in its brackets.
+    host.rsplit_once(']').map_or(host, |(_, rest)| rest).contains(':')
+}
+
+fn no_authorities(options: &RedisOptions) -> Result<()> {
+    options.tls.refused_without_tls("the URL does not start with rediss:// or rediss-sentinel://")
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Target::Place(place) => place.fmt(f),
+            Target::Master(sentinels) => write!(f, "master {}", sentinels.name()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn address(url: &str) -> Result<RedisAddress> {
+        RedisAddress::new(&RedisOptions { url: url.to_owned(), ..RedisOptions::default() })
+    }
+
+    #[test]
+    fn a_url_is_read() {
+        let read = address("redis://me:p%40ss@example.org:7000/3").unwrap();
+        assert_eq!(read.target.to_string(), "example.org:7000");
+        assert_eq!(read.login.username.as_deref(), Some("me"));
+        assert_eq!(read.login.password.as_deref(), Some("p@ss"));
+        assert_eq!(read.login.database, 3);
+        assert_eq!(address("redis://localhost").unwrap().target.to_string(), "localhost:6379");
+        #[cfg(unix)]
+        for url in ["redis+unix:///run/r.sock?db=2&pass=x", "unix:///run/r.sock?db=2&pass=x"] {
+            let read = address(url).unwrap();
+            assert_eq!((read.target.to_string().as_str(), read.login.database), ("/run/r.sock", 2));
+            assert_eq!(read.login.password.as_deref(), Some("x"));
+        }
+    }
+
+    #[test]
+    fn options_go_before_the_url() {
+        let options = RedisOptions {
+            url: "redis://me:one@example.org/3".to_owned(),
+            username: Some("you".to_owned()),
+            password: Some("two".to_owned()),
+            database: Some(4),
+            ..RedisOptions::default()
+        };
+        let read = RedisAddress::new(&options).unwrap();
+        assert_eq!(
+            (read.login.username.as_deref(), read.login.password.as_deref()),
+            (Some("you"), Some("two"))
+        );
+        assert_eq!(read.login.database, 4);
+    }
+
+    #[test]
+    fn what_is_no_redis_url_is_refused_without_repeating_it() {
+        for url in [
+            "",
+            "localhost",
+            "user:S3CR3T@localhost",
+            "http://user:S3CR3T@localhost",
+            "redis//user:S3CR3T@localhost",
+            "redis://user:S3CR3T@localhost:port",
+            "redis://user:S3CR3T@localhost:99999",
+            "redis://user:S3CR3T@localhost/S3CR3T",
+            "redis://user:S3CR3T@",
+            "redis://user:S3CR3T@0.0.0.0/",
+            "redis://user:S3CR3T@localhost/-1",
+            "redis+unix://?pass=S3CR3T",
+        ] {
+            let error = address(url).err().unwrap_or_else(|| panic!("{url} was accepted"));
+            assert_eq!(error.kind(), ErrorKind::InvalidInput, "{url}");
+            assert!(!format!("{error} {error:?}").contains("S3CR3T"), "{error:?}");
+        }
+    }
+
+    fn sentinels(url: &str) -> (RedisAddress, Arc<Sentinels>) {
+        let address = address(url).unwrap();
+        let Target::Master(sentinels) = &address.target else { panic!("{url} names no Sentinels") };
+        let sentinels = Arc::clone(sentinels);
+        (address, sentinels)
+    }
+
+    #[test]
+    fn a_url_of_sentinels_is_read() {
+        let (read, sentinels) =
+            sentinels("redis-sentinel://me:p%40ss@one.example:7000,10.0.0.2,[::1],[::2]:7001/my.master-1/3");
+        assert_eq!(sentinels.name(), "my.master-1");
+        let places: Vec<_> = sentinels.places().iter().map(ToString::to_string).collect();
+        assert_eq!(places, ["one.example:7000", "10.0.0.2:26379", "::1:26379", "::2:7001"]);
+        assert_eq!(
+            (read.login.username.as_deref(), read.login.password.as_deref()),
+            (Some("me"), Some("p@ss"))
+        );
+        assert_eq!(read.login.database, 3);
+        let (read, _) = self::sentinels("redis-sentinel://one/m");
+        assert_eq!((read.login.username, read.login.database), (None, 0));
+    }
+
+    #[test]
+    fn what_is_no_url_of_sentinels_is_refused_without_repeating_it() {
+        for url in [
+            "redis-sentinel://user:S3CR3T@localhost",
+            "redis-sentinel://user:S3CR3T@localhost/",
+            "redis-sentinel://user:S3CR3T@localhost//0",
+            "redis-sentinel://user:S3CR3T@/m",
+            "redis-sentinel://user:S3CR3T@one,,two/m",
+            "redis-sentinel://user:S3CR3T@one:port/m",
+            "redis-sentinel://user:S3CR3T@one:99999/m",
+            "redis-sentinel://user:S3CR3T@one/m/S3CR3T",
+            "redis-sentinel://user:S3CR3T@one/m/-1",
+            "redis-sentinel://user:S3CR3T@one/m/0/0",
+            "redis-sentinel://user:S3CR3T@one/my master",
+            "redis-sentinel://user:S3CR3T@one/m#insecure",
+            "redis-sentinel://user:S3CR3T@one/m?db=1",
+            "redis-sentinel://user:S3CR3T@one?x,two/m",
+        ] {
+            let error = address(url).err().unwrap_or_else(|| panic!("{url} was accepted"));
+            assert_eq!(error.kind(), ErrorKind::InvalidInput, "{url}");
+            assert!(!format!("{error} {error:?}").contains("S3CR3T"), "{error:?}");
+        }
+    }
+
+    #[test]
+    fn sentinels_credentials_are_for_sentinels() {
+        let options = RedisOptions {
+            url: "redis://localhost".to_owned(),
+            sentinel_password: Some("S3CR3T".to_owned()),
+            ..RedisOptions::default()
+        };
+        let error = RedisAddress::new(&options).err().unwrap();
+        assert_eq!(error.kind(), ErrorKind::InvalidInput);
+        assert!(!format!("{error:?}").contains("S3CR3T"));
+    }
+
+    #[cfg(not(feature = "tls"))]
+    #[test]
+    fn without_the_feature_tls_is_refused_in_words() {
+        for url in ["rediss://localhost", "rediss-sentinel://localhost/m"] {
+            let error = address(url).err().unwrap();
+            assert_eq!(error.kind(), ErrorKind::Unsupported);
+            assert!(error.to_string().contains("feature \"tls\""));
+        }
+    }
+
+    #[cfg(feature = "tls")]
+    #[test]
+    fn verification_cannot_be_turned_off() {
+        assert_eq!(
+            address("rediss-sentinel://one/m#insecure").err().unwrap().kind(),
+            ErrorKind::InvalidInput
+        );
+        assert_eq!(address("rediss://localhost/#insecure").err().unwrap().kind(), ErrorKind::InvalidInput);
+    }
+}

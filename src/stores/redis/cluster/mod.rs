@@ -1,0 +1,531 @@
+//! A Redis Cluster: each lock is on the member that has its name's slot.
+//!
+//! `slots` says which slot a name is in, `topology` which member has it now and how that is found out, `wakeups` where its
+//! channel is listened to. Each member is used as if it were the only one. A member that does not have a slot (any more)
+//! refuses, and says who does: nothing was changed, so the request is sent there. What got no answer is never sent again
+//! from here.
+//!
+//! Long because it is a list, as that of one server: each question of the seam, sent to where its slot is.
+
+pub(super) mod slots;
+mod topology;
+mod wakeups;
+
+use std::collections::HashMap;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use self::slots::{Endpoint, keeps_its_slot, slot};
+use self::topology::{ClusterNode, Topology};
+use crate::config::RedisOptions;
+use crate::error::{Error, ErrorKind, Result};
+use crate::hosts::Host;
+use crate::ident::{Fence, LockName, Owner};
+use crate::inspect::Inspection;
+use crate::observe::reporter::Reporter;
+use crate::seam::capabilities::{Batches, Capabilities, ConnectionWatch, Pipeline};
+use crate::seam::inspection::Inspect;
+use crate::seam::subscription::Subscription;
+use crate::seam::{
+    Answer, Answered, Attempt, Claim, Counting, Kind, Pending, Release, Sink, Snapshot, Store,
+};
+use crate::stores::redis::reply::{Redirect, is_split};
+use crate::stores::redis::{RedisStore, channel, is_mutex};
+use crate::sync::{Mutex, Waker, spawn_scoped, thread};
+use crate::time::{Clock, Moment};
+
+/// One request is sent on so often at most; more than a slot that moves while it is asked for ever needs.
+const MOST_REDIRECTS: usize = 4;
+
+/// Keeps locks on the members of a cluster.
+#[derive(Debug)]
+pub(crate) struct ClusterStore {
+    topology: Topology,
+    unread: Unread,
+    scripts: bool,
+    waits_for_replicas: bool,
+    command_timeout: Duration,
+    /// For answers that are read when the caller has gone on.
+    me: Weak<ClusterStore>,
+}
+
+/// Locks whose release was sent to a member and is not answered yet. What is asked about them meanwhile goes there too,
+/// behind the release, even if the slot is known to be elsewhere by then: an attempt that overtook it would find its own
+/// owner there, and lose what it believes to hold when the release arrives.
+#[derive(Debug, Default)]
+struct Unread(Mutex<HashMap<Box<str>, Sent>>);
+
+/// The last release of a lock, and where it went.
+#[derive(Debug)]
+struct Sent {
+    number: u64,
+    node: Arc<ClusterNode>,
+}
+
+/// Where a request goes.
+#[derive(Clone)]
+struct SlotPlace {
+    node: Arc<ClusterNode>,
+    /// To be preceded by ASKING.
+    asking: bool,
+}
+
+impl ClusterStore {
+    /// Finds the members, and checks that locks can be kept on them.
+    pub(super) fn connect(options: &RedisOptions, reporter: &Arc<Reporter>) -> Result<Arc<ClusterStore>> {
+        let topology = Topology::connect(options, reporter)?;
+        Ok(Arc::new_cyclic(|me| ClusterStore {
+            topology,
+            unread: Unread::default(),
+            scripts: options.scripts,
+            waits_for_replicas: options.replicas.is_some(),
+            command_timeout: options.command_timeout,
+            me: me.clone(),
+        }))
+    }
+
+    #[cfg(test)]
+    pub(super) fn doubt(&self) {
+        self.topology.doubt();
+    }
+
+    fn place(&self, name: &LockName, deadline: Moment) -> Result<SlotPlace> {
+        let node = match self.unread.node(name) {
+            Some(node) => node,
+            None => self.topology.primary(slot(name.key()), deadline)?,
+        };
+        Ok(SlotPlace { node, asking: false })
+    }
+
+    /// Has `send` ask the member that has the lock, and whom that names instead.
+    fn ask<T>(
+        &self,
+        action: &'static str,
+        name: &LockName,
+        deadline: Moment,
+        send: impl Fn(&RedisStore) -> Answer<T>,
+    ) -> Answer<T> {
+        let mut place = match self.place(name, deadline) {
+            Ok(place) => place,
+            Err(error) => return Answer::Refused(error.during(action).on(name.given())),
+        };
+        let mut answer = self.send(&place, &send);
+        for _ in 0..MOST_REDIRECTS {
+            let Some(next) = self.redirected(&place, &answer) else { break };
+            place = next;
+            answer = self.send(&place, &send);
+        }
+        self.noted(answer)
+    }
+
+    /// Sends a request whose answer is read later, and acted on then if it names another member.
+    fn begin<T: Send + 'static>(
+        &self,
+        action: &'static str,
+        name: &LockName,
+        deadline: Moment,
+        begin: impl Fn(&RedisStore) -> Box<dyn Pending<T>> + Send + 'static,
+    ) -> Box<dyn Pending<T>> {
+        let place = match self.place(name, deadline) {
+            Ok(place) => place,
+            Err(error) => return Box::new(Answered(Answer::Refused(error.during(action).on(name.given())))),
+        };
+        let pending = begin(&place.node.store);
+        match self.me.upgrade() {
+            Some(store) => {
+                let again = move |store: &RedisStore| begin(store).wait();
+                Box::new(Underway { store, place, pending, again })
+            }
+            None => pending,
+        }
+    }
+
+    fn send<T>(&self, place: &SlotPlace, send: impl Fn(&RedisStore) -> Answer<T>) -> Answer<T> {
+        if !place.asking {
+            return send(&place.node.store);
+        }
+        match self.topology.asking(&place.node) {
+            Ok(store) => send(&store),
+            Err(error) => Answer::Refused(error),
+        }
+    }
+
+    /// Where the request is to be sent instead: it was refused by a member that named another.
+    fn redirected<T>(&self, from: &SlotPlace, answer: &Answer<T>) -> Option<SlotPlace> {
+        let Answer::Refused(error) = answer else { return None };
+        let redirect = Redirect::of(error)?;
+        let host = match &*redirect.host {
+            "" => from.node.endpoint.host.clone(),
+            host => Host::named(host),
+        };
+        let endpoint = Endpoint { host, port: redirect.port };
+        if !redirect.asking {
+            self.topology.moved(redirect.slot, &endpoint);
+        } else if !self.scripts {
+            return None; // a transaction cannot be preceded by ASKING
+        }
+        let node = self.topology.node(&endpoint).ok()?;
+        Some(SlotPlace { node, asking: redirect.asking })
+    }
+
+    /// Draws conclusions from a failure: perhaps the slot is elsewhere by now. The next request looks, not this one,
+    /// whose time may be over.
+    fn noted<T>(&self, answer: Answer<T>) -> Answer<T> {
+        use ErrorKind::{Busy, ReadOnly, TimedOut, Unreachable};
+        match answer {
+            Answer::Refused(error) if Redirect::of(&error).is_some() => {
+                self.topology.doubt();
+                let moving = Error::new(Busy, "request", "the cluster is moving the lock").with_source(error);
+                Answer::Refused(moving)
+            }
+            // A read-write lock's script finds some of its keys by itself, and one has moved: what it did before that
+            // stays done.
+            Answer::Refused(error) if is_split(&error) => Answer::Unknown(error.with_unknown_outcome()),
+            Answer::Refused(error) | Answer::Unknown(error)
+                if matches!(error.kind(), Unreachable | TimedOut | ReadOnly | Busy) =>
+            {
+                self.topology.doubt();
+                if error.outcome_unknown() { Answer::Unknown(error) } else { Answer::Refused(error) }
+            }
+            other => other,
+        }
+    }
+
+    /// Has `send` ask each member for the claims whose locks it has, and whom that names instead, in few requests. All
+    /// members at the same time: one that does not answer must not keep the others' holds from being renewed.
+    fn ask_all<T: Send>(
+        &self,
+        claims: &[Claim],
+        deadline: Moment,
+        send: impl Fn(&RedisStore, &[Claim]) -> Vec<Answer<T>> + Sync,
+    ) -> Vec<Answer<T>> {
+        let mut answers: Vec<Option<Answer<T>>> = claims.iter().map(|_| None).collect();
+        let mut groups: Vec<ClusterGroup> = Vec::new();
+        for (index, (claim, answer)) in claims.iter().zip(&mut answers).enumerate() {
+            // Not behind an unread release: these go over a connection of their own anyway.
+            match self.topology.primary(slot(claim.name.key()), deadline) {
+                Ok(node) => ClusterGroup::add(&mut groups, SlotPlace { node, asking: false }, index, claim),
+                Err(error) => *answer = Some(Answer::Refused(error)),
+            }
+        }
+        for round in 0..=MOST_REDIRECTS {
+            let mut next = Vec::new();
+            for (group, results) in self.send_groups(&groups, &send) {
+                for ((index, claim), result) in group.indices.iter().zip(&group.claims).zip(results) {
+                    if round < MOST_REDIRECTS
+                        && let Some(place) = self.redirected(&group.place, &result)
+                    {
+                        ClusterGroup::add(&mut next, place, *index, claim);
+                    }
+                    if let Some(answer) = answers.get_mut(*index) {
+                        *answer = Some(result);
+                    }
+                }
+            }
+            if next.is_empty() {
+                break;
+            }
+            groups = next;
+        }
+        let missing = || Answer::Unknown(Error::new(ErrorKind::Protocol, "request", "no answer was read"));
+        answers.into_iter().map(|answer| self.noted(answer.unwrap_or_else(missing))).collect()
+    }
+
+    /// Sends each group to its member, and waits for all.
+    fn send_groups<'a, T: Send>(
+        &self,
+        groups: &'a [ClusterGroup],
+        send: &(impl Fn(&RedisStore, &[Claim]) -> Vec<Answer<T>> + Sync),
+    ) -> Vec<(&'a ClusterGroup, Vec<Answer<T>>)> {
+        let run = |group: &ClusterGroup| match group
+            .place
+            .asking
+            .then(|| self.topology.asking(&group.place.node))
+        {
+            None => send(&group.place.node.store, &group.claims),
+            Some(Ok(store)) => send(&store, &group.claims),
+            Some(Err(error)) => group.claims.iter().map(|_| Answer::Refused(error.copy())).collect(),
+        };
+        let Some((mine, others)) = groups.split_last() else { return Vec::new() };
+        thread::scope(|scope| {
+            let start = |group: &'a ClusterGroup| (group, spawn_scoped(scope, move || run(group)));
+            let started: Vec<_> = others.iter().map(start).collect();
+            let mut all = vec![(mine, run(mine))];
+            for (group, thread) in started {
+                let results = match thread {
+                    Ok(thread) => thread.join().unwrap_or_default(),
+                    Err(_no_thread) => run(group),
+                };
+                all.push((group, results));
+            }
+            all
+        })
+    }
+
+    /// Sends a release whose answer is read later. A refusal that names another member is acted on then, by whoever
+    /// reads it.
+    fn post(&self, node: &Arc<ClusterNode>, claim: &Claim, deadline: Moment, redirects: usize, done: Sink) {
+        let number = self.unread.add(&claim.name, node);
+        let (me, node_there, posted) = (self.me.clone(), Arc::clone(node), claim.clone());
+        let take: Sink = Box::new(move |answer| {
+            let Some(store) = me.upgrade() else { return done(answer) };
+            let from = SlotPlace { node: node_there, asking: false };
+            let next = if redirects > 0 { store.redirected(&from, &answer) } else { None };
+            let answer = match next {
+                // In its place among what else was asked about this lock: their answers are read after this one.
+                Some(SlotPlace { node, asking: false }) => {
+                    return store.post(&node, &posted, deadline, redirects - 1, done);
+                }
+                Some(place) => store.send(&place, |store| store.release(&posted, 0, deadline)),
+                None => answer,
+            };
+            store.unread.remove(&posted.name, number);
+            done(store.noted(answer));
+        });
+        node.store.release_later(claim, deadline, take);
+    }
+}
+
+/// Claims whose locks one member has.
+struct ClusterGroup {
+    place: SlotPlace,
+    indices: Vec<usize>,
+    claims: Vec<Claim>,
+}
+
+impl ClusterGroup {
+    fn add(groups: &mut Vec<ClusterGroup>, place: SlotPlace, index: usize, claim: &Claim) {
+        let same = |group: &&mut ClusterGroup| {
+            Arc::ptr_eq(&group.place.node, &place.node) && group.place.asking == place.asking
+        };
+        match groups.iter_mut().find(same) {
+            Some(group) => {
+                group.indices.push(index);
+                group.claims.push(claim.clone());
+            }
+            None => groups.push(ClusterGroup { place, indices: vec![index], claims: vec![claim.clone()] }),
+        }
+    }
+}
+
+impl Unread {
+    fn node(&self, name: &LockName) -> Option<Arc<ClusterNode>> {
+        self.0.lock().get(name.key()).map(|sent| Arc::clone(&sent.node))
+    }
+
+    fn add(&self, name: &LockName, node: &Arc<ClusterNode>) -> u64 {
+        let mut unread = self.0.lock();
+        let number = unread.get(name.key()).map_or(0, |last| last.number + 1);
+        unread.insert(name.key().into(), Sent { number, node: Arc::clone(node) });
+        number
+    }
+
+    /// Unless there is a later one.
+    fn remove(&self, name: &LockName, number: u64) {
+        let mut unread = self.0.lock();
+        if unread.get(name.key()).is_some_and(|last| last.number == number) {
+            unread.remove(name.key());
+        }
+    }
+
+    fn nodes(&self) -> Vec<Arc<ClusterNode>> {
+        self.0.lock().values().map(|sent| Arc::clone(&sent.node)).collect()
+    }
+}
+
+/// A request that was sent, and what sends it elsewhere.
+struct Underway<T, F> {
+    store: Arc<ClusterStore>,
+    place: SlotPlace,
+    pending: Box<dyn Pending<T>>,
+    again: F,
+}
+
+impl<T, F: Fn(&RedisStore) -> Answer<T> + Send> Pending<T> for Underway<T, F> {
+    fn wait(self: Box<Self>) -> Answer<T> {
+        let Underway { store, mut place, pending, again } = *self;
+        let mut answer = pending.wait();
+        for _ in 0..MOST_REDIRECTS {
+            let Some(next) = store.redirected(&place, &answer) else { break };
+            place = next;
+            answer = store.send(&place, &again);
+        }
+        store.noted(answer)
+    }
+}
+
+impl Store for ClusterStore {
+    fn capabilities(&self) -> Capabilities<'_> {
+        Capabilities {
+            can_expire_in: true,
+            queues: crate::stores::redis::queues,
+            poll_every: crate::stores::redis::poll_every,
+            pipeline: Some(self),
+            batches: Some(self),
+            connections: Some(self),
+            ..Capabilities::default()
+        }
+    }
+
+    fn check_name(&self, kind: Kind, name: &LockName) -> Result<()> {
+        if !self.scripts && !kind.is_token() {
+            let words = "this client is set not to use scripts, which all but token locks need";
+            return Err(Error::new(ErrorKind::Unsupported, "lock", words).on(name.given()));
+        }
+        // A latch's channel has the name in braces whatever braces the name has.
+        let is_kept = keeps_its_slot(name.key()) && (kind != Kind::Latch || !name.key().contains('{'));
+        if kind.is_token() || is_kept {
+            return Ok(());
+        }
+        let words = "in a cluster a name has no braces, or something between its first opening one and the next \
+                     closing one: else what is kept beside the lock would be on other members";
+        Err(Error::invalid("lock", words).on(name.given()))
+    }
+
+    fn attempt(&self, claim: &Claim, count: u32, deadline: Moment) -> Answer<Attempt> {
+        self.ask("lock", &claim.name, deadline, |store| store.attempt(claim, count, deadline))
+    }
+
+    fn release(&self, claim: &Claim, left: u32, deadline: Moment) -> Answer<Release> {
+        self.ask("unlock", &claim.name, deadline, |store| store.release(claim, left, deadline))
+    }
+
+    fn release_later(&self, claim: &Claim, deadline: Moment, done: Sink) {
+        if claim.kind.is_token() {
+            return done(self.release(claim, 0, deadline));
+        }
+        match self.place(&claim.name, deadline) {
+            Ok(place) => self.post(&place.node, claim, deadline, MOST_REDIRECTS, done),
+            Err(error) => done(Answer::Refused(error.during("unlock").on(claim.name.given()))),
+        }
+    }
+
+    fn hand_off(&self, from: &Claim, to: &Claim, deadline: Moment) -> Option<Box<dyn Pending>> {
+        let place = self.place(&from.name, deadline).ok()?;
+        let pending = place.node.store.hand_off(from, to, deadline)?;
+        let (store, from, to) = (self.me.upgrade()?, from.clone(), to.clone());
+        let again = move |store: &RedisStore| store.hand_off_now(&from, &to, deadline);
+        Some(Box::new(Underway { store, place, pending, again }))
+    }
+
+    fn renew(&self, claims: &[Claim], deadline: Moment) -> Vec<Answer<bool>> {
+        self.ask_all(claims, deadline, |store, claims| store.renew(claims, deadline))
+    }
+
+    fn abandon(&self, claims: &[Claim], deadline: Moment) -> Vec<Answer<Release>> {
+        self.ask_all(claims, deadline, |store, claims| store.abandon(claims, deadline))
+    }
+
+    fn expire_in(&self, claim: &Claim, rest: Duration, deadline: Moment) -> Answer<bool> {
+        self.ask("unlock", &claim.name, deadline, |store| store.expire_in(claim, rest, deadline))
+    }
+
+    fn force(&self, kind: Kind, name: &LockName, deadline: Moment) -> Answer<bool> {
+        self.ask("force_unlock", name, deadline, |store| store.force(kind, name, deadline))
+    }
+
+    fn count(&self, claim: &Claim, what: &Counting, deadline: Moment) -> Answer<Option<i64>> {
+        if *what == Counting::Forget {
+            // Where its slot has moved meanwhile, it ends by itself.
+            if let Ok(place) = self.place(&claim.name, deadline) {
+                drop(place.node.store.count(claim, what, deadline));
+            }
+            return Answer::Done(None);
+        }
+        self.ask("count", &claim.name, deadline, |store| store.count(claim, what, deadline))
+    }
+
+    fn listen(&self, claim: &Claim, waker: &Waker) -> Option<Subscription> {
+        if claim.kind.is_token() {
+            return None;
+        }
+        let subscriber = |endpoint: &Endpoint| self.topology.subscriber(endpoint);
+        self.topology.wakeups.listen(&channel(claim), waker, subscriber)
+    }
+
+    fn message_count(&self, claim: &Claim) -> Option<u64> {
+        if claim.kind.is_token() {
+            return None;
+        }
+        self.topology.wakeups.message_count(&channel(claim))
+    }
+
+    fn poll_completions(&self) -> bool {
+        let mut nodes = self.topology.nodes();
+        nodes.extend(self.unread.nodes());
+        nodes.iter().filter(|node| node.store.poll_completions()).count() > 0
+    }
+
+    fn close(&self) {
+        let mut nodes = self.topology.nodes();
+        nodes.extend(self.unread.nodes());
+        nodes.iter().for_each(|node| node.store.subscriber.dismiss());
+        // One time for all of them: those that hang do so together.
+        let deadline = Clock::System.after(self.command_timeout);
+        for node in nodes {
+            node.store.close_by(deadline);
+            if let Some(asking) = node.asking() {
+                asking.close_by(deadline);
+            }
+        }
+    }
+}
+
+impl Inspect for ClusterStore {
+    fn inspect(
+        &self,
+        kind: Kind,
+        name: &LockName,
+        owner: Owner,
+        deadline: Moment,
+    ) -> Answer<Option<Snapshot>> {
+        self.ask("inspect", name, deadline, |store| store.inspect(kind, name, owner, deadline))
+    }
+
+    fn describe(&self, name: &LockName, deadline: Moment) -> Answer<Inspection> {
+        self.ask("inspect", name, deadline, |store| store.describe(name, deadline))
+    }
+}
+
+impl Pipeline for ClusterStore {
+    fn begin_attempt(&self, claim: &Claim, count: u32, deadline: Moment) -> Box<dyn Pending<Attempt>> {
+        let sent = claim.clone();
+        let begin = move |store: &RedisStore| store.begin_attempt(&sent, count, deadline);
+        self.begin("lock", &claim.name, deadline, begin)
+    }
+
+    fn begin_release(&self, claim: &Claim, left: u32, deadline: Moment) -> Box<dyn Pending<Release>> {
+        let sent = claim.clone();
+        self.begin("unlock", &claim.name, deadline, move |store| store.begin_release(&sent, left, deadline))
+    }
+}
+
+impl Batches for ClusterStore {
+    fn group(&self, kind: Kind, name: &LockName) -> Option<u32> {
+        let is_one = is_mutex(kind) && self.scripts && !self.waits_for_replicas;
+        is_one.then(|| u32::from(slot(name.key())))
+    }
+
+    fn begin_attempts(
+        &self,
+        claims: &[Claim],
+        or_none: bool,
+        deadline: Moment,
+    ) -> Box<dyn Pending<Vec<Option<Fence>>>> {
+        let Some(first) = claims.first() else { return Box::new(Answered(Answer::Done(Vec::new()))) };
+        let sent = claims.to_vec();
+        self.begin("lock", &first.name, deadline, move |store| store.begin_attempts(&sent, or_none, deadline))
+    }
+
+    fn begin_releases(&self, claims: &[Claim], deadline: Moment) -> Box<dyn Pending<Vec<Release>>> {
+        let Some(first) = claims.first() else { return Box::new(Answered(Answer::Done(Vec::new()))) };
+        let sent = claims.to_vec();
+        self.begin("unlock", &first.name, deadline, move |store| store.begin_releases(&sent, deadline))
+    }
+}
+
+impl ConnectionWatch for ClusterStore {
+    fn hung_up(&self) -> Option<bool> {
+        Some(self.topology.nodes().iter().filter(|node| node.store.hung_up() == Some(true)).count() > 0)
+    }
+}

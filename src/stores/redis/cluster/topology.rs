@@ -1,0 +1,361 @@
+//! The members of a cluster: who has which slot now, and a connected store for each.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use redis::Value;
+use scheduled_thread_pool::ScheduledThreadPool;
+
+use crate::config::{ClusterPubSub, RedisOptions};
+use crate::error::{Error, ErrorKind, Result};
+use crate::observe::reporter::Reporter;
+use crate::stores::redis::address::RedisAddress;
+use crate::stores::redis::cluster::slots::{Endpoint, MOST_MEMBERS, SlotMap};
+use crate::stores::redis::cluster::wakeups::ClusterWakeups;
+use crate::stores::redis::conn::connections::{Connections, maintenance};
+use crate::stores::redis::conn::open::open;
+use crate::stores::redis::place::Role;
+use crate::stores::redis::pubsub::publish::PublishMode;
+use crate::stores::redis::pubsub::subscriber::{self, SubscribeMode, Subscriber};
+use crate::stores::redis::reply::{self, Expected};
+use crate::stores::redis::script::Command;
+use crate::stores::redis::{RedisStore, probe, scripts_refused};
+use crate::sync::Mutex;
+use crate::sync::atomic::{AtomicBool, Ordering};
+use crate::time::{Clock, Moment};
+
+/// After a look at the slots, the next one is no sooner than this, whoever wants it.
+const LOOKS_APART: Duration = Duration::from_millis(100);
+/// So long a member is waited for while there are others to ask; whoever answers at all mostly answers sooner.
+const QUICK: Duration = Duration::from_millis(250);
+/// A request waits for a look no longer than this; then it goes by what is known.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// One member, used as if there were no others.
+pub(super) struct ClusterNode {
+    pub(super) endpoint: Endpoint,
+    pub(super) store: RedisStore,
+    /// The same for keys that come here ahead of their slots; made when the first does.
+    asking: Mutex<Option<Arc<RedisStore>>>,
+}
+
+pub(super) struct Topology {
+    settings: Settings,
+    /// The addresses in the URL.
+    seeds: Vec<Endpoint>,
+    map: Mutex<Arc<SlotMap>>,
+    nodes: Mutex<HashMap<Endpoint, Arc<ClusterNode>>>,
+    /// Something went wrong that the map may be to blame for.
+    is_doubted: AtomicBool,
+    /// Held by the one thread that looks at the slots anew.
+    look: Mutex<TopologyLook>,
+    pub(super) wakeups: Arc<ClusterWakeups>,
+}
+
+/// What all members are used with.
+struct Settings {
+    options: RedisOptions,
+    /// One of the seeds': who we are is the same everywhere.
+    address: Arc<RedisAddress>,
+    reporter: Arc<Reporter>,
+    threads: Arc<ScheduledThreadPool>,
+    ways: &'static [SubscribeMode],
+    publish_mode: PublishMode,
+}
+
+struct TopologyLook {
+    not_before: Moment,
+    /// Who told us something new, and is asked first.
+    first: Option<Endpoint>,
+    /// Counts looks that told nothing new. Each begins with another member: one that is cut off from the others goes
+    /// on telling what was so before.
+    in_vain: usize,
+}
+
+impl Topology {
+    pub(super) fn connect(options: &RedisOptions, reporter: &Arc<Reporter>) -> Result<Topology> {
+        let addresses = RedisAddress::cluster(options)?;
+        let host_and_port = |address: &RedisAddress| {
+            let (host, port) = address.host_and_port()?;
+            Some(Endpoint { host: host.clone(), port })
+        };
+        let seeds: Vec<_> = addresses.iter().filter_map(host_and_port).collect();
+        let address = addresses.into_iter().next();
+        let address = Arc::new(address.ok_or_else(|| Error::invalid("connect", "the URL names no server"))?);
+        let deadline = Clock::System.after(options.connect_timeout);
+        let wanted = options.cluster_pub_sub;
+        let (answered, (map, is_sharded)) = first_of(&seeds, deadline, |seed, deadline| {
+            let mut commands =
+                vec![Command::new("CLUSTER").arg("SLOTS"), Command::new("PUBSUB").arg("SHARDNUMSUB")];
+            if options.scripts {
+                commands.push(probe());
+            }
+            let mut replies = ask(&address, seed, &commands, deadline)?.into_iter();
+            let map = read_slots(&SlotMap::new(), replies.next(), seed)?;
+            // As Redisson decides it: a server that cannot be asked has no sharded channels.
+            let probed = replies.next().map(reply::accepted);
+            let is_sharded = matches!(probed, Some(Ok(_)));
+            if let (Some(Err(error)), ClusterPubSub::Sharded | ClusterPubSub::Both) = (&probed, wanted)
+                && error.details().is_some_and(|text| text.to_lowercase().starts_with("unknown"))
+            {
+                let words = "the server knows no sharded channels, which came with Redis 7";
+                return Err(Error::new(ErrorKind::Unsupported, "connect", words));
+            }
+            if let Some(reply) = replies.next() {
+                reply::accepted(reply).map_err(|error| scripts_refused(&error))?;
+            }
+            Ok((map, is_sharded))
+        })?;
+        let (ways, publish_mode): (&'static [SubscribeMode], _) = match wanted {
+            ClusterPubSub::Auto if is_sharded => (&[subscriber::SHARDED], PublishMode::Sharded),
+            ClusterPubSub::Sharded => (&[subscriber::SHARDED], PublishMode::Sharded),
+            ClusterPubSub::Both => (&[subscriber::SHARDED, subscriber::PLAIN], PublishMode::Both),
+            ClusterPubSub::Auto | ClusterPubSub::Plain => (&[subscriber::PLAIN], PublishMode::Plain),
+        };
+        let topology = Topology {
+            settings: Settings {
+                options: options.clone(),
+                address,
+                reporter: Arc::clone(reporter),
+                threads: maintenance(),
+                ways,
+                publish_mode,
+            },
+            seeds,
+            map: Mutex::new(Arc::new(SlotMap::new())),
+            nodes: Mutex::default(),
+            is_doubted: AtomicBool::new(false),
+            look: Mutex::new(TopologyLook {
+                not_before: Clock::System.now(),
+                first: Some(answered),
+                in_vain: 0,
+            }),
+            wakeups: ClusterWakeups::new(),
+        };
+        topology.install(|_| Some(map));
+        Ok(topology)
+    }
+
+    /// The member that has `slot`, after a look at the slots if the map is in doubt.
+    pub(super) fn primary(&self, slot: u16, deadline: Moment) -> Result<Arc<ClusterNode>> {
+        self.look_again(deadline);
+        let map = Arc::clone(&self.map.lock());
+        match map.primary(slot) {
+            Some(endpoint) => self.node(endpoint),
+            None => {
+                self.doubt();
+                let words = format!("no member of the cluster has slot {slot}, as far as is known");
+                Err(Error::new(ErrorKind::Busy, "request", words))
+            }
+        }
+    }
+
+    /// The store for a member; it connects when it is used.
+    pub(super) fn node(&self, endpoint: &Endpoint) -> Result<Arc<ClusterNode>> {
+        let mut nodes = self.nodes.lock();
+        if let Some(node) = nodes.get(endpoint) {
+            return Ok(Arc::clone(node));
+        }
+        if nodes.len() > MOST_MEMBERS {
+            let words = format!("more than {MOST_MEMBERS} members of the cluster have been named");
+            return Err(Error::new(ErrorKind::Protocol, "request", words));
+        }
+        let store = self.settings.store(endpoint, false)?;
+        let node = Arc::new(ClusterNode { endpoint: endpoint.clone(), store, asking: Mutex::new(None) });
+        nodes.insert(endpoint.clone(), Arc::clone(&node));
+        Ok(node)
+    }
+
+    /// The store that has each request preceded by ASKING.
+    pub(super) fn asking(&self, node: &ClusterNode) -> Result<Arc<RedisStore>> {
+        let mut asking = node.asking.lock();
+        if let Some(store) = &*asking {
+            return Ok(Arc::clone(store));
+        }
+        let store = Arc::new(self.settings.store(&node.endpoint, true)?);
+        *asking = Some(Arc::clone(&store));
+        Ok(store)
+    }
+
+    /// Has the next request look at the slots anew.
+    pub(super) fn doubt(&self) {
+        self.is_doubted.store(true, Ordering::SeqCst);
+    }
+
+    /// A member said that `endpoint` has `slot`.
+    pub(super) fn moved(&self, slot: u16, endpoint: &Endpoint) {
+        self.doubt(); // where one slot has moved others may have
+        if let Some(mut look) = self.look.try_lock() {
+            // It knows what it has; the others may not have heard of it yet.
+            look.first = Some(endpoint.clone());
+        }
+        self.install(|map| {
+            if map.members().len() > MOST_MEMBERS {
+                return None; // the next look tells what is so
+            }
+            let mut patched = SlotMap::clone(map);
+            patched.set(slot, endpoint);
+            (map.primary(slot) != Some(endpoint)).then_some(patched)
+        });
+    }
+
+    /// Asks a member for the slots, if that is due and nobody else is at it. One thread at a time, and seldom: the
+    /// others go on by what is known, and are told by the members if that is wrong.
+    fn look_again(&self, deadline: Moment) {
+        if !self.is_doubted.load(Ordering::SeqCst) {
+            return;
+        }
+        let Some(mut look) = self.look.try_lock() else { return };
+        let now = Clock::System.now();
+        if now < look.not_before {
+            return;
+        }
+        // Lowered first, looked second: what is doubted meanwhile is looked at again.
+        self.is_doubted.store(false, Ordering::SeqCst);
+        let known = Arc::clone(&self.map.lock());
+        let mut order: Vec<Endpoint> = known.members().to_vec();
+        order.extend(self.seeds.iter().filter(|seed| !known.members().contains(seed)).cloned());
+        let turn = look.in_vain.checked_rem(order.len()).unwrap_or(0);
+        order.rotate_left(turn);
+        if let Some(at) = order.iter().position(|endpoint| look.first.as_ref() == Some(endpoint)) {
+            order.swap(0, at);
+        }
+        let deadline = deadline.min(now.plus(LOOK));
+        let commands = [Command::new("CLUSTER").arg("SLOTS")];
+        let found = first_of(&order, deadline, |endpoint, deadline| {
+            let reply = ask(&self.settings.address, endpoint, &commands, deadline)?.into_iter().next();
+            read_slots(&known, reply, endpoint)
+        });
+        match found {
+            Ok((answered, map)) if !map.is_same(&known) => {
+                look.first = Some(answered);
+                self.install(|_| Some(map));
+            }
+            Ok(_) => {
+                look.first = None;
+                look.in_vain += 1;
+            }
+            Err(_) => self.doubt(), // whoever wants something will see why
+        }
+        look.not_before = Clock::System.after(LOOKS_APART);
+    }
+
+    /// Goes by another map from now on, if `make` makes one.
+    fn install(&self, make: impl FnOnce(&Arc<SlotMap>) -> Option<SlotMap>) {
+        {
+            let mut known = self.map.lock();
+            let Some(map) = make(&known) else { return };
+            *known = Arc::new(map);
+        }
+        let latest = || {
+            let map = Arc::clone(&self.map.lock());
+            // Who is no primary any more is let go; whoever still has a request there keeps the connection for so long.
+            self.nodes.lock().retain(|endpoint, _| map.is_primary(endpoint));
+            map
+        };
+        self.wakeups.follow(latest, |endpoint| self.subscriber(endpoint));
+    }
+
+    pub(super) fn subscriber(&self, endpoint: &Endpoint) -> Option<Arc<Subscriber>> {
+        Some(Arc::clone(&self.node(endpoint).ok()?.store.subscriber))
+    }
+
+    pub(super) fn nodes(&self) -> Vec<Arc<ClusterNode>> {
+        self.nodes.lock().values().cloned().collect()
+    }
+}
+
+impl ClusterNode {
+    /// The store that [`Topology::asking`] has made, if it has.
+    pub(super) fn asking(&self) -> Option<Arc<RedisStore>> {
+        self.asking.lock().clone()
+    }
+}
+
+impl fmt::Debug for ClusterNode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Node({})", self.endpoint)
+    }
+}
+
+impl Settings {
+    fn store(&self, endpoint: &Endpoint, asking: bool) -> Result<RedisStore> {
+        let options = &self.options;
+        let address = self.address.at(&endpoint.host, endpoint.port, Role::ClusterPrimary);
+        let address = Arc::new(address.ok_or_else(|| Error::invalid("connect", "no host and port"))?);
+        let pool_size = if asking { 1 } else { options.pool_size };
+        let threads = Arc::clone(&self.threads);
+        let connections =
+            Connections::new(Arc::clone(&address), pool_size, options.command_timeout, threads)?;
+        let connections = connections.telling(self.publish_mode);
+        let connections = if asking { connections.asking() } else { connections };
+        let reporter = Arc::clone(&self.reporter);
+        let subscriber = crate::stores::redis::pubsub::subscriber(
+            address,
+            reporter,
+            options.linger,
+            subscriber::SILENCE,
+            self.ways,
+        );
+        Ok(RedisStore::new(connections, subscriber, options.scripts, self.publish_mode, options.replicas))
+    }
+}
+
+/// What the first of `endpoints` answers that does: first each quickly, then each for as long as there is time.
+fn first_of<T>(
+    endpoints: &[Endpoint],
+    deadline: Moment,
+    ask: impl Fn(&Endpoint, Moment) -> Result<T>,
+) -> Result<(Endpoint, T)> {
+    let mut worst: Option<Error> = None;
+    for quick in [true, false] {
+        for endpoint in endpoints {
+            let now = Clock::System.now();
+            if now >= deadline {
+                break;
+            }
+            let limit = if quick { deadline.min(now.plus(QUICK)) } else { deadline };
+            match ask(endpoint, limit) {
+                Ok(value) => return Ok((endpoint.clone(), value)),
+                Err(error) => worst = Some(error.or_answer(worst)),
+            }
+        }
+        // Only silence is worth a second try.
+        if worst.as_ref().is_none_or(|error| !error.is_silence()) {
+            break;
+        }
+    }
+    let nobody = || Error::new(ErrorKind::Unreachable, "connect", "no member of the cluster answered");
+    Err(worst.unwrap_or_else(nobody))
+}
+
+/// One exchange with a member, on a connection of its own.
+fn ask(
+    address: &RedisAddress,
+    endpoint: &Endpoint,
+    commands: &[Command],
+    deadline: Moment,
+) -> Result<Vec<Value>> {
+    let address = address.at(&endpoint.host, endpoint.port, Role::ClusterMember);
+    let address = address.ok_or_else(|| Error::invalid("connect", "no host and port"))?;
+    let mut connection = open(&address, deadline)?;
+    let mut bytes = Vec::new();
+    commands.iter().for_each(|command| command.pack_into(&mut bytes));
+    let connecting = |error: Error| error.during("connect");
+    connection.send(&bytes, deadline).map_err(connecting)?;
+    commands.iter().map(|_| connection.receive(deadline).map_err(connecting)).collect()
+}
+
+fn read_slots(known: &SlotMap, reply: Option<Value>, asked: &Endpoint) -> Result<SlotMap> {
+    let reply = reply::accepted(reply.unwrap_or(Value::Nil));
+    let reply = reply.map_err(|error| reply::refusal(&error, Expected::Nothing).during("connect"))?;
+    known.updated(&reply, &asked.host)
+}
+
+impl fmt::Debug for Topology {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Topology").field("seeds", &self.seeds).finish_non_exhaustive()
+    }
+}

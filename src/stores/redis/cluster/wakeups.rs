@@ -1,0 +1,211 @@
+//! Wake-ups in a cluster: a lock's channel is listened to where its slot is, and moves along with it.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::{Arc, Weak};
+
+use crate::seam::subscription::{Channel, ChannelSource, Subscription};
+use crate::stores::redis::cluster::slots::{Endpoint, SlotMap, slot};
+use crate::stores::redis::pubsub::subscriber::Subscriber;
+use crate::sync::{Mutex, Waker};
+
+pub(super) struct ClusterWakeups {
+    homes: Mutex<Homes>,
+    /// For handing itself out as a topic's source.
+    me: Weak<ClusterWakeups>,
+}
+
+struct Homes {
+    /// By this map the topics are where they are. It follows the one that requests go by.
+    map: Arc<SlotMap>,
+    hubs: HashMap<Endpoint, Arc<Subscriber>>,
+    /// Topics that somebody listens to and whose slot no member has, as far as is known, by channel.
+    astray: HashMap<Box<str>, Arc<Channel>>,
+}
+
+impl Homes {
+    fn of(&self, channel: &str) -> Option<&Arc<Subscriber>> {
+        self.hubs.get(self.map.primary(slot(channel))?)
+    }
+
+    /// The same, of a member that nothing was asked of yet too.
+    fn find(
+        &mut self,
+        channel: &str,
+        subscriber: impl FnOnce(&Endpoint) -> Option<Arc<Subscriber>>,
+    ) -> Option<Arc<Subscriber>> {
+        let endpoint = self.map.primary(slot(channel))?;
+        if let Some(subscriber) = self.hubs.get(endpoint) {
+            return Some(Arc::clone(subscriber));
+        }
+        let subscriber = subscriber(endpoint)?;
+        self.hubs.insert(endpoint.clone(), Arc::clone(&subscriber));
+        Some(subscriber)
+    }
+}
+
+impl ClusterWakeups {
+    pub(super) fn new() -> Arc<ClusterWakeups> {
+        let homes = Homes { map: Arc::new(SlotMap::new()), hubs: HashMap::new(), astray: HashMap::new() };
+        Arc::new_cyclic(|me| ClusterWakeups { homes: Mutex::new(homes), me: me.clone() })
+    }
+
+    /// Has `waker` woken at each message on `channel`, at the hub that `subscriber` knows for a member.
+    pub(super) fn listen(
+        &self,
+        channel: &str,
+        waker: &Waker,
+        subscriber: impl FnOnce(&Endpoint) -> Option<Arc<Subscriber>>,
+    ) -> Option<Subscription> {
+        let me = self.me.upgrade()?;
+        let (home, listening) = {
+            let mut homes = self.homes.lock();
+            let Some(home) = homes.find(channel, subscriber) else {
+                let astray = homes.astray.entry(channel.into());
+                let astray = astray.or_insert_with(|| Arc::new(Channel::new(channel, false)));
+                return Some(Subscription::new(Arc::clone(astray), me, waker));
+            };
+            if let Some(channel) = homes.astray.remove(channel) {
+                home.adopt(channel, None);
+            }
+            let listening = home.listen_for(channel, waker, me);
+            (home, listening)
+        };
+        // Without the lock, which each attempt takes.
+        home.flush();
+        listening
+    }
+
+    pub(super) fn message_count(&self, channel: &str) -> Option<u64> {
+        self.homes.lock().of(channel)?.message_count(|| channel.to_owned())
+    }
+
+    /// Moves the topics to where their slots are by the `latest` map: under the lock, so that of two who follow at the
+    /// same time the later one does not go by the older map. All who wait for one that moves look again, now and when the new
+    /// subscription stands: a release in between passes unheard. One whose slot nobody has moves when somebody has it.
+    pub(super) fn follow(
+        &self,
+        latest: impl FnOnce() -> Arc<SlotMap>,
+        subscriber: impl Fn(&Endpoint) -> Option<Arc<Subscriber>>,
+    ) {
+        let mut homes = self.homes.lock();
+        let map = latest();
+        let mut moving = Vec::new();
+        for (endpoint, subscriber) in &homes.hubs {
+            let stays = map.is_primary(endpoint);
+            moving.extend(
+                subscriber
+                    .part_with(|channel| map.primary(slot(channel)).map_or(!stays, |now| now != endpoint)),
+            );
+        }
+        moving.extend(homes.astray.drain().map(|(_, channel)| (channel, None)));
+        homes.map = Arc::clone(&map);
+        homes.hubs.retain(|endpoint, subscriber| {
+            let stays = map.is_primary(endpoint);
+            if !stays {
+                subscriber.dismiss();
+            }
+            stays
+        });
+        for (channel, idle_since) in moving {
+            match homes.find(channel.channel(), &subscriber) {
+                Some(subscriber) => subscriber.adopt(channel, idle_since),
+                None if channel.listeners() > 0 => {
+                    drop(homes.astray.insert(channel.channel().into(), channel))
+                }
+                None => {}
+            }
+        }
+        let hubs: Vec<_> = homes.hubs.values().cloned().collect();
+        drop(homes);
+        hubs.iter().for_each(|subscriber| subscriber.flush());
+    }
+}
+
+impl ChannelSource for ClusterWakeups {
+    fn left(&self, channel: &Arc<Channel>) {
+        let subscriber = {
+            let mut homes = self.homes.lock();
+            // Joined under this lock too: one that has just been joined is not dropped.
+            if channel.listeners() == 0
+                && homes.astray.get(channel.channel()).is_some_and(|own| Arc::ptr_eq(own, channel))
+            {
+                homes.astray.remove(channel.channel());
+            }
+            homes.of(channel.channel()).cloned()
+        };
+        if let Some(subscriber) = subscriber {
+            subscriber.left(channel);
+        }
+    }
+}
+
+impl fmt::Debug for ClusterWakeups {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Wakeups").finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::config::RedisOptions;
+    use crate::hosts::Host;
+    use crate::observe::reporter::Reporter;
+    use crate::stores::redis::address::RedisAddress;
+    use crate::stores::redis::pubsub::subscriber::PLAIN;
+
+    const CHANNEL: &str = "redisson_lock__channel:{lk}";
+
+    /// A member's hub, at a port where nobody listens.
+    fn subscriber() -> Arc<Subscriber> {
+        let options = RedisOptions { url: "redis://127.0.0.1:1".to_owned(), ..RedisOptions::default() };
+        let address = Arc::new(RedisAddress::new(&options).unwrap());
+        let (linger, silence) = (Duration::ZERO, Duration::from_secs(5));
+        crate::stores::redis::pubsub::subscriber(
+            address,
+            Arc::new(Reporter::new(None)),
+            linger,
+            silence,
+            &[PLAIN],
+        )
+    }
+
+    fn has_topic(subscriber: &Subscriber) -> bool {
+        subscriber.state.lock().channels.contains_key(CHANNEL)
+    }
+
+    #[test]
+    fn a_topic_whose_slot_nobody_has_is_followed_once_somebody_has_it() {
+        let [one, other] = [7001, 7002].map(|port| Endpoint { host: Host::named("127.0.0.1"), port });
+        let map = |endpoint: Option<&Endpoint>| {
+            let mut map = SlotMap::new();
+            endpoint.into_iter().for_each(|endpoint| map.set(slot(CHANNEL), endpoint));
+            Arc::new(map)
+        };
+        let wakeups = ClusterWakeups::new();
+        let (waker, hubs) = (Waker::default(), [subscriber(), subscriber()]);
+        let of = |endpoint: &Endpoint| Some(Arc::clone(&hubs[usize::from(*endpoint == other)]));
+        // Nobody has it when somebody comes to listen, and nobody again later; then its member cannot be reached yet.
+        let first = wakeups.listen(CHANNEL, &waker, of).unwrap();
+        wakeups.follow(|| map(Some(&one)), of);
+        assert!(has_topic(&hubs[0]));
+        wakeups.follow(|| map(None), of);
+        assert!(!has_topic(&hubs[0]));
+        wakeups.follow(|| map(Some(&other)), |_| None);
+        wakeups.follow(|| map(Some(&other)), of);
+        assert!(has_topic(&hubs[1]));
+        // Who comes now listens to the same topic, which ends with the last of them.
+        let second = wakeups.listen(CHANNEL, &waker, of).unwrap();
+        assert_eq!(hubs[1].state.lock().channels[CHANNEL].channel.listeners(), 2);
+        drop((first, second));
+        assert!(!has_topic(&hubs[1]));
+        // Nor does one stay that nobody listens to.
+        wakeups.follow(|| map(None), of);
+        drop(wakeups.listen(CHANNEL, &waker, of));
+        assert!(wakeups.homes.lock().astray.is_empty());
+        hubs.iter().for_each(|subscriber| subscriber.close());
+    }
+}

@@ -1,0 +1,554 @@
+//! Requests and their replies: who uses which connection, and what is known when one fails.
+//!
+//! Callers hand over requests and get replies or a [`Failure`]; which connection carries them is decided here alone.
+//! Scripts about locks go over shared lanes; what needs a connection alone gets one from the pool; renewals have their
+//! own.
+//!
+//! Long because it is one question, whichever way a request takes: what came of it, and may it be sent once more?
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use r2d2::{Pool, PooledConnection};
+use redis::Value;
+use scheduled_thread_pool::ScheduledThreadPool;
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::stores::redis::address::RedisAddress;
+use crate::stores::redis::conn::connection::Connection;
+use crate::stores::redis::conn::open::open;
+use crate::stores::redis::conn::shared::{Outcome, Reply, ReplySink, SharedConnection};
+use crate::stores::redis::conn::slots::ConnectionSlots;
+use crate::stores::redis::pubsub::publish::PublishMode;
+use crate::stores::redis::reply::{Failure, is_noscript};
+use crate::stores::redis::script::{Command, KnownScripts, Script};
+use crate::sync::Mutex;
+use crate::sync::atomic::{AtomicBool, Ordering};
+use crate::time::{Clock, Moment};
+
+/// After a failed connect, other threads get its error for so long instead of trying for themselves.
+const STORM_GATE: Duration = Duration::from_millis(50);
+/// So many requests of a batch leave in one write; a server answers them within a few milliseconds.
+const CHUNK: usize = 512;
+
+/// So many slots are there before they are needed, so that hardly anybody waits for r2d2's thread. They are nothing but places,
+/// but of thousands the making takes seconds.
+const READY: u32 = 16;
+
+/// More lanes than this only make each write carry less.
+const MOST_LANES: u32 = 4;
+
+/// The connections of one client to one server.
+pub(crate) struct Connections {
+    address: Arc<RedisAddress>,
+    command_timeout: Duration,
+    /// Every connection but the renewals' has a slot of this pool, a lane's for as long as it is open.
+    /// Gone when closed: it has a thread.
+    pool: Mutex<Option<Pool<ConnectionSlots>>>,
+    shared_connections: Arc<[SharedConnection]>,
+    known: Arc<KnownScripts>,
+    /// Renewals have a connection of their own: nothing that holds up the others may cost a lease.
+    renewals: Mutex<Option<Connection>>,
+    gate: Mutex<Option<Gate>>,
+    closed: AtomicBool,
+    /// Each request is preceded by ASKING: it is about a key that has come here ahead of its slot.
+    asking: bool,
+    /// How the scripts that go this way tell waiters.
+    publish_mode: PublishMode,
+}
+
+/// A connect that failed a moment ago.
+struct Gate {
+    until: Moment,
+    error: Error,
+}
+
+impl Connections {
+    /// No I/O: connects when there is something to send.
+    pub(crate) fn new(
+        address: Arc<RedisAddress>,
+        pool_size: u32,
+        command_timeout: Duration,
+        threads: Arc<ScheduledThreadPool>,
+    ) -> Result<Connections> {
+        let shared_connections = pool_size.min(MOST_LANES);
+        let size = pool_size.max(shared_connections + 1);
+        let pool = Pool::builder()
+            .max_size(size)
+            .min_idle(Some(size.min(READY)))
+            .test_on_check_out(false)
+            .max_lifetime(None)
+            .idle_timeout(None)
+            .thread_pool(threads)
+            .build(ConnectionSlots)
+            .map_err(|error| Error::new(ErrorKind::Resource, "connect", error.to_string()))?;
+        Ok(Connections {
+            address,
+            command_timeout,
+            pool: Mutex::new(Some(pool)),
+            shared_connections: (0..shared_connections).map(|_| SharedConnection::new()).collect(),
+            known: Arc::default(),
+            renewals: Mutex::new(None),
+            gate: Mutex::new(None),
+            closed: AtomicBool::new(false),
+            asking: false,
+            publish_mode: PublishMode::Alone,
+        })
+    }
+
+    /// The same, but its scripts tell waiters in this way.
+    pub(crate) fn telling(self, publish_mode: PublishMode) -> Connections {
+        Connections { publish_mode, ..self }
+    }
+
+    /// The same, but each request is preceded by ASKING, on a connection that it has alone.
+    pub(crate) fn asking(self) -> Connections {
+        Connections { asking: true, ..self }
+    }
+
+    pub(crate) fn is_asking(&self) -> bool {
+        self.asking
+    }
+
+    /// Opens the first connection, so that what is wrong with the server or the settings is known now.
+    pub(crate) fn connect_first(&self) -> Result<()> {
+        let deadline = Clock::System.after(self.address.connect_timeout);
+        let first = open(&self.address, deadline)?;
+        let mut slot = self.slot(deadline).map_err(Failure::into_error)?;
+        slot.0 = Some(first);
+        Ok(())
+    }
+
+    /// Sends one request and reads its reply. An error reply is `Ok`: it is for the caller to judge.
+    pub(crate) fn call(&self, command: &Command, deadline: Moment) -> Outcome {
+        let told = command.told(self.publish_mode);
+        let command = told.as_ref().unwrap_or(command);
+        let deadline = deadline.min(Clock::System.after(self.command_timeout));
+        if self.asking {
+            let replies = self.dialog(deadline, |dialog| dialog.say(std::slice::from_ref(command)))?;
+            return replies.into_iter().next().ok_or_else(no_reply);
+        }
+        let shared = self.shared(command);
+        let send = |command: &Command| {
+            let sent = self.send(command, deadline, None);
+            shared.wait(&*sent.map_err(|(failure, _)| failure)?)
+        };
+        let reply = send(command)?;
+        // A script that the server did not know was not run: sent once more with its body, here and now.
+        match command.with_body() {
+            Some(whole) if is_forgotten(&reply) => send(&whole),
+            _ => Ok(reply),
+        }
+    }
+
+    /// Sends one request, for someone else to read its reply.
+    pub(crate) fn start(&self, command: Command, deadline: Moment) -> std::result::Result<Started, Failure> {
+        let command = self.as_told(command);
+        let deadline = deadline.min(Clock::System.after(self.command_timeout));
+        let whole = self.whole(&command);
+        let reply =
+            self.send(whole.as_ref().unwrap_or(&command), deadline, None).map_err(|(failure, _)| failure)?;
+        Ok(Started {
+            shared_connections: Arc::clone(&self.shared_connections),
+            shared: self.lane_number(&command),
+            reply,
+            known: Arc::clone(&self.known),
+            command,
+            deadline,
+        })
+    }
+
+    /// Sends one request whose reply is given to `take` by whoever reads it, in order with the lane's others.
+    pub(crate) fn post(&self, command: &Command, deadline: Moment, take: ReplySink) {
+        let told = command.told(self.publish_mode);
+        let command = told.as_ref().unwrap_or(command);
+        let deadline = deadline.min(Clock::System.after(self.command_timeout));
+        let whole = self.whole(command);
+        let (known, script) = (Arc::clone(&self.known), command.script());
+        let take: ReplySink = Box::new(move |outcome| {
+            note_known(&known, script, &outcome);
+            take(outcome);
+        });
+        if let Err((failure, Some(take))) = self.send(whole.as_ref().unwrap_or(command), deadline, Some(take))
+        {
+            take(Err(failure));
+        }
+    }
+
+    /// As [`post`](Self::post). If `take` finds that all is well, `then` goes out as well, over the same connection; what
+    /// becomes of it nobody is told.
+    pub(crate) fn post_then(
+        &self,
+        command: &Command,
+        then: &Command,
+        deadline: Moment,
+        take: impl FnOnce(Outcome) -> bool + Send + 'static,
+    ) {
+        let mut bytes = Vec::new();
+        then.pack_into(&mut bytes);
+        let (shared_connections, shared) = (Arc::clone(&self.shared_connections), self.lane_number(command));
+        let take = Box::new(move |outcome| {
+            if take(outcome)
+                && let Some(shared) = shared_connections.get(shared)
+            {
+                let broken = || Err(Error::new(ErrorKind::Unreachable, "request", "the connection broke"));
+                drop(shared.send(&bytes, deadline, Some(Box::new(drop)), broken));
+            }
+        });
+        self.post(command, deadline, take);
+    }
+
+    /// Reads replies that nobody has come for; returns whether some are still to come.
+    pub(crate) fn poll_completions(&self) -> bool {
+        self.shared_connections.iter().filter(|shared| shared.poll_completions()).count() > 0
+    }
+
+    /// How many places its pool has ready or in use.
+    #[cfg(all(test, not(leasehold_shuttle)))]
+    pub(crate) fn places(&self) -> u32 {
+        self.pool.lock().as_ref().map_or(0, |pool| pool.state().connections)
+    }
+
+    /// Whether a connection was hung up since this was last asked: a lane's, or that for renewals.
+    pub(crate) fn hung_up(&self) -> bool {
+        let shared_connections = self.shared_connections.iter().filter(|shared| shared.hung_up()).count() > 0;
+        // While it is in use, whoever uses it notices.
+        let renewals = self.renewals.try_lock().is_some_and(|mut connection| {
+            let is_hung_up = connection.as_ref().is_some_and(Connection::is_hung_up);
+            if is_hung_up {
+                *connection = None;
+            }
+            is_hung_up
+        });
+        shared_connections || renewals
+    }
+
+    /// The request with its script's body, as long as the server has not been seen to know the script: a reply that
+    /// it does not would come too late to send the body then.
+    pub(crate) fn whole(&self, command: &Command) -> Option<Command> {
+        let script = command.script()?;
+        if self.known.has(script) { None } else { command.with_body() }
+    }
+
+    /// The request as it is sent here: it tells waiters in this server's way.
+    pub(crate) fn as_told(&self, command: Command) -> Command {
+        command.told(self.publish_mode).unwrap_or(command)
+    }
+
+    /// Takes note of whether the server knows the script, from its reply.
+    pub(crate) fn note_known(&self, script: Option<&'static Script>, reply: &Value) {
+        hear_of(&self.known, script, reply);
+    }
+
+    fn lane_number(&self, command: &Command) -> usize {
+        let shared_connections = u64::try_from(self.shared_connections.len()).unwrap_or(1).max(1);
+        usize::try_from(command.about() % shared_connections).unwrap_or(0)
+    }
+
+    #[expect(clippy::indexing_slicing, reason = "the number is a remainder by the length, which is not zero")]
+    fn shared(&self, command: &Command) -> &SharedConnection {
+        &self.shared_connections[self.lane_number(command)]
+    }
+
+    fn send(
+        &self,
+        command: &Command,
+        deadline: Moment,
+        take: Option<ReplySink>,
+    ) -> std::result::Result<Arc<Reply>, (Failure, Option<ReplySink>)> {
+        let mut bytes = Vec::with_capacity(256);
+        command.pack_into(&mut bytes);
+        self.shared(command).send(&bytes, deadline, take, || {
+            let mut slot = self.slot(deadline).map_err(Failure::into_error)?;
+            let connection = match slot.0.take().filter(Connection::is_alive) {
+                Some(connection) => connection,
+                None => self.connect_gated(deadline)?,
+            };
+            Ok((slot, connection.into_stream()))
+        })
+    }
+
+    /// Has `talk` use one connection alone.
+    pub(crate) fn dialog<T>(
+        &self,
+        deadline: Moment,
+        talk: impl FnOnce(&mut Dialog<'_>) -> std::result::Result<T, Failure>,
+    ) -> std::result::Result<T, Failure> {
+        let deadline = deadline.min(Clock::System.after(self.command_timeout));
+        let mut slot = self.slot(deadline)?;
+        self.use_link(&mut slot.0, deadline, |deadline| self.connect_gated(deadline), talk)
+    }
+
+    /// Like [`dialog`](Self::dialog), on the connection for renewals.
+    pub(crate) fn renewal_dialog<T>(
+        &self,
+        deadline: Moment,
+        talk: impl FnOnce(&mut Dialog<'_>) -> std::result::Result<T, Failure>,
+    ) -> std::result::Result<T, Failure> {
+        let deadline = deadline.min(Clock::System.after(self.command_timeout));
+        let mut connection = self
+            .renewals
+            .try_lock_for(deadline.since(Clock::System.now()))
+            .ok_or_else(|| Failure::Refused(timed_out("the connection for renewals is in use")))?;
+        // Not gated: it is one thread's, and it must not be kept out by what others ran into.
+        self.use_link(&mut connection, deadline, |deadline| self.connect(deadline), talk)
+    }
+
+    /// Sends many requests and reads their replies in order, on the connection for renewals. Stops at the first
+    /// failure: what was sent by then and not answered is unknown, what was not sent is refused.
+    pub(crate) fn batch(
+        &self,
+        commands: &[Command],
+        deadline: Moment,
+    ) -> Vec<std::result::Result<Value, Failure>> {
+        // All of them are scripts.
+        let told: Option<Vec<Command>> =
+            commands.iter().map(|command| command.told(self.publish_mode)).collect();
+        let commands = told.as_deref().unwrap_or(commands);
+        let mut answers = Vec::with_capacity(commands.len());
+        let mut failed = None;
+        for chunk in commands.chunks(CHUNK) {
+            if let Some(error) = &failed {
+                answers.extend(chunk.iter().map(|_| Err(Failure::Refused(Error::copy(error)))));
+                continue;
+            }
+            let mut replies = Vec::new();
+            let failure = self.renewal_dialog(deadline, |dialog| dialog.collect(chunk, &mut replies)).err();
+            replies.resize_with(chunk.len(), || None);
+            answers.extend(replies.into_iter().map(|reply| match (reply, &failure) {
+                (Some(reply), _) => Ok(reply),
+                (None, Some(Failure::Refused(error))) => Err(Failure::Refused(error.copy())),
+                (None, Some(Failure::Unknown(error))) => Err(Failure::Unknown(error.copy())),
+                (None, None) => Err(no_reply()),
+            }));
+            failed = failure.map(Failure::into_error);
+        }
+        answers
+    }
+
+    fn slot(&self, deadline: Moment) -> std::result::Result<PooledConnection<ConnectionSlots>, Failure> {
+        let pool = self.pool.lock().clone();
+        pool.ok_or_else(|| Failure::Refused(shut_down()))?
+            .get_timeout(deadline.since(Clock::System.now()))
+            .map_err(|_no_slot| Failure::Refused(timed_out("all connections of the pool are in use")))
+    }
+
+    fn use_link<T>(
+        &self,
+        place: &mut Option<Connection>,
+        deadline: Moment,
+        connect: impl FnOnce(Moment) -> Result<Connection>,
+        talk: impl FnOnce(&mut Dialog<'_>) -> std::result::Result<T, Failure>,
+    ) -> std::result::Result<T, Failure> {
+        if self.closed.load(Ordering::SeqCst) {
+            return Err(Failure::Refused(shut_down()));
+        }
+        // Taken out while in use: whatever ends the talk early, a panic included, ends the connection with it.
+        let mut connection = match place.take().filter(Connection::is_alive) {
+            Some(connection) => connection,
+            None => connect(deadline).map_err(Failure::Refused)?,
+        };
+        let mut dialog = Dialog { connection: &mut connection, deadline, asking: self.asking, broken: false };
+        let result = talk(&mut dialog);
+        if !dialog.broken && !self.closed.load(Ordering::SeqCst) {
+            *place = Some(connection);
+        }
+        result
+    }
+
+    fn connect_gated(&self, deadline: Moment) -> Result<Connection> {
+        if let Some(gate) = &*self.gate.lock()
+            && Clock::System.now() < gate.until
+        {
+            return Err(gate.error.copy());
+        }
+        self.connect(deadline).inspect_err(|error| {
+            let until = Clock::System.after(STORM_GATE);
+            *self.gate.lock() = Some(Gate { until, error: error.copy() });
+        })
+    }
+
+    fn connect(&self, deadline: Moment) -> Result<Connection> {
+        open(&self.address, deadline.min(Clock::System.after(self.address.connect_timeout)))
+    }
+
+    /// Ends the connections that nobody uses; those in use end with their request.
+    ///
+    /// Replies that are still to come are waited for first: a release that was sent and not awaited is to arrive.
+    pub(crate) fn close(&self, deadline: Moment) {
+        self.closed.store(true, Ordering::SeqCst);
+        let deadline = deadline.min(Clock::System.after(self.command_timeout));
+        self.shared_connections.iter().for_each(|shared| shared.close(deadline));
+        // All at once: a slot that is given back is the next to be handed out.
+        let Some(pool) = self.pool.lock().take() else { return };
+        let mut idle: Vec<_> = std::iter::from_fn(|| pool.try_get()).collect();
+        idle.iter_mut().for_each(|slot| slot.0 = None);
+        if let Some(mut connection) = self.renewals.try_lock() {
+            *connection = None;
+        }
+    }
+}
+
+/// The thread that r2d2 wants for looking after its pools; one serves many.
+pub(crate) fn maintenance() -> Arc<ScheduledThreadPool> {
+    Arc::new(ScheduledThreadPool::builder().num_threads(1).thread_name_pattern("leasehold-pool").build())
+}
+
+/// A request that was sent.
+pub(crate) struct Started {
+    shared_connections: Arc<[SharedConnection]>,
+    shared: usize,
+    reply: Arc<Reply>,
+    known: Arc<KnownScripts>,
+    command: Command,
+    deadline: Moment,
+}
+
+impl Started {
+    pub(crate) fn wait(self) -> Outcome {
+        let Some(shared) = self.shared_connections.get(self.shared) else { return Err(no_reply()) };
+        let outcome = shared.wait(&self.reply);
+        note_known(&self.known, self.command.script(), &outcome);
+        if !outcome.as_ref().is_ok_and(is_forgotten) {
+            return outcome;
+        }
+        // It was not run: as in `call`, but only while the connection stands.
+        let Some(whole) = self.command.with_body() else { return outcome };
+        let mut bytes = Vec::new();
+        whole.pack_into(&mut bytes);
+        let broken = || Err(Error::new(ErrorKind::Unreachable, "request", "the connection broke"));
+        let sent = shared.send(&bytes, self.deadline, None, broken);
+        shared.wait(&*sent.map_err(|(failure, _)| failure)?)
+    }
+}
+
+fn is_forgotten(reply: &Value) -> bool {
+    matches!(reply, Value::ServerError(error) if is_noscript(error))
+}
+
+fn note_known(known: &KnownScripts, script: Option<&'static Script>, outcome: &Outcome) {
+    if let Ok(reply) = outcome {
+        hear_of(known, script, reply);
+    }
+}
+
+/// A server that refuses a command before it looks for the script (`MOVED`, `LOADING`) says nothing about it.
+fn hear_of(known: &KnownScripts, script: Option<&'static Script>, reply: &Value) {
+    match script {
+        Some(script) if is_forgotten(reply) => known.note(script, false),
+        Some(script) if !matches!(reply, Value::ServerError(_)) => known.note(script, true),
+        _ => {}
+    }
+}
+
+/// One thread's use of a connection.
+pub(crate) struct Dialog<'a> {
+    connection: &'a mut Connection,
+    deadline: Moment,
+    asking: bool,
+    broken: bool,
+}
+
+/// What was answered to some requests.
+pub(crate) struct Said {
+    pub(crate) replies: Vec<Value>,
+    pub(crate) sent_again: bool,
+}
+
+impl Dialog<'_> {
+    /// Sends `commands` in one write and reads their replies.
+    pub(crate) fn say(&mut self, commands: &[Command]) -> std::result::Result<Vec<Value>, Failure> {
+        Ok(self.say_and_tell(commands)?.replies)
+    }
+
+    /// The same, and tells whether one of them went out once more after the others.
+    pub(crate) fn say_and_tell(&mut self, commands: &[Command]) -> std::result::Result<Said, Failure> {
+        let mut replies = Vec::with_capacity(commands.len());
+        let sent_again = self.collect(commands, &mut replies)?;
+        let replies = replies.into_iter().map(|reply| reply.ok_or_else(no_reply));
+        Ok(Said { replies: replies.collect::<std::result::Result<_, _>>()?, sent_again })
+    }
+
+    /// Like [`say`](Self::say), but on a failure the replies that were read are there: one place for each request up
+    /// to the last that was answered, `None` where the answer is missing. Returns whether a script was sent again.
+    pub(crate) fn collect(
+        &mut self,
+        commands: &[Command],
+        replies: &mut Vec<Option<Value>>,
+    ) -> std::result::Result<bool, Failure> {
+        self.exchange(commands, |reply| replies.push(Some(reply)))?;
+        // A script that the server did not know was not run: sent once more with its body, here and now.
+        let (mut places, mut again) = (Vec::new(), Vec::new());
+        for (place, command) in replies.iter_mut().zip(commands) {
+            let forgotten = place.as_ref().is_some_and(is_forgotten);
+            if let (true, Some(command)) = (forgotten, command.with_body()) {
+                *place = None;
+                places.push(place);
+                again.push(command);
+            }
+        }
+        if again.is_empty() {
+            return Ok(false);
+        }
+        let mut places = places.into_iter();
+        self.exchange(&again, |reply| {
+            if let Some(place) = places.next() {
+                *place = Some(reply);
+            }
+        })?;
+        Ok(true)
+    }
+
+    fn exchange(
+        &mut self,
+        commands: &[Command],
+        mut take: impl FnMut(Value),
+    ) -> std::result::Result<(), Failure> {
+        let mut bytes = Vec::with_capacity(256 * commands.len());
+        for command in commands {
+            if self.asking {
+                Command::new("ASKING").pack_into(&mut bytes);
+            }
+            command.pack_into(&mut bytes);
+        }
+        // Broken until all replies are read: a reply that comes later would be taken for the next request's.
+        let was_broken = std::mem::replace(&mut self.broken, true);
+        debug_assert!(!was_broken, "a broken connection was used");
+        if let Err(error) = self.connection.send(&bytes, self.deadline) {
+            // The write failed, so the last request is not whole on its way; a single one was not carried out then.
+            return Err(if commands.len() == 1 && !self.asking {
+                Failure::Refused(error)
+            } else {
+                Failure::Unknown(error)
+            });
+        }
+        for _ in commands {
+            if self.asking {
+                // Whether it is refused shows in the next reply.
+                self.connection.receive(self.deadline).map_err(Failure::Unknown)?;
+            }
+            take(self.connection.receive(self.deadline).map_err(Failure::Unknown)?);
+        }
+        self.broken = false;
+        Ok(())
+    }
+}
+
+fn shut_down() -> Error {
+    Error::new(ErrorKind::ShutDown, "request", "the client was shut down")
+}
+
+fn timed_out(words: &str) -> Error {
+    Error::new(ErrorKind::TimedOut, "request", words)
+}
+
+fn no_reply() -> Failure {
+    Failure::Unknown(Error::new(ErrorKind::Protocol, "request", "no reply was read"))
+}
+
+impl fmt::Debug for Connections {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Wire({})", self.address.target)
+    }
+}

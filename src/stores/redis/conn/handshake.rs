@@ -1,0 +1,243 @@
+//! The first exchange on every connection: who we are, who the server is.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use redis::{ServerError, Value};
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::hosts::Hosts;
+use crate::stores::redis::conn::connection::{Connection, RedisStream};
+use crate::stores::redis::place::{Login, Role, ServerPlace};
+use crate::stores::redis::reply::{Expected, WRONG_PASSWORD, accepted, is_unknown_command, refusal};
+use crate::stores::redis::script::Command;
+use crate::time::Moment;
+
+/// The oldest server that is supported.
+const OLDEST: (u32, u32) = (6, 2);
+
+/// Connects to a place until `deadline` at the latest, logs in, and checks that the server is one that locks can be kept on.
+///
+/// Done on every connection, not only the first: at the same address there may be another server by now, or the same
+/// one as a replica. All commands leave in one write, so it costs one round trip. `begun` gets the socket before anything is said over it.
+pub(crate) fn open_at(
+    login: &Login,
+    place: &ServerPlace,
+    deadline: Moment,
+    begun: impl FnOnce(&Arc<RedisStream>),
+) -> Result<Connection> {
+    let mut connection = dial(place, &login.hosts, login.write_timeout, deadline)?;
+    begun(connection.stream());
+    let steps = steps(login);
+    let mut bytes = Vec::new();
+    for (_, command) in &steps {
+        command.pack_into(&mut bytes);
+    }
+    connection.send(&bytes, deadline).map_err(connecting)?;
+    for (step, _) in &steps {
+        let reply = connection.receive(deadline).map_err(connecting)?;
+        step.check(reply, login.role).map_err(connecting)?;
+    }
+    Ok(connection)
+}
+
+/// A socket, and nothing said yet.
+pub(crate) fn dial(
+    place: &ServerPlace,
+    hosts: &Arc<Hosts>,
+    write_timeout: Duration,
+    deadline: Moment,
+) -> Result<Connection> {
+    if let Some(host) = place.host() {
+        hosts.check(host)?;
+    }
+    let stream = RedisStream::connect(place, hosts, write_timeout, deadline);
+    Ok(Connection::new(stream.map_err(|error| unreachable(place, error))?))
+}
+
+#[derive(Clone, Copy)]
+enum Step {
+    Auth,
+    Hello,
+    Select,
+    SetName,
+}
+
+fn steps(login: &Login) -> Vec<(Step, Command)> {
+    let mut steps = Vec::with_capacity(4);
+    if let Some(auth) = auth(login.username.as_deref(), login.password.as_deref()) {
+        steps.push((Step::Auth, auth));
+    }
+    steps.push((Step::Hello, Command::new("HELLO")));
+    if login.database != 0 {
+        steps.push((Step::Select, Command::new("SELECT").arg(login.database.to_string())));
+    }
+    if let Some(name) = &login.client_name {
+        steps.push((Step::SetName, Command::new("CLIENT").arg("SETNAME").arg(name)));
+    }
+    steps
+}
+
+pub(crate) fn auth(username: Option<&str>, password: Option<&str>) -> Option<Command> {
+    // A user without a password is one whom the server takes at their word; it then ignores what is sent.
+    let is_known = username.is_some() || password.is_some();
+    is_known.then(|| {
+        username
+            .iter()
+            .fold(Command::new("AUTH"), |auth, name| auth.arg(*name))
+            .arg(password.unwrap_or_default())
+    })
+}
+
+impl Step {
+    fn check(self, reply: Value, role: Role) -> Result<()> {
+        match (self, accepted(reply)) {
+            (Step::Hello, Ok(greeting)) => check_server(&greeting, role),
+            (Step::Auth, Err(error)) => Err(auth_refused(&error)),
+            (Step::Hello, Err(error)) if is_unknown_command(&error) => Err(Error::new(
+                ErrorKind::TooOld,
+                "connect",
+                format!(
+                    "the server is older than 6.0 (it does not know HELLO); the oldest supported is {}",
+                    oldest()
+                ),
+            )),
+            // The name only helps people who look at CLIENT LIST; not every user may set one.
+            (Step::SetName, _) | (_, Ok(_)) => Ok(()),
+            (Step::Hello | Step::Select, Err(error)) => Err(refusal(&error, Expected::Nothing)),
+        }
+    }
+}
+
+/// Never repeats the server's words: one that does not know AUTH repeats the password.
+pub(crate) fn auth_refused(error: &ServerError) -> Error {
+    if error.details().is_some_and(|text| text.contains("max number of clients")) {
+        return refusal(error, Expected::Nothing);
+    }
+    let words = match (error.code(), error.details().unwrap_or_default()) {
+        ("WRONGPASS", _) => WRONG_PASSWORD,
+        ("DENIED", _) => "the server is in protected mode: it accepts connections from its own machine only",
+        (_, text) if text.contains("without any password") => {
+            "a password was given, but the server has none for this user"
+        }
+        _ => "the server refused AUTH",
+    };
+    Error::new(ErrorKind::Authentication, "connect", words)
+}
+
+/// HELLO's answer is a list of names and values.
+fn check_server(greeting: &Value, wanted: Role) -> Result<()> {
+    let Value::Array(items) = greeting else {
+        return Err(Error::new(ErrorKind::Protocol, "connect", "HELLO was not answered by a list"));
+    };
+    let field = |name: &str| {
+        let is_name = |pair: &&[Value]| matches!(pair, [Value::BulkString(n), _] if n == name.as_bytes());
+        match items.chunks(2).find(is_name) {
+            Some([_, Value::BulkString(value)]) => String::from_utf8_lossy(value).into_owned(),
+            _ => String::new(),
+        }
+    };
+    if field("mode") == "sentinel" {
+        let words = "this is a Sentinel, which keeps no data: give the URL redis-sentinel://…/master-name";
+        return Err(Error::new(ErrorKind::Unsupported, "connect", words));
+    }
+    if wanted != Role::Primary && field("mode") != "cluster" {
+        let words = "the server is not a member of a cluster: give its address as redis://…";
+        return Err(Error::new(ErrorKind::Unsupported, "connect", words));
+    }
+    // Valkey began with 7.2.
+    let version = field("version");
+    if field("server") != "valkey" && is_too_old(&version) {
+        return Err(Error::new(
+            ErrorKind::TooOld,
+            "connect",
+            format!("the server is Redis {version}; the oldest supported is {}", oldest()),
+        ));
+    }
+    if wanted != Role::ClusterMember && matches!(field("role").as_str(), "replica" | "slave") {
+        return Err(Error::new(ErrorKind::ReadOnly, "connect", "the server is a read-only replica"));
+    }
+    Ok(())
+}
+
+fn is_too_old(version: &str) -> bool {
+    let mut parts = version.split('.').map(|part| part.parse::<u32>().ok());
+    match (parts.next().flatten(), parts.next().flatten()) {
+        (Some(major), Some(minor)) => (major, minor) < OLDEST,
+        // A server that does not say is taken at what it can do.
+        _ => false,
+    }
+}
+
+fn oldest() -> String {
+    format!("{}.{}", OLDEST.0, OLDEST.1)
+}
+
+fn unreachable(place: &ServerPlace, error: std::io::Error) -> Error {
+    use std::io::ErrorKind as Io;
+    #[cfg(feature = "tls")]
+    if let Some((kind, words)) = crate::tls::refusal(&error) {
+        return Error::new(kind, "connect", format!("{place}: {words}")).with_source(error);
+    }
+    let (kind, words) = match error.kind() {
+        Io::ConnectionRefused | Io::NotFound => {
+            (ErrorKind::Unreachable, format!("no server listens at {place}"))
+        }
+        Io::TimedOut | Io::WouldBlock => (ErrorKind::Unreachable, format!("{place} did not answer in time")),
+        _ => (ErrorKind::Unreachable, format!("{place} cannot be reached")),
+    };
+    Error::new(kind, "connect", words).with_source(error)
+}
+
+fn connecting(error: Error) -> Error {
+    error.during("connect")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn greeting(server: &str, version: &str, mode: &str, role: &str) -> Value {
+        let pairs = [("server", server), ("version", version), ("mode", mode), ("role", role)];
+        let text = |text: &str| Value::BulkString(text.as_bytes().to_vec());
+        Value::Array(pairs.iter().flat_map(|(name, value)| [text(name), text(value)]).collect())
+    }
+
+    #[test]
+    fn servers_that_cannot_keep_locks_are_refused_with_the_reason() {
+        let check = |server, version, mode, role| {
+            check_server(&greeting(server, version, mode, role), Role::Primary).map_err(|error| error.kind())
+        };
+        assert_eq!(check("redis", "6.2.0", "standalone", "master"), Ok(()));
+        assert_eq!(check("redis", "10.0.1", "standalone", "master"), Ok(()));
+        assert_eq!(check("valkey", "9.1.2", "standalone", "master"), Ok(()));
+        assert_eq!(check("redis", "6.0.16", "standalone", "master"), Err(ErrorKind::TooOld));
+        assert_eq!(check("redis", "7.0.15", "sentinel", ""), Err(ErrorKind::Unsupported));
+        assert_eq!(check("redis", "7.0.15", "standalone", "replica"), Err(ErrorKind::ReadOnly));
+        let error =
+            check_server(&greeting("redis", "6.0.16", "standalone", "master"), Role::Primary).unwrap_err();
+        assert!(error.to_string().contains("6.0.16") && error.to_string().contains("6.2"), "{error}");
+    }
+
+    #[test]
+    fn only_clusters_take_a_clusters_url_and_replicas_may_be_asked_about_them() {
+        let check = |mode, role, wanted| {
+            check_server(&greeting("redis", "7.0.15", mode, role), wanted).map_err(|error| error.kind())
+        };
+        for wanted in [Role::ClusterPrimary, Role::ClusterMember] {
+            assert_eq!(check("standalone", "master", wanted), Err(ErrorKind::Unsupported));
+            assert_eq!(check("cluster", "master", wanted), Ok(()));
+        }
+        assert_eq!(check("cluster", "replica", Role::ClusterMember), Ok(()));
+        assert_eq!(check("cluster", "replica", Role::ClusterPrimary), Err(ErrorKind::ReadOnly));
+    }
+
+    #[test]
+    fn a_server_that_repeats_the_password_is_not_quoted() {
+        let reply = b"-ERR unknown command 'AUTH', with args beginning with: 'S3CR3T' \r\n";
+        let reply = redis::parse_redis_value(reply).unwrap();
+        let error = Step::Auth.check(reply, Role::Primary).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Authentication);
+        assert!(!format!("{error} {error:?}").contains("S3CR3T"));
+    }
+}

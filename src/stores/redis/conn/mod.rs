@@ -1,0 +1,13 @@
+//! Connections to one server: who uses which, how requests and replies go over them.
+
+pub(crate) mod connection;
+pub(crate) mod connections;
+pub(crate) mod handshake;
+pub(crate) mod open;
+pub(crate) mod replies;
+pub(crate) mod shared;
+pub(crate) mod slots;
+
+#[cfg(leasehold_shuttle)]
+#[cfg(test)]
+mod model;

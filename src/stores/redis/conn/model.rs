@@ -1,0 +1,301 @@
+//! A lane as it is, with the real reply parser, over a socket that is a queue of bytes, under shuttle's schedules. Run
+//! by `./check model`.
+//!
+//! Each request is a number; the server answers with it. So whoever gets a reply sees whether it is its own.
+
+use std::io;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, LazyLock};
+use std::time::Duration;
+
+use r2d2::{Pool, PooledConnection};
+use redis::Value;
+
+use crate::error::Result;
+use crate::stores::redis::conn::connection::RedisStream;
+use crate::stores::redis::conn::shared::{Outcome, SharedConnection};
+use crate::stores::redis::conn::slots::ConnectionSlots;
+use crate::stores::redis::reply::Failure;
+use crate::sync::{Condvar, Mutex, check, move_time, spawn, thread, toss};
+use crate::time::{Clock, Moment};
+
+/// How long a request may take.
+const LIMIT: Duration = Duration::from_millis(10);
+
+/// The client's end of a connection. Clones are the server's.
+#[derive(Clone, Default)]
+pub(crate) struct Pipe {
+    shared: Arc<Shared>,
+}
+
+#[derive(Default)]
+struct Shared {
+    state: Mutex<Bytes>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct Bytes {
+    to_server: Vec<u8>,
+    to_client: Vec<u8>,
+    closed: bool,
+    read_limit: Duration,
+}
+
+impl Pipe {
+    pub(crate) fn read(&self, buf: &mut [u8]) -> io::Result<usize> {
+        let mut state = self.shared.state.lock();
+        let deadline = Clock::System.after(state.read_limit);
+        loop {
+            if !state.to_client.is_empty() {
+                // In pieces, as they may come.
+                let most = buf.len().min(state.to_client.len());
+                let count = if toss() { most } else { 1 };
+                for (to, from) in buf.iter_mut().zip(state.to_client.drain(..count)) {
+                    *to = from;
+                }
+                return Ok(count);
+            }
+            if state.closed {
+                return Ok(0);
+            }
+            let left = deadline.since(Clock::System.now());
+            if left.is_zero() {
+                return Err(io::ErrorKind::WouldBlock.into());
+            }
+            self.shared.changed.wait_for(&mut state, left);
+        }
+    }
+
+    pub(crate) fn write(&self, bytes: &[u8]) -> io::Result<usize> {
+        let mut state = self.shared.state.lock();
+        if state.closed {
+            return Err(io::ErrorKind::BrokenPipe.into());
+        }
+        state.to_server.extend_from_slice(bytes);
+        self.shared.changed.notify_all();
+        Ok(bytes.len())
+    }
+
+    pub(crate) fn set_read_timeout(&self, limit: Duration) -> io::Result<()> {
+        self.shared.state.lock().read_limit = limit;
+        Ok(())
+    }
+
+    pub(crate) fn has_bytes(&self) -> bool {
+        let state = self.shared.state.lock();
+        state.closed || !state.to_client.is_empty()
+    }
+
+    pub(crate) fn shutdown(&self) -> io::Result<()> {
+        self.shared.state.lock().closed = true;
+        self.shared.changed.notify_all();
+        Ok(())
+    }
+
+    /// The server's end: answers so many requests, then hangs up or falls silent.
+    fn serve(&self, most: usize, hangs_up: bool) {
+        for _ in 0..most {
+            let mut state = self.shared.state.lock();
+            while state.to_server.is_empty() {
+                if state.closed {
+                    return;
+                }
+                self.shared.changed.wait(&mut state);
+            }
+            let number = state.to_server.remove(0);
+            state.to_client.extend_from_slice(format!(":{number}\r\n").as_bytes());
+            self.shared.changed.notify_all();
+        }
+        if hangs_up {
+            drop(self.shutdown());
+        }
+    }
+}
+
+/// Permissions for connections. r2d2's threads are none of shuttle's: one pool for all, with more than is ever used.
+fn slot() -> PooledConnection<ConnectionSlots> {
+    static POOL: LazyLock<Pool<ConnectionSlots>> = LazyLock::new(|| {
+        Pool::builder().max_size(32).test_on_check_out(false).build(ConnectionSlots).unwrap()
+    });
+    POOL.get().unwrap()
+}
+
+/// A lane, and what its servers do.
+struct World {
+    shared: SharedConnection,
+    /// How many requests the first connection's server answers, and what it does then; later ones answer all.
+    answers: usize,
+    hangs_up: bool,
+    pipes: Mutex<Vec<Pipe>>,
+    servers: Mutex<Vec<thread::JoinHandle<()>>>,
+    /// Outcomes of requests that nobody waits for.
+    taken: AtomicUsize,
+    /// Threads that have their outcome.
+    ended: AtomicUsize,
+}
+
+impl World {
+    fn new(answers: usize, hangs_up: bool) -> Arc<World> {
+        Arc::new(World {
+            shared: SharedConnection::new(),
+            answers,
+            hangs_up,
+            pipes: Mutex::default(),
+            servers: Mutex::default(),
+            taken: AtomicUsize::new(0),
+            ended: AtomicUsize::new(0),
+        })
+    }
+
+    fn connect(&self) -> Result<(PooledConnection<ConnectionSlots>, Arc<RedisStream>)> {
+        let pipe = Pipe::default();
+        let server = pipe.clone();
+        let mut pipes = self.pipes.lock();
+        let (answers, hangs_up) =
+            if pipes.is_empty() { (self.answers, self.hangs_up) } else { (usize::MAX, false) };
+        pipes.push(pipe.clone());
+        self.servers.lock().push(spawn(move || server.serve(answers, hangs_up)));
+        Ok((slot(), Arc::new(RedisStream::Model(pipe))))
+    }
+
+    /// One request of a thread that waits for the reply.
+    fn ask(&self, number: u8, deadline: Moment) -> Outcome {
+        match self.shared.send(&[number], deadline, None, || self.connect()) {
+            Ok(reply) => self.shared.wait(&reply),
+            Err((failure, _)) => Err(failure),
+        }
+    }
+
+    /// One request whose outcome comes to whoever reads it.
+    fn publish_mode(self: &Arc<World>, number: u8, deadline: Moment) {
+        let world = Arc::clone(self);
+        let take = Box::new(move |outcome| {
+            assert_own(&outcome, number);
+            world.taken.fetch_add(1, Ordering::SeqCst);
+        });
+        if let Err((failure, Some(take))) =
+            self.shared.send(&[number], deadline, Some(take), || self.connect())
+        {
+            take(Err(failure));
+        }
+    }
+
+    /// Moves time past the limit, and on: a wait that began with what was left of it lasts a little longer.
+    fn pass_time(&self) {
+        while self.ended.load(Ordering::SeqCst) < 3 {
+            move_time(LIMIT);
+            thread::yield_now();
+        }
+    }
+
+    fn end(&self) {
+        for pipe in self.pipes.lock().iter() {
+            drop(pipe.shutdown());
+        }
+        let servers = std::mem::take(&mut *self.servers.lock());
+        servers.into_iter().for_each(|server| server.join().unwrap());
+    }
+}
+
+fn assert_own(outcome: &Outcome, number: u8) {
+    if let Ok(value) = outcome {
+        assert_eq!(*value, Value::Int(number.into()), "somebody else's reply");
+    }
+}
+
+/// The lane with as many threads as `numbers`, each of which has one request waited for and one not, and with the
+/// watchdog, which looks after what nobody waits for.
+fn run(
+    world: &Arc<World>,
+    deadline: Moment,
+    event: impl FnOnce(&World) + Send + 'static,
+    each: impl Fn(&World, u8, Outcome) + Send + Copy + 'static,
+) {
+    let mut threads: Vec<_> = [10, 20, 30]
+        .into_iter()
+        .map(|number| {
+            let world = Arc::clone(world);
+            spawn(move || {
+                if toss() {
+                    world.publish_mode(number + 1, deadline);
+                } else {
+                    world.taken.fetch_add(1, Ordering::SeqCst);
+                }
+                let outcome = world.ask(number, deadline);
+                assert_own(&outcome, number);
+                each(&world, number, outcome);
+                world.ended.fetch_add(1, Ordering::SeqCst);
+            })
+        })
+        .collect();
+    let happening = Arc::clone(world);
+    threads.push(spawn(move || event(&happening)));
+    let watchdog = Arc::clone(world);
+    threads.push(spawn(move || (0..2).for_each(|_| _ = watchdog.shared.poll_completions())));
+    threads.into_iter().for_each(|thread| thread.join().unwrap());
+    // What is left is read without waiting, as the watchdog does.
+    while world.shared.poll_completions() {
+        thread::yield_now();
+    }
+    assert_eq!(world.taken.load(Ordering::SeqCst), 3, "an outcome is missing, or came twice");
+    world.end();
+}
+
+#[test]
+fn everybody_gets_the_reply_to_the_own_request() {
+    check(|| {
+        let world = World::new(usize::MAX, false);
+        run(&world, Clock::System.after(LIMIT), |_| (), |_, _, outcome| assert!(outcome.is_ok()));
+        assert_eq!(world.pipes.lock().len(), 1);
+    });
+}
+
+/// Whatever was sent before the break fails, and may be repeated at once; nothing else does.
+#[test]
+fn a_break_fails_those_who_wait_and_no_later_request() {
+    for answers in 0..3 {
+        check(move || {
+            let world = World::new(answers, true);
+            let deadline = Clock::System.after(LIMIT);
+            run(
+                &world,
+                deadline,
+                |_| (),
+                move |world, number, outcome| {
+                    if outcome.is_err() {
+                        let again = world.ask(number, deadline);
+                        assert_own(&again, number);
+                        assert!(again.is_ok(), "a request after the break failed");
+                    }
+                },
+            );
+            assert!(world.pipes.lock().len() <= 2);
+        });
+    }
+}
+
+/// The server falls silent and the time comes at any point: everybody is told, once.
+#[test]
+fn a_time_out_at_any_point_strands_nobody() {
+    for answers in 0..3 {
+        check(move || {
+            let world = World::new(answers, false);
+            let deadline = Clock::System.after(LIMIT);
+            run(&world, deadline, World::pass_time, |_, _, outcome| {
+                if let Err(Failure::Refused(error) | Failure::Unknown(error)) = outcome {
+                    assert!(error.is_retryable(), "{error:?}");
+                }
+            });
+        });
+    }
+}
+
+#[test]
+fn closing_waits_for_what_is_under_way_and_strands_nobody() {
+    check(|| {
+        let world = World::new(usize::MAX, false);
+        let deadline = Clock::System.after(LIMIT);
+        run(&world, deadline, move |world| world.shared.close(deadline), |_, _, _| ());
+    });
+}

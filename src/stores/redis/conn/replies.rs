@@ -1,0 +1,360 @@
+//! Replies as they come from a socket.
+//!
+//! What scripts answer is always of the same few shapes, and those are read here: the redis crate's parser takes a
+//! fifth of all that a client does for a lock. Everything else (refusals, other shapes) is cut out whole and left to it.
+
+use std::io::{self, Read};
+
+use redis::{ErrorKind, RedisError, RedisResult, Value, parse_redis_value};
+
+/// So much is asked of the socket at once.
+const CHUNK: usize = 8 * 1024;
+
+/// What has been read of a connection and not been used.
+#[derive(Default)]
+pub(crate) struct Replies {
+    bytes: Vec<u8>,
+    /// How many of `bytes` have been used.
+    used: usize,
+    /// How far the reply that comes next has been looked through.
+    seen: Seen,
+    /// What the socket writes to.
+    chunk: Box<[u8]>,
+}
+
+/// What replies, and the parts of one, begin with.
+const KINDS: &[u8] = b"+-:_#,($=!*~>%|";
+
+/// Why there is no value.
+enum Not {
+    /// Bytes are missing.
+    Whole,
+    /// It has another shape than ours.
+    Ours,
+    /// It is longer than what is read.
+    TooLong,
+}
+
+/// The longest reply that is read; ours are a few hundred bytes.
+const LONGEST: usize = 1024 * 1024;
+/// How many characters a length has at most.
+const LONGEST_NUMBER: usize = 20;
+pub(crate) const TOO_LONG: &str = "the server's reply is too long to be one of ours";
+
+impl Replies {
+    /// Whether all that has been read has been used.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.used == self.bytes.len()
+    }
+
+    /// The next reply of what has been read, if it is whole.
+    pub(crate) fn ready(&mut self) -> RedisResult<Option<Value>> {
+        let bytes = self.bytes.get(self.used..).unwrap_or_default();
+        if self.seen == Seen::default() {
+            let mut cursor = Cursor(bytes);
+            if let Ok(value) = cursor.reply() {
+                self.used = self.bytes.len() - cursor.0.len();
+                return Ok(Some(value));
+            }
+        }
+        let Some(end) = self.seen.end(bytes)? else { return Ok(None) };
+        let reply = bytes.get(..end).unwrap_or_default();
+        let value = match Cursor(reply).reply() {
+            Ok(value) => value,
+            Err(_of_another_shape) => parse_redis_value(reply)?,
+        };
+        self.seen = Seen::default();
+        self.used += end;
+        Ok(Some(value))
+    }
+
+    /// The next reply; what has come of it is kept if `from` fails.
+    pub(crate) fn next(&mut self, mut from: impl Read) -> RedisResult<Value> {
+        loop {
+            if let Some(value) = self.ready()? {
+                return Ok(value);
+            }
+            self.fill(&mut from)?;
+        }
+    }
+
+    /// Reads once.
+    pub(crate) fn fill(&mut self, mut from: impl Read) -> RedisResult<()> {
+        self.bytes.drain(..self.used);
+        self.used = 0;
+        if self.bytes.len() > LONGEST {
+            return Err(too_long());
+        }
+        if self.chunk.is_empty() {
+            self.chunk = vec![0; CHUNK].into();
+        }
+        match from.read(&mut self.chunk)? {
+            0 => Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
+            read => {
+                self.bytes.extend_from_slice(self.chunk.get(..read).unwrap_or_default());
+                Ok(())
+            }
+        }
+    }
+}
+
+/// How far a reply that is not whole has been looked through, so that no byte of it is looked at again with each read.
+#[derive(PartialEq, Eq)]
+struct Seen {
+    /// Where the part begins that is not whole.
+    at: usize,
+    /// How many parts are still to come, that one among them.
+    left: u64,
+    /// Up to here there is no end of that part's line.
+    no_line: usize,
+}
+
+impl Default for Seen {
+    fn default() -> Seen {
+        Seen { at: 0, left: 1, no_line: 0 }
+    }
+}
+
+impl Seen {
+    /// Goes on from where it was; where the reply ends, whatever shape it has, if it is whole.
+    fn end(&mut self, bytes: &[u8]) -> RedisResult<Option<usize>> {
+        while self.left > 0 {
+            match self.part(bytes) {
+                Ok(()) => {}
+                Err(Not::Whole) => return Ok(None),
+                Err(Not::Ours) => return Err((ErrorKind::Parse, "not a reply").into()),
+                Err(Not::TooLong) => return Err(too_long()),
+            }
+        }
+        Ok(Some(self.at))
+    }
+
+    /// Goes past one part.
+    fn part(&mut self, bytes: &[u8]) -> Result<(), Not> {
+        let rest = bytes.get(self.at..).unwrap_or_default();
+        let (kind, after) = rest.split_first().ok_or(Not::Whole)?;
+        if !KINDS.contains(kind) {
+            return Err(Not::Ours);
+        }
+        let unseen = self.no_line.saturating_sub(self.at + 1);
+        let Some(found) = end_of_line(after.get(unseen..).unwrap_or_default()) else {
+            self.no_line = bytes.len().saturating_sub(1); // its last byte may be the first of two
+            return Err(Not::Whole);
+        };
+        let line = after.get(..unseen + found).unwrap_or_default();
+        // No longer than a number has to be, so that it costs nothing to read it again.
+        let length = || {
+            let length = number(line).filter(|_| line.len() <= LONGEST_NUMBER).ok_or(Not::Ours)?;
+            Ok(u64::try_from(length).unwrap_or(0))
+        };
+        let (mut end, mut more) = (self.at + 1 + line.len() + 2, 0);
+        match kind {
+            b'$' | b'=' | b'!' if !line.starts_with(b"-") => {
+                let length = usize::try_from(length()?).unwrap_or(usize::MAX);
+                if length > LONGEST {
+                    return Err(Not::TooLong);
+                }
+                end += length + 2;
+                match bytes.get(end - 2..end) {
+                    Some(b"\r\n") => {}
+                    Some(_) => return Err(Not::Ours),
+                    None => return Err(Not::Whole),
+                }
+            }
+            b'*' | b'~' | b'>' => more = length()?,
+            b'%' => more = length()?.saturating_mul(2),
+            // Followed by what they are attributes of.
+            b'|' => more = length()?.saturating_mul(2).saturating_add(1),
+            _ => {}
+        }
+        self.at = end;
+        self.left = (self.left - 1).saturating_add(more);
+        Ok(())
+    }
+}
+
+fn end_of_line(bytes: &[u8]) -> Option<usize> {
+    bytes.windows(2).position(|pair| pair == b"\r\n")
+}
+
+fn too_long() -> RedisError {
+    (ErrorKind::Parse, "not a reply", TOO_LONG.to_owned()).into()
+}
+
+#[derive(Clone, Copy)]
+struct Cursor<'a>(&'a [u8]);
+
+impl<'a> Cursor<'a> {
+    /// A first byte and the rest of its line. What cannot begin a reply is not waited for to end.
+    fn line(&mut self) -> Result<(u8, &'a [u8]), Not> {
+        let (kind, after) = self.0.split_first().ok_or(Not::Whole)?;
+        if !KINDS.contains(kind) {
+            return Err(Not::Ours);
+        }
+        let end = end_of_line(after).ok_or(Not::Whole)?;
+        let (line, rest) = after.split_at_checked(end).ok_or(Not::Whole)?;
+        self.0 = rest.get(2..).unwrap_or_default();
+        Ok((*kind, line))
+    }
+
+    /// So many bytes and the end of a line.
+    fn bulk(&mut self, length: usize) -> Result<&'a [u8], Not> {
+        let (bulk, rest) = self.0.split_at_checked(length).ok_or(Not::Whole)?;
+        match rest.split_at_checked(2) {
+            Some((b"\r\n", rest)) => {
+                self.0 = rest;
+                Ok(bulk)
+            }
+            Some(_) => Err(Not::Ours),
+            None => Err(Not::Whole),
+        }
+    }
+
+    fn reply(&mut self) -> Result<Value, Not> {
+        if self.0.first() != Some(&b'*') {
+            return self.single();
+        }
+        let (_, line) = self.line()?;
+        let Some(length) = number(line).and_then(|length| usize::try_from(length).ok()) else {
+            return Err(Not::Ours);
+        };
+        // What is claimed is not believed.
+        let mut items = Vec::with_capacity(length.min(4));
+        for _ in 0..length {
+            items.push(self.single()?);
+        }
+        Ok(Value::Array(items))
+    }
+
+    fn single(&mut self) -> Result<Value, Not> {
+        let (kind, line) = self.line()?;
+        match (kind, number(line)) {
+            (b':', Some(number)) => Ok(Value::Int(number)),
+            (b'$', Some(-1)) => Ok(Value::Nil),
+            (b'$', Some(length)) => {
+                let length = usize::try_from(length).map_err(|_negative| Not::Ours)?;
+                self.bulk(length).map(|bulk| Value::BulkString(bulk.to_vec()))
+            }
+            _ => Err(Not::Ours),
+        }
+    }
+}
+
+fn number(line: &[u8]) -> Option<i64> {
+    std::str::from_utf8(line).ok()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ALL: &[&str] = &[
+        "*1\r\n$7\r\ngranted\r\n",
+        "*2\r\n$7\r\ngranted\r\n$4\r\n1234\r\n",
+        "*2\r\n$4\r\nbusy\r\n:-1\r\n",
+        "*0\r\n",
+        "*-1\r\n",
+        "$-1\r\n",
+        "$0\r\n\r\n",
+        "$5\r\na\r\nb\n\r\n",
+        ":42\r\n",
+        "+OK\r\n",
+        "+PONG\r\n",
+        "-NOSCRIPT No matching script.\r\n",
+        "*3\r\n$9\r\nsubscribe\r\n$1\r\na\r\n:1\r\n",
+        "*2\r\n*1\r\n:1\r\n$-1\r\n",
+        "*2\r\n+OK\r\n-ERR in a transaction\r\n",
+        "%1\r\n$1\r\na\r\n:1\r\n",
+        "_\r\n",
+        "#t\r\n",
+    ];
+
+    /// Gives out so many bytes at a time, and in between that nothing is there.
+    struct Drip<'a>(&'a [u8], usize, bool);
+
+    impl Read for Drip<'_> {
+        fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+            self.2 = !self.2;
+            if self.2 {
+                return Err(io::ErrorKind::WouldBlock.into());
+            }
+            let (now, later) = self.0.split_at(self.1.min(self.0.len()));
+            into[..now.len()].copy_from_slice(now);
+            self.0 = later;
+            Ok(now.len())
+        }
+    }
+
+    #[test]
+    fn replies_are_what_the_redis_crate_makes_of_them_however_they_come() {
+        let all: String = ALL.concat();
+        for step in [1, 2, 3, 7, 50, 10_000] {
+            let mut from = Drip(all.as_bytes(), step, false);
+            let mut replies = Replies::default();
+            for text in ALL {
+                let reply = loop {
+                    match replies.next(&mut from) {
+                        Err(error) if error.is_timeout() => {}
+                        other => break other,
+                    }
+                };
+                assert_eq!(reply.unwrap(), parse_redis_value(text.as_bytes()).unwrap(), "{text:?} by {step}");
+            }
+            let end = loop {
+                match replies.next(&mut from) {
+                    Err(error) if error.is_timeout() => {}
+                    other => break other,
+                }
+            };
+            assert!(end.unwrap_err().is_connection_dropped());
+        }
+    }
+
+    /// Looked through anew with each read, each of these would take minutes.
+    #[test]
+    fn a_long_reply_that_comes_byte_by_byte_costs_no_more_than_its_length() {
+        const LENGTH: usize = 300_000;
+        for text in [
+            format!("+{}\r\n", "x".repeat(LENGTH)),
+            format!("-{}\r\n", "x".repeat(LENGTH)),
+            format!("${LENGTH}\r\n{}\r\n", "x".repeat(LENGTH)),
+            format!("*{}\r\n{}", LENGTH / 4, ":1\r\n".repeat(LENGTH / 4)),
+            format!("*2\r\n+OK\r\n${LENGTH}\r\n{}\r\n", "\r\n".repeat(LENGTH / 2)),
+        ] {
+            let mut from = Drip(text.as_bytes(), 1, true);
+            let mut replies = Replies::default();
+            let reply = loop {
+                from.2 = true; // there is something each time
+                match replies.next(&mut from) {
+                    Err(error) if error.is_timeout() => {}
+                    other => break other,
+                }
+            };
+            assert_eq!(reply.unwrap(), parse_redis_value(text.as_bytes()).unwrap());
+        }
+    }
+
+    #[test]
+    fn a_reply_that_is_too_long_is_an_error_as_soon_as_that_shows() {
+        let endless = vec![b'x'; 2 * LONGEST];
+        for (begins, most) in
+            [("+", LONGEST + 2 * CHUNK), ("*9\r\n+", LONGEST + 2 * CHUNK), ("$1048577\r\n", CHUNK)]
+        {
+            let text = [begins.as_bytes(), &endless].concat();
+            let mut from = text.as_slice();
+            let error = Replies::default().next(&mut from).unwrap_err();
+            assert_eq!(error.detail(), Some(TOO_LONG), "{begins:?}");
+            assert!(text.len() - from.len() <= most, "{begins:?}: {} bytes", text.len() - from.len());
+        }
+    }
+
+    #[test]
+    fn what_is_no_reply_is_an_error() {
+        for text in
+            ["\r\n", "\x16\x03", "hello\r\n", "*x\r\n", "$x\r\nab\r\n", "*2\r\nHTTP/1.1 400", "$1\r\nabc\r\n"]
+        {
+            let error = Replies::default().next(text.as_bytes()).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Parse, "{text:?}: {error}");
+        }
+    }
+}

@@ -1,0 +1,559 @@
+//! One connection that many threads share: each writes as it comes, and one of those who wait reads for all.
+//!
+//! Replies come in the order of the requests. A thread writes its request and then waits for its reply: if nobody is
+//! reading, it reads, in order and for whoever each reply is, until its own has come; then it wakes one of the others to
+//! read on. A lone thread so writes and reads without meeting anyone. Requests that come while another thread writes
+//! leave together in the next write. What has come in one read is taken as a whole, and what was left to be written goes
+//! out before anybody is woken: so the server works while threads wake.
+//!
+//! All requests about one lock go over one lane (by the hash of its name), so what is sent about it first arrives first.
+//!
+//! What must stay true: whoever stops reading looks for somebody who waits, after it has let go of `reading`; whoever
+//! begins to wait says so before it tries to get `reading`. Then either the one sees the other, or the other can read.
+//!
+//! When a connection ends, everyone whose reply it owed is told before there is a new one (`end`, `open`): what they are
+//! told decides under which owner numbers the lock may be asked for. And `out` is never held while anything is waited for.
+//!
+//! Long because writing, reading and the end of one connection are one protocol.
+
+use std::cell::Cell;
+use std::collections::VecDeque;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use r2d2::PooledConnection;
+use redis::Value;
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::stores::redis::conn::connection::{RedisStream, TRUSTED, Timed, broken, unread};
+use crate::stores::redis::conn::replies::Replies;
+use crate::stores::redis::conn::slots::ConnectionSlots;
+use crate::stores::redis::reply::Failure;
+use crate::sync::{Condvar, Mutex, MutexGuard};
+use crate::time::{Clock, Moment};
+
+/// What a request comes to: the server's reply, which may be an error reply, or that there is none.
+pub(crate) type Outcome = std::result::Result<Value, Failure>;
+
+/// Gets a reply that nobody waits for.
+pub(crate) type ReplySink = Box<dyn FnOnce(Outcome) + Send>;
+
+pub(crate) struct SharedConnection {
+    out: Mutex<Out>,
+    /// Held by whoever opens a connection, which takes time: nobody is to wait for `out` so long.
+    connecting: Mutex<()>,
+    /// Signalled when `Out::telling` has gone down.
+    told: Condvar,
+    reading: Mutex<Reading>,
+}
+
+/// The writing side, and who is owed which reply.
+struct Out {
+    open: Option<Open>,
+    /// Counts connections, so that a reader notices that it has an old one.
+    epoch: u64,
+    /// What is to be written, while somebody is writing.
+    buffer: Vec<u8>,
+    is_writing: bool,
+    awaited: VecDeque<Arc<Reply>>,
+    /// How many of `awaited`, the last ones, are for requests that are still in `buffer`.
+    unsent: usize,
+    /// Somebody waits for replies, and writes what is left to them when some have come.
+    has_reader: bool,
+    /// How many threads are telling those who were owed a reply by a connection that has ended.
+    telling: usize,
+    /// When something was last heard or said.
+    used: Moment,
+    /// The server has hung up, or something near to it, and [`SharedConnection::hung_up`] has not told yet.
+    hung_up: bool,
+    closed: bool,
+}
+
+struct Open {
+    stream: Arc<RedisStream>,
+    /// The pool's permission to have it.
+    _slot: PooledConnection<ConnectionSlots>,
+}
+
+/// The reading side.
+struct Reading {
+    replies: Replies,
+    stream: Option<Arc<RedisStream>>,
+    /// The socket's read time-out.
+    armed: Cell<Duration>,
+    epoch: u64,
+    /// What is being given out; its room is used again.
+    giving: Vec<(Arc<Reply>, Value)>,
+}
+
+/// With so many requests on their way, more are left to the reader: enough to keep the server busy while replies travel.
+const ENOUGH_SENT: usize = 2;
+
+/// So many requests are not left to the reader, which may be busy giving out replies while the server has nothing to do.
+const MOST_LEFT: usize = 8;
+
+/// So many replies are given out at a time: those behind them may be for requests that are not written yet.
+const MOST_GIVEN: usize = 64;
+
+/// So often a reader looks for replies for others after its own has come, before it goes on with its own business.
+const MOST_LOOKS: u32 = 4;
+
+/// One reply to come.
+pub(crate) struct Reply {
+    state: Mutex<SharedState>,
+    changed: Condvar,
+    deadline: Moment,
+}
+
+struct SharedState {
+    outcome: Option<Outcome>,
+    /// Gets the outcome at once, instead of a waiting thread.
+    take: Option<ReplySink>,
+    /// A thread is waiting, or about to.
+    is_waited_for: bool,
+    /// Nobody reads any more: the waiting thread should.
+    may_read: bool,
+}
+
+impl Reply {
+    fn new(deadline: Moment, take: Option<ReplySink>) -> Arc<Reply> {
+        let state = SharedState { outcome: None, take, is_waited_for: false, may_read: false };
+        Arc::new(Reply { state: Mutex::new(state), changed: Condvar::new(), deadline })
+    }
+
+    fn fill(&self, outcome: Outcome) {
+        let mut state = self.state.lock();
+        match state.take.take() {
+            Some(take) => {
+                drop(state);
+                take(outcome);
+            }
+            None => {
+                state.outcome = Some(outcome);
+                let is_waited_for = state.is_waited_for;
+                drop(state); // or the waiter would wake to wait for it
+                if is_waited_for {
+                    self.changed.notify_one();
+                }
+            }
+        }
+    }
+}
+
+impl SharedConnection {
+    pub(crate) fn new() -> SharedConnection {
+        let out = Out {
+            open: None,
+            epoch: 0,
+            buffer: Vec::new(),
+            is_writing: false,
+            awaited: VecDeque::new(),
+            unsent: 0,
+            has_reader: false,
+            telling: 0,
+            used: Clock::System.now(),
+            hung_up: false,
+            closed: false,
+        };
+        let reading = Reading {
+            replies: Replies::default(),
+            stream: None,
+            armed: Cell::default(),
+            epoch: 0,
+            giving: Vec::new(),
+        };
+        SharedConnection {
+            out: Mutex::new(out),
+            connecting: Mutex::new(()),
+            told: Condvar::new(),
+            reading: Mutex::new(reading),
+        }
+    }
+
+    /// Sends one request, over a new connection from `connect` if there is none. The reply is read by whoever waits
+    /// on this lane, this request's own waiter included, until `deadline`.
+    pub(crate) fn send(
+        &self,
+        command: &[u8],
+        deadline: Moment,
+        take: Option<ReplySink>,
+        connect: impl FnOnce() -> Result<(PooledConnection<ConnectionSlots>, Arc<RedisStream>)>,
+    ) -> std::result::Result<Arc<Reply>, (Failure, Option<ReplySink>)> {
+        let mut out = match self.open(deadline, connect) {
+            Ok(out) => out,
+            Err(error) => return Err((Failure::Refused(error), take)),
+        };
+        let reply = Reply::new(deadline, take);
+        // While replies are being waited for, what comes is left to the reader: it goes out in one write when they are
+        // there. A request more would reach the server no earlier than it can be served.
+        let is_left =
+            out.has_reader && out.unsent < MOST_LEFT && out.awaited.len() - out.unsent >= ENOUGH_SENT;
+        out.buffer.extend_from_slice(command);
+        out.awaited.push_back(Arc::clone(&reply));
+        out.unsent += 1;
+        if !out.is_writing && !is_left {
+            self.write(out, deadline);
+        }
+        Ok(reply)
+    }
+
+    /// The writing side with a connection: the one there is, or a new one from `connect`.
+    fn open(
+        &self,
+        deadline: Moment,
+        connect: impl FnOnce() -> Result<(PooledConnection<ConnectionSlots>, Arc<RedisStream>)>,
+    ) -> Result<MutexGuard<'_, Out>> {
+        let too_late =
+            || Error::new(ErrorKind::TimedOut, "request", "the connection could not be had in time");
+        if deadline <= Clock::System.now() {
+            return Err(too_late());
+        }
+        let mut out = self.out.lock();
+        if out.is_ready()? {
+            return Ok(out);
+        }
+        drop(out);
+        let left = deadline.since(Clock::System.now());
+        let _alone = self.connecting.try_lock_for(left).ok_or_else(too_late)?;
+        let mut out = self.out.lock();
+        // Those who were owed replies are told first: one whose release is of unknown outcome gives its owner number
+        // up, and what comes back over a new connection is to find that done. Pairs with `end`.
+        while out.telling > 0 {
+            let left = deadline.since(Clock::System.now());
+            if left.is_zero() {
+                return Err(too_late());
+            }
+            self.told.wait_for(&mut out, left);
+        }
+        if out.is_ready()? {
+            return Ok(out);
+        }
+        let (slot, stream) = MutexGuard::unlocked(&mut out, connect)?;
+        if out.closed {
+            return Err(shut_down());
+        }
+        out.epoch += 1;
+        out.open = Some(Open { stream, _slot: slot });
+        Ok(out)
+    }
+
+    /// Writes what there is to write, and what others add meanwhile.
+    fn write(&self, mut out: MutexGuard<'_, Out>, deadline: Moment) {
+        out.is_writing = true;
+        let epoch = out.epoch;
+        while !out.buffer.is_empty() {
+            let Some(stream) = out.open.as_ref().map(|open| Arc::clone(&open.stream)) else { break };
+            let mut bytes = std::mem::take(&mut out.buffer);
+            out.unsent = 0;
+            let written = MutexGuard::unlocked(&mut out, || stream.write_all(&bytes, deadline));
+            if out.epoch != epoch || out.open.is_none() {
+                // Ended meanwhile, and everyone was told. A new connection has a writer of its own, which need not
+                // wait for this one. Pairs with `break_off`.
+                return;
+            }
+            if let Err(error) = written {
+                let error = broken("send", error);
+                // A single request that is not whole on its way was not carried out.
+                let alone = out.awaited.len() == 1;
+                let failure = if alone { Failure::Refused } else { Failure::Unknown };
+                out.hung_up |= error.kind() != ErrorKind::TimedOut;
+                self.end(out, || failure(error.copy()));
+                return;
+            }
+            bytes.clear();
+            if out.buffer.is_empty() {
+                out.buffer = bytes; // its room is used again
+            }
+        }
+        out.is_writing = false;
+    }
+
+    /// Waits for a reply, reading for everyone while nobody else does.
+    pub(crate) fn wait(&self, reply: &Reply) -> Outcome {
+        loop {
+            {
+                let mut state = reply.state.lock();
+                if let Some(outcome) = state.outcome.take() {
+                    return outcome;
+                }
+                // Said before `reading` is tried; pairs with `pass_on`.
+                state.is_waited_for = true;
+                state.may_read = false;
+            }
+            if let Some(mut reading) = self.reading.try_lock() {
+                self.out.lock().has_reader = true;
+                let outcome = self.read_until(&mut reading, reply);
+                // What has come for others already is given out now: they wake at the same time, not one by one.
+                let mut looks = 0;
+                while looks < MOST_LOOKS && self.read_some(&mut reading, reply.deadline, true) {
+                    looks += 1;
+                }
+                drop(reading);
+                self.pass_on(reply.deadline);
+                if let Some(outcome) = outcome {
+                    return outcome;
+                }
+                // Broken off by another thread, which is about to tell.
+            }
+            let mut state = reply.state.lock();
+            while state.outcome.is_none() && !state.may_read {
+                let left = reply.deadline.since(Clock::System.now());
+                if left.is_zero() {
+                    drop(state);
+                    self.give_up(reply);
+                    state = reply.state.lock();
+                    if state.outcome.is_none() {
+                        return Err(Failure::Unknown(timed_out()));
+                    }
+                    break;
+                }
+                reply.changed.wait_for(&mut state, left);
+            }
+        }
+    }
+
+    /// Reads replies in order until `reply` has come. `None`: the connection was ended, and whoever did that is about
+    /// to tell.
+    fn read_until(&self, reading: &mut Reading, reply: &Reply) -> Option<Outcome> {
+        loop {
+            let outcome = reply.state.lock().outcome.take();
+            if outcome.is_some() {
+                return outcome;
+            }
+            // Whoever waits for several servers in turn may come late to a reply that came in time.
+            let is_late = Clock::System.now() >= reply.deadline;
+            if is_late && self.read_some(reading, reply.deadline, true) {
+                continue;
+            }
+            // What was left to us, before we wait.
+            self.write_left(self.out.lock(), reply.deadline);
+            if !self.read_some(reading, reply.deadline, false) {
+                return reply.state.lock().outcome.take();
+            }
+        }
+    }
+
+    /// Reads a reply, and gives it and what has come with it to whom they are for; if that fails, all get the failure.
+    /// With `only_ready` it does not wait for bytes. Returns whether there may be more to read.
+    fn read_some(&self, reading: &mut Reading, deadline: Moment, only_ready: bool) -> bool {
+        let sent = {
+            let out = self.out.lock();
+            if reading.epoch != out.epoch {
+                reading.epoch = out.epoch;
+                reading.replies = Replies::default();
+                reading.armed.set(Duration::ZERO);
+                reading.stream = out.open.as_ref().map(|open| Arc::clone(&open.stream));
+            }
+            if out.awaited.is_empty() {
+                return false;
+            }
+            out.awaited.len() - out.unsent
+        };
+        let Some(stream) = &reading.stream else { return false };
+        let mut timed = Timed::new(stream, deadline, &reading.armed);
+        timed.only_ready = only_ready;
+        let value = reading.replies.next(&mut timed).map_err(unread);
+        let mut out = self.out.lock();
+        if reading.epoch != out.epoch || out.open.is_none() {
+            return false; // ended off meanwhile: everyone has been told
+        }
+        match value {
+            Ok(_) if out.awaited.len() <= out.unsent => {
+                self.end(out, || Failure::Unknown(unasked()));
+                false
+            }
+            Ok(value) => {
+                out.used = Clock::System.now();
+                // All at once: what comes from here on sees how little is on its way, and is written.
+                let mut next = Some(value);
+                while let Some(value) = next.take()
+                    && let Some(first) = out.awaited.pop_front()
+                {
+                    reading.giving.push((first, value));
+                    if reading.giving.len() < sent.min(MOST_GIVEN) {
+                        // If it is no reply, it is read again, and then fails those who are left.
+                        next = reading.replies.ready().unwrap_or(None);
+                    }
+                }
+                let has_more = out.awaited.len() <= out.unsent && !reading.replies.is_empty();
+                // Before others are woken, which takes longer.
+                if has_more {
+                    drop(out);
+                } else {
+                    self.write_left(out, deadline);
+                }
+                for (reply, value) in reading.giving.drain(..) {
+                    reply.fill(Ok(value));
+                }
+                if has_more {
+                    // Or it would be taken for the reply to what is sent next.
+                    let out = self.out.lock();
+                    if reading.epoch == out.epoch {
+                        self.end(out, || Failure::Unknown(unasked()));
+                    }
+                }
+                !has_more
+            }
+            // What has come of a reply that is not whole yet is kept.
+            Err(_) if only_ready && timed.was_not_ready => false,
+            Err(error) => {
+                out.hung_up |= error.kind() != ErrorKind::TimedOut;
+                self.end(out, || Failure::Unknown(error.copy()));
+                false
+            }
+        }
+    }
+
+    /// Ends the connection, and tells everyone who is owed a reply. Pairs with `open`, which waits for the telling.
+    fn end(&self, mut out: MutexGuard<'_, Out>, failure: impl Fn() -> Failure) {
+        let all = out.break_off();
+        out.telling += 1;
+        drop(out);
+        for reply in all {
+            reply.fill(Err(failure()));
+        }
+        self.out.lock().telling -= 1;
+        self.told.notify_all();
+    }
+
+    /// Ends the connection if it still owes `reply`, whose time is over. If not, there may be a new one, which is none
+    /// of this reply's business.
+    fn give_up(&self, reply: &Reply) {
+        let out = self.out.lock();
+        if out.awaited.iter().any(|other| std::ptr::eq(&raw const **other, reply)) {
+            self.end(out, || Failure::Unknown(timed_out()));
+        }
+    }
+
+    /// Writes what others have left to the reader: by their deadline, which the reader's may be before.
+    fn write_left(&self, out: MutexGuard<'_, Out>, deadline: Moment) {
+        let deadline = out.awaited.back().map_or(deadline, |last| deadline.max(last.deadline));
+        if !out.is_writing && !out.buffer.is_empty() {
+            self.write(out, deadline);
+        }
+    }
+
+    /// Nobody reads now. Wakes one who waits to do so, and leaves nothing unwritten.
+    fn pass_on(&self, deadline: Moment) {
+        let mut out = self.out.lock();
+        // From here on who sends also writes; what was left before is written below. Pairs with `send`.
+        out.has_reader = false;
+        let first = out.awaited.iter().find(|reply| {
+            let mut state = reply.state.lock();
+            let waits = state.is_waited_for && state.outcome.is_none();
+            state.may_read |= waits;
+            waits
+        });
+        if let Some(reply) = first {
+            reply.changed.notify_one();
+        }
+        self.write_left(out, deadline);
+    }
+
+    /// Reads what has come that nobody waits for; returns whether more is to come.
+    pub(crate) fn poll_completions(&self) -> bool {
+        let (deadline, most) = {
+            let out = self.out.lock();
+            let Some(deadline) = out.awaited.front().map(|first| first.deadline) else { return false };
+            (deadline, out.awaited.len())
+        };
+        let Some(mut reading) = self.reading.try_lock() else { return true };
+        // Not without end, however many come meanwhile: the caller has holds to renew. What has come in time may be read
+        // late.
+        for _ in 0..most {
+            if !self.read_some(&mut reading, deadline.max(Clock::System.now()), true) {
+                break;
+            }
+        }
+        drop(reading);
+        self.pass_on(deadline);
+        let out = self.out.lock();
+        let Some(deadline) = out.awaited.front().map(|first| first.deadline) else { return false };
+        if Clock::System.now() < deadline {
+            return true;
+        }
+        self.end(out, || Failure::Unknown(timed_out()));
+        false
+    }
+
+    /// Whether the connection was hung up since this was last asked. Does not wait: whoever uses it meanwhile notices, and
+    /// that is told the next time.
+    pub(crate) fn hung_up(&self) -> bool {
+        let Some(mut out) = self.out.try_lock() else { return false };
+        out.drop_if_hung_up();
+        std::mem::take(&mut out.hung_up)
+    }
+
+    /// Waits until all replies have come, until `deadline` at most, and ends the connection.
+    pub(crate) fn close(&self, deadline: Moment) {
+        let mut reading = self.reading.try_lock_for(deadline.since(Clock::System.now()));
+        // Closed when all have come, since a reply may have something else sent; and then whatever was sent meanwhile.
+        for closed in [false, true] {
+            self.out.lock().closed |= closed;
+            let Some(reading) = &mut reading else { continue };
+            while Clock::System.now() < deadline && !self.out.lock().awaited.is_empty() {
+                self.read_some(reading, deadline, false);
+            }
+        }
+        reading.iter_mut().for_each(|reading| reading.stream = None);
+        self.end(self.out.lock(), || Failure::Unknown(shut_down()));
+    }
+}
+
+impl Out {
+    /// Ends the connection and returns who is owed a reply.
+    fn break_off(&mut self) -> VecDeque<Arc<Reply>> {
+        if let Some(open) = self.open.take() {
+            open.stream.shutdown();
+        }
+        self.buffer.clear();
+        self.unsent = 0;
+        // Whoever is writing to it still finds that out, and leaves the rest alone. Pairs with `write`.
+        self.is_writing = false;
+        std::mem::take(&mut self.awaited)
+    }
+
+    /// Whether there is a connection to write to.
+    fn is_ready(&mut self) -> Result<bool> {
+        if self.closed {
+            return Err(shut_down());
+        }
+        self.drop_if_dead();
+        Ok(self.open.is_some())
+    }
+
+    /// Lets go of a connection that the server has closed while nobody used it; nothing is lost by that.
+    fn drop_if_dead(&mut self) {
+        let now = Clock::System.now();
+        if now.since(self.used) >= TRUSTED {
+            self.drop_if_hung_up();
+        }
+        self.used = now;
+    }
+
+    fn drop_if_hung_up(&mut self) {
+        let is_idle = self.awaited.is_empty() && !self.is_writing;
+        if is_idle && self.open.as_ref().is_some_and(|open| open.stream.has_bytes()) {
+            // Nothing was asked, so it is the end, or something that nobody should read.
+            self.break_off();
+            self.hung_up = true;
+        }
+    }
+}
+
+fn timed_out() -> Error {
+    broken("read", io::ErrorKind::TimedOut.into())
+}
+
+fn unasked() -> Error {
+    Error::new(ErrorKind::Protocol, "read", "the server sent what nobody asked for")
+}
+
+fn shut_down() -> Error {
+    Error::new(ErrorKind::ShutDown, "request", "the client was shut down")
+}
+
+#[cfg(not(leasehold_shuttle))]
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,312 @@
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+use crossbeam_channel::{Sender, bounded};
+use r2d2::Pool;
+
+use super::*;
+
+const LONG: Duration = Duration::from_secs(10);
+
+type Connection = (PooledConnection<ConnectionSlots>, Arc<RedisStream>);
+
+fn pool() -> Pool<ConnectionSlots> {
+    Pool::builder().max_size(4).test_on_check_out(false).build(ConnectionSlots).unwrap()
+}
+
+/// A connection, and the server's end of it.
+fn connection(pool: &Pool<ConnectionSlots>) -> (Connection, UnixStream) {
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    ((pool.get().unwrap(), Arc::new(RedisStream::Unix(ours))), theirs)
+}
+
+fn soon() -> Moment {
+    Clock::System.after(LONG)
+}
+
+fn nowhere() -> Result<Connection> {
+    panic!("nobody is to connect now")
+}
+
+/// Sends on the connection that there is.
+fn ask(shared: &SharedConnection, take: Option<ReplySink>) -> Arc<Reply> {
+    shared.send(b"ask", soon(), take, nowhere).map_err(|(failure, _)| failure).unwrap()
+}
+
+fn first(shared: &SharedConnection, pool: &Pool<ConnectionSlots>) -> (Arc<Reply>, UnixStream) {
+    let (connection, server) = connection(pool);
+    let reply = shared.send(b"ask", soon(), None, || Ok(connection)).map_err(|(failure, _)| failure);
+    (reply.unwrap(), server)
+}
+
+/// A lane that somebody is connecting for: says when, and goes on when told.
+fn connecting(shared: &SharedConnection, begun: &Sender<()>, go_on: &crossbeam_channel::Receiver<()>) {
+    let connect = || {
+        begun.send(()).unwrap();
+        go_on.recv().unwrap();
+        Err(shut_down())
+    };
+    assert!(shared.send(b"ask", soon(), None, connect).is_err());
+}
+
+#[test]
+fn replies_go_to_whom_they_are_for_whoever_reads() {
+    let (shared, pool) = (SharedConnection::new(), pool());
+    let (one, mut server) = first(&shared, &pool);
+    let (taken, take) = bounded(1);
+    ask(&shared, Some(Box::new(move |outcome| taken.send(outcome.unwrap()).unwrap())));
+    let three = ask(&shared, None);
+    server.write_all(b":1\r\n:2\r\n:3\r\n").unwrap();
+    assert_eq!(shared.wait(&three).unwrap(), Value::Int(3));
+    assert_eq!(take.try_recv().unwrap(), Value::Int(2));
+    assert_eq!(shared.wait(&one).unwrap(), Value::Int(1));
+    assert!(!shared.poll_completions());
+}
+
+#[test]
+fn what_nobody_asked_for_is_not_taken_for_the_next_reply() {
+    let (shared, pool) = (SharedConnection::new(), pool());
+    let (one, mut server) = first(&shared, &pool);
+    server.write_all(b":1\r\n:2\r\n").unwrap();
+    assert_eq!(shared.wait(&one).unwrap(), Value::Int(1));
+    let (next, mut server) = connection(&pool);
+    let three = shared.send(b"ask", soon(), None, || Ok(next)).map_err(|(failure, _)| failure).unwrap();
+    drop(server.write_all(b":3\r\n"));
+    assert_eq!(shared.wait(&three).unwrap(), Value::Int(3));
+}
+
+#[test]
+fn that_the_server_hangs_up_is_told_once_whoever_notices() {
+    let (shared, pool) = (SharedConnection::new(), pool());
+    assert!(!shared.hung_up(), "there is no connection yet");
+    // One that nobody uses.
+    let (reply, mut server) = first(&shared, &pool);
+    assert!(!shared.hung_up(), "a reply is awaited");
+    server.write_all(b":1\r\n").unwrap();
+    shared.wait(&reply).unwrap();
+    assert!(!shared.hung_up());
+    drop(server);
+    assert!(shared.hung_up());
+    assert!(!shared.hung_up());
+    // One that somebody reads.
+    let (reply, server) = first(&shared, &pool);
+    drop(server);
+    shared.wait(&reply).unwrap_err();
+    assert!(shared.hung_up());
+    assert!(!shared.hung_up());
+    // Silence is no hang-up.
+    let (connection, _server) = connection(&pool);
+    let deadline = Clock::System.after(Duration::from_millis(20));
+    let reply =
+        shared.send(b"ask", deadline, None, || Ok(connection)).map_err(|(failure, _)| failure).unwrap();
+    shared.wait(&reply).unwrap_err();
+    assert!(!shared.hung_up());
+}
+
+#[test]
+fn a_reply_to_what_was_not_sent_is_no_reply() {
+    let (shared, pool) = (SharedConnection::new(), pool());
+    let (one, mut server) = first(&shared, &pool);
+    {
+        let mut out = shared.out.lock();
+        out.buffer.extend_from_slice(b"ask");
+        out.awaited.push_back(Reply::new(soon(), None));
+        out.unsent = 1;
+        out.is_writing = true; // by a thread that has not come to it
+    }
+    server.write_all(b":1\r\n").unwrap();
+    let mut reading = shared.reading.lock();
+    assert_eq!(shared.read_until(&mut reading, &one).unwrap().unwrap(), Value::Int(1));
+    server.write_all(b":2\r\n").unwrap();
+    let two = shared.out.lock().awaited.front().cloned().unwrap();
+    assert!(!shared.read_some(&mut reading, soon(), false));
+    assert!(matches!(two.state.lock().outcome, Some(Err(Failure::Unknown(_)))));
+}
+
+#[test]
+fn nobody_waits_for_a_connect_but_those_who_need_it() {
+    let (shared, pool) = (SharedConnection::new(), pool());
+    let (reply, server) = first(&shared, &pool);
+    drop(server);
+    shared.wait(&reply).unwrap_err();
+    let ((begun, has_begun), (go_on, may_go_on), (done, is_done)) = (bounded(1), bounded(1), bounded(2));
+    std::thread::scope(|scope| {
+        let connecting = || connecting(&shared, &begun, &may_go_on);
+        std::thread::Builder::new().spawn_scoped(scope, connecting).unwrap();
+        has_begun.recv().unwrap();
+        // The watchdog, and the end of the client.
+        let others = || {
+            shared.poll_completions();
+            shared.close(soon());
+            done.send(()).unwrap();
+        };
+        std::thread::Builder::new().spawn_scoped(scope, others).unwrap();
+        let ended = is_done.recv_timeout(LONG);
+        go_on.send(()).unwrap();
+        ended.expect("it waited for the connect");
+    });
+}
+
+#[test]
+fn everyone_is_told_of_a_connections_end_before_there_is_another() {
+    let (shared, pool) = (SharedConnection::new(), pool());
+    let (one, server) = first(&shared, &pool);
+    let ((telling, is_telling), (go_on, may_go_on)) = (bounded(1), bounded::<()>(1));
+    ask(
+        &shared,
+        Some(Box::new(move |outcome| {
+            outcome.unwrap_err();
+            telling.send(()).unwrap();
+            may_go_on.recv().unwrap();
+        })),
+    );
+    std::thread::scope(|scope| {
+        let reader = std::thread::Builder::new().spawn_scoped(scope, || shared.wait(&one)).unwrap();
+        drop(server);
+        is_telling.recv().unwrap();
+        // Whose release is of unknown outcome has not heard of it yet: nothing may be asked that could be taken for
+        // something newer.
+        let (next, _server) = connection(&pool);
+        let deadline = Clock::System.after(Duration::from_millis(50));
+        let early = shared.send(b"ask", deadline, None, || Ok(next));
+        go_on.send(()).unwrap();
+        assert!(matches!(early, Err((Failure::Refused(_), _))), "sent before all were told");
+        reader.join().unwrap().unwrap_err();
+    });
+    let (two, mut server) = first(&shared, &pool);
+    server.write_all(b":2\r\n").unwrap();
+    assert_eq!(shared.wait(&two).unwrap(), Value::Int(2));
+}
+
+#[test]
+fn who_gives_up_late_leaves_the_next_connection_alone() {
+    let (shared, pool) = (SharedConnection::new(), pool());
+    let (one, server) = first(&shared, &pool);
+    drop(server);
+    shared.wait(&one).unwrap_err();
+    let (two, mut server) = first(&shared, &pool);
+    shared.give_up(&one);
+    server.write_all(b":2\r\n").unwrap();
+    assert_eq!(shared.wait(&two).unwrap(), Value::Int(2));
+}
+
+#[test]
+fn who_writes_to_an_old_connection_holds_nobody_up_on_the_next() {
+    let (shared, pool) = (SharedConnection::new(), pool());
+    let (one, old) = first(&shared, &pool);
+    let much = vec![b'x'; 8 << 20];
+    std::thread::scope(|scope| {
+        // More than the socket takes, and nobody reads it.
+        let (connected, has_connected) = bounded::<()>(1);
+        let (shared, much) = (&shared, &much);
+        let stuck = move || {
+            let reply = shared.send(much, soon(), None, nowhere).map_err(|(failure, _)| failure).unwrap();
+            has_connected.recv().unwrap();
+            shared.wait(&reply)
+        };
+        let stuck = std::thread::Builder::new().spawn_scoped(scope, stuck).unwrap();
+        while !shared.out.lock().is_writing {
+            std::thread::yield_now();
+        }
+        shared.give_up(&one);
+        let (two, mut server) = first(shared, &pool);
+        let mut got = [0; 3];
+        server.read_exact(&mut got).unwrap();
+        assert_eq!(&got, b"ask");
+        server.write_all(b":2\r\n").unwrap();
+        assert_eq!(shared.wait(&two).unwrap(), Value::Int(2));
+        connected.send(()).unwrap();
+        stuck.join().unwrap().unwrap_err();
+    });
+    drop(old);
+}
+
+#[test]
+fn few_requests_are_left_to_the_reader_and_many_are_written() {
+    let (shared, pool) = (SharedConnection::new(), pool());
+    let (one, mut server) = first(&shared, &pool);
+    shared.out.lock().has_reader = true;
+    let mut replies = vec![one, ask(&shared, None)];
+    for left in 1..=MOST_LEFT {
+        replies.push(ask(&shared, None));
+        assert_eq!(shared.out.lock().unsent, left);
+    }
+    // The reader may be busy with those it wakes, and the server with nothing.
+    replies.push(ask(&shared, None));
+    assert_eq!(shared.out.lock().unsent, 0);
+    server.write_all(b":1\r\n".repeat(replies.len()).as_slice()).unwrap();
+    for reply in replies {
+        assert_eq!(shared.wait(&reply).unwrap(), Value::Int(1));
+    }
+}
+
+#[test]
+fn what_was_left_is_written_before_anybody_is_told_what_has_come() {
+    let (shared, pool) = (Arc::new(SharedConnection::new()), pool());
+    let (_one, mut server) = first(&shared, &pool);
+    let (told, is_told) = bounded(1);
+    let lane_too = Arc::clone(&shared);
+    let publish_mode = Box::new(move |_| {
+        let out = lane_too.out.lock();
+        told.send((out.awaited.len(), out.unsent)).unwrap();
+    });
+    ask(&shared, Some(publish_mode));
+    shared.out.lock().has_reader = true;
+    ask(&shared, None);
+    assert_eq!(shared.out.lock().unsent, 1);
+    // Both came in one read: neither counts as on its way any more.
+    server.write_all(b":1\r\n:2\r\n").unwrap();
+    assert!(shared.read_some(&mut shared.reading.lock(), soon(), false));
+    assert_eq!(is_told.try_recv().unwrap(), (1, 0));
+}
+
+/// Asks by a time that is soon over, has the server answer in it, and waits until it is over.
+fn answered_in_time(
+    shared: &SharedConnection,
+    pool: &Pool<ConnectionSlots>,
+    take: Option<ReplySink>,
+) -> (Arc<Reply>, UnixStream) {
+    let (connection, mut server) = connection(pool);
+    let deadline = Clock::System.after(Duration::from_millis(50));
+    let reply =
+        shared.send(b"ask", deadline, take, || Ok(connection)).map_err(|(failure, _)| failure).unwrap();
+    server.write_all(b":1\r\n").unwrap();
+    while Clock::System.now() < deadline {
+        std::thread::yield_now();
+    }
+    (reply, server)
+}
+
+#[test]
+fn what_came_in_time_counts_though_its_waiter_looks_late() {
+    let (shared, pool) = (SharedConnection::new(), pool());
+    let (reply, _server) = answered_in_time(&shared, &pool, None);
+    assert_eq!(shared.wait(&reply).unwrap(), Value::Int(1));
+}
+
+#[test]
+fn what_came_in_time_counts_though_it_is_tended_late() {
+    let (shared, pool) = (SharedConnection::new(), pool());
+    let (told, is_told) = bounded(1);
+    let publish_mode = Box::new(move |outcome: Outcome| told.send(outcome).unwrap());
+    let (_reply, _server) = answered_in_time(&shared, &pool, Some(publish_mode));
+    assert!(!shared.poll_completions());
+    assert_eq!(is_told.try_recv().unwrap().unwrap(), Value::Int(1));
+}
+
+#[test]
+fn what_was_left_to_a_reader_whose_time_is_over_is_written() {
+    let (shared, pool) = (SharedConnection::new(), pool());
+    let (one, mut server) = first(&shared, &pool);
+    shared.out.lock().has_reader = true;
+    let replies = [one, ask(&shared, None), ask(&shared, None)];
+    assert_eq!(shared.out.lock().unsent, 1);
+    shared.pass_on(Clock::System.now());
+    let mut got = [0; 9];
+    server.read_exact(&mut got).unwrap();
+    server.write_all(b":1\r\n:1\r\n:1\r\n").unwrap();
+    for reply in replies {
+        assert_eq!(shared.wait(&reply).unwrap(), Value::Int(1));
+    }
+}

@@ -1,0 +1,143 @@
+//! What belongs to a lock's name on Redis, by the list in `ident/derived.rs`.
+
+use std::fmt::Display;
+
+pub(super) use crate::ident::derived::{Part, tagged};
+
+/// A part of a name that is called by something put before it.
+pub(super) fn before(part: Part, name: &str) -> String {
+    let text = part.text();
+    let colon = if text.ends_with(':') { "" } else { ":" };
+    [text, colon, &tagged(name)].concat()
+}
+
+/// Where a lock's waiters listen.
+pub(super) fn channel(lock: &str) -> String {
+    before(Part::LockChannel, lock)
+}
+
+/// The counter of a lock's fences.
+pub(super) fn fence_counter(lock: &str) -> String {
+    before(Part::FenceCounter, lock)
+}
+
+/// Where those who wait for either half of a read-write lock listen.
+pub(super) fn rw_channel(lock: &str) -> String {
+    before(Part::RwChannel, lock)
+}
+
+/// What the markers of an owner's read holds begin with; 1, 2, … follow.
+pub(super) fn rw_markers(lock: &str, owner: impl Display) -> String {
+    format!("{}:{owner}{}", tagged(lock), Part::RwMarker.text())
+}
+
+/// Where those who wait for permits listen.
+pub(super) fn permits_channel(semaphore: &str) -> String {
+    before(Part::PermitsChannel, semaphore)
+}
+
+/// The permits of an expirable semaphore that are out.
+pub(super) fn permits_out(semaphore: &str) -> String {
+    [&tagged(semaphore), Part::PermitsOut.text()].concat()
+}
+
+/// Where those who wait for a latch listen. Always in braces, whatever the name has: Redisson's odd one out.
+pub(super) fn latch_channel(latch: &str) -> String {
+    [Part::LatchChannel.text(), "{", latch, "}"].concat()
+}
+
+/// What became of a request that must not be carried out twice.
+pub(super) fn command(name: &str, id: &str) -> String {
+    [&before(Part::Request, name), ":", id].concat()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::ident::LockName;
+
+    fn is_refused(key: &str) -> bool {
+        LockName::new(&Arc::from(key), key.to_owned()).is_err()
+    }
+
+    #[test]
+    fn names_are_derived_as_redisson_does() {
+        assert_eq!(channel("lk"), "redisson_lock__channel:{lk}");
+        assert_eq!(fence_counter("lk"), "redisson_lock_token:{lk}");
+        assert_eq!(channel("a{b}c"), "redisson_lock__channel:a{b}c");
+        assert_eq!(fence_counter("a{b}c"), "redisson_lock_token:a{b}c");
+        assert_eq!(permits_out("lk"), "{lk}:timeout");
+        assert_eq!(rw_markers("a{b}c", "o:1"), "a{b}c:o:1:rwlock_timeout:");
+        assert_eq!(latch_channel("a{b}c"), "redisson_countdownlatch__channel__{a{b}c}");
+    }
+
+    #[test]
+    fn any_opening_brace_counts_and_a_closing_one_does_not() {
+        assert_eq!(channel("a{b"), "redisson_lock__channel:a{b");
+        assert_eq!(channel("a}b"), "redisson_lock__channel:{a}b}");
+        assert_eq!(channel("{}"), "redisson_lock__channel:{}");
+    }
+
+    #[test]
+    fn nothing_that_belongs_to_a_name_is_a_name() {
+        for name in ["x", "{x}", "a{b}c", "a{b", "a}b", "{}", "x:timeout"] {
+            let mut made: Vec<String> = Part::ALL.iter().map(|part| before(*part, name)).collect();
+            made.retain(|key| !key.starts_with(':') && !key.starts_with(Part::RingMark.text()));
+            assert!(made.len() + 3 == Part::ALL.len(), "all but those that are not put before a name");
+            made.extend([
+                channel(name),
+                fence_counter(name),
+                rw_channel(name),
+                rw_markers(name, "owner:1") + "1",
+                rw_markers(name, "owner:1") + "20",
+                permits_channel(name),
+                permits_out(name),
+                latch_channel(name),
+                command(name, "owner:1"),
+                Part::RingMark.text().to_owned(),
+            ]);
+            for key in made {
+                assert!(is_refused(&key), "{key}");
+                let again = made_of(&key);
+                assert!(again.iter().all(|key| is_refused(key)), "{again:?}");
+            }
+        }
+    }
+
+    /// What is derived from what is derived is no name either.
+    fn made_of(key: &str) -> [String; 2] {
+        [permits_out(key), rw_markers(key, "owner:1") + "1"]
+    }
+
+    #[test]
+    fn what_only_looks_alike_is_a_name() {
+        let names = [
+            "job:timeout",
+            "{job}:timeouts",
+            "timeout",
+            ":timeout",
+            "{job}",
+            "a:rwlock_timeout:1",
+            "{a}:rwlock_timeout:one",
+            "{a}:rwlock_timeout:",
+            "redisson_rwlock",
+            "redisson_sc",
+            "redisson_lock_tokens",
+            "leasehold_ring_epochs",
+            // What Redisson calls the locks of a map's entries.
+            "{map}:t6rZwibGo2uy1OSmNVe8pg:lock",
+        ];
+        for name in names {
+            assert!(!is_refused(name), "{name}");
+        }
+    }
+
+    #[test]
+    fn scripts_that_put_markers_together_do_it_by_the_list() {
+        for script in [include_str!("lua/rw_release.lua"), include_str!("lua/show.lua")] {
+            assert!(script.contains(&format!("'{}'", Part::RwMarker.text())));
+        }
+    }
+}

@@ -1,0 +1,74 @@
+//! Where one server is, and how a connection to it logs in.
+
+use std::fmt;
+#[cfg(unix)]
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::hosts::{Host, Hosts};
+
+/// The parts of the first exchange. Holds the password, so it is not `Debug`.
+#[derive(Clone)]
+pub(crate) struct Login {
+    pub(crate) username: Option<String>,
+    pub(crate) password: Option<String>,
+    pub(crate) database: i64,
+    pub(crate) client_name: Option<String>,
+    /// How long one write may block.
+    pub(crate) write_timeout: Duration,
+    pub(crate) role: Role,
+    pub(crate) hosts: Arc<Hosts>,
+}
+
+/// What the server there has to be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Role {
+    /// One that takes writes.
+    Primary,
+    /// A cluster's that takes writes.
+    ClusterPrimary,
+    /// A cluster's, to be asked who the others are.
+    ClusterMember,
+}
+
+/// The place of one server.
+#[derive(Clone)]
+pub(crate) enum ServerPlace {
+    Tcp {
+        host: Host,
+        port: u16,
+    },
+    #[cfg(feature = "tls")]
+    Tls {
+        host: Host,
+        port: u16,
+        config: crate::tls::Config,
+    },
+    #[cfg(unix)]
+    Unix(PathBuf),
+}
+
+impl ServerPlace {
+    pub(crate) fn host(&self) -> Option<&Host> {
+        match self {
+            ServerPlace::Tcp { host, .. } => Some(host),
+            #[cfg(feature = "tls")]
+            ServerPlace::Tls { host, .. } => Some(host),
+            #[cfg(unix)]
+            ServerPlace::Unix(_) => None,
+        }
+    }
+}
+
+impl fmt::Display for ServerPlace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ServerPlace::Tcp { host, port } => write!(f, "{host}:{port}"),
+            #[cfg(feature = "tls")]
+            ServerPlace::Tls { host, port, .. } => write!(f, "{host}:{port}"),
+            #[cfg(unix)]
+            ServerPlace::Unix(path) => write!(f, "{}", path.display()),
+        }
+    }
+}

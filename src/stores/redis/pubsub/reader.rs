@@ -1,0 +1,230 @@
+//! The hub's reading thread: connects, reads what comes, ends idle subscriptions, and notices when the link is dead.
+
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::sync::Arc;
+use std::time::Duration;
+
+use redis::{ServerError, Value};
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::seam::subscription::Channel;
+use crate::stores::redis::conn::connection::{RedisStream, broken, unread};
+use crate::stores::redis::conn::open::open;
+use crate::stores::redis::conn::replies::Replies;
+use crate::stores::redis::pubsub::subscriber::{Awaited, Subscriber, SubscriberState};
+use crate::stores::redis::reply::{Expected, refusal};
+use crate::stores::redis::script::Command;
+use crate::sync::MutexGuard;
+use crate::time::Clock;
+
+/// Waits between connects: at least, at most.
+const BACK_OFF: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
+/// A write waits for no room; a system does not take less than this for a time-out.
+const WRITE_LIMIT: Duration = Duration::from_millis(1);
+/// The reader looks up no more often than this while nothing comes.
+const LEAST_TICK: Duration = Duration::from_millis(20);
+
+/// The body of the reading thread.
+pub(super) fn read(subscriber: &Subscriber) {
+    ReplyReader::new(subscriber).run();
+}
+
+struct ReplyReader<'a> {
+    subscriber: &'a Subscriber,
+    back_off: Duration,
+}
+
+impl ReplyReader<'_> {
+    fn new(subscriber: &Subscriber) -> ReplyReader<'_> {
+        ReplyReader { subscriber, back_off: BACK_OFF.0 }
+    }
+
+    fn run(mut self) {
+        while self.is_needed() {
+            let deadline = Clock::System.after(self.subscriber.address.connect_timeout);
+            let error = match open(&self.subscriber.address, deadline) {
+                Ok(connection) => {
+                    let stream = connection.into_stream();
+                    let Some(error) = self.serve(&stream) else { return };
+                    stream.shutdown();
+                    error
+                }
+                Err(error) => error,
+            };
+            self.disconnected(error);
+        }
+    }
+
+    /// Waits until there is a topic; `false`: the hub was closed.
+    fn is_needed(&self) -> bool {
+        let mut state = self.subscriber.state.lock();
+        while !state.closed && state.channels.is_empty() {
+            self.subscriber.changed.wait(&mut state);
+        }
+        !state.closed
+    }
+
+    /// Takes all topics down and lets some time pass, so that a server in trouble is not stormed.
+    fn disconnected(&mut self, error: Error) {
+        let mut state = self.subscriber.state.lock();
+        state.connect(None);
+        state.sweep(self.subscriber.linger, Clock::System.now());
+        let channels: Vec<_> = state.channels.values().map(|entry| Arc::clone(&entry.channel)).collect();
+        if !state.closed && !channels.is_empty() {
+            self.subscriber.tell_down(&mut state, error);
+        }
+        MutexGuard::unlocked(&mut state, || {
+            channels.iter().filter(|channel| channel.is_up()).for_each(|channel| channel.set_up(false));
+        });
+        let until = Clock::System.after(self.back_off + jitter(self.back_off));
+        self.back_off = (self.back_off * 2).min(BACK_OFF.1);
+        while !state.closed {
+            let left = until.since(Clock::System.now());
+            if left.is_zero() {
+                return;
+            }
+            self.subscriber.changed.wait_for(&mut state, left);
+        }
+    }
+
+    /// Reads until the connection ends, and says why; `None`: the hub was closed.
+    fn serve(&mut self, stream: &Arc<RedisStream>) -> Option<Error> {
+        {
+            let mut state = self.subscriber.state.lock();
+            if state.closed {
+                return None;
+            }
+            state.connect(Some(Arc::clone(stream)));
+            for entry in state.channels.values_mut() {
+                entry.refused = false;
+            }
+            let channels: Vec<_> = state.channels.values().map(|entry| Arc::clone(&entry.channel)).collect();
+            state.subscribe(channels);
+        }
+        // Short enough to end idle subscriptions in time.
+        let (linger, silence) = (self.subscriber.linger, self.subscriber.silence);
+        let tick = if linger.is_zero() { silence } else { linger.max(LEAST_TICK).min(silence) };
+        let limits = stream.set_read_timeout(tick).and_then(|()| stream.set_write_timeout(WRITE_LIMIT));
+        if let Err(error) = limits {
+            return self.ended(broken("subscribe", error));
+        }
+        let mut replies = Replies::default();
+        let mut last_word = Clock::System.now();
+        let mut asked = false;
+        let mut next_sweep = Clock::System.after(tick);
+        loop {
+            // Also what was left when there was no room: whatever has come says that there is some now.
+            self.subscriber.flush();
+            let reply = replies.fill(stream.as_ref()).and_then(|()| replies.ready());
+            let now = Clock::System.now();
+            let mut reply = match reply {
+                Err(error) if error.is_timeout() => Ok(None),
+                other => other,
+            };
+            // Bytes are no sign of life, only what is whole: else a server that drips is waited for without an end.
+            while let Ok(Some(whole)) = reply {
+                (last_word, asked) = (now, false);
+                if let Err(error) = self.take(whole) {
+                    return self.ended(error);
+                }
+                reply = replies.ready();
+            }
+            if let Err(error) = reply {
+                return self.ended(unread(error).during("subscribe"));
+            }
+            if now >= next_sweep {
+                next_sweep = now.plus(tick);
+                self.subscriber.state.lock().sweep(linger, now);
+            }
+            if now.since(last_word) >= silence {
+                if asked {
+                    let words = "the server was silent for too long";
+                    return self.ended(Error::new(ErrorKind::TimedOut, "subscribe", words));
+                }
+                // Any answer will do, a refusal too.
+                (last_word, asked) = (now, true);
+                self.subscriber.state.lock().write([(Command::new("PING"), Awaited::Pong)]);
+            }
+        }
+    }
+
+    fn ended(&self, error: Error) -> Option<Error> {
+        (!self.subscriber.state.lock().closed).then_some(error)
+    }
+
+    /// Acts on one message or reply.
+    fn take(&mut self, reply: Value) -> Result<()> {
+        let mut state = self.subscriber.state.lock();
+        if let Value::Array(items) = &reply
+            && let [Value::BulkString(kind), Value::BulkString(channel), _] = items.as_slice()
+        {
+            let name = std::str::from_utf8(channel).unwrap_or_default();
+            let channel = state.channels.get(name).map(|entry| Arc::clone(&entry.channel));
+            match kind.as_slice() {
+                b"message" | b"smessage" => {
+                    drop(state);
+                    if let Some(channel) = channel {
+                        channel.notify();
+                    }
+                    return Ok(());
+                }
+                // Not asked for: the slot is no longer this server's. If it is again, the next line brings the topic
+                // back; if not, its waiters find out who has it.
+                b"sunsubscribe" if !state.is_ending(name) => {
+                    if let Some(channel) = channel {
+                        channel.set_up(false);
+                        state.subscribe([channel]);
+                    }
+                    return Ok(());
+                }
+                _ => {}
+            }
+        }
+        match (state.awaited.pop_front(), reply) {
+            // Asked again over the next connection, after a while.
+            (Some(Awaited::Half(_) | Awaited::Subscribed(_)), Value::ServerError(error))
+                if error.code() == "CLUSTERDOWN" =>
+            {
+                return Err(refusal(&error, Expected::Nothing).during("subscribe"));
+            }
+            (Some(Awaited::Half(channel) | Awaited::Subscribed(channel)), Value::ServerError(error)) => {
+                self.refused(&mut state, &channel, &error);
+            }
+            (Some(Awaited::Subscribed(channel)), _) => {
+                self.back_off = BACK_OFF.0;
+                self.subscriber.tell_up(&mut state);
+                // Under the lock: another hub may have the topic by now, or be about to. Pairs with `Subscriber::part_with`.
+                if state.channels.get(channel.channel()).is_some_and(|entry| entry.is_of(&channel)) {
+                    channel.set_up(true);
+                }
+            }
+            (Some(Awaited::Half(_) | Awaited::Unsubscribed(_) | Awaited::Pong), _) => {}
+            (None, _) => {
+                let words = "the server sent what nobody asked for";
+                return Err(Error::new(ErrorKind::Protocol, "subscribe", words));
+            }
+        }
+        Ok(())
+    }
+
+    /// The topic stays down; its waiters poll.
+    fn refused(&self, state: &mut SubscriberState, channel: &Arc<Channel>, error: &ServerError) {
+        // Who is told that the slot is elsewhere will be elsewhere soon.
+        if error.code() != "MOVED" {
+            let error = refusal(error, Expected::Nothing).during("subscribe");
+            self.subscriber.tell_down(state, error);
+        }
+        if let Some(entry) = state.channels.get_mut(channel.channel())
+            && Arc::ptr_eq(&entry.channel, channel)
+        {
+            entry.refused = true;
+        }
+        state.sweep(self.subscriber.linger, Clock::System.now());
+    }
+}
+
+/// Some part of `most`, different each time, so that clients of a server that was down do not come back as one.
+fn jitter(most: Duration) -> Duration {
+    let random = RandomState::new().build_hasher().finish() % 1024;
+    most * u32::try_from(random).unwrap_or_default() / 1024
+}

@@ -1,0 +1,76 @@
+//! Grants that count only when replicas have acknowledged them.
+
+use redis::Value;
+
+use crate::config::Replicas;
+use crate::error::{Error, ErrorKind};
+use crate::stores::redis::conn::connections::{Connections, Dialog};
+use crate::stores::redis::kinds::mutex::{Outcome, tagged};
+use crate::stores::redis::reply::{Expected, Failure, Tagged, accepted, refusal, unexpected};
+use crate::stores::redis::script::Command;
+use crate::time::{Moment, millis};
+
+impl Replicas {
+    /// Asks for a lock by a script, whose grant `undo` undoes.
+    pub(super) fn ask(
+        self,
+        connections: &Connections,
+        command: Command,
+        undo: Command,
+        expected: Expected,
+        deadline: Moment,
+    ) -> Outcome<Tagged> {
+        let (command, undo) = (connections.as_told(command), connections.as_told(undo));
+        let script = command.script();
+        // With its body, as long as the server may not know it: else there are two waits, one of them for nothing.
+        let command = connections.whole(&command).unwrap_or(command);
+        let is_granted = |reply: &Value| {
+            connections.note_known(script, reply);
+            Tagged::new(reply.clone()).is_ok_and(|reply| reply.tag() == b"granted")
+        };
+        let undo = |dialog: &mut Dialog<'_>| {
+            let reply = dialog.say(std::slice::from_ref(&undo))?.pop().unwrap_or(Value::Nil);
+            Ok(tagged(reply, expected)?.tag() == b"freed")
+        };
+        let replies =
+            connections.dialog(deadline, |dialog| self.attempt(dialog, vec![command], is_granted, undo))?;
+        tagged(replies.into_iter().next().unwrap_or(Value::Nil), expected)
+    }
+
+    /// Asks for a lock by the first of `commands`. If it is granted, the grant must also have reached the replicas;
+    /// else it is undone by `undo`, over the same connection. Returns all replies.
+    ///
+    /// WAIT is about what its own connection has written, so it goes where the grant goes, and blocks that meanwhile.
+    pub(super) fn attempt(
+        self,
+        dialog: &mut Dialog<'_>,
+        mut commands: Vec<Command>,
+        is_granted: impl FnOnce(&Value) -> bool,
+        undo: impl FnOnce(&mut Dialog<'_>) -> Outcome<bool>,
+    ) -> Outcome<Vec<Value>> {
+        let wait = || Command::new("WAIT").arg(self.count).arg(millis(self.within));
+        commands.push(wait());
+        let said = dialog.say_and_tell(&commands)?;
+        let mut replies = said.replies;
+        let waited = replies.pop();
+        if !replies.first().is_some_and(is_granted) {
+            return Ok(replies);
+        }
+        // A script that the server did not know was sent once more, after the WAIT.
+        let waited = if said.sent_again { dialog.say(&[wait()])?.pop() } else { waited };
+        let error = match waited.map(accepted) {
+            Some(Ok(Value::Int(count))) if count >= self.count.into() => return Ok(replies),
+            Some(Ok(Value::Int(count))) => {
+                let (wanted, within) = (self.count, self.within);
+                let words = format!("{count} of {wanted} replicas acknowledged it within {within:?}");
+                Error::new(ErrorKind::Busy, "lock", words)
+            }
+            Some(Err(error)) => refusal(&error, Expected::Nothing),
+            other => unexpected(&other.and_then(Result::ok).unwrap_or(Value::Nil)),
+        };
+        match undo(dialog) {
+            Ok(true) => Err(Failure::Refused(error)),
+            Ok(false) | Err(_) => Err(Failure::Unknown(error)),
+        }
+    }
+}

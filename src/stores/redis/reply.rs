@@ -1,0 +1,413 @@
+//! What the server answered: results of scripts, and refusals.
+
+use std::error::Error as StdError;
+use std::fmt;
+use std::time::Duration;
+
+use redis::{ServerError, Value};
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::seam::Answer;
+
+/// What a failed request comes to.
+#[derive(Debug)]
+pub(super) enum Failure {
+    /// It was not carried out and will not be.
+    Refused(Error),
+    /// It may have been carried out, or still may be.
+    Unknown(Error),
+}
+
+impl Failure {
+    /// The failure of a request that only reads: whether it was carried out or not, nothing changed.
+    pub(super) fn of_reading(self) -> Failure {
+        Failure::Refused(self.into_error())
+    }
+
+    pub(super) fn into_error(self) -> Error {
+        match self {
+            Failure::Refused(error) | Failure::Unknown(error) => error,
+        }
+    }
+
+    /// Names what was being done, and to which lock.
+    pub(super) fn about(self, action: &'static str, lock: &str) -> Failure {
+        match self {
+            Failure::Refused(error) => Failure::Refused(error.during(action).on(lock)),
+            Failure::Unknown(error) => Failure::Unknown(error.during(action).on(lock)),
+        }
+    }
+}
+
+/// The answer of the seam that `result` stands for.
+pub(super) fn answer<T>(
+    result: std::result::Result<T, Failure>,
+    action: &'static str,
+    lock: &str,
+) -> Answer<T> {
+    match result.map_err(|failure| failure.about(action, lock)) {
+        Ok(value) => Answer::Done(value),
+        Err(Failure::Refused(error)) => Answer::Refused(error),
+        Err(Failure::Unknown(error)) => Answer::Unknown(error.with_unknown_outcome()),
+    }
+}
+
+/// A script's reply: an array whose first element says what the others are, or that element alone.
+pub(super) struct Tagged(Vec<Value>);
+
+impl Tagged {
+    pub(super) fn new(reply: Value) -> Result<Tagged> {
+        match reply {
+            Value::Array(items) if matches!(items.first(), Some(Value::BulkString(_))) => Ok(Tagged(items)),
+            tag @ Value::BulkString(_) => Ok(Tagged(vec![tag])),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    pub(super) fn is_tag_alone(&self) -> bool {
+        self.0.len() == 1
+    }
+
+    pub(super) fn tag(&self) -> &[u8] {
+        match self.0.first() {
+            Some(Value::BulkString(tag)) => tag,
+            _ => &[],
+        }
+    }
+
+    /// How many follow the first.
+    pub(super) fn len(&self) -> usize {
+        self.0.len().saturating_sub(1)
+    }
+
+    pub(super) fn number(&self, index: usize) -> Result<i64> {
+        match self.0.get(index) {
+            Some(Value::Int(number)) => Ok(*number),
+            _ => Err(self.unexpected()),
+        }
+    }
+
+    pub(super) fn text(&self, index: usize) -> Result<Option<String>> {
+        match self.0.get(index) {
+            None | Some(Value::Nil) => Ok(None),
+            Some(Value::BulkString(text)) => Ok(Some(owner_text(text))),
+            Some(_) => Err(self.unexpected()),
+        }
+    }
+
+    pub(super) fn unexpected(&self) -> Error {
+        unexpected(&Value::Array(self.0.clone()))
+    }
+}
+
+/// An owner as shown to people. Others may write anything, so it is cut.
+pub(super) fn owner_text(bytes: &[u8]) -> String {
+    const MOST: usize = 256;
+    String::from_utf8_lossy(bytes).chars().take(MOST).collect()
+}
+
+/// A PTTL of a key that exists: `None` if it has no end.
+pub(super) fn ttl(ttl_ms: i64) -> Option<Duration> {
+    match ttl_ms {
+        -1 => None,
+        gone if gone < 0 => Some(Duration::ZERO),
+        ttl_ms => Some(Duration::from_millis(ttl_ms.unsigned_abs())),
+    }
+}
+
+pub(super) fn unexpected(reply: &Value) -> Error {
+    let kind = match reply {
+        Value::Nil => "nothing",
+        Value::Int(_) => "a number",
+        Value::BulkString(_) | Value::SimpleString(_) | Value::Okay => "a string",
+        Value::Array(_) => "another array",
+        _ => "something else",
+    };
+    Error::new(ErrorKind::Protocol, "read", format!("the server's reply is not the one expected, but {kind}"))
+}
+
+/// Splits an error reply off.
+pub(super) fn accepted(reply: Value) -> std::result::Result<Value, ServerError> {
+    match reply {
+        Value::ServerError(error) => Err(error),
+        value => Ok(value),
+    }
+}
+
+pub(super) fn is_noscript(error: &ServerError) -> bool {
+    error.code() == "NOSCRIPT"
+}
+
+pub(super) fn is_unknown_command(error: &ServerError) -> bool {
+    error.details().is_some_and(|text| text.starts_with("unknown command"))
+}
+
+/// What kind of lock the key was expected to hold, to name the reason of a WRONGTYPE.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Expected {
+    Hash,
+    Token,
+    Nothing,
+}
+
+pub(super) const WRONG_PASSWORD: &str =
+    "the server rejected the user name or the password; a password alone is given as redis://:PASSWORD@host";
+
+/// The error that a refusal comes to. Redis 6.2 wraps what a script's command raised in a text of its own; the code
+/// is looked for inside.
+pub(super) fn refusal(error: &ServerError, expected: Expected) -> Error {
+    let text = error.details().unwrap_or_default();
+    let (kind, words) = classify(error.code(), text, expected);
+    let said = said(error.code(), text);
+    // What a server says of a missing password is long, and about its own commands.
+    let words = if error.code() == "NOAUTH" {
+        words.to_owned()
+    } else {
+        format!("{words} (the server said: {said})")
+    };
+    let refused = Error::new(kind, "request", words);
+    match Redirect::read(error.code(), text) {
+        Some(redirect) => refused.with_source(redirect),
+        None => refused,
+    }
+}
+
+/// Where a member of a cluster says that a slot is. The source of the error that it answered with.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Redirect {
+    /// The key alone is there already; the rest of its slot is still to come.
+    pub(super) asking: bool,
+    pub(super) slot: u16,
+    /// Empty: the host that was asked.
+    pub(super) host: String,
+    pub(super) port: u16,
+}
+
+impl Redirect {
+    /// The redirect that `error` tells of.
+    pub(super) fn of(error: &Error) -> Option<&Redirect> {
+        StdError::source(error)?.downcast_ref()
+    }
+
+    /// Reads `MOVED 3999 127.0.0.1:6381`.
+    fn read(code: &str, text: &str) -> Option<Redirect> {
+        let asking = match code {
+            "MOVED" => false,
+            "ASK" => true,
+            _ => return None,
+        };
+        let (slot, place) = text.trim().split_once(' ')?;
+        let (host, port) = place.rsplit_once(':')?;
+        let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
+        Some(Redirect { asking, slot: slot.parse().ok()?, host, port: port.parse().ok()? })
+    }
+}
+
+impl fmt::Display for Redirect {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "slot {} is at {}:{}", self.slot, self.host, self.port)
+    }
+}
+
+impl StdError for Redirect {}
+
+fn classify(code: &str, text: &str, expected: Expected) -> (ErrorKind, &'static str) {
+    if let Some(found) = by_code(code, expected) {
+        return found;
+    }
+    // 6.2: `ERR Error running script (call to f_…): @user_script:8: -OOM command …`, or `… 8: WRONGTYPE …`.
+    if let Some((_, inner)) = text.split_once("@user_script") {
+        let words = inner.split([' ', ':']).map(|word| word.trim_start_matches('-'));
+        if let Some(found) = words.take(8).find_map(|word| by_code(word, expected)) {
+            return found;
+        }
+    }
+    let says = |part: &str| text.contains(part);
+    if says("can't run this command") || says("ACL failure") || says("can't access at least one of the keys")
+    {
+        return (ErrorKind::NoPermission, NO_RIGHT);
+    }
+    if says("max number of clients") {
+        return (ErrorKind::Busy, "the server has reached its limit of clients");
+    }
+    if says("unknown command") || says("Unknown Redis command") {
+        return (ErrorKind::Unsupported, "the server does not know a command that this needs");
+    }
+    if says(SPLIT) {
+        return (ErrorKind::Busy, "the cluster is moving a key that the script came to");
+    }
+    if says("not an integer") || says("would overflow") {
+        return (ErrorKind::WrongType, "the value in the key is not an integer");
+    }
+    if says("AUTH") && says("without any password") {
+        return (ErrorKind::Authentication, "the server has no password for this user");
+    }
+    (ErrorKind::Refused, "the server refused")
+}
+
+/// A script that was already running came to a key that it had not named and that is on another member by now.
+const SPLIT: &str = "access a non local key";
+
+/// Whether a script ended in the middle.
+pub(super) fn is_split(error: &Error) -> bool {
+    error.detail().contains(SPLIT)
+}
+
+const NO_RIGHT: &str = "permission denied by the server's ACL";
+
+fn by_code(code: &str, expected: Expected) -> Option<(ErrorKind, &'static str)> {
+    Some(match code {
+        "WRONGTYPE" => (
+            ErrorKind::WrongType,
+            match expected {
+                Expected::Hash => {
+                    "the key holds something that is not a RedisLock: a token lock, a plain SET lock, or other data"
+                }
+                Expected::Token => {
+                    "the key holds something that is not a token lock: a RedisLock's hash, or other data"
+                }
+                Expected::Nothing => "the key holds a value of another type",
+            },
+        ),
+        "NOPERM" => (ErrorKind::NoPermission, NO_RIGHT),
+        "NOAUTH" => (
+            ErrorKind::Authentication,
+            "the server wants a password: give it as redis://:PASSWORD@host, or by password()",
+        ),
+        "WRONGPASS" => (ErrorKind::Authentication, WRONG_PASSWORD),
+        "DENIED" => (
+            ErrorKind::Authentication,
+            "the server is in protected mode: it accepts connections from its own machine only",
+        ),
+        "OOM" => (ErrorKind::OutOfMemory, "the server is out of memory"),
+        "READONLY" => (ErrorKind::ReadOnly, "the server is a read-only replica"),
+        "LOADING" => (ErrorKind::Busy, "the server is loading its data"),
+        "BUSY" => (ErrorKind::Busy, "the server is busy with a script"),
+        "MASTERDOWN" => (ErrorKind::Busy, "the server is a replica that has lost its master"),
+        "MISCONF" => (ErrorKind::Busy, "the server cannot write its data to disk and refuses changes"),
+        "NOREPLICAS" => (ErrorKind::Busy, "the server has too few replicas to accept changes"),
+        "CLUSTERDOWN" => (ErrorKind::Busy, "the cluster is down"),
+        "TRYAGAIN" => (ErrorKind::Busy, "the cluster is moving the key"),
+        "ASK" => (ErrorKind::Busy, "the cluster is moving the key"),
+        "NOSCRIPT" => (ErrorKind::Busy, "the server forgot a script twice in a row"),
+        "MOVED" => (
+            ErrorKind::Unsupported,
+            "the server is a member of a cluster and the key is on another member: use redis-cluster://",
+        ),
+        "CROSSSLOT" => (
+            ErrorKind::Unsupported,
+            "the server is a member of a cluster, and the lock's keys would be on several members: use redis-cluster://",
+        ),
+        _ => return None,
+    })
+}
+
+/// The server's words on one line, without the trailer that names the script.
+fn said(code: &str, text: &str) -> String {
+    const MOST: usize = 300;
+    let text = text.split_once(" script: ").map_or(text, |(before, _)| before);
+    let text = text.trim_end_matches([',', ' ']);
+    format!("{code} {text}").chars().map(|c| if c.is_control() { ' ' } else { c }).take(MOST).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn classified(line: &str) -> ErrorKind {
+        let reply = redis::parse_redis_value(format!("-{line}\r\n").as_bytes()).unwrap();
+        refusal(&accepted(reply).unwrap_err(), Expected::Hash).kind()
+    }
+
+    #[test]
+    fn refusals_of_all_servers_are_told_apart() {
+        use ErrorKind::{
+            Authentication, Busy, NoPermission, OutOfMemory, ReadOnly, Refused, Unsupported, WrongType,
+        };
+        let f = "Error running script (call to f_0123456789abcdef0123456789abcdef01234567): @user_script:";
+        let table = [
+            // every server
+            ("WRONGTYPE Operation against a key holding the wrong kind of value".to_owned(), WrongType),
+            ("NOAUTH Authentication required.".to_owned(), Authentication),
+            ("NOAUTH HELLO must be called with the client already authenticated, otherwise …".to_owned(), Authentication),
+            ("WRONGPASS invalid username-password pair or user is disabled.".to_owned(), Authentication),
+            ("ERR AUTH <password> called without any password configured for the default user. Are you sure …".to_owned(), Authentication),
+            ("DENIED Redis is running in protected mode because protected mode is enabled …".to_owned(), Authentication),
+            ("READONLY You can't write against a read only replica.".to_owned(), ReadOnly),
+            ("LOADING Redis is loading the dataset in memory".to_owned(), Busy),
+            ("LOADING Valkey is loading the dataset in memory".to_owned(), Busy),
+            ("BUSY Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE.".to_owned(), Busy),
+            ("MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.".to_owned(), Busy),
+            ("MISCONF Redis is configured to save RDB snapshots, but it's currently unable to persist to disk.".to_owned(), Busy),
+            ("NOREPLICAS Not enough good replicas to write.".to_owned(), Busy),
+            ("CLUSTERDOWN The cluster is down".to_owned(), Busy),
+            ("TRYAGAIN Multiple keys request during rehashing of slot".to_owned(), Busy),
+            ("ASK 3999 127.0.0.1:6381".to_owned(), Busy),
+            ("MOVED 3999 127.0.0.1:6381".to_owned(), Unsupported),
+            ("CROSSSLOT Keys in request don't hash to the same slot".to_owned(), Unsupported),
+            ("ERR max number of clients reached".to_owned(), Busy),
+            ("ERR Script attempted to access a non local key in a cluster node script: 01, on @user_script:20.".to_owned(), Busy),
+            ("NOSCRIPT No matching script. Please use EVAL.".to_owned(), Busy),
+            ("ERR unknown command 'DELEX', with args beginning with: 'k' 'IFEQ' 'v' ".to_owned(), Unsupported),
+            ("ERR value is not an integer or out of range".to_owned(), WrongType),
+            ("ERR something new".to_owned(), Refused),
+            ("SOMETHING new".to_owned(), Refused),
+            // 6.2
+            (format!("ERR {f}12: WRONGTYPE Operation against a key holding the wrong kind of value "), WrongType),
+            (format!("ERR {f}12: -OOM command not allowed when used memory > 'maxmemory'. "), OutOfMemory),
+            (format!("ERR {f}12: @user_script: 12: -READONLY You can't write against a read only replica. "), ReadOnly),
+            (format!("ERR {f}12: @user_script: 12: -MISCONF Redis is configured to save RDB snapshots "), Busy),
+            (format!("ERR {f}12: The user executing the script can't run this command or subcommand "), NoPermission),
+            (format!("ERR {f}12: The user executing the script can't access at least one of the keys mentioned in the command "), NoPermission),
+            (format!("ERR {f}12: @user_script: 12: Unknown Redis command called from Lua script "), Unsupported),
+            ("NOPERM this user has no permissions to run the 'eval' command or its subcommand".to_owned(), NoPermission),
+            ("NOPERM this user has no permissions to access one of the keys used as arguments".to_owned(), NoPermission),
+            ("OOM command not allowed when used memory > 'maxmemory'.".to_owned(), OutOfMemory),
+            // 7.0
+            ("WRONGTYPE Operation against a key holding the wrong kind of value script: 01, on @user_script:20.".to_owned(), WrongType),
+            ("OOM command not allowed when used memory > 'maxmemory'. script: 01, on @user_script:20.".to_owned(), OutOfMemory),
+            ("ERR The user executing the script can't run this command or subcommand script: 01, on @user_script:20.".to_owned(), NoPermission),
+            ("READONLY You can't write against a read only replica. script: 01, on @user_script:20.".to_owned(), ReadOnly),
+            // 8.2, Valkey
+            ("ERR ACL failure in script: User lk has no permissions to run the 'pexpire' command script: 01, on @user_script:20.".to_owned(), NoPermission),
+            ("NOPERM User lk has no permissions to run the 'eval' command".to_owned(), NoPermission),
+            ("NOPERM No permissions to access a key".to_owned(), NoPermission),
+        ];
+        for (line, kind) in table {
+            assert_eq!(classified(&line), kind, "{line}");
+        }
+    }
+
+    #[test]
+    fn a_redirect_is_read() {
+        let read = |line: &str| {
+            let reply = redis::parse_redis_value(format!("-{line}\r\n").as_bytes()).unwrap();
+            Redirect::of(&refusal(&accepted(reply).unwrap_err(), Expected::Hash)).cloned()
+        };
+        let at =
+            |asking, slot, host: &str, port| Some(Redirect { asking, slot, host: host.to_owned(), port });
+        assert_eq!(read("MOVED 3999 127.0.0.1:6381"), at(false, 3999, "127.0.0.1", 6381));
+        assert_eq!(read("ASK 0 db.example:1"), at(true, 0, "db.example", 1));
+        assert_eq!(read("MOVED 1 :6381"), at(false, 1, "", 6381));
+        assert_eq!(read("MOVED 1 [::1]:6381"), at(false, 1, "::1", 6381));
+        assert_eq!(read("MOVED 1 ::1:6381"), at(false, 1, "::1", 6381));
+        for nonsense in ["MOVED", "MOVED x y:1", "MOVED 1 y", "MOVED 70000 y:1", "TRYAGAIN 1 y:1"] {
+            assert_eq!(read(nonsense), None, "{nonsense}");
+        }
+    }
+
+    #[test]
+    fn a_wrong_type_names_the_reason_in_words() {
+        let reply = redis::parse_redis_value(b"-WRONGTYPE Operation against it\r\n").unwrap();
+        let error = accepted(reply).unwrap_err();
+        assert!(refusal(&error, Expected::Hash).to_string().contains("a token lock, a plain SET lock"));
+        assert!(refusal(&error, Expected::Token).to_string().contains("a RedisLock's hash"));
+    }
+
+    #[test]
+    fn the_servers_words_are_cut_and_on_one_line() {
+        let text = said("OOM", &format!("{}\r\nx script: 01, on @user_script:20.", "y".repeat(1000)));
+        assert!(text.len() <= 300 && !text.contains(['\r', '\n']), "{text}");
+        assert_eq!(said("OOM", "no memory. script: 01, on @user_script:20."), "OOM no memory.");
+    }
+}

@@ -1,0 +1,404 @@
+//! The Lua scripts, and requests that run them.
+
+use std::borrow::Cow;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{LazyLock, OnceLock};
+
+use crate::ident::Owner;
+use crate::seam::ring_member::MARK_KEY;
+use crate::stores::redis::pubsub::publish::PublishMode;
+
+/// A script and its SHA-1.
+#[derive(Debug)]
+pub(super) struct Script {
+    body: Cow<'static, str>,
+    /// EVALSHA and the script's SHA-1, packed.
+    call: Vec<u8>,
+    /// One that no other script has.
+    number: usize,
+    /// The same, for waiters that listen to sharded channels, and to both.
+    sharded: OnceLock<Box<Script>>,
+    both: OnceLock<Box<Script>>,
+}
+
+/// What stands before a script so that it publishes otherwise.
+const TELL_SHARDED: &str = include_str!("lua/tell_sharded.lua");
+const TELL_BOTH: &str = include_str!("lua/tell_both.lua");
+
+/// The scripts that a server has been seen to know, a bit each. One without a bit is always sent whole.
+#[derive(Debug, Default)]
+pub(super) struct KnownScripts([AtomicU64; 4]);
+
+impl KnownScripts {
+    fn place(&self, script: &Script) -> Option<(&AtomicU64, u64)> {
+        Some((self.0.get(script.number / 64)?, 1 << (script.number % 64)))
+    }
+
+    pub(super) fn has(&self, script: &Script) -> bool {
+        self.place(script).is_some_and(|(bits, bit)| bits.load(Ordering::Relaxed) & bit != 0)
+    }
+
+    pub(super) fn note(&self, script: &Script, is_known: bool) {
+        let Some((bits, bit)) = self.place(script) else { return };
+        match (is_known, self.has(script)) {
+            (true, false) => drop(bits.fetch_or(bit, Ordering::Relaxed)),
+            (false, true) => drop(bits.fetch_and(!bit, Ordering::Relaxed)),
+            _ => {}
+        }
+    }
+}
+
+macro_rules! scripts {
+    ($($(#[$about:meta])* $name:ident = $file:literal;)*) => {
+        $($(#[$about])* pub(super) static $name: LazyLock<Script> =
+            LazyLock::new(|| Script::new(include_str!(concat!("lua/", $file))));)*
+        #[cfg(test)]
+        static ALL: &[(&str, &LazyLock<Script>)] = &[$(($file, &$name)),*];
+    };
+}
+
+scripts! {
+    ACQUIRE = "acquire.lua";
+    RELEASE = "release.lua";
+    ACQUIRE_ALL = "acquire_all.lua";
+    RELEASE_ALL = "release_all.lua";
+    HAND_OVER = "hand_over.lua";
+    RENEW = "renew.lua";
+    EXPIRE_IN = "expire_in.lua";
+    FAIR_ACQUIRE = "fair_acquire.lua";
+    FAIR_RELEASE = "fair_release.lua";
+    RW_ACQUIRE = "rw_acquire.lua";
+    RW_RELEASE = "rw_release.lua";
+    RW_RENEW = "rw_renew.lua";
+    RW_INSPECT = "rw_inspect.lua";
+    RW_FORCE = "rw_force.lua";
+    SEMAPHORE_ACQUIRE = "semaphore_acquire.lua";
+    SEMAPHORE_RELEASE = "semaphore_release.lua";
+    COUNTER = "counter.lua";
+    PERMITS_ACQUIRE = "permits_acquire.lua";
+    PERMITS_RELEASE = "permits_release.lua";
+    PERMITS_RENEW = "permits_renew.lua";
+    PERMITS_COUNT = "permits_count.lua";
+    PERMITS_BY_ID = "permits_by_id.lua";
+    LATCH_ATTEMPT = "latch_attempt.lua";
+    SIGNAL_ATTEMPT = "signal_attempt.lua";
+    SIGNAL_CHANGE = "signal_change.lua";
+    INSPECT = "inspect.lua";
+    SHOW = "show.lua";
+    FORCE = "force.lua";
+    TOKEN_RELEASE = "token_release.lua";
+    TOKEN_RENEW = "token_renew.lua";
+    TOKEN_ACQUIRE = "token_acquire.lua";
+    LOOK = "look.lua";
+    RING_MARK = "ring_mark.lua";
+}
+
+/// Scripts that run only under a ring's mark: the guard, and what it guards.
+macro_rules! guarded {
+    ($($name:ident = $file:literal;)*) => {
+        $(pub(super) static $name: LazyLock<Script> = LazyLock::new(|| {
+            Script::new(concat!(include_str!("lua/ring_guard.lua"), include_str!(concat!("lua/", $file))))
+        });)*
+    };
+}
+
+guarded! {
+    RING_ACQUIRE = "acquire.lua";
+    RING_FAIR_ACQUIRE = "fair_acquire.lua";
+    RING_RW_ACQUIRE = "rw_acquire.lua";
+    RING_TOKEN_ACQUIRE = "token_acquire.lua";
+    RING_LOOK = "look.lua";
+}
+
+impl Script {
+    fn new(body: &'static str) -> Script {
+        Script::of(Cow::Borrowed(body))
+    }
+
+    fn of(body: Cow<'static, str>) -> Script {
+        static SCRIPTS: AtomicUsize = AtomicUsize::new(0);
+        let mut call = Vec::new();
+        "EVALSHA".pack(&mut call);
+        redis::Script::new(&body).get_hash().pack(&mut call);
+        let number = SCRIPTS.fetch_add(1, Ordering::Relaxed);
+        Script { body, call, number, sharded: OnceLock::new(), both: OnceLock::new() }
+    }
+
+    /// The script that does the same and tells waiters in that way.
+    fn told(&'static self, publish_mode: PublishMode) -> &'static Script {
+        let after = |words: &str| Box::new(Script::of(Cow::Owned([words, &self.body].concat())));
+        match publish_mode {
+            PublishMode::Alone | PublishMode::Plain => self,
+            PublishMode::Sharded => self.sharded.get_or_init(|| after(TELL_SHARDED)),
+            PublishMode::Both => self.both.get_or_init(|| after(TELL_BOTH)),
+        }
+    }
+
+    /// A request that runs the script on `keys`; its arguments are added by [`Command::arg`].
+    pub(super) fn on(&'static self, keys: &[&str]) -> Command {
+        let mut command = Command::empty();
+        command.script = Some(self);
+        command.about = keys.first().map_or(0, |key| hash(key));
+        keys.iter().fold(command.arg(keys.len()), |command, key| command.arg(*key))
+    }
+}
+
+/// One command to send. Packed as it is made: a request's way to the socket is one copy.
+pub(super) struct Command {
+    /// The words, but for those that call the script.
+    packed: Vec<u8>,
+    words: usize,
+    script: Option<&'static Script>,
+    /// The lock that it is about, as a hash.
+    about: u64,
+}
+
+/// What a word of a command may be made of.
+pub(super) trait Word {
+    fn pack(&self, to: &mut Vec<u8>);
+}
+
+/// One word, of parts.
+fn pack(parts: &[&[u8]], to: &mut Vec<u8>) {
+    to.push(b'$');
+    digits(parts.iter().map(|part| part.len()).sum::<usize>(), |length| to.extend_from_slice(length));
+    to.extend_from_slice(b"\r\n");
+    parts.iter().for_each(|part| to.extend_from_slice(part));
+    to.extend_from_slice(b"\r\n");
+}
+
+impl Word for [u8] {
+    fn pack(&self, to: &mut Vec<u8>) {
+        pack(&[self], to);
+    }
+}
+
+impl Word for str {
+    fn pack(&self, to: &mut Vec<u8>) {
+        pack(&[self.as_bytes()], to);
+    }
+}
+
+impl Word for String {
+    fn pack(&self, to: &mut Vec<u8>) {
+        pack(&[self.as_bytes()], to);
+    }
+}
+
+impl<W: Word + ?Sized> Word for &W {
+    fn pack(&self, to: &mut Vec<u8>) {
+        (**self).pack(to);
+    }
+}
+
+impl Word for usize {
+    fn pack(&self, to: &mut Vec<u8>) {
+        digits(*self, |digits| pack(&[digits], to));
+    }
+}
+
+impl Word for u64 {
+    fn pack(&self, to: &mut Vec<u8>) {
+        digits(*self, |digits| pack(&[digits], to));
+    }
+}
+
+impl Word for i64 {
+    fn pack(&self, to: &mut Vec<u8>) {
+        let sign: &[u8] = if *self < 0 { b"-" } else { b"" };
+        digits(self.unsigned_abs(), |digits| pack(&[sign, digits], to));
+    }
+}
+
+impl Word for u8 {
+    fn pack(&self, to: &mut Vec<u8>) {
+        u64::from(*self).pack(to);
+    }
+}
+
+impl Word for u32 {
+    fn pack(&self, to: &mut Vec<u8>) {
+        u64::from(*self).pack(to);
+    }
+}
+
+/// As it is shown.
+impl Word for Owner {
+    fn pack(&self, to: &mut Vec<u8>) {
+        digits(self.number(), |number| pack(&[&self.client().text(), b":", number], to));
+    }
+}
+
+/// A number's digits; not by `fmt`, which takes several times as long.
+fn digits<T>(number: impl TryInto<u64>, then: impl FnOnce(&[u8]) -> T) -> T {
+    let mut number = number.try_into().unwrap_or(u64::MAX);
+    let mut digits = [b'0'; 20];
+    let mut first = 0;
+    for (at, digit) in digits.iter_mut().enumerate().rev() {
+        *digit = b'0' + u8::try_from(number % 10).unwrap_or(0);
+        first = at;
+        number /= 10;
+        if number == 0 {
+            break;
+        }
+    }
+    then(digits.get(first..).unwrap_or_default())
+}
+
+/// FNV-1a: requests about one lock must only end up together, and cheaply.
+fn hash(key: &str) -> u64 {
+    key.bytes()
+        .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
+}
+
+impl Command {
+    fn empty() -> Command {
+        // Room for one about a lock of a usual name.
+        Command { packed: Vec::with_capacity(256), words: 0, script: None, about: 0 }
+    }
+
+    pub(super) fn new(name: &str) -> Command {
+        Command::empty().arg(name)
+    }
+
+    pub(super) fn arg(mut self, word: impl Word) -> Command {
+        word.pack(&mut self.packed);
+        self.words += 1;
+        self
+    }
+
+    /// The same by `guarded`, which is this request's script with the guard before it: run only if the node bears `mark`,
+    /// with a fence above `fence`.
+    pub(super) fn under(self, guarded: &'static Script, mark: &str, fence: u64) -> Command {
+        Command { script: Some(guarded), ..self }.arg(fence).arg(MARK_KEY).arg(mark)
+    }
+
+    pub(super) fn pack_into(&self, bytes: &mut Vec<u8>) {
+        let call = self.script.map(|script| script.call.as_slice());
+        let words = self.words + if call.is_some() { 2 } else { 0 };
+        bytes.push(b'*');
+        digits(words, |digits| bytes.extend_from_slice(digits));
+        bytes.extend_from_slice(b"\r\n");
+        bytes.extend_from_slice(call.unwrap_or_default());
+        bytes.extend_from_slice(&self.packed);
+    }
+
+    pub(super) fn about(&self) -> u64 {
+        self.about
+    }
+
+    pub(super) fn script(&self) -> Option<&'static Script> {
+        self.script
+    }
+
+    /// The request that tells waiters in that way; `None`: this one does.
+    pub(super) fn told(&self, publish_mode: PublishMode) -> Option<Command> {
+        let before = self.script?;
+        let script = before.told(publish_mode);
+        let is_other = script.number != before.number;
+        is_other.then(|| Command {
+            packed: self.packed.clone(),
+            words: self.words,
+            script: Some(script),
+            about: self.about,
+        })
+    }
+
+    /// What to send when the server answers that it does not know the script; nothing was run then.
+    pub(super) fn with_body(&self) -> Option<Command> {
+        let whole = Command::new("EVAL").arg(&*self.script?.body);
+        let packed = [whole.packed.as_slice(), &self.packed].concat();
+        Some(Command { packed, words: whole.words + self.words, script: None, about: self.about })
+    }
+}
+
+impl PublishMode {
+    /// A request that runs `script` on a lock, with the arguments that `with` adds.
+    ///
+    /// In a cluster the channel is the last argument: among the keys it would be one that never exists, for which a
+    /// server refuses the script as long as the slot moves.
+    pub(crate) fn on(
+        self,
+        script: &'static Script,
+        lock: &str,
+        channel: &str,
+        with: impl FnOnce(Command) -> Command,
+    ) -> Command {
+        match self {
+            PublishMode::Alone => with(script.on(&[lock, channel])),
+            PublishMode::Plain | PublishMode::Sharded | PublishMode::Both => {
+                with(script.on(&[lock])).arg(channel)
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    fn header(body: &str) -> Vec<&str> {
+        body.lines().map_while(|line| line.strip_prefix("--")).collect()
+    }
+
+    /// `KEYS[1]`, `ARGV[2]`, … in `text`.
+    fn mentions(text: &str) -> BTreeSet<String> {
+        let mut found = BTreeSet::new();
+        for what in ["KEYS[", "ARGV["] {
+            for (at, _) in text.match_indices(what) {
+                let end = text[at..].find(']').unwrap() + at;
+                found.insert(text[at..=end].to_owned());
+            }
+        }
+        found
+    }
+
+    #[test]
+    fn each_script_names_exactly_the_keys_and_arguments_that_it_uses() {
+        for (file, script) in ALL {
+            let header = header(&script.body);
+            let code: String = script.body.lines().skip(header.len()).collect();
+            assert_eq!(mentions(&header.join("\n")), mentions(&code), "{file}");
+            for line in header.iter().filter(|line| line.contains("KEYS[") || line.contains("ARGV[")) {
+                let name = line.split_whitespace().nth(1).unwrap();
+                assert!(code.contains(name), "{file}: nothing in the code is called {name}");
+                assert!(line.split_whitespace().count() > 2, "{file}: {name} is not explained");
+            }
+            assert!(header.iter().any(|line| line.starts_with(" Returns ")), "{file}: returns what?");
+        }
+    }
+
+    fn words(command: &Command) -> Vec<String> {
+        let mut bytes = Vec::new();
+        command.pack_into(&mut bytes);
+        redis::from_redis_value(redis::parse_redis_value(&bytes).unwrap()).unwrap()
+    }
+
+    #[test]
+    fn requests_are_packed_as_they_are_meant() {
+        let owner = Owner::new(crate::ident::ClientId::random(), u64::MAX);
+        let command = Command::new("SET")
+            .arg("")
+            .arg("ä b")
+            .arg(owner)
+            .arg(0_u32)
+            .arg(u64::MAX)
+            .arg(10_usize)
+            .arg(i64::MIN);
+        let (number, least) = (u64::MAX.to_string(), i64::MIN.to_string());
+        assert_eq!(words(&command), ["SET", "", "ä b", &owner.to_string(), "0", &number, "10", &least]);
+        let command = RENEW.on(&["lock", "other"]).arg("owner");
+        let sha = redis::Script::new(&RENEW.body).get_hash().to_owned();
+        assert_eq!(words(&command), ["EVALSHA", &sha, "2", "lock", "other", "owner"]);
+    }
+
+    #[test]
+    fn the_request_with_the_body_has_the_same_keys_and_arguments() {
+        let command = RENEW.on(&["lock"]).arg("owner").arg(5_u32);
+        let again = command.with_body().unwrap();
+        assert_eq!(words(&command)[2..], words(&again)[2..]);
+        assert_eq!(words(&again)[..2], ["EVAL", &*RENEW.body]);
+        assert!(again.with_body().is_none());
+    }
+}

@@ -1,0 +1,518 @@
+//! The master of a name, as Sentinels know it.
+//!
+//! For the first connection all are asked, for each later one the first that answers. An answer counts only if it is
+//! no older than what was seen before: each switch has a number that goes up (the configuration epoch), and during one,
+//! one Sentinel knows of it before another, or is cut off and never does. As soon as a newer master is known, whoever
+//! learnt of it, all connections to another are ended: an old master that was paused or cut off goes on taking writes for
+//! some ten seconds.
+//!
+//! When a Sentinel says which replica it is about to promote, nothing is written any more until that is done: what the
+//! old master is told from then on, the new one never hears.
+
+pub(crate) mod monitor;
+
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use redis::Value;
+
+use crate::config::RedisOptions;
+use crate::error::{Error, ErrorKind, Result};
+use crate::hosts::{Host, Hosts};
+use crate::stores::redis::conn::connection::{Connection, RedisStream};
+use crate::stores::redis::conn::handshake::{auth, auth_refused, dial, open_at};
+use crate::stores::redis::place::{Login, ServerPlace};
+use crate::stores::redis::reply::{Expected, accepted, is_unknown_command, refusal};
+use crate::stores::redis::script::Command;
+use crate::sync::{Condvar, Mutex};
+use crate::time::{Clock, Moment};
+
+/// Between two looks for a master that can be used.
+const PAUSE: Duration = Duration::from_millis(25);
+/// One try to reach the master takes a third of the time that is left, but not less than this: the master that was
+/// named may be dead, and another is named meanwhile.
+const LEAST_TRY: Duration = Duration::from_millis(200);
+/// A Sentinel says whom it will promote a tenth of a second before it does, and looks each second whether that is done.
+/// If nothing is heard for so long, it has given up.
+const PROMOTION: Duration = Duration::from_secs(3);
+/// When all Sentinels that can be asked, more than half, have named a master of a lower epoch for so long, they have
+/// been set up anew, and count from the beginning.
+const SET_UP_ANEW: Duration = Duration::from_secs(10);
+
+pub(crate) struct Sentinels {
+    /// The master's.
+    name: String,
+    /// Where the Sentinels are; the one that last answered first.
+    places: Mutex<Vec<Arc<ServerPlace>>>,
+    /// How the master is reached at a host and port.
+    reach: Reach,
+    username: Option<String>,
+    password: Option<String>,
+    write_timeout: Duration,
+    hosts: Arc<Hosts>,
+    known: Mutex<KnownMaster>,
+    /// Signalled when a master becomes known.
+    changed: Condvar,
+}
+
+pub(crate) type Reach = Box<dyn Fn(Host, u16) -> ServerPlace + Send + Sync>;
+
+/// What is known so far.
+#[derive(Default)]
+struct KnownMaster {
+    master: Option<Master>,
+    /// Connections to masters, with where they go.
+    open: Vec<(SentinelNode, Weak<RedisStream>)>,
+    /// Since when more than half of the Sentinels have named none but older masters.
+    older_since: Option<Moment>,
+    /// Until then another may be about to become the master.
+    promoting_until: Option<Moment>,
+}
+
+/// A master, and since which switch it is one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Master {
+    epoch: u64,
+    node: SentinelNode,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct SentinelNode {
+    host: String,
+    port: u16,
+}
+
+impl Sentinels {
+    pub(crate) fn new(
+        name: &str,
+        places: Vec<Arc<ServerPlace>>,
+        reach: Reach,
+        options: &RedisOptions,
+    ) -> Sentinels {
+        Sentinels {
+            name: name.to_owned(),
+            places: Mutex::new(places),
+            reach,
+            username: options.sentinel_username.clone(),
+            password: options.sentinel_password.clone(),
+            write_timeout: options.command_timeout,
+            hosts: Arc::clone(&options.hosts),
+            known: Mutex::default(),
+            changed: Condvar::new(),
+        }
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub(crate) fn places(&self) -> Vec<Arc<ServerPlace>> {
+        self.places.lock().clone()
+    }
+
+    /// A connection to the master. While it is down, or has been replaced and the Sentinels do not agree yet, this goes
+    /// on trying until `deadline`.
+    pub(crate) fn open(&self, login: &Login, deadline: Moment) -> Result<Connection> {
+        let mut before = None;
+        loop {
+            self.await_promotion(deadline)?;
+            let master = match self.ask_in_turn(deadline) {
+                Ok(master) => master,
+                Err(error) => return Err(error.or_answer(before)),
+            };
+            let SentinelNode { host, port } = &master.node;
+            let now = Clock::System.now();
+            let part = now.plus((deadline.since(now) / 3).max(LEAST_TRY)).min(deadline);
+            // Registered before anything is said: a switch also ends a connection that a hung master leaves unanswered.
+            let tried = open_at(login, &(self.reach)(Host::named(host), *port), part, |stream| {
+                self.register(&master.node, stream);
+            });
+            let error = match tried {
+                Ok(connection) => return Ok(connection),
+                Err(error) => error,
+            };
+            let words = format!("master {} is said to be at {host}:{port}: {}", self.name, error.detail());
+            let error = Error::new(error.kind(), "connect", words).with_source(error).or_answer(before);
+            if !error.is_retryable() || Clock::System.now().plus(PAUSE) >= deadline {
+                return Err(error);
+            }
+            before = Some(error);
+            let mut known = self.known.lock();
+            self.changed.wait_for(&mut known, PAUSE);
+        }
+    }
+
+    fn await_promotion(&self, deadline: Moment) -> Result<()> {
+        let mut known = self.known.lock();
+        while let Some(until) = known.promoting_until {
+            let now = Clock::System.now();
+            if now >= until {
+                known.promoting_until = None;
+            } else if now >= deadline {
+                let words = format!("the Sentinels are making another server master {}", self.name);
+                return Err(Error::new(ErrorKind::Busy, "connect", words));
+            } else {
+                self.changed.wait_for(&mut known, until.min(deadline).since(now));
+            }
+        }
+        Ok(())
+    }
+
+    /// What the first Sentinel says that is not behind. As long as nothing is known, that is told only by asking all.
+    fn ask_in_turn(&self, deadline: Moment) -> Result<Master> {
+        let places = self.places();
+        let asks_all = self.known.lock().master.is_none();
+        let mut newest: Option<Master> = None;
+        let mut failure = None;
+        for (asked, place) in places.iter().enumerate() {
+            // Of the time, one part is left for each of those who come after, and one for the master.
+            let now = Clock::System.now();
+            let parts = u32::try_from(places.len() - asked + 1).unwrap_or(u32::MAX);
+            match self.ask_once(place, now.plus(deadline.since(now) / parts)) {
+                Ok(master) if asks_all => {
+                    if newest.as_ref().is_none_or(|newest| newest.epoch < master.epoch) {
+                        newest = Some(master);
+                    }
+                }
+                Ok(master) if self.learn(&master) => {
+                    self.prefer(place);
+                    return Ok(master);
+                }
+                Ok(Master { epoch, node: SentinelNode { host, port } }) => {
+                    let words = format!(
+                        "the Sentinel at {place} names {host}:{port} as master {}, which has been replaced since \
+                         (epoch {epoch})",
+                        self.name
+                    );
+                    failure = Some(Error::new(ErrorKind::Busy, "connect", words));
+                }
+                // What only a person can mend says more than that another Sentinel is down.
+                Err(error) if failure.as_ref().is_some_and(|first| !first.is_retryable()) => drop(error),
+                Err(error) => failure = Some(error),
+            }
+        }
+        if let Some(master) = newest.filter(|master| self.learn(master)) {
+            return Ok(master);
+        }
+        Err(failure.unwrap_or_else(|| Error::new(ErrorKind::Unreachable, "connect", "there is no Sentinel")))
+    }
+
+    fn ask_once(&self, place: &ServerPlace, deadline: Moment) -> Result<Master> {
+        let mut connection = self.greet(place, &[], deadline, |_| ())?;
+        self.send_question(&mut connection, deadline).map_err(|error| of_sentinel(place, error))?;
+        self.read_answer(&mut connection, deadline).map_err(|error| of_sentinel(place, error))
+    }
+
+    /// A connection to a Sentinel. The replies to `commands`, which go with the first bytes, are for the caller.
+    pub(crate) fn greet(
+        &self,
+        place: &ServerPlace,
+        commands: &[Command],
+        deadline: Moment,
+        begun: impl FnOnce(&Arc<RedisStream>),
+    ) -> Result<Connection> {
+        let auth = auth(self.username.as_deref(), self.password.as_deref());
+        let mut bytes = Vec::new();
+        for command in auth.iter().chain(commands) {
+            command.pack_into(&mut bytes);
+        }
+        let talk = || {
+            let mut connection = dial(place, &self.hosts, self.write_timeout, deadline)?;
+            begun(connection.stream());
+            connection.send(&bytes, deadline)?;
+            if auth.is_some() {
+                accepted(connection.receive(deadline)?).map_err(|error| auth_refused(&error))?;
+            }
+            Ok(connection)
+        };
+        talk().map_err(|error| of_sentinel(place, error))
+    }
+
+    /// The address is the new master's as soon as the Sentinel that makes the switch has seen it promoted, as is the
+    /// epoch; both are asked in one write, which a Sentinel answers as it is at one moment.
+    pub(crate) fn send_question(&self, connection: &mut Connection, deadline: Moment) -> Result<()> {
+        let mut bytes = Vec::new();
+        for question in ["GET-MASTER-ADDR-BY-NAME", "MASTER"] {
+            Command::new("SENTINEL").arg(question).arg(&self.name).pack_into(&mut bytes);
+        }
+        connection.send(&bytes, deadline)
+    }
+
+    pub(crate) fn read_answer(&self, connection: &mut Connection, deadline: Moment) -> Result<Master> {
+        let (node, details) = (self.reply(connection, deadline)?, self.reply(connection, deadline)?);
+        let refused = |error: redis::ServerError| {
+            if is_unknown_command(&error) {
+                let words = "it is a data server, not a Sentinel: give a URL that begins with redis://";
+                return Error::new(ErrorKind::Unsupported, "connect", words);
+            }
+            refusal(&error, Expected::Nothing)
+        };
+        let node = match accepted(node).map_err(refused)? {
+            Value::Array(node) => node,
+            _ => {
+                let words = format!("it knows no master called {}", self.name);
+                return Err(Error::new(ErrorKind::Refused, "connect", words));
+            }
+        };
+        let details = accepted(details).map_err(refused)?;
+        let node = match node.as_slice() {
+            [host, port] => text(host).zip(text(port).and_then(|port| port.parse().ok())),
+            _ => None,
+        };
+        let epoch = field(&details, "config-epoch").and_then(|epoch| epoch.parse().ok());
+        let (Some((host, port)), Some(epoch)) = (node, epoch) else {
+            return Err(Error::new(ErrorKind::Protocol, "connect", "its answer is not a Sentinel's"));
+        };
+        Ok(Master { epoch, node: SentinelNode { host: host.to_owned(), port } })
+    }
+
+    /// The next reply; what the Sentinel says unasked comes in between.
+    fn reply(&self, connection: &mut Connection, deadline: Moment) -> Result<Value> {
+        loop {
+            match connection.receive(deadline)? {
+                Value::Push { data, .. } => self.hear(&data),
+                reply => return Ok(reply),
+            }
+        }
+    }
+
+    /// A message: of a switch that has been made, one learns by asking; that one begins must be known at once.
+    fn hear(&self, message: &[Value]) {
+        let [channel, details] = message else { return };
+        // `slave 10.0.0.2:6379 10.0.0.2 6379 @ name 10.0.0.1 6379`
+        let is_ours = || {
+            let master = text(details).and_then(|details| details.split_once(" @ "));
+            master.and_then(|(_, master)| master.split(' ').next()) == Some(&*self.name)
+        };
+        if text(channel) == Some(BEGINS) && is_ours() {
+            let mut known = self.known.lock();
+            known.promoting_until = Some(Clock::System.after(PROMOTION));
+            known.end_connections(|_| false);
+        }
+    }
+
+    /// Takes note of a master that somebody named, unless a newer one is known: then `false`. Ends the connections to
+    /// any other.
+    fn learn(&self, master: &Master) -> bool {
+        let mut known = self.known.lock();
+        if known.master.as_ref().is_some_and(|known| master.epoch < known.epoch) {
+            return false;
+        }
+        self.become_known(&mut known, master);
+        true
+    }
+
+    /// What all Sentinels that could be asked have said, at one time.
+    pub(crate) fn learn_from_all(&self, said: &[Master], now: Moment) {
+        let Some(newest) = said.iter().max_by_key(|master| master.epoch) else { return };
+        if self.learn(newest) {
+            return;
+        }
+        let more_than_half = said.len() * 2 > self.places.lock().len();
+        let mut known = self.known.lock();
+        if !more_than_half {
+            known.older_since = None;
+        } else if now.since(*known.older_since.get_or_insert(now)) >= SET_UP_ANEW {
+            self.become_known(&mut known, newest);
+        }
+    }
+
+    fn become_known(&self, known: &mut KnownMaster, master: &Master) {
+        known.older_since = None;
+        if known.master.as_ref() == Some(master) {
+            return;
+        }
+        known.end_connections(|node| *node == master.node);
+        known.promoting_until = None;
+        known.master = Some(master.clone());
+        self.changed.notify_all();
+    }
+
+    /// Has the connection ended as soon as its master is known to be one no longer; that may be now.
+    fn register(&self, node: &SentinelNode, stream: &Arc<RedisStream>) {
+        let mut known = self.known.lock();
+        let is_replaced = known.master.as_ref().is_some_and(|master| master.node != *node);
+        if is_replaced || known.promoting_until.is_some() {
+            stream.shutdown();
+            return;
+        }
+        known.open.retain(|(_, stream)| stream.strong_count() > 0);
+        known.open.push((node.clone(), Arc::downgrade(stream)));
+    }
+
+    fn prefer(&self, place: &Arc<ServerPlace>) {
+        let mut places = self.places.lock();
+        if let Some(at) = places.iter().position(|other| Arc::ptr_eq(other, place)) {
+            places.swap(0, at);
+        }
+    }
+}
+
+impl KnownMaster {
+    fn end_connections(&mut self, is_kept: impl Fn(&SentinelNode) -> bool) {
+        self.open.retain(|(node, stream)| {
+            let is_kept = is_kept(node);
+            if let (false, Some(stream)) = (is_kept, stream.upgrade()) {
+                stream.shutdown();
+            }
+            is_kept
+        });
+    }
+}
+
+fn of_sentinel(place: &ServerPlace, error: Error) -> Error {
+    let words = format!("the Sentinel at {place} was asked: {}", error.detail());
+    Error::new(error.kind(), "connect", words).with_source(error)
+}
+
+fn text(value: &Value) -> Option<&str> {
+    match value {
+        Value::BulkString(bytes) => std::str::from_utf8(bytes).ok(),
+        _ => None,
+    }
+}
+
+/// One of several names and values, which are a list or, in RESP3, a map.
+fn field<'a>(fields: &'a Value, name: &str) -> Option<&'a str> {
+    match fields {
+        Value::Array(items) => items.chunks(2).find_map(|pair| match pair {
+            [key, value] if text(key) == Some(name) => text(value),
+            _ => None,
+        }),
+        Value::Map(pairs) => {
+            pairs.iter().find_map(|(key, value)| (text(key) == Some(name)).then(|| text(value)).flatten())
+        }
+        _ => None,
+    }
+}
+
+/// What Sentinels say when they make another server the master: first the one that does it says whom it will promote,
+/// then that it has, then all that they know.
+pub(crate) const CHANNELS: [&str; 3] = [BEGINS, "+promoted-slave", "+switch-master"];
+const BEGINS: &str = "+selected-slave";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::stores::redis::address::RedisAddress;
+    use std::io::Read;
+    use std::os::unix::net::UnixStream;
+
+    fn sentinels(count: usize) -> Sentinels {
+        let place = |host, port| ServerPlace::Tcp { host, port };
+        let places = (0..count).map(|_| Arc::new(place(Host::given("sentinel", true), 1))).collect();
+        Sentinels::new("m", places, Box::new(place), &RedisOptions::default())
+    }
+
+    fn master(epoch: u64, host: &str) -> Master {
+        Master { epoch, node: SentinelNode { host: host.to_owned(), port: 1 } }
+    }
+
+    /// A connection, and the server's end of it.
+    fn connection() -> (Arc<RedisStream>, UnixStream) {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        theirs.set_nonblocking(true).unwrap();
+        (Arc::new(RedisStream::Unix(ours)), theirs)
+    }
+
+    fn is_open(mut theirs: &UnixStream) -> bool {
+        theirs.read(&mut [0]).is_err()
+    }
+
+    #[test]
+    fn an_older_answer_does_not_count_and_a_newer_one_ends_connections_to_others() {
+        let sentinels = sentinels(3);
+        assert!(sentinels.learn(&master(4, "a")));
+        let ((to_a, a), (to_b, b)) = (connection(), connection());
+        sentinels.register(&master(4, "a").node, &to_a);
+        assert!(sentinels.learn(&master(4, "a")) && is_open(&a));
+        assert!(sentinels.learn(&master(5, "b")) && !is_open(&a));
+        assert!(!sentinels.learn(&master(4, "a")));
+        sentinels.register(&master(5, "b").node, &to_b);
+        assert!(is_open(&b));
+        // Begun before the switch was known, registered after.
+        let (late, server) = connection();
+        sentinels.register(&master(4, "a").node, &late);
+        assert!(!is_open(&server));
+    }
+
+    #[test]
+    fn from_the_word_of_a_promotion_until_it_is_made_there_is_no_connection() {
+        let sentinels = sentinels(3);
+        assert!(sentinels.learn(&master(4, "a")));
+        let (stream, server) = connection();
+        sentinels.register(&master(4, "a").node, &stream);
+        let word = |channel: &str, name: &str| {
+            let details = format!("slave b:1 b 1 @ {name} a 1");
+            sentinels
+                .hear(&[channel.as_bytes(), details.as_bytes()].map(|text| Value::BulkString(text.to_vec())));
+        };
+        word("+selected-slave", "other");
+        word("+sdown", "m");
+        assert!(is_open(&server));
+        word("+selected-slave", "m");
+        assert!(!is_open(&server));
+        let (late, server) = connection();
+        sentinels.register(&master(4, "a").node, &late);
+        assert!(!is_open(&server));
+        assert!(sentinels.learn(&master(4, "a")));
+        let soon = || Clock::System.after(Duration::from_millis(30));
+        assert_eq!(sentinels.await_promotion(soon()).unwrap_err().kind(), ErrorKind::Busy);
+        assert!(sentinels.learn(&master(5, "b")));
+        sentinels.await_promotion(soon()).unwrap();
+    }
+
+    /// A Sentinel that names a master at this host, always.
+    fn naming(host: &str, port: u16) -> (RedisAddress, std::net::TcpListener) {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let ours = listener.local_addr().unwrap().port();
+        let text = |text: &str| format!("${}\r\n{text}\r\n", text.len());
+        let node = format!("*2\r\n{}{}", text(host), text(&port.to_string()));
+        let answer = format!("{node}*2\r\n{}{}", text("config-epoch"), text("1"));
+        let serving = listener.try_clone().unwrap();
+        let serve = move || {
+            for mut socket in serving.incoming().map_while(std::result::Result::ok) {
+                drop(std::io::Write::write_all(&mut socket, answer.as_bytes()));
+                drop(socket.read(&mut [0; 1024]));
+            }
+        };
+        drop(crate::sync::thread::Builder::new().spawn(serve).unwrap());
+        let options = RedisOptions {
+            url: format!("redis-sentinel://:S3CR3T@127.0.0.1:{ours}/m"),
+            hosts: Arc::new(Hosts::allowing(vec!["10.0.0.1".to_owned()])),
+            ..RedisOptions::default()
+        };
+        (RedisAddress::new(&options).unwrap(), listener)
+    }
+
+    #[test]
+    fn a_master_at_a_host_that_is_not_allowed_hears_nothing() {
+        let there = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        there.set_nonblocking(true).unwrap();
+        let (address, _listener) = naming("localhost", there.local_addr().unwrap().port());
+        let deadline = Clock::System.after(Duration::from_secs(5));
+        let error = crate::stores::redis::conn::open::open(&address, deadline).err().unwrap();
+        assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+        assert!(error.to_string().contains("localhost"), "{error}");
+        assert_eq!(there.accept().unwrap_err().kind(), std::io::ErrorKind::WouldBlock);
+    }
+
+    #[test]
+    fn sentinels_that_were_set_up_anew_are_believed_after_a_while_and_only_if_they_are_most() {
+        let sentinels = sentinels(3);
+        let at = |seconds| Clock::System.after(Duration::from_secs(seconds));
+        assert!(sentinels.learn(&master(4, "a")));
+        let older = [master(0, "b"), master(0, "b")];
+        let host = || sentinels.known.lock().master.as_ref().unwrap().node.host.clone();
+        sentinels.learn_from_all(&older, at(0));
+        sentinels.learn_from_all(&older[..1], at(5)); // not more than half: from the beginning
+        sentinels.learn_from_all(&older, at(6));
+        sentinels.learn_from_all(&older, at(15));
+        assert_eq!(host(), "a");
+        sentinels.learn_from_all(&older, at(17));
+        assert_eq!(host(), "b");
+        // One that knows of a newer master is right.
+        sentinels.learn_from_all(&[master(0, "b"), master(7, "c"), master(0, "b")], at(18));
+        assert_eq!(host(), "c");
+    }
+}

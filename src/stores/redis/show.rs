@@ -1,0 +1,287 @@
+//! All that there is under a name: what its keys look like, and so which kind of object it is.
+
+use std::time::Duration;
+
+use redis::Value;
+
+use crate::error::Result;
+use crate::ident::{Fence, LockName};
+use crate::inspect::{Holder, Inspection, Mode, ObjectKind, PermitOut, Waiter, Whereabouts};
+use crate::stores::redis::conn::connections::Connections;
+use crate::stores::redis::keys::{self, Part};
+use crate::stores::redis::kinds::mutex::{Outcome, decoded};
+use crate::stores::redis::reply::{Expected, Failure, accepted, owner_text, refusal, ttl, unexpected};
+use crate::stores::redis::script::SHOW;
+use crate::time::Moment;
+
+/// Of waiters and permits so many are shown.
+const MOST: u32 = 100;
+
+/// What a hold with a ceiling says about itself stands here in the hash, beside the owner.
+const ABOUT: &str = "leasehold:about";
+
+/// Redisson's number for a lease that never ends.
+const FOR_EVER_MS: i64 = 922_337_203_685_477;
+
+pub(super) fn describe(connections: &Connections, name: &LockName, deadline: Moment) -> Outcome<Inspection> {
+    let key = name.key();
+    let keys = [
+        key.to_owned(),
+        keys::fence_counter(key),
+        keys::before(Part::FairQueue, key),
+        keys::before(Part::FairTimeouts, key),
+        keys::before(Part::FairHeartbeats, key),
+        keys::permits_out(key),
+    ];
+    let command = SHOW.on(&keys.each_ref().map(String::as_str)).arg(&*keys::tagged(key)).arg(MOST);
+    let channels =
+        [keys::channel(key), keys::rw_channel(key), keys::permits_channel(key), keys::latch_channel(key)];
+    let command = channels.iter().fold(command, |command, channel| command.arg(channel));
+    let reply = accepted(connections.call(&command, deadline)?);
+    let reply = reply.map_err(|error| Failure::Refused(refusal(&error, Expected::Nothing)))?;
+    decoded(Shown::read(&reply).and_then(|shown| shown.told(name.given())))
+}
+
+/// The script's reply, as it is.
+struct Shown<'a> {
+    kind: String,
+    ttl_ms: i64,
+    now_ms: i64,
+    fence: String,
+    value: &'a [u8],
+    back: i64,
+    out: i64,
+    permits: &'a [Value],
+    holders: &'a [Value],
+    waiting: i64,
+    waiters: &'a [Value],
+    listeners: &'a [Value],
+}
+
+/// One field of a hash.
+struct Field {
+    name: String,
+    value: String,
+    /// Of the longest marker.
+    ttl_ms: i64,
+}
+
+impl Field {
+    fn count(&self) -> Option<u32> {
+        self.value.parse().ok()
+    }
+}
+
+impl<'a> Shown<'a> {
+    fn read(reply: &'a Value) -> Result<Shown<'a>> {
+        let [kind, ttl, now, fence, value, back, out, permits, holders, waiting, waiters, listeners] =
+            list(reply)?
+        else {
+            return Err(unexpected(reply));
+        };
+        Ok(Shown {
+            kind: text(kind)?,
+            ttl_ms: number(ttl)?,
+            now_ms: number(now)?,
+            fence: text(fence)?,
+            value: bytes(value)?,
+            back: number(back)?,
+            out: number(out)?,
+            permits: list(permits)?,
+            holders: list(holders)?,
+            waiting: number(waiting)?,
+            waiters: list(waiters)?,
+            listeners: list(listeners)?,
+        })
+    }
+
+    fn told(&self, name: &str) -> Result<Inspection> {
+        let mut seen = Inspection::new(name, ObjectKind::Absent);
+        seen.fence = self.fence.parse().ok().map(Fence::new);
+        seen.remaining = (self.ttl_ms != -2).then(|| ttl(self.ttl_ms).unwrap_or(Duration::MAX));
+        self.waiters(&mut seen)?;
+        match self.kind.as_str() {
+            "none" => seen.kind = self.lock(&seen).unwrap_or(ObjectKind::Absent),
+            "hash" => seen.kind = self.hash(&mut seen)?,
+            "string" => seen.kind = self.string(&mut seen)?,
+            other => seen.kind = ObjectKind::Foreign { what: format!("a {other}") },
+        }
+        seen.listeners = match seen.kind {
+            ObjectKind::Lock | ObjectKind::FencedLock | ObjectKind::GroupLock => self.listeners(0),
+            ObjectKind::ReadWriteLock { .. } => self.listeners(1),
+            ObjectKind::Semaphore | ObjectKind::ExpirableSemaphore => self.listeners(2),
+            ObjectKind::CountDownLatch => self.listeners(3),
+            _ => None,
+        };
+        Ok(seen)
+    }
+
+    /// How many listen to one of the channels; `None`: the user may not ask.
+    fn listeners(&self, channel: usize) -> Option<u64> {
+        let told = self.listeners.get(channel).and_then(|told| number(told).ok());
+        told.and_then(|told| u64::try_from(told).ok())
+    }
+
+    fn waiters(&self, seen: &mut Inspection) -> Result<()> {
+        seen.waiting = u64::try_from(self.waiting).unwrap_or(0);
+        for pair in self.waiters.chunks_exact(2) {
+            let [owner, until_ms] = pair else { continue };
+            let remaining = Some(self.left(number(until_ms)?));
+            seen.waiters.push(Waiter { owner: text(owner)?, by_this_client: false, remaining });
+        }
+        Ok(())
+    }
+
+    /// How long it is from the server's now.
+    fn left(&self, until_ms: i64) -> Duration {
+        Duration::from_millis(u64::try_from(until_ms.saturating_sub(self.now_ms)).unwrap_or(0))
+    }
+
+    /// Which of the locks that look alike it is, by what is kept beside it.
+    fn lock(&self, seen: &Inspection) -> Option<ObjectKind> {
+        if self.waiting > 0 {
+            return Some(ObjectKind::FairLock);
+        }
+        seen.fence.map(|_| ObjectKind::FencedLock)
+    }
+
+    fn hash(&self, seen: &mut Inspection) -> Result<ObjectKind> {
+        let mut fields = Vec::new();
+        for triple in self.holders.chunks_exact(3) {
+            let [name, value, ttl_ms] = triple else { continue };
+            fields.push(Field { name: text(name)?, value: text(value)?, ttl_ms: number(ttl_ms)? });
+        }
+        let about = fields.iter().position(|field| field.name == ABOUT).map(|at| fields.remove(at));
+        let mode = fields.iter().position(|field| field.name == "mode").map(|at| fields.remove(at));
+        if fields.iter().any(|field| field.name.ends_with(":lock_count")) {
+            seen.holders = self.group(&fields);
+            return Ok(ObjectKind::GroupLock);
+        }
+        let mode = match mode.as_ref().map(|mode| mode.value.as_str()) {
+            None => None,
+            Some("read") => Some(Mode::Read),
+            Some("write") => Some(Mode::Write),
+            Some(_) => return Ok(a_hash()),
+        };
+        let owners: Option<Vec<Holder>> = fields.iter().map(|field| self.holder(field, mode)).collect();
+        let Some(holders) = owners else { return Ok(a_hash()) };
+        seen.holders = holders;
+        if let Some(about) = about {
+            self.tell_about(&about.value, seen);
+        }
+        Ok(match mode {
+            Some(mode) => ObjectKind::ReadWriteLock { mode },
+            None => self.lock(seen).unwrap_or(ObjectKind::Lock),
+        })
+    }
+
+    /// The holder that a field names; `None`: it is no hold.
+    fn holder(&self, field: &Field, mode: Option<Mode>) -> Option<Holder> {
+        let whole = ttl(self.ttl_ms);
+        let holds = Some(field.count()?);
+        let Some(_) = mode else {
+            return Some(Holder { holds, remaining: whole, ..Holder::new(field.name.clone()) });
+        };
+        if let Some(writer) = field.name.strip_suffix(":write") {
+            let mode = Some(Mode::Write);
+            return Some(Holder { holds, mode, remaining: whole, ..Holder::new(writer.to_owned()) });
+        }
+        let remaining = match field.ttl_ms {
+            // Nobody's by Redisson's rule, but in the way until the hash ends.
+            -2 => Some(Duration::ZERO),
+            ttl_ms => ttl(ttl_ms),
+        };
+        Some(Holder { holds, mode: Some(Mode::Read), remaining, ..Holder::new(field.name.clone()) })
+    }
+
+    /// Redisson's lock of several values: for each of them its owner, its end and a count.
+    fn group(&self, fields: &[Field]) -> Vec<Holder> {
+        let held = fields.iter().filter_map(|field| {
+            let hold = field.name.strip_suffix(":lock_count")?;
+            let (_value, owner) = hold.split_once(':')?;
+            let ends = fields.iter().find(|other| other.name == format!("{hold}:expire_time"));
+            let remaining = ends.and_then(|ends| ends.value.parse().ok()).map(|ends| self.left(ends));
+            Some(Holder { holds: field.count(), remaining, ..Holder::new(owner.to_owned()) })
+        });
+        held.collect()
+    }
+
+    /// `owner since_ms ends_ms pid host thread`: what a holder said when it took the lock, if it still has it.
+    fn tell_about(&self, about: &str, seen: &mut Inspection) {
+        let mut words = about.splitn(6, ' ');
+        let mut next = || words.next().unwrap_or_default();
+        let (owner, since, ends) = (next(), next().parse::<i64>(), next().parse::<i64>());
+        let (pid, host, thread) = (next().parse(), next().to_owned(), next().to_owned());
+        let Some(holder) = seen.holders.iter_mut().find(|holder| holder.owner == owner) else { return };
+        let since = since.ok().and_then(|since| u64::try_from(self.now_ms.saturating_sub(since)).ok());
+        holder.held_for = since.map(Duration::from_millis);
+        holder.ends_within = ends.ok().map(|ends| self.left(ends));
+        holder.whereabouts = pid.ok().map(|pid| Whereabouts { host, pid, thread });
+    }
+
+    fn string(&self, seen: &mut Inspection) -> Result<ObjectKind> {
+        let Some(count) = std::str::from_utf8(self.value).ok().and_then(|text| text.parse::<i64>().ok())
+        else {
+            let holder = Holder::new(owner_text(self.value));
+            seen.holders.push(Holder { holds: Some(1), remaining: ttl(self.ttl_ms), ..holder });
+            return Ok(ObjectKind::TokenLock);
+        };
+        seen.count = Some(count.saturating_add(self.back));
+        seen.out = u64::try_from(self.out).unwrap_or(0);
+        for pair in self.permits.chunks_exact(2) {
+            let [id, ends_ms] = pair else { continue };
+            let id = bytes(id)?.iter().map(|byte| format!("{byte:02x}")).collect();
+            let ends_ms = text(ends_ms)?.parse::<f64>().map_or(i64::MAX, whole);
+            let remaining = if ends_ms >= FOR_EVER_MS { Duration::MAX } else { self.left(ends_ms) };
+            seen.permits.push(PermitOut { id, by_this_client: false, remaining });
+        }
+        let message_count = |channel| self.listeners(channel).is_some_and(|listeners| listeners > 0);
+        let (permits, latch) = (message_count(2), message_count(3));
+        Ok(match (self.out > 0 || self.back > 0, count > 0) {
+            (true, _) => ObjectKind::ExpirableSemaphore,
+            (false, false) => ObjectKind::Semaphore,
+            (false, true) if permits && !latch => ObjectKind::Semaphore,
+            (false, true) if latch && !permits => ObjectKind::CountDownLatch,
+            (false, true) => ObjectKind::Counter,
+        })
+    }
+}
+
+fn a_hash() -> ObjectKind {
+    ObjectKind::Foreign { what: "a hash".to_owned() }
+}
+
+/// A score, which is a time in milliseconds.
+#[expect(clippy::cast_possible_truncation, reason = "what is too large is for ever all the same")]
+fn whole(score: f64) -> i64 {
+    score as i64
+}
+
+fn list(value: &Value) -> Result<&[Value]> {
+    match value {
+        Value::Array(items) => Ok(items),
+        other => Err(unexpected(other)),
+    }
+}
+
+fn number(value: &Value) -> Result<i64> {
+    match value {
+        Value::Int(number) => Ok(*number),
+        other => Err(unexpected(other)),
+    }
+}
+
+fn bytes(value: &Value) -> Result<&[u8]> {
+    match value {
+        Value::BulkString(bytes) => Ok(bytes),
+        other => Err(unexpected(other)),
+    }
+}
+
+/// As it is shown: whole owners, and of anything longer the beginning.
+fn text(value: &Value) -> Result<String> {
+    Ok(match value {
+        Value::SimpleString(text) => owner_text(text.as_bytes()),
+        other => owner_text(bytes(other)?),
+    })
+}

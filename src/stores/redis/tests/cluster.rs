@@ -1,0 +1,314 @@
+//! Members of a cluster that say what they are told to.
+
+use std::io::Write;
+use std::net::{TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use crossbeam_channel::bounded;
+use parking_lot::Mutex;
+use redis::{Parser, Value};
+
+use crate::config::{ClusterPubSub, RedisOptions};
+use crate::error::ErrorKind;
+use crate::hosts::Hosts;
+use crate::observe::reporter::Reporter;
+use crate::seam::{Answer, Attempt, Kind, Release, Store};
+use crate::stores::redis::cluster::ClusterStore;
+use crate::stores::redis::cluster::slots::slot;
+use crate::stores::redis::tests::harness::{claim, eventually, soon};
+use crate::time::Clock;
+
+const GREETING: &str = "*8\r\n$6\r\nserver\r\n$5\r\nredis\r\n$7\r\nversion\r\n$5\r\n7.0.0\r\n$4\r\nmode\r\n$7\r\n\
+                        cluster\r\n$4\r\nrole\r\n$6\r\nmaster\r\n";
+
+/// A member that answers each script with what `says` gives for it; nothing: no answer.
+struct RingMember {
+    port: u16,
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    ended: AtomicBool,
+    /// Who has which slots, as this member answers CLUSTER SLOTS: first, last, port.
+    slots: Mutex<Vec<(u16, u16, u16)>>,
+    /// The first words of what came, less what a connection begins with.
+    message_count: Mutex<Vec<String>>,
+    has_shards: Mutex<bool>,
+}
+
+impl RingMember {
+    fn start(says: impl Fn(&str) -> Option<String> + Send + Sync + 'static) -> RingMember {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let shared = Shared {
+            ended: AtomicBool::new(false),
+            slots: Mutex::default(),
+            message_count: Mutex::default(),
+            has_shards: Mutex::new(true),
+        };
+        let (shared, says) = (Arc::new(shared), Arc::new(says));
+        *shared.slots.lock() = vec![(0, 16_383, port)];
+        let serving = Arc::clone(&shared);
+        let serve = move || {
+            for socket in listener.incoming().map_while(Result::ok) {
+                if serving.ended.load(Ordering::SeqCst) {
+                    return;
+                }
+                let (shared, says) = (Arc::clone(&serving), Arc::clone(&says));
+                std::thread::Builder::new().spawn(move || talk(socket, &shared, &*says)).unwrap();
+            }
+        };
+        std::thread::Builder::new().spawn(serve).unwrap();
+        RingMember { port, shared }
+    }
+
+    fn message_count(&self) -> Vec<String> {
+        self.shared.message_count.lock().clone()
+    }
+
+    fn store(&self) -> Arc<ClusterStore> {
+        self.store_with(Hosts::default())
+    }
+
+    fn store_with(&self, hosts: Hosts) -> Arc<ClusterStore> {
+        let url = format!("redis-cluster://:S3CR3T@127.0.0.1:{}", self.port);
+        let (command_timeout, hosts) = (Duration::from_secs(3), Arc::new(hosts));
+        let options = RedisOptions { url, command_timeout, hosts, ..RedisOptions::default() };
+        ClusterStore::connect(&options, &Arc::new(Reporter::new(None))).unwrap()
+    }
+}
+
+impl Drop for RingMember {
+    fn drop(&mut self) {
+        self.shared.ended.store(true, Ordering::SeqCst);
+        drop(TcpStream::connect(("127.0.0.1", self.port)));
+    }
+}
+
+fn talk(mut socket: TcpStream, shared: &Shared, says: &(impl Fn(&str) -> Option<String> + ?Sized)) {
+    let (mut reader, mut parser) = (socket.try_clone().unwrap(), Parser::new());
+    while let Ok(Value::Array(words)) = parser.parse_value(&mut reader) {
+        let word = |index: usize| match words.get(index) {
+            Some(Value::BulkString(word)) => String::from_utf8_lossy(word).into_owned(),
+            _ => String::new(),
+        };
+        let answer = match (word(0).as_str(), word(1).as_str()) {
+            ("AUTH", _) => Some("+OK\r\n".to_owned()),
+            ("HELLO", _) => Some(GREETING.to_owned()),
+            ("PUBSUB", _) if *shared.has_shards.lock() => Some("*0\r\n".to_owned()),
+            ("PUBSUB", _) => {
+                Some("-ERR Unknown subcommand or wrong number of arguments for 'SHARDNUMSUB'\r\n".to_owned())
+            }
+            ("EVAL", "return 1") => Some(":1\r\n".to_owned()),
+            ("CLUSTER", _) => {
+                let slots = shared.slots.lock();
+                let mut answer = format!("*{}\r\n", slots.len());
+                for (first, last, port) in slots.iter() {
+                    answer += &format!("*3\r\n:{first}\r\n:{last}\r\n*2\r\n$9\r\n127.0.0.1\r\n:{port}\r\n");
+                }
+                Some(answer)
+            }
+            ("ASKING", _) => {
+                shared.message_count.lock().push("ASKING".to_owned());
+                Some("+OK\r\n".to_owned())
+            }
+            _ => {
+                // The script's first key.
+                shared.message_count.lock().push(word(3));
+                says(&word(3))
+            }
+        };
+        if answer.is_some_and(|answer| socket.write_all(answer.as_bytes()).is_err()) {
+            return;
+        }
+    }
+}
+
+fn granted() -> Option<String> {
+    Some("*1\r\n$7\r\ngranted\r\n".to_owned())
+}
+
+fn freed() -> Option<String> {
+    Some("*2\r\n$5\r\nfreed\r\n:0\r\n".to_owned())
+}
+
+#[test]
+fn a_member_that_names_another_is_followed_and_the_request_sent_there_once() {
+    let there = RingMember::start(|_| granted());
+    let port = there.port;
+    for redirect in ["MOVED", "ASK"] {
+        there.shared.message_count.lock().clear();
+        let here = RingMember::start(move |_| Some(format!("-{redirect} 5 127.0.0.1:{port}\r\n")));
+        let store = here.store();
+        let attempt = store.attempt(&claim(Kind::Mutex, "lk", 30_000), 1, soon());
+        assert!(matches!(attempt, Answer::Done(Attempt::Granted { .. })), "{attempt:?}");
+        assert_eq!(here.message_count(), ["lk"]);
+        let expected: &[&str] = if redirect == "ASK" { &["ASKING", "lk"] } else { &["lk"] };
+        assert_eq!(there.message_count(), expected);
+        // A batch is followed in the same way.
+        there.shared.message_count.lock().clear();
+        let renewed = store.renew(&[claim(Kind::Mutex, "lk", 30_000)], soon()).remove(0);
+        assert!(matches!(renewed, Answer::Unknown(_)), "`granted` is no answer to that: {renewed:?}");
+        assert_eq!(there.message_count(), expected);
+        store.close();
+    }
+}
+
+#[test]
+fn members_that_name_each_other_are_not_followed_for_ever_and_nothing_was_done() {
+    let port = Arc::new(Mutex::new(0_u16));
+    let named = Arc::clone(&port);
+    let here = RingMember::start(move |_| Some(format!("-MOVED 5 127.0.0.1:{}\r\n", named.lock())));
+    *port.lock() = here.port;
+    let store = here.store();
+    let error = store.attempt(&claim(Kind::Mutex, "lk", 30_000), 1, soon()).refused();
+    assert_eq!(error.kind(), ErrorKind::Busy);
+    assert!(error.is_retryable());
+    assert!((2..10).contains(&here.message_count().len()), "{:?}", here.message_count());
+    store.close();
+}
+
+/// Without this an attempt of the same owner could find its old field at the new member, be granted, and lose the lock
+/// to the late release.
+#[test]
+fn what_is_asked_about_a_lock_goes_behind_its_unread_release_wherever_its_slot_is_by_then() {
+    let there = RingMember::start(|_| granted());
+    let here = RingMember::start(|_| None);
+    let store = here.store();
+    let me = claim(Kind::Mutex, "lk", 30_000);
+    let (done, outcome) = bounded(1);
+    store.release_later(&me, soon(), Box::new(move |answer| done.send(answer).unwrap()));
+    eventually(|| here.message_count() == ["lk"]);
+    // Another lock's request finds out that all slots are elsewhere.
+    *here.shared.slots.lock() = vec![(0, 16_383, there.port)];
+    store.doubt();
+    assert!(matches!(store.attempt(&claim(Kind::Mutex, "other", 1_000), 1, soon()), Answer::Done(_)));
+    let attempt = store.attempt(&me, 1, Clock::System.after(Duration::from_millis(100)));
+    assert!(matches!(attempt, Answer::Unknown(_)), "{attempt:?}");
+    eventually(|| here.message_count() == ["lk", "lk"]);
+    assert_eq!(there.message_count(), ["other"]);
+    // The connection ended with that, and the release with it: from then on the lock is asked for where it is.
+    assert!(matches!(outcome.recv().unwrap(), Answer::Unknown(_)));
+    assert!(matches!(store.attempt(&me, 1, soon()), Answer::Done(Attempt::Granted { .. })));
+    assert_eq!(there.message_count(), ["other", "lk"]);
+    store.close();
+}
+
+#[test]
+fn a_release_that_is_read_later_is_sent_on_by_whoever_reads_that_its_slot_has_moved() {
+    for redirect in ["MOVED", "ASK"] {
+        let there = RingMember::start(|_| freed());
+        let port = there.port;
+        let here = RingMember::start(move |_| Some(format!("-{redirect} 5 127.0.0.1:{port}\r\n")));
+        let store = here.store();
+        let (done, outcome) = bounded(1);
+        let take = Box::new(move |answer| done.send(answer).unwrap());
+        store.release_later(&claim(Kind::Mutex, "lk", 30_000), soon(), take);
+        eventually(|| !store.poll_completions() && !outcome.is_empty());
+        let answer = outcome.recv().unwrap();
+        assert!(matches!(answer, Answer::Done(Release::Freed { .. })), "{redirect}: {answer:?}");
+        assert_eq!(there.message_count().last().map(String::as_str), Some("lk"));
+        store.close();
+    }
+}
+
+#[test]
+fn a_member_that_hangs_does_not_keep_the_others_holds_from_being_renewed() {
+    let renewed = || Some("*1\r\n$7\r\nrenewed\r\n".to_owned());
+    let (there, here) = (RingMember::start(move |_| renewed()), RingMember::start(|_| None));
+    let (answering, hanging) = (slot("answering"), slot("hanging"));
+    *here.shared.slots.lock() = vec![(answering, answering, there.port), (hanging, hanging, here.port)];
+    let store = here.store();
+    let claims = ["hanging", "answering"].map(|key| claim(Kind::Mutex, key, 30_000));
+    // It ends when its time does, with what there is to say of each.
+    let begun = Clock::System.now();
+    let answers = store.renew(&claims, Clock::System.after(Duration::from_millis(1_500)));
+    assert!(matches!(answers[0], Answer::Unknown(_)), "{answers:?}");
+    assert!(matches!(answers[1], Answer::Done(true)), "{answers:?}");
+    assert!(Clock::System.now().since(begun) < Duration::from_secs(4));
+    store.close();
+}
+
+#[test]
+fn a_member_that_knows_nothing_new_is_not_the_only_one_that_is_asked() {
+    let there = RingMember::start(|_| granted());
+    let here = RingMember::start(|_| None);
+    let gone = RingMember::start(|_| None);
+    *here.shared.slots.lock() = vec![(0, 8_000, here.port), (8_001, 16_383, gone.port)];
+    let store = here.store();
+    *gone.shared.slots.lock() = vec![(0, 16_383, there.port)];
+    let me = claim(Kind::Mutex, "lk", 30_000);
+    eventually(|| {
+        store.doubt();
+        let deadline = Clock::System.after(Duration::from_millis(50));
+        matches!(store.attempt(&me, 1, deadline), Answer::Done(Attempt::Granted { .. }))
+    });
+    store.close();
+}
+
+#[test]
+fn sharded_messages_are_refused_where_the_server_knows_none() {
+    let old = RingMember::start(|_| None);
+    *old.shared.has_shards.lock() = false;
+    let connect = |cluster_pub_sub| {
+        let url = format!("redis-cluster://127.0.0.1:{}", old.port);
+        let options = RedisOptions { url, cluster_pub_sub, ..RedisOptions::default() };
+        ClusterStore::connect(&options, &Arc::new(Reporter::new(None))).map(|store| store.close())
+    };
+    for way in [ClusterPubSub::Auto, ClusterPubSub::Plain] {
+        connect(way).unwrap();
+    }
+    for way in [ClusterPubSub::Sharded, ClusterPubSub::Both] {
+        assert_eq!(connect(way).unwrap_err().kind(), ErrorKind::Unsupported);
+    }
+}
+
+#[test]
+fn a_name_whose_look_up_hangs_takes_no_more_than_the_time_there_is() {
+    for redirect in ["MOVED", "ASK"] {
+        let here = RingMember::start(move |_| Some(format!("-{redirect} 5 hangs.example:7000\r\n")));
+        let (_never, nothing) = bounded::<()>(0);
+        let hosts = Hosts::resolving(move |_| {
+            assert!(nothing.recv().is_err());
+            Ok(Vec::new())
+        });
+        let store = here.store_with(hosts);
+        let begun = Clock::System.now();
+        let deadline = Clock::System.after(Duration::from_secs(2));
+        let error = store.attempt(&claim(Kind::Mutex, "lk", 30_000), 1, deadline).refused();
+        assert!(error.is_retryable(), "{error}");
+        // By itself it would never end.
+        assert!(Clock::System.now().since(begun) < Duration::from_secs(10));
+        store.close();
+    }
+}
+
+#[test]
+fn only_allowed_hosts_are_followed_and_others_hear_nothing() {
+    let there = TcpListener::bind("127.0.0.1:0").unwrap();
+    there.set_nonblocking(true).unwrap();
+    let port = there.local_addr().unwrap().port();
+    let me = claim(Kind::Mutex, "lk", 30_000);
+    for redirect in ["MOVED", "ASK"] {
+        let here = RingMember::start(move |_| Some(format!("-{redirect} 5 localhost:{port}\r\n")));
+        let store = here.store_with(Hosts::allowing(vec!["10.0.0.1".to_owned()]));
+        let error = store.attempt(&me, 1, soon()).refused();
+        assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+        assert!(error.to_string().contains("localhost") && !error.is_retryable(), "{error}");
+        let renewed = store.renew(std::slice::from_ref(&me), soon()).remove(0);
+        assert_eq!(renewed.refused().kind(), ErrorKind::Unsupported);
+        store.close();
+        assert_eq!(there.accept().unwrap_err().kind(), std::io::ErrorKind::WouldBlock, "{redirect}");
+    }
+    // The URL's own host is, at any port; and what the list names.
+    let there = RingMember::start(|_| granted());
+    let port = there.port;
+    for (host, allowed) in [("127.0.0.1", "10.0.0.1"), ("localhost", "localhost")] {
+        let here = RingMember::start(move |_| Some(format!("-MOVED 5 {host}:{port}\r\n")));
+        let store = here.store_with(Hosts::allowing(vec![allowed.to_owned()]));
+        assert!(matches!(store.attempt(&me, 1, soon()), Answer::Done(Attempt::Granted { .. })));
+        store.close();
+    }
+}

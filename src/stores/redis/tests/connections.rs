@@ -1,0 +1,432 @@
+//! What is known when a connection, a server or a whole pool fails.
+
+use std::io::{Read, Write};
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::config::RedisOptions;
+use crate::error::{Error, ErrorKind};
+use crate::observe::reporter::Reporter;
+use crate::seam::Inspect;
+use crate::seam::capabilities::Pipeline;
+use crate::seam::{Answer, Attempt, Handoff, Kind, Release, Store};
+use crate::stores::redis::RedisStore;
+use crate::stores::redis::tests::fake::{Act, Fake};
+use crate::stores::redis::tests::harness::{Server, claim, free_port, granted, open, soon};
+use crate::sync::Mutex;
+use crate::time::Clock;
+
+/// Longer than the command time-out of a fake server's clients by what a busy machine needs; sooner than [`soon`].
+const MOST: Duration = Duration::from_secs(5);
+
+fn refused(options: &RedisOptions) -> Error {
+    RedisStore::connect(options, Arc::new(Reporter::new(None))).unwrap_err()
+}
+
+fn unknown<T: std::fmt::Debug>(answer: Answer<T>) -> Error {
+    match answer {
+        Answer::Unknown(error) => {
+            assert!(error.outcome_unknown());
+            error
+        }
+        other => panic!("not unknown but {other:?}"),
+    }
+}
+
+/// Runs one attempt on a server that behaves so, within the command time-out.
+fn attempt_on(act: fn() -> Act) -> (Answer<Attempt>, Fake) {
+    let fake = Fake::start(move |_| act());
+    let store = open(&fake.options());
+    let before = (Clock::System.now(), fake.commands());
+    let answer = store.attempt(&claim(Kind::Mutex, "lk", 30_000), 1, soon());
+    assert!(Clock::System.now().since(before.0) < MOST);
+    assert_eq!(fake.commands(), before.1 + 1, "sent once");
+    store.close();
+    (answer, fake)
+}
+
+#[test]
+fn without_an_answer_the_outcome_is_unknown_and_nothing_is_sent_again() {
+    assert_eq!(unknown(attempt_on(|| Act::Nothing).0).kind(), ErrorKind::TimedOut);
+    assert_eq!(unknown(attempt_on(|| Act::HangUp).0).kind(), ErrorKind::Unreachable);
+    assert_eq!(
+        unknown(attempt_on(|| Act::Say("HTTP/1.1 400 Bad Request\r\n\r\n")).0).kind(),
+        ErrorKind::Protocol
+    );
+    assert_eq!(unknown(attempt_on(|| Act::Say("+OK\r\n")).0).kind(), ErrorKind::Protocol);
+    assert_eq!(unknown(attempt_on(|| Act::Say("*1\r\n$4\r\nwhat\r\n")).0).kind(), ErrorKind::Protocol);
+    assert_eq!(
+        unknown(attempt_on(|| Act::Say("*2\r\n$4\r\nbusy\r\n$1\r\nx\r\n")).0).kind(),
+        ErrorKind::Protocol
+    );
+}
+
+#[test]
+fn a_reply_that_drips_does_not_stretch_the_time() {
+    let reply = || Act::Drip("*1\r\n$7\r\ngranted\r\n");
+    assert_eq!(unknown(attempt_on(reply).0).kind(), ErrorKind::TimedOut);
+}
+
+#[test]
+fn lengths_that_a_server_claims_are_not_believed() {
+    for reply in [
+        || Act::Say("$536870912\r\nx"),
+        || Act::Say("*1000000000\r\n"),
+        || Act::Say("*9223372036854775807\r\n"),
+        || Act::Say("$9223372036854775807\r\nx"),
+    ] {
+        unknown(attempt_on(reply).0);
+    }
+}
+
+#[test]
+fn a_reply_of_more_than_a_megabyte_is_not_read() {
+    static LONG: std::sync::LazyLock<String> =
+        std::sync::LazyLock::new(|| format!("${}\r\n{}\r\n", 3 << 20, "x".repeat(3 << 20)));
+    assert_eq!(unknown(attempt_on(|| Act::Say(&LONG)).0).kind(), ErrorKind::Protocol);
+}
+
+#[test]
+fn a_query_without_an_answer_is_just_a_failure() {
+    let fake = Fake::start(|_| Act::HangUp);
+    let store = open(&fake.options());
+    let me = claim(Kind::Mutex, "lk", 30_000);
+    let error = store.inspect(Kind::Mutex, &me.name, me.owner, soon()).refused();
+    assert!(!error.outcome_unknown(), "{error}");
+    store.close();
+}
+
+#[test]
+fn an_attempt_ends_by_the_moment_given() {
+    let fake = Fake::start(|_| Act::Nothing);
+    let store = open(&RedisOptions { command_timeout: Duration::from_secs(30), ..fake.options() });
+    let before = Clock::System.now();
+    let deadline = Clock::System.after(Duration::from_millis(50));
+    unknown(store.attempt(&claim(Kind::Mutex, "lk", 30_000), 1, deadline));
+    assert!(Clock::System.now().since(before) < MOST);
+    let commands = fake.commands();
+    let late = store.attempt(&claim(Kind::Mutex, "lk", 30_000), 1, Clock::System.now()).refused();
+    assert_eq!(late.kind(), ErrorKind::TimedOut);
+    assert_eq!(fake.commands(), commands);
+    store.close();
+}
+
+#[test]
+fn of_a_batch_the_answered_part_is_known() {
+    let fake = Fake::start(|command| match command {
+        _ if command.contains("lk1") => Act::Nothing,
+        _ => Act::Say("*1\r\n$7\r\nrenewed\r\n"),
+    });
+    let store = open(&fake.options());
+    let claims = ["lk0", "lk0", "lk1", "lk1"].map(|key| claim(Kind::Mutex, key, 30_000));
+    let mut answers = store.renew(&claims, soon()).into_iter();
+    assert!(answers.next().unwrap().done() && answers.next().unwrap().done());
+    assert_eq!(answers.by_ref().map(unknown).filter(|e| e.kind() == ErrorKind::TimedOut).count(), 2);
+    assert!(store.renew(&claims[..1], soon()).remove(0).done(), "on a new connection");
+    store.close();
+}
+
+#[test]
+fn what_the_token_lock_is_told_by_set_stands_although_the_rest_is_lost() {
+    let fake =
+        Fake::start(|command| if command.starts_with("set ") { Act::Say("+OK\r\n") } else { Act::HangUp });
+    let store = open(&fake.options());
+    granted(store.attempt(&claim(Kind::Token, "lk", 30_000), 1, soon()));
+    store.close();
+}
+
+#[test]
+fn renewals_go_through_while_all_other_connections_hang() {
+    let fake = Fake::start(|command| match command.split(' ').nth(5) {
+        Some("1") => Act::Nothing,
+        _ => Act::Say("*1\r\n$7\r\nrenewed\r\n"),
+    });
+    let options =
+        RedisOptions { pool_size: 1, command_timeout: Duration::from_millis(400), ..fake.options() };
+    let store = open(&options);
+    let me = claim(Kind::Mutex, "lk", 30_000);
+    std::thread::scope(|scope| {
+        let commands = fake.commands();
+        let hanging = || store.attempt(&me, 1, soon());
+        let hanging = std::thread::Builder::new().spawn_scoped(scope, hanging).unwrap();
+        crate::stores::redis::tests::harness::eventually(|| fake.commands() > commands);
+        let deadline = Clock::System.after(Duration::from_millis(50));
+        let error = unknown(store.attempt(&me, 1, deadline));
+        assert_eq!(error.kind(), ErrorKind::TimedOut, "the lane's connection hangs");
+        assert!(store.renew(std::slice::from_ref(&me), soon()).remove(0).done());
+        unknown(hanging.join().unwrap());
+    });
+    store.close();
+}
+
+#[test]
+fn a_server_that_is_gone_refuses_at_once_and_is_not_stormed() {
+    let server = Server::start(&[]);
+    let store = server.store();
+    let me = claim(Kind::Mutex, "lk", 30_000);
+    granted(store.attempt(&me, 1, soon()));
+    let server = server.restart(|| {
+        let before = Clock::System.now();
+        // The first may find out by a connection that it had.
+        store.attempt(&me, 1, soon());
+        let error = store.attempt(&me, 1, soon()).refused();
+        assert_eq!(error.kind(), ErrorKind::Unreachable);
+        assert!(error.to_string().contains("no server listens at"), "{error}");
+        assert!(Clock::System.now().since(before) < MOST);
+    });
+    crate::stores::redis::tests::harness::eventually(|| {
+        matches!(store.attempt(&me, 1, soon()), Answer::Done(_))
+    });
+    assert!(matches!(store.release(&me, 0, soon()).done(), Release::Freed { .. }));
+    drop(server);
+
+    let fake = Fake::start_raw({
+        let first = std::sync::atomic::AtomicBool::new(true);
+        move |_| {
+            if first.swap(false, std::sync::atomic::Ordering::SeqCst) {
+                crate::stores::redis::tests::fake::GREETING
+            } else {
+                Act::HangUp
+            }
+        }
+    });
+    let store = open(&RedisOptions { scripts: false, ..fake.options() });
+    let before = Clock::System.now();
+    let mut attempts = 0;
+    while Clock::System.now().since(before) < Duration::from_millis(100) {
+        drop(store.attempt(&me, 1, soon()));
+        attempts += 1;
+    }
+    assert!(attempts > 100 && fake.connects() < 10, "{attempts} attempts, {} connects", fake.connects());
+    store.close();
+}
+
+#[test]
+fn a_connection_that_the_server_closed_while_idle_costs_nothing() {
+    let server = Server::start(&[]);
+    let store = server.store();
+    let me = claim(Kind::Mutex, "lk", 30_000);
+    for _ in 0..3 {
+        granted(store.attempt(&me, 1, soon()));
+        assert!(store.renew(std::slice::from_ref(&me), soon()).remove(0).done());
+        assert_eq!(server.number(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]), 2);
+        let (_never, nothing) = crossbeam_channel::bounded::<()>(0);
+        assert!(nothing.recv_timeout(Duration::from_millis(150)).is_err());
+        assert!(store.renew(std::slice::from_ref(&me), soon()).remove(0).done());
+        assert!(matches!(store.release(&me, 0, soon()).done(), Release::Freed { .. }));
+    }
+    store.close();
+}
+
+#[test]
+fn scripts_that_the_server_forgot_are_sent_again() {
+    let server = Server::start(&[]);
+    let store = server.store();
+    let claims: Vec<_> = (0..3).map(|n| claim(Kind::Mutex, &format!("lk{n}"), 30_000)).collect();
+    let token = claim(Kind::Token, "token", 30_000);
+    let flush = || server.run(&["SCRIPT", "FLUSH"]);
+    granted(store.attempt(&token, 1, soon()));
+    for claim in &claims {
+        flush();
+        granted(store.attempt(claim, 1, soon()));
+    }
+    flush();
+    let mixed: Vec<_> = claims.iter().chain([&token]).cloned().collect();
+    assert!(store.renew(&mixed, soon()).into_iter().all(Answer::done));
+    for claim in &claims {
+        flush();
+        assert!(matches!(store.release(claim, 0, soon()).done(), Release::Freed { .. }));
+    }
+    flush();
+    assert!(matches!(store.release(&token, 0, soon()).done(), Release::Freed { .. }));
+    assert_eq!(server.keys(), [""; 0]);
+    store.close();
+}
+
+#[test]
+fn scripts_that_the_server_forgot_are_sent_again_by_who_reads_the_answer_later() {
+    let server = Server::start(&[]);
+    let store = server.store();
+    let (me, you) = (claim(Kind::Mutex, "lk", 30_000), claim(Kind::Mutex, "lk", 30_000));
+    for forgets in [false, true] {
+        let flush = || {
+            if forgets {
+                drop(server.run(&["SCRIPT", "FLUSH"]))
+            }
+        };
+        flush();
+        granted(store.begin_attempt(&me, 1, soon()).wait());
+        flush();
+        let handed = store.hand_off(&me, &you, soon()).unwrap().wait().done();
+        assert!(matches!(handed, Handoff::Granted { .. }));
+        flush();
+        assert!(matches!(store.begin_release(&you, 0, soon()).wait().done(), Release::Freed { .. }));
+    }
+    assert_eq!(server.keys(), [""; 0]);
+    store.close();
+}
+
+#[test]
+fn a_server_that_refuses_a_command_is_not_taken_to_know_its_script() {
+    let sent = Arc::new(Mutex::new(Vec::new()));
+    let server = Fake::start({
+        let sent = Arc::clone(&sent);
+        move |command| {
+            sent.lock().push(command.split(' ').next().unwrap().to_owned());
+            Act::Say("-MOVED 1 127.0.0.1:1\r\n")
+        }
+    });
+    let store = open(&server.options());
+    for _ in 0..2 {
+        drop(store.begin_attempt(&claim(Kind::Mutex, "lk", 30_000), 1, soon()).wait());
+    }
+    // With the hash alone the second would be refused too, once the name has come to this server.
+    assert_eq!(*sent.lock(), ["eval", "eval"]);
+    store.close();
+}
+
+#[test]
+fn many_threads_share_a_small_pool() {
+    let server = Server::start(&[]);
+    let store = open(&RedisOptions { pool_size: 3, ..server.options() });
+    std::thread::scope(|scope| {
+        for n in 0..16 {
+            let store = &store;
+            let work = move || {
+                let me = claim(Kind::Mutex, &format!("lk{n}"), 30_000);
+                for _ in 0..20 {
+                    granted(store.attempt(&me, 1, soon()));
+                    assert!(matches!(store.release(&me, 0, soon()).done(), Release::Freed { .. }));
+                }
+            };
+            std::thread::Builder::new().spawn_scoped(scope, work).unwrap();
+        }
+    });
+    let clients = server.text(&["CLIENT", "LIST"]).unwrap();
+    assert!(clients.lines().count() <= 4, "{clients}");
+    store.close();
+    assert_eq!(server.text(&["CLIENT", "LIST"]).unwrap().lines().count(), 1, "closed");
+}
+
+#[test]
+fn a_large_pool_is_made_as_it_is_needed() {
+    let server = Server::start(&[]);
+    let store = open(&RedisOptions { pool_size: 10_000, ..server.options() });
+    let places = store.connections.places();
+    assert!(places <= 32, "{places} places were made");
+    store.close();
+    let too_many = RedisOptions { pool_size: 100_000, ..server.options() }.checked().err().unwrap();
+    assert_eq!(too_many.kind(), ErrorKind::InvalidInput, "{too_many}");
+}
+
+#[test]
+fn after_closing_nothing_is_sent() {
+    let server = Server::start(&[]);
+    let store = server.store();
+    let me = claim(Kind::Mutex, "lk", 30_000);
+    granted(store.attempt(&me, 1, soon()));
+    store.close();
+    assert_eq!(store.attempt(&me, 1, soon()).refused().kind(), ErrorKind::ShutDown);
+    assert_eq!(store.release(&me, 0, soon()).refused().kind(), ErrorKind::ShutDown);
+    assert_eq!(
+        store.renew(std::slice::from_ref(&me), soon()).remove(0).refused().kind(),
+        ErrorKind::ShutDown
+    );
+    assert_eq!(server.number(&["EXISTS", "lk"]), 1);
+}
+
+#[test]
+fn connecting_says_at_once_what_is_wrong() {
+    let port = free_port();
+    let error = refused(&RedisOptions {
+        url: format!("redis://me:S3CR3T@127.0.0.1:{port}"),
+        ..RedisOptions::default()
+    });
+    assert_eq!(error.kind(), ErrorKind::Unreachable);
+    assert!(error.to_string().contains(&format!("127.0.0.1:{port}")), "{error}");
+    assert!(!format!("{error} {error:?}").contains("S3CR3T"));
+
+    let server = Server::start(&["--requirepass", "S3CR3T"]);
+    let with =
+        |password: Option<&str>| RedisOptions { password: password.map(str::to_owned), ..server.options() };
+    for password in [None, Some("N0T-S3CR3T")] {
+        let error = refused(&with(password));
+        assert_eq!(error.kind(), ErrorKind::Authentication, "{error}");
+        assert!(!format!("{error} {error:?}").contains("S3CR3T"));
+    }
+    open(&with(Some("S3CR3T"))).close();
+
+    let server = Server::start(&[]);
+    let options = server.options();
+    let error = refused(&RedisOptions { password: Some("S3CR3T".to_owned()), ..options.clone() });
+    assert_eq!(error.kind(), ErrorKind::Authentication, "{error}");
+    let error = refused(&RedisOptions { database: Some(99), ..options.clone() });
+    assert!(error.to_string().contains("DB index"), "{error}");
+    server.run(&["ACL", "SETUSER", "lk", "reset", "on", "nopass", "+@all", "-eval", "~*", "&*"]);
+    let lk = RedisOptions { username: Some("lk".to_owned()), ..options };
+    let error = refused(&lk);
+    assert_eq!(error.kind(), ErrorKind::NoPermission, "{error}");
+    assert!(error.to_string().contains("run scripts"));
+    open(&RedisOptions { scripts: false, ..lk }).close();
+    server.run(&["REPLICAOF", "127.0.0.1", "1"]);
+    assert_eq!(refused(&server.options()).kind(), ErrorKind::ReadOnly);
+}
+
+#[test]
+fn a_full_server_is_busy() {
+    for settings in [&["--maxclients", "1"][..], &["--maxclients", "1", "--requirepass", "S3CR3T"]] {
+        let server = Server::start(settings);
+        // Answered, so it is in, and the next one is one too many. The harness's own may still be leaving.
+        let only = || {
+            let mut only = std::os::unix::net::UnixStream::connect(server.socket()).unwrap();
+            only.write_all(b"PING\r\n").unwrap();
+            let mut reply = [0; 64];
+            let read = only.read(&mut reply).unwrap();
+            (!reply[..read].starts_with(b"-ERR max")).then_some(only)
+        };
+        let mut is_in = None;
+        crate::stores::redis::tests::harness::eventually(|| {
+            is_in = only();
+            is_in.is_some()
+        });
+        let password = Some("S3CR3T".to_owned()).filter(|_| settings.len() > 2);
+        crate::stores::redis::tests::harness::eventually(|| {
+            let error = refused(&RedisOptions { password: password.clone(), ..server.options() });
+            assert!(error.is_retryable(), "{error:?}");
+            error.kind() == ErrorKind::Busy
+        });
+    }
+}
+
+#[test]
+fn database_and_client_name_are_set_on_every_connection() {
+    let server = Server::start(&[]);
+    let client_name = Some("till-3".to_owned());
+    let store = open(&RedisOptions { database: Some(5), client_name, ..server.options() });
+    let me = claim(Kind::Mutex, "lk", 30_000);
+    granted(store.attempt(&me, 1, soon()));
+    assert!(store.renew(std::slice::from_ref(&me), soon()).remove(0).done());
+    let waker = crate::sync::Waker::default();
+    let listening = store.listen(&me, &waker).unwrap();
+    crate::stores::redis::tests::harness::eventually(|| listening.is_up());
+    let clients = server.text(&["CLIENT", "LIST"]).unwrap();
+    let ours = clients.lines().filter(|line| line.contains("name=till-3") && line.contains("db=5"));
+    assert_eq!(ours.count(), 3, "{clients}");
+    assert_eq!(server.number(&["EXISTS", "lk"]), 0);
+    store.close();
+}
+
+#[test]
+fn tcp_works_as_a_unix_socket_does() {
+    let port = free_port();
+    let server = Server::start(&["--port", &port.to_string()]);
+    let store = open(&RedisOptions { url: format!("redis://localhost:{port}/2"), ..server.options() });
+    let me = claim(Kind::Mutex, "lk", 30_000);
+    let waker = crate::sync::Waker::default();
+    let listening = store.listen(&me, &waker).unwrap();
+    crate::stores::redis::tests::harness::eventually(|| listening.is_up() && waker.take());
+    granted(store.attempt(&me, 1, soon()));
+    assert!(matches!(store.release(&me, 0, soon()).done(), Release::Freed { .. }));
+    assert!(waker.sleep(Some(Duration::from_secs(5))));
+    store.close();
+}

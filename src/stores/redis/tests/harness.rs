@@ -1,0 +1,192 @@
+//! A server of the tests' own, and a way to look at it that does not pass through the code under test.
+
+use std::io::Write;
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+
+use crossbeam_channel::{Receiver, Sender, bounded};
+use redis::{Parser, Value};
+
+use crate::config::RedisOptions;
+use crate::ident::{ClientId, Fence, LockName, Owner, unbound_number};
+use crate::observe::Observer;
+use crate::observe::reporter::Reporter;
+use crate::seam::{Answer, Attempt, Claim, Kind};
+use crate::stores::redis::RedisStore;
+use crate::time::{Clock, Moment};
+
+/// A private server on a Unix socket in a folder of its own; stopped when dropped.
+pub(super) struct Server {
+    process: Child,
+    folder: tempfile::TempDir,
+}
+
+impl Server {
+    /// Kills the server, does `meanwhile`, and starts it again, empty, on the same socket.
+    pub(super) fn restart(mut self, meanwhile: impl FnOnce()) -> Server {
+        self.process.kill().unwrap();
+        self.process.wait().unwrap();
+        meanwhile();
+        self.process = launch(&self.folder, &[]);
+        eventually(|| UnixStream::connect(self.socket()).is_ok());
+        self
+    }
+
+    pub(super) fn start(settings: &[&str]) -> Server {
+        let folder = tempfile::tempdir().unwrap();
+        let process = launch(&folder, settings);
+        let server = Server { process, folder };
+        eventually(|| UnixStream::connect(server.socket()).is_ok());
+        server
+    }
+
+    pub(super) fn socket(&self) -> PathBuf {
+        self.folder.path().join("r.sock")
+    }
+
+    pub(super) fn url(&self) -> String {
+        format!("redis+unix://{}", self.socket().display())
+    }
+
+    pub(super) fn options(&self) -> RedisOptions {
+        RedisOptions { url: self.url(), ..RedisOptions::default() }
+    }
+
+    pub(super) fn store(&self) -> RedisStore {
+        open(&self.options())
+    }
+
+    /// Runs a command as the default user; an error reply comes back as its text.
+    pub(super) fn run(&self, command: &[&str]) -> Value {
+        let mut socket = UnixStream::connect(self.socket()).unwrap();
+        let mut cmd = redis::Cmd::new();
+        command.iter().for_each(|arg| {
+            cmd.arg(arg);
+        });
+        socket.write_all(&cmd.get_packed_command()).unwrap();
+        Parser::new().parse_value(&mut socket).unwrap()
+    }
+
+    pub(super) fn number(&self, command: &[&str]) -> i64 {
+        redis::from_redis_value(self.run(command)).unwrap()
+    }
+
+    pub(super) fn text(&self, command: &[&str]) -> Option<String> {
+        redis::from_redis_value(self.run(command)).unwrap()
+    }
+
+    /// Keys in the server, sorted.
+    pub(super) fn keys(&self) -> Vec<String> {
+        let mut keys: Vec<String> = redis::from_redis_value(self.run(&["KEYS", "*"])).unwrap();
+        keys.sort();
+        keys
+    }
+}
+
+/// `LEASEHOLD_TEST_SERVER` names another server than the `redis-server` of the PATH.
+fn launch(folder: &tempfile::TempDir, settings: &[&str]) -> Child {
+    let program = std::env::var_os("LEASEHOLD_TEST_SERVER").unwrap_or_else(|| "redis-server".into());
+    Command::new(program)
+        .args(["--port", "0", "--unixsocket", "r.sock", "--save", "", "--appendonly", "no"])
+        .args(settings)
+        .current_dir(folder.path())
+        .stdout(Stdio::null())
+        .spawn()
+        .expect("these tests need a redis-server on the PATH")
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        drop(self.process.kill());
+        drop(self.process.wait());
+    }
+}
+
+pub(super) fn open(options: &RedisOptions) -> RedisStore {
+    RedisStore::connect(options, Arc::new(Reporter::new(None))).unwrap()
+}
+
+/// Waits for something that the server does in its own time, which on a busy machine is long.
+pub(super) fn eventually(mut happened: impl FnMut() -> bool) {
+    let (_never, nothing) = bounded::<()>(0);
+    let deadline = Clock::System.after(Duration::from_secs(60));
+    while !happened() {
+        assert!(Clock::System.now() < deadline, "it did not happen");
+        assert!(nothing.recv_timeout(Duration::from_millis(2)).is_err());
+    }
+}
+
+pub(super) fn soon() -> Moment {
+    Clock::System.after(Duration::from_secs(10))
+}
+
+pub(super) fn name(key: &str) -> Arc<LockName> {
+    Arc::new(LockName::new(&Arc::from(key), key.to_owned()).unwrap())
+}
+
+pub(super) fn owner() -> Owner {
+    Owner::new(ClientId::random(), unbound_number())
+}
+
+pub(super) fn claim(kind: Kind, key: &str, lease_ms: u64) -> Claim {
+    Claim {
+        kind,
+        name: name(key),
+        owner: owner(),
+        lease: Duration::from_millis(lease_ms),
+        waits: true,
+        writers_first: false,
+        units: 1,
+        note: None,
+        wants_fence: kind == Kind::Fenced,
+        is_granted: false,
+        home: 0,
+    }
+}
+
+impl<T: std::fmt::Debug> Answer<T> {
+    pub(super) fn done(self) -> T {
+        match self {
+            Answer::Done(value) => value,
+            other => panic!("not done but {other:?}"),
+        }
+    }
+
+    pub(super) fn refused(self) -> crate::Error {
+        match self {
+            Answer::Refused(error) => error,
+            other => panic!("not refused but {other:?}"),
+        }
+    }
+}
+
+/// Whether an attempt was granted, and with which fence.
+pub(super) fn granted(answer: Answer<Attempt>) -> Option<Fence> {
+    match answer.done() {
+        Attempt::Granted { fence } => fence,
+        other => panic!("not granted but {other:?}"),
+    }
+}
+
+/// Passes on what the observer is told of wake-ups: `true` when they are up.
+pub(super) struct Wakeups(Sender<bool>);
+
+impl Wakeups {
+    pub(super) fn reporter() -> (Arc<Reporter>, Receiver<bool>) {
+        let (sender, told) = crossbeam_channel::unbounded();
+        (Arc::new(Reporter::new(Some(Arc::new(Wakeups(sender))))), told)
+    }
+}
+
+impl Observer for Wakeups {
+    fn wakeups(&self, down: Option<&crate::Error>) {
+        self.0.send(down.is_none()).unwrap();
+    }
+}
+
+pub(super) fn free_port() -> u16 {
+    std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+}

@@ -1,0 +1,684 @@
+//! What the scripts of the other kinds do to the keys: fair and read-write locks, permits, latches, conditions.
+
+use std::io::Write;
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+use redis::Parser;
+
+use crate::error::ErrorKind;
+use crate::ident::Owner;
+use crate::seam::{Attempt, Claim, Counting, Kind, Release, Store};
+use crate::stores::redis::RedisStore;
+use crate::stores::redis::tests::harness::{Server, claim, granted, name, owner, soon};
+
+pub(super) const QUEUE: &str = "redisson_lock_queue:{k}";
+pub(super) const TIMEOUTS: &str = "redisson_lock_timeout:{k}";
+pub(super) const OUT: &str = "{k}:timeout";
+pub(super) const HEARTBEATS: &str = "leasehold_lock_heartbeat:{k}";
+
+pub(super) fn of(kind: Kind) -> Claim {
+    claim(kind, "k", 30_000)
+}
+
+pub(super) fn for_ms(claim: &Claim, lease_ms: u64) -> Claim {
+    Claim { lease: Duration::from_millis(lease_ms), ..claim.clone() }
+}
+
+pub(super) fn once(claim: &Claim) -> Claim {
+    Claim { waits: false, ..claim.clone() }
+}
+
+pub(super) fn again(claim: &Claim) -> Claim {
+    Claim { owner: owner(), ..claim.clone() }
+}
+
+pub(super) fn busy(store: &RedisStore, claim: &Claim) -> Option<Duration> {
+    match store.attempt(claim, 1, soon()).done() {
+        Attempt::Busy { retry_after } => retry_after,
+        other => panic!("not busy but {other:?}"),
+    }
+}
+
+pub(super) fn freed(store: &RedisStore, claim: &Claim) {
+    assert!(matches!(store.release(claim, 0, soon()).done(), Release::Freed { .. }));
+}
+
+pub(super) fn abandoned(store: &RedisStore, claim: &Claim) -> Release {
+    store.abandon(std::slice::from_ref(claim), soon()).remove(0).done()
+}
+
+pub(super) fn renewed(store: &RedisStore, claim: &Claim) -> bool {
+    store.renew(std::slice::from_ref(claim), soon()).remove(0).done()
+}
+
+pub(super) fn count(store: &RedisStore, claim: &Claim, what: &Counting) -> Option<i64> {
+    store.count(claim, what, soon()).done()
+}
+
+pub(super) fn set_up(store: &RedisStore, kind: Kind, to: u32) {
+    assert_eq!(count(store, &of(kind), &Counting::SetUp { to, lease: None }), Some(1));
+}
+
+pub(super) fn list(server: &Server, command: &[&str]) -> Vec<String> {
+    redis::from_redis_value(server.run(command)).unwrap()
+}
+
+pub(super) fn texts(owners: &[&Claim]) -> Vec<String> {
+    owners.iter().map(|claim| claim.owner.to_string()).collect()
+}
+
+pub(super) fn now_ms(server: &Server) -> i64 {
+    let time = list(server, &["TIME"]);
+    time[0].parse::<i64>().unwrap() * 1_000 + time[1].parse::<i64>().unwrap() / 1_000
+}
+
+/// Whether the leases of all permits that are out are over.
+pub(super) fn are_over(server: &Server) -> bool {
+    server.number(&["ZCOUNT", OUT, &now_ms(server).to_string(), "+inf"]) == 0
+}
+
+/// Milliseconds until the time that a waiter has in `key`, by the server's clock.
+pub(super) fn time_left(server: &Server, key: &str, owner: Owner) -> i64 {
+    server.number(&["ZSCORE", key, &owner.to_string()]) - now_ms(server)
+}
+
+/// Has a waiter of ours be as one that died long ago.
+pub(super) fn dies(server: &Server, claim: &Claim) {
+    server.run(&["ZADD", HEARTBEATS, "1", &claim.owner.to_string()]);
+}
+
+/// The messages on channels that begin with `channel`, while it lives.
+pub(super) struct Messages(UnixStream, Parser);
+
+impl Messages {
+    pub(super) fn of(server: &Server, channel: &str) -> Messages {
+        let mut socket = UnixStream::connect(server.socket()).unwrap();
+        let subscribe = redis::cmd("PSUBSCRIBE").arg(channel.to_owned() + "*").get_packed_command();
+        socket.write_all(&subscribe).unwrap();
+        let mut parser = Parser::new();
+        parser.parse_value(&mut socket).unwrap();
+        socket.set_read_timeout(Some(Duration::from_secs(3))).unwrap();
+        Messages(socket, parser)
+    }
+
+    /// What has come since the last call, as channel and payload: all that was published before.
+    pub(super) fn take(&mut self) -> Vec<(String, String)> {
+        self.0.write_all(&redis::cmd("PING").get_packed_command()).unwrap();
+        let mut taken = Vec::new();
+        loop {
+            let words: Vec<String> =
+                redis::from_redis_value(self.1.parse_value(&mut self.0).unwrap()).unwrap();
+            if words[0] == "pong" {
+                return taken;
+            }
+            taken.push((words[2].clone(), words[3].clone()));
+        }
+    }
+
+    pub(super) fn payloads(&mut self) -> Vec<String> {
+        self.take().into_iter().map(|(_, payload)| payload).collect()
+    }
+}
+
+// ---- fair locks
+
+#[test]
+fn a_fair_locks_waiters_have_places_times_and_heartbeats_and_the_next_is_told() {
+    let server = Server::start(&[]);
+    let store = server.store();
+    let (holder, first, second) = (of(Kind::Fair), of(Kind::Fair), of(Kind::Fair));
+    granted(store.attempt(&once(&holder), 1, soon()));
+    assert!(server.number(&["PTTL", "k"]) > 29_000);
+    assert_eq!(server.keys(), ["k"]);
+    for _ in 0..2 {
+        for waiter in [&first, &second] {
+            assert!(busy(&store, waiter).unwrap() > Duration::from_secs(29));
+        }
+    }
+    busy(&store, &once(&of(Kind::Fair)));
+    assert_eq!(list(&server, &["LRANGE", QUEUE, "0", "-1"]), texts(&[&first, &second]));
+    for waiter in [&first, &second] {
+        assert!((5_000..=6_000).contains(&time_left(&server, TIMEOUTS, waiter.owner)));
+        assert!((5_000..=6_000).contains(&time_left(&server, HEARTBEATS, waiter.owner)));
+    }
+    assert!((6_000..=12_000).contains(&server.number(&["PTTL", HEARTBEATS])));
+
+    let mut messages = Messages::of(&server, "redisson_lock__channel:{k}:");
+    freed(&store, &holder);
+    let told =
+        |waiter: &Claim| vec![(format!("redisson_lock__channel:{{k}}:{}", waiter.owner), "0".to_owned())];
+    assert_eq!(messages.take(), told(&first));
+    // Its turn, not the second's.
+    assert!(busy(&store, &once(&second)).unwrap() <= Duration::from_secs(6));
+    assert!(matches!(abandoned(&store, &first), Release::NotHeld { .. }));
+    assert_eq!(messages.take(), told(&second), "who leaves as the first tells the next");
+    for key in [TIMEOUTS, HEARTBEATS] {
+        assert_eq!(list(&server, &["ZRANGE", key, "0", "-1"]), texts(&[&second]));
+    }
+    granted(store.attempt(&second, 1, soon()));
+    assert_eq!(server.keys(), ["k"], "nothing of the queue is left");
+    store.close();
+}
+
+#[test]
+fn a_fair_locks_dead_waiters_are_passed_over() {
+    let server = Server::start(&[]);
+    let store = server.store();
+    let (holder, dead, first, second) = (of(Kind::Fair), of(Kind::Fair), of(Kind::Fair), of(Kind::Fair));
+    granted(store.attempt(&once(&holder), 1, soon()));
+    for waiter in [&dead, &first, &second] {
+        busy(&store, waiter);
+    }
+    dies(&server, &dead);
+    // Somebody in the queue without a time, too.
+    server.run(&["LPUSH", QUEUE, "nobody:1"]);
+    let mut messages = Messages::of(&server, "redisson_lock__channel:{k}:");
+    freed(&store, &holder);
+    assert_eq!(messages.take()[0].0, format!("redisson_lock__channel:{{k}}:{}", first.owner));
+    assert_eq!(list(&server, &["LRANGE", QUEUE, "0", "-1"]), texts(&[&first, &second]));
+    // By an attempt as well, which tells who is next.
+    dies(&server, &first);
+    let (third, _) = (of(Kind::Fair), ());
+    busy(&store, &third);
+    assert_eq!(messages.take()[0].0, format!("redisson_lock__channel:{{k}}:{}", second.owner));
+    assert_eq!(list(&server, &["LRANGE", QUEUE, "0", "-1"]), texts(&[&second, &third]));
+    for key in [TIMEOUTS, HEARTBEATS] {
+        assert_eq!(list(&server, &["ZRANGE", key, "0", "-1"]).len(), 2, "{key}");
+    }
+    // Redisson's waiters have no heartbeat, and live as long as they say.
+    server.run(&["FLUSHALL"]);
+    server.run(&["RPUSH", QUEUE, "java:1"]);
+    server.run(&["ZADD", TIMEOUTS, "9999999999999", "java:1"]);
+    assert!(busy(&store, &once(&third)).is_some());
+    server.run(&["ZADD", TIMEOUTS, "1", "java:1"]);
+    granted(store.attempt(&third, 1, soon()));
+    assert_eq!(server.keys(), ["k"]);
+    store.close();
+}
+
+/// Redisson's waiters' times went hours ahead, or back to before now, as others came, gave up and were served.
+#[test]
+fn the_times_of_those_who_wait_do_not_drift() {
+    let server = Server::start(&[]);
+    let store = server.store();
+    let holder = of(Kind::Fair);
+    granted(store.attempt(&once(&holder), 1, soon()));
+    let staying: Vec<Claim> = (0..3).map(|_| of(Kind::Fair)).collect();
+    for waiter in &staying {
+        busy(&store, waiter);
+    }
+    for round in 0..50 {
+        let (gives_up, dead) = (of(Kind::Fair), of(Kind::Fair));
+        busy(&store, &gives_up);
+        busy(&store, &dead);
+        abandoned(&store, &gives_up);
+        if round % 10 == 0 {
+            // One of Redisson's is served: it takes a slot off everybody's time.
+            for waiter in &staying {
+                server.run(&["ZINCRBY", TIMEOUTS, "-300000", &waiter.owner.to_string()]);
+            }
+        }
+        abandoned(&store, &dead);
+        for (place, waiter) in staying.iter().enumerate() {
+            busy(&store, waiter);
+            let left = time_left(&server, TIMEOUTS, waiter.owner);
+            assert!((5_000..=6_000).contains(&left), "{place}: {left}");
+        }
+    }
+    assert_eq!(list(&server, &["LRANGE", QUEUE, "0", "-1"]), texts(&staying.iter().collect::<Vec<_>>()));
+    store.close();
+}
+
+/// Has one of Redisson's wait for as long, as it would: behind whoever is last.
+fn redisson_comes(server: &Server, who: &str, wait_ms: i64) {
+    let now = now_ms(server);
+    let left = match list(server, &["LRANGE", QUEUE, "-1", "-1"]).first() {
+        Some(last) => server.number(&["ZSCORE", TIMEOUTS, last]) - now,
+        None => server.number(&["PTTL", "k"]),
+    };
+    server.run(&["ZADD", TIMEOUTS, &(now + left + wait_ms).to_string(), who]);
+    server.run(&["RPUSH", QUEUE, who]);
+}
+
+/// Has one of Redisson's that is first get the lock, or give up: it takes its wait off all times.
+fn redisson_goes(server: &Server, who: &str, wait_ms: i64) {
+    assert_eq!(list(server, &["LRANGE", QUEUE, "0", "0"]), [who]);
+    server.run(&["LPOP", QUEUE]);
+    server.run(&["ZREM", TIMEOUTS, who]);
+    for waiter in list(server, &["ZRANGE", TIMEOUTS, "0", "-1"]) {
+        server.run(&["ZINCRBY", TIMEOUTS, &(-wait_ms).to_string(), &waiter]);
+    }
+}
+
+#[test]
+fn a_waiters_time_outlasts_redissons_before_it_and_is_short_once_they_are_gone() {
+    let server = Server::start(&[]);
+    let store = server.store();
+    for wait_ms in [5_000, 300_000, 600_000] {
+        let holder = of(Kind::Fair);
+        granted(store.attempt(&once(&holder), 1, soon()));
+        let ours: Vec<Claim> = (0..5).map(|_| of(Kind::Fair)).collect();
+        busy(&store, &ours[0]);
+        redisson_comes(&server, "java:1", wait_ms);
+        busy(&store, &ours[1]);
+        busy(&store, &ours[2]);
+        redisson_comes(&server, "java:2", wait_ms);
+        busy(&store, &ours[3]);
+        // However often they ask, and whoever of ours goes.
+        for _ in 0..20 {
+            for waiter in &ours[..4] {
+                busy(&store, waiter);
+            }
+        }
+        abandoned(&store, &ours[0]);
+        busy(&store, &ours[4]);
+        abandoned(&store, &ours[4]);
+        let left = |waiter: &Claim, ahead: i64| time_left(&server, TIMEOUTS, waiter.owner) - ahead * wait_ms;
+        for (at, ahead) in [(1, 1), (2, 1), (3, 2)] {
+            let left = left(&ours[at], ahead);
+            assert!((5_000..=19_000).contains(&left), "{wait_ms}, {at}: {left}");
+        }
+        // Java's have it, and it is free before any of ours has asked again.
+        freed(&store, &holder);
+        redisson_goes(&server, "java:1", wait_ms);
+        for waiter in &ours[1..3] {
+            assert!((4_000..=19_000).contains(&left(waiter, 0)), "{wait_ms}: {}", left(waiter, 0));
+            granted(store.attempt(waiter, 1, soon()));
+            freed(&store, waiter);
+        }
+        redisson_goes(&server, "java:2", wait_ms);
+        assert!((4_000..=19_000).contains(&left(&ours[3], 0)), "{wait_ms}: {}", left(&ours[3], 0));
+        granted(store.attempt(&ours[3], 1, soon()));
+        freed(&store, &ours[3]);
+        assert_eq!(server.keys(), [""; 0]);
+    }
+    store.close();
+}
+
+#[test]
+fn one_that_redisson_took_for_dead_although_it_lives_comes_back_as_the_first() {
+    let server = Server::start(&[]);
+    let store = server.store();
+    let (holder, first, dead, last) = (of(Kind::Fair), of(Kind::Fair), of(Kind::Fair), of(Kind::Fair));
+    granted(store.attempt(&once(&holder), 1, soon()));
+    for waiter in [&first, &dead, &last] {
+        busy(&store, waiter);
+    }
+    redisson_comes(&server, "java:1", 300_000);
+    let queue = || list(&server, &["LRANGE", QUEUE, "0", "-1"]);
+    let is_passed_over = |waiter: &Claim| {
+        assert_eq!(queue()[0], waiter.owner.to_string());
+        server.run(&["LPOP", QUEUE]);
+        server.run(&["ZREM", TIMEOUTS, &waiter.owner.to_string()]);
+    };
+    let in_order = |waiters: &[&Claim], at: usize| {
+        let mut texts = texts(waiters);
+        texts.insert(at, "java:1".to_owned());
+        assert_eq!(queue(), texts);
+    };
+    is_passed_over(&first);
+    busy(&store, &first);
+    in_order(&[&first, &dead, &last], 3);
+    assert!((5_000..=6_000).contains(&time_left(&server, TIMEOUTS, first.owner)));
+    // A time that is over is no reason for us, as long as it lives.
+    server.run(&["ZADD", TIMEOUTS, "1", &first.owner.to_string()]);
+    freed(&store, &holder);
+    in_order(&[&first, &dead, &last], 3);
+    // The lock is free: it has it, whoever is the first by now.
+    is_passed_over(&first);
+    granted(store.attempt(&first, 1, soon()));
+    in_order(&[&dead, &last], 2);
+    for key in [TIMEOUTS, HEARTBEATS] {
+        assert!(!list(&server, &["ZRANGE", key, "0", "-1"]).contains(&first.owner.to_string()), "{key}");
+    }
+    // One that has not asked for long was rightly passed over.
+    is_passed_over(&dead);
+    dies(&server, &dead);
+    busy(&store, &dead);
+    in_order(&[&last, &dead], 1);
+    store.close();
+}
+
+#[test]
+fn a_fair_lock_is_re_entered_kept_and_forced() {
+    let server = Server::start(&[]);
+    let store = server.store();
+    let (holder, waiter) = (of(Kind::Fair), of(Kind::Fair));
+    assert_eq!(store.attempt(&holder, 2, soon()).done(), Attempt::Lost);
+    granted(store.attempt(&holder, 1, soon()));
+    granted(store.attempt(&for_ms(&holder, 5), 2, soon()));
+    assert!(server.number(&["PTTL", "k"]) > 29_000, "a shorter lease shortens nothing");
+    // It may stand in its own queue, if it asked again after an answer was lost.
+    let own = holder.owner.to_string();
+    server.run(&["RPUSH", QUEUE, &own]);
+    server.run(&["ZADD", TIMEOUTS, "9999999999999", &own]);
+    server.run(&["ZADD", HEARTBEATS, "9999999999999", &own]);
+    granted(store.attempt(&holder, 2, soon()));
+    assert_eq!(server.keys(), ["k"]);
+    assert_eq!(store.release(&holder, 1, soon()).done(), Release::StillHeld);
+    busy(&store, &waiter);
+    let mut messages = Messages::of(&server, "redisson_lock__channel:{k}:");
+    assert!(store.force(Kind::Fair, &name("k"), soon()).done());
+    assert_eq!(messages.take().len(), 1);
+    assert!(!store.force(Kind::Fair, &name("k"), soon()).done());
+    store.close();
+}
+
+// ---- read-write locks
+
+fn marker(claim: &Claim, level: u32) -> String {
+    format!("{{k}}:{}:rwlock_timeout:{level}", claim.owner)
+}
+
+#[test]
+fn read_holds_have_markers_that_are_raised_and_never_cut() {
+    let server = Server::start(&[]);
+    let store = server.store();
+    let (reader, other, writer) = (of(Kind::Read), for_ms(&of(Kind::Read), 60_000), of(Kind::Write));
+    for kind in [Kind::Read, Kind::Write] {
+        assert_eq!(store.attempt(&of(kind), 2, soon()).done(), Attempt::Lost);
+    }
+    granted(store.attempt(&reader, 1, soon()));
+    granted(store.attempt(&for_ms(&reader, 5_000), 2, soon()));
+    granted(store.attempt(&for_ms(&reader, 5_000), 1, soon()));
+    let ttl = |key: &str| server.number(&["PTTL", key]);
+    assert!(ttl(&marker(&reader, 1)) > 29_000, "asking again cuts nothing");
+    granted(store.attempt(&reader, 2, soon()));
+    granted(store.attempt(&other, 1, soon()));
+    assert!(ttl("k") > 59_000);
+    assert!(renewed(&store, &reader));
+    assert!(ttl("k") > 59_000, "a renewal cuts nothing of the others");
+    server.run(&["PEXPIRE", &marker(&reader, 1), "60000"]);
+    server.run(&["PEXPIRE", &marker(&reader, 2), "10"]);
+    assert!(renewed(&store, &reader));
+    assert!(ttl(&marker(&reader, 1)) > 59_000 && ttl(&marker(&reader, 2)) > 29_000);
+    assert!(!renewed(&store, &again(&reader)));
+
+    assert_eq!(store.release(&reader, 1, soon()).done(), Release::StillHeld);
+    assert_eq!((ttl(&marker(&reader, 2)), ttl("k") > 59_000), (-2, true));
+    server.run(&["PEXPIRE", &marker(&reader, 1), "30000"]);
+    let mut messages = Messages::of(&server, "redisson_rwlock:{k}");
+    freed(&store, &other);
+    let left = ttl("k");
+    assert!(left > 29_000 && left <= 30_000, "as long as the longest that is left: {left}");
+    assert_eq!(messages.payloads(), [""; 0]);
+    freed(&store, &reader);
+    assert_eq!(messages.payloads(), ["0"]);
+    assert_eq!(server.keys(), [""; 0], "no marker is left");
+
+    granted(store.attempt(&writer, 1, soon()));
+    freed(&store, &writer);
+    assert_eq!(messages.payloads(), ["1", "0"], "a writer wakes all of Redisson's readers");
+    assert_eq!(server.keys(), [""; 0]);
+    granted(store.attempt(&reader, 1, soon()));
+    assert!(store.force(Kind::Read, &name("k"), soon()).done());
+    assert_eq!(messages.payloads(), ["1", "0"]);
+    store.close();
+}
+
+/// Redisson's nested read takes the writer's time along; its watchdog cuts a longer one to its own.
+#[test]
+fn what_a_writer_reads_or_renews_does_not_shorten_its_time() {
+    let server = Server::start(&[]);
+    let store = server.store();
+    let writer = for_ms(&of(Kind::Write), 60_000);
+    let reader = Claim { owner: writer.owner, ..for_ms(&of(Kind::Read), 5_000) };
+    let ttl = || server.number(&["PTTL", "k"]);
+    granted(store.attempt(&writer, 1, soon()));
+    for count in [1, 2] {
+        granted(store.attempt(&reader, count, soon()));
+    }
+    assert_eq!(store.release(&reader, 1, soon()).done(), Release::StillHeld);
+    freed(&store, &reader);
+    assert!(ttl() > 59_000, "{}", ttl());
+    assert!(renewed(&store, &for_ms(&writer, 30_000)));
+    assert!(ttl() > 59_000, "{}", ttl());
+    // Nor do two leases become one that is as long as both.
+    granted(store.attempt(&writer, 2, soon()));
+    assert!(ttl() <= 60_000, "{}", ttl());
+    store.close();
+}
+
+const WRITERS: &str = "leasehold_rwlock_waiting:{k}";
+
+#[test]
+fn a_writer_that_waits_is_noted_for_a_time_and_stands_in_the_way_of_readers_that_go_by_it() {
+    let server = Server::start(&[]);
+    let store = server.store();
+    let first = |kind| Claim { writers_first: true, ..of(kind) };
+    let (reader, late, writer) = (first(Kind::Read), first(Kind::Read), first(Kind::Write));
+    granted(store.attempt(&reader, 1, soon()));
+    busy(&store, &once(&writer));
+    busy(&store, &of(Kind::Write));
+    assert_eq!(server.keys().len(), 2, "who does not wait, or not first, announces nothing");
+    busy(&store, &writer);
+    busy(&store, &writer);
+    assert_eq!(server.number(&["ZCARD", WRITERS]), 1);
+    assert!((6_000..=12_000).contains(&server.number(&["PTTL", WRITERS])));
+    let left = busy(&store, &late).unwrap();
+    assert!(left > Duration::from_secs(4) && left <= Duration::from_secs(6), "{left:?}");
+    assert_eq!(server.number(&["HLEN", "k"]), 2, "it got nothing");
+    for count in [1, 2] {
+        granted(store.attempt(&reader, count, soon()));
+    }
+    let heedless = of(Kind::Read);
+    granted(store.attempt(&heedless, 1, soon()));
+    freed(&store, &heedless);
+    // One that died.
+    server.run(&["ZADD", WRITERS, "1", &writer.owner.to_string()]);
+    granted(store.attempt(&late, 1, soon()));
+    freed(&store, &late);
+    busy(&store, &again(&writer));
+    assert_eq!(server.number(&["ZCARD", WRITERS]), 1, "it is not kept for ever");
+    server.run(&["DEL", WRITERS]);
+
+    // Granted, it waits no more. The lock is free then for none but writers.
+    busy(&store, &writer);
+    freed(&store, &reader);
+    assert!(busy(&store, &late).unwrap() <= Duration::from_secs(6));
+    let other = first(Kind::Write);
+    granted(store.attempt(&writer, 1, soon()));
+    assert_eq!(server.number(&["EXISTS", WRITERS]), 0);
+    // A writer may read before writers that wait; others may not.
+    busy(&store, &other);
+    let own = Claim { owner: writer.owner, ..first(Kind::Read) };
+    granted(store.attempt(&own, 1, soon()));
+    busy(&store, &late);
+    // The last that gives up tells readers.
+    let third = first(Kind::Write);
+    busy(&store, &third);
+    let mut messages = Messages::of(&server, "redisson_rwlock:{k}");
+    assert!(matches!(abandoned(&store, &other), Release::NotHeld { .. }));
+    assert_eq!(messages.payloads(), [""; 0]);
+    freed(&store, &writer);
+    assert_eq!(messages.payloads(), ["1", "0"]);
+    busy(&store, &late);
+    assert!(matches!(abandoned(&store, &third), Release::NotHeld { .. }));
+    assert_eq!(messages.payloads(), ["1"]);
+    granted(store.attempt(&late, 1, soon()));
+    freed(&store, &late);
+    freed(&store, &own);
+    server.run(&["DEL", "redisson_lock_token:{k}"]);
+    assert_eq!(server.keys(), [""; 0]);
+
+    // Memory that is out keeps nobody from waiting.
+    granted(store.attempt(&reader, 1, soon()));
+    server.run(&["CONFIG", "SET", "maxmemory", "1"]);
+    busy(&store, &writer);
+    assert!(matches!(abandoned(&store, &writer), Release::NotHeld { .. }));
+    freed(&store, &reader);
+    assert_eq!(server.keys(), [""; 0]);
+    store.close();
+}
+
+// ---- without memory
+
+#[test]
+fn without_memory_nothing_is_taken_and_what_is_held_is_kept_and_given_back() {
+    let server = Server::start(&[]);
+    let store = server.store();
+    set_up(&store, Kind::Semaphore, 3);
+    let permit = of(Kind::Semaphore);
+    granted(store.attempt(&permit, 1, soon()));
+    let held = |kind: Kind, key: &str| {
+        let held = claim(kind, key, 30_000);
+        granted(store.attempt(&held, 1, soon()));
+        held
+    };
+    let (fair, write, read) = (held(Kind::Fair, "f"), held(Kind::Write, "w"), held(Kind::Read, "r"));
+    for twice in [&read, &write] {
+        granted(store.attempt(twice, 2, soon()));
+    }
+    server.run(&["SET", "p", "2"]);
+    let leased = held(Kind::Permits, "p");
+    let keys = server.keys();
+    server.run(&["CONFIG", "SET", "maxmemory", "1"]);
+    let out_of_memory = |claim: &Claim| {
+        let error = store.attempt(claim, 1, soon()).refused();
+        assert_eq!(error.kind(), ErrorKind::OutOfMemory, "{claim:?}: {error}");
+    };
+    for kind in [Kind::Fair, Kind::Read, Kind::Write] {
+        out_of_memory(&claim(kind, "new", 30_000));
+    }
+    out_of_memory(&again(&permit));
+    out_of_memory(&again(&leased));
+    assert_eq!(server.keys(), keys);
+    for claim in [&fair, &write, &read, &leased] {
+        assert!(renewed(&store, claim), "{claim:?}");
+    }
+    for twice in [&read, &write] {
+        assert_eq!(store.release(twice, 1, soon()).done(), Release::StillHeld);
+    }
+    for claim in [&fair, &write, &read, &leased, &Claim { is_granted: true, ..permit }] {
+        freed(&store, claim);
+    }
+    assert_eq!(server.text(&["GET", "k"]).as_deref(), Some("3"));
+    assert_eq!(server.text(&["GET", "p"]).as_deref(), Some("2"));
+    store.close();
+}
+
+// ---- counters and latches
+
+#[test]
+fn counters_tell_what_redisson_tells() {
+    let server = Server::start(&[]);
+    let store = server.store();
+    let mut messages = Messages::of(&server, "redisson_");
+    let mut told = |channel: &str, payload: &str| {
+        assert_eq!(messages.take(), [(channel.to_owned(), payload.to_owned())]);
+    };
+    set_up(&store, Kind::Semaphore, 2);
+    told("redisson_sc:{k}", "2");
+    count(&store, &of(Kind::Semaphore), &Counting::Add(3));
+    told("redisson_sc:{k}", "5");
+    server.run(&["PEXPIRE", "k", "60000"]);
+    assert_eq!(count(&store, &of(Kind::Semaphore), &Counting::Drain), Some(5));
+    assert!(server.number(&["PTTL", "k"]) > 0, "its own end stays");
+    server.run(&["DEL", "k"]);
+    set_up(&store, Kind::Latch, 1);
+    told("redisson_countdownlatch__channel__{k}", "1");
+    assert_eq!(count(&store, &of(Kind::Latch), &Counting::SetUp { to: 5, lease: None }), Some(0));
+    assert_eq!(server.text(&["GET", "k"]).as_deref(), Some("1"));
+    assert_eq!(count(&store, &of(Kind::Latch), &Counting::CountDown), Some(0));
+    told("redisson_countdownlatch__channel__{k}", "0");
+    assert_eq!(server.number(&["EXISTS", "k"]), 0);
+    set_up(&store, Kind::Latch, 2);
+    told("redisson_countdownlatch__channel__{k}", "1");
+    assert_eq!(count(&store, &of(Kind::Latch), &Counting::Delete), Some(1));
+    told("redisson_countdownlatch__channel__{k}", "0");
+    server.run(&["SET", "k", "0"]);
+    granted(store.attempt(&of(Kind::Latch), 1, soon()));
+    // As Redisson leaves one of nothing; ours leaves none.
+    set_up(&store, Kind::Latch, 1);
+    assert_eq!(server.text(&["GET", "k"]).as_deref(), Some("1"));
+    server.run(&["DEL", "k"]);
+    set_up(&store, Kind::Latch, 0);
+    assert_eq!(server.number(&["EXISTS", "k"]), 0);
+    store.close();
+}
+
+// ---- conditions
+
+const WAITING: &str = "leasehold_condition_queue:{k}";
+const ALIVE: &str = "leasehold_condition_heartbeat:{k}";
+const NOTIFIED: &str = "leasehold_condition_notified:{k}";
+
+#[test]
+fn a_notification_that_its_waiter_does_not_notice_is_the_next_ones() {
+    let server = Server::start(&[]);
+    let store = server.store();
+    let waiters: Vec<Claim> = (0..4).map(|_| of(Kind::Signal)).collect();
+    for waiter in waiters.iter().chain(&waiters) {
+        count(&store, waiter, &Counting::Enlist);
+    }
+    assert_eq!(server.number(&["LLEN", WAITING]), 4, "once each");
+    for key in [WAITING, ALIVE] {
+        assert!(server.number(&["PTTL", key]) > 0, "{key}");
+    }
+    server.run(&["ZADD", ALIVE, "1", &waiters[0].owner.to_string()]);
+    let mut messages = Messages::of(&server, "leasehold_condition_channel:{k}");
+    let told = |waiter: &Claim| {
+        vec![(format!("leasehold_condition_channel:{{k}}:{}", waiter.owner), "0".to_owned())]
+    };
+    assert_eq!(count(&store, &of(Kind::Signal), &Counting::Notify { all: false }), Some(1));
+    assert_eq!(messages.take(), told(&waiters[1]), "the dead are passed over");
+    // It leaves without having noticed.
+    abandoned(&store, &waiters[1]);
+    assert_eq!(messages.take(), told(&waiters[2]));
+    // It dies without having noticed: another's question passes the notification on.
+    server.run(&["ZADD", NOTIFIED, "1", &waiters[2].owner.to_string()]);
+    let last = of(Kind::Signal);
+    count(&store, &last, &Counting::Enlist);
+    busy(&store, &last);
+    assert_eq!(messages.take(), told(&waiters[3]));
+    for key in [WAITING, ALIVE, NOTIFIED] {
+        assert!(server.number(&["PTTL", key]) > 0, "{key}");
+    }
+    granted(store.attempt(&waiters[3], 1, soon()));
+    busy(&store, &last);
+    // A place is kept alive by asking, lost by leaving, and whoever has none is not kept.
+    server.run(&["ZADD", ALIVE, "1", &last.owner.to_string()]);
+    busy(&store, &last);
+    assert!(time_left(&server, ALIVE, last.owner) > 5_000);
+    abandoned(&store, &last);
+    assert_eq!(server.keys(), [""; 0]);
+    granted(store.attempt(&last, 1, soon()));
+    assert_eq!(count(&store, &of(Kind::Signal), &Counting::Notify { all: true }), Some(0));
+    store.close();
+}
+
+#[test]
+fn what_a_condition_passes_on_has_an_end_whoever_asked() {
+    let server = Server::start(&[]);
+    let store = server.store();
+    let waiters: Vec<Claim> = (0..3).map(|_| of(Kind::Signal)).collect();
+    for waiter in &waiters {
+        count(&store, waiter, &Counting::Enlist);
+    }
+    for _ in 0..2 {
+        count(&store, &of(Kind::Signal), &Counting::Notify { all: false });
+    }
+    // Both were notified; one died of it, and is the only one that the key knows when the other has noticed.
+    server.run(&["ZADD", NOTIFIED, "1", &waiters[0].owner.to_string()]);
+    server.run(&["PERSIST", NOTIFIED]);
+    granted(store.attempt(&waiters[1], 1, soon()));
+    assert!(server.number(&["PTTL", NOTIFIED]) > 0);
+    granted(store.attempt(&waiters[2], 1, soon()));
+    store.close();
+}
+
+// ---- a lock that ends at another time
+
+#[test]
+fn a_locks_end_is_moved_by_its_owner_only() {
+    let server = Server::start(&[]);
+    let store = server.store();
+    let (me, you) = (of(Kind::Mutex), of(Kind::Mutex));
+    granted(store.attempt(&me, 1, soon()));
+    assert!(!store.expire_in(&you, Duration::from_secs(1), soon()).done());
+    assert!(server.number(&["PTTL", "k"]) > 29_000);
+    assert!(store.expire_in(&me, Duration::from_secs(9), soon()).done());
+    assert!((1..=9_000).contains(&server.number(&["PTTL", "k"])));
+    store.close();
+}

@@ -1,0 +1,15 @@
+//! The store against real servers, and against bad ones.
+
+mod cluster;
+mod connections;
+mod fake;
+mod harness;
+mod kinds;
+mod permits;
+mod rights;
+mod scripts;
+mod several;
+mod subscriber;
+#[cfg(feature = "tls")]
+mod tls;
+mod token;

@@ -1,0 +1,340 @@
+//! What the scripts do with permits, with leases and without.
+
+use std::time::Duration;
+
+use crate::error::ErrorKind;
+use crate::seam::{Answer, Claim, Counting, Kind, Release, Store};
+use crate::stores::redis::tests::harness::{Server, eventually, granted, owner, soon};
+use crate::stores::redis::tests::kinds::{
+    Messages, OUT, abandoned, again, are_over, busy, count, for_ms, freed, now_ms, of, renewed, set_up,
+};
+
+#[test]
+fn permits_are_taken_and_given_back_once_for_each_request() {
+    let server = Server::start(&[]);
+    let store = server.store();
+    set_up(&store, Kind::Semaphore, 3);
+    let permits = || server.number(&["GET", "k"]);
+    let command = |claim: &Claim| format!("leasehold_request:{{k}}:{}", claim.owner);
+    let me = Claim { units: 2, ..of(Kind::Semaphore) };
+    for _ in 0..2 {
+        granted(store.attempt(&me, 1, soon()));
+        assert_eq!(permits(), 1);
+    }
+    assert!(server.number(&["PTTL", &command(&me)]) > 590_000);
+    let mut messages = Messages::of(&server, "redisson_sc:{k}");
+    // Undone as one of unknown outcome is, again and again; asked for late, it is not granted any more.
+    for _ in 0..2 {
+        assert!(matches!(abandoned(&store, &me), Release::Freed { .. }));
+        assert_eq!(permits(), 3);
+    }
+    assert_eq!(messages.payloads(), ["3"]);
+    busy(&store, &me);
+    let never = of(Kind::Semaphore);
+    for _ in 0..2 {
+        assert!(matches!(abandoned(&store, &never), Release::NotHeld { .. }));
+    }
+    busy(&store, &never);
+    assert_eq!(permits(), 3);
+    assert!(server.number(&["PTTL", &command(&never)]) > 590_000);
+    // A release repeated by the watchdog, long after the grant was forgotten.
+    let you = Claim { is_granted: true, ..of(Kind::Semaphore) };
+    granted(store.attempt(&you, 1, soon()));
+    server.run(&["DEL", &command(&you)]);
+    for _ in 0..2 {
+        assert!(matches!(abandoned(&store, &you), Release::Freed { .. }));
+        assert_eq!(permits(), 3);
+    }
+    // Redisson's reading thread would fail of a number below zero.
+    assert_eq!(messages.payloads(), ["3"]);
+    let debt = of(Kind::Semaphore);
+    assert_eq!(count(&store, &debt, &Counting::Add(-9)), Some(-6));
+    assert_eq!(count(&store, &debt, &Counting::Add(-9)), Some(-6), "once for each request");
+    granted(store.attempt(&Claim { owner: me.owner, ..of(Kind::Latch) }, 1, soon()));
+    assert!(matches!(abandoned(&store, &Claim { owner: owner(), ..you }), Release::Freed { .. }));
+    assert_eq!((permits(), messages.payloads()), (-5, vec![]));
+    store.close();
+}
+
+#[test]
+fn what_a_request_leaves_is_forgotten_in_time() {
+    let server = Server::start(&[]);
+    let store = server.store();
+    let (setting_up, adding, kept) =
+        (of(Kind::Semaphore), of(Kind::Semaphore), Claim { is_granted: true, ..of(Kind::Semaphore) });
+    let commands = || -> Vec<String> {
+        server.keys().into_iter().filter(|key| key.starts_with("leasehold_request:")).collect()
+    };
+    count(&store, &setting_up, &Counting::SetUp { to: 3, lease: None });
+    count(&store, &adding, &Counting::Add(1));
+    granted(store.attempt(&kept, 1, soon()));
+    let permit = Claim { is_granted: true, ..of(Kind::Semaphore) };
+    granted(store.attempt(&permit, 1, soon()));
+    freed(&store, &permit);
+    // An answered release is not repeated. A change may be by who asked for it, until that says otherwise.
+    eventually(|| commands().len() == 3);
+    assert!(commands().iter().all(|key| (1..=600_000).contains(&server.number(&["PTTL", key]))));
+    for claim in [&setting_up, &adding, &kept] {
+        store.count(claim, &Counting::Forget, soon()).done();
+    }
+    eventually(|| commands().is_empty());
+    assert_eq!(server.text(&["GET", "k"]).as_deref(), Some("3"));
+    store.close();
+}
+
+#[test]
+fn a_change_that_fails_half_way_is_not_remembered_as_made() {
+    let server = Server::start(&[]);
+    let store = server.store();
+    // Enough by the look of it, but no whole number.
+    server.run(&["SET", "k", "2.5"]);
+    let me = of(Kind::Semaphore);
+    for _ in 0..2 {
+        assert_eq!(store.attempt(&me, 1, soon()).refused().kind(), ErrorKind::WrongType);
+    }
+    let leased = of(Kind::Permits);
+    assert_eq!(store.attempt(&leased, 1, soon()).refused().kind(), ErrorKind::WrongType);
+    assert_eq!(server.keys(), ["k"]);
+    server.run(&["SET", "k", "1"]);
+    let held = Claim { is_granted: true, ..me };
+    granted(store.attempt(&held, 1, soon()));
+    server.run(&["SET", "k", "0.5"]);
+    assert_eq!(store.release(&held, 0, soon()).refused().kind(), ErrorKind::WrongType);
+    server.run(&["SET", "k", "0"]);
+    freed(&store, &held);
+    assert_eq!(server.text(&["GET", "k"]).as_deref(), Some("1"));
+    store.close();
+}
+
+#[test]
+fn what_others_keep_in_a_string_is_no_counter() {
+    let server = Server::start(&[]);
+    let store = server.store();
+    server.run(&["SET", "k", "a token"]);
+    for kind in [Kind::Semaphore, Kind::Permits, Kind::Latch] {
+        for what in [Counting::SetUp { to: 1, lease: None }, Counting::Delete, Counting::Drain, Counting::Ask]
+        {
+            if kind == Kind::Permits && what == Counting::Ask {
+                continue;
+            }
+            let error = store.count(&of(kind), &what, soon()).refused();
+            assert_eq!(error.kind(), ErrorKind::WrongType, "{kind:?} {what:?}: {error}");
+        }
+    }
+    assert_eq!(server.text(&["GET", "k"]).as_deref(), Some("a token"));
+    store.close();
+}
+
+// ---- permits with leases
+
+#[test]
+fn permits_with_leases_go_and_come_back_once() {
+    let server = Server::start(&[]);
+    let store = server.store();
+    set_up(&store, Kind::Permits, 3);
+    let permits = || server.number(&["GET", "k"]);
+    let (me, you) = (Claim { units: 2, ..of(Kind::Permits) }, of(Kind::Permits));
+    for lease_ms in [30_000, 5_000] {
+        granted(store.attempt(&for_ms(&me, lease_ms), 1, soon()));
+        assert_eq!((permits(), server.number(&["ZCARD", OUT])), (1, 2));
+    }
+    assert!(renewed(&store, &for_ms(&me, 5_000)));
+    let first = busy(&store, &Claim { units: 2, ..you.clone() }).unwrap();
+    assert!(first > Duration::from_secs(29), "neither asking again nor a renewal cuts a lease: {first:?}");
+    let mut messages = Messages::of(&server, "redisson_sc:{k}");
+    freed(&store, &me);
+    assert_eq!((permits(), messages.payloads()), (3, vec!["3".to_owned()]));
+    assert!(matches!(store.release(&me, 0, soon()).done(), Release::NotHeld { .. }));
+    assert_eq!(permits(), 3);
+
+    // Over, but not yet seen to be: neither renewed nor well given back, but back.
+    granted(store.attempt(&for_ms(&you, 20), 1, soon()));
+    eventually(|| are_over(&server));
+    assert!(!renewed(&store, &you));
+    assert!(matches!(store.release(&you, 0, soon()).done(), Release::NotHeld { .. }));
+    assert_eq!(permits(), 3);
+    messages.payloads();
+    granted(store.attempt(&for_ms(&you, 1), 1, soon()));
+    granted(store.attempt(&for_ms(&me, 1), 1, soon()));
+    eventually(|| count(&store, &of(Kind::Permits), &Counting::Ask) == Some(3));
+    assert!(messages.payloads().contains(&"3".to_owned()));
+    // By an attempt too.
+    granted(store.attempt(&for_ms(&you, 1), 1, soon()));
+    eventually(|| are_over(&server));
+    busy(&store, &Claim { units: 9, ..again(&you) });
+    assert_eq!(messages.payloads(), ["3"]);
+    // What is asked for again is not taken to have come back meanwhile.
+    let me = Claim { units: 1, ..me };
+    granted(store.attempt(&for_ms(&me, 1), 1, soon()));
+    eventually(|| are_over(&server));
+    granted(store.attempt(&me, 1, soon()));
+    assert_eq!((permits(), server.number(&["ZCARD", OUT])), (2, 1));
+    // They last as long as the semaphore.
+    server.run(&["PEXPIRE", "k", "60000"]);
+    granted(store.attempt(&you, 1, soon()));
+    assert!((1..=60_000).contains(&server.number(&["PTTL", OUT])));
+    store.close();
+}
+
+#[test]
+fn permits_that_are_out_do_not_come_back_into_what_is_set_up_after_a_delete() {
+    let server = Server::start(&[]);
+    let store = server.store();
+    set_up(&store, Kind::Permits, 1);
+    granted(store.attempt(&for_ms(&of(Kind::Permits), 50), 1, soon()));
+    assert_eq!(count(&store, &of(Kind::Permits), &Counting::Delete), Some(1));
+    assert_eq!(server.number(&["EXISTS", OUT]), 0);
+    set_up(&store, Kind::Permits, 1);
+    let next = for_ms(&of(Kind::Permits), 60);
+    granted(store.attempt(&next, 1, soon()));
+    eventually(|| are_over(&server));
+    assert_eq!(count(&store, &of(Kind::Permits), &Counting::Ask), Some(1));
+    store.close();
+}
+
+#[test]
+fn what_is_over_or_deleted_is_not_brought_back_by_what_was_taken_of_it() {
+    let server = Server::start(&[]);
+    let store = server.store();
+    // By Redisson's delete, or by an operator, who may leave the permits that are out.
+    set_up(&store, Kind::Permits, 3);
+    let (unlocked, over) = (of(Kind::Permits), of(Kind::Permits));
+    granted(store.attempt(&unlocked, 1, soon()));
+    granted(store.attempt(&for_ms(&over, 20), 1, soon()));
+    server.run(&["DEL", "k"]);
+    freed(&store, &unlocked);
+    eventually(|| are_over(&server));
+    busy(&store, &of(Kind::Permits));
+    granted_nothing(&server);
+    set_up(&store, Kind::Permits, 3);
+    granted(store.attempt(&for_ms(&again(&over), 1), 1, soon()));
+    server.run(&["DEL", "k"]);
+    eventually(|| are_over(&server));
+    assert_eq!(count(&store, &of(Kind::Permits), &Counting::Ask), None);
+    granted_nothing(&server);
+
+    set_up(&store, Kind::Semaphore, 3);
+    let permit = Claim { is_granted: true, ..of(Kind::Semaphore) };
+    granted(store.attempt(&permit, 1, soon()));
+    server.run(&["DEL", "k"]);
+    for _ in 0..2 {
+        freed(&store, &permit);
+        granted_nothing(&server);
+    }
+    store.close();
+}
+
+#[test]
+fn permits_are_asked_about_and_given_back_by_their_ids() {
+    let server = Server::start(&[]);
+    let store = server.store();
+    let ask = |what: &Counting| count(&store, &of(Kind::Permits), what);
+    assert_eq!((ask(&Counting::AskAll), ask(&Counting::AskOut)), (None, Some(0)));
+    let to = of(Kind::Permits);
+    for _ in 0..2 {
+        assert_eq!(count(&store, &to, &Counting::SetTo(3)), Some(3));
+    }
+    let me = Claim { units: 2, ..of(Kind::Permits) };
+    granted(store.attempt(&me, 1, soon()));
+    let ids = [me.owner.permit(0), me.owner.permit(1)];
+    // As Java's are that have no lease.
+    let endless = *b"0123456789abcdef";
+    server.run(&["ZADD", OUT, "922337203685477", "0123456789abcdef"]);
+    assert_eq!(ask(&Counting::AskLease(endless)), Some(-1));
+    assert_eq!(
+        (ask(&Counting::AskAll), ask(&Counting::AskOut), ask(&Counting::Ask)),
+        (Some(4), Some(3), Some(1))
+    );
+    let left = ask(&Counting::AskLease(ids[0])).unwrap();
+    assert!(left > 25_000 && left <= 30_000, "{left}");
+    assert_eq!(ask(&Counting::AskLease([7; 16])), None);
+    let mut messages = Messages::of(&server, "redisson_sc:{k}");
+    let lower = of(Kind::Permits);
+    for _ in 0..2 {
+        assert_eq!(count(&store, &lower, &Counting::SetTo(2)), Some(-1), "once for each request");
+    }
+    assert_eq!(messages.payloads(), [""; 0]);
+    assert_eq!(ask(&Counting::SetTo(4)), Some(1));
+    assert_eq!(messages.payloads(), ["1"]);
+
+    // One whose lease is over is not given back, but is back.
+    assert_eq!(ask(&Counting::Lease(ids[0], Duration::from_millis(1))), Some(1));
+    eventually(|| server.number(&["ZCOUNT", OUT, "0", &now_ms(&server).to_string()]) == 1);
+    assert_eq!(ask(&Counting::GiveBackAll(ids.to_vec())), Some(0));
+    assert_eq!((ask(&Counting::AskOut), ask(&Counting::Ask)), (Some(2), Some(2)));
+    assert_eq!(messages.payloads(), ["2"]);
+    assert_eq!(ask(&Counting::Lease(ids[0], Duration::from_secs(1))), Some(0));
+
+    server.run(&["CONFIG", "SET", "maxmemory", "1"]);
+    assert_eq!(ask(&Counting::Lease(endless, Duration::from_secs(60))), Some(1));
+    assert!(ask(&Counting::AskLease(endless)).unwrap() <= 60_000);
+    assert_eq!(ask(&Counting::GiveBackAll(vec![ids[1], endless, ids[1]])), Some(2));
+    assert_eq!(messages.payloads(), ["4"]);
+    server.run(&["CONFIG", "SET", "maxmemory", "0"]);
+    assert_eq!((ask(&Counting::AskAll), ask(&Counting::Ask)), (Some(4), Some(4)));
+    store.close();
+
+    // What holds no number is left as it is.
+    let store = server.store();
+    server.run(&["SET", "k", "none"]);
+    server.run(&["ZADD", OUT, "1", "0123456789abcdef"]);
+    for what in [Counting::GiveBackAll(vec![endless]), Counting::Lease(endless, Duration::from_secs(1))] {
+        store.count(&of(Kind::Permits), &what, soon()).refused();
+        assert_eq!(server.number(&["ZCARD", OUT]), 1);
+    }
+    store.close();
+}
+
+#[track_caller]
+fn granted_nothing(server: &Server) {
+    assert_eq!((server.number(&["EXISTS", "k"]), server.number(&["EXISTS", OUT])), (0, 0));
+}
+
+#[test]
+fn nothing_is_remembered_of_a_dropped_permit_once_its_release_is_answered() {
+    let server = Server::start(&[]);
+    let store = server.store();
+    server.run(&["SET", "k", "3"]);
+    let commands = || server.keys().into_iter().filter(|key| key.starts_with("leasehold_request:")).count();
+    let drop_one = || {
+        let permit = Claim { is_granted: true, ..of(Kind::Semaphore) };
+        granted(store.attempt(&permit, 1, soon()));
+        store.release_later(&permit, soon(), Box::new(|answer| assert!(matches!(answer, Answer::Done(_)))));
+    };
+    drop_one();
+    eventually(|| !store.poll_completions() && commands() == 0);
+    // Refused, it is still to be known who had it when it is asked for again.
+    let permit = Claim { is_granted: true, ..of(Kind::Semaphore) };
+    granted(store.attempt(&permit, 1, soon()));
+    server.run(&["SET", "k", "no number"]);
+    store.release_later(&permit, soon(), Box::new(|answer| assert!(matches!(answer, Answer::Refused(_)))));
+    eventually(|| !store.poll_completions());
+    assert_eq!(commands(), 1);
+    server.run(&["SET", "k", "2"]);
+    freed(&store, &permit);
+    eventually(|| commands() == 0);
+    // And just before the end.
+    drop_one();
+    store.close();
+    assert_eq!((commands(), server.text(&["GET", "k"]).as_deref()), (0, Some("3")));
+    store.close();
+}
+
+#[test]
+fn permits_are_added_where_some_were_set_up_once_for_each_request() {
+    let server = Server::start(&[]);
+    let store = server.store();
+    assert_eq!(count(&store, &of(Kind::Semaphore), &Counting::AddIfSetUp(2)), Some(0));
+    assert_eq!(server.number(&["EXISTS", "k"]), 0);
+    server.run(&["SET", "k", "1", "PX", "60000"]);
+    let (mut messages, add) = (Messages::of(&server, "redisson_sc:{k}"), of(Kind::Semaphore));
+    for _ in 0..2 {
+        assert_eq!(count(&store, &add, &Counting::AddIfSetUp(2)), Some(1));
+    }
+    assert_eq!(
+        (server.text(&["GET", "k"]).as_deref(), messages.payloads()),
+        (Some("3"), vec!["3".to_owned()])
+    );
+    assert!(server.number(&["PTTL", "k"]) > 0, "it ends as before");
+    store.close();
+}

@@ -1,0 +1,178 @@
+//! What a server refuses: missing rights, no memory, a replica. Nothing may be left half-done.
+
+use redis::Value;
+
+use crate::config::RedisOptions;
+use crate::error::ErrorKind;
+use crate::seam::Inspect;
+use crate::seam::{Answer, Attempt, Claim, Kind, Release, Store};
+use crate::stores::redis::tests::harness::{Server, claim, granted, open, soon};
+
+/// Exactly what the crate says it needs: no INFO, SCRIPT LOAD, PING, HKEYS, CLIENT.
+const MUTEX: &[&str] = &[
+    "~app:*",
+    "resetchannels",
+    "~redisson_*:{app:*",
+    "&redisson_*:{app:*",
+    "+eval",
+    "+evalsha",
+    "+exists",
+    "+hexists",
+    "+hget",
+    "+hset",
+    "+hdel",
+    "+pexpire",
+    "+pttl",
+    "+get",
+    "+set",
+    "+del",
+    "+publish",
+    "+subscribe",
+    "+unsubscribe",
+];
+
+fn user(server: &Server, rules: &[&str]) -> RedisOptions {
+    let setuser = ["ACL", "SETUSER", "lk", "reset", "on", ">S3CR3T"];
+    assert_eq!(server.run(&[&setuser, MUTEX, rules].concat()), Value::Okay);
+    RedisOptions {
+        username: Some("lk".to_owned()),
+        password: Some("S3CR3T".to_owned()),
+        client_name: Some("leasehold".to_owned()),
+        ..server.options()
+    }
+}
+
+#[test]
+fn the_least_rights_suffice() {
+    let server = Server::start(&[]);
+    let store = open(&user(&server, &["+incr", "+time"]));
+    let me = claim(Kind::Fenced, "app:a", 30_000);
+    let you = claim(Kind::Fenced, "app:a", 30_000);
+    granted(store.attempt(&me, 1, soon()));
+    assert!(granted(store.attempt(&me, 2, soon())).is_some());
+    assert!(store.renew(std::slice::from_ref(&me), soon()).remove(0).done());
+    assert!(store.inspect(Kind::Mutex, &me.name, you.owner, soon()).done().is_some());
+    let Release::NotHeld { holder: Some(holder) } = store.release(&you, 0, soon()).done() else { panic!() };
+    assert!(holder.contains("another owner"), "{holder}");
+    assert_eq!(store.attempt(&you, 2, soon()).done(), Attempt::Lost);
+    assert_eq!(store.release(&me, 1, soon()).done(), Release::StillHeld);
+    assert!(matches!(store.release(&me, 0, soon()).done(), Release::Freed { .. }));
+    assert!(!store.force(Kind::Mutex, &me.name, soon()).done());
+
+    let me = claim(Kind::Token, "app:t", 30_000);
+    granted(store.attempt(&me, 1, soon()));
+    assert!(store.renew(std::slice::from_ref(&me), soon()).remove(0).done());
+    assert!(matches!(store.release(&me, 0, soon()).done(), Release::Freed { .. }));
+    store.close();
+}
+
+#[test]
+fn whichever_right_is_missing_no_key_is_left_without_an_end() {
+    let server = Server::start(&[]);
+    let rights = ["hexists", "hget", "hset", "hdel", "pexpire", "pttl", "get", "set", "del", "publish"];
+    let mut missing: Vec<Vec<String>> = rights.iter().map(|right| vec![format!("-{right}")]).collect();
+    missing.push(["-pexpire", "-del", "-hdel", "-set"].map(str::to_owned).to_vec());
+    for missing in missing {
+        server.run(&["FLUSHALL"]);
+        let rules: Vec<&str> =
+            ["+incr", "+time"].into_iter().chain(missing.iter().map(String::as_str)).collect();
+        let store = open(&user(&server, &rules));
+        let me = claim(Kind::Fenced, "app:a", 30_000);
+        let ends = || server.number(&["EXISTS", "app:a"]) == 0 || server.number(&["PTTL", "app:a"]) > 29_000;
+        let right = |answer: Answer<Attempt>| match answer {
+            Answer::Done(done) => done == Attempt::Lost || matches!(done, Attempt::Granted { .. }),
+            Answer::Refused(error) => {
+                assert_eq!(error.kind(), ErrorKind::NoPermission, "{missing:?}: {error}");
+                false
+            }
+            Answer::Unknown(error) => panic!("{missing:?}: {error}"),
+        };
+        let taken = right(store.attempt(&me, 1, soon()));
+        assert_eq!(taken, server.number(&["EXISTS", "app:a"]) == 1, "{missing:?}");
+        assert!(ends(), "{missing:?}");
+        right(store.attempt(&me, 2, soon()));
+        assert!(ends(), "{missing:?}");
+        for left in [1, 0] {
+            let before = server.run(&["HGETALL", "app:a"]);
+            if let Answer::Refused(_) = store.release(&me, left, soon()) {
+                assert_eq!(server.run(&["HGETALL", "app:a"]), before, "{missing:?}");
+            }
+            assert!(ends(), "{missing:?}");
+        }
+        store.close();
+    }
+}
+
+#[test]
+fn without_the_right_to_publish_a_lock_is_freed_all_the_same() {
+    let server = Server::start(&[]);
+    let store = open(&user(&server, &["-publish"]));
+    let me = claim(Kind::Mutex, "app:a", 30_000);
+    granted(store.attempt(&me, 1, soon()));
+    assert!(matches!(store.release(&me, 0, soon()).done(), Release::Freed { .. }));
+    granted(store.attempt(&me, 1, soon()));
+    assert!(store.force(Kind::Mutex, &me.name, soon()).done());
+    assert_eq!(server.number(&["DBSIZE"]), 0);
+    store.close();
+}
+
+#[test]
+fn another_tenants_lock_is_not_permitted() {
+    let server = Server::start(&[]);
+    let store = open(&user(&server, &[]));
+    for kind in [Kind::Mutex, Kind::Token] {
+        let error = store.attempt(&claim(kind, "theirs", 30_000), 1, soon()).refused();
+        assert_eq!(error.kind(), ErrorKind::NoPermission);
+    }
+    store.close();
+}
+
+#[test]
+fn out_of_memory_refuses_to_take_but_not_to_keep_or_free() {
+    let server = Server::start(&[]);
+    let store = server.store();
+    let (held, new) = (claim(Kind::Mutex, "held", 30_000), claim(Kind::Fenced, "new", 30_000));
+    let token = claim(Kind::Token, "token", 30_000);
+    granted(store.attempt(&held, 1, soon()));
+    granted(store.attempt(&token, 1, soon()));
+    server.run(&["CONFIG", "SET", "maxmemory", "1"]);
+    for wants_fence in [false, true] {
+        let error = store.attempt(&Claim { wants_fence, ..new.clone() }, 1, soon()).refused();
+        assert_eq!(error.kind(), ErrorKind::OutOfMemory, "{error}");
+        assert!(error.is_retryable());
+    }
+    let error = store.attempt(&claim(Kind::Token, "new", 30_000), 1, soon()).refused();
+    assert_eq!(error.kind(), ErrorKind::OutOfMemory);
+    granted(store.attempt(&held, 2, soon()));
+    assert!(store.renew(&[held.clone(), token.clone()], soon()).into_iter().all(Answer::done));
+    assert_eq!(store.release(&held, 1, soon()).done(), Release::StillHeld);
+    assert_eq!(server.text(&["HGET", "held", &held.owner.to_string()]).as_deref(), Some("1"));
+    assert!(matches!(store.release(&held, 0, soon()).done(), Release::Freed { .. }));
+    assert!(matches!(store.release(&token, 0, soon()).done(), Release::Freed { .. }));
+    assert_eq!(server.keys(), [""; 0]);
+    store.close();
+}
+
+/// A replica that lags says that we hold nothing; it is not believed.
+#[test]
+fn a_replica_refuses_and_says_nothing_about_loss() {
+    let server = Server::start(&[]);
+    let store = server.store();
+    let claims = |key: &str| [claim(Kind::Mutex, key, 30_000), claim(Kind::Token, key, 30_000)];
+    let warm: Vec<Claim> = [claim(Kind::Mutex, "a", 30_000), claim(Kind::Token, "b", 30_000)].to_vec();
+    store.renew(&warm, soon());
+    server.run(&["REPLICAOF", "127.0.0.1", "1"]);
+    for me in claims("lk") {
+        let errors = [
+            store.attempt(&me, 1, soon()).refused(),
+            store.release(&me, 0, soon()).refused(),
+            store.renew(std::slice::from_ref(&me), soon()).remove(0).refused(),
+        ];
+        for error in errors {
+            assert_eq!(error.kind(), ErrorKind::ReadOnly, "{error}");
+        }
+    }
+    let me = claim(Kind::Mutex, "lk", 30_000);
+    assert_eq!(store.attempt(&me, 2, soon()).refused().kind(), ErrorKind::ReadOnly);
+    store.close();
+}

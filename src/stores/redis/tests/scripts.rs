@@ -1,0 +1,335 @@
+//! What the mutex's scripts do to the keys.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::error::ErrorKind;
+use crate::seam::Inspect;
+use crate::seam::{Answer, Attempt, Claim, Counting, Handoff, Kind, Release, Snapshot, Store};
+use crate::stores::redis::address::RedisAddress;
+use crate::stores::redis::conn::connections::{Connections, maintenance};
+use crate::stores::redis::kinds::mutex;
+use crate::stores::redis::pubsub::publish::PublishMode;
+use crate::stores::redis::tests::harness::{Server, claim, granted, name, owner, soon};
+
+/// What the key holds, and for how long.
+fn hash(server: &Server, key: &str) -> (Vec<String>, i64) {
+    let fields = redis::from_redis_value(server.run(&["HGETALL", key])).unwrap();
+    (fields, server.number(&["PTTL", key]))
+}
+
+fn held(claim: &Claim, count: u32) -> Vec<String> {
+    vec![claim.owner.to_string(), count.to_string()]
+}
+
+#[test]
+fn a_lock_is_taken_re_entered_left_and_freed() {
+    let server = Server::start(&[]);
+    let store = server.store();
+    let (me, you) = (claim(Kind::Mutex, "lk", 30_000), claim(Kind::Mutex, "lk", 30_000));
+
+    assert_eq!(granted(store.attempt(&me, 1, soon())), None);
+    let (fields, ttl) = hash(&server, "lk");
+    assert_eq!(fields, held(&me, 1));
+    assert!((29_000..=30_000).contains(&ttl), "{ttl}");
+
+    match store.attempt(&you, 1, soon()).done() {
+        Attempt::Busy { retry_after: Some(after) } => assert!(after > Duration::from_secs(29), "{after:?}"),
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(store.attempt(&you, 2, soon()).done(), Attempt::Lost);
+    granted(store.attempt(&me, 2, soon()));
+    assert_eq!(hash(&server, "lk").0, held(&me, 2));
+
+    let holder = Some(me.owner.to_string());
+    assert_eq!(store.release(&you, 0, soon()).done(), Release::NotHeld { holder });
+    assert_eq!(store.release(&me, 1, soon()).done(), Release::StillHeld);
+    assert_eq!(hash(&server, "lk").0, held(&me, 1));
+    assert!(matches!(store.release(&me, 0, soon()).done(), Release::Freed { .. }));
+    assert_eq!(server.keys(), [""; 0]);
+    assert_eq!(store.release(&me, 0, soon()).done(), Release::NotHeld { holder: None });
+    assert_eq!(store.attempt(&me, 2, soon()).done(), Attempt::Lost);
+    assert_eq!(server.keys(), [""; 0]);
+    store.close();
+}
+
+#[test]
+fn repeating_a_request_changes_nothing() {
+    let server = Server::start(&[]);
+    let store = server.store();
+    let me = claim(Kind::Mutex, "lk", 30_000);
+    for count in [1, 1, 2, 2, 2] {
+        granted(store.attempt(&me, count, soon()));
+        assert_eq!(hash(&server, "lk").0, held(&me, count));
+    }
+    for _ in 0..3 {
+        assert_eq!(store.release(&me, 1, soon()).done(), Release::StillHeld);
+        assert_eq!(hash(&server, "lk").0, held(&me, 1));
+    }
+    assert!(matches!(store.release(&me, 0, soon()).done(), Release::Freed { .. }));
+    assert_eq!(store.release(&me, 0, soon()).done(), Release::NotHeld { holder: None });
+    store.close();
+}
+
+#[test]
+fn a_lease_is_raised_and_never_shortened() {
+    let server = Server::start(&[]);
+    let store = server.store();
+    let me = claim(Kind::Mutex, "lk", 30_000);
+    let with_lease = |lease_ms| Claim { lease: Duration::from_millis(lease_ms), ..me.clone() };
+    granted(store.attempt(&me, 1, soon()));
+    granted(store.attempt(&with_lease(5_000), 2, soon()));
+    assert!(hash(&server, "lk").1 > 25_000);
+    assert!(store.renew(&[with_lease(5_000)], soon()).remove(0).done());
+    assert!(hash(&server, "lk").1 > 25_000);
+    assert_eq!(store.release(&with_lease(5_000), 1, soon()).done(), Release::StillHeld);
+    assert!((25_000..=30_000).contains(&hash(&server, "lk").1));
+    granted(store.attempt(&with_lease(60_000), 2, soon()));
+    assert!(hash(&server, "lk").1 > 55_000);
+    assert!(store.renew(&[with_lease(90_000)], soon()).remove(0).done());
+    assert!(hash(&server, "lk").1 > 85_000);
+    store.close();
+}
+
+#[test]
+fn a_hand_over_that_the_counter_refuses_leaves_the_old_owner_its_time() {
+    let server = Server::start(&[]);
+    let store = server.store();
+    let (me, you) = (claim(Kind::Fenced, "lk", 30_000), claim(Kind::Fenced, "lk", 1_000));
+    let counter = "redisson_lock_token:{lk}";
+    granted(store.attempt(&me, 1, soon()));
+    for spoil in [["SET", counter, "no number"].as_slice(), &["SET", counter, "9223372036854775807"]] {
+        server.run(spoil);
+        assert!(!matches!(store.hand_off(&me, &you, soon()).unwrap().wait(), Answer::Done(_)));
+        let (fields, ttl) = hash(&server, "lk");
+        assert_eq!(fields, held(&me, 1));
+        assert!((25_000..=30_000).contains(&ttl), "{ttl}");
+    }
+    server.run(&["DEL", counter]);
+    let handed = store.hand_off(&me, &you, soon()).unwrap().wait().done();
+    assert!(matches!(handed, Handoff::Granted { fence: Some(_) }));
+    let (fields, ttl) = hash(&server, "lk");
+    assert_eq!(fields, held(&you, 1));
+    assert!((1..=1_000).contains(&ttl), "the new lease is shorter: {ttl}");
+    store.close();
+}
+
+#[test]
+fn a_hundred_years_fit() {
+    let server = Server::start(&[]);
+    let store = server.store();
+    let me = claim(Kind::Mutex, "lk", 100 * 365 * 24 * 3600 * 1000);
+    granted(store.attempt(&me, 1, soon()));
+    granted(store.attempt(&me, 2, soon()));
+    let expected = i64::try_from(me.lease.as_millis()).unwrap();
+    assert!((expected - 10_000..=expected).contains(&hash(&server, "lk").1));
+    store.close();
+}
+
+#[test]
+fn a_key_whose_end_was_taken_away_gets_one_again() {
+    let server = Server::start(&[]);
+    let store = server.store();
+    let me = claim(Kind::Mutex, "lk", 30_000);
+    granted(store.attempt(&me, 1, soon()));
+    let persist = || assert_eq!(server.number(&["PERSIST", "lk"]), 1);
+    let ends = || (29_000..=30_000).contains(&hash(&server, "lk").1);
+
+    persist();
+    let you = claim(Kind::Mutex, "lk", 30_000);
+    assert_eq!(store.attempt(&you, 1, soon()).done(), Attempt::Busy { retry_after: None });
+    granted(store.attempt(&me, 2, soon()));
+    assert!(ends());
+    persist();
+    assert!(store.renew(std::slice::from_ref(&me), soon()).remove(0).done());
+    assert!(ends());
+    persist();
+    assert_eq!(store.release(&me, 1, soon()).done(), Release::StillHeld);
+    assert!(ends());
+    store.close();
+}
+
+#[test]
+fn fences_grow_whatever_happens_to_the_counter() {
+    let server = Server::start(&[]);
+    let store = server.store();
+    let counter = "redisson_lock_token:{lk}";
+    let me = claim(Kind::Fenced, "lk", 30_000);
+    let next = || granted(store.attempt(&me, 1, soon())).unwrap().get();
+
+    let first = next();
+    let time: (u64, u64) = redis::from_redis_value(server.run(&["TIME"])).unwrap();
+    let now = time.0 * 1_000_000 + time.1;
+    assert!(first <= now && now - first < 10_000_000, "{first} {now}");
+    let second = next();
+    assert!(second > first);
+    assert_eq!(server.text(&["GET", counter]), Some(second.to_string()));
+    assert_eq!(server.number(&["PTTL", counter]), -1);
+
+    server.run(&["DEL", counter]);
+    let third = next();
+    assert!(third > second);
+
+    // Ahead of the clock: counted on, to the last digit, beyond what a Lua number can tell apart.
+    for ahead in [third + 1_000_000_000, (1 << 53) + 1, (1 << 62) + 7] {
+        server.run(&["SET", counter, &ahead.to_string()]);
+        assert_eq!(next(), ahead + 1);
+        assert_eq!(next(), ahead + 2);
+    }
+    // Java's attempts count it up by one; ours go on from there.
+    server.run(&["INCR", counter]);
+    assert_eq!(next(), (1 << 62) + 7 + 4);
+    assert_eq!(granted(store.attempt(&me, 2, soon())), None);
+    store.close();
+}
+
+#[test]
+fn a_counter_that_cannot_be_used_refuses_before_the_lock_is_written() {
+    let server = Server::start(&[]);
+    let store = server.store();
+    let me = claim(Kind::Fenced, "lk", 30_000);
+    for (command, kind) in [
+        (["SET", "redisson_lock_token:{lk}", "abc"], ErrorKind::WrongType),
+        (["SET", "redisson_lock_token:{lk}", "9223372036854775807"], ErrorKind::WrongType),
+        (["LPUSH", "redisson_lock_token:{lk}", "abc"], ErrorKind::WrongType),
+    ] {
+        server.run(&["DEL", "redisson_lock_token:{lk}"]);
+        server.run(&command);
+        assert_eq!(store.attempt(&me, 1, soon()).refused().kind(), kind, "{command:?}");
+        assert_eq!(server.keys(), ["redisson_lock_token:{lk}"]);
+    }
+    store.close();
+}
+
+#[test]
+fn what_others_keep_in_a_hash_is_busy_and_untouched() {
+    let server = Server::start(&[]);
+    let store = server.store();
+    let me = claim(Kind::Mutex, "lk", 30_000);
+    server.run(&["HSET", "lk", "mode", "read", "other:1", "abc"]);
+    assert_eq!(store.attempt(&me, 1, soon()).done(), Attempt::Busy { retry_after: None });
+    assert_eq!(store.attempt(&me, 2, soon()).done(), Attempt::Lost);
+    assert!(!store.renew(std::slice::from_ref(&me), soon()).remove(0).done());
+    assert!(matches!(store.release(&me, 0, soon()).done(), Release::NotHeld { holder: Some(_) }));
+    assert_eq!(hash(&server, "lk"), (["mode", "read", "other:1", "abc"].map(str::to_owned).to_vec(), -1));
+    store.close();
+}
+
+#[test]
+fn another_type_in_the_key_is_told_in_words_and_untouched() {
+    let server = Server::start(&[]);
+    let store = server.store();
+    server.run(&["SET", "lk", "token"]);
+    let me = claim(Kind::Fenced, "lk", 30_000);
+    let errors = [
+        store.attempt(&me, 1, soon()).refused(),
+        store.attempt(&me, 2, soon()).refused(),
+        store.release(&me, 0, soon()).refused(),
+        store.release(&me, 1, soon()).refused(),
+        store.renew(std::slice::from_ref(&me), soon()).remove(0).refused(),
+        store.inspect(Kind::Mutex, &me.name, me.owner, soon()).refused(),
+        store.force(Kind::Mutex, &me.name, soon()).refused(),
+    ];
+    for error in errors {
+        assert_eq!(error.kind(), ErrorKind::WrongType);
+        assert!(error.to_string().contains("a token lock, a plain SET lock, or other data"), "{error}");
+        assert_eq!(error.lock_name(), Some("lk"));
+    }
+    assert_eq!(server.keys(), ["lk"]);
+    assert_eq!(server.text(&["GET", "lk"]).as_deref(), Some("token"));
+    store.close();
+}
+
+#[test]
+fn a_lock_is_inspected_and_forced() {
+    let server = Server::start(&[]);
+    let store = server.store();
+    let (me, other) = (claim(Kind::Mutex, "lk", 30_000), owner());
+    let inspect = |who| store.inspect(Kind::Mutex, &name("lk"), who, soon()).done();
+    assert_eq!(inspect(me.owner), None);
+    granted(store.attempt(&me, 1, soon()));
+    granted(store.attempt(&me, 2, soon()));
+    let Some(Snapshot { holder, count: 2, remaining: Some(remaining) }) = inspect(me.owner) else { panic!() };
+    assert_eq!(holder, me.owner.to_string());
+    assert!(remaining > Duration::from_secs(29));
+    let Some(Snapshot { holder, count: 0, .. }) = inspect(other) else { panic!() };
+    assert_eq!(holder, me.owner.to_string());
+    server.run(&["PERSIST", "lk"]);
+    assert_eq!(inspect(me.owner).unwrap().remaining, None);
+    server.run(&["HSET", "lk", &me.owner.to_string(), "many"]);
+    let error = store.inspect(Kind::Mutex, &name("lk"), me.owner, soon()).refused();
+    assert_eq!(error.kind(), ErrorKind::WrongType);
+
+    assert!(store.force(Kind::Mutex, &name("lk"), soon()).done());
+    assert!(!store.force(Kind::Mutex, &name("lk"), soon()).done());
+    assert_eq!(server.keys(), [""; 0]);
+    store.close();
+}
+
+#[test]
+fn a_bad_key_does_not_fail_its_neighbours_renewals() {
+    let server = Server::start(&[]);
+    let store = server.store();
+    // More than leave in one write.
+    let claims: Vec<_> = (0..600).map(|n| claim(Kind::Mutex, &format!("lk{n}"), 30_000)).collect();
+    for claim in &claims {
+        granted(store.attempt(claim, 1, soon()));
+    }
+    server.run(&["SET", "lk7", "x"]);
+    server.run(&["DEL", "lk8"]);
+    server.run(&["PEXPIRE", "lk9", "5000"]);
+    for (n, answer) in store.renew(&claims, soon()).into_iter().enumerate() {
+        match n {
+            7 => assert_eq!(answer.refused().kind(), ErrorKind::WrongType),
+            8 => assert!(!answer.done()),
+            _ => assert!(answer.done(), "{n}"),
+        }
+    }
+    assert!(server.number(&["PTTL", "lk9"]) > 25_000);
+    store.close();
+}
+
+#[test]
+fn a_latch_that_is_given_up_stays_as_it_is() {
+    let server = Server::start(&[]);
+    let store = server.store();
+    let latch = || claim(Kind::Latch, "latch", 30_000);
+    let count = |what| store.count(&latch(), &what, soon()).done();
+    let give_up = |is_granted| {
+        let waiter = Claim { is_granted, ..latch() };
+        store.abandon(&[waiter], soon()).remove(0).done();
+    };
+    assert_eq!(count(Counting::SetUp { to: 1, lease: None }), Some(1));
+    [true, false].into_iter().for_each(give_up);
+    assert_eq!(count(Counting::Ask), Some(1));
+    assert_eq!(count(Counting::CountDown), Some(0));
+    [true, false].into_iter().for_each(give_up);
+    granted(store.attempt(&latch(), 1, soon()));
+    store.close();
+}
+
+#[test]
+fn a_lock_is_taken_by_the_same_commands_however_waiters_are_told() {
+    let server = Server::start(&[]);
+    let commands = |publish_mode| {
+        let address = Arc::new(RedisAddress::new(&server.options()).unwrap());
+        let connections = Connections::new(address, 1, Duration::from_secs(3), maintenance())
+            .unwrap()
+            .telling(publish_mode);
+        server.run(&["CONFIG", "RESETSTAT"]);
+        let me = claim(Kind::Mutex, "lk", 30_000);
+        connections.call(&mutex::acquisition(&me, 1), soon()).unwrap();
+        let stats = server.text(&["INFO", "commandstats"]).unwrap();
+        server.run(&["DEL", "lk"]);
+        connections.close(soon());
+        let names = stats.lines().filter_map(|line| line.strip_prefix("cmdstat_")?.split_once(':'));
+        let names = names.map(|(name, _)| name.to_owned()).filter(|name| name != "evalsha" && name != "eval");
+        names.collect::<BTreeSet<_>>()
+    };
+    let alone = commands(PublishMode::Alone);
+    assert!(alone.contains("hset"));
+    for publish_mode in [PublishMode::Plain, PublishMode::Sharded, PublishMode::Both] {
+        assert_eq!(commands(publish_mode), alone, "{publish_mode:?}");
+    }
+}

@@ -1,0 +1,156 @@
+//! Several locks in one request.
+
+use std::sync::Arc;
+
+use crate::config::RedisOptions;
+use crate::error::ErrorKind;
+use crate::ident::Fence;
+use crate::seam::capabilities::Batches;
+use crate::seam::{Answer, Claim, Kind, Release, Store};
+use crate::stores::redis::RedisStore;
+use crate::stores::redis::tests::harness::{Server, claim, granted, open, soon};
+
+/// Plain ones and, where the name begins with `f`, fenced ones.
+fn wishes(keys: &[&str]) -> Vec<Claim> {
+    let wish = |key: &&str| {
+        let wants_fence = key.rsplit(':').next().unwrap().starts_with('f');
+        claim(if wants_fence { Kind::Fenced } else { Kind::Mutex }, key, 30_000)
+    };
+    keys.iter().map(wish).collect()
+}
+
+fn ask(store: &RedisStore, wishes: &[Claim], or_none: bool) -> Answer<Vec<Option<Fence>>> {
+    store.begin_attempts(wishes, or_none, soon()).wait()
+}
+
+fn locks(server: &Server) -> Vec<String> {
+    server.keys().into_iter().filter(|key| !key.starts_with("redisson_lock_token")).collect()
+}
+
+#[test]
+fn those_before_the_first_that_is_busy_are_taken_or_none() {
+    let server = Server::start(&[]);
+    let store = server.store();
+    let held = claim(Kind::Mutex, "c", 30_000);
+    granted(store.attempt(&held, 1, soon()));
+    assert_eq!(ask(&store, &wishes(&["a", "f", "c", "d"]), true).done(), []);
+    assert_eq!(locks(&server), ["c"]);
+    let some = wishes(&["a", "f", "c", "d"]);
+    let fences = ask(&store, &some, false).done();
+    assert!(matches!(fences.as_slice(), [None, Some(_)]), "{fences:?}");
+    assert_eq!(locks(&server), ["a", "c", "f"]);
+    for wish in &some[..2] {
+        let (key, owner) = (wish.name.key(), wish.owner.to_string());
+        assert_eq!(server.text(&["HGET", key, &owner]).as_deref(), Some("1"));
+        assert!(server.number(&["PTTL", key]) > 29_000, "{key}");
+    }
+    let released = store.begin_releases(&some[..2], soon()).wait().done();
+    assert_eq!(released, [Release::Freed { others: 0 }, Release::Freed { others: 0 }]);
+    // Fences go up, with those that are taken alone too.
+    let again = wishes(&["f", "f2"]);
+    let fences = [fences[1], ask(&store, &again, true).done()[0]];
+    store.begin_releases(&again, soon()).wait().done();
+    let alone = claim(Kind::Fenced, "f", 30_000);
+    let alone = granted(store.attempt(&alone, 1, soon()));
+    assert!(fences[0] < fences[1] && fences[1] < alone, "{fences:?} {alone:?}");
+    assert_eq!(server.number(&["PTTL", "redisson_lock_token:{f}"]), -1);
+    store.close();
+}
+
+#[test]
+fn a_release_of_several_frees_those_that_are_held_and_says_which() {
+    let server = Server::start(&[]);
+    let store = server.store();
+    let held = wishes(&["a", "b", "c", "d"]);
+    assert_eq!(ask(&store, &held, true).done().len(), 4);
+    server.run(&["DEL", "b"]);
+    server.run(&["SET", "c", "something"]);
+    let other = claim(Kind::Mutex, "b", 30_000);
+    granted(store.attempt(&other, 1, soon()));
+    let released = store.begin_releases(&held, soon()).wait().done();
+    let (freed, not_held) = (Release::Freed { others: 0 }, Release::NotHeld { holder: None });
+    assert_eq!(released, [freed.clone(), not_held.clone(), not_held, freed]);
+    assert_eq!(server.keys(), ["b", "c"]);
+    // Once more changes nothing.
+    let released = store.begin_releases(&held[..2], soon()).wait().done();
+    assert!(released.iter().all(|release| matches!(release, Release::NotHeld { .. })));
+    assert_eq!(server.keys(), ["b", "c"]);
+    store.close();
+}
+
+#[test]
+fn what_cannot_be_taken_refuses_all_and_leaves_nothing() {
+    let server = Server::start(&[]);
+    let store = server.store();
+    for (command, kind) in [
+        (["SET", "b", "something"], ErrorKind::WrongType),
+        (["SET", "redisson_lock_token:{f}", "abc"], ErrorKind::WrongType),
+        (["SET", "redisson_lock_token:{f}", "9223372036854775807"], ErrorKind::WrongType),
+        (["LPUSH", "redisson_lock_token:{f}", "abc"], ErrorKind::WrongType),
+        (["CONFIG", "SET", "maxmemory"], ErrorKind::OutOfMemory),
+    ] {
+        server.run(&["FLUSHALL"]);
+        let command: Vec<&str> =
+            command.into_iter().chain((kind == ErrorKind::OutOfMemory).then_some("1")).collect();
+        server.run(&command);
+        let before = server.keys();
+        for (keys, or_none) in [(["a", "b", "f"], true), (["f", "a", "b"], false), (["a", "f", "b"], false)] {
+            assert_eq!(ask(&store, &wishes(&keys), or_none).refused().kind(), kind, "{command:?} {keys:?}");
+            assert_eq!(server.keys(), before, "{command:?} {keys:?}");
+        }
+    }
+    server.run(&["CONFIG", "SET", "maxmemory", "0"]);
+    store.close();
+}
+
+#[test]
+fn whichever_right_is_missing_no_key_of_several_is_left_without_an_end() {
+    let server = Server::start(&[]);
+    let rights =
+        ["hexists", "hset", "hdel", "pexpire", "pttl", "get", "set", "del", "publish", "incr", "time"];
+    for right in rights {
+        server.run(&["FLUSHALL"]);
+        let rules = ["ACL", "SETUSER", "lk", "reset", "on", ">S3CR3T", "~*", "&*", "+@all"];
+        let missing = format!("-{right}");
+        server.run(&[rules.as_slice(), &[missing.as_str()]].concat());
+        let store = open(&RedisOptions {
+            username: Some("lk".to_owned()),
+            password: Some("S3CR3T".to_owned()),
+            ..server.options()
+        });
+        let all = wishes(&["a", "f", "b", "f2"]);
+        let taken = match ask(&store, &all, true) {
+            Answer::Done(fences) => fences.len(),
+            Answer::Refused(error) => {
+                assert_eq!(error.kind(), ErrorKind::NoPermission, "{right}: {error}");
+                0
+            }
+            Answer::Unknown(error) => panic!("{right}: {error}"),
+        };
+        let left = locks(&server);
+        assert_eq!(left.len(), taken, "{right}: {left:?}");
+        for key in &left {
+            assert!(server.number(&["PTTL", key]) > 29_000, "{right}: {key}");
+        }
+        if taken > 0 {
+            let answer = store.begin_releases(&all, soon()).wait();
+            let is_done = matches!(answer, Answer::Done(_));
+            assert_eq!(locks(&server).is_empty(), is_done, "{right}: {answer:?}");
+        }
+        store.close();
+    }
+}
+
+#[test]
+fn which_locks_go_together() {
+    let server = Server::start(&[]);
+    let store = server.store();
+    let name = Arc::clone(&claim(Kind::Mutex, "a", 1).name);
+    for kind in [Kind::Mutex, Kind::Fenced] {
+        assert!(store.group(kind, &name).is_some());
+    }
+    for kind in [Kind::Fair, Kind::Read, Kind::Write, Kind::Token] {
+        assert_eq!(store.group(kind, &name), None, "{kind:?}");
+    }
+    store.close();
+}

@@ -1,0 +1,450 @@
+//! Wake-ups.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use crate::LockClient;
+use crate::config::RedisOptions;
+use crate::observe::reporter::Reporter;
+use crate::seam::subscription::Subscription;
+use crate::seam::{Kind, Release, Store};
+use crate::stores::redis::RedisStore;
+use crate::stores::redis::address::RedisAddress;
+use crate::stores::redis::pubsub::subscriber::Subscriber;
+use crate::stores::redis::tests::fake::{Act, Fake};
+use crate::stores::redis::tests::harness::{Server, Wakeups, claim, eventually, granted, open, soon};
+use crate::sync::Waker;
+use crate::time::Clock;
+
+const CHANNEL: &str = "redisson_lock__channel:{lk}";
+
+fn listen(store: &RedisStore, waker: &Waker) -> Subscription {
+    store.listen(&claim(Kind::Mutex, "lk", 30_000), waker).unwrap()
+}
+
+fn waker() -> (Waker, Waker) {
+    let waker = Waker::default();
+    (waker.clone(), waker)
+}
+
+fn subscribers(server: &Server) -> i64 {
+    let (_, count): (String, i64) =
+        redis::from_redis_value(server.run(&["PUBSUB", "NUMSUB", CHANNEL])).unwrap();
+    count
+}
+
+/// Waits until the subscription stands and its own wake-up is through.
+fn stands(listening: &Subscription, woken: &Waker) {
+    eventually(|| listening.is_up());
+    eventually(|| woken.take());
+}
+
+fn is_woken(woken: &Waker) -> bool {
+    woken.sleep(Some(Duration::from_secs(5)))
+}
+
+fn with_linger(server: &Server, linger: Duration) -> RedisStore {
+    open(&RedisOptions { linger, ..server.options() })
+}
+
+#[test]
+fn a_release_wakes_those_who_listen() {
+    let server = Server::start(&[]);
+    let store = server.store();
+    assert_eq!(store.message_count(&claim(Kind::Mutex, "lk", 30_000)), None);
+    let (waker, woken) = waker();
+    let listening = listen(&store, &waker);
+    stands(&listening, &woken);
+    let me = claim(Kind::Mutex, "lk", 30_000);
+    for force in [false, true] {
+        let message_count = store.message_count(&claim(Kind::Mutex, "lk", 30_000)).unwrap();
+        assert_eq!(message_count, listening.message_count());
+        granted(store.attempt(&me, 1, soon()));
+        if force {
+            assert!(store.force(Kind::Mutex, &me.name, soon()).done());
+        } else {
+            assert!(matches!(store.release(&me, 0, soon()).done(), Release::Freed { .. }));
+        }
+        assert!(is_woken(&woken));
+        assert_eq!(listening.message_count(), message_count + 1);
+    }
+    drop(listening);
+    store.close();
+}
+
+#[test]
+fn all_who_listen_share_one_subscription_on_one_connection() {
+    let server = Server::start(&[]);
+    let store = server.store();
+    let wakers: Vec<_> = (0..20).map(|_| waker()).collect();
+    let listening: Vec<_> = wakers.iter().map(|(waker, _)| listen(&store, waker)).collect();
+    let (other, _woken) = waker();
+    let _other = store.listen(&claim(Kind::Mutex, "other", 30_000), &other).unwrap();
+    for (listening, (_, woken)) in listening.iter().zip(&wakers) {
+        stands(listening, woken);
+    }
+    assert_eq!(subscribers(&server), 1);
+    let clients = server.text(&["CLIENT", "LIST", "TYPE", "pubsub"]).unwrap();
+    assert_eq!(clients.lines().count(), 1, "{clients}");
+    assert_eq!(server.number(&["PUBLISH", CHANNEL, "anything at all"]), 1);
+    assert!(wakers.iter().all(|(_, woken)| is_woken(woken)));
+    drop(listening);
+    store.close();
+}
+
+#[test]
+fn a_subscription_lingers_and_then_ends() {
+    let server = Server::start(&[]);
+    let store = with_linger(&server, Duration::from_millis(100));
+    let (waker, woken) = waker();
+    let first = listen(&store, &waker);
+    stands(&first, &woken);
+    drop(first);
+    // Comes back in time: it stands, and nothing was missed.
+    let again = listen(&store, &waker);
+    assert!(again.is_up());
+    drop(again);
+    eventually(|| subscribers(&server) == 0);
+    assert_eq!(store.message_count(&claim(Kind::Mutex, "lk", 30_000)), None);
+    store.close();
+}
+
+#[test]
+fn without_linger_a_subscription_ends_with_its_last_listener() {
+    let server = Server::start(&[]);
+    let store = with_linger(&server, Duration::ZERO);
+    let (waker, woken) = waker();
+    let (first, second) = (listen(&store, &waker), listen(&store, &waker));
+    stands(&first, &woken);
+    drop(first);
+    assert!(second.is_up());
+    assert_eq!(subscribers(&server), 1);
+    drop(second);
+    eventually(|| subscribers(&server) == 0);
+    // In quick succession: each comes up for itself, whatever is still on its way for the one before.
+    for _ in 0..100 {
+        let listening = listen(&store, &waker);
+        eventually(|| listening.is_up());
+    }
+    eventually(|| subscribers(&server) == 0);
+    store.close();
+}
+
+#[test]
+fn a_topic_made_again_never_shows_a_count_of_the_old_one() {
+    let server = Server::start(&[]);
+    let store = with_linger(&server, Duration::ZERO);
+    let (waker, _woken) = waker();
+    let mut counts = std::collections::HashSet::new();
+    for _ in 0..10 {
+        let listening = listen(&store, &waker);
+        eventually(|| listening.is_up());
+        assert!(counts.insert(listening.message_count()));
+    }
+    store.close();
+}
+
+#[test]
+fn after_a_broken_connection_it_subscribes_again_and_wakes_everybody() {
+    let server = Server::start(&[]);
+    let (reporter, told) = Wakeups::reporter();
+    let store = RedisStore::connect(&server.options(), reporter).unwrap();
+    let (waker, woken) = waker();
+    let listening = listen(&store, &waker);
+    stands(&listening, &woken);
+    for _ in 0..5 {
+        let before = listening.message_count();
+        assert_eq!(server.number(&["CLIENT", "KILL", "TYPE", "pubsub"]), 1);
+        // Down and up again are two looks for every waiter.
+        eventually(|| listening.message_count() >= before + 2 && listening.is_up());
+        assert!(is_woken(&woken));
+        assert_eq!(told.recv_timeout(Duration::from_secs(5)), Ok(false));
+        assert_eq!(told.recv_timeout(Duration::from_secs(5)), Ok(true));
+        eventually(|| subscribers(&server) == 1);
+        while woken.take() {}
+        assert_eq!(server.number(&["PUBLISH", CHANNEL, "0"]), 1);
+        assert!(is_woken(&woken));
+    }
+    store.close();
+}
+
+#[test]
+fn a_refused_subscription_stays_down_and_is_told_once() {
+    let server = Server::start(&[]);
+    let rules = ["ACL", "SETUSER", "lk", "reset", "on", "nopass", "~*", "resetchannels", "+@all"];
+    server.run(&rules);
+    let (reporter, told) = Wakeups::reporter();
+    let options = RedisOptions { username: Some("lk".to_owned()), ..server.options() };
+    let store = RedisStore::connect(&options, reporter).unwrap();
+    let (waker, woken) = waker();
+    for round in 0..3 {
+        let listening = listen(&store, &waker);
+        if round == 0 {
+            assert_eq!(told.recv_timeout(Duration::from_secs(5)), Ok(false));
+        }
+        assert!(!listening.is_up());
+    }
+    assert!(!woken.take());
+    assert!(told.try_recv().is_err());
+    // Permitted meanwhile: the next who listens gets it.
+    server.run(&["ACL", "SETUSER", "lk", "allchannels"]);
+    eventually(|| {
+        let listening = listen(&store, &waker);
+        let (_never, nothing) = crossbeam_channel::bounded::<()>(0);
+        assert!(nothing.recv_timeout(Duration::from_millis(5)).is_err());
+        listening.is_up()
+    });
+    assert_eq!(told.recv_timeout(Duration::from_secs(5)), Ok(true));
+    store.close();
+}
+
+#[test]
+fn a_server_that_is_gone_is_told_and_its_return_too() {
+    let server = Server::start(&[]);
+    let (reporter, told) = Wakeups::reporter();
+    let store = RedisStore::connect(&server.options(), reporter).unwrap();
+    let (waker, woken) = waker();
+    let listening = listen(&store, &waker);
+    stands(&listening, &woken);
+    let server = server.restart(|| {
+        assert_eq!(told.recv_timeout(Duration::from_secs(5)), Ok(false));
+        eventually(|| !listening.is_up());
+    });
+    eventually(|| listening.is_up());
+    assert_eq!(told.recv_timeout(Duration::from_secs(5)), Ok(true));
+    assert_eq!(subscribers(&server), 1);
+    store.close();
+}
+
+#[test]
+fn foreign_messages_do_no_harm() {
+    let server = Server::start(&[]);
+    let store = server.store();
+    let (waker, woken) = waker();
+    let listening = listen(&store, &waker);
+    stands(&listening, &woken);
+    let big = "x".repeat(1_000_000);
+    let before = listening.message_count();
+    for payload in ["", "-1", "\r\n*3\r\n", big.as_str()] {
+        assert_eq!(server.number(&["PUBLISH", CHANNEL, payload]), 1);
+    }
+    eventually(|| listening.message_count() == before + 4);
+    assert!(listening.is_up());
+    store.close();
+}
+
+/// Nobody but a stranger sends one, and it is not kept to see how long it gets.
+#[test]
+fn a_message_longer_than_any_of_ours_costs_a_reconnect_and_no_wake_up() {
+    let server = Server::start(&[]);
+    let store = server.store();
+    let (waker, woken) = waker();
+    let listening = listen(&store, &waker);
+    stands(&listening, &woken);
+    let before = listening.message_count();
+    assert_eq!(server.number(&["PUBLISH", CHANNEL, &"x".repeat(3_000_000)]), 1);
+    // Down and up again are two looks for every waiter.
+    eventually(|| listening.message_count() >= before + 2 && listening.is_up());
+    assert!(is_woken(&woken));
+    store.close();
+}
+
+#[test]
+fn closing_ends_the_thread_and_the_connection_and_is_repeatable() {
+    let server = Server::start(&[]);
+    let store = server.store();
+    let (waker, woken) = waker();
+    let listening = listen(&store, &waker);
+    stands(&listening, &woken);
+    store.close();
+    store.close();
+    assert!(!listening.is_up());
+    assert!(is_woken(&woken));
+    assert!(store.listen(&claim(Kind::Mutex, "lk", 30_000), &waker).is_none());
+    drop(listening);
+    // What is left is the connection that asks.
+    eventually(|| server.text(&["CLIENT", "LIST"]).unwrap().lines().count() == 1);
+}
+
+const SHORT: Duration = Duration::from_millis(40);
+
+/// A hub on a server that answers so, which gives a link up after such a silence.
+fn impatient(fake: &Fake, silence: Duration) -> Arc<Subscriber> {
+    let address = Arc::new(RedisAddress::new(&fake.options()).unwrap());
+    crate::stores::redis::pubsub::subscriber(
+        address,
+        Arc::new(Reporter::new(None)),
+        Duration::from_secs(5),
+        silence,
+        &[crate::stores::redis::pubsub::subscriber::PLAIN],
+    )
+}
+
+#[test]
+fn a_link_without_a_sign_of_life_is_given_up() {
+    let fake = Fake::start(|command| match command {
+        "ping" => Act::Nothing,
+        _ => Act::Say("*3\r\n$9\r\nsubscribe\r\n$1\r\nx\r\n:1\r\n"),
+    });
+    let subscriber = impatient(&fake, SHORT);
+    let (waker, _woken) = waker();
+    let _listening = subscriber.listen(CHANNEL, &waker).unwrap();
+    eventually(|| fake.connects() >= 3);
+    subscriber.close();
+}
+
+/// Bytes that never become a reply are none.
+#[test]
+fn a_server_that_drips_is_given_up_as_a_silent_one_is() {
+    let endless: &str = Box::leak(format!("+{}", "x".repeat(100_000)).into_boxed_str());
+    let fake = Fake::start(move |_| Act::Drip(endless));
+    let subscriber = impatient(&fake, SHORT);
+    let (waker, _woken) = waker();
+    let _listening = subscriber.listen(CHANNEL, &waker).unwrap();
+    eventually(|| fake.connects() >= 3);
+    subscriber.close();
+}
+
+#[test]
+fn what_gets_longer_than_any_reply_is_not_kept() {
+    /// A reply, and what the system keeps of both ends.
+    const MOST: usize = 3 * 1024 * 1024;
+    for begins in ["+", "$9000000000000\r\n", "*9000000000000\r\n:", "*3\r\n$7\r\nmessage\r\n$2000000\r\n"] {
+        let fake = Fake::start(move |_| Act::Flood(begins));
+        let subscriber = impatient(&fake, Duration::from_secs(5));
+        let (waker, _woken) = waker();
+        let _listening = subscriber.listen(CHANNEL, &waker).unwrap();
+        eventually(|| fake.connects() >= 2);
+        assert!(fake.flooded() <= MOST * fake.connects(), "{begins:?}: {} bytes", fake.flooded());
+        subscriber.close();
+    }
+}
+
+#[test]
+fn a_refused_ping_is_a_sign_of_life_too() {
+    let fake = Fake::start(|command| match command {
+        "ping" => Act::Say("-NOPERM this user has no permissions to run the 'ping' command\r\n"),
+        _ => Act::Say("*3\r\n$9\r\nsubscribe\r\n$1\r\nx\r\n:1\r\n"),
+    });
+    let subscriber = impatient(&fake, Duration::from_secs(1));
+    let (waker, _woken) = waker();
+    let listening = subscriber.listen(CHANNEL, &waker).unwrap();
+    // A greeting, a subscription, and three that were refused.
+    eventually(|| fake.commands() >= 5);
+    assert!(listening.is_up());
+    assert_eq!(fake.connects(), 1);
+    subscriber.close();
+}
+
+#[test]
+fn a_server_that_hangs_up_every_time_is_not_stormed() {
+    let fake = Fake::start(|_| Act::HangUp);
+    let subscriber = impatient(&fake, SHORT);
+    let (waker, _woken) = waker();
+    let _listening = subscriber.listen(CHANNEL, &waker).unwrap();
+    let deadline = Clock::System.after(Duration::from_millis(400));
+    eventually(|| Clock::System.now() >= deadline);
+    // 20 ms, 40 ms, 80 ms, …, and up to as much again each time.
+    assert!((2..=6).contains(&fake.connects()), "{}", fake.connects());
+    subscriber.close();
+}
+
+#[test]
+fn closing_does_not_wait_for_a_connect_that_hangs() {
+    let fake = Fake::start_raw(|_| Act::Nothing);
+    let subscriber = impatient(&fake, SHORT);
+    let (waker, _woken) = waker();
+    let _listening = subscriber.listen(CHANNEL, &waker).unwrap();
+    eventually(|| fake.commands() == 1);
+    let before = Clock::System.now();
+    subscriber.close();
+    // The connect would take three seconds.
+    assert!(Clock::System.now().since(before) < Duration::from_millis(2500));
+}
+
+/// A read with a time-out fails with EINTR when the process is stopped and goes on, and at times when a child process
+/// ends; that is no reason to reconnect.
+#[test]
+fn the_subscription_survives_a_short_stop_of_the_process() {
+    const ALONE: &str = "LEASEHOLD_TEST_STOPS_ITSELF";
+    if std::env::var_os(ALONE).is_none() {
+        // In a process of its own: the other tests' times go on.
+        let this = std::thread::current();
+        let mut again = std::process::Command::new(std::env::current_exe().unwrap());
+        let ended =
+            again.args([this.name().unwrap(), "--exact", "--nocapture"]).env(ALONE, "1").output().unwrap();
+        let text = String::from_utf8_lossy(&ended.stdout) + String::from_utf8_lossy(&ended.stderr);
+        assert!(ended.status.success() && text.contains("1 passed"), "{text}");
+        return;
+    }
+    let server = Server::start(&[]);
+    let store = server.store();
+    let (waker, woken) = waker();
+    let listening = listen(&store, &waker);
+    stands(&listening, &woken);
+    let seen = listening.message_count();
+    let stop = format!("kill -STOP {0}; sleep 0.02; kill -CONT {0}", std::process::id());
+    for _ in 0..3 {
+        assert!(std::process::Command::new("sh").args(["-c", &stop]).status().unwrap().success());
+    }
+    let me = claim(Kind::Mutex, "lk", 30_000);
+    granted(store.attempt(&me, 1, soon()));
+    assert!(store.force(Kind::Mutex, &me.name, soon()).done());
+    eventually(|| listening.message_count() > seen);
+    assert_eq!(listening.message_count(), seen + 1, "a reconnect would have counted too");
+    drop(listening);
+    store.close();
+}
+
+/// A process that kept the lock among its own threads would leave the other next to nothing.
+#[test]
+fn two_clients_of_four_threads_each_share_a_lock() {
+    let server = Server::start(&[]);
+    let clients = [0, 1].map(|_| LockClient::connect(&server.options().url).unwrap());
+    let (cycles, is_over) = ([0, 1].map(AtomicUsize::new), AtomicBool::new(false));
+    let ends = Clock::System.after(Duration::from_secs(90));
+    std::thread::scope(|scope| {
+        for (client, cycles) in clients.iter().zip(&cycles) {
+            for _ in 0..4 {
+                let (lock, is_over) = (client.lock("shared"), &is_over);
+                scope.spawn(move || {
+                    while !is_over.load(Ordering::SeqCst) && Clock::System.now() < ends {
+                        drop(lock.acquire().unwrap());
+                        cycles.fetch_add(1, Ordering::SeqCst);
+                    }
+                });
+            }
+        }
+        // Many turns, each of which is a few milliseconds at most.
+        eventually(|| cycles.iter().all(|cycles| cycles.load(Ordering::SeqCst) >= 2_000));
+        is_over.store(true, Ordering::SeqCst);
+    });
+    let mut cycles = cycles.map(AtomicUsize::into_inner);
+    cycles.sort_unstable();
+    assert!(cycles[0] * 10 >= cycles[1], "{cycles:?}");
+}
+
+#[test]
+fn more_than_a_socket_takes_at_once_is_subscribed_to_as_soon_as_there_is_room() {
+    let server = Server::start(&[]);
+    all_of_many_stand(&server.options());
+}
+
+/// Megabytes of subscriptions. The reading thread's own looks come too late to help.
+pub(super) fn all_of_many_stand(options: &RedisOptions) {
+    let (address, late) = (Arc::new(RedisAddress::new(options).unwrap()), Duration::from_secs(60));
+    let subscriber = crate::stores::redis::pubsub::subscriber(
+        address,
+        Arc::new(Reporter::new(None)),
+        late,
+        late,
+        &[crate::stores::redis::pubsub::subscriber::PLAIN],
+    );
+    let (waker, _woken) = waker();
+    let channel = |number| format!("{number}:{}", "x".repeat(60_000));
+    let listening: Vec<_> =
+        (0..200).map(|number| subscriber.listen(&channel(number), &waker).unwrap()).collect();
+    eventually(|| listening.iter().all(Subscription::is_up));
+    subscriber.close();
+}

@@ -1,0 +1,144 @@
+//! The token lock, with scripts and without.
+
+use std::time::Duration;
+
+use crate::config::RedisOptions;
+use crate::error::ErrorKind;
+use crate::seam::{Attempt, Claim, Kind, Release, Store};
+use crate::stores::redis::tests::harness::{Server, claim, granted, open, owner, soon};
+
+fn both_ways(test: impl Fn(&Server, &dyn Store)) {
+    for scripts in [true, false] {
+        let server = Server::start(&[]);
+        let store = open(&RedisOptions { scripts, ..server.options() });
+        test(&server, &store);
+        if !scripts {
+            let ran = server.text(&["INFO", "commandstats"]).unwrap();
+            assert!(!ran.contains("cmdstat_eval"), "{ran}");
+        }
+        store.close();
+    }
+}
+
+#[test]
+fn a_token_lock_is_taken_kept_and_freed() {
+    both_ways(|server, store| {
+        let (me, you) = (claim(Kind::Token, "lk", 30_000), claim(Kind::Token, "lk", 30_000));
+        assert_eq!(granted(store.attempt(&me, 1, soon())), None);
+        assert_eq!(server.text(&["GET", "lk"]), Some(me.owner.to_string()));
+        assert!((29_000..=30_000).contains(&server.number(&["PTTL", "lk"])));
+        let Attempt::Busy { retry_after: Some(after) } = store.attempt(&you, 1, soon()).done() else {
+            panic!()
+        };
+        assert!(after > Duration::from_secs(29));
+
+        server.run(&["PEXPIRE", "lk", "5000"]);
+        let renew = |claim: &Claim| store.renew(std::slice::from_ref(claim), soon()).remove(0).done();
+        assert!(renew(&me));
+        assert!(server.number(&["PTTL", "lk"]) > 29_000);
+        assert!(renew(&Claim { lease: Duration::from_secs(5), ..me.clone() }));
+        assert!(server.number(&["PTTL", "lk"]) > 25_000, "a renewal never shortens");
+        assert!(!renew(&you));
+
+        let holder = Some(me.owner.to_string());
+        assert_eq!(store.release(&you, 0, soon()).done(), Release::NotHeld { holder });
+        assert!(matches!(store.release(&me, 0, soon()).done(), Release::Freed { .. }));
+        assert_eq!(store.release(&me, 0, soon()).done(), Release::NotHeld { holder: None });
+        assert!(!renew(&me));
+        assert_eq!(server.keys(), [""; 0]);
+    });
+}
+
+#[test]
+fn what_an_earlier_attempt_left_is_adopted_and_kept() {
+    both_ways(|server, store| {
+        let me = claim(Kind::Token, "lk", 30_000);
+        granted(store.attempt(&me, 1, soon()));
+        server.run(&["PEXPIRE", "lk", "5000"]);
+        granted(store.attempt(&me, 1, soon()));
+        assert!(server.number(&["PTTL", "lk"]) > 29_000);
+    });
+}
+
+#[test]
+fn a_token_lock_is_inspected_and_forced() {
+    both_ways(|server, store| {
+        let me = claim(Kind::Token, "lk", 30_000);
+        let inspect = |who| store.inspect(Kind::Token, &me.name, who, soon()).done();
+        assert_eq!(inspect(me.owner), None);
+        granted(store.attempt(&me, 1, soon()));
+        let seen = inspect(me.owner).unwrap();
+        assert_eq!((seen.holder, seen.count), (me.owner.to_string(), 1));
+        assert_eq!(inspect(owner()).unwrap().count, 0);
+        server.run(&["PERSIST", "lk"]);
+        assert_eq!(inspect(me.owner).unwrap().remaining, None);
+        assert!(store.force(Kind::Token, &me.name, soon()).done());
+        assert!(!store.force(Kind::Token, &me.name, soon()).done());
+        assert_eq!(server.keys(), [""; 0]);
+    });
+}
+
+#[test]
+fn a_redis_lock_in_the_key_is_told_in_words_and_untouched() {
+    both_ways(|server, store| {
+        server.run(&["HSET", "lk", "other:1", "1"]);
+        let me = claim(Kind::Token, "lk", 30_000);
+        let errors = [
+            store.attempt(&me, 1, soon()).refused(),
+            store.release(&me, 0, soon()).refused(),
+            store.renew(std::slice::from_ref(&me), soon()).remove(0).refused(),
+            store.inspect(Kind::Token, &me.name, me.owner, soon()).refused(),
+            store.force(Kind::Token, &me.name, soon()).refused(),
+        ];
+        for error in errors {
+            assert_eq!(error.kind(), ErrorKind::WrongType);
+            assert!(error.to_string().contains("a RedisLock's hash"), "{error}");
+        }
+        assert_eq!(server.text(&["HGET", "lk", "other:1"]).as_deref(), Some("1"));
+    });
+}
+
+#[test]
+fn only_token_locks_work_without_scripts() {
+    let server = Server::start(&[]);
+    let store = open(&RedisOptions { scripts: false, ..server.options() });
+    let name = crate::stores::redis::tests::harness::name("lk");
+    assert!(store.check_name(Kind::Token, &name).is_ok());
+    for kind in [Kind::Mutex, Kind::Fenced] {
+        assert_eq!(store.check_name(kind, &name).unwrap_err().kind(), ErrorKind::Unsupported);
+    }
+    store.close();
+}
+
+#[test]
+fn a_token_lock_cannot_be_re_entered() {
+    both_ways(|_, store| {
+        let me = claim(Kind::Token, "lk", 30_000);
+        granted(store.attempt(&me, 1, soon()));
+        assert_eq!(store.attempt(&me, 2, soon()).refused().kind(), ErrorKind::Unsupported);
+        let waker = crate::sync::Waker::default();
+        assert!(store.listen(&me, &waker).is_none());
+        assert!(store.message_count(&me).is_none());
+    });
+}
+
+/// Redis before 8.4 and Valkey before 9 have no command that compares and deletes.
+#[test]
+fn a_change_by_somebody_else_between_look_and_delete_is_seen() {
+    let server = Server::start(&[]);
+    let store = open(&RedisOptions { scripts: false, ..server.options() });
+    let me = claim(Kind::Token, "lk", 30_000);
+    // Renewals by another thread touch the key all the time; the release goes through all the same.
+    for _ in 0..50 {
+        granted(store.attempt(&me, 1, soon()));
+        std::thread::scope(|scope| {
+            let renewals = std::thread::Builder::new().spawn_scoped(scope, || {
+                (0..20).filter(|_| store.renew(std::slice::from_ref(&me), soon()).remove(0).done()).count()
+            });
+            assert!(matches!(store.release(&me, 0, soon()).done(), Release::Freed { .. }));
+            renewals.unwrap().join().unwrap();
+        });
+        assert_eq!(server.number(&["EXISTS", "lk"]), 0);
+    }
+    store.close();
+}

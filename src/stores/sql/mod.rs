@@ -1,0 +1,133 @@
+//! Databases that keep locks: a row for each lock, with the owner, the hold count, the end by the server's clock and the
+//! last fence.
+//!
+//! `rows` is what is the same for all of them; `postgres`, `mysql` and `sqlite` say in which statements. All carry
+//! requests over the connections of a `pool`, whose last one is for renewals alone. `sessions` keeps locks without a
+//! table: each is a connection's, and ends with it.
+
+/// A database's statements: a field for each, whose text is the file of that name in its folder of `query/`.
+macro_rules! queries {
+    ($folder:literal: $($name:ident),+ $(,)?) => {
+        struct Queries {
+            $($name: String,)+
+        }
+
+        impl Queries {
+            fn new(table: &str) -> Queries {
+                Queries {
+                    $($name: crate::stores::sql::query(
+                        include_str!(concat!(
+                            env!("CARGO_MANIFEST_DIR"),
+                            "/src/stores/sql/query/",
+                            $folder,
+                            "/",
+                            stringify!($name),
+                            ".sql"
+                        )),
+                        table,
+                    ),)+
+                }
+            }
+        }
+    };
+}
+
+#[cfg(feature = "mysql")]
+pub(crate) mod mysql;
+mod pool;
+#[cfg(feature = "postgres")]
+pub(crate) mod postgres;
+mod rows;
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+mod sessions;
+#[cfg(feature = "sqlite")]
+pub(crate) mod sqlite;
+
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+use std::time::Duration;
+
+use crate::config::RedisOptions;
+use crate::error::{Error, ErrorKind};
+use crate::seam::Answer;
+
+/// The table's name in the queries; the configured one is put in its place.
+const TABLE: &str = "leasehold_locks";
+
+/// What a failed request comes to.
+#[derive(Debug)]
+pub(super) enum Failure {
+    /// It was not carried out and will not be.
+    Refused(Error),
+    /// It may have been carried out, or still may be.
+    Unknown(Error),
+}
+
+type Outcome<T> = std::result::Result<T, Failure>;
+
+impl Failure {
+    fn into_error(self) -> Error {
+        match self {
+            Failure::Refused(error) | Failure::Unknown(error) => error,
+        }
+    }
+
+    /// The failure of a request that only reads: whether it was carried out or not, nothing changed.
+    fn of_reading(self) -> Failure {
+        Failure::Refused(self.into_error())
+    }
+}
+
+/// The answer of the seam that `outcome` of a request about a lock stands for.
+fn answer<T>(outcome: Outcome<T>, action: &'static str, lock: &str) -> Answer<T> {
+    match outcome {
+        Ok(value) => Answer::Done(value),
+        Err(Failure::Refused(error)) => Answer::Refused(error.during(action).on(lock)),
+        Err(Failure::Unknown(error)) => Answer::Unknown(error.during(action).on(lock).with_unknown_outcome()),
+    }
+}
+
+/// A query with the configured table's name, which `RedisOptions::checked_for_database` has found to be a plain identifier.
+fn query(text: &str, table: &str) -> String {
+    text.replace(TABLE, table)
+}
+
+fn timed_out(detail: &str) -> Error {
+    Error::new(ErrorKind::TimedOut, "request", detail)
+}
+
+fn no_table(options: &RedisOptions) -> Error {
+    let words = format!(
+        "there is no table {:?}: make it once by create_schema(), or with the statements in docs/stores.md",
+        options.table.name
+    );
+    Error::new(ErrorKind::Unsupported, "connect", words)
+}
+
+/// A server elsewhere is not spoken to in the clear by accident.
+#[cfg(all(any(feature = "postgres", feature = "mysql"), not(feature = "tls")))]
+fn no_tls(without: &str) -> Error {
+    let words = format!(
+        "TLS to a database needs leasehold's feature \"tls\", which this build does not have; to do without it, say \
+         {without} in the URL"
+    );
+    Error::new(ErrorKind::Unsupported, "connect", words)
+}
+
+/// With `%` and two digits read as the byte that they stand for.
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+fn decoded(text: &str) -> Option<String> {
+    let mut parts = text.split('%');
+    let mut bytes = parts.next()?.as_bytes().to_vec();
+    for part in parts {
+        let (code, rest) = part.split_at_checked(2)?;
+        bytes.push(u8::from_str_radix(code, 16).ok()?);
+        bytes.extend(rest.as_bytes());
+    }
+    String::from_utf8(bytes).ok()
+}
+
+/// Whole milliseconds as the databases take them.
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+fn lease_ms(lease: Duration) -> i64 {
+    i64::try_from(lease.as_millis()).unwrap_or(i64::MAX)
+}

@@ -1,0 +1,210 @@
+//! Locks on a MySQL or MariaDB transaction of the caller's own: lock and data are committed together.
+//!
+//! There is no lease and nothing to renew: such a lock ends with its transaction, however that ends. It is another lock
+//! than one of a [`LockClient`](crate::LockClient)'s.
+//!
+//! # Examples
+//!
+//! ```no_run
+//! use leasehold::mysql::NameTable;
+//! use mysql::TxOpts;
+//! use mysql::prelude::Queryable;
+//! use std::time::Duration;
+//!
+//! let mut connection = mysql::Conn::new("mysql://app@localhost/shop")?;
+//! let names = NameTable::default();
+//! names.create(&mut connection)?;
+//!
+//! let mut transaction = connection.start_transaction(TxOpts::default())?;
+//! if let Some(lock) = names.lock(&mut transaction, "order:42", Duration::from_secs(2))? {
+//!     transaction.query_drop("UPDATE orders SET paid = TRUE WHERE id = 42")?;
+//!     lock.check(&mut transaction)?;
+//!     transaction.commit()?; // the lock ends here
+//! }
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+use std::time::Duration;
+
+use mysql::prelude::Queryable;
+use mysql::{Error as Driver, Transaction, params};
+
+use crate::config::check_table;
+use crate::error::{Error, ErrorKind, Result};
+use crate::stores::sql::mysql::refusal::{LOCK_WAIT_TIMEOUT, classify, ends_the_session, said};
+
+/// A table of names; who has a name's row locked has the lock.
+///
+/// # Examples
+///
+/// ```no_run
+/// use leasehold::mysql::NameTable;
+///
+/// let mut client = mysql::Conn::new("mysql://app@localhost/shop")?;
+/// NameTable::new("order_locks")?.create(&mut client)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NameTable {
+    table: String,
+}
+
+const NAMES: &str = "leasehold_names";
+
+impl Default for NameTable {
+    fn default() -> NameTable {
+        NameTable { table: NAMES.to_owned() }
+    }
+}
+
+impl NameTable {
+    /// Names a table, `name` or `database.name`. The default is `leasehold_names`.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidInput`](ErrorKind::InvalidInput) for what is no plain identifier.
+    pub fn new(table: &str) -> Result<NameTable> {
+        check_table(table)?;
+        Ok(NameTable { table: table.to_owned() })
+    }
+
+    /// Creates the table where it is not there. Not within a transaction, which the server would commit.
+    ///
+    /// # Blocking
+    ///
+    /// One round trip.
+    ///
+    /// # Errors
+    ///
+    /// What the server says.
+    pub fn create(&self, connection: &mut impl Queryable) -> Result<()> {
+        let text = include_str!("../query/mysql/names.sql").replace(NAMES, &self.table);
+        connection.query_drop(text).map_err(|error| failed("create", error))
+    }
+
+    /// Locks the name's row until the transaction ends, waiting at most `wait`; `None` if others kept it so long.
+    /// A row that is not there is made.
+    ///
+    /// The server counts whole seconds, so `wait` is rounded up. Zero does not wait on MariaDB, and is one second on
+    /// MySQL.
+    ///
+    /// # Blocking
+    ///
+    /// Up to `wait` and a few round trips.
+    ///
+    /// # Errors
+    ///
+    /// [`Deadlock`](ErrorKind::Deadlock) if the server broke one, which ends the transaction: run it again.
+    /// [`Lost`](ErrorKind::Lost) if the transaction has ended, also by this wait's being in vain where the server is set
+    /// so (`innodb_rollback_on_timeout`).
+    ///
+    /// # Guarantees
+    ///
+    /// At every isolation level one transaction at a time has the lock. A wait that was in vain leaves the transaction
+    /// as it was, but where it is `Lost`. The first ordinary SELECT comes after this: at REPEATABLE READ it fixes what
+    /// the transaction sees.
+    pub fn lock(
+        &self,
+        transaction: &mut Transaction<'_>,
+        name: &str,
+        wait: Duration,
+    ) -> Result<Option<TxLock>> {
+        if name.is_empty() || name.len() > crate::ident::LONGEST_NAME {
+            return Err(Error::invalid("lock", "the name is empty or too long"));
+        }
+        let failed = |error| failed("lock", error).on(name);
+        let (before, ends): (u64, bool) = transaction
+            .query_first("SELECT @@innodb_lock_wait_timeout, @@innodb_rollback_on_timeout")
+            .map_err(failed)?
+            .unwrap_or_default();
+        let seconds = wait.as_secs() + u64::from(wait.subsec_nanos() > 0);
+        limit(transaction, seconds.min(1_000_000)).map_err(failed)?;
+        let take = include_str!("../query/mysql/lock_name.sql").replace(NAMES, &self.table);
+        let taken = transaction.exec_drop(take, params! { "name" => name.as_bytes() });
+        match taken {
+            Ok(()) => {
+                limit(transaction, before).map_err(failed)?;
+                // It is gone when the transaction is: that is how `check` tells.
+                transaction.query_drop("SAVEPOINT leasehold").map_err(failed)?;
+                Ok(Some(TxLock { name: name.to_owned() }))
+            }
+            Err(Driver::MySqlError(error)) if error.code == LOCK_WAIT_TIMEOUT => {
+                limit(transaction, before).map_err(failed)?;
+                if ends {
+                    let words = "the wait was in vain, and the server is set to end the transaction then";
+                    return Err(Error::new(ErrorKind::Lost, "lock", words).on(name));
+                }
+                Ok(None)
+            }
+            Err(error) => Err(failed(error)),
+        }
+    }
+}
+
+/// A lock that a transaction has.
+///
+/// # Examples
+///
+/// ```no_run
+/// use leasehold::mysql::NameTable;
+/// use std::time::Duration;
+///
+/// let mut client = mysql::Conn::new("mysql://app@localhost/shop")?;
+/// let mut transaction = client.start_transaction(mysql::TxOpts::default())?;
+/// let names = NameTable::default();
+/// match names.lock(&mut transaction, "order:42", Duration::from_secs(2))? {
+///     Some(lock) => lock.check(&mut transaction)?, // before the commit: the transaction still stands
+///     None => println!("others have it"),
+/// }
+/// transaction.commit()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[must_use = "None would mean that others have the lock"]
+pub struct TxLock {
+    name: String,
+}
+
+impl TxLock {
+    /// The lock's name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Whether the transaction, and with it the lock, still stands.
+    ///
+    /// # Blocking
+    ///
+    /// Two round trips.
+    ///
+    /// # Errors
+    ///
+    /// [`Lost`](ErrorKind::Lost) if the server has ended the transaction: by a deadlock, a time-out, `KILL`, by dying. Also
+    /// after `ROLLBACK TO` a savepoint older than the lock.
+    pub fn check(&self, transaction: &mut Transaction<'_>) -> Result<()> {
+        let asked = transaction.query_drop("RELEASE SAVEPOINT leasehold");
+        asked
+            .and_then(|()| transaction.query_drop("SAVEPOINT leasehold"))
+            .map_err(|error| failed("check", error).on(&self.name))
+    }
+}
+
+fn limit(transaction: &mut Transaction<'_>, seconds: u64) -> mysql::Result<()> {
+    transaction.query_drop(format!("SET SESSION innodb_lock_wait_timeout = {seconds}"))
+}
+
+fn failed(action: &'static str, error: Driver) -> Error {
+    const NO_SUCH_SAVEPOINT: u16 = 1305;
+    let is_gone = matches!(&error, Driver::MySqlError(error) if error.code == NO_SUCH_SAVEPOINT);
+    if is_gone || ends_the_session(&error) {
+        let words = "the server has ended the transaction, and the lock with it";
+        return Error::new(ErrorKind::Lost, action, words).with_source(error);
+    }
+    let (kind, words) = match &error {
+        Driver::MySqlError(error) => classify(error.code),
+        _ => (ErrorKind::Refused, "the server refused"),
+    };
+    let said = said(&error);
+    Error::new(kind, action, format!("{words}{said}")).with_source(error)
+}

@@ -1,0 +1,340 @@
+//! MySQL and MariaDB: one statement on one row for each request, each a transaction of its own at READ COMMITTED. Nobody
+//! wakes waiters, so they look now and then.
+
+mod get_lock;
+pub mod in_transaction;
+mod refusal;
+mod url;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use mysql::prelude::Queryable;
+use mysql::{Conn, OptsBuilder, Params, params};
+
+use self::refusal::{ends_the_session, failed, refused, took_too_long};
+use crate::config::RedisOptions;
+use crate::error::{Error, ErrorKind, Result};
+use crate::ident::LockName;
+use crate::inspect::Whereabouts;
+use crate::seam::{Claim, Store};
+use crate::stores::sql::pool::{Database, Pool};
+use crate::stores::sql::rows::{Change, Row, RowStore, Rows, Told};
+use crate::stores::sql::sessions::SessionStore;
+use crate::stores::sql::{Failure, Outcome, no_table, query, timed_out};
+use crate::time::{Clock, Moment};
+
+/// A connection that has been idle for longer is asked whether it still stands.
+const IDLE: Duration = Duration::from_secs(1);
+
+/// Connects, and checks that the server can keep locks.
+pub(crate) fn open(options: &RedisOptions) -> Result<Arc<dyn Store>> {
+    let database = Mysql {
+        opts: url::opts(options)?,
+        connect_timeout: options.connect_timeout,
+        queries: Queries::new(&options.table.name),
+    };
+    let deadline = Clock::System.after(options.connect_timeout);
+    let mut first = database.connect(deadline)?;
+    check(options, &mut first).map_err(|failure| failure.into_error().during("connect"))?;
+    let pool = Pool::new(database, options.pool_size, first)?;
+    if options.table.session_locks {
+        Ok(Arc::new(SessionStore::new(pool)))
+    } else {
+        Ok(Arc::new(RowStore::new(pool)))
+    }
+}
+
+fn check(options: &RedisOptions, link: &mut Link) -> Outcome<()> {
+    let refuse = |kind, words: &str| Err(Failure::Refused(Error::new(kind, "connect", words)));
+    let text = "SELECT VERSION(), @@global.read_only";
+    let (version, read_only): (String, String) =
+        link.conn.query_first(text).map_err(failed)?.unwrap_or_default();
+    if is_too_old(&version) {
+        return refuse(ErrorKind::TooOld, "the server is older than MySQL 5.7 or MariaDB 10.3");
+    }
+    if !["0", "OFF"].contains(&read_only.as_str()) {
+        return refuse(ErrorKind::ReadOnly, "the server is read-only: grants come from the primary");
+    }
+    if options.table.session_locks {
+        return Ok(());
+    }
+    if options.table.create {
+        let create = query(include_str!("../query/mysql/schema.sql"), &options.table.name);
+        link.conn.query_drop(create).map_err(failed)?;
+    }
+    let look = format!("SELECT 1 FROM {} LIMIT 0", options.table.name);
+    match link.conn.query_drop(look) {
+        Err(mysql::Error::MySqlError(error)) if error.code == refusal::NO_SUCH_TABLE => {
+            Err(Failure::Refused(no_table(options)))
+        }
+        looked => looked.map_err(failed),
+    }
+}
+
+fn is_too_old(version: &str) -> bool {
+    let mut numbers = version.split(['.', '-']).map_while(|part| part.parse::<u32>().ok());
+    let version_is = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
+    let oldest = if version.contains("MariaDB") { (10, 3) } else { (5, 7) };
+    version_is < oldest
+}
+
+/// One connection.
+struct Link {
+    conn: Conn,
+    /// When it was last known to stand.
+    used: Moment,
+    /// The server has ended the session.
+    ended: bool,
+    /// An answer did not come in time. It may come yet, and the driver would take it for that to another question.
+    silent: bool,
+}
+
+impl Link {
+    /// Runs a statement; how many rows it found, and its insert id.
+    fn run(&mut self, sql: &str, params: Params) -> Outcome<(u64, u64)> {
+        let ran = self.conn.exec_drop(sql, params);
+        self.judge(ran)?;
+        Ok((self.conn.affected_rows(), self.conn.last_insert_id()))
+    }
+
+    fn first<T: mysql::prelude::FromRow>(&mut self, sql: &str, params: Params) -> Outcome<Option<T>> {
+        let row = self.conn.exec_first(sql, params);
+        self.judge(row)
+    }
+
+    fn ping(&mut self) -> Outcome<()> {
+        let asked = self.conn.ping();
+        self.judge(asked)
+    }
+
+    fn judge<T>(&mut self, result: mysql::Result<T>) -> Outcome<T> {
+        self.used = Clock::System.now();
+        result.map_err(|error| {
+            if took_too_long(&error) {
+                self.silent = true;
+            } else {
+                self.ended |= ends_the_session(&error);
+            }
+            failed(error)
+        })
+    }
+}
+
+queries!("mysql": add, take, retake, leave, renew, expire, look, show, force, long_free, forget);
+
+struct Mysql {
+    opts: OptsBuilder,
+    connect_timeout: Duration,
+    queries: Queries,
+}
+
+impl Database for Mysql {
+    type Link = Link;
+
+    fn connect(&self, deadline: Moment) -> Result<Link> {
+        let left = deadline.since(Clock::System.now()).min(self.connect_timeout);
+        if left.is_zero() {
+            return Err(timed_out("no time was left to connect"));
+        }
+        let opts = self.opts.clone().tcp_connect_timeout(Some(left));
+        let conn = Conn::new(opts).map_err(|error| refused(error).during("connect"))?;
+        Ok(Link { conn, used: Clock::System.now(), ended: false, silent: false })
+    }
+
+    fn is_alive(&self, link: &mut Link) -> bool {
+        let is_sound = |link: &Link| !link.ended && !link.silent;
+        is_sound(link)
+            && (Clock::System.now().since(link.used) <= IDLE || link.ping().is_ok() && is_sound(link))
+    }
+}
+
+fn lease_us(lease: Duration) -> u64 {
+    u64::try_from(lease.as_micros()).unwrap_or(u64::MAX)
+}
+
+impl Mysql {
+    /// What the statement made, or else the row as it is after it.
+    fn change<T>(
+        &self,
+        link: &mut Link,
+        name: &LockName,
+        made: Outcome<(u64, u64)>,
+        take: impl FnOnce(u64) -> T,
+    ) -> Outcome<Change<T>> {
+        let (rows, id) = made?;
+        if rows > 0 {
+            return Ok(Change::Made(take(id)));
+        }
+        self.row(link, name).map(Change::None)
+    }
+
+    fn row(&self, link: &mut Link, name: &LockName) -> Outcome<Option<Row>> {
+        let params = params! { "name" => name.key().as_bytes() };
+        let row: Option<(bool, String, i64, i64)> =
+            link.first(&self.queries.look, params).map_err(Failure::of_reading)?;
+        Ok(row.map(|(token, owner, holds, remaining_ms)| Row { token, owner, holds, remaining_ms }))
+    }
+}
+
+impl Rows for Mysql {
+    const POLL_EVERY: (Duration, Duration) = (Duration::from_millis(50), Duration::from_millis(100));
+    fn take(&self, link: &mut Link, claim: &Claim, fenced: bool, deadline: Moment) -> Outcome<Change<u64>> {
+        let here = Whereabouts::here();
+        let take = |link: &mut Link| {
+            link.run(
+                &self.queries.take,
+                params! {
+                    "name" => claim.name.key().as_bytes(),
+                    "token" => claim.kind.is_token(),
+                    "owner" => claim.owner.to_string(),
+                    "lease_us" => lease_us(claim.lease),
+                    "fenced" => fenced,
+                    "host" => &here.host,
+                    "pid" => here.pid,
+                    "thread" => &here.thread,
+                },
+            )
+        };
+        // What another holds is only read: an UPDATE would wait for the row's lock, and with hundreds who look now and then
+        // the server does nothing but search their queue for deadlocks.
+        let seen = self.row(link, &claim.name)?;
+        let is_anothers = |row: &Row| row.is_live() && row.owner != claim.owner.to_string();
+        if seen.as_ref().is_some_and(is_anothers) || deadline.since(Clock::System.now()).is_zero() {
+            return Ok(Change::None(seen));
+        }
+        if seen.is_none() {
+            // A name's first use. That of another, in between, makes no difference.
+            link.run(&self.queries.add, params! { "name" => claim.name.key().as_bytes() })
+                .map_err(Failure::of_reading)?;
+        }
+        let made = take(link);
+        self.change(link, &claim.name, made, |fence| fence)
+    }
+
+    fn retake(
+        &self,
+        link: &mut Link,
+        claim: &Claim,
+        count: u32,
+        fenced: bool,
+        _by: Moment,
+    ) -> Outcome<Change<u64>> {
+        let made = link.run(
+            &self.queries.retake,
+            params! {
+                "name" => claim.name.key().as_bytes(),
+                "token" => claim.kind.is_token(),
+                "owner" => claim.owner.to_string(),
+                "lease_us" => lease_us(claim.lease),
+                "fenced" => fenced,
+                "count" => count,
+            },
+        );
+        self.change(link, &claim.name, made, |fence| fence)
+    }
+
+    fn leave(&self, link: &mut Link, claim: &Claim, left: u32, _by: Moment) -> Outcome<Change<()>> {
+        let made = link.run(
+            &self.queries.leave,
+            params! {
+                "name" => claim.name.key().as_bytes(),
+                "token" => claim.kind.is_token(),
+                "owner" => claim.owner.to_string(),
+                "left" => left,
+            },
+        );
+        self.change(link, &claim.name, made, drop)
+    }
+
+    fn renew(&self, link: &mut Link, claims: &[Claim], deadline: Moment) -> Vec<Outcome<bool>> {
+        let mut broken: Option<Error> = None;
+        let one = |claim: &Claim| {
+            if let Some(error) = &broken {
+                return Err(Failure::Refused(error.copy()));
+            }
+            if deadline.since(Clock::System.now()).is_zero() {
+                return Err(Failure::Refused(timed_out("those before took all the time")));
+            }
+            let renewed = link.run(
+                &self.queries.renew,
+                params! {
+                    "name" => claim.name.key().as_bytes(),
+                    "token" => claim.kind.is_token(),
+                    "owner" => claim.owner.to_string(),
+                    "lease_us" => lease_us(claim.lease),
+                },
+            );
+            if let Err(Failure::Unknown(error)) = &renewed {
+                broken = Some(error.copy());
+            }
+            renewed.map(|(rows, _)| rows > 0)
+        };
+        claims.iter().map(one).collect()
+    }
+
+    fn expire_in(&self, link: &mut Link, claim: &Claim, rest: Duration, _by: Moment) -> Outcome<bool> {
+        let ran = link.run(
+            &self.queries.expire,
+            params! {
+                "name" => claim.name.key().as_bytes(),
+                "token" => claim.kind.is_token(),
+                "owner" => claim.owner.to_string(),
+                "rest_us" => lease_us(rest),
+            },
+        );
+        ran.map(|(rows, _)| rows > 0)
+    }
+
+    fn look(&self, link: &mut Link, name: &LockName, _by: Moment) -> Outcome<Option<Row>> {
+        self.row(link, name)
+    }
+
+    fn show(&self, link: &mut Link, name: &LockName, _by: Moment) -> Outcome<Option<(Row, Told)>> {
+        type Shown = (bool, String, i64, i64, i64, String, i64, String, i64);
+        let params = params! { "name" => name.key().as_bytes() };
+        let row: Option<Shown> = link.first(&self.queries.show, params).map_err(Failure::of_reading)?;
+        Ok(row.map(|(token, owner, holds, remaining_ms, fence, host, pid, thread, held_ms)| {
+            let told = Told { fence, host, pid, thread, held_ms };
+            (Row { token, owner, holds, remaining_ms }, told)
+        }))
+    }
+
+    fn force(&self, link: &mut Link, name: &LockName, token: bool, _by: Moment) -> Outcome<Change<()>> {
+        let params = params! { "name" => name.key().as_bytes(), "token" => token };
+        let made = link.run(&self.queries.force, params);
+        self.change(link, name, made, drop)
+    }
+
+    /// One by one: a DELETE that looks for its rows would lock those that it passes.
+    fn sweep(&self, link: &mut Link, age: Duration, deadline: Moment) -> Outcome<u64> {
+        let age_us = lease_us(age);
+        let ids = link.conn.exec(&self.queries.long_free, params! { age_us });
+        let ids: Vec<Vec<u8>> = link.judge(ids)?;
+        let mut removed = 0;
+        for id in ids {
+            if deadline.since(Clock::System.now()).is_zero() {
+                break;
+            }
+            removed += link.run(&self.queries.forget, params! { id, age_us })?.0;
+        }
+        Ok(removed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_too_old;
+
+    #[test]
+    fn versions_are_told_apart() {
+        for new in
+            ["5.7.44", "8.0.36-0ubuntu0.22.04.1", "9.1.0", "10.11.6-MariaDB-0+deb12u1", "11.4.2-MariaDB"]
+        {
+            assert!(!is_too_old(new), "{new}");
+        }
+        for old in ["5.6.51", "5.5.68-MariaDB", "10.2.44-MariaDB", "?"] {
+            assert!(is_too_old(old), "{old}");
+        }
+    }
+}

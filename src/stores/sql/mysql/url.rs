@@ -1,0 +1,180 @@
+//! URLs, and how much TLS they want: in MySQL's words.
+
+use std::net::IpAddr;
+
+use mysql::consts::CapabilityFlags;
+use mysql::{Opts, OptsBuilder};
+
+use crate::config::{RedisOptions, TlsOptions};
+use crate::error::{Error, Result};
+use crate::hosts::check_url;
+
+/// MySQL's `ssl-mode`. `PREFERRED` is left out: the driver either speaks TLS or does not.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Mode {
+    Disabled,
+    /// TLS, whoever the server is; if authorities are named, one that these know.
+    Required,
+    VerifyCa,
+    VerifyIdentity,
+}
+
+/// Reads the URL; the options' own fields go before what it says. No message repeats the URL: it may hold a password.
+pub(super) fn opts(options: &RedisOptions) -> Result<OptsBuilder> {
+    let unusable = |words: &str| {
+        let form = "mysql://[user:password@]host[:port]/database[?ssl-mode=…]";
+        Error::invalid("connect", format!("{words}; the URL has the form {form}"))
+    };
+    check_url(&options.url)?;
+    let rest = options.url.split_once("://").map_or("", |(_, rest)| rest);
+    let (rest, said) = taken_out(rest)?;
+    // The driver's own message may repeat parts of the URL.
+    let read = Opts::from_url(&format!("mysql://{rest}"))
+        .map_err(|_told_without_the_url| unusable("the URL cannot be used"))?;
+    if read.get_db_name().is_none_or(str::is_empty) {
+        return Err(unusable("the URL names no database"));
+    }
+    let host = read.get_ip_or_hostname();
+    let mode = match said {
+        Some(mode) => mode,
+        // Nothing leaves this machine, so nobody can listen or answer in the server's place.
+        None if is_here(&host) && options.tls.refused_without_tls("").is_ok() => Mode::Disabled,
+        None => Mode::VerifyIdentity,
+    };
+    let (user, password) = (read.get_user().map(str::to_owned), read.get_pass().map(str::to_owned));
+    // The server is to give up first, which is certain: a client that does must clean up behind itself. It counts whole
+    // seconds, and MySQL looks but once in a second whether they are over.
+    let limit = options.command_timeout.as_secs().saturating_sub(1).max(1);
+    let opts = OptsBuilder::from_opts(read)
+        .user(options.username.clone().or(user))
+        .pass(options.password.clone().or(password))
+        .prefer_socket(false)
+        .read_timeout(Some(options.command_timeout))
+        .write_timeout(Some(options.command_timeout))
+        // Rows that a condition found count as changed, also when they were so already.
+        .additional_capabilities(CapabilityFlags::CLIENT_FOUND_ROWS)
+        .init(vec![
+            "SET NAMES utf8mb4".to_owned(),
+            "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED".to_owned(),
+            format!("SET SESSION autocommit = 1, innodb_lock_wait_timeout = {limit}"),
+        ]);
+    if mode == Mode::Disabled {
+        options.tls.refused_without_tls("ssl-mode is DISABLED")?;
+        return Ok(opts);
+    }
+    secured(opts, mode, &options.tls)
+}
+
+#[cfg(feature = "tls")]
+fn secured(opts: OptsBuilder, mode: Mode, tls: &TlsOptions) -> Result<OptsBuilder> {
+    // The driver reads the files with each connection, and does not say which of them is at fault.
+    crate::tls::check(tls)?;
+    // It always trusts the public authorities too, of whom anybody has a certificate: without the name that says nothing.
+    if mode == Mode::VerifyCa || mode == Mode::Required && tls.ca.is_some() {
+        let words = "MySQL's driver believes public authorities beside those that are given, so a certificate without the \
+                     host's name proves nothing: take ssl-mode=VERIFY_IDENTITY";
+        return Err(Error::invalid("connect", words));
+    }
+    // It asks for the process's provider, and panics where nothing says which.
+    crate::tls::provide();
+    let identity =
+        tls.identity.clone().map(|(certificate, key)| mysql::ClientIdentity::new(certificate, key));
+    let ssl = mysql::SslOpts::default()
+        .with_root_cert_path(tls.ca.clone())
+        .with_client_identity(identity)
+        .with_danger_skip_domain_validation(mode != Mode::VerifyIdentity)
+        .with_danger_accept_invalid_certs(mode == Mode::Required);
+    Ok(opts.ssl_opts(ssl))
+}
+
+#[cfg(not(feature = "tls"))]
+fn secured(_opts: OptsBuilder, _mode: Mode, _tls: &TlsOptions) -> Result<OptsBuilder> {
+    Err(crate::stores::sql::no_tls("ssl-mode=DISABLED"))
+}
+
+fn is_here(host: &str) -> bool {
+    let address = host.trim_start_matches('[').trim_end_matches(']');
+    host == "localhost" || address.parse().is_ok_and(|address: IpAddr| address.is_loopback())
+}
+
+/// The URL without what is said of TLS in it.
+fn taken_out(url: &str) -> Result<(String, Option<Mode>)> {
+    let Some((place, query)) = url.split_once('?') else { return Ok((url.to_owned(), None)) };
+    let mut said = None;
+    let mut rest = Vec::new();
+    for pair in query.split('&') {
+        match pair.split_once('=') {
+            Some(("ssl-mode", word)) => said = Some(mode(word)?),
+            _ => rest.push(pair),
+        }
+    }
+    let url = if rest.is_empty() { place.to_owned() } else { format!("{place}?{}", rest.join("&")) };
+    Ok((url, said))
+}
+
+/// As in the server's own programs the case makes no difference.
+fn mode(word: &str) -> Result<Mode> {
+    Ok(match word.to_ascii_uppercase().as_str() {
+        "DISABLED" => Mode::Disabled,
+        "REQUIRED" => Mode::Required,
+        "VERIFY_CA" => Mode::VerifyCa,
+        "VERIFY_IDENTITY" => Mode::VerifyIdentity,
+        _ => {
+            let words = "ssl-mode is one of DISABLED, REQUIRED, VERIFY_CA and VERIFY_IDENTITY";
+            return Err(Error::invalid("connect", words));
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ErrorKind;
+
+    fn read(url: &str) -> Result<Opts> {
+        opts(&RedisOptions { url: url.to_owned(), ..RedisOptions::default() }).map(Opts::from)
+    }
+
+    #[test]
+    fn on_this_machine_nothing_is_encrypted_unless_the_url_says_so() {
+        for url in [
+            "mysql://localhost/x",
+            "mariadb://127.0.0.1:3307/x",
+            "mysql://[::1]/x",
+            "mysql://h/x?ssl-mode=disabled",
+        ] {
+            assert!(read(url).unwrap().get_ssl_opts().is_none(), "{url}");
+        }
+    }
+
+    #[test]
+    fn a_server_elsewhere_is_spoken_to_in_the_clear_only_if_the_url_says_so() {
+        for (url, skips_name, believes_all) in [
+            ("mysql://db.example.org/x", false, false),
+            ("mysql://localhost/x?tcp_connect_timeout_ms=1000&ssl-mode=VERIFY_IDENTITY", false, false),
+            ("mysql://db.example.org/x?ssl-mode=REQUIRED", true, true),
+        ] {
+            match read(url) {
+                Ok(opts) => {
+                    let ssl = opts.get_ssl_opts().unwrap();
+                    assert_eq!(ssl.skip_domain_validation(), skips_name, "{url}");
+                    assert_eq!(ssl.accept_invalid_certs(), believes_all, "{url}");
+                }
+                // Without the feature.
+                Err(error) => {
+                    assert_eq!(error.kind(), ErrorKind::Unsupported);
+                    assert!(error.to_string().contains("ssl-mode=DISABLED"), "{error}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_no_mode_is_refused_without_repeating_the_url() {
+        for query in ["ssl-mode=PREFERRED", "ssl-mode=", "require_ssl=true"] {
+            let error = read(&format!("mysql://u:S3CR3T@localhost/x?{query}")).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::InvalidInput, "{query}");
+            assert!(!format!("{error} {error:?}").contains("S3CR3T"), "{error:?}");
+        }
+    }
+}

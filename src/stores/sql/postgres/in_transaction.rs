@@ -1,0 +1,260 @@
+//! Locks on a PostgreSQL transaction of the caller's own: lock and data are committed together.
+//!
+//! There is no lease and nothing to renew: such a lock ends with its transaction, however that ends. Both kinds of lock
+//! here are other locks than [`LockClient`](crate::LockClient)'s, and than each other.
+//!
+//! # Examples
+//!
+//! ```no_run
+//! use leasehold::postgres::NameTable;
+//! use std::time::Duration;
+//!
+//! let mut client = postgres::Client::connect("postgres://app@localhost/shop", postgres::NoTls)?;
+//! let names = NameTable::default();
+//! names.create(&mut client)?;
+//!
+//! let mut transaction = client.transaction()?;
+//! if let Some(lock) = names.lock(&mut transaction, "order:42", Duration::from_secs(2))? {
+//!     transaction.execute("UPDATE orders SET paid = true WHERE id = 42", &[])?;
+//!     lock.check(&mut transaction)?;
+//!     transaction.commit()?; // the lock ends here
+//! }
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+use std::time::Duration;
+
+use postgres::error::SqlState;
+use postgres::{GenericClient, Transaction};
+
+use crate::config::check_table;
+use crate::error::{Error, ErrorKind, Result};
+use crate::stores::sql::postgres::one_at_a_time;
+use crate::stores::sql::postgres::refusal::classify;
+use crate::time::{Clock, Moment, millis};
+
+/// A table of names; who has a name's row locked has the lock.
+///
+/// # Examples
+///
+/// ```no_run
+/// use leasehold::postgres::NameTable;
+///
+/// let mut client = postgres::Client::connect("postgres://app@localhost/shop", postgres::NoTls)?;
+/// NameTable::new("order_locks")?.create(&mut client)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NameTable {
+    table: String,
+}
+
+impl Default for NameTable {
+    fn default() -> NameTable {
+        NameTable { table: NAMES.to_owned() }
+    }
+}
+
+const NAMES: &str = "leasehold_names";
+
+impl NameTable {
+    /// Names a table, `name` or `schema.name`. The default is `leasehold_names`.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidInput`](ErrorKind::InvalidInput) for what is no plain identifier.
+    pub fn new(table: &str) -> Result<NameTable> {
+        check_table(table)?;
+        Ok(NameTable { table: table.to_owned() })
+    }
+
+    /// Creates the table where it is not there.
+    ///
+    /// # Blocking
+    ///
+    /// One round trip.
+    ///
+    /// # Errors
+    ///
+    /// What the server says.
+    pub fn create(&self, client: &mut impl GenericClient) -> Result<()> {
+        let create = include_str!("../query/postgres/names.sql").replace(NAMES, &self.table);
+        client.batch_execute(&one_at_a_time(&create)).map_err(|error| failed("create", error))
+    }
+
+    /// Locks the name's row until the transaction ends, waiting at most `wait`; `None` if others kept it so long.
+    /// A row that is not there is made.
+    ///
+    /// # Blocking
+    ///
+    /// Up to `wait` and a few round trips.
+    ///
+    /// # Errors
+    ///
+    /// [`Deadlock`](ErrorKind::Deadlock) if the server broke one; [`Busy`](ErrorKind::Busy) if the transaction's
+    /// isolation does not let it see a row made meanwhile; after both roll back and run the transaction again.
+    /// [`Lost`](ErrorKind::Lost) if the transaction has ended.
+    ///
+    /// # Guarantees
+    ///
+    /// At every isolation level one transaction at a time has the lock. Use READ COMMITTED: above it the transaction
+    /// reads what was there before it got the lock, and the server refuses what it then overwrites (40001). A wait that
+    /// was in vain leaves the transaction as it was, also its `lock_timeout`.
+    pub fn lock(
+        &self,
+        transaction: &mut Transaction<'_>,
+        name: &str,
+        wait: Duration,
+    ) -> Result<Option<TxLock>> {
+        let insert = format!(
+            "INSERT INTO {} (id, name) VALUES (sha256($1), $1) ON CONFLICT (id) DO NOTHING",
+            self.table
+        );
+        let select = format!("SELECT 1 FROM {} WHERE id = sha256($1) FOR UPDATE", self.table);
+        waiting(transaction, name, wait, |inner, deadline| {
+            let name = name.as_bytes();
+            // Usually the row is there, and then nothing is written. Another's row that is not committed yet is waited
+            // for by the INSERT.
+            limit(inner, deadline)?;
+            if inner.query(&select, &[&name])?.is_empty() {
+                inner.execute(&insert, &[&name])?;
+                limit(inner, deadline)?;
+                inner.query_one(&select, &[&name])?;
+            }
+            Ok(())
+        })
+    }
+}
+
+/// Takes the transaction's advisory lock (`pg_advisory_xact_lock`) of this name, waiting at most `wait`; `None` if others
+/// kept it so long. Needs no table.
+///
+/// The key is the first 8 bytes of the name's SHA-256, so two names can share a lock (among a million, with a probability of 3 in 10⁸): then they
+/// wait for each other, never do both get in.
+///
+/// # Blocking
+///
+/// Up to `wait` and a few round trips.
+///
+/// # Errors
+///
+/// [`Deadlock`](ErrorKind::Deadlock) if the server broke one: roll back and run the transaction again.
+/// [`Lost`](ErrorKind::Lost) if the transaction has ended.
+///
+/// # Guarantees
+///
+/// One transaction of this database at a time has the lock. A wait that was in vain leaves the transaction as it was.
+pub fn lock_advisory(
+    transaction: &mut Transaction<'_>,
+    name: &str,
+    wait: Duration,
+) -> Result<Option<TxLock>> {
+    waiting(transaction, name, wait, |inner, deadline| {
+        limit(inner, deadline)?;
+        inner.query(
+            "SELECT pg_advisory_xact_lock(('x' || encode(substring(sha256($1) FOR 8), 'hex'))::bit(64)::bigint)",
+            &[&name.as_bytes()],
+        )?;
+        Ok(())
+    })
+}
+
+/// A lock that a transaction has.
+///
+/// # Examples
+///
+/// ```no_run
+/// use leasehold::postgres::NameTable;
+/// use std::time::Duration;
+///
+/// let mut client = postgres::Client::connect("postgres://app@localhost/shop", postgres::NoTls)?;
+/// let mut transaction = client.transaction()?;
+/// let names = NameTable::default();
+/// match names.lock(&mut transaction, "order:42", Duration::from_secs(2))? {
+///     Some(lock) => lock.check(&mut transaction)?, // before the commit: the transaction still stands
+///     None => println!("others have it"),
+/// }
+/// transaction.commit()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[must_use = "None would mean that others have the lock"]
+pub struct TxLock {
+    name: String,
+}
+
+impl TxLock {
+    /// The lock's name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Whether the transaction, and with it the lock, still stands.
+    ///
+    /// # Blocking
+    ///
+    /// One round trip.
+    ///
+    /// # Errors
+    ///
+    /// [`Lost`](ErrorKind::Lost) if the server has ended the transaction: by a time-out, by an administrator, by dying.
+    pub fn check(&self, transaction: &mut Transaction<'_>) -> Result<()> {
+        transaction.query("SELECT 1", &[]).map(drop).map_err(|error| failed("check", error).on(&self.name))
+    }
+}
+
+type Driver<T> = std::result::Result<T, postgres::Error>;
+
+/// Runs `take` in a savepoint, so that a wait in vain does not end the transaction.
+fn waiting(
+    transaction: &mut Transaction<'_>,
+    name: &str,
+    wait: Duration,
+    take: impl FnOnce(&mut Transaction<'_>, Moment) -> Driver<()>,
+) -> Result<Option<TxLock>> {
+    if name.is_empty() || name.len() > crate::ident::LONGEST_NAME {
+        return Err(Error::invalid("lock", "the name is empty or too long"));
+    }
+    let failed = |error| failed("lock", error).on(name);
+    let deadline = Clock::System.after(wait);
+    let mut inner = transaction.savepoint("leasehold").map_err(failed)?;
+    let before: String = match inner.query_one("SELECT current_setting('lock_timeout')", &[]) {
+        Ok(row) => row.try_get(0).map_err(failed)?,
+        Err(error) => return Err(failed(error)),
+    };
+    let taken = take(&mut inner, deadline).and_then(|()| {
+        // Rolling back would restore it; committing does not.
+        inner.query("SELECT set_config('lock_timeout', $1, true)", &[&before]).map(drop)
+    });
+    match taken {
+        Ok(()) => {
+            inner.commit().map_err(failed)?;
+            Ok(Some(TxLock { name: name.to_owned() }))
+        }
+        Err(error) if error.code() == Some(&SqlState::LOCK_NOT_AVAILABLE) => {
+            inner.rollback().map_err(failed)?;
+            Ok(None)
+        }
+        Err(error) => Err(failed(error)),
+    }
+}
+
+/// Has each wait of the transaction's end by then.
+fn limit(transaction: &mut Transaction<'_>, deadline: Moment) -> Driver<()> {
+    // Zero would be no limit at all.
+    let left = millis(deadline.since(Clock::System.now())).clamp(1, 2_000_000_000);
+    transaction.query("SELECT set_config('lock_timeout', $1, true)", &[&left.to_string()]).map(drop)
+}
+
+fn failed(action: &'static str, error: postgres::Error) -> Error {
+    let ended = ["25P03", "25P04", "57P01", "57P02", "57P05"]; // time-outs, terminated, crashed
+    let code = error.code().map(SqlState::code);
+    if code.is_none_or(|code| ended.contains(&code)) {
+        let words = "the server has ended the transaction, and the lock with it";
+        return Error::new(ErrorKind::Lost, action, words).with_source(error);
+    }
+    let (kind, words) = error.code().map_or((ErrorKind::Refused, "the server refused"), classify);
+    let said = error.as_db_error().map(|said| format!(" (the server said: {})", said.message()));
+    Error::new(kind, action, format!("{words}{}", said.unwrap_or_default())).with_source(error)
+}

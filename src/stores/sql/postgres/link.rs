@@ -1,0 +1,212 @@
+//! One connection: the driver's async client, and a runtime of its own that runs only while a call waits.
+//!
+//! The `postgres` crate is the same, but its calls have no end when the server has stopped answering.
+
+use std::collections::HashMap;
+use std::future::Future;
+use std::sync::Arc;
+
+use tokio::runtime::{Builder, Handle, Runtime};
+use tokio::time::timeout;
+use tokio_postgres::tls::MakeTlsConnect;
+use tokio_postgres::types::ToSql;
+use tokio_postgres::{Client, Config, Connection, Row, SimpleQueryMessage, Socket, Statement};
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::stores::sql::postgres::refusal::{failed, unreachable};
+#[cfg(feature = "tls")]
+pub(super) use crate::stores::sql::postgres::secure::Secure;
+use crate::stores::sql::{Failure, Outcome, timed_out};
+use crate::time::{Clock, Moment};
+
+pub(super) type Params<'a> = &'a [&'a (dyn ToSql + Sync)];
+
+/// Nothing is secured.
+#[cfg(not(feature = "tls"))]
+pub(super) type Secure = tokio_postgres::NoTls;
+
+/// How the server is reached.
+#[derive(Clone)]
+pub(super) struct Dial {
+    pub(super) config: Config,
+    pub(super) secure: Secure,
+}
+
+type Secured = <Secure as MakeTlsConnect<Socket>>::Stream;
+
+impl Dial {
+    /// A connection, and what reads and writes for it.
+    pub(super) async fn connect(&self, deadline: Moment) -> Result<(Client, Connection<Socket, Secured>)> {
+        let connected = within(deadline, self.config.connect(Clone::clone(&self.secure))).await;
+        let connected = connected.ok_or_else(|| timed_out("connecting took too long"))?;
+        connected.map_err(unreachable)
+    }
+}
+
+pub(super) struct Link {
+    client: Arc<Client>,
+    /// Which process of the server carried out the setup.
+    pub(super) backend: String,
+    statements: HashMap<Box<str>, Statement>,
+    /// Dropped last: it runs what reads and writes for the client.
+    runtime: Runtime,
+}
+
+/// A runtime that runs on the calling thread, while that waits.
+pub(super) fn runtime() -> Result<Runtime> {
+    Builder::new_current_thread().enable_io().enable_time().build().map_err(|error| {
+        Error::new(ErrorKind::Resource, "connect", "the system could not create an event queue")
+            .with_source(error)
+    })
+}
+
+/// While a thread's local storage is torn down, nothing can be waited for on it: its guards' releases are repeated by
+/// the watchdog.
+pub(super) fn may_wait() -> Result<()> {
+    match Handle::try_current() {
+        Err(error) if error.is_thread_local_destroyed() => {
+            Err(Error::new(ErrorKind::Resource, "use", "the thread is ending"))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// `work`, but not beyond `deadline`.
+pub(super) async fn within<T>(deadline: Moment, work: impl Future<Output = T>) -> Option<T> {
+    timeout(deadline.since(Clock::System.now()), work).await.ok()
+}
+
+impl Link {
+    /// Connects and has the server carry out `setup`.
+    pub(super) fn open(dial: &Dial, setup: &str, deadline: Moment) -> Result<Link> {
+        may_wait()?;
+        let runtime = runtime()?;
+        let client = runtime.block_on(async {
+            let (client, connection) = dial.connect(deadline).await?;
+            drop(tokio::spawn(connection)); // ends with the runtime; its end is seen by the client
+            let setup = format!("{setup}; {BACKEND}");
+            let ready = within(deadline, client.simple_query(&setup)).await;
+            let ready = ready.ok_or_else(|| timed_out("connecting took too long"))?;
+            Ok::<_, Error>((client, backend_of(&ready.map_err(unreachable)?)))
+        });
+        let (client, backend) = match client {
+            Ok(connected) => connected,
+            Err(error) => {
+                // Not dropped, which would wait for a look-up of the host's name that hangs.
+                runtime.shutdown_background();
+                return Err(error.during("connect"));
+            }
+        };
+        Ok(Link { client: Arc::new(client), backend, statements: HashMap::new(), runtime })
+    }
+
+    /// Which process of the server carries out `first` and this, without a prepared statement.
+    pub(super) fn backend_after(&mut self, first: &str, deadline: Moment) -> Outcome<String> {
+        may_wait().map_err(Failure::Refused)?;
+        let asked = format!("{first}{BACKEND}");
+        let answer = self.runtime.block_on(within(deadline, self.client.simple_query(&asked)));
+        Ok(backend_of(&judge(answer)?))
+    }
+
+    /// Whether the connection still stands. Lets the runtime look at the socket first, which nobody did meanwhile.
+    pub(super) fn is_alive(&self) -> bool {
+        if self.client.is_closed() {
+            return false;
+        }
+        if may_wait().is_err() {
+            return true; // the request itself will say so
+        }
+        self.runtime.block_on(async {
+            for _ in 0..3 {
+                tokio::task::yield_now().await;
+            }
+        });
+        !self.client.is_closed()
+    }
+
+    /// The only row that a statement returns.
+    pub(super) fn one(&mut self, sql: &str, params: Params<'_>, deadline: Moment) -> Outcome<Row> {
+        let rows = self.rows(sql, params, deadline)?;
+        rows.into_iter().next().ok_or_else(|| {
+            Failure::Refused(Error::new(ErrorKind::Protocol, "read", "the server returned no row"))
+        })
+    }
+
+    pub(super) fn rows(&mut self, sql: &str, params: Params<'_>, deadline: Moment) -> Outcome<Vec<Row>> {
+        let statement = self.statement(sql, deadline)?;
+        let client = &self.client;
+        let answer = self.runtime.block_on(within(deadline, client.query(&statement, params)));
+        judge(answer)
+    }
+
+    /// Sends the statement once for each list of parameters without waiting in between; how many rows each returned.
+    pub(super) fn each(
+        &mut self,
+        sql: &str,
+        params: impl Iterator<Item = Vec<Box<dyn ToSql + Sync + Send>>>,
+        deadline: Moment,
+    ) -> Vec<Outcome<usize>> {
+        let statement = match self.statement(sql, deadline) {
+            Ok(statement) => statement,
+            Err(failure) => {
+                let error = failure.into_error();
+                return params.map(|_| Err(Failure::Refused(error.copy()))).collect();
+            }
+        };
+        let client = Arc::clone(&self.client);
+        let answers: Vec<_> = self.runtime.block_on(async {
+            let send = |params: Vec<Box<dyn ToSql + Sync + Send>>| {
+                let (client, statement) = (Arc::clone(&client), statement.clone());
+                tokio::spawn(async move {
+                    let params: Vec<_> = params.iter().map(|param| &**param as &(dyn ToSql + Sync)).collect();
+                    client.query(&statement, &params).await
+                })
+            };
+            let sent: Vec<_> = params.map(send).collect();
+            let mut answers = Vec::with_capacity(sent.len());
+            for request in sent {
+                // A request that was given up ends with the runtime.
+                answers.push(within(deadline, request).await.and_then(|joined| joined.ok()));
+            }
+            answers
+        });
+        answers.into_iter().map(|answer| judge(answer).map(|rows| rows.len())).collect()
+    }
+
+    /// Prepares a statement once for each connection; until it is, nothing was asked for.
+    fn statement(&mut self, sql: &str, deadline: Moment) -> Outcome<Statement> {
+        may_wait().map_err(Failure::Refused)?;
+        if let Some(statement) = self.statements.get(sql) {
+            return Ok(statement.clone());
+        }
+        let answer = self.runtime.block_on(within(deadline, self.client.prepare(sql)));
+        let statement = judge(answer).map_err(Failure::of_reading)?;
+        self.statements.insert(sql.into(), statement.clone());
+        Ok(statement)
+    }
+
+    /// Several statements that answer nothing.
+    pub(super) fn execute(&mut self, sql: &str, deadline: Moment) -> Outcome<()> {
+        let answer = self.runtime.block_on(within(deadline, self.client.batch_execute(sql)));
+        judge(answer)
+    }
+}
+
+const BACKEND: &str = "SELECT pg_backend_pid()";
+
+/// The answer to `BACKEND`, which was asked last.
+fn backend_of(answers: &[SimpleQueryMessage]) -> String {
+    let row = answers.iter().rev().find_map(|answer| match answer {
+        SimpleQueryMessage::Row(row) => row.get(0),
+        _ => None,
+    });
+    row.unwrap_or_default().to_owned()
+}
+
+/// What came of a request. The answer to one that was given up may still come; the driver passes it over.
+fn judge<T>(answer: Option<std::result::Result<T, tokio_postgres::Error>>) -> Outcome<T> {
+    match answer {
+        Some(result) => result.map_err(failed),
+        None => Err(Failure::Unknown(timed_out("the server did not answer in time"))),
+    }
+}

@@ -1,0 +1,324 @@
+//! Wake-ups: one listening connection per client, opened when the first waiter comes.
+//!
+//! Waiters only change which topics there are and tell the one thread, which LISTENs and UNLISTENs. A topic is up once
+//! the server has confirmed its LISTEN: what is committed after that is heard.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use tokio_postgres::{AsyncMessage, Client};
+
+use crate::config::RedisOptions;
+use crate::error::{Error, ErrorKind, Result};
+use crate::ident::LockName;
+use crate::observe::reporter::Reporter;
+use crate::seam::subscription::{Channel, ChannelSource, Subscription};
+use crate::stores::sql::postgres::link::{Dial, runtime, within};
+use crate::stores::sql::postgres::refusal::unreachable;
+use crate::stores::sql::timed_out;
+use crate::sync::Waker;
+use crate::sync::thread::{self, JoinHandle};
+use crate::sync::{Condvar, Mutex};
+use crate::time::{Clock, Moment};
+
+/// After so long without a word the server is asked for one; after as long again the connection counts as dead.
+const SILENCE: Duration = Duration::from_secs(5);
+/// Pauses between attempts to connect: doubled from the first to the second.
+const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
+
+pub(super) struct NotificationListener {
+    dial: Dial,
+    /// Whose locks: the same name elsewhere has another channel.
+    realm: String,
+    connect_timeout: Duration,
+    /// How long a topic that nobody needs stays.
+    linger: Duration,
+    reporter: Arc<Reporter>,
+    state: Mutex<ListenerState>,
+    /// Tells the thread that topics came or went, or that it is over.
+    changed: Notify,
+    ended: Condvar,
+    me: Weak<NotificationListener>,
+}
+
+#[derive(Default)]
+struct ListenerState {
+    closed: bool,
+    channels: HashMap<Box<str>, ListenEntry>,
+    thread: Option<JoinHandle<()>>,
+    /// The observer was told that wake-ups are not coming.
+    told_down: bool,
+}
+
+struct ListenEntry {
+    channel: Arc<Channel>,
+    /// Since when nobody listens.
+    idle_since: Option<Moment>,
+}
+
+impl NotificationListener {
+    pub(super) fn new(
+        dial: Dial,
+        reporter: Arc<Reporter>,
+        options: &RedisOptions,
+        realm: &str,
+    ) -> Arc<NotificationListener> {
+        Arc::new_cyclic(|me| NotificationListener {
+            dial,
+            realm: realm.to_owned(),
+            connect_timeout: options.connect_timeout,
+            linger: options.linger,
+            reporter,
+            state: Mutex::default(),
+            changed: Notify::new(),
+            ended: Condvar::new(),
+            me: me.clone(),
+        })
+    }
+
+    /// The lock's channel. Names that share one only wake each other.
+    pub(super) fn channel(&self, name: &LockName) -> String {
+        // FNV-1a: the same in every program, unlike the standard library's hashes.
+        let bytes = self.realm.bytes().chain([0]).chain(name.key().bytes());
+        let hash = bytes.fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+            (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+        });
+        format!("leasehold_{hash:016x}")
+    }
+
+    /// Has `waker` woken at each message on `channel`. Never waits for the server: the thread connects.
+    pub(super) fn listen(&self, channel: &str, waker: &Waker) -> Option<Subscription> {
+        let me = self.me.upgrade()?;
+        let mut state = self.state.lock();
+        if state.closed {
+            return None;
+        }
+        // Joined under the lock that `sweep` also takes: a topic that has just been joined is not ended.
+        let entry = state.channels.entry(channel.into()).or_insert_with(|| ListenEntry {
+            channel: Arc::new(Channel::new(channel, false)),
+            idle_since: None,
+        });
+        entry.idle_since = None;
+        let listening =
+            Subscription::new(Arc::clone(&entry.channel), Arc::clone(&me) as Arc<dyn ChannelSource>, waker);
+        let up = entry.channel.is_up();
+        if state.thread.is_none() {
+            match start(me) {
+                Ok(thread) => state.thread = Some(thread),
+                Err(error) => self.tell_down(&mut state, error),
+            }
+        } else if !up {
+            self.changed.notify_one();
+        }
+        drop(state);
+        Some(listening)
+    }
+
+    /// How many messages were counted on `channel`, if a confirmed LISTEN stands.
+    pub(super) fn message_count(&self, channel: &str) -> Option<u64> {
+        let state = self.state.lock();
+        state
+            .channels
+            .get(channel)
+            .filter(|entry| entry.channel.is_up())
+            .map(|entry| entry.channel.message_count())
+    }
+
+    /// Hangs up and lets the thread end. Waits for it for a moment, but not if it is the caller.
+    pub(super) fn close(&self) {
+        let mut state = self.state.lock();
+        state.closed = true;
+        let channels: Vec<_> = state.channels.drain().map(|(_, entry)| entry.channel).collect();
+        let thread = state.thread.take();
+        self.changed.notify_one();
+        drop(state);
+        channels.iter().for_each(|channel| channel.set_up(false));
+        let Some(thread) = thread.filter(|thread| thread.thread().id() != thread::current().id()) else {
+            return;
+        };
+        let deadline = Clock::System.after(Duration::from_secs(1));
+        let mut state = self.state.lock();
+        while !thread.is_finished() {
+            let left = deadline.since(Clock::System.now());
+            if left.is_zero() {
+                return;
+            }
+            self.ended.wait_for(&mut state, left.min(Duration::from_millis(1)));
+        }
+        drop(state);
+        drop(thread.join());
+    }
+
+    fn is_closed(&self) -> bool {
+        self.state.lock().closed
+    }
+
+    fn tell_down(&self, state: &mut ListenerState, error: Error) {
+        if !std::mem::replace(&mut state.told_down, true) {
+            self.reporter.wakeups(Some(error));
+        }
+    }
+
+    /// What the thread does until the hub is closed.
+    async fn run(&self) {
+        let mut pause = PAUSES.0;
+        while !self.is_closed() {
+            let error = match self.connected(&mut pause).await {
+                Ok(()) => return,
+                Err(error) => error,
+            };
+            self.fell_silent(error);
+            within(Clock::System.after(pause), self.until_closed()).await;
+            pause = (pause * 2).min(PAUSES.1);
+        }
+    }
+
+    /// Whoever waits looks now, and polls until messages come again.
+    fn fell_silent(&self, error: Error) {
+        let mut state = self.state.lock();
+        let channels: Vec<_> = state.channels.values().map(|entry| Arc::clone(&entry.channel)).collect();
+        if !state.closed {
+            self.tell_down(&mut state, error);
+        }
+        drop(state);
+        channels.iter().filter(|channel| channel.is_up()).for_each(|channel| channel.set_up(false));
+    }
+
+    async fn until_closed(&self) {
+        while !self.is_closed() {
+            self.changed.notified().await;
+        }
+    }
+
+    /// Listens over one connection; `Ok` when the hub is closed.
+    async fn connected(&self, pause: &mut Duration) -> Result<()> {
+        let deadline = Clock::System.after(self.connect_timeout);
+        let (client, mut connection) = self.dial.connect(deadline).await?;
+        let me = self.me.clone();
+        let reader = async move {
+            loop {
+                match std::future::poll_fn(|context| connection.poll_message(context)).await {
+                    Some(Ok(AsyncMessage::Notification(message))) => {
+                        if let Some(listener) = me.upgrade() {
+                            listener.deliver(message.channel());
+                        }
+                    }
+                    Some(Ok(_)) => {}
+                    Some(Err(error)) => return Some(error),
+                    None => return None,
+                }
+            }
+        };
+        let mut reader = std::pin::pin!(tokio::spawn(reader));
+        loop {
+            // Registered before the look at the topics: what changes after that look is not missed.
+            let changed = self.changed.notified();
+            if !self.arrange(&client).await? {
+                return Ok(());
+            }
+            *pause = PAUSES.0;
+            let mut changed = std::pin::pin!(changed);
+            let event = std::future::poll_fn(|context| {
+                if let std::task::Poll::Ready(ended) = reader.as_mut().poll(context) {
+                    return std::task::Poll::Ready(Some(ended.ok().flatten()));
+                }
+                changed.as_mut().poll(context).map(|()| None)
+            });
+            if let Some(Some(ended)) = within(Clock::System.after(self.next_look()), event).await {
+                let broke = Error::new(ErrorKind::Unreachable, "subscribe", "the connection broke");
+                return Err(match ended {
+                    Some(error) => broke.with_source(error),
+                    None => broke,
+                });
+            }
+        }
+    }
+
+    fn next_look(&self) -> Duration {
+        let state = self.state.lock();
+        let is_idle = state.channels.values().any(|entry| entry.idle_since.is_some());
+        if is_idle { self.linger.clamp(Duration::from_millis(10), SILENCE) } else { SILENCE }
+    }
+
+    /// LISTENs to what is new and ends what nobody needs; also asks the server for a word. `false`: it is over.
+    async fn arrange(&self, client: &Client) -> Result<bool> {
+        let now = Clock::System.now();
+        let (mut commands, mut fresh) = (String::new(), Vec::new());
+        {
+            let mut state = self.state.lock();
+            if state.closed {
+                return Ok(false);
+            }
+            state.channels.retain(|channel, entry| {
+                let over = entry.idle_since.is_some_and(|since| now.since(since) >= self.linger);
+                if over && entry.channel.listeners() == 0 {
+                    commands.push_str(&format!("UNLISTEN {channel}; "));
+                    return false;
+                }
+                if !entry.channel.is_up() {
+                    commands.push_str(&format!("LISTEN {channel}; "));
+                    fresh.push(Arc::clone(&entry.channel));
+                }
+                true
+            });
+        }
+        let answer = within(Clock::System.after(SILENCE), client.batch_execute(&commands)).await;
+        let answer = answer.ok_or_else(|| timed_out("the server fell silent"))?;
+        answer.map_err(|error| unreachable(error).during("subscribe"))?;
+        // Each wakes its waiters: before the LISTEN a release could pass unheard.
+        fresh.iter().for_each(|channel| channel.set_up(true));
+        let mut state = self.state.lock();
+        if std::mem::replace(&mut state.told_down, false) {
+            self.reporter.wakeups(None);
+        }
+        Ok(true)
+    }
+
+    fn deliver(&self, channel: &str) {
+        let channel = self.state.lock().channels.get(channel).map(|entry| Arc::clone(&entry.channel));
+        if let Some(channel) = channel {
+            channel.notify();
+        }
+    }
+}
+
+impl ChannelSource for NotificationListener {
+    fn left(&self, channel: &Arc<Channel>) {
+        let mut state = self.state.lock();
+        let now = Clock::System.now();
+        let Some(entry) = state.channels.get_mut(channel.channel()) else { return };
+        // Somebody may have joined since the listener left, even a new topic of this name.
+        if !Arc::ptr_eq(&entry.channel, channel) || channel.listeners() > 0 {
+            return;
+        }
+        entry.idle_since = Some(now);
+        drop(state);
+        if self.linger.is_zero() {
+            self.changed.notify_one();
+        }
+    }
+}
+
+fn start(listener: Arc<NotificationListener>) -> Result<JoinHandle<()>> {
+    let runtime = runtime()?;
+    thread::Builder::new()
+        .name("leasehold-hub".to_owned())
+        .spawn(move || {
+            runtime.block_on(listener.run());
+            drop(runtime);
+            listener.ended.notify_all();
+        })
+        .map_err(|error| {
+            Error::new(ErrorKind::Resource, "subscribe", "the system could not start a thread")
+                .with_source(error)
+        })
+}
+
+impl fmt::Debug for NotificationListener {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Hub").finish_non_exhaustive()
+    }
+}

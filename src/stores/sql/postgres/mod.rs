@@ -1,0 +1,318 @@
+//! PostgreSQL: one statement on one row for each request, each a transaction of its own at READ COMMITTED, and
+//! LISTEN/NOTIFY for wake-ups.
+
+mod advisory;
+pub mod in_transaction;
+mod link;
+mod listener;
+mod refusal;
+#[cfg(feature = "tls")]
+mod secure;
+mod tls_mode;
+mod url;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio_postgres::Row as PgRow;
+
+use self::link::{Dial, Link};
+use self::listener::NotificationListener;
+use crate::config::RedisOptions;
+use crate::error::{Error, ErrorKind, Result};
+use crate::ident::LockName;
+use crate::inspect::Whereabouts;
+use crate::observe::reporter::Reporter;
+use crate::seam::subscription::Subscription;
+use crate::seam::{Claim, Store};
+use crate::stores::sql::pool::{Database, Pool};
+use crate::stores::sql::rows::{Change, Row, RowStore, Rows, Told};
+use crate::stores::sql::sessions::SessionStore;
+use crate::stores::sql::{Failure, Outcome, lease_ms, no_table, query};
+use crate::sync::Waker;
+use crate::time::{Clock, Moment, millis};
+
+/// Version 11 has `sha256`; 14 ends idle sessions, on which session locks' leases are built.
+const OLDEST: i32 = 110_000;
+const OLDEST_FOR_SESSIONS: i32 = 140_000;
+
+/// Connects, and checks that the database can keep locks.
+pub(crate) fn open(options: &RedisOptions, reporter: Arc<Reporter>) -> Result<Arc<dyn Store>> {
+    let dial = url::dial(options)?;
+    // A table's locks and advisory locks of one name are not the same: each have channels of their own.
+    let realm = if options.table.session_locks { "" } else { &options.table.name };
+    let listener = NotificationListener::new(dial.clone(), reporter, options, realm);
+    let database =
+        Postgres { setup: setup(options), queries: Queries::new(&options.table.name), dial, listener };
+    let deadline = Clock::System.after(options.connect_timeout);
+    let mut first = database.connect(deadline)?;
+    check_session(&database, &mut first, deadline)
+        .and_then(|()| check(options, &mut first, deadline))
+        .map_err(|failure| failure.into_error().during("connect"))?;
+    let pool = Pool::new(database, options.pool_size, first)?;
+    if options.table.session_locks {
+        Ok(Arc::new(SessionStore::new(pool)))
+    } else {
+        Ok(Arc::new(RowStore::new(pool)))
+    }
+}
+
+/// What each connection is told first. The server gives up when the client does; and what was granted is on the disk,
+/// whatever the role's settings are.
+fn setup(options: &RedisOptions) -> String {
+    let limit = millis(options.command_timeout);
+    format!(
+        "SET default_transaction_isolation = 'read committed'; SET lock_timeout = {limit}; \
+         SET statement_timeout = {limit}; SET client_min_messages = warning; \
+         SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off'"
+    )
+}
+
+/// A connection is to be one session of the server. A pooler may give each transaction whichever is free, which keeps
+/// neither settings nor prepared statements, neither what is listened to nor a session's locks. Then one of two connections
+/// has the session that the other had, or another after it.
+fn check_session(database: &Postgres, link: &mut Link, deadline: Moment) -> Outcome<()> {
+    let pooled = || {
+        let words = "a pooler gives each transaction another session, as PgBouncer does in transaction mode: connect \
+                     past it, or have it pool sessions";
+        Err(Failure::Refused(Error::new(ErrorKind::Unsupported, "connect", words)))
+    };
+    if link.backend_after("", deadline)? != link.backend {
+        return pooled();
+    }
+    // Where there is no room for a second one, nothing more can be found out.
+    let Ok(mut other) = database.connect(deadline) else { return Ok(()) };
+    // In a transaction it keeps what it was given. Where none may begin, statements are what is pooled.
+    match other.backend_after("BEGIN; ", deadline) {
+        Ok(taken) if taken != link.backend => {}
+        Ok(_) | Err(Failure::Refused(_)) => return pooled(),
+        Err(failure) => return Err(failure),
+    }
+    if link.backend_after("", deadline)? == link.backend { Ok(()) } else { pooled() }
+}
+
+fn check(options: &RedisOptions, link: &mut Link, deadline: Moment) -> Outcome<()> {
+    let refuse = |kind, words: &str| Err(Failure::Refused(Error::new(kind, "connect", words)));
+    let server = "SELECT current_setting('server_version_num')::integer, pg_is_in_recovery()";
+    let row = link.one(server, &[], deadline)?;
+    let version: i32 = column(&row, 0)?;
+    if version < OLDEST {
+        return refuse(ErrorKind::TooOld, "the server is older than PostgreSQL 11");
+    }
+    if column::<bool>(&row, 1)? {
+        return refuse(ErrorKind::ReadOnly, "the server is a standby: grants come from the primary");
+    }
+    if options.table.session_locks {
+        let is_new_enough = version >= OLDEST_FOR_SESSIONS;
+        return if is_new_enough {
+            Ok(())
+        } else {
+            refuse(ErrorKind::TooOld, "session locks need PostgreSQL 14")
+        };
+    }
+    if options.table.create {
+        let create = query(include_str!("../query/postgres/schema.sql"), &options.table.name);
+        link.execute(&format!("BEGIN; {}; COMMIT", one_at_a_time(&create)), deadline)?;
+    }
+    let row = link.one("SELECT to_regclass($1::text) IS NOT NULL", &[&options.table.name], deadline)?;
+    if column::<bool>(&row, 0)? { Ok(()) } else { Err(Failure::Refused(no_table(options))) }
+}
+
+/// Statements that create tables, to be run by one client at a time: of two that create the same one at once, even with IF NOT
+/// EXISTS, one can fail. The lock ends with the transaction, which several statements sent as one are.
+fn one_at_a_time(create: &str) -> String {
+    format!("SELECT pg_advisory_xact_lock(7094372811453); {create}")
+}
+
+queries!("postgres": take, retake, leave, renew, expire, look, show, force, sweep);
+
+struct Postgres {
+    dial: Dial,
+    setup: String,
+    queries: Queries,
+    listener: Arc<NotificationListener>,
+}
+
+impl Database for Postgres {
+    type Link = Link;
+
+    fn connect(&self, deadline: Moment) -> Result<Link> {
+        Link::open(&self.dial, &self.setup, deadline)
+    }
+
+    fn is_alive(&self, link: &mut Link) -> bool {
+        link.is_alive()
+    }
+}
+
+fn column<'a, T: tokio_postgres::types::FromSql<'a>>(row: &'a PgRow, index: usize) -> Outcome<T> {
+    row.try_get(index).map_err(|error| {
+        let words = "the server's row is not the one expected";
+        Failure::Refused(Error::new(ErrorKind::Protocol, "read", words).with_source(error))
+    })
+}
+
+/// A change's row: what it made, and the lock as it was before.
+fn change(row: &PgRow) -> Outcome<Change<i64>> {
+    match column::<Option<i64>>(row, 0)? {
+        Some(made) => Ok(Change::Made(made)),
+        None if column::<Option<bool>>(row, 1)?.is_some() => Ok(Change::None(Some(seen(row, 1)?))),
+        None => Ok(Change::None(None)),
+    }
+}
+
+fn seen(row: &PgRow, first: usize) -> Outcome<Row> {
+    Ok(Row {
+        token: column(row, first)?,
+        owner: column(row, first + 1)?,
+        holds: column(row, first + 2)?,
+        remaining_ms: column(row, first + 3)?,
+    })
+}
+
+fn fence(change: Change<i64>) -> Change<u64> {
+    match change {
+        Change::Made(fence) => Change::Made(u64::try_from(fence).unwrap_or(0)),
+        Change::None(row) => Change::None(row),
+    }
+}
+
+fn unit(change: Change<i64>) -> Change<()> {
+    match change {
+        Change::Made(_) => Change::Made(()),
+        Change::None(row) => Change::None(row),
+    }
+}
+
+impl Rows for Postgres {
+    const POLL_EVERY: (Duration, Duration) = (Duration::from_millis(1_000), Duration::from_millis(1_200));
+    const WAKES: bool = true;
+    fn take(&self, link: &mut Link, claim: &Claim, fenced: bool, deadline: Moment) -> Outcome<Change<u64>> {
+        let here = Whereabouts::here();
+        let row = link.one(
+            &self.queries.take,
+            &[
+                &claim.name.key().as_bytes(),
+                &claim.kind.is_token(),
+                &claim.owner.to_string(),
+                &lease_ms(claim.lease),
+                &fenced,
+                &here.host,
+                &i64::from(here.pid),
+                &here.thread,
+            ],
+            deadline,
+        )?;
+        change(&row).map(fence)
+    }
+
+    fn retake(
+        &self,
+        link: &mut Link,
+        claim: &Claim,
+        count: u32,
+        fenced: bool,
+        deadline: Moment,
+    ) -> Outcome<Change<u64>> {
+        let row = link.one(
+            &self.queries.retake,
+            &[
+                &claim.name.key().as_bytes(),
+                &claim.kind.is_token(),
+                &claim.owner.to_string(),
+                &lease_ms(claim.lease),
+                &fenced,
+                &holds(count),
+            ],
+            deadline,
+        )?;
+        change(&row).map(fence)
+    }
+
+    fn leave(&self, link: &mut Link, claim: &Claim, left: u32, deadline: Moment) -> Outcome<Change<()>> {
+        let row = link.one(
+            &self.queries.leave,
+            &[
+                &claim.name.key().as_bytes(),
+                &claim.kind.is_token(),
+                &claim.owner.to_string(),
+                &holds(left),
+                &self.listener.channel(&claim.name),
+            ],
+            deadline,
+        )?;
+        change(&row).map(unit)
+    }
+
+    fn renew(&self, link: &mut Link, claims: &[Claim], deadline: Moment) -> Vec<Outcome<bool>> {
+        let params = claims.iter().map(|claim| -> Vec<Box<dyn tokio_postgres::types::ToSql + Sync + Send>> {
+            vec![
+                Box::new(claim.name.key().as_bytes().to_vec()),
+                Box::new(claim.kind.is_token()),
+                Box::new(claim.owner.to_string()),
+                Box::new(lease_ms(claim.lease)),
+            ]
+        });
+        let answers = link.each(&self.queries.renew, params, deadline);
+        answers.into_iter().map(|answer| answer.map(|rows| rows > 0)).collect()
+    }
+
+    fn expire_in(&self, link: &mut Link, claim: &Claim, rest: Duration, deadline: Moment) -> Outcome<bool> {
+        let rows = link.rows(
+            &self.queries.expire,
+            &[
+                &claim.name.key().as_bytes(),
+                &claim.kind.is_token(),
+                &claim.owner.to_string(),
+                &lease_ms(rest),
+            ],
+            deadline,
+        )?;
+        Ok(!rows.is_empty())
+    }
+
+    fn look(&self, link: &mut Link, name: &LockName, deadline: Moment) -> Outcome<Option<Row>> {
+        let rows = link.rows(&self.queries.look, &[&name.key().as_bytes()], deadline)?;
+        rows.first().map(|row| seen(row, 0)).transpose()
+    }
+
+    fn show(&self, link: &mut Link, name: &LockName, deadline: Moment) -> Outcome<Option<(Row, Told)>> {
+        let rows = link.rows(&self.queries.show, &[&name.key().as_bytes()], deadline)?;
+        let Some(row) = rows.first() else { return Ok(None) };
+        let told = Told {
+            fence: column(row, 4)?,
+            host: column(row, 5)?,
+            pid: column(row, 6)?,
+            thread: column(row, 7)?,
+            held_ms: column(row, 8)?,
+        };
+        Ok(Some((seen(row, 0)?, told)))
+    }
+
+    fn force(&self, link: &mut Link, name: &LockName, token: bool, deadline: Moment) -> Outcome<Change<()>> {
+        let channel = self.listener.channel(name);
+        let row = link.one(&self.queries.force, &[&name.key().as_bytes(), &token, &channel], deadline)?;
+        change(&row).map(unit)
+    }
+
+    fn sweep(&self, link: &mut Link, age: Duration, deadline: Moment) -> Outcome<u64> {
+        let rows = link.rows(&self.queries.sweep, &[&lease_ms(age)], deadline)?;
+        Ok(u64::try_from(rows.len()).unwrap_or(0))
+    }
+
+    fn listen(&self, name: &LockName, waker: &Waker) -> Option<Subscription> {
+        self.listener.listen(&self.listener.channel(name), waker)
+    }
+
+    fn message_count(&self, name: &LockName) -> Option<u64> {
+        self.listener.message_count(&self.listener.channel(name))
+    }
+
+    fn close(&self) {
+        self.listener.close();
+    }
+}
+
+fn holds(count: u32) -> i32 {
+    i32::try_from(count).unwrap_or(i32::MAX)
+}

@@ -1,0 +1,220 @@
+//! URLs, and how much TLS they want: in the words of libpq, and with its meanings.
+
+use std::borrow::Cow;
+use std::net::IpAddr;
+
+use tokio_postgres::Config;
+use tokio_postgres::config::{ChannelBinding, Host, SslMode, TargetSessionAttrs};
+
+use crate::config::{RedisOptions, TlsOptions};
+use crate::error::{Error, ErrorKind, Result};
+use crate::hosts::check_url;
+use crate::stores::sql::decoded;
+use crate::stores::sql::postgres::link::{Dial, Secure};
+use crate::stores::sql::postgres::tls_mode::TlsMode;
+
+/// What the driver does not know of a URL's query.
+#[derive(Default)]
+struct Said {
+    mode: Option<TlsMode>,
+    tls: TlsOptions,
+    /// The authorities of the system, in so many words.
+    system: bool,
+}
+
+/// Reads the URL; the options' own fields go before what it says. No message repeats the URL: it may hold a password.
+pub(super) fn dial(options: &RedisOptions) -> Result<Dial> {
+    check_url(&options.url)?;
+    // The driver takes the first for the end of the password, and the rest of that for a host's name.
+    if options.url.split(['?', '#']).next().is_some_and(|url| url.matches('@').count() > 1) {
+        return Err(Error::invalid(
+            "connect",
+            "the URL has more than one @: in a password it is written %40",
+        ));
+    }
+    let (url, said) = taken_out(&options.url)?;
+    // The driver's own message may repeat parts of the URL.
+    let mut config: Config = url.parse().map_err(|_told_without_the_url| {
+        let form = "postgres://[user:password@]host[:port][/database][?sslmode=…]";
+        Error::invalid("connect", format!("the URL cannot be used; it has the form {form}"))
+    })?;
+    if config.get_hosts().is_empty() && config.get_hostaddrs().is_empty() {
+        return Err(Error::invalid("connect", "the URL names no host"));
+    }
+    if config.get_channel_binding() == ChannelBinding::Require {
+        let words = "channel_binding=require: TLS connections are not bound to passwords here";
+        return Err(Error::new(ErrorKind::Unsupported, "connect", words));
+    }
+    if config.get_hosts().len() > 1 {
+        config.target_session_attrs(TargetSessionAttrs::ReadWrite);
+    }
+    if let Some(user) = &options.username {
+        config.user(user);
+    }
+    if let Some(password) = &options.password {
+        config.password(password);
+    }
+    if let Some(name) = &options.client_name {
+        config.application_name(name);
+    }
+    config.connect_timeout(options.connect_timeout).tcp_user_timeout(options.command_timeout);
+    let tls = TlsOptions {
+        ca: options.tls.ca.clone().or(said.tls.ca),
+        identity: options.tls.identity.clone().or(said.tls.identity),
+    };
+    let mode = match said.mode {
+        // Anybody has a certificate of public authorities: as with libpq, without the name they say nothing.
+        Some(mode) if said.system && mode != TlsMode::VerifyFull => {
+            let words = "sslrootcert=system goes with sslmode=verify-full only";
+            return Err(Error::invalid("connect", words));
+        }
+        Some(TlsMode::VerifyCa) if tls.ca.is_none() => {
+            let words = "sslmode=verify-ca needs authorities of your own, by sslrootcert or tls_ca: take verify-full, or \
+                         name them";
+            return Err(Error::invalid("connect", words));
+        }
+        Some(mode) => mode,
+        None if said.system => TlsMode::VerifyFull,
+        // Nothing leaves this machine, so nobody can listen or answer in the server's place.
+        None if is_here(&config) && tls.refused_without_tls("").is_ok() => TlsMode::Disable,
+        None => TlsMode::VerifyFull,
+    };
+    if mode == TlsMode::Disable {
+        tls.refused_without_tls("sslmode is disable")?;
+    }
+    config.ssl_mode(match mode {
+        TlsMode::Disable => SslMode::Disable,
+        TlsMode::Prefer => SslMode::Prefer,
+        TlsMode::Require | TlsMode::VerifyCa | TlsMode::VerifyFull => SslMode::Require,
+    });
+    let secure = secure(mode, &tls)?;
+    Ok(Dial { config, secure })
+}
+
+#[cfg(feature = "tls")]
+fn secure(mode: TlsMode, tls: &TlsOptions) -> Result<Secure> {
+    Secure::new(mode, tls)
+}
+
+/// As with a libpq that was built without TLS: who only prefers it goes without.
+#[cfg(not(feature = "tls"))]
+fn secure(mode: TlsMode, _tls: &TlsOptions) -> Result<Secure> {
+    match mode {
+        TlsMode::Disable | TlsMode::Prefer => Ok(tokio_postgres::NoTls),
+        TlsMode::Require | TlsMode::VerifyCa | TlsMode::VerifyFull => {
+            Err(crate::stores::sql::no_tls("sslmode=disable"))
+        }
+    }
+}
+
+/// Whether all hosts are this machine.
+fn is_here(config: &Config) -> bool {
+    let is_here = |host: &Host| match host {
+        Host::Tcp(name) => {
+            name == "localhost" || name.parse().is_ok_and(|address: IpAddr| address.is_loopback())
+        }
+        Host::Unix(_) => true,
+    };
+    match config.get_hostaddrs() {
+        [] => config.get_hosts().iter().all(is_here),
+        addresses => addresses.iter().all(IpAddr::is_loopback),
+    }
+}
+
+/// The URL without what is said of TLS in it.
+fn taken_out(url: &str) -> Result<(Cow<'_, str>, Said)> {
+    let mut said = Said::default();
+    let Some((place, query)) = url.split_once('?') else { return Ok((url.into(), said)) };
+    let (mut certificate, mut key) = (None, None);
+    let mut rest = Vec::new();
+    for pair in query.split('&') {
+        let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+        let file = || decoded(value).map(Into::into);
+        match name {
+            "sslmode" => said.mode = Some(mode(value)?),
+            "sslrootcert" if value == "system" => said.system = true,
+            "sslrootcert" => said.tls.ca = Some(file().ok_or_else(unreadable)?),
+            "sslcert" => certificate = Some(file().ok_or_else(unreadable)?),
+            "sslkey" => key = Some(file().ok_or_else(unreadable)?),
+            _ => rest.push(pair),
+        }
+    }
+    said.tls.identity = match (certificate, key) {
+        (Some(certificate), Some(key)) => Some((certificate, key)),
+        (None, None) => None,
+        _ => return Err(Error::invalid("connect", "sslcert and sslkey belong together")),
+    };
+    let url = if rest.is_empty() { place.to_owned() } else { format!("{place}?{}", rest.join("&")) };
+    Ok((url.into(), said))
+}
+
+fn unreadable() -> Error {
+    Error::invalid("connect", "the name of a file in the URL cannot be read")
+}
+
+fn mode(word: &str) -> Result<TlsMode> {
+    Ok(match word {
+        "disable" => TlsMode::Disable,
+        "prefer" => TlsMode::Prefer,
+        "require" => TlsMode::Require,
+        "verify-ca" => TlsMode::VerifyCa,
+        "verify-full" => TlsMode::VerifyFull,
+        _ => {
+            let words = "sslmode is one of disable, prefer, require, verify-ca and verify-full";
+            return Err(Error::invalid("connect", words));
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ssl_mode(url: &str) -> Result<SslMode> {
+        let options = RedisOptions { url: url.to_owned(), ..RedisOptions::default() };
+        dial(&options).map(|dial| dial.config.get_ssl_mode())
+    }
+
+    #[test]
+    fn on_this_machine_nothing_is_encrypted_unless_the_url_says_so() {
+        for url in
+            ["postgres://localhost/x", "postgres://127.0.0.1/x", "postgres://[::1]/x", "postgres://%2Ftmp/x"]
+        {
+            assert_eq!(ssl_mode(url).unwrap(), SslMode::Disable, "{url}");
+        }
+        assert_eq!(ssl_mode("postgres://localhost/x?sslmode=prefer").unwrap(), SslMode::Prefer);
+    }
+
+    #[test]
+    fn a_server_elsewhere_is_spoken_to_in_the_clear_only_if_the_url_says_so() {
+        for url in [
+            "postgres://db.example.org/x",
+            "postgres://localhost,10.0.0.1/x",
+            "postgres://localhost?hostaddr=10.0.0.1",
+        ] {
+            match ssl_mode(url) {
+                Ok(mode) => assert_eq!(mode, SslMode::Require, "{url}"),
+                // Without the feature, or on a system that trusts nobody.
+                Err(error) => assert!(
+                    ["disable", "tls_ca"].iter().any(|way| error.to_string().contains(way)),
+                    "{error}"
+                ),
+            }
+        }
+        let url = "postgres://db.example.org/x?connect_timeout=1&sslmode=disable&application_name=x";
+        assert_eq!(ssl_mode(url).unwrap(), SslMode::Disable);
+    }
+
+    #[test]
+    fn what_contradicts_itself_is_refused_without_repeating_the_url() {
+        for query in
+            ["sslmode=allow", "sslmode=", "sslcert=/a", "sslmode=disable&sslrootcert=/a", "sslrootcert=%4"]
+        {
+            let error = ssl_mode(&format!("postgres://u:S3CR3T@localhost/x?{query}")).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::InvalidInput, "{query}");
+            assert!(!format!("{error} {error:?}").contains("S3CR3T"), "{error:?}");
+        }
+        let error = ssl_mode("postgres://localhost/x?channel_binding=require").unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+    }
+}

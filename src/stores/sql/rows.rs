@@ -1,0 +1,359 @@
+//! Locks as rows: what the statements of a database come to.
+
+use std::time::Duration;
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::ident::{Fence, LockName, Owner};
+use crate::inspect::{Holder, Inspection, ObjectKind, Whereabouts};
+use crate::seam::capabilities::{Capabilities, ConnectionWatch, Sweeping};
+use crate::seam::inspection::Inspect;
+use crate::seam::subscription::Subscription;
+use crate::seam::{Answer, Attempt, Claim, Kind, Release, Snapshot, Store};
+use crate::stores::sql::pool::{Database, Pool};
+use crate::stores::sql::{Failure, Outcome, answer};
+use crate::sync::Waker;
+use crate::time::Moment;
+
+/// What a row shows.
+#[derive(Debug)]
+pub(super) struct Row {
+    pub(super) token: bool,
+    pub(super) owner: String,
+    pub(super) holds: i64,
+    /// Until the lease ends, rounded up; not above zero if the lock is free.
+    pub(super) remaining_ms: i64,
+}
+
+impl Row {
+    pub(super) fn is_live(&self) -> bool {
+        self.remaining_ms > 0 && !self.owner.is_empty()
+    }
+
+    fn remaining(&self) -> Duration {
+        Duration::from_millis(u64::try_from(self.remaining_ms).unwrap_or(0))
+    }
+}
+
+/// What a row says for people, of its last holder.
+#[derive(Debug)]
+pub(super) struct Told {
+    /// Zero: none was given.
+    pub(super) fence: i64,
+    pub(super) host: String,
+    pub(super) pid: i64,
+    pub(super) thread: String,
+    pub(super) held_ms: i64,
+}
+
+/// A lock as it is shown to users.
+fn described(name: &LockName, row: Option<(Row, Told)>) -> Inspection {
+    let mut seen = Inspection::new(name.given(), ObjectKind::Absent);
+    let Some((row, told)) = row else { return seen };
+    seen.fence = u64::try_from(told.fence).ok().filter(|fence| *fence > 0).map(Fence::new);
+    if seen.fence.is_some() {
+        seen.kind = ObjectKind::FencedLock;
+    }
+    if !row.is_live() {
+        return seen;
+    }
+    match (row.token, seen.fence) {
+        (true, _) => seen.kind = ObjectKind::TokenLock,
+        (false, None) => seen.kind = ObjectKind::Lock,
+        (false, Some(_)) => {}
+    }
+    let remaining = Some(row.remaining());
+    seen.remaining = remaining;
+    let place =
+        Whereabouts { host: told.host, pid: u32::try_from(told.pid).unwrap_or(0), thread: told.thread };
+    seen.holders.push(Holder {
+        holds: u32::try_from(row.holds).ok(),
+        remaining,
+        held_for: u64::try_from(told.held_ms).ok().map(Duration::from_millis),
+        whereabouts: Some(place),
+        ..Holder::new(row.owner)
+    });
+    seen
+}
+
+/// What came of a statement that changes a row under a condition.
+#[derive(Debug)]
+pub(super) enum Change<T> {
+    /// The condition held.
+    Made(T),
+    /// It did not. The row as it was about then, if there is one.
+    None(Option<Row>),
+}
+
+/// The statements of a database. Each but `renew` is one on the row of one lock.
+pub(super) trait Rows: Database {
+    /// How long a waiter may sleep without being woken: at least, at most.
+    const POLL_EVERY: (Duration, Duration);
+    /// Whether releases elsewhere wake waiters here.
+    const WAKES: bool = false;
+
+    /// Takes the lock with count one if it is free or the owner's; the fence then.
+    fn take(
+        &self,
+        link: &mut Self::Link,
+        claim: &Claim,
+        fenced: bool,
+        deadline: Moment,
+    ) -> Outcome<Change<u64>>;
+
+    /// Sets the count of a lock that is the owner's, which is not to end before its lease from now on; the fence then.
+    fn retake(
+        &self,
+        link: &mut Self::Link,
+        claim: &Claim,
+        count: u32,
+        fenced: bool,
+        deadline: Moment,
+    ) -> Outcome<Change<u64>>;
+
+    /// Leaves so many holds of a lock that is the owner's; none frees it and tells waiters.
+    fn leave(&self, link: &mut Self::Link, claim: &Claim, left: u32, deadline: Moment)
+    -> Outcome<Change<()>>;
+
+    /// Has each claim's lock run for its lease from now on if it is its owner's.
+    fn renew(&self, link: &mut Self::Link, claims: &[Claim], deadline: Moment) -> Vec<Outcome<bool>>;
+
+    /// Has the lock end so long from now if it is its owner's.
+    fn expire_in(
+        &self,
+        link: &mut Self::Link,
+        claim: &Claim,
+        rest: Duration,
+        deadline: Moment,
+    ) -> Outcome<bool>;
+
+    fn look(&self, link: &mut Self::Link, name: &LockName, deadline: Moment) -> Outcome<Option<Row>>;
+
+    /// The same, with what the row says for people.
+    fn show(&self, link: &mut Self::Link, name: &LockName, deadline: Moment) -> Outcome<Option<(Row, Told)>>;
+
+    /// Frees the lock, whoever holds it, if it is of this kind.
+    fn force(
+        &self,
+        link: &mut Self::Link,
+        name: &LockName,
+        token: bool,
+        deadline: Moment,
+    ) -> Outcome<Change<()>>;
+
+    /// Removes rows whose lease ended longer ago than `age`, and says how many.
+    fn sweep(&self, link: &mut Self::Link, age: Duration, deadline: Moment) -> Outcome<u64>;
+
+    /// Whether what kept the locks is there no more, with all that were held.
+    fn is_gone(&self) -> bool {
+        false
+    }
+
+    /// See [`Store::hung_up`].
+    fn hung_up(&self) -> Option<bool> {
+        None
+    }
+
+    fn listen(&self, name: &LockName, waker: &Waker) -> Option<Subscription> {
+        let _ = (name, waker);
+        None
+    }
+
+    fn message_count(&self, name: &LockName) -> Option<u64> {
+        let _ = name;
+        None
+    }
+
+    fn close(&self) {}
+}
+
+/// Keeps locks in a table.
+#[derive(Debug)]
+pub(super) struct RowStore<D: Rows> {
+    pool: Pool<D>,
+}
+
+impl<D: Rows> RowStore<D> {
+    pub(super) fn new(pool: Pool<D>) -> RowStore<D> {
+        RowStore { pool }
+    }
+
+    fn leave_one(
+        database: &D,
+        link: &mut D::Link,
+        claim: &Claim,
+        left: u32,
+        deadline: Moment,
+    ) -> Outcome<Release> {
+        match database.leave(link, claim, left, deadline)? {
+            Change::Made(()) if left == 0 => Ok(Release::Freed { others: 0 }),
+            Change::Made(()) => Ok(Release::StillHeld),
+            Change::None(row) => {
+                let row = of_kind(row, claim.kind)?;
+                Ok(Release::NotHeld { holder: row.map(|row| row.owner) })
+            }
+        }
+    }
+}
+
+/// The row if its lock is held, and by a lock of this kind.
+fn of_kind(row: Option<Row>, kind: Kind) -> Outcome<Option<Row>> {
+    match row.filter(Row::is_live) {
+        Some(row) if row.token != kind.is_token() => {
+            let detail = "the name is in use by another kind of lock";
+            Err(Failure::Refused(Error::new(ErrorKind::WrongType, "use", detail)))
+        }
+        row => Ok(row),
+    }
+}
+
+impl<D: Rows> Store for RowStore<D> {
+    fn capabilities(&self) -> Capabilities<'_> {
+        Capabilities {
+            wakes: D::WAKES,
+            can_expire_in: true,
+            poll_every: |_| D::POLL_EVERY,
+            connections: Some(self),
+            sweeping: Some(self),
+            ..Capabilities::default()
+        }
+    }
+
+    fn check_name(&self, kind: Kind, name: &LockName) -> Result<()> {
+        if matches!(kind, Kind::Mutex | Kind::Fenced | Kind::Token) {
+            return Ok(());
+        }
+        let words = "a database supports lock(), fenced_lock() and token_lock() only";
+        Err(Error::new(ErrorKind::Unsupported, "lock", words).on(name.given()))
+    }
+
+    fn attempt(&self, claim: &Claim, count: u32, deadline: Moment) -> Answer<Attempt> {
+        let outcome = self.pool.with(deadline, |database, link| {
+            let change = match count {
+                1 => database.take(link, claim, claim.wants_fence, deadline)?,
+                _ => database.retake(link, claim, count, claim.wants_fence, deadline)?,
+            };
+            match change {
+                Change::Made(fence) => {
+                    Ok(Attempt::Granted { fence: claim.wants_fence.then(|| Fence::new(fence)) })
+                }
+                Change::None(row) => match of_kind(row, claim.kind)? {
+                    _ if count > 1 => Ok(Attempt::Lost),
+                    Some(row) => Ok(Attempt::Busy { retry_after: Some(row.remaining()) }),
+                    // Another was quicker, and gone again from what this statement saw.
+                    None => Ok(Attempt::Busy { retry_after: Some(Duration::ZERO) }),
+                },
+            }
+        });
+        answer(outcome, "lock", claim.name.given())
+    }
+
+    fn release(&self, claim: &Claim, left: u32, deadline: Moment) -> Answer<Release> {
+        if self.pool.database().is_gone() {
+            return Answer::Done(Release::NotHeld { holder: None });
+        }
+        let outcome =
+            self.pool.with(deadline, |database, link| Self::leave_one(database, link, claim, left, deadline));
+        answer(outcome, "unlock", claim.name.given())
+    }
+
+    fn renew(&self, claims: &[Claim], deadline: Moment) -> Vec<Answer<bool>> {
+        if self.pool.database().is_gone() {
+            return claims.iter().map(|_| Answer::Done(false)).collect();
+        }
+        let outcomes = self
+            .pool
+            .with_renewals(claims.len(), deadline, |database, link| database.renew(link, claims, deadline));
+        let outcomes = claims.iter().zip(outcomes);
+        outcomes.map(|(claim, outcome)| answer(outcome, "renew", claim.name.given())).collect()
+    }
+
+    fn abandon(&self, claims: &[Claim], deadline: Moment) -> Vec<Answer<Release>> {
+        let outcomes = self.pool.with_renewals(claims.len(), deadline, |database, link| {
+            let mut broken: Option<Error> = None;
+            let one = |claim| {
+                if let Some(error) = &broken {
+                    return Err(Failure::Refused(error.copy()));
+                }
+                let outcome = Self::leave_one(database, link, claim, 0, deadline);
+                if let Err(Failure::Unknown(error)) = &outcome {
+                    broken = Some(error.copy());
+                }
+                outcome
+            };
+            claims.iter().map(one).collect()
+        });
+        let outcomes = claims.iter().zip(outcomes);
+        outcomes.map(|(claim, outcome)| answer(outcome, "unlock", claim.name.given())).collect()
+    }
+
+    fn expire_in(&self, claim: &Claim, rest: Duration, deadline: Moment) -> Answer<bool> {
+        let outcome =
+            self.pool.with(deadline, |database, link| database.expire_in(link, claim, rest, deadline));
+        answer(outcome, "unlock", claim.name.given())
+    }
+
+    fn force(&self, kind: Kind, name: &LockName, deadline: Moment) -> Answer<bool> {
+        let outcome = self.pool.with(deadline, |database, link| {
+            match database.force(link, name, kind.is_token(), deadline)? {
+                Change::Made(()) => Ok(true),
+                Change::None(row) => of_kind(row, kind).map(|_free| false),
+            }
+        });
+        answer(outcome, "force_unlock", name.given())
+    }
+
+    fn listen(&self, claim: &Claim, waker: &Waker) -> Option<Subscription> {
+        self.pool.database().listen(&claim.name, waker)
+    }
+
+    fn message_count(&self, claim: &Claim) -> Option<u64> {
+        self.pool.database().message_count(&claim.name)
+    }
+
+    fn close(&self) {
+        self.pool.database().close();
+        self.pool.close();
+    }
+}
+
+impl<D: Rows> Inspect for RowStore<D> {
+    fn inspect(
+        &self,
+        kind: Kind,
+        name: &LockName,
+        owner: Owner,
+        deadline: Moment,
+    ) -> Answer<Option<Snapshot>> {
+        let outcome = self.pool.with(deadline, |database, link| {
+            let row = of_kind(database.look(link, name, deadline)?, kind)?;
+            Ok(row.map(|row| Snapshot {
+                count: if row.owner == owner.to_string() { u32::try_from(row.holds).unwrap_or(0) } else { 0 },
+                remaining: Some(row.remaining()),
+                holder: row.owner,
+            }))
+        });
+        answer(outcome.map_err(Failure::of_reading), "inspect", name.given())
+    }
+
+    fn describe(&self, name: &LockName, deadline: Moment) -> Answer<Inspection> {
+        let outcome = self.pool.with(deadline, |database, link| database.show(link, name, deadline));
+        let outcome = outcome.map(|row| described(name, row)).map_err(Failure::of_reading);
+        answer(outcome, "inspect", name.given())
+    }
+}
+
+impl<D: Rows> ConnectionWatch for RowStore<D> {
+    fn hung_up(&self) -> Option<bool> {
+        self.pool.database().hung_up()
+    }
+}
+
+impl<D: Rows> Sweeping for RowStore<D> {
+    fn sweep(&self, age: Duration, deadline: Moment) -> Answer<u64> {
+        match self.pool.with(deadline, |database, link| database.sweep(link, age, deadline)) {
+            Ok(removed) => Answer::Done(removed),
+            Err(Failure::Refused(error)) => Answer::Refused(error.during("sweep")),
+            Err(Failure::Unknown(error)) => Answer::Unknown(error.during("sweep").with_unknown_outcome()),
+        }
+    }
+}

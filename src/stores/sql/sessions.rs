@@ -1,0 +1,360 @@
+//! Locks that are a connection's: the server frees them when the session ends.
+//!
+//! Each hold has a connection of its own, since to the server all that comes over one connection is one holder. The
+//! session is told to end when it has been idle for the lease; renewing is talking over it. So the server frees the lock
+//! of a client that died, stands still or is cut off, and a client that still runs hears of it.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::ident::{LockName, Owner};
+use crate::inspect::Inspection;
+use crate::seam::capabilities::{Capabilities, ConnectionWatch};
+use crate::seam::fallbacks::describe_by_kinds;
+use crate::seam::inspection::Inspect;
+use crate::seam::subscription::Subscription;
+use crate::seam::{Answer, Attempt, Claim, Kind, Release, Snapshot, Store};
+use crate::stores::sql::pool::{Database, Pool};
+use crate::stores::sql::{Failure, Outcome, answer, timed_out};
+use crate::sync::Mutex;
+use crate::sync::Waker;
+use crate::time::{Clock, Moment};
+
+/// What a server does about session locks.
+pub(super) trait Sessions: Database {
+    /// How long a waiter may sleep without being woken: at least, at most.
+    const POLL_EVERY: (Duration, Duration);
+    /// Whether releases elsewhere wake waiters here.
+    const WAKES: bool = false;
+
+    /// Whether `is_alive` sees that the server has hung up, without asking it.
+    const SEES_ENDS: bool = false;
+
+    /// Takes the lock for the session, which is then to end when idle for the lease; `false` if another has it.
+    fn try_lock(&self, link: &mut Self::Link, claim: &Claim, deadline: Moment) -> Outcome<bool>;
+
+    /// Has the session end when idle for the lease, from now on.
+    fn prolong(&self, link: &mut Self::Link, lease: Duration, deadline: Moment) -> Outcome<()>;
+
+    /// Frees the lock and tells waiters; the session may then idle. `false` if the session did not have it.
+    fn unlock(&self, link: &mut Self::Link, name: &LockName, deadline: Moment) -> Outcome<bool>;
+
+    /// Who has the lock.
+    fn holder(&self, link: &mut Self::Link, name: &LockName, deadline: Moment) -> Outcome<Option<String>>;
+
+    /// Ends the session that has the lock; `false` if none has.
+    fn end(&self, link: &mut Self::Link, name: &LockName, deadline: Moment) -> Outcome<bool>;
+
+    /// Whether the server has ended the session. One that goes on can have a connection that is of no use here any more.
+    fn is_over(&self, link: &mut Self::Link) -> bool {
+        !self.is_alive(link)
+    }
+
+    /// Finds out whether the server answers, where a session's connection is of no use any more once an answer did not
+    /// come in time.
+    fn sound_out(&self, pool: &Pool<Self>, deadline: Moment) -> Outcome<()>
+    where
+        Self: Sized,
+    {
+        let _ = (pool, deadline);
+        Ok(())
+    }
+
+    fn listen(&self, name: &LockName, waker: &Waker) -> Option<Subscription> {
+        let _ = (name, waker);
+        None
+    }
+
+    fn message_count(&self, name: &LockName) -> Option<u64> {
+        let _ = name;
+        None
+    }
+
+    fn close(&self) {}
+}
+
+type SessionKey = (Box<str>, Owner);
+
+/// A hold's connection, and what it was asked for.
+struct HeldSession<L> {
+    link: L,
+    count: u32,
+    lease: Duration,
+    /// The server has ended the session by then if it was not talked to.
+    until: Moment,
+}
+
+/// A hold's place; empty while it is taken and after it was freed.
+type SessionPlace<L> = Arc<Mutex<Option<HeldSession<L>>>>;
+
+pub(super) struct SessionStore<D: Sessions> {
+    pool: Pool<D>,
+    held: Mutex<HashMap<SessionKey, SessionPlace<D::Link>>>,
+}
+
+/// What is left of the time for each of several, of which some may hang.
+const SHARE: u32 = 4;
+
+impl<D: Sessions> SessionStore<D> {
+    pub(super) fn new(pool: Pool<D>) -> SessionStore<D> {
+        SessionStore { pool, held: Mutex::default() }
+    }
+
+    fn place(&self, claim: &Claim) -> Option<SessionPlace<D::Link>> {
+        self.held.lock().get(&key(claim)).cloned()
+    }
+
+    /// Forgets sessions that nobody has come back to and that the server has ended.
+    fn forget_ended(&self) {
+        let now = Clock::System.now();
+        self.held.lock().retain(|_, place| {
+            place.try_lock().is_none_or(|held| held.as_ref().is_some_and(|held| held.until > now))
+        });
+    }
+
+    /// Has `talk` use the claim's session; `None` if there is none, or it has ended.
+    fn with_session<T>(
+        &self,
+        claim: &Claim,
+        deadline: Moment,
+        talk: impl FnOnce(&D, &mut HeldSession<D::Link>) -> Outcome<T>,
+    ) -> Outcome<Option<T>> {
+        let Some(place) = self.place(claim) else { return Ok(None) };
+        let Some(mut place) = place.try_lock_for(deadline.since(Clock::System.now())) else {
+            return Err(Failure::Refused(timed_out("the hold's connection is in use")));
+        };
+        let Some(held) = place.as_mut() else { return Ok(None) };
+        let database = self.pool.database();
+        let outcome = if database.is_alive(&mut held.link) { Some(talk(database, held)) } else { None };
+        match outcome {
+            Some(Ok(value)) => return Ok(Some(value)),
+            // Silence is not the end: the session is still the holder.
+            Some(Err(failure)) if !database.is_over(&mut held.link) => return Err(failure),
+            None if !database.is_over(&mut held.link) => {
+                let words = "the hold's connection was silent, and is of no use any more";
+                return Err(Failure::Refused(timed_out(words)));
+            }
+            Some(Err(_)) | None => {}
+        }
+        // Whatever became of the request: the session that held the lock is over.
+        *place = None;
+        self.held.lock().remove(&key(claim));
+        Ok(None)
+    }
+
+    fn prolong(&self, claim: &Claim, count: Option<u32>, deadline: Moment) -> Outcome<bool> {
+        let outcome = self.with_session(claim, deadline, |database, held| {
+            let lease = held.lease.max(claim.lease);
+            let until = Clock::System.after(lease);
+            database.prolong(&mut held.link, lease, deadline)?;
+            (held.lease, held.until) = (lease, until);
+            held.count = count.unwrap_or(held.count);
+            Ok(())
+        })?;
+        Ok(outcome.is_some())
+    }
+
+    fn take(&self, claim: &Claim, deadline: Moment) -> Outcome<Attempt> {
+        self.forget_ended();
+        // What an earlier attempt of unknown outcome left is this owner's.
+        if self.place(claim).is_some() && self.prolong(claim, Some(1), deadline)? {
+            return Ok(Attempt::Granted { fence: None });
+        }
+        self.pool.lend(deadline, |database, place| {
+            let Some(mut link) = place.take() else { return Ok(Attempt::Busy { retry_after: None }) };
+            let until = Clock::System.after(claim.lease);
+            match database.try_lock(&mut link, claim, deadline) {
+                Ok(true) => {
+                    let held = HeldSession { link, count: 1, lease: claim.lease, until };
+                    self.held.lock().insert(key(claim), Arc::new(Mutex::new(Some(held))));
+                    Ok(Attempt::Granted { fence: None })
+                }
+                Ok(false) => {
+                    *place = Some(link);
+                    Ok(Attempt::Busy { retry_after: None })
+                }
+                // Hanging up frees what may have been taken.
+                Err(failure) => Err(failure),
+            }
+        })
+    }
+
+    fn leave(&self, claim: &Claim, left: u32, deadline: Moment) -> Outcome<Release> {
+        if left > 0 {
+            // No word to the server: that would prolong a lease.
+            let outcome = self.with_session(claim, deadline, |_, held| {
+                held.count = left;
+                Ok(())
+            })?;
+            return if outcome.is_some() { Ok(Release::StillHeld) } else { self.not_held(claim, deadline) };
+        }
+        let outcome = self.with_session(claim, deadline, |database, held| {
+            database.unlock(&mut held.link, &claim.name, deadline)
+        });
+        let outcome = match outcome {
+            // It stays as it is, and can be tried again.
+            Err(Failure::Refused(error)) if self.is_usable(claim) => return Err(Failure::Refused(error)),
+            outcome => outcome,
+        };
+        let place = self.held.lock().remove(&key(claim));
+        let held = place.and_then(|place| place.lock().take());
+        match outcome {
+            Ok(Some(true)) => {
+                if let Some(held) = held {
+                    self.pool.give(held.link);
+                }
+                Ok(Release::Freed { others: 0 })
+            }
+            Ok(Some(false) | None) => self.not_held(claim, deadline),
+            // Hanging up frees it too, once the server has noticed.
+            Err(failure) => Err(Failure::Unknown(failure.into_error())),
+        }
+    }
+
+    /// Whether the hold's connection can be asked again, or is in use.
+    fn is_usable(&self, claim: &Claim) -> bool {
+        let place = self.place(claim);
+        let held = place.as_ref().and_then(|place| place.try_lock());
+        held.is_none_or(|mut held| {
+            held.as_mut().is_none_or(|held| self.pool.database().is_alive(&mut held.link))
+        })
+    }
+
+    fn not_held(&self, claim: &Claim, deadline: Moment) -> Outcome<Release> {
+        let holder = self.pool.with(deadline, |database, link| database.holder(link, &claim.name, deadline));
+        // The answer is known; only the name of the other is not.
+        Ok(Release::NotHeld { holder: holder.unwrap_or_default() })
+    }
+}
+
+fn key(claim: &Claim) -> SessionKey {
+    (claim.name.key().into(), claim.owner)
+}
+
+/// An end for one of several requests: one that hangs leaves time for the others.
+fn share(deadline: Moment) -> Moment {
+    let now = Clock::System.now();
+    now.plus(deadline.since(now) / SHARE)
+}
+
+impl<D: Sessions> Store for SessionStore<D> {
+    fn capabilities(&self) -> Capabilities<'_> {
+        Capabilities {
+            wakes: D::WAKES,
+            poll_every: |_| D::POLL_EVERY,
+            connections: Some(self),
+            ..Capabilities::default()
+        }
+    }
+
+    fn check_name(&self, kind: Kind, name: &LockName) -> Result<()> {
+        if kind == Kind::Mutex {
+            return Ok(());
+        }
+        let words = "session locks have neither fences nor tokens: use lock(), or leave session_locks() out";
+        Err(Error::new(ErrorKind::Unsupported, "lock", words).on(name.given()))
+    }
+
+    fn attempt(&self, claim: &Claim, count: u32, deadline: Moment) -> Answer<Attempt> {
+        let outcome = match count {
+            1 => self.take(claim, deadline),
+            _ => self
+                .prolong(claim, Some(count), deadline)
+                .map(|is_held| if is_held { Attempt::Granted { fence: None } } else { Attempt::Lost }),
+        };
+        answer(outcome, "lock", claim.name.given())
+    }
+
+    fn release(&self, claim: &Claim, left: u32, deadline: Moment) -> Answer<Release> {
+        answer(self.leave(claim, left, deadline), "unlock", claim.name.given())
+    }
+
+    fn renew(&self, claims: &[Claim], deadline: Moment) -> Vec<Answer<bool>> {
+        if let Err(failure) = self.pool.database().sound_out(&self.pool, deadline) {
+            let error = failure.into_error();
+            let silent =
+                |claim: &Claim| answer(Err(Failure::Refused(error.copy())), "renew", claim.name.given());
+            return claims.iter().map(silent).collect();
+        }
+        let one =
+            |claim: &Claim| answer(self.prolong(claim, None, share(deadline)), "renew", claim.name.given());
+        claims.iter().map(one).collect()
+    }
+
+    fn abandon(&self, claims: &[Claim], deadline: Moment) -> Vec<Answer<Release>> {
+        let one = |claim: &Claim| answer(self.leave(claim, 0, share(deadline)), "unlock", claim.name.given());
+        claims.iter().map(one).collect()
+    }
+
+    fn force(&self, _kind: Kind, name: &LockName, deadline: Moment) -> Answer<bool> {
+        let outcome = self.pool.with(deadline, |database, link| database.end(link, name, deadline));
+        answer(outcome, "force_unlock", name.given())
+    }
+
+    fn listen(&self, claim: &Claim, waker: &Waker) -> Option<Subscription> {
+        self.pool.database().listen(&claim.name, waker)
+    }
+
+    fn message_count(&self, claim: &Claim) -> Option<u64> {
+        self.pool.database().message_count(&claim.name)
+    }
+
+    fn close(&self) {
+        self.pool.database().close();
+        self.pool.close();
+        self.held.lock().clear();
+    }
+}
+
+impl<D: Sessions> Inspect for SessionStore<D> {
+    fn inspect(
+        &self,
+        _kind: Kind,
+        name: &LockName,
+        owner: Owner,
+        deadline: Moment,
+    ) -> Answer<Option<Snapshot>> {
+        let outcome = self.pool.with(deadline, |database, link| {
+            let holder = database.holder(link, name, deadline)?;
+            Ok(holder.map(|holder| {
+                let place = self.held.lock().get(&(name.key().into(), owner)).cloned();
+                let count = place.and_then(|place| place.lock().as_ref().map(|held| held.count));
+                Snapshot { holder, count: count.unwrap_or(0), remaining: None }
+            }))
+        });
+        answer(outcome.map_err(Failure::of_reading), "inspect", name.given())
+    }
+
+    fn describe(&self, name: &LockName, deadline: Moment) -> Answer<Inspection> {
+        describe_by_kinds(self, name, deadline)
+    }
+}
+
+impl<D: Sessions> ConnectionWatch for SessionStore<D> {
+    /// The lock of a session that has ended is free. A connection that is in use is not looked at.
+    fn hung_up(&self) -> Option<bool> {
+        if !D::SEES_ENDS {
+            return None;
+        }
+        let places: Vec<_> = self.held.lock().values().cloned().collect();
+        let has_ended = |place: &SessionPlace<D::Link>| {
+            let Some(mut place) = place.try_lock() else { return false };
+            let has_ended = place.as_mut().is_some_and(|held| !self.pool.database().is_alive(&mut held.link));
+            if has_ended {
+                *place = None;
+            }
+            has_ended
+        };
+        // Each of them, not up to the first.
+        Some(places.iter().filter(|place| has_ended(place)).count() > 0)
+    }
+}
+
+impl<D: Sessions> fmt::Debug for SessionStore<D> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SessionStore").finish_non_exhaustive()
+    }
+}

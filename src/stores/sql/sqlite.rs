@@ -1,0 +1,397 @@
+//! SQLite: a file, for the processes of one machine. Writers take turns by the file's own lock; who waits for a lock
+//! only reads.
+
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension, Params, params};
+
+use crate::config::RedisOptions;
+use crate::error::{Error, ErrorKind, Result};
+use crate::ident::LockName;
+use crate::inspect::Whereabouts;
+use crate::seam::{Claim, Store};
+use crate::stores::sql::pool::{Database, Pool};
+use crate::stores::sql::rows::{Change, Row, RowStore, Rows, Told};
+use crate::stores::sql::{Failure, Outcome, decoded, lease_ms, no_table, query};
+use crate::sync::{Condvar, Mutex};
+use crate::time::{Clock, Moment};
+
+/// Opens the file, and checks that it can keep locks.
+pub(crate) fn open(options: &RedisOptions) -> Result<Arc<dyn Store>> {
+    if options.table.session_locks {
+        let words = "SQLite has no session locks: leave session_locks() out";
+        return Err(Error::new(ErrorKind::Unsupported, "connect", words));
+    }
+    options.tls.refused_without_tls("a file is reached without a network")?;
+    let database = Sqlite {
+        path: path(&options.url)?,
+        table: options.table.name.rsplit('.').next().unwrap_or_default().to_owned(),
+        queries: Queries::new(&options.table.name),
+        seen: Mutex::default(),
+    };
+    let deadline = Clock::System.after(options.connect_timeout);
+    let first = database.open(options.table.create, deadline)?;
+    let is_there = || {
+        if options.table.create {
+            first.conn.execute_batch(&query(include_str!("query/sqlite/schema.sql"), &options.table.name))?;
+        }
+        database.has_table(&first.conn)
+    };
+    *database.seen.lock() = first.file;
+    if !is_there().map_err(|error| refused(error).during("connect"))? {
+        return Err(no_table(options));
+    }
+    // Requests of one process take turns here: they would in the file too, but by sleeping and looking again.
+    Ok(Arc::new(RowStore::new(Pool::new(database, 1, first)?)))
+}
+
+/// `sqlite:///path`, where bytes may be written as `%20`.
+fn path(url: &str) -> Result<PathBuf> {
+    let unusable =
+        || Error::invalid("connect", "the URL cannot be used; it has the form sqlite:///path/of/the/file");
+    let (_, path) = url.split_once("://").ok_or_else(unusable)?;
+    if !path.starts_with('/') || path.len() < 2 || path.contains(['?', '#', '\0']) {
+        return Err(unusable());
+    }
+    let path = decoded(path).ok_or_else(unusable)?;
+    if path.contains('\0') { Err(unusable()) } else { Ok(PathBuf::from(path)) }
+}
+
+queries!("sqlite": take, retake, leave, renew, expire, look, show, force, sweep);
+
+struct Sqlite {
+    path: PathBuf,
+    /// The table's name, without that of a schema.
+    table: String,
+    queries: Queries,
+    /// The file that the path led to when that was last looked at.
+    seen: Mutex<Option<(u64, u64)>>,
+}
+
+/// A connection, and which file it has open: its device and inode, which no other file has meanwhile.
+struct Link {
+    conn: Connection,
+    file: Option<(u64, u64)>,
+}
+
+/// Of the file that the path leads to, if there is one. It is never opened: closing it would end SQLite's own locks on it.
+fn inode(path: &Path) -> Option<(u64, u64)> {
+    std::fs::metadata(path).ok().map(|file| (file.dev(), file.ino()))
+}
+
+fn seen(row: &rusqlite::Row<'_>) -> rusqlite::Result<Row> {
+    Ok(Row { token: row.get(0)?, owner: row.get(1)?, holds: row.get(2)?, remaining_ms: row.get(3)? })
+}
+
+impl Sqlite {
+    /// Opens the file. It is made if it is not there only when the client is: whoever took it away since then may be
+    /// about to put another in its place.
+    fn open(&self, create: bool, deadline: Moment) -> Result<Link> {
+        let mut flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+        flags.set(OpenFlags::SQLITE_OPEN_CREATE, create);
+        let open = || {
+            let conn = Connection::open_with_flags(&self.path, flags)?;
+            limit(&conn, deadline)?;
+            // Readers and the writer do not wait for each other. Without a sync for each grant: what a power cut loses
+            // are locks of processes that it has ended too; and fences go by the clock besides.
+            conn.execute_batch("PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL")?;
+            Ok(conn)
+        };
+        loop {
+            let before = inode(&self.path);
+            match open() {
+                // Of several that make the file at once one changes its journal, and the others are refused without
+                // having waited.
+                Err(error) if is_busy(&error) && deadline > Clock::System.now() => pause(),
+                Err(error) => return Err(refused(error).during("connect")),
+                Ok(conn) => {
+                    let file = inode(&self.path);
+                    // The one that was opened is the one that is there before and after.
+                    if before.is_none() || before == file {
+                        return Ok(Link { conn, file });
+                    }
+                    if deadline <= Clock::System.now() {
+                        return Err(replaced().during("connect"));
+                    }
+                }
+            }
+        }
+    }
+
+    fn has_table(&self, conn: &Connection) -> rusqlite::Result<bool> {
+        let known = "SELECT count(*) FROM sqlite_schema WHERE type = 'table' AND name = ?1 COLLATE NOCASE";
+        conn.query_row(known, [&self.table], |row| Ok(row.get::<_, i64>(0)? > 0))
+    }
+
+    fn is_in_place(&self, link: &Link) -> bool {
+        link.file.is_some() && link.file == inode(&self.path)
+    }
+
+    /// A grant in a file that was taken away meanwhile keeps nobody out.
+    fn in_place<T>(&self, link: &Link, change: Change<T>) -> Outcome<Change<T>> {
+        match change {
+            Change::Made(_) if !self.is_in_place(link) => Err(Failure::Unknown(replaced())),
+            change => Ok(change),
+        }
+    }
+}
+
+fn replaced() -> Error {
+    Error::new(ErrorKind::Unreachable, "request", "the file was deleted or replaced")
+}
+
+impl Database for Sqlite {
+    type Link = Link;
+
+    fn connect(&self, deadline: Moment) -> Result<Link> {
+        let link = self.open(false, deadline)?;
+        // It was there when the client was made. Another program may be about to make it.
+        if self.has_table(&link.conn).map_err(|error| refused(error).during("connect"))? {
+            Ok(link)
+        } else {
+            let words = "the file was replaced by one without the table";
+            Err(Error::new(ErrorKind::Unreachable, "connect", words))
+        }
+    }
+
+    /// Whoever opens the path now is to have the same file.
+    fn is_alive(&self, link: &mut Link) -> bool {
+        self.is_in_place(link)
+    }
+}
+
+fn is_busy(error: &rusqlite::Error) -> bool {
+    matches!(error.sqlite_error_code(), Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked))
+}
+
+fn pause() {
+    Condvar::new().wait_for(&mut Mutex::new(()).lock(), Duration::from_millis(5));
+}
+
+/// Waits for other writers end by then.
+fn limit(link: &Connection, deadline: Moment) -> rusqlite::Result<()> {
+    link.busy_timeout(deadline.since(Clock::System.now()))
+}
+
+/// The file's errors. SQLite rolls a statement back that it cannot carry out; only of what the disk did to a commit it
+/// is not sure itself.
+fn failed(error: rusqlite::Error) -> Failure {
+    if error.sqlite_error_code() == Some(ErrorCode::SystemIoFailure) {
+        Failure::Unknown(refused(error))
+    } else {
+        Failure::Refused(refused(error))
+    }
+}
+
+fn refused(error: rusqlite::Error) -> Error {
+    let (kind, words) = match error.sqlite_error_code() {
+        Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => {
+            (ErrorKind::Busy, "other connections kept the file locked (SQLITE_BUSY)")
+        }
+        Some(ErrorCode::DiskFull) => (ErrorKind::OutOfMemory, "the disk is full, or the file may not grow"),
+        Some(ErrorCode::OutOfMemory) => (ErrorKind::OutOfMemory, "out of memory"),
+        Some(ErrorCode::ReadOnly) => (ErrorKind::ReadOnly, "the file is read-only"),
+        Some(ErrorCode::PermissionDenied) => (ErrorKind::NoPermission, "permission denied for the file"),
+        Some(ErrorCode::CannotOpen) => (ErrorKind::Unreachable, "the file cannot be opened"),
+        Some(ErrorCode::SystemIoFailure) => (ErrorKind::Unreachable, "the file cannot be read or written"),
+        Some(ErrorCode::NotADatabase | ErrorCode::DatabaseCorrupt) => {
+            (ErrorKind::Protocol, "the file is not a SQLite database, or is damaged")
+        }
+        _ => (ErrorKind::Refused, "SQLite refused"),
+    };
+    Error::new(kind, "request", words).with_source(error)
+}
+
+/// Runs a statement that changes the row or does not; then what the row shows.
+fn change<T>(
+    link: &Connection,
+    deadline: Moment,
+    made: impl FnOnce(&Connection) -> rusqlite::Result<Option<T>>,
+    look: impl FnOnce(&Connection) -> rusqlite::Result<Option<Row>>,
+) -> Outcome<Change<T>> {
+    limit(link, deadline).map_err(failed)?;
+    match made(link).map_err(failed)? {
+        Some(made) => Ok(Change::Made(made)),
+        // Nothing was changed: what goes wrong from here on is a failure to read.
+        None => look(link).map(Change::None).map_err(|error| failed(error).of_reading()),
+    }
+}
+
+impl Sqlite {
+    fn row(&self, link: &Connection, name: &LockName) -> rusqlite::Result<Option<Row>> {
+        link.prepare_cached(&self.queries.look)?.query_row([name.key().as_bytes()], seen).optional()
+    }
+
+    /// Whether a statement changed a row.
+    fn changes(link: &Connection, sql: &str, params: impl Params) -> rusqlite::Result<Option<()>> {
+        Ok((link.prepare_cached(sql)?.execute(params)? > 0).then_some(()))
+    }
+
+    /// The fence that a statement returns, which is read to its end: only then it has been committed.
+    fn fence(link: &Connection, sql: &str, params: impl Params) -> rusqlite::Result<Option<u64>> {
+        let mut statement = link.prepare_cached(sql)?;
+        let mut rows = statement.query(params)?;
+        let fence = rows.next()?.map(|row| row.get::<_, i64>(0)).transpose()?;
+        while rows.next()?.is_some() {}
+        Ok(fence.map(|fence| u64::try_from(fence).unwrap_or(0)))
+    }
+}
+
+impl Rows for Sqlite {
+    const POLL_EVERY: (Duration, Duration) = (Duration::from_millis(30), Duration::from_millis(50));
+    /// Looks first: a lock that is held is only read, so any number of waiters keeps no writer waiting.
+    fn take(&self, link: &mut Link, claim: &Claim, fenced: bool, deadline: Moment) -> Outcome<Change<u64>> {
+        limit(&link.conn, deadline).map_err(failed)?;
+        let owner = claim.owner.to_string();
+        let seen = self.row(&link.conn, &claim.name).map_err(|error| failed(error).of_reading())?;
+        if let Some(row) = seen.filter(|row| row.is_live() && row.owner != owner) {
+            return Ok(Change::None(Some(row)));
+        }
+        let here = Whereabouts::here();
+        let params = params![
+            claim.name.key().as_bytes(),
+            claim.kind.is_token(),
+            owner,
+            lease_ms(claim.lease),
+            fenced,
+            here.host,
+            here.pid,
+            here.thread,
+        ];
+        let taken = change(
+            &link.conn,
+            deadline,
+            |conn| Self::fence(conn, &self.queries.take, params),
+            |conn| self.row(conn, &claim.name),
+        )?;
+        self.in_place(link, taken)
+    }
+
+    fn retake(
+        &self,
+        link: &mut Link,
+        claim: &Claim,
+        count: u32,
+        fenced: bool,
+        deadline: Moment,
+    ) -> Outcome<Change<u64>> {
+        let params = params![
+            claim.name.key().as_bytes(),
+            claim.kind.is_token(),
+            claim.owner.to_string(),
+            lease_ms(claim.lease),
+            fenced,
+            count,
+        ];
+        let taken = change(
+            &link.conn,
+            deadline,
+            |conn| Self::fence(conn, &self.queries.retake, params),
+            |conn| self.row(conn, &claim.name),
+        )?;
+        self.in_place(link, taken)
+    }
+
+    fn leave(&self, link: &mut Link, claim: &Claim, left: u32, deadline: Moment) -> Outcome<Change<()>> {
+        let params =
+            params![claim.name.key().as_bytes(), claim.kind.is_token(), claim.owner.to_string(), left];
+        change(
+            &link.conn,
+            deadline,
+            |conn| Self::changes(conn, &self.queries.leave, params),
+            |conn| self.row(conn, &claim.name),
+        )
+    }
+
+    fn renew(&self, link: &mut Link, claims: &[Claim], deadline: Moment) -> Vec<Outcome<bool>> {
+        let one = |claim: &Claim| {
+            limit(&link.conn, deadline).map_err(failed)?;
+            let params = params![
+                claim.name.key().as_bytes(),
+                claim.kind.is_token(),
+                claim.owner.to_string(),
+                lease_ms(claim.lease),
+            ];
+            let changed = Self::changes(&link.conn, &self.queries.renew, params).map_err(failed)?;
+            Ok(changed.is_some())
+        };
+        claims.iter().map(one).collect()
+    }
+
+    fn expire_in(&self, link: &mut Link, claim: &Claim, rest: Duration, deadline: Moment) -> Outcome<bool> {
+        limit(&link.conn, deadline).map_err(failed)?;
+        let params = params![
+            claim.name.key().as_bytes(),
+            claim.kind.is_token(),
+            claim.owner.to_string(),
+            lease_ms(rest),
+        ];
+        Ok(Self::changes(&link.conn, &self.queries.expire, params).map_err(failed)?.is_some())
+    }
+
+    fn look(&self, link: &mut Link, name: &LockName, deadline: Moment) -> Outcome<Option<Row>> {
+        limit(&link.conn, deadline).and_then(|()| self.row(&link.conn, name)).map_err(failed)
+    }
+
+    fn show(&self, link: &mut Link, name: &LockName, deadline: Moment) -> Outcome<Option<(Row, Told)>> {
+        let read = |row: &rusqlite::Row<'_>| {
+            let (fence, host, pid, thread) = (row.get(4)?, row.get(5)?, row.get(6)?, row.get(7)?);
+            Ok((seen(row)?, Told { fence, host, pid, thread, held_ms: row.get(8)? }))
+        };
+        let show = |conn: &Connection| {
+            conn.prepare_cached(&self.queries.show)?.query_row([name.key().as_bytes()], read).optional()
+        };
+        limit(&link.conn, deadline).and_then(|()| show(&link.conn)).map_err(failed)
+    }
+
+    fn force(&self, link: &mut Link, name: &LockName, token: bool, deadline: Moment) -> Outcome<Change<()>> {
+        let params = params![name.key().as_bytes(), token];
+        change(
+            &link.conn,
+            deadline,
+            |conn| Self::changes(conn, &self.queries.force, params),
+            |conn| self.row(conn, name),
+        )
+    }
+
+    fn sweep(&self, link: &mut Link, age: Duration, deadline: Moment) -> Outcome<u64> {
+        let removed = limit(&link.conn, deadline)
+            .and_then(|()| link.conn.execute(&self.queries.sweep, [lease_ms(age)]));
+        removed.map(|removed| u64::try_from(removed).unwrap_or(0)).map_err(failed)
+    }
+
+    /// There is no connection to a server; what can go away is the file.
+    fn hung_up(&self) -> Option<bool> {
+        let file = inode(&self.path);
+        Some(std::mem::replace(&mut *self.seen.lock(), file) != file)
+    }
+
+    fn is_gone(&self) -> bool {
+        std::fs::metadata(&self.path).is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::path;
+
+    #[test]
+    fn a_path_is_read_from_the_url() {
+        assert_eq!(path("sqlite:///var/lib/a%20b.db").unwrap().to_str(), Some("/var/lib/a b.db"));
+        for bad in [
+            "sqlite://",
+            "sqlite:///",
+            "sqlite://a.db",
+            "sqlite::memory:",
+            "sqlite:///a%2",
+            "sqlite:///a?b",
+            "sqlite:///%00",
+        ] {
+            assert!(path(bad).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,184 @@
+//! Where the servers are and who we are there.
+
+use std::fmt;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::Arc;
+
+use crate::config::RedisOptions;
+use crate::error::{Error, ErrorKind, Result};
+use crate::hosts::{Host, Hosts, check_url};
+use crate::stores::zookeeper::path;
+
+const PORT: u16 = 2181;
+/// As ZooKeeper's own documentation has it for `secureClientPort`.
+const TLS_PORT: u16 = 2281;
+
+/// What a URL says. Holds the password, so it is not `Debug`.
+pub(super) struct ZooKeeperAddress {
+    pub(super) hosts: Vec<(Host, u16)>,
+    pub(super) names: Arc<Hosts>,
+    /// `user:password`.
+    pub(super) login: Option<String>,
+    /// What is put before every path; empty, or a path.
+    pub(super) chroot: String,
+    #[cfg(feature = "tls")]
+    pub(super) tls: Option<crate::tls::Config>,
+}
+
+impl ZooKeeperAddress {
+    /// Where to begin, so that many clients do not all go to the same server.
+    pub(super) fn any_host(&self) -> usize {
+        let random = RandomState::new().hash_one(0_u8);
+        usize::try_from(random).unwrap_or(0).checked_rem(self.hosts.len()).unwrap_or(0)
+    }
+
+    /// Reads `zk://[user:password@]host[:port][,host[:port]…][/path]`, or `zks://…`; the options' own user and password
+    /// go before the URL's. No message repeats the URL: it may hold a password.
+    pub(super) fn new(options: &RedisOptions) -> Result<ZooKeeperAddress> {
+        let refuse = || {
+            let form = "zk://[user:password@]host[:port][,host[:port]…][/path]";
+            Error::invalid("connect", format!("the URL cannot be used; it has the form {form}"))
+        };
+        let (scheme, rest) = options.url.split_once("://").ok_or_else(refuse)?;
+        let is_tls = scheme.eq_ignore_ascii_case("zks");
+        if is_tls && !cfg!(feature = "tls") {
+            return Err(Error::new(
+                ErrorKind::Unsupported,
+                "connect",
+                "zks:// needs leasehold's feature \"tls\", which this build does not have",
+            ));
+        }
+        if !is_tls {
+            options.tls.refused_without_tls("the URL does not start with zks://")?;
+        }
+        check_url(&options.url)?;
+        let (place, chroot) = rest.find('/').map_or((rest, ""), |at| rest.split_at(at));
+        let (login, hosts) = match place.rsplit_once('@') {
+            Some((login, hosts)) => (Some(login), hosts),
+            None => (None, place),
+        };
+        let hosts: Option<Vec<_>> = hosts
+            .split(',')
+            .map(|text| host(text, login.is_some(), if is_tls { TLS_PORT } else { PORT }))
+            .collect();
+        // The one sign that cannot stand for itself.
+        let chroot = chroot.trim_end_matches('/').replace("%40", "@");
+        if !chroot.is_empty() {
+            path::check(&chroot).map_err(|_said_below| refuse())?;
+        }
+        let (user, password) = match login.map(|login| login.split_once(':')) {
+            Some(Some((user, password))) => (Some(decoded(user)), Some(decoded(password))),
+            Some(None) => return Err(refuse()),
+            None => (None, None),
+        };
+        let user = options.username.clone().or(user.flatten());
+        let password = options.password.clone().or(password.flatten());
+        let login = match (user, password) {
+            (Some(user), Some(password)) if !user.is_empty() => Some(format!("{user}:{password}")),
+            (None, None) => None,
+            _ => return Err(refuse()),
+        };
+        Ok(ZooKeeperAddress {
+            hosts: hosts.ok_or_else(refuse)?,
+            names: Arc::clone(&options.hosts),
+            login,
+            chroot,
+            #[cfg(feature = "tls")]
+            tls: is_tls.then(|| crate::tls::config(&options.tls)).transpose()?,
+        })
+    }
+}
+
+/// One `host[:port]`, where the host may be an IPv6 address in brackets.
+fn host(text: &str, is_sure: bool, port: u16) -> Option<(Host, u16)> {
+    let (host, said) = match text.strip_prefix('[') {
+        Some(rest) => rest.split_once(']')?,
+        None => text.find(':').map_or((text, ""), |at| text.split_at(at)),
+    };
+    let is_sure = is_sure || !said.is_empty();
+    let port = if said.is_empty() { port } else { said.strip_prefix(':')?.parse().ok()? };
+    (!host.is_empty()).then(|| (Host::given(host, is_sure), port))
+}
+
+/// With `%` and two digits read as the byte that they stand for.
+fn decoded(text: &str) -> Option<String> {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let Some((byte, after)) = rest.split_first() {
+        if *byte == b'%' {
+            let (digits, after) = after.split_at_checked(2)?;
+            bytes.push(u8::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()?);
+            rest = after;
+        } else {
+            bytes.push(*byte);
+            rest = after;
+        }
+    }
+    String::from_utf8(bytes).ok()
+}
+
+impl fmt::Debug for ZooKeeperAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Address").field("hosts", &self.hosts).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn address(url: &str) -> Result<ZooKeeperAddress> {
+        ZooKeeperAddress::new(&RedisOptions { url: url.to_owned(), ..RedisOptions::default() })
+    }
+
+    #[test]
+    fn a_url_is_read() {
+        let read = address("zk://me:p%40:ss@h1:7000,h2,[::1]:3/app/x").unwrap();
+        let hosts: Vec<_> = read.hosts.iter().map(|(host, port)| (host.name(), *port)).collect();
+        assert_eq!(hosts, [("h1", 7000), ("h2", 2181), ("::1", 3)]);
+        assert_eq!(read.login.as_deref(), Some("me:p@:ss"));
+        assert_eq!(read.chroot, "/app/x");
+        let plain = address("zk://localhost/").unwrap();
+        assert_eq!((plain.chroot.as_str(), plain.login), ("", None));
+    }
+
+    #[test]
+    fn options_go_before_the_url() {
+        let options = RedisOptions {
+            url: "zk://me:one@h".to_owned(),
+            username: Some("you".to_owned()),
+            password: Some("two".to_owned()),
+            ..RedisOptions::default()
+        };
+        assert_eq!(ZooKeeperAddress::new(&options).unwrap().login.as_deref(), Some("you:two"));
+    }
+
+    #[cfg(not(feature = "tls"))]
+    #[test]
+    fn without_the_feature_tls_is_refused_in_words() {
+        let error = address("zks://localhost").unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unsupported);
+        assert!(error.to_string().contains("feature \"tls\""));
+    }
+
+    #[test]
+    fn what_is_no_url_is_refused_without_repeating_it() {
+        for url in [
+            "zk://",
+            "zk://u:S3CR3T@",
+            "zk://u:S3CR3T@h:port",
+            "zk://u:S3CR3T@h:99999",
+            "zk://u:S3CR3T@h,,g",
+            "zk://S3CR3T@h",
+            "zk://:S3CR3T@h",
+            "zk://u:S3CR3T@h//a",
+            "zk://u:S3CR3T@h/zookeeper",
+            "zk://u:S3CR3T%4@h",
+            "zk://u:S3CR3T@[::1",
+        ] {
+            let error = address(url).err().unwrap_or_else(|| panic!("{url} was accepted"));
+            assert_eq!(error.kind(), crate::ErrorKind::InvalidInput, "{url}");
+            assert!(!format!("{error} {error:?}").contains("S3CR3T"), "{error:?}");
+        }
+    }
+}

@@ -1,0 +1,75 @@
+//! What replies and errors mean, and what is written into a node.
+
+use std::time::Duration;
+
+use crate::error::{Error, ErrorKind};
+use crate::ident::LockName;
+use crate::inspect::Whereabouts;
+use crate::seam::{Answer, Claim};
+use crate::stores::zookeeper::Done;
+use crate::stores::zookeeper::jute::code;
+use crate::stores::zookeeper::session::{Failure, Outcome};
+use crate::time::millis;
+
+/// What came of taking a node away.
+pub(super) fn deleted(outcome: Outcome) -> Done<bool> {
+    match outcome {
+        Ok(_) => Ok(true),
+        Err(Failure::Code(code::NO_NODE)) => Ok(false),
+        Err(failure) => Err(failure),
+    }
+}
+
+/// Who stands there, to be read by people: the owner first, as everywhere.
+pub(super) fn inscription(claim: &Claim) -> Vec<u8> {
+    let Whereabouts { host, pid, thread } = Whereabouts::here();
+    let (owner, lease_ms) = (claim.owner, millis(claim.lease));
+    format!("{owner}\nlease_ms={lease_ms}\nhost={host}\npid={pid}\nthread={thread}\n").into_bytes()
+}
+
+/// The owner that a node's data names, and its lease. Of a node that is not ours: what its maker wrote (Curator: its
+/// address), or its name.
+pub(super) fn described(name: &str, data: &[u8]) -> (String, Option<Duration>) {
+    let text = String::from_utf8_lossy(data);
+    let mut lines = text.lines();
+    let holder = lines.next().filter(|line| !line.is_empty()).unwrap_or(name).to_owned();
+    let lease = lines.find_map(|line| line.strip_prefix("lease_ms=")?.parse().ok());
+    (holder, lease.map(Duration::from_millis))
+}
+
+/// Where the maker of a node is, if it says so.
+pub(super) fn whereabouts(data: &[u8]) -> Option<Whereabouts> {
+    let text = String::from_utf8_lossy(data);
+    let said = |what: &str| text.lines().find_map(|line| line.strip_prefix(what)).map(str::to_owned);
+    let pid = said("pid=")?.parse().ok()?;
+    Some(Whereabouts { host: said("host=")?, pid, thread: said("thread=").unwrap_or_default() })
+}
+
+/// An answer for the front, with failures in words.
+pub(super) fn answer<T>(done: Done<T>, action: &'static str, name: &LockName) -> Answer<T> {
+    let named = |error: Error| error.during(action).on(name.given());
+    match done {
+        Ok(value) => Answer::Done(value),
+        Err(Failure::Refused(error)) => Answer::Refused(named(error)),
+        Err(Failure::Unknown(error)) => Answer::Unknown(named(error)),
+        Err(Failure::Code(code)) => Answer::Refused(named(refusal(code, action))),
+    }
+}
+
+fn refusal(code: i32, action: &'static str) -> Error {
+    let (kind, words) = match code {
+        code::NO_AUTH => (ErrorKind::NoPermission, "permission denied by the ACL of a node on the path"),
+        code::SESSION_EXPIRED | code::SESSION_MOVED => (ErrorKind::Unreachable, "the session has ended"),
+        code::NO_CHILDREN_FOR_EPHEMERALS => {
+            (ErrorKind::WrongType, "its parent is an ephemeral node, which cannot have children")
+        }
+        code::INVALID_ACL | code::AUTH_FAILED => (ErrorKind::Authentication, "the server rejected the login"),
+        code::BAD_ARGUMENTS => (ErrorKind::InvalidInput, "the server rejected the name"),
+        code::NOT_READ_ONLY => (ErrorKind::ReadOnly, "the server is read-only now"),
+        code::QUOTA_EXCEEDED => (ErrorKind::OutOfMemory, "the quota of a node on the path is used up"),
+        // What was made above it has gone again: a container whose last lock ended.
+        code::NO_NODE => (ErrorKind::Busy, "the lock's path was deleted during the request"),
+        _ => return Error::new(ErrorKind::Refused, action, format!("the server refused with error {code}")),
+    };
+    Error::new(kind, action, words)
+}

@@ -1,0 +1,338 @@
+//! What goes over the wire: ZooKeeper's requests and replies, in its encoding (jute).
+//!
+//! Every message is a frame: its length as four bytes, then fields, all big-endian. A reply begins with the number of
+//! its request, the last transaction, and an error code.
+
+use crate::error::{Error, ErrorKind};
+
+/// No message of ours comes near; the server refuses longer ones than 1 MiB itself.
+pub(super) const LONGEST_FRAME: usize = 8 * 1024 * 1024;
+
+/// Numbers of messages that answer no request.
+pub(super) const WATCH_EVENT: i32 = -1;
+pub(super) const AUTH: i32 = -4;
+
+/// The server's error codes that mean something here.
+pub(super) mod code {
+    pub(crate) const UNIMPLEMENTED: i32 = -6;
+    pub(crate) const BAD_ARGUMENTS: i32 = -8;
+    pub(crate) const NO_NODE: i32 = -101;
+    pub(crate) const NO_AUTH: i32 = -102;
+    pub(crate) const NO_CHILDREN_FOR_EPHEMERALS: i32 = -108;
+    pub(crate) const NODE_EXISTS: i32 = -110;
+    pub(crate) const SESSION_EXPIRED: i32 = -112;
+    pub(crate) const INVALID_ACL: i32 = -114;
+    pub(crate) const AUTH_FAILED: i32 = -115;
+    pub(crate) const SESSION_MOVED: i32 = -118;
+    pub(crate) const NOT_READ_ONLY: i32 = -119;
+    pub(crate) const QUOTA_EXCEEDED: i32 = -125;
+}
+
+/// How a node is made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Mode {
+    /// Goes with its session; its name ends in a number that goes up.
+    EphemeralSequential,
+    /// Goes with its session; named as asked.
+    Ephemeral,
+    /// Goes some time after its last child.
+    Container,
+    /// Stays.
+    Persistent,
+}
+
+/// Who may use what is made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Access {
+    Everyone,
+    /// Whoever says the same user and password.
+    Creator,
+}
+
+/// One request.
+#[derive(Debug)]
+pub(super) enum Operation<'a> {
+    Create {
+        path: &'a str,
+        data: &'a [u8],
+        mode: Mode,
+        access: Access,
+    },
+    Delete {
+        path: &'a str,
+    },
+    Exists {
+        path: &'a str,
+    },
+    /// The data of a node that is there, and a word when it changes or goes.
+    Watch {
+        path: &'a str,
+    },
+    Data {
+        path: &'a str,
+    },
+    Children {
+        path: &'a str,
+    },
+    /// Has what is read next be no older than the leader's state now.
+    Sync {
+        path: &'a str,
+    },
+    Close,
+}
+
+impl Operation<'_> {
+    /// Whether it changes something, so that its outcome matters when no answer comes.
+    pub(super) fn is_write(&self) -> bool {
+        matches!(self, Operation::Create { .. } | Operation::Delete { .. })
+    }
+
+    /// Whether the leader answers, which knows whether the session lives. What only reads is answered by whichever
+    /// server the client is connected to, and that may have been cut off from the others without knowing it yet.
+    pub(super) fn asks_the_leader(&self) -> bool {
+        self.is_write() || matches!(self, Operation::Sync { .. })
+    }
+
+    pub(super) fn frame(&self, number: i32) -> Vec<u8> {
+        let mut to = Writer::new();
+        to.int(number);
+        match self {
+            Operation::Create { path, data, mode, access } => {
+                to.int(if *mode == Mode::Container { 19 } else { 15 });
+                to.text(path);
+                to.buffer(data);
+                to.int(1);
+                to.int(31); // all rights
+                let (scheme, id) = match access {
+                    Access::Everyone => ("world", "anyone"),
+                    Access::Creator => ("auth", ""),
+                };
+                to.text(scheme);
+                to.text(id);
+                to.int(match mode {
+                    Mode::Persistent => 0,
+                    Mode::Ephemeral => 1,
+                    Mode::EphemeralSequential => 3,
+                    Mode::Container => 4,
+                });
+            }
+            Operation::Delete { path } => {
+                to.int(2);
+                to.text(path);
+                to.int(-1); // any version
+            }
+            Operation::Exists { path } => to.question(3, path, false),
+            Operation::Watch { path } => to.question(4, path, true),
+            Operation::Data { path } => to.question(4, path, false),
+            Operation::Children { path } => to.question(8, path, false),
+            Operation::Sync { path } => {
+                to.int(9);
+                to.text(path);
+            }
+            Operation::Close => to.int(-11),
+        }
+        to.frame()
+    }
+}
+
+/// The first message on a connection.
+pub(super) struct Greeting<'a> {
+    pub(super) last_transaction: i64,
+    pub(super) timeout_ms: i32,
+    /// Zero for a new session.
+    pub(super) session: i64,
+    pub(super) password: &'a [u8],
+}
+
+impl Greeting<'_> {
+    pub(super) fn frame(&self) -> Vec<u8> {
+        let mut to = Writer::new();
+        to.int(0); // the protocol's version
+        to.long(self.last_transaction);
+        to.int(self.timeout_ms);
+        to.long(self.session);
+        to.buffer(self.password);
+        to.0.push(0); // not to a server that may only read
+        to.frame()
+    }
+}
+
+/// What the server answers.
+#[derive(Debug)]
+pub(super) struct Welcome {
+    /// Zero: the session has expired.
+    pub(super) timeout_ms: i32,
+    pub(super) session: i64,
+    pub(super) password: Vec<u8>,
+}
+
+impl Welcome {
+    pub(super) fn read(frame: &[u8]) -> Result<Welcome, Error> {
+        let mut from = JuteReader(frame);
+        from.int()?;
+        Ok(Welcome { timeout_ms: from.int()?, session: from.long()?, password: from.buffer()?.to_vec() })
+    }
+}
+
+/// Says who we are, for what is made for [`Access::Creator`].
+pub(super) fn authentication(user_and_password: &str) -> Vec<u8> {
+    let mut to = Writer::new();
+    to.int(AUTH);
+    to.int(100);
+    to.int(0);
+    to.text("digest");
+    to.buffer(user_and_password.as_bytes());
+    to.frame()
+}
+
+/// The beginning of every message but the first.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Header {
+    pub(super) number: i32,
+    pub(super) transaction: i64,
+    pub(super) error: i32,
+}
+
+impl Header {
+    const BYTES: usize = 16;
+
+    /// The header, and what follows it.
+    pub(super) fn read(frame: &[u8]) -> Result<(Header, &[u8]), Error> {
+        let mut from = JuteReader(frame);
+        let header = Header { number: from.int()?, transaction: from.long()?, error: from.int()? };
+        Ok((header, frame.get(Header::BYTES..).unwrap_or_default()))
+    }
+}
+
+/// The path that a watch event is about; empty if it is about the session.
+pub(super) fn watched_path(body: &[u8]) -> Result<String, Error> {
+    let mut from = JuteReader(body);
+    from.int()?;
+    from.int()?;
+    from.text()
+}
+
+/// What a create made: the path, and the transaction that made it.
+pub(super) fn created(body: &[u8]) -> Result<(String, u64), Error> {
+    let mut from = JuteReader(body);
+    let path = from.text()?;
+    let transaction = from.long()?;
+    Ok((path, transaction.unsigned_abs()))
+}
+
+pub(super) fn data(body: &[u8]) -> Result<Vec<u8>, Error> {
+    JuteReader(body).buffer().map(<[u8]>::to_vec)
+}
+
+pub(super) fn children(body: &[u8]) -> Result<Vec<String>, Error> {
+    let mut from = JuteReader(body);
+    let count = from.int()?;
+    (0..count).map(|_| from.text()).collect()
+}
+
+struct Writer(Vec<u8>);
+
+impl Writer {
+    fn new() -> Writer {
+        Writer(vec![0; 4]) // the length comes here
+    }
+
+    fn int(&mut self, value: i32) {
+        self.0.extend_from_slice(&value.to_be_bytes());
+    }
+
+    fn long(&mut self, value: i64) {
+        self.0.extend_from_slice(&value.to_be_bytes());
+    }
+
+    fn buffer(&mut self, bytes: &[u8]) {
+        self.int(i32::try_from(bytes.len()).unwrap_or(i32::MAX));
+        self.0.extend_from_slice(bytes);
+    }
+
+    fn text(&mut self, text: &str) {
+        self.buffer(text.as_bytes());
+    }
+
+    fn question(&mut self, operation: i32, path: &str, watch: bool) {
+        self.int(operation);
+        self.text(path);
+        self.0.push(u8::from(watch));
+    }
+
+    fn frame(mut self) -> Vec<u8> {
+        let length = u32::try_from(self.0.len().saturating_sub(4)).unwrap_or(u32::MAX).to_be_bytes();
+        for (place, byte) in self.0.iter_mut().zip(length) {
+            *place = byte;
+        }
+        self.0
+    }
+}
+
+struct JuteReader<'a>(&'a [u8]);
+
+impl<'a> JuteReader<'a> {
+    fn take(&mut self, length: usize) -> Result<&'a [u8], Error> {
+        let Some((taken, rest)) = self.0.split_at_checked(length) else {
+            let words = "the server's message is shorter than it says";
+            return Err(Error::new(ErrorKind::Protocol, "read", words));
+        };
+        self.0 = rest;
+        Ok(taken)
+    }
+
+    fn int(&mut self) -> Result<i32, Error> {
+        Ok(self.take(4)?.iter().fold(0, |value, byte| value << 8 | i32::from(*byte)))
+    }
+
+    fn long(&mut self) -> Result<i64, Error> {
+        Ok(self.take(8)?.iter().fold(0, |value, byte| value << 8 | i64::from(*byte)))
+    }
+
+    /// A length below zero stands for no buffer at all.
+    fn buffer(&mut self) -> Result<&'a [u8], Error> {
+        let length = self.int()?;
+        self.take(usize::try_from(length).unwrap_or(0))
+    }
+
+    fn text(&mut self) -> Result<String, Error> {
+        Ok(String::from_utf8_lossy(self.buffer()?).into_owned())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_frame_begins_with_its_length_and_its_number() {
+        let frame = Operation::Sync { path: "/a" }.frame(7);
+        assert_eq!(frame, [0, 0, 0, 14, 0, 0, 0, 7, 0, 0, 0, 9, 0, 0, 0, 2, b'/', b'a']);
+    }
+
+    #[test]
+    fn what_is_written_is_read_back() {
+        let mut to = Writer::new();
+        to.int(-101);
+        to.long(i64::MIN);
+        to.text("schlüssel");
+        to.int(-1);
+        let frame = to.frame();
+        let mut from = JuteReader(&frame[4..]);
+        assert_eq!((from.int().unwrap(), from.long().unwrap()), (-101, i64::MIN));
+        assert_eq!((from.text().unwrap().as_str(), from.buffer().unwrap()), ("schlüssel", &b""[..]));
+        assert_eq!(from.int().unwrap_err().kind(), ErrorKind::Protocol);
+    }
+
+    #[test]
+    fn what_is_cut_short_is_an_error_and_no_panic() {
+        let whole = [0, 0, 0, 2, 0, 0, 0, 1, b'a', 0, 0, 0, 1, b'b'];
+        assert_eq!(children(&whole).unwrap(), ["a", "b"]);
+        for length in 0..whole.len() {
+            assert!(children(&whole[..length]).is_err(), "{length}");
+        }
+        assert!(children(&[127, 255, 255, 255]).is_err(), "a count that no message can hold");
+        assert!(data(&[127, 255, 255, 255, 1]).is_err());
+        assert!(Header::read(&[0; 15]).is_err() && Welcome::read(&[0; 19]).is_err());
+    }
+}

@@ -1,0 +1,87 @@
+//! The thread that keeps a session: signs of life, the ends of leases, and servers that do not answer.
+
+use std::time::Duration;
+
+use crate::stores::zookeeper::jute::{Operation, code};
+use crate::stores::zookeeper::places::{LockNode, PlaceKey};
+use crate::stores::zookeeper::session::{Failure, Outcome, Session, SessionState};
+use crate::sync::MutexGuard;
+use crate::sync::atomic::Ordering;
+use crate::time::{Clock, Moment};
+
+impl Session {
+    pub(super) fn keep(&self) {
+        let mut state = self.state.lock();
+        while !state.closed {
+            self.next_look.store(u64::MAX, Ordering::SeqCst);
+            let (now, last_number) = (Clock::System.now(), state.last_number);
+            let mut next = self.beat(&mut state, now);
+            let lapsed = state.life.as_ref().is_some_and(|life| life.lapse(now));
+            let watchdog = state.watchdog.clone().filter(|_| lapsed);
+            // The leader is asked for the session when a client connects: by nothing else does it hear of it sooner.
+            if let Some(stream) = state.stream.as_ref().filter(|_| lapsed) {
+                stream.shutdown();
+            }
+            let is_connected = state.stream.is_some() && !lapsed;
+            if let Some(watchdog) = watchdog {
+                watchdog.bounds_ended();
+            }
+            if is_connected {
+                // Else there is nothing to take them away with; a new connection comes by here.
+                let (ended, until) = self.places.take_ended(now);
+                next = next.min(until);
+                for (key, node) in ended {
+                    self.take_away(&mut state, key, node);
+                }
+            }
+            if state.last_number != last_number {
+                // Without the lock, and so looked at anew: who changed something meanwhile was not heard.
+                MutexGuard::unlocked(&mut state, || self.flush());
+                continue;
+            }
+            self.next_look.store(next.nanos(), Ordering::SeqCst);
+            let now = Clock::System.now();
+            if !state.closed && now < next {
+                self.kept.wait_for(&mut state, next.since(now).min(Duration::from_secs(3600)));
+            }
+        }
+    }
+
+    /// Sends a sign of life if it is time to, and hangs up if none comes back; when to look again.
+    fn beat(&self, state: &mut SessionState, now: Moment) -> Moment {
+        let Some(life) = state.life.clone() else { return Moment::NEVER };
+        let mut next = life.lapses_at();
+        let Some(stream) = state.stream.clone() else { return next };
+        if let Some(oldest) = state.pending.front() {
+            let enough = oldest.sent.plus(life.timeout / 4);
+            if enough <= now {
+                stream.shutdown(); // the reading thread goes on to the next server
+                return next;
+            }
+            next = next.min(enough);
+        }
+        let due = state.last_beat.map_or(now, |last| last.plus(life.timeout / 16));
+        if due <= now {
+            state.last_beat = Some(now);
+            state.send(&Operation::Sync { path: "/" }, Box::new(drop));
+            next = next.min(now.plus(life.timeout / 16));
+        } else {
+            next = next.min(due);
+        }
+        next
+    }
+
+    /// Takes away a node whose lease is over.
+    fn take_away(&self, state: &mut SessionState, key: PlaceKey, node: LockNode) {
+        let me = self.me.clone();
+        let path = node.path(&key);
+        let done = move |outcome: Outcome| {
+            let Some(session) = me.upgrade() else { return };
+            match outcome {
+                Ok(_) | Err(Failure::Code(code::NO_NODE)) => session.places.remove_node(&key, &node),
+                Err(_) => session.places.put_back(&key),
+            }
+        };
+        state.send(&Operation::Delete { path: &path }, Box::new(done));
+    }
+}

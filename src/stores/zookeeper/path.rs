@@ -1,0 +1,239 @@
+//! Where a lock lies: its path, and the names of the nodes in which its waiters stand.
+//!
+//! As Curator's `InterProcessMutex` has it: below the lock's path each waiter has a node `_c_<GUID>-lock-<number>`, which
+//! the server numbers and which goes with the waiter's session. The lowest number has the lock.
+
+use uuid::Uuid;
+
+use crate::error::{Error, Result};
+use crate::ident::Owner;
+use crate::seam::Family;
+
+/// Where locks lie whose names are no paths.
+const BASE: &str = "/leasehold";
+
+/// The path of the lock with this key, below `chroot`.
+///
+/// A key that begins with `/` is a path and taken as it is. Any other is one node's name below [`BASE`]; what may not
+/// stand in one is written as `%` and two digits for each byte.
+pub(super) fn of_lock(chroot: &str, key: &str) -> Result<String> {
+    if key.starts_with('/') {
+        check(key)?;
+        return Ok(format!("{chroot}{key}"));
+    }
+    let mut path = format!("{chroot}{BASE}/");
+    let is_dots = matches!(key, "." | "..");
+    for character in key.chars() {
+        if is_dots || matches!(character, '/' | '%') || !is_allowed(character) {
+            let mut bytes = [0; 4];
+            for byte in character.encode_utf8(&mut bytes).bytes() {
+                path.push_str(&format!("%{byte:02X}"));
+            }
+        } else {
+            path.push(character);
+        }
+    }
+    Ok(path)
+}
+
+/// Whether ZooKeeper takes a path as it is.
+pub(super) fn check(path: &str) -> Result<()> {
+    let refuse =
+        |why: &str| Err(Error::invalid("lock", format!("the name is not a valid path of ZooKeeper: {why}")));
+    let Some(parts) = path.strip_prefix('/') else { return refuse("it does not begin with a slash") };
+    if parts == "zookeeper" || parts.starts_with("zookeeper/") {
+        return refuse("what is below /zookeeper belongs to the server");
+    }
+    for part in parts.split('/') {
+        match part {
+            "" => return refuse("a part of it is empty"),
+            "." | ".." => return refuse("a part of it is only dots"),
+            _ => {}
+        }
+    }
+    match parts.chars().find(|character| !is_allowed(*character)) {
+        Some(character) => refuse(&format!("it has the character {character:?}")),
+        None => Ok(()),
+    }
+}
+
+/// What ZooKeeper allows, which looks at UTF-16: what takes two units there is not allowed.
+fn is_allowed(character: char) -> bool {
+    !matches!(character, '\0'..='\u{1f}' | '\u{7f}'..='\u{9f}' | '\u{d7ff}'..='\u{f8ff}' | '\u{fff0}'..)
+}
+
+/// What stands before the number: what its node is for.
+fn mark(family: Family) -> &'static str {
+    match family {
+        Family::Read => "__READ__",
+        Family::Write => "__WRIT__",
+        // No other gets this far.
+        _lock => "lock-",
+    }
+}
+
+/// What the names of an owner's nodes begin with, and to what the server adds the number. It follows from the owner, so
+/// that a node is found again whose making was not answered.
+pub(super) fn prefix(owner: Owner, family: Family) -> String {
+    let guid = Uuid::from_u128(owner.client().as_u128() ^ u128::from(owner.number()));
+    format!("_c_{}-{}", guid.as_hyphenated(), mark(family))
+}
+
+/// One who stands at a lock, ours or Curator's.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct QueuedNode {
+    pub(super) name: String,
+    pub(super) family: Family,
+    number: i64,
+}
+
+impl QueuedNode {
+    /// `None`: it is something else.
+    fn new(name: String) -> Option<QueuedNode> {
+        [Family::Lock, Family::Read, Family::Write].into_iter().find_map(|family| {
+            let (_, number) = name.rsplit_once(mark(family))?;
+            Some(QueuedNode { number: number.parse().ok()?, name: name.clone(), family })
+        })
+    }
+
+    /// The number, as it stands in the name.
+    pub(super) fn digits(name: &str, family: Family) -> &str {
+        name.rsplit_once(mark(family)).map_or("", |(_, digits)| digits)
+    }
+}
+
+/// Those who stand at a lock, in the order of their numbers. A reader whose owner was writing before has the writer's.
+#[derive(Debug, Default)]
+pub(super) struct NodeLine(Vec<QueuedNode>);
+
+impl NodeLine {
+    pub(super) fn new(children: Vec<String>) -> NodeLine {
+        let mut waiters: Vec<_> = children.into_iter().filter_map(QueuedNode::new).collect();
+        waiters.sort_by_key(|waiter| (waiter.number, waiter.family != Family::Write));
+        NodeLine(waiters)
+    }
+
+    /// Whether another kind of lock is at this path.
+    pub(super) fn is_strange_to(&self, family: Family) -> bool {
+        self.0.iter().any(|waiter| (waiter.family == Family::Lock) != (family == Family::Lock))
+    }
+
+    /// Whether somebody who comes now would have to wait.
+    pub(super) fn is_busy_for(&self, family: Family) -> bool {
+        self.0.iter().any(|waiter| family != Family::Read || waiter.family == Family::Write)
+    }
+
+    pub(super) fn all(&self) -> impl Iterator<Item = &QueuedNode> {
+        self.0.iter()
+    }
+
+    pub(super) fn find(&self, name: &str) -> Option<&QueuedNode> {
+        self.0.iter().find(|waiter| waiter.name == name)
+    }
+
+    /// The nearest whose end this one has to wait for; `None`: it has the lock.
+    pub(super) fn in_front_of(&self, waiter: &QueuedNode) -> Option<&QueuedNode> {
+        let before = self.0.iter().rev().filter(|other| other.number < waiter.number);
+        before.into_iter().find(|other| waiter.family != Family::Read || other.family == Family::Write)
+    }
+
+    /// Those who have the lock.
+    pub(super) fn holders(&self, family: Family) -> impl Iterator<Item = &QueuedNode> {
+        self.0.iter().filter(move |one| one.family == family && self.in_front_of(one).is_none())
+    }
+}
+
+/// The paths of what is above `path` and of itself, the uppermost first.
+pub(super) fn with_parents(path: &str) -> impl Iterator<Item = &str> {
+    let inner = path.match_indices('/').skip(1).filter_map(|(at, _)| path.get(..at));
+    inner.chain(std::iter::once(path))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ident::ClientId;
+
+    #[test]
+    fn a_name_that_is_a_path_is_taken_as_it_is_and_any_other_is_one_node() {
+        let of = |key: &str| of_lock("/app", key).unwrap();
+        assert_eq!(of("/locks/a"), "/app/locks/a");
+        assert_eq!(of("orders"), "/app/leasehold/orders");
+        assert_eq!(of("a/b%c"), "/app/leasehold/a%2Fb%25c");
+        assert_eq!(
+            (of("."), of(".."), of("...")),
+            (
+                "/app/leasehold/%2E".to_owned(),
+                "/app/leasehold/%2E%2E".to_owned(),
+                "/app/leasehold/...".to_owned()
+            )
+        );
+        assert_eq!(of("nul\0 🔒 ü"), "/app/leasehold/nul%00 %F0%9F%94%92 ü");
+    }
+
+    #[test]
+    fn what_is_no_path_is_refused() {
+        for path in
+            ["/", "//", "/a/", "/a//b", "/a/./b", "/..", "/a\0", "/🔒", "/zookeeper", "/zookeeper/quota"]
+        {
+            assert_eq!(of_lock("", path).unwrap_err().kind(), crate::ErrorKind::InvalidInput, "{path:?}");
+        }
+        assert!(of_lock("", "/zookeepers/a").is_ok());
+    }
+
+    fn line(children: &[&str]) -> NodeLine {
+        NodeLine::new(children.iter().map(|name| (*name).to_owned()).collect())
+    }
+
+    #[test]
+    fn waiters_stand_in_the_order_of_their_numbers_whatever_else_lies_there() {
+        let line = line(&[
+            "_c_b-lock-0000000010",
+            "sub",
+            "_c_c-lock-0000000009",
+            "lock-0000000003",
+            "lock-",
+            "x-lock-y",
+        ]);
+        let names: Vec<_> = line.0.iter().map(|waiter| waiter.name.as_str()).collect();
+        assert_eq!(names, ["lock-0000000003", "_c_c-lock-0000000009", "_c_b-lock-0000000010"]);
+        assert_eq!(line.in_front_of(&line.0[2]).unwrap().name, names[1]);
+        assert_eq!(line.holders(Family::Lock).map(|one| &*one.name).collect::<Vec<_>>(), [names[0]]);
+        assert!(line.is_strange_to(Family::Read) && !line.is_strange_to(Family::Lock));
+    }
+
+    #[test]
+    fn readers_wait_for_writers_and_writers_for_everybody() {
+        let names = ["a__READ__1", "b__READ__2", "c__WRIT__3", "d__READ__4", "e__WRIT__5", "f__READ__6"];
+        let line = line(&names);
+        let front = line.0.iter().map(|one| line.in_front_of(one).map(|other| other.name.clone()));
+        let front: Vec<_> = front.map(Option::unwrap_or_default).collect();
+        assert_eq!(front, ["", "", "b__READ__2", "c__WRIT__3", "d__READ__4", "e__WRIT__5"]);
+        assert_eq!(line.holders(Family::Read).count(), 2);
+        assert!(line.is_busy_for(Family::Read) && line.is_busy_for(Family::Write));
+    }
+
+    #[test]
+    fn who_writes_may_read_in_the_same_place() {
+        let line = line(&["a__READ__7", "a__WRIT__7", "b__READ__8"]);
+        assert_eq!(line.holders(Family::Write).count(), 1);
+        assert_eq!(line.holders(Family::Read).map(|one| &*one.name).collect::<Vec<_>>(), ["a__READ__7"]);
+        assert_eq!(QueuedNode::digits("_c_x-__WRIT__0000000007", Family::Write), "0000000007");
+    }
+
+    #[test]
+    fn the_prefix_is_curators_and_each_owners_own() {
+        let client = ClientId::random();
+        let (one, other) = [1, 2].map(|number| prefix(Owner::new(client, number), Family::Lock)).into();
+        assert_ne!(one, other);
+        let guid = one.strip_prefix("_c_").unwrap().strip_suffix("-lock-").unwrap();
+        assert_eq!(guid.len(), 36);
+        assert!(Uuid::parse_str(guid).is_ok());
+    }
+
+    #[test]
+    fn parents_come_from_above() {
+        assert_eq!(with_parents("/a/b/c").collect::<Vec<_>>(), ["/a", "/a/b", "/a/b/c"]);
+        assert_eq!(with_parents("/a").collect::<Vec<_>>(), ["/a"]);
+    }
+}

@@ -1,0 +1,201 @@
+//! Where this client's owners stand: which node is whose, and which of them have the lock for how long.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use crate::ident::Owner;
+use crate::room::Roomy;
+use crate::seam::Family;
+use crate::seam::subscription::Channel;
+use crate::stores::zookeeper::life::{Life, Window};
+use crate::sync::Mutex;
+use crate::time::Moment;
+
+/// Which lock, by its path, and for whom.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) struct PlaceKey {
+    pub(super) path: Arc<str>,
+    pub(super) owner: Owner,
+    /// The halves of a read-write lock are held apart.
+    pub(super) family: Family,
+}
+
+/// One owner's place at one lock.
+#[derive(Debug)]
+struct NodePlace {
+    /// Told when there is reason to look again: the one in front has gone, or the connection has.
+    topic: Arc<Channel>,
+    node: Option<LockNode>,
+    /// A create was not answered: the node may be there, or may come to be.
+    in_doubt: bool,
+    held: Option<HeldNode>,
+}
+
+/// A node that was made.
+#[derive(Debug, Clone)]
+pub(super) struct LockNode {
+    /// Its name below the lock's path.
+    pub(super) name: Arc<str>,
+    /// The transaction that made it: later ones are greater, for all locks of an ensemble.
+    pub(super) transaction: u64,
+    pub(super) life: Arc<Life>,
+}
+
+impl LockNode {
+    pub(super) fn path(&self, key: &PlaceKey) -> String {
+        format!("{}/{}", key.path, self.name)
+    }
+}
+
+/// The lock was granted.
+#[derive(Debug, Clone)]
+pub(super) struct HeldNode {
+    pub(super) count: u32,
+    /// When its lease is over. The servers know of no lease: this client takes the node away then.
+    pub(super) until: Moment,
+    pub(super) window: Arc<Window>,
+    /// Its node is being taken away.
+    ending: bool,
+}
+
+impl HeldNode {
+    pub(super) fn new(count: u32, until: Moment, window: Arc<Window>) -> HeldNode {
+        HeldNode { count, until, window, ending: false }
+    }
+}
+
+#[derive(Debug, Default)]
+pub(super) struct NodePlaces {
+    entries: Mutex<HashMap<PlaceKey, NodePlace>>,
+}
+
+/// What is known of a place before an attempt.
+pub(super) struct KnownNodes {
+    pub(super) node: Option<LockNode>,
+    pub(super) in_doubt: bool,
+}
+
+impl NodePlaces {
+    /// The topic of one who waits.
+    pub(super) fn topic(&self, key: &PlaceKey) -> Arc<Channel> {
+        let mut entries = self.entries.lock();
+        Arc::clone(&entries.entry(key.clone()).or_insert_with(|| NodePlace::new(key)).topic)
+    }
+
+    /// What is known of an owner's place; a node that went with its session is not.
+    pub(super) fn look(&self, key: &PlaceKey) -> KnownNodes {
+        let mut entries = self.entries.lock();
+        let place = entries.entry(key.clone()).or_insert_with(|| NodePlace::new(key));
+        if place.node.as_ref().is_some_and(|node| node.life.is_over()) {
+            place.node = None;
+            place.held = None;
+        }
+        KnownNodes { node: place.node.clone(), in_doubt: place.in_doubt }
+    }
+
+    /// The same of one who holds.
+    pub(super) fn holding(&self, key: &PlaceKey) -> Option<(LockNode, HeldNode)> {
+        let entries = self.entries.lock();
+        let place = entries.get(key)?;
+        let held = place.held.clone().filter(|held| !held.ending)?;
+        let node = place.node.clone().filter(|node| !node.life.is_over())?;
+        Some((node, held))
+    }
+
+    pub(super) fn set_doubt(&self, key: &PlaceKey) {
+        if let Some(place) = self.entries.lock().get_mut(key) {
+            place.in_doubt = true;
+        }
+    }
+
+    pub(super) fn set_node(&self, key: &PlaceKey, node: Option<LockNode>) {
+        let mut entries = self.entries.lock();
+        let place = entries.entry(key.clone()).or_insert_with(|| NodePlace::new(key));
+        place.node = node;
+        place.held = None;
+        place.in_doubt = false;
+    }
+
+    pub(super) fn set_held(&self, key: &PlaceKey, held: HeldNode) {
+        if let Some(place) = self.entries.lock().get_mut(key) {
+            place.held = Some(held);
+        }
+    }
+
+    /// Has a hold run until then at least, with that count, if it still stands.
+    pub(super) fn keep(&self, key: &PlaceKey, count: Option<u32>, until: Moment) {
+        if let Some(held) = self.entries.lock().get_mut(key).and_then(|place| place.held.as_mut()) {
+            held.count = count.unwrap_or(held.count);
+            held.until = held.until.max(until);
+        }
+    }
+
+    /// Forgets a place; what was known of it.
+    pub(super) fn remove(&self, key: &PlaceKey) -> Option<(Option<LockNode>, bool)> {
+        let mut entries = self.entries.lock();
+        let place = entries.remove(key);
+        entries.give_back_room();
+        place.map(|place| (place.node, place.in_doubt))
+    }
+
+    /// Forgets a place if it is still at that node.
+    pub(super) fn remove_node(&self, key: &PlaceKey, node: &LockNode) {
+        let mut entries = self.entries.lock();
+        if entries.get(key).is_some_and(|place| place.node.as_ref().is_some_and(|own| own.name == node.name))
+        {
+            entries.remove(key);
+            entries.give_back_room();
+        }
+    }
+
+    /// When the lease is over of whoever of this client has the lock with that node.
+    pub(super) fn until(&self, path: &str, name: &str) -> Option<Moment> {
+        let entries = self.entries.lock();
+        let mut here = entries.iter().filter(|(key, _)| *key.path == *path).map(|(_, place)| place);
+        let place = here.find(|place| place.node.as_ref().is_some_and(|node| *node.name == *name))?;
+        place.held.as_ref().map(|held| held.until)
+    }
+
+    /// Has everyone who waits look again.
+    pub(super) fn wake_all(&self) {
+        let topics: Vec<_> = self.entries.lock().values().map(|place| Arc::clone(&place.topic)).collect();
+        topics.iter().for_each(|topic| topic.notify());
+    }
+
+    /// The nodes whose time is over, to be taken away, and when the next one's is.
+    pub(super) fn take_ended(&self, now: Moment) -> (Vec<(PlaceKey, LockNode)>, Moment) {
+        let (mut ended, mut next) = (Vec::new(), Moment::NEVER);
+        let mut entries = self.entries.lock();
+        entries.retain(|_, place| {
+            // What went with its session needs no taking away.
+            place.held.is_none() || place.node.as_ref().is_some_and(|node| !node.life.is_over())
+        });
+        entries.give_back_room();
+        for (key, place) in entries.iter_mut() {
+            let (Some(node), Some(held)) = (&place.node, &mut place.held) else { continue };
+            if held.ending {
+                continue;
+            }
+            if held.until <= now || held.window.is_closed() {
+                held.ending = true;
+                ended.push((key.clone(), node.clone()));
+            } else {
+                next = next.min(held.until);
+            }
+        }
+        (ended, next)
+    }
+
+    /// A node could not be taken away: to be tried again.
+    pub(super) fn put_back(&self, key: &PlaceKey) {
+        if let Some(held) = self.entries.lock().get_mut(key).and_then(|place| place.held.as_mut()) {
+            held.ending = false;
+        }
+    }
+}
+
+impl NodePlace {
+    fn new(key: &PlaceKey) -> NodePlace {
+        NodePlace { topic: Arc::new(Channel::new(&key.path, true)), node: None, in_doubt: false, held: None }
+    }
+}

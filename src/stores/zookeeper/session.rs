@@ -1,0 +1,596 @@
+//! The session: one connection at a time, to one server of several; requests of all threads on it, and watches.
+//!
+//! One thread connects and reads; any thread writes, one at a time and never under the lock. Replies come in the order of
+//! the requests, so a queue of what was sent says whose is whose. When a connection ends, all who were owed a reply are told *before* there is a
+//! new one: what they are told decides under which owner numbers a lock may be asked for again. The second thread is in
+//! `keep`.
+//!
+//! Long because connecting, writing, reading and the end of a connection are one protocol, and its test needs a server.
+
+use std::collections::{HashMap, VecDeque};
+use std::io;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::observe::reporter::Reporter;
+use crate::park::ServiceWaker;
+use crate::seam::subscription::Channel;
+use crate::stores::zookeeper::address::ZooKeeperAddress;
+use crate::stores::zookeeper::jute::{self, Header, Operation, code};
+use crate::stores::zookeeper::life::Life;
+use crate::stores::zookeeper::link::{self, ZooKeeperStream};
+use crate::stores::zookeeper::places::NodePlaces;
+use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::channel::{Receiver, bounded};
+use crate::sync::thread::{self, JoinHandle};
+use crate::sync::{Condvar, Mutex, MutexGuard};
+use crate::time::{Clock, Moment};
+
+/// How long [`Session::close`] waits for its threads, one of which may be connecting.
+const LAST_WAIT: Duration = Duration::from_secs(1);
+/// Between attempts to connect: at first, and at most.
+const PAUSE: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(500));
+/// So much is given to the socket at once.
+const PIECE: usize = 64 * 1024;
+
+pub(super) struct Session {
+    pub(super) address: ZooKeeperAddress,
+    pub(super) places: NodePlaces,
+    reporter: Arc<Reporter>,
+    connect_timeout: Duration,
+    /// The session time-out to ask for.
+    timeout: Duration,
+    pub(super) state: Mutex<SessionState>,
+    /// Signalled when there is a connection, when one is wanted, after a failure to connect, and on closing.
+    changed: Condvar,
+    /// Wakes the keeping thread.
+    pub(super) kept: Condvar,
+    /// When that looks next, as `Moment::nanos`; the maximum while it is looking.
+    pub(super) next_look: AtomicU64,
+    /// For what is done with replies.
+    pub(super) me: Weak<Session>,
+}
+
+#[derive(Default)]
+pub(super) struct SessionState {
+    pub(super) closed: bool,
+    /// Somebody needs a connection.
+    wanted: bool,
+    /// The writing half, while connected.
+    pub(super) stream: Option<Arc<ZooKeeperStream>>,
+    pub(super) life: Option<Arc<Life>>,
+    pub(super) pending: VecDeque<PendingReply>,
+    /// Requests that are still to be written, the first perhaps in part.
+    out: VecDeque<u8>,
+    is_writing: bool,
+    /// Meanwhile another thread found something to write, or a sign that there is room for it.
+    again: bool,
+    pub(super) last_number: i32,
+    last_transaction: i64,
+    /// Which nodes are watched, and for whom.
+    watches: HashMap<Box<str>, Vec<Arc<Channel>>>,
+    /// When the last sign of life left.
+    pub(super) last_beat: Option<Moment>,
+    /// Failures to connect since there was a connection, and the last of them.
+    failures: usize,
+    trouble: Option<Error>,
+    told_down: bool,
+    pub(super) watchdog: Option<ServiceWaker>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+/// A request whose reply is still to come.
+pub(super) struct PendingReply {
+    number: i32,
+    pub(super) sent: Moment,
+    is_write: bool,
+    asks_the_leader: bool,
+    done: Done,
+}
+
+/// What is done with a reply: on the reading thread, so it must not wait.
+pub(super) type Done = Box<dyn FnOnce(Outcome) + Send>;
+pub(super) type Outcome = std::result::Result<ZooKeeperReply, Failure>;
+
+#[derive(Debug)]
+pub(super) struct ZooKeeperReply {
+    pub(super) body: Vec<u8>,
+    /// The session under which it was carried out.
+    pub(super) life: Arc<Life>,
+}
+
+#[derive(Debug)]
+pub(super) enum Failure {
+    /// The server answered with this error.
+    Code(i32),
+    /// Nothing happened, and nothing will.
+    Refused(Error),
+    /// It may have happened, or still may.
+    Unknown(Error),
+}
+
+impl Failure {
+    fn new(error: Error, is_write: bool) -> Failure {
+        if is_write { Failure::Unknown(error.with_unknown_outcome()) } else { Failure::Refused(error) }
+    }
+}
+
+impl From<Error> for Failure {
+    /// A reply that cannot be read: for a write, who knows.
+    fn from(error: Error) -> Failure {
+        Failure::Unknown(error.with_unknown_outcome())
+    }
+}
+
+impl Session {
+    /// Connects, and starts the two threads.
+    pub(super) fn open(
+        address: ZooKeeperAddress,
+        timeout: Duration,
+        connect_timeout: Duration,
+        reporter: Arc<Reporter>,
+    ) -> Result<Arc<Session>> {
+        let session = Arc::new_cyclic(|me| Session {
+            address,
+            places: NodePlaces::default(),
+            reporter,
+            connect_timeout,
+            timeout,
+            state: Mutex::new(SessionState { wanted: true, ..SessionState::default() }),
+            changed: Condvar::new(),
+            kept: Condvar::new(),
+            next_look: AtomicU64::new(u64::MAX),
+            me: me.clone(),
+        });
+        let opened = session.start().and_then(|()| session.first_connection());
+        if opened.is_err() {
+            session.close(Duration::ZERO);
+        }
+        opened.map(|()| session)
+    }
+
+    fn start(self: &Arc<Session>) -> Result<()> {
+        self.start_thread("leasehold-zk", Session::run)?;
+        self.start_thread("leasehold-zk-keep", Session::keep)
+    }
+
+    fn start_thread(self: &Arc<Session>, name: &str, work: fn(&Session)) -> Result<()> {
+        let me = Arc::clone(self);
+        let thread = thread::Builder::new().name(name.to_owned()).spawn(move || work(&me));
+        let thread = thread.map_err(|error| {
+            Error::new(ErrorKind::Resource, "connect", "the session's threads could not be started")
+                .with_source(error)
+        })?;
+        self.state.lock().threads.push(thread);
+        Ok(())
+    }
+
+    /// Waits for the first connection, or until each server has been tried.
+    fn first_connection(&self) -> Result<()> {
+        let deadline = Clock::System.after(self.connect_timeout);
+        let mut state = self.state.lock();
+        while state.stream.is_none() {
+            let left = deadline.since(Clock::System.now());
+            if left.is_zero() || state.failures >= self.address.hosts.len() {
+                return Err(state.unreachable());
+            }
+            self.changed.wait_for(&mut state, left);
+        }
+        Ok(())
+    }
+
+    /// The time-out that the servers granted.
+    pub(super) fn timeout(&self) -> Duration {
+        self.state.lock().life.as_ref().map_or(self.timeout, |life| life.timeout)
+    }
+
+    pub(super) fn attach(&self, watchdog: ServiceWaker) {
+        self.state.lock().watchdog = Some(watchdog);
+    }
+
+    /// One request and its reply, both by `deadline`.
+    pub(super) fn call(&self, request: &Operation<'_>, deadline: Moment) -> Outcome {
+        let told = self.ask(request, deadline);
+        Session::told(&told, request, deadline)
+    }
+
+    /// Requests that leave together.
+    pub(super) fn call_all(&self, requests: &[Operation<'_>], deadline: Moment) -> Vec<Outcome> {
+        let told: Vec<_> = requests.iter().map(|request| self.ask(request, deadline)).collect();
+        told.iter().zip(requests).map(|(told, request)| Session::told(told, request, deadline)).collect()
+    }
+
+    fn ask(&self, request: &Operation<'_>, deadline: Moment) -> Receiver<Outcome> {
+        let (tell, told) = bounded(1);
+        self.post(request, deadline, Box::new(move |outcome| drop(tell.try_send(outcome))));
+        told
+    }
+
+    fn told(told: &Receiver<Outcome>, request: &Operation<'_>, deadline: Moment) -> Outcome {
+        told.recv_timeout(deadline.since(Clock::System.now())).unwrap_or_else(|_none| {
+            let error = Error::new(ErrorKind::TimedOut, "read", "the server did not answer in time");
+            Err(Failure::new(error, request.is_write()))
+        })
+    }
+
+    /// Sends a request; if there is no connection, waits for one until `deadline`.
+    pub(super) fn post(&self, request: &Operation<'_>, deadline: Moment, done: Done) {
+        let mut state = self.state.lock();
+        let error = loop {
+            if state.closed {
+                break Error::new(ErrorKind::ShutDown, "use", "the client was shut down");
+            }
+            if state.stream.is_some() {
+                state.send(request, done);
+                drop(state);
+                return self.flush();
+            }
+            let left = deadline.since(Clock::System.now());
+            if left.is_zero() {
+                break state.unreachable();
+            }
+            state.wanted = true;
+            self.changed.notify_all();
+            self.changed.wait_for(&mut state, left);
+        };
+        drop(state);
+        done(Err(Failure::Refused(error)));
+    }
+
+    /// Writes what there is to write, as much as the socket takes at once. The rest is left to the reading thread: there
+    /// is no room because the server has not read what went before, and that will be answered.
+    pub(super) fn flush(&self) {
+        let mut state = self.state.lock();
+        loop {
+            let Some(stream) = state.stream.clone() else { return };
+            // Said under the lock: the one who writes looks again. Pairs with the end of this loop.
+            state.again |= state.is_writing;
+            if state.is_writing || state.out.is_empty() {
+                return;
+            }
+            let bytes: Vec<u8> = state.out.iter().take(PIECE).copied().collect();
+            (state.is_writing, state.again) = (true, false);
+            let written = MutexGuard::unlocked(&mut state, || stream.write_now(&bytes));
+            if !state.stream.as_ref().is_some_and(|now| Arc::ptr_eq(now, &stream)) {
+                return; // ended meanwhile; what there is to write is another connection's
+            }
+            state.is_writing = false;
+            match written {
+                Ok(count) => drop(state.out.drain(..count.min(bytes.len()))),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    if !state.again {
+                        return;
+                    }
+                }
+                Err(_) => {
+                    stream.shutdown(); // which the reading thread notices
+                    state.out.clear();
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Has `topic` told when the node goes or changes; to be called before the request that sets the watch.
+    pub(super) fn watch(&self, path: &str, topic: &Arc<Channel>) {
+        let mut state = self.state.lock();
+        let watchers = state.watches.entry(path.into()).or_default();
+        if !watchers.iter().any(|other| Arc::ptr_eq(other, topic)) {
+            watchers.push(Arc::clone(topic));
+        }
+    }
+
+    /// There was no such node to watch.
+    pub(super) fn unwatch(&self, path: &str, topic: &Arc<Channel>) {
+        let mut state = self.state.lock();
+        if let Some(watchers) = state.watches.get_mut(path) {
+            watchers.retain(|other| !Arc::ptr_eq(other, topic));
+            if watchers.is_empty() {
+                state.watches.remove(path);
+            }
+        }
+    }
+
+    /// Has the keeping thread look by `moment`; see `Watchdog::look_by`.
+    pub(super) fn look_by(&self, moment: Moment) {
+        if moment.nanos() < self.next_look.load(Ordering::SeqCst) {
+            let _state = self.state.lock(); // it is either looking, and will again, or asleep
+            self.kept.notify_all();
+        }
+    }
+
+    /// Ends the session, which frees what it holds at once, and the threads.
+    pub(super) fn close(&self, patience: Duration) {
+        let (tell, told) = bounded(1);
+        let mut state = self.state.lock();
+        let says_so = !state.closed && state.stream.is_some();
+        if says_so {
+            state.send(&Operation::Close, Box::new(move |outcome| drop(tell.try_send(outcome))));
+        }
+        state.closed = true;
+        let threads = std::mem::take(&mut state.threads);
+        self.changed.notify_all();
+        self.kept.notify_all();
+        drop(state);
+        if says_so {
+            self.flush();
+            // No answer: the session ends by its time-out.
+            drop(told.recv_timeout(patience.min(LAST_WAIT)));
+        }
+        let mut state = self.state.lock();
+        if let Some(stream) = &state.stream {
+            stream.shutdown();
+        }
+        let deadline = Clock::System.after(LAST_WAIT);
+        let own = thread::current().id();
+        let others = || threads.iter().filter(|thread| thread.thread().id() != own);
+        while others().any(|thread| !thread.is_finished()) && Clock::System.now() < deadline {
+            self.changed.wait_for(&mut state, Duration::from_millis(1));
+        }
+    }
+
+    // ---- the thread that connects and reads
+
+    fn run(&self) {
+        let mut server = self.address.any_host();
+        let mut pause = PAUSE.0;
+        loop {
+            let Some((life, last_transaction)) = self.until_wanted() else { return };
+            let host = self.address.hosts.get(server % self.address.hosts.len().max(1));
+            server = server.wrapping_add(1);
+            let Some((host, port)) = host else { return };
+            // One that is silent leaves time for others.
+            let share = u32::try_from(self.address.hosts.len()).unwrap_or(u32::MAX).clamp(1, 3);
+            let soon = life.as_ref().map_or(Duration::MAX, |life| life.timeout / 3);
+            let deadline = Clock::System.after(self.connect_timeout.min(soon) / share);
+            let greeted = Clock::System.now();
+            let asked = link::AskedFor { life: life.as_deref(), last_transaction, timeout: self.timeout };
+            match link::connect(&self.address, (host, *port), &asked, deadline) {
+                Ok(link::Connected::Expired) => {
+                    if let Some(life) = life {
+                        self.expire(&life);
+                    }
+                }
+                Ok(link::Connected::New(stream, granted)) => {
+                    let life = life.unwrap_or_else(|| Arc::new(granted));
+                    life.connected(greeted);
+                    pause = PAUSE.0;
+                    if let Some(stream) = self.connected(stream, &life) {
+                        let error = self.read_on(&stream, &life);
+                        self.disconnected(error);
+                    }
+                }
+                Err(error) => {
+                    let mut state = self.state.lock();
+                    state.failures += 1;
+                    state.trouble = Some(error);
+                    self.changed.notify_all();
+                    if state.failures.is_multiple_of(self.address.hosts.len().max(1)) && !state.closed {
+                        self.changed.wait_for(&mut state, pause);
+                        pause = (pause * 2).min(PAUSE.1);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Sleeps until there is a session to keep or somebody who wants one. `None`: closed.
+    fn until_wanted(&self) -> Option<(Option<Arc<Life>>, i64)> {
+        let mut state = self.state.lock();
+        while !state.closed && state.life.is_none() && !state.wanted {
+            self.changed.wait(&mut state);
+        }
+        (!state.closed).then(|| (state.life.clone(), state.last_transaction))
+    }
+
+    fn connected(&self, stream: ZooKeeperStream, life: &Arc<Life>) -> Option<Arc<ZooKeeperStream>> {
+        let stream = Arc::new(stream);
+        let mut state = self.state.lock();
+        if state.closed {
+            return None;
+        }
+        state.stream = Some(Arc::clone(&stream));
+        // Who is still writing to the one before finds that out, and leaves these alone. Pairs with `flush`.
+        (state.is_writing, state.again) = (false, false);
+        state.life = Some(Arc::clone(life));
+        state.last_beat = Some(Clock::System.now());
+        state.wanted = false;
+        state.failures = 0;
+        state.trouble = None;
+        if std::mem::take(&mut state.told_down) {
+            self.reporter.wakeups(None);
+        }
+        self.changed.notify_all();
+        self.kept.notify_all();
+        Some(stream)
+    }
+
+    /// Reads until the connection ends; why it did.
+    fn read_on(&self, stream: &ZooKeeperStream, life: &Arc<Life>) -> Error {
+        let mut from = io::BufReader::new(stream);
+        loop {
+            let done = link::read_frame(&mut from).and_then(|frame| self.take(&frame, life));
+            if let Err(error) = done {
+                return error;
+            }
+        }
+    }
+
+    fn take(&self, frame: &[u8], life: &Arc<Life>) -> Result<()> {
+        let (header, body) = Header::read(frame)?;
+        if header.number == jute::WATCH_EVENT {
+            let path = jute::watched_path(body)?;
+            let told = self.state.lock().watches.remove(path.as_str());
+            told.iter().flatten().for_each(|topic| topic.notify());
+            return Ok(());
+        }
+        let (pending, is_more_to_write) = {
+            let mut state = self.state.lock();
+            state.last_transaction = state.last_transaction.max(header.transaction);
+            (state.pending.pop_front(), !state.out.is_empty())
+        };
+        if is_more_to_write {
+            self.flush();
+        }
+        let Some(pending) = pending.filter(|pending| pending.number == header.number) else {
+            return Err(Error::new(ErrorKind::Protocol, "read", "the server answered what was not asked"));
+        };
+        let outcome = match header.error {
+            0 => Ok(ZooKeeperReply { body: body.to_vec(), life: Arc::clone(life) }),
+            code => Err(Failure::Code(code)),
+        };
+        let is_over = header.error == code::SESSION_EXPIRED;
+        let is_elsewhere = header.error == code::SESSION_MOVED;
+        // What is refused the leader may not have seen.
+        if pending.asks_the_leader && header.error == 0 {
+            life.answered(pending.sent, Clock::System.now());
+        }
+        (pending.done)(outcome);
+        if is_over {
+            self.expire(life);
+        }
+        if is_over || is_elsewhere {
+            return Err(Error::new(ErrorKind::Unreachable, "read", "the session is not this connection's"));
+        }
+        Ok(())
+    }
+
+    fn disconnected(&self, error: Error) {
+        let mut state = self.state.lock();
+        if let Some(stream) = state.stream.take() {
+            stream.shutdown();
+        }
+        let pending = std::mem::take(&mut state.pending);
+        state.out.clear();
+        state.watches.clear();
+        let waits = !state.closed;
+        if waits && !std::mem::replace(&mut state.told_down, true) {
+            let told = error.copy();
+            self.reporter.wakeups(Some(told));
+        }
+        drop(state);
+        for pending in pending {
+            (pending.done)(Err(Failure::new(error.copy(), pending.is_write)));
+        }
+        self.state.lock().trouble = Some(error);
+        self.kept.notify_all();
+        if waits {
+            // Watches went with the connection. Who looks again from now on sets them on the next.
+            self.places.wake_all();
+        }
+    }
+
+    /// The servers have ended the session: holders are told at once, and who waits stands at the end of the queue.
+    fn expire(&self, life: &Arc<Life>) {
+        life.end();
+        let watchdog = {
+            let mut state = self.state.lock();
+            if state.life.as_ref().is_some_and(|own| Arc::ptr_eq(own, life)) {
+                state.life = None;
+                state.last_transaction = 0;
+            }
+            state.watchdog.clone()
+        };
+        if let Some(watchdog) = watchdog {
+            watchdog.bounds_ended();
+        }
+        self.places.wake_all();
+    }
+}
+
+impl SessionState {
+    /// Has a request written by the next [`flush`](Session::flush), behind those before it. What goes wrong with the socket
+    /// is the reading thread's to find.
+    pub(super) fn send(&mut self, request: &Operation<'_>, done: Done) {
+        if self.stream.is_none() {
+            return done(Err(Failure::Refused(self.unreachable())));
+        }
+        // Never negative: those numbers are for what answers no request.
+        self.last_number = self.last_number.checked_add(1).unwrap_or(1);
+        let number = self.last_number;
+        let sent = Clock::System.now();
+        let (is_write, asks_the_leader) = (request.is_write(), request.asks_the_leader());
+        self.pending.push_back(PendingReply { number, sent, is_write, asks_the_leader, done });
+        self.out.extend(request.frame(number));
+    }
+
+    fn unreachable(&self) -> Error {
+        self.trouble.as_ref().map_or_else(
+            || Error::new(ErrorKind::TimedOut, "connect", "no server could be connected to in time"),
+            Error::copy,
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::net::{TcpListener, TcpStream};
+
+    use super::*;
+    use crate::config::RedisOptions;
+
+    const SESSION: Duration = Duration::from_secs(30);
+
+    /// A server that welcomes one client, and reads nothing more until it is told to; then it answers everything.
+    fn server(go: Receiver<()>) -> u16 {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let serve = move || {
+            let mut client = listener.accept().unwrap().0;
+            frame(&mut client).unwrap();
+            let mut welcome = vec![0, 0, 0, 36, 0, 0, 0, 0];
+            welcome.extend(i32::try_from(SESSION.as_millis()).unwrap().to_be_bytes());
+            welcome.extend(1_i64.to_be_bytes());
+            welcome.extend([0, 0, 0, 16]);
+            welcome.extend([7; 16]);
+            client.write_all(&welcome).unwrap();
+            assert!(go.recv().is_ok(), "the test has failed");
+            while let Some(request) = frame(&mut client) {
+                let mut reply = vec![0, 0, 0, 16];
+                reply.extend(&request[..4]);
+                reply.extend([0; 12]);
+                client.write_all(&reply).unwrap();
+            }
+        };
+        thread::Builder::new().spawn(serve).unwrap();
+        port
+    }
+
+    fn frame(client: &mut TcpStream) -> Option<Vec<u8>> {
+        let mut length = [0; 4];
+        client.read_exact(&mut length).ok()?;
+        let mut bytes = vec![0; usize::try_from(u32::from_be_bytes(length)).unwrap()];
+        client.read_exact(&mut bytes).ok()?;
+        Some(bytes)
+    }
+
+    #[test]
+    fn a_server_that_reads_nothing_holds_up_nobody_and_gets_everything_once_it_reads() {
+        const REQUESTS: usize = 300;
+        let (tell, go) = bounded(1);
+        let options =
+            RedisOptions { url: format!("zk://127.0.0.1:{}", server(go)), ..RedisOptions::default() };
+        let address = ZooKeeperAddress::new(&options).unwrap();
+        let session = Session::open(address, SESSION, SESSION, Arc::new(Reporter::new(None))).unwrap();
+        let (sender, outcomes) = bounded(REQUESTS);
+        let path = format!("/{}", "x".repeat(100_000));
+        let begun = Clock::System.now();
+        for _ in 0..REQUESTS {
+            let sender = sender.clone();
+            let done = Box::new(move |outcome: Outcome| sender.send(outcome.is_ok()).unwrap());
+            session.post(&Operation::Delete { path: &path }, begun.plus(SESSION), done);
+        }
+        // A write that waits would have taken three seconds, and with it the lock that this takes.
+        assert_eq!(session.timeout(), SESSION);
+        let took = Clock::System.now().since(begun);
+        assert!(took < Duration::from_secs(2), "{took:?}");
+        assert!(!session.state.lock().out.is_empty(), "the server would have had to read something");
+        tell.send(()).unwrap();
+        for _ in 0..REQUESTS {
+            assert!(outcomes.recv_timeout(SESSION).unwrap());
+        }
+        session.close(Duration::ZERO);
+    }
+}

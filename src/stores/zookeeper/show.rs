@@ -1,0 +1,59 @@
+//! Who stands at a lock, as the nodes there say.
+
+use crate::ident::LockName;
+use crate::inspect::{Holder, Inspection, Mode, ObjectKind, Waiter};
+use crate::seam::Family;
+use crate::stores::zookeeper::answer::{described, whereabouts};
+use crate::stores::zookeeper::jute::{Operation, code, data};
+use crate::stores::zookeeper::session::Failure;
+use crate::stores::zookeeper::{Done, ZooKeeperStore};
+use crate::time::{Clock, Moment};
+
+/// Of those who stand at a lock so many are shown.
+const MOST_SHOWN: usize = 100;
+
+impl ZooKeeperStore {
+    /// The line as it stands, and what each node in it says: a request for each.
+    pub(super) fn describe(&self, name: &LockName, deadline: Moment) -> Done<Inspection> {
+        let lock = self.path_of(name)?;
+        let line = self.line(&lock, deadline)?;
+        let mut seen = Inspection::new(name.given(), ObjectKind::Absent);
+        for one in line.all() {
+            let has_it = line.in_front_of(one).is_none();
+            if !has_it {
+                seen.waiting += 1;
+            }
+            if seen.holders.len() + seen.waiters.len() >= MOST_SHOWN {
+                continue;
+            }
+            let said =
+                match self.session.call(&Operation::Data { path: &format!("{lock}/{}", one.name) }, deadline)
+                {
+                    Ok(reply) => data(&reply.body)?,
+                    Err(Failure::Code(code::NO_NODE)) => continue, // it has just gone
+                    Err(failure) => return Err(failure),
+                };
+            let (owner, lease) = described(&one.name, &said);
+            if !has_it {
+                seen.waiters.push(Waiter { owner, by_this_client: false, remaining: None });
+                continue;
+            }
+            let mode = match one.family {
+                Family::Read => Some(Mode::Read),
+                Family::Write => Some(Mode::Write),
+                _ => None,
+            };
+            // Of a writer that reads, the writing comes first.
+            if !seen.is_held() {
+                seen.kind = mode.map_or(ObjectKind::FairLock, |mode| ObjectKind::ReadWriteLock { mode });
+            }
+            let left =
+                self.session.places.until(&lock, &one.name).map(|until| until.since(Clock::System.now()));
+            let remaining = left.or(lease);
+            seen.remaining = seen.remaining.max(remaining);
+            let whereabouts = whereabouts(&said);
+            seen.holders.push(Holder { mode, remaining, whereabouts, ..Holder::new(owner) });
+        }
+        Ok(seen)
+    }
+}

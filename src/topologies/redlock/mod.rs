@@ -1,0 +1,472 @@
+//! Redlock: one lock held on a majority of several stores that share nothing.
+//!
+//! `votes` says what their answers come to, `node` which of them can be asked, and `monitor` is the thread that does what
+//! no caller waits for. A request goes out to all that can be asked before the first answer is read. One that does not
+//! answer in time is not asked again until it answers the keeper, so callers pay for it once.
+//!
+//! What must stay true: an owner number under which something may still arrive at a single server is not used for
+//! another hold (`first_unspent_number`), since a late release could take that hold's key there and with it the
+//! majority. Pairs with `Waiting::wish`.
+
+mod connect;
+mod monitor;
+mod node;
+mod release;
+mod votes;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::ident::{ClientId, LockName, Owner};
+use crate::inspect::{Inspection, ObjectKind};
+use crate::seam::capabilities::{Capabilities, ConnectionWatch, Majority, SPLIT_PAUSE};
+use crate::seam::fallbacks::{any_hung_up, begin_attempt, begin_release};
+use crate::seam::inspection::Inspect;
+use crate::seam::subscription::{Subscription, count_of_several};
+use crate::seam::{Answer, Attempt, Claim, Kind, Pending, Release, Sink, Snapshot, Store};
+use crate::sync::Mutex;
+use crate::sync::Waker;
+use crate::time::{Clock, Moment, random_between};
+use monitor::{NodeMonitor, NodeMonitorShared, batch_timeout};
+pub(crate) use node::{Node, Voter};
+use release::{Gathering, released};
+use votes::{Votes, majority, say_attempt, say_held, say_release};
+
+/// How long a node may take to answer at least.
+const LEAST_TIME: Duration = Duration::from_millis(10);
+
+/// Keeps each lock on a majority of its nodes.
+#[derive(Debug)]
+pub(crate) struct Redlock {
+    shared: Arc<NodeMonitorShared>,
+    monitor: Arc<NodeMonitor>,
+    /// Who is not to ask again before when: it got some servers, and as many others may have the rest.
+    pauses: Mutex<Vec<(Owner, Arc<LockName>, Moment)>>,
+}
+
+/// What remains of a lease that was asked for at `sent`: less the time it took, less 1 % and 2 ms for clocks that run at
+/// different speeds and servers that count in milliseconds. `None`: nothing to count on.
+fn validity(lease: Duration, elapsed: Duration) -> Option<Duration> {
+    let drift = lease / 100 + Duration::from_millis(2);
+    lease.checked_sub(elapsed)?.checked_sub(drift).filter(|left| !left.is_zero())
+}
+
+impl Redlock {
+    /// Until when one node may answer a request for a lease.
+    fn node_by(&self, lease: Duration, deadline: Moment) -> Moment {
+        // One that has not had this long is not silent yet, however short the lease.
+        let timeout = self.shared.node_timeout.min((lease / 10).max(LEAST_TIME));
+        deadline.min(Clock::System.after(timeout))
+    }
+
+    /// Sends to each node that can be asked, and then reads what they answer.
+    fn ask<T: 'static>(
+        &self,
+        claim: &Claim,
+        deadline: Moment,
+        begin: impl Fn(&dyn Store, &Claim, Moment) -> Box<dyn Pending<T>>,
+    ) -> Votes<T> {
+        let begun: Vec<Result<Box<dyn Pending<T>>>> = self
+            .shared
+            .nodes
+            .iter()
+            .map(|node| {
+                let store = node.ready()?;
+                Ok(begin(store.as_ref(), &node.claim(claim)?, self.node_by(claim.lease, deadline)))
+            })
+            .collect();
+        // The last that was asked first: when it has answered, the others have, and this thread was woken once.
+        let answers = self.shared.nodes.iter().zip(begun).rev().map(|(node, begun)| match begun {
+            Ok(pending) => self.monitor.noted(node, claim, pending.wait()),
+            Err(error) => Answer::Refused(error),
+        });
+        let mut answers: Vec<Answer<T>> = answers.collect();
+        answers.reverse();
+        Votes(answers)
+    }
+
+    /// Takes back what an attempt without a majority got; returns whether it got something.
+    fn undo(&self, claim: &Claim, votes: &Votes<Attempt>, deadline: Moment) -> bool {
+        let has = |at: usize| matches!(votes.0.get(at), Some(Answer::Done(Attempt::Granted { .. })));
+        let begun: Vec<_> = self
+            .shared
+            .nodes
+            .iter()
+            .enumerate()
+            .filter(|(at, _)| has(*at))
+            .map(|(at, node)| {
+                let pending = node.ready().and_then(|store| {
+                    Ok(begin_release(
+                        store.as_ref(),
+                        &node.claim(claim)?,
+                        0,
+                        self.node_by(claim.lease, deadline),
+                    ))
+                });
+                (at, node, pending)
+            })
+            .collect();
+        let got_some = !begun.is_empty();
+        for (at, node, pending) in begun {
+            let answer = match pending {
+                Ok(pending) => self.monitor.noted(node, claim, pending.wait()),
+                Err(error) => Answer::Refused(error),
+            };
+            if !matches!(answer, Answer::Done(_)) {
+                self.monitor.owe_where(claim, |other, _| other == at);
+            }
+        }
+        got_some
+    }
+
+    /// A first hold was asked for. Only a majority in time is a grant; of anything else nothing may stay.
+    fn first(
+        &self,
+        claim: &Claim,
+        votes: &Votes<Attempt>,
+        sent: Moment,
+        deadline: Moment,
+    ) -> Answer<Attempt> {
+        // Granted late, it would be in nobody's name; granted beside a majority, it is none of this hold's.
+        self.monitor.owe_where(claim, |at, _| matches!(votes.0.get(at), Some(Answer::Unknown(_))));
+        let granted = votes.granted();
+        let is_in_time = validity(claim.lease, Clock::System.now().since(sent)).is_some();
+        if granted >= votes.majority() && is_in_time {
+            return Answer::Done(Attempt::Granted { fence: votes.fence() });
+        }
+        let got_some = self.undo(claim, votes, deadline);
+        let busy = votes.count(|attempt| matches!(attempt, Attempt::Busy { .. }));
+        if granted + busy < votes.majority() {
+            let name = claim.name.given();
+            let answer = votes.too_few("lock", &self.monitor.places(), false, say_attempt);
+            // What may have been carried out is seen to already.
+            return match answer {
+                Answer::Unknown(error) => Answer::Refused(error.with_known_outcome().on(name)),
+                Answer::Refused(error) => Answer::Refused(error.on(name)),
+                done @ Answer::Done(_) => done,
+            };
+        }
+        let retry_after = votes.retry_after();
+        if !got_some || !claim.waits {
+            return Answer::Done(Attempt::Busy { retry_after });
+        }
+        // Others may have got as much: who asks again at once meets them again. Or it took so long that nothing was
+        // left of the lease.
+        let pause = random_between(SPLIT_PAUSE);
+        let until = Clock::System.after(pause);
+        self.pauses.lock().push((claim.owner, Arc::clone(&claim.name), until));
+        Answer::Done(Attempt::Busy { retry_after: Some(pause) })
+    }
+
+    /// Asks the nodes one after the other about a lock by its name.
+    fn each<T>(&self, name: &LockName, ask: impl Fn(&dyn Store, &LockName) -> Answer<T>) -> Votes<T> {
+        let answers = self.shared.nodes.iter().map(|node| {
+            let asked = node.ready().and_then(|store| {
+                let renamed = node.renamed(name)?;
+                Ok(ask(store.as_ref(), renamed.as_ref().unwrap_or(name)))
+            });
+            asked.unwrap_or_else(Answer::Refused)
+        });
+        Votes(answers.collect())
+    }
+
+    /// What enough of the nodes show of a lock, each in its own words.
+    fn views(
+        &self,
+        kind: Kind,
+        name: &LockName,
+        owner: Owner,
+        deadline: Moment,
+    ) -> Result<Votes<Option<Snapshot>>> {
+        let votes = self.each(name, |store, name| {
+            store.inspect(kind, name, owner, deadline.min(Clock::System.after(self.shared.node_timeout)))
+        });
+        if votes.done().count() >= votes.majority() {
+            return Ok(votes);
+        }
+        let say = |seen: &Option<Snapshot>| if seen.is_some() { "held" } else { "free" }.to_owned();
+        Err(votes.error("inspect", &self.monitor.places(), say))
+    }
+
+    /// Asks the nodes one after the other about many claims; for each claim, what they said.
+    fn batch<T>(
+        &self,
+        claims: &[Claim],
+        deadline: Moment,
+        ask: impl Fn(&dyn Store, &[Claim], Moment) -> Vec<Answer<T>>,
+    ) -> Vec<Votes<T>> {
+        let mut votes: Vec<Votes<T>> = claims.iter().map(|_| Votes(Vec::new())).collect();
+        let Some(lease) = claims.iter().map(|claim| claim.lease).min() else { return votes };
+        let timeout = batch_timeout(self.shared.node_timeout, claims.len()).min((lease / 10).max(LEAST_TIME));
+        for node in &self.shared.nodes {
+            let asked = node.ready().and_then(|store| {
+                let renamed = claims.iter().map(|claim| node.claim(claim)).collect::<Result<Vec<_>>>()?;
+                Ok(ask(store.as_ref(), &renamed, deadline.min(Clock::System.after(timeout))))
+            });
+            match asked {
+                Ok(answers) => {
+                    for ((vote, answer), claim) in votes.iter_mut().zip(answers).zip(claims) {
+                        vote.0.push(self.monitor.noted(node, claim, answer));
+                    }
+                }
+                Err(error) => votes.iter_mut().for_each(|vote| vote.0.push(Answer::Refused(error.copy()))),
+            }
+        }
+        votes
+    }
+}
+
+impl Store for Redlock {
+    fn capabilities(&self) -> Capabilities<'_> {
+        let members: Vec<_> = self.shared.nodes.iter().filter_map(Node::member).collect();
+        let can_expire_in = members.iter().all(|member| member.store.capabilities().can_expire_in);
+        // Each kind is polled as the quickest of the servers has it.
+        let poll_every = members
+            .first()
+            .map_or((|_| SPLIT_PAUSE) as fn(Kind) -> _, |member| member.store.capabilities().poll_every);
+        Capabilities {
+            can_expire_in,
+            poll_every,
+            majority: Some(self),
+            connections: Some(self),
+            ..Capabilities::default()
+        }
+    }
+
+    fn check_name(&self, kind: Kind, name: &LockName) -> Result<()> {
+        if !matches!(kind, Kind::Mutex | Kind::Fenced | Kind::Token) {
+            let words = "Redlock cannot keep this kind of lock: several servers have no common order of arrival and no common count";
+            return Err(Error::new(ErrorKind::Unsupported, "lock", words).on(name.given()));
+        }
+        for node in &self.shared.nodes {
+            let renamed = node.renamed(name)?;
+            if let Some(member) = node.member() {
+                member.store.check_name(kind, renamed.as_ref().unwrap_or(name))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn attempt(&self, claim: &Claim, count: u32, deadline: Moment) -> Answer<Attempt> {
+        let sent = Clock::System.now();
+        let votes =
+            self.ask(claim, deadline, |store, claim, deadline| begin_attempt(store, claim, count, deadline));
+        if count == 1 {
+            return self.first(claim, &votes, sent, deadline);
+        }
+        let granted = votes.granted();
+        if granted >= votes.majority() && validity(claim.lease, Clock::System.now().since(sent)).is_some() {
+            return Answer::Done(Attempt::Granted { fence: votes.fence() });
+        }
+        if votes.count(|attempt| !matches!(attempt, Attempt::Granted { .. })) >= votes.veto() {
+            return Answer::Done(Attempt::Lost);
+        }
+        // The count is absolute, and of a hold that stands: whatever was carried out does no harm.
+        votes.too_few("lock", &self.monitor.places(), granted > 0, say_attempt)
+    }
+
+    fn release(&self, claim: &Claim, left: u32, deadline: Moment) -> Answer<Release> {
+        let votes =
+            self.ask(claim, deadline, |store, claim, deadline| begin_release(store, claim, left, deadline));
+        released(&self.monitor, claim, left, &votes)
+    }
+
+    fn release_later(&self, claim: &Claim, deadline: Moment, done: Sink) {
+        if claim.kind.is_token() {
+            return done(self.release(claim, 0, deadline));
+        }
+        // Nobody waits, so a slow server has the whole time.
+        let gathering = Gathering::new(&self.monitor, claim, done);
+        for (at, node) in self.shared.nodes.iter().enumerate() {
+            match node.ready().and_then(|store| Ok((store, node.claim(claim)?))) {
+                Ok((store, claim)) => {
+                    let gathering = Arc::clone(&gathering);
+                    store.release_later(&claim, deadline, Box::new(move |answer| gathering.take(at, answer)));
+                }
+                Err(error) => gathering.take(at, Answer::Refused(error)),
+            }
+        }
+    }
+
+    fn renew(&self, claims: &[Claim], deadline: Moment) -> Vec<Answer<bool>> {
+        let votes = self.batch(claims, deadline, |store, claims, deadline| store.renew(claims, deadline));
+        let answers = votes.into_iter().zip(claims).map(|(votes, claim)| {
+            let (held, gone) = (votes.count(|held| *held), votes.count(|held| !held));
+            if held >= votes.majority() {
+                return Answer::Done(true);
+            }
+            if gone >= votes.veto() {
+                // The minority that has it still would keep it from others for a lease.
+                self.monitor
+                    .owe_where(claim, |at, _| !matches!(votes.0.get(at), Some(Answer::Done(false)) | None));
+                return Answer::Done(false);
+            }
+            votes.too_few("renew", &self.monitor.places(), held > 0, say_held)
+        });
+        answers.collect()
+    }
+
+    fn abandon(&self, claims: &[Claim], deadline: Moment) -> Vec<Answer<Release>> {
+        let votes = self.batch(claims, deadline, |store, claims, deadline| store.abandon(claims, deadline));
+        let answers = votes.into_iter().map(|votes| {
+            let freed = votes.count(|release| matches!(release, Release::Freed { .. }));
+            if freed == votes.0.len() {
+                return Answer::Done(Release::Freed { others: votes.others() });
+            }
+            if votes.done().count() >= votes.majority() {
+                // Not "freed": what was in doubt may yet happen at the others, so whoever asked looks again.
+                return Answer::Done(Release::NotHeld { holder: votes.other_holder() });
+            }
+            votes.too_few("unlock", &self.monitor.places(), freed > 0, say_release)
+        });
+        answers.collect()
+    }
+
+    fn expire_in(&self, claim: &Claim, rest: Duration, deadline: Moment) -> Answer<bool> {
+        let mut votes = self.batch(std::slice::from_ref(claim), deadline, |store, claims, deadline| {
+            claims.iter().map(|claim| store.expire_in(claim, rest, deadline)).collect()
+        });
+        let votes = votes.pop().unwrap_or(Votes(Vec::new()));
+        if votes.count(|held| *held) >= votes.majority() {
+            return Answer::Done(true);
+        }
+        if votes.count(|held| !held) >= votes.veto() {
+            return Answer::Done(false);
+        }
+        votes.too_few("unlock", &self.monitor.places(), votes.count(|held| *held) > 0, say_held)
+    }
+
+    fn force(&self, kind: Kind, name: &LockName, deadline: Moment) -> Answer<bool> {
+        let votes = self.each(name, |store, name| {
+            store.force(kind, name, deadline.min(Clock::System.after(self.shared.node_timeout)))
+        });
+        let freed = votes.count(|freed| *freed);
+        if votes.done().count() < votes.majority() {
+            let say = |freed: &bool| if *freed { "freed" } else { "free" }.to_owned();
+            return votes.too_few("force_unlock", &self.monitor.places(), freed > 0, say);
+        }
+        Answer::Done(freed > 0)
+    }
+
+    fn listen(&self, claim: &Claim, waker: &Waker) -> Option<Subscription> {
+        let parts = self.shared.nodes.iter().filter_map(|node| {
+            let claim = node.claim(claim).ok()?;
+            node.member()?.store.listen(&claim, waker)
+        });
+        let parts: Vec<Subscription> = parts.collect();
+        (!parts.is_empty()).then(|| Subscription::several(parts, majority(self.shared.nodes.len())))
+    }
+
+    fn message_count(&self, claim: &Claim) -> Option<u64> {
+        let counts = self.shared.nodes.iter().filter_map(|node| {
+            let claim = node.claim(claim).ok()?;
+            node.member()?.store.message_count(&claim)
+        });
+        let counts: Vec<u64> = counts.collect();
+        let is_enough = counts.len() >= majority(self.shared.nodes.len());
+        is_enough.then(|| count_of_several(counts.into_iter()))
+    }
+
+    fn poll_completions(&self) -> bool {
+        let stores = self.shared.nodes.iter().filter_map(Node::member);
+        stores.filter(|member| member.store.poll_completions()).count() > 0
+    }
+
+    fn close(&self) {
+        self.monitor.stop();
+        for member in self.shared.nodes.iter().filter_map(Node::member) {
+            member.store.close();
+        }
+    }
+}
+
+impl Inspect for Redlock {
+    fn inspect(
+        &self,
+        kind: Kind,
+        name: &LockName,
+        owner: Owner,
+        deadline: Moment,
+    ) -> Answer<Option<Snapshot>> {
+        match self.views(kind, name, owner, deadline) {
+            Ok(votes) => Answer::Done(votes.view()),
+            Err(error) => Answer::Refused(error),
+        }
+    }
+
+    /// What a majority has alike: who holds it, for the least that any of them shows.
+    fn describe(&self, name: &LockName, deadline: Moment) -> Answer<Inspection> {
+        let votes = self.each(name, |store, name| {
+            store.describe(name, deadline.min(Clock::System.after(self.shared.node_timeout)))
+        });
+        if votes.done().count() < votes.majority() {
+            let say = |seen: &Inspection| if seen.is_held() { "held" } else { "free" }.to_owned();
+            return match votes.too_few("inspect", &self.monitor.places(), false, say) {
+                Answer::Unknown(error) => Answer::Refused(error.with_known_outcome()),
+                other => other,
+            };
+        }
+        let owners = |seen: &Inspection| seen.holders.iter().map(|one| one.owner.clone()).collect::<Vec<_>>();
+        for seen in votes.done() {
+            let alike: Vec<_> = votes.done().filter(|other| owners(other) == owners(seen)).collect();
+            if alike.len() >= votes.majority() {
+                let name = name.given().to_owned();
+                let remaining = alike.iter().map(|other| other.remaining).min().flatten();
+                let fence = votes.done().filter_map(|other| other.fence).max();
+                return Answer::Done(Inspection { name, remaining, fence, ..seen.clone() });
+            }
+        }
+        // Several have some of the servers each: nobody has the lock.
+        Answer::Done(Inspection::new(name.given(), ObjectKind::Absent))
+    }
+}
+
+impl Majority for Redlock {
+    fn first_unspent_number(&self) -> u64 {
+        self.shared.first_unspent_number()
+    }
+
+    fn held_off(&self, claim: &Claim) -> Option<Duration> {
+        let mut pauses = self.pauses.lock();
+        if pauses.is_empty() || !claim.waits {
+            return None;
+        }
+        let now = Clock::System.now();
+        pauses.retain(|(_, _, until)| *until > now);
+        let its = pauses.iter().find(|(owner, name, _)| *owner == claim.owner && *name == claim.name);
+        its.map(|(_, _, until)| until.since(now))
+    }
+
+    fn is_split(&self, kind: Kind, name: &LockName, deadline: Moment) -> Answer<bool> {
+        let nobody = Owner::new(ClientId::random(), 0);
+        match self.views(kind, name, nobody, deadline) {
+            Ok(votes) => Answer::Done(votes.holder().is_none()),
+            Err(error) => Answer::Refused(error),
+        }
+    }
+}
+
+impl ConnectionWatch for Redlock {
+    fn hung_up(&self) -> Option<bool> {
+        let stores = self.shared.nodes.iter().filter_map(Node::member);
+        any_hung_up(stores.map(|member| &*member.store))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_left_of_a_lease_never_underflows() {
+        let ms = Duration::from_millis;
+        assert_eq!(validity(ms(1000), ms(100)), Some(ms(888)));
+        assert_eq!(validity(ms(1000), ms(987)), Some(ms(1)));
+        assert_eq!(validity(ms(1000), ms(988)), None);
+        assert_eq!(validity(ms(1000), ms(1001)), None);
+        assert_eq!(validity(ms(1), Duration::ZERO), None);
+        assert_eq!(validity(ms(1), Duration::MAX), None);
+        assert!(validity(crate::time::LONGEST_LEASE, ms(1)).is_some());
+    }
+}

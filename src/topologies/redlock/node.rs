@@ -1,0 +1,168 @@
+//! One of the servers: how it is reached, under which names it has the locks, and whether it answers.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::config::NameMapper;
+use crate::error::{Error, ErrorKind, Result};
+use crate::ident::{LockName, Owner};
+use crate::seam::{Answer, Claim, Kind, Store};
+use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::{Mutex, OnceLock};
+use crate::time::{Clock, Moment};
+
+/// Connects to the server; at most so long for one connection.
+pub(crate) type Opener = Box<dyn Fn(Duration) -> Result<Voter> + Send + Sync>;
+
+/// A server that can be used.
+pub(crate) struct Voter {
+    pub(crate) store: Arc<dyn Store>,
+    /// Which server it is, whatever it was reached by; `None`: it does not tell.
+    pub(crate) identity: Option<String>,
+    /// What is not as it should be with it.
+    pub(crate) doubts: Vec<&'static str>,
+}
+
+pub(crate) struct Node {
+    /// For error messages: no password in it.
+    pub(super) place: String,
+    map_names: Option<NameMapper>,
+    pub(super) open: Opener,
+    /// Empty until it was reached for the first time.
+    member: OnceLock<Voter>,
+    /// Why it is not asked, if so.
+    outage: Mutex<Option<Outage>>,
+    /// Owner numbers from this on were given out after it went out of use the last time: while it is out, it holds
+    /// nothing for them.
+    unasked_from: AtomicU64,
+}
+
+/// A server that did not answer in time is not asked until it answers the keeper's question.
+struct Outage {
+    error: Error,
+    next_look: Moment,
+    pause: Duration,
+    /// What to ask about.
+    probe: Option<(Kind, Arc<LockName>, Owner)>,
+}
+
+/// Between two questions to a server that does not answer: at first, and at most.
+const LOOK_AGAIN: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
+
+impl Node {
+    pub(crate) fn new(place: String, map_names: Option<NameMapper>, open: Opener) -> Node {
+        Node {
+            place,
+            map_names,
+            open,
+            member: OnceLock::default(),
+            outage: Mutex::new(None),
+            unasked_from: AtomicU64::new(0),
+        }
+    }
+
+    // ---- its names
+
+    /// The lock as this server knows it; `None`: by the same key.
+    pub(super) fn renamed(&self, name: &LockName) -> Result<Option<LockName>> {
+        self.map_names.as_ref().map(|map| name.keyed(map(name.key()))).transpose()
+    }
+
+    pub(super) fn claim(&self, claim: &Claim) -> Result<Claim> {
+        let renamed = self.renamed(&claim.name)?;
+        Ok(Claim { name: renamed.map_or_else(|| Arc::clone(&claim.name), Arc::new), ..claim.clone() })
+    }
+
+    // ---- whether it answers
+
+    /// Takes the server into use.
+    pub(super) fn join(&self, member: Voter) {
+        self.member.get_or_init(|| member); // never a second one: the keeper alone opens
+        *self.outage.lock() = None;
+    }
+
+    pub(super) fn member(&self) -> Option<&Voter> {
+        self.member.get()
+    }
+
+    /// The store to ask, or why it is not asked.
+    pub(super) fn ready(&self) -> Result<&Arc<dyn Store>> {
+        if let Some(outage) = &*self.outage.lock() {
+            return Err(outage.error.copy());
+        }
+        self.member
+            .get()
+            .map(|member| &member.store)
+            .ok_or_else(|| Error::new(ErrorKind::Unreachable, "connect", "it has not been reached yet"))
+    }
+
+    pub(super) fn is_ready(&self) -> bool {
+        self.outage.lock().is_none() && self.member.get().is_some()
+    }
+
+    /// Whether a hold of this owner may have a key here, as far as its number tells.
+    pub(super) fn may_hold(&self, owner: Owner) -> bool {
+        self.is_ready() || owner.number() < self.unasked_from.load(Ordering::SeqCst)
+    }
+
+    /// Takes it out of use because of `error`, unless it is. `fresh_number` is then called for the first owner number
+    /// that it cannot hold anything for. Returns whether it was in use.
+    pub(super) fn put_out(
+        &self,
+        error: &Error,
+        probe: Option<(Kind, Arc<LockName>, Owner)>,
+        fresh_number: impl FnOnce() -> u64,
+    ) -> bool {
+        let mut outage = self.outage.lock();
+        if outage.is_some() {
+            return false;
+        }
+        self.unasked_from.store(fresh_number(), Ordering::SeqCst);
+        let pause = LOOK_AGAIN.0;
+        let next_look = Clock::System.after(pause);
+        *outage = Some(Outage { error: error.copy(), next_look, pause, probe });
+        true
+    }
+
+    /// Asks a server that is out of use, if it is time to, for at most `patience`. Returns whether it is back, and when
+    /// to ask next.
+    pub(super) fn look(&self, patience: Duration, join: impl FnOnce(&Node) -> Result<()>) -> (bool, Moment) {
+        let probe = match &*self.outage.lock() {
+            None => return (false, Moment::NEVER),
+            Some(outage) if Clock::System.now() < outage.next_look => return (false, outage.next_look),
+            Some(outage) => outage.probe.clone(),
+        };
+        let looked = match (self.member.get(), probe) {
+            (None, _) => join(self),
+            (Some(member), Some((kind, name, owner))) => {
+                match member.store.inspect(kind, &name, owner, Clock::System.after(patience)) {
+                    Answer::Refused(error) | Answer::Unknown(error) if error.is_silence() => Err(error),
+                    // Whatever else it says, it answers.
+                    _ => Ok(()),
+                }
+            }
+            (Some(_), None) => Ok(()),
+        };
+        let mut outage = self.outage.lock();
+        match (looked, &mut *outage) {
+            (Err(error), Some(outage)) => {
+                outage.error = error;
+                outage.pause = (outage.pause * 2).min(LOOK_AGAIN.1);
+                outage.next_look = Clock::System.after(outage.pause);
+                (false, outage.next_look)
+            }
+            (Ok(()), _) => {
+                *outage = None;
+                (true, Moment::NEVER)
+            }
+            (Err(_), None) => (true, Moment::NEVER),
+        }
+    }
+}
+
+impl fmt::Debug for Node {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Node({})", self.place)
+    }
+}

@@ -1,0 +1,88 @@
+//! What came of a release, for whoever waits for it and for nobody.
+
+use std::fmt;
+use std::sync::Arc;
+
+use crate::seam::{Answer, Claim, Release, Sink};
+use crate::sync::Mutex;
+use crate::topologies::redlock::monitor::NodeMonitor;
+use crate::topologies::redlock::votes::{Votes, say_release};
+
+/// What the answers to a release come to. What a server did not answer and may still hold is seen to.
+pub(super) fn released(
+    monitor: &NodeMonitor,
+    claim: &Claim,
+    left: u32,
+    votes: &Votes<Release>,
+) -> Answer<Release> {
+    if left > 0 {
+        let still = votes.count(|release| *release == Release::StillHeld);
+        return if still >= votes.majority() {
+            Answer::Done(Release::StillHeld)
+        } else if votes.not_held() >= votes.veto() {
+            Answer::Done(Release::NotHeld { holder: votes.other_holder() })
+        } else {
+            votes.too_few("unlock", &monitor.places(), still > 0, say_release)
+        };
+    }
+    let is_lost = votes.not_held() >= votes.veto();
+    if !is_lost && votes.done().count() < votes.majority() {
+        let freed = votes.count(|release| matches!(release, Release::Freed { .. }));
+        return votes.too_few("unlock", &monitor.places(), freed > 0, say_release);
+    }
+    // Settled for the caller. What did not answer may hold it still, unless it was out when the hold began.
+    monitor.owe_where(claim, |at, node| match votes.0.get(at) {
+        Some(Answer::Done(_)) | None => false,
+        Some(Answer::Unknown(_)) => true,
+        Some(Answer::Refused(_)) => node.may_hold(claim.owner),
+    });
+    Answer::Done(if is_lost {
+        Release::NotHeld { holder: votes.other_holder() }
+    } else {
+        Release::Freed { others: votes.others() }
+    })
+}
+
+/// The answers to a release that nobody waits for, as they come in; the last one settles it.
+pub(super) struct Gathering {
+    monitor: Arc<NodeMonitor>,
+    claim: Claim,
+    state: Mutex<ReleaseState>,
+}
+
+struct ReleaseState {
+    answers: Vec<Option<Answer<Release>>>,
+    done: Option<Sink>,
+}
+
+impl Gathering {
+    pub(super) fn new(monitor: &Arc<NodeMonitor>, claim: &Claim, done: Sink) -> Arc<Gathering> {
+        let answers = monitor.places().iter().map(|_| None).collect();
+        let state = Mutex::new(ReleaseState { answers, done: Some(done) });
+        Arc::new(Gathering { monitor: Arc::clone(monitor), claim: claim.clone(), state })
+    }
+
+    pub(super) fn take(&self, at: usize, answer: Answer<Release>) {
+        let answer = match self.monitor.node(at) {
+            Some(node) => self.monitor.noted(node, &self.claim, answer),
+            None => answer,
+        };
+        let mut state = self.state.lock();
+        if let Some(place) = state.answers.get_mut(at) {
+            *place = Some(answer);
+        }
+        if state.answers.iter().any(Option::is_none) {
+            return;
+        }
+        let votes = Votes(std::mem::take(&mut state.answers).into_iter().flatten().collect());
+        let Some(done) = state.done.take() else { return };
+        drop(state);
+        done(released(&self.monitor, &self.claim, 0, &votes));
+    }
+}
+
+impl fmt::Debug for Gathering {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Gathering").field("claim", &self.claim).finish_non_exhaustive()
+    }
+}

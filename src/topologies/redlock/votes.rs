@@ -1,0 +1,303 @@
+//! What several servers answered, and what that comes to. No I/O, no time.
+
+use std::time::Duration;
+
+use crate::error::{Error, ErrorKind};
+use crate::ident::Fence;
+use crate::seam::{Answer, Attempt, Release, Snapshot};
+
+/// One answer of each server, in their order.
+pub(super) struct Votes<T>(pub(super) Vec<Answer<T>>);
+
+/// How many of `nodes` are a majority.
+pub(super) fn majority(nodes: usize) -> usize {
+    nodes / 2 + 1
+}
+
+impl<T> Votes<T> {
+    pub(super) fn majority(&self) -> usize {
+        majority(self.0.len())
+    }
+
+    /// So many against, and no majority for can be had any more.
+    pub(super) fn veto(&self) -> usize {
+        self.0.len() + 1 - self.majority()
+    }
+
+    pub(super) fn done(&self) -> impl Iterator<Item = &T> {
+        self.0.iter().filter_map(|answer| match answer {
+            Answer::Done(value) => Some(value),
+            Answer::Refused(_) | Answer::Unknown(_) => None,
+        })
+    }
+
+    pub(super) fn count(&self, is_counted: impl Fn(&T) -> bool) -> usize {
+        self.done().filter(|value| is_counted(value)).count()
+    }
+
+    pub(super) fn is_any_unknown(&self) -> bool {
+        self.0.iter().any(|answer| matches!(answer, Answer::Unknown(_)))
+    }
+
+    /// The error for a request that too few servers could answer, with what each of `places` said.
+    pub(super) fn error(&self, action: &'static str, places: &[&str], say: impl Fn(&T) -> String) -> Error {
+        let errors = || {
+            self.0.iter().filter_map(|answer| match answer {
+                Answer::Done(_) => None,
+                Answer::Refused(error) | Answer::Unknown(error) => Some(error),
+            })
+        };
+        // What so many say that waiting for the others is no use is final. Else what may pass is what counts.
+        let lasting = || errors().filter(|error| !error.is_retryable());
+        let first = if lasting().count() >= self.veto() {
+            lasting().next()
+        } else {
+            errors().find(|error| error.is_retryable())
+        };
+        let kind = first.map_or(ErrorKind::Unreachable, Error::kind);
+        let (all, needed, answered) = (self.0.len(), self.majority(), self.done().count());
+        let mut text = format!("{answered} of {all} servers answered, and {needed} must");
+        for (place, answer) in places.iter().zip(&self.0) {
+            let said = match answer {
+                Answer::Done(value) => say(value),
+                Answer::Refused(error) => error.detail().to_owned(),
+                Answer::Unknown(error) => format!("{} (perhaps carried out)", error.detail()),
+            };
+            text += &format!("; {place}: {said}");
+        }
+        Error::new(kind, action, text)
+    }
+
+    /// The answer for a request that too few servers could answer. `has_changed`: at those that did, it changed
+    /// something that stays.
+    pub(super) fn too_few<R>(
+        &self,
+        action: &'static str,
+        places: &[&str],
+        has_changed: bool,
+        say: impl Fn(&T) -> String,
+    ) -> Answer<R> {
+        let error = self.error(action, places, say);
+        if has_changed || self.is_any_unknown() {
+            Answer::Unknown(error.with_unknown_outcome())
+        } else {
+            Answer::Refused(error)
+        }
+    }
+}
+
+impl Votes<Attempt> {
+    pub(super) fn granted(&self) -> usize {
+        self.count(|attempt| matches!(attempt, Attempt::Granted { .. }))
+    }
+
+    /// The greatest fence of those who granted.
+    pub(super) fn fence(&self) -> Option<Fence> {
+        let fences = self.done().filter_map(|attempt| match attempt {
+            Attempt::Granted { fence } => *fence,
+            Attempt::Busy { .. } | Attempt::Lost => None,
+        });
+        fences.max()
+    }
+
+    /// When a majority can be free at the earliest: when as many leases have ended as are missing. `None`: they have no
+    /// end.
+    pub(super) fn retry_after(&self) -> Option<Duration> {
+        let mut leases: Vec<Duration> = self
+            .done()
+            .filter_map(|attempt| match attempt {
+                Attempt::Busy { retry_after } => Some(retry_after.unwrap_or(Duration::MAX)),
+                Attempt::Granted { .. } | Attempt::Lost => None,
+            })
+            .collect();
+        leases.sort_unstable();
+        let missing = self.majority().saturating_sub(self.granted());
+        let last = leases.get(missing.saturating_sub(1)).or(leases.last());
+        last.copied().filter(|lease| *lease != Duration::MAX)
+    }
+}
+
+pub(super) fn say_attempt(attempt: &Attempt) -> String {
+    match attempt {
+        Attempt::Granted { .. } => "granted, and taken back",
+        Attempt::Busy { .. } => "held by another",
+        Attempt::Lost => "not held",
+    }
+    .to_owned()
+}
+
+pub(super) fn say_held(held: &bool) -> String {
+    if *held { "held" } else { "not held" }.to_owned()
+}
+
+impl Votes<Release> {
+    /// Who holds it instead, as the first of them tells that knows.
+    pub(super) fn other_holder(&self) -> Option<String> {
+        self.done().find_map(|release| match release {
+            Release::NotHeld { holder } => holder.clone(),
+            Release::Freed { .. } | Release::StillHeld => None,
+        })
+    }
+
+    pub(super) fn not_held(&self) -> usize {
+        self.count(|release| matches!(release, Release::NotHeld { .. }))
+    }
+
+    /// How many other clients heard, at the server where it was most.
+    pub(super) fn others(&self) -> u32 {
+        let message_count = self.done().map(|release| match release {
+            Release::Freed { others } => *others,
+            Release::StillHeld | Release::NotHeld { .. } => 0,
+        });
+        message_count.max().unwrap_or(0)
+    }
+}
+
+pub(super) fn say_release(release: &Release) -> String {
+    match release {
+        Release::Freed { .. } => "released",
+        Release::StillHeld => "still held",
+        Release::NotHeld { .. } => "not held",
+    }
+    .to_owned()
+}
+
+impl Votes<Option<Snapshot>> {
+    /// On so many of the servers that answered a lock must be one owner's for it to be theirs, if the silent ones are too.
+    fn enough(&self) -> usize {
+        let silent = self.0.len() - self.done().count();
+        self.majority().saturating_sub(silent).max(1)
+    }
+
+    fn held_by(&self, holder: &str) -> usize {
+        self.done().flatten().filter(|seen| seen.holder == holder).count()
+    }
+
+    /// Who may have a majority. `None`: nobody under one name; a lock of Java's has an owner of its own on each server.
+    pub(super) fn holder(&self) -> Option<&String> {
+        let mut holders = self.done().flatten().map(|seen| &seen.holder);
+        holders.find(|holder| self.held_by(holder) >= self.enough())
+    }
+
+    /// What the lock is as a majority sees it: held by whoever may have a majority, with a server that does not answer
+    /// counted for them. `None`: nobody has.
+    pub(super) fn view(&self) -> Option<Snapshot> {
+        let held = || self.done().flatten();
+        let enough = self.enough();
+        let first = held().max_by_key(|seen| (seen.count > 0, self.held_by(&seen.holder)))?;
+        let holder = self.holder();
+        // The owner that is asked about counts by its own entries; the name shown may be another's.
+        let mut counts: Vec<u32> = held().map(|seen| seen.count).filter(|count| *count > 0).collect();
+        counts.sort_unstable_by(|one, other| other.cmp(one));
+        let count = counts.get(enough - 1).copied().unwrap_or(0);
+        let free = self.count(Option::is_none);
+        if holder.is_none() && count == 0 && free >= self.majority() {
+            return None;
+        }
+        let holder = holder.unwrap_or(&first.holder);
+        let mut remaining: Vec<Option<Duration>> =
+            held().filter(|seen| seen.holder == *holder).map(|seen| seen.remaining).collect();
+        // Without an end lasts longest.
+        remaining.sort_unstable_by_key(|left| std::cmp::Reverse(left.unwrap_or(Duration::MAX)));
+        let remaining = remaining.get(enough - 1).or(remaining.last()).copied().flatten();
+        Some(Snapshot { holder: holder.clone(), count, remaining })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    fn granted(fence: u64) -> Answer<Attempt> {
+        Answer::Done(Attempt::Granted { fence: Some(Fence::new(fence)) })
+    }
+
+    fn busy(millis: u32) -> Answer<Attempt> {
+        Answer::Done(Attempt::Busy { retry_after: Some(MS * millis) })
+    }
+
+    fn failed<T>(kind: ErrorKind) -> Answer<T> {
+        Answer::Refused(Error::new(kind, "request", "no"))
+    }
+
+    #[test]
+    fn a_majority_is_more_than_half_and_a_veto_leaves_none() {
+        for (nodes, most, veto) in [(3, 2, 2), (4, 3, 2), (5, 3, 3), (6, 4, 3), (7, 4, 4)] {
+            let votes = Votes((0..nodes).map(|_| failed::<bool>(ErrorKind::Busy)).collect());
+            assert_eq!((votes.majority(), votes.veto()), (most, veto), "{nodes}");
+            assert!(nodes - veto < most);
+        }
+    }
+
+    #[test]
+    fn the_fence_is_the_greatest_that_was_granted() {
+        let votes = Votes(vec![granted(3), busy(1), granted(9), granted(4), failed(ErrorKind::TimedOut)]);
+        assert_eq!((votes.granted(), votes.fence()), (3, Some(Fence::new(9))));
+    }
+
+    #[test]
+    fn a_busy_lock_can_be_had_when_as_many_leases_have_ended_as_are_missing() {
+        let votes = Votes(vec![busy(50), busy(10), busy(30), busy(20), busy(40)]);
+        assert_eq!(votes.retry_after(), Some(MS * 30));
+        let votes = Votes(vec![granted(1), busy(10), busy(30), granted(1), busy(40)]);
+        assert_eq!(votes.retry_after(), Some(MS * 10));
+        let endless = || Answer::Done(Attempt::Busy { retry_after: None });
+        assert_eq!(Votes(vec![endless(), endless(), busy(5)]).retry_after(), None);
+        assert_eq!(Votes(vec![endless(), busy(7), busy(5)]).retry_after(), Some(MS * 7));
+    }
+
+    #[test]
+    fn too_few_answers_are_known_or_unknown_and_of_the_kind_that_counts() {
+        let places = ["a", "b", "c"];
+        let say = |held: &bool| held.to_string();
+        let votes =
+            Votes(vec![Answer::Done(true), failed(ErrorKind::WrongType), failed(ErrorKind::WrongType)]);
+        let Answer::Refused(error) = votes.too_few::<()>("lock", &places, false, say) else { panic!() };
+        assert_eq!(error.kind(), ErrorKind::WrongType);
+        assert_eq!(error.detail(), "1 of 3 servers answered, and 2 must; a: true; b: no; c: no");
+        // One that may pass, and the other might still make it.
+        let votes =
+            Votes(vec![Answer::Done(true), failed(ErrorKind::WrongType), failed(ErrorKind::TimedOut)]);
+        let Answer::Unknown(error) = votes.too_few::<()>("lock", &places, true, say) else { panic!() };
+        assert!(error.kind() == ErrorKind::TimedOut && error.outcome_unknown());
+        let unknown = Answer::Unknown(Error::new(ErrorKind::TimedOut, "request", "late"));
+        let votes = Votes(vec![Answer::Done(false), unknown, failed(ErrorKind::Unreachable)]);
+        assert!(matches!(votes.too_few::<()>("lock", &places, false, say), Answer::Unknown(_)));
+    }
+
+    fn seen(holder: &str, count: u32, millis: u32) -> Answer<Option<Snapshot>> {
+        Answer::Done(Some(Snapshot { holder: holder.to_owned(), count, remaining: Some(MS * millis) }))
+    }
+
+    fn free() -> Answer<Option<Snapshot>> {
+        Answer::Done(None)
+    }
+
+    #[test]
+    fn a_lock_is_seen_as_a_majority_sees_it() {
+        let votes = Votes(vec![seen("me", 2, 50), seen("me", 2, 30), seen("me", 1, 40), free(), free()]);
+        let view = votes.view().unwrap();
+        // Until the last of three has ended; entered as often as three say.
+        assert_eq!((view.holder.as_str(), view.count, view.remaining), ("me", 1, Some(MS * 30)));
+        let votes = Votes(vec![seen("you", 0, 50), free(), free(), free(), seen("you", 0, 9)]);
+        assert_eq!(votes.view(), None, "a minority is nobody's lock");
+        let votes =
+            Votes(vec![seen("a", 0, 9), seen("b", 0, 9), seen("a", 0, 9), seen("b", 0, 9), seen("c", 0, 9)]);
+        assert_eq!(votes.holder(), None, "nor has it one of three who share the servers");
+        let votes =
+            Votes(vec![seen("you", 0, 50), seen("you", 0, 60), seen("you", 0, 9), free(), seen("me", 1, 5)]);
+        let view = votes.view().unwrap();
+        assert_eq!((view.holder.as_str(), view.count), ("you", 0), "one entry makes no holder");
+    }
+
+    #[test]
+    fn servers_that_do_not_answer_may_still_hold_for_whom_the_others_name() {
+        let silent = || failed(ErrorKind::TimedOut);
+        let votes = Votes(vec![seen("me", 1, 50), seen("me", 1, 30), free(), silent(), silent()]);
+        assert_eq!(votes.view().map(|view| view.count), Some(1));
+        let votes = Votes(vec![free(), free(), free(), silent(), silent()]);
+        assert_eq!(votes.view(), None);
+    }
+}

@@ -1,0 +1,437 @@
+//! A ring of independent servers: each name has its home on one of them.
+//!
+//! Grants go by marks (`plan::Mark`): a node that bears a newer one refuses them. `docs/decisions/0013-a-ring-of-servers.md`
+//! has the protocol, and why no name is granted by two nodes while the ring changes.
+
+mod circle;
+mod node;
+pub(crate) mod plan;
+mod view;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::ident::{LockName, Owner};
+use crate::inspect::Inspection;
+use crate::seam::capabilities::{Capabilities, ConnectionWatch, Homes, PLAIN_POLL};
+use crate::seam::fallbacks::any_hung_up;
+use crate::seam::inspection::Inspect;
+use crate::seam::ring_member::{Look, Marked, RingMember};
+use crate::seam::subscription::Subscription;
+use crate::seam::{Answer, Attempt, Claim, Kind, Pending, Release, Sink, Snapshot, Store};
+use crate::sync::channel::bounded;
+use crate::sync::{Mutex, Waker};
+use crate::time::{Clock, Moment};
+use circle::Circle;
+use node::RingServer;
+use plan::{Ring, RingNode};
+use view::{RingView, moved_on, not_answering, settle, survey, under};
+
+/// Makes the store for a node's URL. No I/O.
+pub(crate) type Opener = Box<dyn Fn(&str) -> Result<Arc<dyn RingMember>> + Send + Sync>;
+
+/// Asks one node for several claims at once.
+type AskAll<T> = fn(&dyn RingMember, &[Claim], Moment) -> Vec<Answer<T>>;
+
+pub(crate) struct RingStore {
+    open: Opener,
+    /// How long a change of the ring waits for nodes that do not answer.
+    patience: Duration,
+    view: Mutex<Arc<RingView>>,
+    changing: Mutex<()>,
+}
+
+impl RingStore {
+    /// Opens the ring; nodes that cannot be reached are asked again when a name of theirs is wanted.
+    pub(crate) fn open(ring: Ring, patience: Duration, open: Opener) -> Result<RingStore> {
+        let nothing = RingView {
+            ring: None,
+            nodes: Vec::new(),
+            marks: Vec::new(),
+            circle: Circle::new(std::iter::empty()),
+            earlier: Vec::new(),
+            lost: Vec::new(),
+            stale: Mutex::new(None),
+        };
+        let view = Mutex::new(Arc::new(nothing));
+        let store = RingStore { open, patience, view, changing: Mutex::new(()) };
+        store.change(ring).inspect_err(|_| store.close())?;
+        Ok(store)
+    }
+
+    fn view(&self) -> Arc<RingView> {
+        Arc::clone(&self.view.lock())
+    }
+
+    /// Goes by `ring` from now on.
+    pub(crate) fn change(&self, ring: Ring) -> Result<()> {
+        let ring = ring.checked()?;
+        let _one_at_a_time = self.changing.lock();
+        let now = self.view();
+        // Whether the lists fit together is for the nodes to say: a client may have slept through several.
+        if let Some(current) = &now.ring
+            && (ring.epoch < current.epoch
+                || ring.epoch == current.epoch && ring.mark("") != current.mark(""))
+        {
+            let words =
+                format!("this client goes by epoch {} already: a new list needs a higher one", current.epoch);
+            return Err(Error::invalid("ring", words));
+        }
+        let (next, opened) = self.charted(&now, ring)?;
+        if let Err(error) = self.announce(&next) {
+            opened.iter().for_each(|node| close(node));
+            return Err(error);
+        }
+        *self.view.lock() = Arc::clone(&next);
+        // An address that was given up: what was asked there ends with its own time.
+        let is_kept = |node: &&Arc<RingServer>| next.nodes.iter().any(|other| Arc::ptr_eq(node, other));
+        now.nodes.iter().filter(|node| !is_kept(node)).for_each(|node| close(node));
+        Ok(())
+    }
+
+    /// The course for `ring`, and the nodes opened for it.
+    fn charted(&self, now: &RingView, ring: Ring) -> Result<(Arc<RingView>, Vec<Arc<RingServer>>)> {
+        let mut nodes = now.nodes.clone();
+        let mut opened = Vec::new();
+        let mut homes = BTreeMap::new();
+        for wanted in ring.all_nodes() {
+            let at = nodes.iter().position(|node| node.label == wanted.label);
+            let is_same = at.and_then(|at| nodes.get(at)).is_some_and(|node| node.url == wanted.url);
+            if !is_same {
+                let node = Arc::new(RingServer::new(
+                    wanted.label.clone(),
+                    wanted.url.clone(),
+                    (self.open)(&wanted.url)?,
+                ));
+                opened.push(Arc::clone(&node));
+                match at.and_then(|at| nodes.get_mut(at)) {
+                    Some(place) => *place = node,
+                    None => nodes.push(node),
+                }
+            }
+            let at = at.unwrap_or(nodes.len() - 1);
+            homes.insert(wanted.label.clone(), u32::try_from(at).unwrap_or(u32::MAX));
+        }
+        let circle_of = |members: &[RingNode]| {
+            Circle::new(members.iter().map(|member| {
+                (member.label.as_str(), member.weight, homes.get(&member.label).copied().unwrap_or(u32::MAX))
+            }))
+        };
+        let is_lost = |label: &str| {
+            ring.earlier.iter().flatten().any(|node| node.label == label && node.is_lost)
+                && ring.nodes.iter().all(|node| node.label != label)
+        };
+        let lost = homes.iter().filter(|(label, _)| is_lost(label)).map(|(_, home)| *home).collect();
+        let mark = |node: &Arc<RingServer>| {
+            (homes.contains_key(&node.label) && !is_lost(&node.label)).then(|| ring.mark(&node.label))
+        };
+        let view = RingView {
+            marks: nodes.iter().map(mark).collect(),
+            circle: circle_of(&ring.nodes),
+            earlier: ring.earlier.iter().map(|members| circle_of(members)).collect(),
+            lost,
+            nodes,
+            ring: Some(ring),
+            stale: Mutex::new(None),
+        };
+        Ok((Arc::new(view), opened))
+    }
+
+    /// Has all nodes that can be reached bear the course's marks: first asks whether they may, then sets them.
+    fn announce(&self, view: &RingView) -> Result<()> {
+        let deadline = Clock::System.after(self.patience);
+        let borne = survey(view, deadline);
+        let mut reached = Vec::new();
+        let mut unreachable = None;
+        for (home, mark, answer) in borne {
+            match answer {
+                Answer::Done(Marked::Under(())) => reached.push((home, mark.to_string())),
+                Answer::Done(Marked::Other(borne)) => {
+                    mark.may_replace(&borne)?;
+                    reached.push((home, borne));
+                }
+                Answer::Refused(error) | Answer::Unknown(error) if error.is_retryable() => {
+                    unreachable = Some(error);
+                }
+                Answer::Refused(error) | Answer::Unknown(error) => return Err(error.during("connect")),
+            }
+        }
+        if let (true, Some(error)) = (reached.is_empty(), unreachable) {
+            let words = format!("no node of the ring can be reached: {}", error.detail());
+            return Err(Error::new(error.kind(), "connect", words).with_source(error));
+        }
+        for (home, borne) in reached {
+            // One that has gone since is told when it is next asked for something.
+            match settle(view, home, borne, deadline) {
+                Err(error) if !error.is_retryable() || error.kind() == ErrorKind::StaleRing => {
+                    return Err(error);
+                }
+                Ok(()) | Err(_) => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// A first hold: at the name's home, when no earlier home has it.
+    fn first(&self, claim: &Claim, deadline: Moment) -> Result<Answer<Attempt>> {
+        let view = self.view();
+        if let Some(stale) = &*view.stale.lock() {
+            return Err(stale.copy());
+        }
+        let name = claim.name.key();
+        let home = view.circle.home(name);
+        if home != claim.home {
+            return Err(moved_on());
+        }
+        let mut last_fence = 0;
+        for earlier in view.earlier_homes(name, home) {
+            let looked =
+                under(&view, earlier, deadline, |node, mark| node.look_under(mark, claim, deadline))?;
+            match looked.into_result()? {
+                Look::Free { fence } => last_fence = last_fence.max(fence),
+                Look::Busy { retry_after } => {
+                    view.refuse_own_writer(earlier, claim, deadline)?;
+                    return Ok(Answer::Done(Attempt::Busy { retry_after }));
+                }
+            }
+        }
+        under(&view, home, deadline, |node, mark| node.attempt_under(mark, claim, last_fence, deadline))
+    }
+
+    /// Asks each node for its claims, all at the same time. Nodes that take much longer than the others are not waited
+    /// for: those who hold elsewhere have renewals to come.
+    fn by_node<T: Send + 'static>(
+        &self,
+        claims: &[Claim],
+        deadline: Moment,
+        ask: AskAll<T>,
+        of_a_lost_node: fn() -> T,
+    ) -> Vec<Answer<T>> {
+        let view = self.view();
+        let mut groups: BTreeMap<u32, Vec<usize>> = BTreeMap::new();
+        for (place, claim) in claims.iter().enumerate() {
+            groups.entry(claim.home).or_default().push(place);
+        }
+        let mut answers: Vec<Option<Answer<T>>> = claims.iter().map(|_| None).collect();
+        let (tell, told) = bounded(groups.len());
+        for (home, places) in groups {
+            if view.lost.contains(&home) {
+                places.into_iter().for_each(|place| put(&mut answers, place, Answer::Done(of_a_lost_node())));
+                continue;
+            }
+            let theirs: Vec<Claim> = places.iter().filter_map(|place| claims.get(*place).cloned()).collect();
+            let (tell, at) = (tell.clone(), places.clone());
+            let is_sent = view.node(home).is_some_and(|node| {
+                let store = Arc::clone(&node.store);
+                node.send(Box::new(move || {
+                    // Nobody listens any more if it took too long.
+                    drop(tell.send((at, ask(&*store, &theirs, deadline))));
+                }))
+            });
+            if !is_sent {
+                for place in places {
+                    put(&mut answers, place, Answer::Refused(not_answering()));
+                }
+            }
+        }
+        drop(tell);
+        let shortest = claims.iter().map(|claim| claim.lease).min().unwrap_or_default();
+        let until = deadline.min(Clock::System.after(shortest / 7));
+        while let Ok((places, theirs)) = told.recv_timeout(until.since(Clock::System.now())) {
+            for (place, answer) in places.into_iter().zip(theirs) {
+                put(&mut answers, place, answer);
+            }
+        }
+        let late = || Answer::Unknown(not_answering().with_unknown_outcome());
+        answers.into_iter().map(|answer| answer.unwrap_or_else(late)).collect()
+    }
+
+    /// Some node's store, for what is the same at all of them.
+    fn any(&self) -> Option<Arc<dyn RingMember>> {
+        self.view().nodes.first().map(|node| Arc::clone(&node.store))
+    }
+
+    /// The store at a claim's home.
+    fn at(&self, home: u32) -> Result<Arc<dyn RingMember>> {
+        self.view().node(home).map(|node| Arc::clone(&node.store)).ok_or_else(moved_on)
+    }
+
+    /// The store at a name's home by now.
+    fn of(&self, name: &LockName) -> Option<Arc<dyn RingMember>> {
+        let view = self.view();
+        view.node(view.circle.home(name.key())).map(|node| Arc::clone(&node.store))
+    }
+}
+
+fn put<T>(answers: &mut [Option<Answer<T>>], place: usize, answer: Answer<T>) {
+    if let Some(at) = answers.get_mut(place) {
+        *at = Some(answer);
+    }
+}
+
+fn close(node: &RingServer) {
+    node.store.close();
+    node.end();
+}
+
+impl Store for RingStore {
+    fn capabilities(&self) -> Capabilities<'_> {
+        let of_nodes = self.any().map(|store| {
+            let Capabilities { wakes, can_expire_in, queues, poll_every, .. } = store.capabilities();
+            Capabilities { wakes, can_expire_in, queues, poll_every, ..Capabilities::default() }
+        });
+        let of_nodes =
+            of_nodes.unwrap_or(Capabilities { poll_every: |_| PLAIN_POLL, ..Capabilities::default() });
+        Capabilities { homes: Some(self), connections: Some(self), itself: Some(self), ..of_nodes }
+    }
+
+    fn check_name(&self, kind: Kind, name: &LockName) -> Result<()> {
+        if kind.is_counted() {
+            let words =
+                "a ring supports locks only: semaphores, latches and conditions cannot move with their name";
+            return Err(Error::new(ErrorKind::Unsupported, "lock", words).on(name.given()));
+        }
+        self.of(name).map_or(Ok(()), |store| store.check_name(kind, name))
+    }
+
+    fn attempt(&self, claim: &Claim, count: u32, deadline: Moment) -> Answer<Attempt> {
+        // A re-entry needs no mark: it makes no hold, and is asked where the hold is.
+        let answer = if count > 1 {
+            self.at(claim.home).map(|store| store.attempt(claim, count, deadline))
+        } else {
+            self.first(claim, deadline)
+        };
+        answer.unwrap_or_else(|error| Answer::Refused(error.during("lock").on(claim.name.given())))
+    }
+
+    fn release(&self, claim: &Claim, left: u32, deadline: Moment) -> Answer<Release> {
+        self.at(claim.home).map_or_else(Answer::Refused, |store| store.release(claim, left, deadline))
+    }
+
+    fn release_later(&self, claim: &Claim, deadline: Moment, done: Sink) {
+        match self.at(claim.home) {
+            Ok(store) => store.release_later(claim, deadline, done),
+            Err(error) => done(Answer::Refused(error)),
+        }
+    }
+
+    // Needs no mark either: the name is held there, so by what has been granted nobody else can be granted it.
+    fn hand_off(&self, from: &Claim, to: &Claim, deadline: Moment) -> Option<Box<dyn Pending>> {
+        self.at(from.home).ok()?.hand_off(from, to, deadline)
+    }
+
+    fn renew(&self, claims: &[Claim], deadline: Moment) -> Vec<Answer<bool>> {
+        self.by_node(claims, deadline, |store, claims, deadline| store.renew(claims, deadline), || false)
+    }
+
+    fn abandon(&self, claims: &[Claim], deadline: Moment) -> Vec<Answer<Release>> {
+        self.by_node(
+            claims,
+            deadline,
+            |store, claims, deadline| store.abandon(claims, deadline),
+            || Release::NotHeld { holder: None },
+        )
+    }
+
+    fn expire_in(&self, claim: &Claim, rest: Duration, deadline: Moment) -> Answer<bool> {
+        self.at(claim.home).map_or_else(Answer::Refused, |store| store.expire_in(claim, rest, deadline))
+    }
+
+    fn force(&self, kind: Kind, name: &LockName, deadline: Moment) -> Answer<bool> {
+        let mut answer = Answer::Done(false);
+        for home in self.view().homes(name) {
+            match self.at(home).map_or_else(Answer::Refused, |store| store.force(kind, name, deadline)) {
+                Answer::Done(false) => {}
+                Answer::Done(true) if matches!(answer, Answer::Done(_)) => answer = Answer::Done(true),
+                Answer::Done(true) => {}
+                failed => answer = failed,
+            }
+        }
+        answer
+    }
+
+    fn listen(&self, claim: &Claim, waker: &Waker) -> Option<Subscription> {
+        self.at(claim.home).ok()?.listen(claim, waker)
+    }
+
+    fn message_count(&self, claim: &Claim) -> Option<u64> {
+        self.at(claim.home).ok()?.message_count(claim)
+    }
+
+    fn poll_completions(&self) -> bool {
+        self.view().nodes.iter().filter(|node| node.store.poll_completions()).count() > 0
+    }
+
+    fn close(&self) {
+        let view = self.view();
+        // All at the same time: each may wait for what is under way.
+        let (tell, told) = bounded::<()>(view.nodes.len());
+        for node in &view.nodes {
+            let (store, tell) = (Arc::clone(&node.store), tell.clone());
+            node.send(Box::new(move || {
+                store.close();
+                drop(tell);
+            }));
+        }
+        drop(tell);
+        // Nothing is told: the channel ends when all have let go.
+        told.iter().for_each(drop);
+        view.nodes.iter().for_each(|node| close(node));
+    }
+}
+
+impl Inspect for RingStore {
+    fn inspect(
+        &self,
+        kind: Kind,
+        name: &LockName,
+        owner: Owner,
+        deadline: Moment,
+    ) -> Answer<Option<Snapshot>> {
+        for home in self.view().homes(name) {
+            match self
+                .at(home)
+                .map_or_else(Answer::Refused, |store| store.inspect(kind, name, owner, deadline))
+            {
+                Answer::Done(None) => {}
+                found => return found,
+            }
+        }
+        Answer::Done(None)
+    }
+
+    fn describe(&self, name: &LockName, deadline: Moment) -> Answer<Inspection> {
+        let mut last = Answer::Refused(moved_on());
+        for home in self.view().homes(name) {
+            last = self.at(home).map_or_else(Answer::Refused, |store| store.describe(name, deadline));
+            if !matches!(&last, Answer::Done(seen) if !seen.is_held()) {
+                break;
+            }
+        }
+        last
+    }
+}
+
+impl Homes for RingStore {
+    fn home(&self, name: &LockName) -> u32 {
+        self.view().circle.home(name.key())
+    }
+}
+
+impl ConnectionWatch for RingStore {
+    fn hung_up(&self) -> Option<bool> {
+        any_hung_up(self.view().nodes.iter().map(|node| {
+            let store: &dyn Store = &*node.store;
+            store
+        }))
+    }
+}
+
+impl fmt::Debug for RingStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RingStore").finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,403 @@
+//! What a program says of a ring: its nodes, its epoch, and the nodes it moves from.
+
+use std::collections::BTreeMap;
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::topologies::ring::circle::{POINTS, hash};
+
+/// Larger numbers lose digits on their way through Lua.
+const LAST_EPOCH: u64 = 1 << 53;
+const MOST_WEIGHT: u32 = 100;
+const LONGEST_LABEL: usize = 200;
+
+/// One of the servers over which a ring spreads names.
+///
+/// # Examples
+///
+/// ```
+/// use leasehold::RingNode;
+///
+/// let node = RingNode::new("redis://10.0.0.7:6379").label("seven").weight(2);
+/// assert_eq!(node.label_text(), "seven");
+/// assert_eq!(RingNode::new("redis://me:secret@10.0.0.7:6379/2").label_text(), "10.0.0.7:6379/2");
+/// ```
+#[derive(Clone, PartialEq, Eq)]
+pub struct RingNode {
+    pub(crate) url: String,
+    pub(crate) label: String,
+    pub(crate) weight: u32,
+    pub(crate) is_lost: bool,
+}
+
+impl RingNode {
+    /// The server at `url`: a single one, or a master that Sentinels watch. Not a cluster, which spreads names by itself.
+    #[must_use]
+    pub fn new(url: &str) -> RingNode {
+        let place = url.split_once("://").map_or(url, |(_, rest)| rest);
+        let place = place.split(['?', '#']).next().unwrap_or_default();
+        let place = place.rsplit_once('@').map_or(place, |(_, place)| place);
+        let label = place.trim_end_matches('/').to_owned();
+        RingNode { url: url.to_owned(), label, weight: 1, is_lost: false }
+    }
+
+    /// The name under which the node has its place in the ring. Defaults to the URL's address.
+    ///
+    /// With a label of its own, a node may change its address without a name moving. What answers there must have its
+    /// data; a server that has not is another node.
+    #[must_use]
+    pub fn label(mut self, label: &str) -> RingNode {
+        label.clone_into(&mut self.label);
+        self
+    }
+
+    /// How many times the share of a node of weight one it gets: 1 to 100. Defaults to 1.
+    #[must_use]
+    pub fn weight(mut self, weight: u32) -> RingNode {
+        self.weight = weight;
+        self
+    }
+
+    /// Says, among the nodes that a ring moves from, that this one is gone with its locks and is not to be asked.
+    ///
+    /// # Guarantees
+    ///
+    /// None for its names before the holds there have ended by themselves: say it one lease after the node was last
+    /// reachable for anybody. A node that was given up must not come back with its data.
+    #[must_use]
+    pub fn lost(mut self) -> RingNode {
+        self.is_lost = true;
+        self
+    }
+
+    /// The node's label.
+    #[must_use]
+    pub fn label_text(&self) -> &str {
+        &self.label
+    }
+}
+
+impl From<&str> for RingNode {
+    fn from(url: &str) -> RingNode {
+        RingNode::new(url)
+    }
+}
+
+impl From<String> for RingNode {
+    fn from(url: String) -> RingNode {
+        RingNode::new(&url)
+    }
+}
+
+/// Leaves out the URL, which may have a password.
+impl std::fmt::Debug for RingNode {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("RingNode")
+            .field("label", &self.label)
+            .field("weight", &self.weight)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A list of servers over which names are spread, and the number of that list.
+///
+/// All processes that share locks must be given the same list with the same number. Each node remembers the highest
+/// number it was told of, and refuses to grant by a lower one. So when the list changes, processes may be told one
+/// after the other; see [`LockClient::change_ring`](crate::LockClient::change_ring).
+///
+/// # Examples
+///
+/// ```
+/// use leasehold::Ring;
+///
+/// let two = Ring::new(["redis://10.0.0.1", "redis://10.0.0.2"]);
+/// // A third comes: while locks may still be held where they were, both places are asked …
+/// let three = ["redis://10.0.0.1", "redis://10.0.0.2", "redis://10.0.0.3"];
+/// let moving = Ring::new(three).epoch(2).moving_from(["redis://10.0.0.1", "redis://10.0.0.2"]);
+/// // … and when all those locks have been released, only the new one.
+/// let settled = Ring::new(three).epoch(3);
+/// # drop((two, moving, settled));
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[must_use = "a list of nodes does nothing by itself"]
+pub struct Ring {
+    pub(crate) epoch: u64,
+    pub(crate) nodes: Vec<RingNode>,
+    /// The lists at whose homes holds may still live.
+    pub(crate) earlier: Vec<Vec<RingNode>>,
+}
+
+impl Ring {
+    /// A ring of these nodes.
+    pub fn new<N: Into<RingNode>>(nodes: impl IntoIterator<Item = N>) -> Ring {
+        Ring { epoch: 1, nodes: nodes.into_iter().map(Into::into).collect(), earlier: Vec::new() }
+    }
+
+    /// The number of this list: at least 1, and higher than that of any list before it. Defaults to 1.
+    pub fn epoch(mut self, epoch: u64) -> Ring {
+        self.epoch = epoch;
+        self
+    }
+
+    /// The nodes of the list before this one, whose locks may still be held: they are asked as well before a name that
+    /// was theirs is granted elsewhere. Where a move begins before the last one has ended, name both lists.
+    pub fn moving_from<N: Into<RingNode>>(mut self, nodes: impl IntoIterator<Item = N>) -> Ring {
+        self.earlier.push(nodes.into_iter().map(Into::into).collect());
+        self
+    }
+
+    pub(crate) fn checked(self) -> Result<Ring> {
+        let invalid = |detail: String| Err(Error::invalid("ring", detail));
+        if self.epoch == 0 || self.epoch > LAST_EPOCH {
+            return invalid(format!("an epoch of {} cannot be used: it is 1 to {LAST_EPOCH}", self.epoch));
+        }
+        for nodes in std::iter::once(&self.nodes).chain(&self.earlier) {
+            if nodes.is_empty() {
+                return invalid("a ring needs at least one node".to_owned());
+            }
+            let mut labels = BTreeMap::new();
+            for node in nodes {
+                node.check()?;
+                if labels.insert(&node.label, ()).is_some() {
+                    return invalid(format!("two nodes have the label {:?}", node.label));
+                }
+            }
+        }
+        if let Some(node) = self.nodes.iter().find(|node| node.is_lost) {
+            return invalid(format!(
+                "node {:?} is marked lost, but is in the list of nodes to use",
+                node.label
+            ));
+        }
+        Ok(self)
+    }
+
+    /// All nodes, those of the ring itself first, each label once.
+    pub(crate) fn all_nodes(&self) -> Vec<&RingNode> {
+        let mut all: Vec<&RingNode> = Vec::new();
+        for node in self.nodes.iter().chain(self.earlier.iter().flatten()) {
+            if all.iter().all(|other| other.label != node.label) {
+                all.push(node);
+            }
+        }
+        all
+    }
+
+    /// The mark that the node of this label is to bear.
+    pub(crate) fn mark(&self, label: &str) -> Mark {
+        let mut before: Vec<u64> = self.earlier.iter().map(|nodes| fingerprint(nodes)).collect();
+        before.sort_unstable();
+        before.dedup();
+        Mark { epoch: self.epoch, ring: fingerprint(&self.nodes), before, label: label.to_owned() }
+    }
+}
+
+impl RingNode {
+    fn check(&self) -> Result<()> {
+        let invalid = |detail: String| Err(Error::invalid("ring", detail));
+        if self.label.is_empty() || self.label.len() > LONGEST_LABEL || self.label.contains(char::is_control)
+        {
+            return invalid(
+                "a node's label is empty, too long, or has control characters: give it another by label()"
+                    .to_owned(),
+            );
+        }
+        if self.weight == 0 || self.weight > MOST_WEIGHT {
+            let RingNode { label, weight, .. } = self;
+            return invalid(format!(
+                "a weight of {weight} for node {label:?} cannot be used: it is 1 to {MOST_WEIGHT}"
+            ));
+        }
+        if self.url.split_once("://").is_some_and(|(scheme, _)| scheme.contains("cluster")) {
+            let detail = format!(
+                "node {:?} is a cluster, which spreads names by itself: a ring needs servers that stand alone",
+                self.label
+            );
+            return Err(Error::new(ErrorKind::Unsupported, "ring", detail));
+        }
+        Ok(())
+    }
+}
+
+/// Two lists that place any name differently have different ones.
+fn fingerprint(nodes: &[RingNode]) -> u64 {
+    let mut lines: Vec<String> = nodes.iter().map(|node| format!("{} {}", node.weight, node.label)).collect();
+    lines.sort_unstable();
+    hash(format!("1 {POINTS}\n{}", lines.join("\n")).as_bytes())
+}
+
+/// What a node bears: `epoch ring before label`, the rings as fingerprints.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Mark {
+    pub(crate) epoch: u64,
+    ring: u64,
+    before: Vec<u64>,
+    label: String,
+}
+
+impl std::fmt::Display for Mark {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let before: Vec<String> = self.before.iter().map(|ring| format!("{ring:016x}")).collect();
+        let before = if before.is_empty() { "-".to_owned() } else { before.join(",") };
+        write!(f, "{} {:016x} {before} {}", self.epoch, self.ring, self.label)
+    }
+}
+
+impl Mark {
+    fn read(text: &str) -> Option<Mark> {
+        let mut parts = text.splitn(4, ' ');
+        let epoch = parts.next()?.parse().ok()?;
+        let ring = u64::from_str_radix(parts.next()?, 16).ok()?;
+        let before = parts.next()?;
+        let before = if before == "-" {
+            Vec::new()
+        } else {
+            before.split(',').map(|ring| u64::from_str_radix(ring, 16).ok()).collect::<Option<_>>()?
+        };
+        Some(Mark { epoch, ring, before, label: parts.next()?.to_owned() })
+    }
+
+    /// Whether this may stand where `borne` stands. The error says what to do.
+    pub(crate) fn may_replace(&self, borne: &str) -> Result<()> {
+        if borne.is_empty() {
+            return Ok(());
+        }
+        let node = &self.label;
+        let invalid = |detail: String| Err(Error::invalid("ring", detail));
+        let Some(borne) = Mark::read(borne) else {
+            return invalid(format!("{node:?} keeps something else where a ring's mark belongs"));
+        };
+        if borne.label != *node {
+            return invalid(format!(
+                "the server of {node:?} is the ring's node {:?}: an address is wrong, or one server is named twice",
+                borne.label
+            ));
+        }
+        if borne.epoch > self.epoch {
+            let detail = format!(
+                "{node:?} was told of epoch {}, this client goes by {}: give it the newer list (change_ring)",
+                borne.epoch, self.epoch
+            );
+            return Err(Error::new(ErrorKind::StaleRing, "ring", detail));
+        }
+        if borne.epoch == self.epoch {
+            if (borne.ring, &borne.before) == (self.ring, &self.before) {
+                return Ok(());
+            }
+            return invalid(format!(
+                "{node:?} knows epoch {} for other nodes, or for another move: each list needs a number of its own",
+                self.epoch
+            ));
+        }
+        // The same nodes: a move has ended. Other nodes: whoever may hold there is to be asked.
+        let is_same = borne.ring == self.ring;
+        let asks_all = self.before.contains(&borne.ring)
+            && borne.before.iter().all(|ring| *ring == self.ring || self.before.contains(ring));
+        if is_same || asks_all {
+            return Ok(());
+        }
+        invalid(format!(
+            "{node:?} has granted by epoch {}, whose nodes are not among those that epoch {} moves from (moving_from)",
+            borne.epoch, self.epoch
+        ))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TWO: [&str; 2] = ["redis://a", "redis://b"];
+    const THREE: [&str; 3] = ["redis://a", "redis://b", "redis://c"];
+    const FOUR: [&str; 4] = ["redis://a", "redis://b", "redis://c", "redis://d"];
+
+    fn mark(ring: &Ring) -> Mark {
+        ring.mark("a")
+    }
+
+    fn refusal(new: &Ring, old: &Ring) -> Error {
+        mark(new).may_replace(&mark(old).to_string()).unwrap_err()
+    }
+
+    #[test]
+    fn a_mark_is_read_as_it_was_written() {
+        let ring = Ring::new(THREE).epoch(7).moving_from(TWO).moving_from(FOUR);
+        let mark = ring.mark("a label, with blanks");
+        assert_eq!(Mark::read(&mark.to_string()), Some(mark));
+        assert_eq!(Mark::read(&Ring::new(TWO).mark("a").to_string()), Some(Ring::new(TWO).mark("a")));
+        for text in ["", "1", "1 2", "x 0 - a", "1 y - a", "1 0 z a", "1 0 -"] {
+            assert_eq!(Mark::read(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_higher_epoch_takes_over_only_from_the_nodes_it_says_it_moves_from() {
+        let one = Ring::new(TWO);
+        let moving = Ring::new(THREE).epoch(2).moving_from(TWO);
+        mark(&moving).may_replace(&mark(&one).to_string()).unwrap();
+        assert!(refusal(&Ring::new(THREE).epoch(2), &one).to_string().contains("moving_from"));
+        assert!(
+            refusal(&Ring::new(FOUR).epoch(2).moving_from(THREE), &one).to_string().contains("moving_from")
+        );
+        // The end of the move: the same nodes, and nobody asked besides.
+        mark(&Ring::new(THREE).epoch(3)).may_replace(&mark(&moving).to_string()).unwrap();
+    }
+
+    #[test]
+    fn a_move_that_begins_before_the_last_has_ended_must_name_both_lists() {
+        let moving = Ring::new(THREE).epoch(2).moving_from(TWO);
+        let half = Ring::new(FOUR).epoch(3).moving_from(THREE);
+        assert!(refusal(&half, &moving).to_string().contains("moving_from"));
+        mark(&half.moving_from(TWO)).may_replace(&mark(&moving).to_string()).unwrap();
+        // Back to where the first move came from.
+        mark(&Ring::new(TWO).epoch(3).moving_from(THREE)).may_replace(&mark(&moving).to_string()).unwrap();
+    }
+
+    #[test]
+    fn a_lower_epoch_is_stale_and_an_equal_one_must_be_the_same() {
+        let (one, two) = (Ring::new(TWO), Ring::new(THREE).epoch(2).moving_from(TWO));
+        let error = refusal(&one, &two);
+        assert_eq!(error.kind(), ErrorKind::StaleRing);
+        assert!(error.is_retryable() && error.to_string().contains("change_ring"));
+        mark(&one).may_replace(&mark(&one).to_string()).unwrap();
+        for other in [Ring::new(THREE), Ring::new([RingNode::new(TWO[0]), RingNode::new(TWO[1]).weight(2)])] {
+            assert_eq!(refusal(&other, &one).kind(), ErrorKind::InvalidInput);
+        }
+        assert_eq!(refusal(&Ring::new(THREE).epoch(2), &two).kind(), ErrorKind::InvalidInput);
+    }
+
+    #[test]
+    fn a_server_that_is_another_node_is_refused() {
+        let ring = Ring::new(TWO);
+        let error = ring.mark("a").may_replace(&ring.mark("b").to_string()).unwrap_err();
+        assert!(error.to_string().contains("one server is named twice"), "{error}");
+        assert!(ring.mark("a").may_replace("something else").is_err());
+    }
+
+    #[test]
+    fn lists_that_cannot_be_used_are_refused() {
+        let none: [&str; 0] = [];
+        for ring in [
+            Ring::new(none),
+            Ring::new(["redis://a", "redis://a/"]),
+            Ring::new(TWO).epoch(0),
+            Ring::new(TWO).epoch(u64::MAX),
+            Ring::new(TWO).moving_from(none),
+            Ring::new([RingNode::new("redis://a").weight(0)]),
+            Ring::new([RingNode::new("redis://a").weight(101)]),
+            Ring::new([RingNode::new("redis://a").label("")]),
+            Ring::new([RingNode::new("redis://a").lost()]),
+            Ring::new(["redis-cluster://a"]),
+        ] {
+            let error = ring.clone().checked().unwrap_err();
+            assert!(matches!(error.kind(), ErrorKind::InvalidInput | ErrorKind::Unsupported), "{ring:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_shown_of_a_node_has_no_password() {
+        let node = RingNode::new("redis://me:S3CR3T@10.0.0.1:6379/");
+        assert!(!format!("{node:?}").contains("S3CR3T"));
+        assert_eq!(node.label_text(), "10.0.0.1:6379");
+        assert_eq!(RingNode::new("redis+unix:///run/r.sock?pass=S3CR3T").label_text(), "/run/r.sock");
+    }
+}

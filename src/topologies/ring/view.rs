@@ -1,0 +1,160 @@
+//! The ring as a client goes by it: which node has which name, and talk under its marks.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::ident::LockName;
+use crate::seam::ring_member::{Marked, RingMember};
+use crate::seam::{Answer, Claim, Kind};
+use crate::sync::Mutex;
+use crate::sync::channel::bounded;
+use crate::time::{Clock, Moment};
+use crate::topologies::ring::circle::Circle;
+use crate::topologies::ring::node::RingServer;
+use crate::topologies::ring::plan::{Mark, Ring};
+
+/// The ring as it is gone by now.
+pub(super) struct RingView {
+    pub(super) ring: Option<Ring>,
+    /// A claim's home is a place here. Nodes are added and never taken out: holds may remain at those of old.
+    pub(super) nodes: Vec<Arc<RingServer>>,
+    /// The mark that each of `nodes` is to bear, where it is a node of this ring or of one it moves from.
+    pub(super) marks: Vec<Option<Mark>>,
+    pub(super) circle: Circle,
+    pub(super) earlier: Vec<Circle>,
+    /// Nodes that are gone with their locks.
+    pub(super) lost: Vec<u32>,
+    /// Why nothing more is granted by this course.
+    pub(super) stale: Mutex<Option<Error>>,
+}
+
+impl RingView {
+    pub(super) fn node(&self, home: u32) -> Option<&Arc<RingServer>> {
+        self.nodes.get(usize::try_from(home).ok()?)
+    }
+
+    pub(super) fn mark(&self, home: u32) -> Option<&Mark> {
+        self.marks.get(usize::try_from(home).ok()?)?.as_ref()
+    }
+
+    /// The places where an earlier ring may have granted the name, but for its home.
+    pub(super) fn earlier_homes(&self, name: &str, home: u32) -> Vec<u32> {
+        let mut homes: Vec<u32> = self.earlier.iter().map(|circle| circle.home(name)).collect();
+        homes.sort_unstable();
+        homes.dedup();
+        homes.retain(|earlier| *earlier != home && !self.lost.contains(earlier));
+        homes
+    }
+
+    /// A thread that holds the write half at a home of old cannot be given the read half at the new one, and would wait
+    /// for itself.
+    pub(super) fn refuse_own_writer(&self, home: u32, claim: &Claim, deadline: Moment) -> Result<()> {
+        if claim.kind != Kind::Read {
+            return Ok(());
+        }
+        let Some(node) = self.node(home) else { return Ok(()) };
+        match node.store.inspect(Kind::Write, &claim.name, claim.owner, deadline).into_result()? {
+            Some(held) if held.count > 0 => Err(Error::new(
+                ErrorKind::WouldDeadlock,
+                "lock",
+                "this thread holds the write half where the name was before the ring changed; release it first",
+            )),
+            _ => Ok(()),
+        }
+    }
+
+    /// All places where the name may be held.
+    pub(super) fn homes(&self, name: &LockName) -> Vec<u32> {
+        let home = self.circle.home(name.key());
+        let mut homes = self.earlier_homes(name.key(), home);
+        homes.push(home);
+        homes
+    }
+}
+
+/// Asks a node under the course's mark, and has it bear that first if it does not yet and may.
+pub(super) fn under<T>(
+    view: &RingView,
+    home: u32,
+    deadline: Moment,
+    ask: impl Fn(&dyn RingMember, &str) -> Answer<Marked<T>>,
+) -> Result<Answer<T>> {
+    let (Some(node), Some(mark)) = (view.node(home), view.mark(home)) else { return Err(moved_on()) };
+    let text = mark.to_string();
+    loop {
+        match ask(&*node.store, &text) {
+            Answer::Done(Marked::Under(done)) => return Ok(Answer::Done(done)),
+            // Nothing was done: asked again once the node bears the mark.
+            Answer::Done(Marked::Other(borne)) => settle(view, home, borne, deadline)?,
+            Answer::Refused(error) => return Ok(Answer::Refused(error)),
+            Answer::Unknown(error) => return Ok(Answer::Unknown(error)),
+        }
+        if Clock::System.now() >= deadline {
+            return Err(not_answering());
+        }
+    }
+}
+
+/// Has a node that bears `borne` bear the course's mark.
+pub(super) fn settle(view: &RingView, home: u32, mut borne: String, deadline: Moment) -> Result<()> {
+    let (Some(node), Some(mark)) = (view.node(home), view.mark(home)) else { return Err(moved_on()) };
+    let new = mark.to_string();
+    loop {
+        mark.may_replace(&borne).inspect_err(|error| note_stale(view, error))?;
+        if borne.is_empty() {
+            // A new node, or one that has lost its data: is this still the ring that the others know?
+            for (_, other, answer) in survey(view, deadline.min(Clock::System.after(ASIDE))) {
+                if let Answer::Done(Marked::Other(borne)) = answer {
+                    other.may_replace(&borne).inspect_err(|error| note_stale(view, error))?;
+                }
+            }
+        }
+        match node.store.set_mark(&borne, &new, deadline).into_result()? {
+            Marked::Under(()) => return Ok(()),
+            Marked::Other(other) => borne = other,
+        }
+    }
+}
+
+/// How long a node without a mark waits for what the others say.
+const ASIDE: Duration = Duration::from_millis(500);
+
+fn note_stale(view: &RingView, error: &Error) {
+    if error.kind() == ErrorKind::StaleRing {
+        *view.stale.lock() = Some(error.copy());
+    }
+}
+
+/// Asks all nodes of the course, at the same time, whether they bear its marks; changes nothing.
+pub(super) fn survey(view: &RingView, deadline: Moment) -> Vec<(u32, &Mark, Answer<Marked<()>>)> {
+    let members: Vec<(u32, &Arc<RingServer>, &Mark)> = (0_u32..)
+        .zip(view.nodes.iter().zip(&view.marks))
+        .filter_map(|(home, (node, mark))| Some((home, node, mark.as_ref()?)))
+        .collect();
+    let (tell, told) = bounded(members.len());
+    for (home, node, mark) in &members {
+        let (tell, home, store, text) = (tell.clone(), *home, Arc::clone(&node.store), mark.to_string());
+        // One that is busy has not answered somebody else yet.
+        node.send(Box::new(move || drop(tell.send((home, store.set_mark(&text, &text, deadline))))));
+    }
+    drop(tell);
+    let mut answers = BTreeMap::new();
+    while let Ok((home, answer)) = told.recv_timeout(deadline.since(Clock::System.now())) {
+        answers.insert(home, answer);
+    }
+    let late = || Answer::Refused(not_answering());
+    members
+        .into_iter()
+        .map(|(home, _, mark)| (home, mark, answers.remove(&home).unwrap_or_else(late)))
+        .collect()
+}
+
+pub(super) fn moved_on() -> Error {
+    Error::new(ErrorKind::Busy, "lock", "the ring changed while this was asked for")
+}
+
+pub(super) fn not_answering() -> Error {
+    Error::new(ErrorKind::TimedOut, "request", "the node has not answered in time")
+}
