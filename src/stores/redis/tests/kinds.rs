@@ -478,7 +478,7 @@ fn a_writer_that_waits_is_noted_for_a_time_and_stands_in_the_way_of_readers_that
     freed(&store, &reader);
     assert!(busy(&store, &late).unwrap() <= Duration::from_secs(6));
     let other = first(Kind::Write);
-    granted(store.attempt(&writer, 1, soon()));
+    granted(store.attempt(&Claim { wants_fence: true, ..writer.clone() }, 1, soon()));
     assert_eq!(server.number(&["EXISTS", WRITERS]), 0);
     // A writer may read before writers that wait; others may not.
     busy(&store, &other);
