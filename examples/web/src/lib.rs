@@ -28,8 +28,8 @@ pub fn status(outcome: &Result<Option<()>>) -> u16 {
     }
 }
 
-/// What a finished request says of its release. The work is done, so "try again" would have it done twice: a release that fails
-/// is repeated by the client, or the lease ends. Only a lock that was lost meanwhile is the caller's business.
+/// The answer of a finished request after its release. The work is done, so "try again" would repeat it. The client repeats a
+/// failed release, or the lease expires. Only a lock that was lost meanwhile concerns the caller.
 pub fn released(unlocked: Result<()>) -> Result<Option<()>> {
     match unlocked {
         Err(error) if error.is_lost() => Err(error),

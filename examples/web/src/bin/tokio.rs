@@ -25,7 +25,7 @@ async fn make_holding(guard: OwnedGuard) -> u16 {
     guard.on_lost(move |loss| drop(tell.send(loss.clone())));
     tokio::select! {
         () = make_report() => {}
-        // What was written after this moment would need a fence. The guard goes with the task.
+        // A write after this moment needs a fence. The guard goes with the task.
         Ok(_loss) = lost => return 503,
     }
     // A release waits for the server's answer. Dropping the guard would only send it.
