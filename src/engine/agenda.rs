@@ -1,4 +1,4 @@
-//! When each hold is to be looked at next, in the order of time: looking costs what is due, not what is held.
+//! When each hold is to be looked at next, in the order of time: a look costs by the holds that are due, not by all.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use crate::engine::hold::slot::AgendaSlot;
 use crate::engine::policy::renewal_period;
 use crate::time::Moment;
 
-/// Where a hold belongs, as of `now`.
+/// The place of a hold, as of `now`.
 pub(crate) fn slot_of(hold: &Hold, now: Moment) -> AgendaSlot {
     let soon = now.plus(Duration::from_millis(1));
     let lease = hold.renewed_lease();
@@ -37,7 +37,7 @@ pub(crate) struct Agenda {
     looks: BTreeMap<AgendaKey, Arc<Hold>>,
 }
 
-/// A moment, and what tells holds of the same moment apart: where each is in memory.
+/// A moment, and the part by which holds of the same moment differ: where each is in memory.
 type AgendaKey = (Moment, usize);
 
 fn key(at: Moment, hold: &Arc<Hold>) -> AgendaKey {
@@ -65,7 +65,7 @@ impl Agenda {
 
     /// Some of the holds whose time has come. They stay where they are until they are put elsewhere.
     ///
-    /// Where a renewal is due, those that would be within `slack` go along, so that many holds make few rounds.
+    /// With a renewal that is due, those within `slack` go along, so that many holds make few rounds.
     pub(crate) fn due(&self, now: Moment, slack: Duration, most: usize) -> Vec<Arc<Hold>> {
         let until = |moment: Moment| ..=(moment, usize::MAX);
         let mut due: Vec<_> =

@@ -27,7 +27,7 @@ pub(crate) struct BatchItem<'a> {
     pub(crate) want: AcquireCall<'a>,
 }
 
-/// What came of asking for one of several.
+/// The answer for one of several locks.
 #[derive(Debug)]
 pub(crate) enum BatchAnswer {
     Granted(Granted),
@@ -44,7 +44,7 @@ pub(crate) fn ask_ahead(wanted: &[BatchItem<'_>], or_none: bool) -> Vec<BatchAns
     let _calls: Vec<Call> = wanted.iter().map(|wanted| wanted.engine.calls.begin()).collect();
     let mut came = Vec::with_capacity(wanted.len());
     let groups = by_request(wanted.iter().enumerate(), |(_, wanted)| {
-        // What is to be read of a hold by people goes with a request of its own.
+        // A hold with a note for people needs a request of its own.
         let is_plain = wanted.want.terms.max_hold.is_none();
         together(wanted.engine, wanted.want.kind, wanted.want.name).filter(|_| is_plain)
     });
@@ -164,7 +164,7 @@ impl<'a> BatchRequest<'a> {
                         come(place, waiting, claim, Answer::Done(attempt));
                     }
                 }
-                // Which of them it was about, only a request for each can tell.
+                // Only a request for each shows which of them it was about.
                 Answer::Refused(_) => {
                     came.extend(members.into_iter().map(|(place, ..)| (place, BatchAnswer::Unasked)));
                 }
@@ -255,7 +255,7 @@ pub(crate) fn leave_all(action: &'static str, all: Vec<LevelRelease>) -> Result<
                         one.engine.send_release(&one.hold, left, one.engine.options.patience, Some(answer));
                     note(one.engine.released(action, &one.hold, left, ended));
                 }
-                // Which of several it was about, only a request for each can tell.
+                // Only a request for each shows which of several it was about.
                 Answer::Refused(_) if !is_alone => undecided.push((one, left, None)),
                 answer => undecided.push((one, left, Some(answer))),
             }
@@ -294,7 +294,7 @@ impl LevelRelease {
     }
 }
 
-/// What is still to be read of a release.
+/// The unread answer of a release.
 enum Released {
     One(Box<dyn Pending<Release>>),
     Several(Box<dyn Pending<Vec<Release>>>),

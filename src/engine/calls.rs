@@ -14,7 +14,7 @@ use crate::time::{Clock, Moment};
 pub(crate) struct Calls {
     under_way: AtomicUsize,
     closed: AtomicBool,
-    /// Whom to wake when none is left.
+    /// The waker of the thread that waits until none is left.
     waker: Mutex<Option<Waker>>,
 }
 

@@ -14,7 +14,7 @@ use crate::time::Moment;
 pub(crate) const RETRY_LEAST: Duration = Duration::from_millis(10);
 pub(crate) const RETRY_MOST: Duration = Duration::from_secs(1);
 
-/// What the watchdog and those who leave it work share.
+/// The state that the watchdog shares with threads that leave it work.
 pub(crate) struct WatchdogShared {
     pub(crate) inbox: Mutex<Inbox>,
     /// When the thread looks next, as `Moment::nanos`; the maximum while it is looking.
@@ -41,7 +41,7 @@ pub(crate) struct Cleanup {
     pub(crate) pause: Duration,
 }
 
-/// Where claims in doubt are handed in, from any thread.
+/// The queue of claims in doubt, for any thread.
 #[derive(Clone)]
 pub(crate) struct CleanupQueue {
     pub(crate) shared: Arc<WatchdogShared>,
@@ -57,7 +57,7 @@ impl CleanupQueue {
     }
 }
 
-/// What the timer leaves to the watchdog.
+/// The work that the timer leaves to the watchdog.
 #[derive(Clone)]
 pub(crate) struct RenewalOrders {
     pub(crate) cleanups: CleanupQueue,

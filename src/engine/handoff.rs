@@ -34,7 +34,7 @@ pub(crate) enum Releaser {
 /// How a releaser's hold ended.
 #[derive(Debug)]
 pub(crate) enum ReleaseOutcome {
-    /// Truly; `others`: other clients heard of it.
+    /// By a true release; `others`: so many other clients were notified.
     Freed { others: u32 },
     /// The next thread here has the lock; to other processes it was never free, so whose turn it is goes on counting.
     HandedOn,

@@ -53,7 +53,7 @@ use crate::time::{Clock, Lease, Moment, checked_lease, random_between};
 /// So often [`Engine::shutdown`] asks the store to forget what it holds, if that is refused.
 const LAST_TRIES: u32 = 5;
 
-/// What all clones of a client, its locks and its guards share. The last one to go shuts it down.
+/// The state that all clones of a client, its locks and its guards share. The last one to go shuts it down.
 pub(crate) struct Engine {
     pub(crate) id: ClientId,
     pub(crate) options: Options,
@@ -64,7 +64,7 @@ pub(crate) struct Engine {
     pub(crate) watchdog: Watchdog,
     pub(crate) completion: Arc<ReleaseCompletion>,
     pub(crate) calls: Arc<Calls>,
-    /// Ends the sleep of those who are not in the table.
+    /// Ends the sleep of threads that are not in the registry.
     pub(crate) ended: Interrupt,
 }
 
@@ -211,7 +211,7 @@ impl Engine {
 
     // ---- questions, which the server answers
 
-    /// What the store shows of a lock, with the count of the calling thread. A live local hold that the server does
+    /// The state of a lock in the store, with the count of the calling thread. A live local hold that the server does
     /// not know is lost by this.
     pub(crate) fn inspect(
         &self,
@@ -276,8 +276,8 @@ impl Engine {
         if is_forked() || !self.calls.close() {
             return Ok(());
         }
-        // What a call has asked for by now is answered within one time-out. What it has then, or may have, it gives back,
-        // or leaves in the table or to the watchdog: so it is all there when none is under way.
+        // A request that a call has sent by now is answered within one time-out. Its grant, certain or not, the call gives back,
+        // or leaves in the registry or to the watchdog: so it is all there when none is under way.
         let timeout = self.options.command_timeout;
         let deadline = Clock::System.after(timeout + timeout / 8);
         let mut claims = self.end_holds();
@@ -297,7 +297,7 @@ impl Engine {
         outcome
     }
 
-    /// Tells holders of the end, wakes those who wait, and returns what the store is to forget.
+    /// Notifies holders of the end, wakes waiters, and returns the claims that the store is to forget.
     fn end_holds(&self) -> Vec<Claim> {
         let mut claims = Vec::new();
         for hold in self.registry.clear() {

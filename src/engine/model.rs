@@ -15,6 +15,7 @@ use crate::config::Options;
 use crate::engine::Engine;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ident::{LockName, Owner};
+use crate::inspect::Inspection;
 use crate::interrupt::Interrupt;
 use crate::locks::group::Group;
 use crate::locks::named::{RedisLock, forever};
@@ -214,17 +215,17 @@ fn queue_up(ways: [Way; 3]) {
 // ---- several processes
 
 /// A store whose wake-ups come as Redis's do: subscribed over a connection of its own, confirmed later, and now and
-/// then broken; what is published while nobody is subscribed is not heard. Requests, or their answers, can get lost.
+/// then broken; a message that is published while nobody is subscribed reaches nobody. Requests, or their answers, can get lost.
 struct Far {
     server: MemoryAccess,
     line: Arc<Line>,
     /// So many requests may still get lost.
     trouble: AtomicUsize,
-    /// The next hand-over does not arrive.
-    loses_hand_over: AtomicBool,
+    /// The next hand-off does not arrive.
+    loses_handoff: AtomicBool,
 }
 
-/// What all clients of a server share: who is subscribed there, and by which client's stream each hears.
+/// The part that all clients of a server share: its subscriptions, and the stream of the client that has each.
 #[derive(Default)]
 struct Exchange {
     /// Releases are answered with whether other clients listen.
@@ -232,7 +233,7 @@ struct Exchange {
     subscribed: Mutex<Vec<(Arc<Channel>, Sender<Event>)>>,
 }
 
-/// What a client's reading thread does, in order.
+/// The work of a client's reading thread, in order.
 enum Event {
     Subscribe(Arc<Channel>),
     Unsubscribe(Arc<Channel>),
@@ -304,7 +305,7 @@ impl Far {
                 server: world.server.access(),
                 line: Arc::new(line),
                 trouble: trouble.into(),
-                loses_hand_over: AtomicBool::new(false),
+                loses_handoff: AtomicBool::new(false),
             }),
             reading,
         )
@@ -377,15 +378,15 @@ impl Store for Far {
         self.ask(|| self.published(claim, self.server.release(claim, left, deadline)))
     }
 
-    fn hand_off(&self, from: &Claim, to: &Claim, fence: bool, deadline: Moment) -> Option<Box<dyn Pending>> {
-        if self.loses_hand_over.swap(false, Ordering::SeqCst) {
+    fn hand_off(&self, from: &Claim, to: &Claim, deadline: Moment) -> Option<Box<dyn Pending>> {
+        if self.loses_handoff.swap(false, Ordering::SeqCst) {
             return Some(Box::new(Later(Answer::Unknown(lost()))));
         }
         if toss() && toss() {
             return None;
         }
         let known = || {
-            let pending = self.server.hand_off(from, to, fence, deadline);
+            let pending = self.server.hand_off(from, to, deadline);
             pending.map_or_else(|| Answer::Unknown(lost()), Pending::wait)
         };
         Some(Box::new(Later(self.ask(known))))
@@ -463,7 +464,7 @@ fn pass_time(clock: &ManualClock, step: Duration, steps: usize, is_over: impl Fn
 #[test]
 fn nobody_sleeps_through_a_release_of_another_process() {
     check(|| processes(2, 1, false));
-    // Whoever comes again finds the subscription standing, and compares counts instead of trying twice.
+    // A second wait finds the subscription standing, and compares counts instead of trying twice.
     check(|| processes(1, 3, false));
     check(|| processes(2, 2, false));
 }
@@ -515,7 +516,7 @@ fn lost_requests_and_answers_leave_one_owner_and_strand_nobody() {
                         }
                     } else {
                         drop(guard);
-                        // At once, perhaps under the number whose hold is still being handed over.
+                        // At once, perhaps under the number whose hold is still being handed off.
                         if let Ok(true) = client.lock().try_lock() {
                             client.work_for(50);
                             drop(client.lock().unlock());
@@ -534,14 +535,14 @@ fn lost_requests_and_answers_leave_one_owner_and_strand_nobody() {
     });
 }
 
-/// A hand-over that never arrived leaves the lock with the old owner until that is cleaned up. Nothing may be asked
+/// A hand-off that never arrived leaves the lock with the old owner until that is cleaned up. Nothing may be asked
 /// under the old owner's number meanwhile: it would be granted, and then cleaned up too.
 #[test]
 fn nothing_is_granted_under_a_number_that_is_about_to_be_cleaned_up() {
     check(|| {
         let world = World::new();
         let (store, reading) = Far::new(&world, &Arc::default(), 0);
-        store.loses_hand_over.store(true, Ordering::SeqCst);
+        store.loses_handoff.store(true, Ordering::SeqCst);
         let client = world.client_on(store);
         let guard = client.lock().acquire().unwrap();
         let waiter = client.clone();
@@ -606,7 +607,7 @@ fn the_end_of_a_client_leaves_nothing_of_what_is_under_way() {
 
 // ---- the watchdog
 
-/// Whoever tells the watchdog of a moment is heard, whatever it is doing: it looks by then. Others come and go, so that
+/// A moment that is given to the watchdog counts, whatever it is doing: it looks by then. Others come and go, so that
 /// it is looking already and what it looked for is gone.
 #[test]
 fn the_watchdog_looks_by_the_moment_it_was_told() {
@@ -646,7 +647,7 @@ fn the_watchdog_looks_by_the_moment_it_was_told() {
     });
 }
 
-/// What several locks share a lease for is renewed until the last is had. A renewal that comes just then is not to keep one
+/// Locks that share a lease are renewed until the last is acquired. A renewal that comes just then is not to keep one
 /// for longer than that lease: the client's own is a hundred times as long.
 #[test]
 fn a_hold_that_comes_to_end_by_itself_is_not_renewed_for_the_clients_lease() {

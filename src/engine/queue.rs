@@ -1,8 +1,8 @@
 //! The in-process FIFO of one lock: only its head talks to the store.
 //!
 //! Those who [spin](crate::LockClient::spin_lock) have a head of their own: it sleeps for as long as its back-off says,
-//! and those who are told of a release are not to sleep as long behind it. Whoever came first of all is the one to whom
-//! the lock is handed.
+//! and waiters that are notified of a release are not to sleep as long behind it. A hand-off goes to whichever waiter came
+//! first of all.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -23,16 +23,16 @@ pub(crate) struct Ticket {
     is_head: AtomicBool,
     nudged: AtomicBool,
     offer: Mutex<Offer>,
-    /// Who wants to know when what is on its way here is settled.
+    /// The wakers of threads that wait until the hand-off to this one is settled.
     followers: Mutex<Vec<Waker>>,
 }
 
-/// Whether a sleeping waiter can be given the lock by whoever releases it.
+/// Whether a sleeping waiter can be given the lock by the thread that releases it.
 ///
 /// | from       | to         | by                                                                    |
 /// |------------|------------|-----------------------------------------------------------------------|
 /// | `Closed`   | `Open`     | the waiter, before it sleeps                                          |
-/// | `Open`     | `Promised` | the releaser, under the table's lock; it then sends the hand-over     |
+/// | `Open`     | `Promised` | the releaser, under the registry's lock; it then sends the hand-off     |
 /// | `Promised` | `Given`    | the releaser, when the request is on its way                          |
 /// | `Promised` | `Open`     | the releaser, when it could not be sent                               |
 /// | `Open`     | `Closed`   | the waiter, before it tries or goes for itself                        |
@@ -62,7 +62,7 @@ pub(crate) enum ClosedOffer {
 }
 
 impl Ticket {
-    /// Whoever sets the waker looks at `is_head` and at the local holds afterwards: what happened before found nobody
+    /// The thread that sets the waker looks at `is_head` and at the local holds afterwards: an event before that found nobody
     /// to wake. Pairs with `become_head` and `nudge`, which change first and wake second.
     pub(crate) fn set_waker(&self, waker: &Waker) {
         self.waker.get_or_init(|| waker.clone());
@@ -77,7 +77,7 @@ impl Ticket {
         self.wake();
     }
 
-    /// Tells the head that the lock was released here: worth an attempt at once.
+    /// Notifies the head that the lock was released here: worth an attempt at once.
     pub(crate) fn nudge(&self) {
         self.nudged.store(true, Ordering::SeqCst);
         self.wake();
@@ -93,7 +93,7 @@ impl Ticket {
         matches!(*self.offer.lock(), Offer::Open(_))
     }
 
-    /// How often somebody has asked to be told when what is on its way here is settled.
+    /// How many threads wait until the hand-off to this one is settled.
     #[cfg(all(test, not(leasehold_shuttle)))]
     pub(crate) fn followers(&self) -> usize {
         self.followers.lock().len()
@@ -135,9 +135,9 @@ impl Ticket {
         self.wake_followers();
     }
 
-    /// Has `waker` woken when what is on its way to this waiter is settled; `false`: nothing is.
-    pub(crate) fn tell_when_settled(&self, waker: &Waker) -> bool {
-        // First told whom to wake, second asked whether there is anything to wait for. Pairs with `received`.
+    /// Has `waker` woken when the hand-off to this waiter is settled; `false`: there is none.
+    pub(crate) fn wake_when_settled(&self, waker: &Waker) -> bool {
+        // Registered first, asked second whether there is anything to wait for. Pairs with `received`.
         self.followers.lock().push(waker.clone());
         let is_receiving = self.is_receiving();
         if !is_receiving {
@@ -219,8 +219,8 @@ impl Queue {
         ticket
     }
 
-    /// Leaves, from whatever place; if it was a head's, the next of its kind becomes head and is woken. Whoever becomes
-    /// head attempts first, so a wake-up that the leaver took and did not use is not lost.
+    /// Leaves, from whatever place; if it was a head's, the next of its kind becomes head and is woken. A new head
+    /// attempts first, so a wake-up that the leaver took and did not use is not lost.
     pub(crate) fn leave(&mut self, ticket: &Arc<Ticket>) {
         let was_first = self.head().is_some_and(|first| Arc::ptr_eq(first, ticket));
         self.tickets.retain(|other| !Arc::ptr_eq(other, ticket));
@@ -230,7 +230,7 @@ impl Queue {
         {
             next.become_head();
         }
-        // The other kind's may have been head already, and asleep until what was on its way to the leaver is settled.
+        // The head of the other kind may be asleep until the hand-off to the leaver is settled.
         if was_first
             && let Some(first) = self.head()
             && first.spins != ticket.spins
@@ -239,12 +239,12 @@ impl Queue {
         }
     }
 
-    /// Who came first, to whom the lock is handed.
+    /// The first in the queue: a hand-off goes to it.
     pub(crate) fn head(&self) -> Option<&Arc<Ticket>> {
         self.tickets.front()
     }
 
-    /// Tells the heads that the lock was released here: worth an attempt at once.
+    /// Notifies the heads that the lock was released here: worth an attempt at once.
     pub(crate) fn nudge(&self) {
         let Some(first) = self.head() else { return };
         first.nudge();

@@ -1,6 +1,6 @@
 //! All that a client has by lock: the holds of this process, and who waits here.
 //!
-//! The table is also the watchdog's registry: what is not in it is not renewed.
+//! The watchdog renews the holds that are in it, and no others.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::{Hash, Hasher};
@@ -30,7 +30,7 @@ pub(crate) struct Registry {
     contended_count: AtomicUsize,
 }
 
-/// What one mutex is for.
+/// The part under one mutex.
 #[derive(Debug, Default)]
 struct Entries {
     by_key: HashMap<LockKey, LockEntry>,
@@ -85,7 +85,7 @@ struct LockEntry {
     failure: Option<(Moment, Error)>,
 }
 
-/// Hand-overs since the last true release, and when the first of them was.
+/// Hand-offs since the last true release, and when the first of them was.
 #[derive(Debug, Default)]
 struct Burst {
     handed: u32,
@@ -100,7 +100,7 @@ const BURST_TIME: Duration = Duration::from_millis(3);
 /// A lock is forgotten to be contended when it has not been released here for so long.
 const CONTENDED: Duration = Duration::from_secs(1);
 
-/// Whom a releaser may hand the lock to.
+/// The next owner that a releaser may hand the lock to.
 pub(crate) enum Next {
     /// Nobody sleeps for it here.
     Nobody,
@@ -166,7 +166,7 @@ impl Registry {
         Next::Local(Arc::clone(head), claim)
     }
 
-    /// A hold of the lock ended by a true release, which `others` heard of.
+    /// A hold of the lock ended by a true release, of which `others` were notified.
     pub(crate) fn note_released(&self, hold: &Arc<Hold>, others: u32, now: Moment) {
         let key = LockKey::new(hold.kind(), hold.name());
         if let Some(entry) = self.entries.lock().by_key.get_mut(&key) {
@@ -272,7 +272,7 @@ impl Registry {
         }
     }
 
-    /// Takes a hold out without telling anyone: the lock is on its way to the head already.
+    /// Takes a hold out and notifies nobody: the lock is on its way to the head already.
     pub(crate) fn remove_handed(&self, hold: &Arc<Hold>) {
         let mut entries = self.entries.lock();
         if let Some(entry) = entries.by_key.get_mut(&LockKey::new(hold.kind(), hold.name())) {
@@ -281,7 +281,7 @@ impl Registry {
         entries.agenda.remove(hold);
     }
 
-    /// Takes a hold out, and tells the head of the queue that the lock may be free.
+    /// Takes a hold out, and notifies the head of the queue that the lock may be free.
     pub(crate) fn remove(&self, hold: &Arc<Hold>) {
         let mut entries = self.entries.lock();
         let key = LockKey::new(hold.kind(), hold.name());
@@ -294,7 +294,7 @@ impl Registry {
         }
     }
 
-    /// Tells those of a lock's queue who ask that the lock may be free.
+    /// Notifies the heads of a lock's queue that the lock may be free.
     pub(crate) fn nudge(&self, kind: Kind, name: &Arc<LockName>) {
         if let Some(entry) = self.entries.lock().by_key.get(&LockKey::new(kind, name)) {
             entry.queue.nudge();
@@ -321,14 +321,14 @@ impl Registry {
         }
     }
 
-    /// The head of a lock's queue has lost patience: so do those behind it.
+    /// The retry budget of the head is spent: so is that of the waiters behind it.
     pub(crate) fn wake_queue(&self, kind: Kind, name: &Arc<LockName>) {
         if let Some(entry) = self.entries.lock().by_key.get(&LockKey::new(kind, name)) {
             entry.queue.wake_all();
         }
     }
 
-    /// The last failure, if a lock's head has had nothing else for as long as `patience`.
+    /// The last failure, if a lock's head has had nothing but failures for as long as `patience`.
     pub(crate) fn spent_retry_budget(
         &self,
         kind: Kind,

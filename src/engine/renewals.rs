@@ -1,4 +1,4 @@
-//! Which renewals go out next, and for how long their answers are waited for.
+//! The renewals that go out next, and how long their answers are waited for.
 //!
 //! The most urgent go first, some hundred at a time, each time with a limit of its own: what cannot be reached, or has
 //! ended, costs the others nothing. A home that does not answer is asked now and then for some; once it answers, for all.
@@ -20,8 +20,8 @@ const LEAST_LIMIT: Duration = Duration::from_millis(300);
 /// Between the beginnings of tries that fail lies at least this, so that there are less than five a second.
 const LEAST_GAP: Duration = Duration::from_millis(230);
 const MOST_GAP: Duration = Duration::from_secs(1);
-/// So many tries are no further apart than they must be: mostly a server is back soon, and what it has forgotten is to be
-/// told soon.
+/// So many tries are no further apart than they must be: mostly a server is back soon, and lost holds are to be
+/// reported soon.
 const QUICK_TRIES: u32 = 12;
 /// The first failure may be that of a connection alone: so soon another is tried.
 const FIRST_GAP: Duration = Duration::from_millis(10);
@@ -32,12 +32,12 @@ pub(crate) struct Item {
     pub(crate) hold: Arc<Hold>,
     /// The last try failed.
     has_failed: bool,
-    /// When the next failure is told: each time after twice as long.
+    /// When the next failure is reported: each time after twice as long.
     tell_at: Moment,
     tell_gap: Duration,
 }
 
-/// What goes out in one request.
+/// The renewals of one request.
 #[derive(Debug)]
 pub(crate) struct Batch {
     pub(crate) items: Vec<Item>,
@@ -54,7 +54,7 @@ pub(crate) struct Tally {
     pub(crate) failed: usize,
 }
 
-/// Where renewals fail.
+/// The failures of one home.
 #[derive(Debug)]
 struct HomeFailure {
     /// All of the last batch did.
@@ -123,7 +123,7 @@ impl Due {
         self.failures.get(&home).is_some_and(|failure| failure.is_down)
     }
 
-    /// What goes out now, or when something does. What is taken comes back by [`put_back`](Self::put_back), or is done.
+    /// The batch that goes out now, or the time of the next. Each renewal comes back by [`put_back`](Self::put_back), or is done.
     pub(crate) fn next(&mut self, now: Moment) -> Result<Batch, Moment> {
         if !self.is_sorted {
             self.items.sort_by_cached_key(|item| item.hold.until());
@@ -154,8 +154,8 @@ impl Due {
             return Err(again.map(|failure| failure.again_at).min().unwrap_or(Moment::NEVER));
         }
         let left = items.iter().map(|item| item.hold.until().since(now)).min().unwrap_or_default();
-        // What fails leaves time for more tries, and where tries have failed for more of them: a new one may find a way that
-        // the old one does not hear of.
+        // A failed try leaves time for more tries, and for more of them after a failure: a new one may find a way that
+        // the old one does not see.
         let share = if is_probe {
             left / 4
         } else if items.iter().any(|item| failures.contains_key(&item.hold.home())) {
@@ -168,7 +168,7 @@ impl Due {
         Ok(Batch { limit, items, is_probe, sent: now, left })
     }
 
-    /// What came of a batch, by homes.
+    /// Notes the outcome of a batch, by homes.
     pub(crate) fn report(&mut self, batch: &Outcome, now: Moment) {
         let mut all_answered = true;
         for (home, tally) in &batch.tallies {
@@ -197,7 +197,7 @@ impl Due {
     }
 }
 
-/// What came of a batch.
+/// The outcome of a batch.
 #[derive(Debug)]
 pub(crate) struct Outcome {
     pub(crate) tallies: HashMap<u32, Tally>,
@@ -207,14 +207,14 @@ pub(crate) struct Outcome {
 }
 
 impl Batch {
-    /// What came of it is noted there.
+    /// The place where its outcome is noted.
     pub(crate) fn outcome(&self) -> Outcome {
         Outcome { tallies: HashMap::new(), is_probe: self.is_probe, sent: self.sent, left: self.left }
     }
 }
 
 impl Item {
-    /// Whether a failure is to be told now: the first, and then less and less often.
+    /// Whether a failure is reported now: the first, and then less and less often.
     pub(crate) fn is_told(&mut self, now: Moment) -> bool {
         let is_told = now >= self.tell_at;
         if is_told {

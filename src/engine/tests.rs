@@ -1,4 +1,4 @@
-//! The policy above the seam, on a store that answers as a test tells it to.
+//! The policy above the seam, on a store that answers as a test has it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -39,12 +39,12 @@ struct Odd {
     renewals: AtomicUsize,
     /// Goes without an answer to so many renewals, each of which is carried out.
     deaf: AtomicUsize,
-    /// Which threads have asked for that, and by when it was to be answered.
+    /// The threads that have asked for that, and their deadlines.
     abandoned: Mutex<Vec<(Option<String>, Moment)>>,
     attempts: AtomicUsize,
-    /// Refuses one hand-over: says when the answer is being read, and reads it when told. Others are not even sent.
+    /// Refuses one hand-off: says when the answer is being read, and reads it when allowed to. Others are not even sent.
     reading: Mutex<Option<(Sender<()>, Receiver<()>)>>,
-    /// Says when an attempt is made, and grants it when told.
+    /// Says when an attempt is made, and grants it when allowed to.
     granting: Option<(Sender<()>, Receiver<()>)>,
     /// Refuses so many attempts.
     failing: AtomicUsize,
@@ -54,11 +54,11 @@ struct Odd {
     closed: AtomicBool,
     /// By when changes of something counted were to be answered, of which none is.
     counted: Mutex<Vec<Moment>>,
-    /// Where it says that it has become free, if it does: who finds it taken sleeps for an hour otherwise.
+    /// The channel on which it reports that it is free, if it does: a waiter sleeps for an hour otherwise.
     channel: Option<Arc<Channel>>,
 }
 
-/// Of a topic that stays.
+/// The source of a channel that stays.
 struct Standing;
 
 impl ChannelSource for Standing {
@@ -233,7 +233,7 @@ struct Ends<'a>(&'a FailingHandOver);
 impl Drop for Ends<'_> {
     fn drop(&mut self) {
         if thread::panicking() {
-            self.0.go_on.try_send(()).ok(); // told already, or not asked yet
+            self.0.go_on.try_send(()).ok(); // allowed already, or not asked yet
             drop(self.0.engine.shutdown());
         }
     }
@@ -305,7 +305,7 @@ fn nor_can_it_by_the_fair_lock_of_the_name() {
         let (again, many) = thread::scope(|scope| {
             let judge = || {
                 let _ends = Ends(failing);
-                // How often it has said that it waits to be told.
+                // How often it has said that it waits for leave.
                 let told_to_wake =
                     || engine.registry.head(Kind::Mutex, name).map_or(0, |head| head.followers());
                 comes_about("an attempt, or its wait", || {
@@ -325,7 +325,7 @@ fn nor_can_it_by_the_fair_lock_of_the_name() {
             (again, judging.join().unwrap())
         });
         let (owner, holder) = (again.hold.owner(), *store.holder.lock());
-        // Whoever was first of the two, the waiter has it too; before anything here fails, since all wait for it.
+        // In either order the waiter gets it too; before anything here fails, since all wait for it.
         let ended = engine.end_level("unlock", &again.hold, Some(again.level));
         assert!(many < Some(10), "it looks again and again instead of waiting: {many:?}");
         assert_ne!(owner.number(), *number, "it was granted what is about to be cleaned up");
@@ -420,7 +420,7 @@ fn a_failed_try_does_not_count_against_the_patience_of_those_who_wait() {
         let wait = || acquire(&engine, &name, FOREVER, Lease::Renewed).map(|entered| entered.is_some());
         let waiter = thread::Builder::new().spawn_scoped(scope, wait).unwrap();
         has_begun.recv().unwrap();
-        // The waiter has heard nothing yet, so it has nothing to say about the store either.
+        // The waiter has no answer yet, so it has nothing to say about the store either.
         store.failing.store(1, Ordering::SeqCst);
         let error = acquire(&engine, &name, WaitLimit::Once, Lease::Renewed).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Busy);

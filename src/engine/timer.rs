@@ -1,8 +1,8 @@
 //! The one thread per client that notices, and does nothing that could hold it up: no I/O that is waited for, nobody
 //! else's code.
 //!
-//! It sees to it that the end of a window, or of a holding thread, is told when it comes, and that renewals go to the
-//! watchdog when they are due. What hangs there, or in a callback, delays nothing here.
+//! It sees to it that the end of a window, or of a holding thread, is reported when it comes, and that renewals go to the
+//! watchdog when they are due. A request that hangs there, or a callback, delays nothing here.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,7 +28,7 @@ pub(crate) struct Timer {
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
-/// What sets the timer, from any thread.
+/// Sets the timer, from any thread.
 #[derive(Clone)]
 pub(crate) struct Alarm {
     shared: Arc<TimerShared>,
@@ -44,7 +44,7 @@ struct TimerShared {
     woken_for: AtomicU64,
 }
 
-/// What the thread works with. It keeps no client alive.
+/// The state of the thread. It keeps no client alive.
 pub(crate) struct Looks {
     pub(crate) lease: Duration,
     pub(crate) clock: Clock,
@@ -55,13 +55,13 @@ pub(crate) struct Looks {
     pub(crate) orders: RenewalOrders,
 }
 
-/// So many holds at most are taken from the table under its mutex at a time.
+/// So many holds at most are taken from the registry under its mutex at a time.
 const AT_A_TIME: usize = 256;
 
 /// Looks that lie closer together than this are one.
 const LEAST: Duration = Duration::from_millis(1);
 
-/// A sleeping thread does not notice that the machine was suspended: what ended meanwhile is told this much later at most.
+/// A sleeping thread does not notice that the machine was suspended: an end meanwhile is reported this much later at most.
 const LONGEST_SLEEP: Duration = Duration::from_secs(1);
 
 /// While anything is held, so often connections are looked at.
@@ -85,7 +85,7 @@ impl Alarm {
 
     /// Has the thread look by `moment`. Costs nothing if it will anyway.
     ///
-    /// Whoever calls this has changed what the thread will see first. Pairs with `Looks::run`, which opens `next_look`
+    /// The caller has changed first what the thread will see. Pairs with `Looks::run`, which opens `next_look`
     /// before it looks and sets it after.
     pub(crate) fn look_by(&self, moment: Moment) {
         if moment.nanos() < self.shared.next_look.load(Ordering::SeqCst) {
@@ -242,7 +242,7 @@ impl Looks {
         false
     }
 
-    /// What follows a loss that nobody's release has followed.
+    /// The end of a hold that was lost and not released.
     fn let_lapse(&self, hold: &Arc<Hold>, now: Moment) {
         hold.retire_owner();
         let is_first = hold.note_lapsed();
@@ -254,7 +254,7 @@ impl Looks {
             self.orders.undo_renewal(hold, now);
         }
         if !hold.is_of_any_thread() || hold.is_orphaned() {
-            self.registry.remove(hold); // nobody would ask the table for it
+            self.registry.remove(hold); // nobody would ask the registry for it
         } else if is_first {
             self.registry.nudge(hold.kind(), hold.name());
             if !hold.was_renewed() {

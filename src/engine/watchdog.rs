@@ -1,6 +1,6 @@
-//! The one thread per client that renews, and cleans up what was left in doubt. When, the timer tells it.
+//! The one thread per client that renews, and cleans up what was left in doubt. The timer says when.
 //!
-//! Renewals begin with a hold's entry in the table and end with its release beginning, so none is sent for a hold that
+//! Renewals begin with a hold's entry in the registry and end with its release beginning, so none is sent for a hold that
 //! is not known to be granted or that is being given up. One that is in flight at the release finds the field gone.
 
 use std::fmt;
@@ -98,7 +98,7 @@ impl Watchdog {
 
     /// Has the thread look by `moment`. Costs nothing if it will anyway.
     ///
-    /// Whoever calls this has changed what the thread will see first. Pairs with `Round::run`, which opens `next_look`
+    /// The caller has changed first what the thread will see. Pairs with `Round::run`, which opens `next_look`
     /// before it looks and sets it after.
     pub(crate) fn look_by(&self, moment: Moment) {
         if moment.nanos() < self.shared.next_look.load(Ordering::SeqCst) {
@@ -113,7 +113,7 @@ impl Watchdog {
         self.timer.alarm().look_by(slot.moment());
     }
 
-    /// Where claims in doubt are handed in.
+    /// The queue for claims in doubt.
     pub(crate) fn cleanups(&self) -> &CleanupQueue {
         &self.cleanups
     }
@@ -150,7 +150,7 @@ impl Watchdog {
     }
 }
 
-/// What the thread works with. It keeps no client alive: the engine ends it.
+/// The state of the thread. It keeps no client alive: the engine ends it.
 struct Round {
     shared: Arc<WatchdogShared>,
     lease: Duration,
@@ -237,7 +237,7 @@ impl Round {
                     if is_held {
                         self.confirm(hold, sent, claim.lease);
                     } else if !hold.is_releasing() && hold.lose(LossReason::Gone, &self.reporter) {
-                        // A hold whose release began meanwhile is rightly gone; its owner hears from the release.
+                        // A hold whose release began meanwhile is rightly gone; its owner learns that from the release.
                         hold.retire_owner();
                         self.registry.nudge(hold.kind(), hold.name());
                     }
@@ -310,7 +310,7 @@ impl Round {
                 let pause = match answers.next() {
                     Some(Answer::Done(Release::Freed { .. })) => {
                         self.registry.nudge(cleanup.claim.kind, &cleanup.claim.name);
-                        return false; // what was in doubt had happened, once, and is undone
+                        return false; // the request in doubt had been carried out, once, and is undone
                     }
                     // Nothing there: it never arrived, or may arrive yet. Look again until it could do no harm.
                     Some(Answer::Done(_)) => self.command_timeout,

@@ -1,4 +1,4 @@
-//! What an answer means for whoever asked for a lock, at the moment at which it is read: for a first hold, for a re-entry,
+//! The meaning of an answer at the moment at which it is read: for a first hold, for a re-entry,
 //! and for a lock that another thread here passed on.
 //!
 //! Their answers can be late, or not come at all, in the same ways. So what those ways mean is said once.
@@ -9,40 +9,40 @@ use crate::error::Error;
 use crate::ident::Fence;
 use crate::seam::{Answer, Attempt, Handoff};
 
-/// What an answer comes to.
+/// The outcome of an attempt.
 #[derive(Debug)]
 pub(crate) enum AttemptOutcome {
-    /// The lock is had.
-    Had { fence: Option<Fence> },
+    /// The lock is acquired.
+    Granted { fence: Option<Fence> },
     /// Granted, and not to be counted on. What the store has of it is to be undone.
     TooLate,
     /// Another owner has it.
     Busy { retry_after: Option<Duration> },
     /// The owner who was to have it already has it no longer. Nothing changed.
-    Gone,
+    Lost,
     /// Nothing changed, and nothing will.
     Failed(Error),
     /// It may have been carried out, or may yet be: to be undone, or repeated where that changes nothing.
-    InDoubt(Error),
+    Unknown(Error),
 }
 
 impl AttemptOutcome {
-    /// What `answer` comes to. `stands`: whether the window that a grant belongs to is open and its owner number in use,
+    /// The outcome of `answer`. `stands`: whether the window that a grant belongs to is open and its owner number in use,
     /// as of now, when the answer has been read. For a first hold and one that was passed on that is the window which the
     /// request opened; for a re-entry the one that the hold has, since once that has ended another may have had the lock.
     pub(crate) fn of(answer: Answer<Attempt>, stands: bool) -> AttemptOutcome {
         match answer {
-            Answer::Done(Attempt::Granted { fence }) if stands => AttemptOutcome::Had { fence },
+            Answer::Done(Attempt::Granted { fence }) if stands => AttemptOutcome::Granted { fence },
             Answer::Done(Attempt::Granted { .. }) => AttemptOutcome::TooLate,
             Answer::Done(Attempt::Busy { retry_after }) => AttemptOutcome::Busy { retry_after },
-            Answer::Done(Attempt::Lost) => AttemptOutcome::Gone,
+            Answer::Done(Attempt::Lost) => AttemptOutcome::Lost,
             Answer::Refused(error) => AttemptOutcome::Failed(error),
-            Answer::Unknown(error) => AttemptOutcome::InDoubt(error),
+            Answer::Unknown(error) => AttemptOutcome::Unknown(error),
         }
     }
 }
 
-/// A hand-over is answered as an attempt of the new owner's is.
+/// A hand-off is answered as an attempt of the new owner's is.
 impl From<Answer<Handoff>> for Answer<Attempt> {
     fn from(answer: Answer<Handoff>) -> Answer<Attempt> {
         match answer {
@@ -67,19 +67,19 @@ mod tests {
         let retry_after = Some(Duration::from_millis(3));
         let of = |answer, stands| format!("{:?}", AttemptOutcome::of(answer, stands));
         let granted = || Answer::Done(Attempt::Granted { fence });
-        assert_eq!(of(granted(), true), format!("{:?}", AttemptOutcome::Had { fence }));
+        assert_eq!(of(granted(), true), format!("{:?}", AttemptOutcome::Granted { fence }));
         assert_eq!(of(granted(), false), format!("{:?}", AttemptOutcome::TooLate));
         for stands in [true, false] {
             let busy = Answer::Done(Attempt::Busy { retry_after });
             assert_eq!(of(busy, stands), format!("{:?}", AttemptOutcome::Busy { retry_after }));
-            assert_eq!(of(Answer::Done(Attempt::Lost), stands), "Gone");
+            assert_eq!(of(Answer::Done(Attempt::Lost), stands), "Lost");
             assert!(matches!(
                 AttemptOutcome::of(Answer::Refused(error()), stands),
                 AttemptOutcome::Failed(_)
             ));
             assert!(matches!(
                 AttemptOutcome::of(Answer::Unknown(error()), stands),
-                AttemptOutcome::InDoubt(_)
+                AttemptOutcome::Unknown(_)
             ));
         }
     }
@@ -90,10 +90,10 @@ mod tests {
         let error = || Error::new(ErrorKind::TimedOut, "lock", "late");
         let of = |answer: Answer<Handoff>| AttemptOutcome::of(answer.into(), true);
         assert!(
-            matches!(of(Answer::Done(Handoff::Granted { fence })), AttemptOutcome::Had { fence: had } if had == fence)
+            matches!(of(Answer::Done(Handoff::Granted { fence })), AttemptOutcome::Granted { fence: had } if had == fence)
         );
-        assert!(matches!(of(Answer::Done(Handoff::Lost)), AttemptOutcome::Gone));
+        assert!(matches!(of(Answer::Done(Handoff::Lost)), AttemptOutcome::Lost));
         assert!(matches!(of(Answer::Refused(error())), AttemptOutcome::Failed(_)));
-        assert!(matches!(of(Answer::Unknown(error())), AttemptOutcome::InDoubt(_)));
+        assert!(matches!(of(Answer::Unknown(error())), AttemptOutcome::Unknown(_)));
     }
 }

@@ -22,7 +22,7 @@ impl Engine {
     /// Adds a level to a live hold; `None` if it turned out to be lost.
     ///
     /// The count is absolute, so a request of unknown outcome is simply repeated. An answer counts as long as the hold
-    /// stands without it. Once that has ended, others may have been told so, and may have had the lock.
+    /// stands without it. Once that has ended, others may have been notified, and may have held the lock.
     pub(crate) fn reenter(
         &self,
         call: &AcquireCall<'_>,
@@ -54,7 +54,7 @@ impl Engine {
                 stands = false;
             }
             let outcome = AttemptOutcome::of(answer, stands);
-            if matches!(outcome, AttemptOutcome::TooLate | AttemptOutcome::InDoubt(_)) {
+            if matches!(outcome, AttemptOutcome::TooLate | AttemptOutcome::Unknown(_)) {
                 in_doubt = Some(sent.plus(claim.lease).plus(timeout));
             }
             if let (false, Some(until)) = (stands, in_doubt) {
@@ -63,9 +63,9 @@ impl Engine {
                 self.watchdog.cleanups().add(claim.clone(), until, now);
             }
             match outcome {
-                AttemptOutcome::Had { fence } => {
+                AttemptOutcome::Granted { fence } => {
                     hold.set_fence(fence);
-                    // What holds it besides says how it is kept until others are had too.
+                    // The outer level decides how the lock is kept until others are acquired too.
                     let level = hold.add_level(match call.lease {
                         Lease::Kept(lease) => Lease::Fixed(lease),
                         other => other,
@@ -74,11 +74,11 @@ impl Engine {
                     return Ok(Some(Granted { hold: Arc::clone(hold), level }));
                 }
                 AttemptOutcome::TooLate => return Ok(None),
-                AttemptOutcome::Gone | AttemptOutcome::Busy { .. } => {
+                AttemptOutcome::Lost | AttemptOutcome::Busy { .. } => {
                     self.completion.lose(hold, LossReason::Gone);
                     return Ok(None);
                 }
-                AttemptOutcome::Failed(error) | AttemptOutcome::InDoubt(error) => {
+                AttemptOutcome::Failed(error) | AttemptOutcome::Unknown(error) => {
                     if in_doubt.is_some() {
                         hold.retire_owner_on_end(); // it may yet set the count: not that of the thread's next hold
                     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::error::{Error, Result};
 use crate::time::{checked_span, random_between};
 
-/// What a lock value asks for with each hold. The store knows nothing of it.
+/// The options of a lock value, for each of its holds. The store knows nothing of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Terms {
     pub(crate) reentrant: bool,
@@ -38,7 +38,7 @@ impl Default for Terms {
 }
 
 impl Terms {
-    /// What cannot be asked for is refused before any I/O.
+    /// Refuses impossible options before any I/O.
     pub(crate) fn checked(mut self, action: &'static str) -> Result<Terms> {
         if let Some(most) = self.max_hold {
             self.max_hold = Some(checked_span(action, "a max_hold", most)?);

@@ -1,4 +1,4 @@
-//! What a hold is granted with.
+//! The facts of a grant.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -7,21 +7,21 @@ use crate::ident::{Fence, LockName, Owner, ThreadMark};
 use crate::seam::{Bound, HoldNote, Kind};
 use crate::time::{Lease, Moment};
 
-/// Who a hold belongs to.
+/// The holder: a thread, or a guard.
 #[derive(Debug, Clone)]
 pub(crate) enum Holder {
     /// A thread; its mark is gone when the thread has ended.
     Thread { id: u64, mark: Weak<ThreadMark> },
-    /// Whoever has the transferable guard.
+    /// The owner of the transferable guard.
     Guard,
 }
 
-/// What a hold is granted with.
+/// The facts of a grant.
 pub(crate) struct Grant {
     pub(crate) kind: Kind,
     pub(crate) name: Arc<LockName>,
     pub(crate) owner: Owner,
-    /// Where the store keeps it.
+    /// The home where the store keeps it.
     pub(crate) home: u32,
     pub(crate) holder: Holder,
     /// Before the request that was granted left: the window opens there.
@@ -36,6 +36,6 @@ pub(crate) struct Grant {
     pub(crate) fence: Option<Fence>,
     /// How many permits; one for locks.
     pub(crate) units: u32,
-    /// What ends it besides its lease.
+    /// Its end besides its lease.
     pub(crate) bound: Option<Arc<dyn Bound>>,
 }

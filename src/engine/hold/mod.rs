@@ -39,7 +39,7 @@ pub(crate) struct Hold {
     home: u32,
     holder: Holder,
     since: Moment,
-    /// What renewals ask for, in nanoseconds.
+    /// The lease that renewals ask for, in nanoseconds.
     renewed_lease: AtomicU64,
     units: u32,
     ceiling: Option<Moment>,
@@ -48,21 +48,21 @@ pub(crate) struct Hold {
     phase: Phase,
     /// End of its own window, as `Moment::nanos`. Only ever raised.
     until: AtomicU64,
-    /// When the store was last told that it lasts; see `needs_keepalive`.
+    /// When the store was last asked to keep it; see `needs_keepalive`.
     kept_alive_at: AtomicU64,
     /// The last renewal failed.
     renewal_has_failed: AtomicBool,
     /// The end of the holding thread has been reported.
     abandoned: AtomicBool,
-    /// What was asked under its number may still come; see `retire_owner_on_end`.
+    /// A request under its number may still arrive; see `retire_owner_on_end`.
     spent: AtomicBool,
     /// A renewal has been sent and not been answered.
     is_under_way: AtomicBool,
     /// The watchdog has it among those that it renews next.
     is_queued: AtomicBool,
-    /// What follows a loss has been done; see `timer.rs`.
+    /// The steps after a loss have been done; see `timer.rs`.
     has_lapsed: AtomicBool,
-    /// Where it stands in the table's agenda.
+    /// Its place in the registry's agenda.
     slot: Mutex<AgendaSlot>,
     /// Some level has asked for renewals, open or not.
     was_renewed: AtomicBool,
@@ -133,7 +133,7 @@ impl Hold {
         self.owner
     }
 
-    /// Where the store keeps it.
+    /// The home where the store keeps it.
     pub(crate) fn home(&self) -> u32 {
         self.home
     }
@@ -179,7 +179,7 @@ impl Hold {
     /// it is not to be renewed any more.
     pub(crate) fn begin_renewal(&self, now: Moment) -> Option<Claim> {
         self.is_under_way.store(true, Ordering::SeqCst);
-        // Said first, looked second. Pairs with `has_left_live`.
+        // Set first, looked second. Pairs with `has_left_live`.
         let claim = if self.phase.is_live() { self.renewal(now) } else { None };
         if claim.is_none() {
             self.end_renewal();
@@ -252,11 +252,11 @@ impl Hold {
     }
 
     /// A request that concerns this hold alone went without an answer, and may still come: the holding thread's next hold
-    /// is not to be under this number. What the thread takes as the same owner while this one stands is: who writes may
-    /// still read.
+    /// is not to be under this number. While this hold lives the thread
+    /// keeps its owner number, so that a writer can still take the read lock.
     pub(crate) fn retire_owner_on_end(&self) {
         self.spent.store(true, Ordering::SeqCst);
-        // Said first, looked second. Pairs with `has_left_live`.
+        // Set first, looked second. Pairs with `has_left_live`.
         if !self.phase.is_live() {
             self.retire_owner();
         }
@@ -289,7 +289,7 @@ impl Hold {
         }
     }
 
-    /// What was kept only until others were had as well ends by itself from now on. Renewals that later levels ask for
+    /// A level that was kept until other locks were acquired ends by itself from now on. Renewals that later levels ask for
     /// are with `renewed_lease`. Pairs with `renewal`.
     pub(crate) fn settle_level(&self, id: u64, renewed_lease: Duration) {
         let mut levels = self.levels.lock();
@@ -337,7 +337,7 @@ impl Hold {
         renewal_slack(self.renewed_lease())
     }
 
-    /// What may be asked for at `now`, when `lease` is wanted: the hold is not to outlast its ceiling.
+    /// The lease to ask for at `now`, when `lease` is wanted: the hold is not to outlast its ceiling.
     pub(crate) fn within_ceiling(&self, lease: Duration, now: Moment) -> Duration {
         match self.ceiling {
             Some(ceiling) => lease.min(ceiling.since(now)).max(SHORTEST_LEASE),
@@ -391,7 +391,7 @@ impl Hold {
         if self.kind == Kind::Read { due.min(kept_alive.plus(renewal_period(lease))) } else { due }
     }
 
-    /// Whether the store is to be told now and then that the hold lasts, although its lease is its own. A read hold shares
+    /// Whether the store is asked now and then to keep the hold, although its lease is its own. A read hold shares
     /// its key's time with readers of other languages, whose renewals cut it to their own; ours raises it again.
     pub(crate) fn needs_keepalive(&self) -> bool {
         self.kind == Kind::Read && self.renewed_levels.load(Ordering::Acquire) == 0
@@ -407,9 +407,9 @@ impl Hold {
 
     // ---- the agenda
 
-    /// Whether the watchdog is to tell the store now and then that it lasts.
+    /// Whether the watchdog renews it.
     pub(crate) fn is_renewable(&self) -> bool {
-        // Of what has no lease the store knows nothing to prolong, and would say that it is not held.
+        // A hold without a lease is unknown to the store, which would answer that it is not held.
         self.kind().is_leased() && (self.is_renewed() || self.needs_keepalive())
     }
 
@@ -492,7 +492,7 @@ impl Hold {
         has_begun
     }
 
-    /// Records the loss and tells everyone who asked, once. Returns whether this call was the one.
+    /// Records the loss and notifies all listeners, once. Returns whether this call did it.
     pub(crate) fn lose(&self, reason: LossReason, reporter: &Reporter) -> bool {
         if reason != LossReason::Gone && self.read_beside.load(Ordering::Acquire) {
             // It is ended in the store from here on, again and again: first of all, the thread's next hold is another's.

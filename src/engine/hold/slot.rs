@@ -2,10 +2,10 @@
 
 use crate::time::Moment;
 
-/// Where a hold stands in the agenda. Changed under the table's mutex alone.
+/// The place of a hold in the agenda. Changed under the registry's mutex alone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum AgendaSlot {
-    /// Nowhere: the table does not have it (any more).
+    /// Nowhere: the registry does not have it (any more).
     Out,
     /// It is to be renewed then.
     Renewal(Moment),

@@ -153,7 +153,7 @@ fn short_leased_levels_do_not_put_off_the_renewal() {
     assert_eq!(hold.due(), due);
 }
 
-/// Whoever else reads may have cut what the store has of its time.
+/// Another reader may have cut the time that the store has for it.
 #[test]
 fn a_read_hold_is_renewed_as_often_with_a_longer_level_and_for_as_long_as_that() {
     let start = ManualClock::new().now();

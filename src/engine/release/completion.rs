@@ -13,7 +13,7 @@ use crate::observe::{LossReason, Observer};
 use crate::seam::REQUEST_LASTS;
 use crate::time::Clock;
 
-/// What follows the end of a hold, for whichever thread learns of it. Keeps no client alive.
+/// The steps after the end of a hold, for the thread that learns of it. Keeps no client alive.
 pub(crate) struct ReleaseCompletion {
     pub(crate) clock: Clock,
     pub(crate) lease: Duration,
@@ -23,8 +23,8 @@ pub(crate) struct ReleaseCompletion {
 }
 
 impl ReleaseCompletion {
-    /// For a hold whose releaser has gone on: what came of it. May run on any thread, while that reads replies for
-    /// others; so what the program wants to know is told on the callback thread.
+    /// For a hold whose releaser has gone on: settles the outcome. May run on any thread, while that reads replies for
+    /// others; so the observer is called on the callback thread.
     pub(crate) fn settle(&self, hold: &Arc<Hold>, outcome: ReleaseOutcome) {
         match outcome {
             ReleaseOutcome::Freed { .. } | ReleaseOutcome::HandedOn => {

@@ -21,7 +21,7 @@ pub(crate) enum HandoffStart {
 }
 
 impl Engine {
-    /// Gives the lock to the local thread that is next, and waits for what that hears. `None`: nobody is next, or it
+    /// Hands the lock to the next local thread, and waits for the answer that it reads. `None`: nobody is next, or it
     /// could not be sent.
     pub(crate) fn hand_off(&self, hold: &Arc<Hold>) -> Option<ReleaseOutcome> {
         let result = HandoffResult::default();
@@ -31,9 +31,9 @@ impl Engine {
         Some(self.wait_for_handoff(&result))
     }
 
-    /// Waits for what the next owner tells of a hand-over.
+    /// Waits for the outcome of a hand-off, which the next owner reads.
     pub(crate) fn wait_for_handoff(&self, result: &HandoffResult) -> ReleaseOutcome {
-        // Whoever reads the answer gives up after a command time-out; a little more, and it has lost its processor.
+        // The thread that reads the answer gives up after a command time-out. After twice that it has lost its processor.
         let limit = self.options.command_timeout * 2;
         result.wait(limit).unwrap_or_else(|| {
             let words = "the thread that was handed the lock did not tell what came of it";
@@ -41,7 +41,7 @@ impl Engine {
         })
     }
 
-    /// Sends the hand-over, if there is somebody to hand to.
+    /// Sends the hand-off, if there is a waiter to hand to.
     pub(crate) fn start_handoff(
         &self,
         hold: &Arc<Hold>,
@@ -58,7 +58,7 @@ impl Engine {
         match self.store.hand_off(&from, &to, self.one_command()) {
             Some(pending) => {
                 // Taken out first, given second: in between the promise shows that the lock is held here. The other
-                // way round, who comes after the next owner could go to sleep for a hold that ends without a word.
+                // way round, a waiter behind the next owner could go to sleep for a hold whose end nobody reports.
                 self.registry.remove_handed(hold);
                 ticket.give(PendingHandoff::new(pending, sent, to, releaser()));
                 HandoffStart::Sent
@@ -70,10 +70,10 @@ impl Engine {
         }
     }
 
-    /// What a caller is told whose lock was handed over, since `begun`.
+    /// The result for a caller that has handed its lock off since `begun`.
     ///
-    /// What was not answered is asked again as a plain release, which cannot hurt whoever has the lock by then: it is for
-    /// the old owner's number alone. If that holds nothing any more, it was the hand-over; if it did, a hand-over that comes
+    /// An unanswered hand-off is asked again as a plain release, which cannot hurt a later owner: it is for
+    /// the old owner's number alone. If that holds nothing any more, it was the hand-off; if it did, a hand-off that comes
     /// later finds nothing to pass on, since the number is not used again. The next owner has given its own number up too.
     pub(crate) fn handed_off(
         &self,
@@ -90,7 +90,7 @@ impl Engine {
                 return Ok(());
             }
             ReleaseOutcome::Lost => Ok(None),
-            // Still ours there: released the plain way.
+            // The owner still holds it in the store: released the plain way.
             ReleaseOutcome::Refused(_) => self.send_release(hold, 0, patience(), None),
             ReleaseOutcome::Unknown(error) => {
                 self.send_release(hold, 0, patience(), Some(Answer::Unknown(error)))

@@ -111,7 +111,7 @@ impl Engine {
         }
     }
 
-    /// What a caller who waited is told of its release.
+    /// The result for a caller that waited for its release.
     pub(crate) fn released(
         &self,
         action: &'static str,
@@ -119,7 +119,7 @@ impl Engine {
         left: u32,
         outcome: Result<Option<u32>>,
     ) -> Result<()> {
-        // Whose turn it is, first; taken out, which wakes the next here, second.
+        // The turn between processes first. The hold is taken out second, which wakes the next waiter here.
         let held = match &outcome {
             Ok(Some(others)) if left == 0 => Some(self.completion.note_released(hold, *others)),
             _ => None,
@@ -147,8 +147,8 @@ impl Engine {
         }
     }
 
-    /// Ends one level for a guard that is dropped. The last level's release is sent and not waited for; what comes of it
-    /// is reported, and what fails is left to the watchdog.
+    /// Ends one level for a guard that is dropped. The last level's release is sent and not waited for; its outcome
+    /// is reported, and a failure is left to the watchdog.
     pub(crate) fn drop_level(&self, hold: &Arc<Hold>, level: u64) {
         if is_forked() {
             return;
@@ -175,7 +175,7 @@ impl Engine {
                 self.registry.remove(hold);
                 self.watchdog.look_by(self.clock.after(POLL_COMPLETIONS_EVERY));
             }
-            // An inner level, whose count is to be right before the next; or others' turn: the answer tells whether
+            // An inner level, whose count is to be right before the next; or others' turn: the answer says whether
             // they listen, and so whether those who wait here stand back.
             HandoffStart::Others => {
                 let outcome = self.send_release(hold, left, Duration::ZERO, None);
@@ -236,7 +236,7 @@ impl Engine {
                 }
             };
             let now = self.clock.now();
-            // Where a repetition would not be recognised for ever, the watchdog does it, which knows for how long.
+            // A repetition is not recognised for ever. The watchdog repeats it, for as long as it is.
             let is_left = in_doubt && !claim.kind.is_leased();
             if now >= give_up || !error.is_retryable() || is_left {
                 return Err(if in_doubt { error.with_unknown_outcome() } else { error });

@@ -38,7 +38,7 @@ impl Waiting<'_> {
         self.answered(claim, sent, answer)
     }
 
-    /// Reads what came of an attempt that was sent at `sent` for a caller that will not wait.
+    /// Acts on the answer to an attempt that was sent at `sent`, for a caller that does not wait.
     pub(crate) fn came(
         &mut self,
         claim: Claim,
@@ -50,7 +50,7 @@ impl Waiting<'_> {
         ended.map_err(|error| error.during(self.call.action).on(self.call.name.given()))
     }
 
-    /// What is asked for next.
+    /// The claim of the next attempt.
     pub(crate) fn next_claim(&mut self) -> Result<Claim> {
         let claim = self.claim();
         self.would_wait_for_own_writing(&claim)?;
@@ -63,7 +63,7 @@ impl Waiting<'_> {
         Ok(claim)
     }
 
-    /// What the answer to an attempt comes to.
+    /// Acts on the answer to an attempt.
     pub(super) fn answered(
         &mut self,
         claim: Claim,
@@ -77,25 +77,25 @@ impl Waiting<'_> {
             self.reset_retry_budget();
         }
         match self.judge(&claim, sent, answer) {
-            AttemptOutcome::Gone => {
+            AttemptOutcome::Lost => {
                 Err(Error::new(ErrorKind::Protocol, call.action, "a first hold was answered like a re-entry"))
             }
             outcome => self.follow(claim, sent, outcome),
         }
     }
 
-    /// What an answer means that was read just now.
+    /// The outcome of an answer that was read just now.
     pub(super) fn judge(&mut self, claim: &Claim, sent: Moment, answer: Answer<Attempt>) -> AttemptOutcome {
         let engine = self.engine;
         let is_granted = matches!(answer, Answer::Done(Attempt::Granted { .. }));
-        // Not asked of a claim that has nothing, and asked once for each grant: the hold has what is answered.
+        // Asked once for each grant, and never of a claim that has none: the hold keeps the answer.
         self.bound = match engine.store.capabilities().sessions {
             Some(sessions) if is_granted => sessions.bound(claim),
             _ => None,
         };
         let bound = self.bound.as_ref().map_or(Moment::NEVER, |bound| bound.until());
         let ends = bound.min(sent.plus(window(self.asked)));
-        // A release under this number failed meanwhile, and will be repeated: it must not find us here.
+        // A release under this number failed meanwhile, and will be repeated: it must not find this hold.
         let is_given_up = self.unbound.is_none() && self.thread.number() != claim.owner.number();
         AttemptOutcome::of(answer, engine.clock.now() < ends && !is_given_up)
     }
@@ -104,7 +104,7 @@ impl Waiting<'_> {
     pub(super) fn follow(&mut self, claim: Claim, sent: Moment, outcome: AttemptOutcome) -> Result<Progress> {
         let engine = self.engine;
         match outcome {
-            AttemptOutcome::Had { fence } => {
+            AttemptOutcome::Granted { fence } => {
                 self.queued = None;
                 Ok(Progress::Granted(self.enter(&claim, sent, fence)))
             }
@@ -120,9 +120,9 @@ impl Waiting<'_> {
                     retry_after.map_or(Moment::NEVER, |left| now.plus(left + Duration::from_millis(1)));
                 Ok(Progress::Later(poll.min(ends)))
             }
-            AttemptOutcome::Gone => Ok(Progress::Again),
+            AttemptOutcome::Lost => Ok(Progress::Again),
             AttemptOutcome::Failed(error) => self.pause_after(error),
-            AttemptOutcome::InDoubt(error) => {
+            AttemptOutcome::Unknown(error) => {
                 self.leave_behind(claim, sent);
                 self.pause_after(error)
             }
@@ -159,13 +159,13 @@ impl Waiting<'_> {
         }
     }
 
-    /// Reads what came of a hand-over to this thread.
+    /// Reads the answer of a hand-off to this thread.
     pub(super) fn receive(&mut self, place: &QueuePlace, handoff: PendingHandoff) -> Result<Progress> {
         let (claim, sent) = (handoff.to.clone(), handoff.sent);
         let answer = handoff.receive().into();
         let outcome = self.judge(&claim, sent, answer);
         let progress = self.follow(claim, sent, outcome);
-        // Last: by now the hold is in the table, or the releaser's number is given up if it had to be. Before that
+        // Last: by now the hold is in the registry, or the releaser's number is given up if it had to be. Before that
         // the releaser's thread may not ask under it again. Pairs with `Registry::held_here`.
         place.ticket().received();
         progress

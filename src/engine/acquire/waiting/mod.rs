@@ -44,10 +44,10 @@ pub(crate) struct Waiting<'a> {
     /// Whether the last request was answered.
     is_answered: bool,
     attempts: u32,
-    /// Where the last attempt went.
+    /// The home that the last attempt went to.
     home: u32,
     retry_budget: RetryBudget,
-    /// What ends the hold that was just granted, besides its lease.
+    /// The end of the hold that was just granted, besides its lease.
     bound: Option<Arc<dyn Bound>>,
     parker: Option<Parker>,
     subscription: Option<Subscription>,
@@ -261,7 +261,7 @@ impl<'a> Waiting<'a> {
         }
     }
 
-    /// Whether a hold of this process is no reason not to ask: it tells nothing about whether the store would grant
+    /// Whether this waiter asks although this process has a hold: that does not show whether the store would grant
     /// another, or the store is to know who waits.
     fn asks_for_itself(&self) -> bool {
         self.all_ask || self.announces || self.call.kind.is_shared()
@@ -272,7 +272,7 @@ impl<'a> Waiting<'a> {
     fn is_on_its_way(&mut self, place: &QueuePlace) -> bool {
         let (engine, call) = (self.engine, self.call);
         let Some(head) = engine.registry.receiving(call.kind, call.name) else { return false };
-        head.tell_when_settled(self.parker(place).waker())
+        head.wake_when_settled(self.parker(place).waker())
     }
 
     fn parker(&mut self, place: &QueuePlace) -> &Parker {
@@ -296,7 +296,7 @@ impl<'a> Waiting<'a> {
         self.last(progress)
     }
 
-    /// What the only attempt comes to.
+    /// The result of the only attempt.
     fn last(&mut self, progress: Progress) -> Result<Option<Granted>> {
         match progress {
             Progress::Granted(granted) => Ok(Some(granted)),

@@ -20,7 +20,7 @@ impl Waiting<'_> {
     /// `wake_at`. May end for no reason.
     ///
     /// Subscribes first, the first time it waits for another process; unless the subscription stood before the
-    /// attempt, and nothing has been heard since, that is reason to try again as soon as it stands.
+    /// attempt, and no message has come since, that is reason to try again as soon as it stands.
     pub(super) fn sleep(&mut self, place: &QueuePlace, wake_at: Moment) -> Result<()> {
         let (engine, call, ticket) = (self.engine, self.call, place.ticket());
         let claim = call.kind.is_handed_off().then(|| self.claim());
@@ -57,7 +57,7 @@ impl Waiting<'_> {
         }
     }
 
-    /// Lets other processes go first that wait for what this one has just had. Redis tells its subscribers in the
+    /// Lets other processes go first that wait for the lock that this one has just released. Redis notifies its subscribers in the
     /// same order every time; without this the same process would win every time.
     pub(super) fn stand_back(&self) {
         let (engine, call) = (self.engine, self.call);
