@@ -85,6 +85,26 @@ fn the_checker_sees_what_files_use() {
     assert!(modules.uses.values().map(BTreeSet::len).sum::<usize>() > 500);
 }
 
+/// A store's author reads the seam whole. Optional parts are values that a store gives (`Capabilities`).
+#[test]
+fn the_seam_has_at_most_sixteen_methods() {
+    let files = files_under("src");
+    let seam = files.iter().find(|file| file.path == "src/seam/mod.rs").unwrap();
+    let word = |word: &str| Token::Word(word.to_owned());
+    let begin = seam.tokens.windows(2).position(|pair| pair == [word("trait"), word("Store")]).unwrap();
+    let (mut depth, mut methods) = (0, Vec::new());
+    for (at, token) in seam.tokens.iter().enumerate().skip(begin) {
+        match token {
+            Token::Sign('{') => depth += 1,
+            Token::Sign('}') if depth == 1 => break,
+            Token::Sign('}') => depth -= 1,
+            token if depth == 1 && *token == word("fn") => methods.push(&seam.tokens[at + 1]),
+            _ => {}
+        }
+    }
+    assert!((10..=16).contains(&methods.len()), "{methods:?}");
+}
+
 // ---- samples that break a rule
 
 fn complaints(samples: &[(&str, &str)]) -> Vec<String> {

@@ -64,6 +64,11 @@ fn together(engine: &Arc<Engine>, kind: Kind, name: &LockName) -> Together {
     engine.store.capabilities().batches?.group(kind, name).map(|number| (Arc::as_ptr(engine), number))
 }
 
+/// The store has no request for several locks.
+fn one_by_one(action: &'static str) -> Error {
+    Error::new(ErrorKind::Unsupported, action, "this store has a request for each lock")
+}
+
 /// Splits what is to be asked into what goes by one request each.
 fn by_request<T>(all: impl Iterator<Item = T>, together: impl Fn(&T) -> Together) -> Vec<Vec<T>> {
     let mut groups: Vec<(Together, Vec<T>)> = Vec::new();
@@ -131,7 +136,7 @@ impl<'a> BatchRequest<'a> {
             }
             (Some(engine), claims) => match engine.store.capabilities().batches {
                 Some(batches) => Sent::Several(batches.begin_attempts(claims, or_none, engine.one_command())),
-                None => Sent::Nothing,
+                None => Sent::Several(Box::new(Answered(Answer::Refused(one_by_one("lock"))))),
             },
         };
         BatchRequest { sent, members, answer }
@@ -309,7 +314,7 @@ fn release(group: Vec<(LevelRelease, u32)>) -> (Vec<(LevelRelease, u32)>, Releas
         }
         ([(LevelRelease { engine, .. }, _), ..], claims) => match engine.store.capabilities().batches {
             Some(batches) => Released::Several(batches.begin_releases(claims, engine.one_command())),
-            None => Released::Several(Box::new(Answered(Answer::Done(Vec::new())))),
+            None => Released::Several(Box::new(Answered(Answer::Refused(one_by_one("unlock"))))),
         },
         ([], _) => Released::Several(Box::new(Answered(Answer::Done(Vec::new())))),
     };
