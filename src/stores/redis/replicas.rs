@@ -4,7 +4,8 @@ use redis::Value;
 
 use crate::config::Replicas;
 use crate::error::{Error, ErrorKind};
-use crate::stores::redis::conn::connections::{Connections, Dialog};
+use crate::stores::redis::conn::connections::Connections;
+use crate::stores::redis::conn::dialog::Dialog;
 use crate::stores::redis::kinds::mutex::{Outcome, tagged};
 use crate::stores::redis::reply::{Expected, Failure, Tagged, accepted, refusal, unexpected};
 use crate::stores::redis::script::Command;
@@ -20,7 +21,7 @@ impl Replicas {
         expected: Expected,
         deadline: Moment,
     ) -> Outcome<Tagged> {
-        let (command, undo) = (connections.as_told(command), connections.as_told(undo));
+        let (command, undo) = (connections.as_published(command), connections.as_published(undo));
         let script = command.script();
         // With its body, as long as the server may not know it: else there are two waits, one of them for nothing.
         let command = connections.whole(&command).unwrap_or(command);
@@ -50,7 +51,7 @@ impl Replicas {
     ) -> Outcome<Vec<Value>> {
         let wait = || Command::new("WAIT").arg(self.count).arg(millis(self.within));
         commands.push(wait());
-        let said = dialog.say_and_tell(&commands)?;
+        let said = dialog.say_and_count(&commands)?;
         let mut replies = said.replies;
         let waited = replies.pop();
         if !replies.first().is_some_and(is_granted) {

@@ -289,7 +289,7 @@ impl Settings {
         let threads = Arc::clone(&self.threads);
         let connections =
             Connections::new(Arc::clone(&address), pool_size, options.command_timeout, threads)?;
-        let connections = connections.telling(self.publish_mode);
+        let connections = connections.publishing(self.publish_mode);
         let connections = if asking { connections.asking() } else { connections };
         let reporter = Arc::clone(&self.reporter);
         let subscriber = crate::stores::redis::pubsub::subscriber(

@@ -17,11 +17,12 @@ use scheduled_thread_pool::ScheduledThreadPool;
 use crate::error::{Error, ErrorKind, Result};
 use crate::stores::redis::address::RedisAddress;
 use crate::stores::redis::conn::connection::Connection;
+use crate::stores::redis::conn::dialog::{Dialog, is_forgotten, no_reply};
 use crate::stores::redis::conn::open::open;
 use crate::stores::redis::conn::shared::{Outcome, Reply, ReplySink, SharedConnection};
 use crate::stores::redis::conn::slots::ConnectionSlots;
 use crate::stores::redis::pubsub::publish::PublishMode;
-use crate::stores::redis::reply::{Failure, is_noscript};
+use crate::stores::redis::reply::Failure;
 use crate::stores::redis::script::{Command, KnownScripts, Script};
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, Ordering};
@@ -98,7 +99,7 @@ impl Connections {
     }
 
     /// The same, but its scripts tell waiters in this way.
-    pub(crate) fn telling(self, publish_mode: PublishMode) -> Connections {
+    pub(crate) fn publishing(self, publish_mode: PublishMode) -> Connections {
         Connections { publish_mode, ..self }
     }
 
@@ -144,14 +145,14 @@ impl Connections {
 
     /// Sends one request, for someone else to read its reply.
     pub(crate) fn start(&self, command: Command, deadline: Moment) -> std::result::Result<Started, Failure> {
-        let command = self.as_told(command);
+        let command = self.as_published(command);
         let deadline = deadline.min(Clock::System.after(self.command_timeout));
         let whole = self.whole(&command);
         let reply =
             self.send(whole.as_ref().unwrap_or(&command), deadline, None).map_err(|(failure, _)| failure)?;
         Ok(Started {
             shared_connections: Arc::clone(&self.shared_connections),
-            shared: self.lane_number(&command),
+            shared: self.shared_number(&command),
             reply,
             known: Arc::clone(&self.known),
             command,
@@ -187,7 +188,8 @@ impl Connections {
     ) {
         let mut bytes = Vec::new();
         then.pack_into(&mut bytes);
-        let (shared_connections, shared) = (Arc::clone(&self.shared_connections), self.lane_number(command));
+        let (shared_connections, shared) =
+            (Arc::clone(&self.shared_connections), self.shared_number(command));
         let take = Box::new(move |outcome| {
             if take(outcome)
                 && let Some(shared) = shared_connections.get(shared)
@@ -232,23 +234,23 @@ impl Connections {
     }
 
     /// The request as it is sent here: it tells waiters in this server's way.
-    pub(crate) fn as_told(&self, command: Command) -> Command {
+    pub(crate) fn as_published(&self, command: Command) -> Command {
         command.told(self.publish_mode).unwrap_or(command)
     }
 
     /// Takes note of whether the server knows the script, from its reply.
     pub(crate) fn note_known(&self, script: Option<&'static Script>, reply: &Value) {
-        hear_of(&self.known, script, reply);
+        note_reply(&self.known, script, reply);
     }
 
-    fn lane_number(&self, command: &Command) -> usize {
+    fn shared_number(&self, command: &Command) -> usize {
         let shared_connections = u64::try_from(self.shared_connections.len()).unwrap_or(1).max(1);
         usize::try_from(command.about() % shared_connections).unwrap_or(0)
     }
 
     #[expect(clippy::indexing_slicing, reason = "the number is a remainder by the length, which is not zero")]
     fn shared(&self, command: &Command) -> &SharedConnection {
-        &self.shared_connections[self.lane_number(command)]
+        &self.shared_connections[self.shared_number(command)]
     }
 
     fn send(
@@ -277,7 +279,7 @@ impl Connections {
     ) -> std::result::Result<T, Failure> {
         let deadline = deadline.min(Clock::System.after(self.command_timeout));
         let mut slot = self.slot(deadline)?;
-        self.use_link(&mut slot.0, deadline, |deadline| self.connect_gated(deadline), talk)
+        self.use_connection(&mut slot.0, deadline, |deadline| self.connect_gated(deadline), talk)
     }
 
     /// Like [`dialog`](Self::dialog), on the connection for renewals.
@@ -292,7 +294,7 @@ impl Connections {
             .try_lock_for(deadline.since(Clock::System.now()))
             .ok_or_else(|| Failure::Refused(timed_out("the connection for renewals is in use")))?;
         // Not gated: it is one thread's, and it must not be kept out by what others ran into.
-        self.use_link(&mut connection, deadline, |deadline| self.connect(deadline), talk)
+        self.use_connection(&mut connection, deadline, |deadline| self.connect(deadline), talk)
     }
 
     /// Sends many requests and reads their replies in order, on the connection for renewals. Stops at the first
@@ -334,7 +336,7 @@ impl Connections {
             .map_err(|_no_slot| Failure::Refused(timed_out("all connections of the pool are in use")))
     }
 
-    fn use_link<T>(
+    fn use_connection<T>(
         &self,
         place: &mut Option<Connection>,
         deadline: Moment,
@@ -423,115 +425,18 @@ impl Started {
     }
 }
 
-fn is_forgotten(reply: &Value) -> bool {
-    matches!(reply, Value::ServerError(error) if is_noscript(error))
-}
-
 fn note_known(known: &KnownScripts, script: Option<&'static Script>, outcome: &Outcome) {
     if let Ok(reply) = outcome {
-        hear_of(known, script, reply);
+        note_reply(known, script, reply);
     }
 }
 
 /// A server that refuses a command before it looks for the script (`MOVED`, `LOADING`) says nothing about it.
-fn hear_of(known: &KnownScripts, script: Option<&'static Script>, reply: &Value) {
+fn note_reply(known: &KnownScripts, script: Option<&'static Script>, reply: &Value) {
     match script {
         Some(script) if is_forgotten(reply) => known.note(script, false),
         Some(script) if !matches!(reply, Value::ServerError(_)) => known.note(script, true),
         _ => {}
-    }
-}
-
-/// One thread's use of a connection.
-pub(crate) struct Dialog<'a> {
-    connection: &'a mut Connection,
-    deadline: Moment,
-    asking: bool,
-    broken: bool,
-}
-
-/// What was answered to some requests.
-pub(crate) struct Said {
-    pub(crate) replies: Vec<Value>,
-    pub(crate) sent_again: bool,
-}
-
-impl Dialog<'_> {
-    /// Sends `commands` in one write and reads their replies.
-    pub(crate) fn say(&mut self, commands: &[Command]) -> std::result::Result<Vec<Value>, Failure> {
-        Ok(self.say_and_tell(commands)?.replies)
-    }
-
-    /// The same, and tells whether one of them went out once more after the others.
-    pub(crate) fn say_and_tell(&mut self, commands: &[Command]) -> std::result::Result<Said, Failure> {
-        let mut replies = Vec::with_capacity(commands.len());
-        let sent_again = self.collect(commands, &mut replies)?;
-        let replies = replies.into_iter().map(|reply| reply.ok_or_else(no_reply));
-        Ok(Said { replies: replies.collect::<std::result::Result<_, _>>()?, sent_again })
-    }
-
-    /// Like [`say`](Self::say), but on a failure the replies that were read are there: one place for each request up
-    /// to the last that was answered, `None` where the answer is missing. Returns whether a script was sent again.
-    pub(crate) fn collect(
-        &mut self,
-        commands: &[Command],
-        replies: &mut Vec<Option<Value>>,
-    ) -> std::result::Result<bool, Failure> {
-        self.exchange(commands, |reply| replies.push(Some(reply)))?;
-        // A script that the server did not know was not run: sent once more with its body, here and now.
-        let (mut places, mut again) = (Vec::new(), Vec::new());
-        for (place, command) in replies.iter_mut().zip(commands) {
-            let forgotten = place.as_ref().is_some_and(is_forgotten);
-            if let (true, Some(command)) = (forgotten, command.with_body()) {
-                *place = None;
-                places.push(place);
-                again.push(command);
-            }
-        }
-        if again.is_empty() {
-            return Ok(false);
-        }
-        let mut places = places.into_iter();
-        self.exchange(&again, |reply| {
-            if let Some(place) = places.next() {
-                *place = Some(reply);
-            }
-        })?;
-        Ok(true)
-    }
-
-    fn exchange(
-        &mut self,
-        commands: &[Command],
-        mut take: impl FnMut(Value),
-    ) -> std::result::Result<(), Failure> {
-        let mut bytes = Vec::with_capacity(256 * commands.len());
-        for command in commands {
-            if self.asking {
-                Command::new("ASKING").pack_into(&mut bytes);
-            }
-            command.pack_into(&mut bytes);
-        }
-        // Broken until all replies are read: a reply that comes later would be taken for the next request's.
-        let was_broken = std::mem::replace(&mut self.broken, true);
-        debug_assert!(!was_broken, "a broken connection was used");
-        if let Err(error) = self.connection.send(&bytes, self.deadline) {
-            // The write failed, so the last request is not whole on its way; a single one was not carried out then.
-            return Err(if commands.len() == 1 && !self.asking {
-                Failure::Refused(error)
-            } else {
-                Failure::Unknown(error)
-            });
-        }
-        for _ in commands {
-            if self.asking {
-                // Whether it is refused shows in the next reply.
-                self.connection.receive(self.deadline).map_err(Failure::Unknown)?;
-            }
-            take(self.connection.receive(self.deadline).map_err(Failure::Unknown)?);
-        }
-        self.broken = false;
-        Ok(())
     }
 }
 
@@ -543,12 +448,8 @@ fn timed_out(words: &str) -> Error {
     Error::new(ErrorKind::TimedOut, "request", words)
 }
 
-fn no_reply() -> Failure {
-    Failure::Unknown(Error::new(ErrorKind::Protocol, "request", "no reply was read"))
-}
-
 impl fmt::Debug for Connections {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Wire({})", self.address.target)
+        write!(f, "Connections({})", self.address.target)
     }
 }

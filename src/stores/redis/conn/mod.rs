@@ -2,6 +2,7 @@
 
 pub(crate) mod connection;
 pub(crate) mod connections;
+pub(crate) mod dialog;
 pub(crate) mod handshake;
 pub(crate) mod open;
 pub(crate) mod replies;

@@ -43,7 +43,7 @@ pub(crate) struct SharedConnection {
     out: Mutex<Out>,
     /// Held by whoever opens a connection, which takes time: nobody is to wait for `out` so long.
     connecting: Mutex<()>,
-    /// Signalled when `Out::telling` has gone down.
+    /// Signalled when `Out::publishing` has gone down.
     told: Condvar,
     reading: Mutex<Reading>,
 }
@@ -62,7 +62,7 @@ struct Out {
     /// Somebody waits for replies, and writes what is left to them when some have come.
     has_reader: bool,
     /// How many threads are telling those who were owed a reply by a connection that has ended.
-    telling: usize,
+    publishing: usize,
     /// When something was last heard or said.
     used: Moment,
     /// The server has hung up, or something near to it, and [`SharedConnection::hung_up`] has not told yet.
@@ -151,7 +151,7 @@ impl SharedConnection {
             awaited: VecDeque::new(),
             unsent: 0,
             has_reader: false,
-            telling: 0,
+            publishing: 0,
             used: Clock::System.now(),
             hung_up: false,
             closed: false,
@@ -219,7 +219,7 @@ impl SharedConnection {
         let mut out = self.out.lock();
         // Those who were owed replies are told first: one whose release is of unknown outcome gives its owner number
         // up, and what comes back over a new connection is to find that done. Pairs with `end`.
-        while out.telling > 0 {
+        while out.publishing > 0 {
             let left = deadline.since(Clock::System.now());
             if left.is_zero() {
                 return Err(too_late());
@@ -408,12 +408,12 @@ impl SharedConnection {
     /// Ends the connection, and tells everyone who is owed a reply. Pairs with `open`, which waits for the telling.
     fn end(&self, mut out: MutexGuard<'_, Out>, failure: impl Fn() -> Failure) {
         let all = out.break_off();
-        out.telling += 1;
+        out.publishing += 1;
         drop(out);
         for reply in all {
             reply.fill(Err(failure()));
         }
-        self.out.lock().telling -= 1;
+        self.out.lock().publishing -= 1;
         self.told.notify_all();
     }
 

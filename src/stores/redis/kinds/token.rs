@@ -8,7 +8,8 @@ use crate::config::Replicas;
 use crate::error::{Error, ErrorKind};
 use crate::ident::{LockName, Owner};
 use crate::seam::{Attempt, Claim, Release, Snapshot};
-use crate::stores::redis::conn::connections::{Connections, Dialog};
+use crate::stores::redis::conn::connections::Connections;
+use crate::stores::redis::conn::dialog::Dialog;
 use crate::stores::redis::kinds::mutex::{decoded, tagged};
 use crate::stores::redis::reply::{
     Expected, Failure, Tagged, accepted, is_unknown_command, owner_text, refusal, ttl, unexpected,

@@ -317,7 +317,7 @@ fn a_lock_is_taken_by_the_same_commands_however_waiters_are_told() {
         let address = Arc::new(RedisAddress::new(&server.options()).unwrap());
         let connections = Connections::new(address, 1, Duration::from_secs(3), maintenance())
             .unwrap()
-            .telling(publish_mode);
+            .publishing(publish_mode);
         server.run(&["CONFIG", "RESETSTAT"]);
         let me = claim(Kind::Mutex, "lk", 30_000);
         connections.call(&mutex::acquisition(&me, 1), soon()).unwrap();

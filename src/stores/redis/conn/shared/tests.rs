@@ -152,12 +152,12 @@ fn nobody_waits_for_a_connect_but_those_who_need_it() {
 fn everyone_is_told_of_a_connections_end_before_there_is_another() {
     let (shared, pool) = (SharedConnection::new(), pool());
     let (one, server) = first(&shared, &pool);
-    let ((telling, is_telling), (go_on, may_go_on)) = (bounded(1), bounded::<()>(1));
+    let ((publishing, is_telling), (go_on, may_go_on)) = (bounded(1), bounded::<()>(1));
     ask(
         &shared,
         Some(Box::new(move |outcome| {
             outcome.unwrap_err();
-            telling.send(()).unwrap();
+            publishing.send(()).unwrap();
             may_go_on.recv().unwrap();
         })),
     );

@@ -1,0 +1,115 @@
+//! Requests over a connection that one thread has alone.
+
+use redis::Value;
+
+use crate::error::{Error, ErrorKind};
+use crate::stores::redis::conn::connection::Connection;
+use crate::stores::redis::reply::{Failure, is_noscript};
+use crate::stores::redis::script::Command;
+use crate::time::Moment;
+
+/// One thread's use of a connection.
+pub(crate) struct Dialog<'a> {
+    pub(super) connection: &'a mut Connection,
+    pub(super) deadline: Moment,
+    /// Whether each request is preceded by ASKING.
+    pub(super) asking: bool,
+    pub(super) broken: bool,
+}
+
+/// The replies to some requests.
+pub(crate) struct DialogReplies {
+    pub(crate) replies: Vec<Value>,
+    pub(crate) sent_again: bool,
+}
+
+impl Dialog<'_> {
+    /// Sends `commands` in one write and reads their replies.
+    pub(crate) fn say(&mut self, commands: &[Command]) -> std::result::Result<Vec<Value>, Failure> {
+        Ok(self.say_and_count(commands)?.replies)
+    }
+
+    /// The same, and whether one of them went out once more after the others.
+    pub(crate) fn say_and_count(
+        &mut self,
+        commands: &[Command],
+    ) -> std::result::Result<DialogReplies, Failure> {
+        let mut replies = Vec::with_capacity(commands.len());
+        let sent_again = self.collect(commands, &mut replies)?;
+        let replies = replies.into_iter().map(|reply| reply.ok_or_else(no_reply));
+        Ok(DialogReplies { replies: replies.collect::<std::result::Result<_, _>>()?, sent_again })
+    }
+
+    /// Like [`say`](Self::say), but on a failure the replies that were read are there: one place for each request up
+    /// to the last that was answered, `None` where the answer is missing. Returns whether a script was sent again.
+    pub(crate) fn collect(
+        &mut self,
+        commands: &[Command],
+        replies: &mut Vec<Option<Value>>,
+    ) -> std::result::Result<bool, Failure> {
+        self.exchange(commands, |reply| replies.push(Some(reply)))?;
+        // A script that the server did not know was not run: sent once more with its body, here and now.
+        let (mut places, mut again) = (Vec::new(), Vec::new());
+        for (place, command) in replies.iter_mut().zip(commands) {
+            let forgotten = place.as_ref().is_some_and(is_forgotten);
+            if let (true, Some(command)) = (forgotten, command.with_body()) {
+                *place = None;
+                places.push(place);
+                again.push(command);
+            }
+        }
+        if again.is_empty() {
+            return Ok(false);
+        }
+        let mut places = places.into_iter();
+        self.exchange(&again, |reply| {
+            if let Some(place) = places.next() {
+                *place = Some(reply);
+            }
+        })?;
+        Ok(true)
+    }
+
+    fn exchange(
+        &mut self,
+        commands: &[Command],
+        mut take: impl FnMut(Value),
+    ) -> std::result::Result<(), Failure> {
+        let mut bytes = Vec::with_capacity(256 * commands.len());
+        for command in commands {
+            if self.asking {
+                Command::new("ASKING").pack_into(&mut bytes);
+            }
+            command.pack_into(&mut bytes);
+        }
+        // Broken until all replies are read: a reply that comes later would be taken for the next request's.
+        let was_broken = std::mem::replace(&mut self.broken, true);
+        debug_assert!(!was_broken, "a broken connection was used");
+        if let Err(error) = self.connection.send(&bytes, self.deadline) {
+            // The write failed, so the last request is not whole on its way; a single one was not carried out then.
+            return Err(if commands.len() == 1 && !self.asking {
+                Failure::Refused(error)
+            } else {
+                Failure::Unknown(error)
+            });
+        }
+        for _ in commands {
+            if self.asking {
+                // Whether it is refused shows in the next reply.
+                self.connection.receive(self.deadline).map_err(Failure::Unknown)?;
+            }
+            take(self.connection.receive(self.deadline).map_err(Failure::Unknown)?);
+        }
+        self.broken = false;
+        Ok(())
+    }
+}
+
+/// Whether the server does not know the script.
+pub(super) fn is_forgotten(reply: &Value) -> bool {
+    matches!(reply, Value::ServerError(error) if is_noscript(error))
+}
+
+pub(super) fn no_reply() -> Failure {
+    Failure::Unknown(Error::new(ErrorKind::Protocol, "request", "no reply was read"))
+}
