@@ -50,7 +50,9 @@ fn exports() -> Exports {
     for line in text.split(';').filter_map(|part| part.split("pub use ").nth(1)) {
         let path = line.split_whitespace().collect::<Vec<_>>().join(" ");
         let (path, alias) = path.split_once(" as ").unwrap_or((&path, ""));
-        let file = root().join("src").join(path.replace("::", "/")).with_extension("rs");
+        let folder = root().join("src").join(path.replace("::", "/"));
+        let file =
+            Some(folder.join("mod.rs")).filter(|file| file.exists()).unwrap_or(folder.with_extension("rs"));
         if file.exists() {
             let name = if alias.is_empty() { path.rsplit("::").next().unwrap() } else { alias };
             exports.modules.insert(file, name.to_owned());
