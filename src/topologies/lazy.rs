@@ -67,10 +67,10 @@ impl LazyStore {
             *last = Some(error.copy());
             self.failures.fetch_add(1, Ordering::SeqCst);
         })?;
-        if let Some(watchdog) = &*self.watchdog.lock() {
-            if let Some(sessions) = store.capabilities().sessions {
-                sessions.attach(watchdog.clone());
-            }
+        if let Some(watchdog) = &*self.watchdog.lock()
+            && let Some(sessions) = store.capabilities().sessions
+        {
+            sessions.attach(watchdog.clone());
         }
         let store = self.store.get_or_init(|| store);
         // Set first, looked second. Pairs with `close`.
