@@ -6,8 +6,8 @@ use leasehold::crossbeam_channel::bounded;
 use leasehold::{ErrorKind, Lock};
 
 use super::harness::{Sessions, Store, fresh};
-use super::tools::{
-    PATIENCE, SLACK, Waiter, elsewhere, eventually, median, ms, now, receive, slack_since, stalled_since,
+use crate::support::{
+    LONG, SLACK, Waiter, comes_true_within, elsewhere, median, ms, now, receive, slack_since, stalled_since,
     throughout,
 };
 
@@ -142,7 +142,7 @@ fn who_comes_later_gets_in_front_exactly_if_the_kind_is_not_fair(store: &Store) 
             });
             if kind.traits.fair {
                 // Its place is what counts; a thread that only waits for an answer has none yet.
-                eventually(PATIENCE, || late_client.inspect(&name).unwrap().waiting == 1);
+                comes_true_within(LONG, || late_client.inspect(&name).unwrap().waiting == 1);
             }
             held.unlock().unwrap();
             let got_in_front = late.try_lock().unwrap();
@@ -150,7 +150,7 @@ fn who_comes_later_gets_in_front_exactly_if_the_kind_is_not_fair(store: &Store) 
                 late.unlock().unwrap();
             }
             drop(go);
-            waiter.returns_within(PATIENCE);
+            waiter.returns_within(LONG);
             got_in_front
         });
         assert_eq!(got_in_front, !kind.traits.fair, "{}", kind.label);
@@ -192,8 +192,8 @@ fn a_hold_outlives_its_clients_connections_exactly_if_the_store_says_so(store: &
     let lost = guard.lost();
     end();
     if binds {
-        receive(&lost, PATIENCE).expect("it is told");
-        assert!(rival.lock(&name).try_lock_for(PATIENCE).unwrap());
+        receive(&lost, LONG).expect("it is told");
+        assert!(rival.lock(&name).try_lock_for(LONG).unwrap());
         assert!(guard.unlock().unwrap_err().is_lost());
         assert!(rival.lock(&name).is_held_by_current_thread().unwrap());
     } else {
@@ -201,7 +201,7 @@ fn a_hold_outlives_its_clients_connections_exactly_if_the_store_says_so(store: &
         throughout(ms(1_200), || guard.check().is_ok());
         assert!(!rival.lock(&name).try_lock_for(ms(50)).unwrap());
         guard.unlock().unwrap();
-        assert!(rival.lock(&name).try_lock_for(PATIENCE).unwrap());
+        assert!(rival.lock(&name).try_lock_for(LONG).unwrap());
     }
 }
 
@@ -212,7 +212,7 @@ fn a_lease_ends_as_exactly_as_the_store_says(store: &Store) {
     let before = now();
     lock.lock(&name).lock_with_lease(lease).unwrap();
     let after = now();
-    eventually(store.freed_within(lease) + SLACK, || !rival.lock(&name).is_locked().unwrap());
+    comes_true_within(store.freed_within(lease) + SLACK, || !rival.lock(&name).is_locked().unwrap());
     let took = after.elapsed();
     assert!(before.elapsed() >= lease - ms(2), "{took:?}");
     assert!(took <= store.freed_within(lease) + slack_since(after), "{took:?}");

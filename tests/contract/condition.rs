@@ -8,7 +8,7 @@ use leasehold::crossbeam_channel::{bounded, unbounded};
 use leasehold::{ErrorKind, Interrupt, RedisLock};
 
 use super::harness::{Store, fresh};
-use super::tools::{PATIENCE, SLACK, Waiter, eventually, ms, now, slack_since, throughout};
+use crate::support::{LONG, SLACK, Waiter, comes_true_within, ms, now, slack_since, throughout};
 
 contracts!(needs Counting:
     a_waiter_gives_the_lock_up_and_has_it_again_when_notified,
@@ -40,7 +40,7 @@ fn waiting<T: Send + 'static>(
         tell.send(()).unwrap();
         what(&lock)
     });
-    told.recv_timeout(PATIENCE).expect("the lock is taken by the other thread");
+    told.recv_timeout(LONG).expect("the lock is taken by the other thread");
     waiter
 }
 
@@ -74,10 +74,10 @@ fn a_waiter_has_its_whole_hold_count_again(store: &Store) {
         (0..3).for_each(|_| lock.unlock().unwrap());
     });
     let lock = client.lock(&name);
-    assert!(lock.try_lock_for(PATIENCE).unwrap(), "all three levels were given up");
+    assert!(lock.try_lock_for(LONG).unwrap(), "all three levels were given up");
     assert!(lock.condition("c").notify_one().unwrap());
     lock.unlock().unwrap();
-    waiter.returns_within(PATIENCE);
+    waiter.returns_within(LONG);
     assert!(!lock.is_locked().unwrap());
 }
 
@@ -100,10 +100,10 @@ fn waiters_are_notified_in_the_order_in_which_they_came(store: &Store) {
         lock.lock().unwrap();
         assert!(lock.condition("c").notify_one().unwrap());
         lock.unlock().unwrap();
-        assert_eq!(told.recv_timeout(PATIENCE), Ok(turn));
+        assert_eq!(told.recv_timeout(LONG), Ok(turn));
     }
     for waiter in waiters {
-        waiter.returns_within(PATIENCE);
+        waiter.returns_within(LONG);
     }
 }
 
@@ -126,7 +126,7 @@ fn all_are_notified_at_once_and_go_on_one_by_one(store: &Store) {
     assert_eq!(lock.condition("c").notify_all().unwrap(), 4);
     lock.unlock().unwrap();
     for waiter in waiters {
-        waiter.returns_within(PATIENCE);
+        waiter.returns_within(LONG);
     }
 }
 
@@ -206,7 +206,7 @@ fn a_notification_that_its_waiter_leaves_goes_to_the_next(store: &Store) {
     interrupt.interrupt();
     lock.condition("c").notify_one().unwrap();
     lock.unlock().unwrap();
-    if first.returns_within(PATIENCE).0 {
+    if first.returns_within(LONG).0 {
         lock.lock().unwrap();
         assert!(lock.condition("c").notify_one().unwrap());
         lock.unlock().unwrap();
@@ -245,7 +245,7 @@ fn conditions_of_one_lock_are_apart(store: &Store) {
     throughout(ms(20), || !waiter.is_over());
     assert!(lock.condition("one").notify_one().unwrap());
     lock.unlock().unwrap();
-    waiter.returns_within(PATIENCE);
+    waiter.returns_within(LONG);
 }
 
 fn a_waiter_whose_client_ends_is_passed_over_at_once(store: &Store) {
@@ -269,7 +269,7 @@ fn a_waiter_whose_client_ends_is_passed_over_at_once(store: &Store) {
     assert!(!lock.condition("c").notify_one().unwrap(), "one waits, and not the one that has gone");
     let notified = now();
     lock.unlock().unwrap();
-    let (outcome, returned) = second.returns_within(PATIENCE);
+    let (outcome, returned) = second.returns_within(LONG);
     outcome.unwrap();
     assert!(returned.duration_since(notified) < ms(100) + slack_since(notified));
 }
@@ -302,13 +302,13 @@ fn nothing_is_lost_between_producers_and_consumers(store: &Store) {
                     lock.lock().unwrap();
                     if at % 2 == 0 {
                         while queue.lock().unwrap().len() >= 2 {
-                            assert!(not_full.wait_for(PATIENCE).unwrap(), "nobody took anything");
+                            assert!(not_full.wait_for(LONG).unwrap(), "nobody took anything");
                         }
                         queue.lock().unwrap().push_back(item);
                         not_empty.notify_one().unwrap();
                     } else {
                         while queue.lock().unwrap().is_empty() {
-                            assert!(not_empty.wait_for(PATIENCE).unwrap(), "nobody put anything");
+                            assert!(not_empty.wait_for(LONG).unwrap(), "nobody put anything");
                         }
                         queue.lock().unwrap().pop_front().unwrap();
                         not_full.notify_one().unwrap();
@@ -319,6 +319,6 @@ fn nothing_is_lost_between_producers_and_consumers(store: &Store) {
         }
     });
     assert!(queue.lock().unwrap().is_empty());
-    eventually(SLACK, || !clients[0].lock(&name).is_locked().unwrap());
+    comes_true_within(SLACK, || !clients[0].lock(&name).is_locked().unwrap());
     assert!(begun.elapsed() < ms(5_000) + slack_since(begun), "{:?}", begun.elapsed());
 }

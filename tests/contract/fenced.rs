@@ -4,7 +4,7 @@ use std::sync::Mutex;
 use std::thread;
 
 use super::harness::{Store, fresh};
-use super::tools::{Holding, PATIENCE, Waiter, elsewhere, ms};
+use crate::support::{Holding, LONG, Waiter, elsewhere, ms};
 
 contracts!(
     tokens_strictly_increase_across_threads_and_clients,
@@ -113,7 +113,7 @@ fn a_token_that_comes_by_reentry_is_below_that_of_who_waited_already(store: &Sto
     });
     let token = client.fenced_lock(&name).lock_and_get_token().unwrap();
     (0..2).for_each(|_| client.lock(&name).unlock().unwrap());
-    let (next, _) = waiter.returns_within(PATIENCE);
+    let (next, _) = waiter.returns_within(LONG);
     assert!(next > token, "{next} after {token}");
 }
 

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use leasehold::{ClientBuilder, ErrorKind, LockClient, RedisLock, Result};
 
-use super::tools::watch_for_stalls;
 pub(crate) use crate::support::fresh;
+use crate::support::watch_for_stalls;
 
 /// What a kind of lock can do on a store. Contracts assert both the yes and the no.
 #[derive(Debug, Clone, Copy)]

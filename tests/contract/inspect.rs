@@ -3,7 +3,7 @@
 use leasehold::{ErrorKind, ObjectKind};
 
 use super::harness::{Store, fresh};
-use super::tools::Holding;
+use crate::support::Holding;
 
 contracts!(
     a_name_that_nobody_has_used_is_shown_as_nothing,

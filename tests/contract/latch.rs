@@ -3,7 +3,7 @@
 use leasehold::{Interrupt, ObjectKind};
 
 use super::harness::{Store, fresh};
-use super::tools::{PATIENCE, SLACK, Waiter, eventually, ms, now, slack_since, throughout};
+use crate::support::{LONG, SLACK, Waiter, comes_true_within, ms, now, slack_since, throughout};
 
 contracts!(needs Counting:
     a_latch_that_nobody_set_up_is_open,
@@ -121,7 +121,7 @@ fn a_latch_is_shown_with_its_count(store: &Store) {
         let latch = latch.clone();
         move || latch.wait().unwrap()
     });
-    eventually(PATIENCE, || other.inspect(&name).unwrap().kind == ObjectKind::CountDownLatch);
+    comes_true_within(LONG, || other.inspect(&name).unwrap().kind == ObjectKind::CountDownLatch);
     latch.count_down().unwrap();
     let seen = other.inspect(&name).unwrap();
     assert_eq!((seen.count, seen.listeners), (Some(1), Some(1)), "{seen}");

@@ -6,8 +6,8 @@ use std::time::Duration;
 use leasehold::{AcquireOptions, ErrorKind, Interrupt, TryOutcome, Wakeups};
 
 use super::harness::{Store, fresh};
-use super::tools::{
-    Holding, PATIENCE, SLACK, Waiter, elsewhere, eventually, ms, now, quiet_panic, slack_since,
+use crate::support::{
+    Holding, LONG, SLACK, Waiter, comes_true_within, elsewhere, ms, now, quiet_panic, slack_since,
 };
 
 contracts!(
@@ -57,7 +57,7 @@ fn options_with_a_wait_wait_and_no_longer(store: &Store) {
     });
     holding.release();
     for waiter in waiters {
-        assert!(waiter.returns_within(PATIENCE).0);
+        assert!(waiter.returns_within(LONG).0);
     }
 }
 
@@ -67,8 +67,8 @@ fn options_with_a_lease_are_not_renewed(store: &Store) {
     let lease = ms(400);
     let options = AcquireOptions::new().lease(lease);
     let guard = lock.try_acquire_owned_with(&options).unwrap().acquired().unwrap();
-    eventually(store.freed_within(lease) + SLACK, || guard.check().is_err());
-    eventually(store.freed_within(lease) + SLACK, || !lock.is_locked().unwrap());
+    comes_true_within(store.freed_within(lease) + SLACK, || guard.check().is_err());
+    comes_true_within(store.freed_within(lease) + SLACK, || !lock.is_locked().unwrap());
     assert!(guard.unlock().unwrap_err().is_lost());
 }
 
@@ -83,7 +83,7 @@ fn options_with_an_interrupt_end_a_wait_that_has_a_lease(store: &Store) {
         move || lock.try_lock_with(&options).map(|outcome| outcome.is_acquired())
     });
     interrupt.interrupt();
-    let (ended, _) = waiter.returns_within(PATIENCE);
+    let (ended, _) = waiter.returns_within(LONG);
     assert!(ended.unwrap_err().is_interrupted());
     holding.release();
 }
@@ -137,7 +137,7 @@ fn work_with_a_wait_gets_the_lock_when_it_is_free(store: &Store) {
         move || lock.with_lock_for(LONG, |guard| guard.check().is_ok())
     });
     holding.release();
-    assert_eq!(waiter.returns_within(PATIENCE).0.unwrap(), TryOutcome::Acquired(true));
+    assert_eq!(waiter.returns_within(LONG).0.unwrap(), TryOutcome::Acquired(true));
 }
 
 fn work_that_panics_frees_the_lock(store: &Store) {
@@ -148,7 +148,7 @@ fn work_that_panics_frees_the_lock(store: &Store) {
         catch_unwind(AssertUnwindSafe(|| drop(lock.with_lock_for(LONG, |_| quiet_panic())))),
     ];
     assert!(results.iter().all(Result::is_err));
-    eventually(SLACK, || !lock.is_locked().unwrap());
+    comes_true_within(SLACK, || !lock.is_locked().unwrap());
 }
 
 fn every_way_to_an_owned_guard_has_the_lock(store: &Store) {
@@ -179,7 +179,7 @@ fn every_way_to_an_owned_guard_has_the_lock(store: &Store) {
     let lock = client.lock(&fresh("bounded"));
     let lease = ms(400);
     let guard = lock.acquire_owned_with_lease(lease).unwrap();
-    eventually(store.freed_within(lease) + SLACK, || guard.check().is_err());
+    comes_true_within(store.freed_within(lease) + SLACK, || guard.check().is_err());
     let holding = lock.acquire_owned().unwrap();
     let interrupt = Interrupt::new();
     let waiter = Waiter::start({
@@ -187,7 +187,7 @@ fn every_way_to_an_owned_guard_has_the_lock(store: &Store) {
         move || lock.acquire_owned_interruptibly(&interrupt)
     });
     interrupt.interrupt();
-    assert!(waiter.returns_within(PATIENCE).0.unwrap_err().is_interrupted());
+    assert!(waiter.returns_within(LONG).0.unwrap_err().is_interrupted());
     holding.unlock().unwrap();
 }
 
@@ -239,7 +239,7 @@ fn a_ping_is_answered(store: &Store) {
         "memory",
     ];
     assert!(known.contains(&health.store), "{health:?}");
-    assert!(health.latency < PATIENCE, "{health:?}");
+    assert!(health.latency < LONG, "{health:?}");
     // MySQL and SQLite wake nobody.
     let wakes = store.kinds.iter().any(|kind| kind.label == "lock" && kind.traits.wakes);
     assert_eq!(health.wakeups, if wakes { Wakeups::Working } else { Wakeups::Polled }, "{health:?}");
@@ -259,7 +259,7 @@ fn a_client_that_connects_lazily_is_like_any_other(store: &Store) {
             move || lock.acquire_owned().unwrap().unlock()
         });
         holding.release();
-        waiter.returns_within(PATIENCE).0.unwrap();
+        waiter.returns_within(LONG).0.unwrap();
         let lock = (kind.make)(&client, &name);
         let guard = lock.acquire().unwrap();
         assert!(!(kind.make)(&other, &name).try_lock().unwrap());

@@ -5,7 +5,7 @@ use std::time::Duration;
 use leasehold::{Backoff, ErrorKind, LossReason};
 
 use super::harness::{Store, fresh};
-use super::tools::{Holding, PATIENCE, SLACK, Waiter, elsewhere, ms, now, receive, slack_since};
+use crate::support::{Holding, LONG, SLACK, Waiter, elsewhere, ms, now, receive, slack_since};
 
 contracts!(
     a_lock_that_is_not_reentrant_refuses_its_own_thread_at_once,
@@ -26,7 +26,7 @@ fn a_lock_that_is_not_reentrant_refuses_its_own_thread_at_once(store: &Store) {
     let begun = now();
     let refused = lock.lock().unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::WouldDeadlock);
-    assert_eq!(lock.try_lock_for(PATIENCE).unwrap_err().kind(), ErrorKind::WouldDeadlock);
+    assert_eq!(lock.try_lock_for(LONG).unwrap_err().kind(), ErrorKind::WouldDeadlock);
     assert!(begun.elapsed() < slack_since(begun));
     assert!(!lock.try_lock().unwrap(), "busy is no error");
     assert_eq!(lock.hold_count().unwrap(), 1);
@@ -83,7 +83,7 @@ fn re_entering_does_not_put_the_end_of_a_hold_off(store: &Store) {
     let _other = client.lock(&name).acquire_with_lease(Duration::from_secs(60)).unwrap();
     assert_eq!(receive(&lost, ms(2_200) + SLACK).unwrap().reason, LossReason::HeldTooLong);
     assert!(taken.elapsed() < ms(2_200) + slack_since(taken), "{:?}", taken.elapsed());
-    super::tools::eventually(store.freed_within(SLACK), || !lock.is_locked().unwrap());
+    crate::support::comes_true_within(store.freed_within(SLACK), || !lock.is_locked().unwrap());
 }
 
 fn a_most_that_is_shorter_than_the_lease_is_the_lease(store: &Store) {
@@ -158,7 +158,7 @@ fn who_waits_behind_a_spin_lock_does_not_go_at_its_pace(store: &Store) {
     let name = fresh("pace");
     let held = Holding::take(&client.lock(&name));
     let spinning = Waiter::start({
-        let lock = other.lock_with(&name).spin(Backoff::constant(PATIENCE * 6)).build();
+        let lock = other.lock_with(&name).spin(Backoff::constant(LONG * 6)).build();
         move || lock.acquire().and_then(leasehold::Guard::unlock)
     });
     let waiter = Waiter::start({
@@ -171,11 +171,11 @@ fn who_waits_behind_a_spin_lock_does_not_go_at_its_pace(store: &Store) {
         }
     });
     let freed = held.release();
-    let (had, _) = waiter.returns_within(PATIENCE);
+    let (had, _) = waiter.returns_within(LONG);
     // As if it were alone: by a message, or by the store's poll.
     let polls = store.kinds.iter().find(|kind| kind.label == "lock").unwrap().traits;
     let promised = if polls.wakes { ms(50) } else { polls.polls_within };
     assert!(had.duration_since(freed) < promised + slack_since(freed), "{:?}", had.duration_since(freed));
     // A release of its own process wakes the other one too.
-    spinning.returns_within(PATIENCE).0.unwrap();
+    spinning.returns_within(LONG).0.unwrap();
 }

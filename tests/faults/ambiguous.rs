@@ -7,12 +7,9 @@ use std::time::Duration;
 use leasehold::crossbeam_channel::bounded;
 use leasehold::{ErrorKind, HoldState};
 
-use super::tools::{
-    EPSILON, L, LONG, PATIENCE, R, T, about, call, comes_within, elsewhere, let_pass, ms, no_releases,
-    releases, scenario, throughout, within,
-};
-use crate::support::now;
+use super::world::{L, PATIENCE, R, T, about, no_releases, releases, scenario};
 use crate::support::proxy::{Command, Direction, Do, Then, Which};
+use crate::support::{LONG, SLACK, call, comes_within, elsewhere, let_pass, ms, now, throughout, within};
 
 /// Long enough not to end within a test.
 const LEASE: Duration = Duration::from_secs(10);
@@ -158,7 +155,7 @@ fn what_a_re_entry_got_after_the_window_does_not_stay() {
             }
         });
         fault.wait_for(1, LONG);
-        let_pass(L + EPSILON, "until the window of the outer level has ended");
+        let_pass(L + SLACK, "until the window of the outer level has ended");
         fault.release();
         let (waited, count, lost) = nested.outcome().0;
         assert!(waited < 5 * L, "it waited for what it had left behind itself: {waited:?}");

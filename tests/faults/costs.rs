@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use leasehold::{LockClient, RedisLock};
 
-use super::tools::{LONG, T, World, call, ms, scenario, within};
+use super::world::{T, World, scenario};
 use crate::support::proxy::{Command, Do, verb};
-use crate::support::{eventually, now};
+use crate::support::{LONG, call, eventually, ms, now, within};
 
 /// A use of a kind: what it is, how many scripts it sends, and the use.
 type Use = (&'static str, usize, Act);

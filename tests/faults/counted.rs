@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use leasehold::{LockClient, Result};
 
-use super::tools::{Event, L, LONG, P, T, World, about, call, comes_within, ms, releases, scenario, within};
+use super::world::{L, P, T, World, about, releases, scenario};
+use crate::support::observer::Event;
 use crate::support::proxy::{Direction, Do, Then, Which};
-use crate::support::{eventually, now};
+use crate::support::{LONG, call, comes_within, eventually, ms, now, within};
 
 const ENDS: [Then; 3] = [Then::Silent, Then::Close, Then::Reset];
 

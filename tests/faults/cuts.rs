@@ -3,14 +3,14 @@
 use leasehold::crossbeam_channel::bounded;
 use leasehold::{ErrorKind, HoldState};
 
-use super::tools::{
-    EPSILON, Event, L, LONG, P, PATIENCE, R, T, about, call, comes_within, ms, releases, scenario,
-    stalled_since, throughout, within,
-};
+use super::world::{L, P, PATIENCE, R, T, about, releases, scenario};
 use crate::support::epilogue::assert_every_hash_has_a_ttl;
 use crate::support::history::History;
+use crate::support::observer::Event;
 use crate::support::proxy::{Direction, Do, Then, Which, verb};
-use crate::support::{eventually, now};
+use crate::support::{
+    LONG, SLACK, call, comes_within, eventually, ms, now, stalled_since, throughout, within,
+};
 
 #[test]
 fn in_a_black_hole_every_call_ends_by_itself_and_on_healing_nothing_is_revived() {
@@ -81,7 +81,7 @@ fn in_a_black_hole_every_call_ends_by_itself_and_on_healing_nothing_is_revived()
             assert!(matches!(error.kind(), ErrorKind::TimedOut | ErrorKind::Unreachable), "{what}: {error}");
         }
         let lost = told.recv_timeout(L).unwrap().saturating_duration_since(cut);
-        assert!(lost <= L + EPSILON + stalled_since(cut), "the loss was told after {lost:?}");
+        assert!(lost <= L + SLACK + stalled_since(cut), "the loss was told after {lost:?}");
         assert!(kept.check().is_err());
         seen.wait_for("the loss", |event| matches!(event, Event::Lost(loss) if loss.name == "kept"));
         // The server ends the lease by itself; then another has it.

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use leasehold::{Error, ErrorKind, LockClient, MemoryStore};
 
-use super::tools::{L, LONG, R, alone, scenario, throughout};
-use crate::support::eventually;
+use super::world::{L, R, scenario};
 use crate::support::server::{RedisServer, default_server};
+use crate::support::{LONG, alone, eventually, throughout};
 
 const LEASE: Duration = Duration::from_secs(20);
 

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use leasehold::{ErrorKind, LockClient, RedisLock};
 
-use super::tools::{L, LONG, T, World, about, call, ms, releases, scenario, within};
+use super::world::{L, T, World, about, releases, scenario};
 use crate::support::proxy::{Do, Then, Which};
-use crate::support::{eventually, now};
+use crate::support::{LONG, call, eventually, ms, now, within};
 
 /// Long enough not to end, nor to be renewed, within a test.
 const LEASE: Duration = Duration::from_secs(20);

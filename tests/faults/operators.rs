@@ -4,10 +4,11 @@ use std::time::Duration;
 
 use leasehold::{ErrorKind, NotHeld};
 
-use super::tools::{
-    Event, L, LONG, P, R, T, call, comes_within, elsewhere, let_pass, ms, scenario, throughout, within,
+use super::world::{L, P, R, T, scenario};
+use crate::support::observer::Event;
+use crate::support::{
+    LONG, call, comes_within, elsewhere, eventually, let_pass, ms, now, throughout, within,
 };
-use crate::support::{eventually, now};
 
 #[test]
 fn however_an_operator_takes_a_lock_away_its_holder_is_told() {
@@ -182,7 +183,7 @@ fn a_key_of_another_type_is_told_at_once_to_every_caller_and_left_alone() {
     });
 }
 
-fn lock_on_hash(world: &super::tools::World) -> leasehold::Guard {
+fn lock_on_hash(world: &super::world::World) -> leasehold::Guard {
     world.client().lock("hash").acquire().unwrap()
 }
 

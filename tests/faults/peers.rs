@@ -4,11 +4,8 @@ use std::time::Duration;
 
 use leasehold::LossReason;
 
-use super::tools::{
-    EPSILON, L, LONG, P, R, T, World, about, call, comes_within, elsewhere, let_pass, ms, scenario,
-    throughout,
-};
-use crate::support::{eventually, now};
+use super::world::{L, P, R, T, World, about, scenario};
+use crate::support::{LONG, SLACK, call, comes_within, elsewhere, eventually, let_pass, ms, now, throughout};
 
 const JAVA: &str = "11111111-2222-4333-8444-555555555555:7";
 
@@ -240,7 +237,7 @@ fn halves_that_a_restart_took_away_are_told_and_the_next_holds_are_renewed() {
             }
         });
         again.into_iter().for_each(|guard| guard.unlock().unwrap());
-        let_pass(EPSILON, "so that what was sent has arrived");
+        let_pass(SLACK, "so that what was sent has arrived");
     });
 }
 

@@ -6,14 +6,14 @@ use std::time::Duration;
 
 use leasehold::{ErrorKind, HoldState, LockClient, NotHeld};
 
-use super::tools::{
-    CONNECT, Event, L, P, R, Seen, T, World, alone, call, comes_within, elsewhere, ms, play, scenario,
-    scenario_on, start, texts, throughout, within,
-};
+use super::world::{CONNECT, L, P, R, T, World, play, scenario, scenario_on};
 use crate::support::epilogue::assert_every_hash_has_a_ttl;
+use crate::support::observer::{Event, Seen, texts};
 use crate::support::proxy::{Then, Which};
 use crate::support::server::{Port, RedisServer, default_server};
-use crate::support::{eventually, now, spawn};
+use crate::support::{
+    alone, call, comes_within, elsewhere, eventually, ms, now, spawn, start, throughout, within,
+};
 
 /// A user's rights: patterns of keys and channels, and commands.
 #[derive(Clone)]

@@ -5,13 +5,13 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use leasehold::{ErrorKind, HoldState, LossReason};
 
-use super::tools::{
-    Event, L, LONG, R, Seen, T, about, call, comes_within, elsewhere, let_pass, ms, quiet_panic, scenario,
-    throughout, within,
-};
+use super::world::{L, R, T, about, scenario};
 use crate::support::epilogue::threads;
+use crate::support::observer::{Event, Seen};
 use crate::support::proxy::{Do, Then, Which};
-use crate::support::{eventually, now};
+use crate::support::{
+    LONG, call, comes_within, elsewhere, eventually, let_pass, ms, now, quiet_panic, throughout, within,
+};
 
 #[test]
 fn a_panic_in_the_critical_section_gives_the_lock_back() {
@@ -402,7 +402,7 @@ fn a_killed_connection_under_load_costs_no_error_to_those_who_wait() {
                 .collect();
             let mut killed = 0;
             while threads.iter().any(|thread| !thread.is_finished()) {
-                super::tools::let_pass(ms(50), "between two kills");
+                crate::support::let_pass(ms(50), "between two kills");
                 let then = if killed % 2 == 0 { Then::Reset } else { Then::Close };
                 killed += world.proxy.kill(Which::All, then);
             }

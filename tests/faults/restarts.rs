@@ -6,13 +6,11 @@ use std::time::Duration;
 
 use leasehold::{ClientBuilder, ErrorKind, HoldState, NotHeld};
 
-use super::tools::{
-    Event, L, LONG, OWN, P, R, Seen, T, about, call, comes_within, let_pass, ms, scenario, scenario_on,
-    start, throughout, within,
-};
+use super::world::{L, OWN, P, R, T, about, scenario, scenario_on};
+use crate::support::observer::{Event, Seen};
 use crate::support::proxy::Which;
 use crate::support::server::ADMIN;
-use crate::support::{eventually, now};
+use crate::support::{LONG, call, comes_within, eventually, let_pass, ms, now, start, throughout, within};
 
 #[test]
 fn a_server_that_stands_still_for_less_than_the_lease_costs_no_hold() {
@@ -174,7 +172,7 @@ const LONG_RUN: Duration = Duration::from_secs(60);
 fn a_server_killed_and_restarted_with_its_data_keeps_the_holds() {
     let durable = |builder: crate::support::server::Builder| builder.append_only("always");
     scenario_on(durable, |world| {
-        let seen = super::tools::Seen::default();
+        let seen = crate::support::observer::Seen::default();
         // Long enough for the restart on a busy machine.
         let lease = 4 * L;
         let client = world.builder().lease(lease).observer(seen.clone()).build().unwrap();

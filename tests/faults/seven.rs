@@ -4,13 +4,11 @@ use std::time::Duration;
 
 use leasehold::{ErrorKind, LossReason};
 
-use super::tools::{
-    Event, L, LONG, P, R, Seen, T, about, call, comes_within, elsewhere, ms, releases, scenario, start,
-    throughout, within,
-};
+use super::world::{L, P, R, T, about, releases, scenario};
 use crate::support::epilogue::assert_every_hash_has_a_ttl;
-use crate::support::now;
+use crate::support::observer::{Event, Seen};
 use crate::support::proxy::{Direction, Do, Then, Which};
+use crate::support::{LONG, call, comes_within, elsewhere, ms, now, start, throughout, within};
 
 #[test]
 fn a_lease_that_overflows_is_refused_before_anything_is_sent() {

@@ -10,10 +10,9 @@ use redis::{Commands, Connection};
 use crate::agent::{Agent, Peer, Pending};
 use crate::fleet::Worker;
 use crate::java;
-use crate::scene::{Task, alone, eventually, task};
-use crate::support::now;
+use crate::scene::alone;
 use crate::support::server::RedisServer;
-use crate::tools::stalled_since;
+use crate::support::{Call, call, now, stalled_since, wait_until};
 
 const LEASE: Duration = Duration::from_secs(3);
 /// For so long a place of ours lasts without being asked for again.
@@ -42,7 +41,7 @@ fn queue(admin: &mut Connection) -> Vec<String> {
 fn comes<T>(admin: &mut Connection, come: impl FnOnce() -> T) -> (T, String) {
     let before = queue(admin).pop();
     let comer = come();
-    eventually("it is in the queue", LONG, || queue(admin).pop() != before);
+    wait_until("it is in the queue", LONG, || queue(admin).pop() != before);
     (comer, queue(admin).pop().unwrap())
 }
 
@@ -51,9 +50,9 @@ fn java_takes_turn(java: &Peer, thread: &str) -> Pending {
     java.ask(thread, "fair-turn", &["fair", "turns", thread])
 }
 
-fn rust_takes_turn(url: &str, who: &'static str) -> Task<()> {
+fn rust_takes_turn(url: &str, who: &'static str) -> Call<()> {
     let url = url.to_owned();
-    task(move || {
+    call(move || {
         let client = patient(&url);
         let mut connection = redis::Client::open(url).unwrap().get_connection().unwrap();
         let guard = client.fair_lock("fair").acquire().unwrap();
@@ -118,7 +117,7 @@ fn waiters_of_ours_that_are_killed_hold_java_up_for_seconds_wherever_they_stood(
         assert!(held_up < PLACE * 4 + LEASE, "{wait:?}: {held_up:?}");
         let _: () = admin.del("turns").unwrap();
         java.get("main", "shutdown", &[]);
-        eventually("nothing is left", LONG, || admin.keys::<_, Vec<String>>("*fair*").unwrap().is_empty());
+        wait_until("nothing is left", LONG, || admin.keys::<_, Vec<String>>("*fair*").unwrap().is_empty());
     }
 }
 
@@ -145,7 +144,7 @@ fn a_waiter_of_ours_keeps_its_place_behind_java_however_long_java_waits() {
         }
         guard.unlock().unwrap();
         theirs.into_iter().for_each(|turn| drop(turn.wait_for(LONG).expect_ok()));
-        ours.into_iter().for_each(Task::join);
+        ours.into_iter().for_each(Call::join);
         assert_eq!(turns(&mut admin), came, "{wait:?}");
         let _: () = admin.del("turns").unwrap();
         java.get("main", "shutdown", &[]);
@@ -166,7 +165,7 @@ fn a_waiter_of_ours_that_java_took_for_dead_goes_back_to_the_front() {
     let (late, late_id) = comes(&mut admin, || rust_takes_turn(&server.url(), "late"));
     // What Redisson does to it.
     let _: () = redis::pipe().atomic().lpop(QUEUE, None).zrem(TIMES, &our_id).query(&mut admin).unwrap();
-    eventually("it is the first again", LONG, || queue(&mut admin) == [&*our_id, &*their_id, &*late_id]);
+    wait_until("it is the first again", LONG, || queue(&mut admin) == [&*our_id, &*their_id, &*late_id]);
     let time: Option<f64> = admin.zscore(TIMES, &our_id).unwrap();
     assert!(time.is_some());
     guard.unlock().unwrap();
@@ -205,7 +204,7 @@ fn a_java_waiter_that_is_killed_is_waited_for_as_long_as_it_said_and_no_longer()
         let killed = now();
         guard.unlock().unwrap();
         theirs.into_iter().for_each(|turn| drop(turn.wait_for(LONG).expect_ok()));
-        ours.into_iter().for_each(Task::join);
+        ours.into_iter().for_each(Call::join);
         let held_up = killed.elapsed().saturating_sub(stalled_since(killed));
         eprintln!("a dead Java waiter, before the {place}: {held_up:?}");
         assert!(held_up < wait + PLACE * 4 + LEASE, "{place}: {held_up:?}");

@@ -112,8 +112,9 @@ pub(crate) struct Worker(Child);
 impl Worker {
     /// This test program again, to run that test with that in its environment.
     pub(crate) fn start(test: &str, variable: &str, value: &str) -> Worker {
-        let mut again = Command::new(env::current_exe().unwrap());
-        again.args(["--exact", test]).env(variable, value);
+        let command = test_command(test);
+        let mut again = Command::new(&command[0]);
+        again.args(&command[1..]).env(variable, value);
         Worker(again.stdout(Stdio::null()).spawn().unwrap())
     }
 

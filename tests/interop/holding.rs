@@ -5,7 +5,8 @@ use std::time::Duration;
 use leasehold::{ErrorKind, NotHeld};
 
 use crate::java;
-use crate::scene::{alone, rust, scripts_run, somebody_waits, task};
+use crate::scene::{alone, rust, scripts_run, somebody_waits};
+use crate::support::call;
 use crate::support::server::RedisServer;
 
 const LEASE: Duration = Duration::from_secs(3);
@@ -86,9 +87,9 @@ fn a_hold_that_rust_passed_to_another_thread_still_keeps_java_out() {
     let Some(server) = RedisServer::start_default() else { return };
     let Some(java) = java::connect(&server.url(), LEASE) else { return };
     let guard = rust(&server.url(), LEASE).lock("passed-on").acquire_owned().unwrap();
-    let guard = task(move || guard).join();
+    let guard = call(move || guard).join();
     assert!(!java.is("other", "try", &["passed-on"]));
-    task(move || guard.unlock().unwrap()).join();
+    call(move || guard.unlock().unwrap()).join();
     assert!(java.is("other", "try", &["passed-on"]));
     java.get("other", "unlock", &["passed-on"]);
 }
