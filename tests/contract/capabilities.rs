@@ -16,7 +16,7 @@ contracts!(
     a_kind_is_fenced_exactly_if_it_says_so,
     a_release_wakes_other_clients_exactly_if_the_kind_says_so,
     every_kind_is_a_lock_to_generic_code,
-    who_comes_later_gets_in_front_exactly_if_the_kind_is_not_fair,
+    a_later_caller_overtakes_a_waiter_exactly_if_the_kind_is_not_fair,
     a_hold_survives_a_restart_exactly_if_the_store_says_so,
     a_hold_outlives_its_clients_connections_exactly_if_the_store_says_so,
     a_lease_ends_as_exactly_as_the_store_says,
@@ -121,7 +121,7 @@ fn every_kind_is_a_lock_to_generic_code(store: &Store) {
 }
 
 /// Where the lock is free between a release and the waiter's next attempt, somebody else gets it now and then.
-fn who_comes_later_gets_in_front_exactly_if_the_kind_is_not_fair(store: &Store) {
+fn a_later_caller_overtakes_a_waiter_exactly_if_the_kind_is_not_fair(store: &Store) {
     for kind in &store.kinds {
         let clients = [(); 3].map(|()| store.client());
         let name = fresh(kind.label);

@@ -11,8 +11,8 @@ use super::harness::{Store, fresh};
 use crate::support::{LONG, SLACK, Waiter, comes_true_within, ms, now, slack_since, throughout};
 
 contracts!(needs Counting:
-    a_waiter_gives_the_lock_up_and_has_it_again_when_notified,
-    a_waiter_has_its_whole_hold_count_again,
+    a_waiter_releases_the_lock_and_acquires_it_again_when_notified,
+    a_notified_waiter_has_its_whole_hold_count_again,
     waiters_are_notified_in_the_order_in_which_they_came,
     all_are_notified_at_once_and_go_on_one_by_one,
     a_wait_that_ends_by_itself_has_the_lock_again,
@@ -20,7 +20,7 @@ contracts!(needs Counting:
     a_wait_that_was_interrupted_before_it_began_leaves_nobody_in_the_queue,
     a_notification_to_nobody_is_not_kept,
     a_notification_that_its_waiter_leaves_goes_to_the_next,
-    who_does_not_hold_the_lock_may_neither_wait_nor_notify,
+    only_the_holder_may_wait_for_a_condition_or_notify,
     a_hold_that_a_guard_has_a_part_in_is_not_given_up,
     conditions_of_one_lock_are_apart,
     a_waiter_whose_client_ends_is_passed_over_at_once,
@@ -44,7 +44,7 @@ fn waiting<T: Send + 'static>(
     waiter
 }
 
-fn a_waiter_gives_the_lock_up_and_has_it_again_when_notified(store: &Store) {
+fn a_waiter_releases_the_lock_and_acquires_it_again_when_notified(store: &Store) {
     let (client, other) = (store.client(), store.client());
     let name = fresh("cond");
     let waiter = waiting(other.lock(&name), |lock| {
@@ -64,7 +64,7 @@ fn a_waiter_gives_the_lock_up_and_has_it_again_when_notified(store: &Store) {
     assert!(!lock.is_locked().unwrap());
 }
 
-fn a_waiter_has_its_whole_hold_count_again(store: &Store) {
+fn a_notified_waiter_has_its_whole_hold_count_again(store: &Store) {
     let (client, other) = (store.client(), store.client());
     let name = fresh("cond");
     let waiter = waiting(other.lock(&name), |lock| {
@@ -214,7 +214,7 @@ fn a_notification_that_its_waiter_leaves_goes_to_the_next(store: &Store) {
     second.returns_within(SLACK * 4);
 }
 
-fn who_does_not_hold_the_lock_may_neither_wait_nor_notify(store: &Store) {
+fn only_the_holder_may_wait_for_a_condition_or_notify(store: &Store) {
     let lock = store.client().lock(&fresh("cond"));
     let condition = lock.condition("c");
     assert!(condition.wait_for(ms(10)).unwrap_err().is_not_held());

@@ -15,16 +15,16 @@ use crate::support::{
 
 contracts!(needs Fair:
     waiters_of_several_clients_are_served_in_the_order_in_which_they_came,
-    who_does_not_wait_does_not_go_before_those_who_do,
-    who_asks_once_leaves_no_place_behind,
+    a_try_does_not_overtake_waiters,
+    a_single_try_leaves_no_place_in_the_queue,
     a_waiter_whose_time_is_over_holds_nobody_up,
     a_waiter_that_is_interrupted_holds_nobody_up,
     a_waiter_whose_client_ends_holds_nobody_up,
-    its_holder_takes_it_again_before_those_who_wait,
+    the_holder_acquires_again_before_the_waiters,
     a_fair_lock_can_have_fences,
     leases_that_end_serve_the_waiters_in_their_order,
     many_threads_of_many_clients_lose_no_turn,
-    who_waits_is_shown_in_the_order_in_which_they_came,
+    waiters_are_shown_in_order_of_arrival,
 );
 
 /// Has a thread wait for the lock; it is in the queue when this returns.
@@ -69,7 +69,7 @@ fn waiters_of_several_clients_are_served_in_the_order_in_which_they_came(store: 
     assert_eq!(order, (0..7).collect::<Vec<_>>());
 }
 
-fn who_does_not_wait_does_not_go_before_those_who_do(store: &Store) {
+fn a_try_does_not_overtake_waiters(store: &Store) {
     let (client, other) = (store.client(), store.client());
     let name = fresh("barge");
     let held = Holding::take(&client.fair_lock(&name));
@@ -83,7 +83,7 @@ fn who_does_not_wait_does_not_go_before_those_who_do(store: &Store) {
     comes_true_within(SLACK, || client.fair_lock(&name).try_acquire().unwrap().is_some());
 }
 
-fn who_asks_once_leaves_no_place_behind(store: &Store) {
+fn a_single_try_leaves_no_place_in_the_queue(store: &Store) {
     let (client, other) = (store.client(), store.client());
     let name = fresh("once");
     let held = Holding::take(&client.fair_lock(&name));
@@ -164,7 +164,7 @@ fn leases_that_end_serve_the_waiters_in_their_order(store: &Store) {
     assert!(begun.elapsed() >= lease * 5);
 }
 
-fn its_holder_takes_it_again_before_those_who_wait(store: &Store) {
+fn the_holder_acquires_again_before_the_waiters(store: &Store) {
     let (client, other) = (store.client(), store.client());
     let name = fresh("again");
     let lock = client.fair_lock(&name);
@@ -222,7 +222,7 @@ fn many_threads_of_many_clients_lose_no_turn(store: &Store) {
     assert!(longest < ms(900) + stalled_since(begun), "{longest:?}");
 }
 
-fn who_waits_is_shown_in_the_order_in_which_they_came(store: &Store) {
+fn waiters_are_shown_in_order_of_arrival(store: &Store) {
     let clients: Vec<_> = (0..2).map(|_| store.client()).collect();
     let name = fresh("shown");
     let held = Holding::take(&clients[0].fair_lock(&name));

@@ -16,7 +16,7 @@ contracts!(
     a_guard_that_outlives_its_threads_work_releases_at_the_threads_end,
     unlocking_a_guard_releases_and_says_so,
     a_guard_knows_its_lock_its_owner_and_its_state,
-    what_remains_goes_down_and_a_renewal_raises_it,
+    the_remaining_time_goes_down_and_a_renewal_raises_it,
     a_guard_of_a_lost_hold_says_so_when_unlocked,
     dropping_a_guard_of_a_lost_hold_touches_nobody,
     an_owned_guard_may_be_released_by_another_thread,
@@ -113,7 +113,7 @@ fn a_guard_knows_its_lock_its_owner_and_its_state(store: &Store) {
     guard.unlock().unwrap();
 }
 
-fn what_remains_goes_down_and_a_renewal_raises_it(store: &Store) {
+fn the_remaining_time_goes_down_and_a_renewal_raises_it(store: &Store) {
     let client = store.client_with_lease(RENEWED);
     let leased = client.lock(&fresh("leased")).acquire_with_lease(ms(400)).unwrap();
     let mut least = ms(400);

@@ -9,7 +9,7 @@ contracts!(
     a_name_that_nobody_has_used_is_shown_as_nothing,
     a_holder_is_shown_to_every_client,
     a_lock_that_was_released_is_shown_to_be_free,
-    what_cannot_be_looked_at_is_an_error,
+    inspecting_a_name_that_cannot_be_read_is_an_error,
 );
 
 fn a_name_that_nobody_has_used_is_shown_as_nothing(store: &Store) {
@@ -52,7 +52,7 @@ fn a_lock_that_was_released_is_shown_to_be_free(store: &Store) {
     }
 }
 
-fn what_cannot_be_looked_at_is_an_error(store: &Store) {
+fn inspecting_a_name_that_cannot_be_read_is_an_error(store: &Store) {
     let client = store.client();
     assert_eq!(client.inspect("").unwrap_err().kind(), ErrorKind::InvalidInput);
     client.shutdown().unwrap();

@@ -12,8 +12,8 @@ contracts!(
     one_of_many_leads_and_terms_go_up,
     a_leader_that_withdraws_is_followed_without_a_gap,
     a_leader_that_steps_down_stands_again_behind_the_others,
-    whoever_steps_down_is_followed_by_another_candidate,
-    a_leader_that_lost_its_hold_is_told_and_stands_again,
+    a_leader_that_steps_down_is_followed_by_another_candidate,
+    a_leader_that_lost_its_hold_is_notified_and_becomes_a_candidate_again,
     a_candidate_ends_with_its_client,
     a_leader_that_is_dropped_leads_no_longer,
 );
@@ -95,7 +95,7 @@ fn a_leader_that_steps_down_stands_again_behind_the_others(store: &Store) {
     first.withdraw().unwrap();
 }
 
-fn whoever_steps_down_is_followed_by_another_candidate(store: &Store) {
+fn a_leader_that_steps_down_is_followed_by_another_candidate(store: &Store) {
     let (name, stranger) = (fresh("turns"), store.client());
     let is_fair = store.kinds.iter().any(|kind| kind.label == "fenced_lock" && kind.traits.fair);
     let mut leading = store.client().leader(&name).unwrap();
@@ -130,7 +130,7 @@ fn whoever_steps_down_is_followed_by_another_candidate(store: &Store) {
     }
 }
 
-fn a_leader_that_lost_its_hold_is_told_and_stands_again(store: &Store) {
+fn a_leader_that_lost_its_hold_is_notified_and_becomes_a_candidate_again(store: &Store) {
     let name = fresh("lost");
     let leader = store.client_with_lease(ms(1_000)).leader(&name).unwrap();
     let term = elected(&leader);

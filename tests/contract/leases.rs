@@ -24,7 +24,7 @@ contracts!(
     a_lease_belongs_to_its_hold_and_not_to_the_value_it_was_asked_of,
     a_hold_whose_thread_ended_ends_with_its_lease,
     a_timed_try_takes_an_explicit_lease,
-    the_remaining_lease_is_what_was_asked_for,
+    the_remaining_lease_is_the_one_asked_for,
     a_lease_of_a_part_of_a_millisecond_more_is_rounded_up,
 );
 
@@ -278,7 +278,7 @@ fn a_timed_try_takes_an_explicit_lease(store: &Store) {
     assert!(lock.unlock().is_err());
 }
 
-fn the_remaining_lease_is_what_was_asked_for(store: &Store) {
+fn the_remaining_lease_is_the_one_asked_for(store: &Store) {
     let client = store.client();
     let lock = client.lock(&fresh("remaining"));
     assert_eq!(lock.remaining_lease().unwrap(), None);

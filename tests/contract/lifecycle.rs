@@ -13,7 +13,7 @@ use crate::support::{
 
 contracts!(
     shutdown_releases_all_that_is_held,
-    shutdown_is_told_to_the_holders,
+    shutdown_is_reported_to_the_holders,
     shutdown_ends_every_wait,
     after_shutdown_every_call_says_so,
     shutdown_may_be_repeated_and_concerns_one_client,
@@ -50,7 +50,7 @@ fn shutdown_releases_all_that_is_held(store: &Store) {
     successor.unlock().unwrap();
 }
 
-fn shutdown_is_told_to_the_holders(store: &Store) {
+fn shutdown_is_reported_to_the_holders(store: &Store) {
     let client = store.client();
     let guard = client.lock(&fresh("told")).acquire().unwrap();
     let lost = guard.lost();

@@ -14,13 +14,13 @@ use crate::support::{
 
 contracts!(
     check_fails_at_once_when_the_window_ends,
-    a_loss_is_told_to_every_callback_once_also_to_late_ones,
-    a_panicking_callback_does_not_keep_others_from_being_told,
+    every_callback_is_called_once_for_a_loss_also_late_ones,
+    a_panicking_callback_does_not_keep_others_from_being_called,
     a_callback_may_use_its_client,
     a_callback_is_not_run_after_a_release,
     the_channel_gets_the_loss_and_ends,
     the_channel_ends_without_a_loss_after_a_release,
-    a_leased_hold_with_listeners_is_told_near_its_end,
+    a_leased_hold_with_listeners_is_reported_near_its_end,
     a_no_from_the_server_marks_the_hold_lost,
     a_hold_count_of_zero_from_the_server_marks_the_hold_lost,
     locking_after_a_loss_is_a_new_hold,
@@ -48,7 +48,7 @@ fn check_fails_at_once_when_the_window_ends(store: &Store) {
     assert!(guard.unlock().unwrap_err().is_lost());
 }
 
-fn a_loss_is_told_to_every_callback_once_also_to_late_ones(store: &Store) {
+fn every_callback_is_called_once_for_a_loss_also_late_ones(store: &Store) {
     let (client, operator) = (store.client_with_lease(RENEWED), store.client());
     let name = fresh("callbacks");
     let guard = client.lock(&name).acquire().unwrap();
@@ -72,7 +72,7 @@ fn a_loss_is_told_to_every_callback_once_also_to_late_ones(store: &Store) {
     throughout(ms(300), || told.is_empty());
 }
 
-fn a_panicking_callback_does_not_keep_others_from_being_told(store: &Store) {
+fn a_panicking_callback_does_not_keep_others_from_being_called(store: &Store) {
     let client = store.client_with_lease(RENEWED);
     let guard = client.lock(&fresh("panics")).acquire_with_lease(ms(100)).unwrap();
     let (tell, told) = unbounded();
@@ -164,7 +164,7 @@ fn the_channel_ends_without_a_loss_after_a_release(store: &Store) {
     comes_true_within(SLACK, || lost.try_recv() == Err(TryRecvError::Disconnected));
 }
 
-fn a_leased_hold_with_listeners_is_told_near_its_end(store: &Store) {
+fn a_leased_hold_with_listeners_is_reported_near_its_end(store: &Store) {
     // The watchdog's own interval is far longer than this lease.
     let lock = store.client().lock(&fresh("leased"));
     // Its window opens when the request leaves, however long that takes.

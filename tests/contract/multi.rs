@@ -20,16 +20,16 @@ contracts!(
     all_are_taken_and_given_back_together,
     one_that_is_busy_leaves_none_taken,
     one_deadline_is_for_all,
-    who_waits_for_one_holds_those_before_it_and_none_after_it,
+    a_multi_lock_that_waits_for_one_holds_those_before_it_and_none_after_it,
     groups_in_any_order_do_not_wait_for_each_other_for_ever,
     of_many_that_try_at_once_exactly_one_has_the_group,
-    whatever_ends_the_wait_gives_back_what_was_had,
+    every_end_of_a_wait_releases_the_locks_acquired_so_far,
     a_bad_list_is_refused_before_anything_happens,
     each_of_the_kinds_can_be_one_of_a_group,
     locks_of_several_clients_and_stores_are_one_group,
     a_group_is_reentrant_as_its_locks_are,
-    a_lease_is_for_all_and_counts_from_when_the_last_was_had,
-    those_that_were_had_first_are_kept_while_another_is_waited_for,
+    a_multi_locks_lease_is_for_all_and_counts_from_the_last_acquire,
+    locks_acquired_first_are_kept_while_another_is_waited_for,
     a_group_is_renewed_and_lasts_as_long_as_the_least_of_it,
     the_loss_of_one_is_the_loss_of_the_group,
     one_that_was_lost_does_not_keep_the_others_from_being_released,
@@ -162,7 +162,7 @@ fn for_each_third(begun: std::time::Instant, mut step: impl FnMut()) {
     }
 }
 
-fn who_waits_for_one_holds_those_before_it_and_none_after_it(store: &Store) {
+fn a_multi_lock_that_waits_for_one_holds_those_before_it_and_none_after_it(store: &Store) {
     let (client, other) = (store.client(), store.client());
     let names = names(3);
     let holding = Holding::take(&other.lock(&names[1]));
@@ -247,7 +247,7 @@ fn of_many_that_try_at_once_exactly_one_has_the_group(store: &Store) {
     assert_eq!(had_in_time.load(Ordering::SeqCst), 1);
 }
 
-fn whatever_ends_the_wait_gives_back_what_was_had(store: &Store) {
+fn every_end_of_a_wait_releases_the_locks_acquired_so_far(store: &Store) {
     let (client, other) = (store.client(), store.client());
     let names = names(3);
     let holding = Holding::take(&other.lock(&names[2]));
@@ -423,7 +423,7 @@ fn a_group_is_reentrant_as_its_locks_are(store: &Store) {
     assert!(multi.unlock().unwrap_err().is_not_held());
 }
 
-fn a_lease_is_for_all_and_counts_from_when_the_last_was_had(store: &Store) {
+fn a_multi_locks_lease_is_for_all_and_counts_from_the_last_acquire(store: &Store) {
     let lease = ms(800);
     let (client, other) = (store.client(), store.client());
     let names = names(3);
@@ -451,7 +451,7 @@ fn a_lease_is_for_all_and_counts_from_when_the_last_was_had(store: &Store) {
     comes_true_within(store.freed_within(SECOND), || names.iter().all(|name| left(name).is_none()));
 }
 
-fn those_that_were_had_first_are_kept_while_another_is_waited_for(store: &Store) {
+fn locks_acquired_first_are_kept_while_another_is_waited_for(store: &Store) {
     let lease = ms(2_000);
     let (client, other) = (store.client(), store.client());
     let names = names(2);

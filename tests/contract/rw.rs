@@ -24,7 +24,7 @@ contracts!(needs ReadWrite:
     a_reader_that_died_is_not_kept_alive_by_the_others,
     readers_follow_a_writers_lease_and_a_writer_the_longest_readers,
     names_with_braces_of_their_own_serve_both_halves,
-    each_half_says_what_it_holds,
+    each_half_of_a_read_write_lock_shows_its_own_holds,
     the_last_reader_wakes_the_writer,
     a_writer_wakes_all_readers,
     a_reader_that_ends_early_does_not_end_the_others,
@@ -36,10 +36,10 @@ contracts!(needs ReadWrite:
     force_unlock_frees_only_the_half_that_holds,
     writers_have_fences_that_go_up,
     readers_and_writers_never_meet,
-    it_is_shown_who_reads_and_who_writes,
+    readers_and_the_writer_are_shown,
     a_writer_that_waits_comes_before_readers_that_come_later,
     no_reader_of_a_stream_is_let_in_before_a_writer_that_comes_first,
-    who_reads_or_writes_already_is_not_held_back_by_a_writer_that_waits,
+    a_reader_or_writer_reenters_before_a_waiting_writer,
     a_writer_that_gives_up_lets_readers_in,
 );
 
@@ -257,7 +257,7 @@ fn names_with_braces_of_their_own_serve_both_halves(store: &Store) {
     assert!(!client.read_write_lock(&name).read().is_locked().unwrap());
 }
 
-fn each_half_says_what_it_holds(store: &Store) {
+fn each_half_of_a_read_write_lock_shows_its_own_holds(store: &Store) {
     let (client, other) = (store.client(), store.client());
     let name = fresh("rw");
     let (lock, foreign) = (client.read_write_lock(&name), other.read_write_lock(&name));
@@ -506,7 +506,7 @@ fn readers_and_writers_never_meet(store: &Store) {
     comes_true_within(SLACK, || foreign.write().try_acquire().unwrap().is_some());
 }
 
-fn it_is_shown_who_reads_and_who_writes(store: &Store) {
+fn readers_and_the_writer_are_shown(store: &Store) {
     let (client, other) = (store.client(), store.client());
     let name = fresh("shown");
     let lock = client.read_write_lock(&name);
@@ -606,7 +606,7 @@ fn no_reader_of_a_stream_is_let_in_before_a_writer_that_comes_first(store: &Stor
     }
 }
 
-fn who_reads_or_writes_already_is_not_held_back_by_a_writer_that_waits(store: &Store) {
+fn a_reader_or_writer_reenters_before_a_waiting_writer(store: &Store) {
     let name = fresh("rw");
     let [lock, writing, late] = [(); 3].map(|()| store.client().read_write_lock(&name).writers_first());
     let write = || {

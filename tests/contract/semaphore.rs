@@ -20,16 +20,16 @@ contracts!(needs Counting:
     one_that_wants_more_does_not_hold_up_one_that_wants_less,
     a_waiter_is_woken_by_permits_that_are_added,
     waits_for_permits_end_as_asked,
-    what_is_kept_is_given_back_by_hand,
+    kept_permits_are_released_by_hand,
     none_are_not_asked_for,
     a_permit_with_a_lease_comes_back_by_itself,
     a_permit_without_a_lease_is_renewed,
     a_permit_is_given_back_by_its_id,
-    several_permits_are_had_at_once_or_not_at_all,
+    several_permits_are_acquired_at_once_or_not_at_all,
     a_semaphore_ends_with_its_lease,
-    permits_of_what_was_deleted_do_not_bring_it_back,
+    permits_of_a_deleted_semaphore_do_not_bring_it_back,
     permits_that_nobody_took_can_be_given,
-    as_many_permits_as_java_can_count_are_had_and_given_back,
+    as_many_permits_as_java_can_count_are_acquired_and_released,
     a_permit_that_is_over_is_not_given_back_by_its_id,
     a_crowd_never_exceeds_the_permits,
     permits_are_shown_as_they_come_and_go,
@@ -148,7 +148,7 @@ fn waits_for_permits_end_as_asked(store: &Store) {
     assert!(semaphore.try_acquire(1).unwrap().is_some(), "who gave up took nothing");
 }
 
-fn what_is_kept_is_given_back_by_hand(store: &Store) {
+fn kept_permits_are_released_by_hand(store: &Store) {
     let semaphore = store.client().semaphore(&fresh("sem"));
     semaphore.try_set_permits(1).unwrap();
     semaphore.acquire(1).unwrap().keep();
@@ -213,7 +213,7 @@ fn a_permit_is_given_back_by_its_id(store: &Store) {
     assert_eq!(receive(&lost, ms(1_000) + SLACK).unwrap().reason, LossReason::Gone);
 }
 
-fn several_permits_are_had_at_once_or_not_at_all(store: &Store) {
+fn several_permits_are_acquired_at_once_or_not_at_all(store: &Store) {
     let semaphore = store.client().expirable_semaphore(&fresh("permits"));
     semaphore.try_set_permits(3).unwrap();
     let two = semaphore.try_acquire_many_for(2, ms(1)).unwrap().unwrap();
@@ -234,7 +234,7 @@ fn a_semaphore_ends_with_its_lease(store: &Store) {
     assert!(semaphore.try_set_permits(1).unwrap());
 }
 
-fn permits_of_what_was_deleted_do_not_bring_it_back(store: &Store) {
+fn permits_of_a_deleted_semaphore_do_not_bring_it_back(store: &Store) {
     let (client, operator) = (store.client(), store.client());
     let name = fresh("deleted");
     let semaphore = client.semaphore(&name);
@@ -265,7 +265,7 @@ fn permits_that_nobody_took_can_be_given(store: &Store) {
     assert!(!semaphore.try_set_permits(9).unwrap());
 }
 
-fn as_many_permits_as_java_can_count_are_had_and_given_back(store: &Store) {
+fn as_many_permits_as_java_can_count_are_acquired_and_released(store: &Store) {
     const MOST: u32 = i32::MAX.unsigned_abs();
     let (client, other) = (store.client(), store.client());
     let name = fresh("max");

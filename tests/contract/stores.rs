@@ -443,7 +443,7 @@ fn sqlite_with(open: Open) -> Store {
         late: Duration::ZERO,
         survives_restart: true,
         sessions: Sessions::None,
-        // There is nothing to kill but the processes that use it, which tests/store_sqlite.rs does.
+        // There is nothing to kill but the processes that use it, which tests/stores/sqlite.rs does.
         restartable: || {
             let folder = std::sync::Arc::new(tempfile::tempdir().unwrap());
             let same = std::sync::Arc::clone(&folder);

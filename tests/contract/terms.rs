@@ -9,14 +9,14 @@ use crate::support::{Holding, LONG, SLACK, Waiter, elsewhere, ms, now, receive, 
 
 contracts!(
     a_lock_that_is_not_reentrant_refuses_its_own_thread_at_once,
-    what_is_not_reentrant_here_is_the_same_lock_as_what_is,
-    a_hold_is_renewed_up_to_its_most_and_its_holder_is_told,
+    a_non_reentrant_handle_is_the_same_lock_as_a_reentrant_one,
+    a_hold_is_renewed_up_to_its_maximum_and_then_reported_as_lost,
     re_entering_does_not_put_the_end_of_a_hold_off,
     a_most_that_is_shorter_than_the_lease_is_the_lease,
     options_that_cannot_be_used_are_refused_before_anything_happens,
-    a_spin_lock_excludes_and_wakes_those_who_listen,
+    a_spin_lock_excludes_and_wakes_subscribed_waiters,
     a_spin_lock_that_waits_has_the_lock_soon_after_it_is_free,
-    who_waits_behind_a_spin_lock_does_not_go_at_its_pace,
+    a_waiter_behind_a_spin_lock_does_not_poll_at_its_pace,
 );
 
 fn a_lock_that_is_not_reentrant_refuses_its_own_thread_at_once(store: &Store) {
@@ -34,7 +34,7 @@ fn a_lock_that_is_not_reentrant_refuses_its_own_thread_at_once(store: &Store) {
     assert!(!lock.is_locked().unwrap());
 }
 
-fn what_is_not_reentrant_here_is_the_same_lock_as_what_is(store: &Store) {
+fn a_non_reentrant_handle_is_the_same_lock_as_a_reentrant_one(store: &Store) {
     let client = store.client();
     let name = fresh("same");
     let (once, often) = (client.lock_with(&name).non_reentrant().build(), client.lock(&name));
@@ -47,7 +47,7 @@ fn what_is_not_reentrant_here_is_the_same_lock_as_what_is(store: &Store) {
     assert!(!often.is_locked().unwrap());
 }
 
-fn a_hold_is_renewed_up_to_its_most_and_its_holder_is_told(store: &Store) {
+fn a_hold_is_renewed_up_to_its_maximum_and_then_reported_as_lost(store: &Store) {
     let (client, other) = (store.client_with_lease(ms(2_000)), store.client());
     let name = fresh("most");
     let taken = now();
@@ -110,7 +110,7 @@ fn options_that_cannot_be_used_are_refused_before_anything_happens(store: &Store
     assert!(!client.lock(&name).is_locked().unwrap());
 }
 
-fn a_spin_lock_excludes_and_wakes_those_who_listen(store: &Store) {
+fn a_spin_lock_excludes_and_wakes_subscribed_waiters(store: &Store) {
     let (client, other) = (store.client(), store.client());
     let name = fresh("spin");
     let spin = client.spin_lock(&name);
@@ -150,7 +150,7 @@ fn a_spin_lock_that_waits_has_the_lock_soon_after_it_is_free(store: &Store) {
     assert!(returned.duration_since(freed) < ms(128) + slack_since(freed));
 }
 
-fn who_waits_behind_a_spin_lock_does_not_go_at_its_pace(store: &Store) {
+fn a_waiter_behind_a_spin_lock_does_not_poll_at_its_pace(store: &Store) {
     if store.kinds.iter().any(|kind| kind.label == "lock" && kind.traits.fair) {
         return; // The store serves them in the order in which they came.
     }

@@ -9,12 +9,12 @@ use crate::support::{
 
 contracts!(
     an_unlock_of_a_free_lock_says_free,
-    an_unlock_by_somebody_else_says_who_holds_it_and_changes_nothing,
+    an_unlock_by_another_owner_names_the_holder_and_changes_nothing,
     an_unlock_after_the_lease_says_expired_and_only_once,
     every_level_of_an_expired_hold_says_expired,
-    force_unlock_frees_whoever_holds_it,
-    force_unlock_wakes_those_who_wait,
-    force_unlock_is_told_to_the_holder,
+    force_unlock_frees_the_lock_from_any_holder,
+    force_unlock_wakes_the_waiters,
+    force_unlock_is_reported_to_the_holder,
     a_holder_that_was_forced_out_does_not_unlock_its_successor,
 );
 
@@ -34,7 +34,7 @@ fn an_unlock_of_a_free_lock_says_free(store: &Store) {
     }
 }
 
-fn an_unlock_by_somebody_else_says_who_holds_it_and_changes_nothing(store: &Store) {
+fn an_unlock_by_another_owner_names_the_holder_and_changes_nothing(store: &Store) {
     for kind in &store.kinds {
         let name = fresh(kind.label);
         let (client, stranger) = (store.client(), store.client());
@@ -78,7 +78,7 @@ fn every_level_of_an_expired_hold_says_expired(store: &Store) {
     assert_eq!(lock.unlock().unwrap_err().not_held(), Some(&NotHeld::Free));
 }
 
-fn force_unlock_frees_whoever_holds_it(store: &Store) {
+fn force_unlock_frees_the_lock_from_any_holder(store: &Store) {
     for kind in &store.kinds {
         let name = fresh(kind.label);
         let (client, stranger) = (store.client(), store.client());
@@ -96,7 +96,7 @@ fn force_unlock_frees_whoever_holds_it(store: &Store) {
     }
 }
 
-fn force_unlock_wakes_those_who_wait(store: &Store) {
+fn force_unlock_wakes_the_waiters(store: &Store) {
     for kind in &store.kinds {
         let name = fresh(kind.label);
         let clients = (store.client(), store.client());
@@ -122,7 +122,7 @@ fn force_unlock_wakes_those_who_wait(store: &Store) {
     }
 }
 
-fn force_unlock_is_told_to_the_holder(store: &Store) {
+fn force_unlock_is_reported_to_the_holder(store: &Store) {
     for kind in &store.kinds {
         let name = fresh(kind.label);
         let (client, stranger) = (store.client_with_lease(RENEWED), store.client());

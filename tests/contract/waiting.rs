@@ -21,7 +21,7 @@ contracts!(
     waits_without_end_are_taken_as_such,
     one_waiter_of_each_client_is_served_in_the_end,
     a_lock_taken_by_turns_by_two_clients_never_stalls,
-    who_holds_or_waits_for_one_name_delays_no_other_name,
+    holders_and_waiters_of_one_name_delay_no_other_name,
 );
 
 fn a_timed_try_keeps_to_its_time(store: &Store) {
@@ -274,7 +274,7 @@ fn a_lock_taken_by_turns_by_two_clients_never_stalls(store: &Store) {
     assert!(longest < limit + stalled_since(begun), "{longest:?}");
 }
 
-fn who_holds_or_waits_for_one_name_delays_no_other_name(store: &Store) {
+fn holders_and_waiters_of_one_name_delay_no_other_name(store: &Store) {
     for kind in &store.kinds {
         let clients = [(); 3].map(|()| store.client());
         let name = fresh(kind.label);

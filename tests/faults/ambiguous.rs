@@ -136,7 +136,7 @@ fn a_re_entry_whose_answer_comes_after_the_window_is_no_grant() {
 }
 
 #[test]
-fn what_a_re_entry_got_after_the_window_does_not_stay() {
+fn a_reentry_granted_after_the_end_of_the_lease_is_undone() {
     scenario(|world| {
         let client = world.builder().command_timeout(LONG).build().unwrap();
         let fault = world.proxy.next(|command| is_level(command, "longer", 2), Do::HoldReply);
@@ -170,7 +170,7 @@ fn is_level(command: &Command, name: &str, count: u32) -> bool {
 }
 
 #[test]
-fn a_writer_whose_read_goes_without_an_answer_is_told_and_does_not_wait_for_itself() {
+fn a_downgrade_whose_reply_is_lost_fails_and_does_not_wait_for_itself() {
     scenario(|world| {
         let client = world.client();
         let lock = client.read_write_lock("downgrade");
@@ -366,7 +366,7 @@ fn requests_that_pass_while_replies_do_not_leave_no_orphans() {
 }
 
 #[test]
-fn a_leader_whose_release_fails_is_told_when_it_withdraws() {
+fn a_withdrawing_leader_sees_the_error_of_its_release() {
     scenario(|world| {
         let client = world.client();
         let leader = client.leader("lead").unwrap();

@@ -170,7 +170,7 @@ fn each_kind_costs_the_round_trips_that_its_protocol_needs() {
 }
 
 #[test]
-fn what_need_be_remembered_no_longer_is_forgotten_without_a_wait() {
+fn records_no_longer_needed_are_dropped_without_a_wait() {
     scenario(|world| {
         let client = world.client();
         drop(set_up(&world.direct()));

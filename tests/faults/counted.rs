@@ -47,7 +47,7 @@ fn changes() -> Vec<Change> {
 }
 
 #[test]
-fn a_change_whose_answer_is_lost_is_made_once_and_told_as_made() {
+fn a_change_whose_reply_is_lost_is_made_once_and_reported_as_made() {
     scenario(|world| {
         let client = world.client();
         for (what, before, change, result, after) in changes() {

@@ -303,7 +303,7 @@ fn garbage_on_the_subscription_costs_no_wake_up_for_good() {
 }
 
 #[test]
-fn a_connection_that_is_refused_is_told_at_once_and_not_stormed() {
+fn a_refused_connection_fails_at_once_and_is_not_retried_in_a_storm() {
     scenario(|world| {
         let client = world.builder().patience(ms(1000)).build().unwrap();
         world.proxy.refuse();

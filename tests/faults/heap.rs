@@ -121,7 +121,7 @@ fn an_outage_leaves_no_memory_taken() {
 }
 
 #[test]
-fn what_waits_behind_a_blocked_callback_is_bounded() {
+fn the_queue_behind_a_blocked_callback_is_bounded() {
     alone(|| {
         let (blocked, free) = Blocked::new();
         let client = LockClient::builder().observer(blocked).build_in_memory(&MemoryStore::new()).unwrap();

@@ -180,7 +180,7 @@ fn told_at_its_end(lock: &leasehold::RedisLock, lease: Duration, meanwhile: impl
 }
 
 #[test]
-fn the_end_of_a_window_is_told_while_a_renewal_or_a_clean_up_hangs() {
+fn the_end_of_a_lease_is_reported_while_a_renewal_or_a_clean_up_hangs() {
     scenario(|world| {
         let client = world.builder().lease(ms(3_000)).command_timeout(ms(2_500)).build().unwrap();
         let renewed = client.lock("renewed").acquire_owned().unwrap();

@@ -212,7 +212,7 @@ fn a_shutdown_while_the_server_hangs_takes_its_time_and_no_longer() {
 
 /// What is answered while the client ends, and what is given back just then, is seen to before its end.
 #[test]
-fn a_shutdown_waits_for_what_is_under_way_and_leaves_nothing() {
+fn a_shutdown_waits_for_requests_under_way_and_leaves_nothing() {
     scenario(|world| {
         for way in ["try", "wait", "drop", "unlock", "pass on"] {
             let client = world.builder().lease(LONG).command_timeout(LONG).build().unwrap();
@@ -381,7 +381,7 @@ fn renewals_that_race_releases_bring_nothing_back() {
 }
 
 #[test]
-fn a_killed_connection_under_load_costs_no_error_to_those_who_wait() {
+fn a_killed_connection_under_load_is_no_error_for_waiters() {
     scenario(|world| {
         let client = world.client();
         let done = AtomicUsize::new(0);

@@ -37,7 +37,7 @@ fn a_server_that_stands_still_for_less_than_the_lease_costs_no_hold() {
 }
 
 #[test]
-fn a_server_that_stands_still_for_longer_than_the_lease_is_told_as_a_loss_and_gives_nothing_back() {
+fn a_server_that_stands_still_for_longer_than_the_lease_is_a_loss_and_no_release_is_sent() {
     scenario(|world| {
         let (client, seen) = world.watched();
         let guard = client.lock("frozen").acquire().unwrap();
@@ -193,7 +193,7 @@ fn a_server_killed_and_restarted_with_its_data_keeps_the_holds() {
 }
 
 #[test]
-fn a_server_that_comes_back_without_its_data_is_told_as_a_loss_and_the_fence_goes_on() {
+fn a_restart_without_data_is_a_loss_and_fencing_tokens_still_grow() {
     scenario(|world| {
         let (client, seen) = world.watched();
         let other = world.direct();

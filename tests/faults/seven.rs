@@ -178,7 +178,7 @@ fn a_waiter_whose_subscription_dies_with_the_message_takes_over_in_time() {
 }
 
 #[test]
-fn a_holder_whose_key_is_deleted_is_told_by_its_next_renewal() {
+fn a_deleted_key_is_found_by_the_next_renewal() {
     scenario(|world| {
         let (client, seen) = world.watched();
         let guard = client.lock("deleted").acquire().unwrap();

@@ -74,7 +74,7 @@ fn over_tls_a_dead_network_is_noticed_in_time() {
 }
 
 #[test]
-fn a_server_that_cannot_prove_who_it_is_is_refused_in_time() {
+fn a_server_without_a_valid_certificate_is_refused_in_time() {
     secured(|world| {
         let elsewhere = format!("rediss://127.0.0.2:{}/", world.server.port());
         for (builder, what) in [

@@ -109,7 +109,7 @@ fn a_flood_of_foreign_messages_drowns_no_release() {
 }
 
 #[test]
-fn without_the_right_to_subscribe_waiters_poll_and_the_observer_is_told() {
+fn without_permission_to_subscribe_waiters_poll_and_the_observer_is_notified() {
     let user = |builder: crate::support::server::Builder| {
         builder.user("mute on >pw ~* resetchannels +@all -subscribe")
     };

@@ -230,7 +230,7 @@ fn on_a_cluster_java_and_rust_wake_each_other_by_plain_messages() {
 }
 
 #[test]
-fn on_a_cluster_rust_wakes_java_either_way_when_told_to_use_both() {
+fn on_a_cluster_rust_wakes_java_in_both_publish_modes() {
     let _alone = alone();
     let Some(sides) = sides("OFF", ClusterPubSub::Both, &["NUMSUB"]) else { return };
     sides.wake_each_other("both beside plain");

@@ -50,7 +50,7 @@ fn queue_is(server: &ZooKeeper, length: usize) {
 }
 
 #[test]
-fn what_curator_holds_is_busy_for_rust_and_the_other_way_round() {
+fn a_lock_held_by_curator_is_busy_for_rust_and_the_other_way_round() {
     let _alone = alone();
     let Some(server) = ZooKeeper::start(CALM) else { return };
     let Some(java) = curator(&server) else { return };

@@ -114,7 +114,7 @@ fn a_key_of_the_other_kind_is_an_error_on_either_side() {
 }
 
 #[test]
-fn what_java_forces_open_rust_no_longer_holds_and_is_told() {
+fn a_lock_that_java_forces_open_is_lost_for_rust_and_reported() {
     let _alone = alone();
     let Some(server) = RedisServer::start_default() else { return };
     let Some(java) = java::connect(&server.url(), LEASE) else { return };
@@ -145,7 +145,7 @@ fn what_java_forces_open_rust_no_longer_holds_and_is_told() {
 }
 
 #[test]
-fn what_rust_forces_open_java_no_longer_holds_and_is_told() {
+fn a_lock_that_rust_forces_open_is_lost_for_java_and_reported() {
     let _alone = alone();
     let Some(server) = RedisServer::start_default() else { return };
     let Some(java) = java::connect(&server.url(), LEASE) else { return };

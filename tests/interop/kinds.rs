@@ -101,7 +101,7 @@ fn the_halves_of_a_read_write_lock_exclude_each_other_across_languages() {
 }
 
 #[test]
-fn waiting_readers_and_writers_are_told_by_the_other_language() {
+fn waiting_readers_and_writers_are_woken_by_the_other_language() {
     let _alone = alone();
     let Some(server) = RedisServer::start_default() else { return };
     let Some(java) = java::connect(&server.url(), LEASE) else { return };
@@ -292,7 +292,7 @@ fn permits_with_leases_are_given_back_by_the_other_language() {
 }
 
 #[test]
-fn a_latch_opens_for_everybody_whoever_counts_it_down() {
+fn a_latch_opens_for_all_waiters_of_both_languages() {
     let _alone = alone();
     let Some(server) = RedisServer::start_default() else { return };
     let Some(java) = java::connect(&server.url(), LEASE) else { return };
@@ -360,7 +360,7 @@ fn a_latch_opens_for_everybody_whoever_counts_it_down() {
 
 /// Whatever Redisson makes, looked at from here.
 #[test]
-fn what_java_holds_is_shown_as_what_it_is() {
+fn a_hold_of_java_is_shown_with_its_kind() {
     let _alone = alone();
     let Some(server) = RedisServer::start_default() else { return };
     let Some(java) = java::connect(&server.url(), LEASE) else { return };
@@ -452,7 +452,7 @@ fn what_java_holds_is_shown_as_what_it_is() {
 
 /// The field in which a hold says since when it is held is in the hash that both share.
 #[test]
-fn java_does_not_mind_what_a_hold_says_of_itself() {
+fn java_ignores_the_note_of_a_hold() {
     let _alone = alone();
     let Some(server) = RedisServer::start_default() else { return };
     let Some(java) = java::connect(&server.url(), LEASE) else { return };
@@ -492,7 +492,7 @@ fn java_does_not_mind_what_a_hold_says_of_itself() {
 /// A latch that Java deletes says that it is shut; permits that come back wake one of Java's waiters, whatever it wants;
 /// and fewer than none are announced, which makes Java's reading thread throw.
 #[test]
-fn what_java_announces_wrongly_keeps_nobody_of_ours_waiting() {
+fn a_wrong_message_of_java_keeps_no_waiter_of_ours_waiting() {
     let _alone = alone();
     let Some(server) = RedisServer::start_default() else { return };
     let Some(java) = java::connect(&server.url(), LONG) else { return };

@@ -140,7 +140,7 @@ fn multi_locks_of_both_languages_in_opposite_orders_all_come_through() {
 /// Java's last step sets the end of all keys of a fenced lock, its counter included, and after a second round it counts the
 /// lease in other units. Ours does neither, and gets on with what Java has done.
 #[test]
-fn what_a_multi_lock_of_java_does_to_leases_does_not_confuse_ours() {
+fn leases_changed_by_a_multi_lock_of_java_do_not_confuse_ours() {
     let _alone = alone();
     let Some(server) = RedisServer::start_default() else { return };
     let Some(java) = java::connect(&server.url(), LEASE) else { return };

@@ -78,7 +78,7 @@ fn a_redlock_of_java_and_one_of_rust_keep_each_other_out() {
 }
 
 #[test]
-fn what_rust_holds_on_a_majority_only_java_cannot_take() {
+fn a_lock_that_rust_holds_on_a_majority_is_busy_for_java() {
     let _alone = alone();
     let Some(binary) = default_server() else { return };
     let mut servers: Vec<RedisServer> = (0..3).map(|_| RedisServer::builder(&binary).start()).collect();

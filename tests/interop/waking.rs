@@ -105,7 +105,7 @@ fn every_waiter_of_a_mixed_crowd_gets_its_turn() {
 
 /// One that has asked in vain and does not sleep yet hears nothing of what wakes those who sleep.
 #[test]
-fn readers_in_java_that_are_about_to_sleep_are_told_of_a_write_that_ends() {
+fn readers_in_java_that_are_about_to_sleep_are_woken_when_a_write_ends() {
     let _alone = alone();
     let Some(server) = RedisServer::start_default() else { return };
     let Some(java) = java::connect(&server.url(), LEASE) else { return };

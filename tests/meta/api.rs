@@ -137,7 +137,7 @@ fn an_error_is_one_pointer_and_goes_where_errors_go() {
 }
 
 #[test]
-fn what_is_handed_out_is_plain_values() {
+fn values_returned_to_callers_are_plain() {
     value::<HoldState>();
     value::<LossReason>();
     value::<ErrorKind>();

@@ -135,7 +135,7 @@ fn a_module_without_a_layer_is_flagged() {
 }
 
 #[test]
-fn what_only_looks_like_a_use_is_not_flagged() {
+fn text_that_only_looks_like_a_use_is_not_flagged() {
     keeps("src/error.rs", "/// See [`lock`](crate::client::LockClient::lock).\n// use crate::client;\n");
     keeps("src/error.rs", "fn f() -> &'static str { \"use crate::client;\" }");
     keeps("src/error.rs", "/* use crate::client; /* nested */ use crate::lock; */");

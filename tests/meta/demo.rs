@@ -66,7 +66,7 @@ fn every_row_meets_the_same_faults_and_leaseholds_keep_what_they_promise() {
 }
 
 #[test]
-fn the_demo_ends_with_one_line_that_says_what_it_came_to() {
+fn the_demo_ends_with_one_line_of_results() {
     let Some(server) = RedisServer::start_default() else { return };
     let rows = ["--rows", "lua_no_renewal,redis_lock,redis_lock_fenced", "--url", &server.url()];
     let demo = output(Command::new(example("stock")).args(SMALL).args(rows));
@@ -153,7 +153,7 @@ fn an_interrupted_demo_says_so_in_one_line() {
 }
 
 #[test]
-fn what_is_wrong_with_the_command_line_is_one_line() {
+fn a_wrong_command_line_is_one_line_of_error() {
     let program = example("stock");
     for arguments in [["--threads", "0"], ["--processes", "1"], ["--stock", "many"], ["--topology", "moon"]] {
         let refused = output(Command::new(&program).args(arguments));

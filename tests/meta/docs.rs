@@ -149,7 +149,7 @@ fn is_executable(path: &Path) -> bool {
     path.is_file()
 }
 
-/// `src/lock/wait.rs`, `docs/`, `tests/interop.rs`: something in backticks that means a path of this repository.
+/// `src/lock/wait.rs`, `docs/`, `tests/README.md`: something in backticks that means a path of this repository.
 fn as_path(token: &str) -> Option<&Path> {
     let plain = token.bytes().all(|b| b.is_ascii_alphanumeric() || b"/._-*".contains(&b));
     let (first, _) = token.split_once('/')?;
@@ -233,9 +233,9 @@ fn the_commands_of_the_readme_can_be_run() {
 }
 
 #[test]
-fn what_is_said_to_show_a_claim_exists() {
+fn everything_that_shows_a_claim_exists() {
     let (tests, rows) = (tests(), demo_rows());
-    assert!(tests.contains("what_is_said_to_show_a_claim_exists") && rows.contains("redis_lock_fenced"));
+    assert!(tests.contains("everything_that_shows_a_claim_exists") && rows.contains("redis_lock_fenced"));
     let mut seen = 0;
     for document in documents() {
         let text = read(&document);
@@ -344,7 +344,7 @@ fn the_screen_of_the_guarantees_names_every_promise_once() {
 }
 
 #[test]
-fn the_readmes_first_screen_has_what_a_stranger_needs() {
+fn the_readmes_first_screen_has_the_code_and_the_limits() {
     let text = read("README.md");
     let screen: Vec<_> = text.split("\n## ").next().unwrap().lines().collect();
     assert!(screen.len() < 65, "{} lines are more than a screen", screen.len());
@@ -484,7 +484,7 @@ fn methods_that_exist(guide: &str) -> usize {
 }
 
 #[test]
-fn the_migrations_are_what_create_schema_does() {
+fn the_migrations_make_the_same_tables_as_create_schema() {
     let text = read("docs/stores.md");
     for file in files("src/store/sql/query", "sql") {
         if ["schema.sql", "names.sql"].iter().any(|name| file.ends_with(name)) {

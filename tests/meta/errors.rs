@@ -147,7 +147,7 @@ const INSIDE: &str = "LEASEHOLD_TEST_INSIDE";
 const SAYS: &str = "it says: ";
 
 #[test]
-fn a_builder_from_the_environment_says_what_is_wrong() {
+fn a_builder_from_the_environment_names_the_wrong_variable() {
     if std::env::var_os(INSIDE).is_some() {
         let error = ClientBuilder::from_env().and_then(ClientBuilder::build).unwrap_err();
         println!("{SAYS}{:?}: {error}", error.kind());
@@ -484,7 +484,7 @@ fn every_message_that_a_user_can_provoke_is_listed_in_docs_errors() {
     assert!(
         listed == list.text,
         "the messages are not as docs/errors.txt lists them. If they should not be, LEASEHOLD_BLESS=1 cargo test \
-         --all-features --test errors writes it anew:\n{}",
+         --all-features --test meta errors writes it anew:\n{}",
         [gone, come].concat().join("\n")
     );
 }

@@ -1,6 +1,6 @@
 //! Every example does what it says: each is run on a private server, and where it needs none also without.
 //!
-//! Not here: `stock` (`tests/demo.rs`) and `orders` (`tests/store_orders.rs`).
+//! Not here: `stock` (`tests/meta/demo.rs`) and `orders` (`tests/stores/orders.rs`).
 
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -85,7 +85,7 @@ fn a_thread_takes_a_lock_again() {
 }
 
 #[test]
-fn a_lost_lease_is_told() {
+fn a_lost_lease_is_reported() {
     for output in outputs("guard_and_lost_lease", &[]) {
         says(&output, &["granted: Held", "eleven seconds later: Lost", "another client gets it: true"]);
         says(&output, &["(lost: true)", "the callback has run: true", "the other client still has it: true"]);
@@ -171,7 +171,7 @@ fn five_processes_do_ten_jobs_at_ten_ticks() {
 }
 
 #[test]
-fn a_second_operator_is_refused_at_once_and_told_by_whom_since_when_and_until_when() {
+fn a_refused_operator_sees_the_holder_and_both_ends_of_its_hold() {
     for output in outputs("long_import", &[]) {
         says(
             &output,
@@ -197,7 +197,7 @@ fn customers_are_served_in_the_order_in_which_they_came() {
 }
 
 #[test]
-fn blocks_of_numbers_are_had_once() {
+fn blocks_of_numbers_are_reserved_once() {
     for output in outputs("number_blocks", &[]) {
         says(&output, &["invoices 1 to 100", "invoices 701 to 800", "blocks that nobody else has: 8"]);
     }
@@ -237,7 +237,7 @@ fn one_schedules_and_then_another() {
 }
 
 #[test]
-fn a_token_is_what_the_article_says() {
+fn the_example_of_the_article_locks_with_a_token() {
     for output in outputs("article_lock", &[]) {
         says(
             &output,
@@ -296,7 +296,7 @@ fn a_service_sells_and_ends_in_good_order() {
 #[test]
 fn no_example_is_left_out() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let this = std::fs::read_to_string(root.join("tests/examples.rs")).unwrap();
+    let this = std::fs::read_to_string(root.join("tests/meta/examples.rs")).unwrap();
     let entries = std::fs::read_dir(root.join("examples")).unwrap();
     let names = entries.map(|entry| entry.unwrap().path().file_stem().unwrap().to_str().unwrap().to_owned());
     // `web` is a package with tests of its own: `./check web`.

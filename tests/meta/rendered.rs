@@ -93,7 +93,7 @@ fn every_public_type_has_an_example() {
 }
 
 #[test]
-fn what_needs_a_feature_says_so() {
+fn items_that_need_a_feature_show_its_badge() {
     let says = |page: &str, feature: &str| {
         page.contains(&format!("Available on <strong>crate feature <code>{feature}</code></strong> only."))
     };
@@ -125,7 +125,7 @@ fn what_needs_a_feature_says_so() {
 }
 
 #[test]
-fn docs_rs_is_told_to_show_all_of_it() {
+fn docs_rs_is_configured_to_show_all_features() {
     let manifest = read(root().join("Cargo.toml"));
     let (_, section) = manifest.split_once("[package.metadata.docs.rs]\n").unwrap();
     let section = section.split("\n[").next().unwrap();

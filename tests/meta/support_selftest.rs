@@ -69,7 +69,7 @@ fn in_child(test: &str) -> Option<String> {
 
 /// With more that run than processors some of them wait, all the time; this process sleeps.
 #[test]
-fn what_started_processes_wait_for_a_processor_is_counted_and_no_more_than_the_time_that_passed() {
+fn waits_of_started_processes_are_counted_up_to_the_time_that_passed() {
     let busy = || crate::support::spawn(&["sh", "-c", "while :; do :; done"], |command| command);
     let most = std::thread::available_parallelism().unwrap().get();
     let mut children: Vec<_> = (0..2 * most).map(|_| busy()).collect();
@@ -340,7 +340,7 @@ fn is_reset(error: &redis::RedisError) -> bool {
 }
 
 #[test]
-fn in_a_pipeline_only_what_stands_before_the_swallowed_reply_arrives() {
+fn in_a_pipeline_only_replies_before_the_swallowed_one_arrive() {
     let Some(server) = RedisServer::start_default() else { return };
     let proxy = Proxy::before(&server);
     let fault = proxy.next(|command| command.contains("third"), Do::SwallowReply(Then::Close));
@@ -601,7 +601,7 @@ fn a_cancelled_fault_bites_no_more_and_each_bites_every_time() {
 }
 
 #[test]
-fn what_is_no_resp_passes_as_it_comes() {
+fn bytes_that_are_not_resp_pass_unchanged() {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let proxy = Proxy::to(listener.local_addr().unwrap());
     std::thread::scope(|scope| {
@@ -717,7 +717,7 @@ fn a_namespace_goes_with_its_handle() {
 // ---- the epilogue
 
 #[test]
-fn what_is_left_behind_is_found_and_what_goes_in_time_is_not() {
+fn leftovers_are_found_unless_they_go_in_time() {
     let Some(server) = RedisServer::start_default() else { return };
     let before = connect(&server.url());
     let baseline = Baseline::take(&server).within(LONG);
@@ -747,7 +747,7 @@ fn what_is_left_behind_is_found_and_what_goes_in_time_is_not() {
 }
 
 #[test]
-fn what_is_not_given_back_is_found_however_soon_its_lease_ends() {
+fn a_lock_that_is_not_released_is_found_before_its_lease_ends() {
     let Some(server) = RedisServer::start_default() else { return };
     let mut admin = server.admin();
     admin.hset::<_, _, _, ()>("kept", "owner", 1).unwrap();

@@ -87,7 +87,7 @@ fn said(compiler: &str, code: &str, lint: Option<&str>, folder: &Folder) -> Stri
 }
 
 #[test]
-fn each_trap_is_told_of_by_whom_the_page_says_and_by_nobody_else() {
+fn each_trap_is_reported_by_the_tool_that_the_page_names_and_by_no_other() {
     let compiler = "clippy-driver";
     if Command::new(compiler).arg("--version").output().is_err() {
         crate::support::missing("no clippy-driver");

@@ -102,7 +102,7 @@ fn a_member_that_is_killed_and_comes_back_has_kept_the_lock_and_wakes_again() {
 }
 
 #[test]
-fn a_lease_that_is_revoked_behind_the_holders_back_is_told_by_the_next_renewal() {
+fn a_revoked_lease_is_found_by_the_next_renewal() {
     let server = some_or_skip!(Etcd::start());
     let url = server.url();
     let (holder, other) = (builder(&url).lease(ms(600)).build().unwrap(), client(&url));
@@ -158,7 +158,7 @@ fn a_version_that_may_revoke_leases_of_living_holders_is_warned_about() {
 }
 
 #[test]
-fn where_leases_may_end_early_the_end_of_one_is_told_at_once() {
+fn an_early_end_of_a_lease_is_reported_at_once() {
     let server = some_or_skip!(Etcd::start());
     if !may_revoke(&server) {
         return; // told by the next renewal
@@ -289,7 +289,7 @@ fn the_members_of_a_url_are_tried_in_turn() {
 
 /// A member that stands still gets the request and carries it out much later.
 #[test]
-fn what_a_stopped_member_does_late_is_undone() {
+fn a_late_grant_of_a_stopped_member_is_undone() {
     let server = some_or_skip!(Etcd::start());
     let options = || builder(&server.url()).lease(ms(5_000)).command_timeout(ms(300)).patience(ms(300));
     let (asking, other) = (options().build().unwrap(), options().build().unwrap());
@@ -359,7 +359,7 @@ fn a_timed_wait_ends_in_time_when_the_cluster_stands_still() {
 }
 
 #[test]
-fn callers_who_find_all_connections_in_use_are_told_in_time_and_have_taken_nothing() {
+fn callers_that_get_no_connection_fail_in_time_and_hold_nothing() {
     let server = some_or_skip!(Etcd::start());
     let one = builder(&server.url()).pool_size(1).command_timeout(ms(400)).build().unwrap();
     one.lock(&fresh("first")).lock().unwrap();
@@ -600,7 +600,7 @@ fn hundreds_of_holds_are_renewed_together_and_a_pool_of_one_serves_many_threads(
 // ---- who one is
 
 #[test]
-fn users_are_asked_for_their_password_and_a_new_token_is_had_when_one_ends() {
+fn a_password_is_sent_and_an_expired_token_is_replaced() {
     let server = some_or_skip!(Etcd::start());
     let (key, end) = (STANDARD.encode("leasehold/"), STANDARD.encode("leasehold0"));
     for (path, body) in [

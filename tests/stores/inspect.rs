@@ -65,7 +65,7 @@ fn a_hold_with_an_end_says_since_when_until_when_and_where() {
 
 /// What was said of one hold must not be taken for what is known of the next, which another thread is handed.
 #[test]
-fn a_lock_that_is_handed_on_says_what_its_new_holder_says() {
+fn a_handoff_shows_the_new_holders_note() {
     let Some(server) = RedisServer::start_default() else { return };
     let client = LockClient::connect(&server.url()).unwrap();
     let (plain, ending) = (client.lock("handed"), client.lock_with("handed").max_hold(MOST).build());
@@ -108,7 +108,7 @@ fn the_clock_that_a_test_moves_is_the_one_that_is_shown() {
 }
 
 #[test]
-fn keys_of_others_are_shown_as_what_they_are() {
+fn keys_of_other_programs_are_shown_with_their_type() {
     let Some(server) = RedisServer::start_default() else { return };
     let client = LockClient::connect(&server.url()).unwrap();
     let mut admin = server.admin();
@@ -175,7 +175,7 @@ fn a_look_is_one_request_and_shows_the_beginning_of_long_lists() {
 
 /// It may be anybody's: neither the server's time nor the connection that locks share is spent on it.
 #[test]
-fn what_is_no_lock_is_shown_as_that_however_large_it_is() {
+fn a_large_key_that_is_no_lock_is_shown_as_one() {
     let Some(server) = RedisServer::start_default() else { return };
     let client = LockClient::connect(&server.url()).unwrap();
     let mut admin = server.admin();
@@ -205,7 +205,7 @@ fn a_client_without_scripts_says_that_it_cannot() {
 
 #[cfg(feature = "sqlite")]
 #[test]
-fn a_database_tells_since_when_and_where_a_lock_is_held() {
+fn a_database_shows_since_when_and_where_a_lock_is_held() {
     let folder = tempfile::tempdir().unwrap();
     let url = format!("sqlite://{}/locks.db", folder.path().display());
     let client = LockClient::builder().url(&url).create_schema(true).build().unwrap();

@@ -172,7 +172,7 @@ fn unlocking_in_the_last_percent_frees_the_lock() {
 }
 
 #[test]
-fn advancing_tells_of_losses_on_the_way() {
+fn advancing_the_clock_reports_the_losses_on_the_way() {
     let (clock, store) = world();
     let (client, seen) = observed(&store);
     let guard = client.lock("a").acquire_with_lease(secs(5)).unwrap();
@@ -189,7 +189,7 @@ fn advancing_tells_of_losses_on_the_way() {
 }
 
 #[test]
-fn how_long_a_hold_was_held_is_told_exactly() {
+fn the_time_of_a_hold_is_reported_exactly() {
     let (clock, store) = world();
     let (client, seen) = observed(&store);
     let guard = client.lock("a").acquire().unwrap();
@@ -250,7 +250,7 @@ fn a_wait_that_ends_with_the_lease_is_over_to_the_millisecond() {
 }
 
 #[test]
-fn a_wait_of_an_hour_is_told_as_one() {
+fn a_wait_of_an_hour_is_reported_as_one() {
     let (clock, store) = world();
     let (client, seen) = observed(&store);
     let held = Holding::take(&LockClient::in_memory_with(&store).lock("a"));
@@ -386,7 +386,7 @@ fn the_clock_moves_where_there_are_no_clients() {
 }
 
 #[test]
-fn what_a_dropped_client_could_not_be_asked_to_release_ends_with_its_lease() {
+fn a_hold_that_a_dropped_client_could_not_release_ends_with_its_lease() {
     let (clock, store) = world();
     let stranger = LockClient::in_memory_with(&store);
     let (client, seen) = observed(&store);

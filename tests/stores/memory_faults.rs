@@ -155,7 +155,7 @@ fn by_the_systems_clock_a_slow_answer_takes_real_time() {
 }
 
 #[test]
-fn a_store_that_forgets_keeps_its_tokens_and_tells_nobody() {
+fn a_store_that_loses_its_locks_keeps_fencing_tokens_and_notifies_nobody() {
     let (clock, store) = place();
     let client = client(&store);
     assert!(!store.forget("a"));
@@ -173,7 +173,7 @@ fn a_store_that_forgets_keeps_its_tokens_and_tells_nobody() {
 }
 
 #[test]
-fn a_paused_client_renews_nothing_and_tells_of_no_loss_until_it_goes_on() {
+fn a_paused_client_renews_nothing_and_reports_no_loss_until_it_goes_on() {
     let (clock, store) = place();
     let (stalled, other) = (client(&store), client(&store));
     let kept = other.lock("kept").acquire().unwrap();

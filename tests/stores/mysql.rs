@@ -264,7 +264,7 @@ fn a_grant_whose_answer_does_not_come_is_undone() {
 
 /// Hundreds who look now and then would otherwise queue for the row, and the server search that queue for deadlocks.
 #[test]
-fn who_asks_for_what_another_holds_waits_for_no_lock_of_the_servers() {
+fn a_try_for_a_held_lock_waits_for_no_row_lock() {
     let Some(server) = shared() else { return };
     let (client, other) = (server.client(), server.client());
     let name = fresh("read");
@@ -279,7 +279,7 @@ fn who_asks_for_what_another_holds_waits_for_no_lock_of_the_servers() {
 }
 
 #[test]
-fn what_is_wrong_is_known_at_once_and_typed() {
+fn wrong_settings_and_rights_fail_at_once_with_their_kind() {
     let Some(server) = MysqlServer::start() else { return };
     let at = |url: &str| LockClient::builder().url(url);
     let error = at(&server.url()).build().unwrap_err();

@@ -223,7 +223,7 @@ fn a_backend_that_stands_still_costs_one_command_timeout() {
 }
 
 #[test]
-fn what_is_wrong_is_known_at_once_and_typed() {
+fn wrong_settings_and_rights_fail_at_once_with_their_kind() {
     let Some(server) = PostgresServer::start() else { return };
     let kind = |builder: ClientBuilder| builder.build().unwrap_err().kind();
     let at = |url: &str| LockClient::builder().url(url);

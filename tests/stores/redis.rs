@@ -58,7 +58,7 @@ fn a_client_that_connects_lazily_may_be_there_before_its_server() {
 
 /// All threads that find the server down are told so by one attempt to connect, not one after the other.
 #[test]
-fn threads_that_find_no_server_are_told_together() {
+fn threads_that_find_no_server_fail_together() {
     // It takes connections and says nothing.
     let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("redis://{}", silent.local_addr().unwrap());

@@ -214,7 +214,7 @@ impl Drop for Disk {
 }
 
 #[test]
-fn the_row_tells_who_holds_and_the_sweep_forgets_what_is_long_free() {
+fn the_row_shows_the_holder_and_the_sweep_forgets_locks_that_are_long_free() {
     let file = File::new();
     let client = file.client();
     let held = client.fenced_lock("held").acquire().unwrap();

@@ -153,7 +153,7 @@ fn over_tls_postgresql_keeps_locks_and_nobody_else_is_believed() {
 
 /// libpq's words, with its meanings.
 #[test]
-fn each_sslmode_is_what_it_is_to_libpq() {
+fn each_sslmode_means_the_same_as_to_libpq() {
     let Some(server) = PostgresServer::start_tls() else { return };
     let Some(plain) = PostgresServer::start() else { return };
     let elsewhere = relay_at("127.0.0.2", server.port());
@@ -265,7 +265,7 @@ fn over_tls_mysql_keeps_locks_and_nobody_else_is_believed() {
 }
 
 #[test]
-fn each_ssl_mode_is_what_it_is_to_mysql() {
+fn each_ssl_mode_means_the_same_as_to_mysql() {
     let Some(server) = MysqlServer::start_tls() else { return };
     let Some(plain) = MysqlServer::start_with(&["--skip-ssl"]) else { return };
     let elsewhere = relay_at("127.0.0.2", server.port());

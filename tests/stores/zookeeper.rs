@@ -183,7 +183,7 @@ fn a_holder_that_stood_still_counts_on_no_sign_of_life_that_its_follower_took_al
 // ---- sessions and connections that end
 
 #[test]
-fn a_session_that_the_servers_end_is_told_to_every_holder_at_once() {
+fn an_ended_session_is_reported_to_all_its_holders_at_once() {
     let Some(server) = ZooKeeper::start(CALM) else { return };
     let relay = Relay::before(&server);
     let (one, other) = (client(&relay.url()), client(&server.url()));
@@ -481,7 +481,7 @@ fn a_release_wakes_nobody_but_the_next() {
 }
 
 #[test]
-fn whoever_stops_waiting_leaves_no_node_and_holds_up_nobody() {
+fn a_waiter_that_gives_up_leaves_no_node_and_delays_nobody() {
     let Some(server) = ZooKeeper::start(CALM) else { return };
     let (one, other) = (client(&server.url()), client(&server.url()));
     let held = Holding::take(&one.lock("left"));
@@ -542,7 +542,7 @@ fn four_processes_of_four_threads_count_exactly() {
 }
 
 #[test]
-fn who_holds_or_waits_for_one_name_delays_no_other() {
+fn holders_and_waiters_of_one_name_delay_no_other() {
     let Some(server) = ZooKeeper::start(CALM) else { return };
     let client = client(&server.url());
     let held = Holding::take(&client.lock("busy"));
@@ -612,7 +612,7 @@ fn with_a_login_the_locks_are_its_own() {
 }
 
 #[test]
-fn what_is_no_path_is_refused_and_a_key_prefix_may_be_one() {
+fn names_that_are_no_path_are_refused_and_a_key_prefix_may_be_one() {
     let Some(server) = ZooKeeper::start(CALM) else { return };
     let plain = client(&server.url());
     for name in ["/", "/a/", "//a", "/a/../b", "/zookeeper/a", "/nul\0"] {
@@ -628,7 +628,7 @@ fn what_is_no_path_is_refused_and_a_key_prefix_may_be_one() {
 }
 
 #[test]
-fn where_nobody_serves_connecting_fails_at_once_and_in_words() {
+fn connecting_without_a_server_fails_at_once_and_in_words() {
     let nobody = crate::support::server::Port::claim();
     let error = LockClient::connect(&format!("zk://me:secret@127.0.0.1:{}", nobody.number())).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unreachable, "{error}");

@@ -342,7 +342,7 @@ fn a_server_that_hangs_costs_its_time_out_once_and_two_that_hang_cost_no_more() 
 }
 
 #[test]
-fn without_a_majority_the_error_comes_in_time_and_says_what_each_server_said() {
+fn without_a_majority_the_error_comes_in_time_and_has_the_reply_of_each_server() {
     let _alone = alone();
     let Some(mut nodes) = Nodes::start(5) else { return };
     // So long that what is left behind does not end by itself meanwhile.
@@ -446,7 +446,7 @@ fn names_may_differ_from_server_to_server() {
 // ---- servers that forget
 
 #[test]
-fn a_hold_outlives_two_servers_that_forget_it_and_a_third_is_told_as_a_loss() {
+fn a_hold_survives_two_servers_that_lose_it_and_a_third_is_reported_as_a_loss() {
     let _alone = alone();
     let Some(mut nodes) = Nodes::start(5) else { return };
     let (teller, told) = teller();
@@ -550,7 +550,7 @@ fn behind_proxies(number: usize) -> Option<(Nodes, Vec<Proxy>, LockClient)> {
 }
 
 #[test]
-fn what_is_granted_too_late_is_taken_back() {
+fn a_grant_that_comes_too_late_is_undone() {
     let _alone = alone();
     let Some((nodes, proxies, client)) = behind_proxies(3) else { return };
     let name = fresh("late");
@@ -572,7 +572,7 @@ fn what_is_granted_too_late_is_taken_back() {
 }
 
 #[test]
-fn what_one_server_grants_after_the_lock_was_given_back_is_taken_back() {
+fn a_grant_of_one_server_after_the_release_is_undone() {
     let _alone = alone();
     let Some((nodes, proxies, client)) = behind_proxies(1) else { return };
     let name = fresh("later");

@@ -73,7 +73,7 @@ fn kinds(client: &LockClient, name: &str) -> Vec<RedisLock> {
 }
 
 #[test]
-fn what_is_granted_is_on_the_replicas() {
+fn a_granted_lock_is_on_the_replicas() {
     let Some(servers) = Servers::start(2) else { return };
     let client = servers.options().require_replicas(2, ms(2000)).build().unwrap();
     for round in 0..20 {
@@ -121,7 +121,7 @@ fn a_grant_that_too_few_replicas_have_is_undone_and_says_so() {
 }
 
 #[test]
-fn who_waits_is_granted_when_enough_replicas_are_there() {
+fn a_waiter_is_granted_when_enough_replicas_are_there() {
     let Some(mut servers) = Servers::start(1) else { return };
     let client = servers.options().require_replicas(2, GIVEN).patience(LONG).build().unwrap();
     let lock = client.lock("later");
@@ -179,7 +179,7 @@ fn many_threads_count_to_the_end_with_replicas() {
 }
 
 #[test]
-fn what_cannot_be_required_is_refused_before_anything_is_sent() {
+fn impossible_requirements_are_refused_before_anything_is_sent() {
     let build = |count, within| {
         let options = LockClient::builder().url("redis://127.0.0.1:1").command_timeout(ms(1000));
         options.require_replicas(count, within).build().unwrap_err()

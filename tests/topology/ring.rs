@@ -474,7 +474,7 @@ fn a_node_that_is_given_up_is_not_asked() {
 }
 
 #[test]
-fn a_node_that_lost_its_data_is_told_again_but_not_by_who_is_stale() {
+fn a_node_that_lost_its_data_learns_the_ring_again_but_not_from_a_stale_client() {
     let Some(servers) = servers(3) else { return };
     let (two, three) = (nodes(&servers, 0..2), nodes(&servers, 0..3));
     let (slow, quick) = (client(Ring::new(two.clone())), client(Ring::new(two.clone())));

@@ -28,7 +28,7 @@ fn one_member_that_answers_is_enough_to_begin_with() {
 }
 
 #[test]
-fn what_is_no_cluster_is_refused_and_so_is_a_member_that_is_given_as_a_server() {
+fn a_server_that_is_no_cluster_is_refused_and_so_is_a_member_given_as_a_server() {
     alone_within(LONG * 6, || {
         let Some(cluster) = Cluster::start() else { return };
         let Some(server) = RedisServer::start_default() else { return };

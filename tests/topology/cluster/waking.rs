@@ -44,7 +44,7 @@ fn woken(cluster: &Cluster, from: &LockClient, to: &LockClient, ways: &[&str]) -
 }
 
 #[test]
-fn each_way_of_telling_wakes_those_who_listen_that_way() {
+fn each_publish_mode_wakes_the_waiters_that_subscribe_in_that_mode() {
     alone_within(LONG * 6, || {
         stalled_since(now());
         let Some(cluster) = Cluster::start() else { return };

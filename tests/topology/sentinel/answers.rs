@@ -17,7 +17,7 @@ const PASSWORD: &str = "S3CR3T-of-the-data";
 const SENTINELS: &str = "S3CR3T-of-the-sentinels";
 
 #[test]
-fn what_a_failover_forgets_is_told_to_its_holder_and_fenced() {
+fn a_hold_that_a_failover_loses_is_reported_to_its_holder_and_fenced() {
     alone(|| {
         let Some(binary) = default_server() else { return };
         let set = SentinelSet::start(&binary);
@@ -146,7 +146,7 @@ fn a_sentinel_that_says_nothing_keeps_nobody_for_longer_than_the_connect_time_ou
 }
 
 #[test]
-fn sentinels_that_cannot_help_are_told_apart() {
+fn sentinels_that_cannot_help_have_different_errors() {
     alone(|| {
         let Some(server) = RedisServer::start_default() else { return };
         let kind = |url: String| {
