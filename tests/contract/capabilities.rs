@@ -1,4 +1,4 @@
-//! What a kind of lock says it can do is what it does, and it does no more.
+//! Each kind of lock does what it says it can do, and no more.
 
 use std::time::Duration;
 
@@ -120,14 +120,14 @@ fn every_kind_is_a_lock_to_generic_code(store: &Store) {
     }
 }
 
-/// Where the lock is free between a release and the waiter's next attempt, somebody else gets it now and then.
+/// Another thread gets the lock now and then, if it is free between a release and the waiter's next attempt.
 fn a_later_caller_overtakes_a_waiter_exactly_if_the_kind_is_not_fair(store: &Store) {
     for kind in &store.kinds {
         let clients = [(); 3].map(|()| store.client());
         let name = fresh(kind.label);
         let [held, waiting, late] = clients.each_ref().map(|client| (kind.make)(client, &name));
         let late_client = &clients[2];
-        // Where it can happen it mostly does at once; where it cannot, some rounds have to do.
+        // If it can happen, it mostly does at once; if it cannot, some rounds have to do.
         let rounds = if kind.traits.fair { 10 } else { 300 };
         let got_in_front = (0..rounds).any(|_| {
             held.lock().unwrap();

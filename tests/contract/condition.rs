@@ -259,7 +259,7 @@ fn a_waiter_whose_client_ends_is_passed_over_at_once(store: &Store) {
     };
     let first = waits(&ending);
     let second = waits(&client);
-    // Who takes it now finds both waiting.
+    // The next holder finds both waiting.
     client.lock(&name).acquire().unwrap().unlock().unwrap();
     ending.shutdown().unwrap();
     assert!(first.returns_within(SLACK * 2).0.is_err());

@@ -277,7 +277,7 @@ fn a_storm_of_try_lock_keeps_exclusion_and_renewal(store: &Store) {
     });
     assert!(room.visits.load(Ordering::SeqCst) > 0);
     assert!(!lock.is_locked().unwrap());
-    // What the storm put into and took out of the watchdog's registry has not worn it out.
+    // The watchdog's registry still works after the storm's entries.
     let guard = lock.acquire().unwrap();
     let rival = store.client().lock(&name);
     throughout(RENEWED + ms(200), || rival.is_locked().unwrap() && guard.check().is_ok());

@@ -1,4 +1,4 @@
-//! What is shown of a name: who holds it, whichever client asks. What each kind shows besides is in the kinds' own files.
+//! Inspection of a name: its holders, shown to any client. The details of each kind are in the kinds' own files.
 
 use leasehold::{ErrorKind, ObjectKind};
 

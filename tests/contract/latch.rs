@@ -114,7 +114,7 @@ fn a_latch_is_shown_with_its_count(store: &Store) {
     let latch = client.count_down_latch(&name);
     latch.try_set_count(2).unwrap();
     let seen = other.inspect(&name).unwrap();
-    // Where a number is all that is kept, those who wait tell what it is.
+    // If a number is all that is kept, the waiters tell its kind.
     assert!(matches!(seen.kind, ObjectKind::CountDownLatch | ObjectKind::Counter), "{seen}");
     assert_eq!((seen.count, seen.is_held()), (Some(2), false));
     let waiter = Waiter::start({

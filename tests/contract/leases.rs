@@ -95,7 +95,7 @@ fn a_renewed_hold_outlives_many_leases(store: &Store) {
     throughout(2 * RENEWED + ms(200), || {
         holds.iter().all(|(guard, rival)| {
             let left = rival.remaining_lease().unwrap();
-            // Where leases are whole seconds, none may be left of one that goes on.
+            // With leases of whole seconds, zero may be left of one that goes on.
             let runs = left.is_some_and(|left| left <= RENEWED && (!left.is_zero() || !store.late.is_zero()));
             runs && guard.check().is_ok() && !rival.try_lock().unwrap()
         })

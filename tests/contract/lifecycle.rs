@@ -132,7 +132,7 @@ fn after_shutdown_every_call_says_so(store: &Store) {
     }
     assert_eq!(clone.with_lock(&name, |_| ()).unwrap_err().kind(), ErrorKind::ShutDown);
     assert!(begun.elapsed() < slack_since(begun));
-    // What needs no store still answers.
+    // Questions that need no store still have answers.
     assert_eq!(clone.id(), client.id());
     assert_eq!(clone.current_owner().client(), client.id());
 }

@@ -4,7 +4,7 @@
 //! one more function in `contract/stores.rs` and one more line in `contracts!`. What a store or a kind of lock can or
 //! cannot do is a value of the harness, and is asserted both ways.
 //!
-//! Where the scenarios come from, retold in our words (nothing is copied):
+//! Sources of the scenarios, retold in our words (nothing is copied):
 //!
 //! - Redisson's lock tests: the count seen from outside while it goes 0, 1, 2, 1, 0; an unlock by somebody else; the
 //!   late unlock after a lease; a timed try that neither returns early nor much too late; force-unlock; a lease that
@@ -131,7 +131,7 @@ fn written() -> Vec<String> {
     written
 }
 
-/// What this test program lists, given also `extra`.
+/// The list of tests of this program, given also `extra`.
 fn listed(extra: &[&str]) -> String {
     let program = std::env::current_exe().unwrap();
     let list = [&[program.to_str().unwrap(), "--list"], extra].concat();

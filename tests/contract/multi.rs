@@ -416,7 +416,7 @@ fn a_group_is_reentrant_as_its_locks_are(store: &Store) {
     multi.unlock().unwrap();
     assert!(!client.lock(&names[0]).is_locked().unwrap());
     assert_eq!(single.hold_count().unwrap(), 1);
-    // What is still held is given back, and what is not is said.
+    // Remaining holds are released, and lost ones are reported.
     let error = multi.unlock().unwrap_err();
     assert!(error.is_not_held() && error.lock_name() == Some(&names[0]), "{error}");
     assert!(!single.is_locked().unwrap());

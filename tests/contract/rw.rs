@@ -188,7 +188,7 @@ fn guards_that_change_threads_do_not_wait_for_their_own_thread(store: &Store) {
 fn a_reader_that_died_is_not_kept_alive_by_the_others(store: &Store) {
     let (client, other) = (store.client_with_lease(RENEWED), store.client());
     let name = fresh("zombie");
-    // What is left of one that died: a hold that nobody renews or gives back.
+    // The remains of a dead holder: a hold that nobody renews or releases.
     let lease = RENEWED + ms(200);
     elsewhere(|| client.read_write_lock(&name).read().lock_with_lease(lease).unwrap());
     let reading = elsewhere(|| client.read_write_lock(&name).read().acquire_owned().unwrap());
@@ -381,7 +381,7 @@ fn a_reader_that_leaves_an_inner_level_keeps_the_time_that_its_guard_counts_on(s
     let inner = lock.read().acquire_with_lease(short).unwrap();
     inner.unlock().unwrap();
     middle.unlock().unwrap();
-    // Whoever comes and goes has the lock's time set anew by what the others have left.
+    // Each reader that comes or goes sets the lock's time to the longest that the others have left.
     other.read_write_lock(&name).read().acquire().unwrap().unlock().unwrap();
     comes_true_within(short * 2, || taken.elapsed() > short + ms(100));
     outer.check().unwrap();

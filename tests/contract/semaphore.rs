@@ -325,7 +325,7 @@ fn permits_are_shown_as_they_come_and_go(store: &Store) {
     semaphore.try_set_permits(2).unwrap();
     let permit = semaphore.acquire(1).unwrap();
     let seen = other.inspect(&name).unwrap();
-    // Where a number is all that is kept, what tells it from a latch is that none are left, or that somebody waits.
+    // If a number is all that is kept, it is known from a latch by being zero, or by a waiter.
     assert!(matches!(seen.kind, ObjectKind::Semaphore | ObjectKind::Counter), "{seen}");
     assert_eq!((seen.count, seen.out, seen.remaining), (Some(1), 0, Some(Duration::MAX)));
     let last = semaphore.acquire(1).unwrap();

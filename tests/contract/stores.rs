@@ -165,7 +165,7 @@ fn redis_with(open: Open) -> Store {
         survives_restart: true,
         sessions: Sessions::Outlived(redis_without_connections),
         restartable: || {
-            // What it acknowledged is in its file, so it is there again after a kill.
+            // Acknowledged writes are in its file, so they are there again after a kill.
             let mut server = RedisServer::builder(&matrix()[0]).append_only("always").start();
             let url = server.url();
             let before = redis_with(Box::new(move |options| options.url(&url).build()));

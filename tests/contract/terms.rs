@@ -1,4 +1,4 @@
-//! What a lock value may ask for beside the lock: no re-entry, an end to every hold, waiting without messages.
+//! Options of a lock value: no re-entry, an end to every hold, waiting without messages.
 
 use std::time::Duration;
 

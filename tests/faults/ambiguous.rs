@@ -99,7 +99,7 @@ fn a_re_entry_whose_reply_is_lost_counts_once() {
     });
 }
 
-/// What another owner may have had in between is not told as a level of the hold that was before.
+/// A grant to another owner in between is not counted as a level of the earlier hold.
 #[test]
 fn a_re_entry_whose_answer_comes_after_the_window_is_no_grant() {
     scenario(|world| {

@@ -1,4 +1,4 @@
-//! What each kind costs while nobody is in the way, counted at the proxy; and what a thousand cycles of each leave:
+//! Costs of each kind on a free lock, counted at the proxy; and the remains of a thousand cycles of each:
 //! nothing.
 
 use std::collections::BTreeSet;
@@ -93,7 +93,7 @@ fn changes() -> Vec<Use> {
     ]
 }
 
-/// What stands for the counted kinds, and what is busy for as long as the result lives.
+/// Objects of the counted kinds, and locks that are busy for as long as the result lives.
 fn set_up(client: &LockClient) -> [leasehold::OwnedGuard; 2] {
     client.semaphore("sem").try_set_permits(5).unwrap();
     client.expirable_semaphore("permits").try_set_permits(5).unwrap();
@@ -247,7 +247,7 @@ fn a_thousand_cycles_of_every_kind_leave_nothing() {
             left.is_empty()
         });
         assert!(gone, "{left:?}");
-        // What changes what is left standing: nothing is left of the requests.
+        // Changes that leave no record of their requests.
         for (_, _, use_it) in changes() {
             (0..100).for_each(|_| use_it(&client));
         }

@@ -87,7 +87,7 @@ fn in_a_black_hole_every_call_ends_by_itself_and_on_healing_nothing_is_revived()
         // The server ends the lease by itself; then another has it.
         let theirs = other.lock("kept").acquire().unwrap();
         world.proxy.resume();
-        // What waited in the network arrives now: renewals, releases and attempts of long ago.
+        // Late requests arrive now: renewals, releases and attempts of long ago.
         throughout(2 * T, || {
             world.fields("kept") == [(theirs.owner().to_string(), "1".to_owned())].into()
                 && kept.state() == HoldState::Lost
@@ -105,7 +105,7 @@ fn in_a_black_hole_every_call_ends_by_itself_and_on_healing_nothing_is_revived()
     });
 }
 
-/// Who waits in a queue of the server's leaves it; not on the caller's time, when there is none left.
+/// A waiter leaves the server's queue; not on the caller's time, when there is none left.
 #[test]
 fn a_wait_in_the_servers_queue_ends_in_time_in_a_black_hole() {
     scenario(|world| {

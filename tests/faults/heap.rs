@@ -1,4 +1,4 @@
-//! What a client keeps when a crowd of locks is over, in bytes that are allocated: this program counts them.
+//! Bytes that a client still has allocated when a crowd of locks is over: this program counts them.
 //!
 //! The size of the process would not say it: what an allocator keeps of what was freed is not what the client keeps.
 
@@ -130,7 +130,7 @@ fn the_queue_behind_a_blocked_callback_is_bounded() {
         assert!(lost.unlock().is_err());
         let before = live_bytes();
         let mut most = 0;
-        // What is told of each release, and what each callback owns that will not run.
+        // The events of each release, and the values owned by each callback that will not run.
         let lock = client.lock("a");
         for _ in 0..CROWD {
             let guard = lock.acquire().unwrap();

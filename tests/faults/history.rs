@@ -7,7 +7,7 @@
 //!
 //! `LEASEHOLD_HISTORY_SECONDS` says for how long (20); `./check soak` has it run for longer.
 //!
-//! What a holder claims is what it was promised: from the return of its acquire to the beginning of its unlock, or
+//! A holder claims the time it was promised: from the return of its acquire to the beginning of its unlock, or
 //! to the end of the window that `remaining()` had told it, whichever is first. That also goes for holders that were
 //! killed or stopped in between: the server must keep their locks for that long.
 

@@ -1,4 +1,4 @@
-//! What goes wrong between a lock and its server, done on purpose: lost, late and garbled replies, cut networks, killed
+//! Faults between a lock and its server, made on purpose: lost, late and garbled replies, cut networks, killed
 //! and stopped processes, operators' mistakes, refusals, exhausted resources.
 //!
 //! Each test runs in a process of its own, against a server of its own behind a proxy of its own. When its body is done

@@ -52,7 +52,7 @@ fn plain_and_fenced_locks_of_one_client_are_one_request_to_take_and_one_to_relea
         assert_eq!(requests(world), before + 1);
         assert_eq!(world.lock_keys(), ["d"]);
         held.unlock().unwrap();
-        // What this process holds itself is none.
+        // A hold of this process is no obstacle.
         let held = client.lock("a").acquire_owned().unwrap();
         let before = requests(world);
         assert!(!multi.try_lock().unwrap());
@@ -108,7 +108,7 @@ fn a_group_whose_grant_is_lost_leaves_nothing() {
             assert!(error.outcome_unknown(), "{error}");
             assert_eq!(fault.hits(), 1);
             world.all_are_given_back(L);
-            // Who waits goes on, and has each once.
+            // The waiter goes on, and holds each once.
             let fault = world.proxy.next(about("lost-a"), Do::SwallowReply(then));
             let guard = multi.acquire_with_lease(LEASE).unwrap();
             assert_eq!(fault.hits(), 1);

@@ -1,4 +1,4 @@
-//! What others do to a lock's key behind everybody's back.
+//! Changes that operators make to a lock's key behind its holder's back.
 
 use std::time::Duration;
 

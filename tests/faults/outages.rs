@@ -19,7 +19,7 @@ struct Outage {
     left: Duration,
 }
 
-/// What came of the holds.
+/// The outcome of the holds.
 #[derive(Debug)]
 #[expect(dead_code, reason = "shown")]
 struct Outcome {

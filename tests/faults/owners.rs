@@ -227,7 +227,7 @@ fn releases_that_the_kernel_delivers_late_free_nothing() {
             for way in ["unlock", "drop"] {
                 let first = lock.acquire_with_lease(LEASE).unwrap();
                 let old = first.owner();
-                // What is sent on the connections that exist gets lost, and lost again, until it is healed.
+                // Bytes sent on existing connections get lost, and lost again, until the network is healed.
                 let cut = net.cut_connections(&world.server, Lost::Requests);
                 if way == "unlock" {
                     first.unlock().unwrap();

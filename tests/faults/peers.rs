@@ -1,4 +1,4 @@
-//! What Redisson does wrong on its own side, done here by hand to the same keys: it must not break what is ours.
+//! Faults of Redisson's side, made by hand on the same keys: they must not break our locks.
 
 use std::time::Duration;
 

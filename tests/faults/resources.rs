@@ -199,7 +199,7 @@ fn a_shutdown_while_the_server_hangs_takes_its_time_and_no_longer() {
                 drop(client);
                 within(begun, 2 * T, "dropping a client");
                 world.server.cont();
-                // Who waits outlives the client, and is served when the other's lease is over.
+                // The waiter outlives the client, and is served when the other's lease is over.
                 waiter.outcome().0.unwrap();
             }
             world.server.cont();
@@ -210,7 +210,7 @@ fn a_shutdown_while_the_server_hangs_takes_its_time_and_no_longer() {
     });
 }
 
-/// What is answered while the client ends, and what is given back just then, is seen to before its end.
+/// Replies that come while the client ends, and releases of that moment, are handled before its end.
 #[test]
 fn a_shutdown_waits_for_requests_under_way_and_leaves_nothing() {
     scenario(|world| {
@@ -285,7 +285,7 @@ fn a_shutdown_of_a_busy_client_leaves_no_lock() {
             assert_eq!(world.lock_keys(), Vec::<String>::new(), "round {round}");
             for thread in threads {
                 let error = thread.outcome().0.unwrap_err();
-                // Who held something as the client ended has lost it.
+                // Holds are lost when the client ends.
                 assert!(error.kind() == ErrorKind::ShutDown || error.is_lost(), "{error}");
             }
         }

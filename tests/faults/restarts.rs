@@ -15,7 +15,7 @@ use crate::support::{LONG, call, comes_within, eventually, let_pass, ms, now, st
 #[test]
 fn a_server_that_stands_still_for_less_than_the_lease_costs_no_hold() {
     scenario(|world| {
-        // What the lease is longer than the stop is what a busy machine may take of it.
+        // The lease is longer than the stop by as much as a busy machine may take of it.
         let (lease, seen) = (4 * L, Seen::default());
         let options = world.builder().lease(lease).patience(LONG).observer(seen.clone());
         let client = options.build().unwrap();
@@ -245,7 +245,7 @@ fn when_its_connections_are_ended_a_hold_is_renewed_at_once() {
     scenario(|world| {
         let client = world.builder_to(&world.server.url()).lease(3 * LONG).build().unwrap();
         let guard = client.lock("kept").acquire().unwrap();
-        // What has no lease is not renewed, nor lost by that.
+        // A hold without a lease is not renewed, nor lost by that.
         client.semaphore("counted").try_set_permits(1).unwrap();
         let permit = client.semaphore("counted").acquire(1).unwrap();
         let_pass(ms(1_000), "so that a renewal shows");

@@ -98,7 +98,7 @@ fn a_grant_whose_reply_is_lost_counts_once_when_the_call_succeeds() {
             assert_eq!(lock.hold_count().unwrap(), 1, "{what}");
             world.assert_held_by(&name, &client, 1);
             let held = world.fields(&name);
-            // What may still come of the first request must not show up either.
+            // Late results of the first request must not show up either.
             throughout(3 * T, || world.fields(&name) == held);
             lock.unlock().unwrap();
             assert!(world.is_free(&name), "{what}: one unlock frees what one lock took");

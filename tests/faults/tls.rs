@@ -88,7 +88,7 @@ fn a_server_without_a_valid_certificate_is_refused_in_time() {
             assert_eq!(error.kind(), ErrorKind::Protocol, "{what}: {}", texts(&error));
             assert!(!error.is_retryable(), "{what}: {error}");
         }
-        // What cannot be read is refused without asking the server.
+        // Files that cannot be read are refused without asking the server.
         let before = world.proxy.accepted();
         for file in ["/nowhere/ca.crt", "/dev/null"] {
             let error = builder(world).tls_ca(file).build().unwrap_err();

@@ -174,7 +174,7 @@ impl Sides {
         }
     }
 
-    /// What either has, in all slots, the other finds taken, and it is the same lock.
+    /// Each side finds the other's holds taken, in all slots, and it is the same lock.
     fn exclude_each_other(&self) {
         for primary in 0..3 {
             let name = self.cluster.name_on(primary, "shared");

@@ -25,7 +25,7 @@ const WORKER: &str = "LEASEHOLD_INTEROP_CROWD";
 /// How long the last of a crowd may take once its time is over.
 const LAST: Duration = Duration::from_secs(60);
 
-/// What one process does: so many threads of a kind, for so long, with random pauses up to so long.
+/// The work of one process: threads of a kind, for how long, with random pauses up to how long.
 #[derive(Clone, Copy)]
 struct Work<'a> {
     name: &'a str,
@@ -43,7 +43,7 @@ struct Had {
     by: String,
 }
 
-/// What takes it, notes when it had it, and gives it back.
+/// Acquires it, notes the time, and releases it.
 type Turn = Box<dyn Fn() -> (u64, u64) + Send>;
 
 fn turn(client: &LockClient, kind: &str, name: &str) -> Turn {

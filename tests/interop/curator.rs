@@ -233,7 +233,7 @@ fn readers_and_writers_of_both_languages_keep_to_one_lock() {
     lock.read().unlock().unwrap();
     writing.wait().expect_ok();
     assert!(reading.is_open() && lock.write().is_locked().unwrap());
-    // Who writes may read in its place, and goes on when the writing is over.
+    // A writer may read in its place, and goes on when the writing is over.
     java.get("one", "read-lock", &[path]);
     java.get("one", "write-unlock", &[path]);
     let guard = reading.join().unwrap();

@@ -19,7 +19,7 @@ const LEASE: Duration = Duration::from_secs(3);
 const PLACE: Duration = Duration::from_secs(6);
 /// Longer than any step here takes.
 const LONG: Duration = Duration::from_secs(60);
-/// What Redisson's `fairLockWaitTimeout` was, is, and may be set to.
+/// Values of Redisson's `fairLockWaitTimeout`: earlier, today's, and one that may be set.
 const WAITS: [Duration; 3] = [Duration::from_secs(5), Duration::from_secs(300), Duration::from_secs(600)];
 /// Carries the server's address to a process that waits, which is this test program again.
 const WAITER: &str = "LEASEHOLD_INTEROP_FAIR_WAITER";
@@ -99,7 +99,7 @@ fn waiters_of_ours_that_are_killed_hold_java_up_for_seconds_wherever_they_stood(
             let (seconds, micros): (i64, i64) = redis::cmd("TIME").query(admin).unwrap();
             seconds * 1_000 + micros / 1_000
         };
-        // What is left of their times once Java has taken off what it takes with each grant of its own.
+        // Their remaining times once Java has subtracted its part with each grant of its own.
         let wait_ms = i64::try_from(wait.as_millis()).unwrap();
         let most = i64::try_from((PLACE * 4 + LEASE).as_millis()).unwrap();
         for (id, ahead) in [(&first_id, 0), (&middle_id, 1), (&last_id, 2)] {
@@ -163,7 +163,7 @@ fn a_waiter_of_ours_that_java_took_for_dead_goes_back_to_the_front() {
     let (ours, our_id) = comes(&mut admin, || rust_takes_turn(&server.url(), "ours"));
     let (theirs, their_id) = comes(&mut admin, || java_takes_turn(&java, "theirs"));
     let (late, late_id) = comes(&mut admin, || rust_takes_turn(&server.url(), "late"));
-    // What Redisson does to it.
+    // The effect of Redisson's scripts on it.
     let _: () = redis::pipe().atomic().lpop(QUEUE, None).zrem(TIMES, &our_id).query(&mut admin).unwrap();
     wait_until("it is the first again", LONG, || queue(&mut admin) == [&*our_id, &*their_id, &*late_id]);
     let time: Option<f64> = admin.zscore(TIMES, &our_id).unwrap();

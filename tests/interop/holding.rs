@@ -1,4 +1,4 @@
-//! Who holds a lock, how often, and since when no longer: the same on both sides.
+//! Holder, hold count, and the end of a hold are the same on both sides.
 
 use std::time::Duration;
 

@@ -26,7 +26,7 @@ fn a_dead_rust_waiter_of_a_fair_lock_holds_java_up_for_seconds() {
     let mut admin = server.admin();
     let client = rust(&server.url(), LEASE);
     let guard = client.fair_lock("ghost").acquire().unwrap();
-    // What a client leaves that is killed while it waits.
+    // The remains of a client that is killed while it waits.
     let dead = {
         let doomed = rust(&server.url(), LEASE);
         let lock = doomed.fair_lock("ghost");
@@ -194,7 +194,7 @@ fn java_goes_by_the_times_of_our_reading_and_writing() {
     outer.unlock().unwrap();
     assert!(java.is("writer", "write-try", &["rw"]));
     java.get("writer", "write-unlock", &["rw"]);
-    // Who reads on after writing does so for its reading's time.
+    // A writer that goes on reading does so for its reading's time.
     let writing = lock.write().acquire().unwrap();
     lock.read().lock_with_lease(short).unwrap();
     let (read, read_at) = (monotonic(), now());
@@ -376,7 +376,7 @@ fn a_hold_of_java_is_shown_with_its_kind() {
     let holder = &seen.holders[0];
     assert_eq!((&holder.owner, holder.holds, holder.by_this_client), (&owner, Some(2), false));
     assert!(is_within(seen.remaining), "{seen}");
-    // What Redisson keeps does not say since when, nor where.
+    // Redisson's fields do not say since when, nor where.
     assert_eq!((holder.held_for, &holder.whereabouts), (None, &None));
 
     let token = java.get("main", "fenced-lock-token", &["fenced"]);
@@ -540,7 +540,7 @@ fn a_wrong_message_of_java_keeps_no_waiter_of_ours_waiting() {
 fn a_spin_lock_is_the_lock_of_its_name_in_both_languages() {
     let _alone = alone();
     let Some(server) = RedisServer::start_default() else { return };
-    // What Java is not told, it finds out only at this lease's end.
+    // Without a message Java finds out only at this lease's end.
     let Some(java) = java::connect(&server.url(), LONG) else { return };
     let client = rust(&server.url(), LONG);
     let mut admin = server.admin();
@@ -570,7 +570,7 @@ fn a_spin_lock_is_the_lock_of_its_name_in_both_languages() {
     java.get("other", "spin-unlock", &["spun"]);
 }
 
-/// Who holds a lock of Java's waits for nothing of ours, so `writers_first` binds only those who go by it.
+/// Java's threads wait for nothing of ours, so `writers_first` binds only clients that follow it.
 #[test]
 fn a_java_reader_goes_before_a_writer_of_ours_that_waits_and_no_reader_of_ours_does() {
     let _alone = alone();

@@ -1,4 +1,4 @@
-//! What every interop test needs: one at a time, programs built once, clocks that foreign processes share, threads.
+//! Needs of every interop test: one at a time, programs built once, clocks that foreign processes share.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -64,7 +64,7 @@ pub(crate) fn source(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/interop").join(name)
 }
 
-/// Where built programs are kept that have no place of their own.
+/// The folder of built programs that have no place of their own.
 pub(crate) fn kept(name: &str) -> PathBuf {
     Path::new(env!("CARGO_TARGET_TMPDIR")).join(name)
 }

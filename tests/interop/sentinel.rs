@@ -81,7 +81,7 @@ fn through_sentinels_java_and_rust_share_a_lock_before_and_after_a_failover() {
     exclude_each_other(&java, &client, "before");
     wake_each_other(&set, &java, &client);
 
-    // What either held when the master changed, it holds on the new one: the switch is a planned one.
+    // Holds of both sides are on the new master too: the switch is a planned one.
     java.get("steady", "lock", &["of-java"]);
     let ours = client.lock("of-rust").acquire().unwrap();
     set.await_replicas();

@@ -237,7 +237,7 @@ fn locks_on_a_mysql_transaction_are_plain_values() {
     cloned::<NameTable>();
 }
 
-/// What a build leaves out is named by its feature, before anything is sent.
+/// A feature that the build lacks is named, before anything is sent.
 #[cfg(not(any(feature = "etcd", feature = "postgres", feature = "mysql", feature = "sqlite")))]
 #[test]
 fn a_store_that_was_left_out_is_refused_by_the_name_of_its_feature() {

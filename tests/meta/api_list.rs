@@ -31,7 +31,7 @@ fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
     found.sort();
 }
 
-/// What the root re-exports: items, and modules by the file that they are.
+/// Re-exports of the root: items, and modules by their file.
 struct Exports {
     items: BTreeSet<String>,
     modules: BTreeMap<PathBuf, String>,
@@ -172,7 +172,7 @@ fn list(file: &Path, text: &str, exports: &Exports, list: &mut List) {
     }
 }
 
-/// What an item shows of its inside: methods of an `impl` and a trait, variants, public fields.
+/// Public parts of an item: methods of an `impl` and a trait, variants, public fields.
 fn inside(body: &[&str], header: &str) -> Vec<String> {
     let mut found = Vec::new();
     let is_enum = header.starts_with("pub enum");
@@ -251,7 +251,7 @@ fn the_list_of_the_public_api_is_up_to_date() {
     );
 }
 
-/// What is listed is checked against what is known of the API, so that the list cannot miss a part of it unseen.
+/// The list is checked against known parts of the API, so that it cannot miss a part of it unseen.
 #[test]
 fn the_list_sees_every_shape_of_item() {
     let text = public_api();

@@ -170,7 +170,7 @@ fn a_wrong_command_line_is_one_line_of_error() {
         assert!(said.lines().count() == 1 && said.starts_with("demo: ") && said.contains(name), "{said}");
         assert_eq!(refused.status.code(), Some(1));
     }
-    // What only the program knows, without a server.
+    // Output that needs no server.
     let stage = Stage::new("exit 0");
     let refused = output(&mut stage.demo(&["--threads", "1000"]));
     let said = String::from_utf8(refused.stderr).unwrap();

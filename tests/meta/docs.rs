@@ -55,7 +55,7 @@ fn prose(text: &str) -> Vec<(usize, &str)> {
     lines
 }
 
-/// What stands in backticks.
+/// The texts in backticks.
 fn ticked(line: &str) -> Vec<&str> {
     line.split('`').skip(1).step_by(2).collect()
 }
@@ -169,7 +169,7 @@ fn every_file_that_a_document_names_is_there() {
     }
 }
 
-/// Where this version's files are on the web: what a page on docs.rs links to.
+/// The address of this version's files on the web, to which a page on docs.rs links.
 const ON_THE_WEB: &str = concat!(env!("CARGO_PKG_REPOSITORY"), "/blob/v", env!("CARGO_PKG_VERSION"), "/");
 
 #[test]
@@ -269,7 +269,7 @@ fn every_question_has_an_answer_and_something_that_shows_it() {
         assert!(row[1].len() > 40, "{place}: {} is no answer", row[1]);
         assert!(!ticked(shown).is_empty(), "{place}: nothing shows it");
     }
-    // What is asked most must not get lost.
+    // The most frequent questions must not get lost.
     let asked = [
         "on a Redis Cluster Redlock",
         "when a key has one slot",

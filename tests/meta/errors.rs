@@ -19,7 +19,7 @@ use leasehold::{
 /// The list, section by section.
 struct List {
     text: String,
-    /// What stands for itself in one run only, and what is written instead.
+    /// Texts that differ from run to run, and their replacements.
     varying: Vec<(String, &'static str)>,
 }
 
@@ -442,7 +442,7 @@ fn servers(list: &mut List) {
     }
 }
 
-/// What `try_lock` fails with on a server that greets, takes scripts, and says this to each that is run with keys.
+/// The error of `try_lock` on a server that greets, takes scripts, and says this to each that is run with keys.
 fn refused_in_use(refusal: &'static str) -> Error {
     use std::sync::{Mutex, OnceLock};
     // The answers are functions; one server answers all, with what is set here.

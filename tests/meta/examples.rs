@@ -12,7 +12,7 @@ use crate::support::examples::example;
 use crate::support::server::RedisServer;
 use rustix::process::{Pid, Signal, kill_process};
 
-/// What it prints: with nothing but memory, and with a server.
+/// Its output: with nothing but memory, and with a server.
 fn outputs(name: &str, args: &[&str]) -> Vec<String> {
     let program = example(name);
     let run = |url: Option<&str>| {

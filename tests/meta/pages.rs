@@ -1,4 +1,4 @@
-//! What the pages show, carried out on a server.
+//! The code of the pages, carried out on a server.
 //!
 //! Of `docs/from-setnx-to-leases.md`: every command is sent, and every answer compared with the one that is printed.
 //! Of `docs/guarantees.md`: each user of the last section can do all that its kind needs, and nothing that it does not.
@@ -262,7 +262,7 @@ fn refused(outcome: Result<()>) -> Result<()> {
     outcome.or_else(|error| if error.is_not_held() { Ok(()) } else { Err(error) })
 }
 
-/// What each user of the page is for, so that every request which that can take is made.
+/// The purpose of each user of the page, so that every request of that purpose is made.
 fn of_kind(user: &str, pair: &Pair<'_>) -> Result<()> {
     let (one, other) = (&pair.one, &pair.other);
     match user {
@@ -369,7 +369,7 @@ fn of_kind(user: &str, pair: &Pair<'_>) -> Result<()> {
             )
         }
         "inspect" => {
-            // What Java, say, has there.
+            // A hold as Java has it.
             for words in [
                 &["HSET", "app:i", "mode", "read", "java:1", "1"][..],
                 &["RPUSH", "redisson_lock_queue:{app:i}", "java:2"],
@@ -401,7 +401,7 @@ fn each_kind_needs_exactly_the_rights_that_the_page_gives_it() {
         does(&["ACL", "LOG", "RESET"]);
         Pair::of(&server, user).and_then(|pair| {
             let outcome = of_kind(user, &pair);
-            // Whoever has nobody left to listen for says so to the server, in its own time.
+            // A client without listeners tells the server so, in its own time.
             let _over = eventually(Duration::from_secs(5), || pair.nobody_listens() || refused().is_some());
             outcome
         })
@@ -435,7 +435,7 @@ fn said(line: &str) -> Option<(&str, &str)> {
     (!who.is_empty() && who.bytes().all(|b| b.is_ascii_lowercase())).then_some((who, command))
 }
 
-/// What redis-cli makes of a line; quotes keep words together.
+/// The words of a line, as redis-cli splits it; quotes keep words together.
 fn words(command: &str) -> Vec<String> {
     let mut words = Vec::new();
     for (at, part) in command.split('"').enumerate() {
@@ -448,7 +448,7 @@ fn words(command: &str) -> Vec<String> {
     words
 }
 
-/// What redis-cli prints on a terminal.
+/// The reply as redis-cli prints it on a terminal.
 fn show(value: &Value) -> Vec<String> {
     match value {
         Value::Nil => vec!["(nil)".to_owned()],

@@ -75,7 +75,7 @@ impl Item {
     }
 }
 
-/// What is said of the item itself, above its fields and methods.
+/// The text on the item itself, above its fields and methods.
 fn own_words(page: &str) -> &str {
     let Some((_, words)) = page.split_once("<details class=\"toggle top-doc\" open>") else { return "" };
     words.split("</details>").next().unwrap()

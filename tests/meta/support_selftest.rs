@@ -198,7 +198,7 @@ fn a_wrong_configuration_shows_the_servers_own_words() {
     assert!(text.contains("no-such-thing") && text.contains("Bad directive"), "{text}");
 }
 
-/// What `openssl s_client` says to a server, and whether it was content with the certificate.
+/// The output of `openssl s_client` with a server, and whether it accepted the certificate.
 fn handshake(server: &RedisServer, arguments: &[&str]) -> (bool, String) {
     let address = format!("127.0.0.1:{}", server.port());
     let program = ["openssl", "s_client", "-brief", "-verify_return_error", "-verify_hostname", "localhost"];

@@ -1,4 +1,4 @@
-//! What compiles and is wrong: the first section of `docs/porting-from-redisson.md`, held to what the compiler and clippy say.
+//! Mistakes that compile: the first section of `docs/porting-from-redisson.md`, held to what the compiler and clippy say.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -48,7 +48,7 @@ impl Drop for Folder {
     }
 }
 
-/// What `compiler` says of the code, with this lint asked for.
+/// The output of `compiler` for the code, with this lint asked for.
 fn said(compiler: &str, code: &str, lint: Option<&str>, folder: &Folder) -> String {
     let deps = std::env::current_exe().unwrap().parent().unwrap().to_owned();
     let built = fs::read_dir(&deps).unwrap().map(|entry| entry.unwrap().path());

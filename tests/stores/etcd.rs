@@ -1,4 +1,4 @@
-//! What is etcd's own: members that are killed, stopped and cut off, leases that end behind one's back, a cluster
+//! Etcd's own behaviour: members that are killed, stopped and cut off, leases that end behind one's back, a cluster
 //! without a quorum, many processes, users and TLS. What all stores promise is in the contracts.
 
 use std::io::{Read, Write};
@@ -114,7 +114,7 @@ fn a_revoked_lease_is_found_by_the_next_renewal() {
     assert!(other.lock(&name).try_lock_for(LONG).unwrap());
     let loss = receive(&lost, ms(200) + SLACK).expect("the holder is told");
     assert_eq!(loss.reason, LossReason::Gone);
-    // What it does about it touches nobody.
+    // Its clean-up touches nobody else.
     assert!(guard.unlock().unwrap_err().is_lost());
     assert!(other.lock(&name).is_held_by_current_thread().unwrap());
     other.lock(&name).unlock().unwrap();
@@ -188,7 +188,7 @@ fn an_early_end_of_a_lease_is_reported_at_once() {
             assert_eq!(loss.reason, LossReason::Gone);
             assert!(revoked.elapsed() <= ms(500) + stalled_since(revoked), "{:?}", revoked.elapsed());
             assert!(guard.unlock().unwrap_err().is_lost());
-            // What is taken after that is another hold, whatever is still told of the first.
+            // The next acquire makes another hold, whatever is still reported of the first.
             let again = lock.acquire().unwrap();
             throughout(ms(200), || again.check().is_ok());
             again.unlock().unwrap();
@@ -249,7 +249,7 @@ fn holds_survive_the_death_of_the_leader_and_not_that_of_the_majority() {
     // Nobody can say that the lock is still held, so its holder does not either.
     comes_true_within(ms(4_000) + SLACK, || next.check().is_err());
     assert!(next.check().unwrap_err().is_lost());
-    // What was in doubt is cleared away when there is a majority again.
+    // Requests of unknown outcome are undone when there is a majority again.
     members[leader].restart();
     let (granted, _) = Waiter::start({
         let lock = holder.fenced_lock(&name);

@@ -177,7 +177,7 @@ fn planted_links_are_not_followed_and_no_victim_is_touched() {
         symlink(&victim, beside(&path, ending)).unwrap();
         path
     };
-    // Where earlier versions wrote.
+    // The place that earlier versions wrote to.
     let path = planted("by its draft", ".draft");
     assert!(fencing::write_file(&path, fence, b"new").unwrap());
     assert_eq!((fs::read(&path).unwrap(), fs::read(&victim).unwrap()), (b"new".to_vec(), vec![]));
@@ -193,7 +193,7 @@ fn planted_links_are_not_followed_and_no_victim_is_touched() {
     for victim in [&victim, &inside] {
         assert_eq!(fs::read(victim).unwrap(), b"");
     }
-    // What is no file is neither waited for nor replaced.
+    // A path that is no file is neither waited for nor replaced.
     let path = folder.path().join("pipe");
     let (good, text) =
         run(&["mkfifo", path.to_str().unwrap(), beside(&path, "2.fence").to_str().unwrap()], |command| {

@@ -1,4 +1,4 @@
-//! What `inspect` shows that only some stores know, and of keys that others have made.
+//! Inspection of details that only some stores know, and of keys that other programs made.
 
 use std::thread;
 use std::time::Duration;
@@ -34,7 +34,7 @@ fn says_since_when_and_who(client: &LockClient, other: &LockClient) {
                 let place = holder.whereabouts.as_ref().unwrap();
                 assert_eq!((place.pid, &*place.thread), (std::process::id(), "ada the first"));
                 assert!(!place.host.is_empty() && seen.to_string().contains("ada the first"), "{seen}");
-                // Who else looks is told the holder, not what it says.
+                // An error of another client names the holder, not its note.
                 let by = other.lock(&name).unlock().unwrap_err();
                 assert!(by.to_string().contains(&holder.owner), "{by}");
                 assert!(lock.is_held_by_current_thread().unwrap());
@@ -63,7 +63,7 @@ fn a_hold_with_an_end_says_since_when_until_when_and_where() {
     assert_eq!(left, [""; 0], "what a hold says goes with it");
 }
 
-/// What was said of one hold must not be taken for what is known of the next, which another thread is handed.
+/// The note of one hold must not be taken for that of the next, which another thread gets by a handoff.
 #[test]
 fn a_handoff_shows_the_new_holders_note() {
     let Some(server) = RedisServer::start_default() else { return };

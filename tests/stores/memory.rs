@@ -158,7 +158,7 @@ fn a_guard_stops_vouching_one_percent_before_the_lease_ends() {
     assert!(rival.lock("a").is_held_by_current_thread().unwrap());
 }
 
-/// What is lost by the client's own reckoning while the store still keeps it is taken out there too.
+/// A hold that the client counts as lost while the store still keeps it is removed there too.
 #[test]
 fn unlocking_in_the_last_percent_frees_the_lock() {
     let (clock, store) = world();
@@ -537,7 +537,7 @@ fn a_group_is_given_back_in_the_opposite_order() {
     assert_eq!(released(4), ["d", "c", "b", "a"]);
     drop(multi.acquire().unwrap());
     assert_eq!(released(4), ["d", "c", "b", "a"]);
-    // What was had when one is refused.
+    // Locks acquired before one is refused.
     let held = Holding::take(&rival.lock("d"));
     assert!(!multi.try_lock_for(ms(20)).unwrap());
     assert_eq!(released(3), ["c", "b", "a"]);

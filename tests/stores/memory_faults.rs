@@ -19,7 +19,7 @@ fn client(store: &MemoryStore) -> LockClient {
     ClientBuilder::default().patience(Duration::ZERO).build_in_memory(store).unwrap()
 }
 
-/// What each kind of request fails with.
+/// The error of each kind of request.
 fn every_request(client: &LockClient) -> Vec<(&'static str, Result<()>)> {
     let lock = client.lock("asked");
     vec![
@@ -57,7 +57,7 @@ fn every_request_fails_as_the_fault_says_until_the_store_is_healed() {
             );
         }
         store.heal();
-        // What a lost answer left behind is removed.
+        // The grant of a lost reply is removed.
         clock.advance(ms(60_000));
         assert!(!client.lock("asked").is_locked().unwrap(), "{fault:?}");
         client.lock("asked").lock().unwrap();

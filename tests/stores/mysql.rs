@@ -385,7 +385,7 @@ impl Relay {
         relay
     }
 
-    /// What the server says over the connections that stand now is not passed on any more.
+    /// Drops the server's bytes on the connections that exist now.
     fn silence(&self) {
         self.silent.store(self.connections.load(Ordering::SeqCst), Ordering::SeqCst);
     }

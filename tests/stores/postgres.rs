@@ -217,7 +217,7 @@ fn a_backend_that_stands_still_costs_one_command_timeout() {
     assert!(error.outcome_unknown());
     assert!(own_time_since(start) < ms(2_000), "{:?}", start.elapsed());
     crate::support::signal(pid.unsigned_abs(), "CONT");
-    // What it may have been granted after all is undone.
+    // A grant that it may have got after all is undone.
     assert!(client.lock("a").try_lock_for(LONG).unwrap());
     client.lock("a").unlock().unwrap();
 }

@@ -29,7 +29,7 @@ fn a_killed_holder_frees_the_lock_within_its_lease() {
     a_killed_holder_frees_within(LEASE, &server.url(), &connect(&server.url(), LEASE).unwrap());
 }
 
-/// What may be down when a program starts: the server. Its first use says so, and later ones find it.
+/// The server may be down when a program starts. Its first use says so, and later ones find it.
 #[test]
 fn a_client_that_connects_lazily_may_be_there_before_its_server() {
     let Some(mut server) = RedisServer::start_default() else { return };

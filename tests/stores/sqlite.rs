@@ -282,7 +282,7 @@ impl File {
     }
 }
 
-/// Whoever opens the path now has another file, where nothing is held.
+/// The path now leads to another file, where nothing is held.
 #[test]
 fn after_the_file_was_deleted_or_replaced_no_two_hold_a_lock_side_by_side() {
     for change in [File::delete, File::replace] {

@@ -176,7 +176,7 @@ fn each_sslmode_means_the_same_as_to_libpq() {
         ("127.0.0.2", elsewhere, format!("sslmode=require&sslrootcert={ca}"), true),
         ("127.0.0.2", elsewhere, format!("sslmode=verify-ca&sslrootcert={ca}"), true),
         ("localhost", server.port(), format!("sslmode=verify-full&sslrootcert={ca}"), true),
-        // Who names authorities wants them asked.
+        // A user that names authorities wants them used.
         ("localhost", server.port(), format!("sslrootcert={ca}"), true),
     ] {
         let name = crate::support::fresh("mode");

@@ -2,7 +2,7 @@
 //! those who wait, and what lies on the servers meanwhile. What all stores share is in `contract.rs`; Curator beside us
 //! in `interop.rs`.
 //!
-//! Where the scenarios come from, retold in our words: Curator's tests of its mutex (a server killed and started again,
+//! Sources of the scenarios, retold in our words: Curator's tests of its mutex (a server killed and started again,
 //! a session ended by another client, a create whose answer is lost, ten threads of which one holds too long, no node
 //! left by who gave up), and the recipe's promise that nobody but the next in line is woken.
 
@@ -65,7 +65,7 @@ fn a_server_that_stays_away_ends_the_holds_in_time_and_nothing_is_granted_twice(
     server.kill();
     let killed = now();
     for lost in &lost {
-        // Whoever is asked knows before the servers can have given the lock to another.
+        // The holder's questions have the answer before the servers can have granted the lock to another.
         assert_eq!(receive(lost, SESSION).unwrap().reason, LossReason::Expired);
         assert!(killed.elapsed() <= SESSION + slack_since(killed), "{:?}", killed.elapsed());
     }

@@ -23,7 +23,7 @@ pub fn alone_within(limit: Duration, body: impl FnOnce()) {
         return body();
     }
     let (good, text) = reexecuted(&name, &[(ALONE, &name)]).ends_within(limit);
-    // What the harness writes before a test has no end of line.
+    // The harness writes the test's name without an end of line.
     for line in text.lines().map(|line| line.rsplit_once(" ... ").map_or(line, |(_, rest)| rest)) {
         if ["SKIPPED ", "COUNTED ", "MEASURED "].iter().any(|begin| line.starts_with(begin)) {
             shout(line);

@@ -1,4 +1,4 @@
-//! What the tests share: servers, faults, and checks that have nothing to do with one test alone.
+//! Support for all tests: servers, faults, and checks that have nothing to do with one test alone.
 //!
 //! Each test program says `#[path = "../support/mod.rs"] mod support;` in its `main.rs`, once; `tests/README.md` says why this
 //! is no crate of its own.

@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 
 use super::{LONG, eventually, now};
 
-/// What an observer was told, with every error as all its texts.
+/// A call of an observer, with every error as all its texts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
     Acquired(String),

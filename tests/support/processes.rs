@@ -1,4 +1,4 @@
-//! What every store must do for several processes: the test is run again in processes of its own, which work and tell.
+//! Tests with several processes, for every store: the test is run again in processes of its own, which work and report.
 //!
 //! ```ignore
 //! #[test]

@@ -62,7 +62,7 @@ impl Nodes {
         self.builder().build().unwrap()
     }
 
-    /// Who has the lock's key, server by server; those that do not run have none.
+    /// The owner in the lock's key, server by server; those that do not run have none.
     fn holders(&self, key: &str, running: &[usize]) -> Vec<Option<String>> {
         let of = |server: &RedisServer| {
             let fields: BTreeMap<String, u64> =
@@ -138,7 +138,7 @@ fn takes_and_gives_back(lock: &RedisLock) {
     lock.unlock().unwrap();
 }
 
-/// What one try comes to. A machine that stands still makes servers look silent; then once more.
+/// The outcome of one try. A machine that stands still makes servers look silent; then once more.
 #[track_caller]
 fn tries(lock: &RedisLock) -> bool {
     let mut got = None;
@@ -368,7 +368,7 @@ fn without_a_majority_the_error_comes_in_time_and_has_the_reply_of_each_server()
     // The builder's patience.
     assert!(begun.elapsed() <= ms(2000) + 2 * NODE_TIMEOUT + slack_since(begun), "{:?}", begun.elapsed());
     assert!(client.lock(&name).is_locked().unwrap_err().is_retryable());
-    // What the two had granted was taken back.
+    // The grants of the two were undone.
     nodes.is_given_back(&name, &[3, 4]);
     nodes.servers[2].cont();
     comes_true_within(LONG, || matches!(lock.try_lock(), Ok(true)));
@@ -757,7 +757,7 @@ fn ten_thousand_grants_never_overlap_while_servers_die_hang_and_forget() {
                 0 => victims.iter().for_each(|at| nodes.servers[*at].kill()),
                 _ => victims.iter().for_each(|at| nodes.servers[*at].stop()),
             }
-            // Whoever forgot stays out for the longest lease; that is what the promise asks for.
+            // A server that lost its data stays out for the longest lease; that is what the promise asks for.
             let_pass(LEASE, "a server that forgot is away");
             for at in victims {
                 if nodes.servers[at].is_running() {

@@ -6,7 +6,7 @@ use crate::support::server::{RedisServer, default_server};
 use crate::support::{LONG, SLACK, call, eventually, ms, now, stalled_since, within};
 use leasehold::{ClientBuilder, ErrorKind, LockClient, RedisLock};
 
-/// What replicas are given.
+/// The time that replicas have.
 const GIVEN: Duration = ms(150);
 /// So late may a busy server be with it, which is well below the command time-out.
 const LATE: Duration = ms(1_000);

@@ -66,7 +66,7 @@ fn places(servers: &[RedisServer]) -> BTreeMap<String, usize> {
     found
 }
 
-/// Where a client puts each of these names.
+/// The node of each of these names, for a client.
 fn homes(client: &LockClient, names: &[String], servers: &[RedisServer]) -> BTreeMap<String, usize> {
     let guards: Vec<Guard> = names.iter().map(|name| client.lock(name).acquire().unwrap()).collect();
     let found = places(servers);
@@ -150,7 +150,7 @@ fn a_name_that_moves_is_granted_at_its_new_home_only_when_its_old_one_is_free() 
         }
     };
     none_is_free();
-    // Who goes by the old list keeps what it has, for longer than a lease, and takes it again; but nothing new.
+    // A client with the old list keeps its holds, for longer than a lease, and reenters them; but it gets nothing new.
     throughout(ms(3_500), || guards.iter().all(|guard| guard.check().is_ok()));
     assert!(slow.lock(&names[0]).try_lock().unwrap());
     slow.lock(&names[0]).unlock().unwrap();
@@ -222,7 +222,7 @@ fn every_kind_of_lock_that_moves_stays_shut_at_its_new_home() {
             // Readers may join, but only where the others are.
             assert!(!taken || kind == "read", "{kind} {name} was granted twice");
         }
-        // Who writes may read, except where the name has moved from: it would wait for itself.
+        // A writer may read, except at the node that the name has moved from: it would wait for itself.
         match holder.read_write_lock(&of("write", name)).read().try_lock() {
             Ok(taken) => assert!(taken),
             Err(error) => {
@@ -455,7 +455,7 @@ fn a_node_that_is_given_up_is_not_asked() {
     assert!(others.iter().all(|name| client.with_lock(name, |_guard| ()).is_ok()));
     for name in &theirs {
         let answer = client.lock(name).try_lock();
-        // What this client holds itself is busy, whoever could be asked.
+        // A lock that this client holds itself is busy, whichever node is asked.
         assert!(if *name == named { !answer.unwrap() } else { answer.is_err() }, "granted without asking");
     }
     // Whether its locks have ended is known to who says so.
@@ -463,7 +463,7 @@ fn a_node_that_is_given_up_is_not_asked() {
     let ring = Ring::new(left).epoch(2).moving_from(from);
     let other = self::client(ring.clone());
     client.change_ring(ring).unwrap();
-    // What was held at the lost node, and is not given back, keeps nobody from its name's new home.
+    // A hold at the lost node that is not released keeps nobody from its name's new home.
     comes_true_within(LONG, || other.lock(named).try_lock().unwrap());
     assert!(others.iter().all(|name| client.lock(name).try_lock().unwrap()));
     let waits = |name: &&String| *name != named && !client.lock(name).try_lock().unwrap();
@@ -487,7 +487,7 @@ fn a_node_that_lost_its_data_learns_the_ring_again_but_not_from_a_stale_client()
     assert!(redis::cmd("GET").arg(MARK).query::<String>(&mut servers[0].admin()).unwrap().starts_with("2 "));
 }
 
-/// What one run of nodes coming and going counted.
+/// The counts of one run of nodes coming and going.
 #[derive(Default)]
 struct Tally {
     inside: Vec<AtomicU32>,

@@ -13,7 +13,7 @@ enum Fault {
     Planned,
 }
 
-/// What one round measured.
+/// The measurements of one round.
 #[derive(Default)]
 struct Figures {
     /// Until the replica takes writes.

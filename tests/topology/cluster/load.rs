@@ -45,7 +45,7 @@ struct Record {
     stale: AtomicU64,
 }
 
-/// What came of a load.
+/// The outcome of a load.
 pub(crate) struct Total {
     pub(crate) grants: usize,
     /// Unlocks that said so.

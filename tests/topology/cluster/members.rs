@@ -1,4 +1,4 @@
-//! Who is asked, who is refused, and how often.
+//! The members that are asked, those that are refused, and how often.
 
 use leasehold::{ClusterPubSub, ErrorKind, LockClient};
 

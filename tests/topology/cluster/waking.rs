@@ -1,4 +1,4 @@
-//! Who hears of a release, by which way of telling.
+//! The waiters that a release wakes, by publish mode.
 
 use std::time::Duration;
 
@@ -69,7 +69,7 @@ fn each_publish_mode_wakes_the_waiters_that_subscribe_in_that_mode() {
             ));
             assert!(took[5] <= ms(50) + stalled_since(begun), "{from:?} to {to:?}: {took:?}");
         }
-        // Who listens otherwise is told nothing, and finds out by polling.
+        // Waiters of the other mode get no message, and find out by polling.
         let took = woken(&cluster, &client(&cluster, Plain), &client(&cluster, Sharded), &sharded);
         assert!(took <= POLL + stalled_since(begun), "{took:?}");
         assert_all_was_given_back(&cluster);

@@ -31,7 +31,7 @@ fn forgotten(mut set: SentinelSet, old: usize) {
     let careful = options(&set).require_replicas(1, ms(100)).build().unwrap();
     set.cut_off_the_master();
     let guard = client.fenced_lock("forgotten").acquire().unwrap();
-    // Who asks for a replica is not granted what one could forget.
+    // A client that requires a replica is not granted a lock that one could lose.
     let refused = careful.lock("refused").try_lock().unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Busy, "{refused}");
     set.servers[old].kill();
@@ -227,7 +227,7 @@ fn sentinels_have_credentials_of_their_own() {
     });
 }
 
-/// What a user on the Sentinels needs, as in `docs/guarantees.md`.
+/// The rights of a user on the Sentinels, as in `docs/guarantees.md`.
 const LEAST_RIGHTS: &str = "locks on >S3CR3T-of-a-user resetchannels &+selected-slave &+promoted-slave &+switch-master \
                             -@all +hello +subscribe +sentinel|get-master-addr-by-name +sentinel|master";
 

@@ -18,7 +18,7 @@ const LEASE: Duration = Duration::from_secs(60);
 const SHORT: Duration = ms(1500);
 /// The same where no grant is forgotten and each hold is to outlast the failover.
 const OUTLASTING: Duration = ms(6000);
-/// What the clients call their connections.
+/// The clients' name for their connections.
 const NAME: &str = "topology";
 /// Command time-out and safety poll.
 pub(crate) const T: Duration = ms(400);
@@ -34,7 +34,7 @@ pub(crate) fn options(set: &SentinelSet) -> ClientBuilder {
     options.patience(LONG).linger(Duration::ZERO).client_name(NAME).url(&set.url())
 }
 
-/// What a round showed.
+/// The results of a round.
 struct Round {
     /// From the fault until all Sentinels named the new master.
     failover: Duration,
@@ -73,7 +73,7 @@ fn under_load(
         let failover = switched - begun;
         load.await_grants(switched);
         within(switched, P, "serving everyone after the switch");
-        // What was held before is held, and goes on being renewed, on the new master.
+        // Earlier holds are held, and go on being renewed, on the new master.
         held.check().unwrap();
         let owner: Option<u32> = query(&set.servers[new], &["HGET", held.name(), &held.owner().to_string()]);
         assert_eq!(owner, Some(1));
@@ -197,7 +197,7 @@ fn a_master_that_was_paused_comes_back_and_nobody_asks_it() {
             // It takes writes, as it always did.
             assert!(is_master(old));
             query::<()>(old, &["SET", "test:stale", "1", "PX", "1"]);
-            // What lay in its sockets is carried out; after that nobody asks it.
+            // Requests in its sockets are carried out; after that nobody asks it.
             assert!(eventually(LONG, || connections(old) == 0), "{} connections", connections(old));
             let scripts = || {
                 let stats: String = query(old, &["INFO", "commandstats"]);
