@@ -5,13 +5,14 @@
 use std::ops::Range;
 use std::time::Duration;
 
+use leasehold::crossbeam_channel::{Receiver, Sender, bounded};
+use leasehold::{Error, LockClient, Loss, ManualClock, MemoryStore, Observer, OwnedGuard};
+use parking_lot::Mutex;
+
 use super::world::{play, scenario};
 use crate::support::heap::{Counting, live_bytes};
 use crate::support::server::{RedisServer, default_server};
 use crate::support::{LONG, alone, alone_within, eventually, let_pass, ms, now, shout};
-use leasehold::crossbeam_channel::{Receiver, Sender, bounded};
-use leasehold::{Error, LockClient, Loss, ManualClock, MemoryStore, Observer, OwnedGuard};
-use parking_lot::Mutex;
 
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;

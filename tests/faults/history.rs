@@ -18,15 +18,16 @@ use std::mem::ManuallyDrop;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use leasehold::{Error, ErrorKind, Guard, LockClient};
+use parking_lot::Mutex;
+use rustix::time::{ClockId, clock_gettime};
+use serde::{Deserialize, Serialize};
+
 use super::world::{OWN, World, play};
 use crate::support::history::{Claim, check};
 use crate::support::proxy::{Direction, Which};
 use crate::support::server::{RedisServer, default_server};
 use crate::support::{LONG, Process, alone_within, eventually, let_pass, ms, now, random, reexecuted};
-use leasehold::{Error, ErrorKind, Guard, LockClient};
-use parking_lot::Mutex;
-use rustix::time::{ClockId, clock_gettime};
-use serde::{Deserialize, Serialize};
 
 const LEASE: Duration = ms(1000);
 const TIMEOUT: Duration = ms(300);

@@ -10,7 +10,7 @@ use redis::Commands;
 use crate::java;
 use crate::scene::{alone, between, rust};
 use crate::support::server::RedisServer;
-use crate::support::{Raise, now};
+use crate::support::{Raise, now, test_command};
 
 const LEASE: Duration = Duration::from_secs(30);
 const THREADS: usize = 4;

@@ -8,11 +8,12 @@ use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::time::Duration;
 
+use rustix::process::{Pid, Signal, kill_process, kill_process_group, test_kill_process_group};
+use serde_json::Value;
+
 use crate::support::eventually;
 use crate::support::examples::example;
 use crate::support::server::RedisServer;
-use rustix::process::{Pid, Signal, kill_process, kill_process_group, test_kill_process_group};
-use serde_json::Value;
 
 const ROWS: [&str; 7] = [
     "none",

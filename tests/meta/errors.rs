@@ -16,6 +16,8 @@ use leasehold::{
     MemoryStore, Result, Ring, RingNode, fencing,
 };
 
+use crate::support::{start, test_command, test_name};
+
 /// The list, section by section.
 struct List {
     text: String,

@@ -8,9 +8,10 @@ use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
+use rustix::process::{Pid, Signal, kill_process};
+
 use crate::support::examples::example;
 use crate::support::server::RedisServer;
-use rustix::process::{Pid, Signal, kill_process};
 
 /// Its output: with nothing but memory, and with a server.
 fn outputs(name: &str, args: &[&str]) -> Vec<String> {

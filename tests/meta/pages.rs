@@ -6,11 +6,12 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use crate::support::eventually;
-use crate::support::server::RedisServer;
 use leasehold::crossbeam_channel::{Sender, unbounded};
 use leasehold::{Error, LockClient, NotHeld, ObjectKind, Observer, Result};
 use redis::Value;
+
+use crate::support::eventually;
+use crate::support::server::RedisServer;
 
 const ROAD: &str = include_str!("../../docs/from-setnx-to-leases.md");
 

@@ -1,16 +1,17 @@
 //! The tests' own tools, tested: each server option works, each fault bites, each checker finds what is wrong.
 
+use std::io::{ErrorKind as IoKind, Read, Write};
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::time::Duration;
+
+use redis::{Commands, Connection, ErrorKind, RedisResult};
+
 use crate::support::epilogue::{Baseline, assert_every_hash_has_a_ttl, not_given_back, threads};
 use crate::support::history::{Claim, History, Violation, check};
 use crate::support::netns::{Lost, Netns};
 use crate::support::proxy::{Direction, Do, Proxy, Then, Which, script_with, verb};
 use crate::support::server::{RedisServer, default_server, matrix, timed};
-use crate::support::stalls::stalled_since;
-use crate::support::{eventually, fresh, now, run};
-use redis::{Commands, Connection, ErrorKind, RedisResult};
-use std::io::{ErrorKind as IoKind, Read, Write};
-use std::net::{Ipv4Addr, TcpListener, TcpStream};
-use std::time::Duration;
+use crate::support::{LONG, eventually, fresh, now, run, stalled_since, test_command};
 
 /// How long a client here waits for an answer that does not come.
 const PATIENCE: Duration = Duration::from_millis(300);

@@ -103,6 +103,54 @@ pub(crate) struct Exhausted {
     pub(crate) lasts: Duration,
 }
 
+/// The methods of [`Database`] that read the same for each server, with its driver's types in scope.
+macro_rules! same_for_each_database {
+    ($server:ident, $connection:ty) => {
+        type Connection = $connection;
+        type Transaction<'c> = Transaction<'c>;
+        type Names = NameTable;
+        type TxLock = TxLock;
+
+        fn start() -> Option<$server> {
+            $server::start()
+        }
+        fn shared() -> Option<&'static $server> {
+            static SERVER: std::sync::OnceLock<Option<$server>> = std::sync::OnceLock::new();
+            SERVER.get_or_init($server::start).as_ref()
+        }
+        fn url(&self) -> String {
+            self.url()
+        }
+        fn kill(&mut self) {
+            self.kill();
+        }
+        fn restart(&mut self) {
+            self.restart();
+        }
+        fn connect(&self) -> $connection {
+            self.admin()
+        }
+        fn commit(transaction: Transaction<'_>) {
+            transaction.commit().unwrap();
+        }
+        fn rollback(transaction: Transaction<'_>) {
+            transaction.rollback().unwrap();
+        }
+        fn new_names(table: &str) -> Result<NameTable> {
+            NameTable::new(table)
+        }
+        fn create_names(&self, names: &NameTable) {
+            names.create(&mut self.admin()).unwrap();
+        }
+        fn check(lock: &TxLock, transaction: &mut Transaction<'_>) -> Result<()> {
+            lock.check(transaction)
+        }
+        fn name_of(lock: &TxLock) -> &str {
+            lock.name()
+        }
+    };
+}
+
 /// Has the tests of this file run on a database.
 macro_rules! database_tests {
     ($database:ty) => {

@@ -10,15 +10,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use crate::support::etcd::{Etcd, say_missing};
-use crate::support::{
-    Holding, LONG, SLACK, Waiter, comes_true_within, fresh, median, ms, now, receive, slack_since,
-    stalled_since, throughout,
-};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use leasehold::crossbeam_channel::{Sender, unbounded};
 use leasehold::{ClientBuilder, ErrorKind, HoldState, Interrupt, LockClient, LossReason, Observer};
+
+use crate::support::etcd::{Etcd, say_missing};
+use crate::support::{
+    Holding, LONG, SLACK, Waiter, comes_true_within, fresh, median, ms, now, receive, slack_since,
+    stalled_since, test_command, test_name, throughout,
+};
 
 /// How much longer than asked a lease holds a lock at most: see the decision about leases of etcd.
 const LATE: Duration = ms(1_500);

@@ -6,10 +6,11 @@ use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown, lchown, sy
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::support::as_other_user::prefix;
-use crate::support::{missing, run, test_name};
 use leasehold::{ErrorKind, Fence, LockClient, fencing};
 use tempfile::TempDir;
+
+use crate::support::as_other_user::prefix;
+use crate::support::{missing, run, test_name};
 
 const NEEDS_ROOT: &str = "only root can act for two users";
 /// Nobody's, as far as these tests know.

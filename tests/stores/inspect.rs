@@ -3,9 +3,10 @@
 use std::thread;
 use std::time::Duration;
 
-use crate::support::server::RedisServer;
 use leasehold::{ErrorKind, LockClient, ManualClock, MemoryStore, Mode, ObjectKind};
 use redis::Connection;
+
+use crate::support::server::RedisServer;
 
 const MOST: Duration = Duration::from_secs(20);
 

@@ -6,12 +6,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use crate::support::{Holding, LONG, Waiter, elsewhere, let_pass, ms, now, throughout};
 use leasehold::crossbeam_channel::{Receiver, Sender, unbounded};
 use leasehold::{
     ErrorKind, HoldState, Interrupt, LockClient, Loss, LossReason, ManualClock, MemoryStore, NotHeld,
     Observer, Owner,
 };
+
+use crate::support::{Holding, LONG, Waiter, elsewhere, let_pass, ms, now, throughout};
 
 const fn secs(seconds: u64) -> Duration {
     Duration::from_secs(seconds)

@@ -7,6 +7,8 @@ use leasehold::{
     Result,
 };
 
+use crate::support::ms;
+
 const FAULTS: [Fault; 3] = [Fault::Refused, Fault::RequestLost, Fault::AnswerLost];
 
 fn place() -> (ManualClock, MemoryStore) {

@@ -3,8 +3,8 @@
 
 use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, TcpListener, TcpStream};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use leasehold::mysql::{NameTable, TxLock};
@@ -21,10 +21,7 @@ use crate::support::stalls::own_time_since;
 use crate::support::{LONG, eventually, fresh, ms, now};
 
 impl Database for MysqlServer {
-    type Connection = Conn;
-    type Transaction<'c> = Transaction<'c>;
-    type Names = NameTable;
-    type TxLock = TxLock;
+    same_for_each_database!(MysqlServer, Conn);
 
     const ADVISORY: &'static [bool] = &[false];
     const RECONNECTS_WITHIN: Duration = LONG;
@@ -39,25 +36,6 @@ impl Database for MysqlServer {
         lasts: ms(6_000),
     };
 
-    fn start() -> Option<MysqlServer> {
-        MysqlServer::start()
-    }
-    fn shared() -> Option<&'static MysqlServer> {
-        static SERVER: OnceLock<Option<MysqlServer>> = OnceLock::new();
-        SERVER.get_or_init(MysqlServer::start).as_ref()
-    }
-    fn url(&self) -> String {
-        self.url()
-    }
-    fn kill(&mut self) {
-        self.kill();
-    }
-    fn restart(&mut self) {
-        self.restart();
-    }
-    fn connect(&self) -> Conn {
-        self.admin()
-    }
     fn end_sessions(&self) {
         kill_all(&mut self.admin());
     }
@@ -76,12 +54,6 @@ impl Database for MysqlServer {
     fn begin(connection: &mut Conn) -> Transaction<'_> {
         connection.start_transaction(TxOpts::default()).unwrap()
     }
-    fn commit(transaction: Transaction<'_>) {
-        transaction.commit().unwrap();
-    }
-    fn rollback(transaction: Transaction<'_>) {
-        transaction.rollback().unwrap();
-    }
     fn lock_row(transaction: &mut Transaction<'_>, name: &str) {
         let row = "SELECT 1 FROM leasehold_locks WHERE id = UNHEX(SHA2(?, 256)) FOR UPDATE";
         transaction.exec_drop(row, (name.as_bytes(),)).unwrap();
@@ -91,12 +63,6 @@ impl Database for MysqlServer {
         setting.unwrap().to_string()
     }
 
-    fn new_names(table: &str) -> Result<NameTable> {
-        NameTable::new(table)
-    }
-    fn create_names(&self, names: &NameTable) {
-        names.create(&mut self.admin()).unwrap();
-    }
     /// In MySQL, not in MariaDB: the gap before a row that is waited for.
     fn first_use_locks_neighbours(&self) -> bool {
         let version: String = self.admin().query_first("SELECT VERSION()").unwrap().unwrap();
@@ -110,12 +76,6 @@ impl Database for MysqlServer {
         wait: Duration,
     ) -> Result<Option<TxLock>> {
         names.lock(transaction, name, wait)
-    }
-    fn check(lock: &TxLock, transaction: &mut Transaction<'_>) -> Result<()> {
-        lock.check(transaction)
-    }
-    fn name_of(lock: &TxLock) -> &str {
-        lock.name()
     }
 }
 

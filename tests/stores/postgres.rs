@@ -1,7 +1,7 @@
 //! PostgreSQL: what the contracts do not ask, since it is a database's and not a lock's: its death, ended sessions, plans,
 //! rights; advisory locks; locks on the caller's own transaction.
 
-use std::sync::{Barrier, OnceLock};
+use std::sync::Barrier;
 use std::thread;
 use std::time::Duration;
 
@@ -16,10 +16,7 @@ use crate::support::stalls::own_time_since;
 use crate::support::{LONG, eventually, fresh, ms, now, stalled_since};
 
 impl Database for PostgresServer {
-    type Connection = Client;
-    type Transaction<'c> = Transaction<'c>;
-    type Names = NameTable;
-    type TxLock = TxLock;
+    same_for_each_database!(PostgresServer, Client);
 
     const ADVISORY: &'static [bool] = &[false, true];
     const RECONNECTS_WITHIN: Duration = Duration::ZERO;
@@ -33,25 +30,6 @@ impl Database for PostgresServer {
         lasts: ms(5_000),
     };
 
-    fn start() -> Option<PostgresServer> {
-        PostgresServer::start()
-    }
-    fn shared() -> Option<&'static PostgresServer> {
-        static SERVER: OnceLock<Option<PostgresServer>> = OnceLock::new();
-        SERVER.get_or_init(PostgresServer::start).as_ref()
-    }
-    fn url(&self) -> String {
-        self.url()
-    }
-    fn kill(&mut self) {
-        self.kill();
-    }
-    fn restart(&mut self) {
-        self.restart();
-    }
-    fn connect(&self) -> Client {
-        self.admin()
-    }
     fn end_sessions(&self) {
         terminate_all(&mut self.admin());
     }
@@ -73,12 +51,6 @@ impl Database for PostgresServer {
     fn begin(connection: &mut Client) -> Transaction<'_> {
         connection.transaction().unwrap()
     }
-    fn commit(transaction: Transaction<'_>) {
-        transaction.commit().unwrap();
-    }
-    fn rollback(transaction: Transaction<'_>) {
-        transaction.rollback().unwrap();
-    }
     fn lock_row(transaction: &mut Transaction<'_>, name: &str) {
         let row = "SELECT 1 FROM leasehold_locks WHERE id = sha256($1) FOR UPDATE";
         transaction.query_one(row, &[&name.as_bytes()]).unwrap();
@@ -87,12 +59,6 @@ impl Database for PostgresServer {
         transaction.query_one("SHOW lock_timeout", &[]).unwrap().get(0)
     }
 
-    fn new_names(table: &str) -> Result<NameTable> {
-        NameTable::new(table)
-    }
-    fn create_names(&self, names: &NameTable) {
-        names.create(&mut self.admin()).unwrap();
-    }
     fn first_use_locks_neighbours(&self) -> bool {
         false
     }
@@ -104,12 +70,6 @@ impl Database for PostgresServer {
         wait: Duration,
     ) -> Result<Option<TxLock>> {
         if advisory { lock_advisory(transaction, name, wait) } else { names.lock(transaction, name, wait) }
-    }
-    fn check(lock: &TxLock, transaction: &mut Transaction<'_>) -> Result<()> {
-        lock.check(transaction)
-    }
-    fn name_of(lock: &TxLock) -> &str {
-        lock.name()
     }
 }
 

@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
+use leasehold::{ErrorKind, LockClient, Result};
+
 use crate::support::processes::{LEASE, Worker, a_killed_holder_frees_within, count_across_processes};
 use crate::support::server::RedisServer;
 use crate::support::{now, run, stalled_since, test_command, test_name};
-use leasehold::{ErrorKind, LockClient, Result};
 
 fn connect(url: &str, lease: Duration) -> Result<LockClient> {
     LockClient::builder().url(url).lease(lease).build()

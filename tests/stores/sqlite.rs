@@ -3,14 +3,15 @@
 
 use std::time::Duration;
 
-use crate::support::now;
+use leasehold::{ClientBuilder, ErrorKind, LockClient, LossReason, Result};
+use rusqlite::Connection;
+use tempfile::TempDir;
+
 use crate::support::processes::{
     LEASE, Worker, a_killed_holder_frees_within, count_across_processes, other_names_are_not_delayed,
 };
 use crate::support::stalls::{own_time_since, stalled_since};
-use leasehold::{ClientBuilder, ErrorKind, LockClient, LossReason, Result};
-use rusqlite::Connection;
-use tempfile::TempDir;
+use crate::support::{ms, now};
 
 /// A file of the test's own.
 struct File(TempDir);

@@ -4,13 +4,14 @@ use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::time::Duration;
 
+use leasehold::{ClientBuilder, ErrorKind, LockClient};
+use mysql::prelude::Queryable;
+
 use crate::support::mysql::MysqlServer;
 use crate::support::postgres::PostgresServer;
 use crate::support::server::{Certificates, RedisServer, matrix};
 use crate::support::zookeeper::{CALM, ZooKeeper};
 use crate::support::{LONG, Waiter, ms, now, throughout};
-use leasehold::{ClientBuilder, ErrorKind, LockClient};
-use mysql::prelude::Queryable;
 
 /// A server that speaks TLS, with the URLs that lead to it at a host and a port.
 struct Secured {

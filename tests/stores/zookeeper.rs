@@ -1,6 +1,6 @@
 //! Locks on ZooKeeper where they differ from others: sessions that end, servers that go and come back, the order of
-//! those who wait, and what lies on the servers meanwhile. What all stores share is in `contract.rs`; Curator beside us
-//! in `interop.rs`.
+//! those who wait, and what lies on the servers meanwhile. The promises of all stores are in `tests/contract/`; Curator beside
+//! us in `tests/interop/curator.rs`.
 //!
 //! Sources of the scenarios, retold in our words: Curator's tests of its mutex (a server killed and started again,
 //! a session ended by another client, a create whose answer is lost, ten threads of which one holds too long, no node
@@ -19,7 +19,8 @@ use leasehold::{Error, ErrorKind, HoldState, Interrupt, LockClient, LossReason, 
 
 use crate::support::zookeeper::{CALM, Relay, Sessions, ZooKeeper};
 use crate::support::{
-    Holding, LONG, SLACK, Waiter, comes_true_within, elsewhere, ms, now, receive, slack_since, throughout,
+    Holding, LONG, SLACK, Waiter, comes_true_within, elsewhere, ms, now, receive, slack_since, test_command,
+    throughout,
 };
 
 /// Sessions that a test can wait for.

@@ -8,6 +8,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
+use leasehold::crossbeam_channel::{Receiver, Sender, unbounded};
+use leasehold::{
+    ClientBuilder, Error, ErrorKind, FencedLock, HoldState, LockClient, Loss, Observer, RedisLock,
+    RedlockNode,
+};
+use parking_lot::{Mutex, MutexGuard};
+
 use crate::support::epilogue::not_given_back;
 use crate::support::history::History;
 use crate::support::proxy::{Command, Do, Proxy};
@@ -16,12 +23,6 @@ use crate::support::{
     LONG, Raise, comes_true_within, elsewhere, fresh, let_pass, median, ms, now, random, shout, slack_since,
     throughout, watch_for_stalls,
 };
-use leasehold::crossbeam_channel::{Receiver, Sender, unbounded};
-use leasehold::{
-    ClientBuilder, Error, ErrorKind, FencedLock, HoldState, LockClient, Loss, Observer, RedisLock,
-    RedlockNode,
-};
-use parking_lot::{Mutex, MutexGuard};
 
 /// Long, as is its tenth, so that a busy machine is not taken for a silent server.
 const LEASE: Duration = ms(4000);

@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
+use leasehold::{ClientBuilder, ErrorKind, LockClient, RedisLock};
+
 use crate::support::server::{RedisServer, default_server};
 use crate::support::{LONG, SLACK, call, eventually, ms, now, stalled_since, within};
-use leasehold::{ClientBuilder, ErrorKind, LockClient, RedisLock};
 
 /// The time that replicas have.
 const GIVEN: Duration = ms(150);

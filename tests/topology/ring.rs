@@ -7,13 +7,14 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
+use leasehold::crossbeam_channel::unbounded;
+use leasehold::{ClientBuilder, ErrorKind, Guard, HoldState, LockClient, RedisLock, Ring, RingNode};
+
 use crate::support::server::{RedisServer, default_server};
 use crate::support::{
     LONG, Raise, comes_true_within, ms, now, random, shout, slack_since, stalled_since, throughout,
     watch_for_stalls,
 };
-use leasehold::crossbeam_channel::unbounded;
-use leasehold::{ClientBuilder, ErrorKind, Guard, HoldState, LockClient, RedisLock, Ring, RingNode};
 
 const MARK: &str = "leasehold_ring_epoch";
 
