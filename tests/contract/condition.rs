@@ -56,7 +56,6 @@ fn a_waiter_releases_the_lock_and_acquires_it_again_when_notified(store: &Store)
     lock.lock().unwrap();
     let notified = now();
     assert!(lock.condition("changed").notify_one().unwrap());
-    let mut waiter = waiter;
     throughout(ms(30), || !waiter.is_over());
     lock.unlock().unwrap();
     let (_, returned) = waiter.returns_within(SLACK * 4);
@@ -235,7 +234,7 @@ fn a_hold_that_a_guard_has_a_part_in_is_not_given_up(store: &Store) {
 fn conditions_of_one_lock_are_apart(store: &Store) {
     let (client, other) = (store.client(), store.client());
     let name = fresh("cond");
-    let mut waiter = waiting(other.lock(&name), |lock| {
+    let waiter = waiting(other.lock(&name), |lock| {
         lock.condition("one").wait().unwrap();
         lock.unlock().unwrap();
     });

@@ -25,7 +25,7 @@ fn an_interrupt_ends_a_wait(store: &Store) {
             let held = Holding::take(&(kind.make)(holder, &name));
             let lock = (kind.make)(&client, &name);
             let interrupt = Interrupt::new();
-            let mut waiter = Waiter::start({
+            let waiter = Waiter::start({
                 let (lock, interrupt) = (lock.clone(), interrupt.clone());
                 move || lock.lock_interruptibly(&interrupt)
             });

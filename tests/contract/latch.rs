@@ -30,7 +30,7 @@ fn a_latch_opens_with_the_last_count_and_for_everybody(store: &Store) {
     let latch = store.client().count_down_latch(&name);
     assert!(latch.try_set_count(3).unwrap());
     assert!(!latch.try_set_count(9).unwrap());
-    let mut waiters: Vec<_> = (0..6)
+    let waiters: Vec<_> = (0..6)
         .map(|at| {
             let latch = clients[at % 2].count_down_latch(&name);
             Waiter::start(move || latch.wait().unwrap())
@@ -38,7 +38,7 @@ fn a_latch_opens_with_the_last_count_and_for_everybody(store: &Store) {
         .collect();
     assert_eq!(latch.count_down().unwrap(), 2);
     assert_eq!(clients[0].count_down_latch(&name).count_down().unwrap(), 1);
-    throughout(ms(30), || waiters.iter_mut().all(|waiter| !waiter.is_over()));
+    throughout(ms(30), || waiters.iter().all(|waiter| !waiter.is_over()));
     let opened = now();
     assert_eq!(latch.count_down().unwrap(), 0);
     for waiter in waiters {

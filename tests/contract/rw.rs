@@ -118,7 +118,7 @@ fn a_downgrade_lets_waiting_readers_in(store: &Store) {
     let lock = client.read_write_lock(&name);
     let writing = lock.write().acquire().unwrap();
     let reading = lock.read().acquire().unwrap();
-    let mut waiter = Waiter::start({
+    let waiter = Waiter::start({
         let foreign = other.read_write_lock(&name);
         move || foreign.read().lock().unwrap()
     });
@@ -135,7 +135,7 @@ fn a_writer_may_read_before_readers_of_its_own_client_that_wait(store: &Store) {
     let client = store.client();
     let lock = client.read_write_lock(&fresh("rw"));
     let writing = lock.write().acquire().unwrap();
-    let mut waiter = Waiter::start({
+    let waiter = Waiter::start({
         let lock = lock.clone();
         move || lock.read().acquire().unwrap().unlock().unwrap()
     });
@@ -194,7 +194,7 @@ fn a_reader_that_died_is_not_kept_alive_by_the_others(store: &Store) {
     let reading = elsewhere(|| client.read_write_lock(&name).read().acquire_owned().unwrap());
     let taken = now();
     throughout(lease + ms(300), || reading.check().is_ok());
-    let mut waiter = Waiter::start({
+    let waiter = Waiter::start({
         let lock = other.read_write_lock(&name);
         move || lock.write().acquire().unwrap().unlock().unwrap()
     });
@@ -283,7 +283,7 @@ fn the_last_reader_wakes_the_writer(store: &Store) {
     let name = fresh("rw");
     let lock = client.read_write_lock(&name);
     let readers = [lock.read().acquire_owned().unwrap(), lock.read().acquire_owned().unwrap()];
-    let mut waiter = Waiter::start({
+    let waiter = Waiter::start({
         let foreign = other.read_write_lock(&name);
         move || foreign.write().lock().unwrap()
     });
@@ -547,7 +547,7 @@ fn a_writer_that_waits_comes_before_readers_that_come_later(store: &Store) {
     let order = Arc::new(Mutex::new(Vec::new()));
     let first = reading.read().acquire_owned().unwrap();
     assert!(!is_refused(&late), "nobody waits yet");
-    let mut writer = Waiter::start({
+    let writer = Waiter::start({
         let (writing, order) = (writing.clone(), Arc::clone(&order));
         move || {
             let guard = writing.write_fenced().acquire().unwrap();
@@ -557,7 +557,7 @@ fn a_writer_that_waits_comes_before_readers_that_come_later(store: &Store) {
     });
     comes_true_within(SLACK * 4, || is_refused(&late));
     assert!(is_refused(&reading), "a reader of the same client, too");
-    let mut reader = Waiter::start({
+    let reader = Waiter::start({
         let (late, order) = (late.clone(), Arc::clone(&order));
         move || {
             let guard = late.read().acquire().unwrap();
@@ -622,7 +622,7 @@ fn a_reader_or_writer_reenters_before_a_waiting_writer(store: &Store) {
     writer.returns_within(SLACK * 4);
 
     let outer = lock.write().acquire().unwrap();
-    let mut writer = write();
+    let writer = write();
     let reading = lock.read().try_acquire_for(LONG).unwrap().expect("a writer may read");
     outer.unlock().unwrap();
     comes_true_within(SLACK * 4, || is_refused(&late));
@@ -642,7 +642,7 @@ fn a_writer_that_gives_up_lets_readers_in(store: &Store) {
         move || writing.write().lock_interruptibly(&interrupt)
     });
     comes_true_within(SLACK * 4, || is_refused(&late));
-    let mut reader = Waiter::start({
+    let reader = Waiter::start({
         let late = late.clone();
         move || late.read().acquire().unwrap().unlock().unwrap()
     });

@@ -102,7 +102,7 @@ fn one_that_wants_more_does_not_hold_up_one_that_wants_less(store: &Store) {
     let name = fresh("sem");
     client.semaphore(&name).try_set_permits(1).unwrap();
     let permit = client.semaphore(&name).acquire(1).unwrap();
-    let mut greedy = Waiter::start({
+    let greedy = Waiter::start({
         let semaphore = other.semaphore(&name);
         move || semaphore.acquire(3).unwrap().unlock().unwrap()
     });

@@ -116,7 +116,7 @@ fn a_spin_lock_excludes_and_wakes_subscribed_waiters(store: &Store) {
     let spin = client.spin_lock(&name);
     let guard = spin.acquire().unwrap();
     assert!(!other.lock(&name).try_lock().unwrap() && !other.spin_lock(&name).try_lock().unwrap());
-    let mut waiter = Waiter::start({
+    let waiter = Waiter::start({
         let lock = other.lock(&name);
         move || {
             lock.lock().unwrap();

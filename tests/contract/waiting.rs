@@ -205,7 +205,7 @@ fn waits_without_end_are_taken_as_such(store: &Store) {
         assert!(lock.try_lock_for(Duration::MAX).unwrap());
         lock.unlock().unwrap();
         let held = Holding::take(&client.lock(&name));
-        let mut waiter = Waiter::start({
+        let waiter = Waiter::start({
             let lock = lock.clone();
             move || lock.try_lock_for(Duration::MAX).unwrap() && lock.unlock().is_ok()
         });
@@ -213,7 +213,7 @@ fn waits_without_end_are_taken_as_such(store: &Store) {
         held.release();
         assert!(waiter.returns_within(LONG).0);
         let held = Holding::take(&client.lock(&name));
-        let mut waiter = Waiter::start(move || {
+        let waiter = Waiter::start(move || {
             let far = now() + Duration::from_secs(365 * 24 * 3_600);
             lock.try_lock_until(far).unwrap() && lock.unlock().is_ok()
         });

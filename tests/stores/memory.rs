@@ -207,12 +207,12 @@ fn a_wait_ends_exactly_at_its_deadline() {
     // Held by another client, and by another thread of this one; at the head of the queue, and behind it.
     for holder in [&stranger, &client] {
         let held = Holding::take(&holder.lock("a"));
-        let mut waiters = [(); 2].map(|()| {
+        let waiters = [(); 2].map(|()| {
             let lock = client.lock("a");
             Waiter::start(move || lock.try_lock_for(secs(5)).unwrap())
         });
         clock.advance(ms(4_999));
-        for waiter in &mut waiters {
+        for waiter in &waiters {
             waiter.settle();
             assert!(!waiter.is_over(), "a millisecond early");
         }
@@ -233,7 +233,7 @@ fn a_wait_that_ends_with_the_lease_is_over_to_the_millisecond() {
         elsewhere(|| holder.lock("a").lock_with_lease(secs(5)).unwrap());
         seen.try_iter().for_each(drop);
         let lock = waiting.lock("a");
-        let mut waiter = Waiter::start(move || lock.lock().and_then(|()| lock.unlock()));
+        let waiter = Waiter::start(move || lock.lock().and_then(|()| lock.unlock()));
         clock.advance(ms(4_999));
         waiter.settle();
         assert!(!waiter.is_over(), "a millisecond early");
@@ -256,7 +256,7 @@ fn a_wait_of_an_hour_is_reported_as_one() {
     let (client, seen) = observed(&store);
     let held = Holding::take(&LockClient::in_memory_with(&store).lock("a"));
     let lock = client.lock("a");
-    let mut waiter = Waiter::start(move || lock.lock().and_then(|()| lock.unlock()));
+    let waiter = Waiter::start(move || lock.lock().and_then(|()| lock.unlock()));
     clock.advance(HOUR);
     waiter.settle();
     assert!(!waiter.is_over());
@@ -285,7 +285,7 @@ fn while_the_clock_stands_nothing_ends_however_long_it_takes() {
     let (_clock, store) = world();
     let client = LockClient::in_memory_with(&store);
     let guard = client.lock("a").acquire_with_lease(ms(20)).unwrap();
-    let mut waiter = Waiter::start({
+    let waiter = Waiter::start({
         let lock = client.lock("a");
         move || lock.try_lock_for(ms(20)).unwrap()
     });
