@@ -25,7 +25,7 @@ contracts!(
     a_client_that_connects_lazily_is_like_any_other,
 );
 
-const LONG: Duration = Duration::from_secs(60);
+const MINUTE: Duration = Duration::from_secs(60);
 
 fn options_without_a_wait_make_one_attempt(store: &Store) {
     let client = store.client();
@@ -51,7 +51,7 @@ fn options_with_a_wait_wait_and_no_longer(store: &Store) {
     let begun = now();
     assert!(lock.try_lock_with(&AcquireOptions::new().wait(ms(50))).unwrap().is_busy());
     assert!(begun.elapsed() >= ms(50));
-    let waiters = [AcquireOptions::new().wait(LONG), AcquireOptions::new().wait_forever()].map(|options| {
+    let waiters = [AcquireOptions::new().wait(MINUTE), AcquireOptions::new().wait_forever()].map(|options| {
         let lock = lock.clone();
         Waiter::start(move || lock.try_acquire_with(&options).unwrap().is_acquired())
     });
@@ -79,7 +79,7 @@ fn options_with_an_interrupt_end_a_wait_that_has_a_lease(store: &Store) {
     let interrupt = Interrupt::new();
     let waiter = Waiter::start({
         let lock = lock.clone();
-        let options = AcquireOptions::new().wait_forever().lease(LONG).interrupt(&interrupt);
+        let options = AcquireOptions::new().wait_forever().lease(MINUTE).interrupt(&interrupt);
         move || lock.try_lock_with(&options).map(|outcome| outcome.is_acquired())
     });
     interrupt.interrupt();
@@ -90,7 +90,7 @@ fn options_with_an_interrupt_end_a_wait_that_has_a_lease(store: &Store) {
 
 fn options_that_cannot_be_used_are_refused_by_the_call(store: &Store) {
     let lock = store.client().lock(&fresh("refused"));
-    let options = AcquireOptions::new().wait(LONG).lease(Duration::ZERO);
+    let options = AcquireOptions::new().wait(MINUTE).lease(Duration::ZERO);
     for (action, error) in [
         ("try_lock_with", lock.try_lock_with(&options).unwrap_err()),
         ("try_acquire_with", lock.try_acquire_with(&options).map(drop_outcome).unwrap_err()),
@@ -118,12 +118,12 @@ fn work_is_run_under_the_lock_or_not_at_all(store: &Store) {
         });
         assert_eq!(fence.unwrap().is_some(), kind.traits.fenced, "{}", kind.label);
         assert_eq!(lock.try_with_lock(|_| 7).unwrap(), TryOutcome::Acquired(7));
-        assert_eq!(lock.with_lock_for(LONG, |_| 8).unwrap(), TryOutcome::Acquired(8));
+        assert_eq!(lock.with_lock_for(MINUTE, |_| 8).unwrap(), TryOutcome::Acquired(8));
         assert!(!lock.is_locked().unwrap());
     }
     let name = fresh("by name");
     assert_eq!(client.try_with_lock(&name, |_| 7).unwrap(), TryOutcome::Acquired(7));
-    assert_eq!(client.with_lock_for(&name, LONG, |_| 8).unwrap().acquired(), Some(8));
+    assert_eq!(client.with_lock_for(&name, MINUTE, |_| 8).unwrap().acquired(), Some(8));
     let fenced =
         client.with_lock(&name, |_| elsewhere(|| client.try_with_lock(&name, |_| ()).unwrap().is_busy()));
     assert!(fenced.unwrap());
@@ -134,7 +134,7 @@ fn work_with_a_wait_gets_the_lock_when_it_is_free(store: &Store) {
     let holding = Holding::take(&lock);
     let waiter = Waiter::start({
         let lock = lock.clone();
-        move || lock.with_lock_for(LONG, |guard| guard.check().is_ok())
+        move || lock.with_lock_for(MINUTE, |guard| guard.check().is_ok())
     });
     holding.release();
     assert_eq!(waiter.returns_within(LONG).0.unwrap(), TryOutcome::Acquired(true));
@@ -145,7 +145,7 @@ fn work_that_panics_frees_the_lock(store: &Store) {
     let results = [
         catch_unwind(AssertUnwindSafe(|| drop(lock.with_lock(|_| quiet_panic())))),
         catch_unwind(AssertUnwindSafe(|| drop(lock.try_with_lock(|_| quiet_panic())))),
-        catch_unwind(AssertUnwindSafe(|| drop(lock.with_lock_for(LONG, |_| quiet_panic())))),
+        catch_unwind(AssertUnwindSafe(|| drop(lock.with_lock_for(MINUTE, |_| quiet_panic())))),
     ];
     assert!(results.iter().all(Result::is_err));
     comes_true_within(SLACK, || !lock.is_locked().unwrap());
@@ -155,15 +155,15 @@ fn every_way_to_an_owned_guard_has_the_lock(store: &Store) {
     let client = store.client();
     for kind in &store.kinds {
         let lock = (kind.make)(&client, &fresh(kind.label));
-        let options = AcquireOptions::new().wait(LONG);
+        let options = AcquireOptions::new().wait(MINUTE);
         let ways: [(&str, &dyn Fn() -> leasehold::OwnedGuard); 7] = [
             ("acquire_owned", &|| lock.acquire_owned().unwrap()),
-            ("acquire_owned_with_lease", &|| lock.acquire_owned_with_lease(LONG).unwrap()),
+            ("acquire_owned_with_lease", &|| lock.acquire_owned_with_lease(MINUTE).unwrap()),
             ("acquire_owned_interruptibly", &|| lock.acquire_owned_interruptibly(&Interrupt::new()).unwrap()),
             ("try_acquire_owned", &|| lock.try_acquire_owned().unwrap().unwrap()),
-            ("try_acquire_owned_for", &|| lock.try_acquire_owned_for(LONG).unwrap().unwrap()),
+            ("try_acquire_owned_for", &|| lock.try_acquire_owned_for(MINUTE).unwrap().unwrap()),
             ("try_acquire_owned_for_with_lease", &|| {
-                lock.try_acquire_owned_for_with_lease(LONG, LONG).unwrap().unwrap()
+                lock.try_acquire_owned_for_with_lease(MINUTE, MINUTE).unwrap().unwrap()
             }),
             ("try_acquire_owned_with", &|| {
                 lock.try_acquire_owned_with(&options).unwrap().acquired().unwrap()
@@ -201,8 +201,8 @@ fn an_owned_guard_is_refused_to_a_thread_that_holds_the_lock(store: &Store) {
         let multi = client.multi_lock([lock.clone()]);
         for error in [
             lock.acquire_owned().map(drop).unwrap_err(),
-            lock.acquire_owned_with_lease(LONG).map(drop).unwrap_err(),
-            lock.try_acquire_owned_for(LONG).map(drop).unwrap_err(),
+            lock.acquire_owned_with_lease(MINUTE).map(drop).unwrap_err(),
+            lock.try_acquire_owned_for(MINUTE).map(drop).unwrap_err(),
             lock.try_acquire_owned_with(&AcquireOptions::new().wait_forever()).map(drop_outcome).unwrap_err(),
             multi.acquire_owned().map(drop).unwrap_err(),
         ] {

@@ -117,7 +117,7 @@ impl Worker {
     fn failed(&mut self, id: u64, error: &Error) {
         // Connections are killed all the time; a stopped process finds its holds lost.
         let allowed = error.is_retryable() || error.is_lost() || error.outcome_unknown();
-        self.note(mono(), id, What::Failed { error: crate::support::texts(error), allowed });
+        self.note(mono(), id, What::Failed { error: crate::support::observer::texts(error), allowed });
     }
 
     /// A command of the fenced store, which has connections of its own, and is asked until it answers.

@@ -23,7 +23,7 @@
 //! | [`load`] | threads that take locks all the time, and what became of it |
 //! | [`stalls`] | for how long the machine stood still |
 //! | [`history`] | a checker for who held a lock when |
-#![allow(dead_code, reason = "each test binary uses another part of this")]
+#![allow(dead_code, unused_imports, reason = "each test program uses another part of this")]
 #![allow(
     unreachable_pub,
     missing_docs,
