@@ -16,7 +16,7 @@ use leasehold::{
     MemoryStore, Result, Ring, RingNode, fencing,
 };
 
-use crate::support::{start, test_command, test_name};
+use crate::support::{start, test_command};
 
 /// The list, section by section.
 struct List {
@@ -134,7 +134,7 @@ fn environment(list: &mut List) {
         ("LEASEHOLD_CONNECT_TIMEOUT", "0s"),
         ("LEASEHOLD_PATIENCE", "1 minute"),
     ] {
-        let command = test_command(&test_name());
+        let command = test_command("errors::a_builder_from_the_environment_names_the_wrong_variable");
         let mut again = std::process::Command::new(&command[0]);
         again.args(&command[1..]);
         let out = again.env(INSIDE, "1").env(name, value).output().unwrap();
