@@ -161,7 +161,7 @@ macro_rules! database_tests {
             a_killed_holders_session_lock_is_free_at_once,
             holding_one_name_never_delays_another,
             a_transaction_that_has_one_name_never_delays_another,
-            the_row_shows_the_holder_and_the_sweep_forgets_locks_that_are_long_free,
+            rows_show_holders_and_a_sweep_forgets_free_locks,
             a_killed_server_loses_no_lock_and_grants_none_twice,
             an_exhausted_pool_loses_no_lease,
             a_session_lock_is_reentrant_exclusive_and_seen,
@@ -292,7 +292,7 @@ pub(crate) fn a_transaction_that_has_one_name_never_delays_another<D: Database>(
 
 // ---- the row
 
-pub(crate) fn the_row_shows_the_holder_and_the_sweep_forgets_locks_that_are_long_free<D: Database>() {
+pub(crate) fn rows_show_holders_and_a_sweep_forgets_free_locks<D: Database>() {
     let Some(server) = D::shared() else { return };
     let client = server.options().table("swept").build().unwrap();
     let held = client.fenced_lock("held").acquire().unwrap();

@@ -215,7 +215,7 @@ impl Drop for Disk {
 }
 
 #[test]
-fn the_row_shows_the_holder_and_the_sweep_forgets_locks_that_are_long_free() {
+fn rows_show_holders_and_a_sweep_forgets_free_locks() {
     let file = File::new();
     let client = file.client();
     let held = client.fenced_lock("held").acquire().unwrap();
