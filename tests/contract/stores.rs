@@ -15,16 +15,16 @@ use super::harness::kinds_alike;
 use super::harness::queueing_kinds;
 use super::harness::{EndSessions, Need, Open, Sessions, Store, usual_kinds};
 use crate::support::cluster::Cluster;
+#[cfg(feature = "etcd")]
 use crate::support::etcd::Etcd;
+#[cfg(feature = "mysql")]
 use crate::support::mysql::MysqlServer;
+#[cfg(feature = "postgres")]
 use crate::support::postgres::PostgresServer;
 use crate::support::sentinel::SentinelSet;
 use crate::support::server::{RedisServer, matrix};
-use crate::support::zookeeper::{CALM, Relay, ZooKeeper};
-#[cfg(feature = "etcd")]
-#[cfg(feature = "mysql")]
-#[cfg(feature = "postgres")]
 #[cfg(feature = "zookeeper")]
+use crate::support::zookeeper::{CALM, Relay, ZooKeeper};
 
 /// The memory store.
 pub(crate) fn memory() -> Option<Store> {

@@ -1,9 +1,9 @@
 //! `examples/orders.rs` comes to what it says, on each database.
 
 #[path = "../../examples/orders.rs"]
-mod orders;
+mod example;
 
-use orders::{Became, run};
+use example::{Became, run};
 
 /// Orders and payments of one purchase in a race, after a pause, after a resend.
 const EXPECTED: [(&str, [(i64, i64); 3]); 6] = [

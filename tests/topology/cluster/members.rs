@@ -5,9 +5,10 @@ use leasehold::{ClusterPubSub, ErrorKind, LockClient};
 use super::load::{assert_all_was_given_back, builder};
 use crate::support::cluster::Cluster;
 use crate::support::server::RedisServer;
+#[cfg(feature = "tls")]
 use crate::support::server::default_server;
 use crate::support::{LONG, alone_within, call, eventually, fresh, now, stalled_since};
-#[cfg(feature = "tls")]
+
 #[test]
 fn one_member_that_answers_is_enough_to_begin_with() {
     alone_within(LONG * 6, || {
