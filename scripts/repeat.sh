@@ -7,7 +7,7 @@
 #   --load N     so many loops that do nothing else compete for the processors (0)
 #   --times N    so often the tests are run (20)
 #   --threads N  so many of them at the same time (as many as there are processors)
-#   TESTBINARY   the name of a file in tests/, such as faults; lib for the unit tests; or the path of a built program
+#   TESTBINARY   the name of a folder in tests/, such as faults; lib for the unit tests; or the path of a built program
 #   PATTERN…     as for cargo test: each test is run whose name contains one of them
 #
 # Prints how often each test passed and failed. What failing runs wrote is in target/check/repeat-TESTBINARY-RUN.log. The

@@ -1,4 +1,4 @@
-//! What a kind of lock says it can do is what it does, and it does no more.
+//! Each kind of lock does what it says it can do, and no more.
 
 use std::time::Duration;
 
@@ -6,8 +6,8 @@ use leasehold::crossbeam_channel::bounded;
 use leasehold::{ErrorKind, Lock};
 
 use super::harness::{Sessions, Store, fresh};
-use super::tools::{
-    PATIENCE, SLACK, Waiter, elsewhere, eventually, median, ms, now, receive, slack_since, stalled_since,
+use crate::support::{
+    LONG, SLACK, Waiter, comes_true_within, elsewhere, median, ms, now, receive, slack_since, stalled_since,
     throughout,
 };
 
@@ -16,7 +16,7 @@ contracts!(
     a_kind_is_fenced_exactly_if_it_says_so,
     a_release_wakes_other_clients_exactly_if_the_kind_says_so,
     every_kind_is_a_lock_to_generic_code,
-    who_comes_later_gets_in_front_exactly_if_the_kind_is_not_fair,
+    a_later_caller_overtakes_a_waiter_exactly_if_the_kind_is_not_fair,
     a_hold_survives_a_restart_exactly_if_the_store_says_so,
     a_hold_outlives_its_clients_connections_exactly_if_the_store_says_so,
     a_lease_ends_as_exactly_as_the_store_says,
@@ -120,14 +120,14 @@ fn every_kind_is_a_lock_to_generic_code(store: &Store) {
     }
 }
 
-/// Where the lock is free between a release and the waiter's next attempt, somebody else gets it now and then.
-fn who_comes_later_gets_in_front_exactly_if_the_kind_is_not_fair(store: &Store) {
+/// Another thread gets the lock now and then, if it is free between a release and the waiter's next attempt.
+fn a_later_caller_overtakes_a_waiter_exactly_if_the_kind_is_not_fair(store: &Store) {
     for kind in &store.kinds {
         let clients = [(); 3].map(|()| store.client());
         let name = fresh(kind.label);
         let [held, waiting, late] = clients.each_ref().map(|client| (kind.make)(client, &name));
         let late_client = &clients[2];
-        // Where it can happen it mostly does at once; where it cannot, some rounds have to do.
+        // If it can happen, it mostly does at once; if it cannot, some rounds have to do.
         let rounds = if kind.traits.fair { 10 } else { 300 };
         let got_in_front = (0..rounds).any(|_| {
             held.lock().unwrap();
@@ -142,7 +142,7 @@ fn who_comes_later_gets_in_front_exactly_if_the_kind_is_not_fair(store: &Store) 
             });
             if kind.traits.fair {
                 // Its place is what counts; a thread that only waits for an answer has none yet.
-                eventually(PATIENCE, || late_client.inspect(&name).unwrap().waiting == 1);
+                comes_true_within(LONG, || late_client.inspect(&name).unwrap().waiting == 1);
             }
             held.unlock().unwrap();
             let got_in_front = late.try_lock().unwrap();
@@ -150,7 +150,7 @@ fn who_comes_later_gets_in_front_exactly_if_the_kind_is_not_fair(store: &Store) 
                 late.unlock().unwrap();
             }
             drop(go);
-            waiter.returns_within(PATIENCE);
+            waiter.returns_within(LONG);
             got_in_front
         });
         assert_eq!(got_in_front, !kind.traits.fair, "{}", kind.label);
@@ -192,8 +192,8 @@ fn a_hold_outlives_its_clients_connections_exactly_if_the_store_says_so(store: &
     let lost = guard.lost();
     end();
     if binds {
-        receive(&lost, PATIENCE).expect("it is told");
-        assert!(rival.lock(&name).try_lock_for(PATIENCE).unwrap());
+        receive(&lost, LONG).expect("it is told");
+        assert!(rival.lock(&name).try_lock_for(LONG).unwrap());
         assert!(guard.unlock().unwrap_err().is_lost());
         assert!(rival.lock(&name).is_held_by_current_thread().unwrap());
     } else {
@@ -201,7 +201,7 @@ fn a_hold_outlives_its_clients_connections_exactly_if_the_store_says_so(store: &
         throughout(ms(1_200), || guard.check().is_ok());
         assert!(!rival.lock(&name).try_lock_for(ms(50)).unwrap());
         guard.unlock().unwrap();
-        assert!(rival.lock(&name).try_lock_for(PATIENCE).unwrap());
+        assert!(rival.lock(&name).try_lock_for(LONG).unwrap());
     }
 }
 
@@ -212,7 +212,7 @@ fn a_lease_ends_as_exactly_as_the_store_says(store: &Store) {
     let before = now();
     lock.lock(&name).lock_with_lease(lease).unwrap();
     let after = now();
-    eventually(store.freed_within(lease) + SLACK, || !rival.lock(&name).is_locked().unwrap());
+    comes_true_within(store.freed_within(lease) + SLACK, || !rival.lock(&name).is_locked().unwrap());
     let took = after.elapsed();
     assert!(before.elapsed() >= lease - ms(2), "{took:?}");
     assert!(took <= store.freed_within(lease) + slack_since(after), "{took:?}");

@@ -8,11 +8,11 @@ use leasehold::crossbeam_channel::{bounded, unbounded};
 use leasehold::{ErrorKind, Interrupt, RedisLock};
 
 use super::harness::{Store, fresh};
-use super::tools::{PATIENCE, SLACK, Waiter, eventually, ms, now, slack_since, throughout};
+use crate::support::{LONG, SLACK, Waiter, comes_true_within, ms, now, slack_since, throughout};
 
 contracts!(needs Counting:
-    a_waiter_gives_the_lock_up_and_has_it_again_when_notified,
-    a_waiter_has_its_whole_hold_count_again,
+    a_waiter_releases_the_lock_and_acquires_it_again_when_notified,
+    a_notified_waiter_has_its_whole_hold_count_again,
     waiters_are_notified_in_the_order_in_which_they_came,
     all_are_notified_at_once_and_go_on_one_by_one,
     a_wait_that_ends_by_itself_has_the_lock_again,
@@ -20,7 +20,7 @@ contracts!(needs Counting:
     a_wait_that_was_interrupted_before_it_began_leaves_nobody_in_the_queue,
     a_notification_to_nobody_is_not_kept,
     a_notification_that_its_waiter_leaves_goes_to_the_next,
-    who_does_not_hold_the_lock_may_neither_wait_nor_notify,
+    only_the_holder_may_wait_for_a_condition_or_notify,
     a_hold_that_a_guard_has_a_part_in_is_not_given_up,
     conditions_of_one_lock_are_apart,
     a_waiter_whose_client_ends_is_passed_over_at_once,
@@ -40,11 +40,11 @@ fn waiting<T: Send + 'static>(
         tell.send(()).unwrap();
         what(&lock)
     });
-    told.recv_timeout(PATIENCE).expect("the lock is taken by the other thread");
+    told.recv_timeout(LONG).expect("the lock is taken by the other thread");
     waiter
 }
 
-fn a_waiter_gives_the_lock_up_and_has_it_again_when_notified(store: &Store) {
+fn a_waiter_releases_the_lock_and_acquires_it_again_when_notified(store: &Store) {
     let (client, other) = (store.client(), store.client());
     let name = fresh("cond");
     let waiter = waiting(other.lock(&name), |lock| {
@@ -56,7 +56,6 @@ fn a_waiter_gives_the_lock_up_and_has_it_again_when_notified(store: &Store) {
     lock.lock().unwrap();
     let notified = now();
     assert!(lock.condition("changed").notify_one().unwrap());
-    let mut waiter = waiter;
     throughout(ms(30), || !waiter.is_over());
     lock.unlock().unwrap();
     let (_, returned) = waiter.returns_within(SLACK * 4);
@@ -64,7 +63,7 @@ fn a_waiter_gives_the_lock_up_and_has_it_again_when_notified(store: &Store) {
     assert!(!lock.is_locked().unwrap());
 }
 
-fn a_waiter_has_its_whole_hold_count_again(store: &Store) {
+fn a_notified_waiter_has_its_whole_hold_count_again(store: &Store) {
     let (client, other) = (store.client(), store.client());
     let name = fresh("cond");
     let waiter = waiting(other.lock(&name), |lock| {
@@ -74,10 +73,10 @@ fn a_waiter_has_its_whole_hold_count_again(store: &Store) {
         (0..3).for_each(|_| lock.unlock().unwrap());
     });
     let lock = client.lock(&name);
-    assert!(lock.try_lock_for(PATIENCE).unwrap(), "all three levels were given up");
+    assert!(lock.try_lock_for(LONG).unwrap(), "all three levels were given up");
     assert!(lock.condition("c").notify_one().unwrap());
     lock.unlock().unwrap();
-    waiter.returns_within(PATIENCE);
+    waiter.returns_within(LONG);
     assert!(!lock.is_locked().unwrap());
 }
 
@@ -100,10 +99,10 @@ fn waiters_are_notified_in_the_order_in_which_they_came(store: &Store) {
         lock.lock().unwrap();
         assert!(lock.condition("c").notify_one().unwrap());
         lock.unlock().unwrap();
-        assert_eq!(told.recv_timeout(PATIENCE), Ok(turn));
+        assert_eq!(told.recv_timeout(LONG), Ok(turn));
     }
     for waiter in waiters {
-        waiter.returns_within(PATIENCE);
+        waiter.returns_within(LONG);
     }
 }
 
@@ -126,7 +125,7 @@ fn all_are_notified_at_once_and_go_on_one_by_one(store: &Store) {
     assert_eq!(lock.condition("c").notify_all().unwrap(), 4);
     lock.unlock().unwrap();
     for waiter in waiters {
-        waiter.returns_within(PATIENCE);
+        waiter.returns_within(LONG);
     }
 }
 
@@ -206,7 +205,7 @@ fn a_notification_that_its_waiter_leaves_goes_to_the_next(store: &Store) {
     interrupt.interrupt();
     lock.condition("c").notify_one().unwrap();
     lock.unlock().unwrap();
-    if first.returns_within(PATIENCE).0 {
+    if first.returns_within(LONG).0 {
         lock.lock().unwrap();
         assert!(lock.condition("c").notify_one().unwrap());
         lock.unlock().unwrap();
@@ -214,7 +213,7 @@ fn a_notification_that_its_waiter_leaves_goes_to_the_next(store: &Store) {
     second.returns_within(SLACK * 4);
 }
 
-fn who_does_not_hold_the_lock_may_neither_wait_nor_notify(store: &Store) {
+fn only_the_holder_may_wait_for_a_condition_or_notify(store: &Store) {
     let lock = store.client().lock(&fresh("cond"));
     let condition = lock.condition("c");
     assert!(condition.wait_for(ms(10)).unwrap_err().is_not_held());
@@ -235,7 +234,7 @@ fn a_hold_that_a_guard_has_a_part_in_is_not_given_up(store: &Store) {
 fn conditions_of_one_lock_are_apart(store: &Store) {
     let (client, other) = (store.client(), store.client());
     let name = fresh("cond");
-    let mut waiter = waiting(other.lock(&name), |lock| {
+    let waiter = waiting(other.lock(&name), |lock| {
         lock.condition("one").wait().unwrap();
         lock.unlock().unwrap();
     });
@@ -245,7 +244,7 @@ fn conditions_of_one_lock_are_apart(store: &Store) {
     throughout(ms(20), || !waiter.is_over());
     assert!(lock.condition("one").notify_one().unwrap());
     lock.unlock().unwrap();
-    waiter.returns_within(PATIENCE);
+    waiter.returns_within(LONG);
 }
 
 fn a_waiter_whose_client_ends_is_passed_over_at_once(store: &Store) {
@@ -259,7 +258,7 @@ fn a_waiter_whose_client_ends_is_passed_over_at_once(store: &Store) {
     };
     let first = waits(&ending);
     let second = waits(&client);
-    // Who takes it now finds both waiting.
+    // The next holder finds both waiting.
     client.lock(&name).acquire().unwrap().unlock().unwrap();
     ending.shutdown().unwrap();
     assert!(first.returns_within(SLACK * 2).0.is_err());
@@ -269,7 +268,7 @@ fn a_waiter_whose_client_ends_is_passed_over_at_once(store: &Store) {
     assert!(!lock.condition("c").notify_one().unwrap(), "one waits, and not the one that has gone");
     let notified = now();
     lock.unlock().unwrap();
-    let (outcome, returned) = second.returns_within(PATIENCE);
+    let (outcome, returned) = second.returns_within(LONG);
     outcome.unwrap();
     assert!(returned.duration_since(notified) < ms(100) + slack_since(notified));
 }
@@ -302,13 +301,13 @@ fn nothing_is_lost_between_producers_and_consumers(store: &Store) {
                     lock.lock().unwrap();
                     if at % 2 == 0 {
                         while queue.lock().unwrap().len() >= 2 {
-                            assert!(not_full.wait_for(PATIENCE).unwrap(), "nobody took anything");
+                            assert!(not_full.wait_for(LONG).unwrap(), "nobody took anything");
                         }
                         queue.lock().unwrap().push_back(item);
                         not_empty.notify_one().unwrap();
                     } else {
                         while queue.lock().unwrap().is_empty() {
-                            assert!(not_empty.wait_for(PATIENCE).unwrap(), "nobody put anything");
+                            assert!(not_empty.wait_for(LONG).unwrap(), "nobody put anything");
                         }
                         queue.lock().unwrap().pop_front().unwrap();
                         not_full.notify_one().unwrap();
@@ -319,6 +318,6 @@ fn nothing_is_lost_between_producers_and_consumers(store: &Store) {
         }
     });
     assert!(queue.lock().unwrap().is_empty());
-    eventually(SLACK, || !clients[0].lock(&name).is_locked().unwrap());
+    comes_true_within(SLACK, || !clients[0].lock(&name).is_locked().unwrap());
     assert!(begun.elapsed() < ms(5_000) + slack_since(begun), "{:?}", begun.elapsed());
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use leasehold::{LockClient, RedisLock};
 
 use super::harness::{Store, fresh};
-use super::tools::{Holding, RENEWED, elsewhere, ms, throughout};
+use crate::support::{Holding, RENEWED, elsewhere, ms, throughout};
 
 contracts!(
     threads_of_one_client_exclude_each_other,
@@ -242,7 +242,7 @@ fn many_threads_over_few_names_all_get_through(store: &Store) {
                     let place = (thread + round) % names.len();
                     // Two names at a time, always in the same order.
                     let outer = client.lock(&names[place]);
-                    assert!(outer.try_lock_for(super::tools::PATIENCE).unwrap());
+                    assert!(outer.try_lock_for(crate::support::LONG).unwrap());
                     rooms[place].visit(|| {
                         if let Some(next) = names.get(place + 1) {
                             let inner = client.lock(next).acquire().unwrap();
@@ -277,7 +277,7 @@ fn a_storm_of_try_lock_keeps_exclusion_and_renewal(store: &Store) {
     });
     assert!(room.visits.load(Ordering::SeqCst) > 0);
     assert!(!lock.is_locked().unwrap());
-    // What the storm put into and took out of the watchdog's registry has not worn it out.
+    // The watchdog's registry still works after the storm's entries.
     let guard = lock.acquire().unwrap();
     let rival = store.client().lock(&name);
     throughout(RENEWED + ms(200), || rival.is_locked().unwrap() && guard.check().is_ok());

@@ -8,23 +8,23 @@ use leasehold::crossbeam_channel::unbounded;
 use leasehold::{Interrupt, LockClient, ObjectKind};
 
 use super::harness::{Store, fresh};
-use super::tools::{
-    Holding, PATIENCE, SLACK, Waiter, elsewhere, eventually, ms, now, receive, slack_since, stalled_since,
+use crate::support::{
+    Holding, LONG, SLACK, Waiter, comes_true_within, elsewhere, ms, now, receive, slack_since, stalled_since,
     throughout,
 };
 
 contracts!(needs Fair:
     waiters_of_several_clients_are_served_in_the_order_in_which_they_came,
-    who_does_not_wait_does_not_go_before_those_who_do,
-    who_asks_once_leaves_no_place_behind,
+    a_try_does_not_overtake_waiters,
+    a_single_try_leaves_no_place_in_the_queue,
     a_waiter_whose_time_is_over_holds_nobody_up,
     a_waiter_that_is_interrupted_holds_nobody_up,
     a_waiter_whose_client_ends_holds_nobody_up,
-    its_holder_takes_it_again_before_those_who_wait,
+    the_holder_acquires_again_before_the_waiters,
     a_fair_lock_can_have_fences,
     leases_that_end_serve_the_waiters_in_their_order,
     many_threads_of_many_clients_lose_no_turn,
-    who_waits_is_shown_in_the_order_in_which_they_came,
+    waiters_are_shown_in_order_of_arrival,
 );
 
 /// Has a thread wait for the lock; it is in the queue when this returns.
@@ -46,7 +46,7 @@ fn queued<T: Send + 'static>(
     let before = client.inspect(name).unwrap().waiting;
     let waiter = Waiter::start(call);
     // A thread that sleeps may be waiting for an answer yet.
-    eventually(PATIENCE, || client.inspect(name).unwrap().waiting > before);
+    comes_true_within(LONG, || client.inspect(name).unwrap().waiting > before);
     waiter
 }
 
@@ -63,13 +63,13 @@ fn waiters_of_several_clients_are_served_in_the_order_in_which_they_came(store: 
         .collect();
     held.release();
     for waiter in waiters {
-        waiter.returns_within(PATIENCE);
+        waiter.returns_within(LONG);
     }
     let order: Vec<usize> = told.try_iter().collect();
     assert_eq!(order, (0..7).collect::<Vec<_>>());
 }
 
-fn who_does_not_wait_does_not_go_before_those_who_do(store: &Store) {
+fn a_try_does_not_overtake_waiters(store: &Store) {
     let (client, other) = (store.client(), store.client());
     let name = fresh("barge");
     let held = Holding::take(&client.fair_lock(&name));
@@ -79,11 +79,11 @@ fn who_does_not_wait_does_not_go_before_those_who_do(store: &Store) {
     // Free for a moment, or held by the waiter: not ours in either case.
     throughout(ms(20), || !client.fair_lock(&name).try_lock().unwrap());
     drop(go);
-    waiter.returns_within(PATIENCE);
-    eventually(SLACK, || client.fair_lock(&name).try_acquire().unwrap().is_some());
+    waiter.returns_within(LONG);
+    comes_true_within(SLACK, || client.fair_lock(&name).try_acquire().unwrap().is_some());
 }
 
-fn who_asks_once_leaves_no_place_behind(store: &Store) {
+fn a_single_try_leaves_no_place_in_the_queue(store: &Store) {
     let (client, other) = (store.client(), store.client());
     let name = fresh("once");
     let held = Holding::take(&client.fair_lock(&name));
@@ -135,7 +135,7 @@ fn a_waiter_whose_client_ends_holds_nobody_up(store: &Store) {
     assert!(first.returns_within(SLACK * 2).0.is_err());
     let freed = held.release();
     // Its place was given back: one that has to be found dead lasts six seconds.
-    let (_, returned) = second.returns_within(PATIENCE);
+    let (_, returned) = second.returns_within(LONG);
     assert!(returned.duration_since(freed) < ms(50) + slack_since(freed));
 }
 
@@ -158,13 +158,13 @@ fn leases_that_end_serve_the_waiters_in_their_order(store: &Store) {
         .collect();
     held.release();
     for waiter in waiters {
-        waiter.returns_within(PATIENCE);
+        waiter.returns_within(LONG);
     }
     assert_eq!(told.try_iter().collect::<Vec<_>>(), (0..6).collect::<Vec<_>>());
     assert!(begun.elapsed() >= lease * 5);
 }
 
-fn its_holder_takes_it_again_before_those_who_wait(store: &Store) {
+fn the_holder_acquires_again_before_the_waiters(store: &Store) {
     let (client, other) = (store.client(), store.client());
     let name = fresh("again");
     let lock = client.fair_lock(&name);
@@ -174,7 +174,7 @@ fn its_holder_takes_it_again_before_those_who_wait(store: &Store) {
     assert_eq!(lock.hold_count().unwrap(), 2);
     lock.unlock().unwrap();
     lock.unlock().unwrap();
-    waiter.returns_within(PATIENCE);
+    waiter.returns_within(LONG);
 }
 
 fn a_fair_lock_can_have_fences(store: &Store) {
@@ -211,7 +211,7 @@ fn many_threads_of_many_clients_lose_no_turn(store: &Store) {
             }
         }
         for _ in 0..12 {
-            receive(&told, PATIENCE).unwrap();
+            receive(&told, LONG).unwrap();
         }
     });
     let mut granted = granted.into_inner().unwrap();
@@ -222,12 +222,12 @@ fn many_threads_of_many_clients_lose_no_turn(store: &Store) {
     assert!(longest < ms(900) + stalled_since(begun), "{longest:?}");
 }
 
-fn who_waits_is_shown_in_the_order_in_which_they_came(store: &Store) {
+fn waiters_are_shown_in_order_of_arrival(store: &Store) {
     let clients: Vec<_> = (0..2).map(|_| store.client()).collect();
     let name = fresh("shown");
     let held = Holding::take(&clients[0].fair_lock(&name));
     let waiters: Vec<_> = (0..4).map(|turn| queue_up(&clients[turn % 2], &name, || ())).collect();
-    eventually(PATIENCE, || clients[0].inspect(&name).unwrap().waiting == 4);
+    comes_true_within(LONG, || clients[0].inspect(&name).unwrap().waiting == 4);
     let seen = clients[0].inspect(&name).unwrap();
     assert_eq!(seen.kind, ObjectKind::FairLock);
     assert_eq!(seen.holders[0].owner, held.owner().to_string());
@@ -236,7 +236,7 @@ fn who_waits_is_shown_in_the_order_in_which_they_came(store: &Store) {
     assert!(seen.waiters.iter().all(|waiter| waiter.remaining.is_none_or(|left| !left.is_zero())), "{seen}");
     held.release();
     for waiter in waiters {
-        waiter.returns_within(PATIENCE);
+        waiter.returns_within(LONG);
     }
     let seen = clients[1].inspect(&name).unwrap();
     assert!(seen.waiting == 0 && seen.waiters.is_empty() && !seen.is_held(), "{seen}");

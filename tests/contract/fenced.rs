@@ -4,7 +4,7 @@ use std::sync::Mutex;
 use std::thread;
 
 use super::harness::{Store, fresh};
-use super::tools::{Holding, PATIENCE, Waiter, elsewhere, ms};
+use crate::support::{Holding, LONG, Waiter, elsewhere, ms};
 
 contracts!(
     tokens_strictly_increase_across_threads_and_clients,
@@ -12,7 +12,7 @@ contracts!(
     reentry_keeps_the_token,
     a_plain_and_a_fenced_handle_are_one_lock,
     a_fenced_reentry_of_a_plain_hold_gets_a_token,
-    a_token_that_comes_by_reentry_is_below_that_of_who_waited_already,
+    a_token_of_a_reentry_is_below_that_of_an_earlier_waiter,
     a_busy_fenced_lock_gives_no_token,
     tokens_increase_over_expiry_and_force,
     tokens_of_a_contended_lock_come_in_the_order_of_the_grants,
@@ -99,7 +99,7 @@ fn a_fenced_reentry_of_a_plain_hold_gets_a_token(store: &Store) {
     assert!(client.fenced_lock(&name).acquire().unwrap().fence() > Some(token));
 }
 
-fn a_token_that_comes_by_reentry_is_below_that_of_who_waited_already(store: &Store) {
+fn a_token_of_a_reentry_is_below_that_of_an_earlier_waiter(store: &Store) {
     let name = fresh("behind");
     let (client, other) = (store.client(), store.client());
     client.lock(&name).lock().unwrap();
@@ -113,7 +113,7 @@ fn a_token_that_comes_by_reentry_is_below_that_of_who_waited_already(store: &Sto
     });
     let token = client.fenced_lock(&name).lock_and_get_token().unwrap();
     (0..2).for_each(|_| client.lock(&name).unlock().unwrap());
-    let (next, _) = waiter.returns_within(PATIENCE);
+    let (next, _) = waiter.returns_within(LONG);
     assert!(next > token, "{next} after {token}");
 }
 

@@ -6,8 +6,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use leasehold::{ErrorKind, Guard, HoldState, NotHeld};
 
 use super::harness::{Store, fresh};
-use super::tools::{
-    Holding, PATIENCE, RENEWED, SLACK, Waiter, elsewhere, eventually, ms, quiet_panic, throughout,
+use crate::support::{
+    Holding, LONG, RENEWED, SLACK, Waiter, comes_true_within, elsewhere, ms, quiet_panic, throughout,
 };
 
 contracts!(
@@ -16,7 +16,7 @@ contracts!(
     a_guard_that_outlives_its_threads_work_releases_at_the_threads_end,
     unlocking_a_guard_releases_and_says_so,
     a_guard_knows_its_lock_its_owner_and_its_state,
-    what_remains_goes_down_and_a_renewal_raises_it,
+    the_remaining_time_goes_down_and_a_renewal_raises_it,
     a_guard_of_a_lost_hold_says_so_when_unlocked,
     dropping_a_guard_of_a_lost_hold_touches_nobody,
     an_owned_guard_may_be_released_by_another_thread,
@@ -45,7 +45,7 @@ fn dropping_a_guard_releases(store: &Store) {
         drop(lock.try_acquire_for(ms(10)).unwrap().unwrap());
         drop(lock.acquire_owned().unwrap());
         drop(lock.try_acquire_owned_for(ms(10)).unwrap().unwrap());
-        eventually(SLACK, || !lock.is_locked().unwrap());
+        comes_true_within(SLACK, || !lock.is_locked().unwrap());
     }
 }
 
@@ -58,7 +58,7 @@ fn a_guard_dropped_by_a_panic_releases(store: &Store) {
         quiet_panic();
     }));
     assert!(result.is_err());
-    eventually(SLACK, || !lock.is_locked().unwrap());
+    comes_true_within(SLACK, || !lock.is_locked().unwrap());
     assert_eq!(lock.hold_count().unwrap(), 0);
     Holding::take(&lock).release();
 }
@@ -78,7 +78,7 @@ fn a_guard_that_outlives_its_threads_work_releases_at_the_threads_end(store: &St
         LATE.with_borrow_mut(|guard| *guard = Some(late.acquire().unwrap()));
         EARLY.with_borrow_mut(|guard| *guard = Some(early.acquire().unwrap()));
     });
-    eventually(SLACK, || !early.is_locked().unwrap() && !late.is_locked().unwrap());
+    comes_true_within(SLACK, || !early.is_locked().unwrap() && !late.is_locked().unwrap());
 }
 
 fn unlocking_a_guard_releases_and_says_so(store: &Store) {
@@ -113,11 +113,11 @@ fn a_guard_knows_its_lock_its_owner_and_its_state(store: &Store) {
     guard.unlock().unwrap();
 }
 
-fn what_remains_goes_down_and_a_renewal_raises_it(store: &Store) {
+fn the_remaining_time_goes_down_and_a_renewal_raises_it(store: &Store) {
     let client = store.client_with_lease(RENEWED);
     let leased = client.lock(&fresh("leased")).acquire_with_lease(ms(400)).unwrap();
     let mut least = ms(400);
-    eventually(ms(400) + SLACK, || {
+    comes_true_within(ms(400) + SLACK, || {
         let left = leased.remaining();
         assert!(left <= least, "an explicit lease went up from {least:?} to {left:?}");
         least = left;
@@ -127,7 +127,7 @@ fn what_remains_goes_down_and_a_renewal_raises_it(store: &Store) {
     let renewed = client.lock(&fresh("renewed")).acquire().unwrap();
     let mut last = renewed.remaining();
     assert!(last <= RENEWED);
-    eventually(RENEWED / 3 + SLACK, || {
+    comes_true_within(RENEWED / 3 + SLACK, || {
         let left = renewed.remaining();
         let was_renewed = left > last;
         last = left;
@@ -141,7 +141,7 @@ fn a_guard_of_a_lost_hold_says_so_when_unlocked(store: &Store) {
         let client = store.client();
         let lock = (kind.make)(&client, &fresh(kind.label));
         let guard = lock.acquire_with_lease(ms(60)).unwrap();
-        eventually(ms(60) + SLACK, || guard.state() == HoldState::Lost);
+        comes_true_within(ms(60) + SLACK, || guard.state() == HoldState::Lost);
         let error = guard.unlock().unwrap_err();
         assert!(error.is_lost() && error.is_not_held(), "{error}");
         assert_eq!(error.not_held(), Some(&NotHeld::Expired));
@@ -176,7 +176,7 @@ fn an_owned_guard_may_be_released_by_another_thread(store: &Store) {
             guard.check().unwrap();
             drop(guard);
         });
-        eventually(SLACK, || !lock.is_locked().unwrap());
+        comes_true_within(SLACK, || !lock.is_locked().unwrap());
     }
 }
 
@@ -219,7 +219,7 @@ fn an_owned_guard_waits_its_turn(store: &Store) {
         move || lock.acquire_owned()
     });
     lock.unlock().unwrap();
-    let (guard, _) = waiter.returns_within(PATIENCE);
+    let (guard, _) = waiter.returns_within(LONG);
     let guard = guard.unwrap();
     assert!(!lock.try_lock().unwrap());
     guard.unlock().unwrap();
@@ -247,7 +247,7 @@ fn with_lock_releases_when_the_work_panics(store: &Store) {
     let name = fresh("with");
     let result = catch_unwind(AssertUnwindSafe(|| client.with_lock(&name, |_| quiet_panic())));
     assert!(result.is_err());
-    eventually(SLACK, || !client.lock(&name).is_locked().unwrap());
+    comes_true_within(SLACK, || !client.lock(&name).is_locked().unwrap());
     client.with_lock(&name, |_| ()).unwrap();
 }
 

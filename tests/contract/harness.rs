@@ -1,20 +1,20 @@
-//! What a store must offer to be put through the contracts.
+//! The things that a store must offer to be put through the contracts.
 
 use std::time::Duration;
 
 use leasehold::{ClientBuilder, ErrorKind, LockClient, RedisLock, Result};
 
-use super::tools::watch_for_stalls;
 pub(crate) use crate::support::fresh;
+use crate::support::watch_for_stalls;
 
-/// What a kind of lock can do on a store. Contracts assert both the yes and the no.
+/// Capabilities of a kind of lock on a store. Contracts assert both the yes and the no.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Traits {
     /// A thread that holds it may take it again.
     pub(crate) reentrant: bool,
     /// Its grants have a fence.
     pub(crate) fenced: bool,
-    /// Who waits is served before all who come later, whichever client they are of.
+    /// A waiter is served before all that come later, of any client.
     pub(crate) fair: bool,
     /// A release wakes waiters in other clients; otherwise they poll, at most this far apart.
     pub(crate) wakes: bool,
@@ -31,7 +31,7 @@ pub(crate) struct Kind {
 
 pub(crate) type Open = Box<dyn Fn(ClientBuilder) -> Result<LockClient> + Send + Sync>;
 
-/// What a contract is about that not every store has.
+/// The feature that a contract is about, if not every store has it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Need {
     Nothing,
@@ -70,7 +70,7 @@ pub(crate) type Restart = Box<dyn FnOnce() -> Store>;
 /// Ends the sessions of all clients, as an operator or a broken network does.
 pub(crate) type EndSessions = Box<dyn FnOnce()>;
 
-/// What becomes of a hold when its client's session, or connections, are ended.
+/// The fate of a hold when its client's session, or connections, are ended.
 #[derive(Clone, Copy)]
 pub(crate) enum Sessions {
     /// There are none that could be ended.
@@ -87,12 +87,12 @@ pub(crate) struct Store {
     pub(crate) kinds: Vec<Kind>,
     /// For how long after its end a lease that nobody renews may still hold a lock; zero where leases are exact.
     pub(crate) late: Duration,
-    /// What is held is still held after the place was killed and started again.
+    /// A hold is still there after the place was killed and started again.
     pub(crate) survives_restart: bool,
     /// Makes a place of its own, and what kills and starts that again.
     pub(crate) restartable: fn() -> (Store, Restart),
     pub(crate) sessions: Sessions,
-    /// What this store cannot do, and says so.
+    /// Features that this store lacks, and says so.
     pub(crate) lacks: &'static [Need],
     pub(crate) open: Open,
 }
@@ -122,12 +122,12 @@ impl Store {
     }
 }
 
-/// What Redis and the memory store can do: token locks poll, the others are woken.
+/// The kinds of Redis and the memory store: token locks poll, the others are woken.
 pub(crate) fn usual_kinds() -> Vec<Kind> {
     kinds(true, Duration::from_millis(1_200), (false, Duration::from_millis(100)))
 }
 
-/// What databases can do: all their kinds wait in the same way, and none keeps the order of arrival.
+/// The kinds of databases: all wait in the same way, and none keeps the order of arrival.
 #[cfg(any(feature = "postgres", feature = "mysql", feature = "sqlite"))]
 pub(crate) fn kinds_alike(wakes: bool, polls_within: Duration) -> Vec<Kind> {
     let mut kinds = kinds(wakes, polls_within, (wakes, polls_within));
@@ -161,7 +161,7 @@ fn kinds(wakes: bool, polls_within: Duration, token: (bool, Duration)) -> Vec<Ki
     ]
 }
 
-/// What a store can do that has a queue of its own, for all its locks; it keeps no tokens.
+/// The kinds of a store that has a queue of its own for all its locks; it has no token locks.
 #[cfg(any(feature = "etcd", feature = "zookeeper"))]
 pub(crate) fn queueing_kinds() -> Vec<Kind> {
     let mut kinds = usual_kinds();

@@ -5,7 +5,7 @@ use std::time::Duration;
 use leasehold::{AcquireOptions, Error, ErrorKind, Interrupt, LONGEST_NAME, RedisLock, Result};
 
 use super::harness::{Store, fresh};
-use super::tools::{ms, now, slack_since};
+use crate::support::{ms, now, slack_since};
 
 contracts!(
     leases_that_cannot_be_kept_are_refused_and_leave_nothing,

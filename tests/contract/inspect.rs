@@ -1,15 +1,15 @@
-//! What is shown of a name: who holds it, whichever client asks. What each kind shows besides is in the kinds' own files.
+//! Inspection of a name: its holders, shown to any client. The details of each kind are in the kinds' own files.
 
 use leasehold::{ErrorKind, ObjectKind};
 
 use super::harness::{Store, fresh};
-use super::tools::Holding;
+use crate::support::Holding;
 
 contracts!(
     a_name_that_nobody_has_used_is_shown_as_nothing,
     a_holder_is_shown_to_every_client,
     a_lock_that_was_released_is_shown_to_be_free,
-    what_cannot_be_looked_at_is_an_error,
+    inspecting_a_name_that_cannot_be_read_is_an_error,
 );
 
 fn a_name_that_nobody_has_used_is_shown_as_nothing(store: &Store) {
@@ -52,7 +52,7 @@ fn a_lock_that_was_released_is_shown_to_be_free(store: &Store) {
     }
 }
 
-fn what_cannot_be_looked_at_is_an_error(store: &Store) {
+fn inspecting_a_name_that_cannot_be_read_is_an_error(store: &Store) {
     let client = store.client();
     assert_eq!(client.inspect("").unwrap_err().kind(), ErrorKind::InvalidInput);
     client.shutdown().unwrap();

@@ -5,7 +5,7 @@ use std::time::Duration;
 use leasehold::{ErrorKind, Interrupt};
 
 use super::harness::{Store, fresh};
-use super::tools::{Holding, PATIENCE, SLACK, Waiter, ms, now, slack_since, throughout};
+use crate::support::{Holding, LONG, SLACK, Waiter, ms, now, slack_since, throughout};
 
 contracts!(
     an_interrupt_ends_a_wait,
@@ -25,14 +25,14 @@ fn an_interrupt_ends_a_wait(store: &Store) {
             let held = Holding::take(&(kind.make)(holder, &name));
             let lock = (kind.make)(&client, &name);
             let interrupt = Interrupt::new();
-            let mut waiter = Waiter::start({
+            let waiter = Waiter::start({
                 let (lock, interrupt) = (lock.clone(), interrupt.clone());
                 move || lock.lock_interruptibly(&interrupt)
             });
             assert!(!waiter.is_over());
             let before = now();
             interrupt.interrupt();
-            let (result, ended) = waiter.returns_within(PATIENCE);
+            let (result, ended) = waiter.returns_within(LONG);
             let error = result.unwrap_err();
             assert!(error.is_interrupted() && error.kind() == ErrorKind::Interrupted, "{error}");
             assert!(!error.is_lost() && !error.is_not_held() && !error.is_retryable());
@@ -62,7 +62,7 @@ fn an_interrupted_wait_leaves_nothing_held_or_renewed(store: &Store) {
             }
         });
         interrupt.interrupt();
-        assert_eq!(waiter.returns_within(PATIENCE).0, (true, 0));
+        assert_eq!(waiter.returns_within(LONG).0, (true, 0));
         held.release();
         // A request or a renewal left behind would show within a lease.
         throughout(ms(1_200), || !lock.is_locked().unwrap());
@@ -91,7 +91,7 @@ fn an_interrupted_waiter_passes_its_place_on(store: &Store) {
         interrupt.interrupt();
         assert!(first.returns_within(SLACK).0 && second.returns_within(SLACK).0);
         let released = held.release();
-        let (had, _) = next.returns_within(PATIENCE);
+        let (had, _) = next.returns_within(LONG);
         assert!(
             had.duration_since(released) <= ms(50) + slack_since(released),
             "{:?}",
@@ -172,7 +172,7 @@ fn an_interrupt_that_is_never_set_changes_nothing(store: &Store) {
         }
     });
     held.release();
-    assert!(!waiter.returns_within(PATIENCE).0);
+    assert!(!waiter.returns_within(LONG).0);
     assert!(lock.try_lock_for(Duration::ZERO).unwrap());
     lock.unlock().unwrap();
 }

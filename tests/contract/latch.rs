@@ -3,7 +3,7 @@
 use leasehold::{Interrupt, ObjectKind};
 
 use super::harness::{Store, fresh};
-use super::tools::{PATIENCE, SLACK, Waiter, eventually, ms, now, slack_since, throughout};
+use crate::support::{LONG, SLACK, Waiter, comes_true_within, ms, now, slack_since, throughout};
 
 contracts!(needs Counting:
     a_latch_that_nobody_set_up_is_open,
@@ -30,7 +30,7 @@ fn a_latch_opens_with_the_last_count_and_for_everybody(store: &Store) {
     let latch = store.client().count_down_latch(&name);
     assert!(latch.try_set_count(3).unwrap());
     assert!(!latch.try_set_count(9).unwrap());
-    let mut waiters: Vec<_> = (0..6)
+    let waiters: Vec<_> = (0..6)
         .map(|at| {
             let latch = clients[at % 2].count_down_latch(&name);
             Waiter::start(move || latch.wait().unwrap())
@@ -38,7 +38,7 @@ fn a_latch_opens_with_the_last_count_and_for_everybody(store: &Store) {
         .collect();
     assert_eq!(latch.count_down().unwrap(), 2);
     assert_eq!(clients[0].count_down_latch(&name).count_down().unwrap(), 1);
-    throughout(ms(30), || waiters.iter_mut().all(|waiter| !waiter.is_over()));
+    throughout(ms(30), || waiters.iter().all(|waiter| !waiter.is_over()));
     let opened = now();
     assert_eq!(latch.count_down().unwrap(), 0);
     for waiter in waiters {
@@ -114,14 +114,14 @@ fn a_latch_is_shown_with_its_count(store: &Store) {
     let latch = client.count_down_latch(&name);
     latch.try_set_count(2).unwrap();
     let seen = other.inspect(&name).unwrap();
-    // Where a number is all that is kept, those who wait tell what it is.
+    // If a number is all that is kept, the waiters tell its kind.
     assert!(matches!(seen.kind, ObjectKind::CountDownLatch | ObjectKind::Counter), "{seen}");
     assert_eq!((seen.count, seen.is_held()), (Some(2), false));
     let waiter = Waiter::start({
         let latch = latch.clone();
         move || latch.wait().unwrap()
     });
-    eventually(PATIENCE, || other.inspect(&name).unwrap().kind == ObjectKind::CountDownLatch);
+    comes_true_within(LONG, || other.inspect(&name).unwrap().kind == ObjectKind::CountDownLatch);
     latch.count_down().unwrap();
     let seen = other.inspect(&name).unwrap();
     assert_eq!((seen.count, seen.listeners), (Some(1), Some(1)), "{seen}");

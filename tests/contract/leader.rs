@@ -4,29 +4,29 @@ use leasehold::crossbeam_channel::RecvTimeoutError;
 use leasehold::{Leader, LeaderEvent, LossReason};
 
 use super::harness::{Store, fresh};
-use super::tools::{
-    PATIENCE, SLACK, Waiter, eventually, ms, now, receive, slack_since, stalled_since, throughout,
+use crate::support::{
+    LONG, SLACK, Waiter, comes_true_within, ms, now, receive, slack_since, stalled_since, throughout,
 };
 
 contracts!(
     one_of_many_leads_and_terms_go_up,
     a_leader_that_withdraws_is_followed_without_a_gap,
     a_leader_that_steps_down_stands_again_behind_the_others,
-    whoever_steps_down_is_followed_by_another_candidate,
-    a_leader_that_lost_its_hold_is_told_and_stands_again,
+    a_leader_that_steps_down_is_followed_by_another_candidate,
+    a_leader_that_lost_its_hold_is_notified_and_becomes_a_candidate_again,
     a_candidate_ends_with_its_client,
     a_leader_that_is_dropped_leads_no_longer,
 );
 
 fn elected(leader: &Leader) -> leasehold::Fence {
-    match receive(leader.events(), PATIENCE) {
+    match receive(leader.events(), LONG) {
         Ok(LeaderEvent::Elected { term }) => term,
         other => panic!("{other:?}"),
     }
 }
 
 fn stepped_down(leader: &Leader) -> Option<LossReason> {
-    match receive(leader.events(), PATIENCE) {
+    match receive(leader.events(), LONG) {
         Ok(LeaderEvent::SteppedDown { lost, .. }) => lost,
         other => panic!("{other:?}"),
     }
@@ -38,7 +38,7 @@ fn one_of_many_leads_and_terms_go_up(store: &Store) {
     let mut candidates: Vec<_> = clients.iter().map(|client| client.leader(&name).unwrap()).collect();
     let mut last = None;
     while !candidates.is_empty() {
-        eventually(PATIENCE, || candidates.iter().any(|candidate| candidate.term().is_some()));
+        comes_true_within(LONG, || candidates.iter().any(|candidate| candidate.term().is_some()));
         let leading: Vec<_> = (0..candidates.len()).filter(|at| candidates[*at].term().is_some()).collect();
         assert_eq!(leading.len(), 1);
         let leader = candidates.remove(leading[0]);
@@ -80,11 +80,11 @@ fn a_leader_that_steps_down_stands_again_behind_the_others(store: &Store) {
         let waiter = Waiter::start(move || lock.acquire_owned().unwrap());
         if is_fair {
             // Its place is what counts; a thread that only waits for an answer has none yet.
-            eventually(PATIENCE, || stranger.inspect(&name).unwrap().waiting == 1);
+            comes_true_within(LONG, || stranger.inspect(&name).unwrap().waiting == 1);
         }
         first.step_down();
         assert_eq!(stepped_down(&first), None);
-        let (guard, _) = waiter.returns_within(PATIENCE);
+        let (guard, _) = waiter.returns_within(LONG);
         assert!(guard.fence() > Some(term), "served before the one that stepped down");
         assert!(first.events().is_empty() && first.term().is_none());
         let between = guard.fence().unwrap();
@@ -95,7 +95,7 @@ fn a_leader_that_steps_down_stands_again_behind_the_others(store: &Store) {
     first.withdraw().unwrap();
 }
 
-fn whoever_steps_down_is_followed_by_another_candidate(store: &Store) {
+fn a_leader_that_steps_down_is_followed_by_another_candidate(store: &Store) {
     let (name, stranger) = (fresh("turns"), store.client());
     let is_fair = store.kinds.iter().any(|kind| kind.label == "fenced_lock" && kind.traits.fair);
     let mut leading = store.client().leader(&name).unwrap();
@@ -103,13 +103,13 @@ fn whoever_steps_down_is_followed_by_another_candidate(store: &Store) {
     for _ in 0..4 {
         let waiting = store.client().leader(&name).unwrap();
         if is_fair {
-            eventually(PATIENCE, || stranger.inspect(&name).unwrap().waiting == 1);
+            comes_true_within(LONG, || stranger.inspect(&name).unwrap().waiting == 1);
         }
         throughout(ms(50), || waiting.term().is_none());
         let begun = now();
         leading.step_down();
         assert_eq!(stepped_down(&leading), None);
-        eventually(PATIENCE, || leading.term().is_some() || waiting.term().is_some());
+        comes_true_within(LONG, || leading.term().is_some() || waiting.term().is_some());
         if let Some(again) = leading.term() {
             // By a quarter of a second it stands back longer than the other may go without asking.
             let stalled = stalled_since(begun);
@@ -130,7 +130,7 @@ fn whoever_steps_down_is_followed_by_another_candidate(store: &Store) {
     }
 }
 
-fn a_leader_that_lost_its_hold_is_told_and_stands_again(store: &Store) {
+fn a_leader_that_lost_its_hold_is_notified_and_becomes_a_candidate_again(store: &Store) {
     let name = fresh("lost");
     let leader = store.client_with_lease(ms(1_000)).leader(&name).unwrap();
     let term = elected(&leader);

@@ -5,8 +5,8 @@ use std::time::Duration;
 use leasehold::NotHeld;
 
 use super::harness::{Store, fresh};
-use super::tools::{
-    PATIENCE, RENEWED, SLACK, Waiter, elsewhere, eventually, let_pass, ms, now, slack_since, throughout,
+use crate::support::{
+    LONG, RENEWED, SLACK, Waiter, comes_true_within, elsewhere, let_pass, ms, now, slack_since, throughout,
 };
 
 contracts!(
@@ -24,7 +24,7 @@ contracts!(
     a_lease_belongs_to_its_hold_and_not_to_the_value_it_was_asked_of,
     a_hold_whose_thread_ended_ends_with_its_lease,
     a_timed_try_takes_an_explicit_lease,
-    the_remaining_lease_is_what_was_asked_for,
+    the_remaining_lease_is_the_one_asked_for,
     a_lease_of_a_part_of_a_millisecond_more_is_rounded_up,
 );
 
@@ -54,7 +54,7 @@ fn an_explicit_lease_ends_and_the_next_gets_in_near_its_end(store: &Store) {
         let latest = store.freed_within(lease) + slack_since(after);
         assert!(had.duration_since(after) <= latest, "{:?}", had.duration_since(after));
         // The late unlock is told, and touches nobody.
-        let held = super::tools::Holding::take(&clients.1.lock(&name));
+        let held = crate::support::Holding::take(&clients.1.lock(&name));
         let late = lock.unlock().unwrap_err();
         assert_eq!(late.not_held(), Some(&NotHeld::Expired), "{late}");
         assert!(lock.is_locked().unwrap());
@@ -95,7 +95,7 @@ fn a_renewed_hold_outlives_many_leases(store: &Store) {
     throughout(2 * RENEWED + ms(200), || {
         holds.iter().all(|(guard, rival)| {
             let left = rival.remaining_lease().unwrap();
-            // Where leases are whole seconds, none may be left of one that goes on.
+            // With leases of whole seconds, zero may be left of one that goes on.
             let runs = left.is_some_and(|left| left <= RENEWED && (!left.is_zero() || !store.late.is_zero()));
             runs && guard.check().is_ok() && !rival.try_lock().unwrap()
         })
@@ -147,7 +147,7 @@ fn a_level_without_a_lease_keeps_a_leased_hold_alive_while_it_is_open(store: &St
     throughout(RENEWED + ms(200), || lock.is_locked().unwrap() && outer.check().is_ok());
     inner.unlock().unwrap();
     // Nobody renews it from here on.
-    eventually(store.freed_within(RENEWED) + SLACK, || !lock.is_locked().unwrap());
+    comes_true_within(store.freed_within(RENEWED) + SLACK, || !lock.is_locked().unwrap());
     assert!(outer.unlock().unwrap_err().is_lost());
 }
 
@@ -174,7 +174,7 @@ fn the_level_that_a_guard_ends_is_its_own(store: &Store) {
     let outer = lives.acquire_with_lease(RENEWED + ms(100)).unwrap();
     let inner = lives.acquire().unwrap();
     drop(outer);
-    eventually(store.freed_within(RENEWED + ms(100)) + SLACK, || !ends.is_locked().unwrap());
+    comes_true_within(store.freed_within(RENEWED + ms(100)) + SLACK, || !ends.is_locked().unwrap());
     assert!(leased.unlock().unwrap_err().is_lost());
     throughout(ms(1_000), || lives.is_locked().unwrap() && inner.check().is_ok());
     inner.unlock().unwrap();
@@ -256,7 +256,7 @@ fn a_hold_whose_thread_ended_ends_with_its_lease(store: &Store) {
         let ended = now();
         for next in [client.lock(&name), stranger.lock(&name)] {
             let waiter = Waiter::start(move || next.lock().and_then(|()| next.unlock()));
-            let (result, had) = waiter.returns_within(lease + PATIENCE);
+            let (result, had) = waiter.returns_within(lease + LONG);
             result.unwrap();
             assert!(
                 had.duration_since(ended) <= store.freed_within(lease) + slack_since(ended),
@@ -271,14 +271,14 @@ fn a_timed_try_takes_an_explicit_lease(store: &Store) {
     let lock = store.client_with_lease(ms(120)).lock(&fresh("timed"));
     let taken = now();
     assert!(lock.try_lock_for_with_lease(ms(10), ms(1_000)).unwrap());
-    let freed = eventually(store.freed_within(ms(1_000)) + SLACK, || !lock.is_locked().unwrap());
+    let freed = comes_true_within(store.freed_within(ms(1_000)) + SLACK, || !lock.is_locked().unwrap());
     assert!(taken.elapsed() >= ms(998), "{freed:?}");
     let guard = lock.try_acquire_for_with_lease(ms(10), ms(1_000)).unwrap().unwrap();
-    eventually(ms(1_000) + SLACK, || guard.check().is_err());
+    comes_true_within(ms(1_000) + SLACK, || guard.check().is_err());
     assert!(lock.unlock().is_err());
 }
 
-fn the_remaining_lease_is_what_was_asked_for(store: &Store) {
+fn the_remaining_lease_is_the_one_asked_for(store: &Store) {
     let client = store.client();
     let lock = client.lock(&fresh("remaining"));
     assert_eq!(lock.remaining_lease().unwrap(), None);
@@ -309,5 +309,5 @@ fn a_lease_of_a_part_of_a_millisecond_more_is_rounded_up(store: &Store) {
         // A Redlock waits for each server only for a part of such a lease.
         Err(error) => assert!(error.is_retryable(), "{error}"),
     }
-    eventually(store.freed_within(SLACK), || !lock.is_locked().unwrap());
+    comes_true_within(store.freed_within(SLACK), || !lock.is_locked().unwrap());
 }

@@ -6,14 +6,14 @@ use leasehold::crossbeam_channel::unbounded;
 use leasehold::{ErrorKind, HoldState, Interrupt, LossReason, RedisLock, Result};
 
 use super::harness::{Store, fresh};
-use super::tools::{
-    Holding, PATIENCE, RENEWED, SLACK, Waiter, alone, elsewhere, eventually, ms, now, receive, slack_since,
-    threads, throughout,
+use crate::support::{
+    Holding, LONG, RENEWED, SLACK, Waiter, alone, comes_true_within, elsewhere, ms, now, receive,
+    slack_since, throughout,
 };
 
 contracts!(
     shutdown_releases_all_that_is_held,
-    shutdown_is_told_to_the_holders,
+    shutdown_is_reported_to_the_holders,
     shutdown_ends_every_wait,
     after_shutdown_every_call_says_so,
     shutdown_may_be_repeated_and_concerns_one_client,
@@ -50,7 +50,7 @@ fn shutdown_releases_all_that_is_held(store: &Store) {
     successor.unlock().unwrap();
 }
 
-fn shutdown_is_told_to_the_holders(store: &Store) {
+fn shutdown_is_reported_to_the_holders(store: &Store) {
     let client = store.client();
     let guard = client.lock(&fresh("told")).acquire().unwrap();
     let lost = guard.lost();
@@ -74,9 +74,9 @@ fn shutdown_ends_every_wait(store: &Store) {
         // At the head of a queue and behind it; for a lock of this client's and of another's; every form that waits.
         let waits: [fn(&RedisLock) -> Result<()>; 5] = [
             |lock| lock.lock(),
-            |lock| lock.try_lock_for(PATIENCE * 6).map(drop),
+            |lock| lock.try_lock_for(LONG * 6).map(drop),
             |lock| lock.lock_interruptibly(&Interrupt::new()),
-            |lock| lock.try_lock_until(now() + PATIENCE * 6).map(drop),
+            |lock| lock.try_lock_until(now() + LONG * 6).map(drop),
             |lock| lock.acquire_owned().map(drop),
         ];
         let waiters: Vec<_> = [&elsewhere_held, &own]
@@ -87,7 +87,7 @@ fn shutdown_ends_every_wait(store: &Store) {
         client.shutdown().unwrap();
         let shut = now();
         for waiter in waiters {
-            let (result, ended) = waiter.returns_within(PATIENCE);
+            let (result, ended) = waiter.returns_within(LONG);
             let error = result.unwrap_err();
             assert_eq!(error.kind(), ErrorKind::ShutDown, "{}: {error}", kind.label);
             assert!(ended.saturating_duration_since(shut) <= slack_since(shut), "{}", kind.label);
@@ -132,7 +132,7 @@ fn after_shutdown_every_call_says_so(store: &Store) {
     }
     assert_eq!(clone.with_lock(&name, |_| ()).unwrap_err().kind(), ErrorKind::ShutDown);
     assert!(begun.elapsed() < slack_since(begun));
-    // What needs no store still answers.
+    // Questions that need no store still have answers.
     assert_eq!(clone.id(), client.id());
     assert_eq!(clone.current_owner().client(), client.id());
 }
@@ -178,14 +178,16 @@ fn shutdown_in_the_middle_of_work_leaves_nothing(store: &Store) {
                     assert_eq!(error.kind(), ErrorKind::ShutDown, "{error}");
                 });
             }
-            let all_worked = (0..6).all(|_| receive(&told, PATIENCE).is_ok());
+            let all_worked = (0..6).all(|_| receive(&told, LONG).is_ok());
             // Before anything here fails: until then they work, and their scope waits for them.
             let shut_down = client.shutdown();
             assert!(all_worked, "a worker did not get to work");
             shut_down.unwrap();
         });
         for name in &names {
-            eventually(store.freed_within(lease) + SLACK, || !stranger.lock(name).is_locked().unwrap());
+            comes_true_within(store.freed_within(lease) + SLACK, || {
+                !stranger.lock(name).is_locked().unwrap()
+            });
         }
     }
 }
@@ -200,7 +202,7 @@ fn shutdown_from_a_callback_returns(store: &Store) {
         move |_| tell.send(client.shutdown()).unwrap()
     });
     assert!(operator.lock(&name).force_unlock().unwrap());
-    receive(&told, PATIENCE).expect("it returns").unwrap();
+    receive(&told, LONG).expect("it returns").unwrap();
     assert_eq!(client.lock(&name).try_lock().unwrap_err().kind(), ErrorKind::ShutDown);
 }
 
@@ -214,7 +216,7 @@ fn dropping_the_last_clone_releases(store: &Store) {
     assert!(stranger.lock(&name).is_locked().unwrap(), "its lock keeps it");
     drop(lock);
     // Far sooner than the lease of 20 s would end.
-    eventually(SLACK, || !stranger.lock(&name).is_locked().unwrap());
+    comes_true_within(SLACK, || !stranger.lock(&name).is_locked().unwrap());
 }
 
 fn locks_and_guards_keep_their_client_alive(store: &Store) {
@@ -229,15 +231,20 @@ fn locks_and_guards_keep_their_client_alive(store: &Store) {
     guard.unlock().unwrap();
     drop(owned);
     for name in &names {
-        eventually(SLACK, || !stranger.lock(name).is_locked().unwrap());
+        comes_true_within(SLACK, || !stranger.lock(name).is_locked().unwrap());
     }
+}
+
+/// All threads of this process (Linux shows them).
+fn count_threads() -> usize {
+    std::fs::read_dir("/proc/self/task").unwrap().count()
 }
 
 fn a_client_leaves_no_thread_behind(store: &Store) {
     alone(|| {
         // Threads of the store's own, where there is a shared one, are there before.
         store.client().shutdown().unwrap();
-        let before = threads();
+        let before = count_threads();
         for drop_only in [false, true] {
             let clients = [store.client_with_lease(ms(600)), store.client()];
             let name = fresh("threads");
@@ -252,14 +259,14 @@ fn a_client_leaves_no_thread_behind(store: &Store) {
                 lost.on_lost(move |_| tell.send(()).unwrap());
                 receive(&told, ms(50) + SLACK).unwrap();
             }
-            assert!(threads() > before);
+            assert!(count_threads() > before);
             let begun = now();
             if !drop_only {
                 clients.iter().for_each(|client| client.shutdown().unwrap());
             }
             drop(clients);
             assert!(begun.elapsed() <= slack_since(begun) * 2, "the end is bounded: {:?}", begun.elapsed());
-            eventually(SLACK, || threads() <= before);
+            comes_true_within(SLACK, || count_threads() <= before);
         }
     });
 }

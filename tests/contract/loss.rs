@@ -8,19 +8,19 @@ use leasehold::crossbeam_channel::{RecvTimeoutError, TryRecvError, select, unbou
 use leasehold::{HoldState, LossReason};
 
 use super::harness::{Store, fresh};
-use super::tools::{
-    Holding, PATIENCE, RENEWED, SLACK, elsewhere, eventually, let_pass, ms, now, receive, throughout,
+use crate::support::{
+    Holding, LONG, RENEWED, SLACK, comes_true_within, elsewhere, let_pass, ms, now, receive, throughout,
 };
 
 contracts!(
     check_fails_at_once_when_the_window_ends,
-    a_loss_is_told_to_every_callback_once_also_to_late_ones,
-    a_panicking_callback_does_not_keep_others_from_being_told,
+    every_callback_is_called_once_for_a_loss_also_late_ones,
+    a_panicking_callback_does_not_keep_others_from_being_called,
     a_callback_may_use_its_client,
     a_callback_is_not_run_after_a_release,
     the_channel_gets_the_loss_and_ends,
     the_channel_ends_without_a_loss_after_a_release,
-    a_leased_hold_with_listeners_is_told_near_its_end,
+    a_leased_hold_with_listeners_is_reported_near_its_end,
     a_no_from_the_server_marks_the_hold_lost,
     a_hold_count_of_zero_from_the_server_marks_the_hold_lost,
     locking_after_a_loss_is_a_new_hold,
@@ -38,7 +38,7 @@ fn check_fails_at_once_when_the_window_ends(store: &Store) {
     // The window opens between the two readings and is 1 % shorter than the lease.
     let (earliest, latest) = (before + ms(396), taken + ms(396));
     throughout(earliest.saturating_duration_since(now() + ms(25)), || guard.check().is_ok());
-    eventually(lease + SLACK, || now() > latest);
+    comes_true_within(lease + SLACK, || now() > latest);
     // No slack: what is asked is the clock, not a thread that would have to notice.
     let error = guard.check().unwrap_err();
     assert!(error.is_lost() && !error.is_not_held() && !error.is_retryable(), "{error}");
@@ -48,7 +48,7 @@ fn check_fails_at_once_when_the_window_ends(store: &Store) {
     assert!(guard.unlock().unwrap_err().is_lost());
 }
 
-fn a_loss_is_told_to_every_callback_once_also_to_late_ones(store: &Store) {
+fn every_callback_is_called_once_for_a_loss_also_late_ones(store: &Store) {
     let (client, operator) = (store.client_with_lease(RENEWED), store.client());
     let name = fresh("callbacks");
     let guard = client.lock(&name).acquire().unwrap();
@@ -72,11 +72,11 @@ fn a_loss_is_told_to_every_callback_once_also_to_late_ones(store: &Store) {
     throughout(ms(300), || told.is_empty());
 }
 
-fn a_panicking_callback_does_not_keep_others_from_being_told(store: &Store) {
+fn a_panicking_callback_does_not_keep_others_from_being_called(store: &Store) {
     let client = store.client_with_lease(RENEWED);
     let guard = client.lock(&fresh("panics")).acquire_with_lease(ms(100)).unwrap();
     let (tell, told) = unbounded();
-    guard.on_lost(|_| super::tools::quiet_panic());
+    guard.on_lost(|_| crate::support::quiet_panic());
     guard.on_lost(move |_| tell.send(()).unwrap());
     receive(&told, ms(100) + SLACK).unwrap();
     // The watchdog lives on.
@@ -102,7 +102,7 @@ fn a_callback_may_use_its_client(store: &Store) {
             tell.send((again, other)).unwrap();
         }
     });
-    let (again, other) = receive(&told, super::tools::PATIENCE).expect("the callback returns");
+    let (again, other) = receive(&told, crate::support::LONG).expect("the callback returns");
     assert_eq!(again.unwrap(), 1);
     assert!(other.unwrap());
     assert!(guard.unlock().unwrap_err().is_lost());
@@ -138,7 +138,7 @@ fn the_channel_gets_the_loss_and_ends(store: &Store) {
     // As a program would wait for it beside its work.
     select! {
         recv(early) -> loss => assert_eq!(loss.unwrap().reason, LossReason::Gone),
-        default(PATIENCE) => panic!("the loss is not told"),
+        default(LONG) => panic!("the loss is not told"),
     }
     assert_eq!(receive(&early, SLACK), Err(RecvTimeoutError::Disconnected), "once, and no more");
     assert_eq!(receive(&other, SLACK).unwrap().owner, guard.owner());
@@ -156,15 +156,15 @@ fn the_channel_ends_without_a_loss_after_a_release(store: &Store) {
         (lost, lock.acquire().unwrap().lost())
     };
     for lost in [unlocked, dropped] {
-        eventually(SLACK, || lost.try_recv() == Err(TryRecvError::Disconnected));
+        comes_true_within(SLACK, || lost.try_recv() == Err(TryRecvError::Disconnected));
     }
     let owned = lock.acquire_owned().unwrap();
     let lost = owned.lost();
     elsewhere(move || drop(owned));
-    eventually(SLACK, || lost.try_recv() == Err(TryRecvError::Disconnected));
+    comes_true_within(SLACK, || lost.try_recv() == Err(TryRecvError::Disconnected));
 }
 
-fn a_leased_hold_with_listeners_is_told_near_its_end(store: &Store) {
+fn a_leased_hold_with_listeners_is_reported_near_its_end(store: &Store) {
     // The watchdog's own interval is far longer than this lease.
     let lock = store.client().lock(&fresh("leased"));
     // Its window opens when the request leaves, however long that takes.
@@ -220,7 +220,7 @@ fn locking_after_a_loss_is_a_new_hold(store: &Store) {
             if way == 2 {
                 assert!(!lock.is_held_by_current_thread().unwrap());
             }
-            eventually(store.freed_within(ms(80)) + SLACK, || !lock.is_locked().unwrap());
+            comes_true_within(store.freed_within(ms(80)) + SLACK, || !lock.is_locked().unwrap());
             let new = lock.acquire().unwrap();
             assert_eq!(lock.hold_count().unwrap(), 1, "{} {way}", kind.label);
             assert_ne!(new.owner(), old.owner(), "nothing late can be under the new number");

@@ -11,8 +11,8 @@ use leasehold::{ErrorKind, HoldState, Interrupt, Lock, LockClient, LossReason, M
 
 use super::harness::{Need, Store, fresh};
 use super::observer::{Seen, Teller};
-use super::tools::{
-    Holding, PATIENCE, RENEWED, SLACK, Waiter, elsewhere, eventually, let_pass, ms, now, quiet_panic,
+use crate::support::{
+    Holding, LONG, RENEWED, SLACK, Waiter, comes_true_within, elsewhere, let_pass, ms, now, quiet_panic,
     receive, slack_since, throughout,
 };
 
@@ -20,16 +20,16 @@ contracts!(
     all_are_taken_and_given_back_together,
     one_that_is_busy_leaves_none_taken,
     one_deadline_is_for_all,
-    who_waits_for_one_holds_those_before_it_and_none_after_it,
+    a_multi_lock_that_waits_for_one_holds_those_before_it_and_none_after_it,
     groups_in_any_order_do_not_wait_for_each_other_for_ever,
     of_many_that_try_at_once_exactly_one_has_the_group,
-    whatever_ends_the_wait_gives_back_what_was_had,
+    every_end_of_a_wait_releases_the_locks_acquired_so_far,
     a_bad_list_is_refused_before_anything_happens,
     each_of_the_kinds_can_be_one_of_a_group,
     locks_of_several_clients_and_stores_are_one_group,
     a_group_is_reentrant_as_its_locks_are,
-    a_lease_is_for_all_and_counts_from_when_the_last_was_had,
-    those_that_were_had_first_are_kept_while_another_is_waited_for,
+    a_multi_locks_lease_is_for_all_and_counts_from_the_last_acquire,
+    locks_acquired_first_are_kept_while_another_is_waited_for,
     a_group_is_renewed_and_lasts_as_long_as_the_least_of_it,
     the_loss_of_one_is_the_loss_of_the_group,
     one_that_was_lost_does_not_keep_the_others_from_being_released,
@@ -73,7 +73,7 @@ fn all_free_at_once(client: &LockClient, names: &[String]) {
 fn all_free(client: &LockClient, names: &[String]) {
     for name in names {
         // A dropped guard's release is only sent.
-        eventually(SECOND, || !client.lock(name).is_locked().unwrap());
+        comes_true_within(SECOND, || !client.lock(name).is_locked().unwrap());
     }
 }
 
@@ -162,7 +162,7 @@ fn for_each_third(begun: std::time::Instant, mut step: impl FnMut()) {
     }
 }
 
-fn who_waits_for_one_holds_those_before_it_and_none_after_it(store: &Store) {
+fn a_multi_lock_that_waits_for_one_holds_those_before_it_and_none_after_it(store: &Store) {
     let (client, other) = (store.client(), store.client());
     let names = names(3);
     let holding = Holding::take(&other.lock(&names[1]));
@@ -171,12 +171,12 @@ fn who_waits_for_one_holds_those_before_it_and_none_after_it(store: &Store) {
         multi.lock().unwrap();
         multi.unlock().unwrap();
     });
-    eventually(SECOND, || other.lock(&names[0]).is_locked().unwrap());
+    comes_true_within(SECOND, || other.lock(&names[0]).is_locked().unwrap());
     throughout(ms(60), || {
         other.lock(&names[0]).is_locked().unwrap() && !other.lock(&names[2]).is_locked().unwrap()
     });
     let released = holding.release();
-    let ((), had) = waiter.returns_within(PATIENCE);
+    let ((), had) = waiter.returns_within(LONG);
     let limit = store.kinds[0].traits.polls_within + slack_since(released);
     assert!(had - released < limit, "{:?}", had - released);
     all_free(&client, &names);
@@ -207,7 +207,7 @@ fn groups_in_any_order_do_not_wait_for_each_other_for_ever(store: &Store) {
         })
         .collect();
     for waiter in waiters {
-        waiter.returns_within(PATIENCE * 6);
+        waiter.returns_within(LONG * 6);
     }
     let counts: Vec<u32> = counters.iter().map(|counter| counter.load(Ordering::SeqCst)).collect();
     assert_eq!(counts, [3 * ROUNDS, 3 * ROUNDS, 2 * ROUNDS]);
@@ -247,7 +247,7 @@ fn of_many_that_try_at_once_exactly_one_has_the_group(store: &Store) {
     assert_eq!(had_in_time.load(Ordering::SeqCst), 1);
 }
 
-fn whatever_ends_the_wait_gives_back_what_was_had(store: &Store) {
+fn every_end_of_a_wait_releases_the_locks_acquired_so_far(store: &Store) {
     let (client, other) = (store.client(), store.client());
     let names = names(3);
     let holding = Holding::take(&other.lock(&names[2]));
@@ -257,9 +257,9 @@ fn whatever_ends_the_wait_gives_back_what_was_had(store: &Store) {
         let (multi, interrupt) = (multi.clone(), interrupt.clone());
         move || multi.lock_interruptibly(&interrupt)
     });
-    eventually(PATIENCE, || names[..2].iter().all(|name| other.lock(name).is_locked().unwrap()));
+    comes_true_within(LONG, || names[..2].iter().all(|name| other.lock(name).is_locked().unwrap()));
     interrupt.interrupt();
-    let (ended, _) = waiter.returns_within(PATIENCE);
+    let (ended, _) = waiter.returns_within(LONG);
     assert!(ended.unwrap_err().is_interrupted());
     all_free(&client, &names[..2]);
     assert!(multi.acquire_interruptibly(&interrupt).unwrap_err().is_interrupted(), "before it asks");
@@ -269,9 +269,9 @@ fn whatever_ends_the_wait_gives_back_what_was_had(store: &Store) {
         let multi = group(&leaving, &names);
         move || multi.lock()
     });
-    eventually(PATIENCE, || other.lock(&names[1]).is_locked().unwrap());
+    comes_true_within(LONG, || other.lock(&names[1]).is_locked().unwrap());
     leaving.shutdown().unwrap();
-    let (ended, _) = waiter.returns_within(PATIENCE);
+    let (ended, _) = waiter.returns_within(LONG);
     assert_eq!(ended.unwrap_err().kind(), ErrorKind::ShutDown);
     all_free(&client, &names[..2]);
     holding.release();
@@ -366,7 +366,7 @@ fn each_of_the_kinds_can_be_one_of_a_group(store: &Store) {
         let multi = multi.clone();
         let waiter = Waiter::start(move || multi.acquire().unwrap().unlock().unwrap());
         let released = holding.release();
-        let ((), had) = waiter.returns_within(PATIENCE);
+        let ((), had) = waiter.returns_within(LONG);
         assert!(had - released < ms(1_250) + slack_since(released), "{}: {:?}", lock.name(), had - released);
     }
     // Code over any lock takes a group too.
@@ -393,7 +393,7 @@ fn locks_of_several_clients_and_stores_are_one_group(store: &Store) {
         let waiting = multi.clone();
         let waiter = Waiter::start(move || waiting.acquire().unwrap().unlock().unwrap());
         holding.release();
-        waiter.returns_within(PATIENCE);
+        waiter.returns_within(LONG);
     }
     // The same name on two stores is two locks.
     let guard = first.multi_lock([first.lock(&names[0]), apart.lock(&names[0])]).acquire().unwrap();
@@ -412,46 +412,46 @@ fn a_group_is_reentrant_as_its_locks_are(store: &Store) {
     assert_eq!(client.lock(&names[0]).hold_count().unwrap(), 3);
     multi.unlock().unwrap();
     drop(guard);
-    eventually(SECOND, || single.hold_count().unwrap() == 2);
+    comes_true_within(SECOND, || single.hold_count().unwrap() == 2);
     multi.unlock().unwrap();
     assert!(!client.lock(&names[0]).is_locked().unwrap());
     assert_eq!(single.hold_count().unwrap(), 1);
-    // What is still held is given back, and what is not is said.
+    // Remaining holds are released, and lost ones are reported.
     let error = multi.unlock().unwrap_err();
     assert!(error.is_not_held() && error.lock_name() == Some(&names[0]), "{error}");
     assert!(!single.is_locked().unwrap());
     assert!(multi.unlock().unwrap_err().is_not_held());
 }
 
-fn a_lease_is_for_all_and_counts_from_when_the_last_was_had(store: &Store) {
+fn a_multi_locks_lease_is_for_all_and_counts_from_the_last_acquire(store: &Store) {
     let lease = ms(800);
     let (client, other) = (store.client(), store.client());
     let names = names(3);
     let multi = group(&client, &names);
     let holding = Holding::take(&other.lock(&names[2]));
     let waiter = Waiter::start(move || {
-        let guard = multi.try_acquire_for_with_lease(PATIENCE, lease).unwrap().unwrap();
+        let guard = multi.try_acquire_for_with_lease(LONG, lease).unwrap().unwrap();
         let had = now();
         let left = guard.remaining();
         let lost = guard.lost();
-        receive(&lost, PATIENCE).unwrap();
+        receive(&lost, LONG).unwrap();
         (had, left, guard.check().is_err())
     });
     let_pass(ms(500), "a good part of the lease");
     holding.release();
     let left = |name: &String| other.lock(name).remaining_lease().unwrap();
-    eventually(SECOND, || names.iter().all(|name| left(name).is_some()));
+    comes_true_within(SECOND, || names.iter().all(|name| left(name).is_some()));
     // A second round asks for no more than was wanted: Redisson's takes milliseconds for seconds then.
     assert!(names.iter().all(|name| left(name).unwrap_or_default() <= store.freed_within(lease)));
-    let ((had, remaining, is_lost), ended) = waiter.returns_within(PATIENCE);
+    let ((had, remaining, is_lost), ended) = waiter.returns_within(LONG);
     assert!(is_lost);
     assert!(remaining > lease / 2 && remaining <= lease, "{remaining:?}");
     let lasted = ended - had;
     assert!(lasted > lease / 2 && lasted < lease + slack_since(had), "{lasted:?}");
-    eventually(store.freed_within(SECOND), || names.iter().all(|name| left(name).is_none()));
+    comes_true_within(store.freed_within(SECOND), || names.iter().all(|name| left(name).is_none()));
 }
 
-fn those_that_were_had_first_are_kept_while_another_is_waited_for(store: &Store) {
+fn locks_acquired_first_are_kept_while_another_is_waited_for(store: &Store) {
     let lease = ms(2_000);
     let (client, other) = (store.client(), store.client());
     let names = names(2);
@@ -462,10 +462,10 @@ fn those_that_were_had_first_are_kept_while_another_is_waited_for(store: &Store)
         guard.check().unwrap();
         guard.unlock()
     });
-    eventually(PATIENCE, || other.lock(&names[0]).is_locked().unwrap());
+    comes_true_within(LONG, || other.lock(&names[0]).is_locked().unwrap());
     throughout(lease * 2, || other.lock(&names[0]).is_locked().unwrap());
     holding.release();
-    waiter.returns_within(PATIENCE).0.unwrap();
+    waiter.returns_within(LONG).0.unwrap();
     all_free_at_once(&other, &names);
 }
 
@@ -559,11 +559,11 @@ fn one_that_was_lost_while_others_were_waited_for_is_taken_again(store: &Store) 
         guard.check().unwrap();
         guard.unlock()
     });
-    eventually(PATIENCE, || operator.lock(&names[0]).force_unlock().unwrap());
+    comes_true_within(LONG, || operator.lock(&names[0]).force_unlock().unwrap());
     // A renewal finds that out.
-    eventually(PATIENCE, || seen.try_iter().any(|seen| matches!(seen, Seen::Lost(_))));
+    comes_true_within(LONG, || seen.try_iter().any(|seen| matches!(seen, Seen::Lost(_))));
     holding.release();
-    waiter.returns_within(PATIENCE).0.unwrap();
+    waiter.returns_within(LONG).0.unwrap();
     all_free_at_once(&operator, &names);
 }
 
@@ -572,7 +572,7 @@ fn a_longest_hold_of_one_ends_the_group(store: &Store) {
     let names = names(2);
     let limited = client.lock_with(&names[0]).max_hold(ms(2_200)).build();
     let guard = client.multi_lock([limited, client.lock(&names[1])]).acquire().unwrap();
-    let loss = receive(&guard.lost(), PATIENCE).unwrap();
+    let loss = receive(&guard.lost(), LONG).unwrap();
     assert_eq!((loss.name.as_str(), loss.reason), (names[0].as_str(), LossReason::HeldTooLong));
     assert!(guard.check().unwrap_err().is_lost());
     assert!(guard.unlock().is_err());
@@ -647,7 +647,7 @@ fn a_release_wakes_waiters_of_each_lock(store: &Store) {
         let limit =
             if store.kinds[0].traits.wakes { SLACK * 3 } else { store.kinds[0].traits.polls_within * 2 };
         for waiter in waiters.into_iter().chain([here]) {
-            let ((), had) = waiter.returns_within(PATIENCE);
+            let ((), had) = waiter.returns_within(LONG);
             let limit = limit + slack_since(released);
             assert!(had - released < limit, "{:?}", had - released);
         }
@@ -668,7 +668,7 @@ fn a_dropped_release_does_not_meet_the_next_hold(store: &Store) {
         let guard = multi.acquire().unwrap();
         // Until each release has been answered, those of the groups before too: what they could harm is harmed by now.
         while released < 6 * round + 3 {
-            match receive(&seen, PATIENCE).expect("told of each release") {
+            match receive(&seen, LONG).expect("told of each release") {
                 Seen::Acquired { .. } => {}
                 Seen::Released { .. } => released += 1,
                 other => panic!("{other:?}"),

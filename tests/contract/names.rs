@@ -3,7 +3,7 @@
 use leasehold::{LONGEST_NAME, NotHeld};
 
 use super::harness::{Store, fresh};
-use super::tools::{Holding, elsewhere};
+use crate::support::{Holding, elsewhere};
 
 contracts!(
     names_are_taken_as_they_are,

@@ -8,7 +8,7 @@ use leasehold::crossbeam_channel::{Receiver, Sender, unbounded};
 use leasehold::{Error, Loss, LossReason, Observer, Owner};
 
 use super::harness::{Store, fresh};
-use super::tools::{
+use crate::support::{
     Holding, RENEWED, SLACK, Waiter, elsewhere, ms, now, quiet_panic, receive, slack_since, throughout,
 };
 
@@ -114,7 +114,7 @@ fn the_time_and_the_attempts_of_a_wait_are_observed(store: &Store) {
     let begun = now();
     let waiter = Waiter::start(move || lock.lock().and_then(|()| lock.unlock()));
     held.release();
-    waiter.returns_within(super::tools::PATIENCE).0.unwrap();
+    waiter.returns_within(crate::support::LONG).0.unwrap();
     let Seen::Acquired { waited, attempts, .. } = seen.recv().unwrap() else { panic!("not told first") };
     // It was seen asleep for 20 ms.
     assert!(waited >= ms(20) && waited <= begun.elapsed(), "{waited:?}");
@@ -179,7 +179,7 @@ fn a_thread_that_ended_with_the_lock_is_observed_once(store: &Store) {
         // Its hold then ends as any that is not renewed, and that is the last of it.
         let told = receive(&seen, lease + SLACK).expect("told of the loss");
         assert!(matches!(&told, Seen::Lost(loss) if loss.owner == owner), "{told:?}");
-        super::tools::eventually(store.freed_within(lease) + SLACK, || !lock.is_locked().unwrap());
+        crate::support::comes_true_within(store.freed_within(lease) + SLACK, || !lock.is_locked().unwrap());
         assert!(seen.is_empty(), "{:?}", seen.try_recv());
     }
 }

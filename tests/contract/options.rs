@@ -6,8 +6,8 @@ use std::time::Duration;
 use leasehold::{AcquireOptions, ErrorKind, Interrupt, TryOutcome, Wakeups};
 
 use super::harness::{Store, fresh};
-use super::tools::{
-    Holding, PATIENCE, SLACK, Waiter, elsewhere, eventually, ms, now, quiet_panic, slack_since,
+use crate::support::{
+    Holding, LONG, SLACK, Waiter, comes_true_within, elsewhere, ms, now, quiet_panic, slack_since,
 };
 
 contracts!(
@@ -25,7 +25,7 @@ contracts!(
     a_client_that_connects_lazily_is_like_any_other,
 );
 
-const LONG: Duration = Duration::from_secs(60);
+const MINUTE: Duration = Duration::from_secs(60);
 
 fn options_without_a_wait_make_one_attempt(store: &Store) {
     let client = store.client();
@@ -51,13 +51,13 @@ fn options_with_a_wait_wait_and_no_longer(store: &Store) {
     let begun = now();
     assert!(lock.try_lock_with(&AcquireOptions::new().wait(ms(50))).unwrap().is_busy());
     assert!(begun.elapsed() >= ms(50));
-    let waiters = [AcquireOptions::new().wait(LONG), AcquireOptions::new().wait_forever()].map(|options| {
+    let waiters = [AcquireOptions::new().wait(MINUTE), AcquireOptions::new().wait_forever()].map(|options| {
         let lock = lock.clone();
         Waiter::start(move || lock.try_acquire_with(&options).unwrap().is_acquired())
     });
     holding.release();
     for waiter in waiters {
-        assert!(waiter.returns_within(PATIENCE).0);
+        assert!(waiter.returns_within(LONG).0);
     }
 }
 
@@ -67,8 +67,8 @@ fn options_with_a_lease_are_not_renewed(store: &Store) {
     let lease = ms(400);
     let options = AcquireOptions::new().lease(lease);
     let guard = lock.try_acquire_owned_with(&options).unwrap().acquired().unwrap();
-    eventually(store.freed_within(lease) + SLACK, || guard.check().is_err());
-    eventually(store.freed_within(lease) + SLACK, || !lock.is_locked().unwrap());
+    comes_true_within(store.freed_within(lease) + SLACK, || guard.check().is_err());
+    comes_true_within(store.freed_within(lease) + SLACK, || !lock.is_locked().unwrap());
     assert!(guard.unlock().unwrap_err().is_lost());
 }
 
@@ -79,18 +79,18 @@ fn options_with_an_interrupt_end_a_wait_that_has_a_lease(store: &Store) {
     let interrupt = Interrupt::new();
     let waiter = Waiter::start({
         let lock = lock.clone();
-        let options = AcquireOptions::new().wait_forever().lease(LONG).interrupt(&interrupt);
+        let options = AcquireOptions::new().wait_forever().lease(MINUTE).interrupt(&interrupt);
         move || lock.try_lock_with(&options).map(|outcome| outcome.is_acquired())
     });
     interrupt.interrupt();
-    let (ended, _) = waiter.returns_within(PATIENCE);
+    let (ended, _) = waiter.returns_within(LONG);
     assert!(ended.unwrap_err().is_interrupted());
     holding.release();
 }
 
 fn options_that_cannot_be_used_are_refused_by_the_call(store: &Store) {
     let lock = store.client().lock(&fresh("refused"));
-    let options = AcquireOptions::new().wait(LONG).lease(Duration::ZERO);
+    let options = AcquireOptions::new().wait(MINUTE).lease(Duration::ZERO);
     for (action, error) in [
         ("try_lock_with", lock.try_lock_with(&options).unwrap_err()),
         ("try_acquire_with", lock.try_acquire_with(&options).map(drop_outcome).unwrap_err()),
@@ -118,12 +118,12 @@ fn work_is_run_under_the_lock_or_not_at_all(store: &Store) {
         });
         assert_eq!(fence.unwrap().is_some(), kind.traits.fenced, "{}", kind.label);
         assert_eq!(lock.try_with_lock(|_| 7).unwrap(), TryOutcome::Acquired(7));
-        assert_eq!(lock.with_lock_for(LONG, |_| 8).unwrap(), TryOutcome::Acquired(8));
+        assert_eq!(lock.with_lock_for(MINUTE, |_| 8).unwrap(), TryOutcome::Acquired(8));
         assert!(!lock.is_locked().unwrap());
     }
     let name = fresh("by name");
     assert_eq!(client.try_with_lock(&name, |_| 7).unwrap(), TryOutcome::Acquired(7));
-    assert_eq!(client.with_lock_for(&name, LONG, |_| 8).unwrap().acquired(), Some(8));
+    assert_eq!(client.with_lock_for(&name, MINUTE, |_| 8).unwrap().acquired(), Some(8));
     let fenced =
         client.with_lock(&name, |_| elsewhere(|| client.try_with_lock(&name, |_| ()).unwrap().is_busy()));
     assert!(fenced.unwrap());
@@ -134,10 +134,10 @@ fn work_with_a_wait_gets_the_lock_when_it_is_free(store: &Store) {
     let holding = Holding::take(&lock);
     let waiter = Waiter::start({
         let lock = lock.clone();
-        move || lock.with_lock_for(LONG, |guard| guard.check().is_ok())
+        move || lock.with_lock_for(MINUTE, |guard| guard.check().is_ok())
     });
     holding.release();
-    assert_eq!(waiter.returns_within(PATIENCE).0.unwrap(), TryOutcome::Acquired(true));
+    assert_eq!(waiter.returns_within(LONG).0.unwrap(), TryOutcome::Acquired(true));
 }
 
 fn work_that_panics_frees_the_lock(store: &Store) {
@@ -145,25 +145,25 @@ fn work_that_panics_frees_the_lock(store: &Store) {
     let results = [
         catch_unwind(AssertUnwindSafe(|| drop(lock.with_lock(|_| quiet_panic())))),
         catch_unwind(AssertUnwindSafe(|| drop(lock.try_with_lock(|_| quiet_panic())))),
-        catch_unwind(AssertUnwindSafe(|| drop(lock.with_lock_for(LONG, |_| quiet_panic())))),
+        catch_unwind(AssertUnwindSafe(|| drop(lock.with_lock_for(MINUTE, |_| quiet_panic())))),
     ];
     assert!(results.iter().all(Result::is_err));
-    eventually(SLACK, || !lock.is_locked().unwrap());
+    comes_true_within(SLACK, || !lock.is_locked().unwrap());
 }
 
 fn every_way_to_an_owned_guard_has_the_lock(store: &Store) {
     let client = store.client();
     for kind in &store.kinds {
         let lock = (kind.make)(&client, &fresh(kind.label));
-        let options = AcquireOptions::new().wait(LONG);
+        let options = AcquireOptions::new().wait(MINUTE);
         let ways: [(&str, &dyn Fn() -> leasehold::OwnedGuard); 7] = [
             ("acquire_owned", &|| lock.acquire_owned().unwrap()),
-            ("acquire_owned_with_lease", &|| lock.acquire_owned_with_lease(LONG).unwrap()),
+            ("acquire_owned_with_lease", &|| lock.acquire_owned_with_lease(MINUTE).unwrap()),
             ("acquire_owned_interruptibly", &|| lock.acquire_owned_interruptibly(&Interrupt::new()).unwrap()),
             ("try_acquire_owned", &|| lock.try_acquire_owned().unwrap().unwrap()),
-            ("try_acquire_owned_for", &|| lock.try_acquire_owned_for(LONG).unwrap().unwrap()),
+            ("try_acquire_owned_for", &|| lock.try_acquire_owned_for(MINUTE).unwrap().unwrap()),
             ("try_acquire_owned_for_with_lease", &|| {
-                lock.try_acquire_owned_for_with_lease(LONG, LONG).unwrap().unwrap()
+                lock.try_acquire_owned_for_with_lease(MINUTE, MINUTE).unwrap().unwrap()
             }),
             ("try_acquire_owned_with", &|| {
                 lock.try_acquire_owned_with(&options).unwrap().acquired().unwrap()
@@ -179,7 +179,7 @@ fn every_way_to_an_owned_guard_has_the_lock(store: &Store) {
     let lock = client.lock(&fresh("bounded"));
     let lease = ms(400);
     let guard = lock.acquire_owned_with_lease(lease).unwrap();
-    eventually(store.freed_within(lease) + SLACK, || guard.check().is_err());
+    comes_true_within(store.freed_within(lease) + SLACK, || guard.check().is_err());
     let holding = lock.acquire_owned().unwrap();
     let interrupt = Interrupt::new();
     let waiter = Waiter::start({
@@ -187,7 +187,7 @@ fn every_way_to_an_owned_guard_has_the_lock(store: &Store) {
         move || lock.acquire_owned_interruptibly(&interrupt)
     });
     interrupt.interrupt();
-    assert!(waiter.returns_within(PATIENCE).0.unwrap_err().is_interrupted());
+    assert!(waiter.returns_within(LONG).0.unwrap_err().is_interrupted());
     holding.unlock().unwrap();
 }
 
@@ -201,8 +201,8 @@ fn an_owned_guard_is_refused_to_a_thread_that_holds_the_lock(store: &Store) {
         let multi = client.multi_lock([lock.clone()]);
         for error in [
             lock.acquire_owned().map(drop).unwrap_err(),
-            lock.acquire_owned_with_lease(LONG).map(drop).unwrap_err(),
-            lock.try_acquire_owned_for(LONG).map(drop).unwrap_err(),
+            lock.acquire_owned_with_lease(MINUTE).map(drop).unwrap_err(),
+            lock.try_acquire_owned_for(MINUTE).map(drop).unwrap_err(),
             lock.try_acquire_owned_with(&AcquireOptions::new().wait_forever()).map(drop_outcome).unwrap_err(),
             multi.acquire_owned().map(drop).unwrap_err(),
         ] {
@@ -239,7 +239,7 @@ fn a_ping_is_answered(store: &Store) {
         "memory",
     ];
     assert!(known.contains(&health.store), "{health:?}");
-    assert!(health.latency < PATIENCE, "{health:?}");
+    assert!(health.latency < LONG, "{health:?}");
     // MySQL and SQLite wake nobody.
     let wakes = store.kinds.iter().any(|kind| kind.label == "lock" && kind.traits.wakes);
     assert_eq!(health.wakeups, if wakes { Wakeups::Working } else { Wakeups::Polled }, "{health:?}");
@@ -259,7 +259,7 @@ fn a_client_that_connects_lazily_is_like_any_other(store: &Store) {
             move || lock.acquire_owned().unwrap().unlock()
         });
         holding.release();
-        waiter.returns_within(PATIENCE).0.unwrap();
+        waiter.returns_within(LONG).0.unwrap();
         let lock = (kind.make)(&client, &name);
         let guard = lock.acquire().unwrap();
         assert!(!(kind.make)(&other, &name).try_lock().unwrap());

@@ -3,7 +3,7 @@
 use leasehold::crossbeam_channel::RecvTimeoutError;
 
 use super::harness::{Store, fresh};
-use super::tools::{Holding, SLACK, elsewhere, ms, receive};
+use crate::support::{Holding, SLACK, elsewhere, ms, receive};
 
 contracts!(
     the_count_is_visible_as_0_1_2_1_0,
@@ -61,7 +61,7 @@ fn every_try_form_reenters(store: &Store) {
     assert!(lock.try_lock().unwrap());
     assert!(lock.try_lock_for(ms(10)).unwrap());
     assert!(lock.try_lock_for_with_lease(ms(10), ms(20_000)).unwrap());
-    assert!(lock.try_lock_until(super::tools::now()).unwrap());
+    assert!(lock.try_lock_until(crate::support::now()).unwrap());
     lock.lock_with_lease(ms(20_000)).unwrap();
     lock.lock_interruptibly(&leasehold::Interrupt::new()).unwrap();
     let guards = [
@@ -69,7 +69,7 @@ fn every_try_form_reenters(store: &Store) {
         lock.try_acquire().unwrap().unwrap(),
         lock.try_acquire_for(ms(10)).unwrap().unwrap(),
         lock.try_acquire_for_with_lease(ms(10), ms(20_000)).unwrap().unwrap(),
-        lock.try_acquire_until(super::tools::now()).unwrap().unwrap(),
+        lock.try_acquire_until(crate::support::now()).unwrap().unwrap(),
     ];
     assert_eq!(lock.hold_count().unwrap(), 12);
     drop(guards);

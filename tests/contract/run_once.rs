@@ -8,7 +8,7 @@ use std::time::Duration;
 use leasehold::ErrorKind;
 
 use super::harness::{Store, fresh};
-use super::tools::{SLACK, eventually, ms, now, quiet_panic};
+use crate::support::{SLACK, comes_true_within, ms, now, quiet_panic};
 
 contracts!(needs RunOnce:
     of_many_timers_one_runs_the_job,
@@ -46,7 +46,7 @@ fn a_short_job_keeps_others_out_for_its_least_time_and_no_longer(store: &Store) 
     // Neither elsewhere nor here, though the job has been over for long.
     assert_eq!(other.run_once(&name, ms(600), LONG, |_| ()).unwrap(), None);
     assert_eq!(client.run_once(&name, ms(600), LONG, |_| ()).unwrap(), None);
-    eventually(ms(600) + SLACK, || other.run_once(&name, ms(1), LONG, |_| ()).unwrap().is_some());
+    comes_true_within(ms(600) + SLACK, || other.run_once(&name, ms(1), LONG, |_| ()).unwrap().is_some());
     assert!(begun.elapsed() >= ms(590), "{:?}", begun.elapsed());
 }
 
@@ -54,8 +54,8 @@ fn a_long_job_lets_others_in_when_it_is_over(store: &Store) {
     let (client, other) = (store.client(), store.client());
     let name = fresh("long");
     let inside = client.run_once(&name, ms(1), LONG, |_| {
-        eventually(SLACK, || other.run_once(&name, ms(1), LONG, |_| ()).unwrap().is_none());
-        super::tools::let_pass(ms(5), "the least time passes");
+        comes_true_within(SLACK, || other.run_once(&name, ms(1), LONG, |_| ()).unwrap().is_none());
+        crate::support::let_pass(ms(5), "the least time passes");
     });
     assert!(inside.unwrap().is_some());
     assert!(other.run_once(&name, ms(1), LONG, |_| ()).unwrap().is_some());
@@ -74,8 +74,8 @@ fn a_job_that_outlasts_its_most_says_so(store: &Store) {
     let (client, other) = (store.client(), store.client());
     let name = fresh("outlasts");
     let late = client.run_once(&name, ms(1), ms(200), |guard| {
-        eventually(ms(200) + SLACK, || guard.check().is_err());
-        eventually(SLACK, || other.run_once(&name, ms(1), ms(200), |_| ()).unwrap().is_some());
+        comes_true_within(ms(200) + SLACK, || guard.check().is_err());
+        comes_true_within(SLACK, || other.run_once(&name, ms(1), ms(200), |_| ()).unwrap().is_some());
     });
     assert!(late.unwrap_err().is_not_held());
 }
@@ -83,7 +83,7 @@ fn a_job_that_outlasts_its_most_says_so(store: &Store) {
 fn times_that_cannot_be_used_are_refused_and_the_job_is_not_run(store: &Store) {
     let client = store.client();
     for (at_least, at_most) in [(ms(2), ms(1)), (Duration::ZERO, ms(1)), (ms(1), Duration::MAX)] {
-        let refused = client.run_once("times", at_least, at_most, |_| unreachable!()).unwrap_err();
+        let refused = client.run_once("times", at_least, at_most, |_| panic!("the job ran")).unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::InvalidInput);
     }
 }

@@ -8,8 +8,8 @@ use std::time::Duration;
 use leasehold::{ErrorKind, HoldState, Interrupt, Mode, ObjectKind, ReadWriteLock};
 
 use super::harness::{Store, fresh};
-use super::tools::{
-    PATIENCE, RENEWED, SLACK, Waiter, elsewhere, eventually, ms, now, slack_since, throughout,
+use crate::support::{
+    LONG, RENEWED, SLACK, Waiter, comes_true_within, elsewhere, ms, now, slack_since, throughout,
 };
 
 contracts!(needs ReadWrite:
@@ -24,7 +24,7 @@ contracts!(needs ReadWrite:
     a_reader_that_died_is_not_kept_alive_by_the_others,
     readers_follow_a_writers_lease_and_a_writer_the_longest_readers,
     names_with_braces_of_their_own_serve_both_halves,
-    each_half_says_what_it_holds,
+    each_half_of_a_read_write_lock_shows_its_own_holds,
     the_last_reader_wakes_the_writer,
     a_writer_wakes_all_readers,
     a_reader_that_ends_early_does_not_end_the_others,
@@ -36,10 +36,10 @@ contracts!(needs ReadWrite:
     force_unlock_frees_only_the_half_that_holds,
     writers_have_fences_that_go_up,
     readers_and_writers_never_meet,
-    it_is_shown_who_reads_and_who_writes,
+    readers_and_the_writer_are_shown,
     a_writer_that_waits_comes_before_readers_that_come_later,
     no_reader_of_a_stream_is_let_in_before_a_writer_that_comes_first,
-    who_reads_or_writes_already_is_not_held_back_by_a_writer_that_waits,
+    a_reader_or_writer_reenters_before_a_waiting_writer,
     a_writer_that_gives_up_lets_readers_in,
 );
 
@@ -118,7 +118,7 @@ fn a_downgrade_lets_waiting_readers_in(store: &Store) {
     let lock = client.read_write_lock(&name);
     let writing = lock.write().acquire().unwrap();
     let reading = lock.read().acquire().unwrap();
-    let mut waiter = Waiter::start({
+    let waiter = Waiter::start({
         let foreign = other.read_write_lock(&name);
         move || foreign.read().lock().unwrap()
     });
@@ -135,12 +135,12 @@ fn a_writer_may_read_before_readers_of_its_own_client_that_wait(store: &Store) {
     let client = store.client();
     let lock = client.read_write_lock(&fresh("rw"));
     let writing = lock.write().acquire().unwrap();
-    let mut waiter = Waiter::start({
+    let waiter = Waiter::start({
         let lock = lock.clone();
         move || lock.read().acquire().unwrap().unlock().unwrap()
     });
     waiter.settle();
-    let reading = lock.read().try_acquire_for(PATIENCE).unwrap().expect("a writer may read");
+    let reading = lock.read().try_acquire_for(LONG).unwrap().expect("a writer may read");
     writing.unlock().unwrap();
     waiter.returns_within(SLACK * 4);
     reading.unlock().unwrap();
@@ -152,7 +152,7 @@ fn a_reader_cannot_become_the_writer(store: &Store) {
     let reading = lock.read().acquire().unwrap();
     let begun = now();
     assert_eq!(lock.write().lock().unwrap_err().kind(), ErrorKind::WouldDeadlock);
-    assert_eq!(lock.write().try_lock_for(PATIENCE).unwrap_err().kind(), ErrorKind::WouldDeadlock);
+    assert_eq!(lock.write().try_lock_for(LONG).unwrap_err().kind(), ErrorKind::WouldDeadlock);
     assert!(begun.elapsed() < slack_since(begun));
     assert!(!lock.write().try_lock().unwrap());
     assert!(lock.write().try_acquire().unwrap().is_none());
@@ -167,7 +167,7 @@ fn guards_that_change_threads_do_not_wait_for_their_own_thread(store: &Store) {
     let begun = now();
     let reading = lock.read().acquire().unwrap();
     assert_eq!(lock.write().acquire_owned().map(drop).unwrap_err().kind(), ErrorKind::WouldDeadlock);
-    let timed = lock.write().try_acquire_owned_for(PATIENCE).map(drop);
+    let timed = lock.write().try_acquire_owned_for(LONG).map(drop);
     assert_eq!(timed.unwrap_err().kind(), ErrorKind::WouldDeadlock);
     assert!(lock.write().try_acquire_owned_for(ms(0)).unwrap().is_none());
     reading.unlock().unwrap();
@@ -188,13 +188,13 @@ fn guards_that_change_threads_do_not_wait_for_their_own_thread(store: &Store) {
 fn a_reader_that_died_is_not_kept_alive_by_the_others(store: &Store) {
     let (client, other) = (store.client_with_lease(RENEWED), store.client());
     let name = fresh("zombie");
-    // What is left of one that died: a hold that nobody renews or gives back.
+    // The remains of a dead holder: a hold that nobody renews or releases.
     let lease = RENEWED + ms(200);
     elsewhere(|| client.read_write_lock(&name).read().lock_with_lease(lease).unwrap());
     let reading = elsewhere(|| client.read_write_lock(&name).read().acquire_owned().unwrap());
     let taken = now();
     throughout(lease + ms(300), || reading.check().is_ok());
-    let mut waiter = Waiter::start({
+    let waiter = Waiter::start({
         let lock = other.read_write_lock(&name);
         move || lock.write().acquire().unwrap().unlock().unwrap()
     });
@@ -257,7 +257,7 @@ fn names_with_braces_of_their_own_serve_both_halves(store: &Store) {
     assert!(!client.read_write_lock(&name).read().is_locked().unwrap());
 }
 
-fn each_half_says_what_it_holds(store: &Store) {
+fn each_half_of_a_read_write_lock_shows_its_own_holds(store: &Store) {
     let (client, other) = (store.client(), store.client());
     let name = fresh("rw");
     let (lock, foreign) = (client.read_write_lock(&name), other.read_write_lock(&name));
@@ -275,7 +275,7 @@ fn each_half_says_what_it_holds(store: &Store) {
     let reading = lock.read().acquire().unwrap();
     assert_eq!(locked(), (true, true));
     drop((reading, writing));
-    eventually(SLACK, || locked() == (false, false));
+    comes_true_within(SLACK, || locked() == (false, false));
 }
 
 fn the_last_reader_wakes_the_writer(store: &Store) {
@@ -283,7 +283,7 @@ fn the_last_reader_wakes_the_writer(store: &Store) {
     let name = fresh("rw");
     let lock = client.read_write_lock(&name);
     let readers = [lock.read().acquire_owned().unwrap(), lock.read().acquire_owned().unwrap()];
-    let mut waiter = Waiter::start({
+    let waiter = Waiter::start({
         let foreign = other.read_write_lock(&name);
         move || foreign.write().lock().unwrap()
     });
@@ -307,7 +307,7 @@ fn a_writer_wakes_all_readers(store: &Store) {
             Waiter::start(move || {
                 let guard = lock.read().acquire().unwrap();
                 inside.fetch_add(1, Ordering::SeqCst);
-                eventually(PATIENCE, || inside.load(Ordering::SeqCst) == 6);
+                comes_true_within(LONG, || inside.load(Ordering::SeqCst) == 6);
                 drop(guard);
             })
         })
@@ -356,7 +356,9 @@ fn a_reader_with_a_lease_outlasts_those_with_shorter_ones(store: &Store) {
     let leased = lock.read().acquire_with_lease(ms(700)).unwrap();
     let foreign = other.read_write_lock(&name);
     foreign.read().lock_with_lease(ms(100)).unwrap();
-    eventually(SLACK, || !foreign.read().is_held_by_current_thread().unwrap() || taken.elapsed() > ms(300));
+    comes_true_within(SLACK, || {
+        !foreign.read().is_held_by_current_thread().unwrap() || taken.elapsed() > ms(300)
+    });
     leased.check().unwrap();
     let (_, returned) = Waiter::start({
         let lock = store.client().read_write_lock(&name);
@@ -375,13 +377,13 @@ fn a_reader_that_leaves_an_inner_level_keeps_the_time_that_its_guard_counts_on(s
     let taken = now();
     let short = ms(1_500);
     let outer = lock.read().acquire_with_lease(short).unwrap();
-    let middle = lock.read().acquire_with_lease(PATIENCE * 2).unwrap();
+    let middle = lock.read().acquire_with_lease(LONG * 2).unwrap();
     let inner = lock.read().acquire_with_lease(short).unwrap();
     inner.unlock().unwrap();
     middle.unlock().unwrap();
-    // Whoever comes and goes has the lock's time set anew by what the others have left.
+    // Each reader that comes or goes sets the lock's time to the longest that the others have left.
     other.read_write_lock(&name).read().acquire().unwrap().unlock().unwrap();
-    eventually(short * 2, || taken.elapsed() > short + ms(100));
+    comes_true_within(short * 2, || taken.elapsed() > short + ms(100));
     outer.check().unwrap();
     elsewhere(|| assert!(!other.read_write_lock(&name).write().try_lock().unwrap(), "it reads"));
     other.read_write_lock(&name).read().acquire().unwrap().unlock().unwrap();
@@ -401,7 +403,7 @@ fn a_downgrade_leaves_a_reader_the_time_of_its_own_lease(store: &Store) {
         lock.read().lock_with_lease(lease).unwrap();
         let read = now();
         if is_over {
-            eventually(lease * 2, || read.elapsed() > store.freed_within(lease));
+            comes_true_within(lease * 2, || read.elapsed() > store.freed_within(lease));
         }
         let freed = now();
         writing.unlock().unwrap();
@@ -409,7 +411,7 @@ fn a_downgrade_leaves_a_reader_the_time_of_its_own_lease(store: &Store) {
             let lock = other.read_write_lock(&name);
             move || lock.write().acquire().unwrap().unlock().unwrap()
         });
-        let (_, returned) = writer.returns_within(PATIENCE);
+        let (_, returned) = writer.returns_within(LONG);
         let (since, lasts) = if is_over { (freed, ms(0)) } else { (read, store.freed_within(lease)) };
         let waited = returned.duration_since(since);
         assert!(waited < lasts + SLACK * 3 + slack_since(since), "{waited:?} with {is_over}");
@@ -429,7 +431,7 @@ fn a_write_that_ran_out_beside_its_owners_reading_keeps_no_reader_out(store: &St
         let foreign = foreign.clone();
         move || foreign.read().acquire_owned().unwrap()
     });
-    let (theirs, returned) = reader.returns_within(PATIENCE);
+    let (theirs, returned) = reader.returns_within(LONG);
     let waited = returned.duration_since(taken);
     assert!(waited > lease - lease / 50, "{waited:?}");
     assert!(waited < store.freed_within(lease) + SLACK * 3 + slack_since(taken), "{waited:?}");
@@ -501,10 +503,10 @@ fn readers_and_writers_never_meet(store: &Store) {
     });
     assert_eq!(inside.load(Ordering::SeqCst), 0);
     let foreign = store.client().read_write_lock(&name);
-    eventually(SLACK, || foreign.write().try_acquire().unwrap().is_some());
+    comes_true_within(SLACK, || foreign.write().try_acquire().unwrap().is_some());
 }
 
-fn it_is_shown_who_reads_and_who_writes(store: &Store) {
+fn readers_and_the_writer_are_shown(store: &Store) {
     let (client, other) = (store.client(), store.client());
     let name = fresh("shown");
     let lock = client.read_write_lock(&name);
@@ -545,7 +547,7 @@ fn a_writer_that_waits_comes_before_readers_that_come_later(store: &Store) {
     let order = Arc::new(Mutex::new(Vec::new()));
     let first = reading.read().acquire_owned().unwrap();
     assert!(!is_refused(&late), "nobody waits yet");
-    let mut writer = Waiter::start({
+    let writer = Waiter::start({
         let (writing, order) = (writing.clone(), Arc::clone(&order));
         move || {
             let guard = writing.write_fenced().acquire().unwrap();
@@ -553,9 +555,9 @@ fn a_writer_that_waits_comes_before_readers_that_come_later(store: &Store) {
             guard.unlock().unwrap();
         }
     });
-    eventually(SLACK * 4, || is_refused(&late));
+    comes_true_within(SLACK * 4, || is_refused(&late));
     assert!(is_refused(&reading), "a reader of the same client, too");
-    let mut reader = Waiter::start({
+    let reader = Waiter::start({
         let (late, order) = (late.clone(), Arc::clone(&order));
         move || {
             let guard = late.read().acquire().unwrap();
@@ -585,7 +587,7 @@ fn no_reader_of_a_stream_is_let_in_before_a_writer_that_comes_first(store: &Stor
             move || lock.write().acquire().unwrap().unlock().unwrap()
         });
         let mut turns = 0;
-        eventually(SLACK * 4, || {
+        comes_true_within(SLACK * 4, || {
             turns += 1;
             let next = locks[turns % 2].read().try_acquire_owned_for(Duration::ZERO).unwrap();
             let is_next = next.is_some();
@@ -600,11 +602,11 @@ fn no_reader_of_a_stream_is_let_in_before_a_writer_that_comes_first(store: &Stor
         }
         reading.unlock().unwrap();
         writer.returns_within(SLACK * 4);
-        reading = locks[0].read().try_acquire_owned_for(PATIENCE).unwrap().expect("readers have their turn");
+        reading = locks[0].read().try_acquire_owned_for(LONG).unwrap().expect("readers have their turn");
     }
 }
 
-fn who_reads_or_writes_already_is_not_held_back_by_a_writer_that_waits(store: &Store) {
+fn a_reader_or_writer_reenters_before_a_waiting_writer(store: &Store) {
     let name = fresh("rw");
     let [lock, writing, late] = [(); 3].map(|()| store.client().read_write_lock(&name).writers_first());
     let write = || {
@@ -613,17 +615,17 @@ fn who_reads_or_writes_already_is_not_held_back_by_a_writer_that_waits(store: &S
     };
     let outer = lock.read().acquire().unwrap();
     let writer = write();
-    eventually(SLACK * 4, || is_refused(&late));
+    comes_true_within(SLACK * 4, || is_refused(&late));
     lock.read().try_acquire().unwrap().expect("it reads already").unlock().unwrap();
-    lock.read().try_acquire_for(PATIENCE).unwrap().expect("it reads already").unlock().unwrap();
+    lock.read().try_acquire_for(LONG).unwrap().expect("it reads already").unlock().unwrap();
     outer.unlock().unwrap();
     writer.returns_within(SLACK * 4);
 
     let outer = lock.write().acquire().unwrap();
-    let mut writer = write();
-    let reading = lock.read().try_acquire_for(PATIENCE).unwrap().expect("a writer may read");
+    let writer = write();
+    let reading = lock.read().try_acquire_for(LONG).unwrap().expect("a writer may read");
     outer.unlock().unwrap();
-    eventually(SLACK * 4, || is_refused(&late));
+    comes_true_within(SLACK * 4, || is_refused(&late));
     assert!(!writer.is_over());
     lock.read().try_acquire().unwrap().expect("it reads on").unlock().unwrap();
     reading.unlock().unwrap();
@@ -639,8 +641,8 @@ fn a_writer_that_gives_up_lets_readers_in(store: &Store) {
         let interrupt = interrupt.clone();
         move || writing.write().lock_interruptibly(&interrupt)
     });
-    eventually(SLACK * 4, || is_refused(&late));
-    let mut reader = Waiter::start({
+    comes_true_within(SLACK * 4, || is_refused(&late));
+    let reader = Waiter::start({
         let late = late.clone();
         move || late.read().acquire().unwrap().unlock().unwrap()
     });

@@ -8,7 +8,9 @@ use std::time::Duration;
 use leasehold::{ErrorKind, HoldState, Interrupt, LossReason, ObjectKind};
 
 use super::harness::{Store, fresh};
-use super::tools::{PATIENCE, RENEWED, SLACK, Waiter, eventually, ms, now, receive, slack_since, throughout};
+use crate::support::{
+    LONG, RENEWED, SLACK, Waiter, comes_true_within, ms, now, receive, slack_since, throughout,
+};
 
 contracts!(needs Counting:
     permits_are_set_up_once,
@@ -18,16 +20,16 @@ contracts!(needs Counting:
     one_that_wants_more_does_not_hold_up_one_that_wants_less,
     a_waiter_is_woken_by_permits_that_are_added,
     waits_for_permits_end_as_asked,
-    what_is_kept_is_given_back_by_hand,
+    kept_permits_are_released_by_hand,
     none_are_not_asked_for,
     a_permit_with_a_lease_comes_back_by_itself,
     a_permit_without_a_lease_is_renewed,
     a_permit_is_given_back_by_its_id,
-    several_permits_are_had_at_once_or_not_at_all,
+    several_permits_are_acquired_at_once_or_not_at_all,
     a_semaphore_ends_with_its_lease,
-    permits_of_what_was_deleted_do_not_bring_it_back,
+    permits_of_a_deleted_semaphore_do_not_bring_it_back,
     permits_that_nobody_took_can_be_given,
-    as_many_permits_as_java_can_count_are_had_and_given_back,
+    as_many_permits_as_java_can_count_are_acquired_and_released,
     a_permit_that_is_over_is_not_given_back_by_its_id,
     a_crowd_never_exceeds_the_permits,
     permits_are_shown_as_they_come_and_go,
@@ -100,7 +102,7 @@ fn one_that_wants_more_does_not_hold_up_one_that_wants_less(store: &Store) {
     let name = fresh("sem");
     client.semaphore(&name).try_set_permits(1).unwrap();
     let permit = client.semaphore(&name).acquire(1).unwrap();
-    let mut greedy = Waiter::start({
+    let greedy = Waiter::start({
         let semaphore = other.semaphore(&name);
         move || semaphore.acquire(3).unwrap().unlock().unwrap()
     });
@@ -146,7 +148,7 @@ fn waits_for_permits_end_as_asked(store: &Store) {
     assert!(semaphore.try_acquire(1).unwrap().is_some(), "who gave up took nothing");
 }
 
-fn what_is_kept_is_given_back_by_hand(store: &Store) {
+fn kept_permits_are_released_by_hand(store: &Store) {
     let semaphore = store.client().semaphore(&fresh("sem"));
     semaphore.try_set_permits(1).unwrap();
     semaphore.acquire(1).unwrap().keep();
@@ -211,7 +213,7 @@ fn a_permit_is_given_back_by_its_id(store: &Store) {
     assert_eq!(receive(&lost, ms(1_000) + SLACK).unwrap().reason, LossReason::Gone);
 }
 
-fn several_permits_are_had_at_once_or_not_at_all(store: &Store) {
+fn several_permits_are_acquired_at_once_or_not_at_all(store: &Store) {
     let semaphore = store.client().expirable_semaphore(&fresh("permits"));
     semaphore.try_set_permits(3).unwrap();
     let two = semaphore.try_acquire_many_for(2, ms(1)).unwrap().unwrap();
@@ -228,11 +230,11 @@ fn a_semaphore_ends_with_its_lease(store: &Store) {
     let semaphore = store.client().semaphore(&fresh("sem"));
     assert!(semaphore.try_set_permits_with_lease(2, ms(200)).unwrap());
     assert_eq!(semaphore.available_permits().unwrap(), 2);
-    eventually(ms(200) + SLACK, || semaphore.available_permits().unwrap() == 0);
+    comes_true_within(ms(200) + SLACK, || semaphore.available_permits().unwrap() == 0);
     assert!(semaphore.try_set_permits(1).unwrap());
 }
 
-fn permits_of_what_was_deleted_do_not_bring_it_back(store: &Store) {
+fn permits_of_a_deleted_semaphore_do_not_bring_it_back(store: &Store) {
     let (client, operator) = (store.client(), store.client());
     let name = fresh("deleted");
     let semaphore = client.semaphore(&name);
@@ -249,7 +251,7 @@ fn permits_of_what_was_deleted_do_not_bring_it_back(store: &Store) {
     let (unlocked, over) = (semaphore.acquire().unwrap(), semaphore.acquire_with_lease(ms(30)).unwrap());
     assert!(operator.expirable_semaphore(&name).delete().unwrap());
     drop(unlocked.unlock()); // gone, or over by now
-    eventually(SLACK, || over.state() == HoldState::Lost);
+    comes_true_within(SLACK, || over.state() == HoldState::Lost);
     assert_eq!(semaphore.available_permits().unwrap(), 0);
     assert!(semaphore.try_set_permits(1).unwrap(), "nobody has set it up since");
 }
@@ -263,7 +265,7 @@ fn permits_that_nobody_took_can_be_given(store: &Store) {
     assert!(!semaphore.try_set_permits(9).unwrap());
 }
 
-fn as_many_permits_as_java_can_count_are_had_and_given_back(store: &Store) {
+fn as_many_permits_as_java_can_count_are_acquired_and_released(store: &Store) {
     const MOST: u32 = i32::MAX.unsigned_abs();
     let (client, other) = (store.client(), store.client());
     let name = fresh("max");
@@ -284,7 +286,7 @@ fn a_permit_that_is_over_is_not_given_back_by_its_id(store: &Store) {
     let permit = semaphore.acquire_with_lease(ms(30)).unwrap();
     let id = permit.permit_ids().remove(0);
     let begun = now();
-    eventually(SLACK, || permit.state() == HoldState::Lost && begun.elapsed() > ms(35));
+    comes_true_within(SLACK, || permit.state() == HoldState::Lost && begun.elapsed() > ms(35));
     assert!(!semaphore.release(&id).unwrap());
     assert_eq!(semaphore.available_permits().unwrap(), 1, "it came back by itself, once");
 }
@@ -302,7 +304,7 @@ fn a_crowd_never_exceeds_the_permits(store: &Store) {
                 scope.spawn(move || {
                     let units = 1 + number % 2;
                     for _ in 0..15 {
-                        let permit = semaphore.try_acquire_for(units as u32, PATIENCE).unwrap().unwrap();
+                        let permit = semaphore.try_acquire_for(units as u32, LONG).unwrap().unwrap();
                         assert!(inside.fetch_add(units, Ordering::SeqCst) + units <= 3);
                         inside.fetch_sub(units, Ordering::SeqCst);
                         drop(permit);
@@ -311,7 +313,7 @@ fn a_crowd_never_exceeds_the_permits(store: &Store) {
             }
         }
     });
-    eventually(SLACK, || clients[1].semaphore(&name).available_permits().unwrap() == 3);
+    comes_true_within(SLACK, || clients[1].semaphore(&name).available_permits().unwrap() == 3);
     // A lost wake-up costs the rest of a poll of a second.
     assert!(begun.elapsed() < Duration::from_secs(3) + slack_since(begun), "{:?}", begun.elapsed());
 }
@@ -323,7 +325,7 @@ fn permits_are_shown_as_they_come_and_go(store: &Store) {
     semaphore.try_set_permits(2).unwrap();
     let permit = semaphore.acquire(1).unwrap();
     let seen = other.inspect(&name).unwrap();
-    // Where a number is all that is kept, what tells it from a latch is that none are left, or that somebody waits.
+    // If a number is all that is kept, it is known from a latch by being zero, or by a waiter.
     assert!(matches!(seen.kind, ObjectKind::Semaphore | ObjectKind::Counter), "{seen}");
     assert_eq!((seen.count, seen.out, seen.remaining), (Some(1), 0, Some(Duration::MAX)));
     let last = semaphore.acquire(1).unwrap();
@@ -352,7 +354,7 @@ fn permits_that_are_out_are_shown_until_they_end(store: &Store) {
     // One whose lease is over is to be had again, before anybody has asked for it.
     let over = client.expirable_semaphore(&name).acquire_with_lease(ms(50)).unwrap();
     assert_eq!(other.inspect(&name).unwrap().out, 1);
-    eventually(PATIENCE, || other.inspect(&name).unwrap().out == 0);
+    comes_true_within(LONG, || other.inspect(&name).unwrap().out == 0);
     assert_eq!(other.inspect(&name).unwrap().count, Some(3));
     drop(over);
 }
@@ -416,7 +418,7 @@ fn permits_are_given_back_by_their_ids_all_or_none(store: &Store) {
     let ids = three.permit_ids();
     let unknown = "0".repeat(32);
     assert!(!foreign.release_many(&[ids[0].as_str(), &unknown]).unwrap());
-    eventually(SLACK, || foreign.remaining_lease(&short.permit_ids()[0]).unwrap().is_none());
+    comes_true_within(SLACK, || foreign.remaining_lease(&short.permit_ids()[0]).unwrap().is_none());
     assert!(!foreign.release_many(&[ids[0].clone(), short.permit_ids()[0].clone()]).unwrap());
     assert_eq!((foreign.acquired_permits().unwrap(), foreign.available_permits().unwrap()), (3, 1));
     // One that is named twice is one.

@@ -165,7 +165,7 @@ fn redis_with(open: Open) -> Store {
         survives_restart: true,
         sessions: Sessions::Outlived(redis_without_connections),
         restartable: || {
-            // What it acknowledged is in its file, so it is there again after a kill.
+            // Acknowledged writes are in its file, so they are there again after a kill.
             let mut server = RedisServer::builder(&matrix()[0]).append_only("always").start();
             let url = server.url();
             let before = redis_with(Box::new(move |options| options.url(&url).build()));
@@ -443,7 +443,7 @@ fn sqlite_with(open: Open) -> Store {
         late: Duration::ZERO,
         survives_restart: true,
         sessions: Sessions::None,
-        // There is nothing to kill but the processes that use it, which tests/store_sqlite.rs does.
+        // There is nothing to kill but the processes that use it, which tests/stores/sqlite.rs does.
         restartable: || {
             let folder = std::sync::Arc::new(tempfile::tempdir().unwrap());
             let same = std::sync::Arc::clone(&folder);

@@ -1,22 +1,22 @@
-//! What a lock value may ask for beside the lock: no re-entry, an end to every hold, waiting without messages.
+//! Options of a lock value: no re-entry, an end to every hold, waiting without messages.
 
 use std::time::Duration;
 
 use leasehold::{Backoff, ErrorKind, LossReason};
 
 use super::harness::{Store, fresh};
-use super::tools::{Holding, PATIENCE, SLACK, Waiter, elsewhere, ms, now, receive, slack_since};
+use crate::support::{Holding, LONG, SLACK, Waiter, elsewhere, ms, now, receive, slack_since};
 
 contracts!(
     a_lock_that_is_not_reentrant_refuses_its_own_thread_at_once,
-    what_is_not_reentrant_here_is_the_same_lock_as_what_is,
-    a_hold_is_renewed_up_to_its_most_and_its_holder_is_told,
+    a_non_reentrant_handle_is_the_same_lock_as_a_reentrant_one,
+    a_hold_is_renewed_up_to_its_maximum_and_then_reported_as_lost,
     re_entering_does_not_put_the_end_of_a_hold_off,
     a_most_that_is_shorter_than_the_lease_is_the_lease,
     options_that_cannot_be_used_are_refused_before_anything_happens,
-    a_spin_lock_excludes_and_wakes_those_who_listen,
+    a_spin_lock_excludes_and_wakes_subscribed_waiters,
     a_spin_lock_that_waits_has_the_lock_soon_after_it_is_free,
-    who_waits_behind_a_spin_lock_does_not_go_at_its_pace,
+    a_waiter_behind_a_spin_lock_does_not_poll_at_its_pace,
 );
 
 fn a_lock_that_is_not_reentrant_refuses_its_own_thread_at_once(store: &Store) {
@@ -26,7 +26,7 @@ fn a_lock_that_is_not_reentrant_refuses_its_own_thread_at_once(store: &Store) {
     let begun = now();
     let refused = lock.lock().unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::WouldDeadlock);
-    assert_eq!(lock.try_lock_for(PATIENCE).unwrap_err().kind(), ErrorKind::WouldDeadlock);
+    assert_eq!(lock.try_lock_for(LONG).unwrap_err().kind(), ErrorKind::WouldDeadlock);
     assert!(begun.elapsed() < slack_since(begun));
     assert!(!lock.try_lock().unwrap(), "busy is no error");
     assert_eq!(lock.hold_count().unwrap(), 1);
@@ -34,7 +34,7 @@ fn a_lock_that_is_not_reentrant_refuses_its_own_thread_at_once(store: &Store) {
     assert!(!lock.is_locked().unwrap());
 }
 
-fn what_is_not_reentrant_here_is_the_same_lock_as_what_is(store: &Store) {
+fn a_non_reentrant_handle_is_the_same_lock_as_a_reentrant_one(store: &Store) {
     let client = store.client();
     let name = fresh("same");
     let (once, often) = (client.lock_with(&name).non_reentrant().build(), client.lock(&name));
@@ -47,7 +47,7 @@ fn what_is_not_reentrant_here_is_the_same_lock_as_what_is(store: &Store) {
     assert!(!often.is_locked().unwrap());
 }
 
-fn a_hold_is_renewed_up_to_its_most_and_its_holder_is_told(store: &Store) {
+fn a_hold_is_renewed_up_to_its_maximum_and_then_reported_as_lost(store: &Store) {
     let (client, other) = (store.client_with_lease(ms(2_000)), store.client());
     let name = fresh("most");
     let taken = now();
@@ -83,7 +83,7 @@ fn re_entering_does_not_put_the_end_of_a_hold_off(store: &Store) {
     let _other = client.lock(&name).acquire_with_lease(Duration::from_secs(60)).unwrap();
     assert_eq!(receive(&lost, ms(2_200) + SLACK).unwrap().reason, LossReason::HeldTooLong);
     assert!(taken.elapsed() < ms(2_200) + slack_since(taken), "{:?}", taken.elapsed());
-    super::tools::eventually(store.freed_within(SLACK), || !lock.is_locked().unwrap());
+    crate::support::comes_true_within(store.freed_within(SLACK), || !lock.is_locked().unwrap());
 }
 
 fn a_most_that_is_shorter_than_the_lease_is_the_lease(store: &Store) {
@@ -110,13 +110,13 @@ fn options_that_cannot_be_used_are_refused_before_anything_happens(store: &Store
     assert!(!client.lock(&name).is_locked().unwrap());
 }
 
-fn a_spin_lock_excludes_and_wakes_those_who_listen(store: &Store) {
+fn a_spin_lock_excludes_and_wakes_subscribed_waiters(store: &Store) {
     let (client, other) = (store.client(), store.client());
     let name = fresh("spin");
     let spin = client.spin_lock(&name);
     let guard = spin.acquire().unwrap();
     assert!(!other.lock(&name).try_lock().unwrap() && !other.spin_lock(&name).try_lock().unwrap());
-    let mut waiter = Waiter::start({
+    let waiter = Waiter::start({
         let lock = other.lock(&name);
         move || {
             lock.lock().unwrap();
@@ -150,7 +150,7 @@ fn a_spin_lock_that_waits_has_the_lock_soon_after_it_is_free(store: &Store) {
     assert!(returned.duration_since(freed) < ms(128) + slack_since(freed));
 }
 
-fn who_waits_behind_a_spin_lock_does_not_go_at_its_pace(store: &Store) {
+fn a_waiter_behind_a_spin_lock_does_not_poll_at_its_pace(store: &Store) {
     if store.kinds.iter().any(|kind| kind.label == "lock" && kind.traits.fair) {
         return; // The store serves them in the order in which they came.
     }
@@ -158,7 +158,7 @@ fn who_waits_behind_a_spin_lock_does_not_go_at_its_pace(store: &Store) {
     let name = fresh("pace");
     let held = Holding::take(&client.lock(&name));
     let spinning = Waiter::start({
-        let lock = other.lock_with(&name).spin(Backoff::constant(PATIENCE * 6)).build();
+        let lock = other.lock_with(&name).spin(Backoff::constant(LONG * 6)).build();
         move || lock.acquire().and_then(leasehold::Guard::unlock)
     });
     let waiter = Waiter::start({
@@ -171,11 +171,11 @@ fn who_waits_behind_a_spin_lock_does_not_go_at_its_pace(store: &Store) {
         }
     });
     let freed = held.release();
-    let (had, _) = waiter.returns_within(PATIENCE);
+    let (had, _) = waiter.returns_within(LONG);
     // As if it were alone: by a message, or by the store's poll.
     let polls = store.kinds.iter().find(|kind| kind.label == "lock").unwrap().traits;
     let promised = if polls.wakes { ms(50) } else { polls.polls_within };
     assert!(had.duration_since(freed) < promised + slack_since(freed), "{:?}", had.duration_since(freed));
     // A release of its own process wakes the other one too.
-    spinning.returns_within(PATIENCE).0.unwrap();
+    spinning.returns_within(LONG).0.unwrap();
 }

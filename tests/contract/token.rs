@@ -3,7 +3,7 @@
 use leasehold::{ErrorKind, NotHeld, ObjectKind};
 
 use super::harness::{Store, fresh};
-use super::tools::{Holding, SLACK, Waiter, elsewhere, ms, now, slack_since};
+use crate::support::{Holding, SLACK, Waiter, elsewhere, ms, now, slack_since};
 
 contracts!(needs Token:
     waiting_for_ones_own_token_lock_would_be_a_deadlock,

@@ -3,18 +3,18 @@
 use leasehold::{ErrorKind, NotHeld};
 
 use super::harness::{Store, fresh};
-use super::tools::{
-    Holding, PATIENCE, RENEWED, SLACK, Waiter, elsewhere, eventually, ms, now, receive, slack_since,
+use crate::support::{
+    Holding, LONG, RENEWED, SLACK, Waiter, comes_true_within, elsewhere, ms, now, receive, slack_since,
 };
 
 contracts!(
     an_unlock_of_a_free_lock_says_free,
-    an_unlock_by_somebody_else_says_who_holds_it_and_changes_nothing,
+    an_unlock_by_another_owner_names_the_holder_and_changes_nothing,
     an_unlock_after_the_lease_says_expired_and_only_once,
     every_level_of_an_expired_hold_says_expired,
-    force_unlock_frees_whoever_holds_it,
-    force_unlock_wakes_those_who_wait,
-    force_unlock_is_told_to_the_holder,
+    force_unlock_frees_the_lock_from_any_holder,
+    force_unlock_wakes_the_waiters,
+    force_unlock_is_reported_to_the_holder,
     a_holder_that_was_forced_out_does_not_unlock_its_successor,
 );
 
@@ -34,7 +34,7 @@ fn an_unlock_of_a_free_lock_says_free(store: &Store) {
     }
 }
 
-fn an_unlock_by_somebody_else_says_who_holds_it_and_changes_nothing(store: &Store) {
+fn an_unlock_by_another_owner_names_the_holder_and_changes_nothing(store: &Store) {
     for kind in &store.kinds {
         let name = fresh(kind.label);
         let (client, stranger) = (store.client(), store.client());
@@ -57,7 +57,7 @@ fn an_unlock_after_the_lease_says_expired_and_only_once(store: &Store) {
         let client = store.client();
         let lock = (kind.make)(&client, &fresh(kind.label));
         lock.lock_with_lease(ms(60)).unwrap();
-        eventually(store.freed_within(ms(60)) + SLACK, || !lock.is_locked().unwrap());
+        comes_true_within(store.freed_within(ms(60)) + SLACK, || !lock.is_locked().unwrap());
         let error = lock.unlock().unwrap_err();
         assert_eq!(error.not_held(), Some(&NotHeld::Expired), "{error}");
         assert!(error.is_lost() && error.is_not_held() && !error.is_retryable());
@@ -71,14 +71,14 @@ fn every_level_of_an_expired_hold_says_expired(store: &Store) {
     let lock = store.client().lock(&fresh("levels"));
     // Long enough for a slow store to enter three times within it.
     (0..3).for_each(|_| lock.lock_with_lease(ms(400)).unwrap());
-    eventually(store.freed_within(ms(400)) + SLACK, || !lock.is_locked().unwrap());
+    comes_true_within(store.freed_within(ms(400)) + SLACK, || !lock.is_locked().unwrap());
     for _ in 0..3 {
         assert_eq!(lock.unlock().unwrap_err().not_held(), Some(&NotHeld::Expired));
     }
     assert_eq!(lock.unlock().unwrap_err().not_held(), Some(&NotHeld::Free));
 }
 
-fn force_unlock_frees_whoever_holds_it(store: &Store) {
+fn force_unlock_frees_the_lock_from_any_holder(store: &Store) {
     for kind in &store.kinds {
         let name = fresh(kind.label);
         let (client, stranger) = (store.client(), store.client());
@@ -96,7 +96,7 @@ fn force_unlock_frees_whoever_holds_it(store: &Store) {
     }
 }
 
-fn force_unlock_wakes_those_who_wait(store: &Store) {
+fn force_unlock_wakes_the_waiters(store: &Store) {
     for kind in &store.kinds {
         let name = fresh(kind.label);
         let clients = (store.client(), store.client());
@@ -108,7 +108,7 @@ fn force_unlock_wakes_those_who_wait(store: &Store) {
             let waiter = Waiter::start(move || waiting.lock().and_then(|()| waiting.unlock()));
             let before = now();
             assert!((kind.make)(forced_by, &name).force_unlock().unwrap());
-            let (result, had) = waiter.returns_within(PATIENCE);
+            let (result, had) = waiter.returns_within(LONG);
             result.unwrap();
             let limit = if kind.traits.wakes { ms(50) } else { kind.traits.polls_within };
             assert!(
@@ -122,7 +122,7 @@ fn force_unlock_wakes_those_who_wait(store: &Store) {
     }
 }
 
-fn force_unlock_is_told_to_the_holder(store: &Store) {
+fn force_unlock_is_reported_to_the_holder(store: &Store) {
     for kind in &store.kinds {
         let name = fresh(kind.label);
         let (client, stranger) = (store.client_with_lease(RENEWED), store.client());

@@ -5,8 +5,8 @@ use std::time::Duration;
 use leasehold::crossbeam_channel::unbounded;
 
 use super::harness::{Need, Store, fresh};
-use super::tools::{
-    Holding, PATIENCE, SLACK, Waiter, eventually, median, ms, now, slack_since, stalled_since,
+use crate::support::{
+    Holding, LONG, SLACK, Waiter, comes_true_within, median, ms, now, slack_since, stalled_since,
 };
 
 contracts!(
@@ -21,7 +21,7 @@ contracts!(
     waits_without_end_are_taken_as_such,
     one_waiter_of_each_client_is_served_in_the_end,
     a_lock_taken_by_turns_by_two_clients_never_stalls,
-    who_holds_or_waits_for_one_name_delays_no_other_name,
+    holders_and_waiters_of_one_name_delay_no_other_name,
 );
 
 fn a_timed_try_keeps_to_its_time(store: &Store) {
@@ -104,7 +104,7 @@ fn a_timed_try_ends_early_when_the_lock_is_released(store: &Store) {
                 (had, lock.unlock())
             });
             held.release();
-            let ((had, unlocked), _) = waiter.returns_within(PATIENCE);
+            let ((had, unlocked), _) = waiter.returns_within(LONG);
             assert!(had);
             unlocked.unwrap();
         }
@@ -126,7 +126,7 @@ fn threads_of_one_client_are_served_in_the_order_in_which_they_came(store: &Stor
         })
         .collect();
     lock.unlock().unwrap();
-    waiters.into_iter().for_each(|waiter| waiter.returns_within(PATIENCE).0);
+    waiters.into_iter().for_each(|waiter| waiter.returns_within(LONG).0);
     drop(tell);
     assert_eq!(order.iter().collect::<Vec<_>>(), [0, 1, 2, 3, 4, 5]);
 }
@@ -152,7 +152,7 @@ fn a_waiter_that_gives_up_passes_its_place_on(store: &Store) {
         });
         assert!(!head.returns_within(ms(150) + SLACK).0);
         let released = held.release();
-        let (had, _) = next.returns_within(PATIENCE);
+        let (had, _) = next.returns_within(LONG);
         assert!(
             had.duration_since(released) <= ms(50) + slack_since(released),
             "{:?}",
@@ -185,11 +185,11 @@ fn a_release_at_the_moment_of_giving_up_is_not_lost(store: &Store) {
         });
         // Around the head's deadline, a little sooner or later each round.
         let release_at = begun + wait + Duration::from_micros(500) * round;
-        eventually(PATIENCE, || now() >= release_at);
+        comes_true_within(LONG, || now() >= release_at);
         let before = now();
         holder.unlock().unwrap();
         head.returns_within(wait + SLACK);
-        let (had, _) = next.returns_within(PATIENCE);
+        let (had, _) = next.returns_within(LONG);
         assert!(
             had.duration_since(before) <= ms(50) + slack_since(before),
             "round {round}: {:?}",
@@ -205,21 +205,21 @@ fn waits_without_end_are_taken_as_such(store: &Store) {
         assert!(lock.try_lock_for(Duration::MAX).unwrap());
         lock.unlock().unwrap();
         let held = Holding::take(&client.lock(&name));
-        let mut waiter = Waiter::start({
+        let waiter = Waiter::start({
             let lock = lock.clone();
             move || lock.try_lock_for(Duration::MAX).unwrap() && lock.unlock().is_ok()
         });
         assert!(!waiter.is_over());
         held.release();
-        assert!(waiter.returns_within(PATIENCE).0);
+        assert!(waiter.returns_within(LONG).0);
         let held = Holding::take(&client.lock(&name));
-        let mut waiter = Waiter::start(move || {
+        let waiter = Waiter::start(move || {
             let far = now() + Duration::from_secs(365 * 24 * 3_600);
             lock.try_lock_until(far).unwrap() && lock.unlock().is_ok()
         });
         assert!(!waiter.is_over());
         held.release();
-        assert!(waiter.returns_within(PATIENCE).0);
+        assert!(waiter.returns_within(LONG).0);
     }
 }
 
@@ -234,7 +234,7 @@ fn one_waiter_of_each_client_is_served_in_the_end(store: &Store) {
         .collect();
     let released = held.release();
     for waiter in waiters {
-        let (result, had) = waiter.returns_within(PATIENCE);
+        let (result, had) = waiter.returns_within(LONG);
         result.unwrap();
         // Six releases, each of which wakes those that still wait; no one is left to its safety poll.
         assert!(
@@ -274,7 +274,7 @@ fn a_lock_taken_by_turns_by_two_clients_never_stalls(store: &Store) {
     assert!(longest < limit + stalled_since(begun), "{longest:?}");
 }
 
-fn who_holds_or_waits_for_one_name_delays_no_other_name(store: &Store) {
+fn holders_and_waiters_of_one_name_delay_no_other_name(store: &Store) {
     for kind in &store.kinds {
         let clients = [(); 3].map(|()| store.client());
         let name = fresh(kind.label);
@@ -297,6 +297,6 @@ fn who_holds_or_waits_for_one_name_delays_no_other_name(store: &Store) {
         let stalled = stalled_since(begun) / 30;
         assert!(median(spans.clone()) <= ms(50) + stalled, "{}: {spans:?}", kind.label);
         held.release();
-        waiters.into_iter().for_each(|waiter| waiter.returns_within(PATIENCE).0.unwrap());
+        waiters.into_iter().for_each(|waiter| waiter.returns_within(LONG).0.unwrap());
     }
 }

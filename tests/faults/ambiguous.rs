@@ -7,12 +7,9 @@ use std::time::Duration;
 use leasehold::crossbeam_channel::bounded;
 use leasehold::{ErrorKind, HoldState};
 
-use super::tools::{
-    EPSILON, L, LONG, PATIENCE, R, T, about, call, comes_within, elsewhere, let_pass, ms, no_releases,
-    releases, scenario, throughout, within,
-};
-use crate::support::now;
+use super::world::{L, PATIENCE, R, T, about, no_releases, releases, scenario};
 use crate::support::proxy::{Command, Direction, Do, Then, Which};
+use crate::support::{LONG, SLACK, call, comes_within, elsewhere, let_pass, ms, now, throughout, within};
 
 /// Long enough not to end within a test.
 const LEASE: Duration = Duration::from_secs(10);
@@ -102,7 +99,7 @@ fn a_re_entry_whose_reply_is_lost_counts_once() {
     });
 }
 
-/// What another owner may have had in between is not told as a level of the hold that was before.
+/// A grant to another owner in between is not counted as a level of the earlier hold.
 #[test]
 fn a_re_entry_whose_answer_comes_after_the_window_is_no_grant() {
     scenario(|world| {
@@ -139,7 +136,7 @@ fn a_re_entry_whose_answer_comes_after_the_window_is_no_grant() {
 }
 
 #[test]
-fn what_a_re_entry_got_after_the_window_does_not_stay() {
+fn a_reentry_granted_after_the_end_of_the_lease_is_undone() {
     scenario(|world| {
         let client = world.builder().command_timeout(LONG).build().unwrap();
         let fault = world.proxy.next(|command| is_level(command, "longer", 2), Do::HoldReply);
@@ -158,7 +155,7 @@ fn what_a_re_entry_got_after_the_window_does_not_stay() {
             }
         });
         fault.wait_for(1, LONG);
-        let_pass(L + EPSILON, "until the window of the outer level has ended");
+        let_pass(L + SLACK, "until the window of the outer level has ended");
         fault.release();
         let (waited, count, lost) = nested.outcome().0;
         assert!(waited < 5 * L, "it waited for what it had left behind itself: {waited:?}");
@@ -173,7 +170,7 @@ fn is_level(command: &Command, name: &str, count: u32) -> bool {
 }
 
 #[test]
-fn a_writer_whose_read_goes_without_an_answer_is_told_and_does_not_wait_for_itself() {
+fn a_downgrade_whose_reply_is_lost_fails_and_does_not_wait_for_itself() {
     scenario(|world| {
         let client = world.client();
         let lock = client.read_write_lock("downgrade");
@@ -369,7 +366,7 @@ fn requests_that_pass_while_replies_do_not_leave_no_orphans() {
 }
 
 #[test]
-fn a_leader_whose_release_fails_is_told_when_it_withdraws() {
+fn a_withdrawing_leader_sees_the_error_of_its_release() {
     scenario(|world| {
         let client = world.client();
         let leader = client.leader("lead").unwrap();

@@ -1,4 +1,4 @@
-//! What each kind costs while nobody is in the way, counted at the proxy; and what a thousand cycles of each leave:
+//! Costs of each kind on a free lock, counted at the proxy; and the remains of a thousand cycles of each:
 //! nothing.
 
 use std::collections::BTreeSet;
@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use leasehold::{LockClient, RedisLock};
 
-use super::tools::{LONG, T, World, call, ms, scenario, within};
+use super::world::{T, World, scenario};
 use crate::support::proxy::{Command, Do, verb};
-use crate::support::{eventually, now};
+use crate::support::{LONG, call, eventually, ms, now, within};
 
 /// A use of a kind: what it is, how many scripts it sends, and the use.
 type Use = (&'static str, usize, Act);
@@ -93,7 +93,7 @@ fn changes() -> Vec<Use> {
     ]
 }
 
-/// What stands for the counted kinds, and what is busy for as long as the result lives.
+/// Objects of the counted kinds, and locks that are busy for as long as the result lives.
 fn set_up(client: &LockClient) -> [leasehold::OwnedGuard; 2] {
     client.semaphore("sem").try_set_permits(5).unwrap();
     client.expirable_semaphore("permits").try_set_permits(5).unwrap();
@@ -170,7 +170,7 @@ fn each_kind_costs_the_round_trips_that_its_protocol_needs() {
 }
 
 #[test]
-fn what_need_be_remembered_no_longer_is_forgotten_without_a_wait() {
+fn records_no_longer_needed_are_dropped_without_a_wait() {
     scenario(|world| {
         let client = world.client();
         drop(set_up(&world.direct()));
@@ -247,7 +247,7 @@ fn a_thousand_cycles_of_every_kind_leave_nothing() {
             left.is_empty()
         });
         assert!(gone, "{left:?}");
-        // What changes what is left standing: nothing is left of the requests.
+        // Changes that leave no record of their requests.
         for (_, _, use_it) in changes() {
             (0..100).for_each(|_| use_it(&client));
         }

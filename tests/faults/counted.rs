@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use leasehold::{LockClient, Result};
 
-use super::tools::{Event, L, LONG, P, T, World, about, call, comes_within, ms, releases, scenario, within};
+use super::world::{L, P, T, World, about, releases, scenario};
+use crate::support::observer::Event;
 use crate::support::proxy::{Direction, Do, Then, Which};
-use crate::support::{eventually, now};
+use crate::support::{LONG, call, comes_within, eventually, ms, now, within};
 
 const ENDS: [Then; 3] = [Then::Silent, Then::Close, Then::Reset];
 
@@ -46,7 +47,7 @@ fn changes() -> Vec<Change> {
 }
 
 #[test]
-fn a_change_whose_answer_is_lost_is_made_once_and_told_as_made() {
+fn a_change_whose_reply_is_lost_is_made_once_and_reported_as_made() {
     scenario(|world| {
         let client = world.client();
         for (what, before, change, result, after) in changes() {
@@ -84,7 +85,7 @@ fn permits_whose_answers_are_lost_are_taken_once_and_given_back_once() {
             let taking = world.proxy.next(about("{k}"), how.clone());
             let permit = semaphore.acquire(2).unwrap();
             assert_eq!(taking.hits(), 1, "{how:?}");
-            // What was taken unheard is given back, whenever; what was taken in its place is had.
+            // The grant whose reply was lost is undone at some time; the grant in its place is kept.
             comes_within(now(), L, "the clean-up", || number(world, "k") == Some(3));
             let giving = world.proxy.next(about("{k}"), how.clone());
             let begun = now();
@@ -200,7 +201,7 @@ fn a_writer_whose_renewal_goes_without_an_answer_may_still_read() {
             other.read().unlock().unwrap();
             lock.read().unlock().unwrap();
             assert!(world.is_free("downgrade"));
-            // What comes of the renewal now is nobody's: the thread goes on under another number.
+            // The result of this renewal belongs to nobody: the thread goes on under another number.
             assert_ne!(client.current_owner(), owner, "{how:?}");
             fault.repeat(0);
             assert!(world.is_free("downgrade"));

@@ -3,14 +3,14 @@
 use leasehold::crossbeam_channel::bounded;
 use leasehold::{ErrorKind, HoldState};
 
-use super::tools::{
-    EPSILON, Event, L, LONG, P, PATIENCE, R, T, about, call, comes_within, ms, releases, scenario,
-    stalled_since, throughout, within,
-};
+use super::world::{L, P, PATIENCE, R, T, about, releases, scenario};
 use crate::support::epilogue::assert_every_hash_has_a_ttl;
 use crate::support::history::History;
+use crate::support::observer::Event;
 use crate::support::proxy::{Direction, Do, Then, Which, verb};
-use crate::support::{eventually, now};
+use crate::support::{
+    LONG, SLACK, call, comes_within, eventually, ms, now, stalled_since, throughout, within,
+};
 
 #[test]
 fn in_a_black_hole_every_call_ends_by_itself_and_on_healing_nothing_is_revived() {
@@ -81,13 +81,13 @@ fn in_a_black_hole_every_call_ends_by_itself_and_on_healing_nothing_is_revived()
             assert!(matches!(error.kind(), ErrorKind::TimedOut | ErrorKind::Unreachable), "{what}: {error}");
         }
         let lost = told.recv_timeout(L).unwrap().saturating_duration_since(cut);
-        assert!(lost <= L + EPSILON + stalled_since(cut), "the loss was told after {lost:?}");
+        assert!(lost <= L + SLACK + stalled_since(cut), "the loss was told after {lost:?}");
         assert!(kept.check().is_err());
         seen.wait_for("the loss", |event| matches!(event, Event::Lost(loss) if loss.name == "kept"));
         // The server ends the lease by itself; then another has it.
         let theirs = other.lock("kept").acquire().unwrap();
         world.proxy.resume();
-        // What waited in the network arrives now: renewals, releases and attempts of long ago.
+        // Late requests arrive now: renewals, releases and attempts of long ago.
         throughout(2 * T, || {
             world.fields("kept") == [(theirs.owner().to_string(), "1".to_owned())].into()
                 && kept.state() == HoldState::Lost
@@ -105,7 +105,7 @@ fn in_a_black_hole_every_call_ends_by_itself_and_on_healing_nothing_is_revived()
     });
 }
 
-/// Who waits in a queue of the server's leaves it; not on the caller's time, when there is none left.
+/// A waiter leaves the server's queue; not on the caller's time, when there is none left.
 #[test]
 fn a_wait_in_the_servers_queue_ends_in_time_in_a_black_hole() {
     scenario(|world| {
@@ -303,7 +303,7 @@ fn garbage_on_the_subscription_costs_no_wake_up_for_good() {
 }
 
 #[test]
-fn a_connection_that_is_refused_is_told_at_once_and_not_stormed() {
+fn a_refused_connection_fails_at_once_and_is_not_retried_in_a_storm() {
     scenario(|world| {
         let client = world.builder().patience(ms(1000)).build().unwrap();
         world.proxy.refuse();

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use leasehold::{Error, ErrorKind, LockClient, MemoryStore};
 
-use super::tools::{L, LONG, R, alone, scenario, throughout};
-use crate::support::eventually;
+use super::world::{L, R, scenario};
 use crate::support::server::{RedisServer, default_server};
+use crate::support::{LONG, alone, eventually, throughout};
 
 const LEASE: Duration = Duration::from_secs(20);
 
@@ -89,7 +89,7 @@ fn in_a_forked_child_every_call_is_refused_and_nothing_is_sent() {
 }
 
 #[test]
-fn what_a_forked_child_drops_is_still_the_parents() {
+fn a_guard_dropped_in_a_forked_child_is_still_the_parents() {
     scenario(|world| {
         let (client, seen) = world.watched();
         let kept = client.lock("kept").acquire().unwrap();
@@ -143,7 +143,7 @@ fn a_forked_child_of_a_process_with_a_client_can_make_none() {
 }
 
 #[test]
-fn who_forks_before_the_first_client_has_clients_on_both_sides() {
+fn a_fork_before_the_first_client_leaves_clients_possible_on_both_sides() {
     alone(|| {
         let Some(binary) = default_server() else { return };
         let server = RedisServer::builder(&binary).start();

@@ -5,11 +5,9 @@ use std::time::Duration;
 
 use leasehold::{Guard, RedisLock};
 
-use super::tools::{
-    Call, L, LONG, PATIENCE, T, World, about, call, let_pass, ms, scenario, throughout, within,
-};
+use super::world::{L, PATIENCE, T, World, about, scenario};
 use crate::support::proxy::{Do, Then};
-use crate::support::{eventually, now};
+use crate::support::{Call, LONG, call, eventually, let_pass, ms, now, throughout, within};
 
 const LEASE: Duration = Duration::from_secs(10);
 

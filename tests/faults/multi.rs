@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use leasehold::{ErrorKind, LockClient, RedisLock};
 
-use super::tools::{L, LONG, T, World, about, call, ms, releases, scenario, within};
+use super::world::{L, T, World, about, releases, scenario};
 use crate::support::proxy::{Do, Then, Which};
-use crate::support::{eventually, now};
+use crate::support::{LONG, call, eventually, ms, now, within};
 
 /// Long enough not to end, nor to be renewed, within a test.
 const LEASE: Duration = Duration::from_secs(20);
@@ -52,7 +52,7 @@ fn plain_and_fenced_locks_of_one_client_are_one_request_to_take_and_one_to_relea
         assert_eq!(requests(world), before + 1);
         assert_eq!(world.lock_keys(), ["d"]);
         held.unlock().unwrap();
-        // What this process holds itself is none.
+        // A hold of this process is no obstacle.
         let held = client.lock("a").acquire_owned().unwrap();
         let before = requests(world);
         assert!(!multi.try_lock().unwrap());
@@ -108,7 +108,7 @@ fn a_group_whose_grant_is_lost_leaves_nothing() {
             assert!(error.outcome_unknown(), "{error}");
             assert_eq!(fault.hits(), 1);
             world.all_are_given_back(L);
-            // Who waits goes on, and has each once.
+            // The waiter goes on, and holds each once.
             let fault = world.proxy.next(about("lost-a"), Do::SwallowReply(then));
             let guard = multi.acquire_with_lease(LEASE).unwrap();
             assert_eq!(fault.hits(), 1);

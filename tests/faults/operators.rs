@@ -1,16 +1,17 @@
-//! What others do to a lock's key behind everybody's back.
+//! Changes that operators make to a lock's key behind its holder's back.
 
 use std::time::Duration;
 
 use leasehold::{ErrorKind, NotHeld};
 
-use super::tools::{
-    Event, L, LONG, P, R, T, call, comes_within, elsewhere, let_pass, ms, scenario, throughout, within,
+use super::world::{L, P, R, T, scenario};
+use crate::support::observer::Event;
+use crate::support::{
+    LONG, call, comes_within, elsewhere, eventually, let_pass, ms, now, throughout, within,
 };
-use crate::support::{eventually, now};
 
 #[test]
-fn however_an_operator_takes_a_lock_away_its_holder_is_told() {
+fn a_lock_taken_away_by_an_operator_is_reported_to_its_holder() {
     let ways: [&[&str]; 6] = [
         &["DEL", "lock"],
         &["UNLINK", "lock"],
@@ -101,7 +102,7 @@ fn a_lock_whose_end_was_taken_away_gets_one_again() {
 }
 
 #[test]
-fn a_lease_that_an_operator_shortens_is_lengthened_or_told_as_a_loss() {
+fn a_lease_that_an_operator_shortens_is_renewed_or_reported_as_lost() {
     scenario(|world| {
         let client = world.client();
         let guard = client.lock("shortened").acquire().unwrap();
@@ -114,7 +115,7 @@ fn a_lease_that_an_operator_shortens_is_lengthened_or_told_as_a_loss() {
 }
 
 #[test]
-fn what_others_keep_in_a_locks_hash_is_respected_and_no_number_is_a_typed_error() {
+fn foreign_fields_in_a_locks_hash_are_kept_and_a_non_number_is_a_typed_error() {
     scenario(|world| {
         let client = world.client();
         let lock = client.lock("foreign");
@@ -148,7 +149,7 @@ fn what_others_keep_in_a_locks_hash_is_respected_and_no_number_is_a_typed_error(
 }
 
 #[test]
-fn a_key_of_another_type_is_told_at_once_to_every_caller_and_left_alone() {
+fn a_key_of_another_type_fails_every_call_at_once_and_is_not_touched() {
     scenario(|world| {
         let client = world.client();
         world.does(&["SET", "test:string", "data"]);
@@ -182,7 +183,7 @@ fn a_key_of_another_type_is_told_at_once_to_every_caller_and_left_alone() {
     });
 }
 
-fn lock_on_hash(world: &super::tools::World) -> leasehold::Guard {
+fn lock_on_hash(world: &super::world::World) -> leasehold::Guard {
     world.client().lock("hash").acquire().unwrap()
 }
 
@@ -212,7 +213,7 @@ fn waiters_learn_of_a_key_that_becomes_another_type() {
 }
 
 #[test]
-fn a_forced_unlock_is_told_to_the_holder_and_wakes_the_waiters() {
+fn a_forced_unlock_is_reported_to_the_holder_and_wakes_the_waiters() {
     scenario(|world| {
         let (client, operator) = (world.client(), world.direct());
         let guard = client.lock("forced").acquire().unwrap();

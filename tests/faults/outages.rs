@@ -4,12 +4,11 @@ use std::time::{Duration, Instant};
 
 use leasehold::{LockClient, LossReason, OwnedGuard};
 
-use super::tools::{
-    Event, Seen, World, about, alone_within, call, let_pass, ms, play, scenario, stalled_since, within,
-};
-use crate::support::now;
+use super::world::{World, about, play, scenario};
+use crate::support::observer::{Event, Seen};
 use crate::support::proxy::{Do, Then};
 use crate::support::server::{RedisServer, default_server};
+use crate::support::{alone_within, call, let_pass, ms, now, stalled_since, within};
 
 /// One outage: so many holds of such a lease, over a link of such a round trip, with the server stopped until half of the
 /// holds have no more than so much left.
@@ -20,7 +19,7 @@ struct Outage {
     left: Duration,
 }
 
-/// What came of the holds.
+/// The outcome of the holds.
 #[derive(Debug)]
 #[expect(dead_code, reason = "shown")]
 struct Outcome {
@@ -181,7 +180,7 @@ fn told_at_its_end(lock: &leasehold::RedisLock, lease: Duration, meanwhile: impl
 }
 
 #[test]
-fn the_end_of_a_window_is_told_while_a_renewal_or_a_clean_up_hangs() {
+fn the_end_of_a_lease_is_reported_while_a_renewal_or_a_clean_up_hangs() {
     scenario(|world| {
         let client = world.builder().lease(ms(3_000)).command_timeout(ms(2_500)).build().unwrap();
         let renewed = client.lock("renewed").acquire_owned().unwrap();
@@ -206,15 +205,15 @@ fn a_renewal_that_is_under_way_at_the_release_prolongs_no_later_hold() {
         let lock = client.lock("under-way");
         let guard = lock.acquire().unwrap();
         let fault = world.proxy.next(about("under-way"), Do::HoldRequest);
-        fault.wait_for(1, super::tools::L);
+        fault.wait_for(1, super::world::L);
         let begun = now();
         guard.unlock().unwrap();
         let second = lock.acquire_with_lease(ms(300)).unwrap();
-        within(begun, super::tools::T / 2, "a release and an acquire");
+        within(begun, super::world::T / 2, "a release and an acquire");
         fault.release();
-        fault.wait_for(1, super::tools::L);
+        fault.wait_for(1, super::world::L);
         let (mut most, lease) = (0, 300);
-        super::tools::throughout(ms(100), || {
+        crate::support::throughout(ms(100), || {
             most = world.ttl("under-way").max(most);
             most <= lease
         });

@@ -5,14 +5,14 @@ use std::time::Duration;
 
 use leasehold::{Error, HoldState, NotHeld, RedisLock};
 
-use super::tools::{
-    L, LONG, OWN, PATIENCE, R, T, World, about, alone, comes_within, elsewhere, let_pass, ms, play,
-    reexecuted, releases, scenario, start, throughout, within,
-};
+use super::world::{L, OWN, PATIENCE, R, T, World, about, play, releases, scenario};
 use crate::support::netns::{Lost, Netns};
 use crate::support::proxy::{Do, Fault, Proxy, Then, Which};
 use crate::support::server::{RedisServer, default_server};
-use crate::support::{eventually, now, shout};
+use crate::support::{
+    LONG, alone, comes_within, elsewhere, eventually, let_pass, ms, now, reexecuted, shout, start,
+    throughout, within,
+};
 
 const LEASE: Duration = Duration::from_secs(10);
 
@@ -227,7 +227,7 @@ fn releases_that_the_kernel_delivers_late_free_nothing() {
             for way in ["unlock", "drop"] {
                 let first = lock.acquire_with_lease(LEASE).unwrap();
                 let old = first.owner();
-                // What is sent on the connections that exist gets lost, and lost again, until it is healed.
+                // Bytes sent on existing connections get lost, and lost again, until the network is healed.
                 let cut = net.cut_connections(&world.server, Lost::Requests);
                 if way == "unlock" {
                     first.unlock().unwrap();
@@ -352,7 +352,8 @@ fn hold_until_stopped(url: &str) {
 #[test]
 fn a_holder_stopped_for_longer_than_its_lease_knows_at_once_and_a_fenced_store_refuses_it() {
     const URL: &str = "LEASEHOLD_FAULTS_HOLDER";
-    const NAME: &str = "faults::owners::a_holder_stopped_for_longer_than_its_lease_knows_at_once_and_a_fenced_store_refuses_it";
+    const NAME: &str =
+        "owners::a_holder_stopped_for_longer_than_its_lease_knows_at_once_and_a_fenced_store_refuses_it";
     if let Ok(url) = std::env::var(URL) {
         return hold_until_stopped(&url);
     }
@@ -400,7 +401,7 @@ fn a_holder_stopped_for_longer_than_its_lease_knows_at_once_and_a_fenced_store_r
 #[test]
 fn a_killed_holders_lock_is_taken_over_after_its_lease() {
     const URL: &str = "LEASEHOLD_FAULTS_KILLED";
-    const NAME: &str = "faults::owners::a_killed_holders_lock_is_taken_over_after_its_lease";
+    const NAME: &str = "owners::a_killed_holders_lock_is_taken_over_after_its_lease";
     if let Ok(url) = std::env::var(URL) {
         return hold_until_stopped(&url);
     }

@@ -1,14 +1,11 @@
-//! What Redisson does wrong on its own side, done here by hand to the same keys: it must not break what is ours.
+//! Faults of Redisson's side, made by hand on the same keys: they must not break our locks.
 
 use std::time::Duration;
 
 use leasehold::LossReason;
 
-use super::tools::{
-    EPSILON, L, LONG, P, R, T, World, about, call, comes_within, elsewhere, let_pass, ms, scenario,
-    throughout,
-};
-use crate::support::{eventually, now};
+use super::world::{L, P, R, T, World, about, scenario};
+use crate::support::{LONG, SLACK, call, comes_within, elsewhere, eventually, let_pass, ms, now, throughout};
 
 const JAVA: &str = "11111111-2222-4333-8444-555555555555:7";
 
@@ -53,7 +50,7 @@ fn a_ghost_at_the_head_of_a_fair_lock_is_waited_out_without_a_storm() {
 
 /// Unlocking a fair lock that nobody holds is no error in Java, and tells the first in the queue that it is free.
 #[test]
-fn a_fair_waiter_that_is_told_for_nothing_goes_on_waiting() {
+fn a_fair_waiter_that_is_woken_for_nothing_goes_on_waiting() {
     scenario(|world| {
         let client = world.client();
         let held = world.direct().fair_lock("poked").acquire().unwrap();
@@ -73,7 +70,7 @@ fn a_fair_waiter_that_is_told_for_nothing_goes_on_waiting() {
 
 /// A Java writer that goes on reading tells nobody that others may read now.
 #[test]
-fn a_downgrade_that_nobody_is_told_of_is_found_by_looking() {
+fn a_downgrade_without_a_message_is_found_by_polling() {
     scenario(|world| {
         let client = world.client();
         let writer = format!("{JAVA}:write");
@@ -214,7 +211,7 @@ fn a_lock_of_any_kind_that_has_no_end_is_busy_and_gives_no_fence() {
 
 /// Redisson's tests of its renewals: the server came back empty while it was held.
 #[test]
-fn halves_that_a_restart_took_away_are_told_and_the_next_holds_are_renewed() {
+fn halves_lost_in_a_restart_are_reported_and_the_next_holds_are_renewed() {
     scenario(|world| {
         let client = world.client();
         let halves =
@@ -240,13 +237,13 @@ fn halves_that_a_restart_took_away_are_told_and_the_next_holds_are_renewed() {
             }
         });
         again.into_iter().for_each(|guard| guard.unlock().unwrap());
-        let_pass(EPSILON, "so that what was sent has arrived");
+        let_pass(SLACK, "so that what was sent has arrived");
     });
 }
 
 /// The names that are derived are those of the mapped name.
 #[test]
-fn a_mapped_name_is_what_all_keys_of_a_kind_are_called_by() {
+fn all_keys_of_a_kind_carry_the_mapped_name() {
     scenario(|world| {
         let client = world.builder().map_names(|name| format!("{name}:mapped")).build().unwrap();
         let held = world.direct().fair_lock("k:mapped").acquire().unwrap();

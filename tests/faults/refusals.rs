@@ -6,14 +6,14 @@ use std::time::Duration;
 
 use leasehold::{ErrorKind, HoldState, LockClient, NotHeld};
 
-use super::tools::{
-    CONNECT, Event, L, P, R, Seen, T, World, alone, call, comes_within, elsewhere, ms, play, scenario,
-    scenario_on, start, texts, throughout, within,
-};
+use super::world::{CONNECT, L, P, R, T, World, play, scenario, scenario_on};
 use crate::support::epilogue::assert_every_hash_has_a_ttl;
+use crate::support::observer::{Event, Seen, texts};
 use crate::support::proxy::{Then, Which};
 use crate::support::server::{Port, RedisServer, default_server};
-use crate::support::{eventually, now, spawn};
+use crate::support::{
+    alone, call, comes_within, elsewhere, eventually, ms, now, spawn, start, throughout, within,
+};
 
 /// A user's rights: patterns of keys and channels, and commands.
 #[derive(Clone)]
@@ -290,7 +290,7 @@ fn a_server_that_became_a_replica_refuses_and_says_nothing_about_loss() {
 }
 
 #[test]
-fn a_server_with_no_room_for_another_client_is_told_as_busy_and_keeps_its_holders() {
+fn a_server_with_no_room_for_another_client_is_busy_and_keeps_its_holders() {
     scenario(|world| {
         let (client, seen) = world.watched();
         let guard = client.lock("kept").acquire().unwrap();
@@ -331,7 +331,7 @@ fn answering(bytes: &'static [u8]) -> (String, TcpListener) {
 }
 
 #[test]
-fn what_is_no_redis_or_too_old_a_one_is_refused_in_words() {
+fn a_server_that_is_no_redis_or_too_old_is_refused_in_words() {
     let hello = b"*14\r\n$6\r\nserver\r\n$5\r\nredis\r\n$7\r\nversion\r\n$6\r\n6.0.16\r\n$5\r\nproto\r\n:2\r\n\
         $2\r\nid\r\n:3\r\n$4\r\nmode\r\n$10\r\nstandalone\r\n$4\r\nrole\r\n$6\r\nmaster\r\n$7\r\nmodules\r\n*0\r\n";
     let cases: [(&[u8], ErrorKind, &str); 4] = [

@@ -5,13 +5,13 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use leasehold::{ErrorKind, HoldState, LossReason};
 
-use super::tools::{
-    Event, L, LONG, R, Seen, T, about, call, comes_within, elsewhere, let_pass, ms, quiet_panic, scenario,
-    throughout, within,
-};
+use super::world::{L, R, T, about, scenario};
 use crate::support::epilogue::threads;
+use crate::support::observer::{Event, Seen};
 use crate::support::proxy::{Do, Then, Which};
-use crate::support::{eventually, now};
+use crate::support::{
+    LONG, call, comes_within, elsewhere, eventually, let_pass, ms, now, quiet_panic, throughout, within,
+};
 
 #[test]
 fn a_panic_in_the_critical_section_gives_the_lock_back() {
@@ -199,7 +199,7 @@ fn a_shutdown_while_the_server_hangs_takes_its_time_and_no_longer() {
                 drop(client);
                 within(begun, 2 * T, "dropping a client");
                 world.server.cont();
-                // Who waits outlives the client, and is served when the other's lease is over.
+                // The waiter outlives the client, and is served when the other's lease is over.
                 waiter.outcome().0.unwrap();
             }
             world.server.cont();
@@ -210,9 +210,9 @@ fn a_shutdown_while_the_server_hangs_takes_its_time_and_no_longer() {
     });
 }
 
-/// What is answered while the client ends, and what is given back just then, is seen to before its end.
+/// Replies that come while the client ends, and releases of that moment, are handled before its end.
 #[test]
-fn a_shutdown_waits_for_what_is_under_way_and_leaves_nothing() {
+fn a_shutdown_waits_for_requests_under_way_and_leaves_nothing() {
     scenario(|world| {
         for way in ["try", "wait", "drop", "unlock", "pass on"] {
             let client = world.builder().lease(LONG).command_timeout(LONG).build().unwrap();
@@ -285,7 +285,7 @@ fn a_shutdown_of_a_busy_client_leaves_no_lock() {
             assert_eq!(world.lock_keys(), Vec::<String>::new(), "round {round}");
             for thread in threads {
                 let error = thread.outcome().0.unwrap_err();
-                // Who held something as the client ended has lost it.
+                // Holds are lost when the client ends.
                 assert!(error.kind() == ErrorKind::ShutDown || error.is_lost(), "{error}");
             }
         }
@@ -381,7 +381,7 @@ fn renewals_that_race_releases_bring_nothing_back() {
 }
 
 #[test]
-fn a_killed_connection_under_load_costs_no_error_to_those_who_wait() {
+fn a_killed_connection_under_load_is_no_error_for_waiters() {
     scenario(|world| {
         let client = world.client();
         let done = AtomicUsize::new(0);
@@ -402,7 +402,7 @@ fn a_killed_connection_under_load_costs_no_error_to_those_who_wait() {
                 .collect();
             let mut killed = 0;
             while threads.iter().any(|thread| !thread.is_finished()) {
-                super::tools::let_pass(ms(50), "between two kills");
+                crate::support::let_pass(ms(50), "between two kills");
                 let then = if killed % 2 == 0 { Then::Reset } else { Then::Close };
                 killed += world.proxy.kill(Which::All, then);
             }

@@ -6,18 +6,16 @@ use std::time::Duration;
 
 use leasehold::{ClientBuilder, ErrorKind, HoldState, NotHeld};
 
-use super::tools::{
-    Event, L, LONG, OWN, P, R, Seen, T, about, call, comes_within, let_pass, ms, scenario, scenario_on,
-    start, throughout, within,
-};
+use super::world::{L, OWN, P, R, T, about, scenario, scenario_on};
+use crate::support::observer::{Event, Seen};
 use crate::support::proxy::Which;
 use crate::support::server::ADMIN;
-use crate::support::{eventually, now};
+use crate::support::{LONG, call, comes_within, eventually, let_pass, ms, now, start, throughout, within};
 
 #[test]
 fn a_server_that_stands_still_for_less_than_the_lease_costs_no_hold() {
     scenario(|world| {
-        // What the lease is longer than the stop is what a busy machine may take of it.
+        // The lease is longer than the stop by as much as a busy machine may take of it.
         let (lease, seen) = (4 * L, Seen::default());
         let options = world.builder().lease(lease).patience(LONG).observer(seen.clone());
         let client = options.build().unwrap();
@@ -39,7 +37,7 @@ fn a_server_that_stands_still_for_less_than_the_lease_costs_no_hold() {
 }
 
 #[test]
-fn a_server_that_stands_still_for_longer_than_the_lease_is_told_as_a_loss_and_gives_nothing_back() {
+fn a_server_that_stands_still_for_longer_than_the_lease_is_a_loss_and_no_release_is_sent() {
     scenario(|world| {
         let (client, seen) = world.watched();
         let guard = client.lock("frozen").acquire().unwrap();
@@ -174,7 +172,7 @@ const LONG_RUN: Duration = Duration::from_secs(60);
 fn a_server_killed_and_restarted_with_its_data_keeps_the_holds() {
     let durable = |builder: crate::support::server::Builder| builder.append_only("always");
     scenario_on(durable, |world| {
-        let seen = super::tools::Seen::default();
+        let seen = crate::support::observer::Seen::default();
         // Long enough for the restart on a busy machine.
         let lease = 4 * L;
         let client = world.builder().lease(lease).observer(seen.clone()).build().unwrap();
@@ -195,7 +193,7 @@ fn a_server_killed_and_restarted_with_its_data_keeps_the_holds() {
 }
 
 #[test]
-fn a_server_that_comes_back_without_its_data_is_told_as_a_loss_and_the_fence_goes_on() {
+fn a_restart_without_data_is_a_loss_and_fencing_tokens_still_grow() {
     scenario(|world| {
         let (client, seen) = world.watched();
         let other = world.direct();
@@ -247,7 +245,7 @@ fn when_its_connections_are_ended_a_hold_is_renewed_at_once() {
     scenario(|world| {
         let client = world.builder_to(&world.server.url()).lease(3 * LONG).build().unwrap();
         let guard = client.lock("kept").acquire().unwrap();
-        // What has no lease is not renewed, nor lost by that.
+        // A hold without a lease is not renewed, nor lost by that.
         client.semaphore("counted").try_set_permits(1).unwrap();
         let permit = client.semaphore("counted").acquire(1).unwrap();
         let_pass(ms(1_000), "so that a renewal shows");

@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use leasehold::{ErrorKind, LockClient};
 
-use super::tools::{Event, L, R, Seen, T, about, alone, scenario_on, start, texts, throughout};
-use crate::support::eventually;
+use super::world::{L, R, T, about, scenario_on};
+use crate::support::observer::{Event, Seen, texts};
 use crate::support::proxy::{Do, Then, Which, verb};
+use crate::support::{alone, eventually, start, throughout};
 
 const PASSWORD: &str = "S3CR3T-hunter2";
 
@@ -108,7 +109,7 @@ fn no_failure_of_a_running_client_shows_its_password() {
     });
 }
 
-impl super::tools::World {
+impl super::world::World {
     fn direct_as(&self, password: &str) -> LockClient {
         self.builder_to(&self.server.url()).username("locks").password(password).build().unwrap()
     }

@@ -4,13 +4,11 @@ use std::time::Duration;
 
 use leasehold::{ErrorKind, LossReason};
 
-use super::tools::{
-    Event, L, LONG, P, R, Seen, T, about, call, comes_within, elsewhere, ms, releases, scenario, start,
-    throughout, within,
-};
+use super::world::{L, P, R, T, about, releases, scenario};
 use crate::support::epilogue::assert_every_hash_has_a_ttl;
-use crate::support::now;
+use crate::support::observer::{Event, Seen};
 use crate::support::proxy::{Direction, Do, Then, Which};
+use crate::support::{LONG, call, comes_within, elsewhere, ms, now, start, throughout, within};
 
 #[test]
 fn a_lease_that_overflows_is_refused_before_anything_is_sent() {
@@ -100,7 +98,7 @@ fn a_grant_whose_reply_is_lost_counts_once_when_the_call_succeeds() {
             assert_eq!(lock.hold_count().unwrap(), 1, "{what}");
             world.assert_held_by(&name, &client, 1);
             let held = world.fields(&name);
-            // What may still come of the first request must not show up either.
+            // Late results of the first request must not show up either.
             throughout(3 * T, || world.fields(&name) == held);
             lock.unlock().unwrap();
             assert!(world.is_free(&name), "{what}: one unlock frees what one lock took");
@@ -180,7 +178,7 @@ fn a_waiter_whose_subscription_dies_with_the_message_takes_over_in_time() {
 }
 
 #[test]
-fn a_holder_whose_key_is_deleted_is_told_by_its_next_renewal() {
+fn a_deleted_key_is_found_by_the_next_renewal() {
     scenario(|world| {
         let (client, seen) = world.watched();
         let guard = client.lock("deleted").acquire().unwrap();

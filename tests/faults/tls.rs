@@ -5,10 +5,11 @@ use std::time::Duration;
 
 use leasehold::ErrorKind;
 
-use super::tools::{L, R, T, World, alone, call, ms, play, start, texts, throughout, within};
+use super::world::{L, R, T, World, play};
+use crate::support::observer::texts;
 use crate::support::proxy::{Direction, Then, Which};
 use crate::support::server::{RedisServer, matrix};
-use crate::support::{missing, now};
+use crate::support::{alone, call, missing, ms, now, start, throughout, within};
 
 /// Runs `body` with a server that speaks TLS only, also at an address that its certificate does not name.
 #[track_caller]
@@ -65,7 +66,7 @@ fn over_tls_a_dead_network_is_noticed_in_time() {
         let error = client.lock("other").try_lock().unwrap_err();
         within(begun, T, "a try");
         assert!(error.is_retryable(), "{error}");
-        super::tools::comes_within(begun, L, "the loss", || guard.check().is_err());
+        crate::support::comes_within(begun, L, "the loss", || guard.check().is_err());
         world.proxy.resume();
         assert!(guard.unlock().unwrap_err().is_lost());
         world.all_are_given_back(L);
@@ -73,7 +74,7 @@ fn over_tls_a_dead_network_is_noticed_in_time() {
 }
 
 #[test]
-fn a_server_that_cannot_prove_who_it_is_is_refused_in_time() {
+fn a_server_without_a_valid_certificate_is_refused_in_time() {
     secured(|world| {
         let elsewhere = format!("rediss://127.0.0.2:{}/", world.server.port());
         for (builder, what) in [
@@ -87,7 +88,7 @@ fn a_server_that_cannot_prove_who_it_is_is_refused_in_time() {
             assert_eq!(error.kind(), ErrorKind::Protocol, "{what}: {}", texts(&error));
             assert!(!error.is_retryable(), "{what}: {error}");
         }
-        // What cannot be read is refused without asking the server.
+        // Files that cannot be read are refused without asking the server.
         let before = world.proxy.accepted();
         for file in ["/nowhere/ca.crt", "/dev/null"] {
             let error = builder(world).tls_ca(file).build().unwrap_err();

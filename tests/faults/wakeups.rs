@@ -7,12 +7,10 @@ use std::time::Duration;
 use leasehold::crossbeam_channel::unbounded;
 use parking_lot::Mutex;
 
-use super::tools::{
-    EPSILON, Event, L, LONG, P, Seen, T, World, call, channel, let_pass, ms, scenario, scenario_on, start,
-    within,
-};
-use crate::support::now;
+use super::world::{L, P, T, World, scenario, scenario_on};
+use crate::support::observer::{Event, Seen};
 use crate::support::proxy::{Command, Do, Which, verb};
+use crate::support::{LONG, SLACK, call, channel, let_pass, ms, now, start, within};
 
 #[test]
 fn waiters_of_several_clients_all_get_in_while_subscriptions_are_killed() {
@@ -49,7 +47,7 @@ fn waiters_of_several_clients_all_get_in_while_subscriptions_are_killed() {
         let mut free_since = begun;
         for (taken, released) in turns {
             let gap = taken.saturating_duration_since(free_since);
-            assert!(gap <= P + EPSILON, "the lock was free for {gap:?} although it was waited for");
+            assert!(gap <= P + SLACK, "the lock was free for {gap:?} although it was waited for");
             free_since = released;
         }
     });
@@ -111,7 +109,7 @@ fn a_flood_of_foreign_messages_drowns_no_release() {
 }
 
 #[test]
-fn without_the_right_to_subscribe_waiters_poll_and_the_observer_is_told() {
+fn without_permission_to_subscribe_waiters_poll_and_the_observer_is_notified() {
     let user = |builder: crate::support::server::Builder| {
         builder.user("mute on >pw ~* resetchannels +@all -subscribe")
     };

@@ -30,7 +30,7 @@ struct Requests {
     sent: u64,
 }
 
-/// What came of a request.
+/// The outcome of a request.
 #[derive(Debug)]
 pub(crate) struct Answer {
     /// CLOCK_MONOTONIC before the foreign call, in nanoseconds.
@@ -50,7 +50,7 @@ pub(crate) struct Pending {
 pub(crate) struct Peer {
     agent: Arc<Agent>,
     client: String,
-    /// What `connect` answered: Redisson's client id.
+    /// The answer of `connect`: Redisson's client id.
     pub(crate) id: String,
 }
 

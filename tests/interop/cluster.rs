@@ -6,8 +6,9 @@ use leasehold::{ClusterPubSub, LockClient};
 
 use crate::agent::{Peer, Pending};
 use crate::java;
-use crate::scene::{Task, alone, between, eventually, monotonic, task};
+use crate::scene::{alone, between, monotonic};
 use crate::support::cluster::Cluster;
+use crate::support::{Call, call, wait_until};
 use crate::waking::{kept_the_promise, rounds};
 
 /// A waiter that is not woken finds the lock free a second after its last attempt in Rust, and in Java at this lease's
@@ -42,7 +43,7 @@ impl Sides {
             let (_, count): (String, i64) = self.cluster.ask(primary, &["PUBSUB", count, channel]);
             count > 0
         };
-        eventually("a waiter has subscribed", Duration::from_secs(10), || self.counted.iter().any(&listens));
+        wait_until("a waiter has subscribed", Duration::from_secs(10), || self.counted.iter().any(&listens));
         // Its second attempt follows at once; were it still to come, it would find the lock free without being woken.
         let scripts = || -> u64 { self.cluster.scripts_run(primary) };
         let mut before = scripts();
@@ -50,14 +51,14 @@ impl Sides {
             let now = scripts();
             std::mem::replace(&mut before, now) == now
         };
-        eventually("the waiter has tried again", Duration::from_secs(10), is_quiet);
+        wait_until("the waiter has tried again", Duration::from_secs(10), is_quiet);
     }
 
     fn wake_each_other(&self, what: &str) {
         let delays = rounds(|name| {
             self.java.get("holder", "lock", &[name]);
             let lock = self.rust.lock(name);
-            let waiter = task(move || {
+            let waiter = call(move || {
                 lock.lock().unwrap();
                 let got = monotonic();
                 lock.unlock().unwrap();
@@ -98,27 +99,27 @@ impl Sides {
                     let thread = format!("{name}-{turn}");
                     let got = self.java.ask(&thread, "fair-lock", &[&name]);
                     let unlocked = self.java.ask(&thread, "fair-unlock", &[&name]);
-                    waiters.push(task(move || {
+                    waiters.push(call(move || {
                         let got = got.wait();
                         unlocked.wait().expect_ok();
                         got.ended
                     }));
                 } else {
                     let lock = lock.clone();
-                    waiters.push(task(move || {
+                    waiters.push(call(move || {
                         let guard = lock.acquire().unwrap();
                         let got = monotonic();
                         guard.unlock().unwrap();
                         got
                     }));
                 }
-                eventually("it is in the queue", Duration::from_secs(20), || {
+                wait_until("it is in the queue", Duration::from_secs(20), || {
                     let queue = format!("redisson_lock_queue:{{{name}}}");
                     self.cluster.ask::<usize>(primary, &["LLEN", &queue]) == turn + 1
                 });
             }
             self.java.get("holder", "fair-unlock", &[&name]);
-            let got: Vec<u64> = waiters.into_iter().map(Task::join).collect();
+            let got: Vec<u64> = waiters.into_iter().map(Call::join).collect();
             assert!(got.is_sorted(), "{got:?}");
         }
     }
@@ -131,7 +132,7 @@ impl Sides {
         let before = self.cluster.scripts_run(primary);
         let readers = ["one", "two"].map(|thread| self.java.ask(thread, "read-lock", &[name]));
         // Each asks, subscribes, and asks again before it sleeps.
-        eventually("both wait", Duration::from_secs(20), || self.cluster.scripts_run(primary) >= before + 4);
+        wait_until("both wait", Duration::from_secs(20), || self.cluster.scripts_run(primary) >= before + 4);
         assert!(readers.iter().all(Pending::is_open), "a reader came in while Rust writes");
         let begun = monotonic();
         writing.unlock().unwrap();
@@ -153,7 +154,7 @@ impl Sides {
             assert!(self.java.is("reader", "read-try", &[&name]));
             assert!(!self.java.is("writer", "write-try", &[&name]));
             reading.unlock().unwrap();
-            let waiter = task({
+            let waiter = call({
                 let lock = lock.clone();
                 move || {
                     let guard = lock.write().acquire().unwrap();
@@ -173,7 +174,7 @@ impl Sides {
         }
     }
 
-    /// What either has, in all slots, the other finds taken, and it is the same lock.
+    /// Each side finds the other's holds taken, in all slots, and it is the same lock.
     fn exclude_each_other(&self) {
         for primary in 0..3 {
             let name = self.cluster.name_on(primary, "shared");
@@ -229,7 +230,7 @@ fn on_a_cluster_java_and_rust_wake_each_other_by_plain_messages() {
 }
 
 #[test]
-fn on_a_cluster_rust_wakes_java_either_way_when_told_to_use_both() {
+fn on_a_cluster_rust_wakes_java_in_both_publish_modes() {
     let _alone = alone();
     let Some(sides) = sides("OFF", ClusterPubSub::Both, &["NUMSUB"]) else { return };
     sides.wake_each_other("both beside plain");

@@ -14,9 +14,9 @@ use redis::{Commands, Connection};
 use crate::agent::Peer;
 use crate::fleet::Worker;
 use crate::java;
-use crate::scene::{alone, eventually, monotonic, rust};
+use crate::scene::{alone, monotonic, rust};
 use crate::support::server::RedisServer;
-use crate::tools::{let_pass, ms};
+use crate::support::{let_pass, ms, wait_until};
 
 /// Nothing is to end by itself here, however busy the machine is.
 const LEASE: Duration = Duration::from_secs(60);
@@ -25,7 +25,7 @@ const WORKER: &str = "LEASEHOLD_INTEROP_CROWD";
 /// How long the last of a crowd may take once its time is over.
 const LAST: Duration = Duration::from_secs(60);
 
-/// What one process does: so many threads of a kind, for so long, with random pauses up to so long.
+/// The work of one process: threads of a kind, for how long, with random pauses up to how long.
 #[derive(Clone, Copy)]
 struct Work<'a> {
     name: &'a str,
@@ -43,7 +43,7 @@ struct Had {
     by: String,
 }
 
-/// What takes it, notes when it had it, and gives it back.
+/// Acquires it, notes the time, and releases it.
 type Turn = Box<dyn Fn() -> (u64, u64) + Send>;
 
 fn turn(client: &LockClient, kind: &str, name: &str) -> Turn {
@@ -382,7 +382,7 @@ fn java_and_rust_waiters_of_a_fair_lock_are_served_in_the_order_in_which_they_ca
                 )),
                 odd => processes[odd / 2].queue(&mut admin, &name, &served, turn),
             }
-            eventually("it is in the queue", Duration::from_secs(20), || {
+            wait_until("it is in the queue", Duration::from_secs(20), || {
                 admin.llen::<_, usize>(&queue).unwrap() == turn + 1
             });
         }
@@ -394,7 +394,7 @@ fn java_and_rust_waiters_of_a_fair_lock_are_served_in_the_order_in_which_they_ca
         for asked in asked {
             asked.wait().expect_ok();
         }
-        eventually("all had their turn", Duration::from_secs(20), || {
+        wait_until("all had their turn", Duration::from_secs(20), || {
             admin.llen::<_, usize>(&served).unwrap() == 12
         });
         assert_eq!(
@@ -402,7 +402,7 @@ fn java_and_rust_waiters_of_a_fair_lock_are_served_in_the_order_in_which_they_ca
             (0..12).collect::<Vec<_>>(),
             "{holder}"
         );
-        eventually("nothing is left", Duration::from_secs(10), || {
+        wait_until("nothing is left", Duration::from_secs(10), || {
             admin.keys::<_, Vec<String>>(format!("*{name}*")).unwrap().is_empty()
         });
     }

@@ -9,9 +9,9 @@ use std::time::Duration;
 use leasehold::{LockClient, NotHeld, RedisLock};
 
 use crate::agent::{Agent, Peer};
-use crate::scene::{alone, between, build_once, eventually, monotonic, source, task};
+use crate::scene::{alone, between, build_once, monotonic, source};
 use crate::support::zookeeper::{CALM, ZooKeeper};
-use crate::tools::{now, stalled_since};
+use crate::support::{call, now, stalled_since, wait_until};
 
 const LEASE: Duration = Duration::from_secs(20);
 const SOON: Duration = Duration::from_secs(10);
@@ -46,11 +46,11 @@ fn rust(server: &ZooKeeper) -> LockClient {
 
 /// Waits until so many stand behind somebody.
 fn queue_is(server: &ZooKeeper, length: usize) {
-    eventually(&format!("{length} wait"), SOON, || server.watched_below("/locks/") == length);
+    wait_until(&format!("{length} wait"), SOON, || server.watched_below("/locks/") == length);
 }
 
 #[test]
-fn what_curator_holds_is_busy_for_rust_and_the_other_way_round() {
+fn a_lock_held_by_curator_is_busy_for_rust_and_the_other_way_round() {
     let _alone = alone();
     let Some(server) = ZooKeeper::start(CALM) else { return };
     let Some(java) = curator(&server) else { return };
@@ -96,7 +96,7 @@ fn a_release_in_one_language_wakes_the_other() {
         let (released, released_at) = (monotonic(), now());
         lock.unlock().unwrap();
         spans.push(between(released, asked.wait().ended).saturating_sub(stalled_since(released_at)));
-        let waiting = task({
+        let waiting = call({
             let lock = lock.clone();
             move || {
                 let guard = lock.acquire().unwrap();
@@ -136,7 +136,7 @@ fn java_and_rust_are_served_in_the_order_in_which_they_came() {
             let lock = clients[place % 2].lock(path);
             rusts.push((
                 place,
-                task(move || {
+                call(move || {
                     let guard = lock.acquire().unwrap();
                     let had = monotonic();
                     guard.unlock().unwrap();
@@ -197,7 +197,7 @@ fn a_jvm_that_is_killed_frees_the_lock_with_its_session() {
     let java = agent.connect("curator", &address, &[&CALM.least_ms.to_string()]);
     java.get("one", "lock", &["/locks/killed"]);
     let lock = rust(&server).lock("/locks/killed");
-    let waiting = task(move || lock.acquire().and_then(|guard| guard.unlock()));
+    let waiting = call(move || lock.acquire().and_then(|guard| guard.unlock()));
     queue_is(&server, 1);
     assert!(waiting.is_open());
     drop((java, agent)); // which kills it
@@ -225,7 +225,7 @@ fn readers_and_writers_of_both_languages_keep_to_one_lock() {
     let writing = java.ask("one", "write-lock", &[path]);
     queue_is(&server, 1);
     assert!(!other.read().try_lock().unwrap());
-    let reading = task({
+    let reading = call({
         let read = other.read().clone();
         move || read.acquire_owned()
     });
@@ -233,7 +233,7 @@ fn readers_and_writers_of_both_languages_keep_to_one_lock() {
     lock.read().unlock().unwrap();
     writing.wait().expect_ok();
     assert!(reading.is_open() && lock.write().is_locked().unwrap());
-    // Who writes may read in its place, and goes on when the writing is over.
+    // A writer may read in its place, and goes on when the writing is over.
     java.get("one", "read-lock", &[path]);
     java.get("one", "write-unlock", &[path]);
     let guard = reading.join().unwrap();

@@ -10,17 +10,16 @@ use redis::{Commands, Connection};
 use crate::agent::{Agent, Peer, Pending};
 use crate::fleet::Worker;
 use crate::java;
-use crate::scene::{Task, alone, eventually, task};
-use crate::support::now;
+use crate::scene::alone;
 use crate::support::server::RedisServer;
-use crate::tools::stalled_since;
+use crate::support::{Call, call, now, stalled_since, wait_until};
 
 const LEASE: Duration = Duration::from_secs(3);
 /// For so long a place of ours lasts without being asked for again.
 const PLACE: Duration = Duration::from_secs(6);
 /// Longer than any step here takes.
 const LONG: Duration = Duration::from_secs(60);
-/// What Redisson's `fairLockWaitTimeout` was, is, and may be set to.
+/// Values of Redisson's `fairLockWaitTimeout`: earlier, today's, and one that may be set.
 const WAITS: [Duration; 3] = [Duration::from_secs(5), Duration::from_secs(300), Duration::from_secs(600)];
 /// Carries the server's address to a process that waits, which is this test program again.
 const WAITER: &str = "LEASEHOLD_INTEROP_FAIR_WAITER";
@@ -42,7 +41,7 @@ fn queue(admin: &mut Connection) -> Vec<String> {
 fn comes<T>(admin: &mut Connection, come: impl FnOnce() -> T) -> (T, String) {
     let before = queue(admin).pop();
     let comer = come();
-    eventually("it is in the queue", LONG, || queue(admin).pop() != before);
+    wait_until("it is in the queue", LONG, || queue(admin).pop() != before);
     (comer, queue(admin).pop().unwrap())
 }
 
@@ -51,9 +50,9 @@ fn java_takes_turn(java: &Peer, thread: &str) -> Pending {
     java.ask(thread, "fair-turn", &["fair", "turns", thread])
 }
 
-fn rust_takes_turn(url: &str, who: &'static str) -> Task<()> {
+fn rust_takes_turn(url: &str, who: &'static str) -> Call<()> {
     let url = url.to_owned();
-    task(move || {
+    call(move || {
         let client = patient(&url);
         let mut connection = redis::Client::open(url).unwrap().get_connection().unwrap();
         let guard = client.fair_lock("fair").acquire().unwrap();
@@ -100,7 +99,7 @@ fn waiters_of_ours_that_are_killed_hold_java_up_for_seconds_wherever_they_stood(
             let (seconds, micros): (i64, i64) = redis::cmd("TIME").query(admin).unwrap();
             seconds * 1_000 + micros / 1_000
         };
-        // What is left of their times once Java has taken off what it takes with each grant of its own.
+        // Their remaining times once Java has subtracted its part with each grant of its own.
         let wait_ms = i64::try_from(wait.as_millis()).unwrap();
         let most = i64::try_from((PLACE * 4 + LEASE).as_millis()).unwrap();
         for (id, ahead) in [(&first_id, 0), (&middle_id, 1), (&last_id, 2)] {
@@ -118,7 +117,7 @@ fn waiters_of_ours_that_are_killed_hold_java_up_for_seconds_wherever_they_stood(
         assert!(held_up < PLACE * 4 + LEASE, "{wait:?}: {held_up:?}");
         let _: () = admin.del("turns").unwrap();
         java.get("main", "shutdown", &[]);
-        eventually("nothing is left", LONG, || admin.keys::<_, Vec<String>>("*fair*").unwrap().is_empty());
+        wait_until("nothing is left", LONG, || admin.keys::<_, Vec<String>>("*fair*").unwrap().is_empty());
     }
 }
 
@@ -145,7 +144,7 @@ fn a_waiter_of_ours_keeps_its_place_behind_java_however_long_java_waits() {
         }
         guard.unlock().unwrap();
         theirs.into_iter().for_each(|turn| drop(turn.wait_for(LONG).expect_ok()));
-        ours.into_iter().for_each(Task::join);
+        ours.into_iter().for_each(Call::join);
         assert_eq!(turns(&mut admin), came, "{wait:?}");
         let _: () = admin.del("turns").unwrap();
         java.get("main", "shutdown", &[]);
@@ -164,9 +163,9 @@ fn a_waiter_of_ours_that_java_took_for_dead_goes_back_to_the_front() {
     let (ours, our_id) = comes(&mut admin, || rust_takes_turn(&server.url(), "ours"));
     let (theirs, their_id) = comes(&mut admin, || java_takes_turn(&java, "theirs"));
     let (late, late_id) = comes(&mut admin, || rust_takes_turn(&server.url(), "late"));
-    // What Redisson does to it.
+    // The effect of Redisson's scripts on it.
     let _: () = redis::pipe().atomic().lpop(QUEUE, None).zrem(TIMES, &our_id).query(&mut admin).unwrap();
-    eventually("it is the first again", LONG, || queue(&mut admin) == [&*our_id, &*their_id, &*late_id]);
+    wait_until("it is the first again", LONG, || queue(&mut admin) == [&*our_id, &*their_id, &*late_id]);
     let time: Option<f64> = admin.zscore(TIMES, &our_id).unwrap();
     assert!(time.is_some());
     guard.unlock().unwrap();
@@ -205,7 +204,7 @@ fn a_java_waiter_that_is_killed_is_waited_for_as_long_as_it_said_and_no_longer()
         let killed = now();
         guard.unlock().unwrap();
         theirs.into_iter().for_each(|turn| drop(turn.wait_for(LONG).expect_ok()));
-        ours.into_iter().for_each(Task::join);
+        ours.into_iter().for_each(Call::join);
         let held_up = killed.elapsed().saturating_sub(stalled_since(killed));
         eprintln!("a dead Java waiter, before the {place}: {held_up:?}");
         assert!(held_up < wait + PLACE * 4 + LEASE, "{place}: {held_up:?}");

@@ -10,7 +10,7 @@ use redis::Commands;
 use crate::java;
 use crate::scene::{alone, between, rust};
 use crate::support::server::RedisServer;
-use crate::support::{Raise, now};
+use crate::support::{Raise, now, test_command};
 
 const LEASE: Duration = Duration::from_secs(30);
 const THREADS: usize = 4;
@@ -112,8 +112,9 @@ pub(crate) struct Worker(Child);
 impl Worker {
     /// This test program again, to run that test with that in its environment.
     pub(crate) fn start(test: &str, variable: &str, value: &str) -> Worker {
-        let mut again = Command::new(env::current_exe().unwrap());
-        again.args(["--exact", test]).env(variable, value);
+        let command = test_command(test);
+        let mut again = Command::new(&command[0]);
+        again.args(&command[1..]).env(variable, value);
         Worker(again.stdout(Stdio::null()).spawn().unwrap())
     }
 

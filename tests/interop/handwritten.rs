@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use redis::{Commands, Connection, Script};
 
-use crate::scene::{alone, between, calls, eventually, monotonic, rust, task};
+use crate::scene::{alone, between, calls, monotonic, rust};
 use crate::support::server::RedisServer;
+use crate::support::{call, wait_until};
 
 const LEASE: Duration = Duration::from_secs(30);
 /// The safety poll comes within 1.2 s; the rest is slack.
@@ -106,14 +107,14 @@ fn a_waiter_finds_a_release_that_nobody_announced_within_1_45_s() {
         assert!(peer.take(&name));
         let before = calls(&mut admin, &["eval", "evalsha"]);
         let lock = client.lock(&name);
-        let waiter = task(move || {
+        let waiter = call(move || {
             lock.lock().unwrap();
             let got = monotonic();
             lock.unlock().unwrap();
             got
         });
         // Two attempts, around the subscription: from here on only the safety poll can find out.
-        eventually("our waiter sleeps", Duration::from_secs(5), || {
+        wait_until("our waiter sleeps", Duration::from_secs(5), || {
             calls(&mut admin, &["eval", "evalsha"]) >= before + 2
         });
         assert!(waiter.is_open());

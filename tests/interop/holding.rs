@@ -1,11 +1,12 @@
-//! Who holds a lock, how often, and since when no longer: the same on both sides.
+//! Holder, hold count, and the end of a hold are the same on both sides.
 
 use std::time::Duration;
 
 use leasehold::{ErrorKind, NotHeld};
 
 use crate::java;
-use crate::scene::{alone, rust, scripts_run, somebody_waits, task};
+use crate::scene::{alone, rust, scripts_run, somebody_waits};
+use crate::support::call;
 use crate::support::server::RedisServer;
 
 const LEASE: Duration = Duration::from_secs(3);
@@ -86,9 +87,9 @@ fn a_hold_that_rust_passed_to_another_thread_still_keeps_java_out() {
     let Some(server) = RedisServer::start_default() else { return };
     let Some(java) = java::connect(&server.url(), LEASE) else { return };
     let guard = rust(&server.url(), LEASE).lock("passed-on").acquire_owned().unwrap();
-    let guard = task(move || guard).join();
+    let guard = call(move || guard).join();
     assert!(!java.is("other", "try", &["passed-on"]));
-    task(move || guard.unlock().unwrap()).join();
+    call(move || guard.unlock().unwrap()).join();
     assert!(java.is("other", "try", &["passed-on"]));
     java.get("other", "unlock", &["passed-on"]);
 }
@@ -113,7 +114,7 @@ fn a_key_of_the_other_kind_is_an_error_on_either_side() {
 }
 
 #[test]
-fn what_java_forces_open_rust_no_longer_holds_and_is_told() {
+fn a_lock_that_java_forces_open_is_lost_for_rust_and_reported() {
     let _alone = alone();
     let Some(server) = RedisServer::start_default() else { return };
     let Some(java) = java::connect(&server.url(), LEASE) else { return };
@@ -144,7 +145,7 @@ fn what_java_forces_open_rust_no_longer_holds_and_is_told() {
 }
 
 #[test]
-fn what_rust_forces_open_java_no_longer_holds_and_is_told() {
+fn a_lock_that_rust_forces_open_is_lost_for_java_and_reported() {
     let _alone = alone();
     let Some(server) = RedisServer::start_default() else { return };
     let Some(java) = java::connect(&server.url(), LEASE) else { return };

@@ -7,11 +7,9 @@ use redis::Commands;
 
 use crate::agent::Pending;
 use crate::java;
-use crate::scene::{
-    Task, alone, between, calls, eventually, monotonic, rust, scripts_run, somebody_waits, task,
-};
+use crate::scene::{alone, between, calls, monotonic, rust, scripts_run, somebody_waits};
 use crate::support::server::RedisServer;
-use crate::tools::{median, now, stalled_since};
+use crate::support::{Call, call, median, now, stalled_since, wait_until};
 use crate::waking::rounds;
 
 const LEASE: Duration = Duration::from_secs(3);
@@ -28,12 +26,12 @@ fn a_dead_rust_waiter_of_a_fair_lock_holds_java_up_for_seconds() {
     let mut admin = server.admin();
     let client = rust(&server.url(), LEASE);
     let guard = client.fair_lock("ghost").acquire().unwrap();
-    // What a client leaves that is killed while it waits.
+    // The remains of a client that is killed while it waits.
     let dead = {
         let doomed = rust(&server.url(), LEASE);
         let lock = doomed.fair_lock("ghost");
-        let waiter = task(move || lock.lock());
-        eventually("it is in the queue", Duration::from_secs(10), || {
+        let waiter = call(move || lock.lock());
+        wait_until("it is in the queue", Duration::from_secs(10), || {
             admin.llen::<_, usize>("redisson_lock_queue:{ghost}").unwrap() == 1
         });
         let place: Vec<String> = admin.lrange("redisson_lock_queue:{ghost}", 0, -1).unwrap();
@@ -49,7 +47,7 @@ fn a_dead_rust_waiter_of_a_fair_lock_holds_java_up_for_seconds() {
         place
     };
     let waiting = java.ask("waiter", "fair-try-for", &["ghost", "20000"]);
-    eventually("it is in the queue", Duration::from_secs(10), || {
+    wait_until("it is in the queue", Duration::from_secs(10), || {
         admin.lrange::<_, Vec<String>>("redisson_lock_queue:{ghost}", 0, -1).unwrap().len() == dead.len() + 1
     });
     let freed = monotonic();
@@ -103,7 +101,7 @@ fn the_halves_of_a_read_write_lock_exclude_each_other_across_languages() {
 }
 
 #[test]
-fn waiting_readers_and_writers_are_told_by_the_other_language() {
+fn waiting_readers_and_writers_are_woken_by_the_other_language() {
     let _alone = alone();
     let Some(server) = RedisServer::start_default() else { return };
     let Some(java) = java::connect(&server.url(), LEASE) else { return };
@@ -115,7 +113,7 @@ fn waiting_readers_and_writers_are_told_by_the_other_language() {
     let before = scripts_run(&mut admin);
     let readers: Vec<_> = (0..3).map(|n| java.ask(&format!("r{n}"), "read-lock", &["rw"])).collect();
     // Each asks, subscribes, and asks again before it sleeps.
-    eventually("all three wait", Duration::from_secs(10), || scripts_run(&mut admin) >= before + 6);
+    wait_until("all three wait", Duration::from_secs(10), || scripts_run(&mut admin) >= before + 6);
     let reading = lock.read().acquire().unwrap();
     let freed = monotonic();
     writing.unlock().unwrap();
@@ -127,7 +125,7 @@ fn waiting_readers_and_writers_are_told_by_the_other_language() {
     // Java's readers and ours let go; a writer of ours is told by the last, which is Java's.
     reading.unlock().unwrap();
     let before = scripts_run(&mut admin);
-    let waiter = task({
+    let waiter = call({
         let lock = lock.clone();
         move || {
             lock.write().lock().unwrap();
@@ -136,7 +134,7 @@ fn waiting_readers_and_writers_are_told_by_the_other_language() {
             had
         }
     });
-    eventually("it waits", Duration::from_secs(10), || scripts_run(&mut admin) >= before + 2);
+    wait_until("it waits", Duration::from_secs(10), || scripts_run(&mut admin) >= before + 2);
     java.get("r0", "read-unlock", &["rw"]);
     java.get("r1", "read-unlock", &["rw"]);
     assert!(waiter.is_open());
@@ -159,10 +157,10 @@ fn a_long_lease_of_ours_survives_the_watchdog_of_a_java_reader() {
         let outer = is_renewed.then(|| lock.read().acquire().unwrap());
         let guard = lock.read().acquire_with_lease(Duration::from_secs(60)).unwrap();
         java.get("reader", "read-lock", &["rw"]);
-        eventually("Java's watchdog has cut the time", Duration::from_secs(5), || {
+        wait_until("Java's watchdog has cut the time", Duration::from_secs(5), || {
             admin.pttl::<_, i64>("rw").unwrap() < 3_100
         });
-        eventually("ours has raised it", Duration::from_secs(3), || {
+        wait_until("ours has raised it", Duration::from_secs(3), || {
             admin.pttl::<_, i64>("rw").unwrap() > 30_000
         });
         guard.check().unwrap();
@@ -170,7 +168,7 @@ fn a_long_lease_of_ours_survives_the_watchdog_of_a_java_reader() {
         assert!(!java.is("writer", "write-try", &["rw"]));
         guard.unlock().unwrap();
         drop(outer);
-        eventually("nobody reads", Duration::from_secs(3), || java.is("writer", "write-try", &["rw"]));
+        wait_until("nobody reads", Duration::from_secs(3), || java.is("writer", "write-try", &["rw"]));
         java.get("writer", "write-unlock", &["rw"]);
     }
 }
@@ -190,13 +188,13 @@ fn java_goes_by_the_times_of_our_reading_and_writing() {
     lock.read().acquire_with_lease(LONG).unwrap().unlock().unwrap();
     java.get("reader", "read-lock", &["rw"]);
     java.get("reader", "read-unlock", &["rw"]);
-    eventually("the outer level's time is over", LONG, || taken.elapsed() > short);
+    wait_until("the outer level's time is over", LONG, || taken.elapsed() > short);
     assert!(!java.is("writer", "write-try", &["rw"]));
     outer.check().unwrap();
     outer.unlock().unwrap();
     assert!(java.is("writer", "write-try", &["rw"]));
     java.get("writer", "write-unlock", &["rw"]);
-    // Who reads on after writing does so for its reading's time.
+    // A writer that goes on reading does so for its reading's time.
     let writing = lock.write().acquire().unwrap();
     lock.read().lock_with_lease(short).unwrap();
     let (read, read_at) = (monotonic(), now());
@@ -240,7 +238,7 @@ fn permits_go_back_and_forth_between_the_languages() {
     let mut admin = server.admin();
     let before = scripts_run(&mut admin);
     let waiting = java.ask("waiter", "semaphore-try-for", &["sem", "2", "10000"]);
-    eventually("Java has asked twice", Duration::from_secs(10), || scripts_run(&mut admin) >= before + 2);
+    wait_until("Java has asked twice", Duration::from_secs(10), || scripts_run(&mut admin) >= before + 2);
     let freed = monotonic();
     two.unlock().unwrap();
     let got = waiting.wait();
@@ -248,7 +246,7 @@ fn permits_go_back_and_forth_between_the_languages() {
     assert!(between(freed, got.ended) < TOLD);
     // We wait for one; we are told when Java's comes back.
     let before = scripts_run(&mut admin);
-    let waiter = task({
+    let waiter = call({
         let semaphore = semaphore.clone();
         move || {
             let permit = semaphore.acquire(1).unwrap();
@@ -257,7 +255,7 @@ fn permits_go_back_and_forth_between_the_languages() {
             had
         }
     });
-    eventually("we have asked twice", Duration::from_secs(10), || scripts_run(&mut admin) >= before + 2);
+    wait_until("we have asked twice", Duration::from_secs(10), || scripts_run(&mut admin) >= before + 2);
     assert!(waiter.is_open());
     let freed = monotonic();
     java.get("main", "semaphore-release", &["sem", "3"]);
@@ -294,7 +292,7 @@ fn permits_with_leases_are_given_back_by_the_other_language() {
 }
 
 #[test]
-fn a_latch_opens_for_everybody_whoever_counts_it_down() {
+fn a_latch_opens_for_all_waiters_of_both_languages() {
     let _alone = alone();
     let Some(server) = RedisServer::start_default() else { return };
     let Some(java) = java::connect(&server.url(), LEASE) else { return };
@@ -323,13 +321,13 @@ fn a_latch_opens_for_everybody_whoever_counts_it_down() {
             let ours: Vec<_> = (0..4)
                 .map(|_| {
                     let latch = latch.clone();
-                    task(move || {
+                    call(move || {
                         latch.wait().unwrap();
                         monotonic()
                     })
                 })
                 .collect();
-            eventually("all listen and have looked again", Duration::from_secs(20), || {
+            wait_until("all listen and have looked again", Duration::from_secs(20), || {
                 let (_, listeners): (String, usize) =
                     redis::cmd("PUBSUB").arg("NUMSUB").arg(&channel).query(&mut admin).unwrap();
                 listeners == 3 && calls(&mut admin, &["get"]) >= before + 16
@@ -340,7 +338,7 @@ fn a_latch_opens_for_everybody_whoever_counts_it_down() {
             };
             count_down(if last == "java" { "rust" } else { "java" });
             assert_eq!(java.get("main", "latch-count", &[&name]), "1");
-            assert!(theirs.iter().all(Pending::is_open) && ours.iter().all(Task::is_open));
+            assert!(theirs.iter().all(Pending::is_open) && ours.iter().all(Call::is_open));
             let (opened, opened_at) = (monotonic(), now());
             count_down(last);
             let theirs = theirs.into_iter().map(|waiter| {
@@ -348,7 +346,7 @@ fn a_latch_opens_for_everybody_whoever_counts_it_down() {
                 assert_eq!(got.result.as_deref(), Ok("true"));
                 got.ended
             });
-            let ended = theirs.chain(ours.into_iter().map(Task::join)).max().unwrap();
+            let ended = theirs.chain(ours.into_iter().map(Call::join)).max().unwrap();
             assert_eq!(latch.count().unwrap(), 0);
             between(opened, ended).saturating_sub(stalled_since(opened_at))
         });
@@ -362,7 +360,7 @@ fn a_latch_opens_for_everybody_whoever_counts_it_down() {
 
 /// Whatever Redisson makes, looked at from here.
 #[test]
-fn what_java_holds_is_shown_as_what_it_is() {
+fn a_hold_of_java_is_shown_with_its_kind() {
     let _alone = alone();
     let Some(server) = RedisServer::start_default() else { return };
     let Some(java) = java::connect(&server.url(), LEASE) else { return };
@@ -378,7 +376,7 @@ fn what_java_holds_is_shown_as_what_it_is() {
     let holder = &seen.holders[0];
     assert_eq!((&holder.owner, holder.holds, holder.by_this_client), (&owner, Some(2), false));
     assert!(is_within(seen.remaining), "{seen}");
-    // What Redisson keeps does not say since when, nor where.
+    // Redisson's fields do not say since when, nor where.
     assert_eq!((holder.held_for, &holder.whereabouts), (None, &None));
 
     let token = java.get("main", "fenced-lock-token", &["fenced"]);
@@ -388,12 +386,12 @@ fn what_java_holds_is_shown_as_what_it_is() {
 
     java.get("main", "fair-lock", &["fair"]);
     let waiting = java.ask("waiter", "fair-lock", &["fair"]);
-    let ours = task({
+    let ours = call({
         let lock = client.fair_lock("fair");
-        eventually("Java is in the queue", Duration::from_secs(10), || show("fair").waiting == 1);
+        wait_until("Java is in the queue", Duration::from_secs(10), || show("fair").waiting == 1);
         move || lock.lock().map(|()| lock.unlock().unwrap()).unwrap()
     });
-    eventually("both are in the queue", Duration::from_secs(10), || show("fair").waiting == 2);
+    wait_until("both are in the queue", Duration::from_secs(10), || show("fair").waiting == 2);
     let seen = show("fair");
     assert_eq!((&seen.kind, &*seen.holders[0].owner), (&ObjectKind::FairLock, &*owner), "{seen}");
     let waiters: Vec<_> = seen.waiters.iter().map(|one| (one.owner.as_str(), one.by_this_client)).collect();
@@ -440,12 +438,12 @@ fn what_java_holds_is_shown_as_what_it_is() {
     assert!(java.is("main", "semaphore-set", &["sem", "1"]));
     assert_eq!((show("sem").kind, show("sem").count), (ObjectKind::Counter, Some(1)));
     let waiting = java.ask("waiter", "semaphore-try-for", &["sem", "2", "20000"]);
-    eventually("it listens", Duration::from_secs(10), || show("sem").kind == ObjectKind::Semaphore);
+    wait_until("it listens", Duration::from_secs(10), || show("sem").kind == ObjectKind::Semaphore);
     java.get("main", "semaphore-release", &["sem", "1"]);
     assert_eq!(waiting.wait().result.as_deref(), Ok("true"));
     assert!(java.is("main", "latch-set", &["latch", "2"]));
     let waiting = java.ask("waiter", "latch-wait-for", &["latch", "20000"]);
-    eventually("it listens", Duration::from_secs(10), || show("latch").kind == ObjectKind::CountDownLatch);
+    wait_until("it listens", Duration::from_secs(10), || show("latch").kind == ObjectKind::CountDownLatch);
     assert_eq!(show("latch").count, Some(2));
     java.get("main", "latch-down", &["latch"]);
     java.get("main", "latch-down", &["latch"]);
@@ -454,7 +452,7 @@ fn what_java_holds_is_shown_as_what_it_is() {
 
 /// The field in which a hold says since when it is held is in the hash that both share.
 #[test]
-fn java_does_not_mind_what_a_hold_says_of_itself() {
+fn java_ignores_the_note_of_a_hold() {
     let _alone = alone();
     let Some(server) = RedisServer::start_default() else { return };
     let Some(java) = java::connect(&server.url(), LEASE) else { return };
@@ -468,7 +466,7 @@ fn java_does_not_mind_what_a_hold_says_of_itself() {
         assert!(java.is("main", &verb("is-locked"), &["said"]));
         assert!(java.error("main", &verb("unlock"), &["said"]).contains("IllegalMonitorState"));
         let waiting = java.ask("waiter", &verb("try-for"), &["said", "20000"]);
-        eventually("Java waits", Duration::from_secs(10), || {
+        wait_until("Java waits", Duration::from_secs(10), || {
             let seen = client.inspect("said").unwrap();
             seen.waiting == 1 || seen.listeners.is_some_and(|listeners| listeners > 0)
         });
@@ -485,7 +483,7 @@ fn java_does_not_mind_what_a_hold_says_of_itself() {
         assert!(java.is("main", &verb("force-unlock"), &["said"]));
         assert!(!lock.is_locked().unwrap());
         drop(lock.unlock());
-        eventually("nothing is left", Duration::from_secs(2), || {
+        wait_until("nothing is left", Duration::from_secs(2), || {
             server.admin().keys::<_, Vec<String>>("*").unwrap().is_empty()
         });
     }
@@ -494,7 +492,7 @@ fn java_does_not_mind_what_a_hold_says_of_itself() {
 /// A latch that Java deletes says that it is shut; permits that come back wake one of Java's waiters, whatever it wants;
 /// and fewer than none are announced, which makes Java's reading thread throw.
 #[test]
-fn what_java_announces_wrongly_keeps_nobody_of_ours_waiting() {
+fn a_wrong_message_of_java_keeps_no_waiter_of_ours_waiting() {
     let _alone = alone();
     let Some(server) = RedisServer::start_default() else { return };
     let Some(java) = java::connect(&server.url(), LONG) else { return };
@@ -503,8 +501,8 @@ fn what_java_announces_wrongly_keeps_nobody_of_ours_waiting() {
     let latch = client.count_down_latch("latch");
     assert!(latch.try_set_count(1).unwrap());
     let before = calls(&mut admin, &["get"]);
-    let waiter = task(move || latch.wait().unwrap());
-    eventually("it waits", Duration::from_secs(20), || calls(&mut admin, &["get"]) >= before + 2);
+    let waiter = call(move || latch.wait().unwrap());
+    wait_until("it waits", Duration::from_secs(20), || calls(&mut admin, &["get"]) >= before + 2);
     assert!(java.is("main", "latch-delete", &["latch"]));
     waiter.join();
 
@@ -513,10 +511,10 @@ fn what_java_announces_wrongly_keeps_nobody_of_ours_waiting() {
     let greedy = java.ask("greedy", "semaphore-try-for", &["sem", "3", "60000"]);
     let take = || {
         let semaphore = semaphore.clone();
-        task(move || semaphore.acquire(1).unwrap().unlock().unwrap())
+        call(move || semaphore.acquire(1).unwrap().unlock().unwrap())
     };
     let waiter = take();
-    eventually("both listen", Duration::from_secs(20), || {
+    wait_until("both listen", Duration::from_secs(20), || {
         let channel = "redisson_sc:{sem}";
         let (_, listeners): (String, usize) =
             redis::cmd("PUBSUB").arg("NUMSUB").arg(channel).query(&mut admin).unwrap();
@@ -542,7 +540,7 @@ fn what_java_announces_wrongly_keeps_nobody_of_ours_waiting() {
 fn a_spin_lock_is_the_lock_of_its_name_in_both_languages() {
     let _alone = alone();
     let Some(server) = RedisServer::start_default() else { return };
-    // What Java is not told, it finds out only at this lease's end.
+    // Without a message Java finds out only at this lease's end.
     let Some(java) = java::connect(&server.url(), LONG) else { return };
     let client = rust(&server.url(), LONG);
     let mut admin = server.admin();
@@ -550,13 +548,13 @@ fn a_spin_lock_is_the_lock_of_its_name_in_both_languages() {
     java.get("holder", "spin-lock", &["spun"]);
     assert!(!spin.try_lock().unwrap() && !plain.try_lock().unwrap());
     let waiters = [spin.clone(), plain.clone()].map(|lock| {
-        task(move || {
+        call(move || {
             lock.lock().unwrap();
             lock.unlock().unwrap();
         })
     });
     java.get("holder", "spin-unlock", &["spun"]);
-    waiters.into_iter().for_each(Task::join);
+    waiters.into_iter().for_each(Call::join);
     spin.lock().unwrap();
     assert!(!java.is("other", "spin-try", &["spun"]) && !java.is("other", "try", &["spun"]));
     let before = scripts_run(&mut admin);
@@ -572,7 +570,7 @@ fn a_spin_lock_is_the_lock_of_its_name_in_both_languages() {
     java.get("other", "spin-unlock", &["spun"]);
 }
 
-/// Who holds a lock of Java's waits for nothing of ours, so `writers_first` binds only those who go by it.
+/// Java's threads wait for nothing of ours, so `writers_first` binds only clients that follow it.
 #[test]
 fn a_java_reader_goes_before_a_writer_of_ours_that_waits_and_no_reader_of_ours_does() {
     let _alone = alone();
@@ -582,7 +580,7 @@ fn a_java_reader_goes_before_a_writer_of_ours_that_waits_and_no_reader_of_ours_d
     let other = rust(&server.url(), LONG).read_write_lock("rw");
     let mut admin = server.admin();
     java.get("reader", "read-lock", &["rw"]);
-    let writer = task({
+    let writer = call({
         let lock = lock.clone();
         move || {
             let guard = lock.write().acquire().unwrap();
@@ -591,7 +589,7 @@ fn a_java_reader_goes_before_a_writer_of_ours_that_waits_and_no_reader_of_ours_d
             had
         }
     });
-    eventually("it has said that it waits", Duration::from_secs(20), || {
+    wait_until("it has said that it waits", Duration::from_secs(20), || {
         admin.exists("leasehold_rwlock_waiting:{rw}").unwrap()
     });
     assert!(java.is("other", "read-try", &["rw"]), "Java does not know of it");
@@ -599,7 +597,7 @@ fn a_java_reader_goes_before_a_writer_of_ours_that_waits_and_no_reader_of_ours_d
     assert!(lock.read().try_acquire().unwrap().is_none());
     assert!(writer.is_open(), "readers keep a writer out, whoever let them in");
     java.get("other", "read-unlock", &["rw"]);
-    let reader = task({
+    let reader = call({
         let lock = lock.clone();
         move || {
             let guard = lock.read().acquire().unwrap();
@@ -610,7 +608,7 @@ fn a_java_reader_goes_before_a_writer_of_ours_that_waits_and_no_reader_of_ours_d
     });
     java.get("reader", "read-unlock", &["rw"]);
     assert!(writer.join() < reader.join());
-    eventually("nothing is left", Duration::from_secs(10), || {
+    wait_until("nothing is left", Duration::from_secs(10), || {
         admin.keys::<_, Vec<String>>("*").unwrap().is_empty()
     });
 }
@@ -679,7 +677,7 @@ fn a_condition_is_waited_for_and_notified_while_java_takes_the_lock_in_between()
     let (client, other) = (rust(&server.url(), LONG), rust(&server.url(), LONG));
     let mut admin = server.admin();
     let lock = client.lock("shop");
-    let waiter = task(move || {
+    let waiter = call(move || {
         lock.lock().unwrap();
         lock.lock().unwrap();
         lock.condition("stock").wait().unwrap();
@@ -688,12 +686,12 @@ fn a_condition_is_waited_for_and_notified_while_java_takes_the_lock_in_between()
         lock.unlock().unwrap();
         levels
     });
-    eventually("it waits for the condition", Duration::from_secs(20), || {
+    wait_until("it waits for the condition", Duration::from_secs(20), || {
         !admin.exists::<_, bool>("shop").unwrap()
             && !admin.keys::<_, Vec<String>>("leasehold_condition_queue*").unwrap().is_empty()
     });
     java.get("clerk", "lock", &["shop"]);
-    let notifying = task(move || {
+    let notifying = call(move || {
         let lock = other.lock("shop");
         lock.lock().unwrap();
         assert!(lock.condition("stock").notify_one().unwrap());

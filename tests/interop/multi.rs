@@ -7,9 +7,9 @@ use leasehold::{LockClient, RedisLock};
 use redis::Commands;
 
 use crate::java;
-use crate::scene::{alone, between, eventually, monotonic, rust, scripts_run, task};
+use crate::scene::{alone, between, monotonic, rust, scripts_run};
 use crate::support::server::RedisServer;
-use crate::tools::{now, stalled_since};
+use crate::support::{call, now, stalled_since, wait_until};
 
 const LEASE: Duration = Duration::from_secs(3);
 const LONG: Duration = Duration::from_secs(10);
@@ -40,7 +40,7 @@ fn a_multi_lock_of_java_and_one_of_rust_keep_each_other_out() {
         }
         // A wait ends soon after Java's release.
         let before = scripts_run(&mut admin);
-        let waiter = task({
+        let waiter = call({
             let multi = multi.clone();
             move || {
                 let guard = multi.acquire().unwrap();
@@ -48,7 +48,7 @@ fn a_multi_lock_of_java_and_one_of_rust_keep_each_other_out() {
             }
         });
         let javas = group.split(',').min().unwrap();
-        eventually("it waits", LONG, || {
+        wait_until("it waits", LONG, || {
             let channel = format!("redisson_lock__channel:{{{javas}}}");
             let (_, listeners): (String, u64) =
                 redis::cmd("PUBSUB").arg("NUMSUB").arg(&channel).query(&mut admin).unwrap();
@@ -74,7 +74,7 @@ fn a_multi_lock_of_java_and_one_of_rust_keep_each_other_out() {
         assert!(fields[0].0.starts_with(&client.id().to_string()) && fields[0].1 == "1", "{fields:?}");
     }
     let waiting = java.ask("t", "multi-try-for", &["c,b,a", "8000"]);
-    eventually("Java waits", LONG, || {
+    wait_until("Java waits", LONG, || {
         let channel = "redisson_lock__channel:{c}";
         let (_, listeners): (String, u64) =
             redis::cmd("PUBSUB").arg("NUMSUB").arg(channel).query(&mut admin).unwrap();
@@ -86,7 +86,7 @@ fn a_multi_lock_of_java_and_one_of_rust_keep_each_other_out() {
     assert_eq!(had.result.as_deref(), Ok("true"));
     assert!(between(freed, had.ended) < TOLD, "{:?}", between(freed, had.ended));
     java.get("t", "multi-unlock", &["c,b,a"]);
-    eventually("nothing is left", LONG, || admin.keys::<_, Vec<String>>("*").unwrap().is_empty());
+    wait_until("nothing is left", LONG, || admin.keys::<_, Vec<String>>("*").unwrap().is_empty());
 }
 
 /// Ours are given in opposite orders and taken in one. Java takes them as they are given: two of its own in opposite orders hold
@@ -102,7 +102,7 @@ fn multi_locks_of_both_languages_in_opposite_orders_all_come_through() {
     let mut tasks = Vec::new();
     for thread in ["one", "another"] {
         let (java, to_tell) = (Arc::clone(&java), to_tell.clone());
-        tasks.push(task(move || {
+        tasks.push(call(move || {
             for _ in 0..EACH {
                 let took = java.ask(thread, "multi-lock", &["one,two"]).wait_for(Duration::from_secs(25));
                 took.result.unwrap();
@@ -115,7 +115,7 @@ fn multi_locks_of_both_languages_in_opposite_orders_all_come_through() {
     for order in [["one", "two"], ["two", "one"]] {
         let to_tell = to_tell.clone();
         let client = rust(&server.url(), LEASE);
-        tasks.push(task(move || {
+        tasks.push(call(move || {
             let multi = client.multi_lock(locks(&client, &order));
             for _ in 0..EACH {
                 let guard = multi.try_acquire_for(Duration::from_secs(25)).unwrap().expect("in time");
@@ -140,7 +140,7 @@ fn multi_locks_of_both_languages_in_opposite_orders_all_come_through() {
 /// Java's last step sets the end of all keys of a fenced lock, its counter included, and after a second round it counts the
 /// lease in other units. Ours does neither, and gets on with what Java has done.
 #[test]
-fn what_a_multi_lock_of_java_does_to_leases_does_not_confuse_ours() {
+fn leases_changed_by_a_multi_lock_of_java_do_not_confuse_ours() {
     let _alone = alone();
     let Some(server) = RedisServer::start_default() else { return };
     let Some(java) = java::connect(&server.url(), LEASE) else { return };
@@ -163,7 +163,7 @@ fn what_a_multi_lock_of_java_does_to_leases_does_not_confuse_ours() {
     guard.unlock().unwrap();
     // Waited for in vain at first: ours ends when it was said to.
     let held = client.lock("m").acquire_owned().unwrap();
-    let waiter = task({
+    let waiter = call({
         let client = rust(&server.url(), LEASE);
         move || {
             let multi = client.multi_lock([client.lock("f"), client.lock("m")]);
@@ -171,7 +171,7 @@ fn what_a_multi_lock_of_java_does_to_leases_does_not_confuse_ours() {
             multi.remaining_lease().unwrap()
         }
     });
-    eventually("it waits", LONG, || client.lock("f").is_locked().unwrap());
+    wait_until("it waits", LONG, || client.lock("f").is_locked().unwrap());
     held.unlock().unwrap();
     let left = waiter.join().unwrap();
     assert!(left <= Duration::from_secs(2) && left > Duration::from_secs(1), "{left:?}");

@@ -9,8 +9,9 @@ use std::time::Duration;
 use leasehold::LockClient;
 
 use crate::java;
-use crate::scene::{alone, eventually};
+use crate::scene::alone;
 use crate::support::server::{RedisServer, default_server};
+use crate::support::wait_until;
 
 const LEASE: Duration = Duration::from_secs(20);
 const LIMIT: Duration = Duration::from_secs(10);
@@ -51,7 +52,7 @@ fn a_redlock_of_java_and_one_of_rust_keep_each_other_out() {
     assert!(lock.is_locked().unwrap());
     std::thread::scope(|scope| {
         let waiter = scope.spawn(|| lock.acquire().map(|guard| guard.unlock().unwrap()));
-        eventually("the waiter listens on every server", LIMIT, || {
+        wait_until("the waiter listens on every server", LIMIT, || {
             servers.iter().all(|server| {
                 let channel = "redisson_lock__channel:{both}";
                 let (_, listeners): (String, u64) =
@@ -73,11 +74,11 @@ fn a_redlock_of_java_and_one_of_rust_keep_each_other_out() {
     guard.unlock().unwrap();
     assert!(java_takes(ENOUGH));
     java.get("t", "redlock-unlock", &[MEMBERS, "both"]);
-    eventually("nothing is left", LIMIT, || servers.iter().all(|server| fields(server, "both").is_empty()));
+    wait_until("nothing is left", LIMIT, || servers.iter().all(|server| fields(server, "both").is_empty()));
 }
 
 #[test]
-fn what_rust_holds_on_a_majority_only_java_cannot_take() {
+fn a_lock_that_rust_holds_on_a_majority_is_busy_for_java() {
     let _alone = alone();
     let Some(binary) = default_server() else { return };
     let mut servers: Vec<RedisServer> = (0..3).map(|_| RedisServer::builder(&binary).start()).collect();
@@ -100,7 +101,7 @@ fn what_rust_holds_on_a_majority_only_java_cannot_take() {
     // It can take what is free.
     assert!(java.is("t", "redlock-try-for-lease", &[MEMBERS, "free", ENOUGH, "20000"]));
     assert!(!java.is("t", "redlock-try-for-lease", &[MEMBERS, "two-of-three", "900", "20000"]));
-    eventually("what Java got of it, it gave back", LIMIT, || fields(&servers[2], "two-of-three").is_empty());
+    wait_until("what Java got of it, it gave back", LIMIT, || fields(&servers[2], "two-of-three").is_empty());
     guard.check().unwrap();
     guard.unlock().unwrap();
 }

@@ -1,16 +1,15 @@
-//! What every interop test needs: one at a time, programs built once, clocks that foreign processes share, threads.
+//! Needs of every interop test: one at a time, programs built once, clocks that foreign processes share.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, SystemTime};
 
-use crossbeam_channel::{Receiver, bounded};
 use leasehold::LockClient;
 use parking_lot::{Mutex, MutexGuard};
 use redis::Connection;
 
-use crate::support;
+use crate::support::{self, channel, wait_until};
 
 /// Holds up the other tests of this file: each starts processes and several measure, on machines with few cores.
 pub(crate) fn alone() -> MutexGuard<'static, ()> {
@@ -34,11 +33,6 @@ pub(crate) fn between(earlier: u64, later: u64) -> Duration {
     Duration::from_nanos(later.checked_sub(earlier).expect("it happened before its cause"))
 }
 
-/// Waits until `condition` holds; panics after `limit`.
-pub(crate) fn eventually(what: &str, limit: Duration, condition: impl FnMut() -> bool) {
-    assert!(support::eventually(limit, condition), "not within {limit:?}: {what}");
-}
-
 /// How many scripts the server has run or been asked to run.
 pub(crate) fn scripts_run(admin: &mut Connection) -> u64 {
     calls(admin, &["eval", "evalsha"])
@@ -57,35 +51,12 @@ pub(crate) fn calls(admin: &mut Connection, commands: &[&str]) -> u64 {
 /// Waits until somebody waits for the lock called `name`, whom nobody awaited before: subscribed, and has tried
 /// again since. `before` is [`scripts_run`] from before it started.
 pub(crate) fn somebody_waits(admin: &mut Connection, name: &str, before: u64) {
-    let channel = format!("redisson_lock__channel:{{{name}}}");
-    eventually("a waiter has subscribed and tried again", Duration::from_secs(10), || {
+    let channel = channel(name);
+    wait_until("a waiter has subscribed and tried again", Duration::from_secs(10), || {
         let (_, subscribers): (String, u64) =
             redis::cmd("PUBSUB").arg("NUMSUB").arg(&channel).query(admin).unwrap();
         subscribers > 0 && scripts_run(admin) >= before + 2
     });
-}
-
-/// Work on a thread of its own, whose result is waited for with a limit.
-pub(crate) struct Task<T> {
-    result: Receiver<T>,
-}
-
-pub(crate) fn task<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Task<T> {
-    let (done, result) = bounded(1);
-    let thread = std::thread::Builder::new().name("task".to_owned());
-    thread.spawn(move || drop(done.send(work()))).unwrap();
-    Task { result }
-}
-
-impl<T> Task<T> {
-    /// The result; panics if the thread panicked or takes longer than any step of these tests.
-    pub(crate) fn join(self) -> T {
-        self.result.recv_timeout(Duration::from_secs(30)).expect("the thread finishes")
-    }
-
-    pub(crate) fn is_open(&self) -> bool {
-        self.result.is_empty()
-    }
 }
 
 /// A file or folder of `tests/interop`.
@@ -93,7 +64,7 @@ pub(crate) fn source(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/interop").join(name)
 }
 
-/// Where built programs are kept that have no place of their own.
+/// The folder of built programs that have no place of their own.
 pub(crate) fn kept(name: &str) -> PathBuf {
     Path::new(env!("CARGO_TARGET_TMPDIR")).join(name)
 }

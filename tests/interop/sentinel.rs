@@ -6,10 +6,10 @@ use leasehold::LockClient;
 
 use crate::agent::Peer;
 use crate::java;
-use crate::scene::{alone, between, eventually, monotonic, scripts_run, somebody_waits, task};
+use crate::scene::{alone, between, monotonic, scripts_run, somebody_waits};
 use crate::support::sentinel::{MASTER, SentinelSet};
 use crate::support::server::{RedisServer, default_server};
-use crate::tools::{ms, now, stalled_since};
+use crate::support::{call, ms, now, stalled_since, wait_until};
 
 /// A Java waiter that is not told finds the lock free at this lease's end; one of ours after a second.
 const LEASE: Duration = Duration::from_secs(30);
@@ -37,7 +37,7 @@ fn wake_each_other(set: &SentinelSet, java: &Peer, client: &LockClient) {
         let lock = client.lock(&name);
         java.get("holder", "lock", &[&name]);
         let before = scripts_run(&mut admin);
-        let waiter = task({
+        let waiter = call({
             let lock = lock.clone();
             move || {
                 lock.lock().unwrap();
@@ -81,7 +81,7 @@ fn through_sentinels_java_and_rust_share_a_lock_before_and_after_a_failover() {
     exclude_each_other(&java, &client, "before");
     wake_each_other(&set, &java, &client);
 
-    // What either held when the master changed, it holds on the new one: the switch is a planned one.
+    // Holds of both sides are on the new master too: the switch is a planned one.
     java.get("steady", "lock", &["of-java"]);
     let ours = client.lock("of-rust").acquire().unwrap();
     set.await_replicas();
@@ -89,7 +89,7 @@ fn through_sentinels_java_and_rust_share_a_lock_before_and_after_a_failover() {
     set.fail_over();
     let new = set.await_switch(old);
     set.await_health();
-    eventually("Java has found the new master", SWITCHED, || {
+    wait_until("Java has found the new master", SWITCHED, || {
         let held = java.ask("after", "try-for", &["after", "1000"]).wait_for(SWITCHED);
         held.result.as_deref() == Ok("true")
     });

@@ -8,8 +8,9 @@ use std::time::Duration;
 use redis::{Commands, Connection};
 
 use crate::agent::{Agent, Peer};
-use crate::scene::{alone, between, build_once, calls, eventually, kept, monotonic, rust, source, task};
+use crate::scene::{alone, between, build_once, calls, kept, monotonic, rust, source};
 use crate::support::server::RedisServer;
+use crate::support::{call, wait_until};
 
 const LEASE: Duration = Duration::from_secs(2);
 /// Nothing announces a token lock's release; ours polls.
@@ -91,13 +92,13 @@ fn keep_each_other_out(server: &RedisServer, peer: &Peer, mut admin: Connection)
     assert!(lock.is_locked().unwrap());
     let before = calls(&mut admin, &["set"]);
     let waiting = client.token_lock("token");
-    let waiter = task(move || {
+    let waiter = call(move || {
         waiting.lock().unwrap();
         let got = monotonic();
         waiting.unlock().unwrap();
         got
     });
-    eventually("ours has tried", Duration::from_secs(5), || calls(&mut admin, &["set"]) > before);
+    wait_until("ours has tried", Duration::from_secs(5), || calls(&mut admin, &["set"]) > before);
     assert!(waiter.is_open());
     let begun = monotonic();
     peer.get("holder", "unlock", &["token"]);
@@ -115,7 +116,7 @@ fn keep_each_other_out(server: &RedisServer, peer: &Peer, mut admin: Connection)
     assert!(lock.is_held_by_current_thread().unwrap());
     let waiter = peer.ask("waiter", "try-for-lease", &["token", "20000", "20000"]);
     let before = calls(&mut admin, &["set"]);
-    eventually("they have tried", Duration::from_secs(5), || calls(&mut admin, &["set"]) > before);
+    wait_until("they have tried", Duration::from_secs(5), || calls(&mut admin, &["set"]) > before);
     assert!(waiter.is_open());
     lock.unlock().unwrap();
     assert_eq!(waiter.wait().result.as_deref(), Ok("true"));
@@ -128,7 +129,7 @@ fn never_delete_each_others_key(server: &RedisServer, peer: &Peer, mut admin: Co
     let lock = rust(&server.url(), LEASE).token_lock("token");
     let mut expired = server.admin();
     let mut expires =
-        || eventually("the lease ends", Duration::from_secs(3), || expired.exists("token") == Ok(false));
+        || wait_until("the lease ends", Duration::from_secs(3), || expired.exists("token") == Ok(false));
 
     // Theirs expires, ours is granted, they unlock late.
     assert!(peer.is("late", "try-lease", &["token", "150"]));

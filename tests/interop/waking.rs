@@ -7,8 +7,9 @@
 use std::time::Duration;
 
 use crate::java;
-use crate::scene::{alone, between, eventually, monotonic, rust, scripts_run, somebody_waits, task};
+use crate::scene::{alone, between, monotonic, rust, scripts_run, somebody_waits};
 use crate::support::server::RedisServer;
+use crate::support::{call, wait_until};
 
 const ROUNDS: usize = 20;
 const PROMISED: Duration = Duration::from_millis(50);
@@ -26,7 +27,7 @@ fn an_unlock_by_java_wakes_a_waiter_in_rust_within_50_ms() {
         java.get("holder", "lock", &[name]);
         let before = scripts_run(&mut admin);
         let lock = rust.lock(name);
-        let waiter = task(move || {
+        let waiter = call(move || {
             lock.lock().unwrap();
             let got = monotonic();
             lock.unlock().unwrap();
@@ -78,7 +79,7 @@ fn every_waiter_of_a_mixed_crowd_gets_its_turn() {
     let ours: Vec<_> = (0..4)
         .map(|_| {
             let lock = rust.lock("crowd");
-            task(move || {
+            call(move || {
                 lock.lock().unwrap();
                 lock.unlock().unwrap();
             })
@@ -89,7 +90,7 @@ fn every_waiter_of_a_mixed_crowd_gets_its_turn() {
     let theirs =
         names.map(|thread| (java.ask(thread, "lock", &["crowd"]), java.ask(thread, "unlock", &["crowd"])));
     somebody_waits(&mut admin, "crowd", before);
-    eventually("Java has tried too", Duration::from_secs(10), || scripts_run(&mut admin) >= before + 10);
+    wait_until("Java has tried too", Duration::from_secs(10), || scripts_run(&mut admin) >= before + 10);
     lock.unlock().unwrap();
     // Thirty seconds each, and nothing is waited out: the lease, at which a forgotten Java waiter tries again, is as long.
     for waiter in ours {
@@ -104,7 +105,7 @@ fn every_waiter_of_a_mixed_crowd_gets_its_turn() {
 
 /// One that has asked in vain and does not sleep yet hears nothing of what wakes those who sleep.
 #[test]
-fn readers_in_java_that_are_about_to_sleep_are_told_of_a_write_that_ends() {
+fn readers_in_java_that_are_about_to_sleep_are_woken_when_a_write_ends() {
     let _alone = alone();
     let Some(server) = RedisServer::start_default() else { return };
     let Some(java) = java::connect(&server.url(), LEASE) else { return };

@@ -189,7 +189,7 @@ fn same_bytes(who: &str, server: &RedisServer, expected: &[(Step, Vec<String>)],
     for (number, (step, expected)) in expected.iter().enumerate() {
         token = side.take(*step).or(token);
         let mut seen = keys(&mut admin, side, token);
-        // What was published before this arrives before it.
+        // Messages published before this one arrive before it.
         let _: () = admin.publish("the-step", "is-over").unwrap();
         seen.extend(std::iter::from_fn(|| shown(&listener.get_message().unwrap())));
         let mut expected = expected.clone();

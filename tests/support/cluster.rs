@@ -18,7 +18,7 @@ pub struct Cluster {
     /// At first the primaries, then a replica of each, in the same order.
     pub members: Vec<RedisServer>,
     buses: Vec<Port>,
-    /// Where they listen for TLS, and whose certificates they use.
+    /// Their ports for TLS, and the certificates they use.
     tls: Option<(Vec<Port>, RedisServer)>,
 }
 
@@ -144,7 +144,7 @@ impl Cluster {
         url
     }
 
-    /// Where clients connect.
+    /// The URL for clients.
     pub fn port(&self, index: usize) -> u16 {
         match &self.tls {
             Some((ports, _)) => ports[index].number(),
@@ -152,7 +152,7 @@ impl Cluster {
         }
     }
 
-    /// Who signed the members' certificates (PEM), where they have any.
+    /// The authority that signed the members' certificates (PEM), if they have any.
     pub fn ca(&self) -> Option<std::path::PathBuf> {
         self.tls.as_ref().map(|(_, server)| server.ca())
     }

@@ -14,7 +14,7 @@ use std::time::Duration;
 /// The names of the library's threads begin so; the kernel shows 15 bytes of a name.
 pub const THREAD_PREFIX: &str = "leasehold";
 
-/// What there was before a scenario.
+/// The state before a scenario.
 pub struct Baseline {
     clients: BTreeSet<u64>,
     threads: Option<usize>,
@@ -54,7 +54,7 @@ impl Baseline {
         assert!(clean, "left behind after {:?}:\n  {}", self.limit, left.join("\n  "));
     }
 
-    /// What is there that should not be, right now.
+    /// Leftovers at this moment.
     pub fn left_behind(&self, server: &RedisServer) -> Vec<String> {
         let mut left = Vec::new();
         // First, while the admin connection below is not open yet: the two sides of each count match.
@@ -82,7 +82,7 @@ impl Baseline {
     }
 }
 
-/// Which of these keys are there. From now on none of them ends by itself: only what gives it back can end it. So a test
+/// The existing ones of these keys. From now on none of them ends by itself: only a release can end it. So a test
 /// can wait for a release that is under way, and no end of a lease is taken for it.
 pub fn not_given_back<'a>(server: &RedisServer, keys: impl IntoIterator<Item = &'a str>) -> Vec<&'a str> {
     let mut admin = server.admin();

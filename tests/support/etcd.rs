@@ -230,7 +230,7 @@ impl Etcd {
             );
             match self.ask("/v3/kv/range", r#"{"key":"YQ=="}"#) {
                 Ok((200, _)) => true,
-                // What speaks TLS is looked at by the test.
+                // The test looks at TLS itself.
                 Err(_) if self.tls && TcpStream::connect((Ipv4Addr::LOCALHOST, self.port())).is_ok() => true,
                 other => {
                     last = format!("{other:?}");

@@ -1,4 +1,4 @@
-//! Who held a lock when: a checker for claims.
+//! A checker for claims of holders and their times.
 //!
 //! A [`Claim`] says "this owner held it from here to there". [`check`] finds every two claims of different owners
 //! that overlap, and tokens that do not grow. A test claims only what it may: from the moment its lock call has
@@ -38,7 +38,7 @@ impl fmt::Display for Claim {
     }
 }
 
-/// What is wrong with a history.
+/// A fault of a history.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Violation {
     /// Two owners at once.

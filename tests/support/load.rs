@@ -22,7 +22,7 @@ struct Subject {
     history: History,
     /// When it was granted.
     grants: Mutex<Vec<Instant>>,
-    /// What a store behind the fence would have: the largest token so far, and how many writes it refused.
+    /// The state of a store behind the fence: the largest token so far, and how many writes it refused.
     newest: AtomicU64,
     refused: AtomicU64,
 }
@@ -41,7 +41,7 @@ pub struct Load {
     threads: Vec<JoinHandle<()>>,
 }
 
-/// What became of it all.
+/// The outcome.
 #[derive(Debug)]
 pub struct Outcome {
     pub grants: usize,
@@ -165,7 +165,7 @@ impl Shared {
             if subject.newest.fetch_max(fence, Ordering::SeqCst) > fence {
                 subject.refused.fetch_add(1, Ordering::SeqCst);
             }
-            // What it was promised, and not longer than it makes use of that.
+            // The promised time, and no more of it than was used.
             subject.history.ends(open, now().min(promised));
             if let Err(error) = guard.unlock() {
                 self.met(&error);

@@ -1,9 +1,14 @@
-//! What the tests share: servers, faults, and checks that have nothing to do with one test alone.
+//! Support for all tests: servers, faults, and checks that have nothing to do with one test alone.
 //!
-//! A test binary says `mod support;` (or `#[path = "../support/mod.rs"] mod support;`) and uses what it needs.
+//! Each test program says `#[path = "../support/mod.rs"] mod support;` in its `main.rs`, once; `tests/README.md` says why this
+//! is no crate of its own.
 //!
 //! | module | gives |
 //! | --- | --- |
+//! | [`timing`] | waiting for events, bounds on how late they may be |
+//! | [`threads`] | threads that hold a lock, wait for one, or make a call |
+//! | [`alone`] | a test in a process of its own |
+//! | [`observer`] | an observer that remembers its calls |
 //! | [`server`] | a private Redis or Valkey of each version that is there |
 //! | `postgres`, `mysql` | a private PostgreSQL, MariaDB or MySQL (with the feature) |
 //! | [`processes`] | what several processes do with one lock, and one that is killed |
@@ -18,7 +23,7 @@
 //! | [`load`] | threads that take locks all the time, and what became of it |
 //! | [`stalls`] | for how long the machine stood still |
 //! | [`history`] | a checker for who held a lock when |
-#![allow(dead_code, reason = "each test binary uses another part of this")]
+#![allow(dead_code, unused_imports, reason = "each test program uses another part of this")]
 #![allow(
     unreachable_pub,
     missing_docs,
@@ -33,6 +38,7 @@
     reason = "a test that cannot go on shall stop there; clippy.toml exempts test functions only"
 )]
 
+pub mod alone;
 pub mod as_other_user;
 pub mod cluster;
 pub mod epilogue;
@@ -44,6 +50,7 @@ pub mod load;
 #[cfg(feature = "mysql")]
 pub mod mysql;
 pub mod netns;
+pub mod observer;
 #[cfg(feature = "postgres")]
 pub mod postgres;
 pub mod processes;
@@ -51,6 +58,8 @@ pub mod proxy;
 pub mod sentinel;
 pub mod server;
 pub mod stalls;
+pub mod threads;
+pub mod timing;
 #[cfg(feature = "zookeeper")]
 pub mod zookeeper;
 
@@ -59,32 +68,15 @@ use std::hash::{BuildHasher, RandomState};
 use std::io::Write;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-/// The time. Tests may measure; the library reads time in one place only.
-#[expect(clippy::disallowed_methods, reason = "tests measure from outside")]
-pub fn now() -> Instant {
-    Instant::now()
-}
-
-/// Asks `cond` again and again until it is true or `limit` is over; returns its last answer.
-#[must_use = "whether it came true"]
-#[expect(clippy::disallowed_methods, reason = "the one place in the tests that sleeps: between two looks")]
-pub fn eventually(limit: Duration, mut cond: impl FnMut() -> bool) -> bool {
-    let end = now() + limit;
-    let mut pause = Duration::from_millis(1);
-    loop {
-        if cond() {
-            return true;
-        }
-        let left = end.saturating_duration_since(now());
-        if left.is_zero() {
-            return false;
-        }
-        std::thread::sleep(pause.min(left));
-        pause = (pause * 2).min(Duration::from_millis(20));
-    }
-}
+pub use alone::{Process, alone, alone_within, reexecuted, test_command, test_name};
+pub use stalls::stalled_since;
+pub use threads::{Call, Holding, Waiter, call, elsewhere, quiet_panic, start};
+pub use timing::{
+    LONG, RENEWED, SLACK, comes_true_within, comes_within, eventually, let_pass, median, ms, now, receive,
+    slack_since, throughout, wait_until, watch_for_stalls, within,
+};
 
 /// A name that no other test uses: `label` and something random.
 pub fn fresh(label: &str) -> String {
@@ -143,6 +135,11 @@ pub fn run<S: AsRef<OsStr>>(
     let out = child.wait_with_output().expect("a child can be waited for");
     let text = String::from_utf8_lossy(&out.stdout).into_owned() + &String::from_utf8_lossy(&out.stderr);
     (out.status.success(), text)
+}
+
+/// The channel on which a lock's releases are announced, as in Redisson.
+pub fn channel(name: &str) -> String {
+    format!("redisson_lock__channel:{{{name}}}")
 }
 
 /// Sends a signal by its name. After `STOP` the whole process stands still: each of its threads is stopped by itself, and

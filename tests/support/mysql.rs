@@ -14,7 +14,7 @@ use tempfile::TempDir;
 
 const START_LIMIT: Duration = Duration::from_secs(60);
 const USERS: [&str; 2] = ["mysql", "nobody"];
-/// What was written survives the server's death, if not the machine's.
+/// Writes survive the server's death, if not the machine's.
 const UNSYNCED: [&str; 3] =
     ["--innodb-flush-log-at-trx-commit=2", "--innodb-flush-method=nosync", "--innodb-doublewrite=OFF"];
 

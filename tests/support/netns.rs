@@ -19,12 +19,12 @@ pub struct Netns {
     _will: LastWill,
 }
 
-/// What a [`Cut`] drops.
+/// The direction that a [`Cut`] drops.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lost {
-    /// What goes to the server: no request arrives.
+    /// Bytes to the server: no request arrives.
     Requests,
-    /// What comes from the server: requests are executed, nobody learns of it.
+    /// Bytes from the server: requests are executed, nobody learns of it.
     Replies,
     Both,
 }

@@ -1,4 +1,4 @@
-//! What every store must do for several processes: the test is run again in processes of its own, which work and tell.
+//! Tests with several processes, for every store: the test is run again in processes of its own, which work and report.
 //!
 //! ```ignore
 //! #[test]
@@ -11,7 +11,7 @@
 //! ```
 
 use super::stalls::{own_time_since, stalled_since};
-use super::{eventually, now, spawn};
+use super::{eventually, median, now, spawn, test_command, test_name};
 use leasehold::LockClient;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
@@ -93,9 +93,7 @@ struct Process(Child);
 
 impl Process {
     fn start(role: &str, folder: &Path, url: &str) -> Process {
-        let program = std::env::current_exe().unwrap();
-        let test = std::thread::current().name().expect("a test's thread has its name").to_owned();
-        let program = [program.to_str().unwrap(), &test, "--exact", "--nocapture", "--test-threads=1"];
+        let program = test_command(&test_name());
         let told = format!("{role}|{}|{url}", folder.display());
         let log = std::fs::File::create(folder.join(format!("log-{:x}", super::random()))).unwrap();
         let same = log.try_clone().unwrap();
@@ -195,15 +193,10 @@ pub const OTHER_VISITS: usize = 30;
 /// is behind another is late at each visit: so the quickest visit to each counts, and half of all of them. Both hold on a
 /// slow disk too, which may keep a single commit for a second, and does so before anything is held as well.
 pub fn none_was_delayed(alone: Vec<Duration>, beside: Vec<Duration>) {
-    let median = |spans: &[Duration]| {
-        let mut spans = spans.to_vec();
-        spans.sort_unstable();
-        spans[spans.len() / 2]
-    };
-    let bound = Duration::from_millis(50) + 3 * median(&alone);
+    let bound = Duration::from_millis(50) + 3 * median(alone.clone());
     for name in 0..OTHER_NAMES {
         let quickest = beside.iter().skip(name).step_by(OTHER_NAMES).min().expect("each is visited");
         assert!(*quickest <= bound, "name {name}: {beside:?}, alone {alone:?}");
     }
-    assert!(median(&beside) <= bound, "{beside:?}, alone {alone:?}");
+    assert!(median(beside.clone()) <= bound, "{beside:?}, alone {alone:?}");
 }

@@ -34,7 +34,7 @@ const OWN_LIMIT: Duration = Duration::from_secs(10);
 /// One command as a client sent it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Command {
-    /// Which connection, counted from 0 in the order they were accepted.
+    /// The connection, counted from 0 in the order they were accepted.
     pub connection: u64,
     pub args: Vec<Vec<u8>>,
 }
@@ -81,7 +81,7 @@ pub fn verb(verb: &'static str) -> impl Fn(&Command) -> bool + Send + 'static {
     move |command| command.verb() == verb
 }
 
-/// What becomes of the connection after a fault.
+/// The state of the connection after a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Then {
     /// It stays open and nothing passes on it any more, neither way: a black hole.
@@ -92,7 +92,7 @@ pub enum Then {
     Reset,
 }
 
-/// What happens to one command that was picked.
+/// The action on one command that was picked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Do {
     /// The server executes it; the reply, and all that follows on this connection, is lost.
@@ -259,7 +259,7 @@ impl Proxy {
         self.shared.change(|state| state.deaf = Some(which));
     }
 
-    /// What is held by [`Proxy::hold`] goes on, both ways, and all is read again.
+    /// Passes on the bytes held by [`Proxy::hold`], both ways, and reads all again.
     pub fn resume(&self) {
         self.shared.change(|state| {
             state.holds.clear();

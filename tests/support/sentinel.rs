@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// What the master is called.
+/// The master's name.
 pub const MASTER: &str = "locks";
 /// After so many milliseconds without an answer each Sentinel takes the master for dead. The last one does so later: else
 /// all three may want to make the switch, each with its own vote, and none of them does before some time has passed.
@@ -69,7 +69,7 @@ impl SentinelSet {
                 .config(&format!("sentinel failover-timeout {MASTER} 3000"))
                 .config(&format!("sentinel parallel-syncs {MASTER} 2"));
             let watching = sentinel(watching).start();
-            // What they look at now and then, they look at more often. But while the master is down a replica is looked
+            // Their periodic looks are made more often. But while the master is down a replica is looked
             // at each second, and is good for promotion only if that was less than five pings ago.
             let quick = ["DEBUG", "info-period", "200", "ping-period", "500", "ask-period", "100"];
             redis::cmd("SENTINEL").arg(&quick).exec(&mut watching.admin()).unwrap();
@@ -101,12 +101,12 @@ impl SentinelSet {
         options.url(&self.url())
     }
 
-    /// Which of the servers the first Sentinel that runs takes for the master.
+    /// The server that the first running Sentinel takes for the master.
     pub fn master(&self) -> usize {
         self.named_by(0)
     }
 
-    /// Which of the servers one of the Sentinels takes for the master.
+    /// The server that one of the Sentinels takes for the master.
     pub fn named_by(&self, sentinel: usize) -> usize {
         let (_, port): (String, u16) =
             ask(&self.sentinels[sentinel], &["SENTINEL", "GET-MASTER-ADDR-BY-NAME", MASTER]);

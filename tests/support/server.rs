@@ -1,6 +1,6 @@
 //! Private servers: started on a free port in a temporary folder, gone afterwards also when a test fails.
 //!
-//! Which servers there are is told by `LEASEHOLD_SERVERS`, lines or a colon-separated list of `name=path` as
+//! The servers are named by `LEASEHOLD_SERVERS`, lines or a colon-separated list of `name=path` as
 //! `scripts/servers.sh` makes it (`redis-7.0=/usr/bin/redis-server`); else `redis-server` and `valkey-server` are
 //! looked up in `PATH`. The first is the default one.
 //!
@@ -63,7 +63,7 @@ impl ServerBinary {
     }
 }
 
-/// What a server program says of itself; each is asked once.
+/// The version output of a server program; each is asked once.
 fn version_text(path: &Path) -> Option<String> {
     static ASKED: Mutex<BTreeMap<PathBuf, Option<String>>> = Mutex::new(BTreeMap::new());
     let mut asked = ASKED.lock();
@@ -113,7 +113,7 @@ pub fn default_server() -> Option<ServerBinary> {
     first
 }
 
-/// Where a program lies in `PATH`.
+/// The path of a program in `PATH`.
 pub fn in_path(program: &str) -> Option<PathBuf> {
     let folders = std::env::var_os("PATH")?;
     std::env::split_paths(&folders).map(|folder| folder.join(program)).find(|path| path.is_file())
@@ -127,7 +127,7 @@ enum Listen {
     UnixOnly,
 }
 
-/// What a server is to be like; made by [`RedisServer::builder`].
+/// Settings of a server; made by [`RedisServer::builder`].
 #[derive(Clone)]
 pub struct Builder {
     binary: ServerBinary,
@@ -598,7 +598,7 @@ fn clock_library() -> &'static Path {
     library
 }
 
-/// Where [`make_certificates`] has made some (PEM).
+/// The folder in which [`make_certificates`] has made some (PEM).
 #[derive(Debug, Clone)]
 pub struct Certificates(pub(super) PathBuf);
 

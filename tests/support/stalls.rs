@@ -32,7 +32,7 @@ const NOTABLE: Duration = Duration::from_millis(25);
 /// The run queues are looked at no more often than this, and so seldom that looking takes a twentieth of the time.
 const LOOKS_APART: Duration = Duration::from_millis(40);
 const LOOKING: u32 = 20;
-/// What was looked at so long ago is the present.
+/// A look so long ago counts as the present.
 const PRESENT: Duration = Duration::from_millis(10);
 
 /// Starts the meter, if it does not run yet.
@@ -152,7 +152,7 @@ impl Queues {
                 processes.extend(children.split_whitespace().filter_map(|child| child.parse::<u32>().ok()));
             }
         }
-        // What is new has waited since it began.
+        // A new thread has waited since it began.
         let grown = |(task, waited): (&(u32, u32), &Duration)| {
             waited.saturating_sub(self.waited.get(task).copied().unwrap_or_default())
         };

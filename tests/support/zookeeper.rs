@@ -16,12 +16,12 @@ use super::{LastWill, eventually, missing, signal, spawn};
 
 const START_LIMIT: Duration = Duration::from_secs(60);
 const ANSWER_LIMIT: Duration = Duration::from_secs(5);
-/// Where Debian's packages put it; its manifest names what it needs, but for TLS.
+/// The place of Debian's packages; its manifest names what it needs, but for TLS.
 const JAR: &str = "/usr/share/java/zookeeper.jar";
 const FOR_TLS: &str = ":/usr/share/java/netty-codec.jar:/usr/share/java/netty-resolver.jar:\
                        /usr/share/java/netty-transport-native-unix-common.jar";
 
-/// What sessions there may be.
+/// The session time-outs that the server allows.
 #[derive(Debug, Clone, Copy)]
 pub struct Sessions {
     pub tick_ms: u32,
@@ -118,7 +118,7 @@ impl ZooKeeper {
         format!("zk://127.0.0.1:{}", self.port())
     }
 
-    /// What the configuration says of TLS.
+    /// The lines of the configuration for TLS.
     fn secured(&self, demands: bool) -> String {
         let folder = self.folder.path();
         make_certificates(folder);
@@ -183,7 +183,7 @@ impl ZooKeeper {
         assert!(serves, "ZooKeeper does not serve:\n{}", log());
     }
 
-    /// What a server answers to one of its four-letter words; empty if it does not.
+    /// The reply of a server to one of its four-letter words; empty if there is none.
     pub fn ask(&self, word: &str) -> String {
         let mut answer = String::new();
         let asked = TcpStream::connect(("127.0.0.1", self.port())).and_then(|mut stream| {
@@ -238,7 +238,7 @@ impl Drop for ZooKeeper {
     }
 }
 
-/// What stands between clients and a server: passes everything on, until told otherwise.
+/// A relay between clients and a server: passes everything on, until told otherwise.
 #[derive(Clone)]
 pub struct Relay(Arc<RelayState>);
 

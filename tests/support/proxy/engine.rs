@@ -27,7 +27,7 @@ pub(super) struct Rule {
     pub(super) left: Option<usize>,
 }
 
-/// What is known of a fault; the index in `State::faults` is its name.
+/// The record of a fault; the index in `State::faults` is its name.
 #[derive(Default)]
 pub(super) struct FaultState {
     pub(super) hits: usize,
@@ -55,7 +55,7 @@ enum After {
 #[derive(Default)]
 struct Lane {
     queue: VecDeque<Item>,
-    /// What comes from now on is lost.
+    /// Bytes from now on are lost.
     silent: bool,
     /// Its writing thread has ended.
     closed: bool,
@@ -235,7 +235,7 @@ impl State {
                     Do::GarbleReply(other) => item.bytes = other,
                     Do::DelayReply(delay) => item.due += delay,
                     Do::HoldReply => item.gate = Some(fault),
-                    Do::HoldRequest | Do::DropRequest(_) | Do::Watch => unreachable!("done with the request"),
+                    Do::HoldRequest | Do::DropRequest(_) | Do::Watch => panic!("done with the request"),
                 }
             }
         }

@@ -1,0 +1,162 @@
+//! The contracts: what every lock promises, whatever store keeps it.
+//!
+//! Each contract is a function over a [`Store`](harness::Store) and is run for every store; a new store is
+//! one more function in `contract/stores.rs` and one more line in `contracts!`. What a store or a kind of lock can or
+//! cannot do is a value of the harness, and is asserted both ways.
+//!
+//! Sources of the scenarios, retold in our words (nothing is copied):
+//!
+//! - Redisson's lock tests: the count seen from outside while it goes 0, 1, 2, 1, 0; an unlock by somebody else; the
+//!   late unlock after a lease; a timed try that neither returns early nor much too late; force-unlock; a lease that
+//!   ends by itself; an interrupted wait that must leave no renewal behind; the renewal that must survive nesting and a
+//!   storm of `try_lock`; several clients and one counter; tokens that only go up; waiters in order of arrival; a waiter
+//!   that times out and must not hold up the next; the non-reentrant lock's refusal to wait for oneself.
+//! - Curator's mutex tests: ten threads on one handle, never two inside; `foo` calling `bar` calling `snafu`, each with
+//!   the lock; two clients, exactly one of which holds; a wait interrupted without leaving a place in the queue; closing
+//!   a client releases.
+//! - `DistributedLock`'s tests: a handle that tells of its loss, before or after one asks; monitoring that can be left
+//!   safely; handles released twice; an abandoned hold; names taken as they are, with their case; waits that keep to
+//!   their time; input refused before anything happens.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "a test fails by panicking, its helpers too"
+)]
+
+/// Has every contract of a file run for every store.
+macro_rules! contracts {
+    (on $store:ident needs $need:ident: $($name:ident),+) => {
+        mod $store {
+            $(#[test] fn $name() {
+                // Without its server the test is skipped, loudly, and fails in CI.
+                if let Some(store) = crate::stores::$store() {
+                    crate::harness::Need::$need.of(&store, super::$name);
+                }
+            })+
+        }
+    };
+    (needs $need:ident: $($name:ident),+ $(,)?) => {
+        contracts!(on memory needs $need: $($name),+);
+        contracts!(on redis needs $need: $($name),+);
+        contracts!(on cluster needs $need: $($name),+);
+        contracts!(on sentinel needs $need: $($name),+);
+        contracts!(on redlock needs $need: $($name),+);
+        contracts!(on ring needs $need: $($name),+);
+        #[cfg(feature = "etcd")]
+        contracts!(on etcd needs $need: $($name),+);
+        #[cfg(feature = "postgres")]
+        contracts!(on postgres needs $need: $($name),+);
+        #[cfg(feature = "mysql")]
+        contracts!(on mysql needs $need: $($name),+);
+        #[cfg(feature = "sqlite")]
+        contracts!(on sqlite needs $need: $($name),+);
+        #[cfg(feature = "zookeeper")]
+        contracts!(on zookeeper needs $need: $($name),+);
+    };
+    ($($name:ident),+ $(,)?) => {
+        contracts!(needs Nothing: $($name),+);
+    };
+}
+
+/// The stores named in `contracts!`.
+const STORES: &[&str] = &[
+    "memory",
+    "redis",
+    "cluster",
+    "sentinel",
+    "redlock",
+    "ring",
+    #[cfg(feature = "etcd")]
+    "etcd",
+    #[cfg(feature = "postgres")]
+    "postgres",
+    #[cfg(feature = "mysql")]
+    "mysql",
+    #[cfg(feature = "sqlite")]
+    "sqlite",
+    #[cfg(feature = "zookeeper")]
+    "zookeeper",
+];
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod harness;
+mod stores;
+
+mod capabilities;
+mod condition;
+mod exclusion;
+mod fair;
+mod fenced;
+mod guards;
+mod input;
+mod inspect;
+mod interrupts;
+mod latch;
+mod leader;
+mod leases;
+mod lifecycle;
+mod loss;
+mod multi;
+mod names;
+mod observer;
+mod options;
+mod reentrancy;
+mod run_once;
+mod rw;
+mod semaphore;
+mod terms;
+mod token;
+mod unlock;
+mod waiting;
+
+/// The contracts written in `tests/contract/`, as `file::name`.
+fn written() -> Vec<String> {
+    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/contract");
+    let mut written = Vec::new();
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        let file = path.file_stem().unwrap().to_str().unwrap().to_owned();
+        for line in std::fs::read_to_string(&path).unwrap().lines() {
+            if let Some(rest) = line.strip_prefix("fn ")
+                && let Some((name, _)) = rest.split_once("(store: &Store)")
+            {
+                written.push(format!("{file}::{name}"));
+            }
+        }
+    }
+    written
+}
+
+/// The list of tests of this program, given also `extra`.
+fn listed(extra: &[&str]) -> String {
+    let program = std::env::current_exe().unwrap();
+    let list = [&[program.to_str().unwrap(), "--list"], extra].concat();
+    support::run(&list, |command| command).1
+}
+
+#[test]
+fn every_store_runs_every_contract() {
+    let (written, listed) = (written(), listed(&[]));
+    assert!(written.len() > 50, "only {} contracts were found in the source", written.len());
+    let mut skipped = Vec::new();
+    for contract in written {
+        let (file, name) = contract.split_once("::").unwrap();
+        for store in STORES {
+            let test = format!("{file}::{store}::{name}: test");
+            if !listed.lines().any(|line| line == test) {
+                skipped.push(test);
+            }
+        }
+    }
+    assert!(skipped.is_empty(), "contracts that are not run:\n{}", skipped.join("\n"));
+}
+
+#[test]
+fn no_contract_is_ignored() {
+    let ignored = listed(&["--ignored"]);
+    assert!(!ignored.contains(": test"), "{ignored}");
+}

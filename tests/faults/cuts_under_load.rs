@@ -1,0 +1,139 @@
+//! Exclusion while connections are cut and scripts forgotten: the server keeps its data, so no hold may be lost.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use leasehold::{LockClient, Loss, Observer};
+
+use crate::support::server::RedisServer;
+use crate::support::{LONG, Raise, eventually, now, shout};
+
+#[derive(Default)]
+struct Losses {
+    lost: AtomicUsize,
+    failed: AtomicUsize,
+}
+
+struct Tells(Arc<Losses>);
+
+impl Observer for Tells {
+    fn lost(&self, loss: &Loss) {
+        shout(&format!("lost: {loss:?}"));
+        self.0.lost.fetch_add(1, Ordering::SeqCst);
+    }
+
+    fn release_failed(&self, _: &str, _: &leasehold::Error) {
+        self.0.failed.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+const LOCKS: [&str; 3] = ["one", "two", "three"];
+const CLIENTS: usize = 2;
+const THREADS: usize = 6;
+/// For how long connections are cut.
+const RUN: Duration = Duration::from_secs(8);
+
+#[test]
+fn no_hold_is_lost_while_connections_are_cut_and_scripts_forgotten() {
+    let Some(server) = RedisServer::start_default() else { return };
+    let losses = Arc::new(Losses::default());
+    let clients: Vec<_> = (0..CLIENTS)
+        .map(|_| {
+            LockClient::builder()
+                .url(&server.unix_url())
+                .observer(Tells(Arc::clone(&losses)))
+                .command_timeout(Duration::from_secs(1))
+                .build()
+                .unwrap()
+        })
+        .collect();
+    let inside: Vec<AtomicU64> = LOCKS.iter().map(|_| AtomicU64::new(0)).collect();
+    let (ended, done, broken) = (AtomicBool::new(false), AtomicUsize::new(0), AtomicUsize::new(0));
+    thread::scope(|scope| {
+        for client in &clients {
+            for number in 0..THREADS {
+                let (inside, ended, done, broken) = (&inside, &ended, &done, &broken);
+                scope.spawn(move || {
+                    let mut turn = number;
+                    while !ended.load(Ordering::SeqCst) {
+                        turn += 1;
+                        let at = turn % LOCKS.len();
+                        let lock = client.lock(LOCKS[at]);
+                        let is_alone = || {
+                            if inside[at].fetch_add(1, Ordering::SeqCst) != 0 {
+                                broken.fetch_add(1, Ordering::SeqCst);
+                            }
+                            thread::yield_now();
+                            inside[at].fetch_sub(1, Ordering::SeqCst);
+                            done.fetch_add(1, Ordering::SeqCst);
+                        };
+                        match turn % 5 {
+                            0 => {
+                                if let Ok(guard) = lock.acquire() {
+                                    is_alone();
+                                    drop(guard.unlock());
+                                }
+                            }
+                            1 | 2 => {
+                                if let Ok(guard) = lock.acquire() {
+                                    is_alone();
+                                    drop(guard);
+                                }
+                                // At once, and again, without a place in the queue.
+                                for _ in 0..3 {
+                                    if let Ok(Some(guard)) = lock.try_acquire() {
+                                        is_alone();
+                                        drop(guard);
+                                    }
+                                }
+                            }
+                            3 => {
+                                if let Ok(Some(guard)) = lock.try_acquire_owned_for(Duration::from_millis(5))
+                                {
+                                    is_alone();
+                                    drop(guard);
+                                }
+                            }
+                            _ => {
+                                if let Ok(Some(guard)) = lock.try_acquire_for(Duration::from_millis(2)) {
+                                    is_alone();
+                                    drop(guard);
+                                }
+                            }
+                        }
+                    }
+                });
+            }
+        }
+        // Also when something here fails: the scope waits for those who work.
+        let ends = Raise(&ended);
+        let mut admin = server.admin();
+        let begun = now();
+        let mut round = 0_u32;
+        while begun.elapsed() < RUN {
+            round += 1;
+            let command = match round % 3 {
+                0 => "SCRIPT FLUSH",
+                _ => "CLIENT KILL TYPE normal SKIPME yes",
+            };
+            let words: Vec<&str> = command.split(' ').collect();
+            redis::cmd(words[0]).arg(&words[1..]).exec(&mut admin).unwrap();
+            thread::park_timeout(Duration::from_millis(u64::from(5 + 7 * (round % 7))));
+        }
+        drop(ends);
+    });
+    eprintln!(
+        "{} turns, {} failed releases, {} lost",
+        done.load(Ordering::SeqCst),
+        losses.failed.load(Ordering::SeqCst),
+        losses.lost.load(Ordering::SeqCst)
+    );
+    assert!(done.load(Ordering::SeqCst) > 500, "next to nothing was done");
+    assert_eq!(broken.load(Ordering::SeqCst), 0, "two were inside");
+    assert_eq!(losses.lost.load(Ordering::SeqCst), 0, "a hold was lost");
+    let mut admin = server.admin();
+    let is_free = || redis::cmd("EXISTS").arg(&LOCKS).query::<usize>(&mut admin).unwrap() == 0;
+    assert!(eventually(LONG, is_free), "a lock is still there");
+}

@@ -1,0 +1,192 @@
+//! Bytes that a client still has allocated when a crowd of locks is over: this program counts them.
+//!
+//! The size of the process would not say it: what an allocator keeps of what was freed is not what the client keeps.
+
+use std::ops::Range;
+use std::time::Duration;
+
+use leasehold::crossbeam_channel::{Receiver, Sender, bounded};
+use leasehold::{Error, LockClient, Loss, ManualClock, MemoryStore, Observer, OwnedGuard};
+use parking_lot::Mutex;
+
+use super::world::{play, scenario};
+use crate::support::heap::{Counting, live_bytes};
+use crate::support::server::{RedisServer, default_server};
+use crate::support::{LONG, alone, alone_within, eventually, let_pass, ms, now, shout};
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+const MIB: i64 = 1 << 20;
+/// So much more than before may be allocated when all is over.
+const LEFT: i64 = 2 * MIB;
+const CROWD: usize = 40_000;
+
+/// Locks these names for so long each, and leaves them to it.
+fn leave_to_run_out(client: &LockClient, names: Range<usize>, lease: Duration) {
+    for n in names {
+        client.lock(&format!("left-{n}")).try_lock_for_with_lease(Duration::ZERO, lease).unwrap();
+    }
+}
+
+/// The last leases that ran out are remembered, so that `unlock` can say why it fails: more than those come first.
+const REMEMBERED: usize = 2_000;
+
+#[track_caller]
+fn assert_given_back(before: i64, within: Duration, what: &str) {
+    let mut left = 0;
+    let is_given_back = eventually(within, || {
+        left = live_bytes() - before;
+        left <= LEFT
+    });
+    assert!(is_given_back, "{left} bytes more than before {what}");
+}
+
+#[test]
+fn leases_that_ran_out_leave_no_memory_taken() {
+    scenario(|world| {
+        let client = world.builder_to(&world.server.url()).lease(ms(3_000)).build().unwrap();
+        leave_to_run_out(&client, 0..REMEMBERED, ms(100));
+        let_pass(ms(500), "these leases, and what follows them");
+        let before = live_bytes();
+        leave_to_run_out(&client, REMEMBERED..REMEMBERED + CROWD, ms(5_000));
+        let most = live_bytes() - before;
+        assert!(most > 2 * LEFT, "only {most} bytes were taken at all");
+        assert_given_back(before, ms(5_000) + LONG, "the leases");
+    });
+}
+
+#[test]
+fn nor_do_they_where_locks_are_kept_in_memory() {
+    alone(|| {
+        let clock = ManualClock::new();
+        let store = MemoryStore::with_clock(clock.clone());
+        let client = LockClient::in_memory_with(&store);
+        leave_to_run_out(&client, 0..REMEMBERED, ms(1_000));
+        clock.advance(ms(60_000));
+        let before = live_bytes();
+        leave_to_run_out(&client, REMEMBERED..REMEMBERED + CROWD, ms(1_000));
+        let most = live_bytes() - before;
+        assert!(most > 2 * LEFT, "only {most} bytes were taken at all");
+        clock.advance(ms(60_000));
+        assert_given_back(before, LONG, "the leases");
+    });
+}
+
+/// An observer whose first callback does not return until it is let go.
+struct Blocked(Mutex<Option<Receiver<()>>>);
+
+impl Blocked {
+    fn new() -> (Blocked, Sender<()>) {
+        let (free, blocked) = bounded(0);
+        (Blocked(Mutex::new(Some(blocked))), free)
+    }
+
+    fn block(&self) {
+        let first = self.0.lock().take();
+        if let Some(free) = first {
+            assert!(free.recv().is_err(), "it is let go by the sender's end");
+        }
+    }
+}
+
+impl Observer for Blocked {
+    fn renewal_failed(&self, _: &str, _: &Error, _: Duration) {
+        self.block();
+    }
+    fn lost(&self, _: &Loss) {
+        self.block();
+    }
+}
+
+#[test]
+fn an_outage_leaves_no_memory_taken() {
+    scenario(|world| {
+        let (blocked, free) = Blocked::new();
+        let lease = ms(6_000);
+        let builder = world.builder_to(&world.server.url()).lease(lease).command_timeout(ms(1_000));
+        let client = builder.observer(blocked).build().unwrap();
+        let before = live_bytes();
+        let guards: Vec<OwnedGuard> =
+            (0..CROWD).map(|n| client.lock(&format!("held-{n}")).acquire_owned().unwrap()).collect();
+        let most = live_bytes() - before;
+        assert!(most > 2 * LEFT, "only {most} bytes were taken at all");
+        world.server.stop();
+        // All renewals fail, and all losses wait behind the first.
+        assert!(eventually(lease + LONG, || guards.iter().all(|guard| guard.check().is_err())));
+        world.server.cont();
+        drop((guards, free));
+        assert_given_back(before, lease + LONG, "the outage");
+        drop(client);
+    });
+}
+
+#[test]
+fn the_queue_behind_a_blocked_callback_is_bounded() {
+    alone(|| {
+        let (blocked, free) = Blocked::new();
+        let client = LockClient::builder().observer(blocked).build_in_memory(&MemoryStore::new()).unwrap();
+        let lost = client.lock("lost").acquire_owned().unwrap();
+        assert!(client.lock("lost").force_unlock().unwrap());
+        assert!(lost.unlock().is_err());
+        let before = live_bytes();
+        let mut most = 0;
+        // The events of each release, and the values owned by each callback that will not run.
+        let lock = client.lock("a");
+        for _ in 0..CROWD {
+            let guard = lock.acquire().unwrap();
+            let owned = [0_u8; 1_000];
+            guard.on_lost(move |_| drop(owned.to_vec()));
+            drop(guard);
+            most = most.max(live_bytes() - before);
+        }
+        assert!(most < 4 * MIB, "{most} bytes waited");
+        drop(free);
+        assert_given_back(before, LONG, "the callbacks");
+    });
+}
+
+fn resident_kib() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    line.and_then(|line| line.split_whitespace().next()?.parse().ok()).unwrap_or(0)
+}
+
+/// The figures of `docs/performance.md`: not a part of the gate, since they take minutes.
+#[test]
+fn the_figures_of_leases_that_run_out_are_taken_when_they_are_asked_for() {
+    if std::env::var_os("LEASEHOLD_OUTAGE_FIGURES").is_none() {
+        return;
+    }
+    alone_within(Duration::from_secs(900), || {
+        let Some(binary) = default_server() else { return };
+        play(RedisServer::builder(&binary).start(), |world| {
+            let client = world.builder_to(&world.server.url()).lease(ms(30_000)).build().unwrap();
+            let cycles = || {
+                let (begun, mut cycles) = (now(), 0);
+                while begun.elapsed() < ms(3_000) {
+                    client.lock("another").acquire().unwrap().unlock().unwrap();
+                    cycles += 1;
+                }
+                cycles
+            };
+            leave_to_run_out(&client, 0..REMEMBERED, ms(1_000));
+            let_pass(ms(3_000), "the leases");
+            let (before, resident, cycles_before) = (live_bytes(), resident_kib(), cycles());
+            for round in 1..=3 {
+                leave_to_run_out(&client, 400_000 * round..400_000 * (round + 1), ms(1_000));
+                let most = live_bytes() - before;
+                let cycles_during = cycles();
+                let_pass(ms(3_000), "the leases");
+                shout(&format!(
+                    "MEASURED {round} x 400,000 leases of a second left to run out: {} KiB taken at the end of them, {} KiB when \
+                     all were over; the process {resident} KiB before, {} KiB after; another lock's cycles in 3 s: \
+                     {cycles_before} before, {cycles_during} right after the last",
+                    most / 1024,
+                    (live_bytes() - before) / 1024,
+                    resident_kib()
+                ));
+            }
+        });
+    });
+}

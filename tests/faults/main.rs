@@ -1,0 +1,43 @@
+//! Faults between a lock and its server, made on purpose: lost, late and garbled replies, cut networks, killed
+//! and stopped processes, operators' mistakes, refusals, exhausted resources.
+//!
+//! Each test runs in a process of its own, against a server of its own behind a proxy of its own. When its body is done
+//! and its clients are gone, nothing may be left: no thread, descriptor, connection or subscription, no lock key after
+//! its lease, and at no time a hash without an end.
+//!
+//! Symbols as in `docs/guarantees.md`: **L** lease, **R** = L/3, **T** command time-out, **P** safety poll, **ε**
+//! scheduling slack. What is asserted are the promised bounds.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "a test fails by panicking, its helpers too"
+)]
+
+#[path = "../support/mod.rs"]
+mod support;
+mod world;
+
+mod ambiguous;
+mod costs;
+mod counted;
+mod cuts;
+mod cuts_under_load;
+mod fork;
+mod handovers;
+mod heap;
+mod history;
+mod multi;
+mod operators;
+mod outages;
+mod owners;
+mod peers;
+mod refusals;
+mod resources;
+mod restarts;
+mod secrets;
+mod seven;
+#[cfg(feature = "tls")]
+mod tls;
+mod wakeups;

@@ -1,0 +1,257 @@
+//! The place where each test here happens: one process, one server, one proxy, and the check that nothing is left behind.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use leasehold::{ClientBuilder, LockClient, Owner};
+use redis::FromRedisValue;
+
+use crate::support::epilogue::{Baseline, assert_every_hash_has_a_ttl, not_given_back, threads};
+use crate::support::observer::Seen;
+use crate::support::proxy::{Command, Proxy, Then, Which};
+use crate::support::server::{Builder, RedisServer, default_server};
+use crate::support::{LONG, SLACK, alone, channel, eventually, ms, now, watch_for_stalls, within};
+
+/// Lease, time between renewals, command time-out, safety poll.
+pub(crate) const L: Duration = ms(1500);
+pub(crate) const R: Duration = ms(500);
+pub(crate) const T: Duration = ms(400);
+pub(crate) const P: Duration = ms(1200);
+/// How long calls without a deadline keep trying.
+pub(crate) const PATIENCE: Duration = ms(3000);
+/// How long connecting may take where there is no request that waits for it: generous, since no promise is about it.
+pub(crate) const CONNECT: Duration = ms(15_000);
+
+/// Keys that a test keeps beside its locks begin so.
+pub(crate) const OWN: &str = "test:";
+
+pub(crate) struct World {
+    pub(crate) proxy: Proxy,
+    pub(crate) server: RedisServer,
+}
+
+/// Runs `body` alone in a process, with a server as it comes.
+#[track_caller]
+pub(crate) fn scenario(body: impl FnOnce(&mut World)) {
+    scenario_on(|builder| builder, body);
+}
+
+/// Runs `body` alone in a process, with a server configured for it.
+#[track_caller]
+pub(crate) fn scenario_on(configure: impl FnOnce(Builder) -> Builder, body: impl FnOnce(&mut World)) {
+    alone(|| {
+        let Some(binary) = default_server() else { return };
+        play(configure(RedisServer::builder(&binary)).start(), body);
+    });
+}
+
+/// Runs `body` with this server, then checks that nothing is left. For use within [`alone`].
+pub(crate) fn play(server: RedisServer, body: impl FnOnce(&mut World)) {
+    watch_for_stalls();
+    let mut world = World { proxy: Proxy::before(&server), server };
+    world.warm_up();
+    assert!(eventually(LONG, || threads().is_none_or(|threads| threads.is_empty())), "{:?}", threads());
+    let baseline = Baseline::take(&world.server).alone();
+    body(&mut world);
+    // A connection that a fault made a black hole never ends at the proxy: so first the library's own ends.
+    let mut open = 0;
+    let closed = eventually(LONG, || {
+        open = world.open_connections();
+        open == 0
+    });
+    assert!(closed, "{open} connections are still open, threads {:?}", threads());
+    world.proxy.kill(Which::All, Then::Close);
+    baseline.assert_clean(&world.server);
+    let mut left = Vec::new();
+    let clean = eventually(2 * L + SLACK, || {
+        assert_every_hash_has_a_ttl(&world.server);
+        left = world.lock_keys();
+        left.is_empty()
+    });
+    assert!(clean, "keys that outlive their lease: {left:?}");
+}
+
+impl World {
+    /// Has the server learn all scripts, so that a fault meant for one finds it run, and not merely unknown. A server
+    /// that does not serve clients needs none.
+    fn warm_up(&self) {
+        let Ok(client) = LockClient::builder().url(&self.server.unix_url()).lease(ms(300)).build() else {
+            return;
+        };
+        let locks = [client.lock("warm-up"), client.token_lock("warm-up-token")];
+        // On a busy machine a lease this short may end before its renewal; then once more.
+        let renewed = eventually(LONG, || {
+            let guards = [locks[0].acquire().unwrap(), locks[1].acquire().unwrap()];
+            let least = || guards[0].remaining().min(guards[1].remaining());
+            let mut last = least();
+            let renewed = eventually(ms(300), || least() > std::mem::replace(&mut last, least()));
+            renewed && guards.into_iter().all(|guard| guard.unlock().is_ok())
+        });
+        assert!(renewed, "no renewal");
+        for lock in &locks {
+            assert!(!lock.is_locked().unwrap());
+            assert!(!lock.force_unlock().unwrap());
+        }
+        client.fenced_lock("warm-up").acquire().unwrap().unlock().unwrap();
+        self.does(&["DEL", "redisson_lock_token:{warm-up}"]);
+    }
+
+    /// How many connections to the proxy are open as far as this process knows, neither closed by it nor by the proxy.
+    pub(crate) fn open_connections(&self) -> usize {
+        let Ok(table) = std::fs::read_to_string("/proc/self/net/tcp") else { return 0 };
+        let (port, established) = (format!(":{:04X}", self.proxy.port()), "01");
+        let is_open = |line: &&str| {
+            let mut fields = line.split_whitespace().skip(2);
+            fields.next().is_some_and(|remote| remote.ends_with(&port)) && fields.next() == Some(established)
+        };
+        table.lines().filter(is_open).count()
+    }
+
+    /// A client through the proxy.
+    pub(crate) fn builder(&self) -> ClientBuilder {
+        self.builder_to(&self.proxy.url())
+    }
+
+    pub(crate) fn builder_to(&self, url: &str) -> ClientBuilder {
+        LockClient::builder()
+            .url(url)
+            .lease(L)
+            .command_timeout(T)
+            .connect_timeout(CONNECT)
+            .patience(PATIENCE)
+            .linger(Duration::ZERO)
+            .pool_size(4)
+    }
+
+    pub(crate) fn client(&self) -> LockClient {
+        self.builder().build().unwrap()
+    }
+
+    /// A client through the proxy, and what its observer sees.
+    pub(crate) fn watched(&self) -> (LockClient, Seen) {
+        let seen = Seen::default();
+        (self.builder().observer(seen.clone()).build().unwrap(), seen)
+    }
+
+    /// A client that the proxy's faults do not meet.
+    pub(crate) fn direct(&self) -> LockClient {
+        self.builder_to(&self.server.url()).build().unwrap()
+    }
+
+    /// Has the server do something, past proxy and rights.
+    #[track_caller]
+    pub(crate) fn run<T: FromRedisValue>(&self, words: &[&str]) -> T {
+        let mut command = redis::cmd(words[0]);
+        command.arg(&words[1..]);
+        command.query(&mut self.server.admin()).unwrap_or_else(|error| panic!("{words:?}: {error}"))
+    }
+
+    #[track_caller]
+    pub(crate) fn does(&self, words: &[&str]) {
+        self.run::<redis::Value>(words);
+    }
+
+    /// The owners in a lock's hash with their counts.
+    pub(crate) fn fields(&self, name: &str) -> BTreeMap<String, String> {
+        self.run(&["HGETALL", name])
+    }
+
+    /// Panics unless exactly one owner has the lock, one of this client's, with this count, and the lock has an end.
+    ///
+    /// Not the thread's `current_owner`: that is its next hold's, and a connection that breaks makes it another.
+    #[track_caller]
+    pub(crate) fn assert_held_by(&self, name: &str, client: &LockClient, count: u32) {
+        let fields = self.fields(name);
+        let is_it = |(owner, held): (&String, &String)| {
+            owner.starts_with(&format!("{}:", client.id())) && *held == count.to_string()
+        };
+        assert!(fields.len() == 1 && fields.iter().all(is_it), "{fields:?}, not {count} of {}", client.id());
+        assert!(self.ttl(name) > 0, "TTL {}", self.ttl(name));
+    }
+
+    /// Panics unless exactly this owner has the lock, with this count, and the lock has an end.
+    #[track_caller]
+    pub(crate) fn assert_held(&self, name: &str, owner: Owner, count: u32) {
+        assert_eq!(self.fields(name), [(owner.to_string(), count.to_string())].into());
+        assert!(self.ttl(name) > 0, "TTL {}", self.ttl(name));
+    }
+
+    /// PTTL: -2 where there is no key, -1 where it has no end.
+    pub(crate) fn ttl(&self, name: &str) -> i64 {
+        self.run(&["PTTL", name])
+    }
+
+    pub(crate) fn is_free(&self, name: &str) -> bool {
+        self.run::<i64>(&["EXISTS", name]) == 0
+    }
+
+    /// All keys that are neither a fence's counter, which stays, nor the test's own.
+    pub(crate) fn lock_keys(&self) -> Vec<String> {
+        let keys: Vec<String> = self.run(&["KEYS", "*"]);
+        let stays = |key: &String| key.starts_with("redisson_lock_token:") || key.starts_with(OWN);
+        keys.into_iter().filter(|key| !stays(key)).collect()
+    }
+
+    /// Panics unless the lock is given back within this time from now; the end of its lease does not do.
+    #[track_caller]
+    pub(crate) fn is_given_back(&self, name: &str, promised: Duration) {
+        self.are_given_back(promised, || vec![name.to_owned()]);
+    }
+
+    /// The same of all locks.
+    #[track_caller]
+    pub(crate) fn all_are_given_back(&self, promised: Duration) {
+        self.are_given_back(promised, || self.lock_keys());
+    }
+
+    #[track_caller]
+    fn are_given_back(&self, promised: Duration, keys: impl Fn() -> Vec<String>) {
+        let begun = now();
+        let mut left = Vec::new();
+        let given_back = eventually(promised + LONG, || {
+            let keys = keys();
+            let found = not_given_back(&self.server, keys.iter().map(String::as_str));
+            left = found.into_iter().map(str::to_owned).collect();
+            left.is_empty()
+        });
+        assert!(given_back, "not given back: {left:?}");
+        within(begun, promised, "giving it back");
+    }
+
+    /// Waits until somebody is subscribed to the lock's channel.
+    #[track_caller]
+    pub(crate) fn await_subscription(&self, name: &str) {
+        let channel = channel(name);
+        let subscribed = || self.run::<(String, i64)>(&["PUBSUB", "NUMSUB", &channel]).1 > 0;
+        assert!(eventually(LONG, subscribed), "nobody subscribes to {channel}");
+    }
+
+    /// How often the server has run scripts, as it counts itself.
+    pub(crate) fn scripts_run(&self) -> u64 {
+        let text: String = self.run(&["INFO", "commandstats"]);
+        let calls = |line: &str| -> Option<u64> {
+            let rest =
+                line.strip_prefix("cmdstat_evalsha:").or_else(|| line.strip_prefix("cmdstat_eval:"))?;
+            rest.strip_prefix("calls=")?.split(',').next()?.parse().ok()
+        };
+        text.lines().filter_map(calls).sum()
+    }
+}
+
+/// Picks every script about a lock.
+pub(crate) fn about(name: &str) -> impl Fn(&Command) -> bool + Send + use<> + 'static {
+    let name = name.to_owned();
+    move |command| command.is_script() && command.contains(&name)
+}
+
+/// Picks the releases of a lock, which say where to announce them.
+pub(crate) fn releases(name: &str) -> impl Fn(&Command) -> bool + Send + use<> + 'static {
+    let channel = channel(name);
+    move |command| command.is_script() && command.contains(&channel)
+}
+
+/// Picks the scripts about a lock that are no releases.
+pub(crate) fn no_releases(name: &str) -> impl Fn(&Command) -> bool + Send + use<> + 'static {
+    let (about, releases) = (about(name), releases(name));
+    move |command| about(command) && !releases(command)
+}

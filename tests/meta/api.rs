@@ -1,0 +1,256 @@
+//! The public types' shapes: what may be sent where, what is an object, and how large an error is.
+//!
+//! That a [`Guard`] cannot leave its thread is shown by the `compile_fail` example in its documentation, and here by a
+//! question that the compiler answers either way.
+
+use std::error::Error as StdError;
+use std::fmt::{Debug, Display};
+use std::hash::Hash;
+use std::marker::PhantomData;
+use std::panic::{RefUnwindSafe, UnwindSafe};
+
+use leasehold::{
+    AcquireOptions, ClientBuilder, ClientId, ClusterPubSub, Condition, CountDownLatch, Error, ErrorKind,
+    ExpirableSemaphore, Fence, FencedLock, Guard, HoldState, Holder, Inspection, Interrupt, Leader, Lock,
+    LockClient, Loss, LossReason, ManualClock, MemoryStore, Mode, MultiGuard, MultiLock, NotHeld, ObjectKind,
+    Observer, OwnedGuard, OwnedMultiGuard, Owner, ReadWriteLock, RedisLock, RedlockNode, Result, Ring,
+    RingNode, Semaphore, TryOutcome,
+};
+
+fn is<T: ?Sized>() -> Probe<T> {
+    Probe(PhantomData)
+}
+
+/// `is::<T>().send()` finds the inherent method if `T: Send`, else the trait's.
+struct Probe<T: ?Sized>(PhantomData<T>);
+
+impl<T: ?Sized + Send> Probe<T> {
+    #[expect(clippy::unused_self, reason = "which method is found is the answer")]
+    const fn send(&self) -> bool {
+        true
+    }
+}
+
+trait NotSend {
+    fn send(&self) -> bool {
+        false
+    }
+}
+
+impl<T: ?Sized> NotSend for Probe<T> {}
+
+fn shared_by_threads<T: Send + Sync + 'static>() {}
+fn cloned<T: Clone>() {}
+fn value<T: Copy + Eq + Debug + Send + Sync + 'static>() {}
+fn key<T: Copy + Eq + Hash + Display + Debug + Send + Sync + 'static>() {}
+
+#[test]
+fn clients_and_locks_are_shared_by_threads_and_cheap_to_clone() {
+    shared_by_threads::<LockClient>();
+    shared_by_threads::<RedisLock>();
+    shared_by_threads::<FencedLock>();
+    shared_by_threads::<MultiLock>();
+    shared_by_threads::<ReadWriteLock>();
+    shared_by_threads::<Semaphore>();
+    shared_by_threads::<ExpirableSemaphore>();
+    shared_by_threads::<CountDownLatch>();
+    shared_by_threads::<Interrupt>();
+    shared_by_threads::<MemoryStore>();
+    shared_by_threads::<ManualClock>();
+    shared_by_threads::<ClientBuilder>();
+    cloned::<LockClient>();
+    cloned::<RedisLock>();
+    cloned::<FencedLock>();
+    cloned::<MultiLock>();
+    cloned::<ReadWriteLock>();
+    cloned::<Semaphore>();
+    cloned::<ExpirableSemaphore>();
+    cloned::<CountDownLatch>();
+    cloned::<Interrupt>();
+    cloned::<MemoryStore>();
+    cloned::<ManualClock>();
+    shared_by_threads::<Ring>();
+    shared_by_threads::<RingNode>();
+    cloned::<Ring>();
+    cloned::<RingNode>();
+    assert!(size_of::<LockClient>() == size_of::<usize>(), "a clone is one count up");
+}
+
+/// Each may be used after a panic that was caught; a builder, which has the program's own closures, is not said to.
+#[test]
+fn clients_locks_and_guards_may_be_used_after_a_panic_that_was_caught() {
+    fn unwind_safe<T: UnwindSafe + RefUnwindSafe>() {}
+    unwind_safe::<LockClient>();
+    unwind_safe::<RedisLock>();
+    unwind_safe::<FencedLock>();
+    unwind_safe::<MultiLock>();
+    unwind_safe::<ReadWriteLock>();
+    unwind_safe::<Semaphore>();
+    unwind_safe::<ExpirableSemaphore>();
+    unwind_safe::<CountDownLatch>();
+    unwind_safe::<Condition>();
+    unwind_safe::<Leader>();
+    unwind_safe::<Guard>();
+    unwind_safe::<OwnedGuard>();
+    unwind_safe::<MultiGuard>();
+    unwind_safe::<OwnedMultiGuard>();
+    unwind_safe::<Interrupt>();
+    unwind_safe::<AcquireOptions>();
+    unwind_safe::<TryOutcome<Guard>>();
+    unwind_safe::<Error>();
+    unwind_safe::<MemoryStore>();
+    unwind_safe::<ManualClock>();
+    // And so it is: a lock is used on after a panic of the work under it.
+    let lock = LockClient::in_memory().lock("unwound");
+    let caught =
+        std::panic::catch_unwind(|| lock.with_lock(|_| std::panic::resume_unwind(Box::new("meant"))));
+    assert!(caught.is_err());
+    assert_eq!(lock.with_lock(|_| 1).unwrap(), 1);
+}
+
+#[test]
+fn a_guard_stays_on_its_thread_and_an_owned_one_may_leave() {
+    assert!(!is::<Guard>().send());
+    assert!(is::<OwnedGuard>().send());
+    assert!(!is::<MultiGuard>().send());
+    assert!(is::<OwnedMultiGuard>().send());
+    // Other threads may look at either.
+    fn seen_by_threads<T: Sync + 'static>() {}
+    seen_by_threads::<Guard>();
+    shared_by_threads::<OwnedGuard>();
+    seen_by_threads::<MultiGuard>();
+    shared_by_threads::<OwnedMultiGuard>();
+    // The probe tells the one from the other.
+    assert!(is::<String>().send() && !is::<std::rc::Rc<()>>().send());
+}
+
+#[test]
+fn an_error_is_one_pointer_and_goes_where_errors_go() {
+    assert_eq!(size_of::<Error>(), size_of::<usize>());
+    assert_eq!(size_of::<Result<()>>(), size_of::<usize>());
+    shared_by_threads::<Error>();
+    fn boxed(error: Error) -> Box<dyn StdError + Send + Sync> {
+        error.into()
+    }
+    let error = boxed(LockClient::in_memory().lock("").lock().unwrap_err());
+    assert!(error.downcast_ref::<Error>().is_some_and(|error| error.kind() == ErrorKind::InvalidInput));
+}
+
+#[test]
+fn values_returned_to_callers_are_plain() {
+    value::<HoldState>();
+    value::<LossReason>();
+    value::<ErrorKind>();
+    value::<ClusterPubSub>();
+    key::<Owner>();
+    key::<ClientId>();
+    key::<Fence>();
+    fn ordered<T: Ord>() {}
+    ordered::<Fence>();
+    shared_by_threads::<Loss>();
+    shared_by_threads::<NotHeld>();
+    cloned::<Loss>();
+    cloned::<RedlockNode>();
+    shared_by_threads::<RedlockNode>();
+    cloned::<NotHeld>();
+    shared_by_threads::<Inspection>();
+    cloned::<Inspection>();
+    value::<Mode>();
+    fn printed<T: Display>() {}
+    printed::<Inspection>();
+    printed::<Holder>();
+    printed::<ObjectKind>();
+}
+
+#[test]
+fn locks_and_observers_are_objects() {
+    let client = LockClient::in_memory();
+    let locks: Vec<Box<dyn Lock + Send + Sync>> = vec![
+        Box::new(client.lock("a")),
+        Box::new(client.fenced_lock("b")),
+        Box::new(client.token_lock("c")),
+        Box::new(client.multi_lock([client.lock("d"), client.lock("e")])),
+    ];
+    for lock in &locks {
+        let lock: &dyn Lock = lock.as_ref();
+        lock.lock().unwrap();
+        lock.unlock().unwrap();
+    }
+    struct Nothing;
+    impl Observer for Nothing {} // every method defaults to nothing
+    let _observers: [Box<dyn Observer>; 1] = [Box::new(Nothing)];
+}
+
+#[test]
+fn everything_can_be_shown_and_nothing_secret_is() {
+    fn shown<T: Debug>() {}
+    shown::<RedisLock>();
+    shown::<FencedLock>();
+    shown::<Guard>();
+    shown::<OwnedGuard>();
+    shown::<MultiLock>();
+    shown::<MultiGuard>();
+    shown::<OwnedMultiGuard>();
+    shown::<Interrupt>();
+    shown::<MemoryStore>();
+    shown::<ManualClock>();
+    let builder = LockClient::builder()
+        .url("redis://somebody:S3CR3T-in-the-url@127.0.0.1:1/")
+        .username("somebody")
+        .password("S3CR3T-by-option");
+    let database = LockClient::builder().url("postgres://somebody:S3CR3T@127.0.0.1:1/x").password("S3CR3T");
+    assert!(!format!("{database:?}").contains("S3CR3T"));
+    let sentinels = LockClient::builder()
+        .url("redis-sentinel://somebody:S3CR3T-in-the-url@127.0.0.1:1,127.0.0.1:2/master")
+        .sentinel_username("somebody")
+        .sentinel_password("S3CR3T-of-the-sentinels");
+    let node = RedlockNode::new("redis://somebody:S3CR3T-of-a-node@127.0.0.1:1/");
+    assert!(!format!("{node:?} {:?}", LockClient::builder().redlock([node.clone()])).contains("S3CR3T"));
+    let node = RingNode::new("redis://somebody:S3CR3T-in-the-url@127.0.0.1:1/");
+    assert!(!format!("{node:?} {:?}", Ring::new([node.clone()])).contains("S3CR3T"));
+    for builder in [builder, sentinels] {
+        assert!(!format!("{builder:?}").contains("S3CR3T"));
+        let error = builder.connect_timeout(std::time::Duration::from_millis(50)).build().unwrap_err();
+        let mut cause: Option<&dyn StdError> = Some(&error);
+        while let Some(level) = cause {
+            assert!(!format!("{level} {level:?}").contains("S3CR3T"), "{level}");
+            cause = level.source();
+        }
+    }
+}
+
+#[cfg(feature = "postgres")]
+#[test]
+fn locks_on_a_postgresql_transaction_are_plain_values() {
+    use leasehold::postgres::{NameTable, TxLock};
+    shared_by_threads::<NameTable>();
+    shared_by_threads::<TxLock>();
+    cloned::<NameTable>();
+}
+
+#[cfg(feature = "mysql")]
+#[test]
+fn locks_on_a_mysql_transaction_are_plain_values() {
+    use leasehold::mysql::{NameTable, TxLock};
+    shared_by_threads::<NameTable>();
+    shared_by_threads::<TxLock>();
+    cloned::<NameTable>();
+}
+
+/// A feature that the build lacks is named, before anything is sent.
+#[cfg(not(any(feature = "etcd", feature = "postgres", feature = "mysql", feature = "sqlite")))]
+#[test]
+fn a_store_that_was_left_out_is_refused_by_the_name_of_its_feature() {
+    for (url, feature) in [
+        ("etcd://localhost", "etcd"),
+        ("ETCDS://me:S3CR3T@localhost", "etcd"),
+        ("postgres://me:S3CR3T@localhost", "postgres"),
+        ("mariadb://me:S3CR3T@localhost/x", "mysql"),
+        ("sqlite:///x", "sqlite"),
+    ] {
+        let error = leasehold::LockClient::connect(url).unwrap_err();
+        assert_eq!(error.kind(), leasehold::ErrorKind::Unsupported, "{url}");
+        assert!(error.to_string().contains(&format!("feature {feature:?}")), "{error}");
+        assert!(!format!("{error:?}").contains("S3CR3T"));
+    }
+}

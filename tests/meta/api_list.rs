@@ -1,0 +1,292 @@
+//! The public API is what `docs/api.txt` lists: whoever changes it sees so in the diff.
+//!
+//! `LEASEHOLD_BLESS=1 cargo test --test meta api_list` writes the list anew.
+//!
+//! It is read from the source as text, which `cargo fmt` has brought into one shape: items begin at the left margin, what is
+//! inside them four spaces further. Listed is what the root re-exports, with all features.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// By item: how it is defined, what its methods are, what it implements.
+type List = BTreeMap<String, Vec<String>>;
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_stem().unwrap().to_str().unwrap();
+        if path.is_dir() && name != "tests" {
+            sources(&path, found);
+        } else if path.extension().is_some_and(|end| end == "rs")
+            && !["tests", "model", "lib"].contains(&name)
+        {
+            found.push(path);
+        }
+    }
+    found.sort();
+}
+
+/// Re-exports of the root: items, and modules by their file.
+struct Exports {
+    items: BTreeSet<String>,
+    modules: BTreeMap<PathBuf, String>,
+}
+
+fn exports() -> Exports {
+    let text = fs::read_to_string(root().join("src/lib.rs")).unwrap();
+    let mut exports = Exports { items: BTreeSet::new(), modules: BTreeMap::new() };
+    for line in text.split(';').filter_map(|part| part.split("pub use ").nth(1)) {
+        let path = line.split_whitespace().collect::<Vec<_>>().join(" ");
+        let (path, alias) = path.split_once(" as ").unwrap_or((&path, ""));
+        let folder = root().join("src").join(path.replace("::", "/"));
+        let file =
+            Some(folder.join("mod.rs")).filter(|file| file.exists()).unwrap_or(folder.with_extension("rs"));
+        if file.exists() {
+            let name = if alias.is_empty() { path.rsplit("::").next().unwrap() } else { alias };
+            exports.modules.insert(file, name.to_owned());
+            continue;
+        }
+        let names = path.rsplit_once("::").map_or(path, |(_, names)| names);
+        let names = path.split_once('{').map_or(names, |(_, names)| names.trim_end_matches('}'));
+        exports
+            .items
+            .extend(names.split(',').map(|name| name.trim().to_owned()).filter(|name| !name.is_empty()));
+    }
+    exports
+}
+
+/// The file with its macros that write an `impl` for a type carried out.
+fn expanded(text: &str) -> String {
+    let mut out = String::new();
+    let mut macros: BTreeMap<&str, (&str, Vec<&str>)> = BTreeMap::new();
+    let mut lines = text.lines();
+    while let Some(line) = lines.next() {
+        if let Some(name) = line.strip_prefix("macro_rules! ").and_then(|rest| rest.strip_suffix(" {")) {
+            let body: Vec<_> = lines.by_ref().take_while(|line| *line != "}").collect();
+            let variable = body[0].split("($").nth(1).or(body[0].split('$').nth(1)).unwrap_or_default();
+            let variable = variable.split(':').next().unwrap();
+            macros.insert(name, (variable, body));
+            continue;
+        }
+        let call = line.split_once("!(").filter(|(name, _)| macros.contains_key(name));
+        let Some((name, arguments)) = call else {
+            out.push_str(line);
+            out.push('\n');
+            continue;
+        };
+        let (variable, body) = &macros[name];
+        let argument = arguments.split([' ', ',', ')']).next().unwrap();
+        for line in body {
+            out.push_str(
+                &line.strip_prefix("        ").unwrap_or("").replace(&format!("${variable}"), argument),
+            );
+            out.push('\n');
+        }
+    }
+    out
+}
+
+/// The lines from `at` on up to the one that ends the signature, as one.
+fn signature(lines: &[&str], at: usize) -> String {
+    let mut whole = String::new();
+    for line in &lines[at..] {
+        let line = line.trim();
+        if !whole.is_empty() && !whole.ends_with(['(', '<']) && !line.starts_with(')') {
+            whole.push(' ');
+        }
+        whole.push_str(line);
+        if line.ends_with('{') || line.ends_with(';') || line.ends_with('}') {
+            break;
+        }
+    }
+    let whole =
+        whole.split(" = ").next().unwrap().replace(",)", ")").replace(",>", ">").replace(", where", " where");
+    whole.trim_end_matches(['{', ';']).trim_end_matches("{}").trim().trim_end_matches(',').to_owned()
+}
+
+/// The name that an item's header defines.
+fn name_of(header: &str) -> &str {
+    let name = header.split_whitespace().find(|word| {
+        !["pub", "struct", "enum", "trait", "type", "const", "fn", "static", "unsafe"].contains(word)
+    });
+    name.unwrap_or_default().split(['<', '(', '{', ';', ':']).next().unwrap()
+}
+
+fn list(file: &Path, text: &str, exports: &Exports, list: &mut List) {
+    let module = exports.modules.get(file);
+    let qualified = |name: &str| module.map_or(name.to_owned(), |module| format!("{module}::{name}"));
+    let is_public = |name: &str| module.is_some() || exports.items.contains(name);
+    let text = expanded(text);
+    let lines: Vec<&str> = text.lines().collect();
+    let mut own: BTreeSet<&str> = BTreeSet::new();
+    for line in lines.iter().filter(|line| line.starts_with("pub ")) {
+        own.insert(name_of(line));
+    }
+    let mut attributes = Vec::new();
+    let mut at = 0;
+    while at < lines.len() {
+        let line = lines[at];
+        if line.starts_with("#[") {
+            attributes.push(line);
+        }
+        if line.starts_with("//") || line.starts_with('#') || line.starts_with(' ') || line.is_empty() {
+            at += 1;
+            continue;
+        }
+        let closes =
+            |line: &&str| line.starts_with(['}', ']']) || line.starts_with(')') && line.ends_with(';');
+        let is_whole = line.ends_with(';') || line.ends_with('}');
+        let end = if is_whole { 0 } else { lines[at..].iter().position(closes).unwrap_or(0) };
+        let end = at + end;
+        let body = &lines[at..=end];
+        let header = signature(&lines, at);
+        let told = attributes.drain(..).filter(|attribute: &&str| {
+            ["#[derive", "#[non_exhaustive", "#[cfg(feature"].iter().any(|what| attribute.starts_with(what))
+        });
+        let told: Vec<&str> = told.collect();
+        if line.starts_with("pub ") && is_public(name_of(line)) {
+            let entry = list.entry(qualified(name_of(line))).or_default();
+            entry.extend(told.into_iter().map(str::to_owned));
+            entry.push(header.clone());
+            entry.extend(inside(body, &header));
+        } else if let Some(of) = line.strip_prefix("impl") {
+            let of = signature(&[of], 0);
+            let (what, target) = match of.split_once(" for ") {
+                Some((what, target)) => (Some(what), target),
+                None => (None, of.as_str()),
+            };
+            let target = target.rsplit("> ").next().unwrap().trim();
+            let name = target.split('<').next().unwrap();
+            if is_public(name) && (module.is_none() || own.contains(name)) && !of.contains('$') {
+                let entry = list.entry(qualified(name)).or_default();
+                match what {
+                    Some(what) => entry.push(format!("impl {} for {target}", what.trim())),
+                    None => entry.extend(inside(body, "impl")),
+                }
+            }
+        }
+        at = end + 1;
+    }
+}
+
+/// Public parts of an item: methods of an `impl` and a trait, variants, public fields.
+fn inside(body: &[&str], header: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    let is_enum = header.starts_with("pub enum");
+    let mut variant = String::new();
+    for (at, line) in body.iter().enumerate().skip(1) {
+        let Some(text) = line.strip_prefix("    ") else { continue };
+        if text.starts_with("#[cfg(feature") {
+            found.push(format!("    {text}"));
+        }
+        if header.starts_with("pub struct") {
+            if text.starts_with("pub ") {
+                found.push(format!("    {}", text.trim_end_matches(',')));
+            }
+            continue;
+        }
+        let shown = text.starts_with("pub ") || header.starts_with("pub trait") && text.starts_with("fn ");
+        if shown {
+            found.push(format!("    {}", signature(body, at)));
+        } else if is_enum && text.starts_with(|c: char| c.is_ascii_uppercase()) {
+            variant = text.trim_end_matches(',').to_owned();
+            if !variant.ends_with('{') {
+                found.push(format!("    {variant}"));
+            }
+        } else if is_enum && text.starts_with("    ") && !text.trim().starts_with("//") {
+            variant.push_str(&format!(" {}", text.trim()));
+        } else if is_enum && text.starts_with('}') {
+            found.push(format!("    {} }}", variant.trim_end_matches(',')));
+        }
+    }
+    found
+}
+
+fn public_api() -> String {
+    let exports = exports();
+    let mut files = Vec::new();
+    sources(&root().join("src"), &mut files);
+    let mut api = List::new();
+    for file in &files {
+        list(file, &fs::read_to_string(file).unwrap(), &exports, &mut api);
+    }
+    let unknown: Vec<_> = exports.items.iter().filter(|item| !api.contains_key(*item)).collect();
+    let foreign = ["crossbeam_channel"];
+    assert!(unknown.iter().all(|item| foreign.contains(&item.as_str())), "defined nowhere: {unknown:?}");
+    let mut text = String::from(
+        "The public API, by item. Written by LEASEHOLD_BLESS=1 cargo test --test meta api_list\n",
+    );
+    for item in foreign {
+        text.push_str(&format!("\npub use {item}\n"));
+    }
+    for (name, lines) in &api {
+        text.push('\n');
+        if let Some((module, _)) = name.rsplit_once("::") {
+            text.push_str(&format!("in {module}:\n"));
+        }
+        lines.iter().for_each(|line| text.push_str(&format!("{line}\n")));
+    }
+    text
+}
+
+#[test]
+fn the_list_of_the_public_api_is_up_to_date() {
+    let path = root().join("docs/api.txt");
+    let now = public_api();
+    if std::env::var_os("LEASEHOLD_BLESS").is_some() {
+        fs::write(&path, &now).unwrap();
+    }
+    let listed = fs::read_to_string(&path).unwrap_or_default();
+    let (old, new): (BTreeSet<_>, BTreeSet<_>) = (listed.lines().collect(), now.lines().collect());
+    let gone: Vec<_> = old.difference(&new).map(|line| format!("- {line}")).collect();
+    let come: Vec<_> = new.difference(&old).map(|line| format!("+ {line}")).collect();
+    assert!(
+        listed == now,
+        "the public API is not as docs/api.txt lists it. If it should not be, LEASEHOLD_BLESS=1 cargo test --test meta api_list \
+         writes it anew, and CHANGELOG.md says why:\n{}",
+        [gone, come].concat().join("\n")
+    );
+}
+
+/// The list is checked against known parts of the API, so that it cannot miss a part of it unseen.
+#[test]
+fn the_list_sees_every_shape_of_item() {
+    let text = public_api();
+    for line in [
+        "pub struct LockClient",
+        "    pub fn connect(url: &str) -> Result<LockClient>",
+        "    pub fn inspect(&self, name: &str) -> Result<Inspection>",
+        "    pub fn run_once<R>(&self, name: &str, at_least: Duration, at_most: Duration, job: impl FnOnce(&OwnedGuard) -> R) -> Result<Option<R>>",
+        "    pub fn check(&self) -> Result<()>",
+        "    pub fn available_permits(&self) -> Result<i64>",
+        "pub enum ErrorKind",
+        "    WouldDeadlock",
+        "    Elected { term: Fence }",
+        "    pub held_for: Option<Duration>",
+        "pub trait Lock",
+        "pub struct RedisLock",
+        "pub type Permit",
+        "pub const LONGEST_NAME: usize",
+        "impl fmt::Display for Inspection",
+        "impl Deref for FencedLock",
+        "#[non_exhaustive]",
+        "#[cfg(feature = \"tls\")]",
+    ] {
+        assert!(text.lines().any(|listed| listed.trim() == line.trim()), "{line} is not listed in\n{text}");
+    }
+    for hidden in ["pub(crate)", "Engine", "fn new(engine"] {
+        assert!(!text.contains(hidden), "{hidden}");
+    }
+    // Public functions are counted in another way, too.
+    let mut files = Vec::new();
+    sources(&root().join("src"), &mut files);
+    let source: String = files.iter().map(|file| expanded(&fs::read_to_string(file).unwrap())).collect();
+    let written = source.lines().filter(|line| line.trim_start().starts_with("pub fn ")).count();
+    let listed = text.lines().filter(|line| line.trim_start().starts_with("pub fn ")).count();
+    assert_eq!(listed, written, "public functions that are not listed");
+}

@@ -1,0 +1,507 @@
+//! The documents name nothing that is not there: files, links, commands, tests, methods.
+//!
+//! Every table with a column "Shown by" is held to it: a name in backticks there is a test, a row of the demo, a
+//! command that can be run, or a file.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+fn read(path: impl AsRef<Path>) -> String {
+    let path = root().join(path);
+    fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+/// Files below `folder` that end in `.ending`, relative to the root, in order.
+fn files(folder: &str, ending: &str) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    let mut folders = vec![root().join(folder)];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(&folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display())) {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|extension| extension == ending) {
+                found.push(path.strip_prefix(root()).unwrap().to_owned());
+            }
+        }
+    }
+    found.sort();
+    found
+}
+
+fn documents() -> Vec<PathBuf> {
+    let mut documents = vec![PathBuf::from("README.md"), PathBuf::from("CHANGELOG.md")];
+    documents.extend(files("docs", "md"));
+    documents
+}
+
+/// A document's lines outside code blocks, with their numbers.
+fn prose(text: &str) -> Vec<(usize, &str)> {
+    let mut in_code = false;
+    let mut lines = Vec::new();
+    for (at, line) in text.lines().enumerate() {
+        if line.trim_start().starts_with("```") {
+            in_code = !in_code;
+        } else if !in_code {
+            lines.push((at + 1, line));
+        }
+    }
+    assert!(!in_code, "a code block is not closed");
+    lines
+}
+
+/// The texts in backticks.
+fn ticked(line: &str) -> Vec<&str> {
+    line.split('`').skip(1).step_by(2).collect()
+}
+
+/// The cells of a table's row.
+fn cells(line: &str) -> Option<Vec<&str>> {
+    let inner = line.trim().strip_prefix('|')?.strip_suffix('|')?;
+    Some(inner.split('|').map(str::trim).collect())
+}
+
+/// Rows of the tables of a document that have a column of this name: line, the column's cell, the whole row.
+fn column<'a>(text: &'a str, name: &str) -> Vec<(usize, &'a str, Vec<&'a str>)> {
+    let mut rows = Vec::new();
+    let mut at: Option<usize> = None;
+    let mut in_table = false;
+    for (number, line) in prose(text) {
+        let Some(cells) = cells(line) else {
+            in_table = false;
+            continue;
+        };
+        if !in_table {
+            in_table = true;
+            at = cells.iter().position(|cell| *cell == name);
+        } else if let Some(at) = at
+            && !cells[0].starts_with("--")
+        {
+            rows.push((number, cells[at], cells));
+        }
+    }
+    rows
+}
+
+/// How GitHub turns a heading into an anchor.
+fn anchor(heading: &str) -> String {
+    let kept = heading.to_lowercase().replace(' ', "-");
+    kept.chars().filter(|c| c.is_alphanumeric() || *c == '-' || *c == '_').collect()
+}
+
+/// The anchors of a document's headings.
+fn headings(text: &str) -> BTreeSet<String> {
+    let lines = prose(text).into_iter().filter_map(|(_, line)| line.strip_prefix('#'));
+    lines.map(|heading| anchor(heading.trim_start_matches('#').trim())).collect()
+}
+
+/// Names of all tests: functions marked `#[test]`, the contracts, which `contracts!` marks, and the tests of all databases,
+/// which `database_tests!` marks.
+fn tests() -> BTreeSet<String> {
+    let mut names = BTreeSet::new();
+    for file in files("src", "rs").into_iter().chain(files("tests", "rs")) {
+        let text = read(&file);
+        let mut marked = false;
+        for line in text.lines().map(str::trim) {
+            if line == "#[test]" {
+                marked = true;
+            } else if let Some((name, arguments)) = line
+                .trim_start_matches("pub(crate) ")
+                .strip_prefix("fn ")
+                .and_then(|rest| rest.split_once('('))
+            {
+                let of_all_databases = name.strip_suffix("<D: Database>");
+                if marked || arguments.starts_with("store: &Store)") || of_all_databases.is_some() {
+                    names.insert(of_all_databases.unwrap_or(name).to_owned());
+                }
+                marked = false;
+            } else if !line.starts_with("#[") && !line.starts_with("//") {
+                marked = false;
+            }
+        }
+    }
+    names
+}
+
+/// The rows of the demo, as its command line names them.
+fn demo_rows() -> BTreeSet<String> {
+    let args = read("examples/stock/args.rs");
+    let names = args.split("=> \"").skip(1).filter_map(|rest| rest.split('"').next());
+    names
+        .filter(|name| name.bytes().all(|b| b.is_ascii_lowercase() || b == b'_'))
+        .map(str::to_owned)
+        .collect()
+}
+
+#[cfg(unix)]
+fn is_executable(path: &Path) -> bool {
+    use std::os::unix::fs::PermissionsExt;
+    fs::metadata(path).is_ok_and(|data| data.is_file() && data.permissions().mode() & 0o111 != 0)
+}
+
+#[cfg(not(unix))]
+fn is_executable(path: &Path) -> bool {
+    path.is_file()
+}
+
+/// `src/lock/wait.rs`, `docs/`, `tests/README.md`: something in backticks that means a path of this repository.
+fn as_path(token: &str) -> Option<&Path> {
+    let plain = token.bytes().all(|b| b.is_ascii_alphanumeric() || b"/._-*".contains(&b));
+    let (first, _) = token.split_once('/')?;
+    let ours = ["src", "tests", "docs", "examples", "scripts", "benches", ".ci"].contains(&first);
+    (plain && ours && !token.contains('*')).then_some(Path::new(token))
+}
+
+#[test]
+fn every_file_that_a_document_names_is_there() {
+    for document in documents() {
+        let text = read(&document);
+        for (number, line) in prose(&text) {
+            for path in ticked(line).into_iter().filter_map(as_path) {
+                assert!(root().join(path).exists(), "{}:{number}: {}", document.display(), path.display());
+            }
+        }
+    }
+}
+
+/// The address of this version's files on the web, to which a page on docs.rs links.
+const ON_THE_WEB: &str = concat!(env!("CARGO_PKG_REPOSITORY"), "/blob/v", env!("CARGO_PKG_VERSION"), "/");
+
+#[test]
+fn every_document_that_the_source_names_is_there() {
+    let on_the_web = ON_THE_WEB.strip_prefix("https:").unwrap();
+    for file in files("src", "rs").into_iter().chain(files("examples", "rs")).chain(files("tests", "rs")) {
+        let text = read(&file);
+        let words = text.split(|c: char| !(c.is_ascii_alphanumeric() || "/._-".contains(c)));
+        for word in words.filter(|word| word.len() > 3 && word.ends_with(".md")) {
+            let word = word.strip_prefix(on_the_web).unwrap_or(word).trim_start_matches("../");
+            assert!(root().join(word).exists(), "{} names {word}", file.display());
+        }
+    }
+}
+
+#[test]
+fn every_place_that_the_documentation_links_to_is_there() {
+    let mut seen = 0;
+    for file in files("src", "rs") {
+        let text = read(&file);
+        for link in text.split(ON_THE_WEB).skip(1).filter_map(|rest| rest.split(')').next()) {
+            let (path, fragment) = link.split_once('#').unwrap_or((link, ""));
+            let there = headings(&read(path)).contains(fragment);
+            assert!(fragment.is_empty() || there, "{}: {path} has no heading {fragment}", file.display());
+            seen += 1;
+        }
+    }
+    assert!(seen > 10, "only {seen} links were found");
+}
+
+#[test]
+fn every_link_leads_somewhere() {
+    for document in documents() {
+        let text = read(&document);
+        for (number, line) in prose(&text) {
+            for link in line.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
+                if link.starts_with("https://") {
+                    continue;
+                }
+                let place = format!("{}:{number}: {link}", document.display());
+                let (path, fragment) = link.split_once('#').unwrap_or((link, ""));
+                let target = match path {
+                    "" => document.clone(),
+                    path => document.parent().unwrap().join(path),
+                };
+                assert!(root().join(&target).exists(), "{place}");
+                let found = fragment.is_empty() || headings(&read(&target)).contains(fragment);
+                assert!(found, "{place}: no such heading");
+            }
+        }
+    }
+}
+
+#[test]
+fn the_commands_of_the_readme_can_be_run() {
+    let text = read("README.md");
+    for command in ["./demo", "./check"] {
+        assert!(text.lines().any(|line| line.split_whitespace().next() == Some(command)), "{command}");
+        assert!(is_executable(&root().join(command)), "{command} is not executable");
+    }
+}
+
+#[test]
+fn everything_that_shows_a_claim_exists() {
+    let (tests, rows) = (tests(), demo_rows());
+    assert!(tests.contains("everything_that_shows_a_claim_exists") && rows.contains("redis_lock_fenced"));
+    let mut seen = 0;
+    for document in documents() {
+        let text = read(&document);
+        for (number, cell, row) in column(&text, "Shown by") {
+            let place = format!("{}:{number}", document.display());
+            let tokens = ticked(cell);
+            assert!(!tokens.is_empty() || cell.starts_with("step "), "{place}: nothing shows {:?}", row[0]);
+            for token in tokens {
+                seen += 1;
+                let word = token.split_whitespace().next().unwrap_or_default();
+                let exists = match token {
+                    _ if cell.contains(&format!("demo row `{token}`")) => rows.contains(token),
+                    _ if word.starts_with("./") => is_executable(&root().join(word)),
+                    _ if token.contains('/') => root().join(token).exists(),
+                    _ => tests.contains(token),
+                };
+                assert!(exists, "{place}: there is no {token}");
+            }
+        }
+    }
+    assert!(seen > 40, "only {seen} references were found");
+}
+
+#[test]
+fn every_question_has_an_answer_and_something_that_shows_it() {
+    let text = read("docs/questions.md");
+    let rows = column(&text, "Shown by");
+    for (number, shown, row) in &rows {
+        let place = format!("docs/questions.md:{number}: {}", row[0]);
+        assert!(row[0].ends_with('?') && row.len() == 3, "{place}: that is no question with an answer");
+        assert!(row[1].len() > 40, "{place}: {} is no answer", row[1]);
+        assert!(!ticked(shown).is_empty(), "{place}: nothing shows it");
+    }
+    // The most frequent questions must not get lost.
+    let asked = [
+        "on a Redis Cluster Redlock",
+        "when a key has one slot",
+        "replicas be writable",
+        "refreshing the topology",
+        "second vote",
+        "cure an expired lease",
+        "majority that granted dies",
+        "promoted replica",
+    ];
+    for question in asked {
+        assert!(rows.iter().any(|(_, _, row)| row[0].contains(question)), "{question}");
+    }
+}
+
+#[test]
+fn every_promise_of_the_guarantees_has_a_row_that_shows_it() {
+    let text = read("docs/guarantees.md");
+    let rows = column(&text, "Shown by");
+    let headings = text.lines().filter_map(|line| line.strip_prefix("### P"));
+    let promises: Vec<_> = headings.map(|line| format!("P{}", line.split(' ').next().unwrap())).collect();
+    assert_eq!(promises, (1..=12).map(|number| format!("P{number}")).collect::<Vec<_>>());
+    for promise in promises {
+        assert!(rows.iter().any(|(_, _, row)| row[0].split(' ').next() == Some(&*promise)), "{promise}");
+    }
+}
+
+/// The milliseconds of a constant in a test.
+fn milliseconds(source: &str, constant: &str) -> u64 {
+    let (_, value) =
+        source.split_once(&format!("const {constant}: Duration = Duration::from_millis(")).unwrap();
+    value.split(')').next().unwrap().parse().unwrap()
+}
+
+#[test]
+fn how_soon_a_waiter_is_woken_is_promised_as_it_is_tested() {
+    let test = read("tests/interop/waking.rs");
+    let (promised, all) = (milliseconds(&test, "PROMISED"), milliseconds(&test, "MESSAGE_WAS_LOST"));
+    assert!(test.contains("ROUNDS * 9 / 10"), "the exception is no longer one in ten");
+    let page = read("docs/guarantees.md");
+    let section = page.split("### P7 ").nth(1).unwrap().split("\n### ").next().unwrap().replace('\n', " ");
+    let row = page.lines().find(|line| line.starts_with("| [P7]")).unwrap();
+    for text in [&*section, row] {
+        assert!(
+            text.contains(&format!("within {promised} ms")) && text.contains("in nine of ten cases"),
+            "{text}"
+        );
+        assert!(text.contains(&format!("within {all} ms")), "{text}");
+    }
+    let (_, found) = tests()
+        .into_iter()
+        .find_map(|name| {
+            let limit =
+                name.strip_prefix("a_waiter_finds_a_release_that_nobody_announced_within_")?.to_owned();
+            Some((name, limit))
+        })
+        .unwrap();
+    let limit = found.trim_end_matches("_s").replace('_', ".");
+    assert!(row.contains(&format!("within {limit} s if nobody announces the release")), "{row}");
+}
+
+#[test]
+fn the_screen_of_the_guarantees_names_every_promise_once() {
+    let page = read("docs/guarantees.md");
+    let screen = page.split("\n## ").next().unwrap();
+    assert!(screen.lines().count() < 50, "that is more than a screen");
+    for number in 1..=12 {
+        let heading = page.lines().find(|line| line.starts_with(&format!("### P{number} "))).unwrap();
+        let link = format!("[P{number}](#{})", anchor(heading.trim_start_matches("### ")));
+        assert_eq!(screen.matches(&link).count(), 1, "{link}");
+    }
+}
+
+#[test]
+fn the_readmes_first_screen_has_the_code_and_the_limits() {
+    let text = read("README.md");
+    let screen: Vec<_> = text.split("\n## ").next().unwrap().lines().collect();
+    assert!(screen.len() < 65, "{} lines are more than a screen", screen.len());
+    let has = |words: &str| screen.iter().any(|line| line.contains(words));
+    for words in
+        ["cargo add leasehold", "redis://", "try_acquire_for", "on_lost", "**Limits.**", "docs/guarantees.md"]
+    {
+        assert!(has(words), "{words}");
+    }
+    // The demo's table: every row, and leasehold's as its test has them.
+    for row in demo_rows() {
+        let cells = screen.iter().filter_map(|line| cells(line));
+        let named = cells.filter(|cells| cells[0].contains(&format!("`{row}`"))).collect::<Vec<_>>();
+        let [cells] = &named[..] else { panic!("{row} stands in {} rows", named.len()) };
+        match &*row {
+            "redis_lock" => assert_eq!(cells[1..], ["0 / 0", "0 / 0", "1 / 1"]),
+            "redis_lock_fenced" => assert_eq!(cells[1..], ["0 / 0", "0 / 0", "0 / 0"]),
+            _ => assert!(cells[1..].iter().any(|cell| *cell != "0 / 0"), "{row}"),
+        }
+    }
+    let tried = text.split("\n## Try it").nth(1).unwrap().split("\n## ").next().unwrap().replace('\n', " ");
+    for said in [
+        "`./demo` needs Rust. It uses the Redis or Valkey in PATH, installs one if there is none",
+        "`./check` needs Rust, and installs the servers it tests with, a JDK and Maven.",
+        "`./check quick` needs nothing but Rust.",
+    ] {
+        assert!(tried.contains(said), "{said}");
+    }
+}
+
+#[test]
+fn every_symptom_has_a_cause_and_a_command_and_every_error_kind_is_among_them() {
+    let page = read("docs/troubleshooting.md");
+    let rows = column(&page, "Symptom");
+    assert!(rows.len() > 25, "{}", rows.len());
+    let mut first = String::new();
+    for (number, symptom, row) in &rows {
+        assert!(row.len() == 3 && row.iter().all(|cell| cell.len() > 5), "docs/troubleshooting.md:{number}");
+        first.push_str(symptom);
+    }
+    let api = read("docs/api.txt");
+    let kinds = api.split("pub enum ErrorKind\n").nth(1).unwrap().split("\n\n").next().unwrap();
+    // An interrupt is asked for by the program; a reply of a wrong form is a fault to be reported.
+    for kind in kinds
+        .lines()
+        .map(|line| line.trim().trim_end_matches(','))
+        .filter(|kind| !["Interrupted", "Protocol", "Refused"].contains(kind))
+    {
+        assert!(first.contains(&format!("`{kind}`")), "{kind} is no symptom");
+    }
+}
+
+#[test]
+fn the_page_on_async_code_shows_the_files_that_are_tested() {
+    let page = read("docs/using-from-async.md");
+    let mut shown = BTreeSet::new();
+    let mut blocks = 0;
+    for (before, block) in page.split("```rust\n").zip(page.split("```rust\n").skip(1)) {
+        let code = block.split("\n```").next().unwrap();
+        let named = before.trim_end().lines().last().unwrap_or_default();
+        let file = named.trim_end_matches(':').trim_matches('`');
+        assert!(read(file).contains(code), "{file} has no such lines:\n{code}");
+        shown.insert(PathBuf::from(file));
+        blocks += 1;
+    }
+    assert!(blocks > 7, "only {blocks} blocks of code were found");
+    assert_eq!(shown.into_iter().collect::<Vec<_>>(), files("examples/web/src", "rs"));
+}
+
+/// The page lists the folders; each file says itself what it is.
+#[test]
+fn the_tree_of_the_architecture_lists_every_folder_and_every_file_says_what_it_is() {
+    let text = read("docs/architecture.md");
+    let tree = text.split("```text\nsrc/\n").nth(1).unwrap().split("```").next().unwrap();
+    let (mut listed, mut path) = (BTreeSet::from([PathBuf::from("src")]), Vec::new());
+    for line in tree.lines() {
+        let depth = (line.len() - line.trim_start().len()) / 2;
+        let names: Vec<&str> = line.split_whitespace().take_while(|word| word.ends_with('/')).collect();
+        path.truncate(depth - 1);
+        for name in &names {
+            listed.insert(Path::new("src").join(path.concat()).join(name.trim_end_matches('/')));
+        }
+        path.push((*names.last().unwrap()).to_owned());
+    }
+    let mut folders = BTreeSet::new();
+    for file in files("src", "rs") {
+        let first = read(&file).lines().next().unwrap_or_default().to_owned();
+        assert!(first.starts_with("//! ") || file.ends_with("tests.rs"), "{}: {first}", file.display());
+        folders.insert(file.parent().unwrap().to_owned());
+    }
+    folders.extend(["src/stores/redis/lua", "src/stores/sql/query"].map(PathBuf::from));
+    folders.retain(|folder| !folder.ends_with("shared"));
+    assert_eq!(listed, folders);
+}
+
+#[test]
+fn every_rust_method_of_the_guides_exists() {
+    let guides = [
+        ("docs/porting-from-redisson.md", 40),
+        ("docs/porting-from-curator.md", 20),
+        ("docs/troubleshooting.md", 8),
+    ];
+    for (guide, least) in guides {
+        let seen = methods_that_exist(guide);
+        assert!(seen > least, "only {seen} methods were found in {guide}");
+    }
+}
+
+/// How many methods a guide names, each of which is there.
+fn methods_that_exist(guide: &str) -> usize {
+    let source: String = files("src", "rs").iter().map(read).collect();
+    let text = read(guide);
+    let mut seen = 0;
+    let columns = ["Rust", "leasehold", "Here", "Command"];
+    for (number, cell, _) in columns.iter().flat_map(|name| column(&text, name)) {
+        for token in ticked(cell) {
+            for (at, _) in token.match_indices('(') {
+                let name =
+                    token[..at].rsplit(|c: char| !(c.is_ascii_alphanumeric() || c == '_')).next().unwrap();
+                if name.starts_with(|c: char| c.is_ascii_lowercase()) && name != "from_secs" {
+                    seen += 1;
+                    let here = ["(", "<"].iter().any(|open| source.contains(&format!("pub fn {name}{open}")));
+                    assert!(here, "{guide}:{number}: there is no {name}");
+                }
+            }
+        }
+    }
+    seen
+}
+
+#[test]
+fn the_migrations_make_the_same_tables_as_create_schema() {
+    let text = read("docs/stores.md");
+    for file in files("src/stores/sql/query", "sql") {
+        if ["schema.sql", "names.sql"].iter().any(|name| file.ends_with(name)) {
+            let statement = read(&file);
+            assert!(text.contains(statement.trim_end()), "docs/stores.md lacks {}", file.display());
+        }
+    }
+}
+
+/// But the one inside PostgreSQL's driver, whose feature is not asked for here.
+#[test]
+fn no_async_runtime_is_in_the_tree() {
+    let features = ["tls", "tracing", "mysql", "sqlite"].join(",");
+    let output = std::process::Command::new(env!("CARGO"))
+        .args(["tree", "--locked", "--offline", "--edges=normal", "--prefix=none", "--features", &features])
+        .current_dir(root())
+        .output()
+        .unwrap();
+    let tree = String::from_utf8(output.stdout).unwrap();
+    assert!(
+        tree.lines().any(|line| line.starts_with("rusqlite ")),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    for runtime in ["tokio", "async-std", "smol", "futures-executor"] {
+        assert!(!tree.lines().any(|line| line.starts_with(&format!("{runtime} "))), "{runtime}");
+    }
+}

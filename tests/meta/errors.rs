@@ -1,0 +1,505 @@
+//! Every error that a user can provoke, with its text: what `docs/errors.txt` lists.
+//!
+//! `LEASEHOLD_BLESS=1 cargo test --all-features --test meta errors` writes the list anew. Read its difference as somebody who sees
+//! the message for the first time: does it say what is wrong, and what to do?
+
+use std::collections::BTreeSet;
+use std::error::Error as _;
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpListener;
+use std::path::Path;
+use std::time::Duration;
+
+use leasehold::{
+    Backoff, ClientBuilder, Error, ErrorKind, Fault, Interrupt, LONGEST_NAME, LockClient, ManualClock,
+    MemoryStore, Result, Ring, RingNode, fencing,
+};
+
+use crate::support::{start, test_command};
+
+/// The list, section by section.
+struct List {
+    text: String,
+    /// Texts that differ from run to run, and their replacements.
+    varying: Vec<(String, &'static str)>,
+}
+
+impl List {
+    fn section(&mut self, title: &str) {
+        self.text.push_str(&format!("\n## {title}\n\n"));
+    }
+
+    /// Adds what `call` failed with.
+    #[track_caller]
+    fn add<T>(&mut self, call: &str, result: Result<T>) {
+        let error = result.err().unwrap_or_else(|| panic!("{call} did not fail"));
+        self.add_error(call, &error);
+    }
+
+    fn add_error(&mut self, call: &str, error: &Error) {
+        let text = self.plain(&error.to_string());
+        self.text.push_str(&format!("{call}\n    {:?}: {text}\n", error.kind()));
+    }
+
+    /// Without what differs from run to run.
+    fn plain(&self, text: &str) -> String {
+        let mut text = text.to_owned();
+        for (varies, shown) in &self.varying {
+            text = text.replace(varies, shown);
+        }
+        // Owners are a UUID, a colon and a number.
+        let is_uuid =
+            |word: &str| word.len() >= 36 && word.bytes().take(36).filter(|byte| *byte == b'-').count() == 4;
+        let words = text.split(' ').map(|word| if is_uuid(word) { "OWNER" } else { word });
+        words.collect::<Vec<_>>().join(" ")
+    }
+}
+
+const MS: Duration = Duration::from_millis(1);
+
+fn options() -> ClientBuilder {
+    LockClient::builder().connect_timeout(200 * MS).command_timeout(200 * MS).patience(Duration::ZERO)
+}
+
+fn making_a_client(list: &mut List) {
+    list.section("Making a client");
+    let url = || options().url("redis://127.0.0.1:6379");
+    list.add("no url()", options().build());
+    list.add("lease(0)", url().lease(Duration::ZERO).build());
+    list.add("lease(99 ms)", url().lease(99 * MS).build());
+    list.add("lease(101 years)", url().lease(Duration::from_secs(101 * 366 * 24 * 3600)).build());
+    list.add("command_timeout(0)", url().command_timeout(Duration::ZERO).build());
+    list.add("connect_timeout(0)", url().connect_timeout(Duration::ZERO).build());
+    list.add("connect_timeout(Duration::MAX)", url().connect_timeout(Duration::MAX).build());
+    list.add("pool_size(0)", url().pool_size(0).build());
+    list.add("pool_size(u32::MAX)", url().pool_size(u32::MAX).build());
+    list.add("client_name(\"my app\")", url().client_name("my app").build());
+    list.add("database(-1)", url().database(-1).build());
+    list.add("require_replicas(0, 100 ms)", url().require_replicas(0, 100 * MS).build());
+    list.add("require_replicas(1, 0)", url().require_replicas(1, Duration::ZERO).build());
+    list.add("require_replicas(1, 5 s)", url().require_replicas(1, 5000 * MS).build());
+    list.add("allowed_hosts([\"cache:6379\"])", url().allowed_hosts(["cache:6379"]).build());
+    list.add("sentinel_password(…) with redis://", url().sentinel_password("secret").build());
+    list.add("tls_ca(…) with redis://", url().tls_ca("/no/such/file").build());
+    list.add("tls_identity(…) with redis://", url().tls_identity("/no/such/file", "/no/such/key").build());
+    let tls = || options().url("rediss://127.0.0.1:6379");
+    list.add("tls_ca of a file that is not there", tls().tls_ca("/no/such/file").build());
+    list.add(
+        "tls_identity of files that are not there",
+        tls().tls_identity("/no/such/a", "/no/such/b").build(),
+    );
+    list.add("table(\"a b\") with sqlite://", options().url("sqlite:///tmp/x").table("a b").build());
+    list.add("database(1) with sqlite://", options().url("sqlite:///tmp/x").database(1).build());
+    list.add("session_locks() with sqlite://", options().url("sqlite:///tmp/x").session_locks().build());
+    let two = ["redis://127.0.0.1:1", "redis://127.0.0.1:2"];
+    let three = ["redis://127.0.0.1:1", "redis://127.0.0.1:2", "redis://127.0.0.1:3"];
+    list.add("redlock() of two servers", options().redlock(two).build());
+    list.add("redlock() and url()", url().redlock(three).build());
+    list.add("redlock() and ring()", options().redlock(three).ring(Ring::new(two)).build());
+    list.add("redlock() of servers of which none answers", options().redlock(three).build());
+    list.add("redlock() of PostgreSQL", options().redlock(["postgres://a/b"; 3]).build());
+    list.add("node_timeout() without redlock()", url().node_timeout(MS).build());
+    list.add("node_timeout(0)", options().redlock(three).node_timeout(Duration::ZERO).build());
+    list.add("ring() and url()", url().ring(Ring::new(two)).build());
+    list.add("ring() and without_scripts()", options().ring(Ring::new(two)).without_scripts().build());
+    list.add("ring([])", options().ring(Ring::new(Vec::<RingNode>::new())).build());
+    list.add("ring() with an epoch of 0", options().ring(Ring::new(two).epoch(0)).build());
+    list.add("ring() with a node twice", options().ring(Ring::new([two[0], two[0]])).build());
+    let weightless = RingNode::new(two[0]).weight(0);
+    list.add("ring() with a weight of 0", options().ring(Ring::new([weightless])).build());
+    let unnamed = RingNode::new(two[0]).label("");
+    list.add("ring() with an empty label", options().ring(Ring::new([unnamed])).build());
+    let lost = RingNode::new(two[0]).lost();
+    list.add("ring() with a lost node", options().ring(Ring::new([lost])).build());
+    list.add("ring() of a cluster", options().ring(Ring::new(["redis-cluster://a"])).build());
+    list.add("ring() of servers of which none answers", options().ring(Ring::new(two)).build());
+    let late = url().url("redis://127.0.0.1:1").connect_lazily().build().unwrap();
+    list.add("connect_lazily(), then lock()", late.lock("orders").lock());
+    list.add(
+        "connect_lazily() with a URL without a scheme",
+        LockClient::connect_lazily("localhost:6379").map(drop),
+    );
+}
+
+/// Runs this program again, for each variable, and takes what that prints.
+fn environment(list: &mut List) {
+    list.section("ClientBuilder::from_env");
+    for (name, value) in [
+        ("LEASEHOLD_URL", ""),
+        ("LEASEHOLD_URL", "localhost:6379"),
+        ("LEASEHOLD_LEASE", "30"),
+        ("LEASEHOLD_LEASE", "10ms"),
+        ("LEASEHOLD_COMMAND_TIMEOUT", "soon"),
+        ("LEASEHOLD_CONNECT_TIMEOUT", "0s"),
+        ("LEASEHOLD_PATIENCE", "1 minute"),
+    ] {
+        let command = test_command("errors::a_builder_from_the_environment_names_the_wrong_variable");
+        let mut again = std::process::Command::new(&command[0]);
+        again.args(&command[1..]);
+        let out = again.env(INSIDE, "1").env(name, value).output().unwrap();
+        let text = String::from_utf8(out.stdout).unwrap();
+        let said = text.lines().find_map(|line| line.split_once(SAYS)).map(|(_, said)| said);
+        let said = said.unwrap_or_else(|| panic!("{name}={value}: {text}"));
+        list.text.push_str(&format!("{name}={value}\n    {said}\n"));
+    }
+}
+
+const INSIDE: &str = "LEASEHOLD_TEST_INSIDE";
+const SAYS: &str = "it says: ";
+
+#[test]
+fn a_builder_from_the_environment_names_the_wrong_variable() {
+    if std::env::var_os(INSIDE).is_some() {
+        let error = ClientBuilder::from_env().and_then(ClientBuilder::build).unwrap_err();
+        println!("{SAYS}{:?}: {error}", error.kind());
+    }
+}
+
+fn faults(list: &mut List) {
+    list.section("Faults of the memory store");
+    let store = MemoryStore::with_clock(ManualClock::new());
+    let client = LockClient::in_memory_with(&store);
+    for fault in [Fault::Refused, Fault::RequestLost, Fault::AnswerLost] {
+        store.fail(fault);
+        list.add(&format!("fail({fault:?}), then try_lock()"), client.lock("orders").try_lock());
+    }
+    store.heal();
+    store.slow_down(Duration::from_secs(5));
+    list.add("slow_down(5 s), then try_lock()", client.lock("orders").try_lock());
+    let elsewhere = LockClient::in_memory();
+    list.add("pause_client() of a client on another store", store.pause_client(&elsewhere));
+}
+
+fn urls(list: &mut List) {
+    list.section("URLs");
+    for url in [
+        "localhost",
+        "localhost:6379",
+        "[::1]:6379",
+        "cache.example:6379",
+        "localhost:26379",
+        "localhost:5432",
+        "localhost:2379",
+        "secret",
+        "user:secret@localhost:6379",
+        "http://localhost:6379",
+        "redis:///",
+        "redis://localhost:99999",
+        "redis://localhost:port",
+        "redis://localhost/first",
+        "redis://user:se/cret@localhost",
+        "rediss://localhost/#insecure",
+        "redis-sentinel://localhost",
+        "redis-cluster://localhost/1",
+        "redis-cluster://",
+        "postgres:///shop",
+        "postgres://user:p@ss@localhost/shop",
+        "postgres://localhost:port/shop",
+        "postgres://localhost/shop?sslmode=maybe",
+        "postgres://localhost/shop?sslmode=verify-ca",
+        "postgres://localhost/shop?sslcert=/no/such/file",
+        "postgres://localhost/shop?channel_binding=require",
+        "mysql://localhost",
+        "mysql://localhost:port/shop",
+        "mysql://localhost/shop?ssl-mode=maybe",
+        "sqlite://",
+        "etcd://",
+        "etcd://:secret@localhost",
+        "zk://",
+        "zk://localhost:port",
+        "redis://127.0.0.1:1",
+        "rediss://127.0.0.1:1",
+        "redis://host.invalid",
+        "redis+unix:///no/such/socket",
+        "redis-sentinel://127.0.0.1:1/mymaster",
+        "redis-cluster://127.0.0.1:1",
+        "postgres://user@127.0.0.1:1/shop",
+        "mysql://user@127.0.0.1:1/shop",
+        "sqlite:///no/such/folder/file",
+        "etcd://127.0.0.1:1",
+        "zk://127.0.0.1:1",
+    ] {
+        let result = options().url(url).build();
+        list.add(&format!("url({url:?})"), result);
+    }
+}
+
+fn arguments(list: &mut List) {
+    list.section("Names, leases and other arguments");
+    let client = LockClient::in_memory();
+    let lock = client.lock("orders");
+    let second = 1000 * MS;
+    list.add("lock(\"\")", client.lock("").lock());
+    list.add("a name of 64 KiB and a byte", client.lock(&"x".repeat(LONGEST_NAME + 1)).lock());
+    list.add("a name of Redisson's bookkeeping", client.lock("redisson_lock_queue:{orders}").lock());
+    list.add("a name that ends like bookkeeping", client.lock("{orders}:timeout").lock());
+    list.add("lock_with_lease(0)", lock.lock_with_lease(Duration::ZERO));
+    list.add("lock_with_lease(Duration::MAX)", lock.lock_with_lease(Duration::MAX));
+    list.add("max_hold(0)", client.lock_with("orders").max_hold(Duration::ZERO).build().lock());
+    let backoff = Backoff::exponential(2 * second, second);
+    list.add("spin() with a back-off that shrinks", client.lock_with("orders").spin(backoff).build().lock());
+    list.add("run_once(0, 1 s)", client.run_once("orders", Duration::ZERO, second, |_| ()));
+    list.add("run_once(2 s, 1 s)", client.run_once("orders", 2 * second, second, |_| ()));
+    list.add("multi_lock([])", client.multi_lock(Vec::<leasehold::RedisLock>::new()).lock());
+    let twice = [client.lock("orders"), client.lock("orders")];
+    list.add("multi_lock() with a lock twice", client.multi_lock(twice).lock());
+    lock.lock().unwrap();
+    list.add("condition(\"\")", lock.condition("").notify_one());
+    lock.unlock().unwrap();
+    list.add("semaphore: acquire(0)", client.semaphore("slots").acquire(0));
+    let permits = client.expirable_semaphore("slots");
+    list.add("expirable_semaphore: acquire_many(1001)", permits.acquire_many(1001));
+    list.add("expirable_semaphore: release(\"7\")", permits.release("7"));
+    list.add("expirable_semaphore: release_many([])", permits.release_many(&Vec::<String>::new()));
+    let id = "0".repeat(32);
+    list.add("expirable_semaphore: update_lease_time(0)", permits.update_lease_time(&id, Duration::ZERO));
+    list.add("change_ring() of another client", client.change_ring(Ring::new(["redis://127.0.0.1"])));
+    let fence = client.fenced_lock("orders").acquire().unwrap().fence().unwrap();
+    list.add("fencing::write_file(\"/\", …)", fencing::write_file(Path::new("/"), fence, b""));
+}
+
+fn holding(list: &mut List) {
+    list.section("Holding locks");
+    let clock = ManualClock::new();
+    let store = MemoryStore::with_clock(clock.clone());
+    let (client, other) = (LockClient::in_memory_with(&store), LockClient::in_memory_with(&store));
+    let lock = client.lock("orders");
+    list.add("unlock() of a free lock", lock.unlock());
+    let guard = other.lock("orders").acquire().unwrap();
+    list.add("unlock() of another's lock", lock.unlock());
+    let interrupt = Interrupt::new();
+    interrupt.interrupt();
+    list.add("lock_interruptibly(), interrupted", lock.lock_interruptibly(&interrupt));
+    guard.unlock().unwrap();
+    lock.lock_with_lease(1000 * MS).unwrap();
+    clock.advance(2000 * MS);
+    list.add("unlock() after the lease has run out", lock.unlock());
+    let guard = lock.acquire_with_lease(1000 * MS).unwrap();
+    clock.advance(2000 * MS);
+    list.add("check() after the lease has run out", guard.check());
+    list.add("guard.unlock() after the lease has run out", guard.unlock());
+    let guard = lock.acquire().unwrap();
+    other.lock("orders").force_unlock().unwrap();
+    assert!(!lock.is_held_by_current_thread().unwrap());
+    list.add("check() after force_unlock() elsewhere", guard.check());
+    drop(guard);
+    let most = client.lock_with("orders").max_hold(1000 * MS).build();
+    let guard = most.acquire().unwrap();
+    clock.advance(2000 * MS);
+    list.add("check() after max_hold", guard.check());
+    drop(guard);
+    let strict = client.lock_with("orders").non_reentrant().build();
+    strict.lock().unwrap();
+    list.add("lock() again, non_reentrant()", strict.lock());
+    strict.unlock().unwrap();
+    strict.lock().unwrap();
+    list.add("acquire_owned() by a thread that holds the lock", lock.acquire_owned());
+    strict.unlock().unwrap();
+    let token = client.token_lock("token");
+    token.lock().unwrap();
+    list.add("token_lock: lock() again", token.lock());
+    list.add("the same name as another kind", client.lock("token").lock());
+    token.unlock().unwrap();
+    let rw = client.read_write_lock("ledger");
+    rw.read().lock().unwrap();
+    list.add("write lock by a thread that holds the read lock", rw.write().lock());
+    rw.read().unlock().unwrap();
+    rw.write().lock().unwrap();
+    list.add("owned read guard by a thread that holds the write lock", rw.read().acquire_owned());
+    rw.write().unlock().unwrap();
+    let condition = lock.condition("ready");
+    list.add("condition: wait() without the lock", condition.wait());
+    let guard = lock.acquire().unwrap();
+    list.add("condition: wait() with a guard", condition.wait());
+    client.shutdown().unwrap();
+    list.add("check() after shutdown()", guard.check());
+    list.add("lock() after shutdown()", lock.lock());
+}
+
+/// A server that answers each command of Redis by `answer`, until the test's process ends; its address.
+fn redis_that(answer: fn(&str) -> String) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let serve = move |stream: std::net::TcpStream| -> std::io::Result<()> {
+        let (mut from, mut to) = (BufReader::new(stream.try_clone()?), stream);
+        let mut line = String::new();
+        loop {
+            // `*2`, and for each part `$5` and the part.
+            line.clear();
+            if from.read_line(&mut line)? == 0 {
+                return Ok(());
+            }
+            let parts: usize = line.trim_start_matches('*').trim().parse().unwrap_or(0);
+            let mut words = Vec::new();
+            for _ in 0..parts {
+                line.clear();
+                from.read_line(&mut line)?;
+                let length: usize = line.trim_start_matches('$').trim().parse().unwrap_or(0);
+                let mut part = vec![0; length + 2];
+                from.read_exact(&mut part)?;
+                words.push(String::from_utf8_lossy(&part[..length]).into_owned());
+            }
+            to.write_all(answer(&words.join(" ")).as_bytes())?;
+        }
+    };
+    start(move || {
+        for stream in listener.incoming().flatten() {
+            start(move || serve(stream).ok());
+        }
+    });
+    address
+}
+
+/// A server that says this to whoever connects, and hangs up.
+fn server_that_says(words: &'static str) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    start(move || {
+        for mut stream in listener.incoming().flatten() {
+            let mut some = [0; 1];
+            stream.read_exact(&mut some).ok();
+            stream.write_all(words.as_bytes()).ok();
+        }
+    });
+    address
+}
+
+fn greeting(version: &str, mode: &str, role: &str) -> String {
+    let fields = ["server", "redis", "version", version, "mode", mode, "role", role];
+    let items: String = fields.iter().map(|text| format!("${}\r\n{text}\r\n", text.len())).collect();
+    format!("*{}\r\n{items}", fields.len())
+}
+
+fn servers(list: &mut List) {
+    list.section("Servers of Redis that cannot be used");
+    let mut connecting = |how: &str, answer: fn(&str) -> String| {
+        let address = redis_that(answer);
+        list.varying = vec![(address.clone(), "HOST:PORT")];
+        let login = if how.contains("login") { "user:secret@" } else { "" };
+        let result = options().url(&format!("redis://{login}{address}")).build();
+        assert!(result.as_ref().is_err_and(|error| !format!("{error:?}").contains("secret")), "{how}");
+        list.add(how, result);
+    };
+    connecting("one that knows no HELLO", |_| "-ERR unknown command `HELLO`, with args\r\n".into());
+    connecting("HELLO of Redis 5", |_| greeting("5.0.7", "standalone", "master"));
+    connecting("HELLO of a Sentinel", |_| greeting("7.0.0", "sentinel", "master"));
+    connecting("HELLO of a replica", |_| greeting("7.0.0", "standalone", "replica"));
+    connecting("-NOAUTH", |_| "-NOAUTH Authentication required.\r\n".into());
+    connecting("a login: -WRONGPASS", |_| {
+        "-WRONGPASS invalid username-password pair or user is disabled.\r\n".into()
+    });
+    connecting("a login: -DENIED", |_| "-DENIED Redis is running in protected mode\r\n".into());
+    connecting("-ERR max number of clients", |_| "-ERR max number of clients reached\r\n".into());
+    connecting("a login to a server without passwords", |command| {
+        let refused = "-ERR AUTH <password> called without any password configured for the default user.\r\n";
+        if command.starts_with("AUTH") { refused.into() } else { greeting("7.0.0", "standalone", "master") }
+    });
+    connecting("a login: -ERR something else", |_| "-ERR something else\r\n".into());
+    connecting("-LOADING", |_| "-LOADING Redis is loading the dataset in memory\r\n".into());
+    connecting("no permission for scripts", |command| match command.split(' ').next() {
+        Some("HELLO") => greeting("7.0.0", "standalone", "master"),
+        Some("AUTH" | "SELECT") => "+OK\r\n".into(),
+        _ => "-NOPERM this user has no permissions to run the 'evalsha' command\r\n".into(),
+    });
+    connecting("+what", |_| "+what\r\n".into());
+    connecting("no answer", |_| String::new());
+    let address = server_that_says("HTTP/1.1 400 Bad Request\r\n\r\n");
+    list.varying = vec![(address.clone(), "HOST:PORT")];
+    for scheme in ["redis", "rediss", "redis-sentinel", "redis-cluster", "postgres", "mysql", "etcd", "zk"] {
+        let path = if ["postgres", "mysql"].contains(&scheme) { "/shop" } else { "" };
+        let path = if scheme == "redis-sentinel" { "/mymaster" } else { path };
+        let result = options().url(&format!("{scheme}://{address}{path}")).build();
+        list.add(&format!("{scheme}:// to a web server"), result);
+    }
+
+    list.section("Refusals of a Redis in use");
+    for (how, refusal) in [
+        ("-NOPERM", "-NOPERM this user has no permissions to run the 'evalsha' command\r\n"),
+        ("-WRONGTYPE", "-WRONGTYPE Operation against a key holding the wrong kind of value\r\n"),
+        ("-OOM", "-OOM command not allowed when used memory > 'maxmemory'.\r\n"),
+        ("-READONLY", "-READONLY You can't write against a read only replica.\r\n"),
+        ("-LOADING", "-LOADING Redis is loading the dataset in memory\r\n"),
+        ("-BUSY", "-BUSY Redis is busy running a script.\r\n"),
+        (
+            "-MASTERDOWN",
+            "-MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.\r\n",
+        ),
+        (
+            "-MISCONF",
+            "-MISCONF Redis is configured to save RDB snapshots, but it is unable to persist to disk.\r\n",
+        ),
+        ("-NOREPLICAS", "-NOREPLICAS Not enough good replicas to write.\r\n"),
+        ("-CLUSTERDOWN", "-CLUSTERDOWN The cluster is down\r\n"),
+        ("-TRYAGAIN", "-TRYAGAIN Multiple keys request during rehashing of slot\r\n"),
+        ("-NOSCRIPT", "-NOSCRIPT No matching script.\r\n"),
+        ("-MOVED", "-MOVED 3999 10.0.0.7:6379\r\n"),
+        ("-CROSSSLOT", "-CROSSSLOT Keys in request don't hash to the same slot\r\n"),
+        ("-ERR value is not an integer", "-ERR value is not an integer or out of range\r\n"),
+        ("-ERR something else", "-ERR something else\r\n"),
+        ("+OK", "+OK\r\n"),
+        ("no answer", ""),
+    ] {
+        list.add_error(&format!("try_lock(): {how}"), &refused_in_use(refusal));
+    }
+}
+
+/// The error of `try_lock` on a server that greets, takes scripts, and says this to each that is run with keys.
+fn refused_in_use(refusal: &'static str) -> Error {
+    use std::sync::{Mutex, OnceLock};
+    // The answers are functions; one server answers all, with what is set here.
+    static SAYS: Mutex<&'static str> = Mutex::new("");
+    static ADDRESS: OnceLock<String> = OnceLock::new();
+    let address = ADDRESS.get_or_init(|| {
+        redis_that(|command| match command.split(' ').next() {
+            Some("HELLO") => greeting("7.0.0", "standalone", "master"),
+            Some("EVALSHA" | "EVAL") if command.contains("orders") => SAYS.lock().unwrap().to_string(),
+            Some("EVALSHA" | "EVAL") => ":0\r\n".into(),
+            _ => "+OK\r\n".into(),
+        })
+    });
+    let client = options().url(&format!("redis://{address}")).build().unwrap();
+    *SAYS.lock().unwrap() = refusal;
+    client.lock("orders").try_lock().unwrap_err()
+}
+
+#[test]
+fn every_message_that_a_user_can_provoke_is_listed_in_docs_errors() {
+    let head = "The errors that a user can provoke: how, the kind, and the text. Written by\n\
+                 LEASEHOLD_BLESS=1 cargo test --all-features --test meta errors\n";
+    let mut list = List { text: head.to_owned(), varying: Vec::new() };
+    making_a_client(&mut list);
+    environment(&mut list);
+    faults(&mut list);
+    urls(&mut list);
+    arguments(&mut list);
+    holding(&mut list);
+    servers(&mut list);
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/errors.txt");
+    if std::env::var_os("LEASEHOLD_BLESS").is_some() {
+        fs::write(&path, &list.text).unwrap();
+    }
+    let listed = fs::read_to_string(&path).unwrap_or_default();
+    let (old, new): (BTreeSet<_>, BTreeSet<_>) = (listed.lines().collect(), list.text.lines().collect());
+    let gone: Vec<_> = old.difference(&new).map(|line| format!("- {line}")).collect();
+    let come: Vec<_> = new.difference(&old).map(|line| format!("+ {line}")).collect();
+    assert!(
+        listed == list.text,
+        "the messages are not as docs/errors.txt lists them. If they should not be, LEASEHOLD_BLESS=1 cargo test \
+         --all-features --test meta errors writes it anew:\n{}",
+        [gone, come].concat().join("\n")
+    );
+}
+
+/// Bounds are named in the words of the option that has them.
+#[test]
+fn a_lease_that_is_too_short_names_the_least_that_would_do() {
+    let too_short = |lease| options().lease(lease).url("redis://127.0.0.1").build().unwrap_err().to_string();
+    for lease in [Duration::ZERO, Duration::from_nanos(1), MS, 99 * MS] {
+        assert!(too_short(lease).ends_with("the least is 100ms"), "{}", too_short(lease));
+    }
+    let lock = LockClient::in_memory().lock("orders");
+    let error = lock.lock_with_lease(Duration::ZERO).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidInput);
+    assert!(error.to_string().ends_with("the least is 1ms") && error.source().is_none(), "{error}");
+}

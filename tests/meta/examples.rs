@@ -1,0 +1,308 @@
+//! Every example does what it says: each is run on a private server, and where it needs none also without.
+//!
+//! Not here: `stock` (`tests/meta/demo.rs`) and `orders` (`tests/stores/orders.rs`).
+
+use std::collections::BTreeSet;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::support::examples::example;
+use crate::support::server::RedisServer;
+
+/// Its output: with nothing but memory, and with a server.
+fn outputs(name: &str, args: &[&str]) -> Vec<String> {
+    let program = example(name);
+    let run = |url: Option<&str>| {
+        let mut words = vec![program.to_str().unwrap()];
+        words.extend(args);
+        let (success, text) = crate::support::run(&words, |command| match url {
+            Some(url) => command.env("REDIS_URL", url),
+            None => command.env_remove("REDIS_URL"),
+        });
+        assert!(success, "{name} failed with {url:?}:\n{text}");
+        text
+    };
+    let mut outputs = vec![run(None)];
+    if let Some(server) = RedisServer::start_default() {
+        outputs.push(run(Some(&server.url())));
+    }
+    outputs
+}
+
+/// Asserts that each text stands in the output, one after the other.
+#[track_caller]
+fn says(output: &str, texts: &[&str]) {
+    let mut rest = output;
+    for text in texts {
+        let Some((_, behind)) = rest.split_once(text) else {
+            panic!("not (or not there): {text:?}, in\n{output}")
+        };
+        rest = behind;
+    }
+}
+
+/// Those lines that have this in them.
+fn lines<'a>(output: &'a str, text: &str) -> Vec<&'a str> {
+    output.lines().filter(|line| line.contains(text)).collect()
+}
+
+#[test]
+fn the_first_lock() {
+    for output in outputs("first_lock", &[]) {
+        says(
+            &output,
+            &[
+                "waits for example:first",
+                "has it for the next",
+                "locked: true, by this thread: true",
+                "lock: 42",
+            ],
+        );
+        assert!(output.ends_with("locked: false\n"), "{output}");
+    }
+}
+
+#[test]
+fn busy_is_an_answer() {
+    for output in outputs("try_lock_for", &[]) {
+        says(
+            &output,
+            &["try_lock                 -> false", "200 ms      -> false", "5 s      -> a guard after"],
+        );
+    }
+}
+
+#[test]
+fn a_thread_takes_a_lock_again() {
+    for output in outputs("reentrancy", &[]) {
+        let texts = ["held 1 time ", "deposit 10: held 2", "deposit 20: held 2", "held 1 time again"];
+        says(&output, &texts);
+        says(&output, &["afterwards: locked false", "another thread gets it meanwhile: false"]);
+    }
+}
+
+#[test]
+fn a_lost_lease_is_reported() {
+    for output in outputs("guard_and_lost_lease", &[]) {
+        says(&output, &["granted: Held", "eleven seconds later: Lost", "another client gets it: true"]);
+        says(&output, &["(lost: true)", "the callback has run: true", "the other client still has it: true"]);
+        assert_eq!(lines(&output, "told by").len(), 2, "{output}");
+    }
+}
+
+#[test]
+fn a_guard_travels() {
+    for output in outputs("hand_over", &[]) {
+        says(&output, &["worker: backup of Monday", "worker: backup of Tuesday", "main: free again, true"]);
+    }
+}
+
+#[test]
+fn a_wait_is_called_off() {
+    for output in outputs("interrupt", &[]) {
+        says(&output, &["calling the waiter off", "waiter: called off after"]);
+        says(&output, &["same token, free lock: called off", "new token, free lock: granted"]);
+    }
+}
+
+#[test]
+fn a_late_write_is_refused() {
+    for output in outputs("fenced_writes", &[]) {
+        says(&output, &["slow has it", "written: true", "slow goes on;  written: false", "quick's report"]);
+    }
+}
+
+#[test]
+fn transfers_in_all_directions_at_once_lose_nothing() {
+    for output in outputs("transfer", &[]) {
+        says(&output, &["Ada has ", "Ben has ", "Cleo has ", "together 3000"]);
+    }
+}
+
+#[test]
+fn a_cache_is_rebuilt_once_for_all_readers() {
+    for output in outputs("cache_rebuild", &[]) {
+        let counts = ["rebuilds", "read version 1", "read version 2"].map(|text| lines(&output, text).len());
+        assert_eq!(counts, [2, 6, 6], "{output}");
+    }
+}
+
+#[test]
+fn a_downstream_is_not_overrun() {
+    for output in outputs("rate_limit", &[]) {
+        let (served, busy) = (lines(&output, "served").len(), lines(&output, "busy, try").len());
+        assert!(served >= 3 && served + busy == 12, "{output}");
+        assert!(output.ends_with("permits left: 3\n"), "{output}");
+    }
+}
+
+#[test]
+fn a_gate_opens_when_all_have_loaded() {
+    for output in outputs("start_gate", &[]) {
+        assert_eq!((lines(&output, "has loaded").len(), lines(&output, "serves").len()), (3, 3), "{output}");
+        for to_go in ["2 to go", "1 to go", "0 to go"] {
+            says(&output, &[to_go]);
+        }
+    }
+}
+
+#[test]
+fn producers_and_consumers_meet() {
+    for output in outputs("work_queue", &[]) {
+        assert_eq!(lines(&output, "packs order").len(), 8, "{output}");
+        says(&output, &["packed: 8 of 8"]);
+    }
+}
+
+/// The promise holds for timers that are less than `at_least` apart, so the ticks leave room for a busy machine.
+#[test]
+fn five_processes_do_ten_jobs_at_ten_ticks() {
+    for output in outputs("nightly_job", &["1500"]) {
+        for tick in 0..10 {
+            let done = lines(&output, &format!("tick {tick}: "));
+            assert_eq!(done.len(), 1, "{output}");
+        }
+        assert_eq!(lines(&output, "closes the books").len(), 10, "{output}");
+        says(&output, &["5 processes, 10 ticks"]);
+    }
+}
+
+#[test]
+fn a_refused_operator_sees_the_holder_and_both_ends_of_its_hold() {
+    for output in outputs("long_import", &[]) {
+        says(
+            &output,
+            &["ada imports, as ", "bob is refused: ada (on ", "thread ada) imports, as ", "ms more at most"],
+        );
+        says(&output, &["example:import: a lock, held", "held by ", "ends in ", "at the latest, on "]);
+        says(&output, &["held too long: true"]);
+        says(&output, &["bob may now"]);
+        let held_for = lines(&output, "ms now")[0].split_whitespace().nth(1).unwrap().parse::<u32>().unwrap();
+        assert!(held_for < 3_000, "refused at once: {output}");
+    }
+}
+
+#[test]
+fn customers_are_served_in_the_order_in_which_they_came() {
+    for output in outputs("ticket_desk", &[]) {
+        says(&output, &["they wait: 6"]);
+        says(&output, &["who only looks in is served: false"]);
+        let served: Vec<_> = lines(&output, "customer ");
+        let expected: Vec<_> = (0..6).map(|number| format!("customer {number} is served")).collect();
+        assert_eq!(served, expected, "{output}");
+    }
+}
+
+#[test]
+fn blocks_of_numbers_are_reserved_once() {
+    for output in outputs("number_blocks", &[]) {
+        says(&output, &["invoices 1 to 100", "invoices 701 to 800", "blocks that nobody else has: 8"]);
+    }
+}
+
+#[test]
+fn seats_are_counted() {
+    for output in outputs("licence_seats", &[]) {
+        says(
+            &output,
+            &[
+                "a group of two sits down; seats left: 1",
+                "another two may sit down: false",
+                "somebody alone may: true",
+                "who waited for all three got them: true",
+                "seats left: 2",
+                "seats left: 3",
+            ],
+        );
+    }
+}
+
+#[test]
+fn one_schedules_and_then_another() {
+    for output in outputs("one_scheduler", &[]) {
+        says(
+            &output,
+            &[
+                "the first starts the backup: done",
+                "the second leads: false",
+                "of a later term: true",
+                "the second starts the report: done",
+                "starts the backup again: refused, of an old term",
+            ],
+        );
+    }
+}
+
+#[test]
+fn the_example_of_the_article_locks_with_a_token() {
+    for output in outputs("article_lock", &[]) {
+        says(
+            &output,
+            &["taken; the key's value is ", "a token lock", "again, by the same thread: ", "free: true"],
+        );
+    }
+}
+
+/// A server that is asked, and ended by Ctrl-C.
+struct Service(Child);
+
+impl Drop for Service {
+    fn drop(&mut self) {
+        // Both fail only for one that has ended.
+        drop(self.0.kill());
+        drop(self.0.wait());
+    }
+}
+
+fn ask(port: u16, request: &str) -> String {
+    let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
+    let head = "HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: 0\r\n\r\n";
+    write!(stream, "{request} {head}").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer.lines().last().unwrap().to_owned()
+}
+
+#[test]
+fn a_service_sells_and_ends_in_good_order() {
+    let Some(server) = RedisServer::start_default() else { return };
+    let port = TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap().port();
+    let mut command = Command::new(example("service"));
+    command.args([&port.to_string(), "--stock", "2"]).env("REDIS_URL", server.url());
+    let mut service = Service(command.stdout(Stdio::piped()).spawn().unwrap());
+    let mut out = BufReader::new(service.0.stdout.take().unwrap());
+    let mut line = String::new();
+    out.read_line(&mut line).unwrap();
+    assert!(line.starts_with("http://127.0.0.1:"), "{line}");
+    let answers =
+        ["GET /stock", "POST /buy", "POST /buy", "POST /buy", "GET /stock"].map(|what| ask(port, what));
+    let expected = [
+        r#"{"stock":2,"orders":0}"#,
+        r#"{"left":1}"#,
+        r#"{"left":0}"#,
+        r#"{"error":"sold out"}"#,
+        r#"{"stock":0,"orders":2}"#,
+    ];
+    assert_eq!(answers, expected);
+    kill_process(Pid::from_child(&service.0), Signal::INT).unwrap();
+    let mut rest = String::new();
+    out.read_to_string(&mut rest).unwrap();
+    assert!(service.0.wait().unwrap().success() && rest.contains("releasing what is held"), "{rest}");
+}
+
+#[test]
+fn no_example_is_left_out() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let this = std::fs::read_to_string(root.join("tests/meta/examples.rs")).unwrap();
+    let entries = std::fs::read_dir(root.join("examples")).unwrap();
+    let names = entries.map(|entry| entry.unwrap().path().file_stem().unwrap().to_str().unwrap().to_owned());
+    // `web` is a package with tests of its own: `./check web`.
+    let elsewhere = BTreeSet::from(["stock", "orders", "web"].map(str::to_owned));
+    let missing: Vec<_> =
+        names.filter(|name| !elsewhere.contains(name) && !this.contains(&format!("(\"{name}\""))).collect();
+    assert!(missing.is_empty(), "no test runs {missing:?}");
+}

@@ -1,0 +1,31 @@
+//! The project itself: its layers, its public API, its pages and their code, its examples, and the tools of the tests.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "a test fails by panicking, its helpers too"
+)]
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod api;
+mod api_list;
+mod architecture;
+mod demo;
+mod docs;
+#[cfg(all(
+    feature = "etcd",
+    feature = "mysql",
+    feature = "postgres",
+    feature = "sqlite",
+    feature = "tls",
+    feature = "zookeeper"
+))]
+mod errors;
+mod examples;
+mod pages;
+mod rendered;
+mod support_selftest;
+mod traps;

@@ -1,0 +1,471 @@
+//! The code of the pages, carried out on a server.
+//!
+//! Of `docs/from-setnx-to-leases.md`: every command is sent, and every answer compared with the one that is printed.
+//! Of `docs/guarantees.md`: each user of the last section can do all that its kind needs, and nothing that it does not.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use leasehold::crossbeam_channel::{Sender, unbounded};
+use leasehold::{Error, LockClient, NotHeld, ObjectKind, Observer, Result};
+use redis::Value;
+
+use crate::support::eventually;
+use crate::support::server::RedisServer;
+
+const ROAD: &str = include_str!("../../docs/from-setnx-to-leases.md");
+
+#[test]
+fn every_command_of_the_road_is_answered_as_printed() {
+    let Some(server) = RedisServer::start_default() else { return };
+    let mut people = HashMap::new();
+    let mut commands = 0;
+    for step in ROAD.split("```console\n").skip(1).map(|rest| rest.split("```").next().unwrap()) {
+        let mut lines = step.lines().peekable();
+        while let Some(line) = lines.next() {
+            if let Some(seconds) = line.strip_prefix("$ sleep ") {
+                pass(Duration::from_secs_f64(seconds.parse().unwrap()));
+                continue;
+            }
+            let (who, command) = said(line).unwrap_or_else(|| panic!("nobody says {line:?}"));
+            let mut printed = Vec::new();
+            while lines.peek().is_some_and(|next| said(next).is_none() && !next.starts_with("$ ")) {
+                printed.extend(lines.next());
+            }
+            let connection = people.entry(who).or_insert_with(|| server.admin());
+            let words = words(command);
+            let answer = redis::cmd(&words[0]).arg(&words[1..]).query::<Value>(connection);
+            let shown = match answer {
+                Ok(value) => show(&value),
+                Err(error) => {
+                    assert!(error.code().is_some(), "{line}\n{error}");
+                    vec!["(error) …".to_owned()]
+                }
+            };
+            assert_eq!(shown, printed, "{line}");
+            commands += 1;
+        }
+    }
+    assert!(commands > 50, "only {commands} commands were found");
+}
+
+/// The users of the page, by name, with their rights.
+fn users() -> Vec<(&'static str, Vec<&'static str>)> {
+    let page = include_str!("../../docs/guarantees.md");
+    let blocks = page.split("```text\nACL SETUSER ").skip(1);
+    let users = blocks.map(|rest| {
+        let mut words = rest.split("```").next().unwrap().split_whitespace();
+        let name = words.next().unwrap();
+        let begin: Vec<&str> = words.by_ref().take(NEW_USER.len()).collect();
+        assert_eq!(begin, NEW_USER, "{name}");
+        (name, words.collect())
+    });
+    users.collect()
+}
+
+/// How every user of the page begins.
+const NEW_USER: [&str; 4] = ["reset", "resetchannels", "on", ">PASSWORD"];
+
+fn set_user(server: &RedisServer, name: &str, rules: &[&str]) {
+    redis::cmd("ACL").arg("SETUSER").arg(name).arg(rules).exec(&mut server.admin()).unwrap();
+}
+
+/// Passes on what is told of wake-ups.
+struct Wakeups(Sender<String>);
+
+impl Observer for Wakeups {
+    fn wakeups(&self, down: Option<&Error>) {
+        self.0.send(format!("{down:?}")).unwrap();
+    }
+}
+
+#[test]
+fn the_user_of_the_guarantees_can_do_all_that_locks_need() {
+    let Some(server) = RedisServer::start_default() else { return };
+    let users = users();
+    let ((name, of_locks), of_other_kinds) = users.split_first().unwrap();
+    assert_eq!(*name, "locks");
+    set_user(&server, "locks", &[&NEW_USER, &of_locks[..]].concat());
+
+    let (tell, told) = unbounded();
+    let connect = || {
+        let client = LockClient::builder().url(&server.url()).username("locks").password("PASSWORD");
+        client.client_name("page").observer(Wakeups(tell.clone())).build().unwrap()
+    };
+    let (one, other) = (connect(), connect());
+
+    let lock = one.fenced_lock("app:a");
+    let first = lock.lock_and_get_token().unwrap();
+    lock.lock().unwrap();
+    assert_eq!(lock.hold_count().unwrap(), 2);
+    let by = other.lock("app:a").unlock().unwrap_err();
+    assert_eq!(by.not_held(), Some(&NotHeld::HeldBy(one.current_owner().to_string())));
+    lock.unlock().unwrap();
+    std::thread::scope(|scope| {
+        let waiter = scope.spawn(|| other.fenced_lock("app:a").acquire().unwrap().fence());
+        assert!(eventually(Duration::from_secs(5), || {
+            let channel = "redisson_lock__channel:{app:a}";
+            let counted = redis::cmd("PUBSUB").arg("NUMSUB").arg(channel).query(&mut server.admin());
+            counted.is_ok_and(|(_, listeners): (String, u64)| listeners > 0)
+        }));
+        lock.unlock().unwrap();
+        assert!(waiter.join().unwrap() > Some(first));
+    });
+    one.lock("app:a").lock().unwrap();
+    assert!(other.lock("app:a").force_unlock().unwrap());
+    let token = one.token_lock("app:t").acquire().unwrap();
+    assert!(!other.token_lock("app:t").try_lock().unwrap());
+    token.unlock().unwrap();
+
+    let elsewhere = one.lock("other:a").lock().unwrap_err();
+    assert_eq!(elsewhere.kind(), leasehold::ErrorKind::NoPermission, "{elsewhere}");
+
+    let fair = one.fair_lock("app:fair").try_lock().unwrap_err();
+    assert_eq!(fair.kind(), leasehold::ErrorKind::NoPermission, "{fair}");
+    for (_, rights) in of_other_kinds {
+        set_user(&server, "locks", rights);
+    }
+    use_every_kind(&one, &other);
+    one.shutdown().unwrap();
+    other.shutdown().unwrap();
+    assert_eq!(told.try_iter().collect::<Vec<_>>(), [""; 0]);
+}
+
+/// Each with somebody who waits, and is woken or gives up.
+fn use_every_kind(one: &LockClient, other: &LockClient) {
+    let fair = one.fair_lock("app:fair");
+    fair.lock().unwrap();
+    let seen = other.inspect("app:fair").unwrap();
+    assert_eq!((seen.holders.len(), seen.kind), (1, ObjectKind::Lock));
+    assert!(seen.listeners.is_some(), "it may ask how many listen");
+    assert!(!other.fair_lock("app:fair").try_lock_for(SHORT).unwrap());
+    std::thread::scope(|scope| {
+        let waiter = scope.spawn(|| other.fair_lock("app:fair").try_acquire_for(LONG).unwrap().is_some());
+        fair.unlock().unwrap();
+        assert!(waiter.join().unwrap());
+    });
+    assert!(!fair.force_unlock().unwrap());
+
+    let (rw, others) = (one.read_write_lock("app:rw"), other.read_write_lock("app:rw"));
+    let writing = rw.write_fenced().acquire().unwrap();
+    let reading = rw.read().acquire().unwrap();
+    assert!(!others.write().try_lock_for(SHORT).unwrap() && others.write().is_locked().unwrap());
+    writing.unlock().unwrap();
+    let both = others.read().acquire().unwrap();
+    assert_eq!(one.inspect("app:rw").unwrap().holders.len(), 2);
+    reading.unlock().unwrap();
+    both.unlock().unwrap();
+    assert!(!rw.read().force_unlock().unwrap());
+    let (rw, others) = (rw.writers_first(), others.writers_first());
+    let reading = rw.read().acquire().unwrap();
+    std::thread::scope(|scope| {
+        let writer = scope.spawn(|| others.write().try_lock_for(SHORT).unwrap());
+        assert!(!writer.join().unwrap());
+        let writer = scope.spawn(|| others.write().try_acquire_for(LONG).unwrap().is_some());
+        reading.unlock().unwrap();
+        assert!(writer.join().unwrap());
+    });
+    assert!(rw.read().try_acquire_for(LONG).unwrap().is_some());
+
+    let (permits, leased) = (one.semaphore("app:permits"), one.expirable_semaphore("app:leased"));
+    assert!(permits.try_set_permits(1).unwrap() && leased.try_set_permits(1).unwrap());
+    let (permit, lent) = (permits.acquire(1).unwrap(), leased.acquire_with_lease(LONG).unwrap());
+    assert!(other.semaphore("app:permits").try_acquire_for(1, SHORT).unwrap().is_none());
+    assert!(other.expirable_semaphore("app:leased").try_acquire_for(SHORT).unwrap().is_none());
+    let (seen, lent_out) = (one.inspect("app:permits").unwrap(), one.inspect("app:leased").unwrap());
+    assert_eq!((seen.count, lent_out.count, lent_out.out), (Some(0), Some(0), 1));
+    permit.unlock().unwrap();
+    lent.unlock().unwrap();
+    assert_eq!((permits.drain_permits().unwrap(), permits.add_permits(2).unwrap()), (1, 2));
+    assert!(permits.release_if_exists(1).unwrap());
+    assert_eq!((leased.set_permits(2).unwrap(), leased.permits().unwrap()), (2, 2));
+    let two = leased.acquire_many(2).unwrap();
+    let lent = two.permit_ids();
+    assert!(leased.update_lease_time(&lent[0], LONG).unwrap());
+    assert!(leased.remaining_lease(&lent[1]).unwrap().is_some());
+    assert!(leased.release_many(&lent).unwrap() && two.unlock().is_err());
+    assert_eq!((leased.acquired_permits().unwrap(), leased.available_permits().unwrap()), (0, 2));
+    assert!(permits.delete().unwrap() && leased.delete().unwrap());
+
+    let latch = one.count_down_latch("app:latch");
+    assert!(latch.try_set_count(1).unwrap());
+    std::thread::scope(|scope| {
+        let waiter = scope.spawn(|| other.count_down_latch("app:latch").wait_for(LONG).unwrap());
+        assert_eq!(latch.count_down().unwrap(), 0);
+        assert!(waiter.join().unwrap());
+    });
+    assert!(!latch.delete().unwrap());
+
+    let (lock, theirs) = (one.lock("app:a"), other.lock("app:a"));
+    lock.lock().unwrap();
+    assert!(!lock.condition("changed").wait_for(SHORT).unwrap());
+    std::thread::scope(|scope| {
+        let notifier = scope.spawn(|| {
+            theirs.lock().unwrap();
+            assert!(theirs.condition("changed").notify_one().unwrap());
+            theirs.unlock().unwrap();
+        });
+        lock.condition("changed").wait().unwrap();
+        notifier.join().unwrap();
+    });
+    lock.unlock().unwrap();
+    let second = Duration::from_secs(1);
+    assert_eq!(one.run_once("app:job", second, second, |_| 7).unwrap(), Some(7));
+}
+
+const LONG: Duration = Duration::from_secs(3);
+const SHORT: Duration = Duration::from_millis(10);
+
+/// Two clients of one user, and the server to look at.
+struct Pair<'a> {
+    server: &'a RedisServer,
+    one: LockClient,
+    other: LockClient,
+}
+
+impl Pair<'_> {
+    fn of<'a>(server: &'a RedisServer, user: &str) -> Result<Pair<'a>> {
+        let client = || {
+            let client = LockClient::builder().url(&server.url()).username(user).password("PASSWORD");
+            client.linger(Duration::ZERO).build()
+        };
+        Ok(Pair { server, one: client()?, other: client()? })
+    }
+
+    fn nobody_listens(&self) -> bool {
+        let channels = redis::cmd("PUBSUB").arg("CHANNELS").query::<Vec<String>>(&mut self.server.admin());
+        channels.unwrap().is_empty()
+    }
+
+    /// Has `wait` wait on another thread, and `wake` run when it listens, or has failed to.
+    fn woken<T: Send>(
+        &self,
+        wait: impl FnOnce() -> Result<T> + Send,
+        wake: impl FnOnce() -> Result<()>,
+    ) -> Result<()> {
+        let soon = Duration::from_millis(300);
+        let _quiet = eventually(soon, || self.nobody_listens());
+        std::thread::scope(|scope| {
+            let waiter = scope.spawn(|| wait().map(drop));
+            let _listens = eventually(soon, || waiter.is_finished() || !self.nobody_listens());
+            let woken = wake();
+            if woken.is_err() {
+                self.other.shutdown()?; // nobody else will wake it
+            }
+            let waited = waiter.join().unwrap();
+            woken.and(waited)
+        })
+    }
+}
+
+/// Not to hold it is what is expected.
+fn refused(outcome: Result<()>) -> Result<()> {
+    outcome.or_else(|error| if error.is_not_held() { Ok(()) } else { Err(error) })
+}
+
+/// The purpose of each user of the page, so that every request of that purpose is made.
+fn of_kind(user: &str, pair: &Pair<'_>) -> Result<()> {
+    let (one, other) = (&pair.one, &pair.other);
+    match user {
+        "locks" => {
+            let (lock, theirs) = (one.fenced_lock("app:a"), other.fenced_lock("app:a"));
+            lock.lock()?;
+            lock.lock()?;
+            lock.hold_count()?;
+            refused(theirs.unlock())?;
+            lock.unlock()?;
+            pair.woken(|| theirs.try_lock_for(LONG), || lock.unlock())?;
+            lock.force_unlock()?;
+            one.token_lock("app:t").lock()?;
+            one.token_lock("app:t").unlock()
+        }
+        "fair" => {
+            let lock = one.lock_with("app:f").fair().build_fenced();
+            let theirs = other.fair_lock("app:f");
+            lock.lock()?;
+            lock.lock()?;
+            lock.hold_count()?;
+            refused(theirs.unlock())?;
+            lock.unlock()?;
+            // Behind one of Java's.
+            let mut java = redis::pipe();
+            java.rpush("redisson_lock_queue:{app:f}", "java:1");
+            java.zadd("redisson_lock_timeout:{app:f}", "java:1", "9000000000000");
+            java.exec(&mut pair.server.admin()).unwrap();
+            let waited = theirs.try_lock_for(SHORT);
+            let places = ["redisson_lock_queue:{app:f}", "redisson_lock_timeout:{app:f}"];
+            redis::cmd("DEL").arg(&places).exec(&mut pair.server.admin()).unwrap();
+            waited?;
+            pair.woken(|| theirs.acquire_owned()?.unlock(), || lock.unlock())
+        }
+        "readwrite" => {
+            // The counter of Java's, ahead of the server's time.
+            let counter = ["redisson_lock_token:{app:rw}", "9000000000000000"];
+            redis::cmd("SET").arg(&counter).exec(&mut pair.server.admin()).unwrap();
+            let (lock, theirs) = (one.read_write_lock("app:rw"), other.read_write_lock("app:rw"));
+            lock.write_fenced().lock()?;
+            lock.read().lock()?;
+            lock.read().hold_count()?;
+            refused(theirs.write().unlock())?;
+            theirs.read().try_lock_for(SHORT)?;
+            lock.write().unlock()?;
+            let first = other.read_write_lock("app:rw").writers_first();
+            first.read().try_lock()?;
+            first.read().unlock().or_else(|_not_held| Ok(()))?;
+            first.write().try_lock_for(SHORT)?;
+            pair.woken(|| first.write().acquire_owned()?.unlock(), || lock.read().unlock())
+        }
+        "semaphore" => {
+            let (permits, theirs) = (one.semaphore("app:s"), other.semaphore("app:s"));
+            permits.try_set_permits(1)?;
+            let permit = permits.acquire(1)?;
+            pair.woken(|| theirs.try_acquire_for(1, LONG), || permit.unlock())?;
+            permits.add_permits(2)?;
+            permits.drain_permits()?;
+            permits.delete().map(drop)
+        }
+        "permits" => {
+            let (permits, theirs) = (one.expirable_semaphore("app:p"), other.expirable_semaphore("app:p"));
+            permits.try_set_permits(1)?;
+            // With an end, which its permits that are out get too.
+            redis::cmd("PEXPIRE").arg(&["app:p", "100000"]).exec(&mut pair.server.admin()).unwrap();
+            let permit = permits.acquire()?;
+            pair.woken(|| theirs.try_acquire_for(LONG), || permit.unlock())?;
+            permits.available_permits()?;
+            permits.acquired_permits()?;
+            permits.set_permits(2)?;
+            let permit = permits.acquire()?;
+            let id = permit.permit_ids().remove(0);
+            permit.keep();
+            permits.release_many(&[id])?;
+            permits.delete().map(drop)
+        }
+        "latch" => {
+            let (latch, theirs) = (one.count_down_latch("app:l"), other.count_down_latch("app:l"));
+            latch.wait()?;
+            latch.try_set_count(2)?;
+            latch.count_down()?;
+            pair.woken(|| theirs.wait_for(LONG), || latch.count_down().map(drop))?;
+            latch.try_set_count(1)?;
+            latch.delete().map(drop)
+        }
+        "condition" => {
+            let (lock, theirs) = (one.lock("app:c"), other.lock("app:c"));
+            lock.lock()?;
+            theirs.try_lock()?;
+            lock.condition("changed").wait_for(SHORT)?;
+            lock.unlock()?;
+            pair.woken(
+                || {
+                    theirs.lock()?;
+                    let notified = theirs.condition("changed").wait_for(LONG);
+                    theirs.unlock()?;
+                    notified
+                },
+                || {
+                    lock.lock()?;
+                    lock.condition("changed").notify_all()?;
+                    lock.unlock()
+                },
+            )
+        }
+        "inspect" => {
+            // A hold as Java has it.
+            for words in [
+                &["HSET", "app:i", "mode", "read", "java:1", "1"][..],
+                &["RPUSH", "redisson_lock_queue:{app:i}", "java:2"],
+                &["SET", "app:n", "3"],
+            ] {
+                redis::cmd(words[0]).arg(&words[1..]).exec(&mut pair.server.admin()).unwrap();
+            }
+            one.inspect("app:i")?;
+            one.inspect("app:n").map(drop)
+        }
+        other => panic!("the page has a user {other}, for what?"),
+    }
+}
+
+#[test]
+fn each_kind_needs_exactly_the_rights_that_the_page_gives_it() {
+    let Some(server) = RedisServer::start_default() else { return };
+    let does = |words: &[&str]| {
+        redis::cmd(words[0]).arg(&words[1..]).exec(&mut server.admin()).unwrap();
+    };
+    // The server keeps what it refused.
+    let refused = || {
+        let log = redis::cmd("ACL").arg("LOG").query::<Vec<Value>>(&mut server.admin()).unwrap();
+        (!log.is_empty()).then(|| format!("{log:?}"))
+    };
+    let with = |user: &str, rights: &[&str]| {
+        does(&["FLUSHALL"]);
+        set_user(&server, user, &[&NEW_USER, rights].concat());
+        does(&["ACL", "LOG", "RESET"]);
+        Pair::of(&server, user).and_then(|pair| {
+            let outcome = of_kind(user, &pair);
+            // A client without listeners tells the server so, in its own time.
+            let _over = eventually(Duration::from_secs(5), || pair.nobody_listens() || refused().is_some());
+            outcome
+        })
+    };
+    let users = users();
+    assert_eq!(users.len(), 8);
+    for (user, rights) in users {
+        with(user, &rights).unwrap_or_else(|error| panic!("{user}: {error}"));
+        assert_eq!(refused(), None, "{user}");
+        for missing in &rights {
+            if *missing == "+set" && user == "condition" && server.binary().version() >= (7, 0, 0) {
+                continue; // the page says that only older ones need it
+            }
+            let fewer: Vec<&str> = rights.iter().copied().filter(|right| right != missing).collect();
+            let outcome = with(user, &fewer);
+            assert!(refused().is_some(), "{user} does not need {missing}: {outcome:?}");
+            if let Err(error) = outcome {
+                assert_eq!(
+                    error.kind(),
+                    leasehold::ErrorKind::NoPermission,
+                    "{user} without {missing}: {error}"
+                );
+            }
+        }
+    }
+}
+
+/// `alice> GET key`
+fn said(line: &str) -> Option<(&str, &str)> {
+    let (who, command) = line.split_once("> ")?;
+    (!who.is_empty() && who.bytes().all(|b| b.is_ascii_lowercase())).then_some((who, command))
+}
+
+/// The words of a line, as redis-cli splits it; quotes keep words together.
+fn words(command: &str) -> Vec<String> {
+    let mut words = Vec::new();
+    for (at, part) in command.split('"').enumerate() {
+        if at % 2 == 1 {
+            words.push(part.to_owned());
+        } else {
+            words.extend(part.split_whitespace().map(str::to_owned));
+        }
+    }
+    words
+}
+
+/// The reply as redis-cli prints it on a terminal.
+fn show(value: &Value) -> Vec<String> {
+    match value {
+        Value::Nil => vec!["(nil)".to_owned()],
+        Value::Okay => vec!["OK".to_owned()],
+        Value::Int(number) => vec![format!("(integer) {number}")],
+        Value::BulkString(text) => vec![format!("{:?}", String::from_utf8_lossy(text))],
+        Value::Array(items) => {
+            let numbered = items.iter().enumerate();
+            numbered.map(|(at, item)| format!("{}) {}", at + 1, show(item).join(" "))).collect()
+        }
+        other => panic!("the road has no such answer: {other:?}"),
+    }
+}
+
+/// The reader of the page waits here for a lease to end; so does this test.
+#[expect(clippy::disallowed_methods, reason = "the page says sleep")]
+fn pass(time: Duration) {
+    std::thread::sleep(time);
+}

@@ -1,0 +1,873 @@
+//! The tests' own tools, tested: each server option works, each fault bites, each checker finds what is wrong.
+
+use std::io::{ErrorKind as IoKind, Read, Write};
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::time::Duration;
+
+use redis::{Commands, Connection, ErrorKind, RedisResult};
+
+use crate::support::epilogue::{Baseline, assert_every_hash_has_a_ttl, not_given_back, threads};
+use crate::support::history::{Claim, History, Violation, check};
+use crate::support::netns::{Lost, Netns};
+use crate::support::proxy::{Direction, Do, Proxy, Then, Which, script_with, verb};
+use crate::support::server::{RedisServer, default_server, matrix, timed};
+use crate::support::{LONG, eventually, fresh, now, run, stalled_since, test_command};
+
+/// How long a client here waits for an answer that does not come.
+const PATIENCE: Duration = Duration::from_millis(300);
+
+fn connect(url: &str) -> Connection {
+    let connection = redis::Client::open(url).unwrap().get_connection_with_timeout(LONG).unwrap();
+    connection.set_read_timeout(Some(LONG)).unwrap();
+    connection
+}
+
+/// A connection that gives up soon.
+fn connect_impatient(url: &str) -> Connection {
+    let connection = connect(url);
+    connection.set_read_timeout(Some(PATIENCE)).unwrap();
+    connection
+}
+
+fn incr(connection: &mut Connection, key: &str) -> RedisResult<i64> {
+    redis::cmd("INCR").arg(key).query(connection)
+}
+
+/// A script, so that faults aimed at scripts are tried with one.
+fn incr_by_script(connection: &mut Connection, key: &str) -> RedisResult<i64> {
+    redis::cmd("EVAL").arg("return redis.call('incr', KEYS[1])").arg(1).arg(key).query(connection)
+}
+
+fn get(server: &RedisServer, key: &str) -> Option<i64> {
+    server.admin().get(key).unwrap()
+}
+
+#[track_caller]
+fn times_out<T: std::fmt::Debug>(result: RedisResult<T>) {
+    assert!(matches!(&result, Err(error) if error.is_timeout()), "{result:?}");
+}
+
+fn panics(work: impl FnOnce()) -> bool {
+    std::panic::catch_unwind(std::panic::AssertUnwindSafe(work)).is_err()
+}
+
+/// Whether a process is there and not just a corpse.
+fn runs(pid: u32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit_once(')').is_some_and(|(_, rest)| !rest.trim_start().starts_with('Z'))
+}
+
+/// Runs one test of this file in a process of its own, which knows it by the environment. Gives its output.
+fn in_child(test: &str) -> Option<String> {
+    if std::env::var_os("LEASEHOLD_SELFTEST_CHILD").is_some() {
+        return None;
+    }
+    let program = test_command(&format!("support_selftest::{test}"));
+    Some(run(&program, |command| command.env("LEASEHOLD_SELFTEST_CHILD", "1")).1)
+}
+
+// ---- time
+
+/// With more that run than processors some of them wait, all the time; this process sleeps.
+#[test]
+fn waits_of_started_processes_are_counted_up_to_the_time_that_passed() {
+    let busy = || crate::support::spawn(&["sh", "-c", "while :; do :; done"], |command| command);
+    let most = std::thread::available_parallelism().unwrap().get();
+    let mut children: Vec<_> = (0..2 * most).map(|_| busy()).collect();
+    let start = now();
+    let counted = eventually(LONG, || stalled_since(start) > Duration::from_millis(500));
+    for child in &mut children {
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+    assert!(counted, "{:?}", stalled_since(start));
+    let (stalled, took) = (stalled_since(start), start.elapsed());
+    assert!(stalled <= took, "{stalled:?} in {took:?}");
+}
+
+// ---- servers
+
+#[test]
+fn each_server_of_the_matrix_answers_with_its_version_and_goes_with_its_handle() {
+    if default_server().is_none() {
+        return;
+    }
+    for binary in matrix() {
+        let server = RedisServer::builder(binary).start();
+        let info: String = redis::cmd("INFO").arg("server").query(&mut connect(&server.url())).unwrap();
+        let field = if binary.is_valkey() { "valkey_version" } else { "redis_version" };
+        let (major, minor, patch) = binary.version();
+        assert!(info.contains(&format!("{field}:{major}.{minor}.{patch}")), "{}: {info}", binary.name);
+        assert!(binary.name.ends_with(&format!("-{major}.{minor}")), "{binary:?}");
+        let pid = server.pid();
+        assert!(runs(pid));
+        let folder = server.folder().to_owned();
+        drop(server);
+        assert!(!runs(pid) && !folder.exists(), "{} is still there", binary.name);
+    }
+}
+
+#[test]
+fn with_an_append_only_file_a_killed_server_comes_back_with_its_data_on_its_port() {
+    let Some(binary) = default_server() else { return };
+    let mut server = RedisServer::builder(&binary).append_only("always").start();
+    let (url, port) = (server.url(), server.port());
+    incr(&mut connect(&url), "kept").unwrap();
+    server.kill();
+    assert_eq!(
+        TcpStream::connect((Ipv4Addr::LOCALHOST, port)).unwrap_err().kind(),
+        IoKind::ConnectionRefused
+    );
+    server.restart();
+    assert_eq!(server.url(), url);
+    assert_eq!(incr(&mut connect(&url), "kept").unwrap(), 2);
+}
+
+#[test]
+fn without_persistence_a_killed_server_forgets() {
+    let Some(mut server) = RedisServer::start_default() else { return };
+    incr(&mut connect(&server.url()), "lost").unwrap();
+    server.restart();
+    assert_eq!(get(&server, "lost"), None);
+}
+
+#[test]
+fn a_stopped_server_accepts_and_is_silent_until_it_goes_on() {
+    let Some(server) = RedisServer::start_default() else { return };
+    let mut connection = connect_impatient(&server.url());
+    server.stop();
+    assert!(TcpStream::connect((Ipv4Addr::LOCALHOST, server.port())).is_ok());
+    times_out(incr(&mut connection, "counter"));
+    server.cont();
+    assert!(eventually(LONG, || get(&server, "counter") == Some(1)));
+}
+
+#[test]
+fn a_password_is_in_the_url_and_is_demanded() {
+    let Some(binary) = default_server() else { return };
+    let server = RedisServer::builder(&binary).requirepass("secret").start();
+    incr(&mut connect(&server.url()), "counter").unwrap();
+    assert_eq!(get(&server, "counter"), Some(1));
+    let bare = format!("redis://127.0.0.1:{}/", server.port());
+    let refused =
+        redis::Client::open(bare).unwrap().get_connection().and_then(|mut c| incr(&mut c, "counter"));
+    assert_eq!(refused.unwrap_err().code(), Some("NOAUTH"));
+}
+
+#[test]
+fn users_have_the_rights_they_were_given_and_can_come_from_a_file() {
+    let Some(binary) = default_server() else { return };
+    for in_file in [false, true] {
+        let builder = RedisServer::builder(&binary).user("app on >word ~app:* &* +@all -get");
+        let builder = if in_file { builder.acl_file() } else { builder };
+        let server = builder.start();
+        let mut app = connect(&server.url_as("app", "word"));
+        incr(&mut app, "app:counter").unwrap();
+        assert_eq!(incr(&mut app, "other").unwrap_err().code(), Some("NOPERM"));
+        assert_eq!(app.get::<_, i64>("app:counter").unwrap_err().code(), Some("NOPERM"));
+        // The default user is as open as ever, and rights can be changed on the way.
+        incr(&mut connect(&server.url()), "other").unwrap();
+        let reloaded = redis::cmd("ACL").arg("LOAD").exec(&mut server.admin());
+        assert_eq!(reloaded.is_ok(), in_file, "{reloaded:?}");
+    }
+}
+
+#[test]
+fn a_server_can_have_a_unix_socket_only() {
+    let Some(binary) = default_server() else { return };
+    let server = RedisServer::builder(&binary).unix_only().requirepass("secret").start();
+    assert!(server.url().starts_with("redis+unix://"), "{}", server.url());
+    assert_eq!(incr(&mut connect(&server.url()), "counter").unwrap(), 1);
+}
+
+#[test]
+fn configuration_lines_reach_the_server() {
+    let Some(binary) = default_server() else { return };
+    let server = RedisServer::builder(&binary).config("maxmemory 3mb").config("timeout 7").start();
+    let timeout: Vec<String> =
+        redis::cmd("CONFIG").arg("GET").arg("timeout").query(&mut server.admin()).unwrap();
+    assert_eq!(timeout, ["timeout", "7"]);
+    redis::cmd("DEBUG").arg("SLEEP").arg(0).exec(&mut server.admin()).unwrap();
+}
+
+#[test]
+fn a_wrong_configuration_shows_the_servers_own_words() {
+    let Some(binary) = default_server() else { return };
+    let builder = RedisServer::builder(&binary).config("no-such-thing 1");
+    let panic = std::panic::catch_unwind(move || builder.start()).map(drop).unwrap_err();
+    let text = panic.downcast_ref::<String>().unwrap();
+    assert!(text.contains("no-such-thing") && text.contains("Bad directive"), "{text}");
+}
+
+/// The output of `openssl s_client` with a server, and whether it accepted the certificate.
+fn handshake(server: &RedisServer, arguments: &[&str]) -> (bool, String) {
+    let address = format!("127.0.0.1:{}", server.port());
+    let program = ["openssl", "s_client", "-brief", "-verify_return_error", "-verify_hostname", "localhost"];
+    run(&[&program, &["-connect", &address][..], arguments].concat(), |c| c.current_dir(server.folder()))
+}
+
+#[test]
+fn a_tls_servers_certificate_is_good_for_its_ca_and_for_no_other() {
+    let Some(binary) = matrix().iter().find(|binary| binary.has_tls()) else {
+        return crate::support::missing("no server that was built with TLS");
+    };
+    let server = RedisServer::builder(binary).tls().start();
+    assert!(server.url().starts_with("rediss://localhost:"), "{}", server.url());
+    let (good, text) = handshake(&server, &["-CAfile", "ca.crt"]);
+    assert!(good && text.contains("Verification: OK"), "{text}");
+    let (good, text) = handshake(&server, &["-CAfile", "unknown-ca.crt"]);
+    assert!(!good, "{text}");
+    // Plaintext does not get through, and the admin connection does not care.
+    let plain = redis::Client::open(format!("redis://127.0.0.1:{}/", server.port())).unwrap();
+    assert!(plain.get_connection_with_timeout(PATIENCE).and_then(|mut c| incr(&mut c, "counter")).is_err());
+    assert_eq!(get(&server, "counter"), None);
+}
+
+#[test]
+fn a_server_with_mutual_tls_demands_a_certificate() {
+    let Some(binary) = matrix().iter().find(|binary| binary.has_tls()) else {
+        return crate::support::missing("no server that was built with TLS");
+    };
+    let server = RedisServer::builder(binary).mutual_tls().start();
+    let ping = |arguments: &[&str]| {
+        // TLS 1.2 reports a missing certificate during the handshake; 1.3 only when something is read.
+        handshake(&server, &[&["-tls1_2", "-CAfile", "ca.crt"], arguments].concat())
+    };
+    let (certificate, key) = server.client_certificate();
+    let (good, text) = ping(&["-cert", certificate.to_str().unwrap(), "-key", key.to_str().unwrap()]);
+    assert!(good, "{text}");
+    let (good, text) = ping(&[]);
+    assert!(!good, "{text}");
+}
+
+#[test]
+fn a_server_dies_with_a_test_process_that_cannot_clean_up() {
+    let Some(output) = in_child("a_server_dies_with_a_test_process_that_cannot_clean_up") else {
+        let server = RedisServer::start_default().unwrap();
+        crate::support::shout(&format!("PID {} FOLDER {}", server.pid(), server.folder().display()));
+        std::process::abort();
+    };
+    if default_server().is_none() {
+        return;
+    }
+    let words: Vec<&str> = output.split_whitespace().collect();
+    let word = |label: &str| words[words.iter().position(|word| *word == label).unwrap() + 1];
+    let (pid, folder) = (word("PID").parse().unwrap(), std::path::Path::new(word("FOLDER")));
+    assert!(
+        eventually(LONG, || !runs(pid) && !folder.exists()),
+        "server {pid} lives on, or {folder:?} stays"
+    );
+}
+
+#[test]
+fn programs_that_end_do_not_interrupt_the_reads_of_other_threads() {
+    let Some(server) = RedisServer::start_default() else { return };
+    let done = std::sync::atomic::AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                for _ in 0..100 {
+                    assert!(run(&["true"], |command| command).0);
+                }
+                done.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            });
+        }
+        let mut connection = connect(&server.url());
+        while done.load(std::sync::atomic::Ordering::Relaxed) < 2 {
+            let nothing: RedisResult<Option<(String, String)>> =
+                redis::cmd("BLPOP").arg("nothing").arg("0.02").query(&mut connection);
+            assert_eq!(nothing, Ok(None));
+        }
+    });
+}
+
+// ---- the proxy
+
+#[test]
+fn the_proxy_passes_commands_pipelines_and_values_of_any_kind() {
+    let Some(server) = RedisServer::start_default() else { return };
+    let proxy = Proxy::before(&server);
+    for url in [proxy.url(), format!("{}?protocol=resp3", proxy.url())] {
+        let mut connection = connect(&url);
+        let binary: Vec<u8> =
+            (0..1_000_000_u32).map(|number| (number % 251) as u8).chain(*b"\r\n$-1\r\n").collect();
+        connection.set::<_, _, ()>("binary", &binary).unwrap();
+        assert!(connection.get::<_, Vec<u8>>("binary").unwrap() == binary);
+        connection.hset::<_, _, _, ()>("hash", "field", 1).unwrap();
+        let hash: std::collections::BTreeMap<String, i64> = connection.hgetall("hash").unwrap();
+        assert_eq!(hash, [("field".to_owned(), 1)].into());
+        let nested: Vec<Vec<Option<i64>>> =
+            redis::cmd("EVAL").arg("return {{1, 2}, {}, {false, 3}}").arg(0).query(&mut connection).unwrap();
+        assert_eq!(nested, [vec![Some(1), Some(2)], vec![], vec![None, Some(3)]]);
+        let mut pipeline = redis::pipe();
+        for number in 0..500 {
+            pipeline.cmd("ECHO").arg(number);
+        }
+        let echoes: Vec<i64> = pipeline.query(&mut connection).unwrap();
+        assert_eq!(echoes, (0..500).collect::<Vec<_>>());
+    }
+    assert_eq!(proxy.count(|command| command.verb() == "ECHO"), 1000);
+    assert_eq!(proxy.accepted(), 2);
+    assert!(eventually(LONG, || proxy.connections() == 0), "both clients have gone");
+}
+
+#[test]
+fn a_swallowed_reply_is_lost_and_its_command_executed() {
+    let Some(server) = RedisServer::start_default() else { return };
+    let proxy = Proxy::before(&server);
+    for (then, name) in [(Then::Silent, "silent"), (Then::Close, "close"), (Then::Reset, "reset")] {
+        let mut connection = connect_impatient(&proxy.url());
+        let fault = proxy.next(script_with(name), Do::SwallowReply(then));
+        assert_eq!(incr(&mut connection, "not this one").is_ok() as usize + fault.hits(), 1);
+        let error = incr_by_script(&mut connection, name).unwrap_err();
+        match then {
+            Then::Silent => assert!(error.is_timeout(), "{error:?}"),
+            Then::Close => assert!(error.is_connection_dropped() && !is_reset(&error), "{error:?}"),
+            Then::Reset => assert!(is_reset(&error), "{error:?}"),
+        }
+        assert_eq!((fault.hits(), get(&server, name)), (1, Some(1)));
+        assert_eq!(fault.commands()[0].args[3], name.as_bytes());
+        // It was the next one only, and other connections pass.
+        assert_eq!(incr_by_script(&mut connect(&proxy.url()), name).unwrap(), 2);
+        // A silent connection stays silent; the others are dead.
+        assert!(incr_by_script(&mut connection, name).is_err());
+        assert_eq!(get(&server, name), Some(2));
+    }
+}
+
+/// Whether the other side has aborted the connection; the driver hides the kind of its I/O errors.
+fn is_reset(error: &redis::RedisError) -> bool {
+    error.kind() == ErrorKind::Io && error.to_string().contains("reset")
+}
+
+#[test]
+fn in_a_pipeline_only_replies_before_the_swallowed_one_arrive() {
+    let Some(server) = RedisServer::start_default() else { return };
+    let proxy = Proxy::before(&server);
+    let fault = proxy.next(|command| command.contains("third"), Do::SwallowReply(Then::Close));
+    let mut raw = TcpStream::connect(proxy.address()).unwrap();
+    raw.write_all(b"ECHO first\r\nECHO second\r\nECHO third\r\nECHO fourth\r\n").unwrap();
+    let mut read = String::new();
+    raw.read_to_string(&mut read).unwrap();
+    assert_eq!(read, "$5\r\nfirst\r\n$6\r\nsecond\r\n");
+    assert_eq!(fault.hits(), 1);
+}
+
+#[test]
+fn a_held_request_arrives_when_released_even_if_its_client_has_gone() {
+    let Some(server) = RedisServer::start_default() else { return };
+    let proxy = Proxy::before(&server);
+    let fault = proxy.next(script_with("late"), Do::HoldRequest);
+    let mut connection = connect_impatient(&proxy.url());
+    times_out(incr_by_script(&mut connection, "late"));
+    drop(connection);
+    fault.wait_for(1, LONG);
+    assert_eq!(incr(&mut connect(&proxy.url()), "other").unwrap(), 1);
+    assert_eq!(get(&server, "late"), None);
+    fault.release();
+    assert!(eventually(LONG, || get(&server, "late") == Some(1)));
+    assert!(eventually(LONG, || proxy.connections() == 0), "the late connection ends in order");
+}
+
+#[test]
+fn a_dropped_request_never_arrives() {
+    let Some(server) = RedisServer::start_default() else { return };
+    let proxy = Proxy::before(&server);
+    for then in [Then::Silent, Then::Close, Then::Reset] {
+        let fault = proxy.next(verb("INCR"), Do::DropRequest(then));
+        let error = incr(&mut connect_impatient(&proxy.url()), "dropped").unwrap_err();
+        assert_eq!(error.is_timeout(), then == Then::Silent, "{error:?}");
+        assert_eq!((fault.hits(), get(&server, "dropped")), (1, None));
+    }
+    assert_eq!(incr(&mut connect(&proxy.url()), "dropped").unwrap(), 1);
+}
+
+#[test]
+fn a_cut_reply_ends_after_so_many_bytes() {
+    let Some(server) = RedisServer::start_default() else { return };
+    let proxy = Proxy::before(&server);
+    let fault = proxy.next(verb("ECHO"), Do::CutReply(7, Then::Close));
+    let mut raw = TcpStream::connect(proxy.address()).unwrap();
+    raw.write_all(b"ECHO 0123456789\r\n").unwrap();
+    let mut read = String::new();
+    raw.read_to_string(&mut read).unwrap();
+    assert_eq!((read.as_str(), fault.hits()), ("$10\r\n01", 1));
+    let fault = proxy.next(verb("INCR"), Do::CutReply(2, Then::Silent));
+    times_out(incr(&mut connect_impatient(&proxy.url()), "counter"));
+    assert_eq!((fault.hits(), get(&server, "counter")), (1, Some(1)));
+}
+
+#[test]
+fn a_garbled_reply_is_no_resp() {
+    let Some(server) = RedisServer::start_default() else { return };
+    let proxy = Proxy::before(&server);
+    let fault = proxy.next(verb("INCR"), Do::GarbleReply(b"HTTP/1.1 400 Bad Request\r\n\r\n".to_vec()));
+    let error = incr(&mut connect_impatient(&proxy.url()), "counter").unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Parse, "{error:?}");
+    assert_eq!((fault.hits(), get(&server, "counter")), (1, Some(1)));
+}
+
+#[test]
+fn delays_are_at_least_as_long_as_asked_and_can_be_ended() {
+    let Some(server) = RedisServer::start_default() else { return };
+    let proxy = Proxy::before(&server);
+    let mut connection = connect(&proxy.url());
+    let fault = proxy.next(verb("INCR"), Do::DelayReply(PATIENCE));
+    let (value, took) = timed(|| incr(&mut connection, "counter").unwrap());
+    assert!(value == 1 && took >= PATIENCE && fault.hits() == 1, "{took:?}");
+    proxy.delay_replies(PATIENCE);
+    // A delay is a distance, not a pace: a pipeline is late once.
+    let mut pipeline = redis::pipe();
+    for _ in 0..100 {
+        pipeline.cmd("INCR").arg("counter");
+    }
+    let (_, took) = timed(|| pipeline.exec(&mut connection).unwrap());
+    assert!(took >= PATIENCE && took < PATIENCE * 20, "{took:?}");
+    proxy.delay_replies(Duration::ZERO);
+    proxy.delay_requests(PATIENCE);
+    let (_, took) = timed(|| incr(&mut connection, "counter").unwrap());
+    assert!(took >= PATIENCE, "{took:?}");
+    proxy.delay_requests(Duration::ZERO);
+    let quick = eventually(LONG, || timed(|| incr(&mut connection, "counter").unwrap()).1 < PATIENCE);
+    assert!(quick, "a delay was left");
+}
+
+#[test]
+fn a_held_reply_comes_when_released() {
+    let Some(server) = RedisServer::start_default() else { return };
+    let proxy = Proxy::before(&server);
+    let fault = proxy.next(verb("INCR"), Do::HoldReply);
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| incr(&mut connect(&proxy.url()), "counter").unwrap());
+        fault.wait_for(1, LONG);
+        assert_eq!(get(&server, "counter"), Some(1));
+        assert!(!waiting.is_finished());
+        fault.release();
+        assert_eq!(waiting.join().unwrap(), 1);
+    });
+}
+
+#[test]
+fn a_hold_to_the_server_keeps_requests_and_a_hold_to_the_client_keeps_replies() {
+    let Some(server) = RedisServer::start_default() else { return };
+    let proxy = Proxy::before(&server);
+    let mut connection = connect_impatient(&proxy.url());
+    proxy.hold(Direction::ToServer, Which::All);
+    times_out(incr(&mut connection, "to server"));
+    assert_eq!(get(&server, "to server"), None);
+    proxy.resume();
+    assert!(eventually(LONG, || get(&server, "to server") == Some(1)));
+
+    let mut connection = connect_impatient(&proxy.url());
+    proxy.hold(Direction::ToClient, Which::All);
+    times_out(incr(&mut connection, "to client"));
+    assert_eq!(get(&server, "to client"), Some(1));
+    // The connection is accepted and nothing is said.
+    assert!(redis::Client::open(proxy.url()).unwrap().get_connection_with_timeout(PATIENCE).is_err());
+    proxy.resume();
+    // The driver skips the late reply and gives the one that belongs to this command.
+    connection.set_read_timeout(Some(LONG)).unwrap();
+    assert_eq!(incr(&mut connection, "to client").unwrap(), 2);
+}
+
+#[test]
+fn holding_kills_and_messages_can_be_aimed_at_subscribers() {
+    let Some(server) = RedisServer::start_default() else { return };
+    let proxy = Proxy::before(&server);
+    let mut others = connect(&proxy.url());
+    let mut subscriber = connect(&proxy.url());
+    let mut pubsub = subscriber.as_pubsub();
+    pubsub.subscribe("news").unwrap();
+    pubsub.set_read_timeout(Some(LONG)).unwrap();
+    let publish = |text: &str| server.admin().publish::<_, _, i64>("news", text).unwrap();
+
+    assert_eq!(publish("one"), 1);
+    assert_eq!(pubsub.get_message().unwrap().get_payload::<String>().unwrap(), "one");
+
+    proxy.drop_messages(true);
+    assert_eq!(publish("lost"), 1);
+    assert!(eventually(LONG, || proxy.messages_dropped() == 1));
+    proxy.drop_messages(false);
+    publish("two");
+    assert_eq!(pubsub.get_message().unwrap().get_payload::<String>().unwrap(), "two");
+
+    proxy.hold(Direction::ToClient, Which::Subscribers);
+    publish("three");
+    assert_eq!(incr(&mut others, "counter").unwrap(), 1);
+    pubsub.set_read_timeout(Some(PATIENCE)).unwrap();
+    times_out(pubsub.get_message().map(drop));
+    proxy.resume();
+    pubsub.set_read_timeout(Some(LONG)).unwrap();
+    assert_eq!(pubsub.get_message().unwrap().get_payload::<String>().unwrap(), "three");
+
+    assert_eq!(proxy.kill(Which::Subscribers, Then::Reset), 1);
+    let error = pubsub.get_message().unwrap_err();
+    assert!(is_reset(&error), "{error:?}");
+    assert_eq!(incr(&mut others, "counter").unwrap(), 2);
+    assert!(eventually(LONG, || publish("nobody") == 0), "the server's side has ended too");
+}
+
+#[test]
+fn the_confirmation_of_a_subscription_can_be_held() {
+    let Some(server) = RedisServer::start_default() else { return };
+    let proxy = Proxy::before(&server);
+    let fault = proxy.next(verb("SUBSCRIBE"), Do::HoldReply);
+    std::thread::scope(|scope| {
+        let subscribing = scope.spawn(|| {
+            let mut connection = connect(&proxy.url());
+            let mut pubsub = connection.as_pubsub();
+            pubsub.subscribe("news").unwrap();
+            pubsub.set_read_timeout(Some(LONG)).unwrap();
+            pubsub.get_message().unwrap().get_payload::<String>().unwrap()
+        });
+        fault.wait_for(1, LONG);
+        assert_eq!(
+            server.admin().publish::<_, _, i64>("news", "early").unwrap(),
+            1,
+            "the server has subscribed it"
+        );
+        assert!(!subscribing.is_finished());
+        fault.release();
+        assert_eq!(subscribing.join().unwrap(), "early");
+    });
+}
+
+#[test]
+fn dripping_takes_a_pause_for_each_piece() {
+    let Some(server) = RedisServer::start_default() else { return };
+    let proxy = Proxy::before(&server);
+    let mut connection = connect(&proxy.url());
+    proxy.drip(Some((1, Duration::from_millis(10))));
+    let (text, took) =
+        timed(|| redis::cmd("ECHO").arg("0123456789").query::<String>(&mut connection).unwrap());
+    assert_eq!(text, "0123456789");
+    // "$10\r\n0123456789\r\n": the pause after the last byte need not be over.
+    assert!(took >= Duration::from_millis(16 * 10), "{took:?}");
+}
+
+#[test]
+fn refused_connections_are_refused_while_others_live_on() {
+    let Some(server) = RedisServer::start_default() else { return };
+    let proxy = Proxy::before(&server);
+    let mut connection = connect(&proxy.url());
+    for round in 1..=3 {
+        proxy.refuse();
+        assert_eq!(TcpStream::connect(proxy.address()).unwrap_err().kind(), IoKind::ConnectionRefused);
+        assert_eq!(incr(&mut connection, "counter").unwrap(), 2 * round - 1);
+        proxy.accept();
+        assert_eq!(incr(&mut connect(&proxy.url()), "counter").unwrap(), 2 * round);
+    }
+}
+
+#[test]
+fn killed_connections_end_as_asked() {
+    let Some(server) = RedisServer::start_default() else { return };
+    let proxy = Proxy::before(&server);
+    for (then, kind) in [(Then::Close, None), (Then::Reset, Some(IoKind::ConnectionReset))] {
+        let mut sockets: Vec<TcpStream> =
+            (0..5).map(|_| TcpStream::connect(proxy.address()).unwrap()).collect();
+        assert!(eventually(LONG, || proxy.connections() == 5));
+        let newest = proxy.accepted() - 1;
+        assert_eq!(proxy.kill(Which::One(newest), then), 1);
+        assert_eq!(proxy.kill(Which::All, then), 4);
+        for socket in &mut sockets {
+            socket.set_read_timeout(Some(LONG)).unwrap();
+            assert_eq!(socket.read(&mut [0]).map_err(|error| error.kind()).err(), kind);
+        }
+    }
+}
+
+#[test]
+fn a_repeated_request_is_executed_twice() {
+    let Some(server) = RedisServer::start_default() else { return };
+    let proxy = Proxy::before(&server);
+    let fault = proxy.each(verb("INCR"), Do::Watch);
+    incr(&mut connect(&proxy.url()), "counter").unwrap();
+    assert_eq!(fault.repeat(0), b":2\r\n");
+    assert_eq!((fault.hits(), get(&server, "counter")), (1, Some(2)));
+}
+
+#[test]
+fn a_cancelled_fault_bites_no_more_and_each_bites_every_time() {
+    let Some(server) = RedisServer::start_default() else { return };
+    let proxy = Proxy::before(&server);
+    let fault = proxy.each(verb("INCR"), Do::DropRequest(Then::Close));
+    for round in 1..=3 {
+        assert!(incr(&mut connect(&proxy.url()), "counter").is_err());
+        assert_eq!(fault.hits(), round);
+    }
+    fault.cancel();
+    assert_eq!(incr(&mut connect(&proxy.url()), "counter").unwrap(), 1);
+    assert_eq!(fault.hits(), 3);
+}
+
+#[test]
+fn bytes_that_are_not_resp_pass_unchanged() {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let proxy = Proxy::to(listener.local_addr().unwrap());
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let (mut peer, _) = listener.accept().unwrap();
+            let mut read = [0; 5];
+            peer.read_exact(&mut read).unwrap();
+            peer.write_all(&read).unwrap();
+        });
+        let mut socket = TcpStream::connect(proxy.address()).unwrap();
+        let hello = [0x16, 3, 1, 0, 0xff];
+        socket.write_all(&hello).unwrap();
+        let mut echo = Vec::new();
+        socket.read_to_end(&mut echo).unwrap();
+        assert_eq!(echo, hello);
+    });
+}
+
+#[test]
+fn a_proxy_before_a_dead_server_hangs_up_and_serves_the_next_one() {
+    let Some(mut server) = RedisServer::start_default() else { return };
+    let proxy = Proxy::before(&server);
+    let mut connection = connect(&proxy.url());
+    server.kill();
+    assert!(incr(&mut connection, "counter").is_err());
+    assert!(redis::Client::open(proxy.url()).unwrap().get_connection_with_timeout(LONG).is_err());
+    server.restart();
+    assert_eq!(incr(&mut connect(&proxy.url()), "counter").unwrap(), 1);
+}
+
+#[test]
+fn dropping_a_proxy_ends_its_threads_whatever_they_wait_for() {
+    let Some(server) = RedisServer::start_default() else { return };
+    let proxy = Proxy::before(&server);
+    let mut idle = connect(&proxy.url());
+    let held = proxy.next(verb("INCR"), Do::HoldRequest);
+    assert!(incr(&mut connect_impatient(&proxy.url()), "held").is_err());
+    proxy.delay_replies(Duration::from_secs(3600));
+    let mut delayed = TcpStream::connect(proxy.address()).unwrap();
+    delayed.write_all(b"PING\r\n").unwrap();
+    proxy.hold(Direction::ToServer, Which::All);
+    proxy.refuse();
+    held.wait_for(1, LONG);
+    // Every thread is joined, so that returning is the proof.
+    let ((), took) = timed(|| drop(proxy));
+    assert!(took < LONG, "{took:?}");
+    assert!(incr(&mut idle, "counter").is_err());
+}
+
+// ---- network namespaces
+
+/// A server in a namespace, where that is possible.
+fn behind_a_network() -> Option<(RedisServer, Netns)> {
+    let binary = default_server()?;
+    let net = Netns::new()?;
+    Some((net.start(RedisServer::builder(&binary)), net))
+}
+
+#[test]
+fn the_kernel_delivers_a_request_after_its_connection_was_closed() {
+    let Some((server, net)) = behind_a_network() else { return };
+    let mut connection = connect_impatient(&server.url());
+    let cut = net.cut_connections(&server, Lost::Requests);
+    times_out(incr(&mut connection, "late"));
+    drop(connection);
+    // New connections pass, and nothing has arrived.
+    assert_eq!(incr(&mut connect(&server.url()), "other").unwrap(), 1);
+    assert_eq!(get(&server, "late"), None);
+    cut.heal();
+    assert!(eventually(LONG, || get(&server, "late") == Some(1)), "the kernel gave up");
+}
+
+#[test]
+fn when_replies_are_lost_requests_are_executed() {
+    let Some((server, net)) = behind_a_network() else { return };
+    let mut connection = connect_impatient(&server.url());
+    let cut = net.cut(Lost::Replies);
+    times_out(incr(&mut connection, "counter"));
+    assert_eq!(get(&server, "counter"), Some(1));
+    cut.heal();
+    connection.set_read_timeout(Some(LONG)).unwrap();
+    assert_eq!(incr(&mut connection, "counter").unwrap(), 2);
+}
+
+#[test]
+fn a_partition_and_a_pulled_plug_stop_everything_until_they_are_healed() {
+    let Some((server, net)) = behind_a_network() else { return };
+    for round in 1..=2 {
+        let mut connection = connect_impatient(&server.url());
+        let cut = if round == 1 { net.cut(Lost::Both) } else { net.pull_plug() };
+        times_out(incr(&mut connection, "counter"));
+        let address = (server.address(), server.port()).into();
+        assert!(TcpStream::connect_timeout(&address, PATIENCE).is_err());
+        assert_eq!(get(&server, "counter"), (round == 2).then_some(1));
+        cut.heal();
+        assert!(eventually(LONG, || get(&server, "counter") == Some(round)));
+    }
+}
+
+#[test]
+fn a_namespace_goes_with_its_handle() {
+    let Some((server, net)) = behind_a_network() else { return };
+    let listed = |name: &str| {
+        let (good, list) = run(&["ip", "netns", "list"], |command| command);
+        good && list.lines().any(|line| line.split(' ').next() == Some(name))
+    };
+    let name = net.name().to_owned();
+    assert!(listed(&name));
+    drop((server, net));
+    assert!(!listed(&name));
+}
+
+// ---- the epilogue
+
+#[test]
+fn leftovers_are_found_unless_they_go_in_time() {
+    let Some(server) = RedisServer::start_default() else { return };
+    let before = connect(&server.url());
+    let baseline = Baseline::take(&server).within(LONG);
+    baseline.assert_clean(&server);
+    let finds = |what: &str| baseline.left_behind(&server).iter().any(|line| line.starts_with(what));
+
+    let mut connection = connect(&server.url());
+    assert!(finds("connection "), "{:?}", baseline.left_behind(&server));
+    let mut pubsub = connection.as_pubsub();
+    pubsub.subscribe("news").unwrap();
+    assert!(finds("subscription to news"));
+    drop(pubsub);
+    drop(connection);
+    // The server learns of an end a moment later; the check waits for that.
+    baseline.assert_clean(&server);
+
+    let mut third = server.admin();
+    redis::cmd("SELECT").arg(3).exec(&mut third).unwrap();
+    third.hset::<_, _, _, ()>("lock", "owner", 1).unwrap();
+    assert!(finds("hash without TTL: 3:lock"));
+    assert!(panics(|| assert_every_hash_has_a_ttl(&server)));
+    third.pexpire::<_, ()>("lock", 600_000).unwrap();
+    third.set::<_, _, ()>("token counter", 1).unwrap();
+    baseline.assert_clean(&server);
+    assert_every_hash_has_a_ttl(&server);
+    drop(before);
+}
+
+#[test]
+fn a_lock_that_is_not_released_is_found_before_its_lease_ends() {
+    let Some(server) = RedisServer::start_default() else { return };
+    let mut admin = server.admin();
+    admin.hset::<_, _, _, ()>("kept", "owner", 1).unwrap();
+    admin.pexpire::<_, ()>("kept", 10_000).unwrap();
+    for _ in 0..2 {
+        assert_eq!(not_given_back(&server, ["kept", "another"]), ["kept"]);
+        assert_eq!(admin.pttl::<_, i64>("kept").unwrap(), -1, "it does not end by itself");
+    }
+    admin.hdel::<_, _, ()>("kept", "owner").unwrap();
+    assert!(not_given_back(&server, ["kept", "another"]).is_empty());
+}
+
+#[test]
+fn threads_and_descriptors_left_behind_are_found_when_a_test_is_alone() {
+    let name = "threads_and_descriptors_left_behind_are_found_when_a_test_is_alone";
+    if let Some(output) = in_child(name) {
+        assert!(output.contains("test result: ok. 1 passed"), "{output}");
+        return;
+    }
+    let Some(server) = RedisServer::start_default() else { return };
+    let baseline = Baseline::take(&server).alone();
+    let (stop, stopped) = std::sync::mpsc::channel::<()>();
+    let file = std::fs::File::open("/dev/null").unwrap();
+    let thread = std::thread::Builder::new()
+        .name("leasehold-selftest".to_owned())
+        .spawn(move || assert!(stopped.recv().is_err()))
+        .unwrap();
+    // A thread names itself when it starts.
+    assert!(eventually(LONG, || threads().unwrap() == ["leasehold-selft"]));
+    let left = baseline.left_behind(&server);
+    assert!(left.iter().any(|line| line.starts_with("threads: 0 before, now 1")), "{left:?}");
+    assert!(left.iter().any(|line| line.starts_with("file descriptors")), "{left:?}");
+    drop((stop, file));
+    thread.join().unwrap();
+    baseline.assert_clean(&server);
+}
+
+// ---- the history
+
+fn claim(owner: &str, token: u64, acquired: u64, end: u64) -> Claim {
+    let millis = Duration::from_millis;
+    Claim { owner: owner.to_owned(), token: Some(token), acquired: millis(acquired), end: Some(millis(end)) }
+}
+
+fn kinds(claims: &[Claim]) -> Vec<&'static str> {
+    let kind = |violation: &Violation| match violation {
+        Violation::Overlap(..) => "overlap",
+        Violation::Token(..) => "token",
+        Violation::Backwards(..) => "backwards",
+    };
+    check(claims).iter().map(kind).collect()
+}
+
+#[test]
+fn good_histories_have_no_violations() {
+    assert!(kinds(&[]).is_empty());
+    // One after the other, given in any order; one begins in the moment in which the other ends.
+    let mut claims = vec![claim("a", 1, 0, 10), claim("b", 2, 10, 20), claim("a", 5, 30, 40)];
+    assert!(kinds(&claims).is_empty());
+    claims.reverse();
+    assert!(kinds(&claims).is_empty());
+    // Re-entry has its outer hold's token.
+    assert!(
+        kinds(&[claim("a", 1, 0, 50), claim("a", 1, 10, 20), claim("a", 1, 30, 40), claim("b", 2, 50, 60)])
+            .is_empty()
+    );
+    // A hold that never ended is good while nobody else comes.
+    let open = Claim { end: None, ..claim("b", 2, 20, 0) };
+    assert!(kinds(&[claim("a", 1, 0, 10), open]).is_empty());
+    // A lock without tokens.
+    let plain = |claim: Claim| Claim { token: None, ..claim };
+    assert!(kinds(&[plain(claim("a", 0, 0, 10)), plain(claim("b", 0, 10, 20))]).is_empty());
+}
+
+#[test]
+fn each_bad_history_is_found_out() {
+    // Two owners at once: at the edge, one inside the other, and behind a shorter claim.
+    assert_eq!(kinds(&[claim("a", 1, 0, 10), claim("b", 2, 9, 20)]), ["overlap"]);
+    assert_eq!(kinds(&[claim("a", 1, 0, 100), claim("b", 2, 10, 20)]), ["overlap"]);
+    assert_eq!(kinds(&[claim("a", 1, 0, 100), claim("a", 1, 10, 20), claim("b", 2, 50, 60)]), ["overlap"]);
+    assert_eq!(kinds(&[claim("a", 1, 0, 10), claim("b", 2, 0, 10)]), ["overlap"]);
+    // Somebody takes it while another never let go.
+    let open = Claim { end: None, ..claim("a", 1, 0, 0) };
+    assert_eq!(kinds(&[open, claim("b", 2, 10, 20)]), ["overlap"]);
+    // Three at once are three pairs.
+    assert_eq!(kinds(&[claim("a", 1, 0, 9), claim("b", 2, 1, 9), claim("c", 3, 2, 9)]), ["overlap"; 3]);
+    // Tokens that stand still, go back, or are used again by the same owner in a later hold.
+    assert_eq!(kinds(&[claim("a", 1, 0, 10), claim("b", 1, 10, 20)]), ["token"]);
+    assert_eq!(kinds(&[claim("a", 7, 0, 10), claim("b", 2, 10, 20), claim("c", 8, 20, 30)]), ["token"]);
+    assert_eq!(kinds(&[claim("a", 1, 0, 10), claim("a", 1, 10, 20)]), ["token"]);
+    // A low token is not forgotten after a lower one.
+    assert_eq!(kinds(&[claim("a", 9, 0, 1), claim("b", 2, 2, 3), claim("c", 3, 4, 5)]), ["token", "token"]);
+    assert_eq!(kinds(&[claim("a", 1, 10, 9)]), ["backwards"]);
+}
+
+#[test]
+fn a_recorded_history_is_judged_by_its_claims() {
+    let good = History::new();
+    for token in 1..=3 {
+        let open = good.acquired("a", Some(token));
+        good.released(open);
+    }
+    good.assert_good(3);
+    assert!(panics(|| good.assert_good(4)), "too few claims prove nothing");
+    let bad = History::new();
+    let (first, second) = (bad.acquired("a", None), bad.acquired("b", None));
+    bad.released(second);
+    bad.ends(first, now());
+    assert!(panics(|| bad.assert_good(1)));
+}
+
+#[test]
+fn eventually_looks_until_the_limit_and_names_are_fresh() {
+    let mut looks = 0;
+    assert!(eventually(LONG, || {
+        looks += 1;
+        looks == 5
+    }));
+    let (came, took) = timed(|| eventually(PATIENCE, || false));
+    assert!(!came && took >= PATIENCE, "{took:?}");
+    assert_ne!(fresh("name"), fresh("name"));
+}

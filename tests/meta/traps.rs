@@ -1,0 +1,123 @@
+//! Mistakes that compile: the first section of `docs/porting-from-redisson.md`, held to what the compiler and clippy say.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+const PAGE: &str = "docs/porting-from-redisson.md";
+
+/// The section's text.
+fn section() -> String {
+    let page = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(PAGE)).unwrap();
+    let from = page.split("## What compiles and is wrong").nth(1).expect("the section is there");
+    from.split("\n## ").next().unwrap().to_owned()
+}
+
+/// One line of the table: the code, and who says so.
+struct Trap {
+    code: String,
+    said_by: String,
+}
+
+impl Trap {
+    /// The lint that is named; none, if nobody says a word before the program runs.
+    fn lint(&self) -> Option<&str> {
+        self.said_by.split('`').nth(1).filter(|_| !self.said_by.starts_with("at run time"))
+    }
+
+    fn is_on_by_default(&self) -> bool {
+        !self.said_by.contains("if asked")
+    }
+}
+
+fn traps(section: &str) -> Vec<Trap> {
+    let rows = section.lines().filter(|line| line.starts_with("| `"));
+    let trap = |row: &str| {
+        let cells: Vec<_> = row.trim_matches('|').split(" | ").map(str::trim).collect();
+        Trap { code: cells[0].trim_matches('`').to_owned(), said_by: cells[2].to_owned() }
+    };
+    rows.map(trap).collect()
+}
+
+/// A folder of our own, which goes with it.
+struct Folder(PathBuf);
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        fs::remove_dir_all(&self.0).ok();
+    }
+}
+
+/// The output of `compiler` for the code, with this lint asked for.
+fn said(compiler: &str, code: &str, lint: Option<&str>, folder: &Folder) -> String {
+    let deps = std::env::current_exe().unwrap().parent().unwrap().to_owned();
+    let built = fs::read_dir(&deps).unwrap().map(|entry| entry.unwrap().path());
+    let is_library = |path: &PathBuf| {
+        let name = path.file_name().unwrap().to_string_lossy();
+        name.starts_with("libleasehold-") && name.ends_with(".rlib")
+    };
+    let newest = built.filter(is_library).max_by_key(|path| path.metadata().unwrap().modified().unwrap());
+    let source = folder.0.join("trap.rs");
+    let text = format!(
+        "#![allow(unused_imports, unused_variables, dead_code)]\n\
+         use leasehold::{{AcquireOptions, Guard, LockClient, RedisLock, Result}};\n\
+         use std::time::Duration;\n\
+         fn work() -> Result<()> {{ Ok(()) }}\n\
+         fn under_it(_: &Guard) {{}}\n\
+         pub fn trap(client: &LockClient, lock: &RedisLock, wait: Duration, lease: Duration) -> Result<()> {{\n\
+         let options = AcquireOptions::new();\n\
+         {code}\n\
+         Ok(())\n\
+         }}\n"
+    );
+    fs::write(&source, text).unwrap();
+    let mut command = Command::new(compiler);
+    command.args(["--edition", "2024", "--crate-type", "lib", "--emit", "metadata"]);
+    command.arg(&source).arg("-o").arg(folder.0.join("trap.rmeta"));
+    command.arg("--extern").arg(format!("leasehold={}", newest.expect("the library is built").display()));
+    command.arg("-L").arg(format!("dependency={}", deps.display()));
+    command.env("CLIPPY_CONF_DIR", &folder.0);
+    if let Some(lint) = lint {
+        command.args(["-W", lint]);
+    }
+    let output = command.output().unwrap();
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.success(), "{code}\n{text}");
+    text
+}
+
+#[test]
+fn each_trap_is_reported_by_the_tool_that_the_page_names_and_by_no_other() {
+    let compiler = "clippy-driver";
+    if Command::new(compiler).arg("--version").output().is_err() {
+        crate::support::missing("no clippy-driver");
+        return;
+    }
+    let section = section();
+    let conf = section.rsplit("```toml\n").next().unwrap().split("```").next().unwrap();
+    let plain = Folder(std::env::temp_dir().join(format!("leasehold-traps-{}", std::process::id())));
+    let asked = Folder(plain.0.with_extension("asked"));
+    for folder in [&plain, &asked] {
+        fs::create_dir_all(&folder.0).unwrap();
+    }
+    fs::write(asked.0.join("clippy.toml"), conf).unwrap();
+    let traps = traps(&section);
+    assert!(traps.len() >= 12, "the table has been read: {}", traps.len());
+    for trap in &traps {
+        let by_default = said(compiler, &trap.code, None, &plain);
+        match trap.lint().filter(|_| trap.is_on_by_default()) {
+            Some(lint) => {
+                let on = format!("`#[warn({lint})]`");
+                assert!(by_default.contains(&on), "{}: not told by {lint}\n{by_default}", trap.code);
+            }
+            None => assert!(!by_default.contains("warning"), "{}: told\n{by_default}", trap.code),
+        }
+        if let Some(lint) = trap.lint().filter(|_| !trap.is_on_by_default()) {
+            let text = said(compiler, &trap.code, Some(lint), &asked);
+            assert!(text.contains("warning"), "{}: not told by {lint}\n{text}", trap.code);
+            // The lint is among those that the page tells how to turn on.
+            let is_named = section.contains(&format!("{} = \"warn\"", lint.trim_start_matches("clippy::")));
+            assert!(is_named || lint == "clippy::disallowed_methods", "{lint}");
+        }
+    }
+}

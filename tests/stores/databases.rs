@@ -1,0 +1,542 @@
+//! PostgreSQL and MySQL alike: their death, ended sessions, the row of a lock, session locks, locks on the caller's own
+//! transaction. The differences are the items of [`Database`].
+
+use std::sync::Barrier;
+use std::time::Duration;
+
+use leasehold::{ClientBuilder, Error, ErrorKind, HoldState, LONGEST_NAME, LockClient, NotHeld, Result};
+
+use crate::support::processes::{
+    LEASE, OTHER_NAMES, OTHER_VISITS, Worker, a_killed_holder_frees_within, count_across_processes,
+    none_was_delayed, other_names_are_not_delayed,
+};
+use crate::support::stalls::own_time_since;
+use crate::support::{LONG, eventually, fresh, ms, now};
+
+/// A server, its connections and transactions, and what it does in its own way.
+pub(crate) trait Database: Sized + Sync + 'static {
+    type Connection: Send;
+    type Transaction<'c>;
+    /// The table of names for locks on the caller's own transaction.
+    type Names: Sync;
+    /// Such a lock.
+    type TxLock;
+
+    /// Whether names can be locked by advisory locks instead of a table.
+    const ADVISORY: &'static [bool];
+    /// A client that was there before a restart has a connection again within this time.
+    const RECONNECTS_WITHIN: Duration;
+    /// A wait of 200 ms in a transaction ends by then.
+    const SHORT_WAIT_ENDS_WITHIN: Duration;
+    /// A session with a lease of 700 ms that nobody uses ends by then.
+    const IDLE_SESSION_ENDS_WITHIN: Duration;
+    /// A deadlock ends the transaction to which it is reported.
+    const DEADLOCK_ENDS_TRANSACTION: bool;
+    /// The time-outs of the test of an exhausted pool.
+    const EXHAUSTED: Exhausted;
+
+    fn start() -> Option<Self>;
+    /// One server for the tests that do it no harm.
+    fn shared() -> Option<&'static Self>;
+    fn url(&self) -> String;
+    fn kill(&mut self);
+    fn restart(&mut self);
+    fn connect(&self) -> Self::Connection;
+    /// Ends the sessions of all clients.
+    fn end_sessions(&self);
+    /// Owner, hold count, process, host and thread in the row of a lock.
+    fn row(&self, table: &str, name: &str) -> (String, u32, u32, String, String);
+    fn count_rows(&self, table: &str) -> u64;
+    /// Whether this is the server's name for the session of a client's holder.
+    fn names_session(holder: &str, client: &LockClient) -> bool;
+
+    fn begin(connection: &mut Self::Connection) -> Self::Transaction<'_>;
+    fn commit(transaction: Self::Transaction<'_>);
+    fn rollback(transaction: Self::Transaction<'_>);
+    /// Has the transaction lock the row of a lock.
+    fn lock_row(transaction: &mut Self::Transaction<'_>, name: &str);
+    /// The setting that a wait in a transaction changes for a while.
+    fn wait_setting(transaction: &mut Self::Transaction<'_>) -> String;
+
+    fn new_names(table: &str) -> Result<Self::Names>;
+    fn create_names(&self, names: &Self::Names);
+    /// Whether the first use of a name locks the gap beside another that is waited for.
+    fn first_use_locks_neighbours(&self) -> bool;
+    fn lock(
+        names: &Self::Names,
+        advisory: bool,
+        transaction: &mut Self::Transaction<'_>,
+        name: &str,
+        wait: Duration,
+    ) -> Result<Option<Self::TxLock>>;
+    fn check(lock: &Self::TxLock, transaction: &mut Self::Transaction<'_>) -> Result<()>;
+    fn name_of(lock: &Self::TxLock) -> &str;
+
+    fn options(&self) -> ClientBuilder {
+        LockClient::builder().url(&self.url()).create_schema(true)
+    }
+
+    fn client(&self) -> LockClient {
+        self.options().build().unwrap()
+    }
+
+    /// A table of names that other tests use too.
+    fn names(&self) -> Self::Names {
+        let names = Self::new_names("leasehold_names").unwrap();
+        self.create_names(&names);
+        names
+    }
+
+    /// A table of names for one test: a name in use can lock the gap beside it.
+    fn names_apart(&self) -> Self::Names {
+        let names = Self::new_names(&fresh("names").replace('-', "_")).unwrap();
+        self.create_names(&names);
+        names
+    }
+}
+
+/// See [`an_exhausted_pool_loses_no_lease`].
+pub(crate) struct Exhausted {
+    pub(crate) command_timeout: Duration,
+    pub(crate) lease: Duration,
+    pub(crate) calls_end_within: Duration,
+    pub(crate) lasts: Duration,
+}
+
+/// The methods of [`Database`] that read the same for each server, with its driver's types in scope.
+macro_rules! same_for_each_database {
+    ($server:ident, $connection:ty) => {
+        type Connection = $connection;
+        type Transaction<'c> = Transaction<'c>;
+        type Names = NameTable;
+        type TxLock = TxLock;
+
+        fn start() -> Option<$server> {
+            $server::start()
+        }
+        fn shared() -> Option<&'static $server> {
+            static SERVER: std::sync::OnceLock<Option<$server>> = std::sync::OnceLock::new();
+            SERVER.get_or_init($server::start).as_ref()
+        }
+        fn url(&self) -> String {
+            self.url()
+        }
+        fn kill(&mut self) {
+            self.kill();
+        }
+        fn restart(&mut self) {
+            self.restart();
+        }
+        fn connect(&self) -> $connection {
+            self.admin()
+        }
+        fn commit(transaction: Transaction<'_>) {
+            transaction.commit().unwrap();
+        }
+        fn rollback(transaction: Transaction<'_>) {
+            transaction.rollback().unwrap();
+        }
+        fn new_names(table: &str) -> Result<NameTable> {
+            NameTable::new(table)
+        }
+        fn create_names(&self, names: &NameTable) {
+            names.create(&mut self.admin()).unwrap();
+        }
+        fn check(lock: &TxLock, transaction: &mut Transaction<'_>) -> Result<()> {
+            lock.check(transaction)
+        }
+        fn name_of(lock: &TxLock) -> &str {
+            lock.name()
+        }
+    };
+}
+
+/// Has the tests of this file run on a database.
+macro_rules! database_tests {
+    ($database:ty) => {
+        database_tests!(on $database:
+            four_processes_count_exactly,
+            four_processes_count_exactly_under_session_locks,
+            a_killed_holder_frees_the_lock_within_its_lease,
+            a_killed_holders_session_lock_is_free_at_once,
+            holding_one_name_never_delays_another,
+            a_transaction_that_has_one_name_never_delays_another,
+            rows_show_holders_and_a_sweep_forgets_free_locks,
+            a_killed_server_loses_no_lock_and_grants_none_twice,
+            an_exhausted_pool_loses_no_lease,
+            a_session_lock_is_reentrant_exclusive_and_seen,
+            a_session_lock_lives_and_dies_with_its_session,
+            a_session_ends_when_it_was_idle_for_its_lease,
+            lock_and_data_are_committed_together,
+            a_deadlock_is_typed,
+            names_that_cannot_be_used_are_refused
+        );
+    };
+    (on $database:ty: $($name:ident),+) => {
+        $(
+            #[test]
+            fn $name() {
+                crate::databases::$name::<$database>();
+            }
+        )+
+    };
+}
+
+pub(crate) fn connect(url: &str, lease: Duration) -> Result<LockClient> {
+    LockClient::builder().url(url).lease(lease).build()
+}
+
+pub(crate) fn connect_session(url: &str, lease: Duration) -> Result<LockClient> {
+    LockClient::builder().url(url).lease(lease).session_locks().build()
+}
+
+/// Each URL is refused with its kind, and no password is in the text.
+#[track_caller]
+pub(crate) fn urls_are_refused(urls: &[(String, ErrorKind)]) {
+    for (url, expected) in urls {
+        let error = LockClient::builder().url(url).build().unwrap_err();
+        assert_eq!(error.kind(), *expected, "{url}: {error:?}");
+        assert!(!format!("{error} {error:?}").contains("S3CR3T"), "{error:?}");
+    }
+}
+
+/// A client is refused as busy when no connection is left. Those of earlier clients may end meanwhile, and leave room.
+#[track_caller]
+pub(crate) fn too_many_connections_are_busy<C>(url: &str, mut connect: impl FnMut() -> Option<C>) {
+    let (mut taken, mut said) = (Vec::new(), None);
+    let is_busy = eventually(LONG, || {
+        taken.extend((0..20).map_while(|_| connect()));
+        said = LockClient::connect(url).err();
+        said.as_ref().is_some_and(|error| error.kind() == ErrorKind::Busy && error.is_retryable())
+    });
+    assert!(is_busy, "{said:?}");
+}
+
+// ---- processes
+
+pub(crate) fn four_processes_count_exactly<D: Database>() {
+    if let Some(worker) = Worker::here() {
+        return worker.work(connect);
+    }
+    let Some(server) = D::shared() else { return };
+    server.client();
+    count_across_processes(&server.url());
+}
+
+pub(crate) fn four_processes_count_exactly_under_session_locks<D: Database>() {
+    if let Some(worker) = Worker::here() {
+        return worker.work(connect_session);
+    }
+    let Some(server) = D::shared() else { return };
+    count_across_processes(&server.url());
+}
+
+/// On a server of its own: the tests with processes use one name.
+pub(crate) fn a_killed_holder_frees_the_lock_within_its_lease<D: Database>() {
+    if let Some(worker) = Worker::here() {
+        return worker.work(connect);
+    }
+    let Some(server) = D::start() else { return };
+    a_killed_holder_frees_within(LEASE, &server.url(), &server.client());
+}
+
+pub(crate) fn a_killed_holders_session_lock_is_free_at_once<D: Database>() {
+    if let Some(worker) = Worker::here() {
+        return worker.work(connect_session);
+    }
+    let Some(server) = D::start() else { return };
+    a_killed_holder_frees_within(ms(400), &server.url(), &connect_session(&server.url(), LEASE).unwrap());
+}
+
+pub(crate) fn holding_one_name_never_delays_another<D: Database>() {
+    let Some(server) = D::shared() else { return };
+    other_names_are_not_delayed(|| server.client());
+    other_names_are_not_delayed(|| connect_session(&server.url(), LEASE).unwrap());
+}
+
+pub(crate) fn a_transaction_that_has_one_name_never_delays_another<D: Database>() {
+    let Some(server) = D::shared() else { return };
+    let names = server.names();
+    for &advisory in D::ADVISORY {
+        let tag = fresh("other");
+        let (mut one, mut two, mut three) = (server.connect(), server.connect(), server.connect());
+        let other = |kind, number| format!("{tag}-{kind}-{}", number % OTHER_NAMES);
+        if server.first_use_locks_neighbours() {
+            let mut first = D::begin(&mut two);
+            for name in (0..OTHER_NAMES).map(|number| other("beside", number)).chain([tag.clone()]) {
+                assert!(D::lock(&names, advisory, &mut first, &name, LONG).unwrap().is_some());
+            }
+            D::commit(first);
+        }
+        let mut visit = |kind, round| {
+            let start = now();
+            let mut visiting = D::begin(&mut two);
+            assert!(D::lock(&names, advisory, &mut visiting, &other(kind, round), LONG).unwrap().is_some());
+            D::commit(visiting);
+            own_time_since(start)
+        };
+        let alone = (0..OTHER_VISITS).map(|round| visit("alone", round)).collect();
+        let mut holding = D::begin(&mut one);
+        let _held = D::lock(&names, advisory, &mut holding, &tag, ms(0)).unwrap().unwrap();
+        std::thread::scope(|scope| {
+            let waiter = scope.spawn(|| {
+                let mut waiting = D::begin(&mut three);
+                D::lock(&names, advisory, &mut waiting, &tag, LONG).map(|held| held.is_some())
+            });
+            none_was_delayed(alone, (0..OTHER_VISITS).map(|round| visit("beside", round)).collect());
+            D::commit(holding);
+            assert!(waiter.join().unwrap().unwrap());
+        });
+    }
+}
+
+// ---- the row
+
+pub(crate) fn rows_show_holders_and_a_sweep_forgets_free_locks<D: Database>() {
+    let Some(server) = D::shared() else { return };
+    let client = server.options().table("swept").build().unwrap();
+    let held = client.fenced_lock("held").acquire().unwrap();
+    let first = client.fenced_lock("free").acquire().unwrap();
+    let fence = first.fence();
+    first.unlock().unwrap();
+    let (owner, holds, pid, host, thread) = server.row("swept", "held");
+    assert_eq!((owner, holds, pid), (held.owner().to_string(), 1, std::process::id()));
+    assert!(!host.is_empty());
+    assert_eq!(Some(thread.as_str()), std::thread::current().name());
+    assert_eq!(client.sweep(Duration::from_secs(3_600)).unwrap(), 0);
+    assert_eq!(server.count_rows("swept"), 2);
+    assert!(eventually(ms(2_000), || client.sweep(ms(1)).unwrap() > 0));
+    assert_eq!(server.count_rows("swept"), 1, "a lock that is held is not forgotten");
+    assert!(client.fenced_lock("free").acquire().unwrap().fence() > fence, "fences only go up");
+    held.unlock().unwrap();
+}
+
+// ---- faults
+
+pub(crate) fn a_killed_server_loses_no_lock_and_grants_none_twice<D: Database>() {
+    let Some(mut server) = D::start() else { return };
+    let (client, rival) = (server.client(), server.client());
+    let held = client.fenced_lock("held").acquire().unwrap();
+    let waiting = std::thread::scope(|scope| {
+        let waiter = scope.spawn(|| rival.lock("held").try_lock_for(LONG));
+        server.kill();
+        let error = client.lock("a").try_lock().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unreachable, "{error}");
+        assert!(error.is_retryable());
+        held.check().unwrap();
+        server.restart();
+        assert!(client.lock("a").try_lock_for(D::RECONNECTS_WITHIN).unwrap(), "the next call connects again");
+        client.lock("a").unlock().unwrap();
+        held.check().unwrap();
+        held.unlock().unwrap();
+        waiter.join().unwrap()
+    });
+    assert!(waiting.unwrap(), "the waiter of that time acquires it");
+}
+
+/// Another's transaction has the row, and the pool is in use: calls end typed and in time; a hold on another name is
+/// renewed all the while, by its own connection.
+pub(crate) fn an_exhausted_pool_loses_no_lease<D: Database>() {
+    let Some(server) = D::shared() else { return };
+    let Exhausted { command_timeout, lease, calls_end_within, lasts } = D::EXHAUSTED;
+    let options = server.options().pool_size(1).command_timeout(command_timeout).patience(ms(100));
+    let client = options.lease(lease).build().unwrap();
+    let (kept, stuck) = (fresh("kept"), fresh("stuck"));
+    client.lock(&stuck).lock().unwrap();
+    client.lock(&stuck).unlock().unwrap();
+    let held = client.lock(&kept).acquire().unwrap();
+    let mut connection = server.connect();
+    let mut transaction = D::begin(&mut connection);
+    D::lock_row(&mut transaction, &stuck);
+    std::thread::scope(|scope| {
+        let start = now();
+        let calls: Vec<_> = (0..3)
+            .map(|_| {
+                let lock = client.lock(&stuck);
+                scope.spawn(move || lock.try_lock())
+            })
+            .collect();
+        for call in calls {
+            let error = call.join().unwrap().unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::TimedOut, "{error}");
+            assert!(error.is_retryable());
+        }
+        assert!(own_time_since(start) < calls_end_within, "{:?}", start.elapsed());
+        while start.elapsed() < lasts {
+            held.check().unwrap();
+            assert!(client.lock(&stuck).try_lock().is_err());
+        }
+    });
+    D::rollback(transaction);
+    held.unlock().unwrap();
+    assert!(client.lock(&stuck).try_lock_for(LONG).unwrap());
+    client.lock(&stuck).unlock().unwrap();
+}
+
+// ---- session locks
+
+pub(crate) fn a_session_lock_is_reentrant_exclusive_and_seen<D: Database>() {
+    let Some(server) = D::shared() else { return };
+    let [client, rival] = [(); 2].map(|()| connect_session(&server.url(), LEASE).unwrap());
+    let name = fresh("session");
+    let (lock, other) = (client.lock(&name), rival.lock(&name));
+    lock.lock().unwrap();
+    lock.lock().unwrap();
+    assert_eq!(lock.hold_count().unwrap(), 2);
+    assert!(!other.try_lock().unwrap());
+    assert!(rival.lock(&name.to_uppercase()).try_lock().unwrap(), "case counts");
+    rival.lock(&name.to_uppercase()).unlock().unwrap();
+    // Another thread of the same client is another holder, although the server sees one user.
+    std::thread::scope(|scope| assert!(!scope.spawn(|| lock.try_lock().unwrap()).join().unwrap()));
+    let error = other.unlock().unwrap_err();
+    let Some(NotHeld::HeldBy(holder)) = error.not_held() else { panic!("{error:?}") };
+    assert!(D::names_session(holder, &client), "{error:?}");
+    lock.unlock().unwrap();
+    assert!(!other.try_lock().unwrap());
+    lock.unlock().unwrap();
+    assert!(other.try_lock().unwrap());
+    other.unlock().unwrap();
+    for refused in [client.token_lock(&name).lock(), client.fenced_lock(&name).lock()] {
+        assert_eq!(refused.unwrap_err().kind(), ErrorKind::Unsupported);
+    }
+}
+
+/// Held over several leases, lost when the session is ended, and free for others from then on.
+pub(crate) fn a_session_lock_lives_and_dies_with_its_session<D: Database>() {
+    let Some(server) = D::start() else { return };
+    let client = connect_session(&server.url(), ms(2_500)).unwrap();
+    let rival = connect_session(&server.url(), LEASE).unwrap();
+    let held = client.lock("held").acquire().unwrap();
+    let start = now();
+    while start.elapsed() < ms(6_000) {
+        held.check().unwrap();
+        assert!(!rival.lock("held").try_lock().unwrap());
+    }
+    let lost = held.lost();
+    server.end_sessions();
+    lost.recv_timeout(LONG).unwrap();
+    assert_eq!(held.state(), HoldState::Lost);
+    assert!(rival.lock("held").try_lock_for(LONG).unwrap());
+    assert!(held.unlock().unwrap_err().is_lost());
+    assert!(rival.lock("held").is_held_by_current_thread().unwrap(), "a lost hold releases nobody's");
+    rival.lock("held").unlock().unwrap();
+    // Forced: the holder's session is ended.
+    let held = client.lock("held").acquire().unwrap();
+    assert!(rival.lock("held").force_unlock().unwrap());
+    assert!(eventually(LONG, || !rival.lock("held").is_locked().unwrap()));
+    assert!(!rival.lock("held").force_unlock().unwrap());
+    assert!(held.unlock().unwrap_err().is_lost());
+}
+
+/// A fixed lease is kept by the server, which ends the session that nobody uses.
+pub(crate) fn a_session_ends_when_it_was_idle_for_its_lease<D: Database>() {
+    let Some(server) = D::shared() else { return };
+    let [client, rival] = [(); 2].map(|()| connect_session(&server.url(), LEASE).unwrap());
+    let lock = client.lock(&fresh("fixed"));
+    lock.lock_with_lease(ms(700)).unwrap();
+    let start = now();
+    assert!(rival.lock(lock.name()).try_lock_for(LONG).unwrap());
+    assert!(start.elapsed() >= ms(650), "{:?}", start.elapsed());
+    assert!(own_time_since(start) < D::IDLE_SESSION_ENDS_WITHIN, "{:?}", start.elapsed());
+    assert!(lock.unlock().unwrap_err().is_lost());
+    rival.lock(lock.name()).unlock().unwrap();
+}
+
+// ---- on the caller's own transaction
+
+pub(crate) fn lock_and_data_are_committed_together<D: Database>() {
+    let Some(server) = D::shared() else { return };
+    let names = server.names_apart();
+    for &advisory in D::ADVISORY {
+        let (name, other) = (fresh("together"), fresh("other"));
+        let lock = |transaction: &mut D::Transaction<'_>, name: &str, wait| {
+            D::lock(&names, advisory, transaction, name, wait)
+        };
+        let (mut one, mut two) = (server.connect(), server.connect());
+        let mut before = D::begin(&mut one);
+        assert!(lock(&mut before, &other, ms(0)).unwrap().is_some());
+        D::commit(before);
+        // Also when both are the first to use the name.
+        let mut first = D::begin(&mut one);
+        let held = lock(&mut first, &name, ms(0)).unwrap().unwrap();
+        assert_eq!(D::name_of(&held), name);
+        assert!(lock(&mut first, &name, ms(0)).unwrap().is_some(), "again on the same transaction");
+        let mut second = D::begin(&mut two);
+        let setting = D::wait_setting(&mut second);
+        assert!(lock(&mut second, &name, ms(0)).unwrap().is_none());
+        let start = now();
+        assert!(lock(&mut second, &name, ms(200)).unwrap().is_none());
+        assert!(start.elapsed() >= ms(190), "{:?}", start.elapsed());
+        assert!(own_time_since(start) < D::SHORT_WAIT_ENDS_WITHIN, "{:?}", start.elapsed());
+        assert_eq!(
+            D::wait_setting(&mut second),
+            setting,
+            "the wait in vain has left the transaction as it was"
+        );
+        D::check(&held, &mut first).unwrap();
+        D::commit(first);
+        let held = lock(&mut second, &name, ms(5_000)).unwrap().unwrap();
+        D::check(&held, &mut second).unwrap();
+        D::rollback(second);
+        let mut third = D::begin(&mut one);
+        assert!(lock(&mut third, &name, ms(0)).unwrap().is_some());
+        // Another name is free all the while.
+        let mut fourth = D::begin(&mut two);
+        let start = now();
+        assert!(lock(&mut fourth, &other, ms(5_000)).unwrap().is_some());
+        assert!(own_time_since(start) < ms(500), "{:?}", start.elapsed());
+    }
+}
+
+pub(crate) fn a_deadlock_is_typed<D: Database>() {
+    let Some(server) = D::shared() else { return };
+    let names = server.names();
+    let (a, b) = (fresh("a"), fresh("b"));
+    for &advisory in D::ADVISORY {
+        let barrier = Barrier::new(2);
+        let both = |first: &str, second: &str| -> std::result::Result<(), Error> {
+            let mut connection = server.connect();
+            let mut transaction = D::begin(&mut connection);
+            let one = D::lock(&names, advisory, &mut transaction, first, LONG)?.unwrap();
+            barrier.wait();
+            if let Err(error) = D::lock(&names, advisory, &mut transaction, second, LONG) {
+                if D::DEADLOCK_ENDS_TRANSACTION {
+                    assert!(
+                        D::check(&one, &mut transaction).unwrap_err().is_lost(),
+                        "the transaction is gone"
+                    );
+                }
+                return Err(error);
+            }
+            D::commit(transaction);
+            Ok(())
+        };
+        let ended = std::thread::scope(|scope| {
+            let one = scope.spawn(|| both(&a, &b));
+            let two = scope.spawn(|| both(&b, &a));
+            [one.join().unwrap(), two.join().unwrap()]
+        });
+        let failed: Vec<_> = ended.into_iter().filter_map(std::result::Result::err).collect();
+        assert_eq!(failed.len(), 1, "one goes on, one fails: {failed:?}");
+        assert_eq!(failed[0].kind(), ErrorKind::Deadlock, "{}", failed[0]);
+    }
+}
+
+pub(crate) fn names_that_cannot_be_used_are_refused<D: Database>() {
+    let Some(server) = D::shared() else { return };
+    assert!(D::new_names("a; b").is_err_and(|error| error.kind() == ErrorKind::InvalidInput));
+    let names = server.names_apart();
+    let mut connection = server.connect();
+    let mut transaction = D::begin(&mut connection);
+    for &advisory in D::ADVISORY {
+        for bad in [String::new(), "x".repeat(LONGEST_NAME + 1)] {
+            let refused = D::lock(&names, advisory, &mut transaction, &bad, ms(0));
+            assert!(refused.is_err_and(|error| error.kind() == ErrorKind::InvalidInput));
+        }
+    }
+    // Any other text will do, and case counts.
+    let longest = "x".repeat(LONGEST_NAME);
+    for name in ["a", "A", "nul\0", "'; DROP TABLE leasehold_names", &longest] {
+        assert!(D::lock(&names, false, &mut transaction, name, ms(0)).unwrap().is_some());
+    }
+}

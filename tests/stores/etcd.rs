@@ -1,0 +1,687 @@
+//! Etcd's own behaviour: members that are killed, stopped and cut off, leases that end behind one's back, a cluster
+//! without a quorum, many processes, users and TLS. What all stores promise is in the contracts.
+
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use leasehold::crossbeam_channel::{Sender, unbounded};
+use leasehold::{ClientBuilder, ErrorKind, HoldState, Interrupt, LockClient, LossReason, Observer};
+
+use crate::support::etcd::{Etcd, say_missing};
+use crate::support::{
+    Holding, LONG, SLACK, Waiter, comes_true_within, fresh, median, ms, now, receive, slack_since,
+    stalled_since, test_command, test_name, throughout,
+};
+
+/// How much longer than asked a lease holds a lock at most: see the decision about leases of etcd.
+const LATE: Duration = ms(1_500);
+
+/// A server, or the end of the test: skipped loudly on a laptop, failed in CI.
+macro_rules! some_or_skip {
+    ($server:expr) => {
+        match $server {
+            Some(server) => server,
+            None => return say_missing(),
+        }
+    };
+}
+
+fn builder(url: &str) -> ClientBuilder {
+    LockClient::builder().url(url).lease(Duration::from_secs(20))
+}
+
+fn client(url: &str) -> LockClient {
+    builder(url).build().unwrap()
+}
+
+fn url_of(members: &[Etcd]) -> String {
+    let places: Vec<_> = members.iter().map(Etcd::place).collect();
+    format!("etcd://{}", places.join(","))
+}
+
+/// The keys of those who want a lock, in the order in which they came.
+fn queue_of(server: &Etcd, name: &str) -> Vec<serde_json::Value> {
+    let (key, end) =
+        (STANDARD.encode(format!("leasehold/{name}/")), STANDARD.encode(format!("leasehold/{name}0")));
+    let order = r#""sort_target":"CREATE","sort_order":"ASCEND""#;
+    let found = server.must("/v3/kv/range", &format!(r#"{{"key":"{key}","range_end":"{end}",{order}}}"#));
+    found["kvs"].as_array().cloned().unwrap_or_default()
+}
+
+/// The lease that the key of a holder has, for an operator.
+fn lease_of(server: &Etcd, name: &str) -> String {
+    let queue = queue_of(server, name);
+    queue[0]["lease"].as_str().expect("the lock is held, under a lease").to_owned()
+}
+
+/// Is told whether wake-ups are not coming.
+struct WakeUps(Sender<bool>);
+
+impl Observer for WakeUps {
+    fn wakeups(&self, trouble: Option<&leasehold::Error>) {
+        self.0.send(trouble.is_some()).ok(); // the test may be over
+    }
+}
+
+// ---- members that fail
+
+#[test]
+fn a_member_that_is_killed_and_comes_back_has_kept_the_lock_and_wakes_again() {
+    let mut server = some_or_skip!(Etcd::start());
+    let url = server.url();
+    let (holder, other) = (client(&url), client(&url));
+    let name = fresh("killed");
+    let guard = holder.fenced_lock(&name).acquire().unwrap();
+    let waiting = other.fenced_lock(&name);
+    let waiter = Waiter::start(move || waiting.acquire().map(|guard| guard.fence()));
+    server.restart();
+    guard.check().unwrap();
+    assert!(!other.lock(&name).try_lock().unwrap());
+    // The watch stands again by then, or the safety poll is what wakes.
+    let fence = guard.fence();
+    guard.unlock().unwrap();
+    let (granted, _) = waiter.returns_within(ms(1_200) + SLACK);
+    assert!(granted.unwrap() > fence);
+    // Wake-ups are back.
+    let begun = now();
+    let rounds = (0..5).map(|_| {
+        let held = Holding::take(&holder.lock(&name));
+        let waiting = other.lock(&name);
+        let waiter = Waiter::start(move || waiting.lock().map(|()| (now(), waiting.unlock())));
+        let released = held.release();
+        waiter.returns_within(ms(1_200) + SLACK).0.unwrap().0.duration_since(released)
+    });
+    assert!(median(rounds.collect()) <= ms(50) + stalled_since(begun));
+}
+
+#[test]
+fn a_revoked_lease_is_found_by_the_next_renewal() {
+    let server = some_or_skip!(Etcd::start());
+    let url = server.url();
+    let (holder, other) = (builder(&url).lease(ms(600)).build().unwrap(), client(&url));
+    let name = fresh("revoked");
+    let guard = holder.lock(&name).acquire().unwrap();
+    let lost = guard.lost();
+    let lease = lease_of(&server, &name);
+    server.must("/v3/lease/revoke", &format!(r#"{{"ID":"{lease}"}}"#));
+    assert!(other.lock(&name).try_lock_for(LONG).unwrap());
+    let loss = receive(&lost, ms(200) + SLACK).expect("the holder is told");
+    assert_eq!(loss.reason, LossReason::Gone);
+    // Its clean-up touches nobody else.
+    assert!(guard.unlock().unwrap_err().is_lost());
+    assert!(other.lock(&name).is_held_by_current_thread().unwrap());
+    other.lock(&name).unlock().unwrap();
+    // And leases that the client keeps for later are not believed in when they are gone.
+    drop(holder.lock(&name).acquire_with_lease(ms(15_000)).unwrap());
+    for lease in server.must("/v3/lease/leases", "{}")["leases"].as_array().into_iter().flatten() {
+        server.must("/v3/lease/revoke", &format!(r#"{{"ID":{}}}"#, lease["ID"]));
+    }
+    assert!(holder.lock(&name).try_lock_for_with_lease(ms(0), ms(15_000)).unwrap(), "in one attempt");
+    holder.lock(&name).unlock().unwrap();
+}
+
+/// Is told what is not as it should be.
+struct Warnings(Sender<String>);
+
+impl Observer for Warnings {
+    fn warning(&self, text: &str) {
+        self.0.send(text.to_owned()).unwrap();
+    }
+}
+
+/// Whether the installed server may revoke leases of living holders; then it is warned about.
+fn may_revoke(server: &Etcd) -> bool {
+    let status = server.must("/v3/maintenance/status", "{}");
+    let version: Vec<u32> =
+        status["version"].as_str().unwrap().split('.').map(|number| number.parse().unwrap()).collect();
+    version < vec![3, 4, 31] || version[1] == 5 && version[2] < 13
+}
+
+#[test]
+fn a_version_that_may_revoke_leases_of_living_holders_is_warned_about() {
+    let server = some_or_skip!(Etcd::start());
+    let (tell, warnings) = unbounded();
+    let client = builder(&server.url()).observer(Warnings(tell)).build().unwrap();
+    client.with_lock(&fresh("warned"), |_| ()).unwrap();
+    if may_revoke(&server) {
+        let warning = receive(&warnings, LONG).expect("it is warned about");
+        assert!(warning.contains("3.5.13"), "{warning}");
+    }
+    throughout(ms(100), || warnings.is_empty());
+}
+
+#[test]
+fn an_early_end_of_a_lease_is_reported_at_once() {
+    let server = some_or_skip!(Etcd::start());
+    if !may_revoke(&server) {
+        return; // told by the next renewal
+    }
+    let (holder, other) = (client(&server.url()), client(&server.url()));
+    // One that is watched alone, one of several, one whose client also waits; renewed, and with a lease of its own.
+    let name = fresh("beside");
+    let beside = Holding::take(&other.lock(&name));
+    let waiting = holder.lock(&name);
+    let mut waiter = None;
+    for several in [false, true] {
+        for fixed in [false, true] {
+            let lock = holder.lock(&fresh("early"));
+            let _more = several.then(|| holder.lock(&fresh("more")).acquire().unwrap());
+            if several && waiter.is_none() {
+                let waiting = waiting.clone();
+                waiter = Some(Waiter::start(move || waiting.lock().and_then(|()| waiting.unlock())));
+            }
+            let guard = if fixed { lock.acquire_with_lease(ms(15_000)) } else { lock.acquire() }.unwrap();
+            let lost = guard.lost();
+            // By then the watch stands: it is on holds that last for a second.
+            throughout(ms(2_500), || guard.check().is_ok());
+            let lease = lease_of(&server, lock.name());
+            let revoked = now();
+            server.must("/v3/lease/revoke", &format!(r#"{{"ID":"{lease}"}}"#));
+            let loss = receive(&lost, LONG).expect("the holder is told");
+            assert_eq!(loss.reason, LossReason::Gone);
+            assert!(revoked.elapsed() <= ms(500) + stalled_since(revoked), "{:?}", revoked.elapsed());
+            assert!(guard.unlock().unwrap_err().is_lost());
+            // The next acquire makes another hold, whatever is still reported of the first.
+            let again = lock.acquire().unwrap();
+            throughout(ms(200), || again.check().is_ok());
+            again.unlock().unwrap();
+        }
+    }
+    beside.release();
+    waiter.unwrap().returns_within(LONG).0.unwrap();
+}
+
+#[test]
+fn holds_survive_the_death_of_the_leader_and_not_that_of_the_majority() {
+    let mut members = some_or_skip!(Etcd::start_cluster(3));
+    let url = url_of(&members);
+    let options = || builder(&url).lease(ms(4_000)).command_timeout(ms(1_000)).patience(ms(1_500));
+    let (holder, other) = (options().build().unwrap(), options().build().unwrap());
+    let name = fresh("cluster");
+    let guard = holder.fenced_lock(&name).acquire().unwrap();
+    let leader = members.iter().position(Etcd::leads).expect("a cluster has a leader");
+    members[leader].kill();
+    // Renewals fail for an election, and go on.
+    throughout(ms(5_000), || guard.check().is_ok());
+    comes_true_within(LONG, || guard.state() == HoldState::Held);
+    assert_eq!(other.lock(&name).try_lock_for(ms(1_500)).ok(), Some(false));
+    let fence = guard.fence();
+    guard.unlock().unwrap();
+    let next = other.fenced_lock(&name).acquire().unwrap();
+    assert!(next.fence() > fence, "revisions go up over leaders");
+
+    // Waits beside the one member that will be left.
+    let (second, left) = ((leader + 1) % 3, (leader + 2) % 3);
+    let (tell, told) = unbounded();
+    let beside = builder(&members[left].url()).observer(WakeUps(tell)).build().unwrap();
+    let waiting = beside.lock(&name);
+    let interrupt = Interrupt::new();
+    let waiter = Waiter::start({
+        let interrupt = interrupt.clone();
+        move || waiting.lock_interruptibly(&interrupt).is_err()
+    });
+    members[second].kill();
+    let begun = now();
+    let error = holder.lock(&fresh("none")).try_lock().unwrap_err();
+    assert!(error.is_retryable(), "{error}");
+    assert!(begun.elapsed() <= ms(1_000) + slack_since(begun), "{:?}", begun.elapsed());
+    let begun = now();
+    let error = holder.lock(&fresh("none")).lock().unwrap_err();
+    assert!(
+        matches!(error.kind(), ErrorKind::TimedOut | ErrorKind::Busy | ErrorKind::Unreachable),
+        "{error}"
+    );
+    // Patience begins with the first failure, and may end during a last try.
+    let limit = ms(1_000 + 1_500 + 1_000) + ms(100);
+    assert!(begun.elapsed() <= limit + slack_since(begun), "patience: {:?}", begun.elapsed());
+    // A member without a leader does not stand still in silence: it ends the watch.
+    let down = receive(&told, ms(5_000)).expect("told that no wake-ups are coming");
+    assert!(down, "they were there before");
+    interrupt.interrupt();
+    assert!(waiter.returns_within(LONG).0);
+    // Nobody can say that the lock is still held, so its holder does not either.
+    comes_true_within(ms(4_000) + SLACK, || next.check().is_err());
+    assert!(next.check().unwrap_err().is_lost());
+    // Requests of unknown outcome are undone when there is a majority again.
+    members[leader].restart();
+    let (granted, _) = Waiter::start({
+        let lock = holder.fenced_lock(&name);
+        move || lock.acquire().map(|guard| guard.fence())
+    })
+    .returns_within(ms(10_000) + LATE);
+    assert!(granted.unwrap() > next.fence());
+}
+
+#[test]
+fn the_members_of_a_url_are_tried_in_turn() {
+    let server = some_or_skip!(Etcd::start());
+    let dead = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap().port();
+    let begun = now();
+    let url = format!("etcd://127.0.0.1:{dead},{}/elsewhere", server.place());
+    let lock = client(&url).lock(&fresh("second"));
+    lock.lock().unwrap();
+    assert!(begun.elapsed() < slack_since(begun), "a refused connection is no reason to wait");
+    // The path is the prefix: these are other locks than those of the plain URL.
+    assert!(client(&server.url()).lock(lock.name()).try_lock().unwrap());
+    lock.unlock().unwrap();
+    // One that accepts and says nothing does not use up the time of the others.
+    let mute = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let begun = now();
+    let error = builder(&format!("etcd://{}", mute.local_addr().unwrap()))
+        .connect_timeout(ms(300))
+        .build()
+        .unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::TimedOut, "{error}");
+    assert!(begun.elapsed() <= ms(300) + slack_since(begun));
+    let error = builder(&format!("etcd://127.0.0.1:{dead}")).build().unwrap_err();
+    assert_eq!((error.kind(), error.action()), (ErrorKind::Unreachable, "connect"), "{error}");
+    assert!(error.is_retryable() && !error.outcome_unknown());
+}
+
+// ---- requests of unknown outcome
+
+/// A member that stands still gets the request and carries it out much later.
+#[test]
+fn a_late_grant_of_a_stopped_member_is_undone() {
+    let server = some_or_skip!(Etcd::start());
+    let options = || builder(&server.url()).lease(ms(5_000)).command_timeout(ms(300)).patience(ms(300));
+    let (asking, other) = (options().build().unwrap(), options().build().unwrap());
+    let name = fresh("stopped");
+    let lock = asking.lock(&name);
+    let tried = (0..20).any(|_| {
+        // Right after a lock, the next one needs no new lease: the request that is left unanswered is the one that
+        // takes the lock.
+        lock.lock().unwrap();
+        lock.unlock().unwrap();
+        server.stop();
+        let begun = now();
+        let error = lock.try_lock().unwrap_err();
+        assert!(begun.elapsed() <= ms(300) + slack_since(begun), "{:?}", begun.elapsed());
+        server.cont();
+        assert_eq!(error.kind(), ErrorKind::TimedOut, "{error}");
+        let in_doubt = error.outcome_unknown();
+        // Far sooner than by the end of a lease of five seconds.
+        comes_true_within(ms(1_500) + SLACK, || other.lock(&name).try_lock().unwrap_or(false));
+        other.lock(&name).unlock().unwrap();
+        in_doubt
+    });
+    assert!(tried, "no attempt was left in doubt");
+}
+
+#[test]
+fn a_holder_whose_cluster_stands_still_ends_by_its_own_clock() {
+    let server = some_or_skip!(Etcd::start());
+    let holder = builder(&server.url()).lease(ms(1_500)).command_timeout(ms(300)).build().unwrap();
+    let name = fresh("still");
+    let guard = holder.lock(&name).acquire().unwrap();
+    let lost = guard.lost();
+    server.stop();
+    let begun = now();
+    comes_true_within(ms(1_000) + SLACK, || guard.state() != HoldState::Held);
+    let loss = receive(&lost, ms(1_500) + SLACK).unwrap();
+    assert_eq!(loss.reason, LossReason::Expired);
+    assert!(begun.elapsed() <= ms(1_500) + slack_since(begun), "{:?}", begun.elapsed());
+    server.cont();
+    let (result, _) = Waiter::start({
+        let lock = client(&server.url()).lock(&name);
+        move || lock.lock()
+    })
+    .returns_within(ms(1_500) + LATE + SLACK);
+    result.unwrap();
+    assert!(guard.unlock().unwrap_err().is_lost());
+}
+
+#[test]
+fn a_timed_wait_ends_in_time_when_the_cluster_stands_still() {
+    let server = some_or_skip!(Etcd::start());
+    let name = fresh("stalled");
+    let held = client(&server.url()).lock(&name).acquire_owned().unwrap();
+    let (wait, timeout) = (ms(1_500), ms(1_500));
+    let other = builder(&server.url()).command_timeout(timeout).build().unwrap();
+    let lock = other.lock(&name);
+    let begun = now();
+    let waiter = Waiter::start(move || lock.try_lock_for(wait));
+    server.stop();
+    let (result, ended) = waiter.returns_within(LONG);
+    server.cont();
+    let took = ended.duration_since(begun);
+    assert!(took <= wait + timeout + slack_since(begun), "{took:?}: {result:?}");
+    // Its place is given up all the same.
+    comes_true_within(LONG, || queue_of(&server, &name).len() == 1);
+    held.unlock().unwrap();
+}
+
+#[test]
+fn callers_that_get_no_connection_fail_in_time_and_hold_nothing() {
+    let server = some_or_skip!(Etcd::start());
+    let one = builder(&server.url()).pool_size(1).command_timeout(ms(400)).build().unwrap();
+    one.lock(&fresh("first")).lock().unwrap();
+    server.stop();
+    let begun = now();
+    let waiters: Vec<_> = (0..3)
+        .map(|_| {
+            let lock = one.lock(&fresh("exhausted"));
+            Waiter::begin(move || lock.try_lock().unwrap_err())
+        })
+        .collect();
+    let errors: Vec<_> = waiters.into_iter().map(|waiter| waiter.returns_within(ms(400) + SLACK).0).collect();
+    assert!(begun.elapsed() <= ms(500) + slack_since(begun), "{:?}", begun.elapsed());
+    assert!(errors.iter().all(|error| error.kind() == ErrorKind::TimedOut), "{errors:?}");
+    assert!(errors.iter().all(|error| error.is_retryable() && !error.outcome_unknown()), "{errors:?}");
+    server.cont();
+    one.lock(&fresh("after")).lock().unwrap();
+}
+
+/// Passes bytes on both ways; once armed, hangs up instead of passing on the next answer.
+fn cutter(server: u16) -> (u16, Arc<AtomicBool>) {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let (port, armed) = (listener.local_addr().unwrap().port(), Arc::new(AtomicBool::new(false)));
+    let cuts = Arc::clone(&armed);
+    let pass = |mut from: TcpStream, mut to: TcpStream, cuts: Option<Arc<AtomicBool>>| {
+        let mut bytes = [0; 4096];
+        while let Ok(read @ 1..) = from.read(&mut bytes) {
+            if cuts.as_ref().is_some_and(|cuts| cuts.swap(false, Ordering::SeqCst))
+                || to.write_all(&bytes[..read]).is_err()
+            {
+                break;
+            }
+        }
+        from.shutdown(Shutdown::Both).ok();
+        to.shutdown(Shutdown::Both).ok();
+    };
+    thread::Builder::new()
+        .spawn(move || {
+            for near in listener.incoming().map_while(Result::ok) {
+                let Ok(far) = TcpStream::connect((Ipv4Addr::LOCALHOST, server)) else { return };
+                let (near_too, far_too) = (near.try_clone().unwrap(), far.try_clone().unwrap());
+                let cuts = Arc::clone(&cuts);
+                thread::Builder::new().spawn(move || pass(near, far, None)).unwrap();
+                thread::Builder::new().spawn(move || pass(far_too, near_too, Some(cuts))).unwrap();
+            }
+        })
+        .unwrap();
+    (port, armed)
+}
+
+#[test]
+fn a_grant_whose_answer_is_lost_is_never_left_behind() {
+    let server = some_or_skip!(Etcd::start());
+    let (port, cut) = cutter(server.port());
+    let asking = builder(&format!("etcd://127.0.0.1:{port}")).build().unwrap();
+    let other = client(&server.url());
+    let name = fresh("cut");
+    let lock = asking.fenced_lock(&name);
+    let mut in_doubt = 0;
+    for _ in 0..20 {
+        let first = lock.acquire().unwrap();
+        let fence = first.fence();
+        first.unlock().unwrap();
+        cut.store(true, Ordering::SeqCst);
+        match lock.try_acquire() {
+            Ok(guard) => drop(guard), // the cut hit something that was no answer to this
+            Err(error) => {
+                assert_eq!(error.kind(), ErrorKind::Unreachable, "{error}");
+                in_doubt += u32::from(error.outcome_unknown());
+            }
+        }
+        cut.store(false, Ordering::SeqCst);
+        let (granted, _) = Waiter::start({
+            let lock = other.fenced_lock(&name);
+            move || lock.acquire().map(|guard| guard.fence())
+        })
+        .returns_within(ms(1_200) + SLACK);
+        assert!(granted.unwrap() > fence);
+    }
+    assert!(in_doubt > 0, "no attempt was left in doubt");
+    // A waiter rides it out.
+    cut.store(true, Ordering::SeqCst);
+    lock.lock().unwrap();
+    lock.unlock().unwrap();
+    comes_true_within(LONG, || !other.lock(&name).is_locked().unwrap());
+}
+
+// ---- processes
+
+/// Runs the calling test again in another process, with `role` in this variable.
+const ROLE: &str = "LEASEHOLD_ETCD_ROLE";
+
+fn role() -> Option<Vec<String>> {
+    std::env::var(ROLE).ok().map(|role| role.split('|').map(str::to_owned).collect())
+}
+
+fn again(role: &[&str]) -> Command {
+    let test = test_command(&test_name());
+    let mut command = Command::new(&test[0]);
+    command.args(&test[1..]).env(ROLE, role.join("|")).stdin(Stdio::null());
+    command
+}
+
+#[test]
+fn four_processes_of_four_threads_count_exactly() {
+    const EACH: u32 = 5_000 / 16 + 1;
+    fn read(file: &Path) -> u32 {
+        std::fs::read_to_string(file).unwrap().parse().unwrap()
+    }
+    if let Some(role) = role() {
+        let client = client(&role[0]);
+        let (name, file) = (&role[1], Path::new(&role[2]));
+        thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    let lock = client.lock(name);
+                    for _ in 0..EACH {
+                        let guard = lock.acquire().unwrap();
+                        // Not protected by anything else.
+                        let count = read(file);
+                        std::fs::write(file, (count + 1).to_string()).unwrap();
+                        guard.unlock().unwrap();
+                    }
+                });
+            }
+        });
+        return;
+    }
+    let server = some_or_skip!(Etcd::start());
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("count");
+    std::fs::write(&file, "0").unwrap();
+    let role = [server.url(), fresh("count"), file.to_str().unwrap().to_owned()];
+    let role: Vec<_> = role.iter().map(String::as_str).collect();
+    let children: Vec<_> = (0..4).map(|_| again(&role).stdout(Stdio::null()).spawn().unwrap()).collect();
+    for mut child in children {
+        assert!(child.wait().unwrap().success());
+    }
+    assert_eq!(read(&file), 16 * EACH);
+}
+
+#[test]
+fn a_holder_that_is_killed_frees_the_lock_within_its_lease() {
+    const LEASE: Duration = ms(2_000);
+    if let Some(role) = role() {
+        let client = builder(&role[0]).lease(LEASE).build().unwrap();
+        client.lock(&role[1]).lock().unwrap();
+        println!("held");
+        loop {
+            thread::park();
+        }
+    }
+    let server = some_or_skip!(Etcd::start());
+    let (url, name) = (server.url(), fresh("dead"));
+    let mut child = again(&[&url, &name]).stdout(Stdio::piped()).spawn().unwrap();
+    let mut told = child.stdout.take().unwrap();
+    let mut text = String::new();
+    let mut byte = [0];
+    while !text.contains("held\n") {
+        told.read_exact(&mut byte).unwrap();
+        text.push(char::from(byte[0]));
+    }
+    let lock = client(&url).lock(&name);
+    let waiter = Waiter::start(move || lock.lock().map(|()| now()));
+    child.kill().unwrap();
+    let killed = now();
+    child.wait().unwrap();
+    let (had, _) = waiter.returns_within(LEASE + LATE + SLACK);
+    let took = had.unwrap().duration_since(killed);
+    assert!(took <= LEASE + LATE + slack_since(killed), "{took:?}");
+}
+
+// ---- many at once
+
+#[test]
+fn holding_and_waiting_for_one_name_does_not_delay_another() {
+    let server = some_or_skip!(Etcd::start());
+    let url = server.url();
+    let (client, other) = (client(&url), client(&url));
+    let name = fresh("busy");
+    let held = Holding::take(&other.lock(&name));
+    let waiters: Vec<_> = (0..8)
+        .map(|_| {
+            let lock = client.lock(&name);
+            Waiter::start(move || lock.lock().and_then(|()| lock.unlock()))
+        })
+        .collect();
+    let free = client.lock(&fresh("free"));
+    let begun = now();
+    let cycles: Vec<_> = (0..50)
+        .map(|_| {
+            let before = now();
+            free.lock().unwrap();
+            free.unlock().unwrap();
+            before.elapsed()
+        })
+        .collect();
+    let (worst, stalled) = (*cycles.iter().max().unwrap(), stalled_since(begun));
+    assert!(median(cycles) <= ms(50) + stalled);
+    // As late as that is only who waits to look again, a second later.
+    assert!(worst < ms(900) + stalled, "{worst:?}");
+    held.release();
+    for waiter in waiters {
+        waiter.returns_within(LONG).0.unwrap();
+    }
+}
+
+#[test]
+fn hundreds_of_holds_are_renewed_together_and_a_pool_of_one_serves_many_threads() {
+    let server = some_or_skip!(Etcd::start());
+    // Ten threads wait for the one connection, each as long as a command may take.
+    let options = builder(&server.url()).lease(ms(2_500)).pool_size(1).command_timeout(LONG * 2);
+    let client = options.build().unwrap();
+    let tag = fresh("many");
+    let guards: Vec<_> = thread::scope(|scope| {
+        let takers: Vec<_> = (0..10)
+            .map(|part| {
+                let (client, tag) = (&client, &tag);
+                scope.spawn(move || {
+                    let names = (0..25).map(|at| format!("{tag}-{part}-{at}"));
+                    names.map(|name| client.lock(&name).acquire_owned().unwrap()).collect::<Vec<_>>()
+                })
+            })
+            .collect();
+        takers.into_iter().flat_map(|taker| taker.join().unwrap()).collect()
+    });
+    throughout(ms(6_000), || guards.iter().all(|guard| guard.check().is_ok()));
+    // One request for a hundred, and none is left.
+    let begun = now();
+    client.shutdown().unwrap();
+    assert!(begun.elapsed() <= ms(1_000) + slack_since(begun), "{:?}", begun.elapsed());
+    let prefix = STANDARD.encode(format!("leasehold/{tag}"));
+    let end = STANDARD.encode(format!("leasehold/{tag}~"));
+    let left = server.must("/v3/kv/range", &format!(r#"{{"key":"{prefix}","range_end":"{end}"}}"#));
+    assert_eq!(left["count"].as_str().unwrap_or("0"), "0");
+}
+
+// ---- who one is
+
+#[test]
+fn a_password_is_sent_and_an_expired_token_is_replaced() {
+    let server = some_or_skip!(Etcd::start());
+    let (key, end) = (STANDARD.encode("leasehold/"), STANDARD.encode("leasehold0"));
+    for (path, body) in [
+        ("/v3/auth/user/add", r#"{"name":"root","password":"R00T"}"#.to_owned()),
+        ("/v3/auth/user/grant", r#"{"user":"root","role":"root"}"#.to_owned()),
+        ("/v3/auth/user/add", r#"{"name":"app","password":"S3CR3T"}"#.to_owned()),
+        ("/v3/auth/user/add", r#"{"name":"guest","password":"S3CR3T"}"#.to_owned()),
+        ("/v3/auth/role/add", r#"{"name":"locks"}"#.to_owned()),
+        (
+            "/v3/auth/role/grant",
+            format!(
+                r#"{{"name":"locks","perm":{{"permType":"READWRITE","key":"{key}","range_end":"{end}"}}}}"#
+            ),
+        ),
+        ("/v3/auth/user/grant", r#"{"user":"app","role":"locks"}"#.to_owned()),
+    ] {
+        if path == "/v3/auth/user/grant" && body.contains("root") {
+            server.must("/v3/auth/role/add", r#"{"name":"root"}"#);
+        }
+        server.must(path, &body);
+    }
+    // With and without a user a server that asks nobody lets one in.
+    let place = server.place();
+    client(&format!("etcd://app:S3CR3T@{place}")).lock(&fresh("open")).lock().unwrap();
+    server.must("/v3/auth/enable", "{}");
+    for (url, kind) in [
+        (format!("etcd://{place}"), ErrorKind::Authentication),
+        (format!("etcd://app:S3CR3T-not@{place}"), ErrorKind::Authentication),
+        (format!("etcd://guest:S3CR3T@{place}"), ErrorKind::NoPermission),
+        (format!("etcd://app:S3CR3T@{place}/other"), ErrorKind::NoPermission),
+    ] {
+        let error = builder(&url).build().unwrap_err();
+        assert_eq!(error.kind(), kind, "{error}");
+        assert!(!error.is_retryable() && !format!("{error} {error:?}").contains("S3CR3T"), "{error:?}");
+    }
+    let late = client(&format!("etcd://app:S3CR3T@{place}"));
+    let (app, other) =
+        (client(&format!("etcd://app:S3CR3T@{place}")), client(&format!("etcd://app:S3CR3T@{place}")));
+    let name = fresh("users");
+    let guard = app.lock(&name).acquire().unwrap();
+    let lock = other.lock(&name);
+    let waiter = Waiter::start(move || lock.lock().and_then(|()| lock.unlock()));
+    // Each change of users ends all tokens.
+    let body = r#"{"name":"root","password":"R00T"}"#;
+    let token = server.must("/v3/auth/authenticate", body)["token"].as_str().unwrap().to_owned();
+    server.must_as(&token, "/v3/auth/user/add", r#"{"name":"new","password":"x"}"#);
+    guard.unlock().unwrap();
+    waiter.returns_within(ms(1_200) + SLACK).0.unwrap();
+    // A first watch gets one as well: its client is woken, it does not poll.
+    let begun = now();
+    let rounds = (0..5).map(|_| {
+        let held = Holding::take(&app.lock(&name));
+        let waiting = late.lock(&name);
+        let waiter = Waiter::start(move || waiting.lock().map(|()| (now(), waiting.unlock())));
+        let released = held.release();
+        waiter.returns_within(ms(1_200) + SLACK).0.unwrap().0.duration_since(released)
+    });
+    assert!(median(rounds.collect()) <= ms(50) + stalled_since(begun));
+}
+
+#[cfg(feature = "tls")]
+#[test]
+fn over_tls_locks_are_kept_and_waiters_woken_and_strangers_refused() {
+    let server = some_or_skip!(Etcd::start_tls());
+    let [ca, unknown] = server.authorities();
+    let url = format!("etcds://localhost:{}", server.port());
+    let options = || builder(&url).tls_ca(&ca);
+    comes_true_within(LONG, || options().build().is_ok());
+    let (client, other) = (options().build().unwrap(), options().build().unwrap());
+    let name = fresh("secured");
+    let guard = client.lock(&name).acquire().unwrap();
+    let lock = other.lock(&name);
+    let waiter = Waiter::start(move || lock.lock().and_then(|()| lock.unlock()));
+    guard.unlock().unwrap();
+    waiter.returns_within(ms(500) + SLACK).0.unwrap();
+    let refused = [
+        builder(&url).tls_ca(&unknown).build().unwrap_err(),
+        builder(&server.url()).connect_timeout(ms(1_000)).build().unwrap_err(),
+    ];
+    for error in refused {
+        assert!(!error.outcome_unknown(), "{error}");
+    }
+}

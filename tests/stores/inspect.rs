@@ -1,0 +1,222 @@
+//! Inspection of details that only some stores know, and of keys that other programs made.
+
+use std::thread;
+use std::time::Duration;
+
+use leasehold::{ErrorKind, LockClient, ManualClock, MemoryStore, Mode, ObjectKind};
+use redis::Connection;
+
+use crate::support::server::RedisServer;
+
+const MOST: Duration = Duration::from_secs(20);
+
+fn run(admin: &mut Connection, command: &str) {
+    let words: Vec<&str> = command.split_whitespace().collect();
+    redis::cmd(words[0]).arg(&words[1..]).exec(admin).unwrap();
+}
+
+/// A hold with an end, taken on a thread with a name, and what is shown of it.
+fn says_since_when_and_who(client: &LockClient, other: &LockClient) {
+    for fair in [false, true] {
+        let name = crate::support::fresh("import");
+        let options = client.lock_with(&name).max_hold(MOST);
+        let lock = if fair { options.fair() } else { options }.build();
+        thread::scope(|scope| {
+            let ada = thread::Builder::new().name("ada the first".into());
+            ada.spawn_scoped(scope, || {
+                lock.lock().unwrap();
+                lock.lock().unwrap();
+                let seen = other.inspect(&name).unwrap();
+                let [holder] = &seen.holders[..] else { panic!("{seen}") };
+                assert_eq!(holder.holds, Some(2));
+                assert!(holder.held_for.is_some_and(|held| held < Duration::from_secs(10)), "{seen}");
+                let ends = holder.ends_within.unwrap();
+                assert!(ends <= MOST && ends > MOST - Duration::from_secs(10), "{seen}");
+                let place = holder.whereabouts.as_ref().unwrap();
+                assert_eq!((place.pid, &*place.thread), (std::process::id(), "ada the first"));
+                assert!(!place.host.is_empty() && seen.to_string().contains("ada the first"), "{seen}");
+                // An error of another client names the holder, not its note.
+                let by = other.lock(&name).unlock().unwrap_err();
+                assert!(by.to_string().contains(&holder.owner), "{by}");
+                assert!(lock.is_held_by_current_thread().unwrap());
+                lock.unlock().unwrap();
+                lock.unlock().unwrap();
+            })
+            .unwrap();
+        });
+        assert_eq!(other.inspect(&name).unwrap().kind, ObjectKind::Absent);
+        // The next holder says nothing of itself, and is not taken for the last.
+        let guard = other.lock(&name).acquire().unwrap();
+        let seen = client.inspect(&name).unwrap();
+        assert_eq!((seen.holders[0].ends_within, &seen.holders[0].whereabouts), (None, &None), "{seen}");
+        guard.unlock().unwrap();
+    }
+}
+
+#[test]
+fn a_hold_with_an_end_says_since_when_until_when_and_where() {
+    let store = MemoryStore::new();
+    says_since_when_and_who(&LockClient::in_memory_with(&store), &LockClient::in_memory_with(&store));
+    let Some(server) = RedisServer::start_default() else { return };
+    let connect = || LockClient::connect(&server.url()).unwrap();
+    says_since_when_and_who(&connect(), &connect());
+    let left: Vec<String> = redis::cmd("KEYS").arg("*").query(&mut server.admin()).unwrap();
+    assert_eq!(left, [""; 0], "what a hold says goes with it");
+}
+
+/// The note of one hold must not be taken for that of the next, which another thread gets by a handoff.
+#[test]
+fn a_handoff_shows_the_new_holders_note() {
+    let Some(server) = RedisServer::start_default() else { return };
+    let client = LockClient::connect(&server.url()).unwrap();
+    let (plain, ending) = (client.lock("handed"), client.lock_with("handed").max_hold(MOST).build());
+    for (first, second, says) in [(&plain, &ending, true), (&ending, &plain, false), (&ending, &ending, true)]
+    {
+        thread::scope(|scope| {
+            first.lock().unwrap();
+            let next = thread::Builder::new().name("next".into());
+            let next = next.spawn_scoped(scope, || {
+                second.lock().unwrap();
+                let seen = client.inspect("handed").unwrap();
+                let holder = &seen.holders[0];
+                let thread = holder.whereabouts.as_ref().map(|place| place.thread.clone());
+                assert_eq!(thread.as_deref(), says.then_some("next"), "{seen}");
+                assert_eq!(holder.ends_within.is_some(), says, "{seen}");
+                second.unlock().unwrap();
+            });
+            let next = next.unwrap();
+            // Time to go to sleep, which makes it be handed over. Released and taken again would be the same to see.
+            assert!(!crate::support::eventually(Duration::from_millis(50), || next.is_finished()));
+            first.unlock().unwrap();
+            next.join().unwrap();
+        });
+        assert!(!plain.is_locked().unwrap(), "nothing holds a lock up but its holder");
+    }
+    let left: Vec<String> = redis::cmd("KEYS").arg("*").query(&mut server.admin()).unwrap();
+    assert_eq!(left, [""; 0]);
+}
+
+#[test]
+fn the_clock_that_a_test_moves_is_the_one_that_is_shown() {
+    let clock = ManualClock::new();
+    let client = LockClient::in_memory_with(&MemoryStore::with_clock(clock.clone()));
+    let guard = client.lock_with("a").max_hold(Duration::from_secs(3_600)).build().acquire().unwrap();
+    clock.advance(Duration::from_secs(600));
+    let seen = client.inspect("a").unwrap();
+    assert_eq!(seen.holders[0].held_for, Some(Duration::from_secs(600)));
+    assert_eq!(seen.holders[0].ends_within, Some(Duration::from_secs(3_000)));
+    guard.unlock().unwrap();
+}
+
+#[test]
+fn keys_of_other_programs_are_shown_with_their_type() {
+    let Some(server) = RedisServer::start_default() else { return };
+    let client = LockClient::connect(&server.url()).unwrap();
+    let mut admin = server.admin();
+    let mut kind = |name: &str, command: &str| {
+        run(&mut admin, command);
+        client.inspect(name).unwrap().kind
+    };
+    let foreign = |what: &str| ObjectKind::Foreign { what: what.to_owned() };
+    assert_eq!(kind("list", "RPUSH list a"), foreign("a list"));
+    assert_eq!(kind("set", "SADD set a"), foreign("a set"));
+    assert_eq!(kind("person", "HSET person name ada"), foreign("a hash"));
+    assert_eq!(kind("odd", "HSET odd mode sideways a 1"), foreign("a hash"));
+    assert_eq!(kind("token", "SET token 7d9f PX 60000"), ObjectKind::TokenLock);
+    assert_eq!(kind("number", "SET number 3"), ObjectKind::Counter);
+    assert_eq!(kind("none", "SET none 0"), ObjectKind::Semaphore);
+    assert_eq!(kind("lock", "HSET lock somebody:1 2"), ObjectKind::Lock);
+    assert_eq!(kind("queue", "RPUSH redisson_lock_queue:{queue} somebody:2"), ObjectKind::FairLock);
+    assert_eq!(kind("fenced", "SET redisson_lock_token:{fenced} 17"), ObjectKind::FencedLock);
+    let seen = client.inspect("lock").unwrap();
+    assert_eq!((seen.remaining, seen.holders[0].holds), (Some(Duration::MAX), Some(2)), "{seen}");
+    assert_eq!(client.inspect("queue").unwrap().waiters[0].remaining, Some(Duration::ZERO));
+    let seen = client.inspect("fenced").unwrap();
+    assert_eq!((seen.fence.map(leasehold::Fence::get), seen.is_held()), (Some(17), false));
+    // Redisson's lock of several values, and a reader whose marker has run out.
+    run(
+        &mut admin,
+        "HSET group v somebody:3 v:somebody:3:lock_count 1 v:somebody:3:expire_time 99999999999999",
+    );
+    let seen = client.inspect("group").unwrap();
+    assert_eq!((&seen.kind, &*seen.holders[0].owner), (&ObjectKind::GroupLock, "somebody:3"));
+    run(&mut admin, "HSET rw mode read somebody:4 1 somebody:5 1");
+    run(&mut admin, "SET {rw}:somebody:5:rwlock_timeout:1 1 PX 50000");
+    let seen = client.inspect("rw").unwrap();
+    assert_eq!(seen.kind, ObjectKind::ReadWriteLock { mode: Mode::Read });
+    let left = |owner: &str| seen.holders.iter().find(|one| one.owner == owner).unwrap().remaining.unwrap();
+    assert_eq!(left("somebody:4"), Duration::ZERO);
+    assert!(left("somebody:5") > Duration::from_secs(10));
+}
+
+#[test]
+fn a_look_is_one_request_and_shows_the_beginning_of_long_lists() {
+    let Some(server) = RedisServer::start_default() else { return };
+    let client = LockClient::connect(&server.url()).unwrap();
+    let mut admin = server.admin();
+    run(&mut admin, "HSET lock somebody:1 1");
+    for number in 0..250 {
+        run(&mut admin, &format!("RPUSH redisson_lock_queue:{{lock}} waiter:{number}"));
+    }
+    client.inspect("lock").unwrap(); // the server has the script from here on
+    let calls = |admin: &mut Connection| {
+        let said: String = redis::cmd("INFO").arg("commandstats").query(admin).unwrap();
+        let count = |line: &str| line.split(',').next().unwrap().parse::<u64>().unwrap();
+        let lines = said.lines().filter_map(|line| line.split_once(":calls="));
+        let sent = lines.filter(|(what, _)| ["cmdstat_evalsha", "cmdstat_eval"].contains(what));
+        sent.map(|(_, rest)| count(rest)).sum::<u64>()
+    };
+    let before = calls(&mut admin);
+    let seen = client.inspect("lock").unwrap();
+    assert_eq!(calls(&mut admin), before + 1);
+    assert_eq!((seen.waiting, seen.waiters.len()), (250, 100));
+    assert_eq!(seen.waiters[99].owner, "waiter:99");
+    assert!(seen.to_string().ends_with("and 150 more"), "{seen}");
+}
+
+/// It may be anybody's: neither the server's time nor the connection that locks share is spent on it.
+#[test]
+fn a_large_key_that_is_no_lock_is_shown_as_one() {
+    let Some(server) = RedisServer::start_default() else { return };
+    let client = LockClient::connect(&server.url()).unwrap();
+    let mut admin = server.admin();
+    run(&mut admin, "HSET config mode prod created 1732230000000");
+    run(&mut admin, "HSET readers mode read x 999999999999");
+    run(&mut admin, "SETRANGE text 3000000 x");
+    for number in 0..3000 {
+        run(&mut admin, &format!("HSET table field:{number} {}", "v".repeat(1000)));
+    }
+    let guard = client.lock("lock").acquire().unwrap();
+    for name in ["config", "text", "table"] {
+        let seen = client.inspect(name).unwrap();
+        // A string that is no number might be a token lock's.
+        assert!(name == "text" || matches!(seen.kind, ObjectKind::Foreign { .. }), "{seen}");
+        assert!(seen.to_string().len() < 2_000, "{name}");
+    }
+    client.inspect("readers").unwrap();
+    guard.unlock().unwrap();
+}
+
+#[test]
+fn a_client_without_scripts_says_that_it_cannot() {
+    let Some(server) = RedisServer::start_default() else { return };
+    let client = LockClient::builder().url(&server.url()).without_scripts().build().unwrap();
+    assert_eq!(client.inspect("a").unwrap_err().kind(), ErrorKind::Unsupported);
+}
+
+#[cfg(feature = "sqlite")]
+#[test]
+fn a_database_shows_since_when_and_where_a_lock_is_held() {
+    let folder = tempfile::tempdir().unwrap();
+    let url = format!("sqlite://{}/locks.db", folder.path().display());
+    let client = LockClient::builder().url(&url).create_schema(true).build().unwrap();
+    let guard = client.fenced_lock("a").acquire().unwrap();
+    let seen = client.inspect("a").unwrap();
+    assert_eq!((&seen.kind, seen.fence), (&ObjectKind::FencedLock, guard.fence()));
+    let holder = &seen.holders[0];
+    assert!(holder.held_for.is_some_and(|held| held < Duration::from_secs(10)), "{seen}");
+    assert_eq!(holder.whereabouts.as_ref().unwrap().pid, std::process::id());
+    guard.unlock().unwrap();
+    let seen = client.inspect("a").unwrap();
+    assert!(!seen.is_held() && seen.fence.is_some(), "{seen}");
+}

@@ -1,0 +1,36 @@
+//! Each store's own promises, which the contracts do not ask for since they are a database's, a server's or a file's, and
+//! not a lock's.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "a test fails by panicking, its helpers too"
+)]
+
+#[path = "../support/mod.rs"]
+mod support;
+
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+#[macro_use]
+mod databases;
+
+#[cfg(feature = "etcd")]
+mod etcd;
+mod files;
+mod inspect;
+mod memory;
+mod memory_faults;
+#[cfg(feature = "mysql")]
+mod mysql;
+#[cfg(all(feature = "postgres", feature = "mysql", feature = "sqlite"))]
+mod orders;
+#[cfg(feature = "postgres")]
+mod postgres;
+mod redis;
+#[cfg(feature = "sqlite")]
+mod sqlite;
+#[cfg(all(feature = "tls", feature = "postgres", feature = "mysql", feature = "zookeeper"))]
+mod tls;
+#[cfg(feature = "zookeeper")]
+mod zookeeper;

@@ -1,0 +1,549 @@
+//! The memory store on a clock that only a test moves: what takes hours, to the millisecond, in no time.
+//!
+//! Real time appears in one role only: how long a test is ready to wait for a thread to do what the clock told it.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use leasehold::crossbeam_channel::{Receiver, Sender, unbounded};
+use leasehold::{
+    ErrorKind, HoldState, Interrupt, LockClient, Loss, LossReason, ManualClock, MemoryStore, NotHeld,
+    Observer, Owner,
+};
+
+use crate::support::{Holding, LONG, Waiter, elsewhere, let_pass, ms, now, throughout};
+
+const fn secs(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
+}
+
+const HOUR: Duration = secs(3_600);
+/// The lease of clients that say nothing else.
+const LEASE: Duration = secs(30);
+
+fn world() -> (ManualClock, MemoryStore) {
+    let clock = ManualClock::new();
+    (clock.clone(), MemoryStore::with_clock(clock))
+}
+
+#[derive(Debug, PartialEq)]
+enum Seen {
+    Acquired(Duration),
+    Released(Duration),
+    Lost(LossReason),
+    Abandoned,
+}
+
+struct Teller(Sender<Seen>);
+
+impl Observer for Teller {
+    fn acquired(&self, _: &str, _: Owner, waited: Duration, _: u32) {
+        self.0.send(Seen::Acquired(waited)).unwrap();
+    }
+    fn released(&self, _: &str, _: Owner, held: Duration) {
+        self.0.send(Seen::Released(held)).unwrap();
+    }
+    fn lost(&self, loss: &Loss) {
+        self.0.send(Seen::Lost(loss.reason)).unwrap();
+    }
+    fn abandoned(&self, _: &str, _: Owner) {
+        self.0.send(Seen::Abandoned).unwrap();
+    }
+}
+
+fn observed(store: &MemoryStore) -> (LockClient, Receiver<Seen>) {
+    let (sender, seen) = unbounded();
+    (LockClient::builder().observer(Teller(sender)).build_in_memory(store).unwrap(), seen)
+}
+
+#[test]
+fn a_renewed_hold_lives_for_hours() {
+    let (clock, store) = world();
+    let (client, rival) = (LockClient::in_memory_with(&store), LockClient::in_memory_with(&store));
+    let guard = client.lock("a").acquire().unwrap();
+    let begun = now();
+    for _ in 0..211 {
+        clock.advance(secs(17)); // out of step with the renewals
+        guard.check().unwrap();
+        assert_eq!(guard.state(), HoldState::Held);
+        let left = rival.lock("a").remaining_lease().unwrap().unwrap();
+        assert!(left > LEASE * 2 / 3 && left <= LEASE, "{left:?}");
+        assert!(!rival.lock("a").try_lock().unwrap());
+    }
+    clock.advance(HOUR * 24); // and in one step
+    guard.check().unwrap();
+    guard.unlock().unwrap();
+    assert!(rival.lock("a").try_lock().unwrap());
+    assert!(begun.elapsed() < LONG, "25 hours took {:?}", begun.elapsed());
+}
+
+#[test]
+fn a_hold_is_renewed_when_a_third_of_its_lease_has_passed() {
+    let (clock, store) = world();
+    let lock = LockClient::in_memory_with(&store).lock("a");
+    lock.lock().unwrap();
+    assert_eq!(lock.remaining_lease().unwrap(), Some(LEASE));
+    for _ in 0..3 {
+        clock.advance(ms(9_999));
+        // Nor does it come once the clock stands: what was due has been done when `advance` returns.
+        throughout(ms(30), || lock.remaining_lease().unwrap() == Some(ms(20_001)));
+        clock.advance(ms(1));
+        assert_eq!(lock.remaining_lease().unwrap(), Some(LEASE));
+    }
+}
+
+#[test]
+fn a_longest_hold_is_renewed_up_to_its_end_and_not_beyond() {
+    let (clock, store) = world();
+    let (client, other) = (LockClient::in_memory_with(&store), LockClient::in_memory_with(&store));
+    let guard = client.lock_with("a").max_hold(LEASE + LEASE / 2).build().acquire().unwrap();
+    clock.advance(LEASE + LEASE / 2 - secs(1));
+    guard.check().unwrap();
+    assert!(!elsewhere(|| other.lock("a").try_lock().unwrap()));
+    clock.advance(secs(1));
+    assert!(guard.check().is_err());
+    // Its last renewal was for less than a lease: the store has it no longer than the holder.
+    assert!(other.lock("a").try_lock().unwrap());
+}
+
+#[test]
+fn an_explicit_lease_ends_to_the_millisecond() {
+    let (clock, store) = world();
+    let (lock, rival) =
+        (LockClient::in_memory_with(&store).lock("a"), LockClient::in_memory_with(&store).lock("a"));
+    lock.lock_with_lease(ms(5_000)).unwrap();
+    assert_eq!(rival.remaining_lease().unwrap(), Some(ms(5_000)));
+    clock.advance(ms(1_234));
+    assert_eq!(rival.remaining_lease().unwrap(), Some(ms(3_766)));
+    clock.advance(ms(3_765));
+    assert_eq!(rival.remaining_lease().unwrap(), Some(ms(1)));
+    assert!(!rival.try_lock().unwrap());
+    clock.advance(ms(1));
+    assert_eq!(rival.remaining_lease().unwrap(), None);
+    assert!(!rival.is_locked().unwrap());
+    assert!(rival.try_lock().unwrap());
+    assert_eq!(lock.unlock().unwrap_err().not_held(), Some(&NotHeld::Expired));
+    rival.unlock().unwrap();
+}
+
+#[test]
+fn a_lease_is_rounded_up_to_whole_milliseconds() {
+    let (clock, store) = world();
+    let lock = LockClient::in_memory_with(&store).lock("a");
+    lock.lock_with_lease(Duration::from_nanos(1_000_001)).unwrap();
+    assert_eq!(lock.remaining_lease().unwrap(), Some(ms(2)));
+    clock.advance(Duration::from_nanos(1_999_999));
+    assert!(lock.is_locked().unwrap());
+    clock.advance(Duration::from_nanos(1));
+    assert!(!lock.is_locked().unwrap());
+}
+
+#[test]
+fn a_guard_stops_vouching_one_percent_before_the_lease_ends() {
+    let (clock, store) = world();
+    let (client, rival) = (LockClient::in_memory_with(&store), LockClient::in_memory_with(&store));
+    let guard = client.lock("a").acquire_with_lease(secs(10)).unwrap();
+    assert_eq!(guard.remaining(), ms(9_900));
+    clock.advance(ms(9_899));
+    assert_eq!((guard.remaining(), guard.state()), (ms(1), HoldState::Held));
+    guard.check().unwrap();
+    clock.advance(ms(1));
+    assert_eq!((guard.remaining(), guard.state()), (Duration::ZERO, HoldState::Lost));
+    assert!(guard.check().unwrap_err().is_lost());
+    // The store keeps others out until the very end.
+    assert!(!rival.lock("a").try_lock().unwrap());
+    clock.advance(ms(100));
+    assert!(rival.lock("a").try_lock().unwrap());
+    assert!(guard.unlock().unwrap_err().is_lost());
+    assert!(rival.lock("a").is_held_by_current_thread().unwrap());
+}
+
+/// A hold that the client counts as lost while the store still keeps it is removed there too.
+#[test]
+fn unlocking_in_the_last_percent_frees_the_lock() {
+    let (clock, store) = world();
+    let (client, rival) = (LockClient::in_memory_with(&store), LockClient::in_memory_with(&store));
+    client.lock("a").lock_with_lease(secs(10)).unwrap();
+    clock.advance(ms(9_950));
+    assert!(rival.lock("a").is_locked().unwrap());
+    assert!(client.lock("a").unlock().unwrap_err().is_lost());
+    clock.advance(ms(1)); // the watchdog does it
+    assert!(!rival.lock("a").is_locked().unwrap());
+}
+
+#[test]
+fn advancing_the_clock_reports_the_losses_on_the_way() {
+    let (clock, store) = world();
+    let (client, seen) = observed(&store);
+    let guard = client.lock("a").acquire_with_lease(secs(5)).unwrap();
+    let lost = guard.lost();
+    let (tell, told) = unbounded();
+    guard.on_lost(move |loss| tell.send(loss.reason).unwrap());
+    clock.advance(ms(4_949));
+    assert!(lost.is_empty() && told.is_empty());
+    clock.advance(HOUR);
+    assert_eq!(lost.recv_timeout(LONG).unwrap().reason, LossReason::Expired);
+    assert_eq!(told.recv_timeout(LONG).unwrap(), LossReason::Expired);
+    assert_eq!(seen.recv_timeout(LONG).unwrap(), Seen::Acquired(Duration::ZERO));
+    assert_eq!(seen.recv_timeout(LONG).unwrap(), Seen::Lost(LossReason::Expired));
+}
+
+#[test]
+fn the_time_of_a_hold_is_reported_exactly() {
+    let (clock, store) = world();
+    let (client, seen) = observed(&store);
+    let guard = client.lock("a").acquire().unwrap();
+    clock.advance(ms(90_061_007));
+    guard.unlock().unwrap();
+    let told: Vec<_> = seen.try_iter().collect();
+    assert_eq!(told, [Seen::Acquired(Duration::ZERO), Seen::Released(ms(90_061_007))]);
+}
+
+#[test]
+fn a_wait_ends_exactly_at_its_deadline() {
+    let (clock, store) = world();
+    let (client, stranger) = (LockClient::in_memory_with(&store), LockClient::in_memory_with(&store));
+    // Held by another client, and by another thread of this one; at the head of the queue, and behind it.
+    for holder in [&stranger, &client] {
+        let held = Holding::take(&holder.lock("a"));
+        let waiters = [(); 2].map(|()| {
+            let lock = client.lock("a");
+            Waiter::start(move || lock.try_lock_for(secs(5)).unwrap())
+        });
+        clock.advance(ms(4_999));
+        for waiter in &waiters {
+            waiter.settle();
+            assert!(!waiter.is_over(), "a millisecond early");
+        }
+        clock.advance(ms(1));
+        for waiter in waiters {
+            assert!(!waiter.returns_within(LONG).0);
+        }
+        held.release();
+    }
+}
+
+#[test]
+fn a_wait_that_ends_with_the_lease_is_over_to_the_millisecond() {
+    let (clock, store) = world();
+    let (waiting, seen) = observed(&store);
+    let stranger = LockClient::in_memory_with(&store);
+    for holder in [&stranger, &waiting] {
+        elsewhere(|| holder.lock("a").lock_with_lease(secs(5)).unwrap());
+        seen.try_iter().for_each(drop);
+        let lock = waiting.lock("a");
+        let waiter = Waiter::start(move || lock.lock().and_then(|()| lock.unlock()));
+        clock.advance(ms(4_999));
+        waiter.settle();
+        assert!(!waiter.is_over(), "a millisecond early");
+        clock.advance(ms(1));
+        waiter.settle();
+        clock.advance(ms(1));
+        waiter.returns_within(LONG).0.unwrap();
+        // The store answers how many milliseconds remain; a waiter comes back one after those.
+        let waited = seen.iter().find_map(|seen| match seen {
+            Seen::Acquired(waited) => Some(waited),
+            _ => None,
+        });
+        assert!([ms(5_000), ms(5_001)].contains(&waited.unwrap()), "{waited:?}");
+    }
+}
+
+#[test]
+fn a_wait_of_an_hour_is_reported_as_one() {
+    let (clock, store) = world();
+    let (client, seen) = observed(&store);
+    let held = Holding::take(&LockClient::in_memory_with(&store).lock("a"));
+    let lock = client.lock("a");
+    let waiter = Waiter::start(move || lock.lock().and_then(|()| lock.unlock()));
+    clock.advance(HOUR);
+    waiter.settle();
+    assert!(!waiter.is_over());
+    held.release();
+    waiter.returns_within(LONG).0.unwrap();
+    assert_eq!(seen.recv().unwrap(), Seen::Acquired(HOUR));
+}
+
+#[test]
+fn an_interrupt_needs_no_time_to_pass() {
+    let (_clock, store) = world();
+    let client = LockClient::in_memory_with(&store);
+    let held = Holding::take(&client.lock("a"));
+    let interrupt = Interrupt::new();
+    let waiter = Waiter::start({
+        let (lock, interrupt) = (client.lock("a"), interrupt.clone());
+        move || lock.lock_interruptibly(&interrupt).unwrap_err().is_interrupted()
+    });
+    interrupt.interrupt();
+    assert!(waiter.returns_within(LONG).0);
+    held.release();
+}
+
+#[test]
+fn while_the_clock_stands_nothing_ends_however_long_it_takes() {
+    let (_clock, store) = world();
+    let client = LockClient::in_memory_with(&store);
+    let guard = client.lock("a").acquire_with_lease(ms(20)).unwrap();
+    let waiter = Waiter::start({
+        let lock = client.lock("a");
+        move || lock.try_lock_for(ms(20)).unwrap()
+    });
+    let_pass(ms(80), "real time is what must not matter");
+    guard.check().unwrap();
+    assert_eq!(client.lock("a").remaining_lease().unwrap(), Some(ms(20)));
+    assert!(!waiter.is_over());
+    guard.unlock().unwrap();
+    assert!(waiter.returns_within(LONG).0);
+}
+
+#[test]
+fn two_clients_on_one_clock_are_both_served_by_it() {
+    let (clock, store) = world();
+    let (one, other) = (LockClient::in_memory_with(&store), LockClient::in_memory_with(&store));
+    let short = LockClient::builder().lease(secs(3)).build_in_memory(&store).unwrap();
+    let guards = [one.lock("a"), other.lock("b"), short.lock("c")].map(|lock| lock.acquire().unwrap());
+    clock.advance(HOUR);
+    guards.iter().for_each(|guard| guard.check().unwrap());
+    // One of them goes; the clock waits for those that are left.
+    drop(one);
+    let [a, b, c] = guards;
+    a.unlock().unwrap();
+    short.shutdown().unwrap();
+    assert!(c.check().is_err());
+    clock.advance(HOUR);
+    b.check().unwrap();
+    assert!(!other.lock("a").is_locked().unwrap());
+    assert!(!other.lock("c").is_locked().unwrap());
+    b.unlock().unwrap();
+}
+
+#[test]
+fn clients_come_and_go_while_the_clock_moves() {
+    let (clock, store) = world();
+    let all = Waiter::start(move || {
+        let done = AtomicBool::new(false);
+        thread::scope(|scope| {
+            // Also when something here fails: the scope waits for the one who moves the clock.
+            let _done = crate::support::Raise(&done);
+            scope.spawn(|| {
+                while !done.load(Ordering::SeqCst) {
+                    clock.advance(secs(7));
+                }
+            });
+            for _ in 0..40 {
+                let client = LockClient::in_memory_with(&store);
+                let guard = client.lock("a").acquire().unwrap();
+                drop(client);
+                // The clock may have run past the whole lease while the lock was being taken; later it waits.
+                if let Err(error) = guard.unlock() {
+                    assert!(error.is_lost(), "{error}");
+                }
+            }
+        });
+    });
+    all.returns_within(LONG);
+}
+
+#[test]
+fn several_threads_may_move_the_clock() {
+    let (clock, store) = world();
+    let guard = LockClient::in_memory_with(&store).lock("a").acquire().unwrap();
+    let all = Waiter::start({
+        let clock = clock.clone();
+        move || {
+            thread::scope(|scope| {
+                for step in 1..=4 {
+                    let clock = &clock;
+                    scope.spawn(move || (0..200).for_each(|_| clock.advance(secs(step))));
+                }
+            });
+        }
+    });
+    all.returns_within(LONG);
+    guard.check().unwrap();
+    guard.unlock().unwrap();
+}
+
+#[test]
+fn the_clock_moves_where_there_are_no_clients() {
+    let (clock, store) = world();
+    let alone = Waiter::start({
+        let clock = clock.clone();
+        move || clock.advance(HOUR)
+    });
+    alone.returns_within(LONG);
+    let client = LockClient::in_memory_with(&store);
+    client.lock("a").lock_with_lease(secs(9)).unwrap();
+    client.shutdown().unwrap();
+    drop(client);
+    let left = Waiter::start({
+        let clock = clock.clone();
+        move || clock.advance(HOUR)
+    });
+    left.returns_within(LONG);
+    let next = LockClient::in_memory_with(&store);
+    assert!(next.lock("a").try_lock().unwrap());
+}
+
+#[test]
+fn a_hold_that_a_dropped_client_could_not_release_ends_with_its_lease() {
+    let (clock, store) = world();
+    let stranger = LockClient::in_memory_with(&store);
+    let (client, seen) = observed(&store);
+    elsewhere(|| client.lock("a").lock().unwrap());
+    assert_eq!(seen.recv().unwrap(), Seen::Acquired(Duration::ZERO));
+    // The thread has ended: nobody renews, somebody is told.
+    clock.advance(ms(29_999));
+    assert!(stranger.lock("a").is_locked().unwrap());
+    clock.advance(ms(1));
+    assert!(!stranger.lock("a").is_locked().unwrap());
+    assert_eq!(seen.recv_timeout(LONG).unwrap(), Seen::Abandoned);
+    assert_eq!(seen.recv_timeout(LONG).unwrap(), Seen::Lost(LossReason::Expired));
+}
+
+#[test]
+fn a_hold_that_was_forced_away_is_known_by_the_next_renewal() {
+    let (clock, store) = world();
+    let (client, operator) = (LockClient::in_memory_with(&store), LockClient::in_memory_with(&store));
+    let guard = client.lock("a").acquire().unwrap();
+    clock.advance(secs(4));
+    assert!(operator.lock("a").force_unlock().unwrap());
+    clock.advance(ms(5_999));
+    assert_eq!(guard.state(), HoldState::Held);
+    clock.advance(ms(1));
+    assert_eq!(guard.state(), HoldState::Lost);
+    assert!(guard.check().unwrap_err().is_lost());
+}
+
+#[test]
+fn fences_go_up_although_the_clock_stands_and_follow_it_when_it_moves() {
+    let (clock, store) = world();
+    let lock = LockClient::in_memory_with(&store).fenced_lock("a");
+    let mut tokens = Vec::new();
+    for _ in 0..3 {
+        for _ in 0..3 {
+            tokens.push(lock.acquire().unwrap().fence().unwrap());
+        }
+        clock.advance(secs(1));
+    }
+    assert!(tokens.is_sorted_by(|a, b| a < b), "{tokens:?}");
+    assert!(tokens[3].get() >= 1_000_000, "the time in microseconds: {tokens:?}");
+}
+
+#[test]
+fn nesting_keeps_to_the_longest_lease_to_the_millisecond() {
+    let (clock, store) = world();
+    let lock = LockClient::in_memory_with(&store).lock("a");
+    lock.lock_with_lease(secs(20)).unwrap();
+    clock.advance(secs(1));
+    lock.lock_with_lease(secs(5)).unwrap();
+    assert_eq!(lock.remaining_lease().unwrap(), Some(secs(19)));
+    lock.lock_with_lease(secs(60)).unwrap();
+    assert_eq!(lock.remaining_lease().unwrap(), Some(secs(60)));
+    clock.advance(secs(1));
+    lock.unlock().unwrap();
+    lock.unlock().unwrap();
+    assert_eq!((lock.remaining_lease().unwrap(), lock.hold_count().unwrap()), (Some(secs(59)), 1));
+    // A level without a lease: renewed while it is open.
+    lock.lock().unwrap();
+    clock.advance(HOUR);
+    assert!(lock.is_held_by_current_thread().unwrap());
+    lock.unlock().unwrap();
+    let left = lock.remaining_lease().unwrap().unwrap();
+    assert!(left > secs(19) && left <= LEASE, "{left:?}");
+    clock.advance(left - ms(1));
+    assert!(lock.is_locked().unwrap());
+    clock.advance(ms(1));
+    assert!(!lock.is_locked().unwrap());
+    assert!(lock.unlock().unwrap_err().is_lost());
+}
+
+/// Levels with short leases of their own come and go; the hold's renewals must keep their time.
+#[test]
+fn short_leased_levels_do_not_put_off_the_renewal() {
+    let (clock, store) = world();
+    let client = LockClient::in_memory_with(&store);
+    let guard = client.lock("a").acquire().unwrap();
+    for _ in 0..100 {
+        drop(client.lock("a").acquire_with_lease(secs(1)).unwrap());
+        clock.advance(secs(9));
+        guard.check().unwrap();
+    }
+}
+
+#[test]
+fn separate_stores_have_nothing_in_common() {
+    let (_clock, store) = world();
+    let guard = LockClient::in_memory_with(&store).lock("a").acquire().unwrap();
+    let other = LockClient::in_memory();
+    assert!(other.lock("a").try_lock().unwrap());
+    assert!(LockClient::in_memory_with(&store.clone()).lock("a").is_locked().unwrap());
+    drop(guard);
+    assert!(other.lock("a").is_held_by_current_thread().unwrap());
+}
+
+#[test]
+fn a_memory_client_cannot_be_made_with_options_that_cannot_be_used() {
+    let (_clock, store) = world();
+    let error = LockClient::builder().lease(Duration::ZERO).build_in_memory(&store).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidInput);
+}
+
+// ---- groups
+
+#[test]
+fn a_groups_lease_counts_from_the_last_grant_to_the_millisecond() {
+    let (clock, store) = world();
+    let (client, rival) = (LockClient::in_memory_with(&store), LockClient::in_memory_with(&store));
+    let multi = client.multi_lock([client.lock("a"), client.lock("b"), client.lock("c")]);
+    let held = Holding::take(&rival.lock("b"));
+    let waiter = Waiter::start(move || {
+        let guard = multi.acquire_with_lease(secs(9)).unwrap();
+        guard.remaining()
+    });
+    // Kept by renewals of three seconds each, for as long as it takes.
+    for _ in 0..8 {
+        clock.advance(ms(1_100));
+        assert!(rival.lock("a").is_locked().unwrap());
+        assert!(rival.lock("a").remaining_lease().unwrap() <= Some(secs(9)));
+    }
+    held.release();
+    let (remaining, _) = waiter.returns_within(LONG);
+    assert_eq!(remaining, ms(8_910));
+}
+
+struct Names(Sender<String>);
+
+impl Observer for Names {
+    fn released(&self, name: &str, _: Owner, _: Duration) {
+        self.0.send(name.to_owned()).unwrap();
+    }
+}
+
+#[test]
+fn a_group_is_given_back_in_the_opposite_order() {
+    let store = MemoryStore::new();
+    let (sender, seen) = unbounded();
+    let client = LockClient::builder().observer(Names(sender)).build_in_memory(&store).unwrap();
+    let rival = LockClient::in_memory_with(&store);
+    let names = ["b", "d", "a", "c"];
+    let multi = client.multi_lock(names.map(|name| client.lock(name)));
+    let released =
+        |count: usize| -> Vec<String> { (0..count).map(|_| seen.recv_timeout(LONG).unwrap()).collect() };
+    multi.lock().unwrap();
+    multi.unlock().unwrap();
+    assert_eq!(released(4), ["d", "c", "b", "a"]);
+    multi.acquire().unwrap().unlock().unwrap();
+    assert_eq!(released(4), ["d", "c", "b", "a"]);
+    drop(multi.acquire().unwrap());
+    assert_eq!(released(4), ["d", "c", "b", "a"]);
+    // Locks acquired before one is refused.
+    let held = Holding::take(&rival.lock("d"));
+    assert!(!multi.try_lock_for(ms(20)).unwrap());
+    assert_eq!(released(3), ["c", "b", "a"]);
+    assert!(!multi.try_lock().unwrap());
+    assert_eq!(released(3), ["c", "b", "a"]);
+    held.release();
+    assert!(seen.try_recv().is_err());
+}

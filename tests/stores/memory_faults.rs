@@ -1,0 +1,221 @@
+//! Faults of the memory store: each does what it says, to whom it says, and ends.
+
+use std::time::Duration;
+
+use leasehold::{
+    ClientBuilder, Error, ErrorKind, Fault, HoldState, LockClient, LossReason, ManualClock, MemoryStore,
+    Result,
+};
+
+use crate::support::ms;
+
+const FAULTS: [Fault; 3] = [Fault::Refused, Fault::RequestLost, Fault::AnswerLost];
+
+fn place() -> (ManualClock, MemoryStore) {
+    let clock = ManualClock::new();
+    let store = MemoryStore::with_clock(clock.clone());
+    (clock, store)
+}
+
+fn client(store: &MemoryStore) -> LockClient {
+    ClientBuilder::default().patience(Duration::ZERO).build_in_memory(store).unwrap()
+}
+
+/// The error of each kind of request.
+fn every_request(client: &LockClient) -> Vec<(&'static str, Result<()>)> {
+    let lock = client.lock("asked");
+    vec![
+        ("try_lock", lock.try_lock().map(drop)),
+        ("lock", lock.lock()),
+        ("try_lock_for", lock.try_lock_for(ms(1)).map(drop)),
+        ("acquire_owned", lock.acquire_owned().map(drop)),
+        ("fenced", client.fenced_lock("asked").try_acquire().map(drop)),
+        ("fair", client.fair_lock("asked").try_lock().map(drop)),
+        ("token", client.token_lock("token").try_lock().map(drop)),
+        ("write", client.read_write_lock("rw").write().try_lock().map(drop)),
+        ("multi", client.multi_lock(["a", "b"].map(|name| client.lock(name))).try_lock().map(drop)),
+        ("semaphore", client.semaphore("slots").try_set_permits(1).map(drop)),
+        ("latch", client.count_down_latch("latch").count().map(drop)),
+        ("is_locked", lock.is_locked().map(drop)),
+        ("force_unlock", lock.force_unlock().map(drop)),
+        ("inspect", client.inspect("asked").map(drop)),
+        ("ping", client.ping().map(drop)),
+    ]
+}
+
+#[test]
+fn every_request_fails_as_the_fault_says_until_the_store_is_healed() {
+    for fault in FAULTS {
+        let (clock, store) = place();
+        let client = client(&store);
+        store.fail(fault);
+        for (what, result) in every_request(&client) {
+            let error = result.expect_err(what);
+            assert_eq!(error.kind(), ErrorKind::Unreachable, "{what}: {error}");
+            let changes = !["latch", "is_locked", "inspect", "ping"].contains(&what);
+            assert!(
+                !changes || error.outcome_unknown() == (fault != Fault::Refused),
+                "{fault:?} {what}: {error}"
+            );
+        }
+        store.heal();
+        // The grant of a lost reply is removed.
+        clock.advance(ms(60_000));
+        assert!(!client.lock("asked").is_locked().unwrap(), "{fault:?}");
+        client.lock("asked").lock().unwrap();
+        client.lock("asked").unlock().unwrap();
+    }
+}
+
+#[test]
+fn a_request_that_is_lost_changes_nothing_and_one_whose_answer_is_lost_is_carried_out() {
+    for (fault, is_carried_out) in [(Fault::RequestLost, false), (Fault::AnswerLost, true)] {
+        let (_clock, store) = place();
+        let (client, operator) = (client(&store), client(&store));
+        client.lock("a").lock().unwrap();
+        store.fail_client(&operator, fault).unwrap();
+        assert!(operator.lock("a").force_unlock().unwrap_err().outcome_unknown());
+        assert_eq!(client.lock("a").is_locked().unwrap(), !is_carried_out, "{fault:?}");
+    }
+}
+
+#[test]
+fn one_client_is_cut_off_and_the_others_are_not() {
+    let (clock, store) = place();
+    let (cut, other) = (client(&store), client(&store));
+    let guard = cut.lock("a").acquire().unwrap();
+    let lost = guard.lost();
+    store.fail_client(&cut, Fault::Refused).unwrap();
+    assert!(other.lock("b").try_lock().unwrap());
+    clock.advance(ms(15_000));
+    assert!(matches!(guard.state(), HoldState::AtRisk { .. }));
+    assert!(!other.lock("a").try_lock().unwrap());
+    clock.advance(ms(20_000));
+    assert_eq!(lost.recv().unwrap().reason, LossReason::Expired);
+    assert!(other.lock("a").try_lock().unwrap());
+    store.heal();
+    assert!(!cut.lock("a").try_lock().unwrap());
+}
+
+#[test]
+fn a_short_outage_is_ridden_out() {
+    let (clock, store) = place();
+    let guard = client(&store).lock("a").acquire().unwrap();
+    for fault in FAULTS {
+        store.fail(fault);
+        clock.advance(ms(15_000)); // with what had passed since the last renewal, less than the lease
+        assert!(guard.check().is_ok(), "{fault:?}");
+        store.heal();
+        clock.advance(ms(10_000));
+        assert_eq!(guard.state(), HoldState::Held, "{fault:?}");
+    }
+    guard.unlock().unwrap();
+}
+
+#[test]
+fn a_slow_answer_takes_its_time_and_one_that_is_too_slow_does_not_come() {
+    let (clock, store) = place();
+    let client = client(&store);
+    store.slow_down(ms(500));
+    let lock = client.lock("a");
+    lock.lock().unwrap();
+    assert_eq!(client.ping().unwrap().latency, ms(500));
+    // The watchdog renews as slowly, while nobody else moves the clock.
+    clock.advance(ms(120_000));
+    assert!(lock.is_held_by_current_thread().unwrap());
+    store.slow_down(ms(3_000));
+    let error = client.lock("b").try_lock().unwrap_err();
+    assert!(error.kind() == ErrorKind::TimedOut && error.outcome_unknown(), "{error}");
+    // No renewal is answered any more.
+    let guard = lock.acquire();
+    assert!(guard.is_err());
+    clock.advance(ms(120_000));
+    store.heal();
+    clock.advance(ms(1));
+    assert!(!client.lock("b").is_locked().unwrap());
+}
+
+#[test]
+fn a_client_whose_renewal_is_slow_can_be_shut_down() {
+    for _ in 0..20 {
+        let (clock, store) = place();
+        let client = client(&store);
+        client.lock("a").lock().unwrap();
+        store.slow_down(ms(2_000));
+        clock.advance(ms(10_000)); // the renewal is under way, and nobody moves the clock
+        client.shutdown().unwrap();
+        assert!(!self::client(&store).lock("a").is_locked().unwrap());
+    }
+}
+
+#[test]
+fn by_the_systems_clock_a_slow_answer_takes_real_time() {
+    let store = MemoryStore::new();
+    let client = LockClient::in_memory_with(&store);
+    store.slow_down(ms(30));
+    assert!(client.ping().unwrap().latency >= ms(30));
+}
+
+#[test]
+fn a_store_that_loses_its_locks_keeps_fencing_tokens_and_notifies_nobody() {
+    let (clock, store) = place();
+    let client = client(&store);
+    assert!(!store.forget("a"));
+    let old = client.fenced_lock("a").acquire().unwrap();
+    assert!(store.forget("a"));
+    assert_eq!(old.state(), HoldState::Held); // nobody was told
+    clock.advance(ms(10_000));
+    assert_eq!(old.state(), HoldState::Lost);
+    assert!(client.fenced_lock("a").acquire().unwrap().fence() > old.fence());
+    client.read_write_lock("rw").read().lock().unwrap();
+    client.semaphore("slots").try_set_permits(3).unwrap();
+    assert!(store.forget("rw") && store.forget("slots"));
+    assert!(client.read_write_lock("rw").write().try_acquire_owned().is_ok());
+    assert!(client.semaphore("slots").try_set_permits(1).unwrap());
+}
+
+#[test]
+fn a_paused_client_renews_nothing_and_reports_no_loss_until_it_goes_on() {
+    let (clock, store) = place();
+    let (stalled, other) = (client(&store), client(&store));
+    let kept = other.lock("kept").acquire().unwrap();
+    let guard = stalled.lock("a").acquire().unwrap();
+    let lost = guard.lost();
+    let paused = store.pause_client(&stalled).unwrap();
+    clock.advance(ms(60_000));
+    assert!(lost.try_recv().is_err(), "a process that stands still tells nobody");
+    assert!(kept.check().is_ok(), "others go on");
+    let successor = other.lock("a").try_acquire().unwrap().expect("the lease is over");
+    drop(paused);
+    assert_eq!(lost.recv().unwrap().reason, LossReason::Expired);
+    assert!(guard.check().unwrap_err().is_lost());
+    drop(guard); // ends nobody else's hold
+    successor.check().unwrap();
+    assert!(other.lock("a").is_held_by_current_thread().unwrap());
+}
+
+#[test]
+fn a_short_pause_loses_nothing_and_a_paused_client_can_be_shut_down() {
+    let (clock, store) = place();
+    let client = client(&store);
+    let guard = client.lock("a").acquire().unwrap();
+    let paused = store.pause_client(&client).unwrap();
+    clock.advance(ms(20_000));
+    drop(paused);
+    clock.advance(ms(60_000));
+    assert_eq!(guard.state(), HoldState::Held);
+    let _paused = store.pause_client(&client).unwrap();
+    client.shutdown().unwrap();
+    assert!(!self::client(&store).lock("a").is_locked().unwrap());
+}
+
+#[test]
+fn a_client_of_another_store_is_refused() {
+    let (_, store) = place();
+    let elsewhere = LockClient::in_memory();
+    let refused: [Error; 2] = [
+        store.pause_client(&elsewhere).map(drop).unwrap_err(),
+        store.fail_client(&elsewhere, Fault::Refused).unwrap_err(),
+    ];
+    assert!(refused.iter().all(|error| error.kind() == ErrorKind::InvalidInput));
+}

@@ -1,0 +1,465 @@
+//! MySQL and MariaDB: what the contracts do not ask, since it is a database's and not a lock's: its death, killed
+//! connections, plans, rights; `GET_LOCK`; locks on the caller's own transaction.
+
+use std::io::{Read as _, Write as _};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use leasehold::mysql::{NameTable, TxLock};
+use leasehold::{ErrorKind, HoldState, LockClient, LossReason, OwnedGuard, Result};
+use mysql::prelude::Queryable;
+use mysql::{Conn, IsolationLevel, Row, Transaction, TxOpts};
+
+use crate::databases::{
+    Database, Exhausted, connect_session, too_many_connections_are_busy, urls_are_refused,
+};
+use crate::support::mysql::MysqlServer;
+use crate::support::processes::LEASE;
+use crate::support::stalls::own_time_since;
+use crate::support::{LONG, eventually, fresh, ms, now};
+
+impl Database for MysqlServer {
+    same_for_each_database!(MysqlServer, Conn);
+
+    const ADVISORY: &'static [bool] = &[false];
+    const RECONNECTS_WITHIN: Duration = LONG;
+    // The server counts whole seconds, here and below.
+    const SHORT_WAIT_ENDS_WITHIN: Duration = ms(4_000);
+    const IDLE_SESSION_ENDS_WITHIN: Duration = ms(1_000 + 2_500);
+    const DEADLOCK_ENDS_TRANSACTION: bool = true;
+    const EXHAUSTED: Exhausted = Exhausted {
+        command_timeout: ms(2_500),
+        lease: ms(2_500),
+        calls_end_within: ms(8_000),
+        lasts: ms(6_000),
+    };
+
+    fn end_sessions(&self) {
+        kill_all(&mut self.admin());
+    }
+    fn row(&self, table: &str, name: &str) -> (String, u32, u32, String, String) {
+        let text =
+            format!("SELECT owner, holds, pid, host, thread FROM {table} WHERE id = UNHEX(SHA2(?, 256))");
+        self.admin().exec_first(text, (name,)).unwrap().unwrap()
+    }
+    fn count_rows(&self, table: &str) -> u64 {
+        self.admin().query_first(format!("SELECT COUNT(*) FROM {table}")).unwrap().unwrap()
+    }
+    fn names_session(holder: &str, _client: &LockClient) -> bool {
+        holder.starts_with("connection ")
+    }
+
+    fn begin(connection: &mut Conn) -> Transaction<'_> {
+        connection.start_transaction(TxOpts::default()).unwrap()
+    }
+    fn lock_row(transaction: &mut Transaction<'_>, name: &str) {
+        let row = "SELECT 1 FROM leasehold_locks WHERE id = UNHEX(SHA2(?, 256)) FOR UPDATE";
+        transaction.exec_drop(row, (name.as_bytes(),)).unwrap();
+    }
+    fn wait_setting(transaction: &mut Transaction<'_>) -> String {
+        let setting: Option<u64> = transaction.query_first("SELECT @@innodb_lock_wait_timeout").unwrap();
+        setting.unwrap().to_string()
+    }
+
+    /// In MySQL, not in MariaDB: the gap before a row that is waited for.
+    fn first_use_locks_neighbours(&self) -> bool {
+        let version: String = self.admin().query_first("SELECT VERSION()").unwrap().unwrap();
+        !version.contains("MariaDB")
+    }
+    fn lock(
+        names: &NameTable,
+        _advisory: bool,
+        transaction: &mut Transaction<'_>,
+        name: &str,
+        wait: Duration,
+    ) -> Result<Option<TxLock>> {
+        names.lock(transaction, name, wait)
+    }
+}
+
+database_tests!(MysqlServer);
+
+fn shared() -> Option<&'static MysqlServer> {
+    MysqlServer::shared()
+}
+
+/// Names are made and used for the first time by many at once, which is where gaps would be locked.
+#[test]
+fn first_uses_of_many_names_do_not_disturb_each_other() {
+    let Some(server) = shared() else { return };
+    let clients: Vec<_> = (0..3).map(|_| server.client()).collect();
+    let tag = fresh("first");
+    std::thread::scope(|scope| {
+        for client in &clients {
+            for _ in 0..2 {
+                let tag = &tag;
+                scope.spawn(move || {
+                    for number in 0..60 {
+                        let guard = client.fenced_lock(&format!("{tag}-{number}")).acquire().unwrap();
+                        guard.unlock().unwrap();
+                    }
+                });
+            }
+        }
+    });
+}
+
+// ---- plans and the row
+
+#[test]
+fn every_statement_finds_its_row_by_the_key() {
+    let Some(server) = shared() else { return };
+    server.options().table("planned").build().unwrap();
+    let mut admin = server.admin();
+    let fill =
+        "INSERT INTO planned (id, name, token, owner, holds, expires_at, fence, host, pid, thread, since)
+        VALUES (UNHEX(SHA2(?, 256)), '', 0, '', 0, UTC_TIMESTAMP(6), 0, '', 0, '', UTC_TIMESTAMP(6))";
+    admin.exec_batch(fill, (0..3_000).map(|number| (number,))).unwrap();
+    NameTable::new("planned_names").unwrap().create(&mut admin).unwrap();
+    admin.query_drop("ANALYZE TABLE planned").unwrap();
+    for text in [
+        include_str!("../../src/stores/sql/query/mysql/take.sql"),
+        include_str!("../../src/stores/sql/query/mysql/retake.sql"),
+        include_str!("../../src/stores/sql/query/mysql/leave.sql"),
+        include_str!("../../src/stores/sql/query/mysql/renew.sql"),
+        include_str!("../../src/stores/sql/query/mysql/expire.sql"),
+        include_str!("../../src/stores/sql/query/mysql/look.sql"),
+        include_str!("../../src/stores/sql/query/mysql/force.sql"),
+        include_str!("../../src/stores/sql/query/mysql/forget.sql"),
+    ] {
+        let mut text = text.replace("leasehold_locks", "planned");
+        // Values in place of the parameters, and an id as it is.
+        text = text.lines().filter(|line| !line.starts_with("--")).collect::<Vec<_>>().join("\n");
+        text = text.replace(":id", "UNHEX(SHA2('7', 256))").replace(":name", "'7'");
+        for parameter in [
+            ":token",
+            ":owner",
+            ":lease_us",
+            ":age_us",
+            ":rest_us",
+            ":fenced",
+            ":host",
+            ":pid",
+            ":thread",
+            ":count",
+            ":left",
+        ] {
+            text = text.replace(parameter, "1");
+        }
+        let plan: Vec<Row> = admin.query(format!("EXPLAIN {text}")).unwrap();
+        assert_eq!(plan.len(), 1, "{text}");
+        let (access, key): (Option<String>, Option<String>) =
+            (plan[0].get("type").unwrap(), plan[0].get("key").unwrap());
+        assert_eq!(key.as_deref(), Some("PRIMARY"), "{text}");
+        assert!(["const", "range"].contains(&access.as_deref().unwrap()), "{access:?} {text}");
+        let rows: Option<u64> = plan[0].get("rows").unwrap();
+        assert_eq!(rows, Some(1), "{text}");
+    }
+}
+
+// ---- faults
+
+fn kill_all(admin: &mut Conn) {
+    let others =
+        "SELECT id FROM information_schema.processlist WHERE id <> CONNECTION_ID() AND user = 'admin'";
+    let ids: Vec<u64> = admin.query(others).unwrap();
+    for id in ids {
+        admin.query_drop(format!("KILL {id}")).ok(); // it may be gone
+    }
+}
+
+#[test]
+fn killed_connections_are_replaced() {
+    let Some(server) = MysqlServer::start() else { return };
+    let (client, rival) = (server.client(), server.client());
+    let held = client.lock("held").acquire().unwrap();
+    std::thread::scope(|scope| {
+        let waiter = scope.spawn(|| rival.lock("held").lock());
+        kill_all(&mut server.admin());
+        held.check().unwrap();
+        held.unlock().unwrap_or_else(|error| assert!(error.is_retryable(), "{error}"));
+        waiter.join().unwrap().unwrap();
+    });
+    // The waiter's thread has ended; its hold ends with its lease, at the latest.
+    assert!(rival.lock("held").force_unlock().is_ok());
+    assert!(client.lock("held").try_lock_for(LONG).unwrap());
+}
+
+#[test]
+fn a_server_that_stands_still_costs_one_command_timeout() {
+    let Some(server) = MysqlServer::start() else { return };
+    let client = server.options().command_timeout(ms(400)).build().unwrap();
+    client.lock("a").lock().unwrap();
+    client.lock("a").unlock().unwrap();
+    server.signal("STOP");
+    let start = now();
+    let error = client.lock("a").try_lock().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::TimedOut, "{error:?}");
+    assert!(!error.outcome_unknown(), "it has only read so far");
+    assert!(own_time_since(start) < ms(2_000), "{:?}", start.elapsed());
+    server.signal("CONT");
+    assert!(client.lock("a").try_lock_for(LONG).unwrap());
+    client.lock("a").unlock().unwrap();
+}
+
+#[test]
+fn a_grant_whose_answer_does_not_come_is_undone() {
+    let Some(server) = shared() else { return };
+    let client = server.options().command_timeout(ms(400)).patience(LONG).build().unwrap();
+    let name = fresh("late");
+    client.lock(&name).lock().unwrap();
+    client.lock(&name).unlock().unwrap();
+    let mut admin = server.admin();
+    let mut transaction = admin.start_transaction(TxOpts::default()).unwrap();
+    MysqlServer::lock_row(&mut transaction, &name);
+    let error = client.lock(&name).try_lock().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::TimedOut, "{error:?}");
+    assert!(error.outcome_unknown());
+    transaction.rollback().unwrap();
+    assert!(client.lock(&name).try_lock_for(LONG).unwrap());
+    client.lock(&name).unlock().unwrap();
+}
+
+/// Hundreds who look now and then would otherwise queue for the row, and the server search that queue for deadlocks.
+#[test]
+fn a_try_for_a_held_lock_waits_for_no_row_lock() {
+    let Some(server) = shared() else { return };
+    let (client, other) = (server.client(), server.client());
+    let name = fresh("read");
+    let held = client.lock(&name).acquire().unwrap();
+    let mut admin = server.admin();
+    let mut transaction = admin.start_transaction(TxOpts::default()).unwrap();
+    MysqlServer::lock_row(&mut transaction, &name);
+    assert!(!other.lock(&name).try_lock().unwrap());
+    transaction.rollback().unwrap();
+    held.unlock().unwrap();
+    assert!(other.lock(&name).try_lock().unwrap());
+}
+
+#[test]
+fn wrong_settings_and_rights_fail_at_once_with_their_kind() {
+    let Some(server) = MysqlServer::start() else { return };
+    let at = |url: &str| LockClient::builder().url(url);
+    let error = at(&server.url()).build().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unsupported);
+    assert!(error.to_string().contains("create_schema"), "{error}");
+    let first = server.client();
+    let mut admin = server.admin();
+    for text in [
+        "CREATE USER secretive IDENTIFIED BY 'S3CR3T'",
+        "CREATE USER reader",
+        "GRANT SELECT ON locks.leasehold_locks TO reader",
+        "GRANT SELECT, INSERT, UPDATE, DELETE ON locks.leasehold_locks TO secretive",
+    ] {
+        admin.query_drop(text).unwrap();
+    }
+    urls_are_refused(&[
+        (server.url_as("secretive"), ErrorKind::Authentication),
+        (server.url_as("secretive:S3CR3T-not"), ErrorKind::Authentication),
+        (server.url().replace("/locks", "/none"), ErrorKind::InvalidInput),
+        (server.url().replace("/locks", ""), ErrorKind::InvalidInput),
+        ("mysql://127.0.0.1:1/x".to_owned(), ErrorKind::Unreachable),
+        ("mysql://".to_owned(), ErrorKind::InvalidInput),
+        ("mysql://a:S3CR3T@host:port/x".to_owned(), ErrorKind::InvalidInput),
+        (format!("{}?require_ssl=true", server.url()), ErrorKind::InvalidInput),
+    ]);
+    let reader = at(&server.url_as("reader")).build().unwrap();
+    assert!(!reader.lock("a").is_locked().unwrap());
+    assert_eq!(reader.lock("a").try_lock().unwrap_err().kind(), ErrorKind::NoPermission);
+    // The password, by option and by URL; the rights that the docs name suffice; both schemes.
+    let by_option = at(&server.url_as("secretive")).password("S3CR3T").build().unwrap();
+    let by_url = at(&server.url_as("secretive:S3CR3T").replace("mysql:", "mariadb:")).build().unwrap();
+    assert!(by_option.lock("a").try_lock().unwrap());
+    assert!(!by_url.lock("a").try_lock().unwrap());
+    by_option.lock("a").unlock().unwrap();
+    by_option.sweep(ms(1)).unwrap();
+    // Read-only, and the table gone while in use.
+    admin.query_drop("SET GLOBAL read_only = 1").unwrap();
+    assert_eq!(at(&server.url()).build().unwrap_err().kind(), ErrorKind::ReadOnly);
+    assert_eq!(by_option.lock("a").try_lock().unwrap_err().kind(), ErrorKind::ReadOnly);
+    admin.query_drop("SET GLOBAL read_only = 0").unwrap();
+    admin.query_drop("DROP TABLE leasehold_locks").unwrap();
+    assert_eq!(first.lock("a").try_lock().unwrap_err().kind(), ErrorKind::Unsupported);
+    // No room for one more.
+    admin.query_drop("SET GLOBAL max_connections = 12").unwrap();
+    too_many_connections_are_busy(&server.url(), || server.try_admin().ok());
+}
+
+// ---- session locks
+
+fn is_at_risk(held: &OwnedGuard) -> bool {
+    matches!(held.state(), HoldState::AtRisk { .. })
+}
+
+/// An error is no loss: the server has the lock for the session all the while, and the session goes on.
+#[test]
+fn a_server_that_stands_still_while_session_locks_are_renewed_ends_no_hold() {
+    let Some(server) = MysqlServer::start() else { return };
+    let lease = ms(12_000);
+    let options = || LockClient::builder().url(&server.url()).session_locks();
+    let client = options().lease(lease).command_timeout(ms(500)).build().unwrap();
+    let rival = options().build().unwrap();
+    let held: Vec<_> =
+        ["a", "b", "c"].iter().map(|name| client.lock(name).acquire_owned().unwrap()).collect();
+    server.signal("STOP");
+    // Each renewal fails until then.
+    assert!(eventually(LONG, || held.iter().all(|held| held.state() != HoldState::Held)));
+    assert!(held.iter().all(is_at_risk), "{held:?}");
+    server.signal("CONT");
+    assert!(eventually(LONG, || held.iter().all(|held| held.state() == HoldState::Held)), "{held:?}");
+    for held in held {
+        held.check().unwrap();
+        assert!(!rival.lock(held.name()).try_lock().unwrap());
+        held.unlock().unwrap();
+    }
+}
+
+/// Passes bytes on between a client and the server.
+struct Relay {
+    port: u16,
+    connections: Arc<AtomicUsize>,
+    silent: Arc<AtomicUsize>,
+}
+
+impl Relay {
+    fn before(server: &MysqlServer) -> Relay {
+        let (upstream, listener) = (server.port(), TcpListener::bind("127.0.0.1:0").unwrap());
+        let relay = Relay {
+            port: listener.local_addr().unwrap().port(),
+            connections: Arc::default(),
+            silent: Arc::default(),
+        };
+        let (connections, silent) = (Arc::clone(&relay.connections), Arc::clone(&relay.silent));
+        in_background(move || {
+            for client in listener.incoming().flatten() {
+                let number = connections.fetch_add(1, Ordering::SeqCst);
+                let Ok(server) = TcpStream::connect(("127.0.0.1", upstream)) else { continue };
+                let silent = Arc::clone(&silent);
+                let ends = (client.try_clone().unwrap(), server.try_clone().unwrap());
+                in_background(move || pass_on(&ends.0, &ends.1, || true));
+                in_background(move || pass_on(&server, &client, || number >= silent.load(Ordering::SeqCst)));
+            }
+        });
+        relay
+    }
+
+    /// Drops the server's bytes on the connections that exist now.
+    fn silence(&self) {
+        self.silent.store(self.connections.load(Ordering::SeqCst), Ordering::SeqCst);
+    }
+}
+
+/// Ends with the connections, or the process.
+fn in_background(work: impl FnOnce() + Send + 'static) {
+    drop(std::thread::Builder::new().spawn(work).unwrap());
+}
+
+fn pass_on(mut from: &TcpStream, mut to: &TcpStream, does: impl Fn() -> bool) {
+    let mut bytes = [0; 4_096];
+    while let Ok(count @ 1..) = from.read(&mut bytes) {
+        if does() && to.write_all(&bytes[..count]).is_err() {
+            break;
+        }
+    }
+    // Either may be closed already.
+    to.shutdown(Shutdown::Both).ok();
+    from.shutdown(Shutdown::Both).ok();
+}
+
+#[test]
+fn a_session_whose_connection_falls_silent_is_held_to_the_end_of_its_window_or_until_it_is_given_back() {
+    let Some(server) = shared() else { return };
+    let relay = Relay::before(server);
+    let url = format!("mysql://admin@127.0.0.1:{}/locks", relay.port);
+    let lease = ms(6_000);
+    let options = || LockClient::builder().url(&url).session_locks().lease(lease).command_timeout(ms(400));
+    let (client, rival) = (options().build().unwrap(), connect_session(&server.url(), LEASE).unwrap());
+    let (kept, given) = (fresh("kept"), fresh("given"));
+    let lost = client.lock(&kept).acquire_owned().unwrap();
+    let unlocked = client.lock(&given).acquire_owned().unwrap();
+    relay.silence();
+    let at_risk = || [&lost, &unlocked].iter().all(|held| is_at_risk(held));
+    assert!(eventually(LONG, at_risk), "{lost:?} {unlocked:?}");
+    assert!(!rival.lock(&kept).try_lock().unwrap() && !rival.lock(&given).try_lock().unwrap());
+    unlocked.unlock().unwrap();
+    assert!(rival.lock(&given).try_lock_for(LONG).unwrap(), "hanging up frees it");
+    rival.lock(&given).unlock().unwrap();
+    let loss = lost.lost().recv_timeout(LONG).unwrap();
+    assert_eq!(loss.reason, LossReason::Expired);
+    assert!(lost.unlock().unwrap_err().is_lost());
+    assert!(rival.lock(&kept).try_lock_for(LONG).unwrap());
+    rival.lock(&kept).unlock().unwrap();
+}
+
+// ---- on the caller's own transaction
+
+#[test]
+fn transactions_count_exactly_at_every_isolation_level() {
+    let Some(server) = shared() else { return };
+    let names = server.names();
+    server.admin().query_drop("CREATE TABLE counter ENGINE = InnoDB AS SELECT 0 AS number").unwrap();
+    let name = fresh("counted");
+    let rounds = 25;
+    let levels =
+        [IsolationLevel::ReadCommitted, IsolationLevel::RepeatableRead, IsolationLevel::Serializable];
+    std::thread::scope(|scope| {
+        for level in levels {
+            let (names, name) = (&names, &name);
+            scope.spawn(move || {
+                let mut connection = server.admin();
+                for _ in 0..rounds {
+                    let options = TxOpts::default().set_isolation_level(Some(level));
+                    let mut transaction = connection.start_transaction(options).unwrap();
+                    let lock = names.lock(&mut transaction, name, LONG).unwrap().unwrap();
+                    // Read and written apart: only the lock protects it.
+                    let number: u32 = transaction.query_first("SELECT number FROM counter").unwrap().unwrap();
+                    transaction.exec_drop("UPDATE counter SET number = ?", (number + 1,)).unwrap();
+                    lock.check(&mut transaction).unwrap();
+                    transaction.commit().unwrap();
+                }
+            });
+        }
+    });
+    let number: u32 = server.admin().query_first("SELECT number FROM counter").unwrap().unwrap();
+    assert_eq!(number, 3 * rounds);
+}
+
+#[test]
+fn a_transaction_that_the_server_ends_is_lost() {
+    let Some(server) = MysqlServer::start_with(&["--innodb-rollback-on-timeout"]) else { return };
+    let names = server.names();
+    let (mut one, mut two) = (server.admin(), server.admin());
+    // By a wait in vain, where the server is set so.
+    let mut first = MysqlServer::begin(&mut one);
+    let _held = names.lock(&mut first, "a", ms(0)).unwrap().unwrap();
+    let mut second = MysqlServer::begin(&mut two);
+    let other = names.lock(&mut second, "b", ms(0)).unwrap().unwrap();
+    other.check(&mut second).unwrap();
+    let error = names.lock(&mut second, "a", ms(100)).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Lost, "{error}");
+    assert!(other.check(&mut second).unwrap_err().is_lost(), "the earlier lock is gone too");
+    assert!(names.lock(&mut first, "b", ms(0)).unwrap().is_some());
+    drop((first, second));
+    // By an administrator.
+    let mut first = MysqlServer::begin(&mut one);
+    let held = names.lock(&mut first, "a", ms(2_000)).unwrap().unwrap();
+    kill_all(&mut server.admin());
+    assert!(eventually(LONG, || held.check(&mut first).is_err_and(|error| error.is_lost())));
+    assert!(names.lock(&mut first, "b", ms(0)).unwrap_err().is_lost());
+    assert!(first.commit().is_err());
+    let mut three = server.admin();
+    assert!(names.lock(&mut MysqlServer::begin(&mut three), "a", ms(2_000)).unwrap().is_some());
+    // By its idleness.
+    let mut four = server.admin();
+    four.query_drop("SET SESSION wait_timeout = 1").unwrap();
+    let mut idle = MysqlServer::begin(&mut four);
+    let held = names.lock(&mut idle, "idle", ms(0)).unwrap().unwrap();
+    let mut five = server.admin();
+    assert!(
+        names.lock(&mut MysqlServer::begin(&mut five), "idle", LONG).unwrap().is_some(),
+        "the next one has it"
+    );
+    assert!(held.check(&mut idle).unwrap_err().is_lost());
+}

@@ -1,0 +1,418 @@
+//! PostgreSQL: what the contracts do not ask, since it is a database's and not a lock's: its death, ended sessions, plans,
+//! rights; advisory locks; locks on the caller's own transaction.
+
+use std::sync::Barrier;
+use std::thread;
+use std::time::Duration;
+
+use leasehold::postgres::{NameTable, TxLock, lock_advisory};
+use leasehold::{ClientBuilder, ErrorKind, LockClient, LossReason, Result};
+use postgres::{Client, IsolationLevel, NoTls, Transaction};
+
+use crate::databases::{self, Database, Exhausted, connect, connect_session, urls_are_refused};
+use crate::support::postgres::{Bouncer, PostgresServer};
+use crate::support::processes::LEASE;
+use crate::support::stalls::own_time_since;
+use crate::support::{LONG, eventually, fresh, ms, now, stalled_since};
+
+impl Database for PostgresServer {
+    same_for_each_database!(PostgresServer, Client);
+
+    const ADVISORY: &'static [bool] = &[false, true];
+    const RECONNECTS_WITHIN: Duration = Duration::ZERO;
+    const SHORT_WAIT_ENDS_WITHIN: Duration = ms(2_000);
+    const IDLE_SESSION_ENDS_WITHIN: Duration = ms(700 + 1_500);
+    const DEADLOCK_ENDS_TRANSACTION: bool = false;
+    const EXHAUSTED: Exhausted = Exhausted {
+        command_timeout: ms(600),
+        lease: ms(2_400),
+        calls_end_within: ms(5_000),
+        lasts: ms(5_000),
+    };
+
+    fn end_sessions(&self) {
+        terminate_all(&mut self.admin());
+    }
+    fn row(&self, table: &str, name: &str) -> (String, u32, u32, String, String) {
+        let text = format!("SELECT owner, holds, pid, host, thread FROM {table} WHERE id = sha256($1)");
+        let row = self.admin().query_one(&text, &[&name.as_bytes()]).unwrap();
+        let (holds, pid): (i32, i64) = (row.get(1), row.get(2));
+        (row.get(0), holds.unsigned_abs(), pid.try_into().unwrap(), row.get(3), row.get(4))
+    }
+    fn count_rows(&self, table: &str) -> u64 {
+        let count: i64 =
+            self.admin().query_one(&format!("SELECT count(*) FROM {table}"), &[]).unwrap().get(0);
+        count.unsigned_abs()
+    }
+    fn names_session(holder: &str, client: &LockClient) -> bool {
+        holder == client.current_owner().to_string()
+    }
+
+    fn begin(connection: &mut Client) -> Transaction<'_> {
+        connection.transaction().unwrap()
+    }
+    fn lock_row(transaction: &mut Transaction<'_>, name: &str) {
+        let row = "SELECT 1 FROM leasehold_locks WHERE id = sha256($1) FOR UPDATE";
+        transaction.query_one(row, &[&name.as_bytes()]).unwrap();
+    }
+    fn wait_setting(transaction: &mut Transaction<'_>) -> String {
+        transaction.query_one("SHOW lock_timeout", &[]).unwrap().get(0)
+    }
+
+    fn first_use_locks_neighbours(&self) -> bool {
+        false
+    }
+    fn lock(
+        names: &NameTable,
+        advisory: bool,
+        transaction: &mut Transaction<'_>,
+        name: &str,
+        wait: Duration,
+    ) -> Result<Option<TxLock>> {
+        if advisory { lock_advisory(transaction, name, wait) } else { names.lock(transaction, name, wait) }
+    }
+}
+
+database_tests!(PostgresServer);
+
+fn shared() -> Option<&'static PostgresServer> {
+    PostgresServer::shared()
+}
+
+// ---- plans and the row
+
+#[test]
+fn every_statement_finds_its_row_by_the_key() {
+    let Some(server) = shared() else { return };
+    server.options().table("planned").build().unwrap();
+    let mut admin = server.admin();
+    let fill =
+        "INSERT INTO planned SELECT sha256(n::text::bytea), '', false, '', 0, now(), 0, '', 0, '', now()
+        FROM generate_series(1, 20000) AS n; ANALYZE planned";
+    admin.batch_execute(fill).unwrap();
+    let name = "'\\x61'";
+    for (text, arguments) in [
+        (
+            include_str!("../../src/stores/sql/query/postgres/take.sql"),
+            format!("{name}, false, 'o', 1000, true, 'h', 1, 't'"),
+        ),
+        (
+            include_str!("../../src/stores/sql/query/postgres/retake.sql"),
+            format!("{name}, false, 'o', 1000, true, 2"),
+        ),
+        (
+            include_str!("../../src/stores/sql/query/postgres/leave.sql"),
+            format!("{name}, false, 'o', 0, 'c'"),
+        ),
+        (include_str!("../../src/stores/sql/query/postgres/renew.sql"), format!("{name}, false, 'o', 1000")),
+        (include_str!("../../src/stores/sql/query/postgres/expire.sql"), format!("{name}, false, 'o', 1000")),
+        (include_str!("../../src/stores/sql/query/postgres/look.sql"), name.to_owned()),
+        (include_str!("../../src/stores/sql/query/postgres/force.sql"), format!("{name}, false, 'c'")),
+        // On the caller's own transaction.
+        ("SELECT 1 FROM leasehold_names WHERE id = sha256($1) FOR UPDATE", name.to_owned()),
+    ] {
+        let text = text.replace("leasehold_locks", "planned").replace("leasehold_names", "planned");
+        // Both plans: for these values, and for any.
+        for mode in ["force_custom_plan", "force_generic_plan"] {
+            admin.batch_execute(&format!("SET plan_cache_mode = {mode}; PREPARE planned AS {text}")).unwrap();
+            let plan = admin.query(&format!("EXPLAIN EXECUTE planned({arguments})"), &[]).unwrap();
+            let plan: String = plan.iter().map(|row| row.get::<_, String>(0) + "\n").collect();
+            assert!(plan.contains("planned_pkey"), "{text}\n{plan}");
+            assert!(!plan.contains("Seq Scan"), "{text}\n{plan}");
+            admin.batch_execute("DEALLOCATE planned").unwrap();
+        }
+    }
+}
+
+// ---- faults
+
+/// All sessions are ended while locks are held and waited for: rows do not mind, and wake-ups come back.
+#[test]
+fn terminated_backends_are_replaced() {
+    let Some(server) = PostgresServer::start() else { return };
+    let (client, rival) = (server.client(), server.client());
+    let held = client.lock("held").acquire().unwrap();
+    std::thread::scope(|scope| {
+        let waiter = scope.spawn(|| {
+            rival.lock("held").lock().unwrap();
+            let had = now();
+            rival.lock("held").unlock().unwrap();
+            had
+        });
+        let mut admin = server.admin();
+        assert!(eventually(LONG, || listeners(&mut admin) == 1));
+        terminate_all(&mut admin);
+        assert!(eventually(LONG, || listeners(&mut admin) == 1), "it listens again");
+        held.check().unwrap();
+        let before = now();
+        held.unlock().unwrap();
+        let woken = waiter.join().unwrap().duration_since(before);
+        assert!(woken < ms(700), "by a wake-up, not by a poll: {woken:?}");
+    });
+}
+
+fn listeners(admin: &mut Client) -> i64 {
+    // The only sessions whose last word is LISTEN.
+    let text = "SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'LISTEN leasehold%'";
+    admin.query_one(text, &[]).unwrap().get(0)
+}
+
+fn terminate_all(admin: &mut Client) {
+    let text = "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity
+        WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()";
+    admin.query(text, &[]).unwrap();
+}
+
+/// A process of the server's that stands still: the call ends, its outcome is unknown, and it is cleaned up.
+#[test]
+fn a_backend_that_stands_still_costs_one_command_timeout() {
+    let Some(server) = PostgresServer::start() else { return };
+    let client = server.options().pool_size(1).command_timeout(ms(400)).build().unwrap();
+    client.lock("a").lock().unwrap();
+    client.lock("a").unlock().unwrap();
+    let backend =
+        "SELECT pid FROM pg_stat_activity WHERE query LIKE '-- Leaves an owner%' AND pid <> pg_backend_pid()";
+    let pid: i32 = server.admin().query_one(backend, &[]).unwrap().get(0);
+    crate::support::signal(pid.unsigned_abs(), "STOP");
+    let start = now();
+    let error = client.lock("a").try_lock().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::TimedOut, "{error}");
+    assert!(error.outcome_unknown());
+    assert!(own_time_since(start) < ms(2_000), "{:?}", start.elapsed());
+    crate::support::signal(pid.unsigned_abs(), "CONT");
+    // A grant that it may have got after all is undone.
+    assert!(client.lock("a").try_lock_for(LONG).unwrap());
+    client.lock("a").unlock().unwrap();
+}
+
+#[test]
+fn wrong_settings_and_rights_fail_at_once_with_their_kind() {
+    let Some(server) = PostgresServer::start() else { return };
+    let kind = |builder: ClientBuilder| builder.build().unwrap_err().kind();
+    let at = |url: &str| LockClient::builder().url(url);
+    let error = at(&server.url()).build().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unsupported);
+    assert!(error.to_string().contains("create_schema"), "{error}");
+    let first = server.client();
+    let mut admin = server.admin();
+    admin
+        .batch_execute(
+            "CREATE USER secretive PASSWORD 'S3CR3T'; CREATE USER reader; GRANT SELECT ON leasehold_locks TO reader",
+        )
+        .unwrap();
+    urls_are_refused(&[
+        (server.url_as("secretive"), ErrorKind::Authentication),
+        (server.url_as("secretive:S3CR3T-not"), ErrorKind::Authentication),
+        (server.url().replace("/postgres?", "/none?").replace("/postgres", "/none"), ErrorKind::InvalidInput),
+        ("postgres://127.0.0.1:1/x".to_owned(), ErrorKind::Unreachable),
+        ("postgres://".to_owned(), ErrorKind::InvalidInput),
+        ("postgres://a:S3CR3T@host:port".to_owned(), ErrorKind::InvalidInput),
+        (format!("{}?sslmode=require", server.url()), ErrorKind::Unsupported),
+    ]);
+    assert_eq!(kind(at(&server.url()).database(1)), ErrorKind::InvalidInput);
+    // A user who may look but not write.
+    let reader = at(&server.url_as("reader")).build().unwrap();
+    assert!(!reader.lock("a").is_locked().unwrap());
+    assert_eq!(reader.lock("a").try_lock().unwrap_err().kind(), ErrorKind::NoPermission);
+    // The password, by option and by URL.
+    admin.batch_execute("GRANT ALL ON leasehold_locks TO secretive").unwrap();
+    let by_option = at(&server.url_as("secretive")).password("S3CR3T").build().unwrap();
+    let by_url = at(&server.url_as("secretive:S3CR3T")).build().unwrap();
+    assert!(by_option.lock("a").try_lock().unwrap());
+    assert!(!by_url.lock("a").try_lock().unwrap());
+    by_option.lock("a").unlock().unwrap();
+    // Read-only, and the table gone while in use.
+    admin.batch_execute("ALTER DATABASE postgres SET default_transaction_read_only = on").unwrap();
+    let read_only = at(&server.url()).build().unwrap();
+    let error = read_only.lock("a").try_lock().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::ReadOnly, "{error}");
+    admin.batch_execute("SET default_transaction_read_only = off; DROP TABLE leasehold_locks").unwrap();
+    assert_eq!(first.lock("a").try_lock().unwrap_err().kind(), ErrorKind::Unsupported);
+}
+
+#[test]
+fn too_many_connections_are_busy() {
+    let Some(server) = PostgresServer::start_with(&["max_connections=6", "superuser_reserved_connections=0"])
+    else {
+        return;
+    };
+    server.client();
+    databases::too_many_connections_are_busy(&server.url(), || Client::connect(&server.url(), NoTls).ok());
+    assert!(eventually(LONG, || LockClient::connect(&server.url()).is_ok()));
+}
+
+/// In words, at once and always; not by whatever fails first, and only where the pooler's sessions happened to differ.
+#[test]
+fn a_pooler_that_gives_each_transaction_another_session_is_refused_in_words() {
+    let Some(server) = PostgresServer::start() else { return };
+    server.client();
+    for mode in ["transaction", "statement", "session"] {
+        let Some(bouncer) = Bouncer::before(&server, mode) else { return };
+        // Idle sessions of the pool, of which any may be given.
+        let mut several: Vec<Client> =
+            (0..4).map(|_| Client::connect(&bouncer.url(), NoTls).unwrap()).collect();
+        std::thread::scope(|scope| {
+            for one in &mut several {
+                scope.spawn(|| one.batch_execute("SELECT pg_sleep(0.2)").unwrap());
+            }
+        });
+        for _ in 0..3 {
+            for session_locks in [false, true] {
+                let options = LockClient::builder().url(&bouncer.url());
+                let options = if session_locks { options.session_locks() } else { options };
+                if mode == "session" {
+                    let client = options.build().unwrap();
+                    let held = client.lock("a").acquire().unwrap();
+                    assert!(!connect(&bouncer.url(), LEASE).unwrap().lock("b").is_locked().unwrap());
+                    held.unlock().unwrap();
+                } else {
+                    let error = options.build().unwrap_err();
+                    assert_eq!(error.kind(), ErrorKind::Unsupported, "{mode}: {error:?}");
+                    assert!(error.to_string().contains("PgBouncer"), "{mode}: {error}");
+                }
+            }
+        }
+    }
+}
+
+// ---- session locks
+
+#[test]
+fn a_session_lock_that_is_released_wakes_its_waiter() {
+    let Some(server) = shared() else { return };
+    let [client, rival] = [(); 2].map(|()| connect_session(&server.url(), LEASE).unwrap());
+    let name = fresh("woken");
+    let (lock, other) = (client.lock(&name), rival.lock(&name));
+    lock.lock().unwrap();
+    std::thread::scope(|scope| {
+        let waiter = scope.spawn(|| {
+            other.lock().unwrap();
+            now()
+        });
+        assert!(eventually(LONG, || listeners(&mut server.admin()) > 0));
+        let before = now();
+        lock.unlock().unwrap();
+        let took = waiter.join().unwrap().duration_since(before);
+        assert!(took < ms(1_000) + stalled_since(before), "{took:?}");
+    });
+    // The waiter's thread has ended with it, so its session ends with the lease.
+    assert!(lock.try_lock_for(LEASE + LONG).unwrap());
+    lock.unlock().unwrap();
+}
+
+/// No renewal is due for long: the connection tells, and that of no other hold.
+#[test]
+fn a_session_that_the_server_ends_is_noticed_at_once() {
+    let Some(server) = shared() else { return };
+    let client = connect_session(&server.url(), Duration::from_secs(60)).unwrap();
+    let mut admin = server.admin();
+    for round in 0..3 {
+        let held = client.lock(&fresh("ended")).acquire().unwrap();
+        let lock = client.lock(&fresh("other"));
+        let other = std::thread::scope(|scope| scope.spawn(|| lock.acquire_owned()).join().unwrap().unwrap());
+        let lost = held.lost();
+        let end = "SELECT pg_terminate_backend(pid, 20000) FROM pg_stat_activity WHERE application_name = $1";
+        let rows = admin.query(end, &[&format!("leasehold {}", held.owner())]).unwrap();
+        assert_eq!(rows.len(), 1);
+        // It takes the server's process a while to come to it; by now it is gone.
+        let ended = now();
+        assert_eq!(lost.recv_timeout(LONG).unwrap().reason, LossReason::Gone);
+        let (took, stalled) = (ended.elapsed(), stalled_since(ended));
+        assert!(took < ms(100 + 250) + stalled, "round {round}: {took:?}, of which stalled {stalled:?}");
+        assert!(held.unlock().unwrap_err().is_lost());
+        other.check().unwrap();
+        other.unlock().unwrap();
+    }
+}
+
+// ---- on the caller's own transaction
+
+#[test]
+fn many_can_create_the_table_of_names_at_the_same_time() {
+    let Some(server) = shared() else { return };
+    for _ in 0..5 {
+        let names = NameTable::new(&fresh("names").replace('-', "_")).unwrap();
+        let start = Barrier::new(8);
+        thread::scope(|scope| {
+            for _ in 0..8 {
+                let mut client = server.admin();
+                let (names, start) = (&names, &start);
+                scope.spawn(move || {
+                    start.wait();
+                    names.create(&mut client).unwrap();
+                });
+            }
+        });
+    }
+}
+
+/// Above READ COMMITTED a transaction may have looked before it got the lock: then the server refuses what it writes.
+#[test]
+fn transactions_count_exactly_at_every_isolation_level() {
+    let Some(server) = shared() else { return };
+    let names = server.names();
+    server.admin().batch_execute("CREATE TABLE counter AS SELECT 0 AS number").unwrap();
+    let name = fresh("counted");
+    let rounds = 25;
+    let levels =
+        [IsolationLevel::ReadCommitted, IsolationLevel::RepeatableRead, IsolationLevel::Serializable];
+    let once = |client: &mut Client, level| -> std::result::Result<bool, postgres::Error> {
+        let mut transaction = client.build_transaction().isolation_level(level).start()?;
+        let lock = names.lock(&mut transaction, &name, LONG);
+        if !matches!(level, IsolationLevel::ReadCommitted)
+            && lock.as_ref().is_err_and(|error| error.kind() == ErrorKind::Busy)
+        {
+            // Another made the row after this one's first look: to be run again, as is said.
+            return Ok(false);
+        }
+        let _lock = lock.unwrap().unwrap();
+        // Read and written apart: only the lock protects it.
+        let number: i32 = transaction.query_one("SELECT number FROM counter", &[])?.get(0);
+        transaction.execute("UPDATE counter SET number = $1", &[&(number + 1)])?;
+        transaction.commit().map(|()| true)
+    };
+    std::thread::scope(|scope| {
+        for level in levels {
+            let once = &once;
+            scope.spawn(move || {
+                let mut client = server.admin();
+                for _ in 0..rounds {
+                    loop {
+                        match once(&mut client, level) {
+                            Ok(true) => break,
+                            Ok(false) => {}
+                            Err(error) => {
+                                assert!(!matches!(level, IsolationLevel::ReadCommitted), "{error}");
+                                let code = error.code().map(postgres::error::SqlState::code);
+                                assert_eq!(code, Some("40001"), "{error}");
+                            }
+                        }
+                    }
+                }
+            });
+        }
+    });
+    let number: i32 = server.admin().query_one("SELECT number FROM counter", &[]).unwrap().get(0);
+    assert_eq!(number, 3 * rounds);
+}
+
+#[test]
+fn a_transaction_that_the_server_ends_is_lost() {
+    let Some(server) = shared() else { return };
+    let names = server.names();
+    let name = fresh("ended");
+    let mut client = server.admin();
+    client.batch_execute("SET idle_in_transaction_session_timeout = 200").unwrap();
+    let mut transaction = client.transaction().unwrap();
+    let held = names.lock(&mut transaction, &name, ms(0)).unwrap().unwrap();
+    // Another gets it once the server has ended the transaction.
+    let mut other = server.admin();
+    let mut second = other.transaction().unwrap();
+    assert!(names.lock(&mut second, &name, LONG).unwrap().is_some());
+    let error = held.check(&mut transaction).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Lost, "{error}");
+    assert!(error.is_lost());
+    assert!(names.lock(&mut transaction, &name, ms(0)).unwrap_err().is_lost());
+    assert!(lock_advisory(&mut transaction, &name, ms(0)).unwrap_err().is_lost());
+    assert!(transaction.commit().is_err());
+}

@@ -1,0 +1,98 @@
+//! Redis put to what the other stores' processes are put to: several that count under one lock, and one that is killed.
+
+use std::time::Duration;
+
+use leasehold::{ErrorKind, LockClient, Result};
+
+use crate::support::processes::{LEASE, Worker, a_killed_holder_frees_within, count_across_processes};
+use crate::support::server::RedisServer;
+use crate::support::{now, run, stalled_since, test_command, test_name};
+
+fn connect(url: &str, lease: Duration) -> Result<LockClient> {
+    LockClient::builder().url(url).lease(lease).build()
+}
+
+#[test]
+fn four_processes_count_exactly() {
+    if let Some(worker) = Worker::here() {
+        return worker.work(connect);
+    }
+    let Some(server) = RedisServer::start_default() else { return };
+    count_across_processes(&server.url());
+}
+
+#[test]
+fn a_killed_holder_frees_the_lock_within_its_lease() {
+    if let Some(worker) = Worker::here() {
+        return worker.work(connect);
+    }
+    let Some(server) = RedisServer::start_default() else { return };
+    a_killed_holder_frees_within(LEASE, &server.url(), &connect(&server.url(), LEASE).unwrap());
+}
+
+/// The server may be down when a program starts. Its first use says so, and later ones find it.
+#[test]
+fn a_client_that_connects_lazily_may_be_there_before_its_server() {
+    let Some(mut server) = RedisServer::start_default() else { return };
+    server.kill();
+    let quick = LockClient::builder().url(&server.url()).patience(Duration::ZERO);
+    let client = quick.connect_lazily().build().unwrap();
+    let lock = client.lock("early");
+    for error in [
+        lock.lock().unwrap_err(),
+        lock.try_lock_for(Duration::from_millis(10)).map(drop).unwrap_err(),
+        lock.is_locked().map(drop).unwrap_err(),
+        client.ping().map(drop).unwrap_err(),
+        client.semaphore("early").acquire(1).map(drop).unwrap_err(),
+        client.multi_lock([&lock]).lock().unwrap_err(),
+    ] {
+        assert_eq!(error.kind(), ErrorKind::Unreachable, "{error}");
+        assert!(error.is_retryable() && !error.outcome_unknown(), "{error}");
+    }
+    server.restart();
+    let guard = lock.acquire().unwrap();
+    let other = LockClient::connect(&server.url()).unwrap();
+    assert!(!other.lock("early").try_lock().unwrap());
+    guard.unlock().unwrap();
+    assert_eq!(client.ping().unwrap().store, "redis");
+}
+
+/// All threads that find the server down are told so by one attempt to connect, not one after the other.
+#[test]
+fn threads_that_find_no_server_fail_together() {
+    // It takes connections and says nothing.
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("redis://{}", silent.local_addr().unwrap());
+    let wait = Duration::from_millis(300);
+    let client = LockClient::builder().url(&url).connect_timeout(wait).connect_lazily().build().unwrap();
+    let begun = now();
+    std::thread::scope(|scope| {
+        for _ in 0..20 {
+            scope.spawn(|| assert!(client.lock("silent").lock().is_err()));
+        }
+    });
+    let took = begun.elapsed();
+    assert!(took < wait * 6 + stalled_since(begun), "20 threads took {took:?}");
+}
+
+#[test]
+fn a_builder_from_the_environment_connects_where_that_says() {
+    const INSIDE: &str = "LEASEHOLD_TEST_FROM_ENV";
+    if std::env::var_os(INSIDE).is_some() {
+        let client = leasehold::ClientBuilder::from_env().unwrap().build().unwrap();
+        let _guard = client.lock("from-env").acquire().unwrap();
+        let plain = LockClient::connect(&std::env::var("LEASEHOLD_URL").unwrap()).unwrap();
+        assert!(plain.lock("shop:from-env").is_locked().unwrap());
+        return;
+    }
+    let Some(server) = RedisServer::start_default() else { return };
+    let again = test_command(&test_name());
+    let (good, text) = run(&again, |command| {
+        command.env(INSIDE, "1").env("LEASEHOLD_URL", server.url()).env("LEASEHOLD_PREFIX", "shop:")
+    });
+    assert!(good && text.contains("1 passed"), "{text}");
+    let (good, text) = run(&again, |command| {
+        command.env(INSIDE, "1").env("LEASEHOLD_URL", server.url()).env("LEASEHOLD_LEASE", "soon")
+    });
+    assert!(!good && text.contains("LEASEHOLD_LEASE cannot be used"), "{text}");
+}

@@ -1,0 +1,345 @@
+//! SQLite: what the contracts do not ask, since it is a file's and not a lock's: other processes, full disks, a file
+//! that somebody keeps locked, plans.
+
+use std::time::Duration;
+
+use leasehold::{ClientBuilder, ErrorKind, LockClient, LossReason, Result};
+use rusqlite::Connection;
+use tempfile::TempDir;
+
+use crate::support::processes::{
+    LEASE, Worker, a_killed_holder_frees_within, count_across_processes, other_names_are_not_delayed,
+};
+use crate::support::stalls::{own_time_since, stalled_since};
+use crate::support::{ms, now};
+
+/// A file of the test's own.
+struct File(TempDir);
+
+impl File {
+    fn new() -> File {
+        let file = File(tempfile::tempdir().unwrap());
+        file.client();
+        file
+    }
+
+    fn url(&self) -> String {
+        format!("sqlite://{}/locks.db", self.0.path().display())
+    }
+
+    fn options(&self) -> ClientBuilder {
+        LockClient::builder().url(&self.url()).create_schema(true)
+    }
+
+    fn client(&self) -> LockClient {
+        self.options().build().unwrap()
+    }
+
+    fn raw(&self) -> Connection {
+        Connection::open(self.0.path().join("locks.db")).unwrap()
+    }
+}
+
+fn connect(url: &str, lease: Duration) -> Result<LockClient> {
+    LockClient::builder().url(url).lease(lease).build()
+}
+
+#[test]
+fn four_processes_count_exactly() {
+    if let Some(worker) = Worker::here() {
+        return worker.work(connect);
+    }
+    count_across_processes(&File::new().url());
+}
+
+#[test]
+fn a_killed_holder_frees_the_lock_within_its_lease() {
+    if let Some(worker) = Worker::here() {
+        return worker.work(connect);
+    }
+    let file = File::new();
+    a_killed_holder_frees_within(LEASE, &file.url(), &file.client());
+}
+
+#[test]
+fn holding_one_name_never_delays_another() {
+    let file = File::new();
+    other_names_are_not_delayed(|| file.client());
+}
+
+#[test]
+fn every_statement_finds_its_row_by_the_key() {
+    let file = File::new();
+    let raw = file.raw();
+    for text in [
+        include_str!("../../src/stores/sql/query/sqlite/take.sql"),
+        include_str!("../../src/stores/sql/query/sqlite/retake.sql"),
+        include_str!("../../src/stores/sql/query/sqlite/leave.sql"),
+        include_str!("../../src/stores/sql/query/sqlite/renew.sql"),
+        include_str!("../../src/stores/sql/query/sqlite/expire.sql"),
+        include_str!("../../src/stores/sql/query/sqlite/look.sql"),
+        include_str!("../../src/stores/sql/query/sqlite/force.sql"),
+    ] {
+        let mut plan = raw.prepare(&format!("EXPLAIN QUERY PLAN {text}")).unwrap();
+        let parameters = plan.parameter_count();
+        let nothing = rusqlite::params_from_iter((0..parameters).map(|_| 0));
+        let steps: Vec<String> =
+            plan.query_map(nothing, |row| row.get(3)).unwrap().map(|step| step.unwrap()).collect();
+        assert!(!steps.iter().any(|step| step.starts_with("SCAN leasehold_locks")), "{text}\n{steps:?}");
+        let inserts = text.contains("ON CONFLICT (name)");
+        assert!(inserts || steps.iter().any(|step| step.contains("USING PRIMARY KEY")), "{text}\n{steps:?}");
+    }
+}
+
+#[test]
+fn a_file_without_the_table_says_how_to_make_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("other.db");
+    let url = format!("sqlite://{}", path.display());
+    assert_eq!(LockClient::connect(&url).unwrap_err().kind(), ErrorKind::Unreachable, "no file");
+    Connection::open(&path).unwrap().execute_batch("CREATE TABLE other (a)").unwrap();
+    let error = LockClient::connect(&url).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unsupported);
+    assert!(error.to_string().contains("create_schema"), "{error}");
+    // Under another name it is another table, and other locks.
+    let own = || LockClient::builder().url(&url).table("own_locks");
+    let one = own().create_schema(true).build().unwrap();
+    own().build().unwrap();
+    let two = LockClient::builder().url(&url).create_schema(true).build().unwrap();
+    let _held = one.lock("a").acquire().unwrap();
+    assert!(two.lock("a").try_lock().unwrap());
+    for bad in ["", "a b", "1a", "a;b", "a.b.c", "a'"] {
+        assert_eq!(own().table(bad).build().unwrap_err().kind(), ErrorKind::InvalidInput, "{bad}");
+    }
+    let path = folder.path().join("none.db");
+    let url = format!("sqlite://{}", path.display());
+    std::fs::write(&path, "no database at all, but longer than a header of a hundred bytes is.".repeat(9))
+        .unwrap();
+    assert_eq!(LockClient::connect(&url).unwrap_err().kind(), ErrorKind::Protocol);
+}
+
+/// SQLITE_BUSY: within the command time-out, and nothing is granted or lost by it.
+#[test]
+fn a_file_that_another_connection_keeps_locked_is_waited_for_and_then_busy() {
+    let file = File::new();
+    let client = file.options().command_timeout(ms(300)).patience(ms(400)).build().unwrap();
+    let held = client.lock("held").acquire().unwrap();
+    let raw = file.raw();
+    raw.execute_batch("BEGIN IMMEDIATE").unwrap();
+    let start = now();
+    let error = client.lock("a").try_lock().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Busy, "{error}");
+    assert!(error.is_retryable() && !error.outcome_unknown());
+    assert!(start.elapsed() >= ms(250) && own_time_since(start) < ms(3_000), "{:?}", start.elapsed());
+    assert_eq!(client.lock("a").lock().unwrap_err().kind(), ErrorKind::Busy);
+    held.check().unwrap();
+    assert!(client.lock("held").is_locked().unwrap(), "reading goes on");
+    raw.execute_batch("ROLLBACK").unwrap();
+    assert!(!client.lock("a").is_locked().unwrap());
+    assert!(client.lock("a").try_lock().unwrap());
+    client.lock("a").unlock().unwrap();
+    held.unlock().unwrap();
+}
+
+/// A disk that is full, as far as SQLite can tell: the file may not grow.
+#[test]
+fn a_full_disk_is_said_and_grants_nothing() {
+    const NO_ROOM: &str = "no room: only a tmpfs of its own is really full";
+    let Some(disk) = Disk::new() else { return crate::support::missing(NO_ROOM) };
+    let url = format!("sqlite://{}/locks.db", disk.path().display());
+    let options = || LockClient::builder().url(&url).create_schema(true).patience(ms(300)).lease(ms(2_000));
+    let client = options().build().unwrap();
+    let other = options().build().unwrap();
+    let held = client.lock("held").acquire_with_lease(ms(60_000)).unwrap();
+    let filler = disk.fill();
+    // Names that are new need room; so does the log of what is changed.
+    let mut failed = None;
+    for number in 0..2_000 {
+        let name = format!("{number}-{}", "x".repeat(20_000));
+        match client.lock(&name).try_lock() {
+            Ok(true) => client.lock(&name).unlock().map_or_else(|error| failed = Some(error), drop),
+            Ok(false) => panic!("nobody else is here"),
+            Err(error) => {
+                assert!(!client.lock(&name).is_locked().unwrap(), "granted by halves");
+                failed = Some(error);
+            }
+        }
+        if failed.is_some() {
+            break;
+        }
+    }
+    let error = failed.expect("the disk is full in the end");
+    assert_eq!(error.kind(), ErrorKind::OutOfMemory, "{error:?}");
+    assert!(error.is_retryable());
+    assert!(!other.lock("held").try_lock().unwrap_or(false), "what is held stays held");
+    held.check().unwrap();
+    // With room again all goes on.
+    std::fs::remove_file(filler).unwrap();
+    held.unlock().unwrap();
+    assert!(other.lock("held").try_lock_for(ms(5_000)).unwrap());
+    other.lock("held").unlock().unwrap();
+}
+
+/// A file system of a megabyte.
+struct Disk(TempDir);
+
+impl Disk {
+    fn new() -> Option<Disk> {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().to_str().unwrap();
+        let (good, _) =
+            crate::support::run(&["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", path], |command| command);
+        good.then_some(Disk(folder))
+    }
+
+    fn path(&self) -> &std::path::Path {
+        self.0.path()
+    }
+
+    /// Leaves next to no room; returns the file to remove for it.
+    fn fill(&self) -> std::path::PathBuf {
+        use std::io::Write as _;
+        let path = self.path().join("filler");
+        let mut file = std::fs::File::create(&path).unwrap();
+        while file.write_all(&[1; 4_096]).is_ok() {}
+        path
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        let (good, text) =
+            crate::support::run(&["umount", "-l", self.path().to_str().unwrap()], |command| command);
+        assert!(good, "{text}");
+    }
+}
+
+#[test]
+fn rows_show_holders_and_a_sweep_forgets_free_locks() {
+    let file = File::new();
+    let client = file.client();
+    let held = client.fenced_lock("held").acquire().unwrap();
+    let first = client.fenced_lock("free").acquire().unwrap();
+    let fence = first.fence();
+    first.unlock().unwrap();
+    let raw = file.raw();
+    let row: (String, i64, i64, String, String) = raw
+        .query_row(
+            "SELECT owner, holds, pid, host, thread FROM leasehold_locks WHERE name = x'68656c64'",
+            [],
+            |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?, row.get(4)?)),
+        )
+        .unwrap();
+    assert_eq!((row.0, row.1, row.2), (held.owner().to_string(), 1, i64::from(std::process::id())));
+    assert!(!row.3.is_empty());
+    assert_eq!(Some(row.4.as_str()), std::thread::current().name());
+    let rows =
+        || raw.query_row("SELECT count(*) FROM leasehold_locks", [], |row| row.get::<_, i64>(0)).unwrap();
+    assert_eq!(client.sweep(Duration::from_secs(3_600)).unwrap(), 0);
+    assert_eq!(rows(), 2);
+    assert!(crate::support::eventually(ms(2_000), || client.sweep(ms(1)).unwrap() > 0));
+    assert_eq!(rows(), 1, "a lock that is held is not forgotten");
+    assert!(client.fenced_lock("free").acquire().unwrap().fence() > fence, "fences only go up");
+    held.unlock().unwrap();
+}
+
+/// Making the file is where SQLite refuses without waiting.
+#[test]
+fn many_can_make_the_file_at_once() {
+    for _ in 0..10 {
+        let folder = tempfile::tempdir().unwrap();
+        let url = format!("sqlite://{}/locks.db", folder.path().display());
+        let start = std::sync::Barrier::new(8);
+        std::thread::scope(|scope| {
+            for _ in 0..8 {
+                scope.spawn(|| {
+                    start.wait();
+                    LockClient::builder().url(&url).create_schema(true).build().unwrap();
+                });
+            }
+        });
+    }
+}
+
+/// The database, and what SQLite keeps beside it.
+const FILES: [&str; 3] = ["locks.db", "locks.db-wal", "locks.db-shm"];
+
+impl File {
+    fn delete(&self) {
+        for name in FILES {
+            std::fs::remove_file(self.0.path().join(name)).unwrap();
+        }
+    }
+
+    /// Puts another database in its place, where nothing is held.
+    fn replace(&self) {
+        let other = File::new();
+        let place = self.0.path();
+        std::fs::copy(other.0.path().join(FILES[0]), place.join("other")).unwrap();
+        std::fs::rename(place.join("other"), place.join(FILES[0])).unwrap();
+        for name in &FILES[1..] {
+            std::fs::remove_file(place.join(name)).unwrap();
+        }
+    }
+}
+
+/// The path now leads to another file, where nothing is held.
+#[test]
+fn after_the_file_was_deleted_or_replaced_no_two_hold_a_lock_side_by_side() {
+    for change in [File::delete, File::replace] {
+        let file = File::new();
+        let first = file.options().patience(ms(300)).build().unwrap();
+        let held = first.lock("a").acquire().unwrap();
+        let leased = first.lock("leased");
+        leased.lock_with_lease(ms(60_000)).unwrap();
+        change(&file);
+        let rival = file.client();
+        let taken = rival.lock("a").acquire().unwrap();
+        // The next request goes to the file that is there, and hears of the one that has it.
+        let error = held.unlock().unwrap_err();
+        assert!(error.is_lost(), "{error:?}");
+        assert!(leased.unlock().unwrap_err().is_lost());
+        assert!(!first.lock("a").try_lock().unwrap(), "two holders");
+        taken.unlock().unwrap();
+        let held = first.lock("a").acquire().unwrap();
+        assert!(!rival.lock("a").try_lock().unwrap(), "two holders");
+        held.unlock().unwrap();
+    }
+}
+
+#[test]
+fn a_file_that_is_deleted_or_replaced_is_noticed_at_once() {
+    for is_replaced in [false, true] {
+        let file = File::new();
+        // No renewal is due for long.
+        let client = file.options().lease(ms(60_000)).patience(ms(300)).build().unwrap();
+        let held = client.lock("a").acquire().unwrap();
+        let lost = held.lost();
+        file.delete();
+        if is_replaced {
+            assert!(file.client().lock("a").try_lock().unwrap());
+        }
+        // A new file takes as long as the disk lets it, and is none of the time that is promised.
+        let start = now();
+        let loss = lost.recv_timeout(ms(20_000)).unwrap();
+        assert_eq!(loss.reason, LossReason::Gone, "replaced: {is_replaced}");
+        let (took, stalled) = (start.elapsed(), stalled_since(start));
+        assert!(took < ms(100 + 250) + stalled, "{took:?}, of which stalled {stalled:?}");
+        assert!(held.unlock().unwrap_err().is_lost());
+        if !is_replaced {
+            // It is not made again behind the back of whoever deleted it.
+            let error = client.lock("a").try_lock().unwrap_err();
+            assert!(error.kind() == ErrorKind::Unreachable && error.is_retryable(), "{error}");
+            assert!(!file.0.path().join(FILES[0]).exists());
+            drop(file.client());
+            assert!(client.lock("a").try_lock().unwrap(), "in the new file");
+            client.lock("a").unlock().unwrap();
+        }
+    }
+}
+
+#[test]
+fn session_locks_are_refused() {
+    let error = File::new().options().session_locks().build().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unsupported);
+}

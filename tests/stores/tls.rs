@@ -1,0 +1,402 @@
+//! TLS to stores that are no Redis: what is secured works as what is not, and nobody else than the server is believed.
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::time::Duration;
+
+use leasehold::{ClientBuilder, ErrorKind, LockClient};
+use mysql::prelude::Queryable;
+
+use crate::support::mysql::MysqlServer;
+use crate::support::postgres::PostgresServer;
+use crate::support::server::{Certificates, RedisServer, matrix};
+use crate::support::zookeeper::{CALM, ZooKeeper};
+use crate::support::{LONG, Waiter, ms, now, throughout};
+
+/// A server that speaks TLS, with the URLs that lead to it at a host and a port.
+struct Secured {
+    certificates: Certificates,
+    port: u16,
+    url: fn(&str, u16) -> String,
+    longest_name: usize,
+}
+
+impl Secured {
+    fn builder(&self) -> ClientBuilder {
+        self.builder_at("localhost", self.port).tls_ca(self.certificates.ca())
+    }
+
+    fn builder_at(&self, host: &str, port: u16) -> ClientBuilder {
+        let lease = Duration::from_secs(9);
+        let builder = LockClient::builder().url(&(self.url)(host, port)).create_schema(true).lease(lease);
+        // A server in Java that has just started takes its time for the first handshake.
+        builder.connect_timeout(LONG * 3)
+    }
+
+    fn serves_and_refuses(&self) {
+        self.keeps_locks_and_wakes_waiters();
+        self.is_believed_only_with_a_proof();
+    }
+
+    fn keeps_locks_and_wakes_waiters(&self) {
+        let (client, other) = (self.builder().build().unwrap(), self.builder().build().unwrap());
+        let guard = client.fenced_lock("secured").acquire().unwrap();
+        let lock = other.fenced_lock("secured");
+        assert!(!lock.try_lock().unwrap());
+        let waiter = Waiter::start(move || lock.acquire_owned().map(|guard| (guard.fence(), guard.unlock())));
+        // Renewed meanwhile.
+        throughout(ms(3_500), || guard.check().is_ok());
+        let fence = guard.fence();
+        guard.unlock().unwrap();
+        let (next, unlocked) = waiter.returns_within(LONG).0.unwrap();
+        unlocked.unwrap();
+        assert!(next > fence);
+        // In databases longer than one record of TLS.
+        let lock = client.lock(&"x".repeat(self.longest_name));
+        for _ in 0..20 {
+            lock.lock().unwrap();
+            lock.unlock().unwrap();
+        }
+    }
+
+    fn is_believed_only_with_a_proof(&self) {
+        let elsewhere = relay_at("127.0.0.2", self.port);
+        let ca = self.certificates.ca();
+        for (what, builder, says) in [
+            (
+                "an authority that did not sign it",
+                self.builder().tls_ca(self.certificates.unknown_ca()),
+                "UnknownIssuer",
+            ),
+            (
+                "a name it has no certificate for",
+                self.builder_at("127.0.0.2", elsewhere).tls_ca(&ca),
+                "not valid for",
+            ),
+        ] {
+            let begun = now();
+            let error = builder.build().unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Protocol, "{what}: {error:?}");
+            assert!(error.to_string().contains(says), "{what}: {error}");
+            assert!(!error.is_retryable() && !error.outcome_unknown(), "{what}: {error}");
+            assert!(!format!("{error} {error:?}").contains("S3CR3T"), "{what}: {error:?}");
+            assert!(begun.elapsed() < LONG, "{what}");
+        }
+        for builder in
+            [self.builder().tls_ca("/nowhere/ca.crt"), self.builder().tls_identity("/nowhere", "/nowhere")]
+        {
+            assert_eq!(builder.build().unwrap_err().kind(), ErrorKind::InvalidInput);
+        }
+        // The server's certificate and another's key.
+        let (certificate, _) = self.certificates.client();
+        let mixed =
+            self.builder().tls_identity(certificate, self.certificates.ca().with_file_name("server.key"));
+        assert_eq!(mixed.build().unwrap_err().kind(), ErrorKind::InvalidInput);
+        // An authority that is nobody's but ours.
+        let error = self.builder_at("localhost", self.port).build().unwrap_err();
+        assert!([ErrorKind::Protocol, ErrorKind::InvalidInput].contains(&error.kind()), "{error:?}");
+    }
+}
+
+/// Passes everything on to a port of 127.0.0.1, from a port of another address of this machine.
+fn relay_at(host: &str, to: u16) -> u16 {
+    let listener = TcpListener::bind((host, 0)).unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let pass = |mut from: TcpStream, mut into: TcpStream| {
+        let mut buffer = [0; 16 * 1024];
+        while let Ok(read @ 1..) = from.read(&mut buffer) {
+            if into.write_all(&buffer[..read]).is_err() {
+                break;
+            }
+        }
+        drop(into.shutdown(Shutdown::Both)); // it may have ended by itself
+    };
+    std::thread::Builder::new()
+        .spawn(move || {
+            for client in listener.incoming().flatten() {
+                let server = TcpStream::connect(("127.0.0.1", to)).unwrap();
+                let ends = (client.try_clone().unwrap(), server.try_clone().unwrap());
+                std::thread::Builder::new().spawn(move || pass(client, server)).unwrap();
+                std::thread::Builder::new().spawn(move || pass(ends.1, ends.0)).unwrap();
+            }
+        })
+        .unwrap();
+    port
+}
+
+// ---- PostgreSQL
+
+#[test]
+fn over_tls_postgresql_keeps_locks_and_nobody_else_is_believed() {
+    let Some(server) = PostgresServer::start_tls() else { return };
+    let secured = Secured {
+        certificates: server.certificates(),
+        port: server.port(),
+        url: |host, port| format!("postgres://admin:S3CR3T@{host}:{port}/postgres?sslmode=verify-full"),
+        longest_name: 60_000,
+    };
+    secured.serves_and_refuses();
+    let client = secured.builder().build().unwrap();
+    client.lock("seen").lock().unwrap();
+    let seen = "SELECT count(*) FROM pg_stat_ssl JOIN pg_stat_activity USING (pid)
+        WHERE ssl AND backend_type = 'client backend'";
+    assert!(server.admin().query_one(seen, &[]).unwrap().get::<_, i64>(0) > 0, "the server sees TLS");
+    // Session locks have connections of their own.
+    let sessions = secured.builder().session_locks().build().unwrap();
+    let guard = sessions.lock("session").acquire().unwrap();
+    guard.unlock().unwrap();
+    // A password over it.
+    server.admin().batch_execute("CREATE USER secretive SUPERUSER PASSWORD 'S3CR3T'").unwrap();
+    let builder = || secured.builder().username("secretive");
+    builder().password("S3CR3T").build().unwrap().lock("by password").lock().unwrap();
+    assert_eq!(builder().password("S3CR3T-not").build().unwrap_err().kind(), ErrorKind::Authentication);
+}
+
+/// libpq's words, with its meanings.
+#[test]
+fn each_sslmode_means_the_same_as_to_libpq() {
+    let Some(server) = PostgresServer::start_tls() else { return };
+    let Some(plain) = PostgresServer::start() else { return };
+    let elsewhere = relay_at("127.0.0.2", server.port());
+    let certificates = server.certificates();
+    let file = |path: std::path::PathBuf| path.display().to_string();
+    let (ca, unknown) = (file(certificates.ca()), file(certificates.unknown_ca()));
+    let at = |host: &str, port: u16, query: &str| {
+        let url = format!("postgres://admin@{host}:{port}/postgres?{query}");
+        LockClient::builder().url(&url).create_schema(true)
+    };
+    let is_encrypted = |name: &str| {
+        let text = "SELECT bool_and(ssl) FROM pg_stat_ssl JOIN pg_stat_activity USING (pid) WHERE application_name = $1";
+        server.admin().query_one(text, &[&name]).unwrap().get::<_, Option<bool>>(0)
+    };
+    for (host, port, query, encrypted) in [
+        ("localhost", server.port(), "".to_owned(), false),
+        ("localhost", server.port(), "sslmode=disable".to_owned(), false),
+        ("localhost", server.port(), "sslmode=prefer".to_owned(), true),
+        ("127.0.0.2", elsewhere, "sslmode=require".to_owned(), true),
+        ("127.0.0.2", elsewhere, format!("sslmode=require&sslrootcert={ca}"), true),
+        ("127.0.0.2", elsewhere, format!("sslmode=verify-ca&sslrootcert={ca}"), true),
+        ("localhost", server.port(), format!("sslmode=verify-full&sslrootcert={ca}"), true),
+        // A user that names authorities wants them used.
+        ("localhost", server.port(), format!("sslrootcert={ca}"), true),
+    ] {
+        let name = crate::support::fresh("mode");
+        let client = at(host, port, &query)
+            .client_name(&name)
+            .build()
+            .unwrap_or_else(|error| panic!("{query}: {error:?}"));
+        client.lock("mode").lock().unwrap();
+        client.lock("mode").unlock().unwrap();
+        assert_eq!(is_encrypted(&name), Some(encrypted), "{query}");
+    }
+    for (host, port, query, kind) in [
+        ("localhost", server.port(), format!("sslmode=require&sslrootcert={unknown}"), ErrorKind::Protocol),
+        ("localhost", server.port(), format!("sslmode=verify-ca&sslrootcert={unknown}"), ErrorKind::Protocol),
+        ("127.0.0.2", elsewhere, format!("sslrootcert={ca}"), ErrorKind::Protocol),
+        // Anybody has a certificate of a public authority.
+        ("localhost", server.port(), "sslmode=verify-ca".to_owned(), ErrorKind::InvalidInput),
+        (
+            "localhost",
+            server.port(),
+            "sslmode=require&sslrootcert=system".to_owned(),
+            ErrorKind::InvalidInput,
+        ),
+        (
+            "localhost",
+            server.port(),
+            "sslmode=disable&sslrootcert=system".to_owned(),
+            ErrorKind::InvalidInput,
+        ),
+        ("localhost", plain.port(), "sslmode=require".to_owned(), ErrorKind::Unsupported),
+        ("localhost", plain.port(), format!("sslrootcert={ca}"), ErrorKind::Unsupported),
+    ] {
+        let error = at(host, port, &query).build().unwrap_err();
+        assert_eq!(error.kind(), kind, "{query}: {error:?}");
+        assert!(!error.is_retryable(), "{query}");
+    }
+    at("localhost", plain.port(), "sslmode=prefer").build().unwrap().lock("plain").lock().unwrap();
+}
+
+#[test]
+fn postgresql_takes_a_certificate_for_a_password() {
+    let Some(server) = PostgresServer::start_tls() else { return };
+    server.admin().batch_execute("CREATE USER client SUPERUSER").unwrap();
+    let certificates = server.certificates();
+    let (certificate, key) = certificates.client();
+    let builder = |query: &str| {
+        let url = format!("postgres://client@localhost:{}/postgres{query}", server.port());
+        LockClient::builder().url(&url).create_schema(true)
+    };
+    let client = builder("").tls_ca(certificates.ca()).tls_identity(&certificate, &key).build().unwrap();
+    client.lock("certified").lock().unwrap();
+    let files = [("sslrootcert", &certificates.ca()), ("sslcert", &certificate), ("sslkey", &key)];
+    let query = files.map(|(name, path)| format!("{name}={}", path.display())).join("&");
+    builder(&format!("?{query}")).build().unwrap();
+    for refused in [builder("").tls_ca(certificates.ca()), builder("?sslmode=disable")] {
+        let error = refused.build().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Authentication, "{error:?}");
+    }
+}
+
+// ---- MySQL
+
+fn mysql_url(host: &str, port: u16) -> String {
+    format!("mysql://admin@{host}:{port}/locks?ssl-mode=VERIFY_IDENTITY")
+}
+
+#[test]
+fn over_tls_mysql_keeps_locks_and_nobody_else_is_believed() {
+    let Some(server) = MysqlServer::start_tls() else { return };
+    let mut admin = server.admin();
+    admin.query_drop("CREATE USER secured IDENTIFIED BY 'S3CR3T' REQUIRE SSL").unwrap();
+    admin.query_drop("GRANT ALL ON locks.* TO secured").unwrap();
+    let secured = Secured {
+        certificates: server.certificates(),
+        port: server.port(),
+        url: |host, port| format!("mysql://secured:S3CR3T@{host}:{port}/locks?ssl-mode=VERIFY_IDENTITY"),
+        longest_name: 60_000,
+    };
+    secured.serves_and_refuses();
+    let sessions = secured.builder().session_locks().build().unwrap();
+    let guard = sessions.lock("session").acquire().unwrap();
+    guard.unlock().unwrap();
+    // In the clear this user is not let in, whatever the password.
+    let plain = format!("mysql://secured:S3CR3T@127.0.0.1:{}/locks", server.port());
+    assert_eq!(LockClient::connect(&plain).unwrap_err().kind(), ErrorKind::Authentication);
+}
+
+#[test]
+fn each_ssl_mode_means_the_same_as_to_mysql() {
+    let Some(server) = MysqlServer::start_tls() else { return };
+    let Some(plain) = MysqlServer::start_with(&["--skip-ssl"]) else { return };
+    let elsewhere = relay_at("127.0.0.2", server.port());
+    let certificates = server.certificates();
+    let at = |host: &str, port: u16, mode: &str| {
+        let url = format!("mysql://admin@{host}:{port}/locks{mode}");
+        LockClient::builder().url(&url).create_schema(true)
+    };
+    let (ca, unknown) = (certificates.ca(), certificates.unknown_ca());
+    let handshakes = || {
+        let text = "SHOW GLOBAL STATUS LIKE 'Ssl_accepts'";
+        server.admin().query_first::<(String, u64), _>(text).unwrap().unwrap().1
+    };
+    for (builder, encrypted) in [
+        (at("localhost", server.port(), ""), false),
+        (at("localhost", server.port(), "?ssl-mode=disabled"), false),
+        (at("127.0.0.2", elsewhere, "?ssl-mode=required"), true),
+        (at("localhost", server.port(), "?ssl-mode=VERIFY_IDENTITY").tls_ca(&ca), true),
+        (at("localhost", server.port(), "").tls_ca(&ca), true),
+    ] {
+        let before = handshakes();
+        let client = builder.build().unwrap();
+        client.lock("mode").lock().unwrap();
+        client.lock("mode").unlock().unwrap();
+        assert_eq!(handshakes() > before, encrypted);
+    }
+    for (builder, kind) in [
+        (at("localhost", server.port(), "").tls_ca(&unknown), ErrorKind::Protocol),
+        // The driver would believe any public authority, for any name.
+        (at("localhost", server.port(), "?ssl-mode=REQUIRED").tls_ca(&ca), ErrorKind::InvalidInput),
+        (at("localhost", server.port(), "?ssl-mode=VERIFY_CA").tls_ca(&ca), ErrorKind::InvalidInput),
+        (at("localhost", server.port(), "?ssl-mode=VERIFY_CA"), ErrorKind::InvalidInput),
+        (at("127.0.0.2", elsewhere, "").tls_ca(&ca), ErrorKind::Protocol),
+        (at("localhost", plain.port(), "?ssl-mode=REQUIRED"), ErrorKind::Unsupported),
+        (at("localhost", plain.port(), "").tls_ca(&ca), ErrorKind::Unsupported),
+    ] {
+        let error = builder.build().unwrap_err();
+        assert_eq!(error.kind(), kind, "{error:?}");
+        assert!(!error.is_retryable(), "{error:?}");
+    }
+}
+
+#[test]
+fn mysql_asks_for_a_certificate() {
+    let Some(server) = MysqlServer::start_tls() else { return };
+    let mut admin = server.admin();
+    admin.query_drop("CREATE USER certified REQUIRE X509").unwrap();
+    admin.query_drop("GRANT ALL ON locks.* TO certified").unwrap();
+    let certificates = server.certificates();
+    let (certificate, key) = certificates.client();
+    let builder = || {
+        let url = mysql_url("localhost", server.port()).replace("admin", "certified");
+        LockClient::builder().url(&url).create_schema(true).tls_ca(certificates.ca())
+    };
+    builder().tls_identity(certificate, key).build().unwrap().lock("certified").lock().unwrap();
+    let error = builder().build().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Authentication, "{error:?}");
+}
+
+// ---- ZooKeeper
+
+#[test]
+fn over_tls_zookeeper_keeps_locks_and_nobody_else_is_believed() {
+    let Some(mut server) = ZooKeeper::start_tls(CALM, false) else { return };
+    let secured = Secured {
+        certificates: server.certificates(),
+        port: server.secure_port(),
+        url: |host, port| format!("zks://me:S3CR3T@{host}:{port}/verified"),
+        longest_name: 200,
+    };
+    secured.serves_and_refuses();
+    // The same locks as those of who comes without, over the other port; and a server that comes back.
+    let plain = LockClient::connect(&format!("zk://me:S3CR3T@127.0.0.1:{}/verified", server.port())).unwrap();
+    let client = secured.builder().lease(Duration::from_secs(20)).build().unwrap();
+    let guard = client.lock("both").acquire().unwrap();
+    assert!(!plain.lock("both").try_lock().unwrap());
+    server.launch_again();
+    throughout(ms(500), || guard.check().is_ok());
+    guard.unlock().unwrap();
+    // Between the two there is no falling back.
+    let at = |scheme: &str, port: u16| LockClient::builder().url(&format!("{scheme}://localhost:{port}"));
+    let kinds = [ErrorKind::Protocol, ErrorKind::Unreachable, ErrorKind::TimedOut];
+    for builder in [
+        at("zk", server.secure_port()).connect_timeout(ms(2_000)),
+        at("zks", server.port()).tls_ca(secured.certificates.ca()).connect_timeout(ms(2_000)),
+    ] {
+        let error = builder.build().unwrap_err();
+        assert!(kinds.contains(&error.kind()), "{error:?}");
+    }
+    let error = at("zk", server.port()).tls_ca(secured.certificates.ca()).build().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
+}
+
+#[test]
+fn zookeeper_asks_for_a_certificate() {
+    let Some(server) = ZooKeeper::start_tls(CALM, true) else { return };
+    let certificates = server.certificates();
+    let (certificate, key) = certificates.client();
+    let builder = || {
+        LockClient::builder()
+            .url(&format!("zks://localhost:{}", server.secure_port()))
+            .tls_ca(certificates.ca())
+            .connect_timeout(LONG * 3)
+    };
+    let client = builder().tls_identity(certificate, key).build().unwrap();
+    client.lock("certified").lock().unwrap();
+    client.lock("certified").unlock().unwrap();
+    is_sent_away(builder());
+}
+
+// ---- Redis
+
+#[test]
+fn redis_asks_for_a_certificate() {
+    let Some(binary) = matrix().iter().find(|binary| binary.has_tls()) else {
+        return crate::support::missing("no server that was built with TLS");
+    };
+    let server = RedisServer::builder(binary).mutual_tls().start();
+    let (certificate, key) = server.client_certificate();
+    let builder =
+        || LockClient::builder().url(&format!("rediss://localhost:{}", server.port())).tls_ca(server.ca());
+    let client = builder().tls_identity(certificate, key).build().unwrap();
+    client.lock("certified").lock().unwrap();
+    client.lock("certified").unlock().unwrap();
+    is_sent_away(builder());
+}
+
+/// TLS 1.3 tells only after the handshake what it thinks of the client's certificate; the words may be lost when the
+/// server hangs up behind them.
+fn is_sent_away(builder: ClientBuilder) {
+    let error = builder.build().unwrap_err();
+    assert!([ErrorKind::Authentication, ErrorKind::Unreachable].contains(&error.kind()), "{error:?}");
+}

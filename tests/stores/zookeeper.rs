@@ -1,0 +1,670 @@
+//! Locks on ZooKeeper where they differ from others: sessions that end, servers that go and come back, the order of
+//! those who wait, and what lies on the servers meanwhile. The promises of all stores are in `tests/contract/`; Curator beside
+//! us in `tests/interop/curator.rs`.
+//!
+//! Sources of the scenarios, retold in our words: Curator's tests of its mutex (a server killed and started again,
+//! a session ended by another client, a create whose answer is lost, ten threads of which one holds too long, no node
+//! left by who gave up), and the recipe's promise that nobody but the next in line is woken.
+
+use std::fs;
+use std::io::Write;
+use std::net::TcpListener;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold::crossbeam_channel::{Sender, unbounded};
+use leasehold::{Error, ErrorKind, HoldState, Interrupt, LockClient, LossReason, Observer, Owner};
+
+use crate::support::zookeeper::{CALM, Relay, Sessions, ZooKeeper};
+use crate::support::{
+    Holding, LONG, SLACK, Waiter, comes_true_within, elsewhere, ms, now, receive, slack_since, test_command,
+    throughout,
+};
+
+/// Sessions that a test can wait for.
+const SHORT: Sessions = Sessions { tick_ms: 200, least_ms: 2_000, most_ms: 60_000 };
+const SESSION: Duration = ms(2_000);
+
+fn client(url: &str) -> LockClient {
+    LockClient::builder().url(url).lease(ms(20_000)).build().unwrap()
+}
+
+fn client_with_session(url: &str, session: Duration) -> LockClient {
+    LockClient::builder().url(url).lease(session).command_timeout(ms(500)).build().unwrap()
+}
+
+// ---- servers that go
+
+#[test]
+fn holds_and_waiters_outlive_a_server_that_is_back_within_the_session() {
+    let Some(mut server) = ZooKeeper::start(CALM) else { return };
+    let (one, other) = (client(&server.url()), client(&server.url()));
+    let guard = one.lock("kept").acquire().unwrap();
+    let waiter = Waiter::start({
+        let lock = other.lock("kept");
+        move || lock.acquire_owned().map(|guard| (guard.owner(), guard.unlock()))
+    });
+    server.kill();
+    server.launch_again();
+    guard.check().unwrap();
+    assert!(!client(&server.url()).lock("kept").try_lock().unwrap());
+    guard.unlock().unwrap();
+    let (had, _) = waiter.returns_within(LONG);
+    had.unwrap().1.unwrap();
+    assert!(!one.lock("kept").is_locked().unwrap());
+}
+
+#[test]
+fn a_server_that_stays_away_ends_the_holds_in_time_and_nothing_is_granted_twice() {
+    let Some(mut server) = ZooKeeper::start(SHORT) else { return };
+    let one = client_with_session(&server.url(), SESSION);
+    let renewed = one.lock("away").acquire().unwrap();
+    let leased = one.lock("leased").acquire_with_lease(ms(600_000)).unwrap();
+    let lost = [renewed.lost(), leased.lost()];
+    server.kill();
+    let killed = now();
+    for lost in &lost {
+        // The holder's questions have the answer before the servers can have granted the lock to another.
+        assert_eq!(receive(lost, SESSION).unwrap().reason, LossReason::Expired);
+        assert!(killed.elapsed() <= SESSION + slack_since(killed), "{:?}", killed.elapsed());
+    }
+    assert_eq!(renewed.state(), HoldState::Lost);
+    server.launch_again();
+    let other = client_with_session(&server.url(), SESSION);
+    for (name, guard) in [("away", renewed), ("leased", leased)] {
+        let held = Holding::take(&other.lock(name));
+        assert!(guard.unlock().unwrap_err().is_lost());
+        assert!(!one.lock(name).try_lock().unwrap());
+        held.release();
+        assert!(one.lock(name).try_lock().unwrap());
+        one.lock(name).unlock().unwrap();
+    }
+    comes_true_within(SESSION * 2, || server.figure("zk_ephemerals_count") == 0);
+}
+
+#[test]
+fn a_server_that_hangs_puts_holds_at_risk_and_then_ends_them() {
+    let Some(server) = ZooKeeper::start(SHORT) else { return };
+    let one = client_with_session(&server.url(), SESSION);
+    let guard = one.lock("hung").acquire().unwrap();
+    let lost = guard.lost();
+    server.signal("STOP");
+    let stopped = now();
+    comes_true_within(SESSION, || matches!(guard.state(), HoldState::AtRisk { .. }));
+    assert_eq!(receive(&lost, SESSION).unwrap().reason, LossReason::Expired);
+    assert!(stopped.elapsed() <= SESSION + slack_since(stopped));
+    let error = one.lock("hung").try_lock().unwrap_err();
+    assert!(error.is_retryable(), "{error}");
+    server.signal("CONT");
+    comes_true_within(LONG, || one.lock("hung").try_lock().unwrap_or(false));
+    one.lock("hung").unlock().unwrap();
+}
+
+#[test]
+fn a_timed_wait_ends_in_time_when_the_server_hangs() {
+    let Some(server) = ZooKeeper::start(CALM) else { return };
+    let one = client(&server.url());
+    let held = one.lock("stalled").acquire_owned().unwrap();
+    // After five to six seconds it asks once more, and that is not answered when its time is over.
+    let (wait, timeout) = (ms(6_000), ms(2_000));
+    let other = LockClient::builder().url(&server.url()).command_timeout(timeout).build().unwrap();
+    let lock = other.lock("stalled");
+    let begun = now();
+    let waiter = Waiter::start(move || lock.try_lock_for(wait));
+    comes_true_within(LONG, || server.figure("zk_ephemerals_count") == 2);
+    server.signal("STOP");
+    let (result, ended) = waiter.returns_within(LONG);
+    server.signal("CONT");
+    let (took, promised) = (ended.duration_since(begun), wait + timeout);
+    // That the machine stood still before moves no moment by which something was to end.
+    assert!(took <= promised + slack_since(begun + promised), "{took:?}: {result:?}");
+    held.unlock().unwrap();
+    // Its place is given up all the same.
+    comes_true_within(LONG, || one.lock("stalled").try_lock().unwrap_or(false));
+}
+
+#[test]
+fn an_ensemble_that_loses_its_leader_costs_no_hold() {
+    let Some(mut servers) = ZooKeeper::ensemble(3, CALM) else { return };
+    let hosts: Vec<_> = servers.iter().map(|server| format!("127.0.0.1:{}", server.port())).collect();
+    let url = format!("zk://{}/app", hosts.join(","));
+    let (one, other) = (client(&url), client(&url));
+    let guard = one.fenced_lock("led").acquire().unwrap();
+    let waiter = Waiter::start({
+        let lock = other.fenced_lock("led");
+        move || lock.acquire_owned().map(|guard| (guard.fence(), guard.unlock()))
+    });
+    let leader = servers.iter().position(ZooKeeper::is_leader).expect("one leads");
+    servers[leader].kill();
+    comes_true_within(LONG * 2, || one.lock("other").try_lock().unwrap_or(false));
+    one.lock("other").unlock().unwrap();
+    guard.check().unwrap();
+    let fence = guard.fence();
+    guard.unlock().unwrap();
+    let (next, unlocked) = waiter.returns_within(LONG).0.unwrap();
+    unlocked.unwrap();
+    assert!(next > fence, "{next:?} after {fence:?}");
+}
+
+/// A follower tells the leader half a tick late whom it has heard: so there is time to kill it before it does.
+const SLOW: Sessions = Sessions { tick_ms: 750, least_ms: 1_500, most_ms: 60_000 };
+const STALLED: Duration = ms(6_000);
+
+#[test]
+fn a_holder_that_stood_still_counts_on_no_sign_of_life_that_its_follower_took_along() {
+    let Some(mut servers) = ZooKeeper::ensemble(3, SLOW) else { return };
+    let follower = servers.iter().position(|server| !server.is_leader()).expect("two follow");
+    let log = file_with("");
+    let held = || fs::read_to_string(log.path()).unwrap().lines().filter(|line| *line == "held").count();
+    let said = |word: &str| fs::read_to_string(log.path()).unwrap().lines().any(|line| line == word);
+    let holder = Worker::start(&["check", &servers[follower].url(), log.path().to_str().unwrap()]);
+    comes_true_within(LONG * 3, || held() >= 100);
+    let others = servers.iter().enumerate().filter(|(at, _)| *at != follower);
+    let others: Vec<_> = others.map(|(_, server)| format!("127.0.0.1:{}", server.port())).collect();
+    let waiter = Waiter::start({
+        let (lock, log) =
+            (client(&format!("zk://{}", others.join(","))).lock("stalled"), log.path().to_owned());
+        move || lock.acquire_owned().map(|guard| (guard, fs::read_to_string(log).unwrap()))
+    });
+    crate::support::signal(holder.0.id(), "STOP");
+    crate::support::let_pass(STALLED / 2, "the holder stands still");
+    crate::support::signal(holder.0.id(), "CONT");
+    comes_true_within(LONG, || said("back") || said("lost"));
+    servers[follower].kill();
+    let (guard, at_grant) = waiter.returns_within(LONG).0.unwrap();
+    let at_grant = at_grant.lines().filter(|line| *line == "held").count();
+    comes_true_within(LONG, || said("lost"));
+    // One look may have been written down late.
+    assert!(held() <= at_grant + 1, "two holders for {} looks", held() - at_grant);
+    guard.unlock().unwrap();
+}
+
+// ---- sessions and connections that end
+
+#[test]
+fn an_ended_session_is_reported_to_all_its_holders_at_once() {
+    let Some(server) = ZooKeeper::start(CALM) else { return };
+    let relay = Relay::before(&server);
+    let (one, other) = (client(&relay.url()), client(&server.url()));
+    let holds = ["a", "b"].map(|name| one.lock(name).acquire().unwrap());
+    let leased = one.lock("c").acquire_with_lease(ms(600_000)).unwrap();
+    let lost = [holds[0].lost(), holds[1].lost(), leased.lost()];
+    let behind = Waiter::start({
+        let lock = other.lock("a");
+        move || lock.acquire_owned()
+    });
+    // This client waits too: its place in the queue ends with the session, its wait does not.
+    let held = Holding::take(&other.lock("d"));
+    let waits_on = Waiter::start({
+        let lock = one.lock("d");
+        move || lock.acquire_owned().and_then(|guard| guard.unlock())
+    });
+    let ended = now();
+    relay.end_session(&server);
+    for lost in &lost {
+        receive(lost, SLACK).expect("it is told");
+    }
+    assert!(ended.elapsed() <= slack_since(ended), "{:?}", ended.elapsed());
+    let next = behind.returns_within(LONG).0.unwrap();
+    // Under a new session, made when it is needed.
+    assert!(!one.lock("a").try_lock().unwrap());
+    assert!(one.lock("b").try_lock().unwrap());
+    one.lock("b").unlock().unwrap();
+    for guard in holds.into_iter().chain([leased]) {
+        assert!(guard.unlock().unwrap_err().is_lost());
+    }
+    next.check().unwrap();
+    next.unlock().unwrap();
+    held.release();
+    waits_on.returns_within(LONG).0.unwrap();
+    comes_true_within(LONG, || server.figure("zk_ephemerals_count") == 0);
+}
+
+#[test]
+fn broken_connections_cost_no_hold_and_no_waiter() {
+    let Some(server) = ZooKeeper::start(CALM) else { return };
+    let relay = Relay::before(&server);
+    let (one, other) = (client(&relay.url()), client(&relay.url()));
+    let lock = one.lock("cut");
+    for _ in 0..5 {
+        let guard = lock.acquire().unwrap();
+        let waiter = Waiter::start({
+            let lock = other.lock("cut");
+            move || lock.acquire_owned().and_then(|guard| guard.unlock())
+        });
+        relay.cut();
+        guard.check().unwrap();
+        throughout(ms(100), || guard.check().is_ok());
+        guard.unlock().unwrap();
+        waiter.returns_within(LONG).0.unwrap();
+    }
+    comes_true_within(LONG, || server.figure("zk_ephemerals_count") == 0);
+}
+
+#[test]
+fn a_node_whose_making_was_not_answered_is_found_and_taken_away() {
+    let Some(server) = ZooKeeper::start(CALM) else { return };
+    let relay = Relay::before(&server);
+    let one = client_with_session(&relay.url(), ms(20_000));
+    let other = client(&server.url());
+    let lock = one.lock("lost");
+    lock.lock().unwrap();
+    lock.unlock().unwrap();
+    for _ in 0..3 {
+        // The node is made; the answer is not heard.
+        relay.swallow_answers();
+        let error = lock.try_lock_for(ms(10)).unwrap_err();
+        assert!(error.outcome_unknown(), "{error}");
+        assert_eq!(server.figure("zk_ephemerals_count"), 1);
+        relay.cut();
+        comes_true_within(LONG, || server.figure("zk_ephemerals_count") == 0);
+        elsewhere(|| {
+            assert!(other.lock("lost").try_lock().unwrap());
+            other.lock("lost").unlock().unwrap();
+        });
+        lock.lock().unwrap();
+        lock.unlock().unwrap();
+    }
+    assert_eq!(server.figure("zk_ephemerals_count"), 0);
+}
+
+#[test]
+fn a_release_whose_answer_is_lost_frees_the_lock_and_no_other() {
+    let Some(server) = ZooKeeper::start(CALM) else { return };
+    let relay = Relay::before(&server);
+    let one = client_with_session(&relay.url(), ms(20_000));
+    let lock = one.lock("given");
+    for drops in [false, true] {
+        let guard = lock.acquire().unwrap();
+        relay.swallow_answers();
+        let next = Waiter::start({
+            let lock = client(&server.url()).lock("given");
+            move || lock.acquire_owned()
+        });
+        if drops {
+            drop(guard);
+            relay.cut();
+        } else {
+            let cutter = Waiter::start({
+                let relay = relay.clone();
+                move || relay.cut_after(ms(600))
+            });
+            guard.unlock().unwrap();
+            cutter.returns_within(LONG);
+        }
+        let next = next.returns_within(LONG).0.unwrap();
+        // Whatever is repeated is not about the next hold, of another or of this thread.
+        throughout(ms(300), || next.check().is_ok());
+        next.unlock().unwrap();
+        let again = lock.acquire().unwrap();
+        throughout(ms(300), || again.check().is_ok() && lock.is_held_by_current_thread().unwrap());
+        again.unlock().unwrap();
+    }
+    comes_true_within(LONG, || server.figure("zk_ephemerals_count") == 0);
+}
+
+// ---- the queue
+
+/// Carries what a worker process is to do; it is this program again.
+const WORK: &str = "LEASEHOLD_ZOOKEEPER_WORK";
+
+/// A worker process; killed if the test ends before it does.
+struct Worker(Child);
+
+impl Worker {
+    fn start(work: &[&str]) -> Worker {
+        let command = test_command("zookeeper::a_worker_process_does_its_work");
+        let mut again = Command::new(&command[0]);
+        again.args(&command[1..]).env(WORK, work.join("\t"));
+        Worker(again.stdout(Stdio::null()).spawn().unwrap())
+    }
+
+    fn succeeds(mut self) {
+        assert!(self.0.wait().unwrap().success(), "a worker failed");
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        // Both fail only for a child that has already ended.
+        drop(self.0.kill());
+        drop(self.0.wait());
+    }
+}
+
+/// By itself nothing; with [`WORK`] in its environment, one worker process.
+#[test]
+fn a_worker_process_does_its_work() {
+    let Ok(work) = std::env::var(WORK) else { return };
+    let work: Vec<_> = work.split('\t').collect();
+    let (url, file) = (work[1], Path::new(work[2]));
+    match work[0] {
+        "visit" => {
+            let guard = client(url).lock("/queue/of processes").acquire().unwrap();
+            let mut order = fs::OpenOptions::new().append(true).open(file).unwrap();
+            writeln!(order, "{}", work[3]).unwrap();
+            guard.unlock().unwrap();
+        }
+        "count" => count_up(url, file, work[3].parse().unwrap()),
+        "hold" => {
+            let client = client_with_session(url, SESSION);
+            let _guard = client.lock("killed").acquire().unwrap();
+            fs::write(file, "held").unwrap();
+            let (_sender, never) = unbounded::<()>();
+            never.recv_timeout(LONG * 6).ok(); // killed long before
+        }
+        "check" => check_on(url, file),
+        other => panic!("no such work: {other}"),
+    }
+}
+
+/// Holds, and writes down each look that says so; after having stood still, once the leader has answered again.
+fn check_on(url: &str, file: &Path) {
+    let client = client_with_session(url, STALLED);
+    let guard = client.lock("stalled").acquire().unwrap();
+    let lost = guard.lost();
+    let mut log = fs::OpenOptions::new().append(true).open(file).unwrap();
+    let mut last = now();
+    while guard.check().is_ok() {
+        writeln!(log, "held").unwrap();
+        if last.elapsed() > STALLED / 4 && client.lock("beside").try_lock().unwrap_or(false) {
+            writeln!(log, "back").unwrap();
+        }
+        last = now();
+        lost.recv_timeout(ms(5)).ok(); // a while, or the loss
+    }
+    writeln!(log, "lost").unwrap();
+}
+
+/// Four threads add one to the number in a file, which only the lock protects.
+fn count_up(url: &str, file: &Path, times: usize) {
+    let client = client(url);
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                let lock = client.lock("count");
+                for _ in 0..times {
+                    let guard = lock.acquire().unwrap();
+                    let was: u64 = fs::read_to_string(file).unwrap().parse().unwrap();
+                    fs::write(file, (was + 1).to_string()).unwrap();
+                    guard.unlock().unwrap();
+                }
+            });
+        }
+    });
+}
+
+fn file_with(text: &str) -> tempfile::NamedTempFile {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    fs::write(file.path(), text).unwrap();
+    file
+}
+
+#[test]
+fn processes_are_served_in_the_order_in_which_they_came() {
+    let Some(server) = ZooKeeper::start(CALM) else { return };
+    let order = file_with("");
+    let path = order.path().to_str().unwrap();
+    let guard = client(&server.url()).lock("/queue/of processes").acquire().unwrap();
+    let workers: Vec<_> = (0..10)
+        .map(|place: u64| {
+            let worker = Worker::start(&["visit", &server.url(), path, &place.to_string()]);
+            // It stands in the queue when it watches who is in front, and watches nobody else.
+            comes_true_within(LONG, || server.figure("zk_watch_count") == place + 1);
+            worker
+        })
+        .collect();
+    guard.unlock().unwrap();
+    workers.into_iter().for_each(Worker::succeeds);
+    let came: Vec<_> = fs::read_to_string(order.path()).unwrap().lines().map(str::to_owned).collect();
+    assert_eq!(came, (0..10).map(|place| place.to_string()).collect::<Vec<_>>());
+}
+
+#[test]
+fn threads_of_several_clients_are_served_in_the_order_in_which_they_came() {
+    let Some(server) = ZooKeeper::start(CALM) else { return };
+    let clients = [client(&server.url()), client(&server.url())];
+    let held = Holding::take(&clients[0].lock("mixed"));
+    let (tell, order) = unbounded();
+    let waiters: Vec<_> = (0..8)
+        .map(|place| {
+            // Two in a row are of one client: neither goes before the other's.
+            let (lock, tell): (_, Sender<_>) = (clients[place / 2 % 2].lock("mixed"), tell.clone());
+            let waiter = Waiter::start(move || {
+                let guard = lock.acquire().unwrap();
+                tell.send(place).unwrap();
+                guard.unlock()
+            });
+            comes_true_within(LONG, || server.figure("zk_watch_count") == place as u64 + 1);
+            waiter
+        })
+        .collect();
+    held.release();
+    waiters.into_iter().for_each(|waiter| waiter.returns_within(LONG).0.unwrap());
+    assert_eq!(order.try_iter().collect::<Vec<_>>(), (0..8).collect::<Vec<_>>());
+}
+
+/// Hears how many attempts each grant took.
+struct Attempts(Sender<u32>);
+
+impl Observer for Attempts {
+    fn acquired(&self, _name: &str, _owner: Owner, _waited: Duration, attempts: u32) {
+        self.0.send(attempts).unwrap();
+    }
+}
+
+#[test]
+fn a_release_wakes_nobody_but_the_next() {
+    let Some(server) = ZooKeeper::start(CALM) else { return };
+    let (tell, attempts) = unbounded();
+    let holder = client(&server.url());
+    let begun = now();
+    let held = Holding::take(&holder.lock("herd"));
+    let waiters: Vec<_> = (0..20)
+        .map(|place| {
+            let observer = Attempts(tell.clone());
+            let lock =
+                LockClient::builder().url(&server.url()).observer(observer).build().unwrap().lock("herd");
+            let waiter = Waiter::start(move || lock.acquire().and_then(|guard| guard.unlock()));
+            comes_true_within(LONG, || server.figure("zk_watch_count") == place + 1);
+            waiter
+        })
+        .collect();
+    held.release();
+    waiters.into_iter().for_each(|waiter| waiter.returns_within(LONG).0.unwrap());
+    // One that found it busy, one that got it; and the safety polls of those who waited long.
+    let polls = 20 * u32::try_from(begun.elapsed().as_secs() / 5).unwrap();
+    let attempts: Vec<_> = attempts.try_iter().collect();
+    assert_eq!(attempts.len(), 20);
+    assert!(attempts.iter().sum::<u32>() <= 40 + polls, "{attempts:?}");
+}
+
+#[test]
+fn a_waiter_that_gives_up_leaves_no_node_and_delays_nobody() {
+    let Some(server) = ZooKeeper::start(CALM) else { return };
+    let (one, other) = (client(&server.url()), client(&server.url()));
+    let held = Holding::take(&one.lock("left"));
+    let nodes = || server.figure("zk_ephemerals_count");
+    for lock in [one.lock("left"), other.lock("left")] {
+        assert!(!lock.try_lock().unwrap());
+        assert_eq!(nodes(), 1);
+        assert!(!lock.try_lock_for(ms(50)).unwrap());
+        assert_eq!(nodes(), 1);
+        let interrupt = Arc::new(Interrupt::new());
+        let waiter = Waiter::start({
+            let (lock, interrupt) = (lock.clone(), Arc::clone(&interrupt));
+            move || lock.lock_interruptibly(&interrupt)
+        });
+        let behind = Waiter::start({
+            let lock = other.lock("left");
+            move || lock.try_lock_for(ms(500)).unwrap()
+        });
+        interrupt.interrupt();
+        assert!(waiter.returns_within(LONG).0.unwrap_err().is_interrupted());
+        assert!(!behind.returns_within(LONG).0);
+        assert_eq!(nodes(), 1);
+    }
+    held.release();
+    assert_eq!(nodes(), 0);
+    assert_eq!(server.figure("zk_watch_count"), 0);
+}
+
+#[test]
+fn a_killed_holder_frees_the_lock_within_its_session() {
+    let Some(server) = ZooKeeper::start(SHORT) else { return };
+    let file = file_with("");
+    let mut holder = Worker::start(&["hold", &server.url(), file.path().to_str().unwrap()]);
+    comes_true_within(LONG, || fs::read_to_string(file.path()).unwrap() == "held");
+    let waiter = Waiter::start({
+        let lock = client(&server.url()).lock("killed");
+        move || lock.acquire().and_then(|guard| guard.unlock())
+    });
+    holder.0.kill().unwrap();
+    let killed = now();
+    let (had, at) = waiter.returns_within(LONG);
+    had.unwrap();
+    // The servers look once in a tick.
+    let most = SESSION + ms(u64::from(SHORT.tick_ms) * 2);
+    assert!(at.duration_since(killed) <= most + slack_since(killed), "{:?}", at.duration_since(killed));
+}
+
+#[test]
+fn four_processes_of_four_threads_count_exactly() {
+    let Some(server) = ZooKeeper::start(CALM) else { return };
+    let file = file_with("0");
+    let (url, path) = (server.url(), file.path().to_str().unwrap());
+    let begun = now();
+    let workers: Vec<_> = (0..4).map(|_| Worker::start(&["count", &url, path, "313"])).collect();
+    workers.into_iter().for_each(Worker::succeeds);
+    eprintln!("4 processes, 16 threads: 5008 increments in {:?}", begun.elapsed());
+    assert_eq!(fs::read_to_string(file.path()).unwrap(), "5008");
+}
+
+#[test]
+fn holders_and_waiters_of_one_name_delay_no_other() {
+    let Some(server) = ZooKeeper::start(CALM) else { return };
+    let client = client(&server.url());
+    let held = Holding::take(&client.lock("busy"));
+    let waiters: Vec<_> = (0..20)
+        .map(|_| {
+            let lock = client.lock("busy");
+            Waiter::start(move || lock.acquire().and_then(|guard| guard.unlock()))
+        })
+        .collect();
+    let free = client.lock("free");
+    let cycle = || {
+        let begun = now();
+        free.lock().unwrap();
+        free.unlock().unwrap();
+        begun.elapsed()
+    };
+    let spans: Vec<_> = (0..51).map(|_| cycle()).collect();
+    let median = crate::support::median(spans.clone());
+    eprintln!("lock and unlock beside 20 waiters for another name: median {median:?}");
+    assert!(median <= ms(50), "{spans:?}");
+    held.release();
+    waiters.into_iter().for_each(|waiter| waiter.returns_within(LONG).0.unwrap());
+}
+
+/// As those who port from Curator write it: a client for each thread, 3 s of patience, and one that takes 3.5 s.
+#[test]
+fn of_ten_threads_that_wait_three_seconds_nine_get_nothing_and_release_nothing() {
+    let Some(server) = ZooKeeper::start(CALM) else { return };
+    let url = server.url();
+    let results: Vec<Option<Result<(), Error>>> = std::thread::scope(|scope| {
+        let clients: Vec<_> = (0..10).map(|_| client(&url)).collect();
+        let threads: Vec<_> = clients
+            .into_iter()
+            .map(|client| {
+                scope.spawn(move || {
+                    let guard = client.lock("/examples/ten").try_acquire_for(ms(3_000)).unwrap()?;
+                    crate::support::let_pass(ms(3_500), "the work under the lock");
+                    Some(guard.unlock())
+                })
+            })
+            .collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    });
+    let winners: Vec<_> = results.into_iter().flatten().collect();
+    assert_eq!(winners.len(), 1);
+    assert!(winners[0].is_ok());
+    assert_eq!(server.figure("zk_ephemerals_count"), 0);
+}
+
+// ---- logins, paths, refusals
+
+#[test]
+fn with_a_login_the_locks_are_its_own() {
+    let Some(server) = ZooKeeper::start(CALM) else { return };
+    let url = |login: &str| format!("zk://{login}127.0.0.1:{}/private", server.port());
+    let owner = client(&url("me:secret@"));
+    let guard = owner.lock("mine").acquire().unwrap();
+    for login in ["", "me:wrong@", "you:secret@"] {
+        let other = client(&url(login));
+        let error = other.lock("mine").try_lock().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::NoPermission, "{login} {error}");
+        assert!(!format!("{error:?}").contains("secret"));
+        assert!(other.lock("mine").is_locked().is_err());
+    }
+    assert!(!client(&url("me:secret@")).lock("mine").try_lock().unwrap());
+    guard.unlock().unwrap();
+}
+
+#[test]
+fn names_that_are_no_path_are_refused_and_a_key_prefix_may_be_one() {
+    let Some(server) = ZooKeeper::start(CALM) else { return };
+    let plain = client(&server.url());
+    for name in ["/", "/a/", "//a", "/a/../b", "/zookeeper/a", "/nul\0"] {
+        assert_eq!(plain.lock(name).try_lock().unwrap_err().kind(), ErrorKind::InvalidInput, "{name:?}");
+    }
+    let prefixed = LockClient::builder().url(&server.url()).key_prefix("/locks/").build().unwrap();
+    let guard = prefixed.lock("a").acquire().unwrap();
+    assert!(!plain.lock("/locks/a").try_lock().unwrap());
+    // A lock may lie below another: it does not stand in its queue.
+    assert!(plain.lock("/locks/a/b").try_lock().unwrap());
+    guard.unlock().unwrap();
+    assert!(plain.lock("/locks/a").try_lock().unwrap());
+}
+
+#[test]
+fn connecting_without_a_server_fails_at_once_and_in_words() {
+    let nobody = crate::support::server::Port::claim();
+    let error = LockClient::connect(&format!("zk://me:secret@127.0.0.1:{}", nobody.number())).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unreachable, "{error}");
+    assert!(error.to_string().contains("127.0.0.1") && !format!("{error:?}").contains("secret"), "{error:?}");
+    let Some(server) = ZooKeeper::start(CALM) else { return };
+    // One of several is enough.
+    let both = format!("zk://127.0.0.1:{},127.0.0.1:{}", nobody.number(), server.port());
+    assert!(client(&both).lock("one").try_lock().unwrap());
+}
+
+#[test]
+fn a_host_that_drips_does_not_keep_the_next_from_being_tried() {
+    let Some(server) = ZooKeeper::start(CALM) else { return };
+    let dripping = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = dripping.local_addr().unwrap().port();
+    let (seen, drips) = unbounded();
+    let spawn = std::thread::Builder::spawn::<Box<dyn FnOnce() + Send>, ()>;
+    let serve = move || {
+        for client in dripping.incoming() {
+            let (mut client, seen) = (client.unwrap(), seen.clone());
+            let drip = move || {
+                seen.send(()).unwrap();
+                // A greeting of 256 bytes, one in 100 ms.
+                let mut bytes = [0, 0, 1, 0].into_iter().chain(std::iter::repeat(0));
+                while client.write_all(&[bytes.next().unwrap()]).is_ok() {
+                    leasehold::crossbeam_channel::after(ms(100)).recv().unwrap();
+                }
+            };
+            spawn(std::thread::Builder::new(), Box::new(drip)).unwrap();
+        }
+    };
+    spawn(std::thread::Builder::new(), Box::new(serve)).unwrap();
+    let url = format!("zk://127.0.0.1:{port},127.0.0.1:{}", server.port());
+    // Clients begin with any of the hosts: until one has begun with this.
+    while drips.is_empty() {
+        assert!(!client(&url).lock("next").is_locked().unwrap());
+    }
+}

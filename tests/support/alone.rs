@@ -1,0 +1,100 @@
+//! A test in a process of its own: it counts threads, descriptors or bytes, or is stopped and killed.
+
+use std::fs::File;
+use std::process::Child;
+use std::thread;
+use std::time::Duration;
+
+use super::{eventually, shout, signal, spawn, watch_for_stalls};
+
+/// Runs the calling test again, in a process where no other test's threads are, and `body` there.
+#[track_caller]
+pub fn alone(body: impl FnOnce()) {
+    alone_within(Duration::from_secs(120), body);
+}
+
+/// The same for a test that may take longer.
+#[track_caller]
+pub fn alone_within(limit: Duration, body: impl FnOnce()) {
+    const ALONE: &str = "LEASEHOLD_TEST_ALONE";
+    let name = test_name();
+    if std::env::var(ALONE).as_ref() == Ok(&name) {
+        watch_for_stalls();
+        return body();
+    }
+    let (good, text) = reexecuted(&name, &[(ALONE, &name)]).ends_within(limit);
+    // The harness writes the test's name without an end of line.
+    for line in text.lines().map(|line| line.rsplit_once(" ... ").map_or(line, |(_, rest)| rest)) {
+        if ["SKIPPED ", "COUNTED ", "MEASURED "].iter().any(|begin| line.starts_with(begin)) {
+            shout(line);
+        }
+    }
+    assert!(good && text.contains("1 passed"), "{name} failed:\n{text}");
+}
+
+/// The name of the test that this thread runs, with its modules.
+pub fn test_name() -> String {
+    thread::current().name().expect("a test's thread has its name").to_owned()
+}
+
+/// The command that runs one test of this program, named with its modules.
+pub fn test_command(test: &str) -> Vec<String> {
+    let program = std::env::current_exe().expect("this program");
+    let program = program.to_str().expect("a path in Unicode");
+    [program, test, "--exact", "--nocapture", "--test-threads=1"].map(str::to_owned).to_vec()
+}
+
+/// This program once more, to run one of its tests with some variables set.
+pub fn reexecuted(test: &str, variables: &[(&str, &str)]) -> Process {
+    let output = tempfile::NamedTempFile::new().unwrap();
+    // Both outputs go to one file; each write goes to its end.
+    let append = || File::options().append(true).open(output.path()).unwrap();
+    let child = spawn(&test_command(test), |command| {
+        command.envs(variables.iter().copied()).stdout(append()).stderr(append())
+    });
+    Process { child: Some(child), output }
+}
+
+/// A process that was started; dropping it kills it.
+pub struct Process {
+    child: Option<Child>,
+    output: tempfile::NamedTempFile,
+}
+
+impl Process {
+    pub fn pid(&self) -> u32 {
+        self.child.as_ref().expect("it runs").id()
+    }
+
+    pub fn output(&self) -> String {
+        String::from_utf8_lossy(&std::fs::read(self.output.path()).unwrap()).into_owned()
+    }
+
+    /// Sends a signal by its name.
+    pub fn signal(&self, name: &str) {
+        signal(self.pid(), name);
+    }
+
+    /// Whether it succeeded, and what it wrote. Killed when it takes longer.
+    pub fn ends_within(mut self, limit: Duration) -> (bool, String) {
+        let child = self.child.as_mut().expect("it runs");
+        let mut status = None;
+        let has_ended = eventually(limit, || {
+            status = child.try_wait().expect("a child can be asked");
+            status.is_some()
+        });
+        if has_ended {
+            self.child = None;
+        }
+        (status.is_some_and(|status| status.success()), self.output())
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            drop(child.kill()); // an error means that it has just ended
+            drop(child.wait());
+        }
+    }
+}

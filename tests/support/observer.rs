@@ -1,0 +1,86 @@
+//! An observer that remembers its calls.
+
+use std::error::Error as _;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use leasehold::{Error, Loss, Observer, Owner};
+use parking_lot::Mutex;
+
+use super::{LONG, eventually, now};
+
+/// A call of an observer, with every error as all its texts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    Acquired(String),
+    Released(String),
+    ReleaseFailed(String, String),
+    RenewalFailed(String, String),
+    Lost(Loss),
+    Abandoned(String),
+    NoWakeups(String),
+    WakeupsBack,
+}
+
+/// An observer that remembers.
+#[derive(Clone, Default)]
+pub struct Seen(Arc<Mutex<Vec<(Instant, Event)>>>);
+
+impl Seen {
+    fn add(&self, event: Event) {
+        self.0.lock().push((now(), event));
+    }
+
+    pub fn events(&self) -> Vec<Event> {
+        self.0.lock().iter().map(|(_, event)| event.clone()).collect()
+    }
+
+    pub fn count(&self, pick: impl Fn(&Event) -> bool) -> usize {
+        self.events().iter().filter(|event| pick(event)).count()
+    }
+
+    pub fn losses(&self) -> usize {
+        self.count(|event| matches!(event, Event::Lost(_)))
+    }
+
+    /// Waits for such an event.
+    #[track_caller]
+    pub fn wait_for(&self, what: &str, pick: impl Fn(&Event) -> bool) {
+        assert!(eventually(LONG, || self.count(&pick) > 0), "{what} was not told: {:?}", self.events());
+    }
+}
+
+impl Observer for Seen {
+    fn acquired(&self, name: &str, _owner: Owner, _waited: Duration, _attempts: u32) {
+        self.add(Event::Acquired(name.to_owned()));
+    }
+    fn released(&self, name: &str, _owner: Owner, _held: Duration) {
+        self.add(Event::Released(name.to_owned()));
+    }
+    fn release_failed(&self, name: &str, error: &Error) {
+        self.add(Event::ReleaseFailed(name.to_owned(), texts(error)));
+    }
+    fn renewal_failed(&self, name: &str, error: &Error, _remaining: Duration) {
+        self.add(Event::RenewalFailed(name.to_owned(), texts(error)));
+    }
+    fn lost(&self, loss: &Loss) {
+        self.add(Event::Lost(loss.clone()));
+    }
+    fn abandoned(&self, name: &str, _owner: Owner) {
+        self.add(Event::Abandoned(name.to_owned()));
+    }
+    fn wakeups(&self, down: Option<&Error>) {
+        self.add(down.map_or(Event::WakeupsBack, |error| Event::NoWakeups(texts(error))));
+    }
+}
+
+/// Everything an error says: its text, its debug text, and those of all its causes.
+pub fn texts(error: &Error) -> String {
+    let mut texts = format!("{error} | {error:?}");
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        texts += &format!(" | {error} | {error:?}");
+        cause = error.source();
+    }
+    texts
+}

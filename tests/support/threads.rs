@@ -1,0 +1,217 @@
+//! Threads of a test: they hold a lock, wait for one, or make a call that takes a while. Order comes from channels and
+//! conditions, never from sleeping.
+
+use std::fs;
+use std::path::PathBuf;
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use leasehold::crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded};
+use leasehold::{Owner, RedisLock};
+
+use super::stalls::{about_to_end, stalled_since};
+use super::{LONG, SLACK, let_pass, ms, now};
+
+/// Runs `work` on another thread, to its end.
+pub fn elsewhere<T: Send>(work: impl FnOnce() -> T + Send) -> T {
+    thread::scope(|scope| match scope.spawn(work).join() {
+        Ok(value) => value,
+        Err(panic) => std::panic::resume_unwind(panic),
+    })
+}
+
+/// Panics without the panic hook's message, where the panic is part of the test.
+pub fn quiet_panic() -> ! {
+    std::panic::resume_unwind(Box::new("meant to panic"))
+}
+
+/// Starts a thread.
+pub fn start<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> JoinHandle<T> {
+    thread::Builder::new().spawn(work).expect("a thread can be started")
+}
+
+/// A call that goes on in another thread.
+pub struct Call<T> {
+    outcome: Receiver<(T, Instant)>,
+}
+
+pub fn call<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Call<T> {
+    let (sender, outcome) = bounded(1);
+    drop(start(move || {
+        let value = work();
+        let at = now();
+        about_to_end();
+        sender.send((value, at)).ok(); // the test may have failed by now
+    }));
+    Call { outcome }
+}
+
+impl<T> Call<T> {
+    /// The result.
+    #[track_caller]
+    pub fn join(self) -> T {
+        self.outcome().0
+    }
+
+    /// The result, and when it came.
+    #[track_caller]
+    pub fn outcome(self) -> (T, Instant) {
+        self.outcome_within(LONG)
+    }
+
+    #[track_caller]
+    fn outcome_within(self, limit: Duration) -> (T, Instant) {
+        match self.outcome.recv_timeout(limit) {
+            Ok(outcome) => outcome,
+            Err(RecvTimeoutError::Timeout) => panic!("the call has not returned within {limit:?}"),
+            Err(RecvTimeoutError::Disconnected) => panic!("the call panicked"),
+        }
+    }
+
+    /// The result; panics when it came later than `promised` after `start`, with [`SLACK`].
+    #[track_caller]
+    pub fn returns_within(self, start: Instant, promised: Duration, what: &str) -> T {
+        let (value, at) = self.outcome();
+        let (took, stalled) = (at.saturating_duration_since(start), stalled_since(start));
+        assert!(
+            took <= promised + SLACK + stalled,
+            "{what} took {took:?}, promised are {promised:?} (the machine itself stalled {stalled:?})"
+        );
+        value
+    }
+
+    /// Whether it has returned.
+    pub fn is_over(&self) -> bool {
+        !self.is_open()
+    }
+
+    /// Whether it still goes on.
+    pub fn is_open(&self) -> bool {
+        self.outcome.is_empty()
+    }
+}
+
+/// Another thread that holds a lock until it is told to release it, or until this is dropped.
+pub struct Holding {
+    owner: Owner,
+    release: Sender<()>,
+    thread: Option<JoinHandle<Instant>>,
+}
+
+impl Holding {
+    /// Returns once the lock is held.
+    #[track_caller]
+    pub fn take(lock: &RedisLock) -> Holding {
+        Holding::take_with(lock, |lock| lock.acquire().expect("the lock can be taken"))
+    }
+
+    #[track_caller]
+    pub fn take_with(
+        lock: &RedisLock,
+        take: impl FnOnce(&RedisLock) -> leasehold::Guard + Send + 'static,
+    ) -> Holding {
+        let (held, is_held) = bounded(1);
+        let (release, told) = bounded::<()>(1);
+        let lock = lock.clone();
+        let thread = start(move || {
+            let guard = take(&lock);
+            held.send(guard.owner()).expect("the test waits for this");
+            told.recv().ok(); // told to, or dropped: both end it
+            let at = now();
+            guard.unlock().expect("the hold stood until its release");
+            at
+        });
+        let owner = is_held.recv_timeout(LONG).expect("the lock is taken by the other thread");
+        Holding { owner, release, thread: Some(thread) }
+    }
+
+    pub fn owner(&self) -> Owner {
+        self.owner
+    }
+
+    /// Releases; returns when it is done, with the moment just before.
+    #[track_caller]
+    pub fn release(mut self) -> Instant {
+        self.release.send(()).expect("the holding thread waits for this");
+        self.thread.take().expect("released once").join().expect("the lock was released")
+    }
+}
+
+/// A [`Call`] that is known to wait.
+pub struct Waiter<T> {
+    call: Call<T>,
+    task: PathBuf,
+}
+
+impl<T: Send + 'static> Waiter<T> {
+    /// Returns once the thread is asleep in `work`, or `work` has returned. To wait for a server's answer is no sleep.
+    #[track_caller]
+    pub fn start(work: impl FnOnce() -> T + Send + 'static) -> Waiter<T> {
+        let waiter = Waiter::begin(work);
+        waiter.settle();
+        waiter
+    }
+
+    /// Returns once the thread runs.
+    #[track_caller]
+    pub fn begin(work: impl FnOnce() -> T + Send + 'static) -> Waiter<T> {
+        let (sender, link) = bounded(1);
+        let call = call(move || {
+            sender.send(fs::read_link("/proc/thread-self")).expect("the test waits for this");
+            work()
+        });
+        let task = link.recv_timeout(LONG).expect("the thread starts").unwrap_or_default();
+        Waiter { call, task: PathBuf::from("/proc").join(task) }
+    }
+
+    /// Waits until the thread sleeps: asleep, and not once awake in between, for 20 ms. Or until its call returned.
+    #[track_caller]
+    pub fn settle(&self) {
+        let begun = now();
+        let mut last = (None, begun);
+        loop {
+            assert!(begun.elapsed() < LONG, "the thread does not come to rest");
+            if self.is_over() {
+                return;
+            }
+            let sleeps = self.sleeps();
+            if sleeps.is_none() || sleeps != last.0 {
+                last = (sleeps, now());
+            } else if last.1.elapsed() >= ms(20) {
+                return;
+            }
+            let_pass(ms(1), "between two looks");
+        }
+    }
+
+    /// How often the thread has gone to sleep, if it is asleep, and not in wait of what a server answers. Where the system
+    /// does not tell, always asleep.
+    fn sleeps(&self) -> Option<u64> {
+        #[cfg(target_os = "linux")]
+        if let Ok(call) = fs::read_to_string(self.task.join("syscall"))
+            && call.split(' ').next() != Some(libc::SYS_futex.to_string().as_str())
+        {
+            return None;
+        }
+        let Ok(status) = fs::read_to_string(self.task.join("status")) else { return Some(0) };
+        let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name));
+        let is_asleep = field("State:")?.trim().starts_with('S');
+        let count = field("voluntary_ctxt_switches:")?.trim().parse().ok()?;
+        is_asleep.then_some(count)
+    }
+
+    /// Whether the call has returned.
+    pub fn is_over(&self) -> bool {
+        self.call.is_over()
+    }
+
+    /// The result, and when it came; panics if that is later than `limit` from now.
+    #[track_caller]
+    pub fn returns_within(self, limit: Duration) -> (T, Instant) {
+        let start = now();
+        let (value, at) = self.call.outcome_within(limit + LONG);
+        let (took, stalled) = (at.saturating_duration_since(start), stalled_since(start));
+        assert!(took <= limit + stalled, "the call returned after {took:?}, not within {limit:?}");
+        (value, at)
+    }
+}

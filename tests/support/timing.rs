@@ -1,0 +1,153 @@
+//! Waiting for events, with bounds that do not count the time for which the machine itself stood still.
+//!
+//! | to say | use |
+//! | --- | --- |
+//! | it is true sooner or later | [`eventually`], [`wait_until`] |
+//! | it is true within a promised time | [`comes_within`], [`comes_true_within`], [`within`] |
+//! | it is true all the time | [`throughout`] |
+//! | a message comes | [`receive`] |
+//! | time has to pass | [`let_pass`] |
+
+use std::time::{Duration, Instant};
+
+use leasehold::crossbeam_channel::{Receiver, RecvTimeoutError, after};
+
+use super::stalls::{stalled_since, watch};
+
+/// How much later than promised something may be seen on a busy machine with two cores: ε in `docs/guarantees.md`.
+pub const SLACK: Duration = ms(250);
+
+/// Long enough for all that should have happened long ago; a test gives up after this.
+pub const LONG: Duration = Duration::from_secs(30);
+
+/// The lease of holds that are to be seen renewed: a renewal that is late for want of a processor still comes in time.
+pub const RENEWED: Duration = ms(3_000);
+
+pub const fn ms(millis: u64) -> Duration {
+    Duration::from_millis(millis)
+}
+
+/// The time. Tests may measure; the library reads time in one place only.
+#[expect(clippy::disallowed_methods, reason = "tests measure from outside")]
+pub fn now() -> Instant {
+    Instant::now()
+}
+
+/// Starts the meter of [`stalled_since`], which knows nothing of the time before.
+pub fn watch_for_stalls() {
+    watch();
+    stalled_since(now());
+}
+
+/// By how much something that began at `start` may be late.
+pub fn slack_since(start: Instant) -> Duration {
+    SLACK + stalled_since(start)
+}
+
+/// Lets real time pass; `reason` says why no condition can be waited for.
+pub fn let_pass(span: Duration, reason: &str) {
+    assert!(!reason.is_empty());
+    pass(span);
+}
+
+/// The one place in the tests that sleeps.
+fn pass(span: Duration) {
+    after(span).recv().expect("a timer fires");
+}
+
+/// Asks `cond` again and again until it is true or `limit` is over; returns its last answer.
+#[must_use = "whether it came true"]
+pub fn eventually(limit: Duration, cond: impl FnMut() -> bool) -> bool {
+    ask_until(limit, ms(20), cond)
+}
+
+/// Pauses grow from a millisecond to `longest_pause`.
+fn ask_until(limit: Duration, longest_pause: Duration, mut cond: impl FnMut() -> bool) -> bool {
+    let end = now() + limit;
+    let mut pause = ms(1);
+    loop {
+        if cond() {
+            return true;
+        }
+        let left = end.saturating_duration_since(now());
+        if left.is_zero() {
+            return false;
+        }
+        pass(pause.min(left));
+        pause = (pause * 2).min(longest_pause);
+    }
+}
+
+/// Waits until `cond` is true; panics with `what` after `limit`.
+#[track_caller]
+pub fn wait_until(what: &str, limit: Duration, cond: impl FnMut() -> bool) {
+    assert!(eventually(limit, cond), "not within {limit:?}: {what}");
+}
+
+/// Waits until `cond` is true, and returns how long that took; panics if it was longer than `limit` and the machine's stalls.
+#[track_caller]
+pub fn comes_true_within(limit: Duration, cond: impl FnMut() -> bool) -> Duration {
+    let start = now();
+    let came = ask_until(limit + LONG, ms(2), cond);
+    let (took, stalled) = (start.elapsed(), stalled_since(start));
+    assert!(came, "this has not come about within {limit:?}");
+    assert!(
+        took <= limit + stalled,
+        "this took {took:?}, not {limit:?}; the machine stood still for {stalled:?}"
+    );
+    took
+}
+
+/// Panics unless what began at `start` has taken no longer than promised, with [`SLACK`] and the machine's stalls.
+#[track_caller]
+pub fn within(start: Instant, promised: Duration, what: &str) {
+    let (took, stalled) = (start.elapsed(), stalled_since(start));
+    assert!(
+        took <= promised + SLACK + stalled,
+        "{what} took {took:?}, promised are {promised:?} and {SLACK:?} (the machine itself stalled {stalled:?})"
+    );
+}
+
+/// Waits until `cond` is true; panics unless that came within `promised` of `start`, as [`within`] counts.
+#[track_caller]
+pub fn comes_within(start: Instant, promised: Duration, what: &str, cond: impl FnMut() -> bool) {
+    let came = eventually(promised + SLACK + LONG, cond);
+    within(start, promised, what);
+    assert!(came, "{what} did not come");
+}
+
+/// Looks for `span`, and panics as soon as `condition` is false.
+#[track_caller]
+pub fn throughout(span: Duration, mut condition: impl FnMut() -> bool) {
+    let start = now();
+    loop {
+        let holds = condition();
+        // A look that ends later says nothing about the span.
+        let is_over = start.elapsed() >= span;
+        assert!(
+            holds || is_over,
+            "this did not stay so: it changed after {:?} of {span:?}; the machine stood still for {:?} of that",
+            start.elapsed(),
+            stalled_since(start)
+        );
+        if is_over {
+            return;
+        }
+        pass(ms(5));
+    }
+}
+
+/// The message that comes by the channel within `limit`, not counting the time for which the machine stood still. The wait
+/// itself is longer: only when the message has come is known how long its senders were kept waiting.
+pub fn receive<T>(from: &Receiver<T>, limit: Duration) -> Result<T, RecvTimeoutError> {
+    let start = now();
+    let received = from.recv_timeout(limit + LONG);
+    let took = start.elapsed();
+    if took <= limit + stalled_since(start) { received } else { Err(RecvTimeoutError::Timeout) }
+}
+
+/// The middle one.
+pub fn median(mut spans: Vec<Duration>) -> Duration {
+    spans.sort_unstable();
+    spans[spans.len() / 2]
+}

@@ -1,0 +1,162 @@
+//! The members that are asked, those that are refused, and how often.
+
+use leasehold::{ClusterPubSub, ErrorKind, LockClient};
+
+use super::load::{assert_all_was_given_back, builder};
+use crate::support::cluster::Cluster;
+use crate::support::server::RedisServer;
+#[cfg(feature = "tls")]
+use crate::support::server::default_server;
+use crate::support::{LONG, alone_within, call, eventually, fresh, now, stalled_since};
+
+#[test]
+fn one_member_that_answers_is_enough_to_begin_with() {
+    alone_within(LONG * 6, || {
+        stalled_since(now());
+        let Some(cluster) = Cluster::start() else { return };
+        let replica = cluster.members[cluster.replica_of(0)].port();
+        // Nobody listens at the first one, and the second one is a replica.
+        let url = format!("redis-cluster://127.0.0.1:1,127.0.0.1:{replica}/");
+        let client = builder(&cluster).url(&url).build().unwrap();
+        for primary in 0..3 {
+            client.lock(&cluster.name_on(primary, "begin")).acquire().unwrap().unlock().unwrap();
+        }
+        let error = LockClient::connect("redis-cluster://127.0.0.1:1").unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unreachable, "{error}");
+        drop(client);
+        assert_all_was_given_back(&cluster);
+    });
+}
+
+#[test]
+fn a_server_that_is_no_cluster_is_refused_and_so_is_a_member_given_as_a_server() {
+    alone_within(LONG * 6, || {
+        let Some(cluster) = Cluster::start() else { return };
+        let Some(server) = RedisServer::start_default() else { return };
+        let error = LockClient::connect(&format!("redis-cluster://127.0.0.1:{}", server.port())).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+        assert!(error.to_string().contains("redis://"), "{error}");
+        let client = LockClient::connect(&cluster.members[0].url()).unwrap();
+        let error = client.lock(&cluster.name_on(1, "elsewhere")).try_lock().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+        assert!(error.to_string().contains("cluster"), "{error}");
+    });
+}
+
+#[test]
+fn names_that_would_leave_their_slot_are_refused_with_the_reason() {
+    alone_within(LONG * 6, || {
+        let Some(cluster) = Cluster::start() else { return };
+        let client = builder(&cluster).build().unwrap();
+        let before = scripts_run(&cluster);
+        for name in ["a}b", "a{b", "{}x", "x{}y{t}", "}{"] {
+            for lock in [client.lock(name), leasehold::RedisLock::clone(&client.fenced_lock(name))] {
+                let error = lock.try_lock().unwrap_err();
+                assert_eq!(error.kind(), ErrorKind::InvalidInput, "{name}");
+                assert!(error.to_string().contains("braces"), "{error}");
+                assert!(lock.is_locked().is_err());
+            }
+        }
+        assert_eq!(scripts_run(&cluster), before, "nothing was sent");
+        for name in ["plain", "a{b}c", "{a}", "a}b{c}", "x{y}{}"] {
+            client.fenced_lock(name).acquire().unwrap().unlock().unwrap();
+        }
+        // Nothing is kept beside a token lock.
+        client.token_lock("a}b").acquire().unwrap().unlock().unwrap();
+    });
+}
+
+#[cfg(feature = "tls")]
+#[test]
+fn members_that_speak_tls_are_all_verified() {
+    alone_within(LONG * 6, || {
+        stalled_since(now());
+        let Some(binary) = default_server() else { return };
+        if !binary.has_tls() {
+            return crate::support::missing("no server that was built with TLS");
+        }
+        let Some(cluster) = Cluster::start_tls() else { return };
+        let builder = || builder(&cluster).tls_ca(cluster.ca().unwrap());
+        let (holder, waiter) = (builder().build().unwrap(), builder().build().unwrap());
+        for primary in 0..3 {
+            let name = cluster.name_on(primary, "tls");
+            let held = holder.fenced_lock(&name).acquire().unwrap();
+            let lock = waiter.lock(&name);
+            let waiting = call(move || lock.acquire().unwrap().unlock().unwrap());
+            let channel = format!("redisson_lock__channel:{{{name}}}");
+            let listens = || {
+                let (_, count): (String, i64) = cluster.ask(primary, &["PUBSUB", "SHARDNUMSUB", &channel]);
+                count > 0
+            };
+            assert!(eventually(LONG, listens));
+            held.unlock().unwrap();
+            waiting.outcome();
+        }
+        // The system's authorities did not sign them.
+        let error = super::load::builder(&cluster).build().unwrap_err();
+        assert!(!error.is_retryable(), "{error}");
+        drop((holder, waiter));
+        assert_all_was_given_back(&cluster);
+    });
+}
+
+/// The redis crate's own cluster client sends a script up to 17 times.
+#[test]
+fn each_call_is_one_script_on_one_member() {
+    alone_within(LONG * 6, || {
+        let Some(cluster) = Cluster::start() else { return };
+        let client = builder(&cluster).build().unwrap();
+        for primary in 0..3 {
+            let lock = client.fenced_lock(&cluster.name_on(primary, "once"));
+            // All scripts are known after this.
+            lock.acquire().unwrap().unlock().unwrap();
+            let before = scripts_run(&cluster);
+            lock.lock().unwrap();
+            assert_eq!(scripts_run(&cluster), before + 1);
+            lock.unlock().unwrap();
+            assert_eq!(scripts_run(&cluster), before + 2);
+        }
+    });
+}
+
+/// The user of the guarantees with what a cluster needs besides, on locks of each kind, with a waiter.
+#[test]
+fn the_rights_that_the_guarantees_name_suffice_in_a_cluster() {
+    alone_within(LONG * 6, || {
+        let rules = "user locks reset resetchannels on >PASSWORD \
+            ~app:* ~redisson_lock_token:{app:* &redisson_lock__channel:{app:* \
+            +eval +evalsha +hexists +hget +hset +hdel +hkeys +pexpire +pttl +get +set +del +incr +time \
+            +publish +subscribe +unsubscribe +cluster|slots +asking +pubsub|shardnumsub +spublish +ssubscribe +sunsubscribe";
+        let Some(cluster) = Cluster::start_with(&[rules]) else { return };
+        for way in [ClusterPubSub::Auto, ClusterPubSub::Plain, ClusterPubSub::Both] {
+            let builder = || builder(&cluster).cluster_pub_sub(way).username("locks").password("PASSWORD");
+            let (holder, waiter) = (builder().build().unwrap(), builder().build().unwrap());
+            let name = fresh("app:");
+            let held = holder.fenced_lock(&name).acquire().unwrap();
+            let waiting = call({
+                let lock = waiter.lock(&name);
+                move || {
+                    lock.lock().unwrap();
+                    lock.unlock().unwrap();
+                }
+            });
+            let channel = format!("redisson_lock__channel:{{{name}}}");
+            let count = if way == ClusterPubSub::Plain { "NUMSUB" } else { "SHARDNUMSUB" };
+            let listens = || {
+                let (_, count): (String, i64) =
+                    cluster.ask(cluster.primary_of(&name), &["PUBSUB", count, &channel]);
+                count > 0
+            };
+            assert!(eventually(LONG, listens), "{way:?}");
+            held.unlock().unwrap();
+            waiting.outcome();
+            holder.token_lock(&fresh("app:")).acquire().unwrap().unlock().unwrap();
+            assert!(!holder.lock(&name).force_unlock().unwrap());
+        }
+        assert_all_was_given_back(&cluster);
+    });
+}
+
+fn scripts_run(cluster: &Cluster) -> u64 {
+    (0..cluster.members.len()).map(|index| cluster.scripts_run(index)).sum()
+}

@@ -1,0 +1,210 @@
+//! Slots move from member to member while their locks are used.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use super::load::{Load, T, Total, assert_nothing_is_left, builder, rounds};
+use crate::support::cluster::Cluster;
+use crate::support::observer::{Event, Seen};
+use crate::support::{LONG, alone_within, call, eventually, fresh, let_pass, ms, now, shout, stalled_since};
+
+/// Whether the observer was told that something failed about one of these locks.
+fn is_failure(event: &Event, names: &[&String]) -> bool {
+    match event {
+        Event::ReleaseFailed(name, _) | Event::RenewalFailed(name, _) => names.contains(&name),
+        _ => false,
+    }
+}
+
+/// Moves a slot with all that is in it, as `redis-cli --cluster reshard` does it. `between` runs when half is done: the
+/// members know, and the keys are still where they were.
+fn move_slot(cluster: &Cluster, key: &str, to: usize, between: impl FnOnce()) {
+    let from = cluster.primary_seen_by(to, key);
+    let slot = cluster.slot(key).to_string();
+    let (from_id, to_id) = (cluster.id(from), cluster.id(to));
+    cluster.on(to, &["CLUSTER", "SETSLOT", &slot, "IMPORTING", &from_id]);
+    cluster.on(from, &["CLUSTER", "SETSLOT", &slot, "MIGRATING", &to_id]);
+    between();
+    let port = cluster.members[to].port().to_string();
+    loop {
+        let keys: Vec<String> = cluster.ask(from, &["CLUSTER", "GETKEYSINSLOT", &slot, "1"]);
+        let Some(key) = keys.first() else { break };
+        // NOKEY: it ended since.
+        cluster.on(from, &["MIGRATE", "127.0.0.1", &port, key, "0", "5000"]);
+    }
+    cluster.on(to, &["CLUSTER", "SETSLOT", &slot, "NODE", &to_id]);
+    cluster.on(from, &["CLUSTER", "SETSLOT", &slot, "NODE", &to_id]);
+}
+
+#[test]
+fn slots_that_move_back_and_forth_cost_no_error_and_nobody_holds_twice() {
+    alone_within(LONG * 6, || {
+        stalled_since(now());
+        let Some(cluster) = Cluster::start() else { return };
+        // All in one slot, which is never still, but for one.
+        let tag = fresh("slot");
+        let mut names: Vec<String> = (0..4).map(|at| format!("{at}{{{tag}}}")).collect();
+        names.push(fresh("elsewhere"));
+        let load = Load::start(&cluster, &names, T * 6);
+        let (home, begun) = (cluster.primary_of(&tag), now());
+        let moves = 10 * rounds();
+        for number in 0..moves {
+            move_slot(&cluster, &tag, (home + number + 1) % 3, || {
+                let_pass(ms(20), "requests are to meet the keys on either side");
+            });
+            let_pass(ms(30), "requests are to go to the old member first");
+        }
+        for name in &names {
+            load.await_grant(name);
+        }
+        let longest = names.iter().map(|name| load.longest_gap(name, begun)).max().unwrap();
+        // A fair lock and a read-write lock have several keys: a release that finds them apart is told to have failed, and
+        // repeated.
+        let single = [&names[0], &names[1], &names[4]];
+        let failures: Vec<_> =
+            load.seen.events().into_iter().filter(|event| is_failure(event, &single)).collect();
+        assert_eq!((&failures[..], load.seen.losses()), (&[][..], 0));
+        let Total { grants, unknown } = load.end();
+        assert_eq!(unknown, 0, "unlocks of unknown outcome");
+        assert_nothing_is_left(&cluster);
+        shout(&format!(
+            "COUNTED cluster, {moves} slot moves: {grants} grants, 0 held twice, 0 errors; \
+             longest time without a grant {} ms",
+            longest.as_millis()
+        ));
+    });
+}
+
+#[test]
+fn a_hold_and_its_waiter_move_along_with_their_slot() {
+    alone_within(LONG * 6, || {
+        stalled_since(now());
+        let Some(cluster) = Cluster::start() else { return };
+        let seen = Seen::default();
+        let holder = builder(&cluster).build().unwrap();
+        let waiter = builder(&cluster).observer(seen.clone()).build().unwrap();
+        for number in 0..3 {
+            let name = cluster.name_on(0, "moving");
+            let held = holder.fenced_lock(&name).acquire().unwrap();
+            let waiting = call({
+                let lock = waiter.lock(&name);
+                move || {
+                    lock.lock().unwrap();
+                    let at = now();
+                    lock.unlock().unwrap();
+                    at
+                }
+            });
+            let channel = format!("redisson_lock__channel:{{{name}}}");
+            let listens = |member: usize| {
+                let (_, count): (String, i64) = cluster.ask(member, &["PUBSUB", "SHARDNUMSUB", &channel]);
+                count > 0
+            };
+            assert!(eventually(LONG, || listens(0)));
+            move_slot(&cluster, &name, 1, || ());
+            // Unsubscribed by the member, it asks for the lock, and so learns where to listen.
+            assert!(eventually(LONG, || listens(1)), "it does not listen at the new member");
+            let released = now();
+            held.unlock().unwrap();
+            let (woken, _) = waiting.outcome();
+            let took = woken.saturating_duration_since(released);
+            // A message that was lost would cost the rest of a poll of a second.
+            assert!(took < ms(500) + stalled_since(released), "round {number}: woken after {took:?}");
+        }
+        // Nor was the connection given up, which may carry others' messages.
+        assert_eq!(seen.count(|event| matches!(event, Event::NoWakeups(_))), 0, "{:?}", seen.events());
+        drop((holder, waiter));
+        assert_nothing_is_left(&cluster);
+    });
+}
+
+/// While a slot is moving for long, the keys that have come ahead of it are found there, and new ones are made there.
+#[test]
+fn locks_are_used_in_the_middle_of_a_move() {
+    alone_within(LONG * 6, || {
+        stalled_since(now());
+        let Some(cluster) = Cluster::start() else { return };
+        let client = builder(&cluster).build().unwrap();
+        let tag = cluster.name_on(0, "tag");
+        let name = |what: &str| format!("{what}{{{tag}}}");
+        let before = client.lock(&name("before")).acquire().unwrap();
+        let dropped = client.lock(&name("dropped")).acquire().unwrap();
+        let token = client.token_lock(&name("token")).acquire().unwrap();
+        let slot = cluster.slot(&tag).to_string();
+        let (from, to) = (cluster.id(0), cluster.id(1));
+        cluster.on(1, &["CLUSTER", "SETSLOT", &slot, "IMPORTING", &from]);
+        cluster.on(0, &["CLUSTER", "SETSLOT", &slot, "MIGRATING", &to]);
+        let port = cluster.members[1].port().to_string();
+        for what in ["before", "dropped", "token"] {
+            cluster.on(0, &["MIGRATE", "127.0.0.1", &port, &name(what), "0", "5000"]);
+        }
+        // Renewed, released and taken anew where they are now; and still one lock.
+        // A renewal puts the end off for as long as it comes after the one before.
+        let end = || now() + before.remaining();
+        let so_far = end();
+        assert!(eventually(LONG, || end() > so_far + ms(100)), "not renewed");
+        assert!(client.lock(before.name()).is_locked().unwrap());
+        crate::support::elsewhere(|| assert!(!client.lock(before.name()).try_lock().unwrap()));
+        before.unlock().unwrap();
+        token.unlock().unwrap();
+        drop(dropped);
+        for what in ["before", "dropped", "new"] {
+            let lock = client.lock(&name(what));
+            lock.lock().unwrap();
+            lock.lock().unwrap();
+            assert_eq!(lock.hold_count().unwrap(), 2);
+            lock.unlock().unwrap();
+            lock.unlock().unwrap();
+            assert!(lock.try_lock().unwrap());
+            assert!(lock.force_unlock().unwrap());
+        }
+        client.token_lock(&name("token")).acquire().unwrap().unlock().unwrap();
+        cluster.on(1, &["CLUSTER", "SETSLOT", &slot, "NODE", &to]);
+        cluster.on(0, &["CLUSTER", "SETSLOT", &slot, "NODE", &to]);
+        client.lock(&name("after")).acquire().unwrap().unlock().unwrap();
+        drop(client);
+        assert_nothing_is_left(&cluster);
+    });
+}
+
+/// A fence's counter and its lock are two keys: between the moves of the one and the other nobody can take the lock.
+#[test]
+fn a_fenced_lock_is_waited_for_while_its_keys_are_apart() {
+    alone_within(LONG * 6, || {
+        stalled_since(now());
+        let Some(cluster) = Cluster::start() else { return };
+        let client = builder(&cluster).build().unwrap();
+        let name = cluster.name_on(0, "apart");
+        let first = client.fenced_lock(&name).acquire().unwrap();
+        let fence = first.fence();
+        first.unlock().unwrap();
+        let slot = cluster.slot(&name).to_string();
+        let (from, to) = (cluster.id(0), cluster.id(1));
+        cluster.on(1, &["CLUSTER", "SETSLOT", &slot, "IMPORTING", &from]);
+        cluster.on(0, &["CLUSTER", "SETSLOT", &slot, "MIGRATING", &to]);
+        // The counter is here, the lock nowhere: TRYAGAIN.
+        let error = client.fenced_lock(&name).try_acquire().unwrap_err();
+        assert!(error.is_retryable() && error.to_string().contains("TRYAGAIN"), "{error}");
+        let is_done = Arc::new(AtomicBool::new(false));
+        let waiting = call({
+            let (client, name, is_done) = (client.clone(), name.clone(), Arc::clone(&is_done));
+            move || {
+                let guard = client.fenced_lock(&name).acquire().unwrap();
+                assert!(is_done.load(Ordering::SeqCst), "not before");
+                let fence = guard.fence();
+                guard.unlock().unwrap();
+                fence
+            }
+        });
+        let_pass(ms(100), "it is to be refused a few times");
+        let port = cluster.members[1].port().to_string();
+        let counter = format!("redisson_lock_token:{{{name}}}");
+        is_done.store(true, Ordering::SeqCst);
+        cluster.on(0, &["MIGRATE", "127.0.0.1", &port, &counter, "0", "5000"]);
+        cluster.on(1, &["CLUSTER", "SETSLOT", &slot, "NODE", &to]);
+        cluster.on(0, &["CLUSTER", "SETSLOT", &slot, "NODE", &to]);
+        assert!(waiting.outcome().0 > fence);
+        drop(client);
+        assert_nothing_is_left(&cluster);
+    });
+}

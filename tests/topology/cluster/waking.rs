@@ -1,0 +1,159 @@
+//! The waiters that a release wakes, by publish mode.
+
+use std::time::Duration;
+
+use leasehold::{ClusterPubSub, LockClient};
+
+use super::load::{POLL, assert_all_was_given_back, builder};
+use crate::support::cluster::Cluster;
+use crate::support::{LONG, SLACK, alone_within, call, eventually, ms, now, shout, stalled_since};
+
+use ClusterPubSub::{Auto, Both, Plain, Sharded};
+
+fn client(cluster: &Cluster, way: ClusterPubSub) -> LockClient {
+    builder(cluster).cluster_pub_sub(way).build().unwrap()
+}
+
+/// Whether somebody listens to the lock's channel at its member, by the command.
+fn listens(cluster: &Cluster, name: &str, command: &str) -> bool {
+    listeners(cluster, name, command, &format!("redisson_lock__channel:{{{name}}}")) > 0
+}
+
+fn listeners(cluster: &Cluster, name: &str, command: &str, channel: &str) -> i64 {
+    let (_, count): (String, i64) = cluster.ask(cluster.primary_of(name), &["PUBSUB", command, channel]);
+    count
+}
+
+/// How long after a release by `from` a waiter at `to` has the lock.
+fn woken(cluster: &Cluster, from: &LockClient, to: &LockClient, ways: &[&str]) -> Duration {
+    let name = crate::support::fresh("wake");
+    let held = from.lock(&name).acquire().unwrap();
+    let lock = to.lock(&name);
+    let waiting = call(move || {
+        lock.lock().unwrap();
+        let at = now();
+        lock.unlock().unwrap();
+        at
+    });
+    let listens = || ways.iter().all(|way| listens(cluster, &name, way));
+    assert!(eventually(LONG, listens), "it does not listen by {ways:?}");
+    let released = now();
+    held.unlock().unwrap();
+    let (at, _) = waiting.outcome();
+    at.saturating_duration_since(released)
+}
+
+#[test]
+fn each_publish_mode_wakes_the_waiters_that_subscribe_in_that_mode() {
+    alone_within(LONG * 6, || {
+        stalled_since(now());
+        let Some(cluster) = Cluster::start() else { return };
+        let begun = now();
+        let (sharded, plain, both) = (["SHARDNUMSUB"], ["NUMSUB"], ["SHARDNUMSUB", "NUMSUB"]);
+        let pairs: [(_, _, &[&str]); 7] = [
+            (Auto, Auto, &sharded),
+            (Sharded, Sharded, &sharded),
+            (Plain, Plain, &plain),
+            (Both, Both, &both),
+            (Both, Sharded, &sharded),
+            (Both, Plain, &plain),
+            (Plain, Both, &both),
+        ];
+        for (from, to, ways) in pairs {
+            let (teller, waiter) = (client(&cluster, from), client(&cluster, to));
+            let mut took: Vec<_> = (0..11).map(|_| woken(&cluster, &teller, &waiter, ways)).collect();
+            took.sort_unstable();
+            shout(&format!(
+                "COUNTED cluster, woken {from:?} to {to:?}: median {:?}, worst {:?}",
+                took[5], took[10]
+            ));
+            assert!(took[5] <= ms(50) + stalled_since(begun), "{from:?} to {to:?}: {took:?}");
+        }
+        // Waiters of the other mode get no message, and find out by polling.
+        let took = woken(&cluster, &client(&cluster, Plain), &client(&cluster, Sharded), &sharded);
+        assert!(took <= POLL + stalled_since(begun), "{took:?}");
+        assert_all_was_given_back(&cluster);
+    });
+}
+
+/// One connection for wake-ups on each member that has a channel, and a thread for each; none before.
+#[test]
+fn a_member_is_listened_to_when_somebody_waits_for_a_lock_of_its() {
+    alone_within(LONG * 6, || {
+        stalled_since(now());
+        let Some(cluster) = Cluster::start() else { return };
+        let (holder, waiter) = (client(&cluster, Auto), client(&cluster, Auto));
+        let hubs = || {
+            let names = crate::support::epilogue::threads().unwrap_or_default();
+            names.iter().filter(|name| name.starts_with("leasehold-hub")).count()
+        };
+        let names: Vec<_> = (0..3).map(|primary| cluster.name_on(primary, "hubs")).collect();
+        let held: Vec<_> = names.iter().map(|name| holder.lock(name).acquire().unwrap()).collect();
+        assert_eq!(hubs(), 0);
+        let waiting: Vec<_> = names
+            .iter()
+            .enumerate()
+            .map(|(at, name)| {
+                let lock = waiter.lock(name);
+                let waiting = call(move || {
+                    lock.lock().unwrap();
+                    lock.unlock().unwrap();
+                });
+                assert!(eventually(LONG, || listens(&cluster, name, "SHARDNUMSUB")));
+                assert_eq!(hubs(), at + 1);
+                waiting
+            })
+            .collect();
+        held.into_iter().for_each(|guard| guard.unlock().unwrap());
+        waiting.into_iter().for_each(|waiting| waiting.outcome().0);
+        drop((holder, waiter));
+        assert_all_was_given_back(&cluster);
+    });
+}
+
+/// Two writers of other clients stand in line, behind a writer or a reader. The message that wakes one is the release
+/// before it; the poll would come a second after they began to listen.
+#[test]
+fn writers_that_wait_are_woken_by_the_release_and_not_by_their_poll() {
+    alone_within(LONG * 6, || {
+        stalled_since(now());
+        let Some(cluster) = Cluster::start() else { return };
+        let clients: Vec<_> = (0..3).map(|_| client(&cluster, Auto)).collect();
+        for round in 0..30 {
+            let name = crate::support::fresh("writers");
+            let home = cluster.primary_of(&name);
+            let lock = clients[round % 3].read_write_lock(&name);
+            let half = if round % 2 == 0 { lock.write() } else { lock.read() };
+            let held = half.acquire().unwrap();
+            let waiting: Vec<_> = (1..3)
+                .map(|next| {
+                    let lock = clients[(round + next) % 3].read_write_lock(&name);
+                    call(move || {
+                        let guard = lock.write().acquire().unwrap();
+                        let had = now();
+                        guard.unlock().unwrap();
+                        (had, now())
+                    })
+                })
+                .collect();
+            let channel = format!("redisson_rwlock:{{{name}}}");
+            assert!(eventually(LONG, || listeners(&cluster, &name, "SHARDNUMSUB", &channel) == 2));
+            let mut freed = now();
+            held.unlock().unwrap();
+            let mut turns: Vec<_> = waiting.into_iter().map(|waiting| waiting.outcome().0).collect();
+            turns.sort_unstable();
+            for (had, released) in turns {
+                let (took, stalled) = (had.saturating_duration_since(freed), stalled_since(freed));
+                assert!(
+                    took <= ms(50) + SLACK + stalled,
+                    "round {round}: {took:?} after the release (the machine itself stalled {stalled:?}); its member was \
+                     {home} and is {}",
+                    cluster.primary_of(&name)
+                );
+                freed = released;
+            }
+        }
+        drop(clients);
+        assert_all_was_given_back(&cluster);
+    });
+}

@@ -1,0 +1,19 @@
+//! Locks on more than one server: a Redis Cluster, Sentinels, replicas that must acknowledge, Redlock and the ring.
+//!
+//! Members fail, change places and pass slots on while locks are used. Each failover is made `LEASEHOLD_ROUNDS` times (3).
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "a test fails by panicking, its helpers too"
+)]
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod cluster;
+mod redlock;
+mod replicas;
+mod ring;
+mod sentinel;

@@ -1,0 +1,783 @@
+//! Redlock on five servers, some of which are killed, stopped, emptied, or have their clocks moved: what it promises then,
+//! what it costs, and the one case in which it cannot keep two holders apart, with what does.
+//!
+//! `LEASEHOLD_ROUNDS` says how often the trouble of the long test comes (default 3).
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use leasehold::crossbeam_channel::{Receiver, Sender, unbounded};
+use leasehold::{
+    ClientBuilder, Error, ErrorKind, FencedLock, HoldState, LockClient, Loss, Observer, RedisLock,
+    RedlockNode,
+};
+use parking_lot::{Mutex, MutexGuard};
+
+use crate::support::epilogue::not_given_back;
+use crate::support::history::History;
+use crate::support::proxy::{Command, Do, Proxy};
+use crate::support::server::{Port, RedisServer, default_server};
+use crate::support::{
+    LONG, Raise, comes_true_within, elsewhere, fresh, let_pass, median, ms, now, random, shout, slack_since,
+    throughout, watch_for_stalls,
+};
+
+/// Long, as is its tenth, so that a busy machine is not taken for a silent server.
+const LEASE: Duration = ms(4000);
+const NODE_TIMEOUT: Duration = ms(400);
+
+/// Five servers each and times that matter: one test at a time.
+fn alone() -> MutexGuard<'static, ()> {
+    static RUNNING: Mutex<()> = Mutex::new(());
+    watch_for_stalls();
+    RUNNING.lock()
+}
+
+struct Nodes {
+    servers: Vec<RedisServer>,
+}
+
+impl Nodes {
+    fn start(number: usize) -> Option<Nodes> {
+        let binary = default_server()?;
+        Some(Nodes { servers: (0..number).map(|_| RedisServer::builder(&binary).start()).collect() })
+    }
+
+    fn with_movable_clocks() -> Option<Nodes> {
+        let binary = default_server()?;
+        let start = |_| RedisServer::builder(&binary).movable_clock().start();
+        Some(Nodes { servers: (0..5).map(start).collect() })
+    }
+
+    fn urls(&self) -> Vec<String> {
+        self.servers.iter().map(RedisServer::url).collect()
+    }
+
+    fn builder(&self) -> ClientBuilder {
+        builder().redlock(self.urls())
+    }
+
+    fn client(&self) -> LockClient {
+        self.builder().build().unwrap()
+    }
+
+    /// The owner in the lock's key, server by server; those that do not run have none.
+    fn holders(&self, key: &str, running: &[usize]) -> Vec<Option<String>> {
+        let of = |server: &RedisServer| {
+            let fields: BTreeMap<String, u64> =
+                redis::cmd("HGETALL").arg(key).query(&mut server.admin()).unwrap();
+            fields.into_keys().next()
+        };
+        running.iter().map(|at| of(&self.servers[*at])).collect()
+    }
+
+    /// Whether all these servers have the lock's key, of one and the same owner.
+    fn all_agree(&self, key: &str, running: &[usize]) -> bool {
+        let holders = self.holders(key, running);
+        holders.iter().all(|holder| holder.is_some() && *holder == holders[0])
+    }
+
+    /// Waits until the lock's key is on none of these servers: it was given back, its lease did not just end.
+    #[track_caller]
+    fn is_given_back(&self, key: &str, running: &[usize]) {
+        comes_true_within(LONG, || {
+            running.iter().all(|at| not_given_back(&self.servers[*at], [key]).is_empty())
+        });
+    }
+
+    /// The same on all servers.
+    #[track_caller]
+    fn assert_nothing_left(&self, key: &str) {
+        let all: Vec<usize> = (0..self.servers.len()).collect();
+        self.is_given_back(key, &all);
+    }
+
+    /// Kills one and starts it again with nothing in it: these servers write nothing to disk.
+    fn restart_empty(&mut self, at: usize) {
+        self.servers[at].restart();
+    }
+}
+
+fn builder() -> ClientBuilder {
+    LockClient::builder().lease(LEASE).node_timeout(NODE_TIMEOUT).patience(ms(2000))
+}
+
+/// Tells of warnings and losses.
+struct Teller(Sender<String>);
+
+impl Observer for Teller {
+    fn warning(&self, text: &str) {
+        drop(self.0.send(format!("warning: {text}")));
+    }
+
+    fn lost(&self, loss: &Loss) {
+        drop(self.0.send(format!("lost: {:?}", loss.reason)));
+    }
+}
+
+fn teller() -> (Teller, Receiver<String>) {
+    let (tell, told) = unbounded();
+    (Teller(tell), told)
+}
+
+#[track_caller]
+fn is_told(told: &Receiver<String>, part: &str) {
+    let mut heard = Vec::new();
+    loop {
+        match told.recv_timeout(LONG) {
+            Ok(text) if text.contains(part) => return,
+            Ok(text) => heard.push(text),
+            Err(_) => panic!("not told: {part}; but {heard:?}"),
+        }
+    }
+}
+
+fn takes_and_gives_back(lock: &RedisLock) {
+    lock.lock().unwrap();
+    lock.unlock().unwrap();
+}
+
+/// The outcome of one try. A machine that stands still makes servers look silent; then once more.
+#[track_caller]
+fn tries(lock: &RedisLock) -> bool {
+    let mut got = None;
+    comes_true_within(LONG, || match lock.try_lock() {
+        Ok(answer) => got.insert(answer) == &answer,
+        Err(error) => {
+            assert!(error.is_retryable(), "{error}");
+            false
+        }
+    });
+    got.unwrap()
+}
+
+fn about(name: &str) -> impl Fn(&Command) -> bool + Send + 'static + use<> {
+    crate::support::proxy::script_with(name.to_owned())
+}
+
+// ---- what is refused, what is warned about
+
+#[test]
+fn fewer_than_three_servers_are_refused_before_any_is_asked() {
+    for urls in [&[][..], &["redis://127.0.0.1:1"], &["redis://127.0.0.1:1", "redis://127.0.0.1:2"]] {
+        let error = LockClient::redlock(urls.iter().copied()).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
+        assert!(error.to_string().contains("no safer than a lock on one"), "{error}");
+    }
+}
+
+#[test]
+fn urls_that_reach_one_server_are_refused_however_they_are_written() {
+    let _alone = alone();
+    let Some(nodes) = Nodes::start(3) else { return };
+    let [first, second, _] = &nodes.servers[..] else { panic!() };
+    for twin in [
+        first.url(),
+        first.unix_url(),
+        first.url().replace("127.0.0.1", "localhost"),
+        format!("{}3", first.url()),
+    ] {
+        let error = builder().redlock([first.url(), second.url(), twin.clone()]).build().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
+        assert!(error.to_string().contains("are one server"), "{twin}: {error}");
+    }
+    builder().redlock(nodes.urls()).build().unwrap();
+}
+
+#[test]
+fn a_member_of_a_cluster_is_refused() {
+    let _alone = alone();
+    let Some(nodes) = Nodes::start(2) else { return };
+    let member = RedisServer::builder(nodes.servers[0].binary()).config("cluster-enabled yes").start();
+    let urls = [nodes.servers[0].url(), nodes.servers[1].url(), member.url()];
+    let error = builder().redlock(urls).build().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+    assert!(error.to_string().contains("a member of a cluster"), "{error}");
+    assert!(error.to_string().contains(&member.port().to_string()), "{error}");
+}
+
+#[test]
+fn a_url_beside_the_servers_and_a_node_timeout_without_them_are_refused() {
+    let three = ["redis://127.0.0.1:1", "redis://127.0.0.1:2", "redis://127.0.0.1:3"];
+    let error = LockClient::builder().url("redis://127.0.0.1:4").redlock(three).build().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
+    let error = LockClient::builder().url("redis://127.0.0.1:4").node_timeout(ms(20)).build().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
+    let error = LockClient::builder().redlock(three).node_timeout(Duration::ZERO).build().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
+}
+
+#[test]
+fn an_even_number_and_servers_with_replicas_are_warned_about() {
+    let _alone = alone();
+    let Some(nodes) = Nodes::start(4) else { return };
+    let of = format!("replicaof 127.0.0.1 {}", nodes.servers[2].port());
+    let _replica = RedisServer::builder(nodes.servers[0].binary()).config(&of).start();
+    comes_true_within(LONG, || {
+        let info: String =
+            redis::cmd("INFO").arg("replication").query(&mut nodes.servers[2].admin()).unwrap();
+        info.contains("connected_slaves:1")
+    });
+    let (teller, told) = teller();
+    let client = nodes.builder().observer(teller).build().unwrap();
+    is_told(&told, "no more of them than on 3");
+    is_told(&told, "it has replicas");
+    takes_and_gives_back(&client.lock(&fresh("warned")));
+}
+
+#[test]
+fn three_servers_that_stand_alone_are_nothing_to_warn_about() {
+    let _alone = alone();
+    let Some(nodes) = Nodes::start(3) else { return };
+    let (teller, told) = teller();
+    let client = nodes.builder().observer(teller).build().unwrap();
+    takes_and_gives_back(&client.lock(&fresh("silent")));
+    client.shutdown().unwrap();
+    assert_eq!(told.try_iter().collect::<Vec<_>>(), Vec::<String>::new());
+}
+
+// ---- what it costs
+
+#[test]
+fn each_server_is_asked_once_to_take_and_once_to_give_back() {
+    let _alone = alone();
+    let Some(nodes) = Nodes::start(5) else { return };
+    let client = nodes.client();
+    let lock = client.lock(&fresh("counted"));
+    // Until each server is known to know the scripts, and each lane is open.
+    takes_and_gives_back(&lock);
+    let asked = || -> Vec<u64> {
+        let of = |server: &RedisServer| -> u64 {
+            let info: String = redis::cmd("INFO").arg("commandstats").query(&mut server.admin()).unwrap();
+            let calls = |verb: &str| {
+                let line = info.lines().find_map(|line| line.strip_prefix(&format!("cmdstat_{verb}:calls=")));
+                line.map_or(0, |rest| rest.split(',').next().unwrap().parse::<u64>().unwrap())
+            };
+            ["eval", "evalsha", "info", "hello", "ping"].iter().map(|verb| calls(verb)).sum()
+        };
+        nodes.servers.iter().map(of).collect()
+    };
+    let before = asked();
+    (0..50).for_each(|_| takes_and_gives_back(&lock));
+    let each: Vec<u64> = asked().iter().zip(before).map(|(after, before)| after - before).collect();
+    // The question itself, INFO, is counted too.
+    assert_eq!(each, [101; 5]);
+}
+
+// ---- a minority lost
+
+#[test]
+fn a_lock_outlives_the_death_of_one_and_of_two_of_five() {
+    let _alone = alone();
+    let Some(mut nodes) = Nodes::start(5) else { return };
+    let (client, other) = (nodes.client(), nodes.client());
+    for dead in 1..=2 {
+        let name = fresh("outlives");
+        let guard = client.lock(&name).acquire_owned().unwrap();
+        nodes.servers[dead].kill();
+        // Longer than the lease: it was renewed by those who are left.
+        throughout(LEASE + LEASE / 4, || guard.state() != HoldState::Lost);
+        guard.check().unwrap();
+        assert!(!tries(&other.lock(&name)));
+        guard.unlock().unwrap();
+        assert!(tries(&other.lock(&name)));
+        other.lock(&name).unlock().unwrap();
+        let running: Vec<usize> = (0..5).filter(|at| nodes.servers[*at].is_running()).collect();
+        nodes.is_given_back(&name, &running);
+    }
+    // And they come back, to be used as before.
+    nodes.servers[1].restart();
+    nodes.servers[2].restart();
+    let name = fresh("again");
+    comes_true_within(LONG, || {
+        takes_and_gives_back(&client.lock(&name));
+        let guard = client.lock(&name).acquire_owned().unwrap();
+        let all_have_it = nodes.all_agree(&name, &[0, 1, 2, 3, 4]);
+        guard.unlock().unwrap();
+        all_have_it
+    });
+    nodes.assert_nothing_left(&name);
+}
+
+#[test]
+fn a_server_that_hangs_costs_its_time_out_once_and_two_that_hang_cost_no_more() {
+    let _alone = alone();
+    let Some(nodes) = Nodes::start(5) else { return };
+    // A lease of which the node time-out is less than a tenth.
+    let client = nodes.builder().lease(Duration::from_secs(10)).build().unwrap();
+    let lock = client.lock(&fresh("hangs"));
+    takes_and_gives_back(&lock);
+    for hanging in [vec![0], vec![1, 2]] {
+        hanging.iter().for_each(|at| nodes.servers[*at].stop());
+        let begun = now();
+        lock.lock().unwrap();
+        let first = begun.elapsed();
+        lock.unlock().unwrap();
+        assert!(first <= NODE_TIMEOUT + slack_since(begun), "{first:?} with {} hanging", hanging.len());
+        // From then on they are left alone.
+        let begun = now();
+        let later: Vec<Duration> = (0..20)
+            .map(|_| {
+                let before = now();
+                takes_and_gives_back(&lock);
+                before.elapsed()
+            })
+            .collect();
+        let worst = *later.iter().max().unwrap();
+        assert!(median(later) < NODE_TIMEOUT && worst < slack_since(begun), "worst {worst:?}");
+        shout(&format!(
+            "COUNTED {} of 5 hanging: the first acquire took {first:?}, the worst of 20 after it {worst:?}",
+            hanging.len()
+        ));
+        hanging.iter().for_each(|at| nodes.servers[*at].cont());
+        comes_true_within(LONG, || {
+            let guard = lock.acquire().unwrap();
+            let all = nodes.all_agree(lock.name(), &[0, 1, 2, 3, 4]);
+            guard.unlock().unwrap();
+            all
+        });
+    }
+    nodes.assert_nothing_left(lock.name());
+}
+
+#[test]
+fn without_a_majority_the_error_comes_in_time_and_has_the_reply_of_each_server() {
+    let _alone = alone();
+    let Some(mut nodes) = Nodes::start(5) else { return };
+    // So long that what is left behind does not end by itself meanwhile.
+    let client = nodes.builder().lease(Duration::from_secs(60)).build().unwrap();
+    let name = fresh("too-few");
+    let lock = client.lock(&name);
+    takes_and_gives_back(&lock);
+    nodes.servers[0].kill();
+    nodes.servers[1].kill();
+    nodes.servers[2].stop();
+    let begun = now();
+    let error = lock.try_lock().unwrap_err();
+    assert!(begun.elapsed() <= 3 * NODE_TIMEOUT + slack_since(begun), "{:?}", begun.elapsed());
+    assert!(error.is_retryable(), "{error}");
+    let text = error.to_string();
+    assert!(text.contains("2 of 5 servers answered, and 3 must"), "{text}");
+    for server in &nodes.servers {
+        assert!(text.contains(&format!("127.0.0.1:{}: ", server.port())), "{text}");
+    }
+    let begun = now();
+    let error = lock.lock().unwrap_err();
+    assert!(error.is_retryable(), "{error}");
+    // The builder's patience.
+    assert!(begun.elapsed() <= ms(2000) + 2 * NODE_TIMEOUT + slack_since(begun), "{:?}", begun.elapsed());
+    assert!(client.lock(&name).is_locked().unwrap_err().is_retryable());
+    // The grants of the two were undone.
+    nodes.is_given_back(&name, &[3, 4]);
+    nodes.servers[2].cont();
+    comes_true_within(LONG, || matches!(lock.try_lock(), Ok(true)));
+    lock.unlock().unwrap();
+}
+
+#[test]
+fn a_minority_may_be_away_when_the_client_is_made_and_joins_when_it_comes() {
+    let _alone = alone();
+    let Some(mut nodes) = Nodes::start(5) else { return };
+    nodes.servers[3].kill();
+    nodes.servers[4].kill();
+    let (teller, told) = teller();
+    let client = nodes.builder().observer(teller).build().unwrap();
+    is_told(&told, "cannot be used yet");
+    let name = fresh("joins");
+    takes_and_gives_back(&client.lock(&name));
+    nodes.servers[3].restart();
+    nodes.servers[4].restart();
+    comes_true_within(LONG, || {
+        let guard = client.lock(&name).acquire().unwrap();
+        let all = nodes.all_agree(&name, &[0, 1, 2, 3, 4]);
+        guard.unlock().unwrap();
+        all
+    });
+}
+
+#[test]
+fn two_that_hang_when_the_client_is_made_cost_no_more_than_one() {
+    let _alone = alone();
+    let Some(nodes) = Nodes::start(5) else { return };
+    let limit = Duration::from_millis(1_500);
+    [1, 3].iter().for_each(|at: &usize| nodes.servers[*at].stop());
+    let begun = now();
+    let client = nodes.builder().connect_timeout(limit).build().unwrap();
+    let took = begun.elapsed();
+    takes_and_gives_back(&client.lock(&fresh("hang")));
+    [1, 3].iter().for_each(|at: &usize| nodes.servers[*at].cont());
+    assert!(took >= limit && took <= limit + slack_since(begun), "{took:?}");
+}
+
+#[test]
+fn without_a_majority_no_client_is_made_and_no_password_is_shown() {
+    let _alone = alone();
+    let Some(nodes) = Nodes::start(1) else { return };
+    let closed = [Port::claim(), Port::claim()].map(|port| port.number());
+    let urls = closed.iter().map(|port| format!("redis://me:S3CR3T@127.0.0.1:{port}")).chain(nodes.urls());
+    let error = builder().redlock(urls).build().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unreachable, "{error}");
+    let text = format!("{error} {error:?}");
+    assert!(text.contains("1 of 3 servers answered, and 2 must") && !text.contains("S3CR3T"), "{text}");
+    assert!(closed.iter().all(|port| text.contains(&port.to_string())), "{text}");
+}
+
+#[test]
+fn names_may_differ_from_server_to_server() {
+    let _alone = alone();
+    let Some(nodes) = Nodes::start(3) else { return };
+    let urls = nodes.urls();
+    let given = [
+        RedlockNode::new(&urls[0]),
+        RedlockNode::new(&urls[1]).map_names(|key| format!("here:{key}")),
+        RedlockNode::new(&urls[2]).map_names(|key| key.to_uppercase()),
+    ];
+    let client = builder().key_prefix("p:").redlock(given).build().unwrap();
+    let guard = client.lock("stock").acquire().unwrap();
+    for (at, key) in ["p:stock", "here:p:stock", "P:STOCK"].iter().enumerate() {
+        assert_eq!(nodes.holders(key, &[at]), [Some(guard.owner().to_string())], "{key}");
+    }
+    guard.unlock().unwrap();
+    let stranger = client.clone();
+    elsewhere(move || takes_and_gives_back(&stranger.lock("stock")));
+}
+
+// ---- servers that forget
+
+#[test]
+fn a_hold_survives_two_servers_that_lose_it_and_a_third_is_reported_as_a_loss() {
+    let _alone = alone();
+    let Some(mut nodes) = Nodes::start(5) else { return };
+    let (teller, told) = teller();
+    let client = nodes.builder().observer(teller).build().unwrap();
+    let other = nodes.client();
+    let name = fresh("forgotten");
+    let guard = client.lock(&name).acquire_owned().unwrap();
+    nodes.restart_empty(0);
+    nodes.restart_empty(1);
+    throughout(LEASE + LEASE / 4, || guard.check().is_ok());
+    assert!(!tries(&other.lock(&name)));
+    nodes.restart_empty(2);
+    is_told(&told, "lost: Gone");
+    assert!(guard.check().is_err());
+    // The two that remember are told to forget.
+    nodes.is_given_back(&name, &[3, 4]);
+    takes_and_gives_back(&other.lock(&name));
+    assert!(guard.unlock().unwrap_err().is_lost());
+}
+
+#[test]
+fn two_of_five_clocks_that_jump_neither_give_a_lock_away_nor_end_a_hold() {
+    let _alone = alone();
+    let Some(nodes) = Nodes::with_movable_clocks() else { return };
+    let (client, other) = (nodes.client(), nodes.client());
+    for offset_s in [40, -3600] {
+        for jumping in [&[0][..], &[1, 2]] {
+            let name = fresh("jumps");
+            let guard = client.lock(&name).acquire_owned().unwrap();
+            jumping.iter().for_each(|at| nodes.servers[*at].move_clock(offset_s));
+            if offset_s > 0 {
+                // There the lease is over at once.
+                comes_true_within(LONG, || nodes.holders(&name, jumping).iter().all(Option::is_none));
+            }
+            // A renewal falls into this.
+            throughout(LEASE / 2, || guard.check().is_ok());
+            assert!(!tries(&other.lock(&name)));
+            guard.unlock().unwrap();
+            takes_and_gives_back(&other.lock(&name));
+            jumping.iter().for_each(|at| nodes.servers[*at].move_clock(0));
+            nodes.assert_nothing_left(&name);
+        }
+    }
+}
+
+/// The counter-example: a, b, c granted, c loses its data, and c, d, e grant again. Nothing on the servers or in the
+/// clients can prevent it; what refuses the older holder is the resource, by its fence.
+#[test]
+fn a_server_that_forgets_within_the_lease_makes_two_holders_and_the_older_fence_is_refused() {
+    let _alone = alone();
+    let Some(mut nodes) = Nodes::start(5) else { return };
+    let lease = Duration::from_secs(30);
+    let name = fresh("two-holders");
+    // The one reaches a, b, c; the other c, d, e.
+    let reaching = |away: [usize; 2], nodes: &Nodes| {
+        let proxies: BTreeMap<usize, Proxy> =
+            away.iter().map(|at| (*at, Proxy::before(&nodes.servers[*at]))).collect();
+        let urls = (0..5).map(|at| proxies.get(&at).map_or_else(|| nodes.servers[at].url(), Proxy::url));
+        let client = builder().lease(lease).redlock(urls).build().unwrap();
+        for proxy in proxies.values() {
+            proxy.refuse();
+            proxy.kill(crate::support::proxy::Which::All, crate::support::proxy::Then::Reset);
+        }
+        (client, proxies)
+    };
+    let (one, _cut) = reaching([3, 4], &nodes);
+    let (other, _cut_too) = reaching([0, 1], &nodes);
+    let first = one.fenced_lock(&name).try_acquire_for(LONG).unwrap().unwrap();
+    assert_eq!(nodes.holders(&name, &[0, 1, 2, 3, 4]).iter().flatten().count(), 3);
+    assert!(!tries(&other.fenced_lock(&name)), "while c remembers there is one holder");
+    nodes.restart_empty(2);
+    let second = other.fenced_lock(&name).try_acquire_for(LONG).unwrap().unwrap();
+    // Two holders, and neither can know.
+    first.check().unwrap();
+    second.check().unwrap();
+    // The resource does: it takes what is not older than what it has seen.
+    let (old, new) = (first.fence().unwrap(), second.fence().unwrap());
+    assert!(new > old, "{new} after {old}");
+    let mut newest_seen = None;
+    let mut writes = |fence| {
+        let is_taken = newest_seen.is_none_or(|seen| fence >= seen);
+        newest_seen = newest_seen.max(Some(fence));
+        is_taken
+    };
+    assert!(writes(old));
+    assert!(writes(new));
+    assert!(!writes(old), "the older fence is refused");
+    second.unlock().unwrap();
+}
+
+// ---- answers that come late
+
+/// Five servers, so many of them behind proxies, and a client whose locks last longer than the test.
+fn behind_proxies(number: usize) -> Option<(Nodes, Vec<Proxy>, LockClient)> {
+    let nodes = Nodes::start(5)?;
+    let proxies: Vec<Proxy> = nodes.servers[..number].iter().map(Proxy::before).collect();
+    let urls = proxies.iter().map(Proxy::url).chain(nodes.urls().split_off(number));
+    let client = builder().lease(Duration::from_secs(60)).redlock(urls).build().unwrap();
+    takes_and_gives_back(&client.lock("warm-up"));
+    Some((nodes, proxies, client))
+}
+
+#[test]
+fn a_grant_that_comes_too_late_is_undone() {
+    let _alone = alone();
+    let Some((nodes, proxies, client)) = behind_proxies(3) else { return };
+    let name = fresh("late");
+    let faults: Vec<_> = proxies.iter().map(|proxy| proxy.next(about(&name), Do::HoldRequest)).collect();
+    let begun = now();
+    let error = client.lock(&name).try_lock().unwrap_err();
+    assert!(begun.elapsed() <= NODE_TIMEOUT + slack_since(begun), "{:?}", begun.elapsed());
+    assert!(!error.outcome_unknown(), "it is seen to: {error}");
+    // Now they reach the servers, which grant: nobody else has it.
+    faults.iter().for_each(crate::support::proxy::Fault::release);
+    faults.iter().for_each(|fault| fault.wait_for(1, LONG));
+    comes_true_within(LONG, || {
+        nodes.servers[..3].iter().all(|server| {
+            let info: String = redis::cmd("INFO").arg("commandstats").query(&mut server.admin()).unwrap();
+            info.contains("cmdstat_hset:calls=2")
+        })
+    });
+    nodes.assert_nothing_left(&name);
+}
+
+#[test]
+fn a_grant_of_one_server_after_the_release_is_undone() {
+    let _alone = alone();
+    let Some((nodes, proxies, client)) = behind_proxies(1) else { return };
+    let name = fresh("later");
+    let fault = proxies[0].next(about(&name), Do::HoldRequest);
+    takes_and_gives_back(&client.lock(&name));
+    fault.release();
+    fault.wait_for(1, LONG);
+    comes_true_within(LONG, || {
+        let info: String =
+            redis::cmd("INFO").arg("commandstats").query(&mut nodes.servers[0].admin()).unwrap();
+        info.contains("cmdstat_hset:calls=2")
+    });
+    nodes.assert_nothing_left(&name);
+}
+
+#[test]
+fn a_late_grant_does_not_touch_the_threads_next_hold() {
+    let _alone = alone();
+    let Some((nodes, proxies, client)) = behind_proxies(3) else { return };
+    let name = fresh("late");
+    let faults: Vec<_> = proxies.iter().map(|proxy| proxy.next(about(&name), Do::HoldRequest)).collect();
+    let lock = client.lock(&name);
+    lock.try_lock().unwrap_err();
+    faults.iter().for_each(|fault| fault.wait_for(1, LONG));
+    // The thread goes on, as soon as a majority answers again, and holds under another number.
+    comes_true_within(LONG, || matches!(lock.try_lock(), Ok(true)));
+    faults.iter().for_each(crate::support::proxy::Fault::release);
+    throughout(ms(500), || lock.is_held_by_current_thread().unwrap());
+    lock.unlock().unwrap();
+    nodes.assert_nothing_left(&name);
+}
+
+#[test]
+fn a_release_that_comes_late_does_not_take_the_threads_next_hold_from_a_server() {
+    let _alone = alone();
+    let Some(nodes) = Nodes::start(3) else { return };
+    let proxy = Proxy::before(&nodes.servers[0]);
+    let urls = [proxy.url(), nodes.servers[1].url(), nodes.servers[2].url()];
+    let client = builder().lease(Duration::from_secs(20)).redlock(urls).build().unwrap();
+    let name = fresh("late-release");
+    let lock = client.lock(&name);
+    lock.lock().unwrap();
+    let before = client.current_owner();
+    let fault = proxy.next(about(&name), Do::HoldRequest);
+    lock.unlock().unwrap();
+    assert_ne!(client.current_owner(), before, "the number was given up, or will be");
+    fault.release();
+    // The key of the hold before may still be where its release is late.
+    let all_agree = || nodes.all_agree(&name, &[0, 1, 2]);
+    comes_true_within(LONG, || {
+        lock.lock().unwrap();
+        let held = all_agree();
+        if !held {
+            lock.unlock().unwrap();
+        }
+        held
+    });
+    throughout(ms(500), all_agree);
+    lock.unlock().unwrap();
+    nodes.assert_nothing_left(&name);
+}
+
+#[test]
+fn a_split_vote_leaves_nothing_and_all_get_in() {
+    let _alone = alone();
+    let Some(nodes) = Nodes::start(5) else { return };
+    let name = fresh("split");
+    let inside = Arc::new(AtomicUsize::new(0));
+    std::thread::scope(|scope| {
+        for _ in 0..6 {
+            let (client, name, inside) = (nodes.client(), &name, &inside);
+            scope.spawn(move || {
+                let lock = client.lock(name);
+                for _ in 0..20 {
+                    lock.lock().unwrap();
+                    assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0);
+                    inside.fetch_sub(1, Ordering::SeqCst);
+                    lock.unlock().unwrap();
+                }
+            });
+        }
+    });
+    nodes.assert_nothing_left(&name);
+}
+
+#[test]
+fn a_tick_at_which_the_votes_are_split_is_still_run_by_somebody() {
+    let _alone = alone();
+    let Some(nodes) = Nodes::start(5) else { return };
+    let client = nodes.builder().patience(LONG).build().unwrap();
+    let tick = |name: &str| client.run_once(name, LEASE, LEASE, |_| ()).unwrap();
+    let hold = |name: &str, holders: [&str; 5]| {
+        for (server, holder) in nodes.servers.iter().zip(holders) {
+            let () = redis::cmd("HSET").arg(name).arg(holder).arg(1).query(&mut server.admin()).unwrap();
+            let () = redis::cmd("PEXPIRE").arg(name).arg(60_000).query(&mut server.admin()).unwrap();
+        }
+    };
+    let (held, split) = (fresh("held"), fresh("split"));
+    hold(&held, ["a:1", "b:1", "a:1", "c:1", "a:1"]);
+    assert_eq!(tick(&held), None, "somebody is at it");
+    hold(&split, ["a:1", "b:1", "a:1", "c:1", "b:1"]);
+    std::thread::scope(|scope| {
+        let ticking = scope.spawn(|| tick(&split));
+        throughout(ms(300), || !ticking.is_finished());
+        for server in &nodes.servers {
+            let () = redis::cmd("DEL").arg(&split).query(&mut server.admin()).unwrap();
+        }
+        assert_eq!(ticking.join().unwrap(), Some(()));
+    });
+}
+
+// ---- all of it for a while
+
+/// How often trouble comes.
+fn rounds() -> usize {
+    std::env::var("LEASEHOLD_ROUNDS").ok().and_then(|rounds| rounds.parse().ok()).unwrap_or(3)
+}
+
+/// Counts how many calls failed, and panics at errors that no fault explains.
+struct Failures(AtomicUsize);
+
+impl Failures {
+    fn note(&self, error: &Error) {
+        assert!(error.is_retryable() || error.is_lost() || error.outcome_unknown(), "{error}");
+        self.0.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+fn works(
+    client: &LockClient,
+    locks: &[String],
+    histories: &[History],
+    failures: &Failures,
+    over: &dyn Fn() -> bool,
+) {
+    while !over() {
+        let at = random() as usize % locks.len();
+        let lock: FencedLock = client.fenced_lock(&locks[at]);
+        match lock.try_acquire_for(ms(500)) {
+            Ok(Some(guard)) => {
+                let open = histories[at].acquired(guard.owner(), guard.fence().map(leasehold::Fence::get));
+                let promised = now() + guard.remaining();
+                if random().is_multiple_of(64) {
+                    let_pass(ms(random() % 30), "it works");
+                }
+                // Claimed is what was promised, and no more.
+                histories[at].ends(open, now().min(promised));
+                if let Err(error) = guard.unlock() {
+                    failures.note(&error);
+                }
+            }
+            Ok(None) => {}
+            Err(error) => failures.note(&error),
+        }
+    }
+}
+
+#[test]
+fn ten_thousand_grants_never_overlap_while_servers_die_hang_and_forget() {
+    const GRANTS: usize = 10_000;
+    const LEASE: Duration = ms(1500);
+    let _alone = alone();
+    let Some(mut nodes) = Nodes::start(5) else { return };
+    let rounds = rounds();
+    let locks: Vec<String> = (0..4).map(|_| fresh("history")).collect();
+    let histories: Vec<History> = locks.iter().map(|_| History::new()).collect();
+    let grants = || histories.iter().map(|history| history.claims().len()).sum::<usize>();
+    let (failures, stop) = (Failures(AtomicUsize::new(0)), AtomicBool::new(false));
+    let begun = now();
+    std::thread::scope(|scope| {
+        // Also when something here fails: the scope waits for those who work.
+        let ends = Raise(&stop);
+        for _ in 0..4 {
+            let client = nodes.builder().lease(LEASE).build().unwrap();
+            let (locks, histories, failures, stop) = (&locks, &histories, &failures, &stop);
+            scope.spawn(move || works(&client, locks, histories, failures, &|| stop.load(Ordering::SeqCst)));
+        }
+        for round in 0..rounds {
+            let first = random() as usize % 5;
+            let victims: Vec<usize> = (0..1 + round % 2).map(|more| (first + more) % 5).collect();
+            match (round + random() as usize) % 2 {
+                0 => victims.iter().for_each(|at| nodes.servers[*at].kill()),
+                _ => victims.iter().for_each(|at| nodes.servers[*at].stop()),
+            }
+            // A server that lost its data stays out for the longest lease; that is what the promise asks for.
+            let_pass(LEASE, "a server that forgot is away");
+            for at in victims {
+                if nodes.servers[at].is_running() {
+                    nodes.servers[at].cont();
+                } else {
+                    nodes.restart_empty(at);
+                }
+            }
+            let_pass(LEASE / 2, "all is well for a while");
+        }
+        comes_true_within(Duration::from_secs(90), || grants() >= GRANTS);
+        drop(ends);
+    });
+    shout(&format!(
+        "COUNTED {} grants in {:?}, {rounds} rounds of trouble, {} calls failed",
+        grants(),
+        begun.elapsed(),
+        failures.0.load(Ordering::SeqCst)
+    ));
+    histories.iter().for_each(|history| history.assert_good(100));
+    locks.iter().for_each(|lock| nodes.assert_nothing_left(lock));
+}

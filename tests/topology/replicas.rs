@@ -1,0 +1,192 @@
+//! Grants that count only when replicas have acknowledged them (`require_replicas`), and are undone otherwise.
+
+use std::time::Duration;
+
+use leasehold::{ClientBuilder, ErrorKind, LockClient, RedisLock};
+
+use crate::support::server::{RedisServer, default_server};
+use crate::support::{LONG, SLACK, call, eventually, ms, now, stalled_since, within};
+
+/// The time that replicas have.
+const GIVEN: Duration = ms(150);
+/// So late may a busy server be with it, which is well below the command time-out.
+const LATE: Duration = ms(1_000);
+
+/// A master with replicas; no Sentinel.
+struct Servers {
+    master: RedisServer,
+    replicas: Vec<RedisServer>,
+}
+
+impl Servers {
+    fn start(replicas: usize) -> Option<Servers> {
+        stalled_since(now()); // measured from here on
+        let binary = default_server()?;
+        let master = RedisServer::builder(&binary)
+            .config("repl-diskless-sync-delay 0")
+            .config("repl-ping-replica-period 1")
+            .start();
+        let mut servers = Servers { master, replicas: Vec::new() };
+        (0..replicas).for_each(|_| servers.add_replica());
+        Some(servers)
+    }
+
+    fn add_replica(&mut self) {
+        let of = format!("replicaof 127.0.0.1 {}", self.master.port());
+        self.replicas.push(RedisServer::builder(self.master.binary()).config(&of).start());
+        // Not "online" by the master's word: then it may still be loading, and acknowledges nothing for as long.
+        let there = || have_all(&self.master, self.replicas.len());
+        assert!(eventually(LONG, there), "the replica acknowledges nothing");
+    }
+
+    fn options(&self) -> ClientBuilder {
+        LockClient::builder().url(&self.master.url())
+    }
+
+    fn master_says(&self, words: &[&str]) -> String {
+        redis::cmd(words[0]).arg(&words[1..]).query(&mut self.master.admin()).unwrap()
+    }
+}
+
+/// Whether so many replicas say within a second that they have what was written just now.
+fn have_all(master: &RedisServer, replicas: usize) -> bool {
+    let mut wrote = redis::pipe();
+    wrote.cmd("SET").arg("probe").arg(1).arg("PX").arg(10).ignore();
+    wrote.cmd("WAIT").arg(replicas).arg(1000);
+    let (count,): (usize,) = wrote.query(&mut master.admin()).unwrap();
+    count == replicas
+}
+
+fn exists(server: &RedisServer, key: &str) -> bool {
+    redis::cmd("EXISTS").arg(key).query(&mut server.admin()).unwrap()
+}
+
+fn kinds(client: &LockClient, name: &str) -> Vec<RedisLock> {
+    let (read, write) = (format!("{name}:read"), format!("{name}:write"));
+    vec![
+        client.lock(&format!("{name}:lock")),
+        RedisLock::clone(&client.fenced_lock(&format!("{name}:fenced"))),
+        RedisLock::clone(&client.fair_lock(&format!("{name}:fair"))),
+        RedisLock::clone(client.read_write_lock(&read).read()),
+        RedisLock::clone(client.read_write_lock(&write).write()),
+        client.token_lock(&format!("{name}:token")),
+    ]
+}
+
+#[test]
+fn a_granted_lock_is_on_the_replicas() {
+    let Some(servers) = Servers::start(2) else { return };
+    let client = servers.options().require_replicas(2, ms(2000)).build().unwrap();
+    for round in 0..20 {
+        for lock in kinds(&client, &format!("granted:{round}")) {
+            assert!(lock.try_lock().unwrap());
+            for replica in &servers.replicas {
+                assert!(exists(replica, lock.name()), "{}", lock.name());
+            }
+            lock.unlock().unwrap();
+        }
+    }
+    // Dropped guards, re-entry and other threads: the same thread's next grant is its own.
+    let lock = client.lock("again");
+    for _ in 0..200 {
+        let guard = lock.acquire().unwrap();
+        let nested = lock.acquire().unwrap();
+        drop((nested, guard));
+    }
+    let guard = lock.acquire().unwrap();
+    assert!(exists(&servers.master, "again"));
+    guard.unlock().unwrap();
+    assert!(!exists(&servers.master, "again"));
+}
+
+#[test]
+fn a_grant_that_too_few_replicas_have_is_undone_and_says_so() {
+    let Some(servers) = Servers::start(1) else { return };
+    let client = servers.options().require_replicas(2, GIVEN).build().unwrap();
+    let without_scripts = servers.options().require_replicas(2, GIVEN).without_scripts().build().unwrap();
+    let mut locks = kinds(&client, "short");
+    locks.push(without_scripts.token_lock("short:plain"));
+    for lock in &locks {
+        let begun = now();
+        let error = lock.try_lock().unwrap_err();
+        assert!(begun.elapsed() >= GIVEN);
+        within(begun, GIVEN + LATE, "being refused");
+        assert_eq!(error.kind(), ErrorKind::Busy, "{error}");
+        assert!(error.is_retryable() && !error.outcome_unknown(), "{error:?}");
+        assert!(error.to_string().contains(" of 2 replicas"), "{error}");
+        assert!(!exists(&servers.master, lock.name()), "{} was left", lock.name());
+        let begun = now();
+        assert!(lock.try_lock_for(ms(400)).is_err());
+        within(begun, ms(400) + GIVEN + LATE, "a wait that ends without replicas");
+    }
+}
+
+#[test]
+fn a_waiter_is_granted_when_enough_replicas_are_there() {
+    let Some(mut servers) = Servers::start(1) else { return };
+    let client = servers.options().require_replicas(2, GIVEN).patience(LONG).build().unwrap();
+    let lock = client.lock("later");
+    let waiter = {
+        let lock = lock.clone();
+        call(move || lock.lock().and_then(|()| lock.unlock()))
+    };
+    assert!(!eventually(ms(500), || waiter.is_over()), "granted without a second replica");
+    servers.add_replica();
+    let there = now();
+    waiter.returns_within(there, GIVEN + LATE, "being granted").unwrap();
+}
+
+#[test]
+fn a_script_that_the_server_forgot_is_waited_for_all_the_same() {
+    let Some(servers) = Servers::start(1) else { return };
+    let client = servers.options().require_replicas(1, GIVEN).build().unwrap();
+    client.lock("known").lock().unwrap(); // once the replica has come
+    servers.replicas[0].stop();
+    servers.master_says(&["SCRIPT", "FLUSH"]);
+    // Without a second WAIT the first one counts, which came when nothing had been written.
+    for name in ["forgotten:1", "forgotten:2"] {
+        let error = client.lock(name).try_lock().unwrap_err();
+        assert!(error.to_string().contains("0 of 1 replicas"), "{error}");
+        servers.master_says(&["SCRIPT", "FLUSH"]);
+    }
+    servers.replicas[0].cont();
+    assert!(client.lock("forgotten:1").try_lock_for(LONG).unwrap());
+    client.lock("forgotten:1").unlock().unwrap();
+    client.lock("known").unlock().unwrap();
+}
+
+#[test]
+fn many_threads_count_to_the_end_with_replicas() {
+    let Some(servers) = Servers::start(1) else { return };
+    let client = servers.options().require_replicas(1, ms(2000)).build().unwrap();
+    let inside = std::sync::atomic::AtomicU32::new(0);
+    std::thread::scope(|scope| {
+        for _ in 0..8 {
+            scope.spawn(|| {
+                let lock = client.lock("counted");
+                for _ in 0..50 {
+                    let guard = lock.acquire().unwrap();
+                    assert_eq!(inside.fetch_add(1, std::sync::atomic::Ordering::SeqCst), 0);
+                    inside.fetch_sub(1, std::sync::atomic::Ordering::SeqCst);
+                    drop(guard);
+                }
+            });
+        }
+    });
+    let unlocked = now();
+    assert!(client.lock("counted").try_lock_for(SLACK).unwrap());
+    within(unlocked, Duration::ZERO, "taking what everybody has released");
+    client.lock("counted").unlock().unwrap();
+}
+
+#[test]
+fn impossible_requirements_are_refused_before_anything_is_sent() {
+    let build = |count, within| {
+        let options = LockClient::builder().url("redis://127.0.0.1:1").command_timeout(ms(1000));
+        options.require_replicas(count, within).build().unwrap_err()
+    };
+    for error in [build(0, GIVEN), build(1, Duration::ZERO), build(1, ms(1000))] {
+        assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
+    }
+    assert_eq!(build(1, GIVEN).kind(), ErrorKind::Unreachable);
+}

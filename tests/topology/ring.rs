@@ -1,0 +1,604 @@
+//! Names spread over independent servers: who is touched by a node's loss, and what is granted while the ring changes.
+//!
+//! `LEASEHOLD_ROUNDS` says how often nodes come and go under load (3).
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use leasehold::crossbeam_channel::unbounded;
+use leasehold::{ClientBuilder, ErrorKind, Guard, HoldState, LockClient, RedisLock, Ring, RingNode};
+
+use crate::support::server::{RedisServer, default_server};
+use crate::support::{
+    LONG, Raise, comes_true_within, ms, now, random, shout, slack_since, stalled_since, throughout,
+    watch_for_stalls,
+};
+
+const MARK: &str = "leasehold_ring_epoch";
+
+fn servers(count: usize) -> Option<Vec<RedisServer>> {
+    watch_for_stalls();
+    let binary = default_server()?;
+    Some((0..count).map(|_| RedisServer::builder(&binary).append_only("everysec").start()).collect())
+}
+
+/// The servers of these places, labelled by them: the same names have the same homes in every run.
+fn nodes(servers: &[RedisServer], places: impl IntoIterator<Item = usize>) -> Vec<RingNode> {
+    places
+        .into_iter()
+        .map(|place| RingNode::new(&servers[place].url()).label(&format!("node-{place}")))
+        .collect()
+}
+
+fn client(ring: Ring) -> LockClient {
+    builder(ring).build().unwrap()
+}
+
+fn builder(ring: Ring) -> ClientBuilder {
+    LockClient::builder()
+        .lease(ms(20_000))
+        .command_timeout(ms(1_000))
+        .connect_timeout(ms(1_000))
+        .patience(ms(1_500))
+        .ring(ring)
+}
+
+fn names(count: usize) -> Vec<String> {
+    (0..count).map(|name| format!("name-{name}")).collect()
+}
+
+/// The keys of a server, without its mark.
+fn keys(server: &RedisServer) -> Vec<String> {
+    let mut keys: Vec<String> = redis::cmd("KEYS").arg("*").query(&mut server.admin()).unwrap();
+    keys.retain(|key| key != MARK);
+    keys
+}
+
+/// On which server each name is, all of them being held.
+fn places(servers: &[RedisServer]) -> BTreeMap<String, usize> {
+    let mut found = BTreeMap::new();
+    for (place, server) in servers.iter().enumerate() {
+        for key in keys(server) {
+            assert_eq!(found.insert(key, place), None, "a name is held on two servers");
+        }
+    }
+    found
+}
+
+/// The node of each of these names, for a client.
+fn homes(client: &LockClient, names: &[String], servers: &[RedisServer]) -> BTreeMap<String, usize> {
+    let guards: Vec<Guard> = names.iter().map(|name| client.lock(name).acquire().unwrap()).collect();
+    let found = places(servers);
+    guards.into_iter().for_each(|guard| guard.unlock().unwrap());
+    assert_eq!(found.len(), names.len());
+    found
+}
+
+#[test]
+fn names_are_spread_by_weight() {
+    let Some(servers) = servers(3) else { return };
+    let weights = [1, 1, 2];
+    let ring = nodes(&servers, 0..3).into_iter().zip(weights).map(|(node, weight)| node.weight(weight));
+    let client = client(Ring::new(ring));
+    let homes = homes(&client, &names(1_000), &servers);
+    for (place, weight) in weights.into_iter().enumerate() {
+        let share = homes.values().filter(|home| **home == place).count() as f64 / 1_000.0;
+        let due = f64::from(weight) / 4.0;
+        // A tenth for the ring, and as much for so few names.
+        assert!((share / due - 1.0).abs() < 0.20, "node {place} has {share} of the names, {due} are due");
+    }
+}
+
+#[test]
+fn lists_that_cannot_be_a_ring_are_refused() {
+    let Some(servers) = servers(2) else { return };
+    let builder = || LockClient::builder().connect_timeout(ms(1_000));
+    let twice =
+        Ring::new([RingNode::new(&servers[0].url()).label("a"), RingNode::new(&servers[0].url()).label("b")]);
+    let error = builder().ring(twice).build().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidInput);
+    assert!(error.to_string().contains("named twice"), "{error}");
+    redis::cmd("FLUSHALL").exec(&mut servers[0].admin()).unwrap();
+
+    drop(client(Ring::new(nodes(&servers, 0..2))));
+    let error = builder().ring(Ring::new(nodes(&servers, 0..1))).build().unwrap_err();
+    assert!(error.to_string().contains("a number of its own"), "{error}");
+    let error = builder().ring(Ring::new(nodes(&servers, 0..1)).epoch(2)).build().unwrap_err();
+    assert!(error.to_string().contains("moving_from"), "{error}");
+    let error = builder().without_scripts().ring(Ring::new(nodes(&servers, 0..2))).build().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unsupported);
+    let error = builder().ring(Ring::new(["redis-cluster://127.0.0.1:1"])).build().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unsupported);
+    let error = builder().ring(Ring::new(["redis://127.0.0.1:1"])).build().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unreachable);
+
+    let client = client(Ring::new(nodes(&servers, 0..2)));
+    assert_eq!(client.lock(MARK).try_lock().unwrap_err().kind(), ErrorKind::InvalidInput);
+    assert_eq!(
+        client.change_ring(Ring::new(nodes(&servers, 0..1))).unwrap_err().kind(),
+        ErrorKind::InvalidInput
+    );
+    let alone = LockClient::connect(&servers[0].url()).unwrap();
+    let error = alone.change_ring(Ring::new(nodes(&servers, 0..2))).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unsupported);
+}
+
+#[test]
+fn a_name_that_moves_is_granted_at_its_new_home_only_when_its_old_one_is_free() {
+    let Some(servers) = servers(3) else { return };
+    let (two, three) = (nodes(&servers, 0..2), nodes(&servers, 0..3));
+    let moving = || Ring::new(three.clone()).epoch(2).moving_from(two.clone());
+    let slow = LockClient::builder()
+        .lease(ms(3_000))
+        .patience(ms(300))
+        .ring(Ring::new(two.clone()))
+        .build()
+        .unwrap();
+    let (quick, asleep) = (client(Ring::new(two.clone())), client(Ring::new(two.clone())));
+    let names = names(60);
+    let guards: Vec<Guard> = names.iter().map(|name| slow.lock(name).acquire().unwrap()).collect();
+    let before = places(&servers);
+
+    quick.change_ring(moving()).unwrap();
+    let fresh = client(moving());
+    let none_is_free = || {
+        for client in [&quick, &fresh] {
+            assert!(names.iter().all(|name| !client.lock(name).try_lock().unwrap()));
+            assert!(names.iter().all(|name| client.lock(name).is_locked().unwrap()));
+            assert!(names.iter().all(|name| !client.token_lock(name).try_lock().unwrap_or(false)));
+        }
+    };
+    none_is_free();
+    // A client with the old list keeps its holds, for longer than a lease, and reenters them; but it gets nothing new.
+    throughout(ms(3_500), || guards.iter().all(|guard| guard.check().is_ok()));
+    assert!(slow.lock(&names[0]).try_lock().unwrap());
+    slow.lock(&names[0]).unlock().unwrap();
+    let error = slow.lock("another").try_lock().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::StaleRing);
+    assert!(error.to_string().contains("change_ring"), "{error}");
+    assert!(slow.lock("another").try_lock_for(ms(50)).is_err());
+    none_is_free();
+    assert_eq!(places(&servers), before, "a hold has moved");
+    // Told of the new list, it still finds what it holds where that was granted.
+    slow.change_ring(moving()).unwrap();
+    throughout(ms(3_500), || guards.iter().all(|guard| guard.check().is_ok()));
+    for name in &names {
+        assert!(slow.lock(name).try_lock().unwrap());
+        assert_eq!(slow.lock(name).hold_count().unwrap(), 2);
+        slow.lock(name).unlock().unwrap();
+    }
+    none_is_free();
+    assert_eq!(places(&servers), before, "a hold has moved");
+
+    guards.into_iter().for_each(|guard| guard.unlock().unwrap());
+    let after = homes(&quick, &names, &servers);
+    let moved = names.iter().filter(|name| before[*name] != after[*name]).count();
+    assert!(moved > 5, "only {moved} names moved: this shows nothing");
+    assert!(names.iter().all(|name| before[name] == after[name] || after[name] == 2));
+
+    // A process that starts with the old list is told too; one that is given the new one goes on.
+    let error = LockClient::builder().ring(Ring::new(two.clone())).build().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::StaleRing);
+    assert_eq!(homes(&slow, &names, &servers), after);
+    // The move ends, and the name is asked for at one place.
+    for client in [&slow, &quick, &fresh] {
+        client.change_ring(Ring::new(three.clone()).epoch(3)).unwrap();
+    }
+    assert_eq!(homes(&fresh, &names, &servers), after);
+    // One that slept through all of it needs to know the last list only.
+    assert_eq!(asleep.lock("another").try_lock().unwrap_err().kind(), ErrorKind::StaleRing);
+    asleep.change_ring(Ring::new(three.clone()).epoch(3)).unwrap();
+    assert_eq!(homes(&asleep, &names, &servers), after);
+    // Back again does not work: a number is used once.
+    let error = asleep.change_ring(moving()).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidInput);
+}
+
+#[test]
+fn every_kind_of_lock_that_moves_stays_shut_at_its_new_home() {
+    let Some(servers) = servers(3) else { return };
+    let (two, three) = (nodes(&servers, 0..2), nodes(&servers, 0..3));
+    let (holder, other) = (client(Ring::new(two.clone())), client(Ring::new(two.clone())));
+    type Make = fn(&LockClient, &str) -> RedisLock;
+    let kinds: [(&str, Make); 4] = [
+        ("fair", |client, name| client.fair_lock(name)),
+        ("read", |client, name| client.read_write_lock(name).read().clone()),
+        ("write", |client, name| client.read_write_lock(name).write().clone()),
+        ("token", |client, name| client.token_lock(name)),
+    ];
+    let names = names(20);
+    let of = |kind: &str, name: &str| format!("{kind}-{name}");
+    for (kind, make) in kinds {
+        names.iter().for_each(|name| make(&holder, &of(kind, name)).lock().unwrap());
+    }
+    for client in [&holder, &other] {
+        client.change_ring(Ring::new(three.clone()).epoch(2).moving_from(two.clone())).unwrap();
+    }
+    let mut would_deadlock = 0;
+    for name in &names {
+        for (kind, make) in kinds {
+            let taken = make(&other, &of(kind, name)).try_lock().unwrap();
+            // Readers may join, but only where the others are.
+            assert!(!taken || kind == "read", "{kind} {name} was granted twice");
+        }
+        // A writer may read, except at the node that the name has moved from: it would wait for itself.
+        match holder.read_write_lock(&of("write", name)).read().try_lock() {
+            Ok(taken) => assert!(taken),
+            Err(error) => {
+                assert_eq!(error.kind(), ErrorKind::WouldDeadlock);
+                would_deadlock += 1;
+            }
+        }
+    }
+    assert!(would_deadlock > 0 && would_deadlock < names.len(), "{would_deadlock} names moved");
+    for (kind, make) in kinds {
+        names.iter().for_each(|name| make(&holder, &of(kind, name)).unlock().unwrap());
+    }
+    for name in &names {
+        assert!(other.fair_lock(&of("fair", name)).try_lock().unwrap());
+        assert!(other.token_lock(&of("token", name)).try_lock().unwrap());
+        assert!(other.read_write_lock(&of("read", name)).read().try_lock().unwrap());
+    }
+}
+
+#[test]
+fn a_call_that_waits_rides_out_the_change_and_is_woken_at_the_new_home() {
+    let Some(servers) = servers(3) else { return };
+    let (two, three) = (nodes(&servers, 0..2), nodes(&servers, 0..3));
+    let moving = || Ring::new(three.clone()).epoch(2).moving_from(two.clone());
+    // The one that waits is told late, which it is to be patient for.
+    let waiting = builder(Ring::new(two.clone())).patience(LONG * 3).build().unwrap();
+    let holder = client(Ring::new(two.clone()));
+    let names = names(24);
+    let guards: Vec<Guard> = names.iter().map(|name| holder.lock(name).acquire().unwrap()).collect();
+    let before = places(&servers);
+    let (got, told) = unbounded();
+    thread::scope(|scope| {
+        for name in &names {
+            let (lock, got) = (waiting.lock(name), got.clone());
+            scope.spawn(move || {
+                let guard = lock.acquire().unwrap();
+                got.send((name, now())).unwrap();
+                guard.unlock().unwrap();
+            });
+        }
+        let listening = |server: &RedisServer| -> usize {
+            redis::cmd("PUBSUB").arg("CHANNELS").query::<Vec<String>>(&mut server.admin()).unwrap().len()
+        };
+        comes_true_within(LONG, || listening(&servers[0]) + listening(&servers[1]) == names.len());
+        holder.change_ring(moving()).unwrap();
+        // Released where they were held; those whose waiter does not hear of it are taken again at their new home.
+        guards.into_iter().for_each(|guard| guard.unlock().unwrap());
+        let again: Vec<(&String, Guard)> = names
+            .iter()
+            .filter_map(|name| Some((name, holder.lock(name).try_acquire().unwrap()?)))
+            .filter(|(name, _)| places(&servers).get(*name) != before.get(*name))
+            .collect();
+        assert!(again.len() > 1, "nothing moved: this shows nothing");
+        waiting.change_ring(moving()).unwrap();
+        comes_true_within(LONG, || listening(&servers[2]) >= again.len());
+        for (name, guard) in again {
+            let released = now();
+            guard.unlock().unwrap();
+            let (_, at) = told.iter().find(|(got, _)| got == &name).unwrap();
+            assert!(
+                at - released < slack_since(released),
+                "{name}: woken {:?} after its release",
+                at - released
+            );
+        }
+    });
+}
+
+#[test]
+fn fences_go_on_rising_when_a_name_moves() {
+    let Some(servers) = servers(3) else { return };
+    let (two, three) = (nodes(&servers, 0..2), nodes(&servers, 0..3));
+    let client = client(Ring::new(two.clone()));
+    let names = names(30);
+    let mut last = BTreeMap::new();
+    for name in &names {
+        // The old home's clock is an hour ahead: its fences are of then.
+        client.fenced_lock(name).acquire().unwrap().unlock().unwrap();
+        let counter = format!("redisson_lock_token:{{{name}}}");
+        for server in &servers[..2] {
+            let ahead =
+                "if redis.call('exists', KEYS[1]) == 1 then redis.call('incrby', KEYS[1], 3600000000) end";
+            redis::cmd("EVAL").arg(ahead).arg(1).arg(&counter).exec(&mut server.admin()).unwrap();
+        }
+        let guard = client.fenced_lock(name).acquire().unwrap();
+        last.insert(name, guard.fence().unwrap());
+        guard.unlock().unwrap();
+    }
+    client.change_ring(Ring::new(three).epoch(2).moving_from(two)).unwrap();
+    for name in &names {
+        let guard = client.fenced_lock(name).acquire().unwrap();
+        assert!(guard.fence().unwrap() > last[name], "{name}");
+        guard.unlock().unwrap();
+    }
+    assert!(!keys(&servers[2]).is_empty(), "no name moved");
+}
+
+#[test]
+fn a_nodes_loss_touches_only_its_names() {
+    let Some(servers) = servers(3) else { return };
+    let client = LockClient::builder()
+        .lease(ms(6_000))
+        .command_timeout(ms(2_000))
+        .connect_timeout(ms(1_000))
+        .patience(ms(100))
+        .ring(Ring::new(nodes(&servers, 0..3)))
+        .build()
+        .unwrap();
+    let names = names(60);
+    let homes = homes(&client, &names, &servers);
+    let (held, free) = names.split_at(30);
+    let guards: Vec<(usize, Guard)> =
+        held.iter().map(|name| (homes[name], client.lock(name).acquire().unwrap())).collect();
+
+    // It hangs, which is worse than being gone: nothing says so.
+    servers[1].stop();
+    let mut slowest = Duration::ZERO;
+    let start = now();
+    while start.elapsed() < ms(9_000) {
+        for name in free.iter().filter(|name| homes[*name] != 1) {
+            let began = now();
+            let guard = client.lock(name).acquire().unwrap();
+            guard.unlock().unwrap();
+            slowest = slowest.max(began.elapsed().saturating_sub(stalled_since(began)));
+            for (home, guard) in &guards {
+                let state = guard.state();
+                let stalled = stalled_since(start) > ms(300);
+                assert!(
+                    *home == 1 || stalled || state == HoldState::Held,
+                    "a name of node {home} is {state:?}"
+                );
+            }
+        }
+    }
+    // A call that waited for the one that hangs would take the command time-out.
+    assert!(slowest < ms(1_000) + stalled_since(start), "a name of a live node took {slowest:?}");
+    shout(&format!("ring: one of three nodes hangs: slowest acquire and release elsewhere {slowest:?}"));
+    for (home, guard) in guards {
+        match home {
+            1 => assert!(guard.check().is_err(), "a hold outlived its node"),
+            // A machine that stands still for most of a lease ends holds wherever they are.
+            _ => assert!(guard.unlock().is_ok() || stalled_since(start) > ms(1_500), "lost at node {home}"),
+        }
+    }
+    let of_the_lost = free.iter().find(|name| homes[*name] == 1).unwrap();
+    let error = client.lock(of_the_lost).try_lock().unwrap_err();
+    assert!(error.is_retryable(), "{error}");
+    servers[1].cont();
+    comes_true_within(LONG, || client.lock(of_the_lost).try_lock().unwrap_or(false));
+}
+
+#[test]
+fn a_client_starts_and_works_without_a_node_and_finds_it_when_it_is_back() {
+    let Some(mut servers) = servers(3) else { return };
+    let ring = || Ring::new(nodes(&servers, 0..3));
+    let (everybody, names) = (client(ring()), names(60));
+    let homes = homes(&everybody, &names, &servers);
+    let late = ring();
+    servers[2].kill();
+    let client = client(late);
+    for name in &names {
+        match client.lock(name).try_lock() {
+            Ok(taken) => assert!(taken && homes[name] != 2),
+            Err(error) => assert!(homes[name] == 2 && error.is_retryable(), "{name}: {error}"),
+        }
+    }
+    servers[2].restart();
+    for name in names.iter().filter(|name| homes[*name] == 2) {
+        comes_true_within(LONG, || client.lock(name).try_lock().unwrap_or(false));
+    }
+}
+
+#[test]
+fn a_node_that_is_down_during_the_change_holds_up_its_names_until_it_can_be_asked() {
+    let Some(mut servers) = servers(3) else { return };
+    let (two, three) = (nodes(&servers, 0..2), nodes(&servers, 0..3));
+    let (slow, quick) = (client(Ring::new(two.clone())), client(Ring::new(two.clone())));
+    let names = names(60);
+    let before = homes(&slow, &names, &servers);
+
+    servers[1].kill();
+    quick.change_ring(Ring::new(three.clone()).epoch(2).moving_from(two.clone())).unwrap();
+    let mut held_up = Vec::new();
+    for name in &names {
+        match quick.lock(name).try_acquire() {
+            Ok(guard) => {
+                assert_eq!(before[name], 0, "{name} was granted although its home could not be asked");
+                guard.unwrap().unlock().unwrap();
+            }
+            Err(error) => {
+                assert!(before[name] == 1 && error.is_retryable(), "{name}: {error}");
+                held_up.push(name);
+            }
+        }
+    }
+    // Back, it knows only the old ring; who goes by that may still grant there, and the others see it.
+    servers[1].restart();
+    for name in &held_up {
+        comes_true_within(LONG, || slow.lock(name).try_lock().unwrap_or(false));
+    }
+    for name in &held_up {
+        let mut taken = None;
+        comes_true_within(LONG, || {
+            taken = quick.lock(name).try_lock().ok();
+            taken.is_some()
+        });
+        assert_eq!(taken, Some(false), "{name} was granted twice");
+        slow.lock(name).unlock().unwrap();
+        assert!(quick.lock(name).try_lock().unwrap());
+    }
+    // By now it was told.
+    let error = slow.lock("yet another").try_lock().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::StaleRing);
+}
+
+#[test]
+fn a_node_that_is_given_up_is_not_asked() {
+    let Some(mut servers) = servers(3) else { return };
+    let three = nodes(&servers, 0..3);
+    let client = client(Ring::new(three.clone()));
+    let names = names(60);
+    let before = homes(&client, &names, &servers);
+    let named = names.iter().find(|name| before[*name] == 2).unwrap();
+    let held = client.lock(named).acquire_owned().unwrap();
+    servers[2].kill();
+    let mut from = three;
+    let left = from[..2].to_vec();
+    client.change_ring(Ring::new(left.clone()).epoch(2).moving_from(from.clone())).unwrap();
+    let (theirs, others): (Vec<_>, Vec<_>) = names.iter().partition(|name| before[*name] == 2);
+    assert!(others.iter().all(|name| client.with_lock(name, |_guard| ()).is_ok()));
+    for name in &theirs {
+        let answer = client.lock(name).try_lock();
+        // A lock that this client holds itself is busy, whichever node is asked.
+        assert!(if *name == named { !answer.unwrap() } else { answer.is_err() }, "granted without asking");
+    }
+    // Whether its locks have ended is known to who says so.
+    from[2] = from[2].clone().lost();
+    let ring = Ring::new(left).epoch(2).moving_from(from);
+    let other = self::client(ring.clone());
+    client.change_ring(ring).unwrap();
+    // A hold at the lost node that is not released keeps nobody from its name's new home.
+    comes_true_within(LONG, || other.lock(named).try_lock().unwrap());
+    assert!(others.iter().all(|name| client.lock(name).try_lock().unwrap()));
+    let waits = |name: &&String| *name != named && !client.lock(name).try_lock().unwrap();
+    comes_true_within(LONG, || !theirs.iter().any(&waits));
+    // Nor is it waited for.
+    client.shutdown().unwrap();
+    assert!(held.check().is_err());
+}
+
+#[test]
+fn a_node_that_lost_its_data_learns_the_ring_again_but_not_from_a_stale_client() {
+    let Some(servers) = servers(3) else { return };
+    let (two, three) = (nodes(&servers, 0..2), nodes(&servers, 0..3));
+    let (slow, quick) = (client(Ring::new(two.clone())), client(Ring::new(two.clone())));
+    quick.change_ring(Ring::new(three).epoch(2).moving_from(two)).unwrap();
+    redis::cmd("FLUSHALL").exec(&mut servers[0].admin()).unwrap();
+    for name in names(20) {
+        assert_eq!(slow.lock(&name).try_lock().unwrap_err().kind(), ErrorKind::StaleRing, "{name}");
+    }
+    assert!(names(20).iter().all(|name| quick.lock(name).try_lock().unwrap()));
+    assert!(redis::cmd("GET").arg(MARK).query::<String>(&mut servers[0].admin()).unwrap().starts_with("2 "));
+}
+
+/// The counts of one run of nodes coming and going.
+#[derive(Default)]
+struct Tally {
+    inside: Vec<AtomicU32>,
+    grants: AtomicU64,
+    stale: AtomicU64,
+    stop: AtomicBool,
+}
+
+impl Tally {
+    /// Takes one name after the other until told to stop. Two inside at once is what must not be.
+    fn work(&self, client: &LockClient, names: &[String]) {
+        while !self.stop.load(Ordering::SeqCst) {
+            let at = random() as usize % names.len();
+            match client.lock(&names[at]).try_acquire_for(ms(20)) {
+                Ok(Some(guard)) => {
+                    assert_eq!(
+                        self.inside[at].fetch_add(1, Ordering::SeqCst),
+                        0,
+                        "{} was granted twice",
+                        names[at]
+                    );
+                    for _ in 0..random() % 20 {
+                        thread::yield_now();
+                    }
+                    self.grants.fetch_add(1, Ordering::SeqCst);
+                    self.inside[at].fetch_sub(1, Ordering::SeqCst);
+                    guard.unlock().unwrap();
+                }
+                Ok(None) => {}
+                Err(error) => {
+                    assert!(error.kind() == ErrorKind::StaleRing || error.is_retryable(), "{error}");
+                    self.stale.fetch_add(1, Ordering::SeqCst);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn nodes_come_and_go_under_load_and_no_name_is_granted_twice() {
+    const NAMES: usize = 1_000;
+    let rounds = std::env::var("LEASEHOLD_ROUNDS").map_or(3, |rounds| rounds.parse().unwrap());
+    let Some(servers) = servers(9) else { return };
+    let names = names(NAMES);
+    let (eight, nine) = (nodes(&servers, 0..8), nodes(&servers, 0..9));
+    let clients: Vec<LockClient> = (0..4).map(|_| client(Ring::new(eight.clone()))).collect();
+    let mut epoch = 1;
+    let mut before = homes(&clients[0], &names, &servers);
+    let (mut grants, mut stale, mut least, mut most) = (0, 0, 1.0_f64, 0.0_f64);
+    for round in 0..rounds {
+        for (from, to, coming) in [(&eight, &nine, true), (&nine, &eight, false)] {
+            let tally =
+                Tally { inside: names.iter().map(|_| AtomicU32::new(0)).collect(), ..Tally::default() };
+            thread::scope(|scope| {
+                // Also when something here fails: the scope waits for those who work.
+                let ends = Raise(&tally.stop);
+                for client in &clients {
+                    for _ in 0..3 {
+                        scope.spawn(|| tally.work(client, &names));
+                    }
+                }
+                let progress = |more: u64| {
+                    let reached = tally.grants.load(Ordering::SeqCst) + more;
+                    comes_true_within(LONG, || tally.grants.load(Ordering::SeqCst) >= reached);
+                };
+                progress(300);
+                // Held by who has not been told, until all have been.
+                let mine: Vec<(usize, Guard)> = (0..NAMES)
+                    .step_by(10)
+                    .filter_map(|at| {
+                        let guard = clients[3].lock(&names[at]).try_acquire_for(ms(500)).unwrap()?;
+                        assert_eq!(tally.inside[at].fetch_add(1, Ordering::SeqCst), 0);
+                        Some((at, guard))
+                    })
+                    .collect();
+                assert!(mine.len() > NAMES / 20);
+                epoch += 1;
+                for client in &clients {
+                    client.change_ring(Ring::new(to.clone()).epoch(epoch).moving_from(from.clone())).unwrap();
+                    progress(100);
+                }
+                for (at, guard) in mine {
+                    tally.inside[at].fetch_sub(1, Ordering::SeqCst);
+                    guard.unlock().unwrap();
+                }
+                progress(300);
+                drop(ends);
+            });
+            epoch += 1;
+            for client in &clients {
+                client.change_ring(Ring::new(to.clone()).epoch(epoch)).unwrap();
+            }
+            let after = homes(&clients[random() as usize % 4], &names, &servers);
+            let moved = names.iter().filter(|name| before[*name] != after[*name]).count();
+            let due = NAMES as f64 / 9.0;
+            let share = moved as f64 / due;
+            assert!((share - 1.0).abs() < 0.20, "{moved} of {NAMES} names moved, {due} were due");
+            let moves = names.iter().filter(|name| before[*name] != after[*name]);
+            let changed = if coming { &after } else { &before };
+            assert!(moves.clone().all(|name| changed[name] == 8), "a name moved between nodes that stayed");
+            (least, most) = (least.min(share), most.max(share));
+            grants += tally.grants.load(Ordering::SeqCst);
+            stale += tally.stale.load(Ordering::SeqCst);
+            before = after;
+        }
+        assert!(stale > 0, "round {round}: no client ever was stale: this shows nothing");
+    }
+    shout(&format!(
+        "ring: {} changes of 8 to 9 nodes and back, 1,000 names, 4 clients: {grants} grants, none twice; {stale} calls \
+         were told of the change; moved {least:.2} to {most:.2} of 1/N",
+        rounds * 2
+    ));
+}

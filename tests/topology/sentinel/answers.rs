@@ -1,0 +1,261 @@
+//! Answers that must not be believed, what a failover may forget, and who may ask.
+
+use std::time::Duration;
+
+use leasehold::{ClientBuilder, ErrorKind, LockClient};
+
+use super::failover::{T, assert_all_was_given_back, options, query};
+use crate::support::observer::texts;
+use crate::support::sentinel::{FakeSentinel, MASTER, SentinelSet, is_master};
+use crate::support::server::{RedisServer, default_server};
+use crate::support::{LONG, alone, comes_within, eventually, ms, now, throughout, within};
+
+/// A lease whose holder is told well before its end.
+const L: Duration = ms(6000);
+const R: Duration = ms(2000);
+const PASSWORD: &str = "S3CR3T-of-the-data";
+const SENTINELS: &str = "S3CR3T-of-the-sentinels";
+
+#[test]
+fn a_hold_that_a_failover_loses_is_reported_to_its_holder_and_fenced() {
+    alone(|| {
+        let Some(binary) = default_server() else { return };
+        let set = SentinelSet::start(&binary);
+        let old = set.master();
+        forgotten(set, old);
+    });
+}
+
+fn forgotten(mut set: SentinelSet, old: usize) {
+    let (client, other) = (options(&set).lease(L).build().unwrap(), options(&set).build().unwrap());
+    let careful = options(&set).require_replicas(1, ms(100)).build().unwrap();
+    set.cut_off_the_master();
+    let guard = client.fenced_lock("forgotten").acquire().unwrap();
+    // A client that requires a replica is not granted a lock that one could lose.
+    let refused = careful.lock("refused").try_lock().unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Busy, "{refused}");
+    set.servers[old].kill();
+    set.replicas(old).for_each(RedisServer::cont);
+    let new = set.await_switch(old);
+    let switched = now();
+    let second = other.fenced_lock("forgotten").acquire().unwrap();
+    comes_within(switched, R + T, "the loss", || guard.check().is_err());
+    assert!(second.fence() > guard.fence(), "{:?} after {:?}", second.fence(), guard.fence());
+    assert!(guard.unlock().unwrap_err().is_lost());
+    assert!(careful.lock("refused").try_lock_for(LONG).unwrap());
+    careful.lock("refused").unlock().unwrap();
+    let owner: Option<u32> = query(&set.servers[new], &["HGET", "forgotten", &second.owner().to_string()]);
+    assert_eq!(owner, Some(1));
+    second.unlock().unwrap();
+    set.heal();
+    drop((client, other, careful));
+    assert_all_was_given_back(&set);
+}
+
+#[test]
+fn a_sentinel_that_missed_the_switch_is_not_believed() {
+    alone(|| {
+        let Some(binary) = default_server() else { return };
+        let mut set = SentinelSet::start(&binary);
+        let old = set.master();
+        let stale = FakeSentinel::start(0, set.servers[old].port());
+        let url = set.url().replace("//", &format!("//{},", stale.place()));
+        let before = options(&set).url(&url).build().unwrap();
+        assert!(before.lock("before").try_lock().unwrap());
+        set.servers[old].kill();
+        set.await_switch(old);
+        set.servers[old].restart();
+        // It is a master again, for all that it knows, and the first Sentinel says so.
+        assert!(is_master(&set.servers[old]));
+        let after = options(&set).url(&url).build().unwrap();
+        for (client, name) in [(&before, "one"), (&after, "two")] {
+            assert!(client.lock(name).try_lock_for(LONG).unwrap());
+            client.lock(name).unlock().unwrap();
+            // Each of its connections anew, again and again.
+            for round in 0..5 {
+                let new = set.named_by(0);
+                query::<i64>(&set.servers[new], &["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
+                let name = format!("{name}:{round}");
+                assert!(client.lock(&name).try_lock_for(LONG).unwrap());
+                let holds = query::<i64>(&set.servers[new], &["EXISTS", &name]);
+                assert_eq!(holds, 1);
+                client.lock(&name).unlock().unwrap();
+            }
+        }
+        assert!(is_master(&set.servers[old]), "it was demoted before this could be seen");
+        let stats: String = query(&set.servers[old], &["INFO", "commandstats"]);
+        assert!(!stats.contains("cmdstat_eval"), "the old master was asked: {stats}");
+        before.lock("before").unlock().unwrap();
+        set.heal();
+        drop((before, after));
+        assert_all_was_given_back(&set);
+    });
+}
+
+#[test]
+fn a_replica_that_is_named_as_the_master_is_refused_until_another_is_named() {
+    alone(|| {
+        let Some(binary) = default_server() else { return };
+        let master = RedisServer::builder(&binary).start();
+        let of = format!("replicaof 127.0.0.1 {}", master.port());
+        let replica = RedisServer::builder(&binary).config(&of).start();
+        let fake = FakeSentinel::start(1, replica.port());
+        let url = format!("redis-sentinel://{}/{MASTER}", fake.place());
+        let build = || LockClient::builder().url(&url).connect_timeout(ms(2_000)).command_timeout(T).build();
+        // A Sentinel that falls silent meanwhile hides nothing of what was met.
+        for is_silent_after in [false, true] {
+            if is_silent_after {
+                fake.says_once(1, replica.port());
+            }
+            let begun = now();
+            let error = build().unwrap_err();
+            within(begun, ms(2_000), "connecting");
+            assert_eq!(error.kind(), ErrorKind::ReadOnly, "{error}");
+            let said = error.to_string();
+            assert!(said.contains(MASTER) && said.contains(&replica.port().to_string()), "{said}");
+        }
+        fake.says(1, replica.port());
+        // Named while a connect is under way.
+        std::thread::scope(|scope| {
+            let connecting = scope.spawn(|| LockClient::builder().url(&url).connect_timeout(LONG).build());
+            throughout(ms(200), || !connecting.is_finished());
+            fake.says(2, master.port());
+            let client = connecting.join().unwrap().unwrap();
+            assert!(client.lock("named").try_lock().unwrap());
+            // Older answers do not lead back.
+            fake.says(1, replica.port());
+            query::<i64>(&master, &["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
+            let error = client.lock("other").try_lock().unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Busy, "{error}");
+            fake.says(2, master.port());
+            client.lock("named").unlock().unwrap();
+        });
+    });
+}
+
+#[test]
+fn a_sentinel_that_says_nothing_keeps_nobody_for_longer_than_the_connect_time_out() {
+    alone(|| {
+        let mute = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("redis-sentinel://{}/{MASTER}", mute.local_addr().unwrap());
+        let begun = now();
+        let error = LockClient::builder().url(&url).connect_timeout(ms(300)).build().unwrap_err();
+        within(begun, ms(300), "connecting");
+        assert_eq!(error.kind(), ErrorKind::TimedOut, "{error}");
+    });
+}
+
+#[test]
+fn sentinels_that_cannot_help_have_different_errors() {
+    alone(|| {
+        let Some(server) = RedisServer::start_default() else { return };
+        let kind = |url: String| {
+            let begun = now();
+            let error = LockClient::builder().url(&url).connect_timeout(ms(800)).build().unwrap_err();
+            within(begun, ms(800), "connecting");
+            (error.kind(), error.to_string())
+        };
+        let (found, words) = kind(format!("redis-sentinel://127.0.0.1:{}/{MASTER}", server.port()));
+        assert_eq!(found, ErrorKind::Unsupported, "{words}");
+        assert!(words.contains("not a Sentinel"), "{words}");
+        let (found, words) = kind(format!("redis-sentinel://127.0.0.1:1,127.0.0.1:2/{MASTER}"));
+        assert_eq!(found, ErrorKind::Unreachable, "{words}");
+        let set = SentinelSet::start(server.binary());
+        let (found, words) = kind(set.url().replace(MASTER, "unknown"));
+        assert_eq!(found, ErrorKind::Refused, "{words}");
+        assert!(words.contains("unknown"), "{words}");
+        // One that hangs costs a part of the time.
+        set.sentinels[0].stop();
+        let client = LockClient::builder().url(&set.url()).connect_timeout(ms(2000)).build().unwrap();
+        assert!(client.lock("one hangs").try_lock().unwrap());
+        client.lock("one hangs").unlock().unwrap();
+        set.sentinels[0].cont();
+    });
+}
+
+#[test]
+fn sentinels_have_credentials_of_their_own() {
+    alone(|| {
+        let Some(binary) = default_server() else { return };
+        let set = SentinelSet::start_with(
+            &binary,
+            |server| server.requirepass(PASSWORD).config(&format!("masterauth {PASSWORD}")),
+            |sentinel| {
+                sentinel
+                    .config(&format!("sentinel auth-pass {MASTER} {PASSWORD}"))
+                    .config(&format!("sentinel sentinel-pass {SENTINELS}"))
+                    .requirepass(SENTINELS)
+                    .user(LEAST_RIGHTS)
+            },
+        );
+        let login = set.url_with(&format!(":{PASSWORD}@"), "/2");
+        let with = |url: &str, sentinels: Option<&str>| {
+            let options = LockClient::builder().url(url).connect_timeout(ms(2000));
+            sentinels.into_iter().fold(options, ClientBuilder::sentinel_password).build()
+        };
+        let client = with(&login, Some(SENTINELS)).unwrap();
+        assert!(client.lock("two passwords").try_lock().unwrap());
+        let mut admin = set.servers[set.master()].admin();
+        redis::cmd("SELECT").arg(2).exec(&mut admin).unwrap();
+        assert!(redis::cmd("EXISTS").arg("two passwords").query::<bool>(&mut admin).unwrap());
+        client.lock("two passwords").unlock().unwrap();
+        for (url, sentinels, of) in [
+            (login.as_str(), None, "Sentinel"),
+            (login.as_str(), Some("S3CR3T-wrong"), "Sentinel"),
+            (set.url().as_str(), Some(SENTINELS), "master"),
+            (set.url_with(":S3CR3T-wrong@", "").as_str(), Some(SENTINELS), "master"),
+        ] {
+            let begun = now();
+            let error = with(url, sentinels).unwrap_err();
+            within(begun, ms(500), "being refused");
+            assert_eq!(error.kind(), ErrorKind::Authentication, "{error}");
+            assert!(error.to_string().contains(of), "{error}");
+            assert!(!texts(&error).contains("S3CR3T"), "{}", texts(&error));
+        }
+        drop(client);
+        // With no more rights than the guarantees name.
+        let options = LockClient::builder().url(&login).client_name("topology").lease(L);
+        let client =
+            options.sentinel_username("locks").sentinel_password("S3CR3T-of-a-user").build().unwrap();
+        let is_told = |sentinel: &RedisServer| {
+            let list: String = query(sentinel, &["CLIENT", "LIST"]);
+            list.lines().any(|line| line.contains(" user=locks") && line.contains(" sub=3"))
+        };
+        assert!(eventually(LONG, || set.sentinels.iter().all(is_told)));
+        drop(client);
+        assert_all_was_given_back(&set);
+    });
+}
+
+/// The rights of a user on the Sentinels, as in `docs/guarantees.md`.
+const LEAST_RIGHTS: &str = "locks on >S3CR3T-of-a-user resetchannels &+selected-slave &+promoted-slave &+switch-master \
+                            -@all +hello +subscribe +sentinel|get-master-addr-by-name +sentinel|master";
+
+#[cfg(feature = "tls")]
+#[test]
+fn sentinels_and_their_master_are_reached_by_tls() {
+    alone(|| {
+        let Some(binary) = default_server() else { return };
+        if !binary.has_tls() {
+            return crate::support::shout(
+                "LEFT OUT with this server, which was built without TLS: Sentinel by TLS",
+            );
+        }
+        let mut set = SentinelSet::start_tls(&binary);
+        let ca = set.servers[0].ca();
+        let client = options(&set).tls_ca(&ca).build().unwrap();
+        let held = client.lock("by tls").acquire().unwrap();
+        let old = set.master();
+        set.await_replicas();
+        set.fail_over();
+        set.await_switch(old);
+        assert!(client.lock("after").try_lock_for(LONG).unwrap());
+        client.lock("after").unlock().unwrap();
+        held.unlock().unwrap();
+        let error = options(&set).tls_ca(set.servers[0].unknown_ca()).build().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Protocol, "{error}");
+        set.heal();
+        drop(client);
+        assert_all_was_given_back(&set);
+    });
+}

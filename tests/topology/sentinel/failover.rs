@@ -1,0 +1,224 @@
+//! Failovers under load.
+
+use std::time::{Duration, Instant};
+
+use leasehold::{ClientBuilder, LockClient};
+
+use crate::support::epilogue::{assert_every_hash_has_a_ttl, threads};
+use crate::support::load::{Load, Outcome};
+use crate::support::sentinel::{SentinelSet, is_master};
+use crate::support::server::{RedisServer, default_server};
+use crate::support::{
+    LONG, SLACK, alone_within, call, channel, eventually, ms, now, shout, throughout, within,
+};
+
+/// Longer than any failover takes, so that what is held outlasts it.
+const LEASE: Duration = Duration::from_secs(60);
+/// Of the load's locks: what the old master granted and nobody heard of is free again before a failover is over.
+const SHORT: Duration = ms(1500);
+/// The same where no grant is forgotten and each hold is to outlast the failover.
+const OUTLASTING: Duration = ms(6000);
+/// The clients' name for their connections.
+const NAME: &str = "topology";
+/// Command time-out and safety poll.
+pub(crate) const T: Duration = ms(400);
+const P: Duration = ms(1200);
+
+fn rounds() -> u32 {
+    std::env::var("LEASEHOLD_ROUNDS")
+        .map_or(3, |rounds| rounds.parse().expect("LEASEHOLD_ROUNDS is a number"))
+}
+
+pub(crate) fn options(set: &SentinelSet) -> ClientBuilder {
+    let options = LockClient::builder().lease(LEASE).command_timeout(T).connect_timeout(ms(2000));
+    options.patience(LONG).linger(Duration::ZERO).client_name(NAME).url(&set.url())
+}
+
+/// The results of a round.
+struct Round {
+    /// From the fault until all Sentinels named the new master.
+    failover: Duration,
+    /// The longest that one of them went without being granted.
+    gap: Duration,
+    /// Until a waiter had a lock that was released after the switch.
+    handed: Duration,
+}
+
+/// Runs rounds of `fault` under load. `fault` gets the set and the master, and returns when the trouble began;
+/// `after` looks at the server that was the master, before all is healed. The load's locks have this lease.
+fn under_load(
+    what: &str,
+    lease: Duration,
+    fault: impl Fn(&mut SentinelSet, usize) -> Instant,
+    after: impl Fn(&SentinelSet, usize),
+) -> Option<Outcome> {
+    let mut set = SentinelSet::start(&default_server()?);
+    let short: Vec<_> = (0..3).map(|_| options(&set).lease(lease).build().unwrap()).collect();
+    let (holder, waiting) = (options(&set).build().unwrap(), options(&set).build().unwrap());
+    let load = Load::start(&short, 3);
+    let mut all = Vec::new();
+    for round in 0..rounds() {
+        let held = holder.fenced_lock(&format!("held:{round}")).acquire().unwrap();
+        let handed = holder.lock(&format!("handed:{round}")).acquire().unwrap();
+        let lock = waiting.lock(handed.name());
+        let waiter = call(move || lock.lock().and_then(|()| lock.unlock()));
+        let old = set.master();
+        let waits = || subscribers(&set.servers[old], handed.name()) == 1;
+        assert!(eventually(LONG, waits), "nobody waits");
+        set.await_replicas();
+
+        let begun = fault(&mut set, old);
+        let new = set.await_switch(old);
+        let switched = now();
+        let failover = switched - begun;
+        load.await_grants(switched);
+        within(switched, P, "serving everyone after the switch");
+        // Earlier holds are held, and go on being renewed, on the new master.
+        held.check().unwrap();
+        let owner: Option<u32> = query(&set.servers[new], &["HGET", held.name(), &held.owner().to_string()]);
+        assert_eq!(owner, Some(1));
+        let released = now();
+        handed.unlock().unwrap();
+        let (outcome, at) = waiter.outcome();
+        outcome.unwrap();
+        let handed = at.saturating_duration_since(released);
+        assert!(
+            handed <= P + SLACK + crate::support::stalled_since(released),
+            "the waiter got it after {handed:?}"
+        );
+        let gap = load.longest_gap(begun);
+        after(&set, old);
+        held.check().unwrap();
+        held.unlock().unwrap();
+        all.push(Round { failover, gap, handed });
+        for server in set.servers.iter().filter(|server| server.is_running()) {
+            assert_every_hash_has_a_ttl(server);
+        }
+        set.heal();
+        // Through the time in which the one that came back may have been used.
+        throughout(ms(300), || true);
+    }
+    let outcome = load.stop();
+    let middle = |pick: fn(&Round) -> Duration| {
+        let mut spans: Vec<_> = all.iter().map(|round| pick(round).as_millis()).collect();
+        spans.sort_unstable();
+        format!("{}/{} ms", spans[spans.len() / 2], spans[spans.len() - 1])
+    };
+    shout(&format!(
+        "MEASURED sentinel, {what}, {} rounds (median/most): switched after {}, longest \
+         without a grant {}, a waiter served {} after the release; {} grants, {} overlaps, {} tokens astray; {:?}",
+        all.len(),
+        middle(|round| round.failover),
+        middle(|round| round.gap),
+        middle(|round| round.handed),
+        outcome.grants,
+        outcome.overlaps,
+        outcome.tokens,
+        outcome.errors,
+    ));
+    drop((short, holder, waiting));
+    assert_nothing_is_left(&set);
+    Some(outcome)
+}
+
+pub(crate) fn query<T: redis::FromRedisValue>(server: &RedisServer, words: &[&str]) -> T {
+    redis::cmd(words[0]).arg(&words[1..]).query(&mut server.admin()).unwrap()
+}
+
+fn subscribers(server: &RedisServer, lock: &str) -> i64 {
+    query::<(String, i64)>(server, &["PUBSUB", "NUMSUB", &channel(lock)]).1
+}
+
+/// The library's connections to a server.
+fn connections(server: &RedisServer) -> usize {
+    let name = format!("name={NAME} ");
+    query::<String>(server, &["CLIENT", "LIST"]).matches(&name).count()
+}
+
+/// The same, of a scenario in which each hold was released and no answer was lost: no key there ends with its lease.
+pub(crate) fn assert_all_was_given_back(set: &SentinelSet) {
+    for server in &set.servers {
+        for key in query::<Vec<String>>(server, &["KEYS", "*"]) {
+            // A replica refuses, and follows its master.
+            redis::cmd("PERSIST").arg(key).exec(&mut server.admin()).ok();
+        }
+    }
+    assert_nothing_is_left(set);
+}
+
+/// No thread, connection, subscription or key. After a fault a key may stay until its lease ends.
+pub(crate) fn assert_nothing_is_left(set: &SentinelSet) {
+    let mut left = Vec::new();
+    let clean = eventually(2 * OUTLASTING + SLACK, || {
+        left.clear();
+        left.extend(threads().unwrap_or_default());
+        for server in &set.servers {
+            let channels: Vec<String> = query(server, &["PUBSUB", "CHANNELS", "redisson*"]);
+            let keys: Vec<String> = query(server, &["KEYS", "*"]);
+            left.extend(channels.into_iter().chain(keys.into_iter().filter(|key| !key.contains("token"))));
+            left.extend((0..connections(server)).map(|_| "a connection".to_owned()));
+        }
+        for sentinel in &set.sentinels {
+            // Only this library speaks RESP3 here.
+            let list: String = query(sentinel, &["CLIENT", "LIST"]);
+            left.extend(list.lines().filter(|line| line.contains(" resp=3")).map(str::to_owned));
+        }
+        left.is_empty()
+    });
+    assert!(clean, "left behind: {left:#?}");
+}
+
+fn limit() -> Duration {
+    Duration::from_secs(60) + rounds() * Duration::from_secs(30)
+}
+
+#[test]
+fn a_master_that_is_killed_is_replaced_under_load() {
+    alone_within(limit(), || {
+        let fault = |set: &mut SentinelSet, old: usize| {
+            set.servers[old].kill();
+            now()
+        };
+        let Some(outcome) = under_load("kill -9", SHORT, fault, |_, _| {}) else { return };
+        assert_eq!(outcome.tokens, 0);
+    });
+}
+
+#[test]
+fn a_master_that_was_paused_comes_back_and_nobody_asks_it() {
+    alone_within(limit(), || {
+        let fault = |set: &mut SentinelSet, old: usize| {
+            set.servers[old].stop();
+            now()
+        };
+        let back = |set: &SentinelSet, old: usize| {
+            let old = &set.servers[old];
+            old.cont();
+            // It takes writes, as it always did.
+            assert!(is_master(old));
+            query::<()>(old, &["SET", "test:stale", "1", "PX", "1"]);
+            // Requests in its sockets are carried out; after that nobody asks it.
+            assert!(eventually(LONG, || connections(old) == 0), "{} connections", connections(old));
+            let scripts = || {
+                let stats: String = query(old, &["INFO", "commandstats"]);
+                stats.lines().find(|line| line.starts_with("cmdstat_evalsha:")).map(str::to_owned)
+            };
+            let before = scripts();
+            throughout(ms(1500), || connections(old) == 0 && scripts() == before);
+            assert!(is_master(old), "it was demoted before this could be seen");
+        };
+        let Some(outcome) = under_load("pause", SHORT, fault, back) else { return };
+        assert_eq!((outcome.overlaps, outcome.tokens), (0, 0));
+    });
+}
+
+#[test]
+fn a_planned_failover_under_load_costs_no_hold_and_makes_no_second_owner() {
+    alone_within(limit(), || {
+        let fault = |set: &mut SentinelSet, _: usize| set.fail_over();
+        let Some(outcome) = under_load("planned failover", OUTLASTING, fault, |_, _| {}) else { return };
+        let lost: Vec<_> = outcome.errors.keys().filter(|error| error.starts_with("NotHeld")).collect();
+        assert!(lost.is_empty(), "{lost:?}");
+        assert_eq!((outcome.overlaps, outcome.tokens), (0, 0));
+    });
+}
