@@ -6,7 +6,7 @@ use crate::engine::acquire::call::WaitLimit;
 use crate::error::{Error, Result};
 use crate::interrupt::Interrupt;
 use crate::locks::guard::OwnedGuard;
-use crate::locks::named::{RedisLock, Take, forever, unending};
+use crate::locks::named::{CallOptions, RedisLock, forever, unending};
 use crate::seam::Counting;
 use crate::time::{Lease, checked_lease};
 
@@ -77,7 +77,8 @@ impl ExpirableSemaphore {
     /// As [`acquire`](Self::acquire); and one that [`is_interrupted`](Error::is_interrupted).
     pub fn acquire_interruptibly(&self, interrupt: &Interrupt) -> Result<Permit> {
         let action = "acquire_interruptibly";
-        let take = Take { lease: Lease::Renewed, limit: forever(), interrupt: Some(interrupt), units: 1 };
+        let take =
+            CallOptions { lease: Lease::Renewed, limit: forever(), interrupt: Some(interrupt), units: 1 };
         self.core.take(action, take)?.ok_or_else(|| unending(action, self.name()))
     }
 
@@ -351,7 +352,7 @@ impl ExpirableSemaphore {
         units: u32,
     ) -> Result<Option<Permit>> {
         self.few(action, units)?;
-        self.core.take(action, Take { lease, limit, interrupt: None, units })
+        self.core.take(action, CallOptions { lease, limit, interrupt: None, units })
     }
 }
 

@@ -13,7 +13,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::ident::ThreadMark;
 use crate::interrupt::Interrupt;
 use crate::locks::group::{Group, MultiGuard, OwnedMultiGuard};
-use crate::locks::named::{RedisLock, Take, forever, unending};
+use crate::locks::named::{CallOptions, RedisLock, forever, unending};
 use crate::locks::options::{AcquireOptions, TryOutcome};
 use crate::time::{Clock, Lease, Moment};
 
@@ -250,7 +250,7 @@ impl MultiLock {
         options: &AcquireOptions,
         by_thread: bool,
     ) -> Result<Option<Group>> {
-        let Take { lease, limit, interrupt, units: _ } = options.take(&self.clock);
+        let CallOptions { lease, limit, interrupt, units: _ } = options.take(&self.clock);
         self.take(action, lease, limit, interrupt, by_thread)
     }
 

@@ -225,7 +225,7 @@ impl RedisLock {
         lease: Lease,
         limit: WaitLimit,
     ) -> Result<Option<Granted>> {
-        self.enter_as(action, &Take { lease, limit, interrupt: None, units: 1 })
+        self.enter_as(action, &CallOptions { lease, limit, interrupt: None, units: 1 })
     }
 
     pub(crate) fn enter(
@@ -235,13 +235,13 @@ impl RedisLock {
         limit: WaitLimit,
         interrupt: Option<&Interrupt>,
     ) -> Result<Granted> {
-        let entered = self.enter_as(action, &Take { lease, limit, interrupt, units: 1 })?;
+        let entered = self.enter_as(action, &CallOptions { lease, limit, interrupt, units: 1 })?;
         entered.ok_or_else(|| unending(action, &self.given))
     }
 
     /// Takes what is to belong to a guard.
-    pub(crate) fn take(&self, action: &'static str, take: Take<'_>) -> Result<Option<OwnedGuard>> {
-        let Take { lease, limit, interrupt, units } = take;
+    pub(crate) fn take(&self, action: &'static str, take: CallOptions<'_>) -> Result<Option<OwnedGuard>> {
+        let CallOptions { lease, limit, interrupt, units } = take;
         let want = self.want(action, lease, limit, interrupt)?;
         let want = AcquireCall { terms: Terms { units, ..self.terms }, by_thread: false, ..want };
         Ok(self.engine.acquire(&want)?.map(|entered| OwnedGuard::new(&self.engine, entered)))
@@ -294,7 +294,7 @@ pub(crate) fn forever() -> WaitLimit {
 }
 
 /// What a guard takes, and how it is waited for.
-pub(crate) struct Take<'a> {
+pub(crate) struct CallOptions<'a> {
     pub(crate) lease: Lease,
     pub(crate) limit: WaitLimit,
     pub(crate) interrupt: Option<&'a Interrupt>,

@@ -6,7 +6,7 @@ use crate::engine::acquire::call::WaitLimit;
 use crate::error::Result;
 use crate::interrupt::Interrupt;
 use crate::locks::expirable::Permit;
-use crate::locks::named::{RedisLock, Take, forever, unending};
+use crate::locks::named::{CallOptions, RedisLock, forever, unending};
 use crate::seam::Counting;
 use crate::time::{Lease, checked_lease};
 
@@ -159,6 +159,6 @@ impl Semaphore {
         limit: WaitLimit,
         interrupt: Option<&Interrupt>,
     ) -> Result<Option<Permit>> {
-        self.core.take(action, Take { lease: Lease::Renewed, limit, interrupt, units: permits })
+        self.core.take(action, CallOptions { lease: Lease::Renewed, limit, interrupt, units: permits })
     }
 }
