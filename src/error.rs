@@ -45,10 +45,10 @@ pub type Result<T> = std::result::Result<T, Error>;
 /// assert_eq!(answer(&error), 500); // a fault of the program: it never took the lock
 /// ```
 pub struct Error {
-    inner: Box<Inner>,
+    inner: Box<ErrorParts>,
 }
 
-struct Inner {
+struct ErrorParts {
     kind: ErrorKind,
     action: &'static str,
     lock: Option<String>,
@@ -157,7 +157,7 @@ pub enum NotHeld {
 impl Error {
     pub(crate) fn new(kind: ErrorKind, action: &'static str, detail: impl Into<String>) -> Error {
         Error {
-            inner: Box::new(Inner {
+            inner: Box::new(ErrorParts {
                 kind,
                 action,
                 lock: None,
@@ -218,9 +218,9 @@ impl Error {
 
     /// The same without its source, for several requests that failed for one reason.
     pub(crate) fn copy(&self) -> Error {
-        let Inner { kind, action, lock, detail, not_held, outcome_unknown, source: _ } = &*self.inner;
+        let ErrorParts { kind, action, lock, detail, not_held, outcome_unknown, source: _ } = &*self.inner;
         Error {
-            inner: Box::new(Inner {
+            inner: Box::new(ErrorParts {
                 kind: *kind,
                 action,
                 lock: lock.clone(),

@@ -316,7 +316,7 @@ impl fmt::Display for Inspection {
             (_, None) => f.write_str(if self.is_held() { ", held" } else { ", free" })?,
         }
         if let Some(remaining) = self.remaining {
-            write!(f, ", {}", Lasts(remaining))?;
+            write!(f, ", {}", RemainingText(remaining))?;
         }
         if let Some(fence) = self.fence {
             write!(f, ", last token {fence}")?;
@@ -326,13 +326,19 @@ impl fmt::Display for Inspection {
         }
         self.holders.iter().try_for_each(|holder| write!(f, "\n  held by {holder}"))?;
         for permit in &self.permits {
-            write!(f, "\n  out: {}{}, {}", permit.id, own(permit.by_this_client), Lasts(permit.remaining))?;
+            write!(
+                f,
+                "\n  out: {}{}, {}",
+                permit.id,
+                own(permit.by_this_client),
+                RemainingText(permit.remaining)
+            )?;
         }
         more(f, self.out, self.permits.len())?;
         for (place, waiter) in self.waiters.iter().enumerate() {
             write!(f, "\n  waits, {}.: {}{}", place + 1, waiter.owner, own(waiter.by_this_client))?;
             if let Some(remaining) = waiter.remaining {
-                write!(f, ", counts as alive for {}", Span(remaining))?;
+                write!(f, ", counts as alive for {}", DurationText(remaining))?;
             }
         }
         more(f, self.waiting, self.waiters.len())
@@ -387,13 +393,13 @@ impl fmt::Display for Holder {
             write!(f, ", {holds} times")?;
         }
         if let Some(held_for) = self.held_for {
-            write!(f, ", for {} now", Span(held_for))?;
+            write!(f, ", for {} now", DurationText(held_for))?;
         }
         if let Some(remaining) = self.remaining {
-            write!(f, ", {}", Lasts(remaining))?;
+            write!(f, ", {}", RemainingText(remaining))?;
         }
         if let Some(ends_within) = self.ends_within {
-            write!(f, ", ends in {} at the latest", Span(ends_within))?;
+            write!(f, ", ends in {} at the latest", DurationText(ends_within))?;
         }
         self.whereabouts.as_ref().map_or(Ok(()), |place| write!(f, ", {place}"))
     }
@@ -407,22 +413,22 @@ impl fmt::Display for Whereabouts {
 }
 
 /// How long something lasts, in words.
-struct Lasts(Duration);
+struct RemainingText(Duration);
 
-impl fmt::Display for Lasts {
+impl fmt::Display for RemainingText {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
             Duration::MAX => f.write_str("without an end"),
             Duration::ZERO => f.write_str("its lease has run out"),
-            left => write!(f, "lease of {}", Span(left)),
+            left => write!(f, "lease of {}", DurationText(left)),
         }
     }
 }
 
 /// A time as people say it: no more than they care for.
-struct Span(Duration);
+struct DurationText(Duration);
 
-impl fmt::Display for Span {
+impl fmt::Display for DurationText {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let seconds = self.0.as_secs();
         let (minutes, hours, days) = (seconds / 60, seconds / 3_600, seconds / 86_400);

@@ -181,18 +181,18 @@ pub(crate) fn window(lease: Duration) -> Duration {
 /// ```
 #[derive(Clone, Default)]
 pub struct ManualClock {
-    shared: Arc<Manual>,
+    shared: Arc<ManualState>,
 }
 
 #[derive(Default)]
-struct Manual {
+struct ManualState {
     now: AtomicU64,
-    state: Mutex<Sleepers>,
+    state: Mutex<ClockSleepers>,
     all_asleep: Condvar,
 }
 
 #[derive(Default)]
-struct Sleepers {
+struct ClockSleepers {
     next_id: u64,
     wakers: Vec<(u64, Waker)>,
     /// Threads that act by the clock (watchdogs): id, and until when each sleeps; `None` while it works.

@@ -10,7 +10,7 @@ use crate::hosts::check_scheme;
 
 const ACTION: &str = "from_env";
 
-type Set = fn(ClientBuilder, Duration) -> ClientBuilder;
+type DurationSetter = fn(ClientBuilder, Duration) -> ClientBuilder;
 
 impl ClientBuilder {
     /// A builder with what these environment variables say. What is not set, or empty, keeps its default; what is set here can be
@@ -61,7 +61,7 @@ impl ClientBuilder {
         if let Some(prefix) = get("LEASEHOLD_PREFIX")? {
             builder = builder.key_prefix(&prefix);
         }
-        let times: [(&str, Set); 4] = [
+        let times: [(&str, DurationSetter); 4] = [
             ("LEASEHOLD_LEASE", ClientBuilder::lease),
             ("LEASEHOLD_COMMAND_TIMEOUT", ClientBuilder::command_timeout),
             ("LEASEHOLD_CONNECT_TIMEOUT", ClientBuilder::connect_timeout),

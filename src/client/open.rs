@@ -17,7 +17,7 @@ use crate::stores::sql;
 #[cfg(feature = "zookeeper")]
 use crate::stores::zookeeper::ZooKeeperStore;
 use crate::time::Clock;
-use crate::topologies::redlock::{self, Node, Redlock};
+use crate::topologies::redlock::{self, Redlock, VotingNode};
 use crate::topologies::ring::RingStore;
 use crate::topologies::ring::plan::Ring;
 
@@ -205,7 +205,7 @@ fn connect_redlock(
             let options = RedisOptions { connect_timeout, ..options.clone() };
             open_member(&options, &reporter)
         };
-        Ok(Node::new(place, node.map_names, Box::new(open)))
+        Ok(VotingNode::new(place, node.map_names, Box::new(open)))
     });
     let nodes = nodes.collect::<Result<Vec<_>>>()?;
     Redlock::connect(nodes, redlock.node_timeout, redis.connect_timeout, reporter)

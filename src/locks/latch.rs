@@ -8,7 +8,7 @@ use crate::engine::Engine;
 use crate::engine::acquire::call::WaitLimit;
 use crate::error::Result;
 use crate::interrupt::Interrupt;
-use crate::locks::named::{RedisLock, Take, forever};
+use crate::locks::named::{CallOptions, RedisLock, forever};
 use crate::seam::{Counting, Kind};
 use crate::time::Lease;
 
@@ -147,7 +147,7 @@ impl CountDownLatch {
     }
 
     fn pass(&self, action: &'static str, limit: WaitLimit, interrupt: Option<&Interrupt>) -> Result<bool> {
-        let take = Take { lease: Lease::Renewed, limit, interrupt, units: 1 };
+        let take = CallOptions { lease: Lease::Renewed, limit, interrupt, units: 1 };
         Ok(self.core.take(action, take)?.is_some())
     }
 }

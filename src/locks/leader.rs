@@ -47,7 +47,7 @@ use crate::time::{Lease, Moment, random_between};
 /// ```
 pub struct Leader {
     shared: Arc<LeaderShared>,
-    orders: Sender<Order>,
+    orders: Sender<LeaderCommand>,
     events: Receiver<LeaderEvent>,
     thread: Option<JoinHandle<Result<()>>>,
 }
@@ -98,7 +98,7 @@ struct LeaderShared {
 }
 
 /// What a leader is told to do.
-enum Order {
+enum LeaderCommand {
     /// From this term; a later one is not meant.
     StepDown(Fence),
     Withdraw,
@@ -148,7 +148,7 @@ impl Leader {
     /// candidate that is alone leads again after that.
     pub fn step_down(&self) {
         if let Some(term) = self.term() {
-            drop(self.orders.send(Order::StepDown(term))); // gone only with its thread
+            drop(self.orders.send(LeaderCommand::StepDown(term))); // gone only with its thread
         }
     }
 
@@ -171,7 +171,7 @@ impl Leader {
             return self.shared.engine.usable("withdraw");
         }
         self.shared.stop.interrupt();
-        drop(self.orders.send(Order::Withdraw));
+        drop(self.orders.send(LeaderCommand::Withdraw));
         let ended = thread.join();
         ended.unwrap_or_else(|_panic| {
             Err(Error::new(ErrorKind::Resource, "withdraw", "the candidate's thread panicked"))
@@ -196,7 +196,7 @@ impl Drop for Leader {
 }
 
 impl LeaderShared {
-    fn run(&self, tell: &Sender<LeaderEvent>, orders: &Receiver<Order>) -> Result<()> {
+    fn run(&self, tell: &Sender<LeaderEvent>, orders: &Receiver<LeaderCommand>) -> Result<()> {
         loop {
             match self.elected() {
                 Ok((term, lost)) => {
@@ -264,13 +264,13 @@ impl LeaderShared {
         &self,
         term: Fence,
         lost: &Receiver<Loss>,
-        orders: &Receiver<Order>,
+        orders: &Receiver<LeaderCommand>,
     ) -> (Option<LossReason>, Result<()>) {
         let lost = loop {
             select! {
                 recv(lost) -> loss => break loss.ok().map(|loss| loss.reason),
                 recv(orders) -> order => match order {
-                    Ok(Order::StepDown(of)) if of != term => {}
+                    Ok(LeaderCommand::StepDown(of)) if of != term => {}
                     _ => break None,
                 },
             }

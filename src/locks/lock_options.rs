@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use crate::engine::Engine;
 use crate::engine::acquire::terms::{Backoff, Terms};
-use crate::locks::named::{FencedLock, RedisLock};
+use crate::locks::fenced::FencedLock;
+use crate::locks::named::RedisLock;
 use crate::seam::Kind;
 
 /// Options of one lock value, each with its default; made by [`LockClient::lock_with`](crate::LockClient::lock_with).

@@ -1,11 +1,16 @@
 //! The types that users touch: locks and their guards, permits, latches, conditions, several locks as one, elections.
 
+mod acquire;
 pub(crate) mod condition;
+mod counted;
+pub(crate) mod expirable;
+pub(crate) mod fenced;
 pub mod fencing;
 pub(crate) mod group;
 pub(crate) mod guard;
 pub(crate) mod latch;
 pub(crate) mod leader;
+pub(crate) mod lock;
 pub(crate) mod lock_options;
 pub(crate) mod multi;
 pub(crate) mod named;

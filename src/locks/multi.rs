@@ -13,7 +13,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::ident::ThreadMark;
 use crate::interrupt::Interrupt;
 use crate::locks::group::{Group, MultiGuard, OwnedMultiGuard};
-use crate::locks::named::{Lock, RedisLock, Take, forever, unending};
+use crate::locks::named::{CallOptions, RedisLock, forever, unending};
 use crate::locks::options::{AcquireOptions, TryOutcome};
 use crate::time::{Clock, Lease, Moment};
 
@@ -93,104 +93,6 @@ impl MultiLock {
         self.locks.iter().flat_map(|locks| locks.iter()).map(RedisLock::name)
     }
 
-    // ---- the Java way
-
-    /// Takes all locks, waiting as long as it takes.
-    ///
-    /// # Blocking
-    ///
-    /// Until all are had; one round trip if they are free.
-    ///
-    /// # Errors
-    ///
-    /// As [`RedisLock::lock`], for any of them. Then none is held.
-    pub fn lock(&self) -> Result<()> {
-        self.enter("lock", Lease::Renewed, forever(), None).map(Group::leave_open)
-    }
-
-    /// Takes all locks for at most `lease`, counted from when the last was had, waiting as long as it takes. They are not
-    /// renewed.
-    ///
-    /// # Blocking
-    ///
-    /// As [`lock`](Self::lock).
-    ///
-    /// # Errors
-    ///
-    /// As [`lock`](Self::lock) and [`RedisLock::lock_with_lease`].
-    pub fn lock_with_lease(&self, lease: Duration) -> Result<()> {
-        self.enter("lock_with_lease", Lease::Fixed(lease), forever(), None).map(Group::leave_open)
-    }
-
-    /// Takes all locks, waiting until `interrupt` is set at the latest.
-    ///
-    /// # Blocking
-    ///
-    /// As [`lock`](Self::lock). An interrupt during a request takes effect after it, within one command time-out.
-    ///
-    /// # Errors
-    ///
-    /// As [`lock`](Self::lock); and one that [`is_interrupted`](Error::is_interrupted). Then none is held.
-    pub fn lock_interruptibly(&self, interrupt: &Interrupt) -> Result<()> {
-        self.enter("lock_interruptibly", Lease::Renewed, forever(), Some(interrupt)).map(Group::leave_open)
-    }
-
-    /// Takes all locks if nobody else holds any of them now.
-    ///
-    /// # Blocking
-    ///
-    /// As [`RedisLock::try_lock`].
-    ///
-    /// # Errors
-    ///
-    /// As [`lock`](Self::lock), at once. Busy is `false`, never an error.
-    pub fn try_lock(&self) -> Result<bool> {
-        Ok(self.try_enter("try_lock", Lease::Renewed, WaitLimit::Once)?.map(Group::leave_open).is_some())
-    }
-
-    /// Takes all locks, waiting at most `wait` for all of them together; `false` if somebody else kept one.
-    ///
-    /// # Blocking
-    ///
-    /// Up to `wait` and one command time-out, however many locks there are. A zero `wait` is [`try_lock`](Self::try_lock).
-    ///
-    /// # Errors
-    ///
-    /// As [`RedisLock::try_lock_for`].
-    pub fn try_lock_for(&self, wait: Duration) -> Result<bool> {
-        let group = self.try_enter("try_lock_for", Lease::Renewed, self.after(wait))?;
-        Ok(group.map(Group::leave_open).is_some())
-    }
-
-    /// Takes all locks for at most `lease`, counted from when the last was had, waiting at most `wait`; `false` if somebody
-    /// else kept one.
-    ///
-    /// # Blocking
-    ///
-    /// As [`try_lock_for`](Self::try_lock_for).
-    ///
-    /// # Errors
-    ///
-    /// As [`try_lock_for`](Self::try_lock_for) and [`lock_with_lease`](Self::lock_with_lease).
-    pub fn try_lock_for_with_lease(&self, wait: Duration, lease: Duration) -> Result<bool> {
-        let group = self.try_enter("try_lock_for_with_lease", Lease::Fixed(lease), self.after(wait))?;
-        Ok(group.map(Group::leave_open).is_some())
-    }
-
-    /// Takes all locks, waiting until `instant` at most; `false` if somebody else kept one.
-    ///
-    /// # Blocking
-    ///
-    /// As [`try_lock_for`](Self::try_lock_for). An `instant` that has passed is [`try_lock`](Self::try_lock).
-    ///
-    /// # Errors
-    ///
-    /// As [`try_lock_for`](Self::try_lock_for).
-    pub fn try_lock_until(&self, instant: Instant) -> Result<bool> {
-        let group = self.try_enter("try_lock_until", Lease::Renewed, self.at(instant))?;
-        Ok(group.map(Group::leave_open).is_some())
-    }
-
     /// Gives one level of the calling thread's hold on each of the locks back, on the last taken first.
     ///
     /// # Blocking
@@ -258,101 +160,6 @@ impl MultiLock {
             least = least.min(remaining);
         }
         Ok(Some(least))
-    }
-
-    // ---- the Rust way
-
-    /// Takes all locks, waiting as long as it takes, and returns their guard.
-    ///
-    /// # Blocking
-    ///
-    /// As [`lock`](Self::lock).
-    ///
-    /// # Errors
-    ///
-    /// As [`lock`](Self::lock).
-    pub fn acquire(&self) -> Result<MultiGuard> {
-        self.enter("acquire", Lease::Renewed, forever(), None).map(Group::guarded)
-    }
-
-    /// Takes all locks for at most `lease`, counted from when the last was had, waiting as long as it takes.
-    ///
-    /// # Blocking
-    ///
-    /// As [`lock`](Self::lock).
-    ///
-    /// # Errors
-    ///
-    /// As [`lock_with_lease`](Self::lock_with_lease).
-    pub fn acquire_with_lease(&self, lease: Duration) -> Result<MultiGuard> {
-        self.enter("acquire_with_lease", Lease::Fixed(lease), forever(), None).map(Group::guarded)
-    }
-
-    /// Takes all locks, waiting until `interrupt` is set at the latest.
-    ///
-    /// # Blocking
-    ///
-    /// As [`lock_interruptibly`](Self::lock_interruptibly).
-    ///
-    /// # Errors
-    ///
-    /// As [`lock_interruptibly`](Self::lock_interruptibly).
-    pub fn acquire_interruptibly(&self, interrupt: &Interrupt) -> Result<MultiGuard> {
-        self.enter("acquire_interruptibly", Lease::Renewed, forever(), Some(interrupt)).map(Group::guarded)
-    }
-
-    /// Takes all locks if nobody else holds any of them now.
-    ///
-    /// # Blocking
-    ///
-    /// As [`try_lock`](Self::try_lock).
-    ///
-    /// # Errors
-    ///
-    /// As [`try_lock`](Self::try_lock). Busy is `None`, never an error.
-    pub fn try_acquire(&self) -> Result<Option<MultiGuard>> {
-        Ok(self.try_enter("try_acquire", Lease::Renewed, WaitLimit::Once)?.map(Group::guarded))
-    }
-
-    /// Takes all locks, waiting at most `wait` for all of them together; `None` if somebody else kept one.
-    ///
-    /// # Blocking
-    ///
-    /// As [`try_lock_for`](Self::try_lock_for).
-    ///
-    /// # Errors
-    ///
-    /// As [`try_lock_for`](Self::try_lock_for).
-    pub fn try_acquire_for(&self, wait: Duration) -> Result<Option<MultiGuard>> {
-        Ok(self.try_enter("try_acquire_for", Lease::Renewed, self.after(wait))?.map(Group::guarded))
-    }
-
-    /// Takes all locks for at most `lease`, counted from when the last was had, waiting at most `wait`; `None` if somebody
-    /// else kept one.
-    ///
-    /// # Blocking
-    ///
-    /// As [`try_lock_for`](Self::try_lock_for).
-    ///
-    /// # Errors
-    ///
-    /// As [`try_lock_for_with_lease`](Self::try_lock_for_with_lease).
-    pub fn try_acquire_for_with_lease(&self, wait: Duration, lease: Duration) -> Result<Option<MultiGuard>> {
-        let action = "try_acquire_for_with_lease";
-        Ok(self.try_enter(action, Lease::Fixed(lease), self.after(wait))?.map(Group::guarded))
-    }
-
-    /// Takes all locks, waiting until `instant` at most; `None` if somebody else kept one.
-    ///
-    /// # Blocking
-    ///
-    /// As [`try_lock_until`](Self::try_lock_until).
-    ///
-    /// # Errors
-    ///
-    /// As [`try_lock_for`](Self::try_lock_for).
-    pub fn try_acquire_until(&self, instant: Instant) -> Result<Option<MultiGuard>> {
-        Ok(self.try_enter("try_acquire_until", Lease::Renewed, self.at(instant))?.map(Group::guarded))
     }
 
     /// Takes all locks for the guard, not for the calling thread: the guard may be sent to another thread.
@@ -429,13 +236,21 @@ impl MultiLock {
 
     // ---- shared
 
+    pub(super) fn leave_open(group: Group) {
+        group.leave_open();
+    }
+
+    pub(super) fn guard(&self, group: Group) -> MultiGuard {
+        group.guarded()
+    }
+
     fn take_as(
         &self,
         action: &'static str,
         options: &AcquireOptions,
         by_thread: bool,
     ) -> Result<Option<Group>> {
-        let Take { lease, limit, interrupt, units: _ } = options.take(&self.clock);
+        let CallOptions { lease, limit, interrupt, units: _ } = options.take(&self.clock);
         self.take(action, lease, limit, interrupt, by_thread)
     }
 
@@ -447,11 +262,11 @@ impl MultiLock {
         self.locks.as_deref().map_err(bad)
     }
 
-    fn after(&self, wait: Duration) -> WaitLimit {
+    pub(super) fn after(&self, wait: Duration) -> WaitLimit {
         if wait.is_zero() { WaitLimit::Once } else { WaitLimit::Deadline(self.clock.after(wait)) }
     }
 
-    fn at(&self, instant: Instant) -> WaitLimit {
+    pub(super) fn at(&self, instant: Instant) -> WaitLimit {
         WaitLimit::Deadline(self.clock.at(instant))
     }
 
@@ -469,7 +284,7 @@ impl MultiLock {
         unending(action, self.names().next().unwrap_or_default())
     }
 
-    fn enter(
+    pub(super) fn enter(
         &self,
         action: &'static str,
         lease: Lease,
@@ -479,7 +294,12 @@ impl MultiLock {
         self.take(action, lease, limit, interrupt, true)?.ok_or_else(|| self.unending(action))
     }
 
-    fn try_enter(&self, action: &'static str, lease: Lease, limit: WaitLimit) -> Result<Option<Group>> {
+    pub(super) fn try_enter(
+        &self,
+        action: &'static str,
+        lease: Lease,
+        limit: WaitLimit,
+    ) -> Result<Option<Group>> {
         self.take(action, lease, limit, None, true)
     }
 
@@ -599,28 +419,6 @@ fn ordered(mut locks: Vec<RedisLock>) -> Result<Vec<RedisLock>> {
         }
     }
     Ok(locks)
-}
-
-impl Lock for MultiLock {
-    fn lock(&self) -> Result<()> {
-        MultiLock::lock(self)
-    }
-
-    fn lock_interruptibly(&self, interrupt: &Interrupt) -> Result<()> {
-        MultiLock::lock_interruptibly(self, interrupt)
-    }
-
-    fn try_lock(&self) -> Result<bool> {
-        MultiLock::try_lock(self)
-    }
-
-    fn try_lock_for(&self, wait: Duration) -> Result<bool> {
-        MultiLock::try_lock_for(self, wait)
-    }
-
-    fn unlock(&self) -> Result<()> {
-        MultiLock::unlock(self)
-    }
 }
 
 impl fmt::Debug for MultiLock {

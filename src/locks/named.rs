@@ -1,7 +1,6 @@
 //! The lock types that users touch.
 
 use std::fmt;
-use std::ops::Deref;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -9,7 +8,7 @@ use crate::engine::Engine;
 use crate::engine::acquire::call::{AcquireCall, Granted, WaitLimit};
 use crate::engine::acquire::terms::Terms;
 use crate::error::{Error, ErrorKind, Result};
-use crate::ident::{Fence, LockName, unbound_number};
+use crate::ident::{LockName, unbound_number};
 use crate::interrupt::Interrupt;
 use crate::locks::guard::{Guard, OwnedGuard};
 use crate::seam::{Counting, Kind};
@@ -38,7 +37,7 @@ use crate::time::Lease;
 /// # Guarantees
 ///
 /// While the server keeps its data and clocks run within 1 %, no two owners hold a lock at once. A lease lock cannot
-/// promise more: see the [guarantees](https://github.com/leasehold/leasehold/blob/v0.1.0/docs/guarantees.md), and [`FencedLock`] for the rest.
+/// promise more: see the [guarantees](https://github.com/leasehold/leasehold/blob/v0.1.0/docs/guarantees.md), and [`FencedLock`](crate::FencedLock) for the rest.
 ///
 /// # Examples
 ///
@@ -93,105 +92,6 @@ impl RedisLock {
     #[must_use]
     pub fn name(&self) -> &str {
         &self.given
-    }
-
-    // ---- the Java way
-
-    /// Takes the lock, waiting as long as it takes.
-    ///
-    /// # Blocking
-    ///
-    /// Until the lock is had; one round trip if it is free.
-    ///
-    /// # Errors
-    ///
-    /// The name is bad; the key holds something else; or the server could not be used for the client's patience.
-    pub fn lock(&self) -> Result<()> {
-        self.enter("lock", Lease::Renewed, forever(), None).map(drop)
-    }
-
-    /// Takes the lock for at most `lease`, waiting as long as it takes. It is not renewed.
-    ///
-    /// # Blocking
-    ///
-    /// As [`lock`](Self::lock).
-    ///
-    /// # Errors
-    ///
-    /// As [`lock`](Self::lock); and, before any I/O, for a lease under 1 ms or over 100 years. Parts of a millisecond
-    /// are rounded up.
-    pub fn lock_with_lease(&self, lease: Duration) -> Result<()> {
-        self.enter("lock_with_lease", Lease::Fixed(lease), forever(), None).map(drop)
-    }
-
-    /// Takes the lock, waiting until `interrupt` is set at the latest.
-    ///
-    /// # Blocking
-    ///
-    /// As [`lock`](Self::lock). An interrupt during a request takes effect after it, within one command time-out.
-    ///
-    /// # Errors
-    ///
-    /// As [`lock`](Self::lock); and one that [`is_interrupted`](Error::is_interrupted). Then nothing is held.
-    pub fn lock_interruptibly(&self, interrupt: &Interrupt) -> Result<()> {
-        self.enter("lock_interruptibly", Lease::Renewed, forever(), Some(interrupt)).map(drop)
-    }
-
-    /// Takes the lock if nobody else holds it now.
-    ///
-    /// Look at the answer: after `try_lock()?;` the code goes on without the lock if it was busy, and the compiler does not warn.
-    ///
-    /// # Blocking
-    ///
-    /// One round trip; none while another thread of this client holds it.
-    ///
-    /// # Errors
-    ///
-    /// As [`lock`](Self::lock), at once. Busy is `false`, never an error.
-    pub fn try_lock(&self) -> Result<bool> {
-        Ok(self.try_enter("try_lock", Lease::Renewed, WaitLimit::Once)?.is_some())
-    }
-
-    /// Takes the lock, waiting at most `wait`; `false` if somebody else kept it.
-    ///
-    /// Look at the answer: after `try_lock_for(wait)?;` the code goes on without the lock if it was busy, and the compiler does not warn.
-    ///
-    /// # Blocking
-    ///
-    /// Up to `wait` and one command time-out. A zero `wait` is [`try_lock`](Self::try_lock).
-    ///
-    /// # Errors
-    ///
-    /// As [`lock`](Self::lock). If the last attempt failed, its error is returned, not `false`.
-    pub fn try_lock_for(&self, wait: Duration) -> Result<bool> {
-        Ok(self.try_enter("try_lock_for", Lease::Renewed, self.after(wait))?.is_some())
-    }
-
-    /// Takes the lock for at most `lease`, waiting at most `wait`; `false` if somebody else kept it.
-    ///
-    /// # Blocking
-    ///
-    /// As [`try_lock_for`](Self::try_lock_for).
-    ///
-    /// # Errors
-    ///
-    /// As [`try_lock_for`](Self::try_lock_for) and [`lock_with_lease`](Self::lock_with_lease).
-    pub fn try_lock_for_with_lease(&self, wait: Duration, lease: Duration) -> Result<bool> {
-        let entered = self.try_enter("try_lock_for_with_lease", Lease::Fixed(lease), self.after(wait))?;
-        Ok(entered.is_some())
-    }
-
-    /// Takes the lock, waiting until `instant` at most; `false` if somebody else kept it.
-    ///
-    /// # Blocking
-    ///
-    /// As [`try_lock_for`](Self::try_lock_for). An `instant` that has passed is [`try_lock`](Self::try_lock).
-    ///
-    /// # Errors
-    ///
-    /// As [`try_lock_for`](Self::try_lock_for).
-    pub fn try_lock_until(&self, instant: Instant) -> Result<bool> {
-        Ok(self.try_enter("try_lock_until", Lease::Renewed, self.at(instant))?.is_some())
     }
 
     /// Gives one level of the calling thread's hold back, the lock with the last. Levels that a [`Guard`] has are given
@@ -291,106 +191,6 @@ impl RedisLock {
         Ok(snapshot.map(|snapshot| snapshot.remaining.unwrap_or(Duration::MAX)))
     }
 
-    // ---- the Rust way
-
-    /// Takes the lock, waiting as long as it takes, and returns its guard.
-    ///
-    /// # Blocking
-    ///
-    /// As [`lock`](Self::lock).
-    ///
-    /// # Errors
-    ///
-    /// As [`lock`](Self::lock).
-    pub fn acquire(&self) -> Result<Guard> {
-        Ok(self.guard(self.enter("acquire", Lease::Renewed, forever(), None)?))
-    }
-
-    /// Takes the lock for at most `lease`, waiting as long as it takes. It is not renewed.
-    ///
-    /// # Blocking
-    ///
-    /// As [`lock`](Self::lock).
-    ///
-    /// # Errors
-    ///
-    /// As [`lock_with_lease`](Self::lock_with_lease).
-    pub fn acquire_with_lease(&self, lease: Duration) -> Result<Guard> {
-        Ok(self.guard(self.enter("acquire_with_lease", Lease::Fixed(lease), forever(), None)?))
-    }
-
-    /// Takes the lock, waiting until `interrupt` is set at the latest.
-    ///
-    /// # Blocking
-    ///
-    /// As [`lock_interruptibly`](Self::lock_interruptibly).
-    ///
-    /// # Errors
-    ///
-    /// As [`lock_interruptibly`](Self::lock_interruptibly).
-    pub fn acquire_interruptibly(&self, interrupt: &Interrupt) -> Result<Guard> {
-        let entered = self.enter("acquire_interruptibly", Lease::Renewed, forever(), Some(interrupt))?;
-        Ok(self.guard(entered))
-    }
-
-    /// Takes the lock if nobody else holds it now.
-    ///
-    /// # Blocking
-    ///
-    /// As [`try_lock`](Self::try_lock).
-    ///
-    /// # Errors
-    ///
-    /// As [`try_lock`](Self::try_lock). Busy is `None`, never an error.
-    pub fn try_acquire(&self) -> Result<Option<Guard>> {
-        let entered = self.try_enter("try_acquire", Lease::Renewed, WaitLimit::Once)?;
-        Ok(entered.map(|entered| self.guard(entered)))
-    }
-
-    /// Takes the lock, waiting at most `wait`; `None` if somebody else kept it.
-    ///
-    /// Look at the answer: after `try_acquire_for(wait)?;` the code goes on without the lock if it was busy, and the compiler does not warn.
-    ///
-    /// # Blocking
-    ///
-    /// As [`try_lock_for`](Self::try_lock_for).
-    ///
-    /// # Errors
-    ///
-    /// As [`try_lock_for`](Self::try_lock_for).
-    pub fn try_acquire_for(&self, wait: Duration) -> Result<Option<Guard>> {
-        let entered = self.try_enter("try_acquire_for", Lease::Renewed, self.after(wait))?;
-        Ok(entered.map(|entered| self.guard(entered)))
-    }
-
-    /// Takes the lock for at most `lease`, waiting at most `wait`; `None` if somebody else kept it.
-    ///
-    /// # Blocking
-    ///
-    /// As [`try_lock_for`](Self::try_lock_for).
-    ///
-    /// # Errors
-    ///
-    /// As [`try_lock_for_with_lease`](Self::try_lock_for_with_lease).
-    pub fn try_acquire_for_with_lease(&self, wait: Duration, lease: Duration) -> Result<Option<Guard>> {
-        let entered = self.try_enter("try_acquire_for_with_lease", Lease::Fixed(lease), self.after(wait))?;
-        Ok(entered.map(|entered| self.guard(entered)))
-    }
-
-    /// Takes the lock, waiting until `instant` at most; `None` if somebody else kept it.
-    ///
-    /// # Blocking
-    ///
-    /// As [`try_lock_until`](Self::try_lock_until).
-    ///
-    /// # Errors
-    ///
-    /// As [`try_lock_for`](Self::try_lock_for).
-    pub fn try_acquire_until(&self, instant: Instant) -> Result<Option<Guard>> {
-        let entered = self.try_enter("try_acquire_until", Lease::Renewed, self.at(instant))?;
-        Ok(entered.map(|entered| self.guard(entered)))
-    }
-
     // ---- shared
 
     pub(crate) fn checked(&self, action: &'static str) -> Result<&Arc<LockName>> {
@@ -403,7 +203,7 @@ impl RedisLock {
         if wait.is_zero() { WaitLimit::Once } else { WaitLimit::Deadline(self.engine.clock.after(wait)) }
     }
 
-    fn at(&self, instant: Instant) -> WaitLimit {
+    pub(super) fn at(&self, instant: Instant) -> WaitLimit {
         WaitLimit::Deadline(self.engine.clock.at(instant))
     }
 
@@ -419,8 +219,13 @@ impl RedisLock {
         Ok(AcquireCall { action, kind, name, lease, limit, interrupt, terms, by_thread: true })
     }
 
-    fn try_enter(&self, action: &'static str, lease: Lease, limit: WaitLimit) -> Result<Option<Granted>> {
-        self.enter_as(action, &Take { lease, limit, interrupt: None, units: 1 })
+    pub(super) fn try_enter(
+        &self,
+        action: &'static str,
+        lease: Lease,
+        limit: WaitLimit,
+    ) -> Result<Option<Granted>> {
+        self.enter_as(action, &CallOptions { lease, limit, interrupt: None, units: 1 })
     }
 
     pub(crate) fn enter(
@@ -430,13 +235,13 @@ impl RedisLock {
         limit: WaitLimit,
         interrupt: Option<&Interrupt>,
     ) -> Result<Granted> {
-        let entered = self.enter_as(action, &Take { lease, limit, interrupt, units: 1 })?;
+        let entered = self.enter_as(action, &CallOptions { lease, limit, interrupt, units: 1 })?;
         entered.ok_or_else(|| unending(action, &self.given))
     }
 
     /// Takes what is to belong to a guard.
-    pub(crate) fn take(&self, action: &'static str, take: Take<'_>) -> Result<Option<OwnedGuard>> {
-        let Take { lease, limit, interrupt, units } = take;
+    pub(crate) fn take(&self, action: &'static str, take: CallOptions<'_>) -> Result<Option<OwnedGuard>> {
+        let CallOptions { lease, limit, interrupt, units } = take;
         let want = self.want(action, lease, limit, interrupt)?;
         let want = AcquireCall { terms: Terms { units, ..self.terms }, by_thread: false, ..want };
         Ok(self.engine.acquire(&want)?.map(|entered| OwnedGuard::new(&self.engine, entered)))
@@ -475,6 +280,9 @@ impl RedisLock {
         self.kind
     }
 
+    /// Leaves the level to the thread.
+    pub(super) fn leave_open(_granted: Granted) {}
+
     pub(crate) fn guard(&self, entered: Granted) -> Guard {
         entered.hold.guard_level(entered.level);
         Guard::new(&self.engine, entered)
@@ -486,7 +294,7 @@ pub(crate) fn forever() -> WaitLimit {
 }
 
 /// What a guard takes, and how it is waited for.
-pub(crate) struct Take<'a> {
+pub(crate) struct CallOptions<'a> {
     pub(crate) lease: Lease,
     pub(crate) limit: WaitLimit,
     pub(crate) interrupt: Option<&'a Interrupt>,
@@ -504,202 +312,11 @@ impl From<&RedisLock> for RedisLock {
     }
 }
 
-impl From<FencedLock> for RedisLock {
-    /// The same lock; what takes it still has tokens.
-    fn from(lock: FencedLock) -> RedisLock {
-        lock.lock
-    }
-}
-
-impl From<&FencedLock> for RedisLock {
-    fn from(lock: &FencedLock) -> RedisLock {
-        lock.lock.clone()
-    }
-}
-
 impl fmt::Debug for RedisLock {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RedisLock")
             .field("name", &self.given)
             .field("kind", &self.kind)
             .finish_non_exhaustive()
-    }
-}
-
-/// A [`RedisLock`] whose every grant has a fencing token, larger than all before: Redisson's `RFencedLock`.
-///
-/// It is the same lock as the [`RedisLock`] of the name, so the two exclude each other; but only grants through this
-/// type have tokens, so all holders of a lock that is to be fenced must use it. A re-entry has its hold's token (Java's
-/// counts on with each re-entry).
-///
-/// # Guarantees
-///
-/// Tokens go up in grant order, also after the server lost its data or a lagging replica took over: each is the larger
-/// of the counter's next value and the server's time in microseconds. To Java it is still a counter.
-///
-/// # Examples
-///
-/// ```
-/// # let client = leasehold::LockClient::in_memory();
-/// let lock = client.fenced_lock("ledger");
-/// let first = lock.lock_and_get_token()?;
-/// lock.unlock()?;
-/// let guard = lock.acquire()?;
-/// assert!(guard.fence() > Some(first));
-/// # Ok::<(), leasehold::Error>(())
-/// ```
-#[derive(Clone, Debug)]
-pub struct FencedLock {
-    lock: RedisLock,
-}
-
-impl FencedLock {
-    pub(crate) fn new(lock: RedisLock) -> FencedLock {
-        FencedLock { lock }
-    }
-
-    /// Takes the lock, waiting as long as it takes, and returns the hold's token.
-    ///
-    /// # Blocking
-    ///
-    /// As [`RedisLock::lock`].
-    ///
-    /// # Errors
-    ///
-    /// As [`RedisLock::lock`].
-    pub fn lock_and_get_token(&self) -> Result<Fence> {
-        let action = "lock_and_get_token";
-        let entered = self.lock.enter(action, Lease::Renewed, forever(), None)?;
-        self.token(action, &entered)
-    }
-
-    /// Takes the lock, waiting at most `wait`, and returns the hold's token; `None` if somebody else kept it.
-    ///
-    /// # Blocking
-    ///
-    /// As [`RedisLock::try_lock_for`].
-    ///
-    /// # Errors
-    ///
-    /// As [`RedisLock::try_lock_for`].
-    pub fn try_lock_and_get_token(&self, wait: Duration) -> Result<Option<Fence>> {
-        let action = "try_lock_and_get_token";
-        let entered = self.lock.try_enter(action, Lease::Renewed, self.lock.after(wait))?;
-        entered.map(|entered| self.token(action, &entered)).transpose()
-    }
-
-    fn token(&self, action: &'static str, entered: &Granted) -> Result<Fence> {
-        entered.hold.fence().ok_or_else(|| {
-            self.lock.engine.drop_level(&entered.hold, entered.level);
-            Error::new(ErrorKind::Protocol, action, "the store granted a fenced lock without a token")
-                .on(self.lock.name())
-        })
-    }
-}
-
-impl Deref for FencedLock {
-    type Target = RedisLock;
-
-    fn deref(&self) -> &RedisLock {
-        &self.lock
-    }
-}
-
-/// The vocabulary of Java's `java.util.concurrent.locks.Lock`, to write code over any kind of lock.
-///
-/// # Examples
-///
-/// ```
-/// use leasehold::{Lock, LockClient, Result};
-///
-/// fn transfer(lock: &impl Lock) -> Result<()> {
-///     lock.lock()?;
-///     // …
-///     lock.unlock()
-/// }
-///
-/// let client = LockClient::in_memory();
-/// transfer(&client.lock("account:1"))?;
-/// transfer(&client.fenced_lock("account:2"))?;
-/// # Ok::<(), leasehold::Error>(())
-/// ```
-pub trait Lock {
-    /// Takes the lock, waiting as long as it takes.
-    ///
-    /// # Errors
-    ///
-    /// See [`RedisLock::lock`].
-    fn lock(&self) -> Result<()>;
-
-    /// Takes the lock, waiting until `interrupt` is set at the latest.
-    ///
-    /// # Errors
-    ///
-    /// See [`RedisLock::lock_interruptibly`].
-    fn lock_interruptibly(&self, interrupt: &Interrupt) -> Result<()>;
-
-    /// Takes the lock if nobody else holds it now.
-    ///
-    /// # Errors
-    ///
-    /// See [`RedisLock::try_lock`].
-    fn try_lock(&self) -> Result<bool>;
-
-    /// Takes the lock, waiting at most `wait`; `false` if somebody else kept it.
-    ///
-    /// # Errors
-    ///
-    /// See [`RedisLock::try_lock_for`].
-    fn try_lock_for(&self, wait: Duration) -> Result<bool>;
-
-    /// Gives one level of the calling thread's hold back.
-    ///
-    /// # Errors
-    ///
-    /// See [`RedisLock::unlock`].
-    fn unlock(&self) -> Result<()>;
-}
-
-impl Lock for RedisLock {
-    fn lock(&self) -> Result<()> {
-        RedisLock::lock(self)
-    }
-
-    fn lock_interruptibly(&self, interrupt: &Interrupt) -> Result<()> {
-        RedisLock::lock_interruptibly(self, interrupt)
-    }
-
-    fn try_lock(&self) -> Result<bool> {
-        RedisLock::try_lock(self)
-    }
-
-    fn try_lock_for(&self, wait: Duration) -> Result<bool> {
-        RedisLock::try_lock_for(self, wait)
-    }
-
-    fn unlock(&self) -> Result<()> {
-        RedisLock::unlock(self)
-    }
-}
-
-impl Lock for FencedLock {
-    fn lock(&self) -> Result<()> {
-        self.lock.lock()
-    }
-
-    fn lock_interruptibly(&self, interrupt: &Interrupt) -> Result<()> {
-        self.lock.lock_interruptibly(interrupt)
-    }
-
-    fn try_lock(&self) -> Result<bool> {
-        self.lock.try_lock()
-    }
-
-    fn try_lock_for(&self, wait: Duration) -> Result<bool> {
-        self.lock.try_lock_for(wait)
-    }
-
-    fn unlock(&self) -> Result<()> {
-        self.lock.unlock()
     }
 }

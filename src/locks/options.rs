@@ -7,7 +7,7 @@ use crate::engine::acquire::call::{Granted, WaitLimit};
 use crate::error::Result;
 use crate::interrupt::Interrupt;
 use crate::locks::guard::{Guard, OwnedGuard};
-use crate::locks::named::{RedisLock, Take};
+use crate::locks::named::{CallOptions, RedisLock};
 use crate::time::{Clock, Lease, Moment};
 
 /// How one call asks for a lock: how long it waits, for how long the lock is held, and what ends the wait.
@@ -34,13 +34,13 @@ use crate::time::{Clock, Lease, Moment};
 #[derive(Clone, Default)]
 #[must_use = "options do nothing before a call is given them"]
 pub struct AcquireOptions {
-    wait: Wait,
+    wait: WaitChoice,
     lease: Option<Duration>,
     interrupt: Option<Interrupt>,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
-enum Wait {
+enum WaitChoice {
     #[default]
     Not,
     For(Duration),
@@ -55,13 +55,13 @@ impl AcquireOptions {
 
     /// Waits at most so long. Defaults to not waiting.
     pub fn wait(mut self, wait: Duration) -> Self {
-        self.wait = if wait.is_zero() { Wait::Not } else { Wait::For(wait) };
+        self.wait = if wait.is_zero() { WaitChoice::Not } else { WaitChoice::For(wait) };
         self
     }
 
     /// Waits as long as it takes. Defaults to not waiting.
     pub fn wait_forever(mut self) -> Self {
-        self.wait = Wait::Forever;
+        self.wait = WaitChoice::Forever;
         self
     }
 
@@ -79,14 +79,14 @@ impl AcquireOptions {
     }
 
     /// What is asked for, from now on by `clock`.
-    pub(crate) fn take(&self, clock: &Clock) -> Take<'_> {
+    pub(crate) fn take(&self, clock: &Clock) -> CallOptions<'_> {
         let limit = match self.wait {
-            Wait::Not => WaitLimit::Once,
-            Wait::For(wait) => WaitLimit::Deadline(clock.after(wait)),
-            Wait::Forever => WaitLimit::Deadline(Moment::NEVER),
+            WaitChoice::Not => WaitLimit::Once,
+            WaitChoice::For(wait) => WaitLimit::Deadline(clock.after(wait)),
+            WaitChoice::Forever => WaitLimit::Deadline(Moment::NEVER),
         };
         let lease = self.lease.map_or(Lease::Renewed, Lease::Fixed);
-        Take { lease, limit, interrupt: self.interrupt.as_ref(), units: 1 }
+        CallOptions { lease, limit, interrupt: self.interrupt.as_ref(), units: 1 }
     }
 }
 
@@ -229,7 +229,7 @@ impl RedisLock {
     }
 
     /// Takes the lock for the calling thread; `None` if it stayed busy. Every call that does comes through here.
-    pub(crate) fn enter_as(&self, action: &'static str, take: &Take<'_>) -> Result<Option<Granted>> {
+    pub(crate) fn enter_as(&self, action: &'static str, take: &CallOptions<'_>) -> Result<Option<Granted>> {
         self.engine().acquire(&self.want(action, take.lease, take.limit, take.interrupt)?)
     }
 }

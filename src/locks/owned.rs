@@ -6,7 +6,7 @@ use crate::engine::acquire::call::WaitLimit;
 use crate::error::Result;
 use crate::interrupt::Interrupt;
 use crate::locks::guard::OwnedGuard;
-use crate::locks::named::{RedisLock, Take, forever, unending};
+use crate::locks::named::{CallOptions, RedisLock, forever, unending};
 use crate::time::Lease;
 
 impl RedisLock {
@@ -106,11 +106,11 @@ impl RedisLock {
     }
 
     fn try_own(&self, action: &'static str, lease: Lease, limit: WaitLimit) -> Result<Option<OwnedGuard>> {
-        self.take(action, Take { lease, limit, interrupt: None, units: 1 })
+        self.take(action, CallOptions { lease, limit, interrupt: None, units: 1 })
     }
 
     fn own(&self, action: &'static str, lease: Lease, interrupt: Option<&Interrupt>) -> Result<OwnedGuard> {
-        let guard = self.take(action, Take { lease, limit: forever(), interrupt, units: 1 })?;
+        let guard = self.take(action, CallOptions { lease, limit: forever(), interrupt, units: 1 })?;
         guard.ok_or_else(|| unending(action, self.name()))
     }
 }

@@ -46,7 +46,7 @@ pub(crate) fn run_once<R>(
     };
     let Some(entered) = enter(engine, &want)? else { return Ok(None) };
     // However the job ends, a panic included, it counts as run.
-    let mut ran = Ran { guard: Some(OwnedGuard::new(engine, entered)), at_least };
+    let mut ran = JobLock { guard: Some(OwnedGuard::new(engine, entered)), at_least };
     let result = ran.guard.as_ref().map(job);
     ran.end()?;
     Ok(result)
@@ -75,18 +75,18 @@ fn enter(engine: &Engine, want: &AcquireCall<'_>) -> Result<Option<Granted>> {
 const SPLIT_TRIES: u32 = 12;
 
 /// A job under way, or over.
-struct Ran {
+struct JobLock {
     guard: Option<OwnedGuard>,
     at_least: Duration,
 }
 
-impl Ran {
+impl JobLock {
     fn end(&mut self) -> Result<()> {
         self.guard.take().map_or(Ok(()), |guard| guard.unlock_after(self.at_least))
     }
 }
 
-impl Drop for Ran {
+impl Drop for JobLock {
     fn drop(&mut self) {
         // Only when the job unwinds; what fails ends with `at_most`.
         drop(self.end());

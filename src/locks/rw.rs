@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use crate::engine::Engine;
 use crate::engine::acquire::terms::Terms;
-use crate::locks::named::{FencedLock, RedisLock};
+use crate::locks::fenced::FencedLock;
+use crate::locks::named::RedisLock;
 use crate::seam::Kind;
 
 /// Many readers or one writer, across threads, processes and languages: Redisson's `RReadWriteLock`.

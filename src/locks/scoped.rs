@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::engine::acquire::call::WaitLimit;
 use crate::error::Result;
 use crate::locks::guard::Guard;
-use crate::locks::named::{RedisLock, Take, forever, unending};
+use crate::locks::named::{CallOptions, RedisLock, forever, unending};
 use crate::locks::options::TryOutcome;
 use crate::time::Lease;
 
@@ -96,7 +96,7 @@ impl RedisLock {
         limit: WaitLimit,
         work: impl FnOnce(&Guard) -> R,
     ) -> Result<Option<R>> {
-        let take = Take { lease: Lease::Renewed, limit, interrupt: None, units: 1 };
+        let take = CallOptions { lease: Lease::Renewed, limit, interrupt: None, units: 1 };
         let Some(entered) = self.enter_as(action, &take)? else { return Ok(None) };
         let guard = self.guard(entered);
         let result = work(&guard);

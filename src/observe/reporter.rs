@@ -10,7 +10,7 @@ use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use crate::sync::channel::{Sender, unbounded};
 use crate::sync::{Mutex, thread};
 
-type Job = Box<dyn FnOnce() + Send>;
+type CallbackJob = Box<dyn FnOnce() + Send>;
 
 /// A callback that runs when a hold is lost.
 pub(crate) type OnLost = Box<dyn FnOnce(&Loss) + Send>;
@@ -19,15 +19,15 @@ pub(crate) type OnLost = Box<dyn FnOnce(&Loss) + Send>;
 pub(crate) struct Reporter {
     observers: Vec<Arc<dyn Observer>>,
     state: Mutex<CallbackThread>,
-    news: Arc<News>,
+    news: Arc<QueuedReports>,
     /// How many subscribers can wake nobody.
     silent: AtomicUsize,
-    unneeded: Arc<Mutex<Unneeded>>,
+    unneeded: Arc<Mutex<UnneededCallbacks>>,
 }
 
 /// Callbacks that will not run, since their holds have been released: to be dropped where they would have run.
 #[derive(Default)]
-struct Unneeded {
+struct UnneededCallbacks {
     callbacks: Vec<OnLost>,
     /// The callback thread is to drop them.
     is_asked: bool,
@@ -35,7 +35,7 @@ struct Unneeded {
 
 /// What repeats, and so may be left out where callbacks do not keep up.
 #[derive(Default)]
-struct News {
+struct QueuedReports {
     waiting: AtomicUsize,
     dropped: AtomicU64,
 }
@@ -48,7 +48,7 @@ const MOST_UNNEEDED: usize = 1024;
 
 enum CallbackThread {
     NotStarted,
-    Running(Sender<Job>),
+    Running(Sender<CallbackJob>),
     Closed,
 }
 
@@ -136,7 +136,7 @@ impl Reporter {
     pub(crate) fn run_later(&self, job: impl FnOnce() + Send + 'static) {
         let mut state = self.state.lock();
         if matches!(*state, CallbackThread::NotStarted) {
-            let (sender, jobs) = unbounded::<Job>();
+            let (sender, jobs) = unbounded::<CallbackJob>();
             let started = thread::Builder::new()
                 .name("leasehold-calls".to_owned())
                 .spawn(move || jobs.iter().for_each(run));
@@ -219,30 +219,30 @@ mod tests {
     use crate::observe::{Loss, LossReason};
 
     #[derive(Debug, PartialEq)]
-    enum Told {
+    enum Reported {
         Failure,
         Loss,
         Behind(Option<u64>),
     }
 
-    struct Teller(Sender<Told>);
+    struct RecordingObserver(Sender<Reported>);
 
-    impl Observer for Teller {
+    impl Observer for RecordingObserver {
         fn renewal_failed(&self, _: &str, _: &Error, _: std::time::Duration) {
-            self.0.send(Told::Failure).unwrap();
+            self.0.send(Reported::Failure).unwrap();
         }
         fn lost(&self, _: &Loss) {
-            self.0.send(Told::Loss).unwrap();
+            self.0.send(Reported::Loss).unwrap();
         }
         fn callbacks_behind(&self, dropped: Option<u64>) {
-            self.0.send(Told::Behind(dropped)).unwrap();
+            self.0.send(Reported::Behind(dropped)).unwrap();
         }
     }
 
     #[test]
     fn behind_a_callback_that_blocks_news_is_bounded_and_losses_are_not_dropped() {
         let (sender, told) = unbounded();
-        let reporter = Reporter::new(Some(Arc::new(Teller(sender))));
+        let reporter = Reporter::new(Some(Arc::new(RecordingObserver(sender))));
         let (free, blocked) = unbounded::<()>();
         reporter.run_later(move || assert!(blocked.recv().is_err()));
         let (news, losses) = (10_000, 2_000);
@@ -258,12 +258,12 @@ mod tests {
             }
         }
         // While it blocks, for ever if need be.
-        assert_eq!(told.recv().unwrap(), Told::Behind(None));
+        assert_eq!(told.recv().unwrap(), Reported::Behind(None));
         drop(free);
         reporter.close();
         let told: Vec<_> = told.iter().take(MOST_NEWS + losses + 1).collect();
-        let count = |wanted: &Told| told.iter().filter(|told| *told == wanted).count();
-        assert_eq!((count(&Told::Failure), count(&Told::Loss)), (MOST_NEWS, losses));
-        assert_eq!(count(&Told::Behind(Some((news - MOST_NEWS) as u64))), 1);
+        let count = |wanted: &Reported| told.iter().filter(|told| *told == wanted).count();
+        assert_eq!((count(&Reported::Failure), count(&Reported::Loss)), (MOST_NEWS, losses));
+        assert_eq!(count(&Reported::Behind(Some((news - MOST_NEWS) as u64))), 1);
     }
 }

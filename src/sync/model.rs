@@ -30,18 +30,18 @@ pub(crate) fn toss() -> bool {
 // ---- waiting
 
 /// One wait of one thread. Whoever wakes it first is the one that did.
-pub(crate) struct Waiter {
+pub(crate) struct ModelWaiter {
     woken: AtomicBool,
     bell: shuttle::sync::mpsc::Sender<()>,
 }
 
-type Waiters = Vec<Arc<Waiter>>;
+type ModelWaiters = Vec<Arc<ModelWaiter>>;
 
-impl Waiter {
-    fn new() -> (Arc<Waiter>, impl FnOnce()) {
+impl ModelWaiter {
+    fn new() -> (Arc<ModelWaiter>, impl FnOnce()) {
         let (bell, rung) = shuttle::sync::mpsc::channel();
         let wait = move || rung.recv().unwrap();
-        (Arc::new(Waiter { woken: AtomicBool::new(false), bell }), wait)
+        (Arc::new(ModelWaiter { woken: AtomicBool::new(false), bell }), wait)
     }
 
     fn wake(&self) -> bool {
@@ -53,26 +53,26 @@ impl Waiter {
     }
 }
 
-fn forget(waiters: &mut Waiters, waiter: &Arc<Waiter>) {
+fn forget(waiters: &mut ModelWaiters, waiter: &Arc<ModelWaiter>) {
     waiters.retain(|other| !Arc::ptr_eq(other, waiter));
 }
 
 // ---- time
 
 #[derive(Default)]
-struct Time {
+struct ModelTime {
     now: u64,
-    timers: Vec<(u64, Arc<Waiter>)>,
+    timers: Vec<(u64, Arc<ModelWaiter>)>,
 }
 
 std::thread_local! {
     /// Of the execution under way: a test's executions run one after another in the test's thread.
-    static TIME: RefCell<Time> = RefCell::default();
+    static TIME: RefCell<ModelTime> = RefCell::default();
 }
 
 /// To be called as each execution begins.
 pub(crate) fn restart_time() {
-    TIME.with(|time| *time.borrow_mut() = Time { now: 1, timers: Vec::new() });
+    TIME.with(|time| *time.borrow_mut() = ModelTime { now: 1, timers: Vec::new() });
 }
 
 /// Nanoseconds of the system's clock.
@@ -83,7 +83,7 @@ pub(crate) fn now() -> u64 {
 /// Moves the system's clock on.
 pub(crate) fn move_time(deadline: Duration) {
     point();
-    let due: Waiters = TIME.with(|time| {
+    let due: ModelWaiters = TIME.with(|time| {
         let mut time = time.borrow_mut();
         time.now += nanos(deadline);
         let now = time.now;
@@ -100,11 +100,11 @@ fn deadline(limit: Duration) -> u64 {
     now().saturating_add(nanos(limit))
 }
 
-fn set_timer(at: u64, waiter: &Arc<Waiter>) {
+fn set_timer(at: u64, waiter: &Arc<ModelWaiter>) {
     TIME.with(|time| time.borrow_mut().timers.push((at, Arc::clone(waiter))));
 }
 
-fn unset_timer(waiter: &Arc<Waiter>) {
+fn unset_timer(waiter: &Arc<ModelWaiter>) {
     TIME.with(|time| time.borrow_mut().timers.retain(|(_, other)| !Arc::ptr_eq(other, waiter)));
 }
 
@@ -114,7 +114,7 @@ fn unset_timer(waiter: &Arc<Waiter>) {
 pub(crate) struct Mutex<T> {
     inner: shuttle::sync::Mutex<T>,
     /// Who waits with a limit.
-    limited: Plain<Waiters>,
+    limited: Plain<ModelWaiters>,
 }
 
 pub(crate) struct MutexGuard<'a, T> {
@@ -150,7 +150,7 @@ impl<T> Mutex<T> {
             if now() >= until {
                 return None;
             }
-            let (waiter, wait) = Waiter::new();
+            let (waiter, wait) = ModelWaiter::new();
             self.limited.lock().unwrap().push(Arc::clone(&waiter));
             set_timer(until, &waiter);
             wait();
@@ -205,7 +205,7 @@ impl<T> fmt::Debug for Mutex<T> {
 
 #[derive(Default)]
 pub(crate) struct Condvar {
-    waiters: Plain<VecDeque<Arc<Waiter>>>,
+    waiters: Plain<VecDeque<Arc<ModelWaiter>>>,
 }
 
 impl Condvar {
@@ -225,7 +225,7 @@ impl Condvar {
         if until.is_some_and(|until| now() >= until) {
             return;
         }
-        let (waiter, wait) = Waiter::new();
+        let (waiter, wait) = ModelWaiter::new();
         self.waiters.lock().unwrap().push_back(Arc::clone(&waiter));
         if let Some(until) = until {
             set_timer(until, &waiter);
@@ -306,23 +306,23 @@ pub(crate) mod channel {
     pub(crate) use super::select;
     pub(crate) use crossbeam_channel::{RecvTimeoutError, SendError, TryRecvError, TrySendError};
 
-    struct State<T> {
+    struct ChannelState<T> {
         queue: VecDeque<T>,
         room: usize,
         senders: usize,
         receivers: usize,
         /// When it becomes ready by itself.
         rings_at: Option<u64>,
-        waiters: Waiters,
+        waiters: ModelWaiters,
     }
 
-    type Shared<T> = Arc<Plain<State<T>>>;
+    type ChannelShared<T> = Arc<Plain<ChannelState<T>>>;
 
-    pub(crate) struct Sender<T>(Shared<T>);
-    pub(crate) struct Receiver<T>(Shared<T>);
+    pub(crate) struct Sender<T>(ChannelShared<T>);
+    pub(crate) struct Receiver<T>(ChannelShared<T>);
 
     fn channel<T>(room: usize) -> (Sender<T>, Receiver<T>) {
-        let state = State {
+        let state = ChannelState {
             queue: VecDeque::new(),
             room,
             senders: 1,
@@ -461,8 +461,8 @@ pub(crate) mod channel {
     /// What `select!` waits for.
     pub(crate) trait Source {
         fn is_ready(&self) -> bool;
-        fn enrol(&self, waiter: &Arc<Waiter>);
-        fn strike(&self, waiter: &Arc<Waiter>);
+        fn enrol(&self, waiter: &Arc<ModelWaiter>);
+        fn strike(&self, waiter: &Arc<ModelWaiter>);
         /// Takes what made it ready.
         fn consume(&self);
     }
@@ -473,7 +473,7 @@ pub(crate) mod channel {
             !state.queue.is_empty() || state.senders == 0 || state.rings_at.is_some_and(|at| now() >= at)
         }
 
-        fn enrol(&self, waiter: &Arc<Waiter>) {
+        fn enrol(&self, waiter: &Arc<ModelWaiter>) {
             let mut state = self.0.lock().unwrap();
             state.waiters.push(Arc::clone(waiter));
             if let Some(at) = state.rings_at {
@@ -481,7 +481,7 @@ pub(crate) mod channel {
             }
         }
 
-        fn strike(&self, waiter: &Arc<Waiter>) {
+        fn strike(&self, waiter: &Arc<ModelWaiter>) {
             forget(&mut self.0.lock().unwrap().waiters, waiter);
             unset_timer(waiter);
         }
@@ -496,11 +496,11 @@ pub(crate) mod channel {
             (**self).is_ready()
         }
 
-        fn enrol(&self, waiter: &Arc<Waiter>) {
+        fn enrol(&self, waiter: &Arc<ModelWaiter>) {
             (**self).enrol(waiter);
         }
 
-        fn strike(&self, waiter: &Arc<Waiter>) {
+        fn strike(&self, waiter: &Arc<ModelWaiter>) {
             (**self).strike(waiter);
         }
 
@@ -517,7 +517,7 @@ pub(crate) mod channel {
             if let Some((last, others)) = ready.split_last() {
                 return others.iter().copied().find(|_| toss()).unwrap_or(*last);
             }
-            let (waiter, wait) = Waiter::new();
+            let (waiter, wait) = ModelWaiter::new();
             sources.iter().for_each(|source| source.enrol(&waiter));
             wait();
             sources.iter().for_each(|source| source.strike(&waiter));

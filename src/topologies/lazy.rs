@@ -19,12 +19,12 @@ use crate::sync::{Mutex, Waker};
 use crate::time::Moment;
 
 /// Connects.
-pub(crate) type Opener = Box<dyn Fn() -> Result<Arc<dyn Store>> + Send + Sync>;
+pub(crate) type StoreOpener = Box<dyn Fn() -> Result<Arc<dyn Store>> + Send + Sync>;
 
 /// Every call goes to the store behind it once that is there; [`Opening::open`], which comes before each use, connects to it.
 /// Until then nothing is held, so there is nothing to renew or to release.
 pub(crate) struct LazyStore {
-    open: Opener,
+    open: StoreOpener,
     store: OnceLock<Arc<dyn Store>>,
     /// One thread connects at a time; the last failure.
     opening: Mutex<Option<Error>>,
@@ -35,7 +35,7 @@ pub(crate) struct LazyStore {
 }
 
 impl LazyStore {
-    pub(crate) fn new(open: Opener) -> LazyStore {
+    pub(crate) fn new(open: StoreOpener) -> LazyStore {
         LazyStore {
             open,
             store: OnceLock::new(),

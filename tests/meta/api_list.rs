@@ -63,28 +63,32 @@ fn exports() -> Exports {
 /// The file with its macros that write an `impl` for a type carried out.
 fn expanded(text: &str) -> String {
     let mut out = String::new();
-    let mut macros: BTreeMap<&str, (&str, Vec<&str>)> = BTreeMap::new();
+    let mut macros: BTreeMap<&str, (Vec<String>, Vec<&str>)> = BTreeMap::new();
     let mut lines = text.lines();
     while let Some(line) = lines.next() {
         if let Some(name) = line.strip_prefix("macro_rules! ").and_then(|rest| rest.strip_suffix(" {")) {
             let body: Vec<_> = lines.by_ref().take_while(|line| *line != "}").collect();
-            let variable = body[0].split("($").nth(1).or(body[0].split('$').nth(1)).unwrap_or_default();
-            let variable = variable.split(':').next().unwrap();
-            macros.insert(name, (variable, body));
+            let variables = body[0].split('$').filter_map(|part| part.split_once(":ident"));
+            macros.insert(name, (variables.map(|(variable, _)| format!("${variable}")).collect(), body));
             continue;
         }
-        let call = line.split_once("!(").filter(|(name, _)| macros.contains_key(name));
+        let call = line.split_once('!').filter(|(name, _)| macros.contains_key(name));
         let Some((name, arguments)) = call else {
             out.push_str(line);
             out.push('\n');
             continue;
         };
-        let (variable, body) = &macros[name];
-        let argument = arguments.split([' ', ',', ')']).next().unwrap();
+        if !arguments.ends_with([';', '}']) {
+            // The rest of a call of several lines: words of the documentation.
+            lines.by_ref().find(|line| line.starts_with(['}', ')']));
+        }
+        let (variables, body) = &macros[name];
+        let arguments = arguments.split(|c: char| !c.is_alphanumeric()).filter(|word| !word.is_empty());
+        let arguments: Vec<(&String, &str)> = variables.iter().zip(arguments).collect();
         for line in body {
-            out.push_str(
-                &line.strip_prefix("        ").unwrap_or("").replace(&format!("${variable}"), argument),
-            );
+            let line = line.strip_prefix("        ").unwrap_or("").to_owned();
+            let line = arguments.iter().fold(line, |line, (variable, word)| line.replace(*variable, word));
+            out.push_str(&line);
             out.push('\n');
         }
     }

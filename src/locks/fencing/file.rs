@@ -27,7 +27,7 @@ const FOR_THE_OWNER: RawMode = 0o600;
 const LONGEST_TOKEN: u64 = 64;
 
 pub(crate) fn write(path: &Path, token: u64, content: &[u8]) -> io::Result<bool> {
-    let place = FilePlace::of(path)?;
+    let place = FileLocation::of(path)?;
     let mut register = place.register()?;
     // From here on no other fenced writer replaces the file.
     let old = place.old()?;
@@ -55,16 +55,16 @@ pub(crate) fn write(path: &Path, token: u64, content: &[u8]) -> io::Result<bool>
 }
 
 /// A name in an open folder.
-struct FilePlace {
+struct FileLocation {
     folder: File,
     name: OsString,
 }
 
-impl FilePlace {
+impl FileLocation {
     /// Where the path leads. A link at its end is followed if it is this user's or root's: another's could name any
     /// file that this user may write to.
-    fn of(path: &Path) -> io::Result<FilePlace> {
-        let mut place = FilePlace::from(CWD, path)?;
+    fn of(path: &Path) -> io::Result<FileLocation> {
+        let mut place = FileLocation::from(CWD, path)?;
         for _ in 0..LINKS {
             let Some(link) = place.stat(&place.name)?.filter(|stat| is(stat, FileType::Symlink)) else {
                 return Ok(place);
@@ -78,18 +78,18 @@ impl FilePlace {
             if again.is_none_or(|again| !is_unchanged(&again, &link)) {
                 return Err(refused("the path was changed while it was resolved"));
             }
-            place = FilePlace::from(&place.folder, Path::new(OsStr::from_bytes(target.as_bytes())))?;
+            place = FileLocation::from(&place.folder, Path::new(OsStr::from_bytes(target.as_bytes())))?;
         }
         Err(Errno::LOOP.into())
     }
 
-    fn from(folder: impl AsFd, path: &Path) -> io::Result<FilePlace> {
+    fn from(folder: impl AsFd, path: &Path) -> io::Result<FileLocation> {
         let unusable = || io::Error::new(io::ErrorKind::InvalidInput, "the path does not name a file");
         let name = path.file_name().ok_or_else(unusable)?.to_owned();
         let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let folder = openat(folder, parent.unwrap_or(Path::new(".")), flags, Mode::empty())?;
-        Ok(FilePlace { folder: File::from(folder), name })
+        Ok(FileLocation { folder: File::from(folder), name })
     }
 
     fn stat(&self, name: &OsStr) -> io::Result<Option<Stat>> {
@@ -110,7 +110,7 @@ impl FilePlace {
     }
 
     /// `<name>.fence`, locked; made if it is not there.
-    fn register(&self) -> io::Result<Register> {
+    fn register(&self) -> io::Result<TokenRegister> {
         let mut name = self.name.clone();
         name.push(".fence");
         // Something that is no file is not waited for.
@@ -144,19 +144,19 @@ impl FilePlace {
             file.lock()?; // ends with the file
             // One that was taken away meanwhile keeps nobody out.
             if self.stat(&name)?.is_some_and(|there| is_same(&there, &opened)) {
-                return Ok(Register { file, name, is_new });
+                return Ok(TokenRegister { file, name, is_new });
             }
         }
     }
 
     /// A new file in the same folder, with the old one's mode and owner.
-    fn draft(&self, old: Option<&Stat>) -> io::Result<Draft<'_>> {
+    fn draft(&self, old: Option<&Stat>) -> io::Result<TemporaryFile<'_>> {
         // Not to be foreseen, so that nobody can be there first.
         let name = OsString::from(format!(".leasehold-{}", Uuid::new_v4().simple()));
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let mode = if old.is_some() { FOR_THE_OWNER } else { OPEN_TO_ALL };
         let file = File::from(openat(&self.folder, &name, flags, Mode::from_raw_mode(mode))?);
-        let draft = Draft { place: self, name, file, is_in_place: false };
+        let draft = TemporaryFile { place: self, name, file, is_in_place: false };
         if let Some(old) = old {
             suit(&draft.file, old, old.st_mode)?;
         }
@@ -165,13 +165,13 @@ impl FilePlace {
 }
 
 /// What keeps the highest token seen. Only one process has it at a time.
-struct Register {
+struct TokenRegister {
     file: File,
     name: OsString,
     is_new: bool,
 }
 
-impl Register {
+impl TokenRegister {
     fn seen(&mut self) -> io::Result<u64> {
         let mut seen = String::new();
         (&self.file).take(LONGEST_TOKEN).read_to_string(&mut seen)?;
@@ -197,7 +197,7 @@ impl Register {
     }
 
     /// Leaves no register of this user's beside a file that it may not write.
-    fn take_back(&self, place: &FilePlace) {
+    fn take_back(&self, place: &FileLocation) {
         if self.is_new {
             // What stays is a register without a token.
             unlinkat(&place.folder, &self.name, AtFlags::empty()).unwrap_or_default();
@@ -206,14 +206,14 @@ impl Register {
 }
 
 /// Removed again unless it takes its place.
-struct Draft<'a> {
-    place: &'a FilePlace,
+struct TemporaryFile<'a> {
+    place: &'a FileLocation,
     name: OsString,
     file: File,
     is_in_place: bool,
 }
 
-impl Draft<'_> {
+impl TemporaryFile<'_> {
     fn replace(&mut self) -> io::Result<()> {
         let folder = &self.place.folder;
         renameat(folder, &self.name, folder, &self.place.name)?;
@@ -222,7 +222,7 @@ impl Draft<'_> {
     }
 }
 
-impl Drop for Draft<'_> {
+impl Drop for TemporaryFile<'_> {
     fn drop(&mut self) {
         if !self.is_in_place {
             // It is nobody's, and never read.

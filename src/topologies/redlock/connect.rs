@@ -9,13 +9,13 @@ use crate::seam::{Answer, Store};
 use crate::sync::{Mutex, spawn_scoped, thread};
 use crate::topologies::redlock::Redlock;
 use crate::topologies::redlock::monitor::{NodeMonitor, is_one_server, same_server};
-use crate::topologies::redlock::node::{Node, Voter};
+use crate::topologies::redlock::node::{Voter, VotingNode};
 use crate::topologies::redlock::votes::Votes;
 
 impl Redlock {
     /// Connects to the nodes. Fewer than half may be out of reach; they join when they are there.
     pub(crate) fn connect(
-        nodes: Vec<Node>,
+        nodes: Vec<VotingNode>,
         node_timeout: Duration,
         connect_timeout: Duration,
         reporter: &Arc<Reporter>,
@@ -57,7 +57,8 @@ impl Redlock {
             })
         };
         let twins = members().enumerate().find_map(|(at, (node, member))| {
-            let is_twin = |(_, other): &(&Node, &Voter)| is_one_server(&other.identity, &member.identity);
+            let is_twin =
+                |(_, other): &(&VotingNode, &Voter)| is_one_server(&other.identity, &member.identity);
             members().take(at).find(is_twin).map(|(twin, _)| same_server(&twin.place, &node.place))
         });
         let votes = Votes(opened);
@@ -96,8 +97,8 @@ impl Redlock {
 }
 
 /// Connects to all at the same time: one that is silent costs its time-out, and two cost no more.
-fn open_all<'a>(nodes: &'a [Node], connect_timeout: Duration) -> Vec<Result<Voter>> {
-    let open = |node: &'a Node| (node.open)(connect_timeout);
+fn open_all<'a>(nodes: &'a [VotingNode], connect_timeout: Duration) -> Vec<Result<Voter>> {
+    let open = |node: &'a VotingNode| (node.open)(connect_timeout);
     let panicked = || Error::new(ErrorKind::Resource, "connect", "the thread that connected ended early");
     thread::scope(|scope| {
         let begin = |node| (node, spawn_scoped(scope, move || open(node)));

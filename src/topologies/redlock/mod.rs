@@ -29,8 +29,8 @@ use crate::sync::Mutex;
 use crate::sync::Waker;
 use crate::time::{Clock, Moment, random_between};
 use monitor::{NodeMonitor, NodeMonitorShared, batch_timeout};
-pub(crate) use node::{Node, Voter};
-use release::{Gathering, released};
+pub(crate) use node::{Voter, VotingNode};
+use release::{PendingRelease, released};
 use votes::{Votes, majority, say_attempt, say_held, say_release};
 
 /// How long a node may take to answer at least.
@@ -219,7 +219,7 @@ impl Redlock {
 
 impl Store for Redlock {
     fn capabilities(&self) -> Capabilities<'_> {
-        let members: Vec<_> = self.shared.nodes.iter().filter_map(Node::member).collect();
+        let members: Vec<_> = self.shared.nodes.iter().filter_map(VotingNode::member).collect();
         let can_expire_in = members.iter().all(|member| member.store.capabilities().can_expire_in);
         // Each kind is polled as the quickest of the servers has it.
         let poll_every = members
@@ -277,7 +277,7 @@ impl Store for Redlock {
             return done(self.release(claim, 0, deadline));
         }
         // Nobody waits, so a slow server has the whole time.
-        let gathering = Gathering::new(&self.monitor, claim, done);
+        let gathering = PendingRelease::new(&self.monitor, claim, done);
         for (at, node) in self.shared.nodes.iter().enumerate() {
             match node.ready().and_then(|store| Ok((store, node.claim(claim)?))) {
                 Ok((store, claim)) => {
@@ -369,13 +369,13 @@ impl Store for Redlock {
     }
 
     fn poll_completions(&self) -> bool {
-        let stores = self.shared.nodes.iter().filter_map(Node::member);
+        let stores = self.shared.nodes.iter().filter_map(VotingNode::member);
         stores.filter(|member| member.store.poll_completions()).count() > 0
     }
 
     fn close(&self) {
         self.monitor.stop();
-        for member in self.shared.nodes.iter().filter_map(Node::member) {
+        for member in self.shared.nodes.iter().filter_map(VotingNode::member) {
             member.store.close();
         }
     }
@@ -449,7 +449,7 @@ impl Majority for Redlock {
 
 impl ConnectionWatch for Redlock {
     fn hung_up(&self) -> Option<bool> {
-        let stores = self.shared.nodes.iter().filter_map(Node::member);
+        let stores = self.shared.nodes.iter().filter_map(VotingNode::member);
         any_hung_up(stores.map(|member| &*member.store))
     }
 }

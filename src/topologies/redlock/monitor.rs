@@ -15,7 +15,7 @@ use crate::sync::Waker;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::thread::{self, JoinHandle};
 use crate::time::{Clock, Moment};
-use crate::topologies::redlock::node::{Node, Voter};
+use crate::topologies::redlock::node::{Voter, VotingNode};
 
 /// What one server may still hold, or get to hold, for an owner that is to hold nothing there.
 #[derive(Debug)]
@@ -46,7 +46,7 @@ pub(super) fn batch_timeout(node_timeout: Duration, claims: usize) -> Duration {
 
 /// The servers, and what is to be done about them.
 pub(super) struct NodeMonitorShared {
-    pub(super) nodes: Vec<Node>,
+    pub(super) nodes: Vec<VotingNode>,
     pub(super) node_timeout: Duration,
     /// Owner numbers below this are not to be used for another hold.
     unspent_from: AtomicU64,
@@ -68,7 +68,7 @@ pub(super) struct NodeMonitor {
 
 impl NodeMonitor {
     pub(super) fn start(
-        nodes: Vec<Node>,
+        nodes: Vec<VotingNode>,
         node_timeout: Duration,
         reporter: &Arc<Reporter>,
     ) -> Result<(NodeMonitor, Arc<NodeMonitorShared>)> {
@@ -98,12 +98,12 @@ impl NodeMonitor {
         self.shared.nodes.iter().map(|node| node.place.as_str()).collect()
     }
 
-    pub(super) fn node(&self, at: usize) -> Option<&Node> {
+    pub(super) fn node(&self, at: usize) -> Option<&VotingNode> {
         self.shared.nodes.get(at)
     }
 
     /// Puts a node out of use that did not answer.
-    pub(super) fn noted<T>(&self, node: &Node, about: &Claim, answer: Answer<T>) -> Answer<T> {
+    pub(super) fn noted<T>(&self, node: &VotingNode, about: &Claim, answer: Answer<T>) -> Answer<T> {
         if let Answer::Refused(error) | Answer::Unknown(error) = &answer
             && error.is_silence()
             && let Ok(claim) = node.claim(about)
@@ -114,7 +114,7 @@ impl NodeMonitor {
     }
 
     /// Has the nodes that `is_owed` picks forget a claim, without waiting for it.
-    pub(super) fn owe_where(&self, claim: &Claim, is_owed: impl Fn(usize, &Node) -> bool) {
+    pub(super) fn owe_where(&self, claim: &Claim, is_owed: impl Fn(usize, &VotingNode) -> bool) {
         for (at, node) in self.shared.nodes.iter().enumerate() {
             if is_owed(at, node)
                 && let Ok(claim) = node.claim(claim)
@@ -125,7 +125,12 @@ impl NodeMonitor {
     }
 
     /// A server did not answer: it is not asked from here on, until it does.
-    pub(super) fn put_out(&self, node: &Node, error: &Error, probe: Option<(Kind, Arc<LockName>, Owner)>) {
+    pub(super) fn put_out(
+        &self,
+        node: &VotingNode,
+        error: &Error,
+        probe: Option<(Kind, Arc<LockName>, Owner)>,
+    ) {
         if node.put_out(error, probe, || self.shared.spend_numbers()) {
             self.waker.wake();
         }
@@ -211,7 +216,7 @@ impl NodeMonitorShared {
     }
 
     /// Connects to a server that was not there when the client was made.
-    fn open(&self, node: &Node) -> Result<()> {
+    fn open(&self, node: &VotingNode) -> Result<()> {
         let member = (node.open)(LATE_CONNECT)?;
         if let Some(twin) = self.nodes.iter().find(|other| {
             other.member().is_some_and(|other| is_one_server(&other.identity, &member.identity))
@@ -224,7 +229,7 @@ impl NodeMonitorShared {
         Ok(())
     }
 
-    pub(super) fn tell_doubts(&self, node: &Node, member: &Voter) {
+    pub(super) fn tell_doubts(&self, node: &VotingNode, member: &Voter) {
         for doubt in &member.doubts {
             self.warn(format!("{}: {doubt}", node.place));
         }
@@ -237,13 +242,13 @@ impl NodeMonitorShared {
     /// Pays what is due; returns when something is next. A silent server's debts wait until it is back.
     fn settle_debts(&self) -> Moment {
         let now = Clock::System.now();
-        let (due, mut kept): (Vec<PendingCleanup>, Vec<PendingCleanup>) = std::mem::take(
-            &mut self.orders.lock().pending_cleanups,
-        )
-        .into_iter()
-        .partition(|pending_cleanup| {
-            pending_cleanup.next <= now && self.nodes.get(pending_cleanup.node).is_some_and(Node::is_ready)
-        });
+        let (due, mut kept): (Vec<PendingCleanup>, Vec<PendingCleanup>) =
+            std::mem::take(&mut self.orders.lock().pending_cleanups).into_iter().partition(
+                |pending_cleanup| {
+                    pending_cleanup.next <= now
+                        && self.nodes.get(pending_cleanup.node).is_some_and(VotingNode::is_ready)
+                },
+            );
         for (at, node) in self.nodes.iter().enumerate() {
             let pending_cleanups = || due.iter().filter(|pending_cleanup| pending_cleanup.node == at);
             let claims: Vec<Claim> =
@@ -277,7 +282,7 @@ impl NodeMonitorShared {
             }
         }
         let waits = |pending_cleanup: &&PendingCleanup| {
-            self.nodes.get(pending_cleanup.node).is_some_and(Node::is_ready)
+            self.nodes.get(pending_cleanup.node).is_some_and(VotingNode::is_ready)
         };
         let mut orders = self.orders.lock();
         orders.pending_cleanups.append(&mut kept);

@@ -13,7 +13,7 @@ use crate::sync::{Mutex, OnceLock};
 use crate::time::{Clock, Moment};
 
 /// Connects to the server; at most so long for one connection.
-pub(crate) type Opener = Box<dyn Fn(Duration) -> Result<Voter> + Send + Sync>;
+pub(crate) type VoterOpener = Box<dyn Fn(Duration) -> Result<Voter> + Send + Sync>;
 
 /// A server that can be used.
 pub(crate) struct Voter {
@@ -24,22 +24,22 @@ pub(crate) struct Voter {
     pub(crate) doubts: Vec<&'static str>,
 }
 
-pub(crate) struct Node {
+pub(crate) struct VotingNode {
     /// For error messages: no password in it.
     pub(super) place: String,
     map_names: Option<NameMapper>,
-    pub(super) open: Opener,
+    pub(super) open: VoterOpener,
     /// Empty until it was reached for the first time.
     member: OnceLock<Voter>,
     /// Why it is not asked, if so.
-    outage: Mutex<Option<Outage>>,
+    outage: Mutex<Option<NodeOutage>>,
     /// Owner numbers from this on were given out after it went out of use the last time: while it is out, it holds
     /// nothing for them.
     unasked_from: AtomicU64,
 }
 
 /// A server that did not answer in time is not asked until it answers the keeper's question.
-struct Outage {
+struct NodeOutage {
     error: Error,
     next_look: Moment,
     pause: Duration,
@@ -50,9 +50,9 @@ struct Outage {
 /// Between two questions to a server that does not answer: at first, and at most.
 const LOOK_AGAIN: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
 
-impl Node {
-    pub(crate) fn new(place: String, map_names: Option<NameMapper>, open: Opener) -> Node {
-        Node {
+impl VotingNode {
+    pub(crate) fn new(place: String, map_names: Option<NameMapper>, open: VoterOpener) -> VotingNode {
+        VotingNode {
             place,
             map_names,
             open,
@@ -121,13 +121,17 @@ impl Node {
         self.unasked_from.store(fresh_number(), Ordering::SeqCst);
         let pause = LOOK_AGAIN.0;
         let next_look = Clock::System.after(pause);
-        *outage = Some(Outage { error: error.copy(), next_look, pause, probe });
+        *outage = Some(NodeOutage { error: error.copy(), next_look, pause, probe });
         true
     }
 
     /// Asks a server that is out of use, if it is time to, for at most `patience`. Returns whether it is back, and when
     /// to ask next.
-    pub(super) fn look(&self, patience: Duration, join: impl FnOnce(&Node) -> Result<()>) -> (bool, Moment) {
+    pub(super) fn look(
+        &self,
+        patience: Duration,
+        join: impl FnOnce(&VotingNode) -> Result<()>,
+    ) -> (bool, Moment) {
         let probe = match &*self.outage.lock() {
             None => return (false, Moment::NEVER),
             Some(outage) if Clock::System.now() < outage.next_look => return (false, outage.next_look),
@@ -161,7 +165,7 @@ impl Node {
     }
 }
 
-impl fmt::Debug for Node {
+impl fmt::Debug for VotingNode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Node({})", self.place)
     }

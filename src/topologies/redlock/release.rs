@@ -44,7 +44,7 @@ pub(super) fn released(
 }
 
 /// The answers to a release that nobody waits for, as they come in; the last one settles it.
-pub(super) struct Gathering {
+pub(super) struct PendingRelease {
     monitor: Arc<NodeMonitor>,
     claim: Claim,
     state: Mutex<ReleaseState>,
@@ -55,11 +55,11 @@ struct ReleaseState {
     done: Option<Sink>,
 }
 
-impl Gathering {
-    pub(super) fn new(monitor: &Arc<NodeMonitor>, claim: &Claim, done: Sink) -> Arc<Gathering> {
+impl PendingRelease {
+    pub(super) fn new(monitor: &Arc<NodeMonitor>, claim: &Claim, done: Sink) -> Arc<PendingRelease> {
         let answers = monitor.places().iter().map(|_| None).collect();
         let state = Mutex::new(ReleaseState { answers, done: Some(done) });
-        Arc::new(Gathering { monitor: Arc::clone(monitor), claim: claim.clone(), state })
+        Arc::new(PendingRelease { monitor: Arc::clone(monitor), claim: claim.clone(), state })
     }
 
     pub(super) fn take(&self, at: usize, answer: Answer<Release>) {
@@ -81,7 +81,7 @@ impl Gathering {
     }
 }
 
-impl fmt::Debug for Gathering {
+impl fmt::Debug for PendingRelease {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Gathering").field("claim", &self.claim).finish_non_exhaustive()
     }

@@ -31,13 +31,13 @@ use plan::{Ring, RingNode};
 use view::{RingView, moved_on, not_answering, settle, survey, under};
 
 /// Makes the store for a node's URL. No I/O.
-pub(crate) type Opener = Box<dyn Fn(&str) -> Result<Arc<dyn RingMember>> + Send + Sync>;
+pub(crate) type MemberOpener = Box<dyn Fn(&str) -> Result<Arc<dyn RingMember>> + Send + Sync>;
 
 /// Asks one node for several claims at once.
 type AskAll<T> = fn(&dyn RingMember, &[Claim], Moment) -> Vec<Answer<T>>;
 
 pub(crate) struct RingStore {
-    open: Opener,
+    open: MemberOpener,
     /// How long a change of the ring waits for nodes that do not answer.
     patience: Duration,
     view: Mutex<Arc<RingView>>,
@@ -46,7 +46,7 @@ pub(crate) struct RingStore {
 
 impl RingStore {
     /// Opens the ring; nodes that cannot be reached are asked again when a name of theirs is wanted.
-    pub(crate) fn open(ring: Ring, patience: Duration, open: Opener) -> Result<RingStore> {
+    pub(crate) fn open(ring: Ring, patience: Duration, open: MemberOpener) -> Result<RingStore> {
         let nothing = RingView {
             ring: None,
             nodes: Vec::new(),

@@ -18,13 +18,13 @@ pub(crate) struct RingServer {
     pub(crate) label: String,
     pub(crate) url: String,
     pub(crate) store: Arc<dyn RingMember>,
-    courier: Mutex<Courier>,
+    courier: Mutex<NodeThread>,
     /// From the giving of a job until it has ended.
     is_busy: Arc<AtomicBool>,
 }
 
 /// The node's thread, started for the first job.
-enum Courier {
+enum NodeThread {
     Idle,
     Up(Sender<NodeJob>, JoinHandle<()>),
     Closed,
@@ -32,14 +32,14 @@ enum Courier {
 
 impl RingServer {
     pub(crate) fn new(label: String, url: String, store: Arc<dyn RingMember>) -> RingServer {
-        let courier = Mutex::new(Courier::Idle);
+        let courier = Mutex::new(NodeThread::Idle);
         RingServer { label, url, store, courier, is_busy: Arc::new(AtomicBool::new(false)) }
     }
 
     /// Has the node's thread do `job`; `false`: it is still at an earlier one, or there can be none.
     pub(crate) fn send(&self, job: NodeJob) -> bool {
         let mut courier = self.courier.lock();
-        if let Courier::Idle = *courier {
+        if let NodeThread::Idle = *courier {
             let (jobs, orders) = bounded::<NodeJob>(1);
             let is_busy = Arc::clone(&self.is_busy);
             let started = thread::Builder::new().name("leasehold-node".to_owned()).spawn(move || {
@@ -49,9 +49,9 @@ impl RingServer {
                 }
             });
             let Ok(thread) = started else { return false };
-            *courier = Courier::Up(jobs, thread);
+            *courier = NodeThread::Up(jobs, thread);
         }
-        let Courier::Up(jobs, _) = &*courier else { return false };
+        let NodeThread::Up(jobs, _) = &*courier else { return false };
         if self.is_busy.swap(true, Ordering::SeqCst) {
             return false;
         }
@@ -60,8 +60,8 @@ impl RingServer {
 
     /// Ends the thread; one that is at work ends when its request does.
     pub(crate) fn end(&self) {
-        let courier = std::mem::replace(&mut *self.courier.lock(), Courier::Closed);
-        if let Courier::Up(jobs, thread) = courier {
+        let courier = std::mem::replace(&mut *self.courier.lock(), NodeThread::Closed);
+        if let NodeThread::Up(jobs, thread) = courier {
             drop(jobs);
             if !self.is_busy.load(Ordering::SeqCst) && thread.thread().id() != thread::current().id() {
                 // It panics nowhere; if it did, there is nothing left to do about it.

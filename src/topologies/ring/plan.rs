@@ -183,11 +183,11 @@ impl Ring {
     }
 
     /// The mark that the node of this label is to bear.
-    pub(crate) fn mark(&self, label: &str) -> Mark {
+    pub(crate) fn mark(&self, label: &str) -> RingMark {
         let mut before: Vec<u64> = self.earlier.iter().map(|nodes| fingerprint(nodes)).collect();
         before.sort_unstable();
         before.dedup();
-        Mark { epoch: self.epoch, ring: fingerprint(&self.nodes), before, label: label.to_owned() }
+        RingMark { epoch: self.epoch, ring: fingerprint(&self.nodes), before, label: label.to_owned() }
     }
 }
 
@@ -227,14 +227,14 @@ fn fingerprint(nodes: &[RingNode]) -> u64 {
 
 /// What a node bears: `epoch ring before label`, the rings as fingerprints.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Mark {
+pub(crate) struct RingMark {
     pub(crate) epoch: u64,
     ring: u64,
     before: Vec<u64>,
     label: String,
 }
 
-impl std::fmt::Display for Mark {
+impl std::fmt::Display for RingMark {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let before: Vec<String> = self.before.iter().map(|ring| format!("{ring:016x}")).collect();
         let before = if before.is_empty() { "-".to_owned() } else { before.join(",") };
@@ -242,8 +242,8 @@ impl std::fmt::Display for Mark {
     }
 }
 
-impl Mark {
-    fn read(text: &str) -> Option<Mark> {
+impl RingMark {
+    fn read(text: &str) -> Option<RingMark> {
         let mut parts = text.splitn(4, ' ');
         let epoch = parts.next()?.parse().ok()?;
         let ring = u64::from_str_radix(parts.next()?, 16).ok()?;
@@ -253,7 +253,7 @@ impl Mark {
         } else {
             before.split(',').map(|ring| u64::from_str_radix(ring, 16).ok()).collect::<Option<_>>()?
         };
-        Some(Mark { epoch, ring, before, label: parts.next()?.to_owned() })
+        Some(RingMark { epoch, ring, before, label: parts.next()?.to_owned() })
     }
 
     /// Whether this may stand where `borne` stands. The error says what to do.
@@ -263,7 +263,7 @@ impl Mark {
         }
         let node = &self.label;
         let invalid = |detail: String| Err(Error::invalid("ring", detail));
-        let Some(borne) = Mark::read(borne) else {
+        let Some(borne) = RingMark::read(borne) else {
             return invalid(format!("{node:?} keeps something else where a ring's mark belongs"));
         };
         if borne.label != *node {
@@ -310,7 +310,7 @@ mod tests {
     const THREE: [&str; 3] = ["redis://a", "redis://b", "redis://c"];
     const FOUR: [&str; 4] = ["redis://a", "redis://b", "redis://c", "redis://d"];
 
-    fn mark(ring: &Ring) -> Mark {
+    fn mark(ring: &Ring) -> RingMark {
         ring.mark("a")
     }
 
@@ -322,10 +322,10 @@ mod tests {
     fn a_mark_is_read_as_it_was_written() {
         let ring = Ring::new(THREE).epoch(7).moving_from(TWO).moving_from(FOUR);
         let mark = ring.mark("a label, with blanks");
-        assert_eq!(Mark::read(&mark.to_string()), Some(mark));
-        assert_eq!(Mark::read(&Ring::new(TWO).mark("a").to_string()), Some(Ring::new(TWO).mark("a")));
+        assert_eq!(RingMark::read(&mark.to_string()), Some(mark));
+        assert_eq!(RingMark::read(&Ring::new(TWO).mark("a").to_string()), Some(Ring::new(TWO).mark("a")));
         for text in ["", "1", "1 2", "x 0 - a", "1 y - a", "1 0 z a", "1 0 -"] {
-            assert_eq!(Mark::read(text), None, "{text}");
+            assert_eq!(RingMark::read(text), None, "{text}");
         }
     }
 

@@ -13,7 +13,7 @@ use crate::sync::channel::bounded;
 use crate::time::{Clock, Moment};
 use crate::topologies::ring::circle::Circle;
 use crate::topologies::ring::node::RingServer;
-use crate::topologies::ring::plan::{Mark, Ring};
+use crate::topologies::ring::plan::{Ring, RingMark};
 
 /// The ring as it is gone by now.
 pub(super) struct RingView {
@@ -21,7 +21,7 @@ pub(super) struct RingView {
     /// A claim's home is a place here. Nodes are added and never taken out: holds may remain at those of old.
     pub(super) nodes: Vec<Arc<RingServer>>,
     /// The mark that each of `nodes` is to bear, where it is a node of this ring or of one it moves from.
-    pub(super) marks: Vec<Option<Mark>>,
+    pub(super) marks: Vec<Option<RingMark>>,
     pub(super) circle: Circle,
     pub(super) earlier: Vec<Circle>,
     /// Nodes that are gone with their locks.
@@ -35,7 +35,7 @@ impl RingView {
         self.nodes.get(usize::try_from(home).ok()?)
     }
 
-    pub(super) fn mark(&self, home: u32) -> Option<&Mark> {
+    pub(super) fn mark(&self, home: u32) -> Option<&RingMark> {
         self.marks.get(usize::try_from(home).ok()?)?.as_ref()
     }
 
@@ -128,8 +128,8 @@ fn note_stale(view: &RingView, error: &Error) {
 }
 
 /// Asks all nodes of the course, at the same time, whether they bear its marks; changes nothing.
-pub(super) fn survey(view: &RingView, deadline: Moment) -> Vec<(u32, &Mark, Answer<Marked<()>>)> {
-    let members: Vec<(u32, &Arc<RingServer>, &Mark)> = (0_u32..)
+pub(super) fn survey(view: &RingView, deadline: Moment) -> Vec<(u32, &RingMark, Answer<Marked<()>>)> {
+    let members: Vec<(u32, &Arc<RingServer>, &RingMark)> = (0_u32..)
         .zip(view.nodes.iter().zip(&view.marks))
         .filter_map(|(home, (node, mark))| Some((home, node, mark.as_ref()?)))
         .collect();

@@ -1,0 +1,90 @@
+//! The number of permits of a semaphore, of either kind.
+
+use std::fmt;
+use std::sync::Arc;
+
+use crate::engine::Engine;
+use crate::error::Result;
+use crate::locks::expirable::ExpirableSemaphore;
+use crate::locks::named::RedisLock;
+use crate::locks::semaphore::Semaphore;
+use crate::seam::{Counting, Kind};
+
+/// The methods that both kinds of semaphore have.
+macro_rules! counted {
+    ($semaphore:ident, $kind:ident) => {
+        impl $semaphore {
+            pub(crate) fn new(engine: &Arc<Engine>, name: &str) -> $semaphore {
+                $semaphore { core: RedisLock::new(engine, Kind::$kind, name) }
+            }
+
+            /// The name, as it was given.
+            #[must_use]
+            pub fn name(&self) -> &str {
+                self.core.name()
+            }
+
+            /// Sets the number of permits up; `false` if somebody has before, and nothing changes.
+            ///
+            /// # Blocking
+            ///
+            /// One round trip; while the server cannot be used, up to the client's patience.
+            ///
+            /// # Errors
+            ///
+            /// The name is bad, the key holds something else, or the server could not be used.
+            pub fn try_set_permits(&self, permits: u32) -> Result<bool> {
+                let what = Counting::SetUp { to: permits, lease: None };
+                Ok(self.core.count("try_set_permits", &what)? == Some(1))
+            }
+
+            /// Adds permits, or takes some away, as far as below zero; returns how many there are now.
+            ///
+            /// # Blocking
+            ///
+            /// As [`try_set_permits`](Self::try_set_permits).
+            ///
+            /// # Errors
+            ///
+            /// As [`try_set_permits`](Self::try_set_permits).
+            pub fn add_permits(&self, permits: i64) -> Result<i64> {
+                Ok(self.core.count("add_permits", &Counting::Add(permits))?.unwrap_or(0))
+            }
+
+            /// How many permits can be had now.
+            ///
+            /// # Blocking
+            ///
+            /// As [`try_set_permits`](Self::try_set_permits).
+            ///
+            /// # Errors
+            ///
+            /// As [`try_set_permits`](Self::try_set_permits).
+            pub fn available_permits(&self) -> Result<i64> {
+                Ok(self.core.count("available_permits", &Counting::Ask)?.unwrap_or(0))
+            }
+
+            /// Removes the semaphore, permits that are out included; `false` if there was none.
+            ///
+            /// # Blocking
+            ///
+            /// As [`try_set_permits`](Self::try_set_permits).
+            ///
+            /// # Errors
+            ///
+            /// As [`try_set_permits`](Self::try_set_permits).
+            pub fn delete(&self) -> Result<bool> {
+                Ok(self.core.count("delete", &Counting::Delete)? == Some(1))
+            }
+        }
+
+        impl fmt::Debug for $semaphore {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.debug_struct(stringify!($semaphore)).field("name", &self.name()).finish_non_exhaustive()
+            }
+        }
+    };
+}
+
+counted!(Semaphore, Semaphore);
+counted!(ExpirableSemaphore, Permits);

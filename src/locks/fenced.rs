@@ -1,0 +1,102 @@
+//! Locks with fencing tokens.
+
+use std::ops::Deref;
+use std::time::Duration;
+
+use crate::engine::acquire::call::Granted;
+use crate::error::{Error, ErrorKind, Result};
+use crate::ident::Fence;
+use crate::locks::named::{RedisLock, forever};
+use crate::time::Lease;
+
+/// A [`RedisLock`] whose every grant has a fencing token, larger than all before: Redisson's `RFencedLock`.
+///
+/// It is the same lock as the [`RedisLock`] of the name, so the two exclude each other; but only grants through this
+/// type have tokens, so all holders of a lock that is to be fenced must use it. A re-entry has its hold's token (Java's
+/// counts on with each re-entry).
+///
+/// # Guarantees
+///
+/// Tokens go up in grant order, also after the server lost its data or a lagging replica took over: each is the larger
+/// of the counter's next value and the server's time in microseconds. To Java it is still a counter.
+///
+/// # Examples
+///
+/// ```
+/// # let client = leasehold::LockClient::in_memory();
+/// let lock = client.fenced_lock("ledger");
+/// let first = lock.lock_and_get_token()?;
+/// lock.unlock()?;
+/// let guard = lock.acquire()?;
+/// assert!(guard.fence() > Some(first));
+/// # Ok::<(), leasehold::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct FencedLock {
+    lock: RedisLock,
+}
+
+impl FencedLock {
+    pub(crate) fn new(lock: RedisLock) -> FencedLock {
+        FencedLock { lock }
+    }
+
+    /// Takes the lock, waiting as long as it takes, and returns the hold's token.
+    ///
+    /// # Blocking
+    ///
+    /// As [`RedisLock::lock`].
+    ///
+    /// # Errors
+    ///
+    /// As [`RedisLock::lock`].
+    pub fn lock_and_get_token(&self) -> Result<Fence> {
+        let action = "lock_and_get_token";
+        let entered = self.lock.enter(action, Lease::Renewed, forever(), None)?;
+        self.token(action, &entered)
+    }
+
+    /// Takes the lock, waiting at most `wait`, and returns the hold's token; `None` if somebody else kept it.
+    ///
+    /// # Blocking
+    ///
+    /// As [`RedisLock::try_lock_for`].
+    ///
+    /// # Errors
+    ///
+    /// As [`RedisLock::try_lock_for`].
+    pub fn try_lock_and_get_token(&self, wait: Duration) -> Result<Option<Fence>> {
+        let action = "try_lock_and_get_token";
+        let entered = self.lock.try_enter(action, Lease::Renewed, self.lock.after(wait))?;
+        entered.map(|entered| self.token(action, &entered)).transpose()
+    }
+
+    fn token(&self, action: &'static str, entered: &Granted) -> Result<Fence> {
+        entered.hold.fence().ok_or_else(|| {
+            self.lock.engine().drop_level(&entered.hold, entered.level);
+            Error::new(ErrorKind::Protocol, action, "the store granted a fenced lock without a token")
+                .on(self.lock.name())
+        })
+    }
+}
+
+impl Deref for FencedLock {
+    type Target = RedisLock;
+
+    fn deref(&self) -> &RedisLock {
+        &self.lock
+    }
+}
+
+impl From<FencedLock> for RedisLock {
+    /// The same lock; what takes it still has tokens.
+    fn from(lock: FencedLock) -> RedisLock {
+        lock.lock
+    }
+}
+
+impl From<&FencedLock> for RedisLock {
+    fn from(lock: &FencedLock) -> RedisLock {
+        lock.lock.clone()
+    }
+}

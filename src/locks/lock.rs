@@ -1,0 +1,95 @@
+//! The trait over all locks.
+
+use std::time::Duration;
+
+use crate::error::Result;
+use crate::interrupt::Interrupt;
+use crate::locks::fenced::FencedLock;
+use crate::locks::multi::MultiLock;
+use crate::locks::named::RedisLock;
+
+/// The vocabulary of Java's `java.util.concurrent.locks.Lock`, to write code over any kind of lock.
+///
+/// # Examples
+///
+/// ```
+/// use leasehold::{Lock, LockClient, Result};
+///
+/// fn transfer(lock: &impl Lock) -> Result<()> {
+///     lock.lock()?;
+///     // …
+///     lock.unlock()
+/// }
+///
+/// let client = LockClient::in_memory();
+/// transfer(&client.lock("account:1"))?;
+/// transfer(&client.fenced_lock("account:2"))?;
+/// # Ok::<(), leasehold::Error>(())
+/// ```
+pub trait Lock {
+    /// Takes the lock, waiting as long as it takes.
+    ///
+    /// # Errors
+    ///
+    /// See [`RedisLock::lock`].
+    fn lock(&self) -> Result<()>;
+
+    /// Takes the lock, waiting until `interrupt` is set at the latest.
+    ///
+    /// # Errors
+    ///
+    /// See [`RedisLock::lock_interruptibly`].
+    fn lock_interruptibly(&self, interrupt: &Interrupt) -> Result<()>;
+
+    /// Takes the lock if nobody else holds it now.
+    ///
+    /// # Errors
+    ///
+    /// See [`RedisLock::try_lock`].
+    fn try_lock(&self) -> Result<bool>;
+
+    /// Takes the lock, waiting at most `wait`; `false` if somebody else kept it.
+    ///
+    /// # Errors
+    ///
+    /// See [`RedisLock::try_lock_for`].
+    fn try_lock_for(&self, wait: Duration) -> Result<bool>;
+
+    /// Gives one level of the calling thread's hold back.
+    ///
+    /// # Errors
+    ///
+    /// See [`RedisLock::unlock`].
+    fn unlock(&self) -> Result<()>;
+}
+
+/// Calls the methods of the same names, which a fenced lock has by dereference.
+macro_rules! implement_lock {
+    ($lock:ident, $methods:ident) => {
+        impl Lock for $lock {
+            fn lock(&self) -> Result<()> {
+                $methods::lock(self)
+            }
+
+            fn lock_interruptibly(&self, interrupt: &Interrupt) -> Result<()> {
+                $methods::lock_interruptibly(self, interrupt)
+            }
+
+            fn try_lock(&self) -> Result<bool> {
+                $methods::try_lock(self)
+            }
+
+            fn try_lock_for(&self, wait: Duration) -> Result<bool> {
+                $methods::try_lock_for(self, wait)
+            }
+
+            fn unlock(&self) -> Result<()> {
+                $methods::unlock(self)
+            }
+        }
+    };
+}
+
+implement_lock!(RedisLock, RedisLock);
+implement_lock!(FencedLock, RedisLock);
+implement_lock!(MultiLock, MultiLock);
