@@ -13,6 +13,7 @@ pub(crate) mod answer;
 pub(crate) mod capabilities;
 pub(crate) mod claim;
 pub(crate) mod count;
+pub(crate) mod failure;
 pub(crate) mod fallbacks;
 pub(crate) mod inspection;
 pub(crate) mod kind;
@@ -28,6 +29,7 @@ pub(crate) use crate::seam::answer::{Answer, Answered, Attempt, Handoff, Pending
 pub(crate) use crate::seam::capabilities::Capabilities;
 pub(crate) use crate::seam::claim::{Bound, Claim, HoldNote};
 pub(crate) use crate::seam::count::Counting;
+pub(crate) use crate::seam::failure::{Failure, Outcome, answer};
 pub(crate) use crate::seam::inspection::Inspect;
 pub(crate) use crate::seam::kind::{Family, Kind};
 pub(crate) use crate::seam::snapshot::Snapshot;

@@ -6,6 +6,7 @@
 #[cfg(leasehold_shuttle)]
 #[cfg(test)]
 mod model;
+mod outbox;
 mod waker;
 
 #[cfg(not(leasehold_shuttle))]
@@ -31,6 +32,7 @@ pub(crate) use model::{
 };
 #[cfg(leasehold_shuttle)]
 pub(crate) use model::{check, move_time, now, spawn, toss};
+pub(crate) use outbox::Outbox;
 #[cfg(not(leasehold_shuttle))]
 pub(crate) use real::*;
 pub(crate) use waker::Waker;

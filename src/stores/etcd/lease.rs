@@ -11,7 +11,8 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::room::Roomy;
-use crate::stores::etcd::members::{Failure, Outcome, Transport, not_sent, refusal_in, unreadable};
+use crate::seam::{Failure, Outcome};
+use crate::stores::etcd::members::{Transport, not_sent, refusal_in, unreadable};
 use crate::stores::etcd::message::number;
 use crate::sync::Mutex;
 use crate::time::{Clock, Moment, window};

@@ -6,44 +6,19 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use crate::error::{Error, ErrorKind};
-use crate::seam::Answer;
+use crate::seam::{Failure, Outcome};
 use crate::stores::etcd::address::{EtcdAddress, EtcdMember};
 use crate::stores::etcd::http::{Connection, Response};
 use crate::sync::atomic::{AtomicUsize, Ordering};
 use crate::sync::{Condvar, Mutex};
 use crate::time::{Clock, Moment};
 
-/// Why there is no result.
-#[derive(Debug)]
-pub(super) enum Failure {
-    /// Nothing was changed, and nothing will be.
-    Refused(Error),
-    /// It may have been carried out, or still may be.
-    Unknown(Error),
-    /// Not carried out: a lease that it names is over.
-    NoLease,
-}
+/// The words of a refusal that names a lease which is over: nothing was carried out.
+const LEASE_OVER: &str = "the lease ended during the request";
 
-pub(super) type Outcome<T> = Result<T, Failure>;
-
-impl Failure {
-    /// For requests that change nothing about a lock: an unknown outcome is just a failure.
-    pub(super) fn into_error(self) -> Error {
-        match self {
-            Failure::Refused(error) | Failure::Unknown(error) => error,
-            Failure::NoLease => Error::new(ErrorKind::Busy, "ask", "the lease ended during the request"),
-        }
-    }
-}
-
-/// An outcome in the seam's words.
-pub(super) fn answer<T>(outcome: Outcome<T>, action: &'static str, name: &str) -> Answer<T> {
-    let told = |error: Error| error.during(action).on(name);
-    match outcome {
-        Ok(value) => Answer::Done(value),
-        Err(Failure::Unknown(error)) => Answer::Unknown(told(error).with_unknown_outcome()),
-        Err(failure) => Answer::Refused(told(failure.into_error())),
-    }
+/// Whether a request was refused because a lease that it names is over.
+pub(super) fn is_lease_over(failure: &Failure) -> bool {
+    matches!(failure, Failure::Refused(error) if error.detail() == LEASE_OVER)
 }
 
 /// The members, and what all connections to them share.
@@ -340,7 +315,7 @@ fn meant(code: u64, message: &str) -> Failure {
     let error = |kind| Error::new(kind, "ask", format!("the server answered: {message}"));
     let has = |words: &str| message.contains(words);
     if has("requested lease not found") {
-        Failure::NoLease
+        Failure::Refused(Error::new(ErrorKind::Busy, "ask", LEASE_OVER))
     } else if code == PERMISSION_DENIED || has("permission denied") {
         Failure::Refused(error(ErrorKind::NoPermission))
     } else if code == UNAUTHENTICATED || has("user name is empty") || has("authentication failed") {
@@ -391,7 +366,7 @@ mod tests {
             assert_eq!(error.kind(), kind, "{body}");
         }
         let gone = refused(404, r#"{"error":"etcdserver: requested lease not found","code":5}"#);
-        assert!(matches!(gone, Failure::NoLease));
+        assert!(is_lease_over(&gone));
     }
 
     #[test]

@@ -33,12 +33,12 @@ use crate::room::Sweeps;
 use crate::seam::capabilities::{Capabilities, Sessions};
 use crate::seam::inspection::Inspect;
 use crate::seam::subscription::Subscription;
-use crate::seam::{Answer, Attempt, Bound, Claim, Kind, Release, Snapshot, Store};
+use crate::seam::{Answer, Attempt, Bound, Claim, Failure, Kind, Outcome, Release, Snapshot, Store, answer};
 use crate::sync::Waker;
 use crate::time::{Clock, Moment};
 use address::EtcdAddress;
 use lease::{EtcdLease, Leases, keep_alive, revoke, time_to_live, ttl_of};
-use members::{Failure, Members, Outcome, Transport, answer, not_sent};
+use members::{Members, Transport, is_lease_over, not_sent};
 use message::{
     Done, Front, HeldKey, KeyLine, get, is_absent, is_at, is_since, is_there, put, put_as_leased, take_away,
     txn, value,
@@ -182,7 +182,7 @@ impl EtcdStore {
         let (lease, done) = match self.put_first(claim, deadline) {
             // A lease that was believed in is gone, as when the cluster's data was restored. The rest is not believed
             // in either; the request was not carried out.
-            Err(Failure::NoLease) => {
+            Err(failure) if is_lease_over(&failure) => {
                 self.leases.distrust();
                 self.put_first(claim, deadline)
             }
@@ -219,7 +219,7 @@ impl EtcdStore {
         match self.txn(&self.wire, &body, deadline) {
             Ok(done) => Ok((lease, done)),
             Err(failure) => {
-                if matches!(failure, Failure::Refused(_)) {
+                if matches!(failure, Failure::Refused(_)) && !is_lease_over(&failure) {
                     self.leases.give_back(lease);
                 }
                 Err(failure)

@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use crate::ident::LockName;
 use crate::inspect::{Holder, Inspection, ObjectKind, Waiter};
+use crate::seam::{Failure, Outcome};
 use crate::stores::etcd::EtcdStore;
 use crate::stores::etcd::lease::time_to_live;
-use crate::stores::etcd::members::{Failure, Outcome, not_sent};
+use crate::stores::etcd::members::not_sent;
 use crate::stores::etcd::message::txn;
 use crate::time::Moment;
 

@@ -36,14 +36,14 @@ use crate::seam::capabilities::{Batches, Capabilities, ConnectionWatch, Pipeline
 use crate::seam::inspection::Inspect;
 use crate::seam::subscription::Subscription;
 use crate::seam::{
-    Answer, Answered, Attempt, Claim, Counting, Handoff, Kind, Pending, Release, Sink, Snapshot, Store,
+    Answer, Answered, Attempt, Claim, Counting, Handoff, Kind, Outcome, Pending, Release, Sink, Snapshot,
+    Store,
 };
 use crate::sync::Waker;
 use crate::time::{Clock, Moment};
 use address::{RedisAddress, Target};
 use cluster::ClusterStore;
 use conn::connections::{Connections, Started, maintenance};
-use conn::shared;
 use kinds::token::CompareAndDelete;
 use kinds::{condition, fair, mutex, rw, semaphore, token};
 use pubsub::publish::PublishMode;
@@ -383,7 +383,7 @@ impl Store for RedisStore {
         }
         let own_listeners = if claim.kind.is_handed_off() { self.own_listeners(claim) } else { 0 };
         let name = Arc::clone(&claim.name);
-        let take = move |outcome: shared::Outcome| {
+        let take = move |outcome: Outcome<redis::Value>| {
             let result = outcome
                 .and_then(|reply| mutex::released(&mutex::tagged(reply, Expected::Hash)?, own_listeners));
             let is_answered = result.is_ok();

@@ -4,10 +4,11 @@ use redis::Value;
 
 use crate::config::Replicas;
 use crate::error::{Error, ErrorKind};
+use crate::seam::{Failure, Outcome};
 use crate::stores::redis::conn::connections::Connections;
 use crate::stores::redis::conn::dialog::Dialog;
-use crate::stores::redis::kinds::mutex::{Outcome, tagged};
-use crate::stores::redis::reply::{Expected, Failure, Tagged, accepted, refusal, unexpected};
+use crate::stores::redis::kinds::mutex::tagged;
+use crate::stores::redis::reply::{Expected, Tagged, accepted, refusal, unexpected};
 use crate::stores::redis::script::Command;
 use crate::time::{Moment, millis};
 

@@ -7,50 +7,7 @@ use std::time::Duration;
 use redis::{ServerError, Value};
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::seam::Answer;
-
-/// What a failed request comes to.
-#[derive(Debug)]
-pub(super) enum Failure {
-    /// It was not carried out and will not be.
-    Refused(Error),
-    /// It may have been carried out, or still may be.
-    Unknown(Error),
-}
-
-impl Failure {
-    /// The failure of a request that only reads: whether it was carried out or not, nothing changed.
-    pub(super) fn of_reading(self) -> Failure {
-        Failure::Refused(self.into_error())
-    }
-
-    pub(super) fn into_error(self) -> Error {
-        match self {
-            Failure::Refused(error) | Failure::Unknown(error) => error,
-        }
-    }
-
-    /// Names what was being done, and to which lock.
-    pub(super) fn about(self, action: &'static str, lock: &str) -> Failure {
-        match self {
-            Failure::Refused(error) => Failure::Refused(error.during(action).on(lock)),
-            Failure::Unknown(error) => Failure::Unknown(error.during(action).on(lock)),
-        }
-    }
-}
-
-/// The answer of the seam that `result` stands for.
-pub(super) fn answer<T>(
-    result: std::result::Result<T, Failure>,
-    action: &'static str,
-    lock: &str,
-) -> Answer<T> {
-    match result.map_err(|failure| failure.about(action, lock)) {
-        Ok(value) => Answer::Done(value),
-        Err(Failure::Refused(error)) => Answer::Refused(error),
-        Err(Failure::Unknown(error)) => Answer::Unknown(error.with_unknown_outcome()),
-    }
-}
+pub(super) use crate::seam::{Failure, answer};
 
 /// A script's reply: an array whose first element says what the others are, or that element alone.
 pub(super) struct Tagged(Vec<Value>);

@@ -7,10 +7,11 @@ use redis::Value;
 use crate::error::Result;
 use crate::ident::{Fence, LockName};
 use crate::inspect::{Holder, Inspection, Mode, ObjectKind, PermitOut, Waiter, Whereabouts};
+use crate::seam::{Failure, Outcome};
 use crate::stores::redis::conn::connections::Connections;
 use crate::stores::redis::keys::{self, Part};
-use crate::stores::redis::kinds::mutex::{Outcome, decoded};
-use crate::stores::redis::reply::{Expected, Failure, accepted, owner_text, refusal, ttl, unexpected};
+use crate::stores::redis::kinds::mutex::decoded;
+use crate::stores::redis::reply::{Expected, accepted, owner_text, refusal, ttl, unexpected};
 use crate::stores::redis::script::SHOW;
 use crate::time::Moment;
 

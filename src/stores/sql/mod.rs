@@ -48,43 +48,9 @@ use std::time::Duration;
 
 use crate::config::RedisOptions;
 use crate::error::{Error, ErrorKind};
-use crate::seam::Answer;
 
 /// The table's name in the queries; the configured one is put in its place.
 const TABLE: &str = "leasehold_locks";
-
-/// What a failed request comes to.
-#[derive(Debug)]
-pub(super) enum Failure {
-    /// It was not carried out and will not be.
-    Refused(Error),
-    /// It may have been carried out, or still may be.
-    Unknown(Error),
-}
-
-type Outcome<T> = std::result::Result<T, Failure>;
-
-impl Failure {
-    fn into_error(self) -> Error {
-        match self {
-            Failure::Refused(error) | Failure::Unknown(error) => error,
-        }
-    }
-
-    /// The failure of a request that only reads: whether it was carried out or not, nothing changed.
-    fn of_reading(self) -> Failure {
-        Failure::Refused(self.into_error())
-    }
-}
-
-/// The answer of the seam that `outcome` of a request about a lock stands for.
-fn answer<T>(outcome: Outcome<T>, action: &'static str, lock: &str) -> Answer<T> {
-    match outcome {
-        Ok(value) => Answer::Done(value),
-        Err(Failure::Refused(error)) => Answer::Refused(error.during(action).on(lock)),
-        Err(Failure::Unknown(error)) => Answer::Unknown(error.during(action).on(lock).with_unknown_outcome()),
-    }
-}
 
 /// A query with the configured table's name, which `RedisOptions::checked_for_database` has found to be a plain identifier.
 fn query(text: &str, table: &str) -> String {

@@ -7,7 +7,8 @@ use r2d2::{ManageConnection, PooledConnection};
 use scheduled_thread_pool::ScheduledThreadPool;
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::stores::sql::{Failure, Outcome, timed_out};
+use crate::seam::{Failure, Outcome};
+use crate::stores::sql::timed_out;
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::time::{Clock, Moment};

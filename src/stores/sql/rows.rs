@@ -8,9 +8,8 @@ use crate::inspect::{Holder, Inspection, ObjectKind, Whereabouts};
 use crate::seam::capabilities::{Capabilities, ConnectionWatch, Sweeping};
 use crate::seam::inspection::Inspect;
 use crate::seam::subscription::Subscription;
-use crate::seam::{Answer, Attempt, Claim, Kind, Release, Snapshot, Store};
+use crate::seam::{Answer, Attempt, Claim, Failure, Kind, Outcome, Release, Snapshot, Store, answer};
 use crate::stores::sql::pool::{Database, Pool};
-use crate::stores::sql::{Failure, Outcome, answer};
 use crate::sync::Waker;
 use crate::time::Moment;
 

@@ -13,10 +13,10 @@ use crate::config::RedisOptions;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ident::LockName;
 use crate::inspect::Whereabouts;
-use crate::seam::{Claim, Store};
+use crate::seam::{Claim, Failure, Outcome, Store};
 use crate::stores::sql::pool::{Database, Pool};
 use crate::stores::sql::rows::{Change, Row, RowStore, Rows, Told};
-use crate::stores::sql::{Failure, Outcome, decoded, lease_ms, no_table, query};
+use crate::stores::sql::{decoded, lease_ms, no_table, query};
 use crate::sync::{Condvar, Mutex};
 use crate::time::{Clock, Moment};
 

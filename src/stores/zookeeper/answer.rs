@@ -5,17 +5,17 @@ use std::time::Duration;
 use crate::error::{Error, ErrorKind};
 use crate::ident::LockName;
 use crate::inspect::Whereabouts;
-use crate::seam::{Answer, Claim};
-use crate::stores::zookeeper::Done;
+use crate::seam::{self, Answer, Claim, Failure};
+use crate::stores::zookeeper::Found;
 use crate::stores::zookeeper::jute::code;
-use crate::stores::zookeeper::session::{Failure, Outcome};
+use crate::stores::zookeeper::session::{NoReply, Replied};
 use crate::time::millis;
 
 /// What came of taking a node away.
-pub(super) fn deleted(outcome: Outcome) -> Done<bool> {
+pub(super) fn deleted(outcome: Replied) -> Found<bool> {
     match outcome {
         Ok(_) => Ok(true),
-        Err(Failure::Code(code::NO_NODE)) => Ok(false),
+        Err(NoReply::Code(code::NO_NODE)) => Ok(false),
         Err(failure) => Err(failure),
     }
 }
@@ -45,15 +45,13 @@ pub(super) fn whereabouts(data: &[u8]) -> Option<Whereabouts> {
     Some(Whereabouts { host: said("host=")?, pid, thread: said("thread=").unwrap_or_default() })
 }
 
-/// An answer for the front, with failures in words.
-pub(super) fn answer<T>(done: Done<T>, action: &'static str, name: &LockName) -> Answer<T> {
-    let named = |error: Error| error.during(action).on(name.given());
-    match done {
-        Ok(value) => Answer::Done(value),
-        Err(Failure::Refused(error)) => Answer::Refused(named(error)),
-        Err(Failure::Unknown(error)) => Answer::Unknown(named(error)),
-        Err(Failure::Code(code)) => Answer::Refused(named(refusal(code, action))),
-    }
+/// An answer of the seam, with error codes in words.
+pub(super) fn answer<T>(found: Found<T>, action: &'static str, name: &LockName) -> Answer<T> {
+    let outcome = found.map_err(|failure| match failure {
+        NoReply::Code(code) => Failure::Refused(refusal(code, action)),
+        NoReply::Failed(failure) => failure,
+    });
+    seam::answer(outcome, action, name.given())
 }
 
 fn refusal(code: i32, action: &'static str) -> Error {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::stores::zookeeper::jute::{Operation, code};
 use crate::stores::zookeeper::places::{LockNode, PlaceKey};
-use crate::stores::zookeeper::session::{Failure, Outcome, Session, SessionState};
+use crate::stores::zookeeper::session::{NoReply, Replied, Session, SessionState};
 use crate::sync::MutexGuard;
 use crate::sync::atomic::Ordering;
 use crate::time::{Clock, Moment};
@@ -75,10 +75,10 @@ impl Session {
     fn take_away(&self, state: &mut SessionState, key: PlaceKey, node: LockNode) {
         let me = self.me.clone();
         let path = node.path(&key);
-        let done = move |outcome: Outcome| {
+        let done = move |outcome: Replied| {
             let Some(session) = me.upgrade() else { return };
             match outcome {
-                Ok(_) | Err(Failure::Code(code::NO_NODE)) => session.places.remove_node(&key, &node),
+                Ok(_) | Err(NoReply::Code(code::NO_NODE)) => session.places.remove_node(&key, &node),
                 Err(_) => session.places.put_back(&key),
             }
         };

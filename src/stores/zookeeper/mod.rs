@@ -29,7 +29,7 @@ use crate::park::ServiceWaker;
 use crate::seam::capabilities::{Capabilities, Sessions};
 use crate::seam::inspection::Inspect;
 use crate::seam::subscription::{Channel, ChannelSource, Subscription};
-use crate::seam::{Answer, Attempt, Bound, Claim, Family, Kind, Release, Sink, Snapshot, Store};
+use crate::seam::{Answer, Attempt, Bound, Claim, Failure, Family, Kind, Release, Sink, Snapshot, Store};
 use crate::sync::Waker;
 use crate::time::{Clock, Moment};
 use address::ZooKeeperAddress;
@@ -38,7 +38,7 @@ use jute::{Access, Mode, Operation, code};
 use life::Window;
 use path::{NodeLine, QueuedNode};
 use places::{HeldNode, LockNode, PlaceKey};
-use session::{Failure, Outcome, Session};
+use session::{NoReply, Replied, Session};
 
 /// Keeps locks as nodes of an ensemble.
 pub(crate) struct ZooKeeperStore {
@@ -51,7 +51,8 @@ pub(crate) struct ZooKeeperStore {
 /// look again; this is for what an operator does by hand.
 const POLL: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(6));
 
-type Done<T> = std::result::Result<T, Failure>;
+/// The result of requests to the ensemble, where some error codes are still to be judged.
+type Found<T> = std::result::Result<T, NoReply>;
 
 impl ZooKeeperStore {
     /// Connects, with a session that lasts `lease` if the servers allow that.
@@ -71,30 +72,30 @@ impl ZooKeeperStore {
         self.session.timeout()
     }
 
-    fn key(&self, claim: &Claim) -> Done<PlaceKey> {
+    fn key(&self, claim: &Claim) -> Found<PlaceKey> {
         self.key_of(claim.kind, &claim.name, claim.owner)
     }
 
-    fn key_of(&self, kind: Kind, name: &LockName, owner: Owner) -> Done<PlaceKey> {
+    fn key_of(&self, kind: Kind, name: &LockName, owner: Owner) -> Found<PlaceKey> {
         Ok(PlaceKey { path: self.path_of(name)?.into(), owner, family: kind.family() })
     }
 
-    fn path_of(&self, name: &LockName) -> Done<String> {
-        path::of_lock(&self.session.address.chroot, name.key()).map_err(Failure::Refused)
+    fn path_of(&self, name: &LockName) -> Found<String> {
+        path::of_lock(&self.session.address.chroot, name.key()).map_err(NoReply::refused)
     }
 
     /// Those who stand at a lock; nobody if there is no such path.
-    fn line(&self, lock: &str, deadline: Moment) -> Done<NodeLine> {
+    fn line(&self, lock: &str, deadline: Moment) -> Found<NodeLine> {
         match self.session.call(&Operation::Children { path: lock }, deadline) {
             Ok(reply) => Ok(NodeLine::new(jute::children(&reply.body)?)),
-            Err(Failure::Code(code::NO_NODE)) => Ok(NodeLine::default()),
+            Err(NoReply::Code(code::NO_NODE)) => Ok(NodeLine::default()),
             Err(failure) => Err(failure),
         }
     }
 
     // ---- taking
 
-    fn attempt(&self, claim: &Claim, count: u32, deadline: Moment) -> Done<Attempt> {
+    fn attempt(&self, claim: &Claim, count: u32, deadline: Moment) -> Found<Attempt> {
         let key = self.key(claim)?;
         let granted = |node: &LockNode| Attempt::Granted {
             fence: claim.wants_fence.then(|| Fence::new(node.transaction)),
@@ -125,7 +126,7 @@ impl ZooKeeperStore {
             if line.is_strange_to(key.family) {
                 self.give_up(&key, &node, deadline)?;
                 let words = "the path is in use by another kind of lock";
-                return Err(Failure::Refused(Error::new(ErrorKind::WrongType, "lock", words)));
+                return Err(NoReply::refused(Error::new(ErrorKind::WrongType, "lock", words)));
             }
             let Some(in_front) = line.in_front_of(waiter) else {
                 let until = Clock::System.after(claim.lease);
@@ -144,14 +145,14 @@ impl ZooKeeperStore {
     }
 
     /// Takes the owner out of the queue.
-    fn give_up(&self, key: &PlaceKey, node: &LockNode, deadline: Moment) -> Done<()> {
+    fn give_up(&self, key: &PlaceKey, node: &LockNode, deadline: Moment) -> Found<()> {
         self.delete(&node.path(key), deadline)?;
         self.session.places.remove(key);
         Ok(())
     }
 
     /// The node in which the owner stands in the queue; made if there is none.
-    fn stand(&self, claim: &Claim, key: &PlaceKey, deadline: Moment) -> Done<LockNode> {
+    fn stand(&self, claim: &Claim, key: &PlaceKey, deadline: Moment) -> Found<LockNode> {
         let known = self.session.places.look(key);
         if let Some(node) = known.node {
             return Ok(node);
@@ -171,12 +172,12 @@ impl ZooKeeperStore {
         let data = answer::inscription(claim);
         let create = Operation::Create { path: &made, data: &data, mode, access: self.access };
         let mut outcome = self.session.call(&create, deadline);
-        if matches!(outcome, Err(Failure::Code(code::NO_NODE))) {
+        if matches!(outcome, Err(NoReply::Code(code::NO_NODE))) {
             self.make_parents(&key.path, deadline)?;
             outcome = self.session.call(&create, deadline);
         }
         let reply = outcome.inspect_err(|failure| {
-            if matches!(failure, Failure::Unknown(_)) {
+            if matches!(failure, NoReply::Failed(Failure::Unknown(_))) {
                 self.session.places.set_doubt(key);
             }
         })?;
@@ -188,7 +189,7 @@ impl ZooKeeperStore {
     }
 
     /// As Curator: what is above the nodes goes some time after the last of them.
-    fn make_parents(&self, lock: &str, deadline: Moment) -> Done<()> {
+    fn make_parents(&self, lock: &str, deadline: Moment) -> Found<()> {
         // Mostly all but the last are there.
         if self.make_container(lock, deadline)? {
             return Ok(());
@@ -197,7 +198,7 @@ impl ZooKeeperStore {
             match self.make_container(path, deadline) {
                 Ok(_) => {}
                 // One above may be closed to us and be there all the same; the last one tells.
-                Err(Failure::Code(code::NO_AUTH)) if path != lock => {}
+                Err(NoReply::Code(code::NO_AUTH)) if path != lock => {}
                 Err(failure) => return Err(failure),
             }
         }
@@ -205,28 +206,28 @@ impl ZooKeeperStore {
     }
 
     /// Makes a container unless it is there; `false`: what is above it is not.
-    fn make_container(&self, path: &str, deadline: Moment) -> Done<bool> {
+    fn make_container(&self, path: &str, deadline: Moment) -> Found<bool> {
         let create = |mode| {
             let request = Operation::Create { path, data: &[], mode, access: self.access };
             self.session.call(&request, deadline)
         };
         let outcome = match create(Mode::Container) {
-            Err(Failure::Code(code::UNIMPLEMENTED)) => create(Mode::Persistent),
+            Err(NoReply::Code(code::UNIMPLEMENTED)) => create(Mode::Persistent),
             outcome => outcome,
         };
         match outcome {
-            Ok(_) | Err(Failure::Code(code::NODE_EXISTS)) => Ok(true),
-            Err(Failure::Code(code::NO_NODE)) => Ok(false),
+            Ok(_) | Err(NoReply::Code(code::NODE_EXISTS)) => Ok(true),
+            Err(NoReply::Code(code::NO_NODE)) => Ok(false),
             // It may have been made or not, which is as well: no lock is in it.
-            Err(Failure::Unknown(error)) => {
-                Err(Failure::Refused(Error::new(error.kind(), "lock", error.detail())))
+            Err(NoReply::Failed(Failure::Unknown(error))) => {
+                Err(NoReply::refused(Error::new(error.kind(), "lock", error.detail())))
             }
             Err(failure) => Err(failure),
         }
     }
 
     /// Has the owner told when the one in front goes; `false`: it is gone already.
-    fn watch(&self, key: &PlaceKey, in_front: &str, deadline: Moment) -> Done<bool> {
+    fn watch(&self, key: &PlaceKey, in_front: &str, deadline: Moment) -> Found<bool> {
         let topic = self.session.places.topic(key);
         let path = format!("{}/{in_front}", key.path);
         self.session.watch(&path, &topic);
@@ -236,7 +237,7 @@ impl ZooKeeperStore {
             failed => {
                 self.session.unwatch(&path, &topic);
                 match failed {
-                    Err(Failure::Code(code::NO_NODE)) => Ok(false),
+                    Err(NoReply::Code(code::NO_NODE)) => Ok(false),
                     Err(failure) => Err(failure),
                     Ok(_) => Ok(true),
                 }
@@ -244,18 +245,18 @@ impl ZooKeeperStore {
         }
     }
 
-    fn is_there(&self, key: &PlaceKey, node: &LockNode, deadline: Moment) -> Done<bool> {
+    fn is_there(&self, key: &PlaceKey, node: &LockNode, deadline: Moment) -> Found<bool> {
         match self.session.call(&Operation::Exists { path: &node.path(key) }, deadline) {
             // Of another session nothing can be said by this one.
             Ok(reply) => Ok(Arc::ptr_eq(&reply.life, &node.life)),
-            Err(Failure::Code(code::NO_NODE)) => Ok(false),
+            Err(NoReply::Code(code::NO_NODE)) => Ok(false),
             Err(failure) => Err(failure),
         }
     }
 
     // ---- giving back
 
-    fn release(&self, claim: &Claim, left: u32, deadline: Moment) -> Done<Release> {
+    fn release(&self, claim: &Claim, left: u32, deadline: Moment) -> Found<Release> {
         let key = self.key(claim)?;
         let Some((node, held)) = self.session.places.holding(&key) else {
             return Ok(Release::NotHeld { holder: self.holder(&key, deadline)? });
@@ -274,12 +275,12 @@ impl ZooKeeperStore {
     }
 
     /// Takes a node away; `false`: it was not there.
-    fn delete(&self, path: &str, deadline: Moment) -> Done<bool> {
+    fn delete(&self, path: &str, deadline: Moment) -> Found<bool> {
         deleted(self.session.call(&Operation::Delete { path }, deadline))
     }
 
     /// Has the owner stand nowhere.
-    fn abandon(&self, claim: &Claim, deadline: Moment) -> Done<Release> {
+    fn abandon(&self, claim: &Claim, deadline: Moment) -> Found<Release> {
         let key = self.key(claim)?;
         let freed = match self.session.places.remove(&key) {
             Some((Some(node), _)) => !node.life.is_over() && self.delete(&node.path(&key), deadline)?,
@@ -291,10 +292,10 @@ impl ZooKeeperStore {
     }
 
     /// Looks for nodes of an owner that it does not know of, and takes them away; whether there were any.
-    fn clear(&self, key: &PlaceKey, deadline: Moment) -> Done<bool> {
+    fn clear(&self, key: &PlaceKey, deadline: Moment) -> Found<bool> {
         // What was sent under this session before is carried out, or never will be, before this is answered.
         match self.session.call(&Operation::Sync { path: &key.path }, deadline) {
-            Ok(_) | Err(Failure::Code(_)) => {}
+            Ok(_) | Err(NoReply::Code(_)) => {}
             Err(failure) => return Err(failure),
         }
         let prefix = path::prefix(key.owner, key.family);
@@ -309,12 +310,12 @@ impl ZooKeeperStore {
     // ---- questions
 
     /// Who has the lock, as its node says.
-    fn holder(&self, key: &PlaceKey, deadline: Moment) -> Done<Option<String>> {
+    fn holder(&self, key: &PlaceKey, deadline: Moment) -> Found<Option<String>> {
         Ok(self.shown(key, deadline)?.map(|(name, data)| described(&name, &data).0))
     }
 
     /// The node of a holder, with its data: the owner's own if it is one.
-    fn shown(&self, key: &PlaceKey, deadline: Moment) -> Done<Option<(String, Vec<u8>)>> {
+    fn shown(&self, key: &PlaceKey, deadline: Moment) -> Found<Option<(String, Vec<u8>)>> {
         let line = self.line(&key.path, deadline)?;
         let own = self.session.places.holding(key).map(|(node, _)| node.name);
         let mut holders: Vec<_> = line.holders(key.family).collect();
@@ -325,14 +326,20 @@ impl ZooKeeperStore {
                 .call(&Operation::Data { path: &format!("{}/{}", key.path, waiter.name) }, deadline)
             {
                 Ok(reply) => return Ok(Some((waiter.name.clone(), jute::data(&reply.body)?))),
-                Err(Failure::Code(code::NO_NODE)) => {} // it has just gone
+                Err(NoReply::Code(code::NO_NODE)) => {} // it has just gone
                 Err(failure) => return Err(failure),
             }
         }
         Ok(None)
     }
 
-    fn inspect(&self, kind: Kind, name: &LockName, owner: Owner, deadline: Moment) -> Done<Option<Snapshot>> {
+    fn inspect(
+        &self,
+        kind: Kind,
+        name: &LockName,
+        owner: Owner,
+        deadline: Moment,
+    ) -> Found<Option<Snapshot>> {
         let key = self.key_of(kind, name, owner)?;
         let Some((shown, data)) = self.shown(&key, deadline)? else { return Ok(None) };
         let own = self.session.places.holding(&key).filter(|(node, _)| *node.name == *shown);
@@ -349,7 +356,7 @@ impl ZooKeeperStore {
         }))
     }
 
-    fn force(&self, kind: Kind, name: &LockName, deadline: Moment) -> Done<bool> {
+    fn force(&self, kind: Kind, name: &LockName, deadline: Moment) -> Found<bool> {
         let lock = self.path_of(name)?;
         let mut freed = false;
         for waiter in self.line(&lock, deadline)?.holders(kind.family()) {
@@ -401,7 +408,7 @@ impl Store for ZooKeeperStore {
         let found = self.key(claim).ok().and_then(|key| Some((self.session.places.holding(&key)?.0, key)));
         let Some((node, key)) = found else { return done(Store::release(self, claim, 0, deadline)) };
         let (session, name, path) = (Arc::clone(&self.session), Arc::clone(&claim.name), node.path(&key));
-        let read = move |outcome: Outcome| {
+        let read = move |outcome: Replied| {
             let freed = deleted(outcome).map(|was_there| {
                 session.places.remove_node(&key, &node);
                 if was_there { Release::Freed { others: 0 } } else { Release::NotHeld { holder: None } }
@@ -432,14 +439,14 @@ impl Store for ZooKeeperStore {
                     self.session.places.keep(key, None, Clock::System.after(claim.lease));
                     Ok(true)
                 }
-                (Some(Ok(_)), Some(Ok(_) | Err(Failure::Code(code::NO_NODE)))) => {
+                (Some(Ok(_)), Some(Ok(_) | Err(NoReply::Code(code::NO_NODE)))) => {
                     self.session.places.remove_node(key, node);
                     Ok(false)
                 }
                 (Some(Ok(_)), Some(Err(failure))) => Err(failure),
-                (Some(Err(Failure::Code(code))), _) => Err(Failure::Code(*code)),
-                (Some(Err(Failure::Refused(error) | Failure::Unknown(error))), _) => {
-                    Err(Failure::Refused(error.copy()))
+                (Some(Err(NoReply::Code(code))), _) => Err(NoReply::Code(*code)),
+                (Some(Err(NoReply::Failed(Failure::Refused(error) | Failure::Unknown(error)))), _) => {
+                    Err(NoReply::refused(error.copy()))
                 }
                 (None, _) | (_, None) => Ok(false),
             }

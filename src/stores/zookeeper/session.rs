@@ -15,6 +15,7 @@ use std::time::Duration;
 use crate::error::{Error, ErrorKind, Result};
 use crate::observe::reporter::Reporter;
 use crate::park::ServiceWaker;
+use crate::seam::Failure;
 use crate::seam::subscription::Channel;
 use crate::stores::zookeeper::address::ZooKeeperAddress;
 use crate::stores::zookeeper::jute::{self, Header, Operation, code};
@@ -24,15 +25,13 @@ use crate::stores::zookeeper::places::NodePlaces;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::channel::{Receiver, bounded};
 use crate::sync::thread::{self, JoinHandle};
-use crate::sync::{Condvar, Mutex, MutexGuard};
+use crate::sync::{Condvar, Mutex, Outbox};
 use crate::time::{Clock, Moment};
 
 /// How long [`Session::close`] waits for its threads, one of which may be connecting.
 const LAST_WAIT: Duration = Duration::from_secs(1);
 /// Between attempts to connect: at first, and at most.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(500));
-/// So much is given to the socket at once.
-const PIECE: usize = 64 * 1024;
 
 pub(super) struct Session {
     pub(super) address: ZooKeeperAddress,
@@ -61,11 +60,8 @@ pub(super) struct SessionState {
     pub(super) stream: Option<Arc<ZooKeeperStream>>,
     pub(super) life: Option<Arc<Life>>,
     pub(super) pending: VecDeque<PendingReply>,
-    /// Requests that are still to be written, the first perhaps in part.
-    out: VecDeque<u8>,
-    is_writing: bool,
-    /// Meanwhile another thread found something to write, or a sign that there is room for it.
-    again: bool,
+    /// Requests that are still to be written.
+    out: Outbox,
     pub(super) last_number: i32,
     last_transaction: i64,
     /// Which nodes are watched, and for whom.
@@ -86,12 +82,12 @@ pub(super) struct PendingReply {
     pub(super) sent: Moment,
     is_write: bool,
     asks_the_leader: bool,
-    done: Done,
+    done: OnReply,
 }
 
 /// What is done with a reply: on the reading thread, so it must not wait.
-pub(super) type Done = Box<dyn FnOnce(Outcome) + Send>;
-pub(super) type Outcome = std::result::Result<ZooKeeperReply, Failure>;
+pub(super) type OnReply = Box<dyn FnOnce(Replied) + Send>;
+pub(super) type Replied = std::result::Result<ZooKeeperReply, NoReply>;
 
 #[derive(Debug)]
 pub(super) struct ZooKeeperReply {
@@ -100,26 +96,34 @@ pub(super) struct ZooKeeperReply {
     pub(super) life: Arc<Life>,
 }
 
+/// Why there is no result.
 #[derive(Debug)]
-pub(super) enum Failure {
-    /// The server answered with this error.
+pub(super) enum NoReply {
+    /// The server answered with this error. Nothing was changed; some codes are as good as a result.
     Code(i32),
-    /// Nothing happened, and nothing will.
-    Refused(Error),
-    /// It may have happened, or still may.
-    Unknown(Error),
+    Failed(Failure),
 }
 
-impl Failure {
-    fn new(error: Error, is_write: bool) -> Failure {
-        if is_write { Failure::Unknown(error.with_unknown_outcome()) } else { Failure::Refused(error) }
+impl NoReply {
+    /// There is no reply to a request that left.
+    fn new(error: Error, is_write: bool) -> NoReply {
+        NoReply::Failed(if is_write {
+            Failure::Unknown(error.with_unknown_outcome())
+        } else {
+            Failure::Refused(error)
+        })
+    }
+
+    /// Nothing happened, and nothing will.
+    pub(super) fn refused(error: Error) -> NoReply {
+        NoReply::Failed(Failure::Refused(error))
     }
 }
 
-impl From<Error> for Failure {
-    /// A reply that cannot be read: for a write, who knows.
-    fn from(error: Error) -> Failure {
-        Failure::Unknown(error.with_unknown_outcome())
+impl From<Error> for NoReply {
+    /// A reply that cannot be read: a write may have been carried out.
+    fn from(error: Error) -> NoReply {
+        NoReply::Failed(Failure::Unknown(error.with_unknown_outcome()))
     }
 }
 
@@ -190,32 +194,32 @@ impl Session {
     }
 
     /// One request and its reply, both by `deadline`.
-    pub(super) fn call(&self, request: &Operation<'_>, deadline: Moment) -> Outcome {
+    pub(super) fn call(&self, request: &Operation<'_>, deadline: Moment) -> Replied {
         let told = self.ask(request, deadline);
         Session::told(&told, request, deadline)
     }
 
     /// Requests that leave together.
-    pub(super) fn call_all(&self, requests: &[Operation<'_>], deadline: Moment) -> Vec<Outcome> {
+    pub(super) fn call_all(&self, requests: &[Operation<'_>], deadline: Moment) -> Vec<Replied> {
         let told: Vec<_> = requests.iter().map(|request| self.ask(request, deadline)).collect();
         told.iter().zip(requests).map(|(told, request)| Session::told(told, request, deadline)).collect()
     }
 
-    fn ask(&self, request: &Operation<'_>, deadline: Moment) -> Receiver<Outcome> {
+    fn ask(&self, request: &Operation<'_>, deadline: Moment) -> Receiver<Replied> {
         let (tell, told) = bounded(1);
         self.post(request, deadline, Box::new(move |outcome| drop(tell.try_send(outcome))));
         told
     }
 
-    fn told(told: &Receiver<Outcome>, request: &Operation<'_>, deadline: Moment) -> Outcome {
+    fn told(told: &Receiver<Replied>, request: &Operation<'_>, deadline: Moment) -> Replied {
         told.recv_timeout(deadline.since(Clock::System.now())).unwrap_or_else(|_none| {
             let error = Error::new(ErrorKind::TimedOut, "read", "the server did not answer in time");
-            Err(Failure::new(error, request.is_write()))
+            Err(NoReply::new(error, request.is_write()))
         })
     }
 
     /// Sends a request; if there is no connection, waits for one until `deadline`.
-    pub(super) fn post(&self, request: &Operation<'_>, deadline: Moment, done: Done) {
+    pub(super) fn post(&self, request: &Operation<'_>, deadline: Moment, done: OnReply) {
         let mut state = self.state.lock();
         let error = loop {
             if state.closed {
@@ -235,40 +239,21 @@ impl Session {
             self.changed.wait_for(&mut state, left);
         };
         drop(state);
-        done(Err(Failure::Refused(error)));
+        done(Err(NoReply::refused(error)));
     }
 
-    /// Writes what there is to write, as much as the socket takes at once. The rest is left to the reading thread: there
-    /// is no room because the server has not read what went before, and that will be answered.
+    /// Writes what there is to write, as much as the socket takes at once. The rest is left to the reading thread.
     pub(super) fn flush(&self) {
         let mut state = self.state.lock();
-        loop {
-            let Some(stream) = state.stream.clone() else { return };
-            // Said under the lock: the one who writes looks again. Pairs with the end of this loop.
-            state.again |= state.is_writing;
-            if state.is_writing || state.out.is_empty() {
-                return;
-            }
-            let bytes: Vec<u8> = state.out.iter().take(PIECE).copied().collect();
-            (state.is_writing, state.again) = (true, false);
-            let written = MutexGuard::unlocked(&mut state, || stream.write_now(&bytes));
-            if !state.stream.as_ref().is_some_and(|now| Arc::ptr_eq(now, &stream)) {
-                return; // ended meanwhile; what there is to write is another connection's
-            }
-            state.is_writing = false;
-            match written {
-                Ok(count) => drop(state.out.drain(..count.min(bytes.len()))),
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    if !state.again {
-                        return;
-                    }
-                }
-                Err(_) => {
-                    stream.shutdown(); // which the reading thread notices
-                    state.out.clear();
-                    return;
-                }
-            }
+        let written = Outbox::flush(
+            &mut state,
+            |state| (state.stream.as_ref(), &mut state.out),
+            ZooKeeperStream::write_now,
+        );
+        if written.is_err()
+            && let Some(stream) = &state.stream
+        {
+            stream.shutdown(); // which the reading thread notices, and ends the connection
         }
     }
 
@@ -391,8 +376,7 @@ impl Session {
             return None;
         }
         state.stream = Some(Arc::clone(&stream));
-        // Who is still writing to the one before finds that out, and leaves these alone. Pairs with `flush`.
-        (state.is_writing, state.again) = (false, false);
+        state.out.reset();
         state.life = Some(Arc::clone(life));
         state.last_beat = Some(Clock::System.now());
         state.wanted = false;
@@ -438,7 +422,7 @@ impl Session {
         };
         let outcome = match header.error {
             0 => Ok(ZooKeeperReply { body: body.to_vec(), life: Arc::clone(life) }),
-            code => Err(Failure::Code(code)),
+            code => Err(NoReply::Code(code)),
         };
         let is_over = header.error == code::SESSION_EXPIRED;
         let is_elsewhere = header.error == code::SESSION_MOVED;
@@ -471,7 +455,7 @@ impl Session {
         }
         drop(state);
         for pending in pending {
-            (pending.done)(Err(Failure::new(error.copy(), pending.is_write)));
+            (pending.done)(Err(NoReply::new(error.copy(), pending.is_write)));
         }
         self.state.lock().trouble = Some(error);
         self.kept.notify_all();
@@ -502,9 +486,9 @@ impl Session {
 impl SessionState {
     /// Has a request written by the next [`flush`](Session::flush), behind those before it. What goes wrong with the socket
     /// is the reading thread's to find.
-    pub(super) fn send(&mut self, request: &Operation<'_>, done: Done) {
+    pub(super) fn send(&mut self, request: &Operation<'_>, done: OnReply) {
         if self.stream.is_none() {
-            return done(Err(Failure::Refused(self.unreachable())));
+            return done(Err(NoReply::refused(self.unreachable())));
         }
         // Never negative: those numbers are for what answers no request.
         self.last_number = self.last_number.checked_add(1).unwrap_or(1);
@@ -579,7 +563,7 @@ mod tests {
         let begun = Clock::System.now();
         for _ in 0..REQUESTS {
             let sender = sender.clone();
-            let done = Box::new(move |outcome: Outcome| sender.send(outcome.is_ok()).unwrap());
+            let done = Box::new(move |outcome: Replied| sender.send(outcome.is_ok()).unwrap());
             session.post(&Operation::Delete { path: &path }, begun.plus(SESSION), done);
         }
         // A write that waits would have taken three seconds, and with it the lock that this takes.

@@ -5,8 +5,8 @@ use crate::inspect::{Holder, Inspection, Mode, ObjectKind, Waiter};
 use crate::seam::Family;
 use crate::stores::zookeeper::answer::{described, whereabouts};
 use crate::stores::zookeeper::jute::{Operation, code, data};
-use crate::stores::zookeeper::session::Failure;
-use crate::stores::zookeeper::{Done, ZooKeeperStore};
+use crate::stores::zookeeper::session::NoReply;
+use crate::stores::zookeeper::{Found, ZooKeeperStore};
 use crate::time::{Clock, Moment};
 
 /// Of those who stand at a lock so many are shown.
@@ -14,7 +14,7 @@ const MOST_SHOWN: usize = 100;
 
 impl ZooKeeperStore {
     /// The line as it stands, and what each node in it says: a request for each.
-    pub(super) fn describe(&self, name: &LockName, deadline: Moment) -> Done<Inspection> {
+    pub(super) fn describe(&self, name: &LockName, deadline: Moment) -> Found<Inspection> {
         let lock = self.path_of(name)?;
         let line = self.line(&lock, deadline)?;
         let mut seen = Inspection::new(name.given(), ObjectKind::Absent);
@@ -30,7 +30,7 @@ impl ZooKeeperStore {
                 match self.session.call(&Operation::Data { path: &format!("{lock}/{}", one.name) }, deadline)
                 {
                     Ok(reply) => data(&reply.body)?,
-                    Err(Failure::Code(code::NO_NODE)) => continue, // it has just gone
+                    Err(NoReply::Code(code::NO_NODE)) => continue, // it has just gone
                     Err(failure) => return Err(failure),
                 };
             let (owner, lease) = described(&one.name, &said);

@@ -15,14 +15,14 @@ use redis::Value;
 use scheduled_thread_pool::ScheduledThreadPool;
 
 use crate::error::{Error, ErrorKind, Result};
+use crate::seam::{Failure, Outcome};
 use crate::stores::redis::address::RedisAddress;
 use crate::stores::redis::conn::connection::Connection;
 use crate::stores::redis::conn::dialog::{Dialog, is_forgotten, no_reply};
 use crate::stores::redis::conn::open::open;
-use crate::stores::redis::conn::shared::{Outcome, Reply, ReplySink, SharedConnection};
+use crate::stores::redis::conn::shared::{Reply, ReplySink, SharedConnection};
 use crate::stores::redis::conn::slots::ConnectionSlots;
 use crate::stores::redis::pubsub::publish::PublishMode;
-use crate::stores::redis::reply::Failure;
 use crate::stores::redis::script::{Command, KnownScripts, Script};
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, Ordering};
@@ -122,7 +122,7 @@ impl Connections {
     }
 
     /// Sends one request and reads its reply. An error reply is `Ok`: it is for the caller to judge.
-    pub(crate) fn call(&self, command: &Command, deadline: Moment) -> Outcome {
+    pub(crate) fn call(&self, command: &Command, deadline: Moment) -> Outcome<Value> {
         let told = command.told(self.publish_mode);
         let command = told.as_ref().unwrap_or(command);
         let deadline = deadline.min(Clock::System.after(self.command_timeout));
@@ -184,7 +184,7 @@ impl Connections {
         command: &Command,
         then: &Command,
         deadline: Moment,
-        take: impl FnOnce(Outcome) -> bool + Send + 'static,
+        take: impl FnOnce(Outcome<Value>) -> bool + Send + 'static,
     ) {
         let mut bytes = Vec::new();
         then.pack_into(&mut bytes);
@@ -408,7 +408,7 @@ pub(crate) struct Started {
 }
 
 impl Started {
-    pub(crate) fn wait(self) -> Outcome {
+    pub(crate) fn wait(self) -> Outcome<Value> {
         let Some(shared) = self.shared_connections.get(self.shared) else { return Err(no_reply()) };
         let outcome = shared.wait(&self.reply);
         note_known(&self.known, self.command.script(), &outcome);
@@ -425,7 +425,7 @@ impl Started {
     }
 }
 
-fn note_known(known: &KnownScripts, script: Option<&'static Script>, outcome: &Outcome) {
+fn note_known(known: &KnownScripts, script: Option<&'static Script>, outcome: &Outcome<Value>) {
     if let Ok(reply) = outcome {
         note_reply(known, script, reply);
     }

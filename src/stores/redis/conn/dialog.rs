@@ -3,8 +3,9 @@
 use redis::Value;
 
 use crate::error::{Error, ErrorKind};
+use crate::seam::Failure;
 use crate::stores::redis::conn::connection::Connection;
-use crate::stores::redis::reply::{Failure, is_noscript};
+use crate::stores::redis::reply::is_noscript;
 use crate::stores::redis::script::Command;
 use crate::time::Moment;
 

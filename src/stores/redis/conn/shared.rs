@@ -26,18 +26,15 @@ use r2d2::PooledConnection;
 use redis::Value;
 
 use crate::error::{Error, ErrorKind, Result};
+use crate::seam::{Failure, Outcome};
 use crate::stores::redis::conn::connection::{RedisStream, TRUSTED, Timed, broken, unread};
 use crate::stores::redis::conn::replies::Replies;
 use crate::stores::redis::conn::slots::ConnectionSlots;
-use crate::stores::redis::reply::Failure;
 use crate::sync::{Condvar, Mutex, MutexGuard};
 use crate::time::{Clock, Moment};
 
-/// What a request comes to: the server's reply, which may be an error reply, or that there is none.
-pub(crate) type Outcome = std::result::Result<Value, Failure>;
-
-/// Gets a reply that nobody waits for.
-pub(crate) type ReplySink = Box<dyn FnOnce(Outcome) + Send>;
+/// Gets a reply that nobody waits for. It may be an error reply of the server's.
+pub(crate) type ReplySink = Box<dyn FnOnce(Outcome<Value>) + Send>;
 
 pub(crate) struct SharedConnection {
     out: Mutex<Out>,
@@ -107,7 +104,7 @@ pub(crate) struct Reply {
 }
 
 struct SharedState {
-    outcome: Option<Outcome>,
+    outcome: Option<Outcome<Value>>,
     /// Gets the outcome at once, instead of a waiting thread.
     take: Option<ReplySink>,
     /// A thread is waiting, or about to.
@@ -122,7 +119,7 @@ impl Reply {
         Arc::new(Reply { state: Mutex::new(state), changed: Condvar::new(), deadline })
     }
 
-    fn fill(&self, outcome: Outcome) {
+    fn fill(&self, outcome: Outcome<Value>) {
         let mut state = self.state.lock();
         match state.take.take() {
             Some(take) => {
@@ -270,7 +267,7 @@ impl SharedConnection {
     }
 
     /// Waits for a reply, reading for everyone while nobody else does.
-    pub(crate) fn wait(&self, reply: &Reply) -> Outcome {
+    pub(crate) fn wait(&self, reply: &Reply) -> Outcome<Value> {
         loop {
             {
                 let mut state = reply.state.lock();
@@ -315,7 +312,7 @@ impl SharedConnection {
 
     /// Reads replies in order until `reply` has come. `None`: the connection was ended, and whoever did that is about
     /// to tell.
-    fn read_until(&self, reading: &mut Reading, reply: &Reply) -> Option<Outcome> {
+    fn read_until(&self, reading: &mut Reading, reply: &Reply) -> Option<Outcome<Value>> {
         loop {
             let outcome = reply.state.lock().outcome.take();
             if outcome.is_some() {

@@ -16,7 +16,7 @@ use crate::stores::redis::script::{
 };
 use crate::time::{Moment, millis};
 
-pub(crate) type Outcome<T> = std::result::Result<T, Failure>;
+pub(crate) use crate::seam::Outcome;
 
 /// The request of an attempt.
 pub(crate) fn acquisition(claim: &Claim, count: u32) -> Command {

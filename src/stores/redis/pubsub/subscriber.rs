@@ -7,7 +7,6 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
-use std::io;
 use std::sync::{Arc, Weak};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
@@ -18,13 +17,11 @@ use crate::seam::subscription::{Channel, ChannelSource, Subscription};
 use crate::stores::redis::address::RedisAddress;
 use crate::stores::redis::conn::connection::RedisStream;
 use crate::stores::redis::script::Command;
-use crate::sync::{Condvar, Mutex, MutexGuard, Waker};
+use crate::sync::{Condvar, Mutex, MutexGuard, Outbox, Waker};
 use crate::time::{Clock, Moment};
 
 /// After so long without a word the server is asked for one; after as long again the link counts as dead.
 pub(crate) const SILENCE: Duration = Duration::from_secs(5);
-/// So much is given to the socket at once.
-const PIECE: usize = 64 * 1024;
 /// How long [`Subscriber::close`] waits for the reading thread, which may be connecting.
 const LAST_WAIT: Duration = Duration::from_secs(1);
 
@@ -65,11 +62,8 @@ pub(crate) struct SubscriberState {
     pub(crate) writer: Option<Arc<RedisStream>>,
     /// What the replies to come are for, in order.
     pub(crate) awaited: VecDeque<Awaited>,
-    /// Commands that are still to be written, the first perhaps in part.
-    out: VecDeque<u8>,
-    is_writing: bool,
-    /// Meanwhile another thread found something to write, or a sign that there is room for it.
-    again: bool,
+    /// Commands that are still to be written.
+    out: Outbox,
     reader: Option<JoinHandle<()>>,
     /// The observer was told that wake-ups are not coming.
     told_down: bool,
@@ -160,38 +154,18 @@ impl Subscriber {
         }
     }
 
-    /// Writes what there is to write, as much as the socket takes at once. The rest is left to the reading thread: there
-    /// is no room because the server has not read what went before, and that will be answered.
+    /// Writes what there is to write, as much as the socket takes at once. The rest is left to the reading thread.
     pub(crate) fn flush(&self) {
         let mut state = self.state.lock();
-        loop {
-            let Some(writer) = state.writer.clone() else { return };
-            // Said under the lock: the one who writes looks again. Pairs with the end of this loop.
-            state.again |= state.is_writing;
-            if state.is_writing || state.out.is_empty() {
-                return;
-            }
-            let bytes: Vec<u8> = state.out.iter().take(PIECE).copied().collect();
-            (state.is_writing, state.again) = (true, false);
-            let written = MutexGuard::unlocked(&mut state, || writer.write_now(&bytes));
-            if !state.writer.as_ref().is_some_and(|now| Arc::ptr_eq(now, &writer)) {
-                return; // ended meanwhile; what there is to write is another connection's
-            }
-            state.is_writing = false;
-            match written {
-                Ok(count) => drop(state.out.drain(..count.min(bytes.len()))),
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    if !state.again {
-                        return;
-                    }
-                }
-                Err(_) => {
-                    writer.shutdown(); // which the reader notices
-                    state.writer = None;
-                    state.out.clear();
-                    return;
-                }
-            }
+        let written = Outbox::flush(
+            &mut state,
+            |state| (state.writer.as_ref(), &mut state.out),
+            RedisStream::write_now,
+        );
+        if written.is_err()
+            && let Some(writer) = state.writer.take()
+        {
+            writer.shutdown(); // which the reader notices
         }
     }
 
@@ -328,10 +302,8 @@ impl SubscriberState {
     /// There is another connection, or none.
     pub(crate) fn connect(&mut self, writer: Option<Arc<RedisStream>>) {
         self.writer = writer;
-        // Who is still writing to the one before finds that out, and leaves these alone. Pairs with `Subscriber::flush`.
-        (self.is_writing, self.again) = (false, false);
+        self.out.reset();
         self.awaited.clear();
-        self.out.clear();
     }
 
     /// Has commands written by the next [`flush`](Subscriber::flush).

@@ -7,11 +7,10 @@ use mysql::prelude::Queryable;
 
 use crate::error::{Error, ErrorKind};
 use crate::ident::LockName;
-use crate::seam::Claim;
+use crate::seam::{Claim, Failure, Outcome};
 use crate::stores::sql::mysql::{Link, Mysql};
 use crate::stores::sql::pool::Pool;
 use crate::stores::sql::sessions::Sessions;
-use crate::stores::sql::{Failure, Outcome};
 use crate::time::Moment;
 
 /// At most 64 characters, and their case makes no difference.

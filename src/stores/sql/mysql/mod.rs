@@ -17,11 +17,11 @@ use crate::config::RedisOptions;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ident::LockName;
 use crate::inspect::Whereabouts;
-use crate::seam::{Claim, Store};
+use crate::seam::{Claim, Failure, Outcome, Store};
 use crate::stores::sql::pool::{Database, Pool};
 use crate::stores::sql::rows::{Change, Row, RowStore, Rows, Told};
 use crate::stores::sql::sessions::SessionStore;
-use crate::stores::sql::{Failure, Outcome, no_table, query, timed_out};
+use crate::stores::sql::{no_table, query, timed_out};
 use crate::time::{Clock, Moment};
 
 /// A connection that has been idle for longer is asked whether it still stands.

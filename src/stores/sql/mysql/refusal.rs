@@ -6,7 +6,7 @@ use std::io::ErrorKind::{TimedOut, WouldBlock};
 use mysql::{DriverError, Error as Driver};
 
 use crate::error::{Error, ErrorKind};
-use crate::stores::sql::Failure;
+use crate::seam::Failure;
 
 pub(super) const NO_SUCH_TABLE: u16 = 1146;
 pub(super) const LOCK_WAIT_TIMEOUT: u16 = 1205;

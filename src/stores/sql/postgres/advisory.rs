@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use crate::ident::LockName;
-use crate::seam::Claim;
 use crate::seam::subscription::Subscription;
+use crate::seam::{Claim, Outcome};
+use crate::stores::sql::lease_ms;
 use crate::stores::sql::postgres::{Link, Postgres, column};
 use crate::stores::sql::sessions::Sessions;
-use crate::stores::sql::{Outcome, lease_ms};
 use crate::sync::Waker;
 use crate::time::Moment;
 

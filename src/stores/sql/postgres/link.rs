@@ -13,10 +13,11 @@ use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Config, Connection, Row, SimpleQueryMessage, Socket, Statement};
 
 use crate::error::{Error, ErrorKind, Result};
+use crate::seam::{Failure, Outcome};
 use crate::stores::sql::postgres::refusal::{failed, unreachable};
 #[cfg(feature = "tls")]
 pub(super) use crate::stores::sql::postgres::secure::Secure;
-use crate::stores::sql::{Failure, Outcome, timed_out};
+use crate::stores::sql::timed_out;
 use crate::time::{Clock, Moment};
 
 pub(super) type Params<'a> = &'a [&'a (dyn ToSql + Sync)];

@@ -24,11 +24,11 @@ use crate::ident::LockName;
 use crate::inspect::Whereabouts;
 use crate::observe::reporter::Reporter;
 use crate::seam::subscription::Subscription;
-use crate::seam::{Claim, Store};
+use crate::seam::{Claim, Failure, Outcome, Store};
 use crate::stores::sql::pool::{Database, Pool};
 use crate::stores::sql::rows::{Change, Row, RowStore, Rows, Told};
 use crate::stores::sql::sessions::SessionStore;
-use crate::stores::sql::{Failure, Outcome, lease_ms, no_table, query};
+use crate::stores::sql::{lease_ms, no_table, query};
 use crate::sync::Waker;
 use crate::time::{Clock, Moment, millis};
 

@@ -5,7 +5,7 @@ use std::error::Error as _;
 use tokio_postgres::error::SqlState;
 
 use crate::error::{Error, ErrorKind};
-use crate::stores::sql::Failure;
+use crate::seam::Failure;
 
 /// What failed after it was sent. An error of the server's means that the statement was rolled back.
 pub(super) fn failed(error: tokio_postgres::Error) -> Failure {

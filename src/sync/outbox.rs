@@ -1,0 +1,192 @@
+//! Bytes for a socket that many threads write to, one at a time and never under the lock.
+//!
+//! A thread adds bytes under the lock of the state that the outbox is part of, and then calls [`Outbox::flush`], which
+//! writes as much as the socket takes at once. The rest is left to the thread that reads: there is no room because the
+//! server has not read what went before, and it answers that. So a server that reads nothing holds up no writer.
+
+use std::collections::VecDeque;
+use std::io;
+use std::sync::Arc;
+
+use crate::sync::MutexGuard;
+
+/// The most that is given to the socket at once.
+const PIECE: usize = 64 * 1024;
+
+/// Bytes that are still to be written, the first request perhaps in part.
+#[derive(Default)]
+pub(crate) struct Outbox {
+    bytes: VecDeque<u8>,
+    is_writing: bool,
+    /// Meanwhile another thread found something to write, or a sign that there is room for it.
+    again: bool,
+}
+
+impl Outbox {
+    pub(crate) fn extend(&mut self, bytes: impl IntoIterator<Item = u8>) {
+        self.bytes.extend(bytes);
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.bytes.is_empty()
+    }
+
+    /// Drops the bytes, which nobody is to get any more.
+    pub(crate) fn clear(&mut self) {
+        self.bytes.clear();
+    }
+
+    /// Begins anew, for another connection or none. A thread that still writes to the connection before notices that
+    /// when it is back under the lock, and leaves these fields alone. Pairs with [`flush`](Self::flush).
+    pub(crate) fn reset(&mut self) {
+        *self = Outbox::default();
+    }
+
+    /// Writes the bytes, as many as the socket takes at once. `parts` finds the connection, if there is one, and its
+    /// outbox in the locked state; `write` runs without the lock. After an error other than `WouldBlock` the outbox is
+    /// empty, and the connection is the caller's to end: it is still the state's.
+    pub(crate) fn flush<T, S>(
+        state: &mut MutexGuard<'_, T>,
+        parts: for<'a> fn(&'a mut T) -> (Option<&'a Arc<S>>, &'a mut Outbox),
+        write: impl Fn(&S, &[u8]) -> io::Result<usize>,
+    ) -> io::Result<()> {
+        loop {
+            let (Some(stream), outbox) = parts(state) else { return Ok(()) };
+            // Set under the lock, so the thread that writes sees it and looks again. Pairs with the end of this loop.
+            outbox.again |= outbox.is_writing;
+            if outbox.is_writing || outbox.bytes.is_empty() {
+                return Ok(());
+            }
+            let stream = Arc::clone(stream);
+            let piece: Vec<u8> = outbox.bytes.iter().take(PIECE).copied().collect();
+            (outbox.is_writing, outbox.again) = (true, false);
+            let written = MutexGuard::unlocked(state, || write(&stream, &piece));
+            let (now, outbox) = parts(state);
+            if !now.is_some_and(|now| Arc::ptr_eq(now, &stream)) {
+                return Ok(()); // ended meanwhile; the bytes here are another connection's. Pairs with `reset`.
+            }
+            outbox.is_writing = false;
+            match written {
+                Ok(count) => drop(outbox.bytes.drain(..count.min(piece.len()))),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    // A thread that came meanwhile has left its bytes, or its sign that there is room, to this one.
+                    if !outbox.again {
+                        return Ok(());
+                    }
+                }
+                Err(error) => {
+                    outbox.clear();
+                    return Err(error);
+                }
+            }
+        }
+    }
+}
+
+#[cfg(all(test, not(leasehold_shuttle)))]
+mod tests {
+    use super::*;
+    use crate::sync::Mutex;
+
+    /// A socket that takes one byte a write, after as many refusals as were asked for.
+    struct Socket {
+        /// What happens during the next write, when the lock is free.
+        meanwhile: Mutex<Option<Box<dyn FnOnce() + Send>>>,
+        results: Mutex<VecDeque<io::ErrorKind>>,
+        taken: Mutex<Vec<u8>>,
+    }
+
+    impl Socket {
+        fn new(results: &[io::ErrorKind]) -> Arc<Socket> {
+            Arc::new(Socket {
+                meanwhile: Mutex::new(None),
+                results: Mutex::new(results.iter().copied().collect()),
+                taken: Mutex::default(),
+            })
+        }
+
+        fn write(&self, bytes: &[u8]) -> io::Result<usize> {
+            let meanwhile = self.meanwhile.lock().take();
+            meanwhile.into_iter().for_each(|happens| happens());
+            if let Some(kind) = self.results.lock().pop_front() {
+                return Err(kind.into());
+            }
+            self.taken.lock().extend(bytes.first());
+            Ok(1)
+        }
+
+        fn taken(&self) -> Vec<u8> {
+            self.taken.lock().clone()
+        }
+    }
+
+    #[derive(Default)]
+    struct State {
+        socket: Option<Arc<Socket>>,
+        outbox: Outbox,
+    }
+
+    fn state(socket: &Arc<Socket>, bytes: &[u8]) -> Arc<Mutex<State>> {
+        let mut state = State { socket: Some(Arc::clone(socket)), ..State::default() };
+        state.outbox.extend(bytes.iter().copied());
+        Arc::new(Mutex::new(state))
+    }
+
+    fn flush(state: &Mutex<State>) -> io::Result<()> {
+        Outbox::flush(&mut state.lock(), |state| (state.socket.as_ref(), &mut state.outbox), Socket::write)
+    }
+
+    #[test]
+    fn a_socket_that_is_full_keeps_nobody_and_the_rest_is_written_later() {
+        let socket = Socket::new(&[io::ErrorKind::WouldBlock]);
+        let state = state(&socket, b"abc");
+        flush(&state).unwrap();
+        assert_eq!(socket.taken(), b"");
+        flush(&state).unwrap();
+        assert_eq!(socket.taken(), b"abc");
+        assert!(state.lock().outbox.is_empty());
+    }
+
+    #[test]
+    fn a_thread_that_comes_during_a_write_is_not_held_up_and_its_bytes_are_written_by_the_other() {
+        let socket = Socket::new(&[io::ErrorKind::WouldBlock]);
+        let state = state(&socket, b"a");
+        let shared = Arc::clone(&state);
+        *socket.meanwhile.lock() = Some(Box::new(move || {
+            shared.lock().outbox.extend(*b"b");
+            flush(&shared).unwrap();
+        }));
+        flush(&state).unwrap();
+        assert_eq!(socket.taken(), b"ab");
+    }
+
+    #[test]
+    fn a_thread_that_writes_to_a_connection_that_has_ended_leaves_the_next_ones_bytes_alone() {
+        for results in [&[][..], &[io::ErrorKind::BrokenPipe]] {
+            let (old, new) = (Socket::new(results), Socket::new(&[]));
+            let state = state(&old, b"a");
+            let (shared, next) = (Arc::clone(&state), Arc::clone(&new));
+            *old.meanwhile.lock() = Some(Box::new(move || {
+                let mut state = shared.lock();
+                state.socket = Some(next);
+                state.outbox.reset();
+                state.outbox.extend(*b"xy");
+            }));
+            flush(&state).unwrap();
+            assert_eq!(new.taken(), b"");
+            flush(&state).unwrap();
+            assert_eq!(new.taken(), b"xy");
+        }
+    }
+
+    #[test]
+    fn an_error_of_the_socket_empties_the_outbox_and_is_returned() {
+        let socket = Socket::new(&[io::ErrorKind::BrokenPipe]);
+        let state = state(&socket, b"abc");
+        assert_eq!(flush(&state).unwrap_err().kind(), io::ErrorKind::BrokenPipe);
+        assert!(state.lock().outbox.is_empty());
+        state.lock().outbox.extend(*b"d");
+        flush(&state).unwrap();
+        assert_eq!(socket.taken(), b"d");
+    }
+}
