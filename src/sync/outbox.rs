@@ -27,6 +27,7 @@ impl Outbox {
         self.bytes.extend(bytes);
     }
 
+    #[cfg_attr(not(feature = "zookeeper"), allow(dead_code, reason = "asked by that store only"))]
     pub(crate) fn is_empty(&self) -> bool {
         self.bytes.is_empty()
     }

@@ -15,7 +15,11 @@ use serde_json::{Value, json};
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::ident::Owner;
+use crate::seam::Failure;
 use crate::stores::etcd::members::unreadable;
+
+/// How many locks one transaction is about at most; the server takes 128 unless told otherwise.
+pub(super) const BATCH: usize = 100;
 
 /// Whom somebody stands behind. The same owner's key may be there again later: only with the creation it is the same.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -250,6 +254,15 @@ impl Done {
 pub(super) fn number(of: &Value, field: &str) -> Option<i64> {
     let value = of.get(field)?;
     value.as_i64().or_else(|| value.as_str()?.parse().ok())
+}
+
+/// One failure for all of a batch.
+pub(super) fn for_each_of(count: usize, failure: Failure) -> impl Iterator<Item = Failure> {
+    let is_unknown = matches!(failure, Failure::Unknown(_));
+    let error = failure.into_error();
+    (0..count).map(
+        move |_| if is_unknown { Failure::Unknown(error.copy()) } else { Failure::Refused(error.copy()) },
+    )
 }
 
 #[cfg(test)]

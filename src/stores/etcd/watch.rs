@@ -20,13 +20,12 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::ident::Owner;
 use crate::observe::reporter::Reporter;
 use crate::park::ServiceWaker;
-use crate::seam::Failure;
 use crate::seam::subscription::{Channel, ChannelSource, Subscription};
-use crate::stores::etcd::BATCH;
+use crate::seam::{Claim, Failure};
 use crate::stores::etcd::early::{End, Holds};
 use crate::stores::etcd::http::{Connection, HangerUp};
 use crate::stores::etcd::members::{Members, Transport, refusal, refusal_in, unreadable};
-use crate::stores::etcd::message::{self, Done, Front, get, number, txn};
+use crate::stores::etcd::message::{self, BATCH, Done, Front, get, number, txn};
 use crate::sync::thread::{self, JoinHandle};
 use crate::sync::{Condvar, Mutex, MutexGuard, Waker};
 use crate::time::{Clock, Moment, random_between};
@@ -576,4 +575,8 @@ impl fmt::Debug for Watch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Watch").finish_non_exhaustive()
     }
+}
+
+pub(super) fn id(claim: &Claim) -> Id {
+    (claim.name.key().into(), claim.owner)
 }

@@ -1,0 +1,412 @@
+//! The requests that acquire, keep and release a key, and the meaning of their answers.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::error::{Error, ErrorKind};
+use crate::ident::{Fence, LockName};
+use crate::seam::{Attempt, Claim, Failure, Outcome, Release};
+use crate::stores::etcd::lease::{EtcdLease, keep_alive, revoke, time_to_live, ttl_of};
+use crate::stores::etcd::members::{Transport, is_lease_over, not_sent};
+use crate::stores::etcd::message::{
+    BATCH, Done, Front, HeldKey, KeyLine, for_each_of, get, is_absent, is_at, is_since, is_there, put,
+    put_as_leased, take_away, txn, value,
+};
+use crate::stores::etcd::watch::{WatchPlace, id};
+use crate::time::{Clock, Moment};
+
+use crate::stores::etcd::EtcdStore;
+
+/// How often a change is tried again when the key was changed between the look and the change.
+const TRIES: usize = 8;
+
+impl EtcdStore {
+    pub(super) fn line(&self, name: &LockName) -> KeyLine {
+        KeyLine::new(&self.members.address.prefix, name.key())
+    }
+
+    /// The key of who wants a lock.
+    pub(super) fn key(&self, claim: &Claim) -> String {
+        self.line(&claim.name).key(claim.owner)
+    }
+
+    /// Runs a transaction.
+    pub(super) fn txn(&self, wire: &Transport, body: &Value, deadline: Moment) -> Outcome<Done> {
+        wire.call("/v3/kv/txn", body, deadline).map(|answer| Done::read(&answer))
+    }
+
+    /// What a `get`, or the `first` of a line, finds.
+    pub(super) fn look(&self, what: &Value, deadline: Moment) -> Outcome<Option<HeldKey>> {
+        let done =
+            self.txn(&self.wire, &txn(&[], std::slice::from_ref(what), &[]), deadline).map_err(not_sent)?;
+        done.found(0).map_err(Failure::Refused)
+    }
+
+    // ---- taking
+
+    /// A first hold.
+    pub(super) fn take(&self, claim: &Claim, deadline: Moment) -> Outcome<Attempt> {
+        let id = id(claim);
+        for _ in 0..TRIES {
+            let stands = match self.watch.place(&id) {
+                Some((place, front)) => self.ask(claim, place, front, deadline).map_err(not_sent)?,
+                None => self.join(claim, deadline)?,
+            };
+            match stands {
+                Stands::First(place) => {
+                    if self.counts(claim, place, deadline)? {
+                        self.watch.leave(&id, true);
+                        self.watch.holds(self.key(claim), place.created);
+                        let fence = claim.wants_fence.then(|| Fence::new(place.created.unsigned_abs()));
+                        return Ok(Attempt::Granted { fence });
+                    }
+                }
+                Stands::Behind { place, front } if claim.waits => {
+                    let third = Duration::from_secs(ttl_of(claim.lease)) / 3;
+                    let lease = self.leases.lent(place.lease);
+                    // It has to live until the next look.
+                    let until = Clock::System.after(third * 2);
+                    if let Some(lease) = lease
+                        && self.leases.keep(&self.wire, lease, until, deadline).map_err(not_sent)?
+                    {
+                        if self.watch.follow(id.clone(), place, front) {
+                            continue;
+                        }
+                        return Ok(Attempt::Busy { retry_after: Some(third) });
+                    }
+                }
+                Stands::Behind { .. } | Stands::Nowhere { busy: true } => {
+                    return Ok(Attempt::Busy { retry_after: None });
+                }
+                Stands::Nowhere { busy: false } => {}
+            }
+            // The place is lost. Whoever waits for a lock waits on, at the end.
+            self.watch.leave(&id, false);
+        }
+        let words = "the key disappeared again and again during the request";
+        Err(Failure::Refused(Error::new(ErrorKind::Busy, "lock", words)))
+    }
+
+    /// Whether the hold of one who has come first can be counted on for the claim's lease.
+    pub(super) fn counts(&self, claim: &Claim, place: WatchPlace, deadline: Moment) -> Outcome<bool> {
+        match self.leases.lent(place.lease) {
+            Some(lease) => {
+                let until = Clock::System.after(claim.lease);
+                self.leases.keep(&self.wire, lease, until, deadline).map_err(not_sent)
+            }
+            // What an earlier attempt has left.
+            None => Ok(self.change(claim, None, |_| 1, true, deadline)?.is_some()),
+        }
+    }
+
+    /// Puts the claim's key: behind all others, or, for one who will not wait, only where there are none.
+    pub(super) fn join(&self, claim: &Claim, deadline: Moment) -> Outcome<Stands> {
+        let (lease, done) = match self.put_first(claim, deadline) {
+            // A lease that was believed in is gone, as when the cluster's data was restored. The rest is not believed
+            // in either; the request was not carried out.
+            Err(failure) if is_lease_over(&failure) => {
+                self.leases.distrust();
+                self.put_first(claim, deadline)
+            }
+            first => first,
+        }?;
+        if !done.succeeded {
+            self.leases.give_back(lease);
+            return match done.found(0).map_err(Failure::Refused)? {
+                // The claim's own, of which nothing is known.
+                Some(held) => {
+                    let place = WatchPlace { created: held.created, lease: held.lease };
+                    self.ask(claim, place, None, deadline).map_err(not_sent)
+                }
+                None => Ok(Stands::Nowhere { busy: !claim.waits }),
+            };
+        }
+        self.leases.lend(lease);
+        let place = WatchPlace { created: i64::try_from(done.revision).unwrap_or(i64::MAX), lease: lease.id };
+        let front = if claim.waits { done.found_front(0).map_err(Failure::Unknown)? } else { None };
+        Ok(Stands::at(place, front))
+    }
+
+    pub(super) fn put_first(&self, claim: &Claim, deadline: Moment) -> Outcome<(EtcdLease, Done)> {
+        let (line, key) = (self.line(&claim.name), self.key(claim));
+        let lease = self.leases.take(&self.wire, claim.lease, deadline)?;
+        let put = put(&key, &value(claim.owner, 1, lease.ttl), lease.id);
+        self.watch.asks(&id(claim));
+        let body = if claim.waits {
+            // In this order: who is the last before the key is there.
+            txn(&[is_absent(&key)], &[line.last(None), put], &[get(&key)])
+        } else {
+            txn(&[line.is_empty()], &[put], &[get(&key)])
+        };
+        match self.txn(&self.wire, &body, deadline) {
+            Ok(done) => Ok((lease, done)),
+            Err(failure) => {
+                if matches!(failure, Failure::Refused(_)) && !is_lease_over(&failure) {
+                    self.leases.give_back(lease);
+                }
+                Err(failure)
+            }
+        }
+    }
+
+    /// Where the claim's owner stands now; `front` is who stood in front a moment ago, if that is known.
+    pub(super) fn ask(
+        &self,
+        claim: &Claim,
+        place: WatchPlace,
+        front: Option<Front>,
+        deadline: Moment,
+    ) -> Outcome<Stands> {
+        let (line, key) = (self.line(&claim.name), self.key(claim));
+        let looks = [get(&key), line.last(Some(place.created))];
+        let done = match &front {
+            // Mostly nothing has changed, and the server need not go through all who stand there.
+            Some(front) => {
+                let unchanged = [is_since(&key, place.created), is_since(&front.key, front.created)];
+                self.txn(&self.wire, &txn(&unchanged, &[], &looks), deadline)?
+            }
+            None => self.txn(&self.wire, &txn(&[], &looks, &[]), deadline)?,
+        };
+        if let Some(front) = front.filter(|_| done.succeeded) {
+            return Ok(Stands::at(place, Some(front)));
+        }
+        let own = done.found(0).map_err(Failure::Refused)?;
+        if own.is_none_or(|own| own.created != place.created) {
+            return Ok(Stands::Nowhere { busy: false });
+        }
+        let front = done.found_front(1).map_err(Failure::Refused)?;
+        Ok(Stands::at(place, front))
+    }
+
+    /// Has a hold that stands have another count, and run for the claim's lease from now on if `prolongs`. Returns its
+    /// fence, which is its place in the order: the revision of a later change would be above the fences of those who
+    /// stand behind it. `None`: the owner does not hold it.
+    pub(super) fn change(
+        &self,
+        claim: &Claim,
+        seen: Option<HeldKey>,
+        count: impl Fn(&HeldKey) -> u32,
+        prolongs: bool,
+        deadline: Moment,
+    ) -> Outcome<Option<u64>> {
+        let key = self.key(claim);
+        let mut seen = seen;
+        for _ in 0..TRIES {
+            let held = match seen.take() {
+                Some(held) => Some(held),
+                None => self.look(&get(&key), deadline)?,
+            };
+            let Some(held) = held.filter(|held| held.is_of(claim.owner)) else { return Ok(None) };
+            let other_lease = if prolongs {
+                match self.long_enough(&self.wire, &held, claim.lease, deadline).map_err(not_sent)? {
+                    Enough::Ended => return Ok(None),
+                    Enough::Yes => None,
+                    Enough::No => Some(self.leases.take(&self.wire, claim.lease, deadline)?),
+                }
+            } else {
+                None
+            };
+            let ttl = other_lease.map_or(held.ttl, |lease| lease.ttl);
+            let value = value(claim.owner, count(&held), ttl);
+            let change = match other_lease {
+                Some(lease) => put(&key, &value, lease.id),
+                None => put_as_leased(&key, &value),
+            };
+            let done =
+                self.txn(&self.wire, &txn(&[is_at(&key, held.revision)], &[change], &[get(&key)]), deadline)?;
+            if done.succeeded {
+                if let Some(lease) = other_lease {
+                    self.leases.lend(lease);
+                }
+                return Ok(Some(u64::try_from(held.created).unwrap_or(0)));
+            }
+            if let Some(lease) = other_lease {
+                self.leases.give_back(lease);
+            }
+            seen = done.found(0).map_err(Failure::Refused)?;
+            if seen.is_none() {
+                return Ok(None);
+            }
+        }
+        let words = "the key changed again and again during the request";
+        Err(Failure::Refused(Error::new(ErrorKind::Busy, "change", words)))
+    }
+
+    /// Whether the hold's lease runs for `asked` from now on, after it was kept alive if that makes it so exactly.
+    /// Never prolongs a lease of another length: it would run for longer than anybody asked.
+    pub(super) fn long_enough(
+        &self,
+        wire: &Transport,
+        held: &HeldKey,
+        asked: Duration,
+        deadline: Moment,
+    ) -> Outcome<Enough> {
+        let ttl = ttl_of(asked);
+        if held.ttl == ttl {
+            let sent = Clock::System.now();
+            let is_alive = keep_alive(wire, &[held.lease], deadline)? == [true];
+            self.leases.confirm(held.lease, sent);
+            return Ok(if is_alive { Enough::Yes } else { Enough::Ended });
+        }
+        if held.ttl < ttl {
+            return Ok(Enough::No);
+        }
+        Ok(match time_to_live(wire, held.lease, deadline)? {
+            None => Enough::Ended,
+            Some(seconds) if Duration::from_secs(seconds) >= asked => Enough::Yes,
+            Some(_) => Enough::No,
+        })
+    }
+
+    // ---- giving back
+
+    /// Has each claim's owner hold nothing.
+    pub(super) fn remove(
+        &self,
+        wire: &Transport,
+        claims: &[Claim],
+        deadline: Moment,
+    ) -> Vec<Outcome<Release>> {
+        let mut outcomes = Vec::with_capacity(claims.len());
+        claims.iter().for_each(|claim| self.watch.gives_up(&self.key(claim)));
+        for batch in claims.chunks(BATCH) {
+            let removals: Vec<Value> =
+                batch.iter().map(|claim| json!({ "request_txn": self.removal(claim) })).collect();
+            match self.txn(wire, &txn(&[], &removals, &[]), deadline) {
+                Ok(done) => outcomes.extend(batch.iter().enumerate().map(|(at, claim)| {
+                    let inner = done.inner(at).map_err(Failure::Unknown)?;
+                    self.removed(wire, claim, &inner, deadline)
+                })),
+                Err(failure) => outcomes.extend(for_each_of(batch.len(), failure).map(Err)),
+            }
+        }
+        outcomes
+    }
+
+    /// Takes the owner's key away; where there is none, asks who has the lock.
+    pub(super) fn removal(&self, claim: &Claim) -> Value {
+        let key = self.key(claim);
+        txn(&[is_there(&key)], &[take_away(&key)], &[self.line(&claim.name).first()])
+    }
+
+    pub(super) fn remove_one(&self, claim: &Claim, deadline: Moment) -> Outcome<Release> {
+        self.watch.gives_up(&self.key(claim));
+        let done = self.txn(&self.wire, &self.removal(claim), deadline)?;
+        self.removed(&self.wire, claim, &done, deadline)
+    }
+
+    pub(super) fn removed(
+        &self,
+        wire: &Transport,
+        claim: &Claim,
+        done: &Done,
+        deadline: Moment,
+    ) -> Outcome<Release> {
+        self.watch.leave(&id(claim), true);
+        // Threads of this client need not wait for the server's word.
+        self.watch.gone(&self.key(claim));
+        let was = done.found(0).map_err(Failure::Refused)?;
+        if !done.succeeded {
+            return Ok(Release::NotHeld { holder: was.map(|held| held.owner) });
+        }
+        if let Some(held) = was
+            && !self.leases.returned(held.lease)
+        {
+            revoke(wire, held.lease, deadline);
+        }
+        Ok(Release::Freed { others: 0 })
+    }
+
+    // ---- keeping alive
+
+    pub(super) fn renew_batch(&self, claims: &[Claim], deadline: Moment) -> Outcome<Vec<Outcome<bool>>> {
+        let looks: Vec<Value> = claims.iter().map(|claim| get(&self.key(claim))).collect();
+        let done = self.txn(&self.renewals, &txn(&[], &looks, &[]), deadline)?;
+        // A key that stands now, under a lease that is kept alive after that, stands for the whole lease.
+        let mut alike = Vec::new();
+        let mut outcomes: Vec<Option<Outcome<bool>>> = Vec::with_capacity(claims.len());
+        for (place, claim) in claims.iter().enumerate() {
+            outcomes.push(match done.found(place) {
+                Err(error) => Some(Err(Failure::Refused(error))),
+                Ok(Some(held)) if held.is_of(claim.owner) => {
+                    if held.ttl == ttl_of(claim.lease) {
+                        alike.push(held.lease);
+                        None
+                    } else {
+                        Some(self.renew_other(claim, &held, deadline))
+                    }
+                }
+                Ok(_) => Some(Ok(false)),
+            });
+        }
+        let sent = Clock::System.now();
+        let mut alive = match keep_alive(&self.renewals, &alike, deadline) {
+            Ok(alive) => alive.into_iter(),
+            Err(failure) => {
+                let mut failures = for_each_of(alike.len(), failure);
+                let failed =
+                    |outcome: Option<_>| outcome.or_else(|| failures.next().map(Err)).unwrap_or(Ok(false));
+                return Ok(outcomes.into_iter().map(failed).collect());
+            }
+        };
+        for id in alike {
+            self.leases.confirm(id, sent);
+        }
+        Ok(outcomes
+            .into_iter()
+            .map(|outcome| outcome.unwrap_or_else(|| Ok(alive.next() == Some(true))))
+            .collect())
+    }
+
+    /// Renews a hold whose lease has another length than the claim's, as a hold has that was taken with one of its own.
+    pub(super) fn renew_other(&self, claim: &Claim, held: &HeldKey, deadline: Moment) -> Outcome<bool> {
+        match self.long_enough(&self.renewals, held, claim.lease, deadline)? {
+            Enough::Ended => return Ok(false),
+            Enough::Yes => return Ok(true),
+            Enough::No => {}
+        }
+        let lease = self.leases.take(&self.renewals, claim.lease, deadline)?;
+        let key = self.key(claim);
+        let change = put(&key, &value(claim.owner, held.count, lease.ttl), lease.id);
+        // Changed since it was looked at: by its owner's re-entry, or it is another's. The next look will tell.
+        let done = self.txn(&self.renewals, &txn(&[is_at(&key, held.revision)], &[change], &[]), deadline)?;
+        if !done.succeeded {
+            self.leases.give_back(lease);
+            let words = "the key changed during the request";
+            return Err(Failure::Refused(Error::new(ErrorKind::Busy, "renew", words)));
+        }
+        self.leases.lend(lease);
+        Ok(true)
+    }
+}
+
+/// Where one stands who wants a lock.
+pub(super) enum Stands {
+    First(WatchPlace),
+    Behind {
+        place: WatchPlace,
+        front: Front,
+    },
+    /// The key is not there; because there are others, and this one will not wait, if `busy`.
+    Nowhere {
+        busy: bool,
+    },
+}
+
+impl Stands {
+    pub(super) fn at(place: WatchPlace, front: Option<Front>) -> Stands {
+        match front {
+            None => Stands::First(place),
+            Some(front) => Stands::Behind { place, front },
+        }
+    }
+}
+
+/// Whether a lease runs for long enough.
+pub(super) enum Enough {
+    Yes,
+    No,
+    /// It does not run any more.
+    Ended,
+}
