@@ -1,0 +1,323 @@
+//! The requests that acquire, keep and release a node, and the meaning of their replies.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::error::{Error, ErrorKind};
+use crate::ident::{Fence, LockName, Owner};
+use crate::seam::subscription::{Channel, ChannelSource};
+use crate::seam::{Attempt, Claim, Failure, Family, Kind, Release, Snapshot};
+use crate::stores::zookeeper::answer::{deleted, described, inscription};
+use crate::stores::zookeeper::jute::{Mode, Operation, code};
+use crate::stores::zookeeper::path::{NodeLine, QueuedNode};
+use crate::stores::zookeeper::places::{HeldNode, LockNode, PlaceKey};
+use crate::stores::zookeeper::session::{NoReply, Session};
+use crate::time::{Clock, Moment};
+
+use crate::stores::zookeeper::session::Found;
+use crate::stores::zookeeper::{ZooKeeperStore, jute, path};
+
+impl ZooKeeperStore {
+    pub(super) fn key(&self, claim: &Claim) -> Found<PlaceKey> {
+        self.key_of(claim.kind, &claim.name, claim.owner)
+    }
+
+    pub(super) fn key_of(&self, kind: Kind, name: &LockName, owner: Owner) -> Found<PlaceKey> {
+        Ok(PlaceKey { path: self.path_of(name)?.into(), owner, family: kind.family() })
+    }
+
+    pub(super) fn path_of(&self, name: &LockName) -> Found<String> {
+        path::of_lock(&self.session.address.chroot, name.key()).map_err(NoReply::refused)
+    }
+
+    /// Those who stand at a lock; nobody if there is no such path.
+    pub(super) fn line(&self, lock: &str, deadline: Moment) -> Found<NodeLine> {
+        match self.session.call(&Operation::Children { path: lock }, deadline) {
+            Ok(reply) => Ok(NodeLine::new(jute::children(&reply.body)?)),
+            Err(NoReply::Code(code::NO_NODE)) => Ok(NodeLine::default()),
+            Err(failure) => Err(failure),
+        }
+    }
+
+    // ---- taking
+
+    pub(super) fn attempt_now(&self, claim: &Claim, count: u32, deadline: Moment) -> Found<Attempt> {
+        let key = self.key(claim)?;
+        let granted = |node: &LockNode| Attempt::Granted {
+            fence: claim.wants_fence.then(|| Fence::new(node.transaction)),
+        };
+        if let Some((node, _)) = self.session.places.holding(&key) {
+            if self.is_there(&key, &node, deadline)? {
+                self.session.places.keep(&key, Some(count), Clock::System.after(claim.lease));
+                return Ok(granted(&node));
+            }
+            self.session.places.remove(&key);
+        }
+        if count > 1 {
+            return Ok(Attempt::Lost);
+        }
+        // Who does not wait makes no node to find the lock busy. A writer may read all the same.
+        let may_read = key.family == Family::Read && self.session.places.holding(&writing(&key)).is_some();
+        if !claim.waits && !may_read && self.line(&key.path, deadline)?.is_busy_for(key.family) {
+            return Ok(Attempt::Busy { retry_after: None });
+        }
+        loop {
+            let node = self.stand(claim, &key, deadline)?;
+            let line = self.line(&key.path, deadline)?;
+            let Some(waiter) = line.find(&node.name) else {
+                // Somebody took it away. Whoever waits for a lock waits on, at the end.
+                self.session.places.set_node(&key, None);
+                continue;
+            };
+            if line.is_strange_to(key.family) {
+                self.give_up(&key, &node, deadline)?;
+                let words = "the path is in use by another kind of lock";
+                return Err(NoReply::refused(Error::new(ErrorKind::WrongType, "lock", words)));
+            }
+            let Some(in_front) = line.in_front_of(waiter) else {
+                let until = Clock::System.after(claim.lease);
+                self.session.places.set_held(&key, HeldNode::new(count, until, node.life.window()));
+                self.session.look_by(until);
+                return Ok(granted(&node));
+            };
+            if !claim.waits {
+                self.give_up(&key, &node, deadline)?;
+                return Ok(Attempt::Busy { retry_after: None });
+            }
+            if self.watch(&key, &in_front.name, deadline)? {
+                return Ok(Attempt::Busy { retry_after: None });
+            }
+        }
+    }
+
+    /// Takes the owner out of the queue.
+    pub(super) fn give_up(&self, key: &PlaceKey, node: &LockNode, deadline: Moment) -> Found<()> {
+        self.delete(&node.path(key), deadline)?;
+        self.session.places.remove(key);
+        Ok(())
+    }
+
+    /// The node in which the owner stands in the queue; made if there is none.
+    pub(super) fn stand(&self, claim: &Claim, key: &PlaceKey, deadline: Moment) -> Found<LockNode> {
+        let known = self.session.places.look(key);
+        if let Some(node) = known.node {
+            return Ok(node);
+        }
+        if known.in_doubt {
+            self.clear(key, deadline)?;
+        }
+        let mut made = format!("{}/{}", key.path, path::prefix(key.owner, key.family));
+        let mut mode = Mode::EphemeralSequential;
+        if key.family == Family::Read
+            && let Some((node, _)) = self.session.places.holding(&writing(key))
+        {
+            // As Curator: who writes and reads reads in the writer's place, and keeps it when the writing is over.
+            made.push_str(QueuedNode::digits(&node.name, Family::Write));
+            mode = Mode::Ephemeral;
+        }
+        let data = inscription(claim);
+        let create = Operation::Create { path: &made, data: &data, mode, access: self.access };
+        let mut outcome = self.session.call(&create, deadline);
+        if matches!(outcome, Err(NoReply::Code(code::NO_NODE))) {
+            self.make_parents(&key.path, deadline)?;
+            outcome = self.session.call(&create, deadline);
+        }
+        let reply = outcome.inspect_err(|failure| {
+            if matches!(failure, NoReply::Failed(Failure::Unknown(_))) {
+                self.session.places.set_doubt(key);
+            }
+        })?;
+        let (path, transaction) = jute::created(&reply.body)?;
+        let name = path.rsplit('/').next().unwrap_or_default().into();
+        let node = LockNode { name, transaction, life: reply.life };
+        self.session.places.set_node(key, Some(node.clone()));
+        Ok(node)
+    }
+
+    /// As Curator: what is above the nodes goes some time after the last of them.
+    pub(super) fn make_parents(&self, lock: &str, deadline: Moment) -> Found<()> {
+        // Mostly all but the last are there.
+        if self.make_container(lock, deadline)? {
+            return Ok(());
+        }
+        for path in path::with_parents(lock) {
+            match self.make_container(path, deadline) {
+                Ok(_) => {}
+                // One above may be closed to us and be there all the same; the last one tells.
+                Err(NoReply::Code(code::NO_AUTH)) if path != lock => {}
+                Err(failure) => return Err(failure),
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes a container unless it is there; `false`: what is above it is not.
+    pub(super) fn make_container(&self, path: &str, deadline: Moment) -> Found<bool> {
+        let create = |mode| {
+            let request = Operation::Create { path, data: &[], mode, access: self.access };
+            self.session.call(&request, deadline)
+        };
+        let outcome = match create(Mode::Container) {
+            Err(NoReply::Code(code::UNIMPLEMENTED)) => create(Mode::Persistent),
+            outcome => outcome,
+        };
+        match outcome {
+            Ok(_) | Err(NoReply::Code(code::NODE_EXISTS)) => Ok(true),
+            Err(NoReply::Code(code::NO_NODE)) => Ok(false),
+            // It may have been made or not, which is as well: no lock is in it.
+            Err(NoReply::Failed(Failure::Unknown(error))) => {
+                Err(NoReply::refused(Error::new(error.kind(), "lock", error.detail())))
+            }
+            Err(failure) => Err(failure),
+        }
+    }
+
+    /// Has the owner told when the one in front goes; `false`: it is gone already.
+    pub(super) fn watch(&self, key: &PlaceKey, in_front: &str, deadline: Moment) -> Found<bool> {
+        let topic = self.session.places.topic(key);
+        let path = format!("{}/{in_front}", key.path);
+        self.session.watch(&path, &topic);
+        // By reading, not by asking whether it exists: that would leave a watch where nothing comes any more.
+        match self.session.call(&Operation::Watch { path: &path }, deadline) {
+            Ok(_) => Ok(true),
+            failed => {
+                self.session.unwatch(&path, &topic);
+                match failed {
+                    Err(NoReply::Code(code::NO_NODE)) => Ok(false),
+                    Err(failure) => Err(failure),
+                    Ok(_) => Ok(true),
+                }
+            }
+        }
+    }
+
+    pub(super) fn is_there(&self, key: &PlaceKey, node: &LockNode, deadline: Moment) -> Found<bool> {
+        match self.session.call(&Operation::Exists { path: &node.path(key) }, deadline) {
+            // Of another session nothing can be said by this one.
+            Ok(reply) => Ok(Arc::ptr_eq(&reply.life, &node.life)),
+            Err(NoReply::Code(code::NO_NODE)) => Ok(false),
+            Err(failure) => Err(failure),
+        }
+    }
+
+    // ---- giving back
+
+    pub(super) fn release_now(&self, claim: &Claim, left: u32, deadline: Moment) -> Found<Release> {
+        let key = self.key(claim)?;
+        let Some((node, held)) = self.session.places.holding(&key) else {
+            return Ok(Release::NotHeld { holder: self.holder(&key, deadline)? });
+        };
+        if left > 0 {
+            if self.is_there(&key, &node, deadline)? {
+                self.session.places.keep(&key, Some(left), held.until);
+                return Ok(Release::StillHeld);
+            }
+        } else if self.delete(&node.path(&key), deadline)? {
+            self.session.places.remove(&key);
+            return Ok(Release::Freed { others: 0 });
+        }
+        self.session.places.remove(&key);
+        Ok(Release::NotHeld { holder: self.holder(&key, deadline)? })
+    }
+
+    /// Takes a node away; `false`: it was not there.
+    pub(super) fn delete(&self, path: &str, deadline: Moment) -> Found<bool> {
+        deleted(self.session.call(&Operation::Delete { path }, deadline))
+    }
+
+    /// Has the owner stand nowhere.
+    pub(super) fn abandon_now(&self, claim: &Claim, deadline: Moment) -> Found<Release> {
+        let key = self.key(claim)?;
+        let freed = match self.session.places.remove(&key) {
+            Some((Some(node), _)) => !node.life.is_over() && self.delete(&node.path(&key), deadline)?,
+            // It has never got so far as to ask for a node.
+            Some((None, false)) => false,
+            Some((None, true)) | None => self.clear(&key, deadline)?,
+        };
+        Ok(if freed { Release::Freed { others: 0 } } else { Release::NotHeld { holder: None } })
+    }
+
+    /// Looks for nodes of an owner that it does not know of, and takes them away; whether there were any.
+    pub(super) fn clear(&self, key: &PlaceKey, deadline: Moment) -> Found<bool> {
+        // What was sent under this session before is carried out, or never will be, before this is answered.
+        match self.session.call(&Operation::Sync { path: &key.path }, deadline) {
+            Ok(_) | Err(NoReply::Code(_)) => {}
+            Err(failure) => return Err(failure),
+        }
+        let prefix = path::prefix(key.owner, key.family);
+        let mut found = false;
+        for waiter in self.line(&key.path, deadline)?.all().filter(|waiter| waiter.name.starts_with(&prefix))
+        {
+            found |= self.delete(&format!("{}/{}", key.path, waiter.name), deadline)?;
+        }
+        Ok(found)
+    }
+
+    // ---- questions
+
+    /// Who has the lock, as its node says.
+    pub(super) fn holder(&self, key: &PlaceKey, deadline: Moment) -> Found<Option<String>> {
+        Ok(self.shown(key, deadline)?.map(|(name, data)| described(&name, &data).0))
+    }
+
+    /// The node of a holder, with its data: the owner's own if it is one.
+    pub(super) fn shown(&self, key: &PlaceKey, deadline: Moment) -> Found<Option<(String, Vec<u8>)>> {
+        let line = self.line(&key.path, deadline)?;
+        let own = self.session.places.holding(key).map(|(node, _)| node.name);
+        let mut holders: Vec<_> = line.holders(key.family).collect();
+        holders.sort_by_key(|waiter| own.as_deref() != Some(&*waiter.name));
+        for waiter in holders {
+            match self
+                .session
+                .call(&Operation::Data { path: &format!("{}/{}", key.path, waiter.name) }, deadline)
+            {
+                Ok(reply) => return Ok(Some((waiter.name.clone(), jute::data(&reply.body)?))),
+                Err(NoReply::Code(code::NO_NODE)) => {} // it has just gone
+                Err(failure) => return Err(failure),
+            }
+        }
+        Ok(None)
+    }
+
+    pub(super) fn inspect_now(
+        &self,
+        kind: Kind,
+        name: &LockName,
+        owner: Owner,
+        deadline: Moment,
+    ) -> Found<Option<Snapshot>> {
+        let key = self.key_of(kind, name, owner)?;
+        let Some((shown, data)) = self.shown(&key, deadline)? else { return Ok(None) };
+        let own = self.session.places.holding(&key).filter(|(node, _)| *node.name == *shown);
+        let (holder, lease) = described(&shown, &data);
+        let until = self.session.places.until(&key.path, &shown);
+        let left = until.map(|until| until.since(Clock::System.now()));
+        // This client's own, of which it knows no more, has been taken away since it was looked at.
+        let is_over = holder.rsplit_once(':').map(|(client, _)| client)
+            == owner.to_string().rsplit_once(':').map(|(client, _)| client);
+        Ok(Some(Snapshot {
+            holder,
+            count: own.map_or(0, |(_, held)| held.count),
+            remaining: left.or(if is_over { Some(Duration::ZERO) } else { lease }),
+        }))
+    }
+
+    pub(super) fn force_now(&self, kind: Kind, name: &LockName, deadline: Moment) -> Found<bool> {
+        let lock = self.path_of(name)?;
+        let mut freed = false;
+        for waiter in self.line(&lock, deadline)?.holders(kind.family()) {
+            freed |= self.delete(&format!("{lock}/{}", waiter.name), deadline)?;
+        }
+        Ok(freed)
+    }
+}
+
+/// Where the same owner stands as a writer.
+fn writing(key: &PlaceKey) -> PlaceKey {
+    PlaceKey { family: Family::Write, ..key.clone() }
+}
+
+/// Nothing ends with the last listener: the watch goes with the node in front.
+impl ChannelSource for Session {
+    fn left(&self, _topic: &Arc<Channel>) {}
+}
