@@ -59,7 +59,7 @@ impl LazyStore {
         if self.store.get().is_some() {
             return Ok(());
         }
-        // Somebody who was before us has just found out: all who wait are told that, not one after the other.
+        // An earlier caller has just found out: all waiters get its error at once, not one after the other.
         if let (Some(error), true) = (&*last, self.failures.load(Ordering::SeqCst) != before) {
             return Err(error.copy());
         }
@@ -67,10 +67,10 @@ impl LazyStore {
             *last = Some(error.copy());
             self.failures.fetch_add(1, Ordering::SeqCst);
         })?;
-        if let Some(watchdog) = &*self.watchdog.lock() {
-            if let Some(sessions) = store.capabilities().sessions {
-                sessions.attach(watchdog.clone());
-            }
+        if let Some(watchdog) = &*self.watchdog.lock()
+            && let Some(sessions) = store.capabilities().sessions
+        {
+            sessions.attach(watchdog.clone());
         }
         let store = self.store.get_or_init(|| store);
         // Set first, looked second. Pairs with `close`.
