@@ -15,7 +15,7 @@ pub(crate) const SHORTEST_RENEWED: Duration = Duration::from_millis(100);
 /// Turns a lock's given name into the store's.
 pub(crate) type NameMapper = Arc<dyn Fn(&str) -> String + Send + Sync>;
 
-/// What every store is used with.
+/// Options that every store is used with.
 #[derive(Clone)]
 pub(crate) struct Options {
     pub(crate) lease: Duration,
@@ -23,7 +23,7 @@ pub(crate) struct Options {
     pub(crate) patience: Duration,
     pub(crate) key_prefix: String,
     pub(crate) map_names: Option<NameMapper>,
-    /// Where the locks are kept, the same for all clients that say it in the same way.
+    /// The place of the locks, the same for all clients that name it in the same way.
     pub(crate) place: String,
     /// The kind of store, for people.
     pub(crate) store: &'static str,
@@ -58,7 +58,7 @@ impl Options {
     }
 }
 
-/// What a store on a server is opened with: Redis, or a database.
+/// Options to open a store on a server: Redis, or a database.
 #[derive(Clone)]
 pub(crate) struct RedisOptions {
     pub(crate) url: String,
@@ -80,11 +80,11 @@ pub(crate) struct RedisOptions {
     pub(crate) tls: TlsOptions,
     pub(crate) table: TableOptions,
     pub(crate) cluster_pub_sub: ClusterPubSub,
-    /// What the client's connections share of the names of hosts.
+    /// The host names, which the client's connections share.
     pub(crate) hosts: Arc<Hosts>,
 }
 
-/// How the members of a Redis Cluster tell those who wait of a release; set by
+/// How the members of a Redis Cluster notify waiters of a release; set by
 /// [`ClientBuilder::cluster_pub_sub`](crate::ClientBuilder::cluster_pub_sub).
 ///
 /// All clients that share locks have to use the same way: those who listen otherwise are not woken and find a free lock
@@ -95,7 +95,7 @@ pub(crate) struct RedisOptions {
 /// ```no_run
 /// use leasehold::{ClusterPubSub, LockClient};
 ///
-/// // Beside a Redisson that was told shardedSubscriptionMode=OFF.
+/// // Beside a Redisson with shardedSubscriptionMode=OFF.
 /// let client = LockClient::builder()
 ///     .url("redis-cluster://10.0.0.1,10.0.0.2")
 ///     .cluster_pub_sub(ClusterPubSub::Plain)
@@ -193,7 +193,7 @@ impl RedisOptions {
     }
 }
 
-/// Whom to trust over TLS, and what to prove oneself by. All are PEM files.
+/// Authorities to trust over TLS, and the client certificate. All are PEM files.
 #[derive(Clone, Default)]
 pub(crate) struct TlsOptions {
     /// The authorities to trust instead of the system's.
@@ -214,7 +214,7 @@ impl TlsOptions {
     }
 }
 
-/// What only databases are asked for.
+/// Options of databases only.
 #[derive(Clone)]
 pub(crate) struct TableOptions {
     pub(crate) name: String,
@@ -298,7 +298,7 @@ impl fmt::Debug for RedlockNode {
     }
 }
 
-/// Which servers a lock is kept on at once, and how long each is waited for.
+/// The servers that keep a lock together, and the time-out of each.
 #[derive(Debug, Clone)]
 pub(crate) struct RedlockOptions {
     pub(crate) nodes: Vec<RedlockNode>,

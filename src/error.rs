@@ -3,7 +3,7 @@
 use std::error::Error as StdError;
 use std::fmt;
 
-/// What an operation of this crate returns.
+/// The result of an operation of this crate.
 ///
 /// # Examples
 ///
@@ -58,7 +58,7 @@ struct ErrorParts {
     source: Option<Box<dyn StdError + Send + Sync>>,
 }
 
-/// The kinds of failure a caller may want to tell apart.
+/// The kinds of failure a caller may want to distinguish.
 ///
 /// # Examples
 ///
@@ -97,7 +97,7 @@ pub enum ErrorKind {
     TimedOut,
     /// The server wants other credentials.
     Authentication,
-    /// The user lacks a permission; the detail names it where the server tells.
+    /// The user lacks a permission; the detail names it where the server does.
     NoPermission,
     /// The server is out of memory or disk space and refuses writes.
     OutOfMemory,
@@ -238,7 +238,7 @@ impl Error {
         self.inner.kind
     }
 
-    /// What was being done, for example `"lock"` or `"unlock"`.
+    /// The action that failed, for example `"lock"` or `"unlock"`.
     #[must_use]
     pub fn action(&self) -> &str {
         self.inner.action
@@ -260,7 +260,7 @@ impl Error {
         self.inner.not_held.as_ref()
     }
 
-    /// Whether a hold that the caller had was lost: work under it is no longer protected. True for [`ErrorKind::Lost`], and for
+    /// Whether a hold of the caller was lost: work under it is no longer protected. True for [`ErrorKind::Lost`], and for
     /// [`ErrorKind::NotHeld`] from the release of a hold that had ended earlier.
     #[must_use]
     pub fn is_lost(&self) -> bool {

@@ -6,13 +6,13 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::error::{Error, ErrorKind, Result};
 
-/// The process that made the first client; 0 before. What this says in a forked child is what it said in the parent.
+/// The process that made the first client; 0 before. A forked child inherits its parent's value.
 static FIRST: AtomicU32 = AtomicU32::new(0);
 
 /// Asks whether this process may make a client: not if it is a forked child of one that has made one.
 ///
-/// parking_lot, and so r2d2, keep one table of all threads that sleep. A child has its parent's table as it just was, but
-/// none of the threads in it: what they had locked stays so, and their entries are in stacks that the child's own threads
+/// parking_lot, and so r2d2, keep one registry of all threads that sleep. A child has its parent's registry as it just was, but
+/// none of the threads in it: their locks stay locked, and their entries are in stacks that the child's own threads
 /// get. Nothing can clear it from here, so what would hang or be overwritten is refused (`docs/decisions/0021-fork.md`).
 pub(crate) fn enter_process() -> Result<()> {
     FIRST.compare_exchange(0, process::id(), Ordering::Relaxed, Ordering::Relaxed).ok();

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// What [`LockClient::ping`](crate::LockClient::ping) found.
+/// The answer of [`LockClient::ping`](crate::LockClient::ping).
 ///
 /// # Examples
 ///

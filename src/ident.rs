@@ -1,4 +1,4 @@
-//! Who and what: lock names, client ids, owners, fences.
+//! Identities: lock names, client ids, owners, fences.
 
 pub(crate) mod derived;
 
@@ -103,7 +103,7 @@ impl fmt::Debug for ClientId {
     }
 }
 
-/// Who holds: the client and a number, written `uuid:number` in the store, as Redisson does.
+/// The owner of a hold: the client and a number, written `uuid:number` in the store, as Redisson does.
 ///
 /// The number is the crate's own count of threads, never the system's thread id (those are reused). A thread keeps
 /// its number unless a late request under it could still reach the server; then it goes on under a new one, so
@@ -216,7 +216,7 @@ fn fresh_number() -> u64 {
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
-/// What stands for a thread: alive as long as the thread, whose thread-local storage owns it.
+/// The mark of a thread: alive as long as the thread, whose thread-local storage owns it.
 ///
 /// Others keep a `Weak` and see by it that the thread has ended; no destructor runs anything.
 #[derive(Debug)]
@@ -239,7 +239,7 @@ impl ThreadMark {
         MARK.try_with(Arc::clone).unwrap_or_else(|_ending| Arc::new(ThreadMark::new()))
     }
 
-    /// Which thread, for good.
+    /// The thread's number, never reused.
     pub(crate) fn id(&self) -> u64 {
         self.id
     }

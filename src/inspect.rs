@@ -1,4 +1,4 @@
-//! What a name stands for in the store, and who has it, to be read by programs and by people.
+//! The object that a name stands for in the store, and its holders, for programs and for people.
 
 use std::fmt;
 use std::time::Duration;
@@ -6,10 +6,10 @@ use std::time::Duration;
 use crate::ident::{ClientId, Fence};
 use crate::sync::thread;
 
-/// What the store shows of a name: told by [`LockClient::inspect`](crate::LockClient::inspect).
+/// The store's view of a name: the answer of [`LockClient::inspect`](crate::LockClient::inspect).
 ///
-/// What a store does not tell is `None` or empty. Its display text is for operators: a line that says what it is, and one
-/// for each holder, permit and waiter.
+/// A field that the store does not know is `None` or empty. The display text is for operators: a line that says what it
+/// is, and one for each holder, permit and waiter.
 ///
 /// # Examples
 ///
@@ -30,21 +30,21 @@ use crate::sync::thread;
 pub struct Inspection {
     /// As it was asked for.
     pub name: String,
-    /// What it is, as far as can be seen.
+    /// The kind of object, as far as can be seen.
     pub kind: ObjectKind,
-    /// Who holds it; several readers, or a writer that reads as well.
+    /// Its holders: one, several readers, or a writer that reads as well.
     pub holders: Vec<Holder>,
     /// How long it lasts if nobody renews it: `None` if there is nothing, `Duration::MAX` if it has no end.
     pub remaining: Option<Duration>,
     /// The last fencing token that was given out.
     pub fence: Option<Fence>,
-    /// Who waits for a fair lock, in order: the first hundred.
+    /// The waiters of a fair lock, in order: the first hundred.
     pub waiters: Vec<Waiter>,
     /// How many wait there in all.
     pub waiting: u64,
     /// How many clients listen for it to become free, and a few seconds longer than they wait. Fair locks count elsewhere.
     pub listeners: Option<u64>,
-    /// How many permits can be had, or how many are still to count down.
+    /// How many permits are available, or how many are still to count down.
     pub count: Option<i64>,
     /// Permits with leases that are out: the hundred that end first.
     pub permits: Vec<PermitOut>,
@@ -52,10 +52,10 @@ pub struct Inspection {
     pub out: u64,
 }
 
-/// What kind of object a name stands for.
+/// The kind of object that a name stands for.
 ///
 /// Some look alike on the wire. A fair lock for which nobody waits is a plain lock. A lock is taken to be fenced if a token
-/// was ever given out for its name. A number is a semaphore's or a latch's: which, is told by permits that are out, by
+/// was ever given out for its name. A number is a semaphore's or a latch's, to be distinguished by permits that are out, by
 /// those who listen, and by a count that is not above zero.
 ///
 /// # Examples
@@ -82,7 +82,7 @@ pub enum ObjectKind {
     FairLock,
     /// Many readers or one writer.
     ReadWriteLock {
-        /// Which of them have it.
+        /// The halves that are held.
         mode: Mode,
     },
     /// One string key with its owner's token.
@@ -93,7 +93,7 @@ pub enum ObjectKind {
     ExpirableSemaphore,
     /// A count that others wait for.
     CountDownLatch,
-    /// A semaphore or a latch: nothing tells which.
+    /// A semaphore or a latch, which look alike.
     Counter,
     /// Redisson's lock of several values in one key.
     GroupLock,
@@ -149,18 +149,18 @@ pub struct Holder {
     pub owner: String,
     /// How often it holds it.
     pub holds: Option<u32>,
-    /// Which half of a read-write lock.
+    /// The half of a read-write lock.
     pub mode: Option<Mode>,
     /// Whether the owner is a thread or a guard of the client that asked.
     pub by_this_client: bool,
-    /// How long its hold lasts if nobody renews it; zero for a reader that is dead, and `None` where the store does not tell.
+    /// How long its hold lasts if nobody renews it; zero for a reader that is dead, and `None` where the store does not say.
     pub remaining: Option<Duration>,
-    /// How long it has had it. On Redis only where [`max_hold`](crate::LockOptions::max_hold) was asked for: what Redisson
-    /// keeps of a lock does not say since when it is held.
+    /// How long it has held it. On Redis only where [`max_hold`](crate::LockOptions::max_hold) was asked for: Redisson's fields
+    /// do not say since when a lock is held.
     pub held_for: Option<Duration>,
     /// When `max_hold` ends it, however it is renewed.
     pub ends_within: Option<Duration>,
-    /// Where it is, where it said so.
+    /// Its whereabouts, if it gave them.
     pub whereabouts: Option<Whereabouts>,
 }
 
@@ -231,7 +231,7 @@ pub struct PermitOut {
     pub remaining: Duration,
 }
 
-/// Where somebody is, by its own account.
+/// The whereabouts of a holder or waiter, by its own account.
 ///
 /// # Examples
 ///
@@ -345,7 +345,7 @@ impl fmt::Display for Inspection {
     }
 }
 
-/// What was left out of a list.
+/// The number of entries left out of a list.
 fn more(f: &mut fmt::Formatter<'_>, all: u64, shown: usize) -> fmt::Result {
     match all.saturating_sub(u64::try_from(shown).unwrap_or(u64::MAX)) {
         0 => Ok(()),

@@ -1,7 +1,7 @@
 //! Distributed locks for threads: blocking, reentrant, kept as leases on Redis, in a database, on etcd or ZooKeeper.
 //!
 //! A lock is a name. Threads of any number of processes and machines take it by that name, and one of them has it at a time.
-//! A holder that dies frees it when its lease ends; a holder that lives renews it, and is told if it lost it. On Redis the
+//! A holder that dies frees it when its lease ends; a holder that lives renews it, and is notified if it lost it. On Redis the
 //! locks are Redisson's, on ZooKeeper Curator's: Rust and Java processes can share them.
 //!
 //! # Example
@@ -82,7 +82,7 @@
 //!
 //! A lease lock cannot stop a holder that was paused for longer than its lease and then writes without a look: where that
 //! matters, take a [`FencedLock`] and let the resource compare the token. A store that loses its data, by a failover, an
-//! eviction or a restart, loses the locks with it; the holder is told. All calls block, and there is no async API.
+//! eviction or a restart, loses the locks with it; the holder is notified. All calls block, and there is no async API.
 //!
 //! The crate needs Rust 1.89, and Linux or macOS.
 //!

@@ -31,7 +31,7 @@ pub(crate) struct Parker {
     asked: Arc<ServiceState>,
 }
 
-/// What stores have asked of a service.
+/// The requests of stores to a service.
 #[derive(Debug, Default)]
 struct ServiceState {
     bounds_ended: AtomicBool,
@@ -91,7 +91,7 @@ impl Parker {
         &self.waker
     }
 
-    /// What wakes this service from another thread.
+    /// The handle that wakes this service from another thread.
     pub(crate) fn service_waker(&self) -> ServiceWaker {
         ServiceWaker {
             waker: self.waker.clone(),
@@ -200,7 +200,7 @@ impl ServiceWaker {
         self.wake();
     }
 
-    /// Says that what holds are bound to (`Store::bound`) may have ended, so that it is told now.
+    /// Says that the session that holds are bound to (`Store::bound`) may have ended, so that the loss is reported now.
     #[cfg_attr(
         not(any(feature = "zookeeper", feature = "etcd")),
         allow(dead_code, reason = "other stores bind nothing")

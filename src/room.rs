@@ -37,7 +37,7 @@ fn is_mostly_empty(room: usize, len: usize) -> bool {
     room > KEPT && len < room / 8
 }
 
-/// What ends by itself, without a word, is looked for this often at most.
+/// Entries that end by themselves, without a message, are looked for this often at most.
 const SWEEP_EVERY: Duration = Duration::from_secs(1);
 
 /// When a collection is looked through for entries that have ended by themselves.

@@ -47,7 +47,7 @@ impl Moment {
     }
 }
 
-/// Where the crate reads the time: the system's, or one that a test moves.
+/// The clock that the crate reads: the system's, or one that a test moves.
 #[derive(Debug, Clone, Default)]
 pub(crate) enum Clock {
     #[default]
@@ -101,14 +101,14 @@ fn system_now() -> Moment {
     Moment(crate::sync::now())
 }
 
-/// Who ends a hold: the watchdog's renewals ending, or a fixed time.
+/// The end of a hold: when the watchdog's renewals end, or after a fixed time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Lease {
     /// The client's lease, renewed by the watchdog until released.
     Renewed,
     /// Ends by itself after this time and is never renewed.
     Fixed(Duration),
-    /// Renewed for as long at a time, until others are had as well; `Fixed` from then on.
+    /// Renewed for as long at a time, until others are acquired as well; `Fixed` from then on.
     Kept(Duration),
 }
 
@@ -149,7 +149,7 @@ pub(crate) fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// What a hold may count on of a lease that starts at the moment it was asked for: 1 % less, for the drift between
+/// The part that a hold may count on of a lease that starts at the moment it was asked for: 1 % less, for the drift between
 /// this machine's clock and the server's (the Redlock description's margin).
 pub(crate) fn window(lease: Duration) -> Duration {
     lease - lease / 100

@@ -15,7 +15,7 @@ use crate::config::TlsOptions;
 use crate::error::{Error, ErrorKind, Result};
 use crate::sync::Mutex;
 
-/// What a connection needs to know: whom to trust, and what to prove oneself by.
+/// The settings of a connection: authorities to trust, and the client certificate.
 pub(crate) type Config = Arc<ClientConfig>;
 
 /// Trusts whom the options say, or the system's authorities.
@@ -125,7 +125,7 @@ fn unset(error: rustls::Error) -> Error {
     Error::invalid("connect", "TLS cannot be set up").with_source(error)
 }
 
-/// What it means that a connection failed, if it was TLS that failed.
+/// The explanation of a failed connection, if it was TLS that failed.
 pub(crate) fn refusal(error: &io::Error) -> Option<(ErrorKind, String)> {
     use AlertDescription as Alert;
     let error = error.get_ref()?.downcast_ref::<rustls::Error>()?;

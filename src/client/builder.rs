@@ -48,7 +48,7 @@ pub struct ClientBuilder {
 }
 
 impl ClientBuilder {
-    /// Where the locks are kept; see [`LockClient::connect`].
+    /// The URL of the store that keeps the locks; see [`LockClient::connect`].
     pub fn url(mut self, url: &str) -> Self {
         url.clone_into(&mut self.redis.url);
         self
@@ -172,7 +172,7 @@ impl ClientBuilder {
         self
     }
 
-    /// What is put before each lock's name to make its key, after mapping. Defaults to nothing.
+    /// A prefix for each lock's name in its key, put there after mapping. Defaults to nothing.
     pub fn key_prefix(mut self, prefix: &str) -> Self {
         prefix.clone_into(&mut self.options.key_prefix);
         self
@@ -190,7 +190,7 @@ impl ClientBuilder {
         self
     }
 
-    /// How the members of a cluster tell those who wait. Defaults to [`ClusterPubSub::Auto`]; only looked at for
+    /// How the members of a cluster notify waiters. Defaults to [`ClusterPubSub::Auto`]; only looked at for
     /// `redis-cluster://` URLs.
     pub fn cluster_pub_sub(mut self, way: ClusterPubSub) -> Self {
         self.redis.cluster_pub_sub = way;
@@ -214,7 +214,7 @@ impl ClientBuilder {
     ///
     /// With `count` as many as there are replicas, no failover to one of them forgets a lock that was taken. With
     /// fewer, it may promote one that had not acknowledged (Sentinel prefers the one that is furthest, among those it
-    /// can reach). Renewals are not waited for: what is kept through a failover is the lease as the new master had it.
+    /// can reach). Renewals are not waited for: a failover keeps the lease that the new master last got.
     /// And a replica that acknowledged has the lock in memory; what a restart leaves of it is a matter of its files.
     ///
     /// The price: each attempt takes a connection of the pool for itself, and a round trip between the servers; locks
@@ -234,8 +234,8 @@ impl ClientBuilder {
         self
     }
 
-    /// What to prove oneself by over TLS, to servers that demand it: a certificate, with those between it and its
-    /// authority, and its private key, each as a PEM file. Defaults to none.
+    /// The client certificate for TLS, for servers that demand one (mutual TLS): a PEM file with it and those between it and its
+    /// authority, and a PEM file with its private key. Defaults to none.
     ///
     /// The key is read when the client connects, and never shown.
     #[cfg(feature = "tls")]
@@ -270,7 +270,7 @@ impl ClientBuilder {
         self
     }
 
-    /// Who is told what happens to the locks. Defaults to nobody.
+    /// The observer that is notified of what happens to the locks. Defaults to none.
     pub fn observer(mut self, observer: impl Observer) -> Self {
         self.observer = Some(Arc::new(observer));
         self
@@ -279,7 +279,7 @@ impl ClientBuilder {
     /// Puts connecting off until the client is first used. Defaults to connecting in [`build`](Self::build).
     ///
     /// For programs that start before their store does. A server that is down, or cannot be used, is then no error of `build`
-    /// but of each call, until one has connected: with the error that `build` would have had, at once, without waiting for
+    /// but of each call, until one has connected: with the error that `build` would have returned, at once, without waiting for
     /// the client's `patience`. Such a call may take the connect time-out more than it says. From then on there is no
     /// difference, also when the server goes away. On ZooKeeper, holds last at most as long as the session that the servers
     /// grant, whatever the client's lease.

@@ -13,8 +13,8 @@ const ACTION: &str = "from_env";
 type DurationSetter = fn(ClientBuilder, Duration) -> ClientBuilder;
 
 impl ClientBuilder {
-    /// A builder with what these environment variables say. What is not set, or empty, keeps its default; what is set here can be
-    /// set otherwise by the builder's methods.
+    /// A builder with the values of these environment variables. One that is not set, or empty, leaves the default; each can be
+    /// overridden by the builder's methods.
     ///
     /// | Variable | As | Example |
     /// |---|---|---|

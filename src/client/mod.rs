@@ -180,7 +180,7 @@ impl LockClient {
     ///
     /// For a list that cannot be used (empty, a label or a server twice, a cluster among them), a node that cannot keep
     /// locks, a number that stands for another list, and when no node can be reached: with one that can, the client is
-    /// made. Kind [`StaleRing`](crate::ErrorKind::StaleRing) if a node was told of a later list.
+    /// made. Kind [`StaleRing`](crate::ErrorKind::StaleRing) if a node knows a later list.
     ///
     /// # Guarantees
     ///
@@ -201,22 +201,22 @@ impl LockClient {
         LockClient::builder().ring(Ring::new(nodes)).build()
     }
 
-    /// Goes by another list of nodes from now on, or by the same with another number. What is held stays where it was
+    /// Goes by another list of nodes from now on, or by the same with another number. A lock that is held stays where it was
     /// granted until it is released.
     ///
-    /// Processes may be told one after the other. As soon as one has been, those that go by the older list are refused
+    /// Processes may change one after the other. As soon as one has, those that go by the older list are refused
     /// with an error of kind [`StaleRing`](crate::ErrorKind::StaleRing), which waiting calls ride out for their
     /// `patience`. New processes start with the new list, by [`ClientBuilder::ring`].
     ///
     /// # Blocking
     ///
-    /// Up to the connect time-out, if a node does not answer. Such a node is told when a name of its is next asked for.
+    /// Up to the connect time-out, if a node does not answer. Such a node gets the list when a name of its is next asked for.
     ///
     /// # Errors
     ///
     /// The list cannot be used: its number is not above the last one's, it does not name the nodes it moves from, a
-    /// node refuses, or is another than it should be, or none can be reached. The client then goes by the list it had,
-    /// but nodes that were told already refuse it: call this again with a list that can be used. Kind
+    /// node refuses, or is another than it should be, or none can be reached. The client then goes on with its old list,
+    /// but nodes that have the new one refuse it: call this again with a list that can be used. Kind
     /// [`Unsupported`](crate::ErrorKind::Unsupported) if the client was not made for a ring.
     ///
     /// # Guarantees
@@ -316,7 +316,7 @@ impl LockClient {
     /// The lock that serves those who wait in the order in which they came, across threads, processes and languages:
     /// Redisson's fair `RLock`.
     ///
-    /// Who waits has a place in a queue in the store and keeps it alive by asking again at least every 1.2 s; a waiter
+    /// A waiter has a place in a queue in the store and keeps it alive by asking again at least every 1.2 s; a waiter
     /// that died is passed over within about 6 s (Redisson's own dead waiters keep their place for up to five minutes).
     /// A `try_lock` without a wait gets the lock only if nobody waits for it.
     ///
@@ -513,12 +513,12 @@ impl LockClient {
     /// anything.
     ///
     /// For operators, and for programs that want to say why they were refused; printed it is a line or a few. Other stores
-    /// than Redis and memory tell what they know: a database since when and by which process a lock is held, most of them
+    /// than Redis and memory report what they know: a database since when and by which process a lock is held, most of them
     /// one holder and how long it has it still.
     ///
     /// # Blocking
     ///
-    /// One round trip on Redis and in a database's table; two on etcd; on ZooKeeper one for each who holds it or waits. Up to
+    /// One round trip on Redis and in a database's table; two on etcd; on ZooKeeper one for each holder and waiter. Up to
     /// four elsewhere.
     ///
     /// # Errors
@@ -563,7 +563,7 @@ impl LockClient {
     ///
     /// # Errors
     ///
-    /// What the server says; what was removed until then stays removed.
+    /// The error of the server; locks removed until then stay removed.
     pub fn sweep(&self, age: Duration) -> Result<u64> {
         self.engine.sweep(age)
     }
@@ -631,7 +631,7 @@ impl LockClient {
         run_once(&self.engine, self.lock(name).checked("run_once")?, at_least, at_most, job)
     }
 
-    /// Releases what this client holds and ends its threads. Waiters return with an error, holders are told that their
+    /// Releases what this client holds and ends its threads. Waiters return with an error, holders are notified that their
     /// holds are lost, later calls return an error of kind [`ShutDown`](crate::ErrorKind::ShutDown).
     ///
     /// # Blocking

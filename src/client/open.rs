@@ -1,4 +1,4 @@
-//! Which store a client is on: by the URL's scheme, or the servers that are named.
+//! Opens a client's store, by the URL's scheme or by the servers that are named.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -64,6 +64,49 @@ impl Servers {
     }
 }
 
+/// The stores by the schemes of their URLs.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum StoreKind {
+    Etcd,
+    Postgres,
+    Mysql,
+    Sqlite,
+    Zookeeper,
+    Cluster,
+    Sentinel,
+    Redis,
+}
+
+impl StoreKind {
+    /// Redis, if the scheme names no other.
+    fn of(url: &str) -> StoreKind {
+        match scheme(url).as_str() {
+            "etcd" | "etcds" => StoreKind::Etcd,
+            "postgres" | "postgresql" => StoreKind::Postgres,
+            "mysql" | "mariadb" => StoreKind::Mysql,
+            "sqlite" => StoreKind::Sqlite,
+            "zk" | "zks" => StoreKind::Zookeeper,
+            "redis-cluster" | "rediss-cluster" => StoreKind::Cluster,
+            "redis-sentinel" | "rediss-sentinel" => StoreKind::Sentinel,
+            _ => StoreKind::Redis,
+        }
+    }
+
+    /// For people; and the name of the feature, for a store that has one.
+    fn label(self) -> &'static str {
+        match self {
+            StoreKind::Etcd => "etcd",
+            StoreKind::Postgres => "postgres",
+            StoreKind::Mysql => "mysql",
+            StoreKind::Sqlite => "sqlite",
+            StoreKind::Zookeeper => "zookeeper",
+            StoreKind::Cluster => "redis-cluster",
+            StoreKind::Sentinel => "redis-sentinel",
+            StoreKind::Redis => "redis",
+        }
+    }
+}
+
 fn scheme(url: &str) -> String {
     url.split_once("://").map_or("", |(scheme, _)| scheme).to_ascii_lowercase()
 }
@@ -71,30 +114,22 @@ fn scheme(url: &str) -> String {
 /// The kind of store, for people.
 pub(super) fn label(server: &RedisOptions, servers: &Servers) -> Result<&'static str> {
     match servers {
-        Servers::Redlock(_) => return Ok("redlock"),
-        Servers::Ring(_) => return Ok("ring"),
-        Servers::One => {}
+        Servers::Redlock(_) => Ok("redlock"),
+        Servers::Ring(_) => Ok("ring"),
+        Servers::One => check_scheme(&server.url).map(|()| StoreKind::of(&server.url).label()),
     }
-    check_scheme(&server.url)?;
-    Ok(match scheme(&server.url).as_str() {
-        "etcd" | "etcds" => "etcd",
-        "postgres" | "postgresql" => "postgres",
-        "mysql" | "mariadb" => "mysql",
-        "sqlite" => "sqlite",
-        "zk" | "zks" => "zookeeper",
-        "redis-cluster" | "rediss-cluster" => "redis-cluster",
-        "redis-sentinel" | "rediss-sentinel" => "redis-sentinel",
-        _ => "redis",
-    })
 }
 
 /// Refuses what can be seen without connecting to be of no use.
 pub(super) fn check(server: &RedisOptions, servers: &Servers) -> Result<()> {
     match servers {
-        Servers::One if matches!(label(server, servers)?, "redis" | "redis-sentinel") => {
-            RedisStore::place(server).map(drop)
+        Servers::One => {
+            check_scheme(&server.url)?;
+            match StoreKind::of(&server.url) {
+                StoreKind::Redis | StoreKind::Sentinel => RedisStore::place(server).map(drop),
+                _ => Ok(()),
+            }
         }
-        Servers::One => Ok(()),
         Servers::Redlock(redlock) => redlock.nodes.iter().try_for_each(|node| {
             RedisStore::place(&RedisOptions { url: node.url.clone(), ..server.clone() }).map(drop)
         }),
@@ -122,43 +157,37 @@ fn open_one(
     options: &mut Options,
     reporter: &Arc<Reporter>,
 ) -> Result<Arc<dyn Store>> {
-    let scheme = scheme(&server.url);
-    match scheme.as_str() {
+    #[cfg(not(feature = "zookeeper"))]
+    let _ = options;
+    match StoreKind::of(&server.url) {
         #[cfg(feature = "etcd")]
-        "etcd" | "etcds" => Ok(Arc::new(EtcdStore::connect(server, Arc::clone(reporter))?)),
-        #[cfg(not(feature = "etcd"))]
-        "etcd" | "etcds" => Err(without("etcd", &scheme)),
+        StoreKind::Etcd => Ok(Arc::new(EtcdStore::connect(server, Arc::clone(reporter))?)),
         #[cfg(feature = "postgres")]
-        "postgres" | "postgresql" => {
-            sql::postgres::open(server.checked_for_database()?, Arc::clone(reporter))
-        }
-        #[cfg(not(feature = "postgres"))]
-        "postgres" | "postgresql" => Err(without("postgres", &scheme)),
+        StoreKind::Postgres => sql::postgres::open(server.checked_for_database()?, Arc::clone(reporter)),
         #[cfg(feature = "mysql")]
-        "mysql" | "mariadb" => sql::mysql::open(server.checked_for_database()?),
-        #[cfg(not(feature = "mysql"))]
-        "mysql" | "mariadb" => Err(without("mysql", &scheme)),
+        StoreKind::Mysql => sql::mysql::open(server.checked_for_database()?),
         #[cfg(feature = "sqlite")]
-        "sqlite" => sql::sqlite::open(server.checked_for_database()?),
-        #[cfg(not(feature = "sqlite"))]
-        "sqlite" => Err(without("sqlite", &scheme)),
+        StoreKind::Sqlite => sql::sqlite::open(server.checked_for_database()?),
         #[cfg(feature = "zookeeper")]
-        "zk" | "zks" => {
+        StoreKind::Zookeeper => {
             let store = ZooKeeperStore::connect(server, options.lease, Arc::clone(reporter))?;
             // The servers have bounds of their own for sessions, and no hold outlives one.
             options.lease = options.lease.min(store.session_timeout());
             Ok(Arc::new(store))
         }
-        #[cfg(not(feature = "zookeeper"))]
-        "zk" | "zks" => {
-            let _ = options;
-            Err(without("zookeeper", &scheme))
-        }
-        _ => open_redis(server, reporter),
+        StoreKind::Cluster | StoreKind::Sentinel | StoreKind::Redis => open_redis(server, reporter),
+        #[cfg(not(all(
+            feature = "etcd",
+            feature = "zookeeper",
+            feature = "postgres",
+            feature = "mysql",
+            feature = "sqlite"
+        )))]
+        left_out => Err(without(left_out.label(), &scheme(&server.url))),
     }
 }
 
-/// Where the servers of these URLs keep locks, without what nobody is to see.
+/// The place of the locks on the servers of these URLs, without credentials.
 pub(super) fn place<'a>(redis: &RedisOptions, urls: impl Iterator<Item = &'a str>) -> String {
     let mut places: Vec<String> = urls.map(without_credentials).collect();
     places.sort_unstable();
@@ -316,7 +345,7 @@ mod tests {
         "{s}://u:S3CR3T@127.0.0.1:99999{p}",
         "{s}://u:S3CR3T@127.0.0.1:port{p}",
         "{s}://u:S3CR3T@local host{p}",
-        // What ends the host, or the password, before its time.
+        // Characters that end the host, or the password, before its time.
         "{s}://S3CR3T#x@127.0.0.1:1{p}",
         "{s}://S3CR3T/x@127.0.0.1:1{p}",
         "{s}://S3CR3T?x@127.0.0.1:1{p}",

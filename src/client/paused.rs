@@ -20,7 +20,7 @@ impl MemoryStore {
     }
 
     /// Has this client's own threads stand still until the result is dropped, as if its process were stopped: it renews nothing,
-    /// and tells nobody of a loss. Afterwards it goes on and finds out.
+    /// and reports no loss. Afterwards it goes on and finds out.
     ///
     /// The test's own threads are not stopped; to ask the client's guards meanwhile is what a stopped process cannot do. Callbacks
     /// that are due already still run.

@@ -18,7 +18,7 @@ use crate::time::Lease;
 ///
 /// A thread that holds the lock waits: it gives the lock up, whatever its hold count, sleeps until it is notified, and
 /// has the lock again with that count when the call returns. Another thread, anywhere, that holds the lock notifies.
-/// Who waits is notified in order of arrival. The lock may be taken by anybody in between, Java included; only the
+/// Waiters are notified in order of arrival. The lock may be acquired by anybody in between, Java included; only the
 /// condition's own keys are unknown to Java.
 ///
 /// # Guarantees
@@ -73,7 +73,7 @@ impl RedisLock {
 impl Condition {
     pub(crate) fn new(lock: &RedisLock, given: &str) -> Condition {
         let name = lock.derived(Kind::Signal, given).map_err(Arc::new);
-        // However many levels there were, all are had again.
+        // All levels are acquired again, however many there were.
         let lock = lock.clone().reentrant();
         Condition { lock, name, given: Arc::from(given) }
     }
@@ -82,24 +82,24 @@ impl Condition {
     ///
     /// # Blocking
     ///
-    /// Until it is notified, and then until the lock is had again. Two round trips before the wait, two or more after.
+    /// Until it is notified, and then until the lock is acquired again. Two round trips before the wait, two or more after.
     ///
     /// # Errors
     ///
     /// - [`is_not_held`](Error::is_not_held): the calling thread does not hold the lock.
     /// - Of kind [`InvalidInput`](crate::ErrorKind::InvalidInput): a guard has a level of the hold. Its end could not be
-    ///   told from the wait's; use `lock()` and `unlock()` around conditions.
+    ///   distinguished from the wait's; use `lock()` and `unlock()` around conditions.
     /// - The server could not be used. Unless that was before the wait, the lock is not held then, which
-    ///   [`is_held_by_current_thread`](RedisLock::is_held_by_current_thread) tells.
+    ///   [`is_held_by_current_thread`](RedisLock::is_held_by_current_thread) shows.
     pub fn wait(&self) -> Result<()> {
         self.wait_with("wait", forever(), None).map(drop)
     }
 
-    /// As [`wait`](Self::wait), for at most so long; `false`: it was not notified. The lock is had again either way.
+    /// As [`wait`](Self::wait), for at most so long; `false`: it was not notified. The lock is acquired again either way.
     ///
     /// # Blocking
     ///
-    /// Up to `wait`, and then until the lock is had again.
+    /// Up to `wait`, and then until the lock is acquired again.
     ///
     /// # Errors
     ///
@@ -121,7 +121,7 @@ impl Condition {
         self.wait_with("wait_until", WaitLimit::Deadline(self.lock.engine().clock.at(instant)), None)
     }
 
-    /// As [`wait`](Self::wait), until `interrupt` is set at the latest. The lock is had again either way.
+    /// As [`wait`](Self::wait), until `interrupt` is set at the latest. The lock is acquired again either way.
     ///
     /// # Blocking
     ///
@@ -213,7 +213,7 @@ impl Condition {
         });
         for lease in levels {
             if let Err(error) = self.lock.enter(action, lease, forever(), None) {
-                // Held in part, it would be held by one who is told that it is not.
+                // Part of the levels would be held, although the caller's error says that none are.
                 if let Ok(part) = self.own_hold(action) {
                     drop(engine.end_all_levels(action, &part));
                 }

@@ -51,7 +51,7 @@ macro_rules! counted {
                 Ok(self.core.count("add_permits", &Counting::Add(permits))?.unwrap_or(0))
             }
 
-            /// How many permits can be had now.
+            /// How many permits are available now.
             ///
             /// # Blocking
             ///

@@ -57,7 +57,7 @@ impl ExpirableSemaphore {
     ///
     /// # Blocking
     ///
-    /// Until it is had; one round trip if it is there.
+    /// Until it is acquired; one round trip if it is available.
     ///
     /// # Errors
     ///
@@ -257,8 +257,8 @@ impl ExpirableSemaphore {
     /// Has a permit's lease end so long from now, sooner or later than it would, whoever took it; `false` if it is not
     /// out (any more).
     ///
-    /// A permit that is renewed is renewed all the same. Whoever has it with a lease of its own goes by that lease: it
-    /// is not told that it was cut or made longer.
+    /// A permit that is renewed is renewed all the same. A holder with a lease of its own goes by that lease: it
+    /// is not notified that it was cut or made longer.
     ///
     /// # Blocking
     ///
@@ -291,8 +291,8 @@ impl ExpirableSemaphore {
         Ok(left.map(|left_ms| u64::try_from(left_ms).map_or(Duration::MAX, Duration::from_millis)))
     }
 
-    /// Has so many permits be there, those that are out among them, whether it was set up before or not; returns how
-    /// many can be had now. That is below zero while more are out than there shall be.
+    /// Sets the number of permits, those that are out included, whether it was set up before or not; returns how
+    /// many are available now. That is below zero while more are out than the new number.
     ///
     /// # Blocking
     ///

@@ -29,8 +29,8 @@ impl Group {
         self.0.push(HeldLevel::new(engine, entered));
     }
 
-    /// Takes in what came of asking for the next ones, up to the first that was not had, which is returned. What was had of
-    /// those after it is given back.
+    /// Takes in the answers for the next locks, up to the first that was not granted, which is returned. Locks acquired after
+    /// that one are released.
     pub(crate) fn add<'a>(
         &mut self,
         came: impl IntoIterator<Item = (&'a Arc<Engine>, BatchAnswer)>,
@@ -211,7 +211,7 @@ macro_rules! group_guard {
             /// none has.
             ///
             /// It is larger than the token of every earlier holder of that lock, so than that of every earlier holder
-            /// of the group. What one lock keeps by itself, also from others who take that one alone, is to be written
+            /// of the group. Data that one lock protects by itself, also from holders of that lock alone, is to be written
             /// with [`fence_of`](Self::fence_of).
             #[must_use]
             pub fn fence(&self) -> Option<Fence> {

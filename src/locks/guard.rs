@@ -50,11 +50,11 @@ pub enum HoldState {
 /// A level of a hold, released when dropped. Bound to the thread that took it.
 ///
 /// Dropping sends the release and goes on without waiting for the answer; what this client asks about the lock
-/// afterwards arrives behind it. It never panics. A release that fails is told to the
+/// afterwards arrives behind it. It never panics. A release that fails is reported to the
 /// [`Observer`](crate::Observer), and the watchdog repeats it until it is answered or the lease is over. A guard whose
-/// hold is [`Lost`](HoldState::Lost) sends nothing. [`unlock`](Guard::unlock) waits for the answer and tells the caller.
+/// hold is [`Lost`](HoldState::Lost) sends nothing. [`unlock`](Guard::unlock) waits for the answer and returns it.
 ///
-/// So, just after a drop, another process that was told of it by other means may find the lock busy for as long as the
+/// So, just after a drop, another process that learns of it by other means may find the lock busy for as long as the
 /// request takes. A process that exits just after a drop may leave the lock until its lease ends;
 /// [`shutdown`](crate::LockClient::shutdown), and dropping the last clone of the client, wait for the answer.
 ///
@@ -113,7 +113,7 @@ pub struct OwnedGuard {
     level: HeldLevel,
 }
 
-/// What both guards are: one level of a hold, and the client kept alive.
+/// The common part of both guards: one level of a hold, and the client kept alive.
 pub(crate) struct HeldLevel {
     engine: Arc<Engine>,
     entered: Granted,
@@ -129,7 +129,7 @@ impl HeldLevel {
         &self.engine
     }
 
-    /// Which level of the hold.
+    /// The number of the level in its hold.
     pub(crate) fn id(&self) -> u64 {
         self.entered.level
     }

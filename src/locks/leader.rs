@@ -23,14 +23,14 @@ use crate::time::{Lease, Moment, random_between};
 
 /// A candidate for the leadership of a name; made by [`LockClient::leader`](crate::LockClient::leader).
 ///
-/// One thread per candidate waits for the fenced lock of the name, keeps it while it can, and tells what became of it on
+/// One thread per candidate waits for the fenced lock of the name, keeps it while it can, and reports what became of it on
 /// [`events`](Self::events). Dropping the candidate withdraws it: the leadership is released, so that the next
 /// candidate has it after one message, not after a lease. So does shutting the client down.
 ///
 /// # Guarantees
 ///
-/// At most one leader at a time, as far as a lease lock can promise it; terms only go up. What a leader writes should
-/// carry its term, and whatever stores it refuse older ones: a leader that was stopped for longer than its lease learns
+/// At most one leader at a time, as far as a lease lock can promise it; terms only go up. A leader's writes should
+/// carry its term, and the resource refuse older ones: a leader that was stopped for longer than its lease learns
 /// of its end only when it goes on. See [fencing](https://github.com/leasehold/leasehold/blob/v0.1.0/docs/guarantees.md#fencing).
 ///
 /// # Examples
@@ -52,7 +52,7 @@ pub struct Leader {
     thread: Option<JoinHandle<Result<()>>>,
 }
 
-/// What happened to a candidate.
+/// A change of a candidate's state.
 ///
 /// # Examples
 ///
@@ -97,7 +97,7 @@ struct LeaderShared {
     office: Mutex<Option<OwnedGuard>>,
 }
 
-/// What a leader is told to do.
+/// A command to the candidate's thread.
 enum LeaderCommand {
     /// From this term; a later one is not meant.
     StepDown(Fence),
@@ -113,14 +113,14 @@ const REACTION: Duration = Duration::from_millis(250);
 impl Leader {
     pub(crate) fn stand(engine: &Arc<Engine>, name: Arc<LockName>) -> Result<Leader> {
         engine.usable("leader")?;
-        let ((tell, events), (orders, ordered)) = (unbounded(), unbounded());
+        let ((sender, events), (orders, ordered)) = (unbounded(), unbounded());
         let office = Mutex::default();
         let shared =
             Arc::new(LeaderShared { engine: Arc::clone(engine), name, stop: Interrupt::new(), office });
         let candidate = Arc::clone(&shared);
         let thread = thread::Builder::new()
             .name("leasehold-leader".to_owned())
-            .spawn(move || candidate.run(&tell, &ordered))
+            .spawn(move || candidate.run(&sender, &ordered))
             .map_err(|error| {
                 Error::new(ErrorKind::Resource, "leader", "the system could not start a thread")
                     .with_source(error)
@@ -135,7 +135,7 @@ impl Leader {
         office.as_ref().filter(|guard| guard.state() != HoldState::Lost)?.fence()
     }
 
-    /// What happens to the candidate, in order. It is disconnected when the candidate stands no more.
+    /// The candidate's events, in order. It is disconnected when the candidate stands no more.
     #[must_use]
     pub fn events(&self) -> &Receiver<LeaderEvent> {
         &self.events
@@ -143,7 +143,7 @@ impl Leader {
 
     /// Gives the leadership up, if this candidate has it, and stands for it again behind those who wait.
     ///
-    /// Where the store keeps no order of those who wait, it stands back first, for a quarter of a second longer than the
+    /// In a store that keeps no order of waiters, it stands back first, for a quarter of a second longer than the
     /// others may go without asking: about 0.3 s in all on SQLite, MySQL and MariaDB, 1.5 s on Redis and PostgreSQL. So a
     /// candidate that is alone leads again after that.
     pub fn step_down(&self) {
@@ -196,13 +196,13 @@ impl Drop for Leader {
 }
 
 impl LeaderShared {
-    fn run(&self, tell: &Sender<LeaderEvent>, orders: &Receiver<LeaderCommand>) -> Result<()> {
+    fn run(&self, sender: &Sender<LeaderEvent>, orders: &Receiver<LeaderCommand>) -> Result<()> {
         loop {
             match self.elected() {
                 Ok((term, lost)) => {
-                    drop(tell.send(LeaderEvent::Elected { term })); // nobody may be listening
+                    drop(sender.send(LeaderEvent::Elected { term })); // nobody may be listening
                     let (lost, released) = self.lead(term, &lost, orders);
-                    drop(tell.send(LeaderEvent::SteppedDown { term, lost }));
+                    drop(sender.send(LeaderEvent::SteppedDown { term, lost }));
                     if self.is_over() {
                         return released;
                     }
@@ -217,7 +217,7 @@ impl LeaderShared {
         }
     }
 
-    /// Has all go first who wait, also where nobody tells them that the office is free.
+    /// Lets all waiters go first, also where nothing notifies them that the leadership is free.
     fn stand_back(&self) {
         if !(self.engine.store.capabilities().queues)(Kind::Fenced) {
             let (_, most) = self.engine.poll_every(Kind::Fenced);
@@ -237,7 +237,7 @@ impl LeaderShared {
         self.stop.is_interrupted() || self.engine.usable("leader").is_err()
     }
 
-    /// Waits for the leadership; returns its term, and what tells of its loss.
+    /// Waits for the leadership; returns its term, and the channel that reports its loss.
     fn elected(&self) -> Result<(Fence, Receiver<Loss>)> {
         let entered = self.engine.acquire(&AcquireCall {
             action: "leader",

@@ -56,15 +56,15 @@ impl LockOptions {
     /// wait gets an error of kind [`WouldDeadlock`](crate::ErrorKind::WouldDeadlock), one that would not gets `false`
     /// or `None`. Defaults to reentrant.
     ///
-    /// It is the same lock as the reentrant one of the name. What counts is the value that is used to take it again:
-    /// a reentrant one may, whatever took it first.
+    /// It is the same lock as the reentrant one of the name. The value that is used to take it again decides:
+    /// a reentrant one may, however it was first acquired.
     pub fn non_reentrant(mut self) -> Self {
         self.terms.reentrant = false;
         self
     }
 
     /// Ends a hold at the latest so long after it was asked for: the watchdog renews it up to then and no further, and
-    /// the holder is told of its loss, for the reason [`HeldTooLong`](crate::LossReason::HeldTooLong), up to 1 % of the
+    /// the holder is notified of its loss, for the reason [`HeldTooLong`](crate::LossReason::HeldTooLong), up to 1 % of the
     /// client's lease before. Defaults to no end. At least 1 ms.
     ///
     /// For work that is stuck, not only dead: a program that hangs while its watchdog lives would keep the lock for
@@ -78,8 +78,8 @@ impl LockOptions {
         self
     }
 
-    /// Waits by asking again and again instead of being told; see [`LockClient::spin_lock`](crate::LockClient::spin_lock).
-    /// Defaults to being told.
+    /// Waits by polling instead of being notified; see [`LockClient::spin_lock`](crate::LockClient::spin_lock).
+    /// Defaults to being notified.
     pub fn spin(mut self, backoff: Backoff) -> Self {
         self.terms.backoff = Some(backoff);
         self

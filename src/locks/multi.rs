@@ -1,7 +1,7 @@
 //! Several locks at once, all or none.
 //!
-//! Which are taken in which order, and what happens to the others when one is not had. How one is waited for, kept and
-//! given back is the locks' own.
+//! The order in which they are acquired, and what happens to the others when one is not. How one is waited for, kept and
+//! released is the locks' own.
 
 use std::fmt;
 use std::sync::Arc;
@@ -30,7 +30,7 @@ use crate::time::{Clock, Lease, Moment};
 ///
 /// # Blocking
 ///
-/// What is free is asked for at the same time: one round trip. Plain and fenced locks of one client on one Redis server, and in a
+/// Free locks are acquired at the same time: one round trip. Plain and fenced locks of one client on one Redis server, and in a
 /// cluster those in one slot (`{…}` in their names), go by one script: one request to take all of them, one to release them.
 /// One that somebody has is waited for in its own way, while those before it are held; one deadline goes for all.
 ///
@@ -47,7 +47,7 @@ use crate::time::{Clock, Lease, Moment};
 ///   are given in, by the names of their keys. (For one key on several stores by the stores' URLs, without
 ///   credentials: give all processes the same ones.) A thread that holds a lock already and takes others by a multi-lock is on
 ///   its own.
-/// - With a lease all of them end by it together, counted from when the last was had: those before it are renewed until then.
+/// - With a lease all of them end by it together, counted from the grant of the last: those before it are renewed until then.
 /// - The loss of one is the loss of all; see [`MultiGuard::check`].
 ///
 /// # Examples
@@ -303,7 +303,7 @@ impl MultiLock {
         self.take(action, lease, limit, None, true)
     }
 
-    /// Takes all, in order, or none: what is free at the same time, what is not in its turn.
+    /// Acquires all, in order, or none: free ones at the same time, busy ones in their turn.
     fn take(
         &self,
         action: &'static str,
@@ -314,12 +314,12 @@ impl MultiLock {
     ) -> Result<Option<Group>> {
         let locks = self.checked(action)?;
         let kept = match lease {
-            // Those that are had first are not to end before the last is had.
+            // The first ones must not end before the last is acquired.
             Lease::Fixed(lease) => Lease::Kept(lease),
             other => other,
         };
         let limit = if limit.is_over(self.clock.now()) { WaitLimit::Once } else { limit };
-        // Whatever ends this: those in it are given back, the last first.
+        // However this ends, the locks in it are released, the last first.
         let mut group = Group::default();
         let mut has_waited = false;
         loop {

@@ -207,7 +207,7 @@ impl RedisLock {
         WaitLimit::Deadline(self.engine.clock.at(instant))
     }
 
-    /// What is asked for by the calling thread.
+    /// The request of the calling thread.
     pub(crate) fn want<'a>(
         &'a self,
         action: &'static str,
@@ -239,7 +239,7 @@ impl RedisLock {
         entered.ok_or_else(|| unending(action, &self.given))
     }
 
-    /// Takes what is to belong to a guard.
+    /// Acquires for a guard, which is then the owner.
     pub(crate) fn take(&self, action: &'static str, take: CallOptions<'_>) -> Result<Option<OwnedGuard>> {
         let CallOptions { lease, limit, interrupt, units } = take;
         let want = self.want(action, lease, limit, interrupt)?;
@@ -247,7 +247,7 @@ impl RedisLock {
         Ok(self.engine.acquire(&want)?.map(|entered| OwnedGuard::new(&self.engine, entered)))
     }
 
-    /// Asks who holds it, whoever that is.
+    /// Asks the store for the holder.
     pub(crate) fn ask(&self, action: &'static str) -> Result<()> {
         self.engine.inspect(action, self.kind, self.checked(action)?).map(drop)
     }
@@ -293,7 +293,7 @@ pub(crate) fn forever() -> WaitLimit {
     WaitLimit::Deadline(crate::time::Moment::NEVER)
 }
 
-/// What a guard takes, and how it is waited for.
+/// Options of one call: the lease, the wait, and the number of permits.
 pub(crate) struct CallOptions<'a> {
     pub(crate) lease: Lease,
     pub(crate) limit: WaitLimit,

@@ -78,7 +78,7 @@ impl AcquireOptions {
         self
     }
 
-    /// What is asked for, from now on by `clock`.
+    /// These options as a call's, with deadlines from now on by `clock`.
     pub(crate) fn take(&self, clock: &Clock) -> CallOptions<'_> {
         let limit = match self.wait {
             WaitChoice::Not => WaitLimit::Once,
@@ -148,7 +148,7 @@ impl<T> TryOutcome<T> {
         !self.is_acquired()
     }
 
-    /// What came with the lock; `None` if it was busy.
+    /// The value that came with the lock; `None` if it was busy.
     #[must_use = "if the lock was busy, it is not held and nothing is protected"]
     pub fn acquired(self) -> Option<T> {
         match self {

@@ -52,7 +52,7 @@ pub(crate) fn run_once<R>(
     Ok(result)
 }
 
-/// Takes the lock unless somebody has it. One try tells that, except where all who try may be refused.
+/// Takes the lock unless somebody has it. One try shows that, except where all who try may be refused.
 fn enter(engine: &Engine, want: &AcquireCall<'_>) -> Result<Option<Granted>> {
     for tries_left in (0..SPLIT_TRIES).rev() {
         let entered = engine.acquire(want)?;
@@ -70,7 +70,7 @@ fn enter(engine: &Engine, want: &AcquireCall<'_>) -> Result<Option<Granted>> {
     Ok(None)
 }
 
-/// So often a lock is tried for that seems to be nobody's and cannot be had. It may be one of Java's, which has an owner of
+/// So often a lock is tried for that seems to be nobody's and is refused. It may be one of Java's, which has an owner of
 /// its own on each server.
 const SPLIT_TRIES: u32 = 12;
 

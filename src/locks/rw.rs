@@ -67,7 +67,7 @@ impl ReadWriteLock {
     ///
     /// Taken by a thread that holds the other half only, for itself or for an [`OwnedGuard`](crate::OwnedGuard), it gives
     /// an error of kind [`WouldDeadlock`](crate::ErrorKind::WouldDeadlock); calls that do not wait give `false` or
-    /// `None`. What an `OwnedGuard` reads is no thread's: to write waits for that guard, whoever has it.
+    /// `None`. The read lock of an `OwnedGuard` is no thread's: a writer waits for that guard, whichever thread has it.
     #[must_use]
     pub fn write(&self) -> &RedisLock {
         &self.write
@@ -82,11 +82,11 @@ impl ReadWriteLock {
     /// The same lock, with a writer that waits coming before readers that do not read yet, so that a stream of readers
     /// cannot starve writers. A stream of writers can then starve readers.
     ///
-    /// It is an agreement of those who use it: a writer says that it waits, readers look and let it go first. Whoever
-    /// uses the lock without it, Java's processes among them, is excluded and excludes as always, but neither announces
+    /// It is an agreement of those who use it: a writer says that it waits, readers look and let it go first. A process that
+    /// uses the lock without it, Java's among them, is excluded and excludes as always, but neither announces
     /// its writing nor lets others go first. Use it with all values of the name, or writers gain little.
     ///
-    /// Who reads already may read again, and who writes may read, whoever waits. But a reader that waits for another
+    /// A reader may read again, and a writer may read, whoever waits. But a reader that waits for another
     /// thread that wants to read too, or for an [owned guard](RedisLock::acquire_owned) of its own on the read half,
     /// waits for ever if a writer comes between, since that waits for the reader. A writer that died is waited for up to
     /// 6 s. Of several threads of one client that wait to write, the first is announced: before the next, readers may get

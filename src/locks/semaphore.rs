@@ -12,7 +12,7 @@ use crate::time::{Lease, checked_lease};
 
 /// A number of permits under a name, shared by threads, processes and languages: Redisson's `RSemaphore`.
 ///
-/// Nobody owns a permit in the store: it only counts, so what a process has when it dies is gone for good. Where that
+/// Nobody owns a permit in the store: it only counts, so the permits of a process that dies are gone for good. If that
 /// matters use an [`ExpirableSemaphore`](crate::ExpirableSemaphore). Somebody sets the number up once
 /// ([`try_set_permits`](Self::try_set_permits)); until then there are none.
 ///
@@ -45,7 +45,7 @@ impl Semaphore {
     ///
     /// # Blocking
     ///
-    /// Until they are had; one round trip if they are there.
+    /// Until they are acquired; one round trip if they are available.
     ///
     /// # Errors
     ///

@@ -1,4 +1,4 @@
-//! What a program may watch: an observer whose every method does nothing unless overridden.
+//! Observers: a trait whose every method does nothing unless overridden.
 
 pub(crate) mod reporter;
 
@@ -11,7 +11,7 @@ use crate::ident::Owner;
 /// Receives what happens to a client's locks; for metrics, logs and alarms.
 ///
 /// `acquired` and `released` run on the calling thread and should be quick. All others run on the client's callback
-/// thread. A failing renewal is told when it fails first and then less and less often. A panic in any of them is caught.
+/// thread. A failing renewal is reported when it fails first and then less and less often. A panic in any of them is caught.
 ///
 /// # Examples
 ///
@@ -74,9 +74,9 @@ pub trait Observer: Send + Sync + 'static {
     fn wakeups(&self, down: Option<&Error>) {
         let _ = down;
     }
-    /// Callbacks take so long that news waits. `None`: from now on what repeats (failed renewals and releases, releases of
-    /// dropped guards) is left out; told on a thread of its own, since the callback thread is not free. `Some`: they keep
-    /// up again, and so much was left out. A loss never is.
+    /// Callbacks take so long that reports wait. `None`: from now on reports that repeat (failed renewals and releases, releases
+    /// of dropped guards) are left out; reported on a thread of its own, since the callback thread is not free. `Some`: they keep
+    /// up again, and so many were left out. A loss never is.
     fn callbacks_behind(&self, left_out: Option<u64>) {
         let _ = left_out;
     }
@@ -106,7 +106,7 @@ pub trait Observer: Send + Sync + 'static {
 pub struct Loss {
     /// The lock.
     pub name: String,
-    /// Who held it.
+    /// The holder's owner id.
     pub owner: Owner,
     /// How it is known.
     pub reason: LossReason,

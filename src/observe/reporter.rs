@@ -1,4 +1,4 @@
-//! Telling the program: the observer, loss callbacks, and the one thread they run on.
+//! Reports to the program: the observer, loss callbacks, and the one thread they run on.
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -33,7 +33,7 @@ struct UnneededCallbacks {
     is_asked: bool,
 }
 
-/// What repeats, and so may be left out where callbacks do not keep up.
+/// Reports that repeat, and so may be left out where callbacks do not keep up.
 #[derive(Default)]
 struct QueuedReports {
     waiting: AtomicUsize,
@@ -74,8 +74,8 @@ impl Reporter {
         }
     }
 
-    /// Tells the observers on the callback thread what repeats as long as it is so. If too much waits already it is
-    /// dropped and counted, and once they are told of that: when it begins on a thread of its own, since the callback
+    /// Reports to the observers on the callback thread a condition that repeats while it lasts. If too much waits already it is
+    /// dropped and counted, and that is reported once: when it begins on a thread of its own, since the callback
     /// thread may never be free again, and at the end how much it was.
     pub(crate) fn observe_news(&self, about: impl Fn(&dyn Observer) + Send + 'static) {
         if self.observers.is_empty() {
@@ -86,10 +86,10 @@ impl Reporter {
             news.waiting.fetch_sub(1, Ordering::SeqCst);
             if news.dropped.fetch_add(1, Ordering::SeqCst) == 0 {
                 let observers = self.observers.clone();
-                let tell =
+                let notify =
                     move || observers.iter().for_each(|observer| run(|| observer.callbacks_behind(None)));
-                // Without a thread it is not told; it is told at the end all the same.
-                drop(thread::Builder::new().name("leasehold-news".to_owned()).spawn(tell));
+                // Without a thread the beginning is not reported; the end is all the same.
+                drop(thread::Builder::new().name("leasehold-news".to_owned()).spawn(notify));
             }
             return;
         }
@@ -132,7 +132,7 @@ impl Reporter {
     }
 
     /// Runs `job` on the callback thread, which the first job starts. After [`close`](Self::close), and where no
-    /// thread can be had, it runs here.
+    /// thread can be started, it runs here.
     pub(crate) fn run_later(&self, job: impl FnOnce() + Send + 'static) {
         let mut state = self.state.lock();
         if matches!(*state, CallbackThread::NotStarted) {
@@ -241,7 +241,7 @@ mod tests {
 
     #[test]
     fn behind_a_callback_that_blocks_news_is_bounded_and_losses_are_not_dropped() {
-        let (sender, told) = unbounded();
+        let (sender, reported) = unbounded();
         let reporter = Reporter::new(Some(Arc::new(RecordingObserver(sender))));
         let (free, blocked) = unbounded::<()>();
         reporter.run_later(move || assert!(blocked.recv().is_err()));
@@ -258,11 +258,11 @@ mod tests {
             }
         }
         // While it blocks, for ever if need be.
-        assert_eq!(told.recv().unwrap(), Reported::Behind(None));
+        assert_eq!(reported.recv().unwrap(), Reported::Behind(None));
         drop(free);
         reporter.close();
-        let told: Vec<_> = told.iter().take(MOST_NEWS + losses + 1).collect();
-        let count = |wanted: &Reported| told.iter().filter(|told| *told == wanted).count();
+        let reported: Vec<_> = reported.iter().take(MOST_NEWS + losses + 1).collect();
+        let count = |wanted: &Reported| reported.iter().filter(|reported| *reported == wanted).count();
         assert_eq!((count(&Reported::Failure), count(&Reported::Loss)), (MOST_NEWS, losses));
         assert_eq!(count(&Reported::Behind(Some((news - MOST_NEWS) as u64))), 1);
     }

@@ -16,7 +16,7 @@ pub(crate) enum Answer<T> {
     Unknown(Error),
 }
 
-/// What came of asking for a lock once.
+/// The outcome of one attempt to acquire.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Attempt {
     /// The claim's owner holds it with the count asked for, for at least the claim's lease from now on.
@@ -33,27 +33,27 @@ pub(crate) enum Attempt {
     Lost,
 }
 
-/// What came of a release.
+/// The outcome of a release.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Release {
-    /// The owner held it and now holds nothing; waiters were told.
+    /// The owner held it and now holds nothing; waiters were notified.
     Freed {
-        /// How many clients other than this one were among them, as far as the store tells.
+        /// How many clients other than this one were among them, as far as the store knows.
         others: u32,
     },
     /// The owner holds it with the count that was to be left.
     StillHeld,
     /// The owner did not hold it; nothing changed.
     NotHeld {
-        /// Who does, where the store can tell; `None` if it is free.
+        /// The holder, where the store knows it; `None` if it is free.
         holder: Option<String>,
     },
 }
 
-/// What came of handing a lock over.
+/// The outcome of handing a lock off.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Handoff {
-    /// The new owner holds it with count one, for its claim's lease; the old one holds nothing. No waiter was told.
+    /// The new owner holds it with count one, for its claim's lease; the old one holds nothing. No waiter was notified.
     Granted {
         /// A new fence, where one was asked for.
         fence: Option<Fence>,
@@ -77,7 +77,7 @@ impl<T: Send> Pending<T> for Answered<T> {
     }
 }
 
-/// What is done with the answer of a release that nobody waits for.
+/// The receiver of the answer of a release that nobody waits for.
 pub(crate) type Sink = Box<dyn FnOnce(Answer<Release>) + Send>;
 
 impl<T> Answer<T> {

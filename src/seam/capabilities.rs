@@ -13,7 +13,7 @@ use crate::seam::claim::{Bound, Claim};
 use crate::seam::kind::Kind;
 use crate::time::Moment;
 
-/// What a store can do, besides what each must. No I/O: it is asked often.
+/// The optional abilities of a store. No I/O: it is asked often.
 #[derive(Clone, Copy)]
 pub(crate) struct Capabilities<'a> {
     /// Releases elsewhere wake waiters here. Otherwise they poll.

@@ -1,4 +1,4 @@
-//! Who asks for which lock, or holds it.
+//! The claim of an owner on a lock: asked for, or held.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use crate::inspect::Whereabouts;
 use crate::seam::kind::Kind;
 use crate::time::Moment;
 
-/// Who wants or has which lock, and for how long at a time.
+/// An owner that wants or holds a lock, and the lease for each time.
 #[derive(Debug, Clone)]
 pub(crate) struct Claim {
     pub(crate) kind: Kind,
@@ -16,7 +16,7 @@ pub(crate) struct Claim {
     pub(crate) owner: Owner,
     /// Whole milliseconds, at least one.
     pub(crate) lease: Duration,
-    /// Where the store keeps it, as [`Store::home`] said when this was first asked for.
+    /// The place where the store keeps it, as [`Store::home`] said when this was first asked for.
     pub(crate) home: u32,
     /// Whether the owner goes on asking while others come first: a store that queues gives it a place.
     pub(crate) waits: bool,
@@ -25,15 +25,15 @@ pub(crate) struct Claim {
     pub(crate) writers_first: bool,
     /// How many permits; one for locks.
     pub(crate) units: u32,
-    /// What the store may tell people of the hold. It ends nothing by it.
+    /// Information on the hold that the store may show to people. The store ends nothing by it.
     pub(crate) note: Option<HoldNote>,
     /// Whether a grant is to carry a new fencing token.
     pub(crate) wants_fence: bool,
-    /// Whether it is known to have been granted. What is abandoned otherwise must not be granted later either.
+    /// Whether it is known to have been granted. A claim abandoned before that must not be granted later either.
     pub(crate) is_granted: bool,
 }
 
-/// What a hold says of itself: after how long it ends however it is renewed, and where its owner is.
+/// A hold's own description: after how long it ends however it is renewed, and where its owner is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct HoldNote {
     pub(crate) max_hold: Duration,

@@ -18,7 +18,7 @@ pub(crate) enum Counting {
     Add(i64),
     /// Adds where somebody has set the count up: 1, else 0.
     AddIfSetUp(i64),
-    /// Has so many permits be there, those that are out among them; how many are left to be had.
+    /// Sets the number of permits, those that are out included; returns how many are left.
     SetTo(u32),
     /// Takes all; how many there were.
     Drain,

@@ -1,4 +1,4 @@
-//! What takes the place of an optional part that a store does not have.
+//! Replacements for optional parts that a store does not have.
 
 use crate::error::ErrorKind;
 use crate::ident::{ClientId, LockName, Owner};
@@ -36,7 +36,7 @@ pub(crate) fn begin_release(
     }
 }
 
-/// What several stores say to [`ConnectionWatch::hung_up`]. All are asked.
+/// The answer of several stores to [`ConnectionWatch::hung_up`]. All are asked.
 pub(crate) fn any_hung_up<'a>(stores: impl Iterator<Item = &'a dyn Store>) -> Option<bool> {
     let hung_up = |store: &dyn Store| store.capabilities().connections.and_then(ConnectionWatch::hung_up);
     stores.map(hung_up).fold(None, |any, one| any.max(one))

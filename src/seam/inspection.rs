@@ -9,7 +9,7 @@ use crate::time::Moment;
 
 /// Questions about locks. They change nothing.
 pub(crate) trait Inspect {
-    /// What is known of a lock; `None` if it is free.
+    /// The known facts about a lock; `None` if it is free.
     fn inspect(
         &self,
         kind: Kind,

@@ -31,7 +31,7 @@ impl Kind {
         self == Kind::Token
     }
 
-    /// Which kinds of one name are one lock: a thread that holds the one holds the other.
+    /// The kinds of one name that are one lock: a thread that holds the one holds the other.
     pub(crate) fn family(self) -> Family {
         match self {
             Kind::Mutex | Kind::Fenced | Kind::Fair => Family::Lock,

@@ -49,7 +49,7 @@ pub(crate) const PLACE_LASTS: Duration = Duration::from_secs(6);
 /// A store never waits for another owner, never sends again what may have been carried out, and starts no thread for a
 /// request. Past its `deadline` a request is answered `Unknown` or `Refused`.
 pub(crate) trait Store: Inspect + Send + Sync {
-    /// What this store can do, and its optional parts. No I/O.
+    /// The store's abilities and its optional parts. No I/O.
     fn capabilities(&self) -> Capabilities<'_>;
 
     /// Whether a lock of this name can be kept here. No I/O.

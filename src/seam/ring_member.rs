@@ -1,7 +1,7 @@
 //! The seam of stores that can be nodes of a ring: requests that are carried out only under a mark.
 //!
-//! A node bears the mark of the newest ring that it has been told of. An attempt names the mark it goes by, and the node
-//! compares the two in one step with the attempt, so that none by an older ring can slip in. What the marks say is
+//! A node bears the mark of the newest ring that it has got. An attempt names the mark it goes by, and the node
+//! compares the two in one step with the attempt, so that none by an older ring can slip in. The meaning of the marks is
 //! the ring's business; a store only compares them.
 
 use std::time::Duration;
@@ -10,10 +10,10 @@ use crate::ident::derived::Part;
 use crate::seam::{Answer, Attempt, Claim, Store};
 use crate::time::Moment;
 
-/// Where a node keeps its mark; no lock can have this name.
+/// The key under which a node keeps its mark; no lock can have this name.
 pub(crate) const MARK_KEY: &str = Part::RingMark.text();
 
-/// What came of a request that goes by a mark.
+/// The outcome of a request that goes by a mark.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Marked<T> {
     /// The node bears that mark, and this came of it.
@@ -22,7 +22,7 @@ pub(crate) enum Marked<T> {
     Other(String),
 }
 
-/// What a node shows of a name whose home it was.
+/// A node's view of a name whose home it was.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Look {
     Free {
@@ -35,7 +35,7 @@ pub(crate) enum Look {
     },
 }
 
-/// What a ring asks of its nodes, besides what every store is asked.
+/// The requests of a ring to its nodes, besides those to every store.
 pub(crate) trait RingMember: Store {
     /// Puts `new` in the place of the mark `expected`; empty: of none.
     fn set_mark(&self, expected: &str, new: &str, deadline: Moment) -> Answer<Marked<()>>;

@@ -6,14 +6,14 @@ use crate::ident::LockName;
 use crate::inspect::{Holder, Inspection, Mode, ObjectKind};
 use crate::seam::kind::Kind;
 
-/// What the store shows of a lock that is held.
+/// The store's view of a lock that is held.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Snapshot {
     /// A holder as the store writes it; empty if the store would not say.
     pub(crate) holder: String,
     /// The hold count of the owner that was asked about; zero if it is not a holder.
     pub(crate) count: u32,
-    /// What remains of the lease; `None` if it has no end.
+    /// The rest of the lease; `None` if it has no end.
     pub(crate) remaining: Option<Duration>,
 }
 

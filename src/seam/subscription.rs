@@ -1,6 +1,6 @@
-//! Wake-ups by name: which waiters listen to which topic, and what each topic has heard.
+//! Wake-ups by name: the waiters that listen to each channel, and the messages that each channel got.
 //!
-//! A store that can wake (Redis's hub, the memory store) keeps `Channel`s; a waiter holds a `Subscription`. A message only
+//! A store that can wake (Redis's subscriber, the memory store) keeps `Channel`s; a waiter holds a `Subscription`. A message only
 //! counts and signals, so any number of them costs a waiter at most one look each.
 
 use std::fmt;
@@ -20,8 +20,8 @@ pub(crate) struct Channel {
     listeners: AtomicUsize,
 }
 
-/// How far apart topics begin to count. A topic that ended and was made again must not show a count that the old one
-/// showed: who compares the two would believe that nothing was missed in between.
+/// How far apart channels begin to count. A channel that ended and was made again must not show a count that the old one
+/// showed: a waiter that compares the two would believe that nothing was missed in between.
 const APART: u64 = 1 << 40;
 
 impl Channel {
@@ -76,7 +76,7 @@ pub(crate) trait ChannelSource: Send + Sync {
     fn left(&self, channel: &Arc<Channel>);
 }
 
-/// A waiter's place at a topic, or at one on each of several servers; ends when dropped.
+/// A waiter's place at a channel, or at one on each of several servers; ends when dropped.
 pub(crate) struct Subscription(ChannelPlaces);
 
 enum ChannelPlaces {
@@ -92,7 +92,7 @@ struct ChannelPlace {
 
 impl Subscription {
     /// Counts the listener before returning, so that a source that holds its own lock around this call and around its
-    /// sweep never ends a topic that has just been joined.
+    /// sweep never ends a channel that has just been joined.
     pub(crate) fn new(channel: Arc<Channel>, source: Arc<dyn ChannelSource>, waker: &Waker) -> Subscription {
         channel.listeners.fetch_add(1, Ordering::SeqCst);
         let id = channel.next_id.fetch_add(1, Ordering::Relaxed);
@@ -124,7 +124,7 @@ impl Subscription {
     }
 }
 
-/// One count for the topics of those servers whose subscription stands. It changes when one of theirs does, and when
+/// One count for the channels of those servers whose subscription stands. It changes when one of theirs does, and when
 /// another subscription stands or falls.
 pub(crate) fn count_of_several(counts: impl Iterator<Item = u64>) -> u64 {
     counts.fold(0, u64::wrapping_add)

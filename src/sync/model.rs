@@ -1,4 +1,4 @@
-//! What `sync` offers, made of shuttle: every use is a point where shuttle may go on with another thread.
+//! The items of `sync`, made of shuttle: every use is a point where shuttle may go on with another thread.
 //!
 //! Shuttle has no time. Here it is an input: it stands still until a thread of a test calls [`move_time`], and ends the
 //! waits whose time has come by then.
@@ -16,7 +16,7 @@ use std::time::Duration;
 pub(crate) use shuttle::sync::atomic;
 pub(crate) use shuttle::{thread, thread_local};
 
-/// Where shuttle may go on with another thread. Between two of these a thread is alone.
+/// A point at which shuttle may go on with another thread. Between two of these a thread is alone.
 fn point() {
     thread::sleep(Duration::ZERO);
 }
@@ -29,7 +29,7 @@ pub(crate) fn toss() -> bool {
 
 // ---- waiting
 
-/// One wait of one thread. Whoever wakes it first is the one that did.
+/// One wait of one thread. Only the first wake-up counts.
 pub(crate) struct ModelWaiter {
     woken: AtomicBool,
     bell: shuttle::sync::mpsc::Sender<()>,
@@ -113,7 +113,7 @@ fn unset_timer(waiter: &Arc<ModelWaiter>) {
 #[derive(Default)]
 pub(crate) struct Mutex<T> {
     inner: shuttle::sync::Mutex<T>,
-    /// Who waits with a limit.
+    /// The waiters with a time limit.
     limited: Plain<ModelWaiters>,
 }
 
@@ -458,7 +458,7 @@ pub(crate) mod channel {
         }
     }
 
-    /// What `select!` waits for.
+    /// A source that `select!` waits for.
     pub(crate) trait Source {
         fn is_ready(&self) -> bool;
         fn enrol(&self, waiter: &Arc<ModelWaiter>);

@@ -59,7 +59,7 @@ impl LazyStore {
         if self.store.get().is_some() {
             return Ok(());
         }
-        // Somebody who was before us has just found out: all who wait are told that, not one after the other.
+        // An earlier caller has just found out: all waiters get its error at once, not one after the other.
         if let (Some(error), true) = (&*last, self.failures.load(Ordering::SeqCst) != before) {
             return Err(error.copy());
         }

@@ -61,8 +61,8 @@ struct FileLocation {
 }
 
 impl FileLocation {
-    /// Where the path leads. A link at its end is followed if it is this user's or root's: another's could name any
-    /// file that this user may write to.
+    /// The location that the path leads to. A link at its end is followed if it is this user's or root's: another's could
+    /// name any file that this user may write to.
     fn of(path: &Path) -> io::Result<FileLocation> {
         let mut place = FileLocation::from(CWD, path)?;
         for _ in 0..LINKS {
@@ -164,7 +164,7 @@ impl FileLocation {
     }
 }
 
-/// What keeps the highest token seen. Only one process has it at a time.
+/// The file with the highest token seen. Only one process has it at a time.
 struct TokenRegister {
     file: File,
     name: OsString,
@@ -182,7 +182,7 @@ impl TokenRegister {
         }
     }
 
-    /// Whoever may write the file is to be able to write its register, and nobody else.
+    /// Gives the register the permissions of the file: the same users may write both.
     fn suit(&self, old: Option<&Stat>) -> io::Result<()> {
         match old {
             Some(old) if self.is_new => suit(&self.file, old, old.st_mode & OPEN_TO_ALL | FOR_THE_OWNER),
@@ -199,7 +199,7 @@ impl TokenRegister {
     /// Leaves no register of this user's beside a file that it may not write.
     fn take_back(&self, place: &FileLocation) {
         if self.is_new {
-            // What stays is a register without a token.
+            // At worst a register without a token stays.
             unlinkat(&place.folder, &self.name, AtFlags::empty()).unwrap_or_default();
         }
     }

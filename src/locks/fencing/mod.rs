@@ -1,7 +1,7 @@
 //! Writes that a fence protects: whatever stores the data refuses a writer whose token is older than one it has seen.
 //!
 //! A lease lock alone cannot keep a holder that was stopped for longer than its lease from writing afterwards. The
-//! resource can: it keeps the highest token it has seen beside the data, and compares. What is here is that comparison
+//! resource can: it keeps the highest token it has seen beside the data, and compares. This module is that comparison
 //! for three kinds of resource. All writers of a resource must use it, and take their tokens from one lock.
 
 mod file;
@@ -22,7 +22,7 @@ use crate::ident::Fence;
 /// | `ARGV[2]` | the value |
 ///
 /// Returns 1 if it was written, 0 if a newer token had written before. Use it as the pattern for writes of other types:
-/// what matters is that comparison and write are one script.
+/// the point is that comparison and write are one script.
 pub const REDIS_SET: &str = include_str!("fenced_set.lua");
 
 /// The condition to put into the `WHERE` of an `UPDATE`, which has to set the column as well; zero rows updated means

@@ -1,4 +1,4 @@
-//! Which servers there are, and which of them can be used from the start.
+//! The list of servers, and those that can be used from the start.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -83,7 +83,7 @@ impl Redlock {
         for (node, answer) in nodes.iter().zip(votes.0) {
             match answer {
                 Answer::Done(member) => {
-                    self.shared.tell_doubts(node, &member);
+                    self.shared.report_doubts(node, &member);
                     node.join(member);
                 }
                 Answer::Refused(error) | Answer::Unknown(error) => {

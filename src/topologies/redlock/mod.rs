@@ -2,11 +2,11 @@
 //!
 //! `votes` says what their answers come to, `node` which of them can be asked, and `monitor` is the thread that does what
 //! no caller waits for. A request goes out to all that can be asked before the first answer is read. One that does not
-//! answer in time is not asked again until it answers the keeper, so callers pay for it once.
+//! answer in time is not asked again until it answers the monitor, so callers pay for it once.
 //!
-//! What must stay true: an owner number under which something may still arrive at a single server is not used for
+//! Invariant: an owner number under which something may still arrive at a single server is not used for
 //! another hold (`first_unspent_number`), since a late release could take that hold's key there and with it the
-//! majority. Pairs with `Waiting::wish`.
+//! majority. Pairs with `Waiting::claim`.
 
 mod connect;
 mod monitor;
@@ -41,11 +41,11 @@ const LEAST_TIME: Duration = Duration::from_millis(10);
 pub(crate) struct Redlock {
     shared: Arc<NodeMonitorShared>,
     monitor: Arc<NodeMonitor>,
-    /// Who is not to ask again before when: it got some servers, and as many others may have the rest.
+    /// Owners that must pause, each until its moment: they got some servers, and others may have the rest.
     pauses: Mutex<Vec<(Owner, Arc<LockName>, Moment)>>,
 }
 
-/// What remains of a lease that was asked for at `sent`: less the time it took, less 1 % and 2 ms for clocks that run at
+/// The rest of a lease that was asked for at `sent`: less the time it took, less 1 % and 2 ms for clocks that run at
 /// different speeds and servers that count in milliseconds. `None`: nothing to count on.
 fn validity(lease: Duration, elapsed: Duration) -> Option<Duration> {
     let drift = lease / 100 + Duration::from_millis(2);
@@ -55,7 +55,7 @@ fn validity(lease: Duration, elapsed: Duration) -> Option<Duration> {
 impl Redlock {
     /// Until when one node may answer a request for a lease.
     fn node_by(&self, lease: Duration, deadline: Moment) -> Moment {
-        // One that has not had this long is not silent yet, however short the lease.
+        // A node that was not given this long is not silent yet, however short the lease.
         let timeout = self.shared.node_timeout.min((lease / 10).max(LEAST_TIME));
         deadline.min(Clock::System.after(timeout))
     }
@@ -140,7 +140,7 @@ impl Redlock {
         if granted + busy < votes.majority() {
             let name = claim.name.given();
             let answer = votes.too_few("lock", &self.monitor.places(), false, say_attempt);
-            // What may have been carried out is seen to already.
+            // Requests that may have been carried out are seen to already.
             return match answer {
                 Answer::Unknown(error) => Answer::Refused(error.with_known_outcome().on(name)),
                 Answer::Refused(error) => Answer::Refused(error.on(name)),
@@ -171,7 +171,7 @@ impl Redlock {
         Votes(answers.collect())
     }
 
-    /// What enough of the nodes show of a lock, each in its own words.
+    /// The views that enough of the nodes have of a lock, each in its own words.
     fn views(
         &self,
         kind: Kind,
@@ -395,7 +395,7 @@ impl Inspect for Redlock {
         }
     }
 
-    /// What a majority has alike: who holds it, for the least that any of them shows.
+    /// The state that a majority agrees on: the holder, with the shortest lease that any of them shows.
     fn describe(&self, name: &LockName, deadline: Moment) -> Answer<Inspection> {
         let votes = self.each(name, |store, name| {
             store.describe(name, deadline.min(Clock::System.after(self.shared.node_timeout)))

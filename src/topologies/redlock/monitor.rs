@@ -17,13 +17,13 @@ use crate::sync::thread::{self, JoinHandle};
 use crate::time::{Clock, Moment};
 use crate::topologies::redlock::node::{Voter, VotingNode};
 
-/// What one server may still hold, or get to hold, for an owner that is to hold nothing there.
+/// A lock that one server may still hold, or get to hold, for an owner that is to hold nothing there.
 #[derive(Debug)]
 struct PendingCleanup {
     node: usize,
     /// With the server's own name for the lock.
     claim: Claim,
-    /// What may be there has ended by then.
+    /// By then it has ended by itself.
     until: Moment,
     next: Moment,
     pause: Duration,
@@ -136,10 +136,10 @@ impl NodeMonitor {
         }
     }
 
-    /// Has a server forget a claim that it may hold, or be about to: again and again, until it says that it had it, or
-    /// until it says that it has not and what may come cannot last any more.
+    /// Has a server forget a claim that it may hold, or be about to: again and again, until it says that it held it, or
+    /// until it says that it does not and a late request cannot last any more.
     fn owe(&self, node: usize, claim: Claim) {
-        // First, so that whoever is told how the request ended takes another number for the next.
+        // First, so that a caller that learns how the request ended takes another number for the next.
         self.shared.spend_numbers();
         let now = Clock::System.now();
         let until = now.plus(claim.lease).plus(self.shared.node_timeout);
@@ -224,12 +224,12 @@ impl NodeMonitorShared {
             member.store.close();
             return Err(same_server(&twin.place, &node.place));
         }
-        self.tell_doubts(node, &member);
+        self.report_doubts(node, &member);
         node.join(member);
         Ok(())
     }
 
-    pub(super) fn tell_doubts(&self, node: &VotingNode, member: &Voter) {
+    pub(super) fn report_doubts(&self, node: &VotingNode, member: &Voter) {
         for doubt in &member.doubts {
             self.warn(format!("{}: {doubt}", node.place));
         }
@@ -265,7 +265,7 @@ impl NodeMonitorShared {
                 store.abandon(&claims, deadline).into_iter().zip(pending_cleanups())
             {
                 match answer {
-                    Answer::Done(Release::Freed { .. }) => {} // what was in doubt had happened, and is undone
+                    Answer::Done(Release::Freed { .. }) => {} // the request in doubt was carried out, and is undone
                     Answer::Done(_) if now >= pending_cleanup.until => {}
                     Answer::Done(_) => kept.push(pending_cleanup.later()),
                     Answer::Refused(error) | Answer::Unknown(error) => {

@@ -18,9 +18,9 @@ pub(crate) type VoterOpener = Box<dyn Fn(Duration) -> Result<Voter> + Send + Syn
 /// A server that can be used.
 pub(crate) struct Voter {
     pub(crate) store: Arc<dyn Store>,
-    /// Which server it is, whatever it was reached by; `None`: it does not tell.
+    /// The server's identity, by whatever address it was reached; `None`: it does not say.
     pub(crate) identity: Option<String>,
-    /// What is not as it should be with it.
+    /// Defects of its setup.
     pub(crate) doubts: Vec<&'static str>,
 }
 
@@ -38,12 +38,12 @@ pub(crate) struct VotingNode {
     unasked_from: AtomicU64,
 }
 
-/// A server that did not answer in time is not asked until it answers the keeper's question.
+/// A server that did not answer in time is not asked until it answers the monitor's question.
 struct NodeOutage {
     error: Error,
     next_look: Moment,
     pause: Duration,
-    /// What to ask about.
+    /// The lock to ask about.
     probe: Option<(Kind, Arc<LockName>, Owner)>,
 }
 
@@ -78,7 +78,7 @@ impl VotingNode {
 
     /// Takes the server into use.
     pub(super) fn join(&self, member: Voter) {
-        self.member.get_or_init(|| member); // never a second one: the keeper alone opens
+        self.member.get_or_init(|| member); // never a second one: the monitor alone opens
         *self.outage.lock() = None;
     }
 
@@ -101,7 +101,7 @@ impl VotingNode {
         self.outage.lock().is_none() && self.member.get().is_some()
     }
 
-    /// Whether a hold of this owner may have a key here, as far as its number tells.
+    /// Whether a hold of this owner may have a key here, as far as its number shows.
     pub(super) fn may_hold(&self, owner: Owner) -> bool {
         self.is_ready() || owner.number() < self.unasked_from.load(Ordering::SeqCst)
     }

@@ -1,4 +1,4 @@
-//! What came of a release, for whoever waits for it and for nobody.
+//! The outcome of a release, with and without a caller that waits for it.
 
 use std::fmt;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use crate::sync::Mutex;
 use crate::topologies::redlock::monitor::NodeMonitor;
 use crate::topologies::redlock::votes::{Votes, say_release};
 
-/// What the answers to a release come to. What a server did not answer and may still hold is seen to.
+/// The result of the answers to a release. A hold on a server that did not answer is cleaned up later.
 pub(super) fn released(
     monitor: &NodeMonitor,
     claim: &Claim,
@@ -30,7 +30,7 @@ pub(super) fn released(
         let freed = votes.count(|release| matches!(release, Release::Freed { .. }));
         return votes.too_few("unlock", &monitor.places(), freed > 0, say_release);
     }
-    // Settled for the caller. What did not answer may hold it still, unless it was out when the hold began.
+    // Settled for the caller. A server that did not answer may hold it still, unless it was out when the hold began.
     monitor.owe_where(claim, |at, node| match votes.0.get(at) {
         Some(Answer::Done(_)) | None => false,
         Some(Answer::Unknown(_)) => true,

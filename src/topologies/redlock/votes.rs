@@ -1,4 +1,4 @@
-//! What several servers answered, and what that comes to. No I/O, no time.
+//! The answers of several servers, and their result. No I/O, no time.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ impl<T> Votes<T> {
         majority(self.0.len())
     }
 
-    /// So many against, and no majority for can be had any more.
+    /// With so many against, no majority for is possible any more.
     pub(super) fn veto(&self) -> usize {
         self.0.len() + 1 - self.majority()
     }
@@ -47,7 +47,7 @@ impl<T> Votes<T> {
                 Answer::Refused(error) | Answer::Unknown(error) => Some(error),
             })
         };
-        // What so many say that waiting for the others is no use is final. Else what may pass is what counts.
+        // An error that so many return that waiting for the others is no use is final. Else one that may pass counts.
         let lasting = || errors().filter(|error| !error.is_retryable());
         let first = if lasting().count() >= self.veto() {
             lasting().next()
@@ -131,7 +131,7 @@ pub(super) fn say_held(held: &bool) -> String {
 }
 
 impl Votes<Release> {
-    /// Who holds it instead, as the first of them tells that knows.
+    /// The other holder, as the first of them reports that knows.
     pub(super) fn other_holder(&self) -> Option<String> {
         self.done().find_map(|release| match release {
             Release::NotHeld { holder } => holder.clone(),
@@ -173,13 +173,14 @@ impl Votes<Option<Snapshot>> {
         self.done().flatten().filter(|seen| seen.holder == holder).count()
     }
 
-    /// Who may have a majority. `None`: nobody under one name; a lock of Java's has an owner of its own on each server.
+    /// The holder that may have a majority. `None`: nobody under one name; a lock of Java's has an owner of its own on
+    /// each server.
     pub(super) fn holder(&self) -> Option<&String> {
         let mut holders = self.done().flatten().map(|seen| &seen.holder);
         holders.find(|holder| self.held_by(holder) >= self.enough())
     }
 
-    /// What the lock is as a majority sees it: held by whoever may have a majority, with a server that does not answer
+    /// The lock as a majority sees it: held by the owner that may have a majority, with a server that does not answer
     /// counted for them. `None`: nobody has.
     pub(super) fn view(&self) -> Option<Snapshot> {
         let held = || self.done().flatten();

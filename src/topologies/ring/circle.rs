@@ -1,4 +1,4 @@
-//! Which node of several a name belongs to: consistent hashing with virtual nodes.
+//! The node of several that a name belongs to: consistent hashing with virtual nodes.
 //!
 //! All processes that share a ring must agree, whatever their version and language, so the whole of it is here: hash,
 //! points and choice are fixed, and a test pins their values.
@@ -65,7 +65,7 @@ mod tests {
         (1..=nodes).map(|node| format!("10.0.0.{node}:6379")).collect()
     }
 
-    /// What part of all hashes each node has.
+    /// The part of all hashes that each node has.
     fn shares(circle: &Circle, nodes: usize) -> Vec<f64> {
         let mut shares = vec![0.0; nodes];
         let mut before = circle.points.last().unwrap().0;

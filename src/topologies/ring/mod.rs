@@ -164,7 +164,7 @@ impl RingStore {
             return Err(Error::new(error.kind(), "connect", words).with_source(error));
         }
         for (home, borne) in reached {
-            // One that has gone since is told when it is next asked for something.
+            // A node that has gone since gets the list when it is next asked for something.
             match settle(view, home, borne, deadline) {
                 Err(error) if !error.is_retryable() || error.kind() == ErrorKind::StaleRing => {
                     return Err(error);
@@ -216,19 +216,19 @@ impl RingStore {
             groups.entry(claim.home).or_default().push(place);
         }
         let mut answers: Vec<Option<Answer<T>>> = claims.iter().map(|_| None).collect();
-        let (tell, told) = bounded(groups.len());
+        let (sender, receiver) = bounded(groups.len());
         for (home, places) in groups {
             if view.lost.contains(&home) {
                 places.into_iter().for_each(|place| put(&mut answers, place, Answer::Done(of_a_lost_node())));
                 continue;
             }
             let theirs: Vec<Claim> = places.iter().filter_map(|place| claims.get(*place).cloned()).collect();
-            let (tell, at) = (tell.clone(), places.clone());
+            let (sender, at) = (sender.clone(), places.clone());
             let is_sent = view.node(home).is_some_and(|node| {
                 let store = Arc::clone(&node.store);
                 node.send(Box::new(move || {
                     // Nobody listens any more if it took too long.
-                    drop(tell.send((at, ask(&*store, &theirs, deadline))));
+                    drop(sender.send((at, ask(&*store, &theirs, deadline))));
                 }))
             });
             if !is_sent {
@@ -237,10 +237,10 @@ impl RingStore {
                 }
             }
         }
-        drop(tell);
+        drop(sender);
         let shortest = claims.iter().map(|claim| claim.lease).min().unwrap_or_default();
         let until = deadline.min(Clock::System.after(shortest / 7));
-        while let Ok((places, theirs)) = told.recv_timeout(until.since(Clock::System.now())) {
+        while let Ok((places, theirs)) = receiver.recv_timeout(until.since(Clock::System.now())) {
             for (place, answer) in places.into_iter().zip(theirs) {
                 put(&mut answers, place, answer);
             }
@@ -368,17 +368,17 @@ impl Store for RingStore {
     fn close(&self) {
         let view = self.view();
         // All at the same time: each may wait for what is under way.
-        let (tell, told) = bounded::<()>(view.nodes.len());
+        let (sender, receiver) = bounded::<()>(view.nodes.len());
         for node in &view.nodes {
-            let (store, tell) = (Arc::clone(&node.store), tell.clone());
+            let (store, sender) = (Arc::clone(&node.store), sender.clone());
             node.send(Box::new(move || {
                 store.close();
-                drop(tell);
+                drop(sender);
             }));
         }
-        drop(tell);
-        // Nothing is told: the channel ends when all have let go.
-        told.iter().for_each(drop);
+        drop(sender);
+        // Nothing is sent: the channel ends when all have let go.
+        receiver.iter().for_each(drop);
         view.nodes.iter().for_each(|node| close(node));
     }
 }

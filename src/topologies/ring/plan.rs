@@ -1,4 +1,4 @@
-//! What a program says of a ring: its nodes, its epoch, and the nodes it moves from.
+//! A ring as a program describes it: its nodes, its epoch, and the nodes it moves from.
 
 use std::collections::BTreeMap;
 
@@ -42,7 +42,7 @@ impl RingNode {
 
     /// The name under which the node has its place in the ring. Defaults to the URL's address.
     ///
-    /// With a label of its own, a node may change its address without a name moving. What answers there must have its
+    /// With a label of its own, a node may change its address without a name moving. The server there must have its
     /// data; a server that has not is another node.
     #[must_use]
     pub fn label(mut self, label: &str) -> RingNode {
@@ -101,7 +101,7 @@ impl std::fmt::Debug for RingNode {
 /// A list of servers over which names are spread, and the number of that list.
 ///
 /// All processes that share locks must be given the same list with the same number. Each node remembers the highest
-/// number it was told of, and refuses to grant by a lower one. So when the list changes, processes may be told one
+/// number it has got, and refuses to grant by a lower one. So when the list changes, processes may get it one
 /// after the other; see [`LockClient::change_ring`](crate::LockClient::change_ring).
 ///
 /// # Examples
@@ -139,7 +139,7 @@ impl Ring {
     }
 
     /// The nodes of the list before this one, whose locks may still be held: they are asked as well before a name that
-    /// was theirs is granted elsewhere. Where a move begins before the last one has ended, name both lists.
+    /// was theirs is granted elsewhere. If a move begins before the last one has ended, name both lists.
     pub fn moving_from<N: Into<RingNode>>(mut self, nodes: impl IntoIterator<Item = N>) -> Ring {
         self.earlier.push(nodes.into_iter().map(Into::into).collect());
         self
@@ -225,7 +225,7 @@ fn fingerprint(nodes: &[RingNode]) -> u64 {
     hash(format!("1 {POINTS}\n{}", lines.join("\n")).as_bytes())
 }
 
-/// What a node bears: `epoch ring before label`, the rings as fingerprints.
+/// The mark on a node: `epoch ring before label`, the rings as fingerprints.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct RingMark {
     pub(crate) epoch: u64,

@@ -133,15 +133,15 @@ pub(super) fn survey(view: &RingView, deadline: Moment) -> Vec<(u32, &RingMark, 
         .zip(view.nodes.iter().zip(&view.marks))
         .filter_map(|(home, (node, mark))| Some((home, node, mark.as_ref()?)))
         .collect();
-    let (tell, told) = bounded(members.len());
+    let (sender, receiver) = bounded(members.len());
     for (home, node, mark) in &members {
-        let (tell, home, store, text) = (tell.clone(), *home, Arc::clone(&node.store), mark.to_string());
+        let (sender, home, store, text) = (sender.clone(), *home, Arc::clone(&node.store), mark.to_string());
         // One that is busy has not answered somebody else yet.
-        node.send(Box::new(move || drop(tell.send((home, store.set_mark(&text, &text, deadline))))));
+        node.send(Box::new(move || drop(sender.send((home, store.set_mark(&text, &text, deadline))))));
     }
-    drop(tell);
+    drop(sender);
     let mut answers = BTreeMap::new();
-    while let Ok((home, answer)) = told.recv_timeout(deadline.since(Clock::System.now())) {
+    while let Ok((home, answer)) = receiver.recv_timeout(deadline.since(Clock::System.now())) {
         answers.insert(home, answer);
     }
     let late = || Answer::Refused(not_answering());
