@@ -5,8 +5,9 @@ use redis::Value;
 use crate::config::Replicas;
 use crate::error::{Error, ErrorKind};
 use crate::stores::redis::conn::connections::{Connections, Dialog};
-use crate::stores::redis::kinds::mutex::{Outcome, tagged};
-use crate::stores::redis::reply::{Expected, Failure, Tagged, accepted, refusal, unexpected};
+use crate::stores::redis::reply::{
+    Expected, Failure, Outcome, Tagged, accepted, refusal, tagged, unexpected,
+};
 use crate::stores::redis::script::Command;
 use crate::time::{Moment, millis};
 

@@ -9,8 +9,9 @@ use crate::ident::{Fence, LockName};
 use crate::inspect::{Holder, Inspection, Mode, ObjectKind, PermitOut, Waiter, Whereabouts};
 use crate::stores::redis::conn::connections::Connections;
 use crate::stores::redis::keys::{self, Part};
-use crate::stores::redis::kinds::mutex::{Outcome, decoded};
-use crate::stores::redis::reply::{Expected, Failure, accepted, owner_text, refusal, ttl, unexpected};
+use crate::stores::redis::reply::{
+    Expected, Failure, Outcome, accepted, decoded, owner_text, refusal, ttl, unexpected,
+};
 use crate::stores::redis::script::SHOW;
 use crate::time::Moment;
 
