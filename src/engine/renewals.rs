@@ -169,7 +169,7 @@ impl Due {
     }
 
     /// Notes the outcome of a batch, by homes.
-    pub(crate) fn report(&mut self, batch: &Outcome, now: Moment) {
+    pub(crate) fn report(&mut self, batch: &BatchOutcome, now: Moment) {
         let mut all_answered = true;
         for (home, tally) in &batch.tallies {
             if tally.failed == 0 {
@@ -199,7 +199,7 @@ impl Due {
 
 /// The outcome of a batch.
 #[derive(Debug)]
-pub(crate) struct Outcome {
+pub(crate) struct BatchOutcome {
     pub(crate) tallies: HashMap<u32, Tally>,
     is_probe: bool,
     sent: Moment,
@@ -208,8 +208,8 @@ pub(crate) struct Outcome {
 
 impl Batch {
     /// The place where its outcome is noted.
-    pub(crate) fn outcome(&self) -> Outcome {
-        Outcome { tallies: HashMap::new(), is_probe: self.is_probe, sent: self.sent, left: self.left }
+    pub(crate) fn outcome(&self) -> BatchOutcome {
+        BatchOutcome { tallies: HashMap::new(), is_probe: self.is_probe, sent: self.sent, left: self.left }
     }
 }
 

@@ -47,7 +47,7 @@ pub(crate) fn any_hung_up<'a>(stores: impl Iterator<Item = &'a dyn Store>) -> Op
 pub(crate) fn describe_by_kinds(store: &dyn Store, name: &LockName, deadline: Moment) -> Answer<Inspection> {
     let nobody = Owner::new(ClientId::random(), 0);
     let mut kind = ObjectKind::Absent;
-    for asked in [Kind::Mutex, Kind::Token, Kind::Write, Kind::Read] {
+    for asked in Kind::HELD {
         if store.check_name(asked, name).is_err() {
             continue;
         }

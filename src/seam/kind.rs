@@ -25,42 +25,114 @@ pub(crate) enum Kind {
     Signal,
 }
 
-impl Kind {
-    /// Whether it is the lock by token.
-    pub(crate) fn is_token(self) -> bool {
-        self == Kind::Token
-    }
+/// The properties in which kinds differ, as far as the engine and several stores need them.
+struct Properties {
+    family: Family,
+    is_shared: bool,
+    is_leased: bool,
+    is_fenced: bool,
+    is_handed_off: bool,
+    is_one_record: bool,
+    only_asks: bool,
+    shares_its_end: bool,
+    other_half: Option<Kind>,
+}
 
-    /// The kinds of one name that are one lock: a thread that holds the one holds the other.
-    pub(crate) fn family(self) -> Family {
+/// A lock that one owner holds at a time.
+const LOCK: Properties = Properties {
+    family: Family::Lock,
+    is_shared: false,
+    is_leased: true,
+    is_fenced: false,
+    is_handed_off: false,
+    is_one_record: false,
+    only_asks: false,
+    shares_its_end: false,
+    other_half: None,
+};
+
+/// A number, or a notification, without a holder.
+const COUNTED: Properties = Properties { family: Family::Counted, is_shared: true, is_leased: false, ..LOCK };
+
+impl Kind {
+    /// One kind of each family that has holders.
+    pub(crate) const HELD: [Kind; 4] = [Kind::Mutex, Kind::Token, Kind::Write, Kind::Read];
+
+    const fn properties(self) -> Properties {
         match self {
-            Kind::Mutex | Kind::Fenced | Kind::Fair => Family::Lock,
-            Kind::Read => Family::Read,
-            Kind::Write => Family::Write,
-            Kind::Token => Family::Token,
-            Kind::Semaphore | Kind::Permits | Kind::Latch | Kind::Signal => Family::Counted,
+            Kind::Mutex => Properties { is_handed_off: true, is_one_record: true, ..LOCK },
+            Kind::Fenced => Properties { is_fenced: true, is_handed_off: true, is_one_record: true, ..LOCK },
+            Kind::Fair => LOCK,
+            Kind::Read => Properties {
+                family: Family::Read,
+                is_shared: true,
+                shares_its_end: true,
+                other_half: Some(Kind::Write),
+                ..LOCK
+            },
+            Kind::Write => Properties { family: Family::Write, other_half: Some(Kind::Read), ..LOCK },
+            Kind::Token => Properties { family: Family::Token, is_one_record: true, ..LOCK },
+            Kind::Permits => Properties { is_leased: true, ..COUNTED },
+            Kind::Latch => Properties { only_asks: true, ..COUNTED },
+            Kind::Semaphore | Kind::Signal => COUNTED,
         }
     }
 
+    /// Whether it is the lock by token.
+    pub(crate) const fn is_token(self) -> bool {
+        matches!(self.properties().family, Family::Token)
+    }
+
+    /// Which kinds of one name are one lock: a thread that holds the one holds the other.
+    pub(crate) const fn family(self) -> Family {
+        self.properties().family
+    }
+
     /// Whether several owners may hold it at a time.
-    pub(crate) fn is_shared(self) -> bool {
-        self == Kind::Read || self.family() == Family::Counted
+    pub(crate) const fn is_shared(self) -> bool {
+        self.properties().is_shared
     }
 
     /// Whether those who wait want different things, so that each asks for itself: what the first must wait for may be
     /// there for the second.
-    pub(crate) fn is_counted(self) -> bool {
-        self.family() == Family::Counted
+    pub(crate) const fn is_counted(self) -> bool {
+        matches!(self.properties().family, Family::Counted)
     }
 
     /// Whether what is granted ends with a lease.
-    pub(crate) fn is_leased(self) -> bool {
-        !matches!(self, Kind::Semaphore | Kind::Latch | Kind::Signal)
+    pub(crate) const fn is_leased(self) -> bool {
+        self.properties().is_leased
+    }
+
+    /// Whether each grant carries a fencing token, asked for or not.
+    pub(crate) const fn is_fenced(self) -> bool {
+        self.properties().is_fenced
     }
 
     /// Whether a thread may be given it by the one that lets go of it.
-    pub(crate) fn is_handed_off(self) -> bool {
-        matches!(self, Kind::Mutex | Kind::Fenced)
+    pub(crate) const fn is_handed_off(self) -> bool {
+        self.properties().is_handed_off
+    }
+
+    /// Whether an owner, a hold count, an end and a fence are all that a store has to keep of it: no queue, no second
+    /// holder, no number.
+    pub(crate) const fn is_one_record(self) -> bool {
+        self.properties().is_one_record
+    }
+
+    /// Whether an attempt only asks: it leaves nothing in the store, granted or not.
+    pub(crate) const fn only_asks(self) -> bool {
+        self.properties().only_asks
+    }
+
+    /// Whether its end in the store is shared with other holders, whose renewals may bring it forward.
+    pub(crate) const fn shares_its_end(self) -> bool {
+        self.properties().shares_its_end
+    }
+
+    /// The other half of a read-write lock.
+    pub(crate) const fn other_half(self) -> Option<Kind> {
+        self.properties().other_half
     }
 }
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::ident::LockName;
 use crate::inspect::{Holder, Inspection, Mode, ObjectKind};
-use crate::seam::kind::Kind;
+use crate::seam::kind::{Family, Kind};
 
 /// The store's view of a lock that is held.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -20,10 +20,10 @@ pub(crate) struct Snapshot {
 impl Snapshot {
     /// The same as it is shown to users.
     pub(crate) fn described(self, kind: Kind, name: &LockName) -> Inspection {
-        let mode = match kind {
-            Kind::Read => Some(Mode::Read),
-            Kind::Write => Some(Mode::Write),
-            _ => None,
+        let mode = match kind.family() {
+            Family::Read => Some(Mode::Read),
+            Family::Write => Some(Mode::Write),
+            Family::Lock | Family::Token | Family::Counted => None,
         };
         let kind = match mode {
             Some(mode) => ObjectKind::ReadWriteLock { mode },

@@ -26,7 +26,7 @@ pub(crate) struct AcquireCall<'a> {
 
 impl AcquireCall<'_> {
     pub(crate) fn wants_fence(&self) -> bool {
-        self.kind == Kind::Fenced || self.terms.fenced
+        self.kind.is_fenced() || self.terms.fenced
     }
 }
 

@@ -55,12 +55,13 @@ impl Engine {
     /// Why the caller would wait for its own thread, if it would.
     fn own_hold_in_the_way(&self, call: &AcquireCall<'_>, thread: &ThreadMark) -> Option<&'static str> {
         let holds = |kind| self.has_live(kind, call.name, thread);
-        match call.kind {
-            Kind::Write if holds(Kind::Read) => Some(READS_ALREADY),
-            Kind::Read if !call.by_thread && holds(Kind::Write) => Some(WRITES_ALREADY),
-            kind if !call.by_thread && !kind.is_shared() && holds(kind) => Some(HOLDS_ALREADY),
-            _ => None,
+        if call.kind == Kind::Write && holds(Kind::Read) {
+            return Some(READS_ALREADY);
         }
+        if call.kind == Kind::Read && !call.by_thread && holds(Kind::Write) {
+            return Some(WRITES_ALREADY);
+        }
+        (!call.by_thread && !call.kind.is_shared() && holds(call.kind)).then_some(HOLDS_ALREADY)
     }
 
     /// The calling thread has the lock that it would wait for: an error, unless it would not wait anyway.
@@ -97,10 +98,7 @@ impl Engine {
     pub(crate) fn can_ask_ahead(&self, call: &AcquireCall<'_>) -> bool {
         let thread = ThreadMark::current();
         let is_own = |kind| self.registry.of_thread(kind, call.name, thread.id()).is_some();
-        let touches_own = call.by_thread
-            && (is_own(call.kind)
-                || call.kind == Kind::Write && is_own(Kind::Read)
-                || call.kind == Kind::Read && is_own(Kind::Write));
+        let touches_own = call.by_thread && (is_own(call.kind) || call.kind.other_half().is_some_and(is_own));
         !touches_own && self.registry.is_calm(call.kind, call.name)
     }
 

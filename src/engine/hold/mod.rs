@@ -207,7 +207,7 @@ impl Hold {
         } else if self.is_renewed() {
             let lease = self.within_ceiling(self.renewed_lease(), now);
             // As `needs_keepalive` says: of a level with a longer lease, too.
-            if self.kind == Kind::Read { lease.max(self.window_end().since(now)) } else { lease }
+            if self.kind.shares_its_end() { lease.max(self.window_end().since(now)) } else { lease }
         } else {
             return None;
         };
@@ -388,13 +388,13 @@ impl Hold {
             return kept_alive.plus(renewal_period(lease));
         }
         let due = self.window_end().minus(window(lease) - renewal_period(lease));
-        if self.kind == Kind::Read { due.min(kept_alive.plus(renewal_period(lease))) } else { due }
+        if self.kind.shares_its_end() { due.min(kept_alive.plus(renewal_period(lease))) } else { due }
     }
 
     /// Whether the store is asked now and then to keep the hold, although its lease is its own. A read hold shares
     /// its key's time with readers of other languages, whose renewals cut it to their own; ours raises it again.
     pub(crate) fn needs_keepalive(&self) -> bool {
-        self.kind == Kind::Read && self.renewed_levels.load(Ordering::Acquire) == 0
+        self.kind.shares_its_end() && self.renewed_levels.load(Ordering::Acquire) == 0
     }
 
     pub(crate) fn note_keepalive(&self, sent: Moment) {

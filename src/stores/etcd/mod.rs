@@ -34,7 +34,7 @@ use crate::room::Sweeps;
 use crate::seam::capabilities::{Capabilities, Sessions};
 use crate::seam::inspection::Inspect;
 use crate::seam::subscription::Subscription;
-use crate::seam::{Answer, Attempt, Bound, Claim, Kind, Release, Snapshot, Store, answer};
+use crate::seam::{Answer, Attempt, Bound, Claim, Family, Kind, Release, Snapshot, Store, answer};
 use crate::sync::Waker;
 use crate::time::{Clock, Moment};
 use address::EtcdAddress;
@@ -99,8 +99,9 @@ impl Store for EtcdStore {
     }
 
     fn check_name(&self, kind: Kind, name: &LockName) -> Result<()> {
-        if matches!(kind, Kind::Mutex | Kind::Fenced | Kind::Fair) {
-            return Ok(());
+        match kind.family() {
+            Family::Lock => return Ok(()),
+            Family::Read | Family::Write | Family::Token | Family::Counted => {}
         }
         let words = "on etcd there are lock(), fenced_lock() and fair_lock(), and no other kinds of lock";
         Err(Error::new(ErrorKind::Unsupported, "lock", words).on(name.given()))

@@ -3,8 +3,8 @@
 use std::collections::{HashMap, VecDeque};
 
 use crate::ident::Owner;
-use crate::inspect::PermitOut;
-use crate::seam::{Attempt, Claim, Counting, Kind, PLACE_LASTS, Release};
+use crate::inspect::{ObjectKind, PermitOut};
+use crate::seam::{Attempt, Claim, Counting, PLACE_LASTS, Release};
 use crate::time::Moment;
 
 /// All that is counted under one name, of one kind.
@@ -22,6 +22,39 @@ pub(super) struct Counted {
     /// Who waits for a condition, and until when each counts as alive.
     queue: VecDeque<(Owner, Moment)>,
     notified: HashMap<Owner, Moment>,
+}
+
+const GRANTED: Attempt = Attempt::Granted { fence: None };
+pub(super) const FREED: Release = Release::Freed { others: 0 };
+
+/// Which of the counted kinds it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum CountedKind {
+    Permits,
+    Semaphore,
+    Latch,
+    Signal,
+}
+
+impl CountedKind {
+    /// In the order in which they are looked for under a name.
+    pub(super) const ALL: [CountedKind; 4] =
+        [CountedKind::Permits, CountedKind::Semaphore, CountedKind::Latch, CountedKind::Signal];
+
+    /// What people are shown; `None`: it is not shown.
+    pub(super) fn shown_as(self) -> Option<ObjectKind> {
+        match self {
+            CountedKind::Permits => Some(ObjectKind::ExpirableSemaphore),
+            CountedKind::Semaphore => Some(ObjectKind::Semaphore),
+            CountedKind::Latch => Some(ObjectKind::CountDownLatch),
+            CountedKind::Signal => None,
+        }
+    }
+
+    /// Where those who wait for one of this kind listen, all of them or, with `owner` behind it, one.
+    pub(super) fn channel(self, key: &str) -> String {
+        format!("{key}:{self:?}")
+    }
 }
 
 /// Who is to be woken.
@@ -74,59 +107,62 @@ impl Counted {
         self.count = Some(self.count.unwrap_or(0).saturating_add(amount));
     }
 
-    pub(super) fn attempt(&mut self, claim: &Claim, now: Moment) -> (Attempt, WokenWaiters) {
-        let units = i64::from(claim.units);
-        let has_enough = self.count.unwrap_or(0) >= units;
-        let busy = Attempt::Busy { retry_after: None };
-        let granted = Attempt::Granted { fence: None };
-        match claim.kind {
-            Kind::Semaphore => match self.taken.get(&claim.owner) {
-                Some(true) => (granted, WokenWaiters::Nobody),
-                None if has_enough => {
-                    self.add(-units);
-                    self.taken.insert(claim.owner, true);
-                    (granted, WokenWaiters::Nobody)
-                }
-                Some(false) | None => (busy, WokenWaiters::Nobody),
-            },
-            Kind::Permits => {
-                let is_out = self.out.contains_key(&claim.owner.permit(0));
-                if !is_out && !has_enough {
-                    let first = self.out.values().min();
-                    let retry_after = first.map(|until| until.since(now));
-                    return (Attempt::Busy { retry_after }, WokenWaiters::Nobody);
-                }
-                if !is_out {
-                    self.add(-units);
-                }
-                self.prolong(claim, now);
-                (granted, WokenWaiters::Nobody)
+    /// Takes permits of a semaphore without leases.
+    pub(super) fn take(&mut self, claim: &Claim) -> Attempt {
+        match self.taken.get(&claim.owner) {
+            Some(true) => GRANTED,
+            None if self.has(claim.units) => {
+                self.add(-i64::from(claim.units));
+                self.taken.insert(claim.owner, true);
+                GRANTED
             }
-            Kind::Signal => {
-                let dead: Vec<Owner> = self
-                    .notified
-                    .iter()
-                    .filter(|(_, until)| **until <= now)
-                    .map(|(owner, _)| *owner)
-                    .collect();
-                let mut woken = Vec::new();
-                for owner in dead {
-                    self.notified.remove(&owner);
-                    woken.extend(self.notify(now));
-                }
-                let was_notified = self.notified.remove(&claim.owner).is_some();
-                let place = self.queue.iter_mut().find(|(owner, _)| *owner == claim.owner);
-                let attempt = match place {
-                    Some(place) if !was_notified => {
-                        place.1 = now.plus(PLACE_LASTS);
-                        busy
-                    }
-                    _ => granted,
-                };
-                (attempt, WokenWaiters::These(woken))
-            }
-            _ => (if self.count.unwrap_or(0) > 0 { busy } else { granted }, WokenWaiters::Nobody),
+            Some(false) | None => Attempt::Busy { retry_after: None },
         }
+    }
+
+    /// Takes permits with leases.
+    pub(super) fn take_leased(&mut self, claim: &Claim, now: Moment) -> Attempt {
+        let is_out = self.out.contains_key(&claim.owner.permit(0));
+        if !is_out && !self.has(claim.units) {
+            let first = self.out.values().min();
+            return Attempt::Busy { retry_after: first.map(|until| until.since(now)) };
+        }
+        if !is_out {
+            self.add(-i64::from(claim.units));
+        }
+        self.prolong(claim, now);
+        GRANTED
+    }
+
+    /// Asks whether a latch is open.
+    pub(super) fn pass(&self) -> Attempt {
+        if self.has(1) { Attempt::Busy { retry_after: None } } else { GRANTED }
+    }
+
+    /// Asks for a condition's notification.
+    pub(super) fn notice(&mut self, claim: &Claim, now: Moment) -> (Attempt, WokenWaiters) {
+        let is_over = |until: &Moment| *until <= now;
+        let dead: Vec<Owner> =
+            self.notified.iter().filter(|(_, until)| is_over(until)).map(|(owner, _)| *owner).collect();
+        let mut woken = Vec::new();
+        for owner in dead {
+            self.notified.remove(&owner);
+            woken.extend(self.notify(now));
+        }
+        let was_notified = self.notified.remove(&claim.owner).is_some();
+        let place = self.queue.iter_mut().find(|(owner, _)| *owner == claim.owner);
+        let attempt = match place {
+            Some(place) if !was_notified => {
+                place.1 = now.plus(PLACE_LASTS);
+                Attempt::Busy { retry_after: None }
+            }
+            _ => GRANTED,
+        };
+        (attempt, WokenWaiters::These(woken))
+    }
+
+    fn has(&self, units: u32) -> bool {
+        self.count.unwrap_or(0) >= i64::from(units)
     }
 
     fn ids(claim: &Claim) -> impl Iterator<Item = [u8; 16]> + '_ {
@@ -148,25 +184,24 @@ impl Counted {
         are_out
     }
 
-    pub(super) fn release(&mut self, claim: &Claim) -> (Release, WokenWaiters) {
-        let (freed, not_held) = (Release::Freed { others: 0 }, Release::NotHeld { holder: None });
-        match claim.kind {
-            Kind::Semaphore => match self.taken.insert(claim.owner, false) {
-                Some(true) => {
-                    self.give_back(i64::from(claim.units));
-                    (freed, WokenWaiters::All)
-                }
-                Some(false) => (freed, WokenWaiters::Nobody),
-                None => (not_held, WokenWaiters::Nobody),
-            },
-            Kind::Permits => {
-                let back = Self::ids(claim).filter(|id| self.out.remove(id).is_some()).count();
-                self.give_back(i64::try_from(back).unwrap_or(0));
-                let all = u32::try_from(back).ok() == Some(claim.units);
-                (if all { freed } else { not_held }, WokenWaiters::All)
+    /// Gives back what a semaphore's claim took.
+    pub(super) fn give_back_taken(&mut self, claim: &Claim) -> (Release, WokenWaiters) {
+        match self.taken.insert(claim.owner, false) {
+            Some(true) => {
+                self.give_back(i64::from(claim.units));
+                (FREED, WokenWaiters::All)
             }
-            _ => (freed, WokenWaiters::Nobody),
+            Some(false) => (FREED, WokenWaiters::Nobody),
+            None => (Release::NotHeld { holder: None }, WokenWaiters::Nobody),
         }
+    }
+
+    /// Gives back the permits with leases that a claim took.
+    pub(super) fn give_back_leased(&mut self, claim: &Claim) -> (Release, WokenWaiters) {
+        let back = Self::ids(claim).filter(|id| self.out.remove(id).is_some()).count();
+        self.give_back(i64::try_from(back).unwrap_or(0));
+        let all = u32::try_from(back).ok() == Some(claim.units);
+        (if all { FREED } else { Release::NotHeld { holder: None } }, WokenWaiters::All)
     }
 
     /// Leaves those who wait for a condition; what was not noticed is the next one's.
@@ -188,6 +223,7 @@ impl Counted {
 
     pub(super) fn change(
         &mut self,
+        kind: CountedKind,
         claim: &Claim,
         what: &Counting,
         now: Moment,
@@ -217,7 +253,7 @@ impl Counted {
                 Some(_) => (0, WokenWaiters::Nobody),
                 None => {
                     // A latch that has nothing to count is open, as one that nobody set up.
-                    self.count = Some(i64::from(*to)).filter(|to| *to > 0 || claim.kind != Kind::Latch);
+                    self.count = Some(i64::from(*to)).filter(|to| *to > 0 || kind != CountedKind::Latch);
                     self.ends = lease.map(|lease| now.plus(lease));
                     (1, WokenWaiters::All)
                 }

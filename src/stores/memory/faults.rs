@@ -1,4 +1,4 @@
-//! What a test has the memory store do wrong: requests that fail, answers that are lost or slow.
+//! One client's access to a memory store that a test has fail: requests are refused, answers are lost or slow.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,59 +13,11 @@ use crate::seam::subscription::Subscription;
 use crate::seam::{
     Answer, Answered, Attempt, Claim, Counting, Handoff, Kind, Pending, Release, Snapshot, Store,
 };
-use crate::stores::memory::{MemoryAccess, MemoryStore};
+use crate::stores::memory::access::MemoryAccess;
+use crate::stores::memory::fault::{Fault, Wrong};
+use crate::stores::memory::store::MemoryStore;
 use crate::sync::Waker;
 use crate::time::{Clock, Moment};
-
-/// How requests to a [`MemoryStore`] fail, for the unit tests of a program; see [`MemoryStore::fail`].
-///
-/// # Examples
-///
-/// ```
-/// use leasehold::{Fault, LockClient, MemoryStore};
-///
-/// let store = MemoryStore::new();
-/// let client = LockClient::in_memory_with(&store);
-/// store.fail(Fault::AnswerLost);
-/// // The lock may have been taken: the caller cannot know.
-/// assert!(client.lock("a").try_lock().unwrap_err().outcome_unknown());
-/// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Fault {
-    /// The store cannot be reached: no request is carried out, and the client knows that. Errors are of kind
-    /// [`Unreachable`](ErrorKind::Unreachable).
-    Refused,
-    /// Requests do not arrive, and the client does not know that: errors have an
-    /// [unknown outcome](Error::outcome_unknown).
-    RequestLost,
-    /// Requests are carried out, and their answers do not arrive: errors have an
-    /// [unknown outcome](Error::outcome_unknown).
-    AnswerLost,
-}
-
-impl Fault {
-    fn error(self) -> Error {
-        match self {
-            Fault::Refused => {
-                Error::new(ErrorKind::Unreachable, "use", "the memory store was made unreachable")
-            }
-            Fault::RequestLost | Fault::AnswerLost => Error::new(
-                ErrorKind::Unreachable,
-                "use",
-                "the connection to the memory store was made to break",
-            )
-            .with_unknown_outcome(),
-        }
-    }
-}
-
-/// What is wrong, for all clients or for one.
-#[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Wrong {
-    fault: Option<Fault>,
-    delay: Duration,
-}
 
 impl MemoryStore {
     /// Has every request of every client fail like this until [`heal`](Self::heal).
@@ -126,13 +78,7 @@ impl MemoryStore {
     /// # Ok::<(), leasehold::Error>(())
     /// ```
     pub fn forget(&self, key: &str) -> bool {
-        let mut state = self.shared.state.lock();
-        let mut had = state.locks.remove(key).is_some();
-        had |= state.read_writes.remove(key).is_some();
-        had |= state.queues.remove(key).is_some();
-        let before = state.counted.len();
-        state.counted.retain(|(_, name), _| **name != *key);
-        had | (state.counted.len() < before)
+        self.shared.state.lock().forget(key)
     }
 
     /// One client's access.
@@ -309,7 +255,7 @@ mod tests {
 
     #[test]
     fn every_call_that_the_memory_store_answers_is_passed_on() {
-        let calls = methods_in(include_str!("mod.rs"), "impl Store for MemoryAccess ");
+        let calls = methods_in(include_str!("access.rs"), "impl Store for MemoryAccess ");
         let passed_on = methods_in(include_str!("faults.rs"), "impl Store for FaultyAccess ");
         let missing: Vec<_> = calls.iter().filter(|call| !passed_on.contains(call)).collect();
         assert!(calls.len() > 10 && missing.is_empty(), "{missing:?}");

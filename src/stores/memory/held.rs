@@ -2,8 +2,7 @@
 
 use crate::ident::Owner;
 use crate::inspect::Holder;
-use crate::seam::{Answer, Claim, Handoff, HoldNote};
-use crate::stores::memory::MemoryAccess;
+use crate::seam::{Claim, HoldNote};
 use crate::time::Moment;
 
 pub(super) struct HeldLock {
@@ -37,19 +36,5 @@ impl HeldLock {
             whereabouts: self.note.as_ref().map(|note| note.place.as_ref().clone()),
             ..Holder::new(self.owner.to_string())
         }
-    }
-}
-
-impl MemoryAccess {
-    /// Has `to` hold the lock in place of `from`.
-    pub(super) fn hand_off_now(&self, from: &Claim, to: &Claim) -> Answer<Handoff> {
-        let key = to.name.key();
-        self.with(to.kind, &to.name, |state, now| match state.locks.get_mut(key) {
-            Some(held) if held.owner == from.owner => {
-                *held = HeldLock::new(to, 1, now);
-                Handoff::Granted { fence: to.wants_fence.then(|| state.next_fence(key, now)) }
-            }
-            _ => Handoff::Lost,
-        })
     }
 }

@@ -1,20 +1,13 @@
-//! What is told of a name in this process.
+//! All that there is under a name in this process.
 //!
 //! Here several objects may have one name, which on Redis have one key: the first that is there is told, in the order of
 //! this file.
 
-use std::collections::HashMap;
-use std::sync::Arc;
-
 use crate::ident::{Fence, LockName};
 use crate::inspect::{Inspection, ObjectKind, Waiter};
-use crate::seam::Kind;
-use crate::seam::subscription::Channel;
-use crate::stores::memory::MemoryState;
-use crate::stores::memory::channels::{counted_topic, rw_topic};
+use crate::stores::memory::counted::CountedKind;
+use crate::stores::memory::state::{Channels, MemoryState, rw_channel};
 use crate::time::Moment;
-
-type Channels = HashMap<Box<str>, Arc<Channel>>;
 
 /// Of a list so many are shown.
 const MOST: usize = 100;
@@ -49,14 +42,11 @@ impl MemoryState {
         {
             seen.kind = ObjectKind::ReadWriteLock { mode };
             (seen.holders, seen.remaining) = (holders, Some(until.since(now)));
-            seen.listeners = Some(listeners(&rw_topic(name)));
+            seen.listeners = Some(listeners(&rw_channel(key)));
             return seen;
         }
-        for (kind, shown) in [
-            (Kind::Permits, ObjectKind::ExpirableSemaphore),
-            (Kind::Semaphore, ObjectKind::Semaphore),
-            (Kind::Latch, ObjectKind::CountDownLatch),
-        ] {
+        for kind in CountedKind::ALL {
+            let Some(shown) = kind.shown_as() else { continue };
             let Some(counted) = self.counted.get(&(kind, key.into())) else { continue };
             let Some((number, ends)) = counted.shown(now) else { continue };
             seen.kind = shown;
@@ -65,7 +55,7 @@ impl MemoryState {
             seen.permits = counted.lent(now);
             seen.out = count(seen.permits.len());
             seen.permits.truncate(MOST);
-            seen.listeners = Some(listeners(&counted_topic(kind, name)));
+            seen.listeners = Some(listeners(&kind.channel(key)));
             return seen;
         }
         seen.kind = match (seen.waiting, seen.fence) {

@@ -7,8 +7,7 @@ use crate::error::{Error, ErrorKind};
 use crate::seam::{Failure, Outcome};
 use crate::stores::redis::conn::connections::Connections;
 use crate::stores::redis::conn::dialog::Dialog;
-use crate::stores::redis::kinds::mutex::tagged;
-use crate::stores::redis::reply::{Expected, Tagged, accepted, refusal, unexpected};
+use crate::stores::redis::reply::{Expected, Tagged, accepted, refusal, tagged, unexpected};
 use crate::stores::redis::script::Command;
 use crate::time::{Moment, millis};
 

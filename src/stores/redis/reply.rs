@@ -7,7 +7,7 @@ use std::time::Duration;
 use redis::{ServerError, Value};
 
 use crate::error::{Error, ErrorKind, Result};
-pub(super) use crate::seam::{Failure, answer};
+use crate::seam::{Failure, Outcome};
 
 /// A script's reply: an array whose first element says what the others are, or that element alone.
 pub(super) struct Tagged(Vec<Value>);
@@ -81,6 +81,17 @@ pub(super) fn unexpected(reply: &Value) -> Error {
         _ => "something else",
     };
     Error::new(ErrorKind::Protocol, "read", format!("the server's reply is not the one expected, but {kind}"))
+}
+
+/// The script's reply, unless the server refused.
+pub(super) fn tagged(reply: Value, expected: Expected) -> Outcome<Tagged> {
+    let reply = accepted(reply).map_err(|error| Failure::Refused(refusal(&error, expected)))?;
+    decoded(Tagged::new(reply))
+}
+
+/// A reply that makes no sense leaves open what was done.
+pub(super) fn decoded<T>(result: Result<T>) -> Outcome<T> {
+    result.map_err(Failure::Unknown)
 }
 
 /// Splits an error reply off.

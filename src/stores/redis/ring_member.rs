@@ -2,16 +2,14 @@
 
 use crate::error::{Error, ErrorKind};
 use crate::seam::ring_member::{Look, MARK_KEY, Marked, RingMember};
-use crate::seam::{Answer, Attempt, Claim, Kind};
-use crate::stores::redis::kinds::mutex::{decoded, tagged};
-use crate::stores::redis::reply::{Expected, Failure, Tagged, answer, ttl};
-use crate::stores::redis::script::{
-    Command, LOOK, RING_ACQUIRE, RING_FAIR_ACQUIRE, RING_LOOK, RING_MARK, RING_RW_ACQUIRE, RING_TOKEN_ACQUIRE,
-};
-use crate::stores::redis::{RedisStore, fair, keys, mutex, rw, token};
+use crate::seam::{Answer, Attempt, Claim};
+use crate::seam::{Failure, Outcome, answer};
+use crate::stores::redis::keys;
+use crate::stores::redis::kinds::{self, replies};
+use crate::stores::redis::reply::{Expected, Tagged, decoded, tagged, ttl};
+use crate::stores::redis::script::{Command, LOOK, RING_LOOK, RING_MARK};
+use crate::stores::redis::store::RedisStore;
 use crate::time::Moment;
-
-type Outcome<T> = std::result::Result<T, Failure>;
 
 impl RedisStore {
     fn ask_under<T>(
@@ -20,7 +18,7 @@ impl RedisStore {
         deadline: Moment,
         read: impl FnOnce(&Tagged) -> Outcome<T>,
     ) -> Outcome<Marked<T>> {
-        marked(&tagged(self.connections.call(command, deadline)?, Expected::Nothing)?, read)
+        marked(&tagged(self.server.connections.call(command, deadline)?, Expected::Nothing)?, read)
     }
 }
 
@@ -47,28 +45,23 @@ impl RingMember for RedisStore {
         fence: u64,
         deadline: Moment,
     ) -> Answer<Marked<Attempt>> {
-        let (command, guarded) = match claim.kind {
-            Kind::Mutex | Kind::Fenced => (mutex::acquisition(claim, 1), &RING_ACQUIRE),
-            Kind::Fair => (fair::acquisition(claim, 1), &RING_FAIR_ACQUIRE),
-            Kind::Read | Kind::Write => (rw::acquisition(claim, 1), &RING_RW_ACQUIRE),
-            Kind::Token => (token::acquisition(claim), &RING_TOKEN_ACQUIRE),
-            Kind::Semaphore | Kind::Permits | Kind::Latch | Kind::Signal => {
-                let words = "a ring counts nothing";
-                return Answer::Refused(
-                    Error::new(ErrorKind::Unsupported, "lock", words).on(claim.name.given()),
-                );
-            }
+        let (server, kind) = (&self.server, kinds::of(claim.kind));
+        let Some(guarded) = kind.guarded() else {
+            let error = Error::new(ErrorKind::Unsupported, "lock", "a ring counts nothing");
+            return Answer::Refused(error.on(claim.name.given()));
         };
-        let expected = if claim.kind.is_token() { Expected::Token } else { Expected::Hash };
-        let command = command.under(guarded, mark, fence);
-        let reply = match self.replicas {
+        let command = kind.acquisition(claim, 1).under(guarded, mark, fence);
+        let reply = match server.replicas {
             Some(replicas) => {
-                replicas.ask(&self.connections, command, self.removal(claim), expected, deadline)
+                let undo = kind.removal(claim, 0, server.publish_mode);
+                replicas.ask(&server.connections, command, undo, kind.expected(), deadline)
             }
-            None => self.connections.call(&command, deadline).and_then(|reply| tagged(reply, expected)),
+            None => {
+                server.connections.call(&command, deadline).and_then(|reply| tagged(reply, kind.expected()))
+            }
         };
         let outcome =
-            reply.and_then(|reply| marked(&reply, |reply| mutex::attempted(reply, claim.wants_fence)));
+            reply.and_then(|reply| marked(&reply, |reply| replies::attempted(reply, claim.wants_fence)));
         answer(outcome, "lock", claim.name.given())
     }
 

@@ -10,8 +10,7 @@ use crate::inspect::{Holder, Inspection, Mode, ObjectKind, PermitOut, Waiter, Wh
 use crate::seam::{Failure, Outcome};
 use crate::stores::redis::conn::connections::Connections;
 use crate::stores::redis::keys::{self, Part};
-use crate::stores::redis::kinds::mutex::decoded;
-use crate::stores::redis::reply::{Expected, accepted, owner_text, refusal, ttl, unexpected};
+use crate::stores::redis::reply::{Expected, accepted, decoded, owner_text, refusal, ttl, unexpected};
 use crate::stores::redis::script::SHOW;
 use crate::time::Moment;
 

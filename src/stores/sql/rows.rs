@@ -218,7 +218,7 @@ impl<D: Rows> Store for RowStore<D> {
     }
 
     fn check_name(&self, kind: Kind, name: &LockName) -> Result<()> {
-        if matches!(kind, Kind::Mutex | Kind::Fenced | Kind::Token) {
+        if kind.is_one_record() {
             return Ok(());
         }
         let words = "a database supports lock(), fenced_lock() and token_lock() only";

@@ -81,9 +81,13 @@ impl Store for ZooKeeperStore {
     }
 
     fn check_name(&self, kind: Kind, name: &LockName) -> Result<()> {
-        if !matches!(kind.family(), Family::Lock | Family::Read | Family::Write) {
-            let words = "ZooKeeper supports locks and read-write locks: no token locks, semaphores, latches";
-            return Err(Error::new(ErrorKind::Unsupported, "lock", words).on(name.given()));
+        match kind.family() {
+            Family::Lock | Family::Read | Family::Write => {}
+            Family::Token | Family::Counted => {
+                let words =
+                    "ZooKeeper supports locks and read-write locks: no token locks, semaphores, latches";
+                return Err(Error::new(ErrorKind::Unsupported, "lock", words).on(name.given()));
+            }
         }
         path::of_lock(&self.session.address.chroot, name.key())
             .map(drop)

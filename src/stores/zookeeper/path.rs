@@ -67,8 +67,8 @@ fn mark(family: Family) -> &'static str {
     match family {
         Family::Read => "__READ__",
         Family::Write => "__WRIT__",
-        // No other gets this far.
-        _lock => "lock-",
+        // The last two do not get this far.
+        Family::Lock | Family::Token | Family::Counted => "lock-",
     }
 }
 

@@ -41,7 +41,7 @@ impl ZooKeeperStore {
             let mode = match one.family {
                 Family::Read => Some(Mode::Read),
                 Family::Write => Some(Mode::Write),
-                _ => None,
+                Family::Lock | Family::Token | Family::Counted => None,
             };
             // Of a writer that reads, the writing comes first.
             if !seen.is_held() {

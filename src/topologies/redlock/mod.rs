@@ -235,7 +235,7 @@ impl Store for Redlock {
     }
 
     fn check_name(&self, kind: Kind, name: &LockName) -> Result<()> {
-        if !matches!(kind, Kind::Mutex | Kind::Fenced | Kind::Token) {
+        if !kind.is_one_record() {
             let words = "Redlock cannot keep this kind of lock: several servers have no common order of arrival and no common count";
             return Err(Error::new(ErrorKind::Unsupported, "lock", words).on(name.given()));
         }

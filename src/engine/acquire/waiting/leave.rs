@@ -4,7 +4,7 @@ use super::{Progress, Waiting};
 use crate::engine::acquire::retry::{RETRY_PAUSE, RetryBudget};
 use crate::error::{Error, Result};
 use crate::ident::unbound_number;
-use crate::seam::{Answer, Claim, Kind, PLACE_LASTS, REQUEST_LASTS};
+use crate::seam::{Answer, Claim, PLACE_LASTS, REQUEST_LASTS};
 use crate::time::{Moment, random_between};
 
 impl Waiting<'_> {
@@ -24,8 +24,7 @@ impl Waiting<'_> {
             Some(number) => *number = unbound_number(),
             None => self.thread.retire(claim.owner.number()),
         }
-        if claim.kind != Kind::Latch {
-            // To ask whether a latch is open changes nothing.
+        if !claim.kind.only_asks() {
             self.engine.watchdog.cleanups().add(claim, until, self.engine.clock.now());
         }
     }

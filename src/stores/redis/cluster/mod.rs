@@ -15,7 +15,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use self::slots::{Endpoint, keeps_its_slot, slot};
+use self::slots::{Endpoint, slot};
 use self::topology::{ClusterNode, Topology};
 use crate::config::RedisOptions;
 use crate::error::{Error, ErrorKind, Result};
@@ -29,8 +29,10 @@ use crate::seam::subscription::Subscription;
 use crate::seam::{
     Answer, Answered, Attempt, Claim, Counting, Kind, Pending, Release, Sink, Snapshot, Store,
 };
+use crate::stores::redis::kinds;
+use crate::stores::redis::kinds::kind::Deferrable;
 use crate::stores::redis::reply::{Redirect, is_split};
-use crate::stores::redis::{RedisStore, channel, is_mutex};
+use crate::stores::redis::store::RedisStore;
 use crate::sync::{Mutex, Waker, spawn_scoped, thread};
 use crate::time::{Clock, Moment};
 
@@ -358,8 +360,8 @@ impl Store for ClusterStore {
     fn capabilities(&self) -> Capabilities<'_> {
         Capabilities {
             can_expire_in: true,
-            queues: crate::stores::redis::queues,
-            poll_every: crate::stores::redis::poll_every,
+            queues: kinds::queues,
+            poll_every: kinds::poll_every,
             pipeline: Some(self),
             batches: Some(self),
             connections: Some(self),
@@ -368,13 +370,8 @@ impl Store for ClusterStore {
     }
 
     fn check_name(&self, kind: Kind, name: &LockName) -> Result<()> {
-        if !self.scripts && !kind.is_token() {
-            let words = "this client is set not to use scripts, which all but token locks need";
-            return Err(Error::new(ErrorKind::Unsupported, "lock", words).on(name.given()));
-        }
-        // A latch's channel has the name in braces whatever braces the name has.
-        let is_kept = keeps_its_slot(name.key()) && (kind != Kind::Latch || !name.key().contains('{'));
-        if kind.is_token() || is_kept {
+        kinds::check_scripts(self.scripts, kind, name)?;
+        if kinds::of(kind).fits_cluster(name.key()) {
             return Ok(());
         }
         let words = "in a cluster a name has no braces, or something between its first opening one and the next \
@@ -391,7 +388,7 @@ impl Store for ClusterStore {
     }
 
     fn release_later(&self, claim: &Claim, deadline: Moment, done: Sink) {
-        if claim.kind.is_token() {
+        if kinds::of(claim.kind).deferrable() == Deferrable::Neither {
             return done(self.release(claim, 0, deadline));
         }
         match self.place(&claim.name, deadline) {
@@ -436,18 +433,13 @@ impl Store for ClusterStore {
     }
 
     fn listen(&self, claim: &Claim, waker: &Waker) -> Option<Subscription> {
-        if claim.kind.is_token() {
-            return None;
-        }
+        let channel = kinds::of(claim.kind).channel(claim)?;
         let subscriber = |endpoint: &Endpoint| self.topology.subscriber(endpoint);
-        self.topology.wakeups.listen(&channel(claim), waker, subscriber)
+        self.topology.wakeups.listen(&channel, waker, subscriber)
     }
 
     fn message_count(&self, claim: &Claim) -> Option<u64> {
-        if claim.kind.is_token() {
-            return None;
-        }
-        self.topology.wakeups.message_count(&channel(claim))
+        self.topology.wakeups.message_count(&kinds::of(claim.kind).channel(claim)?)
     }
 
     fn poll_completions(&self) -> bool {
@@ -459,7 +451,7 @@ impl Store for ClusterStore {
     fn close(&self) {
         let mut nodes = self.topology.nodes();
         nodes.extend(self.unread.nodes());
-        nodes.iter().for_each(|node| node.store.subscriber.dismiss());
+        nodes.iter().for_each(|node| node.store.server.subscriber.dismiss());
         // One time for all of them: those that hang do so together.
         let deadline = Clock::System.after(self.command_timeout);
         for node in nodes {
@@ -502,7 +494,7 @@ impl Pipeline for ClusterStore {
 
 impl Batches for ClusterStore {
     fn group(&self, kind: Kind, name: &LockName) -> Option<u32> {
-        let is_one = is_mutex(kind) && self.scripts && !self.waits_for_replicas;
+        let is_one = kinds::of(kind).is_batched() && self.scripts && !self.waits_for_replicas;
         is_one.then(|| u32::from(slot(name.key())))
     }
 

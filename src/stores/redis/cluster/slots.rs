@@ -14,7 +14,7 @@ pub(super) const MOST_MEMBERS: usize = 4096;
 
 /// The slot of a key: the CRC16 (XMODEM) of what stands between its first brace and the next closing one, if anything
 /// does; else of all of it.
-pub(in crate::stores::redis) fn slot(key: &str) -> u16 {
+pub(crate) fn slot(key: &str) -> u16 {
     let tag = key.split_once('{').and_then(|(_, rest)| rest.split_once('}')).map(|(tag, _)| tag);
     let hashed = tag.filter(|tag| !tag.is_empty()).unwrap_or(key);
     let crc = hashed.bytes().fold(0_u16, |crc, byte| {
@@ -27,7 +27,7 @@ pub(in crate::stores::redis) fn slot(key: &str) -> u16 {
 
 /// Whether the keys and the channel that are derived from a lock's name are in its slot. They put the name in braces
 /// unless it has an opening one, so it must have no braces at all, or a whole pair with something in it first.
-pub(super) fn keeps_its_slot(name: &str) -> bool {
+pub(crate) fn keeps_its_slot(name: &str) -> bool {
     match name.split_once('{') {
         None => !name.contains('}'),
         Some((_, rest)) => rest.split_once('}').is_some_and(|(tag, _)| !tag.is_empty()),

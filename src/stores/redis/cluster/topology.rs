@@ -11,6 +11,7 @@ use scheduled_thread_pool::ScheduledThreadPool;
 use crate::config::{ClusterPubSub, RedisOptions};
 use crate::error::{Error, ErrorKind, Result};
 use crate::observe::reporter::Reporter;
+use crate::stores::redis::about::{probe, scripts_refused};
 use crate::stores::redis::address::RedisAddress;
 use crate::stores::redis::cluster::slots::{Endpoint, MOST_MEMBERS, SlotMap};
 use crate::stores::redis::cluster::wakeups::ClusterWakeups;
@@ -21,7 +22,7 @@ use crate::stores::redis::pubsub::publish::PublishMode;
 use crate::stores::redis::pubsub::subscriber::{self, SubscribeMode, Subscriber};
 use crate::stores::redis::reply::{self, Expected};
 use crate::stores::redis::script::Command;
-use crate::stores::redis::{RedisStore, probe, scripts_refused};
+use crate::stores::redis::store::RedisStore;
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::time::{Clock, Moment};
@@ -259,7 +260,7 @@ impl Topology {
     }
 
     pub(super) fn subscriber(&self, endpoint: &Endpoint) -> Option<Arc<Subscriber>> {
-        Some(Arc::clone(&self.node(endpoint).ok()?.store.subscriber))
+        Some(Arc::clone(&self.node(endpoint).ok()?.store.server.subscriber))
     }
 
     pub(super) fn nodes(&self) -> Vec<Arc<ClusterNode>> {

@@ -77,7 +77,7 @@ impl ClusterWakeups {
     }
 
     pub(super) fn message_count(&self, channel: &str) -> Option<u64> {
-        self.homes.lock().of(channel)?.message_count(|| channel.to_owned())
+        self.homes.lock().of(channel)?.message_count(|| Some(channel.to_owned()))
     }
 
     /// Moves the topics to where their slots are by the `latest` map: under the lock, so that of two who follow at the

@@ -4,42 +4,101 @@
 //! hold it too, so none is notified before it waits; and a notification that its waiter does not live to notice, or
 //! leaves behind, goes to the next.
 
-use crate::seam::{Attempt, Claim, Counting, PLACE_LASTS};
-use crate::stores::redis::conn::connections::Connections;
+use crate::ident::{LockName, Owner};
+use crate::seam::Outcome;
+use crate::seam::{Claim, Counting, PLACE_LASTS, Release, Snapshot};
 use crate::stores::redis::keys::{self, Part};
-use crate::stores::redis::kinds::mutex::{self, Outcome};
-use crate::stores::redis::kinds::semaphore::counted;
-use crate::stores::redis::reply::Expected;
+use crate::stores::redis::kinds::counter;
+use crate::stores::redis::kinds::kind::{Deferrable, RedisKind, no_holder, unsupported};
+use crate::stores::redis::kinds::replies::{self, NOTHING_HELD};
+use crate::stores::redis::pubsub::publish::PublishMode;
+use crate::stores::redis::reply::{Expected, Tagged};
 use crate::stores::redis::script::{Command, SIGNAL_ATTEMPT, SIGNAL_CHANGE, Script};
+use crate::stores::redis::server::RedisServer;
 use crate::time::{Moment, millis};
 
-pub(crate) fn attempt(connections: &Connections, claim: &Claim, deadline: Moment) -> Outcome<Attempt> {
-    let command = on(&SIGNAL_ATTEMPT, claim).arg(claim.owner).arg(millis(PLACE_LASTS));
-    let command = command.arg(channels(claim.name.key()));
-    mutex::attempted(&mutex::tagged(connections.call(&command, deadline)?, Expected::Nothing)?, false)
-}
+/// The notifications of a condition.
+pub(super) struct Condition;
 
-pub(crate) fn count(
-    connections: &Connections,
-    claim: &Claim,
-    what: &Counting,
-    deadline: Moment,
-) -> Outcome<Option<i64>> {
-    let what = match what {
-        Counting::Notify { all: false } => "one",
-        Counting::Notify { all: true } => "all",
-        _ => "enlist",
-    };
-    counted(connections.call(&change(claim, what), deadline)?)
-}
+impl RedisKind for Condition {
+    fn queues(&self) -> bool {
+        true
+    }
 
-pub(crate) fn leaving(claim: &Claim) -> Command {
-    change(claim, "leave")
-}
+    fn expected(&self) -> Expected {
+        Expected::Nothing
+    }
 
-/// Where a waiter listens.
-pub(crate) fn channel(claim: &Claim) -> String {
-    format!("{}{}", channels(claim.name.key()), claim.owner)
+    fn awaits_replicas(&self) -> bool {
+        false
+    }
+
+    fn deferrable(&self) -> Deferrable {
+        Deferrable::Neither
+    }
+
+    /// Each waiter has a channel of its own.
+    fn channel(&self, claim: &Claim) -> Option<String> {
+        Some(format!("{}{}", channels(claim.name.key()), claim.owner))
+    }
+
+    fn acquisition(&self, claim: &Claim, _count: u32) -> Command {
+        let command = on(&SIGNAL_ATTEMPT, claim).arg(claim.owner).arg(millis(PLACE_LASTS));
+        command.arg(channels(claim.name.key()))
+    }
+
+    fn removal(&self, claim: &Claim, _left: u32, _publish_mode: PublishMode) -> Command {
+        change(claim, "leave")
+    }
+
+    fn renewal(&self, _claim: &Claim) -> Option<Command> {
+        None
+    }
+
+    /// A notification, once noticed, is nobody's.
+    fn released(&self, reply: &Tagged, _own_listeners: i64) -> Outcome<Release> {
+        replies::counted(reply).map(|_notified| NOTHING_HELD)
+    }
+
+    fn release(
+        &self,
+        _server: &RedisServer,
+        _claim: &Claim,
+        _left: u32,
+        _deadline: Moment,
+    ) -> Outcome<Release> {
+        Ok(NOTHING_HELD)
+    }
+
+    fn count(
+        &self,
+        server: &RedisServer,
+        claim: &Claim,
+        what: &Counting,
+        deadline: Moment,
+    ) -> Outcome<Option<i64>> {
+        let what = match what {
+            Counting::Notify { all: false } => "one",
+            Counting::Notify { all: true } => "all",
+            Counting::Enlist => "enlist",
+            _other => return Err(unsupported("a condition has no number")),
+        };
+        replies::counted(&counter::run(server, &change(claim, what), deadline)?)
+    }
+
+    fn inspect(
+        &self,
+        _server: &RedisServer,
+        _name: &LockName,
+        _owner: Owner,
+        _deadline: Moment,
+    ) -> Outcome<Option<Snapshot>> {
+        no_holder()
+    }
+
+    fn force(&self, _server: &RedisServer, _name: &LockName, _deadline: Moment) -> Outcome<bool> {
+        no_holder()
+    }
 }
 
 fn change(claim: &Claim, what: &str) -> Command {

@@ -10,12 +10,16 @@
 
 use std::time::Duration;
 
-use crate::ident::LockName;
-use crate::seam::{Claim, PLACE_LASTS, Release};
-use crate::stores::redis::conn::connections::Connections;
+use crate::ident::{LockName, Owner};
+use crate::seam::Outcome;
+use crate::seam::{Claim, PLACE_LASTS, Release, Snapshot};
 use crate::stores::redis::keys::{self, Part};
-use crate::stores::redis::kinds::mutex::{self, Outcome};
-use crate::stores::redis::script::{Command, FAIR_ACQUIRE, FAIR_RELEASE};
+use crate::stores::redis::kinds::kind::{Deferrable, RedisKind};
+use crate::stores::redis::kinds::{mutex, replies};
+use crate::stores::redis::pubsub::publish::PublishMode;
+use crate::stores::redis::reply::{Expected, tagged};
+use crate::stores::redis::script::{Command, FAIR_ACQUIRE, FAIR_RELEASE, RING_FAIR_ACQUIRE, Script};
+use crate::stores::redis::server::RedisServer;
 use crate::time::{Moment, millis};
 
 /// What becomes of an owner's place in the queue, and of the lock.
@@ -26,49 +30,70 @@ enum PlaceEnd {
     Force,
 }
 
-pub(crate) fn acquisition(claim: &Claim, count: u32) -> Command {
-    let lock = claim.name.key();
-    let mut keys = keys_of(lock);
-    if claim.wants_fence {
-        keys.push(keys::fence_counter(lock));
+/// The fair lock.
+pub(super) struct Fair;
+
+impl RedisKind for Fair {
+    fn queues(&self) -> bool {
+        true
     }
-    let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
-    let command = FAIR_ACQUIRE.on(&keys).arg(claim.owner).arg(count).arg(millis(claim.lease));
-    let command = command.arg(u8::from(claim.waits)).arg(millis(PLACE_LASTS));
-    let command = command.arg(channels(lock));
-    match &claim.note {
-        Some(note) if count == 1 => mutex::saying(command, note),
-        _ => command,
+
+    fn deferrable(&self) -> Deferrable {
+        Deferrable::AttemptsAndReleases
     }
-}
 
-pub(crate) fn release(
-    connections: &Connections,
-    claim: &Claim,
-    left: u32,
-    deadline: Moment,
-) -> Outcome<Release> {
-    mutex::released(&mutex::run(connections, &removal(claim, left), deadline)?, 0)
-}
+    /// Each waiter has a channel of its own.
+    fn channel(&self, claim: &Claim) -> Option<String> {
+        Some(format!("{}{}", channels(claim.name.key()), claim.owner))
+    }
 
-pub(crate) fn removal(claim: &Claim, left: u32) -> Command {
-    ending(claim.name.key(), &claim.owner.to_string(), left, claim.lease, PlaceEnd::Release)
-}
+    fn acquisition(&self, claim: &Claim, count: u32) -> Command {
+        let lock = claim.name.key();
+        let mut keys = keys_of(lock);
+        if claim.wants_fence {
+            keys.push(keys::fence_counter(lock));
+        }
+        let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
+        let command = FAIR_ACQUIRE.on(&keys).arg(claim.owner).arg(count).arg(millis(claim.lease));
+        let command = command.arg(u8::from(claim.waits)).arg(millis(PLACE_LASTS));
+        let command = command.arg(channels(lock));
+        match &claim.note {
+            Some(note) if count == 1 => mutex::saying(command, note),
+            _ => command,
+        }
+    }
 
-/// Has the owner hold nothing and wait for nothing.
-pub(crate) fn leaving(claim: &Claim) -> Command {
-    ending(claim.name.key(), &claim.owner.to_string(), 0, claim.lease, PlaceEnd::Leave)
-}
+    fn removal(&self, claim: &Claim, left: u32, _publish_mode: PublishMode) -> Command {
+        ending(claim.name.key(), &claim.owner.to_string(), left, claim.lease, PlaceEnd::Release)
+    }
 
-pub(crate) fn force(connections: &Connections, name: &LockName, deadline: Moment) -> Outcome<bool> {
-    let command = ending(name.key(), "", 0, Duration::ZERO, PlaceEnd::Force);
-    let release = mutex::released(&mutex::run(connections, &command, deadline)?, 0)?;
-    Ok(matches!(release, Release::Freed { .. }))
-}
+    fn leaving(&self, claim: &Claim, _publish_mode: PublishMode) -> Command {
+        ending(claim.name.key(), &claim.owner.to_string(), 0, claim.lease, PlaceEnd::Leave)
+    }
 
-/// Where a waiter listens.
-pub(crate) fn channel(claim: &Claim) -> String {
-    format!("{}{}", channels(claim.name.key()), claim.owner)
+    fn renewal(&self, claim: &Claim) -> Option<Command> {
+        Some(mutex::renewal(claim))
+    }
+
+    fn guarded(&self) -> Option<&'static Script> {
+        Some(&RING_FAIR_ACQUIRE)
+    }
+
+    fn inspect(
+        &self,
+        server: &RedisServer,
+        name: &LockName,
+        owner: Owner,
+        deadline: Moment,
+    ) -> Outcome<Option<Snapshot>> {
+        mutex::inspect(server, name, owner, deadline)
+    }
+
+    fn force(&self, server: &RedisServer, name: &LockName, deadline: Moment) -> Outcome<bool> {
+        let command = ending(name.key(), "", 0, Duration::ZERO, PlaceEnd::Force);
+        let reply = tagged(server.connections.call(&command, deadline)?, Expected::Hash)?;
+        Ok(matches!(replies::released(&reply, 0)?, Release::Freed { .. }))
+    }
 }
 
 fn channels(lock: &str) -> String {

@@ -1,8 +1,55 @@
 //! The kinds of lock on Redis, each in a module: its requests, and what their replies mean.
 
-pub(crate) mod condition;
-pub(crate) mod fair;
-pub(crate) mod mutex;
-pub(crate) mod rw;
-pub(crate) mod semaphore;
-pub(crate) mod token;
+mod condition;
+mod counter;
+mod fair;
+pub(crate) mod kind;
+mod latch;
+mod mutex;
+mod permits;
+pub(crate) mod replies;
+mod rw;
+mod semaphore;
+pub(crate) mod several;
+mod token;
+
+use std::time::Duration;
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::ident::LockName;
+use crate::seam::Kind;
+use kind::RedisKind;
+
+/// The module of a kind.
+pub(crate) fn of(kind: Kind) -> &'static dyn RedisKind {
+    match kind {
+        Kind::Mutex | Kind::Fenced => &mutex::Mutex,
+        Kind::Fair => &fair::Fair,
+        Kind::Read => &rw::Half::Read,
+        Kind::Write => &rw::Half::Write,
+        Kind::Token => &token::Token,
+        Kind::Semaphore => &semaphore::Semaphore,
+        Kind::Permits => &permits::Permits,
+        Kind::Latch => &latch::Latch,
+        Kind::Signal => &condition::Condition,
+    }
+}
+
+/// [`RedisKind::queues`], for the capabilities of a store.
+pub(crate) fn queues(kind: Kind) -> bool {
+    of(kind).queues()
+}
+
+/// [`RedisKind::poll_every`], for the capabilities of a store.
+pub(crate) fn poll_every(kind: Kind) -> (Duration, Duration) {
+    of(kind).poll_every()
+}
+
+/// Refuses a kind that needs scripts where they may not be used.
+pub(crate) fn check_scripts(may_use_scripts: bool, kind: Kind, name: &LockName) -> Result<()> {
+    if may_use_scripts || !of(kind).needs_scripts() {
+        return Ok(());
+    }
+    let words = "this client is set not to use scripts, which all but token locks need";
+    Err(Error::new(ErrorKind::Unsupported, "lock", words).on(name.given()))
+}

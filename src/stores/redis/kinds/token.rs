@@ -1,131 +1,229 @@
 //! The simple lock: one string key that holds its owner's token.
 
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::time::Duration;
 
 use redis::{ServerError, Value};
 
-use crate::config::Replicas;
-use crate::error::{Error, ErrorKind};
 use crate::ident::{LockName, Owner};
+use crate::seam::capabilities::PLAIN_POLL;
 use crate::seam::{Attempt, Claim, Release, Snapshot};
-use crate::stores::redis::conn::connections::Connections;
+use crate::seam::{Failure, Outcome};
+use crate::stores::redis::compare_and_delete::CompareAndDelete;
 use crate::stores::redis::conn::dialog::Dialog;
-use crate::stores::redis::kinds::mutex::{decoded, tagged};
+use crate::stores::redis::kinds::kind::{Deferrable, RedisKind, unsupported};
+use crate::stores::redis::kinds::replies;
+use crate::stores::redis::pubsub::publish::PublishMode;
 use crate::stores::redis::reply::{
-    Expected, Failure, Tagged, accepted, is_unknown_command, owner_text, refusal, ttl, unexpected,
+    Expected, Tagged, accepted, decoded, is_unknown_command, owner_text, refusal, tagged, ttl, unexpected,
 };
-use crate::stores::redis::script::{Command, TOKEN_ACQUIRE, TOKEN_RELEASE, TOKEN_RENEW};
+use crate::stores::redis::script::{
+    Command, RING_TOKEN_ACQUIRE, Script, TOKEN_ACQUIRE, TOKEN_RELEASE, TOKEN_RENEW,
+};
+use crate::stores::redis::server::RedisServer;
 use crate::time::{Moment, millis};
 
-type Outcome<T> = std::result::Result<T, Failure>;
+/// The lock by token.
+pub(super) struct Token;
 
-/// Which single command of the server's deletes a key only if it has a certain value; `NONE`: WATCH and MULTI do it.
-/// Only used where scripts may not be.
-#[derive(Debug)]
-pub(crate) struct CompareAndDelete(AtomicU8);
-
-impl CompareAndDelete {
-    /// Valkey 9's, then Redis 8.4's; which it is, is found out once.
-    const COMMANDS: [&str; 2] = ["DELIFEQ", "DELEX"];
-
-    pub(crate) fn new() -> CompareAndDelete {
-        CompareAndDelete(AtomicU8::new(0))
+impl RedisKind for Token {
+    fn poll_every(&self) -> (Duration, Duration) {
+        PLAIN_POLL
     }
 
-    fn command(&self) -> Option<&'static str> {
-        Self::COMMANDS.get(usize::from(self.0.load(Ordering::Relaxed))).copied()
+    fn needs_scripts(&self) -> bool {
+        false
     }
 
-    fn rule_out(&self, command: &str) {
-        if let Some(index) = Self::COMMANDS.iter().position(|other| *other == command) {
-            self.0.fetch_max(u8::try_from(index + 1).unwrap_or(u8::MAX), Ordering::Relaxed);
+    /// It is one key.
+    fn fits_cluster(&self, _key: &str) -> bool {
+        true
+    }
+
+    fn expected(&self) -> Expected {
+        Expected::Token
+    }
+
+    fn deferrable(&self) -> Deferrable {
+        Deferrable::Neither
+    }
+
+    fn channel(&self, _claim: &Claim) -> Option<String> {
+        None
+    }
+
+    fn acquisition(&self, claim: &Claim, _count: u32) -> Command {
+        TOKEN_ACQUIRE.on(&[claim.name.key()]).arg(claim.owner.to_string()).arg(millis(claim.lease))
+    }
+
+    fn removal(&self, claim: &Claim, _left: u32, _publish_mode: PublishMode) -> Command {
+        TOKEN_RELEASE.on(&[claim.name.key()]).arg(claim.owner)
+    }
+
+    fn renewal(&self, claim: &Claim) -> Option<Command> {
+        Some(renewal(claim))
+    }
+
+    fn guarded(&self) -> Option<&'static Script> {
+        Some(&RING_TOKEN_ACQUIRE)
+    }
+
+    fn released(&self, reply: &Tagged, _own_listeners: i64) -> Outcome<Release> {
+        freed(reply)
+    }
+
+    fn attempt(&self, server: &RedisServer, claim: &Claim, count: u32, deadline: Moment) -> Outcome<Attempt> {
+        if count != 1 {
+            return Err(unsupported("a token lock is not reentrant"));
+        }
+        let (lock, token) = (claim.name.key(), claim.owner.to_string());
+        let set = Command::new("SET").arg(lock).arg(&token).arg("NX").arg("PX").arg(millis(claim.lease));
+        let commands = vec![set, Command::new("PTTL").arg(lock), Command::new("GET").arg(lock)];
+        let mut replies = Vec::with_capacity(commands.len());
+        let result = match server.replicas {
+            Some(replicas) => server.connections.dialog(deadline, |dialog| {
+                let undo =
+                    |dialog: &mut Dialog<'_>| remove(dialog, lock, &token).map(|ended| ended.is_none());
+                let said = replicas.attempt(dialog, commands, |set| *set == Value::Okay, undo)?;
+                replies.extend(said.into_iter().map(Some));
+                Ok(())
+            }),
+            None => server
+                .connections
+                .dialog(deadline, |dialog| dialog.collect(&commands, &mut replies).map(drop)),
+        };
+        let mut replies = replies.into_iter().flatten();
+        // SET's answer decides; if it was read, it does not matter what became of the others.
+        match replies.next().map(accept).transpose()? {
+            None => return Err(result.err().unwrap_or_else(|| Failure::Unknown(unexpected(&Value::Nil)))),
+            Some(Value::Okay) => return Ok(Attempt::Granted { fence: None }),
+            Some(Value::Nil) => {}
+            Some(other) => return decoded(Err(unexpected(&other))),
+        }
+        let ttl_ms = replies.next().map(accept).transpose()?;
+        let holder = replies.next().map(accept).transpose()?;
+        match (ttl_ms, holder) {
+            // Left by an earlier attempt whose answer was lost.
+            (_, Some(Value::BulkString(holder))) if holder == token.as_bytes() => {
+                Ok(if renew(server, claim, deadline)? {
+                    Attempt::Granted { fence: None }
+                } else {
+                    Attempt::Busy { retry_after: Some(Duration::ZERO) }
+                })
+            }
+            (Some(Value::Int(ttl_ms)), _) => Ok(Attempt::Busy { retry_after: ttl(ttl_ms) }),
+            _ => Ok(Attempt::Busy { retry_after: None }),
         }
     }
 
-    fn on(name: &str, lock: &str, token: &str) -> Command {
-        let command = Command::new(name).arg(lock);
-        if name == "DELEX" { command.arg("IFEQ").arg(token) } else { command.arg(token) }
+    fn release(&self, server: &RedisServer, claim: &Claim, _left: u32, deadline: Moment) -> Outcome<Release> {
+        let (lock, token) = (claim.name.key(), claim.owner.to_string());
+        if server.scripts {
+            let command = self.removal(claim, 0, server.publish_mode);
+            return freed(&tagged(server.connections.call(&command, deadline)?, Expected::Token)?);
+        }
+        while let Some(command) = server.compare_and_delete.command() {
+            match accepted(server.connections.call(&CompareAndDelete::on(command, lock, &token), deadline)?) {
+                Ok(Value::Int(0)) => {
+                    return server
+                        .connections
+                        .dialog(deadline, |dialog| Ok(Release::NotHeld { holder: holder(dialog, lock)? }));
+                }
+                Ok(Value::Int(_)) => return Ok(Release::Freed { others: 0 }),
+                Ok(other) => return decoded(Err(unexpected(&other))),
+                // Unknown to the server, or not allowed to this user: then the other way.
+                Err(error) if is_unknown_command(&error) || error.code() == "NOPERM" => {
+                    server.compare_and_delete.rule_out(command);
+                }
+                Err(error) => return Err(refused(&error)),
+            }
+        }
+        server.connections.dialog(deadline, |dialog| {
+            Ok(remove(dialog, lock, &token)?
+                .map_or(Release::Freed { others: 0 }, |holder| Release::NotHeld { holder }))
+        })
+    }
+
+    fn renew_without_scripts(&self, server: &RedisServer, claim: &Claim, deadline: Moment) -> Outcome<bool> {
+        let (lock, token) = (claim.name.key(), claim.owner.to_string());
+        let lease_ms = millis(claim.lease);
+        server.connections.renewal_dialog(deadline, |dialog| {
+            loop {
+                let expire = |ttl_ms: i64| {
+                    let is_short = u64::try_from(ttl_ms).map_or(true, |ttl_ms| ttl_ms < lease_ms);
+                    is_short.then(|| Command::new("PEXPIRE").arg(lock).arg(lease_ms))
+                };
+                match watched(dialog, lock, &token, expire)? {
+                    Watched::Done => return Ok(true),
+                    Watched::Other(_) => return Ok(false),
+                    Watched::Changed => {}
+                }
+            }
+        })
+    }
+
+    fn expire_in(
+        &self,
+        _server: &RedisServer,
+        _claim: &Claim,
+        _rest: Duration,
+        _deadline: Moment,
+    ) -> Outcome<bool> {
+        Err(unsupported("not with a token lock"))
+    }
+
+    fn inspect(
+        &self,
+        server: &RedisServer,
+        name: &LockName,
+        owner: Owner,
+        deadline: Moment,
+    ) -> Outcome<Option<Snapshot>> {
+        let lock = name.key();
+        let commands = [Command::new("GET").arg(lock), Command::new("PTTL").arg(lock)];
+        let mut replies =
+            server.connections.dialog(deadline, |dialog| dialog.say(&commands))?.into_iter().map(accept);
+        let (holder, ttl_ms) = (replies.next().transpose()?, replies.next().transpose()?);
+        Ok(match (holder, ttl_ms) {
+            (Some(Value::BulkString(value)), Some(Value::Int(ttl_ms))) if ttl_ms != -2 => Some(Snapshot {
+                count: u32::from(value == owner.to_string().as_bytes()),
+                holder: owner_text(&value),
+                remaining: ttl(ttl_ms),
+            }),
+            _ => None,
+        })
+    }
+
+    /// Looks first: what is no token lock is not ours to delete.
+    fn force(&self, server: &RedisServer, name: &LockName, deadline: Moment) -> Outcome<bool> {
+        let lock = name.key();
+        server.connections.dialog(deadline, |dialog| {
+            if holder(dialog, lock)?.is_none() {
+                return Ok(false);
+            }
+            let reply = dialog.say(&[Command::new("DEL").arg(lock)])?.pop().unwrap_or(Value::Nil);
+            Ok(accept(reply)? == Value::Int(1))
+        })
     }
 }
 
-pub(crate) fn attempt(
-    connections: &Connections,
-    scripts: bool,
-    replicas: Option<Replicas>,
-    claim: &Claim,
-    count: u32,
-    deadline: Moment,
-) -> Outcome<Attempt> {
-    if count != 1 {
-        let words = "a token lock is not reentrant";
-        return Err(Failure::Refused(Error::new(ErrorKind::Unsupported, "request", words)));
-    }
-    let (lock, token) = (claim.name.key(), claim.owner.to_string());
-    let set = Command::new("SET").arg(lock).arg(&token).arg("NX").arg("PX").arg(millis(claim.lease));
-    let commands = vec![set, Command::new("PTTL").arg(lock), Command::new("GET").arg(lock)];
-    let mut replies = Vec::with_capacity(commands.len());
-    let result = match replicas {
-        Some(replicas) => connections.dialog(deadline, |dialog| {
-            let undo = |dialog: &mut Dialog<'_>| remove(dialog, lock, &token).map(|ended| ended.is_none());
-            let said = replicas.attempt(dialog, commands, |set| *set == Value::Okay, undo)?;
-            replies.extend(said.into_iter().map(Some));
-            Ok(())
-        }),
-        None => connections.dialog(deadline, |dialog| dialog.collect(&commands, &mut replies).map(drop)),
-    };
-    let mut replies = replies.into_iter().flatten();
-    // SET's answer decides; if it was read, it does not matter what became of the others.
-    match replies.next().map(accept).transpose()? {
-        None => return Err(result.err().unwrap_or_else(|| Failure::Unknown(unexpected(&Value::Nil)))),
-        Some(Value::Okay) => return Ok(Attempt::Granted { fence: None }),
-        Some(Value::Nil) => {}
-        Some(other) => return decoded(Err(unexpected(&other))),
-    }
-    let ttl_ms = replies.next().map(accept).transpose()?;
-    let holder = replies.next().map(accept).transpose()?;
-    match (ttl_ms, holder) {
-        // Left by an earlier attempt whose answer was lost.
-        (_, Some(Value::BulkString(holder))) if holder == token.as_bytes() => {
-            Ok(if renew(connections, scripts, claim, deadline)? {
-                Attempt::Granted { fence: None }
-            } else {
-                Attempt::Busy { retry_after: Some(std::time::Duration::ZERO) }
-            })
-        }
-        (Some(Value::Int(ttl_ms)), _) => Ok(Attempt::Busy { retry_after: ttl(ttl_ms) }),
-        _ => Ok(Attempt::Busy { retry_after: None }),
-    }
+fn renewal(claim: &Claim) -> Command {
+    TOKEN_RENEW.on(&[claim.name.key()]).arg(claim.owner).arg(millis(claim.lease))
 }
 
-pub(crate) fn release(
-    connections: &Connections,
-    scripts: bool,
-    compare_and_delete: &CompareAndDelete,
-    claim: &Claim,
-    deadline: Moment,
-) -> Outcome<Release> {
-    let (lock, token) = (claim.name.key(), claim.owner.to_string());
-    if scripts {
-        return freed(&tagged(connections.call(&removal(claim), deadline)?, Expected::Token)?);
+/// One renewal outside a batch.
+fn renew(server: &RedisServer, claim: &Claim, deadline: Moment) -> Outcome<bool> {
+    if !server.scripts {
+        return Token.renew_without_scripts(server, claim, deadline);
     }
-    while let Some(command) = compare_and_delete.command() {
-        match accepted(connections.call(&CompareAndDelete::on(command, lock, &token), deadline)?) {
-            Ok(Value::Int(0)) => {
-                return connections
-                    .dialog(deadline, |dialog| Ok(Release::NotHeld { holder: holder(dialog, lock)? }));
-            }
-            Ok(Value::Int(_)) => return Ok(Release::Freed { others: 0 }),
-            Ok(other) => return decoded(Err(unexpected(&other))),
-            // Unknown to the server, or not allowed to this user: then the other way.
-            Err(error) if is_unknown_command(&error) || error.code() == "NOPERM" => {
-                compare_and_delete.rule_out(command);
-            }
-            Err(error) => return Err(refused(&error)),
-        }
-    }
-    connections.dialog(deadline, |dialog| {
-        Ok(remove(dialog, lock, &token)?
-            .map_or(Release::Freed { others: 0 }, |holder| Release::NotHeld { holder }))
+    replies::renewed(&tagged(server.connections.call(&renewal(claim), deadline)?, Expected::Token)?)
+}
+
+/// The reply of a release by script.
+fn freed(reply: &Tagged) -> Outcome<Release> {
+    decoded(match reply.tag() {
+        b"freed" => Ok(Release::Freed { others: 0 }),
+        b"not_held" => reply.text(1).map(|holder| Release::NotHeld { holder }),
+        _ => Err(reply.unexpected()),
     })
 }
 
@@ -134,64 +232,10 @@ fn remove(dialog: &mut Dialog<'_>, lock: &str, token: &str) -> Outcome<Option<Op
     loop {
         match watched(dialog, lock, token, |_| Some(Command::new("DEL").arg(lock)))? {
             Watched::Done => return Ok(None),
-            Watched::Other(deadline) => return Ok(Some(deadline)),
+            Watched::Other(holder) => return Ok(Some(holder)),
             Watched::Changed => {}
         }
     }
-}
-
-/// The reply of a release by script.
-pub(crate) fn freed(reply: &Tagged) -> Outcome<Release> {
-    decoded(match reply.tag() {
-        b"freed" => Ok(Release::Freed { others: 0 }),
-        b"not_held" => reply.text(1).map(|holder| Release::NotHeld { holder }),
-        _ => Err(reply.unexpected()),
-    })
-}
-
-/// An acquire by script.
-pub(crate) fn acquisition(claim: &Claim) -> Command {
-    TOKEN_ACQUIRE.on(&[claim.name.key()]).arg(claim.owner.to_string()).arg(millis(claim.lease))
-}
-
-/// A release by script.
-pub(crate) fn removal(claim: &Claim) -> Command {
-    TOKEN_RELEASE.on(&[claim.name.key()]).arg(claim.owner)
-}
-
-/// A renewal by script.
-pub(crate) fn renewal(claim: &Claim) -> Command {
-    TOKEN_RENEW.on(&[claim.name.key()]).arg(claim.owner).arg(millis(claim.lease))
-}
-
-/// One renewal outside a batch; without scripts, the only way.
-pub(crate) fn renew(
-    connections: &Connections,
-    scripts: bool,
-    claim: &Claim,
-    deadline: Moment,
-) -> Outcome<bool> {
-    if scripts {
-        return crate::stores::redis::kinds::mutex::renewed(
-            connections.call(&renewal(claim), deadline)?,
-            Expected::Token,
-        );
-    }
-    let (lock, token) = (claim.name.key(), claim.owner.to_string());
-    let lease_ms = millis(claim.lease);
-    connections.renewal_dialog(deadline, |dialog| {
-        loop {
-            let expire = |ttl_ms: i64| {
-                let is_short = u64::try_from(ttl_ms).map_or(true, |ttl_ms| ttl_ms < lease_ms);
-                is_short.then(|| Command::new("PEXPIRE").arg(lock).arg(lease_ms))
-            };
-            match watched(dialog, lock, &token, expire)? {
-                Watched::Done => return Ok(true),
-                Watched::Other(_) => return Ok(false),
-                Watched::Changed => {}
-            }
-        }
-    })
 }
 
 enum Watched {
@@ -255,38 +299,6 @@ fn holder(dialog: &mut Dialog<'_>, lock: &str) -> Outcome<Option<String>> {
     Ok(match accept(reply)? {
         Value::BulkString(value) => Some(owner_text(&value)),
         _ => None,
-    })
-}
-
-pub(crate) fn inspect(
-    connections: &Connections,
-    name: &LockName,
-    owner: Owner,
-    deadline: Moment,
-) -> Outcome<Option<Snapshot>> {
-    let lock = name.key();
-    let commands = [Command::new("GET").arg(lock), Command::new("PTTL").arg(lock)];
-    let mut replies = connections.dialog(deadline, |dialog| dialog.say(&commands))?.into_iter().map(accept);
-    let (holder, ttl_ms) = (replies.next().transpose()?, replies.next().transpose()?);
-    Ok(match (holder, ttl_ms) {
-        (Some(Value::BulkString(value)), Some(Value::Int(ttl_ms))) if ttl_ms != -2 => Some(Snapshot {
-            count: u32::from(value == owner.to_string().as_bytes()),
-            holder: owner_text(&value),
-            remaining: ttl(ttl_ms),
-        }),
-        _ => None,
-    })
-}
-
-/// Looks first: what is no token lock is not ours to delete.
-pub(crate) fn force(connections: &Connections, name: &LockName, deadline: Moment) -> Outcome<bool> {
-    let lock = name.key();
-    connections.dialog(deadline, |dialog| {
-        if holder(dialog, lock)?.is_none() {
-            return Ok(false);
-        }
-        let reply = dialog.say(&[Command::new("DEL").arg(lock)])?.pop().unwrap_or(Value::Nil);
-        Ok(accept(reply)? == Value::Int(1))
     })
 }
 

@@ -213,15 +213,15 @@ impl Subscriber {
         self.changed.notify_all();
     }
 
-    /// How many messages were counted on `channel`, if a subscription stands.
-    pub(crate) fn message_count(&self, channel: impl FnOnce() -> String) -> Option<u64> {
+    /// How many messages were counted on `channel`, if there is one and a subscription stands.
+    pub(crate) fn message_count(&self, channel: impl FnOnce() -> Option<String>) -> Option<u64> {
         let state = self.state.lock();
         if state.channels.is_empty() {
             return None; // as mostly, and the name need not be made
         }
         state
             .channels
-            .get(&*channel())
+            .get(&*channel()?)
             .filter(|entry| entry.channel.is_up())
             .map(|entry| entry.channel.message_count())
     }

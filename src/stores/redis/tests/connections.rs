@@ -312,7 +312,7 @@ fn many_threads_share_a_small_pool() {
 fn a_large_pool_is_made_as_it_is_needed() {
     let server = Server::start(&[]);
     let store = open(&RedisOptions { pool_size: 10_000, ..server.options() });
-    let places = store.connections.places();
+    let places = store.server.connections.places();
     assert!(places <= 32, "{places} places were made");
     store.close();
     let too_many = RedisOptions { pool_size: 100_000, ..server.options() }.checked().err().unwrap();

@@ -9,7 +9,7 @@ use crate::seam::Inspect;
 use crate::seam::{Answer, Attempt, Claim, Counting, Handoff, Kind, Release, Snapshot, Store};
 use crate::stores::redis::address::RedisAddress;
 use crate::stores::redis::conn::connections::{Connections, maintenance};
-use crate::stores::redis::kinds::mutex;
+use crate::stores::redis::kinds;
 use crate::stores::redis::pubsub::publish::PublishMode;
 use crate::stores::redis::tests::harness::{Server, claim, granted, name, owner, soon};
 
@@ -320,7 +320,7 @@ fn a_lock_is_taken_by_the_same_commands_however_waiters_are_told() {
             .publishing(publish_mode);
         server.run(&["CONFIG", "RESETSTAT"]);
         let me = claim(Kind::Mutex, "lk", 30_000);
-        connections.call(&mutex::acquisition(&me, 1), soon()).unwrap();
+        connections.call(&kinds::of(me.kind).acquisition(&me, 1), soon()).unwrap();
         let stats = server.text(&["INFO", "commandstats"]).unwrap();
         server.run(&["DEL", "lk"]);
         connections.close(soon());

@@ -2,8 +2,24 @@
 
 use crate::ident::Owner;
 use crate::inspect::{Holder, Mode};
-use crate::seam::{Attempt, Claim, Kind, PLACE_LASTS, Release, Snapshot};
+use crate::seam::{Attempt, Claim, PLACE_LASTS, Release, Snapshot};
 use crate::time::Moment;
+
+/// One half of a read-write lock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Half {
+    Read,
+    Write,
+}
+
+impl Half {
+    fn mode(self) -> Mode {
+        match self {
+            Half::Read => Mode::Read,
+            Half::Write => Mode::Write,
+        }
+    }
+}
 
 /// All holds of one read-write lock, and writers that wait and are to come before readers.
 #[derive(Default)]
@@ -14,7 +30,7 @@ pub(super) struct Parties {
 }
 
 struct Party {
-    kind: Kind,
+    half: Half,
     owner: Owner,
     count: u32,
     until: Moment,
@@ -23,7 +39,7 @@ struct Party {
 impl Parties {
     /// Forgets those whose time is over. As on Redis, a writer's own reading ends with its writing at the earliest.
     pub(super) fn expire(&mut self, now: Moment) {
-        let writer = self.holds.iter().find(|party| party.kind == Kind::Write && party.until > now);
+        let writer = self.holds.iter().find(|party| party.half == Half::Write && party.until > now);
         let writer = writer.map(|party| party.owner);
         self.holds.retain(|party| party.until > now || Some(party.owner) == writer);
         self.waiting.retain(|(_, until)| *until > now);
@@ -34,51 +50,57 @@ impl Parties {
     }
 
     /// Asks once. `Ok`: granted, but the fence is still to be had.
-    pub(super) fn attempt(&mut self, claim: &Claim, count: u32, now: Moment) -> Result<(), Attempt> {
+    pub(super) fn attempt(
+        &mut self,
+        half: Half,
+        claim: &Claim,
+        count: u32,
+        now: Moment,
+    ) -> Result<(), Attempt> {
         let until = now.plus(claim.lease);
-        if let Some(own) = self.own(claim) {
+        if let Some(own) = self.own(half, claim) {
             (own.count, own.until) = (count, own.until.max(until));
             return Ok(());
         }
         if count > 1 {
             return Err(Attempt::Lost);
         }
-        let writer = self.holds.iter().find(|party| party.kind == Kind::Write).map(|party| party.owner);
-        let may = match (claim.kind, writer) {
-            (Kind::Read, Some(writer)) => writer == claim.owner,
-            (Kind::Read, None) => !claim.writers_first || self.waiting.is_empty(),
-            _ => self.holds.is_empty(),
+        let writer = self.holds.iter().find(|party| party.half == Half::Write).map(|party| party.owner);
+        let may = match (half, writer) {
+            (Half::Read, Some(writer)) => writer == claim.owner,
+            (Half::Read, None) => !claim.writers_first || self.waiting.is_empty(),
+            (Half::Write, _) => self.holds.is_empty(),
         };
-        self.stop_waiting(claim);
+        self.stop_waiting(half, claim);
         if !may {
-            if claim.kind == Kind::Write && claim.writers_first && claim.waits {
+            if half == Half::Write && claim.writers_first && claim.waits {
                 self.waiting.push((claim.owner, now.plus(PLACE_LASTS)));
             }
             // A reader waits for the writer, not for what that may read afterwards.
-            let in_its_way = |party: &&Party| claim.kind == Kind::Write || party.kind == Kind::Write;
+            let in_its_way = |party: &&Party| half == Half::Write || party.half == Half::Write;
             let holds = self.holds.iter().filter(in_its_way).map(|party| party.until);
             let longest = holds.chain(self.waiting.iter().map(|(_, until)| *until)).max();
             return Err(Attempt::Busy { retry_after: longest.map(|until| until.since(now)) });
         }
-        self.holds.push(Party { kind: claim.kind, owner: claim.owner, count, until });
+        self.holds.push(Party { half, owner: claim.owner, count, until });
         Ok(())
     }
 
     /// Forgets a writer that waits; whether that lets readers in.
-    pub(super) fn stop_waiting(&mut self, claim: &Claim) -> bool {
+    pub(super) fn stop_waiting(&mut self, half: Half, claim: &Claim) -> bool {
         let before = self.waiting.len();
-        self.waiting.retain(|(owner, _)| claim.kind != Kind::Write || *owner != claim.owner);
+        self.waiting.retain(|(owner, _)| half != Half::Write || *owner != claim.owner);
         self.waiting.len() < before && self.waiting.is_empty()
     }
 
-    pub(super) fn release(&mut self, claim: &Claim, left: u32) -> Release {
-        match self.own(claim) {
+    pub(super) fn release(&mut self, half: Half, claim: &Claim, left: u32) -> Release {
+        match self.own(half, claim) {
             Some(own) if left > 0 => {
                 own.count = left;
                 Release::StillHeld
             }
             Some(_) => {
-                self.holds.retain(|party| party.kind != claim.kind || party.owner != claim.owner);
+                self.holds.retain(|party| party.half != half || party.owner != claim.owner);
                 Release::Freed { others: 0 }
             }
             None => Release::NotHeld { holder: self.holds.first().map(|party| party.owner.to_string()) },
@@ -86,13 +108,13 @@ impl Parties {
     }
 
     /// Has the hold end at `until`, or not before it.
-    pub(super) fn prolong(&mut self, claim: &Claim, until: Moment) -> bool {
-        let own = self.own(claim);
+    pub(super) fn prolong(&mut self, half: Half, claim: &Claim, until: Moment) -> bool {
+        let own = self.own(half, claim);
         own.map(|own| own.until = own.until.max(until)).is_some()
     }
 
-    pub(super) fn inspect(&self, kind: Kind, owner: Owner, now: Moment) -> Option<Snapshot> {
-        let mut parties = self.holds.iter().filter(|party| party.kind == kind);
+    pub(super) fn inspect(&self, half: Half, owner: Owner, now: Moment) -> Option<Snapshot> {
+        let mut parties = self.holds.iter().filter(|party| party.half == half);
         let first = parties.clone().next()?;
         let remaining = parties.clone().map(|party| party.until).max().map(|until| until.since(now));
         let own = parties.find(|party| party.owner == owner);
@@ -101,13 +123,13 @@ impl Parties {
 
     /// Which half has it, who, and until when; `None` if it is free.
     pub(super) fn shown(&self, now: Moment) -> Option<(Mode, Vec<Holder>, Moment)> {
-        let writer = self.holds.iter().find(|party| party.kind == Kind::Write && party.until > now);
+        let writer = self.holds.iter().find(|party| party.half == Half::Write && party.until > now);
         let mode = if writer.is_some() { Mode::Write } else { Mode::Read };
         let live = |party: &&Party| party.until > now || writer.is_some_and(|one| one.owner == party.owner);
         let until = self.holds.iter().filter(live).map(|party| party.until).max()?;
         let holders = self.holds.iter().filter(live).map(|party| Holder {
             holds: Some(party.count),
-            mode: Some(if party.kind == Kind::Write { Mode::Write } else { Mode::Read }),
+            mode: Some(party.half.mode()),
             remaining: Some(party.until.since(now)),
             ..Holder::new(party.owner.to_string())
         });
@@ -115,16 +137,16 @@ impl Parties {
     }
 
     /// Frees the lock if it is in this half's hands.
-    pub(super) fn force(&mut self, kind: Kind) -> bool {
-        let is_written = self.holds.iter().any(|party| party.kind == Kind::Write);
-        let is_held = !self.holds.is_empty() && is_written == (kind == Kind::Write);
+    pub(super) fn force(&mut self, half: Half) -> bool {
+        let is_written = self.holds.iter().any(|party| party.half == Half::Write);
+        let is_held = !self.holds.is_empty() && is_written == (half == Half::Write);
         if is_held {
             self.holds.clear();
         }
         is_held
     }
 
-    fn own(&mut self, claim: &Claim) -> Option<&mut Party> {
-        self.holds.iter_mut().find(|party| party.kind == claim.kind && party.owner == claim.owner)
+    fn own(&mut self, half: Half, claim: &Claim) -> Option<&mut Party> {
+        self.holds.iter_mut().find(|party| party.half == half && party.owner == claim.owner)
     }
 }

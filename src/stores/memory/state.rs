@@ -1,0 +1,112 @@
+//! All that a store in this process keeps, and one request's turn with it.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+
+use crate::ident::{Fence, Owner};
+use crate::room::Roomy;
+use crate::seam::PLACE_LASTS;
+use crate::seam::subscription::Channel;
+use crate::stores::memory::counted::{Counted, CountedKind};
+use crate::stores::memory::held::HeldLock;
+use crate::stores::memory::parties::Parties;
+use crate::sync::Mutex;
+use crate::time::Moment;
+
+/// What those who wait in this process listen to, by name.
+pub(super) type Channels = HashMap<Box<str>, Arc<Channel>>;
+
+#[derive(Default)]
+pub(super) struct MemoryState {
+    pub(super) locks: HashMap<Box<str>, HeldLock>,
+    pub(super) read_writes: HashMap<Box<str>, Parties>,
+    /// By kind and name.
+    pub(super) counted: HashMap<(CountedKind, Box<str>), Counted>,
+    /// Who waits for a fair lock, in order, and until when each counts as alive.
+    pub(super) queues: HashMap<Box<str>, VecDeque<(Owner, Moment)>>,
+    pub(super) fences: HashMap<Box<str>, u64>,
+}
+
+impl MemoryState {
+    /// Forgets the locks whose leases have run out, as a server does. Requests go by the time all the same.
+    pub(super) fn sweep(&mut self, now: Moment) {
+        self.locks.retain(|_, held| held.until > now);
+        self.locks.give_back_room();
+        self.read_writes.retain(|_, parties| {
+            parties.expire(now);
+            !parties.is_empty()
+        });
+        self.read_writes.give_back_room();
+    }
+
+    /// Drops waiters that are dead from the head of a fair lock's queue; says who is first now.
+    pub(super) fn first(&mut self, key: &str, now: Moment) -> Option<Owner> {
+        let queue = self.queues.get_mut(key)?;
+        while queue.front().is_some_and(|(_, until)| *until <= now) {
+            queue.pop_front();
+        }
+        let first = queue.front().map(|(owner, _)| *owner);
+        if first.is_none() {
+            self.queues.remove(key);
+        }
+        first
+    }
+
+    pub(super) fn leave_queue(&mut self, key: &str, owner: Owner) {
+        if let Some(queue) = self.queues.get_mut(key) {
+            queue.retain(|(other, _)| *other != owner);
+        }
+    }
+
+    /// Gives a waiter for a fair lock a place, or keeps it alive.
+    pub(super) fn join_queue(&mut self, key: &str, owner: Owner, now: Moment) {
+        let until = now.plus(PLACE_LASTS);
+        let queue = self.queues.entry(key.into()).or_default();
+        match queue.iter_mut().find(|(other, _)| *other == owner) {
+            Some(place) => place.1 = until,
+            None => queue.push_back((owner, until)),
+        }
+    }
+
+    /// Forgets all that is kept under this key, but for the fences; whether there was anything.
+    pub(super) fn forget(&mut self, key: &str) -> bool {
+        let mut had = self.locks.remove(key).is_some();
+        had |= self.read_writes.remove(key).is_some();
+        had |= self.queues.remove(key).is_some();
+        let before = self.counted.len();
+        self.counted.retain(|(_, name), _| **name != *key);
+        had | (self.counted.len() < before)
+    }
+
+    pub(super) fn next_fence(&mut self, key: &str, now: Moment) -> Fence {
+        let counter = self.fences.entry(key.into()).or_default();
+        *counter = (*counter + 1).max(now.nanos() / 1_000);
+        Fence::new(*counter)
+    }
+}
+
+/// The waiters for either half of a read-write lock listen here.
+pub(super) fn rw_channel(key: &str) -> String {
+    format!("{key}:rw")
+}
+
+/// One request, which has the store to itself.
+pub(super) struct Turn<'a> {
+    pub(super) state: &'a mut MemoryState,
+    pub(super) now: Moment,
+    pub(super) channels: &'a Mutex<Channels>,
+}
+
+impl Turn<'_> {
+    /// Wakes those who listen to a channel; under the lock of the state, as a script publishes.
+    pub(super) fn notify(&self, channel: &str) {
+        if let Some(channel) = self.channels.lock().get(channel) {
+            channel.notify();
+        }
+    }
+
+    pub(super) fn fence(&mut self, key: &str, is_wanted: bool) -> Option<Fence> {
+        let now = self.now;
+        is_wanted.then(|| self.state.next_fence(key, now))
+    }
+}

@@ -1,0 +1,82 @@
+//! A number in a string key, as Redisson keeps it: what semaphores, those with leases too, and latches have in common.
+//!
+//! A number cannot be set to what it shall be, as a hold count can, so each change is made under the id of its request
+//! and is not made again for [`REQUEST_LASTS`].
+
+use crate::seam::Outcome;
+use crate::seam::{Claim, Counting, REQUEST_LASTS};
+use crate::stores::redis::keys;
+use crate::stores::redis::kinds::kind::unsupported;
+use crate::stores::redis::kinds::replies;
+use crate::stores::redis::reply::{Expected, Tagged, tagged};
+use crate::stores::redis::script::{COUNTER, Command};
+use crate::stores::redis::server::RedisServer;
+use crate::time::{Moment, millis};
+
+/// A number, by the keys that belong to it.
+pub(super) struct Counter {
+    pub(super) channel: String,
+    /// The permits that are out. A kind without them leaves it out: a user's rights need not go further.
+    pub(super) out: Option<String>,
+    /// Whether a change counts as one of a latch.
+    pub(super) is_latch: bool,
+}
+
+impl Counter {
+    /// Asks about the number, or changes it.
+    pub(super) fn count(
+        &self,
+        server: &RedisServer,
+        claim: &Claim,
+        what: &Counting,
+        deadline: Moment,
+    ) -> Outcome<Option<i64>> {
+        let (word, amount, lease) = match what {
+            Counting::Ask => ("ask", 0, None),
+            Counting::SetUp { to, lease } => ("set_up", i64::from(*to), *lease),
+            Counting::Add(amount) => ("add", *amount, None),
+            Counting::AddIfSetUp(amount) => ("add_if_set_up", *amount, None),
+            Counting::SetTo(count) => ("set_to", i64::from(*count), None),
+            Counting::Drain => ("drain", 0, None),
+            Counting::CountDown => ("count_down", 0, None),
+            Counting::Delete => ("delete", 0, None),
+            Counting::Forget => {
+                forget(server, claim, deadline);
+                return Ok(None);
+            }
+            Counting::AskOut
+            | Counting::AskAll
+            | Counting::GiveBack(_)
+            | Counting::GiveBackAll(_)
+            | Counting::Lease(..)
+            | Counting::AskLease(_) => return Err(unsupported("these permits have no ids")),
+            Counting::Notify { .. } | Counting::Enlist => {
+                return Err(unsupported("a counter notifies nobody"));
+            }
+        };
+        let command = request_key(claim);
+        let keys = [claim.name.key(), &command, &self.channel];
+        let keys: Vec<&str> = keys.into_iter().chain(self.out.as_deref()).collect();
+        let command = COUNTER.on(&keys).arg(word).arg(amount).arg(lease.map_or(0, millis));
+        let command = command.arg(millis(REQUEST_LASTS)).arg(u8::from(self.is_latch));
+        replies::counted(&run(server, &command, deadline)?)
+    }
+}
+
+pub(super) fn run(server: &RedisServer, command: &Command, deadline: Moment) -> Outcome<Tagged> {
+    tagged(server.connections.call(command, deadline)?, Expected::Nothing)
+}
+
+/// What was answered, and will not be sent again, nothing need remember.
+pub(super) fn forget(server: &RedisServer, claim: &Claim, deadline: Moment) {
+    server.connections.post(&forgetting(claim), deadline, Box::new(drop));
+}
+
+pub(super) fn forgetting(claim: &Claim) -> Command {
+    Command::new("DEL").arg(request_key(claim))
+}
+
+/// Where it is kept what became of a request.
+pub(super) fn request_key(claim: &Claim) -> String {
+    keys::command(claim.name.key(), &claim.owner.to_string())
+}

@@ -1,0 +1,192 @@
+//! A kind of lock on Redis: its requests, how their replies are read, and where its waiters listen.
+
+use std::time::Duration;
+
+use crate::error::{Error, ErrorKind};
+use crate::ident::{LockName, Owner};
+use crate::seam::capabilities::SAFETY_POLL;
+use crate::seam::{Attempt, Claim, Counting, Release, Snapshot};
+use crate::seam::{Failure, Outcome};
+use crate::stores::redis::cluster::slots::keeps_its_slot;
+use crate::stores::redis::kinds::replies;
+use crate::stores::redis::pubsub::publish::PublishMode;
+use crate::stores::redis::reply::{Expected, Tagged, tagged};
+use crate::stores::redis::script::{Command, EXPIRE_IN, Script};
+use crate::stores::redis::server::RedisServer;
+use crate::time::{Moment, millis};
+
+/// Requests of a kind that can be sent now and answered later, in order with others on one connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Deferrable {
+    /// An attempt is [`acquisition`](RedisKind::acquisition) and a release [`removal`](RedisKind::removal), and no more.
+    AttemptsAndReleases,
+    /// A release is [`removal`](RedisKind::removal), and no more but for [`forgetting`](RedisKind::forgetting).
+    Releases,
+    Neither,
+}
+
+/// A kind of lock on Redis. The methods with a body fit most kinds.
+pub(crate) trait RedisKind: Sync {
+    // ---- properties
+
+    /// Whether a busy attempt stands in a queue on the server from then on.
+    fn queues(&self) -> bool {
+        false
+    }
+
+    /// How long a waiter may sleep without being woken: at least, at most.
+    fn poll_every(&self) -> (Duration, Duration) {
+        SAFETY_POLL
+    }
+
+    /// Whether its requests are scripts. A kind without them has [`renew_without_scripts`](Self::renew_without_scripts).
+    fn needs_scripts(&self) -> bool {
+        true
+    }
+
+    /// Whether all that belongs to this key is in one slot of a cluster.
+    fn fits_cluster(&self, key: &str) -> bool {
+        keeps_its_slot(key)
+    }
+
+    /// The value that the key should have, for the words of a refusal.
+    fn expected(&self) -> Expected {
+        Expected::Hash
+    }
+
+    /// Whether a grant counts only when it has reached the replicas that the client's options name.
+    fn awaits_replicas(&self) -> bool {
+        true
+    }
+
+    /// Requests that need not be waited for.
+    fn deferrable(&self) -> Deferrable;
+
+    /// Whether the scripts for several plain locks (see `several`) take and release it too.
+    fn is_batched(&self) -> bool {
+        false
+    }
+
+    /// The channel of a waiter under this claim; `None`: it is sent no messages, and polls.
+    fn channel(&self, claim: &Claim) -> Option<String>;
+
+    // ---- requests
+
+    /// One attempt.
+    fn acquisition(&self, claim: &Claim, count: u32) -> Command;
+
+    /// A release that leaves the owner the count `left`.
+    fn removal(&self, claim: &Claim, left: u32, publish_mode: PublishMode) -> Command;
+
+    /// The end of all that the owner has here: its hold, and its place in a queue.
+    fn leaving(&self, claim: &Claim, publish_mode: PublishMode) -> Command {
+        self.removal(claim, 0, publish_mode)
+    }
+
+    /// A renewal; `None`: nothing of this kind has a lease.
+    fn renewal(&self, claim: &Claim) -> Option<Command>;
+
+    /// A request after an answered release: the server need not remember that release any more.
+    fn forgetting(&self, claim: &Claim) -> Option<Command> {
+        let _ = claim;
+        None
+    }
+
+    /// A change of owner in one step; `None`: a lock of this kind is released, and asked for again.
+    fn succession(&self, from: &Claim, to: &Claim) -> Option<Command> {
+        let _ = (from, to);
+        None
+    }
+
+    /// The script of [`acquisition`](Self::acquisition) behind a ring's guard; `None`: a ring cannot keep this kind.
+    fn guarded(&self) -> Option<&'static Script> {
+        None
+    }
+
+    // ---- replies
+
+    /// The reply to a removal. `own_listeners`: how many of the clients that were notified are this one.
+    fn released(&self, reply: &Tagged, own_listeners: i64) -> Outcome<Release> {
+        replies::released(reply, own_listeners)
+    }
+
+    /// How many of the clients that a release notifies are this one; zero where the reply counts none.
+    fn own_listeners(&self, server: &RedisServer, claim: &Claim) -> i64 {
+        let _ = (server, claim);
+        0
+    }
+
+    // ---- all of it, with the wait for the reply
+
+    /// Asks once.
+    fn attempt(&self, server: &RedisServer, claim: &Claim, count: u32, deadline: Moment) -> Outcome<Attempt> {
+        let command = self.acquisition(claim, count);
+        // A re-entry makes no hold that a replica could forget.
+        let reply = match server.replicas.filter(|_| count == 1 && self.awaits_replicas()) {
+            Some(replicas) => {
+                let undo = self.removal(claim, 0, server.publish_mode);
+                replicas.ask(&server.connections, command, undo, self.expected(), deadline)?
+            }
+            None => tagged(server.connections.call(&command, deadline)?, self.expected())?,
+        };
+        replies::attempted(&reply, claim.wants_fence)
+    }
+
+    /// Has the owner keep the count `left`.
+    fn release(&self, server: &RedisServer, claim: &Claim, left: u32, deadline: Moment) -> Outcome<Release> {
+        let command = self.removal(claim, left, server.publish_mode);
+        let reply = tagged(server.connections.call(&command, deadline)?, self.expected())?;
+        self.released(&reply, self.own_listeners(server, claim))
+    }
+
+    /// A renewal where scripts may not be used.
+    fn renew_without_scripts(&self, server: &RedisServer, claim: &Claim, deadline: Moment) -> Outcome<bool> {
+        let _ = (server, claim, deadline);
+        Err(unsupported("this kind of lock needs scripts"))
+    }
+
+    /// Has the hold end so long from now; `false`: the owner does not hold it.
+    fn expire_in(
+        &self,
+        server: &RedisServer,
+        claim: &Claim,
+        rest: Duration,
+        deadline: Moment,
+    ) -> Outcome<bool> {
+        let command = EXPIRE_IN.on(&[claim.name.key()]).arg(claim.owner).arg(millis(rest).max(1));
+        replies::renewed(&tagged(server.connections.call(&command, deadline)?, Expected::Hash)?)
+    }
+
+    /// Asks about, or changes, a count.
+    fn count(
+        &self,
+        server: &RedisServer,
+        claim: &Claim,
+        what: &Counting,
+        deadline: Moment,
+    ) -> Outcome<Option<i64>> {
+        let _ = (server, claim, what, deadline);
+        Err(unsupported("this kind of lock counts nothing"))
+    }
+
+    /// Shows a holder.
+    fn inspect(
+        &self,
+        server: &RedisServer,
+        name: &LockName,
+        owner: Owner,
+        deadline: Moment,
+    ) -> Outcome<Option<Snapshot>>;
+
+    /// Ends a hold, whoever has it; `false`: nobody has.
+    fn force(&self, server: &RedisServer, name: &LockName, deadline: Moment) -> Outcome<bool>;
+}
+
+pub(super) fn unsupported(words: &'static str) -> Failure {
+    Failure::Refused(Error::new(ErrorKind::Unsupported, "request", words))
+}
+
+/// The refusal of [`inspect`](RedisKind::inspect) and [`force`](RedisKind::force) for kinds without a holder.
+pub(super) fn no_holder<T>() -> Outcome<T> {
+    Err(unsupported("what is counted has no holder"))
+}

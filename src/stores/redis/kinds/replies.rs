@@ -1,0 +1,103 @@
+//! Replies that the scripts of several kinds give.
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::ident::Fence;
+use crate::seam::Outcome;
+use crate::seam::{Attempt, Handoff, Release, Snapshot};
+use crate::stores::redis::reply::{Tagged, decoded, ttl};
+
+/// The answer to the release of something that nobody holds: a latch, or a condition's notification.
+pub(super) const NOTHING_HELD: Release = Release::Freed { others: 0 };
+
+/// The reply of an attempt, for any lock but one by token.
+pub(crate) fn attempted(reply: &Tagged, wants_fence: bool) -> Outcome<Attempt> {
+    decoded(match reply.tag() {
+        b"granted" => fence(reply, wants_fence).map(|fence| Attempt::Granted { fence }),
+        b"busy" => reply.number(1).map(|ttl_ms| Attempt::Busy { retry_after: ttl(ttl_ms) }),
+        b"lost" => Ok(Attempt::Lost),
+        _ => Err(reply.unexpected()),
+    })
+}
+
+fn fence(reply: &Tagged, wanted: bool) -> Result<Option<Fence>> {
+    if !wanted {
+        return Ok(None);
+    }
+    let text = reply.text(1)?.unwrap_or_default();
+    let number = text.parse().map_err(|_not_a_number| reply.unexpected())?;
+    Ok(Some(Fence::new(number)))
+}
+
+/// The reply of a hand-over.
+pub(crate) fn handed(reply: &Tagged, wants_fence: bool) -> Outcome<Handoff> {
+    decoded(match reply.tag() {
+        b"granted" => fence(reply, wants_fence).map(|fence| Handoff::Granted { fence }),
+        b"lost" => Ok(Handoff::Lost),
+        _ => Err(reply.unexpected()),
+    })
+}
+
+/// The reply of a release. `own_listeners`: how many of those who heard are this client itself.
+pub(super) fn released(reply: &Tagged, own_listeners: i64) -> Outcome<Release> {
+    decoded(match reply.tag() {
+        b"freed" if reply.is_tag_alone() => Ok(Release::Freed { others: 0 }),
+        b"freed" => reply.number(1).map(|listeners| Release::Freed {
+            others: u32::try_from(listeners - own_listeners).unwrap_or(0),
+        }),
+        b"still_held" => Ok(Release::StillHeld),
+        b"not_held" => reply.text(1).map(|holder| Release::NotHeld { holder: holder.map(known) }),
+        _ => Err(reply.unexpected()),
+    })
+}
+
+fn known(holder: String) -> String {
+    if holder.is_empty() { "another owner (this user may not read whom)".to_owned() } else { holder }
+}
+
+/// The reply of a renewal: whether the owner holds it.
+pub(crate) fn renewed(reply: &Tagged) -> Outcome<bool> {
+    decoded(match reply.tag() {
+        b"renewed" => Ok(true),
+        b"lost" => Ok(false),
+        _ => Err(reply.unexpected()),
+    })
+}
+
+/// The reply of a release whoever holds it: whether anybody did.
+pub(super) fn forced(reply: &Tagged) -> Outcome<bool> {
+    decoded(match reply.tag() {
+        b"freed" => Ok(true),
+        b"free" => Ok(false),
+        _ => Err(reply.unexpected()),
+    })
+}
+
+/// The reply of a look at a hash's holder.
+pub(super) fn inspected(reply: &Tagged) -> Outcome<Option<Snapshot>> {
+    decoded(match reply.tag() {
+        b"free" => Ok(None),
+        b"held" => snapshot(reply).map(Some),
+        _ => Err(reply.unexpected()),
+    })
+}
+
+fn snapshot(reply: &Tagged) -> Result<Snapshot> {
+    let count = reply.text(2)?.unwrap_or_default();
+    let Ok(count) = count.parse() else {
+        return Err(Error::new(
+            ErrorKind::WrongType,
+            "inspect",
+            format!("the hold count in the key is not an integer: {count:?}"),
+        ));
+    };
+    Ok(Snapshot { holder: reply.text(3)?.unwrap_or_default(), count, remaining: ttl(reply.number(1)?) })
+}
+
+/// The reply of something that counts.
+pub(super) fn counted(reply: &Tagged) -> Outcome<Option<i64>> {
+    decoded(match reply.tag() {
+        b"count" => reply.number(1).map(Some),
+        b"none" => Ok(None),
+        _ => Err(reply.unexpected()),
+    })
+}

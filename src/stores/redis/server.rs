@@ -1,0 +1,22 @@
+//! One server as a kind of lock sees it: where its requests go, and how the client is set.
+
+use std::sync::Arc;
+
+use crate::config::Replicas;
+use crate::stores::redis::compare_and_delete::CompareAndDelete;
+use crate::stores::redis::conn::connections::Connections;
+use crate::stores::redis::pubsub::publish::PublishMode;
+use crate::stores::redis::pubsub::subscriber::Subscriber;
+
+/// What a kind needs of the store.
+#[derive(Debug)]
+pub(crate) struct RedisServer {
+    pub(crate) connections: Connections,
+    pub(crate) subscriber: Arc<Subscriber>,
+    /// Whether scripts may be used.
+    pub(crate) scripts: bool,
+    pub(crate) publish_mode: PublishMode,
+    /// What a grant must have reached.
+    pub(crate) replicas: Option<Replicas>,
+    pub(crate) compare_and_delete: CompareAndDelete,
+}

@@ -1,0 +1,381 @@
+//! The store of one server: each question of the seam is put to the module of the kind of lock.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::config::{RedisOptions, Replicas};
+use crate::error::{Error, ErrorKind, Result};
+use crate::ident::{Fence, LockName, Owner};
+use crate::inspect::Inspection;
+use crate::observe::reporter::Reporter;
+use crate::seam::Outcome;
+use crate::seam::capabilities::{Batches, Capabilities, ConnectionWatch, Pipeline};
+use crate::seam::inspection::Inspect;
+use crate::seam::subscription::Subscription;
+use crate::seam::{
+    Answer, Answered, Attempt, Claim, Counting, Handoff, Kind, Pending, Release, Sink, Snapshot, Store,
+};
+use crate::seam::{Failure, answer};
+use crate::stores::redis::about::{About, probe, scripts_refused};
+use crate::stores::redis::address::{RedisAddress, Target};
+use crate::stores::redis::compare_and_delete::CompareAndDelete;
+use crate::stores::redis::conn::connections::{Connections, Started, maintenance};
+use crate::stores::redis::kinds::kind::{Deferrable, RedisKind};
+use crate::stores::redis::kinds::{self, replies, several};
+use crate::stores::redis::pubsub::publish::PublishMode;
+use crate::stores::redis::pubsub::subscriber::{self, Subscriber};
+use crate::stores::redis::reply::{self, Expected, Tagged, tagged};
+use crate::stores::redis::script::Command;
+use crate::stores::redis::sentinel::monitor::SentinelMonitor;
+use crate::stores::redis::server::RedisServer;
+use crate::stores::redis::{pubsub, show};
+use crate::sync::Waker;
+use crate::time::{Clock, Moment};
+
+/// Keeps locks on one server.
+#[derive(Debug)]
+pub(crate) struct RedisStore {
+    pub(super) server: RedisServer,
+    /// With Sentinels only.
+    monitor: Option<SentinelMonitor>,
+}
+
+impl RedisStore {
+    /// Connects and checks that the server can keep locks.
+    pub(crate) fn connect(options: &RedisOptions, reporter: Arc<Reporter>) -> Result<RedisStore> {
+        let store = RedisStore::unconnected(options, reporter)?;
+        let connections = &store.server.connections;
+        connections.connect_first()?;
+        if options.scripts {
+            let reply = connections.call(&probe(), Clock::System.after(options.command_timeout));
+            let reply = reply.map_err(|failure| failure.into_error().during("connect"))?;
+            reply::accepted(reply).map_err(|error| scripts_refused(&error))?;
+        }
+        Ok(store)
+    }
+
+    /// Connects when it is first asked for something.
+    pub(crate) fn unconnected(options: &RedisOptions, reporter: Arc<Reporter>) -> Result<RedisStore> {
+        let address = Arc::new(RedisAddress::new(options)?);
+        let (pool_size, timeout) = (options.pool_size, options.command_timeout);
+        let connections = Connections::new(Arc::clone(&address), pool_size, timeout, maintenance())?;
+        let monitor = match &address.target {
+            Target::Place(_) => None,
+            Target::Master(sentinels) => Some(SentinelMonitor::start(sentinels)?),
+        };
+        let subscriber =
+            pubsub::subscriber(address, reporter, options.linger, subscriber::SILENCE, &[subscriber::PLAIN]);
+        let store =
+            RedisStore::new(connections, subscriber, options.scripts, PublishMode::Alone, options.replicas);
+        Ok(RedisStore { monitor, ..store })
+    }
+
+    pub(super) fn new(
+        connections: Connections,
+        subscriber: Arc<Subscriber>,
+        scripts: bool,
+        publish_mode: PublishMode,
+        replicas: Option<Replicas>,
+    ) -> RedisStore {
+        let compare_and_delete = CompareAndDelete::new();
+        let server =
+            RedisServer { connections, subscriber, scripts, publish_mode, replicas, compare_and_delete };
+        RedisStore { server, monitor: None }
+    }
+
+    /// As [`Store::hand_off`], but waits for the answer.
+    pub(super) fn hand_off_now(&self, from: &Claim, to: &Claim, deadline: Moment) -> Answer<Handoff> {
+        let command = kinds::of(from.kind).succession(from, to);
+        let reply = command.ok_or_else(no_request);
+        let reply = reply.and_then(|command| self.server.connections.call(&command, deadline));
+        answer(reply.and_then(|reply| handed(reply, to.wants_fence)), "lock", to.name.given())
+    }
+
+    /// As [`Store::close`], until `deadline` at most.
+    pub(super) fn close_by(&self, deadline: Moment) {
+        self.server.subscriber.close();
+        self.server.connections.close(deadline);
+        if let Some(monitor) = &self.monitor {
+            monitor.close();
+        }
+    }
+
+    /// Which server this is, and what it is part of.
+    pub(crate) fn about(&self, deadline: Moment) -> Result<About> {
+        About::of(&self.server.connections, deadline)
+    }
+
+    /// Host and port of a URL, or the socket's path: what may be shown of it.
+    pub(crate) fn place(options: &RedisOptions) -> Result<String> {
+        Ok(RedisAddress::new(options)?.target.to_string())
+    }
+
+    /// One request for each claim, on the connection for renewals. A claim without a request is refused.
+    fn batch<T>(
+        &self,
+        claims: &[Claim],
+        action: &'static str,
+        deadline: Moment,
+        ask: impl Fn(&dyn RedisKind, &Claim) -> Option<Command>,
+        read: impl Fn(&dyn RedisKind, &Tagged) -> Outcome<T>,
+    ) -> Vec<Answer<T>> {
+        let mut commands = Vec::with_capacity(claims.len());
+        let mut is_sent = Vec::with_capacity(claims.len());
+        for claim in claims {
+            let command = ask(kinds::of(claim.kind), claim);
+            is_sent.push(command.is_some());
+            commands.extend(command);
+        }
+        let mut replies = self.server.connections.batch(&commands, deadline).into_iter();
+        let answers = claims.iter().zip(is_sent).map(|(claim, is_sent)| {
+            let kind = kinds::of(claim.kind);
+            let reply = if is_sent { replies.next() } else { None };
+            let result = reply.unwrap_or_else(|| Err(no_request()));
+            let result = result.and_then(|reply| read(kind, &tagged(reply, kind.expected())?));
+            answer(result, action, claim.name.given())
+        });
+        answers.collect()
+    }
+
+    /// Sends a request whose reply somebody waits for later.
+    fn begin<T: Send + 'static>(
+        &self,
+        action: &'static str,
+        claim: &Claim,
+        command: Command,
+        deadline: Moment,
+        read: impl FnOnce(redis::Value) -> Outcome<T> + Send + 'static,
+    ) -> Box<dyn Pending<T>> {
+        let connections = &self.server.connections;
+        if connections.is_asking() {
+            let result = connections.call(&command, deadline).and_then(read);
+            return Box::new(Answered(answer(result, action, claim.name.given())));
+        }
+        match connections.start(command, deadline) {
+            Ok(started) => Box::new(Underway { started, read, action, name: Arc::clone(&claim.name) }),
+            Err(failure) => Box::new(Answered(answer(Err(failure), action, claim.name.given()))),
+        }
+    }
+}
+
+fn no_request() -> Failure {
+    let words = "this kind of lock has no such request";
+    Failure::Refused(Error::new(ErrorKind::Unsupported, "request", words))
+}
+
+fn handed(reply: redis::Value, wants_fence: bool) -> Outcome<Handoff> {
+    replies::handed(&tagged(reply, Expected::Hash)?, wants_fence)
+}
+
+/// A request that was sent, and what its reply means.
+struct Underway<F> {
+    started: Started,
+    read: F,
+    action: &'static str,
+    name: Arc<LockName>,
+}
+
+impl<T, F> Pending<T> for Underway<F>
+where
+    F: FnOnce(redis::Value) -> Outcome<T> + Send,
+{
+    fn wait(self: Box<Self>) -> Answer<T> {
+        answer(self.started.wait().and_then(self.read), self.action, self.name.given())
+    }
+}
+
+impl Store for RedisStore {
+    fn capabilities(&self) -> Capabilities<'_> {
+        Capabilities {
+            can_expire_in: true,
+            queues: kinds::queues,
+            poll_every: kinds::poll_every,
+            pipeline: Some(self),
+            batches: Some(self),
+            connections: Some(self),
+            ..Capabilities::default()
+        }
+    }
+
+    fn check_name(&self, kind: Kind, name: &LockName) -> Result<()> {
+        kinds::check_scripts(self.server.scripts, kind, name)
+    }
+
+    fn attempt(&self, claim: &Claim, count: u32, deadline: Moment) -> Answer<Attempt> {
+        let result = kinds::of(claim.kind).attempt(&self.server, claim, count, deadline);
+        answer(result, "lock", claim.name.given())
+    }
+
+    fn release(&self, claim: &Claim, left: u32, deadline: Moment) -> Answer<Release> {
+        let result = kinds::of(claim.kind).release(&self.server, claim, left, deadline);
+        answer(result, "unlock", claim.name.given())
+    }
+
+    fn release_later(&self, claim: &Claim, deadline: Moment, done: Sink) {
+        let (server, kind) = (&self.server, kinds::of(claim.kind));
+        // Attempts that wait for replicas take other connections, and could overtake it.
+        if kind.deferrable() == Deferrable::Neither || server.replicas.is_some() {
+            return done(self.release(claim, 0, deadline));
+        }
+        let own_listeners = kind.own_listeners(server, claim);
+        let name = Arc::clone(&claim.name);
+        let take = move |outcome: Outcome<redis::Value>| {
+            let read = |reply| kind.released(&tagged(reply, kind.expected())?, own_listeners);
+            let result = outcome.and_then(read);
+            let is_answered = result.is_ok();
+            done(answer(result, "unlock", name.given()));
+            is_answered
+        };
+        let removal = kind.removal(claim, 0, server.publish_mode);
+        match kind.forgetting(claim) {
+            Some(forgetting) => server.connections.post_then(&removal, &forgetting, deadline, take),
+            None => {
+                let take = move |outcome| {
+                    take(outcome);
+                };
+                server.connections.post(&removal, deadline, Box::new(take));
+            }
+        }
+    }
+
+    fn hand_off(&self, from: &Claim, to: &Claim, deadline: Moment) -> Option<Box<dyn Pending>> {
+        if self.server.replicas.is_some() {
+            return None;
+        }
+        let command = kinds::of(from.kind).succession(from, to)?;
+        // What cannot be sent is released the plain way, which says why.
+        let started = self.server.connections.start(command, deadline).ok()?;
+        let wants_fence = to.wants_fence;
+        let read = move |reply| handed(reply, wants_fence);
+        Some(Box::new(Underway { started, read, action: "lock", name: Arc::clone(&to.name) }))
+    }
+
+    fn renew(&self, claims: &[Claim], deadline: Moment) -> Vec<Answer<bool>> {
+        if !self.server.scripts {
+            let renew = |claim: &Claim| {
+                let result = kinds::of(claim.kind).renew_without_scripts(&self.server, claim, deadline);
+                answer(result, "renew", claim.name.given())
+            };
+            return claims.iter().map(renew).collect();
+        }
+        self.batch(
+            claims,
+            "renew",
+            deadline,
+            |kind, claim| kind.renewal(claim),
+            |_, reply| replies::renewed(reply),
+        )
+    }
+
+    fn abandon(&self, claims: &[Claim], deadline: Moment) -> Vec<Answer<Release>> {
+        if !self.server.scripts {
+            return claims.iter().map(|claim| self.release(claim, 0, deadline)).collect();
+        }
+        let leaving =
+            |kind: &dyn RedisKind, claim: &Claim| Some(kind.leaving(claim, self.server.publish_mode));
+        self.batch(claims, "unlock", deadline, leaving, |kind, reply| kind.released(reply, 1))
+    }
+
+    fn expire_in(&self, claim: &Claim, rest: Duration, deadline: Moment) -> Answer<bool> {
+        let result = kinds::of(claim.kind).expire_in(&self.server, claim, rest, deadline);
+        answer(result, "unlock", claim.name.given())
+    }
+
+    fn force(&self, kind: Kind, name: &LockName, deadline: Moment) -> Answer<bool> {
+        answer(kinds::of(kind).force(&self.server, name, deadline), "force_unlock", name.given())
+    }
+
+    fn count(&self, claim: &Claim, what: &Counting, deadline: Moment) -> Answer<Option<i64>> {
+        let result = kinds::of(claim.kind).count(&self.server, claim, what, deadline);
+        answer(result, "count", claim.name.given())
+    }
+
+    fn listen(&self, claim: &Claim, waker: &Waker) -> Option<Subscription> {
+        self.server.subscriber.listen(&kinds::of(claim.kind).channel(claim)?, waker)
+    }
+
+    fn message_count(&self, claim: &Claim) -> Option<u64> {
+        self.server.subscriber.message_count(|| kinds::of(claim.kind).channel(claim))
+    }
+
+    fn poll_completions(&self) -> bool {
+        self.server.connections.poll_completions()
+    }
+
+    fn close(&self) {
+        self.close_by(Moment::NEVER);
+    }
+}
+
+impl Inspect for RedisStore {
+    fn inspect(
+        &self,
+        kind: Kind,
+        name: &LockName,
+        owner: Owner,
+        deadline: Moment,
+    ) -> Answer<Option<Snapshot>> {
+        let result = kinds::of(kind).inspect(&self.server, name, owner, deadline);
+        answer(result.map_err(Failure::of_reading), "inspect", name.given())
+    }
+
+    fn describe(&self, name: &LockName, deadline: Moment) -> Answer<Inspection> {
+        let result = show::describe(&self.server.connections, name, deadline);
+        answer(result.map_err(Failure::of_reading), "inspect", name.given())
+    }
+}
+
+impl Pipeline for RedisStore {
+    fn begin_attempt(&self, claim: &Claim, count: u32, deadline: Moment) -> Box<dyn Pending<Attempt>> {
+        let kind = kinds::of(claim.kind);
+        if kind.deferrable() != Deferrable::AttemptsAndReleases || self.server.replicas.is_some() {
+            return Box::new(Answered(self.attempt(claim, count, deadline)));
+        }
+        let wants_fence = claim.wants_fence;
+        let read = move |reply| replies::attempted(&tagged(reply, kind.expected())?, wants_fence);
+        self.begin("lock", claim, kind.acquisition(claim, count), deadline, read)
+    }
+
+    fn begin_release(&self, claim: &Claim, left: u32, deadline: Moment) -> Box<dyn Pending<Release>> {
+        let kind = kinds::of(claim.kind);
+        if kind.deferrable() != Deferrable::AttemptsAndReleases {
+            return Box::new(Answered(self.release(claim, left, deadline)));
+        }
+        let own_listeners = kind.own_listeners(&self.server, claim);
+        let read = move |reply| kind.released(&tagged(reply, kind.expected())?, own_listeners);
+        self.begin("unlock", claim, kind.removal(claim, left, self.server.publish_mode), deadline, read)
+    }
+}
+
+impl Batches for RedisStore {
+    fn group(&self, kind: Kind, _name: &LockName) -> Option<u32> {
+        // One server: whatever slot a name would be in.
+        let server = &self.server;
+        (kinds::of(kind).is_batched() && server.scripts && server.replicas.is_none()).then_some(0)
+    }
+
+    fn begin_attempts(
+        &self,
+        claims: &[Claim],
+        or_none: bool,
+        deadline: Moment,
+    ) -> Box<dyn Pending<Vec<Option<Fence>>>> {
+        let Some(first) = claims.first() else { return Box::new(Answered(Answer::Done(Vec::new()))) };
+        let read = |reply| several::acquired(&tagged(reply, Expected::Hash)?);
+        self.begin("lock", first, several::acquisitions(claims, or_none), deadline, read)
+    }
+
+    fn begin_releases(&self, claims: &[Claim], deadline: Moment) -> Box<dyn Pending<Vec<Release>>> {
+        let Some(first) = claims.first() else { return Box::new(Answered(Answer::Done(Vec::new()))) };
+        let own_listeners = |claim: &Claim| kinds::of(claim.kind).own_listeners(&self.server, claim);
+        let own_listeners: Vec<i64> = claims.iter().map(own_listeners).collect();
+        let read = move |reply| several::all_released(&tagged(reply, Expected::Hash)?, &own_listeners);
+        self.begin("unlock", first, several::removals(claims), deadline, read)
+    }
+}
+
+impl ConnectionWatch for RedisStore {
+    fn hung_up(&self) -> Option<bool> {
+        Some(self.server.connections.hung_up())
+    }
+}
