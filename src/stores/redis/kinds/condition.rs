@@ -18,9 +18,9 @@ use crate::stores::redis::server::RedisServer;
 use crate::time::{Moment, millis};
 
 /// The notifications of a condition.
-pub(super) struct Condition;
+pub(super) struct ConditionKind;
 
-impl RedisKind for Condition {
+impl RedisKind for ConditionKind {
     fn queues(&self) -> bool {
         true
     }

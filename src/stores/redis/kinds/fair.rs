@@ -31,9 +31,9 @@ enum PlaceEnd {
 }
 
 /// The fair lock.
-pub(super) struct Fair;
+pub(super) struct FairKind;
 
-impl RedisKind for Fair {
+impl RedisKind for FairKind {
     fn queues(&self) -> bool {
         true
     }

@@ -15,9 +15,9 @@ use crate::stores::redis::server::RedisServer;
 use crate::time::Moment;
 
 /// The count-down latch.
-pub(super) struct Latch;
+pub(super) struct LatchKind;
 
-impl RedisKind for Latch {
+impl RedisKind for LatchKind {
     /// Its channel has the name in braces, whatever braces the name has.
     fn fits_cluster(&self, key: &str) -> bool {
         keeps_its_slot(key) && !key.contains('{')

@@ -23,15 +23,15 @@ use kind::RedisKind;
 /// The module of a kind.
 pub(crate) fn of(kind: Kind) -> &'static dyn RedisKind {
     match kind {
-        Kind::Mutex | Kind::Fenced => &mutex::Mutex,
-        Kind::Fair => &fair::Fair,
-        Kind::Read => &rw::Half::Read,
-        Kind::Write => &rw::Half::Write,
-        Kind::Token => &token::Token,
-        Kind::Semaphore => &semaphore::Semaphore,
-        Kind::Permits => &permits::Permits,
-        Kind::Latch => &latch::Latch,
-        Kind::Signal => &condition::Condition,
+        Kind::Mutex | Kind::Fenced => &mutex::MutexKind,
+        Kind::Fair => &fair::FairKind,
+        Kind::Read => &rw::RwHalf::Read,
+        Kind::Write => &rw::RwHalf::Write,
+        Kind::Token => &token::TokenKind,
+        Kind::Semaphore => &semaphore::SemaphoreKind,
+        Kind::Permits => &permits::PermitsKind,
+        Kind::Latch => &latch::LatchKind,
+        Kind::Signal => &condition::ConditionKind,
     }
 }
 

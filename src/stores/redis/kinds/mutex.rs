@@ -15,9 +15,9 @@ use crate::stores::redis::server::RedisServer;
 use crate::time::{Moment, millis};
 
 /// The plain lock, and the fenced one.
-pub(crate) struct Mutex;
+pub(crate) struct MutexKind;
 
-impl RedisKind for Mutex {
+impl RedisKind for MutexKind {
     fn deferrable(&self) -> Deferrable {
         Deferrable::AttemptsAndReleases
     }

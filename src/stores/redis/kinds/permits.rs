@@ -16,9 +16,9 @@ use crate::stores::redis::server::RedisServer;
 use crate::time::{Moment, millis};
 
 /// The semaphore with leases.
-pub(super) struct Permits;
+pub(super) struct PermitsKind;
 
-impl RedisKind for Permits {
+impl RedisKind for PermitsKind {
     fn expected(&self) -> Expected {
         Expected::Nothing
     }

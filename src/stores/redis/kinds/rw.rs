@@ -16,21 +16,21 @@ use crate::stores::redis::server::RedisServer;
 use crate::time::{Moment, millis};
 
 /// The half that many may hold, and the half that one may.
-pub(super) enum Half {
+pub(super) enum RwHalf {
     Read,
     Write,
 }
 
-impl Half {
+impl RwHalf {
     fn word(&self) -> &'static str {
         match self {
-            Half::Read => "read",
-            Half::Write => "write",
+            RwHalf::Read => "read",
+            RwHalf::Write => "write",
         }
     }
 }
 
-impl RedisKind for Half {
+impl RedisKind for RwHalf {
     fn deferrable(&self) -> Deferrable {
         Deferrable::AttemptsAndReleases
     }
@@ -62,11 +62,11 @@ impl RedisKind for Half {
     fn renewal(&self, claim: &Claim) -> Option<Command> {
         let (lock, lease_ms) = (claim.name.key(), millis(claim.lease));
         Some(match self {
-            Half::Read => {
+            RwHalf::Read => {
                 let command = RW_RENEW.on(&[lock]).arg(claim.owner).arg(lease_ms);
                 command.arg(markers(&claim.name, claim.owner))
             }
-            Half::Write => RENEW.on(&[lock]).arg(format!("{}:write", claim.owner)).arg(lease_ms),
+            RwHalf::Write => RENEW.on(&[lock]).arg(format!("{}:write", claim.owner)).arg(lease_ms),
         })
     }
 

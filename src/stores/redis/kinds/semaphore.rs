@@ -14,9 +14,9 @@ use crate::stores::redis::server::RedisServer;
 use crate::time::{Moment, millis};
 
 /// The semaphore without leases.
-pub(super) struct Semaphore;
+pub(super) struct SemaphoreKind;
 
-impl RedisKind for Semaphore {
+impl RedisKind for SemaphoreKind {
     fn expected(&self) -> Expected {
         Expected::Nothing
     }

@@ -23,9 +23,9 @@ use crate::stores::redis::server::RedisServer;
 use crate::time::{Moment, millis};
 
 /// The lock by token.
-pub(super) struct Token;
+pub(super) struct TokenKind;
 
-impl RedisKind for Token {
+impl RedisKind for TokenKind {
     fn poll_every(&self) -> (Duration, Duration) {
         PLAIN_POLL
     }
@@ -213,7 +213,7 @@ fn renewal(claim: &Claim) -> Command {
 /// One renewal outside a batch.
 fn renew(server: &RedisServer, claim: &Claim, deadline: Moment) -> Outcome<bool> {
     if !server.scripts {
-        return Token.renew_without_scripts(server, claim, deadline);
+        return TokenKind.renew_without_scripts(server, claim, deadline);
     }
     replies::renewed(&tagged(server.connections.call(&renewal(claim), deadline)?, Expected::Token)?)
 }
