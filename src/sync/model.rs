@@ -303,7 +303,7 @@ pub(crate) use select;
 pub(crate) mod channel {
     use super::*;
 
-    pub(crate) use crate::sync::select;
+    pub(crate) use super::select;
     pub(crate) use crossbeam_channel::{RecvTimeoutError, SendError, TryRecvError, TrySendError};
 
     struct ChannelState<T> {
