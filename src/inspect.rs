@@ -217,13 +217,13 @@ pub struct Waiter {
 /// seats.try_set_permits(2)?;
 /// let permit = seats.acquire()?;
 /// let out = client.inspect("seats")?.permits.remove(0);
-/// assert!(seats.release(&out.id)?); // any process may give it back
+/// assert!(seats.release(&out.id)?); // any process may release it
 /// # Ok::<(), leasehold::Error>(())
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PermitOut {
-    /// By which it can be given back.
+    /// The id by which it can be released.
     pub id: String,
     /// Whether the client that asked has it.
     pub by_this_client: bool,

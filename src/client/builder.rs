@@ -206,8 +206,8 @@ impl ClientBuilder {
     /// Counts a lock as taken only when `count` replicas have acknowledged it. Defaults to no such thing. For locks of
     /// every kind; not for semaphores, latches and conditions.
     ///
-    /// The server is asked by WAIT, on the connection and in the write that takes the lock. If fewer acknowledge
-    /// within `timeout`, the lock is given back at once and the attempt has failed, with a retryable error of kind
+    /// The server is asked by WAIT, on the connection and in the write that acquires the lock. If fewer acknowledge
+    /// within `timeout`, the lock is released at once and the attempt has failed, with a retryable error of kind
     /// [`Busy`](crate::ErrorKind::Busy) that says how many did: `try_lock` returns it, and who waits tries again.
     ///
     /// # Guarantees

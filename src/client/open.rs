@@ -66,7 +66,7 @@ impl Servers {
 
 /// The stores by the schemes of their URLs.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum StoreKind {
+enum Backend {
     Etcd,
     Postgres,
     Mysql,
@@ -77,32 +77,32 @@ enum StoreKind {
     Redis,
 }
 
-impl StoreKind {
+impl Backend {
     /// Redis, if the scheme names no other.
-    fn of(url: &str) -> StoreKind {
+    fn of(url: &str) -> Backend {
         match scheme(url).as_str() {
-            "etcd" | "etcds" => StoreKind::Etcd,
-            "postgres" | "postgresql" => StoreKind::Postgres,
-            "mysql" | "mariadb" => StoreKind::Mysql,
-            "sqlite" => StoreKind::Sqlite,
-            "zk" | "zks" => StoreKind::Zookeeper,
-            "redis-cluster" | "rediss-cluster" => StoreKind::Cluster,
-            "redis-sentinel" | "rediss-sentinel" => StoreKind::Sentinel,
-            _ => StoreKind::Redis,
+            "etcd" | "etcds" => Backend::Etcd,
+            "postgres" | "postgresql" => Backend::Postgres,
+            "mysql" | "mariadb" => Backend::Mysql,
+            "sqlite" => Backend::Sqlite,
+            "zk" | "zks" => Backend::Zookeeper,
+            "redis-cluster" | "rediss-cluster" => Backend::Cluster,
+            "redis-sentinel" | "rediss-sentinel" => Backend::Sentinel,
+            _ => Backend::Redis,
         }
     }
 
     /// For people; and the name of the feature, for a store that has one.
     fn label(self) -> &'static str {
         match self {
-            StoreKind::Etcd => "etcd",
-            StoreKind::Postgres => "postgres",
-            StoreKind::Mysql => "mysql",
-            StoreKind::Sqlite => "sqlite",
-            StoreKind::Zookeeper => "zookeeper",
-            StoreKind::Cluster => "redis-cluster",
-            StoreKind::Sentinel => "redis-sentinel",
-            StoreKind::Redis => "redis",
+            Backend::Etcd => "etcd",
+            Backend::Postgres => "postgres",
+            Backend::Mysql => "mysql",
+            Backend::Sqlite => "sqlite",
+            Backend::Zookeeper => "zookeeper",
+            Backend::Cluster => "redis-cluster",
+            Backend::Sentinel => "redis-sentinel",
+            Backend::Redis => "redis",
         }
     }
 }
@@ -116,7 +116,7 @@ pub(super) fn label(server: &RedisOptions, servers: &Servers) -> Result<&'static
     match servers {
         Servers::Redlock(_) => Ok("redlock"),
         Servers::Ring(_) => Ok("ring"),
-        Servers::One => check_scheme(&server.url).map(|()| StoreKind::of(&server.url).label()),
+        Servers::One => check_scheme(&server.url).map(|()| Backend::of(&server.url).label()),
     }
 }
 
@@ -125,8 +125,8 @@ pub(super) fn check(server: &RedisOptions, servers: &Servers) -> Result<()> {
     match servers {
         Servers::One => {
             check_scheme(&server.url)?;
-            match StoreKind::of(&server.url) {
-                StoreKind::Redis | StoreKind::Sentinel => RedisStore::place(server).map(drop),
+            match Backend::of(&server.url) {
+                Backend::Redis | Backend::Sentinel => RedisStore::place(server).map(drop),
                 _ => Ok(()),
             }
         }
@@ -159,23 +159,23 @@ fn open_one(
 ) -> Result<Arc<dyn Store>> {
     #[cfg(not(feature = "zookeeper"))]
     let _ = options;
-    match StoreKind::of(&server.url) {
+    match Backend::of(&server.url) {
         #[cfg(feature = "etcd")]
-        StoreKind::Etcd => Ok(Arc::new(EtcdStore::connect(server, Arc::clone(reporter))?)),
+        Backend::Etcd => Ok(Arc::new(EtcdStore::connect(server, Arc::clone(reporter))?)),
         #[cfg(feature = "postgres")]
-        StoreKind::Postgres => sql::postgres::open(server.checked_for_database()?, Arc::clone(reporter)),
+        Backend::Postgres => sql::postgres::open(server.checked_for_database()?, Arc::clone(reporter)),
         #[cfg(feature = "mysql")]
-        StoreKind::Mysql => sql::mysql::open(server.checked_for_database()?),
+        Backend::Mysql => sql::mysql::open(server.checked_for_database()?),
         #[cfg(feature = "sqlite")]
-        StoreKind::Sqlite => sql::sqlite::open(server.checked_for_database()?),
+        Backend::Sqlite => sql::sqlite::open(server.checked_for_database()?),
         #[cfg(feature = "zookeeper")]
-        StoreKind::Zookeeper => {
+        Backend::Zookeeper => {
             let store = ZooKeeperStore::connect(server, options.lease, Arc::clone(reporter))?;
             // The servers have bounds of their own for sessions, and no hold outlives one.
             options.lease = options.lease.min(store.session_timeout());
             Ok(Arc::new(store))
         }
-        StoreKind::Cluster | StoreKind::Sentinel | StoreKind::Redis => open_redis(server, reporter),
+        Backend::Cluster | Backend::Sentinel | Backend::Redis => open_redis(server, reporter),
         #[cfg(not(all(
             feature = "etcd",
             feature = "zookeeper",

@@ -232,6 +232,6 @@ acquire_methods! { RedisLock, Guard, "the lock", "it", "`lease`",
     "One round trip; none while another thread of this client holds it."
 }
 
-acquire_methods! { MultiLock, MultiGuard, "all locks", "one of them", "`lease`, counted from the grant of the last",
+acquire_methods! { MultiLock, MultiGuard, "all locks", "any of them", "`lease`, counted from the grant of the last",
     "As [`RedisLock::try_lock`]; free locks are acquired at the same time."
 }

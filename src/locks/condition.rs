@@ -78,7 +78,7 @@ impl Condition {
         Condition { lock, name, given: Arc::from(given) }
     }
 
-    /// Gives the lock up, waits to be notified, and takes the lock again.
+    /// Gives the lock up, waits to be notified, and acquires the lock again.
     ///
     /// # Blocking
     ///

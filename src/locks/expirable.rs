@@ -10,7 +10,7 @@ use crate::locks::named::{CallOptions, RedisLock, forever, unending};
 use crate::seam::Counting;
 use crate::time::{Lease, checked_lease};
 
-/// Permits that were taken, given back when dropped; see [`OwnedGuard`].
+/// Permits that were acquired, released when dropped; see [`OwnedGuard`].
 ///
 /// A permit belongs to this value, not to a thread. One of a [`Semaphore`](crate::Semaphore) never ends by itself; one of an
 /// [`ExpirableSemaphore`] has a lease, as a lock's hold.
@@ -32,7 +32,7 @@ pub type Permit = OwnedGuard;
 
 /// As [`Semaphore`](crate::Semaphore), but each permit has an id and a lease: Redisson's `RPermitExpirableSemaphore`.
 ///
-/// A permit without a lease of its own is renewed by the watchdog until it is given back; when its process dies, it
+/// A permit without a lease of its own is renewed by the watchdog until it is released; when its process dies, it
 /// comes back with the client's lease. (Redisson renews none.)
 ///
 /// # Examples
@@ -42,7 +42,7 @@ pub type Permit = OwnedGuard;
 /// let slots = client.expirable_semaphore("workers");
 /// slots.try_set_permits(1)?;
 /// let permit = slots.acquire()?;
-/// let id = permit.permit_ids().remove(0); // any process may give it back by this
+/// let id = permit.permit_ids().remove(0); // any process may release it by this
 /// assert!(slots.release(&id)?);
 /// assert!(slots.try_acquire()?.is_some());
 /// # Ok::<(), leasehold::Error>(())
@@ -53,7 +53,7 @@ pub struct ExpirableSemaphore {
 }
 
 impl ExpirableSemaphore {
-    /// Takes a permit, waiting as long as it takes, and renews it until it is given back.
+    /// Acquires a permit, waiting as long as it takes, and renews it until it is released.
     ///
     /// # Blocking
     ///
@@ -96,7 +96,7 @@ impl ExpirableSemaphore {
         self.take(action, Lease::Fixed(lease), forever(), 1)?.ok_or_else(|| unending(action, self.name()))
     }
 
-    /// Takes several permits at once, waiting as long as it takes, and renews them until they are given back.
+    /// Acquires several permits at once, waiting as long as it takes, and renews them until they are released.
     ///
     /// # Blocking
     ///
@@ -125,7 +125,7 @@ impl ExpirableSemaphore {
         taken.ok_or_else(|| unending(action, self.name()))
     }
 
-    /// Takes several permits at once if they are there now, or none.
+    /// Acquires several permits at once if they are there now, or none.
     ///
     /// # Blocking
     ///
@@ -138,7 +138,7 @@ impl ExpirableSemaphore {
         self.take("try_acquire_many", Lease::Renewed, WaitLimit::Once, permits)
     }
 
-    /// Takes several permits at once for at most `lease`, or none, waiting at most `wait`.
+    /// Acquires several permits at once for at most `lease`, or none, waiting at most `wait`.
     ///
     /// # Blocking
     ///
@@ -157,7 +157,7 @@ impl ExpirableSemaphore {
         self.take(action, Lease::Fixed(lease), self.core.after(wait), permits)
     }
 
-    /// Takes several permits at once, or none, waiting at most `wait`.
+    /// Acquires several permits at once, or none, waiting at most `wait`.
     ///
     /// # Blocking
     ///
@@ -170,7 +170,7 @@ impl ExpirableSemaphore {
         self.take("try_acquire_many_for", Lease::Renewed, self.core.after(wait), permits)
     }
 
-    /// Takes a permit if one is there now.
+    /// Acquires a permit if one is there now.
     ///
     /// # Blocking
     ///
@@ -183,7 +183,7 @@ impl ExpirableSemaphore {
         self.take("try_acquire", Lease::Renewed, WaitLimit::Once, 1)
     }
 
-    /// Takes a permit, waiting at most `wait`.
+    /// Acquires a permit, waiting at most `wait`.
     ///
     /// # Blocking
     ///
@@ -196,7 +196,7 @@ impl ExpirableSemaphore {
         self.take("try_acquire_for", Lease::Renewed, self.core.after(wait), 1)
     }
 
-    /// Takes a permit for at most `lease`, waiting at most `wait`.
+    /// Acquires a permit for at most `lease`, waiting at most `wait`.
     ///
     /// # Blocking
     ///
@@ -209,7 +209,7 @@ impl ExpirableSemaphore {
         self.take("try_acquire_for_with_lease", Lease::Fixed(lease), self.core.after(wait), 1)
     }
 
-    /// Gives a permit back by its id, whoever took it; `false` if it is not out (any more).
+    /// Releases a permit by its id, whoever took it; `false` if it is not out (any more).
     ///
     /// # Blocking
     ///
@@ -223,7 +223,7 @@ impl ExpirableSemaphore {
         Ok(self.core.count("release", &Counting::GiveBack(id))? == Some(1))
     }
 
-    /// Gives permits back by their ids, whoever took them, all or none; `false` if not all are out (any more).
+    /// Releases permits by their ids, whoever took them, all or none; `false` if not all are out (any more).
     ///
     /// # Blocking
     ///

@@ -41,7 +41,7 @@ impl FencedLock {
         FencedLock { lock }
     }
 
-    /// Takes the lock, waiting as long as it takes, and returns the hold's token.
+    /// Acquires the lock, waiting as long as it takes, and returns the hold's token.
     ///
     /// # Blocking
     ///
@@ -56,7 +56,7 @@ impl FencedLock {
         self.token(action, &entered)
     }
 
-    /// Takes the lock, waiting at most `wait`, and returns the hold's token; `None` if somebody else kept it.
+    /// Acquires the lock, waiting at most `wait`, and returns the hold's token; `None` if somebody else kept it.
     ///
     /// # Blocking
     ///

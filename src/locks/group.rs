@@ -16,7 +16,7 @@ use crate::locks::guard::{HeldLevel, HoldState};
 use crate::observe::Loss;
 use crate::sync::Mutex;
 
-/// Levels in the order in which they were taken; dropping them gives them back in the opposite one.
+/// Levels in the order in which they were taken; dropping them releases them in the opposite one.
 #[derive(Default)]
 pub(crate) struct Group(Vec<HeldLevel>);
 
@@ -48,7 +48,7 @@ impl Group {
         missing
     }
 
-    /// Gives back the first that was lost and all after it; whether there was one.
+    /// Releases the first that was lost and all after it; whether there was one.
     pub(crate) fn drop_lost(&mut self) -> bool {
         let lost = self.0.iter().position(|level| level.state() == HoldState::Lost);
         if let Some(lost) = lost {
@@ -150,7 +150,7 @@ impl Drop for Group {
     }
 }
 
-/// The locks of a [`MultiLock`](crate::MultiLock) as one value: dropping it gives all back, the last taken first.
+/// The locks of a [`MultiLock`](crate::MultiLock) as one value: dropping it releases all, the last acquired first.
 ///
 /// It is to its locks what a [`Guard`](crate::Guard) is to one, and like that cannot leave its thread. Once one of the locks is
 /// lost, all count as lost: [`check`](Self::check) says which it was. The others stay taken until this is dropped or

@@ -1,4 +1,4 @@
-//! Holds as values: dropping one gives its level back.
+//! Holds as values: dropping one releases its level.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -193,7 +193,7 @@ impl HeldLevel {
         self.engine.watch(self.hold());
     }
 
-    /// The level, which is given back by whoever asked for this.
+    /// The level, which the caller of this releases.
     pub(crate) fn into_level(mut self) -> (Arc<Engine>, Granted) {
         self.released = true;
         let entered = Granted { hold: Arc::clone(&self.entered.hold), level: self.entered.level };
@@ -324,7 +324,7 @@ macro_rules! guard {
 
 impl OwnedGuard {
     /// The ids of the permits, 32 hex digits each, if it has some of an [`ExpirableSemaphore`](crate::ExpirableSemaphore):
-    /// any process may give them back by these.
+    /// any process may release them by these.
     #[must_use]
     pub fn permit_ids(&self) -> Vec<String> {
         let hold = self.level.hold();
@@ -335,8 +335,8 @@ impl OwnedGuard {
         (0..hold.units()).map(id).collect()
     }
 
-    /// Keeps what was taken: it is not given back when this value goes, and it is not renewed. For permits that others
-    /// give back; a lock ends with its lease.
+    /// Keeps what was acquired: it is not released when this value goes, and it is not renewed. For permits that others
+    /// release; a lock ends with its lease.
     pub fn keep(mut self) {
         self.level.released = true;
         let (engine, hold) = (&self.level.engine, self.level.hold());

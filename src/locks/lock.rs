@@ -27,35 +27,35 @@ use crate::locks::named::RedisLock;
 /// # Ok::<(), leasehold::Error>(())
 /// ```
 pub trait Lock {
-    /// Takes the lock, waiting as long as it takes.
+    /// Acquires the lock, waiting as long as it takes.
     ///
     /// # Errors
     ///
     /// See [`RedisLock::lock`].
     fn lock(&self) -> Result<()>;
 
-    /// Takes the lock, waiting until `interrupt` is set at the latest.
+    /// Acquires the lock, waiting until `interrupt` is set at the latest.
     ///
     /// # Errors
     ///
     /// See [`RedisLock::lock_interruptibly`].
     fn lock_interruptibly(&self, interrupt: &Interrupt) -> Result<()>;
 
-    /// Takes the lock if nobody else holds it now.
+    /// Acquires the lock if nobody else holds it now.
     ///
     /// # Errors
     ///
     /// See [`RedisLock::try_lock`].
     fn try_lock(&self) -> Result<bool>;
 
-    /// Takes the lock, waiting at most `wait`; `false` if somebody else kept it.
+    /// Acquires the lock, waiting at most `wait`; `false` if somebody else kept it.
     ///
     /// # Errors
     ///
     /// See [`RedisLock::try_lock_for`].
     fn try_lock_for(&self, wait: Duration) -> Result<bool>;
 
-    /// Gives one level of the calling thread's hold back.
+    /// Releases one level of the calling thread's hold.
     ///
     /// # Errors
     ///

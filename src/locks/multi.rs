@@ -93,7 +93,7 @@ impl MultiLock {
         self.locks.iter().flat_map(|locks| locks.iter()).map(RedisLock::name)
     }
 
-    /// Gives one level of the calling thread's hold on each of the locks back, on the last taken first.
+    /// Releases one level of the calling thread's hold on each of the locks, the last acquired first.
     ///
     /// # Blocking
     ///
@@ -101,7 +101,7 @@ impl MultiLock {
     ///
     /// # Errors
     ///
-    /// As [`RedisLock::unlock`], about the first that failed; the others are given back all the same.
+    /// As [`RedisLock::unlock`], about the first that failed; the others are released all the same.
     pub fn unlock(&self) -> Result<()> {
         let thread = ThreadMark::current();
         let mut missing = None;
@@ -162,7 +162,7 @@ impl MultiLock {
         Ok(Some(least))
     }
 
-    /// Takes all locks for the guard, not for the calling thread: the guard may be sent to another thread.
+    /// Acquires all locks for the guard, not for the calling thread: the guard may be sent to another thread.
     ///
     /// # Blocking
     ///
@@ -176,7 +176,7 @@ impl MultiLock {
         group.map(Group::owned).ok_or_else(|| self.unending("acquire_owned"))
     }
 
-    /// Takes all locks for the guard, waiting at most `wait` for all of them together; `None` if somebody else kept one.
+    /// Acquires all locks for the guard, waiting at most `wait` for all of them together; `None` if somebody else kept one.
     ///
     /// # Blocking
     ///
@@ -192,7 +192,7 @@ impl MultiLock {
 
     // ---- by options
 
-    /// Takes all locks for the calling thread as `options` say. See [`RedisLock::try_lock_with`].
+    /// Acquires all locks for the calling thread as `options` say. See [`RedisLock::try_lock_with`].
     ///
     /// # Blocking
     ///
@@ -206,7 +206,7 @@ impl MultiLock {
         Ok(TryOutcome::of(group.map(Group::leave_open)))
     }
 
-    /// Takes all locks for the calling thread as `options` say, and returns their guard.
+    /// Acquires all locks for the calling thread as `options` say, and returns their guard.
     ///
     /// # Blocking
     ///
@@ -220,7 +220,7 @@ impl MultiLock {
         Ok(TryOutcome::of(group.map(Group::guarded)))
     }
 
-    /// Takes all locks for the guard, not for the calling thread, as `options` say.
+    /// Acquires all locks for the guard, not for the calling thread, as `options` say.
     ///
     /// # Blocking
     ///

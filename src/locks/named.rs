@@ -94,8 +94,8 @@ impl RedisLock {
         &self.given
     }
 
-    /// Gives one level of the calling thread's hold back, the lock with the last. Levels that a [`Guard`] has are given
-    /// back only if there are no others; such a guard is then [`Lost`](crate::HoldState::Lost).
+    /// Releases one level of the calling thread's hold, the lock with the last. Levels that a [`Guard`] has are
+    /// released only if there are no others; such a guard is then [`Lost`](crate::HoldState::Lost).
     ///
     /// # Blocking
     ///

@@ -169,7 +169,7 @@ impl<T> From<TryOutcome<T>> for Option<T> {
 }
 
 impl RedisLock {
-    /// Takes the lock for the calling thread as `options` say.
+    /// Acquires the lock for the calling thread as `options` say.
     ///
     /// # Blocking
     ///
@@ -200,7 +200,7 @@ impl RedisLock {
         Ok(TryOutcome::of(entered.map(drop)))
     }
 
-    /// Takes the lock for the calling thread as `options` say, and returns its guard.
+    /// Acquires the lock for the calling thread as `options` say, and returns its guard.
     ///
     /// # Blocking
     ///
@@ -214,7 +214,7 @@ impl RedisLock {
         Ok(TryOutcome::of(entered.map(|entered| self.guard(entered))))
     }
 
-    /// Takes the lock for the guard, not for the calling thread, as `options` say.
+    /// Acquires the lock for the guard, not for the calling thread, as `options` say.
     ///
     /// # Blocking
     ///
@@ -228,7 +228,7 @@ impl RedisLock {
         Ok(TryOutcome::of(guard))
     }
 
-    /// Takes the lock for the calling thread; `None` if it stayed busy. Every call that does comes through here.
+    /// Acquires the lock for the calling thread; `None` if it stayed busy. Every call that does comes through here.
     pub(crate) fn enter_as(&self, action: &'static str, take: &CallOptions<'_>) -> Result<Option<Granted>> {
         self.engine().acquire(&self.want(action, take.lease, take.limit, take.interrupt)?)
     }

@@ -10,7 +10,7 @@ use crate::locks::named::{CallOptions, RedisLock, forever, unending};
 use crate::time::Lease;
 
 impl RedisLock {
-    /// Takes the lock for the guard, not for the calling thread: the guard may be sent to another thread.
+    /// Acquires the lock for the guard, not for the calling thread: the guard may be sent to another thread.
     ///
     /// # Blocking
     ///
@@ -25,7 +25,7 @@ impl RedisLock {
         self.own("acquire_owned", Lease::Renewed, None)
     }
 
-    /// Takes the lock for the guard, for at most `lease`, waiting as long as it takes. It is not renewed.
+    /// Acquires the lock for the guard, for at most `lease`, waiting as long as it takes. It is not renewed.
     ///
     /// # Blocking
     ///
@@ -38,7 +38,7 @@ impl RedisLock {
         self.own("acquire_owned_with_lease", Lease::Fixed(lease), None)
     }
 
-    /// Takes the lock for the guard, waiting until `interrupt` is set at the latest.
+    /// Acquires the lock for the guard, waiting until `interrupt` is set at the latest.
     ///
     /// # Blocking
     ///
@@ -51,7 +51,7 @@ impl RedisLock {
         self.own("acquire_owned_interruptibly", Lease::Renewed, Some(interrupt))
     }
 
-    /// Takes the lock for the guard if nobody else holds it now; `None` if somebody does, be it the calling thread.
+    /// Acquires the lock for the guard if nobody else holds it now; `None` if somebody does, be it the calling thread.
     ///
     /// # Blocking
     ///
@@ -75,7 +75,7 @@ impl RedisLock {
         self.try_own("try_acquire_owned", Lease::Renewed, WaitLimit::Once)
     }
 
-    /// Takes the lock for the guard, waiting at most `wait`; `None` if somebody else kept it.
+    /// Acquires the lock for the guard, waiting at most `wait`; `None` if somebody else kept it.
     ///
     /// # Blocking
     ///
@@ -88,7 +88,7 @@ impl RedisLock {
         self.try_own("try_acquire_owned_for", Lease::Renewed, self.after(wait))
     }
 
-    /// Takes the lock for the guard, for at most `lease`, waiting at most `wait`; `None` if somebody else kept it.
+    /// Acquires the lock for the guard, for at most `lease`, waiting at most `wait`; `None` if somebody else kept it.
     ///
     /// # Blocking
     ///

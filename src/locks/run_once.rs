@@ -52,7 +52,7 @@ pub(crate) fn run_once<R>(
     Ok(result)
 }
 
-/// Takes the lock unless somebody has it. One try shows that, except where all who try may be refused.
+/// Acquires the lock unless somebody has it. One try shows that, except where all who try may be refused.
 fn enter(engine: &Engine, want: &AcquireCall<'_>) -> Result<Option<Granted>> {
     for tries_left in (0..SPLIT_TRIES).rev() {
         let entered = engine.acquire(want)?;

@@ -41,7 +41,7 @@ pub struct Semaphore {
 }
 
 impl Semaphore {
-    /// Takes so many permits, waiting as long as it takes.
+    /// Acquires so many permits, waiting as long as it takes.
     ///
     /// # Blocking
     ///
@@ -63,13 +63,13 @@ impl Semaphore {
     ///
     /// # Errors
     ///
-    /// As [`acquire`](Self::acquire); and one that [`is_interrupted`](Error::is_interrupted).
+    /// As [`acquire`](Self::acquire); and one that [`is_interrupted`](crate::Error::is_interrupted).
     pub fn acquire_interruptibly(&self, permits: u32, interrupt: &Interrupt) -> Result<Permit> {
         let action = "acquire_interruptibly";
         self.take(action, permits, forever(), Some(interrupt))?.ok_or_else(|| unending(action, self.name()))
     }
 
-    /// Takes so many permits if they are there now.
+    /// Acquires so many permits if they are there now.
     ///
     /// # Blocking
     ///
@@ -82,7 +82,7 @@ impl Semaphore {
         self.take("try_acquire", permits, WaitLimit::Once, None)
     }
 
-    /// Takes so many permits, waiting at most `wait`.
+    /// Acquires so many permits, waiting at most `wait`.
     ///
     /// # Blocking
     ///
@@ -95,9 +95,9 @@ impl Semaphore {
         self.take("try_acquire_for", permits, self.core.after(wait), None)
     }
 
-    /// Gives permits back that were taken elsewhere, or adds new ones: the store does not know the difference.
+    /// Releases permits that were acquired elsewhere, or adds new ones: the store does not know the difference.
     ///
-    /// For code that takes and gives back in different places, with [`OwnedGuard::keep`](crate::OwnedGuard::keep).
+    /// For code that acquires and releases in different places, with [`OwnedGuard::keep`](crate::OwnedGuard::keep).
     ///
     /// # Blocking
     ///
@@ -124,7 +124,7 @@ impl Semaphore {
         Ok(self.core.count("release_if_exists", &what)? == Some(1))
     }
 
-    /// Takes all that are there; returns how many that were. They stay taken.
+    /// Acquires all that are there; returns how many that were. They stay taken.
     ///
     /// # Blocking
     ///

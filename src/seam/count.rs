@@ -20,13 +20,13 @@ pub(crate) enum Counting {
     AddIfSetUp(i64),
     /// Sets the number of permits, those that are out included; returns how many are left.
     SetTo(u32),
-    /// Takes all; how many there were.
+    /// Acquires all; how many there were.
     Drain,
     /// One down; how many are left. Nothing happens where none are.
     CountDown,
-    /// Gives back a permit by its id, whoever has it: 1, or 0 if it is not out.
+    /// Releases a permit by its id, whoever has it: 1, or 0 if it is not out.
     GiveBack([u8; 16]),
-    /// Gives back permits by their ids, whoever has them: how many, or 0 if not all are out.
+    /// Releases permits by their ids, whoever has them: how many, or 0 if not all are out.
     GiveBackAll(Vec<[u8; 16]>),
     /// Has a permit's lease end so long from now, sooner or later than it would: 1, or 0 if it is not out.
     Lease([u8; 16], Duration),

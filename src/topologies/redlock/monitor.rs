@@ -239,7 +239,7 @@ impl NodeMonitorShared {
         self.reporter.observe_later(move |observer| observer.warning(&text));
     }
 
-    /// Pays what is due; returns when something is next. A silent server's debts wait until it is back.
+    /// Sends the clean-ups that are due; returns when the next is. A silent server's clean-ups wait until it is back.
     fn settle_debts(&self) -> Moment {
         let now = Clock::System.now();
         let (due, mut kept): (Vec<PendingCleanup>, Vec<PendingCleanup>) =

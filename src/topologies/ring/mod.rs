@@ -92,7 +92,7 @@ impl RingStore {
         Ok(())
     }
 
-    /// The course for `ring`, and the nodes opened for it.
+    /// The view for `ring`, and the nodes opened for it.
     fn charted(&self, now: &RingView, ring: Ring) -> Result<(Arc<RingView>, Vec<Arc<RingServer>>)> {
         let mut nodes = now.nodes.clone();
         let mut opened = Vec::new();
@@ -140,7 +140,7 @@ impl RingStore {
         Ok((Arc::new(view), opened))
     }
 
-    /// Has all nodes that can be reached bear the course's marks: first asks whether they may, then sets them.
+    /// Has all nodes that can be reached bear the view's marks: first asks whether they may, then sets them.
     fn announce(&self, view: &RingView) -> Result<()> {
         let deadline = Clock::System.after(self.patience);
         let borne = survey(view, deadline);

@@ -26,7 +26,7 @@ pub(super) struct RingView {
     pub(super) earlier: Vec<Circle>,
     /// Nodes that are gone with their locks.
     pub(super) lost: Vec<u32>,
-    /// Why nothing more is granted by this course.
+    /// Why nothing more is granted by this view.
     pub(super) stale: Mutex<Option<Error>>,
 }
 
@@ -74,7 +74,7 @@ impl RingView {
     }
 }
 
-/// Asks a node under the course's mark, and has it bear that first if it does not yet and may.
+/// Asks a node under the view's mark, and has it bear that first if it does not yet and may.
 pub(super) fn under<T>(
     view: &RingView,
     home: u32,
@@ -97,7 +97,7 @@ pub(super) fn under<T>(
     }
 }
 
-/// Has a node that bears `borne` bear the course's mark.
+/// Has a node that bears `borne` bear the view's mark.
 pub(super) fn settle(view: &RingView, home: u32, mut borne: String, deadline: Moment) -> Result<()> {
     let (Some(node), Some(mark)) = (view.node(home), view.mark(home)) else { return Err(moved_on()) };
     let new = mark.to_string();
@@ -127,7 +127,7 @@ fn note_stale(view: &RingView, error: &Error) {
     }
 }
 
-/// Asks all nodes of the course, at the same time, whether they bear its marks; changes nothing.
+/// Asks all nodes of the view, at the same time, whether they bear its marks; changes nothing.
 pub(super) fn survey(view: &RingView, deadline: Moment) -> Vec<(u32, &RingMark, Answer<Marked<()>>)> {
     let members: Vec<(u32, &Arc<RingServer>, &RingMark)> = (0_u32..)
         .zip(view.nodes.iter().zip(&view.marks))
