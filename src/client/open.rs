@@ -127,21 +127,21 @@ fn open_one(
         #[cfg(feature = "etcd")]
         "etcd" | "etcds" => Ok(Arc::new(EtcdStore::connect(server, Arc::clone(reporter))?)),
         #[cfg(not(feature = "etcd"))]
-        "etcd" | "etcds" => Err(without("etcd", &scheme)),
+        "etcd" | "etcds" => Err(crate::hosts::needs_feature(&scheme, "etcd")),
         #[cfg(feature = "postgres")]
         "postgres" | "postgresql" => {
             sql::postgres::open(server.checked_for_database()?, Arc::clone(reporter))
         }
         #[cfg(not(feature = "postgres"))]
-        "postgres" | "postgresql" => Err(without("postgres", &scheme)),
+        "postgres" | "postgresql" => Err(crate::hosts::needs_feature(&scheme, "postgres")),
         #[cfg(feature = "mysql")]
         "mysql" | "mariadb" => sql::mysql::open(server.checked_for_database()?),
         #[cfg(not(feature = "mysql"))]
-        "mysql" | "mariadb" => Err(without("mysql", &scheme)),
+        "mysql" | "mariadb" => Err(crate::hosts::needs_feature(&scheme, "mysql")),
         #[cfg(feature = "sqlite")]
         "sqlite" => sql::sqlite::open(server.checked_for_database()?),
         #[cfg(not(feature = "sqlite"))]
-        "sqlite" => Err(without("sqlite", &scheme)),
+        "sqlite" => Err(crate::hosts::needs_feature(&scheme, "sqlite")),
         #[cfg(feature = "zookeeper")]
         "zk" | "zks" => {
             let store = ZooKeeperStore::connect(server, options.lease, Arc::clone(reporter))?;
@@ -152,7 +152,7 @@ fn open_one(
         #[cfg(not(feature = "zookeeper"))]
         "zk" | "zks" => {
             let _ = options;
-            Err(without("zookeeper", &scheme))
+            Err(crate::hosts::needs_feature(&scheme, "zookeeper"))
         }
         _ => open_redis(server, reporter),
     }
@@ -171,19 +171,6 @@ fn without_credentials(url: &str) -> String {
     let (servers, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
     let servers = servers.rsplit_once('@').map_or(servers, |(_, servers)| servers);
     format!("{scheme}://{servers}{path}")
-}
-
-/// The error for a store that was left out of this build.
-#[cfg(not(all(
-    feature = "etcd",
-    feature = "zookeeper",
-    feature = "postgres",
-    feature = "mysql",
-    feature = "sqlite"
-)))]
-fn without(feature: &str, scheme: &str) -> Error {
-    let words = format!("{scheme}:// needs leasehold's feature {feature:?}, which this build does not have");
-    Error::new(ErrorKind::Unsupported, "connect", words)
 }
 
 fn connect_redlock(

@@ -108,7 +108,8 @@ mod tests {
         fn write(&self, bytes: &[u8]) -> io::Result<usize> {
             let meanwhile = self.meanwhile.lock().take();
             meanwhile.into_iter().for_each(|happens| happens());
-            if let Some(kind) = self.results.lock().pop_front() {
+            let result = self.results.lock().pop_front();
+            if let Some(kind) = result {
                 return Err(kind.into());
             }
             self.taken.lock().extend(bytes.first());

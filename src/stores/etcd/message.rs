@@ -17,6 +17,9 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::ident::Owner;
 use crate::stores::etcd::members::unreadable;
 
+/// How many locks one transaction is about at most; the server takes 128 unless told otherwise.
+pub(super) const BATCH: usize = 100;
+
 /// Whom somebody stands behind. The same owner's key may be there again later: only with the creation it is the same.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Front {

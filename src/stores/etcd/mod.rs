@@ -40,13 +40,11 @@ use address::EtcdAddress;
 use lease::{EtcdLease, Leases, keep_alive, revoke, time_to_live, ttl_of};
 use members::{Members, Transport, is_lease_over, not_sent};
 use message::{
-    Done, Front, HeldKey, KeyLine, get, is_absent, is_at, is_since, is_there, put, put_as_leased, take_away,
-    txn, value,
+    BATCH, Done, Front, HeldKey, KeyLine, get, is_absent, is_at, is_since, is_there, put, put_as_leased,
+    take_away, txn, value,
 };
 use watch::{Id, Watch, WatchPlace};
 
-/// How many locks one transaction is about at most; the server takes 128 unless told otherwise.
-const BATCH: usize = 100;
 /// How often a change is tried again when the key was changed between the look and the change.
 const TRIES: usize = 8;
 

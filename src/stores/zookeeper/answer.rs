@@ -6,9 +6,8 @@ use crate::error::{Error, ErrorKind};
 use crate::ident::LockName;
 use crate::inspect::Whereabouts;
 use crate::seam::{self, Answer, Claim, Failure};
-use crate::stores::zookeeper::Found;
 use crate::stores::zookeeper::jute::code;
-use crate::stores::zookeeper::session::{NoReply, Replied};
+use crate::stores::zookeeper::session::{Found, NoReply, Replied};
 use crate::time::millis;
 
 /// What came of taking a node away.

@@ -38,7 +38,7 @@ use jute::{Access, Mode, Operation, code};
 use life::Window;
 use path::{NodeLine, QueuedNode};
 use places::{HeldNode, LockNode, PlaceKey};
-use session::{NoReply, Replied, Session};
+use session::{Found, NoReply, Replied, Session};
 
 /// Keeps locks as nodes of an ensemble.
 pub(crate) struct ZooKeeperStore {
@@ -50,9 +50,6 @@ pub(crate) struct ZooKeeperStore {
 /// Between two looks of a waiter that nothing has woken. Watches are as sure as the connection, and when that breaks all
 /// look again; this is for what an operator does by hand.
 const POLL: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(6));
-
-/// The result of requests to the ensemble, where some error codes are still to be judged.
-type Found<T> = std::result::Result<T, NoReply>;
 
 impl ZooKeeperStore {
     /// Connects, with a session that lasts `lease` if the servers allow that.

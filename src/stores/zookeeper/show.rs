@@ -3,10 +3,10 @@
 use crate::ident::LockName;
 use crate::inspect::{Holder, Inspection, Mode, ObjectKind, Waiter};
 use crate::seam::Family;
+use crate::stores::zookeeper::ZooKeeperStore;
 use crate::stores::zookeeper::answer::{described, whereabouts};
 use crate::stores::zookeeper::jute::{Operation, code, data};
-use crate::stores::zookeeper::session::NoReply;
-use crate::stores::zookeeper::{Found, ZooKeeperStore};
+use crate::stores::zookeeper::session::{Found, NoReply};
 use crate::time::{Clock, Moment};
 
 /// Of those who stand at a lock so many are shown.
