@@ -27,6 +27,7 @@ impl Outbox {
         self.bytes.extend(bytes);
     }
 
+    #[cfg(any(test, feature = "zookeeper"))]
     pub(crate) fn is_empty(&self) -> bool {
         self.bytes.is_empty()
     }

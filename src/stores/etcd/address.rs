@@ -55,6 +55,7 @@ impl EtcdAddress {
     /// password.
     pub(super) fn new(options: &RedisOptions) -> Result<EtcdAddress> {
         let (scheme, rest) = options.url.split_once("://").ok_or_else(unusable)?;
+        #[cfg_attr(not(feature = "tls"), expect(unused_variables, reason = "always false"))]
         let is_tls = options.tls.is_wanted_by(scheme, "etcds")?;
         check_url(&options.url)?;
         if rest.contains(['?', '#']) {
