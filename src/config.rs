@@ -203,6 +203,19 @@ pub(crate) struct TlsOptions {
 }
 
 impl TlsOptions {
+    /// Whether a URL of this scheme is served over TLS: if the scheme is `secure`.
+    #[cfg(any(feature = "etcd", feature = "zookeeper"))]
+    pub(crate) fn is_wanted_by(&self, scheme: &str, secure: &str) -> Result<bool> {
+        let is_wanted = scheme.eq_ignore_ascii_case(secure);
+        if is_wanted && !cfg!(feature = "tls") {
+            return Err(crate::hosts::needs_feature(secure, "tls"));
+        }
+        if !is_wanted {
+            self.refused_without_tls(&format!("the URL does not start with {secure}://"))?;
+        }
+        Ok(is_wanted)
+    }
+
     /// Refuses what nothing would come of: `why` there is no TLS.
     pub(crate) fn refused_without_tls(&self, why: &str) -> Result<()> {
         let given = match self {

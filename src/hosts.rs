@@ -3,6 +3,8 @@
 //! The system's look-up of a name has no time-out, and nothing ends it. So it runs on a thread of its own, a few at a time,
 //! and whoever wants the address waits until their own time is over.
 
+pub(crate) mod url;
+
 use std::collections::HashMap;
 use std::fmt;
 use std::hash::{Hash, Hasher};
@@ -12,6 +14,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::error::{Error, ErrorKind, Result};
+#[cfg(any(feature = "etcd", feature = "zookeeper"))]
+pub(crate) use crate::hosts::url::HostList;
+#[cfg(any(feature = "etcd", feature = "postgres", feature = "sqlite", feature = "zookeeper"))]
+pub(crate) use crate::hosts::url::unescaped;
+pub(crate) use crate::hosts::url::{
+    SCHEMES, check_scheme, check_url, has_login, has_port, needs_feature, split_login,
+};
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Condvar, Mutex, thread};
 use crate::time::{Clock, Moment};
@@ -79,71 +88,6 @@ impl fmt::Debug for Host {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
     }
-}
-
-/// Refuses a URL without a scheme, and names the one that is probably meant. Repeats of the URL only what can be nothing else
-/// than a host and a port.
-pub(crate) fn check_scheme(url: &str) -> Result<()> {
-    if url.is_empty() {
-        let words = "no URL was given: name the store by one, for example redis://127.0.0.1:6379";
-        return Err(Error::invalid("connect", words));
-    }
-    if url.contains("://") {
-        return Ok(());
-    }
-    let words = match plain_place(url) {
-        Some(port) => {
-            let (scheme, rest) = match port {
-                2181 => ("zk", ""),
-                2379 => ("etcd", ""),
-                3306 => ("mysql", "/DATABASE"),
-                5432 => ("postgres", "/DATABASE"),
-                26379 => ("redis-sentinel", "/MASTER-NAME"),
-                _ => ("redis", ""),
-            };
-            format!("the URL has no scheme: did you mean {scheme}://{url}{rest}?")
-        }
-        None => format!("the URL has no scheme: it begins with {SCHEMES}"),
-    };
-    Err(Error::invalid("connect", words))
-}
-
-/// How URLs begin.
-pub(crate) const SCHEMES: &str = "redis://, rediss://, redis+unix://, redis-sentinel://, rediss-sentinel://, redis-cluster://, \
-                                  rediss-cluster://, postgres://, mysql://, mariadb://, sqlite://, etcd://, etcds://, zk:// or \
-                                  zks://";
-
-/// The port (0: none), if this is a host and a port, or a host that can be nothing else.
-fn plain_place(text: &str) -> Option<u16> {
-    let is_address = |host: &str| host == "localhost" || host.parse::<IpAddr>().is_ok();
-    if is_address(text) {
-        return Some(0);
-    }
-    let (host, port) = text.rsplit_once(':')?;
-    let in_brackets = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
-    let is_name = |host: &str| host.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '.'));
-    let is_host = !host.is_empty() && is_name(host) || in_brackets.is_some_and(is_address);
-    let port = port.parse().ok()?;
-    is_host.then_some(port)
-}
-
-/// Refuses a URL in which an `@` stands behind the hosts. It would be taken for one without a user and a password, and
-/// what was meant as these for a host: the password has a `/`, `?` or `#` in it, as it is.
-pub(crate) fn check_url(url: &str) -> Result<()> {
-    let rest = url.split_once("://").map_or("", |(_, rest)| rest);
-    let (hosts, behind) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));
-    if hosts.is_empty() || !behind.contains('@') {
-        return Ok(());
-    }
-    let words = "the URL has an @ after its hosts: in a user name, a password or a path, write @ as %40, / as %2F, ? as %3F \
-                 and # as %23";
-    Err(Error::invalid("connect", words))
-}
-
-/// Whether the hosts of a URL are nothing else for certain: a user and a password come before them.
-pub(crate) fn has_login(url: &str) -> bool {
-    let rest = url.split_once("://").map_or("", |(_, rest)| rest);
-    rest.split(['/', '?', '#']).next().is_some_and(|hosts| hosts.contains('@'))
 }
 
 type Resolve = dyn Fn(&str) -> io::Result<Vec<SocketAddr>> + Send + Sync;
@@ -465,18 +409,6 @@ mod tests {
         for bad in ["", "*.", "*", "host:1", "http://host", "u@host", "[::1]"] {
             let error = Hosts::allowing(vec![bad.to_owned()]).check_options().unwrap_err();
             assert_eq!(error.kind(), ErrorKind::InvalidInput, "{bad}");
-        }
-    }
-
-    #[test]
-    fn an_at_sign_behind_the_hosts_is_refused() {
-        for url in ["redis://a/b@c", "redis://a?b@c", "redis://a#b@c", "redis://u:p@a/b@c"] {
-            assert_eq!(check_url(url).unwrap_err().kind(), ErrorKind::InvalidInput, "{url}");
-        }
-        for url in
-            ["redis://u:p@a/b", "redis://u:p@q@a", "redis+unix:///run/a@b?pass=c@d", "redis://a/%40", ""]
-        {
-            check_url(url).unwrap();
         }
     }
 }

@@ -183,7 +183,7 @@ fn open_one(
             feature = "mysql",
             feature = "sqlite"
         )))]
-        left_out => Err(without(left_out.label(), &scheme(&server.url))),
+        left_out => Err(crate::hosts::needs_feature(&scheme(&server.url), left_out.label())),
     }
 }
 
@@ -200,19 +200,6 @@ fn without_credentials(url: &str) -> String {
     let (servers, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
     let servers = servers.rsplit_once('@').map_or(servers, |(_, servers)| servers);
     format!("{scheme}://{servers}{path}")
-}
-
-/// The error for a store that was left out of this build.
-#[cfg(not(all(
-    feature = "etcd",
-    feature = "zookeeper",
-    feature = "postgres",
-    feature = "mysql",
-    feature = "sqlite"
-)))]
-fn without(feature: &str, scheme: &str) -> Error {
-    let words = format!("{scheme}:// needs leasehold's feature {feature:?}, which this build does not have");
-    Error::new(ErrorKind::Unsupported, "connect", words)
 }
 
 fn connect_redlock(

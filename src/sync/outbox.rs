@@ -27,7 +27,7 @@ impl Outbox {
         self.bytes.extend(bytes);
     }
 
-    #[cfg_attr(not(feature = "zookeeper"), allow(dead_code, reason = "asked by that store only"))]
+    #[cfg(any(test, feature = "zookeeper"))]
     pub(crate) fn is_empty(&self) -> bool {
         self.bytes.is_empty()
     }
@@ -109,7 +109,8 @@ mod tests {
         fn write(&self, bytes: &[u8]) -> io::Result<usize> {
             let meanwhile = self.meanwhile.lock().take();
             meanwhile.into_iter().for_each(|happens| happens());
-            if let Some(kind) = self.results.lock().pop_front() {
+            let result = self.results.lock().pop_front();
+            if let Some(kind) = result {
                 return Err(kind.into());
             }
             self.taken.lock().extend(bytes.first());

@@ -56,6 +56,8 @@ const DRIVERS: &[(&str, &[&str])] = &[
     ("postgres", &["src/stores/sql/postgres/"]),
     ("mysql", &["src/stores/sql/mysql"]),
     ("rusqlite", &["src/stores/sql/sqlite.rs"]),
+    ("httparse", &["src/stores/etcd/http.rs"]),
+    ("percent_encoding", &["src/hosts/"]),
     // Behind `sync`, so that the models can put shuttle there.
     ("parking_lot", &["src/sync/"]),
 ];

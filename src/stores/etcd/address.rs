@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::config::RedisOptions;
-use crate::error::{Error, ErrorKind, Result};
-use crate::hosts::{Host, Hosts, check_url};
+use crate::error::{Error, Result};
+use crate::hosts::{Host, HostList, Hosts, check_url, unescaped};
 
 /// Keys lie under this unless the URL names another prefix.
 const DEFAULT_PREFIX: &str = "leasehold/";
@@ -55,37 +55,24 @@ impl EtcdAddress {
     /// password.
     pub(super) fn new(options: &RedisOptions) -> Result<EtcdAddress> {
         let (scheme, rest) = options.url.split_once("://").ok_or_else(unusable)?;
-        let is_tls = scheme.eq_ignore_ascii_case("etcds");
-        if is_tls && !cfg!(feature = "tls") {
-            return Err(Error::new(
-                ErrorKind::Unsupported,
-                "connect",
-                "etcds:// needs leasehold's feature \"tls\", which this build does not have",
-            ));
-        }
-        if !is_tls {
-            options.tls.refused_without_tls("the URL does not start with etcds://")?;
-        }
+        #[cfg_attr(not(feature = "tls"), expect(unused_variables, reason = "always false"))]
+        let is_tls = options.tls.is_wanted_by(scheme, "etcds")?;
         check_url(&options.url)?;
         if rest.contains(['?', '#']) {
             return Err(unusable());
         }
-        let (place, path) = rest.split_once('/').unwrap_or((rest, ""));
-        let (user, hosts) = match place.rsplit_once('@') {
-            Some((user, hosts)) => (Some(user), hosts),
-            None => (None, place),
-        };
-        let members =
-            hosts.split(',').map(|text| member(text, user.is_some())).collect::<Result<Vec<_>>>()?;
+        let HostList { login, places, path } = HostList::read(rest, DEFAULT_PORT).ok_or_else(unusable)?;
+        let members = places.into_iter().map(|(host, port)| EtcdMember::new(host, port)).collect();
         #[cfg(feature = "tls")]
         let members = {
             let config = is_tls.then(|| crate::tls::config(&options.tls)).transpose()?;
+            let members: Vec<EtcdMember> = members;
             members.into_iter().map(|member| EtcdMember { tls: config.clone(), ..member }).collect()
         };
         Ok(EtcdAddress {
             members,
-            user: user_of(user, options)?,
-            prefix: prefix_of(&decoded(path)?),
+            user: user_of(login, options)?,
+            prefix: prefix_of(&unescaped(path).ok_or_else(unusable)?),
             connect_timeout: options.connect_timeout,
             hosts: Arc::clone(&options.hosts),
         })
@@ -97,29 +84,11 @@ fn unusable() -> Error {
     Error::invalid("connect", format!("the URL cannot be used; it has the form {form}"))
 }
 
-fn member(text: &str, is_sure: bool) -> Result<EtcdMember> {
-    // An IPv6 address is in brackets.
-    let (host, port) = match text.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
-        Some((host, "")) => (host, None),
-        Some((host, port)) => (host, Some(port.strip_prefix(':').ok_or_else(unusable)?)),
-        None => text.split_once(':').map_or((text, None), |(host, port)| (host, Some(port))),
-    };
-    let is_sure = is_sure || port.is_some();
-    let port = match port {
-        Some(port) => port.parse().ok().ok_or_else(unusable)?,
-        None => DEFAULT_PORT,
-    };
-    if host.is_empty() || host.contains(|c: char| c.is_whitespace() || c.is_control()) || port == 0 {
-        return Err(unusable());
-    }
-    Ok(EtcdMember::new(Host::given(host, is_sure), port))
-}
-
-fn user_of(user: Option<&str>, options: &RedisOptions) -> Result<Option<(String, String)>> {
-    let (name, password) = match user {
-        Some(user) => {
-            let (name, password) = user.split_once(':').unwrap_or((user, ""));
-            (Some(decoded(name)?), Some(decoded(password)?))
+fn user_of(login: Option<&str>, options: &RedisOptions) -> Result<Option<(String, String)>> {
+    let (name, password) = match login {
+        Some(login) => {
+            let (name, password) = login.split_once(':').unwrap_or((login, ""));
+            (Some(unescaped(name).ok_or_else(unusable)?), Some(unescaped(password).ok_or_else(unusable)?))
         }
         None => (None, None),
     };
@@ -138,27 +107,10 @@ fn prefix_of(path: &str) -> String {
     }
 }
 
-/// Takes percent signs for what they stand for.
-fn decoded(text: &str) -> Result<String> {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let Some((&first, after)) = rest.split_first() {
-        rest = after;
-        if first == b'%' {
-            let (digits, after) = after.split_at_checked(2).ok_or_else(unusable)?;
-            let digits = std::str::from_utf8(digits).ok().ok_or_else(unusable)?;
-            bytes.push(u8::from_str_radix(digits, 16).ok().ok_or_else(unusable)?);
-            rest = after;
-        } else {
-            bytes.push(first);
-        }
-    }
-    String::from_utf8(bytes).ok().ok_or_else(unusable)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::error::ErrorKind;
 
     fn address(url: &str) -> Result<EtcdAddress> {
         EtcdAddress::new(&RedisOptions { url: url.to_owned(), ..RedisOptions::default() })

@@ -1,4 +1,5 @@
-//! One connection to a member: HTTP/1.1, as much of it as etcd's gateway speaks.
+//! One connection to a member: HTTP/1.1, as much of it as etcd's gateway speaks. `httparse` reads heads and the sizes of
+//! chunks; what is read, how much of it and until when is decided here.
 //!
 //! The socket is the crate's own, for the reasons that hold for Redis too: an exchange ends at one moment, not each read
 //! of it; another thread can hang up on one that reads for long; and it is known whether a request has left.
@@ -9,14 +10,18 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Duration;
 
+use httparse::{EMPTY_HEADER, Header, Status, parse_chunk_size, parse_headers};
+
 use crate::hosts::Hosts;
 use crate::stores::etcd::address::EtcdMember;
 use crate::time::{Clock, Moment};
 
 /// The longest answer that is read: a batch of a hundred locks whose names are all as long as can be.
 const LONGEST: usize = 32 * 1024 * 1024;
-/// The longest line of a head, and of what says how long a chunk is.
-const LONGEST_LINE: usize = 64 * 1024;
+/// The longest head, trailer, and line that says how long a chunk is.
+const LONGEST_HEAD: usize = 64 * 1024;
+/// The most lines of a head or a trailer.
+const MOST_HEADERS: usize = 100;
 /// How much is asked of the socket at once.
 const PIECE: usize = 8 * 1024;
 /// How long one write may block.
@@ -28,8 +33,6 @@ pub(super) struct Connection {
     /// What was read and not yet used, from `start` on.
     buffer: Vec<u8>,
     start: usize,
-    /// Up to here no line ends that begins at `start`.
-    no_line: usize,
 }
 
 enum HttpStream {
@@ -66,7 +69,7 @@ impl Connection {
         let socket = hosts.connect(&member.host, member.port, deadline)?;
         socket.set_write_timeout(Some(WRITE_LIMIT))?;
         let stream = HttpStream::over(socket, member, deadline)?;
-        Ok(Connection { stream, buffer: Vec::new(), start: 0, no_line: 0 })
+        Ok(Connection { stream, buffer: Vec::new(), start: 0 })
     }
 
     /// Whether the server has not hung up, as far as this machine knows; no round trip.
@@ -132,79 +135,52 @@ impl Connection {
     /// The next part of an answer that comes bit by bit; `None`: that was all. When the time is over before the part is
     /// whole, nothing of it is lost, and it can be asked for again.
     pub(super) fn chunk(&mut self, deadline: Moment) -> io::Result<Option<Vec<u8>>> {
-        loop {
-            if let Some(line) = self.whole_line()? {
-                let digits = line.split(|&byte| byte == b';').next().unwrap_or_default();
-                let length = std::str::from_utf8(digits)
-                    .ok()
-                    .and_then(|digits| usize::from_str_radix(digits.trim(), 16).ok())
-                    .ok_or_else(unreadable)?;
-                check_length(length)?;
-                let begins = line.len() + 2;
-                if length == 0 {
-                    self.start += begins;
-                    while !self.line(deadline)?.is_empty() {} // the trailer
-                    return Ok(None);
-                }
-                if let Some(chunk) = self.rest().get(begins..begins + length)
-                    && self.rest().len() >= begins + length + 2
-                {
-                    let chunk = chunk.to_vec();
-                    self.start += begins + length + 2;
-                    return Ok(Some(chunk));
-                }
-            }
+        let (begins, length) = self.parsed(chunk_size, deadline)?;
+        if length == 0 {
+            self.start += begins;
+            let (trailer, ()) = self.parsed(trailer, deadline)?;
+            self.start += trailer;
+            return Ok(None);
+        }
+        check_length(length)?;
+        let end = begins + length;
+        // A chunk has the end of a line behind it.
+        while self.rest().len() < end + 2 {
             self.fill(deadline)?;
         }
+        let chunk = self.rest().get(begins..end).unwrap_or_default().to_vec();
+        self.start += end + 2;
+        Ok(Some(chunk))
     }
 
     fn head(&mut self, deadline: Moment) -> io::Result<Head> {
-        let first = self.line(deadline)?;
-        let mut words = first.split(' ');
-        let stays = words.next() == Some("HTTP/1.1");
-        let status = words.next().and_then(|status| status.parse().ok()).ok_or_else(unreadable)?;
-        let mut head = Head { status, length: Length::Bytes(0), stays };
-        loop {
-            let line = self.line(deadline)?;
-            if line.is_empty() {
-                return Ok(head);
-            }
-            let (name, value) = line.split_once(':').ok_or_else(unreadable)?;
-            match (name.to_ascii_lowercase().as_str(), value.trim()) {
-                ("content-length", length) => {
-                    head.length = Length::Bytes(length.parse().ok().ok_or_else(unreadable)?);
-                }
-                ("transfer-encoding", "chunked") => head.length = Length::Chunked,
-                ("connection", "close") => head.stays = false,
-                _ => {}
-            }
-        }
+        let (length, head) = self.parsed(head, deadline)?;
+        self.start += length;
+        Ok(head)
     }
 
-    /// The next line, without its end.
-    fn line(&mut self, deadline: Moment) -> io::Result<String> {
+    /// Reads until `parse` finds a whole part at the beginning of what was read and not yet used: how long it is, and what
+    /// it says. `None` from `parse`: this can be no such part.
+    fn parsed<T>(
+        &mut self,
+        parse: impl Fn(&[u8]) -> Option<Status<(usize, T)>>,
+        deadline: Moment,
+    ) -> io::Result<(usize, T)> {
+        let mut seen = 0;
         loop {
-            if let Some(line) = self.whole_line()? {
-                let text = String::from_utf8_lossy(&line).into_owned();
-                self.start += line.len() + 2;
-                return Ok(text);
+            let rest = self.rest();
+            // Parsed when a line has ended, not at each read: a server that sends byte by byte makes no more work.
+            let line_ends = rest.get(seen..).unwrap_or_default().windows(2).any(|pair| pair == b"\r\n");
+            if line_ends && let Status::Complete(part) = parse(rest).ok_or_else(unreadable)? {
+                return Ok(part);
+            }
+            // The last byte may be the first of two.
+            seen = rest.len().saturating_sub(1);
+            if seen > LONGEST_HEAD {
+                return Err(unreadable());
             }
             self.fill(deadline)?;
         }
-    }
-
-    /// The bytes before the first end of a line. Looks at no byte twice, however many reads it takes.
-    fn whole_line(&mut self) -> io::Result<Option<Vec<u8>>> {
-        let from = self.no_line.max(self.start);
-        let unseen = self.buffer.get(from..).unwrap_or_default();
-        let Some(end) = unseen.windows(2).position(|pair| pair == b"\r\n") else {
-            // The last byte may be the first of two.
-            self.no_line = self.buffer.len().saturating_sub(1).max(self.start);
-            let length = self.no_line - self.start;
-            return if length > LONGEST_LINE { Err(unreadable()) } else { Ok(None) };
-        };
-        self.no_line = from + end;
-        Ok(self.buffer.get(self.start..self.no_line).map(<[u8]>::to_vec))
     }
 
     fn take(&mut self, length: usize, deadline: Moment) -> io::Result<Vec<u8>> {
@@ -226,7 +202,6 @@ impl Connection {
     /// Reads something more, until `deadline`.
     fn fill(&mut self, deadline: Moment) -> io::Result<()> {
         self.buffer.drain(..self.start.min(self.buffer.len()));
-        self.no_line = self.no_line.saturating_sub(self.start);
         self.start = 0;
         check_length(self.buffer.len())?;
         let mut piece = [0; PIECE];
@@ -330,6 +305,44 @@ impl HangerUp {
     }
 }
 
+/// Reads the head of an answer.
+fn head(bytes: &[u8]) -> Option<Status<(usize, Head)>> {
+    let mut headers = [EMPTY_HEADER; MOST_HEADERS];
+    let mut response = httparse::Response::new(&mut headers);
+    let Status::Complete(length) = response.parse(bytes).ok()? else { return Some(Status::Partial) };
+    let stays = response.version == Some(1);
+    let mut head = Head { status: response.code?, length: Length::Bytes(0), stays };
+    for Header { name, value } in response.headers.iter() {
+        let value = std::str::from_utf8(value).unwrap_or_default();
+        match (name.to_ascii_lowercase().as_str(), value) {
+            ("content-length", length) => head.length = Length::Bytes(length.parse().ok()?),
+            ("transfer-encoding", "chunked") => head.length = Length::Chunked,
+            ("connection", "close") => head.stays = false,
+            _ => {}
+        }
+    }
+    Some(Status::Complete((length, head)))
+}
+
+/// Reads the line in front of a chunk.
+fn chunk_size(bytes: &[u8]) -> Option<Status<(usize, usize)>> {
+    // The parser takes a line without digits for a size of zero, which ends an answer.
+    bytes.first().filter(|first| first.is_ascii_hexdigit())?;
+    Some(match parse_chunk_size(bytes).ok()? {
+        Status::Complete((begins, length)) => Status::Complete((begins, usize::try_from(length).ok()?)),
+        Status::Partial => Status::Partial,
+    })
+}
+
+/// Skips the lines behind the last chunk.
+fn trailer(bytes: &[u8]) -> Option<Status<(usize, ())>> {
+    let mut headers = [EMPTY_HEADER; MOST_HEADERS];
+    Some(match parse_headers(bytes, &mut headers).ok()? {
+        Status::Complete((length, _)) => Status::Complete((length, ())),
+        Status::Partial => Status::Partial,
+    })
+}
+
 fn unreadable() -> io::Error {
     io::ErrorKind::InvalidData.into()
 }
@@ -404,17 +417,43 @@ mod tests {
     }
 
     #[test]
-    fn a_line_without_an_end_is_looked_at_once_and_not_kept() {
-        let mut connection = connection(b"");
-        while connection.whole_line().is_ok_and(|line| line.is_none()) {
-            connection.buffer.push(b'x');
-            let unseen = connection.buffer.len() - connection.no_line;
-            assert!(unseen <= 2, "{unseen} bytes are looked at again");
+    fn a_head_without_an_end_is_given_up_and_not_kept() {
+        let line = vec![b'x'; LONGEST_HEAD + PIECE].leak();
+        let headers = format!("HTTP/1.1 200 OK\r\n{}", "A: b\r\n".repeat(MOST_HEADERS + 1)).leak();
+        for answer in [&*line, headers.as_bytes()] {
+            let mut connection = connection(answer);
+            let error = connection.receive(deadline()).err().unwrap();
+            assert_eq!(error.kind(), io::ErrorKind::InvalidData);
+            assert!(connection.buffer.len() <= LONGEST_HEAD + PIECE, "{}", connection.buffer.len());
         }
-        assert!(connection.buffer.len() <= LONGEST_LINE + 2, "{}", connection.buffer.len());
-        connection.start = connection.buffer.len();
-        connection.buffer.extend_from_slice(b"next\r\n");
-        assert_eq!(connection.whole_line().unwrap().as_deref(), Some(b"next".as_slice()));
+    }
+
+    #[test]
+    fn what_comes_byte_by_byte_is_parsed_once_a_line() {
+        let mut connection = connection(b"\r\n");
+        connection.buffer.extend_from_slice(b"one\r\ntwo\r");
+        let parses = std::cell::Cell::new(0);
+        let parse = |bytes: &[u8]| {
+            parses.set(parses.get() + 1);
+            Some(if bytes.ends_with(b"\r\r\n") { Status::Complete((0, ())) } else { Status::Partial })
+        };
+        connection.parsed(parse, deadline()).unwrap();
+        assert_eq!(parses.get(), 2);
+    }
+
+    #[test]
+    fn the_trailer_of_chunks_may_have_lines_and_a_chunk_has_a_size() {
+        let begins = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\n";
+        for (rest, is_answer) in
+            [("0\r\n\r\n", true), ("0\r\nA: b\r\nC: d\r\n\r\n", true), ("\r\n", false), (";x\r\n", false)]
+        {
+            let answer = format!("{begins}{rest}").leak();
+            let mut connection = connection(answer.as_bytes());
+            match connection.receive(deadline()) {
+                Ok(response) => assert!(is_answer && response.body == b"a" && connection.rest().is_empty()),
+                Err(error) => assert!(!is_answer && error.kind() == io::ErrorKind::InvalidData, "{error}"),
+            }
+        }
     }
 
     #[test]

@@ -8,7 +8,7 @@ use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo};
 
 use crate::config::RedisOptions;
 use crate::error::{Error, ErrorKind, Result};
-use crate::hosts::{Host, SCHEMES, check_scheme, check_url, has_login};
+use crate::hosts::{Host, SCHEMES, check_scheme, check_url, has_login, has_port, needs_feature, split_login};
 use crate::stores::redis::place::{Login, Role, ServerPlace};
 use crate::stores::redis::sentinel::Sentinels;
 
@@ -81,10 +81,8 @@ impl RedisAddress {
         if !matches!(path, "" | "0") || options.database.is_some_and(|database| database != 0) {
             return Err(Error::invalid("connect", "a cluster has one database only, number 0"));
         }
-        let (login, hosts) = match authority.rsplit_once('@') {
-            Some((login, hosts)) => (format!("{login}@"), hosts),
-            None => (String::new(), authority),
-        };
+        let (login, hosts) = split_login(authority);
+        let login = login.map(|login| format!("{login}@")).unwrap_or_default();
         let address = |host: &str| {
             let url = format!("{scheme}://{login}{host}/");
             let read = RedisAddress::new(&RedisOptions { url, ..options.clone() }).map_err(|error| {
@@ -159,11 +157,7 @@ impl Scheme {
             }
         };
         if is_tls && !cfg!(feature = "tls") {
-            return Err(Error::new(
-                ErrorKind::Unsupported,
-                "connect",
-                format!("{scheme}:// needs leasehold's feature \"tls\", which this build does not have"),
-            ));
+            return Err(needs_feature(&scheme, "tls"));
         }
         Ok(Scheme { is_sentinel, is_tls })
     }
@@ -215,7 +209,8 @@ fn by_sentinel(options: &RedisOptions, is_tls: bool) -> Result<(ConnectionInfo, 
     let bad = || unusable(FORM);
     let (_, rest) = options.url.split_once("://").ok_or_else(bad)?;
     let (authority, path) = rest.split_once('/').ok_or_else(bad)?;
-    let (login, hosts) = authority.rsplit_once('@').map_or(("", authority), |(login, hosts)| (login, hosts));
+    let (login, hosts) = split_login(authority);
+    let login = login.unwrap_or_default();
     let (name, database) = path.split_once('/').unwrap_or((path, ""));
     // What Sentinel allows in a name.
     if name.is_empty() || !name.chars().all(|c| c.is_ascii_alphanumeric() || "._-".contains(c)) {
@@ -254,14 +249,6 @@ fn by_sentinel(options: &RedisOptions, is_tls: bool) -> Result<(ConnectionInfo, 
     }
     let sentinels = Sentinels::new(name, places, Box::new(place), options);
     Ok((info, Target::Master(Arc::new(sentinels))))
-}
-
-/// Whether a host, or a URL's, has a port: what is written before it is hardly a password.
-fn has_port(url: &str) -> bool {
-    let rest = url.split_once("://").map_or(url, |(_, rest)| rest);
-    let host = rest.split(['/', '?', '#']).next().unwrap_or_default();
-    // An IPv6 address has colons in its brackets.
-    host.rsplit_once(']').map_or(host, |(_, rest)| rest).contains(':')
 }
 
 fn no_authorities(options: &RedisOptions) -> Result<()> {

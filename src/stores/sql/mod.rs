@@ -79,19 +79,6 @@ fn no_tls(without: &str) -> Error {
     Error::new(ErrorKind::Unsupported, "connect", words)
 }
 
-/// With `%` and two digits read as the byte that they stand for.
-#[cfg(any(feature = "postgres", feature = "sqlite"))]
-fn decoded(text: &str) -> Option<String> {
-    let mut parts = text.split('%');
-    let mut bytes = parts.next()?.as_bytes().to_vec();
-    for part in parts {
-        let (code, rest) = part.split_at_checked(2)?;
-        bytes.push(u8::from_str_radix(code, 16).ok()?);
-        bytes.extend(rest.as_bytes());
-    }
-    String::from_utf8(bytes).ok()
-}
-
 /// Whole milliseconds as the databases take them.
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 fn lease_ms(lease: Duration) -> i64 {

@@ -11,12 +11,13 @@ use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension, Params, para
 
 use crate::config::RedisOptions;
 use crate::error::{Error, ErrorKind, Result};
+use crate::hosts::unescaped;
 use crate::ident::LockName;
 use crate::inspect::Whereabouts;
 use crate::seam::{Claim, Failure, Outcome, Store};
 use crate::stores::sql::pool::{Database, Pool};
 use crate::stores::sql::rows::{Change, Row, RowStore, Rows, Told};
-use crate::stores::sql::{decoded, lease_ms, no_table, query};
+use crate::stores::sql::{lease_ms, no_table, query};
 use crate::sync::{Condvar, Mutex};
 use crate::time::{Clock, Moment};
 
@@ -57,7 +58,7 @@ fn path(url: &str) -> Result<PathBuf> {
     if !path.starts_with('/') || path.len() < 2 || path.contains(['?', '#', '\0']) {
         return Err(unusable());
     }
-    let path = decoded(path).ok_or_else(unusable)?;
+    let path = unescaped(path).ok_or_else(unusable)?;
     if path.contains('\0') { Err(unusable()) } else { Ok(PathBuf::from(path)) }
 }
 

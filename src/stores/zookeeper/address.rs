@@ -5,8 +5,8 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 
 use crate::config::RedisOptions;
-use crate::error::{Error, ErrorKind, Result};
-use crate::hosts::{Host, Hosts, check_url};
+use crate::error::{Error, Result};
+use crate::hosts::{Host, HostList, Hosts, check_url, unescaped};
 use crate::stores::zookeeper::path;
 
 const PORT: u16 = 2181;
@@ -40,34 +40,17 @@ impl ZooKeeperAddress {
             Error::invalid("connect", format!("the URL cannot be used; it has the form {form}"))
         };
         let (scheme, rest) = options.url.split_once("://").ok_or_else(refuse)?;
-        let is_tls = scheme.eq_ignore_ascii_case("zks");
-        if is_tls && !cfg!(feature = "tls") {
-            return Err(Error::new(
-                ErrorKind::Unsupported,
-                "connect",
-                "zks:// needs leasehold's feature \"tls\", which this build does not have",
-            ));
-        }
-        if !is_tls {
-            options.tls.refused_without_tls("the URL does not start with zks://")?;
-        }
+        let is_tls = options.tls.is_wanted_by(scheme, "zks")?;
         check_url(&options.url)?;
-        let (place, chroot) = rest.find('/').map_or((rest, ""), |at| rest.split_at(at));
-        let (login, hosts) = match place.rsplit_once('@') {
-            Some((login, hosts)) => (Some(login), hosts),
-            None => (None, place),
-        };
-        let hosts: Option<Vec<_>> = hosts
-            .split(',')
-            .map(|text| host(text, login.is_some(), if is_tls { TLS_PORT } else { PORT }))
-            .collect();
+        let HostList { login, places: hosts, path } =
+            HostList::read(rest, if is_tls { TLS_PORT } else { PORT }).ok_or_else(refuse)?;
         // The one sign that cannot stand for itself.
-        let chroot = chroot.trim_end_matches('/').replace("%40", "@");
+        let chroot = format!("/{path}").trim_end_matches('/').replace("%40", "@");
         if !chroot.is_empty() {
             path::check(&chroot).map_err(|_said_below| refuse())?;
         }
         let (user, password) = match login.map(|login| login.split_once(':')) {
-            Some(Some((user, password))) => (Some(decoded(user)), Some(decoded(password))),
+            Some(Some((user, password))) => (Some(unescaped(user)), Some(unescaped(password))),
             Some(None) => return Err(refuse()),
             None => (None, None),
         };
@@ -79,7 +62,7 @@ impl ZooKeeperAddress {
             _ => return Err(refuse()),
         };
         Ok(ZooKeeperAddress {
-            hosts: hosts.ok_or_else(refuse)?,
+            hosts,
             names: Arc::clone(&options.hosts),
             login,
             chroot,
@@ -87,34 +70,6 @@ impl ZooKeeperAddress {
             tls: is_tls.then(|| crate::tls::config(&options.tls)).transpose()?,
         })
     }
-}
-
-/// One `host[:port]`, where the host may be an IPv6 address in brackets.
-fn host(text: &str, is_sure: bool, port: u16) -> Option<(Host, u16)> {
-    let (host, said) = match text.strip_prefix('[') {
-        Some(rest) => rest.split_once(']')?,
-        None => text.find(':').map_or((text, ""), |at| text.split_at(at)),
-    };
-    let is_sure = is_sure || !said.is_empty();
-    let port = if said.is_empty() { port } else { said.strip_prefix(':')?.parse().ok()? };
-    (!host.is_empty()).then(|| (Host::given(host, is_sure), port))
-}
-
-/// With `%` and two digits read as the byte that they stand for.
-fn decoded(text: &str) -> Option<String> {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let Some((byte, after)) = rest.split_first() {
-        if *byte == b'%' {
-            let (digits, after) = after.split_at_checked(2)?;
-            bytes.push(u8::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()?);
-            rest = after;
-        } else {
-            bytes.push(*byte);
-            rest = after;
-        }
-    }
-    String::from_utf8(bytes).ok()
 }
 
 impl fmt::Debug for ZooKeeperAddress {
@@ -157,7 +112,7 @@ mod tests {
     #[test]
     fn without_the_feature_tls_is_refused_in_words() {
         let error = address("zks://localhost").unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::Unsupported);
+        assert_eq!(error.kind(), crate::ErrorKind::Unsupported);
         assert!(error.to_string().contains("feature \"tls\""));
     }
 

@@ -85,12 +85,11 @@ pub(super) struct PendingReply {
     done: OnReply,
 }
 
-/// The result of requests to the ensemble, where some error codes are still to be judged.
-pub(super) type Found<T> = std::result::Result<T, NoReply>;
-
 /// What is done with a reply: on the reading thread, so it must not wait.
 pub(super) type OnReply = Box<dyn FnOnce(Replied) + Send>;
-pub(super) type Replied = std::result::Result<ZooKeeperReply, NoReply>;
+pub(super) type Replied = Found<ZooKeeperReply>;
+/// The result of requests to the ensemble, where some error codes are still to be judged.
+pub(super) type Found<T> = std::result::Result<T, NoReply>;
 
 #[derive(Debug)]
 pub(super) struct ZooKeeperReply {

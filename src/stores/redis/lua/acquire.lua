@@ -28,26 +28,14 @@ if not held then
 end
 
 -- The fence first: a counter that cannot be used refuses before anything of the lock is written.
-local fence
-if counter then
-  local number = redis.call('incr', counter)
-  local time = redis.call('time')
-  local now_us = time[1] * 1000000 + time[2]
-  if number < now_us then
-    -- %.0f: joining a Lua number to a string loses its last digits.
-    fence = string.format('%.0f', now_us)
-    redis.call('set', counter, fence)
-  else
-    fence = redis.call('get', counter)
-  end
-end
+local fence = counter and next_fence(counter)
 
 if held then
   -- Time first, count second: PEXPIRE passes when the server is out of memory, and what follows it passes too.
   redis.call('pexpire', lock, math.max(ttl_ms, tonumber(lease_ms)))
   redis.call('hset', lock, owner, count)
 else
-  -- What would be raised half-way is raised before: if the user may not PEXPIRE, here; if memory is out, by the HSET.
+  -- Errors that would come half-way are raised before: if the user may not PEXPIRE, here; if memory is out, by the HSET.
   if not redis.acl_check_cmd then
     -- Before Redis 7, on an absent key these two write nothing, but raise the same: the first if memory is out.
     redis.call('set', lock, '', 'XX')

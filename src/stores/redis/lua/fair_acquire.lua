@@ -27,15 +27,7 @@ local now_ms = time[1] * 1000 + math.floor(time[2] / 1000)
 local ttl_ms = redis.call('pttl', lock)
 
 if ttl_ms ~= -2 and redis.call('hexists', lock, owner) == 1 then
-  local fence
-  if counter then
-    fence = redis.call('incr', counter)
-    local now_us = time[1] * 1000000 + time[2]
-    if fence < now_us then
-      redis.call('set', counter, string.format('%.0f', now_us))
-    end
-    fence = redis.call('get', counter)
-  end
+  local fence = counter and next_fence(counter, time)
   -- Time first, count second: PEXPIRE passes when the server is out of memory, and what follows it passes too.
   redis.call('pexpire', lock, math.max(ttl_ms, lease_ms))
   redis.call('hset', lock, owner, count)
@@ -55,12 +47,12 @@ local function score(times, waiter)
   local ms = redis.call('zscore', times, waiter)
   return ms and tonumber(ms)
 end
--- Whoever is first and dead goes. One without a time, too: Redisson would wait for it for ever.
+-- A waiter that is first and dead goes. One without a time, too: Redisson would wait for it for ever.
 local first = redis.call('lindex', queue, 0)
 local first_until
 local has_purged = false
 while first do
-  -- What Redisson's waiters took off the time of one of ours is no reason: it lives.
+  -- Redisson's waiters take time off one of ours: that is no reason, it lives.
   first_until = score(heartbeats, first) or score(timeouts, first) or 0
   if first == owner or first_until > now_ms then
     break
@@ -79,15 +71,7 @@ local at = first == owner and 0 or first and redis.call('lpos', queue, owner)
 local comes_back = not at and own_until > now_ms
 if ttl_ms == -2 and (not first or first == owner or comes_back) then
   -- The fence first: a counter that cannot be used refuses before anything of the lock is written.
-  local fence
-  if counter then
-    fence = redis.call('incr', counter)
-    local now_us = time[1] * 1000000 + time[2]
-    if fence < now_us then
-      redis.call('set', counter, string.format('%.0f', now_us))
-    end
-    fence = redis.call('get', counter)
-  end
+  local fence = counter and next_fence(counter, time)
   -- On an absent key these two write nothing, but raise what would be raised half-way: the first if memory is out,
   -- the second if the user may not PEXPIRE or the lease is no number.
   redis.call('set', lock, '', 'XX')

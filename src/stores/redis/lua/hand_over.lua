@@ -28,16 +28,7 @@ if not counter then
 else
   local ttl_ms = redis.call('pttl', lock)
   redis.call('pexpire', lock, math.max(ttl_ms, tonumber(lease_ms)))
-  local number = redis.call('incr', counter)
-  local time = redis.call('time')
-  local now_us = time[1] * 1000000 + time[2]
-  if number < now_us then
-    -- %.0f: joining a Lua number to a string loses its last digits.
-    fence = string.format('%.0f', now_us)
-    redis.call('set', counter, fence)
-  else
-    fence = redis.call('get', counter)
-  end
+  fence = next_fence(counter)
   if ttl_ms > tonumber(lease_ms) then
     redis.call('pexpire', lock, lease_ms)
   end

@@ -55,19 +55,7 @@ if not held then
 end
 
 -- The fence first: a counter that cannot be used refuses before anything of the lock is written.
-local fence
-if counter then
-  local number = redis.call('incr', counter)
-  local time = redis.call('time')
-  local now_us = time[1] * 1000000 + time[2]
-  if number < now_us then
-    -- %.0f: joining a Lua number to a string loses its last digits.
-    fence = string.format('%.0f', now_us)
-    redis.call('set', counter, fence)
-  else
-    fence = redis.call('get', counter)
-  end
-end
+local fence = counter and next_fence(counter)
 
 if ttl_ms ~= -2 then
   -- Time first, count second: PEXPIRE passes when the server is out of memory, and what follows it passes too.

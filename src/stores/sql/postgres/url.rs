@@ -8,8 +8,7 @@ use tokio_postgres::config::{ChannelBinding, Host, SslMode, TargetSessionAttrs};
 
 use crate::config::{RedisOptions, TlsOptions};
 use crate::error::{Error, ErrorKind, Result};
-use crate::hosts::check_url;
-use crate::stores::sql::decoded;
+use crate::hosts::{check_url, unescaped};
 use crate::stores::sql::postgres::link::{Dial, Secure};
 use crate::stores::sql::postgres::tls_mode::TlsMode;
 
@@ -129,7 +128,7 @@ fn taken_out(url: &str) -> Result<(Cow<'_, str>, Said)> {
     let mut rest = Vec::new();
     for pair in query.split('&') {
         let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
-        let file = || decoded(value).map(Into::into);
+        let file = || unescaped(value).map(Into::into);
         match name {
             "sslmode" => said.mode = Some(mode(value)?),
             "sslrootcert" if value == "system" => said.system = true,

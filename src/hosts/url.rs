@@ -1,0 +1,189 @@
+//! URLs of stores: their schemes, what stands before the hosts, and the hosts with their ports.
+//!
+//! No message repeats a URL: it may hold a password.
+
+use std::net::IpAddr;
+
+#[cfg(any(feature = "etcd", feature = "postgres", feature = "sqlite", feature = "zookeeper"))]
+use percent_encoding::percent_decode_str;
+
+use crate::error::{Error, ErrorKind, Result};
+#[cfg(any(feature = "etcd", feature = "zookeeper"))]
+use crate::hosts::Host;
+
+/// Refuses a URL without a scheme, and names the one that is probably meant. Repeats of the URL only what can be nothing else
+/// than a host and a port.
+pub(crate) fn check_scheme(url: &str) -> Result<()> {
+    if url.is_empty() {
+        let words = "no URL was given: name the store by one, for example redis://127.0.0.1:6379";
+        return Err(Error::invalid("connect", words));
+    }
+    if url.contains("://") {
+        return Ok(());
+    }
+    let words = match plain_place(url) {
+        Some(port) => {
+            let (scheme, rest) = match port {
+                2181 => ("zk", ""),
+                2379 => ("etcd", ""),
+                3306 => ("mysql", "/DATABASE"),
+                5432 => ("postgres", "/DATABASE"),
+                26379 => ("redis-sentinel", "/MASTER-NAME"),
+                _ => ("redis", ""),
+            };
+            format!("the URL has no scheme: did you mean {scheme}://{url}{rest}?")
+        }
+        None => format!("the URL has no scheme: it begins with {SCHEMES}"),
+    };
+    Err(Error::invalid("connect", words))
+}
+
+/// How URLs begin.
+pub(crate) const SCHEMES: &str = "redis://, rediss://, redis+unix://, redis-sentinel://, rediss-sentinel://, redis-cluster://, \
+                                  rediss-cluster://, postgres://, mysql://, mariadb://, sqlite://, etcd://, etcds://, zk:// or \
+                                  zks://";
+
+/// The port (0: none), if this is a host and a port, or a host that can be nothing else.
+fn plain_place(text: &str) -> Option<u16> {
+    let is_address = |host: &str| host == "localhost" || host.parse::<IpAddr>().is_ok();
+    if is_address(text) {
+        return Some(0);
+    }
+    let (host, port) = text.rsplit_once(':')?;
+    let in_brackets = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
+    let is_name = |host: &str| host.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '.'));
+    let is_host = !host.is_empty() && is_name(host) || in_brackets.is_some_and(is_address);
+    let port = port.parse().ok()?;
+    is_host.then_some(port)
+}
+
+/// Refuses a URL in which an `@` stands behind the hosts. It would be taken for one without a user and a password, and
+/// what was meant as these for a host: the password has a `/`, `?` or `#` in it, as it is.
+pub(crate) fn check_url(url: &str) -> Result<()> {
+    let rest = url.split_once("://").map_or("", |(_, rest)| rest);
+    let (hosts, behind) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));
+    if hosts.is_empty() || !behind.contains('@') {
+        return Ok(());
+    }
+    let words = "the URL has an @ after its hosts: in a user name, a password or a path, write @ as %40, / as %2F, ? as %3F \
+                 and # as %23";
+    Err(Error::invalid("connect", words))
+}
+
+/// Whether the hosts of a URL are nothing else for certain: a user and a password come before them.
+pub(crate) fn has_login(url: &str) -> bool {
+    let rest = url.split_once("://").map_or("", |(_, rest)| rest);
+    rest.split(['/', '?', '#']).next().is_some_and(|hosts| hosts.contains('@'))
+}
+
+/// Whether a host, or a URL's, has a port: what is written before it is hardly a password.
+pub(crate) fn has_port(url: &str) -> bool {
+    let rest = url.split_once("://").map_or(url, |(_, rest)| rest);
+    let host = rest.split(['/', '?', '#']).next().unwrap_or_default();
+    // An IPv6 address has colons in its brackets.
+    host.rsplit_once(']').map_or(host, |(_, rest)| rest).contains(':')
+}
+
+/// The error of a URL whose scheme this build cannot serve.
+pub(crate) fn needs_feature(scheme: &str, feature: &str) -> Error {
+    let words = format!("{scheme}:// needs leasehold's feature {feature:?}, which this build does not have");
+    Error::new(ErrorKind::Unsupported, "connect", words)
+}
+
+/// Splits `user:password@host,host` at the `@`, if there is one.
+pub(crate) fn split_login(authority: &str) -> (Option<&str>, &str) {
+    match authority.rsplit_once('@') {
+        Some((login, hosts)) => (Some(login), hosts),
+        None => (None, authority),
+    }
+}
+
+/// A text of a URL with its escapes (`%` and two digits) read; `None` if it has others, or is no UTF-8 then.
+#[cfg(any(feature = "etcd", feature = "postgres", feature = "sqlite", feature = "zookeeper"))]
+pub(crate) fn unescaped(text: &str) -> Option<String> {
+    // The decoder leaves a `%` that begins no escape as it is. In a URL it is a mistake.
+    let is_escape =
+        |rest: &str| rest.as_bytes().get(..2).is_some_and(|digits| digits.iter().all(u8::is_ascii_hexdigit));
+    if !text.split('%').skip(1).all(is_escape) {
+        return None;
+    }
+    percent_decode_str(text).decode_utf8().ok().map(Into::into)
+}
+
+/// A URL of several servers, behind its scheme: `[user:password@]host[:port][,host[:port]…][/path]`.
+#[cfg(any(feature = "etcd", feature = "zookeeper"))]
+pub(crate) struct HostList<'a> {
+    pub(crate) login: Option<&'a str>,
+    /// At least one.
+    pub(crate) places: Vec<(Host, u16)>,
+    /// Without the `/` that begins it.
+    pub(crate) path: &'a str,
+}
+
+#[cfg(any(feature = "etcd", feature = "zookeeper"))]
+impl HostList<'_> {
+    /// Reads what follows `://`; hosts without a port have this one. `None`: it is not of that form.
+    pub(crate) fn read(rest: &str, port: u16) -> Option<HostList<'_>> {
+        let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
+        let (login, hosts) = split_login(authority);
+        let places =
+            hosts.split(',').map(|text| place(text, login.is_some(), port)).collect::<Option<_>>()?;
+        Some(HostList { login, places, path })
+    }
+}
+
+/// One `host[:port]`, where an IPv6 address is in brackets; `is_sure`: as for [`Host::given`].
+#[cfg(any(feature = "etcd", feature = "zookeeper"))]
+fn place(text: &str, is_sure: bool, port: u16) -> Option<(Host, u16)> {
+    let (host, said) = match text.strip_prefix('[') {
+        Some(rest) => rest.split_once(']')?,
+        None => text.split_at(text.find(':').unwrap_or(text.len())),
+    };
+    if host.is_empty() || host.contains(|c: char| c.is_whitespace() || c.is_control()) {
+        return None;
+    }
+    let is_sure = is_sure || !said.is_empty();
+    let port = if said.is_empty() { port } else { said.strip_prefix(':')?.parse().ok()? };
+    (port != 0).then(|| (Host::given(host, is_sure), port))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_at_sign_behind_the_hosts_is_refused() {
+        for url in ["redis://a/b@c", "redis://a?b@c", "redis://a#b@c", "redis://u:p@a/b@c"] {
+            assert_eq!(check_url(url).unwrap_err().kind(), ErrorKind::InvalidInput, "{url}");
+        }
+        for url in
+            ["redis://u:p@a/b", "redis://u:p@q@a", "redis+unix:///run/a@b?pass=c@d", "redis://a/%40", ""]
+        {
+            check_url(url).unwrap();
+        }
+    }
+
+    #[cfg(feature = "etcd")]
+    #[test]
+    fn escapes_are_read_and_what_is_none_is_refused() {
+        for (text, read) in [("", ""), ("plain", "plain"), ("p%40s%2fs", "p@s/s"), ("%C3%A9+%25", "é+%")] {
+            assert_eq!(unescaped(text).as_deref(), Some(read), "{text}");
+        }
+        for text in ["%", "%4", "50%", "%zz", "%+4", "%4é", "%ff"] {
+            assert_eq!(unescaped(text), None, "{text}");
+        }
+    }
+
+    #[cfg(feature = "etcd")]
+    #[test]
+    fn hosts_have_their_own_ports_or_the_usual_one() {
+        let list = HostList::read("me:p%40:s@one:7,two,[::1],[::2]:3/a/b", 2379).unwrap();
+        let places: Vec<_> = list.places.iter().map(|(host, port)| (host.name(), *port)).collect();
+        assert_eq!(places, [("one", 7), ("two", 2379), ("::1", 2379), ("::2", 3)]);
+        assert_eq!((list.login, list.path), (Some("me:p%40:s"), "a/b"));
+        for bad in ["", "one,", ",one", "one:", "one:0", "one:x", "one:99999", "[::1", "[::1]7", "[]", "a b"]
+        {
+            assert!(HostList::read(bad, 2379).is_none(), "{bad}");
+        }
+    }
+}
