@@ -14,6 +14,7 @@ mod shown;
 mod state;
 mod store;
 
+#[cfg(leasehold_shuttle)]
 #[cfg(test)]
 pub(crate) use access::MemoryAccess;
 pub use fault::Fault;
