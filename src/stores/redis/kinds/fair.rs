@@ -16,10 +16,10 @@ use crate::stores::redis::keys::{self, Part};
 use crate::stores::redis::kinds::kind::{Deferrable, RedisKind};
 use crate::stores::redis::kinds::{mutex, replies};
 use crate::stores::redis::pubsub::publish::PublishMode;
-use crate::stores::redis::reply::{Expected, Outcome, tagged};
+use crate::stores::redis::reply::{Expected, Outcome};
 use crate::stores::redis::script::{Command, FAIR_ACQUIRE, FAIR_RELEASE, RING_FAIR_ACQUIRE, Script};
-use crate::stores::redis::server::RedisServer;
-use crate::time::{Moment, millis};
+use crate::stores::redis::server::RedisCall;
+use crate::time::millis;
 
 /// What becomes of an owner's place in the queue, and of the lock.
 #[derive(Debug, Clone, Copy)]
@@ -78,19 +78,13 @@ impl RedisKind for Fair {
         Some(&RING_FAIR_ACQUIRE)
     }
 
-    fn inspect(
-        &self,
-        server: &RedisServer,
-        name: &LockName,
-        owner: Owner,
-        deadline: Moment,
-    ) -> Outcome<Option<Snapshot>> {
-        mutex::inspect(server, name, owner, deadline)
+    fn inspect(&self, call: &RedisCall<'_>, name: &LockName, owner: Owner) -> Outcome<Option<Snapshot>> {
+        mutex::inspect(call, name, owner)
     }
 
-    fn force(&self, server: &RedisServer, name: &LockName, deadline: Moment) -> Outcome<bool> {
+    fn force(&self, call: &RedisCall<'_>, name: &LockName) -> Outcome<bool> {
         let command = ending(name.key(), "", 0, Duration::ZERO, PlaceEnd::Force);
-        let reply = tagged(server.connections.call(&command, deadline)?, Expected::Hash)?;
+        let reply = call.ask(&command, Expected::Hash)?;
         Ok(matches!(replies::released(&reply, 0)?, Release::Freed { .. }))
     }
 }

@@ -7,12 +7,12 @@ use crate::stores::redis::keys::{self, Part};
 use crate::stores::redis::kinds::kind::{Deferrable, RedisKind};
 use crate::stores::redis::kinds::replies;
 use crate::stores::redis::pubsub::publish::PublishMode;
-use crate::stores::redis::reply::{Expected, Outcome, Tagged, tagged};
+use crate::stores::redis::reply::{Expected, Outcome, Tagged};
 use crate::stores::redis::script::{
     Command, RENEW, RING_RW_ACQUIRE, RW_ACQUIRE, RW_FORCE, RW_INSPECT, RW_RELEASE, RW_RENEW, Script,
 };
-use crate::stores::redis::server::RedisServer;
-use crate::time::{Moment, millis};
+use crate::stores::redis::server::RedisCall;
+use crate::time::millis;
 
 /// The half that many may hold, and the half that one may.
 pub(super) enum Half {
@@ -80,24 +80,18 @@ impl RedisKind for Half {
         })
     }
 
-    fn inspect(
-        &self,
-        server: &RedisServer,
-        name: &LockName,
-        owner: Owner,
-        deadline: Moment,
-    ) -> Outcome<Option<Snapshot>> {
+    fn inspect(&self, call: &RedisCall<'_>, name: &LockName, owner: Owner) -> Outcome<Option<Snapshot>> {
         let command = RW_INSPECT.on(&[name.key()]).arg(self.word()).arg(owner).arg(markers(name, owner));
-        let reply = tagged(server.connections.call(&command, deadline)?, Expected::Hash)?;
+        let reply = call.ask(&command, Expected::Hash)?;
         let snapshot = replies::inspected(&reply)?;
         Ok(snapshot.map(|snapshot| Snapshot { holder: holder_of(snapshot.holder), ..snapshot }))
     }
 
-    fn force(&self, server: &RedisServer, name: &LockName, deadline: Moment) -> Outcome<bool> {
+    fn force(&self, call: &RedisCall<'_>, name: &LockName) -> Outcome<bool> {
         let lock = name.key();
         let with = |command: Command| command.arg(self.word());
-        let command = server.publish_mode.on(&RW_FORCE, lock, &keys::rw_channel(lock), with);
-        replies::forced(&tagged(server.connections.call(&command, deadline)?, Expected::Hash)?)
+        let command = call.server.publish_mode.on(&RW_FORCE, lock, &keys::rw_channel(lock), with);
+        replies::forced(&call.ask(&command, Expected::Hash)?)
     }
 }
 
