@@ -11,7 +11,7 @@ use crate::stores::redis::reply::{Expected, Outcome, Tagged, tagged};
 use crate::stores::redis::script::Command;
 use crate::time::Moment;
 
-/// What a kind needs of the store.
+/// The parts of the store that a kind needs.
 #[derive(Debug)]
 pub(crate) struct RedisServer {
     pub(crate) connections: Connections,
@@ -19,7 +19,7 @@ pub(crate) struct RedisServer {
     /// Whether scripts may be used.
     pub(crate) scripts: bool,
     pub(crate) publish_mode: PublishMode,
-    /// What a grant must have reached.
+    /// The replicas that a grant must have reached.
     pub(crate) replicas: Option<Replicas>,
     pub(crate) compare_and_delete: CompareAndDelete,
 }

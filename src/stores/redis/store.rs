@@ -102,7 +102,7 @@ impl RedisStore {
         }
     }
 
-    /// Which server this is, and what it is part of.
+    /// The identity of the server, and its place in a cluster.
     pub(crate) fn about(&self, deadline: Moment) -> Result<About> {
         About::of(&self.server.connections, deadline)
     }
@@ -208,7 +208,7 @@ impl Store for RedisStore {
             return None;
         }
         let command = kinds::of(from.kind).succession(from, to)?;
-        // What cannot be sent is released the plain way, which says why.
+        // A lock whose hand-over cannot be sent is released the plain way, which says why.
         let started = self.server.connections.start(command, deadline).ok()?;
         let wants_fence = to.wants_fence;
         let read = move |reply| handed(reply, wants_fence);

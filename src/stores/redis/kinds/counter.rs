@@ -56,7 +56,7 @@ impl Counter {
     }
 }
 
-/// What was answered, and will not be sent again, nothing need remember.
+/// Has the server forget a request that was answered and will not be sent again.
 pub(super) fn forget(call: &RedisCall<'_>, claim: &Claim) {
     call.server.connections.post(&forgetting(claim), call.deadline, Box::new(drop));
 }
@@ -65,7 +65,7 @@ pub(super) fn forgetting(claim: &Claim) -> Command {
     Command::new("DEL").arg(request_key(claim))
 }
 
-/// Where it is kept what became of a request.
+/// The key of the result of a request.
 pub(super) fn request_key(claim: &Claim) -> String {
     keys::command(claim.name.key(), &claim.owner.to_string())
 }

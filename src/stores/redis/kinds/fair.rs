@@ -21,7 +21,7 @@ use crate::stores::redis::script::{Command, FAIR_ACQUIRE, FAIR_RELEASE, RING_FAI
 use crate::stores::redis::server::RedisCall;
 use crate::time::millis;
 
-/// What becomes of an owner's place in the queue, and of the lock.
+/// The end of an owner's place in the queue, or of a hold.
 #[derive(Debug, Clone, Copy)]
 enum PlaceEnd {
     Release,

@@ -38,7 +38,7 @@ impl RedisKind for Mutex {
         };
         let command = command.arg(claim.owner).arg(count).arg(millis(claim.lease));
         match &claim.note {
-            // What is said of a hold stays with it.
+            // A note stays with its hold.
             Some(note) if count == 1 => saying(command, note),
             _ => command,
         }

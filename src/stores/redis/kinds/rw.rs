@@ -95,17 +95,17 @@ impl RedisKind for Half {
     }
 }
 
-/// Where the writers are named that come before readers, if the claim is one that goes by that.
+/// The key of the writers that come before readers, if the claim goes by that.
 fn waiting(claim: &Claim) -> Option<String> {
     claim.writers_first.then(|| keys::before(Part::RwWaiting, claim.name.key()))
 }
 
-/// Who holds either half, as clients are told: the field of a writer has an ending.
+/// The holder of either half, as users are shown it: the field of a writer has an ending.
 fn holder_of(field: String) -> String {
     field.strip_suffix(":write").map(str::to_owned).unwrap_or(field)
 }
 
-/// What the markers of an owner's read holds begin with; 1, 2, … follow.
+/// The beginning of the markers of an owner's read holds; 1, 2, … follow.
 fn markers(name: &LockName, owner: Owner) -> String {
     keys::rw_markers(name.key(), owner)
 }

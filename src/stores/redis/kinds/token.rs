@@ -269,7 +269,7 @@ fn watched(
         other => decoded(Err(unexpected(&other.unwrap_or(Value::Nil)))),
     }
 }
-/// What the replies to WATCH, GET and PTTL call for: the change, or else how it ends.
+/// The change that the replies to WATCH, GET and PTTL call for, or else how it ends.
 fn decide(
     replies: Vec<Value>,
     token: &str,
