@@ -83,7 +83,7 @@ impl Kind {
         matches!(self.properties().family, Family::Token)
     }
 
-    /// Which kinds of one name are one lock: a thread that holds the one holds the other.
+    /// The kinds that, under one name, are one lock: a thread that holds the one holds the other.
     pub(crate) const fn family(self) -> Family {
         self.properties().family
     }

@@ -19,7 +19,7 @@ pub(super) struct Counted {
     out: HashMap<[u8; 16], Moment>,
     /// Results by request.
     done: HashMap<Owner, i64>,
-    /// Who waits for a condition, and until when each counts as alive.
+    /// The waiters for a condition, and until when each counts as alive.
     queue: VecDeque<(Owner, Moment)>,
     notified: HashMap<Owner, Moment>,
 }
@@ -27,7 +27,7 @@ pub(super) struct Counted {
 const GRANTED: Attempt = Attempt::Granted { fence: None };
 pub(super) const FREED: Release = Release::Freed { others: 0 };
 
-/// Which of the counted kinds it is.
+/// One of the counted kinds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum CountedKind {
     Permits,
@@ -41,7 +41,7 @@ impl CountedKind {
     pub(super) const ALL: [CountedKind; 4] =
         [CountedKind::Permits, CountedKind::Semaphore, CountedKind::Latch, CountedKind::Signal];
 
-    /// What people are shown; `None`: it is not shown.
+    /// The kind of object that people are shown; `None`: it is not shown.
     pub(super) fn shown_as(self) -> Option<ObjectKind> {
         match self {
             CountedKind::Permits => Some(ObjectKind::ExpirableSemaphore),
@@ -51,13 +51,13 @@ impl CountedKind {
         }
     }
 
-    /// Where those who wait for one of this kind listen, all of them or, with `owner` behind it, one.
+    /// The channel of the waiters for one of this kind.
     pub(super) fn channel(self, key: &str) -> String {
         format!("{key}:{self:?}")
     }
 }
 
-/// Who is to be woken.
+/// The waiters that are to be woken.
 pub(super) enum WokenWaiters {
     Nobody,
     All,
@@ -77,7 +77,7 @@ impl Counted {
         back > 0
     }
 
-    /// What is gone altogether is not brought back by what was taken of it.
+    /// A count that was deleted is not brought back by permits that were taken of it.
     fn give_back(&mut self, amount: i64) {
         if self.count.is_some() {
             self.add(amount);

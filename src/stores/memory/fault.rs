@@ -48,7 +48,7 @@ impl Fault {
     }
 }
 
-/// What is wrong, for all clients or for one.
+/// A fault and a delay, for all clients or for one.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Wrong {
     pub(super) fault: Option<Fault>,

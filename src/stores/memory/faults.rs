@@ -106,7 +106,7 @@ impl FaultyAccess {
         Arc::ptr_eq(&self.access.shared, &store.shared)
     }
 
-    /// What goes wrong with a request that begins now.
+    /// The fault of a request that begins now.
     fn wrong(&self) -> Wrong {
         let mut wrong = *self.access.shared.wrong.lock();
         let cut_off = self.access.shared.cut_off.lock();

@@ -10,7 +10,7 @@ pub(super) struct HeldLock {
     pub(super) owner: Owner,
     pub(super) count: u32,
     pub(super) until: Moment,
-    /// What is told of it.
+    /// Shown to people.
     pub(super) since: Moment,
     pub(super) note: Option<HoldNote>,
 }

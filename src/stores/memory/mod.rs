@@ -14,7 +14,8 @@ mod shown;
 mod state;
 mod store;
 
-#[cfg(all(test, leasehold_shuttle))]
+#[cfg(leasehold_shuttle)]
+#[cfg(test)]
 pub(crate) use access::MemoryAccess;
 pub use fault::Fault;
 pub(crate) use faults::FaultyAccess;

@@ -121,7 +121,7 @@ impl Parties {
         Some(Snapshot { holder: first.owner.to_string(), count: own.map_or(0, |own| own.count), remaining })
     }
 
-    /// Which half has it, who, and until when; `None` if it is free.
+    /// The half that has it, the holders, and until when; `None` if it is free.
     pub(super) fn shown(&self, now: Moment) -> Option<(Mode, Vec<Holder>, Moment)> {
         let writer = self.holds.iter().find(|party| party.half == Half::Write && party.until > now);
         let mode = if writer.is_some() { Mode::Write } else { Mode::Read };

@@ -13,7 +13,7 @@ use crate::stores::memory::parties::Parties;
 use crate::sync::Mutex;
 use crate::time::Moment;
 
-/// What those who wait in this process listen to, by name.
+/// The channels that waiters in this process listen to, by name.
 pub(super) type Channels = HashMap<Box<str>, Arc<Channel>>;
 
 #[derive(Default)]
@@ -22,7 +22,7 @@ pub(super) struct MemoryState {
     pub(super) read_writes: HashMap<Box<str>, Parties>,
     /// By kind and name.
     pub(super) counted: HashMap<(CountedKind, Box<str>), Counted>,
-    /// Who waits for a fair lock, in order, and until when each counts as alive.
+    /// The waiters for a fair lock, in order, and until when each counts as alive.
     pub(super) queues: HashMap<Box<str>, VecDeque<(Owner, Moment)>>,
     pub(super) fences: HashMap<Box<str>, u64>,
 }

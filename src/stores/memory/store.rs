@@ -39,14 +39,14 @@ pub(super) struct MemoryShared {
     pub(super) state: Mutex<MemoryState>,
     pub(super) channels: Mutex<Channels>,
     pub(super) sweeps: Sweeps,
-    /// What goes wrong for all clients.
+    /// The faults for all clients.
     pub(super) wrong: Mutex<Wrong>,
-    /// What goes wrong for some, each by its access's id.
+    /// The faults for some, each by its access's id.
     pub(super) cut_off: Mutex<Vec<(Arc<()>, Fault)>>,
 }
 
 impl MemoryStore {
-    /// Which store of this process it is.
+    /// The identity of this store in the process.
     pub(crate) fn place(&self) -> String {
         format!("memory {:p}", Arc::as_ptr(&self.shared))
     }

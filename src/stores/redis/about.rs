@@ -1,4 +1,4 @@
-//! What a server says of itself, and whether it lets scripts be used.
+//! The description that a server gives of itself, and whether it lets scripts be used.
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::seam::Failure;
@@ -7,7 +7,7 @@ use crate::stores::redis::reply::{self, Expected};
 use crate::stores::redis::script::Command;
 use crate::time::Moment;
 
-/// What a server says of itself.
+/// The description that a server gives of itself.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct About {
     /// A random text that each start of a server draws anew.

@@ -1,10 +1,10 @@
-//! Which command of the server's deletes a key only if it has a certain value.
+//! The server's command that deletes a key only if it has a certain value.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use crate::stores::redis::script::Command;
 
-/// Which single command of the server's deletes a key only if it has a certain value; `NONE`: WATCH and MULTI do it.
+/// The single command of the server's that deletes a key only if it has a certain value; `NONE`: WATCH and MULTI do it.
 /// Only used where scripts may not be.
 #[derive(Debug)]
 pub(crate) struct CompareAndDelete(AtomicU8);

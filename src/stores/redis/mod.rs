@@ -12,6 +12,7 @@ mod compare_and_delete;
 mod conn;
 mod keys;
 mod kinds;
+mod pipeline;
 mod place;
 mod pubsub;
 mod replicas;
@@ -22,6 +23,7 @@ mod sentinel;
 mod server;
 mod show;
 mod store;
+mod underway;
 
 #[cfg(not(leasehold_shuttle))]
 #[cfg(test)]

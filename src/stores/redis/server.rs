@@ -3,12 +3,16 @@
 use std::sync::Arc;
 
 use crate::config::Replicas;
+use crate::seam::Outcome;
 use crate::stores::redis::compare_and_delete::CompareAndDelete;
 use crate::stores::redis::conn::connections::Connections;
 use crate::stores::redis::pubsub::publish::PublishMode;
 use crate::stores::redis::pubsub::subscriber::Subscriber;
+use crate::stores::redis::reply::{Expected, Tagged, tagged};
+use crate::stores::redis::script::Command;
+use crate::time::Moment;
 
-/// What a kind needs of the store.
+/// The parts of the store that a kind needs.
 #[derive(Debug)]
 pub(crate) struct RedisServer {
     pub(crate) connections: Connections,
@@ -16,7 +20,20 @@ pub(crate) struct RedisServer {
     /// Whether scripts may be used.
     pub(crate) scripts: bool,
     pub(crate) publish_mode: PublishMode,
-    /// What a grant must have reached.
+    /// The replicas that a grant must have reached.
     pub(crate) replicas: Option<Replicas>,
     pub(crate) compare_and_delete: CompareAndDelete,
+}
+
+/// One call of the seam: the server, and until when it may take.
+pub(crate) struct RedisCall<'a> {
+    pub(crate) server: &'a RedisServer,
+    pub(crate) deadline: Moment,
+}
+
+impl RedisCall<'_> {
+    /// Runs a script, and waits for its reply.
+    pub(crate) fn ask(&self, command: &Command, expected: Expected) -> Outcome<Tagged> {
+        tagged(self.server.connections.call(command, self.deadline)?, expected)
+    }
 }

@@ -5,29 +5,27 @@ use std::time::Duration;
 
 use crate::config::{RedisOptions, Replicas};
 use crate::error::{Error, ErrorKind, Result};
-use crate::ident::{Fence, LockName, Owner};
+use crate::ident::{LockName, Owner};
 use crate::inspect::Inspection;
 use crate::observe::reporter::Reporter;
-use crate::seam::Outcome;
-use crate::seam::capabilities::{Batches, Capabilities, ConnectionWatch, Pipeline};
+use crate::seam::capabilities::{Capabilities, ConnectionWatch};
 use crate::seam::inspection::Inspect;
 use crate::seam::subscription::Subscription;
-use crate::seam::{
-    Answer, Answered, Attempt, Claim, Counting, Handoff, Kind, Pending, Release, Sink, Snapshot, Store,
-};
-use crate::seam::{Failure, answer};
+use crate::seam::{Answer, Attempt, Claim, Counting, Handoff, Kind, Pending, Release, Sink, Snapshot, Store};
+use crate::seam::{Failure, Outcome, answer};
 use crate::stores::redis::about::{About, probe, scripts_refused};
 use crate::stores::redis::address::{RedisAddress, Target};
 use crate::stores::redis::compare_and_delete::CompareAndDelete;
-use crate::stores::redis::conn::connections::{Connections, Started, maintenance};
+use crate::stores::redis::conn::connections::{Connections, maintenance};
 use crate::stores::redis::kinds::kind::{Deferrable, RedisKind};
-use crate::stores::redis::kinds::{self, replies, several};
+use crate::stores::redis::kinds::{self, replies};
 use crate::stores::redis::pubsub::publish::PublishMode;
 use crate::stores::redis::pubsub::subscriber::{self, Subscriber};
 use crate::stores::redis::reply::{self, Expected, Tagged, tagged};
 use crate::stores::redis::script::Command;
 use crate::stores::redis::sentinel::monitor::SentinelMonitor;
-use crate::stores::redis::server::RedisServer;
+use crate::stores::redis::server::{RedisCall, RedisServer};
+use crate::stores::redis::underway::Underway;
 use crate::stores::redis::{pubsub, show};
 use crate::sync::Waker;
 use crate::time::{Clock, Moment};
@@ -83,6 +81,10 @@ impl RedisStore {
         RedisStore { server, monitor: None }
     }
 
+    fn until(&self, deadline: Moment) -> RedisCall<'_> {
+        RedisCall { server: &self.server, deadline }
+    }
+
     /// As [`Store::hand_off`], but waits for the answer.
     pub(super) fn hand_off_now(&self, from: &Claim, to: &Claim, deadline: Moment) -> Answer<Handoff> {
         let command = kinds::of(from.kind).succession(from, to);
@@ -100,7 +102,7 @@ impl RedisStore {
         }
     }
 
-    /// Which server this is, and what it is part of.
+    /// The identity of the server, and its place in a cluster.
     pub(crate) fn about(&self, deadline: Moment) -> Result<About> {
         About::of(&self.server.connections, deadline)
     }
@@ -136,26 +138,6 @@ impl RedisStore {
         });
         answers.collect()
     }
-
-    /// Sends a request whose reply somebody waits for later.
-    fn begin<T: Send + 'static>(
-        &self,
-        action: &'static str,
-        claim: &Claim,
-        command: Command,
-        deadline: Moment,
-        read: impl FnOnce(redis::Value) -> Outcome<T> + Send + 'static,
-    ) -> Box<dyn Pending<T>> {
-        let connections = &self.server.connections;
-        if connections.is_asking() {
-            let result = connections.call(&command, deadline).and_then(read);
-            return Box::new(Answered(answer(result, action, claim.name.given())));
-        }
-        match connections.start(command, deadline) {
-            Ok(started) => Box::new(Underway { started, read, action, name: Arc::clone(&claim.name) }),
-            Err(failure) => Box::new(Answered(answer(Err(failure), action, claim.name.given()))),
-        }
-    }
 }
 
 fn no_request() -> Failure {
@@ -165,23 +147,6 @@ fn no_request() -> Failure {
 
 fn handed(reply: redis::Value, wants_fence: bool) -> Outcome<Handoff> {
     replies::handed(&tagged(reply, Expected::Hash)?, wants_fence)
-}
-
-/// A request that was sent, and what its reply means.
-struct Underway<F> {
-    started: Started,
-    read: F,
-    action: &'static str,
-    name: Arc<LockName>,
-}
-
-impl<T, F> Pending<T> for Underway<F>
-where
-    F: FnOnce(redis::Value) -> Outcome<T> + Send,
-{
-    fn wait(self: Box<Self>) -> Answer<T> {
-        answer(self.started.wait().and_then(self.read), self.action, self.name.given())
-    }
 }
 
 impl Store for RedisStore {
@@ -202,12 +167,12 @@ impl Store for RedisStore {
     }
 
     fn attempt(&self, claim: &Claim, count: u32, deadline: Moment) -> Answer<Attempt> {
-        let result = kinds::of(claim.kind).attempt(&self.server, claim, count, deadline);
+        let result = kinds::of(claim.kind).attempt(&self.until(deadline), claim, count);
         answer(result, "lock", claim.name.given())
     }
 
     fn release(&self, claim: &Claim, left: u32, deadline: Moment) -> Answer<Release> {
-        let result = kinds::of(claim.kind).release(&self.server, claim, left, deadline);
+        let result = kinds::of(claim.kind).release(&self.until(deadline), claim, left);
         answer(result, "unlock", claim.name.given())
     }
 
@@ -243,7 +208,7 @@ impl Store for RedisStore {
             return None;
         }
         let command = kinds::of(from.kind).succession(from, to)?;
-        // What cannot be sent is released the plain way, which says why.
+        // A lock whose hand-over cannot be sent is released the plain way, which says why.
         let started = self.server.connections.start(command, deadline).ok()?;
         let wants_fence = to.wants_fence;
         let read = move |reply| handed(reply, wants_fence);
@@ -253,7 +218,7 @@ impl Store for RedisStore {
     fn renew(&self, claims: &[Claim], deadline: Moment) -> Vec<Answer<bool>> {
         if !self.server.scripts {
             let renew = |claim: &Claim| {
-                let result = kinds::of(claim.kind).renew_without_scripts(&self.server, claim, deadline);
+                let result = kinds::of(claim.kind).renew_without_scripts(&self.until(deadline), claim);
                 answer(result, "renew", claim.name.given())
             };
             return claims.iter().map(renew).collect();
@@ -277,16 +242,16 @@ impl Store for RedisStore {
     }
 
     fn expire_in(&self, claim: &Claim, rest: Duration, deadline: Moment) -> Answer<bool> {
-        let result = kinds::of(claim.kind).expire_in(&self.server, claim, rest, deadline);
+        let result = kinds::of(claim.kind).expire_in(&self.until(deadline), claim, rest);
         answer(result, "unlock", claim.name.given())
     }
 
     fn force(&self, kind: Kind, name: &LockName, deadline: Moment) -> Answer<bool> {
-        answer(kinds::of(kind).force(&self.server, name, deadline), "force_unlock", name.given())
+        answer(kinds::of(kind).force(&self.until(deadline), name), "force_unlock", name.given())
     }
 
     fn count(&self, claim: &Claim, what: &Counting, deadline: Moment) -> Answer<Option<i64>> {
-        let result = kinds::of(claim.kind).count(&self.server, claim, what, deadline);
+        let result = kinds::of(claim.kind).count(&self.until(deadline), claim, what);
         answer(result, "count", claim.name.given())
     }
 
@@ -315,62 +280,13 @@ impl Inspect for RedisStore {
         owner: Owner,
         deadline: Moment,
     ) -> Answer<Option<Snapshot>> {
-        let result = kinds::of(kind).inspect(&self.server, name, owner, deadline);
+        let result = kinds::of(kind).inspect(&self.until(deadline), name, owner);
         answer(result.map_err(Failure::of_reading), "inspect", name.given())
     }
 
     fn describe(&self, name: &LockName, deadline: Moment) -> Answer<Inspection> {
         let result = show::describe(&self.server.connections, name, deadline);
         answer(result.map_err(Failure::of_reading), "inspect", name.given())
-    }
-}
-
-impl Pipeline for RedisStore {
-    fn begin_attempt(&self, claim: &Claim, count: u32, deadline: Moment) -> Box<dyn Pending<Attempt>> {
-        let kind = kinds::of(claim.kind);
-        if kind.deferrable() != Deferrable::AttemptsAndReleases || self.server.replicas.is_some() {
-            return Box::new(Answered(self.attempt(claim, count, deadline)));
-        }
-        let wants_fence = claim.wants_fence;
-        let read = move |reply| replies::attempted(&tagged(reply, kind.expected())?, wants_fence);
-        self.begin("lock", claim, kind.acquisition(claim, count), deadline, read)
-    }
-
-    fn begin_release(&self, claim: &Claim, left: u32, deadline: Moment) -> Box<dyn Pending<Release>> {
-        let kind = kinds::of(claim.kind);
-        if kind.deferrable() != Deferrable::AttemptsAndReleases {
-            return Box::new(Answered(self.release(claim, left, deadline)));
-        }
-        let own_listeners = kind.own_listeners(&self.server, claim);
-        let read = move |reply| kind.released(&tagged(reply, kind.expected())?, own_listeners);
-        self.begin("unlock", claim, kind.removal(claim, left, self.server.publish_mode), deadline, read)
-    }
-}
-
-impl Batches for RedisStore {
-    fn group(&self, kind: Kind, _name: &LockName) -> Option<u32> {
-        // One server: whatever slot a name would be in.
-        let server = &self.server;
-        (kinds::of(kind).is_batched() && server.scripts && server.replicas.is_none()).then_some(0)
-    }
-
-    fn begin_attempts(
-        &self,
-        claims: &[Claim],
-        or_none: bool,
-        deadline: Moment,
-    ) -> Box<dyn Pending<Vec<Option<Fence>>>> {
-        let Some(first) = claims.first() else { return Box::new(Answered(Answer::Done(Vec::new()))) };
-        let read = |reply| several::acquired(&tagged(reply, Expected::Hash)?);
-        self.begin("lock", first, several::acquisitions(claims, or_none), deadline, read)
-    }
-
-    fn begin_releases(&self, claims: &[Claim], deadline: Moment) -> Box<dyn Pending<Vec<Release>>> {
-        let Some(first) = claims.first() else { return Box::new(Answered(Answer::Done(Vec::new()))) };
-        let own_listeners = |claim: &Claim| kinds::of(claim.kind).own_listeners(&self.server, claim);
-        let own_listeners: Vec<i64> = claims.iter().map(own_listeners).collect();
-        let read = move |reply| several::all_released(&tagged(reply, Expected::Hash)?, &own_listeners);
-        self.begin("unlock", first, several::removals(claims), deadline, read)
     }
 }
 

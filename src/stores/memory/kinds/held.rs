@@ -10,7 +10,7 @@ use crate::stores::memory::kinds::kind::MemoryKind;
 use crate::stores::memory::state::Turn;
 use crate::time::Moment;
 
-/// Which of them it is.
+/// One of these locks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum HeldKind {
     Plain,

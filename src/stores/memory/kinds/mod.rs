@@ -11,7 +11,7 @@ use crate::stores::memory::parties::Half;
 use held::HeldKind;
 use kind::MemoryKind;
 
-/// What a kind is here.
+/// The implementation of a kind.
 pub(super) fn of(kind: Kind) -> &'static dyn MemoryKind {
     match kind {
         Kind::Mutex | Kind::Fenced => &HeldKind::Plain,

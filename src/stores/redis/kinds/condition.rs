@@ -8,14 +8,13 @@ use crate::ident::{LockName, Owner};
 use crate::seam::Outcome;
 use crate::seam::{Claim, Counting, PLACE_LASTS, Release, Snapshot};
 use crate::stores::redis::keys::{self, Part};
-use crate::stores::redis::kinds::counter;
 use crate::stores::redis::kinds::kind::{Deferrable, RedisKind, no_holder, unsupported};
 use crate::stores::redis::kinds::replies::{self, NOTHING_HELD};
 use crate::stores::redis::pubsub::publish::PublishMode;
 use crate::stores::redis::reply::{Expected, Tagged};
 use crate::stores::redis::script::{Command, SIGNAL_ATTEMPT, SIGNAL_CHANGE, Script};
-use crate::stores::redis::server::RedisServer;
-use crate::time::{Moment, millis};
+use crate::stores::redis::server::RedisCall;
+use crate::time::millis;
 
 /// The notifications of a condition.
 pub(super) struct ConditionKind;
@@ -60,43 +59,25 @@ impl RedisKind for ConditionKind {
         replies::counted(reply).map(|_notified| NOTHING_HELD)
     }
 
-    fn release(
-        &self,
-        _server: &RedisServer,
-        _claim: &Claim,
-        _left: u32,
-        _deadline: Moment,
-    ) -> Outcome<Release> {
+    fn release(&self, _call: &RedisCall<'_>, _claim: &Claim, _left: u32) -> Outcome<Release> {
         Ok(NOTHING_HELD)
     }
 
-    fn count(
-        &self,
-        server: &RedisServer,
-        claim: &Claim,
-        what: &Counting,
-        deadline: Moment,
-    ) -> Outcome<Option<i64>> {
+    fn count(&self, call: &RedisCall<'_>, claim: &Claim, what: &Counting) -> Outcome<Option<i64>> {
         let what = match what {
             Counting::Notify { all: false } => "one",
             Counting::Notify { all: true } => "all",
             Counting::Enlist => "enlist",
             _other => return Err(unsupported("a condition has no number")),
         };
-        replies::counted(&counter::run(server, &change(claim, what), deadline)?)
+        replies::counted(&call.ask(&change(claim, what), Expected::Nothing)?)
     }
 
-    fn inspect(
-        &self,
-        _server: &RedisServer,
-        _name: &LockName,
-        _owner: Owner,
-        _deadline: Moment,
-    ) -> Outcome<Option<Snapshot>> {
+    fn inspect(&self, _call: &RedisCall<'_>, _name: &LockName, _owner: Owner) -> Outcome<Option<Snapshot>> {
         no_holder()
     }
 
-    fn force(&self, _server: &RedisServer, _name: &LockName, _deadline: Moment) -> Outcome<bool> {
+    fn force(&self, _call: &RedisCall<'_>, _name: &LockName) -> Outcome<bool> {
         no_holder()
     }
 }

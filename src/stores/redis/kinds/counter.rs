@@ -8,10 +8,10 @@ use crate::seam::{Claim, Counting, REQUEST_LASTS};
 use crate::stores::redis::keys;
 use crate::stores::redis::kinds::kind::unsupported;
 use crate::stores::redis::kinds::replies;
-use crate::stores::redis::reply::{Expected, Tagged, tagged};
+use crate::stores::redis::reply::Expected;
 use crate::stores::redis::script::{COUNTER, Command};
-use crate::stores::redis::server::RedisServer;
-use crate::time::{Moment, millis};
+use crate::stores::redis::server::RedisCall;
+use crate::time::millis;
 
 /// A number, by the keys that belong to it.
 pub(super) struct Counter {
@@ -24,13 +24,7 @@ pub(super) struct Counter {
 
 impl Counter {
     /// Asks about the number, or changes it.
-    pub(super) fn count(
-        &self,
-        server: &RedisServer,
-        claim: &Claim,
-        what: &Counting,
-        deadline: Moment,
-    ) -> Outcome<Option<i64>> {
+    pub(super) fn count(&self, call: &RedisCall<'_>, claim: &Claim, what: &Counting) -> Outcome<Option<i64>> {
         let (word, amount, lease) = match what {
             Counting::Ask => ("ask", 0, None),
             Counting::SetUp { to, lease } => ("set_up", i64::from(*to), *lease),
@@ -41,7 +35,7 @@ impl Counter {
             Counting::CountDown => ("count_down", 0, None),
             Counting::Delete => ("delete", 0, None),
             Counting::Forget => {
-                forget(server, claim, deadline);
+                forget(call, claim);
                 return Ok(None);
             }
             Counting::AskOut
@@ -59,24 +53,20 @@ impl Counter {
         let keys: Vec<&str> = keys.into_iter().chain(self.out.as_deref()).collect();
         let command = COUNTER.on(&keys).arg(word).arg(amount).arg(lease.map_or(0, millis));
         let command = command.arg(millis(REQUEST_LASTS)).arg(u8::from(self.is_latch));
-        replies::counted(&run(server, &command, deadline)?)
+        replies::counted(&call.ask(&command, Expected::Nothing)?)
     }
 }
 
-pub(super) fn run(server: &RedisServer, command: &Command, deadline: Moment) -> Outcome<Tagged> {
-    tagged(server.connections.call(command, deadline)?, Expected::Nothing)
-}
-
-/// What was answered, and will not be sent again, nothing need remember.
-pub(super) fn forget(server: &RedisServer, claim: &Claim, deadline: Moment) {
-    server.connections.post(&forgetting(claim), deadline, Box::new(drop));
+/// Has the server forget a request that was answered and will not be sent again.
+pub(super) fn forget(call: &RedisCall<'_>, claim: &Claim) {
+    call.server.connections.post(&forgetting(claim), call.deadline, Box::new(drop));
 }
 
 pub(super) fn forgetting(claim: &Claim) -> Command {
     Command::new("DEL").arg(request_key(claim))
 }
 
-/// Where it is kept what became of a request.
+/// The key of the result of a request.
 pub(super) fn request_key(claim: &Claim) -> String {
     keys::command(claim.name.key(), &claim.owner.to_string())
 }

@@ -17,12 +17,12 @@ use crate::stores::redis::keys::{self, Part};
 use crate::stores::redis::kinds::kind::{Deferrable, RedisKind};
 use crate::stores::redis::kinds::{mutex, replies};
 use crate::stores::redis::pubsub::publish::PublishMode;
-use crate::stores::redis::reply::{Expected, tagged};
+use crate::stores::redis::reply::Expected;
 use crate::stores::redis::script::{Command, FAIR_ACQUIRE, FAIR_RELEASE, RING_FAIR_ACQUIRE, Script};
-use crate::stores::redis::server::RedisServer;
-use crate::time::{Moment, millis};
+use crate::stores::redis::server::RedisCall;
+use crate::time::millis;
 
-/// What becomes of an owner's place in the queue, and of the lock.
+/// The end of an owner's place in the queue, or of a hold.
 #[derive(Debug, Clone, Copy)]
 enum PlaceEnd {
     Release,
@@ -79,19 +79,13 @@ impl RedisKind for FairKind {
         Some(&RING_FAIR_ACQUIRE)
     }
 
-    fn inspect(
-        &self,
-        server: &RedisServer,
-        name: &LockName,
-        owner: Owner,
-        deadline: Moment,
-    ) -> Outcome<Option<Snapshot>> {
-        mutex::inspect(server, name, owner, deadline)
+    fn inspect(&self, call: &RedisCall<'_>, name: &LockName, owner: Owner) -> Outcome<Option<Snapshot>> {
+        mutex::inspect(call, name, owner)
     }
 
-    fn force(&self, server: &RedisServer, name: &LockName, deadline: Moment) -> Outcome<bool> {
+    fn force(&self, call: &RedisCall<'_>, name: &LockName) -> Outcome<bool> {
         let command = ending(name.key(), "", 0, Duration::ZERO, PlaceEnd::Force);
-        let reply = tagged(server.connections.call(&command, deadline)?, Expected::Hash)?;
+        let reply = call.ask(&command, Expected::Hash)?;
         Ok(matches!(replies::released(&reply, 0)?, Release::Freed { .. }))
     }
 }

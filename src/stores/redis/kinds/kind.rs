@@ -10,10 +10,10 @@ use crate::seam::{Failure, Outcome};
 use crate::stores::redis::cluster::slots::keeps_its_slot;
 use crate::stores::redis::kinds::replies;
 use crate::stores::redis::pubsub::publish::PublishMode;
-use crate::stores::redis::reply::{Expected, Tagged, tagged};
+use crate::stores::redis::reply::{Expected, Tagged};
 use crate::stores::redis::script::{Command, EXPIRE_IN, Script};
-use crate::stores::redis::server::RedisServer;
-use crate::time::{Moment, millis};
+use crate::stores::redis::server::{RedisCall, RedisServer};
+use crate::time::millis;
 
 /// Requests of a kind that can be sent now and answered later, in order with others on one connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -119,67 +119,49 @@ pub(crate) trait RedisKind: Sync {
     // ---- all of it, with the wait for the reply
 
     /// Asks once.
-    fn attempt(&self, server: &RedisServer, claim: &Claim, count: u32, deadline: Moment) -> Outcome<Attempt> {
+    fn attempt(&self, call: &RedisCall<'_>, claim: &Claim, count: u32) -> Outcome<Attempt> {
         let command = self.acquisition(claim, count);
         // A re-entry makes no hold that a replica could forget.
-        let reply = match server.replicas.filter(|_| count == 1 && self.awaits_replicas()) {
+        let reply = match call.server.replicas.filter(|_| count == 1 && self.awaits_replicas()) {
             Some(replicas) => {
-                let undo = self.removal(claim, 0, server.publish_mode);
-                replicas.ask(&server.connections, command, undo, self.expected(), deadline)?
+                let undo = self.removal(claim, 0, call.server.publish_mode);
+                replicas.ask(&call.server.connections, command, undo, self.expected(), call.deadline)?
             }
-            None => tagged(server.connections.call(&command, deadline)?, self.expected())?,
+            None => call.ask(&command, self.expected())?,
         };
         replies::attempted(&reply, claim.wants_fence)
     }
 
     /// Has the owner keep the count `left`.
-    fn release(&self, server: &RedisServer, claim: &Claim, left: u32, deadline: Moment) -> Outcome<Release> {
-        let command = self.removal(claim, left, server.publish_mode);
-        let reply = tagged(server.connections.call(&command, deadline)?, self.expected())?;
-        self.released(&reply, self.own_listeners(server, claim))
+    fn release(&self, call: &RedisCall<'_>, claim: &Claim, left: u32) -> Outcome<Release> {
+        let command = self.removal(claim, left, call.server.publish_mode);
+        let reply = call.ask(&command, self.expected())?;
+        self.released(&reply, self.own_listeners(call.server, claim))
     }
 
     /// A renewal where scripts may not be used.
-    fn renew_without_scripts(&self, server: &RedisServer, claim: &Claim, deadline: Moment) -> Outcome<bool> {
-        let _ = (server, claim, deadline);
+    fn renew_without_scripts(&self, call: &RedisCall<'_>, claim: &Claim) -> Outcome<bool> {
+        let _ = (call, claim);
         Err(unsupported("this kind of lock needs scripts"))
     }
 
     /// Has the hold end so long from now; `false`: the owner does not hold it.
-    fn expire_in(
-        &self,
-        server: &RedisServer,
-        claim: &Claim,
-        rest: Duration,
-        deadline: Moment,
-    ) -> Outcome<bool> {
+    fn expire_in(&self, call: &RedisCall<'_>, claim: &Claim, rest: Duration) -> Outcome<bool> {
         let command = EXPIRE_IN.on(&[claim.name.key()]).arg(claim.owner).arg(millis(rest).max(1));
-        replies::renewed(&tagged(server.connections.call(&command, deadline)?, Expected::Hash)?)
+        replies::renewed(&call.ask(&command, Expected::Hash)?)
     }
 
     /// Asks about, or changes, a count.
-    fn count(
-        &self,
-        server: &RedisServer,
-        claim: &Claim,
-        what: &Counting,
-        deadline: Moment,
-    ) -> Outcome<Option<i64>> {
-        let _ = (server, claim, what, deadline);
+    fn count(&self, call: &RedisCall<'_>, claim: &Claim, what: &Counting) -> Outcome<Option<i64>> {
+        let _ = (call, claim, what);
         Err(unsupported("this kind of lock counts nothing"))
     }
 
     /// Shows a holder.
-    fn inspect(
-        &self,
-        server: &RedisServer,
-        name: &LockName,
-        owner: Owner,
-        deadline: Moment,
-    ) -> Outcome<Option<Snapshot>>;
+    fn inspect(&self, call: &RedisCall<'_>, name: &LockName, owner: Owner) -> Outcome<Option<Snapshot>>;
 
     /// Ends a hold, whoever has it; `false`: nobody has.
-    fn force(&self, server: &RedisServer, name: &LockName, deadline: Moment) -> Outcome<bool>;
+    fn force(&self, call: &RedisCall<'_>, name: &LockName) -> Outcome<bool>;
 }
 
 pub(super) fn unsupported(words: &'static str) -> Failure {

@@ -11,8 +11,7 @@ use crate::stores::redis::kinds::replies::{self, NOTHING_HELD};
 use crate::stores::redis::pubsub::publish::PublishMode;
 use crate::stores::redis::reply::{Expected, Tagged};
 use crate::stores::redis::script::{Command, LATCH_ATTEMPT};
-use crate::stores::redis::server::RedisServer;
-use crate::time::Moment;
+use crate::stores::redis::server::RedisCall;
 
 /// The count-down latch.
 pub(super) struct LatchKind;
@@ -56,38 +55,20 @@ impl RedisKind for LatchKind {
         replies::attempted(reply, false).map(|_open_or_not| NOTHING_HELD)
     }
 
-    fn release(
-        &self,
-        _server: &RedisServer,
-        _claim: &Claim,
-        _left: u32,
-        _deadline: Moment,
-    ) -> Outcome<Release> {
+    fn release(&self, _call: &RedisCall<'_>, _claim: &Claim, _left: u32) -> Outcome<Release> {
         Ok(NOTHING_HELD)
     }
 
-    fn count(
-        &self,
-        server: &RedisServer,
-        claim: &Claim,
-        what: &Counting,
-        deadline: Moment,
-    ) -> Outcome<Option<i64>> {
+    fn count(&self, call: &RedisCall<'_>, claim: &Claim, what: &Counting) -> Outcome<Option<i64>> {
         let channel = keys::latch_channel(claim.name.key());
-        Counter { channel, out: None, is_latch: true }.count(server, claim, what, deadline)
+        Counter { channel, out: None, is_latch: true }.count(call, claim, what)
     }
 
-    fn inspect(
-        &self,
-        _server: &RedisServer,
-        _name: &LockName,
-        _owner: Owner,
-        _deadline: Moment,
-    ) -> Outcome<Option<Snapshot>> {
+    fn inspect(&self, _call: &RedisCall<'_>, _name: &LockName, _owner: Owner) -> Outcome<Option<Snapshot>> {
         no_holder()
     }
 
-    fn force(&self, _server: &RedisServer, _name: &LockName, _deadline: Moment) -> Outcome<bool> {
+    fn force(&self, _call: &RedisCall<'_>, _name: &LockName) -> Outcome<bool> {
         no_holder()
     }
 }

@@ -7,12 +7,12 @@ use crate::stores::redis::keys;
 use crate::stores::redis::kinds::kind::{Deferrable, RedisKind};
 use crate::stores::redis::kinds::replies;
 use crate::stores::redis::pubsub::publish::PublishMode;
-use crate::stores::redis::reply::{Expected, tagged};
+use crate::stores::redis::reply::Expected;
 use crate::stores::redis::script::{
     ACQUIRE, Command, FORCE, HAND_OVER, INSPECT, RELEASE, RENEW, RING_ACQUIRE, Script,
 };
-use crate::stores::redis::server::RedisServer;
-use crate::time::{Moment, millis};
+use crate::stores::redis::server::{RedisCall, RedisServer};
+use crate::time::millis;
 
 /// The plain lock, and the fenced one.
 pub(crate) struct MutexKind;
@@ -39,7 +39,7 @@ impl RedisKind for MutexKind {
         };
         let command = command.arg(claim.owner).arg(count).arg(millis(claim.lease));
         match &claim.note {
-            // What is said of a hold stays with it.
+            // A note stays with its hold.
             Some(note) if count == 1 => saying(command, note),
             _ => command,
         }
@@ -80,20 +80,14 @@ impl RedisKind for MutexKind {
         i64::from(server.subscriber.message_count(|| self.channel(claim)).is_some())
     }
 
-    fn inspect(
-        &self,
-        server: &RedisServer,
-        name: &LockName,
-        owner: Owner,
-        deadline: Moment,
-    ) -> Outcome<Option<Snapshot>> {
-        inspect(server, name, owner, deadline)
+    fn inspect(&self, call: &RedisCall<'_>, name: &LockName, owner: Owner) -> Outcome<Option<Snapshot>> {
+        inspect(call, name, owner)
     }
 
-    fn force(&self, server: &RedisServer, name: &LockName, deadline: Moment) -> Outcome<bool> {
+    fn force(&self, call: &RedisCall<'_>, name: &LockName) -> Outcome<bool> {
         let lock = name.key();
-        let command = server.publish_mode.on(&FORCE, lock, &keys::channel(lock), |command| command);
-        replies::forced(&tagged(server.connections.call(&command, deadline)?, Expected::Hash)?)
+        let command = call.server.publish_mode.on(&FORCE, lock, &keys::channel(lock), |command| command);
+        replies::forced(&call.ask(&command, Expected::Hash)?)
     }
 }
 
@@ -107,12 +101,7 @@ pub(super) fn renewal(claim: &Claim) -> Command {
     RENEW.on(&[claim.name.key()]).arg(claim.owner).arg(millis(claim.lease))
 }
 
-pub(super) fn inspect(
-    server: &RedisServer,
-    name: &LockName,
-    owner: Owner,
-    deadline: Moment,
-) -> Outcome<Option<Snapshot>> {
+pub(super) fn inspect(call: &RedisCall<'_>, name: &LockName, owner: Owner) -> Outcome<Option<Snapshot>> {
     let command = INSPECT.on(&[name.key()]).arg(owner);
-    replies::inspected(&tagged(server.connections.call(&command, deadline)?, Expected::Hash)?)
+    replies::inspected(&call.ask(&command, Expected::Hash)?)
 }

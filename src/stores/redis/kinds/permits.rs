@@ -4,7 +4,7 @@ use crate::ident::{LockName, Owner};
 use crate::seam::Outcome;
 use crate::seam::{Claim, Counting, Release, Snapshot};
 use crate::stores::redis::keys;
-use crate::stores::redis::kinds::counter::{self, Counter};
+use crate::stores::redis::kinds::counter::Counter;
 use crate::stores::redis::kinds::kind::{Deferrable, RedisKind, no_holder};
 use crate::stores::redis::kinds::replies;
 use crate::stores::redis::pubsub::publish::PublishMode;
@@ -12,8 +12,8 @@ use crate::stores::redis::reply::Expected;
 use crate::stores::redis::script::{
     Command, PERMITS_ACQUIRE, PERMITS_BY_ID, PERMITS_COUNT, PERMITS_RELEASE, PERMITS_RENEW, Script,
 };
-use crate::stores::redis::server::RedisServer;
-use crate::time::{Moment, millis};
+use crate::stores::redis::server::RedisCall;
+use crate::time::millis;
 
 /// The semaphore with leases.
 pub(super) struct PermitsKind;
@@ -48,13 +48,7 @@ impl RedisKind for PermitsKind {
         Some(with_ids(PERMITS_RENEW.on(&[&out]).arg(millis(claim.lease)), claim))
     }
 
-    fn count(
-        &self,
-        server: &RedisServer,
-        claim: &Claim,
-        what: &Counting,
-        deadline: Moment,
-    ) -> Outcome<Option<i64>> {
+    fn count(&self, call: &RedisCall<'_>, claim: &Claim, what: &Counting) -> Outcome<Option<i64>> {
         let ask = |which: &str| on(&PERMITS_COUNT, claim).arg(which);
         let command = match what {
             Counting::Ask => ask("free"),
@@ -65,7 +59,7 @@ impl RedisKind for PermitsKind {
             Counting::AskLease(id) => by_id(claim, "ask", 0, std::slice::from_ref(id)),
             Counting::GiveBack(id) => {
                 let command = on(&PERMITS_RELEASE, claim).arg(&id[..]);
-                let released = replies::released(&counter::run(server, &command, deadline)?, 0)?;
+                let released = replies::released(&call.ask(&command, Expected::Nothing)?, 0)?;
                 return Ok(Some(i64::from(matches!(released, Release::Freed { .. }))));
             }
             Counting::SetUp { .. }
@@ -80,23 +74,17 @@ impl RedisKind for PermitsKind {
             | Counting::Forget => {
                 let key = claim.name.key();
                 let (channel, out) = (keys::permits_channel(key), Some(keys::permits_out(key)));
-                return Counter { channel, out, is_latch: false }.count(server, claim, what, deadline);
+                return Counter { channel, out, is_latch: false }.count(call, claim, what);
             }
         };
-        replies::counted(&counter::run(server, &command, deadline)?)
+        replies::counted(&call.ask(&command, Expected::Nothing)?)
     }
 
-    fn inspect(
-        &self,
-        _server: &RedisServer,
-        _name: &LockName,
-        _owner: Owner,
-        _deadline: Moment,
-    ) -> Outcome<Option<Snapshot>> {
+    fn inspect(&self, _call: &RedisCall<'_>, _name: &LockName, _owner: Owner) -> Outcome<Option<Snapshot>> {
         no_holder()
     }
 
-    fn force(&self, _server: &RedisServer, _name: &LockName, _deadline: Moment) -> Outcome<bool> {
+    fn force(&self, _call: &RedisCall<'_>, _name: &LockName) -> Outcome<bool> {
         no_holder()
     }
 }

@@ -8,12 +8,12 @@ use crate::stores::redis::keys::{self, Part};
 use crate::stores::redis::kinds::kind::{Deferrable, RedisKind};
 use crate::stores::redis::kinds::replies;
 use crate::stores::redis::pubsub::publish::PublishMode;
-use crate::stores::redis::reply::{Expected, Tagged, tagged};
+use crate::stores::redis::reply::{Expected, Tagged};
 use crate::stores::redis::script::{
     Command, RENEW, RING_RW_ACQUIRE, RW_ACQUIRE, RW_FORCE, RW_INSPECT, RW_RELEASE, RW_RENEW, Script,
 };
-use crate::stores::redis::server::RedisServer;
-use crate::time::{Moment, millis};
+use crate::stores::redis::server::RedisCall;
+use crate::time::millis;
 
 /// The half that many may hold, and the half that one may.
 pub(super) enum RwHalf {
@@ -81,38 +81,32 @@ impl RedisKind for RwHalf {
         })
     }
 
-    fn inspect(
-        &self,
-        server: &RedisServer,
-        name: &LockName,
-        owner: Owner,
-        deadline: Moment,
-    ) -> Outcome<Option<Snapshot>> {
+    fn inspect(&self, call: &RedisCall<'_>, name: &LockName, owner: Owner) -> Outcome<Option<Snapshot>> {
         let command = RW_INSPECT.on(&[name.key()]).arg(self.word()).arg(owner).arg(markers(name, owner));
-        let reply = tagged(server.connections.call(&command, deadline)?, Expected::Hash)?;
+        let reply = call.ask(&command, Expected::Hash)?;
         let snapshot = replies::inspected(&reply)?;
         Ok(snapshot.map(|snapshot| Snapshot { holder: holder_of(snapshot.holder), ..snapshot }))
     }
 
-    fn force(&self, server: &RedisServer, name: &LockName, deadline: Moment) -> Outcome<bool> {
+    fn force(&self, call: &RedisCall<'_>, name: &LockName) -> Outcome<bool> {
         let lock = name.key();
         let with = |command: Command| command.arg(self.word());
-        let command = server.publish_mode.on(&RW_FORCE, lock, &keys::rw_channel(lock), with);
-        replies::forced(&tagged(server.connections.call(&command, deadline)?, Expected::Hash)?)
+        let command = call.server.publish_mode.on(&RW_FORCE, lock, &keys::rw_channel(lock), with);
+        replies::forced(&call.ask(&command, Expected::Hash)?)
     }
 }
 
-/// Where the writers are named that come before readers, if the claim is one that goes by that.
+/// The key of the writers that come before readers, if the claim goes by that.
 fn waiting(claim: &Claim) -> Option<String> {
     claim.writers_first.then(|| keys::before(Part::RwWaiting, claim.name.key()))
 }
 
-/// Who holds either half, as clients are told: the field of a writer has an ending.
+/// The holder of either half, as users are shown it: the field of a writer has an ending.
 fn holder_of(field: String) -> String {
     field.strip_suffix(":write").map(str::to_owned).unwrap_or(field)
 }
 
-/// What the markers of an owner's read holds begin with; 1, 2, … follow.
+/// The beginning of the markers of an owner's read holds; 1, 2, … follow.
 fn markers(name: &LockName, owner: Owner) -> String {
     keys::rw_markers(name.key(), owner)
 }

@@ -10,8 +10,8 @@ use crate::stores::redis::kinds::replies;
 use crate::stores::redis::pubsub::publish::PublishMode;
 use crate::stores::redis::reply::Expected;
 use crate::stores::redis::script::{Command, SEMAPHORE_ACQUIRE, SEMAPHORE_RELEASE};
-use crate::stores::redis::server::RedisServer;
-use crate::time::{Moment, millis};
+use crate::stores::redis::server::RedisCall;
+use crate::time::millis;
 
 /// The semaphore without leases.
 pub(super) struct SemaphoreKind;
@@ -53,35 +53,23 @@ impl RedisKind for SemaphoreKind {
         Some(counter::forgetting(claim))
     }
 
-    fn release(&self, server: &RedisServer, claim: &Claim, left: u32, deadline: Moment) -> Outcome<Release> {
-        let command = self.removal(claim, left, server.publish_mode);
-        let released = replies::released(&counter::run(server, &command, deadline)?, 0)?;
-        counter::forget(server, claim, deadline);
+    fn release(&self, call: &RedisCall<'_>, claim: &Claim, left: u32) -> Outcome<Release> {
+        let command = self.removal(claim, left, call.server.publish_mode);
+        let released = replies::released(&call.ask(&command, Expected::Nothing)?, 0)?;
+        counter::forget(call, claim);
         Ok(released)
     }
 
-    fn count(
-        &self,
-        server: &RedisServer,
-        claim: &Claim,
-        what: &Counting,
-        deadline: Moment,
-    ) -> Outcome<Option<i64>> {
+    fn count(&self, call: &RedisCall<'_>, claim: &Claim, what: &Counting) -> Outcome<Option<i64>> {
         let channel = keys::permits_channel(claim.name.key());
-        Counter { channel, out: None, is_latch: false }.count(server, claim, what, deadline)
+        Counter { channel, out: None, is_latch: false }.count(call, claim, what)
     }
 
-    fn inspect(
-        &self,
-        _server: &RedisServer,
-        _name: &LockName,
-        _owner: Owner,
-        _deadline: Moment,
-    ) -> Outcome<Option<Snapshot>> {
+    fn inspect(&self, _call: &RedisCall<'_>, _name: &LockName, _owner: Owner) -> Outcome<Option<Snapshot>> {
         no_holder()
     }
 
-    fn force(&self, _server: &RedisServer, _name: &LockName, _deadline: Moment) -> Outcome<bool> {
+    fn force(&self, _call: &RedisCall<'_>, _name: &LockName) -> Outcome<bool> {
         no_holder()
     }
 }

@@ -14,13 +14,13 @@ use crate::stores::redis::kinds::kind::{Deferrable, RedisKind, unsupported};
 use crate::stores::redis::kinds::replies;
 use crate::stores::redis::pubsub::publish::PublishMode;
 use crate::stores::redis::reply::{
-    Expected, Tagged, accepted, decoded, is_unknown_command, owner_text, refusal, tagged, ttl, unexpected,
+    Expected, Tagged, accepted, decoded, is_unknown_command, owner_text, refusal, ttl, unexpected,
 };
 use crate::stores::redis::script::{
     Command, RING_TOKEN_ACQUIRE, Script, TOKEN_ACQUIRE, TOKEN_RELEASE, TOKEN_RENEW,
 };
-use crate::stores::redis::server::RedisServer;
-use crate::time::{Moment, millis};
+use crate::stores::redis::server::RedisCall;
+use crate::time::millis;
 
 /// The lock by token.
 pub(super) struct TokenKind;
@@ -71,7 +71,7 @@ impl RedisKind for TokenKind {
         freed(reply)
     }
 
-    fn attempt(&self, server: &RedisServer, claim: &Claim, count: u32, deadline: Moment) -> Outcome<Attempt> {
+    fn attempt(&self, call: &RedisCall<'_>, claim: &Claim, count: u32) -> Outcome<Attempt> {
         if count != 1 {
             return Err(unsupported("a token lock is not reentrant"));
         }
@@ -79,17 +79,18 @@ impl RedisKind for TokenKind {
         let set = Command::new("SET").arg(lock).arg(&token).arg("NX").arg("PX").arg(millis(claim.lease));
         let commands = vec![set, Command::new("PTTL").arg(lock), Command::new("GET").arg(lock)];
         let mut replies = Vec::with_capacity(commands.len());
-        let result = match server.replicas {
-            Some(replicas) => server.connections.dialog(deadline, |dialog| {
+        let result = match call.server.replicas {
+            Some(replicas) => call.server.connections.dialog(call.deadline, |dialog| {
                 let undo =
                     |dialog: &mut Dialog<'_>| remove(dialog, lock, &token).map(|ended| ended.is_none());
                 let said = replicas.attempt(dialog, commands, |set| *set == Value::Okay, undo)?;
                 replies.extend(said.into_iter().map(Some));
                 Ok(())
             }),
-            None => server
+            None => call
+                .server
                 .connections
-                .dialog(deadline, |dialog| dialog.collect(&commands, &mut replies).map(drop)),
+                .dialog(call.deadline, |dialog| dialog.collect(&commands, &mut replies).map(drop)),
         };
         let mut replies = replies.into_iter().flatten();
         // SET's answer decides; if it was read, it does not matter what became of the others.
@@ -104,7 +105,7 @@ impl RedisKind for TokenKind {
         match (ttl_ms, holder) {
             // Left by an earlier attempt whose answer was lost.
             (_, Some(Value::BulkString(holder))) if holder == token.as_bytes() => {
-                Ok(if renew(server, claim, deadline)? {
+                Ok(if renew(call, claim)? {
                     Attempt::Granted { fence: None }
                 } else {
                     Attempt::Busy { retry_after: Some(Duration::ZERO) }
@@ -115,38 +116,40 @@ impl RedisKind for TokenKind {
         }
     }
 
-    fn release(&self, server: &RedisServer, claim: &Claim, _left: u32, deadline: Moment) -> Outcome<Release> {
+    fn release(&self, call: &RedisCall<'_>, claim: &Claim, _left: u32) -> Outcome<Release> {
         let (lock, token) = (claim.name.key(), claim.owner.to_string());
-        if server.scripts {
-            let command = self.removal(claim, 0, server.publish_mode);
-            return freed(&tagged(server.connections.call(&command, deadline)?, Expected::Token)?);
+        if call.server.scripts {
+            let command = self.removal(claim, 0, call.server.publish_mode);
+            return freed(&call.ask(&command, Expected::Token)?);
         }
-        while let Some(command) = server.compare_and_delete.command() {
-            match accepted(server.connections.call(&CompareAndDelete::on(command, lock, &token), deadline)?) {
+        while let Some(command) = call.server.compare_and_delete.command() {
+            match accepted(
+                call.server.connections.call(&CompareAndDelete::on(command, lock, &token), call.deadline)?,
+            ) {
                 Ok(Value::Int(0)) => {
-                    return server
-                        .connections
-                        .dialog(deadline, |dialog| Ok(Release::NotHeld { holder: holder(dialog, lock)? }));
+                    return call.server.connections.dialog(call.deadline, |dialog| {
+                        Ok(Release::NotHeld { holder: holder(dialog, lock)? })
+                    });
                 }
                 Ok(Value::Int(_)) => return Ok(Release::Freed { others: 0 }),
                 Ok(other) => return decoded(Err(unexpected(&other))),
                 // Unknown to the server, or not allowed to this user: then the other way.
                 Err(error) if is_unknown_command(&error) || error.code() == "NOPERM" => {
-                    server.compare_and_delete.rule_out(command);
+                    call.server.compare_and_delete.rule_out(command);
                 }
                 Err(error) => return Err(refused(&error)),
             }
         }
-        server.connections.dialog(deadline, |dialog| {
+        call.server.connections.dialog(call.deadline, |dialog| {
             Ok(remove(dialog, lock, &token)?
                 .map_or(Release::Freed { others: 0 }, |holder| Release::NotHeld { holder }))
         })
     }
 
-    fn renew_without_scripts(&self, server: &RedisServer, claim: &Claim, deadline: Moment) -> Outcome<bool> {
+    fn renew_without_scripts(&self, call: &RedisCall<'_>, claim: &Claim) -> Outcome<bool> {
         let (lock, token) = (claim.name.key(), claim.owner.to_string());
         let lease_ms = millis(claim.lease);
-        server.connections.renewal_dialog(deadline, |dialog| {
+        call.server.connections.renewal_dialog(call.deadline, |dialog| {
             loop {
                 let expire = |ttl_ms: i64| {
                     let is_short = u64::try_from(ttl_ms).map_or(true, |ttl_ms| ttl_ms < lease_ms);
@@ -161,27 +164,19 @@ impl RedisKind for TokenKind {
         })
     }
 
-    fn expire_in(
-        &self,
-        _server: &RedisServer,
-        _claim: &Claim,
-        _rest: Duration,
-        _deadline: Moment,
-    ) -> Outcome<bool> {
+    fn expire_in(&self, _call: &RedisCall<'_>, _claim: &Claim, _rest: Duration) -> Outcome<bool> {
         Err(unsupported("not with a token lock"))
     }
 
-    fn inspect(
-        &self,
-        server: &RedisServer,
-        name: &LockName,
-        owner: Owner,
-        deadline: Moment,
-    ) -> Outcome<Option<Snapshot>> {
+    fn inspect(&self, call: &RedisCall<'_>, name: &LockName, owner: Owner) -> Outcome<Option<Snapshot>> {
         let lock = name.key();
         let commands = [Command::new("GET").arg(lock), Command::new("PTTL").arg(lock)];
-        let mut replies =
-            server.connections.dialog(deadline, |dialog| dialog.say(&commands))?.into_iter().map(accept);
+        let mut replies = call
+            .server
+            .connections
+            .dialog(call.deadline, |dialog| dialog.say(&commands))?
+            .into_iter()
+            .map(accept);
         let (holder, ttl_ms) = (replies.next().transpose()?, replies.next().transpose()?);
         Ok(match (holder, ttl_ms) {
             (Some(Value::BulkString(value)), Some(Value::Int(ttl_ms))) if ttl_ms != -2 => Some(Snapshot {
@@ -194,9 +189,9 @@ impl RedisKind for TokenKind {
     }
 
     /// Looks first: what is no token lock is not ours to delete.
-    fn force(&self, server: &RedisServer, name: &LockName, deadline: Moment) -> Outcome<bool> {
+    fn force(&self, call: &RedisCall<'_>, name: &LockName) -> Outcome<bool> {
         let lock = name.key();
-        server.connections.dialog(deadline, |dialog| {
+        call.server.connections.dialog(call.deadline, |dialog| {
             if holder(dialog, lock)?.is_none() {
                 return Ok(false);
             }
@@ -211,11 +206,11 @@ fn renewal(claim: &Claim) -> Command {
 }
 
 /// One renewal outside a batch.
-fn renew(server: &RedisServer, claim: &Claim, deadline: Moment) -> Outcome<bool> {
-    if !server.scripts {
-        return TokenKind.renew_without_scripts(server, claim, deadline);
+fn renew(call: &RedisCall<'_>, claim: &Claim) -> Outcome<bool> {
+    if !call.server.scripts {
+        return TokenKind.renew_without_scripts(call, claim);
     }
-    replies::renewed(&tagged(server.connections.call(&renewal(claim), deadline)?, Expected::Token)?)
+    replies::renewed(&call.ask(&renewal(claim), Expected::Token)?)
 }
 
 /// The reply of a release by script.
@@ -274,7 +269,7 @@ fn watched(
         other => decoded(Err(unexpected(&other.unwrap_or(Value::Nil)))),
     }
 }
-/// What the replies to WATCH, GET and PTTL call for: the change, or else how it ends.
+/// The change that the replies to WATCH, GET and PTTL call for, or else how it ends.
 fn decide(
     replies: Vec<Value>,
     token: &str,

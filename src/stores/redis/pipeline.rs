@@ -1,0 +1,86 @@
+//! Requests of one server's store whose replies are read later, and those for several locks at a time.
+
+use std::sync::Arc;
+
+use crate::ident::{Fence, LockName};
+use crate::seam::capabilities::{Batches, Pipeline};
+use crate::seam::{Answer, Answered, Attempt, Claim, Kind, Pending, Release, Store};
+use crate::seam::{Outcome, answer};
+use crate::stores::redis::kinds::kind::Deferrable;
+use crate::stores::redis::kinds::{self, replies, several};
+use crate::stores::redis::reply::{Expected, tagged};
+use crate::stores::redis::script::Command;
+use crate::stores::redis::store::RedisStore;
+use crate::stores::redis::underway::Underway;
+use crate::time::Moment;
+
+impl RedisStore {
+    /// Sends a request whose reply somebody waits for later.
+    fn begin<T: Send + 'static>(
+        &self,
+        action: &'static str,
+        claim: &Claim,
+        command: Command,
+        deadline: Moment,
+        read: impl FnOnce(redis::Value) -> Outcome<T> + Send + 'static,
+    ) -> Box<dyn Pending<T>> {
+        let connections = &self.server.connections;
+        if connections.is_asking() {
+            let result = connections.call(&command, deadline).and_then(read);
+            return Box::new(Answered(answer(result, action, claim.name.given())));
+        }
+        match connections.start(command, deadline) {
+            Ok(started) => Box::new(Underway { started, read, action, name: Arc::clone(&claim.name) }),
+            Err(failure) => Box::new(Answered(answer(Err(failure), action, claim.name.given()))),
+        }
+    }
+}
+
+impl Pipeline for RedisStore {
+    fn begin_attempt(&self, claim: &Claim, count: u32, deadline: Moment) -> Box<dyn Pending<Attempt>> {
+        let kind = kinds::of(claim.kind);
+        if kind.deferrable() != Deferrable::AttemptsAndReleases || self.server.replicas.is_some() {
+            return Box::new(Answered(self.attempt(claim, count, deadline)));
+        }
+        let wants_fence = claim.wants_fence;
+        let read = move |reply| replies::attempted(&tagged(reply, kind.expected())?, wants_fence);
+        self.begin("lock", claim, kind.acquisition(claim, count), deadline, read)
+    }
+
+    fn begin_release(&self, claim: &Claim, left: u32, deadline: Moment) -> Box<dyn Pending<Release>> {
+        let kind = kinds::of(claim.kind);
+        if kind.deferrable() != Deferrable::AttemptsAndReleases {
+            return Box::new(Answered(self.release(claim, left, deadline)));
+        }
+        let own_listeners = kind.own_listeners(&self.server, claim);
+        let read = move |reply| kind.released(&tagged(reply, kind.expected())?, own_listeners);
+        self.begin("unlock", claim, kind.removal(claim, left, self.server.publish_mode), deadline, read)
+    }
+}
+
+impl Batches for RedisStore {
+    fn group(&self, kind: Kind, _name: &LockName) -> Option<u32> {
+        // One server: whatever slot a name would be in.
+        let server = &self.server;
+        (kinds::of(kind).is_batched() && server.scripts && server.replicas.is_none()).then_some(0)
+    }
+
+    fn begin_attempts(
+        &self,
+        claims: &[Claim],
+        or_none: bool,
+        deadline: Moment,
+    ) -> Box<dyn Pending<Vec<Option<Fence>>>> {
+        let Some(first) = claims.first() else { return Box::new(Answered(Answer::Done(Vec::new()))) };
+        let read = |reply| several::acquired(&tagged(reply, Expected::Hash)?);
+        self.begin("lock", first, several::acquisitions(claims, or_none), deadline, read)
+    }
+
+    fn begin_releases(&self, claims: &[Claim], deadline: Moment) -> Box<dyn Pending<Vec<Release>>> {
+        let Some(first) = claims.first() else { return Box::new(Answered(Answer::Done(Vec::new()))) };
+        let own_listeners = |claim: &Claim| kinds::of(claim.kind).own_listeners(&self.server, claim);
+        let own_listeners: Vec<i64> = claims.iter().map(own_listeners).collect();
+        let read = move |reply| several::all_released(&tagged(reply, Expected::Hash)?, &own_listeners);
+        self.begin("unlock", first, several::removals(claims), deadline, read)
+    }
+}
