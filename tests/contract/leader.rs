@@ -5,7 +5,7 @@ use leasehold::{Leader, LeaderEvent, LossReason};
 
 use super::harness::{Store, fresh};
 use crate::support::{
-    LONG, SLACK, Waiter, comes_true_within, ms, now, receive, slack_since, stalled_since, throughout,
+    LONG, RENEWED, SLACK, Waiter, comes_true_within, ms, now, receive, slack_since, stalled_since, throughout,
 };
 
 contracts!(
@@ -132,7 +132,7 @@ fn a_leader_that_steps_down_is_followed_by_another_candidate(store: &Store) {
 
 fn a_leader_that_lost_its_hold_is_notified_and_becomes_a_candidate_again(store: &Store) {
     let name = fresh("lost");
-    let leader = store.client_with_lease(ms(1_000)).leader(&name).unwrap();
+    let leader = store.client_with_lease(RENEWED).leader(&name).unwrap();
     let term = elected(&leader);
     assert!(store.client().fenced_lock(&name).force_unlock().unwrap());
     assert_eq!(stepped_down(&leader), Some(LossReason::Gone));
