@@ -266,6 +266,10 @@ fn refused(outcome: Result<()>) -> Result<()> {
 /// The purpose of each user of the page, so that every request of that purpose is made.
 fn of_kind(user: &str, pair: &Pair<'_>) -> Result<()> {
     let (one, other) = (&pair.one, &pair.other);
+    // A counter that Java has moved on, so that a fence is read from it.
+    let ahead_of_the_clock = |counter: &str| {
+        redis::cmd("SET").arg(counter).arg(9_000_000_000_000_000_u64).exec(&mut pair.server.admin()).unwrap();
+    };
     match user {
         "locks" => {
             let (lock, theirs) = (one.fenced_lock("app:a"), other.fenced_lock("app:a"));
@@ -280,6 +284,7 @@ fn of_kind(user: &str, pair: &Pair<'_>) -> Result<()> {
             one.token_lock("app:t").unlock()
         }
         "fair" => {
+            ahead_of_the_clock("redisson_lock_token:{app:f}");
             let lock = one.lock_with("app:f").fair().build_fenced();
             let theirs = other.fair_lock("app:f");
             lock.lock()?;
@@ -299,9 +304,7 @@ fn of_kind(user: &str, pair: &Pair<'_>) -> Result<()> {
             pair.woken(|| theirs.acquire_owned()?.unlock(), || lock.unlock())
         }
         "readwrite" => {
-            // The counter of Java's, ahead of the server's time.
-            let counter = ["redisson_lock_token:{app:rw}", "9000000000000000"];
-            redis::cmd("SET").arg(&counter).exec(&mut pair.server.admin()).unwrap();
+            ahead_of_the_clock("redisson_lock_token:{app:rw}");
             let (lock, theirs) = (one.read_write_lock("app:rw"), other.read_write_lock("app:rw"));
             lock.write_fenced().lock()?;
             lock.read().lock()?;
