@@ -24,7 +24,7 @@ use crate::sync::Waker;
 use crate::time::{Clock, Moment};
 
 /// What a server does about session locks.
-pub(super) trait Sessions: Database {
+pub(super) trait SessionDatabase: Database {
     /// How long a waiter may sleep without being woken: at least, at most.
     const POLL_EVERY: (Duration, Duration);
     /// Whether releases elsewhere wake waiters here.
@@ -90,7 +90,7 @@ struct HeldSession<L> {
 /// A hold's place; empty while it is taken and after it was freed.
 type SessionPlace<L> = Arc<Mutex<Option<HeldSession<L>>>>;
 
-pub(super) struct SessionStore<D: Sessions> {
+pub(super) struct SessionStore<D: SessionDatabase> {
     pool: Pool<D>,
     held: Mutex<HashMap<SessionKey, SessionPlace<D::Link>>>,
 }
@@ -98,7 +98,7 @@ pub(super) struct SessionStore<D: Sessions> {
 /// What is left of the time for each of several, of which some may hang.
 const SHARE: u32 = 4;
 
-impl<D: Sessions> SessionStore<D> {
+impl<D: SessionDatabase> SessionStore<D> {
     pub(super) fn new(pool: Pool<D>) -> SessionStore<D> {
         SessionStore { pool, held: Mutex::default() }
     }
@@ -240,7 +240,7 @@ fn share(deadline: Moment) -> Moment {
     now.plus(deadline.since(now) / SHARE)
 }
 
-impl<D: Sessions> Store for SessionStore<D> {
+impl<D: SessionDatabase> Store for SessionStore<D> {
     fn capabilities(&self) -> Capabilities<'_> {
         Capabilities {
             wakes: D::WAKES,
@@ -309,7 +309,7 @@ impl<D: Sessions> Store for SessionStore<D> {
     }
 }
 
-impl<D: Sessions> Inspect for SessionStore<D> {
+impl<D: SessionDatabase> Inspect for SessionStore<D> {
     fn inspect(
         &self,
         _kind: Kind,
@@ -333,7 +333,7 @@ impl<D: Sessions> Inspect for SessionStore<D> {
     }
 }
 
-impl<D: Sessions> ConnectionWatch for SessionStore<D> {
+impl<D: SessionDatabase> ConnectionWatch for SessionStore<D> {
     /// The lock of a session that has ended is free. A connection that is in use is not looked at.
     fn hung_up(&self) -> Option<bool> {
         if !D::SEES_ENDS {
@@ -353,7 +353,7 @@ impl<D: Sessions> ConnectionWatch for SessionStore<D> {
     }
 }
 
-impl<D: Sessions> fmt::Debug for SessionStore<D> {
+impl<D: SessionDatabase> fmt::Debug for SessionStore<D> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("SessionStore").finish_non_exhaustive()
     }

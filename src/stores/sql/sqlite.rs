@@ -74,7 +74,7 @@ struct Sqlite {
 }
 
 /// A connection, and which file it has open: its device and inode, which no other file has meanwhile.
-struct Link {
+struct SqliteConnection {
     conn: Connection,
     file: Option<(u64, u64)>,
 }
@@ -91,7 +91,7 @@ fn seen(row: &rusqlite::Row<'_>) -> rusqlite::Result<Row> {
 impl Sqlite {
     /// Opens the file. It is made if it is not there only when the client is: whoever took it away since then may be
     /// about to put another in its place.
-    fn open(&self, create: bool, deadline: Moment) -> Result<Link> {
+    fn open(&self, create: bool, deadline: Moment) -> Result<SqliteConnection> {
         let mut flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         flags.set(OpenFlags::SQLITE_OPEN_CREATE, create);
         let open = || {
@@ -113,7 +113,7 @@ impl Sqlite {
                     let file = inode(&self.path);
                     // The one that was opened is the one that is there before and after.
                     if before.is_none() || before == file {
-                        return Ok(Link { conn, file });
+                        return Ok(SqliteConnection { conn, file });
                     }
                     if deadline <= Clock::System.now() {
                         return Err(replaced().during("connect"));
@@ -128,12 +128,12 @@ impl Sqlite {
         conn.query_row(known, [&self.table], |row| Ok(row.get::<_, i64>(0)? > 0))
     }
 
-    fn is_in_place(&self, link: &Link) -> bool {
+    fn is_in_place(&self, link: &SqliteConnection) -> bool {
         link.file.is_some() && link.file == inode(&self.path)
     }
 
     /// A grant in a file that was taken away meanwhile keeps nobody out.
-    fn in_place<T>(&self, link: &Link, change: Change<T>) -> Outcome<Change<T>> {
+    fn in_place<T>(&self, link: &SqliteConnection, change: Change<T>) -> Outcome<Change<T>> {
         match change {
             Change::Made(_) if !self.is_in_place(link) => Err(Failure::Unknown(replaced())),
             change => Ok(change),
@@ -146,9 +146,9 @@ fn replaced() -> Error {
 }
 
 impl Database for Sqlite {
-    type Link = Link;
+    type Link = SqliteConnection;
 
-    fn connect(&self, deadline: Moment) -> Result<Link> {
+    fn connect(&self, deadline: Moment) -> Result<SqliteConnection> {
         let link = self.open(false, deadline)?;
         // It was there when the client was made. Another program may be about to make it.
         if self.has_table(&link.conn).map_err(|error| refused(error).during("connect"))? {
@@ -160,7 +160,7 @@ impl Database for Sqlite {
     }
 
     /// Whoever opens the path now is to have the same file.
-    fn is_alive(&self, link: &mut Link) -> bool {
+    fn is_alive(&self, link: &mut SqliteConnection) -> bool {
         self.is_in_place(link)
     }
 }
@@ -245,7 +245,13 @@ impl Sqlite {
 impl Rows for Sqlite {
     const POLL_EVERY: (Duration, Duration) = (Duration::from_millis(30), Duration::from_millis(50));
     /// Looks first: a lock that is held is only read, so any number of waiters keeps no writer waiting.
-    fn take(&self, link: &mut Link, claim: &Claim, fenced: bool, deadline: Moment) -> Outcome<Change<u64>> {
+    fn take(
+        &self,
+        link: &mut SqliteConnection,
+        claim: &Claim,
+        fenced: bool,
+        deadline: Moment,
+    ) -> Outcome<Change<u64>> {
         limit(&link.conn, deadline).map_err(failed)?;
         let owner = claim.owner.to_string();
         let seen = self.row(&link.conn, &claim.name).map_err(|error| failed(error).of_reading())?;
@@ -274,7 +280,7 @@ impl Rows for Sqlite {
 
     fn retake(
         &self,
-        link: &mut Link,
+        link: &mut SqliteConnection,
         claim: &Claim,
         count: u32,
         fenced: bool,
@@ -297,7 +303,13 @@ impl Rows for Sqlite {
         self.in_place(link, taken)
     }
 
-    fn leave(&self, link: &mut Link, claim: &Claim, left: u32, deadline: Moment) -> Outcome<Change<()>> {
+    fn leave(
+        &self,
+        link: &mut SqliteConnection,
+        claim: &Claim,
+        left: u32,
+        deadline: Moment,
+    ) -> Outcome<Change<()>> {
         let params =
             params![claim.name.key().as_bytes(), claim.kind.is_token(), claim.owner.to_string(), left];
         change(
@@ -308,7 +320,7 @@ impl Rows for Sqlite {
         )
     }
 
-    fn renew(&self, link: &mut Link, claims: &[Claim], deadline: Moment) -> Vec<Outcome<bool>> {
+    fn renew(&self, link: &mut SqliteConnection, claims: &[Claim], deadline: Moment) -> Vec<Outcome<bool>> {
         let one = |claim: &Claim| {
             limit(&link.conn, deadline).map_err(failed)?;
             let params = params![
@@ -323,7 +335,13 @@ impl Rows for Sqlite {
         claims.iter().map(one).collect()
     }
 
-    fn expire_in(&self, link: &mut Link, claim: &Claim, rest: Duration, deadline: Moment) -> Outcome<bool> {
+    fn expire_in(
+        &self,
+        link: &mut SqliteConnection,
+        claim: &Claim,
+        rest: Duration,
+        deadline: Moment,
+    ) -> Outcome<bool> {
         limit(&link.conn, deadline).map_err(failed)?;
         let params = params![
             claim.name.key().as_bytes(),
@@ -334,11 +352,16 @@ impl Rows for Sqlite {
         Ok(Self::changes(&link.conn, &self.queries.expire, params).map_err(failed)?.is_some())
     }
 
-    fn look(&self, link: &mut Link, name: &LockName, deadline: Moment) -> Outcome<Option<Row>> {
+    fn look(&self, link: &mut SqliteConnection, name: &LockName, deadline: Moment) -> Outcome<Option<Row>> {
         limit(&link.conn, deadline).and_then(|()| self.row(&link.conn, name)).map_err(failed)
     }
 
-    fn show(&self, link: &mut Link, name: &LockName, deadline: Moment) -> Outcome<Option<(Row, Told)>> {
+    fn show(
+        &self,
+        link: &mut SqliteConnection,
+        name: &LockName,
+        deadline: Moment,
+    ) -> Outcome<Option<(Row, Told)>> {
         let read = |row: &rusqlite::Row<'_>| {
             let (fence, host, pid, thread) = (row.get(4)?, row.get(5)?, row.get(6)?, row.get(7)?);
             Ok((seen(row)?, Told { fence, host, pid, thread, held_ms: row.get(8)? }))
@@ -349,7 +372,13 @@ impl Rows for Sqlite {
         limit(&link.conn, deadline).and_then(|()| show(&link.conn)).map_err(failed)
     }
 
-    fn force(&self, link: &mut Link, name: &LockName, token: bool, deadline: Moment) -> Outcome<Change<()>> {
+    fn force(
+        &self,
+        link: &mut SqliteConnection,
+        name: &LockName,
+        token: bool,
+        deadline: Moment,
+    ) -> Outcome<Change<()>> {
         let params = params![name.key().as_bytes(), token];
         change(
             &link.conn,
@@ -359,7 +388,7 @@ impl Rows for Sqlite {
         )
     }
 
-    fn sweep(&self, link: &mut Link, age: Duration, deadline: Moment) -> Outcome<u64> {
+    fn sweep(&self, link: &mut SqliteConnection, age: Duration, deadline: Moment) -> Outcome<u64> {
         let removed = limit(&link.conn, deadline)
             .and_then(|()| link.conn.execute(&self.queries.sweep, [lease_ms(age)]));
         removed.map(|removed| u64::try_from(removed).unwrap_or(0)).map_err(failed)

@@ -41,11 +41,11 @@ pub(super) struct Window {
 /// life of the first one's request when it passed the later answer on. It may have died with that still on its way; not if
 /// the leader then answers a third request, sent after the second answer came.
 #[derive(Debug, Default)]
-struct Trail(VecDeque<Step>);
+struct Trail(VecDeque<LifeStep>);
 
 /// An answer of the leader's.
 #[derive(Debug, Clone, Copy)]
-struct Step {
+struct LifeStep {
     /// When the request left, and when the answer came.
     sent: Moment,
     answered: Moment,
@@ -62,10 +62,10 @@ impl Trail {
         // pings that come late.
         let a_ping = timeout / 4 + timeout / 32;
         // Between two answers more may have passed because the leader stood still, and pinged nobody.
-        let run = |from: &Step, to: Moment| from.ran + to.since(from.answered).min(timeout / 8);
+        let run = |from: &LifeStep, to: Moment| from.ran + to.since(from.answered).min(timeout / 8);
         let before = self.0.iter().rev().find(|step| step.answered <= sent).copied();
         let ran = before.map_or(Duration::ZERO, |step| run(&step, sent));
-        let is_handed_in = |step: &&Step| step.ran + a_ping <= ran;
+        let is_handed_in = |step: &&LifeStep| step.ran + a_ping <= ran;
         let handed_in = self.0.iter().rev().find(is_handed_in).map(|step| step.sent);
         while self.0.get(1).is_some_and(|step| is_handed_in(&step)) {
             self.0.pop_front();
@@ -74,7 +74,7 @@ impl Trail {
         let last = self.0.back().copied();
         if last.is_none_or(|last| last.sent.plus(timeout / 64) <= sent) {
             let ran = last.map_or(Duration::ZERO, |last| run(&last, answered));
-            self.0.push_back(Step { sent, answered, ran, handed_in });
+            self.0.push_back(LifeStep { sent, answered, ran, handed_in });
         }
         before?.handed_in
     }

@@ -84,20 +84,20 @@ impl Write for &ZooKeeperStream {
 }
 
 /// Reads and writes of a connection that is being made: all end at one moment, however many they are.
-struct Timed<'a, S> {
+struct TimedStream<'a, S> {
     stream: S,
     socket: &'a TcpStream,
     deadline: Moment,
 }
 
-impl<S: Read> Read for Timed<'_, S> {
+impl<S: Read> Read for TimedStream<'_, S> {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
         self.socket.set_read_timeout(Some(remaining(self.deadline)?))?;
         self.stream.read(buf)
     }
 }
 
-impl<S: Write> Write for Timed<'_, S> {
+impl<S: Write> Write for TimedStream<'_, S> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.socket.set_write_timeout(Some(remaining(self.deadline)?))?;
         self.stream.write(bytes)
@@ -118,7 +118,7 @@ pub(super) struct AskedFor<'a> {
     pub(super) timeout: Duration,
 }
 
-pub(super) enum Connected {
+pub(super) enum NewConnection {
     /// With the session that was asked for, or with a new one.
     New(ZooKeeperStream, Life),
     /// The session is over.
@@ -131,7 +131,7 @@ pub(super) fn connect(
     (host, port): (&Host, u16),
     asked: &AskedFor<'_>,
     deadline: Moment,
-) -> Result<Connected> {
+) -> Result<NewConnection> {
     let place = || format!("{host}:{port}");
     let socket = address.names.connect(host, port, deadline).map_err(|error| {
         let kind = match error.kind() {
@@ -142,7 +142,7 @@ pub(super) fn connect(
     })?;
     let secured =
         secured(address, host.name(), socket, deadline).map_err(|error| broken(error).during("connect"))?;
-    let mut stream = Timed { stream: &secured, socket: secured.socket(), deadline };
+    let mut stream = TimedStream { stream: &secured, socket: secured.socket(), deadline };
     let timeout = asked.life.map_or(asked.timeout, |life| life.timeout);
     let greeting = Greeting {
         last_transaction: asked.last_transaction,
@@ -161,7 +161,7 @@ pub(super) fn connect(
     let welcome = Welcome::read(&answer)?;
     let granted = u64::try_from(welcome.timeout_ms).unwrap_or(0);
     if granted == 0 {
-        return Ok(Connected::Expired);
+        return Ok(NewConnection::Expired);
     }
     let granted = Duration::from_millis(granted);
     if asked.life.is_some_and(|life| granted < life.timeout) {
@@ -176,7 +176,7 @@ pub(super) fn connect(
     let socket = secured.socket();
     let limits = socket.set_read_timeout(None).and_then(|()| socket.set_write_timeout(Some(WRITE_LIMIT)));
     limits.map_err(broken)?;
-    Ok(Connected::New(secured, Life::new(welcome.session, welcome.password, granted)))
+    Ok(NewConnection::New(secured, Life::new(welcome.session, welcome.password, granted)))
 }
 
 #[cfg(feature = "tls")]
@@ -188,7 +188,7 @@ fn secured(
 ) -> io::Result<ZooKeeperStream> {
     let Some(config) = &address.tls else { return Ok(ZooKeeperStream::Tcp(socket)) };
     let half = socket.try_clone()?;
-    let wire = Timed { stream: &half, socket: &half, deadline };
+    let wire = TimedStream { stream: &half, socket: &half, deadline };
     Ok(ZooKeeperStream::Tls(Box::new(crate::tls::TlsStream::connect(host, config, socket, wire)?)))
 }
 

@@ -334,12 +334,12 @@ impl Session {
             let greeted = Clock::System.now();
             let asked = link::AskedFor { life: life.as_deref(), last_transaction, timeout: self.timeout };
             match link::connect(&self.address, (host, *port), &asked, deadline) {
-                Ok(link::Connected::Expired) => {
+                Ok(link::NewConnection::Expired) => {
                     if let Some(life) = life {
                         self.expire(&life);
                     }
                 }
-                Ok(link::Connected::New(stream, granted)) => {
+                Ok(link::NewConnection::New(stream, granted)) => {
                     let life = life.unwrap_or_else(|| Arc::new(granted));
                     life.connected(greeted);
                     pause = PAUSE.0;

@@ -43,7 +43,7 @@ const MOST_REDIRECTS: usize = 4;
 #[derive(Debug)]
 pub(crate) struct ClusterStore {
     topology: Topology,
-    unread: Unread,
+    unread: UnreadReleases,
     scripts: bool,
     waits_for_replicas: bool,
     command_timeout: Duration,
@@ -55,11 +55,11 @@ pub(crate) struct ClusterStore {
 /// behind the release, even if the slot is known to be elsewhere by then: an attempt that overtook it would find its own
 /// owner there, and lose what it believes to hold when the release arrives.
 #[derive(Debug, Default)]
-struct Unread(Mutex<HashMap<Box<str>, Sent>>);
+struct UnreadReleases(Mutex<HashMap<Box<str>, SentRelease>>);
 
 /// The last release of a lock, and where it went.
 #[derive(Debug)]
-struct Sent {
+struct SentRelease {
     number: u64,
     node: Arc<ClusterNode>,
 }
@@ -78,7 +78,7 @@ impl ClusterStore {
         let topology = Topology::connect(options, reporter)?;
         Ok(Arc::new_cyclic(|me| ClusterStore {
             topology,
-            unread: Unread::default(),
+            unread: UnreadReleases::default(),
             scripts: options.scripts,
             waits_for_replicas: options.replicas.is_some(),
             command_timeout: options.command_timeout,
@@ -136,7 +136,7 @@ impl ClusterStore {
         match self.me.upgrade() {
             Some(store) => {
                 let again = move |store: &RedisStore| begin(store).wait();
-                Box::new(Underway { store, place, pending, again })
+                Box::new(RedirectedRequest { store, place, pending, again })
             }
             None => pending,
         }
@@ -310,7 +310,7 @@ impl ClusterGroup {
     }
 }
 
-impl Unread {
+impl UnreadReleases {
     fn node(&self, name: &LockName) -> Option<Arc<ClusterNode>> {
         self.0.lock().get(name.key()).map(|sent| Arc::clone(&sent.node))
     }
@@ -318,7 +318,7 @@ impl Unread {
     fn add(&self, name: &LockName, node: &Arc<ClusterNode>) -> u64 {
         let mut unread = self.0.lock();
         let number = unread.get(name.key()).map_or(0, |last| last.number + 1);
-        unread.insert(name.key().into(), Sent { number, node: Arc::clone(node) });
+        unread.insert(name.key().into(), SentRelease { number, node: Arc::clone(node) });
         number
     }
 
@@ -336,16 +336,16 @@ impl Unread {
 }
 
 /// A request that was sent, and what sends it elsewhere.
-struct Underway<T, F> {
+struct RedirectedRequest<T, F> {
     store: Arc<ClusterStore>,
     place: SlotPlace,
     pending: Box<dyn Pending<T>>,
     again: F,
 }
 
-impl<T, F: Fn(&RedisStore) -> Answer<T> + Send> Pending<T> for Underway<T, F> {
+impl<T, F: Fn(&RedisStore) -> Answer<T> + Send> Pending<T> for RedirectedRequest<T, F> {
     fn wait(self: Box<Self>) -> Answer<T> {
-        let Underway { store, mut place, pending, again } = *self;
+        let RedirectedRequest { store, mut place, pending, again } = *self;
         let mut answer = pending.wait();
         for _ in 0..MOST_REDIRECTS {
             let Some(next) = store.redirected(&place, &answer) else { break };
@@ -402,7 +402,7 @@ impl Store for ClusterStore {
         let pending = place.node.store.hand_off(from, to, deadline)?;
         let (store, from, to) = (self.me.upgrade()?, from.clone(), to.clone());
         let again = move |store: &RedisStore| store.hand_off_now(&from, &to, deadline);
-        Some(Box::new(Underway { store, place, pending, again }))
+        Some(Box::new(RedirectedRequest { store, place, pending, again }))
     }
 
     fn renew(&self, claims: &[Claim], deadline: Moment) -> Vec<Answer<bool>> {

@@ -10,12 +10,12 @@ use crate::stores::redis::pubsub::subscriber::Subscriber;
 use crate::sync::{Mutex, Waker};
 
 pub(super) struct ClusterWakeups {
-    homes: Mutex<Homes>,
+    homes: Mutex<ChannelHomes>,
     /// For handing itself out as a topic's source.
     me: Weak<ClusterWakeups>,
 }
 
-struct Homes {
+struct ChannelHomes {
     /// By this map the topics are where they are. It follows the one that requests go by.
     map: Arc<SlotMap>,
     hubs: HashMap<Endpoint, Arc<Subscriber>>,
@@ -23,7 +23,7 @@ struct Homes {
     astray: HashMap<Box<str>, Arc<Channel>>,
 }
 
-impl Homes {
+impl ChannelHomes {
     fn of(&self, channel: &str) -> Option<&Arc<Subscriber>> {
         self.hubs.get(self.map.primary(slot(channel))?)
     }
@@ -46,7 +46,8 @@ impl Homes {
 
 impl ClusterWakeups {
     pub(super) fn new() -> Arc<ClusterWakeups> {
-        let homes = Homes { map: Arc::new(SlotMap::new()), hubs: HashMap::new(), astray: HashMap::new() };
+        let homes =
+            ChannelHomes { map: Arc::new(SlotMap::new()), hubs: HashMap::new(), astray: HashMap::new() };
         Arc::new_cyclic(|me| ClusterWakeups { homes: Mutex::new(homes), me: me.clone() })
     }
 

@@ -56,24 +56,24 @@ pub(crate) fn dial(
 }
 
 #[derive(Clone, Copy)]
-enum Step {
+enum HandshakeStep {
     Auth,
     Hello,
     Select,
     SetName,
 }
 
-fn steps(login: &Login) -> Vec<(Step, Command)> {
+fn steps(login: &Login) -> Vec<(HandshakeStep, Command)> {
     let mut steps = Vec::with_capacity(4);
     if let Some(auth) = auth(login.username.as_deref(), login.password.as_deref()) {
-        steps.push((Step::Auth, auth));
+        steps.push((HandshakeStep::Auth, auth));
     }
-    steps.push((Step::Hello, Command::new("HELLO")));
+    steps.push((HandshakeStep::Hello, Command::new("HELLO")));
     if login.database != 0 {
-        steps.push((Step::Select, Command::new("SELECT").arg(login.database.to_string())));
+        steps.push((HandshakeStep::Select, Command::new("SELECT").arg(login.database.to_string())));
     }
     if let Some(name) = &login.client_name {
-        steps.push((Step::SetName, Command::new("CLIENT").arg("SETNAME").arg(name)));
+        steps.push((HandshakeStep::SetName, Command::new("CLIENT").arg("SETNAME").arg(name)));
     }
     steps
 }
@@ -89,12 +89,12 @@ pub(crate) fn auth(username: Option<&str>, password: Option<&str>) -> Option<Com
     })
 }
 
-impl Step {
+impl HandshakeStep {
     fn check(self, reply: Value, role: Role) -> Result<()> {
         match (self, accepted(reply)) {
-            (Step::Hello, Ok(greeting)) => check_server(&greeting, role),
-            (Step::Auth, Err(error)) => Err(auth_refused(&error)),
-            (Step::Hello, Err(error)) if is_unknown_command(&error) => Err(Error::new(
+            (HandshakeStep::Hello, Ok(greeting)) => check_server(&greeting, role),
+            (HandshakeStep::Auth, Err(error)) => Err(auth_refused(&error)),
+            (HandshakeStep::Hello, Err(error)) if is_unknown_command(&error) => Err(Error::new(
                 ErrorKind::TooOld,
                 "connect",
                 format!(
@@ -103,8 +103,10 @@ impl Step {
                 ),
             )),
             // The name only helps people who look at CLIENT LIST; not every user may set one.
-            (Step::SetName, _) | (_, Ok(_)) => Ok(()),
-            (Step::Hello | Step::Select, Err(error)) => Err(refusal(&error, Expected::Nothing)),
+            (HandshakeStep::SetName, _) | (_, Ok(_)) => Ok(()),
+            (HandshakeStep::Hello | HandshakeStep::Select, Err(error)) => {
+                Err(refusal(&error, Expected::Nothing))
+            }
         }
     }
 }
@@ -236,7 +238,7 @@ mod tests {
     fn a_server_that_repeats_the_password_is_not_quoted() {
         let reply = b"-ERR unknown command 'AUTH', with args beginning with: 'S3CR3T' \r\n";
         let reply = redis::parse_redis_value(reply).unwrap();
-        let error = Step::Auth.check(reply, Role::Primary).unwrap_err();
+        let error = HandshakeStep::Auth.check(reply, Role::Primary).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Authentication);
         assert!(!format!("{error} {error:?}").contains("S3CR3T"));
     }

@@ -8,9 +8,9 @@ use mysql::prelude::Queryable;
 use crate::error::{Error, ErrorKind};
 use crate::ident::LockName;
 use crate::seam::{Claim, Failure, Outcome};
-use crate::stores::sql::mysql::{Link, Mysql};
+use crate::stores::sql::mysql::{Mysql, MysqlConnection};
 use crate::stores::sql::pool::Pool;
-use crate::stores::sql::sessions::Sessions;
+use crate::stores::sql::sessions::SessionDatabase;
 use crate::time::Moment;
 
 /// At most 64 characters, and their case makes no difference.
@@ -18,7 +18,7 @@ const TRY_LOCK: &str = "SELECT GET_LOCK(CONCAT('leasehold:', LEFT(SHA2(:name, 25
 const UNLOCK: &str = "SELECT RELEASE_LOCK(CONCAT('leasehold:', LEFT(SHA2(:name, 256), 48)))";
 const HOLDER: &str = "SELECT IS_USED_LOCK(CONCAT('leasehold:', LEFT(SHA2(:name, 256), 48)))";
 
-impl Link {
+impl MysqlConnection {
     /// Asks something of a name.
     fn ask<T: mysql::prelude::FromValue>(&mut self, sql: &str, name: &LockName) -> Outcome<Option<T>> {
         let params = params! { "name" => name.key().as_bytes() };
@@ -39,9 +39,9 @@ fn seconds(limit: Duration) -> u64 {
     up.clamp(1, 31_536_000)
 }
 
-impl Sessions for Mysql {
+impl SessionDatabase for Mysql {
     const POLL_EVERY: (Duration, Duration) = (Duration::from_millis(50), Duration::from_millis(100));
-    fn try_lock(&self, link: &mut Link, claim: &Claim, _by: Moment) -> Outcome<bool> {
+    fn try_lock(&self, link: &mut MysqlConnection, claim: &Claim, _by: Moment) -> Outcome<bool> {
         match link.ask::<i64>(TRY_LOCK, &claim.name)? {
             Some(1) => {}
             Some(_) => return Ok(false),
@@ -55,23 +55,23 @@ impl Sessions for Mysql {
         Ok(true)
     }
 
-    fn prolong(&self, link: &mut Link, lease: Duration, _by: Moment) -> Outcome<()> {
+    fn prolong(&self, link: &mut MysqlConnection, lease: Duration, _by: Moment) -> Outcome<()> {
         link.set_idle_limit(Some(lease))
     }
 
-    fn unlock(&self, link: &mut Link, name: &LockName, _by: Moment) -> Outcome<bool> {
+    fn unlock(&self, link: &mut MysqlConnection, name: &LockName, _by: Moment) -> Outcome<bool> {
         let freed = link.ask::<i64>(UNLOCK, name)? == Some(1);
         // It is free; if this fails, only the connection is not used again.
         link.ended |= link.set_idle_limit(None).is_err();
         Ok(freed)
     }
 
-    fn holder(&self, link: &mut Link, name: &LockName, _by: Moment) -> Outcome<Option<String>> {
+    fn holder(&self, link: &mut MysqlConnection, name: &LockName, _by: Moment) -> Outcome<Option<String>> {
         let id = link.ask::<u64>(HOLDER, name)?;
         Ok(id.map(|id| format!("connection {id}")))
     }
 
-    fn end(&self, link: &mut Link, name: &LockName, _by: Moment) -> Outcome<bool> {
+    fn end(&self, link: &mut MysqlConnection, name: &LockName, _by: Moment) -> Outcome<bool> {
         let Some(id) = link.ask::<u64>(HOLDER, name)? else { return Ok(false) };
         let killed = link.conn.query_drop(format!("KILL {id}"));
         link.judge(killed).map(|()| true)
@@ -83,7 +83,7 @@ impl Sessions for Mysql {
         pool.with_renewals(1, deadline, |_, link| vec![link.ping()]).into_iter().collect()
     }
 
-    fn is_over(&self, link: &mut Link) -> bool {
+    fn is_over(&self, link: &mut MysqlConnection) -> bool {
         link.ended
     }
 }

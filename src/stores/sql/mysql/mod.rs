@@ -45,7 +45,7 @@ pub(crate) fn open(options: &RedisOptions) -> Result<Arc<dyn Store>> {
     }
 }
 
-fn check(options: &RedisOptions, link: &mut Link) -> Outcome<()> {
+fn check(options: &RedisOptions, link: &mut MysqlConnection) -> Outcome<()> {
     let refuse = |kind, words: &str| Err(Failure::Refused(Error::new(kind, "connect", words)));
     let text = "SELECT VERSION(), @@global.read_only";
     let (version, read_only): (String, String) =
@@ -80,7 +80,7 @@ fn is_too_old(version: &str) -> bool {
 }
 
 /// One connection.
-struct Link {
+struct MysqlConnection {
     conn: Conn,
     /// When it was last known to stand.
     used: Moment,
@@ -90,7 +90,7 @@ struct Link {
     silent: bool,
 }
 
-impl Link {
+impl MysqlConnection {
     /// Runs a statement; how many rows it found, and its insert id.
     fn run(&mut self, sql: &str, params: Params) -> Outcome<(u64, u64)> {
         let ran = self.conn.exec_drop(sql, params);
@@ -130,20 +130,20 @@ struct Mysql {
 }
 
 impl Database for Mysql {
-    type Link = Link;
+    type Link = MysqlConnection;
 
-    fn connect(&self, deadline: Moment) -> Result<Link> {
+    fn connect(&self, deadline: Moment) -> Result<MysqlConnection> {
         let left = deadline.since(Clock::System.now()).min(self.connect_timeout);
         if left.is_zero() {
             return Err(timed_out("no time was left to connect"));
         }
         let opts = self.opts.clone().tcp_connect_timeout(Some(left));
         let conn = Conn::new(opts).map_err(|error| refused(error).during("connect"))?;
-        Ok(Link { conn, used: Clock::System.now(), ended: false, silent: false })
+        Ok(MysqlConnection { conn, used: Clock::System.now(), ended: false, silent: false })
     }
 
-    fn is_alive(&self, link: &mut Link) -> bool {
-        let is_sound = |link: &Link| !link.ended && !link.silent;
+    fn is_alive(&self, link: &mut MysqlConnection) -> bool {
+        let is_sound = |link: &MysqlConnection| !link.ended && !link.silent;
         is_sound(link)
             && (Clock::System.now().since(link.used) <= IDLE || link.ping().is_ok() && is_sound(link))
     }
@@ -157,7 +157,7 @@ impl Mysql {
     /// What the statement made, or else the row as it is after it.
     fn change<T>(
         &self,
-        link: &mut Link,
+        link: &mut MysqlConnection,
         name: &LockName,
         made: Outcome<(u64, u64)>,
         take: impl FnOnce(u64) -> T,
@@ -169,7 +169,7 @@ impl Mysql {
         self.row(link, name).map(Change::None)
     }
 
-    fn row(&self, link: &mut Link, name: &LockName) -> Outcome<Option<Row>> {
+    fn row(&self, link: &mut MysqlConnection, name: &LockName) -> Outcome<Option<Row>> {
         let params = params! { "name" => name.key().as_bytes() };
         let row: Option<(bool, String, i64, i64)> =
             link.first(&self.queries.look, params).map_err(Failure::of_reading)?;
@@ -179,9 +179,15 @@ impl Mysql {
 
 impl Rows for Mysql {
     const POLL_EVERY: (Duration, Duration) = (Duration::from_millis(50), Duration::from_millis(100));
-    fn take(&self, link: &mut Link, claim: &Claim, fenced: bool, deadline: Moment) -> Outcome<Change<u64>> {
+    fn take(
+        &self,
+        link: &mut MysqlConnection,
+        claim: &Claim,
+        fenced: bool,
+        deadline: Moment,
+    ) -> Outcome<Change<u64>> {
         let here = Whereabouts::here();
-        let take = |link: &mut Link| {
+        let take = |link: &mut MysqlConnection| {
             link.run(
                 &self.queries.take,
                 params! {
@@ -214,7 +220,7 @@ impl Rows for Mysql {
 
     fn retake(
         &self,
-        link: &mut Link,
+        link: &mut MysqlConnection,
         claim: &Claim,
         count: u32,
         fenced: bool,
@@ -234,7 +240,13 @@ impl Rows for Mysql {
         self.change(link, &claim.name, made, |fence| fence)
     }
 
-    fn leave(&self, link: &mut Link, claim: &Claim, left: u32, _by: Moment) -> Outcome<Change<()>> {
+    fn leave(
+        &self,
+        link: &mut MysqlConnection,
+        claim: &Claim,
+        left: u32,
+        _by: Moment,
+    ) -> Outcome<Change<()>> {
         let made = link.run(
             &self.queries.leave,
             params! {
@@ -247,7 +259,7 @@ impl Rows for Mysql {
         self.change(link, &claim.name, made, drop)
     }
 
-    fn renew(&self, link: &mut Link, claims: &[Claim], deadline: Moment) -> Vec<Outcome<bool>> {
+    fn renew(&self, link: &mut MysqlConnection, claims: &[Claim], deadline: Moment) -> Vec<Outcome<bool>> {
         let mut broken: Option<Error> = None;
         let one = |claim: &Claim| {
             if let Some(error) = &broken {
@@ -273,7 +285,13 @@ impl Rows for Mysql {
         claims.iter().map(one).collect()
     }
 
-    fn expire_in(&self, link: &mut Link, claim: &Claim, rest: Duration, _by: Moment) -> Outcome<bool> {
+    fn expire_in(
+        &self,
+        link: &mut MysqlConnection,
+        claim: &Claim,
+        rest: Duration,
+        _by: Moment,
+    ) -> Outcome<bool> {
         let ran = link.run(
             &self.queries.expire,
             params! {
@@ -286,11 +304,11 @@ impl Rows for Mysql {
         ran.map(|(rows, _)| rows > 0)
     }
 
-    fn look(&self, link: &mut Link, name: &LockName, _by: Moment) -> Outcome<Option<Row>> {
+    fn look(&self, link: &mut MysqlConnection, name: &LockName, _by: Moment) -> Outcome<Option<Row>> {
         self.row(link, name)
     }
 
-    fn show(&self, link: &mut Link, name: &LockName, _by: Moment) -> Outcome<Option<(Row, Told)>> {
+    fn show(&self, link: &mut MysqlConnection, name: &LockName, _by: Moment) -> Outcome<Option<(Row, Told)>> {
         type Shown = (bool, String, i64, i64, i64, String, i64, String, i64);
         let params = params! { "name" => name.key().as_bytes() };
         let row: Option<Shown> = link.first(&self.queries.show, params).map_err(Failure::of_reading)?;
@@ -300,14 +318,20 @@ impl Rows for Mysql {
         }))
     }
 
-    fn force(&self, link: &mut Link, name: &LockName, token: bool, _by: Moment) -> Outcome<Change<()>> {
+    fn force(
+        &self,
+        link: &mut MysqlConnection,
+        name: &LockName,
+        token: bool,
+        _by: Moment,
+    ) -> Outcome<Change<()>> {
         let params = params! { "name" => name.key().as_bytes(), "token" => token };
         let made = link.run(&self.queries.force, params);
         self.change(link, name, made, drop)
     }
 
     /// One by one: a DELETE that looks for its rows would lock those that it passes.
-    fn sweep(&self, link: &mut Link, age: Duration, deadline: Moment) -> Outcome<u64> {
+    fn sweep(&self, link: &mut MysqlConnection, age: Duration, deadline: Moment) -> Outcome<u64> {
         let age_us = lease_us(age);
         let ids = link.conn.exec(&self.queries.long_free, params! { age_us });
         let ids: Vec<Vec<u8>> = link.judge(ids)?;

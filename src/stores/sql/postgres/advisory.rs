@@ -6,8 +6,8 @@ use crate::ident::LockName;
 use crate::seam::subscription::Subscription;
 use crate::seam::{Claim, Outcome};
 use crate::stores::sql::lease_ms;
-use crate::stores::sql::postgres::{Link, Postgres, column};
-use crate::stores::sql::sessions::Sessions;
+use crate::stores::sql::postgres::{Postgres, PostgresConnection, column};
+use crate::stores::sql::sessions::SessionDatabase;
 use crate::sync::Waker;
 use crate::time::Moment;
 
@@ -16,34 +16,39 @@ const UNLOCK: &str = include_str!("../query/postgres/advisory_unlock.sql");
 const HOLDER: &str = include_str!("../query/postgres/advisory_holder.sql");
 const END: &str = include_str!("../query/postgres/advisory_end.sql");
 
-impl Sessions for Postgres {
+impl SessionDatabase for Postgres {
     const POLL_EVERY: (Duration, Duration) = (Duration::from_millis(200), Duration::from_millis(300));
     const WAKES: bool = true;
     const SEES_ENDS: bool = true;
 
-    fn try_lock(&self, link: &mut Link, claim: &Claim, deadline: Moment) -> Outcome<bool> {
+    fn try_lock(&self, link: &mut PostgresConnection, claim: &Claim, deadline: Moment) -> Outcome<bool> {
         let name = claim.name.key().as_bytes();
         let lease = idle_limit(claim.lease);
         let row = link.one(TRY_LOCK, &[&name, &lease, &claim.owner.to_string()], deadline)?;
         column(&row, 0)
     }
 
-    fn prolong(&self, link: &mut Link, lease: Duration, deadline: Moment) -> Outcome<()> {
+    fn prolong(&self, link: &mut PostgresConnection, lease: Duration, deadline: Moment) -> Outcome<()> {
         let prolong = "SELECT set_config('idle_session_timeout', $1, false)";
         link.one(prolong, &[&idle_limit(lease)], deadline).map(drop)
     }
 
-    fn unlock(&self, link: &mut Link, name: &LockName, deadline: Moment) -> Outcome<bool> {
+    fn unlock(&self, link: &mut PostgresConnection, name: &LockName, deadline: Moment) -> Outcome<bool> {
         let row = link.one(UNLOCK, &[&name.key().as_bytes(), &self.listener.channel(name)], deadline)?;
         column(&row, 0)
     }
 
-    fn holder(&self, link: &mut Link, name: &LockName, deadline: Moment) -> Outcome<Option<String>> {
+    fn holder(
+        &self,
+        link: &mut PostgresConnection,
+        name: &LockName,
+        deadline: Moment,
+    ) -> Outcome<Option<String>> {
         let rows = link.rows(HOLDER, &[&name.key().as_bytes()], deadline)?;
         rows.first().map(|row| column(row, 0)).transpose()
     }
 
-    fn end(&self, link: &mut Link, name: &LockName, deadline: Moment) -> Outcome<bool> {
+    fn end(&self, link: &mut PostgresConnection, name: &LockName, deadline: Moment) -> Outcome<bool> {
         let rows = link.rows(END, &[&name.key().as_bytes(), &self.listener.channel(name)], deadline)?;
         Ok(!rows.is_empty())
     }

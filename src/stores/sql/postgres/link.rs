@@ -44,7 +44,7 @@ impl Dial {
     }
 }
 
-pub(super) struct Link {
+pub(super) struct PostgresConnection {
     client: Arc<Client>,
     /// Which process of the server carried out the setup.
     pub(super) backend: String,
@@ -77,9 +77,9 @@ pub(super) async fn within<T>(deadline: Moment, work: impl Future<Output = T>) -
     timeout(deadline.since(Clock::System.now()), work).await.ok()
 }
 
-impl Link {
+impl PostgresConnection {
     /// Connects and has the server carry out `setup`.
-    pub(super) fn open(dial: &Dial, setup: &str, deadline: Moment) -> Result<Link> {
+    pub(super) fn open(dial: &Dial, setup: &str, deadline: Moment) -> Result<PostgresConnection> {
         may_wait()?;
         let runtime = runtime()?;
         let client = runtime.block_on(async {
@@ -98,7 +98,7 @@ impl Link {
                 return Err(error.during("connect"));
             }
         };
-        Ok(Link { client: Arc::new(client), backend, statements: HashMap::new(), runtime })
+        Ok(PostgresConnection { client: Arc::new(client), backend, statements: HashMap::new(), runtime })
     }
 
     /// Which process of the server carries out `first` and this, without a prepared statement.

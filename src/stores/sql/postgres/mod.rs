@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use tokio_postgres::Row as PgRow;
 
-use self::link::{Dial, Link};
+use self::link::{Dial, PostgresConnection};
 use self::listener::NotificationListener;
 use crate::config::RedisOptions;
 use crate::error::{Error, ErrorKind, Result};
@@ -71,7 +71,7 @@ fn setup(options: &RedisOptions) -> String {
 /// A connection is to be one session of the server. A pooler may give each transaction whichever is free, which keeps
 /// neither settings nor prepared statements, neither what is listened to nor a session's locks. Then one of two connections
 /// has the session that the other had, or another after it.
-fn check_session(database: &Postgres, link: &mut Link, deadline: Moment) -> Outcome<()> {
+fn check_session(database: &Postgres, link: &mut PostgresConnection, deadline: Moment) -> Outcome<()> {
     let pooled = || {
         let words = "a pooler gives each transaction another session, as PgBouncer does in transaction mode: connect \
                      past it, or have it pool sessions";
@@ -91,7 +91,7 @@ fn check_session(database: &Postgres, link: &mut Link, deadline: Moment) -> Outc
     if link.backend_after("", deadline)? == link.backend { Ok(()) } else { pooled() }
 }
 
-fn check(options: &RedisOptions, link: &mut Link, deadline: Moment) -> Outcome<()> {
+fn check(options: &RedisOptions, link: &mut PostgresConnection, deadline: Moment) -> Outcome<()> {
     let refuse = |kind, words: &str| Err(Failure::Refused(Error::new(kind, "connect", words)));
     let server = "SELECT current_setting('server_version_num')::integer, pg_is_in_recovery()";
     let row = link.one(server, &[], deadline)?;
@@ -134,13 +134,13 @@ struct Postgres {
 }
 
 impl Database for Postgres {
-    type Link = Link;
+    type Link = PostgresConnection;
 
-    fn connect(&self, deadline: Moment) -> Result<Link> {
-        Link::open(&self.dial, &self.setup, deadline)
+    fn connect(&self, deadline: Moment) -> Result<PostgresConnection> {
+        PostgresConnection::open(&self.dial, &self.setup, deadline)
     }
 
-    fn is_alive(&self, link: &mut Link) -> bool {
+    fn is_alive(&self, link: &mut PostgresConnection) -> bool {
         link.is_alive()
     }
 }
@@ -187,7 +187,13 @@ fn unit(change: Change<i64>) -> Change<()> {
 impl Rows for Postgres {
     const POLL_EVERY: (Duration, Duration) = (Duration::from_millis(1_000), Duration::from_millis(1_200));
     const WAKES: bool = true;
-    fn take(&self, link: &mut Link, claim: &Claim, fenced: bool, deadline: Moment) -> Outcome<Change<u64>> {
+    fn take(
+        &self,
+        link: &mut PostgresConnection,
+        claim: &Claim,
+        fenced: bool,
+        deadline: Moment,
+    ) -> Outcome<Change<u64>> {
         let here = Whereabouts::here();
         let row = link.one(
             &self.queries.take,
@@ -208,7 +214,7 @@ impl Rows for Postgres {
 
     fn retake(
         &self,
-        link: &mut Link,
+        link: &mut PostgresConnection,
         claim: &Claim,
         count: u32,
         fenced: bool,
@@ -229,7 +235,13 @@ impl Rows for Postgres {
         change(&row).map(fence)
     }
 
-    fn leave(&self, link: &mut Link, claim: &Claim, left: u32, deadline: Moment) -> Outcome<Change<()>> {
+    fn leave(
+        &self,
+        link: &mut PostgresConnection,
+        claim: &Claim,
+        left: u32,
+        deadline: Moment,
+    ) -> Outcome<Change<()>> {
         let row = link.one(
             &self.queries.leave,
             &[
@@ -244,7 +256,7 @@ impl Rows for Postgres {
         change(&row).map(unit)
     }
 
-    fn renew(&self, link: &mut Link, claims: &[Claim], deadline: Moment) -> Vec<Outcome<bool>> {
+    fn renew(&self, link: &mut PostgresConnection, claims: &[Claim], deadline: Moment) -> Vec<Outcome<bool>> {
         let params = claims.iter().map(|claim| -> Vec<Box<dyn tokio_postgres::types::ToSql + Sync + Send>> {
             vec![
                 Box::new(claim.name.key().as_bytes().to_vec()),
@@ -257,7 +269,13 @@ impl Rows for Postgres {
         answers.into_iter().map(|answer| answer.map(|rows| rows > 0)).collect()
     }
 
-    fn expire_in(&self, link: &mut Link, claim: &Claim, rest: Duration, deadline: Moment) -> Outcome<bool> {
+    fn expire_in(
+        &self,
+        link: &mut PostgresConnection,
+        claim: &Claim,
+        rest: Duration,
+        deadline: Moment,
+    ) -> Outcome<bool> {
         let rows = link.rows(
             &self.queries.expire,
             &[
@@ -271,12 +289,17 @@ impl Rows for Postgres {
         Ok(!rows.is_empty())
     }
 
-    fn look(&self, link: &mut Link, name: &LockName, deadline: Moment) -> Outcome<Option<Row>> {
+    fn look(&self, link: &mut PostgresConnection, name: &LockName, deadline: Moment) -> Outcome<Option<Row>> {
         let rows = link.rows(&self.queries.look, &[&name.key().as_bytes()], deadline)?;
         rows.first().map(|row| seen(row, 0)).transpose()
     }
 
-    fn show(&self, link: &mut Link, name: &LockName, deadline: Moment) -> Outcome<Option<(Row, Told)>> {
+    fn show(
+        &self,
+        link: &mut PostgresConnection,
+        name: &LockName,
+        deadline: Moment,
+    ) -> Outcome<Option<(Row, Told)>> {
         let rows = link.rows(&self.queries.show, &[&name.key().as_bytes()], deadline)?;
         let Some(row) = rows.first() else { return Ok(None) };
         let told = Told {
@@ -289,13 +312,19 @@ impl Rows for Postgres {
         Ok(Some((seen(row, 0)?, told)))
     }
 
-    fn force(&self, link: &mut Link, name: &LockName, token: bool, deadline: Moment) -> Outcome<Change<()>> {
+    fn force(
+        &self,
+        link: &mut PostgresConnection,
+        name: &LockName,
+        token: bool,
+        deadline: Moment,
+    ) -> Outcome<Change<()>> {
         let channel = self.listener.channel(name);
         let row = link.one(&self.queries.force, &[&name.key().as_bytes(), &token, &channel], deadline)?;
         change(&row).map(unit)
     }
 
-    fn sweep(&self, link: &mut Link, age: Duration, deadline: Moment) -> Outcome<u64> {
+    fn sweep(&self, link: &mut PostgresConnection, age: Duration, deadline: Moment) -> Outcome<u64> {
         let rows = link.rows(&self.queries.sweep, &[&lease_ms(age)], deadline)?;
         Ok(u64::try_from(rows.len()).unwrap_or(0))
     }

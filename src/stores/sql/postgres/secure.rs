@@ -32,7 +32,7 @@ impl Secure {
 }
 
 impl MakeTlsConnect<Socket> for Secure {
-    type Stream = Stream;
+    type Stream = SecureStream;
     type TlsConnect = Handshake;
     type Error = io::Error;
 
@@ -48,22 +48,22 @@ pub(super) struct Handshake {
 }
 
 impl TlsConnect<Socket> for Handshake {
-    type Stream = Stream;
+    type Stream = SecureStream;
     type Error = io::Error;
-    type Future = Pin<Box<dyn Future<Output = io::Result<Stream>> + Send>>;
+    type Future = Pin<Box<dyn Future<Output = io::Result<SecureStream>> + Send>>;
 
     fn connect(self, socket: Socket) -> Self::Future {
         Box::pin(async move {
             let config = self.config.ok_or_else(|| io::Error::other("TLS was not set up"))?;
             let session = tls::client(&self.host, &config)?;
-            let mut stream = Stream { socket, session };
+            let mut stream = SecureStream { socket, session };
             poll_fn(|context| stream.poll_handshake(context)).await?;
             Ok(stream)
         })
     }
 }
 
-pub(super) struct Stream {
+pub(super) struct SecureStream {
     socket: Socket,
     session: tls::TlsClient,
 }
@@ -106,7 +106,7 @@ impl Write for Ready<'_, '_> {
     }
 }
 
-impl Stream {
+impl SecureStream {
     fn poll_handshake(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         loop {
             ready!(self.poll_send(context))?;
@@ -143,7 +143,7 @@ impl Stream {
     }
 }
 
-impl AsyncRead for Stream {
+impl AsyncRead for SecureStream {
     fn poll_read(
         self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -168,7 +168,7 @@ impl AsyncRead for Stream {
     }
 }
 
-impl AsyncWrite for Stream {
+impl AsyncWrite for SecureStream {
     fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let me = self.get_mut();
         loop {
@@ -198,7 +198,7 @@ impl AsyncWrite for Stream {
     }
 }
 
-impl TlsStream for Stream {
+impl TlsStream for SecureStream {
     fn channel_binding(&self) -> ChannelBinding {
         ChannelBinding::none()
     }
