@@ -48,7 +48,7 @@ impl KnownScripts {
     }
 }
 
-/// Scripts, each the text of its files: what begins it, if anything does, and the script itself.
+/// Scripts, each the text of its files: its prefix, if there is one, and the script itself.
 macro_rules! scripts {
     ($($name:ident = $($file:literal),+;)*) => {
         $(pub(super) static $name: LazyLock<Script> =

@@ -1,4 +1,4 @@
-//! All that there is under a name: what its keys look like, and so which kind of object it is.
+//! All that there is under a name: the shape of its keys, and so the kind of object it is.
 
 use std::time::Duration;
 
@@ -206,7 +206,7 @@ impl<'a> Shown<'a> {
         held.collect()
     }
 
-    /// `owner since_ms ends_ms pid host thread`: what a holder said when it took the lock, if it still has it.
+    /// `owner since_ms ends_ms pid host thread`: the note of a holder when it acquired the lock, if it still holds it.
     fn tell_about(&self, about: &str, seen: &mut Inspection) {
         let mut words = about.splitn(6, ' ');
         let mut next = || words.next().unwrap_or_default();

@@ -107,7 +107,7 @@ impl RedisStore {
         About::of(&self.server.connections, deadline)
     }
 
-    /// Host and port of a URL, or the socket's path: what may be shown of it.
+    /// Host and port of a URL, or the socket's path: the part that may be shown.
     pub(crate) fn place(options: &RedisOptions) -> Result<String> {
         Ok(RedisAddress::new(options)?.target.to_string())
     }

@@ -1,4 +1,4 @@
-//! The members of a cluster: who has which slot now, and a connected store for each.
+//! The members of a cluster: the present owner of each slot, and a connected store for each.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -58,7 +58,7 @@ pub(super) struct Topology {
 /// The settings common to all members.
 struct Settings {
     options: RedisOptions,
-    /// One of the seeds': who we are is the same everywhere.
+    /// One of the seeds': the login is the same everywhere.
     address: Arc<RedisAddress>,
     reporter: Arc<Reporter>,
     threads: Arc<ScheduledThreadPool>,
@@ -213,7 +213,7 @@ impl Topology {
         if now < look.not_before {
             return;
         }
-        // Lowered first, looked second: what is doubted meanwhile is looked at again.
+        // Lowered first, looked second: a slot map doubted meanwhile is looked at again.
         self.is_doubted.store(false, Ordering::SeqCst);
         let known = Arc::clone(&self.map.lock());
         let mut order: Vec<Endpoint> = known.members().to_vec();

@@ -1,6 +1,6 @@
 //! Requests and their replies: the connection of each request, and what is known when one fails.
 //!
-//! Callers hand over requests and get replies or a [`Failure`]; which connection carries them is decided here alone.
+//! Callers submit requests and get replies or a [`Failure`]; which connection carries them is decided here alone.
 //! Scripts about locks go over shared connections; a request that needs a connection alone gets one from the pool;
 //! renewals have their own.
 //!
@@ -299,7 +299,7 @@ impl Connections {
     }
 
     /// Sends many requests and reads their replies in order, on the connection for renewals. Stops at the first
-    /// failure: what was sent by then and not answered is unknown, what was not sent is refused.
+    /// failure: a request sent by then and not answered is unknown, one not sent is refused.
     pub(crate) fn batch(
         &self,
         commands: &[Command],

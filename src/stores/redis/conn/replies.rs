@@ -69,7 +69,7 @@ impl Replies {
         Ok(Some(value))
     }
 
-    /// The next reply; what has come of it is kept if `from` fails.
+    /// The next reply; its bytes so far are kept if `from` fails.
     pub(crate) fn next(&mut self, mut from: impl Read) -> RedisResult<Value> {
         loop {
             if let Some(value) = self.ready()? {

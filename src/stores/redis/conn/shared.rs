@@ -335,7 +335,7 @@ impl SharedConnection {
         }
     }
 
-    /// Reads a reply, and gives it and what has come with it to whom they are for; if that fails, all get the failure.
+    /// Reads a reply, and gives it and those that came with it to their owners; if that fails, all get the failure.
     /// With `only_ready` it does not wait for bytes. Returns whether there may be more to read.
     fn read_some(&self, reading: &mut Reading, deadline: Moment, only_ready: bool) -> bool {
         let sent = {
@@ -366,7 +366,7 @@ impl SharedConnection {
             }
             Ok(value) => {
                 out.used = Clock::System.now();
-                // All at once: what comes from here on sees how little is on its way, and is written.
+                // All at once: a request from here on sees how little is on its way, and is written.
                 let mut next = Some(value);
                 while let Some(value) = next.take()
                     && let Some(first) = out.awaited.pop_front()

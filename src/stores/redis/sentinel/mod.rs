@@ -267,7 +267,7 @@ impl Sentinels {
         Ok(Master { epoch, node: SentinelNode { host: host.to_owned(), port } })
     }
 
-    /// The next reply; what the Sentinel says unasked comes in between.
+    /// The next reply; unasked messages of the Sentinel come in between.
     fn reply(&self, connection: &mut Connection, deadline: Moment) -> Result<Value> {
         loop {
             match connection.receive(deadline)? {

@@ -187,7 +187,7 @@ impl MonitorShared {
 }
 
 impl Post {
-    /// Uses the connection, if there is one; what fails ends it.
+    /// Uses the connection, if there is one; a failure ends it.
     fn talk<T>(&mut self, talk: impl FnOnce(&mut Connection) -> Result<T>) -> Option<T> {
         let result = talk(self.connection.as_mut()?).ok();
         if result.is_none() {
