@@ -1,4 +1,4 @@
-//! Where the server is and who we are there.
+//! The server's address and the login used there.
 
 use std::fmt;
 use std::sync::Arc;
@@ -19,14 +19,14 @@ pub(super) struct RedisAddress {
     pub(super) connect_timeout: Duration,
 }
 
-/// Where connections go.
+/// The target of connections.
 pub(super) enum Target {
     Place(ServerPlace),
     /// Wherever the Sentinels say that the master is, asked anew for each connection.
     Master(Arc<Sentinels>),
 }
 
-/// What a Sentinel's port is where the URL does not say.
+/// A Sentinel's port, unless the URL names another.
 const SENTINEL_PORT: u16 = 26379;
 
 impl RedisAddress {
@@ -212,7 +212,7 @@ fn by_sentinel(options: &RedisOptions, is_tls: bool) -> Result<(ConnectionInfo, 
     let (login, hosts) = split_login(authority);
     let login = login.unwrap_or_default();
     let (name, database) = path.split_once('/').unwrap_or((path, ""));
-    // What Sentinel allows in a name.
+    // The characters that Sentinel allows in a name.
     if name.is_empty() || !name.chars().all(|c| c.is_ascii_alphanumeric() || "._-".contains(c)) {
         return Err(bad());
     }

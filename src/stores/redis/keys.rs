@@ -1,4 +1,4 @@
-//! What belongs to a lock's name on Redis, by the list in `ident/derived.rs`.
+//! Keys and channels that belong to a lock's name on Redis, by the list in `ident/derived.rs`.
 
 use std::fmt::Display;
 
@@ -11,7 +11,7 @@ pub(super) fn before(part: Part, name: &str) -> String {
     [text, colon, &tagged(name)].concat()
 }
 
-/// Where a lock's waiters listen.
+/// The channel of a lock's waiters.
 pub(super) fn channel(lock: &str) -> String {
     before(Part::LockChannel, lock)
 }
@@ -21,17 +21,17 @@ pub(super) fn fence_counter(lock: &str) -> String {
     before(Part::FenceCounter, lock)
 }
 
-/// Where those who wait for either half of a read-write lock listen.
+/// The channel of the waiters for either half of a read-write lock.
 pub(super) fn rw_channel(lock: &str) -> String {
     before(Part::RwChannel, lock)
 }
 
-/// What the markers of an owner's read holds begin with; 1, 2, … follow.
+/// The prefix of the markers of an owner's read holds; 1, 2, … follow.
 pub(super) fn rw_markers(lock: &str, owner: impl Display) -> String {
     format!("{}:{owner}{}", tagged(lock), Part::RwMarker.text())
 }
 
-/// Where those who wait for permits listen.
+/// The channel of the waiters for permits.
 pub(super) fn permits_channel(semaphore: &str) -> String {
     before(Part::PermitsChannel, semaphore)
 }
@@ -41,12 +41,12 @@ pub(super) fn permits_out(semaphore: &str) -> String {
     [&tagged(semaphore), Part::PermitsOut.text()].concat()
 }
 
-/// Where those who wait for a latch listen. Always in braces, whatever the name has: Redisson's odd one out.
+/// The channel of a latch's waiters. Always in braces, whatever the name has: Redisson's odd one out.
 pub(super) fn latch_channel(latch: &str) -> String {
     [Part::LatchChannel.text(), "{", latch, "}"].concat()
 }
 
-/// What became of a request that must not be carried out twice.
+/// The outcome of a request that must not be carried out twice.
 pub(super) fn command(name: &str, id: &str) -> String {
     [&before(Part::Request, name), ":", id].concat()
 }
@@ -106,7 +106,7 @@ mod tests {
         }
     }
 
-    /// What is derived from what is derived is no name either.
+    /// A name derived from a derived name is no name either.
     fn made_of(key: &str) -> [String; 2] {
         [permits_out(key), rw_markers(key, "owner:1") + "1"]
     }
@@ -126,7 +126,7 @@ mod tests {
             "redisson_sc",
             "redisson_lock_tokens",
             "leasehold_ring_epochs",
-            // What Redisson calls the locks of a map's entries.
+            // Redisson's name for the locks of a map's entries.
             "{map}:t6rZwibGo2uy1OSmNVe8pg:lock",
         ];
         for name in names {

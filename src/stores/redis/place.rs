@@ -1,4 +1,4 @@
-//! Where one server is, and how a connection to it logs in.
+//! The address of one server, and how a connection to it logs in.
 
 use std::fmt;
 #[cfg(unix)]
@@ -21,7 +21,7 @@ pub(crate) struct Login {
     pub(crate) hosts: Arc<Hosts>,
 }
 
-/// What the server there has to be.
+/// The role that the server there must have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Role {
     /// One that takes writes.

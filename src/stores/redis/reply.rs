@@ -1,4 +1,4 @@
-//! What the server answered: results of scripts, and refusals.
+//! The server's answers: results of scripts, and refusals.
 
 use std::error::Error as StdError;
 use std::fmt;
@@ -110,7 +110,7 @@ pub(super) fn is_unknown_command(error: &ServerError) -> bool {
     error.details().is_some_and(|text| text.starts_with("unknown command"))
 }
 
-/// What kind of lock the key was expected to hold, to name the reason of a WRONGTYPE.
+/// The kind of lock that the key was expected to hold, to name the reason of a WRONGTYPE.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Expected {
     Hash,
@@ -127,7 +127,7 @@ pub(super) fn refusal(error: &ServerError, expected: Expected) -> Error {
     let text = error.details().unwrap_or_default();
     let (kind, words) = classify(error.code(), text, expected);
     let said = said(error.code(), text);
-    // What a server says of a missing password is long, and about its own commands.
+    // The server's words for a missing password are long, and about its own commands.
     let words = if error.code() == "NOAUTH" {
         words.to_owned()
     } else {
@@ -140,7 +140,7 @@ pub(super) fn refusal(error: &ServerError, expected: Expected) -> Error {
     }
 }
 
-/// Where a member of a cluster says that a slot is. The source of the error that it answered with.
+/// The place of a slot according to a member of a cluster. The source of the error that it answered with.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Redirect {
     /// The key alone is there already; the rest of its slot is still to come.
@@ -152,7 +152,7 @@ pub(super) struct Redirect {
 }
 
 impl Redirect {
-    /// The redirect that `error` tells of.
+    /// The redirect that `error` carries.
     pub(super) fn of(error: &Error) -> Option<&Redirect> {
         StdError::source(error)?.downcast_ref()
     }

@@ -21,7 +21,7 @@ pub(super) struct Script {
     both: OnceLock<Box<Script>>,
 }
 
-/// What stands before a script so that it publishes otherwise.
+/// A prefix to a script that makes it publish otherwise.
 const TELL_SHARDED: &str = include_str!("lua/tell_sharded.lua");
 const TELL_BOTH: &str = include_str!("lua/tell_both.lua");
 
@@ -48,7 +48,7 @@ impl KnownScripts {
     }
 }
 
-/// Scripts, each the text of its files: what begins it, if anything does, and the script itself.
+/// Scripts, each the text of its files: its prefix, if there is one, and the script itself.
 macro_rules! scripts {
     ($($name:ident = $($file:literal),+;)*) => {
         $(pub(super) static $name: LazyLock<Script> =
@@ -126,7 +126,7 @@ impl Script {
         Script { body, call, number, sharded: OnceLock::new(), both: OnceLock::new() }
     }
 
-    /// The script that does the same and tells waiters in that way.
+    /// The script that does the same and notifies waiters in that way.
     fn told(&'static self, publish_mode: PublishMode) -> &'static Script {
         let after = |words: &str| Box::new(Script::of(Cow::Owned([words, &self.body].concat())));
         match publish_mode {
@@ -155,7 +155,7 @@ pub(super) struct Command {
     about: u64,
 }
 
-/// What a word of a command may be made of.
+/// A type that a word of a command may be made of.
 pub(super) trait Word {
     fn pack(&self, to: &mut Vec<u8>);
 }
@@ -269,8 +269,8 @@ impl Command {
         self
     }
 
-    /// The same by `guarded`, which is this request's script with the guard before it: run only if the node bears `mark`,
-    /// with a fence above `fence`.
+    /// The same by `guarded`, which is this request's script with the guard before it: run only if the node bears
+    /// `mark`, with a fence above `fence`.
     pub(super) fn under(self, guarded: &'static Script, mark: &str, fence: u64) -> Command {
         Command { script: Some(guarded), ..self }.arg(fence).arg(MARK_KEY).arg(mark)
     }
@@ -293,7 +293,7 @@ impl Command {
         self.script
     }
 
-    /// The request that tells waiters in that way; `None`: this one does.
+    /// The request that notifies waiters in that way; `None`: this one does.
     pub(super) fn told(&self, publish_mode: PublishMode) -> Option<Command> {
         let before = self.script?;
         let script = before.told(publish_mode);
@@ -306,7 +306,7 @@ impl Command {
         })
     }
 
-    /// What to send when the server answers that it does not know the script; nothing was run then.
+    /// The request to send when the server answers that it does not know the script; nothing was run then.
     pub(super) fn with_body(&self) -> Option<Command> {
         let whole = Command::new("EVAL").arg(&*self.script?.body);
         let packed = [whole.packed.as_slice(), &self.packed].concat();

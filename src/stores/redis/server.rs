@@ -1,4 +1,4 @@
-//! One server as a kind of lock sees it: where its requests go, and how the client is set.
+//! One server as a kind of lock sees it: the target of its requests, and the client's settings.
 
 use std::sync::Arc;
 

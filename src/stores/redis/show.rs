@@ -1,4 +1,4 @@
-//! All that there is under a name: what its keys look like, and so which kind of object it is.
+//! All that there is under a name: the shape of its keys, and so the kind of object it is.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use crate::time::Moment;
 /// Of waiters and permits so many are shown.
 const MOST: u32 = 100;
 
-/// What a hold with a ceiling says about itself stands here in the hash, beside the owner.
+/// The field of the hash, beside the owner, for what a hold with a ceiling says about itself.
 const ABOUT: &str = "leasehold:about";
 
 /// Redisson's number for a lease that never ends.
@@ -137,7 +137,7 @@ impl<'a> Shown<'a> {
         Duration::from_millis(u64::try_from(until_ms.saturating_sub(self.now_ms)).unwrap_or(0))
     }
 
-    /// Which of the locks that look alike it is, by what is kept beside it.
+    /// The kind among the locks that look alike, by what is kept beside it.
     fn lock(&self, seen: &Inspection) -> Option<ObjectKind> {
         if self.waiting > 0 {
             return Some(ObjectKind::FairLock);
@@ -206,7 +206,7 @@ impl<'a> Shown<'a> {
         held.collect()
     }
 
-    /// `owner since_ms ends_ms pid host thread`: what a holder said when it took the lock, if it still has it.
+    /// `owner since_ms ends_ms pid host thread`: the note of a holder when it acquired the lock, if it still holds it.
     fn tell_about(&self, about: &str, seen: &mut Inspection) {
         let mut words = about.splitn(6, ' ');
         let mut next = || words.next().unwrap_or_default();

@@ -107,7 +107,7 @@ impl RedisStore {
         About::of(&self.server.connections, deadline)
     }
 
-    /// Host and port of a URL, or the socket's path: what may be shown of it.
+    /// Host and port of a URL, or the socket's path: the part that may be shown.
     pub(crate) fn place(options: &RedisOptions) -> Result<String> {
         Ok(RedisAddress::new(options)?.target.to_string())
     }
@@ -208,7 +208,7 @@ impl Store for RedisStore {
             return None;
         }
         let command = kinds::of(from.kind).succession(from, to)?;
-        // A lock whose hand-over cannot be sent is released the plain way, which says why.
+        // A lock whose hand-off cannot be sent is released the plain way, which says why.
         let started = self.server.connections.start(command, deadline).ok()?;
         let wants_fence = to.wants_fence;
         let read = move |reply| handed(reply, wants_fence);

@@ -1,9 +1,9 @@
 //! A Redis Cluster: each lock is on the member that has its name's slot.
 //!
-//! `slots` says which slot a name is in, `topology` which member has it now and how that is found out, `wakeups` where its
-//! channel is listened to. Each member is used as if it were the only one. A member that does not have a slot (any more)
-//! refuses, and says who does: nothing was changed, so the request is sent there. What got no answer is never sent again
-//! from here.
+//! `slots` says which slot a name is in, `topology` which member has it now and how that is found out, `wakeups` where
+//! its channel is listened to. Each member is used as if it were the only one. A member that does not have a slot (any
+//! more) refuses, and names the one that does: nothing was changed, so the request is sent there. A request that got no
+//! answer is never sent again from here.
 //!
 //! Long because it is a list, as that of one server: each question of the seam, sent to where its slot is.
 
@@ -51,9 +51,9 @@ pub(crate) struct ClusterStore {
     me: Weak<ClusterStore>,
 }
 
-/// Locks whose release was sent to a member and is not answered yet. What is asked about them meanwhile goes there too,
-/// behind the release, even if the slot is known to be elsewhere by then: an attempt that overtook it would find its own
-/// owner there, and lose what it believes to hold when the release arrives.
+/// Locks whose release was sent to a member and is not answered yet. Requests about them meanwhile go there too, behind
+/// the release, even if the slot is known to be elsewhere by then: an attempt that overtook it would find its own owner
+/// there, and lose what it believes to hold when the release arrives.
 #[derive(Debug, Default)]
 struct UnreadReleases(Mutex<HashMap<Box<str>, SentRelease>>);
 
@@ -64,7 +64,7 @@ struct SentRelease {
     node: Arc<ClusterNode>,
 }
 
-/// Where a request goes.
+/// The member that a request goes to.
 #[derive(Clone)]
 struct SlotPlace {
     node: Arc<ClusterNode>,
@@ -152,7 +152,7 @@ impl ClusterStore {
         }
     }
 
-    /// Where the request is to be sent instead: it was refused by a member that named another.
+    /// The place to send the request to instead: it was refused by a member that named another.
     fn redirected<T>(&self, from: &SlotPlace, answer: &Answer<T>) -> Option<SlotPlace> {
         let Answer::Refused(error) = answer else { return None };
         let redirect = Redirect::of(error)?;
@@ -264,8 +264,8 @@ impl ClusterStore {
         })
     }
 
-    /// Sends a release whose answer is read later. A refusal that names another member is acted on then, by whoever
-    /// reads it.
+    /// Sends a release whose answer is read later. A refusal that names another member is acted on then, by the thread
+    /// that reads it.
     fn post(&self, node: &Arc<ClusterNode>, claim: &Claim, deadline: Moment, redirects: usize, done: Sink) {
         let number = self.unread.add(&claim.name, node);
         let (me, node_there, posted) = (self.me.clone(), Arc::clone(node), claim.clone());
@@ -423,7 +423,7 @@ impl Store for ClusterStore {
 
     fn count(&self, claim: &Claim, what: &Counting, deadline: Moment) -> Answer<Option<i64>> {
         if *what == Counting::Forget {
-            // Where its slot has moved meanwhile, it ends by itself.
+            // If its slot has moved meanwhile, it ends by itself.
             if let Ok(place) = self.place(&claim.name, deadline) {
                 drop(place.node.store.count(claim, what, deadline));
             }

@@ -1,4 +1,4 @@
-//! Which slot a key is in, and which member has which slot.
+//! Slots: the slot of a key, and the member that has a slot.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -47,7 +47,7 @@ impl fmt::Display for Endpoint {
     }
 }
 
-/// Which member has which slot, as far as is known.
+/// The member of each slot, as far as is known.
 #[derive(Debug, Clone)]
 pub(super) struct SlotMap {
     /// All members known, those with slots and those without.
@@ -62,7 +62,8 @@ impl SlotMap {
         SlotMap { members: Vec::new(), primaries: vec![None; usize::from(SLOTS)] }
     }
 
-    /// Reads the answer to CLUSTER SLOTS; `asked` is the host that gave it. What it does not tell of stays as before.
+    /// Reads the answer to CLUSTER SLOTS; `asked` is the host that gave it. Slots that it does not mention stay as
+    /// before.
     pub(super) fn updated(&self, reply: &Value, asked: &Host) -> Result<SlotMap> {
         let mut map = SlotMap::new();
         let mut places = HashMap::new();
@@ -101,7 +102,7 @@ impl SlotMap {
         Ok(map)
     }
 
-    /// Where an answer's member is in `members`.
+    /// The index in `members` of an answer's member.
     fn place(&mut self, places: &mut HashMap<(Box<str>, u16), u16>, endpoint: Endpoint) -> Result<u16> {
         let key = (endpoint.host.name().into(), endpoint.port);
         if let Some(place) = places.get(&key) {

@@ -1,4 +1,4 @@
-//! The members of a cluster: who has which slot now, and a connected store for each.
+//! The members of a cluster: the present owner of each slot, and a connected store for each.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -27,9 +27,9 @@ use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::time::{Clock, Moment};
 
-/// After a look at the slots, the next one is no sooner than this, whoever wants it.
+/// After a look at the slots, the next one is no sooner than this, for any caller.
 const LOOKS_APART: Duration = Duration::from_millis(100);
-/// So long a member is waited for while there are others to ask; whoever answers at all mostly answers sooner.
+/// So long a member is waited for while there are others to ask; a member that answers at all mostly answers sooner.
 const QUICK: Duration = Duration::from_millis(250);
 /// A request waits for a look no longer than this; then it goes by what is known.
 const LOOK: Duration = Duration::from_secs(1);
@@ -55,10 +55,10 @@ pub(super) struct Topology {
     pub(super) wakeups: Arc<ClusterWakeups>,
 }
 
-/// What all members are used with.
+/// The settings common to all members.
 struct Settings {
     options: RedisOptions,
-    /// One of the seeds': who we are is the same everywhere.
+    /// One of the seeds': the login is the same everywhere.
     address: Arc<RedisAddress>,
     reporter: Arc<Reporter>,
     threads: Arc<ScheduledThreadPool>,
@@ -68,10 +68,10 @@ struct Settings {
 
 struct TopologyLook {
     not_before: Moment,
-    /// Who told us something new, and is asked first.
+    /// The member that reported something new, and is asked first.
     first: Option<Endpoint>,
-    /// Counts looks that told nothing new. Each begins with another member: one that is cut off from the others goes
-    /// on telling what was so before.
+    /// Counts looks that reported nothing new. Each begins with another member: one that is cut off from the others
+    /// goes on reporting what was so before.
     in_vain: usize,
 }
 
@@ -189,12 +189,12 @@ impl Topology {
     pub(super) fn moved(&self, slot: u16, endpoint: &Endpoint) {
         self.doubt(); // where one slot has moved others may have
         if let Some(mut look) = self.look.try_lock() {
-            // It knows what it has; the others may not have heard of it yet.
+            // It knows its own slots; the others may not have received the change yet.
             look.first = Some(endpoint.clone());
         }
         self.install(|map| {
             if map.members().len() > MOST_MEMBERS {
-                return None; // the next look tells what is so
+                return None; // the next look shows the current state
             }
             let mut patched = SlotMap::clone(map);
             patched.set(slot, endpoint);
@@ -203,7 +203,7 @@ impl Topology {
     }
 
     /// Asks a member for the slots, if that is due and nobody else is at it. One thread at a time, and seldom: the
-    /// others go on by what is known, and are told by the members if that is wrong.
+    /// others go on by what is known, and the members correct them if that is wrong.
     fn look_again(&self, deadline: Moment) {
         if !self.is_doubted.load(Ordering::SeqCst) {
             return;
@@ -213,7 +213,7 @@ impl Topology {
         if now < look.not_before {
             return;
         }
-        // Lowered first, looked second: what is doubted meanwhile is looked at again.
+        // Lowered first, looked second: a slot map doubted meanwhile is looked at again.
         self.is_doubted.store(false, Ordering::SeqCst);
         let known = Arc::clone(&self.map.lock());
         let mut order: Vec<Endpoint> = known.members().to_vec();
@@ -238,7 +238,7 @@ impl Topology {
                 look.first = None;
                 look.in_vain += 1;
             }
-            Err(_) => self.doubt(), // whoever wants something will see why
+            Err(_) => self.doubt(), // the next request will see why
         }
         look.not_before = Clock::System.after(LOOKS_APART);
     }
@@ -252,7 +252,8 @@ impl Topology {
         }
         let latest = || {
             let map = Arc::clone(&self.map.lock());
-            // Who is no primary any more is let go; whoever still has a request there keeps the connection for so long.
+            // A member that is no primary any more is dropped; a request still under way there keeps the connection
+            // until it ends.
             self.nodes.lock().retain(|endpoint, _| map.is_primary(endpoint));
             map
         };
@@ -304,7 +305,7 @@ impl Settings {
     }
 }
 
-/// What the first of `endpoints` answers that does: first each quickly, then each for as long as there is time.
+/// The first answer of `endpoints`: first each is asked quickly, then each for as long as there is time.
 fn first_of<T>(
     endpoints: &[Endpoint],
     deadline: Moment,

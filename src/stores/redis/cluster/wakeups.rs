@@ -11,15 +11,15 @@ use crate::sync::{Mutex, Waker};
 
 pub(super) struct ClusterWakeups {
     homes: Mutex<ChannelHomes>,
-    /// For handing itself out as a topic's source.
+    /// For handing itself out as a channel's source.
     me: Weak<ClusterWakeups>,
 }
 
 struct ChannelHomes {
-    /// By this map the topics are where they are. It follows the one that requests go by.
+    /// The map by which the channels are placed. It follows the one that requests go by.
     map: Arc<SlotMap>,
     hubs: HashMap<Endpoint, Arc<Subscriber>>,
-    /// Topics that somebody listens to and whose slot no member has, as far as is known, by channel.
+    /// Channels that somebody listens to and whose slot no member has, as far as is known, by name.
     astray: HashMap<Box<str>, Arc<Channel>>,
 }
 
@@ -51,7 +51,7 @@ impl ClusterWakeups {
         Arc::new_cyclic(|me| ClusterWakeups { homes: Mutex::new(homes), me: me.clone() })
     }
 
-    /// Has `waker` woken at each message on `channel`, at the hub that `subscriber` knows for a member.
+    /// Has `waker` woken at each message on `channel`, at the member's subscriber that `subscriber` finds.
     pub(super) fn listen(
         &self,
         channel: &str,
@@ -81,9 +81,10 @@ impl ClusterWakeups {
         self.homes.lock().of(channel)?.message_count(|| Some(channel.to_owned()))
     }
 
-    /// Moves the topics to where their slots are by the `latest` map: under the lock, so that of two who follow at the
-    /// same time the later one does not go by the older map. All who wait for one that moves look again, now and when the new
-    /// subscription stands: a release in between passes unheard. One whose slot nobody has moves when somebody has it.
+    /// Moves the channels to where their slots are by the `latest` map: under the lock, so that of two threads that
+    /// follow at the same time the later one does not go by the older map. All waiters of a channel that moves look
+    /// again, now and when the new subscription stands: a release in between passes unnoticed. A channel whose slot
+    /// nobody has moves when somebody has it.
     pub(super) fn follow(
         &self,
         latest: impl FnOnce() -> Arc<SlotMap>,
@@ -160,7 +161,7 @@ mod tests {
 
     const CHANNEL: &str = "redisson_lock__channel:{lk}";
 
-    /// A member's hub, at a port where nobody listens.
+    /// A member's subscriber, at a port where nobody listens.
     fn subscriber() -> Arc<Subscriber> {
         let options = RedisOptions { url: "redis://127.0.0.1:1".to_owned(), ..RedisOptions::default() };
         let address = Arc::new(RedisAddress::new(&options).unwrap());
@@ -198,7 +199,7 @@ mod tests {
         wakeups.follow(|| map(Some(&other)), |_| None);
         wakeups.follow(|| map(Some(&other)), of);
         assert!(has_topic(&hubs[1]));
-        // Who comes now listens to the same topic, which ends with the last of them.
+        // A later waiter listens to the same channel, which ends with the last of them.
         let second = wakeups.listen(CHANNEL, &waker, of).unwrap();
         assert_eq!(hubs[1].state.lock().channels[CHANNEL].channel.listeners(), 2);
         drop((first, second));

@@ -174,7 +174,7 @@ impl RedisStream {
         }
     }
 
-    /// Wakes whoever reads.
+    /// Wakes the thread that reads.
     pub(crate) fn shutdown(&self) {
         // An error says that it is down already.
         drop(match self {
@@ -189,7 +189,7 @@ impl RedisStream {
     }
 }
 
-/// Where what a stream has received and nobody has read would be.
+/// The place of bytes that a stream has received and nobody has read.
 enum Unread<'a> {
     /// In memory, some of it.
     #[cfg(any(feature = "tls", leasehold_shuttle))]
@@ -240,7 +240,7 @@ impl Read for &RedisStream {
     }
 }
 
-/// What is left until `deadline`, never zero: as a socket's time-out, zero is refused.
+/// The time left until `deadline`, never zero: as a socket's time-out, zero is refused.
 fn remaining(deadline: Moment) -> io::Result<Duration> {
     let remaining = deadline.since(Clock::System.now());
     if remaining.is_zero() { Err(io::ErrorKind::TimedOut.into()) } else { Ok(remaining) }

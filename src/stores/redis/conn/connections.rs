@@ -1,8 +1,8 @@
-//! Requests and their replies: who uses which connection, and what is known when one fails.
+//! Requests and their replies: the connection of each request, and what is known when one fails.
 //!
-//! Callers hand over requests and get replies or a [`Failure`]; which connection carries them is decided here alone.
-//! Scripts about locks go over shared lanes; what needs a connection alone gets one from the pool; renewals have their
-//! own.
+//! Callers submit requests and get replies or a [`Failure`]; which connection carries them is decided here alone.
+//! Scripts about locks go over shared connections; a request that needs a connection alone gets one from the pool;
+//! renewals have their own.
 //!
 //! Long because it is one question, whichever way a request takes: what came of it, and may it be sent once more?
 
@@ -33,18 +33,18 @@ const STORM_GATE: Duration = Duration::from_millis(50);
 /// So many requests of a batch leave in one write; a server answers them within a few milliseconds.
 const CHUNK: usize = 512;
 
-/// So many slots are there before they are needed, so that hardly anybody waits for r2d2's thread. They are nothing but places,
-/// but of thousands the making takes seconds.
+/// So many slots are there before they are needed, so that hardly anybody waits for r2d2's thread. They are nothing but
+/// places, but of thousands the making takes seconds.
 const READY: u32 = 16;
 
-/// More lanes than this only make each write carry less.
+/// More shared connections than this only make each write carry less.
 const MOST_LANES: u32 = 4;
 
 /// The connections of one client to one server.
 pub(crate) struct Connections {
     address: Arc<RedisAddress>,
     command_timeout: Duration,
-    /// Every connection but the renewals' has a slot of this pool, a lane's for as long as it is open.
+    /// Every connection but the renewals' has a slot of this pool, a shared connection's for as long as it is open.
     /// Gone when closed: it has a thread.
     pool: Mutex<Option<Pool<ConnectionSlots>>>,
     shared_connections: Arc<[SharedConnection]>,
@@ -55,7 +55,7 @@ pub(crate) struct Connections {
     closed: AtomicBool,
     /// Each request is preceded by ASKING: it is about a key that has come here ahead of its slot.
     asking: bool,
-    /// How the scripts that go this way tell waiters.
+    /// How the scripts that go this way notify waiters.
     publish_mode: PublishMode,
 }
 
@@ -98,7 +98,7 @@ impl Connections {
         })
     }
 
-    /// The same, but its scripts tell waiters in this way.
+    /// The same, but its scripts notify waiters in this way.
     pub(crate) fn publishing(self, publish_mode: PublishMode) -> Connections {
         Connections { publish_mode, ..self }
     }
@@ -160,7 +160,8 @@ impl Connections {
         })
     }
 
-    /// Sends one request whose reply is given to `take` by whoever reads it, in order with the lane's others.
+    /// Sends one request whose reply is given to `take` by the thread that reads it, in order with the others of the
+    /// shared connection.
     pub(crate) fn post(&self, command: &Command, deadline: Moment, take: ReplySink) {
         let told = command.told(self.publish_mode);
         let command = told.as_ref().unwrap_or(command);
@@ -177,8 +178,8 @@ impl Connections {
         }
     }
 
-    /// As [`post`](Self::post). If `take` finds that all is well, `then` goes out as well, over the same connection; what
-    /// becomes of it nobody is told.
+    /// As [`post`](Self::post). If `take` finds that all is well, `then` goes out as well, over the same connection;
+    /// its outcome is reported to nobody.
     pub(crate) fn post_then(
         &self,
         command: &Command,
@@ -212,10 +213,10 @@ impl Connections {
         self.pool.lock().as_ref().map_or(0, |pool| pool.state().connections)
     }
 
-    /// Whether a connection was hung up since this was last asked: a lane's, or that for renewals.
+    /// Whether a connection was hung up since this was last asked: a shared one, or that for renewals.
     pub(crate) fn hung_up(&self) -> bool {
         let shared_connections = self.shared_connections.iter().filter(|shared| shared.hung_up()).count() > 0;
-        // While it is in use, whoever uses it notices.
+        // While it is in use, the thread that uses it notices.
         let renewals = self.renewals.try_lock().is_some_and(|mut connection| {
             let is_hung_up = connection.as_ref().is_some_and(Connection::is_hung_up);
             if is_hung_up {
@@ -233,7 +234,7 @@ impl Connections {
         if self.known.has(script) { None } else { command.with_body() }
     }
 
-    /// The request as it is sent here: it tells waiters in this server's way.
+    /// The request as it is sent here: it notifies waiters in this server's way.
     pub(crate) fn as_published(&self, command: Command) -> Command {
         command.told(self.publish_mode).unwrap_or(command)
     }
@@ -298,7 +299,7 @@ impl Connections {
     }
 
     /// Sends many requests and reads their replies in order, on the connection for renewals. Stops at the first
-    /// failure: what was sent by then and not answered is unknown, what was not sent is refused.
+    /// failure: a request sent by then and not answered is unknown, one not sent is refused.
     pub(crate) fn batch(
         &self,
         commands: &[Command],

@@ -1,7 +1,7 @@
-//! A lane as it is, with the real reply parser, over a socket that is a queue of bytes, under shuttle's schedules. Run
-//! by `./check model`.
+//! A shared connection as it is, with the real reply parser, over a socket that is a queue of bytes, under shuttle's
+//! schedules. Run by `./check model`.
 //!
-//! Each request is a number; the server answers with it. So whoever gets a reply sees whether it is its own.
+//! Each request is a number; the server answers with it. So the reader of a reply sees whether it is its own.
 
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -121,7 +121,7 @@ fn slot() -> PooledConnection<ConnectionSlots> {
     POOL.get().unwrap()
 }
 
-/// A lane, and what its servers do.
+/// A shared connection, and what its servers do.
 struct World {
     shared: SharedConnection,
     /// How many requests the first connection's server answers, and what it does then; later ones answer all.
@@ -167,7 +167,7 @@ impl World {
         }
     }
 
-    /// One request whose outcome comes to whoever reads it.
+    /// One request whose outcome is given to the thread that reads it.
     fn publish_mode(self: &Arc<World>, number: u8, deadline: Moment) {
         let world = Arc::clone(self);
         let take = Box::new(move |outcome| {
@@ -204,8 +204,8 @@ fn assert_own(outcome: &Outcome<Value>, number: u8) {
     }
 }
 
-/// The lane with as many threads as `numbers`, each of which has one request waited for and one not, and with the
-/// watchdog, which looks after what nobody waits for.
+/// The shared connection with as many threads as `numbers`, each of which has one request waited for and one not, and
+/// with the watchdog, which looks after what nobody waits for.
 fn run(
     world: &Arc<World>,
     deadline: Moment,
@@ -234,7 +234,7 @@ fn run(
     let watchdog = Arc::clone(world);
     threads.push(spawn(move || (0..2).for_each(|_| _ = watchdog.shared.poll_completions())));
     threads.into_iter().for_each(|thread| thread.join().unwrap());
-    // What is left is read without waiting, as the watchdog does.
+    // The remaining replies are read without waiting, as the watchdog does.
     while world.shared.poll_completions() {
         thread::yield_now();
     }
@@ -275,7 +275,7 @@ fn a_break_fails_those_who_wait_and_no_later_request() {
     }
 }
 
-/// The server falls silent and the time comes at any point: everybody is told, once.
+/// The server falls silent and the time comes at any point: every thread is notified, once.
 #[test]
 fn a_time_out_at_any_point_strands_nobody() {
     for answers in 0..3 {

@@ -1,7 +1,8 @@
 //! Replies as they come from a socket.
 //!
-//! What scripts answer is always of the same few shapes, and those are read here: the redis crate's parser takes a
-//! fifth of all that a client does for a lock. Everything else (refusals, other shapes) is cut out whole and left to it.
+//! Answers of scripts are always of the same few shapes, and those are read here: the redis crate's parser takes a
+//! fifth of all that a client does for a lock. Everything else (refusals, other shapes) is cut out whole and left to
+//! it.
 
 use std::io::{self, Read};
 
@@ -10,7 +11,7 @@ use redis::{ErrorKind, RedisError, RedisResult, Value, parse_redis_value};
 /// So much is asked of the socket at once.
 const CHUNK: usize = 8 * 1024;
 
-/// What has been read of a connection and not been used.
+/// Bytes read of a connection and not yet used.
 #[derive(Default)]
 pub(crate) struct Replies {
     bytes: Vec<u8>,
@@ -18,11 +19,11 @@ pub(crate) struct Replies {
     used: usize,
     /// How far the reply that comes next has been looked through.
     seen: Seen,
-    /// What the socket writes to.
+    /// The buffer that the socket writes to.
     chunk: Box<[u8]>,
 }
 
-/// What replies, and the parts of one, begin with.
+/// The first bytes of replies and of their parts.
 const KINDS: &[u8] = b"+-:_#,($=!*~>%|";
 
 /// Why there is no value.
@@ -68,7 +69,7 @@ impl Replies {
         Ok(Some(value))
     }
 
-    /// The next reply; what has come of it is kept if `from` fails.
+    /// The next reply; its bytes so far are kept if `from` fails.
     pub(crate) fn next(&mut self, mut from: impl Read) -> RedisResult<Value> {
         loop {
             if let Some(value) = self.ready()? {
@@ -101,7 +102,7 @@ impl Replies {
 /// How far a reply that is not whole has been looked through, so that no byte of it is looked at again with each read.
 #[derive(PartialEq, Eq)]
 struct Seen {
-    /// Where the part begins that is not whole.
+    /// The start of the part that is not whole.
     at: usize,
     /// How many parts are still to come, that one among them.
     left: u64,
@@ -185,7 +186,7 @@ fn too_long() -> RedisError {
 struct Cursor<'a>(&'a [u8]);
 
 impl<'a> Cursor<'a> {
-    /// A first byte and the rest of its line. What cannot begin a reply is not waited for to end.
+    /// A first byte and the rest of its line. A line that cannot begin a reply is not waited for to end.
     fn line(&mut self) -> Result<(u8, &'a [u8]), Not> {
         let (kind, after) = self.0.split_first().ok_or(Not::Whole)?;
         if !KINDS.contains(kind) {
@@ -218,7 +219,7 @@ impl<'a> Cursor<'a> {
         let Some(length) = number(line).and_then(|length| usize::try_from(length).ok()) else {
             return Err(Not::Ours);
         };
-        // What is claimed is not believed.
+        // A claimed length is not believed.
         let mut items = Vec::with_capacity(length.min(4));
         for _ in 0..length {
             items.push(self.single()?);

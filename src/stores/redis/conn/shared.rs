@@ -1,18 +1,20 @@
 //! One connection that many threads share: each writes as it comes, and one of those who wait reads for all.
 //!
 //! Replies come in the order of the requests. A thread writes its request and then waits for its reply: if nobody is
-//! reading, it reads, in order and for whoever each reply is, until its own has come; then it wakes one of the others to
-//! read on. A lone thread so writes and reads without meeting anyone. Requests that come while another thread writes
-//! leave together in the next write. What has come in one read is taken as a whole, and what was left to be written goes
-//! out before anybody is woken: so the server works while threads wake.
+//! reading, it reads, in order and for the owner of each reply, until its own has come; then it wakes one of the others
+//! to read on. A lone thread so writes and reads without meeting anyone. Requests that come while another thread writes
+//! leave together in the next write. All replies that came in one read are taken together, and requests still to be
+//! written go out before anybody is woken: so the server works while threads wake.
 //!
-//! All requests about one lock go over one lane (by the hash of its name), so what is sent about it first arrives first.
+//! All requests about one lock go over one shared connection (by the hash of its name), so they arrive in the order
+//! they were sent.
 //!
-//! What must stay true: whoever stops reading looks for somebody who waits, after it has let go of `reading`; whoever
+//! The invariant: a thread that stops reading looks for one that waits, after it has let go of `reading`; a thread that
 //! begins to wait says so before it tries to get `reading`. Then either the one sees the other, or the other can read.
 //!
-//! When a connection ends, everyone whose reply it owed is told before there is a new one (`end`, `open`): what they are
-//! told decides under which owner numbers the lock may be asked for. And `out` is never held while anything is waited for.
+//! When a connection ends, every thread whose reply it owed is notified before there is a new one (`end`, `open`): the
+//! notification decides under which owner numbers the lock may be asked for. And `out` is never held while anything is
+//! waited for.
 //!
 //! Long because writing, reading and the end of one connection are one protocol.
 
@@ -38,7 +40,7 @@ pub(crate) type ReplySink = Box<dyn FnOnce(Outcome<Value>) + Send>;
 
 pub(crate) struct SharedConnection {
     out: Mutex<Out>,
-    /// Held by whoever opens a connection, which takes time: nobody is to wait for `out` so long.
+    /// Held by the thread that opens a connection, which takes time: nobody is to wait for `out` so long.
     connecting: Mutex<()>,
     /// Signalled when `Out::publishing` has gone down.
     told: Condvar,
@@ -50,7 +52,7 @@ struct Out {
     open: Option<Open>,
     /// Counts connections, so that a reader notices that it has an old one.
     epoch: u64,
-    /// What is to be written, while somebody is writing.
+    /// Bytes to be written, while somebody is writing.
     buffer: Vec<u8>,
     is_writing: bool,
     awaited: VecDeque<Arc<Reply>>,
@@ -58,11 +60,11 @@ struct Out {
     unsent: usize,
     /// Somebody waits for replies, and writes what is left to them when some have come.
     has_reader: bool,
-    /// How many threads are telling those who were owed a reply by a connection that has ended.
+    /// How many threads are notifying those who were owed a reply by a connection that has ended.
     publishing: usize,
-    /// When something was last heard or said.
+    /// When something was last received or sent.
     used: Moment,
-    /// The server has hung up, or something near to it, and [`SharedConnection::hung_up`] has not told yet.
+    /// The server has hung up, or something near to it, and [`SharedConnection::hung_up`] has not reported it yet.
     hung_up: bool,
     closed: bool,
 }
@@ -80,14 +82,16 @@ struct Reading {
     /// The socket's read time-out.
     armed: Cell<Duration>,
     epoch: u64,
-    /// What is being given out; its room is used again.
+    /// The replies being given out; the room is used again.
     giving: Vec<(Arc<Reply>, Value)>,
 }
 
-/// With so many requests on their way, more are left to the reader: enough to keep the server busy while replies travel.
+/// With so many requests on their way, more are left to the reader: enough to keep the server busy while replies
+/// travel.
 const ENOUGH_SENT: usize = 2;
 
-/// So many requests are not left to the reader, which may be busy giving out replies while the server has nothing to do.
+/// So many requests are not left to the reader, which may be busy giving out replies while the server has nothing to
+/// do.
 const MOST_LEFT: usize = 8;
 
 /// So many replies are given out at a time: those behind them may be for requests that are not written yet.
@@ -168,8 +172,8 @@ impl SharedConnection {
         }
     }
 
-    /// Sends one request, over a new connection from `connect` if there is none. The reply is read by whoever waits
-    /// on this lane, this request's own waiter included, until `deadline`.
+    /// Sends one request, over a new connection from `connect` if there is none. The reply is read by any thread that
+    /// waits on this connection, this request's own waiter included, until `deadline`.
     pub(crate) fn send(
         &self,
         command: &[u8],
@@ -214,8 +218,8 @@ impl SharedConnection {
         let left = deadline.since(Clock::System.now());
         let _alone = self.connecting.try_lock_for(left).ok_or_else(too_late)?;
         let mut out = self.out.lock();
-        // Those who were owed replies are told first: one whose release is of unknown outcome gives its owner number
-        // up, and what comes back over a new connection is to find that done. Pairs with `end`.
+        // Those who were owed replies are notified first: one whose release is of unknown outcome gives its owner
+        // number up, and requests over a new connection are to find that done. Pairs with `end`.
         while out.publishing > 0 {
             let left = deadline.since(Clock::System.now());
             if left.is_zero() {
@@ -245,7 +249,7 @@ impl SharedConnection {
             out.unsent = 0;
             let written = MutexGuard::unlocked(&mut out, || stream.write_all(&bytes, deadline));
             if out.epoch != epoch || out.open.is_none() {
-                // Ended meanwhile, and everyone was told. A new connection has a writer of its own, which need not
+                // Ended meanwhile, and everyone was notified. A new connection has a writer of its own, which need not
                 // wait for this one. Pairs with `break_off`.
                 return;
             }
@@ -281,7 +285,7 @@ impl SharedConnection {
             if let Some(mut reading) = self.reading.try_lock() {
                 self.out.lock().has_reader = true;
                 let outcome = self.read_until(&mut reading, reply);
-                // What has come for others already is given out now: they wake at the same time, not one by one.
+                // Replies that came for others already are given out now: they wake at the same time, not one by one.
                 let mut looks = 0;
                 while looks < MOST_LOOKS && self.read_some(&mut reading, reply.deadline, true) {
                     looks += 1;
@@ -291,7 +295,7 @@ impl SharedConnection {
                 if let Some(outcome) = outcome {
                     return outcome;
                 }
-                // Broken off by another thread, which is about to tell.
+                // Broken off by another thread, which is about to notify.
             }
             let mut state = reply.state.lock();
             while state.outcome.is_none() && !state.may_read {
@@ -310,20 +314,20 @@ impl SharedConnection {
         }
     }
 
-    /// Reads replies in order until `reply` has come. `None`: the connection was ended, and whoever did that is about
-    /// to tell.
+    /// Reads replies in order until `reply` has come. `None`: the connection was ended, and the thread that did that is
+    /// about to notify.
     fn read_until(&self, reading: &mut Reading, reply: &Reply) -> Option<Outcome<Value>> {
         loop {
             let outcome = reply.state.lock().outcome.take();
             if outcome.is_some() {
                 return outcome;
             }
-            // Whoever waits for several servers in turn may come late to a reply that came in time.
+            // A thread that waits for several servers in turn may come late to a reply that came in time.
             let is_late = Clock::System.now() >= reply.deadline;
             if is_late && self.read_some(reading, reply.deadline, true) {
                 continue;
             }
-            // What was left to us, before we wait.
+            // Requests left to us are written before we wait.
             self.write_left(self.out.lock(), reply.deadline);
             if !self.read_some(reading, reply.deadline, false) {
                 return reply.state.lock().outcome.take();
@@ -331,7 +335,7 @@ impl SharedConnection {
         }
     }
 
-    /// Reads a reply, and gives it and what has come with it to whom they are for; if that fails, all get the failure.
+    /// Reads a reply, and gives it and those that came with it to their owners; if that fails, all get the failure.
     /// With `only_ready` it does not wait for bytes. Returns whether there may be more to read.
     fn read_some(&self, reading: &mut Reading, deadline: Moment, only_ready: bool) -> bool {
         let sent = {
@@ -353,7 +357,7 @@ impl SharedConnection {
         let value = reading.replies.next(&mut timed).map_err(unread);
         let mut out = self.out.lock();
         if reading.epoch != out.epoch || out.open.is_none() {
-            return false; // ended off meanwhile: everyone has been told
+            return false; // ended off meanwhile: everyone has been notified
         }
         match value {
             Ok(_) if out.awaited.len() <= out.unsent => {
@@ -362,7 +366,7 @@ impl SharedConnection {
             }
             Ok(value) => {
                 out.used = Clock::System.now();
-                // All at once: what comes from here on sees how little is on its way, and is written.
+                // All at once: a request from here on sees how little is on its way, and is written.
                 let mut next = Some(value);
                 while let Some(value) = next.take()
                     && let Some(first) = out.awaited.pop_front()
@@ -392,7 +396,7 @@ impl SharedConnection {
                 }
                 !has_more
             }
-            // What has come of a reply that is not whole yet is kept.
+            // The bytes of a reply that is not whole yet are kept.
             Err(_) if only_ready && timed.was_not_ready => false,
             Err(error) => {
                 out.hung_up |= error.kind() != ErrorKind::TimedOut;
@@ -402,7 +406,8 @@ impl SharedConnection {
         }
     }
 
-    /// Ends the connection, and tells everyone who is owed a reply. Pairs with `open`, which waits for the telling.
+    /// Ends the connection, and notifies everyone who is owed a reply. Pairs with `open`, which waits for the
+    /// notifying.
     fn end(&self, mut out: MutexGuard<'_, Out>, failure: impl Fn() -> Failure) {
         let all = out.break_off();
         out.publishing += 1;
@@ -434,7 +439,7 @@ impl SharedConnection {
     /// Nobody reads now. Wakes one who waits to do so, and leaves nothing unwritten.
     fn pass_on(&self, deadline: Moment) {
         let mut out = self.out.lock();
-        // From here on who sends also writes; what was left before is written below. Pairs with `send`.
+        // From here on a thread that sends also writes; requests left before are written below. Pairs with `send`.
         out.has_reader = false;
         let first = out.awaited.iter().find(|reply| {
             let mut state = reply.state.lock();
@@ -456,8 +461,8 @@ impl SharedConnection {
             (deadline, out.awaited.len())
         };
         let Some(mut reading) = self.reading.try_lock() else { return true };
-        // Not without end, however many come meanwhile: the caller has holds to renew. What has come in time may be read
-        // late.
+        // Not without end, however many come meanwhile: the caller has holds to renew. Replies that came in time may be
+        // read late.
         for _ in 0..most {
             if !self.read_some(&mut reading, deadline.max(Clock::System.now()), true) {
                 break;
@@ -474,8 +479,8 @@ impl SharedConnection {
         false
     }
 
-    /// Whether the connection was hung up since this was last asked. Does not wait: whoever uses it meanwhile notices, and
-    /// that is told the next time.
+    /// Whether the connection was hung up since this was last asked. Does not wait: a thread that uses it meanwhile
+    /// notices, and that is reported the next time.
     pub(crate) fn hung_up(&self) -> bool {
         let Some(mut out) = self.out.try_lock() else { return false };
         out.drop_if_hung_up();
@@ -506,7 +511,7 @@ impl Out {
         }
         self.buffer.clear();
         self.unsent = 0;
-        // Whoever is writing to it still finds that out, and leaves the rest alone. Pairs with `write`.
+        // A thread that is writing to it still finds that out, and leaves the rest alone. Pairs with `write`.
         self.is_writing = false;
         std::mem::take(&mut self.awaited)
     }

@@ -18,7 +18,8 @@ use crate::time::millis;
 /// Requests of a kind that can be sent now and answered later, in order with others on one connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Deferrable {
-    /// An attempt is [`acquisition`](RedisKind::acquisition) and a release [`removal`](RedisKind::removal), and no more.
+    /// An attempt is [`acquisition`](RedisKind::acquisition) and a release [`removal`](RedisKind::removal), and no
+    /// more.
     AttemptsAndReleases,
     /// A release is [`removal`](RedisKind::removal), and no more but for [`forgetting`](RedisKind::forgetting).
     Releases,
@@ -39,7 +40,8 @@ pub(crate) trait RedisKind: Sync {
         SAFETY_POLL
     }
 
-    /// Whether its requests are scripts. A kind without them has [`renew_without_scripts`](Self::renew_without_scripts).
+    /// Whether its requests are scripts. A kind without them has
+    /// [`renew_without_scripts`](Self::renew_without_scripts).
     fn needs_scripts(&self) -> bool {
         true
     }
@@ -160,7 +162,7 @@ pub(crate) trait RedisKind: Sync {
     /// Shows a holder.
     fn inspect(&self, call: &RedisCall<'_>, name: &LockName, owner: Owner) -> Outcome<Option<Snapshot>>;
 
-    /// Ends a hold, whoever has it; `false`: nobody has.
+    /// Ends a hold of any owner; `false`: there is none.
     fn force(&self, call: &RedisCall<'_>, name: &LockName) -> Outcome<bool>;
 }
 

@@ -28,7 +28,7 @@ fn fence(reply: &Tagged, wanted: bool) -> Result<Option<Fence>> {
     Ok(Some(Fence::new(number)))
 }
 
-/// The reply of a hand-over.
+/// The reply of a hand-off.
 pub(crate) fn handed(reply: &Tagged, wants_fence: bool) -> Outcome<Handoff> {
     decoded(match reply.tag() {
         b"granted" => fence(reply, wants_fence).map(|fence| Handoff::Granted { fence }),
@@ -37,7 +37,7 @@ pub(crate) fn handed(reply: &Tagged, wants_fence: bool) -> Outcome<Handoff> {
     })
 }
 
-/// The reply of a release. `own_listeners`: how many of those who heard are this client itself.
+/// The reply of a release. `own_listeners`: how many of the message's receivers are this client itself.
 pub(super) fn released(reply: &Tagged, own_listeners: i64) -> Outcome<Release> {
     decoded(match reply.tag() {
         b"freed" if reply.is_tag_alone() => Ok(Release::Freed { others: 0 }),
@@ -63,7 +63,7 @@ pub(crate) fn renewed(reply: &Tagged) -> Outcome<bool> {
     })
 }
 
-/// The reply of a release whoever holds it: whether anybody did.
+/// The reply of a release for any owner: whether there was a hold.
 pub(super) fn forced(reply: &Tagged) -> Outcome<bool> {
     decoded(match reply.tag() {
         b"freed" => Ok(true),

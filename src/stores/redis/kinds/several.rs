@@ -48,7 +48,7 @@ pub(crate) fn removals(claims: &[Claim]) -> Command {
     })
 }
 
-/// The reply of releases of several locks. `own_listeners`: for each, how many of those who heard are this client itself.
+/// The reply of releases of several locks. `own_listeners`: for each, how many of the receivers are this client itself.
 pub(crate) fn all_released(reply: &Tagged, own_listeners: &[i64]) -> Outcome<Vec<Release>> {
     let release = |(index, own): (usize, &i64)| {
         Ok(match reply.number(index + 1)? {

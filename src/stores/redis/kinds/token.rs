@@ -188,7 +188,7 @@ impl RedisKind for TokenKind {
         })
     }
 
-    /// Looks first: what is no token lock is not ours to delete.
+    /// Looks first: a key that is no token lock is not ours to delete.
     fn force(&self, call: &RedisCall<'_>, name: &LockName) -> Outcome<bool> {
         let lock = name.key();
         call.server.connections.dialog(call.deadline, |dialog| {

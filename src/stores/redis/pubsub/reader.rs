@@ -1,4 +1,5 @@
-//! The hub's reading thread: connects, reads what comes, ends idle subscriptions, and notices when the link is dead.
+//! The subscriber's reading thread: connects, reads what comes, ends idle subscriptions, and notices when the
+//! connection is dead.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::Arc;
@@ -55,7 +56,7 @@ impl ReplyReader<'_> {
         }
     }
 
-    /// Waits until there is a topic; `false`: the hub was closed.
+    /// Waits until there is a channel; `false`: the subscriber was closed.
     fn is_needed(&self) -> bool {
         let mut state = self.subscriber.state.lock();
         while !state.closed && state.channels.is_empty() {
@@ -64,7 +65,7 @@ impl ReplyReader<'_> {
         !state.closed
     }
 
-    /// Takes all topics down and lets some time pass, so that a server in trouble is not stormed.
+    /// Takes all channels down and lets some time pass, so that a server in trouble is not stormed.
     fn disconnected(&mut self, error: Error) {
         let mut state = self.subscriber.state.lock();
         state.connect(None);
@@ -87,7 +88,7 @@ impl ReplyReader<'_> {
         }
     }
 
-    /// Reads until the connection ends, and says why; `None`: the hub was closed.
+    /// Reads until the connection ends, and says why; `None`: the subscriber was closed.
     fn serve(&mut self, stream: &Arc<RedisStream>) -> Option<Error> {
         {
             let mut state = self.subscriber.state.lock();
@@ -168,7 +169,7 @@ impl ReplyReader<'_> {
                     }
                     return Ok(());
                 }
-                // Not asked for: the slot is no longer this server's. If it is again, the next line brings the topic
+                // Not asked for: the slot is no longer this server's. If it is again, the next line brings the channel
                 // back; if not, its waiters find out who has it.
                 b"sunsubscribe" if !state.is_ending(name) => {
                     if let Some(channel) = channel {
@@ -193,7 +194,8 @@ impl ReplyReader<'_> {
             (Some(Awaited::Subscribed(channel)), _) => {
                 self.back_off = BACK_OFF.0;
                 self.subscriber.tell_up(&mut state);
-                // Under the lock: another hub may have the topic by now, or be about to. Pairs with `Subscriber::part_with`.
+                // Under the lock: another subscriber may have the channel by now, or be about to. Pairs with
+                // `Subscriber::part_with`.
                 if state.channels.get(channel.channel()).is_some_and(|entry| entry.is_of(&channel)) {
                     channel.set_up(true);
                 }
@@ -207,9 +209,9 @@ impl ReplyReader<'_> {
         Ok(())
     }
 
-    /// The topic stays down; its waiters poll.
+    /// The channel stays down; its waiters poll.
     fn refused(&self, state: &mut SubscriberState, channel: &Arc<Channel>, error: &ServerError) {
-        // Who is told that the slot is elsewhere will be elsewhere soon.
+        // After a MOVED the channel will soon be with another member.
         if error.code() != "MOVED" {
             let error = refusal(error, Expected::Nothing).during("subscribe");
             self.subscriber.tell_down(state, error);

@@ -1,9 +1,9 @@
 //! Wake-ups: one subscriber connection per client, opened when the first waiter comes.
 //!
-//! Any thread adds commands to what is to be written, under a lock, and then writes as much as the socket takes at once,
-//! without the lock: each attempt and each release takes it, and a server that does not read holds up none of them. What
-//! is left is written when the server has answered something. One thread reads. Replies come in the order of the commands,
-//! so a queue of what was sent says which reply is whose; messages come in between.
+//! Any thread adds commands to what is to be written, under a lock, and then writes as much as the socket takes at
+//! once, without the lock: each attempt and each release takes it, and a server that does not read holds up none of
+//! them. The rest is written when the server has answered something. One thread reads. Replies come in the order of the
+//! commands, so a queue of what was sent says which reply is whose; messages come in between.
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
@@ -20,7 +20,7 @@ use crate::stores::redis::script::Command;
 use crate::sync::{Condvar, Mutex, MutexGuard, Outbox, Waker};
 use crate::time::{Clock, Moment};
 
-/// After so long without a word the server is asked for one; after as long again the link counts as dead.
+/// After so long without a word the server is asked for one; after as long again the connection counts as dead.
 pub(crate) const SILENCE: Duration = Duration::from_secs(5);
 /// How long [`Subscriber::close`] waits for the reading thread, which may be connecting.
 const LAST_WAIT: Duration = Duration::from_secs(1);
@@ -45,7 +45,7 @@ pub(crate) struct Subscriber {
     /// [`SILENCE`], but in tests.
     pub(crate) silence: Duration,
     pub(crate) state: Mutex<SubscriberState>,
-    /// Signalled when there is a first topic, and on closing.
+    /// Signalled when there is a first channel, and on closing.
     pub(crate) changed: Condvar,
     /// The body of the reading thread.
     read: fn(&Subscriber),
@@ -60,12 +60,12 @@ pub(crate) struct SubscriberState {
     pub(crate) channels: HashMap<Box<str>, ChannelEntry>,
     /// The writing half, while connected.
     pub(crate) writer: Option<Arc<RedisStream>>,
-    /// What the replies to come are for, in order.
+    /// The purposes of the replies to come, in order.
     pub(crate) awaited: VecDeque<Awaited>,
     /// Commands that are still to be written.
     out: Outbox,
     reader: Option<JoinHandle<()>>,
-    /// The observer was told that wake-ups are not coming.
+    /// The observer was notified that wake-ups are not coming.
     told_down: bool,
 }
 
@@ -114,8 +114,8 @@ impl Subscriber {
         listening
     }
 
-    /// The same, on behalf of `source`, which passes on to [`ChannelSource::left`] whoever leaves. Writes nothing: that is left to
-    /// [`flush`](Self::flush).
+    /// The same, on behalf of `source`, which passes leaving listeners on to [`ChannelSource::left`]. Writes nothing:
+    /// that is left to [`flush`](Self::flush).
     pub(crate) fn listen_for(
         &self,
         channel: &str,
@@ -126,7 +126,7 @@ impl Subscriber {
         if state.closed {
             return None;
         }
-        // Joined under the lock that `sweep` and `left` also take: a topic that has just been joined is not ended.
+        // Joined under the lock that `sweep` and `left` also take: a channel that has just been joined is not ended.
         if let Some(entry) = state.channels.get_mut(channel) {
             entry.idle_since = None;
             let channel = Arc::clone(&entry.channel);
@@ -139,7 +139,7 @@ impl Subscriber {
         Some(listening)
     }
 
-    /// Subscribes to a new topic, or has the reading thread do so when it is connected.
+    /// Subscribes to a new channel, or has the reading thread do so when it is connected.
     fn enter(&self, state: &mut SubscriberState, channel: Arc<Channel>, idle_since: Option<Moment>) {
         let entry = ChannelEntry { channel: Arc::clone(&channel), refused: false, idle_since };
         state.channels.insert(channel.channel().into(), entry);
@@ -169,7 +169,7 @@ impl Subscriber {
         }
     }
 
-    /// Gives up the topics of the channels that another server has now; their waiters look again. Writes nothing, as
+    /// Gives up the channels that another server has now; their waiters look again. Writes nothing, as
     /// [`listen_for`](Self::listen_for).
     pub(crate) fn part_with(
         &self,
@@ -195,7 +195,8 @@ impl Subscriber {
         parted
     }
 
-    /// Takes topics over that another hub has parted with. Writes nothing, as [`listen_for`](Self::listen_for).
+    /// Takes a channel over that another subscriber has parted with. Writes nothing, as
+    /// [`listen_for`](Self::listen_for).
     pub(crate) fn adopt(&self, channel: Arc<Channel>, idle_since: Option<Moment>) {
         let mut state = self.state.lock();
         if !state.closed && !state.channels.contains_key(channel.channel()) {
@@ -268,7 +269,7 @@ impl Subscriber {
 }
 
 impl ChannelEntry {
-    /// Whether it is up or not by that topic, and by both ways if there are two.
+    /// Whether it is up or not by that channel, and by both ways if there are two.
     pub(crate) fn is_of(&self, channel: &Arc<Channel>) -> bool {
         Arc::ptr_eq(&self.channel, channel) && !self.refused
     }
@@ -279,7 +280,7 @@ impl ChannelSource for Subscriber {
         let mut state = self.state.lock();
         let now = Clock::System.now();
         let Some(entry) = state.channels.get_mut(channel.channel()) else { return };
-        // Somebody may have joined since the listener left, even a new topic of this name.
+        // Somebody may have joined since the listener left, even a new channel of this name.
         if !Arc::ptr_eq(&entry.channel, channel) || channel.listeners() > 0 {
             return;
         }
@@ -330,7 +331,7 @@ impl SubscriberState {
         self.write(commands);
     }
 
-    /// Ends the topics that nobody has listened to for `linger`, and refused ones at once.
+    /// Ends the channels that nobody has listened to for `linger`, and refused ones at once.
     pub(crate) fn sweep(&mut self, linger: Duration, now: Moment) {
         let mut ended = Vec::new();
         let modes = self.modes;

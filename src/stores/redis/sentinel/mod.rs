@@ -2,12 +2,12 @@
 //!
 //! For the first connection all are asked, for each later one the first that answers. An answer counts only if it is
 //! no older than what was seen before: each switch has a number that goes up (the configuration epoch), and during one,
-//! one Sentinel knows of it before another, or is cut off and never does. As soon as a newer master is known, whoever
-//! learnt of it, all connections to another are ended: an old master that was paused or cut off goes on taking writes for
+//! one Sentinel knows of it before another, or is cut off and never does. As soon as any thread learns of a newer
+//! master, all connections to another are ended: an old master that was paused or cut off goes on taking writes for
 //! some ten seconds.
 //!
-//! When a Sentinel says which replica it is about to promote, nothing is written any more until that is done: what the
-//! old master is told from then on, the new one never hears.
+//! When a Sentinel says which replica it is about to promote, nothing is written any more until that is done: writes
+//! that the old master receives from then on never reach the new one.
 
 pub(crate) mod monitor;
 
@@ -33,7 +33,7 @@ const PAUSE: Duration = Duration::from_millis(25);
 /// named may be dead, and another is named meanwhile.
 const LEAST_TRY: Duration = Duration::from_millis(200);
 /// A Sentinel says whom it will promote a tenth of a second before it does, and looks each second whether that is done.
-/// If nothing is heard for so long, it has given up.
+/// If nothing is received for so long, it has given up.
 const PROMOTION: Duration = Duration::from_secs(3);
 /// When all Sentinels that can be asked, more than half, have named a master of a lower epoch for so long, they have
 /// been set up anew, and count from the beginning.
@@ -42,7 +42,7 @@ const SET_UP_ANEW: Duration = Duration::from_secs(10);
 pub(crate) struct Sentinels {
     /// The master's.
     name: String,
-    /// Where the Sentinels are; the one that last answered first.
+    /// The Sentinels' addresses; the one that last answered first.
     places: Mutex<Vec<Arc<ServerPlace>>>,
     /// How the master is reached at a host and port.
     reach: Reach,
@@ -57,7 +57,7 @@ pub(crate) struct Sentinels {
 
 pub(crate) type Reach = Box<dyn Fn(Host, u16) -> ServerPlace + Send + Sync>;
 
-/// What is known so far.
+/// The facts known so far.
 #[derive(Default)]
 struct KnownMaster {
     master: Option<Master>,
@@ -158,7 +158,8 @@ impl Sentinels {
         Ok(())
     }
 
-    /// What the first Sentinel says that is not behind. As long as nothing is known, that is told only by asking all.
+    /// The answer of the first Sentinel that is not behind. As long as nothing is known, only asking all shows which
+    /// one is.
     fn ask_in_turn(&self, deadline: Moment) -> Result<Master> {
         let places = self.places();
         let asks_all = self.known.lock().master.is_none();
@@ -186,7 +187,7 @@ impl Sentinels {
                     );
                     failure = Some(Error::new(ErrorKind::Busy, "connect", words));
                 }
-                // What only a person can mend says more than that another Sentinel is down.
+                // An error that only a person can mend says more than that another Sentinel is down.
                 Err(error) if failure.as_ref().is_some_and(|first| !first.is_retryable()) => drop(error),
                 Err(error) => failure = Some(error),
             }
@@ -266,7 +267,7 @@ impl Sentinels {
         Ok(Master { epoch, node: SentinelNode { host: host.to_owned(), port } })
     }
 
-    /// The next reply; what the Sentinel says unasked comes in between.
+    /// The next reply; unasked messages of the Sentinel come in between.
     fn reply(&self, connection: &mut Connection, deadline: Moment) -> Result<Value> {
         loop {
             match connection.receive(deadline)? {
@@ -302,7 +303,7 @@ impl Sentinels {
         true
     }
 
-    /// What all Sentinels that could be asked have said, at one time.
+    /// Takes in the answers of all Sentinels that could be asked, given at one time.
     pub(crate) fn learn_from_all(&self, said: &[Master], now: Moment) {
         let Some(newest) = said.iter().max_by_key(|master| master.epoch) else { return };
         if self.learn(newest) {
@@ -386,8 +387,8 @@ fn field<'a>(fields: &'a Value, name: &str) -> Option<&'a str> {
     }
 }
 
-/// What Sentinels say when they make another server the master: first the one that does it says whom it will promote,
-/// then that it has, then all that they know.
+/// Messages of Sentinels when they make another server the master: first the one that does it says whom it will
+/// promote, then that it has, then all that they know.
 pub(crate) const CHANNELS: [&str; 3] = [BEGINS, "+promoted-slave", "+switch-master"];
 const BEGINS: &str = "+selected-slave";
 

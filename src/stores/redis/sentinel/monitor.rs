@@ -1,7 +1,7 @@
 //! The thread that looks out for another master.
 //!
-//! It keeps a connection to each Sentinel, over which it is told of switches at once, and asks them all each second in
-//! case the message is lost. What it hears goes to `Sentinels`, which ends the connections to the old master.
+//! It keeps a connection to each Sentinel, over which it is notified of switches at once, and asks them all each second
+//! in case the message is lost. Its news goes to `Sentinels`, which ends the connections to the old master.
 
 use std::fmt;
 use std::sync::{Arc, Weak};
@@ -187,7 +187,7 @@ impl MonitorShared {
 }
 
 impl Post {
-    /// Uses the connection, if there is one; what fails ends it.
+    /// Uses the connection, if there is one; a failure ends it.
     fn talk<T>(&mut self, talk: impl FnOnce(&mut Connection) -> Result<T>) -> Option<T> {
         let result = talk(self.connection.as_mut()?).ok();
         if result.is_none() {

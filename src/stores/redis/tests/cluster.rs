@@ -1,4 +1,4 @@
-//! Members of a cluster that say what they are told to.
+//! Members of a cluster that give scripted answers.
 
 use std::io::Write;
 use std::net::{TcpListener, TcpStream};
@@ -31,7 +31,7 @@ struct RingMember {
 
 struct Shared {
     ended: AtomicBool,
-    /// Who has which slots, as this member answers CLUSTER SLOTS: first, last, port.
+    /// The slots of each member, as this member answers CLUSTER SLOTS: first, last, port.
     slots: Mutex<Vec<(u16, u16, u16)>>,
     /// The first words of what came, less what a connection begins with.
     message_count: Mutex<Vec<String>>,

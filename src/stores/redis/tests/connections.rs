@@ -1,4 +1,4 @@
-//! What is known when a connection, a server or a whole pool fails.
+//! Knowledge left when a connection, a server or a whole pool fails.
 
 use std::io::{Read, Write};
 use std::sync::Arc;
@@ -167,7 +167,7 @@ fn a_server_that_is_gone_refuses_at_once_and_is_not_stormed() {
     granted(store.attempt(&me, 1, soon()));
     let server = server.restart(|| {
         let before = Clock::System.now();
-        // The first may find out by a connection that it had.
+        // The first may find out by a connection that it held before.
         store.attempt(&me, 1, soon());
         let error = store.attempt(&me, 1, soon()).refused();
         assert_eq!(error.kind(), ErrorKind::Unreachable);

@@ -1,4 +1,4 @@
-//! A server that misbehaves as told.
+//! A server that misbehaves on request.
 
 use std::io::Write;
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -10,7 +10,7 @@ use redis::{Parser, Value};
 
 use crate::config::RedisOptions;
 
-/// What to do about one command.
+/// The action for one command.
 pub(super) enum Act {
     Say(&'static str),
     /// One byte now and then.

@@ -171,7 +171,7 @@ pub(super) fn granted(answer: Answer<Attempt>) -> Option<Fence> {
     }
 }
 
-/// Passes on what the observer is told of wake-ups: `true` when they are up.
+/// Passes on the observer's notifications of wake-ups: `true` when they are up.
 pub(super) struct Wakeups(Sender<bool>);
 
 impl Wakeups {

@@ -1,4 +1,4 @@
-//! What the scripts of the other kinds do to the keys: fair and read-write locks, permits, latches, conditions.
+//! Effects of the scripts of the other kinds on the keys: fair and read-write locks, permits, latches, conditions.
 
 use std::io::Write;
 use std::os::unix::net::UnixStream;
@@ -102,7 +102,7 @@ impl Messages {
         Messages(socket, parser)
     }
 
-    /// What has come since the last call, as channel and payload: all that was published before.
+    /// The messages since the last call, as channel and payload: all that was published before.
     pub(super) fn take(&mut self) -> Vec<(String, String)> {
         self.0.write_all(&redis::cmd("PING").get_packed_command()).unwrap();
         let mut taken = Vec::new();
@@ -177,7 +177,7 @@ fn a_fair_locks_dead_waiters_are_passed_over() {
     freed(&store, &holder);
     assert_eq!(messages.take()[0].0, format!("redisson_lock__channel:{{k}}:{}", first.owner));
     assert_eq!(list(&server, &["LRANGE", QUEUE, "0", "-1"]), texts(&[&first, &second]));
-    // By an attempt as well, which tells who is next.
+    // By an attempt as well, which notifies the next one.
     dies(&server, &first);
     let (third, _) = (of(Kind::Fair), ());
     busy(&store, &third);
@@ -230,7 +230,7 @@ fn the_times_of_those_who_wait_do_not_drift() {
     store.close();
 }
 
-/// Has one of Redisson's wait for as long, as it would: behind whoever is last.
+/// Has one of Redisson's wait for as long, as it would: behind the last waiter.
 fn redisson_comes(server: &Server, who: &str, wait_ms: i64) {
     let now = now_ms(server);
     let left = match list(server, &["LRANGE", QUEUE, "-1", "-1"]).first() {
@@ -265,7 +265,7 @@ fn a_waiters_time_outlasts_redissons_before_it_and_is_short_once_they_are_gone()
         busy(&store, &ours[2]);
         redisson_comes(&server, "java:2", wait_ms);
         busy(&store, &ours[3]);
-        // However often they ask, and whoever of ours goes.
+        // However often they ask, and whichever of ours goes.
         for _ in 0..20 {
             for waiter in &ours[..4] {
                 busy(&store, waiter);
@@ -325,7 +325,7 @@ fn one_that_redisson_took_for_dead_although_it_lives_comes_back_as_the_first() {
     server.run(&["ZADD", TIMEOUTS, "1", &first.owner.to_string()]);
     freed(&store, &holder);
     in_order(&[&first, &dead, &last], 3);
-    // The lock is free: it has it, whoever is the first by now.
+    // The lock is free: it gets it, no matter which waiter is the first by now.
     is_passed_over(&first);
     granted(store.attempt(&first, 1, soon()));
     in_order(&[&dead, &last], 2);
@@ -485,7 +485,7 @@ fn a_writer_that_waits_is_noted_for_a_time_and_stands_in_the_way_of_readers_that
     let own = Claim { owner: writer.owner, ..first(Kind::Read) };
     granted(store.attempt(&own, 1, soon()));
     busy(&store, &late);
-    // The last that gives up tells readers.
+    // The last that gives up notifies readers.
     let third = first(Kind::Write);
     busy(&store, &third);
     let mut messages = Messages::of(&server, "redisson_rwlock:{k}");
@@ -637,7 +637,7 @@ fn a_notification_that_its_waiter_does_not_notice_is_the_next_ones() {
     }
     granted(store.attempt(&waiters[3], 1, soon()));
     busy(&store, &last);
-    // A place is kept alive by asking, lost by leaving, and whoever has none is not kept.
+    // A place is kept alive by asking, lost by leaving, and a client without one is not kept.
     server.run(&["ZADD", ALIVE, "1", &last.owner.to_string()]);
     busy(&store, &last);
     assert!(time_left(&server, ALIVE, last.owner) > 5_000);

@@ -1,4 +1,4 @@
-//! What the scripts do with permits, with leases and without.
+//! Effects of the scripts on permits, with leases and without.
 
 use std::time::Duration;
 
@@ -163,7 +163,7 @@ fn permits_with_leases_go_and_come_back_once() {
     eventually(|| are_over(&server));
     busy(&store, &Claim { units: 9, ..again(&you) });
     assert_eq!(messages.payloads(), ["3"]);
-    // What is asked for again is not taken to have come back meanwhile.
+    // A permit that is asked for again is not taken to have come back meanwhile.
     let me = Claim { units: 1, ..me };
     granted(store.attempt(&for_ms(&me, 1), 1, soon()));
     eventually(|| are_over(&server));
@@ -274,7 +274,7 @@ fn permits_are_asked_about_and_given_back_by_their_ids() {
     assert_eq!((ask(&Counting::AskAll), ask(&Counting::Ask)), (Some(4), Some(4)));
     store.close();
 
-    // What holds no number is left as it is.
+    // A key without a number is left as it is.
     let store = server.store();
     server.run(&["SET", "k", "none"]);
     server.run(&["ZADD", OUT, "1", "0123456789abcdef"]);
@@ -303,7 +303,7 @@ fn nothing_is_remembered_of_a_dropped_permit_once_its_release_is_answered() {
     };
     drop_one();
     eventually(|| !store.poll_completions() && commands() == 0);
-    // Refused, it is still to be known who had it when it is asked for again.
+    // Refused, its owner must still be known when it is asked for again.
     let permit = Claim { is_granted: true, ..of(Kind::Semaphore) };
     granted(store.attempt(&permit, 1, soon()));
     server.run(&["SET", "k", "no number"]);

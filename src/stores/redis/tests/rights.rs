@@ -1,4 +1,4 @@
-//! What a server refuses: missing rights, no memory, a replica. Nothing may be left half-done.
+//! A server's refusals: missing rights, no memory, a replica. Nothing may be left half-done.
 
 use redis::Value;
 

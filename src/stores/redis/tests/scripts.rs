@@ -1,4 +1,4 @@
-//! What the mutex's scripts do to the keys.
+//! Effects of the mutex's scripts on the keys.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::stores::redis::kinds;
 use crate::stores::redis::pubsub::publish::PublishMode;
 use crate::stores::redis::tests::harness::{Server, claim, granted, name, owner, soon};
 
-/// What the key holds, and for how long.
+/// The value of the key, and its time to live.
 fn hash(server: &Server, key: &str) -> (Vec<String>, i64) {
     let fields = redis::from_redis_value(server.run(&["HGETALL", key])).unwrap();
     (fields, server.number(&["PTTL", key]))
@@ -171,7 +171,7 @@ fn fences_grow_whatever_happens_to_the_counter() {
     let third = next();
     assert!(third > second);
 
-    // Ahead of the clock: counted on, to the last digit, beyond what a Lua number can tell apart.
+    // Ahead of the clock: counted on, to the last digit, beyond what a Lua number can distinguish.
     for ahead in [third + 1_000_000_000, (1 << 53) + 1, (1 << 62) + 7] {
         server.run(&["SET", counter, &ahead.to_string()]);
         assert_eq!(next(), ahead + 1);

@@ -263,13 +263,13 @@ fn closing_ends_the_thread_and_the_connection_and_is_repeatable() {
     assert!(is_woken(&woken));
     assert!(store.listen(&claim(Kind::Mutex, "lk", 30_000), &waker).is_none());
     drop(listening);
-    // What is left is the connection that asks.
+    // The remaining connection is the one that asks.
     eventually(|| server.text(&["CLIENT", "LIST"]).unwrap().lines().count() == 1);
 }
 
 const SHORT: Duration = Duration::from_millis(40);
 
-/// A hub on a server that answers so, which gives a link up after such a silence.
+/// A subscriber on a server that answers so, which gives a connection up after such a silence.
 fn impatient(fake: &Fake, silence: Duration) -> Arc<Subscriber> {
     let address = Arc::new(RedisAddress::new(&fake.options()).unwrap());
     crate::stores::redis::pubsub::subscriber(

@@ -40,7 +40,7 @@ fn first(shared: &SharedConnection, pool: &Pool<ConnectionSlots>) -> (Arc<Reply>
     (reply.unwrap(), server)
 }
 
-/// A lane that somebody is connecting for: says when, and goes on when told.
+/// A shared connection that somebody is connecting for: says when, and goes on at a signal.
 fn connecting(shared: &SharedConnection, begun: &Sender<()>, go_on: &crossbeam_channel::Receiver<()>) {
     let connect = || {
         begun.send(()).unwrap();
@@ -165,8 +165,8 @@ fn everyone_is_told_of_a_connections_end_before_there_is_another() {
         let reader = std::thread::Builder::new().spawn_scoped(scope, || shared.wait(&one)).unwrap();
         drop(server);
         is_telling.recv().unwrap();
-        // Whose release is of unknown outcome has not heard of it yet: nothing may be asked that could be taken for
-        // something newer.
+        // The owner of a release of unknown outcome has not been notified yet: nothing may be asked that could be taken
+        // for something newer.
         let (next, _server) = connection(&pool);
         let deadline = Clock::System.after(Duration::from_millis(50));
         let early = shared.send(b"ask", deadline, None, || Ok(next));
