@@ -79,7 +79,7 @@ impl EtcdStore {
         Ok(store)
     }
 
-    /// The causes of an early end of leases are warned about, and watched for.
+    /// Warns about a server that ends leases early, and watches for that.
     fn look_at_version(&self, reporter: &Reporter, deadline: Moment) {
         let status = self.wire.call("/v3/maintenance/status", &json!({}), deadline).ok();
         let version = status.as_ref().and_then(|status| status.get("version")?.as_str());

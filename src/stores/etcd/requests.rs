@@ -95,7 +95,7 @@ impl EtcdStore {
                 let until = Clock::System.after(claim.lease);
                 self.leases.keep(&self.wire, lease, until, deadline).map_err(not_sent)
             }
-            // The rest of an earlier attempt.
+            // A key left by an earlier attempt.
             None => Ok(self.change(claim, None, |_| 1, true, deadline)?.is_some()),
         }
     }

@@ -1,4 +1,4 @@
-//! The waiters, the keys in front of them, and how they are notified that those have gone.
+//! The waiters, the keys in front of them, and the notification that those have gone.
 //!
 //! One thread per client reads one watch: on the key that this client's only waiter stands behind, so that a release is
 //! reported to one waiter of all; where several wait, on all keys below the prefix. If leases may end early, the

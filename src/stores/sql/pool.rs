@@ -141,7 +141,7 @@ impl<D: Database> Pool<D> {
         })
     }
 
-    /// The answer may still be on its way on a connection that failed: it is dropped, never reused.
+    /// A failed request may still be on its way on its connection: the connection is dropped, never reused.
     fn use_link<T>(
         &self,
         place: &mut Option<D::Link>,

@@ -19,7 +19,7 @@ pub(super) fn deleted(outcome: Replied) -> Found<bool> {
     }
 }
 
-/// The owner there, to be read by people: the owner first, as everywhere.
+/// A node's text, to be read by people: the owner first, as everywhere.
 pub(super) fn inscription(claim: &Claim) -> Vec<u8> {
     let Whereabouts { host, pid, thread } = Whereabouts::here();
     let (owner, lease_ms) = (claim.owner, millis(claim.lease));
@@ -36,7 +36,7 @@ pub(super) fn described(name: &str, data: &[u8]) -> (String, Option<Duration>) {
     (holder, lease.map(Duration::from_millis))
 }
 
-/// The place of a node's maker, if it says so.
+/// The whereabouts of a node's maker, if the node says so.
 pub(super) fn whereabouts(data: &[u8]) -> Option<Whereabouts> {
     let text = String::from_utf8_lossy(data);
     let said = |what: &str| text.lines().find_map(|line| line.strip_prefix(what)).map(str::to_owned);
