@@ -1,6 +1,6 @@
-//! What leasehold itself costs where no server is asked: on the memory store. `cargo bench --bench micro`.
+//! The cost of leasehold itself, without a server: on the memory store. `cargo bench --bench micro`.
 //!
-//! What a server costs is measured by `./bench`.
+//! `./bench` measures the cost of a server.
 
 #![allow(clippy::unwrap_used)]
 
@@ -13,7 +13,7 @@ fn main() {
     divan::main();
 }
 
-/// A client that holds so many other locks: the size of the hold table.
+/// A client that holds so many other locks: the size of the registry of holds.
 fn holding(others: usize) -> (LockClient, RedisLock) {
     let client = LockClient::in_memory();
     for number in 0..others {

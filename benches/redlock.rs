@@ -1,4 +1,4 @@
-//! What a lock on five servers costs beside a lock on one: `cargo bench --bench redlock`.
+//! The cost of a lock on five servers beside a lock on one: `cargo bench --bench redlock`.
 //!
 //! Both on this machine, by turns, so that whatever else the machine does meets both. The figure is the ratio.
 

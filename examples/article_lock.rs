@@ -22,13 +22,13 @@ fn main() -> Result<()> {
     println!("taken; the key's value is {}", guard.owner());
     println!("{}", client.inspect("example:article")?.kind);
 
-    // Unlike `lock`, it is not reentrant: a thread that waits for itself is told.
+    // Unlike `lock`, it is not reentrant: a thread that waits for itself gets an error.
     match lock.acquire() {
         Err(e) if e.kind() == ErrorKind::WouldDeadlock => println!("again, by the same thread: {e}"),
         other => println!("again, by the same thread: {:?}", other.is_ok()),
     }
 
-    // What the article leaves out: it is renewed, and released only by whoever took it.
+    // Beyond the article: it is renewed, and released only by the client that acquired it.
     guard.check()?;
     guard.unlock()?;
     println!("free: {}", !lock.is_locked()?);

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use leasehold::{LockClient, ReadWriteLock, Result};
 
-/// Readers look together. Whoever finds the cache old rebuilds it, alone, and reads what it has built before anybody can
-/// rebuild it again.
+/// Readers look together. A reader that finds the cache old rebuilds it, alone, and reads what it has built before
+/// anybody can rebuild it again.
 fn read(lock: &ReadWriteLock, cache: &AtomicU32, wanted: u32) -> Result<u32> {
     {
         let _reading = lock.read().acquire()?;

@@ -14,7 +14,7 @@ fn main() -> Result<()> {
         Err(_) => LockClient::in_memory(),
     };
     let seats = client.semaphore("example:seats");
-    // Whoever is first sets it up; the others find it so.
+    // The first process sets it up; the others find it so.
     seats.try_set_permits(3)?;
 
     let group = seats.acquire(2)?;
@@ -32,7 +32,7 @@ fn main() -> Result<()> {
         Ok::<(), leasehold::Error>(())
     })?;
 
-    // A process that dies with a seat keeps it for ever: nobody knows whose it was. Where that can happen take an
+    // A process that dies with a seat keeps it for ever: nobody knows whose it was. If that can happen, take an
     // `expirable_semaphore`, as in `rate_limit`. Here, by hand:
     seats.acquire(1)?.keep();
     println!("one is left behind; seats left: {}", seats.available_permits()?);

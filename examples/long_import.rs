@@ -1,9 +1,9 @@
-//! A long import that must not be started twice: the second operator is refused at once, and told by whom, since when,
-//! and when that ends at the latest.
+//! A long import that must not be started twice: the second operator is refused at once; the refusal says by whom,
+//! since when, and when that ends at the latest.
 //!
 //! `cargo run --example long_import` needs no server; with `REDIS_URL=redis://127.0.0.1:6379` the lock is in Redis, and an
-//! operator in a second terminal is refused as well. Of a lock that Java holds it is told who has it and how long its lease
-//! still is; since when, Redisson does not keep.
+//! operator in a second terminal is refused as well. Of a lock that Java holds it learns who has it and how long its
+//! lease still is; since when, Redisson does not keep.
 #![allow(clippy::print_stdout, clippy::disallowed_methods, reason = "an example talks and takes its time")]
 
 use std::thread;
@@ -33,7 +33,7 @@ fn import(client: &LockClient, operator: &str, started: Option<Sender<()>>) -> R
     println!("{operator} imports, as {}", guard.owner());
     let lost = guard.lost();
     drop(started);
-    // It hangs. What ends it is told here; a real import would look at `guard.check()` before each batch.
+    // It hangs. Its end is reported here; a real import would look at `guard.check()` before each batch.
     if let Ok(loss) = lost.recv() {
         let too_long = loss.reason == LossReason::HeldTooLong;
         println!("{operator} is stopped; held too long: {too_long}");
@@ -41,7 +41,7 @@ fn import(client: &LockClient, operator: &str, started: Option<Sender<()>>) -> R
     Ok(true)
 }
 
-/// Says who is in the way. It may be gone by now: then there is nobody to tell of.
+/// Says who is in the way. It may be gone by now: then there is nobody to report.
 fn refused(client: &LockClient, operator: &str) -> Result<()> {
     let seen = client.inspect(NAME)?;
     let Some(holder) = seen.holders.first() else {

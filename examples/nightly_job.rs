@@ -42,7 +42,7 @@ fn main() -> Result<()> {
     let mut next = || args.next().transpose();
     let tick_ms = next()?.unwrap_or(500);
     let tick = Duration::from_millis(tick_ms);
-    // The others are what a process is told that was started here: when the first tick is, and its number.
+    // The others are the arguments of a process that was started here: when the first tick is, and its number.
     if let (Some(first_ms), Some(process)) = (next()?, next()?) {
         let client = LockClient::connect(&std::env::var("REDIS_URL")?)?;
         timer(&client, u32::try_from(process)?, Duration::from_millis(first_ms), tick)?;

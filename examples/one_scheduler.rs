@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
 use leasehold::{Fence, LeaderEvent, LockClient, MemoryStore};
 
-/// What carries orders out: it goes by the newest term that it has seen.
+/// The fleet carries orders out: it goes by the newest term that it has seen.
 #[derive(Default)]
 struct Fleet(AtomicU64);
 

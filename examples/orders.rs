@@ -10,9 +10,9 @@
 //! - *pause*: a worker is stopped between looking and writing, for longer than its lease, and then goes on;
 //! - *resend*: the answer is lost and the buyer clicks again, which makes a new request with a new order number.
 //!
-//! What each guard is for: the *unique key* on the order number stops two rows for one request; the *token*, made with the
-//! form, stops two requests for one purchase; the *lock* stops two workers from both paying; the *fence* stops the one whose
-//! lock has ended meanwhile.
+//! The purpose of each guard: the *unique key* on the order number stops two rows for one request; the *token*, made
+//! with the form, stops two requests for one purchase; the *lock* stops two workers from both paying; the *fence* stops
+//! the one whose lock has ended meanwhile.
 #![allow(
     clippy::print_stdout,
     clippy::disallowed_methods,
@@ -119,7 +119,7 @@ impl Database {
 
 // ---- placing an order
 
-/// What the shop does about doubles.
+/// The shop's guards against doubles.
 #[derive(Clone, Copy)]
 struct Guards {
     label: &'static str,
@@ -189,7 +189,7 @@ impl Guards {
 
 // ---- the accidents
 
-/// What became of one purchase.
+/// The outcome of one purchase.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Became {
     pub(crate) orders: i64,
@@ -230,7 +230,7 @@ fn resend(guards: Guards, url: &str, locks: &[LockClient; 2]) {
 #[derive(Debug, Default)]
 pub(crate) struct Tutorial {
     pub(crate) orders: i64,
-    /// What the database said to one of them.
+    /// The database's answer to one of them.
     pub(crate) error: Option<String>,
 }
 
@@ -264,7 +264,7 @@ fn tutorial(url: &str, level: &str, look: bool) -> Tutorial {
 
 // ---- the whole
 
-/// What happened on one database.
+/// The outcome on one database.
 pub(crate) struct Report {
     /// By guards: what became of the purchase in a race, after a pause, after a resend.
     pub(crate) rows: Vec<(&'static str, [Became; 3])>,

@@ -28,7 +28,7 @@ fn main() -> Result<()> {
         Err(_) => LockClient::in_memory(),
     };
     let slots = client.expirable_semaphore("example:downstream");
-    // Whoever is first sets it up.
+    // The first process sets it up.
     println!("set up here: {}", slots.try_set_permits(AT_ONCE)?);
 
     let under_way = AtomicU32::new(0);

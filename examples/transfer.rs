@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use leasehold::{Fence, LockClient, Result};
 
-/// What the bank keeps of an account: it refuses a token that is older than the last it has seen.
+/// The bank's record of an account: it refuses a token that is older than the last it has seen.
 #[derive(Default)]
 struct Account {
     cents: i64,
@@ -53,7 +53,7 @@ fn transfer(
     let Some(both) = client.multi_lock(locks).try_acquire_for(Duration::from_secs(10))? else {
         return Ok(false);
     };
-    // Read, think, write: whoever came in between would be overwritten.
+    // Read, think, write: a write in between would be overwritten.
     let (left, right) = (bank.read(from), bank.read(to));
     thread::sleep(Duration::from_millis(2));
     both.check()?; // both still ours?

@@ -1,6 +1,7 @@
 //! A producer and two consumers with a queue of two places: conditions.
 //!
-//! Who waits gives the lock up meanwhile. The queue is a `VecDeque` here; in life it is whatever the processes share.
+//! A waiting thread gives the lock up meanwhile. The queue is a `VecDeque` here; in life it is whatever the processes
+//! share.
 //! `cargo run --example work_queue` needs no server; with `REDIS_URL=redis://127.0.0.1:6379` lock and conditions are in Redis.
 #![allow(clippy::print_stdout, reason = "an example talks")]
 
@@ -25,7 +26,7 @@ impl Queue {
         look(&mut self.items.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// `None` tells a consumer that there is no more.
+    /// `None` says to a consumer that there is no more.
     fn put(&self, item: Option<u32>) -> Result<()> {
         self.lock.lock()?;
         // In a loop: another may have been quicker, and a wait may end for no reason.

@@ -1,7 +1,7 @@
 //! Hosts: how they are shown, which may be connected to, and their addresses, looked up within a time.
 //!
 //! The system's look-up of a name has no time-out, and nothing ends it. So it runs on a thread of its own, a few at a time,
-//! and whoever wants the address waits until their own time is over.
+//! and each thread that needs the address waits until its own time is over.
 
 pub(crate) mod url;
 
@@ -38,8 +38,8 @@ pub(crate) struct Host {
     name: Arc<str>,
     /// A server named it, not the URL.
     is_foreign: bool,
-    /// It may be shown. What stands for a host in a URL may be a password whose host was forgotten, until it is found to
-    /// have an address.
+    /// It may be shown. The text in a host's place in a URL may be a password whose host was forgotten, until it is
+    /// found to have an address.
     is_shown: Arc<AtomicBool>,
 }
 
@@ -92,7 +92,7 @@ impl fmt::Debug for Host {
 
 type Resolve = dyn Fn(&str) -> io::Result<Vec<SocketAddr>> + Send + Sync;
 
-/// What one client knows of hosts.
+/// One client's knowledge of hosts.
 pub(crate) struct Hosts {
     /// Those that a server may name; `None`: all.
     allowed: Option<Vec<String>>,
@@ -115,7 +115,7 @@ struct Name {
     is_running: bool,
     /// How many look-ups have ended.
     ended: u64,
-    /// What the last one found, and when.
+    /// The result of the last one, and its time.
     last: Option<(Moment, std::result::Result<Vec<SocketAddr>, String>)>,
 }
 

@@ -198,7 +198,7 @@ impl TlsStream {
 
     /// Reads plain text. Waits for the socket without holding the session, so that others can write meanwhile.
     /// Only one thread may read at a time. A read that brought none, but a part of a record, is `Interrupted`, as by a
-    /// signal: whoever reads by a moment looks at the time before going on.
+    /// signal: a reader with a deadline looks at the time before going on.
     pub(crate) fn read(&self, buf: &mut [u8]) -> io::Result<usize> {
         let mut fresh = [0; 8 * 1024];
         {
@@ -283,7 +283,8 @@ mod lenient {
     use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
     use rustls::{CertificateError, DigitallySignedStruct, SignatureScheme};
 
-    /// Believes whoever has a certificate by one of the authorities, whatever its name; without authorities, anybody.
+    /// Believes any server with a certificate by one of the authorities, whatever its name; without authorities,
+    /// anybody.
     #[derive(Debug)]
     pub(super) struct Lenient {
         pub(super) chain: Option<Arc<WebPkiServerVerifier>>,

@@ -52,7 +52,7 @@ impl Args {
         if self.rows.is_empty() { Row::value_variants().to_vec() } else { self.rows.clone() }
     }
 
-    /// What each row is made to meet, a run each; with servers of the locks' own, one of these is killed too.
+    /// The faults for each row, a run each; with servers of the locks' own, one of these is killed too.
     pub(crate) fn troubles(&self, row: Row) -> &'static [Trouble] {
         if self.topology.is_some() && row.is_leasehold() {
             &[Trouble::Slow, Trouble::Killed, Trouble::Stopped, Trouble::Server]
@@ -99,7 +99,7 @@ impl Row {
         }
     }
 
-    /// What lets sales through twice, or why nothing does.
+    /// The cause of sales made twice, or why there are none.
     pub(crate) fn story(self) -> &'static str {
         match self {
             Row::None => "nobody waits: sellers read the same free piece and each sells it",

@@ -47,7 +47,7 @@ pub(crate) struct Run {
 }
 
 impl Outcome {
-    /// What one of the runs counted; nothing if it was not made.
+    /// The counts of one of the runs; nothing if it was not made.
     pub(crate) fn counts(&self, trouble: Trouble) -> Counts {
         self.runs.iter().find(|run| run.trouble == trouble).map(|run| run.counts).unwrap_or_default()
     }
@@ -68,14 +68,14 @@ impl Outcome {
     }
 }
 
-/// What is left of a SETNX without expiry after its holder was killed.
+/// The key left by a SETNX without expiry after its holder was killed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Leftover {
     pub(crate) next_one_got_it: bool,
     pub(crate) ttl: i64,
 }
 
-/// What a worker's reader thread passes on.
+/// A message from a worker's reader thread.
 enum Event {
     Said(Say),
     /// The worker's output ended, and so has the worker or soon will.
@@ -94,7 +94,7 @@ struct Worker {
 struct Stopped {
     number: usize,
     at: Instant,
-    /// Sellers who had come in by then.
+    /// Sellers who came in by then.
     visitors: u64,
 }
 
@@ -295,7 +295,7 @@ impl<'a> Fleet<'a> {
             return Ok(());
         };
         for number in 0..self.workers.len() {
-            // One that was killed, or has sold out, hears nothing any more.
+            // One that was killed, or has sold out, receives nothing any more.
             if !self.worker(number)?.struck_dead && self.worker(number)?.child.try_wait()?.is_none() {
                 self.tell(number, &Order::Ring(nodes.clone()))?;
             }
@@ -362,7 +362,7 @@ impl Drop for Fleet<'_> {
     }
 }
 
-/// Why there is nothing to hear from the workers.
+/// Why there is nothing to receive from the workers.
 #[derive(Debug)]
 enum NoNews {
     Nothing,

@@ -26,7 +26,7 @@ impl Seller for Renewed {
             return Ok(Sale::SoldOut);
         };
         till.decide(piece)?;
-        // The careful thing to do, and still not enough: the process may be stopped right after it was told "yes".
+        // The careful thing to do, and still not enough: the process may be stopped right after the answer "yes".
         if guard.check().is_err() {
             till.released(guard.unlock())?;
             return Ok(Sale::Refused);

@@ -1,4 +1,4 @@
-//! What the user sees: live progress on a terminal, at the end a table or JSON, and a verdict.
+//! The output for the user: live progress on a terminal, at the end a table or JSON, and a verdict.
 
 use std::io::Write;
 
@@ -67,7 +67,7 @@ fn round(number: f64, parts: f64) -> f64 {
     (number * parts).round() / parts
 }
 
-/// What each column counts, and what each run is made to meet.
+/// The meaning of each column, and the faults of each run.
 const LEGEND: [(&str, &str); 7] = [
     ("late", "sales written by a seller after another had been let in"),
     ("twice", "pieces sold a second time"),
@@ -103,7 +103,7 @@ impl Line {
     }
 }
 
-/// What the rows come to, in one line.
+/// The verdict on the rows, in one line.
 pub(crate) struct Verdict {
     pub(crate) text: String,
     /// Leasehold's rows kept what they promise.
@@ -180,8 +180,8 @@ impl<'a> Report<'a> {
         println!("\n{}", self.verdict().text);
     }
 
-    /// What the rows come to. Leasehold's promise nothing wrong through slow moments and kill -9; the fenced one promises
-    /// nothing wrong at all.
+    /// The verdict on the rows. Leasehold's promise nothing wrong through slow moments and kill -9; the fenced one
+    /// promises nothing wrong at all.
     pub(crate) fn verdict(&self) -> Verdict {
         let wrong = |counts: Counts| counts.late + counts.twice > 0;
         let mut parts = Vec::new();

@@ -14,7 +14,7 @@ use crate::args::Row;
 use crate::leases;
 use crate::worker::{LEASE, Till};
 
-/// What came of one try to buy.
+/// The outcome of one try to buy.
 pub(crate) enum Sale {
     Sold,
     /// Redis refused the write; nothing changed.

@@ -2,8 +2,8 @@
 //!
 //! Every piece has a number. A seller reads the first free piece, decides, and writes the sale of that piece; the write
 //! takes the piece out of the free ones. So one write that comes late sells at most one piece twice.
-//! Reading and writing also count, in the same step: who came in, which write came after another seller had come in, and
-//! which piece was sold before.
+//! Reading and writing also count, in the same step: sellers that came in, writes that came after another seller came
+//! in, and which piece was sold before.
 
 use std::time::Duration;
 
@@ -46,7 +46,7 @@ redis.call('HINCRBY', counts, 'orders', 1)
 if redis.call('HINCRBY', sold, piece, 1) == 2 then redis.call('HINCRBY', counts, 'twice', 1) end
 return 1";
 
-/// What a seller found when it came in.
+/// The state that a seller found when it came in.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Visit {
     number: u64,
@@ -54,14 +54,14 @@ pub(crate) struct Visit {
     pub(crate) piece: Option<i64>,
 }
 
-/// What the shop has counted.
+/// The shop's counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Counts {
     /// Sellers who came in.
     pub(crate) visitors: u64,
     /// Sales.
     pub(crate) orders: u64,
-    /// Sales written after another seller had come in.
+    /// Sales written after another seller came in.
     pub(crate) late: u64,
     /// Pieces sold more than once.
     pub(crate) twice: u64,

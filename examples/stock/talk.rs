@@ -1,4 +1,4 @@
-//! What parent and workers say to each other: JSON lines on the worker's standard input and output.
+//! The protocol between parent and workers: JSON lines on the worker's standard input and output.
 
 use std::io::Write;
 
@@ -29,7 +29,7 @@ pub(crate) enum Task {
     TakeAndDie,
 }
 
-/// What one run of a row is made to meet; the same for every row.
+/// The faults of one run of a row; the same for every row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Trouble {
@@ -75,7 +75,7 @@ pub(crate) enum Fault {
     Stop,
 }
 
-/// What a worker counted. A worker says it when it ends and just before it is struck, so that a killed one's waits
+/// A worker's counts. A worker says it when it ends and just before it is struck, so that a killed one's waits
 /// are not missing from the percentiles.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Tally {

@@ -52,7 +52,7 @@ impl Topology {
         }
     }
 
-    /// What that run shows, and what it does not.
+    /// The conclusion from that run, and its limits.
     pub(crate) fn story(self) -> &'static str {
         match self {
             Topology::Single => {
@@ -77,7 +77,7 @@ impl Topology {
     }
 }
 
-/// Where a worker's client finds its locks.
+/// The servers of a worker's client.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Locks {
@@ -169,7 +169,7 @@ impl Servers {
         })
     }
 
-    /// Starts the killed server again, or gives it up; says what the workers are to be told.
+    /// Starts the killed server again, or gives it up; returns the message for the workers.
     pub(crate) fn mend(&mut self) -> Result<Option<Nodes>> {
         let struck = self.struck.ok_or("no server was struck")?;
         match self.topology {
@@ -251,7 +251,7 @@ fn cluster() -> Result<Vec<Server>> {
     }
     for (primary, replica) in primaries.iter().zip(replicas) {
         let id: String = primary.ask(&["CLUSTER", "MYID"])?;
-        // It has heard of its primary, but perhaps not yet that this has slots.
+        // It knows its primary, but perhaps not yet that this has slots.
         until_agreed(|| Ok(replica.ask::<()>(&["CLUSTER", "REPLICATE", &id]).is_ok()))?;
     }
     for server in &servers {

@@ -23,7 +23,7 @@ const THINK: Duration = Duration::from_millis(1);
 /// A slow moment: a garbage collection, a slow disk, a retransmitted packet, a noisy neighbour.
 const SLOW: Duration = Duration::from_millis(1_150);
 
-/// What the threads of one worker share.
+/// The shared state of one worker's threads.
 struct Floor {
     job: Job,
     client: Option<LockClient>,

@@ -1,7 +1,7 @@
 //! Several locks at the same time: all are asked for, or given back, before the first answer is read; those that the store
 //! can see to by one request, by one.
 //!
-//! Nothing here waits for another owner. Whoever finds a lock busy waits for that one in the usual way.
+//! Nothing here waits for another owner. A caller that finds a lock busy waits for that one in the usual way.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -96,15 +96,15 @@ enum Sent {
 }
 
 impl<'a> BatchRequest<'a> {
-    /// Sends the request for these, which are of one client. What cannot be asked for has `came` to that.
+    /// Sends the request for these, which are of one client. A lock that cannot be asked for has `came` to that.
     fn send(
         group: Vec<(usize, &'a BatchItem<'a>)>,
         or_none: bool,
         thread: &'a Arc<ThreadMark>,
         came: &mut Vec<(usize, BatchAnswer)>,
     ) -> BatchRequest<'a> {
-        // One request goes over one connection, a lock's others may go over another. What was sent there before, such as
-        // the release of a dropped guard, may come later: it must not meet this owner.
+        // One request goes over one connection, a lock's others may go over another. A request sent there before, such
+        // as the release of a dropped guard, may come later: it must not meet this owner.
         let number = (group.len() > 1).then(unbound_number);
         let engine = group.first().map(|(_, wanted)| wanted.engine);
         let (mut members, mut claims) = (Vec::with_capacity(group.len()), Vec::with_capacity(group.len()));
@@ -183,8 +183,8 @@ impl<'a> BatchRequest<'a> {
     }
 }
 
-/// Has all of these last for `lease` from now on. What turns out to be gone is lost by it; what cannot be asked stays as
-/// it is.
+/// Has all of these last for `lease` from now on. A hold that turns out to be gone is lost by it; one that cannot be
+/// asked stays as it is.
 pub(crate) fn prolong<'a>(holds: impl Iterator<Item = (&'a Arc<Engine>, &'a Arc<Hold>)>, lease: Duration) {
     for group in by_request(holds, |(engine, _)| Some((Arc::as_ptr(engine), 0))) {
         let Some(engine) = group.first().map(|(engine, _)| Arc::clone(engine)) else { continue };
@@ -266,7 +266,7 @@ pub(crate) fn leave_all(action: &'static str, all: Vec<LevelRelease>) -> Result<
             }
         }
     }
-    // One patience for all of them.
+    // One retry budget for all of them.
     let begun: Vec<Moment> = undecided.iter().map(|(one, ..)| one.engine.clock.now()).collect();
     for ((LevelRelease { engine, hold, .. }, left, first), begun) in undecided.into_iter().zip(begun) {
         let patience = engine.options.patience.saturating_sub(engine.clock.now().since(begun));

@@ -25,8 +25,9 @@ pub(crate) struct Call {
 }
 
 impl Calls {
-    /// Counts a call in. Whoever wants to ask for something looks afterwards whether the client [ended](Self::is_closed):
-    /// if it had not, its end waits for this call. Pairs with `close`, which comes before `wait`.
+    /// Counts a call in. A thread that wants to ask for something looks afterwards whether the client
+    /// [ended](Self::is_closed): if it had not, its end waits for this call. Pairs with `close`, which comes before
+    /// `wait`.
     pub(crate) fn begin(self: &Arc<Calls>) -> Call {
         self.under_way.fetch_add(1, Ordering::SeqCst);
         Call { calls: Arc::clone(self) }

@@ -156,8 +156,8 @@ impl Engine {
 
     // ---- what is counted
 
-    /// Asks about, or changes, what is counted, again after failures for as long as the client's patience: under one
-    /// claim a change is made once.
+    /// Asks about, or changes, what is counted, again after failures for as long as the client's retry budget: under
+    /// one claim a change is made once.
     pub(crate) fn count(&self, action: &'static str, claim: &Claim, what: &Counting) -> Result<Option<i64>> {
         let _call = self.calls.begin();
         self.usable(action)?;

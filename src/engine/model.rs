@@ -1,4 +1,4 @@
-//! Everything above the stores, as it is, under shuttle's schedules: waiting, the queue, hand-overs, registration,
+//! Everything above the stores, as it is, under shuttle's schedules: waiting, the queue, hand-offs, registration,
 //! giving up, and the watchdog. Run by `./check model`.
 //!
 //! Time stands still unless a test moves it, and never as far as the safety poll: a thread whose wake-up is lost sleeps

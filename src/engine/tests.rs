@@ -286,7 +286,7 @@ fn while_a_hand_over_fails(meanwhile: impl FnOnce(&FailingHandOver)) -> u64 {
 fn who_dropped_a_guard_cannot_have_the_lock_again_while_the_next_reads_that_the_hand_over_failed() {
     let number = while_a_hand_over_fails(|failing| {
         // The store has the lock under our number yet. It would be granted to us, and the watchdog, which is about to
-        // hear that the release failed, would take it away.
+        // receive the release's failure, would take it away.
         let attempts = failing.store.attempts.load(Ordering::SeqCst);
         let again = acquire(&failing.engine, &failing.name, WaitLimit::Once, Lease::Renewed);
         let attempts_since = failing.store.attempts.load(Ordering::SeqCst) - attempts;
@@ -350,7 +350,7 @@ fn a_change_without_an_answer_is_not_repeated_for_as_long_as_a_store_remembers()
         let adding = thread::Builder::new().spawn_scoped(scope, add).unwrap();
         let mut seen = 0;
         loop {
-            // Each pause is a tenth of a second at most: whoever pauses goes on by one step of the clock.
+            // Each pause is a tenth of a second at most: a thread that pauses goes on by one step of the clock.
             while store.counted.lock().len() == seen && !adding.is_finished() {
                 thread::yield_now();
             }

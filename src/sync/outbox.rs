@@ -91,7 +91,7 @@ mod tests {
 
     /// A socket that takes one byte a write, after as many refusals as were asked for.
     struct Socket {
-        /// What happens during the next write, when the lock is free.
+        /// The action during the next write, when the lock is free.
         meanwhile: Mutex<Option<Box<dyn FnOnce() + Send>>>,
         results: Mutex<VecDeque<io::ErrorKind>>,
         taken: Mutex<Vec<u8>>,

@@ -17,7 +17,7 @@ use crate::tally::{Outcome, Tally};
 
 /// A lock to measure: one client of it.
 pub trait Peer: Sync {
-    /// What one thread uses, made on that thread; `names` are the locks it may ask for, by their position.
+    /// The objects of one thread, made on that thread; `names` are the locks it may ask for, by their position.
     fn session(&self, names: &[String]) -> Result<Box<dyn Session + '_>>;
 }
 
@@ -48,7 +48,7 @@ pub fn drive(load: &Load) -> Result<()> {
     say(&serde_json::to_string(&outcome)?)
 }
 
-/// What needs the lock: counters that are read, then written.
+/// The critical section: counters that are read, then written.
 ///
 /// In one process, one plain number per key: two atomic accesses, but no atomic step between them. Across processes,
 /// a number in a file.

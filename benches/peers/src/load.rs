@@ -1,4 +1,4 @@
-//! What a driver is told, and how it talks. The programs in the other languages take the same flags and speak the
+//! A driver's input, and its protocol. The programs in the other languages take the same flags and speak the
 //! same lines:
 //!
 //! | kind      | standard output, one line each | standard input |
@@ -18,7 +18,7 @@ use std::time::Duration;
 use anyhow::{Result, bail};
 use clap::{Args, ValueEnum};
 
-/// What the threads do.
+/// The work of the threads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Kind {
     /// Lock and unlock without a pause, thread i on key i mod keys.
@@ -50,7 +50,7 @@ pub struct Load {
     pub warmup: f64,
     #[arg(long)]
     pub url: String,
-    /// What the keys' names begin with.
+    /// The prefix of the keys' names.
     #[arg(long, default_value = "bench")]
     pub name: String,
     /// A file that holds one number in eight bytes, for which the processes need the lock.
@@ -76,7 +76,7 @@ impl Load {
 pub const HOLD: Duration = Duration::from_millis(3);
 /// How long `handoff` stays away after its unlock: long enough for the other to get the lock.
 pub const PAUSE: Duration = Duration::from_millis(2);
-/// The stack of a waiting thread. A size that nothing else has, so that stacks can be told apart in smaps.
+/// The stack of a waiting thread. A size that nothing else has, so that stacks can be distinguished in smaps.
 pub const STACK: usize = 272 * 1024;
 
 pub fn say(line: &str) -> Result<()> {

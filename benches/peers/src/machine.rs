@@ -1,4 +1,4 @@
-//! Where it was measured.
+//! The machine of the measurement.
 
 use std::process::Command;
 

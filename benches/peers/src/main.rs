@@ -23,7 +23,7 @@ use clap::Parser;
 #[derive(Parser)]
 #[command(about = "The benchmark of leasehold and its peers; see ./bench")]
 enum Command {
-    /// Puts one peer under one load, as told on standard input; see `load.rs`.
+    /// Puts one peer under one load, as standard input says; see `load.rs`.
     Drive(load::Load),
     /// Puts contenders on one store under one load; see `stores`.
     Store(stores::child::One),

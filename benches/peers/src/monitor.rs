@@ -1,4 +1,4 @@
-//! MONITOR: what clients sent, told apart from what scripts called.
+//! MONITOR: commands of clients, distinguished from calls of scripts.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
@@ -11,7 +11,7 @@ use uuid::Uuid;
 
 use crate::server::{Control, address};
 
-/// What the benchmark itself asks.
+/// The benchmark's own requests.
 const OURS: &[&[u8]] = &[b"\"INFO\"", b"\"DBSIZE\"", b"\"CLIENT\" \"ID\"", b"\"CLIENT\" \"LIST\""];
 /// How many requests are kept word by word.
 const KEPT: usize = 64;
@@ -22,7 +22,7 @@ pub struct Monitor {
     reader: Option<JoinHandle<()>>,
 }
 
-/// What was heard between two marks.
+/// The commands received between two marks.
 #[derive(Default)]
 struct Section {
     mark: String,

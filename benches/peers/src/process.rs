@@ -15,7 +15,7 @@ pub struct Driver {
     lines: Receiver<String>,
 }
 
-/// What Linux says of a process; zeros elsewhere.
+/// Linux's numbers for a process; zeros elsewhere.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Memory {
     pub threads: f64,

@@ -66,7 +66,7 @@ impl Report {
         self.find(workload, peer)?.metrics.get(metric).copied()
     }
 
-    /// Who let two in at once, and where.
+    /// The clients that let two in at once, and the place.
     pub fn violations(&self) -> Vec<String> {
         let broken = |result: &&Summary| result.metrics.get("violations").is_some_and(|count| *count > 0.0);
         self.results

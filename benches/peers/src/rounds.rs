@@ -38,7 +38,7 @@ pub struct Options {
     /// Only these peers.
     #[arg(long, value_delimiter = ',')]
     peers: Vec<String>,
-    /// Where to write everything as JSON.
+    /// The file for all results as JSON.
     #[arg(long)]
     json: Option<PathBuf>,
     /// The folder of performance.md and charts/.
@@ -83,7 +83,7 @@ pub struct Run {
     pub round: usize,
     pub metrics: Metrics,
     pub version: String,
-    /// What went wrong.
+    /// The failures.
     pub note: Option<String>,
 }
 
@@ -484,7 +484,7 @@ impl Race {
     }
 }
 
-/// When a process had the lock.
+/// When a process held the lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Hold {
     got: u64,
@@ -499,7 +499,7 @@ fn overlaps(holds: &mut [Hold]) -> usize {
     holds.array_windows().filter(|[before, after]| after.got < before.left).count()
 }
 
-/// For each hold that had to wait: from the first unlock of another process that it waited for to having the lock,
+/// For each hold that had to wait: from the first unlock of another process that it waited for to holding the lock,
 /// however often others took it in between.
 fn hand_overs(holds: &[Hold]) -> impl Iterator<Item = u64> {
     holds.iter().filter_map(|mine| {

@@ -1,4 +1,4 @@
-//! What the server says of itself.
+//! The server's report on itself.
 
 use std::collections::BTreeMap;
 
@@ -106,7 +106,7 @@ pub fn address(url: &str) -> Result<String> {
     Ok(rest.trim_end_matches('/').to_owned())
 }
 
-/// A request as it goes over the wire.
+/// A request as it goes over the connection.
 pub fn pack(words: &[Vec<u8>]) -> Vec<u8> {
     let mut out = format!("*{}\r\n", words.len()).into_bytes();
     for word in words {

@@ -1,4 +1,4 @@
-//! What is counted.
+//! The counts.
 
 use std::collections::BTreeMap;
 
@@ -70,7 +70,7 @@ impl Waits {
     }
 }
 
-/// What a driver answers. A field that means nothing for its kind is left out.
+/// A driver's answer. A field that means nothing for its kind is left out.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Outcome {
@@ -88,7 +88,7 @@ pub struct Outcome {
     pub waits: Waits,
     /// CPU seconds of the process since `go`.
     pub cpu_s: f64,
-    /// `handoff`: when it began to wait, had the lock, and began to unlock, CLOCK_MONOTONIC in ns.
+    /// `handoff`: when it began to wait, acquired the lock, and began to unlock, CLOCK_MONOTONIC in ns.
     pub events: Vec<[u64; 3]>,
     /// `held`: holds that were no more at the end.
     pub lost: Option<u64>,

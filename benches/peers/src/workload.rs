@@ -1,4 +1,4 @@
-//! What is measured, and with whom.
+//! The workloads, and the clients that run each.
 
 use crate::load::Kind;
 
@@ -12,7 +12,7 @@ pub struct Workload {
     pub peers: &'static [&'static str],
 }
 
-/// Who can wait and release.
+/// The clients that can wait and release.
 const LOCKS: &[&str] = &[
     "leasehold",
     "leasehold-lock",
@@ -37,9 +37,9 @@ const ALL: &[&str] = &[
     "redis-py",
     "article",
 ];
-/// Who renews many locks in batches.
+/// The clients that renew many locks in batches.
 const RENEWING: &[&str] = &["leasehold-lock", "redisson"];
-/// Who has an answer to a thousand waiters.
+/// The clients that support a thousand waiters.
 const WAITING: &[&str] = &["leasehold-lock", "redisson", "redsync", "rueidislock"];
 
 const fn cycles(

@@ -1,4 +1,4 @@
-//! What the recipes share: a client whose times suit a web request, and the answers.
+//! Shared by the recipes: a client whose times suit a web request, and the answers.
 //!
 //! `docs/using-from-async.md` shows these files; `tests/web.rs` runs each recipe against a Redis.
 

@@ -14,7 +14,7 @@ use crate::seam::{Answer, Attempt, Handoff};
 pub(crate) enum AttemptOutcome {
     /// The lock is acquired.
     Granted { fence: Option<Fence> },
-    /// Granted, and not to be counted on. What the store has of it is to be undone.
+    /// Granted, and not to be counted on. The store's part of it is to be undone.
     TooLate,
     /// Another owner has it.
     Busy { retry_after: Option<Duration> },
@@ -29,7 +29,8 @@ pub(crate) enum AttemptOutcome {
 impl AttemptOutcome {
     /// The outcome of `answer`. `stands`: whether the window that a grant belongs to is open and its owner number in use,
     /// as of now, when the answer has been read. For a first hold and one that was passed on that is the window which the
-    /// request opened; for a re-entry the one that the hold has, since once that has ended another may have had the lock.
+    /// request opened; for a re-entry the one that the hold has, since once that has ended another may have held the
+    /// lock.
     pub(crate) fn of(answer: Answer<Attempt>, stands: bool) -> AttemptOutcome {
         match answer {
             Answer::Done(Attempt::Granted { fence }) if stands => AttemptOutcome::Granted { fence },

@@ -375,7 +375,7 @@ impl Hold {
         if lease >= self.renewed_lease() {
             self.kept_alive_at.fetch_max(sent.nanos(), Ordering::AcqRel);
         }
-        // Raised first, the time read second: whoever reads a later time sees the new end.
+        // Raised first, the time read second: a thread that reads a later time sees the new end.
         clock.now().nanos() < before
     }
 

@@ -40,7 +40,7 @@ impl Engine {
     /// Ends one level of a hold, and the hold with its last, and waits for the store's answer.
     ///
     /// A request without an answer is repeated: the count is absolute and the caller waits here, so within this hold
-    /// a repetition changes nothing. What stays unknown goes to the watchdog.
+    /// a repetition changes nothing. An outcome that stays unknown goes to the watchdog.
     pub(crate) fn end_level(&self, action: &'static str, hold: &Arc<Hold>, level: Option<u64>) -> Result<()> {
         let _call = self.calls.begin();
         self.usable(action)?;

@@ -1,4 +1,4 @@
-//! Where the members are, who we are there, and under which prefix the locks lie.
+//! The members' addresses, our user there, and the prefix of the locks.
 
 use std::fmt;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Leases that end before their time: which servers let them, and how their holders are told.
+//! Leases that end before their time: the servers that allow it, and how their holders are notified.
 //!
 //! A leader whose disk stands still can revoke leases that a newer leader keeps alive (etcd issues 12528 and 15247). So on
 //! servers that may do so the keys of this client's holds are watched as well, once they have been held for a while.
@@ -13,7 +13,7 @@ use crate::stores::etcd::message::Front;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::time::Moment;
 
-/// A hold that is over sooner is not worth a watch: its release tells as much.
+/// A hold that is over sooner is not worth a watch: its release reports as much.
 const SETTLED: Duration = Duration::from_secs(1);
 
 /// Whether a server of this version may revoke a lease that is kept alive; one that does not say may be of any.
@@ -26,7 +26,7 @@ pub(super) fn may_revoke(version: Option<&str>) -> bool {
     }
 }
 
-/// What is told of such a server.
+/// The warning about such a server.
 pub(super) fn warning(version: &str) -> String {
     format!(
         "etcd {version} can revoke leases of living holders when a leader's disk stands still (etcd issues 12528, 15247); \
@@ -83,7 +83,7 @@ impl Holds {
         self.entries.give_back_room();
     }
 
-    /// What ends the hold that was granted by this key, once.
+    /// The handle that ends the hold granted by this key, once.
     pub(super) fn end(&mut self, key: &str) -> Option<Arc<End>> {
         self.entries.get_mut(key)?.made.take()
     }
@@ -145,7 +145,7 @@ mod tests {
         let mut holds = Holds::default();
         holds.add("key".to_owned(), 7, now());
         let end = holds.end("key").unwrap();
-        // The end of the key's life before, told late.
+        // The end of the key's life before, reported late.
         assert!(!holds.lose("key", |created| created < 6) && !end.is_gone());
         assert!(!holds.lose("other", |_| true) && !end.is_gone());
         assert!(holds.lose("key", |created| created < 9) && end.is_gone());

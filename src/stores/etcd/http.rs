@@ -30,7 +30,7 @@ const WRITE_LIMIT: Duration = Duration::from_secs(3);
 /// A connection that one thread uses at a time.
 pub(super) struct Connection {
     stream: HttpStream,
-    /// What was read and not yet used, from `start` on.
+    /// The bytes read and not yet used, from `start` on.
     buffer: Vec<u8>,
     start: usize,
 }
@@ -214,7 +214,7 @@ impl Connection {
                     return Ok(());
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                // What the system calls this differs.
+                // The system's name for this differs.
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     return Err(io::ErrorKind::TimedOut.into());
                 }
@@ -351,7 +351,7 @@ fn check_length(length: usize) -> io::Result<()> {
     if length > LONGEST { Err(unreadable()) } else { Ok(()) }
 }
 
-/// What is left until `deadline`, never zero: as a socket's time-out, zero is refused.
+/// The time left until `deadline`, never zero: as a socket's time-out, zero is refused.
 fn remaining(deadline: Moment) -> io::Result<Duration> {
     let remaining = deadline.since(Clock::System.now());
     if remaining.is_zero() { Err(io::ErrorKind::TimedOut.into()) } else { Ok(remaining) }

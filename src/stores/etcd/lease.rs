@@ -137,7 +137,7 @@ impl Leases {
         Ok(is_alive)
     }
 
-    /// The hold that had this lease is over, and all is known about it. `false`: the lease is not kept.
+    /// The hold with this lease is over, and all is known about it. `false`: the lease is not kept.
     pub(super) fn returned(&self, id: i64) -> bool {
         let lease = self.state.lock().lent.remove(&id);
         lease.is_some_and(|lease| self.give_back(lease))

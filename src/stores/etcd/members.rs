@@ -1,4 +1,4 @@
-//! Who is asked: the members in turn, over connections that threads take and give back; and what their refusals mean.
+//! The members, asked in turn, over connections that threads take and give back; and the meaning of their refusals.
 
 use std::io;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ pub(super) struct Members {
     pub(super) address: EtcdAddress,
     /// The member that is asked first, modulo their number; moved on when it is of no use.
     first: AtomicUsize,
-    /// What stands for the user and the password, once they were accepted.
+    /// The token for the user and the password, once they were accepted.
     token: Mutex<Option<String>>,
 }
 
@@ -304,7 +304,7 @@ pub(super) fn refusal(response: &Response) -> Failure {
     meant(code, &message)
 }
 
-/// What an error in an answer that came bit by bit means; `None`: it is none.
+/// The meaning of an error in an answer that came bit by bit; `None`: it is none.
 pub(super) fn refusal_in(answer: &Value) -> Option<Failure> {
     let error = answer.get("error")?;
     let (code, message) = said(error.to_string().as_bytes());

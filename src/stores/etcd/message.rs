@@ -1,13 +1,13 @@
-//! What is asked of etcd and what it answers, as the gateway's JSON: bytes in base64, 64-bit numbers as text.
+//! Requests to etcd and its answers, as the gateway's JSON: bytes in base64, 64-bit numbers as text.
 //!
 //! | key | value | lease |
 //! |---|---|---|
 //! | prefix + the lock's name + `/` + owner | `owner count ttl`, for example `0f0c…:7 1 31` | one of this key's alone, of `ttl` seconds |
 //!
-//! Who wants a lock puts such a key. They stand in the order in which their keys were created, and the first has the lock:
-//! etcd's own recipe for locks. A slash in a name is written `%2F`, and `%` as `%25`, so that no lock's keys lie among
-//! another's. A key's end is its lease's end. `ttl` is in the value so that whoever reads it need not ask for the lease as
-//! well.
+//! An owner that wants a lock puts such a key. They stand in the order in which their keys were created, and the first
+//! has the lock: etcd's own recipe for locks. A slash in a name is written `%2F`, and `%` as `%25`, so that no lock's
+//! keys lie among another's. A key's end is its lease's end. `ttl` is in the value so that a reader need not ask for
+//! the lease as well.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -18,17 +18,18 @@ use crate::ident::Owner;
 use crate::seam::Failure;
 use crate::stores::etcd::members::unreadable;
 
-/// How many locks one transaction is about at most; the server takes 128 unless told otherwise.
+/// How many locks one transaction is about at most; the server takes 128 unless configured otherwise.
 pub(super) const BATCH: usize = 100;
 
-/// Whom somebody stands behind. The same owner's key may be there again later: only with the creation it is the same.
+/// The key that an owner stands behind. The same owner's key may be there again later: only with the creation it is the
+/// same.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Front {
     pub(super) key: String,
     pub(super) created: i64,
 }
 
-/// What somebody has put who wants a lock or has it.
+/// The key of an owner that wants a lock or holds it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct HeldKey {
     /// Its key, as it came.
@@ -71,12 +72,12 @@ impl HeldKey {
     }
 }
 
-/// What is kept under a key.
+/// The value under a key.
 pub(super) fn value(owner: Owner, count: u32, ttl: u64) -> String {
     STANDARD.encode(format!("{owner} {count} {ttl}"))
 }
 
-/// Where those stand who want one lock.
+/// The prefix of the keys of those that want one lock.
 pub(super) struct KeyLine(String);
 
 impl KeyLine {
@@ -181,7 +182,7 @@ pub(super) fn get(key: &str) -> Value {
     json!({ "request_range": { "key": key } })
 }
 
-/// Deletes a key, and tells what it was.
+/// Deletes a key, and returns what it was.
 pub(super) fn take_away(key: &str) -> Value {
     json!({ "request_delete_range": { "key": key, "prev_kv": true } })
 }
@@ -191,7 +192,7 @@ pub(super) fn txn(compare: &[Value], then: &[Value], otherwise: &[Value]) -> Val
     json!({ "compare": compare, "success": then, "failure": otherwise })
 }
 
-/// What came of a transaction.
+/// The outcome of a transaction.
 pub(super) struct Done {
     pub(super) succeeded: bool,
     pub(super) revision: u64,
@@ -211,12 +212,12 @@ impl Done {
         }
     }
 
-    /// What the request at `place` found: a `get`, the `first` of a line, or a `take_away`.
+    /// The result of the request at `place`: a `get`, the `first` of a line, or a `take_away`.
     pub(super) fn found(&self, place: usize) -> Result<Option<HeldKey>> {
         self.pair(place)?.map(HeldKey::read).transpose()
     }
 
-    /// Whom the request at `place` found, the `last` of a line or a `get`.
+    /// The owner that the request at `place` found, the `last` of a line or a `get`.
     pub(super) fn found_front(&self, place: usize) -> Result<Option<Front>> {
         let Some(pair) = self.pair(place)? else { return Ok(None) };
         let key = pair.get("key").and_then(Value::as_str).ok_or_else(unreadable)?;

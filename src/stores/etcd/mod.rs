@@ -1,9 +1,9 @@
 //! etcd, through the HTTP gateway that each member has: the store for those who need consensus.
 //!
-//! Who wants a lock puts a key; the one that was created first has it, every other watches the one in front. `message` says
-//! what the keys are and what is asked about them, `lease` keeps the leases that end them, `members` has the connections
-//! and reads refusals, `watch` knows who waits and wakes them, `early` which holds may end early, `show` tells who stands
-//! there.
+//! An owner that wants a lock puts a key; the first created holds it, every other watches the one in front. `message`
+//! says what the keys are and what is asked about them, `lease` keeps the leases that end them, `members` has the
+//! connections and reads refusals, `watch` knows who waits and wakes them, `early` which holds may end early, `show`
+//! says who stands there.
 //!
 //! Long because a request may leave doubt at each step, and one who stands in the queue may lose the place at each.
 
@@ -79,7 +79,7 @@ impl EtcdStore {
         Ok(store)
     }
 
-    /// What ends leases early is warned about, and watched for.
+    /// Warns about a server that ends leases early, and watches for that.
     fn look_at_version(&self, reporter: &Reporter, deadline: Moment) {
         let status = self.wire.call("/v3/maintenance/status", &json!({}), deadline).ok();
         let version = status.as_ref().and_then(|status| status.get("version")?.as_str());

@@ -36,7 +36,7 @@ impl EtcdStore {
         wire.call("/v3/kv/txn", body, deadline).map(|answer| Done::read(&answer))
     }
 
-    /// What a `get`, or the `first` of a line, finds.
+    /// The result of a `get`, or of the `first` of a line.
     pub(super) fn look(&self, what: &Value, deadline: Moment) -> Outcome<Option<HeldKey>> {
         let done =
             self.txn(&self.wire, &txn(&[], std::slice::from_ref(what), &[]), deadline).map_err(not_sent)?;
@@ -81,7 +81,7 @@ impl EtcdStore {
                 }
                 Stands::Nowhere { busy: false } => {}
             }
-            // The place is lost. Whoever waits for a lock waits on, at the end.
+            // The place is lost. A waiter for a lock waits on, at the end.
             self.watch.leave(&id, false);
         }
         let words = "the key disappeared again and again during the request";
@@ -95,7 +95,7 @@ impl EtcdStore {
                 let until = Clock::System.after(claim.lease);
                 self.leases.keep(&self.wire, lease, until, deadline).map_err(not_sent)
             }
-            // What an earlier attempt has left.
+            // A key left by an earlier attempt.
             None => Ok(self.change(claim, None, |_| 1, true, deadline)?.is_some()),
         }
     }
@@ -150,7 +150,7 @@ impl EtcdStore {
         }
     }
 
-    /// Where the claim's owner stands now; `front` is who stood in front a moment ago, if that is known.
+    /// The place of the claim's owner now; `front` is who stood in front a moment ago, if that is known.
     pub(super) fn ask(
         &self,
         claim: &Claim,
@@ -369,7 +369,7 @@ impl EtcdStore {
         let lease = self.leases.take(&self.renewals, claim.lease, deadline)?;
         let key = self.key(claim);
         let change = put(&key, &value(claim.owner, held.count, lease.ttl), lease.id);
-        // Changed since it was looked at: by its owner's re-entry, or it is another's. The next look will tell.
+        // Changed since it was looked at: by its owner's re-entry, or it is another's. The next look decides.
         let done = self.txn(&self.renewals, &txn(&[is_at(&key, held.revision)], &[change], &[]), deadline)?;
         if !done.succeeded {
             self.leases.give_back(lease);
@@ -381,7 +381,7 @@ impl EtcdStore {
     }
 }
 
-/// Where one stands who wants a lock.
+/// The place of an owner that wants a lock.
 pub(super) enum Stands {
     First(WatchPlace),
     Behind {

@@ -1,4 +1,4 @@
-//! Who stands at a lock, as the keys there say.
+//! The owners at a lock, as the keys there say.
 
 use std::time::Duration;
 

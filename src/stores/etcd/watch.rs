@@ -1,10 +1,10 @@
-//! Who waits, behind whom, and how they are told that those in front have gone.
+//! The waiters, the keys in front of them, and the notification that those have gone.
 //!
-//! One thread per client reads one watch: on the key that this client's only waiter stands behind, so that a release is told
-//! to one waiter of all; where several wait, on all keys below the prefix. Where leases may end early, the keys of holds are
-//! watched with them. The gateway takes no further keys for a watch that
-//! stands, and of several at once it may lose some. When a watch stands, it is asked whether the keys in front are still
-//! there. (A watch could be had from an earlier revision on, but of what has passed the server tells up to 100 ms late.)
+//! One thread per client reads one watch: on the key that this client's only waiter stands behind, so that a release is
+//! reported to one waiter of all; where several wait, on all keys below the prefix. If leases may end early, the
+//! keys of holds are watched with them. The gateway takes no further keys for a watch that stands, and of several at
+//! once it may lose some. When a watch stands, it is asked whether the keys in front are still
+//! there. (A watch could start from an earlier revision on, but the server reports past changes up to 100 ms late.)
 //!
 //! Long because the one watch is on whatever anybody wants watched, and who comes or goes may have to have it replaced.
 
@@ -39,7 +39,7 @@ const LAST_WAIT: Duration = Duration::from_secs(1);
 /// The longest line that is kept while the rest of it is on its way.
 const LONGEST_LINE: usize = 16 * 1024 * 1024;
 
-/// Who wants which lock.
+/// The lock and the owner that wants it.
 pub(super) type Id = (Box<str>, Owner);
 
 pub(super) struct Watch {
@@ -50,7 +50,7 @@ pub(super) struct Watch {
     state: Mutex<WatchState>,
     /// Signalled when there is something to watch, when somebody leaves, and on closing.
     changed: Condvar,
-    /// For handing itself out as a topic's source.
+    /// For handing itself out as a channel's source.
     me: Weak<Watch>,
 }
 
@@ -68,11 +68,11 @@ struct WatchState {
     /// The watch is on this key; or on all.
     watched: Option<String>,
     is_wide: bool,
-    /// It stands: what goes from now on will be told.
+    /// It stands: keys that go from now on are reported.
     is_up: bool,
     connection: Option<HangerUp>,
     thread: Option<JoinHandle<()>>,
-    /// The observer was told that wake-ups are not coming.
+    /// The observer was notified that wake-ups are not coming.
     told_down: bool,
 }
 
@@ -122,7 +122,7 @@ impl Watch {
         Some(Subscription::new(channel, me, waker))
     }
 
-    /// How often there was reason to, if it is told.
+    /// How often there was reason to, if it is reported.
     pub(super) fn message_count(&self, id: Id) -> Option<u64> {
         let mut state = self.state.lock();
         let channel = &state.waiter(id).channel;
@@ -146,15 +146,15 @@ impl Watch {
         is_early
     }
 
-    /// Where one stands who waits, and behind which key.
+    /// The place of a waiter, and the key in front of it.
     pub(super) fn place(&self, id: &Id) -> Option<(WatchPlace, Option<Front>)> {
         let state = self.state.lock();
         let waiter = state.waiters.get(id)?;
         Some((waiter.place?, waiter.front.clone()))
     }
 
-    /// Has one who waits told when the key in front has gone. `true`: it may have gone since it was seen, and nobody will
-    /// tell. Never waits for the server: the thread connects.
+    /// Has a waiter notified when the key in front has gone. `true`: it may have gone since it was seen, and nobody
+    /// will report it. Never waits for the server: the thread connects.
     pub(super) fn follow(&self, id: Id, place: WatchPlace, front: Front) -> bool {
         let mut state = self.state.lock();
         let waiter = state.waiter(id);
@@ -217,7 +217,7 @@ impl Watch {
         }
     }
 
-    /// What ends the hold that was just granted by this key.
+    /// The handle that ends the hold just granted by this key.
     pub(super) fn end_of(&self, key: &str) -> Option<Arc<End>> {
         self.state.lock().holds.as_mut()?.end(key)
     }
@@ -229,7 +229,7 @@ impl Watch {
         }
     }
 
-    /// A key is not there any more that was created when `is_it` says so: its holder is told.
+    /// A key is not there any more that was created when `is_it` says so: its holder is notified.
     fn lost(&self, key: &str, is_it: impl FnOnce(i64) -> bool) {
         let mut state = self.state.lock();
         if state.holds.as_mut().is_some_and(|holds| holds.lose(key, is_it))
@@ -268,7 +268,7 @@ impl Watch {
     pub(super) fn close(&self) {
         let mut state = self.state.lock();
         let deadline = Clock::System.after(LAST_WAIT);
-        // They have been told; each takes its key away.
+        // They have been notified; each takes its key away.
         while state.waiters.values().any(|waiter| waiter.place.is_some()) {
             let left = deadline.since(Clock::System.now());
             if left.is_zero() {
@@ -369,7 +369,7 @@ impl Watch {
         (state.connection, state.watched, state.is_wide, state.is_up) = (None, None, false, false);
         match read {
             Ok(ended) => ended,
-            // Who hung up was this client, because there is more to watch.
+            // This client itself hung up, because there is more to watch.
             Err(_) if state.renewals != before => Ended::Anew,
             Err(error) => Ended::Failed(error.during("watch")),
         }
@@ -453,7 +453,7 @@ impl Watch {
         }
     }
 
-    /// From now on it is told when keys go; some may have gone before.
+    /// From now on it is notified when keys go; some may have gone before.
     fn stands(&self) -> Result<()> {
         let (fronts, down): (Vec<Front>, Vec<Arc<Channel>>) = {
             let mut state = self.state.lock();
@@ -486,7 +486,7 @@ impl Watch {
 
     /// Acts on the lines that are whole with the next chunk; whether there was one.
     fn take(&self, rest: &mut Vec<u8>, chunk: &[u8], back_off: &mut Duration) -> Result<bool> {
-        // What is there already has no end of a line: it is not looked at again with each chunk.
+        // The bytes there already have no end of a line: they are not looked at again with each chunk.
         let whole = chunk.iter().rposition(|&byte| byte == b'\n').map_or(0, |end| rest.len() + end + 1);
         rest.extend_from_slice(chunk);
         let lines: Vec<u8> = rest.drain(..whole).collect();

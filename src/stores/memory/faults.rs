@@ -58,8 +58,8 @@ impl MemoryStore {
         self.shared.cut_off.lock().clear();
     }
 
-    /// Forgets all that is kept under this key, as a server does that lost its data; whether there was anything. Nobody is told: a
-    /// holder finds out when it renews or releases. Fencing tokens go on from where they were.
+    /// Forgets all that is kept under this key, as a server does that lost its data; whether there was anything. Nobody
+    /// is notified: a holder finds out when it renews or releases. Fencing tokens go on from where they were.
     ///
     /// The key is the lock's name after prefix and mapping.
     ///

@@ -49,7 +49,7 @@ impl Parties {
         self.holds.is_empty() && self.waiting.is_empty()
     }
 
-    /// Asks once. `Ok`: granted, but the fence is still to be had.
+    /// Asks once. `Ok`: granted, but the fence is still to be fetched.
     pub(super) fn attempt(
         &mut self,
         half: Half,

@@ -22,12 +22,12 @@ pub(super) trait Database: Send + Sync + 'static {
 
     fn connect(&self, deadline: Moment) -> Result<Self::Link>;
 
-    /// Whether a connection that lay idle still stands, as far as can be told without asking the server.
+    /// Whether a connection that lay idle still stands, as far as can be known without asking the server.
     fn is_alive(&self, link: &mut Self::Link) -> bool;
 }
 
-/// What r2d2 hands out: a place for a connection. The thread that gets it connects, so that errors are typed and
-/// immediate.
+/// The object that r2d2 hands out: a place for a connection. The thread that gets it connects, so that errors are typed
+/// and immediate.
 struct Slots<D>(std::marker::PhantomData<fn() -> D>);
 
 impl<D: Database> ManageConnection for Slots<D> {
@@ -141,7 +141,7 @@ impl<D: Database> Pool<D> {
         })
     }
 
-    /// What went wrong on a connection may still be on its way there: it is dropped, never reused.
+    /// A failed request may still be on its way on its connection: the connection is dropped, never reused.
     fn use_link<T>(
         &self,
         place: &mut Option<D::Link>,

@@ -13,7 +13,7 @@ use crate::stores::sql::pool::{Database, Pool};
 use crate::sync::Waker;
 use crate::time::Moment;
 
-/// What a row shows.
+/// The contents of a row.
 #[derive(Debug)]
 pub(super) struct Row {
     pub(super) token: bool,
@@ -33,7 +33,7 @@ impl Row {
     }
 }
 
-/// What a row says for people, of its last holder.
+/// A row's description, for people, of its last holder.
 #[derive(Debug)]
 pub(super) struct Told {
     /// Zero: none was given.
@@ -74,7 +74,7 @@ fn described(name: &LockName, row: Option<(Row, Told)>) -> Inspection {
     seen
 }
 
-/// What came of a statement that changes a row under a condition.
+/// The outcome of a statement that changes a row under a condition.
 #[derive(Debug)]
 pub(super) enum Change<T> {
     /// The condition held.
@@ -109,7 +109,7 @@ pub(super) trait Rows: Database {
         deadline: Moment,
     ) -> Outcome<Change<u64>>;
 
-    /// Leaves so many holds of a lock that is the owner's; none frees it and tells waiters.
+    /// Leaves so many holds of a lock that is the owner's; none frees it and notifies waiters.
     fn leave(&self, link: &mut Self::Link, claim: &Claim, left: u32, deadline: Moment)
     -> Outcome<Change<()>>;
 
@@ -130,7 +130,7 @@ pub(super) trait Rows: Database {
     /// The same, with what the row says for people.
     fn show(&self, link: &mut Self::Link, name: &LockName, deadline: Moment) -> Outcome<Option<(Row, Told)>>;
 
-    /// Frees the lock, whoever holds it, if it is of this kind.
+    /// Frees the lock, for any holder, if it is of this kind.
     fn force(
         &self,
         link: &mut Self::Link,

@@ -1,8 +1,8 @@
 //! Locks that are a connection's: the server frees them when the session ends.
 //!
 //! Each hold has a connection of its own, since to the server all that comes over one connection is one holder. The
-//! session is told to end when it has been idle for the lease; renewing is talking over it. So the server frees the lock
-//! of a client that died, stands still or is cut off, and a client that still runs hears of it.
+//! session is set to end when it has been idle for the lease; renewing is talking over it. So the server frees the lock
+//! of a client that died, stands still or is cut off, and a client that still runs is notified.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -23,7 +23,7 @@ use crate::sync::Mutex;
 use crate::sync::Waker;
 use crate::time::{Clock, Moment};
 
-/// What a server does about session locks.
+/// A server's operations on session locks.
 pub(super) trait SessionDatabase: Database {
     /// How long a waiter may sleep without being woken: at least, at most.
     const POLL_EVERY: (Duration, Duration);
@@ -39,10 +39,10 @@ pub(super) trait SessionDatabase: Database {
     /// Has the session end when idle for the lease, from now on.
     fn prolong(&self, link: &mut Self::Link, lease: Duration, deadline: Moment) -> Outcome<()>;
 
-    /// Frees the lock and tells waiters; the session may then idle. `false` if the session did not have it.
+    /// Frees the lock and notifies waiters; the session may then idle. `false` if the session did not have it.
     fn unlock(&self, link: &mut Self::Link, name: &LockName, deadline: Moment) -> Outcome<bool>;
 
-    /// Who has the lock.
+    /// The holder of the lock.
     fn holder(&self, link: &mut Self::Link, name: &LockName, deadline: Moment) -> Outcome<Option<String>>;
 
     /// Ends the session that has the lock; `false` if none has.
@@ -95,7 +95,7 @@ pub(super) struct SessionStore<D: SessionDatabase> {
     held: Mutex<HashMap<SessionKey, SessionPlace<D::Link>>>,
 }
 
-/// What is left of the time for each of several, of which some may hang.
+/// The share of the remaining time for each of several, of which some may hang.
 const SHARE: u32 = 4;
 
 impl<D: SessionDatabase> SessionStore<D> {
@@ -159,7 +159,7 @@ impl<D: SessionDatabase> SessionStore<D> {
 
     fn take(&self, claim: &Claim, deadline: Moment) -> Outcome<Attempt> {
         self.forget_ended();
-        // What an earlier attempt of unknown outcome left is this owner's.
+        // A lock left by an earlier attempt of unknown outcome is this owner's.
         if self.place(claim).is_some() && self.prolong(claim, Some(1), deadline)? {
             return Ok(Attempt::Granted { fence: None });
         }

@@ -89,8 +89,8 @@ fn seen(row: &rusqlite::Row<'_>) -> rusqlite::Result<Row> {
 }
 
 impl Sqlite {
-    /// Opens the file. It is made if it is not there only when the client is: whoever took it away since then may be
-    /// about to put another in its place.
+    /// Opens the file. It is made if it is not there only when the client is: a process that took it away since then
+    /// may be about to put another in its place.
     fn open(&self, create: bool, deadline: Moment) -> Result<SqliteConnection> {
         let mut flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         flags.set(OpenFlags::SQLITE_OPEN_CREATE, create);
@@ -159,7 +159,7 @@ impl Database for Sqlite {
         }
     }
 
-    /// Whoever opens the path now is to have the same file.
+    /// A process that opens the path now is to get the same file.
     fn is_alive(&self, link: &mut SqliteConnection) -> bool {
         self.is_in_place(link)
     }

@@ -1,4 +1,4 @@
-//! Where the servers are and who we are there.
+//! The servers' addresses and our user there.
 
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
@@ -13,20 +13,20 @@ const PORT: u16 = 2181;
 /// As ZooKeeper's own documentation has it for `secureClientPort`.
 const TLS_PORT: u16 = 2281;
 
-/// What a URL says. Holds the password, so it is not `Debug`.
+/// The contents of a URL. Holds the password, so it is not `Debug`.
 pub(super) struct ZooKeeperAddress {
     pub(super) hosts: Vec<(Host, u16)>,
     pub(super) names: Arc<Hosts>,
     /// `user:password`.
     pub(super) login: Option<String>,
-    /// What is put before every path; empty, or a path.
+    /// The prefix of every path; empty, or a path.
     pub(super) chroot: String,
     #[cfg(feature = "tls")]
     pub(super) tls: Option<crate::tls::Config>,
 }
 
 impl ZooKeeperAddress {
-    /// Where to begin, so that many clients do not all go to the same server.
+    /// The first server to try, so that many clients do not all go to the same server.
     pub(super) fn any_host(&self) -> usize {
         let random = RandomState::new().hash_one(0_u8);
         usize::try_from(random).unwrap_or(0).checked_rem(self.hosts.len()).unwrap_or(0)

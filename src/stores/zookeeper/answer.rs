@@ -1,4 +1,4 @@
-//! What replies and errors mean, and what is written into a node.
+//! The meaning of replies and errors, and the data of a node.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::stores::zookeeper::jute::code;
 use crate::stores::zookeeper::session::{Found, NoReply, Replied};
 use crate::time::millis;
 
-/// What came of taking a node away.
+/// The outcome of taking a node away.
 pub(super) fn deleted(outcome: Replied) -> Found<bool> {
     match outcome {
         Ok(_) => Ok(true),
@@ -19,7 +19,7 @@ pub(super) fn deleted(outcome: Replied) -> Found<bool> {
     }
 }
 
-/// Who stands there, to be read by people: the owner first, as everywhere.
+/// A node's text, to be read by people: the owner first, as everywhere.
 pub(super) fn inscription(claim: &Claim) -> Vec<u8> {
     let Whereabouts { host, pid, thread } = Whereabouts::here();
     let (owner, lease_ms) = (claim.owner, millis(claim.lease));
@@ -36,7 +36,7 @@ pub(super) fn described(name: &str, data: &[u8]) -> (String, Option<Duration>) {
     (holder, lease.map(Duration::from_millis))
 }
 
-/// Where the maker of a node is, if it says so.
+/// The whereabouts of a node's maker, if the node says so.
 pub(super) fn whereabouts(data: &[u8]) -> Option<Whereabouts> {
     let text = String::from_utf8_lossy(data);
     let said = |what: &str| text.lines().find_map(|line| line.strip_prefix(what)).map(str::to_owned);
@@ -64,7 +64,7 @@ fn refusal(code: i32, action: &'static str) -> Error {
         code::BAD_ARGUMENTS => (ErrorKind::InvalidInput, "the server rejected the name"),
         code::NOT_READ_ONLY => (ErrorKind::ReadOnly, "the server is read-only now"),
         code::QUOTA_EXCEEDED => (ErrorKind::OutOfMemory, "the quota of a node on the path is used up"),
-        // What was made above it has gone again: a container whose last lock ended.
+        // The node made above it has gone again: a container whose last lock ended.
         code::NO_NODE => (ErrorKind::Busy, "the lock's path was deleted during the request"),
         _ => return Error::new(ErrorKind::Refused, action, format!("the server refused with error {code}")),
     };

@@ -1,4 +1,4 @@
-//! What goes over the wire: ZooKeeper's requests and replies, in its encoding (jute).
+//! The data on the connection: ZooKeeper's requests and replies, in its encoding (jute).
 //!
 //! Every message is a frame: its length as four bytes, then fields, all big-endian. A reply begins with the number of
 //! its request, the last transaction, and an error code.
@@ -41,11 +41,11 @@ pub(super) enum Mode {
     Persistent,
 }
 
-/// Who may use what is made.
+/// The users that may use a new node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Access {
     Everyone,
-    /// Whoever says the same user and password.
+    /// Clients with the same user and password.
     Creator,
 }
 
@@ -87,8 +87,9 @@ impl Operation<'_> {
         matches!(self, Operation::Create { .. } | Operation::Delete { .. })
     }
 
-    /// Whether the leader answers, which knows whether the session lives. What only reads is answered by whichever
-    /// server the client is connected to, and that may have been cut off from the others without knowing it yet.
+    /// Whether the leader answers, which knows whether the session lives. A request that only reads is answered by
+    /// whichever server the client is connected to, and that may have been cut off from the others without knowing it
+    /// yet.
     pub(super) fn asks_the_leader(&self) -> bool {
         self.is_write() || matches!(self, Operation::Sync { .. })
     }
@@ -157,7 +158,7 @@ impl Greeting<'_> {
     }
 }
 
-/// What the server answers.
+/// The server's answer.
 #[derive(Debug)]
 pub(super) struct Welcome {
     /// Zero: the session has expired.
@@ -212,7 +213,7 @@ pub(super) fn watched_path(body: &[u8]) -> Result<String, Error> {
     from.text()
 }
 
-/// What a create made: the path, and the transaction that made it.
+/// The result of a create: the path, and the transaction that made it.
 pub(super) fn created(body: &[u8]) -> Result<(String, u64), Error> {
     let mut from = JuteReader(body);
     let path = from.text()?;

@@ -1,9 +1,9 @@
 //! A session as the servers know it, and how long a hold can count on it.
 //!
-//! The leader ends a session that it has not heard of for its time-out. It hears of one when a client connects: it is asked
-//! then. It does not hear of a request, even of one that it answers itself: the server that a client is connected to
-//! notes whose requests came, and hands that in each time the leader pings it, every half tick. Which signs of life have
-//! been handed in is told by the answers on a connection, which [`Trail`] reads.
+//! The leader ends a session without a sign of life for its time-out. It gets one when a client connects: it is asked
+//! then. It gets none from a request, even from one that it answers itself: the server that a client is connected to
+//! notes whose requests came, and hands that in each time the leader pings it, every half tick. The signs of life that
+//! have been handed in follow from the answers on a connection, which [`Trail`] reads.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ pub(super) struct Life {
     window: Mutex<Arc<Window>>,
 }
 
-/// Until when holds can count on the session. One that has closed stays so: the holders were told. What is granted after
+/// Until when holds can count on the session. One that has closed stays so: the holders were notified. A grant after
 /// the session turned out to live has a new one.
 #[derive(Debug, Default)]
 pub(super) struct Window {
@@ -56,7 +56,7 @@ struct LifeStep {
 }
 
 impl Trail {
-    /// Takes an answer. Returns when the last request left whose sign of life the leader has had for certain.
+    /// Takes an answer. Returns when the last request left whose sign of life the leader has received for certain.
     fn take(&mut self, sent: Moment, answered: Moment, timeout: Duration) -> Option<Moment> {
         // A tick is half a session at most (`minSessionTimeout`), and the leader pings twice in a tick. The rest is for
         // pings that come late.
@@ -104,7 +104,7 @@ impl Life {
         }
     }
 
-    /// The leader has heard of the session after `moment`.
+    /// The leader has received a sign of life of the session after `moment`.
     fn confirm(&self, moment: Moment) {
         let until = moment.plus(window(self.timeout)).nanos();
         self.window.lock().until.fetch_max(until, Ordering::AcqRel);

@@ -32,7 +32,7 @@ impl ZooKeeperStream {
         }
     }
 
-    /// Wakes whoever reads.
+    /// Wakes the reader.
     pub(super) fn shutdown(&self) {
         drop(self.socket().shutdown(Shutdown::Both)); // an error says that it is down already
     }
@@ -108,7 +108,7 @@ impl<S: Write> Write for TimedStream<'_, S> {
     }
 }
 
-/// What is asked of a server on connecting.
+/// The request to a server on connecting.
 pub(super) struct AskedFor<'a> {
     /// The session to go on with.
     pub(super) life: Option<&'a Life>,
@@ -223,7 +223,7 @@ fn authenticated(from: &mut impl Read) -> Result<()> {
     }
 }
 
-/// What is left until `deadline`, never zero: as a socket's time-out, zero is refused.
+/// The time left until `deadline`, never zero: as a socket's time-out, zero is refused.
 fn remaining(deadline: Moment) -> io::Result<Duration> {
     let left = deadline.since(Clock::System.now());
     if left.is_zero() { Err(io::ErrorKind::TimedOut.into()) } else { Ok(left) }

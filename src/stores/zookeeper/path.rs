@@ -1,4 +1,4 @@
-//! Where a lock lies: its path, and the names of the nodes in which its waiters stand.
+//! The place of a lock: its path, and the names of the nodes in which its waiters stand.
 //!
 //! As Curator's `InterProcessMutex` has it: below the lock's path each waiter has a node `_c_<GUID>-lock-<number>`, which
 //! the server numbers and which goes with the waiter's session. The lowest number has the lock.
@@ -9,7 +9,7 @@ use crate::error::{Error, Result};
 use crate::ident::Owner;
 use crate::seam::Family;
 
-/// Where locks lie whose names are no paths.
+/// The place of locks whose names are no paths.
 const BASE: &str = "/leasehold";
 
 /// The path of the lock with this key, below `chroot`.
@@ -57,12 +57,12 @@ pub(super) fn check(path: &str) -> Result<()> {
     }
 }
 
-/// What ZooKeeper allows, which looks at UTF-16: what takes two units there is not allowed.
+/// The characters that ZooKeeper allows. It looks at UTF-16: a character of two units is not allowed.
 fn is_allowed(character: char) -> bool {
     !matches!(character, '\0'..='\u{1f}' | '\u{7f}'..='\u{9f}' | '\u{d7ff}'..='\u{f8ff}' | '\u{fff0}'..)
 }
 
-/// What stands before the number: what its node is for.
+/// The part before the number: the purpose of the node.
 fn mark(family: Family) -> &'static str {
     match family {
         Family::Read => "__READ__",
@@ -72,7 +72,7 @@ fn mark(family: Family) -> &'static str {
     }
 }
 
-/// What the names of an owner's nodes begin with, and to what the server adds the number. It follows from the owner, so
+/// The prefix of the names of an owner's nodes, to which the server adds the number. It follows from the owner, so
 /// that a node is found again whose making was not answered.
 pub(super) fn prefix(owner: Owner, family: Family) -> String {
     let guid = Uuid::from_u128(owner.client().as_u128() ^ u128::from(owner.number()));

@@ -1,4 +1,4 @@
-//! Where this client's owners stand: which node is whose, and which of them have the lock for how long.
+//! The places of this client's owners: which node is whose, and which of them have the lock for how long.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use crate::stores::zookeeper::life::{Life, Window};
 use crate::sync::Mutex;
 use crate::time::Moment;
 
-/// Which lock, by its path, and for whom.
+/// A lock, by its path, and the owner.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct PlaceKey {
     pub(super) path: Arc<str>,
@@ -69,20 +69,20 @@ pub(super) struct NodePlaces {
     entries: Mutex<HashMap<PlaceKey, NodePlace>>,
 }
 
-/// What is known of a place before an attempt.
+/// The known state of a place before an attempt.
 pub(super) struct KnownNodes {
     pub(super) node: Option<LockNode>,
     pub(super) in_doubt: bool,
 }
 
 impl NodePlaces {
-    /// The topic of one who waits.
+    /// The channel of a waiter.
     pub(super) fn topic(&self, key: &PlaceKey) -> Arc<Channel> {
         let mut entries = self.entries.lock();
         Arc::clone(&entries.entry(key.clone()).or_insert_with(|| NodePlace::new(key)).topic)
     }
 
-    /// What is known of an owner's place; a node that went with its session is not.
+    /// The known state of an owner's place; a node that went with its session is not part of it.
     pub(super) fn look(&self, key: &PlaceKey) -> KnownNodes {
         let mut entries = self.entries.lock();
         let place = entries.entry(key.clone()).or_insert_with(|| NodePlace::new(key));
@@ -148,7 +148,7 @@ impl NodePlaces {
         }
     }
 
-    /// When the lease is over of whoever of this client has the lock with that node.
+    /// The end of the lease of this client's owner that holds the lock with that node.
     pub(super) fn until(&self, path: &str, name: &str) -> Option<Moment> {
         let entries = self.entries.lock();
         let mut here = entries.iter().filter(|(key, _)| *key.path == *path).map(|(_, place)| place);
@@ -167,7 +167,7 @@ impl NodePlaces {
         let (mut ended, mut next) = (Vec::new(), Moment::NEVER);
         let mut entries = self.entries.lock();
         entries.retain(|_, place| {
-            // What went with its session needs no taking away.
+            // A node that went with its session needs no taking away.
             place.held.is_none() || place.node.as_ref().is_some_and(|node| !node.life.is_over())
         });
         entries.give_back_room();

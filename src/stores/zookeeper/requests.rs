@@ -56,7 +56,7 @@ impl ZooKeeperStore {
         if count > 1 {
             return Ok(Attempt::Lost);
         }
-        // Who does not wait makes no node to find the lock busy. A writer may read all the same.
+        // A thread that does not wait makes no node to find the lock busy. A writer may read all the same.
         let may_read = key.family == Family::Read && self.session.places.holding(&writing(&key)).is_some();
         if !claim.waits && !may_read && self.line(&key.path, deadline)?.is_busy_for(key.family) {
             return Ok(Attempt::Busy { retry_after: None });
@@ -65,7 +65,7 @@ impl ZooKeeperStore {
             let node = self.stand(claim, &key, deadline)?;
             let line = self.line(&key.path, deadline)?;
             let Some(waiter) = line.find(&node.name) else {
-                // Somebody took it away. Whoever waits for a lock waits on, at the end.
+                // Somebody took it away. A waiter for a lock waits on, at the end.
                 self.session.places.set_node(&key, None);
                 continue;
             };
@@ -143,7 +143,7 @@ impl ZooKeeperStore {
         for path in path::with_parents(lock) {
             match self.make_container(path, deadline) {
                 Ok(_) => {}
-                // One above may be closed to us and be there all the same; the last one tells.
+                // One above may be closed to us and be there all the same; the last one decides.
                 Err(NoReply::Code(code::NO_AUTH)) if path != lock => {}
                 Err(failure) => return Err(failure),
             }
@@ -172,7 +172,7 @@ impl ZooKeeperStore {
         }
     }
 
-    /// Has the owner told when the one in front goes; `false`: it is gone already.
+    /// Has the owner notified when the one in front goes; `false`: it is gone already.
     pub(super) fn watch(&self, key: &PlaceKey, in_front: &str, deadline: Moment) -> Found<bool> {
         let topic = self.session.places.topic(key);
         let path = format!("{}/{in_front}", key.path);
@@ -239,7 +239,7 @@ impl ZooKeeperStore {
 
     /// Looks for nodes of an owner that it does not know of, and takes them away; whether there were any.
     pub(super) fn clear(&self, key: &PlaceKey, deadline: Moment) -> Found<bool> {
-        // What was sent under this session before is carried out, or never will be, before this is answered.
+        // A request sent under this session before is carried out, or never will be, before this is answered.
         match self.session.call(&Operation::Sync { path: &key.path }, deadline) {
             Ok(_) | Err(NoReply::Code(_)) => {}
             Err(failure) => return Err(failure),
@@ -255,7 +255,7 @@ impl ZooKeeperStore {
 
     // ---- questions
 
-    /// Who has the lock, as its node says.
+    /// The holder of the lock, as its node says.
     pub(super) fn holder(&self, key: &PlaceKey, deadline: Moment) -> Found<Option<String>> {
         Ok(self.shown(key, deadline)?.map(|(name, data)| described(&name, &data).0))
     }
@@ -312,7 +312,7 @@ impl ZooKeeperStore {
     }
 }
 
-/// Where the same owner stands as a writer.
+/// The place of the same owner as a writer.
 fn writing(key: &PlaceKey) -> PlaceKey {
     PlaceKey { family: Family::Write, ..key.clone() }
 }

@@ -1,9 +1,9 @@
 //! The session: one connection at a time, to one server of several; requests of all threads on it, and watches.
 //!
 //! One thread connects and reads; any thread writes, one at a time and never under the lock. Replies come in the order of
-//! the requests, so a queue of what was sent says whose is whose. When a connection ends, all who were owed a reply are told *before* there is a
-//! new one: what they are told decides under which owner numbers a lock may be asked for again. The second thread is in
-//! `keep`.
+//! the requests, so a queue of what was sent says whose is whose. When a connection ends, all that were owed a reply
+//! are notified *before* there is a new one: that notification decides under which owner numbers a lock may be asked
+//! for again. The second thread is in `keep`.
 //!
 //! Long because connecting, writing, reading and the end of a connection are one protocol, and its test needs a server.
 
@@ -64,7 +64,7 @@ pub(super) struct SessionState {
     out: Outbox,
     pub(super) last_number: i32,
     last_transaction: i64,
-    /// Which nodes are watched, and for whom.
+    /// The watched nodes, and the owners they are watched for.
     watches: HashMap<Box<str>, Vec<Arc<Channel>>>,
     /// When the last sign of life left.
     pub(super) last_beat: Option<Moment>,
@@ -85,7 +85,7 @@ pub(super) struct PendingReply {
     done: OnReply,
 }
 
-/// What is done with a reply: on the reading thread, so it must not wait.
+/// The action on a reply: on the reading thread, so it must not wait.
 pub(super) type OnReply = Box<dyn FnOnce(Replied) + Send>;
 pub(super) type Replied = Found<ZooKeeperReply>;
 /// The result of requests to the ensemble, where some error codes are still to be judged.
@@ -259,7 +259,7 @@ impl Session {
         }
     }
 
-    /// Has `topic` told when the node goes or changes; to be called before the request that sets the watch.
+    /// Has `topic` notified when the node goes or changes; to be called before the request that sets the watch.
     pub(super) fn watch(&self, path: &str, topic: &Arc<Channel>) {
         let mut state = self.state.lock();
         let watchers = state.watches.entry(path.into()).or_default();
@@ -428,7 +428,7 @@ impl Session {
         };
         let is_over = header.error == code::SESSION_EXPIRED;
         let is_elsewhere = header.error == code::SESSION_MOVED;
-        // What is refused the leader may not have seen.
+        // The leader may not have seen a refused request.
         if pending.asks_the_leader && header.error == 0 {
             life.answered(pending.sent, Clock::System.now());
         }
@@ -462,12 +462,12 @@ impl Session {
         self.state.lock().trouble = Some(error);
         self.kept.notify_all();
         if waits {
-            // Watches went with the connection. Who looks again from now on sets them on the next.
+            // Watches went with the connection. A look from now on sets them on the next.
             self.places.wake_all();
         }
     }
 
-    /// The servers have ended the session: holders are told at once, and who waits stands at the end of the queue.
+    /// The servers have ended the session: holders are notified at once, and waiters stand at the end of the queue.
     fn expire(&self, life: &Arc<Life>) {
         life.end();
         let watchdog = {
@@ -486,7 +486,7 @@ impl Session {
 }
 
 impl SessionState {
-    /// Has a request written by the next [`flush`](Session::flush), behind those before it. What goes wrong with the socket
+    /// Has a request written by the next [`flush`](Session::flush), behind those before it. An error of the socket
     /// is the reading thread's to find.
     pub(super) fn send(&mut self, request: &Operation<'_>, done: OnReply) {
         if self.stream.is_none() {
@@ -519,7 +519,7 @@ mod tests {
 
     const SESSION: Duration = Duration::from_secs(30);
 
-    /// A server that welcomes one client, and reads nothing more until it is told to; then it answers everything.
+    /// A server that welcomes one client, and reads nothing more until it is signalled to; then it answers everything.
     fn server(go: Receiver<()>) -> u16 {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();

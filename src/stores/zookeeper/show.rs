@@ -1,4 +1,4 @@
-//! Who stands at a lock, as the nodes there say.
+//! The owners at a lock, as the nodes there say.
 
 use crate::ident::LockName;
 use crate::inspect::{Holder, Inspection, Mode, ObjectKind, Waiter};

@@ -20,7 +20,7 @@ use crate::rounds::Metrics;
 use crate::stamp;
 use crate::tally::Waits;
 
-/// What the contenders do.
+/// The work of the contenders.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Kind {
     /// Lock and unlock one key without a pause.
@@ -57,7 +57,7 @@ const STACK: usize = 256 * 1024;
 
 /// One who wants the lock.
 pub(super) trait Contender: Send {
-    /// Does this while it has the lock; `false`: it was not to be had until then.
+    /// Does this while it has the lock; `false`: it could not be acquired until then.
     fn visit(&mut self, until: Instant, inside: &mut dyn FnMut()) -> Result<bool>;
 }
 
@@ -82,7 +82,7 @@ struct Maker<'a> {
     one: &'a One,
     asked: Arc<Asked>,
     memory: MemoryStore,
-    /// Where locks are kept on transactions.
+    /// The database for locks on transactions.
     transactions: Option<Transactions>,
     is_first: AtomicBool,
 }
@@ -152,7 +152,7 @@ pub fn run(one: &One) -> Result<()> {
     Ok(())
 }
 
-/// What the lock guards, and nothing else does.
+/// The data that the lock guards, and nothing else does.
 #[derive(Default)]
 struct Guarded {
     value: AtomicU64,

@@ -1,6 +1,6 @@
 //! leasehold on each store it can keep locks in: `./bench stores`.
 //!
-//! Every workload with every store in turn, again and again, each run in a process of its own. What the servers use is
+//! Every workload with every store in turn, again and again, each run in a process of its own. The servers' use is
 //! read from /proc.
 
 pub mod child;
@@ -37,7 +37,7 @@ pub struct Options {
     /// One short round: shows that it runs, not how fast.
     #[arg(long)]
     quick: bool,
-    /// Where to write everything as JSON.
+    /// The file for all results as JSON.
     #[arg(long)]
     json: Option<PathBuf>,
     /// The folder of choosing.md and charts/.
@@ -168,7 +168,7 @@ fn measure(
     Ok(serde_json::from_slice(&output.stdout)?)
 }
 
-/// What a server and the processes it started have used.
+/// The resources that a server and the processes it started have used.
 #[derive(Clone, Copy, Debug, Default)]
 struct Usage {
     cpu_s: f64,

@@ -13,7 +13,7 @@ use super::child::Contender;
 
 /// So many connections there are at most, as a pooler before the server would have.
 pub const MOST: u32 = 100;
-/// Who gets no connection within this has failed: what pools give their callers, mostly.
+/// A thread that gets no connection within this time has failed: the usual time-out of pools.
 pub const PATIENCE: Duration = Duration::from_secs(30);
 
 pub enum Transactions {

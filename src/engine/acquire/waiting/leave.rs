@@ -62,8 +62,8 @@ impl Waiting<'_> {
         let now = engine.clock.now();
         let noted = error.copy();
         let outcome = self.retry_budget.note(engine.options.patience, error, now, call.limit.is_over(now));
-        // Those behind in the queue have waited through the same: they lose patience when this one does. A caller whose
-        // time is over, or who never waited, has been through nothing that concerns them.
+        // Those behind in the queue have waited through the same: their retry budget ends when this one's does. A
+        // caller whose time is over, or who never waited, has been through nothing that concerns them.
         if !call.limit.is_over(now) {
             engine.registry.note_failure(
                 call.kind,

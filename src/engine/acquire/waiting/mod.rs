@@ -51,7 +51,7 @@ pub(crate) struct Waiting<'a> {
     bound: Option<Arc<dyn Bound>>,
     parker: Option<Parker>,
     subscription: Option<Subscription>,
-    /// How many messages the channel had before the last attempt. `None`: no subscription stood then.
+    /// The message count of the channel before the last attempt. `None`: no subscription stood then.
     message_count: Option<u64>,
     /// While a hold of this process stands: when the store is asked all the same.
     next_poll: Option<Moment>,

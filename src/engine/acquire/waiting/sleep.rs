@@ -63,7 +63,7 @@ impl Waiting<'_> {
         let (engine, call) = (self.engine, self.call);
         let Some((since, others)) = engine.registry.contended_since(call.kind, call.name) else { return };
         if others == 1 && self.attempts > 0 {
-            return; // the one other process has had it since: it is ours now
+            return; // the one other process has held it since: it is ours now
         }
         let age = engine.clock.now().since(since);
         if age < FRESH {

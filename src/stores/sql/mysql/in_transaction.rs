@@ -33,7 +33,7 @@ use crate::config::check_table;
 use crate::error::{Error, ErrorKind, Result};
 use crate::stores::sql::mysql::refusal::{LOCK_WAIT_TIMEOUT, classify, ends_the_session, said};
 
-/// A table of names; who has a name's row locked has the lock.
+/// A table of names; the connection that has a name's row locked holds the lock.
 ///
 /// # Examples
 ///
@@ -76,7 +76,7 @@ impl NameTable {
     ///
     /// # Errors
     ///
-    /// What the server says.
+    /// The server's answer.
     pub fn create(&self, connection: &mut impl Queryable) -> Result<()> {
         let text = include_str!("../query/mysql/names.sql").replace(NAMES, &self.table);
         connection.query_drop(text).map_err(|error| failed("create", error))
@@ -124,7 +124,7 @@ impl NameTable {
         match taken {
             Ok(()) => {
                 limit(transaction, before).map_err(failed)?;
-                // It is gone when the transaction is: that is how `check` tells.
+                // It is gone when the transaction is: that is how `check` finds out.
                 transaction.query_drop("SAVEPOINT leasehold").map_err(failed)?;
                 Ok(Some(TxLock { name: name.to_owned() }))
             }

@@ -154,7 +154,7 @@ fn lease_us(lease: Duration) -> u64 {
 }
 
 impl Mysql {
-    /// What the statement made, or else the row as it is after it.
+    /// The row that the statement made, or else the row as it is after it.
     fn change<T>(
         &self,
         link: &mut MysqlConnection,
@@ -202,8 +202,8 @@ impl Rows for Mysql {
                 },
             )
         };
-        // What another holds is only read: an UPDATE would wait for the row's lock, and with hundreds who look now and then
-        // the server does nothing but search their queue for deadlocks.
+        // A row that another owner holds is only read: an UPDATE would wait for the row's lock, and with hundreds who
+        // look now and then the server does nothing but search their queue for deadlocks.
         let seen = self.row(link, &claim.name)?;
         let is_anothers = |row: &Row| row.is_live() && row.owner != claim.owner.to_string();
         if seen.as_ref().is_some_and(is_anothers) || deadline.since(Clock::System.now()).is_zero() {

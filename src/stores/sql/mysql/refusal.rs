@@ -1,4 +1,4 @@
-//! What the server's errors mean, by their numbers.
+//! The meaning of the server's errors, by their numbers.
 
 use std::error::Error as _;
 use std::io::ErrorKind::{TimedOut, WouldBlock};
@@ -11,7 +11,7 @@ use crate::seam::Failure;
 pub(super) const NO_SUCH_TABLE: u16 = 1146;
 pub(super) const LOCK_WAIT_TIMEOUT: u16 = 1205;
 
-/// What failed after it was sent. An error of the server's means that the statement was rolled back.
+/// A request that failed after it was sent. An error of the server's means that the statement was rolled back.
 pub(super) fn failed(error: Driver) -> Failure {
     match error {
         Driver::MySqlError(_) => Failure::Refused(refused(error)),
@@ -67,7 +67,7 @@ pub(super) fn took_too_long(error: &Driver) -> bool {
         || of_socket(error).is_some_and(|io| matches!(io.kind(), TimedOut | WouldBlock))
 }
 
-/// What the socket said, if the error is its.
+/// The socket's error, if the error is its.
 fn of_socket(error: &Driver) -> Option<&std::io::Error> {
     match error {
         Driver::IoError(io) => Some(io),

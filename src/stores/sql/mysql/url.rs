@@ -13,7 +13,7 @@ use crate::hosts::check_url;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Mode {
     Disabled,
-    /// TLS, whoever the server is; if authorities are named, one that these know.
+    /// TLS, any server; if authorities are named, one that these know.
     Required,
     VerifyCa,
     VerifyIdentity,

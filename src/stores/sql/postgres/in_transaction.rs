@@ -33,7 +33,7 @@ use crate::stores::sql::postgres::one_at_a_time;
 use crate::stores::sql::postgres::refusal::classify;
 use crate::time::{Clock, Moment, millis};
 
-/// A table of names; who has a name's row locked has the lock.
+/// A table of names; the connection that has a name's row locked holds the lock.
 ///
 /// # Examples
 ///
@@ -76,7 +76,7 @@ impl NameTable {
     ///
     /// # Errors
     ///
-    /// What the server says.
+    /// The server's answer.
     pub fn create(&self, client: &mut impl GenericClient) -> Result<()> {
         let create = include_str!("../query/postgres/names.sql").replace(NAMES, &self.table);
         client.batch_execute(&one_at_a_time(&create)).map_err(|error| failed("create", error))

@@ -46,7 +46,7 @@ impl Dial {
 
 pub(super) struct PostgresConnection {
     client: Arc<Client>,
-    /// Which process of the server carried out the setup.
+    /// The process of the server that carried out the setup.
     pub(super) backend: String,
     statements: HashMap<Box<str>, Statement>,
     /// Dropped last: it runs what reads and writes for the client.
@@ -101,7 +101,7 @@ impl PostgresConnection {
         Ok(PostgresConnection { client: Arc::new(client), backend, statements: HashMap::new(), runtime })
     }
 
-    /// Which process of the server carries out `first` and this, without a prepared statement.
+    /// The process of the server that carries out `first` and this, without a prepared statement.
     pub(super) fn backend_after(&mut self, first: &str, deadline: Moment) -> Outcome<String> {
         may_wait().map_err(Failure::Refused)?;
         let asked = format!("{first}{BACKEND}");
@@ -204,7 +204,7 @@ fn backend_of(answers: &[SimpleQueryMessage]) -> String {
     row.unwrap_or_default().to_owned()
 }
 
-/// What came of a request. The answer to one that was given up may still come; the driver passes it over.
+/// The outcome of a request. The answer to one that was given up may still come; the driver passes it over.
 fn judge<T>(answer: Option<std::result::Result<T, tokio_postgres::Error>>) -> Outcome<T> {
     match answer {
         Some(result) => result.map_err(failed),

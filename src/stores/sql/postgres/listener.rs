@@ -1,7 +1,7 @@
 //! Wake-ups: one listening connection per client, opened when the first waiter comes.
 //!
-//! Waiters only change which topics there are and tell the one thread, which LISTENs and UNLISTENs. A topic is up once
-//! the server has confirmed its LISTEN: what is committed after that is heard.
+//! Waiters only change the set of channels and wake the one thread, which LISTENs and UNLISTENs. A channel is up once
+//! the server has confirmed its LISTEN: messages committed after that are received.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -31,14 +31,14 @@ const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_
 
 pub(super) struct NotificationListener {
     dial: Dial,
-    /// Whose locks: the same name elsewhere has another channel.
+    /// The locks' realm: the same name elsewhere has another channel.
     realm: String,
     connect_timeout: Duration,
-    /// How long a topic that nobody needs stays.
+    /// How long a channel that nobody needs stays.
     linger: Duration,
     reporter: Arc<Reporter>,
     state: Mutex<ListenerState>,
-    /// Tells the thread that topics came or went, or that it is over.
+    /// Notifies the thread that channels came or went, or that it is over.
     changed: Notify,
     ended: Condvar,
     me: Weak<NotificationListener>,
@@ -49,7 +49,7 @@ struct ListenerState {
     closed: bool,
     channels: HashMap<Box<str>, ListenEntry>,
     thread: Option<JoinHandle<()>>,
-    /// The observer was told that wake-ups are not coming.
+    /// The observer was notified that wake-ups are not coming.
     told_down: bool,
 }
 
@@ -96,7 +96,7 @@ impl NotificationListener {
         if state.closed {
             return None;
         }
-        // Joined under the lock that `sweep` also takes: a topic that has just been joined is not ended.
+        // Joined under the lock that `sweep` also takes: a channel that has just been joined is not ended.
         let entry = state.channels.entry(channel.into()).or_insert_with(|| ListenEntry {
             channel: Arc::new(Channel::new(channel, false)),
             idle_since: None,
@@ -162,7 +162,7 @@ impl NotificationListener {
         }
     }
 
-    /// What the thread does until the hub is closed.
+    /// The thread's loop until the listener is closed.
     async fn run(&self) {
         let mut pause = PAUSES.0;
         while !self.is_closed() {
@@ -176,7 +176,7 @@ impl NotificationListener {
         }
     }
 
-    /// Whoever waits looks now, and polls until messages come again.
+    /// Waiters look now, and poll until messages come again.
     fn fell_silent(&self, error: Error) {
         let mut state = self.state.lock();
         let channels: Vec<_> = state.channels.values().map(|entry| Arc::clone(&entry.channel)).collect();
@@ -193,7 +193,7 @@ impl NotificationListener {
         }
     }
 
-    /// Listens over one connection; `Ok` when the hub is closed.
+    /// Listens over one connection; `Ok` when the listener is closed.
     async fn connected(&self, pause: &mut Duration) -> Result<()> {
         let deadline = Clock::System.after(self.connect_timeout);
         let (client, mut connection) = self.dial.connect(deadline).await?;
@@ -214,7 +214,7 @@ impl NotificationListener {
         };
         let mut reader = std::pin::pin!(tokio::spawn(reader));
         loop {
-            // Registered before the look at the topics: what changes after that look is not missed.
+            // Registered before the look at the channels: what changes after that look is not missed.
             let changed = self.changed.notified();
             if !self.arrange(&client).await? {
                 return Ok(());
@@ -290,7 +290,7 @@ impl ChannelSource for NotificationListener {
         let mut state = self.state.lock();
         let now = Clock::System.now();
         let Some(entry) = state.channels.get_mut(channel.channel()) else { return };
-        // Somebody may have joined since the listener left, even a new topic of this name.
+        // Somebody may have joined since the listener left, even a new channel of this name.
         if !Arc::ptr_eq(&entry.channel, channel) || channel.listeners() > 0 {
             return;
         }

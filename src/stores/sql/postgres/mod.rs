@@ -57,7 +57,7 @@ pub(crate) fn open(options: &RedisOptions, reporter: Arc<Reporter>) -> Result<Ar
     }
 }
 
-/// What each connection is told first. The server gives up when the client does; and what was granted is on the disk,
+/// The first statements on each connection. The server gives up when the client does; and grants are on the disk,
 /// whatever the role's settings are.
 fn setup(options: &RedisOptions) -> String {
     let limit = millis(options.command_timeout);
@@ -70,7 +70,7 @@ fn setup(options: &RedisOptions) -> String {
 
 /// A connection is to be one session of the server. A pooler may give each transaction whichever is free, which keeps
 /// neither settings nor prepared statements, neither what is listened to nor a session's locks. Then one of two connections
-/// has the session that the other had, or another after it.
+/// has the session of the other, or another after it.
 fn check_session(database: &Postgres, link: &mut PostgresConnection, deadline: Moment) -> Outcome<()> {
     let pooled = || {
         let words = "a pooler gives each transaction another session, as PgBouncer does in transaction mode: connect \
@@ -80,9 +80,9 @@ fn check_session(database: &Postgres, link: &mut PostgresConnection, deadline: M
     if link.backend_after("", deadline)? != link.backend {
         return pooled();
     }
-    // Where there is no room for a second one, nothing more can be found out.
+    // Without room for a second one, nothing more can be found out.
     let Ok(mut other) = database.connect(deadline) else { return Ok(()) };
-    // In a transaction it keeps what it was given. Where none may begin, statements are what is pooled.
+    // In a transaction it keeps what it was given. If none may begin, the pooler pools statements.
     match other.backend_after("BEGIN; ", deadline) {
         Ok(taken) if taken != link.backend => {}
         Ok(_) | Err(Failure::Refused(_)) => return pooled(),

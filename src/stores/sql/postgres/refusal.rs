@@ -1,4 +1,4 @@
-//! What the server's errors mean.
+//! The meaning of the server's errors.
 
 use std::error::Error as _;
 
@@ -7,7 +7,7 @@ use tokio_postgres::error::SqlState;
 use crate::error::{Error, ErrorKind};
 use crate::seam::Failure;
 
-/// What failed after it was sent. An error of the server's means that the statement was rolled back.
+/// A request that failed after it was sent. An error of the server's means that the statement was rolled back.
 pub(super) fn failed(error: tokio_postgres::Error) -> Failure {
     if error.as_db_error().is_some() {
         Failure::Refused(refused(error))

@@ -22,7 +22,7 @@ impl Secure {
     pub(super) fn new(mode: TlsMode, options: &TlsOptions) -> Result<Secure> {
         Ok(Secure(match mode {
             TlsMode::Disable => None,
-            // Who wants authorities asked has named them.
+            // A user that wants authorities asked has named them.
             TlsMode::Prefer | TlsMode::Require | TlsMode::VerifyCa => {
                 Some(tls::config_for_any_name(options)?)
             }
@@ -135,7 +135,7 @@ impl SecureStream {
         let read = self.session.read_tls(&mut Ready { socket: &mut self.socket, context });
         let read = ready!(later(read))?;
         if let Err(error) = self.session.process_new_packets() {
-            // The server is told why, if it still listens.
+            // The server is notified of the reason, if it still listens.
             drop(self.poll_send(context));
             return Poll::Ready(Err(io::Error::new(io::ErrorKind::InvalidData, error)));
         }

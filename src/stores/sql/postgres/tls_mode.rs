@@ -4,9 +4,9 @@
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum TlsMode {
     Disable,
-    /// TLS if the server has it; whoever the server is.
+    /// TLS if the server has it; any server.
     Prefer,
-    /// TLS, whoever the server is; if authorities are named, one that these know.
+    /// TLS, any server; if authorities are named, one that these know.
     Require,
     VerifyCa,
     VerifyFull,

@@ -12,7 +12,7 @@ use crate::hosts::{check_url, unescaped};
 use crate::stores::sql::postgres::link::{Dial, Secure};
 use crate::stores::sql::postgres::tls_mode::TlsMode;
 
-/// What the driver does not know of a URL's query.
+/// The parts of a URL's query that the driver does not know.
 #[derive(Default)]
 struct Said {
     mode: Option<TlsMode>,
