@@ -223,23 +223,18 @@ const SLOTS: usize = 16_384;
 
 /// Primaries, then a replica of each in the same order; all agree on return.
 fn cluster() -> Result<Vec<Server>> {
+    let config = "cluster-enabled yes\ncluster-node-timeout 1000\ncluster-replica-validity-factor 0\n\
+                  repl-diskless-sync-delay 0\n";
     let mut servers = Vec::new();
-    let mut buses = Vec::new();
     for _ in 0..2 * SHARDS {
-        // The usual port of the members' own talk, 10,000 above, may be beyond all ports.
-        let bus = free_port()?;
-        let config = format!(
-            "cluster-enabled yes\ncluster-port {bus}\ncluster-node-timeout 1000\n\
-             cluster-replica-validity-factor 0\nrepl-diskless-sync-delay 0\n"
-        );
-        servers.push(Server::start_with(&config, KEPT.to_vec())?);
-        buses.push(bus.to_string());
+        servers.push(Server::start_with(config, KEPT.to_vec())?);
     }
     let (primaries, replicas) = servers.split_at(SHARDS);
     let first = primaries.first().ok_or("no server was started")?;
-    for (number, (server, bus)) in servers.iter().zip(&buses).enumerate() {
+    for (number, server) in servers.iter().enumerate() {
         server.ask::<()>(&["CLUSTER", "SET-CONFIG-EPOCH", &(number + 1).to_string()])?;
-        first.ask::<()>(&["CLUSTER", "MEET", "127.0.0.1", &server.port.to_string(), bus])?;
+        let (port, bus) = (server.port.to_string(), server.bus.to_string());
+        first.ask::<()>(&["CLUSTER", "MEET", "127.0.0.1", &port, &bus])?;
     }
     for (number, primary) in primaries.iter().enumerate() {
         let (first, end) = (SLOTS * number / SHARDS, SLOTS * (number + 1) / SHARDS);
@@ -277,6 +272,8 @@ fn until_agreed(mut agreed: impl FnMut() -> Result<bool>) -> Result<()> {
 /// A Redis of the demo's own. It runs under a shell that ends it when this process has gone, however that happens.
 struct Server {
     port: u16,
+    /// The port on which members of a cluster talk to each other. The usual one, 10,000 above, may be beyond all ports.
+    bus: u16,
     folder: PathBuf,
     arguments: Vec<String>,
     shell: Child,
@@ -299,22 +296,34 @@ impl Server {
         Server::start_with(config, vec!["--sentinel"])
     }
 
+    /// Another process may take a port between the look and the start. Then the server ends at once, and is started on
+    /// other ports, with more time each time.
     fn start_with(config: &str, arguments: Vec<&str>) -> Result<Server> {
+        for limit in [START_LIMIT / 4, START_LIMIT / 2] {
+            if let Ok(server) = Server::try_start(config, &arguments, limit) {
+                return Ok(server);
+            }
+        }
+        Server::try_start(config, &arguments, START_LIMIT)
+    }
+
+    fn try_start(config: &str, arguments: &[&str], limit: Duration) -> Result<Server> {
         let folder = std::env::temp_dir().join(format!("leasehold-demo-{}", uuid::Uuid::new_v4()));
         std::fs::create_dir(&folder)?;
-        // Another may take the port between the look and the start; then the server ends at once, and this says so.
-        let port = free_port()?;
-        let arguments: Vec<_> = arguments.into_iter().map(str::to_owned).collect();
+        let [port, bus] = free_ports()?;
+        let arguments: Vec<_> = arguments.iter().map(|&argument| argument.to_owned()).collect();
+        let of_cluster =
+            if config.contains("cluster-enabled") { format!("cluster-port {bus}\n") } else { String::new() };
         // A Sentinel keeps what it knows in its configuration.
-        let file = format!("bind 127.0.0.1\nport {port}\ndir {}\n{config}", folder.display());
+        let file = format!("bind 127.0.0.1\nport {port}\ndir {}\n{of_cluster}{config}", folder.display());
         let written = std::fs::write(folder.join(CONFIG), file).map_err(Into::into);
         let started = written.and_then(|()| keep(&folder, &arguments));
         if started.is_err() {
             std::fs::remove_dir_all(&folder)?;
         }
         let (shell, pid) = started?;
-        let mut server = Server { port, folder, arguments, shell, pid };
-        server.wait_until_up()?;
+        let mut server = Server { port, bus, folder, arguments, shell, pid };
+        server.wait_until_up(limit)?;
         Ok(server)
     }
 
@@ -340,17 +349,17 @@ impl Server {
     fn launch(&mut self) -> Result<()> {
         self.end()?;
         (self.shell, self.pid) = keep(&self.folder, &self.arguments)?;
-        self.wait_until_up()
+        self.wait_until_up(START_LIMIT)
     }
 
-    fn wait_until_up(&mut self) -> Result<()> {
+    fn wait_until_up(&mut self, limit: Duration) -> Result<()> {
         let (from, client) = (Instant::now(), redis::Client::open(self.url())?);
         loop {
-            let connection = client.get_connection_with_timeout(START_LIMIT);
+            let connection = client.get_connection_with_timeout(limit);
             if connection.is_ok_and(|mut connection| redis::cmd("PING").exec(&mut connection).is_ok()) {
                 return Ok(());
             }
-            if from.elapsed() > START_LIMIT {
+            if from.elapsed() > limit {
                 return Err("a server for the locks did not start".into());
             }
             std::thread::sleep(Duration::from_millis(10));
@@ -369,8 +378,11 @@ impl Server {
     }
 }
 
-fn free_port() -> Result<u16> {
-    Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port())
+/// Two ports that no process has. Both are held until both are known, so they differ.
+fn free_ports() -> Result<[u16; 2]> {
+    let free = || TcpListener::bind((Ipv4Addr::LOCALHOST, 0));
+    let (one, other) = (free()?, free()?);
+    Ok([one.local_addr()?.port(), other.local_addr()?.port()])
 }
 
 fn keep(folder: &Path, arguments: &[String]) -> Result<(Child, Pid)> {
