@@ -1,4 +1,4 @@
-//! What belongs to a name in a store that knows nothing but keys: Redisson's keys and channels, and ours beside them.
+//! The keys that belong to a name in a store that knows nothing but keys: Redisson's keys and channels, and ours beside them.
 //!
 //! All that is derived is derived by this list, and what looks as if it were is no name for a lock: it could be another
 //! lock's queue or counter. A name without braces cannot be mistaken for what is made by putting something behind one.
@@ -44,7 +44,7 @@ macro_rules! parts {
 }
 
 parts! {
-    /// Where a lock's waiters listen; before 2.7.0 Redisson put two underlines where the colon is.
+    /// The channel of a lock's waiters; before 2.7.0 Redisson put two underlines where the colon is.
     LockChannel = Before("redisson_lock__channel"),
     /// The counter of a lock's fences.
     FenceCounter = Before("redisson_lock_token:"),
@@ -54,36 +54,36 @@ parts! {
     FairTimeouts = Before("redisson_lock_timeout:"),
     /// Until when those of them that are ours do.
     FairHeartbeats = Before("leasehold_lock_heartbeat:"),
-    /// What a release of Redisson's came to.
+    /// The result of a release of Redisson's.
     UnlockLatch = Before("redisson_unlock_latch:"),
-    /// Where those who wait for either half of a read-write lock listen.
+    /// The channel of waiters for either half of a read-write lock.
     RwChannel = Before("redisson_rwlock:"),
     /// A read hold that is alive.
     RwMarker = Numbered(":rwlock_timeout:"),
     /// The writers that wait for a read-write lock and are to come before readers.
     RwWaiting = Before("leasehold_rwlock_waiting:"),
-    /// Where those who wait for permits listen.
+    /// The channel of waiters for permits.
     PermitsChannel = Before("redisson_sc:"),
     /// The permits of an expirable semaphore that are out.
     PermitsOut = Behind(":timeout"),
-    /// Where those who wait for a latch listen.
+    /// The channel of waiters for a latch.
     LatchChannel = Before("redisson_countdownlatch__channel__"),
-    /// What became of a request that must not be carried out twice.
+    /// The result of a request that must not be carried out twice.
     Request = Before("leasehold_request:"),
-    /// Who waits for a condition, in order.
+    /// The waiters for a condition, in order.
     ConditionQueue = Before("leasehold_condition_queue:"),
     /// Until when each of them counts as alive.
     ConditionHeartbeats = Before("leasehold_condition_heartbeat:"),
-    /// Who was notified and has not noticed.
+    /// The waiters that were notified and have not noticed.
     ConditionNotified = Before("leasehold_condition_notified:"),
-    /// Where those who wait for a condition listen.
+    /// The channel of waiters for a condition.
     ConditionChannel = Before("leasehold_condition_channel:"),
-    /// Where a ring's node keeps its mark.
+    /// The mark of a ring's node.
     RingMark = Whole("leasehold_ring_epoch"),
 }
 
 impl Part {
-    /// What is put before or behind a name, or between its owner and a number.
+    /// The text before or behind a name, or between its owner and a number.
     pub(crate) const fn text(self) -> &'static str {
         match self.form() {
             Form::Before(text) | Form::Behind(text) | Form::Numbered(text) | Form::Whole(text) => text,
@@ -110,7 +110,7 @@ impl Part {
     }
 }
 
-/// What names of that key are like, if it may belong to another name.
+/// The form of names of that key, if it may belong to another name.
 pub(super) fn reserved(key: &str) -> Option<String> {
     Part::ALL.iter().find_map(|part| part.claims(key))
 }

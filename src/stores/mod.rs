@@ -1,4 +1,4 @@
-//! Where locks are kept.
+//! The places that keep locks.
 
 #[cfg(feature = "etcd")]
 pub(crate) mod etcd;

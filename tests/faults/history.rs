@@ -443,7 +443,7 @@ fn no_two_processes_ever_hold_a_lock_at_once_whatever_is_done_to_them() {
     });
 }
 
-/// All lines that were written, in order of time. What a killed worker was just writing is no line.
+/// All lines that were written, in order of time. The unfinished line of a killed worker does not count.
 fn read(folder: &Path) -> Vec<Line> {
     let files: Vec<PathBuf> = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
     let texts = files.iter().map(|file| std::fs::read_to_string(file).unwrap());

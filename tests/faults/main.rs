@@ -6,7 +6,7 @@
 //! its lease, and at no time a hash without an end.
 //!
 //! Symbols as in `docs/guarantees.md`: **L** lease, **R** = L/3, **T** command time-out, **P** safety poll, **ε**
-//! scheduling slack. What is asserted are the promised bounds.
+//! scheduling slack. The tests assert the promised bounds.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

@@ -2,7 +2,7 @@
 //! articles write it; on one ZooKeeper real Curator.
 //!
 //! Each foreign side is a small program in `tests/interop/` that does what a test tells it and reports the outcome
-//! (see `agent.rs`). They are built on first use. Where the tools for that are missing the tests say so on standard
+//! (see `agent.rs`). They are built on first use. If the tools for that are missing, the tests say so on standard
 //! error and pass; with `CI=true` they fail.
 
 #![allow(

@@ -1,5 +1,5 @@
 //! Etcd's own behaviour: members that are killed, stopped and cut off, leases that end behind one's back, a cluster
-//! without a quorum, many processes, users and TLS. What all stores promise is in the contracts.
+//! without a quorum, many processes, users and TLS. The promises of all stores are in the contracts.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream};

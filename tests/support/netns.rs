@@ -184,7 +184,7 @@ impl Drop for Netns {
 }
 
 impl Cut<'_> {
-    /// Packets pass again. What the kernels still want to deliver arrives after their next attempt.
+    /// Packets pass again. Packets that the kernels still want to deliver arrive after their next attempt.
     pub fn heal(self) {
         drop(self);
     }

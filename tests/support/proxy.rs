@@ -1,7 +1,7 @@
 //! A TCP proxy that understands RESP, in front of one server, on plain threads.
 //!
 //! It pairs each command with its reply, per connection and in order, so that a test can say *which* reply gets
-//! lost: "the next EVALSHA that names this lock". What it does is what a network does: bytes are delayed, held,
+//! lost: "the next EVALSHA that names this lock". It does what a network does: bytes are delayed, held,
 //! lost from some point on, or the connection ends. It never loses a piece out of the middle of a stream, as TCP
 //! cannot either; the two exceptions are named so ([`Proxy::drop_messages`], [`Fault::repeat`]).
 //!

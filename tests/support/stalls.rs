@@ -41,7 +41,7 @@ pub fn watch() {
 }
 
 /// For how long this process and those that it started have been kept from running since `start`; no longer than it has been
-/// since. What was before the first call, or the first [`watch`], is not known.
+/// since. The time before the first call, or the first [`watch`], is not known.
 pub fn stalled_since(start: Instant) -> Duration {
     let mut meter = meter().lock();
     if meter.queues.looked.elapsed() > PRESENT {
@@ -135,7 +135,7 @@ impl Queues {
         self.looked.elapsed() >= LOOKS_APART.max(self.took * LOOKING)
     }
 
-    /// How long they have waited since the last look, all together. What a thread that ended waited since then is not seen.
+    /// How long they have waited since the last look, all together. The wait of a thread that has ended since is not seen.
     fn look(&mut self) -> Duration {
         let begun = now();
         let mut seen = HashMap::with_capacity(self.waited.len());

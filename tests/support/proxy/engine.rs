@@ -112,7 +112,7 @@ pub(super) struct State {
     pub(super) links: BTreeMap<u64, Link>,
     pub(super) threads: Vec<JoinHandle<()>>,
     pub(super) holds: Vec<(Direction, Which)>,
-    /// Whose requests are not read.
+    /// The connections whose requests are not read.
     pub(super) deaf: Option<Which>,
     pub(super) request_delay: Duration,
     pub(super) reply_delay: Duration,
