@@ -35,7 +35,7 @@ pub(crate) struct Capabilities<'a> {
     pub(crate) connections: Option<&'a dyn ConnectionWatch>,
     pub(crate) sweeping: Option<&'a dyn Sweeping>,
     /// The store itself, for questions that only its own kind of store can answer.
-    pub(crate) itself: Option<&'a dyn Any>,
+    pub(crate) itself: Option<&'a (dyn Any + Send + Sync)>,
 }
 
 /// How long a waiter sleeps that is woken by messages: this only bounds a lost one.
@@ -73,19 +73,19 @@ impl fmt::Debug for Capabilities<'_> {
 }
 
 /// A store that connects when it is first used.
-pub(crate) trait Opening {
+pub(crate) trait Opening: Send + Sync {
     /// Connects, unless it has. Comes before each use. Until then nothing is held.
     fn open(&self) -> Result<()>;
 }
 
 /// A store that keeps locks in several places.
-pub(crate) trait Homes {
+pub(crate) trait Homes: Send + Sync {
     /// The place of a lock of this name. No I/O.
     fn home(&self, name: &LockName) -> u32;
 }
 
 /// Requests whose answers are read later: several stores can be asked at the same time.
-pub(crate) trait Pipeline {
+pub(crate) trait Pipeline: Send + Sync {
     /// As [`attempt`](super::Store::attempt).
     fn begin_attempt(&self, claim: &Claim, count: u32, deadline: Moment) -> Box<dyn Pending<Attempt>>;
 
@@ -94,7 +94,7 @@ pub(crate) trait Pipeline {
 }
 
 /// Requests for several locks at a time.
-pub(crate) trait Batches {
+pub(crate) trait Batches: Send + Sync {
     /// Locks with the same number can be taken, and released, by one request. `None`: this one cannot. No I/O.
     fn group(&self, kind: Kind, name: &LockName) -> Option<u32>;
 
@@ -113,7 +113,7 @@ pub(crate) trait Batches {
 }
 
 /// A store of several servers that need not agree (Redlock).
-pub(crate) trait Majority {
+pub(crate) trait Majority: Send + Sync {
     /// Owner numbers below this are not to be used for another hold: something that was asked under them may still
     /// arrive, although every answer so far was `Done`.
     fn first_unspent_number(&self) -> u64;
@@ -131,7 +131,7 @@ pub(crate) trait Majority {
 pub(crate) const SPLIT_PAUSE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_millis(250));
 
 /// A store whose holds end with something of its own, such as a session.
-pub(crate) trait Sessions {
+pub(crate) trait Sessions: Send + Sync {
     /// `watchdog` is woken when a [`Bound`] has ended, so that holders are notified at once, and when something has
     /// happened by which holds may be gone.
     fn attach(&self, watchdog: ServiceWaker);
@@ -141,14 +141,14 @@ pub(crate) trait Sessions {
 }
 
 /// A store that sees its connections end.
-pub(crate) trait ConnectionWatch {
+pub(crate) trait ConnectionWatch: Send + Sync {
     /// Whether a connection was hung up since the last call: the server may be gone with all that is held, and a renewal
     /// finds that out. `None`: this store does not see that. Asked often while anything is held; does not wait.
     fn hung_up(&self) -> Option<bool>;
 }
 
 /// A store that keeps an entry for a lock that is free.
-pub(crate) trait Sweeping {
+pub(crate) trait Sweeping: Send + Sync {
     /// Removes the entries of locks that have been free for longer than `age`, some at a time; how many.
     fn sweep(&self, age: Duration, deadline: Moment) -> Answer<u64>;
 }

@@ -1,8 +1,8 @@
 //! The shape of the source, executed: layers, circles, drivers, and headers of scripts and statements.
 //!
 //! The same checker that passes the source is shown samples that break each rule, and must report them. Rust is read as
-//! tokens by `proc-macro2`. Test code is left out. clippy checks the rest: panics, clocks, sleeps (see `Cargo.toml` and
-//! `clippy.toml`).
+//! tokens by `proc-macro2`. Test code is left out. clippy finds panics, reads of a clock and sleeps (see `Cargo.toml` and
+//! `clippy.toml`); checked here is what it does not see.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -65,8 +65,17 @@ const DRIVERS: &[(&str, &[&str])] = &[
 /// Lists of names that belong to a lock's name; no other file derives one.
 const DERIVES_NAMES: &[&str] = &["src/ident/derived.rs", "src/stores/sql/", "src/config.rs"];
 
+/// The only file that may tell clippy to expect a panic: its method is documented to panic.
+const MAY_PANIC: &str = "src/client/mod.rs";
+
+/// The only file that reads a clock.
+const READS_TIME: &str = "src/time.rs";
+
 /// The most lines of a file, tests in it included.
 const MOST_LINES: usize = 800;
+
+/// A file with more lines of code says why in its header, in a sentence that begins with `Long because`.
+const LONG: usize = 400;
 
 #[test]
 fn the_source_keeps_to_its_rules() {
@@ -245,7 +254,41 @@ fn undocumented_parameters_are_reported() {
 fn logic_in_the_root_and_long_files_are_reported() {
     let root = Source::new("src/lib.rs", "mod error;\nfn helper() {}");
     assert!(violations(&[root]).iter().any(|line| line.contains("holds logic")));
-    breaks("src/engine/queue.rs", &"const A: u8 = 1;\n".repeat(MOST_LINES + 1), "lines");
+    let code = |lines| "const A: u8 = 1;\n".repeat(lines);
+    breaks("src/engine/queue.rs", &code(MOST_LINES + 1), "lines");
+    breaks("src/engine/queue.rs", &code(LONG + 1), "no reason");
+    keeps("src/engine/queue.rs", &format!("//! Long because it is one thought.\n{}", code(LONG + 1)));
+    keeps("src/engine/queue.rs", &format!("{}// a comment\n", code(LONG)));
+}
+
+#[test]
+fn lints_of_panics_that_are_silenced_and_clocks_that_are_read_are_reported() {
+    breaks("src/engine/queue.rs", "#[expect(clippy::expect_used)]\nfn f() { x.expect(\"y\"); }", "silences");
+    breaks("src/engine/queue.rs", "#[allow(clippy::panic)]\nfn f() {}", "silences");
+    breaks("src/client/open.rs", "#![allow(clippy::unwrap_used)]\nfn f() {}", "silences");
+    keeps(MAY_PANIC, "#[expect(clippy::expect_used, reason = \"documented\")]\nfn f() { x.expect(\"y\"); }");
+    keeps("src/engine/queue.rs", "#[cfg(test)]\n#[allow(clippy::panic)]\nmod tests { fn f() {} }");
+    for reads in
+        ["at.elapsed()", "SystemTime::UNIX_EPOCH", "rustix::time::clock_gettime(id)", "Instant::now()"]
+    {
+        breaks("src/engine/queue.rs", &format!("fn f() {{ {reads}; }}"), "reads a clock");
+        keeps(READS_TIME, &format!("fn f() {{ {reads}; }}"));
+    }
+    breaks("src/engine/queue.rs", "fn f() { std::thread::sleep(pause); }", "sleeps");
+}
+
+#[test]
+fn a_script_that_is_put_together_is_reported() {
+    for made in
+        ["arg(format!(\"{a}\"))", "arg(&format!(\"{a}\"))", "text.push_str(a)", "write!(text, \"{a}\")"]
+    {
+        breaks(
+            "src/stores/redis/mod.rs",
+            &format!("fn f() {{ Command::new(\"EVAL\"); {made}; }}"),
+            "puts text together",
+        );
+    }
+    keeps("src/stores/redis/mod.rs", "fn f() { Command::new(\"EVAL\").arg(BODY); }");
 }
 
 // ---- the checker
@@ -555,6 +598,13 @@ fn check_rust(file: &Source, modules: &Modules, complain: &mut Complain<'_>) {
     if file.is_test() {
         return;
     }
+    let before_tests = file.text.split("\n#[cfg(test)]\nmod tests {").next().unwrap_or_default();
+    let is_code = |line: &&str| !line.trim().is_empty() && !line.trim_start().starts_with("//");
+    let code = before_tests.lines().filter(is_code).count();
+    let mut header = file.text.lines().take_while(|line| line.starts_with("//!"));
+    if code > LONG && !header.any(|line| line.contains("Long because")) {
+        complain(format!("{code} lines of code, over {LONG}, and no reason in the header"));
+    }
     let module = file.module();
     if module.is_empty() {
         let items = ["fn", "impl", "struct", "enum", "trait", "static", "const", "macro_rules"];
@@ -581,6 +631,8 @@ fn check_rust(file: &Source, modules: &Modules, complain: &mut Complain<'_>) {
             reported.insert(format!("stores/{store} may not use stores/{of}"));
         }
     }
+    check_lints(file, &mut reported);
+    check_bodies(file, &mut reported);
     for (at, token) in file.tokens.iter().enumerate() {
         match token {
             Token::Word(word) => check_word(file, at, word, &mut reported),
@@ -589,6 +641,41 @@ fn check_rust(file: &Source, modules: &Modules, complain: &mut Complain<'_>) {
         }
     }
     reported.into_iter().for_each(complain);
+}
+
+/// Attributes are no tokens here, so they are looked for in the text, before the tests in it.
+fn check_lints(file: &Source, reported: &mut BTreeSet<String>) {
+    let code = file.text.split("#[cfg(test)]").next().unwrap_or_default();
+    let panics = ["unwrap_used", "expect_used", "panic", "unreachable", "todo", "unimplemented"];
+    for line in code.lines().filter(|line| line.trim_start().starts_with('#')) {
+        let silences = |lint: &&&str| line.contains(&format!("clippy::{lint}"));
+        if let Some(lint) = panics.iter().find(silences)
+            && file.path != MAY_PANIC
+        {
+            reported.insert(format!("silences the lint {lint}"));
+        }
+    }
+}
+
+/// A file that sends a script's body makes no text.
+fn check_bodies(file: &Source, reported: &mut BTreeSet<String>) {
+    let word = |word: &str| Token::Word(word.to_owned());
+    let formatted = |tokens: &[Token]| match tokens {
+        [one, Token::Sign('('), Token::Sign('&'), two, ..] | [one, Token::Sign('('), two, ..] => {
+            *one == word("arg") && *two == word("format")
+        }
+        _ => false,
+    };
+    let makes = |at: usize| {
+        let tokens = &file.tokens[at..];
+        tokens[0] == word("push_str")
+            || tokens.starts_with(&[word("write"), Token::Sign('!')])
+            || formatted(tokens)
+    };
+    let evaluates = file.tokens.contains(&Token::Text("\"EVAL\"".to_owned()));
+    if evaluates && (0..file.tokens.len()).any(makes) {
+        reported.insert("sends EVAL and puts text together".to_owned());
+    }
 }
 
 fn check_word(file: &Source, at: usize, word: &str, reported: &mut BTreeSet<String>) {
@@ -601,6 +688,16 @@ fn check_word(file: &Source, at: usize, word: &str, reported: &mut BTreeSet<Stri
         && !places.iter().any(|place| file.path.starts_with(place))
     {
         reported.insert(format!("knows {word}"));
+    }
+    let reads = ["UNIX_EPOCH", "SystemTime", "clock_gettime"].contains(&word)
+        || word == "elapsed" && before == Some(&Token::Sign('.'))
+        || word == "Instant" && after.get(2) == Some(&Token::Word("now".to_owned()));
+    if reads && file.path != READS_TIME {
+        reported.insert(format!("reads a clock ({word}); {READS_TIME} does"));
+    }
+    let is_sleep = word == "thread" && is_path && after.get(2) == Some(&Token::Word("sleep".to_owned()));
+    if is_sleep && file.path != READS_TIME {
+        reported.insert("sleeps; wait on a Parker".to_owned());
     }
     // `redis::Script` only hashes its text.
     let is_script =

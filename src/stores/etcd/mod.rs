@@ -4,8 +4,6 @@
 //! says what the keys are and what is asked about them, `lease` keeps the leases that end them, `members` has the
 //! connections and reads refusals, `watch` knows who waits and wakes them, `early` which holds may end early, `show`
 //! says who stands there.
-//!
-//! Long because a request may leave doubt at each step, and one who stands in the queue may lose the place at each.
 
 mod address;
 mod early;

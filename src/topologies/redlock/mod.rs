@@ -219,12 +219,14 @@ impl Redlock {
 
 impl Store for Redlock {
     fn capabilities(&self) -> Capabilities<'_> {
-        let members: Vec<_> = self.shared.nodes.iter().filter_map(VotingNode::member).collect();
-        let can_expire_in = members.iter().all(|member| member.store.capabilities().can_expire_in);
-        // Each kind is polled as the quickest of the servers has it.
-        let poll_every = members
-            .first()
-            .map_or((|_| SPLIT_PAUSE) as fn(Kind) -> _, |member| member.store.capabilities().poll_every);
+        let mut of_members =
+            self.shared.nodes.iter().filter_map(VotingNode::member).map(|member| member.store.capabilities());
+        // All are Redis servers, so the pauses of the first that is there are those of all.
+        let (poll_every, first_can) = match of_members.next() {
+            Some(first) => (first.poll_every, first.can_expire_in),
+            None => ((|_| SPLIT_PAUSE) as fn(Kind) -> _, true),
+        };
+        let can_expire_in = first_can && of_members.all(|member| member.can_expire_in);
         Capabilities {
             can_expire_in,
             poll_every,

@@ -16,7 +16,7 @@ use std::time::Duration;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ident::{LockName, Owner};
 use crate::inspect::Inspection;
-use crate::seam::capabilities::{Capabilities, ConnectionWatch, Homes, PLAIN_POLL};
+use crate::seam::capabilities::{Capabilities, ConnectionWatch, Homes};
 use crate::seam::fallbacks::any_hung_up;
 use crate::seam::inspection::Inspect;
 use crate::seam::ring_member::{Look, Marked, RingMember};
@@ -42,6 +42,8 @@ pub(crate) struct RingStore {
     patience: Duration,
     view: Mutex<Arc<RingView>>,
     changing: Mutex<()>,
+    /// The plain part of what its nodes can do. It is asked for often, and all nodes are of one kind.
+    of_nodes: Capabilities<'static>,
 }
 
 impl RingStore {
@@ -57,9 +59,14 @@ impl RingStore {
             stale: Mutex::new(None),
         };
         let view = Mutex::new(Arc::new(nothing));
-        let store = RingStore { open, patience, view, changing: Mutex::new(()) };
+        let of_nodes = Capabilities::default();
+        let store = RingStore { open, patience, view, changing: Mutex::new(()), of_nodes };
         store.change(ring).inspect_err(|_| store.close())?;
-        Ok(store)
+        let of_nodes = store.any().map(|node| {
+            let Capabilities { wakes, can_expire_in, queues, poll_every, .. } = node.capabilities();
+            Capabilities { wakes, can_expire_in, queues, poll_every, ..Capabilities::default() }
+        });
+        Ok(RingStore { of_nodes: of_nodes.unwrap_or_default(), ..store })
     }
 
     fn view(&self) -> Arc<RingView> {
@@ -279,13 +286,7 @@ fn close(node: &RingServer) {
 
 impl Store for RingStore {
     fn capabilities(&self) -> Capabilities<'_> {
-        let of_nodes = self.any().map(|store| {
-            let Capabilities { wakes, can_expire_in, queues, poll_every, .. } = store.capabilities();
-            Capabilities { wakes, can_expire_in, queues, poll_every, ..Capabilities::default() }
-        });
-        let of_nodes =
-            of_nodes.unwrap_or(Capabilities { poll_every: |_| PLAIN_POLL, ..Capabilities::default() });
-        Capabilities { homes: Some(self), connections: Some(self), itself: Some(self), ..of_nodes }
+        Capabilities { homes: Some(self), connections: Some(self), itself: Some(self), ..self.of_nodes }
     }
 
     fn check_name(&self, kind: Kind, name: &LockName) -> Result<()> {

@@ -3,8 +3,6 @@
 //! Callers submit requests and get replies or a [`Failure`]; which connection carries them is decided here alone.
 //! Scripts about locks go over shared connections; a request that needs a connection alone gets one from the pool;
 //! renewals have their own.
-//!
-//! Long because it is one question, whichever way a request takes: what came of it, and may it be sent once more?
 
 use std::fmt;
 use std::sync::Arc;
