@@ -72,8 +72,10 @@ impl LockName {
 pub struct ClientId(Uuid);
 
 impl ClientId {
+    /// A random UUID of version 8, by which others see that a release of this client's tells the lock's line (see
+    /// `line.lua`): Redisson's, and those of versions of this crate without a line, have version 4.
     pub(crate) fn random() -> ClientId {
-        ClientId(Uuid::new_v4())
+        ClientId(uuid::Builder::from_custom_bytes(Uuid::new_v4().into_bytes()).into_uuid())
     }
 
     #[cfg(feature = "zookeeper")]

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::error::Error;
-use crate::seam::{Answer, Claim, Handoff, Pending, Release};
+use crate::seam::{Answer, Claim, Handoff, Others, Pending, Release};
 use crate::sync::{Mutex, Waker};
 use crate::time::{Clock, Moment};
 
@@ -34,8 +34,8 @@ pub(crate) enum Releaser {
 /// How a releaser's hold ended.
 #[derive(Debug)]
 pub(crate) enum ReleaseOutcome {
-    /// By a true release; `others`: so many other clients were notified.
-    Freed { others: u32 },
+    /// By a true release; `others`: which other clients were notified.
+    Freed { others: Others },
     /// The next thread here has the lock; to other processes it was never free, so whose turn it is goes on counting.
     HandedOn,
     /// The store did not know the hold.

@@ -47,7 +47,7 @@ use crate::observe::reporter::Reporter;
 use crate::observe::{LossReason, Observer};
 use crate::park::Parker;
 use crate::seam::capabilities::Majority;
-use crate::seam::{Answer, Claim, Counting, Kind, REQUEST_LASTS, Snapshot, Store};
+use crate::seam::{Answer, Claim, Counting, Kind, REQUEST_LASTS, Snapshot, Store, Turn, Wakeups};
 use crate::time::{Clock, Lease, Moment, checked_lease, random_between};
 
 /// So often [`Engine::shutdown`] asks the store to forget what it holds, if that is refused.
@@ -140,6 +140,8 @@ impl Engine {
             owner: Owner::new(self.id, number),
             lease,
             waits: false,
+            turn: Turn::Barges,
+            wakeups: Wakeups::Releases,
             writers_first: false,
             units: 1,
             note: None,

@@ -24,7 +24,7 @@ use crate::seam::capabilities::Capabilities;
 use crate::seam::fallbacks::describe_by_kinds;
 use crate::seam::inspection::Inspect;
 use crate::seam::subscription::{Channel, ChannelSource, Subscription};
-use crate::seam::{Answer, Attempt, Claim, Handoff, Kind, Pending, Release, Snapshot, Store};
+use crate::seam::{Answer, Attempt, Claim, Handoff, Kind, Others, Pending, Release, Snapshot, Store};
 use crate::stores::memory::{MemoryAccess, MemoryStore};
 use crate::sync::channel::{Sender, unbounded};
 use crate::sync::{Mutex, Waker, check, spawn, thread, toss};
@@ -333,7 +333,7 @@ impl Far {
     fn published(&self, claim: &Claim, answer: Answer<Release>) -> Answer<Release> {
         match answer {
             Answer::Done(Release::Freed { .. }) => {
-                let others = u32::from(self.line.exchange.publish(claim.name.key()));
+                let others = Others::listening(u32::from(self.line.exchange.publish(claim.name.key())));
                 Answer::Done(Release::Freed { others })
             }
             other => other,

@@ -259,7 +259,6 @@ impl Queue {
         self.tickets.is_empty()
     }
 
-    #[cfg(leasehold_shuttle)]
     pub(crate) fn len(&self) -> usize {
         self.tickets.len()
     }

@@ -15,7 +15,7 @@ use crate::engine::queue::{Queue, Ticket};
 use crate::error::Error;
 use crate::ident::LockName;
 use crate::room::Roomy;
-use crate::seam::{Claim, Family, Kind};
+use crate::seam::{Claim, Family, Kind, Others};
 use crate::sync::Mutex;
 use crate::time::Moment;
 
@@ -24,8 +24,8 @@ pub(crate) struct Registry {
     entries: Mutex<Entries>,
     /// Holds of threads that were left to run out, and that their threads may still ask for.
     lapsed: Mutex<VecDeque<Weak<Hold>>>,
-    /// Locks that other clients were listening for when this one last released them: when that was, and how many.
-    contended: Mutex<HashMap<LockKey, (Moment, u32)>>,
+    /// Locks that other clients waited for when this one last released them: when that was, and who was notified.
+    contended: Mutex<HashMap<LockKey, (Moment, Others)>>,
     /// How many there are, to be read without the mutex: mostly none.
     contended_count: AtomicUsize,
 }
@@ -81,6 +81,8 @@ struct LockEntry {
     holds: Vec<Arc<Hold>>,
     queue: Queue,
     burst: Burst,
+    /// This client may stand in the store's line.
+    in_line: bool,
     /// Since when the head has had nothing but failures, and the last: those behind it have waited through the same.
     failure: Option<(Moment, Error)>,
 }
@@ -167,14 +169,14 @@ impl Registry {
     }
 
     /// A hold of the lock ended by a true release, of which `others` were notified.
-    pub(crate) fn note_released(&self, hold: &Arc<Hold>, others: u32, now: Moment) {
+    pub(crate) fn note_released(&self, hold: &Arc<Hold>, others: Others, now: Moment) {
         let key = LockKey::new(hold.kind(), hold.name());
         if let Some(entry) = self.entries.lock().by_key.get_mut(&key) {
             entry.burst = Burst::default();
         }
-        if others > 0 || self.contended_count.load(Ordering::Acquire) > 0 {
+        if others != Others::Nobody || self.contended_count.load(Ordering::Acquire) > 0 {
             let mut contended = self.contended.lock();
-            if others > 0 {
+            if others != Others::Nobody {
                 contended.insert(key, (now, others));
             } else {
                 contended.remove(&key);
@@ -183,8 +185,8 @@ impl Registry {
         }
     }
 
-    /// When this process last released the lock, if others were listening for it then, and how many.
-    pub(crate) fn contended_since(&self, kind: Kind, name: &Arc<LockName>) -> Option<(Moment, u32)> {
+    /// When this process last released the lock, if others waited for it then, and who was notified.
+    pub(crate) fn contended_since(&self, kind: Kind, name: &Arc<LockName>) -> Option<(Moment, Others)> {
         if self.contended_count.load(Ordering::Acquire) == 0 {
             return None;
         }
@@ -308,6 +310,13 @@ impl Registry {
         QueuePlace { registry: Arc::clone(self), key, ticket }
     }
 
+    /// Whether this client stands in the store's line for a lock, as far as is known.
+    pub(crate) fn note_in_line(&self, kind: Kind, name: &Arc<LockName>, is_in_line: bool) {
+        if let Some(entry) = self.entries.lock().by_key.get_mut(&LockKey::new(kind, name)) {
+            entry.in_line = is_in_line;
+        }
+    }
+
     /// How many wait here for a lock.
     #[cfg(leasehold_shuttle)]
     pub(crate) fn waiting(&self, kind: Kind, name: &Arc<LockName>) -> usize {
@@ -378,6 +387,13 @@ pub(crate) struct QueuePlace {
 impl QueuePlace {
     pub(crate) fn ticket(&self) -> &Ticket {
         &self.ticket
+    }
+
+    /// Whether the client's place in the store's line is this waiter's to give up: it has one, and nobody else waits here.
+    pub(crate) fn takes_line_place(&self) -> bool {
+        let mut entries = self.registry.entries.lock();
+        let entry = entries.by_key.get_mut(&self.key).filter(|entry| entry.queue.len() == 1);
+        entry.is_some_and(|entry| std::mem::take(&mut entry.in_line))
     }
 }
 

@@ -23,7 +23,7 @@ use crate::seam::fallbacks::describe_by_kinds;
 use crate::seam::inspection::Inspect;
 use crate::seam::subscription::{Channel, ChannelSource, Subscription};
 use crate::seam::{
-    Answer, Attempt, Claim, Counting, Handoff, Kind, Pending, REQUEST_LASTS, Release, Snapshot, Store,
+    Answer, Attempt, Claim, Counting, Handoff, Kind, Others, Pending, REQUEST_LASTS, Release, Snapshot, Store,
 };
 use crate::stores::memory::MemoryStore;
 use crate::sync::Waker;
@@ -126,7 +126,7 @@ impl Store for Odd {
             if let Some(channel) = &self.channel {
                 channel.notify();
             }
-            return Answer::Done(Release::Freed { others: 0 });
+            return Answer::Done(Release::Freed { others: Others::Nobody });
         }
         Answer::Done(Release::NotHeld { holder: None })
     }

@@ -54,6 +54,12 @@ parts! {
     FairTimeouts = Before("redisson_lock_timeout:"),
     /// Until when those of them that are ours do.
     FairHeartbeats = Before("leasehold_lock_heartbeat:"),
+    /// The clients that wait for a lock, first come first.
+    LockLine = Before("leasehold_lock_line:"),
+    /// The client for which a free lock is kept.
+    LockNext = Before("leasehold_lock_next:"),
+    /// The channels of a lock's line: this, a colon and a client each.
+    LockWake = Before("leasehold_wake:"),
     /// The result of a release of Redisson's.
     UnlockLatch = Before("redisson_unlock_latch:"),
     /// The channel of waiters for either half of a read-write lock.

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use crate::error::{Error, Result};
 use crate::ident::Fence;
+use crate::seam::claim::Wakeups;
 
 /// How a request ended.
 #[derive(Debug)]
@@ -29,6 +30,13 @@ pub(crate) enum Attempt {
         /// How long the holder's lease still runs; `None` if it has no end.
         retry_after: Option<Duration>,
     },
+    /// Another owner holds it, or it is kept for another client, and this one stands in the store's line.
+    InLine {
+        /// When to ask again at the latest, told or not; `None`: nothing says when.
+        retry_after: Option<Duration>,
+        /// What to listen for.
+        wakeups: Wakeups,
+    },
     /// A count above one was asked for, but the owner holds nothing (any more). Nothing changed.
     Lost,
 }
@@ -38,8 +46,8 @@ pub(crate) enum Attempt {
 pub(crate) enum Release {
     /// The owner held it and now holds nothing; waiters were notified.
     Freed {
-        /// How many clients other than this one were among them, as far as the store knows.
-        others: u32,
+        /// Who was, other than this client.
+        others: Others,
     },
     /// The owner holds it with the count that was to be left.
     StillHeld,
@@ -48,6 +56,23 @@ pub(crate) enum Release {
         /// The holder, where the store knows it; `None` if it is free.
         holder: Option<String>,
     },
+}
+
+/// The other clients that were notified of a release, as far as the store knows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Others {
+    Nobody,
+    /// So many listen, and each of them may come.
+    Listen(u32),
+    /// The first in the store's line, for whom the lock is kept.
+    Next,
+}
+
+impl Others {
+    /// So many listeners.
+    pub(crate) fn listening(count: u32) -> Others {
+        if count == 0 { Others::Nobody } else { Others::Listen(count) }
+    }
 }
 
 /// The outcome of handing a lock off.

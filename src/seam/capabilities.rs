@@ -34,6 +34,7 @@ pub(crate) struct Capabilities<'a> {
     pub(crate) sessions: Option<&'a dyn Sessions>,
     pub(crate) connections: Option<&'a dyn ConnectionWatch>,
     pub(crate) sweeping: Option<&'a dyn Sweeping>,
+    pub(crate) lines: Option<&'a dyn Lines>,
     /// The store itself, for questions that only its own kind of store can answer.
     pub(crate) itself: Option<&'a (dyn Any + Send + Sync)>,
 }
@@ -61,6 +62,7 @@ impl Default for Capabilities<'_> {
             sessions: None,
             connections: None,
             sweeping: None,
+            lines: None,
             itself: None,
         }
     }
@@ -151,4 +153,11 @@ pub(crate) trait ConnectionWatch: Send + Sync {
 pub(crate) trait Sweeping: Send + Sync {
     /// Removes the entries of locks that have been free for longer than `age`, some at a time; how many.
     fn sweep(&self, age: Duration, deadline: Moment) -> Answer<u64>;
+}
+
+/// A store that keeps a line of the clients that wait for a lock, and tells the first of them when it is free.
+pub(crate) trait Lines: Send + Sync {
+    /// Has the claim's client stand in no line for the lock any more; if the lock is kept for it, the next is told. Sent
+    /// in order with the client's other requests about the lock, and not waited for.
+    fn leave_line(&self, claim: &Claim, deadline: Moment);
 }

@@ -20,6 +20,10 @@ pub(crate) struct Claim {
     pub(crate) home: u32,
     /// Whether the owner goes on asking while others come first: a store that queues gives it a place.
     pub(crate) waits: bool,
+    /// How it goes by the line of waiting clients, where the store keeps one for the lock.
+    pub(crate) turn: Turn,
+    /// The messages that a waiter under this claim listens for, as the last answer said.
+    pub(crate) wakeups: Wakeups,
     /// Of a read-write lock: whether a writer that waits comes before readers that do not read yet. A writer then says that
     /// it waits, and a reader looks whether one does.
     pub(crate) writers_first: bool,
@@ -31,6 +35,32 @@ pub(crate) struct Claim {
     pub(crate) wants_fence: bool,
     /// Whether it is known to have been granted. A claim abandoned before that must not be granted later either.
     pub(crate) is_granted: bool,
+}
+
+/// How an attempt goes by a lock's line of waiting clients. A client stands in it once, however many of its threads wait.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Turn {
+    /// Takes a free lock, whomever it is kept for.
+    Barges,
+    /// Leaves a free lock to the client that it is kept for, and does not join the line.
+    Yields,
+    /// The same, and joins the line.
+    Waits,
+    /// The same; its client may stand in the line already.
+    StandsInLine,
+    /// Its client was told that it is next. If another has the lock all the same, it is first in the line again.
+    IsNext,
+}
+
+/// The messages that wake a waiter.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Wakeups {
+    /// Each release of the lock; all that there is where a store keeps no line.
+    Releases,
+    /// That its client is next in the line.
+    OwnTurn,
+    /// Both: the holder's release tells nobody in the line.
+    OwnTurnAndReleases,
 }
 
 /// A hold's own description: after how long it ends however it is renewed, and where its owner is.

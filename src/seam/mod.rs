@@ -25,9 +25,9 @@ use std::time::Duration;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::ident::LockName;
-pub(crate) use crate::seam::answer::{Answer, Answered, Attempt, Handoff, Pending, Release, Sink};
+pub(crate) use crate::seam::answer::{Answer, Answered, Attempt, Handoff, Others, Pending, Release, Sink};
 pub(crate) use crate::seam::capabilities::Capabilities;
-pub(crate) use crate::seam::claim::{Bound, Claim, HoldNote};
+pub(crate) use crate::seam::claim::{Bound, Claim, HoldNote, Turn, Wakeups};
 pub(crate) use crate::seam::count::Counting;
 pub(crate) use crate::seam::failure::{Failure, Outcome, answer};
 pub(crate) use crate::seam::inspection::Inspect;

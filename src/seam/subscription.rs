@@ -14,11 +14,22 @@ use crate::sync::{Mutex, Waker};
 pub(crate) struct Channel {
     channel: Box<str>,
     message_count: AtomicU64,
+    /// Of those, how many said that it is this client's turn.
+    turn_count: AtomicU64,
+    /// How many said that it may be soon. They are not among the others.
+    standby_count: AtomicU64,
     up: AtomicBool,
+    /// The server refused the subscription.
+    refused: AtomicBool,
     wakers: Mutex<Vec<(u64, Waker)>>,
     next_id: AtomicU64,
     listeners: AtomicUsize,
 }
+
+/// The message to the client that is next in a lock's line; `line.lua` sends it.
+const IS_NEXT: &[u8] = b"next";
+/// The message to the one behind it.
+const STANDBY: &[u8] = b"standby";
 
 /// How far apart channels begin to count. A channel that ended and was made again must not show a count that the old one
 /// showed: a waiter that compares the two would believe that nothing was missed in between.
@@ -30,7 +41,10 @@ impl Channel {
         Channel {
             channel: channel.into(),
             message_count: AtomicU64::new(NEXT.fetch_add(APART, Ordering::Relaxed)),
+            turn_count: AtomicU64::new(0),
+            standby_count: AtomicU64::new(0),
             up: AtomicBool::new(up),
+            refused: AtomicBool::new(false),
             wakers: Mutex::new(Vec::new()),
             next_id: AtomicU64::new(0),
             listeners: AtomicUsize::new(0),
@@ -41,14 +55,33 @@ impl Channel {
         &self.channel
     }
 
-    /// A message came.
+    /// A message came: a release's, or one for a client that stands in a lock's line.
+    pub(crate) fn take(&self, message: &[u8]) {
+        match message {
+            IS_NEXT => {
+                self.turn_count.fetch_add(1, Ordering::SeqCst);
+                self.notify();
+            }
+            STANDBY => {
+                self.standby_count.fetch_add(1, Ordering::SeqCst);
+                self.wake();
+            }
+            _ => self.notify(),
+        }
+    }
+
+    fn wake(&self) {
+        for (_, waker) in self.wakers.lock().iter() {
+            waker.wake();
+        }
+    }
+
+    /// Something happened by which the lock may be free.
     pub(crate) fn notify(&self) {
         // Count first, wake second: a waiter that reads the old count has its waker signalled after, so it looks
         // again. Pairs with the waiting loop, which reads the count before its attempt.
         self.message_count.fetch_add(1, Ordering::SeqCst);
-        for (_, waker) in self.wakers.lock().iter() {
-            waker.wake();
-        }
+        self.wake();
     }
 
     /// The subscription was confirmed, or is gone. Either way every waiter looks again: before a confirmation
@@ -60,6 +93,12 @@ impl Channel {
 
     pub(crate) fn is_up(&self) -> bool {
         self.up.load(Ordering::SeqCst)
+    }
+
+    /// The server refused the subscription: its waiters look for another.
+    pub(crate) fn set_refused(&self) {
+        self.refused.store(true, Ordering::SeqCst);
+        self.notify();
     }
 
     pub(crate) fn message_count(&self) -> u64 {
@@ -100,6 +139,15 @@ impl Subscription {
         Subscription(ChannelPlaces::One(ChannelPlace { channel, source, id }))
     }
 
+    /// Listens to several channels; up when all of them are. `None`: to none.
+    pub(crate) fn all(mut parts: Vec<Subscription>) -> Option<Subscription> {
+        if parts.len() > 1 {
+            let enough = parts.len();
+            return Some(Subscription::several(parts, enough));
+        }
+        parts.pop()
+    }
+
     /// Listens at several servers; up when `enough` of them are.
     pub(crate) fn several(parts: Vec<Subscription>, enough: usize) -> Subscription {
         Subscription(ChannelPlaces::Several { parts, enough })
@@ -111,6 +159,28 @@ impl Subscription {
             ChannelPlaces::Several { parts, .. } => {
                 count_of_several(parts.iter().filter(|part| part.is_up()).map(Subscription::message_count))
             }
+        }
+    }
+
+    /// How often it was said that it is this client's turn.
+    pub(crate) fn turn_count(&self) -> u64 {
+        self.sum(&|channel| channel.turn_count.load(Ordering::SeqCst))
+    }
+
+    /// How often it was said that it may be this client's turn soon.
+    pub(crate) fn standby_count(&self) -> u64 {
+        self.sum(&|channel| channel.standby_count.load(Ordering::SeqCst))
+    }
+
+    /// Whether the server refused the subscription, or a part of it.
+    pub(crate) fn is_refused(&self) -> bool {
+        self.sum(&|channel| u64::from(channel.refused.load(Ordering::SeqCst))) > 0
+    }
+
+    fn sum(&self, of: &dyn Fn(&Channel) -> u64) -> u64 {
+        match &self.0 {
+            ChannelPlaces::One(place) => of(&place.channel),
+            ChannelPlaces::Several { parts, .. } => parts.iter().map(|part| part.sum(of)).sum(),
         }
     }
 
@@ -128,6 +198,11 @@ impl Subscription {
 /// another subscription stands or falls.
 pub(crate) fn count_of_several(counts: impl Iterator<Item = u64>) -> u64 {
     counts.fold(0, u64::wrapping_add)
+}
+
+/// The same where all must stand; `None`: there are none.
+pub(crate) fn count_of_all(counts: Vec<u64>) -> Option<u64> {
+    (!counts.is_empty()).then(|| count_of_several(counts.into_iter()))
 }
 
 impl Drop for ChannelPlace {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::error::Error;
 use crate::ident::Fence;
-use crate::seam::{Answer, Attempt, Handoff};
+use crate::seam::{Answer, Attempt, Handoff, Wakeups};
 
 /// The outcome of an attempt.
 #[derive(Debug)]
@@ -18,6 +18,8 @@ pub(crate) enum AttemptOutcome {
     TooLate,
     /// Another owner has it.
     Busy { retry_after: Option<Duration> },
+    /// The same, or it is kept for another client, and this one stands in the store's line.
+    InLine { retry_after: Option<Duration>, wakeups: Wakeups },
     /// The owner who was to have it already has it no longer. Nothing changed.
     Lost,
     /// Nothing changed, and nothing will.
@@ -36,6 +38,9 @@ impl AttemptOutcome {
             Answer::Done(Attempt::Granted { fence }) if stands => AttemptOutcome::Granted { fence },
             Answer::Done(Attempt::Granted { .. }) => AttemptOutcome::TooLate,
             Answer::Done(Attempt::Busy { retry_after }) => AttemptOutcome::Busy { retry_after },
+            Answer::Done(Attempt::InLine { retry_after, wakeups }) => {
+                AttemptOutcome::InLine { retry_after, wakeups }
+            }
             Answer::Done(Attempt::Lost) => AttemptOutcome::Lost,
             Answer::Refused(error) => AttemptOutcome::Failed(error),
             Answer::Unknown(error) => AttemptOutcome::Unknown(error),

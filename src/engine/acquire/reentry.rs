@@ -74,7 +74,7 @@ impl Engine {
                     return Ok(Some(Granted { hold: Arc::clone(hold), level }));
                 }
                 AttemptOutcome::TooLate => return Ok(None),
-                AttemptOutcome::Lost | AttemptOutcome::Busy { .. } => {
+                AttemptOutcome::Lost | AttemptOutcome::Busy { .. } | AttemptOutcome::InLine { .. } => {
                     self.completion.lose(hold, LossReason::Gone);
                     return Ok(None);
                 }

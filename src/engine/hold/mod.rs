@@ -26,7 +26,7 @@ use crate::engine::policy::{at_risk, renewal_period, renewal_slack};
 use crate::ident::{Fence, LockName, Owner};
 use crate::observe::reporter::{OnLost, Reporter};
 use crate::observe::{Loss, LossReason};
-use crate::seam::{Bound, Claim, HoldNote, Kind};
+use crate::seam::{Bound, Claim, HoldNote, Kind, Turn, Wakeups};
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use crate::time::{Clock, Lease, Moment, SHORTEST_LEASE, window};
@@ -167,6 +167,8 @@ impl Hold {
             lease: self.renewed_lease(),
             home: self.home,
             waits: false,
+            turn: Turn::Barges,
+            wakeups: Wakeups::Releases,
             writers_first: false,
             units: self.units,
             note: self.note.clone(),

@@ -10,7 +10,7 @@ use crate::engine::hold::Hold;
 use crate::engine::registry::Registry;
 use crate::observe::reporter::Reporter;
 use crate::observe::{LossReason, Observer};
-use crate::seam::REQUEST_LASTS;
+use crate::seam::{Others, REQUEST_LASTS};
 use crate::time::Clock;
 
 /// The steps after the end of a hold, for the thread that learns of it. Keeps no client alive.
@@ -69,7 +69,7 @@ impl ReleaseCompletion {
     }
 
     /// A hold ended by a true release; returns how long it lasted.
-    pub(crate) fn note_released(&self, hold: &Arc<Hold>, others: u32) -> Duration {
+    pub(crate) fn note_released(&self, hold: &Arc<Hold>, others: Others) -> Duration {
         self.registry.note_released(hold, others, self.clock.now());
         self.note_ended(hold)
     }

@@ -20,7 +20,7 @@ use crate::fork::is_forked;
 use crate::ident::{LockName, ThreadMark};
 use crate::observe::LossReason;
 use crate::park::Parker;
-use crate::seam::{Answer, Kind, Release};
+use crate::seam::{Answer, Kind, Others, Release};
 use crate::time::random_between;
 
 /// Between failed releases the caller pauses for a random part of this.
@@ -117,7 +117,7 @@ impl Engine {
         action: &'static str,
         hold: &Arc<Hold>,
         left: u32,
-        outcome: Result<Option<u32>>,
+        outcome: Result<Option<Others>>,
     ) -> Result<()> {
         // The turn between processes first. The hold is taken out second, which wakes the next waiter here.
         let held = match &outcome {
@@ -205,14 +205,14 @@ impl Engine {
     }
 
     /// Asks the store to leave `left` levels, again after failures for as long as `patience` and the window last.
-    /// `None`: the owner did not hold it. Else how many other clients listened. `first`: what came of asking once.
+    /// `None`: the owner did not hold it. Else which other clients were notified. `first`: what came of asking once.
     pub(crate) fn send_release(
         &self,
         hold: &Arc<Hold>,
         left: u32,
         patience: Duration,
         mut first: Option<Answer<Release>>,
-    ) -> Result<Option<u32>> {
+    ) -> Result<Option<Others>> {
         let claim = hold.claim();
         let started = self.clock.now();
         let give_up = started.plus(patience).min(hold.until());
@@ -221,11 +221,11 @@ impl Engine {
             let ask = || self.store.release(&claim, left, self.one_command());
             let error = match first.take().unwrap_or_else(ask) {
                 Answer::Done(Release::Freed { others }) => return Ok(Some(others)),
-                Answer::Done(Release::StillHeld) => return Ok(Some(0)),
+                Answer::Done(Release::StillHeld) => return Ok(Some(Others::Nobody)),
                 // An earlier request of ours did it, if the lease cannot have ended meanwhile.
                 Answer::Done(Release::NotHeld { .. }) => {
                     let was_ours = in_doubt && left == 0 && self.clock.now() < hold.until();
-                    return Ok(was_ours.then_some(0));
+                    return Ok(was_ours.then_some(Others::Nobody));
                 }
                 Answer::Refused(error) => error,
                 Answer::Unknown(error) => {

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::error::{Error, ErrorKind};
 use crate::ident::{Fence, LockName};
-use crate::seam::{Attempt, Claim, Failure, Outcome, Release};
+use crate::seam::{Attempt, Claim, Failure, Others, Outcome, Release};
 use crate::stores::etcd::lease::{EtcdLease, keep_alive, revoke, time_to_live, ttl_of};
 use crate::stores::etcd::members::{Transport, is_lease_over, not_sent};
 use crate::stores::etcd::message::{
@@ -315,7 +315,7 @@ impl EtcdStore {
         {
             revoke(wire, held.lease, deadline);
         }
-        Ok(Release::Freed { others: 0 })
+        Ok(Release::Freed { others: Others::Nobody })
     }
 
     // ---- keeping alive

@@ -4,7 +4,7 @@ use std::collections::{HashMap, VecDeque};
 
 use crate::ident::Owner;
 use crate::inspect::{ObjectKind, PermitOut};
-use crate::seam::{Attempt, Claim, Counting, PLACE_LASTS, Release};
+use crate::seam::{Attempt, Claim, Counting, Others, PLACE_LASTS, Release};
 use crate::time::Moment;
 
 /// All that is counted under one name, of one kind.
@@ -25,7 +25,7 @@ pub(super) struct Counted {
 }
 
 const GRANTED: Attempt = Attempt::Granted { fence: None };
-pub(super) const FREED: Release = Release::Freed { others: 0 };
+pub(super) const FREED: Release = Release::Freed { others: Others::Nobody };
 
 /// One of the counted kinds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -2,7 +2,7 @@
 
 use crate::ident::Owner;
 use crate::inspect::{Holder, Mode};
-use crate::seam::{Attempt, Claim, PLACE_LASTS, Release, Snapshot};
+use crate::seam::{Attempt, Claim, Others, PLACE_LASTS, Release, Snapshot};
 use crate::time::Moment;
 
 /// One half of a read-write lock.
@@ -101,7 +101,7 @@ impl Parties {
             }
             Some(_) => {
                 self.holds.retain(|party| party.half != half || party.owner != claim.owner);
-                Release::Freed { others: 0 }
+                Release::Freed { others: Others::Nobody }
             }
             None => Release::NotHeld { holder: self.holds.first().map(|party| party.owner.to_string()) },
         }

@@ -2,6 +2,7 @@
 
 use std::fmt::Display;
 
+use crate::ident::ClientId;
 pub(super) use crate::ident::derived::{Part, tagged};
 
 /// A part of a name that is called by something put before it.
@@ -14,6 +15,11 @@ pub(super) fn before(part: Part, name: &str) -> String {
 /// The channel of a lock's waiters.
 pub(super) fn channel(lock: &str) -> String {
     before(Part::LockChannel, lock)
+}
+
+/// The channel on which a client is told that it is next in the lock's line.
+pub(super) fn turn_channel(lock: &str, client: ClientId) -> String {
+    format!("{}:{client}", before(Part::LockWake, lock))
 }
 
 /// The counter of a lock's fences.
@@ -131,6 +137,14 @@ mod tests {
         ];
         for name in names {
             assert!(!is_refused(name), "{name}");
+        }
+    }
+
+    #[test]
+    fn the_scripts_of_the_line_name_its_keys_and_channels_by_the_list() {
+        let script = include_str!("lua/line.lua");
+        for part in [Part::LockLine, Part::LockNext, Part::LockWake] {
+            assert!(script.contains(&format!("'{}'", part.text())), "{part:?}");
         }
     }
 

@@ -60,10 +60,11 @@ macro_rules! scripts {
 }
 
 scripts! {
-    ACQUIRE = "fence.lua", "acquire.lua";
-    RELEASE = "release.lua";
-    ACQUIRE_ALL = "acquire_all.lua";
-    RELEASE_ALL = "release_all.lua";
+    ACQUIRE = "fence.lua", "line.lua", "acquire.lua";
+    RELEASE = "line.lua", "release.lua";
+    LEAVE_LINE = "line.lua", "leave_line.lua";
+    ACQUIRE_ALL = "line.lua", "acquire_all.lua";
+    RELEASE_ALL = "line.lua", "release_all.lua";
     HAND_OVER = "fence.lua", "hand_over.lua";
     RENEW = "renew.lua";
     EXPIRE_IN = "expire_in.lua";
@@ -87,7 +88,7 @@ scripts! {
     SIGNAL_CHANGE = "signal_change.lua";
     INSPECT = "inspect.lua";
     SHOW = "show.lua";
-    FORCE = "force.lua";
+    FORCE = "line.lua", "force.lua";
     TOKEN_RELEASE = "token_release.lua";
     TOKEN_RENEW = "token_renew.lua";
     TOKEN_ACQUIRE = "token_acquire.lua";
@@ -105,7 +106,7 @@ macro_rules! guarded {
 }
 
 guarded! {
-    RING_ACQUIRE = "fence.lua", "acquire.lua";
+    RING_ACQUIRE = "fence.lua", "line.lua", "acquire.lua";
     RING_FAIR_ACQUIRE = "fence.lua", "fair_acquire.lua";
     RING_RW_ACQUIRE = "fence.lua", "rw_acquire.lua";
     RING_TOKEN_ACQUIRE = "token_acquire.lua";

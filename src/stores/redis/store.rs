@@ -8,9 +8,9 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::ident::{LockName, Owner};
 use crate::inspect::Inspection;
 use crate::observe::reporter::Reporter;
-use crate::seam::capabilities::{Capabilities, ConnectionWatch};
+use crate::seam::capabilities::{Capabilities, ConnectionWatch, Lines};
 use crate::seam::inspection::Inspect;
-use crate::seam::subscription::Subscription;
+use crate::seam::subscription::{Subscription, count_of_all};
 use crate::seam::{Answer, Attempt, Claim, Counting, Handoff, Kind, Pending, Release, Sink, Snapshot, Store};
 use crate::seam::{Failure, Outcome, answer};
 use crate::stores::redis::about::{About, probe, scripts_refused};
@@ -158,6 +158,7 @@ impl Store for RedisStore {
             pipeline: Some(self),
             batches: Some(self),
             connections: Some(self),
+            lines: Some(self),
             ..Capabilities::default()
         }
     }
@@ -256,11 +257,20 @@ impl Store for RedisStore {
     }
 
     fn listen(&self, claim: &Claim, waker: &Waker) -> Option<Subscription> {
-        self.server.subscriber.listen(&kinds::of(claim.kind).channel(claim)?, waker)
+        let channels = kinds::channels(claim);
+        let parts: Option<Vec<_>> =
+            channels.iter().map(|channel| self.server.subscriber.listen(channel, waker)).collect();
+        Subscription::all(parts?)
     }
 
     fn message_count(&self, claim: &Claim) -> Option<u64> {
-        self.server.subscriber.message_count(|| kinds::of(claim.kind).channel(claim))
+        let subscriber = &self.server.subscriber;
+        if subscriber.is_idle() {
+            return None; // as mostly, and no name need be made
+        }
+        let counts: Option<Vec<u64>> =
+            kinds::channels(claim).into_iter().map(|channel| subscriber.message_count(|| Some(channel))).collect();
+        count_of_all(counts?)
     }
 
     fn poll_completions(&self) -> bool {
@@ -287,6 +297,15 @@ impl Inspect for RedisStore {
     fn describe(&self, name: &LockName, deadline: Moment) -> Answer<Inspection> {
         let result = show::describe(&self.server.connections, name, deadline);
         answer(result.map_err(Failure::of_reading), "inspect", name.given())
+    }
+}
+
+impl Lines for RedisStore {
+    fn leave_line(&self, claim: &Claim, deadline: Moment) {
+        if let Some(command) = kinds::of(claim.kind).leaving_line(claim) {
+            // A lost one costs those behind a standby message; a failure concerns nobody else.
+            self.server.connections.post(&command, deadline, Box::new(drop));
+        }
     }
 }
 

@@ -8,7 +8,7 @@ use crate::inspect::{Holder, Inspection, ObjectKind, Whereabouts};
 use crate::seam::capabilities::{Capabilities, ConnectionWatch, Sweeping};
 use crate::seam::inspection::Inspect;
 use crate::seam::subscription::Subscription;
-use crate::seam::{Answer, Attempt, Claim, Failure, Kind, Outcome, Release, Snapshot, Store, answer};
+use crate::seam::{Answer, Attempt, Claim, Failure, Kind, Others, Outcome, Release, Snapshot, Store, answer};
 use crate::stores::sql::pool::{Database, Pool};
 use crate::sync::Waker;
 use crate::time::Moment;
@@ -184,7 +184,7 @@ impl<D: Rows> RowStore<D> {
         deadline: Moment,
     ) -> Outcome<Release> {
         match database.leave(link, claim, left, deadline)? {
-            Change::Made(()) if left == 0 => Ok(Release::Freed { others: 0 }),
+            Change::Made(()) if left == 0 => Ok(Release::Freed { others: Others::Nobody }),
             Change::Made(()) => Ok(Release::StillHeld),
             Change::None(row) => {
                 let row = of_kind(row, claim.kind)?;

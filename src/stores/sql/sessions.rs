@@ -16,7 +16,7 @@ use crate::seam::capabilities::{Capabilities, ConnectionWatch};
 use crate::seam::fallbacks::describe_by_kinds;
 use crate::seam::inspection::Inspect;
 use crate::seam::subscription::Subscription;
-use crate::seam::{Answer, Attempt, Claim, Failure, Kind, Outcome, Release, Snapshot, Store, answer};
+use crate::seam::{Answer, Attempt, Claim, Failure, Kind, Others, Outcome, Release, Snapshot, Store, answer};
 use crate::stores::sql::pool::{Database, Pool};
 use crate::stores::sql::timed_out;
 use crate::sync::Mutex;
@@ -206,7 +206,7 @@ impl<D: SessionDatabase> SessionStore<D> {
                 if let Some(held) = held {
                     self.pool.give(held.link);
                 }
-                Ok(Release::Freed { others: 0 })
+                Ok(Release::Freed { others: Others::Nobody })
             }
             Ok(Some(false) | None) => self.not_held(claim, deadline),
             // Hanging up frees it too, once the server has noticed.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::error::{Error, ErrorKind};
 use crate::ident::{Fence, LockName, Owner};
 use crate::seam::subscription::{Channel, ChannelSource};
-use crate::seam::{Attempt, Claim, Failure, Family, Kind, Release, Snapshot};
+use crate::seam::{Attempt, Claim, Failure, Family, Kind, Others, Release, Snapshot};
 use crate::stores::zookeeper::answer::{deleted, described, inscription};
 use crate::stores::zookeeper::jute::{Mode, Operation, code};
 use crate::stores::zookeeper::path::{NodeLine, QueuedNode};
@@ -214,7 +214,7 @@ impl ZooKeeperStore {
             }
         } else if self.delete(&node.path(&key), deadline)? {
             self.session.places.remove(&key);
-            return Ok(Release::Freed { others: 0 });
+            return Ok(Release::Freed { others: Others::Nobody });
         }
         self.session.places.remove(&key);
         Ok(Release::NotHeld { holder: self.holder(&key, deadline)? })
@@ -234,7 +234,7 @@ impl ZooKeeperStore {
             Some((None, false)) => false,
             Some((None, true)) | None => self.clear(&key, deadline)?,
         };
-        Ok(if freed { Release::Freed { others: 0 } } else { Release::NotHeld { holder: None } })
+        Ok(if freed { Release::Freed { others: Others::Nobody } } else { Release::NotHeld { holder: None } })
     }
 
     /// Looks for nodes of an owner that it does not know of, and takes them away; whether there were any.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::config::NameMapper;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ident::{LockName, Owner};
-use crate::seam::{Answer, Claim, Kind, Store};
+use crate::seam::{Answer, Claim, Kind, Store, Turn, Wakeups};
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{Mutex, OnceLock};
 use crate::time::{Clock, Moment};
@@ -71,7 +71,9 @@ impl VotingNode {
 
     pub(super) fn claim(&self, claim: &Claim) -> Result<Claim> {
         let renamed = self.renamed(&claim.name)?;
-        Ok(Claim { name: renamed.map_or_else(|| Arc::clone(&claim.name), Arc::new), ..claim.clone() })
+        let name = renamed.map_or_else(|| Arc::clone(&claim.name), Arc::new);
+        // Each server's line would have another order.
+        Ok(Claim { name, turn: Turn::Barges, wakeups: Wakeups::Releases, ..claim.clone() })
     }
 
     // ---- whether it answers

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::error::{Error, ErrorKind};
 use crate::ident::Fence;
-use crate::seam::{Answer, Attempt, Release, Snapshot};
+use crate::seam::{Answer, Attempt, Others, Release, Snapshot};
 
 /// One answer of each server, in their order.
 pub(super) struct Votes<T>(pub(super) Vec<Answer<T>>);
@@ -95,7 +95,7 @@ impl Votes<Attempt> {
     pub(super) fn fence(&self) -> Option<Fence> {
         let fences = self.done().filter_map(|attempt| match attempt {
             Attempt::Granted { fence } => *fence,
-            Attempt::Busy { .. } | Attempt::Lost => None,
+            Attempt::Busy { .. } | Attempt::InLine { .. } | Attempt::Lost => None,
         });
         fences.max()
     }
@@ -106,7 +106,7 @@ impl Votes<Attempt> {
         let mut leases: Vec<Duration> = self
             .done()
             .filter_map(|attempt| match attempt {
-                Attempt::Busy { retry_after } => Some(retry_after.unwrap_or(Duration::MAX)),
+                Attempt::Busy { retry_after } | Attempt::InLine { retry_after, .. } => Some(retry_after.unwrap_or(Duration::MAX)),
                 Attempt::Granted { .. } | Attempt::Lost => None,
             })
             .collect();
@@ -120,7 +120,7 @@ impl Votes<Attempt> {
 pub(super) fn say_attempt(attempt: &Attempt) -> String {
     match attempt {
         Attempt::Granted { .. } => "granted, and taken back",
-        Attempt::Busy { .. } => "held by another",
+        Attempt::Busy { .. } | Attempt::InLine { .. } => "held by another",
         Attempt::Lost => "not held",
     }
     .to_owned()
@@ -144,12 +144,14 @@ impl Votes<Release> {
     }
 
     /// How many other clients heard, at the server where it was most.
-    pub(super) fn others(&self) -> u32 {
+    pub(super) fn others(&self) -> Others {
         let message_count = self.done().map(|release| match release {
-            Release::Freed { others } => *others,
-            Release::StillHeld | Release::NotHeld { .. } => 0,
+            Release::Freed { others: Others::Listen(count) } => *count,
+            Release::Freed { others: Others::Nobody | Others::Next }
+            | Release::StillHeld
+            | Release::NotHeld { .. } => 0,
         });
-        message_count.max().unwrap_or(0)
+        Others::listening(message_count.max().unwrap_or(0))
     }
 }
 

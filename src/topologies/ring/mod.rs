@@ -16,7 +16,7 @@ use std::time::Duration;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ident::{LockName, Owner};
 use crate::inspect::Inspection;
-use crate::seam::capabilities::{Capabilities, ConnectionWatch, Homes};
+use crate::seam::capabilities::{Capabilities, ConnectionWatch, Homes, Lines};
 use crate::seam::fallbacks::any_hung_up;
 use crate::seam::inspection::Inspect;
 use crate::seam::ring_member::{Look, Marked, RingMember};
@@ -286,7 +286,7 @@ fn close(node: &RingServer) {
 
 impl Store for RingStore {
     fn capabilities(&self) -> Capabilities<'_> {
-        Capabilities { homes: Some(self), connections: Some(self), itself: Some(self), ..self.of_nodes }
+        Capabilities { homes: Some(self), connections: Some(self), lines: Some(self), itself: Some(self), ..self.of_nodes }
     }
 
     fn check_name(&self, kind: Kind, name: &LockName) -> Result<()> {
@@ -419,6 +419,16 @@ impl Inspect for RingStore {
 impl Homes for RingStore {
     fn home(&self, name: &LockName) -> u32 {
         self.view().circle.home(name.key())
+    }
+}
+
+impl Lines for RingStore {
+    fn leave_line(&self, claim: &Claim, deadline: Moment) {
+        if let Ok(node) = self.at(claim.home)
+            && let Some(lines) = node.capabilities().lines
+        {
+            lines.leave_line(claim, deadline);
+        }
     }
 }
 

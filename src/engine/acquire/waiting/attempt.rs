@@ -11,7 +11,7 @@ use crate::engine::handoff::PendingHandoff;
 use crate::engine::registry::QueuePlace;
 use crate::error::{Error, ErrorKind, Result};
 use crate::inspect::Whereabouts;
-use crate::seam::{Answer, Attempt, Claim, HoldNote, Kind};
+use crate::seam::{Answer, Attempt, Claim, HoldNote, Kind, Wakeups};
 use crate::time::{Moment, random_between, window};
 
 impl Waiting<'_> {
@@ -23,7 +23,9 @@ impl Waiting<'_> {
         let place = || Arc::new(Whereabouts::here());
         let note = max_hold.map(|max_hold| HoldNote { max_hold, place: place() });
         let wants_fence = self.call.wants_fence();
-        Claim { waits: self.waits, units, writers_first, note, wants_fence, ..claim }
+        let turn = self.line.turn(self.turn);
+        let wakeups = self.line.wakeups;
+        Claim { waits: self.waits, turn, wakeups, units, writers_first, note, wants_fence, ..claim }
     }
 
     pub(super) fn attempt(&mut self) -> Result<Progress> {
@@ -106,13 +108,16 @@ impl Waiting<'_> {
         match outcome {
             AttemptOutcome::Granted { fence } => {
                 self.queued = None;
+                self.leave_line_by_grant();
                 Ok(Progress::Granted(self.enter(&claim, sent, fence)))
             }
             AttemptOutcome::TooLate => {
                 self.leave_behind(claim, sent);
                 Ok(Progress::Again)
             }
+            AttemptOutcome::InLine { retry_after, wakeups } => Ok(self.stand_in_line(retry_after, wakeups)),
             AttemptOutcome::Busy { retry_after } => {
+                self.listen_for(Wakeups::Releases);
                 let now = engine.clock.now();
                 let poll = now.plus(self.pause());
                 // Not before the holder's lease can have ended, nor in a hot loop when it is about to.

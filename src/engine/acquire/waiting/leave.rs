@@ -4,13 +4,18 @@ use super::{Progress, Waiting};
 use crate::engine::acquire::retry::{RETRY_PAUSE, RetryBudget};
 use crate::error::{Error, Result};
 use crate::ident::unbound_number;
-use crate::seam::{Answer, Claim, PLACE_LASTS, REQUEST_LASTS};
+use crate::seam::{Answer, Claim, PLACE_LASTS, REQUEST_LASTS, Turn};
 use crate::time::{Moment, random_between};
 
 impl Waiting<'_> {
     /// Hands an attempt that may have been, or may yet be, carried out to the watchdog, and goes on under a number
     /// that it cannot touch.
     pub(super) fn leave_behind(&mut self, claim: Claim, sent: Moment) {
+        if self.turn == Turn::Waits {
+            // It may have joined the line.
+            self.line.may_stand = true;
+            self.engine.registry.note_in_line(claim.kind, &claim.name, true);
+        }
         self.queued = None;
         self.subscription = self.subscription.take().filter(|_| !self.store_queues);
         let lasts = match claim.kind.is_leased() {

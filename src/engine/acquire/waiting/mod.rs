@@ -6,8 +6,10 @@
 mod attempt;
 mod grant;
 mod leave;
+mod line;
 mod sleep;
 
+use self::line::LinePlace;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -21,7 +23,7 @@ use crate::error::Result;
 use crate::ident::{ThreadMark, unbound_number};
 use crate::park::Parker;
 use crate::seam::subscription::Subscription;
-use crate::seam::{Bound, Claim, Kind};
+use crate::seam::{Bound, Claim, Kind, Turn};
 use crate::time::{Moment, random_between};
 
 /// One caller's wait for a lock that its owner does not hold yet.
@@ -57,6 +59,9 @@ pub(crate) struct Waiting<'a> {
     next_poll: Option<Moment>,
     /// Whether the store is to give this caller a place, where it queues.
     waits: bool,
+    /// How it goes by the store's line of waiting clients, but for what `line` adds.
+    turn: Turn,
+    line: LinePlace,
     /// Under which claim this caller may stand in the store's queue, or as a writer that waits.
     queued: Option<Claim>,
 }
@@ -114,6 +119,8 @@ impl<'a> Waiting<'a> {
             message_count: None,
             next_poll: None,
             waits: true,
+            turn: if call.terms.backoff.is_some() { Turn::Barges } else { Turn::Waits },
+            line: LinePlace::default(),
             queued: None,
         }
     }
@@ -128,6 +135,7 @@ impl<'a> Waiting<'a> {
     /// The same, but a busy attempt takes no place in the store's queue: a caller that waits asks again.
     pub(crate) fn asking_once(mut self) -> Waiting<'a> {
         self.waits = false;
+        self.turn = Turn::Yields;
         self
     }
 
@@ -136,10 +144,13 @@ impl<'a> Waiting<'a> {
         if call.limit.is_over(engine.clock.now()) {
             // A caller that has a place already leaves it.
             self.waits = call.terms.number.is_some();
+            self.turn = Turn::Barges;
             let ended = self.once();
             return self.unless_shut_down(ended);
         }
         let place = engine.registry.join(call.kind, call.name, call.terms.backoff.is_some());
+        // The thread before it may have joined the line for its client.
+        self.line.may_stand = !place.ticket().is_head();
         let ended = self.wait(&place);
         // Whatever ended the wait: a lock that is on its way to this waiter is taken.
         let ended = match ended {
@@ -152,6 +163,7 @@ impl<'a> Waiting<'a> {
                 None => ended,
             },
         };
+        self.leave_line(&place);
         // Entered first, place left second: the next head sees a hold to wait for.
         drop(place);
         self.unless_shut_down(ended)
@@ -202,6 +214,7 @@ impl<'a> Waiting<'a> {
     /// The next step. A hand-off comes first; a waiter that need not ask the store sleeps; the offer to be handed the lock
     /// is withdrawn before the store is asked.
     fn next_step(&mut self, place: &QueuePlace) -> Step {
+        let engine = self.engine;
         if place.ticket().is_given() {
             return self.take_back(place).map_or(Step::Again, Step::Receive);
         }
@@ -215,6 +228,9 @@ impl<'a> Waiting<'a> {
                 return Step::Sleep(self.next_poll());
             }
         } else if let Some(until) = self.held_here_until() {
+            return Step::Sleep(until);
+        }
+        if let Some(until) = self.line.stands_by(engine.clock.now()) {
             return Step::Sleep(until);
         }
         self.take_back(place).map_or(Step::Ask, Step::Receive)
@@ -237,7 +253,10 @@ impl<'a> Waiting<'a> {
         // Counted first, asked second: a release between the two changes the count, and `sleep` returns at once. Pairs with
         // `Channel::notify`.
         self.message_count = match &self.subscription {
-            Some(subscription) => subscription.is_up().then(|| subscription.message_count()),
+            Some(subscription) => {
+                self.line.note_turns(subscription);
+                subscription.is_up().then(|| subscription.message_count())
+            }
             None => {
                 let claim = self.claim();
                 self.engine.store.message_count(&claim)

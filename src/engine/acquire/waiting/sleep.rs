@@ -8,6 +8,7 @@ use crate::engine::registry::QueuePlace;
 use crate::error::Result;
 use crate::park::{Parker, Woken};
 use crate::seam::subscription::Subscription;
+use crate::seam::{Others, Wakeups};
 use crate::time::Moment;
 
 /// Other processes listen for the lock that this process has just released: they go first, for so long.
@@ -42,6 +43,15 @@ impl Waiting<'_> {
                 let claim = self.claim();
                 let parker = self.parker.get_or_insert_with(|| Parker::new(&engine.clock));
                 self.subscription = engine.store.listen(&claim, parker.waker());
+                if let Some(subscription) = &self.subscription {
+                    self.line.listens(subscription);
+                }
+            }
+            if self.line.wakeups != Wakeups::Releases
+                && self.subscription.as_ref().is_some_and(Subscription::is_refused)
+            {
+                self.go_by_releases();
+                return Ok(());
             }
             let moved = |at: &Subscription| at.is_up() && Some(at.message_count()) != self.message_count;
             if self.subscription.as_ref().is_some_and(moved) {
@@ -52,7 +62,14 @@ impl Waiting<'_> {
             return Ok(());
         }
         match self.parker(place).park(until, call.interrupt) {
-            Woken::Signal | Woken::Time => Ok(()),
+            Woken::Signal | Woken::Time => {
+                if let Some(subscription) = &self.subscription
+                    && Some(subscription.message_count()) == self.message_count
+                {
+                    self.line.stand_by(subscription, engine.clock.now(), until);
+                }
+                Ok(())
+            }
             Woken::Interrupted => Err(interrupted(call)),
         }
     }
@@ -62,8 +79,9 @@ impl Waiting<'_> {
     pub(super) fn stand_back(&self) {
         let (engine, call) = (self.engine, self.call);
         let Some((since, others)) = engine.registry.contended_since(call.kind, call.name) else { return };
-        if others == 1 && self.attempts > 0 {
-            return; // the one other process has held it since: it is ours now
+        // The one other process has held it since: it is ours now. Or it is kept for the next in line: nobody gets ahead.
+        if others == Others::Listen(1) && self.attempts > 0 || others == Others::Next {
+            return;
         }
         let age = engine.clock.now().since(since);
         if age < FRESH {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::ident::{LockName, Owner};
 use crate::seam::capabilities::{PLAIN_POLL, SAFETY_POLL};
-use crate::seam::{Attempt, Claim, Handoff, PLACE_LASTS, Release, Snapshot};
+use crate::seam::{Attempt, Claim, Handoff, Others, PLACE_LASTS, Release, Snapshot};
 use crate::stores::memory::held::HeldLock;
 use crate::stores::memory::kinds::kind::MemoryKind;
 use crate::stores::memory::state::Turn;
@@ -101,7 +101,7 @@ impl MemoryKind for HeldKind {
             Some(held) if held.owner == claim.owner => {
                 turn.state.locks.remove(key);
                 self.publish(turn, &claim.name);
-                Release::Freed { others: 0 }
+                Release::Freed { others: Others::Nobody }
             }
             Some(held) => Release::NotHeld { holder: Some(held.owner.to_string()) },
             None => Release::NotHeld { holder: None },

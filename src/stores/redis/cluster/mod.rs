@@ -23,9 +23,9 @@ use crate::hosts::Host;
 use crate::ident::{Fence, LockName, Owner};
 use crate::inspect::Inspection;
 use crate::observe::reporter::Reporter;
-use crate::seam::capabilities::{Batches, Capabilities, ConnectionWatch, Pipeline};
+use crate::seam::capabilities::{Batches, Capabilities, ConnectionWatch, Lines, Pipeline};
 use crate::seam::inspection::Inspect;
-use crate::seam::subscription::Subscription;
+use crate::seam::subscription::{Subscription, count_of_all};
 use crate::seam::{
     Answer, Answered, Attempt, Claim, Counting, Kind, Pending, Release, Sink, Snapshot, Store,
 };
@@ -365,6 +365,7 @@ impl Store for ClusterStore {
             pipeline: Some(self),
             batches: Some(self),
             connections: Some(self),
+            lines: Some(self),
             ..Capabilities::default()
         }
     }
@@ -433,13 +434,16 @@ impl Store for ClusterStore {
     }
 
     fn listen(&self, claim: &Claim, waker: &Waker) -> Option<Subscription> {
-        let channel = kinds::of(claim.kind).channel(claim)?;
         let subscriber = |endpoint: &Endpoint| self.topology.subscriber(endpoint);
-        self.topology.wakeups.listen(&channel, waker, subscriber)
+        let listen = |channel: &String| self.topology.wakeups.listen(channel, waker, subscriber);
+        let parts: Option<Vec<_>> = kinds::channels(claim).iter().map(listen).collect();
+        Subscription::all(parts?)
     }
 
     fn message_count(&self, claim: &Claim) -> Option<u64> {
-        self.topology.wakeups.message_count(&kinds::of(claim.kind).channel(claim)?)
+        let count = |channel: &String| self.topology.wakeups.message_count(channel);
+        let counts: Option<Vec<u64>> = kinds::channels(claim).iter().map(count).collect();
+        count_of_all(counts?)
     }
 
     fn poll_completions(&self) -> bool {
@@ -513,6 +517,15 @@ impl Batches for ClusterStore {
         let Some(first) = claims.first() else { return Box::new(Answered(Answer::Done(Vec::new()))) };
         let sent = claims.to_vec();
         self.begin("unlock", &first.name, deadline, move |store| store.begin_releases(&sent, deadline))
+    }
+}
+
+impl Lines for ClusterStore {
+    /// Where the slot was last known to be; elsewhere nobody is kept waiting by it for long.
+    fn leave_line(&self, claim: &Claim, deadline: Moment) {
+        if let Ok(place) = self.place(&claim.name, deadline) {
+            place.node.store.leave_line(claim, deadline);
+        }
     }
 }
 

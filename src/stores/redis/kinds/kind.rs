@@ -69,8 +69,14 @@ pub(crate) trait RedisKind: Sync {
         false
     }
 
-    /// The channel of a waiter under this claim; `None`: it is sent no messages, and polls.
+    /// The channel on which each release is told, or to this waiter alone; `None`: it is sent no messages, and polls.
     fn channel(&self, claim: &Claim) -> Option<String>;
+
+    /// The channel on which its client is told that it is next in the lock's line; `None`: there is no line.
+    fn turn_channel(&self, claim: &Claim) -> Option<String> {
+        let _ = claim;
+        None
+    }
 
     // ---- requests
 
@@ -90,6 +96,12 @@ pub(crate) trait RedisKind: Sync {
 
     /// A request after an answered release: the server need not remember that release any more.
     fn forgetting(&self, claim: &Claim) -> Option<Command> {
+        let _ = claim;
+        None
+    }
+
+    /// The end of its client's place in the lock's line; `None`: there is no line.
+    fn leaving_line(&self, claim: &Claim) -> Option<Command> {
         let _ = claim;
         None
     }

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::ident::LockName;
-use crate::seam::Kind;
+use crate::seam::{Claim, Kind, Wakeups};
 use kind::RedisKind;
 
 /// The module of a kind.
@@ -33,6 +33,17 @@ pub(crate) fn of(kind: Kind) -> &'static dyn RedisKind {
         Kind::Latch => &latch::LatchKind,
         Kind::Signal => &condition::ConditionKind,
     }
+}
+
+/// The channels that a waiter under this claim listens to.
+pub(crate) fn channels(claim: &Claim) -> Vec<String> {
+    let kind = of(claim.kind);
+    let turn = if claim.wakeups == Wakeups::Releases { None } else { kind.turn_channel(claim) };
+    let releases = match (claim.wakeups, &turn) {
+        (Wakeups::OwnTurn, Some(_)) => None,
+        _ => kind.channel(claim),
+    };
+    turn.into_iter().chain(releases).collect()
 }
 
 /// [`RedisKind::queues`], for the capabilities of a store.

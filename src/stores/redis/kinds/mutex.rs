@@ -2,14 +2,14 @@
 
 use crate::ident::{LockName, Owner};
 use crate::seam::Outcome;
-use crate::seam::{Claim, HoldNote, Snapshot};
+use crate::seam::{Claim, HoldNote, Snapshot, Turn};
 use crate::stores::redis::keys;
 use crate::stores::redis::kinds::kind::{Deferrable, RedisKind};
 use crate::stores::redis::kinds::replies;
 use crate::stores::redis::pubsub::publish::PublishMode;
 use crate::stores::redis::reply::Expected;
 use crate::stores::redis::script::{
-    ACQUIRE, Command, FORCE, HAND_OVER, INSPECT, RELEASE, RENEW, RING_ACQUIRE, Script,
+    ACQUIRE, Command, FORCE, HAND_OVER, INSPECT, LEAVE_LINE, RELEASE, RENEW, RING_ACQUIRE, Script,
 };
 use crate::stores::redis::server::{RedisCall, RedisServer};
 use crate::time::millis;
@@ -30,6 +30,14 @@ impl RedisKind for MutexKind {
         Some(keys::channel(claim.name.key()))
     }
 
+    fn turn_channel(&self, claim: &Claim) -> Option<String> {
+        Some(keys::turn_channel(claim.name.key(), claim.owner.client()))
+    }
+
+    fn leaving_line(&self, claim: &Claim) -> Option<Command> {
+        Some(LEAVE_LINE.on(&[claim.name.key()]).arg(&*claim.owner.client().to_string()))
+    }
+
     fn acquisition(&self, claim: &Claim, count: u32) -> Command {
         let lock = claim.name.key();
         let counter = claim.wants_fence.then(|| keys::fence_counter(lock));
@@ -37,7 +45,7 @@ impl RedisKind for MutexKind {
             Some(counter) => ACQUIRE.on(&[lock, counter]),
             None => ACQUIRE.on(&[lock]),
         };
-        let command = command.arg(claim.owner).arg(count).arg(millis(claim.lease));
+        let command = command.arg(claim.owner).arg(count).arg(millis(claim.lease)).arg(turn(claim.turn));
         match &claim.note {
             // A note stays with its hold.
             Some(note) if count == 1 => saying(command, note),
@@ -88,6 +96,17 @@ impl RedisKind for MutexKind {
         let lock = name.key();
         let command = call.server.publish_mode.on(&FORCE, lock, &keys::channel(lock), |command| command);
         replies::forced(&call.ask(&command, Expected::Hash)?)
+    }
+}
+
+/// As `acquire.lua` takes it.
+fn turn(turn: Turn) -> u32 {
+    match turn {
+        Turn::Barges => 0,
+        Turn::Yields => 1,
+        Turn::Waits => 2,
+        Turn::StandsInLine => 3,
+        Turn::IsNext => 4,
     }
 }
 

@@ -1,21 +1,47 @@
 //! Replies that the scripts of several kinds give.
 
+use std::time::Duration;
+
 use crate::error::{Error, ErrorKind, Result};
 use crate::ident::Fence;
 use crate::seam::Outcome;
-use crate::seam::{Attempt, Handoff, Release, Snapshot};
+use crate::seam::{Attempt, Handoff, Others, Release, Snapshot, Wakeups};
 use crate::stores::redis::reply::{Tagged, decoded, ttl};
+use crate::time::random_between;
+
+/// In place of listeners: the first in the line was told.
+const NEXT_WAS_TOLD: i64 = -3;
+/// After the end of the holder's lease.
+const AFTER_LEASE: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(200));
+/// After the lock is kept no longer.
+const AFTER_KEPT: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(20));
 
 /// The answer to the release of something that nobody holds: a latch, or a condition's notification.
-pub(super) const NOTHING_HELD: Release = Release::Freed { others: 0 };
+pub(super) const NOTHING_HELD: Release = Release::Freed { others: Others::Nobody };
 
 /// The reply of an attempt, for any lock but one by token.
 pub(crate) fn attempted(reply: &Tagged, wants_fence: bool) -> Outcome<Attempt> {
     decoded(match reply.tag() {
         b"granted" => fence(reply, wants_fence).map(|fence| Attempt::Granted { fence }),
         b"busy" => reply.number(1).map(|ttl_ms| Attempt::Busy { retry_after: ttl(ttl_ms) }),
+        b"in_line" => in_line(reply),
         b"lost" => Ok(Attempt::Lost),
         _ => Err(reply.unexpected()),
+    })
+}
+
+/// Who stands in line asks again when the holder's lease may have ended, but not all at the same moment; or when the lock
+/// is kept no longer for the one that was told.
+fn in_line(reply: &Tagged) -> Result<Attempt> {
+    let left = ttl(reply.number(1)?);
+    let after = |spread| left.map(|left| left + random_between(spread));
+    Ok(match reply.text(2)?.as_deref() {
+        Some("kept") => Attempt::InLine { retry_after: after(AFTER_KEPT), wakeups: Wakeups::OwnTurn },
+        Some("ours") => Attempt::InLine { retry_after: after(AFTER_LEASE), wakeups: Wakeups::OwnTurn },
+        Some("foreign") => {
+            Attempt::InLine { retry_after: after(AFTER_LEASE), wakeups: Wakeups::OwnTurnAndReleases }
+        }
+        _ => return Err(reply.unexpected()),
     })
 }
 
@@ -40,14 +66,21 @@ pub(crate) fn handed(reply: &Tagged, wants_fence: bool) -> Outcome<Handoff> {
 /// The reply of a release. `own_listeners`: how many of the message's receivers are this client itself.
 pub(super) fn released(reply: &Tagged, own_listeners: i64) -> Outcome<Release> {
     decoded(match reply.tag() {
-        b"freed" if reply.is_tag_alone() => Ok(Release::Freed { others: 0 }),
-        b"freed" => reply.number(1).map(|listeners| Release::Freed {
-            others: u32::try_from(listeners - own_listeners).unwrap_or(0),
-        }),
+        b"freed" if reply.is_tag_alone() => Ok(Release::Freed { others: Others::Nobody }),
+        b"freed" => reply.number(1).map(|listeners| freed(listeners, own_listeners)),
         b"still_held" => Ok(Release::StillHeld),
         b"not_held" => reply.text(1).map(|holder| Release::NotHeld { holder: holder.map(known) }),
         _ => Err(reply.unexpected()),
     })
+}
+
+/// A release of which so many were notified, among them so many subscriptions of this client.
+pub(super) fn freed(listeners: i64, own_listeners: i64) -> Release {
+    let others = match listeners {
+        NEXT_WAS_TOLD => Others::Next,
+        _ => Others::listening(u32::try_from(listeners - own_listeners).unwrap_or(0)),
+    };
+    Release::Freed { others }
 }
 
 fn known(holder: String) -> String {

@@ -4,6 +4,7 @@ use crate::ident::Fence;
 use crate::seam::Outcome;
 use crate::seam::{Claim, Release};
 use crate::stores::redis::keys;
+use crate::stores::redis::kinds::replies;
 use crate::stores::redis::reply::{Tagged, decoded};
 use crate::stores::redis::script::{ACQUIRE_ALL, Command, RELEASE_ALL};
 use crate::time::millis;
@@ -53,7 +54,7 @@ pub(crate) fn all_released(reply: &Tagged, own_listeners: &[i64]) -> Outcome<Vec
     let release = |(index, own): (usize, &i64)| {
         Ok(match reply.number(index + 1)? {
             -2 => Release::NotHeld { holder: None },
-            listeners => Release::Freed { others: u32::try_from(listeners - own).unwrap_or(0) },
+            listeners => replies::freed(listeners, *own),
         })
     };
     decoded(match reply.tag() {

@@ -6,7 +6,7 @@ use redis::{ServerError, Value};
 
 use crate::ident::{LockName, Owner};
 use crate::seam::capabilities::PLAIN_POLL;
-use crate::seam::{Attempt, Claim, Release, Snapshot};
+use crate::seam::{Attempt, Claim, Others, Release, Snapshot};
 use crate::seam::{Failure, Outcome};
 use crate::stores::redis::compare_and_delete::CompareAndDelete;
 use crate::stores::redis::conn::dialog::Dialog;
@@ -131,7 +131,7 @@ impl RedisKind for TokenKind {
                         Ok(Release::NotHeld { holder: holder(dialog, lock)? })
                     });
                 }
-                Ok(Value::Int(_)) => return Ok(Release::Freed { others: 0 }),
+                Ok(Value::Int(_)) => return Ok(Release::Freed { others: Others::Nobody }),
                 Ok(other) => return decoded(Err(unexpected(&other))),
                 // Unknown to the server, or not allowed to this user: then the other way.
                 Err(error) if is_unknown_command(&error) || error.code() == "NOPERM" => {
@@ -142,7 +142,7 @@ impl RedisKind for TokenKind {
         }
         call.server.connections.dialog(call.deadline, |dialog| {
             Ok(remove(dialog, lock, &token)?
-                .map_or(Release::Freed { others: 0 }, |holder| Release::NotHeld { holder }))
+                .map_or(Release::Freed { others: Others::Nobody }, |holder| Release::NotHeld { holder }))
         })
     }
 
@@ -216,7 +216,7 @@ fn renew(call: &RedisCall<'_>, claim: &Claim) -> Outcome<bool> {
 /// The reply of a release by script.
 fn freed(reply: &Tagged) -> Outcome<Release> {
     decoded(match reply.tag() {
-        b"freed" => Ok(Release::Freed { others: 0 }),
+        b"freed" => Ok(Release::Freed { others: Others::Nobody }),
         b"not_held" => reply.text(1).map(|holder| Release::NotHeld { holder }),
         _ => Err(reply.unexpected()),
     })

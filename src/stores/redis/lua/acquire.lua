@@ -5,16 +5,56 @@
 -- ARGV[1] owner      who wants it
 -- ARGV[2] count      the hold count that the owner shall have
 -- ARGV[3] lease_ms   how long it shall run, at least
--- ARGV[4] max_ms     when the hold is to end at the latest, to be read by people; left out with what follows
--- ARGV[5] place      where its owner is, to be read by people
+-- ARGV[4] turn       how it goes by the line of waiting clients (see `line.lua`). '0': takes a free lock, whomever it is
+--                    kept for; '1': leaves it to that client; '2': the same, and joins the line; '3': the same, and may
+--                    stand in it already; '4': the same, and was told that it is next
+-- ARGV[5] max_ms     when the hold is to end at the latest, to be read by people; left out with what follows
+-- ARGV[6] place      where its owner is, to be read by people
 --
 -- Returns 'granted' or {'granted', fence}   the owner has it with that count
---         {'busy', ttl_ms}                  others have it; -1: for ever
+--         {'busy', ttl_ms}                  others have it, or it is kept for another client; -1: for ever
+--         {'in_line', ttl_ms, why}          the same, and its client stands in the line. why 'ours': the holder's release
+--                                           tells the line; 'foreign': it does not; 'kept': it is free, and kept so long
 --         {'lost'}                          count above 1, but the owner has nothing
 local lock, counter = KEYS[1], KEYS[2]
-local owner, count, lease_ms, max_ms, place = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
+local owner, count, lease_ms, turn, max_ms, place = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6]
 
+-- Whether the client stands in the line from now on. It keeps its place there; one that was told, and found the lock
+-- taken, comes before all others.
+local function join_line(lock, client, comes_first)
+  local line = line_of(lock)
+  local joined_us
+  if comes_first then
+    local first = redis.pcall('zrange', line, 0, 0, 'WITHSCORES')
+    joined_us = first[2] and first[2] - 1
+  end
+  if not joined_us then
+    local time = redis.call('time')
+    joined_us = time[1] * 1000000 + time[2]
+  end
+  local added = redis.pcall('zadd', line, 'NX', string.format('%.0f', joined_us), client)
+  if type(added) ~= 'number' then
+    return false
+  end
+  if redis.pcall('pexpire', line, 60000) ~= 1 then
+    redis.pcall('zrem', line, client)
+    return false
+  end
+  return true
+end
+
+-- Whether the holder's release tells the line: the ids of clients that do are UUIDs of version 8, Redisson's and those of
+-- older versions of this crate have version 4.
+local function tells_line(lock)
+  local holders = redis.pcall('hkeys', lock)
+  local holder = holders[1] == 'leasehold:about' and holders[2] or holders[1]
+  return holder and holder:sub(15, 15) == '8'
+end
+
+-- An owner is its client, a colon, and a number.
+local client = owner:sub(1, 36)
 local ttl_ms = redis.call('pttl', lock)
+local is_next = false
 local held = ttl_ms ~= -2 and redis.call('hexists', lock, owner) == 1
 if not held then
   if count ~= '1' then
@@ -22,8 +62,16 @@ if not held then
     redis.call('hdel', lock, owner)
     return {'lost'}
   end
-  if ttl_ms ~= -2 then
-    return {'busy', ttl_ms}
+  local wait_ms, is_kept = ttl_ms ~= -2 and ttl_ms, false
+  if not wait_ms and turn ~= '0' then
+    wait_ms, is_next = kept_ms(lock, client)
+    is_kept = wait_ms ~= nil
+  end
+  if wait_ms then
+    if turn < '2' or not join_line(lock, client, turn == '4') then
+      return {'busy', wait_ms}
+    end
+    return {'in_line', wait_ms, is_kept and 'kept' or tells_line(lock) and 'ours' or 'foreign'}
   end
 end
 
@@ -56,6 +104,12 @@ else
     redis.call('del', lock)
     return expiring
   end
+end
+if is_next then
+  redis.pcall('del', next_of(lock))
+end
+if turn == '3' and redis.pcall('zrem', line_of(lock), client) == 1 then
+  prepare_next(lock, line_of(lock))
 end
 -- A table takes the server as long to return as a command to run.
 return fence and {'granted', fence} or 'granted'

@@ -1,4 +1,5 @@
--- Takes several free locks, each for a new owner: those before the first that somebody has, or all or none.
+-- Takes several free locks, each for a new owner: those before the first that somebody has, or that is kept for another
+-- client (see `line.lua`), or all or none.
 --
 -- KEYS[at]       lock       the hash of each lock: owner -> hold count; after all locks follow fence counters
 -- KEYS[number]   counter    the fence counter of a lock that wants a fence
@@ -14,8 +15,11 @@ local or_none, locks = ARGV[1], tonumber(ARGV[2])
 local free = locks
 for at = 1, locks do
   local lock = KEYS[at]
-  if redis.call('pttl', lock) ~= -2 then
-    redis.call('hexists', lock, '') -- what is no lock raises here, before anything is written
+  local is_held = redis.call('pttl', lock) ~= -2
+  if is_held or kept_ms(lock, ARGV[3*at]:sub(1, 36)) then
+    if is_held then
+      redis.call('hexists', lock, '') -- what is no lock raises here, before anything is written
+    end
     free = at - 1
     break
   end

@@ -1,4 +1,4 @@
--- Frees a lock whoever holds it, and tells the waiters.
+-- Frees a lock whoever holds it, and tells the waiters: the first in the line (see `line.lua`), and those who listen.
 --
 -- KEYS[1] lock      the lock's hash: owner -> hold count
 -- KEYS[2] channel   where waiters listen; in a cluster ARGV[1], since the script may not name a key that never exists
@@ -14,5 +14,6 @@ redis.call('hexists', lock, '')
 if redis.call('del', lock) == 0 then
   return {'free'}
 end
+tell_next(lock)
 redis.pcall('publish', channel, '0')
 return {'freed'}

@@ -4,7 +4,8 @@
 -- ARGV[2*at-1]   owner     who releases it
 -- ARGV[2*at]     channel   where its waiters listen
 --
--- Returns {'freed', listeners, ...}   for each lock; -1: the user may not PUBLISH, -2: the owner did not hold it
+-- Returns {'freed', listeners, ...}   for each lock; -1: the user may not PUBLISH; -2: the owner did not hold
+--                                   it; -3: the first in its line was told (see `line.lua`)
 local replies = {'freed'}
 for at = 1, #KEYS do
   local lock, owner, channel = KEYS[at], ARGV[2*at-1], ARGV[2*at]
@@ -12,8 +13,11 @@ for at = 1, #KEYS do
   -- What is refused for one is refused for the first, before anything was freed; a key that is no lock is not held.
   local removed = at == 1 and redis.call('hdel', lock, owner) or redis.pcall('hdel', lock, owner)
   if removed == 1 then
+    local is_told = tell_next(lock)
     listeners = redis.pcall('publish', channel, '0')
-    if type(listeners) ~= 'number' then
+    if is_told then
+      listeners = -3
+    elseif type(listeners) ~= 'number' then
       listeners = -1
     end
   end

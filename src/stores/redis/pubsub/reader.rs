@@ -157,7 +157,7 @@ impl ReplyReader<'_> {
     fn take(&mut self, reply: Value) -> Result<()> {
         let mut state = self.subscriber.state.lock();
         if let Value::Array(items) = &reply
-            && let [Value::BulkString(kind), Value::BulkString(channel), _] = items.as_slice()
+            && let [Value::BulkString(kind), Value::BulkString(channel), message] = items.as_slice()
         {
             let name = std::str::from_utf8(channel).unwrap_or_default();
             let channel = state.channels.get(name).map(|entry| Arc::clone(&entry.channel));
@@ -165,7 +165,7 @@ impl ReplyReader<'_> {
                 b"message" | b"smessage" => {
                     drop(state);
                     if let Some(channel) = channel {
-                        channel.notify();
+                        channel.take(if let Value::BulkString(message) = message { message } else { b"" });
                     }
                     return Ok(());
                 }
@@ -220,6 +220,7 @@ impl ReplyReader<'_> {
             && Arc::ptr_eq(&entry.channel, channel)
         {
             entry.refused = true;
+            channel.set_refused();
         }
         state.sweep(self.subscriber.linger, Clock::System.now());
     }

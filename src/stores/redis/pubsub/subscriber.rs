@@ -214,6 +214,11 @@ impl Subscriber {
         self.changed.notify_all();
     }
 
+    /// Whether it listens to nothing.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.state.lock().channels.is_empty()
+    }
+
     /// How many messages were counted on `channel`, if there is one and a subscription stands.
     pub(crate) fn message_count(&self, channel: impl FnOnce() -> Option<String>) -> Option<u64> {
         let state = self.state.lock();

@@ -14,7 +14,7 @@ use crate::config::RedisOptions;
 use crate::ident::{ClientId, Fence, LockName, Owner, unbound_number};
 use crate::observe::Observer;
 use crate::observe::reporter::Reporter;
-use crate::seam::{Answer, Attempt, Claim, Kind};
+use crate::seam::{Answer, Attempt, Claim, Kind, Turn, Wakeups as Listens};
 use crate::stores::redis::RedisStore;
 use crate::time::{Clock, Moment};
 
@@ -138,6 +138,8 @@ pub(super) fn claim(kind: Kind, key: &str, lease_ms: u64) -> Claim {
         owner: owner(),
         lease: Duration::from_millis(lease_ms),
         waits: true,
+        turn: Turn::Barges,
+        wakeups: Listens::Releases,
         writers_first: false,
         units: 1,
         note: None,

@@ -6,7 +6,7 @@ use crate::config::RedisOptions;
 use crate::error::ErrorKind;
 use crate::ident::Fence;
 use crate::seam::capabilities::Batches;
-use crate::seam::{Answer, Claim, Kind, Release, Store};
+use crate::seam::{Answer, Claim, Kind, Others, Release, Store};
 use crate::stores::redis::RedisStore;
 use crate::stores::redis::tests::harness::{Server, claim, granted, open, soon};
 
@@ -45,7 +45,7 @@ fn those_before_the_first_that_is_busy_are_taken_or_none() {
         assert!(server.number(&["PTTL", key]) > 29_000, "{key}");
     }
     let released = store.begin_releases(&some[..2], soon()).wait().done();
-    assert_eq!(released, [Release::Freed { others: 0 }, Release::Freed { others: 0 }]);
+    assert_eq!(released, [Release::Freed { others: Others::Nobody }, Release::Freed { others: Others::Nobody }]);
     // Fences go up, with those that are taken alone too.
     let again = wishes(&["f", "f2"]);
     let fences = [fences[1], ask(&store, &again, true).done()[0]];
@@ -68,7 +68,7 @@ fn a_release_of_several_frees_those_that_are_held_and_says_which() {
     let other = claim(Kind::Mutex, "b", 30_000);
     granted(store.attempt(&other, 1, soon()));
     let released = store.begin_releases(&held, soon()).wait().done();
-    let (freed, not_held) = (Release::Freed { others: 0 }, Release::NotHeld { holder: None });
+    let (freed, not_held) = (Release::Freed { others: Others::Nobody }, Release::NotHeld { holder: None });
     assert_eq!(released, [freed.clone(), not_held.clone(), not_held, freed]);
     assert_eq!(server.keys(), ["b", "c"]);
     // Once more changes nothing.
