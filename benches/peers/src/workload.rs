@@ -61,6 +61,8 @@ pub const WORKLOADS: &[Workload] = &[
     cycles("key64", "64 threads, one key", 1, 64, 1),
     cycles("procs4x2", "4 processes × 2 threads, one key", 4, 2, 1),
     cycles("procs4x8", "4 processes × 8 threads, one key", 4, 8, 1),
+    cycles("procs16x1", "16 processes × 1 thread, one key", 16, 1, 1),
+    cycles("procs64x1", "64 processes × 1 thread, one key", 64, 1, 1),
     Workload {
         id: "handoff",
         title: "unlock in one process → acquired in another",

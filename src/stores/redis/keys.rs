@@ -142,9 +142,16 @@ mod tests {
 
     #[test]
     fn the_scripts_of_the_line_name_its_keys_and_channels_by_the_list() {
-        let script = include_str!("lua/line.lua");
-        for part in [Part::LockLine, Part::LockNext, Part::LockWake] {
-            assert!(script.contains(&format!("'{}'", part.text())), "{part:?}");
+        let scripts = [
+            (include_str!("lua/line.lua"), [Part::LockLine, Part::LockNext, Part::LockWake].as_slice()),
+            (include_str!("lua/kept.lua"), &[Part::LockNext]),
+            (include_str!("lua/acquire.lua"), &[Part::LockLine, Part::LockNext]),
+            (include_str!("lua/leave_line.lua"), &[Part::LockLine, Part::LockNext]),
+        ];
+        for (script, parts) in scripts {
+            for part in parts {
+                assert!(script.contains(&format!("'{}'", part.text())), "{part:?}");
+            }
         }
     }
 

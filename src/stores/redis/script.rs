@@ -60,10 +60,10 @@ macro_rules! scripts {
 }
 
 scripts! {
-    ACQUIRE = "fence.lua", "line.lua", "acquire.lua";
+    ACQUIRE = "fence.lua", "line.lua", "kept.lua", "acquire.lua";
     RELEASE = "line.lua", "release.lua";
     LEAVE_LINE = "line.lua", "leave_line.lua";
-    ACQUIRE_ALL = "line.lua", "acquire_all.lua";
+    ACQUIRE_ALL = "kept.lua", "acquire_all.lua";
     RELEASE_ALL = "line.lua", "release_all.lua";
     HAND_OVER = "fence.lua", "hand_over.lua";
     RENEW = "renew.lua";
@@ -106,7 +106,7 @@ macro_rules! guarded {
 }
 
 guarded! {
-    RING_ACQUIRE = "fence.lua", "line.lua", "acquire.lua";
+    RING_ACQUIRE = "fence.lua", "line.lua", "kept.lua", "acquire.lua";
     RING_FAIR_ACQUIRE = "fence.lua", "fair_acquire.lua";
     RING_RW_ACQUIRE = "fence.lua", "rw_acquire.lua";
     RING_TOKEN_ACQUIRE = "token_acquire.lua";

@@ -129,6 +129,7 @@ impl Waiting<'_> {
     /// The server refused to let it listen for its turn: it goes by each release, as where there is no line.
     pub(super) fn go_by_releases(&mut self) {
         self.line.is_deaf = true;
+        self.give_up_place();
         self.listen_for(Wakeups::Releases);
     }
 
@@ -138,6 +139,10 @@ impl Waiting<'_> {
         if self.parker.is_none() && !self.line.may_stand || !place.takes_line_place() {
             return;
         }
+        self.give_up_place();
+    }
+
+    fn give_up_place(&mut self) {
         let engine = self.engine;
         if let Some(lines) = engine.store.capabilities().lines {
             let claim: Claim = self.claim();

@@ -19,59 +19,61 @@
 local lock, counter = KEYS[1], KEYS[2]
 local owner, count, lease_ms, turn, max_ms, place = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6]
 
--- Whether the client stands in the line from now on. It keeps its place there; one that was told, and found the lock
--- taken, comes before all others.
-local function join_line(lock, client, comes_first)
-  local line = line_of(lock)
-  local joined_us
-  if comes_first then
-    local first = redis.pcall('zrange', line, 0, 0, 'WITHSCORES')
-    joined_us = first[2] and first[2] - 1
-  end
-  if not joined_us then
-    local time = redis.call('time')
-    joined_us = time[1] * 1000000 + time[2]
-  end
-  local added = redis.pcall('zadd', line, 'NX', string.format('%.0f', joined_us), client)
-  if type(added) ~= 'number' then
-    return false
-  end
-  if redis.pcall('pexpire', line, 60000) ~= 1 then
-    redis.pcall('zrem', line, client)
-    return false
-  end
-  return true
-end
-
--- Whether the holder's release tells the line: the ids of clients that do are UUIDs of version 8, Redisson's and those of
--- older versions of this crate have version 4.
-local function tells_line(lock)
-  local holders = redis.pcall('hkeys', lock)
-  local holder = holders[1] == 'leasehold:about' and holders[2] or holders[1]
-  return holder and holder:sub(15, 15) == '8'
-end
-
 -- An owner is its client, a colon, and a number.
 local client = owner:sub(1, 36)
 local ttl_ms = redis.call('pttl', lock)
-local is_next = false
-local held = ttl_ms ~= -2 and redis.call('hexists', lock, owner) == 1
+local held, holders, is_next = false, false, false
+if ttl_ms ~= -2 then
+  -- Who waits wants to know who holds it too.
+  holders = turn >= '2' and redis.pcall('hkeys', lock)
+  if holders and not holders.err then
+    for at = 1, #holders do
+      held = held or holders[at] == owner
+    end
+  else
+    held = redis.call('hexists', lock, owner) == 1
+  end
+end
 if not held then
   if count ~= '1' then
     -- Removes nothing, but a replica refuses it: what only a replica says is no loss.
     redis.call('hdel', lock, owner)
     return {'lost'}
   end
-  local wait_ms, is_kept = ttl_ms ~= -2 and ttl_ms, false
-  if not wait_ms and turn ~= '0' then
+  local wait_ms, why = ttl_ms ~= -2 and ttl_ms, 'foreign'
+  if wait_ms then
+    -- The ids of clients whose releases tell the line are UUIDs of version 8; Redisson's, and those of versions of this
+    -- crate without a line, have version 4.
+    local holder = holders and (holders[1] == 'leasehold:about' and holders[2] or holders[1])
+    if holder and holder:sub(15, 15) == '8' then
+      why = 'ours'
+    end
+  elseif turn ~= '0' then
     wait_ms, is_next = kept_ms(lock, client)
-    is_kept = wait_ms ~= nil
+    why = 'kept'
   end
   if wait_ms then
-    if turn < '2' or not join_line(lock, client, turn == '4') then
+    if turn < '2' then
       return {'busy', wait_ms}
     end
-    return {'in_line', wait_ms, is_kept and 'kept' or tells_line(lock) and 'ours' or 'foreign'}
+    local tag = lock:find('{', 1, true) and lock or '{' .. lock .. '}'
+    local line = 'leasehold_lock_line:' .. tag
+    -- It keeps the place that it has. One that was told, and finds the lock taken, comes before all others.
+    local first = turn == '4' and redis.pcall('zrange', line, 0, 0, 'WITHSCORES')
+    local joined_us = first and first[2] and first[2] - 1
+    if not joined_us then
+      local time = redis.call('time')
+      joined_us = time[1] * 1000000 + time[2]
+    end
+    local added = redis.pcall('zadd', line, 'NX', string.format('%.0f', joined_us), client)
+    if type(added) ~= 'number' then
+      return {'busy', wait_ms}
+    end
+    if redis.pcall('pexpire', line, 60000) ~= 1 then
+      redis.pcall('zrem', line, client)
+      return {'busy', wait_ms}
+    end
+    return {'in_line', wait_ms, why}
   end
 end
 
@@ -105,11 +107,14 @@ else
     return expiring
   end
 end
-if is_next then
-  redis.pcall('del', next_of(lock))
-end
-if turn == '3' and redis.pcall('zrem', line_of(lock), client) == 1 then
-  prepare_next(lock, line_of(lock))
+if is_next or turn == '3' then
+  local tag = lock:find('{', 1, true) and lock or '{' .. lock .. '}'
+  if is_next then
+    redis.pcall('del', 'leasehold_lock_next:' .. tag)
+  end
+  if turn == '3' and redis.pcall('zrem', 'leasehold_lock_line:' .. tag, client) == 1 then
+    tell_line(lock, false)
+  end
 end
 -- A table takes the server as long to return as a command to run.
 return fence and {'granted', fence} or 'granted'

@@ -14,6 +14,6 @@ redis.call('hexists', lock, '')
 if redis.call('del', lock) == 0 then
   return {'free'}
 end
-tell_next(lock)
+tell_line(lock, true)
 redis.pcall('publish', channel, '0')
 return {'freed'}

@@ -6,13 +6,12 @@
 -- Returns {'left'}
 local lock, client = KEYS[1], ARGV[1]
 
-local removed = redis.pcall('zrem', line_of(lock), client)
-if redis.pcall('get', next_of(lock)) == client then
-  redis.pcall('del', next_of(lock))
-  if redis.call('exists', lock) == 0 then
-    tell_next(lock)
-  end
+local tag = lock:find('{', 1, true) and lock or '{' .. lock .. '}'
+local removed = redis.pcall('zrem', 'leasehold_lock_line:' .. tag, client)
+if redis.pcall('get', 'leasehold_lock_next:' .. tag) == client then
+  redis.pcall('del', 'leasehold_lock_next:' .. tag)
+  tell_line(lock, redis.call('exists', lock) == 0)
 elseif removed == 1 then
-  prepare_next(lock, line_of(lock))
+  tell_line(lock, false)
 end
 return {'left'}

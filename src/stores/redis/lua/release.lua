@@ -25,7 +25,7 @@ if left == '0' then
   -- Its only field: the key goes with it. If it is not there, nothing is removed, but a replica refuses all the same:
   -- what only a replica says is no loss.
   if redis.call('hdel', lock, owner) == 1 then
-    local is_told = tell_next(lock)
+    local is_told = tell_line(lock, true)
     local listeners = redis.pcall('publish', channel, '0')
     if is_told then
       return {'freed', -3}

@@ -13,7 +13,7 @@ for at = 1, #KEYS do
   -- What is refused for one is refused for the first, before anything was freed; a key that is no lock is not held.
   local removed = at == 1 and redis.call('hdel', lock, owner) or redis.pcall('hdel', lock, owner)
   if removed == 1 then
-    local is_told = tell_next(lock)
+    local is_told = tell_line(lock, true)
     listeners = redis.pcall('publish', channel, '0')
     if is_told then
       listeners = -3
