@@ -9,7 +9,7 @@ use leasehold::LockClient;
 use parking_lot::{Mutex, MutexGuard};
 use redis::Connection;
 
-use crate::support::{self, channel, wait_until};
+use crate::support::{self, listening_clients, wait_until};
 
 /// Holds up the other tests of this file: each starts processes and several measure, on machines with few cores.
 pub(crate) fn alone() -> MutexGuard<'static, ()> {
@@ -51,10 +51,9 @@ pub(crate) fn calls(admin: &mut Connection, commands: &[&str]) -> u64 {
 /// Waits until somebody waits for the lock called `name`, whom nobody awaited before: subscribed, and has tried
 /// again since. `before` is [`scripts_run`] from before it started.
 pub(crate) fn somebody_waits(admin: &mut Connection, name: &str, before: u64) {
-    let channel = channel(name);
     wait_until("a waiter has subscribed and tried again", Duration::from_secs(10), || {
-        let (_, subscribers): (String, u64) =
-            redis::cmd("PUBSUB").arg("NUMSUB").arg(&channel).query(admin).unwrap();
+        let ask = |command: &[&str]| redis::cmd(command[0]).arg(&command[1..]).query(admin).unwrap();
+        let subscribers = listening_clients(name, "NUMSUB", ask);
         subscribers > 0 && scripts_run(admin) >= before + 2
     });
 }

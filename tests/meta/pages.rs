@@ -10,7 +10,7 @@ use leasehold::crossbeam_channel::{Sender, unbounded};
 use leasehold::{Error, LockClient, NotHeld, ObjectKind, Observer, Result};
 use redis::Value;
 
-use crate::support::eventually;
+use crate::support::{eventually, listening_clients};
 use crate::support::server::RedisServer;
 
 const ROAD: &str = include_str!("../../docs/from-setnx-to-leases.md");
@@ -104,9 +104,9 @@ fn the_user_of_the_guarantees_can_do_all_that_locks_need() {
     std::thread::scope(|scope| {
         let waiter = scope.spawn(|| other.fenced_lock("app:a").acquire().unwrap().fence());
         assert!(eventually(Duration::from_secs(5), || {
-            let channel = "redisson_lock__channel:{app:a}";
-            let counted = redis::cmd("PUBSUB").arg("NUMSUB").arg(channel).query(&mut server.admin());
-            counted.is_ok_and(|(_, listeners): (String, u64)| listeners > 0)
+            listening_clients("app:a", "NUMSUB", |command| {
+                redis::cmd(command[0]).arg(&command[1..]).query(&mut server.admin()).unwrap()
+            }) > 0
         }));
         lock.unlock().unwrap();
         assert!(waiter.join().unwrap() > Some(first));

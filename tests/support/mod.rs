@@ -142,6 +142,17 @@ pub fn channel(name: &str) -> String {
     format!("redisson_lock__channel:{{{name}}}")
 }
 
+/// How many clients listen for a lock, each for its turn or for all releases. `count`: NUMSUB or SHARDNUMSUB, as the
+/// clients listen; `ask` sends a command to the server that has the lock.
+pub fn listening_clients(name: &str, count: &str, mut ask: impl FnMut(&[&str]) -> redis::Value) -> usize {
+    let channels = if count == "NUMSUB" { "CHANNELS" } else { "SHARDCHANNELS" };
+    let turns = ask(&["PUBSUB", channels, &format!("leasehold_wake:{{{name}}}:*")]);
+    let turns: Vec<String> = redis::from_redis_value(turns).expect("a list of channels");
+    let (_, releases): (String, usize) =
+        redis::from_redis_value(ask(&["PUBSUB", count, &channel(name)])).expect("a channel and a number");
+    turns.len().max(releases)
+}
+
 /// Sends a signal by its name. After `STOP` the whole process stands still: each of its threads is stopped by itself, and
 /// one on another processor could answer a request before it is.
 #[track_caller]

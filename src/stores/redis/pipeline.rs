@@ -39,7 +39,8 @@ impl RedisStore {
 impl Pipeline for RedisStore {
     fn begin_attempt(&self, claim: &Claim, count: u32, deadline: Moment) -> Box<dyn Pending<Attempt>> {
         let kind = kinds::of(claim.kind);
-        if kind.deferrable() != Deferrable::AttemptsAndReleases || self.server.replicas.is_some() {
+        let is_alone = self.server.replicas.is_some() || self.server.connections.is_asking();
+        if kind.deferrable() != Deferrable::AttemptsAndReleases || is_alone {
             return Box::new(Answered(self.attempt(claim, count, deadline)));
         }
         let wants_fence = claim.wants_fence;

@@ -11,7 +11,7 @@ use crate::observe::reporter::Reporter;
 use crate::seam::capabilities::{Capabilities, ConnectionWatch, Lines};
 use crate::seam::inspection::Inspect;
 use crate::seam::subscription::{Subscription, count_of_all};
-use crate::seam::{Answer, Attempt, Claim, Counting, Handoff, Kind, Pending, Release, Sink, Snapshot, Store};
+use crate::seam::{Answer, Attempt, Claim, Counting, Handoff, Kind, Pending, Release, Sink, Snapshot, Store, Turn};
 use crate::seam::{Failure, Outcome, answer};
 use crate::stores::redis::about::{About, probe, scripts_refused};
 use crate::stores::redis::address::{RedisAddress, Target};
@@ -168,6 +168,14 @@ impl Store for RedisStore {
     }
 
     fn attempt(&self, claim: &Claim, count: u32, deadline: Moment) -> Answer<Attempt> {
+        let yielding;
+        let claim = if self.server.connections.is_asking() && claim.turn != Turn::Barges {
+            // The line may still be where the slot comes from. A second one here would be in the way when it comes.
+            yielding = Claim { turn: Turn::Yields, ..claim.clone() };
+            &yielding
+        } else {
+            claim
+        };
         let result = kinds::of(claim.kind).attempt(&self.until(deadline), claim, count);
         answer(result, "lock", claim.name.given())
     }

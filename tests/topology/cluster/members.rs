@@ -7,7 +7,7 @@ use crate::support::cluster::Cluster;
 use crate::support::server::RedisServer;
 #[cfg(feature = "tls")]
 use crate::support::server::default_server;
-use crate::support::{LONG, alone_within, call, eventually, fresh, now, stalled_since};
+use crate::support::{LONG, alone_within, call, eventually, fresh, listening_clients, now, stalled_since};
 
 #[test]
 fn one_member_that_answers_is_enough_to_begin_with() {
@@ -83,11 +83,8 @@ fn members_that_speak_tls_are_all_verified() {
             let held = holder.fenced_lock(&name).acquire().unwrap();
             let lock = waiter.lock(&name);
             let waiting = call(move || lock.acquire().unwrap().unlock().unwrap());
-            let channel = format!("redisson_lock__channel:{{{name}}}");
-            let listens = || {
-                let (_, count): (String, i64) = cluster.ask(primary, &["PUBSUB", "SHARDNUMSUB", &channel]);
-                count > 0
-            };
+            let listens =
+                || listening_clients(&name, "SHARDNUMSUB", |command| cluster.ask(primary, command)) > 0;
             assert!(eventually(LONG, listens));
             held.unlock().unwrap();
             waiting.outcome();
@@ -140,13 +137,9 @@ fn the_rights_that_the_guarantees_name_suffice_in_a_cluster() {
                     lock.unlock().unwrap();
                 }
             });
-            let channel = format!("redisson_lock__channel:{{{name}}}");
             let count = if way == ClusterPubSub::Plain { "NUMSUB" } else { "SHARDNUMSUB" };
-            let listens = || {
-                let (_, count): (String, i64) =
-                    cluster.ask(cluster.primary_of(&name), &["PUBSUB", count, &channel]);
-                count > 0
-            };
+            let primary = cluster.primary_of(&name);
+            let listens = || listening_clients(&name, count, |command| cluster.ask(primary, command)) > 0;
             assert!(eventually(LONG, listens), "{way:?}");
             held.unlock().unwrap();
             waiting.outcome();

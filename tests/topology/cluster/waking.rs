@@ -6,7 +6,7 @@ use leasehold::{ClusterPubSub, LockClient};
 
 use super::load::{POLL, assert_all_was_given_back, builder};
 use crate::support::cluster::Cluster;
-use crate::support::{LONG, SLACK, alone_within, call, eventually, ms, now, shout, stalled_since};
+use crate::support::{LONG, SLACK, alone_within, call, eventually, listening_clients, ms, now, shout, stalled_since};
 
 use ClusterPubSub::{Auto, Both, Plain, Sharded};
 
@@ -16,7 +16,7 @@ fn client(cluster: &Cluster, way: ClusterPubSub) -> LockClient {
 
 /// Whether somebody listens to the lock's channel at its member, by the command.
 fn listens(cluster: &Cluster, name: &str, command: &str) -> bool {
-    listeners(cluster, name, command, &format!("redisson_lock__channel:{{{name}}}")) > 0
+    listening_clients(name, command, |asked| cluster.ask(cluster.primary_of(name), asked)) > 0
 }
 
 fn listeners(cluster: &Cluster, name: &str, command: &str, channel: &str) -> i64 {

@@ -9,7 +9,7 @@ use crate::support::load::{Load, Outcome};
 use crate::support::sentinel::{SentinelSet, is_master};
 use crate::support::server::{RedisServer, default_server};
 use crate::support::{
-    LONG, SLACK, alone_within, call, channel, eventually, ms, now, shout, throughout, within,
+    LONG, SLACK, alone_within, call, eventually, listening_clients, ms, now, shout, throughout, within,
 };
 
 /// Longer than any failover takes, so that what is held outlasts it.
@@ -125,8 +125,8 @@ pub(crate) fn query<T: redis::FromRedisValue>(server: &RedisServer, words: &[&st
     redis::cmd(words[0]).arg(&words[1..]).query(&mut server.admin()).unwrap()
 }
 
-fn subscribers(server: &RedisServer, lock: &str) -> i64 {
-    query::<(String, i64)>(server, &["PUBSUB", "NUMSUB", &channel(lock)]).1
+fn subscribers(server: &RedisServer, lock: &str) -> usize {
+    listening_clients(lock, "NUMSUB", |command| query(server, command))
 }
 
 /// The library's connections to a server.

@@ -100,13 +100,13 @@ impl RedisKind for MutexKind {
 }
 
 /// As `acquire.lua` takes it.
-fn turn(turn: Turn) -> u32 {
+fn turn(turn: Turn) -> &'static str {
     match turn {
-        Turn::Barges => 0,
-        Turn::Yields => 1,
-        Turn::Waits => 2,
-        Turn::StandsInLine => 3,
-        Turn::IsNext => 4,
+        Turn::Barges => "barge",
+        Turn::Yields => "yield",
+        Turn::Waits => "wait",
+        Turn::StandsInLine => "stand",
+        Turn::IsNext => "next",
     }
 }
 

@@ -5,9 +5,9 @@
 -- ARGV[1] owner      who wants it
 -- ARGV[2] count      the hold count that the owner shall have
 -- ARGV[3] lease_ms   how long it shall run, at least
--- ARGV[4] turn       how it goes by the line of waiting clients (see `line.lua`). '0': takes a free lock, whomever it is
---                    kept for; '1': leaves it to that client; '2': the same, and joins the line; '3': the same, and may
---                    stand in it already; '4': the same, and was told that it is next
+-- ARGV[4] turn       how it goes by the line of waiting clients (see `line.lua`). 'barge': takes a free lock, whomever it
+--                    is kept for; 'yield': leaves it to that client; 'wait': the same, and joins the line; 'stand': the
+--                    same, and may stand in it already; 'next': the same, and was told that it is next
 -- ARGV[5] max_ms     when the hold is to end at the latest, to be read by people; left out with what follows
 -- ARGV[6] place      where its owner is, to be read by people
 --
@@ -23,9 +23,10 @@ local owner, count, lease_ms, turn, max_ms, place = ARGV[1], ARGV[2], ARGV[3], A
 local client = owner:sub(1, 36)
 local ttl_ms = redis.call('pttl', lock)
 local held, holders, is_next = false, false, false
+local waits = turn ~= 'barge' and turn ~= 'yield'
 if ttl_ms ~= -2 then
   -- Who waits wants to know who holds it too.
-  holders = turn >= '2' and redis.pcall('hkeys', lock)
+  holders = waits and redis.pcall('hkeys', lock)
   if holders and not holders.err then
     for at = 1, #holders do
       held = held or holders[at] == owner
@@ -48,18 +49,18 @@ if not held then
     if holder and holder:sub(15, 15) == '8' then
       why = 'ours'
     end
-  elseif turn ~= '0' then
+  elseif turn ~= 'barge' then
     wait_ms, is_next = kept_ms(lock, client)
     why = 'kept'
   end
   if wait_ms then
-    if turn < '2' then
+    if not waits then
       return {'busy', wait_ms}
     end
     local tag = lock:find('{', 1, true) and lock or '{' .. lock .. '}'
     local line = 'leasehold_lock_line:' .. tag
     -- It keeps the place that it has. One that was told, and finds the lock taken, comes before all others.
-    local first = turn == '4' and redis.pcall('zrange', line, 0, 0, 'WITHSCORES')
+    local first = turn == 'next' and redis.pcall('zrange', line, 0, 0, 'WITHSCORES')
     local joined_us = first and first[2] and first[2] - 1
     if not joined_us then
       local time = redis.call('time')
@@ -107,12 +108,12 @@ else
     return expiring
   end
 end
-if is_next or turn == '3' then
+if is_next or turn == 'stand' then
   local tag = lock:find('{', 1, true) and lock or '{' .. lock .. '}'
   if is_next then
     redis.pcall('del', 'leasehold_lock_next:' .. tag)
   end
-  if turn == '3' and redis.pcall('zrem', 'leasehold_lock_line:' .. tag, client) == 1 then
+  if turn == 'stand' and redis.pcall('zrem', 'leasehold_lock_line:' .. tag, client) == 1 then
     tell_line(lock, false)
   end
 end

@@ -10,7 +10,7 @@ local tag = lock:find('{', 1, true) and lock or '{' .. lock .. '}'
 local removed = redis.pcall('zrem', 'leasehold_lock_line:' .. tag, client)
 if redis.pcall('get', 'leasehold_lock_next:' .. tag) == client then
   redis.pcall('del', 'leasehold_lock_next:' .. tag)
-  tell_line(lock, redis.call('exists', lock) == 0)
+  tell_line(lock, redis.call('pttl', lock) == -2)
 elseif removed == 1 then
   tell_line(lock, false)
 end
