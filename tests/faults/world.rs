@@ -198,7 +198,8 @@ impl World {
     /// Whether it is a line of waiting clients, which ends by itself within a minute: clients that were killed in it, or
     /// whose leaving was lost with a connection, stand in it until then.
     fn is_a_line_that_ends(&self, key: &str) -> bool {
-        key.starts_with("leasehold_lock_line:") && (-2..=60_000).contains(&self.run::<i64>(&["PTTL", key]))
+        key.starts_with("leasehold_lock_line:")
+            && (-2..=60_000).contains(&self.run::<i64>(&["PTTL", key]))
             && self.run::<i64>(&["PTTL", key]) != -1
     }
 

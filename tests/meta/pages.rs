@@ -10,8 +10,8 @@ use leasehold::crossbeam_channel::{Sender, unbounded};
 use leasehold::{Error, LockClient, NotHeld, ObjectKind, Observer, Result};
 use redis::Value;
 
-use crate::support::{eventually, listening_clients};
 use crate::support::server::RedisServer;
+use crate::support::{eventually, listening_clients};
 
 const ROAD: &str = include_str!("../../docs/from-setnx-to-leases.md");
 

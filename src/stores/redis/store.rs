@@ -11,7 +11,9 @@ use crate::observe::reporter::Reporter;
 use crate::seam::capabilities::{Capabilities, ConnectionWatch, Lines};
 use crate::seam::inspection::Inspect;
 use crate::seam::subscription::{Subscription, count_of_all};
-use crate::seam::{Answer, Attempt, Claim, Counting, Handoff, Kind, Pending, Release, Sink, Snapshot, Store, Turn};
+use crate::seam::{
+    Answer, Attempt, Claim, Counting, Handoff, Kind, Pending, Release, Sink, Snapshot, Store, Turn,
+};
 use crate::seam::{Failure, Outcome, answer};
 use crate::stores::redis::about::{About, probe, scripts_refused};
 use crate::stores::redis::address::{RedisAddress, Target};
@@ -276,8 +278,10 @@ impl Store for RedisStore {
         if subscriber.is_idle() {
             return None; // as mostly, and no name need be made
         }
-        let counts: Option<Vec<u64>> =
-            kinds::channels(claim).into_iter().map(|channel| subscriber.message_count(|| Some(channel))).collect();
+        let counts: Option<Vec<u64>> = kinds::channels(claim)
+            .into_iter()
+            .map(|channel| subscriber.message_count(|| Some(channel)))
+            .collect();
         count_of_all(counts?)
     }
 

@@ -30,7 +30,9 @@ use crate::park::ServiceWaker;
 use crate::seam::capabilities::{Capabilities, Sessions};
 use crate::seam::inspection::Inspect;
 use crate::seam::subscription::{ChannelSource, Subscription};
-use crate::seam::{Answer, Attempt, Bound, Claim, Failure, Family, Kind, Others, Release, Sink, Snapshot, Store};
+use crate::seam::{
+    Answer, Attempt, Bound, Claim, Failure, Family, Kind, Others, Release, Sink, Snapshot, Store,
+};
 use crate::sync::Waker;
 use crate::time::{Clock, Moment};
 use address::ZooKeeperAddress;
@@ -109,7 +111,11 @@ impl Store for ZooKeeperStore {
         let read = move |outcome: Replied| {
             let freed = deleted(outcome).map(|was_there| {
                 session.places.remove_node(&key, &node);
-                if was_there { Release::Freed { others: Others::Nobody } } else { Release::NotHeld { holder: None } }
+                if was_there {
+                    Release::Freed { others: Others::Nobody }
+                } else {
+                    Release::NotHeld { holder: None }
+                }
             });
             done(answer(freed, "unlock", &name));
         };

@@ -106,7 +106,9 @@ impl Votes<Attempt> {
         let mut leases: Vec<Duration> = self
             .done()
             .filter_map(|attempt| match attempt {
-                Attempt::Busy { retry_after } | Attempt::InLine { retry_after, .. } => Some(retry_after.unwrap_or(Duration::MAX)),
+                Attempt::Busy { retry_after } | Attempt::InLine { retry_after, .. } => {
+                    Some(retry_after.unwrap_or(Duration::MAX))
+                }
                 Attempt::Granted { .. } | Attempt::Lost => None,
             })
             .collect();

@@ -286,7 +286,13 @@ fn close(node: &RingServer) {
 
 impl Store for RingStore {
     fn capabilities(&self) -> Capabilities<'_> {
-        Capabilities { homes: Some(self), connections: Some(self), lines: Some(self), itself: Some(self), ..self.of_nodes }
+        Capabilities {
+            homes: Some(self),
+            connections: Some(self),
+            lines: Some(self),
+            itself: Some(self),
+            ..self.of_nodes
+        }
     }
 
     fn check_name(&self, kind: Kind, name: &LockName) -> Result<()> {

@@ -6,7 +6,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use super::load::{Load, T, Total, assert_nothing_is_left, builder, rounds};
 use crate::support::cluster::Cluster;
 use crate::support::observer::{Event, Seen};
-use crate::support::{LONG, alone_within, call, eventually, fresh, let_pass, listening_clients, ms, now, shout, stalled_since};
+use crate::support::{
+    LONG, alone_within, call, eventually, fresh, let_pass, listening_clients, ms, now, shout, stalled_since,
+};
 
 /// Whether the observer was told that something failed about one of these locks.
 fn is_failure(event: &Event, names: &[&String]) -> bool {
@@ -95,8 +97,9 @@ fn a_hold_and_its_waiter_move_along_with_their_slot() {
                     at
                 }
             });
-            let listens =
-                |member: usize| listening_clients(&name, "SHARDNUMSUB", |command| cluster.ask(member, command)) > 0;
+            let listens = |member: usize| {
+                listening_clients(&name, "SHARDNUMSUB", |command| cluster.ask(member, command)) > 0
+            };
             assert!(eventually(LONG, || listens(0)));
             move_slot(&cluster, &name, 1, || ());
             // Unsubscribed by the member, it asks for the lock, and so learns where to listen.

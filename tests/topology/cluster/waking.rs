@@ -6,7 +6,9 @@ use leasehold::{ClusterPubSub, LockClient};
 
 use super::load::{POLL, assert_all_was_given_back, builder};
 use crate::support::cluster::Cluster;
-use crate::support::{LONG, SLACK, alone_within, call, eventually, listening_clients, ms, now, shout, stalled_since};
+use crate::support::{
+    LONG, SLACK, alone_within, call, eventually, listening_clients, ms, now, shout, stalled_since,
+};
 
 use ClusterPubSub::{Auto, Both, Plain, Sharded};
 

@@ -5,6 +5,7 @@ mod connections;
 mod fake;
 mod harness;
 mod kinds;
+mod line;
 mod permits;
 mod rights;
 mod scripts;

@@ -45,7 +45,10 @@ fn those_before_the_first_that_is_busy_are_taken_or_none() {
         assert!(server.number(&["PTTL", key]) > 29_000, "{key}");
     }
     let released = store.begin_releases(&some[..2], soon()).wait().done();
-    assert_eq!(released, [Release::Freed { others: Others::Nobody }, Release::Freed { others: Others::Nobody }]);
+    assert_eq!(
+        released,
+        [Release::Freed { others: Others::Nobody }, Release::Freed { others: Others::Nobody }]
+    );
     // Fences go up, with those that are taken alone too.
     let again = wishes(&["f", "f2"]);
     let fences = [fences[1], ask(&store, &again, true).done()[0]];

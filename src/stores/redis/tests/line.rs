@@ -1,0 +1,282 @@
+//! The line of the clients that wait for a lock: effects of its scripts on the keys, and their messages.
+
+use std::time::Duration;
+
+use redis::Value;
+
+use crate::ident::{ClientId, Owner, unbound_number};
+use crate::seam::capabilities::Lines;
+use crate::seam::{Attempt, Claim, Kind, Others, Release, Store, Turn, Wakeups};
+use crate::stores::redis::store::RedisStore;
+use crate::stores::redis::tests::harness::{Server, claim, eventually, granted, open, soon};
+use crate::stores::redis::tests::kinds::{Messages, again, freed};
+
+const LINE: &str = "leasehold_lock_line:{k}";
+const NEXT: &str = "leasehold_lock_next:{k}";
+
+/// A waiter of a client of its own.
+fn waiter() -> Claim {
+    Claim { turn: Turn::Waits, ..claim(Kind::Mutex, "k", 30_000) }
+}
+
+fn by(claim: &Claim, turn: Turn) -> Claim {
+    Claim { turn, ..claim.clone() }
+}
+
+fn in_line(store: &RedisStore, claim: &Claim) -> (Duration, Wakeups) {
+    match store.attempt(claim, 1, soon()).done() {
+        Attempt::InLine { retry_after: Some(after), wakeups } => (after, wakeups),
+        other => panic!("not in line but {other:?}"),
+    }
+}
+
+fn is_busy(store: &RedisStore, claim: &Claim) -> bool {
+    matches!(store.attempt(claim, 1, soon()).done(), Attempt::Busy { .. })
+}
+
+fn release(store: &RedisStore, claim: &Claim) -> Others {
+    match store.release(claim, 0, soon()).done() {
+        Release::Freed { others } => others,
+        other => panic!("not freed but {other:?}"),
+    }
+}
+
+/// The clients in the line, the first one first.
+fn line(server: &Server) -> Vec<String> {
+    redis::from_redis_value(server.run(&["ZRANGE", LINE, "0", "-1"])).unwrap()
+}
+
+fn client(claim: &Claim) -> String {
+    claim.owner.client().to_string()
+}
+
+fn message(to: &Claim, word: &str) -> (String, String) {
+    (format!("leasehold_wake:{{k}}:{}", client(to)), word.to_owned())
+}
+
+#[test]
+fn a_release_tells_the_first_in_line_and_keeps_the_lock_for_it() {
+    let server = Server::start(&[]);
+    let store = server.store();
+    let (holder, first, second, stranger) = (waiter(), waiter(), waiter(), waiter());
+    granted(store.attempt(&holder, 1, soon()));
+    assert_eq!(server.keys(), ["k"], "a lock that nobody waits for has no line");
+    for claim in [&first, &second, &first] {
+        let (after, wakeups) = in_line(&store, claim);
+        assert!(after > Duration::from_secs(29) && after <= Duration::from_millis(30_200), "{after:?}");
+        assert_eq!(wakeups, Wakeups::OwnTurn);
+    }
+    assert_eq!(line(&server), [client(&first), client(&second)], "asking again keeps the place");
+    assert!((59_000..=60_000).contains(&server.number(&["PTTL", LINE])));
+
+    let mut messages = Messages::of(&server, "leasehold_wake:{k}:");
+    let mut releases = Messages::of(&server, "redisson_lock__channel:{k}");
+    assert_eq!(release(&store, &holder), Others::Next);
+    // On a busy machine these 10 ms may be over.
+    assert!(server.text(&["GET", NEXT]).is_none_or(|next| next == client(&first)));
+    assert_eq!(messages.take(), [message(&first, "next"), message(&second, "standby")]);
+    assert_eq!(releases.payloads(), ["0"], "Redisson's waiters are told as ever");
+    assert_eq!(line(&server), [client(&second)], "out of the line when told");
+
+    // Kept, whoever asks; but not for one who only tries.
+    server.run(&["SET", NEXT, &client(&first), "PX", "40"]);
+    let (after, _) = in_line(&store, &stranger);
+    assert!(after <= Duration::from_millis(60), "{after:?}");
+    server.run(&["SET", NEXT, &client(&first), "PX", "40"]);
+    assert!(is_busy(&store, &by(&again(&stranger), Turn::Yields)));
+    server.run(&["SET", NEXT, &client(&first), "PX", "40"]);
+    granted(store.attempt(&by(&first, Turn::IsNext), 1, soon()));
+    assert_eq!(server.text(&["GET", NEXT]), None, "kept no longer");
+    assert_eq!(line(&server), [client(&second), client(&stranger)]);
+    store.close();
+}
+
+#[test]
+fn one_who_only_tries_takes_a_free_lock_whomever_it_is_kept_for() {
+    let server = Server::start(&[]);
+    let store = server.store();
+    let (next, trying) = (waiter(), by(&waiter(), Turn::Barges));
+    server.run(&["SET", NEXT, &client(&next), "PX", "50"]);
+    granted(store.attempt(&trying, 1, soon()));
+    // Told, and found it taken: it comes before those who came since.
+    let other = waiter();
+    in_line(&store, &other);
+    in_line(&store, &by(&next, Turn::IsNext));
+    assert_eq!(line(&server), [client(&next), client(&other)]);
+    store.close();
+}
+
+#[test]
+fn a_lock_is_kept_for_nobody_for_long() {
+    let server = Server::start(&[]);
+    let store = server.store();
+    // As a promoted replica could keep it, whose clock is behind.
+    server.run(&["SET", NEXT, &client(&waiter()), "PX", "5000"]);
+    granted(store.attempt(&waiter(), 1, soon()));
+    server.run(&["DEL", "k"]);
+    server.run(&["SET", NEXT, &client(&waiter())]);
+    granted(store.attempt(&waiter(), 1, soon()));
+    store.close();
+}
+
+#[test]
+fn a_grant_to_one_who_was_not_told_takes_its_client_out_of_the_line() {
+    let server = Server::start(&[]);
+    let store = server.store();
+    let (holder, first, second) = (waiter(), waiter(), waiter());
+    granted(store.attempt(&holder, 1, soon()));
+    in_line(&store, &first);
+    in_line(&store, &second);
+    server.run(&["DEL", "k"]); // data lost, or a lease that ended
+    let mut messages = Messages::of(&server, "leasehold_wake:{k}:");
+    granted(store.attempt(&by(&first, Turn::StandsInLine), 1, soon()));
+    assert_eq!(line(&server), [client(&second)]);
+    assert_eq!(messages.take(), [message(&second, "standby")], "the new first asks soon, in case");
+    store.close();
+}
+
+#[test]
+fn clients_that_listen_no_more_are_passed_over_eight_at_a_time() {
+    let server = Server::start(&[]);
+    let store = server.store();
+    let (holder, alive) = (waiter(), waiter());
+    granted(store.attempt(&holder, 1, soon()));
+    let dead: Vec<_> = (0..7).map(|_| waiter()).collect();
+    for claim in &dead {
+        in_line(&store, claim);
+    }
+    in_line(&store, &alive);
+    let mut messages = Messages::of(&server, &message(&alive, "").0);
+    assert_eq!(release(&store, &holder), Others::Next);
+    assert_eq!(messages.take(), [message(&alive, "next")]);
+    assert_eq!(line(&server), [""; 0]);
+    store.close();
+}
+
+#[test]
+fn who_leaves_the_line_passes_on_what_is_kept_for_it() {
+    let server = Server::start(&[]);
+    let store = server.store();
+    let (holder, first, second, third) = (waiter(), waiter(), waiter(), waiter());
+    granted(store.attempt(&holder, 1, soon()));
+    for claim in [&first, &second, &third] {
+        in_line(&store, claim);
+    }
+    let mut messages = Messages::of(&server, "leasehold_wake:{k}:");
+    let leave = |claim: &Claim| {
+        let gone = client(claim);
+        store.leave_line(claim, soon());
+        eventually(|| {
+            store.poll_completions();
+            !line(&server).contains(&gone) && server.text(&["GET", NEXT]) != Some(gone.clone())
+        });
+    };
+    leave(&first);
+    assert_eq!(messages.take(), [message(&second, "standby")]);
+    // Told, and gone: the lock is free, and goes to the next.
+    server.run(&["DEL", "k"]);
+    server.run(&["ZREM", LINE, &client(&second)]);
+    server.run(&["SET", NEXT, &client(&second), "PX", "60000"]);
+    leave(&second);
+    assert_eq!(messages.take(), [message(&third, "next")]);
+    assert_eq!(line(&server), [""; 0]);
+    // It is held by then: nobody is told that it is free.
+    granted(store.attempt(&by(&waiter(), Turn::Barges), 1, soon()));
+    in_line(&store, &first);
+    server.run(&["SET", NEXT, &client(&second), "PX", "60000"]);
+    leave(&second);
+    assert_eq!(messages.take(), [message(&first, "standby")]);
+    store.close();
+}
+
+/// Redisson's ids, and those of versions of this crate that know no line, are UUIDs of version 4.
+#[test]
+fn under_a_holder_whose_release_tells_no_line_its_releases_are_listened_to_as_well() {
+    let server = Server::start(&[]);
+    let store = server.store();
+    let redissons = uuid::Uuid::new_v4();
+    for about in [false, true] {
+        server.run(&["DEL", "k"]);
+        if about {
+            server.run(&["HSET", "k", "leasehold:about", "text"]);
+        }
+        server.run(&["HSET", "k", &format!("{redissons}:7"), "1"]);
+        server.run(&["PEXPIRE", "k", "30000"]);
+        assert_eq!(in_line(&store, &waiter()).1, Wakeups::OwnTurnAndReleases, "{about}");
+        server.run(&["HSET", "k", "leasehold:about", "text"]);
+        server.run(&["HDEL", "k", &format!("{redissons}:7")]);
+        server.run(&["HSET", "k", &Owner::new(ClientId::random(), unbound_number()).to_string(), "1"]);
+        assert_eq!(in_line(&store, &waiter()).1, Wakeups::OwnTurn, "{about}");
+    }
+    store.close();
+}
+
+#[test]
+fn force_and_the_release_of_several_tell_the_line_and_several_are_not_taken_past_it() {
+    let server = Server::start(&[]);
+    let store = server.store();
+    let (holder, first, second) = (waiter(), waiter(), waiter());
+    let mut messages = Messages::of(&server, "leasehold_wake:{k}:");
+    granted(store.attempt(&holder, 1, soon()));
+    in_line(&store, &first);
+    assert!(store.force(Kind::Mutex, &holder.name, soon()).done());
+    assert_eq!(messages.take(), [message(&first, "next")]);
+
+    server.run(&["SET", NEXT, &client(&first), "PX", "50"]);
+    let batches = store.capabilities().batches.unwrap();
+    let all = [by(&holder, Turn::Barges)];
+    assert_eq!(batches.begin_attempts(&all, false, soon()).wait().done(), []);
+    server.run(&["DEL", NEXT]);
+    assert_eq!(batches.begin_attempts(&all, false, soon()).wait().done(), [None]);
+    in_line(&store, &second);
+    let released = batches.begin_releases(&all, soon()).wait().done();
+    assert_eq!(released, [Release::Freed { others: Others::Next }]);
+    assert_eq!(messages.take(), [message(&second, "next")]);
+    store.close();
+}
+
+/// Nothing of the line can make a request fail: memory out, rights missing, a key that holds something else.
+#[test]
+fn where_the_line_cannot_be_kept_locks_are_acquired_and_released_without_it() {
+    let no_rights: &[&str] = &["~k", "~redisson_*", "&redisson_*", "+@all"];
+    let no_wake: &[&str] = &["~*", "&redisson_*", "+@all"];
+    let no_commands: &[&str] = &["~*", "&*", "+@all", "-zadd", "-zpopmin", "-zrange"];
+    for (what, rules) in [("keys", no_rights), ("channel", no_wake), ("commands", no_commands)] {
+        let server = Server::start(&[]);
+        let all = [&["ACL", "SETUSER", "lk", "reset", "on", "nopass", "resetchannels"], rules].concat();
+        assert_eq!(server.run(&all), Value::Okay);
+        let options = crate::config::RedisOptions { username: Some("lk".to_owned()), ..server.options() };
+        let (store, others) = (open(&options), server.store());
+        let (holder, waits) = (waiter(), waiter());
+        granted(store.attempt(&holder, 1, soon()));
+        if what != "channel" {
+            assert!(is_busy(&store, &waits), "{what}");
+            assert_eq!(server.keys(), ["k"], "{what}");
+        }
+        // Another client, which may, stands in line; this one's release cannot tell it, and leaves it there.
+        in_line(&others, &waits);
+        let mut messages = Messages::of(&server, "redisson_lock__channel:{k}");
+        freed(&store, &holder);
+        assert_eq!(messages.payloads(), ["0"], "{what}");
+        assert_eq!(line(&server), [client(&waits)], "{what}");
+        store.close();
+        others.close();
+    }
+
+    let server = Server::start(&[]);
+    let store = server.store();
+    server.run(&["SET", LINE, "text"]);
+    server.run(&["LPUSH", NEXT, "text"]);
+    let (holder, waits) = (waiter(), waiter());
+    granted(store.attempt(&holder, 1, soon()));
+    assert!(is_busy(&store, &waits));
+    freed(&store, &holder);
+    server.run(&["DEL", LINE, NEXT]);
+
+    granted(store.attempt(&holder, 1, soon()));
+    server.run(&["CONFIG", "SET", "maxmemory", "1"]);
+    assert!(is_busy(&store, &waits));
+    freed(&store, &holder);
+    assert_eq!(server.keys(), [""; 0]);
+    store.close();
+}
