@@ -28,6 +28,7 @@ mod fork;
 mod handovers;
 mod heap;
 mod history;
+mod line;
 mod multi;
 mod operators;
 mod outages;

@@ -1,0 +1,251 @@
+//! The line of waiting clients: one release wakes one of them, in the order in which they came; and whatever is lost on
+//! the way, the lock is not left free for longer than a safety poll while somebody waits.
+
+use std::collections::BTreeMap;
+use std::net::TcpStream;
+use std::time::Duration;
+
+use leasehold::{LockClient, RedisLock};
+use redis::Commands;
+
+use super::world::{P, T, World, scenario, scenario_on};
+use crate::support::server::Builder;
+use crate::support::{LONG, SLACK, call, eventually, listening_clients, median, ms, now, stalled_since, within};
+
+/// No lease ends by itself here: a waiter that is served was woken, or polled.
+const LEASE: Duration = Duration::from_secs(60);
+/// Far below the least pause between two safety polls of one that stands in line for long.
+const BELOW_A_POLL: Duration = ms(500);
+
+fn client(world: &World) -> LockClient {
+    world.builder_to(&world.server.url()).lease(LEASE).build().unwrap()
+}
+
+fn line(name: &str) -> String {
+    format!("leasehold_lock_line:{{{name}}}")
+}
+
+/// How many stand in line.
+fn standing(world: &World, name: &str) -> usize {
+    world.run(&["ZCARD", &line(name)])
+}
+
+/// Takes the lock, says when, and releases it.
+fn turn(lock: RedisLock) -> impl FnOnce() -> std::time::Instant + Send + 'static {
+    move || {
+        let guard = lock.acquire().unwrap();
+        let had = now();
+        guard.unlock().unwrap();
+        had
+    }
+}
+
+/// Waits until so many clients stand in line, and as many listen for their turn at least.
+fn await_line(world: &World, name: &str, count: usize) {
+    let stand = || {
+        standing(world, name) == count
+            && listening_clients(name, "NUMSUB", |command| world.run(command)) >= count
+    };
+    assert!(eventually(LONG, stand), "{} stand in line", standing(world, name));
+}
+
+/// No more than a script each to acquire and to release, and a few safety polls.
+#[test]
+fn each_release_wakes_one_of_many_waiting_clients() {
+    const CLIENTS: usize = 24;
+    scenario(|world| {
+        let holder = client(world).lock("crowd").acquire().unwrap();
+        let clients: Vec<_> = (0..CLIENTS).map(|_| client(world)).collect();
+        let waiting: Vec<_> = clients.iter().map(|client| call(turn(client.lock("crowd")))).collect();
+        await_line(world, "crowd", CLIENTS);
+        let before = world.scripts_run();
+        let begun = now();
+        holder.unlock().unwrap();
+        for waiter in waiting {
+            waiter.outcome();
+        }
+        let (took, ran) = (begun.elapsed(), world.scripts_run() - before);
+        // Each of those who wait polls about once a second.
+        let polls = CLIENTS as u64 * (took.as_secs() + 1) / 2;
+        assert!(ran <= 1 + 2 * CLIENTS as u64 + polls, "{ran} scripts for {CLIENTS} grants in {took:?}");
+    });
+}
+
+#[test]
+fn clients_that_wait_are_served_in_the_order_in_which_they_came() {
+    scenario(|world| {
+        let holder = client(world).lock("order").acquire().unwrap();
+        let clients: Vec<_> = (0..8).map(|_| client(world)).collect();
+        let mut waiting = Vec::new();
+        for (number, client) in clients.iter().enumerate() {
+            waiting.push(call(turn(client.lock("order"))));
+            await_line(world, "order", number + 1);
+        }
+        // Who came last but asks again keeps its place; one who only tries gets nothing before its turn either.
+        assert!(!clients[7].lock("order").try_lock().unwrap());
+        holder.unlock().unwrap();
+        let turns: Vec<_> = waiting.into_iter().map(|waiter| waiter.outcome().0).collect();
+        assert!(turns.is_sorted(), "{turns:?}");
+    });
+}
+
+#[test]
+fn a_client_whose_last_waiter_gives_up_leaves_the_line() {
+    scenario(|world| {
+        let holder = client(world).lock("left").acquire().unwrap();
+        let other = client(world);
+        for _ in 0..5 {
+            let waits = |limit| {
+                let lock = other.lock("left");
+                call(move || lock.try_acquire_for(limit).unwrap().is_none())
+            };
+            let (longer, shorter) = (waits(ms(300)), waits(ms(100)));
+            await_line(world, "left", 1);
+            assert!(shorter.outcome().0);
+            assert_eq!(standing(world, "left"), 1, "another thread of the client still waits");
+            let given_up = longer.outcome();
+            assert!(given_up.0);
+            crate::support::comes_within(given_up.1, T, "leaving the line", || standing(world, "left") == 0);
+        }
+        holder.unlock().unwrap();
+    });
+}
+
+/// A place in line of a client that does not come, before all others.
+fn absent(world: &World, name: &str, client: &str) {
+    world.does(&["ZADD", &line(name), "1", client]);
+    world.does(&["PEXPIRE", &line(name), "60000"]);
+}
+
+/// For each of a hundred turns: the first in line is dead, or stopped and still connected; the one behind it waits.
+fn a_hundred_times(is_connected: bool) -> Vec<Duration> {
+    let mut took = Vec::new();
+    scenario(|world| {
+        let (holder, waiter) = (client(world), client(world));
+        let stopped = "00000000-0000-8000-8000-000000000000";
+        // Subscribed, and never read.
+        let mut connection = TcpStream::connect(("127.0.0.1", world.server.port())).unwrap();
+        if is_connected {
+            let channel = format!("leasehold_wake:{{first}}:{stopped}");
+            let subscribe = redis::cmd("SUBSCRIBE").arg(&channel).get_packed_command();
+            std::io::Write::write_all(&mut connection, &subscribe).unwrap();
+            let stands = || world.run::<BTreeMap<String, i64>>(&["PUBSUB", "NUMSUB", &channel])[&channel] == 1;
+            assert!(eventually(LONG, stands));
+        }
+        for _ in 0..100 {
+            let held = holder.lock("first").acquire().unwrap();
+            let waiting = call(turn(waiter.lock("first")));
+            await_line(world, "first", 1);
+            absent(world, "first", stopped);
+            let released = now();
+            held.unlock().unwrap();
+            let had = waiting.outcome().0;
+            took.push(had.saturating_duration_since(released).saturating_sub(stalled_since(released)));
+        }
+    });
+    took
+}
+
+#[test]
+fn a_first_in_line_that_was_killed_costs_the_next_nothing() {
+    let took = a_hundred_times(false);
+    if let Some(middle) = (!took.is_empty()).then(|| median(took.clone())) {
+        assert!(middle < ms(20), "{middle:?}");
+        assert!(took.iter().all(|took| *took < BELOW_A_POLL), "{took:?}");
+    }
+}
+
+#[test]
+fn a_first_in_line_that_is_stopped_costs_the_next_a_standby_and_no_poll() {
+    let took = a_hundred_times(true);
+    if let Some(middle) = (!took.is_empty()).then(|| median(took.clone())) {
+        assert!(middle < ms(60), "{middle:?}");
+        assert!(took.iter().all(|took| *took < BELOW_A_POLL), "{took:?}");
+    }
+}
+
+/// The holder may do all; the waiter has the rights that earlier versions needed.
+#[test]
+fn a_waiter_without_rights_to_the_line_is_woken_by_the_release_as_before() {
+    let old = "~* resetkeys ~rights ~redisson_lock__channel:{rights} &redisson_lock__channel:{rights}";
+    let deaf = "~* &redisson_lock__channel:{rights}";
+    for rights in [old, deaf] {
+        let user = move |builder: Builder| builder.user(&format!("old on >pw resetchannels +@all {rights}"));
+        scenario_on(user, |world| {
+            let holder = client(world);
+            let builder = world.builder_to(&world.server.url()).lease(LEASE);
+            let limited = builder.username("old").password("pw").build().unwrap();
+            for _ in 0..5 {
+                let held = holder.lock("rights").acquire().unwrap();
+                let waiting = call(turn(limited.lock("rights")));
+                let listens = || {
+                    let channel = crate::support::channel("rights");
+                    world.run::<(String, i64)>(&["PUBSUB", "NUMSUB", &channel]).1 == 1
+                };
+                assert!(eventually(LONG, listens), "it does not listen to releases");
+                let released = now();
+                held.unlock().unwrap();
+                waiting.outcome();
+                within(released, ms(100), "taking over");
+            }
+        });
+    }
+}
+
+#[test]
+fn a_waiter_that_came_while_memory_was_out_is_woken_by_the_release() {
+    scenario(|world| {
+        let (holder, waiter) = (client(world), client(world));
+        let held = holder.lock("full").acquire().unwrap();
+        world.does(&["CONFIG", "SET", "maxmemory", "1"]);
+        let waiting = call(turn(waiter.lock("full")));
+        let listens = || {
+            world.run::<(String, i64)>(&["PUBSUB", "NUMSUB", &crate::support::channel("full")]).1 == 1
+        };
+        assert!(eventually(LONG, listens), "it does not listen to releases");
+        world.does(&["CONFIG", "SET", "maxmemory", "0"]);
+        let released = now();
+        held.unlock().unwrap();
+        waiting.outcome();
+        within(released, ms(100), "taking over");
+    });
+}
+
+#[test]
+fn after_a_loss_of_all_data_every_waiter_is_served_within_a_poll() {
+    scenario(|world| {
+        for _ in 0..3 {
+            let held = client(world).lock("data").acquire().unwrap();
+            let clients: Vec<_> = (0..4).map(|_| client(world)).collect();
+            let waiting: Vec<_> = clients.iter().map(|client| call(turn(client.lock("data")))).collect();
+            await_line(world, "data", 4);
+            let lost = now();
+            world.does(&["FLUSHALL"]);
+            let mut turns: Vec<_> = waiting.into_iter().map(|waiter| waiter.outcome().0).collect();
+            turns.sort_unstable();
+            let mut free_since = lost;
+            for had in turns {
+                let gap = had.saturating_duration_since(free_since);
+                assert!(gap <= P + SLACK + stalled_since(lost), "the lock was free for {gap:?}");
+                free_since = had;
+            }
+            drop(held);
+        }
+    });
+}
+
+/// Java's `forceUnlock`, and what an operator may do.
+#[test]
+fn a_key_that_is_deleted_under_a_line_is_taken_over_within_a_poll() {
+    scenario(|world| {
+        let held = client(world).lock("deleted").acquire().unwrap();
+        let waiter = client(world);
+        let waiting = call(turn(waiter.lock("deleted")));
+        await_line(world, "deleted", 1);
+        let deleted = now();
+        let removed: i64 = world.server.admin().del("deleted").unwrap();
+        assert_eq!(removed, 1);
+        waiting.returns_within(deleted, P, "taking over");
+        drop(held);
+    });
+}
