@@ -78,6 +78,13 @@ impl ClientId {
         ClientId(uuid::Builder::from_custom_bytes(Uuid::new_v4().into_bytes()).into_uuid())
     }
 
+    /// The id, as it says that releases tell no line: of version 4.
+    pub(crate) fn unlined(self) -> ClientId {
+        let mut bytes = self.0.into_bytes();
+        bytes[6] = bytes[6] & 0x0f | 0x40;
+        ClientId(Uuid::from_bytes(bytes))
+    }
+
     #[cfg(feature = "zookeeper")]
     pub(crate) fn as_u128(self) -> u128 {
         self.0.as_u128()
@@ -146,7 +153,8 @@ impl Owner {
         id
     }
 
-    /// The client's id, the part before the colon.
+    /// The client's id, the part before the colon. On a server that refuses the client the line of waiters, the id has
+    /// version 4 in place of 8.
     #[must_use]
     pub fn client(self) -> ClientId {
         self.client

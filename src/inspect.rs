@@ -295,11 +295,12 @@ impl Inspection {
 
     /// Says of all that is shown whether it is this client's.
     pub(crate) fn seen_by(mut self, client: ClientId) -> Inspection {
-        let prefix = format!("{client}:");
+        let (prefix, unlined) = (format!("{client}:"), format!("{}:", client.unlined()));
+        let is_own = |owner: &str| owner.starts_with(&prefix) || owner.starts_with(&unlined);
         // Owners' permits begin with so much of their client's id.
         let id: String = prefix.chars().filter(|c| *c != '-').take(12).collect();
-        self.holders.iter_mut().for_each(|one| one.by_this_client = one.owner.starts_with(&prefix));
-        self.waiters.iter_mut().for_each(|one| one.by_this_client = one.owner.starts_with(&prefix));
+        self.holders.iter_mut().for_each(|one| one.by_this_client = is_own(&one.owner));
+        self.waiters.iter_mut().for_each(|one| one.by_this_client = is_own(&one.owner));
         self.permits.iter_mut().for_each(|one| one.by_this_client = one.id.starts_with(&id));
         self
     }

@@ -46,7 +46,7 @@ use crate::interrupt::Interrupt;
 use crate::observe::reporter::Reporter;
 use crate::observe::{LossReason, Observer};
 use crate::park::Parker;
-use crate::seam::capabilities::Majority;
+use crate::seam::capabilities::{Lines, Majority};
 use crate::seam::{Answer, Claim, Counting, Kind, REQUEST_LASTS, Snapshot, Store, Turn, Wakeups};
 use crate::time::{Clock, Lease, Moment, checked_lease, random_between};
 
@@ -137,7 +137,7 @@ impl Engine {
         Claim {
             kind,
             name: Arc::clone(name),
-            owner: Owner::new(self.id, number),
+            owner: Owner::new(self.client_of_holds(kind), number),
             lease,
             waits: false,
             turn: Turn::Barges,
@@ -149,6 +149,13 @@ impl Engine {
             is_granted: false,
             home: self.store.capabilities().homes.map_or(0, |homes| homes.home(name)),
         }
+    }
+
+    /// The id under which holds of this kind are. One for all kinds but those with a line: the halves of a read-write lock,
+    /// say, are to have one owner.
+    fn client_of_holds(&self, kind: Kind) -> ClientId {
+        let is_refused = || self.store.capabilities().lines.is_some_and(Lines::is_refused);
+        if kind.has_line() && is_refused() { self.id.unlined() } else { self.id }
     }
 
     /// Has this hold be looked at in time, whatever has changed about it.

@@ -157,6 +157,10 @@ pub(crate) trait Sweeping: Send + Sync {
 
 /// A store that keeps a line of the clients that wait for a lock, and tells the first of them when it is free.
 pub(crate) trait Lines: Send + Sync {
+    /// Whether a release of this client's has turned out not to tell the line: the server does not let it. Later holds are
+    /// under an id that says so. No I/O.
+    fn is_refused(&self) -> bool;
+
     /// Has the claim's client stand in no line for the lock any more; if the lock is kept for it, the next is told. Sent
     /// in order with the client's other requests about the lock, and not waited for.
     fn leave_line(&self, claim: &Claim, deadline: Moment);

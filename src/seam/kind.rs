@@ -120,6 +120,11 @@ impl Kind {
         self.properties().is_one_record
     }
 
+    /// Whether a store may keep a line of waiting clients for it.
+    pub(crate) const fn has_line(self) -> bool {
+        self.properties().is_handed_off
+    }
+
     /// Whether an attempt only asks: it leaves nothing in the store, granted or not.
     pub(crate) const fn only_asks(self) -> bool {
         self.properties().only_asks

@@ -249,3 +249,33 @@ fn a_key_that_is_deleted_under_a_line_is_taken_over_within_a_poll() {
         drop(held);
     });
 }
+
+/// Once it has found out that it may not, its holds are under an id that says so, and those in line listen to its releases.
+#[test]
+fn the_release_of_a_holder_without_rights_to_the_line_wakes_those_who_stand_in_it() {
+    let user = |builder: Builder| {
+        let keys = "~rights ~redisson_lock__channel:{rights} &redisson_lock__channel:{rights}";
+        builder.user(&format!("old on >pw resetchannels +@all {keys}"))
+    };
+    scenario_on(user, |world| {
+        let builder = world.builder_to(&world.server.url()).lease(LEASE);
+        let holder = builder.username("old").password("pw").build().unwrap();
+        let waiter = client(world);
+        holder.lock("rights").acquire().unwrap().unlock().unwrap();
+        for _ in 0..5 {
+            let held = holder.lock("rights").acquire().unwrap();
+            assert_eq!(&held.owner().to_string()[14..15], "4", "of {}", holder.id());
+            let waiting = call(turn(waiter.lock("rights")));
+            await_line(world, "rights", 1);
+            let listens = || {
+                world.run::<(String, i64)>(&["PUBSUB", "NUMSUB", &crate::support::channel("rights")]).1 == 1
+            };
+            assert!(eventually(LONG, listens), "it does not listen to releases");
+            let released = now();
+            held.unlock().unwrap();
+            waiting.outcome();
+            within(released, ms(100), "taking over");
+            world.does(&["DEL", &line("rights")]);
+        }
+    });
+}

@@ -10,6 +10,7 @@ use crate::stores::redis::pubsub::publish::PublishMode;
 use crate::stores::redis::pubsub::subscriber::Subscriber;
 use crate::stores::redis::reply::{Expected, Tagged, tagged};
 use crate::stores::redis::script::Command;
+use crate::sync::atomic::AtomicBool;
 use crate::time::Moment;
 
 /// The parts of the store that a kind needs.
@@ -23,6 +24,8 @@ pub(crate) struct RedisServer {
     /// The replicas that a grant must have reached.
     pub(crate) replicas: Option<Replicas>,
     pub(crate) compare_and_delete: CompareAndDelete,
+    /// The user may not use the keys of a lock's line.
+    pub(crate) unlined: AtomicBool,
 }
 
 /// One call of the seam: the server, and until when it may take.

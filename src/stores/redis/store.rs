@@ -30,6 +30,7 @@ use crate::stores::redis::server::{RedisCall, RedisServer};
 use crate::stores::redis::underway::Underway;
 use crate::stores::redis::{pubsub, show};
 use crate::sync::Waker;
+use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::time::{Clock, Moment};
 
 /// Keeps locks on one server.
@@ -78,8 +79,16 @@ impl RedisStore {
         replicas: Option<Replicas>,
     ) -> RedisStore {
         let compare_and_delete = CompareAndDelete::new();
-        let server =
-            RedisServer { connections, subscriber, scripts, publish_mode, replicas, compare_and_delete };
+        let unlined = AtomicBool::new(false);
+        let server = RedisServer {
+            connections,
+            subscriber,
+            scripts,
+            publish_mode,
+            replicas,
+            compare_and_delete,
+            unlined,
+        };
         RedisStore { server, monitor: None }
     }
 
@@ -313,6 +322,10 @@ impl Inspect for RedisStore {
 }
 
 impl Lines for RedisStore {
+    fn is_refused(&self) -> bool {
+        self.server.unlined.load(Ordering::Relaxed)
+    }
+
     fn leave_line(&self, claim: &Claim, deadline: Moment) {
         if let Some(command) = kinds::of(claim.kind).leaving_line(claim) {
             // A lost one costs those behind a standby message; a failure concerns nobody else.

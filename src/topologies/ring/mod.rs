@@ -429,6 +429,11 @@ impl Homes for RingStore {
 }
 
 impl Lines for RingStore {
+    fn is_refused(&self) -> bool {
+        let refused = |node: &&Arc<RingServer>| node.store.capabilities().lines.is_some_and(Lines::is_refused);
+        self.view().nodes.iter().filter(refused).count() > 0
+    }
+
     fn leave_line(&self, claim: &Claim, deadline: Moment) {
         if let Ok(node) = self.at(claim.home)
             && let Some(lines) = node.capabilities().lines

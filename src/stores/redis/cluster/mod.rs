@@ -33,6 +33,7 @@ use crate::stores::redis::kinds;
 use crate::stores::redis::kinds::kind::Deferrable;
 use crate::stores::redis::reply::{Redirect, is_split};
 use crate::stores::redis::store::RedisStore;
+use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Mutex, Waker, spawn_scoped, thread};
 use crate::time::{Clock, Moment};
 
@@ -47,6 +48,8 @@ pub(crate) struct ClusterStore {
     scripts: bool,
     waits_for_replicas: bool,
     command_timeout: Duration,
+    /// A member does not let its user use the keys of a lock's line.
+    unlined: AtomicBool,
     /// For answers that are read when the caller has gone on.
     me: Weak<ClusterStore>,
 }
@@ -82,6 +85,7 @@ impl ClusterStore {
             scripts: options.scripts,
             waits_for_replicas: options.replicas.is_some(),
             command_timeout: options.command_timeout,
+            unlined: AtomicBool::new(false),
             me: me.clone(),
         }))
     }
@@ -381,7 +385,13 @@ impl Store for ClusterStore {
     }
 
     fn attempt(&self, claim: &Claim, count: u32, deadline: Moment) -> Answer<Attempt> {
-        self.ask("lock", &claim.name, deadline, |store| store.attempt(claim, count, deadline))
+        self.ask("lock", &claim.name, deadline, |store| {
+            let answer = store.attempt(claim, count, deadline);
+            if store.is_refused() {
+                self.unlined.store(true, Ordering::Relaxed);
+            }
+            answer
+        })
     }
 
     fn release(&self, claim: &Claim, left: u32, deadline: Moment) -> Answer<Release> {
@@ -521,6 +531,10 @@ impl Batches for ClusterStore {
 }
 
 impl Lines for ClusterStore {
+    fn is_refused(&self) -> bool {
+        self.unlined.load(Ordering::Relaxed)
+    }
+
     /// Where the slot was last known to be; elsewhere nobody is kept waiting by it for long.
     fn leave_line(&self, claim: &Claim, deadline: Moment) {
         if let Ok(place) = self.place(&claim.name, deadline) {

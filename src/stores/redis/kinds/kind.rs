@@ -13,6 +13,7 @@ use crate::stores::redis::pubsub::publish::PublishMode;
 use crate::stores::redis::reply::{Expected, Tagged};
 use crate::stores::redis::script::{Command, EXPIRE_IN, Script};
 use crate::stores::redis::server::{RedisCall, RedisServer};
+use crate::sync::atomic::Ordering;
 use crate::time::millis;
 
 /// Requests of a kind that can be sent now and answered later, in order with others on one connection.
@@ -143,6 +144,9 @@ pub(crate) trait RedisKind: Sync {
             }
             None => call.ask(&command, self.expected())?,
         };
+        if replies::is_unlined(&reply) {
+            call.server.unlined.store(true, Ordering::Relaxed);
+        }
         replies::attempted(&reply, claim.wants_fence)
     }
 
