@@ -167,14 +167,18 @@ impl Shop {
         Ok((free, Counts { visitors, orders, late, twice }))
     }
 
-    /// Leaves nothing behind, the counter of the fenced lock included.
+    /// Leaves nothing behind, also not the counter of the fenced lock, nor the line in which killed workers waited for it.
     pub(crate) fn clear(&mut self) -> Result<()> {
-        let counter = format!("redisson_lock_token:{}", self.lock_name());
+        let lock = self.lock_name();
+        let beside = ["redisson_lock_token", "leasehold_lock_line", "leasehold_lock_next"];
         let mut del = cmd("DEL");
         for key in ["free", "counts", "sold", "fence", "lock", "job", "release", "strike"] {
             del.arg(self.key(key));
         }
-        del.arg(counter).query::<i64>(&mut self.conn)?;
+        for part in beside {
+            del.arg(format!("{part}:{lock}"));
+        }
+        del.query::<i64>(&mut self.conn)?;
         Ok(())
     }
 }

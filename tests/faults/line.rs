@@ -10,7 +10,9 @@ use redis::Commands;
 
 use super::world::{P, T, World, scenario, scenario_on};
 use crate::support::server::Builder;
-use crate::support::{LONG, SLACK, call, eventually, listening_clients, median, ms, now, stalled_since, within};
+use crate::support::{
+    LONG, SLACK, call, eventually, listening_clients, median, ms, now, stalled_since, within,
+};
 
 /// No lease ends by itself here: a waiter that is served was woken, or polled.
 const LEASE: Duration = Duration::from_secs(60);
@@ -129,7 +131,8 @@ fn a_hundred_times(is_connected: bool) -> Vec<Duration> {
             let channel = format!("leasehold_wake:{{first}}:{stopped}");
             let subscribe = redis::cmd("SUBSCRIBE").arg(&channel).get_packed_command();
             std::io::Write::write_all(&mut connection, &subscribe).unwrap();
-            let stands = || world.run::<BTreeMap<String, i64>>(&["PUBSUB", "NUMSUB", &channel])[&channel] == 1;
+            let stands =
+                || world.run::<BTreeMap<String, i64>>(&["PUBSUB", "NUMSUB", &channel])[&channel] == 1;
             assert!(eventually(LONG, stands));
         }
         for _ in 0..100 {
@@ -199,9 +202,8 @@ fn a_waiter_that_came_while_memory_was_out_is_woken_by_the_release() {
         let held = holder.lock("full").acquire().unwrap();
         world.does(&["CONFIG", "SET", "maxmemory", "1"]);
         let waiting = call(turn(waiter.lock("full")));
-        let listens = || {
-            world.run::<(String, i64)>(&["PUBSUB", "NUMSUB", &crate::support::channel("full")]).1 == 1
-        };
+        let listens =
+            || world.run::<(String, i64)>(&["PUBSUB", "NUMSUB", &crate::support::channel("full")]).1 == 1;
         assert!(eventually(LONG, listens), "it does not listen to releases");
         world.does(&["CONFIG", "SET", "maxmemory", "0"]);
         let released = now();

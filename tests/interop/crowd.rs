@@ -84,6 +84,7 @@ fn turn(client: &LockClient, kind: &str, name: &str) -> Turn {
         "write" => held(client.read_write_lock(name).write()),
         "read, writers first" => held(client.read_write_lock(name).writers_first().read()),
         "write, writers first" => held(client.read_write_lock(name).writers_first().write()),
+        "lock" => held(&client.lock(name)),
         "spin" => held(&client.spin_lock(name)),
         _ => panic!("{kind}?"),
     }
@@ -272,6 +273,31 @@ fn spin_locks_of_both_are_one() {
     let had = crowd(&server, &[(&java, work)], &[work, work]);
     assert_eq!(counts(&had, 5).len(), 2);
     no_more_than(1, &had);
+}
+
+/// Rust's processes wait in a line that Java's neither see nor stand in: neither is to starve beside the other.
+#[test]
+fn two_java_and_eight_rust_processes_share_a_lock() {
+    const PROCESSES: usize = 10;
+    let _alone = alone();
+    let Some(server) = RedisServer::start_default() else { return };
+    let Some(java) = java::connect(&server.url(), LEASE) else { return };
+    let Some(other_java) = java::connect(&server.url(), LEASE) else { return };
+    let work = Work { name: "shared", lasts: Duration::from_secs(10), pause: ms(4), threads: &[("lock", 1)] };
+    let had = crowd(&server, &[(&java, work), (&other_java, work)], &[work; PROCESSES - 2]);
+    let counts = counts(&had, 100);
+    no_more_than(1, &had);
+    let share = counts["Java: lock"] as f64 / 2.0 / (had.len() as f64 / PROCESSES as f64);
+    eprintln!("a Java process gets {share:.2} of a fair share beside eight of Rust's");
+    assert!((0.2..=4.0).contains(&share), "{counts:?}");
+    // Somebody waits all the time; the longest that the lock is free is far from a poll.
+    let mut times: Vec<_> = had.iter().map(|had| (had.begun, had.ended)).collect();
+    times.sort_unstable();
+    let free = |pair: &[(u64, u64)]| Duration::from_nanos(pair[1].0.saturating_sub(pair[0].1));
+    let longest = times.windows(2).map(free).max().unwrap_or_default();
+    assert!(longest < ms(1450), "the lock was free for {longest:?}");
+    let left: Vec<String> = server.admin().keys("leasehold_*").unwrap();
+    assert!(left.is_empty(), "{left:?}");
 }
 
 /// By itself a small crowd; with [`WORKER`] in its environment, one process of a larger one.

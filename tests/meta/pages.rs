@@ -278,6 +278,8 @@ fn of_kind(user: &str, pair: &Pair<'_>) -> Result<()> {
             lock.hold_count()?;
             refused(theirs.unlock())?;
             lock.unlock()?;
+            // It gives up, and leaves the line.
+            theirs.try_lock_for(SHORT)?;
             pair.woken(|| theirs.try_lock_for(LONG), || lock.unlock())?;
             lock.force_unlock()?;
             one.token_lock("app:t").lock()?;
@@ -356,6 +358,7 @@ fn of_kind(user: &str, pair: &Pair<'_>) -> Result<()> {
             let (lock, theirs) = (one.lock("app:c"), other.lock("app:c"));
             lock.lock()?;
             theirs.try_lock()?;
+            theirs.try_lock_for(SHORT)?;
             lock.condition("changed").wait_for(SHORT)?;
             lock.unlock()?;
             pair.woken(

@@ -2,9 +2,10 @@
 //!
 //! `call` is what a caller asks for, `terms` how its lock value is used. A thread that holds the lock re-enters it
 //! (`reentry`); any other caller waits (`waiting`). `outcome` says what each answer means, `retry` for how long failures are
-//! borne.
+//! borne, `line_place` where the caller's client stands among those that wait.
 
 pub(crate) mod call;
+mod line_place;
 pub(crate) mod outcome;
 mod reentry;
 pub(crate) mod retry;

@@ -430,7 +430,8 @@ impl Homes for RingStore {
 
 impl Lines for RingStore {
     fn is_refused(&self) -> bool {
-        let refused = |node: &&Arc<RingServer>| node.store.capabilities().lines.is_some_and(Lines::is_refused);
+        let refused =
+            |node: &&Arc<RingServer>| node.store.capabilities().lines.is_some_and(Lines::is_refused);
         self.view().nodes.iter().filter(refused).count() > 0
     }
 

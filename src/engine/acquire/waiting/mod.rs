@@ -9,12 +9,12 @@ mod leave;
 mod line;
 mod sleep;
 
-use self::line::LinePlace;
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::engine::Engine;
 use crate::engine::acquire::call::{AcquireCall, Granted};
+use crate::engine::acquire::line_place::LinePlace;
 use crate::engine::acquire::retry::RetryBudget;
 use crate::engine::handoff::PendingHandoff;
 use crate::engine::queue::ClosedOffer;

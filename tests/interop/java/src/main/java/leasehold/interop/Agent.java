@@ -348,6 +348,7 @@ public final class Agent {
                 RLock lock = switch (kind) {
                     case "read" -> client.getReadWriteLock(name).readLock();
                     case "write" -> client.getReadWriteLock(name).writeLock();
+                    case "lock" -> client.getLock(name);
                     case "spin" -> client.getSpinLock(name);
                     default -> throw new IllegalArgumentException("no such kind: " + kind);
                 };
