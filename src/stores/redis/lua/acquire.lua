@@ -113,7 +113,7 @@ end
 if is_next or turn == 'stand' then
   local tag = lock:find('{', 1, true) and lock or '{' .. lock .. '}'
   if is_next then
-    redis.pcall('del', 'leasehold_lock_next:' .. tag)
+    redis.pcall('pexpire', 'leasehold_lock_next:' .. tag, 0)
   end
   if turn == 'stand' and redis.pcall('zrem', 'leasehold_lock_line:' .. tag, client) == 1 then
     tell_line(lock, false)
