@@ -328,8 +328,14 @@ impl Lines for RedisStore {
 
     fn leave_line(&self, claim: &Claim, deadline: Moment) {
         if let Some(command) = kinds::of(claim.kind).leaving_line(claim) {
+            let connections = &self.server.connections;
             // A lost one costs those behind a standby message; a failure concerns nobody else.
-            self.server.connections.post(&command, deadline, Box::new(drop));
+            if self.server.replicas.is_some() {
+                // Attempts that wait for replicas take other connections, and could overtake it.
+                drop(connections.call(&command, deadline));
+            } else {
+                connections.post(&command, deadline, Box::new(drop));
+            }
         }
     }
 }

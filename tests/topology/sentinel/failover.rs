@@ -6,7 +6,7 @@ use leasehold::{ClientBuilder, LockClient};
 
 use crate::support::epilogue::{assert_every_hash_has_a_ttl, threads};
 use crate::support::load::{Load, Outcome};
-use crate::support::sentinel::{SentinelSet, is_master};
+use crate::support::sentinel::{LIMIT, SentinelSet, is_master};
 use crate::support::server::{RedisServer, default_server};
 use crate::support::{
     LONG, SLACK, alone_within, call, eventually, listening_clients, ms, now, shout, throughout, within,
@@ -31,7 +31,8 @@ fn rounds() -> u32 {
 
 pub(crate) fn options(set: &SentinelSet) -> ClientBuilder {
     let options = LockClient::builder().lease(LEASE).command_timeout(T).connect_timeout(ms(2000));
-    options.patience(LONG).linger(Duration::ZERO).client_name(NAME).url(&set.url())
+    // Longer than a failover takes on a machine so busy that the Sentinels stand still for a while.
+    options.patience(LIMIT + LONG).linger(Duration::ZERO).client_name(NAME).url(&set.url())
 }
 
 /// The results of a round.
@@ -169,7 +170,7 @@ pub(crate) fn assert_nothing_is_left(set: &SentinelSet) {
 }
 
 fn limit() -> Duration {
-    Duration::from_secs(60) + rounds() * Duration::from_secs(30)
+    Duration::from_secs(60) + rounds() * (LIMIT + LONG)
 }
 
 #[test]

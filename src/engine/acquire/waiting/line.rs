@@ -9,6 +9,7 @@
 use std::time::Duration;
 
 use super::{Progress, Waiting};
+use crate::engine::policy::POLL_COMPLETIONS_EVERY;
 use crate::engine::registry::QueuePlace;
 use crate::seam::{Claim, Wakeups};
 use crate::time::{Moment, random_between};
@@ -67,6 +68,7 @@ impl Waiting<'_> {
         if let Some(lines) = engine.store.capabilities().lines {
             let claim: Claim = self.claim();
             lines.leave_line(&claim, engine.one_command());
+            engine.watchdog.look_by(engine.clock.after(POLL_COMPLETIONS_EVERY));
         }
     }
 }

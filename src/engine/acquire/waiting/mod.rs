@@ -156,9 +156,10 @@ impl<'a> Waiting<'a> {
         let ended = match ended {
             Ok(Some(granted)) => Ok(Some(granted)),
             Ok(None) | Err(_) => match self.take_back(&place) {
-                Some(handoff) => match self.receive(&place, handoff)? {
-                    Progress::Granted(granted) => Ok(Some(granted)),
-                    Progress::Later(_) | Progress::Again => ended,
+                Some(handoff) => match self.receive(&place, handoff) {
+                    Ok(Progress::Granted(granted)) => Ok(Some(granted)),
+                    Ok(Progress::Later(_) | Progress::Again) => ended,
+                    Err(error) => Err(error),
                 },
                 None => ended,
             },
