@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 
 use crate::load::STACK;
+use crate::quiet::{self, TICKS_PER_S};
 
 pub struct Driver {
     child: Child,
@@ -69,6 +70,11 @@ impl Driver {
             Some(line) => bail!("the driver said {line:?} instead of {word:?}"),
             None => Ok(false),
         }
+    }
+
+    /// Its processor time so far; not a number where Linux does not tell.
+    pub fn cpu_s(&self) -> f64 {
+        quiet::process(&self.child.id().to_string()).map_or(f64::NAN, |process| process.own / TICKS_PER_S)
     }
 
     pub fn memory(&self) -> Memory {

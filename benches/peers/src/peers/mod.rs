@@ -4,6 +4,7 @@ mod article;
 mod ours;
 mod raw;
 mod redlock;
+mod rlock;
 pub mod rslock;
 
 use anyhow::{Result, bail};
@@ -21,6 +22,7 @@ pub fn open(load: &Load) -> Result<(Box<dyn Peer>, String)> {
         "raw" => (Box::new(raw::Raw::learn(&load.url)?), String::new()),
         "article" => (Box::new(article::Article::connect(&load.url, load.threads)?), String::new()),
         "redlock" => (Box::new(redlock::Redlock::connect(&load.url)), locked_version("redlock")),
+        "rlock" => (Box::new(rlock::Rlock::connect(&load.url)?), locked_version("rlock")),
         other => bail!("no peer {other}"),
     })
 }
