@@ -72,6 +72,10 @@ impl Driver {
         }
     }
 
+    pub fn kill(&mut self) {
+        drop(self.child.kill());
+    }
+
     /// Its processor time so far; not a number where Linux does not tell.
     pub fn cpu_s(&self) -> f64 {
         quiet::process(&self.child.id().to_string()).map_or(f64::NAN, |process| process.own / TICKS_PER_S)
@@ -108,7 +112,7 @@ impl Drop for Driver {
         while matches!(self.child.try_wait(), Ok(None)) && Instant::now() < deadline {
             std::thread::sleep(Duration::from_millis(5));
         }
-        drop(self.child.kill());
+        self.kill();
         drop(self.child.wait());
     }
 }

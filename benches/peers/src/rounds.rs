@@ -308,6 +308,15 @@ impl Bench<'_> {
 
     /// Lets them all go at once; what they answer, and the server's counters around it.
     fn race(&mut self, drivers: &mut [Driver], patience: Duration, monitored: bool) -> Result<Race> {
+        let race = self.race_of(drivers, patience, monitored);
+        if race.is_err() {
+            // Otherwise one after the other gets time to end by itself.
+            drivers.iter_mut().for_each(Driver::kill);
+        }
+        race
+    }
+
+    fn race_of(&mut self, drivers: &mut [Driver], patience: Duration, monitored: bool) -> Result<Race> {
         let deadline = Instant::now() + patience;
         for driver in drivers.iter_mut() {
             if !driver.hear("ready", deadline)? {
@@ -634,7 +643,7 @@ struct Hold {
 /// Sorts the holds by time; how many began before the one before had ended.
 fn overlaps(holds: &mut [Hold]) -> usize {
     holds.sort_unstable();
-    holds.array_windows().filter(|[before, after]| after.got < before.left).count()
+    holds.windows(2).filter(|pair| matches!(pair, [before, after] if after.got < before.left)).count()
 }
 
 /// For each hold that had to wait: from the first unlock of another process that it waited for to holding the lock,

@@ -63,7 +63,7 @@ const fn cycles(
     threads: usize,
     keys: usize,
 ) -> Workload {
-    let peers = if threads == keys { ALL } else { LOCKS };
+    let peers = if processes * threads == keys { ALL } else { LOCKS };
     Workload { id, title, kind: Kind::Cycles, processes, threads, keys, peers, cores: None }
 }
 
