@@ -103,9 +103,9 @@ pub struct Run {
 }
 
 impl Run {
-    /// Whether the machine was not quiet.
+    /// Whether it counts and the machine was not quiet.
     pub fn is_disturbed(&self) -> bool {
-        self.disturbance.is_some_and(|disturbance| disturbance.is_too_much())
+        self.round > 0 && self.disturbance.is_some_and(|disturbance| disturbance.is_too_much())
     }
 }
 
