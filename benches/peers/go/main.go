@@ -33,7 +33,7 @@ const (
 
 var (
 	peerName = flag.String("peer", "", "redsync or rueidislock")
-	kind     = flag.String("kind", "", "cycles, handoff, holder or waiters")
+	kind     = flag.String("kind", "", "cycles, handoff, holder, waiters or crowd")
 	threads  = flag.Int("threads", 1, "")
 	keys     = flag.Int("keys", 1, "")
 	seconds  = flag.Float64("seconds", 2, "")
@@ -307,7 +307,8 @@ func holder(p peer) int64 {
 	return released
 }
 
-func waiters(p peer, g *guarded) ([]*tally, int64, int64) {
+// waiters are goroutines of one client, or, as a crowd, with a client each, as if they were processes.
+func waiters(p peer, g *guarded, own func() (peer, error)) ([]*tally, int64, int64) {
 	tallies := make([]*tally, *threads)
 	begin := make(chan struct{})
 	var parked, asking, done sync.WaitGroup
@@ -317,12 +318,21 @@ func waiters(p peer, g *guarded) ([]*tally, int64, int64) {
 		done.Add(1)
 		go func() {
 			defer done.Done()
-			s := p.session(*name + ":0")
+			mine := p
+			var refused error
+			if own != nil {
+				mine, refused = own()
+			}
 			t := fresh(nil)
 			tallies[number] = t
 			parked.Done()
 			<-begin
 			asking.Done()
+			if refused != nil {
+				t.failed(refused)
+				return
+			}
+			s := mine.session(*name + ":0")
 			err := s.lock()
 			if err == nil {
 				t.acquired++
@@ -342,7 +352,11 @@ func waiters(p peer, g *guarded) ([]*tally, int64, int64) {
 	asking.Wait()
 	fmt.Println("waiting")
 	done.Wait()
-	return tallies, cpu() - used, now()
+	served := now()
+	if own != nil {
+		fmt.Println("served")
+	}
+	return tallies, cpu() - used, served
 }
 
 func main() {
@@ -373,7 +387,9 @@ func main() {
 	case "holder":
 		answer["at_ns"] = holder(p)
 	case "waiters":
-		tallies, used, answer["at_ns"] = waiters(p, g)
+		tallies, used, answer["at_ns"] = waiters(p, g, nil)
+	case "crowd":
+		tallies, used, answer["at_ns"] = waiters(p, g, open)
 	default:
 		fail(fmt.Errorf("no load %q here", *kind))
 	}

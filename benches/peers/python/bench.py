@@ -134,6 +134,50 @@ def handoff(arguments, client, guarded):
     return [tally], time.process_time() - cpu
 
 
+def holder(arguments, client, guarded):
+    lock = client.lock(f"{arguments.name}:0", timeout=LEASE)
+    lock.acquire()
+    say("ready")
+    expect("release")
+    at_ns = time.monotonic_ns()
+    lock.release()
+    return [], 0.0, at_ns
+
+
+def crowd(arguments, client, guarded):
+    """Every thread has a client of its own, as if it were a process."""
+    tallies = [Tally() for _ in range(arguments.threads)]
+    clients = [redis.Redis.from_url(arguments.url) for _ in tallies]
+    go = threading.Event()
+
+    def work(client, tally):
+        lock = client.lock(f"{arguments.name}:0", timeout=LEASE)
+        go.wait()
+        try:
+            lock.acquire()
+            tally.acquired += 1
+            tally.entered += 1
+            guarded.enter(0)
+            lock.release()
+        except Exception as error:
+            tally.errors += 1
+            tally.error = str(error)
+
+    threads = [threading.Thread(target=work, args=pair) for pair in zip(clients, tallies)]
+    for thread in threads:
+        thread.start()
+    say("ready")
+    expect("go")
+    cpu = time.process_time()
+    go.set()
+    say("waiting")
+    for thread in threads:
+        thread.join()
+    at_ns = time.monotonic_ns()
+    say("served")
+    return tallies, time.process_time() - cpu, at_ns
+
+
 def main():
     parser = argparse.ArgumentParser()
     for name, kind in [
@@ -144,10 +188,10 @@ def main():
     arguments = parser.parse_args()
     client = redis.Redis.from_url(arguments.url)
     guarded = Guarded(arguments.keys, arguments.counter)
-    kinds = {"cycles": cycles, "handoff": handoff}
+    kinds = {"cycles": cycles, "handoff": handoff, "holder": holder, "crowd": crowd}
     if arguments.kind not in kinds:
         sys.exit(f"redis-py does not do {arguments.kind}: it neither renews nor wakes")
-    tallies, cpu = kinds[arguments.kind](arguments, client, guarded)
+    tallies, cpu, *at_ns = kinds[arguments.kind](arguments, client, guarded)
     steps = {}
     for tally in tallies:
         for step, count in tally.steps.items():
@@ -162,9 +206,10 @@ def main():
         "violations": entered - sum(guarded.numbers),
         "errors": sum(tally.errors for tally in tallies),
         "error": next((tally.error for tally in tallies if tally.error), None),
-        "waits": {"steps": steps, "max_ns": max(tally.longest for tally in tallies)},
+        "waits": {"steps": steps, "max_ns": max((tally.longest for tally in tallies), default=0)},
         "cpu_s": cpu,
         "events": [event for tally in tallies for event in tally.events],
+        "at_ns": at_ns[0] if at_ns else None,
     }))
 
 

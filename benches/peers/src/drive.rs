@@ -41,7 +41,7 @@ pub fn drive(load: &Load) -> Result<()> {
             Kind::Handoff => handoff(&*peer, load)?,
             Kind::Held => held(&*peer, load)?,
             Kind::Holder => holder(&*peer, load)?,
-            Kind::Waiters => waiters(&*peer, load)?,
+            Kind::Waiters | Kind::Crowd => waiters(&*peer, load)?,
         };
         Outcome { version, ..outcome }
     };
@@ -235,19 +235,25 @@ fn waiters(peer: &dyn Peer, load: &Load) -> Result<Outcome> {
     let names = load.names();
     let guarded = Guarded::new(load)?;
     let (parked, go) = (Barrier::new(load.threads + 1), Barrier::new(load.threads + 1));
-    let asking = AtomicUsize::new(0);
+    let (asking, over) = (AtomicUsize::new(0), Barrier::new(load.threads + 1));
+    let own_clients = load.kind == Kind::Crowd;
     let (done, all_done) = mpsc::channel();
     thread::scope(|scope| {
         for _ in 0..load.threads {
-            let (names, guarded, parked, go, asking, done) =
-                (&names, &guarded, &parked, &go, &asking, done.clone());
+            let (names, guarded, parked, go, asking, over, done) =
+                (&names, &guarded, &parked, &go, &asking, &over, done.clone());
             thread::Builder::new().stack_size(STACK).spawn_scoped(scope, move || {
-                let session = peer.session(names);
+                let own = if own_clients { peers::open(load).map(Some) } else { Ok(None) };
+                let session = match &own {
+                    Ok(Some((own, _))) => own.session(names),
+                    Ok(None) => peer.session(names),
+                    Err(error) => Err(anyhow!("{error:#}")),
+                };
                 parked.wait();
                 go.wait();
                 let mut tally = Tally::default();
+                asking.fetch_add(1, Ordering::AcqRel);
                 let result = session.and_then(|mut session| {
-                    asking.fetch_add(1, Ordering::AcqRel);
                     session.lock(0)?;
                     guarded.enter(0)?;
                     tally.acquired = 1;
@@ -259,6 +265,10 @@ fn waiters(peer: &dyn Peer, load: &Load) -> Result<Outcome> {
                 }
                 // The receiver outlives the scope.
                 drop(done.send(tally));
+                if own_clients {
+                    // No client ends while others still wait.
+                    over.wait();
+                }
             })?;
         }
         parked.wait();
@@ -275,6 +285,10 @@ fn waiters(peer: &dyn Peer, load: &Load) -> Result<Outcome> {
             tallies.push(all_done.recv()?);
         }
         let at_ns = Some(stamp::now_ns());
+        if own_clients {
+            say("served")?;
+            over.wait();
+        }
         let mut outcome = Outcome::of(tallies);
         outcome.cycles.clear();
         outcome.cpu_s = (stamp::cpu() - cpu).as_secs_f64();

@@ -16,7 +16,8 @@ pub struct Figure {
 const GUARDS: &str = "leasehold";
 const CALLS: &str = "leasehold-lock";
 /// Those whose rate on own keys ours is held against.
-const PEERS: &[&str] = &["redisson", "redsync", "rueidislock", "rslock", "redlock", "redis-py", "article"];
+const PEERS: &[&str] =
+    &["redisson", "redsync", "rueidislock", "rslock", "redlock", "rlock", "redis-py", "article"];
 /// The default size of leasehold's pool.
 const POOL: f64 = 8.0;
 
@@ -27,7 +28,8 @@ struct Figures<'a> {
 
 pub fn check(report: &Report) -> Vec<Figure> {
     let mut all = Figures { report, figures: Vec::new() };
-    all.alone();
+    all.alone("one", 0.9, 1.4);
+    all.alone("one2", 1.0, 1.8);
     for id in ["own16", "own64"] {
         all.own(id);
     }
@@ -37,7 +39,11 @@ pub fn check(report: &Report) -> Vec<Figure> {
     for id in ["procs4x2", "procs4x8"] {
         all.processes(id);
     }
+    for (id, rate) in [("procs16x1", 4500.0), ("procs64x1", 4000.0)] {
+        all.many_processes(id, rate);
+    }
     all.handoff();
+    all.crowd();
     all.held();
     all.waiters();
     let ran = |figure: &Figure| figure.met.is_some();
@@ -80,14 +86,15 @@ impl Figures<'_> {
         self.report.find(workload, peer)?.ratio_to_raw
     }
 
-    fn alone(&mut self) {
-        let title = "1 thread, 1 key, `lock`/`unlock`";
-        self.at_least(title, "0.93 × raw".into(), self.to_raw("one", CALLS), Some(0.93), " × raw");
-        let p99 = |peer| self.metric("one", peer, "wait_p99_us");
+    fn alone(&mut self, id: &str, calls: f64, guards: f64) {
+        let cores = if id == "one" { "one core" } else { "two cores" };
+        let title = &format!("1 thread, {cores}, `lock`/`unlock`");
+        self.at_least(title, format!("{calls} × raw"), self.to_raw(id, CALLS), Some(calls), " × raw");
+        let p99 = |peer| self.metric(id, peer, "wait_p99_us");
         let ratio = p99(CALLS).zip(p99("raw")).map(|(ours, raw)| ours / raw);
         self.at_most(title, "p99 wait ≤ 1.2 × raw's".into(), ratio, Some(1.2), " × raw's");
-        let guards = self.to_raw("one", GUARDS);
-        self.at_least("1 thread, 1 key, guards", "1.6 × raw".into(), guards, Some(1.6), " × raw");
+        let title = &format!("1 thread, {cores}, guards");
+        self.at_least(title, format!("{guards} × raw"), self.to_raw(id, GUARDS), Some(guards), " × raw");
     }
 
     fn own(&mut self, id: &str) {
@@ -127,9 +134,31 @@ impl Figures<'_> {
         self.at_most(title, "p99 wait ≤ 20 ms".into(), wait, Some(20.0), " ms");
     }
 
+    fn many_processes(&mut self, id: &str, rate: f64) {
+        let title = &format!("{} processes × 1, guards", if id == "procs16x1" { 16 } else { 64 });
+        let reached = self.metric(id, GUARDS, "cycles_per_s");
+        self.at_least(title, format!("{} cycles/s", grouped(rate, 0)), reached, Some(rate), " cycles/s");
+        let commands = self.metric(id, GUARDS, "commands_per_cycle");
+        self.at_most(title, "≤ 20 commands".into(), commands, Some(20.0), " commands");
+        let even = self.metric(id, GUARDS, "processes_evenness");
+        self.at_least(title, "fewest/most per process ≥ 0.95".into(), even, Some(0.95), "");
+        if id == "procs64x1" {
+            let longest = self.metric(id, GUARDS, "wait_max_us").map(|us| us / 1e3);
+            self.at_most(title, "longest wait ≤ 100 ms".into(), longest, Some(100.0), " ms");
+        }
+    }
+
+    fn crowd(&mut self) {
+        let title = "crowd of 500, guards";
+        let served = self.metric("crowd500", GUARDS, "drain_s");
+        self.at_most(title, "all served in ≤ 0.6 s".into(), served, Some(0.6), " s");
+        let sent = self.metric("crowd500", GUARDS, "sent_per_grant");
+        self.at_most(title, "≤ 2.5 requests per grant".into(), sent, Some(2.5), " requests");
+    }
+
     fn handoff(&mut self) {
         let title = "unlock in one process → acquired in another";
-        let trip = self.metric("one", "raw", "wait_p50_us");
+        let trip = self.metric("one2", "raw", "wait_p50_us");
         let p50 = self.metric("handoff", CALLS, "handoff_p50_us");
         let trips = p50.zip(trip).map(|(p50, trip)| p50 / trip);
         self.at_most(title, "p50 ≤ 3 round trips".into(), trips, Some(3.0), " round trips");

@@ -8,6 +8,7 @@
 //! | `held`    | `ready`, `holding`, then the result | `go`, `check` |
 //! | `holder`  | `ready` (the lock held), then the result | `release` |
 //! | `waiters` | `ready` (the threads started), `waiting`, then the result | `go` |
+//! | `crowd`   | `ready` (the clients made), `waiting`, `served`, then the result | `go` |
 //!
 //! The result is one JSON object, see [`crate::tally::Outcome`]. A driver whose standard input ends gives up.
 
@@ -31,6 +32,8 @@ pub enum Kind {
     Holder,
     /// All threads wait for one lock, then pass it on.
     Waiters,
+    /// The same, but each thread has a client of its own, as if it were a process.
+    Crowd,
 }
 
 #[derive(Args, Clone, Debug)]

@@ -5,11 +5,14 @@
 mod chart;
 mod drive;
 mod figures;
+mod kept;
 mod load;
 mod machine;
 mod monitor;
 mod peers;
+mod pin;
 mod process;
+mod quiet;
 mod report;
 mod rounds;
 mod server;

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 
 use crate::load::STACK;
+use crate::quiet::{self, TICKS_PER_S};
 
 pub struct Driver {
     child: Child,
@@ -71,6 +72,15 @@ impl Driver {
         }
     }
 
+    pub fn kill(&mut self) {
+        drop(self.child.kill());
+    }
+
+    /// Its processor time so far; not a number where Linux does not tell.
+    pub fn cpu_s(&self) -> f64 {
+        quiet::process(&self.child.id().to_string()).map_or(f64::NAN, |process| process.own / TICKS_PER_S)
+    }
+
     pub fn memory(&self) -> Memory {
         let read = |file: &str| {
             std::fs::read_to_string(format!("/proc/{}/{file}", self.child.id())).unwrap_or_default()
@@ -102,7 +112,7 @@ impl Drop for Driver {
         while matches!(self.child.try_wait(), Ok(None)) && Instant::now() < deadline {
             std::thread::sleep(Duration::from_millis(5));
         }
-        drop(self.child.kill());
+        self.kill();
         drop(self.child.wait());
     }
 }

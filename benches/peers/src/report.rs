@@ -11,8 +11,9 @@ use crate::chart::{self, Bar};
 use crate::figures::{self, Figure};
 use crate::load::Kind;
 use crate::machine::Machine;
+use crate::quiet::Disturbance;
 use crate::rounds::{Metrics, Run, Settings};
-use crate::workload::{WORKLOADS, Workload};
+use crate::workload::{Cores, WORKLOADS, Workload, smaller_crowd};
 
 const BEGIN: &str = "<!-- bench: begin -->";
 const END: &str = "<!-- bench: end -->";
@@ -35,7 +36,7 @@ pub struct Summary {
     pub peer: String,
     pub rounds: usize,
     pub metrics: Metrics,
-    /// To the limit in the same round; where threads share a key, to the limit of one thread.
+    /// To the limit in the same round; where threads share a key, to the limit of one thread on two cores.
     pub ratio_to_raw: Option<f64>,
     pub ratio_to_redisson: Option<f64>,
     pub notes: Vec<String>,
@@ -76,6 +77,27 @@ impl Report {
             .collect()
     }
 
+    /// The counted runs during which the machine was not quiet, and how much.
+    pub fn disturbed(&self) -> Vec<String> {
+        let counted = self.runs.iter().filter(|run| run.round > 0 && run.is_disturbed());
+        let say = |run: &Run| {
+            let disturbance = run.disturbance.unwrap_or_default();
+            format!("round {} {} {}: {disturbance}", run.round, run.workload, run.peer)
+        };
+        counted.map(say).collect()
+    }
+
+    /// The most that disturbed a counted run, if every one was watched.
+    fn most_disturbed(&self) -> Option<Disturbance> {
+        let mut most = Disturbance::default();
+        for run in self.runs.iter().filter(|run| run.round > 0) {
+            let disturbance = run.disturbance?;
+            most.others = most.others.max(disturbance.others);
+            most.steal = most.steal.max(disturbance.steal);
+        }
+        Some(most)
+    }
+
     /// The page's generated part.
     pub fn text(&self) -> String {
         let mut out = String::new();
@@ -94,7 +116,17 @@ impl Report {
             .filter(|tool| !tool.is_empty())
             .collect();
         writeln!(out, "{}.", tools.join("; "))?;
-        writeln!(out, "Load average at the start: {load}.\n")?;
+        writeln!(out, "Load average at the start: {load}.")?;
+        match self.most_disturbed() {
+            Some(Disturbance { others, steal }) => writeln!(
+                out,
+                "During a counted run other processes had at most {:.1} % of the processors' time, other machines of \
+                 the same host {:.1} % (steal).\n",
+                others * 100.0,
+                steal * 100.0
+            )?,
+            None => writeln!(out, "Whether the machine was quiet cannot be told here.\n")?,
+        }
         // Two ways to use one library are one version.
         let of_libraries = self.versions.iter().filter(|(peer, _)| *peer != "leasehold-lock");
         let versions: Vec<String> = of_libraries.map(|(peer, version)| format!("{peer} {version}")).collect();
@@ -131,10 +163,42 @@ impl Report {
                 for (file, title) in charts_of(workload) {
                     writeln!(out, "![{title}](charts/{}-{file}.svg)\n", workload.id)?;
                 }
+                self.explain(out, workload)?;
                 table(out, workload, &results)?;
             }
         }
         Ok(())
+    }
+
+    /// What the table's title does not say.
+    fn explain(&self, out: &mut String, workload: &Workload) -> std::fmt::Result {
+        match (workload.kind, workload.cores) {
+            (_, Some(Cores::One)) => writeln!(out, "Client and server are pinned to one core.\n"),
+            (_, Some(Cores::Two)) => {
+                writeln!(
+                    out,
+                    "The client is pinned to one core, the server to another. This raw is also the one that threads \
+                     on one key are compared with.\n"
+                )
+            }
+            (Kind::Crowd, None) => {
+                writeln!(
+                    out,
+                    "One process holds the lock. In another wait many clients, each with one thread and connections \
+                     of its own. From the release until all were served: *served in s*, which is the longest wait \
+                     too, and requests, commands and CPU for each grant.\n"
+                )?;
+                for peer in workload.peers {
+                    if let (Some((clients, why)), Some(_)) =
+                        (smaller_crowd(peer), self.find(workload.id, peer))
+                    {
+                        writeln!(out, "{}: only {clients} clients; {why}.\n", name(peer))?;
+                    }
+                }
+                Ok(())
+            }
+            _ => Ok(()),
+        }
     }
 
     fn title(&self, workload: &Workload) -> String {
@@ -143,6 +207,7 @@ impl Report {
                 format!("{} locks held for {} s", self.settings.held_locks, self.settings.held_seconds)
             }
             Kind::Waiters => format!("{} threads waiting for one lock", self.settings.waiting_threads),
+            Kind::Crowd => format!("{} clients waiting for one lock", self.settings.crowd),
             Kind::Cycles | Kind::Handoff | Kind::Holder => workload.title.to_owned(),
         }
     }
@@ -186,7 +251,7 @@ fn charts_of(workload: &Workload) -> &'static [(&'static str, &'static str)] {
         Kind::Cycles => &[("cycles_per_s", "cycles/s")],
         Kind::Handoff => &[("handoff_p50_us", "p50, µs"), ("handoff_p99_us", "p99, µs")],
         Kind::Held => &[("cpu_ms_per_s", "CPU, ms per s")],
-        Kind::Waiters => &[("drain_s", "seconds until all had it")],
+        Kind::Waiters | Kind::Crowd => &[("drain_s", "seconds until all had it")],
         Kind::Holder => &[],
     }
 }
@@ -195,6 +260,8 @@ fn charts_of(workload: &Workload) -> &'static [(&'static str, &'static str)] {
 fn columns(workload: &Workload) -> &'static [(&'static str, &'static str, usize)] {
     const CYCLES: &[(&str, &str, usize)] = &[
         ("cycles/s", "cycles_per_s", 0),
+        ("CPU µs per cycle", "cpu_us_per_cycle", 0),
+        ("server CPU µs", "server_cpu_us_per_cycle", 0),
         ("× raw", "ratio_to_raw", 2),
         ("× Redisson", "ratio_to_redisson", 2),
         ("wait p50 µs", "wait_p50_us", 0),
@@ -205,8 +272,6 @@ fn columns(workload: &Workload) -> &'static [(&'static str, &'static str, usize)
         ("requests per cycle", "sent_per_cycle", 2),
         ("commands", "commands_per_cycle", 1),
         ("server reads", "reads_per_cycle", 2),
-        ("CPU µs per cycle", "cpu_us_per_cycle", 0),
-        ("server CPU µs", "server_cpu_us_per_cycle", 0),
         ("violations", "violations", 0),
     ];
     match workload.kind {
@@ -216,9 +281,11 @@ fn columns(workload: &Workload) -> &'static [(&'static str, &'static str, usize)
             ("p99 µs", "handoff_p99_us", 0),
             ("longest ms", "handoff_max_ms", 1),
             ("hand-overs seen", "handoffs", 0),
+            ("fewest/most per process", "processes_evenness", 2),
             ("requests per cycle", "sent_per_cycle", 2),
             ("commands", "commands_per_cycle", 1),
             ("CPU µs per cycle", "cpu_us_per_cycle", 0),
+            ("server CPU µs", "server_cpu_us_per_cycle", 0),
             ("violations", "violations", 0),
         ],
         Kind::Held => &[
@@ -234,6 +301,18 @@ fn columns(workload: &Workload) -> &'static [(&'static str, &'static str, usize)
             ("taken per s", "fill_per_s", 0),
         ],
         Kind::Holder => &[],
+        Kind::Crowd => &[
+            ("clients", "clients", 0),
+            ("served in s", "drain_s", 3),
+            ("grants/s", "grants_per_s", 0),
+            ("CPU µs per grant", "cpu_us_per_grant", 0),
+            ("server CPU µs", "server_cpu_us_per_grant", 0),
+            ("requests per grant", "sent_per_grant", 2),
+            ("commands", "commands_per_grant", 1),
+            ("connections", "connections", 0),
+            ("missing", "missing", 0),
+            ("violations", "violations", 0),
+        ],
         Kind::Waiters => &[
             ("requests/s while waiting", "sent_per_s", 2),
             ("connections", "connections", 0),
@@ -340,7 +419,7 @@ fn summary(runs: &[Run], workload: &Workload, peer: &str) -> Option<Summary> {
             Some((metric.to_owned(), value))
         })
         .collect();
-    let base = if workload.contended() { "one" } else { workload.id };
+    let base = if workload.contended() { "one2" } else { workload.id };
     let ratio = |workload: &str, other: &str| {
         let ratios = mine.iter().filter_map(|run| {
             let same =
@@ -350,13 +429,13 @@ fn summary(runs: &[Run], workload: &Workload, peer: &str) -> Option<Summary> {
         });
         median(ratios.collect())
     };
-    let mut notes: Vec<String> = Vec::new();
+    let mut rounds_of: BTreeMap<&str, Vec<String>> = BTreeMap::new();
     for run in &mine {
         if let Some(note) = &run.note {
-            let note = format!("round {}: {note}", run.round);
-            notes.push(note);
+            rounds_of.entry(note).or_default().push(run.round.to_string());
         }
     }
+    let notes = rounds_of.into_iter().map(|(note, rounds)| format!("round {}: {note}", rounds.join(", ")));
     Some(Summary {
         workload: workload.id.to_owned(),
         peer: peer.to_owned(),
@@ -364,7 +443,7 @@ fn summary(runs: &[Run], workload: &Workload, peer: &str) -> Option<Summary> {
         metrics,
         ratio_to_raw: ratio(base, "raw"),
         ratio_to_redisson: ratio(workload.id, "redisson"),
-        notes,
+        notes: notes.collect(),
     })
 }
 
@@ -383,20 +462,31 @@ pub fn progress(run: &Run) -> String {
     let mut line = format!("round {} {:10} {:15}", run.round, run.workload, run.peer);
     for (metric, digits) in [
         ("cycles_per_s", 0),
+        ("cpu_us_per_cycle", 0),
+        ("server_cpu_us_per_cycle", 0),
         ("wait_p99_us", 0),
+        ("wait_max_us", 0),
+        ("processes_evenness", 2),
         ("handoff_p50_us", 0),
         ("handoff_p99_us", 0),
         ("sent_per_cycle", 2),
+        ("sent_per_grant", 2),
         ("cpu_ms_per_s", 2),
         ("lost", 0),
         ("sent_per_s", 2),
         ("drain_s", 3),
+        ("cpu_us_per_grant", 0),
+        ("server_cpu_us_per_grant", 0),
         ("violations", 0),
         ("errors", 0),
     ] {
         if let Some(value) = run.metrics.get(metric) {
             write!(line, " {metric} {}", grouped(*value, digits)).ok();
         }
+    }
+    if let Some(disturbance) = run.disturbance {
+        let verdict = if run.is_disturbed() { ": NOT QUIET" } else { "" };
+        write!(line, " ({disturbance}{verdict})").ok();
     }
     if let Some(note) = &run.note {
         write!(line, " [{note}]").ok();

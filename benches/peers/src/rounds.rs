@@ -9,14 +9,17 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 use serde::{Deserialize, Serialize};
 
+use crate::kept::Kept;
 use crate::load::Kind;
 use crate::machine::Machine;
 use crate::monitor::Monitor;
+use crate::pin::Pinned;
 use crate::process::Driver;
+use crate::quiet::{Disturbance, Watch};
 use crate::report;
 use crate::server::{Control, Counters};
 use crate::tally::{Outcome, Waits};
-use crate::workload::{WORKLOADS, Workload};
+use crate::workload::{WORKLOADS, Workload, smaller_crowd};
 
 #[derive(Args, Debug)]
 pub struct Options {
@@ -41,6 +44,15 @@ pub struct Options {
     /// The file for all results as JSON.
     #[arg(long)]
     json: Option<PathBuf>,
+    /// The file for finished runs, one line each.
+    #[arg(long)]
+    runs: Option<PathBuf>,
+    /// Skips the runs in that file if they are of the same commit, settings and machine.
+    #[arg(long, requires = "runs", requires = "commit")]
+    resume: bool,
+    /// The commit that is measured.
+    #[arg(long)]
+    commit: Option<String>,
     /// The folder of performance.md and charts/.
     #[arg(long)]
     docs: Option<PathBuf>,
@@ -70,6 +82,7 @@ pub struct Settings {
     pub held_locks: usize,
     pub waiting_seconds: f64,
     pub waiting_threads: usize,
+    pub crowd: usize,
 }
 
 pub type Metrics = BTreeMap<String, f64>;
@@ -85,13 +98,25 @@ pub struct Run {
     pub version: String,
     /// The failures.
     pub note: Option<String>,
+    /// `None` where it cannot be told.
+    pub disturbance: Option<Disturbance>,
+}
+
+impl Run {
+    /// Whether it counts and the machine was not quiet.
+    pub fn is_disturbed(&self) -> bool {
+        self.round > 0 && self.disturbance.is_some_and(|disturbance| disturbance.is_too_much())
+    }
 }
 
 struct Bench<'a> {
     options: &'a Options,
     settings: Settings,
     control: Control,
+    /// The server's process.
+    server: u32,
     counter: PathBuf,
+    kept: Kept,
 }
 
 /// How long a driver may take beyond its time.
@@ -107,6 +132,7 @@ pub fn run(options: &Options) -> Result<()> {
         held_locks: if quick { 1000 } else { 10_000 },
         waiting_seconds: if quick { 1.0 } else { 5.0 },
         waiting_threads: if quick { 100 } else { 1000 },
+        crowd: if quick { 50 } else { 500 },
     };
     for name in &options.only {
         if !WORKLOADS.iter().any(|workload| workload.id == name) {
@@ -122,20 +148,38 @@ pub fn run(options: &Options) -> Result<()> {
     let mut control = Control::connect(&options.url)?;
     let machine = Machine::look(control.version()?, options.python.as_deref());
     let counter = std::env::temp_dir().join(format!("leasehold-bench-{}", std::process::id()));
-    let mut bench = Bench { options, settings, control, counter };
+    let kept = match &options.runs {
+        Some(path) => {
+            let machine = Machine { load: String::new(), ..machine.clone() };
+            Kept::open(path, &(&options.commit, &settings, machine), options.resume)?
+        }
+        None => Kept::default(),
+    };
+    let server = control.pid()?;
+    let mut bench = Bench { options, settings, control, server, counter, kept };
     let runs = bench.rounds();
     drop(std::fs::remove_file(&bench.counter));
     let report = report::Report::new(machine, bench.settings, options.left_out.clone(), runs?);
     if let Some(file) = &options.json {
         std::fs::write(file, serde_json::to_string_pretty(&report)?)?;
     }
-    if let Some(docs) = &options.docs {
+    let disturbed = report.disturbed();
+    if let Some(docs) = &options.docs
+        && disturbed.is_empty()
+    {
         report.write(docs)?;
     }
     print!("{}", report.text());
     let violations = report.violations();
     if !violations.is_empty() {
         bail!("two holders at once: {}", violations.join(", "));
+    }
+    if options.docs.is_some() && !disturbed.is_empty() {
+        bail!(
+            "the page is not written, the machine was not quiet (more than {}):\n  {}",
+            Disturbance::limit(),
+            disturbed.join("\n  ")
+        );
     }
     Ok(())
 }
@@ -163,8 +207,13 @@ impl Bench<'_> {
                     if failed.count() >= 2 {
                         continue;
                     }
+                    if let Some(run) = self.kept.find(workload.id, peer, round) {
+                        runs.push(run);
+                        continue;
+                    }
                     let run = self.run(workload, peer, &program, round)?;
                     eprintln!("{}", report::progress(&run));
+                    self.kept.add(&run)?;
                     runs.push(run);
                 }
             }
@@ -194,11 +243,12 @@ impl Bench<'_> {
         let (threads, keys) = match workload.kind {
             Kind::Held => (1, self.settings.held_locks),
             Kind::Waiters => (self.settings.waiting_threads, 1),
+            Kind::Crowd => (self.crowd(peer), 1),
             Kind::Cycles | Kind::Handoff | Kind::Holder => (workload.threads, workload.keys),
         };
         // The process that waits comes when the lock is held.
         let (kind, processes) = match workload.kind {
-            Kind::Waiters => (Kind::Holder, 1),
+            Kind::Waiters | Kind::Crowd => (Kind::Holder, 1),
             kind => (kind, workload.processes),
         };
         let kind = format!("{kind:?}").to_lowercase();
@@ -218,16 +268,24 @@ impl Bench<'_> {
         if workload.processes > 1 {
             arguments.extend(["--counter".to_owned(), path(&self.counter)?]);
         }
+        let watch = Watch::start(self.server);
+        let pinned = workload.cores.map(|cores| Pinned::new(self.server, cores)).transpose();
+        let (pinned, not_pinned) = match pinned {
+            Ok(pinned) => (pinned, None),
+            Err(error) => (None, Some(format!("not pinned to cores: {error:#}"))),
+        };
+        let program = &pinned.as_ref().map_or(program.to_vec(), |pinned| pinned.command(program));
         let measured = (0..processes)
             .map(|_| Driver::start(program, &arguments))
             .collect::<Result<Vec<_>>>()
             .and_then(|drivers| {
-                let patience = Duration::from_secs_f64(seconds + warmup) + PATIENCE;
+                let patience = Duration::from_secs_f64(seconds + warmup + processes as f64) + PATIENCE;
                 match workload.kind {
                     Kind::Cycles => self.cycles(drivers, patience, round == 0),
                     Kind::Handoff => self.handoff(drivers, patience, round == 0),
                     Kind::Held => self.held(drivers),
                     Kind::Waiters => self.waiters(drivers, program, &arguments),
+                    Kind::Crowd => self.crowd_of(threads, drivers, program, &arguments, round == 0),
                     Kind::Holder => bail!("not a load of its own"),
                 }
             });
@@ -235,11 +293,30 @@ impl Bench<'_> {
             Ok((metrics, version, note)) => (metrics, version, note),
             Err(error) => (Metrics::new(), String::new(), Some(format!("{error:#}"))),
         };
-        Ok(Run { workload: workload.id.to_owned(), peer: peer.to_owned(), round, metrics, version, note })
+        drop(pinned);
+        let notes: Vec<String> = not_pinned.into_iter().chain(note).collect();
+        Ok(Run {
+            workload: workload.id.to_owned(),
+            peer: peer.to_owned(),
+            round,
+            metrics,
+            version,
+            note: (!notes.is_empty()).then(|| notes.join("; ")),
+            disturbance: watch.end(),
+        })
     }
 
     /// Lets them all go at once; what they answer, and the server's counters around it.
     fn race(&mut self, drivers: &mut [Driver], patience: Duration, monitored: bool) -> Result<Race> {
+        let race = self.race_of(drivers, patience, monitored);
+        if race.is_err() {
+            // Otherwise one after the other gets time to end by itself.
+            drivers.iter_mut().for_each(Driver::kill);
+        }
+        race
+    }
+
+    fn race_of(&mut self, drivers: &mut [Driver], patience: Duration, monitored: bool) -> Result<Race> {
         let deadline = Instant::now() + patience;
         for driver in drivers.iter_mut() {
             if !driver.hear("ready", deadline)? {
@@ -328,6 +405,8 @@ impl Bench<'_> {
             latencies.record(ns);
             counted += 1;
         }
+        let by_process: Vec<u64> = race.outcomes.iter().map(|outcome| outcome.cycles.iter().sum()).collect();
+        put(&mut metrics, "processes_evenness", evenness(&by_process));
         put(&mut metrics, "violations", self.violations(&race)? + overlaps as f64);
         put(&mut metrics, "handoffs", f64::from(counted));
         for (name, share) in [("handoff_p50_us", 0.5), ("handoff_p99_us", 0.99)] {
@@ -377,6 +456,88 @@ impl Bench<'_> {
         Ok((metrics, outcome.version, outcome.error))
     }
 
+    /// Those who wait, started beside the one who holds the lock, and the connections before.
+    fn beside(
+        &mut self,
+        holder: &mut Driver,
+        kind: &str,
+        program: &[String],
+        arguments: &[String],
+    ) -> Result<(Driver, f64)> {
+        if !holder.hear("ready", Instant::now() + PATIENCE)? {
+            bail!("hung while taking the lock");
+        }
+        let connections = self.control.counters()?.clients;
+        let waiting_instead = |word: &String| if word == "holder" { kind.to_owned() } else { word.clone() };
+        let arguments: Vec<String> = arguments.iter().map(waiting_instead).collect();
+        let mut waiting = Driver::start(program, &arguments)?;
+        if !waiting.hear("ready", Instant::now() + PATIENCE * 4)? {
+            bail!("hung before the start");
+        }
+        Ok((waiting, connections))
+    }
+
+    /// How many clients of this peer make a crowd.
+    fn crowd(&self, peer: &str) -> usize {
+        smaller_crowd(peer).map_or(self.settings.crowd, |(clients, _)| clients.min(self.settings.crowd))
+    }
+
+    /// From the release of a lock until all clients that waited for it have had it.
+    fn crowd_of(
+        &mut self,
+        clients: usize,
+        mut drivers: Vec<Driver>,
+        program: &[String],
+        arguments: &[String],
+        monitored: bool,
+    ) -> Result<Measured> {
+        let Some(holder) = drivers.first_mut() else { bail!("nobody runs") };
+        let (mut crowd, holders) = self.beside(holder, "crowd", program, arguments)?;
+        crowd.tell("go")?;
+        if !crowd.hear("waiting", Instant::now() + PATIENCE)? {
+            bail!("hung while it began to wait");
+        }
+        // Until the last of them has asked and waits.
+        sleep(Duration::from_secs(if self.settings.quick { 1 } else { 3 }));
+        let mut monitor = if monitored { Some(Monitor::start(&self.options.url)?) } else { None };
+        if let Some(monitor) = &mut monitor {
+            monitor.count(&mut self.control)?;
+        }
+        let before = self.control.counters()?;
+        let cpu = holder.cpu_s() + crowd.cpu_s();
+        holder.tell("release")?;
+        let left = answer(holder)?;
+        if !crowd.hear("served", Instant::now() + PATIENCE * 4)? {
+            bail!("not all of {clients} were served within {} s", (PATIENCE * 4).as_secs());
+        }
+        let cpu = holder.cpu_s() + crowd.cpu_s() - cpu;
+        let after = self.control.counters()?;
+        let sent = monitor.as_mut().map(|monitor| monitor.count(&mut self.control)).transpose()?;
+        drop(monitor);
+        let outcome = answer(&mut crowd)?;
+        let grants = outcome.acquired as f64;
+        let mut metrics = Metrics::new();
+        if let Some(sent) = sent {
+            put(&mut metrics, "sent_per_grant", sent as f64 / grants);
+            return Ok((metrics, outcome.version, outcome.error));
+        }
+        let served = outcome.at_ns.zip(left.at_ns).map(|(done, left)| done.saturating_sub(left) as f64 / 1e9);
+        let drained = served.unwrap_or(f64::NAN);
+        put(&mut metrics, "clients", clients as f64);
+        if outcome.acquired == clients as u64 {
+            put(&mut metrics, "drain_s", drained);
+            put(&mut metrics, "grants_per_s", grants / drained);
+        }
+        put(&mut metrics, "cpu_us_per_grant", cpu / grants * 1e6);
+        put(&mut metrics, "server_cpu_us_per_grant", (after.cpu_s - before.cpu_s) / grants * 1e6);
+        put(&mut metrics, "commands_per_grant", (after.commands - before.commands) / grants);
+        put(&mut metrics, "connections", before.clients - holders);
+        put(&mut metrics, "missing", clients as f64 - grants);
+        put(&mut metrics, "violations", outcome.violations as f64);
+        put(&mut metrics, "errors", outcome.errors as f64);
+        Ok((metrics, outcome.version, outcome.error))
+    }
+
     fn waiters(
         &mut self,
         mut drivers: Vec<Driver>,
@@ -385,18 +546,8 @@ impl Bench<'_> {
     ) -> Result<Measured> {
         let threads = self.settings.waiting_threads as f64;
         let Some(holder) = drivers.first_mut() else { bail!("nobody runs") };
-        if !holder.hear("ready", Instant::now() + PATIENCE)? {
-            bail!("hung while taking the lock");
-        }
-        let holders = self.control.counters()?.clients;
-        let waiting_instead =
-            |word: &String| if word == "holder" { "waiters".to_owned() } else { word.clone() };
-        let arguments: Vec<String> = arguments.iter().map(waiting_instead).collect();
-        let mut waiting = Driver::start(program, &arguments)?;
+        let (mut waiting, holders) = self.beside(holder, "waiters", program, arguments)?;
         let driver = &mut waiting;
-        if !driver.hear("ready", Instant::now() + PATIENCE)? {
-            bail!("hung before the start");
-        }
         let idle = (driver.memory(), self.control.counters()?);
         driver.tell("go")?;
         if !driver.hear("waiting", Instant::now() + PATIENCE)? {
@@ -414,10 +565,6 @@ impl Bench<'_> {
         let after = self.control.counters()?;
         drop(monitor);
         holder.tell("release")?;
-        let answer = |driver: &mut Driver| match driver.line(Instant::now() + PATIENCE * 4)? {
-            Some(line) => outcome(&line),
-            None => bail!("hung"),
-        };
         let (holder, outcome) = (answer(holder)?, answer(driver)?);
         let drained =
             outcome.at_ns.zip(holder.at_ns).map(|(done, left)| done.saturating_sub(left) as f64 / 1e9);
@@ -496,7 +643,7 @@ struct Hold {
 /// Sorts the holds by time; how many began before the one before had ended.
 fn overlaps(holds: &mut [Hold]) -> usize {
     holds.sort_unstable();
-    holds.array_windows().filter(|[before, after]| after.got < before.left).count()
+    holds.windows(2).filter(|pair| matches!(pair, [before, after] if after.got < before.left)).count()
 }
 
 /// For each hold that had to wait: from the first unlock of another process that it waited for to holding the lock,
@@ -508,6 +655,13 @@ fn hand_overs(holds: &[Hold]) -> impl Iterator<Item = u64> {
             others.map(|hold| hold.left).filter(|left| (mine.asked..mine.got).contains(left)).min()?;
         Some(mine.got - first)
     })
+}
+
+fn answer(driver: &mut Driver) -> Result<Outcome> {
+    match driver.line(Instant::now() + PATIENCE * 4)? {
+        Some(line) => outcome(&line),
+        None => bail!("hung"),
+    }
 }
 
 fn outcome(line: &str) -> Result<Outcome> {

@@ -44,6 +44,12 @@ impl Control {
         Ok(redis::cmd("DBSIZE").query(&mut self.0)?)
     }
 
+    /// The server's process.
+    pub fn pid(&mut self) -> Result<u32> {
+        let info = self.info("server")?;
+        Ok(info.get("process_id").context("a server without a process")?.parse()?)
+    }
+
     pub fn version(&mut self) -> Result<String> {
         let info = self.info("server")?;
         let name = if info.contains_key("valkey_version") { "valkey" } else { "redis" };

@@ -10,6 +10,18 @@ pub struct Workload {
     pub threads: usize,
     pub keys: usize,
     pub peers: &'static [&'static str],
+    /// The cores that the server and the drivers are pinned to, if they are.
+    pub cores: Option<Cores>,
+}
+
+/// Unpinned, one thread and its server are by chance on one core or on two, and its rate differs by a factor of up to
+/// six.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cores {
+    /// Server and driver share one.
+    One,
+    /// Each has its own.
+    Two,
 }
 
 /// The clients that can wait and release.
@@ -21,6 +33,7 @@ const LOCKS: &[&str] = &[
     "rueidislock",
     "rslock",
     "redlock",
+    "rlock",
     "redis-py",
     "article",
 ];
@@ -34,6 +47,7 @@ const ALL: &[&str] = &[
     "rueidislock",
     "rslock",
     "redlock",
+    "rlock",
     "redis-py",
     "article",
 ];
@@ -49,12 +63,17 @@ const fn cycles(
     threads: usize,
     keys: usize,
 ) -> Workload {
-    let peers = if threads == keys { ALL } else { LOCKS };
-    Workload { id, title, kind: Kind::Cycles, processes, threads, keys, peers }
+    let peers = if processes * threads == keys { ALL } else { LOCKS };
+    Workload { id, title, kind: Kind::Cycles, processes, threads, keys, peers, cores: None }
+}
+
+const fn alone(id: &'static str, title: &'static str, cores: Cores) -> Workload {
+    Workload { cores: Some(cores), ..cycles(id, title, 1, 1, 1) }
 }
 
 pub const WORKLOADS: &[Workload] = &[
-    cycles("one", "1 thread, 1 key", 1, 1, 1),
+    alone("one", "1 thread, 1 key, one core", Cores::One),
+    alone("one2", "1 thread, 1 key, two cores", Cores::Two),
     cycles("own16", "16 threads, each its own key", 1, 16, 16),
     cycles("own64", "64 threads, each its own key", 1, 64, 64),
     cycles("key8", "8 threads, one key", 1, 8, 1),
@@ -71,6 +90,18 @@ pub const WORKLOADS: &[Workload] = &[
         threads: 1,
         keys: 1,
         peers: LOCKS,
+        cores: None,
+    },
+    Workload {
+        id: "crowd500",
+        title: "500 clients waiting for one lock",
+        kind: Kind::Crowd,
+        // Beside the one that holds the lock at first.
+        processes: 1,
+        threads: 500,
+        keys: 1,
+        peers: LOCKS,
+        cores: None,
     },
     Workload {
         id: "held",
@@ -80,6 +111,7 @@ pub const WORKLOADS: &[Workload] = &[
         threads: 1,
         keys: 10_000,
         peers: RENEWING,
+        cores: None,
     },
     Workload {
         id: "waiters",
@@ -90,8 +122,17 @@ pub const WORKLOADS: &[Workload] = &[
         threads: 1000,
         keys: 1,
         peers: WAITING,
+        cores: None,
     },
 ];
+
+/// A crowd that is smaller than the others', and why.
+pub fn smaller_crowd(peer: &str) -> Option<(usize, &'static str)> {
+    match peer {
+        "redisson" => Some((50, "each client has 25 connections and about 50 threads")),
+        _ => None,
+    }
+}
 
 impl Workload {
     /// Whether the threads want the same lock.

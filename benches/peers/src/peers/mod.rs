@@ -4,23 +4,27 @@ mod article;
 mod ours;
 mod raw;
 mod redlock;
+mod rlock;
 pub mod rslock;
 
 use anyhow::{Result, bail};
 
 use crate::drive::Peer;
-use crate::load::Load;
+use crate::load::{Kind, Load};
 
 /// How long a lock that is not renewed is asked for.
 pub const LEASE_MS: usize = 30_000;
 
 pub fn open(load: &Load) -> Result<(Box<dyn Peer>, String)> {
+    // In a crowd each thread opens a client for itself.
+    let threads = if load.kind == Kind::Crowd { 1 } else { load.threads };
     Ok(match load.peer.as_str() {
         "leasehold" => (Box::new(ours::Guards::connect(&load.url)?), locked_version("leasehold")),
         "leasehold-lock" => (Box::new(ours::Calls::connect(&load.url)?), locked_version("leasehold")),
         "raw" => (Box::new(raw::Raw::learn(&load.url)?), String::new()),
-        "article" => (Box::new(article::Article::connect(&load.url, load.threads)?), String::new()),
+        "article" => (Box::new(article::Article::connect(&load.url, threads)?), String::new()),
         "redlock" => (Box::new(redlock::Redlock::connect(&load.url)), locked_version("redlock")),
+        "rlock" => (Box::new(rlock::Rlock::connect(&load.url)?), locked_version("rlock")),
         other => bail!("no peer {other}"),
     })
 }

@@ -21,7 +21,9 @@ pub fn drive(load: &Load) -> Result<Outcome> {
     let outcome = match load.kind {
         Kind::Cycles => runtime.block_on(cycles(load))?,
         Kind::Handoff => runtime.block_on(handoff(load))?,
-        Kind::Held | Kind::Holder | Kind::Waiters => bail!("rslock does not renew and does not wake"),
+        Kind::Holder => runtime.block_on(holder(load))?,
+        Kind::Crowd => runtime.block_on(crowd(load))?,
+        Kind::Held | Kind::Waiters => bail!("rslock does not renew and does not wake"),
     };
     Ok(Outcome { version: locked_version("rslock"), ..outcome })
 }
@@ -131,4 +133,60 @@ async fn handoff(load: &Load) -> Result<Outcome> {
     outcome.cpu_s = (stamp::cpu() - cpu).as_secs_f64();
     outcome.violations = guarded.violations(outcome.entered);
     Ok(outcome)
+}
+
+async fn holder(load: &Load) -> Result<Outcome> {
+    let client = LockManager::new(vec![load.url.as_str()]);
+    let name = load.names().first().context("no key")?.clone();
+    let held = client.acquire_no_guard(name.as_str(), LEASE).await?;
+    say("ready")?;
+    expect("release")?;
+    let at_ns = Some(stamp::now_ns());
+    client.unlock(&held).await;
+    Ok(Outcome { at_ns, ..Outcome::default() })
+}
+
+/// Every task has a client of its own; the clients live until all were served.
+async fn crowd(load: &Load) -> Result<Outcome> {
+    let guarded = Arc::new(Guarded::new(load)?);
+    let name = load.names().first().context("no key")?.clone();
+    let go = Arc::new(Barrier::new(load.threads + 1));
+    let clients: Vec<LockManager> =
+        (0..load.threads).map(|_| LockManager::new(vec![load.url.as_str()])).collect();
+    let mut tasks = Vec::new();
+    for client in clients.clone() {
+        let (guarded, name, go) = (Arc::clone(&guarded), name.clone(), Arc::clone(&go));
+        tasks.push(tokio::spawn(async move {
+            let mut tally = Tally::default();
+            go.wait().await;
+            match client.acquire_no_guard(name.as_str(), LEASE).await {
+                Ok(held) => {
+                    tally.acquired = 1;
+                    tally.entered = 1;
+                    if let Err(error) = guarded.enter(0) {
+                        tally.failed(error);
+                    }
+                    client.unlock(&held).await;
+                }
+                Err(error) => {
+                    tally.failed(error);
+                }
+            }
+            tally
+        }));
+    }
+    say("ready")?;
+    tokio::task::block_in_place(|| expect("go"))?;
+    go.wait().await;
+    say("waiting")?;
+    let mut tallies = Vec::new();
+    for task in tasks {
+        tallies.push(task.await?);
+    }
+    let at_ns = Some(stamp::now_ns());
+    say("served")?;
+    let mut outcome = Outcome::of(tallies);
+    outcome.cycles.clear();
+    outcome.violations = guarded.violations(outcome.entered);
+    Ok(Outcome { at_ns, ..outcome })
 }

@@ -88,9 +88,13 @@ public final class Peers {
         counter = file == null
                 ? null
                 : FileChannel.open(Path.of(file), StandardOpenOption.READ, StandardOpenOption.WRITE);
+        client = connect();
+    }
+
+    private RedissonClient connect() {
         Config config = new Config();
         config.useSingleServer().setAddress(told.get("--url"));
-        client = Redisson.create(config);
+        return Redisson.create(config);
     }
 
     public static void main(String[] arguments) throws Exception {
@@ -100,7 +104,8 @@ public final class Peers {
             case "handoff" -> peers.write(peers.handoff());
             case "held" -> peers.write(peers.held());
             case "holder" -> peers.write(peers.holder());
-            case "waiters" -> peers.write(peers.waiters());
+            case "waiters" -> peers.write(peers.waiters(false));
+            case "crowd" -> peers.write(peers.waiters(true));
             default -> throw new IllegalArgumentException(peers.told.get("--kind"));
         }
         Runtime.getRuntime().halt(0);
@@ -274,7 +279,8 @@ public final class Peers {
         return new Tally[0];
     }
 
-    private Tally[] waiters() throws Exception {
+    /** Threads of one client, or, as a crowd, with a client each, as if they were processes. */
+    private Tally[] waiters(boolean ownClients) throws Exception {
         Tally[] tallies = new Tally[threads];
         CountDownLatch parked = new CountDownLatch(threads);
         CountDownLatch go = new CountDownLatch(1);
@@ -282,12 +288,13 @@ public final class Peers {
         CountDownLatch done = new CountDownLatch(threads);
         for (int number = 0; number < threads; number++) {
             Tally tally = tallies[number] = new Tally();
+            RedissonClient mine = ownClients ? connect() : client;
             new Thread(() -> {
                 try {
                     parked.countDown();
                     go.await();
                     asking.countDown();
-                    RLock lock = lock(0);
+                    RLock lock = mine.getLock(name + ":0");
                     lock.lock();
                     enter(0);
                     tally.acquired++;
@@ -308,6 +315,9 @@ public final class Peers {
         say("waiting");
         done.await();
         more = ",\"seconds\":" + seconds + ",\"at_ns\":" + System.nanoTime();
+        if (ownClients) {
+            say("served");
+        }
         cpuNs = cpu() - used;
         return tallies;
     }

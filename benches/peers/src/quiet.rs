@@ -1,0 +1,133 @@
+//! Whether the machine was quiet: the processor time that went neither to the benchmark nor to idling. Linux only.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// Shares of the time of all processors during one run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Disturbance {
+    /// Processes that are no part of the benchmark.
+    pub others: f64,
+    /// Time that the hypervisor gave to other machines.
+    pub steal: f64,
+}
+
+/// More than this is not quiet.
+const LIMIT: Disturbance = Disturbance { others: 0.05, steal: 0.02 };
+
+impl Disturbance {
+    pub fn is_too_much(&self) -> bool {
+        self.others > LIMIT.others || self.steal > LIMIT.steal
+    }
+
+    pub fn limit() -> Disturbance {
+        LIMIT
+    }
+}
+
+impl fmt::Display for Disturbance {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "others {:.1} %, steal {:.1} %", self.others * 100.0, self.steal * 100.0)
+    }
+}
+
+/// Clock ticks so far.
+#[derive(Clone, Copy, Debug, Default)]
+struct Ticks {
+    all: f64,
+    /// In processes. Interrupts are left out: most are the benchmark's own packets.
+    processes: f64,
+    steal: f64,
+    ours: f64,
+}
+
+/// From its start, which is before the drivers', to its end, which is after theirs.
+pub struct Watch {
+    server: u32,
+    before: Option<Ticks>,
+}
+
+impl Watch {
+    pub fn start(server: u32) -> Watch {
+        Watch { server, before: ticks(server) }
+    }
+
+    /// `None` where it cannot be told.
+    pub fn end(self) -> Option<Disturbance> {
+        between(self.before?, ticks(self.server)?)
+    }
+}
+
+fn between(before: Ticks, after: Ticks) -> Option<Disturbance> {
+    let all = after.all - before.all;
+    let others = (after.processes - before.processes) - (after.ours - before.ours);
+    (all > 0.0)
+        .then(|| Disturbance { others: others.max(0.0) / all, steal: (after.steal - before.steal) / all })
+}
+
+fn ticks(server: u32) -> Option<Ticks> {
+    let text = std::fs::read_to_string("/proc/stat").ok()?;
+    let mut ticks = machine(&text)?;
+    let own = process("self")?;
+    ticks.ours = own.own + own.children + process(&server.to_string())?.own;
+    Some(ticks)
+}
+
+/// `cpu  user nice system idle iowait irq softirq steal …`; guests are within user.
+fn machine(stat: &str) -> Option<Ticks> {
+    let line = stat.lines().next()?.strip_prefix("cpu ")?;
+    let fields: Vec<f64> = line.split_whitespace().map_while(|field| field.parse().ok()).collect();
+    let [user, nice, system, _idle, _iowait, _irq, _softirq, steal] = *fields.first_chunk::<8>()?;
+    let all = fields.iter().take(8).sum();
+    Some(Ticks { all, processes: user + nice + system, steal, ours: 0.0 })
+}
+
+/// The clock ticks of a process, and of its children that have ended.
+pub struct Process {
+    pub own: f64,
+    pub children: f64,
+}
+
+pub fn process(pid: &str) -> Option<Process> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let (_, rest) = stat.rsplit_once(") ")?;
+    let fields: Vec<f64> = rest.split(' ').map(|field| field.parse().unwrap_or(0.0)).collect();
+    // Counted from the state on.
+    let [user, system, children_user, children_system] = *fields.get(11..15)?.first_chunk::<4>()?;
+    Some(Process { own: user + system, children: children_user + children_system })
+}
+
+/// The clock ticks of a second, for user space.
+pub const TICKS_PER_S: f64 = 100.0;
+
+#[cfg(test)]
+mod tests {
+    use super::{Disturbance, Ticks, Watch, between, machine};
+
+    #[test]
+    fn the_benchmarks_own_time_is_no_disturbance() {
+        let before = machine("cpu  100 10 50 1000 5 0 20 7 0 0\ncpu0 1").unwrap();
+        let mut after = machine("cpu  150 10 80 1110 5 0 20 17 0 0\ncpu0 1").unwrap();
+        after.ours = 70.0;
+        assert_eq!(between(before, after), Some(Disturbance { others: 0.05, steal: 0.05 }));
+        after.ours = 100.0;
+        assert_eq!(between(before, after).map(|found| found.others), Some(0.0));
+        assert_eq!(between(Ticks::default(), Ticks::default()), None);
+    }
+
+    #[test]
+    fn either_beyond_its_limit_is_too_much() {
+        let disturbed = |others, steal| Disturbance { others, steal }.is_too_much();
+        assert!(!disturbed(0.05, 0.02));
+        assert!(disturbed(0.051, 0.0));
+        assert!(disturbed(0.0, 0.021));
+    }
+
+    #[test]
+    fn a_run_is_watched_where_linux_tells() {
+        let watch = Watch::start(std::process::id());
+        std::thread::sleep(std::time::Duration::from_millis(50));
+        assert_eq!(watch.end().is_some(), cfg!(target_os = "linux"));
+    }
+}
