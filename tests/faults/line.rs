@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::net::TcpStream;
 use std::time::Duration;
 
+use leasehold::crossbeam_channel::bounded;
 use leasehold::{LockClient, RedisLock};
 use redis::Commands;
 
@@ -278,6 +279,38 @@ fn the_release_of_a_holder_without_rights_to_the_line_wakes_those_who_stand_in_i
             waiting.outcome();
             within(released, ms(100), "taking over");
             world.does(&["DEL", &line("rights")]);
+        }
+    });
+}
+
+/// A hand-off here knows nothing of the line: the waiter that got the lock by it gives its client's place up by itself.
+#[test]
+fn a_waiter_that_is_handed_the_lock_by_its_own_process_leaves_the_line() {
+    scenario(|world| {
+        for _ in 0..5 {
+            let held = client(world).lock("handed").acquire().unwrap();
+            let other = client(world);
+            let ((had, is_had), (go, may_go)) = (bounded(1), bounded::<()>(1));
+            let waiting = call({
+                let lock = other.lock("handed");
+                move || {
+                    let guard = lock.acquire().unwrap();
+                    had.send(()).unwrap();
+                    may_go.recv().unwrap();
+                    guard.unlock().unwrap();
+                }
+            });
+            await_line(world, "handed", 1);
+            // Nobody is told. Another thread of the waiter's client takes it, unless the waiter polls just now.
+            world.does(&["DEL", "handed"]);
+            if let Some(tried) = other.lock("handed").try_acquire().unwrap() {
+                tried.unlock().unwrap();
+            }
+            drop(held);
+            is_had.recv().unwrap();
+            crate::support::comes_within(now(), T, "leaving the line", || standing(world, "handed") == 0);
+            go.send(()).unwrap();
+            waiting.outcome();
         }
     });
 }

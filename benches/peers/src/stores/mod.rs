@@ -185,7 +185,8 @@ fn usage(pid: u32) -> Usage {
         let fields: Vec<f64> = rest.split(' ').map(|field| field.parse().unwrap_or(0.0)).collect();
         // Counted from the state on: parent 1, resident pages 21; user and system time 11 and 12, and at 13 and 14 those
         // of children that have ended, as PostgreSQL's do with each connection.
-        if let (Some(parent), Some(ticks), Some(pages)) = (fields.get(1), fields.get(11..15), fields.get(21)) {
+        if let (Some(parent), Some(ticks), Some(pages)) = (fields.get(1), fields.get(11..15), fields.get(21))
+        {
             processes.insert(pid, (*parent as u32, ticks.iter().sum(), *pages));
         }
     }

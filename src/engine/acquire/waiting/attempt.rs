@@ -82,7 +82,13 @@ impl Waiting<'_> {
             AttemptOutcome::Lost => {
                 Err(Error::new(ErrorKind::Protocol, call.action, "a first hold was answered like a re-entry"))
             }
-            outcome => self.follow(claim, sent, outcome),
+            outcome => {
+                // Not after a hand-off, which knows nothing of the line.
+                if matches!(outcome, AttemptOutcome::Granted { .. }) {
+                    self.leave_line_by_grant();
+                }
+                self.follow(claim, sent, outcome)
+            }
         }
     }
 
@@ -108,7 +114,6 @@ impl Waiting<'_> {
         match outcome {
             AttemptOutcome::Granted { fence } => {
                 self.queued = None;
-                self.leave_line_by_grant();
                 Ok(Progress::Granted(self.enter(&claim, sent, fence)))
             }
             AttemptOutcome::TooLate => {

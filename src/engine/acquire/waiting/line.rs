@@ -31,7 +31,7 @@ impl Waiting<'_> {
         Progress::Later(now.plus(poll).min(retry))
     }
 
-    /// The lock is had: a grant takes its client out of the line.
+    /// The lock is had: the store's grant took its client out of the line.
     pub(super) fn leave_line_by_grant(&mut self) {
         if self.line.may_stand {
             self.engine.registry.note_in_line(self.call.kind, self.call.name, false);
