@@ -75,13 +75,17 @@ impl ClientId {
     /// A random UUID of version 8, by which others see that a release of this client's tells the lock's line (see
     /// `line.lua`): Redisson's, and those of versions of this crate without a line, have version 4.
     pub(crate) fn random() -> ClientId {
-        ClientId(uuid::Builder::from_custom_bytes(Uuid::new_v4().into_bytes()).into_uuid())
+        ClientId(Uuid::new_v4()).of_version(8)
     }
 
     /// The id, as it says that releases tell no line: of version 4.
     pub(crate) fn unlined(self) -> ClientId {
+        self.of_version(4)
+    }
+
+    fn of_version(self, version: u8) -> ClientId {
         let mut bytes = self.0.into_bytes();
-        bytes[6] = bytes[6] & 0x0f | 0x40;
+        bytes[6] = bytes[6] & 0x0f | version << 4;
         ClientId(Uuid::from_bytes(bytes))
     }
 
