@@ -36,12 +36,25 @@ pub enum Kind {
     Crowd,
 }
 
+/// The lock that is loaded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Sort {
+    /// One holder.
+    Plain,
+    /// A semaphore of [`PERMITS`], of which each cycle takes one.
+    Permits,
+    /// A read-write lock, of which one cycle in [`WRITES_EVERY`] takes the write half.
+    ReadWrite,
+}
+
 #[derive(Args, Clone, Debug)]
 pub struct Load {
     #[arg(long)]
     pub peer: String,
     #[arg(long)]
     pub kind: Kind,
+    #[arg(long, default_value = "plain")]
+    pub sort: Sort,
     #[arg(long, default_value_t = 1)]
     pub threads: usize,
     #[arg(long, default_value_t = 1)]
@@ -75,6 +88,10 @@ impl Load {
     }
 }
 
+/// The permits of the semaphore that is loaded.
+pub const PERMITS: u32 = 4;
+/// Of so many cycles on a read-write lock one writes, the others read.
+pub const WRITES_EVERY: u64 = 10;
 /// How long `handoff` keeps the lock: long enough for the other process to be waiting.
 pub const HOLD: Duration = Duration::from_millis(3);
 /// How long `handoff` stays away after its unlock: long enough for the other to get the lock.

@@ -10,7 +10,7 @@ use clap::Args;
 use serde::{Deserialize, Serialize};
 
 use crate::kept::Kept;
-use crate::load::Kind;
+use crate::load::{Kind, Sort};
 use crate::machine::Machine;
 use crate::monitor::Monitor;
 use crate::pin::Pinned;
@@ -252,10 +252,17 @@ impl Bench<'_> {
             kind => (kind, workload.processes),
         };
         let kind = format!("{kind:?}").to_lowercase();
+        let sort = match workload.sort {
+            Sort::Plain => "plain",
+            Sort::Permits => "permits",
+            Sort::ReadWrite => "read-write",
+        };
+        let sort = sort.to_owned();
         let mut arguments: Vec<String> = Vec::new();
         for (flag, value) in [
             ("--peer", peer.to_owned()),
             ("--kind", kind),
+            ("--sort", sort),
             ("--threads", threads.to_string()),
             ("--keys", keys.to_string()),
             ("--seconds", seconds.to_string()),

@@ -1,11 +1,12 @@
 //! The workloads, and the clients that run each.
 
-use crate::load::Kind;
+use crate::load::{Kind, Sort};
 
 pub struct Workload {
     pub id: &'static str,
     pub title: &'static str,
     pub kind: Kind,
+    pub sort: Sort,
     pub processes: usize,
     pub threads: usize,
     pub keys: usize,
@@ -53,6 +54,8 @@ const ALL: &[&str] = &[
 ];
 /// The clients that renew many locks in batches.
 const RENEWING: &[&str] = &["leasehold-lock", "redisson"];
+/// The clients that have read-write locks and semaphores.
+const SHARING: &[&str] = &["leasehold", "redisson"];
 /// The clients that support a thousand waiters.
 const WAITING: &[&str] = &["leasehold-lock", "redisson", "redsync", "rueidislock"];
 
@@ -64,11 +67,25 @@ const fn cycles(
     keys: usize,
 ) -> Workload {
     let peers = if processes * threads == keys { ALL } else { LOCKS };
-    Workload { id, title, kind: Kind::Cycles, processes, threads, keys, peers, cores: None }
+    Workload {
+        id,
+        title,
+        kind: Kind::Cycles,
+        sort: Sort::Plain,
+        processes,
+        threads,
+        keys,
+        peers,
+        cores: None,
+    }
 }
 
 const fn alone(id: &'static str, title: &'static str, cores: Cores) -> Workload {
     Workload { cores: Some(cores), ..cycles(id, title, 1, 1, 1) }
+}
+
+const fn shared(id: &'static str, title: &'static str, processes: usize, sort: Sort) -> Workload {
+    Workload { sort, peers: SHARING, ..cycles(id, title, processes, 1, 1) }
 }
 
 pub const WORKLOADS: &[Workload] = &[
@@ -82,10 +99,15 @@ pub const WORKLOADS: &[Workload] = &[
     cycles("procs4x8", "4 processes × 8 threads, one key", 4, 8, 1),
     cycles("procs16x1", "16 processes × 1 thread, one key", 16, 1, 1),
     cycles("procs64x1", "64 processes × 1 thread, one key", 64, 1, 1),
+    shared("permits16", "16 processes × 1 thread, a semaphore of 4 permits", 16, Sort::Permits),
+    shared("permits64", "64 processes × 1 thread, a semaphore of 4 permits", 64, Sort::Permits),
+    shared("rw16", "16 processes × 1 thread, a read-write lock, 1 of 10 writes", 16, Sort::ReadWrite),
+    shared("rw64", "64 processes × 1 thread, a read-write lock, 1 of 10 writes", 64, Sort::ReadWrite),
     Workload {
         id: "handoff",
         title: "unlock in one process → acquired in another",
         kind: Kind::Handoff,
+        sort: Sort::Plain,
         processes: 2,
         threads: 1,
         keys: 1,
@@ -96,6 +118,7 @@ pub const WORKLOADS: &[Workload] = &[
         id: "crowd500",
         title: "500 clients waiting for one lock",
         kind: Kind::Crowd,
+        sort: Sort::Plain,
         // Beside the one that holds the lock at first.
         processes: 1,
         threads: 500,
@@ -107,6 +130,7 @@ pub const WORKLOADS: &[Workload] = &[
         id: "held",
         title: "10,000 locks held",
         kind: Kind::Held,
+        sort: Sort::Plain,
         processes: 1,
         threads: 1,
         keys: 10_000,
@@ -117,6 +141,7 @@ pub const WORKLOADS: &[Workload] = &[
         id: "waiters",
         title: "1,000 threads waiting for one lock",
         kind: Kind::Waiters,
+        sort: Sort::Plain,
         // Beside one with one thread, which holds the lock at first.
         processes: 1,
         threads: 1000,

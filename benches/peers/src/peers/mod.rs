@@ -10,7 +10,7 @@ pub mod rslock;
 use anyhow::{Result, bail};
 
 use crate::drive::Peer;
-use crate::load::{Kind, Load};
+use crate::load::{Kind, Load, Sort};
 
 /// How long a lock that is not renewed is asked for.
 pub const LEASE_MS: usize = 30_000;
@@ -19,6 +19,9 @@ pub fn open(load: &Load) -> Result<(Box<dyn Peer>, String)> {
     // In a crowd each thread opens a client for itself.
     let threads = if load.kind == Kind::Crowd { 1 } else { load.threads };
     Ok(match load.peer.as_str() {
+        "leasehold" if load.sort != Sort::Plain => {
+            (Box::new(ours::Shared::connect(&load.url, load.sort)?), locked_version("leasehold"))
+        }
         "leasehold" => (Box::new(ours::Guards::connect(&load.url)?), locked_version("leasehold")),
         "leasehold-lock" => (Box::new(ours::Calls::connect(&load.url)?), locked_version("leasehold")),
         "raw" => (Box::new(raw::Raw::learn(&load.url)?), String::new()),

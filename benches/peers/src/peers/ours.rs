@@ -3,15 +3,30 @@
 use std::collections::HashMap;
 
 use anyhow::{Context, Result};
-use leasehold::{Guard, LockClient, RedisLock};
+use leasehold::{Guard, LockClient, Permit, ReadWriteLock, RedisLock, Semaphore};
 
 use crate::drive::{Peer, Session};
+use crate::load::{PERMITS, Sort, WRITES_EVERY};
 
 /// `acquire()`, and the guard dropped.
 pub struct Guards(LockClient);
 
 /// `lock()` and `unlock()`.
 pub struct Calls(LockClient);
+
+/// What several may hold, by guards.
+pub struct Shared(LockClient, Sort);
+
+struct PermitSession {
+    semaphores: Vec<Semaphore>,
+    permit: Option<Permit>,
+}
+
+struct ReadWriteSession {
+    locks: Vec<ReadWriteLock>,
+    guard: Option<Guard>,
+    cycles: u64,
+}
 
 struct GuardSession {
     locks: Vec<RedisLock>,
@@ -78,5 +93,60 @@ impl Session for CallSession {
 
     fn holds(&mut self, key: usize) -> Result<bool> {
         Ok(self.locks.get(key).context("no such key")?.is_held_by_current_thread()?)
+    }
+}
+
+impl Shared {
+    pub fn connect(url: &str, sort: Sort) -> Result<Shared> {
+        Ok(Shared(LockClient::connect(url)?, sort))
+    }
+}
+
+impl Peer for Shared {
+    fn session(&self, names: &[String]) -> Result<Box<dyn Session + '_>> {
+        if self.1 == Sort::Permits {
+            let semaphores: Vec<_> = names.iter().map(|name| self.0.semaphore(name)).collect();
+            for semaphore in &semaphores {
+                semaphore.try_set_permits(PERMITS)?;
+            }
+            return Ok(Box::new(PermitSession { semaphores, permit: None }));
+        }
+        let locks = names.iter().map(|name| self.0.read_write_lock(name)).collect();
+        Ok(Box::new(ReadWriteSession { locks, guard: None, cycles: 0 }))
+    }
+}
+
+impl Session for PermitSession {
+    fn lock(&mut self, key: usize) -> Result<()> {
+        self.permit = Some(self.semaphores.get(key).context("no such key")?.acquire(1)?);
+        Ok(())
+    }
+
+    fn unlock(&mut self, _key: usize) -> Result<()> {
+        self.permit = None;
+        Ok(())
+    }
+
+    fn is_alone(&self) -> bool {
+        false
+    }
+}
+
+impl Session for ReadWriteSession {
+    fn lock(&mut self, key: usize) -> Result<()> {
+        self.cycles += 1;
+        let lock = self.locks.get(key).context("no such key")?;
+        let half = if self.is_alone() { lock.write() } else { lock.read() };
+        self.guard = Some(half.acquire()?);
+        Ok(())
+    }
+
+    fn unlock(&mut self, _key: usize) -> Result<()> {
+        self.guard = None;
+        Ok(())
+    }
+
+    fn is_alone(&self) -> bool {
+        self.cycles.is_multiple_of(WRITES_EVERY)
     }
 }

@@ -19,6 +19,8 @@ import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.atomic.AtomicLongArray;
 import org.redisson.Redisson;
 import org.redisson.api.RLock;
+import org.redisson.api.RReadWriteLock;
+import org.redisson.api.RSemaphore;
 import org.redisson.api.RedissonClient;
 import org.redisson.config.Config;
 
@@ -26,6 +28,8 @@ import org.redisson.config.Config;
 public final class Peers {
     private static final long HOLD_MS = 3;
     private static final long PAUSE_MS = 2;
+    private static final int PERMITS = 4;
+    private static final long WRITES_EVERY = 10;
     private static final double STEP = Math.log(1.02);
 
     private final Map<String, String> told = new HashMap<>();
@@ -71,6 +75,18 @@ public final class Peers {
                 error = problem.toString();
             }
             return errors < 100;
+        }
+    }
+
+    /** What one thread locks and unlocks. */
+    private interface Session {
+        void lock() throws InterruptedException;
+
+        void unlock();
+
+        /** Whether nobody else has what this session has locked. */
+        default boolean isAlone() {
+            return true;
         }
     }
 
@@ -131,6 +147,77 @@ public final class Peers {
         return client.getLock(name + ":" + key);
     }
 
+    private Session session(int key) {
+        return switch (told.getOrDefault("--sort", "plain")) {
+            case "permits" -> permits(key);
+            case "read-write" -> readWrite(key);
+            default -> plain(key);
+        };
+    }
+
+    private Session plain(int key) {
+        RLock lock = lock(key);
+        return new Session() {
+            @Override
+            public void lock() {
+                lock.lock();
+            }
+
+            @Override
+            public void unlock() {
+                lock.unlock();
+            }
+        };
+    }
+
+    private Session permits(int key) {
+        RSemaphore semaphore = client.getSemaphore(name + ":" + key);
+        semaphore.trySetPermits(PERMITS);
+        return new Session() {
+            @Override
+            public void lock() throws InterruptedException {
+                semaphore.acquire();
+            }
+
+            @Override
+            public void unlock() {
+                semaphore.release();
+            }
+
+            @Override
+            public boolean isAlone() {
+                return false;
+            }
+        };
+    }
+
+    private Session readWrite(int key) {
+        RReadWriteLock lock = client.getReadWriteLock(name + ":" + key);
+        return new Session() {
+            private long cycles;
+
+            @Override
+            public void lock() {
+                cycles++;
+                half().lock();
+            }
+
+            @Override
+            public void unlock() {
+                half().unlock();
+            }
+
+            @Override
+            public boolean isAlone() {
+                return cycles % WRITES_EVERY == 0;
+            }
+
+            private RLock half() {
+                return isAlone() ? lock.writeLock() : lock.readLock();
+            }
+        };
+    }
+
     /** Numbers that are read, then written: what the lock is for. */
     private void enter(int key) throws IOException {
         if (counter != null) {
@@ -144,7 +231,7 @@ public final class Peers {
         numbers.set(key, numbers.get(key) + 1);
     }
 
-    private void spin(RLock lock, int key, long end, Tally tally) {
+    private void spin(Session lock, int key, long end, Tally tally) {
         while (true) {
             long asked = System.nanoTime();
             if (asked >= end) {
@@ -155,11 +242,13 @@ public final class Peers {
                 long got = System.nanoTime();
                 tally.waited(got - asked);
                 tally.acquired++;
-                tally.entered++;
                 if (got < end) {
                     tally.cycles++;
                 }
-                enter(key);
+                if (lock.isAlone()) {
+                    tally.entered++;
+                    enter(key);
+                }
                 lock.unlock();
             } catch (Exception problem) {
                 if (!tally.failed(problem)) {
@@ -183,7 +272,7 @@ public final class Peers {
             int mine = number;
             running[number] = new Thread(() -> {
                 int key = mine % keys;
-                RLock lock = lock(key);
+                Session lock = session(key);
                 Tally before = new Tally();
                 spin(lock, key, System.nanoTime() + ns(warmup), before);
                 tallies[mine] = new Tally().after(before);
@@ -213,7 +302,7 @@ public final class Peers {
     private Tally[] handoff() throws Exception {
         RLock lock = lock(0);
         Tally before = new Tally();
-        spin(lock, 0, System.nanoTime() + ns(warmup), before);
+        spin(plain(0), 0, System.nanoTime() + ns(warmup), before);
         Tally tally = new Tally().after(before);
         say("ready");
         expect("go");
