@@ -36,6 +36,7 @@ struct Properties {
     only_asks: bool,
     shares_its_end: bool,
     other_half: Option<Kind>,
+    is_rationed: bool,
 }
 
 /// A lock that one owner holds at a time.
@@ -49,6 +50,7 @@ const LOCK: Properties = Properties {
     only_asks: false,
     shares_its_end: false,
     other_half: None,
+    is_rationed: false,
 };
 
 /// A number, or a notification, without a holder.
@@ -70,11 +72,14 @@ impl Kind {
                 other_half: Some(Kind::Write),
                 ..LOCK
             },
-            Kind::Write => Properties { family: Family::Write, other_half: Some(Kind::Read), ..LOCK },
+            Kind::Write => {
+                Properties { family: Family::Write, other_half: Some(Kind::Read), is_rationed: true, ..LOCK }
+            }
             Kind::Token => Properties { family: Family::Token, is_one_record: true, ..LOCK },
-            Kind::Permits => Properties { is_leased: true, ..COUNTED },
+            Kind::Permits => Properties { is_leased: true, is_rationed: true, ..COUNTED },
             Kind::Latch => Properties { only_asks: true, ..COUNTED },
-            Kind::Semaphore | Kind::Signal => COUNTED,
+            Kind::Semaphore => Properties { is_rationed: true, ..COUNTED },
+            Kind::Signal => COUNTED,
         }
     }
 
@@ -123,6 +128,12 @@ impl Kind {
     /// Whether a store may keep a line of waiting clients for it.
     pub(crate) const fn has_line(self) -> bool {
         self.properties().is_handed_off
+    }
+
+    /// Whether a release is told to all who wait although it lets only some of them in: those who ask in vain ask less
+    /// readily from then on.
+    pub(crate) const fn is_rationed(self) -> bool {
+        self.properties().is_rationed
     }
 
     /// Whether an attempt only asks: it leaves nothing in the store, granted or not.

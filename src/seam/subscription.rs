@@ -5,9 +5,11 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
-use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use crate::sync::{Mutex, Waker};
+use crate::time::random_between;
 
 /// One lock's channel.
 #[derive(Debug)]
@@ -21,10 +23,28 @@ pub(crate) struct Channel {
     up: AtomicBool,
     /// The server refused the subscription.
     refused: AtomicBool,
-    wakers: Mutex<Vec<(u64, Waker)>>,
+    wakers: Mutex<Vec<Listener>>,
     next_id: AtomicU64,
     listeners: AtomicUsize,
+    /// Of [`ALL`] messages about so many are reason to ask, for those who share what is freed with many others.
+    share: AtomicU32,
 }
+
+/// One who waits for messages of a channel.
+#[derive(Debug)]
+struct Listener {
+    id: u64,
+    waker: Waker,
+    /// It looks by itself before long, so that it need not be woken by every message.
+    looks_soon: Arc<AtomicBool>,
+}
+
+/// Every message is reason to ask.
+const ALL: u32 = 1 << 16;
+/// The share of messages that are, at least.
+const LEAST_SHARE: u32 = ALL / 256;
+/// What an ask that was not in vain adds to the share.
+const SHARE_STEP: u32 = ALL / 32;
 
 /// The message to the client that is next in a lock's line; `line.lua` sends it.
 const IS_NEXT: &[u8] = b"next";
@@ -48,6 +68,7 @@ impl Channel {
             wakers: Mutex::new(Vec::new()),
             next_id: AtomicU64::new(0),
             listeners: AtomicUsize::new(0),
+            share: AtomicU32::new(ALL),
         }
     }
 
@@ -66,13 +87,26 @@ impl Channel {
                 self.standby_count.fetch_add(1, Ordering::SeqCst);
                 self.wake();
             }
-            _ => self.notify(),
+            _ => self.notify_by_odds(),
         }
     }
 
     fn wake(&self) {
-        for (_, waker) in self.wakers.lock().iter() {
-            waker.wake();
+        for listener in self.wakers.lock().iter() {
+            listener.waker.wake();
+        }
+    }
+
+    /// The same, of which those who look soon anyway are woken by the odds.
+    fn notify_by_odds(&self) {
+        // Count first, look at the listener second; the listener does it the other way around, so that either this wakes
+        // it, or it sees the count. Pairs with `Subscription::looks_soon`.
+        self.message_count.fetch_add(1, Ordering::SeqCst);
+        let odds = self.odds();
+        for listener in self.wakers.lock().iter() {
+            if odds == 1 || !listener.looks_soon.load(Ordering::SeqCst) || is_drawn(odds) {
+                listener.waker.wake();
+            }
         }
     }
 
@@ -105,9 +139,28 @@ impl Channel {
         self.message_count.load(Ordering::SeqCst)
     }
 
+    /// What came of an ask that a message was the reason for. Half of it if it was in vain, a step more if not: by this
+    /// all who wait come to about the same share, and nobody who had luck keeps the others away (additive increase and
+    /// multiplicative decrease; Chiu and Jain, 1989). A lost update between two threads is made up for by the next.
+    fn note_asked(&self, is_granted: bool) {
+        let share = self.share.load(Ordering::Relaxed);
+        let next = if is_granted { (share + SHARE_STEP).min(ALL) } else { (share / 2).max(LEAST_SHARE) };
+        self.share.store(next, Ordering::Relaxed);
+    }
+
+    /// Of so many messages about one is reason to ask.
+    fn odds(&self) -> u32 {
+        ALL / self.share.load(Ordering::Relaxed).max(LEAST_SHARE)
+    }
+
     pub(crate) fn listeners(&self) -> usize {
         self.listeners.load(Ordering::SeqCst)
     }
+}
+
+/// True in one of so many cases.
+fn is_drawn(odds: u32) -> bool {
+    random_between((Duration::ZERO, Duration::from_nanos(u64::from(odds)))).is_zero()
 }
 
 /// Told when a listener leaves, to end subscriptions that nobody needs.
@@ -127,6 +180,7 @@ struct ChannelPlace {
     channel: Arc<Channel>,
     source: Arc<dyn ChannelSource>,
     id: u64,
+    looks_soon: Arc<AtomicBool>,
 }
 
 impl Subscription {
@@ -135,8 +189,10 @@ impl Subscription {
     pub(crate) fn new(channel: Arc<Channel>, source: Arc<dyn ChannelSource>, waker: &Waker) -> Subscription {
         channel.listeners.fetch_add(1, Ordering::SeqCst);
         let id = channel.next_id.fetch_add(1, Ordering::Relaxed);
-        channel.wakers.lock().push((id, waker.clone()));
-        Subscription(ChannelPlaces::One(ChannelPlace { channel, source, id }))
+        let looks_soon = Arc::new(AtomicBool::new(false));
+        let listener = Listener { id, waker: waker.clone(), looks_soon: Arc::clone(&looks_soon) };
+        channel.wakers.lock().push(listener);
+        Subscription(ChannelPlaces::One(ChannelPlace { channel, source, id, looks_soon }))
     }
 
     /// Listens to several channels; up when all of them are. `None`: to none.
@@ -170,6 +226,35 @@ impl Subscription {
     /// How often it was said that it may be this client's turn soon.
     pub(crate) fn standby_count(&self) -> u64 {
         self.sum(&|channel| channel.standby_count.load(Ordering::SeqCst))
+    }
+
+    /// Of so many messages about one is reason to ask.
+    pub(crate) fn odds(&self) -> u32 {
+        match &self.0 {
+            ChannelPlaces::One(place) => place.channel.odds(),
+            ChannelPlaces::Several { parts, .. } => parts.iter().map(Subscription::odds).max().unwrap_or(1),
+        }
+    }
+
+    /// Whether a message that came is reason for this waiter to ask, by the odds.
+    pub(crate) fn draws(&self) -> bool {
+        is_drawn(self.odds())
+    }
+
+    /// Says whether the waiter looks at the counts soon, woken or not. It must look once more after it has said `false`.
+    pub(crate) fn looks_soon(&self, looks: bool) {
+        match &self.0 {
+            ChannelPlaces::One(place) => place.looks_soon.store(looks, Ordering::SeqCst),
+            ChannelPlaces::Several { parts, .. } => parts.iter().for_each(|part| part.looks_soon(looks)),
+        }
+    }
+
+    /// Notes what came of an ask that a message was the reason for.
+    pub(crate) fn note_asked(&self, is_granted: bool) {
+        match &self.0 {
+            ChannelPlaces::One(place) => place.channel.note_asked(is_granted),
+            ChannelPlaces::Several { parts, .. } => parts.iter().for_each(|part| part.note_asked(is_granted)),
+        }
     }
 
     /// Whether the server refused the subscription, or a part of it.
@@ -207,7 +292,7 @@ pub(crate) fn count_of_all(counts: Vec<u64>) -> Option<u64> {
 
 impl Drop for ChannelPlace {
     fn drop(&mut self) {
-        self.channel.wakers.lock().retain(|(id, _)| *id != self.id);
+        self.channel.wakers.lock().retain(|listener| listener.id != self.id);
         self.channel.listeners.fetch_sub(1, Ordering::SeqCst);
         self.source.left(&self.channel);
     }

@@ -83,6 +83,7 @@ impl Waiting<'_> {
                 Err(Error::new(ErrorKind::Protocol, call.action, "a first hold was answered like a re-entry"))
             }
             outcome => {
+                self.note_ration(&outcome);
                 // Not after a hand-off, which knows nothing of the line.
                 if matches!(outcome, AttemptOutcome::Granted { .. }) {
                     self.leave_line_by_grant();

@@ -55,6 +55,8 @@ pub(crate) struct Waiting<'a> {
     subscription: Option<Subscription>,
     /// The message count of the channel before the last attempt. `None`: no subscription stood then.
     message_count: Option<u64>,
+    /// Whether a message was the reason for the last attempt.
+    is_by_message: bool,
     /// While a hold of this process stands: when the store is asked all the same.
     next_poll: Option<Moment>,
     /// Whether the store is to give this caller a place, where it queues.
@@ -117,6 +119,7 @@ impl<'a> Waiting<'a> {
             parker: None,
             subscription: None,
             message_count: None,
+            is_by_message: false,
             next_poll: None,
             waits: true,
             turn: if call.terms.backoff.is_some() { Turn::Barges } else { Turn::Waits },
@@ -151,7 +154,7 @@ impl<'a> Waiting<'a> {
         let place = engine.registry.join(call.kind, call.name, call.terms.backoff.is_some());
         // The thread before it may have joined the line for its client.
         self.line.may_stand = !place.ticket().is_head();
-        let ended = self.wait(&place);
+        let ended = self.wait_like_others(&place).and_then(|()| self.wait(&place));
         // Whatever ended the wait: a lock that is on its way to this waiter is taken.
         let ended = match ended {
             Ok(Some(granted)) => Ok(Some(granted)),
@@ -253,7 +256,7 @@ impl<'a> Waiting<'a> {
         self.stand_back();
         // Counted first, asked second: a release between the two changes the count, and `sleep` returns at once. Pairs with
         // `Channel::notify`.
-        self.message_count = match &self.subscription {
+        let message_count = match &self.subscription {
             Some(subscription) => {
                 self.line.note_turns(subscription);
                 subscription.is_up().then(|| subscription.message_count())
@@ -263,6 +266,8 @@ impl<'a> Waiting<'a> {
                 self.engine.store.message_count(&claim)
             }
         };
+        self.is_by_message = self.message_count.is_some() && message_count != self.message_count;
+        self.message_count = message_count;
         self.next_poll = None;
         self.attempt()
     }

@@ -4,17 +4,23 @@ use std::time::Duration;
 
 use super::Waiting;
 use crate::engine::acquire::call::interrupted;
+use crate::engine::acquire::outcome::AttemptOutcome;
 use crate::engine::registry::QueuePlace;
 use crate::error::Result;
 use crate::park::{Parker, Woken};
 use crate::seam::subscription::Subscription;
 use crate::seam::{Others, Wakeups};
-use crate::time::Moment;
+use crate::time::{Moment, random_between};
 
 /// Other processes listen for the lock that this process has just released: they go first, for so long.
 const STAND_BACK: Duration = Duration::from_micros(500);
 /// On a message, a process that held the lock a moment ago lets others go first, less so the longer ago it was.
 const FRESH: Duration = Duration::from_millis(8);
+
+/// Who leaves a message to others asks within so long for each of the odds: of a crowd some do at any time.
+const ODDS_STEP: Duration = Duration::from_millis(4);
+/// And at the latest after this.
+const LONGEST_LOOK: Duration = Duration::from_millis(100);
 
 impl Waiting<'_> {
     /// Sleeps until there may be something to do: the turn in the queue, the lock given, a release here, a message, or
@@ -55,13 +61,22 @@ impl Waiting<'_> {
             }
             let moved = |at: &Subscription| at.is_up() && Some(at.message_count()) != self.message_count;
             if self.subscription.as_ref().is_some_and(moved) {
-                return Ok(());
+                return if call.kind.is_rationed() { self.sleep_by_odds(place, until) } else { Ok(()) };
             }
         }
         if ticket.is_given() || ticket.take_nudge() {
             return Ok(());
         }
         match self.parker(place).park(until, call.interrupt) {
+            Woken::Signal
+                if call.kind.is_rationed()
+                    && self
+                        .subscription
+                        .as_ref()
+                        .is_some_and(|at| Some(at.message_count()) != self.message_count) =>
+            {
+                self.sleep_by_odds(place, until)
+            }
             Woken::Signal | Woken::Time => {
                 if let Some(subscription) = &self.subscription
                     && Some(subscription.message_count()) == self.message_count
@@ -71,6 +86,66 @@ impl Waiting<'_> {
                 Ok(())
             }
             Woken::Interrupted => Err(interrupted(call)),
+        }
+    }
+
+    /// Sleeps for a random time by the odds, while messages wake it by the odds; then looks by itself whether one came:
+    /// those who were woken may have died, and nothing else would come for what is free then.
+    ///
+    /// Source: the exponential back-off of Ethernet (Metcalfe and Boggs, 1976), by messages instead of slots.
+    fn sleep_by_odds(&mut self, place: &QueuePlace, until: Moment) -> Result<()> {
+        let (engine, call, ticket) = (self.engine, self.call, place.ticket());
+        self.parker(place);
+        let Some(subscription) = self.subscription.as_ref().filter(|at| at.is_up() && at.odds() > 1) else {
+            return Ok(());
+        };
+        if subscription.draws() {
+            return Ok(());
+        }
+        let looks_at = engine
+            .clock
+            .after(random_between((Duration::ZERO, LONGEST_LOOK.min(ODDS_STEP * subscription.odds()))));
+        subscription.looks_soon(true);
+        // What happened before found nobody to wake. Pairs with `Engine::shutdown`.
+        let is_awaited = engine.usable(call.action).is_err() || ticket.is_given() || ticket.take_nudge();
+        let woken = match &self.parker {
+            Some(parker) if !is_awaited => parker.park(until.min(looks_at), call.interrupt),
+            _ => Woken::Signal,
+        };
+        subscription.looks_soon(false);
+        match woken {
+            Woken::Interrupted => Err(interrupted(call)),
+            Woken::Signal | Woken::Time => Ok(()),
+        }
+    }
+
+    /// A thread that has just released what others wait for waits like them before it asks again: to ask at once would
+    /// always be before them.
+    pub(super) fn wait_like_others(&mut self, place: &QueuePlace) -> Result<()> {
+        let (engine, call) = (self.engine, self.call);
+        if !call.kind.is_rationed() || engine.registry.contended_since(call.kind, call.name).is_none() {
+            return Ok(());
+        }
+        let claim = self.claim();
+        let parker = self.parker.get_or_insert_with(|| Parker::new(&engine.clock));
+        self.subscription = engine.store.listen(&claim, parker.waker());
+        self.message_count =
+            self.subscription.as_ref().filter(|at| at.is_up()).map(Subscription::message_count);
+        let until = call.limit.moment(engine.clock.now());
+        self.sleep_by_odds(place, until)
+    }
+
+    /// Learns from an attempt that a message was the reason for.
+    pub(super) fn note_ration(&mut self, outcome: &AttemptOutcome) {
+        if !std::mem::take(&mut self.is_by_message) || !self.call.kind.is_rationed() {
+            return;
+        }
+        if let Some(subscription) = &self.subscription {
+            match outcome {
+                AttemptOutcome::Granted { .. } => subscription.note_asked(true),
+                AttemptOutcome::Busy { .. } => subscription.note_asked(false),
+                _ => {}
+            }
         }
     }
 

@@ -12,7 +12,7 @@ use crate::stores::redis::reply::Expected;
 use crate::stores::redis::script::{
     Command, PERMITS_ACQUIRE, PERMITS_BY_ID, PERMITS_COUNT, PERMITS_RELEASE, PERMITS_RENEW, Script,
 };
-use crate::stores::redis::server::RedisCall;
+use crate::stores::redis::server::{RedisCall, RedisServer};
 use crate::time::millis;
 
 /// The semaphore with leases.
@@ -46,6 +46,10 @@ impl RedisKind for PermitsKind {
     fn renewal(&self, claim: &Claim) -> Option<Command> {
         let out = keys::permits_out(claim.name.key());
         Some(with_ids(PERMITS_RENEW.on(&[&out]).arg(millis(claim.lease)), claim))
+    }
+
+    fn own_listeners(&self, server: &RedisServer, claim: &Claim) -> i64 {
+        i64::from(server.subscriber.message_count(|| self.channel(claim)).is_some())
     }
 
     fn count(&self, call: &RedisCall<'_>, claim: &Claim, what: &Counting) -> Outcome<Option<i64>> {

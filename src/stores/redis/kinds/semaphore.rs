@@ -10,7 +10,7 @@ use crate::stores::redis::kinds::replies;
 use crate::stores::redis::pubsub::publish::PublishMode;
 use crate::stores::redis::reply::Expected;
 use crate::stores::redis::script::{Command, SEMAPHORE_ACQUIRE, SEMAPHORE_RELEASE};
-use crate::stores::redis::server::RedisCall;
+use crate::stores::redis::server::{RedisCall, RedisServer};
 use crate::time::millis;
 
 /// The semaphore without leases.
@@ -53,9 +53,16 @@ impl RedisKind for SemaphoreKind {
         Some(counter::forgetting(claim))
     }
 
+    fn own_listeners(&self, server: &RedisServer, claim: &Claim) -> i64 {
+        i64::from(server.subscriber.message_count(|| self.channel(claim)).is_some())
+    }
+
     fn release(&self, call: &RedisCall<'_>, claim: &Claim, left: u32) -> Outcome<Release> {
         let command = self.removal(claim, left, call.server.publish_mode);
-        let released = replies::released(&call.ask(&command, Expected::Nothing)?, 0)?;
+        let released = replies::released(
+            &call.ask(&command, Expected::Nothing)?,
+            self.own_listeners(call.server, claim),
+        )?;
         counter::forget(call, claim);
         Ok(released)
     }

@@ -5,13 +5,14 @@
 -- KEYS[3] channel    where waiters listen
 -- ARGV    ids        one for each permit, 16 bytes
 --
--- Returns {'freed', 0}   they were out, and their leases not over
---         {'not_held'}   not all were; those that were are back
+-- Returns {'freed', listeners}   they were out, and their leases not over. There were none before, and so many were told;
+--                                0 also where there were
+--         {'not_held'}           not all were; those that were are back
 local permits, out, channel = KEYS[1], KEYS[2], KEYS[3]
 
 local time = redis.call('time')
 local now_ms = time[1] * 1000 + math.floor(time[2] / 1000)
-local back, good = 0, 0
+local back, good, listeners = 0, 0, 0
 for _, id in ipairs(ARGV) do
   local until_ms = redis.call('zscore', out, id)
   if until_ms then
@@ -23,8 +24,10 @@ end
 -- What was deleted is not brought back by what was taken of it.
 if back > 0 and redis.call('get', permits) then
   local count = redis.call('incrby', permits, back)
-  if count > 0 then
-    redis.pcall('publish', channel, count)
+  local receivers = count > 0 and redis.pcall('publish', channel, count)
+  -- While there were permits, nobody had to wait.
+  if type(receivers) == 'number' and count <= back then
+    listeners = receivers
   end
 end
-return good == #ARGV and {'freed', 0} or {'not_held'}
+return good == #ARGV and {'freed', listeners} or {'not_held'}

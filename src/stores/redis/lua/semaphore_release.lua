@@ -7,8 +7,9 @@
 -- ARGV[2] lasts_ms   how long it is remembered that it gave them back
 -- ARGV[3] way        'release'; 'undo': only if the request did take them, and it never shall from now on
 --
--- Returns {'freed', 0}   they are back, by this or by an earlier sending
---         {'not_held'}   the request had taken none
+-- Returns {'freed', listeners}   they are back, by this or by an earlier sending. There were none before, and so many
+--                                were told; 0 also where there were
+--         {'not_held'}           the request had taken none
 local permits, request, channel = KEYS[1], KEYS[2], KEYS[3]
 local units, lasts_ms, way = ARGV[1], ARGV[2], ARGV[3]
 
@@ -32,7 +33,9 @@ if type(count) ~= 'number' then
   redis.call('set', request, 'granted', 'PX', lasts_ms)
   return count
 end
-if count > 0 then
-  redis.pcall('publish', channel, count)
+local listeners = count > 0 and redis.pcall('publish', channel, count)
+-- While there were permits, nobody had to wait.
+if type(listeners) == 'number' and count <= tonumber(units) then
+  return {'freed', listeners}
 end
 return {'freed', 0}
