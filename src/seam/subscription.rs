@@ -308,3 +308,68 @@ impl fmt::Debug for Subscription {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Nobody;
+
+    impl ChannelSource for Nobody {
+        fn left(&self, _channel: &Arc<Channel>) {}
+    }
+
+    fn listening() -> (Arc<Channel>, Waker, Subscription) {
+        let (channel, waker) = (Arc::new(Channel::new("a", true)), Waker::default());
+        let subscription = Subscription::new(Arc::clone(&channel), Arc::new(Nobody), &waker);
+        (channel, waker, subscription)
+    }
+
+    /// How many of a thousand messages wake the listener.
+    fn woken(channel: &Channel, waker: &Waker) -> usize {
+        let is_woken = |_: &i32| {
+            channel.take(b"1");
+            waker.sleep(Some(Duration::ZERO))
+        };
+        (0..1000).filter(is_woken).count()
+    }
+
+    #[test]
+    fn who_asks_in_vain_and_looks_soon_is_woken_by_few_messages_and_anybody_else_by_each() {
+        let (channel, waker, subscription) = listening();
+        subscription.looks_soon(true);
+        assert_eq!(woken(&channel, &waker), 1000, "nothing was in vain yet");
+        (0..20).for_each(|_| subscription.note_asked(false));
+        assert_eq!(subscription.odds(), 256, "no less readily than that");
+        let few = woken(&channel, &waker);
+        assert!(few < 100, "{few}");
+        subscription.looks_soon(false);
+        assert_eq!(woken(&channel, &waker), 1000, "it would not look by itself");
+    }
+
+    #[test]
+    fn who_is_granted_what_was_freed_asks_more_readily_again() {
+        let (_channel, _waker, subscription) = listening();
+        (0..20).for_each(|_| subscription.note_asked(false));
+        let mut last = subscription.odds();
+        for _ in 0..32 {
+            subscription.note_asked(true);
+            assert!(subscription.odds() <= last);
+            last = subscription.odds();
+        }
+        assert_eq!(last, 1);
+    }
+
+    #[test]
+    fn a_turn_in_the_line_and_the_state_of_the_subscription_wake_whatever_the_odds() {
+        let (channel, waker, subscription) = listening();
+        subscription.looks_soon(true);
+        (0..20).for_each(|_| subscription.note_asked(false));
+        for _ in 0..50 {
+            channel.take(b"next");
+            assert!(waker.sleep(Some(Duration::ZERO)));
+            channel.set_up(true);
+            assert!(waker.sleep(Some(Duration::ZERO)));
+        }
+    }
+}
