@@ -18,9 +18,9 @@ const STAND_BACK: Duration = Duration::from_micros(500);
 const FRESH: Duration = Duration::from_millis(8);
 
 /// Who leaves a message to others asks within so long for each of the odds: of a crowd some do at any time.
-const ODDS_STEP: Duration = Duration::from_millis(4);
+const ODDS_STEP: Duration = Duration::from_millis(1);
 /// And at the latest after this.
-const LONGEST_LOOK: Duration = Duration::from_millis(100);
+const LONGEST_LOOK: Duration = Duration::from_millis(50);
 
 impl Waiting<'_> {
     /// Sleeps until there may be something to do: the turn in the queue, the lock given, a release here, a message, or
@@ -106,6 +106,10 @@ impl Waiting<'_> {
             .clock
             .after(random_between((Duration::ZERO, LONGEST_LOOK.min(ODDS_STEP * subscription.odds()))));
         subscription.looks_soon(true);
+        // A message that came before that woke it whatever the odds; all other reasons to wake are looked at below.
+        if let Some(parker) = &self.parker {
+            parker.forget_signal();
+        }
         // What happened before found nobody to wake. Pairs with `Engine::shutdown`.
         let is_awaited = engine.usable(call.action).is_err() || ticket.is_given() || ticket.take_nudge();
         let woken = match &self.parker {
@@ -129,8 +133,9 @@ impl Waiting<'_> {
         let claim = self.claim();
         let parker = self.parker.get_or_insert_with(|| Parker::new(&engine.clock));
         self.subscription = engine.store.listen(&claim, parker.waker());
-        self.message_count =
-            self.subscription.as_ref().filter(|at| at.is_up()).map(Subscription::message_count);
+        // Its own release was a message to the others: it counts as one for what is learnt from the attempt.
+        let is_up = |at: &&Subscription| at.is_up();
+        self.message_count = self.subscription.as_ref().filter(is_up).map(|at| at.message_count() ^ 1);
         let until = call.limit.moment(engine.clock.now());
         self.sleep_by_odds(place, until)
     }
