@@ -344,7 +344,8 @@ impl Supervisor<'_> {
         };
         // The helper ends by itself once it has reported.
         drop(self.helper.process.wait());
-        if is_lost {
+        if matches!(exit, Exit::Lost(_)) {
+            // Its drop releases what may be left of it. A store that does not answer is not waited for: the code says it.
             return exit;
         }
         released(self.task, self.guard, exit, self.say)
