@@ -24,6 +24,9 @@ pub(crate) struct Common {
     /// The store. Prefer LEASEHOLD_URL: other users of the machine see a command line.
     #[arg(long, global = true, value_name = "URL")]
     pub(crate) url: Option<String>,
+    /// Creates the table of locks in a PostgreSQL or MySQL database where it is not there.
+    #[arg(long, global = true)]
+    pub(crate) create_schema: bool,
     /// How answers and messages are written.
     #[arg(long, global = true, value_enum, default_value_t = Format::Text)]
     pub(crate) format: Format,
@@ -111,6 +114,14 @@ pub(crate) struct Terms {
     /// A name for this run, for those who look; also LEASEHOLD_LABEL.
     #[arg(long, value_name = "TEXT")]
     pub(crate) label: Option<String>,
+}
+
+impl Terms {
+    /// The lease that the client has: the library reads the same variable, and refuses what this cannot read.
+    pub(crate) fn lease(&self) -> Duration {
+        let by_environment = || std::env::var("LEASEHOLD_LEASE").ok().and_then(|text| time(&text).ok());
+        self.lease.or_else(by_environment).unwrap_or(Duration::from_secs(30))
+    }
 }
 
 /// Written by `run`, read by its helper.

@@ -31,8 +31,6 @@ pub(crate) enum Exit {
     CannotRun,
     /// The command is not there.
     NotFound,
-    /// A check found something; only of `doctor`.
-    Findings,
 }
 
 impl Exit {
@@ -49,7 +47,6 @@ impl Exit {
             Exit::Internal => 70,
             Exit::CannotRun => 126,
             Exit::NotFound => 127,
-            Exit::Findings => 1,
         }
     }
 }

@@ -25,10 +25,11 @@ pub(crate) fn connect(
 
 fn builder(common: &Common) -> leasehold::Result<ClientBuilder> {
     let builder = ClientBuilder::from_env()?;
-    Ok(match &common.url {
-        Some(url) => builder.url(url),
-        None => builder,
-    })
+    let builder = common.url.iter().fold(builder, |builder, url| builder.url(url));
+    let url = common.url.clone().or_else(|| std::env::var("LEASEHOLD_URL").ok()).unwrap_or_default();
+    // A file is made like any lock file; a table in somebody's database is not made unasked.
+    let is_file = url.get(..7).is_some_and(|scheme| scheme.eq_ignore_ascii_case("sqlite:"));
+    Ok(builder.create_schema(common.create_schema || is_file))
 }
 
 /// Servers allow neither spaces nor much else in a client's name.

@@ -9,6 +9,7 @@ use leasehold::{AcquireOptions, Error, Interrupt, LockClient, OwnedGuard, RedisL
 use serde_json::json;
 
 use crate::args::RunArgs;
+use crate::clock::Moment;
 use crate::exit::Exit;
 use crate::run::signals::Caught;
 use crate::say::Say;
@@ -22,30 +23,77 @@ pub(super) enum Refusal {
     Failed(Exit),
 }
 
+/// Acquires the lock; says too how long it is held without a renewal.
 pub(super) fn acquire(
     client: &LockClient,
     args: &RunArgs,
     caught: &Caught,
     say: Say,
-) -> Result<OwnedGuard, Refusal> {
+) -> Result<(OwnedGuard, Duration), Refusal> {
     say.detail("waiting", &format!("asking for {}", args.name), &json!({"name": args.name}));
-    let outcome = match args.permits {
-        Some(permits) => permit(client, args, permits, &caught.interrupt, say),
-        None => held(client, args, &caught.interrupt),
-    };
-    // A signal that came with the grant still ends it all: the guard's drop releases.
-    match (outcome, caught.signals.try_recv()) {
-        (Err(error), Err(_)) => Err(Refusal::Failed(explain(&error, say))),
-        (Ok(_) | Err(_), Ok(signal)) => Err(Refusal::Signal(signal)),
-        (Ok(Some(guard)), Err(_)) => Ok(guard),
-        (Ok(None), Err(_)) => Err(Refusal::Busy),
+    let end = args.wait.map(|most| Moment::now().plus(most));
+    loop {
+        let wait = match (args.no_wait, end) {
+            (true, _) => Wait::For(Duration::ZERO),
+            (false, Some(end)) => Wait::For(end.since(Moment::now())),
+            (false, None) => Wait::Forever,
+        };
+        let outcome = match args.permits {
+            Some(permits) => permit(client, args, permits, wait, &caught.interrupt, say),
+            None => held(client, args, wait, &caught.interrupt),
+        };
+        // A signal that came with the grant still ends it all: the guard's drop releases.
+        match (outcome, caught.signals.try_recv()) {
+            (Err(error), Err(_)) => return Err(Refusal::Failed(explain(&error, say))),
+            (Ok(_) | Err(_), Ok(signal)) => return Err(Refusal::Signal(signal)),
+            (Ok(None), Err(_)) => return Err(Refusal::Busy),
+            (Ok(Some(guard)), Err(_)) => {
+                if let Some(window) = full_window(args, &guard) {
+                    return Ok((guard, window));
+                }
+                // Lost before anything was done under it: the wait goes on.
+            }
+        }
     }
 }
 
-fn held(client: &LockClient, args: &RunArgs, interrupt: &Interrupt) -> leasehold::Result<Option<OwnedGuard>> {
+/// How long the lock is held without a renewal; `None` if it is lost already.
+///
+/// A grant whose answer came late has less at first: the command is started when the first renewal has made up for it, not to be
+/// ended as soon as it runs.
+fn full_window(args: &RunArgs, guard: &OwnedGuard) -> Option<Duration> {
+    let lease = args.terms.lease();
+    let asked = args.max_hold.map_or(lease, |most| most.min(lease));
+    let mut last = guard.remaining();
+    if last >= asked.mul_f64(0.8) {
+        return Some(last);
+    }
+    // A store may also allow less than was asked for. A renewal shows how much.
+    while !last.is_zero() {
+        std::thread::park_timeout(Duration::from_millis(10));
+        let remaining = guard.remaining();
+        if remaining > last {
+            return Some(remaining);
+        }
+        last = remaining;
+    }
+    None
+}
+
+#[derive(Clone, Copy)]
+enum Wait {
+    For(Duration),
+    Forever,
+}
+
+fn held(
+    client: &LockClient,
+    args: &RunArgs,
+    wait: Wait,
+    interrupt: &Interrupt,
+) -> leasehold::Result<Option<OwnedGuard>> {
     let options = AcquireOptions::new().interrupt(interrupt);
-    let options = match wait(args) {
-        Wait::Not => options,
+    let options = match wait {
         Wait::For(most) => options.wait(most),
         Wait::Forever => options.wait_forever(),
     };
@@ -67,25 +115,11 @@ fn lock(client: &LockClient, args: &RunArgs) -> RedisLock {
     args.max_hold.into_iter().fold(options, leasehold::LockOptions::max_hold).build_fenced().into()
 }
 
-enum Wait {
-    Not,
-    For(Duration),
-    Forever,
-}
-
-fn wait(args: &RunArgs) -> Wait {
-    match (args.no_wait, args.wait) {
-        (true, _) => Wait::Not,
-        (false, Some(most)) if most.is_zero() => Wait::Not,
-        (false, Some(most)) => Wait::For(most),
-        (false, None) => Wait::Forever,
-    }
-}
-
 fn permit(
     client: &LockClient,
     args: &RunArgs,
     permits: u32,
+    wait: Wait,
     interrupt: &Interrupt,
     say: Say,
 ) -> leasehold::Result<Option<OwnedGuard>> {
@@ -100,8 +134,8 @@ fn permit(
             say.notice("warning", &words, &json!({"name": args.name, "permits": there}));
         }
     }
-    match wait(args) {
-        Wait::Not => semaphore.try_acquire(),
+    match wait {
+        Wait::For(most) if most.is_zero() => semaphore.try_acquire(),
         Wait::Forever => semaphore.acquire_interruptibly(interrupt).map(Some),
         Wait::For(most) => until(most, interrupt, || semaphore.acquire_interruptibly(interrupt)),
     }

@@ -33,12 +33,13 @@ pub(crate) fn run(common: &Common, args: &RunArgs) -> Exit {
         Err(exit) => return exit,
     };
     let exit = match acquire::acquire(&client, args, &caught, say) {
-        Ok(guard) => {
+        Ok((guard, window)) => {
             let fields = json!({"name": args.name, "owner": guard.owner().to_string(), "fence": guard.fence().map(|fence| fence.get())});
             say.detail("acquired", &format!("acquired {}", args.name), &fields);
             let task = Task {
                 name: &args.name,
                 terms: &args.terms,
+                window,
                 max_hold: args.max_hold,
                 strict: args.strict,
                 command: &args.command,

@@ -28,6 +28,8 @@ use crate::say::Say;
 pub(crate) struct Task<'a> {
     pub(crate) name: &'a str,
     pub(crate) terms: &'a Terms,
+    /// How long the lock is held without a renewal.
+    pub(crate) window: Duration,
     pub(crate) max_hold: Option<Duration>,
     pub(crate) strict: bool,
     pub(crate) command: &'a [OsString],
@@ -45,6 +47,7 @@ struct Times {
 }
 
 const DEFAULT_GRACE: Duration = Duration::from_secs(5);
+/// The library's window is a hundredth shorter than a lease of 1 s.
 const SHORTEST: Duration = Duration::from_millis(900);
 
 impl Times {
@@ -74,7 +77,7 @@ impl Times {
 /// Runs the command while the guard's lock is held, and releases the lock.
 pub(crate) fn supervise(task: &Task<'_>, guard: OwnedGuard, caught: &Caught, say: Say) -> Exit {
     let granted = Moment::now();
-    let times = match Times::of(guard.remaining(), task.terms.kill_grace) {
+    let times = match Times::of(task.window, task.terms.kill_grace) {
         Ok(times) => times,
         Err(words) => {
             say.error(&words);

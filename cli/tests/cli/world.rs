@@ -111,7 +111,7 @@ impl Drop for Server {
 fn ask(port: u16, words: &[&str]) -> Option<String> {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).ok()?;
     stream.set_read_timeout(Some(LIMIT)).ok()?;
-    let mut request = format!("*{}\r\n", words.len() + 0);
+    let mut request = format!("*{}\r\n", words.len());
     for word in words {
         request += &format!("${}\r\n{word}\r\n", word.len());
     }
