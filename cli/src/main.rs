@@ -12,6 +12,7 @@ use std::process::ExitCode;
 
 use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser};
+use signal_hook::consts::SIGINT;
 
 use crate::args::{Action, Cli};
 use crate::exit::Exit;
@@ -27,6 +28,10 @@ fn main() -> ExitCode {
         Action::Completions { shell } => completions(*shell),
         Action::Man => man(),
     };
+    if exit == Exit::Signal(SIGINT) && run::terminal::is_foreground() {
+        // A shell ends its loop or script only for a process that the interrupt itself ended. Its code is the same.
+        signal_hook::low_level::emulate_default_handler(SIGINT).ok();
+    }
     exit.into()
 }
 

@@ -5,7 +5,7 @@ pub(crate) mod helper;
 mod link;
 mod signals;
 mod supervisor;
-mod terminal;
+pub(crate) mod terminal;
 
 use serde_json::json;
 

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use leasehold::Interrupt;
 use leasehold::crossbeam_channel::{Receiver, unbounded};
 use nix::sys::signal::SigSet;
-use rustix::process::{Pid, Signal, kill_process_group, test_kill_process_group};
+use rustix::process::{Pid, Signal, kill_current_process_group, kill_process_group, test_kill_process_group};
 use signal_hook::consts::{SIGCONT, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::{Handle, Signals};
 
@@ -77,6 +77,13 @@ pub(crate) fn ignore_terminal_output_stop() {
 pub(crate) fn kill_group(group: Pid, signal: i32) {
     if let Some(signal) = Signal::from_named_raw(signal) {
         kill_process_group(group, signal).ok();
+    }
+}
+
+/// Sends a signal to all of this process's group.
+pub(crate) fn kill_own_group(signal: i32) {
+    if let Some(signal) = Signal::from_named_raw(signal) {
+        kill_current_process_group(signal).ok(); // it has this process at least
     }
 }
 

@@ -14,7 +14,7 @@ use leasehold::{HoldState, Loss, OwnedGuard};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 use rustix::process::{Pid, Signal, getpid, kill_process};
 use serde_json::json;
-use signal_hook::consts::{SIGCONT, SIGKILL, SIGTSTP, SIGTTIN, SIGTTOU};
+use signal_hook::consts::{SIGCONT, SIGINT, SIGKILL, SIGQUIT, SIGTSTP, SIGTTIN, SIGTTOU};
 
 use crate::args::{OnLost, Terms};
 use crate::clock::Moment;
@@ -333,8 +333,10 @@ impl Supervisor<'_> {
     }
 
     fn conclude(mut self, ended: Ended) -> Exit {
-        if let Some(group) = self.group {
-            self.terminal.take_back(group);
+        let had_terminal = self.group.is_some_and(|group| self.terminal.take_back(group));
+        if let (true, Ended::Signaled(signal @ (SIGINT | SIGQUIT))) = (had_terminal, ended) {
+            // Had the command run alone, a Ctrl-C would have been for all of this process's group: a script ends with it.
+            signals::kill_own_group(signal);
         }
         let is_lost = self.is_lost || self.guard.state() == HoldState::Lost;
         let exit = match ended {

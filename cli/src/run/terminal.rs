@@ -50,6 +50,11 @@ impl Terminal {
     }
 }
 
+/// Whether the terminal's Ctrl-C is for this process.
+pub(crate) fn is_foreground() -> bool {
+    Terminal::open().owner() == Some(getpgrp())
+}
+
 /// Whether a shell is there that can continue this process once it has stopped.
 pub(super) fn has_job_control() -> bool {
     let Some(parent) = getppid() else { return false };
