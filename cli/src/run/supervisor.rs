@@ -102,6 +102,7 @@ pub(crate) fn supervise(task: &Task<'_>, guard: OwnedGuard, caught: &Caught, say
         say,
         terminal: Terminal::open(),
         group: None,
+        early: Vec::new(),
         until: Moment::from_nanos(0),
         is_ending: false,
         is_lost: false,
@@ -179,6 +180,8 @@ struct Supervisor<'a> {
     terminal: Terminal,
     /// The command's, once it runs.
     group: Option<Pid>,
+    /// Signals that came before that.
+    early: Vec<i32>,
     /// As the helper was told last.
     until: Moment,
     /// The command is being ended, because the lock cannot be kept or may not.
@@ -251,6 +254,7 @@ impl Supervisor<'_> {
                     self.terminal.offer(group);
                     // It may have asked for the terminal before it had it, and been stopped for that.
                     signals::kill_group(group, SIGCONT);
+                    std::mem::take(&mut self.early).into_iter().for_each(|signal| self.signaled(signal));
                 }
                 None
             }
@@ -297,7 +301,7 @@ impl Supervisor<'_> {
 
     /// Passes a signal on.
     fn signaled(&mut self, signal: i32) {
-        let Some(group) = self.group else { return };
+        let Some(group) = self.group else { return self.early.push(signal) };
         if signal == SIGCONT {
             // In the foreground again, or for the first time.
             self.terminal.offer(group);

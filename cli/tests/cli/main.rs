@@ -5,4 +5,5 @@
 mod basics;
 mod dead_before_next;
 mod signals;
+mod terminal;
 mod world;

@@ -47,6 +47,22 @@ fn a_signal_is_passed_on_to_the_command_and_its_group() {
     }
 }
 
+/// Whether it comes before the lock, between it and the command, or later.
+#[test]
+fn a_signal_at_any_time_ends_the_run() {
+    let server = Server::start();
+    for at in 0..60 {
+        let mut run = Run::start(&mut server.leasehold(&["run", "any", "--", "sleep", "120"]));
+        // Handlers are there when the program has threads; until then a signal ends it by itself.
+        let threads = || std::fs::read_dir(format!("/proc/{}/task", run.pid())).map_or(0, Iterator::count);
+        eventually("it has started", || threads() > 1);
+        crate::world::pause(at / 2);
+        signal(run.pid(), Signal::TERM);
+        assert_eq!(run.wait().code(), Some(128 + 15), "after {} ms", at / 2);
+        assert_eq!(server.keys(), Vec::<String>::new());
+    }
+}
+
 #[test]
 fn a_command_may_catch_a_signal_and_end_as_it_likes() {
     let server = Server::start();
