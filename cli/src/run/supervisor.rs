@@ -306,6 +306,7 @@ impl Supervisor<'_> {
             // In the foreground again, or for the first time.
             self.terminal.offer(group);
         }
+        self.say.detail("signal", &format!("signal {signal} is passed on"), &json!({"signal": signal}));
         signals::kill_group(group, signal);
     }
 

@@ -36,7 +36,8 @@ fn a_signal_ends_the_wait_and_leaves_neither_a_place_nor_a_key() {
 fn a_signal_is_passed_on_to_the_command_and_its_group() {
     let server = Server::start();
     for (sent, number) in SIGNALS {
-        let mut run = Run::start(&mut server.leasehold(&["run", "passed", "--", "sh", "-c", "sleep 60; :"]));
+        let mut run =
+            Run::start(&mut server.leasehold(&["run", "-v", "passed", "--", "sh", "-c", "sleep 60; :"]));
         let group = || children(run.pid()).first().and_then(|helper| children(*helper).first().copied());
         eventually("the command runs", || group().is_some_and(|shell| !children(shell).is_empty()));
         let sleeping = children(group().unwrap())[0];

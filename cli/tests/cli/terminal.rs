@@ -149,8 +149,9 @@ fn a_command_in_the_background_gets_the_terminal_with_fg() {
     // It reads, which stops it, until the shell puts it in front.
     shell.types("$run one -- cat &\n");
     shell.shows("suspended");
-    shell.types("fg\n");
-    shell.shows("cat");
+    // The message comes first, the stop second.
+    shell.types("until jobs | grep -q Stopped; do sleep 0.01; done; fg\n");
+    shell.shows("run one -- cat\r\n");
     shell.types("typed\n");
     shell.shows("typed\r\ntyped");
     shell.types("\x04");
