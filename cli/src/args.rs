@@ -1,0 +1,232 @@
+//! The arguments, from which help, completions and the man page come too.
+
+use std::ffi::OsString;
+use std::time::Duration;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap_complete::Shell;
+
+/// Runs commands under distributed locks, and shows who holds them.
+///
+/// The store is named by LEASEHOLD_URL, for example redis://127.0.0.1:6379, sqlite:///var/lib/locks.db,
+/// postgres://host/database, mysql://host/database, etcd://host:2379 or zk://host:2181.
+#[derive(Debug, Parser)]
+#[command(name = "leasehold", version, disable_help_subcommand = true)]
+pub(crate) struct Cli {
+    #[command(flatten)]
+    pub(crate) common: Common,
+    #[command(subcommand)]
+    pub(crate) action: Action,
+}
+
+#[derive(Debug, Clone, Args)]
+pub(crate) struct Common {
+    /// The store. Prefer LEASEHOLD_URL: other users of the machine see a command line.
+    #[arg(long, global = true, value_name = "URL")]
+    pub(crate) url: Option<String>,
+    /// Creates the table of locks in a PostgreSQL or MySQL database where it is not there.
+    #[arg(long, global = true)]
+    pub(crate) create_schema: bool,
+    /// How answers and messages are written.
+    #[arg(long, global = true, value_enum, default_value_t = Format::Text)]
+    pub(crate) format: Format,
+    /// Says on standard error what happens: waiting, acquired, released.
+    #[arg(short, long, global = true, conflicts_with = "quiet")]
+    pub(crate) verbose: bool,
+    /// Says nothing about the lock: the exit code does.
+    #[arg(short, long, global = true)]
+    pub(crate) quiet: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Format {
+    Text,
+    Json,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Action {
+    /// Runs a command while holding a lock; the command is dead before another can be granted the lock.
+    Run(RunArgs),
+    /// Writes the completions of a shell to standard output.
+    Completions { shell: Shell },
+    /// Writes the man page to standard output.
+    Man,
+    /// Runs the command for the process that holds the lock, and ends it in time. Not for people.
+    #[command(hide = true)]
+    Helper(HelperArgs),
+}
+
+#[derive(Debug, Clone, Args)]
+pub(crate) struct RunArgs {
+    /// The lock's name.
+    pub(crate) name: String,
+    /// Does not wait: exits with 75 if the lock is busy.
+    #[arg(short, long, visible_alias = "nonblock", conflicts_with = "wait")]
+    pub(crate) no_wait: bool,
+    /// Waits at most so long, then exits with 75: seconds, or a number with ms, s, m or h. Waits without an end unless given.
+    #[arg(short, long, value_name = "SECS", value_parser = time)]
+    pub(crate) wait: Option<Duration>,
+    /// Locks as one of many readers (see --write).
+    #[arg(short = 's', long, visible_alias = "shared", conflicts_with_all = ["write", "fair", "permits"])]
+    pub(crate) read: bool,
+    /// Locks as the one writer among readers. A name is either a lock, or a lock of readers and writers.
+    #[arg(short = 'x', long, conflicts_with_all = ["fair", "permits"])]
+    pub(crate) write: bool,
+    /// Waits in a queue: first come, first served.
+    #[arg(long, conflicts_with = "permits")]
+    pub(crate) fair: bool,
+    /// Lets so many commands run at a time.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) permits: Option<u32>,
+    #[command(flatten)]
+    pub(crate) terms: Terms,
+    /// The exit code when the lock is busy or the wait ended.
+    #[arg(short = 'E', long, value_name = "CODE", default_value_t = 75)]
+    pub(crate) conflict_exit_code: u8,
+    /// Ends the command so long after the lock was acquired, and exits with 124. Its grace is before that.
+    #[arg(long, value_name = "TIME", value_parser = time)]
+    pub(crate) max_hold: Option<Duration>,
+    /// Exits with 80 if the command succeeded and it is unknown whether the lock was released; else that is a warning.
+    #[arg(long)]
+    pub(crate) strict: bool,
+    /// The command and its arguments.
+    #[arg(last = true, required = true, value_name = "COMMAND")]
+    pub(crate) command: Vec<OsString>,
+}
+
+/// What is the same for all that run a command.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct Terms {
+    /// How long the lock outlives this program if it dies. It is renewed at each third of it. Defaults to 30s, or LEASEHOLD_LEASE.
+    #[arg(long, value_name = "TIME", value_parser = time)]
+    pub(crate) lease: Option<Duration>,
+    /// What is done to the command when the lock cannot be kept: kill (TERM, then KILL), signal:NAME (and no more), or ignore.
+    #[arg(long, value_name = "HOW", default_value = "kill", value_parser = on_lost)]
+    pub(crate) on_lost: OnLost,
+    /// How long the command has between TERM and KILL; within the lease, of which it can have a third. Defaults to 5s, or
+    /// that third.
+    #[arg(long, value_name = "TIME", value_parser = time)]
+    pub(crate) kill_grace: Option<Duration>,
+    /// The exit code when the lock was lost: 1 to 255.
+    #[arg(long, value_name = "CODE", default_value_t = 79, value_parser = clap::value_parser!(u8).range(1..))]
+    pub(crate) lost_exit_code: u8,
+    /// A name for this run, for those who look; also LEASEHOLD_LABEL.
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) label: Option<String>,
+}
+
+impl Terms {
+    /// The lease that the client has: the library reads the same variable, and refuses what this cannot read.
+    pub(crate) fn lease(&self) -> Duration {
+        let by_environment = || std::env::var("LEASEHOLD_LEASE").ok().and_then(|text| time(&text).ok());
+        self.lease.or_else(by_environment).unwrap_or(Duration::from_secs(30))
+    }
+}
+
+/// Written by `run`, read by its helper.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct HelperArgs {
+    #[arg(long, value_parser = time)]
+    pub(crate) grace: Duration,
+    #[arg(long, value_parser = time)]
+    pub(crate) margin: Duration,
+    #[arg(long, value_parser = on_lost)]
+    pub(crate) on_lost: OnLost,
+    #[arg(last = true, required = true)]
+    pub(crate) command: Vec<OsString>,
+}
+
+/// What is done to the command when the lock cannot be kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum OnLost {
+    Kill,
+    Signal(i32),
+    Ignore,
+}
+
+impl std::fmt::Display for OnLost {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            OnLost::Kill => f.write_str("kill"),
+            OnLost::Signal(number) => write!(f, "signal:{number}"),
+            OnLost::Ignore => f.write_str("ignore"),
+        }
+    }
+}
+
+fn on_lost(text: &str) -> Result<OnLost, String> {
+    match text.split_once(':') {
+        None if text == "kill" => Ok(OnLost::Kill),
+        None if text == "ignore" => Ok(OnLost::Ignore),
+        Some(("signal", name)) => signal(name).map(OnLost::Signal),
+        _ => Err("it is one of kill, signal:NAME (as in signal:HUP) and ignore".to_owned()),
+    }
+}
+
+fn signal(name: &str) -> Result<i32, String> {
+    use nix::sys::signal::Signal;
+    if let Ok(number) = name.parse::<i32>() {
+        return Signal::try_from(number).map(|signal| signal as i32).map_err(|_none| unknown(name));
+    }
+    let upper = name.to_ascii_uppercase();
+    let full = if upper.starts_with("SIG") { upper } else { format!("SIG{upper}") };
+    full.parse::<Signal>().map(|signal| signal as i32).map_err(|_none| unknown(name))
+}
+
+fn unknown(name: &str) -> String {
+    format!("there is no signal {name}")
+}
+
+/// Seconds, or a number with a unit; parts of one too.
+fn time(text: &str) -> Result<Duration, String> {
+    let words = || "it is seconds, or a number with ms, s, m or h, as in 500ms".to_owned();
+    let text = text.trim();
+    let at = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let (number, unit) = text.split_at(at);
+    let number: f64 = number.parse().map_err(|_none| words())?;
+    let seconds = match unit.trim_start() {
+        "" | "s" => number,
+        "ms" => number / 1000.0,
+        "m" => number * 60.0,
+        "h" => number * 3600.0,
+        _ => return Err(words()),
+    };
+    Duration::try_from_secs_f64(seconds).map_err(|_too_long| "it is too long".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_definition_has_no_contradiction() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn times_are_seconds_or_have_a_unit() {
+        for (text, millis) in
+            [("2", 2000), ("0", 0), ("1.5", 1500), ("500ms", 500), ("2m", 120_000), ("1h", 3_600_000)]
+        {
+            assert_eq!(time(text), Ok(Duration::from_millis(millis)), "{text}");
+        }
+        for bad in ["", "s", "-1", "1d", "1.2.3", "inf", "99999999999999999999999h"] {
+            assert!(time(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_loss_ends_signals_or_is_ignored() {
+        assert_eq!(on_lost("kill"), Ok(OnLost::Kill));
+        assert_eq!(on_lost("signal:HUP"), Ok(OnLost::Signal(1)));
+        assert_eq!(on_lost("signal:sigusr1"), Ok(OnLost::Signal(10)));
+        assert_eq!(on_lost("signal:15"), Ok(OnLost::Signal(15)));
+        assert_eq!(on_lost(&OnLost::Signal(1).to_string()), Ok(OnLost::Signal(1)));
+        assert_eq!(on_lost("ignore"), Ok(OnLost::Ignore));
+        for bad in ["", "signal", "signal:", "signal:NONE", "signal:999", "die"] {
+            assert!(on_lost(bad).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,65 @@
+//! The program `leasehold`: commands under distributed locks.
+
+mod args;
+mod clock;
+mod exit;
+mod run;
+mod say;
+mod store;
+
+use std::io::Write;
+use std::process::ExitCode;
+
+use clap::error::ErrorKind;
+use clap::{CommandFactory, Parser};
+use signal_hook::consts::SIGINT;
+
+use crate::args::{Action, Cli};
+use crate::exit::Exit;
+
+fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => return usage(&error).into(),
+    };
+    let exit = match &cli.action {
+        Action::Run(args) => run::run(&cli.common, args),
+        Action::Helper(args) => run::helper::helper(args),
+        Action::Completions { shell } => completions(*shell),
+        Action::Man => man(),
+    };
+    if exit == Exit::Signal(SIGINT) && run::terminal::is_foreground() {
+        // A shell ends its loop or script only for a process that the interrupt itself ended. Its code is the same.
+        signal_hook::low_level::emulate_default_handler(SIGINT).ok();
+    }
+    exit.into()
+}
+
+/// Help and version are no failure; all else is one of usage.
+fn usage(error: &clap::Error) -> Exit {
+    drop(error.print()); // nobody may be reading
+    match error.kind() {
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => Exit::Success,
+        _ => Exit::Usage,
+    }
+}
+
+fn completions(shell: clap_complete::Shell) -> Exit {
+    let mut text = Vec::new();
+    clap_complete::generate(shell, &mut Cli::command(), "leasehold", &mut text);
+    print(&text)
+}
+
+fn man() -> Exit {
+    let mut text = Vec::new();
+    match clap_mangen::Man::new(Cli::command()).render(&mut text) {
+        Ok(()) => print(&text),
+        Err(_) => Exit::Internal,
+    }
+}
+
+fn print(text: &[u8]) -> Exit {
+    // A reader that has seen enough is no failure.
+    drop(std::io::stdout().write_all(text));
+    Exit::Success
+}

@@ -1,0 +1,168 @@
+//! Which lock is meant, and the wait for it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use leasehold::crossbeam_channel::{RecvTimeoutError, bounded};
+use leasehold::{AcquireOptions, Error, Interrupt, LockClient, OwnedGuard, RedisLock};
+use serde_json::json;
+
+use crate::args::RunArgs;
+use crate::clock::Moment;
+use crate::exit::Exit;
+use crate::run::signals::Caught;
+use crate::say::Say;
+use crate::store::explain;
+
+/// Why there is no lock.
+pub(super) enum Refusal {
+    Busy,
+    /// This signal ended the wait.
+    Signal(i32),
+    Failed(Exit),
+}
+
+/// Acquires the lock; says too how long it is held without a renewal.
+pub(super) fn acquire(
+    client: &LockClient,
+    args: &RunArgs,
+    caught: &Caught,
+    say: Say,
+) -> Result<(OwnedGuard, Duration), Refusal> {
+    say.detail("waiting", &format!("asking for {}", args.name), &json!({"name": args.name}));
+    let end = args.wait.map(|most| Moment::now().plus(most));
+    loop {
+        let wait = match (args.no_wait, end) {
+            (true, _) => Wait::For(Duration::ZERO),
+            (false, Some(end)) => Wait::For(end.since(Moment::now())),
+            (false, None) => Wait::Forever,
+        };
+        let outcome = match args.permits {
+            Some(permits) => permit(client, args, permits, wait, &caught.interrupt, say),
+            None => held(client, args, wait, &caught.interrupt),
+        };
+        // A signal that came with the grant still ends it all: the guard's drop releases.
+        match (outcome, caught.signals.try_recv()) {
+            (Err(error), Err(_)) => return Err(Refusal::Failed(explain(&error, say))),
+            (Ok(_) | Err(_), Ok(signal)) => return Err(Refusal::Signal(signal)),
+            (Ok(None), Err(_)) => return Err(Refusal::Busy),
+            (Ok(Some(guard)), Err(_)) => {
+                if let Some(window) = full_window(args, &guard) {
+                    return Ok((guard, window));
+                }
+                // Lost before anything was done under it: the wait goes on.
+            }
+        }
+    }
+}
+
+/// How long the lock is held without a renewal; `None` if it is lost already.
+///
+/// A grant whose answer came late has less at first: the command is started when the first renewal has made up for it, not to be
+/// ended as soon as it runs.
+fn full_window(args: &RunArgs, guard: &OwnedGuard) -> Option<Duration> {
+    let lease = args.terms.lease();
+    let asked = args.max_hold.map_or(lease, |most| most.min(lease));
+    let mut last = guard.remaining();
+    if last >= asked.mul_f64(0.8) {
+        return Some(last);
+    }
+    // A store may also allow less than was asked for. A renewal shows how much.
+    while !last.is_zero() {
+        std::thread::park_timeout(Duration::from_millis(10));
+        let remaining = guard.remaining();
+        if remaining > last {
+            return Some(remaining);
+        }
+        last = remaining;
+    }
+    None
+}
+
+#[derive(Clone, Copy)]
+enum Wait {
+    For(Duration),
+    Forever,
+}
+
+fn held(
+    client: &LockClient,
+    args: &RunArgs,
+    wait: Wait,
+    interrupt: &Interrupt,
+) -> leasehold::Result<Option<OwnedGuard>> {
+    let options = AcquireOptions::new().interrupt(interrupt);
+    let options = match wait {
+        Wait::For(most) => options.wait(most),
+        Wait::Forever => options.wait_forever(),
+    };
+    lock(client, args).try_acquire_owned_with(&options).map(leasehold::TryOutcome::acquired)
+}
+
+/// Fenced wherever there is a fence: the command is given it.
+fn lock(client: &LockClient, args: &RunArgs) -> RedisLock {
+    let name = &args.name;
+    if args.read {
+        return client.read_write_lock(name).read().clone();
+    }
+    if args.write {
+        return client.read_write_lock(name).write_fenced().into();
+    }
+    let options = client.lock_with(name);
+    let options = if args.fair { options.fair() } else { options };
+    // The store too says when it ends, to those who look.
+    args.max_hold.into_iter().fold(options, leasehold::LockOptions::max_hold).build_fenced().into()
+}
+
+fn permit(
+    client: &LockClient,
+    args: &RunArgs,
+    permits: u32,
+    wait: Wait,
+    interrupt: &Interrupt,
+    say: Say,
+) -> leasehold::Result<Option<OwnedGuard>> {
+    let semaphore = client.expirable_semaphore(&args.name);
+    if !semaphore.try_set_permits(permits)? {
+        let there = semaphore.permits()?;
+        if there != i64::from(permits) {
+            let words = format!(
+                "{} has {there} permits, set up before: --permits {permits} changes nothing",
+                args.name
+            );
+            say.notice("warning", &words, &json!({"name": args.name, "permits": there}));
+        }
+    }
+    match wait {
+        Wait::For(most) if most.is_zero() => semaphore.try_acquire(),
+        Wait::Forever => semaphore.acquire_interruptibly(interrupt).map(Some),
+        Wait::For(most) => until(most, interrupt, || semaphore.acquire_interruptibly(interrupt)),
+    }
+}
+
+/// Ends a wait that has no end of its own, by its interrupt.
+fn until(
+    most: Duration,
+    interrupt: &Interrupt,
+    wait: impl FnOnce() -> leasehold::Result<OwnedGuard>,
+) -> leasehold::Result<Option<OwnedGuard>> {
+    let (over, is_over) = bounded::<()>(0);
+    let (interrupt, has_expired) = (interrupt.clone(), Arc::new(AtomicBool::new(false)));
+    let expired = Arc::clone(&has_expired);
+    let timer = std::thread::Builder::new().name("timer".to_owned()).spawn(move || {
+        if is_over.recv_timeout(most) == Err(RecvTimeoutError::Timeout) {
+            expired.store(true, Ordering::SeqCst);
+            interrupt.interrupt();
+        }
+    });
+    let outcome = wait();
+    drop(over);
+    if let Ok(timer) = timer {
+        drop(timer.join());
+    }
+    match outcome {
+        Err(error) if has_expired.load(Ordering::SeqCst) && Error::is_interrupted(&error) => Ok(None),
+        outcome => outcome.map(Some),
+    }
+}

@@ -1,0 +1,257 @@
+//! The process between the one with the lock and the command: the command's parent, which ends it in time whatever becomes of
+//! the process with the lock.
+//!
+//! It knows nothing of locks. Each `until` that it hears says until when the lock is surely held. Less the margin, that is when
+//! the command's process group is dead at the latest. Stopped or killed, the supervisor sends nothing more, and so the same
+//! clock that all processes of the machine read decides.
+
+use std::io::{IoSliceMut, stdin};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use leasehold::crossbeam_channel::{Receiver, RecvTimeoutError, Sender, unbounded};
+use rustix::io::FdFlags;
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
+use rustix::pipe::{PipeFlags, pipe_with};
+use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
+use signal_hook::consts::{SIGCONT, SIGKILL, SIGTERM};
+
+use crate::args::{HelperArgs, OnLost};
+use crate::clock::Moment;
+use crate::exit::Exit;
+use crate::run::link::{self, Order, Report};
+use crate::run::signals;
+
+/// The clock may jump ahead of all timers, when a machine that slept wakes up: so often it is looked at.
+const LOOK: Duration = Duration::from_millis(100);
+
+enum Event {
+    Order(Order),
+    /// The supervisor is dead.
+    Orphaned,
+    Stopped(i32),
+    /// It is dead, and not yet reaped: until then nothing else can have its number.
+    Dead(Report),
+}
+
+pub(crate) fn helper(args: &HelperArgs) -> Exit {
+    signals::ignore_terminal_output_stop();
+    match serve(args) {
+        Ok(()) => Exit::Success,
+        Err(_) => Exit::Internal, // the supervisor sees the socket's end
+    }
+}
+
+fn serve(args: &HelperArgs) -> std::io::Result<()> {
+    signals::outlive_signals()?;
+    let stream = UnixStream::from(stdin().as_fd().try_clone_to_owned()?);
+    let input = receive_input(&stream)?;
+    let (sender, events) = unbounded();
+    let (orders, reading) = (sender.clone(), stream.try_clone()?);
+    std::thread::Builder::new().name("orders".to_owned()).spawn(move || {
+        link::receive(reading, |order| orders.send(Event::Order(order)).is_ok());
+        drop(orders.send(Event::Orphaned));
+    })?;
+    let Ok(Event::Order(Order::Until(until))) = events.recv() else { return Ok(()) };
+    if Moment::now() >= until.minus(args.margin) {
+        return link::send(&stream, &Report::Late);
+    }
+    // Readable when the lock is lost. The command inherits this end of it, and only the other is closed by its exec.
+    let (lost, loses) = pipe_with(PipeFlags::CLOEXEC)?;
+    rustix::io::fcntl_setfd(&lost, FdFlags::empty())?;
+    let Some((program, rest)) = args.command.split_first() else { return Ok(()) };
+    let started = Command::new(program)
+        .args(rest)
+        .env("LEASEHOLD_LOST_FD", lost.as_raw_fd().to_string())
+        .stdin(Stdio::from(input))
+        .process_group(0)
+        .spawn();
+    drop(lost);
+    let child = match started {
+        Ok(child) => child,
+        Err(error) => return link::send(&stream, &Report::Failed(error.raw_os_error().unwrap_or(0))),
+    };
+    let number = i32::try_from(child.id()).unwrap_or(0);
+    let Some(group) = Pid::from_raw(number) else { return Ok(()) };
+    tell(&stream, Report::Started(number));
+    std::thread::Builder::new().name("child".to_owned()).spawn(move || watch(group, &sender))?;
+    let keeper = Keeper { args, group, stream: &stream, loses: Some(loses), until, stage: Stage::Running };
+    keeper.run(&events);
+    Ok(())
+}
+
+/// The input that the command is to have. This process's own is the socket.
+fn receive_input(stream: &UnixStream) -> std::io::Result<OwnedFd> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let mut byte = [0];
+    recvmsg(stream, &mut [IoSliceMut::new(&mut byte)], &mut control, RecvFlags::CMSG_CLOEXEC)?;
+    let rights = control.drain().find_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(mut rights) => rights.next(),
+        _ => None,
+    });
+    rights.ok_or_else(|| std::io::Error::other("no input came"))
+}
+
+/// A supervisor that is dead hears nothing.
+fn tell(stream: &UnixStream, report: Report) {
+    drop(link::send(stream, &report));
+}
+
+/// Reports each stop of the command, and its end, without reaping it.
+fn watch(child: Pid, events: &Sender<Event>) {
+    let any = WaitIdOptions::EXITED | WaitIdOptions::STOPPED;
+    loop {
+        let status = match waitid(WaitId::Pid(child), any | WaitIdOptions::NOWAIT) {
+            Ok(Some(status)) => status,
+            Err(rustix::io::Errno::INTR) | Ok(None) => continue,
+            Err(_) => return,
+        };
+        if let Some(signal) = status.stopping_signal() {
+            // Taken, so that the next call waits for the next.
+            waitid(WaitId::Pid(child), WaitIdOptions::STOPPED | WaitIdOptions::NOHANG).ok();
+            drop(events.send(Event::Stopped(signal)));
+            continue;
+        }
+        let report = match (status.exit_status(), status.terminating_signal()) {
+            (Some(code), _) => Report::Exited(code),
+            (None, signal) => Report::Signaled(signal.unwrap_or(SIGKILL)),
+        };
+        drop(events.send(Event::Dead(report)));
+        return;
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    Running,
+    /// It has had TERM.
+    Ending {
+        kill_at: Moment,
+    },
+    /// It has had KILL.
+    Killed,
+    /// The lock is lost, and the command goes on: it is so that it was asked for.
+    Tolerated,
+}
+
+struct Keeper<'a> {
+    args: &'a HelperArgs,
+    group: Pid,
+    stream: &'a UnixStream,
+    /// Closed to tell the command that the lock is lost.
+    loses: Option<OwnedFd>,
+    until: Moment,
+    stage: Stage,
+}
+
+impl Keeper<'_> {
+    fn run(mut self, events: &Receiver<Event>) {
+        loop {
+            self.act(Moment::now());
+            let wait = self.next().since(Moment::now()).min(LOOK);
+            match events.recv_timeout(wait) {
+                Ok(Event::Order(Order::Until(until))) => self.until = self.until.max(until),
+                Ok(Event::Order(Order::Gone)) => self.gone(),
+                Ok(Event::Orphaned) => self.orphaned(),
+                Ok(Event::Stopped(signal)) => self.stopped(signal),
+                Ok(Event::Dead(report)) => return self.dead(report),
+                Err(RecvTimeoutError::Timeout) => {}
+                // The thread that watches the command holds a sender until it reports the end.
+                Err(RecvTimeoutError::Disconnected) => return self.kill(),
+            }
+        }
+    }
+
+    /// The last instant at which the command may live.
+    fn limit(&self) -> Moment {
+        self.until.minus(self.args.margin)
+    }
+
+    /// When there is something to do, if nothing is heard.
+    fn next(&self) -> Moment {
+        match (self.stage, self.args.on_lost) {
+            (Stage::Running, OnLost::Kill) => self.limit().minus(self.args.grace),
+            (Stage::Running, _) => self.limit(),
+            (Stage::Ending { kill_at }, _) => kill_at,
+            (Stage::Killed | Stage::Tolerated, _) => Moment::NEVER,
+        }
+    }
+
+    fn act(&mut self, now: Moment) {
+        if now < self.next() {
+            return;
+        }
+        match (self.stage, self.args.on_lost) {
+            (Stage::Running, OnLost::Kill) if now >= self.limit() => self.kill(),
+            (Stage::Running, OnLost::Kill) => self.terminate(now),
+            (Stage::Running, OnLost::Signal(_) | OnLost::Ignore) => self.tolerate(),
+            (Stage::Ending { .. }, _) => self.kill(),
+            (Stage::Killed | Stage::Tolerated, _) => {}
+        }
+    }
+
+    /// TERM now; KILL after the grace, and before the lock can be another's.
+    fn terminate(&mut self, now: Moment) {
+        self.loses = None;
+        tell(self.stream, Report::Ending);
+        signals::kill_group(self.group, SIGTERM);
+        // A stopped process acts on a TERM when it goes on.
+        signals::kill_group(self.group, SIGCONT);
+        self.stage = Stage::Ending { kill_at: now.plus(self.args.grace).min(self.limit()) };
+    }
+
+    fn kill(&mut self) {
+        // First of all: whatever else there is to do may take its time.
+        signals::kill_group(self.group, SIGKILL);
+        self.loses = None;
+        if self.stage == Stage::Running {
+            tell(self.stream, Report::Ending);
+        }
+        self.stage = Stage::Killed;
+    }
+
+    fn tolerate(&mut self) {
+        self.loses = None;
+        if let OnLost::Signal(signal) = self.args.on_lost {
+            signals::kill_group(self.group, signal);
+        }
+        self.stage = Stage::Tolerated;
+    }
+
+    /// The store said that the lock is lost: it may be another's already, so there is no time for a grace.
+    fn gone(&mut self) {
+        match (self.stage, self.args.on_lost) {
+            (Stage::Running | Stage::Ending { .. }, OnLost::Kill) => self.kill(),
+            (Stage::Running, _) => self.tolerate(),
+            _ => {}
+        }
+    }
+
+    /// Nobody renews the lock any more. Until its end there is time for a grace.
+    fn orphaned(&mut self) {
+        if (self.stage, self.args.on_lost) == (Stage::Running, OnLost::Kill) {
+            self.terminate(Moment::now());
+        }
+    }
+
+    fn stopped(&self, signal: i32) {
+        match self.stage {
+            Stage::Ending { .. } => signals::kill_group(self.group, SIGCONT),
+            _ => tell(self.stream, Report::Stopped(signal)),
+        }
+    }
+
+    /// Reports how the command ended. If it had to end, so had all of its group.
+    fn dead(&self, report: Report) {
+        if matches!(self.stage, Stage::Ending { .. } | Stage::Killed) {
+            signals::kill_group(self.group, SIGKILL);
+        }
+        waitid(WaitId::Pid(self.group), WaitIdOptions::EXITED).ok();
+        tell(self.stream, report);
+    }
+}

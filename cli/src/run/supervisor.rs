@@ -1,0 +1,407 @@
+//! The process that holds the lock: it tells its helper until when, passes signals on, and says how it all ended.
+
+use std::ffi::OsString;
+use std::io::{IoSlice, stdin};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use leasehold::crossbeam_channel::{Receiver, never, select, unbounded};
+use leasehold::{HoldState, Loss, OwnedGuard};
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+use rustix::process::{Pid, Signal, getpid, kill_process};
+use serde_json::json;
+use signal_hook::consts::{SIGCONT, SIGINT, SIGKILL, SIGQUIT, SIGTSTP, SIGTTIN, SIGTTOU};
+
+use crate::args::{OnLost, Terms};
+use crate::clock::Moment;
+use crate::exit::Exit;
+use crate::run::link::{self, Order, Report};
+use crate::run::signals::{self, Caught};
+use crate::run::terminal::{Terminal, has_job_control};
+use crate::say::Say;
+
+/// A command, and on what terms it runs.
+pub(crate) struct Task<'a> {
+    pub(crate) name: &'a str,
+    pub(crate) terms: &'a Terms,
+    /// How long the lock is held without a renewal.
+    pub(crate) window: Duration,
+    pub(crate) max_hold: Option<Duration>,
+    pub(crate) strict: bool,
+    pub(crate) command: &'a [OsString],
+}
+
+/// How long before the window's end what is done; all within it.
+#[derive(Debug, Clone, Copy)]
+struct Times {
+    /// From TERM to KILL.
+    grace: Duration,
+    /// From KILL to the end: what the system needs to end a process group, on a busy machine too.
+    margin: Duration,
+    /// So often the window is looked at.
+    tick: Duration,
+}
+
+const DEFAULT_GRACE: Duration = Duration::from_secs(5);
+/// The library's window is a hundredth shorter than a lease of 1 s.
+const SHORTEST: Duration = Duration::from_millis(900);
+
+impl Times {
+    /// Of a window of this length. A renewal comes after a third of it, so a third is left for the grace.
+    fn of(window: Duration, grace: Option<Duration>) -> Result<Times, String> {
+        if window < SHORTEST {
+            return Err(
+                "the lease, or --max-hold, is too short to end a command in time: the least is 1s".to_owned()
+            );
+        }
+        let most = window / 3;
+        if let Some(grace) = grace.filter(|grace| *grace > most) {
+            return Err(format!(
+                "--kill-grace {grace:?} is more than a third of the time that the lock is held without a renewal: give a \
+                 --lease of at least {:?}",
+                Duration::from_secs(grace.as_secs() * 3 + 1)
+            ));
+        }
+        Ok(Times {
+            grace: grace.unwrap_or(DEFAULT_GRACE).min(most),
+            margin: (window / 10).clamp(Duration::from_millis(100), Duration::from_secs(1)),
+            tick: (window / 40).clamp(Duration::from_millis(20), Duration::from_millis(250)),
+        })
+    }
+}
+
+/// Runs the command while the guard's lock is held, and releases the lock.
+pub(crate) fn supervise(task: &Task<'_>, guard: OwnedGuard, caught: &Caught, say: Say) -> Exit {
+    let granted = Moment::now();
+    let times = match Times::of(task.window, task.terms.kill_grace) {
+        Ok(times) => times,
+        Err(words) => {
+            say.error(&words);
+            return released(task, guard, Exit::Usage, say);
+        }
+    };
+    let ceiling = task.max_hold.map_or(Moment::NEVER, |most| granted.plus(most));
+    let helper = match caught.stop_waiting().and_then(|()| Helper::start(task, &guard, times)) {
+        Ok(helper) => helper,
+        Err(error) => {
+            say.error(&format!("the helper process cannot be started: {error}"));
+            return released(task, guard, Exit::Internal, say);
+        }
+    };
+    let lost = guard.lost();
+    let supervisor = Supervisor {
+        task,
+        guard,
+        helper,
+        times,
+        ceiling,
+        say,
+        terminal: Terminal::open(),
+        group: None,
+        early: Vec::new(),
+        until: Moment::from_nanos(0),
+        is_ending: false,
+        is_lost: false,
+    };
+    supervisor.run(caught, lost)
+}
+
+struct Helper {
+    process: Child,
+    stream: UnixStream,
+    reports: Receiver<Report>,
+}
+
+impl Helper {
+    fn start(task: &Task<'_>, guard: &OwnedGuard, times: Times) -> std::io::Result<Helper> {
+        let (stream, theirs) = UnixStream::pair()?;
+        let mut command = Command::new(own_program()?);
+        command.arg0("leasehold").arg("helper");
+        command.arg(format!("--grace={}ms", times.grace.as_millis()));
+        command.arg(format!("--margin={}ms", times.margin.as_millis()));
+        command.arg(format!("--on-lost={}", task.terms.on_lost)).arg("--").args(task.command);
+        command.env("LEASEHOLD_NAME", task.name).env("LEASEHOLD_OWNER", guard.owner().to_string());
+        match guard.fence() {
+            Some(fence) => command.env("LEASEHOLD_FENCE", fence.get().to_string()),
+            None => command.env_remove("LEASEHOLD_FENCE"),
+        };
+        // A group of its own: what the terminal sends to this process's group does not reach it.
+        let process = command.stdin(Stdio::from(OwnedFd::from(theirs))).process_group(0).spawn()?;
+        send_input(&stream)?;
+        // A helper that does not read may not keep this process from ending the command itself.
+        stream.set_write_timeout(Some(Duration::from_millis(50)))?;
+        let (sender, reports) = unbounded();
+        let reading = stream.try_clone()?;
+        std::thread::Builder::new()
+            .name("reports".to_owned())
+            .spawn(move || link::receive(reading, |report| sender.send(report).is_ok()))?;
+        Ok(Helper { process, stream, reports })
+    }
+}
+
+/// This program, also when its file has been replaced meanwhile.
+fn own_program() -> std::io::Result<std::path::PathBuf> {
+    if cfg!(target_os = "linux") { Ok("/proc/self/exe".into()) } else { std::env::current_exe() }
+}
+
+/// The helper's own input is the socket, so the command's is sent over it.
+fn send_input(stream: &UnixStream) -> std::io::Result<()> {
+    let (input, mut space) = (stdin(), [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))]);
+    let rights = [input.as_fd()];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    control.push(SendAncillaryMessage::ScmRights(&rights));
+    sendmsg(stream, &[IoSlice::new(b"\n")], &mut control, SendFlags::empty())?;
+    Ok(())
+}
+
+/// How the command ended.
+#[derive(Clone, Copy)]
+enum Ended {
+    Exited(i32),
+    Signaled(i32),
+    /// It was never run.
+    Not(Exit),
+    /// Nobody can tell: the helper is gone, and so is the command.
+    Unknown,
+}
+
+struct Supervisor<'a> {
+    task: &'a Task<'a>,
+    guard: OwnedGuard,
+    helper: Helper,
+    times: Times,
+    /// `--max-hold`.
+    ceiling: Moment,
+    say: Say,
+    terminal: Terminal,
+    /// The command's, once it runs.
+    group: Option<Pid>,
+    /// Signals that came before that.
+    early: Vec<i32>,
+    /// As the helper was told last.
+    until: Moment,
+    /// The command is being ended, because the lock cannot be kept or may not.
+    is_ending: bool,
+    is_lost: bool,
+}
+
+impl Supervisor<'_> {
+    fn run(mut self, caught: &Caught, mut lost: Receiver<Loss>) -> Exit {
+        let reports = self.helper.reports.clone();
+        let ended = loop {
+            self.beat();
+            if let Some(ended) = self.end_itself() {
+                break ended;
+            }
+            select! {
+                recv(reports) -> report => match report {
+                    Ok(report) => if let Some(ended) = self.reported(report) { break ended },
+                    Err(_gone) => break self.without_helper(),
+                },
+                recv(caught.signals) -> signal => if let Ok(signal) = signal { self.signaled(signal) },
+                recv(lost) -> loss => {
+                    self.is_lost = loss.is_ok();
+                    lost = never();
+                    if self.is_lost {
+                        drop(link::send(&self.helper.stream, &Order::Gone)); // else it sees that the window is over
+                    }
+                },
+                default(self.times.tick) => {}
+            }
+        };
+        self.conclude(ended)
+    }
+
+    /// Tells the helper until when the lock is held, when that has changed.
+    fn beat(&mut self) {
+        // The clock first: the instant may be earlier than the window's end, never later.
+        let now = Moment::now();
+        let until = now.plus(self.guard.remaining()).min(self.ceiling);
+        if until > self.until.plus(Duration::from_millis(1)) && !self.is_lost {
+            // One that is not sent is made up for by the next.
+            if link::send(&self.helper.stream, &Order::Until(until)).is_ok() {
+                self.until = until;
+            }
+        }
+    }
+
+    /// Ends the command when the helper should have and has not: it may have been stopped.
+    fn end_itself(&mut self) -> Option<Ended> {
+        let (Some(group), OnLost::Kill) = (self.group, self.task.terms.on_lost) else { return None };
+        let now = Moment::now();
+        if now < self.until.minus(self.times.margin / 2) {
+            return None;
+        }
+        self.is_ending = true;
+        signals::kill_group(group, SIGKILL);
+        if now < self.until.plus(Duration::from_secs(1)) {
+            return None; // the helper's report is on its way
+        }
+        // Stopped itself, it reports nothing. Its end changes nothing for the command.
+        drop(self.helper.process.kill());
+        Some(Ended::Unknown)
+    }
+
+    fn reported(&mut self, report: Report) -> Option<Ended> {
+        match report {
+            Report::Started(pid) => {
+                self.group = Pid::from_raw(pid);
+                if let Some(group) = self.group {
+                    self.terminal.offer(group);
+                    // It may have asked for the terminal before it had it, and been stopped for that.
+                    signals::kill_group(group, SIGCONT);
+                    std::mem::take(&mut self.early).into_iter().for_each(|signal| self.signaled(signal));
+                }
+                None
+            }
+            Report::Stopped(signal) => {
+                self.stopped(signal);
+                None
+            }
+            Report::Ending => {
+                self.is_ending = true;
+                None
+            }
+            Report::Exited(code) => Some(Ended::Exited(code)),
+            Report::Signaled(signal) => Some(Ended::Signaled(signal)),
+            Report::Failed(errno) => {
+                let error = std::io::Error::from_raw_os_error(errno);
+                let program =
+                    self.task.command.first().map(|name| name.to_string_lossy()).unwrap_or_default();
+                self.say.error(&format!("{program} cannot be run: {error}"));
+                let is_there = error.kind() != std::io::ErrorKind::NotFound;
+                Some(Ended::Not(if is_there { Exit::CannotRun } else { Exit::NotFound }))
+            }
+            Report::Late => {
+                self.is_ending = true;
+                Some(Ended::Unknown)
+            }
+        }
+    }
+
+    /// The helper is dead, which nothing but a signal does. The command does not run without one.
+    fn without_helper(&mut self) -> Ended {
+        if let Some(group) = self.group {
+            signals::kill_group(group, SIGKILL);
+            // Released only when nobody is left, or the lock's time is over.
+            while signals::group_exists(group) && Moment::now() < self.until {
+                std::thread::park_timeout(Duration::from_millis(5));
+            }
+        }
+        if self.is_ending {
+            return Ended::Unknown;
+        }
+        self.say.error("the helper process was ended by somebody, so the command was ended too");
+        Ended::Not(Exit::Internal)
+    }
+
+    /// Passes a signal on.
+    fn signaled(&mut self, signal: i32) {
+        let Some(group) = self.group else { return self.early.push(signal) };
+        if signal == SIGCONT {
+            // In the foreground again, or for the first time.
+            self.terminal.offer(group);
+        }
+        self.say.detail("signal", &format!("signal {signal} is passed on"), &json!({"signal": signal}));
+        signals::kill_group(group, signal);
+    }
+
+    /// The command stopped, and so does this process, as the shell expects of its job.
+    fn stopped(&mut self, signal: i32) {
+        let Some(group) = self.group else { return };
+        if matches!(signal, SIGTTIN | SIGTTOU) && self.terminal.give(group) {
+            return signals::kill_group(group, SIGCONT);
+        }
+        let had = self.terminal.take_back(group);
+        if has_job_control() {
+            let left = self.until.minus(self.times.margin).since(Moment::now());
+            let words = format!(
+                "suspended: the lock of {} is not renewed, and the command is killed unless it goes on within {} s",
+                self.task.name,
+                left.as_secs()
+            );
+            self.say.notice("suspended", &words, &json!({"name": self.task.name}));
+            // Returns when the shell continues this process.
+            kill_process(getpid(), Signal::STOP).ok();
+        } else if signal != SIGTSTP {
+            return; // nobody is there who could continue both: whoever stopped the command continues it
+        }
+        self.beat();
+        if had {
+            self.terminal.give(group);
+        }
+        signals::kill_group(group, SIGCONT);
+    }
+
+    fn conclude(mut self, ended: Ended) -> Exit {
+        let had_terminal = self.group.is_some_and(|group| self.terminal.take_back(group));
+        if let (true, Ended::Signaled(signal @ (SIGINT | SIGQUIT))) = (had_terminal, ended) {
+            // Had the command run alone, a Ctrl-C would have been for all of this process's group: a script ends with it.
+            signals::kill_own_group(signal);
+        }
+        let is_lost = self.is_lost || self.guard.state() == HoldState::Lost;
+        let exit = match ended {
+            Ended::Not(exit) => exit,
+            _ if self.is_ending && self.is_at_ceiling() => self.max_hold_over(),
+            _ if self.is_ending || is_lost => self.lost(),
+            Ended::Exited(code) => Exit::Command(u8::try_from(code & 0xff).unwrap_or(u8::MAX)),
+            Ended::Signaled(signal) => Exit::Signal(signal),
+            Ended::Unknown => self.lost(),
+        };
+        // The helper ends by itself once it has reported.
+        drop(self.helper.process.wait());
+        if matches!(exit, Exit::Lost(_)) {
+            // Its drop releases what may be left of it. A store that does not answer is not waited for: the code says it.
+            return exit;
+        }
+        released(self.task, self.guard, exit, self.say)
+    }
+
+    /// Whether it was `--max-hold` that set the end.
+    fn is_at_ceiling(&self) -> bool {
+        let window = self.task.max_hold.unwrap_or_default();
+        // The library's own window ends up to a hundredth before.
+        let slack = self.times.grace + self.times.margin + window / 50 + self.times.tick;
+        self.ceiling != Moment::NEVER && Moment::now().plus(slack) >= self.ceiling
+    }
+
+    fn max_hold_over(&self) -> Exit {
+        let words =
+            format!("{} was held for as long as --max-hold allows: the command was ended", self.task.name);
+        self.say.notice("max_hold", &words, &json!({"name": self.task.name}));
+        Exit::MaxHold
+    }
+
+    fn lost(&self) -> Exit {
+        let what = match self.task.terms.on_lost {
+            OnLost::Kill => "the command was ended",
+            OnLost::Signal(_) | OnLost::Ignore => "the command went on without it",
+        };
+        let words = format!("the lock of {} could not be kept: {what}", self.task.name);
+        self.say.notice("lost", &words, &json!({"name": self.task.name}));
+        Exit::Lost(self.task.terms.lost_exit_code)
+    }
+}
+
+/// Releases the lock, and says how the run ended in view of that.
+fn released(task: &Task<'_>, guard: OwnedGuard, exit: Exit, say: Say) -> Exit {
+    let Err(error) = guard.unlock() else {
+        say.detail("released", &format!("released {}", task.name), &json!({"name": task.name}));
+        return exit;
+    };
+    if error.is_lost() || error.is_not_held() {
+        let words = format!("the lock of {} was lost before the command ended", task.name);
+        say.notice("lost", &words, &json!({"name": task.name}));
+        return match exit {
+            Exit::Command(_) | Exit::Signal(_) => Exit::Lost(task.terms.lost_exit_code),
+            other => other,
+        };
+    }
+    let words = format!("it is unknown whether the lock of {} was released: {error}", task.name);
+    say.notice("release_unknown", &words, &json!({"name": task.name}));
+    if task.strict && exit == Exit::Command(0) { Exit::ReleaseUnknown } else { exit }
+}

@@ -1,0 +1,101 @@
+//! The client of the store that the environment or `--url` names, and what an error of it means for the exit code.
+
+use std::error::Error as _;
+use std::time::Duration;
+
+use leasehold::{ClientBuilder, Error, ErrorKind, LockClient, Observer};
+
+use crate::args::Common;
+use crate::exit::Exit;
+use crate::say::Say;
+
+/// Connects, or says why not.
+pub(crate) fn connect(
+    common: &Common,
+    lease: Option<Duration>,
+    label: Option<&str>,
+    say: Say,
+) -> Result<LockClient, Exit> {
+    let built = builder(common).and_then(|builder| {
+        let builder = lease.into_iter().fold(builder, ClientBuilder::lease);
+        builder.client_name(&client_name(label)).observer(Warnings(say)).build()
+    });
+    built.map_err(|error| explain(&error, say))
+}
+
+fn builder(common: &Common) -> leasehold::Result<ClientBuilder> {
+    let builder = ClientBuilder::from_env()?;
+    let builder = common.url.iter().fold(builder, |builder, url| builder.url(url));
+    let url = common.url.clone().or_else(|| std::env::var("LEASEHOLD_URL").ok()).unwrap_or_default();
+    // A file is made like any lock file; a table in somebody's database is not made unasked.
+    let is_file = url.get(..7).is_some_and(|scheme| scheme.eq_ignore_ascii_case("sqlite:"));
+    Ok(builder.create_schema(common.create_schema || is_file))
+}
+
+/// Servers allow neither spaces nor much else in a client's name.
+fn client_name(label: Option<&str>) -> String {
+    let label = label.map(str::to_owned).or_else(|| std::env::var("LEASEHOLD_LABEL").ok());
+    let label: String = label
+        .unwrap_or_default()
+        .chars()
+        .map(|c| if c.is_ascii_graphic() { c } else { '_' })
+        .take(60)
+        .collect();
+    if label.is_empty() { "leasehold-cli".to_owned() } else { format!("leasehold-cli:{label}") }
+}
+
+/// Says what went wrong and what to do, and with which code the program ends.
+pub(crate) fn explain(error: &Error, say: Say) -> Exit {
+    let (exit, advice) = meaning(error.kind());
+    let mut words = error.to_string();
+    if let Some(cause) = error.source() {
+        words += &format!(" ({cause})");
+    }
+    if !advice.is_empty() {
+        words += &format!("; {advice}");
+    }
+    say.error(&words);
+    exit
+}
+
+fn meaning(kind: ErrorKind) -> (Exit, &'static str) {
+    match kind {
+        ErrorKind::InvalidInput => (Exit::Usage, ""),
+        ErrorKind::Unsupported => (Exit::Usage, "use another kind of lock, or another store"),
+        ErrorKind::WrongType => (
+            Exit::Usage,
+            "the name is in use as another kind of object: use another name, or the same options as the others do",
+        ),
+        ErrorKind::Authentication | ErrorKind::NoPermission => {
+            (Exit::NoPermission, "give the user of LEASEHOLD_URL the rights that docs/stores.md lists")
+        }
+        ErrorKind::Unreachable | ErrorKind::TimedOut => {
+            (Exit::Unavailable, "is the server of LEASEHOLD_URL up, and can it be reached from here?")
+        }
+        ErrorKind::ReadOnly => (Exit::Unavailable, "name the master in LEASEHOLD_URL, or its Sentinels"),
+        ErrorKind::TooOld => (Exit::Unavailable, "docs/stores.md names the versions that work"),
+        ErrorKind::Resource | ErrorKind::Forked => (Exit::Internal, ""),
+        _ => (Exit::Unavailable, ""),
+    }
+}
+
+/// Ends the client, which takes what it has in the store out of it; a store that does not answer is not waited for.
+pub(crate) fn finish(client: LockClient) {
+    let (done, is_done) = leasehold::crossbeam_channel::bounded::<()>(0);
+    let ending = std::thread::Builder::new().name("shutdown".to_owned()).spawn(move || {
+        drop(client.shutdown()); // each release that failed has been told of
+        drop(done);
+    });
+    if ending.is_ok() {
+        is_done.recv_timeout(Duration::from_secs(1)).ok();
+    }
+}
+
+/// What the library warns of, to standard error.
+struct Warnings(Say);
+
+impl Observer for Warnings {
+    fn warning(&self, text: &str) {
+        self.0.notice("warning", text, &serde_json::json!({}));
+    }
+}

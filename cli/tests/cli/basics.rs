@@ -1,0 +1,275 @@
+//! Exit codes, what the command is given, and what is said.
+
+use std::fs;
+use std::thread;
+
+use rustix::process::Signal;
+
+use crate::world::{Run, Server, children, eventually, leasehold, outcome, signal};
+
+#[test]
+fn the_commands_code_is_the_runs() {
+    let server = Server::start();
+    for code in [0, 1, 3, 79, 255] {
+        let script = format!("exit {code}");
+        assert_eq!(outcome(&mut server.leasehold(&["run", "codes", "--", "sh", "-c", &script])).0, code);
+    }
+    let (code, _) = outcome(&mut server.leasehold(&["run", "codes", "--", "sh", "-c", "kill -9 $$"]));
+    assert_eq!(code, 137);
+    assert_eq!(server.keys(), Vec::<String>::new());
+}
+
+#[test]
+fn a_busy_lock_has_a_code_of_its_own() {
+    let server = Server::start();
+    let _holder = Run::start(&mut server.leasehold(&["run", "busy", "--", "sleep", "60"]));
+    eventually("it is held", || server.keys() == ["busy"]);
+    let (code, said) = outcome(&mut server.leasehold(&["run", "-n", "busy", "--", "true"]));
+    assert_eq!(code, 75);
+    assert!(said.contains("busy: held by"), "{said}");
+    assert_eq!(outcome(&mut server.leasehold(&["run", "-w", "0.2", "busy", "--", "true"])).0, 75);
+    assert_eq!(outcome(&mut server.leasehold(&["run", "-w", "0", "-E", "9", "busy", "--", "true"])).0, 9);
+    let (code, said) = outcome(&mut server.leasehold(&["run", "-qn", "busy", "--", "true"]));
+    assert_eq!((code, said.as_str()), (75, ""));
+    let (code, said) =
+        outcome(&mut server.leasehold(&["--format", "json", "run", "-n", "busy", "--", "true"]));
+    let line: serde_json::Value = serde_json::from_str(said.trim()).unwrap();
+    assert_eq!((code, line["event"].as_str(), line["name"].as_str()), (75, Some("busy"), Some("busy")));
+}
+
+#[test]
+fn usage_has_64_and_a_command_that_cannot_run_126_or_127() {
+    let server = Server::start();
+    for wrong in [
+        vec!["run"],
+        vec!["run", "name"],
+        vec!["run", "-n", "-w", "1", "name", "--", "true"],
+        vec!["run", "--lease", "soon", "name", "--", "true"],
+        vec!["run", "--on-lost", "signal:NONE", "name", "--", "true"],
+        vec!["run", "--lost-exit-code", "0", "name", "--", "true"],
+        vec!["run", "--lease", "3s", "--kill-grace", "2s", "name", "--", "true"],
+        vec!["run", "--lease", "100ms", "name", "--", "true"],
+        vec!["run", "", "--", "true"],
+        vec!["dance"],
+    ] {
+        let (code, said) = outcome(&mut server.leasehold(&wrong));
+        assert_eq!(code, 64, "{wrong:?}: {said}");
+        assert!(!said.is_empty());
+    }
+    assert_eq!(outcome(&mut server.leasehold(&["run", "name", "--", "/no/such/program"])).0, 127);
+    assert_eq!(outcome(&mut server.leasehold(&["run", "name", "--", "/etc/passwd"])).0, 126);
+    assert_eq!(outcome(&mut server.leasehold(&["--help"])).0, 0);
+    assert_eq!(outcome(&mut server.leasehold(&["--version"])).0, 0);
+    assert_eq!(server.keys(), Vec::<String>::new());
+}
+
+#[test]
+fn a_name_that_is_another_kind_of_object_is_a_matter_of_usage() {
+    let server = Server::start();
+    server.ask(&["SET", "other", "text"]);
+    assert_eq!(outcome(&mut server.leasehold(&["run", "-n", "other", "--", "true"])).0, 64);
+}
+
+#[test]
+fn a_store_that_is_away_has_69_and_one_without_rights_77() {
+    let (code, said) =
+        outcome(leasehold(&["run", "name", "--", "true"]).env("LEASEHOLD_URL", "redis://127.0.0.1:1"));
+    assert_eq!(code, 69, "{said}");
+    let server = Server::start();
+    server.ask(&["CONFIG", "SET", "requirepass", "right"]);
+    let url = server.url().replace("redis://", "redis://:S3CR3T@");
+    let (code, said) = outcome(leasehold(&["run", "name", "--", "true"]).env("LEASEHOLD_URL", url));
+    assert_eq!(code, 77, "{said}");
+    assert!(!said.contains("S3CR3T"), "{said}");
+    // No store was named at all.
+    let (code, said) = outcome(&mut leasehold(&["run", "name", "--", "true"]));
+    assert_eq!(code, 64);
+    assert!(said.contains("LEASEHOLD_URL"), "{said}");
+}
+
+#[test]
+fn the_longest_hold_ends_the_command() {
+    let server = Server::start();
+    for arguments in [
+        vec!["run", "--max-hold", "1s", "long", "--", "sleep", "60"],
+        vec!["run", "--max-hold", "1s", "-x", "halves", "--", "sleep", "60"],
+        vec![
+            "run",
+            "--max-hold",
+            "1s",
+            "long",
+            "--",
+            "sh",
+            "-c",
+            "trap '' TERM; while :; do sleep 0.1; done",
+        ],
+    ] {
+        assert_eq!(outcome(&mut server.leasehold(&arguments)).0, 124, "{arguments:?}");
+    }
+    assert_eq!(outcome(&mut server.leasehold(&["run", "--max-hold", "30s", "long", "--", "true"])).0, 0);
+    eventually("nothing is left", || server.keys().is_empty());
+}
+
+#[test]
+fn a_loss_is_never_0_and_may_be_a_signal_or_nothing_to_the_command() {
+    let server = Server::start();
+    let wait = "echo > \"$0\"; cat <&$LEASEHOLD_LOST_FD";
+    let catch = "trap 'exit 0' USR1; echo > \"$0\"; while :; do sleep 0.01; done";
+    for (how, script, given, code) in [
+        ("ignore", wait, "79", 79),
+        ("signal:USR1", catch, "8", 8),
+        ("kill", "echo > \"$0\"; sleep 60", "9", 9),
+    ] {
+        let file = server.path(how);
+        let arguments = ["run", "--lease", "2s", "--on-lost", how, "--lost-exit-code", given, "gone", "--"];
+        let mut run = server.leasehold(&arguments);
+        let mut run = Run::start(run.args(["sh", "-c", script]).arg(&file));
+        eventually("the command runs", || file.exists());
+        server.ask(&["DEL", "gone"]);
+        assert_eq!(run.wait().code(), Some(code), "{how}");
+    }
+}
+
+#[test]
+fn an_unknown_release_is_80_if_strict_and_else_a_warning() {
+    let server = Server::start();
+    for (strict, code) in [(true, 80), (false, 0)] {
+        let file = server.path(&format!("strict-{strict}"));
+        let mut run = server.leasehold(&["run", "--lease", "20s", "unknown"]);
+        run.args(strict.then_some("--strict")).args(["--", "sh", "-c"]);
+        run.arg("echo > \"$0\"; while [ -e \"$0\" ]; do sleep 0.01; done").arg(&file);
+        // Sooner than the lease's end: then it is lost.
+        run.env("LEASEHOLD_PATIENCE", "500ms").env("LEASEHOLD_COMMAND_TIMEOUT", "500ms");
+        let mut run = Run::start(&mut run);
+        eventually("the command runs", || file.exists());
+        signal(server.pid(), Signal::STOP);
+        fs::remove_file(&file).unwrap();
+        let ended = run.wait().code();
+        signal(server.pid(), Signal::CONT);
+        assert_eq!(ended, Some(code));
+        server.ask(&["DEL", "unknown"]);
+    }
+}
+
+#[test]
+fn readers_run_together_and_a_writer_alone() {
+    let server = Server::start();
+    let inner = env!("CARGO_BIN_EXE_leasehold");
+    let arguments = [
+        "run", "-s", "halves", "--", inner, "run", "-ns", "halves", "--", inner, "run", "-qnx", "halves",
+        "--", "true",
+    ];
+    assert_eq!(outcome(&mut server.leasehold(&arguments)).0, 75);
+    let arguments = ["run", "-x", "halves", "--", inner, "run", "-qns", "halves", "--", "true"];
+    assert_eq!(outcome(&mut server.leasehold(&arguments)).0, 75);
+    assert_eq!(outcome(&mut server.leasehold(&["run", "-nx", "halves", "--", "true"])).0, 0);
+    assert_eq!(server.keys(), Vec::<String>::new());
+}
+
+#[test]
+fn as_many_run_as_there_are_permits() {
+    let server = Server::start();
+    let inner = env!("CARGO_BIN_EXE_leasehold");
+    let one = ["run", "-n", "--permits", "2", "slots", "--", inner];
+    let arguments =
+        [&one[..], &one[..], &["run", "-q", "-w", "0.2", "--permits", "2", "slots", "--", "true"]].concat();
+    assert_eq!(outcome(&mut server.leasehold(&arguments)).0, 75);
+    assert_eq!(outcome(&mut server.leasehold(&["run", "-n", "--permits", "2", "slots", "--", "true"])).0, 0);
+}
+
+#[test]
+fn fifty_runs_of_one_name_run_one_at_a_time() {
+    let server = Server::start();
+    let (taken, log) = (server.path("taken"), server.path("log"));
+    let script = "mkdir \"$0\" || exit 99; echo $LEASEHOLD_FENCE >> \"$1\"; rmdir \"$0\"";
+    thread::scope(|scope| {
+        for _ in 0..50 {
+            scope.spawn(|| {
+                let mut run = server.leasehold(&["run", "one", "--", "sh", "-c", script]);
+                assert_eq!(outcome(run.args([&taken, &log])), (0, String::new()));
+            });
+        }
+    });
+    let fences: Vec<u64> =
+        fs::read_to_string(&log).unwrap().lines().map(|line| line.parse().unwrap()).collect();
+    assert_eq!(fences.len(), 50);
+    assert!(fences.is_sorted_by(|one, next| one < next), "{fences:?}");
+    assert_eq!(server.keys(), Vec::<String>::new());
+}
+
+#[test]
+fn the_command_knows_its_lock_and_has_the_input_and_no_open_files_of_ours() {
+    let server = Server::start();
+    let script = "cat; echo $LEASEHOLD_NAME $LEASEHOLD_OWNER $LEASEHOLD_FENCE; ls /proc/$$/fd | tr '\\n' ' '; echo; echo $LEASEHOLD_LOST_FD";
+    let input = server.path("input");
+    fs::write(&input, "the input\n").unwrap();
+    let mut run = server.leasehold(&["run", "known", "--", "sh", "-c", script]);
+    let (code, said) = outcome(run.stdin(fs::File::open(&input).unwrap()));
+    assert_eq!(code, 0);
+    let lines: Vec<&str> = said.lines().collect();
+    assert_eq!(lines[0], "the input");
+    let known: Vec<&str> = lines[1].split(' ').collect();
+    assert_eq!((known[0], known.len()), ("known", 3), "{said}");
+    assert!(known[2].parse::<u64>().is_ok());
+    // Whatever the test itself was started with is there without the program too.
+    let (_, alone) = outcome(std::process::Command::new("sh").args(["-c", "ls /proc/$$/fd"]));
+    let mut expected: Vec<&str> = alone.split_whitespace().chain([lines[3]]).collect();
+    let mut open: Vec<&str> = lines[2].split_whitespace().collect();
+    expected.sort_unstable();
+    open.sort_unstable();
+    assert_eq!(open, expected, "{said}");
+}
+
+#[test]
+fn no_url_is_in_the_processes_that_are_seen_nor_in_the_commands_environment() {
+    let server = Server::start();
+    let secret = server.url().replace("redis://", "redis://user:S3CR3T@");
+    server.ask(&["ACL", "SETUSER", "user", "on", ">S3CR3T", "~*", "&*", "+@all"]);
+    // In the environment: nobody else sees it, and it is inherited.
+    let mut run = Run::start(leasehold(&["run", "seen", "--", "sleep", "60"]).env("LEASEHOLD_URL", &secret));
+    let helper = || children(run.pid()).first().copied();
+    eventually("the command runs", || helper().is_some_and(|helper| !children(helper).is_empty()));
+    let helper = helper().unwrap();
+    for pid in [run.pid(), helper, children(helper)[0]] {
+        let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap();
+        assert!(!String::from_utf8_lossy(&line).contains("S3CR3T"));
+    }
+    signal(run.pid(), Signal::TERM);
+    run.wait();
+    // As an argument: it goes no further.
+    let (code, said) = outcome(&mut leasehold(&[
+        "--url",
+        &secret,
+        "run",
+        "-v",
+        "seen",
+        "--",
+        "sh",
+        "-c",
+        "env; tr '\\0' ' ' < /proc/$PPID/cmdline; tr '\\0' ' ' < /proc/$PPID/environ",
+    ]));
+    assert_eq!(code, 0);
+    assert!(said.contains("LEASEHOLD_NAME=seen") && !said.contains("S3CR3T"), "{said}");
+}
+
+#[test]
+fn a_file_is_a_store_too() {
+    let dir = tempfile::tempdir().unwrap();
+    let url = format!("sqlite://{}", dir.path().join("locks.db").display());
+    let inner = env!("CARGO_BIN_EXE_leasehold");
+    let run = |arguments: &[&str]| outcome(leasehold(arguments).env("LEASEHOLD_URL", &url)).0;
+    assert_eq!(run(&["run", "filed", "--", "sh", "-c", "exit 3"]), 3);
+    assert_eq!(run(&["run", "filed", "--", inner, "run", "-qn", "filed", "--", "true"]), 75);
+    assert_eq!(run(&["run", "--lease", "2s", "filed", "--", "sleep", "3"]), 0);
+    assert_eq!(run(&["run", "--max-hold", "1s", "filed", "--", "sleep", "60"]), 124);
+}
+
+#[test]
+fn completions_and_the_man_page_are_written() {
+    for shell in ["bash", "zsh", "fish"] {
+        let (code, said) = outcome(&mut leasehold(&["completions", shell]));
+        assert!(code == 0 && said.contains("max-hold"), "{shell}");
+    }
+    let (code, said) = outcome(&mut leasehold(&["man"]));
+    assert!(code == 0 && said.contains(".TH leasehold"), "{said}");
+}

@@ -1,0 +1,129 @@
+//! The command is dead before another is granted the lock, whatever becomes of the process that holds it.
+
+use std::thread;
+
+use rustix::process::Signal;
+
+use crate::world::{Run, Server, Stamper, eventually, now, pause, signal, stamps};
+
+/// How often each is done, side by side. More of them, one after the other: `LEASEHOLD_CLI_ROUNDS`.
+fn rounds() -> usize {
+    std::env::var("LEASEHOLD_CLI_ROUNDS").map_or(10, |rounds| rounds.parse().unwrap())
+}
+
+const LEASE: &str = "2s";
+const LEASE_NANOS: u64 = 2_000_000_000;
+
+#[derive(Clone, Copy, PartialEq)]
+enum Fault {
+    SupervisorStopped,
+    SupervisorKilled,
+    ServerStopped,
+}
+
+/// One round for each name at a time: the first command stamps until it is ended, the second once.
+fn compare(fault: Fault, ignores_term: bool) {
+    let (server, mut left) = (Server::start(), rounds());
+    while left > 0 {
+        let now = left.min(10);
+        together(&server, fault, ignores_term, left, now);
+        left -= now;
+    }
+}
+
+fn together(server: &Server, fault: Fault, ignores_term: bool, from: usize, count: usize) {
+    let mut pairs = Vec::new();
+    for at in 0..count {
+        let name = format!("round-{from}-{at}");
+        let (first_file, second_file) =
+            (server.path(&format!("{name}.1")), server.path(&format!("{name}.2")));
+        let arguments = ["run", "-q", "--lease", LEASE, &name];
+        let stamper = Stamper { file: &first_file, ignores_term, once: false };
+        let first = Run::start(stamper.under(&mut server.leasehold(&arguments)));
+        eventually("the first command runs", || !stamps(&first_file).is_empty());
+        let stamper = Stamper { file: &second_file, ignores_term: false, once: true };
+        let second = Run::start(stamper.under(&mut server.leasehold(&arguments)));
+        pairs.push((first, second, first_file, second_file));
+    }
+    match fault {
+        Fault::SupervisorStopped => pairs.iter().for_each(|pair| signal(pair.0.pid(), Signal::STOP)),
+        Fault::SupervisorKilled => pairs.iter().for_each(|pair| signal(pair.0.pid(), Signal::KILL)),
+        Fault::ServerStopped => {
+            signal(server.pid(), Signal::STOP);
+            let end = now() + LEASE_NANOS + LEASE_NANOS / 2;
+            while now() < end {
+                pause(20);
+            }
+            signal(server.pid(), Signal::CONT);
+        }
+    }
+    for (mut first, mut second, first_file, second_file) in pairs {
+        assert_eq!(second.wait().code(), Some(0));
+        let start = stamps(&second_file)[0];
+        let last = *stamps(&first_file).last().unwrap();
+        assert!(last < start, "{} ns after the second's start", last - start);
+        if fault == Fault::SupervisorStopped {
+            signal(first.pid(), Signal::CONT);
+        }
+        let code = first.wait().code();
+        let expected = if fault == Fault::SupervisorKilled { None } else { Some(79) };
+        assert_eq!(code, expected);
+        assert_eq!(*stamps(&first_file).last().unwrap(), last, "it wrote on");
+    }
+    eventually("nothing is left in the store", || server.keys().is_empty());
+}
+
+#[test]
+fn when_the_supervisor_is_stopped() {
+    compare(Fault::SupervisorStopped, false);
+}
+
+#[test]
+fn when_the_supervisor_is_killed() {
+    compare(Fault::SupervisorKilled, false);
+}
+
+#[test]
+fn when_the_server_is_stopped() {
+    compare(Fault::ServerStopped, false);
+}
+
+#[test]
+fn when_the_supervisor_is_stopped_and_the_command_ignores_term() {
+    compare(Fault::SupervisorStopped, true);
+}
+
+#[test]
+fn when_the_supervisor_is_killed_and_the_command_ignores_term() {
+    compare(Fault::SupervisorKilled, true);
+}
+
+#[test]
+fn when_the_server_is_stopped_and_the_command_ignores_term() {
+    compare(Fault::ServerStopped, true);
+}
+
+/// A server that does not keep the lock can grant it to another at once. The command is killed with the renewal that finds
+/// out, which is a third of the lease later at most, and never waits for a grace.
+#[test]
+fn a_command_whose_lock_is_deleted_is_killed_by_the_next_renewal() {
+    let server = Server::start();
+    thread::scope(|scope| {
+        for at in 0..rounds() {
+            let server = &server;
+            scope.spawn(move || {
+                let name = format!("deleted-{at}");
+                let file = server.path(&name);
+                let stamper = Stamper { file: &file, ignores_term: at % 2 == 0, once: false };
+                let mut run =
+                    Run::start(stamper.under(&mut server.leasehold(&["run", "-q", "--lease", LEASE, &name])));
+                eventually("the command runs", || !stamps(&file).is_empty());
+                let deleted_at = now();
+                assert!(server.ask(&["DEL", &name]).starts_with(":1"));
+                assert_eq!(run.wait().code(), Some(79));
+                let last = *stamps(&file).last().unwrap();
+                assert!(last < deleted_at + LEASE_NANOS, "{} ns after the deletion", last - deleted_at);
+            });
+        }
+    });
+}

@@ -1,0 +1,9 @@
+//! The program as a process, on a server of its own.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, missing_docs)]
+
+mod basics;
+mod dead_before_next;
+mod signals;
+mod terminal;
+mod world;

@@ -1,0 +1,127 @@
+//! Signals while a run waits, and while its command runs; and stops.
+
+use rustix::process::Signal;
+
+use crate::world::{Run, Server, children, eventually, outcome, signal, stamps};
+
+const SIGNALS: [(Signal, i32); 6] = [
+    (Signal::INT, 2),
+    (Signal::TERM, 15),
+    (Signal::HUP, 1),
+    (Signal::QUIT, 3),
+    (Signal::USR1, 10),
+    (Signal::USR2, 12),
+];
+
+#[test]
+fn a_signal_ends_the_wait_and_leaves_neither_a_place_nor_a_key() {
+    let server = Server::start();
+    let holder = Run::start(&mut server.leasehold(&["run", "--fair", "busy", "--", "sleep", "60"]));
+    eventually("it is held", || server.keys().contains(&"busy".to_owned()));
+    for (sent, number) in SIGNALS {
+        let mut waiter = Run::start(&mut server.leasehold(&["run", "--fair", "busy", "--", "true"]));
+        let queue = "redisson_lock_queue:{busy}";
+        eventually("it waits", || server.ask(&["LLEN", queue]).starts_with(":1"));
+        signal(waiter.pid(), sent);
+        assert_eq!(waiter.wait().code(), Some(128 + number));
+        assert!(server.ask(&["LLEN", queue]).starts_with(":0"), "its place is still there");
+    }
+    signal(holder.pid(), Signal::TERM);
+    let mut holder = holder;
+    assert_eq!(holder.wait().code(), Some(128 + 15));
+    assert_eq!(server.keys(), Vec::<String>::new());
+}
+
+#[test]
+fn a_signal_is_passed_on_to_the_command_and_its_group() {
+    let server = Server::start();
+    for (sent, number) in SIGNALS {
+        let mut run =
+            Run::start(&mut server.leasehold(&["run", "-v", "passed", "--", "sh", "-c", "sleep 60; :"]));
+        let group = || children(run.pid()).first().and_then(|helper| children(*helper).first().copied());
+        eventually("the command runs", || group().is_some_and(|shell| !children(shell).is_empty()));
+        let sleeping = children(group().unwrap())[0];
+        signal(run.pid(), sent);
+        assert_eq!(run.wait().code(), Some(128 + number));
+        eventually("the group is gone", || !std::path::Path::new(&format!("/proc/{sleeping}")).exists());
+        assert_eq!(server.keys(), Vec::<String>::new());
+    }
+}
+
+/// Whether it comes before the lock, between it and the command, or later.
+#[test]
+fn a_signal_at_any_time_ends_the_run() {
+    let server = Server::start();
+    for at in 0..60 {
+        let mut run = Run::start(&mut server.leasehold(&["run", "any", "--", "sleep", "120"]));
+        // Handlers are there when the program has threads; until then a signal ends it by itself.
+        let threads = || std::fs::read_dir(format!("/proc/{}/task", run.pid())).map_or(0, Iterator::count);
+        eventually("it has started", || threads() > 1);
+        crate::world::pause(at / 2);
+        signal(run.pid(), Signal::TERM);
+        assert_eq!(run.wait().code(), Some(128 + 15), "after {} ms", at / 2);
+        assert_eq!(server.keys(), Vec::<String>::new());
+    }
+}
+
+#[test]
+fn a_command_may_catch_a_signal_and_end_as_it_likes() {
+    let server = Server::start();
+    let script = "trap 'exit 7' TERM; echo 1 > \"$0\"; while :; do sleep 0.01; done";
+    let file = server.path("ready");
+    let mut run = server.leasehold(&["run", "caught", "--", "sh", "-c", script]);
+    let mut run = Run::start(run.arg(&file));
+    eventually("the command runs", || !stamps(&file).is_empty());
+    signal(run.pid(), Signal::TERM);
+    assert_eq!(run.wait().code(), Some(7));
+}
+
+#[test]
+fn a_signal_that_was_ignored_stays_ignored() {
+    let server = Server::start();
+    let program = env!("CARGO_BIN_EXE_leasehold");
+    let mut shell = std::process::Command::new("sh");
+    let script =
+        format!("trap '' HUP; exec {program} run ignored -- sh -c 'kill -HUP $$; kill -HUP $PPID; exit 5'");
+    shell.args(["-c", &script]).env("LEASEHOLD_URL", server.url());
+    assert_eq!(outcome(&mut shell).0, 5);
+}
+
+#[test]
+fn a_stopped_command_that_nobody_can_continue_goes_on_with_its_run() {
+    let server = Server::start();
+    // As after Ctrl-Z where there is no shell with job control.
+    let (code, _) =
+        outcome(&mut server.leasehold(&["run", "stopped", "--", "sh", "-c", "kill -TSTP $$; exit 4"]));
+    assert_eq!(code, 4);
+}
+
+#[test]
+fn a_command_whose_helper_is_killed_is_ended_and_the_lock_released() {
+    let server = Server::start();
+    let mut run = Run::start(&mut server.leasehold(&["run", "helped", "--", "sleep", "60"]));
+    let helper = || children(run.pid()).first().copied();
+    eventually("the command runs", || helper().is_some_and(|helper| !children(helper).is_empty()));
+    let sleeping = children(helper().unwrap())[0];
+    signal(helper().unwrap(), Signal::KILL);
+    assert_eq!(run.wait().code(), Some(70));
+    eventually("the command is dead", || {
+        let status = std::fs::read_to_string(format!("/proc/{sleeping}/status")).unwrap_or_default();
+        status.is_empty() || status.contains("State:\tZ")
+    });
+    assert_eq!(server.keys(), Vec::<String>::new());
+}
+
+#[test]
+fn a_command_whose_helper_is_stopped_is_ended_in_time() {
+    let server = Server::start();
+    let file = server.path("stamps");
+    let stamper = crate::world::Stamper { file: &file, ignores_term: true, once: false };
+    let mut run = Run::start(stamper.under(&mut server.leasehold(&["run", "-q", "--lease", "2s", "frozen"])));
+    eventually("the command runs", || !stamps(&file).is_empty());
+    signal(children(run.pid())[0], Signal::STOP);
+    signal(server.pid(), Signal::STOP);
+    let code = run.wait().code();
+    signal(server.pid(), Signal::CONT);
+    assert_eq!(code, Some(79));
+}

@@ -1,0 +1,171 @@
+//! A shell on a terminal of its own: Ctrl-C, Ctrl-Z, and who reads what is typed.
+
+use std::fs::{File, OpenOptions};
+use std::io::{Read, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStringExt;
+use std::process::{Child, Command};
+use std::sync::{Arc, Mutex};
+use std::thread;
+
+use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+
+use crate::world::{Server, eventually};
+
+/// An interactive shell, and all that its terminal has shown.
+struct Shell {
+    process: Child,
+    terminal: File,
+    shown: Arc<Mutex<String>>,
+    /// How much of it has been looked at.
+    seen: usize,
+}
+
+impl Shell {
+    fn start(server: &Server) -> Shell {
+        let main: OwnedFd = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
+        grantpt(&main).unwrap();
+        unlockpt(&main).unwrap();
+        let name = ptsname(&main, Vec::new()).unwrap();
+        let path = std::ffi::OsString::from_vec(name.into_bytes());
+        let side = || OpenOptions::new().read(true).write(true).open(&path).unwrap();
+        // Tests that run in the background have ignored interrupts, which all that they start would ignore too.
+        let process = Command::new("env")
+            .args([
+                "--default-signal",
+                "setsid",
+                "--ctty",
+                "--wait",
+                "bash",
+                "--norc",
+                "--noprofile",
+                "--noediting",
+                "-i",
+            ])
+            .env("PS1", "ready> ")
+            .env("LEASEHOLD_URL", server.url())
+            .env("run", format!("{} run", env!("CARGO_BIN_EXE_leasehold")))
+            .stdin(side())
+            .stdout(side())
+            .stderr(side())
+            .spawn()
+            .expect("env, of coreutils");
+        let (terminal, shown) = (File::from(main), Arc::<Mutex<String>>::default());
+        let (mut reading, shows) = (terminal.try_clone().unwrap(), Arc::clone(&shown));
+        thread::spawn(move || {
+            let mut bytes = [0; 4096];
+            while let Ok(count @ 1..) = reading.read(&mut bytes) {
+                shows.lock().unwrap().push_str(&String::from_utf8_lossy(&bytes[..count]));
+            }
+        });
+        let mut shell = Shell { process, terminal, shown, seen: 0 };
+        shell.shows("ready> ");
+        shell
+    }
+
+    fn types(&mut self, text: &str) {
+        self.terminal.write_all(text.as_bytes()).unwrap();
+    }
+
+    /// Waits until a text is shown behind what was waited for before.
+    #[track_caller]
+    fn shows(&mut self, text: &str) {
+        let (shown, seen) = (Arc::clone(&self.shown), self.seen);
+        let mut at = None;
+        eventually(&format!("{text:?} is shown"), || {
+            let shown = shown.lock().unwrap();
+            at = shown[seen..].find(text);
+            at.is_some()
+        });
+        self.seen += at.unwrap() + text.len();
+    }
+}
+
+impl Drop for Shell {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            eprintln!("{}", self.shown.lock().unwrap());
+        }
+        drop(self.process.kill());
+        drop(self.process.wait());
+    }
+}
+
+#[test]
+fn ctrl_c_ends_the_command_and_the_script_around_it() {
+    let server = Server::start();
+    let mut shell = Shell::start(&server);
+    shell.types("bash -c \"$run one -- sh -c 'echo run''ning; sleep 60'; echo ne''xt\"\n");
+    shell.shows("running");
+    shell.types("\x03");
+    shell.types("echo code $?\n");
+    shell.shows("code 130");
+    assert!(!shell.shown.lock().unwrap().contains("next"));
+    assert_eq!(server.keys(), Vec::<String>::new());
+}
+
+#[test]
+fn ctrl_c_ends_a_wait() {
+    let server = Server::start();
+    let mut shell = Shell::start(&server);
+    shell.types("$run one -- sleep 60 &\n");
+    eventually("it is held", || server.keys() == ["one"]);
+    shell.types("$run -v --fair one -- true\n");
+    shell.shows("asking for one");
+    eventually("it waits", || server.ask(&["LLEN", "redisson_lock_queue:{one}"]).starts_with(":1"));
+    shell.types("\x03");
+    shell.types("echo code $?\n");
+    shell.shows("code 130");
+    shell.types("kill %1; wait %1; echo over $?\n");
+    shell.shows("over 143");
+}
+
+#[test]
+fn a_command_stops_and_goes_on_with_the_shells_job() {
+    let server = Server::start();
+    let mut shell = Shell::start(&server);
+    shell.types("$run one -- cat\n");
+    eventually("it is held", || server.keys() == ["one"]);
+    shell.types("typed\n");
+    shell.shows("typed\r\ntyped");
+    shell.types("\x1a");
+    shell.shows("suspended");
+    shell.shows("Stopped");
+    shell.types("fg\n");
+    shell.shows("cat");
+    shell.types("again\n");
+    // The terminal's echo, and the command's.
+    shell.shows("again");
+    shell.shows("again");
+    shell.types("\x04");
+    shell.types("echo code $?\n");
+    shell.shows("code 0");
+}
+
+#[test]
+fn a_command_in_the_background_gets_the_terminal_with_fg() {
+    let server = Server::start();
+    let mut shell = Shell::start(&server);
+    // It reads, which stops it, until the shell puts it in front.
+    shell.types("$run one -- cat &\n");
+    shell.shows("suspended");
+    // The message comes first, the stop second.
+    shell.types("until jobs | grep -q Stopped; do sleep 0.01; done; fg\n");
+    shell.shows("run one -- cat\r\n");
+    shell.types("typed\n");
+    shell.shows("typed\r\ntyped");
+    shell.types("\x04");
+    shell.types("echo code $?\n");
+    shell.shows("code 0");
+}
+
+#[test]
+fn a_command_in_a_pipeline_gets_the_terminal_when_it_asks() {
+    let server = Server::start();
+    let mut shell = Shell::start(&server);
+    shell.types("$run one -- cat | tr a-z A-Z\n");
+    eventually("it is held", || server.keys() == ["one"]);
+    shell.types("loud\n\x04");
+    shell.shows("LOUD");
+    shell.shows("ready> ");
+}

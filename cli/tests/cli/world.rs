@@ -1,0 +1,242 @@
+//! A Redis server of a test's own, runs of the program, and commands that stamp what they do.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process};
+use tempfile::TempDir;
+
+/// Longer than anything here takes; only a failure lasts so long.
+pub(crate) const LIMIT: Duration = Duration::from_secs(60);
+
+/// Nanoseconds of the clock that all processes of the machine share.
+pub(crate) fn now() -> u64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+    u64::try_from(time.tv_sec).unwrap() * 1_000_000_000 + u64::try_from(time.tv_nsec).unwrap()
+}
+
+pub(crate) fn pause(millis: u64) {
+    std::thread::park_timeout(Duration::from_millis(millis));
+}
+
+/// Waits until something holds.
+#[track_caller]
+pub(crate) fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+    let end = now() + u64::try_from(LIMIT.as_nanos()).unwrap();
+    while !holds() {
+        assert!(now() < end, "not within {LIMIT:?}: {what}");
+        pause(5);
+    }
+}
+
+pub(crate) fn signal(pid: u32, signal: Signal) {
+    kill_process(Pid::from_raw(i32::try_from(pid).unwrap()).unwrap(), signal).unwrap();
+}
+
+/// A server that ends with the test.
+pub(crate) struct Server {
+    process: Child,
+    port: u16,
+    pub(crate) dir: TempDir,
+}
+
+impl Server {
+    pub(crate) fn start() -> Server {
+        let program = std::env::var_os("LEASEHOLD_TEST_SERVER").unwrap_or_else(|| "redis-server".into());
+        let dir = tempfile::tempdir().unwrap();
+        // Another process may take the port first: then another is tried.
+        for _ in 0..20 {
+            let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+            let mut process = Command::new(&program)
+                .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", "", "--dir"])
+                .arg(dir.path())
+                .stdout(Stdio::null())
+                .spawn()
+                .expect("redis-server: set LEASEHOLD_TEST_SERVER");
+            let end = now() + 30_000_000_000;
+            while process.try_wait().unwrap().is_none() && now() < end {
+                if ask(port, &["PING"]).is_some_and(|answer| answer.starts_with("+PONG")) {
+                    return Server { process, port, dir };
+                }
+                pause(5);
+            }
+            drop(process.kill());
+            drop(process.wait());
+        }
+        panic!("the server does not start");
+    }
+
+    pub(crate) fn url(&self) -> String {
+        format!("redis://127.0.0.1:{}", self.port)
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.process.id()
+    }
+
+    pub(crate) fn ask(&self, words: &[&str]) -> String {
+        ask(self.port, words).expect("the server answers")
+    }
+
+    /// The keys, without the counters of tokens, which stay on purpose.
+    pub(crate) fn keys(&self) -> Vec<String> {
+        let answer = self.ask(&["KEYS", "*"]);
+        let keys = answer.lines().filter(|line| !line.starts_with(['*', '$']));
+        keys.filter(|key| !key.starts_with("redisson_lock_token")).map(str::to_owned).collect()
+    }
+
+    /// The program, on this server.
+    pub(crate) fn leasehold(&self, arguments: &[&str]) -> Command {
+        let mut command = leasehold(arguments);
+        command.env("LEASEHOLD_URL", self.url());
+        command
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        drop(self.process.kill());
+        drop(self.process.wait());
+    }
+}
+
+fn ask(port: u16, words: &[&str]) -> Option<String> {
+    let mut stream = TcpStream::connect(("127.0.0.1", port)).ok()?;
+    stream.set_read_timeout(Some(LIMIT)).ok()?;
+    let mut request = format!("*{}\r\n", words.len());
+    for word in words {
+        request += &format!("${}\r\n{word}\r\n", word.len());
+    }
+    request += "*1\r\n$4\r\nQUIT\r\n";
+    stream.write_all(request.as_bytes()).ok()?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).ok()?;
+    Some(answer.trim_end_matches("+OK\r\n").to_owned())
+}
+
+/// The program without a store.
+pub(crate) fn leasehold(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_leasehold"));
+    command.args(arguments).stdin(Stdio::null());
+    for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("LEASEHOLD_"))
+    {
+        command.env_remove(name);
+    }
+    command
+}
+
+/// Runs to the end; the code, and what was said on both outputs.
+#[track_caller]
+pub(crate) fn outcome(command: &mut Command) -> (i32, String) {
+    let Output { status, stdout, stderr } = command.output().unwrap();
+    let said = format!("{}{}", String::from_utf8_lossy(&stdout), String::from_utf8_lossy(&stderr));
+    (status.code().unwrap_or_else(|| panic!("ended by a signal: {said}")), said)
+}
+
+/// A run in the background, ended with the test.
+pub(crate) struct Run(pub(crate) Child);
+
+impl Run {
+    pub(crate) fn start(command: &mut Command) -> Run {
+        Run(command.stdout(Stdio::null()).spawn().unwrap())
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.0.id()
+    }
+
+    #[track_caller]
+    pub(crate) fn wait(&mut self) -> ExitStatus {
+        let mut status = None;
+        eventually("a run ends", || {
+            status = self.0.try_wait().unwrap();
+            status.is_some()
+        });
+        status.unwrap()
+    }
+}
+
+impl Drop for Run {
+    fn drop(&mut self) {
+        // The helper ends the command.
+        drop(self.0.kill());
+        drop(self.0.wait());
+    }
+}
+
+/// The processes that have this one as their parent.
+pub(crate) fn children(pid: u32) -> Vec<u32> {
+    let tasks = fs::read_dir(format!("/proc/{pid}/task")).map(|tasks| tasks.flatten().collect::<Vec<_>>());
+    let lists =
+        tasks.unwrap_or_default().into_iter().map(|task| fs::read_to_string(task.path().join("children")));
+    lists
+        .flatten()
+        .flat_map(|list| list.split_whitespace().map(|pid| pid.parse().unwrap()).collect::<Vec<_>>())
+        .collect()
+}
+
+const STAMPS: &str = "LEASEHOLD_CLI_TEST_STAMPS";
+const IGNORES_TERM: &str = "LEASEHOLD_CLI_TEST_IGNORES_TERM";
+const ONCE: &str = "LEASEHOLD_CLI_TEST_ONCE";
+
+/// A command that stamps a file with the clock each few milliseconds, until it is ended.
+pub(crate) struct Stamper<'a> {
+    pub(crate) file: &'a Path,
+    pub(crate) ignores_term: bool,
+    pub(crate) once: bool,
+}
+
+impl Stamper<'_> {
+    /// Adds it as the command of a run.
+    pub(crate) fn under<'c>(&self, run: &'c mut Command) -> &'c mut Command {
+        run.env(STAMPS, self.file);
+        if self.ignores_term {
+            run.env(IGNORES_TERM, "1");
+        }
+        if self.once {
+            run.env(ONCE, "1");
+        }
+        let this = std::env::current_exe().unwrap();
+        run.arg("--").arg(this).args([
+            "--exact",
+            "world::stamps_as_a_command",
+            "--nocapture",
+            "--test-threads=1",
+        ])
+    }
+}
+
+/// The stamps of a file so far.
+pub(crate) fn stamps(file: &Path) -> Vec<u64> {
+    let text = fs::read_to_string(file).unwrap_or_default();
+    // A line under way has no end yet.
+    text.split_inclusive('\n')
+        .filter(|line| line.ends_with('\n'))
+        .map(|line| line.trim().parse().unwrap())
+        .collect()
+}
+
+/// No test, unless a run has it as its command.
+#[test]
+fn stamps_as_a_command() {
+    let Some(file) = std::env::var_os(STAMPS) else { return };
+    if std::env::var_os(IGNORES_TERM).is_some() {
+        signal_hook::flag::register(signal_hook::consts::SIGTERM, std::sync::Arc::default()).unwrap();
+    }
+    let mut file = fs::OpenOptions::new().create(true).append(true).open(file).unwrap();
+    loop {
+        file.write_all(format!("{}\n", now()).as_bytes()).unwrap();
+        if std::env::var_os(ONCE).is_some() {
+            return;
+        }
+        pause(5);
+    }
+}
