@@ -102,6 +102,7 @@ compile_error!("leasehold runs on Linux and macOS only");
 
 mod client;
 mod config;
+mod directory;
 mod engine;
 mod error;
 mod fork;
@@ -122,9 +123,10 @@ mod time;
 mod tls;
 mod topologies;
 
-pub use client::{ClientBuilder, LockClient, PausedClient};
+pub use client::{ClientBuilder, Clients, ListCost, ListedLock, LockClient, Locks, PausedClient};
 pub use config::{ClusterPubSub, RedlockNode};
 pub use crossbeam_channel;
+pub use directory::{ClientInfo, LockUse};
 pub use engine::acquire::terms::Backoff;
 pub use error::{Error, ErrorKind, NotHeld, Result};
 pub use health::{Health, Wakeups};

@@ -2,6 +2,7 @@
 
 mod builder;
 mod env;
+mod lists;
 mod open;
 mod paused;
 mod unwind;
@@ -38,6 +39,7 @@ use crate::topologies::ring::RingStore;
 use crate::topologies::ring::plan::{Ring, RingNode};
 
 pub use builder::ClientBuilder;
+pub use lists::{Clients, ListCost, ListedLock, Locks};
 pub use paused::PausedClient;
 
 /// A connection to where locks are kept, and one random id under which this client's threads own them.

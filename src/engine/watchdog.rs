@@ -12,6 +12,7 @@ use crate::engine::agenda::slot_of;
 use crate::engine::cleanup::{
     Cleanup, CleanupQueue, Inbox, RETRY_LEAST, RETRY_MOST, RenewalOrders, WatchdogShared,
 };
+use crate::engine::directory::Announcer;
 use crate::engine::hold::{Hold, Standing};
 use crate::engine::policy::{POLL_COMPLETIONS_EVERY, renewal_period, renewal_slack};
 use crate::engine::registry::Registry;
@@ -28,10 +29,14 @@ use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::thread::{self, JoinHandle};
 use crate::time::{Clock, Moment};
 
+/// So long the writing of the client's entry in the directory may hold up renewals.
+const MOST_ANNOUNCING: Duration = Duration::from_millis(300);
+
 pub(crate) struct Watchdog {
     shared: Arc<WatchdogShared>,
     waker: ServiceWaker,
     cleanups: CleanupQueue,
+    announcer: Arc<Announcer>,
     registry: Arc<Registry>,
     clock: Clock,
     timer: Timer,
@@ -45,6 +50,7 @@ impl Watchdog {
         store: &Arc<dyn Store>,
         registry: &Arc<Registry>,
         reporter: &Arc<Reporter>,
+        announcer: &Arc<Announcer>,
     ) -> Result<Watchdog> {
         let shared = Arc::new(WatchdogShared {
             inbox: Mutex::new(Inbox::default()),
@@ -65,6 +71,7 @@ impl Watchdog {
             store: Arc::clone(store),
             registry: Arc::clone(registry),
             reporter: Arc::clone(reporter),
+            announcer: Arc::clone(announcer),
             alarm: alarm.clone(),
             orders: orders.clone(),
         };
@@ -74,6 +81,7 @@ impl Watchdog {
             store: Arc::clone(store),
             registry: Arc::clone(registry),
             reporter: Arc::clone(reporter),
+            announcer: Arc::clone(announcer),
             orders,
         };
         let timer = Timer::start(alarm, timers_parker, looks)?;
@@ -89,6 +97,7 @@ impl Watchdog {
             shared,
             waker,
             cleanups,
+            announcer: Arc::clone(announcer),
             registry: Arc::clone(registry),
             clock: clock.clone(),
             timer,
@@ -111,6 +120,13 @@ impl Watchdog {
         let slot = slot_of(hold, self.clock.now());
         self.registry.put_earlier(hold, slot);
         self.timer.alarm().look_by(slot.moment());
+    }
+
+    /// Something is waited for: has the client's entry in the directory be written, if that is due.
+    pub(crate) fn announce(&self, now: Moment) {
+        if self.announcer.want(now) {
+            self.waker.wake();
+        }
     }
 
     /// The queue for claims in doubt.
@@ -159,6 +175,7 @@ struct Round {
     store: Arc<dyn Store>,
     registry: Arc<Registry>,
     reporter: Arc<Reporter>,
+    announcer: Arc<Announcer>,
     alarm: Alarm,
     orders: RenewalOrders,
 }
@@ -194,6 +211,12 @@ impl Round {
             Err(again) => again,
         };
         let cleaned = self.clean_up(due);
+        // Renewals wait for it no longer than they can, and it waits until none of them fails.
+        if due.is_well() {
+            let now = self.clock.now();
+            let limit = (self.lease / 6).min(MOST_ANNOUNCING).min(self.command_timeout);
+            self.announcer.write(&*self.store, &self.registry, now, now.plus(limit));
+        }
         let is_awaiting = self.store.poll_completions();
         let now = self.clock.now();
         self.registry.tidy(now);

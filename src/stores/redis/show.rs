@@ -127,7 +127,7 @@ impl<'a> Shown<'a> {
         for pair in self.waiters.chunks_exact(2) {
             let [owner, until_ms] = pair else { continue };
             let remaining = Some(self.left(number(until_ms)?));
-            seen.waiters.push(Waiter { owner: text(owner)?, by_this_client: false, remaining });
+            seen.waiters.push(Waiter::new(text(owner)?, remaining));
         }
         Ok(())
     }
@@ -216,7 +216,7 @@ impl<'a> Shown<'a> {
         let since = since.ok().and_then(|since| u64::try_from(self.now_ms.saturating_sub(since)).ok());
         holder.held_for = since.map(Duration::from_millis);
         holder.ends_within = ends.ok().map(|ends| self.left(ends));
-        holder.whereabouts = pid.ok().map(|pid| Whereabouts { host, pid, thread });
+        holder.whereabouts = pid.ok().map(|pid| Whereabouts::new(host, pid, thread));
     }
 
     fn string(&self, seen: &mut Inspection) -> Result<ObjectKind> {

@@ -62,8 +62,7 @@ fn described(name: &LockName, row: Option<(Row, Told)>) -> Inspection {
     }
     let remaining = Some(row.remaining());
     seen.remaining = remaining;
-    let place =
-        Whereabouts { host: told.host, pid: u32::try_from(told.pid).unwrap_or(0), thread: told.thread };
+    let place = Whereabouts::new(told.host, u32::try_from(told.pid).unwrap_or(0), told.thread);
     seen.holders.push(Holder {
         holds: u32::try_from(row.holds).ok(),
         remaining,
