@@ -14,7 +14,7 @@ use crate::inspect::{Inspection, ObjectKind};
 use crate::seam::directory::{Directory, Listing, Page, Place, Posted, Wanted};
 use crate::seam::{Answer, Failure, Outcome};
 use crate::stores::redis::keys::Part;
-use crate::stores::redis::reply::{Expected, accepted, decoded, refusal, unexpected};
+use crate::stores::redis::reply::{Expected, Redirect, accepted, decoded, refusal, unexpected};
 use crate::stores::redis::script::{Command, ENTRIES};
 use crate::stores::redis::show;
 use crate::stores::redis::store::RedisStore;
@@ -92,8 +92,20 @@ impl RedisStore {
             Page { found: Vec::new(), next: goes_on(cursor), requests: 1, looked_at: u64::from(PAGE) };
         if !clients.is_empty() {
             page.requests += 1;
-            let posted = self.entries(&clients, deadline)?;
-            page.found = clients.into_iter().zip(posted).filter_map(|(id, one)| Some((id, one?))).collect();
+            // One by one: in a cluster they are in different slots, and one that has moved is found where it is.
+            let commands = clients.iter().map(|client| ENTRIES.on(&[&entry(*client)]));
+            let commands: Vec<Command> = commands.collect();
+            let replies = self.server.connections.dialog(deadline, |dialog| dialog.say(&commands))?;
+            for (client, reply) in clients.into_iter().zip(replies) {
+                match refused(reply).map_err(Failure::into_error) {
+                    Ok(reply) => {
+                        let posted = decoded(posted(&reply))?.into_iter().flatten();
+                        page.found.extend(posted.map(|posted| (client, posted)));
+                    }
+                    Err(error) if Redirect::of(&error).is_some() => {}
+                    Err(error) => return Err(Failure::Refused(error)),
+                }
+            }
         }
         Ok(page)
     }
