@@ -6,12 +6,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::client::LockClient;
-use crate::directory::ClientInfo;
+use crate::directory::{ClientInfo, add_holders};
 use crate::engine::Engine;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ident::ClientId;
 use crate::inspect::{Holder, Inspection, ObjectKind};
-use crate::seam::directory::{Page, Place, Wanted};
+use crate::seam::directory::{Listing, Page, Place, Wanted};
 
 /// A lock that somebody holds: an item of [`LockClient::list`].
 ///
@@ -271,6 +271,32 @@ impl Iterator for Locks {
     }
 }
 
+/// The clients of all holders, for a store whose locks say where those are: asked for all at once, since one client may hold
+/// the first lock and the last.
+fn by_holders(engine: &Engine, listing: &dyn Listing) -> Result<Page<ClientInfo>> {
+    let wanted = Wanted { prefix: String::new(), pattern: "*".to_owned() };
+    let mut all = Page { found: Vec::new(), next: None, requests: 0, looked_at: 0 };
+    let mut clients = HashMap::new();
+    let mut place = Place::default();
+    loop {
+        let page = listing.locks(&wanted, &place, engine.one_command()).into_result();
+        let page = page.map_err(|error| error.during("clients"))?;
+        all.requests += page.requests;
+        all.looked_at += page.looked_at;
+        for seen in &page.found {
+            let name = seen.name.strip_prefix(&*engine.options.key_prefix).unwrap_or(&seen.name);
+            add_holders(&mut clients, name, seen, engine.id);
+        }
+        match page.next {
+            Some(next) => place = next,
+            None => {
+                all.found = clients.into_values().collect();
+                return Ok(all);
+            }
+        }
+    }
+}
+
 impl Clients {
     /// What has been asked so far.
     #[must_use]
@@ -286,7 +312,9 @@ impl Iterator for Clients {
         self.list.next(|engine, place| {
             engine.usable("clients")?;
             let capabilities = engine.store.capabilities();
-            let directory = capabilities.directory.ok_or_else(|| unsupported("clients"))?;
+            let Some(directory) = capabilities.directory else {
+                return by_holders(engine, capabilities.listing.ok_or_else(|| unsupported("clients"))?);
+            };
             let page = directory.clients(place, engine.one_command()).into_result();
             let page = page.map_err(|error| error.during("clients"))?;
             let prefix = &engine.options.key_prefix;

@@ -283,6 +283,45 @@ pub(crate) fn clients_of(seen: &Inspection) -> Vec<ClientId> {
     clients
 }
 
+/// The clients of the holders that say where they are, for a store whose locks do: with what they hold.
+pub(crate) fn add_holders(
+    clients: &mut HashMap<ClientId, ClientInfo>,
+    name: &str,
+    seen: &Inspection,
+    asking: ClientId,
+) {
+    for holder in &seen.holders {
+        let (Some((id, number)), Some(place)) = (owner(&holder.owner), &holder.whereabouts) else { continue };
+        let one = LockUse {
+            name: name.to_owned(),
+            owner: number.unwrap_or(0),
+            thread: place.thread.clone(),
+            since: holder.held_for.unwrap_or_default(),
+            waits: false,
+        };
+        let client = clients.entry(id).or_insert_with(|| ClientInfo {
+            id,
+            host: shown(&place.host),
+            boot: String::new(),
+            pid: place.pid,
+            process_start: None,
+            program: place.program.clone(),
+            label: place.label.clone(),
+            version: String::new(),
+            age: Duration::ZERO,
+            written: Duration::ZERO,
+            by_this_client: id == asking,
+            uses: Vec::new(),
+            unlisted: 0,
+        });
+        if client.uses.len() < MOST_USES {
+            client.uses.push(one);
+        } else {
+            client.unlisted += 1;
+        }
+    }
+}
+
 /// Adds to what is shown of the lock of this key what the directory knows of its holders and waiters.
 pub(crate) fn locate(seen: &mut Inspection, key: &str, known: &HashMap<ClientId, Option<ClientInfo>>) {
     let place_of = |text: &str, waits: bool| {

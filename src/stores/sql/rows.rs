@@ -9,6 +9,7 @@ use crate::seam::capabilities::{Capabilities, ConnectionWatch, Sweeping};
 use crate::seam::inspection::Inspect;
 use crate::seam::subscription::Subscription;
 use crate::seam::{Answer, Attempt, Claim, Failure, Kind, Others, Outcome, Release, Snapshot, Store, answer};
+use crate::stores::sql::listing::ListedRow;
 use crate::stores::sql::pool::{Database, Pool};
 use crate::sync::Waker;
 use crate::time::Moment;
@@ -45,7 +46,7 @@ pub(super) struct Told {
 }
 
 /// A lock as it is shown to users.
-fn described(name: &LockName, row: Option<(Row, Told)>) -> Inspection {
+pub(super) fn described(name: &LockName, row: Option<(Row, Told)>) -> Inspection {
     let mut seen = Inspection::new(name.given(), ObjectKind::Absent);
     let Some((row, told)) = row else { return seen };
     seen.fence = u64::try_from(told.fence).ok().filter(|fence| *fence > 0).map(Fence::new);
@@ -129,6 +130,9 @@ pub(super) trait Rows: Database {
     /// The same, with what the row says for people.
     fn show(&self, link: &mut Self::Link, name: &LockName, deadline: Moment) -> Outcome<Option<(Row, Told)>>;
 
+    /// The first rows behind the one with the id `after`, of locks that are held or free.
+    fn list(&self, link: &mut Self::Link, after: &[u8], deadline: Moment) -> Outcome<Vec<ListedRow>>;
+
     /// Frees the lock, for any holder, if it is of this kind.
     fn force(
         &self,
@@ -175,6 +179,10 @@ impl<D: Rows> RowStore<D> {
         RowStore { pool }
     }
 
+    pub(super) fn pool(&self) -> &Pool<D> {
+        &self.pool
+    }
+
     fn leave_one(
         database: &D,
         link: &mut D::Link,
@@ -212,6 +220,7 @@ impl<D: Rows> Store for RowStore<D> {
             poll_every: |_| D::POLL_EVERY,
             connections: Some(self),
             sweeping: Some(self),
+            listing: Some(self),
             ..Capabilities::default()
         }
     }
