@@ -4,6 +4,7 @@
 //! it sleeps; the watchdog then writes the entry, once each third of the lease at most.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::config::Options;
@@ -58,29 +59,34 @@ impl Announcer {
         self.due.load(Ordering::Relaxed) != u64::MAX
     }
 
-    /// The watchdog's: writes the entry if that is wanted. Another try is no sooner than the next round, however it ends.
-    pub(crate) fn write(&self, store: &dyn Store, registry: &Registry, now: Moment, deadline: Moment) {
+    /// The watchdog's: writes the entry if that is wanted, and does not wait for it. Another try is no sooner than the next round,
+    /// however it ends.
+    pub(crate) fn write(
+        self: &Arc<Announcer>,
+        store: &dyn Store,
+        registry: &Registry,
+        now: Moment,
+        deadline: Moment,
+    ) {
         if !self.is_wanted.load(Ordering::SeqCst) {
             return;
         }
-        let Some(directory) = store.capabilities().directory else {
-            // A store that connects later may have one.
-            self.postpone(now);
-            return;
-        };
+        self.postpone(now);
+        // A store that connects later may have one.
+        let Some(directory) = store.capabilities().directory else { return };
         let text = self.own(registry, now).written(self.lease);
         self.is_written.store(true, Ordering::SeqCst);
-        match directory.write(self.id, &text, self.lease, deadline) {
+        let announcer = Arc::clone(self);
+        let done = move |answer| {
             // For good: each try would be an entry in the server's log of what it refused.
-            Answer::Refused(error)
-                if matches!(error.kind(), ErrorKind::NoPermission | ErrorKind::Unsupported) =>
+            if let Answer::Refused(error) = answer
+                && matches!(error.kind(), ErrorKind::NoPermission | ErrorKind::Unsupported)
             {
-                self.is_written.store(false, Ordering::SeqCst);
-                self.due.store(u64::MAX, Ordering::SeqCst);
-                self.is_wanted.store(false, Ordering::SeqCst);
+                announcer.due.store(u64::MAX, Ordering::SeqCst);
+                announcer.is_written.store(false, Ordering::SeqCst);
             }
-            Answer::Done(()) | Answer::Refused(_) | Answer::Unknown(_) => self.postpone(now),
-        }
+        };
+        directory.write(self.id, &text, self.lease, deadline, Box::new(done));
     }
 
     /// Until the next round. Postponed first, not wanted second: else it would be wanted again at once.

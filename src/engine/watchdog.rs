@@ -29,9 +29,6 @@ use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::thread::{self, JoinHandle};
 use crate::time::{Clock, Moment};
 
-/// So long the writing of the client's entry in the directory may hold up renewals.
-const MOST_ANNOUNCING: Duration = Duration::from_millis(300);
-
 pub(crate) struct Watchdog {
     shared: Arc<WatchdogShared>,
     waker: ServiceWaker,
@@ -211,11 +208,12 @@ impl Round {
             Err(again) => again,
         };
         let cleaned = self.clean_up(due);
-        // Renewals wait for it no longer than they can, and it waits until none of them fails.
+        // Not while renewals fail: the store has more urgent things to answer then. Nor for longer than they can spare, if it has
+        // to connect first.
         if due.is_well() {
             let now = self.clock.now();
-            let limit = (self.lease / 6).min(MOST_ANNOUNCING).min(self.command_timeout);
-            self.announcer.write(&*self.store, &self.registry, now, now.plus(limit));
+            let deadline = now.plus(self.command_timeout.min(self.lease / 6));
+            self.announcer.write(&*self.store, &self.registry, now, deadline);
         }
         let is_awaiting = self.store.poll_completions();
         let now = self.clock.now();

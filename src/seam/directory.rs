@@ -15,10 +15,14 @@ pub(crate) struct Posted {
     pub(crate) remaining: Duration,
 }
 
+/// The receiver of the answer to the writing of an entry.
+pub(crate) type Written = Box<dyn FnOnce(Answer<()>) + Send>;
+
 /// A store that keeps an entry for each client.
 pub(crate) trait Directory: Send + Sync {
-    /// Writes a client's entry, which is to last for `lease`.
-    fn write(&self, client: ClientId, text: &str, lease: Duration, deadline: Moment) -> Answer<()>;
+    /// Writes a client's entry, which is to last for `lease`. Does not wait for the answer, which `done` gets from the thread
+    /// that reads it.
+    fn write(&self, client: ClientId, text: &str, lease: Duration, deadline: Moment, done: Written);
 
     /// Removes a client's entry.
     fn remove(&self, client: ClientId, deadline: Moment) -> Answer<()>;

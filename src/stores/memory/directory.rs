@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::ident::{ClientId, LockName};
 use crate::inspect::Inspection;
 use crate::seam::Answer;
-use crate::seam::directory::{Directory, Listing, Page, Place, Posted, Wanted};
+use crate::seam::directory::{Directory, Listing, Page, Place, Posted, Wanted, Written};
 use crate::stores::memory::access::MemoryAccess;
 use crate::stores::memory::state::MemoryState;
 use crate::time::Moment;
@@ -40,8 +40,9 @@ impl MemoryState {
 }
 
 impl Directory for MemoryAccess {
-    fn write(&self, client: ClientId, text: &str, lease: Duration, _deadline: Moment) -> Answer<()> {
-        self.directory(|state, now| drop(state.clients.insert(client, (text.to_owned(), now.plus(lease)))))
+    fn write(&self, client: ClientId, text: &str, lease: Duration, _deadline: Moment, done: Written) {
+        let entry = |now: Moment| (text.to_owned(), now.plus(lease));
+        done(self.directory(|state, now| drop(state.clients.insert(client, entry(now)))));
     }
 
     fn remove(&self, client: ClientId, _deadline: Moment) -> Answer<()> {

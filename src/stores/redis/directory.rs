@@ -11,7 +11,7 @@ use redis::Value;
 use crate::error::Result;
 use crate::ident::{ClientId, LockName};
 use crate::inspect::{Inspection, ObjectKind};
-use crate::seam::directory::{Directory, Listing, Page, Place, Posted, Wanted};
+use crate::seam::directory::{Directory, Listing, Page, Place, Posted, Wanted, Written};
 use crate::seam::{Answer, Failure, Outcome};
 use crate::stores::redis::keys::Part;
 use crate::stores::redis::reply::{Expected, Redirect, accepted, decoded, refusal, unexpected};
@@ -161,17 +161,16 @@ pub(super) fn listed(seen: Inspection) -> Option<Inspection> {
 }
 
 impl Directory for RedisStore {
-    /// On the connection for renewals: in order with them, and held up by nothing else.
-    fn write(&self, client: ClientId, text: &str, lease: Duration, deadline: Moment) -> Answer<()> {
+    /// Over a connection that is open already, and not the one for renewals: those are not to wait for it.
+    fn write(&self, client: ClientId, text: &str, lease: Duration, deadline: Moment, done: Written) {
         let command = Command::new("SET").arg(entry(client)).arg(text).arg("PX").arg(millis(lease).max(1));
-        let replies = self.server.connections.batch(&[command], deadline);
-        answered(replies.into_iter().try_for_each(|reply| refused(reply?).map(drop)))
+        let take = |outcome: Outcome<Value>| done(answered(outcome.and_then(refused).map(drop)));
+        self.server.connections.post_anywhere(&command, deadline, Box::new(take));
     }
 
     fn remove(&self, client: ClientId, deadline: Moment) -> Answer<()> {
         let command = Command::new("DEL").arg(entry(client));
-        let replies = self.server.connections.batch(&[command], deadline);
-        answered(replies.into_iter().try_for_each(|reply| refused(reply?).map(drop)))
+        answered(self.ask_plain(&command, deadline).map(drop))
     }
 
     fn read(&self, clients: &[ClientId], deadline: Moment) -> Answer<Page<Option<Posted>>> {

@@ -7,21 +7,26 @@ use crate::ident::ClientId;
 use crate::ident::derived::Part;
 use crate::inspect::Inspection;
 use crate::seam::Answer;
-use crate::seam::directory::{Directory, Listing, Page, Place, Posted, Wanted};
+use crate::seam::directory::{Directory, Listing, Page, Place, Posted, Wanted, Written};
 use crate::seam::ring_member::RingMember;
 use crate::time::Moment;
+use crate::topologies::ring::view::RingView;
 use crate::topologies::ring::{RingStore, moved_on};
 
 fn none<T>() -> Answer<T> {
     Answer::Refused(Error::new(ErrorKind::Unsupported, "directory", "this node has no directory of clients"))
 }
 
+/// The node at which a client's entry is.
+fn home(view: &RingView, client: ClientId) -> u32 {
+    view.circle.home(&format!("{}{client}", Part::ClientEntry.text()))
+}
+
 impl RingStore {
     /// Has `ask` ask the node at which a client's entry is.
     fn at_entry<T>(&self, client: ClientId, ask: impl FnOnce(&dyn Directory) -> Answer<T>) -> Answer<T> {
         let view = self.view();
-        let home = view.circle.home(&format!("{}{client}", Part::ClientEntry.text()));
-        let Some(node) = view.node(home) else { return Answer::Refused(moved_on()) };
+        let Some(node) = view.node(home(&view, client)) else { return Answer::Refused(moved_on()) };
         node.store.capabilities().directory.map_or_else(none, ask)
     }
 
@@ -56,8 +61,13 @@ impl RingStore {
 }
 
 impl Directory for RingStore {
-    fn write(&self, client: ClientId, text: &str, lease: Duration, deadline: Moment) -> Answer<()> {
-        self.at_entry(client, |node| node.write(client, text, lease, deadline))
+    fn write(&self, client: ClientId, text: &str, lease: Duration, deadline: Moment, done: Written) {
+        let view = self.view();
+        let node = view.node(home(&view, client));
+        match node.and_then(|node| node.store.capabilities().directory) {
+            Some(directory) => directory.write(client, text, lease, deadline, done),
+            None => done(Answer::Refused(moved_on())),
+        }
     }
 
     fn remove(&self, client: ClientId, deadline: Moment) -> Answer<()> {

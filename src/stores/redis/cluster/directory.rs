@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ident::{ClientId, LockName};
 use crate::inspect::Inspection;
-use crate::seam::directory::{Directory, Listing, Page, Place, Posted, Wanted};
+use crate::seam::directory::{Directory, Listing, Page, Place, Posted, Wanted, Written};
 use crate::seam::{Answer, Failure, Inspect};
 use crate::stores::redis::cluster::ClusterStore;
 use crate::stores::redis::directory::{entry, listed};
@@ -54,9 +54,16 @@ impl ClusterStore {
 }
 
 impl Directory for ClusterStore {
-    fn write(&self, client: ClientId, text: &str, lease: Duration, deadline: Moment) -> Answer<()> {
-        let name = LockName::reserved(entry(client));
-        self.ask(ACTION, &name, deadline, |store| store.write(client, text, lease, deadline))
+    fn write(&self, client: ClientId, text: &str, lease: Duration, deadline: Moment, done: Written) {
+        let place = match self.place(&LockName::reserved(entry(client)), deadline) {
+            Ok(place) => place,
+            Err(error) => return done(Answer::Refused(error)),
+        };
+        let me = self.me.clone();
+        // If the slot has moved, it is written in the next round.
+        let take =
+            move |answer| done(if let Some(store) = me.upgrade() { store.noted(answer) } else { answer });
+        place.node.store.write(client, text, lease, deadline, Box::new(take));
     }
 
     fn remove(&self, client: ClientId, deadline: Moment) -> Answer<()> {
