@@ -113,7 +113,7 @@ impl RedisStore {
 
 /// Where a list of one server goes on.
 fn goes_on(cursor: String) -> Option<Place> {
-    (!cursor.is_empty()).then(|| Place { servers: None, cursor })
+    (!cursor.is_empty()).then_some(Place { servers: None, cursor })
 }
 
 fn refused(reply: Value) -> Outcome<Value> {
@@ -170,7 +170,7 @@ impl Directory for RedisStore {
 
     fn remove(&self, client: ClientId, deadline: Moment) -> Answer<()> {
         let command = Command::new("DEL").arg(entry(client));
-        answered(self.ask_plain(&command, deadline).map(drop))
+        answered(self.server.connections.call_anywhere(&command, deadline).and_then(refused).map(drop))
     }
 
     fn read(&self, clients: &[ClientId], deadline: Moment) -> Answer<Page<Option<Posted>>> {
