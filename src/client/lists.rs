@@ -60,7 +60,7 @@ pub struct ListedLock {
 pub struct ListCost {
     /// How many requests were sent.
     pub requests: u64,
-    /// How many keys or rows the store looked at, locks or not.
+    /// How many keys or rows the store looked at, locks or not; on Redis about so many.
     pub keys: u64,
 }
 

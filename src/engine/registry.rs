@@ -378,7 +378,7 @@ impl Registry {
             let is_live = |hold: &&Arc<Hold>| !matches!(hold.standing(now), Standing::Lost(_));
             let held = entry.holds.iter().take(room).filter(is_live);
             uses.extend(held.map(|hold| {
-                let thread = hold.thread();
+                let thread = hold.holder.thread();
                 let name = thread.as_ref().map_or("", |thread| thread.name());
                 used(hold.owner().number(), name, hold.since(), false)
             }));

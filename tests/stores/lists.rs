@@ -54,7 +54,10 @@ fn a_hundred_thousand_locks_are_listed_without_keeping_the_server_from_others() 
     let (took, cost) = (begun.elapsed(), locks.cost());
     assert_eq!(names.len(), LOCKS as usize);
     // As many keys again are no locks; a page of SCAN and one of looks for each 250 keys or so.
-    assert!(cost.keys >= 2 * u64::from(LOCKS) && cost.requests < 3 * 2 * u64::from(LOCKS) / 250, "{cost:?}");
+    assert!(
+        cost.keys >= 2 * u64::from(LOCKS) * 9 / 10 && cost.requests < 3 * 2 * u64::from(LOCKS) / 250,
+        "{cost:?}"
+    );
     let Value::Array(slow) = run(&server, &["SLOWLOG", "GET", "128"]) else { panic!("no slow log") };
     let micros = |entry: &Value| match entry {
         Value::Array(parts) => match parts[2] {

@@ -23,7 +23,7 @@ use crate::engine::hold::loss::LossListeners;
 use crate::engine::hold::phase::Phase;
 use crate::engine::hold::slot::AgendaSlot;
 use crate::engine::policy::{at_risk, renewal_period, renewal_slack};
-use crate::ident::{Fence, LockName, Owner, ThreadMark};
+use crate::ident::{Fence, LockName, Owner};
 use crate::observe::reporter::{OnLost, Reporter};
 use crate::observe::{Loss, LossReason};
 use crate::seam::{Bound, Claim, HoldNote, Kind, Turn, Wakeups};
@@ -37,7 +37,7 @@ pub(crate) struct Hold {
     name: Arc<LockName>,
     owner: Owner,
     home: u32,
-    holder: Holder,
+    pub(crate) holder: Holder,
     since: Moment,
     /// The lease that renewals ask for, in nanoseconds.
     renewed_lease: AtomicU64,
@@ -227,14 +227,6 @@ impl Hold {
     /// Whether it belongs to a thread, not to a guard that may change threads.
     pub(crate) fn is_of_any_thread(&self) -> bool {
         matches!(self.holder, Holder::Thread { .. })
-    }
-
-    /// The holding thread, if it is one and lives.
-    pub(crate) fn thread(&self) -> Option<Arc<ThreadMark>> {
-        match &self.holder {
-            Holder::Thread { mark, .. } => mark.upgrade(),
-            Holder::Guard => None,
-        }
     }
 
     /// Whether the holding thread has ended.

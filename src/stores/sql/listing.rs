@@ -6,18 +6,8 @@ use crate::ident::LockName;
 use crate::inspect::Inspection;
 use crate::seam::Answer;
 use crate::seam::directory::{Listing, Page, Place, Wanted};
-use crate::stores::sql::rows::{Row, RowStore, Rows, Told, described};
+use crate::stores::sql::rows::{RowStore, Rows, described};
 use crate::time::Moment;
-
-/// A row of a page.
-#[derive(Debug)]
-pub(super) struct ListedRow {
-    /// By which the table is in order.
-    pub(super) id: Vec<u8>,
-    pub(super) name: Vec<u8>,
-    pub(super) row: Row,
-    pub(super) told: Told,
-}
 
 fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()

@@ -9,7 +9,6 @@ use crate::seam::capabilities::{Capabilities, ConnectionWatch, Sweeping};
 use crate::seam::inspection::Inspect;
 use crate::seam::subscription::Subscription;
 use crate::seam::{Answer, Attempt, Claim, Failure, Kind, Others, Outcome, Release, Snapshot, Store, answer};
-use crate::stores::sql::listing::ListedRow;
 use crate::stores::sql::pool::{Database, Pool};
 use crate::sync::Waker;
 use crate::time::Moment;
@@ -43,6 +42,16 @@ pub(super) struct Told {
     pub(super) pid: i64,
     pub(super) thread: String,
     pub(super) held_ms: i64,
+}
+
+/// A row of a list.
+#[derive(Debug)]
+pub(super) struct ListedRow {
+    /// By which the table is in order.
+    pub(super) id: Vec<u8>,
+    pub(super) name: Vec<u8>,
+    pub(super) row: Row,
+    pub(super) told: Told,
 }
 
 /// A lock as it is shown to users.
