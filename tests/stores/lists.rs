@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use leasehold::{LockClient, ObjectKind};
+use leasehold::{ErrorKind, LockClient, ObjectKind};
 use redis::Value;
 
 use crate::support::now;
@@ -86,6 +86,8 @@ fn a_list_leaves_out_what_is_no_lock_and_what_belongs_to_one() {
         &["SET", "session", "abc", "PX", "60000"],
         &["HSET", "person", "name", "ada"],
         &["RPUSH", "list", "a"],
+        &["HSET", "odd", "somebody:1", "1"],
+        &["SET", "redisson_lock_queue:{odd}", "x"],
         &["RPUSH", "redisson_lock_queue:{java}", "somebody:2"],
         &["SET", "redisson_lock_token:{java}", "7"],
         &["HSET", "java", "8a3f0e0e-0000-4000-8000-000000000001:7", "1"],
@@ -134,4 +136,14 @@ fn an_entry_of_somebody_else_is_read_with_care() {
     let seen = client.inspect("a").unwrap();
     let known = seen.holders.iter().filter(|holder| holder.whereabouts.is_some());
     assert_eq!(known.map(|holder| &*holder.owner).collect::<Vec<_>>(), [format!("{}:3", id(1))]);
+}
+
+#[test]
+fn a_client_without_scripts_cannot_list() {
+    let Some(server) = RedisServer::start_default() else { return };
+    let client = LockClient::builder().url(&server.url()).without_scripts().build().unwrap();
+    let guard = client.token_lock("a").acquire().unwrap();
+    assert_eq!(client.list("*").next().unwrap().unwrap_err().kind(), ErrorKind::Unsupported);
+    assert_eq!(client.clients().next().unwrap().unwrap_err().kind(), ErrorKind::Unsupported);
+    guard.unlock().unwrap();
 }

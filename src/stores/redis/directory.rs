@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use redis::Value;
 
-use crate::error::Result;
+use crate::error::{Error, ErrorKind, Result};
 use crate::ident::{ClientId, LockName};
 use crate::inspect::{Inspection, ObjectKind};
 use crate::seam::directory::{Directory, Listing, Page, Place, Posted, Wanted, Written};
@@ -51,8 +51,17 @@ impl RedisStore {
         decoded(scanned(&self.ask_plain(&command, deadline)?))
     }
 
+    fn check_scripts(&self) -> Outcome<()> {
+        if self.server.scripts {
+            return Ok(());
+        }
+        let words = "lists and entries are read by scripts, which without_scripts() excludes";
+        Err(Failure::Refused(Error::new(ErrorKind::Unsupported, "list", words)))
+    }
+
     /// A page of the locks that are wanted.
     pub(super) fn look_at_page(&self, wanted: &Wanted, cursor: &str, deadline: Moment) -> Outcome<Looked> {
+        self.check_scripts()?;
         let (keys, cursor) = self.scan(&wanted.whole(), cursor, deadline)?;
         let looked_at = u64::from(PAGE);
         // What belongs to a lock is none; nor is what no name can lead to.
@@ -77,6 +86,7 @@ impl RedisStore {
 
     /// The entries under these keys.
     fn entries(&self, clients: &[ClientId], deadline: Moment) -> Outcome<Vec<Option<Posted>>> {
+        self.check_scripts()?;
         let keys: Vec<String> = clients.iter().map(|client| entry(*client)).collect();
         let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
         decoded(posted(&self.ask_plain(&ENTRIES.on(&keys), deadline)?))
@@ -84,6 +94,7 @@ impl RedisStore {
 
     /// A page of the entries.
     fn entries_page(&self, from: &Place, deadline: Moment) -> Outcome<Page<(ClientId, Posted)>> {
+        self.check_scripts()?;
         let prefix = Part::ClientEntry.text();
         let (keys, cursor) = self.scan(&format!("{prefix}*"), &from.cursor, deadline)?;
         let clients = keys.iter().filter_map(|key| ClientId::read(key.strip_prefix(prefix)?));
@@ -154,10 +165,15 @@ pub(super) fn answered<T>(outcome: Outcome<T>) -> Answer<T> {
     }
 }
 
-/// What a list shows of one server's page. A string without an end is no token lock's, and one that is gone is none.
-pub(super) fn listed(seen: Inspection) -> Option<Inspection> {
-    let is_endless = seen.remaining == Some(Duration::MAX);
-    (!(is_endless && seen.kind == ObjectKind::TokenLock)).then_some(seen)
+/// What a list shows of a key. A string without an end is no token lock's. Where something else is kept in the place of what belongs
+/// to a lock, it is none.
+pub(super) fn listed(seen: Result<Inspection>) -> Result<Option<Inspection>> {
+    match seen {
+        Ok(seen) if seen.kind == ObjectKind::TokenLock && seen.remaining == Some(Duration::MAX) => Ok(None),
+        Ok(seen) => Ok(Some(seen)),
+        Err(error) if error.kind() == ErrorKind::WrongType => Ok(None),
+        Err(error) => Err(error),
+    }
 }
 
 impl Directory for RedisStore {
@@ -186,9 +202,11 @@ impl Directory for RedisStore {
 impl Listing for RedisStore {
     fn locks(&self, wanted: &Wanted, from: &Place, deadline: Moment) -> Answer<Page<Inspection>> {
         answered(self.look_at_page(wanted, &from.cursor, deadline).and_then(|page| {
-            let found: Outcome<Vec<Inspection>> = page.seen.into_iter().map(|(_, seen)| seen).collect();
+            let seen = page.seen.into_iter();
+            let seen = seen.map(|(_, seen)| listed(seen.map_err(Failure::into_error)).transpose());
+            let found: Result<Vec<Inspection>> = seen.flatten().collect();
             Ok(Page {
-                found: found?.into_iter().filter_map(listed).collect(),
+                found: found.map_err(Failure::Refused)?,
                 next: goes_on(page.cursor),
                 requests: page.requests,
                 looked_at: page.looked_at,

@@ -114,7 +114,7 @@ impl Listing for ClusterStore {
                     }
                     seen => seen,
                 };
-                page.found.extend(listed(seen?));
+                page.found.extend(listed(seen)?);
             }
             Ok((page, looked.cursor))
         })
