@@ -27,6 +27,10 @@ pub(crate) struct Options {
     pub(crate) place: String,
     /// The kind of store, for people.
     pub(crate) store: &'static str,
+    /// Whether the client has an entry in the directory.
+    pub(crate) directory: bool,
+    /// What the entry says of it besides.
+    pub(crate) label: Option<String>,
 }
 
 impl Default for Options {
@@ -39,6 +43,8 @@ impl Default for Options {
             map_names: None,
             place: String::new(),
             store: "",
+            directory: true,
+            label: None,
         }
     }
 }

@@ -9,7 +9,7 @@ use uuid::Uuid;
 
 use crate::error::{Error, Result};
 use crate::sync::atomic::{AtomicU64, Ordering};
-use crate::sync::thread_local;
+use crate::sync::{thread, thread_local};
 
 /// The longest name, in bytes, that a lock may have after mapping.
 pub const LONGEST_NAME: usize = 64 * 1024;
@@ -54,6 +54,11 @@ impl LockName {
     pub(crate) fn key(&self) -> &str {
         &self.key
     }
+
+    /// The name of something of the crate's own that is kept like a lock, and that no lock can be called.
+    pub(crate) fn reserved(key: String) -> LockName {
+        LockName { given: Arc::from(&*key), key: key.into_boxed_str() }
+    }
 }
 
 /// The random id of a client; every owner of the client's starts with it.
@@ -81,6 +86,12 @@ impl ClientId {
     /// The id, as it says that releases tell no line: of version 4.
     pub(crate) fn unlined(self) -> ClientId {
         self.of_version(4)
+    }
+
+    /// The id as it is written, under either version: that of the client's entry in the directory.
+    pub(crate) fn read(text: &str) -> Option<ClientId> {
+        let id = Uuid::try_parse(text).ok().filter(|_| text.len() == 36)?;
+        Some(ClientId(id).of_version(8))
     }
 
     fn of_version(self, version: u8) -> ClientId {
@@ -237,12 +248,14 @@ fn fresh_number() -> u64 {
 pub(crate) struct ThreadMark {
     id: u64,
     number: AtomicU64,
+    /// The thread's name, for people: looked up once, since it does not change.
+    name: Box<str>,
 }
 
 impl ThreadMark {
     fn new() -> ThreadMark {
         let id = fresh_number();
-        ThreadMark { id, number: AtomicU64::new(id) }
+        ThreadMark { id, number: AtomicU64::new(id), name: thread_name() }
     }
 
     /// The calling thread's mark. While thread-local storage is being torn down: a new one that ends with the call.
@@ -258,6 +271,11 @@ impl ThreadMark {
         self.id
     }
 
+    /// The thread's name, or nothing.
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
     /// The owner number for the thread's next hold.
     pub(crate) fn number(&self) -> u64 {
         self.number.load(Ordering::Acquire)
@@ -269,6 +287,12 @@ impl ThreadMark {
     pub(crate) fn retire(&self, number: u64) {
         let _ = self.number.compare_exchange(number, fresh_number(), Ordering::AcqRel, Ordering::Acquire);
     }
+}
+
+/// The calling thread's name. Databases refuse a NUL in text, and nobody needs more of a name than this.
+pub(crate) fn thread_name() -> Box<str> {
+    let thread = thread::current();
+    thread.name().unwrap_or_default().chars().filter(|c| !c.is_control()).take(64).collect()
 }
 
 /// A number for an owner that is not a thread.

@@ -3,8 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use crate::ident::{ClientId, Fence};
-use crate::sync::thread;
+use crate::ident::{ClientId, Fence, thread_name};
 
 /// The store's view of a name: the answer of [`LockClient::inspect`](crate::LockClient::inspect).
 ///
@@ -38,7 +37,7 @@ pub struct Inspection {
     pub remaining: Option<Duration>,
     /// The last fencing token that was given out.
     pub fence: Option<Fence>,
-    /// The waiters of a fair lock, in order: the first hundred.
+    /// The waiters of a fair lock, or the clients in the line of a plain or fenced one, in order: the first hundred.
     pub waiters: Vec<Waiter>,
     /// How many wait there in all.
     pub waiting: u64,
@@ -155,12 +154,13 @@ pub struct Holder {
     pub by_this_client: bool,
     /// How long its hold lasts if nobody renews it; zero for a reader that is dead, and `None` where the store does not say.
     pub remaining: Option<Duration>,
-    /// How long it has held it. On Redis only where [`max_hold`](crate::LockOptions::max_hold) was asked for: Redisson's fields
-    /// do not say since when a lock is held.
+    /// How long it has held it. Redisson's holders do not say; ours do each third of their lease, at once where
+    /// [`max_hold`](crate::LockOptions::max_hold) was asked for.
     pub held_for: Option<Duration>,
     /// When `max_hold` ends it, however it is renewed.
     pub ends_within: Option<Duration>,
-    /// Its whereabouts, if it gave them.
+    /// Its whereabouts, if it gave them. Redisson's holders give none, and nothing on the server leads from their id to a
+    /// connection.
     pub whereabouts: Option<Whereabouts>,
 }
 
@@ -179,7 +179,7 @@ impl Holder {
     }
 }
 
-/// One who waits for a fair lock.
+/// One who waits: an owner in the queue of a fair lock, or a client in the line of a plain or fenced one.
 ///
 /// # Examples
 ///
@@ -196,13 +196,23 @@ impl Holder {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Waiter {
-    /// As [`Holder::owner`].
+    /// As [`Holder::owner`]; in the line of a plain or fenced lock the client's id alone, however many of its threads wait.
     pub owner: String,
     /// Whether it belongs to the client that asked.
     pub by_this_client: bool,
     /// How long it keeps its place without a sign of life. This crate's waiters give one each 1.2 s and keep it for 6 s;
     /// Redisson's give none, and keep it for minutes.
     pub remaining: Option<Duration>,
+    /// How long it has waited: in a line by the server's clock, else as the client says each third of its lease.
+    pub waiting_for: Option<Duration>,
+    /// Its whereabouts, if it gave them. Of several threads of a client those of the one that has waited for longest.
+    pub whereabouts: Option<Whereabouts>,
+}
+
+impl Waiter {
+    pub(crate) fn new(owner: String, remaining: Option<Duration>) -> Waiter {
+        Waiter { owner, by_this_client: false, remaining, waiting_for: None, whereabouts: None }
+    }
 }
 
 /// A permit that is out.
@@ -255,18 +265,24 @@ pub struct Whereabouts {
     pub host: String,
     /// The process id.
     pub pid: u32,
-    /// The thread's name; may be empty.
+    /// The thread's name. Empty if it has none, belongs to a guard that may change threads, or is not known: a client says
+    /// it of its first 64 holds and waits, each third of its lease.
     pub thread: String,
+    /// The file name of the program; empty where it is not known.
+    pub program: String,
+    /// The text of [`ClientBuilder::label`](crate::ClientBuilder::label).
+    pub label: Option<String>,
 }
 
 impl Whereabouts {
+    pub(crate) fn new(host: String, pid: u32, thread: String) -> Whereabouts {
+        Whereabouts { host, pid, thread, program: String::new(), label: None }
+    }
+
     /// The calling thread's.
     pub(crate) fn here() -> Whereabouts {
         let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
-        // Databases refuse a NUL in text, and nobody needs more of a name than this.
-        let thread = thread::current();
-        let thread = thread.name().unwrap_or_default().chars().filter(|c| *c != '\0').take(64).collect();
-        Whereabouts { host, pid: std::process::id(), thread }
+        Whereabouts::new(host, std::process::id(), thread_name().into())
     }
 }
 
@@ -296,7 +312,8 @@ impl Inspection {
     /// Says of all that is shown whether it is this client's.
     pub(crate) fn seen_by(mut self, client: ClientId) -> Inspection {
         let (prefix, unlined) = (format!("{client}:"), format!("{}:", client.unlined()));
-        let is_own = |owner: &str| owner.starts_with(&prefix) || owner.starts_with(&unlined);
+        let id = client.to_string();
+        let is_own = |owner: &str| owner.starts_with(&prefix) || owner.starts_with(&unlined) || owner == id;
         // Owners' permits begin with so much of their client's id.
         let id: String = prefix.chars().filter(|c| *c != '-').take(12).collect();
         self.holders.iter_mut().for_each(|one| one.by_this_client = is_own(&one.owner));
@@ -340,6 +357,12 @@ impl fmt::Display for Inspection {
             write!(f, "\n  waits, {}.: {}{}", place + 1, waiter.owner, own(waiter.by_this_client))?;
             if let Some(remaining) = waiter.remaining {
                 write!(f, ", counts as alive for {}", DurationText(remaining))?;
+            }
+            if let Some(waiting_for) = waiter.waiting_for {
+                write!(f, ", for {} now", DurationText(waiting_for))?;
+            }
+            if let Some(place) = &waiter.whereabouts {
+                write!(f, ", {place}")?;
             }
         }
         more(f, self.waiting, self.waiters.len())
@@ -409,7 +432,13 @@ impl fmt::Display for Holder {
 impl fmt::Display for Whereabouts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "on {} in process {}", self.host, self.pid)?;
-        if self.thread.is_empty() { Ok(()) } else { write!(f, ", thread {}", self.thread) }
+        if !self.thread.is_empty() {
+            write!(f, ", thread {}", self.thread)?;
+        }
+        if !self.program.is_empty() {
+            write!(f, ", program {}", self.program)?;
+        }
+        self.label.as_ref().map_or(Ok(()), |label| write!(f, ", {label}"))
     }
 }
 
@@ -455,11 +484,11 @@ mod tests {
             holds: Some(2),
             held_for: Some(Duration::from_secs(192)),
             ends_within: Some(Duration::from_secs(7_500)),
-            whereabouts: Some(Whereabouts { host: "ada".into(), pid: 12, thread: "main".into() }),
+            whereabouts: Some(Whereabouts::new("ada".into(), 12, "main".into())),
             ..Holder::new("0f0c:1".into())
         });
         let remaining = Some(Duration::from_secs(5));
-        seen.waiters.push(Waiter { owner: "0f0c:2".into(), by_this_client: true, remaining });
+        seen.waiters.push(Waiter { by_this_client: true, ..Waiter::new("0f0c:2".into(), remaining) });
         seen.waiting = 3;
         let expected = "import: a fair lock, held, lease of 29.8 s, last token 17\n  held by 0f0c:1, 2 times, for 3 min \
                         12 s now, ends in 2 h 5 min at the latest, on ada in process 12, thread main\n  waits, 1.: \

@@ -50,6 +50,7 @@
 //! | [`HoldState`], [`Loss`], [`Observer`] | how a hold stands, why it was lost, what happens to all of them | [`Guard::state`], [`Guard::on_lost`], [`ClientBuilder::observer`] |
 //! | [`Interrupt`] | ending a wait from another thread | [`Interrupt::new`] |
 //! | [`Inspection`] | who holds a name, who waits, and for how long | [`LockClient::inspect`] |
+//! | [`Locks`], [`Clients`], [`ClientInfo`] | which locks are held, and by which hosts, processes and threads | [`LockClient::list`], [`LockClient::clients`] |
 //! | [`Error`], [`ErrorKind`] | what failed, whether to try again, whether it may have happened | every call |
 //! | [`MemoryStore`], [`ManualClock`] | unit tests without a server and without waiting | [`LockClient::in_memory_with`] |
 //!
@@ -102,6 +103,7 @@ compile_error!("leasehold runs on Linux and macOS only");
 
 mod client;
 mod config;
+mod directory;
 mod engine;
 mod error;
 mod fork;
@@ -122,9 +124,10 @@ mod time;
 mod tls;
 mod topologies;
 
-pub use client::{ClientBuilder, LockClient, PausedClient};
+pub use client::{ClientBuilder, Clients, ListCost, ListedLock, LockClient, Locks, PausedClient};
 pub use config::{ClusterPubSub, RedlockNode};
 pub use crossbeam_channel;
+pub use directory::{ClientInfo, LockUse};
 pub use engine::acquire::terms::Backoff;
 pub use error::{Error, ErrorKind, NotHeld, Result};
 pub use health::{Health, Wakeups};

@@ -172,6 +172,24 @@ impl ClientBuilder {
         self
     }
 
+    /// Whether this client has an entry in the directory of clients while it holds or waits. Defaults to yes.
+    ///
+    /// The entry says to everybody who may read the store on which host, in which process and program, and under which thread
+    /// names that is; [`LockClient::inspect`] and [`LockClient::clients`] show it. It is written once each third of the lease,
+    /// ends with the lease, and is removed by [`LockClient::shutdown`]. A user without rights to it has none, and nothing fails.
+    /// Without an entry the owner of a lock is an id.
+    pub fn directory(mut self, directory: bool) -> Self {
+        self.options.directory = directory;
+        self
+    }
+
+    /// A text for the client's entry in the [directory](Self::directory), such as the name of a job. Defaults to none; control
+    /// characters are left out, and what is beyond 64 characters.
+    pub fn label(mut self, label: &str) -> Self {
+        self.options.label = Some(label.to_owned());
+        self
+    }
+
     /// A prefix for each lock's name in its key, put there after mapping. Defaults to nothing.
     pub fn key_prefix(mut self, prefix: &str) -> Self {
         prefix.clone_into(&mut self.options.key_prefix);

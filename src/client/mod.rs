@@ -2,6 +2,7 @@
 
 mod builder;
 mod env;
+mod lists;
 mod open;
 mod paused;
 mod unwind;
@@ -38,6 +39,7 @@ use crate::topologies::ring::RingStore;
 use crate::topologies::ring::plan::{Ring, RingNode};
 
 pub use builder::ClientBuilder;
+pub use lists::{Clients, ListCost, ListedLock, Locks};
 pub use paused::PausedClient;
 
 /// A connection to where locks are kept, and one random id under which this client's threads own them.
@@ -516,6 +518,9 @@ impl LockClient {
     /// holds it and how often, for how long still, who waits, how many permits are out. Without asking, and without changing
     /// anything.
     ///
+    /// Holders and waiters of this crate are shown with host, process, program, thread and since when, as they said in the
+    /// [directory](ClientBuilder::directory) up to a third of their lease ago. Of Redisson's only the id is known.
+    ///
     /// For operators, and for programs that want to say why they were refused; printed it is a line or a few. Other stores
     /// than Redis and memory report what they know: a database since when and by which process a lock is held, most of them
     /// one holder and how long it has it still.
@@ -523,7 +528,8 @@ impl LockClient {
     /// # Blocking
     ///
     /// One round trip on Redis and in a database's table; two on etcd; on ZooKeeper one for each holder and waiter. Up to
-    /// four elsewhere.
+    /// four elsewhere. On Redis one more for where the holders and waiters are, if they are other clients of this crate; in a
+    /// cluster and on a ring one for each such client.
     ///
     /// # Errors
     ///

@@ -9,6 +9,7 @@ mod agenda;
 pub(crate) mod batch;
 pub(crate) mod calls;
 mod cleanup;
+pub(crate) mod directory;
 pub(crate) mod handoff;
 pub(crate) mod hold;
 mod policy;
@@ -27,13 +28,16 @@ mod model;
 #[cfg(test)]
 mod tests;
 
+use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::config::Options;
+use crate::directory::ClientInfo;
 use crate::engine::acquire::retry::RETRY_PAUSE;
 use crate::engine::calls::Calls;
+use crate::engine::directory::Announcer;
 use crate::engine::hold::Hold;
 use crate::engine::registry::Registry;
 use crate::engine::release::completion::ReleaseCompletion;
@@ -62,6 +66,7 @@ pub(crate) struct Engine {
     pub(crate) registry: Arc<Registry>,
     pub(crate) reporter: Arc<Reporter>,
     pub(crate) watchdog: Watchdog,
+    pub(crate) announcer: Arc<Announcer>,
     pub(crate) completion: Arc<ReleaseCompletion>,
     pub(crate) calls: Arc<Calls>,
     /// Ends the sleep of threads that are not in the registry.
@@ -76,7 +81,9 @@ impl Engine {
         reporter: Arc<Reporter>,
     ) -> Result<Engine> {
         let registry = Arc::new(Registry::default());
-        let watchdog = Watchdog::start(&options, &clock, &store, &registry, &reporter)?;
+        let id = ClientId::random();
+        let announcer = Arc::new(Announcer::new(id, &options, &clock));
+        let watchdog = Watchdog::start(&options, &clock, &store, &registry, &reporter, &announcer)?;
         let completion = Arc::new(ReleaseCompletion {
             clock: clock.clone(),
             lease: options.lease,
@@ -85,13 +92,14 @@ impl Engine {
             cleanups: watchdog.cleanups().clone(),
         });
         Ok(Engine {
-            id: ClientId::random(),
+            id,
             options,
             clock,
             store,
             registry,
             reporter,
             watchdog,
+            announcer,
             completion,
             calls: Arc::default(),
             ended: Interrupt::new(),
@@ -246,7 +254,21 @@ impl Engine {
     pub(crate) fn describe(&self, action: &'static str, name: &LockName) -> Result<Inspection> {
         self.usable(action)?;
         let seen = self.store.describe(name, self.one_command()).into_result();
-        seen.map(|seen| seen.seen_by(self.id)).map_err(|error| error.during(action).on(name.given()))
+        let seen = seen.map_err(|error| error.during(action).on(name.given()))?.seen_by(self.id);
+        let mut seen = [(name.key().to_owned(), seen)];
+        self.locate(&mut seen, &mut HashMap::new());
+        let [(_, seen)] = seen;
+        Ok(seen)
+    }
+
+    /// Adds what the directory knows of holders and waiters; returns how many requests that took.
+    pub(crate) fn locate(
+        &self,
+        seen: &mut [(String, Inspection)],
+        known: &mut HashMap<ClientId, Option<ClientInfo>>,
+    ) -> u64 {
+        let now = self.clock.now();
+        self.announcer.locate(seen, known, (&*self.store, &self.registry), (now, self.one_command()))
     }
 
     pub(crate) fn force(&self, action: &'static str, kind: Kind, name: &Arc<LockName>) -> Result<bool> {
@@ -296,6 +318,9 @@ impl Engine {
         claims.append(&mut self.end_holds());
         claims.append(&mut self.watchdog.stop());
         let outcome = self.release_all(claims);
+        if outcome.is_ok() {
+            self.announcer.remove(&*self.store, self.one_command());
+        }
         self.store.close();
         self.reporter.close();
         if !is_still {

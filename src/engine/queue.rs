@@ -8,9 +8,11 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use crate::engine::handoff::PendingHandoff;
+use crate::ident::ThreadMark;
 use crate::seam::Claim;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Mutex, OnceLock, Waker};
+use crate::time::Moment;
 
 /// One thread's place in a queue.
 #[derive(Debug, Default)]
@@ -25,6 +27,17 @@ pub(crate) struct Ticket {
     offer: Mutex<Offer>,
     /// The wakers of threads that wait until the hand-off to this one is settled.
     followers: Mutex<Vec<Waker>>,
+    /// Who it is, once it sleeps: for people.
+    sleeper: Mutex<Option<Sleeper>>,
+}
+
+/// A waiter, for people.
+#[derive(Debug, Clone)]
+pub(crate) struct Sleeper {
+    /// The number under which it would be the owner.
+    pub(crate) number: u64,
+    pub(crate) thread: Arc<ThreadMark>,
+    pub(crate) since: Moment,
 }
 
 /// Whether a sleeping waiter can be given the lock by the thread that releases it.
@@ -66,6 +79,16 @@ impl Ticket {
     /// to wake. Pairs with `become_head` and `nudge`, which change first and wake second.
     pub(crate) fn set_waker(&self, waker: &Waker) {
         self.waker.get_or_init(|| waker.clone());
+    }
+
+    /// The waiter's: it is about to sleep.
+    pub(crate) fn note_sleeper(&self, sleeper: Sleeper) {
+        *self.sleeper.lock() = Some(sleeper);
+    }
+
+    /// The waiter, if it has slept.
+    pub(crate) fn sleeper(&self) -> Option<Sleeper> {
+        self.sleeper.lock().clone()
     }
 
     pub(crate) fn is_head(&self) -> bool {
@@ -253,6 +276,11 @@ impl Queue {
         {
             other.nudge();
         }
+    }
+
+    /// The waiters that sleep, or have slept.
+    pub(crate) fn sleepers(&self) -> impl Iterator<Item = Sleeper> {
+        self.tickets.iter().filter_map(|ticket| ticket.sleeper())
     }
 
     pub(crate) fn is_empty(&self) -> bool {

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use crate::directory::LockUse;
 use crate::engine::agenda::{Agenda, slot_of};
 use crate::engine::hold::slot::AgendaSlot;
 use crate::engine::hold::{Hold, Standing};
@@ -354,6 +355,39 @@ impl Registry {
     #[cfg(test)]
     pub(crate) fn holds(&self) -> Vec<Arc<Hold>> {
         self.entries.lock().by_key.values().flat_map(|entry| &entry.holds).cloned().collect()
+    }
+
+    /// The holds and waits of this process, `most` at most, and of how many more locks there are some. Looks at a bounded number
+    /// of each, since all who acquire wait for it.
+    pub(crate) fn uses(&self, most: usize, now: Moment) -> (Vec<LockUse>, u64) {
+        let entries = self.entries.lock();
+        let (mut uses, mut locks) = (Vec::new(), 0);
+        for (key, entry) in entries.by_key.iter().take(most) {
+            let room = most.saturating_sub(uses.len());
+            if room == 0 {
+                break;
+            }
+            locks += 1;
+            let used = |owner: u64, thread: &str, since: Moment, waits: bool| LockUse {
+                name: key.name.key().to_owned(),
+                owner,
+                thread: thread.to_owned(),
+                since: now.since(since),
+                waits,
+            };
+            let is_live = |hold: &&Arc<Hold>| !matches!(hold.standing(now), Standing::Lost(_));
+            let held = entry.holds.iter().take(room).filter(is_live);
+            uses.extend(held.map(|hold| {
+                let thread = hold.holder.thread();
+                let name = thread.as_ref().map_or("", |thread| thread.name());
+                used(hold.owner().number(), name, hold.since(), false)
+            }));
+            let room = most.saturating_sub(uses.len());
+            let waiting = entry.queue.sleepers().take(room);
+            uses.extend(waiting.map(|one| used(one.number, one.thread.name(), one.since, true)));
+        }
+        let unlisted = entries.by_key.len().saturating_sub(locks);
+        (uses, u64::try_from(unlisted).unwrap_or(u64::MAX))
     }
 
     /// The holds of one lock, of all threads.

@@ -118,6 +118,11 @@ impl Due {
         gone
     }
 
+    /// Whether no renewal has failed since the last that was answered.
+    pub(crate) fn is_well(&self) -> bool {
+        self.failures.is_empty()
+    }
+
     /// Whether a home does not answer renewals.
     pub(crate) fn is_down(&self, home: u32) -> bool {
         self.failures.get(&home).is_some_and(|failure| failure.is_down)

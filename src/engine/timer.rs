@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use crate::engine::agenda::slot_of;
 use crate::engine::cleanup::RenewalOrders;
+use crate::engine::directory::Announcer;
 use crate::engine::hold::{Hold, Standing};
 use crate::engine::policy::{renewal_period, renewal_slack};
 use crate::engine::registry::Registry;
@@ -52,6 +53,7 @@ pub(crate) struct Looks {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) registry: Arc<Registry>,
     pub(crate) reporter: Arc<Reporter>,
+    pub(crate) announcer: Arc<Announcer>,
     pub(crate) orders: RenewalOrders,
 }
 
@@ -158,8 +160,12 @@ impl Looks {
             if now < held_until {
                 next_hung_up = self.look_at_connections(next_hung_up);
                 next = next.min(next_hung_up);
-            } else if next_hung_up != Moment::NEVER {
-                next = Moment::NEVER; // the next hold wakes it, so that it looks at connections again
+                if self.announcer.want(now) {
+                    self.orders.cleanups.waker.wake();
+                }
+            } else if next_hung_up != Moment::NEVER || self.announcer.is_on() {
+                // The next hold wakes it, so that it looks at connections again, and has the client's entry be written.
+                next = Moment::NEVER;
             }
             shared.next_look.store(next.nanos(), Ordering::SeqCst);
             parker.park(next, None);

@@ -12,6 +12,7 @@ use crate::engine::agenda::slot_of;
 use crate::engine::cleanup::{
     Cleanup, CleanupQueue, Inbox, RETRY_LEAST, RETRY_MOST, RenewalOrders, WatchdogShared,
 };
+use crate::engine::directory::Announcer;
 use crate::engine::hold::{Hold, Standing};
 use crate::engine::policy::{POLL_COMPLETIONS_EVERY, renewal_period, renewal_slack};
 use crate::engine::registry::Registry;
@@ -32,6 +33,7 @@ pub(crate) struct Watchdog {
     shared: Arc<WatchdogShared>,
     waker: ServiceWaker,
     cleanups: CleanupQueue,
+    announcer: Arc<Announcer>,
     registry: Arc<Registry>,
     clock: Clock,
     timer: Timer,
@@ -45,6 +47,7 @@ impl Watchdog {
         store: &Arc<dyn Store>,
         registry: &Arc<Registry>,
         reporter: &Arc<Reporter>,
+        announcer: &Arc<Announcer>,
     ) -> Result<Watchdog> {
         let shared = Arc::new(WatchdogShared {
             inbox: Mutex::new(Inbox::default()),
@@ -65,6 +68,7 @@ impl Watchdog {
             store: Arc::clone(store),
             registry: Arc::clone(registry),
             reporter: Arc::clone(reporter),
+            announcer: Arc::clone(announcer),
             alarm: alarm.clone(),
             orders: orders.clone(),
         };
@@ -74,6 +78,7 @@ impl Watchdog {
             store: Arc::clone(store),
             registry: Arc::clone(registry),
             reporter: Arc::clone(reporter),
+            announcer: Arc::clone(announcer),
             orders,
         };
         let timer = Timer::start(alarm, timers_parker, looks)?;
@@ -89,6 +94,7 @@ impl Watchdog {
             shared,
             waker,
             cleanups,
+            announcer: Arc::clone(announcer),
             registry: Arc::clone(registry),
             clock: clock.clone(),
             timer,
@@ -111,6 +117,13 @@ impl Watchdog {
         let slot = slot_of(hold, self.clock.now());
         self.registry.put_earlier(hold, slot);
         self.timer.alarm().look_by(slot.moment());
+    }
+
+    /// Something is waited for: has the client's entry in the directory be written, if that is due.
+    pub(crate) fn announce(&self, now: Moment) {
+        if self.announcer.want(now) {
+            self.waker.wake();
+        }
     }
 
     /// The queue for claims in doubt.
@@ -159,6 +172,7 @@ struct Round {
     store: Arc<dyn Store>,
     registry: Arc<Registry>,
     reporter: Arc<Reporter>,
+    announcer: Arc<Announcer>,
     alarm: Alarm,
     orders: RenewalOrders,
 }
@@ -194,6 +208,13 @@ impl Round {
             Err(again) => again,
         };
         let cleaned = self.clean_up(due);
+        // Not while renewals fail: the store has more urgent things to answer then. Nor for longer than they can spare, if it has
+        // to connect first.
+        if due.is_well() {
+            let now = self.clock.now();
+            let deadline = now.plus(self.command_timeout.min(self.lease / 6));
+            self.announcer.write(&*self.store, &self.registry, now, deadline);
+        }
         let is_awaiting = self.store.poll_completions();
         let now = self.clock.now();
         self.registry.tidy(now);

@@ -84,6 +84,8 @@ parts! {
     ConditionNotified = Before("leasehold_condition_notified:"),
     /// The channel of waiters for a condition.
     ConditionChannel = Before("leasehold_condition_channel:"),
+    /// A client's entry in the directory.
+    ClientEntry = Before("leasehold_client:"),
     /// The mark of a ring's node.
     RingMark = Whole("leasehold_ring_epoch"),
 }

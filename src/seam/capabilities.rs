@@ -10,6 +10,7 @@ use crate::ident::{Fence, LockName};
 use crate::park::ServiceWaker;
 use crate::seam::answer::{Answer, Attempt, Pending, Release};
 use crate::seam::claim::{Bound, Claim};
+use crate::seam::directory::{Directory, Listing};
 use crate::seam::kind::Kind;
 use crate::time::Moment;
 
@@ -35,6 +36,8 @@ pub(crate) struct Capabilities<'a> {
     pub(crate) connections: Option<&'a dyn ConnectionWatch>,
     pub(crate) sweeping: Option<&'a dyn Sweeping>,
     pub(crate) lines: Option<&'a dyn Lines>,
+    pub(crate) directory: Option<&'a dyn Directory>,
+    pub(crate) listing: Option<&'a dyn Listing>,
     /// The store itself, for questions that only its own kind of store can answer.
     pub(crate) itself: Option<&'a (dyn Any + Send + Sync)>,
 }
@@ -63,6 +66,8 @@ impl Default for Capabilities<'_> {
             connections: None,
             sweeping: None,
             lines: None,
+            directory: None,
+            listing: None,
             itself: None,
         }
     }

@@ -13,6 +13,7 @@ pub(crate) mod answer;
 pub(crate) mod capabilities;
 pub(crate) mod claim;
 pub(crate) mod count;
+pub(crate) mod directory;
 pub(crate) mod failure;
 pub(crate) mod fallbacks;
 pub(crate) mod inspection;

@@ -40,6 +40,8 @@ pub(crate) enum Need {
     RunOnce,
     Token,
     Counting,
+    /// A directory of clients, and lists of locks.
+    Directory,
 }
 
 impl Need {
@@ -55,6 +57,10 @@ impl Need {
             Need::ReadWrite => client.read_write_lock("lacking").read().try_lock().map(drop),
             Need::Token => client.token_lock("lacking").try_lock().map(drop),
             Need::Counting => client.semaphore("lacking").try_acquire(1).map(drop),
+            Need::Directory => {
+                assert_eq!(client.list("*").next().unwrap().unwrap_err().kind(), ErrorKind::Unsupported);
+                client.clients().next().unwrap().map(drop)
+            }
             Need::RunOnce => {
                 let second = Duration::from_secs(1);
                 client.run_once("lacking", second, second, |_| panic!("the job was run")).map(drop)
@@ -94,6 +100,10 @@ pub(crate) struct Store {
     pub(crate) sessions: Sessions,
     /// Features that this store lacks, and says so.
     pub(crate) lacks: &'static [Need],
+    /// Whether its clients write entries of the directory. Otherwise each lock's row says where its holder is.
+    pub(crate) has_entries: bool,
+    /// The kinds whose waiters of other clients can be seen there, by their labels.
+    pub(crate) shows_waiters: &'static [&'static str],
     pub(crate) open: Open,
 }
 

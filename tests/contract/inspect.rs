@@ -3,11 +3,12 @@
 use leasehold::{ErrorKind, ObjectKind};
 
 use super::harness::{Store, fresh};
-use crate::support::Holding;
+use crate::support::{Holding, LONG};
 
 contracts!(
     a_name_that_nobody_has_used_is_shown_as_nothing,
     a_holder_is_shown_to_every_client,
+    a_holder_is_shown_with_its_process_to_its_own_client,
     a_lock_that_was_released_is_shown_to_be_free,
     inspecting_a_name_that_cannot_be_read_is_an_error,
 );
@@ -57,4 +58,16 @@ fn inspecting_a_name_that_cannot_be_read_is_an_error(store: &Store) {
     assert_eq!(client.inspect("").unwrap_err().kind(), ErrorKind::InvalidInput);
     client.shutdown().unwrap();
     assert_eq!(client.inspect("a").unwrap_err().kind(), ErrorKind::ShutDown);
+}
+
+fn a_holder_is_shown_with_its_process_to_its_own_client(store: &Store) {
+    let (client, name) = (store.client(), fresh("own"));
+    let guard = client.lock(&name).acquire().unwrap();
+    let seen = client.inspect(&name).unwrap();
+    let place = seen.holders[0].whereabouts.clone().unwrap();
+    assert_eq!(place.pid, std::process::id());
+    let thread: String = std::thread::current().name().unwrap().chars().take(64).collect();
+    assert_eq!(place.thread, thread);
+    assert!(seen.holders[0].held_for.is_some_and(|held| held < LONG), "{seen}");
+    guard.unlock().unwrap();
 }

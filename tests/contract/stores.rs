@@ -37,6 +37,8 @@ fn memory_store() -> Store {
         kinds: usual_kinds(),
         late: Duration::ZERO,
         lacks: &[],
+        has_entries: true,
+        shows_waiters: &["fair_lock"],
         survives_restart: false,
         sessions: Sessions::None,
         restartable: || (memory_store(), Box::new(memory_store)),
@@ -72,6 +74,8 @@ fn sentinel_with(url: &str) -> Store {
     Store {
         kinds: usual_kinds(),
         lacks: &[],
+        has_entries: true,
+        shows_waiters: &["lock", "fenced_lock", "fair_lock"],
         survives_restart: true,
         sessions: Sessions::None,
         late: Duration::ZERO,
@@ -116,7 +120,9 @@ fn redlock_on(urls: Box<dyn Fn() -> Vec<String> + Send + Sync>) -> Store {
             .into_iter()
             .filter(|kind| !["fair_lock", "write_lock"].contains(&kind.label))
             .collect(),
-        lacks: &[Need::Fair, Need::ReadWrite, Need::Counting],
+        lacks: &[Need::Fair, Need::ReadWrite, Need::Counting, Need::Directory],
+        has_entries: true,
+        shows_waiters: &["lock", "fenced_lock", "fair_lock"],
         late: Duration::ZERO,
         survives_restart: true,
         sessions: Sessions::None,
@@ -162,6 +168,8 @@ fn redis_with(open: Open) -> Store {
         kinds: usual_kinds(),
         late: Duration::ZERO,
         lacks: &[],
+        has_entries: true,
+        shows_waiters: &["lock", "fenced_lock", "fair_lock"],
         survives_restart: true,
         sessions: Sessions::Outlived(redis_without_connections),
         restartable: || {
@@ -190,6 +198,8 @@ fn cluster_with(open: Open) -> Store {
     Store {
         kinds: usual_kinds(),
         lacks: &[],
+        has_entries: true,
+        shows_waiters: &["lock", "fenced_lock", "fair_lock"],
         late: Duration::ZERO,
         survives_restart: true,
         sessions: Sessions::None,
@@ -225,6 +235,8 @@ fn ring_of(servers: &[RedisServer]) -> Store {
     Store {
         kinds: usual_kinds(),
         lacks: &[Need::Counting],
+        has_entries: true,
+        shows_waiters: &["lock", "fenced_lock", "fair_lock"],
         late: Duration::ZERO,
         survives_restart: true,
         sessions: Sessions::None,
@@ -266,7 +278,9 @@ pub(crate) fn etcd() -> Option<Store> {
 fn etcd_with(open: Open) -> Store {
     Store {
         kinds: queueing_kinds().into_iter().filter(|kind| kind.label != "write_lock").collect(),
-        lacks: &[Need::ReadWrite, Need::RunOnce, Need::Counting, Need::Token],
+        lacks: &[Need::ReadWrite, Need::RunOnce, Need::Counting, Need::Token, Need::Directory],
+        has_entries: true,
+        shows_waiters: &["lock", "fenced_lock", "fair_lock"],
         // Whole seconds and one more, and the server looks each half a second for leases that have ended.
         late: Duration::from_millis(1_000 + 500),
         survives_restart: true,
@@ -297,7 +311,9 @@ pub(crate) fn zookeeper() -> Option<Store> {
 fn zookeeper_with(open: Open) -> Store {
     Store {
         kinds: queueing_kinds(),
-        lacks: &[Need::Counting, Need::RunOnce, Need::Token],
+        lacks: &[Need::Counting, Need::RunOnce, Need::Token, Need::Directory],
+        has_entries: true,
+        shows_waiters: &["lock", "fenced_lock", "fair_lock"],
         late: Duration::ZERO,
         survives_restart: true,
         sessions: Sessions::Bind(zookeeper_without_session),
@@ -345,6 +361,8 @@ fn postgres_with(open: Open) -> Store {
     Store {
         kinds: kinds_alike(true, Duration::from_millis(1_200)),
         lacks: DATABASES_LACK,
+        has_entries: false,
+        shows_waiters: &[],
         late: Duration::ZERO,
         survives_restart: true,
         sessions: Sessions::Outlived(postgres_without_connections),
@@ -390,6 +408,8 @@ fn mysql_with(open: Open) -> Store {
     Store {
         kinds: kinds_alike(false, Duration::from_millis(100)),
         lacks: DATABASES_LACK,
+        has_entries: false,
+        shows_waiters: &[],
         late: Duration::ZERO,
         survives_restart: true,
         sessions: Sessions::Outlived(mysql_without_connections),
@@ -440,6 +460,8 @@ fn sqlite_with(open: Open) -> Store {
     Store {
         kinds: kinds_alike(false, Duration::from_millis(50)),
         lacks: DATABASES_LACK,
+        has_entries: false,
+        shows_waiters: &[],
         late: Duration::ZERO,
         survives_restart: true,
         sessions: Sessions::None,

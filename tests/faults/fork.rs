@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use leasehold::{Error, ErrorKind, LockClient, MemoryStore};
 
-use super::world::{L, R, scenario};
+use super::world::{ENTRIES, L, R, scenario};
+use crate::support::proxy::Command;
 use crate::support::server::{RedisServer, default_server};
 use crate::support::{LONG, alone, eventually, throughout};
 
@@ -47,7 +48,8 @@ fn all_forked<const N: usize>(outcomes: [Result<(), Error>; N]) -> u8 {
 #[test]
 fn in_a_forked_child_every_call_is_refused_and_nothing_is_sent() {
     scenario(|world| {
-        let client = world.client();
+        // Nor an entry in the directory.
+        let client = world.builder().directory(false).build().unwrap();
         // Without renewals, so that every command would be the child's.
         let lock = client.lock("parents");
         let guard = lock.acquire_with_lease(LEASE).unwrap();
@@ -123,7 +125,8 @@ fn a_guard_dropped_in_a_forked_child_is_still_the_parents() {
 #[test]
 fn a_forked_child_of_a_process_with_a_client_can_make_none() {
     scenario(|world| {
-        let client = world.client();
+        // Without an entry in the directory, so that every command would be the child's.
+        let client = world.builder().directory(false).build().unwrap();
         let guard = client.lock("parents").acquire().unwrap();
         let (url, store) = (world.proxy.url(), MemoryStore::new());
         let (sent, connections) = (world.proxy.commands().len(), world.proxy.accepted());
@@ -170,5 +173,32 @@ fn a_fork_before_the_first_client_leaves_clients_possible_on_both_sides() {
         contend(&own);
         assert!(!own.lock("childs").try_lock().unwrap(), "parent and child are one owner");
         assert!(own.lock("childs").force_unlock().unwrap());
+    });
+}
+
+#[test]
+fn a_forked_child_leaves_its_parents_entry_in_the_directory_alone() {
+    scenario(|world| {
+        // It is not due again meanwhile.
+        let client = world.builder().lease(LEASE).build().unwrap();
+        let guard = client.lock("parents").acquire().unwrap();
+        let about = |command: &Command| command.contains(ENTRIES);
+        assert!(eventually(LONG, || world.proxy.count(about) > 0));
+        let key = format!("{ENTRIES}{}", client.id());
+        assert!(eventually(LONG, || !world.is_free(&key)));
+        let (before, sent) = (world.run::<String>(&["GET", &key]), world.proxy.count(about));
+        let mut whole = Some(client.clone());
+        let code = in_forked_child(|| {
+            let client = whole.take().expect("it was put there");
+            drop(client.lock("another").lock());
+            u8::from(client.shutdown().is_err())
+        });
+        assert_eq!(code, Some(0));
+        assert_eq!(world.proxy.count(about), sent, "the child sent something");
+        assert_eq!(world.run::<String>(&["GET", &key]), before);
+        guard.unlock().unwrap();
+        drop(whole.take());
+        client.shutdown().unwrap();
+        assert!(world.is_free(&key));
     });
 }

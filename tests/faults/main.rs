@@ -24,6 +24,7 @@ mod costs;
 mod counted;
 mod cuts;
 mod cuts_under_load;
+mod directory;
 mod fork;
 mod handovers;
 mod heap;

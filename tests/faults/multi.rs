@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use leasehold::{ErrorKind, LockClient, RedisLock};
 
-use super::world::{L, T, World, about, releases, scenario};
+use super::world::{ENTRIES, L, T, World, about, releases, scenario};
 use crate::support::proxy::{Do, Then, Which};
 use crate::support::{LONG, call, eventually, ms, now, within};
 
@@ -16,8 +16,9 @@ fn client(world: &World) -> LockClient {
     world.builder().lease(LEASE).command_timeout(ms(2_000)).build().unwrap()
 }
 
+/// Without those that write entries of the directory.
 fn requests(world: &World) -> usize {
-    world.proxy.commands().len()
+    world.proxy.count(|command| !command.contains(ENTRIES))
 }
 
 #[test]

@@ -74,6 +74,9 @@ pub(crate) fn play(server: RedisServer, body: impl FnOnce(&mut World)) {
     assert!(clean, "keys that outlive their lease: {left:?}");
 }
 
+/// How the keys of the clients' entries in the directory begin.
+pub(crate) const ENTRIES: &str = "leasehold_client:";
+
 impl World {
     /// Has the server learn all scripts, so that a fault meant for one finds it run, and not merely unknown. A server
     /// that does not serve clients needs none.
@@ -186,10 +189,12 @@ impl World {
         self.run::<i64>(&["EXISTS", name]) == 0
     }
 
-    /// All keys that are neither a fence's counter, which stays, nor the test's own.
+    /// All keys that are neither a fence's counter, which stays, nor a client's entry, which ends, nor the test's own.
     pub(crate) fn lock_keys(&self) -> Vec<String> {
         let keys: Vec<String> = self.run(&["KEYS", "*"]);
-        let stays = |key: &String| key.starts_with("redisson_lock_token:") || key.starts_with(OWN);
+        let stays = |key: &String| {
+            ["redisson_lock_token:", ENTRIES, OWN].iter().any(|prefix| key.starts_with(prefix))
+        };
         keys.into_iter().filter(|key| !stays(key)).collect()
     }
 

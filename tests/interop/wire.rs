@@ -199,10 +199,12 @@ fn same_bytes(who: &str, server: &RedisServer, expected: &[(Step, Vec<String>)],
     }
 }
 
-/// Every key but Redisson's note to itself that an unlock was answered, which it deletes in its own time.
+/// Every key but a client's entry in the directory, and Redisson's note to itself that an unlock was answered, which it deletes in
+/// its own time.
 fn keys(admin: &mut Connection, side: &impl Side, token: Option<u64>) -> Vec<String> {
     let names: Vec<Vec<u8>> = admin.keys("*").unwrap();
-    let names = names.into_iter().filter(|name| !name.starts_with(b"redisson_unlock_latch:"));
+    let beside: [&[u8]; 2] = [b"redisson_unlock_latch:", b"leasehold_client:"];
+    let names = names.into_iter().filter(|name| !beside.iter().any(|prefix| name.starts_with(prefix)));
     names.map(|name| describe(admin, &name, side, token)).collect()
 }
 

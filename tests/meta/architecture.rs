@@ -31,6 +31,7 @@ const LAYERS: &[(&str, &[&str])] = &[
 
 const GROUND: &[&str] = &[
     "config",
+    "directory",
     "error",
     "fork",
     "health",

@@ -376,16 +376,18 @@ fn of_kind(user: &str, pair: &Pair<'_>) -> Result<()> {
             )
         }
         "inspect" => {
-            // A hold as Java has it.
+            // A hold as Java has it, whose id might be one of ours.
             for words in [
-                &["HSET", "app:i", "mode", "read", "java:1", "1"][..],
+                &["HSET", "app:i", "mode", "read", "8a3f0e0e-0000-4000-8000-000000000001:1", "1"][..],
+                &["ZADD", "leasehold_lock_line:{app:i}", "1", "java"],
                 &["RPUSH", "redisson_lock_queue:{app:i}", "java:2"],
                 &["SET", "app:n", "3"],
             ] {
                 redis::cmd(words[0]).arg(&words[1..]).exec(&mut pair.server.admin()).unwrap();
             }
             one.inspect("app:i")?;
-            one.inspect("app:n").map(drop)
+            one.inspect("app:n")?;
+            one.list("app:*").chain(other.list("app:*")).try_for_each(|lock| lock.map(drop))
         }
         other => panic!("the page has a user {other}, for what?"),
     }

@@ -19,6 +19,7 @@ mod databases;
 mod etcd;
 mod files;
 mod inspect;
+mod lists;
 mod memory;
 mod memory_faults;
 #[cfg(feature = "mysql")]

@@ -16,6 +16,16 @@ pub(crate) enum Holder {
     Guard,
 }
 
+impl Holder {
+    /// The thread, if it is one and lives.
+    pub(crate) fn thread(&self) -> Option<Arc<ThreadMark>> {
+        match self {
+            Holder::Thread { mark, .. } => mark.upgrade(),
+            Holder::Guard => None,
+        }
+    }
+}
+
 /// The facts of a grant.
 pub(crate) struct Grant {
     pub(crate) kind: Kind,

@@ -37,7 +37,7 @@ pub(crate) struct Hold {
     name: Arc<LockName>,
     owner: Owner,
     home: u32,
-    holder: Holder,
+    pub(crate) holder: Holder,
     since: Moment,
     /// The lease that renewals ask for, in nanoseconds.
     renewed_lease: AtomicU64,

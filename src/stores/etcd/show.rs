@@ -33,9 +33,7 @@ impl EtcdStore {
             seen.holders.push(Holder { holds: Some(held.count), remaining: left, ..holder });
         }
         seen.waiting = all.saturating_sub(1);
-        seen.waiters = stand
-            .map(|waiter| Waiter { owner: waiter.owner, by_this_client: false, remaining: None })
-            .collect();
+        seen.waiters = stand.map(|waiter| Waiter::new(waiter.owner, None)).collect();
         Ok(seen)
     }
 }

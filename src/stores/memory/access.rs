@@ -35,7 +35,7 @@ impl MemoryStore {
 }
 
 impl MemoryAccess {
-    fn check_open(&self) -> Result<()> {
+    pub(super) fn check_open(&self) -> Result<()> {
         if self.closed.load(Ordering::Acquire) {
             return Err(Error::new(ErrorKind::ShutDown, "use", "the client was shut down"));
         }
@@ -78,6 +78,8 @@ impl Store for MemoryAccess {
             can_expire_in: true,
             queues: |kind| kinds::of(kind).queues(),
             poll_every: |kind| kinds::of(kind).poll_every(),
+            directory: Some(self),
+            listing: Some(self),
             ..Capabilities::default()
         }
     }

@@ -5,6 +5,7 @@
 
 mod access;
 mod counted;
+mod directory;
 mod fault;
 mod faults;
 mod held;

@@ -19,7 +19,7 @@ impl MemoryState {
         seen.fence = self.fences.get(key).copied().map(Fence::new);
         for (owner, until) in self.queues.get(key).into_iter().flatten().filter(|(_, until)| *until > now) {
             let remaining = Some(until.since(now));
-            seen.waiters.push(Waiter { owner: owner.to_string(), by_this_client: false, remaining });
+            seen.waiters.push(Waiter::new(owner.to_string(), remaining));
         }
         seen.waiting = count(seen.waiters.len());
         seen.waiters.truncate(MOST);

@@ -3,7 +3,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
-use crate::ident::{Fence, Owner};
+use crate::ident::{ClientId, Fence, Owner};
 use crate::room::Roomy;
 use crate::seam::PLACE_LASTS;
 use crate::seam::subscription::Channel;
@@ -25,11 +25,14 @@ pub(super) struct MemoryState {
     /// The waiters for a fair lock, in order, and until when each counts as alive.
     pub(super) queues: HashMap<Box<str>, VecDeque<(Owner, Moment)>>,
     pub(super) fences: HashMap<Box<str>, u64>,
+    /// The entries of the directory of clients, and until when each is there.
+    pub(super) clients: HashMap<ClientId, (String, Moment)>,
 }
 
 impl MemoryState {
     /// Forgets the locks whose leases have run out, as a server does. Requests go by the time all the same.
     pub(super) fn sweep(&mut self, now: Moment) {
+        self.clients.retain(|_, (_, until)| *until > now);
         self.locks.retain(|_, held| held.until > now);
         self.locks.give_back_room();
         self.read_writes.retain(|_, parties| {

@@ -147,6 +147,7 @@ mod tests {
             (include_str!("lua/kept.lua"), &[Part::LockNext]),
             (include_str!("lua/acquire.lua"), &[Part::LockLine, Part::LockNext]),
             (include_str!("lua/leave_line.lua"), &[Part::LockLine, Part::LockNext]),
+            (include_str!("lua/show.lua"), &[Part::LockLine]),
         ];
         for (script, parts) in scripts {
             for part in parts {

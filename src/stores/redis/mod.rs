@@ -10,6 +10,7 @@ mod address;
 mod cluster;
 mod compare_and_delete;
 mod conn;
+mod directory;
 mod keys;
 mod kinds;
 mod pipeline;

@@ -88,6 +88,7 @@ scripts! {
     SIGNAL_CHANGE = "signal_change.lua";
     INSPECT = "inspect.lua";
     SHOW = "show.lua";
+    ENTRIES = "entries.lua";
     FORCE = "line.lua", "force.lua";
     TOKEN_RELEASE = "token_release.lua";
     TOKEN_RENEW = "token_renew.lua";

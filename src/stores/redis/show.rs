@@ -11,7 +11,7 @@ use crate::seam::{Failure, Outcome};
 use crate::stores::redis::conn::connections::Connections;
 use crate::stores::redis::keys::{self, Part};
 use crate::stores::redis::reply::{Expected, accepted, decoded, owner_text, refusal, ttl, unexpected};
-use crate::stores::redis::script::SHOW;
+use crate::stores::redis::script::{Command, SHOW};
 use crate::time::Moment;
 
 /// Of waiters and permits so many are shown.
@@ -25,6 +25,14 @@ const FOR_EVER_MS: i64 = 922_337_203_685_477;
 
 pub(super) fn describe(connections: &Connections, name: &LockName, deadline: Moment) -> Outcome<Inspection> {
     let key = name.key();
+    let channels =
+        [keys::channel(key), keys::rw_channel(key), keys::permits_channel(key), keys::latch_channel(key)];
+    read(name, connections.call(&request(name, &channels), deadline)?)
+}
+
+/// The request that looks at a name. Of these channels it counts who listens.
+pub(super) fn request(name: &LockName, channels: &[String]) -> Command {
+    let key = name.key();
     let keys = [
         key.to_owned(),
         keys::fence_counter(key),
@@ -34,11 +42,11 @@ pub(super) fn describe(connections: &Connections, name: &LockName, deadline: Mom
         keys::permits_out(key),
     ];
     let command = SHOW.on(&keys.each_ref().map(String::as_str)).arg(&*keys::tagged(key)).arg(MOST);
-    let channels =
-        [keys::channel(key), keys::rw_channel(key), keys::permits_channel(key), keys::latch_channel(key)];
-    let command = channels.iter().fold(command, |command, channel| command.arg(channel));
-    let reply = accepted(connections.call(&command, deadline)?);
-    let reply = reply.map_err(|error| Failure::Refused(refusal(&error, Expected::Nothing)))?;
+    channels.iter().fold(command, |command, channel| command.arg(channel))
+}
+
+pub(super) fn read(name: &LockName, reply: Value) -> Outcome<Inspection> {
+    let reply = accepted(reply).map_err(|error| Failure::Refused(refusal(&error, Expected::Nothing)))?;
     decoded(Shown::read(&reply).and_then(|shown| shown.told(name.given())))
 }
 
@@ -56,6 +64,8 @@ struct Shown<'a> {
     waiting: i64,
     waiters: &'a [Value],
     listeners: &'a [Value],
+    in_line: i64,
+    line: &'a [Value],
 }
 
 /// One field of a hash.
@@ -74,8 +84,22 @@ impl Field {
 
 impl<'a> Shown<'a> {
     fn read(reply: &'a Value) -> Result<Shown<'a>> {
-        let [kind, ttl, now, fence, value, back, out, permits, holders, waiting, waiters, listeners] =
-            list(reply)?
+        let [
+            kind,
+            ttl,
+            now,
+            fence,
+            value,
+            back,
+            out,
+            permits,
+            holders,
+            waiting,
+            waiters,
+            listeners,
+            in_line,
+            line,
+        ] = list(reply)?
         else {
             return Err(unexpected(reply));
         };
@@ -92,6 +116,8 @@ impl<'a> Shown<'a> {
             waiting: number(waiting)?,
             waiters: list(waiters)?,
             listeners: list(listeners)?,
+            in_line: number(in_line)?,
+            line: list(line)?,
         })
     }
 
@@ -123,11 +149,16 @@ impl<'a> Shown<'a> {
     }
 
     fn waiters(&self, seen: &mut Inspection) -> Result<()> {
-        seen.waiting = u64::try_from(self.waiting).unwrap_or(0);
+        seen.waiting = u64::try_from(self.waiting.saturating_add(self.in_line)).unwrap_or(0);
         for pair in self.waiters.chunks_exact(2) {
             let [owner, until_ms] = pair else { continue };
             let remaining = Some(self.left(number(until_ms)?));
-            seen.waiters.push(Waiter { owner: text(owner)?, by_this_client: false, remaining });
+            seen.waiters.push(Waiter::new(text(owner)?, remaining));
+        }
+        for pair in self.line.chunks_exact(2) {
+            let [client, waited_ms] = pair else { continue };
+            let waiting_for = u64::try_from(number(waited_ms)?).ok().map(Duration::from_millis);
+            seen.waiters.push(Waiter { waiting_for, ..Waiter::new(text(client)?, None) });
         }
         Ok(())
     }
@@ -216,7 +247,7 @@ impl<'a> Shown<'a> {
         let since = since.ok().and_then(|since| u64::try_from(self.now_ms.saturating_sub(since)).ok());
         holder.held_for = since.map(Duration::from_millis);
         holder.ends_within = ends.ok().map(|ends| self.left(ends));
-        holder.whereabouts = pid.ok().map(|pid| Whereabouts { host, pid, thread });
+        holder.whereabouts = pid.ok().map(|pid| Whereabouts::new(host, pid, thread));
     }
 
     fn string(&self, seen: &mut Inspection) -> Result<ObjectKind> {

@@ -170,6 +170,8 @@ impl Store for RedisStore {
             batches: Some(self),
             connections: Some(self),
             lines: Some(self),
+            directory: Some(self),
+            listing: Some(self),
             ..Capabilities::default()
         }
     }

@@ -32,6 +32,7 @@ macro_rules! queries {
     };
 }
 
+mod listing;
 #[cfg(feature = "mysql")]
 pub(crate) mod mysql;
 mod pool;

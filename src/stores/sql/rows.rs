@@ -44,8 +44,18 @@ pub(super) struct Told {
     pub(super) held_ms: i64,
 }
 
+/// A row of a list.
+#[derive(Debug)]
+pub(super) struct ListedRow {
+    /// By which the table is in order.
+    pub(super) id: Vec<u8>,
+    pub(super) name: Vec<u8>,
+    pub(super) row: Row,
+    pub(super) told: Told,
+}
+
 /// A lock as it is shown to users.
-fn described(name: &LockName, row: Option<(Row, Told)>) -> Inspection {
+pub(super) fn described(name: &LockName, row: Option<(Row, Told)>) -> Inspection {
     let mut seen = Inspection::new(name.given(), ObjectKind::Absent);
     let Some((row, told)) = row else { return seen };
     seen.fence = u64::try_from(told.fence).ok().filter(|fence| *fence > 0).map(Fence::new);
@@ -62,8 +72,7 @@ fn described(name: &LockName, row: Option<(Row, Told)>) -> Inspection {
     }
     let remaining = Some(row.remaining());
     seen.remaining = remaining;
-    let place =
-        Whereabouts { host: told.host, pid: u32::try_from(told.pid).unwrap_or(0), thread: told.thread };
+    let place = Whereabouts::new(told.host, u32::try_from(told.pid).unwrap_or(0), told.thread);
     seen.holders.push(Holder {
         holds: u32::try_from(row.holds).ok(),
         remaining,
@@ -130,6 +139,9 @@ pub(super) trait Rows: Database {
     /// The same, with what the row says for people.
     fn show(&self, link: &mut Self::Link, name: &LockName, deadline: Moment) -> Outcome<Option<(Row, Told)>>;
 
+    /// The first rows behind the one with the id `after`, of locks that are held or free.
+    fn list(&self, link: &mut Self::Link, after: &[u8], deadline: Moment) -> Outcome<Vec<ListedRow>>;
+
     /// Frees the lock, for any holder, if it is of this kind.
     fn force(
         &self,
@@ -176,6 +188,10 @@ impl<D: Rows> RowStore<D> {
         RowStore { pool }
     }
 
+    pub(super) fn pool(&self) -> &Pool<D> {
+        &self.pool
+    }
+
     fn leave_one(
         database: &D,
         link: &mut D::Link,
@@ -213,6 +229,7 @@ impl<D: Rows> Store for RowStore<D> {
             poll_every: |_| D::POLL_EVERY,
             connections: Some(self),
             sweeping: Some(self),
+            listing: Some(self),
             ..Capabilities::default()
         }
     }

@@ -16,7 +16,7 @@ use crate::ident::LockName;
 use crate::inspect::Whereabouts;
 use crate::seam::{Claim, Failure, Outcome, Store};
 use crate::stores::sql::pool::{Database, Pool};
-use crate::stores::sql::rows::{Change, Row, RowStore, Rows, Told};
+use crate::stores::sql::rows::{Change, ListedRow, Row, RowStore, Rows, Told};
 use crate::stores::sql::{lease_ms, no_table, query};
 use crate::sync::{Condvar, Mutex};
 use crate::time::{Clock, Moment};
@@ -62,7 +62,7 @@ fn path(url: &str) -> Result<PathBuf> {
     if path.contains('\0') { Err(unusable()) } else { Ok(PathBuf::from(path)) }
 }
 
-queries!("sqlite": take, retake, leave, renew, expire, look, show, force, sweep);
+queries!("sqlite": take, retake, leave, renew, expire, look, show, list, force, sweep);
 
 struct Sqlite {
     path: PathBuf,
@@ -86,6 +86,11 @@ fn inode(path: &Path) -> Option<(u64, u64)> {
 
 fn seen(row: &rusqlite::Row<'_>) -> rusqlite::Result<Row> {
     Ok(Row { token: row.get(0)?, owner: row.get(1)?, holds: row.get(2)?, remaining_ms: row.get(3)? })
+}
+
+fn told(row: &rusqlite::Row<'_>) -> rusqlite::Result<Told> {
+    let (fence, host, pid, thread) = (row.get(4)?, row.get(5)?, row.get(6)?, row.get(7)?);
+    Ok(Told { fence, host, pid, thread, held_ms: row.get(8)? })
 }
 
 impl Sqlite {
@@ -362,14 +367,21 @@ impl Rows for Sqlite {
         name: &LockName,
         deadline: Moment,
     ) -> Outcome<Option<(Row, Told)>> {
-        let read = |row: &rusqlite::Row<'_>| {
-            let (fence, host, pid, thread) = (row.get(4)?, row.get(5)?, row.get(6)?, row.get(7)?);
-            Ok((seen(row)?, Told { fence, host, pid, thread, held_ms: row.get(8)? }))
-        };
+        let read = |row: &rusqlite::Row<'_>| Ok((seen(row)?, told(row)?));
         let show = |conn: &Connection| {
             conn.prepare_cached(&self.queries.show)?.query_row([name.key().as_bytes()], read).optional()
         };
         limit(&link.conn, deadline).and_then(|()| show(&link.conn)).map_err(failed)
+    }
+
+    fn list(&self, link: &mut SqliteConnection, after: &[u8], deadline: Moment) -> Outcome<Vec<ListedRow>> {
+        let read = |row: &rusqlite::Row<'_>| {
+            Ok(ListedRow { id: row.get(9)?, name: row.get(10)?, row: seen(row)?, told: told(row)? })
+        };
+        let list = |conn: &Connection| -> rusqlite::Result<Vec<ListedRow>> {
+            conn.prepare_cached(&self.queries.list)?.query_map([after], read)?.collect()
+        };
+        limit(&link.conn, deadline).and_then(|()| list(&link.conn)).map_err(failed)
     }
 
     fn force(

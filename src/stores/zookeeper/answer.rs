@@ -21,7 +21,7 @@ pub(super) fn deleted(outcome: Replied) -> Found<bool> {
 
 /// A node's text, to be read by people: the owner first, as everywhere.
 pub(super) fn inscription(claim: &Claim) -> Vec<u8> {
-    let Whereabouts { host, pid, thread } = Whereabouts::here();
+    let Whereabouts { host, pid, thread, .. } = Whereabouts::here();
     let (owner, lease_ms) = (claim.owner, millis(claim.lease));
     format!("{owner}\nlease_ms={lease_ms}\nhost={host}\npid={pid}\nthread={thread}\n").into_bytes()
 }
@@ -41,7 +41,7 @@ pub(super) fn whereabouts(data: &[u8]) -> Option<Whereabouts> {
     let text = String::from_utf8_lossy(data);
     let said = |what: &str| text.lines().find_map(|line| line.strip_prefix(what)).map(str::to_owned);
     let pid = said("pid=")?.parse().ok()?;
-    Some(Whereabouts { host: said("host=")?, pid, thread: said("thread=").unwrap_or_default() })
+    Some(Whereabouts::new(said("host=")?, pid, said("thread=").unwrap_or_default()))
 }
 
 /// An answer of the seam, with error codes in words.

@@ -35,7 +35,7 @@ impl ZooKeeperStore {
                 };
             let (owner, lease) = described(&one.name, &said);
             if !has_it {
-                seen.waiters.push(Waiter { owner, by_this_client: false, remaining: None });
+                seen.waiters.push(Waiter::new(owner, None));
                 continue;
             }
             let mode = match one.family {

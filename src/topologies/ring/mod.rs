@@ -4,6 +4,7 @@
 //! has the protocol, and why no name is granted by two nodes while the ring changes.
 
 mod circle;
+mod directory;
 mod node;
 pub(crate) mod plan;
 mod view;
@@ -290,6 +291,8 @@ impl Store for RingStore {
             homes: Some(self),
             connections: Some(self),
             lines: Some(self),
+            directory: Some(self),
+            listing: Some(self),
             itself: Some(self),
             ..self.of_nodes
         }

@@ -1,10 +1,12 @@
 //! The sleep of a waiter, and its turn between processes.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::Waiting;
 use crate::engine::acquire::call::interrupted;
 use crate::engine::acquire::outcome::AttemptOutcome;
+use crate::engine::queue::Sleeper;
 use crate::engine::registry::QueuePlace;
 use crate::error::Result;
 use crate::park::{Parker, Woken};
@@ -31,7 +33,11 @@ impl Waiting<'_> {
     pub(super) fn sleep(&mut self, place: &QueuePlace, wake_at: Moment) -> Result<()> {
         let (engine, call, ticket) = (self.engine, self.call, place.ticket());
         let claim = call.kind.is_handed_off().then(|| self.claim());
-        let until = wake_at.min(call.limit.moment(engine.clock.now()));
+        let now = engine.clock.now();
+        let until = wake_at.min(call.limit.moment(now));
+        let number = claim.as_ref().map_or_else(|| self.claim().owner.number(), |claim| claim.owner.number());
+        ticket.note_sleeper(Sleeper { number, thread: Arc::clone(self.thread), since: self.started });
+        engine.watchdog.announce(now);
         self.parker(place);
         // All that follows is looked at after the waker is set: what happened before found nobody to wake. First the end
         // of the client, which wakes everyone once. Pairs with `Engine::shutdown`.

@@ -7,6 +7,7 @@
 //!
 //! Long because it is a list, as that of one server: each question of the seam, sent to where its slot is.
 
+mod directory;
 pub(super) mod slots;
 mod topology;
 mod wakeups;
@@ -370,6 +371,8 @@ impl Store for ClusterStore {
             batches: Some(self),
             connections: Some(self),
             lines: Some(self),
+            directory: Some(self),
+            listing: Some(self),
             ..Capabilities::default()
         }
     }

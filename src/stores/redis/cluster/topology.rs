@@ -264,6 +264,12 @@ impl Topology {
         Some(Arc::clone(&self.node(endpoint).ok()?.store.server.subscriber))
     }
 
+    /// The members that have slots, as far as is known.
+    pub(super) fn primaries(&self) -> Vec<Endpoint> {
+        let map = Arc::clone(&self.map.lock());
+        map.members().iter().filter(|endpoint| map.is_primary(endpoint)).cloned().collect()
+    }
+
     pub(super) fn nodes(&self) -> Vec<Arc<ClusterNode>> {
         self.nodes.lock().values().cloned().collect()
     }

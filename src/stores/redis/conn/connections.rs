@@ -176,6 +176,29 @@ impl Connections {
         }
     }
 
+    /// As [`post`](Self::post), of a plain command that need not be in order with any other: over a shared connection that is
+    /// open, if one is.
+    pub(crate) fn post_anywhere(&self, command: &Command, deadline: Moment, take: ReplySink) {
+        let shared = self.any(command);
+        let deadline = deadline.min(Clock::System.after(self.command_timeout));
+        if let Err((failure, Some(take))) = self.send_over(shared, command, deadline, Some(take)) {
+            take(Err(failure));
+        }
+    }
+
+    /// The same, but waits for the reply. It comes behind what was posted so before, unless that broke the connection.
+    pub(crate) fn call_anywhere(&self, command: &Command, deadline: Moment) -> Outcome<Value> {
+        let shared = self.any(command);
+        let deadline = deadline.min(Clock::System.after(self.command_timeout));
+        let sent = self.send_over(shared, command, deadline, None);
+        shared.wait(&*sent.map_err(|(failure, _)| failure)?)
+    }
+
+    fn any(&self, command: &Command) -> &SharedConnection {
+        let open = self.shared_connections.iter().find(|shared| shared.is_open());
+        open.unwrap_or_else(|| self.shared(command))
+    }
+
     /// As [`post`](Self::post). If `take` finds that all is well, `then` goes out as well, over the same connection;
     /// its outcome is reported to nobody.
     pub(crate) fn post_then(
@@ -258,9 +281,19 @@ impl Connections {
         deadline: Moment,
         take: Option<ReplySink>,
     ) -> std::result::Result<Arc<Reply>, (Failure, Option<ReplySink>)> {
+        self.send_over(self.shared(command), command, deadline, take)
+    }
+
+    fn send_over(
+        &self,
+        shared: &SharedConnection,
+        command: &Command,
+        deadline: Moment,
+        take: Option<ReplySink>,
+    ) -> std::result::Result<Arc<Reply>, (Failure, Option<ReplySink>)> {
         let mut bytes = Vec::with_capacity(256);
         command.pack_into(&mut bytes);
-        self.shared(command).send(&bytes, deadline, take, || {
+        shared.send(&bytes, deadline, take, || {
             let mut slot = self.slot(deadline).map_err(Failure::into_error)?;
             let connection = match slot.0.take().filter(Connection::is_alive) {
                 Some(connection) => connection,

@@ -479,6 +479,11 @@ impl SharedConnection {
         false
     }
 
+    /// Whether a connection is open, as far as is known.
+    pub(crate) fn is_open(&self) -> bool {
+        self.out.lock().open.is_some()
+    }
+
     /// Whether the connection was hung up since this was last asked. Does not wait: a thread that uses it meanwhile
     /// notices, and that is reported the next time.
     pub(crate) fn hung_up(&self) -> bool {

@@ -12,10 +12,13 @@
 -- ARGV[2] most         of waiters and permits so many are shown
 --         channels     the others: where those who wait for it listen, by kind
 --
--- Returns {type, ttl_ms, now_ms, fence, value, back, out, holders, waiting, waiters, listeners}
+-- The line of waiting clients (see `line.lua`) is not among KEYS: its user may lack the right to it, and then nothing is told.
+--
+-- Returns {type, ttl_ms, now_ms, fence, value, back, out, permits, holders, waiting, waiters, listeners, in_line, line}
 --         fence, value: '' if there is none; back: permits whose leases are over, and which are to be had again;
 --         out: how many others; then those: id, ends_ms, …; holders: field, value, ttl_ms, …, ttl_ms: of a reader, the
---         longest of its markers, -2 if it has none; waiters: owner, until_ms, …; listeners: of each channel, -1: not told
+--         longest of its markers, -2 if it has none; waiters: owner, until_ms, …; listeners: of each channel, -1: not told;
+--         line: client, waited_ms, …
 local object, counter, queue, timeouts, heartbeats, out = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local base, most = ARGV[1], tonumber(ARGV[2])
 
@@ -74,7 +77,21 @@ for _, channel in ipairs({unpack(ARGV, 3)}) do
   listeners[#listeners + 1] = told
 end
 
+local line_key = 'leasehold_lock_line:' .. base
+local line, in_line = {}, 0
+local joined = redis.pcall('zrange', line_key, 0, most - 1, 'WITHSCORES')
+for at = 1, #joined, 2 do
+  line[at] = joined[at]
+  line[at + 1] = math.floor((time[1] * 1000000 + time[2] - joined[at + 1]) / 1000)
+end
+if #line > 0 then
+  in_line = redis.pcall('zcard', line_key)
+  in_line = type(in_line) == 'number' and in_line or #line / 2
+end
+
 local fence = redis.call('get', counter) or ''
 local waiting = redis.call('llen', queue)
 local ttl_ms = redis.call('pttl', object)
-return {kind, ttl_ms, now_ms, fence, value, back, lent, permits, holders, waiting, waiters, listeners}
+return {
+  kind, ttl_ms, now_ms, fence, value, back, lent, permits, holders, waiting, waiters, listeners, in_line, line,
+}

@@ -19,7 +19,7 @@ use crate::ident::LockName;
 use crate::inspect::Whereabouts;
 use crate::seam::{Claim, Failure, Outcome, Store};
 use crate::stores::sql::pool::{Database, Pool};
-use crate::stores::sql::rows::{Change, Row, RowStore, Rows, Told};
+use crate::stores::sql::rows::{Change, ListedRow, Row, RowStore, Rows, Told};
 use crate::stores::sql::sessions::SessionStore;
 use crate::stores::sql::{no_table, query, timed_out};
 use crate::time::{Clock, Moment};
@@ -121,7 +121,7 @@ impl MysqlConnection {
     }
 }
 
-queries!("mysql": add, take, retake, leave, renew, expire, look, show, force, long_free, forget);
+queries!("mysql": add, take, retake, leave, renew, expire, look, show, list, force, long_free, forget);
 
 struct Mysql {
     opts: OptsBuilder,
@@ -316,6 +316,17 @@ impl Rows for Mysql {
             let told = Told { fence, host, pid, thread, held_ms };
             (Row { token, owner, holds, remaining_ms }, told)
         }))
+    }
+
+    fn list(&self, link: &mut MysqlConnection, after: &[u8], _by: Moment) -> Outcome<Vec<ListedRow>> {
+        type Shown = (bool, String, i64, i64, i64, String, i64, String, i64, Vec<u8>, Vec<u8>);
+        let rows = link.conn.exec(&self.queries.list, params! { "after" => after });
+        let rows: Vec<Shown> = link.judge(rows).map_err(Failure::of_reading)?;
+        let read = |(token, owner, holds, remaining_ms, fence, host, pid, thread, held_ms, id, name)| {
+            let told = Told { fence, host, pid, thread, held_ms };
+            ListedRow { id, name, row: Row { token, owner, holds, remaining_ms }, told }
+        };
+        Ok(rows.into_iter().map(read).collect())
     }
 
     fn force(

@@ -26,7 +26,7 @@ use crate::observe::reporter::Reporter;
 use crate::seam::subscription::Subscription;
 use crate::seam::{Claim, Failure, Outcome, Store};
 use crate::stores::sql::pool::{Database, Pool};
-use crate::stores::sql::rows::{Change, Row, RowStore, Rows, Told};
+use crate::stores::sql::rows::{Change, ListedRow, Row, RowStore, Rows, Told};
 use crate::stores::sql::sessions::SessionStore;
 use crate::stores::sql::{lease_ms, no_table, query};
 use crate::sync::Waker;
@@ -124,7 +124,7 @@ fn one_at_a_time(create: &str) -> String {
     format!("SELECT pg_advisory_xact_lock(7094372811453); {create}")
 }
 
-queries!("postgres": take, retake, leave, renew, expire, look, show, force, sweep);
+queries!("postgres": take, retake, leave, renew, expire, look, show, list, force, sweep);
 
 struct Postgres {
     dial: Dial,
@@ -159,6 +159,16 @@ fn change(row: &PgRow) -> Outcome<Change<i64>> {
         None if column::<Option<bool>>(row, 1)?.is_some() => Ok(Change::None(Some(seen(row, 1)?))),
         None => Ok(Change::None(None)),
     }
+}
+
+fn told(row: &PgRow) -> Outcome<Told> {
+    Ok(Told {
+        fence: column(row, 4)?,
+        host: column(row, 5)?,
+        pid: column(row, 6)?,
+        thread: column(row, 7)?,
+        held_ms: column(row, 8)?,
+    })
 }
 
 fn seen(row: &PgRow, first: usize) -> Outcome<Row> {
@@ -302,14 +312,16 @@ impl Rows for Postgres {
     ) -> Outcome<Option<(Row, Told)>> {
         let rows = link.rows(&self.queries.show, &[&name.key().as_bytes()], deadline)?;
         let Some(row) = rows.first() else { return Ok(None) };
-        let told = Told {
-            fence: column(row, 4)?,
-            host: column(row, 5)?,
-            pid: column(row, 6)?,
-            thread: column(row, 7)?,
-            held_ms: column(row, 8)?,
+        Ok(Some((seen(row, 0)?, told(row)?)))
+    }
+
+    fn list(&self, link: &mut PostgresConnection, after: &[u8], deadline: Moment) -> Outcome<Vec<ListedRow>> {
+        let rows = link.rows(&self.queries.list, &[&after], deadline)?;
+        let read = |row: &PgRow| {
+            let (id, name) = (column(row, 9)?, column(row, 10)?);
+            Ok(ListedRow { id, name, row: seen(row, 0)?, told: told(row)? })
         };
-        Ok(Some((seen(row, 0)?, told)))
+        rows.iter().map(read).collect()
     }
 
     fn force(

@@ -1,0 +1,351 @@
+//! Lists of locks and of clients, a page at a time.
+
+use std::collections::{HashMap, VecDeque};
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::client::LockClient;
+use crate::directory::{ClientInfo, add_holders};
+use crate::engine::Engine;
+use crate::error::{Error, ErrorKind, Result};
+use crate::ident::ClientId;
+use crate::inspect::{Holder, Inspection, ObjectKind};
+use crate::seam::directory::{Listing, Page, Place, Wanted};
+
+/// A lock that somebody holds: an item of [`LockClient::list`].
+///
+/// # Examples
+///
+/// ```
+/// use leasehold::LockClient;
+///
+/// let client = LockClient::in_memory();
+/// let guard = client.lock("stock:42").acquire()?;
+/// for lock in client.list("stock:*") {
+///     let lock = lock?;
+///     println!("{} is {}, held by {}", lock.name, lock.kind, lock.holders[0]);
+/// }
+/// # Ok::<(), leasehold::Error>(())
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ListedLock {
+    /// Its name: the key without the client's prefix.
+    pub name: String,
+    /// The kind, as [`Inspection::kind`](crate::Inspection::kind).
+    pub kind: ObjectKind,
+    /// Its holders; empty for a semaphore whose permits are out.
+    pub holders: Vec<Holder>,
+    /// How long it lasts if nobody renews it; `Duration::MAX` if it has no end.
+    pub remaining: Option<Duration>,
+    /// How many wait, as far as the store shows it.
+    pub waiting: u64,
+}
+
+/// The price of a list so far: see [`Locks::cost`] and [`Clients::cost`].
+///
+/// # Examples
+///
+/// ```
+/// use leasehold::LockClient;
+///
+/// let client = LockClient::in_memory();
+/// let mut locks = client.list("*");
+/// let count = locks.by_ref().count();
+/// println!("{count} locks among {} keys, by {} requests", locks.cost().keys, locks.cost().requests);
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub struct ListCost {
+    /// How many requests were sent.
+    pub requests: u64,
+    /// How many keys or rows the store looked at, locks or not; on Redis about so many.
+    pub keys: u64,
+}
+
+/// The locks that somebody holds: see [`LockClient::list`].
+///
+/// # Examples
+///
+/// ```
+/// use leasehold::LockClient;
+///
+/// let client = LockClient::in_memory();
+/// for lock in client.list("stock:*") {
+///     println!("{}", lock?.name);
+/// }
+/// # Ok::<(), leasehold::Error>(())
+/// ```
+#[must_use = "nothing is asked before the first item is wanted"]
+pub struct Locks {
+    list: List<ListedLock>,
+    wanted: Wanted,
+    known: HashMap<ClientId, Option<ClientInfo>>,
+}
+
+/// The clients that hold or wait: see [`LockClient::clients`].
+///
+/// # Examples
+///
+/// ```
+/// use leasehold::LockClient;
+///
+/// let client = LockClient::in_memory();
+/// for other in client.clients() {
+///     println!("{}", other?);
+/// }
+/// # Ok::<(), leasehold::Error>(())
+/// ```
+#[must_use = "nothing is asked before the first item is wanted"]
+pub struct Clients {
+    list: List<ClientInfo>,
+}
+
+/// A list whose pages are asked for when they are wanted.
+struct List<T> {
+    engine: Arc<Engine>,
+    page: VecDeque<T>,
+    /// `None`: all has been asked for.
+    next: Option<Place>,
+    cost: ListCost,
+}
+
+/// So many clients are remembered while locks are listed.
+const MOST_KNOWN: usize = 10_000;
+
+impl LockClient {
+    /// Lists the locks that somebody holds, ours and Redisson's, whose names have the form of `pattern`: `*` stands for any text,
+    /// `?` for a character, `[ab]` and `[a-c]` for one of those, `\` takes the next character as it is.
+    ///
+    /// For operators: it looks at each key of the server, which [`Locks::cost`] counts. The order is the store's. Free locks are
+    /// not listed, semaphores while permits with leases are out. Names are the keys without the client's
+    /// [prefix](crate::ClientBuilder::key_prefix); what [`map_names`](crate::ClientBuilder::map_names) did is not undone, and `pattern` is for
+    /// what it made. A string without an end, or a hash that is no lock, is left out; a string with an end looks like a token lock.
+    ///
+    /// # Blocking
+    ///
+    /// Up to one command time-out for each page of some hundred keys, when its first item is wanted. Redis is asked by SCAN, a
+    /// page at a time, so that others are served between: each request keeps it busy for less than 5 ms.
+    ///
+    /// # Errors
+    ///
+    /// As the last item. The store could not be used; the user lacks a permission (`SCAN`, and those of
+    /// [`inspect`](Self::inspect)). Of kind [`Unsupported`](crate::ErrorKind::Unsupported) on Redlock, etcd and ZooKeeper, for
+    /// session locks, and for a client [without scripts](crate::ClientBuilder::without_scripts).
+    ///
+    /// # Guarantees
+    ///
+    /// A lock that was held all the time is listed once; while the server grows or shrinks its table, perhaps twice. One that
+    /// was acquired or released meanwhile may be or not. Each item was so at one moment, and is past.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use leasehold::LockClient;
+    ///
+    /// let client = LockClient::in_memory();
+    /// let guard = client.lock("stock:42").acquire()?;
+    /// let mut locks = client.list("stock:*");
+    /// while let Some(lock) = locks.next().transpose()? {
+    ///     println!("{} for {:?} more, by {}", lock.name, lock.remaining, lock.holders[0].owner);
+    /// }
+    /// println!("{} requests", locks.cost().requests);
+    /// # Ok::<(), leasehold::Error>(())
+    /// ```
+    pub fn list(&self, pattern: &str) -> Locks {
+        let prefix = self.engine.options.key_prefix.clone();
+        let wanted = Wanted { prefix, pattern: pattern.to_owned() };
+        Locks { list: List::new(&self.engine), wanted, known: HashMap::new() }
+    }
+
+    /// Lists the clients of this crate that hold or wait for locks on this store, each by its own account. See [`ClientInfo`].
+    ///
+    /// One that began to a moment ago, has its [directory](crate::ClientBuilder::directory) off or lacks the permission is not listed,
+    /// nor is Redisson. One that has died is listed for up to its lease. A database lists those that hold.
+    ///
+    /// # Blocking
+    ///
+    /// As [`list`](Self::list).
+    ///
+    /// # Errors
+    ///
+    /// As [`list`](Self::list).
+    ///
+    /// # Guarantees
+    ///
+    /// An account is up to a third of its client's lease old. Anybody who may write to the store can write one.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use leasehold::LockClient;
+    ///
+    /// let client = LockClient::in_memory();
+    /// let clients = client.clients().collect::<leasehold::Result<Vec<_>>>()?;
+    /// println!("{} clients", clients.len());
+    /// # Ok::<(), leasehold::Error>(())
+    /// ```
+    pub fn clients(&self) -> Clients {
+        Clients { list: List::new(&self.engine) }
+    }
+}
+
+impl<T> List<T> {
+    fn new(engine: &Arc<Engine>) -> List<T> {
+        List {
+            engine: Arc::clone(engine),
+            page: VecDeque::new(),
+            next: Some(Place::default()),
+            cost: ListCost::default(),
+        }
+    }
+
+    /// The next item. `ask` gets one page, and may not be asked for another after an error.
+    fn next(&mut self, mut ask: impl FnMut(&Engine, &Place) -> Result<Page<T>>) -> Option<Result<T>> {
+        loop {
+            if let Some(item) = self.page.pop_front() {
+                return Some(Ok(item));
+            }
+            let place = self.next.take()?;
+            match ask(&self.engine, &place) {
+                Ok(page) => {
+                    self.page = page.found.into();
+                    self.next = page.next;
+                    self.cost.requests += page.requests;
+                    self.cost.keys += page.looked_at;
+                }
+                Err(error) => return Some(Err(error)),
+            }
+        }
+    }
+}
+
+fn unsupported(action: &'static str) -> Error {
+    let words = "this store cannot list what it keeps; inspect() shows a lock by its name";
+    Error::new(ErrorKind::Unsupported, action, words)
+}
+
+impl Locks {
+    /// What has been asked so far.
+    #[must_use]
+    pub fn cost(&self) -> ListCost {
+        self.list.cost
+    }
+}
+
+impl Iterator for Locks {
+    type Item = Result<ListedLock>;
+
+    fn next(&mut self) -> Option<Result<ListedLock>> {
+        let (wanted, known) = (&self.wanted, &mut self.known);
+        self.list.next(|engine, place| {
+            engine.usable("list")?;
+            let listing = engine.store.capabilities().listing.ok_or_else(|| unsupported("list"))?;
+            let page = listing.locks(wanted, place, engine.one_command()).into_result();
+            let page = page.map_err(|error| error.during("list"))?;
+            let is_held = |seen: &Inspection| seen.is_held() || seen.kind == ObjectKind::ExpirableSemaphore;
+            let shown = page.found.into_iter().filter(is_held).map(|seen| {
+                // Stores without mapping names call a lock as it is shown.
+                (format!("{}{}", wanted.prefix, seen.name), seen.seen_by(engine.id))
+            });
+            let mut shown: Vec<(String, Inspection)> = shown.collect();
+            if known.len() > MOST_KNOWN {
+                known.clear();
+            }
+            let requests = engine.locate(&mut shown, known);
+            let found = shown.into_iter().map(|(_, seen)| ListedLock {
+                name: seen.name,
+                kind: seen.kind,
+                holders: seen.holders,
+                remaining: seen.remaining,
+                waiting: seen.waiting,
+            });
+            Ok(Page {
+                found: found.collect(),
+                next: page.next,
+                requests: page.requests + requests,
+                looked_at: page.looked_at,
+            })
+        })
+    }
+}
+
+/// The clients of all holders, for a store whose locks say where those are: asked for all at once, since one client may hold
+/// the first lock and the last.
+fn by_holders(engine: &Engine, listing: &dyn Listing) -> Result<Page<ClientInfo>> {
+    let wanted = Wanted { prefix: String::new(), pattern: "*".to_owned() };
+    let mut all = Page { found: Vec::new(), next: None, requests: 0, looked_at: 0 };
+    let mut clients = HashMap::new();
+    let mut place = Place::default();
+    loop {
+        let page = listing.locks(&wanted, &place, engine.one_command()).into_result();
+        let page = page.map_err(|error| error.during("clients"))?;
+        all.requests += page.requests;
+        all.looked_at += page.looked_at;
+        for seen in &page.found {
+            let name = seen.name.strip_prefix(&*engine.options.key_prefix).unwrap_or(&seen.name);
+            add_holders(&mut clients, name, seen, engine.id);
+        }
+        match page.next {
+            Some(next) => place = next,
+            None => {
+                all.found = clients.into_values().collect();
+                return Ok(all);
+            }
+        }
+    }
+}
+
+impl Clients {
+    /// What has been asked so far.
+    #[must_use]
+    pub fn cost(&self) -> ListCost {
+        self.list.cost
+    }
+}
+
+impl Iterator for Clients {
+    type Item = Result<ClientInfo>;
+
+    fn next(&mut self) -> Option<Result<ClientInfo>> {
+        self.list.next(|engine, place| {
+            engine.usable("clients")?;
+            let capabilities = engine.store.capabilities();
+            let Some(directory) = capabilities.directory else {
+                return by_holders(engine, capabilities.listing.ok_or_else(|| unsupported("clients"))?);
+            };
+            let page = directory.clients(place, engine.one_command()).into_result();
+            let page = page.map_err(|error| error.during("clients"))?;
+            let prefix = &engine.options.key_prefix;
+            let read = page.found.into_iter().filter_map(|(id, posted)| {
+                let mut info = ClientInfo::read(id, &posted.text, posted.remaining)?;
+                info.by_this_client = id == engine.id;
+                for one in &mut info.uses {
+                    if let Some(name) = one.name.strip_prefix(&**prefix) {
+                        one.name = name.to_owned();
+                    }
+                }
+                Some(info)
+            });
+            Ok(Page {
+                found: read.collect(),
+                next: page.next,
+                requests: page.requests,
+                looked_at: page.looked_at,
+            })
+        })
+    }
+}
+
+impl fmt::Debug for Locks {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Locks").field("wanted", &self.wanted).finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Clients {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Clients").field("cost", &self.list.cost).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,355 @@
+//! The directory: for each client that holds or waits, where it is and which of its threads do.
+//!
+//! An entry is JSON in a string, written by the client itself and gone with its lease. It has no clock in it: times are as long
+//! ago as they were when it was written, and how long ago that was is known by what is left of the entry's own time.
+
+mod json;
+
+use std::collections::HashMap;
+use std::fmt;
+use std::path::Path;
+use std::time::Duration;
+
+use self::json::{Json, quote};
+use crate::ident::ClientId;
+use crate::inspect::{Inspection, Whereabouts};
+use crate::time::millis;
+
+/// An entry names at most so many holds and waits.
+pub(crate) const MOST_USES: usize = 64;
+
+/// A longer name is left out of an entry: 64 of the longest would be four megabytes.
+const LONGEST_KEY: usize = 256;
+
+/// Of a text for people, so many characters.
+pub(crate) const LONGEST_TEXT: usize = 64;
+
+/// A client of this crate that holds or waits for locks: an item of [`LockClient::clients`](crate::LockClient::clients).
+///
+/// It says so of itself, at most a third of its lease ago, unless [`ClientBuilder::directory`](crate::ClientBuilder::directory)
+/// is off.
+///
+/// # Examples
+///
+/// ```
+/// use leasehold::LockClient;
+///
+/// let client = LockClient::in_memory();
+/// let guard = client.lock("stock:42").acquire()?;
+/// for other in client.clients() {
+///     let other = other?;
+///     println!("{} is {} in process {} on {}", other.id, other.program, other.pid, other.host);
+/// }
+/// # Ok::<(), leasehold::Error>(())
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ClientInfo {
+    /// The id of the client, with which the ids of its owners begin.
+    pub id: ClientId,
+    /// The machine's name.
+    pub host: String,
+    /// The id that the machine's system drew when it started; empty where it draws none.
+    pub boot: String,
+    /// The process id.
+    pub pid: u32,
+    /// When the process started, in ticks of its system since that started: with it a process id that was used again can be
+    /// recognized. `None` where the system does not say.
+    pub process_start: Option<u64>,
+    /// The file name of the program.
+    pub program: String,
+    /// The text of [`ClientBuilder::label`](crate::ClientBuilder::label).
+    pub label: Option<String>,
+    /// The version of this crate.
+    pub version: String,
+    /// How long ago the client was made. Zero where the store does not know.
+    pub age: Duration,
+    /// How long ago all this was written.
+    pub written: Duration,
+    /// Whether it is the client that asked.
+    pub by_this_client: bool,
+    /// Its holds and waits when that was written: 64 at most.
+    pub uses: Vec<LockUse>,
+    /// For how many more locks there was no room.
+    pub unlisted: u64,
+}
+
+/// A hold or a wait of a client's: see [`ClientInfo::uses`].
+///
+/// # Examples
+///
+/// ```
+/// use leasehold::LockClient;
+///
+/// let client = LockClient::in_memory();
+/// let guard = client.lock("stock:42").acquire()?;
+/// for other in client.clients() {
+///     for one in other?.uses {
+///         println!("{} {} for {:?}", if one.waits { "waits for" } else { "holds" }, one.name, one.since);
+///     }
+/// }
+/// # Ok::<(), leasehold::Error>(())
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct LockUse {
+    /// The lock's name; as its key, where that does not begin with the asking client's prefix.
+    pub name: String,
+    /// The number of the owner: the part behind the colon of an owner's id.
+    pub owner: u64,
+    /// The thread's name; empty if it has none, and for a guard that may change threads.
+    pub thread: String,
+    /// For how long it has held it or waited, by now.
+    pub since: Duration,
+    /// Whether it waits.
+    pub waits: bool,
+}
+
+/// The facts about a client that do not change.
+#[derive(Debug, Clone)]
+pub(crate) struct Identity {
+    host: String,
+    boot: String,
+    pid: u32,
+    process_start: Option<u64>,
+    program: String,
+    label: Option<String>,
+}
+
+impl Identity {
+    /// This process's.
+    pub(crate) fn here(label: Option<String>) -> Identity {
+        let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+        Identity {
+            host: host(),
+            boot: shown(boot.trim()),
+            pid: std::process::id(),
+            process_start: process_start(),
+            program: program(),
+            label,
+        }
+    }
+
+    /// What is known of this client, which is `age` old and has these `uses`.
+    pub(crate) fn info(&self, id: ClientId, age: Duration, uses: Vec<LockUse>, unlisted: u64) -> ClientInfo {
+        let Identity { host, boot, pid, process_start, program, label } = self.clone();
+        let version = env!("CARGO_PKG_VERSION").to_owned();
+        let (written, by_this_client) = (Duration::ZERO, true);
+        ClientInfo {
+            id,
+            host,
+            boot,
+            pid,
+            process_start,
+            program,
+            label,
+            version,
+            age,
+            written,
+            by_this_client,
+            uses,
+            unlisted,
+        }
+    }
+}
+
+/// The name of this machine.
+pub(crate) fn host() -> String {
+    shown(&rustix::system::uname().nodename().to_string_lossy())
+}
+
+/// The file name of this program; no more, since a path or an argument may be nobody's business.
+pub(crate) fn program() -> String {
+    let path = std::env::current_exe().unwrap_or_default();
+    shown(&path.file_name().unwrap_or(Path::new("").as_os_str()).to_string_lossy())
+}
+
+/// The 22nd field of `/proc/self/stat`. The second may hold anything, but ends with the last parenthesis.
+fn process_start() -> Option<u64> {
+    let stat = std::fs::read_to_string("/proc/self/stat").ok()?;
+    stat.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()
+}
+
+/// Text as it may be shown on a terminal.
+pub(crate) fn shown(text: &str) -> String {
+    text.chars().filter(|c| !c.is_control()).take(LONGEST_TEXT).collect()
+}
+
+impl ClientInfo {
+    /// The entry, which is to last for `lease`.
+    pub(crate) fn written(&self, lease: Duration) -> String {
+        let mut text = String::with_capacity(512);
+        let mut field = |name: &str, value: &str| {
+            text.push_str(if text.is_empty() { "{" } else { "," });
+            quote(name, &mut text);
+            text.push(':');
+            quote(value, &mut text);
+        };
+        field("host", &self.host);
+        field("boot", &self.boot);
+        field("program", &self.program);
+        if let Some(label) = &self.label {
+            field("label", label);
+        }
+        field("version", &self.version);
+        let start = self.process_start.map(|start| format!(",\"start\":{start}")).unwrap_or_default();
+        let (pid, lease_ms, age_ms) = (self.pid, millis(lease), millis(self.age));
+        text.push_str(&format!(
+            ",\"pid\":{pid}{start},\"lease_ms\":{lease_ms},\"age_ms\":{age_ms},\"uses\":["
+        ));
+        let is_short = |one: &&LockUse| one.name.len() <= LONGEST_KEY;
+        for (at, one) in self.uses.iter().filter(is_short).enumerate() {
+            text.push_str(if at == 0 { "{\"lock\":" } else { ",{\"lock\":" });
+            quote(&one.name, &mut text);
+            text.push_str(",\"thread\":");
+            quote(&one.thread, &mut text);
+            let (owner, waits, since_ms) = (one.owner, one.waits, millis(one.since));
+            text.push_str(&format!(",\"owner\":{owner},\"waits\":{waits},\"since_ms\":{since_ms}}}"));
+        }
+        let long = self.uses.iter().filter(|one| !is_short(one)).count();
+        let unlisted = self.unlisted.saturating_add(u64::try_from(long).unwrap_or(u64::MAX));
+        text.push_str(&format!("],\"unlisted\":{unlisted}}}"));
+        text
+    }
+
+    /// The entry of a client, of whose time `remaining` is left; `None`: it is no such entry.
+    pub(crate) fn read(id: ClientId, text: &str, remaining: Duration) -> Option<ClientInfo> {
+        let entry = Json::read(text)?;
+        let text = |name: &str| entry.get(name).and_then(Json::text).map(shown);
+        let ms = |from: &Json, name: &str| from.get(name).and_then(Json::number).map(Duration::from_millis);
+        let written = ms(&entry, "lease_ms")?.saturating_sub(remaining);
+        let uses = entry.get("uses").map_or(&[][..], Json::list);
+        let uses = uses.iter().take(MOST_USES).filter_map(|one| {
+            Some(LockUse {
+                name: one.get("lock")?.text()?.to_owned(),
+                owner: one.get("owner")?.number()?,
+                thread: one.get("thread").and_then(Json::text).map(shown).unwrap_or_default(),
+                since: ms(one, "since_ms")?.saturating_add(written),
+                waits: one.get("waits") == Some(&Json::Bool(true)),
+            })
+        });
+        Some(ClientInfo {
+            id,
+            host: text("host")?,
+            boot: text("boot").unwrap_or_default(),
+            pid: entry.get("pid").and_then(Json::number).and_then(|pid| u32::try_from(pid).ok())?,
+            process_start: entry.get("start").and_then(Json::number),
+            program: text("program").unwrap_or_default(),
+            label: text("label"),
+            version: text("version").unwrap_or_default(),
+            age: ms(&entry, "age_ms").unwrap_or_default().saturating_add(written),
+            written,
+            by_this_client: false,
+            uses: uses.collect(),
+            unlisted: entry.get("unlisted").and_then(Json::number).unwrap_or(0),
+        })
+    }
+
+    /// The whereabouts of an owner of this client's that holds or waits for the lock of this key, and since when.
+    fn place_of(&self, key: &str, number: Option<u64>, waits: bool) -> (Whereabouts, Option<Duration>) {
+        let is_it = |one: &&LockUse| {
+            one.name == key && one.waits == waits && number.is_none_or(|number| one.owner == number)
+        };
+        // Of several threads of a client that wait, the one that has waited for longest.
+        let found = self.uses.iter().filter(is_it).max_by_key(|one| one.since);
+        let place = Whereabouts {
+            host: self.host.clone(),
+            pid: self.pid,
+            thread: found.map(|one| one.thread.clone()).unwrap_or_default(),
+            program: self.program.clone(),
+            label: self.label.clone(),
+        };
+        (place, found.map(|one| one.since))
+    }
+}
+
+/// The client and the number of an owner; of a client in a line of waiters only the client.
+fn owner(text: &str) -> Option<(ClientId, Option<u64>)> {
+    match text.split_once(':') {
+        Some((client, number)) => Some((ClientId::read(client)?, Some(number.parse().ok()?))),
+        None => Some((ClientId::read(text)?, None)),
+    }
+}
+
+/// The clients of holders and waiters that are shown, each once, holders first.
+pub(crate) fn clients_of(seen: &Inspection) -> Vec<ClientId> {
+    let owners = seen.holders.iter().map(|one| &one.owner).chain(seen.waiters.iter().map(|one| &one.owner));
+    let mut clients = Vec::new();
+    for (client, _) in owners.filter_map(|text| owner(text)) {
+        if !clients.contains(&client) {
+            clients.push(client);
+        }
+    }
+    clients
+}
+
+/// The clients of the holders that say where they are, for a store whose locks do: with what they hold.
+pub(crate) fn add_holders(
+    clients: &mut HashMap<ClientId, ClientInfo>,
+    name: &str,
+    seen: &Inspection,
+    asking: ClientId,
+) {
+    for holder in &seen.holders {
+        let (Some((id, number)), Some(place)) = (owner(&holder.owner), &holder.whereabouts) else { continue };
+        let one = LockUse {
+            name: name.to_owned(),
+            owner: number.unwrap_or(0),
+            thread: place.thread.clone(),
+            since: holder.held_for.unwrap_or_default(),
+            waits: false,
+        };
+        let client = clients.entry(id).or_insert_with(|| ClientInfo {
+            id,
+            host: shown(&place.host),
+            boot: String::new(),
+            pid: place.pid,
+            process_start: None,
+            program: place.program.clone(),
+            label: place.label.clone(),
+            version: String::new(),
+            age: Duration::ZERO,
+            written: Duration::ZERO,
+            by_this_client: id == asking,
+            uses: Vec::new(),
+            unlisted: 0,
+        });
+        if client.uses.len() < MOST_USES {
+            client.uses.push(one);
+        } else {
+            client.unlisted += 1;
+        }
+    }
+}
+
+/// Adds to what is shown of the lock of this key what the directory knows of its holders and waiters.
+pub(crate) fn locate(seen: &mut Inspection, key: &str, known: &HashMap<ClientId, Option<ClientInfo>>) {
+    let place_of = |text: &str, waits: bool| {
+        let (client, number) = owner(text)?;
+        Some(known.get(&client)?.as_ref()?.place_of(key, number, waits))
+    };
+    for holder in &mut seen.holders {
+        let Some((place, since)) = place_of(&holder.owner, false) else { continue };
+        holder.held_for = holder.held_for.or(since);
+        match &mut holder.whereabouts {
+            // The holder's own account with the hold is as old as the hold, and no older.
+            Some(told) => (told.program, told.label) = (place.program, place.label),
+            none => *none = Some(place),
+        }
+    }
+    for waiter in &mut seen.waiters {
+        let Some((place, since)) = place_of(&waiter.owner, true) else { continue };
+        waiter.waiting_for = waiter.waiting_for.or(since);
+        waiter.whereabouts = Some(place);
+    }
+}
+
+impl fmt::Display for ClientInfo {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} on {} in process {}", self.id, self.host, self.pid)?;
+        if !self.program.is_empty() {
+            write!(f, ", {}", self.program)?;
+        }
+        self.label.as_ref().map_or(Ok(()), |label| write!(f, ", {label}"))
+    }
+}

@@ -1,0 +1,155 @@
+//! This client's entry in the directory: when it is written, and what it says.
+//!
+//! Holders pay nothing for it. The timer, which looks at holds anyway, says that something is held, and a waiter says so before
+//! it sleeps; the watchdog then writes the entry, once each third of the lease at most.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::config::Options;
+use crate::directory::{ClientInfo, Identity, LONGEST_TEXT, MOST_USES, clients_of, locate};
+use crate::engine::policy::{renewal_period, renewal_slack};
+use crate::engine::registry::Registry;
+use crate::error::ErrorKind;
+use crate::ident::ClientId;
+use crate::inspect::Inspection;
+use crate::seam::{Answer, Store};
+use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use crate::time::{Clock, Moment};
+
+/// One look asks for the entries of so many clients at most: in a cluster each is a request.
+const MOST_CLIENTS: usize = 128;
+
+pub(crate) struct Announcer {
+    id: ClientId,
+    identity: Identity,
+    lease: Duration,
+    began: Moment,
+    /// When the entry is to be written next, as `Moment::nanos`: the maximum if it is off, or the store refuses it.
+    due: AtomicU64,
+    /// The watchdog is to write it.
+    is_wanted: AtomicBool,
+    /// It may be there.
+    is_written: AtomicBool,
+}
+
+impl Announcer {
+    pub(crate) fn new(id: ClientId, options: &Options, clock: &Clock) -> Announcer {
+        let label = options.label.as_ref();
+        let label = label.map(|label| label.chars().filter(|c| !c.is_control()).take(LONGEST_TEXT).collect());
+        Announcer {
+            id,
+            identity: Identity::here(label),
+            lease: options.lease,
+            began: clock.now(),
+            due: AtomicU64::new(if options.directory { 0 } else { u64::MAX }),
+            is_wanted: AtomicBool::new(false),
+            is_written: AtomicBool::new(false),
+        }
+    }
+
+    /// Something is held or waited for. `true`: the caller is to wake the watchdog, which has not been told so yet.
+    pub(crate) fn want(&self, now: Moment) -> bool {
+        now.nanos() >= self.due.load(Ordering::Relaxed) && !self.is_wanted.swap(true, Ordering::SeqCst)
+    }
+
+    /// Whether there may be something to write, now or later.
+    pub(crate) fn is_on(&self) -> bool {
+        self.due.load(Ordering::Relaxed) != u64::MAX
+    }
+
+    /// The watchdog's: writes the entry if that is wanted, and does not wait for it. Another try is no sooner than the next round,
+    /// however it ends.
+    pub(crate) fn write(
+        self: &Arc<Announcer>,
+        store: &dyn Store,
+        registry: &Registry,
+        now: Moment,
+        deadline: Moment,
+    ) {
+        if !self.is_wanted.load(Ordering::SeqCst) {
+            return;
+        }
+        self.postpone(now);
+        // A store that connects later may have one.
+        let Some(directory) = store.capabilities().directory else { return };
+        let text = self.own(registry, now).written(self.lease);
+        self.is_written.store(true, Ordering::SeqCst);
+        let announcer = Arc::clone(self);
+        let done = move |answer| {
+            // For good: each try would be an entry in the server's log of what it refused.
+            if let Answer::Refused(error) = answer
+                && matches!(error.kind(), ErrorKind::NoPermission | ErrorKind::Unsupported)
+            {
+                announcer.due.store(u64::MAX, Ordering::SeqCst);
+                announcer.is_written.store(false, Ordering::SeqCst);
+            }
+        };
+        directory.write(self.id, &text, self.lease, deadline, Box::new(done));
+    }
+
+    /// Until the next round. Postponed first, not wanted second: else it would be wanted again at once.
+    fn postpone(&self, now: Moment) {
+        let next = now.plus(renewal_period(self.lease) - renewal_slack(self.lease));
+        self.due.store(next.nanos(), Ordering::SeqCst);
+        self.is_wanted.store(false, Ordering::SeqCst);
+    }
+
+    /// The client has ended.
+    pub(crate) fn remove(&self, store: &dyn Store, deadline: Moment) {
+        if self.is_written.swap(false, Ordering::SeqCst)
+            && let Some(directory) = store.capabilities().directory
+        {
+            // One that stays ends with its lease.
+            drop(directory.remove(self.id, deadline));
+        }
+    }
+
+    /// What this client would say of itself now.
+    pub(crate) fn own(&self, registry: &Registry, now: Moment) -> ClientInfo {
+        let (uses, unlisted) = registry.uses(MOST_USES, now);
+        self.identity.info(self.id, now.since(self.began), uses, unlisted)
+    }
+
+    /// Adds what is known of the holders and waiters that are shown; what `known` lacks is asked for. `keys` are those of
+    /// `seen`. Returns how many requests that took.
+    pub(crate) fn locate(
+        &self,
+        seen: &mut [(String, Inspection)],
+        known: &mut HashMap<ClientId, Option<ClientInfo>>,
+        (store, registry): (&dyn Store, &Registry),
+        (now, deadline): (Moment, Moment),
+    ) -> u64 {
+        let mut asked: Vec<ClientId> = Vec::new();
+        for client in seen.iter().flat_map(|(_, one)| clients_of(one)) {
+            if client == self.id {
+                // As it is now, not as it was written.
+                known.entry(client).or_insert_with(|| Some(self.own(registry, now)));
+            } else if !known.contains_key(&client) && !asked.contains(&client) && asked.len() < MOST_CLIENTS {
+                asked.push(client);
+            }
+        }
+        let mut requests = 0;
+        if !asked.is_empty()
+            && let Some(directory) = store.capabilities().directory
+        {
+            // Without the right to it, or without the store, the owners are ids.
+            let posted = match directory.read(&asked, deadline) {
+                Answer::Done(page) => {
+                    requests = page.requests;
+                    page.found
+                }
+                Answer::Refused(_) | Answer::Unknown(_) => Vec::new(),
+            };
+            for (client, posted) in asked.into_iter().zip(posted) {
+                let info = posted.and_then(|posted| ClientInfo::read(client, &posted.text, posted.remaining));
+                known.insert(client, info);
+            }
+        }
+        for (key, one) in seen {
+            locate(one, key, known);
+        }
+        requests
+    }
+}

@@ -1,0 +1,205 @@
+//! The seam of the directory of clients, and of lists of locks.
+
+use std::time::Duration;
+
+use crate::ident::ClientId;
+use crate::inspect::Inspection;
+use crate::seam::answer::Answer;
+use crate::time::Moment;
+
+/// A client's entry as the store has it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Posted {
+    pub(crate) text: String,
+    /// What is left of its time.
+    pub(crate) remaining: Duration,
+}
+
+/// The receiver of the answer to the writing of an entry.
+pub(crate) type Written = Box<dyn FnOnce(Answer<()>) + Send>;
+
+/// A store that keeps an entry for each client.
+pub(crate) trait Directory: Send + Sync {
+    /// Writes a client's entry, which is to last for `lease`. Does not wait for the answer, which `done` gets from the thread
+    /// that reads it.
+    fn write(&self, client: ClientId, text: &str, lease: Duration, deadline: Moment, done: Written);
+
+    /// Removes a client's entry.
+    fn remove(&self, client: ClientId, deadline: Moment) -> Answer<()>;
+
+    /// The entries of these clients, in order.
+    fn read(&self, clients: &[ClientId], deadline: Moment) -> Answer<Page<Option<Posted>>>;
+
+    /// Some of the entries that there are.
+    fn clients(&self, from: &Place, deadline: Moment) -> Answer<Page<(ClientId, Posted)>>;
+}
+
+/// A store that can list its locks.
+pub(crate) trait Listing: Send + Sync {
+    /// Some of the locks that there are.
+    fn locks(&self, wanted: &Wanted, from: &Place, deadline: Moment) -> Answer<Page<Inspection>>;
+}
+
+/// The locks that a list is to have.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Wanted {
+    /// What the keys of the client's locks begin with.
+    pub(crate) prefix: String,
+    /// A pattern of Redis's for what follows.
+    pub(crate) pattern: String,
+}
+
+/// Where a list goes on.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Place {
+    /// The servers that are still to be asked, the present one first; `None`: not begun.
+    pub(crate) servers: Option<Vec<String>>,
+    /// Where the present one goes on; empty: from its beginning.
+    pub(crate) cursor: String,
+}
+
+/// A part of a list.
+#[derive(Debug)]
+pub(crate) struct Page<T> {
+    pub(crate) found: Vec<T>,
+    /// Where it goes on; `None`: this was the last.
+    pub(crate) next: Option<Place>,
+    /// How many requests it took.
+    pub(crate) requests: u64,
+    /// How many keys or rows the store looked at for it.
+    pub(crate) looked_at: u64,
+}
+
+impl Wanted {
+    /// The pattern for whole keys. A prefix is meant as it is.
+    pub(crate) fn whole(&self) -> String {
+        let mut whole = String::with_capacity(self.prefix.len() + self.pattern.len());
+        for character in self.prefix.chars() {
+            if matches!(character, '*' | '?' | '[' | ']' | '\\' | '^') {
+                whole.push('\\');
+            }
+            whole.push(character);
+        }
+        whole + &self.pattern
+    }
+
+    /// The name that is shown for this key, if it is wanted. For stores that know no patterns.
+    pub(crate) fn name<'a>(&self, key: &'a str) -> Option<&'a str> {
+        let name = key.strip_prefix(&*self.prefix)?;
+        matches(self.pattern.as_bytes(), name.as_bytes()).then_some(name)
+    }
+}
+
+/// Whether `text` has the form of `pattern`, as Redis understands patterns. Takes at most as long as both multiplied: only the
+/// last star is ever gone back to.
+fn matches(pattern: &[u8], text: &[u8]) -> bool {
+    let (mut at, mut place) = (0, 0);
+    let mut star: Option<(usize, usize)> = None;
+    loop {
+        let rest = pattern.get(at..).unwrap_or_default();
+        if rest.first() == Some(&b'*') {
+            at += 1;
+            star = Some((at, place));
+            continue;
+        }
+        let Some(byte) = text.get(place) else {
+            return rest.is_empty();
+        };
+        match one(rest, *byte) {
+            Some(length) => {
+                at += length;
+                place += 1;
+            }
+            None => {
+                let Some((after, from)) = star else { return false };
+                (at, place) = (after, from + 1);
+                star = Some((after, from + 1));
+            }
+        }
+    }
+}
+
+/// How long the first part of a pattern is, which stands for one byte, if it stands for this one.
+fn one(pattern: &[u8], byte: u8) -> Option<usize> {
+    match pattern {
+        [] => None,
+        [b'?', ..] => Some(1),
+        [b'\\', escaped, ..] => (*escaped == byte).then_some(2),
+        [b'[', set @ ..] => {
+            let is_not = set.first() == Some(&b'^');
+            let mut at = usize::from(is_not);
+            let mut is_in = false;
+            loop {
+                match set.get(at..).unwrap_or_default() {
+                    // Without its end, the set ends with the pattern.
+                    [] => break,
+                    [b']', ..] => {
+                        at += 1;
+                        break;
+                    }
+                    [b'\\', escaped, ..] => {
+                        is_in |= *escaped == byte;
+                        at += 2;
+                    }
+                    [first, b'-', last, ..] => {
+                        is_in |= (*first.min(last)..=*first.max(last)).contains(&byte);
+                        at += 3;
+                    }
+                    [single, ..] => {
+                        is_in |= *single == byte;
+                        at += 1;
+                    }
+                }
+            }
+            (is_in != is_not).then_some(1 + at)
+        }
+        [plain, ..] => (*plain == byte).then_some(1),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patterns_are_those_of_redis() {
+        let is_match = |pattern: &str, text: &str| matches(pattern.as_bytes(), text.as_bytes());
+        for (pattern, text) in [
+            ("*", ""),
+            ("*", "anything"),
+            ("stock:*", "stock:"),
+            ("stock:*:eu", "stock:1:us:eu"),
+            ("h?llo", "hello"),
+            ("h[ae]llo", "hallo"),
+            ("h[^e]llo", "hallo"),
+            ("h[a-c]llo", "hbllo"),
+            ("h\\*llo", "h*llo"),
+            ("a[\\]]b", "a]b"),
+            ("**a**", "bab"),
+        ] {
+            assert!(is_match(pattern, text), "{pattern} {text}");
+        }
+        for (pattern, text) in [
+            ("", "a"),
+            ("stock", "stocks"),
+            ("h?llo", "hllo"),
+            ("h[ae]llo", "hillo"),
+            ("h[^e]llo", "hello"),
+            ("h\\*llo", "hello"),
+            ("*a", "ab"),
+        ] {
+            assert!(!is_match(pattern, text), "{pattern} {text}");
+        }
+        // Takes for ever where each star is gone back to.
+        assert!(!is_match(&("a*".repeat(50) + "b"), &"a".repeat(10_000)));
+    }
+
+    #[test]
+    fn a_prefix_is_no_pattern() {
+        let wanted = Wanted { prefix: "a*[b]\\:".to_owned(), pattern: "x*".to_owned() };
+        assert_eq!(wanted.whole(), "a\\*\\[b\\]\\\\:x*");
+        assert_eq!(wanted.name("a*[b]\\:xy"), Some("xy"));
+        assert_eq!(wanted.name("axb:xy"), None);
+        assert!(matches(wanted.whole().as_bytes(), b"a*[b]\\:xyz"));
+    }
+}

@@ -1,0 +1,216 @@
+//! The directory of clients on one server, and the list of its locks.
+//!
+//! Both lists go by SCAN, outside of scripts: the server serves others between its pages, and between the looks at what a page
+//! names.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use redis::Value;
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::ident::{ClientId, LockName};
+use crate::inspect::{Inspection, ObjectKind};
+use crate::seam::directory::{Directory, Listing, Page, Place, Posted, Wanted, Written};
+use crate::seam::{Answer, Failure, Outcome};
+use crate::stores::redis::keys::Part;
+use crate::stores::redis::reply::{Expected, Redirect, accepted, decoded, refusal, unexpected};
+use crate::stores::redis::script::{Command, ENTRIES};
+use crate::stores::redis::show;
+use crate::stores::redis::store::RedisStore;
+use crate::time::{Moment, millis};
+
+/// A page of SCAN: the server walks over so many places of its table, in well under a millisecond.
+const PAGE: u32 = 250;
+
+/// The key of a client's entry.
+pub(super) fn entry(client: ClientId) -> String {
+    format!("{}{client}", Part::ClientEntry.text())
+}
+
+/// Keys of a page of SCAN, and where it goes on; empty: that was the last.
+type Scanned = (Vec<String>, String);
+
+/// What was seen of a page's keys, each of which may have failed.
+pub(super) struct Looked {
+    pub(super) seen: Vec<(LockName, Outcome<Inspection>)>,
+    pub(super) cursor: String,
+    pub(super) requests: u64,
+    pub(super) looked_at: u64,
+}
+
+impl RedisStore {
+    fn ask_plain(&self, command: &Command, deadline: Moment) -> Outcome<Value> {
+        refused(self.server.connections.call(command, deadline)?)
+    }
+
+    /// One page of the keys that have the form of `pattern`.
+    fn scan(&self, pattern: &str, cursor: &str, deadline: Moment) -> Outcome<Scanned> {
+        let cursor = if cursor.is_empty() { "0" } else { cursor };
+        let command = Command::new("SCAN").arg(cursor).arg("MATCH").arg(pattern).arg("COUNT").arg(PAGE);
+        decoded(scanned(&self.ask_plain(&command, deadline)?))
+    }
+
+    fn check_scripts(&self) -> Outcome<()> {
+        if self.server.scripts {
+            return Ok(());
+        }
+        let words = "lists and entries are read by scripts, which without_scripts() excludes";
+        Err(Failure::Refused(Error::new(ErrorKind::Unsupported, "list", words)))
+    }
+
+    /// A page of the locks that are wanted.
+    pub(super) fn look_at_page(&self, wanted: &Wanted, cursor: &str, deadline: Moment) -> Outcome<Looked> {
+        self.check_scripts()?;
+        let (keys, cursor) = self.scan(&wanted.whole(), cursor, deadline)?;
+        let looked_at = u64::from(PAGE);
+        // What belongs to a lock is none; nor is what no name can lead to.
+        let names = keys.into_iter().filter_map(|key| {
+            let name = Arc::from(key.strip_prefix(&*wanted.prefix)?);
+            LockName::new(&name, key).ok()
+        });
+        let names: Vec<LockName> = names.collect();
+        if names.is_empty() {
+            return Ok(Looked { seen: Vec::new(), cursor, requests: 1, looked_at });
+        }
+        let commands: Vec<Command> = names.iter().map(|name| show::request(name, &[])).collect();
+        // Each is a request of its own to the server, which serves others between them.
+        let replies = self.server.connections.dialog(deadline, |dialog| dialog.say(&commands))?;
+        let read = |(name, reply): (LockName, Value)| {
+            let seen = show::read(&name, reply);
+            (name, seen)
+        };
+        let seen = names.into_iter().zip(replies).map(read).collect();
+        Ok(Looked { seen, cursor, requests: 2, looked_at })
+    }
+
+    /// The entries under these keys.
+    fn entries(&self, clients: &[ClientId], deadline: Moment) -> Outcome<Vec<Option<Posted>>> {
+        self.check_scripts()?;
+        let keys: Vec<String> = clients.iter().map(|client| entry(*client)).collect();
+        let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
+        decoded(posted(&self.ask_plain(&ENTRIES.on(&keys), deadline)?))
+    }
+
+    /// A page of the entries.
+    fn entries_page(&self, from: &Place, deadline: Moment) -> Outcome<Page<(ClientId, Posted)>> {
+        self.check_scripts()?;
+        let prefix = Part::ClientEntry.text();
+        let (keys, cursor) = self.scan(&format!("{prefix}*"), &from.cursor, deadline)?;
+        let clients = keys.iter().filter_map(|key| ClientId::read(key.strip_prefix(prefix)?));
+        let clients: Vec<ClientId> = clients.collect();
+        let mut page =
+            Page { found: Vec::new(), next: goes_on(cursor), requests: 1, looked_at: u64::from(PAGE) };
+        if !clients.is_empty() {
+            page.requests += 1;
+            // One by one: in a cluster they are in different slots, and one that has moved is found where it is.
+            let commands = clients.iter().map(|client| ENTRIES.on(&[&entry(*client)]));
+            let commands: Vec<Command> = commands.collect();
+            let replies = self.server.connections.dialog(deadline, |dialog| dialog.say(&commands))?;
+            for (client, reply) in clients.into_iter().zip(replies) {
+                match refused(reply).map_err(Failure::into_error) {
+                    Ok(reply) => {
+                        let posted = decoded(posted(&reply))?.into_iter().flatten();
+                        page.found.extend(posted.map(|posted| (client, posted)));
+                    }
+                    Err(error) if Redirect::of(&error).is_some() => {}
+                    Err(error) => return Err(Failure::Refused(error)),
+                }
+            }
+        }
+        Ok(page)
+    }
+}
+
+/// Where a list of one server goes on.
+fn goes_on(cursor: String) -> Option<Place> {
+    (!cursor.is_empty()).then_some(Place { servers: None, cursor })
+}
+
+fn refused(reply: Value) -> Outcome<Value> {
+    accepted(reply).map_err(|error| Failure::Refused(refusal(&error, Expected::Nothing)))
+}
+
+fn scanned(reply: &Value) -> Result<Scanned> {
+    let Value::Array(parts) = reply else { return Err(unexpected(reply)) };
+    let [Value::BulkString(cursor), Value::Array(keys)] = &parts[..] else { return Err(unexpected(reply)) };
+    let cursor = String::from_utf8_lossy(cursor).into_owned();
+    let key = |key: &Value| match key {
+        // A name is text; what is not is nobody's lock here.
+        Value::BulkString(key) => String::from_utf8(key.clone()).ok(),
+        _ => None,
+    };
+    let cursor = if cursor == "0" { String::new() } else { cursor };
+    Ok((keys.iter().filter_map(key).collect(), cursor))
+}
+
+fn posted(reply: &Value) -> Result<Vec<Option<Posted>>> {
+    let Value::Array(parts) = reply else { return Err(unexpected(reply)) };
+    let one = |pair: &[Value]| match pair {
+        [Value::BulkString(text), Value::Int(left_ms)] => {
+            let text = String::from_utf8(text.clone()).ok().filter(|text| !text.is_empty());
+            let remaining = Duration::from_millis(u64::try_from(*left_ms).unwrap_or(0));
+            Ok(text.map(|text| Posted { text, remaining }))
+        }
+        _ => Err(unexpected(reply)),
+    };
+    parts.chunks(2).map(one).collect()
+}
+
+/// The answer about the directory, which is about no lock.
+pub(super) fn answered<T>(outcome: Outcome<T>) -> Answer<T> {
+    match outcome {
+        Ok(value) => Answer::Done(value),
+        Err(failure) => Answer::Refused(failure.into_error()),
+    }
+}
+
+/// What a list shows of a key. A string without an end is no token lock's. Where something else is kept in the place of what belongs
+/// to a lock, it is none.
+pub(super) fn listed(seen: Result<Inspection>) -> Result<Option<Inspection>> {
+    match seen {
+        Ok(seen) if seen.kind == ObjectKind::TokenLock && seen.remaining == Some(Duration::MAX) => Ok(None),
+        Ok(seen) => Ok(Some(seen)),
+        Err(error) if error.kind() == ErrorKind::WrongType => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+impl Directory for RedisStore {
+    /// Over a connection that is open already, and not the one for renewals: those are not to wait for it.
+    fn write(&self, client: ClientId, text: &str, lease: Duration, deadline: Moment, done: Written) {
+        let command = Command::new("SET").arg(entry(client)).arg(text).arg("PX").arg(millis(lease).max(1));
+        let take = |outcome: Outcome<Value>| done(answered(outcome.and_then(refused).map(drop)));
+        self.server.connections.post_anywhere(&command, deadline, Box::new(take));
+    }
+
+    fn remove(&self, client: ClientId, deadline: Moment) -> Answer<()> {
+        let command = Command::new("DEL").arg(entry(client));
+        answered(self.server.connections.call_anywhere(&command, deadline).and_then(refused).map(drop))
+    }
+
+    fn read(&self, clients: &[ClientId], deadline: Moment) -> Answer<Page<Option<Posted>>> {
+        let found = self.entries(clients, deadline);
+        answered(found.map(|found| Page { found, next: None, requests: 1, looked_at: 0 }))
+    }
+
+    fn clients(&self, from: &Place, deadline: Moment) -> Answer<Page<(ClientId, Posted)>> {
+        answered(self.entries_page(from, deadline))
+    }
+}
+
+impl Listing for RedisStore {
+    fn locks(&self, wanted: &Wanted, from: &Place, deadline: Moment) -> Answer<Page<Inspection>> {
+        answered(self.look_at_page(wanted, &from.cursor, deadline).and_then(|page| {
+            let seen = page.seen.into_iter();
+            let seen = seen.map(|(_, seen)| listed(seen.map_err(Failure::into_error)).transpose());
+            let found: Result<Vec<Inspection>> = seen.flatten().collect();
+            Ok(Page {
+                found: found.map_err(Failure::Refused)?,
+                next: goes_on(page.cursor),
+                requests: page.requests,
+                looked_at: page.looked_at,
+            })
+        }))
+    }
+}

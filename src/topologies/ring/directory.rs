@@ -1,0 +1,103 @@
+//! The directory of clients on a ring: an entry is at the home of its key, like a lock. Lists go from node to node.
+
+use std::time::Duration;
+
+use crate::error::{Error, ErrorKind};
+use crate::ident::ClientId;
+use crate::ident::derived::Part;
+use crate::inspect::Inspection;
+use crate::seam::Answer;
+use crate::seam::directory::{Directory, Listing, Page, Place, Posted, Wanted, Written};
+use crate::seam::ring_member::RingMember;
+use crate::time::Moment;
+use crate::topologies::ring::view::RingView;
+use crate::topologies::ring::{RingStore, moved_on};
+
+fn none<T>() -> Answer<T> {
+    Answer::Refused(Error::new(ErrorKind::Unsupported, "directory", "this node has no directory of clients"))
+}
+
+/// The node at which a client's entry is.
+fn home(view: &RingView, client: ClientId) -> u32 {
+    view.circle.home(&format!("{}{client}", Part::ClientEntry.text()))
+}
+
+impl RingStore {
+    /// Has `ask` ask the node at which a client's entry is.
+    fn at_entry<T>(&self, client: ClientId, ask: impl FnOnce(&dyn Directory) -> Answer<T>) -> Answer<T> {
+        let view = self.view();
+        let Some(node) = view.node(home(&view, client)) else { return Answer::Refused(moved_on()) };
+        node.store.capabilities().directory.map_or_else(none, ask)
+    }
+
+    /// Has `ask` ask the present node for its next page; then come the others.
+    fn page<T>(
+        &self,
+        from: &Place,
+        ask: impl FnOnce(&dyn RingMember, &Place) -> Answer<Page<T>>,
+    ) -> Answer<Page<T>> {
+        let view = self.view();
+        let labels = || {
+            let nodes = view.nodes.iter().zip(0_u32..);
+            // A node that was left out for good has nothing that counts.
+            let kept = nodes.filter(|(_, home)| view.mark(*home).is_some());
+            kept.map(|(node, _)| node.label.clone()).collect::<Vec<String>>()
+        };
+        let mut servers = from.servers.clone().unwrap_or_else(labels);
+        let Some(node) = view.nodes.iter().find(|node| servers.first() == Some(&node.label)) else {
+            return Answer::Refused(moved_on());
+        };
+        let mut page = match ask(&*node.store, &Place { servers: None, cursor: from.cursor.clone() }) {
+            Answer::Done(page) => page,
+            failed => return failed,
+        };
+        let cursor = page.next.take().map_or_else(String::new, |next| next.cursor);
+        if cursor.is_empty() {
+            servers.remove(0);
+        }
+        page.next = (!servers.is_empty()).then_some(Place { servers: Some(servers), cursor });
+        Answer::Done(page)
+    }
+}
+
+impl Directory for RingStore {
+    fn write(&self, client: ClientId, text: &str, lease: Duration, deadline: Moment, done: Written) {
+        let view = self.view();
+        let node = view.node(home(&view, client));
+        match node.and_then(|node| node.store.capabilities().directory) {
+            Some(directory) => directory.write(client, text, lease, deadline, done),
+            None => done(Answer::Refused(moved_on())),
+        }
+    }
+
+    fn remove(&self, client: ClientId, deadline: Moment) -> Answer<()> {
+        self.at_entry(client, |node| node.remove(client, deadline))
+    }
+
+    fn read(&self, clients: &[ClientId], deadline: Moment) -> Answer<Page<Option<Posted>>> {
+        let mut page = Page { found: Vec::new(), next: None, requests: 0, looked_at: 0 };
+        for client in clients {
+            page.requests += 1;
+            match self.at_entry(*client, |node| node.read(&[*client], deadline)) {
+                Answer::Done(one) => page.found.extend(one.found),
+                // That of one node which is away says nothing about the others'.
+                Answer::Refused(_) | Answer::Unknown(_) => page.found.push(None),
+            }
+        }
+        Answer::Done(page)
+    }
+
+    fn clients(&self, from: &Place, deadline: Moment) -> Answer<Page<(ClientId, Posted)>> {
+        self.page(from, |node, from| {
+            node.capabilities().directory.map_or_else(none, |directory| directory.clients(from, deadline))
+        })
+    }
+}
+
+impl Listing for RingStore {
+    fn locks(&self, wanted: &Wanted, from: &Place, deadline: Moment) -> Answer<Page<Inspection>> {
+        self.page(from, |node, from| {
+            node.capabilities().listing.map_or_else(none, |listing| listing.locks(wanted, from, deadline))
+        })
+    }
+}

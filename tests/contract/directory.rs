@@ -1,0 +1,201 @@
+//! The directory of clients: who holds and who waits, by host, process and thread, and the lists of locks and clients.
+
+use std::time::Duration;
+
+use leasehold::{ErrorKind, Inspection, LockClient, Result};
+
+use super::harness::{Store, fresh};
+use crate::support::{Holding, LONG, eventually};
+
+contracts!(needs Directory:
+    a_holder_is_shown_with_its_host_process_thread_and_time,
+    a_waiter_is_shown_with_its_process_and_thread,
+    clients_are_listed_with_what_they_hold_and_wait_for,
+    a_client_whose_directory_is_off_is_an_id,
+    an_entry_is_gone_after_shutdown,
+    locks_that_are_held_are_listed_by_pattern,
+    a_prefix_is_left_out_of_names_and_is_no_pattern,
+);
+
+/// A client whose entry is a moment old at most.
+fn quick(store: &Store, label: &str) -> LockClient {
+    store.client_with(|options| options.lease(Duration::from_secs(3)).label(label))
+}
+
+/// What is shown once it is as it should be.
+fn shown(client: &LockClient, name: &str, is_it: impl Fn(&Inspection) -> bool) -> Inspection {
+    let mut seen = client.inspect(name).unwrap();
+    let found = eventually(LONG, || {
+        seen = client.inspect(name).unwrap();
+        is_it(&seen)
+    });
+    assert!(found, "{seen}\n{seen:?}");
+    seen
+}
+
+/// Runs `work` on a thread of this name.
+fn named<T: Send>(name: &str, work: impl FnOnce() -> T + Send) -> T {
+    std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new().name(name.to_owned());
+        thread.spawn_scoped(scope, work).unwrap().join().unwrap()
+    })
+}
+
+fn a_holder_is_shown_with_its_host_process_thread_and_time(store: &Store) {
+    let (client, other) = (quick(store, "nightly\u{1b}[31m"), store.client());
+    for kind in &store.kinds {
+        let name = fresh(kind.label);
+        named("holding thread", || {
+            let held = (kind.make)(&client, &name).acquire().unwrap();
+            let seen = shown(&other, &name, |seen| {
+                seen.holders.first().is_some_and(|one| one.held_for.is_some())
+                    && seen.holders[0].whereabouts.as_ref().is_some_and(|place| !place.thread.is_empty())
+            });
+            let place = seen.holders[0].whereabouts.as_ref().unwrap();
+            assert_eq!((place.pid, &*place.thread), (std::process::id(), "holding thread"), "{}", kind.label);
+            assert!(!place.host.is_empty(), "{place:?}");
+            if store.has_entries {
+                assert!(place.program.contains("contract"), "{place:?}");
+                assert_eq!(place.label.as_deref(), Some("nightly[31m"), "without what a terminal would obey");
+            }
+            assert!(seen.holders[0].held_for.unwrap() < LONG, "{seen}");
+            assert!(!seen.holders[0].by_this_client);
+            held.unlock().unwrap();
+        });
+    }
+}
+
+fn a_waiter_is_shown_with_its_process_and_thread(store: &Store) {
+    let (holding, waiting, other) = (store.client(), quick(store, "waiting"), store.client());
+    for kind in store.kinds.iter().filter(|kind| store.shows_waiters.contains(&kind.label)) {
+        let name = fresh(kind.label);
+        let held = Holding::take(&(kind.make)(&holding, &name));
+        std::thread::scope(|scope| {
+            let thread = std::thread::Builder::new().name("waiting thread".to_owned());
+            let waiter = thread
+                .spawn_scoped(scope, || (kind.make)(&waiting, &name).acquire().unwrap().unlock().unwrap())
+                .unwrap();
+            let seen = shown(&other, &name, |seen| {
+                seen.waiters
+                    .first()
+                    .and_then(|one| one.whereabouts.as_ref())
+                    .is_some_and(|place| !place.thread.is_empty())
+                    && seen.waiters[0].waiting_for.is_some()
+            });
+            let waiter_seen = &seen.waiters[0];
+            let place = waiter_seen.whereabouts.as_ref().unwrap();
+            assert_eq!((place.pid, &*place.thread), (std::process::id(), "waiting thread"), "{}", kind.label);
+            assert_eq!(place.label.as_deref(), Some("waiting"));
+            assert!(waiter_seen.owner.starts_with(&waiting.id().to_string()) && !waiter_seen.by_this_client);
+            held.release();
+            waiter.join().unwrap();
+        });
+    }
+}
+
+fn clients_are_listed_with_what_they_hold_and_wait_for(store: &Store) {
+    let (holding, waiting, other) = (quick(store, "holding"), quick(store, "waiting"), store.client());
+    let name = fresh("listed");
+    let guard = holding.lock(&name).acquire_owned().unwrap();
+    std::thread::scope(|scope| {
+        let waiter = scope.spawn(|| waiting.lock(&name).acquire().unwrap().unlock().unwrap());
+        let uses = |id| {
+            let clients: Vec<_> = other.clients().collect::<Result<_>>().unwrap();
+            let client = clients.into_iter().find(|client| client.id == id)?;
+            assert_eq!((client.pid, client.by_this_client), (std::process::id(), false));
+            assert!(client.written < LONG && client.age >= client.written);
+            assert_eq!(!client.version.is_empty(), store.has_entries);
+            let one = client.uses.into_iter().find(|one| one.name == name)?;
+            assert!(one.since < LONG);
+            Some((client.label, one.waits))
+        };
+        assert!(eventually(LONG, || {
+            let of = |label: &str, waits: bool| Some((store.has_entries.then(|| label.to_owned()), waits));
+            uses(holding.id()) == of("holding", false)
+                && (!store.has_entries || uses(waiting.id()) == of("waiting", true))
+        }));
+        guard.unlock().unwrap();
+        waiter.join().unwrap();
+    });
+}
+
+fn a_client_whose_directory_is_off_is_an_id(store: &Store) {
+    if !store.has_entries {
+        return; // a row says where its holder is in any case
+    }
+    let off = store.client_with(|options| options.lease(Duration::from_millis(300)).directory(false));
+    let (on, other) = (quick(store, "on"), store.client());
+    let (silent, telling) = (fresh("silent"), fresh("telling"));
+    let guard = off.lock(&silent).acquire().unwrap();
+    let second = on.lock(&telling).acquire().unwrap();
+    shown(&other, &telling, |seen| seen.holders[0].whereabouts.is_some());
+    // Several rounds of the one have gone by when one of the other has.
+    let seen = other.inspect(&silent).unwrap();
+    assert_eq!(seen.holders[0].whereabouts, None, "{seen}");
+    assert!(other.clients().all(|client| client.unwrap().id != off.id()));
+    guard.unlock().unwrap();
+    second.unlock().unwrap();
+}
+
+fn an_entry_is_gone_after_shutdown(store: &Store) {
+    // With a lease that does not end meanwhile.
+    let (client, other) = (store.client(), store.client());
+    let is_listed = || other.clients().any(|client_seen| client_seen.unwrap().id == client.id());
+    let guard = client.lock(&fresh("short")).acquire_owned().unwrap();
+    assert!(eventually(LONG, is_listed));
+    guard.unlock().unwrap();
+    client.shutdown().unwrap();
+    assert!(!is_listed());
+    assert_eq!(client.clients().next().unwrap().unwrap_err().kind(), ErrorKind::ShutDown);
+    assert_eq!(client.list("*").next().unwrap().unwrap_err().kind(), ErrorKind::ShutDown);
+}
+
+fn locks_that_are_held_are_listed_by_pattern(store: &Store) {
+    let (client, other, series) = (store.client(), store.client(), fresh("series"));
+    let mut held = Vec::new();
+    for kind in &store.kinds {
+        let name = format!("{series}:{}", kind.label);
+        held.push((kind.label, name.clone(), Holding::take(&(kind.make)(&client, &name))));
+    }
+    let listed = |pattern: &str| {
+        let mut locks = other.list(pattern);
+        let mut names: Vec<String> = locks.by_ref().map(|lock| lock.unwrap().name).collect();
+        assert!(locks.cost().requests > 0 && locks.cost().keys >= u64::try_from(names.len()).unwrap());
+        assert!(locks.next().is_none());
+        names.sort_unstable();
+        names.dedup();
+        names
+    };
+    let mut names: Vec<String> = held.iter().map(|(_, name, _)| name.clone()).collect();
+    names.sort_unstable();
+    assert_eq!(listed(&format!("{series}:*")), names);
+    assert_eq!(listed(&format!("{series}:lo[a-d]k")), [format!("{series}:lock")]);
+    assert_eq!(listed(&format!("{series}:loc")), [""; 0]);
+    for lock in other.list(&format!("{series}:*")) {
+        let lock = lock.unwrap();
+        let (label, name, holding) = held.iter().find(|(_, name, _)| *name == lock.name).unwrap();
+        let seen = other.inspect(name).unwrap();
+        assert_eq!((&lock.kind, lock.holders.len()), (&seen.kind, 1), "{label}");
+        assert_eq!(lock.holders[0].owner, holding.owner().to_string(), "{label}");
+        assert!(lock.remaining.is_some_and(|left| !left.is_zero()), "{label}");
+    }
+    for (_, _, holding) in held {
+        holding.release();
+    }
+    assert_eq!(listed(&format!("{series}:*")), [""; 0]);
+}
+
+fn a_prefix_is_left_out_of_names_and_is_no_pattern(store: &Store) {
+    let series = fresh("prefix");
+    let (one, other) = (format!("{series}[a]:"), format!("{series}a:"));
+    let with_prefix = |prefix: &str| store.client_with(|options| options.key_prefix(prefix));
+    let clients = [&one, &other].map(|prefix| with_prefix(prefix));
+    let guards =
+        [("x", &clients[0]), ("y", &clients[1])].map(|(name, client)| client.lock(name).acquire().unwrap());
+    let listed = |client: &LockClient| {
+        let names = client.list("*").map(|lock| lock.unwrap().name);
+        names.collect::<Vec<String>>()
+    };
+    assert_eq!(clients.each_ref().map(listed), [["x"], ["y"]]);
+    guards.into_iter().for_each(|guard| guard.unlock().unwrap());
+}

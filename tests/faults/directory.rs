@@ -1,0 +1,128 @@
+//! The clients' entries in the directory: how often they are written, and that nothing depends on them.
+
+use std::time::Duration;
+
+use leasehold::LockClient;
+
+use super::world::{ENTRIES, L, R, World, scenario};
+use crate::support::proxy::{Command, Do};
+use crate::support::server::RedisServer;
+use crate::support::{LONG, call, eventually, ms, now, throughout};
+
+/// Picks the writes of entries.
+fn writes(command: &Command) -> bool {
+    command.verb() == "SET" && command.contains(ENTRIES)
+}
+
+fn entries(world: &World) -> Vec<String> {
+    world.run(&["KEYS", &format!("{ENTRIES}*")])
+}
+
+#[test]
+fn an_entry_is_one_write_for_each_round_however_many_holds_and_waiters() {
+    scenario(|world| {
+        let (client, other) = (world.client(), world.direct());
+        let busy = other.lock("busy").acquire_owned().unwrap();
+        let begun = now();
+        let guards: Vec<_> =
+            (0..300).map(|n| client.lock(&format!("lock:{n}")).acquire_owned().unwrap()).collect();
+        let waiting = ["busy", "busy"].map(|name| {
+            let lock = client.lock(name);
+            call(move || lock.acquire_owned().unwrap().unlock().unwrap())
+        });
+        assert!(eventually(LONG, || world.proxy.count(writes) > 0), "it is written when something is held");
+        throughout(8 * R, || guards.iter().all(|guard| guard.check().is_ok()));
+        let count = world.proxy.count(writes);
+        let rounds = begun.elapsed().as_secs_f64() / (R - L / 30).as_secs_f64();
+        assert!(count >= 3 && count as f64 <= rounds + 1.0, "{count} writes in {rounds} rounds");
+        // It ends with the client's lease, and is no longer than this for so many.
+        let key = format!("{ENTRIES}{}", client.id());
+        assert!((1..=L.as_millis() as i64).contains(&world.ttl(&key)), "{}", world.ttl(&key));
+        let text: String = world.run(&["GET", &key]);
+        assert!(text.len() < 10_000, "{} bytes", text.len());
+        let entry: serde_json::Value = serde_json::from_str(&text).unwrap();
+        assert_eq!(entry["pid"], std::process::id());
+        let uses = entry["uses"].as_array().unwrap().len() as u64;
+        assert!(uses <= 64 && entry["unlisted"].as_u64().unwrap() > 200, "{text}");
+        busy.unlock().unwrap();
+        for waiter in waiting {
+            waiter.outcome();
+        }
+        drop(guards);
+        client.shutdown().unwrap();
+        assert!(!entries(world).contains(&key));
+    });
+}
+
+#[test]
+fn a_client_that_does_nothing_writes_nothing() {
+    scenario(|world| {
+        let client = world.client();
+        let guard = client.lock("a").acquire().unwrap();
+        assert!(eventually(LONG, || world.proxy.count(writes) > 0));
+        guard.unlock().unwrap();
+        // What is held no more is not renewed: the entry of a client that only was there ends.
+        assert!(eventually(LONG, || entries(world).is_empty()));
+        let written = world.proxy.count(writes);
+        throughout(3 * R, || world.proxy.count(writes) == written);
+        assert!(!client.lock("a").is_locked().unwrap());
+    });
+}
+
+#[test]
+fn entries_that_cannot_be_written_cost_no_hold() {
+    scenario(|world| {
+        let client = world.client();
+        let fault = world.proxy.each(writes, Do::HoldReply);
+        let guard = client.lock("held").acquire().unwrap();
+        throughout(3 * L, || guard.check().is_ok());
+        assert!(fault.hits() >= 2, "it is tried again: {}", fault.hits());
+        fault.cancel();
+        fault.release();
+        guard.unlock().unwrap();
+    });
+}
+
+#[test]
+fn a_user_without_rights_to_entries_is_refused_once_and_has_its_locks() {
+    let Some(server) = RedisServer::start_default() else { return };
+    let run = |words: &[&str]| -> redis::Value {
+        redis::cmd(words[0]).arg(&words[1..]).query(&mut server.admin()).unwrap()
+    };
+    let rules =
+        "on >secret ~* resetkeys ~app:* ~leasehold_lock_*:{app:* ~redisson_lock_*:{app:* ~{app:* &* +@all";
+    run(&[&["ACL", "SETUSER", "narrow"][..], &rules.split(' ').collect::<Vec<_>>()].concat());
+    let client =
+        || LockClient::builder().url(&server.url_as("narrow", "secret")).lease(ms(300)).build().unwrap();
+    let (one, other) = (client(), client());
+    let guard = one.lock("app:a").acquire().unwrap();
+    let refused = || match run(&["ACL", "LOG"]) {
+        redis::Value::Array(entries) => format!("{entries:?}"),
+        other => panic!("{other:?}"),
+    };
+    assert!(eventually(LONG, || refused().contains(ENTRIES)));
+    run(&["ACL", "LOG", "RESET"]);
+    throughout(ms(1_500), || guard.check().is_ok());
+    assert!(!refused().contains(ENTRIES), "it was tried again");
+    // Who looks may not read entries either, and is told the rest.
+    let seen = other.inspect("app:a").unwrap();
+    assert_eq!((seen.holders.len(), &seen.holders[0].whereabouts), (1, &None));
+    guard.unlock().unwrap();
+}
+
+#[test]
+fn an_owner_under_the_id_of_a_client_without_a_line_leads_to_its_entry() {
+    let Some(server) = RedisServer::start_default() else { return };
+    let client = LockClient::builder().url(&server.url()).lease(Duration::from_secs(2)).build().unwrap();
+    let guard = client.lock("a").acquire().unwrap();
+    let other = LockClient::connect(&server.url()).unwrap();
+    let mut unlined = client.id().to_string();
+    unlined.replace_range(14..15, "4");
+    let owner = format!("{unlined}:{}", guard.owner().number());
+    redis::cmd("HSET").arg(&["b", &owner, "1"]).exec(&mut server.admin()).unwrap();
+    assert!(eventually(LONG, || {
+        let place = other.inspect("b").unwrap().holders.remove(0).whereabouts;
+        place.is_some_and(|place| place.pid == std::process::id())
+    }));
+    guard.unlock().unwrap();
+}
