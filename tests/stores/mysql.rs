@@ -128,6 +128,8 @@ fn every_statement_finds_its_row_by_the_key() {
         include_str!("../../src/stores/sql/query/mysql/look.sql"),
         include_str!("../../src/stores/sql/query/mysql/force.sql"),
         include_str!("../../src/stores/sql/query/mysql/forget.sql"),
+        &include_str!("../../src/stores/sql/query/mysql/turn_look.sql")
+            .replace("IDS", "UNHEX(SHA2(:name, 256))"),
     ] {
         let mut text = text.replace("leasehold_locks", "planned");
         // Values in place of the parameters, and an id as it is.
