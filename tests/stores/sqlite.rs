@@ -12,8 +12,7 @@ use crate::support::processes::{
     LEASE, Worker, a_killed_holder_frees_within, count_across_processes, other_names_are_not_delayed,
 };
 use crate::support::stalls::{own_time_since, stalled_since};
-use crate::support::timing::median;
-use crate::support::{LONG, ms, now};
+use crate::support::{LONG, let_pass, median, ms, now, start};
 
 /// A file of the test's own.
 struct File(TempDir);
@@ -354,7 +353,7 @@ fn a_release_reaches_a_waiter_in_a_few_milliseconds() {
     let mut held = Some(clients[0].lock("soon").acquire_owned().unwrap());
     let hand_offs = (1..=21).map(|round: usize| {
         let (client, (asks, asked)) = (clients[round % 2].clone(), channel());
-        let waiter = std::thread::spawn(move || {
+        let waiter = start(move || {
             let lock = client.lock("soon");
             assert!(!lock.try_lock().unwrap());
             asks.send(()).unwrap();
@@ -362,11 +361,11 @@ fn a_release_reaches_a_waiter_in_a_few_milliseconds() {
         });
         asked.recv_timeout(LONG).unwrap();
         // At another point of the waiter's sleep each time.
-        std::thread::sleep(ms(60 + round as u64 * 13 % 50));
-        let start = now();
+        let_pass(ms(60 + round as u64 * 13 % 50), "a waiter that sleeps looks like one that is late");
+        let released = now();
         held.take().unwrap().unlock().unwrap();
         held = Some(waiter.join().unwrap());
-        start.elapsed()
+        released.elapsed()
     });
     let took = median(hand_offs.collect());
     assert!(took <= ms(10), "{took:?}");

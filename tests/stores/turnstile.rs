@@ -10,8 +10,7 @@ use mysql::prelude::Queryable;
 use crate::databases::Database;
 use crate::support::mysql::MysqlServer;
 use crate::support::stalls::own_time_since;
-use crate::support::timing::{median, watch_for_stalls};
-use crate::support::{LONG, eventually, fresh, ms, now};
+use crate::support::{LONG, eventually, fresh, let_pass, median, ms, now, start, watch_for_stalls};
 
 /// The server's name of a turnstile.
 fn turn_of(name: &str) -> String {
@@ -37,10 +36,10 @@ fn eventual_front(admin: &mut Conn, name: &str) -> u64 {
 /// Waits for the lock in a thread, and sends who got it.
 fn wait(client: &LockClient, name: &str, number: usize, got: &Sender<(usize, OwnedGuard)>) {
     let (client, name, got) = (client.clone(), name.to_owned(), got.clone());
-    std::thread::spawn(move || {
+    drop(start(move || {
         let guard = client.lock(&name).acquire_owned().unwrap();
         got.send((number, guard)).ok(); // the test may be over
-    });
+    }));
 }
 
 /// Requests to look at locks, by the connection that they came over.
@@ -91,11 +90,11 @@ fn hand_off(clients: [&LockClient; 2], name: &str) -> Duration {
     let hand_offs = (1..=21).map(|round: usize| {
         wait(clients[round % 2], name, round, &got);
         // By then it waits, and its client has had time to get the turnstile.
-        std::thread::sleep(ms(100 + round as u64 * 7 % 50));
-        let start = now();
+        let_pass(ms(100 + round as u64 * 7 % 50), "nothing is to be seen of a session lock's turnstile");
+        let released = now();
         held.take().unwrap().unlock().unwrap();
         held = Some(gets.recv_timeout(LONG).unwrap().1);
-        start.elapsed()
+        released.elapsed()
     });
     median(hand_offs.collect())
 }

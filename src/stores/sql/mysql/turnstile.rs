@@ -227,7 +227,7 @@ impl Turnstiles {
             if state.is_closed {
                 return None;
             }
-            let is_same = |name: &Box<str>, one: &Watched| {
+            let is_same = |name: &str, one: &Watched| {
                 state.names.get(name).is_some_and(|channel| Arc::ptr_eq(channel, &one.channel))
             };
             let gone: Vec<_> = watched
