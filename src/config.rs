@@ -239,11 +239,17 @@ pub(crate) struct TableOptions {
     pub(crate) name: String,
     pub(crate) create: bool,
     pub(crate) session_locks: bool,
+    pub(crate) turnstiles: bool,
 }
 
 impl Default for TableOptions {
     fn default() -> TableOptions {
-        TableOptions { name: "leasehold_locks".to_owned(), create: false, session_locks: false }
+        TableOptions {
+            name: "leasehold_locks".to_owned(),
+            create: false,
+            session_locks: false,
+            turnstiles: true,
+        }
     }
 }
 

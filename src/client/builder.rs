@@ -288,6 +288,17 @@ impl ClientBuilder {
         self
     }
 
+    /// Whether one client of those that wait for a name looks often whether the lock is free, on MySQL and MariaDB, where
+    /// nothing wakes waiters. Defaults to yes.
+    ///
+    /// It costs a connection and a thread in each client whose threads wait, and some 200 small requests a second for each
+    /// name that is waited for. Without it waiters get a lock up to 100 ms after its release. `docs/stores.md` has the
+    /// figures.
+    pub fn turnstiles(mut self, turnstiles: bool) -> Self {
+        self.redis.table.turnstiles = turnstiles;
+        self
+    }
+
     /// The observer that is notified of what happens to the locks. Defaults to none.
     pub fn observer(mut self, observer: impl Observer) -> Self {
         self.observer = Some(Arc::new(observer));

@@ -33,5 +33,7 @@ mod redis;
 mod sqlite;
 #[cfg(all(feature = "tls", feature = "postgres", feature = "mysql", feature = "zookeeper"))]
 mod tls;
+#[cfg(feature = "mysql")]
+mod turnstile;
 #[cfg(feature = "zookeeper")]
 mod zookeeper;

@@ -1,6 +1,7 @@
 //! SQLite: what the contracts do not ask, since it is a file's and not a lock's: other processes, full disks, a file
 //! that somebody keeps locked, plans.
 
+use std::sync::mpsc::channel;
 use std::time::Duration;
 
 use leasehold::{ClientBuilder, ErrorKind, LockClient, LossReason, Result};
@@ -11,7 +12,7 @@ use crate::support::processes::{
     LEASE, Worker, a_killed_holder_frees_within, count_across_processes, other_names_are_not_delayed,
 };
 use crate::support::stalls::{own_time_since, stalled_since};
-use crate::support::{ms, now};
+use crate::support::{LONG, let_pass, median, ms, now, start};
 
 /// A file of the test's own.
 struct File(TempDir);
@@ -342,4 +343,30 @@ fn a_file_that_is_deleted_or_replaced_is_noticed_at_once() {
 fn session_locks_are_refused() {
     let error = File::new().options().session_locks().build().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unsupported);
+}
+
+/// From a release until another client has the lock: the middle of some. A waiter looks each 5 to 10 ms.
+#[test]
+fn a_release_reaches_a_waiter_in_a_few_milliseconds() {
+    let file = File::new();
+    let clients = [file.client(), file.client()];
+    let mut held = Some(clients[0].lock("soon").acquire_owned().unwrap());
+    let hand_offs = (1..=21).map(|round: usize| {
+        let (client, (asks, asked)) = (clients[round % 2].clone(), channel());
+        let waiter = start(move || {
+            let lock = client.lock("soon");
+            assert!(!lock.try_lock().unwrap());
+            asks.send(()).unwrap();
+            lock.acquire_owned().unwrap()
+        });
+        asked.recv_timeout(LONG).unwrap();
+        // At another point of the waiter's sleep each time.
+        let_pass(ms(60 + round as u64 * 13 % 50), "a waiter that sleeps looks like one that is late");
+        let released = now();
+        held.take().unwrap().unlock().unwrap();
+        held = Some(waiter.join().unwrap());
+        released.elapsed()
+    });
+    let took = median(hand_offs.collect());
+    assert!(took <= ms(10), "{took:?}");
 }

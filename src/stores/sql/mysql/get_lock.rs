@@ -7,16 +7,34 @@ use mysql::prelude::Queryable;
 
 use crate::error::{Error, ErrorKind};
 use crate::ident::LockName;
+use crate::seam::subscription::Subscription;
 use crate::seam::{Claim, Failure, Outcome};
+use crate::stores::sql::mysql::turnstile::TurnstileQueries;
 use crate::stores::sql::mysql::{Mysql, MysqlConnection};
 use crate::stores::sql::pool::Pool;
 use crate::stores::sql::sessions::SessionDatabase;
+use crate::sync::Waker;
 use crate::time::Moment;
 
 /// At most 64 characters, and their case makes no difference.
 const TRY_LOCK: &str = "SELECT GET_LOCK(CONCAT('leasehold:', LEFT(SHA2(:name, 256), 48)), 0)";
 const UNLOCK: &str = "SELECT RELEASE_LOCK(CONCAT('leasehold:', LEFT(SHA2(:name, 256), 48)))";
 const HOLDER: &str = "SELECT IS_USED_LOCK(CONCAT('leasehold:', LEFT(SHA2(:name, 256), 48)))";
+const TURN_ENTER: &str = "SELECT GET_LOCK(CONCAT('leasehold-turn:', LEFT(SHA2(CONCAT('/', :name), 256), 40)), 0), \
+    LEFT(SHA2(:name, 256), 48)";
+const TURN_LEAVE: &str =
+    "SELECT RELEASE_LOCK(CONCAT('leasehold-turn:', LEFT(SHA2(CONCAT('/', :name), 256), 40)))";
+const TURN_LOOK: &str = "SELECT id FROM (IDS) AS ids WHERE IS_FREE_LOCK(CONCAT('leasehold:', id)) = 0";
+
+/// The turnstiles of session locks.
+pub(super) fn turnstile() -> TurnstileQueries {
+    TurnstileQueries {
+        enter: TURN_ENTER.to_owned(),
+        leave: TURN_LEAVE.to_owned(),
+        look: TURN_LOOK.to_owned(),
+        list: ("SELECT 'ID' AS id", " UNION ALL "),
+    }
+}
 
 impl MysqlConnection {
     /// Asks something of a name.
@@ -85,6 +103,14 @@ impl SessionDatabase for Mysql {
 
     fn is_over(&self, link: &mut MysqlConnection) -> bool {
         link.ended
+    }
+
+    fn listen(&self, name: &LockName, waker: &Waker) -> Option<Subscription> {
+        self.turnstiles.as_ref()?.listen(name, waker)
+    }
+
+    fn close(&self) {
+        self.turnstiles.iter().for_each(|turnstiles| turnstiles.close());
     }
 }
 

@@ -1,9 +1,10 @@
-//! MySQL and MariaDB: one statement on one row for each request, each a transaction of its own at READ COMMITTED. Nobody
-//! wakes waiters, so they look now and then.
+//! MySQL and MariaDB: one statement on one row for each request, each a transaction of its own at READ COMMITTED. The
+//! server wakes no waiters, so they look now and then, and one client of each name often (`turnstile`).
 
 mod get_lock;
 pub mod in_transaction;
 mod refusal;
+mod turnstile;
 mod url;
 
 use std::sync::Arc;
@@ -13,15 +14,18 @@ use mysql::prelude::Queryable;
 use mysql::{Conn, OptsBuilder, Params, params};
 
 use self::refusal::{ends_the_session, failed, refused, took_too_long};
+use self::turnstile::{TurnstileQueries, Turnstiles};
 use crate::config::RedisOptions;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ident::LockName;
 use crate::inspect::Whereabouts;
+use crate::seam::subscription::Subscription;
 use crate::seam::{Claim, Failure, Outcome, Store};
 use crate::stores::sql::pool::{Database, Pool};
 use crate::stores::sql::rows::{Change, ListedRow, Row, RowStore, Rows, Told};
 use crate::stores::sql::sessions::SessionStore;
 use crate::stores::sql::{no_table, query, timed_out};
+use crate::sync::Waker;
 use crate::time::{Clock, Moment};
 
 /// A connection that has been idle for longer is asked whether it still stands.
@@ -29,11 +33,12 @@ const IDLE: Duration = Duration::from_secs(1);
 
 /// Connects, and checks that the server can keep locks.
 pub(crate) fn open(options: &RedisOptions) -> Result<Arc<dyn Store>> {
-    let database = Mysql {
-        opts: url::opts(options)?,
-        connect_timeout: options.connect_timeout,
-        queries: Queries::new(&options.table.name),
-    };
+    let opts = url::opts(options)?;
+    let queries = Queries::new(&options.table.name);
+    let turns = if options.table.session_locks { get_lock::turnstile() } else { queries.turnstile() };
+    let turnstiles = options.table.turnstiles;
+    let turnstiles = turnstiles.then(|| Turnstiles::new(opts.clone(), options.connect_timeout, turns));
+    let database = Mysql { opts, connect_timeout: options.connect_timeout, queries, turnstiles };
     let deadline = Clock::System.after(options.connect_timeout);
     let mut first = database.connect(deadline)?;
     check(options, &mut first).map_err(|failure| failure.into_error().during("connect"))?;
@@ -121,12 +126,27 @@ impl MysqlConnection {
     }
 }
 
-queries!("mysql": add, take, retake, leave, renew, expire, look, show, list, force, long_free, forget);
+queries!(
+    "mysql": add, take, retake, leave, renew, expire, look, show, list, force, long_free, forget, turn_enter, turn_leave,
+    turn_look,
+);
+
+impl Queries {
+    fn turnstile(&self) -> TurnstileQueries {
+        TurnstileQueries {
+            enter: self.turn_enter.clone(),
+            leave: self.turn_leave.clone(),
+            look: self.turn_look.clone(),
+            list: ("UNHEX('ID')", ","),
+        }
+    }
+}
 
 struct Mysql {
     opts: OptsBuilder,
     connect_timeout: Duration,
     queries: Queries,
+    turnstiles: Option<Arc<Turnstiles>>,
 }
 
 impl Database for Mysql {
@@ -354,6 +374,14 @@ impl Rows for Mysql {
             removed += link.run(&self.queries.forget, params! { id, age_us })?.0;
         }
         Ok(removed)
+    }
+
+    fn listen(&self, name: &LockName, waker: &Waker) -> Option<Subscription> {
+        self.turnstiles.as_ref()?.listen(name, waker)
+    }
+
+    fn close(&self) {
+        self.turnstiles.iter().for_each(|turnstiles| turnstiles.close());
     }
 }
 

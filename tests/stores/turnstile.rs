@@ -1,0 +1,197 @@
+//! MySQL and MariaDB: of the clients that wait for a name one looks often, and nothing depends on it.
+
+use std::sync::mpsc::{Sender, channel};
+use std::time::Duration;
+
+use leasehold::{ErrorKind, LockClient, OwnedGuard};
+use mysql::Conn;
+use mysql::prelude::Queryable;
+
+use crate::databases::Database;
+use crate::support::mysql::MysqlServer;
+use crate::support::stalls::own_time_since;
+use crate::support::{LONG, eventually, fresh, let_pass, median, ms, now, start, watch_for_stalls};
+
+/// The server's name of a turnstile.
+fn turn_of(name: &str) -> String {
+    format!("CONCAT('leasehold-turn:', LEFT(SHA2(CONCAT('locks/leasehold_locks/', '{name}'), 256), 40))")
+}
+
+/// The connection that has the turnstile.
+fn front(admin: &mut Conn, name: &str) -> Option<u64> {
+    admin.query_first::<Option<u64>, _>(format!("SELECT IS_USED_LOCK({})", turn_of(name))).unwrap().flatten()
+}
+
+/// Once some connection has it.
+#[track_caller]
+fn eventual_front(admin: &mut Conn, name: &str) -> u64 {
+    let mut seen = None;
+    assert!(eventually(LONG, || {
+        seen = front(admin, name);
+        seen.is_some()
+    }));
+    seen.unwrap()
+}
+
+/// Waits for the lock in a thread, and sends who got it.
+fn wait(client: &LockClient, name: &str, number: usize, got: &Sender<(usize, OwnedGuard)>) {
+    let (client, name, got) = (client.clone(), name.to_owned(), got.clone());
+    drop(start(move || {
+        let guard = client.lock(&name).acquire_owned().unwrap();
+        got.send((number, guard)).ok(); // the test may be over
+    }));
+}
+
+/// Requests to look at locks, by the connection that they came over.
+fn looks(admin: &mut Conn) -> Vec<(u64, u64)> {
+    let text = "SELECT thread_id, COUNT(*) FROM mysql.general_log \
+        WHERE argument LIKE '%LOWER(HEX(id))%' AND argument NOT LIKE '%general_log%' GROUP BY thread_id";
+    admin.query(text).unwrap()
+}
+
+#[test]
+fn of_the_clients_that_wait_for_a_name_one_looks_often() {
+    let Some(server) = MysqlServer::start() else { return };
+    let name = fresh("turn");
+    let holder = server.client();
+    let held = holder.lock(&name).acquire().unwrap();
+    let (got, gets) = channel();
+    let clients: Vec<_> = (0..4).map(|_| server.client()).collect();
+    for (number, client) in clients.iter().enumerate() {
+        wait(client, &name, number, &got);
+    }
+    let mut admin = server.admin();
+    let first = eventual_front(&mut admin, &name);
+    admin.query_drop("SET GLOBAL log_output = 'TABLE'").unwrap();
+    admin.query_drop("SET GLOBAL general_log = 1").unwrap();
+    let enough = |looks: &[(u64, u64)]| looks.iter().map(|(_, count)| count).sum::<u64>() >= 100;
+    assert!(eventually(LONG, || enough(&looks(&mut admin))));
+    admin.query_drop("SET GLOBAL general_log = 0").unwrap();
+    let seen = looks(&mut admin);
+    assert!(seen.len() == 1 && seen[0].0 == first, "{seen:?}, {first}");
+    // The others ask seldom: all of them together less often than this one.
+    let others = "SELECT COUNT(*) FROM mysql.general_log WHERE command_type = 'Execute'";
+    let others: u64 = admin.query_first(others).unwrap().unwrap();
+    assert!(others < seen[0].1, "{others} beside {seen:?}");
+    // The connection that has it is ended: another client has it, or this one again, and all get the lock.
+    admin.query_drop(format!("KILL {first}")).unwrap();
+    assert!(eventually(LONG, || front(&mut admin, &name).is_some_and(|front| front != first)));
+    held.unlock().unwrap();
+    let mut winners: Vec<_> = (0..clients.len()).map(|_| gets.recv_timeout(LONG).unwrap().0).collect();
+    winners.sort_unstable();
+    assert_eq!(winners, [0, 1, 2, 3]);
+    assert!(eventually(LONG, || front(&mut admin, &name).is_none()), "nobody waits any more");
+}
+
+/// The time from a release until the other client has the lock: the middle of some.
+fn hand_off(clients: [&LockClient; 2], name: &str) -> Duration {
+    let (got, gets) = channel();
+    let mut held = Some(clients[0].lock(name).acquire_owned().unwrap());
+    let hand_offs = (1..=21).map(|round: usize| {
+        wait(clients[round % 2], name, round, &got);
+        // By then it waits, and its client has had time to get the turnstile.
+        let_pass(ms(100 + round as u64 * 7 % 50), "nothing is to be seen of a session lock's turnstile");
+        let released = now();
+        held.take().unwrap().unlock().unwrap();
+        held = Some(gets.recv_timeout(LONG).unwrap().1);
+        released.elapsed()
+    });
+    median(hand_offs.collect())
+}
+
+#[test]
+fn a_release_reaches_the_first_who_waits_in_a_few_milliseconds() {
+    let Some(server) = MysqlServer::start() else { return };
+    let took = hand_off([&server.client(), &server.client()], &fresh("soon"));
+    assert!(took <= ms(20), "{took:?}");
+}
+
+/// A client that stands still in front, or one of another program: the others poll as if there were no turnstile.
+#[test]
+fn a_turnstile_that_is_stuck_delays_nobody() {
+    let Some(server) = MysqlServer::start() else { return };
+    let name = fresh("stuck");
+    let mut admin = server.admin();
+    admin.query_drop(format!("SELECT GET_LOCK({}, 0)", turn_of(&name))).unwrap();
+    let stuck = front(&mut admin, &name);
+    assert!(stuck.is_some());
+    let holder = server.client();
+    let clients: Vec<_> = (0..2).map(|_| server.client()).collect();
+    let (got, gets) = channel();
+    let held = holder.lock(&name).acquire().unwrap();
+    for (number, client) in clients.iter().enumerate() {
+        wait(client, &name, number, &got);
+    }
+    assert!(!clients[0].lock(&name).try_lock_for(ms(200)).unwrap());
+    held.unlock().unwrap();
+    for _ in 0..2 {
+        drop(gets.recv_timeout(LONG).unwrap());
+    }
+    assert_eq!(front(&mut admin, &name), stuck);
+}
+
+/// A user with no connection left for it, and a client that does without it, as versions before it do.
+#[test]
+fn waiters_without_a_turnstile_are_served_beside_others() {
+    let Some(server) = MysqlServer::start() else { return };
+    let name = fresh("beside");
+    let holder = server.client();
+    let mut admin = server.admin();
+    admin.query_drop("CREATE USER few WITH MAX_USER_CONNECTIONS 2").unwrap();
+    admin.query_drop("GRANT SELECT, INSERT, UPDATE, DELETE ON locks.leasehold_locks TO few").unwrap();
+    let spare = Conn::new(mysql::Opts::from_url(&server.url_as("few")).unwrap()).unwrap();
+    let few = LockClient::builder().url(&server.url_as("few")).pool_size(1).build().unwrap();
+    let without = server.options().turnstiles(false).build().unwrap();
+    let (got, gets) = channel();
+    let held = holder.lock(&name).acquire().unwrap();
+    wait(&few, &name, 0, &got);
+    wait(&without, &name, 1, &got);
+    assert!(!without.lock(&name).try_lock_for(ms(500)).unwrap());
+    assert_eq!(front(&mut admin, &name), None);
+    drop(spare); // so that it has one more when it needs one
+    wait(&server.client(), &name, 2, &got);
+    eventual_front(&mut admin, &name);
+    held.unlock().unwrap();
+    let mut winners: Vec<_> = (0..3).map(|_| gets.recv_timeout(LONG).unwrap().0).collect();
+    winners.sort_unstable();
+    assert_eq!(winners, [0, 1, 2]);
+}
+
+#[test]
+fn a_client_that_is_shut_down_in_front_ends_at_once_and_leaves_the_turnstile() {
+    let Some(server) = MysqlServer::start() else { return };
+    watch_for_stalls();
+    let name = fresh("ends");
+    let _held = server.client().lock(&name).acquire_owned().unwrap();
+    let mut admin = server.admin();
+    let client = server.client();
+    std::thread::scope(|scope| {
+        let waiter = scope.spawn(|| client.lock(&name).try_lock_for(2 * LONG).unwrap_err().kind());
+        eventual_front(&mut admin, &name);
+        let start = now();
+        client.shutdown().unwrap();
+        assert_eq!(waiter.join().unwrap(), ErrorKind::ShutDown);
+        assert!(own_time_since(start) < ms(500), "{:?}", start.elapsed());
+    });
+    assert!(eventually(LONG, || front(&mut admin, &name).is_none()));
+    // A wait ends in time, in front and behind.
+    let (front_one, other) = (server.client(), server.client());
+    std::thread::scope(|scope| {
+        for client in [&front_one, &other] {
+            scope.spawn(|| {
+                let start = now();
+                assert!(!client.lock(&name).try_lock_for(ms(300)).unwrap());
+                let took = own_time_since(start);
+                assert!(start.elapsed() >= ms(300) && took < ms(400), "{took:?}");
+            });
+        }
+    });
+}
+
+#[test]
+fn session_locks_have_turnstiles_too() {
+    let Some(server) = MysqlServer::start() else { return };
+    let client = || server.options().session_locks().build().unwrap();
+    let took = hand_off([&client(), &client()], &fresh("session"));
+    assert!(took <= ms(20), "{took:?}");
+}
