@@ -248,7 +248,7 @@ impl Sqlite {
 }
 
 impl Rows for Sqlite {
-    /// A look is a read of one row, of tens of microseconds, which keeps no writer waiting.
+    /// A look is a read of one row, which keeps no writer waiting.
     const POLL_EVERY: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(10));
 
     /// Looks first: a lock that is held is only read, so any number of waiters keeps no writer waiting.
