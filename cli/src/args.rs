@@ -48,6 +48,14 @@ pub(crate) enum Format {
 pub(crate) enum Action {
     /// Runs a command while holding a lock; the command is dead before another can be granted the lock.
     Run(RunArgs),
+    /// Shows what locks are: holders, waiters, permits, what is left of their leases.
+    Show {
+        /// The locks' names.
+        #[arg(required = true, value_name = "NAME")]
+        names: Vec<String>,
+    },
+    /// Ends the hold of a lock, whoever has it, and says whose it was.
+    Force(ForceArgs),
     /// Writes the completions of a shell to standard output.
     Completions { shell: Shell },
     /// Writes the man page to standard output.
@@ -93,6 +101,15 @@ pub(crate) struct RunArgs {
     /// The command and its arguments.
     #[arg(last = true, required = true, value_name = "COMMAND")]
     pub(crate) command: Vec<OsString>,
+}
+
+#[derive(Debug, Clone, Args)]
+pub(crate) struct ForceArgs {
+    /// The lock's name.
+    pub(crate) name: String,
+    /// Does it. Without, the holder is shown and nothing is done.
+    #[arg(long)]
+    pub(crate) yes: bool,
 }
 
 /// What is the same for all that run a command.

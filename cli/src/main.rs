@@ -5,6 +5,7 @@ mod clock;
 mod exit;
 mod run;
 mod say;
+mod show;
 mod store;
 
 use std::io::Write;
@@ -24,6 +25,8 @@ fn main() -> ExitCode {
     };
     let exit = match &cli.action {
         Action::Run(args) => run::run(&cli.common, args),
+        Action::Show { names } => show::show(&cli.common, names),
+        Action::Force(args) => show::force(&cli.common, args),
         Action::Helper(args) => run::helper::helper(args),
         Action::Completions { shell } => completions(*shell),
         Action::Man => man(),

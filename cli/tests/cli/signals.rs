@@ -39,7 +39,13 @@ fn a_signal_is_passed_on_to_the_command_and_its_group() {
         let mut run =
             Run::start(&mut server.leasehold(&["run", "-v", "passed", "--", "sh", "-c", "sleep 60; :"]));
         let group = || children(run.pid()).first().and_then(|helper| children(*helper).first().copied());
-        eventually("the command runs", || group().is_some_and(|shell| !children(shell).is_empty()));
+        // Between a shell's fork and its exec, an interrupt is lost to both.
+        let is_sleep = |pid: &u32| {
+            std::fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name == "sleep\n")
+        };
+        eventually("the command runs", || {
+            group().is_some_and(|shell| children(shell).first().is_some_and(is_sleep))
+        });
         let sleeping = children(group().unwrap())[0];
         signal(run.pid(), sent);
         assert_eq!(run.wait().code(), Some(128 + number));
