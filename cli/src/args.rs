@@ -44,6 +44,15 @@ pub(crate) enum Format {
     Json,
 }
 
+impl std::fmt::Display for Format {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Format::Text => "text",
+            Format::Json => "json",
+        })
+    }
+}
+
 #[derive(Debug, Subcommand)]
 pub(crate) enum Action {
     /// Runs a command while holding a lock; the command is dead before another can be granted the lock.
@@ -63,6 +72,9 @@ pub(crate) enum Action {
     /// Runs the command for the process that holds the lock, and ends it in time. Not for people.
     #[command(hide = true)]
     Helper(HelperArgs),
+    /// Becomes the command, which dies with the helper. Not for people.
+    #[command(hide = true)]
+    Become(BecomeArgs),
 }
 
 #[derive(Debug, Clone, Args)]
@@ -150,6 +162,16 @@ pub(crate) struct HelperArgs {
     pub(crate) margin: Duration,
     #[arg(long, value_parser = on_lost)]
     pub(crate) on_lost: OnLost,
+    #[arg(last = true, required = true)]
+    pub(crate) command: Vec<OsString>,
+}
+
+/// Written by the helper, read by the process that becomes the command.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct BecomeArgs {
+    /// The helper.
+    #[arg(long)]
+    pub(crate) parent: i32,
     #[arg(last = true, required = true)]
     pub(crate) command: Vec<OsString>,
 }

@@ -27,7 +27,8 @@ fn main() -> ExitCode {
         Action::Run(args) => run::run(&cli.common, args),
         Action::Show { names } => show::show(&cli.common, names),
         Action::Force(args) => show::force(&cli.common, args),
-        Action::Helper(args) => run::helper::helper(args),
+        Action::Helper(args) => run::helper::helper(&cli.common, args),
+        Action::Become(args) => run::helper::become_command(&cli.common, args),
         Action::Completions { shell } => completions(*shell),
         Action::Man => man(),
     };
