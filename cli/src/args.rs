@@ -44,10 +44,27 @@ pub(crate) enum Format {
     Json,
 }
 
+impl std::fmt::Display for Format {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Format::Text => "text",
+            Format::Json => "json",
+        })
+    }
+}
+
 #[derive(Debug, Subcommand)]
 pub(crate) enum Action {
     /// Runs a command while holding a lock; the command is dead before another can be granted the lock.
     Run(RunArgs),
+    /// Shows what locks are: holders, waiters, permits, what is left of their leases.
+    Show {
+        /// The locks' names.
+        #[arg(required = true, value_name = "NAME")]
+        names: Vec<String>,
+    },
+    /// Ends the hold of a lock, whoever has it, and says whose it was.
+    Force(ForceArgs),
     /// Writes the completions of a shell to standard output.
     Completions { shell: Shell },
     /// Writes the man page to standard output.
@@ -55,6 +72,9 @@ pub(crate) enum Action {
     /// Runs the command for the process that holds the lock, and ends it in time. Not for people.
     #[command(hide = true)]
     Helper(HelperArgs),
+    /// Becomes the command, which dies with the helper. Not for people.
+    #[command(hide = true)]
+    Become(BecomeArgs),
 }
 
 #[derive(Debug, Clone, Args)]
@@ -95,6 +115,15 @@ pub(crate) struct RunArgs {
     pub(crate) command: Vec<OsString>,
 }
 
+#[derive(Debug, Clone, Args)]
+pub(crate) struct ForceArgs {
+    /// The lock's name.
+    pub(crate) name: String,
+    /// Does it. Without, the holder is shown and nothing is done.
+    #[arg(long)]
+    pub(crate) yes: bool,
+}
+
 /// What is the same for all that run a command.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Terms {
@@ -133,6 +162,16 @@ pub(crate) struct HelperArgs {
     pub(crate) margin: Duration,
     #[arg(long, value_parser = on_lost)]
     pub(crate) on_lost: OnLost,
+    #[arg(last = true, required = true)]
+    pub(crate) command: Vec<OsString>,
+}
+
+/// Written by the helper, read by the process that becomes the command.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct BecomeArgs {
+    /// The helper.
+    #[arg(long)]
+    pub(crate) parent: i32,
     #[arg(last = true, required = true)]
     pub(crate) command: Vec<OsString>,
 }

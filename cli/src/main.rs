@@ -5,6 +5,7 @@ mod clock;
 mod exit;
 mod run;
 mod say;
+mod show;
 mod store;
 
 use std::io::Write;
@@ -24,7 +25,10 @@ fn main() -> ExitCode {
     };
     let exit = match &cli.action {
         Action::Run(args) => run::run(&cli.common, args),
-        Action::Helper(args) => run::helper::helper(args),
+        Action::Show { names } => show::show(&cli.common, names),
+        Action::Force(args) => show::force(&cli.common, args),
+        Action::Helper(args) => run::helper::helper(&cli.common, args),
+        Action::Become(args) => run::helper::become_command(&cli.common, args),
         Action::Completions { shell } => completions(*shell),
         Action::Man => man(),
     };

@@ -17,14 +17,15 @@ use leasehold::crossbeam_channel::{Receiver, RecvTimeoutError, Sender, unbounded
 use rustix::io::FdFlags;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 use rustix::pipe::{PipeFlags, pipe_with};
-use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
+use rustix::process::{Pid, WaitId, WaitIdOptions, getppid, waitid};
 use signal_hook::consts::{SIGCONT, SIGKILL, SIGTERM};
 
-use crate::args::{HelperArgs, OnLost};
+use crate::args::{BecomeArgs, Common, HelperArgs, OnLost};
 use crate::clock::Moment;
 use crate::exit::Exit;
 use crate::run::link::{self, Order, Report};
-use crate::run::signals;
+use crate::run::{own_program, signals};
+use crate::say::Say;
 
 /// The clock may jump ahead of all timers, when a machine that slept wakes up: so often it is looked at.
 const LOOK: Duration = Duration::from_millis(100);
@@ -38,15 +39,34 @@ enum Event {
     Dead(Report),
 }
 
-pub(crate) fn helper(args: &HelperArgs) -> Exit {
+pub(crate) fn helper(common: &Common, args: &HelperArgs) -> Exit {
     signals::ignore_terminal_output_stop();
-    match serve(args) {
+    match serve(common, args) {
         Ok(()) => Exit::Success,
         Err(_) => Exit::Internal, // the supervisor sees the socket's end
     }
 }
 
-fn serve(args: &HelperArgs) -> std::io::Result<()> {
+/// Runs the command in this process, which the system kills when the helper dies.
+///
+/// Otherwise a helper that is killed before it has reported the command's start would leave a command behind of which nobody
+/// knows.
+pub(crate) fn become_command(common: &Common, args: &BecomeArgs) -> Exit {
+    #[cfg(target_os = "linux")]
+    if rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL)).is_err() {
+        return Exit::Internal;
+    }
+    // Asked for first, looked at second: a helper that died before that is not the parent any more.
+    if getppid().map(Pid::as_raw_nonzero).map(std::num::NonZero::get) != Some(args.parent) {
+        return Exit::Internal;
+    }
+    let Some((program, rest)) = args.command.split_first() else { return Exit::Usage };
+    let error = Command::new(program).args(rest).exec();
+    Say::new(common).error(&format!("{} cannot be run: {error}", program.to_string_lossy()));
+    if error.kind() == std::io::ErrorKind::NotFound { Exit::NotFound } else { Exit::CannotRun }
+}
+
+fn serve(common: &Common, args: &HelperArgs) -> std::io::Result<()> {
     signals::outlive_signals()?;
     let stream = UnixStream::from(stdin().as_fd().try_clone_to_owned()?);
     let input = receive_input(&stream)?;
@@ -63,9 +83,11 @@ fn serve(args: &HelperArgs) -> std::io::Result<()> {
     // Readable when the lock is lost. The command inherits this end of it, and only the other is closed by its exec.
     let (lost, loses) = pipe_with(PipeFlags::CLOEXEC)?;
     rustix::io::fcntl_setfd(&lost, FdFlags::empty())?;
-    let Some((program, rest)) = args.command.split_first() else { return Ok(()) };
-    let started = Command::new(program)
-        .args(rest)
+    let started = Command::new(own_program()?)
+        .arg0("leasehold")
+        .args(["become", &format!("--format={}", common.format), &format!("--parent={}", std::process::id())])
+        .arg("--")
+        .args(&args.command)
         .env("LEASEHOLD_LOST_FD", lost.as_raw_fd().to_string())
         .stdin(Stdio::from(input))
         .process_group(0)

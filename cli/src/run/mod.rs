@@ -42,6 +42,7 @@ pub(crate) fn run(common: &Common, args: &RunArgs) -> Exit {
                 window,
                 max_hold: args.max_hold,
                 strict: args.strict,
+                format: common.format,
                 command: &args.command,
             };
             supervisor::supervise(&task, guard, &caught, say)
@@ -63,4 +64,9 @@ pub(crate) fn run(common: &Common, args: &RunArgs) -> Exit {
     };
     store::finish(client);
     exit
+}
+
+/// This program, also when its file has been replaced meanwhile.
+fn own_program() -> std::io::Result<std::path::PathBuf> {
+    if cfg!(target_os = "linux") { Ok("/proc/self/exe".into()) } else { std::env::current_exe() }
 }

@@ -16,10 +16,11 @@ use rustix::process::{Pid, Signal, getpid, kill_process};
 use serde_json::json;
 use signal_hook::consts::{SIGCONT, SIGINT, SIGKILL, SIGQUIT, SIGTSTP, SIGTTIN, SIGTTOU};
 
-use crate::args::{OnLost, Terms};
+use crate::args::{Format, OnLost, Terms};
 use crate::clock::Moment;
 use crate::exit::Exit;
 use crate::run::link::{self, Order, Report};
+use crate::run::own_program;
 use crate::run::signals::{self, Caught};
 use crate::run::terminal::{Terminal, has_job_control};
 use crate::say::Say;
@@ -32,6 +33,7 @@ pub(crate) struct Task<'a> {
     pub(crate) window: Duration,
     pub(crate) max_hold: Option<Duration>,
     pub(crate) strict: bool,
+    pub(crate) format: Format,
     pub(crate) command: &'a [OsString],
 }
 
@@ -120,7 +122,7 @@ impl Helper {
     fn start(task: &Task<'_>, guard: &OwnedGuard, times: Times) -> std::io::Result<Helper> {
         let (stream, theirs) = UnixStream::pair()?;
         let mut command = Command::new(own_program()?);
-        command.arg0("leasehold").arg("helper");
+        command.arg0("leasehold").arg("helper").arg(format!("--format={}", task.format));
         command.arg(format!("--grace={}ms", times.grace.as_millis()));
         command.arg(format!("--margin={}ms", times.margin.as_millis()));
         command.arg(format!("--on-lost={}", task.terms.on_lost)).arg("--").args(task.command);
@@ -141,11 +143,6 @@ impl Helper {
             .spawn(move || link::receive(reading, |report| sender.send(report).is_ok()))?;
         Ok(Helper { process, stream, reports })
     }
-}
-
-/// This program, also when its file has been replaced meanwhile.
-fn own_program() -> std::io::Result<std::path::PathBuf> {
-    if cfg!(target_os = "linux") { Ok("/proc/self/exe".into()) } else { std::env::current_exe() }
 }
 
 /// The helper's own input is the socket, so the command's is sent over it.

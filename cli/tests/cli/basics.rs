@@ -273,3 +273,31 @@ fn completions_and_the_man_page_are_written() {
     let (code, said) = outcome(&mut leasehold(&["man"]));
     assert!(code == 0 && said.contains(".TH leasehold"), "{said}");
 }
+
+#[test]
+fn a_lock_is_shown_and_ended_by_force() {
+    let server = Server::start();
+    let (code, said) = outcome(&mut server.leasehold(&["show", "held", "free"]));
+    assert_eq!(code, 0);
+    assert!(said.starts_with("held: ") && said.contains("free: "), "{said}");
+    let mut holder =
+        Run::start(&mut server.leasehold(&["run", "-q", "--lease", "2s", "held", "--", "sleep", "60"]));
+    eventually("it is held", || server.keys() == ["held"]);
+    let show = || {
+        let (code, said) = outcome(&mut server.leasehold(&["show", "--format", "json", "held"]));
+        assert_eq!(code, 0);
+        serde_json::from_str::<serde_json::Value>(&said).unwrap()
+    };
+    let shown = show();
+    let owner = shown["holders"][0]["owner"].as_str().unwrap().to_owned();
+    assert!(shown["held"] == true && shown["remaining_seconds"].as_f64().unwrap() <= 2.0, "{shown}");
+    // Without --yes the holder is named, and keeps it.
+    let (code, said) = outcome(&mut server.leasehold(&["force", "held"]));
+    assert!(code == 64 && said.contains(&owner) && said.contains("--yes"), "{said}");
+    assert_eq!(show()["held"], true);
+    let (code, said) = outcome(&mut server.leasehold(&["force", "held", "--yes"]));
+    assert!(code == 0 && said.contains(&owner), "{said}");
+    assert_eq!(holder.wait().code(), Some(79));
+    assert_eq!(show()["held"], false);
+    assert_eq!(outcome(&mut server.leasehold(&["force", "held", "--yes"])).0, 0);
+}

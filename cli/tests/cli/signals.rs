@@ -39,7 +39,13 @@ fn a_signal_is_passed_on_to_the_command_and_its_group() {
         let mut run =
             Run::start(&mut server.leasehold(&["run", "-v", "passed", "--", "sh", "-c", "sleep 60; :"]));
         let group = || children(run.pid()).first().and_then(|helper| children(*helper).first().copied());
-        eventually("the command runs", || group().is_some_and(|shell| !children(shell).is_empty()));
+        // Between a shell's fork and its exec, an interrupt is lost to both.
+        let is_sleep = |pid: &u32| {
+            std::fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name == "sleep\n")
+        };
+        eventually("the command runs", || {
+            group().is_some_and(|shell| children(shell).first().is_some_and(is_sleep))
+        });
         let sleeping = children(group().unwrap())[0];
         signal(run.pid(), sent);
         assert_eq!(run.wait().code(), Some(128 + number));
@@ -110,6 +116,27 @@ fn a_command_whose_helper_is_killed_is_ended_and_the_lock_released() {
         status.is_empty() || status.contains("State:\tZ")
     });
     assert_eq!(server.keys(), Vec::<String>::new());
+}
+
+/// Also before it has said that the command runs.
+#[test]
+fn no_command_outlives_a_helper_that_is_killed_at_any_time() {
+    let server = Server::start();
+    for at in 0..40_u32 {
+        // Found by its argument.
+        let mark = format!("{}", 7_700_000 + at);
+        let mut run = Run::start(&mut server.leasehold(&["run", "-q", "any", "--", "sleep", &mark]));
+        eventually("there is a helper", || !children(run.pid()).is_empty());
+        crate::world::pause(u64::from(at) / 4);
+        signal(children(run.pid())[0], Signal::KILL);
+        assert_eq!(run.wait().code(), Some(70));
+        let lives = |pid: std::fs::DirEntry| {
+            // The dead have no arguments.
+            std::fs::read(pid.path().join("cmdline"))
+                .is_ok_and(|line| String::from_utf8_lossy(&line).contains(&mark))
+        };
+        assert!(!std::fs::read_dir("/proc").unwrap().flatten().any(lives), "after {} quarters of a ms", at);
+    }
 }
 
 #[test]

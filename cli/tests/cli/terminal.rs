@@ -95,7 +95,7 @@ impl Drop for Shell {
 fn ctrl_c_ends_the_command_and_the_script_around_it() {
     let server = Server::start();
     let mut shell = Shell::start(&server);
-    shell.types("bash -c \"$run one -- sh -c 'echo run''ning; sleep 60'; echo ne''xt\"\n");
+    shell.types("bash -c \"$run one -- sh -c 'echo run''ning; exec sleep 60'; echo ne''xt\"\n");
     shell.shows("running");
     shell.types("\x03");
     shell.types("echo code $?\n");

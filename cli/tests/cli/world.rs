@@ -124,8 +124,9 @@ fn ask(port: u16, words: &[&str]) -> Option<String> {
 
 /// The program without a store.
 pub(crate) fn leasehold(arguments: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_leasehold"));
-    command.args(arguments).stdin(Stdio::null());
+    // Tests that run in the background have ignored interrupts, which all that they start would ignore too.
+    let mut command = Command::new("env");
+    command.args(["--default-signal", env!("CARGO_BIN_EXE_leasehold")]).args(arguments).stdin(Stdio::null());
     for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("LEASEHOLD_"))
     {
         command.env_remove(name);

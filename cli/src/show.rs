@@ -1,0 +1,129 @@
+//! `show` and `force`: what the store says of a lock, and its end by somebody else's hand.
+
+use std::io::Write;
+use std::time::Duration;
+
+use leasehold::{Inspection, LockClient, ObjectKind};
+use serde_json::{Value, json};
+
+use crate::args::{Common, ForceArgs, Format};
+use crate::exit::Exit;
+use crate::say::Say;
+use crate::store::{self, explain};
+
+/// Prints what each name is in the store.
+pub(crate) fn show(common: &Common, names: &[String]) -> Exit {
+    let say = Say::new(common);
+    let client = match store::connect(common, None, None, say) {
+        Ok(client) => client,
+        Err(exit) => return exit,
+    };
+    let mut exit = Exit::Success;
+    for name in names {
+        match client.inspect(name) {
+            Ok(shown) => print(common, &shown),
+            Err(error) => {
+                exit = explain(&error, say);
+                break;
+            }
+        }
+    }
+    store::finish(client);
+    exit
+}
+
+/// Ends the hold of a lock, whoever has it.
+pub(crate) fn force(common: &Common, args: &ForceArgs) -> Exit {
+    let say = Say::new(common);
+    let client = match store::connect(common, None, None, say) {
+        Ok(client) => client,
+        Err(exit) => return exit,
+    };
+    let exit = match client.inspect(&args.name) {
+        Err(error) => explain(&error, say),
+        Ok(shown) if !shown.is_held() => {
+            say.notice("free", &format!("{} is held by nobody", args.name), &json!({"name": args.name}));
+            Exit::Success
+        }
+        Ok(shown) => {
+            print(common, &shown);
+            if args.yes {
+                evict(&client, &shown, say)
+            } else {
+                say.error("nothing was done: --yes ends the hold that is shown. A program of the holder that does not notice goes on without it");
+                Exit::Usage
+            }
+        }
+    };
+    store::finish(client);
+    exit
+}
+
+fn evict(client: &LockClient, shown: &Inspection, say: Say) -> Exit {
+    let name = &shown.name;
+    let forced = match &shown.kind {
+        ObjectKind::Lock | ObjectKind::FencedLock => client.lock(name).force_unlock(),
+        ObjectKind::FairLock => client.fair_lock(name).force_unlock(),
+        ObjectKind::ReadWriteLock { .. } => client.read_write_lock(name).write().force_unlock(),
+        ObjectKind::TokenLock => client.token_lock(name).force_unlock(),
+        other => {
+            say.error(&format!("{name} is {other}, of which nothing can be released by force"));
+            return Exit::Usage;
+        }
+    };
+    let (event, words) = match forced {
+        Ok(true) => ("forced", format!("{name} was released by force")),
+        Ok(false) => ("free", format!("{name} was free already")),
+        Err(error) => return explain(&error, say),
+    };
+    say.notice(event, &words, &json!({"name": name}));
+    Exit::Success
+}
+
+fn print(common: &Common, shown: &Inspection) {
+    let text = match common.format {
+        Format::Text => format!("{shown}\n"),
+        Format::Json => format!("{}\n", as_json(shown)),
+    };
+    // A reader that has seen enough is no failure.
+    drop(std::io::stdout().write_all(text.as_bytes()));
+}
+
+/// Times in seconds; `null` for what the store does not know, and for an end that there is not.
+fn as_json(shown: &Inspection) -> Value {
+    let holders = shown.holders.iter().map(|holder| {
+        let place = holder.whereabouts.as_ref();
+        json!({
+            "owner": holder.owner,
+            "mode": holder.mode.map(|mode| mode.to_string()),
+            "holds": holder.holds,
+            "remaining_seconds": seconds(holder.remaining),
+            "held_for_seconds": seconds(holder.held_for),
+            "ends_within_seconds": seconds(holder.ends_within),
+            "host": place.map(|place| place.host.clone()),
+            "pid": place.map(|place| place.pid),
+            "thread": place.map(|place| place.thread.clone()),
+        })
+    });
+    let waiters = shown.waiters.iter();
+    let permits = shown.permits.iter();
+    json!({
+        "name": shown.name,
+        "kind": shown.kind.to_string(),
+        "held": shown.is_held(),
+        "remaining_seconds": seconds(shown.remaining),
+        "has_no_end": shown.remaining == Some(Duration::MAX),
+        "fence": shown.fence.map(|fence| fence.get()),
+        "holders": holders.collect::<Vec<_>>(),
+        "waiters": waiters.map(|one| json!({"owner": one.owner, "remaining_seconds": seconds(one.remaining)})).collect::<Vec<_>>(),
+        "waiting": shown.waiting,
+        "listeners": shown.listeners,
+        "count": shown.count,
+        "permits": permits.map(|one| json!({"id": one.id, "remaining_seconds": one.remaining.as_secs_f64()})).collect::<Vec<_>>(),
+        "permits_out": shown.out,
+    })
+}
+
+fn seconds(span: Option<Duration>) -> Option<f64> {
+    span.filter(|span| *span != Duration::MAX).map(|span| span.as_secs_f64())
+}
