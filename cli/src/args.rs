@@ -63,6 +63,14 @@ pub(crate) enum Action {
         #[arg(required = true, value_name = "NAME")]
         names: Vec<String>,
     },
+    /// Lists the locks that are held, a page of the server's keys at a time, and says what that cost.
+    Ls {
+        /// The form of the names: `*` is any text, `?` a character.
+        #[arg(default_value = "*")]
+        pattern: String,
+    },
+    /// Lists the clients of leasehold that hold or wait, by their own account: host, process, program, threads.
+    Clients,
     /// Ends the hold of a lock, whoever has it, and says whose it was.
     Force(ForceArgs),
     /// Writes the completions of a shell to standard output.

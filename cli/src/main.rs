@@ -3,6 +3,7 @@
 mod args;
 mod clock;
 mod exit;
+mod list;
 mod run;
 mod say;
 mod show;
@@ -26,6 +27,8 @@ fn main() -> ExitCode {
     let exit = match &cli.action {
         Action::Run(args) => run::run(&cli.common, args),
         Action::Show { names } => show::show(&cli.common, names),
+        Action::Ls { pattern } => list::locks(&cli.common, pattern),
+        Action::Clients => list::clients(&cli.common),
         Action::Force(args) => show::force(&cli.common, args),
         Action::Helper(args) => run::helper::helper(&cli.common, args),
         Action::Become(args) => run::helper::become_command(&cli.common, args),

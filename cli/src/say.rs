@@ -67,3 +67,12 @@ impl Say {
         drop(std::io::stderr().write_all(line.as_bytes()));
     }
 }
+
+/// What others wrote, such as a lock's name, without what a terminal would act on.
+pub(crate) fn plain(text: &str) -> String {
+    text.chars()
+        .flat_map(|char| {
+            if char.is_control() && char != '\n' { char.escape_default().collect() } else { vec![char] }
+        })
+        .collect()
+}

@@ -3,12 +3,12 @@
 use std::io::Write;
 use std::time::Duration;
 
-use leasehold::{Inspection, LockClient, ObjectKind};
-use serde_json::{Value, json};
+use leasehold::{Inspection, LockClient, ObjectKind, Whereabouts};
+use serde_json::{Map, Value, json};
 
 use crate::args::{Common, ForceArgs, Format};
 use crate::exit::Exit;
-use crate::say::Say;
+use crate::say::{Say, plain};
 use crate::store::{self, explain};
 
 /// Prints what each name is in the store.
@@ -82,7 +82,7 @@ fn evict(client: &LockClient, shown: &Inspection, say: Say) -> Exit {
 
 fn print(common: &Common, shown: &Inspection) {
     let text = match common.format {
-        Format::Text => format!("{shown}\n"),
+        Format::Text => plain(&format!("{shown}\n")),
         Format::Json => format!("{}\n", as_json(shown)),
     };
     // A reader that has seen enough is no failure.
@@ -92,20 +92,26 @@ fn print(common: &Common, shown: &Inspection) {
 /// Times in seconds; `null` for what the store does not know, and for an end that there is not.
 fn as_json(shown: &Inspection) -> Value {
     let holders = shown.holders.iter().map(|holder| {
-        let place = holder.whereabouts.as_ref();
-        json!({
-            "owner": holder.owner,
-            "mode": holder.mode.map(|mode| mode.to_string()),
-            "holds": holder.holds,
-            "remaining_seconds": seconds(holder.remaining),
-            "held_for_seconds": seconds(holder.held_for),
-            "ends_within_seconds": seconds(holder.ends_within),
-            "host": place.map(|place| place.host.clone()),
-            "pid": place.map(|place| place.pid),
-            "thread": place.map(|place| place.thread.clone()),
-        })
+        let mut object = place_as_json(holder.whereabouts.as_ref());
+        for (field, value) in [
+            ("owner", json!(holder.owner)),
+            ("mode", json!(holder.mode.map(|mode| mode.to_string()))),
+            ("holds", json!(holder.holds)),
+            ("remaining_seconds", json!(seconds(holder.remaining))),
+            ("held_for_seconds", json!(seconds(holder.held_for))),
+            ("ends_within_seconds", json!(seconds(holder.ends_within))),
+        ] {
+            object.insert(field.to_owned(), value);
+        }
+        Value::Object(object)
     });
-    let waiters = shown.waiters.iter();
+    let waiters = shown.waiters.iter().map(|one| {
+        let mut object = place_as_json(one.whereabouts.as_ref());
+        object.insert("owner".to_owned(), json!(one.owner));
+        object.insert("remaining_seconds".to_owned(), json!(seconds(one.remaining)));
+        object.insert("waiting_for_seconds".to_owned(), json!(seconds(one.waiting_for)));
+        Value::Object(object)
+    });
     let permits = shown.permits.iter();
     json!({
         "name": shown.name,
@@ -115,7 +121,7 @@ fn as_json(shown: &Inspection) -> Value {
         "has_no_end": shown.remaining == Some(Duration::MAX),
         "fence": shown.fence.map(|fence| fence.get()),
         "holders": holders.collect::<Vec<_>>(),
-        "waiters": waiters.map(|one| json!({"owner": one.owner, "remaining_seconds": seconds(one.remaining)})).collect::<Vec<_>>(),
+        "waiters": waiters.collect::<Vec<_>>(),
         "waiting": shown.waiting,
         "listeners": shown.listeners,
         "count": shown.count,
@@ -124,6 +130,19 @@ fn as_json(shown: &Inspection) -> Value {
     })
 }
 
-fn seconds(span: Option<Duration>) -> Option<f64> {
+/// Where an owner is, as far as that is known.
+pub(crate) fn place_as_json(place: Option<&Whereabouts>) -> Map<String, Value> {
+    let known = |text: fn(&Whereabouts) -> &String| json!(place.map(text).filter(|text| !text.is_empty()));
+    let fields = [
+        ("host", known(|place| &place.host)),
+        ("pid", json!(place.map(|place| place.pid))),
+        ("program", known(|place| &place.program)),
+        ("label", json!(place.and_then(|place| place.label.as_ref()))),
+        ("thread", known(|place| &place.thread)),
+    ];
+    fields.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
+}
+
+pub(crate) fn seconds(span: Option<Duration>) -> Option<f64> {
     span.filter(|span| *span != Duration::MAX).map(|span| span.as_secs_f64())
 }

@@ -18,7 +18,9 @@ pub(crate) fn connect(
 ) -> Result<LockClient, Exit> {
     let built = builder(common).and_then(|builder| {
         let builder = lease.into_iter().fold(builder, ClientBuilder::lease);
-        builder.client_name(&client_name(label)).observer(Warnings(say)).build()
+        let label = label.map(str::to_owned).or_else(|| std::env::var("LEASEHOLD_LABEL").ok());
+        let builder = builder.client_name(&client_name(label.as_deref())).observer(Warnings(say));
+        label.iter().fold(builder, |builder, label| builder.label(label)).build()
     });
     built.map_err(|error| explain(&error, say))
 }
@@ -34,7 +36,6 @@ fn builder(common: &Common) -> leasehold::Result<ClientBuilder> {
 
 /// Servers allow neither spaces nor much else in a client's name.
 fn client_name(label: Option<&str>) -> String {
-    let label = label.map(str::to_owned).or_else(|| std::env::var("LEASEHOLD_LABEL").ok());
     let label: String = label
         .unwrap_or_default()
         .chars()

@@ -126,7 +126,7 @@ impl LockClient {
     /// # Blocking
     ///
     /// Up to one command time-out for each page of some hundred keys, when its first item is wanted. Redis is asked by SCAN, a
-    /// page at a time, so that others are served between: each request keeps it busy for less than 5 ms.
+    /// page at a time, so that others are served between.
     ///
     /// # Errors
     ///

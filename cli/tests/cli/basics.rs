@@ -301,3 +301,52 @@ fn a_lock_is_shown_and_ended_by_force() {
     assert_eq!(show()["held"], false);
     assert_eq!(outcome(&mut server.leasehold(&["force", "held", "--yes"])).0, 0);
 }
+
+#[test]
+fn locks_and_clients_are_listed_with_host_process_and_label() {
+    let server = Server::start();
+    let run = ["run", "-q", "--label", "nightly", "--lease", "3s", "job:1", "--", "sleep", "60"];
+    let mut holder = Run::start(&mut server.leasehold(&run));
+    eventually("it is held", || server.keys() == ["job:1"]);
+    eventually("its client has said so", || {
+        server.ask(&["KEYS", "leasehold_client:*"]).contains("leasehold_client:")
+    });
+    let list = |arguments: &[&str]| {
+        let (code, said) = outcome(&mut server.leasehold(arguments));
+        assert_eq!(code, 0, "{said}");
+        said
+    };
+    let said = list(&["ls"]);
+    assert!(said.contains("job:1: a fenced lock, held by ") && said.contains("nightly"), "{said}");
+    assert!(said.contains("1 locks among ") && said.contains(" requests"), "{said}");
+    assert!(list(&["ls", "other:*"]).contains("0 locks among "));
+    let pid = holder.pid();
+    let one: serde_json::Value =
+        serde_json::from_str(&list(&["ls", "-q", "--format", "json", "job:*"])).unwrap();
+    assert_eq!((&one["name"], &one["holders"][0]["pid"]), (&"job:1".into(), &pid.into()), "{one}");
+    assert_eq!(one["holders"][0]["label"], "nightly", "{one}");
+    let one: serde_json::Value = serde_json::from_str(&list(&["clients", "-q", "--format", "json"])).unwrap();
+    assert_eq!((&one["pid"], &one["label"]), (&pid.into(), &"nightly".into()), "{one}");
+    assert_eq!(
+        (&one["uses"][0]["name"], &one["uses"][0]["waits"]),
+        (&"job:1".into(), &false.into()),
+        "{one}"
+    );
+    assert!(list(&["clients"]).contains("holds job:1 for "));
+    signal(holder.pid(), Signal::TERM);
+    holder.wait();
+    assert_eq!(list(&["clients", "-q"]), "");
+}
+
+#[test]
+fn a_name_that_a_terminal_would_act_on_is_printed_as_text() {
+    let server = Server::start();
+    let mut holder = Run::start(&mut server.leasehold(&["run", "-q", "a\u{1b}[2Jb", "--", "sleep", "60"]));
+    eventually("it is held", || server.keys().len() == 1);
+    for arguments in [&["ls"][..], &["show", "a\u{1b}[2Jb"], &["clients"]] {
+        let (_, said) = outcome(&mut server.leasehold(arguments));
+        assert!(!said.contains('\u{1b}'), "{said:?}");
+    }
+    signal(holder.pid(), Signal::TERM);
+    holder.wait();
+}

@@ -43,6 +43,9 @@ fn together(server: &Server, fault: Fault, ignores_term: bool, from: usize, coun
         eventually("the first command runs", || !stamps(&first_file).is_empty());
         let stamper = Stamper { file: &second_file, ignores_term: false, once: true };
         let second = Run::start(stamper.under(&mut server.leasehold(&arguments)));
+        // One that still connects when the server stops ends with 69.
+        let line = format!("leasehold_lock_line:{{{name}}}");
+        eventually("the second waits", || server.ask(&["ZCARD", &line]).starts_with(":1"));
         pairs.push((first, second, first_file, second_file));
     }
     match fault {

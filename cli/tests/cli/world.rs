@@ -86,7 +86,9 @@ impl Server {
     pub(crate) fn keys(&self) -> Vec<String> {
         let answer = self.ask(&["KEYS", "*"]);
         let keys = answer.lines().filter(|line| !line.starts_with(['*', '$']));
-        keys.filter(|key| !key.starts_with("redisson_lock_token")).map(str::to_owned).collect()
+        let is_lock =
+            |key: &&str| !key.starts_with("redisson_lock_token") && !key.starts_with("leasehold_client:");
+        keys.filter(is_lock).map(str::to_owned).collect()
     }
 
     /// The program, on this server.

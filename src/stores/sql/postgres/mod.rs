@@ -33,7 +33,7 @@ use crate::sync::Waker;
 use crate::time::{Clock, Moment, millis};
 
 /// Version 11 has `sha256`; 14 ends idle sessions, on which session locks' leases are built.
-const OLDEST: i32 = 110_000;
+const OLDEST: i32 = 120_000;
 const OLDEST_FOR_SESSIONS: i32 = 140_000;
 
 /// Connects, and checks that the database can keep locks.
@@ -97,7 +97,7 @@ fn check(options: &RedisOptions, link: &mut PostgresConnection, deadline: Moment
     let row = link.one(server, &[], deadline)?;
     let version: i32 = column(&row, 0)?;
     if version < OLDEST {
-        return refuse(ErrorKind::TooOld, "the server is older than PostgreSQL 11");
+        return refuse(ErrorKind::TooOld, "the server is older than PostgreSQL 12");
     }
     if column::<bool>(&row, 1)? {
         return refuse(ErrorKind::ReadOnly, "the server is a standby: grants come from the primary");
