@@ -119,7 +119,7 @@ fn the_time_and_the_attempts_of_a_wait_are_observed(store: &Store) {
     // It was seen asleep for 20 ms.
     assert!(waited >= ms(20) && waited <= begun.elapsed(), "{waited:?}");
     // Each of up to five subscriptions that comes up is a reason to look. In a store that wakes nobody, so is each poll.
-    let polls = if store.kinds[0].traits.wakes { 0 } else { u32::try_from(waited.as_millis() / 30).unwrap() };
+    let polls = if store.kinds[0].traits.wakes { 0 } else { u32::try_from(waited.as_millis() / 5).unwrap() };
     assert!((2..=9 + polls).contains(&attempts), "waiting is not polling: {attempts} attempts in {waited:?}");
 }
 

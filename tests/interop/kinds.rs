@@ -7,7 +7,7 @@ use redis::Commands;
 
 use crate::agent::Pending;
 use crate::java;
-use crate::scene::{alone, between, calls, monotonic, rust, scripts_run, somebody_waits};
+use crate::scene::{alone, between, calls, keys, monotonic, rust, scripts_run, somebody_waits};
 use crate::support::server::RedisServer;
 use crate::support::{Call, call, median, now, stalled_since, wait_until};
 use crate::waking::rounds;
@@ -97,7 +97,7 @@ fn the_halves_of_a_read_write_lock_exclude_each_other_across_languages() {
     java.get("writer", "write-unlock", &["rw"]);
     assert!(lock.write().try_lock().unwrap());
     lock.write().unlock().unwrap();
-    assert_eq!(server.admin().keys::<_, Vec<String>>("*"), Ok(vec![]));
+    assert_eq!(keys(&mut server.admin()), Vec::<String>::new());
 }
 
 #[test]
@@ -483,9 +483,7 @@ fn java_ignores_the_note_of_a_hold() {
         assert!(java.is("main", &verb("force-unlock"), &["said"]));
         assert!(!lock.is_locked().unwrap());
         drop(lock.unlock());
-        wait_until("nothing is left", Duration::from_secs(2), || {
-            server.admin().keys::<_, Vec<String>>("*").unwrap().is_empty()
-        });
+        wait_until("nothing is left", Duration::from_secs(2), || keys(&mut server.admin()).is_empty());
     }
 }
 
@@ -608,9 +606,7 @@ fn a_java_reader_goes_before_a_writer_of_ours_that_waits_and_no_reader_of_ours_d
     });
     java.get("reader", "read-unlock", &["rw"]);
     assert!(writer.join() < reader.join());
-    wait_until("nothing is left", Duration::from_secs(10), || {
-        admin.keys::<_, Vec<String>>("*").unwrap().is_empty()
-    });
+    wait_until("nothing is left", Duration::from_secs(10), || keys(&mut admin).is_empty());
 }
 
 #[test]

@@ -7,7 +7,7 @@ use leasehold::{LockClient, RedisLock};
 use redis::Commands;
 
 use crate::java;
-use crate::scene::{alone, between, monotonic, rust, scripts_run};
+use crate::scene::{alone, between, keys, monotonic, rust, scripts_run};
 use crate::support::server::RedisServer;
 use crate::support::{call, now, stalled_since, wait_until};
 
@@ -86,7 +86,7 @@ fn a_multi_lock_of_java_and_one_of_rust_keep_each_other_out() {
     assert_eq!(had.result.as_deref(), Ok("true"));
     assert!(between(freed, had.ended) < TOLD, "{:?}", between(freed, had.ended));
     java.get("t", "multi-unlock", &["c,b,a"]);
-    wait_until("nothing is left", LONG, || admin.keys::<_, Vec<String>>("*").unwrap().is_empty());
+    wait_until("nothing is left", LONG, || keys(&mut admin).is_empty());
 }
 
 /// Ours are given in opposite orders and taken in one. Java takes them as they are given: two of its own in opposite orders hold

@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 
 use leasehold::LockClient;
 use parking_lot::{Mutex, MutexGuard};
-use redis::Connection;
+use redis::{Commands, Connection};
 
 use crate::support::{self, listening_clients, wait_until};
 
@@ -113,4 +113,10 @@ fn changed(file: &Path) -> Option<SystemTime> {
 pub(crate) fn missing<T>(what: &str, why: &str) -> Option<T> {
     support::missing(&format!("no {what}: {why}"));
     None
+}
+
+/// The keys of a server, without the entries that clients write about themselves.
+pub(crate) fn keys(admin: &mut Connection) -> Vec<String> {
+    let keys: Vec<String> = admin.keys("*").unwrap();
+    keys.into_iter().filter(|key| !key.starts_with("leasehold_client:")).collect()
 }

@@ -176,7 +176,12 @@ fn a_refused_operator_sees_the_holder_and_both_ends_of_its_hold() {
     for output in outputs("long_import", &[]) {
         says(
             &output,
-            &["ada imports, as ", "bob is refused: ada (on ", "thread ada) imports, as ", "ms more at most"],
+            &[
+                "ada imports, as ",
+                "bob is refused: ada (on ",
+                "thread ada, program long_import) imports, as ",
+                "ms more at most",
+            ],
         );
         says(&output, &["example:import: a lock, held", "held by ", "ends in ", "at the latest, on "]);
         says(&output, &["held too long: true"]);
