@@ -179,7 +179,9 @@ fn a_refused_operator_sees_the_holder_and_both_ends_of_its_hold() {
             &[
                 "ada imports, as ",
                 "bob is refused: ada (on ",
-                "thread ada, program long_import) imports, as ",
+                // And the program, once its client has said so.
+                "thread ada",
+                ") imports, as ",
                 "ms more at most",
             ],
         );
