@@ -102,6 +102,24 @@ fn a_stopped_command_that_nobody_can_continue_goes_on_with_its_run() {
     assert_eq!(code, 4);
 }
 
+/// There, the session and the group of a process may have the number 0.
+#[test]
+fn a_command_in_a_container_may_stop_and_goes_on() {
+    let server = Server::start();
+    let arguments = ["--user", "--map-root-user", "--pid", "--fork", "--kill-child", "--mount-proc"];
+    let mut container = std::process::Command::new("unshare");
+    container.args(arguments).env("LEASEHOLD_URL", server.url());
+    let trial = std::process::Command::new("unshare").args(arguments).arg("true").status();
+    if !trial.is_ok_and(|status| status.success()) {
+        eprintln!("not tried: this system allows no namespaces");
+        return;
+    }
+    let script =
+        format!("{} run contained -- sh -c 'kill -TSTP $$; exit 4'", env!("CARGO_BIN_EXE_leasehold"));
+    let (code, said) = outcome(container.args(["sh", "-c", &script]));
+    assert_eq!(code, 4, "{said}");
+}
+
 #[test]
 fn a_command_whose_helper_is_killed_is_ended_and_the_lock_released() {
     let server = Server::start();
