@@ -87,9 +87,37 @@ pub(crate) fn kill_own_group(signal: i32) {
     }
 }
 
-/// Whether a process group still has a process.
-pub(crate) fn group_exists(group: Pid) -> bool {
-    test_kill_process_group(group).is_ok()
+/// Whether a process group still has a process that is not dead.
+///
+/// A process that nobody has reaped yet still has its number, and in a container without an init nobody ever does.
+pub(crate) fn group_lives(group: Pid) -> bool {
+    test_kill_process_group(group).is_ok() && !is_known_to_be_dead(group)
+}
+
+/// Whether all of a group are dead by what the system lists; false where it lists nothing.
+fn is_known_to_be_dead(group: Pid) -> bool {
+    // Mounted from outside of this container, the list has other numbers.
+    let is_own = std::fs::read_link("/proc/self")
+        .is_ok_and(|link| link.to_str() == Some(std::process::id().to_string().as_str()));
+    let Ok(processes) = std::fs::read_dir("/proc") else { return false };
+    let lines =
+        processes.flatten().filter_map(|entry| std::fs::read_to_string(entry.path().join("stat")).ok());
+    is_own && lines.filter(|line| is_of(line, group)).all(|line| is_dead(&line))
+}
+
+/// The fields of a line of `/proc/PID/stat` from the state on, which follow the program's name.
+fn fields(line: &str) -> impl Iterator<Item = &str> {
+    line.rsplit_once(')').map_or("", |(_, rest)| rest).split_whitespace()
+}
+
+fn is_of(line: &str, group: Pid) -> bool {
+    fields(line).nth(2).and_then(|number| number.parse().ok()) == Some(group.as_raw_nonzero().get())
+}
+
+/// A first thread that ended leaves the state of the dead, while other threads may go on.
+fn is_dead(line: &str) -> bool {
+    let threads = fields(line).nth(17).and_then(|number| number.parse::<u32>().ok());
+    matches!(fields(line).next(), Some("Z" | "X")) && threads.is_some_and(|number| number <= 1)
 }
 
 /// The mask of ignored signals; none where the system does not say.
@@ -101,4 +129,26 @@ fn ignored_signals() -> u64 {
 
 fn is_in(mask: u64, signal: i32) -> bool {
     u32::try_from(signal - 1).ok().and_then(|bit| mask.checked_shr(bit)).is_some_and(|rest| rest & 1 == 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Pid, is_dead, is_of};
+
+    const ZOMBIE: &str = "71 (a) b) Z 1 70 60 0 -1 4228108 0 0 0 0 0 0 0 0 20 0 1 0 5976714";
+
+    #[test]
+    fn a_process_is_dead_when_its_last_thread_is() {
+        assert!(is_dead(ZOMBIE));
+        assert!(!is_dead(&ZOMBIE.replace(" 0 1 0 ", " 0 2 0 ")));
+        assert!(!is_dead(&ZOMBIE.replace(" Z ", " D ")));
+        assert!(!is_dead("71 (cut"));
+    }
+
+    #[test]
+    fn a_process_is_of_the_group_that_its_line_names() {
+        assert!(is_of(ZOMBIE, Pid::from_raw(70).unwrap()));
+        assert!(!is_of(ZOMBIE, Pid::from_raw(71).unwrap()));
+        assert!(!is_of("71 (cut", Pid::from_raw(70).unwrap()));
+    }
 }

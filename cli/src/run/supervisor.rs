@@ -285,7 +285,7 @@ impl Supervisor<'_> {
         if let Some(group) = self.group {
             signals::kill_group(group, SIGKILL);
             // Released only when nobody is left, or the lock's time is over.
-            while signals::group_exists(group) && Moment::now() < self.until {
+            while signals::group_lives(group) && Moment::now() < self.until {
                 std::thread::park_timeout(Duration::from_millis(5));
             }
         }

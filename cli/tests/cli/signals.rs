@@ -2,7 +2,7 @@
 
 use rustix::process::Signal;
 
-use crate::world::{Run, Server, children, eventually, outcome, signal, stamps};
+use crate::world::{Run, Server, children, eventually, is_dead, outcome, signal, stamps};
 
 const SIGNALS: [(Signal, i32); 6] = [
     (Signal::INT, 2),
@@ -49,7 +49,7 @@ fn a_signal_is_passed_on_to_the_command_and_its_group() {
         let sleeping = children(group().unwrap())[0];
         signal(run.pid(), sent);
         assert_eq!(run.wait().code(), Some(128 + number));
-        eventually("the group is gone", || !std::path::Path::new(&format!("/proc/{sleeping}")).exists());
+        eventually("the group is dead", || is_dead(sleeping));
         assert_eq!(server.keys(), Vec::<String>::new());
     }
 }
@@ -129,10 +129,7 @@ fn a_command_whose_helper_is_killed_is_ended_and_the_lock_released() {
     let sleeping = children(helper().unwrap())[0];
     signal(helper().unwrap(), Signal::KILL);
     assert_eq!(run.wait().code(), Some(70));
-    eventually("the command is dead", || {
-        let status = std::fs::read_to_string(format!("/proc/{sleeping}/status")).unwrap_or_default();
-        status.is_empty() || status.contains("State:\tZ")
-    });
+    eventually("the command is dead", || is_dead(sleeping));
     assert_eq!(server.keys(), Vec::<String>::new());
 }
 
