@@ -78,7 +78,8 @@ fn lock_line(lock: &ListedLock) -> String {
     for holder in &lock.holders {
         line += &format!(", held by {holder}");
     }
-    match lock.remaining {
+    // Each holder says its own.
+    match lock.remaining.filter(|_| lock.holders.is_empty()) {
         Some(left) if left == std::time::Duration::MAX => line += ", without an end",
         Some(left) => line += &format!(", lease of {:.1} s left", left.as_secs_f64()),
         None => {}

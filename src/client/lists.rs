@@ -121,7 +121,8 @@ impl LockClient {
     /// For operators: it looks at each key of the server, which [`Locks::cost`] counts. The order is the store's. Free locks are
     /// not listed, semaphores while permits with leases are out. Names are the keys without the client's
     /// [prefix](crate::ClientBuilder::key_prefix); what [`map_names`](crate::ClientBuilder::map_names) did is not undone, and `pattern` is for
-    /// what it made. A string without an end, or a hash that is no lock, is left out; a string with an end looks like a token lock.
+    /// what it made. On Redis a lock is what has owners as this crate and Redisson write them, a UUID and a number: a token lock
+    /// that another program wrote is left out, as the entries of a cache are, which look the same.
     ///
     /// # Blocking
     ///

@@ -85,6 +85,7 @@ fn a_list_leaves_out_what_is_no_lock_and_what_belongs_to_one() {
         &["SET", "number", "3"],
         &["SET", "session", "abc", "PX", "60000"],
         &["HSET", "person", "name", "ada"],
+        &["HSET", "visits", "7", "12", "day:7", "1", "8a3f0e0e-0000-4000-8000-000000000001:", "1"],
         &["RPUSH", "list", "a"],
         &["HSET", "odd", "somebody:1", "1"],
         &["SET", "redisson_lock_queue:{odd}", "x"],
@@ -96,6 +97,7 @@ fn a_list_leaves_out_what_is_no_lock_and_what_belongs_to_one() {
     }
     redis::cmd("SET").arg(b"\xff\xfe").arg("x").exec(&mut server.admin()).unwrap();
     let fenced = client.fenced_lock("ours").acquire().unwrap();
+    let token = client.token_lock("token").acquire().unwrap();
     let mut listed: Vec<_> = client.list("*").map(|lock| lock.unwrap()).collect();
     listed.sort_by(|one, other| one.name.cmp(&other.name));
     let kinds: Vec<_> = listed.iter().map(|lock| (&*lock.name, lock.kind.clone(), lock.waiting)).collect();
@@ -104,14 +106,14 @@ fn a_list_leaves_out_what_is_no_lock_and_what_belongs_to_one() {
         [
             ("java", ObjectKind::FairLock, 1),
             ("ours", ObjectKind::FencedLock, 0),
-            // It looks like a token lock.
-            ("session", ObjectKind::TokenLock, 0),
+            ("token", ObjectKind::TokenLock, 0),
         ]
     );
     let java = &listed[0].holders[0];
     assert_eq!((&*java.owner, &java.whereabouts), ("8a3f0e0e-0000-4000-8000-000000000001:7", &None));
     assert_eq!(listed[1].holders[0].whereabouts.as_ref().unwrap().pid, std::process::id());
     fenced.unlock().unwrap();
+    token.unlock().unwrap();
 }
 
 #[test]

@@ -10,7 +10,7 @@ use redis::Value;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::ident::{ClientId, LockName};
-use crate::inspect::{Inspection, ObjectKind};
+use crate::inspect::Inspection;
 use crate::seam::directory::{Directory, Listing, Page, Place, Posted, Wanted, Written};
 use crate::seam::{Answer, Failure, Outcome};
 use crate::stores::redis::keys::Part;
@@ -165,15 +165,24 @@ pub(super) fn answered<T>(outcome: Outcome<T>) -> Answer<T> {
     }
 }
 
-/// What a list shows of a key. A string without an end is no token lock's. Where something else is kept in the place of what belongs
-/// to a lock, it is none.
+/// What a list shows of a key: what has owners as clients write them. A cache's entry has the shape of a token lock, and a table of
+/// counters that of a lock; neither is shown, nor what is in it. Where something else is kept in the place of what belongs to a
+/// lock, it is none.
 pub(super) fn listed(seen: Result<Inspection>) -> Result<Option<Inspection>> {
     match seen {
-        Ok(seen) if seen.kind == ObjectKind::TokenLock && seen.remaining == Some(Duration::MAX) => Ok(None),
-        Ok(seen) => Ok(Some(seen)),
+        Ok(seen) => Ok(Some(seen).filter(|seen| seen.holders.iter().all(|holder| is_owner(&holder.owner)))),
         Err(error) if error.kind() == ErrorKind::WrongType => Ok(None),
         Err(error) => Err(error),
     }
+}
+
+/// Whether a text is a client's UUID and a number: so do Redisson and this crate write owners.
+fn is_owner(text: &str) -> bool {
+    text.rsplit_once(':').is_some_and(|(client, number)| {
+        ClientId::read(client).is_some()
+            && number.bytes().all(|byte| byte.is_ascii_digit())
+            && !number.is_empty()
+    })
 }
 
 impl Directory for RedisStore {
