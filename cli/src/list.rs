@@ -60,6 +60,7 @@ fn asked(common: &Common, ask: impl FnOnce(&LockClient, Say) -> Exit) -> Exit {
 /// On standard error: what is read by a program is only the list.
 fn cost(say: Say, found: u64, what: &str, cost: ListCost) {
     let ListCost { requests, keys, .. } = cost;
+    let what = if found == 1 { what.trim_end_matches('s') } else { what };
     let words = format!("{found} {what} among {keys} keys, by {requests} requests");
     say.notice("listed", &words, &json!({"found": found, "keys": keys, "requests": requests}));
 }

@@ -350,3 +350,29 @@ fn a_name_that_a_terminal_would_act_on_is_printed_as_text() {
     signal(holder.pid(), Signal::TERM);
     holder.wait();
 }
+
+/// Needs the example `stock`, which `./check` has built and names.
+#[test]
+fn the_end_of_the_demo_shows_who_holds_and_who_waits() {
+    let program = std::path::Path::new(env!("CARGO_BIN_EXE_leasehold"));
+    let examples =
+        std::env::var_os("LEASEHOLD_EXAMPLES").map_or_else(|| program.with_file_name("examples"), Into::into);
+    let stock = examples.join("stock");
+    if !stock.exists() && std::env::var_os("CI").is_none() {
+        eprintln!("SKIPPED: {} is not built", stock.display());
+        return;
+    }
+    let server = Server::start();
+    let script = ". ../scripts/locks_at_work.sh && show_locks_at_work \"$0\" \"$1\"";
+    let mut shell = std::process::Command::new("bash");
+    shell.args(["-euo", "pipefail", "-c", script]).arg(&stock).arg(program).env("REDIS_URL", server.url());
+    let (code, said) = outcome(&mut shell);
+    assert_eq!(code, 0, "{said}");
+    let shown: Vec<&str> = said.lines().collect();
+    let listed = shown.iter().find(|line| line.contains("a fenced lock, held by")).unwrap();
+    assert!(listed.contains("program stock") && listed.contains(" waiting"), "{said}");
+    assert!(shown.iter().any(|line| line.starts_with("$ leasehold show leasehold-demo:{")), "{said}");
+    assert!(shown.iter().any(|line| line.trim_start().starts_with("waits, 1.: ")), "{said}");
+    // The counters of tokens stay on purpose.
+    assert_eq!(server.keys(), Vec::<String>::new());
+}
