@@ -318,7 +318,7 @@ fn locks_and_clients_are_listed_with_host_process_and_label() {
     };
     let said = list(&["ls"]);
     assert!(said.contains("job:1: a fenced lock, held by ") && said.contains("nightly"), "{said}");
-    assert!(said.contains("1 locks among ") && said.contains(" requests"), "{said}");
+    assert!(said.contains("1 lock among ") && said.contains(" requests"), "{said}");
     assert!(list(&["ls", "other:*"]).contains("0 locks among "));
     let pid = holder.pid();
     let one: serde_json::Value =
