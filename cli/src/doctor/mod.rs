@@ -204,9 +204,10 @@ fn lease_finding(lease: Duration, command_timeout: Duration, latency: &Latency) 
 }
 
 fn spell(span: Duration) -> String {
-    if span < Duration::from_secs(1) {
-        format!("{:.1} ms", span.as_secs_f64() * 1000.0)
-    } else {
-        format!("{:.1} s", span.as_secs_f64())
+    let millis = span.as_secs_f64() * 1000.0;
+    match millis {
+        _ if millis < 10.0 => format!("{millis:.2} ms"),
+        _ if millis < 1000.0 => format!("{millis:.0} ms"),
+        _ => format!("{:.1} s", span.as_secs_f64()),
     }
 }

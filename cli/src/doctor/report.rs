@@ -100,7 +100,7 @@ impl Report {
         let mut line =
             format!("{:<11}  {:<11}  {server}{}", finding.verdict.text(), finding.check, finding.words);
         if !finding.advice.is_empty() {
-            line = format!("{line}. {}", finding.advice);
+            line = format!("{line}. {}", sentence(finding.advice));
         }
         // Names are of others' making; each finding is one line.
         plain(&line).replace('\n', " ")
@@ -122,5 +122,14 @@ impl Report {
         let (faults, warnings) = (self.faults, self.warnings);
         let words = format!("{faults} faults, {warnings} warnings");
         self.say.notice("checked", &words, &json!({"faults": faults, "warnings": warnings}));
+    }
+}
+
+/// With a capital letter, unless it begins with a file's name.
+fn sentence(text: &str) -> String {
+    let mut chars = text.chars();
+    match chars.next() {
+        Some(first) if !text.starts_with("docs/") => first.to_uppercase().chain(chars).collect(),
+        _ => text.to_owned(),
     }
 }

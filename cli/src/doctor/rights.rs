@@ -32,11 +32,11 @@ impl Need {
 
     fn without(self) -> &'static str {
         match self {
-            Need::Locks => "without it locks with fences fail",
-            Need::Notices => "without it waiters notice a release only by polling",
-            Need::Names => "without it errors do not name the holder",
-            Need::Line => "without it each release wakes all clients that wait",
-            Need::Directory => "without it others do not see where a holder is",
+            Need::Locks => "without that locks with fences fail",
+            Need::Notices => "without that waiters notice a release only by polling",
+            Need::Names => "without that errors do not name the holder",
+            Need::Line => "without that each release wakes all clients that wait",
+            Need::Directory => "without that others do not see where a holder is",
         }
     }
 }
@@ -46,7 +46,7 @@ type Request = (Need, Vec<String>);
 
 const CHECK: &str = "rights";
 const ADVICE: &str =
-    "docs/guarantees.md lists the rights for each kind of lock; --name checks those for another name";
+    "See docs/guarantees.md for the rights of each kind of lock; --name checks those for another name";
 
 /// The finding, and whether the user may do nothing at all.
 pub(super) fn check(
@@ -73,7 +73,7 @@ pub(super) fn check(
     // Done first: what cannot be removed is not made.
     let may_remove = way != Way::Trial || wire.ask(&["DEL", &name]) != Err(Refusal::NoRight);
     for (need, words) in &requests {
-        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        let words = strs(words);
         let allowed = match way {
             Way::DryRun => dry_run(wire, &user, &words),
             Way::Script => in_script(wire, &words),
@@ -91,12 +91,20 @@ pub(super) fn check(
             drop(wire.ask(&["DEL", &key]));
         }
     }
-    let all = requests.iter().filter(|(need, _)| *need == Need::Locks).count();
-    let has_none = missing.iter().filter(|(need, _)| *need == Need::Locks).count() == all;
-    (finding(way, settings.name, &missing), has_none)
+    // TIME is of no key, and so may be left to a user of other names.
+    let is_allowed = |request: &&Request| {
+        request.0 == Need::Locks
+            && !missing.iter().any(|(_, command)| *command == shown(&strs(&request.1), &name))
+    };
+    let has_none = requests.iter().filter(is_allowed).all(|(_, words)| strs(words) == ["TIME"]);
+    (finding(way, settings.name, &missing, has_none), has_none)
 }
 
-fn finding(way: Way, name: &str, missing: &[(Need, String)]) -> Finding {
+fn strs(words: &[String]) -> Vec<&str> {
+    words.iter().map(String::as_str).collect()
+}
+
+fn finding(way: Way, name: &str, missing: &[(Need, String)], has_none: bool) -> Finding {
     let how = match way {
         Way::DryRun => "asked by ACL DRYRUN",
         Way::Script => "asked in a script",
@@ -114,7 +122,11 @@ fn finding(way: Way, name: &str, missing: &[(Need, String)]) -> Finding {
         }
         (!commands.is_empty()).then(|| format!("{}: {}", commands.join(", "), need.without()))
     });
-    let words = format!("the user may not {} ({how})", groups.collect::<Vec<_>>().join("; "));
+    let words = if has_none {
+        format!("the user may do nothing with locks named {name} ({how})")
+    } else {
+        format!("the user may not {} ({how})", groups.collect::<Vec<_>>().join("; "))
+    };
     let is_fault = missing.iter().any(|(need, _)| *need == Need::Locks);
     let found = if is_fault { Finding::fault } else { Finding::warning };
     let missing: Vec<&str> = missing.iter().map(|(_, command)| command.as_str()).collect();
