@@ -30,9 +30,9 @@ pub(crate) fn watch(common: &Common, args: &WatchArgs) -> Exit {
     let (stop, stopped) = bounded::<()>(0);
     let (common, args) = (common.clone(), args.clone());
     // A look may take as long as the store lets it. A signal is not to wait for that.
-    let looking = std::thread::Builder::new()
-        .name("looks".to_owned())
-        .spawn(move || drop(ends.send(look(&common, &args, &stopped))));
+    let looking = std::thread::Builder::new().name("looks".to_owned()).spawn(move || {
+        ends.send(look(&common, &args, &stopped)).ok();
+    });
     if looking.is_err() {
         say.error("no thread can be started");
         return Exit::Internal;

@@ -11,7 +11,7 @@ mod wire;
 
 use std::time::Duration;
 
-use leasehold::{Error, ErrorKind, LockClient};
+use leasehold::{ClientBuilder, Error, ErrorKind, LockClient};
 
 use crate::args::{self, Common, DoctorArgs};
 use crate::clock::Moment;
@@ -30,9 +30,9 @@ pub(crate) fn doctor(common: &Common, args: &DoctorArgs) -> Exit {
     let say = Say::new(common);
     let lease = args::lease(args.lease);
     let begun = Moment::now();
-    let built = store::open(common, None, say, |builder| match args.lease {
-        Some(lease) => builder.lease(lease),
-        None => builder,
+    // Without its entry in the directory: nothing is left behind, not even for a lease.
+    let built = store::open(common, None, say, |builder| {
+        args.lease.into_iter().fold(builder.directory(false), ClientBuilder::lease)
     });
     let took = Moment::now().since(begun);
     let mut report = Report::new(common, say);

@@ -44,6 +44,9 @@ impl Need {
 /// A request, by its words, and what needs it.
 type Request = (Need, Vec<String>);
 
+/// They make keys without an end.
+const LASTING: [&str; 3] = ["HSET", "INCR", "ZADD"];
+
 const CHECK: &str = "rights";
 const ADVICE: &str =
     "See docs/guarantees.md for the rights of each kind of lock; --name checks those for another name";
@@ -68,17 +71,19 @@ pub(super) fn check(
         Way::DryRun | Way::Script => settings.name.to_owned(),
     };
     let user = text(&wire.ask(&["ACL", "WHOAMI"]).unwrap_or(Value::Nil));
-    let requests = requests(&name);
+    let mut requests = requests(&name);
     let mut missing: Vec<(Need, String)> = Vec::new();
-    // Done first: what cannot be removed is not made.
-    let may_remove = way != Way::Trial || wire.ask(&["DEL", &name]) != Err(Refusal::NoRight);
+    // What cannot be removed, and may not end by itself, is not made.
+    if way == Way::Trial && wire.ask(&["DEL", &name]) == Err(Refusal::NoRight) {
+        let is_made = |words: &[String]| words.first().is_some_and(|word| LASTING.contains(&word.as_str()));
+        requests.retain(|(_, words)| !is_made(words));
+    }
     for (need, words) in &requests {
         let words = strs(words);
         let allowed = match way {
             Way::DryRun => dry_run(wire, &user, &words),
             Way::Script => in_script(wire, &words),
-            Way::Trial if may_remove || words.first() == Some(&"DEL") => tried(wire, place, settings, &words),
-            Way::Trial => Ok(true),
+            Way::Trial => tried(wire, place, settings, &words),
         };
         match allowed {
             Ok(true) => {}
@@ -86,7 +91,7 @@ pub(super) fn check(
             Err(refusal) => return (Finding::fault(CHECK, refusal.to_string(), ""), false),
         }
     }
-    if way == Way::Trial && may_remove {
+    if way == Way::Trial {
         for key in [name.clone(), own("redisson_lock_token", &name), own("leasehold_lock_line", &name)] {
             drop(wire.ask(&["DEL", &key]));
         }
@@ -196,34 +201,34 @@ fn requests(name: &str) -> Vec<Request> {
         (Need::Locks, &["EVAL", "return 1", "2", name, &channel]),
         (Need::Locks, &["EVALSHA", &hash, "2", name, &channel]),
         (Need::Locks, &["HSET", name, "field", "1"]),
-        (Need::Locks, &["PEXPIRE", name, "10000"]),
+        (Need::Locks, &["PEXPIRE", name, "1000"]),
         (Need::Locks, &["HEXISTS", name, "field"]),
         (Need::Locks, &["HGET", name, "field"]),
         (Need::Names, &["HKEYS", name]),
         (Need::Locks, &["HDEL", name, "field"]),
         (Need::Locks, &["PTTL", name]),
         (Need::Locks, &["GET", name]),
-        (Need::Locks, &["SET", name, "1", "PX", "10000"]),
+        (Need::Locks, &["SET", name, "1", "PX", "1000"]),
         (Need::Locks, &["DEL", name]),
         (Need::Locks, &["TIME"]),
         (Need::Locks, &["INCR", &token]),
         (Need::Locks, &["GET", &token]),
-        (Need::Locks, &["SET", &token, "1", "PX", "10000"]),
+        (Need::Locks, &["SET", &token, "1", "PX", "1000"]),
         (Need::Notices, &["PUBLISH", &channel, "0"]),
         (Need::Notices, &["SUBSCRIBE", &channel]),
         (Need::Notices, &["UNSUBSCRIBE", &channel]),
         (Need::Line, &["ZADD", &line, "1", "member"]),
-        (Need::Line, &["PEXPIRE", &line, "10000"]),
+        (Need::Line, &["PEXPIRE", &line, "1000"]),
         (Need::Line, &["ZRANGE", &line, "0", "0"]),
         (Need::Line, &["ZREM", &line, "other"]),
         (Need::Line, &["ZPOPMIN", &line]),
-        (Need::Line, &["SET", &next, "1", "PX", "10000"]),
+        (Need::Line, &["SET", &next, "1", "PX", "1000"]),
         (Need::Line, &["GET", &next]),
         (Need::Line, &["PEXPIRE", &next, "0"]),
         (Need::Line, &["PUBLISH", &wake, "1"]),
         (Need::Line, &["SUBSCRIBE", &wake]),
         (Need::Line, &["UNSUBSCRIBE", &wake]),
-        (Need::Directory, &["SET", entry, "", "PX", "10000"]),
+        (Need::Directory, &["SET", entry, "", "PX", "1000"]),
         (Need::Directory, &["DEL", entry]),
         (Need::Locks, &["DEL", name]),
     ];
