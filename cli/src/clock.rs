@@ -65,7 +65,8 @@ pub(crate) fn stamp(since_1970: Duration) -> String {
 /// Year, month and day of a number of days since 1970.
 fn date(days: u64) -> (u64, u64, u64) {
     let (mut year, mut rest) = (1970, days);
-    let is_leap = |year: u64| year % 4 == 0 && (year % 100 != 0 || year % 400 == 0);
+    let is_leap =
+        |year: u64| year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400));
     loop {
         let length = if is_leap(year) { 366 } else { 365 };
         if rest < length {

@@ -77,6 +77,12 @@ pub(super) fn check(report: &mut Report, place: &Place, settings: &Settings<'_>)
         none_of(report, &REST, "the server is too old");
         return false;
     }
+    if greeting.get("mode").is_some_and(|mode| mode == "sentinel") {
+        let advice = "Give the URL redis-sentinel://host,host/master-name";
+        report.add(Finding::fault("role", "a Sentinel, which keeps no locks", advice));
+        none_of(report, &REST, "the server keeps no locks");
+        return false;
+    }
     let is_replica = role(report, &greeting, settings);
     let (finding, has_none) = rights::check(&mut wire, place, settings, is_replica);
     report.add(finding);
