@@ -73,6 +73,10 @@ pub(crate) enum Action {
     Clients,
     /// Ends the hold of a lock, whoever has it, and says whose it was.
     Force(ForceArgs),
+    /// Checks a set-up from end to end: a line for each check, with what to do about it. Exits with 1 if there is a fault.
+    Doctor(DoctorArgs),
+    /// Prints a line for each change of locks: acquired, released, expired, waiters. It looks each second; ends by a signal.
+    Watch(WatchArgs),
     /// Writes the completions of a shell to standard output.
     Completions { shell: Shell },
     /// Writes the man page to standard output.
@@ -132,6 +136,35 @@ pub(crate) struct ForceArgs {
     pub(crate) yes: bool,
 }
 
+#[derive(Debug, Clone, Args)]
+pub(crate) struct DoctorArgs {
+    /// A lock's name: the user's rights are checked for it. Nothing is done to it.
+    #[arg(long, value_name = "NAME", default_value = "leasehold-doctor")]
+    pub(crate) name: String,
+    /// The lease that is compared with the latency. Defaults to 30s, or LEASEHOLD_LEASE.
+    #[arg(long, value_name = "TIME", value_parser = time)]
+    pub(crate) lease: Option<Duration>,
+    /// Exits with 1 for a warning too.
+    #[arg(long)]
+    pub(crate) strict: bool,
+    /// Looks at all keys for locks without an end, however long it takes. Else it stops after 10 s.
+    #[arg(long)]
+    pub(crate) all: bool,
+}
+
+#[derive(Debug, Clone, Args)]
+pub(crate) struct WatchArgs {
+    /// The locks' names.
+    #[arg(required = true, value_name = "NAME")]
+    pub(crate) names: Vec<String>,
+    /// The time from one look to the next: at least 100ms. A look is one request for each name.
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = interval)]
+    pub(crate) interval: Duration,
+    /// Ends after so long, with 0.
+    #[arg(long = "for", value_name = "TIME", value_parser = time)]
+    pub(crate) duration: Option<Duration>,
+}
+
 /// What is the same for all that run a command.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Terms {
@@ -156,9 +189,22 @@ pub(crate) struct Terms {
 impl Terms {
     /// The lease that the client has: the library reads the same variable, and refuses what this cannot read.
     pub(crate) fn lease(&self) -> Duration {
-        let by_environment = || std::env::var("LEASEHOLD_LEASE").ok().and_then(|text| time(&text).ok());
-        self.lease.or_else(by_environment).unwrap_or(Duration::from_secs(30))
+        lease(self.lease)
     }
+}
+
+/// The lease that was asked for, or that of the environment, or the library's default.
+pub(crate) fn lease(given: Option<Duration>) -> Duration {
+    given.or_else(|| time_of("LEASEHOLD_LEASE")).unwrap_or(Duration::from_secs(30))
+}
+
+/// How long one request may take.
+pub(crate) fn command_timeout() -> Duration {
+    time_of("LEASEHOLD_COMMAND_TIMEOUT").unwrap_or(Duration::from_secs(3))
+}
+
+fn time_of(variable: &str) -> Option<Duration> {
+    std::env::var(variable).ok().and_then(|text| time(&text).ok())
 }
 
 /// Written by `run`, read by its helper.
@@ -240,6 +286,11 @@ fn time(text: &str) -> Result<Duration, String> {
         _ => return Err(words()),
     };
     Duration::try_from_secs_f64(seconds).map_err(|_too_long| "it is too long".to_owned())
+}
+
+fn interval(text: &str) -> Result<Duration, String> {
+    let least = Duration::from_millis(100);
+    time(text).and_then(|time| if time < least { Err("it is at least 100ms".to_owned()) } else { Ok(time) })
 }
 
 #[cfg(test)]

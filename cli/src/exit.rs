@@ -7,6 +7,8 @@ use std::process::ExitCode;
 pub(crate) enum Exit {
     /// All went well.
     Success,
+    /// `doctor` found a fault; with `--strict`, also a warning.
+    Found,
     /// The command's own code.
     Command(u8),
     /// The command, or the wait, was ended by this signal: 128 and its number.
@@ -37,6 +39,7 @@ impl Exit {
     pub(crate) fn code(self) -> u8 {
         match self {
             Exit::Success => 0,
+            Exit::Found => 1,
             Exit::Command(code) | Exit::Busy(code) | Exit::Lost(code) => code,
             Exit::Signal(signal) => u8::try_from(128 + signal).unwrap_or(255),
             Exit::MaxHold => 124,

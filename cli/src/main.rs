@@ -2,12 +2,14 @@
 
 mod args;
 mod clock;
+mod doctor;
 mod exit;
 mod list;
 mod run;
 mod say;
 mod show;
 mod store;
+mod watch;
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -30,6 +32,8 @@ fn main() -> ExitCode {
         Action::Ls { pattern } => list::locks(&cli.common, pattern),
         Action::Clients => list::clients(&cli.common),
         Action::Force(args) => show::force(&cli.common, args),
+        Action::Doctor(args) => doctor::doctor(&cli.common, args),
+        Action::Watch(args) => watch::watch(&cli.common, args),
         Action::Helper(args) => run::helper::helper(&cli.common, args),
         Action::Become(args) => run::helper::become_command(&cli.common, args),
         Action::Completions { shell } => completions(*shell),

@@ -16,19 +16,32 @@ pub(crate) fn connect(
     label: Option<&str>,
     say: Say,
 ) -> Result<LockClient, Exit> {
-    let built = builder(common).and_then(|builder| {
-        let builder = lease.into_iter().fold(builder, ClientBuilder::lease);
-        let label = label.map(str::to_owned).or_else(|| std::env::var("LEASEHOLD_LABEL").ok());
-        let builder = builder.client_name(&client_name(label.as_deref())).observer(Warnings(say));
-        label.iter().fold(builder, |builder, label| builder.label(label)).build()
-    });
+    let built = open(common, label, say, |builder| lease.into_iter().fold(builder, ClientBuilder::lease));
     built.map_err(|error| explain(&error, say))
+}
+
+/// Connects, with options beside those of the environment.
+pub(crate) fn open(
+    common: &Common,
+    label: Option<&str>,
+    say: Say,
+    options: impl FnOnce(ClientBuilder) -> ClientBuilder,
+) -> leasehold::Result<LockClient> {
+    let builder = options(builder(common)?);
+    let label = label.map(str::to_owned).or_else(|| std::env::var("LEASEHOLD_LABEL").ok());
+    let builder = builder.client_name(&client_name(label.as_deref())).observer(Warnings(say));
+    label.iter().fold(builder, |builder, label| builder.label(label)).build()
+}
+
+/// The URL of the store; it may hold a password.
+pub(crate) fn url(common: &Common) -> String {
+    common.url.clone().or_else(|| std::env::var("LEASEHOLD_URL").ok()).unwrap_or_default()
 }
 
 fn builder(common: &Common) -> leasehold::Result<ClientBuilder> {
     let builder = ClientBuilder::from_env()?;
     let builder = common.url.iter().fold(builder, |builder, url| builder.url(url));
-    let url = common.url.clone().or_else(|| std::env::var("LEASEHOLD_URL").ok()).unwrap_or_default();
+    let url = url(common);
     // A file is made like any lock file; a table in somebody's database is not made unasked.
     let is_file = url.get(..7).is_some_and(|scheme| scheme.eq_ignore_ascii_case("sqlite:"));
     Ok(builder.create_schema(common.create_schema || is_file))
@@ -48,10 +61,7 @@ fn client_name(label: Option<&str>) -> String {
 /// Says what went wrong and what to do, and with which code the program ends.
 pub(crate) fn explain(error: &Error, say: Say) -> Exit {
     let (exit, advice) = meaning(error.kind());
-    let mut words = error.to_string();
-    if let Some(cause) = error.source() {
-        words += &format!(" ({cause})");
-    }
+    let mut words = text(error);
     if !advice.is_empty() {
         words += &format!("; {advice}");
     }
@@ -59,7 +69,16 @@ pub(crate) fn explain(error: &Error, say: Say) -> Exit {
     exit
 }
 
-fn meaning(kind: ErrorKind) -> (Exit, &'static str) {
+/// What went wrong, with its cause.
+pub(crate) fn text(error: &Error) -> String {
+    match error.source() {
+        Some(cause) => format!("{error} ({cause})"),
+        None => error.to_string(),
+    }
+}
+
+/// The exit code of a kind of error, and what to do about it.
+pub(crate) fn meaning(kind: ErrorKind) -> (Exit, &'static str) {
     match kind {
         ErrorKind::InvalidInput => (Exit::Usage, ""),
         ErrorKind::Unsupported => (Exit::Usage, "use another kind of lock, or another store"),

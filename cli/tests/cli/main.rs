@@ -11,6 +11,8 @@
 
 mod basics;
 mod dead_before_next;
+mod doctor;
 mod signals;
 mod terminal;
+mod watch;
 mod world;

@@ -1,5 +1,6 @@
 //! A Redis server of a test's own, runs of the program, and commands that stamp what they do.
 
+use std::ffi::OsStr;
 use std::fs;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -46,14 +47,23 @@ pub(crate) struct Server {
 
 impl Server {
     pub(crate) fn start() -> Server {
+        Server::start_with(&[])
+    }
+
+    pub(crate) fn start_with(options: &[&str]) -> Server {
         let program = std::env::var_os("LEASEHOLD_TEST_SERVER").unwrap_or_else(|| "redis-server".into());
+        Server::start_program(&program, options)
+    }
+
+    pub(crate) fn start_program(program: &OsStr, options: &[&str]) -> Server {
         let dir = tempfile::tempdir().unwrap();
         // Another process may take the port first: then another is tried.
         for _ in 0..20 {
             let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-            let mut process = Command::new(&program)
+            let mut process = Command::new(program)
                 .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", "", "--dir"])
                 .arg(dir.path())
+                .args(options)
                 .stdout(Stdio::null())
                 .spawn()
                 .expect("redis-server: set LEASEHOLD_TEST_SERVER");
@@ -72,6 +82,10 @@ impl Server {
 
     pub(crate) fn url(&self) -> String {
         format!("redis://127.0.0.1:{}", self.port)
+    }
+
+    pub(crate) fn port(&self) -> u16 {
+        self.port
     }
 
     pub(crate) fn pid(&self) -> u32 {

@@ -1,0 +1,213 @@
+//! `doctor`: a set-up, checked from end to end.
+//!
+//! On Redis the servers are asked beside the library; on all stores a lock of the check's own is acquired and released.
+
+mod leftovers;
+mod other;
+mod redis;
+mod report;
+mod rights;
+mod wire;
+
+use std::time::Duration;
+
+use leasehold::{ClientBuilder, Error, ErrorKind, LockClient};
+
+use crate::args::{self, Common, DoctorArgs};
+use crate::clock::Moment;
+use crate::doctor::redis::Settings;
+use crate::doctor::report::{Finding, Report};
+use crate::exit::Exit;
+use crate::say::Say;
+use crate::store::{self, explain, meaning};
+
+/// So many round trips are measured, or as many as there are within the time.
+const TRIPS: usize = 50;
+const LONGEST_MEASURE: Duration = Duration::from_secs(5);
+
+/// Checks the store of the environment or `--url`.
+pub(crate) fn doctor(common: &Common, args: &DoctorArgs) -> Exit {
+    let say = Say::new(common);
+    let lease = args::lease(args.lease);
+    let begun = Moment::now();
+    // Without its entry in the directory: nothing is left behind, not even for a lease.
+    let built = store::open(common, None, say, |builder| {
+        args.lease.into_iter().fold(builder.directory(false), ClientBuilder::lease)
+    });
+    let took = Moment::now().since(begun);
+    let mut report = Report::new(common, say);
+    if let Err(error) = &built {
+        let (exit, advice) = meaning(error.kind());
+        match (error.kind(), exit) {
+            (ErrorKind::InvalidInput, _) => return explain(error, say),
+            // A server that is too old or a replica can be asked more.
+            (ErrorKind::TooOld | ErrorKind::ReadOnly, _) => {}
+            (ErrorKind::Unreachable | ErrorKind::TimedOut, _) | (_, Exit::NoPermission) => {
+                report.add(Finding::fault("reach", store::text(error), advice));
+                report.close();
+                return exit;
+            }
+            _ => {}
+        }
+    }
+    let has_no_rights = match wire::places(&store::url(common), args::command_timeout()) {
+        Some(places) => on_redis(&mut report, places, common, args, lease, &built),
+        None => other::check(&mut report, common, &built, took, lease),
+    };
+    if let Ok(client) = built {
+        store::finish(client);
+    }
+    report.close();
+    if has_no_rights {
+        Exit::NoPermission
+    } else if report.faults > 0 || args.strict && report.warnings > 0 {
+        Exit::Found
+    } else {
+        Exit::Success
+    }
+}
+
+fn on_redis(
+    report: &mut Report,
+    places: Result<Vec<wire::Place>, wire::Refusal>,
+    common: &Common,
+    args: &DoctorArgs,
+    lease: Duration,
+    built: &leasehold::Result<LockClient>,
+) -> bool {
+    let prefix = std::env::var("LEASEHOLD_PREFIX").unwrap_or_default();
+    let own = format!("{}:doctor-{}-{}", args.name, std::process::id(), Moment::now().nanos());
+    let settings = Settings {
+        name: &format!("{prefix}{}", args.name),
+        own_name: format!("{prefix}{own}"),
+        prefix: &prefix,
+        lease,
+        limit: args::command_timeout(),
+        all: args.all,
+        is_cluster: store::url(common)
+            .to_ascii_lowercase()
+            .split("://")
+            .next()
+            .is_some_and(|scheme| scheme.ends_with("-cluster")),
+    };
+    let mut has_no_rights = false;
+    match places {
+        Ok(places) => {
+            for place in places {
+                report.server.clone_from(&place.label);
+                has_no_rights |= redis::check(report, &place, &settings);
+            }
+        }
+        Err(refusal) => {
+            let words =
+                format!("the servers that keep the locks could not be found beside the library: {refusal}");
+            report.add(Finding::not_checked("servers", words));
+        }
+    }
+    report.server = None;
+    report.add(trial(built, &own));
+    has_no_rights
+}
+
+/// Acquires a lock that nobody else uses, and releases it: all of it works, or it does not.
+fn trial(built: &leasehold::Result<LockClient>, name: &str) -> Finding {
+    let client = match built {
+        Ok(client) => client,
+        Err(error) => return refused("lock", error),
+    };
+    let begun = Moment::now();
+    let done = client.lock(name).try_acquire_owned().and_then(|guard| match guard {
+        Some(guard) => guard.unlock().map(|()| true),
+        None => Ok(false),
+    });
+    let took = Moment::now().since(begun);
+    match done {
+        Ok(true) => {
+            let words = format!("a lock of its own was acquired and released within {}", spell(took));
+            Finding::fine("lock", words).with("seconds", took.as_secs_f64())
+        }
+        Ok(false) => Finding::not_checked("lock", "another has the lock of this check"),
+        Err(error) => refused("lock", &error),
+    }
+}
+
+fn refused(check: &'static str, error: &Error) -> Finding {
+    Finding::fault(check, store::text(error), meaning(error.kind()).1)
+}
+
+/// How long answers took.
+struct Latency {
+    count: usize,
+    p50: Duration,
+    p99: Duration,
+    longest: Duration,
+}
+
+impl Latency {
+    fn measure<E>(mut ask: impl FnMut() -> Result<(), E>) -> Result<Latency, E> {
+        let end = Moment::now().plus(LONGEST_MEASURE);
+        let mut all = Vec::with_capacity(TRIPS);
+        while all.len() < TRIPS && (all.is_empty() || Moment::now() < end) {
+            let begun = Moment::now();
+            ask()?;
+            all.push(Moment::now().since(begun));
+        }
+        all.sort();
+        // The smallest that so many in a hundred do not exceed.
+        let at = |percent: usize| {
+            all.get((all.len() * percent).div_ceil(100).saturating_sub(1)).copied().unwrap_or_default()
+        };
+        Ok(Latency { count: all.len(), p50: at(50), p99: at(99), longest: at(100) })
+    }
+}
+
+fn latency_finding(latency: &Latency) -> Finding {
+    let Latency { count, p50, p99, longest } = latency;
+    let words = format!(
+        "p50 {}, p99 {}, longest {}, of {count} round trips",
+        spell(*p50),
+        spell(*p99),
+        spell(*longest)
+    );
+    Finding::fine("latency", words)
+        .with("round_trips", *count)
+        .with("p50_seconds", p50.as_secs_f64())
+        .with("p99_seconds", p99.as_secs_f64())
+        .with("longest_seconds", longest.as_secs_f64())
+}
+
+/// A renewal is sent each third of the lease, and one may fail.
+fn lease_finding(lease: Duration, command_timeout: Duration, latency: &Latency) -> Finding {
+    const CHECK: &str = "lease";
+    const ADVICE: &str = "The rule: a lease of at least 30 times the p99 of a round trip, and 3 times the command time-out (LEASEHOLD_LEASE, LEASEHOLD_COMMAND_TIMEOUT)";
+    let p99 = latency.p99;
+    let found = if lease < p99.saturating_mul(3) {
+        let words =
+            format!("a lease of {} is over before renewals come back: a p99 of {}", spell(lease), spell(p99));
+        Finding::fault(CHECK, words, ADVICE)
+    } else if lease < p99.saturating_mul(30) {
+        let words = format!(
+            "a lease of {} is short for a p99 of {}: few late answers end it",
+            spell(lease),
+            spell(p99)
+        );
+        Finding::warning(CHECK, words, ADVICE)
+    } else if lease < command_timeout.saturating_mul(3) {
+        let (lease, limit) = (spell(lease), spell(command_timeout));
+        let words =
+            format!("a lease of {lease} outlasts no renewal that hangs for the command time-out of {limit}");
+        Finding::warning(CHECK, words, ADVICE)
+    } else {
+        Finding::fine(CHECK, format!("{}, far more than a round trip", spell(lease)))
+    };
+    found.with("lease_seconds", lease.as_secs_f64())
+}
+
+fn spell(span: Duration) -> String {
+    let millis = span.as_secs_f64() * 1000.0;
+    match millis {
+        _ if millis < 10.0 => format!("{millis:.2} ms"),
+        _ if millis < 1000.0 => format!("{millis:.0} ms"),
+        _ => format!("{:.1} s", span.as_secs_f64()),
+    }
+}

@@ -1,0 +1,153 @@
+//! The checks of databases, etcd and ZooKeeper: what a client of the library can find out.
+
+use std::time::Duration;
+
+use leasehold::{ErrorKind, LockClient};
+
+use crate::args::{self, Common};
+use crate::clock::{Moment, wall};
+use crate::doctor::redis::{clock_finding, none_of};
+use crate::doctor::report::{Finding, Report};
+use crate::doctor::{Latency, latency_finding, lease_finding, refused, spell};
+use crate::store;
+
+/// Every run has the same: a database keeps the row of a free lock.
+const NAME: &str = "leasehold-doctor";
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Store {
+    Server,
+    File,
+    Etcd,
+    ZooKeeper,
+}
+
+impl Store {
+    fn of(url: &str) -> Store {
+        match url.split("://").next().unwrap_or_default().to_ascii_lowercase().as_str() {
+            "sqlite" => Store::File,
+            "etcd" | "etcds" => Store::Etcd,
+            "zk" | "zks" => Store::ZooKeeper,
+            _ => Store::Server,
+        }
+    }
+
+    fn is_database(self) -> bool {
+        matches!(self, Store::Server | Store::File)
+    }
+}
+
+/// Says whether the user may do nothing at all.
+pub(super) fn check(
+    report: &mut Report,
+    common: &Common,
+    built: &leasehold::Result<LockClient>,
+    took: Duration,
+    lease: Duration,
+) -> bool {
+    let store = Store::of(&store::url(common));
+    let client = match built {
+        Ok(client) => client,
+        Err(error) => {
+            let check = match error.kind() {
+                ErrorKind::TooOld => "version",
+                ErrorKind::ReadOnly => "role",
+                _ => "reach",
+            };
+            report.add(refused(check, error));
+            return false;
+        }
+    };
+    report.add(
+        Finding::fine("reach", format!("connected within {}", spell(took)))
+            .with("seconds", took.as_secs_f64()),
+    );
+    let words = if store.is_database() {
+        "one that is supported, and the table is there"
+    } else {
+        "one that is supported"
+    };
+    report.add(Finding::fine("version", words));
+    let has_no_rights = trial(report, client, store);
+    not_here(report, store);
+    let latency = Latency::measure(|| client.inspect(NAME).map(drop));
+    match latency {
+        Ok(latency) => {
+            report.add(latency_finding(&latency));
+            report.add(lease_finding(lease, args::command_timeout(), &latency));
+        }
+        Err(error) => {
+            report.add(refused("latency", &error));
+            report.add(Finding::not_checked("lease", "the latency is not known"));
+        }
+    }
+    has_no_rights
+}
+
+/// A lock is acquired and released. In a database its token tells the server's time.
+fn trial(report: &mut Report, client: &LockClient, store: Store) -> bool {
+    let (begun, before) = (Moment::now(), wall());
+    let guard = match client.fenced_lock(NAME).try_acquire_owned() {
+        Ok(guard) => guard,
+        Err(error) => {
+            let is_refused = error.kind() == ErrorKind::NoPermission;
+            report.add(match error.kind() {
+                ErrorKind::ReadOnly => refused("role", &error),
+                ErrorKind::NoPermission => refused("rights", &error),
+                _ => refused("lock", &error),
+            });
+            report.add(Finding::not_checked("clock", "no lock could be acquired"));
+            return is_refused;
+        }
+    };
+    let granted = Moment::now().since(begun);
+    report.add(Finding::fine("role", "it takes writes"));
+    let Some(guard) = guard else {
+        report.add(Finding::not_checked("lock", format!("another has the lock {NAME}")));
+        report.add(Finding::not_checked("clock", "no lock could be acquired"));
+        return false;
+    };
+    let fence = guard.fence();
+    match guard.unlock() {
+        Ok(()) => {
+            let took = Moment::now().since(begun);
+            report.add(Finding::fine("rights", "a lock can be acquired and released"));
+            let words = format!("the lock {NAME} was acquired and released within {}", spell(took));
+            report.add(Finding::fine("lock", words).with("seconds", took.as_secs_f64()));
+        }
+        Err(error) => report.add(refused("lock", &error)),
+    }
+    report.add(match (store, fence) {
+        (Store::Server, Some(fence)) => {
+            // Never less than the server's microseconds since 1970, or one more than the last.
+            let server = Duration::from_micros(fence.get()).as_secs_f64();
+            clock_finding(server - before.as_secs_f64() - granted.as_secs_f64() / 2.0, granted / 2)
+        }
+        (Store::File, _) => Finding::not_checked("clock", "a file has this machine's"),
+        _ => Finding::not_checked("clock", "the servers count leases, and tell no time"),
+    });
+    false
+}
+
+/// What is asked of Redis only, and why not here.
+fn not_here(report: &mut Report, store: Store) {
+    let (persistence, leftovers) = match store {
+        Store::Server => ("as the database is set; docs/stores.md", "rows end by themselves"),
+        Store::File => {
+            ("a power cut loses locks only of processes that it ends too", "rows end by themselves")
+        }
+        Store::Etcd => ("a majority has each grant on its disk", "keys end with their leases"),
+        Store::ZooKeeper => ("a majority has each grant on its disk", "nodes end with their sessions"),
+    };
+    report.add(Finding::not_checked("persistence", persistence));
+    report.add(Finding::not_checked(
+        "replicas",
+        match store {
+            Store::Server => "a failover forgets what the standby has not; replicate synchronously",
+            Store::File => "there are none",
+            Store::Etcd | Store::ZooKeeper => "a failover forgets nothing",
+        },
+    ));
+    none_of(report, &["eviction", "scripts", "pub/sub"], "nothing of the kind on this store");
+    report.add(Finding::not_checked("leftovers", leftovers));
+}

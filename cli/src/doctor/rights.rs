@@ -1,0 +1,239 @@
+//! Whether the user has the rights that docs/guarantees.md lists.
+//!
+//! A server of 7.0 or later is asked without doing anything: by ACL DRYRUN, or inside a script, which a user who may not call ACL
+//! can do. An older one is asked by doing it, on keys of the check's own that it removes.
+
+use redis::Value;
+
+use crate::doctor::redis::Settings;
+use crate::doctor::report::Finding;
+use crate::doctor::wire::{Place, Refusal, Wire, text};
+
+/// How it is found out.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Way {
+    DryRun,
+    Script,
+    Trial,
+}
+
+/// What cannot be done without a right.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Need {
+    Locks,
+    Notices,
+    Names,
+    Line,
+    Directory,
+}
+
+impl Need {
+    const ALL: [Need; 5] = [Need::Locks, Need::Notices, Need::Names, Need::Line, Need::Directory];
+
+    fn without(self) -> &'static str {
+        match self {
+            Need::Locks => "without that locks with fences fail",
+            Need::Notices => "without that waiters notice a release only by polling",
+            Need::Names => "without that errors do not name the holder",
+            Need::Line => "without that each release wakes all clients that wait",
+            Need::Directory => "without that others do not see where a holder is",
+        }
+    }
+}
+
+/// A request, by its words, and what needs it.
+type Request = (Need, Vec<String>);
+
+/// They make keys without an end.
+const LASTING: [&str; 3] = ["HSET", "INCR", "ZADD"];
+
+const CHECK: &str = "rights";
+const ADVICE: &str =
+    "See docs/guarantees.md for the rights of each kind of lock; --name checks those for another name";
+
+/// The finding, and whether the user may do nothing at all.
+pub(super) fn check(
+    wire: &mut Wire,
+    place: &Place,
+    settings: &Settings<'_>,
+    is_replica: bool,
+) -> (Finding, bool) {
+    let way = match way(wire) {
+        Ok(way) => way,
+        Err(Refusal::Silent) => return (Finding::fault(CHECK, Refusal::Silent.to_string(), ""), false),
+        Err(_) => Way::Trial,
+    };
+    if way == Way::Trial && is_replica {
+        return (Finding::not_checked(CHECK, "they are found out by trying, and this is a replica"), false);
+    }
+    let name = match way {
+        Way::Trial => settings.own_name.clone(),
+        Way::DryRun | Way::Script => settings.name.to_owned(),
+    };
+    let user = text(&wire.ask(&["ACL", "WHOAMI"]).unwrap_or(Value::Nil));
+    let mut requests = requests(&name);
+    let mut missing: Vec<(Need, String)> = Vec::new();
+    // What cannot be removed, and may not end by itself, is not made.
+    if way == Way::Trial && wire.ask(&["DEL", &name]) == Err(Refusal::NoRight) {
+        let is_made = |words: &[String]| words.first().is_some_and(|word| LASTING.contains(&word.as_str()));
+        requests.retain(|(_, words)| !is_made(words));
+    }
+    for (need, words) in &requests {
+        let words = strs(words);
+        let allowed = match way {
+            Way::DryRun => dry_run(wire, &user, &words),
+            Way::Script => in_script(wire, &words),
+            Way::Trial => tried(wire, place, settings, &words),
+        };
+        match allowed {
+            Ok(true) => {}
+            Ok(false) => missing.push((*need, shown(&words, &name))),
+            Err(refusal) => return (Finding::fault(CHECK, refusal.to_string(), ""), false),
+        }
+    }
+    if way == Way::Trial {
+        for key in [name.clone(), own("redisson_lock_token", &name), own("leasehold_lock_line", &name)] {
+            drop(wire.ask(&["DEL", &key]));
+        }
+    }
+    // TIME is of no key, and so may be left to a user of other names.
+    let is_allowed = |request: &&Request| {
+        request.0 == Need::Locks
+            && !missing.iter().any(|(_, command)| *command == shown(&strs(&request.1), &name))
+    };
+    let has_none = requests.iter().filter(is_allowed).all(|(_, words)| strs(words) == ["TIME"]);
+    (finding(way, settings.name, &missing, has_none), has_none)
+}
+
+fn strs(words: &[String]) -> Vec<&str> {
+    words.iter().map(String::as_str).collect()
+}
+
+fn finding(way: Way, name: &str, missing: &[(Need, String)], has_none: bool) -> Finding {
+    let how = match way {
+        Way::DryRun => "asked by ACL DRYRUN",
+        Way::Script => "asked in a script",
+        Way::Trial => "tried on keys of its own",
+    };
+    if missing.is_empty() {
+        return Finding::fine(CHECK, format!("all for locks with fences named {name} ({how})"));
+    }
+    let groups = Need::ALL.into_iter().filter_map(|need| {
+        let mut commands: Vec<&str> = Vec::new();
+        for (_, command) in missing.iter().filter(|(of, _)| *of == need) {
+            if !commands.contains(&command.as_str()) {
+                commands.push(command);
+            }
+        }
+        (!commands.is_empty()).then(|| format!("{}: {}", commands.join(", "), need.without()))
+    });
+    let words = if has_none {
+        format!("the user may do nothing with locks named {name} ({how})")
+    } else {
+        format!("the user may not {} ({how})", groups.collect::<Vec<_>>().join("; "))
+    };
+    let is_fault = missing.iter().any(|(need, _)| *need == Need::Locks);
+    let found = if is_fault { Finding::fault } else { Finding::warning };
+    let missing: Vec<&str> = missing.iter().map(|(_, command)| command.as_str()).collect();
+    found(CHECK, words, ADVICE).with("missing", missing)
+}
+
+/// The command, and the key or channel unless it is the lock's own.
+fn shown(words: &[&str], name: &str) -> String {
+    let command = words.first().copied().unwrap_or_default();
+    let keys = if command.starts_with("EVAL") { words.get(4..5) } else { words.get(1..2) };
+    match keys.and_then(|keys| keys.first()) {
+        Some(key) if *key != name => format!("{command} {key}"),
+        _ => command.to_owned(),
+    }
+}
+
+fn way(wire: &mut Wire) -> Result<Way, Refusal> {
+    let user = text(&wire.ask(&["ACL", "WHOAMI"]).unwrap_or(Value::Nil));
+    if !user.is_empty() && wire.ask(&["ACL", "DRYRUN", &user, "GET", "key"]).is_ok() {
+        return Ok(Way::DryRun);
+    }
+    match wire.ask(&["EVAL", "return redis.acl_check_cmd and 1 or 0", "0"])? {
+        Value::Int(1) => Ok(Way::Script),
+        _ => Ok(Way::Trial),
+    }
+}
+
+fn dry_run(wire: &mut Wire, user: &str, words: &[&str]) -> Result<bool, Refusal> {
+    match wire.ask(&[&["ACL", "DRYRUN", user], words].concat()) {
+        Ok(answer) => Ok(text(&answer) == "OK"),
+        Err(Refusal::Silent) => Err(Refusal::Silent),
+        Err(_) => Ok(false),
+    }
+}
+
+fn in_script(wire: &mut Wire, words: &[&str]) -> Result<bool, Refusal> {
+    const ASK: &str = "return redis.acl_check_cmd(unpack(ARGV)) and 1 or 0";
+    Ok(wire.ask(&[&["EVAL", ASK, "0"], words].concat())? == Value::Int(1))
+}
+
+/// Whether the server does it, or has another reason than rights not to.
+fn tried(wire: &mut Wire, place: &Place, settings: &Settings<'_>, words: &[&str]) -> Result<bool, Refusal> {
+    let is_subscription = words.first().is_some_and(|word| word.ends_with("SUBSCRIBE"));
+    // A connection that subscribed can ask nothing else.
+    let answer = if is_subscription { place.connect(settings.limit)?.ask(words) } else { wire.ask(words) };
+    match answer {
+        Err(Refusal::NoRight) => Ok(false),
+        Err(Refusal::Silent) => Err(Refusal::Silent),
+        _ => Ok(true),
+    }
+}
+
+/// A key or channel that belongs to a name; see `src/ident/derived.rs` of the library.
+pub(super) fn own(part: &str, name: &str) -> String {
+    if name.contains('{') { format!("{part}:{name}") } else { format!("{part}:{{{name}}}") }
+}
+
+/// The requests of a client with locks of this name, in an order in which they can be tried.
+fn requests(name: &str) -> Vec<Request> {
+    let (channel, token) = (own("redisson_lock__channel", name), own("redisson_lock_token", name));
+    let (line, next) = (own("leasehold_lock_line", name), own("leasehold_lock_next", name));
+    let wake = format!("{}:leasehold-doctor", own("leasehold_wake", name));
+    let entry = "leasehold_client:leasehold-doctor";
+    let hash = redis::Script::new("return 1").get_hash().to_owned();
+    let requests: [(Need, &[&str]); 34] = [
+        (Need::Locks, &["EVAL", "return 1", "1", name]),
+        (Need::Locks, &["EVAL", "return 1", "2", name, &channel]),
+        (Need::Locks, &["EVALSHA", &hash, "2", name, &channel]),
+        (Need::Locks, &["HSET", name, "field", "1"]),
+        (Need::Locks, &["PEXPIRE", name, "1000"]),
+        (Need::Locks, &["HEXISTS", name, "field"]),
+        (Need::Locks, &["HGET", name, "field"]),
+        (Need::Names, &["HKEYS", name]),
+        (Need::Locks, &["HDEL", name, "field"]),
+        (Need::Locks, &["PTTL", name]),
+        (Need::Locks, &["GET", name]),
+        (Need::Locks, &["SET", name, "1", "PX", "1000"]),
+        (Need::Locks, &["DEL", name]),
+        (Need::Locks, &["TIME"]),
+        (Need::Locks, &["INCR", &token]),
+        (Need::Locks, &["GET", &token]),
+        (Need::Locks, &["SET", &token, "1", "PX", "1000"]),
+        (Need::Notices, &["PUBLISH", &channel, "0"]),
+        (Need::Notices, &["SUBSCRIBE", &channel]),
+        (Need::Notices, &["UNSUBSCRIBE", &channel]),
+        (Need::Line, &["ZADD", &line, "1", "member"]),
+        (Need::Line, &["PEXPIRE", &line, "1000"]),
+        (Need::Line, &["ZRANGE", &line, "0", "0"]),
+        (Need::Line, &["ZREM", &line, "other"]),
+        (Need::Line, &["ZPOPMIN", &line]),
+        (Need::Line, &["SET", &next, "1", "PX", "1000"]),
+        (Need::Line, &["GET", &next]),
+        (Need::Line, &["PEXPIRE", &next, "0"]),
+        (Need::Line, &["PUBLISH", &wake, "1"]),
+        (Need::Line, &["SUBSCRIBE", &wake]),
+        (Need::Line, &["UNSUBSCRIBE", &wake]),
+        (Need::Directory, &["SET", entry, "", "PX", "1000"]),
+        (Need::Directory, &["DEL", entry]),
+        (Need::Locks, &["DEL", name]),
+    ];
+    requests
+        .into_iter()
+        .map(|(need, words)| (need, words.iter().map(|word| (*word).to_owned()).collect()))
+        .collect()
+}

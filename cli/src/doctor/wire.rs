@@ -1,0 +1,267 @@
+//! Connections to servers of Redis, for what is asked beside locks; and where these servers are.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use redis::{Connection, ConnectionInfo, IntoConnectionInfo, RedisError, Value};
+
+use crate::clock::Moment;
+
+/// Why there is no answer that can be used.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Refusal {
+    /// The user lacks a right.
+    NoRight,
+    /// The server does not know the command.
+    Unknown,
+    /// It refused for another reason: the first word of what it said, which is a code. The others may repeat a password.
+    Other(String),
+    /// No answer came, or none can come.
+    Silent,
+}
+
+impl std::fmt::Display for Refusal {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Refusal::NoRight => f.write_str("the user lacks the right"),
+            Refusal::Unknown => f.write_str("the server does not know the command"),
+            Refusal::Other(code) => write!(f, "the server refused it ({code})"),
+            Refusal::Silent => f.write_str("no answer came in time, or the connection broke"),
+        }
+    }
+}
+
+impl From<&RedisError> for Refusal {
+    fn from(error: &RedisError) -> Refusal {
+        let code = error.code().unwrap_or_default();
+        let details = error.detail().unwrap_or_default();
+        if error.is_io_error() || code.is_empty() {
+            Refusal::Silent
+        } else if code == "NOPERM" || details.contains("can't run this command or subcommand") {
+            Refusal::NoRight
+        } else if details.to_ascii_lowercase().contains("unknown command")
+            || details.to_ascii_lowercase().contains("unknown subcommand")
+        {
+            Refusal::Unknown
+        } else {
+            Refusal::Other(code.chars().filter(char::is_ascii_uppercase).take(20).collect())
+        }
+    }
+}
+
+/// A server, and who its user is.
+#[derive(Clone)]
+pub(super) struct Place {
+    /// Host and port, where there are several servers.
+    pub(super) label: Option<String>,
+    info: ConnectionInfo,
+}
+
+/// One connection.
+pub(super) struct Wire {
+    connection: Connection,
+}
+
+impl Place {
+    fn new(url: &str, label: Option<String>) -> Option<Place> {
+        let info = url.into_connection_info().ok()?;
+        // A user with few rights may not tell the server what library this is.
+        let settings = info.redis_settings().clone().set_skip_set_lib_name();
+        Some(Place { label, info: info.set_redis_settings(settings) })
+    }
+
+    pub(super) fn connect(&self, limit: Duration) -> Result<Wire, Refusal> {
+        let connect = || {
+            let connection = redis::Client::open(self.info.clone())?.get_connection_with_timeout(limit)?;
+            connection.set_read_timeout(Some(limit))?;
+            connection.set_write_timeout(Some(limit))?;
+            Ok(Wire { connection })
+        };
+        connect().map_err(|error: RedisError| Refusal::from(&error))
+    }
+}
+
+impl Wire {
+    pub(super) fn ask(&mut self, words: &[&str]) -> Result<Value, Refusal> {
+        let Some((name, arguments)) = words.split_first() else { return Err(Refusal::Unknown) };
+        let mut command = redis::cmd(name);
+        for word in arguments {
+            command.arg(*word);
+        }
+        let answer = command.query::<Value>(&mut self.connection);
+        answer.map_err(|error| Refusal::from(&error))
+    }
+
+    /// The same request for each, sent at once; `None`: the server refused that one.
+    pub(super) fn ask_all(&mut self, requests: &[Vec<String>]) -> Result<Vec<Value>, Refusal> {
+        let mut pipeline = redis::pipe();
+        for words in requests {
+            let Some((name, arguments)) = words.split_first() else { continue };
+            let mut command = redis::cmd(name);
+            for word in arguments {
+                command.arg(word);
+            }
+            pipeline.add_command(command);
+        }
+        pipeline.query::<Vec<Value>>(&mut self.connection).map_err(|error| Refusal::from(&error))
+    }
+
+    /// The answer, and how long it took.
+    pub(super) fn timed(&mut self, words: &[&str]) -> Result<(Value, Duration), Refusal> {
+        let begun = Moment::now();
+        let answer = self.ask(words)?;
+        Ok((answer, Moment::now().since(begun)))
+    }
+
+    /// A section of INFO.
+    pub(super) fn info(&mut self, section: &str) -> Result<HashMap<String, String>, Refusal> {
+        let answer = text(&self.ask(&["INFO", section])?);
+        let fields = answer.lines().filter_map(|line| line.split_once(':'));
+        Ok(fields.map(|(name, value)| (name.to_owned(), value.trim().to_owned())).collect())
+    }
+
+    /// The value of a setting; `None` if the user may not ask or the server has no such setting.
+    pub(super) fn setting(&mut self, name: &str) -> Option<String> {
+        pairs(&self.ask(&["CONFIG", "GET", name]).ok()?).remove(name)
+    }
+
+    pub(super) fn connection(&mut self) -> &mut Connection {
+        &mut self.connection
+    }
+}
+
+/// An answer that is a text, or is shown as one.
+pub(super) fn text(value: &Value) -> String {
+    match value {
+        Value::BulkString(bytes) => String::from_utf8_lossy(bytes).into_owned(),
+        Value::SimpleString(text) => text.clone(),
+        Value::VerbatimString { text, .. } => text.clone(),
+        Value::Int(number) => number.to_string(),
+        Value::Okay => "OK".to_owned(),
+        _ => String::new(),
+    }
+}
+
+pub(super) fn list(value: &Value) -> &[Value] {
+    match value {
+        Value::Array(items) => items,
+        _ => &[],
+    }
+}
+
+/// An answer that is a list of names and values.
+pub(super) fn pairs(value: &Value) -> HashMap<String, String> {
+    let pairs = list(value).chunks_exact(2);
+    pairs
+        .filter_map(|pair| if let [name, value] = pair { Some((text(name), text(value))) } else { None })
+        .collect()
+}
+
+/// The servers of a URL: one; the master that Sentinels name; or the primaries of a cluster. `None`: it is no URL of Redis.
+pub(super) fn places(url: &str, limit: Duration) -> Option<Result<Vec<Place>, Refusal>> {
+    let (scheme, rest) = url.split_once("://")?;
+    let scheme = scheme.to_ascii_lowercase();
+    let kind = if scheme.starts_with("rediss") { "rediss" } else { "redis" };
+    match scheme.as_str() {
+        "redis" | "rediss" | "redis+unix" | "unix" => {
+            Some(Place::new(url, None).map(|place| vec![place]).ok_or(Refusal::Silent))
+        }
+        "redis-sentinel" | "rediss-sentinel" => Some(by_sentinel(kind, rest, limit)),
+        "redis-cluster" | "rediss-cluster" => Some(of_cluster(kind, rest, limit)),
+        _ => None,
+    }
+}
+
+/// `user:password@` or nothing, the hosts, and the path.
+fn parts(rest: &str) -> (String, Vec<&str>, &str) {
+    let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
+    match authority.rsplit_once('@') {
+        Some((login, hosts)) => (format!("{login}@"), hosts.split(',').collect(), path),
+        None => (String::new(), authority.split(',').collect(), path),
+    }
+}
+
+fn host_and_port(host: &str, port: &str) -> String {
+    if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
+}
+
+fn by_sentinel(kind: &str, rest: &str, limit: Duration) -> Result<Vec<Place>, Refusal> {
+    let (login, hosts, path) = parts(rest);
+    let (name, database) = path.split_once('/').unwrap_or((path, ""));
+    for host in hosts {
+        let has_port = host.rsplit_once(']').map_or(host, |(_, rest)| rest).contains(':');
+        let port = if has_port { "" } else { ":26379" };
+        let Some(sentinel) = Place::new(&format!("{kind}://{host}{port}"), None) else { continue };
+        let Ok(mut wire) = sentinel.connect(limit) else { continue };
+        let Ok(answer) = wire.ask(&["SENTINEL", "GET-MASTER-ADDR-BY-NAME", name]) else { continue };
+        if let [host, port] = list(&answer) {
+            let at = host_and_port(&text(host), &text(port));
+            let place = Place::new(&format!("{kind}://{login}{at}/{database}"), None);
+            return place.map(|place| vec![place]).ok_or(Refusal::Silent);
+        }
+    }
+    Err(Refusal::Silent)
+}
+
+fn of_cluster(kind: &str, rest: &str, limit: Duration) -> Result<Vec<Place>, Refusal> {
+    let (login, hosts, _) = parts(rest);
+    let mut failure = Refusal::Silent;
+    for seed in hosts {
+        let Some(place) = Place::new(&format!("{kind}://{login}{seed}"), None) else { continue };
+        let slots = place.connect(limit).and_then(|mut wire| wire.ask(&["CLUSTER", "SLOTS"]));
+        let slots = match slots {
+            Ok(slots) => slots,
+            Err(refusal) => {
+                failure = refusal;
+                continue;
+            }
+        };
+        let own = seed.rsplit_once(':').map_or(seed, |(host, _)| host);
+        let mut primaries: Vec<String> =
+            list(&slots).iter().filter_map(|range| primary(range, own)).collect();
+        primaries.sort();
+        primaries.dedup();
+        let place = |at: String| Place::new(&format!("{kind}://{login}{at}"), Some(at));
+        return Ok(primaries.into_iter().filter_map(place).collect());
+    }
+    Err(failure)
+}
+
+/// Host and port of the primary of a range of slots; a server that does not know its host is where it was asked.
+fn primary(range: &Value, asked: &str) -> Option<String> {
+    let member = list(list(range).get(2)?);
+    let (host, port) = (text(member.first()?), text(member.get(1)?));
+    if host.is_empty() || host == "?" {
+        Some(format!("{asked}:{port}"))
+    } else {
+        Some(host_and_port(&host, &port))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_url_of_several_hosts_is_taken_apart() {
+        assert_eq!(parts("u:p%40@a:1,b/m/3"), ("u:p%40@".to_owned(), vec!["a:1", "b"], "m/3"));
+        assert_eq!(parts("a"), (String::new(), vec!["a"], ""));
+        assert_eq!(host_and_port("::1", "7"), "[::1]:7");
+        assert_eq!(host_and_port("a", "7"), "a:7");
+    }
+
+    #[test]
+    fn a_primary_without_a_host_is_where_it_was_asked() {
+        let word = |text: &str| Value::BulkString(text.as_bytes().to_vec());
+        let range = |host: &str| {
+            Value::Array(vec![
+                Value::Int(0),
+                Value::Int(9),
+                Value::Array(vec![word(host), Value::Int(7001), word("id")]),
+            ])
+        };
+        assert_eq!(primary(&range(""), "[::1]").as_deref(), Some("[::1]:7001"));
+        assert_eq!(primary(&range("10.0.0.1"), "a").as_deref(), Some("10.0.0.1:7001"));
+        assert_eq!(primary(&Value::Nil, "a"), None);
+    }
+}

@@ -1,0 +1,273 @@
+//! `watch`: a line for each change of locks.
+//!
+//! It looks at each name by `inspect`, and compares with the last look. A change and its opposite between two looks are not seen.
+
+use std::io::{ErrorKind as Io, Write};
+use std::time::Duration;
+
+use leasehold::crossbeam_channel::{Receiver, RecvTimeoutError, bounded};
+use leasehold::{ClientBuilder, Holder, Inspection, LockClient, ObjectKind};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use serde_json::{Value, json};
+
+use crate::args::{Common, Format, WatchArgs};
+use crate::clock::{Moment, stamp, wall};
+use crate::exit::Exit;
+use crate::run::signals::Caught;
+use crate::say::{Say, plain};
+use crate::show::{place_as_json, seconds};
+use crate::store::{self, explain};
+
+/// Prints what changes, until a signal or the end of `--for`.
+pub(crate) fn watch(common: &Common, args: &WatchArgs) -> Exit {
+    let say = Say::new(common);
+    let Ok(caught) = Caught::start() else {
+        say.error("signals cannot be caught");
+        return Exit::Internal;
+    };
+    let end = args.duration.map_or(Moment::NEVER, |duration| Moment::now().plus(duration));
+    let (ends, ended) = bounded(1);
+    let (stop, stopped) = bounded::<()>(0);
+    let (common, args) = (common.clone(), args.clone());
+    // A look may take as long as the store lets it. A signal is not to wait for that.
+    let looking = std::thread::Builder::new().name("looks".to_owned()).spawn(move || {
+        ends.send(look(&common, &args, &stopped)).ok();
+    });
+    if looking.is_err() {
+        say.error("no thread can be started");
+        return Exit::Internal;
+    }
+    let exit = wait(&caught, &ended, end);
+    drop(stop);
+    exit
+}
+
+fn wait(caught: &Caught, ended: &Receiver<Exit>, end: Moment) -> Exit {
+    // The timer's clock may stand still while the machine sleeps: it is asked now and then.
+    const LOOK: Duration = Duration::from_secs(1);
+    loop {
+        let left = end.since(Moment::now());
+        if left.is_zero() {
+            return Exit::Success;
+        }
+        leasehold::crossbeam_channel::select! {
+            recv(caught.signals) -> signal => return signal.map_or(Exit::Internal, Exit::Signal),
+            recv(ended) -> exit => return exit.unwrap_or(Exit::Internal),
+            default(left.min(LOOK)) => {}
+        }
+    }
+}
+
+/// Looks until nobody reads, or the store refuses.
+fn look(common: &Common, args: &WatchArgs, stopped: &Receiver<()>) -> Exit {
+    let say = Say::new(common);
+    let patience = |builder: ClientBuilder| {
+        // Each look is a new attempt: that the store is away is to be said soon.
+        if std::env::var_os("LEASEHOLD_PATIENCE").is_some() {
+            builder
+        } else {
+            builder.patience(args.interval)
+        }
+    };
+    let client = match store::open(common, None, say, patience) {
+        Ok(client) => client,
+        Err(error) => return explain(&error, say),
+    };
+    let mut watch = Watch { common, away: false };
+    let mut locks: Vec<Watched> =
+        args.names.iter().map(|name| Watched { name: name.clone(), last: None }).collect();
+    loop {
+        let begun = Moment::now();
+        for lock in &mut locks {
+            match watch.look(&client, lock) {
+                Ok(()) => {}
+                Err(End::NobodyReads) => return Exit::Success,
+                Err(End::Refused(error)) => return explain(&error, say),
+            }
+        }
+        if is_unread() {
+            return Exit::Success;
+        }
+        let rest = args.interval.saturating_sub(Moment::now().since(begun));
+        if stopped.recv_timeout(rest) != Err(RecvTimeoutError::Timeout) {
+            return Exit::Success;
+        }
+    }
+}
+
+/// Whether the reader of a pipe has closed it.
+fn is_unread() -> bool {
+    let output = std::io::stdout();
+    let mut asked = [PollFd::new(&output, PollFlags::empty())];
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    poll(&mut asked, Some(&now)).is_ok_and(|ready| ready > 0)
+        && asked.iter().any(|one| one.revents().contains(PollFlags::ERR))
+}
+
+enum End {
+    NobodyReads,
+    Refused(leasehold::Error),
+}
+
+struct Watch<'a> {
+    common: &'a Common,
+    /// Whether the last request failed.
+    away: bool,
+}
+
+struct Watched {
+    name: String,
+    /// The last look, and when it began.
+    last: Option<(Inspection, Moment)>,
+}
+
+impl Watch<'_> {
+    fn look(&mut self, client: &LockClient, lock: &mut Watched) -> Result<(), End> {
+        let begun = Moment::now();
+        let seen = match client.inspect(&lock.name) {
+            Ok(seen) => seen,
+            Err(error) if error.is_retryable() => {
+                if !self.away {
+                    self.away = true;
+                    let words = format!("the store cannot be used: {}", store::text(&error));
+                    self.print(&Change::new("away", words, json!({})))?;
+                }
+                return Ok(());
+            }
+            Err(error) => return Err(End::Refused(error)),
+        };
+        if self.away {
+            self.away = false;
+            self.print(&Change::new("back", "the store can be used again".to_owned(), json!({})))?;
+        }
+        let changes = match &lock.last {
+            None => vec![first(&seen)],
+            Some((last, at)) => changes(last, &seen, Moment::now().since(*at)),
+        };
+        for change in &changes {
+            self.print(change)?;
+        }
+        lock.last = Some((seen, begun));
+        Ok(())
+    }
+
+    /// One write: lines of several processes are not mixed.
+    fn print(&self, change: &Change) -> Result<(), End> {
+        let time = stamp(wall());
+        let line = match self.common.format {
+            Format::Text => format!("{time} {}\n", plain(&change.words).replace('\n', " ")),
+            Format::Json => {
+                let mut object = serde_json::Map::new();
+                object.insert("time".to_owned(), json!(time));
+                object.insert("event".to_owned(), json!(change.event));
+                object.extend(change.fields.as_object().cloned().unwrap_or_default());
+                format!("{}\n", Value::Object(object))
+            }
+        };
+        let mut output = std::io::stdout();
+        match output.write_all(line.as_bytes()).and_then(|()| output.flush()) {
+            Err(error) if error.kind() == Io::BrokenPipe => Err(End::NobodyReads),
+            // A full disk may have room again.
+            Ok(()) | Err(_) => Ok(()),
+        }
+    }
+}
+
+struct Change {
+    event: &'static str,
+    words: String,
+    fields: Value,
+}
+
+impl Change {
+    fn new(event: &'static str, words: String, fields: Value) -> Change {
+        Change { event, words, fields }
+    }
+
+    fn of_holder(event: &'static str, name: &str, verb: &str, holder: &Holder) -> Change {
+        let mut fields = place_as_json(holder.whereabouts.as_ref());
+        fields.insert("name".to_owned(), json!(name));
+        fields.insert("owner".to_owned(), json!(holder.owner));
+        fields.insert("mode".to_owned(), json!(holder.mode.map(|mode| mode.to_string())));
+        Change::new(event, format!("{name}: {verb} {}", who(holder)), Value::Object(fields))
+    }
+}
+
+fn who(holder: &Holder) -> String {
+    let mut words = holder.owner.clone();
+    if let Some(mode) = holder.mode {
+        words += &format!(", {mode}");
+    }
+    if let Some(place) = &holder.whereabouts {
+        words += &format!(", {place}");
+    }
+    words
+}
+
+/// The first look: how things are.
+fn first(seen: &Inspection) -> Change {
+    let name = &seen.name;
+    let mut words = format!("{name}: {}", state(seen));
+    for holder in &seen.holders {
+        words += &format!(", held by {}", who(holder));
+    }
+    if seen.waiting > 0 {
+        words += &format!(", {} waiting", seen.waiting);
+    }
+    let owners: Vec<&str> = seen.holders.iter().map(|holder| holder.owner.as_str()).collect();
+    let fields = json!({
+        "name": name,
+        "kind": seen.kind.to_string(),
+        "owners": owners,
+        "waiting": seen.waiting,
+        "count": seen.count,
+        "permits_out": seen.out,
+        "remaining_seconds": seconds(seen.remaining),
+    });
+    Change::new("state", words, fields)
+}
+
+fn state(seen: &Inspection) -> String {
+    match (&seen.kind, seen.count) {
+        (ObjectKind::Absent, _) => "free".to_owned(),
+        (kind, Some(count)) => format!("{kind}, at {count}"),
+        (kind, None) if seen.is_held() => kind.to_string(),
+        (kind, None) => format!("{kind}, free"),
+    }
+}
+
+/// What has changed since a look that began so long ago.
+fn changes(last: &Inspection, seen: &Inspection, passed: Duration) -> Vec<Change> {
+    let name = &seen.name;
+    let is_in = |holders: &[Holder], one: &Holder| {
+        holders.iter().any(|other| other.owner == one.owner && other.mode == one.mode)
+    };
+    let mut changes = Vec::new();
+    for gone in last.holders.iter().filter(|one| !is_in(&seen.holders, one)) {
+        let left = gone.remaining.or(last.remaining);
+        changes.push(if left.is_some_and(|left| left <= passed) {
+            Change::of_holder("expired", name, "the lease has run out of", gone)
+        } else {
+            Change::of_holder("released", name, "released by", gone)
+        });
+    }
+    for new in seen.holders.iter().filter(|one| !is_in(&last.holders, one)) {
+        changes.push(Change::of_holder("acquired", name, "acquired by", new));
+    }
+    let amounts =
+        [("waiting", "waiting", last.waiting, seen.waiting), ("permits", "permits out", last.out, seen.out)];
+    for (event, noun, before, now) in amounts.into_iter().filter(|(_, _, before, now)| before != now) {
+        let words = format!("{name}: {now} {noun}, after {before}");
+        changes.push(Change::new(event, words, json!({"name": name, "now": now, "before": before})));
+    }
+    if last.count != seen.count {
+        let number = |count: Option<i64>| count.map_or("nothing".to_owned(), |count| count.to_string());
+        let words = format!("{name}: at {}, after {}", number(seen.count), number(last.count));
+        changes.push(Change::new(
+            "count",
+            words,
+            json!({"name": name, "now": seen.count, "before": last.count}),
+        ));
+    }
+    changes
+}
