@@ -57,6 +57,13 @@ impl std::fmt::Display for Format {
 pub(crate) enum Action {
     /// Runs a command while holding a lock; the command is dead before another can be granted the lock.
     Run(RunArgs),
+    /// Runs a command if no machine has run it within a time, for timers that fire on many. A command that fails counts too.
+    Once(OnceArgs),
+    /// Runs a command while this process is the leader of a name, and stands for election again when it no longer is.
+    ///
+    /// As `run`, but a lost leadership ends the command and not the program. Candidates of the library (LockClient::leader)
+    /// stand in the same election.
+    Elect(ElectArgs),
     /// Shows what locks are: holders, waiters, permits, what is left of their leases.
     Show {
         /// The locks' names.
@@ -112,6 +119,8 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) permits: Option<u32>,
     #[command(flatten)]
+    pub(crate) lease: Lease,
+    #[command(flatten)]
     pub(crate) terms: Terms,
     /// The exit code when the lock is busy or the wait ended.
     #[arg(short = 'E', long, value_name = "CODE", default_value_t = 75)]
@@ -120,6 +129,54 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "TIME", value_parser = time)]
     pub(crate) max_hold: Option<Duration>,
     /// Exits with 80 if the command succeeded and it is unknown whether the lock was released; else that is a warning.
+    #[arg(long)]
+    pub(crate) strict: bool,
+    /// The command and its arguments.
+    #[arg(last = true, required = true, value_name = "COMMAND")]
+    pub(crate) command: Vec<OsString>,
+}
+
+#[derive(Debug, Clone, Args)]
+pub(crate) struct OnceArgs {
+    /// The job's name.
+    pub(crate) name: String,
+    /// Nobody runs it again within so long after it began: longer than the clocks of the machines differ.
+    #[arg(long, value_name = "TIME", value_parser = time)]
+    pub(crate) at_least: Duration,
+    /// It is ended so long after it began, and the exit code is 124. Its grace is before that.
+    #[arg(long, value_name = "TIME", value_parser = time)]
+    pub(crate) at_most: Duration,
+    #[command(flatten)]
+    pub(crate) terms: Terms,
+    /// The exit code when another runs it, or did within --at-least.
+    #[arg(short = 'E', long, value_name = "CODE", default_value_t = 75)]
+    pub(crate) conflict_exit_code: u8,
+    /// The command and its arguments.
+    #[arg(last = true, required = true, value_name = "COMMAND")]
+    pub(crate) command: Vec<OsString>,
+}
+
+#[derive(Debug, Clone, Args)]
+pub(crate) struct ElectArgs {
+    /// The name that is led.
+    pub(crate) name: String,
+    /// Does not wait for the first election: exits with 75 if another leads.
+    #[arg(short, long, visible_alias = "nonblock", conflicts_with = "wait")]
+    pub(crate) no_wait: bool,
+    /// Waits at most so long for the first election, then exits with 75. Waits without an end unless given.
+    #[arg(short, long, value_name = "SECS", value_parser = time)]
+    pub(crate) wait: Option<Duration>,
+    #[command(flatten)]
+    pub(crate) lease: Lease,
+    #[command(flatten)]
+    pub(crate) terms: Terms,
+    /// The exit code when another leads, or the wait ended.
+    #[arg(short = 'E', long, value_name = "CODE", default_value_t = 75)]
+    pub(crate) conflict_exit_code: u8,
+    /// Exits with 79 (--lost-exit-code) when the leadership is lost, instead of standing again.
+    #[arg(long)]
+    pub(crate) one_term: bool,
+    /// Exits with 80 if the command succeeded and it is unknown whether the leadership was given up; else that is a warning.
     #[arg(long)]
     pub(crate) strict: bool,
     /// The command and its arguments.
@@ -168,9 +225,6 @@ pub(crate) struct WatchArgs {
 /// What is the same for all that run a command.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Terms {
-    /// How long the lock outlives this program if it dies. It is renewed at each third of it. Defaults to 30s, or LEASEHOLD_LEASE.
-    #[arg(long, value_name = "TIME", value_parser = time)]
-    pub(crate) lease: Option<Duration>,
     /// What is done to the command when the lock cannot be kept: kill (TERM, then KILL), signal:NAME (and no more), or ignore.
     #[arg(long, value_name = "HOW", default_value = "kill", value_parser = on_lost)]
     pub(crate) on_lost: OnLost,
@@ -186,9 +240,17 @@ pub(crate) struct Terms {
     pub(crate) label: Option<String>,
 }
 
-impl Terms {
+/// How long a lock lasts without a renewal.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct Lease {
+    /// How long the lock outlives this program if it dies. It is renewed at each third of it. Defaults to 30s, or LEASEHOLD_LEASE.
+    #[arg(long, value_name = "TIME", value_parser = time)]
+    pub(crate) lease: Option<Duration>,
+}
+
+impl Lease {
     /// The lease that the client has: the library reads the same variable, and refuses what this cannot read.
-    pub(crate) fn lease(&self) -> Duration {
+    pub(crate) fn or_default(&self) -> Duration {
         lease(self.lease)
     }
 }

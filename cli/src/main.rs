@@ -28,6 +28,8 @@ fn main() -> ExitCode {
     };
     let exit = match &cli.action {
         Action::Run(args) => run::run(&cli.common, args),
+        Action::Once(args) => run::once(&cli.common, args),
+        Action::Elect(args) => run::elect(&cli.common, args),
         Action::Show { names } => show::show(&cli.common, names),
         Action::Ls { pattern } => list::locks(&cli.common, pattern),
         Action::Clients => list::clients(&cli.common),

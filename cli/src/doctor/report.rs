@@ -120,7 +120,9 @@ impl Report {
     /// Says the sum of it on standard error.
     pub(super) fn close(&self) {
         let (faults, warnings) = (self.faults, self.warnings);
-        let words = format!("{faults} faults, {warnings} warnings");
+        let count =
+            |number: u64, what: &str| format!("{number} {what}{}", if number == 1 { "" } else { "s" });
+        let words = format!("{}, {}", count(faults, "fault"), count(warnings, "warning"));
         self.say.notice("checked", &words, &json!({"faults": faults, "warnings": warnings}));
     }
 }

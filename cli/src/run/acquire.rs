@@ -62,7 +62,7 @@ pub(super) fn acquire(
 /// A grant whose answer came late has less at first: the command is started when the first renewal has made up for it, not to be
 /// ended as soon as it runs.
 fn full_window(args: &RunArgs, guard: &OwnedGuard) -> Option<Duration> {
-    let lease = args.terms.lease();
+    let lease = args.lease.or_default();
     let asked = args.max_hold.map_or(lease, |most| most.min(lease));
     let mut last = guard.remaining();
     if last >= asked.mul_f64(0.8) {

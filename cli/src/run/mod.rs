@@ -1,4 +1,4 @@
-//! `run`: a command under a lock.
+//! `run`, `once` and `elect`: a command under a lock.
 
 mod acquire;
 pub(crate) mod helper;
@@ -7,9 +7,12 @@ pub(crate) mod signals;
 mod supervisor;
 pub(crate) mod terminal;
 
+use std::time::Duration;
+
+use leasehold::{LockClient, OwnedGuard};
 use serde_json::json;
 
-use crate::args::{Common, RunArgs};
+use crate::args::{Common, ElectArgs, OnceArgs, RunArgs, Terms};
 use crate::exit::Exit;
 use crate::run::acquire::Refusal;
 use crate::run::signals::Caught;
@@ -17,7 +20,109 @@ use crate::run::supervisor::Task;
 use crate::say::Say;
 use crate::store;
 
+/// Between two elections.
+const PAUSE: Duration = Duration::from_millis(500);
+
+/// Runs a command while it holds a lock.
 pub(crate) fn run(common: &Common, args: &RunArgs) -> Exit {
+    with_client(common, args.lease.lease, &args.terms, |client, caught, say| {
+        hold(client, common, args, caught, say)
+    })
+}
+
+/// Runs a command while this process leads, and stands again when that is over.
+pub(crate) fn elect(common: &Common, args: &ElectArgs) -> Exit {
+    let mut candidate = RunArgs {
+        name: args.name.clone(),
+        no_wait: args.no_wait,
+        wait: args.wait,
+        read: false,
+        write: false,
+        fair: false,
+        permits: None,
+        lease: args.lease.clone(),
+        terms: args.terms.clone(),
+        conflict_exit_code: args.conflict_exit_code,
+        max_hold: None,
+        strict: args.strict,
+        command: args.command.clone(),
+    };
+    with_client(common, args.lease.lease, &args.terms, |client, caught, say| {
+        loop {
+            let exit = hold(client, common, &candidate, caught, say);
+            let is_patient = candidate.wait.is_none() && !candidate.no_wait;
+            let stands_again = match exit {
+                Exit::Lost(_) => !args.one_term,
+                // It was said why. Another attempt may find the store again, as the library's candidates do.
+                Exit::Unavailable => is_patient && !args.one_term,
+                _ => false,
+            };
+            if !stands_again || caught.is_asked_to_end() {
+                return exit;
+            }
+            (candidate.no_wait, candidate.wait) = (false, None);
+            if let Some(signal) = caught.wait_again(PAUSE) {
+                return Exit::Signal(signal);
+            }
+            say.notice("candidate", &format!("stands for {} again", args.name), &json!({"name": args.name}));
+        }
+    })
+}
+
+/// Runs a command unless another has, within a time.
+pub(crate) fn once(common: &Common, args: &OnceArgs) -> Exit {
+    let (name, say) = (&args.name, Say::new(common));
+    // Before anything is asked of the store: what cannot be ended in time would count as run.
+    if let Some(words) = supervisor::why_too_short(args.at_most, &args.terms) {
+        say.error(&format!("--at-most {:?}: {words}", args.at_most));
+        return Exit::Usage;
+    }
+    if args.at_least > args.at_most {
+        say.error(&format!("--at-least ({:?}) is longer than --at-most ({:?})", args.at_least, args.at_most));
+        return Exit::Usage;
+    }
+    with_client(common, None, &args.terms, |client, caught, say| {
+        let mut ran = None;
+        let outcome = client.run_once(name, args.at_least, args.at_most, |guard| {
+            said_acquired(name, guard, say);
+            let task = Task {
+                name,
+                terms: &args.terms,
+                window: guard.remaining(),
+                max_hold: Some(args.at_most),
+                strict: false,
+                format: common.format,
+                command: &args.command,
+            };
+            ran = Some(supervisor::supervise(&task, guard, caught, say));
+        });
+        match (ran, outcome) {
+            (None, Ok(_)) => busy(
+                client,
+                name,
+                "is run by another, or was within --at-least",
+                args.conflict_exit_code,
+                say,
+            ),
+            (None, Err(error)) => store::explain(&error, say),
+            // It was said already.
+            (Some(exit @ (Exit::Lost(_) | Exit::MaxHold)), _) | (Some(exit), Ok(_)) => exit,
+            (Some(exit), Err(error)) => {
+                let words = format!("it is unknown for how long {name} counts as run: {error}");
+                say.notice("release_unknown", &words, &json!({"name": name}));
+                exit
+            }
+        }
+    })
+}
+
+/// Catches signals, connects, and ends the client.
+fn with_client(
+    common: &Common,
+    lease: Option<Duration>,
+    terms: &Terms,
+    act: impl FnOnce(&LockClient, &Caught, Say) -> Exit,
+) -> Exit {
     let say = Say::new(common);
     // Before the first thread, so that all have it.
     signals::ignore_terminal_output_stop();
@@ -28,14 +133,20 @@ pub(crate) fn run(common: &Common, args: &RunArgs) -> Exit {
             return Exit::Internal;
         }
     };
-    let client = match store::connect(common, args.terms.lease, args.terms.label.as_deref(), say) {
+    let client = match store::connect(common, lease, terms.label.as_deref(), say) {
         Ok(client) => client,
         Err(exit) => return exit,
     };
-    let exit = match acquire::acquire(&client, args, &caught, say) {
+    let exit = act(&client, &caught, say);
+    store::finish(client);
+    exit
+}
+
+/// Acquires the lock, and runs the command while it is held.
+fn hold(client: &LockClient, common: &Common, args: &RunArgs, caught: &Caught, say: Say) -> Exit {
+    match acquire::acquire(client, args, caught, say) {
         Ok((guard, window)) => {
-            let fields = json!({"name": args.name, "owner": guard.owner().to_string(), "fence": guard.fence().map(|fence| fence.get())});
-            say.detail("acquired", &format!("acquired {}", args.name), &fields);
+            said_acquired(&args.name, &guard, say);
             let task = Task {
                 name: &args.name,
                 terms: &args.terms,
@@ -45,25 +156,32 @@ pub(crate) fn run(common: &Common, args: &RunArgs) -> Exit {
                 format: common.format,
                 command: &args.command,
             };
-            supervisor::supervise(&task, guard, &caught, say)
+            supervisor::supervise_and_release(&task, guard, caught, say)
         }
-        Err(Refusal::Busy) => {
-            if !say.is_quiet() {
-                let holder = client.inspect(&args.name).ok();
-                let holder = holder.and_then(|shown| shown.holders.first().map(ToString::to_string));
-                let words = match &holder {
-                    Some(holder) => format!("{} is busy: held by {holder}", args.name),
-                    None => format!("{} is busy", args.name),
-                };
-                say.notice("busy", &words, &json!({"name": args.name, "holder": holder}));
-            }
-            Exit::Busy(args.conflict_exit_code)
-        }
+        Err(Refusal::Busy) => busy(client, &args.name, "is busy", args.conflict_exit_code, say),
         Err(Refusal::Signal(signal)) => Exit::Signal(signal),
         Err(Refusal::Failed(exit)) => exit,
-    };
-    store::finish(client);
-    exit
+    }
+}
+
+fn said_acquired(name: &str, guard: &OwnedGuard, say: Say) {
+    let fence = guard.fence().map(|fence| fence.get());
+    let fields = json!({"name": name, "owner": guard.owner().to_string(), "fence": fence});
+    say.detail("acquired", &format!("acquired {name}"), &fields);
+}
+
+/// Says who has it, where that can be told.
+fn busy(client: &LockClient, name: &str, how: &str, code: u8, say: Say) -> Exit {
+    if !say.is_quiet() {
+        let holder = client.inspect(name).ok();
+        let holder = holder.and_then(|shown| shown.holders.first().map(ToString::to_string));
+        let words = match &holder {
+            Some(holder) => format!("{name} {how}: held by {holder}"),
+            None => format!("{name} {how}"),
+        };
+        say.notice("busy", &words, &json!({"name": name, "holder": holder}));
+    }
+    Exit::Busy(code)
 }
 
 /// This program, also when its file has been replaced meanwhile.

@@ -2,7 +2,8 @@
 
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use std::time::Duration;
 
 use leasehold::Interrupt;
 use leasehold::crossbeam_channel::{Receiver, unbounded};
@@ -19,6 +20,8 @@ pub(crate) struct Caught {
     pub(crate) signals: Receiver<i32>,
     pub(crate) interrupt: Interrupt,
     waits: Arc<AtomicBool>,
+    /// The last signal that is to end the program; 0: none.
+    asked_to_end: Arc<AtomicI32>,
     handle: Handle,
 }
 
@@ -28,11 +31,19 @@ impl Caught {
         let ignored = ignored_signals();
         let mut signals = Signals::new(FORWARDED.iter().filter(|signal| !is_in(ignored, **signal)))?;
         let (handle, interrupt) = (signals.handle(), Interrupt::new());
-        let waits = Arc::new(AtomicBool::new(true));
+        let (waits, asked_to_end) = (Arc::new(AtomicBool::new(true)), Arc::new(AtomicI32::new(0)));
         let (sender, receiver) = unbounded();
-        let (ends, is_waiting) = (interrupt.clone(), Arc::clone(&waits));
+        let (ends, is_waiting, is_asked) = (interrupt.clone(), Arc::clone(&waits), Arc::clone(&asked_to_end));
         std::thread::Builder::new().name("signals".to_owned()).spawn(move || {
             for signal in signals.forever() {
+                if matches!(signal, SIGINT | SIGTERM | SIGQUIT | SIGHUP) {
+                    is_asked.store(signal, Ordering::SeqCst);
+                }
+                if matches!(signal, SIGTSTP | SIGCONT) && is_waiting.load(Ordering::SeqCst) {
+                    // No command is there that it could be passed on to.
+                    signal_hook::low_level::emulate_default_handler(signal).ok();
+                    continue;
+                }
                 // Sent first: after an interrupted wait it is there to be read.
                 if sender.send(signal).is_err() {
                     return;
@@ -42,7 +53,23 @@ impl Caught {
                 }
             }
         })?;
-        Ok(Caught { signals: receiver, interrupt, waits, handle })
+        Ok(Caught { signals: receiver, interrupt, waits, asked_to_end, handle })
+    }
+
+    /// Whether a signal has come that is to end the program, be it by its command.
+    pub(crate) fn is_asked_to_end(&self) -> bool {
+        self.asked_to_end.load(Ordering::SeqCst) != 0
+    }
+
+    /// A wait begins again, after this pause. The signal that ends it already, if one has come.
+    pub(crate) fn wait_again(&self, pause: Duration) -> Option<i32> {
+        // Those that came until now were for the command.
+        while self.signals.try_recv().is_ok() {}
+        self.waits.store(true, Ordering::SeqCst);
+        match self.asked_to_end.load(Ordering::SeqCst) {
+            0 => self.signals.recv_timeout(pause).ok(),
+            signal => Some(signal),
+        }
     }
 
     /// The wait is over. Stops by the terminal are now passed on as well.

@@ -76,22 +76,36 @@ impl Times {
     }
 }
 
+/// Why no command can be ended in time under a lock that lasts so long without a renewal, if none can.
+pub(super) fn why_too_short(window: Duration, terms: &Terms) -> Option<String> {
+    Times::of(window, terms.kill_grace).err()
+}
+
 /// Runs the command while the guard's lock is held, and releases the lock.
-pub(crate) fn supervise(task: &Task<'_>, guard: OwnedGuard, caught: &Caught, say: Say) -> Exit {
+pub(crate) fn supervise_and_release(task: &Task<'_>, guard: OwnedGuard, caught: &Caught, say: Say) -> Exit {
+    match supervise(task, &guard, caught, say) {
+        // Its drop releases what may be left of it. A store that does not answer is not waited for: the code says it.
+        lost @ Exit::Lost(_) => lost,
+        exit => released(task, guard, exit, say),
+    }
+}
+
+/// Runs the command while the guard's lock is held.
+pub(super) fn supervise(task: &Task<'_>, guard: &OwnedGuard, caught: &Caught, say: Say) -> Exit {
     let granted = Moment::now();
     let times = match Times::of(task.window, task.terms.kill_grace) {
         Ok(times) => times,
         Err(words) => {
             say.error(&words);
-            return released(task, guard, Exit::Usage, say);
+            return Exit::Usage;
         }
     };
     let ceiling = task.max_hold.map_or(Moment::NEVER, |most| granted.plus(most));
-    let helper = match caught.stop_waiting().and_then(|()| Helper::start(task, &guard, times)) {
+    let helper = match caught.stop_waiting().and_then(|()| Helper::start(task, guard, times)) {
         Ok(helper) => helper,
         Err(error) => {
             say.error(&format!("the helper process cannot be started: {error}"));
-            return released(task, guard, Exit::Internal, say);
+            return Exit::Internal;
         }
     };
     let lost = guard.lost();
@@ -168,7 +182,7 @@ enum Ended {
 
 struct Supervisor<'a> {
     task: &'a Task<'a>,
-    guard: OwnedGuard,
+    guard: &'a OwnedGuard,
     helper: Helper,
     times: Times,
     /// `--max-hold`.
@@ -351,11 +365,7 @@ impl Supervisor<'_> {
         };
         // The helper ends by itself once it has reported.
         drop(self.helper.process.wait());
-        if matches!(exit, Exit::Lost(_)) {
-            // Its drop releases what may be left of it. A store that does not answer is not waited for: the code says it.
-            return exit;
-        }
-        released(self.task, self.guard, exit, self.say)
+        exit
     }
 
     /// Whether it was `--max-hold` that set the end.

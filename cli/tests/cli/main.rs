@@ -12,6 +12,8 @@
 mod basics;
 mod dead_before_next;
 mod doctor;
+mod elect;
+mod once;
 mod signals;
 mod terminal;
 mod watch;

@@ -1,0 +1,114 @@
+//! `elect`: a command that runs where the leader is.
+
+use rustix::process::Signal;
+
+use crate::world::{Run, Server, Stamper, children, eventually, outcome, signal, stamps};
+
+/// A candidate whose command stamps a file of its own.
+fn candidate(server: &Server, file: &str, options: &[&str]) -> Run {
+    let arguments = [&["elect", "-v", "--lease", "2s"][..], options, &["led"]].concat();
+    let file = server.path(file);
+    let stamper = Stamper { file: &file, ignores_term: true, once: false };
+    Run::start(stamper.under(&mut server.leasehold(&arguments)))
+}
+
+fn leads(server: &Server, file: &str) -> bool {
+    !stamps(&server.path(file)).is_empty()
+}
+
+/// The second's first stamp is after the first's last.
+fn came_after(server: &Server, first: &str, second: &str) {
+    let (first, second) = (stamps(&server.path(first)), stamps(&server.path(second)));
+    assert!(first.last().unwrap() < second.first().unwrap(), "both were running");
+}
+
+#[test]
+fn the_next_candidates_command_begins_after_the_dead_leaders_has_ended() {
+    for strike in [Signal::KILL, Signal::STOP] {
+        let server = Server::start();
+        let first = candidate(&server, "first", &[]);
+        eventually("the first leads", || leads(&server, "first"));
+        let _second = candidate(&server, "second", &[]);
+        signal(first.pid(), strike);
+        eventually("the second leads", || leads(&server, "second"));
+        came_after(&server, "first", "second");
+        if strike == Signal::STOP {
+            signal(first.pid(), Signal::CONT);
+        }
+    }
+}
+
+#[test]
+fn a_leader_that_lost_its_office_ends_its_command_and_stands_again() {
+    let server = Server::start();
+    let leader = candidate(&server, "leader", &[]);
+    eventually("it leads", || leads(&server, "leader"));
+    let helper = children(leader.pid())[0];
+    server.ask(&["DEL", "led"]);
+    eventually("its command was ended, and another began", || {
+        children(leader.pid()).first().is_some_and(|now| *now != helper && !children(*now).is_empty())
+    });
+    // Its second term ends with a signal, and then it stands no more.
+    signal(leader.pid(), Signal::TERM);
+    let mut leader = leader;
+    eventually("it has ended", || leader.0.try_wait().unwrap().is_some());
+    assert_eq!(server.keys(), Vec::<String>::new());
+}
+
+#[test]
+fn a_leader_with_one_term_ends_when_it_is_lost() {
+    let server = Server::start();
+    let mut leader = candidate(&server, "leader", &["--one-term"]);
+    eventually("it leads", || leads(&server, "leader"));
+    server.ask(&["DEL", "led"]);
+    assert_eq!(leader.wait().code(), Some(79));
+}
+
+#[test]
+fn a_candidate_that_lost_its_office_and_waits_again_is_ended_by_a_signal() {
+    let server = Server::start();
+    let mut first = candidate(&server, "first", &[]);
+    eventually("the first leads", || leads(&server, "first"));
+    let second = candidate(&server, "second", &[]);
+    eventually("the second waits", || server.ask(&["ZCARD", "leasehold_lock_line:{led}"]).starts_with(":1"));
+    assert_eq!(outcome(&mut server.leasehold(&["force", "led", "--yes"])).0, 0);
+    eventually("the second leads", || leads(&server, "second"));
+    eventually("the first waits", || server.ask(&["ZCARD", "leasehold_lock_line:{led}"]).starts_with(":1"));
+    signal(first.pid(), Signal::TERM);
+    assert_eq!(first.wait().code(), Some(128 + 15));
+    eventually("its place is given up", || {
+        server.ask(&["ZCARD", "leasehold_lock_line:{led}"]).starts_with(":0")
+    });
+    drop(second);
+}
+
+#[test]
+fn a_command_that_ends_by_itself_ends_the_candidacy() {
+    let server = Server::start();
+    let (code, _) = outcome(&mut server.leasehold(&["elect", "led", "--", "sh", "-c", "exit 6"]));
+    assert_eq!((code, server.keys()), (6, Vec::new()));
+    let busy = Run::start(&mut server.leasehold(&["elect", "led", "--", "sleep", "60"]));
+    eventually("it leads", || server.keys().contains(&"led".to_owned()));
+    assert_eq!(outcome(&mut server.leasehold(&["elect", "-n", "led", "--", "true"])).0, 75);
+    assert_eq!(outcome(&mut server.leasehold(&["elect", "-w", "0.1", "led", "--", "true"])).0, 75);
+    drop(busy);
+}
+
+/// So both stand in one election.
+#[test]
+fn a_candidate_of_the_library_waits_for_one_of_the_program() {
+    let server = Server::start();
+    let mut leader = Run::start(&mut server.leasehold(&["elect", "led", "--", "sleep", "60"]));
+    eventually("it leads", || server.keys().contains(&"led".to_owned()));
+    let client = leasehold::LockClient::connect(&server.url()).unwrap();
+    let candidate = client.leader("led").unwrap();
+    eventually("the library's waits", || {
+        server.ask(&["ZCARD", "leasehold_lock_line:{led}"]).starts_with(":1")
+    });
+    assert_eq!(candidate.term(), None);
+    signal(leader.pid(), Signal::TERM);
+    assert_eq!(leader.wait().code(), Some(128 + 15));
+    let event = candidate.events().recv_timeout(crate::world::LIMIT).unwrap();
+    assert!(matches!(event, leasehold::LeaderEvent::Elected { .. }), "{event:?}");
+    candidate.withdraw().unwrap();
+}
