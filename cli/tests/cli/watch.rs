@@ -1,6 +1,7 @@
 //! `watch`: a line for each change, until a signal, the end of its time, or nobody reads.
 
 use std::fs::{self, File};
+use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 
 use rustix::process::Signal;
@@ -131,7 +132,10 @@ fn a_closed_pipe_ends_it_quietly() {
     let mut command = server.leasehold(&["watch", "quiet", "--interval", "100ms"]);
     command.stdout(Stdio::piped()).stderr(File::create(&errors).unwrap());
     let mut run = Run(command.spawn().unwrap());
-    drop(run.0.stdout.take());
+    // Nothing is to be written any more when its reader goes away.
+    let mut reader = BufReader::new(run.0.stdout.take().unwrap());
+    reader.read_line(&mut String::new()).unwrap();
+    drop(reader);
     assert_eq!(run.wait().code(), Some(0));
     assert_eq!(fs::read_to_string(errors).unwrap(), "");
 }
