@@ -6,6 +6,7 @@ mod exit;
 mod list;
 mod run;
 mod say;
+mod serve;
 mod show;
 mod store;
 
@@ -32,6 +33,7 @@ fn main() -> ExitCode {
         Action::Force(args) => show::force(&cli.common, args),
         Action::Helper(args) => run::helper::helper(&cli.common, args),
         Action::Become(args) => run::helper::become_command(&cli.common, args),
+        Action::Serve(args) => serve::serve(&cli.common, args),
         Action::Completions { shell } => completions(*shell),
         Action::Man => man(),
     };

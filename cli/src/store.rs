@@ -59,7 +59,7 @@ pub(crate) fn explain(error: &Error, say: Say) -> Exit {
     exit
 }
 
-fn meaning(kind: ErrorKind) -> (Exit, &'static str) {
+pub(crate) fn meaning(kind: ErrorKind) -> (Exit, &'static str) {
     match kind {
         ErrorKind::InvalidInput => (Exit::Usage, ""),
         ErrorKind::Unsupported => (Exit::Usage, "use another kind of lock, or another store"),

@@ -3,7 +3,7 @@
 mod acquire;
 pub(crate) mod helper;
 mod link;
-mod signals;
+pub(crate) mod signals;
 mod supervisor;
 pub(crate) mod terminal;
 
