@@ -235,7 +235,8 @@ fn signal(name: &str) -> Result<i32, String> {
 
 /// A host's name as it is compared: without case, port and the dot of the root.
 fn host(text: &str) -> Result<String, String> {
-    crate::serve::hosts::name(text).ok_or_else(|| "it is a host's name or address, as in locks.example.com".to_owned())
+    crate::serve::hosts::name(text)
+        .ok_or_else(|| "it is a host's name or address, as in locks.example.com".to_owned())
 }
 
 fn unknown(name: &str) -> String {

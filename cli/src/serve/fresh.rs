@@ -62,7 +62,9 @@ impl Trouble {
     pub(crate) fn words(self) -> &'static str {
         match self.kind {
             ErrorKind::Unreachable | ErrorKind::TimedOut => "the store does not answer",
-            ErrorKind::Authentication | ErrorKind::NoPermission => "the store refuses the user of this program",
+            ErrorKind::Authentication | ErrorKind::NoPermission => {
+                "the store refuses the user of this program"
+            }
             ErrorKind::Unsupported => "the store has no lists",
             _ => "the store cannot be used",
         }
@@ -113,6 +115,11 @@ impl<T: Send + Sync + 'static> Fresh<T> {
             }
         })?;
         Ok(fresh)
+    }
+
+    /// Has a value made unless there is a fresh one.
+    pub(crate) fn want(&self) {
+        self.get(Duration::ZERO);
     }
 
     /// The newest value: one that is fresh, or else the one that is made within `wait`, or else an old one.

@@ -32,7 +32,8 @@ pub(crate) fn name(host: &str) -> Option<String> {
 
 /// Nothing, or a colon and digits.
 fn is_port(text: &str) -> bool {
-    text.is_empty() || text.strip_prefix(':').is_some_and(|port| port.bytes().all(|digit| digit.is_ascii_digit()))
+    text.is_empty()
+        || text.strip_prefix(':').is_some_and(|port| port.bytes().all(|digit| digit.is_ascii_digit()))
 }
 
 /// Whether a request may name this host: a loopback one, the address that the connection came to, or one of `given`.
@@ -60,7 +61,9 @@ mod tests {
         ] {
             assert_eq!(name(text).as_deref(), Some(host), "{text}");
         }
-        for bad in ["", ":80", "a b", "a/b", "a:b", "[::1", "[::1]x", "user@localhost", "localhost:80:80", "é"] {
+        for bad in
+            ["", ":80", "a b", "a/b", "a:b", "[::1", "[::1]x", "user@localhost", "localhost:80:80", "é"]
+        {
             assert_eq!(name(bad), None, "{bad}");
         }
     }
@@ -72,9 +75,14 @@ mod tests {
         for known in ["localhost:1", "127.0.0.1", "[::1]:9477", "10.1.2.3:9477", "LOCKS.example.com:80"] {
             assert!(is_known(known, local, &given), "{known}");
         }
-        for foreign in
-            ["", "evil.example", "locks.example.com.evil.example", "localhost.evil.example", "10.1.2.4", "127.0.0.1.nip.io"]
-        {
+        for foreign in [
+            "",
+            "evil.example",
+            "locks.example.com.evil.example",
+            "localhost.evil.example",
+            "10.1.2.4",
+            "127.0.0.1.nip.io",
+        ] {
             assert!(!is_known(foreign, local, &given), "{foreign}");
         }
     }

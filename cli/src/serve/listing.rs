@@ -68,7 +68,11 @@ impl Groups {
 }
 
 /// Asks the store.
-pub(crate) fn list(client: &LockClient, groups: &mut Groups, progress: &Progress<'_>) -> Result<Listing, Error> {
+pub(crate) fn list(
+    client: &LockClient,
+    groups: &mut Groups,
+    progress: &Progress<'_>,
+) -> Result<Listing, Error> {
     let start = Moment::now();
     let mut counted = groups.empty();
     let (mut shown, mut found, mut waiting) = (Vec::new(), 0_u64, 0_u64);

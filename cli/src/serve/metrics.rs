@@ -68,11 +68,12 @@ impl Text {
         groups: impl IntoIterator<Item = (&'a String, &'a Group)>,
         number: impl Fn(&Group) -> Option<N>,
     ) {
-        self.metric(name, "gauge", help);
-        for (group, counted) in groups {
-            if let Some(number) = number(counted) {
-                self.sample(name, Some(("group", group)), number);
+        let known = groups.into_iter().filter_map(|(group, counted)| Some((group, number(counted)?)));
+        for (at, (group, number)) in known.enumerate() {
+            if at == 0 {
+                self.metric(name, "gauge", help);
             }
+            self.sample(name, Some(("group", group)), number);
         }
     }
 

@@ -52,10 +52,14 @@ fn start(client: &LockClient, args: &ServeArgs, say: Say) -> Result<Caught, Exit
         return Err(explain(&error, say));
     }
     let listener = TcpListener::bind(&args.listen);
-    let listener = listener.map_err(|error| refused(&format!("cannot listen on {}", args.listen), &error))?;
+    let listener = listener.map_err(|error| {
+        let exit = refused(&format!("cannot listen on {}", args.listen), &error);
+        if error.kind() == std::io::ErrorKind::InvalidInput { Exit::Usage } else { exit }
+    })?;
     let address = listener.local_addr().map_err(|error| refused("cannot listen", &error))?;
     let caught = Caught::start().map_err(|error| refused("signals cannot be caught", &error))?;
-    let site = Site::start(client, args, say).map_err(|error| refused("a thread cannot be started", &error))?;
+    let site =
+        Site::start(client, args, say).map_err(|error| refused("a thread cannot be started", &error))?;
     let accept = move || http::serve(&listener, move |request| site.answer(request));
     let accepts = std::thread::Builder::new().name("accept".to_owned()).spawn(accept);
     accepts.map_err(|error| refused("a thread cannot be started", &error))?;
@@ -64,14 +68,18 @@ fn start(client: &LockClient, args: &ServeArgs, say: Say) -> Result<Caught, Exit
 }
 
 fn announce(address: SocketAddr, say: Say) {
-    if !address.ip().is_loopback() {
-        let words = format!(
-            "whoever can reach {address} sees the names of locks, hosts, programs and threads: nothing asks for a password, and nothing is encrypted"
-        );
+    if let Some(words) = warning(address) {
         say.notice("warning", &words, &json!({}));
     }
     let words = format!("serving http://{address}/");
     say.notice("serving", &words, &json!({"address": address.to_string()}));
+}
+
+fn warning(address: SocketAddr) -> Option<String> {
+    let words = format!(
+        "whoever can reach {address} sees the names of locks, hosts, programs and threads: nothing asks for a password, and nothing is encrypted"
+    );
+    (!address.ip().to_canonical().is_loopback()).then_some(words)
 }
 
 /// What is served.
@@ -92,6 +100,7 @@ impl Site {
             move |progress| listing::list(&lists, &mut groups, progress),
             move |failure| reports.outcome(failure),
         )?;
+        locks.want(); // the first who asks does not wait for it
         let probes = client.clone();
         let health = Fresh::start("health", move |_| probes.inspect(PROBE).map(drop), |_| {})?;
         Ok(Site { hosts: args.hosts.clone(), locks, health, policy: page::policy() })
@@ -99,7 +108,10 @@ impl Site {
 
     fn answer(&self, request: &Request) -> Answer {
         if request.host.as_ref().is_some_and(|host| !hosts::is_known(host, request.local, &self.hosts)) {
-            return Answer::text(421, "this host is not known here; start the program with --host and its name");
+            return Answer::text(
+                421,
+                "this host is not known here; start the program with --host and its name",
+            );
         }
         if request.method != "GET" && request.method != "HEAD" {
             let refusal = Answer::text(405, "nothing can be changed here");
@@ -161,6 +173,30 @@ impl Reports {
             }
             None if before => self.say.notice("back", "the store answers again", &json!({})),
             _ => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::warning;
+
+    #[test]
+    fn an_address_that_others_can_reach_is_warned_of() {
+        for (address, is_open) in [
+            ("127.0.0.1:1", false),
+            ("[::1]:1", false),
+            ("127.8.8.8:1", false),
+            ("0.0.0.0:1", true),
+            ("[::]:1", true),
+            ("10.0.0.1:1", true),
+        ] {
+            let words = warning(address.parse().unwrap());
+            assert_eq!(
+                words.is_some_and(|words| words.contains("nothing asks for a password")),
+                is_open,
+                "{address}"
+            );
         }
     }
 }

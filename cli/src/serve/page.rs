@@ -31,12 +31,26 @@ mod tests {
             assert_eq!(HTML.matches(tag).count(), 1, "{tag}");
         }
         // What others wrote is text: nothing in the page makes elements or code of a text.
-        for no in
-            ["http:", "https:", "//cdn", "src=", "@import", "url(", "innerHTML", "outerHTML", "insertAdjacentHTML",
-             "document.write", "eval(", "Function(", "style=", " on"]
-        {
+        for no in [
+            "http:",
+            "https:",
+            "//cdn",
+            "src=",
+            "@import",
+            "url(",
+            "innerHTML",
+            "outerHTML",
+            "insertAdjacentHTML",
+            "document.write",
+            "eval(",
+            "Function(",
+            "style=",
+            " on",
+        ] {
             let lines: Vec<&str> = HTML.lines().filter(|line| line.contains(no)).collect();
-            let is_attribute = |line: &&&str| no != " on" || line.contains("=\"") && line.contains(" on") && line.contains('<');
+            let is_attribute = |line: &&&str| {
+                no != " on" || line.contains("=\"") && line.contains(" on") && line.contains('<')
+            };
             assert_eq!(lines.iter().filter(is_attribute).count(), 0, "{no}: {lines:?}");
         }
     }
