@@ -11,6 +11,8 @@
 
 mod basics;
 mod dead_before_next;
+mod serve;
 mod signals;
+mod site;
 mod terminal;
 mod world;

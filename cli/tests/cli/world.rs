@@ -46,28 +46,26 @@ pub(crate) struct Server {
 
 impl Server {
     pub(crate) fn start() -> Server {
-        let program = std::env::var_os("LEASEHOLD_TEST_SERVER").unwrap_or_else(|| "redis-server".into());
         let dir = tempfile::tempdir().unwrap();
         // Another process may take the port first: then another is tried.
         for _ in 0..20 {
             let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-            let mut process = Command::new(&program)
-                .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", "", "--dir"])
-                .arg(dir.path())
-                .stdout(Stdio::null())
-                .spawn()
-                .expect("redis-server: set LEASEHOLD_TEST_SERVER");
-            let end = now() + 30_000_000_000;
-            while process.try_wait().unwrap().is_none() && now() < end {
-                if ask(port, &["PING"]).is_some_and(|answer| answer.starts_with("+PONG")) {
-                    return Server { process, port, dir };
-                }
-                pause(5);
+            if let Some(process) = start_server(port, dir.path()) {
+                return Server { process, port, dir };
             }
-            drop(process.kill());
-            drop(process.wait());
         }
         panic!("the server does not start");
+    }
+
+    /// Ends it at once, with all that it keeps.
+    pub(crate) fn stop(&mut self) {
+        self.process.kill().unwrap();
+        self.process.wait().unwrap();
+    }
+
+    /// Starts an empty one where this one was.
+    pub(crate) fn start_again(&mut self) {
+        self.process = start_server(self.port, self.dir.path()).expect("its port is free still");
     }
 
     pub(crate) fn url(&self) -> String {
@@ -108,6 +106,27 @@ impl Drop for Server {
         drop(self.process.kill());
         drop(self.process.wait());
     }
+}
+
+/// A server that answers; none if another process has its port.
+fn start_server(port: u16, dir: &Path) -> Option<Child> {
+    let program = std::env::var_os("LEASEHOLD_TEST_SERVER").unwrap_or_else(|| "redis-server".into());
+    let mut process = Command::new(program)
+        .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", "", "--dir"])
+        .arg(dir)
+        .stdout(Stdio::null())
+        .spawn()
+        .expect("redis-server: set LEASEHOLD_TEST_SERVER");
+    let end = now() + 30_000_000_000;
+    while process.try_wait().unwrap().is_none() && now() < end {
+        if ask(port, &["PING"]).is_some_and(|answer| answer.starts_with("+PONG")) {
+            return Some(process);
+        }
+        pause(5);
+    }
+    drop(process.kill());
+    drop(process.wait());
+    None
 }
 
 fn ask(port: u16, words: &[&str]) -> Option<String> {
