@@ -84,6 +84,8 @@ pub(crate) enum Action {
     Doctor(DoctorArgs),
     /// Prints a line for each change of locks: acquired, released, expired, waiters. It looks each second; ends by a signal.
     Watch(WatchArgs),
+    /// Shows in a browser who holds and who waits, and Prometheus the numbers of the store. Changes nothing.
+    Serve(ServeArgs),
     /// Writes the completions of a shell to standard output.
     Completions { shell: Shell },
     /// Writes the man page to standard output.
@@ -222,6 +224,16 @@ pub(crate) struct WatchArgs {
     pub(crate) duration: Option<Duration>,
 }
 
+#[derive(Debug, Clone, Args)]
+pub(crate) struct ServeArgs {
+    /// Where it listens. Nothing asks for a password: other machines see the locks if it is not a loopback address.
+    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:9477")]
+    pub(crate) listen: String,
+    /// A name by which browsers and scrapers may ask, besides localhost and the address; may be repeated.
+    #[arg(long = "host", value_name = "NAME", value_parser = host)]
+    pub(crate) hosts: Vec<String>,
+}
+
 /// What is the same for all that run a command.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Terms {
@@ -327,6 +339,12 @@ fn signal(name: &str) -> Result<i32, String> {
     let upper = name.to_ascii_uppercase();
     let full = if upper.starts_with("SIG") { upper } else { format!("SIG{upper}") };
     full.parse::<Signal>().map(|signal| signal as i32).map_err(|_none| unknown(name))
+}
+
+/// A host's name as it is compared: without case, port and the dot of the root.
+fn host(text: &str) -> Result<String, String> {
+    crate::serve::hosts::name(text)
+        .ok_or_else(|| "it is a host's name or address, as in locks.example.com".to_owned())
 }
 
 fn unknown(name: &str) -> String {

@@ -91,7 +91,7 @@ fn lock_line(lock: &ListedLock) -> String {
     plain(&line)
 }
 
-fn lock_as_json(lock: &ListedLock) -> Value {
+pub(crate) fn lock_as_json(lock: &ListedLock) -> Value {
     let holders = lock.holders.iter().map(|holder| {
         let mut object = place_as_json(holder.whereabouts.as_ref());
         object.insert("owner".to_owned(), json!(holder.owner));

@@ -7,6 +7,7 @@ mod exit;
 mod list;
 mod run;
 mod say;
+mod serve;
 mod show;
 mod store;
 mod watch;
@@ -38,6 +39,7 @@ fn main() -> ExitCode {
         Action::Watch(args) => watch::watch(&cli.common, args),
         Action::Helper(args) => run::helper::helper(&cli.common, args),
         Action::Become(args) => run::helper::become_command(&cli.common, args),
+        Action::Serve(args) => serve::serve(&cli.common, args),
         Action::Completions { shell } => completions(*shell),
         Action::Man => man(),
     };

@@ -1,6 +1,6 @@
 //! A Redis server of a test's own, runs of the program, and commands that stamp what they do.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -51,8 +51,7 @@ impl Server {
     }
 
     pub(crate) fn start_with(options: &[&str]) -> Server {
-        let program = std::env::var_os("LEASEHOLD_TEST_SERVER").unwrap_or_else(|| "redis-server".into());
-        Server::start_program(&program, options)
+        Server::start_program(&server_program(), options)
     }
 
     pub(crate) fn start_program(program: &OsStr, options: &[&str]) -> Server {
@@ -60,24 +59,23 @@ impl Server {
         // Another process may take the port first: then another is tried.
         for _ in 0..20 {
             let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-            let mut process = Command::new(program)
-                .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", "", "--dir"])
-                .arg(dir.path())
-                .args(options)
-                .stdout(Stdio::null())
-                .spawn()
-                .expect("redis-server: set LEASEHOLD_TEST_SERVER");
-            let end = now() + 30_000_000_000;
-            while process.try_wait().unwrap().is_none() && now() < end {
-                if ask(port, &["PING"]).is_some_and(|answer| answer.starts_with("+PONG")) {
-                    return Server { process, port, dir };
-                }
-                pause(5);
+            if let Some(process) = start_server(program, port, dir.path(), options) {
+                return Server { process, port, dir };
             }
-            drop(process.kill());
-            drop(process.wait());
         }
         panic!("the server does not start");
+    }
+
+    /// Ends it at once, with all that it keeps.
+    pub(crate) fn stop(&mut self) {
+        self.process.kill().unwrap();
+        self.process.wait().unwrap();
+    }
+
+    /// Starts an empty one where this one was.
+    pub(crate) fn start_again(&mut self) {
+        self.process =
+            start_server(&server_program(), self.port, self.dir.path(), &[]).expect("its port is free still");
     }
 
     pub(crate) fn url(&self) -> String {
@@ -122,6 +120,31 @@ impl Drop for Server {
         drop(self.process.kill());
         drop(self.process.wait());
     }
+}
+
+fn server_program() -> OsString {
+    std::env::var_os("LEASEHOLD_TEST_SERVER").unwrap_or_else(|| "redis-server".into())
+}
+
+/// A server that answers; none if another process has its port.
+fn start_server(program: &OsStr, port: u16, dir: &Path, options: &[&str]) -> Option<Child> {
+    let mut process = Command::new(program)
+        .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", "", "--dir"])
+        .arg(dir)
+        .args(options)
+        .stdout(Stdio::null())
+        .spawn()
+        .expect("redis-server: set LEASEHOLD_TEST_SERVER");
+    let end = now() + 30_000_000_000;
+    while process.try_wait().unwrap().is_none() && now() < end {
+        if ask(port, &["PING"]).is_some_and(|answer| answer.starts_with("+PONG")) {
+            return Some(process);
+        }
+        pause(5);
+    }
+    drop(process.kill());
+    drop(process.wait());
+    None
 }
 
 fn ask(port: u16, words: &[&str]) -> Option<String> {

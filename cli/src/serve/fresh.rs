@@ -1,0 +1,283 @@
+//! Values that a store is asked for when somebody wants them, and at most once a second however many do.
+
+use std::io;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use leasehold::{Error, ErrorKind};
+
+use crate::clock::Moment;
+
+/// For so long a value is given again; longer where it took longer to make.
+const FRESH: Duration = Duration::from_secs(1);
+/// A store that says nothing for so long does not answer.
+const SILENCE: Duration = Duration::from_secs(2);
+
+/// A value that is made anew by a thread of its own when it is wanted and old.
+pub(crate) struct Fresh<T>(Arc<Shared<T>>);
+
+struct Shared<T> {
+    state: Mutex<State<T>>,
+    is_wanted: Condvar,
+    is_made: Condvar,
+}
+
+struct State<T> {
+    is_wanted: bool,
+    /// When the store said something last, while it is being asked.
+    asking: Option<Moment>,
+    made: Option<Made<T>>,
+    failure: Option<(ErrorKind, Moment)>,
+    /// When it was asked last, successfully or not, and how long that took.
+    tried: Option<(Moment, Duration)>,
+    made_total: u64,
+    failed_total: u64,
+}
+
+struct Made<T> {
+    value: Arc<T>,
+    /// When its making began: it is as old as its oldest part.
+    since: Moment,
+}
+
+/// The newest value, and how it stands with the store.
+pub(crate) struct Seen<T> {
+    /// The last that could be made, and its age.
+    pub(crate) last: Option<(Arc<T>, Duration)>,
+    /// Why there is none, or only an old one.
+    pub(crate) trouble: Option<Trouble>,
+    pub(crate) made_total: u64,
+    pub(crate) failed_total: u64,
+}
+
+/// The store does not do what it is asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Trouble {
+    pub(crate) kind: ErrorKind,
+    pub(crate) lasting: Duration,
+}
+
+impl Trouble {
+    /// What may be shown to anybody: no address and no word of the store's.
+    pub(crate) fn words(self) -> &'static str {
+        match self.kind {
+            ErrorKind::Unreachable | ErrorKind::TimedOut => "the store does not answer",
+            ErrorKind::Authentication | ErrorKind::NoPermission => {
+                "the store refuses the user of this program"
+            }
+            ErrorKind::Unsupported => "the store has no lists",
+            _ => "the store cannot be used",
+        }
+    }
+}
+
+/// Told by the maker that the store has said something.
+pub(crate) struct Progress<'a>(&'a dyn Fn());
+
+impl Progress<'_> {
+    #[cfg(test)]
+    pub(crate) fn none() -> Progress<'static> {
+        Progress(&|| {})
+    }
+
+    pub(crate) fn report(&self) {
+        (self.0)();
+    }
+}
+
+impl<T: Send + Sync + 'static> Fresh<T> {
+    /// Makes values by `make`, and tells `outcome` of each failure and success.
+    pub(crate) fn start(
+        name: &str,
+        mut make: impl FnMut(&Progress<'_>) -> Result<T, Error> + Send + 'static,
+        mut outcome: impl FnMut(Option<&Error>) + Send + 'static,
+    ) -> io::Result<Fresh<T>> {
+        let shared = Arc::new(Shared {
+            state: Mutex::new(State {
+                is_wanted: false,
+                asking: None,
+                made: None,
+                failure: None,
+                tried: None,
+                made_total: 0,
+                failed_total: 0,
+            }),
+            is_wanted: Condvar::new(),
+            is_made: Condvar::new(),
+        });
+        let fresh = Fresh(Arc::clone(&shared));
+        std::thread::Builder::new().name(name.to_owned()).spawn(move || {
+            loop {
+                let since = shared.wait_until_wanted();
+                let made = make(&Progress(&|| shared.lock().asking = Some(Moment::now())));
+                outcome(made.as_ref().err());
+                shared.finish(since, made);
+            }
+        })?;
+        Ok(fresh)
+    }
+
+    /// Has a value made unless there is a fresh one.
+    pub(crate) fn want(&self) {
+        self.get(Duration::ZERO);
+    }
+
+    /// The newest value: one that is fresh, or else the one that is made within `wait`, or else an old one.
+    pub(crate) fn get(&self, wait: Duration) -> Seen<T> {
+        let end = Moment::now().plus(wait);
+        let mut state = self.0.lock();
+        let before = state.tried;
+        if !state.is_fresh(Moment::now()) {
+            state.is_wanted = true;
+            self.0.is_wanted.notify_one();
+            while state.tried == before {
+                let left = end.since(Moment::now());
+                if left.is_zero() {
+                    break;
+                }
+                state = self.0.is_made.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+            }
+        }
+        state.seen(Moment::now())
+    }
+}
+
+impl<T> Shared<T> {
+    fn lock(&self) -> MutexGuard<'_, State<T>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn wait_until_wanted(&self) -> Moment {
+        let mut state = self.lock();
+        while !state.is_wanted {
+            state = self.is_wanted.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        state.is_wanted = false;
+        let now = Moment::now();
+        state.asking = Some(now);
+        now
+    }
+
+    fn finish(&self, since: Moment, made: Result<T, Error>) {
+        let now = Moment::now();
+        let mut state = self.lock();
+        state.asking = None;
+        state.is_wanted = false; // whoever came meanwhile has this one
+        state.tried = Some((now, now.since(since)));
+        match made {
+            Ok(value) => {
+                state.made = Some(Made { value: Arc::new(value), since });
+                state.failure = None;
+                state.made_total += 1;
+            }
+            Err(error) => {
+                let first = state.failure.map_or(since, |(_, first)| first);
+                state.failure = Some((error.kind(), first));
+                state.failed_total += 1;
+                // Tried again soon, however long the failure took.
+                state.tried = Some((now, Duration::ZERO));
+            }
+        }
+        drop(state);
+        self.is_made.notify_all();
+    }
+}
+
+impl<T> State<T> {
+    fn is_fresh(&self, now: Moment) -> bool {
+        self.tried.is_some_and(|(at, took)| now.since(at) < took.max(FRESH))
+    }
+
+    fn seen(&self, now: Moment) -> Seen<T> {
+        let silent = self.asking.filter(|said| now.since(*said) >= SILENCE);
+        let silent = silent.map(|since| (ErrorKind::TimedOut, since));
+        let trouble = self.failure.or(silent);
+        Seen {
+            last: self.made.as_ref().map(|made| (Arc::clone(&made.value), now.since(made.since))),
+            trouble: trouble.map(|(kind, since)| Trouble { kind, lasting: now.since(since) }),
+            made_total: self.made_total,
+            failed_total: self.failed_total,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use leasehold::crossbeam_channel::bounded;
+
+    use super::*;
+
+    const LONG: Duration = Duration::from_secs(60);
+
+    #[test]
+    fn many_who_ask_at_once_cost_one_request() {
+        let (asked, count) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
+        let counted = Arc::clone(&count);
+        let (go, may_go) = bounded::<()>(0);
+        let make = move |_: &Progress<'_>| {
+            may_go.recv().ok();
+            Ok(counted.fetch_add(1, Ordering::SeqCst))
+        };
+        let fresh = Arc::new(Fresh::start("test", make, |_| {}).unwrap());
+        std::thread::scope(|scope| {
+            for _ in 0..20 {
+                scope.spawn(|| {
+                    asked.fetch_add(1, Ordering::SeqCst);
+                    assert_eq!(*fresh.get(LONG).last.unwrap().0, 0);
+                });
+            }
+            while asked.load(Ordering::SeqCst) < 20 {
+                std::thread::yield_now();
+            }
+            go.send(()).unwrap();
+        });
+        assert_eq!(*fresh.get(LONG).last.unwrap().0, 0, "it is fresh still");
+        assert_eq!(count.load(Ordering::SeqCst), 1);
+    }
+
+    #[test]
+    fn a_store_that_says_nothing_does_not_answer_and_the_old_value_stays() {
+        let (go, may_go) = bounded::<()>(0);
+        let make = move |_: &Progress<'_>| {
+            may_go.recv().ok();
+            Ok(())
+        };
+        let fresh = Fresh::start("test", make, |_| {}).unwrap();
+        std::thread::scope(|scope| {
+            scope.spawn(|| go.send(()).unwrap());
+            assert!(fresh.get(LONG).trouble.is_none());
+        });
+        let state = fresh.0.lock();
+        let (at, _) = state.tried.unwrap();
+        assert!(state.is_fresh(at.plus(FRESH / 2)) && !state.is_fresh(at.plus(FRESH)));
+        drop(state);
+        // As soon as it is old it is asked for again, and nobody answers.
+        let seen = loop {
+            let seen = fresh.get(FRESH);
+            if seen.trouble.is_some() {
+                break seen;
+            }
+        };
+        assert_eq!(seen.trouble.unwrap().kind, ErrorKind::TimedOut);
+        let age = seen.last.unwrap().1;
+        assert!(age >= FRESH + SILENCE, "{age:?}");
+        drop(go); // the maker's thread goes on
+    }
+
+    #[test]
+    fn what_takes_long_is_made_less_often() {
+        let state = State::<()> {
+            is_wanted: false,
+            asking: None,
+            made: None,
+            failure: None,
+            tried: Some((Moment::from_nanos(0), Duration::from_secs(5))),
+            made_total: 0,
+            failed_total: 0,
+        };
+        assert!(state.is_fresh(Moment::from_nanos(4_900_000_000)));
+        assert!(!state.is_fresh(Moment::from_nanos(5_000_000_000)));
+    }
+}

@@ -1,0 +1,292 @@
+//! One request and one answer a connection, with a limit on all that a client can make large or slow.
+
+use std::collections::BTreeMap;
+use std::io::{self, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use crate::clock::Moment;
+
+/// So many connections are served at a time, each by a thread of its own.
+const MOST_CONNECTIONS: usize = 64;
+/// The request line and all headers.
+const MOST_BYTES: usize = 8 * 1024;
+const MOST_HEADERS: usize = 64;
+/// For the whole request, however it is cut up.
+const TO_ASK: Duration = Duration::from_secs(5);
+/// For the whole answer.
+const TO_TAKE: Duration = Duration::from_secs(10);
+/// For the client to close after it has the answer.
+const TO_CLOSE: Duration = Duration::from_secs(1);
+
+/// What a client asks for.
+#[derive(Debug)]
+pub(crate) struct Request {
+    pub(crate) method: String,
+    /// Without the query.
+    pub(crate) path: String,
+    /// `None` from a client of HTTP/1.0, which need not say it. Browsers always do.
+    pub(crate) host: Option<String>,
+    /// The address that it came to.
+    pub(crate) local: SocketAddr,
+}
+
+#[derive(Debug)]
+pub(crate) struct Answer {
+    pub(crate) status: u16,
+    pub(crate) content_type: &'static str,
+    /// More headers, each with its end of line.
+    pub(crate) headers: String,
+    pub(crate) body: String,
+}
+
+impl Answer {
+    pub(crate) fn text(status: u16, words: &str) -> Answer {
+        let content_type = "text/plain; charset=utf-8";
+        Answer { status, content_type, headers: String::new(), body: format!("{words}\n") }
+    }
+
+    fn bytes(&self, has_body: bool) -> Vec<u8> {
+        let reason = match self.status {
+            200 => "OK",
+            400 => "Bad Request",
+            404 => "Not Found",
+            405 => "Method Not Allowed",
+            408 => "Request Timeout",
+            421 => "Misdirected Request",
+            431 => "Request Header Fields Too Large",
+            _ => "Service Unavailable",
+        };
+        let mut bytes = format!(
+            "HTTP/1.1 {} {reason}\r\nContent-Type: {}\r\nContent-Length: {}\r\nConnection: close\r\n\
+             Cache-Control: no-store\r\nX-Content-Type-Options: nosniff\r\nReferrer-Policy: no-referrer\r\n\
+             Cross-Origin-Resource-Policy: same-origin\r\n{}\r\n",
+            self.status,
+            self.content_type,
+            self.body.len(),
+            self.headers,
+        )
+        .into_bytes();
+        if has_body {
+            bytes.extend_from_slice(self.body.as_bytes());
+        }
+        bytes
+    }
+}
+
+/// Answers whoever connects, until the process ends.
+pub(crate) fn serve(listener: &TcpListener, answer: impl Fn(&Request) -> Answer + Send + Sync + 'static) {
+    let answer = Arc::new(answer);
+    let connections = Arc::new(Connections::default());
+    loop {
+        let Ok((stream, _)) = listener.accept() else {
+            // Too many open files, as a rule: a moment later there may be fewer.
+            std::thread::park_timeout(Duration::from_millis(50));
+            continue;
+        };
+        let Ok(place) = connections.enter(&stream) else { continue };
+        let answer = Arc::clone(&answer);
+        // Where no thread is to be had the connection is closed.
+        let started = std::thread::Builder::new().name("connection".to_owned()).spawn(move || {
+            drop(converse(stream, &place, &*answer)); // the client went away
+        });
+        drop(started);
+    }
+}
+
+fn converse(mut stream: TcpStream, place: &InUse, answer: &dyn Fn(&Request) -> Answer) -> io::Result<()> {
+    stream.set_nodelay(true)?;
+    let (answer, has_body) = match request(&mut stream)? {
+        Ok(request) => {
+            place.set_waits_for_us(true);
+            (answer(&request), request.method != "HEAD")
+        }
+        Err(refusal) => (refusal, true),
+    };
+    place.set_waits_for_us(false);
+    let mut rest = &*answer.bytes(has_body);
+    let end = Moment::now().plus(TO_TAKE);
+    while !rest.is_empty() {
+        stream.set_write_timeout(Some(left(end)?))?;
+        match stream.write(rest) {
+            Ok(0) => return Ok(()),
+            Ok(written) => rest = rest.get(written..).unwrap_or_default(),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    // Closed with bytes of the client unread, the connection would be reset, and the answer lost.
+    stream.shutdown(Shutdown::Write)?;
+    let (end, mut unread) = (Moment::now().plus(TO_CLOSE), [0; 1024]);
+    for _ in 0..64 {
+        stream.set_read_timeout(Some(left(end)?))?;
+        if stream.read(&mut unread)? == 0 {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// The time until `end`, which is an error once it is over.
+fn left(end: Moment) -> io::Result<Duration> {
+    let left = end.since(Moment::now());
+    if left.is_zero() { Err(io::ErrorKind::TimedOut.into()) } else { Ok(left) }
+}
+
+/// Reads a request, or says what is wrong with it.
+fn request(stream: &mut TcpStream) -> io::Result<Result<Request, Answer>> {
+    let local = stream.local_addr()?;
+    let end = Moment::now().plus(TO_ASK);
+    let (mut bytes, mut length) = (vec![0; MOST_BYTES], 0);
+    loop {
+        let Some(room) = bytes.get_mut(length..).filter(|room| !room.is_empty()) else {
+            return Ok(Err(Answer::text(431, "the headers are too long")));
+        };
+        let read = left(end).and_then(|left| {
+            stream.set_read_timeout(Some(left))?;
+            stream.read(room)
+        });
+        match read {
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(read) => length += read,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            Err(error) if matches!(error.kind(), io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock) => {
+                return Ok(Err(Answer::text(408, "the request took too long")));
+            }
+            Err(error) => return Err(error),
+        }
+        if let Some(request) = parse(bytes.get(..length).unwrap_or_default(), local).transpose() {
+            return Ok(request);
+        }
+    }
+}
+
+/// The request; nothing while there is only part of it.
+fn parse(bytes: &[u8], local: SocketAddr) -> Result<Option<Request>, Answer> {
+    let mut headers = [httparse::EMPTY_HEADER; MOST_HEADERS];
+    let mut head = httparse::Request::new(&mut headers);
+    match head.parse(bytes) {
+        Ok(httparse::Status::Partial) => return Ok(None),
+        Ok(httparse::Status::Complete(_)) => {}
+        Err(httparse::Error::TooManyHeaders) => return Err(Answer::text(431, "there are too many headers")),
+        Err(_) => return Err(Answer::text(400, "this is no request of HTTP/1")),
+    }
+    let mut hosts = head.headers.iter().filter(|header| header.name.eq_ignore_ascii_case("host"));
+    let host = match (hosts.next(), hosts.next()) {
+        (None, _) if head.version == Some(0) => None,
+        (Some(host), None) => Some(String::from_utf8_lossy(host.value).into_owned()),
+        _ => return Err(Answer::text(400, "a request has one Host")),
+    };
+    // A whole URL, as a proxy has it, would name another host than the one that is checked.
+    let path = head.path.unwrap_or_default();
+    if !path.starts_with('/') {
+        return Err(Answer::text(400, "a path begins with /"));
+    }
+    let path = path.split('?').next().unwrap_or_default().to_owned();
+    Ok(Some(Request { method: head.method.unwrap_or_default().to_owned(), path, host, local }))
+}
+
+/// The connections that are open.
+#[derive(Default)]
+struct Connections {
+    open: Mutex<Open>,
+    one_ended: Condvar,
+}
+
+#[derive(Default)]
+struct Open {
+    next: u64,
+    by_age: BTreeMap<u64, Connection>,
+}
+
+struct Connection {
+    stream: TcpStream,
+    /// It has asked and has no answer yet: it is not the client that takes the time.
+    waits_for_us: bool,
+    is_cut: bool,
+}
+
+/// A connection's place among those that are served, given up when this is dropped.
+struct InUse {
+    connections: Arc<Connections>,
+    number: u64,
+}
+
+impl Connections {
+    /// A place for the connection. Where all are taken, the client that has been slow for the longest loses its own.
+    fn enter(self: &Arc<Self>, stream: &TcpStream) -> io::Result<InUse> {
+        let stream = stream.try_clone()?;
+        let mut open = self.lock();
+        while open.by_age.len() >= MOST_CONNECTIONS {
+            let slow = open.by_age.values_mut().find(|one| !one.waits_for_us && !one.is_cut);
+            if let Some(slow) = slow {
+                slow.is_cut = true;
+                slow.stream.shutdown(Shutdown::Both).ok(); // ends its thread's read or write
+            }
+            open = self.one_ended.wait(open).unwrap_or_else(PoisonError::into_inner);
+        }
+        let number = open.next;
+        open.next += 1;
+        open.by_age.insert(number, Connection { stream, waits_for_us: false, is_cut: false });
+        Ok(InUse { connections: Arc::clone(self), number })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Open> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl InUse {
+    fn set_waits_for_us(&self, waits: bool) {
+        if let Some(one) = self.connections.lock().by_age.get_mut(&self.number) {
+            one.waits_for_us = waits;
+        }
+    }
+}
+
+impl Drop for InUse {
+    fn drop(&mut self) {
+        self.connections.lock().by_age.remove(&self.number);
+        self.connections.one_ended.notify_one();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(text: &str) -> Result<Option<Request>, u16> {
+        parse(text.as_bytes(), "127.0.0.1:1".parse().unwrap()).map_err(|answer| answer.status)
+    }
+
+    #[test]
+    fn a_request_is_its_method_path_and_host() {
+        let request = parsed("GET /locks.json?x=1 HTTP/1.1\r\nhOST: a:1\r\n\r\n").unwrap().unwrap();
+        assert_eq!(
+            (&*request.method, &*request.path, request.host.as_deref()),
+            ("GET", "/locks.json", Some("a:1"))
+        );
+        let request = parsed("GET / HTTP/1.0\r\n\r\n").unwrap().unwrap();
+        assert_eq!(request.host, None);
+        assert!(parsed("GET / HTTP/1.1\r\nHost: a\r\n").unwrap().is_none());
+    }
+
+    #[test]
+    fn a_request_that_could_be_read_in_two_ways_is_refused() {
+        for bad in [
+            "GET / HTTP/1.1\r\n\r\n",
+            "GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n",
+            "GET / HTTP/1.0\r\nHost: a\r\nHost: b\r\n\r\n",
+            "GET http://b/ HTTP/1.1\r\nHost: a\r\n\r\n",
+            "GET / HTTP/1.1\r\nHost : a\r\n\r\n",
+            "OPTIONS * HTTP/1.1\r\nHost: a\r\n\r\n",
+            "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+            "\u{16}\u{3}\u{1}",
+        ] {
+            assert_eq!(parsed(bad).unwrap_err(), 400, "{bad:?}");
+        }
+        let many = format!("GET / HTTP/1.1\r\nHost: a\r\n{}\r\n", "X: y\r\n".repeat(MOST_HEADERS));
+        assert_eq!(parsed(&many).unwrap_err(), 431);
+    }
+}

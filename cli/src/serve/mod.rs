@@ -1,0 +1,202 @@
+//! `serve`: who holds and who waits, for browsers and for Prometheus. It changes nothing on the store.
+
+mod fresh;
+pub(crate) mod hosts;
+mod http;
+mod listing;
+mod metrics;
+mod page;
+
+use std::net::{SocketAddr, TcpListener};
+use std::time::Duration;
+
+use leasehold::{Error, LockClient};
+use serde_json::json;
+
+use crate::args::{Common, ServeArgs};
+use crate::exit::Exit;
+use crate::run::signals::Caught;
+use crate::say::Say;
+use crate::serve::fresh::Fresh;
+use crate::serve::http::{Answer, Request};
+use crate::serve::listing::{Groups, Listing};
+use crate::store::{self, explain};
+
+/// How long a request waits for the store. Then it is answered with the last that is known.
+const WAIT: Duration = Duration::from_millis(2500);
+/// Any name does: it is asked for to see whether the store answers.
+const PROBE: &str = "leasehold";
+
+pub(crate) fn serve(common: &Common, args: &ServeArgs) -> Exit {
+    let say = Say::new(common);
+    let client = match store::connect(common, None, None, say) {
+        Ok(client) => client,
+        Err(exit) => return exit,
+    };
+    let exit = match start(&client, args, say) {
+        Ok(caught) => caught.signals.recv().map_or(Exit::Internal, Exit::Signal),
+        Err(exit) => exit,
+    };
+    store::finish(client);
+    exit
+}
+
+/// Begins to serve, by threads that end with the process.
+fn start(client: &LockClient, args: &ServeArgs, say: Say) -> Result<Caught, Exit> {
+    let refused = |what: &str, error: &std::io::Error| {
+        say.error(&format!("{what}: {error}"));
+        Exit::Internal
+    };
+    // A store that has no lists, or a user without rights, is known at once and not by an empty page.
+    if let Some(Err(error)) = client.list("*").next() {
+        return Err(explain(&error, say));
+    }
+    let listener = TcpListener::bind(&args.listen);
+    let listener = listener.map_err(|error| {
+        let exit = refused(&format!("cannot listen on {}", args.listen), &error);
+        if error.kind() == std::io::ErrorKind::InvalidInput { Exit::Usage } else { exit }
+    })?;
+    let address = listener.local_addr().map_err(|error| refused("cannot listen", &error))?;
+    let caught = Caught::start().map_err(|error| refused("signals cannot be caught", &error))?;
+    let site =
+        Site::start(client, args, say).map_err(|error| refused("a thread cannot be started", &error))?;
+    let accept = move || http::serve(&listener, move |request| site.answer(request));
+    let accepts = std::thread::Builder::new().name("accept".to_owned()).spawn(accept);
+    accepts.map_err(|error| refused("a thread cannot be started", &error))?;
+    announce(address, say);
+    Ok(caught)
+}
+
+fn announce(address: SocketAddr, say: Say) {
+    if let Some(words) = warning(address) {
+        say.notice("warning", &words, &json!({}));
+    }
+    let words = format!("serving http://{address}/");
+    say.notice("serving", &words, &json!({"address": address.to_string()}));
+}
+
+fn warning(address: SocketAddr) -> Option<String> {
+    let words = format!(
+        "whoever can reach {address} sees the names of locks, hosts, programs and threads: nothing asks for a password, and nothing is encrypted"
+    );
+    (!address.ip().to_canonical().is_loopback()).then_some(words)
+}
+
+/// What is served.
+struct Site {
+    hosts: Vec<String>,
+    locks: Fresh<Listing>,
+    /// Whether the store answers, which costs it one request and no list.
+    health: Fresh<()>,
+    policy: String,
+}
+
+impl Site {
+    fn start(client: &LockClient, args: &ServeArgs, say: Say) -> std::io::Result<Site> {
+        let (lists, mut groups) = (client.clone(), Groups::default());
+        let mut reports = Reports { say, failed: false };
+        let locks = Fresh::start(
+            "list",
+            move |progress| listing::list(&lists, &mut groups, progress),
+            move |failure| reports.outcome(failure),
+        )?;
+        locks.want(); // the first who asks does not wait for it
+        let probes = client.clone();
+        let health = Fresh::start("health", move |_| probes.inspect(PROBE).map(drop), |_| {})?;
+        Ok(Site { hosts: args.hosts.clone(), locks, health, policy: page::policy() })
+    }
+
+    fn answer(&self, request: &Request) -> Answer {
+        if request.host.as_ref().is_some_and(|host| !hosts::is_known(host, request.local, &self.hosts)) {
+            return Answer::text(
+                421,
+                "this host is not known here; start the program with --host and its name",
+            );
+        }
+        if request.method != "GET" && request.method != "HEAD" {
+            let refusal = Answer::text(405, "nothing can be changed here");
+            return Answer { headers: "Allow: GET, HEAD\r\n".to_owned(), ..refusal };
+        }
+        match request.path.as_str() {
+            "/" => self.page(),
+            "/locks.json" => self.locks(),
+            "/metrics" => self.metrics(),
+            "/healthz" => self.health(),
+            _ => Answer::text(404, "there are /, /locks.json, /metrics and /healthz"),
+        }
+    }
+
+    fn page(&self) -> Answer {
+        Answer {
+            status: 200,
+            content_type: "text/html; charset=utf-8",
+            headers: format!("Content-Security-Policy: {}\r\nX-Frame-Options: DENY\r\n", self.policy),
+            body: page::HTML.to_owned(),
+        }
+    }
+
+    /// While the store is in trouble the last locks that are known come with the status of an error.
+    fn locks(&self) -> Answer {
+        let seen = self.locks.get(WAIT);
+        let status = if seen.trouble.is_none() && seen.last.is_some() { 200 } else { 503 };
+        let body = listing::as_json(&seen);
+        Answer { status, content_type: "application/json", headers: String::new(), body }
+    }
+
+    fn metrics(&self) -> Answer {
+        let body = metrics::as_text(&self.locks.get(WAIT));
+        Answer { status: 200, content_type: metrics::CONTENT_TYPE, headers: String::new(), body }
+    }
+
+    fn health(&self) -> Answer {
+        let seen = self.health.get(WAIT);
+        match (seen.trouble, seen.last) {
+            (Some(trouble), _) => Answer::text(503, trouble.words()),
+            (None, Some(_)) => Answer::text(200, "ok"),
+            (None, None) => Answer::text(503, "the store has not answered yet"),
+        }
+    }
+}
+
+/// Says on standard error when the store goes away and when it is back, not at each try.
+struct Reports {
+    say: Say,
+    failed: bool,
+}
+
+impl Reports {
+    fn outcome(&mut self, failure: Option<&Error>) {
+        let before = std::mem::replace(&mut self.failed, failure.is_some());
+        match failure {
+            Some(error) if !before => {
+                explain(error, self.say);
+            }
+            None if before => self.say.notice("back", "the store answers again", &json!({})),
+            _ => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::warning;
+
+    #[test]
+    fn an_address_that_others_can_reach_is_warned_of() {
+        for (address, is_open) in [
+            ("127.0.0.1:1", false),
+            ("[::1]:1", false),
+            ("127.8.8.8:1", false),
+            ("0.0.0.0:1", true),
+            ("[::]:1", true),
+            ("10.0.0.1:1", true),
+        ] {
+            let words = warning(address.parse().unwrap());
+            assert_eq!(
+                words.is_some_and(|words| words.contains("nothing asks for a password")),
+                is_open,
+                "{address}"
+            );
+        }
+    }
+}

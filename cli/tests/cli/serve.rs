@@ -1,0 +1,477 @@
+//! `serve`: what it lists and counts, whom it refuses, and what it does without its store.
+
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::thread;
+use std::time::Duration;
+
+use prom_text_format_parser::{Scrape, Type};
+use rustix::process::Signal;
+use serde_json::json;
+
+use crate::site::{Site, answer};
+use crate::world::{Run, Server, eventually, leasehold, now, outcome, signal};
+
+/// A hold of nobody's that lives, for a minute.
+const MAKE: &str = "for i = tonumber(ARGV[2]), tonumber(ARGV[3]) do local name = ARGV[1] .. i; \
+    redis.call('hset', name, '0a0a0a0a-0000-4000-8000-000000000000:' .. i, 1); redis.call('pexpire', name, 600000) end";
+
+pub(crate) fn make_locks(server: &Server, prefix: &str, from: u32, to: u32) {
+    server.ask(&["EVAL", MAKE, "0", prefix, &from.to_string(), &to.to_string()]);
+}
+
+pub(crate) fn make_lock(server: &Server, name: &str) {
+    server.ask(&["HSET", name, "0a0a0a0a-0000-4000-8000-000000000000:1", "1"]);
+}
+
+fn scraped(site: &Site) -> Scrape {
+    let answer = site.get("/metrics");
+    assert_eq!(answer.status, 200);
+    assert_eq!(answer.header("content-type"), Some("text/plain; version=0.0.4; charset=utf-8"));
+    Scrape::parse(&answer.body).unwrap_or_else(|error| panic!("{error:?}: {}", answer.body))
+}
+
+/// The samples of a metric by their only label.
+fn samples(scrape: &Scrape, name: &str) -> BTreeMap<String, f64> {
+    let name = format!("leasehold_store_{name}");
+    let metrics = scrape.metrics.iter().filter(|metric| metric.name == name);
+    let samples = metrics.flat_map(|metric| &metric.samples);
+    let label = |sample: &prom_text_format_parser::Sample| {
+        sample.labels.first().map_or_else(String::new, |label| label.value.clone())
+    };
+    samples.map(|sample| (label(sample), sample.value.value.as_f64())).collect()
+}
+
+#[test]
+fn rows_appear_change_and_vanish_while_locks_come_and_go() {
+    let server = Server::start();
+    let site = Site::start(&server);
+    assert_eq!(site.get("/locks.json").json()["found"], 0);
+    let arguments = ["run", "--lease", "3s", "--label", "first", "import", "--", "sleep", "60"];
+    let mut first = Run::start(&mut server.leasehold(&arguments));
+    eventually("the first holds it", || {
+        site.lock("import").is_some_and(|lock| lock["holders"][0]["pid"] == first.pid())
+    });
+    eventually("it says since when and under which label", || {
+        let lock = site.lock("import").unwrap();
+        let holder = &lock["holders"][0];
+        assert_eq!(holder["program"], "leasehold");
+        let left = lock["remaining_seconds"].as_f64().unwrap();
+        assert!(left > 0.0 && left <= 3.0, "{lock}");
+        holder["held_for_seconds"].as_f64().is_some() && holder["label"] == "first"
+    });
+
+    let arguments = ["run", "--lease", "3s", "--label", "second", "import", "--", "sleep", "60"];
+    let mut second = Run::start(&mut server.leasehold(&arguments));
+    eventually("the second waits", || {
+        let lock = site.lock("import").unwrap();
+        let waiters = lock["waiters"].as_array().unwrap();
+        lock["waiting"] == 1 && waiters.len() == 1 && waiters[0]["pid"] == second.pid()
+    });
+    let waiter = site.lock("import").unwrap()["waiters"][0].clone();
+    assert_eq!((&waiter["label"], &waiter["program"]), (&json!("second"), &json!("leasehold")));
+    assert!(waiter["waiting_for_seconds"].as_f64().unwrap() > 0.0, "{waiter}");
+
+    signal(first.pid(), Signal::TERM);
+    first.wait();
+    eventually("the second holds it", || {
+        let lock = site.lock("import").unwrap();
+        lock["holders"][0]["pid"] == second.pid() && lock["waiting"] == 0 && lock["waiters"] == json!([])
+    });
+    signal(second.pid(), Signal::TERM);
+    second.wait();
+    eventually("it is gone", || site.locks().is_empty());
+}
+
+#[test]
+fn a_thousand_locks_and_twenty_viewers_cost_one_list_a_second() {
+    let server = Server::start();
+    make_locks(&server, "orders:", 1, 1000);
+    let site = Site::start(&server);
+    let begin = now();
+    thread::scope(|scope| {
+        for _ in 0..20 {
+            scope.spawn(|| {
+                for _ in 0..10 {
+                    let list = site.get("/locks.json").json();
+                    assert_eq!((&list["found"], &list["unlisted"]), (&json!(1000), &json!(0)));
+                    assert_eq!(list["locks"].as_array().unwrap().len(), 1000);
+                }
+            });
+        }
+    });
+    let seconds = (now() - begin).div_ceil(1_000_000_000);
+    let lists = samples(&scraped(&site), "lists_total")["ok"];
+    // One more: of when it began.
+    assert!(lists <= seconds as f64 + 2.0, "{lists} lists in {seconds} s for 200 requests");
+}
+
+#[test]
+fn locks_beyond_ten_thousand_are_counted_and_not_listed() {
+    let server = Server::start();
+    make_locks(&server, "orders:", 1, 10_500);
+    let site = Site::start(&server);
+    let mut list = site.get("/locks.json").json();
+    eventually("the first list is there", || {
+        list = site.get("/locks.json").json();
+        list["found"] != json!(null)
+    });
+    assert_eq!((&list["found"], &list["unlisted"]), (&json!(10_500), &json!(500)));
+    assert_eq!(list["locks"].as_array().unwrap().len(), 10_000);
+    assert_eq!(samples(&scraped(&site), "locks_held")["orders"], 10_500.0);
+}
+
+#[test]
+fn numbers_are_by_group_and_in_the_format_of_prometheus() {
+    let server = Server::start();
+    make_locks(&server, "orders:", 1, 7);
+    make_lock(&server, "we\"ird\\\n}, x=\"y:1"); // has no end either
+    make_lock(&server, "plain");
+    let mut run =
+        Run::start(&mut server.leasehold(&["run", "--lease", "3s", "import:1", "--", "sleep", "60"]));
+    let mut waits = Run::start(&mut server.leasehold(&["run", "--lease", "3s", "import:1", "--", "true"]));
+    let site = Site::start(&server);
+    eventually("the wait and the hold are known", || {
+        let scrape = scraped(&site);
+        samples(&scrape, "waiters").get("import") == Some(&1.0)
+            && samples(&scrape, "oldest_hold_seconds").get("import").is_some_and(|seconds| *seconds > 0.0)
+    });
+    let scrape = scraped(&site);
+    let escaped = r#"we\"ird\\\n}, x=\"y"#;
+    let held = samples(&scrape, "locks_held");
+    assert_eq!(
+        (held["orders"], held["import"], held["other"], held[escaped]),
+        (7.0, 1.0, 1.0, 1.0),
+        "{held:?}"
+    );
+    let endless = samples(&scrape, "locks_without_end");
+    assert_eq!((endless[escaped], endless["other"], endless["orders"]), (1.0, 1.0, 0.0));
+    // Nobody said since when.
+    assert_eq!(samples(&scrape, "oldest_hold_seconds").get("orders"), None);
+    assert_eq!(samples(&scrape, "up")[""], 1.0);
+    assert!(samples(&scrape, "list_age_seconds")[""] < 5.0);
+    assert!(samples(&scrape, "list_duration_seconds")[""] > 0.0);
+    assert!(samples(&scrape, "list_requests")[""] >= 1.0 && samples(&scrape, "list_keys")[""] >= 10.0);
+    for metric in &scrape.metrics {
+        let is_total = metric.name.ends_with("_total");
+        assert_eq!(metric.kind, if is_total { Type::Counter } else { Type::Gauge }, "{}", metric.name);
+        assert!(metric.help_desc.as_ref().is_some_and(|help| help.ends_with('.')), "{}", metric.name);
+    }
+    // A group that was there goes down to zero, and its series does not end.
+    for run in [&mut waits, &mut run] {
+        signal(run.pid(), Signal::TERM);
+        run.wait();
+    }
+    eventually("the hold is over", || samples(&scraped(&site), "locks_held")["import"] == 0.0);
+}
+
+#[test]
+fn there_are_at_most_64_groups_and_one_for_the_others() {
+    let server = Server::start();
+    for group in 0..100 {
+        make_lock(&server, &format!("group{group}:x"));
+    }
+    let site = Site::start(&server);
+    let held = samples(&scraped(&site), "locks_held");
+    assert_eq!((held.len(), held["other"], held.values().sum::<f64>()), (65, 36.0, 100.0));
+}
+
+#[test]
+fn a_name_that_is_html_is_a_name() {
+    let server = Server::start();
+    let name = "</script><img src=x onerror=alert(1)>\u{202e}\"&amp;";
+    make_lock(&server, name);
+    let site = Site::start(&server);
+    let answer = site.get("/locks.json");
+    assert_eq!(answer.header("content-type"), Some("application/json"));
+    assert_eq!(answer.header("x-content-type-options"), Some("nosniff"));
+    assert_eq!(answer.json()["locks"][0]["name"], name);
+    // The page itself is the same for all, and no name is in it.
+    let page = site.get("/");
+    assert_eq!((page.status, page.header("content-type")), (200, Some("text/html; charset=utf-8")));
+    assert!(!page.body.contains("onerror"));
+    let policy = page.header("content-security-policy").unwrap();
+    assert!(policy.starts_with("default-src 'none'; script-src 'sha256-"), "{policy}");
+    assert!(!policy.contains("unsafe") && !policy.contains('*'), "{policy}");
+    assert_eq!(page.header("cache-control"), Some("no-store"));
+}
+
+#[test]
+fn what_is_not_there_and_what_would_change_something_is_refused() {
+    let server = Server::start();
+    let site = Site::start(&server);
+    let host = site.address.to_string();
+    assert_eq!(site.get("/favicon.ico").status, 404);
+    assert_eq!(site.get("/../etc/passwd").status, 404);
+    for method in ["POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "get"] {
+        for path in ["/", "/locks.json", "/metrics", "/healthz", "/none"] {
+            let answer = site.ask(method, path, &host);
+            assert_eq!((answer.status, answer.header("allow")), (405, Some("GET, HEAD")), "{method} {path}");
+        }
+    }
+    // With a body, of which nothing is read: the answer arrives all the same.
+    let body = "x".repeat(20_000);
+    let request = format!("POST / HTTP/1.1\r\nHost: {host}\r\nContent-Length: {}\r\n\r\n{body}", body.len());
+    assert_eq!(site.send(&request).status, 405);
+    for (path, kind) in [("/", "text/html"), ("/locks.json", "application/json"), ("/metrics", "text/plain")]
+    {
+        let (got, head) = (site.get(path), site.ask("HEAD", path, &host));
+        assert_eq!((head.status, &*head.body), (200, ""), "{path}");
+        assert!(head.header("content-type").unwrap().starts_with(kind));
+        assert_eq!(got.header("content-length").unwrap(), got.body.len().to_string());
+    }
+}
+
+#[test]
+fn a_foreign_host_is_refused() {
+    let server = Server::start();
+    let arguments = ["--format", "json", "serve", "--listen", "127.0.0.1:0", "--host", "Locks.example.com"];
+    let site = Site::with(&mut server.leasehold(&arguments));
+    for host in
+        ["localhost", "localhost:80", "127.0.0.1", "[::1]:9477", "locks.example.com", "LOCKS.example.com:443"]
+    {
+        for path in ["/", "/locks.json", "/metrics", "/healthz"] {
+            assert_eq!(site.ask("GET", path, host).status, 200, "{host} {path}");
+        }
+    }
+    for host in
+        ["evil.example", "localhost.evil.example", "127.0.0.1.evil.example:9477", "10.1.1.1", "", "a b", "::"]
+    {
+        for (method, path) in
+            [("GET", "/"), ("GET", "/locks.json"), ("GET", "/metrics"), ("GET", "/healthz"), ("POST", "/")]
+        {
+            let answer = site.ask(method, path, host);
+            assert_eq!(answer.status, 421, "{host}: {method} {path}");
+            assert!(!answer.body.contains("evil"), "{}", answer.body);
+        }
+    }
+    for (request, status) in [
+        ("GET / HTTP/1.1\r\n\r\n".to_owned(), 400),
+        ("GET / HTTP/1.1\r\nHost: localhost\r\nHost: evil.example\r\n\r\n".to_owned(), 400),
+        ("GET http://evil.example/ HTTP/1.1\r\nHost: localhost\r\n\r\n".to_owned(), 400),
+        // A checker of health that knows no hosts. No browser asks like that.
+        ("GET /healthz HTTP/1.0\r\n\r\n".to_owned(), 200),
+        ("GET /healthz HTTP/1.0\r\nHost: evil.example\r\n\r\n".to_owned(), 421),
+    ] {
+        assert_eq!(site.send(&request).status, status, "{request:?}");
+    }
+}
+
+#[test]
+fn slow_clients_do_not_keep_others_from_being_served() {
+    let server = Server::start();
+    make_locks(&server, "orders:", 1, 1000);
+    let site = Site::start(&server);
+    eventually("it lists", || site.locks().len() == 1000);
+    let begin = now();
+    // More than are served at a time: those who ask a letter at a time, and those who do not take their answer.
+    let slow: Vec<TcpStream> = (0..300)
+        .map(|number| {
+            let mut stream = site.connect();
+            let part = if number % 3 == 0 {
+                "GET /locks.json HTTP/1.1\r\nHost: localhost\r\n\r\n"
+            } else {
+                "GET / HT"
+            };
+            // It may have been cut off already, for the sake of the next.
+            drop(stream.write_all(part.as_bytes()));
+            stream
+        })
+        .collect();
+    for _ in 0..50 {
+        assert_eq!(site.get("/locks.json").json()["found"], 1000);
+    }
+    let took = Duration::from_nanos(now() - begin);
+    assert!(took < Duration::from_secs(4), "{took:?}: others were waited for");
+    drop(slow);
+}
+
+#[test]
+fn a_request_has_limits_of_size_and_time() {
+    let server = Server::start();
+    let site = Site::start(&server);
+    let head = |more: &str| format!("GET /healthz HTTP/1.1\r\nHost: localhost\r\n{more}\r\n");
+    assert_eq!(site.send(&head(&format!("X: {}\r\n", "y".repeat(4000)))).status, 200);
+    assert_eq!(site.send(&head(&format!("X: {}\r\n", "y".repeat(9000)))).status, 431);
+    assert_eq!(site.send(&head(&"X: y\r\n".repeat(100))).status, 431);
+    assert_eq!(site.send(&format!("GET /{} HTTP/1.1\r\n", "y".repeat(9000))).status, 431);
+    assert_eq!(site.send("\u{16}\u{3}\u{1}\u{2}nothing of HTTP\r\n\r\n").status, 400);
+    // However it is cut up, it has its time and no more.
+    let (begin, mut drips) = (now(), site.connect());
+    let reader = drips.try_clone().unwrap();
+    let drip = thread::spawn(move || {
+        let request = format!("GET / HTTP/1.1\r\nX: {}", "y".repeat(1000));
+        for letter in request.as_bytes() {
+            if drips.write_all(&[*letter]).is_err() {
+                break;
+            }
+            thread::park_timeout(Duration::from_millis(200));
+        }
+    });
+    let status = answer(reader).status;
+    let took = Duration::from_nanos(now() - begin);
+    assert_eq!(status, 408);
+    assert!(took > Duration::from_secs(4) && took < Duration::from_secs(30), "{took:?}");
+    drip.join().unwrap();
+}
+
+#[test]
+fn nothing_is_written_to_the_store() {
+    let server = Server::start();
+    make_locks(&server, "orders:", 1, 20);
+    let changes = || {
+        let info = server.ask(&["INFO", "persistence"]);
+        info.lines().find(|line| line.starts_with("rdb_changes_since_last_save:")).unwrap().to_owned()
+    };
+    let before = changes();
+    let mut site = Site::start(&server);
+    for _ in 0..3 {
+        for path in ["/", "/locks.json", "/metrics", "/healthz"] {
+            assert_eq!(site.get(path).status, 200);
+        }
+        // So that it asks again.
+        let lists = samples(&scraped(&site), "lists_total")["ok"];
+        eventually("it lists anew", || samples(&scraped(&site), "lists_total")["ok"] > lists);
+    }
+    assert_eq!(site.end(Signal::TERM), Some(143));
+    assert_eq!(changes(), before);
+    assert_eq!(server.ask(&["KEYS", "leasehold_client*"]).trim(), "*0");
+}
+
+#[test]
+fn a_store_that_goes_away_is_told_of_and_comes_back_by_itself() {
+    let mut server = Server::start();
+    make_locks(&server, "orders:", 1, 3);
+    let mut site = Site::start(&server);
+    eventually("it lists", || site.locks().len() == 3);
+    assert_eq!((site.get("/healthz").status, &*site.get("/healthz").body), (200, "ok\n"));
+
+    server.stop();
+    eventually("it is noticed", || {
+        site.get("/healthz").status == 503 && site.get("/locks.json").status == 503
+    });
+    let answer = site.get("/locks.json");
+    let list = answer.json();
+    assert_eq!(list["error"], "the store does not answer");
+    assert!(list["error_for_seconds"].as_f64().is_some() && list["age_seconds"].as_f64().is_some());
+    assert_eq!(list["locks"].as_array().unwrap().len(), 3, "the last that are known");
+    let scrape = scraped(&site);
+    assert_eq!(samples(&scrape, "up")[""], 0.0);
+    assert_eq!(samples(&scrape, "locks_held"), BTreeMap::new(), "no numbers of before");
+    assert!(samples(&scrape, "lists_total")["error"] >= 1.0);
+    assert_eq!(site.get("/").status, 200);
+    site.says("error");
+
+    server.start_again();
+    make_locks(&server, "orders:", 1, 2);
+    eventually("it is back", || site.get("/healthz").status == 200 && site.locks().len() == 2);
+    site.says("back");
+    assert_eq!(samples(&scraped(&site), "up")[""], 1.0);
+}
+
+#[test]
+fn a_store_that_hangs_keeps_nobody_waiting() {
+    let server = Server::start();
+    let site = Site::start(&server);
+    assert_eq!(site.get("/healthz").status, 200);
+    signal(server.pid(), Signal::STOP);
+    eventually("it is noticed", || {
+        let begin = now();
+        let all = ["/healthz", "/locks.json"].map(|path| site.get(path).status);
+        let took = Duration::from_nanos(now() - begin);
+        assert!(took < Duration::from_secs(15), "{took:?}");
+        all == [503, 503]
+    });
+    signal(server.pid(), Signal::CONT);
+    eventually("it is back", || site.get("/healthz").status == 200 && site.get("/locks.json").status == 200);
+}
+
+#[test]
+fn a_signal_ends_it_at_once_with_its_code() {
+    let server = Server::start();
+    for (by, code) in [(Signal::TERM, 143), (Signal::INT, 130), (Signal::HUP, 129)] {
+        let mut site = Site::start(&server);
+        let _asks = site.connect();
+        let begin = now();
+        assert_eq!(site.end(by), Some(code));
+        let took = Duration::from_nanos(now() - begin);
+        assert!(took < Duration::from_secs(3), "{took:?}");
+    }
+    // Also without its store.
+    let mut site = Site::start(&server);
+    signal(server.pid(), Signal::STOP);
+    let mut asks = site.connect();
+    asks.write_all(b"GET /locks.json HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
+    let begin = now();
+    assert_eq!(site.end(Signal::TERM), Some(143));
+    let took = Duration::from_nanos(now() - begin);
+    assert!(took < Duration::from_secs(3), "{took:?}");
+    drop(asks.shutdown(Shutdown::Both));
+    signal(server.pid(), Signal::CONT);
+}
+
+#[test]
+fn no_url_and_no_password_is_shown() {
+    let mut server = Server::start();
+    server.ask(&["CONFIG", "SET", "requirepass", "S3CR3T"]);
+    let (url, port) = (server.url(), server.url().rsplit(':').next().unwrap().to_owned());
+    let arguments = ["--format", "json", "serve", "--listen", "127.0.0.1:0"];
+    let url = url.replace("redis://", "redis://:S3CR3T@");
+    let site = Site::with(leasehold(&arguments).env("LEASEHOLD_URL", url));
+    let is_clean = || {
+        for path in ["/", "/locks.json", "/metrics", "/healthz", "/none"] {
+            let answer = site.get(path);
+            let text = format!("{}{}", answer.head, answer.body);
+            for secret in ["S3CR3T", "redis:", &format!(":{port}")] {
+                assert!(!text.contains(secret), "{path}: {text}");
+            }
+        }
+    };
+    is_clean();
+    server.stop();
+    eventually("it is noticed", || {
+        site.get("/healthz").status == 503 && site.get("/locks.json").status == 503
+    });
+    is_clean();
+}
+
+#[test]
+fn it_serves_a_file_of_sqlite_too() {
+    let dir = tempfile::tempdir().unwrap();
+    let url = format!("sqlite://{}", dir.path().join("locks.db").display());
+    let mut run = Run::start(leasehold(&["run", "import:1", "--", "sleep", "60"]).env("LEASEHOLD_URL", &url));
+    let arguments = ["--format", "json", "serve", "--listen", "127.0.0.1:0"];
+    let site = Site::with(leasehold(&arguments).env("LEASEHOLD_URL", &url));
+    eventually("it is listed", || {
+        site.lock("import:1").is_some_and(|lock| lock["holders"][0]["pid"] == run.pid())
+    });
+    assert_eq!(samples(&scraped(&site), "locks_held")["import"], 1.0);
+    assert_eq!(site.get("/healthz").status, 200);
+    signal(run.pid(), Signal::TERM);
+    run.wait();
+    eventually("it is gone", || site.locks().is_empty());
+}
+
+#[test]
+fn what_cannot_be_served_is_said_at_once() {
+    let server = Server::start();
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    for (arguments, code, words) in [
+        (vec!["serve", "--listen", &address], 70, "cannot listen on"),
+        (vec!["serve", "--listen", "nonsense"], 64, "cannot listen on nonsense"),
+        (vec!["serve", "--host", "http://x/"], 64, "host"),
+    ] {
+        let (exit, said) = outcome(&mut server.leasehold(&arguments));
+        assert_eq!(exit, code, "{arguments:?}: {said}");
+        assert!(said.contains(words), "{said}");
+    }
+    let (exit, said) = outcome(leasehold(&["serve"]).env("LEASEHOLD_URL", "redis://127.0.0.1:1"));
+    assert_eq!(exit, 69, "{said}");
+    // A user who may not list.
+    server.ask(&["ACL", "SETUSER", "poor", "on", ">pw", "~*", "&*", "+@all", "-scan"]);
+    let url = server.url().replace("redis://", "redis://poor:pw@");
+    let (exit, said) = outcome(leasehold(&["serve", "--listen", "127.0.0.1:0"]).env("LEASEHOLD_URL", url));
+    assert_eq!(exit, 77, "{said}");
+}
