@@ -10,7 +10,9 @@
 )]
 
 mod basics;
+mod browser;
 mod dead_before_next;
+mod page;
 mod serve;
 mod signals;
 mod site;
