@@ -10,7 +10,7 @@ pub(crate) const HTML: &str = include_str!("page.html");
 pub(crate) fn policy() -> String {
     let (script, style) = (hash("<script>", "</script>"), hash("<style>", "</style>"));
     format!(
-        "default-src 'none'; script-src {script}; style-src {style}; connect-src 'self'; \
+        "default-src 'none'; script-src {script}; style-src {style}; connect-src 'self'; img-src data:; \
          base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
     )
 }

@@ -10,10 +10,12 @@
 )]
 
 mod basics;
+mod browser;
 mod dead_before_next;
 mod doctor;
 mod elect;
 mod once;
+mod page;
 mod serve;
 mod signals;
 mod site;

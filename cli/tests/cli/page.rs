@@ -1,0 +1,187 @@
+//! The page of `serve` in a browser: rows as text, live, many, and a store that goes away.
+
+use rustix::process::Signal;
+
+use crate::browser::{self, Browser};
+use crate::serve::{make_lock, make_locks};
+use crate::site::Site;
+use crate::world::{Run, Server, eventually, signal};
+
+#[test]
+fn rows_appear_change_and_vanish_in_the_page() {
+    let Some(program) = browser::find() else { return };
+    let server = Server::start();
+    let site = Site::start(&server);
+    let mut page = Browser::start(program, &[]);
+    page.open(&site.url());
+    page.eventually(
+        "it lists",
+        "document.getElementById('summary').textContent.startsWith('0 held, 0 waiting')",
+    );
+    assert_eq!(page.value("document.querySelectorAll('#rows tr').length"), 0);
+
+    let arguments = ["run", "--lease", "3s", "--label", "first", "import", "--", "sleep", "60"];
+    let mut first = Run::start(&mut server.leasehold(&arguments));
+    let of_first = format!("process {}, leasehold, “first”", first.pid());
+    eventually("the row of the first, with its time", || {
+        page.row("import").is_some_and(|cells| {
+            cells[2].contains(&of_first)
+                && cells[3].ends_with(" s")
+                && cells[4].ends_with(" s")
+                && cells[5] == "–"
+        })
+    });
+    page.value("window.kept = document.querySelector('#rows tr'), true");
+
+    let arguments = ["run", "--lease", "3s", "--label", "second", "import", "--", "sleep", "60"];
+    let mut second = Run::start(&mut server.leasehold(&arguments));
+    let of_second = format!("process {}, leasehold, “second”", second.pid());
+    eventually("the second waits", || {
+        page.row("import").is_some_and(|cells| cells[5].starts_with("1\n") && cells[5].contains(&of_second))
+    });
+    signal(first.pid(), Signal::TERM);
+    first.wait();
+    eventually("the second holds it", || {
+        page.row("import").is_some_and(|cells| cells[2].contains(&of_second) && cells[5] == "–")
+    });
+    // What somebody has selected in a row, or is reading, stays where it is.
+    assert_eq!(page.value("window.kept === document.querySelector('#rows tr')"), true);
+    signal(second.pid(), Signal::TERM);
+    second.wait();
+    page.eventually("the row is gone", "document.querySelectorAll('#rows tr').length === 0");
+    assert_eq!(page.complaints, Vec::<String>::new());
+    // All that it took came from here.
+    let took = page.value("performance.getEntriesByType('resource').map(entry => entry.name)");
+    let took = took.as_array().unwrap();
+    assert!(!took.is_empty());
+    assert!(took.iter().all(|name| name.as_str().unwrap().starts_with(&site.url())), "{took:?}");
+}
+
+#[test]
+fn a_name_that_is_html_or_cannot_be_seen_is_shown_as_text() {
+    let Some(program) = browser::find() else { return };
+    let server = Server::start();
+    let html = "<img src=x onerror=\"document.title='taken'\"><script>document.title='taken'</script>&lt;";
+    make_lock(&server, html);
+    make_lock(&server, "a\u{202e}gnp.exe\u{7}");
+    let owner = "<b onmouseover=alert(1)>";
+    server.ask(&["HSET", "owned", owner, "1"]);
+    let site = Site::start(&server);
+    let mut page = Browser::start(program, &[]);
+    page.open(&site.url());
+    page.eventually("it lists", "document.querySelectorAll('#rows tr').length === 3");
+    assert!(page.row(html).is_some());
+    assert!(page.row("a\\u{202e}gnp.exe\\u{7}").is_some());
+    assert_eq!(page.row("owned").unwrap()[2], owner);
+    let elements = "[...new Set([...document.querySelectorAll('#rows *')].map(one => one.tagName))].join()";
+    assert_eq!(page.value(elements), "TR,TD");
+    assert_eq!(page.value("document.title"), "leasehold");
+    // Were a name to become an element all the same, the browser would not run it.
+    page.value(&format!("document.body.insertAdjacentHTML('beforeend', {}), true", serde_json::json!(html)));
+    page.value("{ const script = document.createElement('script'); script.textContent = 'document.title = `taken`'; document.body.append(script); }");
+    eventually("the browser says so", || {
+        page.value("true");
+        page.complaints.iter().filter(|entry| entry.contains("Content Security Policy")).count() >= 2
+    });
+    assert_eq!(page.value("document.title"), "leasehold");
+}
+
+#[test]
+fn a_thousand_locks_are_filtered_and_sorted_and_the_page_does_not_stick() {
+    let Some(program) = browser::find() else { return };
+    let server = Server::start();
+    make_locks(&server, "orders:", 1, 999);
+    make_lock(&server, "plain");
+    let site = Site::start(&server);
+    let mut page = Browser::start(program, &[]);
+    page.open(&site.url());
+    page.eventually("it lists", "document.querySelectorAll('#rows tr').length === 1000");
+    let names = |page: &mut Browser, few: usize| {
+        let texts = format!(
+            "[...document.querySelectorAll('#rows tr')].slice(0, {few}).map(row => row.cells[0].textContent)"
+        );
+        serde_json::from_value::<Vec<String>>(page.value(&texts)).unwrap()
+    };
+    assert_eq!(names(&mut page, 3), ["orders:1", "orders:2", "orders:3"]);
+    page.value("document.querySelector('th[data-key=name] button').click()");
+    assert_eq!(names(&mut page, 2), ["plain", "orders:999"]);
+    page.value("document.querySelector('th[data-key=left] button').click()");
+    assert_eq!(page.value("document.querySelector('[aria-sort]').dataset.key"), "left");
+    assert_eq!(page.row("plain").unwrap()[4], "no end");
+    assert_eq!(page.value("document.querySelector('#rows tr:last-child').cells[0].textContent"), "plain");
+
+    let filter = "{ const filter = document.getElementById('filter'); filter.value = 'ORDERS:77'; filter.dispatchEvent(new Event('input')); }";
+    page.value(filter);
+    let mut found = names(&mut page, 20);
+    found.sort();
+    assert_eq!(found.len(), 11, "{found:?}");
+    assert!(found.iter().all(|name| name.starts_with("orders:77")), "{found:?}");
+    page.value("{ const filter = document.getElementById('filter'); filter.value = ''; filter.dispatchEvent(new Event('input')); }");
+    assert_eq!(names(&mut page, 2000).len(), 1000);
+
+    page.value("document.querySelector('th[data-key=name] button').click()");
+    // The longest time in which it reacts to nothing, and the rows that are made or moved, with all that the lists of three
+    // seconds bring.
+    let measured = page.value(
+        "new Promise(done => { let rows = 0, lists = performance.getEntriesByType('resource').length; \
+         new MutationObserver(seen => seen.forEach(one => rows += one.addedNodes.length)) \
+         .observe(document.getElementById('rows'), {childList: true}); \
+         let longest = 0, last = performance.now(), end = last + 3000; (function tick() { \
+         const now = performance.now(); longest = Math.max(longest, now - last); last = now; \
+         now < end ? setTimeout(tick, 0) : \
+         done({longest, rows, lists: performance.getEntriesByType('resource').length - lists}); })() })",
+    );
+    assert!(measured["lists"].as_u64().unwrap() >= 1, "{measured}");
+    assert_eq!(measured["rows"], 0, "rows that were there are drawn again");
+    assert!(
+        measured["longest"].as_f64().unwrap() < 1000.0,
+        "it reacted to nothing for so many ms: {measured}"
+    );
+
+    // More than that are not drawn, and it is said.
+    make_locks(&server, "more:", 1, 500);
+    page.eventually("there are more", "document.getElementById('more').textContent.startsWith('500 more')");
+    assert_eq!(names(&mut page, 2000).len(), 1000);
+}
+
+#[test]
+fn a_store_or_a_server_that_goes_away_is_seen_in_the_page() {
+    let Some(program) = browser::find() else { return };
+    let mut server = Server::start();
+    make_lock(&server, "plain");
+    let mut site = Site::start(&server);
+    let mut page = Browser::start(program, &[]);
+    page.open(&site.url());
+    page.eventually("it lists", "document.querySelectorAll('#rows tr').length === 1");
+    assert_eq!(page.value("document.getElementById('notice').hidden"), true);
+    server.stop();
+    page.eventually(
+        "it says so",
+        "/^No news for .*: the store does not answer/.test(document.getElementById('notice').textContent)",
+    );
+    assert_eq!(page.value("getComputedStyle(document.getElementById('notice')).display"), "block");
+    assert!(page.row("plain").is_some(), "the last that is known stays");
+    server.start_again();
+    page.eventually(
+        "it is back",
+        "document.getElementById('notice').hidden && document.querySelectorAll('#rows tr').length === 0",
+    );
+    site.end(Signal::TERM);
+    page.eventually("it says so", "document.getElementById('notice').textContent.includes('the program that serves this page does not answer')");
+}
+
+#[test]
+fn a_page_of_another_name_at_this_address_gets_nothing() {
+    let Some(program) = browser::find() else { return };
+    let server = Server::start();
+    make_lock(&server, "secret");
+    let site = Site::start(&server);
+    let mut page = Browser::start(program, &["--host-resolver-rules=MAP evil.example 127.0.0.1"]);
+    page.open(&format!("http://evil.example:{}/", site.address.port()));
+    assert_eq!(page.value("fetch('/locks.json').then(answer => answer.status)"), 421);
+    assert_eq!(page.value("fetch('/metrics').then(answer => answer.status)"), 421);
+    // Nor does one that asks by this address from elsewhere.
+    let elsewhere =
+        format!("fetch('{}locks.json').then(answer => answer.text(), () => 'refused')", site.url());
+    assert_eq!(page.value(&elsewhere), "refused");
+}
