@@ -64,15 +64,17 @@ fn a_name_that_is_html_or_cannot_be_seen_is_shown_as_text() {
     let html = "<img src=x onerror=\"document.title='taken'\"><script>document.title='taken'</script>&lt;";
     make_lock(&server, html);
     make_lock(&server, "a\u{202e}gnp.exe\u{7}");
-    let owner = "<b onmouseover=alert(1)>";
-    server.ask(&["HSET", "owned", owner, "1"]);
+    let label = "<b onmouseover=alert(1)>";
+    let _held = Run::start(&mut server.leasehold(&["run", "--label", label, "owned", "--", "sleep", "60"]));
     let site = Site::start(&server);
     let mut page = Browser::start(program, &[]);
     page.open(&site.url());
     page.eventually("it lists", "document.querySelectorAll('#rows tr').length === 3");
     assert!(page.row(html).is_some());
     assert!(page.row("a\\u{202e}gnp.exe\\u{7}").is_some());
-    assert_eq!(page.row("owned").unwrap()[2], owner);
+    eventually("it names the holder's label", || {
+        page.row("owned").is_some_and(|cells| cells[2].contains(&format!("“{label}”")))
+    });
     let elements = "[...new Set([...document.querySelectorAll('#rows *')].map(one => one.tagName))].join()";
     assert_eq!(page.value(elements), "TR,TD");
     assert_eq!(page.value("document.title"), "leasehold");
