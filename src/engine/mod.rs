@@ -47,8 +47,9 @@ use crate::fork::{is_forked, leak, refused_if_forked};
 use crate::ident::{ClientId, LockName, Owner, ThreadMark, unbound_number};
 use crate::inspect::Inspection;
 use crate::interrupt::Interrupt;
+use crate::observe::LossReason;
+use crate::observe::event::Event;
 use crate::observe::reporter::Reporter;
-use crate::observe::{LossReason, Observer};
 use crate::park::Parker;
 use crate::seam::capabilities::{Lines, Majority};
 use crate::seam::{Answer, Claim, Counting, Kind, REQUEST_LASTS, Snapshot, Store, Turn, Wakeups};
@@ -389,9 +390,8 @@ impl Drop for Engine {
             return;
         }
         if let Err(error) = self.shutdown() {
-            self.reporter.tell(|observer: &dyn Observer| {
-                observer.release_failed(error.lock_name().unwrap_or_default(), &error);
-            });
+            let event = Event::ReleaseFailed { name: error.lock_name().unwrap_or_default(), error: &error };
+            self.reporter.tell(|observer| observer.event(&event));
         }
     }
 }

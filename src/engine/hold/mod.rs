@@ -24,6 +24,7 @@ use crate::engine::hold::phase::Phase;
 use crate::engine::hold::slot::AgendaSlot;
 use crate::engine::policy::{at_risk, renewal_period, renewal_slack};
 use crate::ident::{Fence, LockName, Owner};
+use crate::observe::event::Event;
 use crate::observe::reporter::{OnLost, Reporter};
 use crate::observe::{Loss, LossReason};
 use crate::seam::{Bound, Claim, HoldNote, Kind, Turn, Wakeups};
@@ -507,7 +508,8 @@ impl Hold {
         }
         let loss = Loss { name: self.name.given().to_owned(), owner: self.owner, reason };
         self.listeners.notify(&loss, reporter);
-        reporter.observe_later(move |observer| observer.lost(&loss));
+        let kind = self.kind.label();
+        reporter.observe_later(move |observer| observer.event(&Event::Lost { loss: &loss, kind }));
         true
     }
 

@@ -49,6 +49,7 @@ impl Waiting<'_> {
     ) -> Result<Option<Granted>> {
         let ended = self.answered(claim, sent, answer).and_then(|progress| self.last(progress));
         let ended = self.unless_shut_down(ended);
+        self.tell_given_up(&ended);
         ended.map_err(|error| error.during(self.call.action).on(self.call.name.given()))
     }
 
@@ -123,6 +124,7 @@ impl Waiting<'_> {
             }
             AttemptOutcome::InLine { retry_after, wakeups } => Ok(self.stand_in_line(retry_after, wakeups)),
             AttemptOutcome::Busy { retry_after } => {
+                self.coming = None;
                 self.listen_for(Wakeups::Releases);
                 let now = engine.clock.now();
                 let poll = now.plus(self.pause());
@@ -134,6 +136,7 @@ impl Waiting<'_> {
             AttemptOutcome::Lost => Ok(Progress::Again),
             AttemptOutcome::Failed(error) => self.pause_after(error),
             AttemptOutcome::Unknown(error) => {
+                self.tell_unknown(&error);
                 self.leave_behind(claim, sent);
                 self.pause_after(error)
             }
@@ -175,6 +178,7 @@ impl Waiting<'_> {
         let (claim, sent) = (handoff.to.clone(), handoff.sent);
         let answer = handoff.receive().into();
         let outcome = self.judge(&claim, sent, answer);
+        self.coming = Some((sent, true));
         let progress = self.follow(claim, sent, outcome);
         // Last: by now the hold is in the registry, or the releaser's number is given up if it had to be. Before that
         // the releaser's thread may not ask under it again. Pairs with `Registry::held_here`.
