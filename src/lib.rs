@@ -149,7 +149,9 @@ pub use locks::named::RedisLock;
 pub use locks::options::{AcquireOptions, TryOutcome};
 pub use locks::rw::ReadWriteLock;
 pub use locks::semaphore::Semaphore;
+pub use observe::contended::Contended;
 pub use observe::event::{Event, GaveUpReason};
+pub use observe::stats::Stats;
 pub use observe::{Loss, LossReason, Observer};
 pub use stores::memory::{Fault, MemoryStore};
 #[cfg(feature = "mysql")]

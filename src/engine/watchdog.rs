@@ -275,6 +275,7 @@ impl Round {
                     }
                     hold.end_renewal();
                     hold.note_failed_renewal();
+                    self.reporter.counters.renewals_failed.add(1);
                     let now = self.clock.now();
                     if item.is_told(now) {
                         let hold = &item.hold;
@@ -292,6 +293,7 @@ impl Round {
         }
         let now = self.clock.now();
         due.report(&outcome, now);
+        self.reporter.counters.renewals.add(renewed);
         if renewed > 0 && self.reporter.is_observed() {
             let (holds, took) = (renewed, now.since(sent));
             self.reporter.observe_news(move |observer| observer.event(&Event::Renewed { holds, took }));

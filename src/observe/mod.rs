@@ -1,8 +1,10 @@
 //! Observers: a trait whose every method does nothing unless overridden.
 
+pub(crate) mod contended;
 pub(crate) mod event;
 pub(crate) mod loss;
 pub(crate) mod reporter;
+pub(crate) mod stats;
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -8,6 +8,7 @@ use crate::error::Error;
 use crate::observe::Observer;
 use crate::observe::event::Event;
 use crate::observe::loss::Loss;
+use crate::observe::stats::Counters;
 use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use crate::sync::channel::{Sender, unbounded};
 use crate::sync::{Mutex, thread};
@@ -20,6 +21,7 @@ pub(crate) type OnLost = Box<dyn FnOnce(&Loss) + Send>;
 /// Runs user code where it cannot hurt: never on the watchdog or the subscriber's reader.
 pub(crate) struct Reporter {
     observers: Vec<Arc<dyn Observer>>,
+    pub(crate) counters: Counters,
     state: Mutex<CallbackThread>,
     news: Arc<QueuedReports>,
     /// How many subscribers can wake nobody.
@@ -62,6 +64,7 @@ impl Reporter {
         }
         Reporter {
             observers,
+            counters: Counters::default(),
             state: Mutex::new(CallbackThread::NotStarted),
             news: Arc::default(),
             unneeded: Arc::default(),

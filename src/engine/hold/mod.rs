@@ -508,6 +508,7 @@ impl Hold {
         }
         let loss = Loss { name: self.name.given().to_owned(), owner: self.owner, reason };
         self.listeners.notify(&loss, reporter);
+        reporter.counters.note_loss(reason);
         let kind = self.kind.label();
         reporter.observe_later(move |observer| observer.event(&Event::Lost { loss: &loss, kind }));
         true

@@ -40,6 +40,7 @@ impl ReleaseCompletion {
             }
             ReleaseOutcome::Lost => self.lose(hold, LossReason::Gone),
             ReleaseOutcome::Refused(error) | ReleaseOutcome::Unknown(error) => {
+                self.reporter.counters.releases_failed.add(1);
                 self.leave_behind(hold);
                 let name = hold.name().given().to_owned();
                 let error = error.during("unlock").on(&name);

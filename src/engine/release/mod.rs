@@ -140,6 +140,7 @@ impl Engine {
                 Err(Error::not_holding(action, hold.name().given(), NotHeld::Expired))
             }
             Err(error) => {
+                self.reporter.counters.releases_failed.add(1);
                 if left == 0 {
                     self.completion.leave_behind(hold);
                 }

@@ -346,6 +346,9 @@ impl<'a> Waiting<'a> {
 impl Drop for Waiting<'_> {
     /// Leaves the store's queue, on every way out: a waiter without the lock is in nobody's way.
     fn drop(&mut self) {
+        if self.is_waiting {
+            self.engine.reporter.counters.end_wait();
+        }
         self.leave_queue();
     }
 }

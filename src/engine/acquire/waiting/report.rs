@@ -12,6 +12,7 @@ impl Waiting<'_> {
     pub(super) fn tell_waiting(&mut self) {
         if !std::mem::replace(&mut self.is_waiting, true) {
             let (name, kind) = (self.call.name.given(), self.call.kind.label());
+            self.engine.reporter.counters.begin_wait(name);
             self.engine.reporter.tell(|observer| observer.event(&Event::Waiting { name, kind }));
         }
     }
@@ -20,6 +21,13 @@ impl Waiting<'_> {
     pub(super) fn note_woken(&mut self, woken: Woken) {
         let count = self.subscription.as_ref().map(|subscription| subscription.message_count());
         let is_message = matches!(woken, Woken::Signal) && count.is_some() && count != self.message_count;
+        let counters = &self.engine.reporter.counters;
+        match woken {
+            Woken::Signal if is_message => counters.by_message.add(1),
+            Woken::Signal => counters.locally.add(1),
+            Woken::Time => counters.by_time.add(1),
+            Woken::Interrupted => {}
+        }
         self.coming = is_message.then(|| (self.engine.clock.now(), false));
     }
 
@@ -36,6 +44,7 @@ impl Waiting<'_> {
     }
 
     pub(super) fn tell_unknown(&self, error: &Error) {
+        self.engine.reporter.counters.unknown_outcomes.add(1);
         let (name, kind) = (self.call.name.given(), self.call.kind.label());
         self.engine.reporter.tell(|observer| observer.event(&Event::UnknownOutcome { name, kind, error }));
     }
@@ -49,6 +58,7 @@ impl Waiting<'_> {
             Err(error) if error.kind() == ErrorKind::Interrupted => GaveUpReason::Interrupted,
             Err(error) => GaveUpReason::Failed(error),
         };
+        self.engine.reporter.counters.note_given_up();
         if self.engine.reporter.is_observed() {
             let (name, kind, attempts) = (self.call.name.given(), self.call.kind.label(), self.attempts);
             let waited = self.engine.clock.now().since(self.started);
