@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{Progress, Waiting};
-use crate::engine::acquire::call::Granted;
+use crate::engine::acquire::call::{Granted, WaitLimit};
 use crate::engine::acquire::outcome::AttemptOutcome;
 use crate::engine::acquire::terms::Terms;
 use crate::engine::handoff::PendingHandoff;
@@ -49,7 +49,9 @@ impl Waiting<'_> {
     ) -> Result<Option<Granted>> {
         let ended = self.answered(claim, sent, answer).and_then(|progress| self.last(progress));
         let ended = self.unless_shut_down(ended);
-        self.tell_given_up(&ended);
+        if self.call.limit == WaitLimit::Once {
+            self.tell_given_up(&ended); // else the caller goes on by itself
+        }
         ended.map_err(|error| error.during(self.call.action).on(self.call.name.given()))
     }
 
