@@ -93,6 +93,9 @@ mod tests {
             waited_for.note(&format!("heavy:{}", n % heavy));
         }
         assert_eq!(waited_for.0.lock().len(), MOST_NAMES);
+        // Each wait is counted somewhere, so no name's count is too low.
+        let counted: u64 = waited_for.0.lock().values().map(|count| count.waits).sum();
+        assert_eq!(counted, 200_000);
         let most = waited_for.most(usize::try_from(heavy).unwrap());
         assert!(most.iter().all(|found| found.name.starts_with("heavy:")), "{most:?}");
         for found in most {
