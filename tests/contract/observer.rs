@@ -5,7 +5,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use leasehold::crossbeam_channel::{Receiver, Sender, unbounded};
-use leasehold::{AcquireOptions, Error, Event, GaveUpReason, Interrupt, Loss, LossReason, Observer, Owner};
+use leasehold::{
+    AcquireOptions, Error, Event, GaveUpReason, Interrupt, LockClient, Loss, LossReason, MemoryStore,
+    Observer, Owner,
+};
 
 use super::harness::{Store, fresh};
 use crate::support::{
@@ -385,4 +388,21 @@ fn stats_and_contended_agree_with_what_was_done(store: &Store) {
     guard.unlock().unwrap_err();
     let stats = client.stats();
     assert_eq!((stats.holds, stats.holds_lost, stats.lost_gone, stats.lost()), (0, 0, 1, 1));
+}
+
+#[test]
+fn a_lock_that_is_handed_over_says_from_where() {
+    for (is_local, place) in [(true, "here"), (false, "elsewhere")] {
+        let (events, seen) = observed();
+        let memory = MemoryStore::new();
+        let client = LockClient::builder().observer(events).build_in_memory(&memory).unwrap();
+        let other = LockClient::builder().build_in_memory(&memory).unwrap();
+        let held = Holding::take(&if is_local { &client } else { &other }.lock("a"));
+        let lock = client.lock("a");
+        let waiter = Waiter::start(move || lock.lock().and_then(|()| lock.unlock()));
+        held.release();
+        waiter.returns_within(LONG).0.unwrap();
+        let seen: Vec<_> = seen.try_iter().filter(|event| event.starts_with("handed over")).collect();
+        assert_eq!(seen, [format!("handed over lock a {place}")]);
+    }
 }
