@@ -47,7 +47,7 @@
 //! | [`Semaphore`], [`ExpirableSemaphore`], [`Permit`] | at most n at a time | [`LockClient::semaphore`], [`expirable_semaphore`](LockClient::expirable_semaphore) |
 //! | [`CountDownLatch`], [`Condition`] | waiting for what others do | [`LockClient::count_down_latch`], [`RedisLock::condition`] |
 //! | [`Leader`] | one process that is in charge; see [`LockClient::run_once`] for one run of a job | [`LockClient::leader`] |
-//! | [`HoldState`], [`Loss`], [`Observer`] | how a hold stands, why it was lost, what happens to all of them | [`Guard::state`], [`Guard::on_lost`], [`ClientBuilder::observer`] |
+//! | [`HoldState`], [`Loss`], [`Observer`], [`Event`], [`Stats`] | how a hold stands, why it was lost, what happens to all of them, in numbers | [`Guard::state`], [`Guard::on_lost`], [`ClientBuilder::observer`], [`LockClient::stats`], [`LockClient::contended`] |
 //! | [`Interrupt`] | ending a wait from another thread | [`Interrupt::new`] |
 //! | [`Inspection`] | who holds a name, who waits, and for how long | [`LockClient::inspect`] |
 //! | [`Locks`], [`Clients`], [`ClientInfo`] | which locks are held, and by which hosts, processes and threads | [`LockClient::list`], [`LockClient::clients`] |
@@ -149,6 +149,9 @@ pub use locks::named::RedisLock;
 pub use locks::options::{AcquireOptions, TryOutcome};
 pub use locks::rw::ReadWriteLock;
 pub use locks::semaphore::Semaphore;
+pub use observe::contended::Contended;
+pub use observe::event::{Event, GaveUpReason};
+pub use observe::stats::Stats;
 pub use observe::{Loss, LossReason, Observer};
 pub use stores::memory::{Fault, MemoryStore};
 #[cfg(feature = "mysql")]

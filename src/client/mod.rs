@@ -31,7 +31,9 @@ use crate::locks::options::TryOutcome;
 use crate::locks::run_once::run_once;
 use crate::locks::rw::ReadWriteLock;
 use crate::locks::semaphore::Semaphore;
+use crate::observe::contended::Contended;
 use crate::observe::reporter::Reporter;
+use crate::observe::stats::Stats;
 use crate::seam::{Kind, Store};
 use crate::stores::memory::MemoryStore;
 use crate::time::Clock;
@@ -559,6 +561,56 @@ impl LockClient {
     /// ```
     pub fn inspect(&self, name: &str) -> Result<Inspection> {
         self.engine.describe("inspect", self.lock(name).checked("inspect")?)
+    }
+
+    /// The numbers of this client: holds by state, waiters, grants, losses, renewals, wake-ups by cause.
+    ///
+    /// For metrics and health pages, without an [`Observer`](crate::Observer).
+    ///
+    /// # Blocking
+    ///
+    /// Not, and it asks the store nothing. It copies the list of holds while that is locked: some 20 ns for each.
+    ///
+    /// # Guarantees
+    ///
+    /// The numbers are not of one moment: a call that ends meanwhile may be in one of them and not in another.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// let client = leasehold::LockClient::in_memory();
+    /// client.lock("stock:42").acquire()?.unlock()?;
+    /// let stats = client.stats();
+    /// println!("{} held, {} lost of {}", stats.holds, stats.lost(), stats.grants);
+    /// # Ok::<(), leasehold::Error>(())
+    /// ```
+    pub fn stats(&self) -> Stats {
+        self.engine.stats()
+    }
+
+    /// The locks that calls of this client have waited for most, `most` at most, those first.
+    ///
+    /// Counted are calls that slept, since the client's beginning, in memory for 256 names.
+    ///
+    /// # Blocking
+    ///
+    /// Not, and it asks the store nothing.
+    ///
+    /// # Guarantees
+    ///
+    /// A name of which more than one wait in 256 is, is known. No count is too low;
+    /// [`overcount`](Contended::overcount) says how much too high it may be.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// let client = leasehold::LockClient::in_memory();
+    /// for lock in client.contended(20) {
+    ///     println!("{} was waited for {} times", lock.name, lock.waits);
+    /// }
+    /// ```
+    pub fn contended(&self, most: usize) -> Vec<Contended> {
+        self.engine.reporter.counters.contended(most)
     }
 
     /// Removes a database's rows of locks that have been free for longer than `age`; returns how many. Elsewhere there is

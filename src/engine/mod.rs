@@ -38,7 +38,7 @@ use crate::directory::ClientInfo;
 use crate::engine::acquire::retry::RETRY_PAUSE;
 use crate::engine::calls::Calls;
 use crate::engine::directory::Announcer;
-use crate::engine::hold::Hold;
+use crate::engine::hold::{Hold, Standing};
 use crate::engine::registry::Registry;
 use crate::engine::release::completion::ReleaseCompletion;
 use crate::engine::watchdog::Watchdog;
@@ -47,8 +47,10 @@ use crate::fork::{is_forked, leak, refused_if_forked};
 use crate::ident::{ClientId, LockName, Owner, ThreadMark, unbound_number};
 use crate::inspect::Inspection;
 use crate::interrupt::Interrupt;
+use crate::observe::LossReason;
+use crate::observe::event::Event;
 use crate::observe::reporter::Reporter;
-use crate::observe::{LossReason, Observer};
+use crate::observe::stats::Stats;
 use crate::park::Parker;
 use crate::seam::capabilities::{Lines, Majority};
 use crate::seam::{Answer, Claim, Counting, Kind, REQUEST_LASTS, Snapshot, Store, Turn, Wakeups};
@@ -271,6 +273,30 @@ impl Engine {
         self.announcer.locate(seen, known, (&*self.store, &self.registry), (now, self.one_command()))
     }
 
+    /// The client's numbers.
+    pub(crate) fn stats(&self) -> Stats {
+        let (held, grants) = self.registry.counted();
+        let now = self.clock.now();
+        let mut stats = Stats {
+            grants,
+            subscription_up: self.store.capabilities().wakes && self.reporter.can_wake(),
+            ..self.reporter.counters.stats()
+        };
+        let mut ends = Moment::NEVER;
+        for hold in held.iter().filter(|hold| !hold.is_releasing()) {
+            match hold.standing(now) {
+                Standing::Lost(_) => stats.holds_lost += 1,
+                standing => {
+                    stats.holds += 1;
+                    stats.holds_at_risk += u64::from(matches!(standing, Standing::AtRisk(_)));
+                    ends = ends.min(hold.until());
+                }
+            }
+        }
+        stats.shortest_window = (ends != Moment::NEVER).then(|| ends.since(now));
+        stats
+    }
+
     pub(crate) fn force(&self, action: &'static str, kind: Kind, name: &Arc<LockName>) -> Result<bool> {
         self.usable(action)?;
         let holds = self.registry.holds_of(kind, name);
@@ -389,9 +415,9 @@ impl Drop for Engine {
             return;
         }
         if let Err(error) = self.shutdown() {
-            self.reporter.tell(|observer: &dyn Observer| {
-                observer.release_failed(error.lock_name().unwrap_or_default(), &error);
-            });
+            self.reporter.counters.releases_failed.add(1);
+            let event = Event::ReleaseFailed { name: error.lock_name().unwrap_or_default(), error: &error };
+            self.reporter.tell(|observer| observer.event(&event));
         }
     }
 }

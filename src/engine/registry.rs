@@ -36,6 +36,8 @@ pub(crate) struct Registry {
 struct Entries {
     by_key: HashMap<LockKey, LockEntry>,
     agenda: Agenda,
+    /// How many holds were ever entered.
+    grants: u64,
 }
 
 impl Entries {
@@ -207,7 +209,8 @@ impl Registry {
     /// Enters a hold. A lost one of the same thread on the same lock makes room: its guards still know it.
     pub(crate) fn insert(&self, hold: &Arc<Hold>, thread: Option<u64>) {
         let mut entries = self.entries.lock();
-        let Entries { by_key, agenda } = &mut *entries;
+        let Entries { by_key, agenda, grants } = &mut *entries;
+        *grants += 1;
         let entry = by_key.entry(LockKey::new(hold.kind(), hold.name())).or_default();
         if let Some(thread) = thread {
             for lost in entry.holds.extract_if(.., |other| other.is_of_thread(thread)) {
@@ -388,6 +391,13 @@ impl Registry {
         }
         let unlisted = entries.by_key.len().saturating_sub(locks);
         (uses, u64::try_from(unlisted).unwrap_or(u64::MAX))
+    }
+
+    /// All holds now, and how many there ever were. They are looked at outside of the mutex, which all who acquire wait for.
+    pub(crate) fn counted(&self) -> (Vec<Arc<Hold>>, u64) {
+        let entries = self.entries.lock();
+        let holds = entries.by_key.values().flat_map(|entry| &entry.holds).cloned().collect();
+        (holds, entries.grants)
     }
 
     /// The holds of one lock, of all threads.

@@ -15,6 +15,7 @@ use crate::engine::policy::{renewal_period, renewal_slack};
 use crate::engine::registry::Registry;
 use crate::error::{Error, ErrorKind, Result};
 use crate::observe::LossReason;
+use crate::observe::event::Event;
 use crate::observe::reporter::Reporter;
 use crate::park::{Parker, ServiceWaker};
 use crate::seam::Store;
@@ -238,8 +239,10 @@ impl Looks {
         }
         let orphaned = hold.is_orphaned();
         if orphaned && hold.note_abandoned() {
-            let (name, owner) = (hold.name().given().to_owned(), hold.owner());
-            self.reporter.observe_later(move |observer| observer.abandoned(&name, owner));
+            let (name, kind, owner) = (Arc::clone(hold.name()), hold.kind().label(), hold.owner());
+            self.reporter.observe_later(move |observer| {
+                observer.event(&Event::Abandoned { name: name.given(), kind, owner });
+            });
         }
         if hold.is_live(now, &self.reporter) {
             return !orphaned;

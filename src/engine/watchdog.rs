@@ -20,6 +20,7 @@ use crate::engine::renewals::{Batch, CHUNK, Due};
 use crate::engine::timer::{Alarm, Looks, Timer};
 use crate::error::{Error, ErrorKind, Result};
 use crate::observe::LossReason;
+use crate::observe::event::Event;
 use crate::observe::reporter::Reporter;
 use crate::park::{Parker, ServiceWaker};
 use crate::room::Roomy;
@@ -248,6 +249,7 @@ impl Round {
             return;
         }
         let answers = self.store.renew(&claims, sent.plus(limit));
+        let mut renewed = 0;
         for ((mut item, claim), answer) in asked.into_iter().zip(&claims).zip(answers) {
             let hold = &item.hold;
             let tally = outcome.tallies.entry(hold.home()).or_default();
@@ -256,6 +258,7 @@ impl Round {
                     tally.answered += 1;
                     hold.end_renewal();
                     if is_held {
+                        renewed += 1;
                         self.confirm(hold, sent, claim.lease);
                     } else if !hold.is_releasing() && hold.lose(LossReason::Gone, &self.reporter) {
                         // A hold whose release began meanwhile is rightly gone; its owner learns that from the release.
@@ -272,20 +275,29 @@ impl Round {
                     }
                     hold.end_renewal();
                     hold.note_failed_renewal();
+                    self.reporter.counters.renewals_failed.add(1);
                     let now = self.clock.now();
                     if item.is_told(now) {
                         let hold = &item.hold;
                         let error = error.during("renew").on(hold.name().given());
                         let (name, remaining) = (Arc::clone(hold.name()), hold.until().since(now));
+                        let (kind, owner) = (hold.kind().label(), hold.owner());
                         self.reporter.observe_news(move |observer| {
-                            observer.renewal_failed(name.given(), &error, remaining)
+                            let (name, error) = (name.given(), &error);
+                            observer.event(&Event::RenewalFailed { name, kind, owner, error, remaining });
                         });
                     }
                     due.put_back(item);
                 }
             }
         }
-        due.report(&outcome, self.clock.now());
+        let now = self.clock.now();
+        due.report(&outcome, now);
+        self.reporter.counters.renewals.add(renewed);
+        if renewed > 0 && self.reporter.is_observed() {
+            let (holds, took) = (renewed, now.since(sent));
+            self.reporter.observe_news(move |observer| observer.event(&Event::Renewed { holds, took }));
+        }
     }
 
     /// The store has prolonged it.

@@ -14,6 +14,7 @@ use crate::fork::{is_forked, leak};
 use crate::ident::{Fence, LockName};
 use crate::interrupt::Interrupt;
 use crate::locks::guard::{HoldState, OwnedGuard};
+use crate::observe::event::Event;
 use crate::observe::{Loss, LossReason};
 use crate::park::Parker;
 use crate::seam::Kind;
@@ -189,8 +190,8 @@ impl Drop for Leader {
             return;
         }
         if let Err(error) = self.end() {
-            let name = self.shared.name.given();
-            self.shared.engine.reporter.tell(|observer| observer.release_failed(name, &error));
+            let event = Event::ReleaseFailed { name: self.shared.name.given(), error: &error };
+            self.shared.engine.reporter.tell(|observer| observer.event(&event));
         }
     }
 }

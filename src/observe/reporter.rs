@@ -5,7 +5,10 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use crate::error::Error;
-use crate::observe::{Loss, Observer};
+use crate::observe::Observer;
+use crate::observe::event::Event;
+use crate::observe::loss::Loss;
+use crate::observe::stats::Counters;
 use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use crate::sync::channel::{Sender, unbounded};
 use crate::sync::{Mutex, thread};
@@ -18,6 +21,7 @@ pub(crate) type OnLost = Box<dyn FnOnce(&Loss) + Send>;
 /// Runs user code where it cannot hurt: never on the watchdog or the subscriber's reader.
 pub(crate) struct Reporter {
     observers: Vec<Arc<dyn Observer>>,
+    pub(crate) counters: Counters,
     state: Mutex<CallbackThread>,
     news: Arc<QueuedReports>,
     /// How many subscribers can wake nobody.
@@ -60,11 +64,17 @@ impl Reporter {
         }
         Reporter {
             observers,
+            counters: Counters::default(),
             state: Mutex::new(CallbackThread::NotStarted),
             news: Arc::default(),
             unneeded: Arc::default(),
             silent: AtomicUsize::new(0),
         }
+    }
+
+    /// Whether there is an observer.
+    pub(crate) fn is_observed(&self) -> bool {
+        !self.observers.is_empty()
     }
 
     /// Tells the observers on the calling thread.
@@ -86,8 +96,9 @@ impl Reporter {
             news.waiting.fetch_sub(1, Ordering::SeqCst);
             if news.dropped.fetch_add(1, Ordering::SeqCst) == 0 {
                 let observers = self.observers.clone();
-                let notify =
-                    move || observers.iter().for_each(|observer| run(|| observer.callbacks_behind(None)));
+                let notify = move || {
+                    observers.iter().for_each(|observer| run(|| observer.event(&Event::CallbacksBehind)))
+                };
                 // Without a thread the beginning is not reported; the end is all the same.
                 drop(thread::Builder::new().name("leasehold-news".to_owned()).spawn(notify));
             }
@@ -99,7 +110,8 @@ impl Reporter {
             let waiting = news.waiting.fetch_sub(1, Ordering::SeqCst) - 1;
             if waiting <= MOST_NEWS / 2 && news.dropped.load(Ordering::SeqCst) > 0 {
                 let dropped = news.dropped.swap(0, Ordering::SeqCst);
-                observers.iter().for_each(|observer| run(|| observer.callbacks_behind(Some(dropped))));
+                let event = Event::CallbacksKeepUp { left_out: dropped };
+                observers.iter().for_each(|observer| run(|| observer.event(&event)));
             }
         });
     }
@@ -123,7 +135,9 @@ impl Reporter {
             Some(_) => self.silent.fetch_add(1, Ordering::SeqCst),
             None => self.silent.fetch_sub(1, Ordering::SeqCst),
         };
-        self.observe_later(move |observer| observer.wakeups(down.as_ref()));
+        self.observe_later(move |observer| {
+            observer.event(&down.as_ref().map_or(Event::WakeupsUp, |error| Event::WakeupsDown { error }));
+        });
     }
 
     /// Whether no subscriber has said that it can wake nobody.
@@ -250,11 +264,20 @@ mod tests {
         for n in 0..news {
             let error = Error::new(ErrorKind::TimedOut, "renew", "no answer");
             reporter.observe_news(move |observer| {
-                observer.renewal_failed("a", &error, std::time::Duration::ZERO);
+                let remaining = std::time::Duration::ZERO;
+                observer.event(&Event::RenewalFailed {
+                    name: "a",
+                    kind: "lock",
+                    owner,
+                    error: &error,
+                    remaining,
+                });
             });
             if n % (news / losses) == 0 {
                 let loss = Loss { name: "a".to_owned(), owner, reason: LossReason::Expired };
-                reporter.observe_later(move |observer| observer.lost(&loss));
+                reporter.observe_later(move |observer| {
+                    observer.event(&Event::Lost { loss: &loss, kind: "lock" })
+                });
             }
         }
         // While it blocks, for ever if need be.

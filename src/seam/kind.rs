@@ -83,6 +83,22 @@ impl Kind {
         }
     }
 
+    /// Its name in events and metrics.
+    pub(crate) const fn label(self) -> &'static str {
+        match self {
+            Kind::Mutex => "lock",
+            Kind::Fenced => "fenced",
+            Kind::Fair => "fair",
+            Kind::Read => "read",
+            Kind::Write => "write",
+            Kind::Token => "token",
+            Kind::Semaphore => "semaphore",
+            Kind::Permits => "permits",
+            Kind::Latch => "latch",
+            Kind::Signal => "condition",
+        }
+    }
+
     /// Whether it is the lock by token.
     pub(crate) const fn is_token(self) -> bool {
         matches!(self.properties().family, Family::Token)

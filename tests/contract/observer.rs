@@ -5,11 +5,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use leasehold::crossbeam_channel::{Receiver, Sender, unbounded};
-use leasehold::{Error, Loss, LossReason, Observer, Owner};
+use leasehold::{
+    AcquireOptions, Error, Event, GaveUpReason, Interrupt, LockClient, Loss, LossReason, MemoryStore,
+    Observer, Owner,
+};
 
 use super::harness::{Store, fresh};
 use crate::support::{
-    Holding, RENEWED, SLACK, Waiter, elsewhere, ms, now, quiet_panic, receive, slack_since, throughout,
+    Holding, LONG, RENEWED, SLACK, Waiter, elsewhere, eventually, ms, now, quiet_panic, receive, slack_since,
+    throughout,
 };
 
 contracts!(
@@ -20,6 +24,10 @@ contracts!(
     the_end_of_a_longest_hold_is_observed_when_it_comes,
     a_thread_that_ended_with_the_lock_is_observed_once,
     a_panicking_observer_harms_nothing,
+    each_event_is_reported_when_it_should_be,
+    a_wait_that_ends_without_the_lock_is_reported_with_its_reason,
+    stats_and_contended_agree_with_what_was_done,
+    renewals_are_reported_and_an_observer_that_blocks_does_not_stop_them,
 );
 
 #[derive(Debug, PartialEq)]
@@ -114,7 +122,7 @@ fn the_time_and_the_attempts_of_a_wait_are_observed(store: &Store) {
     let begun = now();
     let waiter = Waiter::start(move || lock.lock().and_then(|()| lock.unlock()));
     held.release();
-    waiter.returns_within(crate::support::LONG).0.unwrap();
+    waiter.returns_within(LONG).0.unwrap();
     let Seen::Acquired { waited, attempts, .. } = seen.recv().unwrap() else { panic!("not told first") };
     // It was seen asleep for 20 ms.
     assert!(waited >= ms(20) && waited <= begun.elapsed(), "{waited:?}");
@@ -239,4 +247,162 @@ fn the_end_of_a_longest_hold_is_observed_when_it_comes(store: &Store) {
     };
     assert_eq!(lost.reason, LossReason::HeldTooLong);
     assert!(taken.elapsed() < ms(300) + slack_since(taken), "{:?}", taken.elapsed());
+}
+
+/// Sends on each event as text, without its times.
+struct Events(Sender<String>);
+
+impl Observer for Events {
+    fn event(&self, event: &Event<'_>) {
+        let text = match event {
+            Event::Waiting { name, kind, .. } => format!("waiting {kind} {name}"),
+            Event::Acquired { name, kind, .. } => format!("acquired {kind} {name}"),
+            Event::HandedOver { name, kind, is_local, .. } => {
+                format!("handed over {kind} {name} {}", if *is_local { "here" } else { "elsewhere" })
+            }
+            Event::GaveUp { name, kind, reason, .. } => match reason {
+                GaveUpReason::Failed(_) => format!("gave up {kind} {name} Failed"),
+                reason => format!("gave up {kind} {name} {reason:?}"),
+            },
+            Event::Renewed { holds, .. } => format!("renewed {holds}"),
+            Event::Released { name, kind, .. } => format!("released {kind} {name}"),
+            Event::Lost { loss, kind, .. } => format!("lost {kind} {} {:?}", loss.name, loss.reason),
+            _ => return,
+        };
+        self.0.send(text).ok();
+    }
+}
+
+fn observed() -> (Events, Receiver<String>) {
+    let (sender, seen) = unbounded();
+    (Events(sender), seen)
+}
+
+fn each_event_is_reported_when_it_should_be(store: &Store) {
+    let (events, seen) = observed();
+    let (client, stranger) = (store.client_with(|options| options.observer(events)), store.client());
+    let name = fresh("events");
+    let lock = client.lock(&name);
+    lock.acquire().unwrap().unlock().unwrap();
+    let all = |seen: &Receiver<String>| seen.try_iter().collect::<Vec<_>>();
+    assert_eq!(all(&seen), [format!("acquired lock {name}"), format!("released lock {name}")]);
+    // A waiter, and the release by another client.
+    let held = Holding::take(&stranger.lock(&name));
+    let waiting = lock.clone();
+    let waiter = Waiter::start(move || waiting.lock().and_then(|()| waiting.unlock()));
+    assert_eq!(receive(&seen, LONG), Ok(format!("waiting lock {name}")));
+    held.release();
+    waiter.returns_within(LONG).0.unwrap();
+    let mut rest = all(&seen);
+    // Stores whose waiters poll know of no message.
+    rest.retain(|event| *event != format!("handed over lock {name} elsewhere"));
+    assert_eq!(rest, [format!("acquired lock {name}"), format!("released lock {name}")]);
+    // A loss.
+    let guard = lock.acquire().unwrap();
+    assert!(stranger.lock(&name).force_unlock().unwrap());
+    guard.unlock().unwrap_err();
+    let lost = || receive(&seen, LONG);
+    assert_eq!(lost(), Ok(format!("acquired lock {name}")));
+    assert_eq!(lost(), Ok(format!("lost lock {name} Gone")));
+}
+
+fn a_wait_that_ends_without_the_lock_is_reported_with_its_reason(store: &Store) {
+    let (events, seen) = observed();
+    let (client, stranger) = (store.client_with(|options| options.observer(events)), store.client());
+    let name = fresh("gives up");
+    let held = Holding::take(&stranger.lock(&name));
+    let lock = client.lock(&name);
+    assert!(!lock.try_lock().unwrap());
+    assert!(!lock.try_lock_for(ms(50)).unwrap());
+    let interrupt = Interrupt::new();
+    let (waiting, by) = (lock.clone(), interrupt.clone());
+    let waiter = Waiter::start(move || {
+        let options = AcquireOptions::new().wait_forever().interrupt(&by);
+        waiting.try_lock_with(&options).map(|outcome| outcome.is_acquired())
+    });
+    let asleep = format!("waiting lock {name}");
+    let seen_asleep = || receive(&seen, LONG).unwrap();
+    assert_eq!(seen_asleep(), format!("gave up lock {name} Busy"));
+    assert_eq!(seen_asleep(), asleep);
+    assert_eq!(seen_asleep(), format!("gave up lock {name} TimedOut"));
+    assert_eq!(seen_asleep(), asleep);
+    interrupt.interrupt();
+    assert!(waiter.returns_within(LONG).0.is_err());
+    assert_eq!(seen_asleep(), format!("gave up lock {name} Interrupted"));
+    assert!(seen.is_empty());
+    held.release();
+}
+
+fn renewals_are_reported_and_an_observer_that_blocks_does_not_stop_them(store: &Store) {
+    /// Blocks the callback thread at the first renewal, until the channel ends.
+    struct Blocks(Sender<()>, Receiver<()>);
+    impl Observer for Blocks {
+        fn event(&self, event: &Event<'_>) {
+            if let Event::Renewed { holds: 1, .. } = event {
+                self.0.send(()).ok();
+                self.1.recv().ok();
+            }
+        }
+    }
+    let (sender, renewed) = unbounded();
+    let (free, blocked) = unbounded::<()>();
+    let client = store.client_with(|options| options.observer(Blocks(sender, blocked)).lease(RENEWED));
+    let guard = client.lock(&fresh("blocks")).acquire().unwrap();
+    assert_eq!(receive(&renewed, LONG), Ok(()));
+    throughout(RENEWED * 2, || guard.check().is_ok());
+    drop(free);
+    guard.unlock().unwrap();
+}
+
+fn stats_and_contended_agree_with_what_was_done(store: &Store) {
+    let (client, stranger) = (store.client_with(|options| options.lease(RENEWED)), store.client());
+    let (free, waited_for) = (fresh("free"), fresh("waited for"));
+    for _ in 0..3 {
+        client.lock(&free).acquire().unwrap().unlock().unwrap();
+    }
+    let before = client.stats();
+    assert_eq!((before.grants, before.holds, before.waits, before.waiters), (3, 0, 0, 0));
+    assert_eq!((before.gave_up, before.lost(), before.shortest_window), (0, 0, None));
+    assert!(client.contended(20).is_empty());
+    // One that waits and gets it, and one that gives up.
+    let held = Holding::take(&stranger.lock(&waited_for));
+    assert!(!client.lock(&waited_for).try_lock().unwrap());
+    let lock = client.lock(&waited_for);
+    let waiter = Waiter::start(move || lock.lock().and_then(|()| lock.unlock()));
+    assert!(eventually(LONG, || client.stats().waiters == 1));
+    held.release();
+    waiter.returns_within(LONG).0.unwrap();
+    let after = client.stats();
+    assert_eq!((after.grants, after.waits, after.waiters, after.gave_up), (4, 1, 0, 1));
+    assert!(after.woken_by_message + after.woken_locally + after.woken_by_time > 0, "{after:?}");
+    let contended = client.contended(20);
+    let [only] = contended.as_slice() else { panic!("{contended:?}") };
+    assert_eq!((only.name.as_str(), only.waits, only.overcount), (waited_for.as_str(), 1, 0));
+    // A renewal and a loss.
+    let guard = client.lock(&free).acquire().unwrap();
+    assert!(eventually(LONG, || client.stats().renewals > 0));
+    let stats = client.stats();
+    assert_eq!((stats.holds, stats.grants), (1, 5));
+    assert!(stats.shortest_window.is_some_and(|left| left <= RENEWED));
+    assert!(stranger.lock(&free).force_unlock().unwrap());
+    guard.unlock().unwrap_err();
+    let stats = client.stats();
+    assert_eq!((stats.holds, stats.holds_lost, stats.lost_gone, stats.lost()), (0, 0, 1, 1));
+}
+
+#[test]
+fn a_lock_that_is_handed_over_says_from_where() {
+    for (is_local, place) in [(true, "here"), (false, "elsewhere")] {
+        let (events, seen) = observed();
+        let memory = MemoryStore::new();
+        let client = LockClient::builder().observer(events).build_in_memory(&memory).unwrap();
+        let other = LockClient::builder().build_in_memory(&memory).unwrap();
+        let held = Holding::take(&if is_local { &client } else { &other }.lock("a"));
+        let lock = client.lock("a");
+        let waiter = Waiter::start(move || lock.lock().and_then(|()| lock.unlock()));
+        held.release();
+        waiter.returns_within(LONG).0.unwrap();
+        let seen: Vec<_> = seen.try_iter().filter(|event| event.starts_with("handed over")).collect();
+        assert_eq!(seen, [format!("handed over lock a {place}")]);
+    }
 }

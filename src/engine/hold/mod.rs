@@ -25,7 +25,7 @@ use crate::engine::hold::slot::AgendaSlot;
 use crate::engine::policy::{at_risk, renewal_period, renewal_slack};
 use crate::ident::{Fence, LockName, Owner};
 use crate::observe::reporter::{OnLost, Reporter};
-use crate::observe::{Loss, LossReason};
+use crate::observe::{Loss, LossReason, event::Event};
 use crate::seam::{Bound, Claim, HoldNote, Kind, Turn, Wakeups};
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -507,7 +507,9 @@ impl Hold {
         }
         let loss = Loss { name: self.name.given().to_owned(), owner: self.owner, reason };
         self.listeners.notify(&loss, reporter);
-        reporter.observe_later(move |observer| observer.lost(&loss));
+        reporter.counters.note_loss(reason);
+        let kind = self.kind.label();
+        reporter.observe_later(move |observer| observer.event(&Event::Lost { loss: &loss, kind }));
         true
     }
 

@@ -8,8 +8,9 @@ use crate::engine::cleanup::CleanupQueue;
 use crate::engine::handoff::ReleaseOutcome;
 use crate::engine::hold::Hold;
 use crate::engine::registry::Registry;
+use crate::observe::LossReason;
+use crate::observe::event::Event;
 use crate::observe::reporter::Reporter;
-use crate::observe::{LossReason, Observer};
 use crate::seam::{Others, REQUEST_LASTS};
 use crate::time::Clock;
 
@@ -32,18 +33,28 @@ impl ReleaseCompletion {
                     ReleaseOutcome::Freed { others } => self.note_released(hold, others),
                     _ => self.note_ended(hold),
                 };
-                let (name, owner) = (Arc::clone(hold.name()), hold.owner());
-                self.reporter.observe_news(move |observer| observer.released(name.given(), owner, held));
+                let (name, kind, owner) = (Arc::clone(hold.name()), hold.kind().label(), hold.owner());
+                self.reporter.observe_news(move |observer| {
+                    observer.event(&Event::Released { name: name.given(), kind, owner, held });
+                });
             }
             ReleaseOutcome::Lost => self.lose(hold, LossReason::Gone),
             ReleaseOutcome::Refused(error) | ReleaseOutcome::Unknown(error) => {
+                self.reporter.counters.releases_failed.add(1);
                 self.leave_behind(hold);
                 let name = hold.name().given().to_owned();
                 let error = error.during("unlock").on(&name);
-                self.reporter
-                    .observe_news(move |observer: &dyn Observer| observer.release_failed(&name, &error));
+                self.reporter.observe_news(move |observer| {
+                    observer.event(&Event::ReleaseFailed { name: &name, error: &error });
+                });
             }
         }
+    }
+
+    /// Tells the observers on the calling thread that a hold was released.
+    pub(crate) fn tell_released(&self, hold: &Hold, held: Duration) {
+        let (name, kind, owner) = (hold.name().given(), hold.kind().label(), hold.owner());
+        self.reporter.tell(|observer| observer.event(&Event::Released { name, kind, owner, held }));
     }
 
     /// Records that a hold is lost. Its number is given up: a request under it may be on its way, and the old guard

@@ -86,7 +86,7 @@ impl Engine {
         let outcome = match outcome {
             ReleaseOutcome::Freed { .. } | ReleaseOutcome::HandedOn => {
                 let held = self.completion.note_ended(hold);
-                self.reporter.tell(|observer| observer.released(hold.name().given(), hold.owner(), held));
+                self.completion.tell_released(hold, held);
                 return Ok(());
             }
             ReleaseOutcome::Lost => Ok(None),

@@ -19,6 +19,7 @@ use crate::error::{Error, NotHeld, Result};
 use crate::fork::is_forked;
 use crate::ident::{LockName, ThreadMark};
 use crate::observe::LossReason;
+use crate::observe::event::Event;
 use crate::park::Parker;
 use crate::seam::{Answer, Kind, Others, Release};
 use crate::time::random_between;
@@ -97,7 +98,7 @@ impl Engine {
         match answer {
             Answer::Done(true) => {
                 let held = self.completion.note_ended(hold);
-                self.reporter.tell(|observer| observer.released(hold.name().given(), hold.owner(), held));
+                self.completion.tell_released(hold, held);
                 Ok(())
             }
             Answer::Done(false) => {
@@ -130,7 +131,7 @@ impl Engine {
         match outcome {
             Ok(Some(_)) => {
                 if let Some(held) = held {
-                    self.reporter.tell(|observer| observer.released(hold.name().given(), hold.owner(), held));
+                    self.completion.tell_released(hold, held);
                 }
                 Ok(())
             }
@@ -139,6 +140,7 @@ impl Engine {
                 Err(Error::not_holding(action, hold.name().given(), NotHeld::Expired))
             }
             Err(error) => {
+                self.reporter.counters.releases_failed.add(1);
                 if left == 0 {
                     self.completion.leave_behind(hold);
                 }
@@ -180,7 +182,8 @@ impl Engine {
             HandoffStart::Others => {
                 let outcome = self.send_release(hold, left, Duration::ZERO, None);
                 if let Err(error) = self.released("unlock", hold, left, outcome) {
-                    self.reporter.tell(|observer| observer.release_failed(hold.name().given(), &error));
+                    let event = Event::ReleaseFailed { name: hold.name().given(), error: &error };
+                    self.reporter.tell(|observer| observer.event(&event));
                 }
             }
         }

@@ -26,6 +26,7 @@ use crate::config::RedisOptions;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ident::{Fence, LockName, Owner};
 use crate::inspect::Inspection;
+use crate::observe::event::Event;
 use crate::observe::reporter::Reporter;
 use crate::park::ServiceWaker;
 use crate::room::Sweeps;
@@ -85,7 +86,7 @@ impl EtcdStore {
             self.watch.watch_holds();
             if let Some(version) = version {
                 let text = early::warning(version);
-                reporter.observe_later(move |observer| observer.warning(&text));
+                reporter.observe_later(move |observer| observer.event(&Event::Warning { text: &text }));
             }
         }
     }

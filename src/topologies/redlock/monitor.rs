@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::ident::{LockName, Owner, unbound_number};
+use crate::observe::event::Event;
 use crate::observe::reporter::Reporter;
 use crate::park::Parker;
 use crate::seam::{Answer, Claim, Kind, Release};
@@ -236,7 +237,7 @@ impl NodeMonitorShared {
     }
 
     pub(super) fn warn(&self, text: String) {
-        self.reporter.observe_later(move |observer| observer.warning(&text));
+        self.reporter.observe_later(move |observer| observer.event(&Event::Warning { text: &text }));
     }
 
     /// Sends the clean-ups that are due; returns when the next is. A silent server's clean-ups wait until it is back.

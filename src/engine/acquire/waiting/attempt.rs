@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{Progress, Waiting};
-use crate::engine::acquire::call::Granted;
+use crate::engine::acquire::call::{Granted, WaitLimit};
 use crate::engine::acquire::outcome::AttemptOutcome;
 use crate::engine::acquire::terms::Terms;
 use crate::engine::handoff::PendingHandoff;
@@ -49,6 +49,9 @@ impl Waiting<'_> {
     ) -> Result<Option<Granted>> {
         let ended = self.answered(claim, sent, answer).and_then(|progress| self.last(progress));
         let ended = self.unless_shut_down(ended);
+        if self.call.limit == WaitLimit::Once {
+            self.tell_given_up(&ended); // else the caller goes on by itself
+        }
         ended.map_err(|error| error.during(self.call.action).on(self.call.name.given()))
     }
 
@@ -123,6 +126,7 @@ impl Waiting<'_> {
             }
             AttemptOutcome::InLine { retry_after, wakeups } => Ok(self.stand_in_line(retry_after, wakeups)),
             AttemptOutcome::Busy { retry_after } => {
+                self.coming = None;
                 self.listen_for(Wakeups::Releases);
                 let now = engine.clock.now();
                 let poll = now.plus(self.pause());
@@ -134,6 +138,7 @@ impl Waiting<'_> {
             AttemptOutcome::Lost => Ok(Progress::Again),
             AttemptOutcome::Failed(error) => self.pause_after(error),
             AttemptOutcome::Unknown(error) => {
+                self.tell_unknown(&error);
                 self.leave_behind(claim, sent);
                 self.pause_after(error)
             }
@@ -175,6 +180,7 @@ impl Waiting<'_> {
         let (claim, sent) = (handoff.to.clone(), handoff.sent);
         let answer = handoff.receive().into();
         let outcome = self.judge(&claim, sent, answer);
+        self.coming = Some((sent, true));
         let progress = self.follow(claim, sent, outcome);
         // Last: by now the hold is in the registry, or the releaser's number is given up if it had to be. Before that
         // the releaser's thread may not ask under it again. Pairs with `Registry::held_here`.

@@ -40,8 +40,7 @@ impl Waiting<'_> {
         if engine.writes_here(call, self.thread) {
             self.end_writing_in_time(&hold);
         }
-        let (owner, waited) = (hold.owner(), engine.clock.now().since(self.started));
-        engine.reporter.tell(|observer| observer.acquired(call.name.given(), owner, waited, self.attempts));
+        self.tell_granted(&hold);
         Granted { hold, level }
     }
 

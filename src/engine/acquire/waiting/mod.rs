@@ -7,6 +7,7 @@ mod attempt;
 mod grant;
 mod leave;
 mod line;
+mod report;
 mod sleep;
 
 use std::sync::Arc;
@@ -43,6 +44,10 @@ pub(crate) struct Waiting<'a> {
     announces: bool,
     /// By when the call is to return: a command time-out after the caller's time.
     latest: Moment,
+    /// It has slept for the lock, and the observer knows.
+    is_waiting: bool,
+    /// Since when the lock is on its way here, and whether from a thread of this client: for the observer.
+    coming: Option<(Moment, bool)>,
     /// Whether the last request was answered.
     is_answered: bool,
     attempts: u32,
@@ -111,6 +116,8 @@ impl<'a> Waiting<'a> {
             all_ask: store_queues || call.kind.is_counted() || engine.writes_here(call, thread),
             announces: call.kind == Kind::Write && call.terms.writers_first,
             latest: call.limit.moment(begun).max(begun).plus(engine.options.command_timeout),
+            is_waiting: false,
+            coming: None,
             is_answered: true,
             attempts: 0,
             home: 0,
@@ -143,6 +150,12 @@ impl<'a> Waiting<'a> {
     }
 
     pub(crate) fn run(mut self) -> Result<Option<Granted>> {
+        let ended = self.take_or_give_up();
+        self.tell_given_up(&ended);
+        ended
+    }
+
+    fn take_or_give_up(&mut self) -> Result<Option<Granted>> {
         let (engine, call) = (self.engine, self.call);
         if call.limit.is_over(engine.clock.now()) {
             // A caller that has a place already leaves it.
@@ -333,6 +346,9 @@ impl<'a> Waiting<'a> {
 impl Drop for Waiting<'_> {
     /// Leaves the store's queue, on every way out: a waiter without the lock is in nobody's way.
     fn drop(&mut self) {
+        if self.is_waiting {
+            self.engine.reporter.counters.end_wait();
+        }
         self.leave_queue();
     }
 }

@@ -32,6 +32,7 @@ impl Waiting<'_> {
     /// attempt, and no message has come since, that is reason to try again as soon as it stands.
     pub(super) fn sleep(&mut self, place: &QueuePlace, wake_at: Moment) -> Result<()> {
         let (engine, call, ticket) = (self.engine, self.call, place.ticket());
+        self.tell_waiting();
         let claim = call.kind.is_handed_off().then(|| self.claim());
         let now = engine.clock.now();
         let until = wake_at.min(call.limit.moment(now));
@@ -73,7 +74,9 @@ impl Waiting<'_> {
         if ticket.is_given() || ticket.take_nudge() {
             return Ok(());
         }
-        match self.parker(place).park(until, call.interrupt) {
+        let woken = self.parker(place).park(until, call.interrupt);
+        self.note_woken(woken);
+        match woken {
             Woken::Signal
                 if call.kind.is_rationed()
                     && self

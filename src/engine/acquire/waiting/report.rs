@@ -1,0 +1,69 @@
+//! What the observer is notified of by the calling thread.
+
+use super::Waiting;
+use crate::engine::acquire::call::{Granted, WaitLimit};
+use crate::engine::hold::Hold;
+use crate::error::{Error, ErrorKind, Result};
+use crate::observe::event::{Event, GaveUpReason};
+use crate::park::Woken;
+
+impl Waiting<'_> {
+    /// A call that sleeps for the first time.
+    pub(super) fn tell_waiting(&mut self) {
+        if !std::mem::replace(&mut self.is_waiting, true) {
+            let (name, kind) = (self.call.name.given(), self.call.kind.label());
+            self.engine.reporter.counters.begin_wait(name);
+            self.engine.reporter.tell(|observer| observer.event(&Event::Waiting { name, kind }));
+        }
+    }
+
+    /// A message since the last attempt says that the lock may have been released elsewhere.
+    pub(super) fn note_woken(&mut self, woken: Woken) {
+        let count = self.subscription.as_ref().map(|subscription| subscription.message_count());
+        let is_message = matches!(woken, Woken::Signal) && count.is_some() && count != self.message_count;
+        let counters = &self.engine.reporter.counters;
+        match woken {
+            Woken::Signal if is_message => counters.by_message.add(1),
+            Woken::Signal => counters.locally.add(1),
+            Woken::Time => counters.by_time.add(1),
+            Woken::Interrupted => {}
+        }
+        self.coming = is_message.then(|| (self.engine.clock.now(), false));
+    }
+
+    pub(super) fn tell_granted(&self, hold: &Hold) {
+        let (reporter, now) = (&self.engine.reporter, self.engine.clock.now());
+        let (name, kind, owner) = (self.call.name.given(), self.call.kind.label(), hold.owner());
+        let (waited, attempts) = (now.since(self.started), self.attempts);
+        reporter.tell(|observer| observer.event(&Event::Acquired { name, kind, owner, waited, attempts }));
+        if let Some((since, is_local)) = self.coming {
+            let took = now.since(since);
+            reporter
+                .tell(|observer| observer.event(&Event::HandedOver { name, kind, owner, is_local, took }));
+        }
+    }
+
+    pub(super) fn tell_unknown(&self, error: &Error) {
+        self.engine.reporter.counters.unknown_outcomes.add(1);
+        let (name, kind) = (self.call.name.given(), self.call.kind.label());
+        self.engine.reporter.tell(|observer| observer.event(&Event::UnknownOutcome { name, kind, error }));
+    }
+
+    /// A call that ended without the lock.
+    pub(super) fn tell_given_up(&self, ended: &Result<Option<Granted>>) {
+        let reason = match ended {
+            Ok(Some(_)) => return,
+            Ok(None) if self.call.limit == WaitLimit::Once => GaveUpReason::Busy,
+            Ok(None) => GaveUpReason::TimedOut,
+            Err(error) if error.kind() == ErrorKind::Interrupted => GaveUpReason::Interrupted,
+            Err(error) => GaveUpReason::Failed(error),
+        };
+        self.engine.reporter.counters.note_given_up();
+        if self.engine.reporter.is_observed() {
+            let (name, kind, attempts) = (self.call.name.given(), self.call.kind.label(), self.attempts);
+            let waited = self.engine.clock.now().since(self.started);
+            let event = Event::GaveUp { name, kind, waited, attempts, reason };
+            self.engine.reporter.tell(|observer| observer.event(&event));
+        }
+    }
+}

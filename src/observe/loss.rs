@@ -1,0 +1,69 @@
+//! The loss of a hold, and how it is known.
+
+use crate::ident::Owner;
+
+/// A hold that ended without being released.
+///
+/// # Examples
+///
+/// ```
+/// use leasehold::LockClient;
+///
+/// let client = LockClient::in_memory();
+/// let guard = client.lock("stock:42").acquire()?;
+/// let lost = guard.lost();
+/// client.shutdown()?; // takes the lock from the guard
+/// let loss = lost.recv().unwrap();
+/// assert_eq!((loss.name.as_str(), loss.owner), ("stock:42", guard.owner()));
+/// # Ok::<(), leasehold::Error>(())
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Loss {
+    /// The lock.
+    pub name: String,
+    /// The holder's owner id.
+    pub owner: Owner,
+    /// How it is known.
+    pub reason: LossReason,
+}
+
+/// How it is known that a hold is lost.
+///
+/// # Examples
+///
+/// ```
+/// use leasehold::{LockClient, LossReason};
+///
+/// let client = LockClient::in_memory();
+/// let guard = client.lock("stock:42").acquire()?;
+/// guard.on_lost(|loss| match loss.reason {
+///     LossReason::Expired => eprintln!("nothing renewed it in time: was this process stopped?"),
+///     LossReason::Gone => eprintln!("the store has it no longer: forced, evicted, or failed over"),
+///     other => eprintln!("{other:?}"),
+/// });
+/// # Ok::<(), leasehold::Error>(())
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum LossReason {
+    /// Its lease ran out unconfirmed.
+    Expired,
+    /// The server answered that this owner does not hold it.
+    Gone,
+    /// The client was shut down.
+    ShutDown,
+    /// It was held as long as [`max_hold`](crate::LockOptions::max_hold) allows.
+    HeldTooLong,
+}
+
+impl LossReason {
+    pub(crate) fn words(self) -> &'static str {
+        match self {
+            LossReason::Expired => "its lease ran out",
+            LossReason::Gone => "the server says that this owner does not hold it",
+            LossReason::ShutDown => "the client was shut down",
+            LossReason::HeldTooLong => "it was held for as long as max_hold allows",
+        }
+    }
+}
