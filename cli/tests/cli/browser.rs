@@ -31,7 +31,7 @@ pub(crate) fn find() -> Option<PathBuf> {
         let is_ci = std::env::var("CI").is_ok_and(|ci| !matches!(&*ci, "" | "0" | "false"));
         assert!(!is_ci, "{line} (in CI that is a failure)");
         // Past the capture of the test's output, which is shown on failure only.
-        writeln!(std::io::stderr(), "{line}").unwrap();
+        std::io::stderr().write_all(format!("{line}\n").as_bytes()).unwrap();
     }
     found
 }
