@@ -130,6 +130,7 @@ fn numbers_are_by_group_and_in_the_format_of_prometheus() {
     make_lock(&server, "plain");
     let mut run =
         Run::start(&mut server.leasehold(&["run", "--lease", "3s", "import:1", "--", "sleep", "60"]));
+    eventually("it is held", || server.keys().contains(&"import:1".to_owned()));
     let mut waits = Run::start(&mut server.leasehold(&["run", "--lease", "3s", "import:1", "--", "true"]));
     let site = Site::start(&server);
     eventually("the wait and the hold are known", || {
