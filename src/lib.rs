@@ -67,6 +67,7 @@
 //! | `etcd` | `etcd://` URLs |
 //! | `zookeeper` | `zk://` URLs; the locks are Curator's |
 //! | `tracing` | log lines |
+//! | `metrics` | an observer that counts and measures for the crate `metrics`, and so for Prometheus and others |
 //!
 //! # Log levels
 //!
@@ -151,6 +152,8 @@ pub use locks::rw::ReadWriteLock;
 pub use locks::semaphore::Semaphore;
 pub use observe::contended::Contended;
 pub use observe::event::{Event, GaveUpReason};
+#[cfg(feature = "metrics")]
+pub use observe::metrics::Metrics;
 pub use observe::stats::Stats;
 pub use observe::{Loss, LossReason, Observer};
 pub use stores::memory::{Fault, MemoryStore};

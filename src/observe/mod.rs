@@ -3,6 +3,8 @@
 pub(crate) mod contended;
 pub(crate) mod event;
 pub(crate) mod loss;
+#[cfg(feature = "metrics")]
+pub(crate) mod metrics;
 pub(crate) mod reporter;
 pub(crate) mod stats;
 

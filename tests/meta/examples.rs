@@ -7,6 +7,8 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+#[cfg(feature = "metrics")]
+use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -266,12 +268,16 @@ impl Drop for Service {
 }
 
 fn ask(port: u16, request: &str) -> String {
+    answer(port, request).lines().last().unwrap().to_owned()
+}
+
+fn answer(port: u16, request: &str) -> String {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
     let head = "HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: 0\r\n\r\n";
     write!(stream, "{request} {head}").unwrap();
     let mut answer = String::new();
     stream.read_to_string(&mut answer).unwrap();
-    answer.lines().last().unwrap().to_owned()
+    answer
 }
 
 #[test]
@@ -299,6 +305,53 @@ fn a_service_sells_and_ends_in_good_order() {
     let mut rest = String::new();
     out.read_to_string(&mut rest).unwrap();
     assert!(service.0.wait().unwrap().success() && rest.contains("releasing what is held"), "{rest}");
+}
+
+#[cfg(feature = "metrics")]
+#[test]
+fn metrics_are_scraped_and_name_no_lock() {
+    let server = RedisServer::start_default();
+    let urls = std::iter::once(None).chain(server.as_ref().map(|server| Some(server.url())));
+    for url in urls {
+        let mut command = Command::new(example("metrics"));
+        command.arg("0").stdin(Stdio::piped()).stdout(Stdio::piped());
+        match &url {
+            Some(url) => command.env("REDIS_URL", url),
+            None => command.env_remove("REDIS_URL"),
+        };
+        let mut program = Service(command.spawn().unwrap());
+        let mut line = String::new();
+        BufReader::new(program.0.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let port = line.trim_end().trim_end_matches("/metrics").rsplit_once(':').unwrap().1;
+        let port: u16 = port.parse().unwrap();
+        // By then each has waited, been refused and been handed a lock.
+        let wanted = [
+            "leasehold_acquire_wait_seconds_count{kind=\"lock\",outcome=\"granted\",group=\"stock\"} ",
+            "leasehold_acquire_wait_seconds_count{kind=\"lock\",outcome=\"busy\",group=\"stock\"} ",
+            "leasehold_acquire_wait_seconds_bucket{kind=\"lock\",outcome=\"granted\",group=\"stock\",le=\"0.01\"} ",
+            "leasehold_hold_seconds_count{kind=\"lock\",group=\"stock\"} ",
+            "leasehold_handoff_seconds_count{scope=\"local\"} ",
+            "leasehold_wakeups_total{cause=\"local\"} ",
+            "leasehold_wakeups_total{cause=\"message\"} ",
+            "leasehold_renewals_total{result=\"error\"} 0",
+            "leasehold_lost_total{reason=\"expired\"} 0",
+            "leasehold_abandoned_total 0",
+            "leasehold_unknown_outcomes_total 0",
+            "leasehold_release_failures_total 0",
+            "leasehold_holds{state=\"held\"} ",
+            "leasehold_waiters ",
+            "leasehold_window_remaining_min_seconds ",
+            "leasehold_subscription_up 1",
+        ];
+        let (mut text, end) = (String::new(), Instant::now() + Duration::from_secs(60));
+        while !wanted.iter().all(|wanted| text.lines().any(|line| line.starts_with(wanted))) {
+            assert!(Instant::now() < end, "of {wanted:#?} not all are in\n{text}");
+            text = answer(port, "GET /metrics");
+        }
+        assert!(!text.contains("stock:4"), "a lock's name is a label:\n{text}");
+        drop(program.0.stdin.take());
+        assert!(program.0.wait().unwrap().success());
+    }
 }
 
 #[test]

@@ -22,6 +22,7 @@ pub fn example(name: &str) -> PathBuf {
     let features = [
         ("tls", cfg!(feature = "tls")),
         ("tracing", cfg!(feature = "tracing")),
+        ("metrics", cfg!(feature = "metrics")),
         ("etcd", cfg!(feature = "etcd")),
         ("zookeeper", cfg!(feature = "zookeeper")),
         ("postgres", cfg!(feature = "postgres")),

@@ -1,0 +1,259 @@
+//! A client's events and numbers, for the `metrics` facade.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ::metrics::{
+    Label, Unit, counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram,
+};
+
+use crate::observe::Observer;
+use crate::observe::event::{Event, GaveUpReason};
+use crate::observe::stats::Stats;
+use crate::sync::Mutex;
+
+const ACQUIRE_WAIT: &str = "leasehold_acquire_wait_seconds";
+const HOLD: &str = "leasehold_hold_seconds";
+const HANDOFF: &str = "leasehold_handoff_seconds";
+const LOST: &str = "leasehold_lost_total";
+const ABANDONED: &str = "leasehold_abandoned_total";
+const RENEWALS: &str = "leasehold_renewals_total";
+const WAKEUPS: &str = "leasehold_wakeups_total";
+const UNKNOWN_OUTCOMES: &str = "leasehold_unknown_outcomes_total";
+const RELEASE_FAILURES: &str = "leasehold_release_failures_total";
+const HOLDS: &str = "leasehold_holds";
+const WAITERS: &str = "leasehold_waiters";
+const WINDOW: &str = "leasehold_window_remaining_min_seconds";
+const SUBSCRIPTION: &str = "leasehold_subscription_up";
+
+/// So many groups of names have series of their own; all others are `other`.
+const MOST_GROUPS: usize = 64;
+
+/// Sends what happens to a client's locks to the recorder that the program has installed for the crate
+/// [`metrics`](https://docs.rs/metrics), with the feature `metrics`.
+///
+/// Give a clone to [`ClientBuilder::observer`](crate::ClientBuilder::observer), and call [`sample`](Self::sample) before each
+/// scrape. One value is for one client. Times are in seconds; no label is a lock's name.
+///
+/// | metric | what |
+/// |---|---|
+/// | `leasehold_acquire_wait_seconds{kind,outcome}` | histogram: how long calls took that asked for a lock; `granted`, `busy`, `timeout`, `interrupted`, `error` |
+/// | `leasehold_hold_seconds{kind}` | histogram: how long locks were held that were released |
+/// | `leasehold_handoff_seconds{scope}` | histogram: from a release to the grant that it made possible; `local`: within the client, `remote`: from a message |
+/// | `leasehold_lost_total{reason}` | counter: `expired`, `gone`, `shut_down`, `held_too_long` |
+/// | `leasehold_abandoned_total` | counter: threads that ended without a release |
+/// | `leasehold_renewals_total{result}` | counter: `ok`, `error` |
+/// | `leasehold_wakeups_total{cause}` | counter: what woke waiters: `message`, `local`, `poll` |
+/// | `leasehold_unknown_outcomes_total`, `leasehold_release_failures_total` | counters |
+/// | `leasehold_holds{state}` | gauge: `held`, `at_risk`, `lost` |
+/// | `leasehold_waiters` | gauge: calls that sleep for a lock |
+/// | `leasehold_window_remaining_min_seconds` | gauge: how long the hold that ends first is certain still; infinite without holds |
+/// | `leasehold_subscription_up` | gauge: 1, or 0 while releases elsewhere wake nobody here |
+///
+/// # Examples
+///
+/// ```
+/// use leasehold::{LockClient, MemoryStore, Metrics};
+///
+/// let metrics = Metrics::new().group_names(|name| name.split(':').next().unwrap_or_default().to_owned());
+/// let client = LockClient::builder().observer(metrics.clone()).build_in_memory(&MemoryStore::new())?;
+/// client.lock("stock:42").acquire()?.unlock()?; // a series of the group "stock"
+/// metrics.sample(&client.stats()); // before each scrape
+/// # Ok::<(), leasehold::Error>(())
+/// ```
+#[derive(Clone)]
+pub struct Metrics(Arc<Inner>);
+
+type GroupOf = Box<dyn Fn(&str) -> String + Send + Sync>;
+
+struct Inner {
+    labels: Vec<Label>,
+    group_of: Option<GroupOf>,
+    groups: Mutex<HashSet<String>>,
+    /// As they were sampled last.
+    last: Mutex<Stats>,
+}
+
+impl std::fmt::Debug for Metrics {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Metrics").field("labels", &self.0.labels).finish_non_exhaustive()
+    }
+}
+
+impl Default for Metrics {
+    fn default() -> Metrics {
+        Metrics::new()
+    }
+}
+
+impl Metrics {
+    /// Without groups of names, and without labels of its own.
+    #[must_use]
+    pub fn new() -> Metrics {
+        describe();
+        Metrics::of(Vec::new(), None)
+    }
+
+    fn of(labels: Vec<Label>, group_of: Option<GroupOf>) -> Metrics {
+        Metrics(Arc::new(Inner { labels, group_of, groups: Mutex::default(), last: Mutex::default() }))
+    }
+
+    /// Adds a label to all series: which client of the process, say.
+    #[must_use]
+    pub fn label(self, key: &'static str, value: &str) -> Metrics {
+        let (mut labels, group_of) = self.parts();
+        labels.push(Label::new(key, value.to_owned()));
+        Metrics::of(labels, group_of)
+    }
+
+    /// Adds the label `group` to waits and holds: what the function makes of a lock's name. The first 64 groups have
+    /// series of their own, all others are `other`.
+    #[must_use]
+    pub fn group_names(self, group_of: impl Fn(&str) -> String + Send + Sync + 'static) -> Metrics {
+        let (labels, _) = self.parts();
+        Metrics::of(labels, Some(Box::new(group_of)))
+    }
+
+    /// What a value that is not shared yet is made of; a clone has no function.
+    fn parts(self) -> (Vec<Label>, Option<GroupOf>) {
+        match Arc::try_unwrap(self.0) {
+            Ok(inner) => (inner.labels, inner.group_of),
+            Err(shared) => (shared.labels.clone(), None),
+        }
+    }
+
+    /// Sets the gauges, and adds to the counters what has come since the last call. Take the numbers from
+    /// [`LockClient::stats`](crate::LockClient::stats) of the client that this observes.
+    ///
+    /// # Blocking
+    ///
+    /// Never for I/O.
+    pub fn sample(&self, stats: &Stats) {
+        let mut last = self.0.last.lock();
+        let count =
+            |name: &'static str, label: Option<(&'static str, &'static str)>, now: u64, before: u64| {
+                counter!(name, self.labels(label.as_slice(), None)).increment(now.saturating_sub(before));
+            };
+        // Each is there from the first sample on: a rate needs a number from before the first loss.
+        count(LOST, Some(("reason", "expired")), stats.lost_expired, last.lost_expired);
+        count(LOST, Some(("reason", "gone")), stats.lost_gone, last.lost_gone);
+        count(LOST, Some(("reason", "shut_down")), stats.lost_shut_down, last.lost_shut_down);
+        count(LOST, Some(("reason", "held_too_long")), stats.lost_held_too_long, last.lost_held_too_long);
+        count(ABANDONED, None, 0, 0);
+        count(RENEWALS, Some(("result", "ok")), stats.renewals, last.renewals);
+        count(RENEWALS, Some(("result", "error")), stats.renewals_failed, last.renewals_failed);
+        count(WAKEUPS, Some(("cause", "message")), stats.woken_by_message, last.woken_by_message);
+        count(WAKEUPS, Some(("cause", "local")), stats.woken_locally, last.woken_locally);
+        count(WAKEUPS, Some(("cause", "poll")), stats.woken_by_time, last.woken_by_time);
+        count(UNKNOWN_OUTCOMES, None, stats.unknown_outcomes, last.unknown_outcomes);
+        count(RELEASE_FAILURES, None, stats.releases_failed, last.releases_failed);
+        let set = |name: &'static str, label: Option<(&'static str, &'static str)>, value: f64| {
+            gauge!(name, self.labels(label.as_slice(), None)).set(value);
+        };
+        set(HOLDS, Some(("state", "held")), real(stats.holds.saturating_sub(stats.holds_at_risk)));
+        set(HOLDS, Some(("state", "at_risk")), real(stats.holds_at_risk));
+        set(HOLDS, Some(("state", "lost")), real(stats.holds_lost));
+        set(WAITERS, None, real(stats.waiters));
+        set(WINDOW, None, stats.shortest_window.map_or(f64::INFINITY, |window| window.as_secs_f64()));
+        set(SUBSCRIPTION, None, if stats.subscription_up { 1.0 } else { 0.0 });
+        last.clone_from(stats);
+    }
+
+    fn labels(&self, own: &[(&'static str, &'static str)], name: Option<&str>) -> Vec<Label> {
+        let own = own.iter().map(|(key, value)| Label::from_static_parts(key, value));
+        let group = name.and_then(|name| self.group(name)).map(|group| Label::new("group", group));
+        self.0.labels.iter().cloned().chain(own).chain(group).collect()
+    }
+
+    /// The group of a name, as long as there is room for another.
+    fn group(&self, name: &str) -> Option<String> {
+        let group = self.0.group_of.as_ref()?(name);
+        let mut groups = self.0.groups.lock();
+        if !groups.contains(&group) {
+            if groups.len() >= MOST_GROUPS {
+                return Some("other".to_owned());
+            }
+            groups.insert(group.clone());
+        }
+        Some(group)
+    }
+
+    fn waited(&self, name: &str, kind: &'static str, outcome: &'static str, waited: Duration) {
+        let labels = self.labels(&[("kind", kind), ("outcome", outcome)], Some(name));
+        histogram!(ACQUIRE_WAIT, labels).record(waited);
+    }
+}
+
+impl Observer for Metrics {
+    fn event(&self, event: &Event<'_>) {
+        match *event {
+            Event::Acquired { name, kind, waited, .. } => self.waited(name, kind, "granted", waited),
+            Event::GaveUp { name, kind, waited, reason, .. } => {
+                let outcome = match reason {
+                    GaveUpReason::Busy => "busy",
+                    GaveUpReason::TimedOut => "timeout",
+                    GaveUpReason::Interrupted => "interrupted",
+                    GaveUpReason::Failed(_) => "error",
+                };
+                self.waited(name, kind, outcome, waited);
+            }
+            Event::Released { name, kind, held, .. } => {
+                histogram!(HOLD, self.labels(&[("kind", kind)], Some(name))).record(held);
+            }
+            Event::HandedOver { is_local, took, .. } => {
+                let scope = if is_local { "local" } else { "remote" };
+                histogram!(HANDOFF, self.labels(&[("scope", scope)], None)).record(took);
+            }
+            Event::Abandoned { .. } => counter!(ABANDONED, self.labels(&[], None)).increment(1),
+            // These are counted, and sampled.
+            _ => {}
+        }
+    }
+}
+
+/// A count as a gauge has it.
+#[expect(clippy::cast_precision_loss, reason = "nobody holds 2^52 locks")]
+fn real(count: u64) -> f64 {
+    count as f64
+}
+
+fn describe() {
+    describe_histogram!(ACQUIRE_WAIT, Unit::Seconds, "How long calls took that asked for a lock.");
+    describe_histogram!(HOLD, Unit::Seconds, "How long locks were held that were released.");
+    describe_histogram!(HANDOFF, Unit::Seconds, "From a release to the grant that it made possible.");
+    describe_counter!(LOST, "Holds that were lost.");
+    describe_counter!(ABANDONED, "Threads that ended without a release.");
+    describe_counter!(RENEWALS, "Renewals of holds.");
+    describe_counter!(WAKEUPS, "What woke calls that slept for a lock.");
+    describe_counter!(
+        UNKNOWN_OUTCOMES,
+        "Acquires of which it was not known at first whether they were carried out."
+    );
+    describe_counter!(RELEASE_FAILURES, "Releases that failed.");
+    describe_gauge!(HOLDS, "Holds now.");
+    describe_gauge!(WAITERS, "Calls that sleep for a lock.");
+    describe_gauge!(WINDOW, Unit::Seconds, "How long the hold that ends first is certain still.");
+    describe_gauge!(SUBSCRIPTION, "Whether releases elsewhere wake waiters here.");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_groups_of_names_are_bounded() {
+        let metrics = Metrics::new().label("client", "orders").group_names(str::to_owned);
+        for name in 0..10_000 {
+            metrics.group(&name.to_string());
+        }
+        assert_eq!(metrics.0.groups.lock().len(), MOST_GROUPS);
+        assert_eq!(metrics.group("63").as_deref(), Some("63"));
+        assert_eq!(metrics.group("64").as_deref(), Some("other"));
+        let labels = metrics.labels(&[("kind", "lock")], Some("9999"));
+        let texts: Vec<String> =
+            labels.iter().map(|label| format!("{}={}", label.key(), label.value())).collect();
+        assert_eq!(texts, ["client=orders", "kind=lock", "group=other"]);
+        assert!(Metrics::new().labels(&[], Some("a")).is_empty(), "without a function no name is in a label");
+    }
+}
