@@ -5,7 +5,7 @@
 //! curl http://127.0.0.1:9478/metrics
 //! ```
 //! With REDIS_URL its locks are there, else in memory. It works until its input ends.
-#![allow(clippy::print_stdout, reason = "an example talks")]
+#![allow(clippy::print_stdout, clippy::disallowed_methods, reason = "an example talks and takes its time")]
 
 use std::io::Read;
 use std::sync::Arc;

@@ -63,8 +63,9 @@ const DRIVERS: &[(&str, &[&str])] = &[
     ("parking_lot", &["src/sync/"]),
 ];
 
-/// Lists of names that belong to a lock's name; no other file derives one.
-const DERIVES_NAMES: &[&str] = &["src/ident/derived.rs", "src/stores/sql/", "src/config.rs"];
+/// Lists of names that belong to a lock's name, and of metrics; no other file has such a name.
+const DERIVES_NAMES: &[&str] =
+    &["src/observe/metrics.rs", "src/ident/derived.rs", "src/stores/sql/", "src/config.rs"];
 
 /// The only file that may tell clippy to expect a panic: its method is documented to panic.
 const MAY_PANIC: &str = "src/client/mod.rs";

@@ -9,7 +9,7 @@ use serde_json::Value;
 use yaml_rust2::{Yaml, YamlLoader};
 
 fn page(name: &str) -> String {
-    fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs").join(name)).unwrap()
+    fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(name)).unwrap()
 }
 
 fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
@@ -45,7 +45,7 @@ fn registered() -> BTreeSet<String> {
 #[test]
 fn the_page_the_rules_and_the_dashboard_name_metrics_that_exist() {
     let registered = registered();
-    for name in ["operating.md", "operating/alerts.yml", "operating/dashboard.json"] {
+    for name in ["docs/operating.md", "docs/operating/alerts.yml", "docs/operating/dashboard.json"] {
         let text = page(name);
         let named = metrics(&text);
         assert!(named.len() > 5, "{name}: {named:?}");
@@ -57,10 +57,10 @@ fn the_page_the_rules_and_the_dashboard_name_metrics_that_exist() {
 
 #[test]
 fn each_alert_has_words_and_leads_to_a_paragraph_of_the_page() {
-    let operating = page("operating.md");
+    let operating = page("docs/operating.md");
     let headings = operating.lines().filter_map(|line| line.strip_prefix("### "));
     let anchors: BTreeSet<String> = headings.map(|text| text.to_lowercase().replace(' ', "-")).collect();
-    let loaded = YamlLoader::load_from_str(&page("operating/alerts.yml")).unwrap();
+    let loaded = YamlLoader::load_from_str(&page("docs/operating/alerts.yml")).unwrap();
     let groups = loaded[0]["groups"].as_vec().unwrap();
     let rules: Vec<&Yaml> = groups.iter().flat_map(|group| group["rules"].as_vec().unwrap()).collect();
     assert!(rules.len() > 5);
@@ -202,7 +202,7 @@ struct Target {
 
 #[test]
 fn the_dashboard_is_one_that_grafana_loads() {
-    let dashboard: Dashboard = serde_json::from_str(&page("operating/dashboard.json")).unwrap();
+    let dashboard: Dashboard = serde_json::from_str(&page("docs/operating/dashboard.json")).unwrap();
     assert_eq!(dashboard.schema_version, 39);
     let variables: Vec<&str> = dashboard.templating.list.iter().map(|variable| &*variable.name).collect();
     assert_eq!(variables, ["source", "job"]);
