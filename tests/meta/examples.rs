@@ -8,12 +8,14 @@ use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 #[cfg(feature = "metrics")]
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::support::examples::example;
 use crate::support::server::RedisServer;
+#[cfg(feature = "metrics")]
+use crate::support::timing::eventually;
 
 /// Its output: with nothing but memory, and with a server.
 fn outputs(name: &str, args: &[&str]) -> Vec<String> {
@@ -343,11 +345,12 @@ fn metrics_are_scraped_and_name_no_lock() {
             "leasehold_window_remaining_min_seconds ",
             "leasehold_subscription_up 1",
         ];
-        let (mut text, end) = (String::new(), Instant::now() + Duration::from_secs(60));
-        while !wanted.iter().all(|wanted| text.lines().any(|line| line.starts_with(wanted))) {
-            assert!(Instant::now() < end, "of {wanted:#?} not all are in\n{text}");
+        let mut text = String::new();
+        let are_there = eventually(Duration::from_secs(60), || {
             text = answer(port, "GET /metrics");
-        }
+            wanted.iter().all(|wanted| text.lines().any(|line| line.starts_with(wanted)))
+        });
+        assert!(are_there, "of {wanted:#?} not all are in\n{text}");
         assert!(!text.contains("stock:4"), "a lock's name is a label:\n{text}");
         drop(program.0.stdin.take());
         assert!(program.0.wait().unwrap().success());
