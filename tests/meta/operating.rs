@@ -71,7 +71,7 @@ fn each_alert_has_words_and_leads_to_a_paragraph_of_the_page() {
             assert!(known.contains(&field.as_str().unwrap()), "{name}: Prometheus knows no {field:?}");
         }
         let expr = rule["expr"].as_str().unwrap();
-        assert_eq!(metrics(expr).is_empty(), false, "{name}: {expr}");
+        assert!(!metrics(expr).is_empty(), "{name}: {expr}");
         is_balanced(expr);
         let span = rule["for"].as_str().unwrap_or("0s");
         let (number, unit) = span.split_at(span.len() - 1);
