@@ -121,10 +121,13 @@ fn the_time_and_the_attempts_of_a_wait_are_observed(store: &Store) {
     let lock = client.lock(&name);
     let begun = now();
     let waiter = Waiter::start(move || lock.lock().and_then(|()| lock.unlock()));
+    // Until then it may have slept for a connection, which is before the wait.
+    assert!(eventually(LONG, || client.stats().waiters == 1));
+    let asleep = now();
+    assert!(eventually(LONG, || asleep.elapsed() >= ms(20)));
     held.release();
     waiter.returns_within(LONG).0.unwrap();
     let Seen::Acquired { waited, attempts, .. } = seen.recv().unwrap() else { panic!("not told first") };
-    // It was seen asleep for 20 ms.
     assert!(waited >= ms(20) && waited <= begun.elapsed(), "{waited:?}");
     // Each of up to five subscriptions that comes up is a reason to look. In a store that wakes nobody, so is each poll.
     let polls = if store.kinds[0].traits.wakes { 0 } else { u32::try_from(waited.as_millis() / 5).unwrap() };

@@ -57,7 +57,7 @@ fn under_load(
     let short: Vec<_> = (0..3).map(|_| options(&set).lease(lease).build().unwrap()).collect();
     let (holder, waiting) = (options(&set).build().unwrap(), options(&set).build().unwrap());
     let load = Load::start(&short, 3);
-    let mut all = Vec::new();
+    let (mut all, mut last) = (Vec::new(), set.master());
     for round in 0..rounds() {
         let held = holder.fenced_lock(&format!("held:{round}")).acquire().unwrap();
         let handed = holder.lock(&format!("handed:{round}")).acquire().unwrap();
@@ -70,6 +70,7 @@ fn under_load(
 
         let begun = fault(&mut set, old);
         let new = set.await_switch(old);
+        last = new;
         let switched = now();
         let failover = switched - begun;
         load.await_grants(switched);
@@ -118,7 +119,9 @@ fn under_load(
         outcome.errors,
     ));
     drop((short, holder, waiting));
-    assert_nothing_is_left(&set);
+    // On a machine that stood still the Sentinels may have replaced the last master too: then releases may be forgotten.
+    let limit = if set.master() == last { 2 * OUTLASTING } else { LEASE };
+    assert_nothing_is_left_within(&set, limit + SLACK);
     Some(outcome)
 }
 
@@ -149,8 +152,12 @@ pub(crate) fn assert_all_was_given_back(set: &SentinelSet) {
 
 /// No thread, connection, subscription or key. After a fault a key may stay until its lease ends.
 pub(crate) fn assert_nothing_is_left(set: &SentinelSet) {
+    assert_nothing_is_left_within(set, 2 * OUTLASTING + SLACK);
+}
+
+fn assert_nothing_is_left_within(set: &SentinelSet, limit: Duration) {
     let mut left = Vec::new();
-    let clean = eventually(2 * OUTLASTING + SLACK, || {
+    let clean = eventually(limit, || {
         left.clear();
         left.extend(threads().unwrap_or_default());
         for server in &set.servers {
