@@ -41,7 +41,9 @@ fn the_next_candidates_command_begins_after_the_dead_leaders_has_ended() {
 #[test]
 fn a_leader_that_lost_its_office_ends_its_command_and_stands_again() {
     let server = Server::start();
-    let leader = candidate(&server, "leader", &[]);
+    let file = server.path("leader");
+    let stamper = Stamper { file: &file, ignores_term: false, once: false };
+    let mut leader = Run::start(stamper.under(&mut server.leasehold(&["elect", "--lease", "2s", "led"])));
     eventually("it leads", || leads(&server, "leader"));
     let helper = children(leader.pid())[0];
     server.ask(&["DEL", "led"]);
@@ -50,8 +52,7 @@ fn a_leader_that_lost_its_office_ends_its_command_and_stands_again() {
     });
     // Its second term ends with a signal, and then it stands no more.
     signal(leader.pid(), Signal::TERM);
-    let mut leader = leader;
-    eventually("it has ended", || leader.0.try_wait().unwrap().is_some());
+    leader.wait();
     assert_eq!(server.keys(), Vec::<String>::new());
 }
 
