@@ -210,6 +210,11 @@ impl ZooKeeper {
         self.ask("srvr").contains("Mode: leader")
     }
 
+    /// By its own word: one that is too busy to answer is neither.
+    pub fn is_follower(&self) -> bool {
+        self.ask("srvr").contains("Mode: follower")
+    }
+
     /// Sends a signal, such as `STOP` or `CONT`.
     pub fn signal(&self, name: &str) {
         signal(self.pid(), name);
