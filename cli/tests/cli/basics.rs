@@ -363,8 +363,9 @@ fn the_end_of_the_demo_shows_who_holds_and_who_waits() {
         return;
     }
     let server = Server::start();
-    let script = ". ../scripts/locks_at_work.sh && show_locks_at_work \"$0\" \"$1\"";
+    let script = ". scripts/locks_at_work.sh && show_locks_at_work \"$0\" \"$1\"";
     let mut shell = std::process::Command::new("bash");
+    shell.current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/.."));
     shell.args(["-euo", "pipefail", "-c", script]).arg(&stock).arg(program).env("REDIS_URL", server.url());
     let (code, said) = outcome(&mut shell);
     assert_eq!(code, 0, "{said}");
