@@ -66,19 +66,25 @@
 //! | `sqlite` | `sqlite://` URLs: a file, for the processes of one machine |
 //! | `etcd` | `etcd://` URLs |
 //! | `zookeeper` | `zk://` URLs; the locks are Curator's |
-//! | `tracing` | log lines |
+//! | `tracing` | spans of waits and holds, and log lines |
 //! | `metrics` | an observer that counts and measures for the crate `metrics`, and so for Prometheus and others |
 //!
 //! # Log levels
 //!
-//! With the feature `tracing`. Lines name locks and owners, never a URL or a password.
+//! With the feature `tracing`. Spans and lines name locks and owners, never a URL or a password.
 //!
 //! | Level | Says |
 //! |---|---|
 //! | `error` | a hold was lost |
 //! | `warn` | a renewal or a release failed and is repeated, wake-ups do not come, a server is not set up as the promises need it |
 //! | `info` | wake-ups or callbacks are back |
-//! | `trace` | each grant and each release |
+//! | `debug` | a call or a request failed, which the caller is told as well; the spans |
+//! | `trace` | each wait, grant, release, renewal and request |
+//!
+//! The spans are `lock.acquire`, from a call to its grant or its end without one, and `lock.hold`, from the grant to the release or
+//! the loss. Both belong to the span in which the lock was asked for, and neither is entered. Their fields are `lock.name`,
+//! `lock.kind`, `lock.owner`, `lock.fence`, and `lock.outcome` with `lock.attempts` of the one, `lock.end` of the other. The lines
+//! `lock.at_risk` and `lock.lost` are written within the hold's span.
 //!
 //! # Limits
 //!

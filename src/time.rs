@@ -30,7 +30,7 @@ impl Moment {
 
     /// This moment less `duration`, or the clock's beginning.
     pub(crate) fn minus(self, duration: Duration) -> Moment {
-        Moment(self.0.saturating_sub(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)))
+        Moment(self.0.saturating_sub(nanos(duration)))
     }
 
     /// How long after `earlier` this is; zero if it is not.
@@ -293,10 +293,15 @@ impl fmt::Debug for ManualClock {
     }
 }
 
+/// In nanoseconds; the most that there is for what overflows.
+pub(crate) fn nanos(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
 /// A random duration between the two, so that waiters that began together do not go on together.
 pub(crate) fn random_between((least, most): (Duration, Duration)) -> Duration {
     let random = RandomState::new().hash_one(0_u8);
-    let span = u64::try_from(most.saturating_sub(least).as_nanos()).unwrap_or(u64::MAX);
+    let span = nanos(most.saturating_sub(least));
     least + Duration::from_nanos(random.checked_rem(span).unwrap_or(0))
 }
 

@@ -78,6 +78,8 @@ pub(crate) enum Action {
     },
     /// Lists the clients of leasehold that hold or wait, by their own account: host, process, program, threads.
     Clients,
+    /// Shows in a terminal who holds what, who waits and since when, looked at each second; ends a hold by a key, with a question.
+    Top(TopArgs),
     /// Ends the hold of a lock, whoever has it, and says whose it was.
     Force(ForceArgs),
     /// Checks a set-up from end to end: a line for each check, with what to do about it. Exits with 1 if there is a fault.
@@ -222,6 +224,16 @@ pub(crate) struct WatchArgs {
     /// Ends after so long, with 0.
     #[arg(long = "for", value_name = "TIME", value_parser = time)]
     pub(crate) duration: Option<Duration>,
+}
+
+#[derive(Debug, Clone, Args)]
+pub(crate) struct TopArgs {
+    /// The form of the names: `*` is any text, `?` a character.
+    #[arg(default_value = "*")]
+    pub(crate) pattern: String,
+    /// The time from one look to the next: at least 100ms. A look is one list of the store, at the price that `ls` names.
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = interval)]
+    pub(crate) interval: Duration,
 }
 
 #[derive(Debug, Clone, Args)]

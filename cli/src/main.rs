@@ -10,6 +10,7 @@ mod say;
 mod serve;
 mod show;
 mod store;
+mod top;
 mod watch;
 
 use std::io::Write;
@@ -36,6 +37,7 @@ fn main() -> ExitCode {
         Action::Clients => list::clients(&cli.common),
         Action::Force(args) => show::force(&cli.common, args),
         Action::Doctor(args) => doctor::doctor(&cli.common, args),
+        Action::Top(args) => top::top(&cli.common, args),
         Action::Watch(args) => watch::watch(&cli.common, args),
         Action::Helper(args) => run::helper::helper(&cli.common, args),
         Action::Become(args) => run::helper::become_command(&cli.common, args),

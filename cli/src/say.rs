@@ -30,6 +30,11 @@ impl Say {
         Say { format: common.format, level }
     }
 
+    /// As with `-q`: while a terminal is drawn on, nothing else is to be written to it.
+    pub(crate) fn silent(self) -> Say {
+        Say { level: Level::Quiet, ..self }
+    }
+
     pub(crate) fn is_quiet(self) -> bool {
         self.level == Level::Quiet
     }

@@ -48,7 +48,7 @@ pub(crate) fn force(common: &Common, args: &ForceArgs) -> Exit {
         Ok(shown) => {
             print(common, &shown);
             if args.yes {
-                evict(&client, &shown, say)
+                say_evicted(&client, &shown, say)
             } else {
                 say.error("nothing was done: --yes ends the hold that is shown. A program of the holder that does not notice goes on without it");
                 Exit::Usage
@@ -59,25 +59,42 @@ pub(crate) fn force(common: &Common, args: &ForceArgs) -> Exit {
     exit
 }
 
-fn evict(client: &LockClient, shown: &Inspection, say: Say) -> Exit {
+fn say_evicted(client: &LockClient, shown: &Inspection, say: Say) -> Exit {
+    let name = &shown.name;
+    let (event, words) = match evict(client, shown) {
+        Ok(Forced::Yes) => ("forced", format!("{name} was released by force")),
+        Ok(Forced::WasFree) => ("free", format!("{name} was free already")),
+        Ok(Forced::Impossible) => {
+            say.error(&impossible(shown));
+            return Exit::Usage;
+        }
+        Err(error) => return explain(&error, say),
+    };
+    say.notice(event, &words, &json!({"name": name}));
+    Exit::Success
+}
+
+/// What became of a hold that was to be ended by somebody else's hand.
+pub(crate) enum Forced {
+    Yes,
+    WasFree,
+    Impossible,
+}
+
+pub(crate) fn evict(client: &LockClient, shown: &Inspection) -> leasehold::Result<Forced> {
     let name = &shown.name;
     let forced = match &shown.kind {
         ObjectKind::Lock | ObjectKind::FencedLock => client.lock(name).force_unlock(),
         ObjectKind::FairLock => client.fair_lock(name).force_unlock(),
         ObjectKind::ReadWriteLock { .. } => client.read_write_lock(name).write().force_unlock(),
         ObjectKind::TokenLock => client.token_lock(name).force_unlock(),
-        other => {
-            say.error(&format!("{name} is {other}, of which nothing can be released by force"));
-            return Exit::Usage;
-        }
+        _ => return Ok(Forced::Impossible),
     };
-    let (event, words) = match forced {
-        Ok(true) => ("forced", format!("{name} was released by force")),
-        Ok(false) => ("free", format!("{name} was free already")),
-        Err(error) => return explain(&error, say),
-    };
-    say.notice(event, &words, &json!({"name": name}));
-    Exit::Success
+    Ok(if forced? { Forced::Yes } else { Forced::WasFree })
+}
+
+pub(crate) fn impossible(shown: &Inspection) -> String {
+    format!("{} is {}, of which nothing can be released by force", shown.name, shown.kind)
 }
 
 fn print(common: &Common, shown: &Inspection) {

@@ -311,6 +311,17 @@ impl Engine {
         answer.into_result().map_err(|error| error.during(action).on(name.given()))
     }
 
+    /// Asks the store to change something, and tells the observers how long that took.
+    pub(crate) fn ask<T>(&self, op: &'static str, ask: impl FnOnce() -> Answer<T>) -> Answer<T> {
+        if !self.reporter.is_observed() {
+            return ask();
+        }
+        let sent = self.clock.now();
+        let answer = ask();
+        self.reporter.tell_request(op, sent, &self.clock, answer.error());
+        answer
+    }
+
     /// Has the store forget what has been free for longer than `age`; returns how much it was.
     pub(crate) fn sweep(&self, age: Duration) -> Result<u64> {
         let mut all = 0;
@@ -361,8 +372,9 @@ impl Engine {
     fn end_holds(&self) -> Vec<Claim> {
         let mut claims = Vec::new();
         for hold in self.registry.clear() {
-            if hold.is_live(self.clock.now(), &self.reporter) {
-                hold.lose(LossReason::ShutDown, &self.reporter);
+            let now = self.clock.now();
+            if hold.is_live(now, &self.reporter) {
+                hold.lose(LossReason::ShutDown, now, &self.reporter);
                 claims.push(hold.claim());
             }
         }

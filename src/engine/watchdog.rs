@@ -236,6 +236,8 @@ impl Round {
         let sent = self.clock.now();
         let (mut outcome, limit) = (batch.outcome(), batch.limit);
         let (mut asked, mut claims) = (Vec::new(), Vec::new());
+        let late = batch.items.iter().map(|item| sent.since(item.hold.due()));
+        let lag = if self.reporter.is_observed() { late.max().unwrap_or_default() } else { Duration::ZERO };
         for item in batch.items {
             match item.hold.begin_renewal(sent) {
                 Some(claim) => {
@@ -249,6 +251,8 @@ impl Round {
             return;
         }
         let answers = self.store.renew(&claims, sent.plus(limit));
+        let error = answers.iter().find_map(Answer::error);
+        self.reporter.observe_request("renew", sent, &self.clock, error);
         let mut renewed = 0;
         for ((mut item, claim), answer) in asked.into_iter().zip(&claims).zip(answers) {
             let hold = &item.hold;
@@ -260,7 +264,7 @@ impl Round {
                     if is_held {
                         renewed += 1;
                         self.confirm(hold, sent, claim.lease);
-                    } else if !hold.is_releasing() && hold.lose(LossReason::Gone, &self.reporter) {
+                    } else if !hold.is_releasing() && hold.lose(LossReason::Gone, sent, &self.reporter) {
                         // A hold whose release began meanwhile is rightly gone; its owner learns that from the release.
                         hold.retire_owner();
                         self.registry.nudge(hold.kind(), hold.name());
@@ -282,9 +286,11 @@ impl Round {
                         let error = error.during("renew").on(hold.name().given());
                         let (name, remaining) = (Arc::clone(hold.name()), hold.until().since(now));
                         let (kind, owner) = (hold.kind().label(), hold.owner());
+                        let span = hold.span.around();
                         self.reporter.observe_news(move |observer| {
                             let (name, error) = (name.given(), &error);
-                            observer.event(&Event::RenewalFailed { name, kind, owner, error, remaining });
+                            let event = Event::RenewalFailed { name, kind, owner, error, remaining };
+                            span(&|| observer.event(&event));
                         });
                     }
                     due.put_back(item);
@@ -296,7 +302,7 @@ impl Round {
         self.reporter.counters.renewals.add(renewed);
         if renewed > 0 && self.reporter.is_observed() {
             let (holds, took) = (renewed, now.since(sent));
-            self.reporter.observe_news(move |observer| observer.event(&Event::Renewed { holds, took }));
+            self.reporter.observe_news(move |observer| observer.event(&Event::Renewed { holds, took, lag }));
         }
     }
 
@@ -308,10 +314,10 @@ impl Round {
             hold.note_keepalive(sent);
             true
         };
-        if !in_time {
-            hold.lose(LossReason::Expired, &self.reporter);
-        }
         let now = self.clock.now();
+        if !in_time {
+            hold.lose(LossReason::Expired, now, &self.reporter);
+        }
         if matches!(hold.standing(now), Standing::Lost(LossReason::Expired | LossReason::HeldTooLong)) {
             self.orders.undo_renewal(hold, now);
         }

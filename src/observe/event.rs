@@ -97,6 +97,18 @@ pub enum Event<'a> {
         holds: u64,
         /// How long the request took.
         took: Duration,
+        /// How much later it was sent than the latest of them was due: zero while the watchdog keeps up.
+        lag: Duration,
+    },
+    /// The store was asked to change something, and answered or did not.
+    #[non_exhaustive]
+    Request {
+        /// `"acquire"`, `"release"`, `"renew"` or `"hand_over"`, the release that makes another thread of this client the owner.
+        op: &'static str,
+        /// From when it was sent until the answer was read, or no longer waited for.
+        took: Duration,
+        /// Why there was no good answer. If its outcome is unknown, the request may have been carried out.
+        error: Option<&'a Error>,
     },
     /// A renewal failed, and is repeated. Reported for each hold at its first failure, and then less and less often.
     #[non_exhaustive]
@@ -139,6 +151,10 @@ pub enum Event<'a> {
         loss: &'a Loss,
         /// The kind of the lock.
         kind: &'static str,
+        /// From the grant to the loss.
+        held: Duration,
+        /// Whether the thread that held it had ended without a release.
+        is_abandoned: bool,
     },
     /// A thread ended without releasing; its hold is no longer renewed and ends with its lease.
     #[non_exhaustive]
@@ -214,4 +230,16 @@ pub enum GaveUpReason<'a> {
     Interrupted,
     /// Of this error.
     Failed(&'a Error),
+}
+
+#[cfg(any(feature = "tracing", feature = "metrics"))]
+impl GaveUpReason<'_> {
+    pub(crate) fn label(&self) -> &'static str {
+        match self {
+            GaveUpReason::Busy => "busy",
+            GaveUpReason::TimedOut => "timeout",
+            GaveUpReason::Interrupted => "interrupted",
+            GaveUpReason::Failed(_) => "error",
+        }
+    }
 }

@@ -58,6 +58,16 @@ pub enum LossReason {
 }
 
 impl LossReason {
+    /// How the hold ended, in a word. `is_abandoned`: its thread had ended.
+    pub(crate) fn end(self, is_abandoned: bool) -> &'static str {
+        match self {
+            LossReason::Expired if is_abandoned => "abandoned",
+            LossReason::Expired | LossReason::Gone => "lost",
+            LossReason::ShutDown => "shut_down",
+            LossReason::HeldTooLong => "max_hold",
+        }
+    }
+
     pub(crate) fn words(self) -> &'static str {
         match self {
             LossReason::Expired => "its lease ran out",

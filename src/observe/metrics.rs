@@ -9,13 +9,15 @@ use ::metrics::{
 };
 
 use crate::observe::Observer;
-use crate::observe::event::{Event, GaveUpReason};
+use crate::observe::event::Event;
 use crate::observe::stats::Stats;
 use crate::sync::Mutex;
 
 const ACQUIRE_WAIT: &str = "leasehold_acquire_wait_seconds";
 const HOLD: &str = "leasehold_hold_seconds";
 const HANDOFF: &str = "leasehold_handoff_seconds";
+const RENEWAL_LAG: &str = "leasehold_renewal_lag_seconds";
+const REQUEST: &str = "leasehold_request_seconds";
 const LOST: &str = "leasehold_lost_total";
 const ABANDONED: &str = "leasehold_abandoned_total";
 const RENEWALS: &str = "leasehold_renewals_total";
@@ -39,8 +41,10 @@ const MOST_GROUPS: usize = 64;
 /// | metric | what |
 /// |---|---|
 /// | `leasehold_acquire_wait_seconds{kind,outcome}` | histogram: how long calls took that asked for a lock; `granted`, `busy`, `timeout`, `interrupted`, `error` |
-/// | `leasehold_hold_seconds{kind}` | histogram: how long locks were held that were released |
+/// | `leasehold_hold_seconds{kind,end}` | histogram: how long locks were held; `released`, `lost`, `max_hold`, `abandoned` (by a thread that ended), `shut_down` |
 /// | `leasehold_handoff_seconds{scope}` | histogram: from a release to the grant that it made possible; `local`: within the client, `remote`: from a message |
+/// | `leasehold_request_seconds{op,result}` | histogram: how long the store took; `acquire`, `release`, `renew`, `hand_over`; `ok`, `error`, `unknown` (it may have been carried out) |
+/// | `leasehold_renewal_lag_seconds` | histogram: how much later than due renewals were sent |
 /// | `leasehold_lost_total{reason}` | counter: `expired`, `gone`, `shut_down`, `held_too_long` |
 /// | `leasehold_abandoned_total` | counter: threads that ended without a release |
 /// | `leasehold_renewals_total{result}` | counter: `ok`, `error` |
@@ -183,6 +187,10 @@ impl Metrics {
         let labels = self.labels(&[("kind", kind), ("outcome", outcome)], Some(name));
         histogram!(ACQUIRE_WAIT, labels).record(waited);
     }
+
+    fn held(&self, name: &str, kind: &'static str, end: &'static str, held: Duration) {
+        histogram!(HOLD, self.labels(&[("kind", kind), ("end", end)], Some(name))).record(held);
+    }
 }
 
 impl Observer for Metrics {
@@ -190,16 +198,20 @@ impl Observer for Metrics {
         match *event {
             Event::Acquired { name, kind, waited, .. } => self.waited(name, kind, "granted", waited),
             Event::GaveUp { name, kind, waited, reason, .. } => {
-                let outcome = match reason {
-                    GaveUpReason::Busy => "busy",
-                    GaveUpReason::TimedOut => "timeout",
-                    GaveUpReason::Interrupted => "interrupted",
-                    GaveUpReason::Failed(_) => "error",
-                };
-                self.waited(name, kind, outcome, waited);
+                self.waited(name, kind, reason.label(), waited);
             }
-            Event::Released { name, kind, held, .. } => {
-                histogram!(HOLD, self.labels(&[("kind", kind)], Some(name))).record(held);
+            Event::Released { name, kind, held, .. } => self.held(name, kind, "released", held),
+            Event::Lost { loss, kind, held, is_abandoned, .. } => {
+                self.held(&loss.name, kind, loss.reason.end(is_abandoned), held);
+            }
+            Event::Renewed { lag, .. } => histogram!(RENEWAL_LAG, self.labels(&[], None)).record(lag),
+            Event::Request { op, took, error, .. } => {
+                let result = match error {
+                    None => "ok",
+                    Some(error) if error.outcome_unknown() => "unknown",
+                    Some(_) => "error",
+                };
+                histogram!(REQUEST, self.labels(&[("op", op), ("result", result)], None)).record(took);
             }
             Event::HandedOver { is_local, took, .. } => {
                 let scope = if is_local { "local" } else { "remote" };
@@ -220,7 +232,9 @@ fn real(count: u64) -> f64 {
 
 fn describe() {
     describe_histogram!(ACQUIRE_WAIT, Unit::Seconds, "How long calls took that asked for a lock.");
-    describe_histogram!(HOLD, Unit::Seconds, "How long locks were held that were released.");
+    describe_histogram!(HOLD, Unit::Seconds, "How long locks were held.");
+    describe_histogram!(RENEWAL_LAG, Unit::Seconds, "How much later than due renewals were sent.");
+    describe_histogram!(REQUEST, Unit::Seconds, "How long the store took to answer.");
     describe_histogram!(HANDOFF, Unit::Seconds, "From a release to the grant that it made possible.");
     describe_counter!(LOST, "Holds that were lost.");
     describe_counter!(ABANDONED, "Threads that ended without a release.");

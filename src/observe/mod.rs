@@ -2,10 +2,13 @@
 
 pub(crate) mod contended;
 pub(crate) mod event;
+#[cfg(feature = "tracing")]
+mod logging;
 pub(crate) mod loss;
 #[cfg(feature = "metrics")]
 pub(crate) mod metrics;
 pub(crate) mod reporter;
+pub(crate) mod spans;
 pub(crate) mod stats;
 
 use std::sync::Arc;
@@ -22,9 +25,10 @@ pub use crate::observe::loss::{Loss, LossReason};
 /// of `event`, and will be removed. An observer that overrides both `event` and one of them gets the event alone.
 ///
 /// Events of a call are reported on the calling thread, before the call returns, and should be quick to handle: [`Event::Waiting`],
-/// [`Event::Acquired`], [`Event::HandedOver`], [`Event::GaveUp`], [`Event::Released`] and [`Event::UnknownOutcome`]. All others,
-/// and the release of a dropped guard, are reported on the client's callback thread, which delays no renewal. Reports that repeat
-/// wait there up to a limit, and are left out above it; a loss never is. A panic is caught.
+/// [`Event::Acquired`], [`Event::HandedOver`], [`Event::GaveUp`], [`Event::Released`], [`Event::UnknownOutcome`] and
+/// [`Event::Request`]. All others, and those of the release of a dropped guard and of renewals, are reported on the client's
+/// callback thread, which delays no renewal. Reports that repeat wait there up to a limit, and are left out above it; a loss never
+/// is. A panic is caught.
 ///
 /// # Examples
 ///
@@ -82,6 +86,7 @@ pub trait Observer: Send + Sync + 'static {
             Event::Waiting { .. }
             | Event::GaveUp { .. }
             | Event::Renewed { .. }
+            | Event::Request { .. }
             | Event::HandedOver { .. }
             | Event::UnknownOutcome { .. } => {}
         }
@@ -138,60 +143,10 @@ pub trait Observer: Send + Sync + 'static {
 /// The observer that writes log lines, with the feature `tracing`.
 #[cfg(feature = "tracing")]
 pub(crate) fn logging() -> Option<Arc<dyn Observer>> {
-    Some(Arc::new(Logging))
+    Some(Arc::new(logging::Logging))
 }
 
 #[cfg(not(feature = "tracing"))]
 pub(crate) fn logging() -> Option<Arc<dyn Observer>> {
     None
-}
-
-/// Levels: `error` a hold was lost; `warn` something may be about to be; `info` it is well again; `trace` every grant
-/// and release. Lines have lock names and owner ids, never URLs or passwords.
-#[cfg(feature = "tracing")]
-struct Logging;
-
-#[cfg(feature = "tracing")]
-impl Observer for Logging {
-    fn acquired(&self, name: &str, owner: Owner, waited: Duration, attempts: u32) {
-        tracing::trace!(name, %owner, ?waited, attempts, "acquired");
-    }
-
-    fn released(&self, name: &str, owner: Owner, held: Duration) {
-        tracing::trace!(name, %owner, ?held, "released");
-    }
-
-    fn release_failed(&self, name: &str, error: &Error) {
-        tracing::warn!(name, %error, "a release failed and is being repeated");
-    }
-
-    fn renewal_failed(&self, name: &str, error: &Error, remaining: Duration) {
-        tracing::warn!(name, %error, ?remaining, "a renewal failed and is being repeated");
-    }
-
-    fn lost(&self, loss: &Loss) {
-        tracing::error!(name = loss.name, owner = %loss.owner, reason = ?loss.reason, "a hold was lost");
-    }
-
-    fn abandoned(&self, name: &str, owner: Owner) {
-        tracing::warn!(name, %owner, "a thread ended without releasing; its hold is no longer renewed");
-    }
-
-    fn wakeups(&self, down: Option<&Error>) {
-        match down {
-            Some(error) => tracing::warn!(%error, "no wake-ups: waiters only poll"),
-            None => tracing::info!("wake-ups are back"),
-        }
-    }
-
-    fn callbacks_behind(&self, left_out: Option<u64>) {
-        match left_out {
-            None => tracing::warn!("callbacks take too long: news that repeats is left out"),
-            Some(left_out) => tracing::info!(left_out, "callbacks keep up again"),
-        }
-    }
-
-    fn warning(&self, text: &str) {
-        tracing::warn!("{text}");
-    }
 }

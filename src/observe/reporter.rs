@@ -12,6 +12,7 @@ use crate::observe::stats::Counters;
 use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use crate::sync::channel::{Sender, unbounded};
 use crate::sync::{Mutex, thread};
+use crate::time::{Clock, Moment};
 
 type CallbackJob = Box<dyn FnOnce() + Send>;
 
@@ -75,6 +76,30 @@ impl Reporter {
     /// Whether there is an observer.
     pub(crate) fn is_observed(&self) -> bool {
         !self.observers.is_empty()
+    }
+
+    /// Tells the observers, on the calling thread, of a request that was sent at `sent` and has just come to an end.
+    pub(crate) fn tell_request(&self, op: &'static str, sent: Moment, clock: &Clock, error: Option<&Error>) {
+        if self.is_observed() {
+            let took = clock.now().since(sent);
+            self.tell(|observer| observer.event(&Event::Request { op, took, error }));
+        }
+    }
+
+    /// As [`tell_request`](Self::tell_request), on the callback thread.
+    pub(crate) fn observe_request(
+        &self,
+        op: &'static str,
+        sent: Moment,
+        clock: &Clock,
+        error: Option<&Error>,
+    ) {
+        if self.is_observed() {
+            let (took, error) = (clock.now().since(sent), error.map(Error::copy));
+            self.observe_news(move |observer| {
+                observer.event(&Event::Request { op, took, error: error.as_ref() });
+            });
+        }
     }
 
     /// Tells the observers on the calling thread.
@@ -276,7 +301,8 @@ mod tests {
             if n % (news / losses) == 0 {
                 let loss = Loss { name: "a".to_owned(), owner, reason: LossReason::Expired };
                 reporter.observe_later(move |observer| {
-                    observer.event(&Event::Lost { loss: &loss, kind: "lock" })
+                    let held = std::time::Duration::ZERO;
+                    observer.event(&Event::Lost { loss: &loss, kind: "lock", held, is_abandoned: false })
                 });
             }
         }

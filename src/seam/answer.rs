@@ -106,6 +106,14 @@ impl<T: Send> Pending<T> for Answered<T> {
 pub(crate) type Sink = Box<dyn FnOnce(Answer<Release>) + Send>;
 
 impl<T> Answer<T> {
+    /// Why it is no good answer.
+    pub(crate) fn error(&self) -> Option<&Error> {
+        match self {
+            Answer::Done(_) => None,
+            Answer::Refused(error) | Answer::Unknown(error) => Some(error),
+        }
+    }
+
     /// For questions that change nothing: an unknown outcome is just a failure.
     pub(crate) fn into_result(self) -> Result<T> {
         match self {

@@ -28,6 +28,7 @@ contracts!(
     a_wait_that_ends_without_the_lock_is_reported_with_its_reason,
     stats_and_contended_agree_with_what_was_done,
     renewals_are_reported_and_an_observer_that_blocks_does_not_stop_them,
+    each_request_that_changes_something_is_reported,
 );
 
 #[derive(Debug, PartialEq)]
@@ -333,6 +334,36 @@ fn a_wait_that_ends_without_the_lock_is_reported_with_its_reason(store: &Store) 
     assert!(waiter.returns_within(LONG).0.is_err());
     assert_eq!(seen_asleep(), format!("gave up lock {name} Interrupted"));
     assert!(seen.is_empty());
+    held.release();
+}
+
+fn each_request_that_changes_something_is_reported(store: &Store) {
+    struct Requests(Sender<&'static str>);
+    impl Observer for Requests {
+        fn event(&self, event: &Event<'_>) {
+            if let Event::Request { op, error, .. } = event {
+                assert!(error.is_none(), "{op}: {error:?}");
+                self.0.send(op).ok();
+            }
+        }
+    }
+    let (sender, asked) = unbounded();
+    let client = store.client_with(|options| options.observer(Requests(sender)).lease(RENEWED));
+    let all = || asked.try_iter().collect::<Vec<_>>();
+    let lock = client.lock(&fresh("requests"));
+    let guard = lock.acquire().unwrap();
+    lock.lock().unwrap(); // a re-entry asks as well
+    assert_eq!(all(), ["acquire", "acquire"]);
+    lock.unlock().unwrap();
+    assert_eq!(all(), ["release"]);
+    assert_eq!(receive(&asked, LONG), Ok("renew"));
+    // The watchdog may be at it again. The answer to a dropped guard comes later.
+    drop(guard);
+    while receive(&asked, LONG).unwrap() != "release" {}
+    // A refusal is an answer as good as a grant.
+    let held = Holding::take(&store.client().lock(lock.name()));
+    assert!(!lock.try_lock().unwrap());
+    while receive(&asked, LONG).unwrap() != "acquire" {}
     held.release();
 }
 

@@ -33,6 +33,8 @@ mod redis;
 mod sqlite;
 #[cfg(all(feature = "tls", feature = "postgres", feature = "mysql", feature = "zookeeper"))]
 mod tls;
+#[cfg(feature = "tracing")]
+mod tracing;
 #[cfg(feature = "mysql")]
 mod turnstile;
 #[cfg(feature = "zookeeper")]

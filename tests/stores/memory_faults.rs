@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
+use leasehold::crossbeam_channel::{Sender, unbounded};
 use leasehold::{
-    ClientBuilder, Error, ErrorKind, Fault, HoldState, LockClient, LossReason, ManualClock, MemoryStore,
-    Result,
+    ClientBuilder, Error, ErrorKind, Event, Fault, HoldState, LockClient, LossReason, ManualClock,
+    MemoryStore, Observer, Result,
 };
 
-use crate::support::ms;
+use crate::support::{elsewhere, ms};
 
 const FAULTS: [Fault; 3] = [Fault::Refused, Fault::RequestLost, Fault::AnswerLost];
 
@@ -77,6 +78,64 @@ fn a_request_that_is_lost_changes_nothing_and_one_whose_answer_is_lost_is_carrie
         assert!(operator.lock("a").force_unlock().unwrap_err().outcome_unknown());
         assert_eq!(client.lock("a").is_locked().unwrap(), !is_carried_out, "{fault:?}");
     }
+}
+
+#[test]
+fn the_requests_that_failed_are_reported_with_what_is_known_of_them() {
+    struct Requests(Sender<(&'static str, Option<bool>)>);
+    impl Observer for Requests {
+        fn event(&self, event: &Event<'_>) {
+            if let Event::Request { op, error, .. } = event {
+                self.0.send((op, error.map(Error::outcome_unknown))).ok();
+            }
+        }
+    }
+    let (sender, requests) = unbounded();
+    let (clock, store) = place();
+    let builder = ClientBuilder::default().patience(Duration::ZERO).observer(Requests(sender));
+    let client = builder.build_in_memory(&store).unwrap();
+    let lock = client.lock("a");
+    for (fault, outcome) in [(Fault::Refused, Some(false)), (Fault::AnswerLost, Some(true))] {
+        store.fail(fault);
+        lock.try_lock().unwrap_err();
+        assert_eq!(requests.try_iter().last(), Some(("acquire", outcome)));
+        store.heal();
+        clock.advance(ms(60_000));
+        lock.lock().unwrap();
+        store.fail(fault);
+        lock.unlock().unwrap_err();
+        assert_eq!(requests.try_iter().last(), Some(("release", outcome)));
+        store.heal();
+        clock.advance(ms(60_000));
+    }
+}
+
+#[test]
+fn a_loss_is_reported_with_how_long_it_was_held_and_whether_by_a_thread_that_had_ended() {
+    struct Losses(Sender<(Duration, bool)>);
+    impl Observer for Losses {
+        fn event(&self, event: &Event<'_>) {
+            if let Event::Lost { held, is_abandoned, .. } = event {
+                self.0.send((*held, *is_abandoned)).ok();
+            }
+        }
+    }
+    let (sender, losses) = unbounded();
+    let (clock, store) = place();
+    let client = ClientBuilder::default().observer(Losses(sender)).build_in_memory(&store).unwrap();
+    let guard = client.lock("a").acquire().unwrap();
+    clock.advance(ms(40_000)); // renewed twice or more
+    store.fail(Fault::Refused);
+    clock.advance(ms(31_000));
+    let (held, is_abandoned) = losses.recv().unwrap();
+    assert!(held >= ms(60_000) && held <= ms(71_000) && !is_abandoned, "{held:?} {is_abandoned}");
+    drop(guard);
+    store.heal();
+    let other = client.clone();
+    elsewhere(|| other.lock("b").lock().unwrap());
+    clock.advance(ms(31_000));
+    let (held, is_abandoned) = losses.recv().unwrap();
+    assert!(held >= ms(29_000) && is_abandoned, "{held:?} {is_abandoned}");
 }
 
 #[test]

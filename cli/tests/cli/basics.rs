@@ -5,7 +5,7 @@ use std::thread;
 
 use rustix::process::Signal;
 
-use crate::world::{Run, Server, children, eventually, leasehold, outcome, signal};
+use crate::world::{Run, Server, children, eventually, leasehold, outcome, signal, stock};
 
 #[test]
 fn the_commands_code_is_the_runs() {
@@ -351,17 +351,10 @@ fn a_name_that_a_terminal_would_act_on_is_printed_as_text() {
     holder.wait();
 }
 
-/// Needs the example `stock`, which `./check` has built and names.
 #[test]
 fn the_end_of_the_demo_shows_who_holds_and_who_waits() {
-    let program = std::path::Path::new(env!("CARGO_BIN_EXE_leasehold"));
-    let examples =
-        std::env::var_os("LEASEHOLD_EXAMPLES").map_or_else(|| program.with_file_name("examples"), Into::into);
-    let stock = examples.join("stock");
-    if !stock.exists() && std::env::var_os("CI").is_none() {
-        eprintln!("SKIPPED: {} is not built", stock.display());
-        return;
-    }
+    let Some(stock) = stock() else { return };
+    let program = env!("CARGO_BIN_EXE_leasehold");
     let server = Server::start();
     let script = ". scripts/locks_at_work.sh && show_locks_at_work \"$0\" \"$1\"";
     let mut shell = std::process::Command::new("bash");

@@ -4,6 +4,7 @@ use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStringExt;
+use std::path::PathBuf;
 use std::process::{Child, Command};
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -11,6 +12,15 @@ use std::thread;
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 
 use crate::world::{Server, eventually};
+
+/// A terminal of a test's own: the end that is typed at and read, and the file that programs have for a terminal.
+pub(crate) fn pseudo_terminal() -> (File, PathBuf) {
+    let main: OwnedFd = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
+    grantpt(&main).unwrap();
+    unlockpt(&main).unwrap();
+    let name = ptsname(&main, Vec::new()).unwrap();
+    (File::from(main), PathBuf::from(std::ffi::OsString::from_vec(name.into_bytes())))
+}
 
 /// An interactive shell, and all that its terminal has shown.
 struct Shell {
@@ -23,11 +33,7 @@ struct Shell {
 
 impl Shell {
     fn start(server: &Server) -> Shell {
-        let main: OwnedFd = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
-        grantpt(&main).unwrap();
-        unlockpt(&main).unwrap();
-        let name = ptsname(&main, Vec::new()).unwrap();
-        let path = std::ffi::OsString::from_vec(name.into_bytes());
+        let (terminal, path) = pseudo_terminal();
         let side = || OpenOptions::new().read(true).write(true).open(&path).unwrap();
         // Tests that run in the background have ignored interrupts, which all that they start would ignore too.
         let process = Command::new("env")
@@ -44,13 +50,15 @@ impl Shell {
             ])
             .env("PS1", "ready> ")
             .env("LEASEHOLD_URL", server.url())
+            .env("TERM", "xterm")
+            .env("leasehold", env!("CARGO_BIN_EXE_leasehold"))
             .env("run", format!("{} run", env!("CARGO_BIN_EXE_leasehold")))
             .stdin(side())
             .stdout(side())
             .stderr(side())
             .spawn()
             .expect("env, of coreutils");
-        let (terminal, shown) = (File::from(main), Arc::<Mutex<String>>::default());
+        let shown = Arc::<Mutex<String>>::default();
         let (mut reading, shows) = (terminal.try_clone().unwrap(), Arc::clone(&shown));
         thread::spawn(move || {
             let mut bytes = [0; 4096];
@@ -98,6 +106,7 @@ fn ctrl_c_ends_the_command_and_the_script_around_it() {
     shell.types("bash -c \"$run one -- sh -c 'echo run''ning; exec sleep 60'; echo ne''xt\"\n");
     shell.shows("running");
     shell.types("\x03");
+    shell.shows("ready> ");
     shell.types("echo code $?\n");
     shell.shows("code 130");
     assert!(!shell.shown.lock().unwrap().contains("next"));
@@ -114,6 +123,7 @@ fn ctrl_c_ends_a_wait() {
     shell.shows("asking for one");
     eventually("it waits", || server.ask(&["LLEN", "redisson_lock_queue:{one}"]).starts_with(":1"));
     shell.types("\x03");
+    shell.shows("ready> ");
     shell.types("echo code $?\n");
     shell.shows("code 130");
     shell.types("kill %1; wait %1; echo over $?\n");
@@ -168,4 +178,23 @@ fn a_command_in_a_pipeline_gets_the_terminal_when_it_asks() {
     shell.types("loud\n\x04");
     shell.shows("LOUD");
     shell.shows("ready> ");
+}
+
+#[test]
+fn top_stops_and_goes_on_with_the_shells_job() {
+    let server = Server::start();
+    let mut shell = Shell::start(&server);
+    shell.types("stty rows 24 columns 100; $leasehold top\n");
+    shell.shows("q quit");
+    shell.types("\x1a");
+    shell.shows("Stopped");
+    // The terminal is the shell's again.
+    shell.types("echo typed\n");
+    shell.shows("typed\r\ntyped");
+    shell.types("fg\n");
+    shell.shows("q quit");
+    shell.types("\x03");
+    shell.shows("ready> ");
+    shell.types("echo code $?\n");
+    shell.shows("code 130");
 }

@@ -161,11 +161,35 @@ fn ask(port: u16, words: &[&str]) -> Option<String> {
     Some(answer.trim_end_matches("+OK\r\n").to_owned())
 }
 
+/// The example `stock`, which `./check` has built and names; nobody's own build need have it.
+pub(crate) fn stock() -> Option<PathBuf> {
+    let program = Path::new(env!("CARGO_BIN_EXE_leasehold"));
+    let examples =
+        std::env::var_os("LEASEHOLD_EXAMPLES").map_or_else(|| program.with_file_name("examples"), Into::into);
+    let stock = examples.join("stock");
+    if !stock.exists() && std::env::var_os("CI").is_none() {
+        eprintln!("SKIPPED: {} is not built", stock.display());
+        return None;
+    }
+    Some(stock)
+}
+
 /// The program without a store.
 pub(crate) fn leasehold(arguments: &[&str]) -> Command {
+    let mut command = program(&[], arguments);
+    command.stdin(Stdio::null());
+    command
+}
+
+/// As [`leasehold`], with its standard input for its terminal.
+pub(crate) fn in_a_session_of_its_own(arguments: &[&str]) -> Command {
+    program(&["setsid", "--ctty", "--wait"], arguments)
+}
+
+fn program(before: &[&str], arguments: &[&str]) -> Command {
     // Tests that run in the background have ignored interrupts, which all that they start would ignore too.
     let mut command = Command::new("env");
-    command.args(["--default-signal", env!("CARGO_BIN_EXE_leasehold")]).args(arguments).stdin(Stdio::null());
+    command.arg("--default-signal").args(before).arg(env!("CARGO_BIN_EXE_leasehold")).args(arguments);
     for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("LEASEHOLD_"))
     {
         command.env_remove(name);

@@ -45,7 +45,7 @@ impl Engine {
             let sent = self.clock.now();
             claim.lease = hold.within_ceiling(asked, sent);
             let timeout = self.options.command_timeout;
-            let answer = self.store.attempt(&claim, count, sent.plus(timeout));
+            let answer = self.ask("acquire", || self.store.attempt(&claim, count, sent.plus(timeout)));
             let now = self.clock.now();
             let is_granted = matches!(answer, Answer::Done(Attempt::Granted { .. }));
             let mut stands = hold.is_live(now, &self.reporter);

@@ -21,15 +21,17 @@ pub(crate) use crate::engine::hold::grant::{Grant, Holder};
 use crate::engine::hold::levels::Levels;
 use crate::engine::hold::loss::LossListeners;
 use crate::engine::hold::phase::Phase;
+pub(crate) use crate::engine::hold::phase::Standing;
 use crate::engine::hold::slot::AgendaSlot;
 use crate::engine::policy::{at_risk, renewal_period, renewal_slack};
 use crate::ident::{Fence, LockName, Owner};
 use crate::observe::reporter::{OnLost, Reporter};
+use crate::observe::spans::HoldSpan;
 use crate::observe::{Loss, LossReason, event::Event};
 use crate::seam::{Bound, Claim, HoldNote, Kind, Turn, Wakeups};
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use crate::time::{Clock, Lease, Moment, SHORTEST_LEASE, window};
+use crate::time::{Clock, Lease, Moment, SHORTEST_LEASE, nanos, window};
 
 /// One grant.
 pub(crate) struct Hold {
@@ -38,6 +40,7 @@ pub(crate) struct Hold {
     owner: Owner,
     home: u32,
     pub(crate) holder: Holder,
+    pub(crate) span: HoldSpan,
     since: Moment,
     /// The lease that renewals ask for, in nanoseconds.
     renewed_lease: AtomicU64,
@@ -75,15 +78,6 @@ pub(crate) struct Hold {
     read_beside: AtomicBool,
 }
 
-/// Whether a hold still stands.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Standing {
-    Held,
-    /// Held until then, but a renewal is overdue.
-    AtRisk(Moment),
-    Lost(LossReason),
-}
-
 impl Hold {
     /// Makes the hold with its first level; returns that level's id too.
     pub(crate) fn new(grant: Grant) -> (Hold, u64) {
@@ -93,6 +87,7 @@ impl Hold {
             owner: grant.owner,
             home: grant.home,
             holder: grant.holder,
+            span: HoldSpan::none(),
             since: grant.sent,
             renewed_lease: AtomicU64::new(nanos(grant.renewed_lease)),
             units: grant.units,
@@ -475,7 +470,7 @@ impl Hold {
         match self.standing(now) {
             Standing::Held | Standing::AtRisk(_) => true,
             Standing::Lost(reason) => {
-                self.lose(reason, reporter);
+                self.lose(reason, now, reporter);
                 false
             }
         }
@@ -495,7 +490,7 @@ impl Hold {
     }
 
     /// Records the loss and notifies all listeners, once. Returns whether this call did it.
-    pub(crate) fn lose(&self, reason: LossReason, reporter: &Reporter) -> bool {
+    pub(crate) fn lose(&self, reason: LossReason, now: Moment, reporter: &Reporter) -> bool {
         if reason != LossReason::Gone && self.read_beside.load(Ordering::Acquire) {
             // It is ended in the store from here on, again and again: first of all, the thread's next hold is another's.
             self.retire_owner();
@@ -508,8 +503,12 @@ impl Hold {
         let loss = Loss { name: self.name.given().to_owned(), owner: self.owner, reason };
         self.listeners.notify(&loss, reporter);
         reporter.counters.note_loss(reason);
-        let kind = self.kind.label();
-        reporter.observe_later(move |observer| observer.event(&Event::Lost { loss: &loss, kind }));
+        let (kind, is_abandoned) = (self.kind.label(), self.abandoned.load(Ordering::Acquire));
+        let held = now.since(self.since);
+        let span = self.span.end(reason.end(is_abandoned));
+        reporter.observe_later(move |observer| {
+            span(&|| observer.event(&Event::Lost { loss: &loss, kind, held, is_abandoned }));
+        });
         true
     }
 
@@ -534,10 +533,6 @@ impl Hold {
     pub(crate) fn forget_listeners(&self, reporter: &Reporter) {
         self.listeners.forget(reporter);
     }
-}
-
-fn nanos(duration: Duration) -> u64 {
-    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
 impl fmt::Debug for Hold {

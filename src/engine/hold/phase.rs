@@ -13,6 +13,7 @@
 
 use crate::observe::LossReason;
 use crate::sync::atomic::{AtomicU8, Ordering};
+use crate::time::Moment;
 
 const LIVE: u8 = 0;
 const RELEASING: u8 = 1;
@@ -20,6 +21,15 @@ const EXPIRED: u8 = 2;
 const GONE: u8 = 3;
 const SHUT_DOWN: u8 = 4;
 const TOO_LONG: u8 = 5;
+
+/// Whether a hold still stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Standing {
+    Held,
+    /// Held until then, but a renewal is overdue.
+    AtRisk(Moment),
+    Lost(LossReason),
+}
 
 /// Starts live. A loss is final.
 #[derive(Debug)]

@@ -52,8 +52,8 @@ fn a_loss_is_told_once_and_stays() {
     let hold = hold(Lease::Renewed, start);
     let reporter = Reporter::new(None);
     let channel = hold.loss_channel();
-    assert!(hold.lose(LossReason::Gone, &reporter));
-    assert!(!hold.lose(LossReason::Expired, &reporter));
+    assert!(hold.lose(LossReason::Gone, start, &reporter));
+    assert!(!hold.lose(LossReason::Expired, start, &reporter));
     confirm(&hold, start.plus(LEASE), LEASE);
     assert_eq!(hold.standing(start), Standing::Lost(LossReason::Gone));
     assert_eq!(channel.recv().unwrap().reason, LossReason::Gone);
@@ -69,8 +69,10 @@ fn a_number_that_was_spent_is_the_threads_until_the_hold_ends() {
         Hold { holder, owner, ..hold(Lease::Renewed, ManualClock::new().now()) }
     };
     let reporter = Reporter::new(None);
-    let ends: [fn(&Hold, &Reporter) -> bool; 2] =
-        [|hold, _| hold.begin_release(), |hold, reporter| hold.lose(LossReason::Expired, reporter)];
+    let ends: [fn(&Hold, &Reporter) -> bool; 2] = [
+        |hold, _| hold.begin_release(),
+        |hold, reporter| hold.lose(LossReason::Expired, hold.since(), reporter),
+    ];
     for end in ends {
         let (hold, other, number) = (of_thread(), of_thread(), mark.number());
         hold.retire_owner_on_end();
@@ -93,8 +95,8 @@ fn a_hold_that_is_being_released_does_not_expire_but_can_turn_out_gone() {
     let reporter = Reporter::new(None);
     assert!(hold.begin_release());
     assert!(!hold.begin_release());
-    assert!(!hold.lose(LossReason::Expired, &reporter));
-    assert!(hold.lose(LossReason::Gone, &reporter));
+    assert!(!hold.lose(LossReason::Expired, hold.since(), &reporter));
+    assert!(hold.lose(LossReason::Gone, hold.since(), &reporter));
 }
 
 #[test]

@@ -34,8 +34,9 @@ impl ReleaseCompletion {
                     _ => self.note_ended(hold),
                 };
                 let (name, kind, owner) = (Arc::clone(hold.name()), hold.kind().label(), hold.owner());
+                let span = hold.span.end("released");
                 self.reporter.observe_news(move |observer| {
-                    observer.event(&Event::Released { name: name.given(), kind, owner, held });
+                    span(&|| observer.event(&Event::Released { name: name.given(), kind, owner, held }));
                 });
             }
             ReleaseOutcome::Lost => self.lose(hold, LossReason::Gone),
@@ -54,19 +55,21 @@ impl ReleaseCompletion {
     /// Tells the observers on the calling thread that a hold was released.
     pub(crate) fn tell_released(&self, hold: &Hold, held: Duration) {
         let (name, kind, owner) = (hold.name().given(), hold.kind().label(), hold.owner());
-        self.reporter.tell(|observer| observer.event(&Event::Released { name, kind, owner, held }));
+        let span = hold.span.end("released");
+        self.reporter.tell(|observer| span(&|| observer.event(&Event::Released { name, kind, owner, held })));
     }
 
     /// Records that a hold is lost. Its number is given up: a request under it may be on its way, and the old guard
     /// may still try to release.
     pub(crate) fn lose(&self, hold: &Arc<Hold>, reason: LossReason) {
-        if hold.lose(reason, &self.reporter) {
+        if hold.lose(reason, self.clock.now(), &self.reporter) {
             hold.retire_owner();
         }
     }
 
     /// A release did not get through: the watchdog repeats it until it is answered or the lease has run out.
     pub(crate) fn leave_behind(&self, hold: &Arc<Hold>) {
+        drop(hold.span.end("release_failed"));
         hold.retire_owner();
         hold.forget_listeners(&self.reporter);
         let now = self.clock.now();

@@ -93,7 +93,7 @@ impl Engine {
         if hold.end_level(level) != Some(0) || !self.still_held(hold, 0) {
             return expired();
         }
-        let answer = self.store.expire_in(&hold.claim(), rest, self.one_command());
+        let answer = self.ask("release", || self.store.expire_in(&hold.claim(), rest, self.one_command()));
         self.registry.remove(hold);
         match answer {
             Answer::Done(true) => {
@@ -168,7 +168,16 @@ impl Engine {
             HandoffStart::Sent => {}
             HandoffStart::Nobody => {
                 let (completion, ended) = (Arc::clone(&self.completion), Arc::clone(hold));
-                let done = Box::new(move |answer| {
+                let sent = self.reporter.is_observed().then(|| self.clock.now());
+                let done = Box::new(move |answer: Answer<Release>| {
+                    if let Some(sent) = sent {
+                        completion.reporter.observe_request(
+                            "release",
+                            sent,
+                            &completion.clock,
+                            answer.error(),
+                        );
+                    }
                     completion.settle(&ended, ReleaseOutcome::of_release(answer));
                     drop(call); // not over before
                 });
@@ -222,7 +231,7 @@ impl Engine {
         let mut in_doubt = false;
         loop {
             let ask = || self.store.release(&claim, left, self.one_command());
-            let error = match first.take().unwrap_or_else(ask) {
+            let error = match first.take().unwrap_or_else(|| self.ask("release", ask)) {
                 Answer::Done(Release::Freed { others }) => return Ok(Some(others)),
                 Answer::Done(Release::StillHeld) => return Ok(Some(Others::Nobody)),
                 // An earlier request of ours did it, if the lease cannot have ended meanwhile.

@@ -11,6 +11,7 @@ use crate::engine::handoff::PendingHandoff;
 use crate::engine::registry::QueuePlace;
 use crate::error::{Error, ErrorKind, Result};
 use crate::inspect::Whereabouts;
+use crate::observe::event::GaveUpReason;
 use crate::seam::{Answer, Attempt, Claim, HoldNote, Kind, Wakeups};
 use crate::time::{Moment, random_between, window};
 
@@ -50,7 +51,9 @@ impl Waiting<'_> {
         let ended = self.answered(claim, sent, answer).and_then(|progress| self.last(progress));
         let ended = self.unless_shut_down(ended);
         if self.call.limit == WaitLimit::Once {
-            self.tell_given_up(&ended); // else the caller goes on by itself
+            self.tell_given_up(&ended);
+        } else if matches!(ended, Ok(None)) {
+            self.span.gave_up(&GaveUpReason::Busy, self.attempts); // the caller goes on by itself
         }
         ended.map_err(|error| error.during(self.call.action).on(self.call.name.given()))
     }
@@ -77,6 +80,7 @@ impl Waiting<'_> {
     ) -> Result<Progress> {
         let call = self.call;
         self.attempts = self.attempts.saturating_add(1);
+        self.engine.reporter.tell_request("acquire", sent, &self.engine.clock, answer.error());
         self.is_answered = matches!(answer, Answer::Done(_));
         if self.is_answered {
             self.reset_retry_budget();
@@ -178,7 +182,8 @@ impl Waiting<'_> {
     /// Reads the answer of a hand-off to this thread.
     pub(super) fn receive(&mut self, place: &QueuePlace, handoff: PendingHandoff) -> Result<Progress> {
         let (claim, sent) = (handoff.to.clone(), handoff.sent);
-        let answer = handoff.receive().into();
+        let answer: Answer<Attempt> = handoff.receive().into();
+        self.engine.reporter.tell_request("hand_over", sent, &self.engine.clock, answer.error());
         let outcome = self.judge(&claim, sent, answer);
         self.coming = Some((sent, true));
         let progress = self.follow(claim, sent, outcome);

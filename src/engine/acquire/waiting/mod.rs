@@ -22,6 +22,7 @@ use crate::engine::queue::ClosedOffer;
 use crate::engine::registry::QueuePlace;
 use crate::error::Result;
 use crate::ident::{ThreadMark, unbound_number};
+use crate::observe::spans::WaitSpan;
 use crate::park::Parker;
 use crate::seam::subscription::Subscription;
 use crate::seam::{Bound, Claim, Kind, Turn};
@@ -51,6 +52,7 @@ pub(crate) struct Waiting<'a> {
     /// Whether the last request was answered.
     is_answered: bool,
     attempts: u32,
+    span: WaitSpan,
     /// The home that the last attempt went to.
     home: u32,
     retry_budget: RetryBudget,
@@ -120,6 +122,7 @@ impl<'a> Waiting<'a> {
             coming: None,
             is_answered: true,
             attempts: 0,
+            span: WaitSpan::open(call.name.given(), call.kind.label()),
             home: 0,
             retry_budget: RetryBudget::default(),
             bound: None,

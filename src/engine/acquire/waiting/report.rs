@@ -35,6 +35,8 @@ impl Waiting<'_> {
         let (reporter, now) = (&self.engine.reporter, self.engine.clock.now());
         let (name, kind, owner) = (self.call.name.given(), self.call.kind.label(), hold.owner());
         let (waited, attempts) = (now.since(self.started), self.attempts);
+        self.span.granted(owner, hold.fence(), attempts);
+        hold.span.open(name, kind, owner, hold.fence());
         reporter.tell(|observer| observer.event(&Event::Acquired { name, kind, owner, waited, attempts }));
         if let Some((since, is_local)) = self.coming {
             let took = now.since(since);
@@ -59,6 +61,7 @@ impl Waiting<'_> {
             Err(error) => GaveUpReason::Failed(error),
         };
         self.engine.reporter.counters.note_given_up();
+        self.span.gave_up(&reason, self.attempts);
         if self.engine.reporter.is_observed() {
             let (name, kind, attempts) = (self.call.name.given(), self.call.kind.label(), self.attempts);
             let waited = self.engine.clock.now().since(self.started);

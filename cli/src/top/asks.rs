@@ -1,0 +1,187 @@
+//! The thread that asks the store, so that no key waits for it.
+
+use std::collections::HashMap;
+use std::io;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use leasehold::crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded, unbounded};
+use leasehold::{Error, Inspection, ListCost, ListedLock, LockClient, ObjectKind};
+
+use crate::clock::Moment;
+use crate::show::{self, Forced};
+
+/// So many locks can be moved through; all are counted.
+const MOST_LOCKS: usize = 10_000;
+/// For so many locks on the screen the token is asked for, each by a request.
+const MOST_TOKENS: usize = 64;
+
+/// The locks at one moment, more or less.
+pub(crate) struct Look {
+    pub(crate) locks: Vec<ListedLock>,
+    /// How many there are, with those that are not in the list, and how many wait for them.
+    pub(crate) found: u64,
+    pub(crate) waiting: u64,
+    /// The fencing tokens of those on the screen, by name.
+    pub(crate) fences: HashMap<String, u64>,
+    pub(crate) cost: ListCost,
+    pub(crate) took: Duration,
+    pub(crate) since: Moment,
+}
+
+pub(crate) enum Answer {
+    Looked(Look),
+    /// The store did not do what it was asked for.
+    Failed(Error),
+    /// Who would lose the lock.
+    Asked(Box<Inspection>),
+    /// What became of a lock that was to be forced.
+    Said(String),
+}
+
+enum Ask {
+    Look,
+    Question(String),
+    Force(Box<Inspection>),
+}
+
+/// The store, asked by a thread that ends with this.
+pub(crate) struct Asks {
+    pub(crate) answers: Receiver<Answer>,
+    asks: Sender<Ask>,
+    visible: Arc<Mutex<Vec<String>>>,
+}
+
+impl Asks {
+    pub(crate) fn start(client: &LockClient, pattern: &str, interval: Duration) -> io::Result<Asks> {
+        let (asks, asked) = unbounded();
+        // One look waits to be drawn, no more.
+        let (answer, answers) = bounded(1);
+        let visible = Arc::<Mutex<Vec<String>>>::default();
+        let mut thread = Thread {
+            client: client.clone(),
+            pattern: pattern.to_owned(),
+            visible: Arc::clone(&visible),
+            fences: HashMap::new(),
+        };
+        std::thread::Builder::new().name("asks".to_owned()).spawn(move || {
+            let mut due = Moment::now();
+            loop {
+                let ask = match asked.recv_timeout(due.since(Moment::now())) {
+                    Ok(ask) => ask,
+                    Err(RecvTimeoutError::Timeout) => Ask::Look,
+                    Err(RecvTimeoutError::Disconnected) => return,
+                };
+                let forced = matches!(ask, Ask::Force(_));
+                if answer.send(thread.answer(ask)).is_err() {
+                    return;
+                }
+                // What was done is to be seen.
+                let now = Moment::now();
+                due = if forced { now } else { due.max(now.minus(interval)).plus(interval) };
+            }
+        })?;
+        Ok(Asks { answers, asks, visible })
+    }
+
+    /// Which locks are on the screen.
+    pub(crate) fn visible(&self, names: Vec<String>) {
+        *self.visible.lock().unwrap_or_else(PoisonError::into_inner) = names;
+    }
+
+    pub(crate) fn look(&self) {
+        self.ask(Ask::Look);
+    }
+
+    pub(crate) fn question(&self, name: String) {
+        self.ask(Ask::Question(name));
+    }
+
+    pub(crate) fn force(&self, seen: Inspection) {
+        self.ask(Ask::Force(Box::new(seen)));
+    }
+
+    fn ask(&self, ask: Ask) {
+        self.asks.send(ask).ok(); // that it has ended is seen by the answers
+    }
+}
+
+struct Thread {
+    client: LockClient,
+    pattern: String,
+    visible: Arc<Mutex<Vec<String>>>,
+    /// Tokens by name, each with the hold that it belongs to.
+    fences: HashMap<String, (Hold, Option<u64>)>,
+}
+
+/// The owner, and for how long it had the lock when its token was asked for: one that has had it for less has it anew.
+type Hold = (String, Option<Duration>);
+
+impl Thread {
+    fn answer(&mut self, ask: Ask) -> Answer {
+        let answered = match ask {
+            Ask::Look => self.look().map(Answer::Looked),
+            Ask::Question(name) => self.client.inspect(&name).map(|seen| Answer::Asked(Box::new(seen))),
+            Ask::Force(seen) => self.force(&seen).map(Answer::Said),
+        };
+        answered.unwrap_or_else(Answer::Failed)
+    }
+
+    fn look(&mut self) -> Result<Look, Error> {
+        let since = Moment::now();
+        let (mut kept, mut found, mut waiting) = (Vec::new(), 0_u64, 0_u64);
+        let mut locks = self.client.list(&self.pattern);
+        for lock in locks.by_ref() {
+            let lock = lock?;
+            found += 1;
+            waiting += lock.waiting;
+            if kept.len() < MOST_LOCKS {
+                kept.push(lock);
+            }
+        }
+        let mut cost = locks.cost();
+        let fences = self.fences(&kept, &mut cost)?;
+        let took = Moment::now().since(since);
+        Ok(Look { locks: kept, found, waiting, fences, cost, took, since })
+    }
+
+    fn fences(&mut self, locks: &[ListedLock], cost: &mut ListCost) -> Result<HashMap<String, u64>, Error> {
+        let visible = self.visible.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let mut before = std::mem::take(&mut self.fences);
+        let by_name: HashMap<&str, &ListedLock> =
+            locks.iter().map(|lock| (lock.name.as_str(), lock)).collect();
+        for name in visible.iter().take(MOST_TOKENS) {
+            let lock = by_name.get(name.as_str()).filter(|lock| lock.kind == ObjectKind::FencedLock);
+            let Some(holder) = lock.and_then(|lock| lock.holders.first()) else { continue };
+            let known = before.remove(name).filter(|((owner, held_for), _)| {
+                *owner == holder.owner && held_for.is_some() && *held_for <= holder.held_for
+            });
+            let fence = match known {
+                Some((_, fence)) => fence,
+                None => {
+                    cost.requests += 1;
+                    let seen = self.client.inspect(name)?;
+                    let is_same = seen.holders.first().is_some_and(|now| now.owner == holder.owner);
+                    seen.fence.filter(|_| is_same).map(|fence| fence.get())
+                }
+            };
+            self.fences.insert(name.clone(), ((holder.owner.clone(), holder.held_for), fence));
+        }
+        Ok(self.fences.iter().filter_map(|(name, (_, fence))| Some((name.clone(), (*fence)?))).collect())
+    }
+
+    /// Only the hold that was shown: another has come by the lock in its own right.
+    fn force(&self, shown: &Inspection) -> Result<String, Error> {
+        let name = &shown.name;
+        let now = self.client.inspect(name)?;
+        let owners = |seen: &Inspection| seen.holders.iter().map(|one| one.owner.clone()).collect::<Vec<_>>();
+        if now.is_held() && (owners(&now) != owners(shown) || now.fence != shown.fence) {
+            return Ok(format!("{name} has another holder by now: nothing was done"));
+        }
+        Ok(match show::evict(&self.client, shown)? {
+            Forced::Yes => format!("{name} was released by force"),
+            Forced::WasFree => format!("{name} was free already"),
+            Forced::Impossible => show::impossible(shown),
+        })
+    }
+}

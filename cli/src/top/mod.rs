@@ -1,0 +1,137 @@
+//! `top`: the locks of a store in a terminal, looked at each second.
+
+mod asks;
+mod screen;
+mod view;
+
+use std::io::IsTerminal;
+use std::time::Duration;
+
+use leasehold::crossbeam_channel::{Receiver, select, unbounded};
+use leasehold::{ClientBuilder, LockClient};
+use ratatui::DefaultTerminal;
+use ratatui::crossterm::event::{self, Event, KeyEvent};
+use rustix::process::{Signal, getpid, kill_process};
+use signal_hook::consts::SIGINT;
+
+use crate::args::{Common, Format, TopArgs};
+use crate::clock::Moment;
+use crate::exit::Exit;
+use crate::run::signals::Caught;
+use crate::say::Say;
+use crate::store::{self, explain};
+use crate::top::asks::{Answer, Asks};
+use crate::top::view::{Next, View};
+
+/// Shows the locks until a key or a signal ends it.
+pub(crate) fn top(common: &Common, args: &TopArgs) -> Exit {
+    let say = Say::new(common);
+    if common.format == Format::Json || !std::io::stdin().is_terminal() || !std::io::stdout().is_terminal() {
+        say.error("top is for a terminal; ls, show and watch write for files and programs, also as JSON");
+        return Exit::Usage;
+    }
+    let Ok(caught) = Caught::start() else {
+        say.error("signals cannot be caught");
+        return Exit::Internal;
+    };
+    let client = match store::open(common, None, say.silent(), |builder| patient(builder, args.interval)) {
+        Ok(client) => client,
+        Err(error) => return explain(&error, say),
+    };
+    let shown = show(&client, args, &caught);
+    store::finish(client);
+    match shown {
+        Ok(exit) => exit,
+        Err(Trouble::Store(error)) => explain(&error, say),
+        Err(Trouble::System(error)) => {
+            say.error(&format!("the terminal cannot be used: {error}"));
+            Exit::Internal
+        }
+    }
+}
+
+/// Each look is a new attempt: that the store is away is to be said soon.
+fn patient(builder: ClientBuilder, interval: Duration) -> ClientBuilder {
+    if std::env::var_os("LEASEHOLD_PATIENCE").is_some() { builder } else { builder.patience(interval) }
+}
+
+enum Trouble {
+    /// It will not become better by waiting: no rights, no lists.
+    Store(leasehold::Error),
+    System(std::io::Error),
+}
+
+impl From<std::io::Error> for Trouble {
+    fn from(error: std::io::Error) -> Trouble {
+        Trouble::System(error)
+    }
+}
+
+fn show(client: &LockClient, args: &TopArgs, caught: &Caught) -> Result<Exit, Trouble> {
+    let asks = Asks::start(client, &args.pattern, args.interval)?;
+    let events = events()?;
+    let mut view = View::default();
+    let mut terminal = ratatui::try_init()?;
+    let shown = shown(&mut terminal, &mut view, &asks, &events, caught);
+    ratatui::try_restore()?;
+    shown
+}
+
+/// What is typed, read by a thread that ends with the process.
+fn events() -> std::io::Result<Receiver<Event>> {
+    let (sender, receiver) = unbounded();
+    let read = move || while event::read().is_ok_and(|event| sender.send(event).is_ok()) {};
+    std::thread::Builder::new().name("typed".to_owned()).spawn(read)?;
+    Ok(receiver)
+}
+
+fn shown(
+    terminal: &mut DefaultTerminal,
+    view: &mut View,
+    asks: &Asks,
+    events: &Receiver<Event>,
+    caught: &Caught,
+) -> Result<Exit, Trouble> {
+    // Times run on between two looks.
+    const TICK: Duration = Duration::from_secs(1);
+    loop {
+        terminal.draw(|frame| screen::draw(frame, view, Moment::now()))?;
+        asks.visible(view.visible());
+        let next = select! {
+            recv(events) -> event => match event {
+                Ok(Event::Key(key)) if is_press(&key) => view.typed(&key),
+                Ok(_) => Next::Go, // among them a new size
+                Err(_closed) => return Ok(Exit::Success), // the terminal is gone
+            },
+            recv(asks.answers) -> answer => match answer {
+                Ok(Answer::Failed(error)) if !error.is_retryable() && !view.has_locks() => return Err(Trouble::Store(error)),
+                Ok(answer) => { view.answered(answer, Moment::now()); Next::Go }
+                Err(_ended) => return Ok(Exit::Internal),
+            },
+            recv(caught.signals) -> signal => return Ok(signal.map_or(Exit::Internal, Exit::Signal)),
+            default(TICK) => Next::Go,
+        };
+        match next {
+            Next::Go => {}
+            Next::Quit => return Ok(Exit::Success),
+            Next::Interrupt => return Ok(Exit::Signal(SIGINT)),
+            Next::Stop => stop(terminal)?,
+            Next::Look => asks.look(),
+            Next::Question(name) => asks.question(name),
+            Next::Force(seen) => asks.force(*seen),
+        }
+    }
+}
+
+fn is_press(key: &KeyEvent) -> bool {
+    key.kind != event::KeyEventKind::Release
+}
+
+/// Gives the terminal back and stops, as the terminal's own key does to other programs; goes on when it is told to.
+fn stop(terminal: &mut DefaultTerminal) -> Result<(), Trouble> {
+    ratatui::try_restore()?;
+    kill_process(getpid(), Signal::STOP).map_err(std::io::Error::from)?;
+    // It begins with an empty screen. `clear` would ask the terminal where the cursor is, and `typed` would read the answer.
+    *terminal = ratatui::try_init()?;
+    Ok(())
+}

@@ -1,0 +1,273 @@
+//! What `top` shows, and what keys do to it. It draws nothing and asks nobody.
+
+use std::cmp::Ordering;
+use std::time::Duration;
+
+use leasehold::{Inspection, ListedLock};
+use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
+
+use crate::clock::Moment;
+use crate::say::plain;
+use crate::store;
+use crate::top::asks::{Answer, Look};
+
+/// What is to be done after a key.
+pub(crate) enum Next {
+    Go,
+    Quit,
+    /// As a terminal does by Ctrl-C, and by Ctrl-Z.
+    Interrupt,
+    Stop,
+    Look,
+    /// Asks who would lose the lock.
+    Question(String),
+    Force(Box<Inspection>),
+}
+
+/// By what the locks are sorted; those that are most likely looked for are first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) enum Order {
+    #[default]
+    Waiting,
+    Since,
+    Left,
+    Name,
+}
+
+impl Order {
+    fn next(self) -> Order {
+        match self {
+            Order::Waiting => Order::Since,
+            Order::Since => Order::Left,
+            Order::Left => Order::Name,
+            Order::Name => Order::Waiting,
+        }
+    }
+
+    pub(crate) fn words(self) -> &'static str {
+        match self {
+            Order::Waiting => "most waiters first",
+            Order::Since => "longest held first",
+            Order::Left => "soonest end first",
+            Order::Name => "by name",
+        }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Row {
+    pub(crate) name: String,
+    pub(crate) kind: String,
+    pub(crate) holder: String,
+    pub(crate) since: Option<Duration>,
+    /// `Duration::MAX`: it has no end.
+    pub(crate) left: Option<Duration>,
+    pub(crate) waiting: u64,
+    pub(crate) fence: Option<u64>,
+}
+
+/// What keys mean at the moment.
+#[derive(Debug, Default)]
+pub(crate) enum Mode {
+    #[default]
+    Moving,
+    Filtering,
+    /// The store is asked who has this lock.
+    Asking(String),
+    Question(Box<Inspection>),
+}
+
+#[derive(Default)]
+pub(crate) struct View {
+    pub(crate) look: Option<Look>,
+    pub(crate) rows: Vec<Row>,
+    pub(crate) order: Order,
+    pub(crate) reversed: bool,
+    pub(crate) filter: String,
+    pub(crate) mode: Mode,
+    /// What is to be read once: it goes with the next key.
+    pub(crate) said: Option<String>,
+    /// Why there is no new look, and since when.
+    pub(crate) trouble: Option<(String, Moment)>,
+    /// The selected lock; it stays selected wherever it moves.
+    selected: Option<String>,
+    /// The first row on the screen, and how many are. The screen sets them.
+    pub(crate) first: usize,
+    pub(crate) height: usize,
+}
+
+impl View {
+    pub(crate) fn has_locks(&self) -> bool {
+        self.look.is_some()
+    }
+
+    pub(crate) fn answered(&mut self, answer: Answer, now: Moment) {
+        match answer {
+            Answer::Looked(look) => {
+                self.trouble = None;
+                self.look = Some(look);
+                self.arrange();
+            }
+            Answer::Failed(error) => {
+                let since = self.trouble.as_ref().map_or(now, |(_, since)| *since);
+                self.trouble = Some((plain(&store::text(&error)).replace('\n', " "), since));
+                if !matches!(self.mode, Mode::Filtering) {
+                    self.mode = Mode::Moving;
+                }
+            }
+            Answer::Asked(seen) => {
+                // Another key may have been typed meanwhile.
+                if !matches!(&self.mode, Mode::Asking(name) if *name == seen.name) {
+                    return;
+                }
+                if seen.is_held() {
+                    self.mode = Mode::Question(seen);
+                } else {
+                    self.mode = Mode::Moving;
+                    self.say(format!("{} is held by nobody", seen.name));
+                }
+            }
+            Answer::Said(words) => self.say(words),
+        }
+    }
+
+    pub(crate) fn typed(&mut self, key: &KeyEvent) -> Next {
+        self.said = None;
+        if key.modifiers.contains(KeyModifiers::CONTROL) {
+            return match key.code {
+                KeyCode::Char('c') => Next::Interrupt,
+                KeyCode::Char('z') => Next::Stop,
+                _ => Next::Go,
+            };
+        }
+        match std::mem::take(&mut self.mode) {
+            Mode::Filtering => self.filtering(key.code),
+            Mode::Question(seen) if matches!(key.code, KeyCode::Char('y' | 'Y')) => return Next::Force(seen),
+            Mode::Question(seen) => self.say(format!("{}: nothing was done", seen.name)),
+            Mode::Asking(_) | Mode::Moving => return self.moving(key.code),
+        }
+        Next::Go
+    }
+
+    fn moving(&mut self, key: KeyCode) -> Next {
+        let page = isize::try_from(self.height.max(2) - 1).unwrap_or(isize::MAX);
+        match key {
+            KeyCode::Char('q') => return Next::Quit,
+            KeyCode::Esc if self.filter.is_empty() => return Next::Quit,
+            KeyCode::Esc => {
+                self.filter.clear();
+                self.arrange();
+            }
+            KeyCode::Up | KeyCode::Char('k') => self.go(-1),
+            KeyCode::Down | KeyCode::Char('j') => self.go(1),
+            KeyCode::PageUp => self.go(-page),
+            KeyCode::PageDown | KeyCode::Char(' ') => self.go(page),
+            KeyCode::Home | KeyCode::Char('g') => self.go(isize::MIN),
+            KeyCode::End | KeyCode::Char('G') => self.go(isize::MAX),
+            KeyCode::Char('s') => {
+                self.order = self.order.next();
+                self.arrange();
+            }
+            KeyCode::Char('r') => {
+                self.reversed = !self.reversed;
+                self.arrange();
+            }
+            KeyCode::Char('/') => self.mode = Mode::Filtering,
+            KeyCode::Enter => return Next::Look,
+            KeyCode::Char('f') => {
+                let Some(row) = self.rows.get(self.at()) else { return Next::Go };
+                self.mode = Mode::Asking(row.name.clone());
+                return Next::Question(row.name.clone());
+            }
+            _ => {}
+        }
+        Next::Go
+    }
+
+    fn filtering(&mut self, key: KeyCode) {
+        self.mode = Mode::Filtering;
+        match key {
+            KeyCode::Enter => self.mode = Mode::Moving,
+            KeyCode::Esc => {
+                self.filter.clear();
+                self.mode = Mode::Moving;
+            }
+            KeyCode::Backspace => drop(self.filter.pop()),
+            KeyCode::Char(char) => self.filter.push(char),
+            _ => {}
+        }
+        self.arrange();
+    }
+
+    fn say(&mut self, words: String) {
+        self.said = Some(plain(&words).replace('\n', " "));
+    }
+
+    /// Where the selected row is; the first if there is none.
+    pub(crate) fn at(&self) -> usize {
+        let is_it = |row: &Row| Some(&row.name) == self.selected.as_ref();
+        self.rows.iter().position(is_it).unwrap_or(0)
+    }
+
+    fn go(&mut self, by: isize) {
+        let to = self.at().saturating_add_signed(by).min(self.rows.len().saturating_sub(1));
+        self.selected = self.rows.get(to).map(|row| row.name.clone());
+    }
+
+    /// The names of the locks on the screen.
+    pub(crate) fn visible(&self) -> Vec<String> {
+        self.rows.iter().skip(self.first).take(self.height).map(|row| row.name.clone()).collect()
+    }
+
+    /// Makes the rows anew from the last look.
+    fn arrange(&mut self) {
+        let Some(look) = &self.look else { return };
+        let rows = look.locks.iter().map(|lock| row(lock, look.fences.get(&lock.name).copied()));
+        let filter = self.filter.to_lowercase();
+        let is_meant = |row: &Row| {
+            filter.is_empty()
+                || [&row.name, &row.holder].iter().any(|text| text.to_lowercase().contains(&filter))
+        };
+        let mut rows: Vec<Row> = rows.filter(is_meant).collect();
+        rows.sort_by(|one, other| compare(self.order, one, other));
+        if self.reversed {
+            rows.reverse();
+        }
+        self.rows = rows;
+    }
+}
+
+fn compare(order: Order, one: &Row, other: &Row) -> Ordering {
+    let first = match order {
+        Order::Waiting => other.waiting.cmp(&one.waiting).then(other.since.cmp(&one.since)),
+        Order::Since => other.since.cmp(&one.since),
+        // One whose end is not known is last.
+        Order::Left => one.left.unwrap_or(Duration::MAX).cmp(&other.left.unwrap_or(Duration::MAX)),
+        Order::Name => Ordering::Equal,
+    };
+    first.then_with(|| one.name.cmp(&other.name))
+}
+
+fn row(lock: &ListedLock, fence: Option<u64>) -> Row {
+    let mut holder = lock.holders.first().map_or(String::new(), |holder| {
+        let Some(place) = &holder.whereabouts else { return holder.owner.clone() };
+        let what = place.label.as_ref().unwrap_or(&place.program);
+        let mut words = format!("{what} {}:{}", place.host, place.pid);
+        if !place.thread.is_empty() {
+            words += &format!(" {}", place.thread);
+        }
+        words.trim_start().to_owned()
+    });
+    if lock.holders.len() > 1 {
+        holder += &format!(" and {} more", lock.holders.len() - 1);
+    }
+    Row {
+        name: lock.name.clone(),
+        kind: lock.kind.to_string().trim_start_matches("a ").to_owned(),
+        holder: plain(&holder).replace('\n', " "),
+        since: lock.holders.iter().filter_map(|holder| holder.held_for).max(),
+        left: lock.remaining,
+        waiting: lock.waiting,
+        fence,
+    }
+}

@@ -1,0 +1,300 @@
+//! `top` in a terminal of the test's own: what its screen shows, and what keys do.
+
+use std::fs::{File, OpenOptions};
+use std::io::{Read, Write};
+use std::num::NonZeroU16;
+use std::os::unix::process::ExitStatusExt;
+use std::process::Child;
+use std::sync::{Arc, Mutex};
+
+use rustix::termios::{Winsize, tcsetwinsize};
+
+use crate::terminal::pseudo_terminal;
+use crate::world::{Run, Server, eventually, in_a_session_of_its_own, leasehold, outcome};
+
+const ROWS: u16 = 16;
+const COLUMNS: u16 = 110;
+
+/// The program in a terminal, which ends with the test.
+pub(crate) struct Top {
+    process: Child,
+    terminal: File,
+    pub(crate) screen: Arc<Mutex<vt100::Parser>>,
+}
+
+impl Top {
+    fn start(url: &str, arguments: &[&str]) -> Top {
+        Top::sized(url, arguments, ROWS, COLUMNS)
+    }
+
+    pub(crate) fn sized(url: &str, arguments: &[&str], rows: u16, columns: u16) -> Top {
+        let (terminal, path) = pseudo_terminal();
+        resize(&terminal, rows, columns);
+        let side = || OpenOptions::new().read(true).write(true).open(&path).unwrap();
+        let mut command = in_a_session_of_its_own(&[&["top"], arguments].concat());
+        command.env("LEASEHOLD_URL", url).env("TERM", "xterm");
+        let process = command.stdin(side()).stdout(side()).stderr(side()).spawn().expect("setsid");
+        let screen = Arc::new(Mutex::new(vt100::Parser::new(size(rows), size(columns), 0)));
+        let (mut reading, shows) = (terminal.try_clone().unwrap(), Arc::clone(&screen));
+        std::thread::spawn(move || {
+            let mut bytes = [0; 4096];
+            while let Ok(count @ 1..) = reading.read(&mut bytes) {
+                shows.lock().unwrap().process(&bytes[..count]);
+            }
+        });
+        Top { process, terminal, screen }
+    }
+
+    fn becomes(&self, rows: u16, columns: u16) {
+        self.screen.lock().unwrap().screen_mut().set_size(size(rows), size(columns));
+        resize(&self.terminal, rows, columns);
+    }
+
+    pub(crate) fn types(&mut self, text: &str) {
+        self.terminal.write_all(text.as_bytes()).unwrap();
+    }
+
+    fn lines(&self) -> Vec<String> {
+        let screen = self.screen.lock().unwrap();
+        let lines = screen.screen().rows(0, screen.screen().size().1.get());
+        lines.map(|line| line.trim_end().to_owned()).collect()
+    }
+
+    /// Waits until a line holds all of these, one behind the other; that line.
+    #[track_caller]
+    pub(crate) fn shows(&self, words: &[&str]) -> String {
+        let mut found = None;
+        eventually(&format!("a line has {words:?}"), || {
+            found = self.lines().into_iter().find(|line| {
+                let mut rest = line.as_str();
+                words.iter().all(|word| rest.split_once(word).map(|(_, behind)| rest = behind).is_some())
+            });
+            found.is_some()
+        });
+        found.unwrap()
+    }
+
+    /// Waits for the question, which may be folded.
+    #[track_caller]
+    fn asks(&self, label: &str) {
+        let is_asked = |text: String| {
+            text.contains("release it by force?") && {
+                text.split_once("held by").is_some_and(|(_, behind)| behind.contains(label))
+            }
+        };
+        eventually(&format!("it asks about {label}"), || is_asked(self.lines().join(" ")));
+    }
+
+    #[track_caller]
+    fn shows_no_more(&self, word: &str) {
+        eventually(&format!("{word:?} is not shown"), || {
+            !self.lines().iter().any(|line| line.contains(word))
+        });
+    }
+
+    /// Its code, as a shell has it.
+    #[track_caller]
+    fn ends(&mut self) -> i32 {
+        let mut status = None;
+        eventually("top ends", || {
+            status = self.process.try_wait().unwrap();
+            status.is_some()
+        });
+        let status = status.unwrap();
+        status.code().unwrap_or_else(|| 128 + status.signal().unwrap())
+    }
+}
+
+fn size(cells: u16) -> NonZeroU16 {
+    NonZeroU16::new(cells).unwrap()
+}
+
+fn resize(terminal: &File, ws_row: u16, ws_col: u16) {
+    tcsetwinsize(terminal, Winsize { ws_row, ws_col, ws_xpixel: 0, ws_ypixel: 0 }).unwrap();
+}
+
+impl Drop for Top {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("{:#?}", self.lines());
+        }
+        drop(self.process.kill());
+        drop(self.process.wait());
+    }
+}
+
+/// The last column of a line; 0 while that of the waiters is the last.
+fn token(line: &str) -> u64 {
+    let last = line.rsplit_once(' ').and_then(|(_, last)| last.parse().ok()).unwrap_or(0);
+    if last < 1000 { 0 } else { last }
+}
+
+/// A run that holds, or waits behind one that does.
+pub(crate) fn run(server: &Server, label: &str, arguments: &[&str]) -> Run {
+    let mut command = server.leasehold(&["run", "-q", "--lease", "3s", "--label", label]);
+    Run::start(command.args(arguments).args(["--", "sleep", "600"]))
+}
+
+#[test]
+fn the_screen_shows_who_holds_and_who_waits_while_they_come_and_go() {
+    let server = Server::start();
+    let mut top = Top::start(&server.url(), &["--interval", "100ms"]);
+    top.shows(&["0 locks, 0 waiting, most waiters first"]);
+    top.shows(&["NAME", "KIND", "HOLDER", "SINCE", "LEFT", "WAITERS", "FENCE"]);
+    let holder = run(&server, "nightly", &["import"]);
+    let pid = holder.pid().to_string();
+    // The token is asked for by the look after the one that found the lock.
+    let mut first = 0;
+    eventually("the token is shown", || {
+        let line = top.shows(&["import", "fenced lock", "nightly ", &pid, "s ", "s ", "0"]);
+        first = token(&line);
+        first > 0
+    });
+    let waiter = run(&server, "second", &["import"]);
+    top.shows(&["import", "nightly", "s ", "1  "]);
+    let readers = [run(&server, "one", &["-s", "report"]), run(&server, "two", &["-s", "report"])];
+    top.shows(&["report", "read-write lock", " and 1 more"]);
+    top.shows(&["2 locks, 1 waiting"]);
+    drop(readers);
+    top.shows_no_more("report");
+    drop(holder);
+    // The one that waited has a token of its own, not that of its predecessor.
+    eventually("the next token is shown", || {
+        let next = token(&top.shows(&["import", "second"]));
+        assert_ne!(next, first);
+        next > first
+    });
+    drop(waiter);
+    top.shows(&["0 locks, 0 waiting"]);
+    top.shows_no_more("import");
+    top.types("q");
+    assert_eq!(top.ends(), 0);
+    // What was on the terminal before is there again, and the cursor.
+    let screen = top.screen.lock().unwrap();
+    assert!(!screen.screen().alternate_screen() && !screen.screen().hide_cursor());
+}
+
+#[test]
+fn a_hold_is_ended_by_a_key_only_after_the_question() {
+    let server = Server::start();
+    let _keeps = run(&server, "other", &["a"]);
+    let mut holder = run(&server, "nightly", &["b"]);
+    let mut top = Top::start(&server.url(), &["--interval", "100ms"]);
+    top.shows(&["a ", "other"]);
+    top.shows(&["b ", "nightly"]);
+    top.types("sss"); // by name
+    top.shows(&["by name"]);
+    top.types("jf");
+    top.asks("nightly");
+    top.types("n");
+    top.shows(&["b: nothing was done"]);
+    assert!(holder.0.try_wait().unwrap().is_none());
+    top.types("f");
+    top.shows(&["release it by force?"]);
+    top.types("y");
+    top.shows(&["b was released by force"]);
+    assert_eq!(holder.wait().code(), Some(79));
+    top.shows_no_more("nightly");
+    top.shows(&["a ", "other"]);
+}
+
+#[test]
+fn a_question_about_one_holder_ends_no_other() {
+    let server = Server::start();
+    let holder = run(&server, "first", &["import"]);
+    let mut top = Top::start(&server.url(), &["--interval", "100ms"]);
+    top.shows(&["import", "first"]);
+    top.types("f");
+    top.asks("first");
+    let mut next = run(&server, "second", &["import"]);
+    drop(holder);
+    top.shows(&["import", "second"]);
+    top.types("y");
+    top.shows(&["import has another holder by now: nothing was done"]);
+    assert!(next.0.try_wait().unwrap().is_none());
+}
+
+#[test]
+fn locks_are_filtered_sorted_and_moved_through() {
+    let server = Server::start();
+    let owner = "5c1fd2e7-1f2a-4b0c-9d3e-000000000001:1";
+    let script = "for i = 1, 1000 do local key = string.format('job:%04d', i) redis.call('hset', key, ARGV[1], 1) \
+                  redis.call('pexpire', key, 600000 - 100 * i) end";
+    server.ask(&["EVAL", script, "0", owner]);
+    server.ask(&["HSET", "a\u{1b}[2Jb", owner, "1"]);
+    let mut top = Top::start(&server.url(), &["--interval", "200ms"]);
+    top.shows(&["1001 locks"]);
+    top.types("sss");
+    top.shows(&["job:0001", "9m"]);
+    // What a terminal would act on is shown as text. It has no end, which is said.
+    top.shows(&["a\\u{1b}[2Jb", "no end"]);
+    top.types("G");
+    top.shows(&["job:1000"]);
+    top.shows_no_more("job:0001");
+    top.types("g");
+    top.shows(&["job:0001"]);
+    top.types("/0999");
+    top.shows(&["filter: 0999"]);
+    top.types("\r");
+    top.shows(&["1 with “0999”"]);
+    top.shows(&["job:0999"]);
+    top.shows_no_more("job:0001");
+    top.types("\x1b");
+    top.shows(&["job:0001"]);
+    top.types("r");
+    top.shows(&["by name, reversed"]);
+    top.types("ssssr"); // round, and back
+    top.types("sss");
+    top.shows(&["soonest end first"]);
+    top.types("g");
+    top.shows(&["job:1000"]);
+    // A narrow screen has other use for the column of the kinds.
+    top.becomes(6, 80);
+    top.shows_no_more("KIND");
+    top.shows(&["job:0998"]);
+    top.shows_no_more("job:0997");
+    drop(top);
+    let top = Top::start(&server.url(), &["job:00*"]);
+    top.shows(&["99 locks"]);
+}
+
+#[test]
+fn a_store_that_goes_away_is_said_and_it_comes_back_by_itself() {
+    let mut server = Server::start();
+    server.ask(&["HSET", "import", "5c1fd2e7-1f2a-4b0c-9d3e-000000000001:1", "1"]);
+    let mut top = Top::start(&server.url(), &["--interval", "100ms"]);
+    top.shows(&["import"]);
+    server.stop();
+    top.shows(&["no answer for "]);
+    top.shows(&["import"]);
+    top.shows(&["1 lock, ", " ago"]);
+    server.start_again();
+    top.shows(&["0 locks, 0 waiting"]);
+    top.types("\x03");
+    assert_eq!(top.ends(), 130);
+}
+
+#[test]
+fn top_is_for_terminals_and_for_stores_that_answer() {
+    let server = Server::start();
+    for arguments in [&["top"][..], &["--format", "json", "top"]] {
+        let (code, said) = outcome(&mut server.leasehold(arguments));
+        assert_eq!(code, 64, "{said}");
+        assert!(said.contains("ls, show and watch"), "{said}");
+    }
+    let mut away = Top::start("redis://127.0.0.1:1", &[]);
+    assert_eq!(away.ends(), 69);
+    away.shows(&["leasehold: "]);
+}
+
+#[test]
+fn the_locks_in_a_file_are_shown_too() {
+    let folder = tempfile::tempdir().unwrap();
+    let url = format!("sqlite://{}", folder.path().join("locks.db").display());
+    let mut command = leasehold(&["run", "-q", "import", "--", "sleep", "600"]);
+    let holder = Run::start(command.env("LEASEHOLD_URL", &url));
+    let mut top = Top::start(&url, &["--interval", "100ms"]);
+    top.shows(&["import", "fenced lock", &holder.pid().to_string()]);
+    top.types("q");
+    assert_eq!(top.ends(), 0);
+}

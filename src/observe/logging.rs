@@ -1,0 +1,88 @@
+//! The observer that writes log lines, for the crate `tracing`.
+
+use crate::observe::Observer;
+use crate::observe::event::{Event, GaveUpReason};
+
+/// Levels: `error` a hold was lost; `warn` something may be about to be; `info` it is well again; `debug` a call that failed, which
+/// its caller is told as well; `trace` every wait, grant and release. Lines have lock names and owner ids, never URLs or passwords.
+pub(crate) struct Logging;
+
+impl Observer for Logging {
+    fn event(&self, event: &Event<'_>) {
+        match *event {
+            Event::Waiting { name, kind } => {
+                tracing::trace!(lock.name = name, lock.kind = kind, "a call begins to sleep");
+            }
+            Event::Acquired { name, kind, owner, waited, attempts } => {
+                tracing::trace!(lock.name = name, lock.kind = kind, lock.owner = %owner, ?waited, attempts, "acquired");
+            }
+            Event::HandedOver { name, kind, owner, is_local, took } => {
+                tracing::trace!(lock.name = name, lock.kind = kind, lock.owner = %owner, is_local, ?took, "handed over");
+            }
+            Event::GaveUp { name, kind, waited, attempts, reason: GaveUpReason::Failed(error) } => {
+                tracing::debug!(lock.name = name, lock.kind = kind, ?waited, attempts, %error, "a call failed");
+            }
+            Event::GaveUp { name, kind, waited, attempts, reason } => {
+                let outcome = reason.label();
+                tracing::trace!(
+                    lock.name = name,
+                    lock.kind = kind,
+                    lock.outcome = outcome,
+                    ?waited,
+                    attempts,
+                    "given up"
+                );
+            }
+            Event::Request { op, took, error: None } => tracing::trace!(op, ?took, "answered"),
+            Event::Request { op, took, error: Some(error) } => {
+                tracing::debug!(op, ?took, %error, "a request failed");
+            }
+            Event::Renewed { holds, took, lag } => tracing::trace!(holds, ?took, ?lag, "renewed"),
+            Event::RenewalFailed { name, kind, owner, error, remaining } => tracing::event!(
+                name: "lock.at_risk",
+                tracing::Level::WARN,
+                lock.name = name,
+                lock.kind = kind,
+                lock.owner = %owner,
+                %error,
+                ?remaining,
+                "a renewal failed and is being repeated"
+            ),
+            Event::Released { name, kind, owner, held } => {
+                tracing::trace!(lock.name = name, lock.kind = kind, lock.owner = %owner, ?held, "released");
+            }
+            Event::ReleaseFailed { name, error } => {
+                tracing::warn!(lock.name = name, %error, "a release failed and is being repeated");
+            }
+            Event::Lost { loss, kind, held, .. } => tracing::event!(
+                name: "lock.lost",
+                tracing::Level::ERROR,
+                lock.name = loss.name,
+                lock.kind = kind,
+                lock.owner = %loss.owner,
+                reason = ?loss.reason,
+                ?held,
+                "a hold was lost"
+            ),
+            Event::Abandoned { name, kind, owner } => tracing::warn!(
+                lock.name = name,
+                lock.kind = kind,
+                lock.owner = %owner,
+                "a thread ended without releasing; its hold is no longer renewed"
+            ),
+            Event::UnknownOutcome { name, kind, error } => tracing::warn!(
+                lock.name = name,
+                lock.kind = kind,
+                %error,
+                "it is not known whether the lock was granted; what may be is undone"
+            ),
+            Event::WakeupsDown { error } => tracing::warn!(%error, "no wake-ups: waiters only poll"),
+            Event::WakeupsUp => tracing::info!("wake-ups are back"),
+            Event::CallbacksBehind => {
+                tracing::warn!("callbacks take too long: reports that repeat are left out");
+            }
+            Event::CallbacksKeepUp { left_out } => tracing::info!(left_out, "callbacks keep up again"),
+            Event::Warning { text } => tracing::warn!("{text}"),
+        }
+    }
+}

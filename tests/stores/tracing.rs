@@ -1,0 +1,212 @@
+//! What the feature `tracing` tells: spans of waits and holds, and lines about what may be lost.
+
+use std::collections::HashMap;
+use std::fmt::{Debug, Write};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, OnceLock};
+use std::time::Duration;
+
+use leasehold::{ClientBuilder, Fault, LockClient, ManualClock, MemoryStore};
+use tracing::field::{Field, Visit};
+use tracing::span::{Attributes, Id, Record};
+use tracing::{Event, Metadata, Subscriber};
+
+use crate::support::{LONG, eventually, fresh, ms};
+
+/// A span or a line: its name, its level, its fields by name. A line has the name of the span that it was written in.
+#[derive(Debug, Clone, Default)]
+struct Told {
+    name: String,
+    level: String,
+    fields: HashMap<String, String>,
+    within: Option<String>,
+    is_closed: bool,
+}
+
+impl Visit for Told {
+    fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
+        let text = format!("{value:?}");
+        self.fields.insert(field.name().to_owned(), text.trim_matches('"').to_owned());
+    }
+}
+
+/// Keeps all that this process tells: there is one for all threads, as in a program.
+#[derive(Default)]
+struct Kept {
+    spans: Mutex<Vec<(Told, u64)>>,
+    lines: Mutex<Vec<Told>>,
+}
+
+static KEPT: OnceLock<Kept> = OnceLock::new();
+
+thread_local! {
+    static ENTERED: std::cell::RefCell<Vec<u64>> = const { std::cell::RefCell::new(Vec::new()) };
+}
+
+struct Keeps(AtomicU64);
+
+fn kept() -> &'static Kept {
+    let is_first = KEPT.get().is_none();
+    let kept = KEPT.get_or_init(Kept::default);
+    if is_first {
+        drop(tracing::subscriber::set_global_default(Keeps(AtomicU64::new(0)))); // another test may have been first
+    }
+    kept
+}
+
+fn index(id: &Id) -> usize {
+    usize::try_from(id.into_u64() - 1).unwrap()
+}
+
+fn told(metadata: &Metadata<'_>) -> Told {
+    Told { name: metadata.name().to_owned(), level: metadata.level().to_string(), ..Told::default() }
+}
+
+impl Subscriber for Keeps {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        metadata.target().starts_with("leasehold")
+    }
+
+    fn new_span(&self, attributes: &Attributes<'_>) -> Id {
+        let mut span = told(attributes.metadata());
+        attributes.record(&mut span);
+        let mut spans = KEPT.get().unwrap().spans.lock().unwrap();
+        spans.push((span, 1));
+        self.0.fetch_add(1, Ordering::Relaxed);
+        Id::from_u64(spans.len() as u64)
+    }
+
+    fn record(&self, id: &Id, values: &Record<'_>) {
+        values.record(&mut KEPT.get().unwrap().spans.lock().unwrap()[index(id)].0);
+    }
+
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+
+    fn event(&self, event: &Event<'_>) {
+        let mut line = told(event.metadata());
+        event.record(&mut line);
+        let within = ENTERED.with_borrow(|entered| entered.last().copied());
+        let spans = KEPT.get().unwrap().spans.lock().unwrap();
+        line.within = within.map(|id| spans[usize::try_from(id - 1).unwrap()].0.name.clone());
+        drop(spans);
+        KEPT.get().unwrap().lines.lock().unwrap().push(line);
+    }
+
+    fn enter(&self, id: &Id) {
+        ENTERED.with_borrow_mut(|entered| entered.push(id.into_u64()));
+    }
+
+    fn exit(&self, _: &Id) {
+        ENTERED.with_borrow_mut(Vec::pop);
+    }
+
+    fn clone_span(&self, id: &Id) -> Id {
+        KEPT.get().unwrap().spans.lock().unwrap()[index(id)].1 += 1;
+        id.clone()
+    }
+
+    fn try_close(&self, id: Id) -> bool {
+        let mut spans = KEPT.get().unwrap().spans.lock().unwrap();
+        let (span, handles) = &mut spans[index(&id)];
+        *handles -= 1;
+        span.is_closed = *handles == 0;
+        span.is_closed
+    }
+}
+
+impl Kept {
+    /// The spans about a lock, in the order in which they were opened: name, and the fields that it asks for.
+    fn spans(&self, lock: &str, fields: &[&str]) -> Vec<String> {
+        let spans = self.spans.lock().unwrap();
+        let of_it =
+            spans.iter().filter(|(span, _)| span.fields.get("lock.name").is_some_and(|name| name == lock));
+        of_it
+            .map(|(span, _)| {
+                let mut text = format!("{} {}", span.name, span.level);
+                for field in fields {
+                    if let Some(value) = span.fields.get(*field) {
+                        write!(text, " {value}").unwrap();
+                    }
+                }
+                if span.is_closed { text } else { text + " open" }
+            })
+            .collect()
+    }
+
+    fn line(&self, lock: &str, name: &str) -> Option<Told> {
+        let lines = self.lines.lock().unwrap();
+        let is_it =
+            |line: &&Told| line.name == name && line.fields.get("lock.name").is_some_and(|name| name == lock);
+        lines.iter().find(is_it).cloned()
+    }
+}
+
+const ALL: [&str; 4] = ["lock.kind", "lock.outcome", "lock.attempts", "lock.end"];
+
+fn client(store: &MemoryStore) -> LockClient {
+    ClientBuilder::default().patience(Duration::ZERO).build_in_memory(store).unwrap()
+}
+
+#[test]
+fn a_wait_and_a_hold_each_have_a_span_that_ends_with_them() {
+    let (kept, store, name) = (kept(), MemoryStore::new(), fresh("span"));
+    let (holder, other) = (client(&store), client(&store));
+    let guard = holder.fenced_lock(&name).acquire().unwrap();
+    let acquired = "lock.acquire DEBUG fenced granted 1";
+    assert_eq!(kept.spans(&name, &ALL), [acquired, "lock.hold DEBUG fenced open"]);
+    // They say who has it, and under which token.
+    let (owner, fence) = (guard.owner().to_string(), guard.fence().unwrap().get().to_string());
+    for (span, _) in &*kept.spans.lock().unwrap() {
+        if span.fields.get("lock.name") == Some(&name) {
+            assert_eq!(
+                (&span.fields["lock.owner"], &span.fields["lock.fence"]),
+                (&owner, &fence),
+                "{span:?}"
+            );
+        }
+    }
+    assert!(!other.fenced_lock(&name).try_lock().unwrap());
+    guard.unlock().unwrap();
+    let ended = "lock.hold DEBUG fenced released";
+    assert_eq!(kept.spans(&name, &ALL), [acquired, ended, "lock.acquire DEBUG fenced busy 1"]);
+    // The release of a dropped guard is reported later.
+    drop(holder.fenced_lock(&name).acquire().unwrap());
+    assert!(eventually(LONG, || kept.spans(&name, &ALL).iter().filter(|span| *span == ended).count() == 2));
+}
+
+#[test]
+fn what_is_at_risk_or_lost_is_told_within_the_holds_span() {
+    let (kept, clock, name) = (kept(), ManualClock::new(), fresh("at risk"));
+    let store = MemoryStore::with_clock(clock.clone());
+    let guard = client(&store).lock(&name).acquire().unwrap();
+    store.fail(Fault::Refused);
+    clock.advance(ms(15_000));
+    assert!(eventually(LONG, || kept.line(&name, "lock.at_risk").is_some()));
+    let risk = kept.line(&name, "lock.at_risk").unwrap();
+    assert_eq!((risk.level.as_str(), risk.within.as_deref()), ("WARN", Some("lock.hold")));
+    clock.advance(ms(20_000));
+    assert!(eventually(LONG, || kept.line(&name, "lock.lost").is_some()));
+    let loss = kept.line(&name, "lock.lost").unwrap();
+    assert_eq!((loss.level.as_str(), loss.within.as_deref()), ("ERROR", Some("lock.hold")));
+    assert_eq!(
+        (loss.fields["lock.owner"].clone(), &*loss.fields["reason"]),
+        (guard.owner().to_string(), "Expired")
+    );
+    assert!(eventually(LONG, || kept.spans(&name, &ALL).contains(&"lock.hold DEBUG lock lost".to_owned())));
+}
+
+#[test]
+fn what_fails_is_told_with_its_outcome() {
+    let (kept, store, name) = (kept(), MemoryStore::new(), fresh("fails"));
+    let client = client(&store);
+    store.fail(Fault::AnswerLost);
+    client.lock(&name).try_lock().unwrap_err();
+    assert_eq!(kept.spans(&name, &["lock.outcome"]), ["lock.acquire DEBUG error"]);
+    let unknown = kept.lines.lock().unwrap().iter().any(|line| {
+        line.level == "WARN"
+            && line.fields.get("lock.name") == Some(&name)
+            && line.fields["message"].contains("not known whether")
+    });
+    assert!(unknown);
+    store.heal();
+}
