@@ -37,9 +37,10 @@ pub struct Inspection {
     pub remaining: Option<Duration>,
     /// The last fencing token that was given out.
     pub fence: Option<Fence>,
-    /// The waiters of a fair lock, or the clients in the line of a plain or fenced one, in order: the first hundred.
+    /// The waiters of a fair lock, or the clients in the line of a plain or fenced one, in order: the first hundred. Elsewhere
+    /// those who wait by their own account, up to a third of a lease ago: who waited for longest comes first.
     pub waiters: Vec<Waiter>,
-    /// How many wait there in all.
+    /// How many of them there are in all.
     pub waiting: u64,
     /// How many clients listen for it to become free, and a few seconds longer than they wait. Fair locks count elsewhere.
     pub listeners: Option<u64>,

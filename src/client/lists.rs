@@ -118,7 +118,8 @@ impl LockClient {
     /// Lists the locks that somebody holds, ours and Redisson's, whose names have the form of `pattern`: `*` stands for any text,
     /// `?` for a character, `[ab]` and `[a-c]` for one of those, `\` takes the next character as it is.
     ///
-    /// For operators: it looks at each key of the server, which [`Locks::cost`] counts. The order is the store's. Free locks are
+    /// For operators: on Redis it looks at each key of the server, which [`Locks::cost`] counts. On ZooKeeper a pattern that begins
+    /// with a slash lists the locks in that folder, such as `/jobs/*`, and any other those whose names are no paths. The order is the store's. Free locks are
     /// not listed, semaphores while permits with leases are out. Names are the keys without the client's
     /// [prefix](crate::ClientBuilder::key_prefix); what [`map_names`](crate::ClientBuilder::map_names) did is not undone, and `pattern` is for
     /// what it made. On Redis a lock is what has owners as this crate and Redisson write them, a UUID and a number: a token lock
@@ -132,8 +133,8 @@ impl LockClient {
     /// # Errors
     ///
     /// As the last item. The store could not be used; the user lacks a permission (`SCAN`, and those of
-    /// [`inspect`](Self::inspect)). Of kind [`Unsupported`](crate::ErrorKind::Unsupported) on Redlock, etcd and ZooKeeper, for
-    /// session locks, and for a client [without scripts](crate::ClientBuilder::without_scripts).
+    /// [`inspect`](Self::inspect)). Of kind [`Unsupported`](crate::ErrorKind::Unsupported) for session locks, for a client
+    /// [without scripts](crate::ClientBuilder::without_scripts), and on a Redlock of which too many servers are away.
     ///
     /// # Guarantees
     ///
@@ -163,7 +164,8 @@ impl LockClient {
     /// Lists the clients of this crate that hold or wait for locks on this store, each by its own account. See [`ClientInfo`].
     ///
     /// One that began to a moment ago, has its [directory](crate::ClientBuilder::directory) off or lacks the permission is not listed,
-    /// nor is Redisson. One that has died is listed for up to its lease. A database lists those that hold.
+    /// nor is Redisson. One that has died is listed for up to its lease. A database without the table for entries lists those that
+    /// hold, by what its rows say.
     ///
     /// # Blocking
     ///
@@ -316,8 +318,14 @@ impl Iterator for Clients {
             let Some(directory) = capabilities.directory else {
                 return by_holders(engine, capabilities.listing.ok_or_else(|| unsupported("clients"))?);
             };
-            let page = directory.clients(place, engine.one_command()).into_result();
-            let page = page.map_err(|error| error.during("clients"))?;
+            let page =
+                match (directory.clients(place, engine.one_command()).into_result(), capabilities.listing) {
+                    // Without a place for entries, what the locks say of their holders is all that is known.
+                    (Err(error), Some(listing)) if error.kind() == ErrorKind::Unsupported => {
+                        return by_holders(engine, listing);
+                    }
+                    (page, _) => page.map_err(|error| error.during("clients"))?,
+                };
             let prefix = &engine.options.key_prefix;
             let read = page.found.into_iter().filter_map(|(id, posted)| {
                 let mut info = ClientInfo::read(id, &posted.text, posted.remaining)?;

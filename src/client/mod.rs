@@ -524,14 +524,15 @@ impl LockClient {
     /// [directory](ClientBuilder::directory) up to a third of their lease ago. Of Redisson's only the id is known.
     ///
     /// For operators, and for programs that want to say why they were refused; printed it is a line or a few. Other stores
-    /// than Redis and memory report what they know: a database since when and by which process a lock is held, most of them
-    /// one holder and how long it has it still.
+    /// than Redis and memory report what they know, most of them one holder and how long it has it still.
     ///
     /// # Blocking
     ///
     /// One round trip on Redis and in a database's table; two on etcd; on ZooKeeper one for each holder and waiter. Up to
-    /// four elsewhere. On Redis one more for where the holders and waiters are, if they are other clients of this crate; in a
-    /// cluster and on a ring one for each such client.
+    /// four elsewhere. One more for where the holders and waiters are, if they are other clients of this crate; in a
+    /// cluster, on a ring, on ZooKeeper and in a database one for each such client. Where the store does not know who waits, up to
+    /// 80 more find them in the directory; on Redis only if somebody listens for a release. All of them within one command
+    /// time-out each for the lock, the clients and the waiters.
     ///
     /// # Errors
     ///

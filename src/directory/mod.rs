@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use self::json::{Json, quote};
 use crate::ident::ClientId;
-use crate::inspect::{Inspection, Whereabouts};
+use crate::inspect::{Inspection, Waiter, Whereabouts};
 use crate::time::millis;
 
 /// An entry names at most so many holds and waits.
@@ -342,6 +342,17 @@ pub(crate) fn locate(seen: &mut Inspection, key: &str, known: &HashMap<ClientId,
         waiter.waiting_for = waiter.waiting_for.or(since);
         waiter.whereabouts = Some(place);
     }
+}
+
+/// The waits of this client for the lock of this key.
+pub(crate) fn waiters_of<'a>(client: &'a ClientInfo, key: &'a str) -> impl Iterator<Item = Waiter> + 'a {
+    let waits = client.uses.iter().filter(move |one| one.waits && one.name == key);
+    waits.map(move |one| {
+        let (place, since) = client.place_of(key, Some(one.owner), true);
+        let waiter = Waiter::new(format!("{}:{}", client.id, one.owner), None);
+        let by_this_client = client.by_this_client;
+        Waiter { by_this_client, waiting_for: since, whereabouts: Some(place), ..waiter }
+    })
 }
 
 impl fmt::Display for ClientInfo {

@@ -8,18 +8,25 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::config::Options;
-use crate::directory::{ClientInfo, Identity, LONGEST_TEXT, MOST_USES, clients_of, locate};
+use crate::directory::{ClientInfo, Identity, LONGEST_TEXT, MOST_USES, clients_of, locate, waiters_of};
 use crate::engine::policy::{renewal_period, renewal_slack};
 use crate::engine::registry::Registry;
 use crate::error::ErrorKind;
 use crate::ident::ClientId;
-use crate::inspect::Inspection;
-use crate::seam::{Answer, Store};
+use crate::inspect::{Inspection, ObjectKind, Waiter};
+use crate::seam::directory::Place;
+use crate::seam::{Answer, Kind, Store};
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::time::{Clock, Moment};
 
 /// One look asks for the entries of so many clients at most: in a cluster each is a request.
 const MOST_CLIENTS: usize = 128;
+
+/// One look goes through so many pages of the directory at most. On Redis those are of all keys.
+const MOST_PAGES: usize = 40;
+
+/// Of those who wait for a lock so many are shown, as by the stores that know them.
+const MOST_WAITERS: usize = 100;
 
 pub(crate) struct Announcer {
     id: ClientId,
@@ -151,5 +158,40 @@ impl Announcer {
             locate(one, key, known);
         }
         requests
+    }
+
+    /// Adds those who wait, each by its own account, where the store does not know them: who waited for longest comes first.
+    pub(crate) fn add_waiters(
+        &self,
+        (key, seen): (&str, &mut Inspection),
+        (store, registry): (&dyn Store, &Registry),
+        (now, deadline): (Moment, Moment),
+    ) {
+        let capabilities = store.capabilities();
+        // Who waits listens, but for a token lock.
+        let is_known = seen.waiting > 0 || seen.listeners == Some(0) && seen.kind != ObjectKind::TokenLock;
+        // A queue of the store's is all that there is.
+        let is_known = is_known || seen.listeners.is_none() && (capabilities.queues)(Kind::Mutex);
+        // For what is free nobody waits any more, whatever entries say that are older than its release.
+        if is_known || matches!(seen.kind, ObjectKind::Absent | ObjectKind::Foreign { .. }) {
+            return;
+        }
+        let own = self.own(registry, now);
+        let mut waiters: Vec<Waiter> = waiters_of(&own, key).collect();
+        let mut next = capabilities.directory.map(|directory| (directory, Place::default()));
+        for _ in 0..MOST_PAGES {
+            let Some((directory, place)) = next.take() else { break };
+            // Without the right to it, or without the store, nobody is named.
+            let Answer::Done(page) = directory.clients(&place, deadline) else { break };
+            for (id, posted) in page.found.into_iter().filter(|(id, _)| *id != self.id) {
+                let info = ClientInfo::read(id, &posted.text, posted.remaining);
+                waiters.extend(info.iter().flat_map(|info| waiters_of(info, key)));
+            }
+            next = page.next.map(|place| (directory, place));
+        }
+        waiters.sort_by_key(|one| std::cmp::Reverse(one.waiting_for));
+        seen.waiting = u64::try_from(waiters.len()).unwrap_or(u64::MAX);
+        waiters.truncate(MOST_WAITERS);
+        seen.waiters = waiters;
     }
 }

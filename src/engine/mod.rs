@@ -259,7 +259,9 @@ impl Engine {
         let seen = seen.map_err(|error| error.during(action).on(name.given()))?.seen_by(self.id);
         let mut seen = [(name.key().to_owned(), seen)];
         self.locate(&mut seen, &mut HashMap::new());
-        let [(_, seen)] = seen;
+        let [(key, mut seen)] = seen;
+        let (now, deadline) = (self.clock.now(), self.one_command());
+        self.announcer.add_waiters((&key, &mut seen), (&*self.store, &self.registry), (now, deadline));
         Ok(seen)
     }
 

@@ -4,12 +4,13 @@ use std::time::Duration;
 
 use leasehold::{ErrorKind, Inspection, LockClient, Result};
 
-use super::harness::{Store, fresh};
+use super::harness::{Need, Store, fresh};
 use crate::support::{Holding, LONG, eventually};
 
 contracts!(needs Directory:
     a_holder_is_shown_with_its_host_process_thread_and_time,
     a_waiter_is_shown_with_its_process_and_thread,
+    those_who_wait_for_permits_and_to_read_are_shown,
     clients_are_listed_with_what_they_hold_and_wait_for,
     a_client_whose_directory_is_off_is_an_id,
     an_entry_is_gone_after_shutdown,
@@ -49,15 +50,16 @@ fn a_holder_is_shown_with_its_host_process_thread_and_time(store: &Store) {
             let held = (kind.make)(&client, &name).acquire().unwrap();
             let seen = shown(&other, &name, |seen| {
                 seen.holders.first().is_some_and(|one| one.held_for.is_some())
-                    && seen.holders[0].whereabouts.as_ref().is_some_and(|place| !place.thread.is_empty())
+                    && seen.holders[0]
+                        .whereabouts
+                        .as_ref()
+                        .is_some_and(|place| !place.thread.is_empty() && !place.program.is_empty())
             });
             let place = seen.holders[0].whereabouts.as_ref().unwrap();
             assert_eq!((place.pid, &*place.thread), (std::process::id(), "holding thread"), "{}", kind.label);
             assert!(!place.host.is_empty(), "{place:?}");
-            if store.has_entries {
-                assert!(place.program.contains("contract"), "{place:?}");
-                assert_eq!(place.label.as_deref(), Some("nightly[31m"), "without what a terminal would obey");
-            }
+            assert!(place.program.contains("contract"), "{place:?}");
+            assert_eq!(place.label.as_deref(), Some("nightly[31m"), "without what a terminal would obey");
             assert!(seen.holders[0].held_for.unwrap() < LONG, "{seen}");
             assert!(!seen.holders[0].by_this_client);
             held.unlock().unwrap();
@@ -67,7 +69,8 @@ fn a_holder_is_shown_with_its_host_process_thread_and_time(store: &Store) {
 
 fn a_waiter_is_shown_with_its_process_and_thread(store: &Store) {
     let (holding, waiting, other) = (store.client(), quick(store, "waiting"), store.client());
-    for kind in store.kinds.iter().filter(|kind| store.shows_waiters.contains(&kind.label)) {
+    // A spin lock listens to nothing, and looks like a plain lock for which nobody waits.
+    for kind in store.kinds.iter().filter(|kind| kind.label != "spin_lock") {
         let name = fresh(kind.label);
         let held = Holding::take(&(kind.make)(&holding, &name));
         std::thread::scope(|scope| {
@@ -79,7 +82,7 @@ fn a_waiter_is_shown_with_its_process_and_thread(store: &Store) {
                 seen.waiters
                     .first()
                     .and_then(|one| one.whereabouts.as_ref())
-                    .is_some_and(|place| !place.thread.is_empty())
+                    .is_some_and(|place| !place.thread.is_empty() && place.label.is_some())
                     && seen.waiters[0].waiting_for.is_some()
             });
             let waiter_seen = &seen.waiters[0];
@@ -88,6 +91,41 @@ fn a_waiter_is_shown_with_its_process_and_thread(store: &Store) {
             assert_eq!(place.label.as_deref(), Some("waiting"));
             assert!(waiter_seen.owner.starts_with(&waiting.id().to_string()) && !waiter_seen.by_this_client);
             held.release();
+            waiter.join().unwrap();
+        });
+    }
+}
+
+fn those_who_wait_for_permits_and_to_read_are_shown(store: &Store) {
+    let (holding, waiting, other) = (store.client(), quick(store, "waiting"), store.client());
+    let seen_to_wait = |name: &str, thread: &str| {
+        let threads = |seen: &Inspection| {
+            let places = seen.waiters.iter().filter_map(|one| one.whereabouts.as_ref());
+            places.map(|place| (place.pid, place.thread.clone())).collect::<Vec<_>>()
+        };
+        let seen = shown(&other, name, |seen| threads(seen) == [(std::process::id(), thread.to_owned())]);
+        assert_eq!((seen.waiting, seen.waiters[0].by_this_client), (1, false), "{seen}");
+    };
+    if !store.lacks.contains(&Need::Counting) {
+        let name = fresh("permits");
+        let (one, another) = (holding.semaphore(&name), waiting.semaphore(&name));
+        one.try_set_permits(1).unwrap();
+        let permit = one.acquire(1).unwrap();
+        std::thread::scope(|scope| {
+            let waiter = scope.spawn(|| named("permit thread", || drop(another.acquire(1).unwrap())));
+            seen_to_wait(&name, "permit thread");
+            drop(permit);
+            waiter.join().unwrap();
+        });
+    }
+    if !store.lacks.contains(&Need::ReadWrite) {
+        let name = fresh("halves");
+        let writing = Holding::take(holding.read_write_lock(&name).write());
+        std::thread::scope(|scope| {
+            let read = || waiting.read_write_lock(&name).read().acquire().unwrap().unlock().unwrap();
+            let waiter = scope.spawn(move || named("reading thread", read));
+            seen_to_wait(&name, "reading thread");
+            writing.release();
             waiter.join().unwrap();
         });
     }
@@ -104,15 +142,14 @@ fn clients_are_listed_with_what_they_hold_and_wait_for(store: &Store) {
             let client = clients.into_iter().find(|client| client.id == id)?;
             assert_eq!((client.pid, client.by_this_client), (std::process::id(), false));
             assert!(client.written < LONG && client.age >= client.written);
-            assert_eq!(!client.version.is_empty(), store.has_entries);
+            assert!(!client.version.is_empty());
             let one = client.uses.into_iter().find(|one| one.name == name)?;
             assert!(one.since < LONG);
             Some((client.label, one.waits))
         };
         assert!(eventually(LONG, || {
-            let of = |label: &str, waits: bool| Some((store.has_entries.then(|| label.to_owned()), waits));
-            uses(holding.id()) == of("holding", false)
-                && (!store.has_entries || uses(waiting.id()) == of("waiting", true))
+            let of = |label: &str, waits: bool| Some((Some(label.to_owned()), waits));
+            uses(holding.id()) == of("holding", false) && uses(waiting.id()) == of("waiting", true)
         }));
         guard.unlock().unwrap();
         waiter.join().unwrap();
@@ -120,18 +157,16 @@ fn clients_are_listed_with_what_they_hold_and_wait_for(store: &Store) {
 }
 
 fn a_client_whose_directory_is_off_is_an_id(store: &Store) {
-    if !store.has_entries {
-        return; // a row says where its holder is in any case
-    }
     let off = store.client_with(|options| options.lease(Duration::from_millis(300)).directory(false));
     let (on, other) = (quick(store, "on"), store.client());
     let (silent, telling) = (fresh("silent"), fresh("telling"));
     let guard = off.lock(&silent).acquire().unwrap();
     let second = on.lock(&telling).acquire().unwrap();
-    shown(&other, &telling, |seen| seen.holders[0].whereabouts.is_some());
+    let program = |seen: &Inspection| seen.holders[0].whereabouts.as_ref().map(|place| place.program.clone());
+    shown(&other, &telling, |seen| program(seen).is_some_and(|program| !program.is_empty()));
     // Several rounds of the one have gone by when one of the other has.
     let seen = other.inspect(&silent).unwrap();
-    assert_eq!(seen.holders[0].whereabouts, None, "{seen}");
+    assert_eq!(program(&seen), store.rows_say_who.then(String::new), "{seen}");
     assert!(other.clients().all(|client| client.unwrap().id != off.id()));
     guard.unlock().unwrap();
     second.unlock().unwrap();

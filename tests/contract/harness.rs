@@ -100,10 +100,8 @@ pub(crate) struct Store {
     pub(crate) sessions: Sessions,
     /// Features that this store lacks, and says so.
     pub(crate) lacks: &'static [Need],
-    /// Whether its clients write entries of the directory. Otherwise each lock's row says where its holder is.
-    pub(crate) has_entries: bool,
-    /// The kinds whose waiters of other clients can be seen there, by their labels.
-    pub(crate) shows_waiters: &'static [&'static str],
+    /// Whether each lock's row or node says where its holder is, directory or not.
+    pub(crate) rows_say_who: bool,
     pub(crate) open: Open,
 }
 

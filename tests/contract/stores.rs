@@ -17,6 +17,8 @@ use super::harness::{EndSessions, Need, Open, Sessions, Store, usual_kinds};
 use crate::support::cluster::Cluster;
 #[cfg(feature = "etcd")]
 use crate::support::etcd::Etcd;
+#[cfg(feature = "sqlite")]
+use crate::support::folder;
 #[cfg(feature = "mysql")]
 use crate::support::mysql::MysqlServer;
 #[cfg(feature = "postgres")]
@@ -37,8 +39,7 @@ fn memory_store() -> Store {
         kinds: usual_kinds(),
         late: Duration::ZERO,
         lacks: &[],
-        has_entries: true,
-        shows_waiters: &["fair_lock"],
+        rows_say_who: false,
         survives_restart: false,
         sessions: Sessions::None,
         restartable: || (memory_store(), Box::new(memory_store)),
@@ -74,8 +75,7 @@ fn sentinel_with(url: &str) -> Store {
     Store {
         kinds: usual_kinds(),
         lacks: &[],
-        has_entries: true,
-        shows_waiters: &["lock", "fenced_lock", "fair_lock"],
+        rows_say_who: false,
         survives_restart: true,
         sessions: Sessions::None,
         late: Duration::ZERO,
@@ -120,9 +120,8 @@ fn redlock_on(urls: Box<dyn Fn() -> Vec<String> + Send + Sync>) -> Store {
             .into_iter()
             .filter(|kind| !["fair_lock", "write_lock"].contains(&kind.label))
             .collect(),
-        lacks: &[Need::Fair, Need::ReadWrite, Need::Counting, Need::Directory],
-        has_entries: true,
-        shows_waiters: &["lock", "fenced_lock", "fair_lock"],
+        lacks: &[Need::Fair, Need::ReadWrite, Need::Counting],
+        rows_say_who: false,
         late: Duration::ZERO,
         survives_restart: true,
         sessions: Sessions::None,
@@ -168,8 +167,7 @@ fn redis_with(open: Open) -> Store {
         kinds: usual_kinds(),
         late: Duration::ZERO,
         lacks: &[],
-        has_entries: true,
-        shows_waiters: &["lock", "fenced_lock", "fair_lock"],
+        rows_say_who: false,
         survives_restart: true,
         sessions: Sessions::Outlived(redis_without_connections),
         restartable: || {
@@ -198,8 +196,7 @@ fn cluster_with(open: Open) -> Store {
     Store {
         kinds: usual_kinds(),
         lacks: &[],
-        has_entries: true,
-        shows_waiters: &["lock", "fenced_lock", "fair_lock"],
+        rows_say_who: false,
         late: Duration::ZERO,
         survives_restart: true,
         sessions: Sessions::None,
@@ -235,8 +232,7 @@ fn ring_of(servers: &[RedisServer]) -> Store {
     Store {
         kinds: usual_kinds(),
         lacks: &[Need::Counting],
-        has_entries: true,
-        shows_waiters: &["lock", "fenced_lock", "fair_lock"],
+        rows_say_who: false,
         late: Duration::ZERO,
         survives_restart: true,
         sessions: Sessions::None,
@@ -278,9 +274,8 @@ pub(crate) fn etcd() -> Option<Store> {
 fn etcd_with(open: Open) -> Store {
     Store {
         kinds: queueing_kinds().into_iter().filter(|kind| kind.label != "write_lock").collect(),
-        lacks: &[Need::ReadWrite, Need::RunOnce, Need::Counting, Need::Token, Need::Directory],
-        has_entries: true,
-        shows_waiters: &["lock", "fenced_lock", "fair_lock"],
+        lacks: &[Need::ReadWrite, Need::RunOnce, Need::Counting, Need::Token],
+        rows_say_who: false,
         // Whole seconds and one more, and the server looks each half a second for leases that have ended.
         late: Duration::from_millis(1_000 + 500),
         survives_restart: true,
@@ -311,9 +306,8 @@ pub(crate) fn zookeeper() -> Option<Store> {
 fn zookeeper_with(open: Open) -> Store {
     Store {
         kinds: queueing_kinds(),
-        lacks: &[Need::Counting, Need::RunOnce, Need::Token, Need::Directory],
-        has_entries: true,
-        shows_waiters: &["lock", "fenced_lock", "fair_lock"],
+        lacks: &[Need::Counting, Need::RunOnce, Need::Token],
+        rows_say_who: true,
         late: Duration::ZERO,
         survives_restart: true,
         sessions: Sessions::Bind(zookeeper_without_session),
@@ -361,8 +355,7 @@ fn postgres_with(open: Open) -> Store {
     Store {
         kinds: kinds_alike(true, Duration::from_millis(1_200)),
         lacks: DATABASES_LACK,
-        has_entries: false,
-        shows_waiters: &[],
+        rows_say_who: true,
         late: Duration::ZERO,
         survives_restart: true,
         sessions: Sessions::Outlived(postgres_without_connections),
@@ -408,8 +401,7 @@ fn mysql_with(open: Open) -> Store {
     Store {
         kinds: kinds_alike(false, Duration::from_millis(100)),
         lacks: DATABASES_LACK,
-        has_entries: false,
-        shows_waiters: &[],
+        rows_say_who: true,
         late: Duration::ZERO,
         survives_restart: true,
         sessions: Sessions::Outlived(mysql_without_connections),
@@ -451,7 +443,7 @@ fn mysql_without_connections() -> (Store, EndSessions) {
 #[cfg(feature = "sqlite")]
 pub(crate) fn sqlite() -> Option<Store> {
     static FOLDER: OnceLock<TempDir> = OnceLock::new();
-    let folder = FOLDER.get_or_init(|| tempfile::tempdir().unwrap());
+    let folder = FOLDER.get_or_init(folder::in_memory);
     Some(sqlite_with(Box::new(move |options| in_file(options, folder))))
 }
 
@@ -460,14 +452,13 @@ fn sqlite_with(open: Open) -> Store {
     Store {
         kinds: kinds_alike(false, Duration::from_millis(50)),
         lacks: DATABASES_LACK,
-        has_entries: false,
-        shows_waiters: &[],
+        rows_say_who: true,
         late: Duration::ZERO,
         survives_restart: true,
         sessions: Sessions::None,
         // There is nothing to kill but the processes that use it, which tests/stores/sqlite.rs does.
         restartable: || {
-            let folder = std::sync::Arc::new(tempfile::tempdir().unwrap());
+            let folder = std::sync::Arc::new(folder::in_memory());
             let same = std::sync::Arc::clone(&folder);
             let before = sqlite_with(Box::new(move |options| in_file(options, &same)));
             (before, Box::new(move || sqlite_with(Box::new(move |options| in_file(options, &folder)))))

@@ -754,7 +754,7 @@ fn check_query(file: &Source, complain: &mut Complain<'_>) {
         }
     }
     let is_told = ["Returns", "Changes", "Removes"].iter().any(|word| header.contains(word));
-    if !is_told && !body.starts_with("CREATE TABLE") {
+    if !is_told && !body.starts_with("CREATE ") {
         complain("the header does not say what it Returns, Changes or Removes".to_owned());
     }
 }

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use leasehold::crossbeam_channel::{Sender, unbounded};
-use leasehold::{Error, LockClient, NotHeld, ObjectKind, Observer, Result};
+use leasehold::{Error, LockClient, NotHeld, ObjectKind, Observer, RedisLock, Result};
 use redis::Value;
 
 use crate::support::server::RedisServer;
@@ -131,6 +131,11 @@ fn the_user_of_the_guarantees_can_do_all_that_locks_need() {
     assert_eq!(told.try_iter().collect::<Vec<_>>(), [""; 0]);
 }
 
+/// Whether it gets the lock. It has been released by then: a guard that is dropped does not wait for that.
+fn comes_by(lock: &RedisLock) -> bool {
+    lock.try_acquire_for(LONG).unwrap().is_some_and(|guard| guard.unlock().is_ok())
+}
+
 /// Each with somebody who waits, and is woken or gives up.
 fn use_every_kind(one: &LockClient, other: &LockClient) {
     let fair = one.fair_lock("app:fair");
@@ -140,7 +145,7 @@ fn use_every_kind(one: &LockClient, other: &LockClient) {
     assert!(seen.listeners.is_some(), "it may ask how many listen");
     assert!(!other.fair_lock("app:fair").try_lock_for(SHORT).unwrap());
     std::thread::scope(|scope| {
-        let waiter = scope.spawn(|| other.fair_lock("app:fair").try_acquire_for(LONG).unwrap().is_some());
+        let waiter = scope.spawn(|| comes_by(&other.fair_lock("app:fair")));
         fair.unlock().unwrap();
         assert!(waiter.join().unwrap());
     });
@@ -161,11 +166,11 @@ fn use_every_kind(one: &LockClient, other: &LockClient) {
     std::thread::scope(|scope| {
         let writer = scope.spawn(|| others.write().try_lock_for(SHORT).unwrap());
         assert!(!writer.join().unwrap());
-        let writer = scope.spawn(|| others.write().try_acquire_for(LONG).unwrap().is_some());
+        let writer = scope.spawn(|| comes_by(others.write()));
         reading.unlock().unwrap();
         assert!(writer.join().unwrap());
     });
-    assert!(rw.read().try_acquire_for(LONG).unwrap().is_some());
+    assert!(comes_by(rw.read()));
 
     let (permits, leased) = (one.semaphore("app:permits"), one.expirable_semaphore("app:leased"));
     assert!(permits.try_set_permits(1).unwrap() && leased.try_set_permits(1).unwrap());

@@ -11,7 +11,7 @@ use crate::support::processes::{
     none_was_delayed, other_names_are_not_delayed,
 };
 use crate::support::stalls::own_time_since;
-use crate::support::{LONG, eventually, fresh, ms, now};
+use crate::support::{LONG, eventually, fresh, ms, now, throughout};
 
 /// A server, its connections and transactions, and what it does in its own way.
 pub(crate) trait Database: Sized + Sync + 'static {
@@ -47,6 +47,7 @@ pub(crate) trait Database: Sized + Sync + 'static {
     /// Owner, hold count, process, host and thread in the row of a lock.
     fn row(&self, table: &str, name: &str) -> (String, u32, u32, String, String);
     fn count_rows(&self, table: &str) -> u64;
+    fn execute(&self, statement: &str);
     /// Whether this is the server's name for the session of a client's holder.
     fn names_session(holder: &str, client: &LockClient) -> bool;
 
@@ -162,6 +163,8 @@ macro_rules! database_tests {
             holding_one_name_never_delays_another,
             a_transaction_that_has_one_name_never_delays_another,
             rows_show_holders_and_a_sweep_forgets_free_locks,
+            locks_are_kept_and_their_holders_shown_without_a_table_of_clients,
+            what_killed_clients_wrote_of_themselves_is_removed_by_the_next,
             a_killed_server_loses_no_lock_and_grants_none_twice,
             an_exhausted_pool_loses_no_lease,
             a_session_lock_is_reentrant_exclusive_and_seen,
@@ -290,7 +293,41 @@ pub(crate) fn a_transaction_that_has_one_name_never_delays_another<D: Database>(
     }
 }
 
-// ---- the row
+// ---- the row, and the rows of clients
+
+pub(crate) fn locks_are_kept_and_their_holders_shown_without_a_table_of_clients<D: Database>() {
+    let Some(server) = D::shared() else { return };
+    let client = server.options().table("alone").lease(ms(600)).build().unwrap();
+    server.execute("DROP TABLE alone_clients");
+    let held = client.lock("a").acquire().unwrap();
+    // Several rounds of renewals, and of entries that cannot be written.
+    throughout(ms(1_500), || held.check().is_ok());
+    let other = server.options().table("alone").directory(false).build().unwrap();
+    server.execute("DROP TABLE alone_clients");
+    let seen = other.inspect("a").unwrap();
+    let place = seen.holders[0].whereabouts.as_ref().unwrap();
+    assert_eq!((place.pid, &*place.program), (std::process::id(), ""));
+    let clients: Vec<_> = other.clients().collect::<Result<_>>().unwrap();
+    assert_eq!(clients.iter().map(|one| one.id).collect::<Vec<_>>(), [client.id()]);
+    assert_eq!((&*clients[0].uses[0].name, clients[0].uses[0].waits), ("a", false));
+    held.unlock().unwrap();
+}
+
+pub(crate) fn what_killed_clients_wrote_of_themselves_is_removed_by_the_next<D: Database>() {
+    let Some(server) = D::shared() else { return };
+    let client = server.options().table("tidied").build().unwrap();
+    server.execute(
+        "INSERT INTO tidied_clients (client, entry, expires_at) \
+         VALUES ('8a3f0e0e-0000-8000-8000-000000000001', '{}', '2001-01-01 00:00:00')",
+    );
+    let held = client.lock("a").acquire().unwrap();
+    let listed = || client.clients().map(|one| one.unwrap().id).collect::<Vec<_>>();
+    assert!(eventually(LONG, || listed() == [client.id()]));
+    assert_eq!(server.count_rows("tidied_clients"), 1);
+    held.unlock().unwrap();
+    client.shutdown().unwrap();
+    assert_eq!(server.count_rows("tidied_clients"), 0);
+}
 
 pub(crate) fn rows_show_holders_and_a_sweep_forgets_free_locks<D: Database>() {
     let Some(server) = D::shared() else { return };

@@ -685,3 +685,22 @@ fn over_tls_locks_are_kept_and_waiters_woken_and_strangers_refused() {
         assert!(!error.outcome_unknown(), "{error}");
     }
 }
+
+#[test]
+fn an_entry_in_the_directory_ends_with_its_lease_and_is_no_lock() {
+    let Some(server) = Etcd::start() else { return };
+    let client = LockClient::builder().url(&url_of(std::slice::from_ref(&server))).build().unwrap();
+    let held = client.lock("a").acquire().unwrap();
+    comes_true_within(LONG, || client.clients().any(|one| one.unwrap().id == client.id()));
+    let [key, end] = ["leasehold/%clients/", "leasehold/%clients0"].map(|key| STANDARD.encode(key));
+    let entries = || server.must("/v3/kv/range", &format!(r#"{{"key":"{key}","range_end":"{end}"}}"#));
+    let lease = entries()["kvs"][0]["lease"].as_str().unwrap().to_owned();
+    let left = server.must("/v3/lease/timetolive", &format!(r#"{{"ID":"{lease}"}}"#));
+    let left: u64 = left["TTL"].as_str().unwrap().parse().unwrap();
+    assert!((1..=31).contains(&left), "{left}");
+    let listed: Vec<_> = client.list("*").map(|lock| lock.unwrap().name).collect();
+    assert_eq!(listed, ["a"]);
+    held.unlock().unwrap();
+    client.shutdown().unwrap();
+    assert_eq!(entries()["count"].as_str().unwrap_or("0"), "0");
+}

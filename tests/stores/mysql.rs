@@ -47,6 +47,9 @@ impl Database for MysqlServer {
     fn count_rows(&self, table: &str) -> u64 {
         self.admin().query_first(format!("SELECT COUNT(*) FROM {table}")).unwrap().unwrap()
     }
+    fn execute(&self, statement: &str) {
+        self.admin().query_drop(statement).unwrap();
+    }
     fn names_session(holder: &str, _client: &LockClient) -> bool {
         holder.starts_with("connection ")
     }

@@ -27,12 +27,14 @@ use crate::support::{
 const SHORT: Sessions = Sessions { tick_ms: 200, least_ms: 2_000, most_ms: 60_000 };
 const SESSION: Duration = ms(2_000);
 
+/// Without an entry in the directory, which is a node too: most tests count those.
 fn client(url: &str) -> LockClient {
-    LockClient::builder().url(url).lease(ms(20_000)).build().unwrap()
+    LockClient::builder().url(url).lease(ms(20_000)).directory(false).build().unwrap()
 }
 
 fn client_with_session(url: &str, session: Duration) -> LockClient {
-    LockClient::builder().url(url).lease(session).command_timeout(ms(500)).build().unwrap()
+    let options = LockClient::builder().url(url).lease(session).command_timeout(ms(500));
+    options.directory(false).build().unwrap()
 }
 
 // ---- servers that go
@@ -87,7 +89,9 @@ fn a_server_that_stays_away_ends_the_holds_in_time_and_nothing_is_granted_twice(
 #[test]
 fn a_server_that_hangs_puts_holds_at_risk_and_then_ends_them() {
     let Some(server) = ZooKeeper::start(SHORT) else { return };
-    let one = client_with_session(&server.url(), SESSION);
+    // With an entry in the directory, for whose answer the watchdog waits.
+    let options = LockClient::builder().url(&server.url()).lease(SESSION).command_timeout(ms(500));
+    let one = options.build().unwrap();
     let guard = one.lock("hung").acquire().unwrap();
     let lost = guard.lost();
     server.signal("STOP");
@@ -109,7 +113,8 @@ fn a_timed_wait_ends_in_time_when_the_server_hangs() {
     let held = one.lock("stalled").acquire_owned().unwrap();
     // After five to six seconds it asks once more, and that is not answered when its time is over.
     let (wait, timeout) = (ms(6_000), ms(2_000));
-    let other = LockClient::builder().url(&server.url()).command_timeout(timeout).build().unwrap();
+    let options = LockClient::builder().url(&server.url()).command_timeout(timeout);
+    let other = options.directory(false).build().unwrap();
     let lock = other.lock("stalled");
     let begun = now();
     let waiter = Waiter::start(move || lock.try_lock_for(wait));
@@ -670,4 +675,42 @@ fn a_host_that_drips_does_not_keep_the_next_from_being_tried() {
     while drips.is_empty() {
         assert!(!client(&url).lock("next").is_locked().unwrap());
     }
+}
+
+#[test]
+fn an_entry_in_the_directory_goes_with_its_session_and_is_no_lock() {
+    let Some(server) = ZooKeeper::start(SHORT) else { return };
+    let relay = Relay::before(&server);
+    let one = LockClient::builder().url(&relay.url()).lease(SESSION).build().unwrap();
+    let other = client(&server.url());
+    let held = one.lock("a").acquire_owned().unwrap();
+    let is_listed = || other.clients().any(|client_seen| client_seen.unwrap().id == one.id());
+    comes_true_within(LONG, is_listed);
+    let listed: Vec<_> = other.list("*").map(|lock| lock.unwrap().name).collect();
+    assert_eq!(listed, ["a"]);
+    relay.end_session(&server);
+    comes_true_within(LONG, || server.figure("zk_ephemerals_count") == 0);
+    assert!(held.unlock().unwrap_err().is_lost());
+    // Under its next session it has another.
+    let held = one.lock("a").acquire_owned().unwrap();
+    comes_true_within(LONG, is_listed);
+    held.unlock().unwrap();
+    one.shutdown().unwrap();
+    comes_true_within(LONG, || server.figure("zk_ephemerals_count") == 0);
+}
+
+#[test]
+fn locks_whose_names_are_paths_are_listed_by_their_folder() {
+    let Some(server) = ZooKeeper::start(CALM) else { return };
+    let client = client(&server.url());
+    let guards: Vec<_> = ["/jobs/night", "/jobs/day", "/other/x", "plain", "a/b"]
+        .into_iter()
+        .map(|name| client.lock(name).acquire().unwrap())
+        .collect();
+    let listed = |pattern: &str| client.list(pattern).map(|lock| lock.unwrap().name).collect::<Vec<_>>();
+    assert_eq!(listed("*"), ["a/b", "plain"]);
+    assert_eq!(listed("/jobs/*"), ["/jobs/day", "/jobs/night"]);
+    assert_eq!(listed("/jobs/n*"), ["/jobs/night"]);
+    assert_eq!(listed("/*"), [""; 0], "below the root there are folders");
+    guards.into_iter().for_each(|guard| guard.unlock().unwrap());
 }

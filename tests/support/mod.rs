@@ -19,6 +19,7 @@
 //! | [`proxy`] | a RESP-aware proxy that loses, delays, cuts and repeats what a test names |
 //! | [`netns`] | a server behind a network of its own, whose packets can be dropped |
 //! | [`examples`] | the programs of `examples/`, built |
+//! | [`folder`] | a folder that no disk delays |
 //! | [`epilogue`] | "nothing is left behind": subscriptions, connections, keys without TTL or release, threads |
 //! | [`load`] | threads that take locks all the time, and what became of it |
 //! | [`stalls`] | for how long the machine stood still |
@@ -44,6 +45,7 @@ pub mod cluster;
 pub mod epilogue;
 pub mod etcd;
 pub mod examples;
+pub mod folder;
 pub mod heap;
 pub mod history;
 pub mod load;

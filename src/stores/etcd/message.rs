@@ -4,6 +4,8 @@
 //! |---|---|---|
 //! | prefix + the lock's name + `/` + owner | `owner count ttl`, for example `0f0c…:7 1 31` | one of this key's alone, of `ttl` seconds |
 //!
+//! | prefix + `%clients/` + client | the client's entry in the directory | one of the entry's |
+//!
 //! An owner that wants a lock puts such a key. They stand in the order in which their keys were created, and the first
 //! has the lock: etcd's own recipe for locks. A slash in a name is written `%2F`, and `%` as `%25`, so that no lock's
 //! keys lie among another's. A key's end is its lease's end. `ttl` is in the value so that a reader need not ask for
@@ -82,6 +84,7 @@ pub(super) struct KeyLine(String);
 
 impl KeyLine {
     pub(super) fn new(prefix: &str, name: &str) -> KeyLine {
+        // [`name_of`] reads it back.
         let name = name.replace('%', "%25").replace('/', "%2F");
         KeyLine(format!("{prefix}{name}/"))
     }
@@ -93,8 +96,7 @@ impl KeyLine {
 
     /// All keys here lie between the slash and what comes after a slash.
     fn bounds(&self) -> [String; 2] {
-        let behind = format!("{}0", self.0.trim_end_matches('/'));
-        [STANDARD.encode(&self.0), STANDARD.encode(behind)]
+        [STANDARD.encode(&self.0), behind(&self.0)]
     }
 
     /// Asks for the first.
@@ -141,6 +143,28 @@ impl KeyLine {
             "create_revision": "0",
         })
     }
+}
+
+/// What comes behind all keys that begin with this, which ends with a slash.
+pub(super) fn behind(folder: &str) -> String {
+    STANDARD.encode(format!("{}0", folder.trim_end_matches('/')))
+}
+
+/// The name that is written so in a key; `None`: no name is.
+pub(super) fn name_of(written: &str) -> Option<String> {
+    let mut name = String::with_capacity(written.len());
+    let mut parts = written.split('%');
+    name.push_str(parts.next()?);
+    for part in parts {
+        let (character, rest) = if let Some(rest) = part.strip_prefix("25") {
+            ('%', rest)
+        } else {
+            ('/', part.strip_prefix("2F")?)
+        };
+        name.push(character);
+        name.push_str(rest);
+    }
+    (!name.is_empty() && !written.contains('/')).then_some(name)
 }
 
 /// All keys below the prefix.
@@ -215,6 +239,14 @@ impl Done {
     /// The result of the request at `place`: a `get`, the `first` of a line, or a `take_away`.
     pub(super) fn found(&self, place: usize) -> Result<Option<HeldKey>> {
         self.pair(place)?.map(HeldKey::read).transpose()
+    }
+
+    /// The text that the request at `place` found, a `get`.
+    pub(super) fn text(&self, place: usize) -> Result<Option<String>> {
+        let Some(pair) = self.pair(place)? else { return Ok(None) };
+        let value = pair.get("value").and_then(Value::as_str).unwrap_or_default();
+        let bytes = STANDARD.decode(value).map_err(|_error| unreadable())?;
+        Ok(String::from_utf8(bytes).ok())
     }
 
     /// The owner that the request at `place` found, the `last` of a line or a `get`.
@@ -293,6 +325,13 @@ mod tests {
     }
 
     #[test]
+    fn what_no_name_is_written_as_is_none() {
+        for written in ["", "%clients", "%", "a%2", "a/b", "%2f"] {
+            assert_eq!(name_of(written), None, "{written}");
+        }
+    }
+
+    #[test]
     fn no_locks_keys_lie_among_anothers() {
         let owner = Owner::new(ClientId::random(), 3);
         let text =
@@ -300,6 +339,8 @@ mod tests {
         let names = ["a", "a/", "a/b", "a%2Fb", "a0", "a.", "A", "ab", "/", "%"];
         for name in names {
             let line = KeyLine::new("p/", name);
+            let written = line.0.strip_prefix("p/").and_then(|line| line.strip_suffix('/'));
+            assert_eq!(written.and_then(name_of).as_deref(), Some(name));
             let [least, end] = line.bounds().map(|bound| text(&json!(bound)));
             for other in names {
                 let key = text(&json!(KeyLine::new("p/", other).key(owner)));

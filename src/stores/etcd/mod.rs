@@ -3,9 +3,10 @@
 //! An owner that wants a lock puts a key; the first created holds it, every other watches the one in front. `message`
 //! says what the keys are and what is asked about them, `lease` keeps the leases that end them, `members` has the
 //! connections and reads refusals, `watch` knows who waits and wakes them, `early` which holds may end early, `show`
-//! says who stands there.
+//! says who stands there, and `directory` who is there at all.
 
 mod address;
+mod directory;
 mod early;
 mod http;
 mod lease;
@@ -34,7 +35,7 @@ use crate::seam::capabilities::{Capabilities, Sessions};
 use crate::seam::inspection::Inspect;
 use crate::seam::subscription::Subscription;
 use crate::seam::{Answer, Attempt, Bound, Claim, Family, Kind, Release, Snapshot, Store, answer};
-use crate::sync::Waker;
+use crate::sync::{Mutex, Waker};
 use crate::time::{Clock, Moment};
 use address::EtcdAddress;
 use lease::{Leases, time_to_live};
@@ -52,6 +53,8 @@ pub(crate) struct EtcdStore {
     leases: Leases,
     sweeps: Sweeps,
     watch: Arc<Watch>,
+    /// Of the client's entry in the directory.
+    entry_lease: Mutex<Option<i64>>,
 }
 
 impl EtcdStore {
@@ -65,6 +68,7 @@ impl EtcdStore {
             leases: Leases::default(),
             sweeps: Sweeps::default(),
             watch: Watch::new(Arc::clone(&members), reporter),
+            entry_lease: Mutex::default(),
             members,
         };
         let deadline = Clock::System.after(options.connect_timeout);
@@ -94,7 +98,13 @@ impl EtcdStore {
 
 impl Store for EtcdStore {
     fn capabilities(&self) -> Capabilities<'_> {
-        Capabilities { queues: |_| true, sessions: Some(self), ..Capabilities::default() }
+        Capabilities {
+            queues: |_| true,
+            sessions: Some(self),
+            directory: Some(self),
+            listing: Some(self),
+            ..Capabilities::default()
+        }
     }
 
     fn check_name(&self, kind: Kind, name: &LockName) -> Result<()> {

@@ -1,12 +1,16 @@
-//! The list of the locks in a table, a page of rows at a time.
+//! The list of the locks in a table, a page of rows at a time, and the directory of clients in a table of its own.
+//!
+//! A table without that one beside it keeps locks all the same: then a lock's own row is all that is known of its holder.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use crate::ident::LockName;
+use crate::ident::{ClientId, LockName};
 use crate::inspect::Inspection;
-use crate::seam::Answer;
-use crate::seam::directory::{Listing, Page, Place, Wanted};
-use crate::stores::sql::rows::{RowStore, Rows, described};
+use crate::seam::directory::{Directory, Listing, Page, Place, Posted, Wanted, Written};
+use crate::seam::{Answer, Outcome};
+use crate::stores::sql::rows::{EntryRow, RowStore, Rows, described};
+use crate::sync::atomic::Ordering;
 use crate::time::Moment;
 
 fn hex(bytes: &[u8]) -> String {
@@ -16,6 +20,67 @@ fn hex(bytes: &[u8]) -> String {
 fn bytes(hex: &str) -> Vec<u8> {
     let pairs = hex.as_bytes().chunks(2);
     pairs.filter_map(|pair| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok()).collect()
+}
+
+/// So many entries the statements return.
+const PAGE: usize = 250;
+
+impl<D: Rows> RowStore<D> {
+    fn put_entry(&self, client: &str, text: &str, lease: Duration, deadline: Moment) -> Outcome<()> {
+        self.pool().with_open(deadline, |database, link| {
+            if !self.has_posted.swap(true, Ordering::Relaxed) {
+                // Those of clients that were killed, for which nobody else would.
+                database.unpost(link, client, deadline)?;
+            }
+            database.post(link, client, text, lease, deadline)
+        })
+    }
+}
+
+fn read(row: EntryRow) -> Option<(ClientId, Posted)> {
+    let remaining = Duration::from_millis(u64::try_from(row.remaining_ms).unwrap_or(0));
+    Some((ClientId::read(&row.client)?, Posted { text: row.text, remaining }))
+}
+
+fn answered<T>(outcome: Outcome<T>) -> Answer<T> {
+    match outcome {
+        Ok(value) => Answer::Done(value),
+        Err(failure) => Answer::Refused(failure.into_error()),
+    }
+}
+
+impl<D: Rows> Directory for RowStore<D> {
+    fn write(&self, client: ClientId, text: &str, lease: Duration, deadline: Moment, done: Written) {
+        done(answered(self.put_entry(&client.to_string(), text, lease, deadline)));
+    }
+
+    fn remove(&self, client: ClientId, deadline: Moment) -> Answer<()> {
+        let client = client.to_string();
+        answered(self.pool().with_open(deadline, |database, link| database.unpost(link, &client, deadline)))
+    }
+
+    fn read(&self, clients: &[ClientId], deadline: Moment) -> Answer<Page<Option<Posted>>> {
+        let found = self.pool().with(deadline, |database, link| {
+            let one = |client: &ClientId| {
+                let row = database.entry(link, &client.to_string(), deadline)?;
+                Ok(row.and_then(read).map(|(_, posted)| posted))
+            };
+            clients.iter().map(one).collect()
+        });
+        let requests = u64::try_from(clients.len()).unwrap_or(u64::MAX);
+        answered(found.map(|found| Page { found, next: None, requests, looked_at: 0 }))
+    }
+
+    fn clients(&self, from: &Place, deadline: Moment) -> Answer<Page<(ClientId, Posted)>> {
+        let rows =
+            self.pool().with(deadline, |database, link| database.entries(link, &from.cursor, deadline));
+        answered(rows.map(|rows| {
+            let last = rows.last().filter(|_| rows.len() >= PAGE);
+            let next = last.map(|last| Place { servers: None, cursor: last.client.clone() });
+            let looked_at = u64::try_from(rows.len()).unwrap_or(u64::MAX);
+            Page { found: rows.into_iter().filter_map(read).collect(), next, requests: 1, looked_at }
+        }))
+    }
 }
 
 impl<D: Rows> Listing for RowStore<D> {

@@ -120,6 +120,24 @@ impl<D: Database> Pool<D> {
         }
     }
 
+    /// Has `talk` use the connection for renewals if there is one and it is idle, else another.
+    pub(super) fn with_open<T>(
+        &self,
+        deadline: Moment,
+        talk: impl FnOnce(&D, &mut D::Link) -> Outcome<T>,
+    ) -> Outcome<T> {
+        if let Some(mut link) = self.renewals.try_lock()
+            && link.is_some()
+        {
+            return self.use_link(&mut link, deadline, |link| {
+                let outcome = talk(&self.database, link);
+                let is_sound = !matches!(outcome, Err(Failure::Unknown(_)));
+                (outcome, is_sound)
+            })?;
+        }
+        self.with(deadline, talk)
+    }
+
     /// Has `talk` answer for each of `count` claims over the connection for renewals.
     pub(super) fn with_renewals<T>(
         &self,

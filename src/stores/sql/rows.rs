@@ -11,6 +11,7 @@ use crate::seam::subscription::Subscription;
 use crate::seam::{Answer, Attempt, Claim, Failure, Kind, Others, Outcome, Release, Snapshot, Store, answer};
 use crate::stores::sql::pool::{Database, Pool};
 use crate::sync::Waker;
+use crate::sync::atomic::AtomicBool;
 use crate::time::Moment;
 
 /// The contents of a row.
@@ -83,6 +84,14 @@ pub(super) fn described(name: &LockName, row: Option<(Row, Told)>) -> Inspection
     seen
 }
 
+/// A client's entry in the directory.
+#[derive(Debug)]
+pub(super) struct EntryRow {
+    pub(super) client: String,
+    pub(super) text: String,
+    pub(super) remaining_ms: i64,
+}
+
 /// The outcome of a statement that changes a row under a condition.
 #[derive(Debug)]
 pub(super) enum Change<T> {
@@ -151,6 +160,25 @@ pub(super) trait Rows: Database {
         deadline: Moment,
     ) -> Outcome<Change<()>>;
 
+    /// Writes a client's entry in the directory.
+    fn post(
+        &self,
+        link: &mut Self::Link,
+        client: &str,
+        entry: &str,
+        lease: Duration,
+        deadline: Moment,
+    ) -> Outcome<()>;
+
+    /// Removes a client's entry, and those that have ended.
+    fn unpost(&self, link: &mut Self::Link, client: &str, deadline: Moment) -> Outcome<()>;
+
+    /// A client's entry.
+    fn entry(&self, link: &mut Self::Link, client: &str, deadline: Moment) -> Outcome<Option<EntryRow>>;
+
+    /// The first entries of clients behind this one.
+    fn entries(&self, link: &mut Self::Link, after: &str, deadline: Moment) -> Outcome<Vec<EntryRow>>;
+
     /// Removes rows whose lease ended longer ago than `age`, and says how many.
     fn sweep(&self, link: &mut Self::Link, age: Duration, deadline: Moment) -> Outcome<u64>;
 
@@ -181,11 +209,13 @@ pub(super) trait Rows: Database {
 #[derive(Debug)]
 pub(super) struct RowStore<D: Rows> {
     pool: Pool<D>,
+    /// The client has written an entry.
+    pub(super) has_posted: AtomicBool,
 }
 
 impl<D: Rows> RowStore<D> {
     pub(super) fn new(pool: Pool<D>) -> RowStore<D> {
-        RowStore { pool }
+        RowStore { pool, has_posted: AtomicBool::new(false) }
     }
 
     pub(super) fn pool(&self) -> &Pool<D> {
@@ -229,6 +259,7 @@ impl<D: Rows> Store for RowStore<D> {
             poll_every: |_| D::POLL_EVERY,
             connections: Some(self),
             sweeping: Some(self),
+            directory: Some(self),
             listing: Some(self),
             ..Capabilities::default()
         }

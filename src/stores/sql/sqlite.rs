@@ -16,7 +16,7 @@ use crate::ident::LockName;
 use crate::inspect::Whereabouts;
 use crate::seam::{Claim, Failure, Outcome, Store};
 use crate::stores::sql::pool::{Database, Pool};
-use crate::stores::sql::rows::{Change, ListedRow, Row, RowStore, Rows, Told};
+use crate::stores::sql::rows::{Change, EntryRow, ListedRow, Row, RowStore, Rows, Told};
 use crate::stores::sql::{lease_ms, no_table, query};
 use crate::sync::{Condvar, Mutex};
 use crate::time::{Clock, Moment};
@@ -38,7 +38,9 @@ pub(crate) fn open(options: &RedisOptions) -> Result<Arc<dyn Store>> {
     let first = database.open(options.table.create, deadline)?;
     let is_there = || {
         if options.table.create {
-            first.conn.execute_batch(&query(include_str!("query/sqlite/schema.sql"), &options.table.name))?;
+            for text in [include_str!("query/sqlite/schema.sql"), include_str!("query/sqlite/clients.sql")] {
+                first.conn.execute_batch(&query(text, &options.table.name))?;
+            }
         }
         database.has_table(&first.conn)
     };
@@ -62,7 +64,9 @@ fn path(url: &str) -> Result<PathBuf> {
     if path.contains('\0') { Err(unusable()) } else { Ok(PathBuf::from(path)) }
 }
 
-queries!("sqlite": take, retake, leave, renew, expire, look, show, list, force, sweep);
+queries!(
+    "sqlite": take, retake, leave, renew, expire, look, show, list, force, sweep, post, unpost, entry, entries,
+);
 
 struct Sqlite {
     path: PathBuf,
@@ -91,6 +95,10 @@ fn seen(row: &rusqlite::Row<'_>) -> rusqlite::Result<Row> {
 fn told(row: &rusqlite::Row<'_>) -> rusqlite::Result<Told> {
     let (fence, host, pid, thread) = (row.get(4)?, row.get(5)?, row.get(6)?, row.get(7)?);
     Ok(Told { fence, host, pid, thread, held_ms: row.get(8)? })
+}
+
+fn entry_row(row: &rusqlite::Row<'_>) -> rusqlite::Result<EntryRow> {
+    Ok(EntryRow { client: row.get(0)?, text: row.get(1)?, remaining_ms: row.get(2)? })
 }
 
 impl Sqlite {
@@ -191,6 +199,15 @@ fn failed(error: rusqlite::Error) -> Failure {
     } else {
         Failure::Refused(refused(error))
     }
+}
+
+/// The same of the directory. SQLite has no code for a table that is not there.
+fn no_directory(error: rusqlite::Error) -> Failure {
+    if error.to_string().contains("no such table") {
+        let words = "the table of clients is not there: see create_schema() and docs/stores.md";
+        return Failure::Refused(Error::new(ErrorKind::Unsupported, "directory", words).with_source(error));
+    }
+    failed(error)
 }
 
 fn refused(error: rusqlite::Error) -> Error {
@@ -400,6 +417,45 @@ impl Rows for Sqlite {
             |conn| Self::changes(conn, &self.queries.force, params),
             |conn| self.row(conn, name),
         )
+    }
+
+    fn post(
+        &self,
+        link: &mut SqliteConnection,
+        client: &str,
+        entry: &str,
+        lease: Duration,
+        deadline: Moment,
+    ) -> Outcome<()> {
+        let params = params![client, entry, lease_ms(lease)];
+        let posted =
+            limit(&link.conn, deadline).and_then(|()| Self::changes(&link.conn, &self.queries.post, params));
+        posted.map(drop).map_err(no_directory)
+    }
+
+    fn unpost(&self, link: &mut SqliteConnection, client: &str, deadline: Moment) -> Outcome<()> {
+        let removed = limit(&link.conn, deadline)
+            .and_then(|()| Self::changes(&link.conn, &self.queries.unpost, [client]));
+        removed.map(drop).map_err(no_directory)
+    }
+
+    fn entry(
+        &self,
+        link: &mut SqliteConnection,
+        client: &str,
+        deadline: Moment,
+    ) -> Outcome<Option<EntryRow>> {
+        let read = |conn: &Connection| {
+            conn.prepare_cached(&self.queries.entry)?.query_row([client], entry_row).optional()
+        };
+        limit(&link.conn, deadline).and_then(|()| read(&link.conn)).map_err(no_directory)
+    }
+
+    fn entries(&self, link: &mut SqliteConnection, after: &str, deadline: Moment) -> Outcome<Vec<EntryRow>> {
+        let read = |conn: &Connection| -> rusqlite::Result<Vec<EntryRow>> {
+            conn.prepare_cached(&self.queries.entries)?.query_map([after], entry_row)?.collect()
+        };
+        limit(&link.conn, deadline).and_then(|()| read(&link.conn)).map_err(no_directory)
     }
 
     fn sweep(&self, link: &mut SqliteConnection, age: Duration, deadline: Moment) -> Outcome<u64> {

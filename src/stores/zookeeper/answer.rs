@@ -46,11 +46,15 @@ pub(super) fn whereabouts(data: &[u8]) -> Option<Whereabouts> {
 
 /// An answer of the seam, with error codes in words.
 pub(super) fn answer<T>(found: Found<T>, action: &'static str, name: &LockName) -> Answer<T> {
-    let outcome = found.map_err(|failure| match failure {
+    seam::answer(found.map_err(|failure| failed(failure, action)), action, name.given())
+}
+
+/// A failure, with error codes in words.
+pub(super) fn failed(failure: NoReply, action: &'static str) -> Failure {
+    match failure {
         NoReply::Code(code) => Failure::Refused(refusal(code, action)),
         NoReply::Failed(failure) => failure,
-    });
-    seam::answer(outcome, action, name.given())
+    }
 }
 
 fn refusal(code: i32, action: &'static str) -> Error {

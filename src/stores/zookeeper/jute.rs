@@ -58,6 +58,11 @@ pub(super) enum Operation<'a> {
         mode: Mode,
         access: Access,
     },
+    /// Changes the data of a node.
+    SetData {
+        path: &'a str,
+        data: &'a [u8],
+    },
     Delete {
         path: &'a str,
     },
@@ -84,7 +89,7 @@ pub(super) enum Operation<'a> {
 impl Operation<'_> {
     /// Whether it changes something, so that its outcome matters when no answer comes.
     pub(super) fn is_write(&self) -> bool {
-        matches!(self, Operation::Create { .. } | Operation::Delete { .. })
+        matches!(self, Operation::Create { .. } | Operation::SetData { .. } | Operation::Delete { .. })
     }
 
     /// Whether the leader answers, which knows whether the session lives. A request that only reads is answered by
@@ -120,6 +125,12 @@ impl Operation<'_> {
             Operation::Delete { path } => {
                 to.int(2);
                 to.text(path);
+                to.int(-1); // any version
+            }
+            Operation::SetData { path, data } => {
+                to.int(5);
+                to.text(path);
+                to.buffer(data);
                 to.int(-1); // any version
             }
             Operation::Exists { path } => to.question(3, path, false),

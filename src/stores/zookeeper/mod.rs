@@ -7,6 +7,7 @@
 
 mod address;
 mod answer;
+mod directory;
 mod jute;
 mod keep;
 mod life;
@@ -78,6 +79,8 @@ impl Store for ZooKeeperStore {
             queues: |_| true,
             poll_every: |_| POLL,
             sessions: Some(self),
+            directory: Some(self),
+            listing: Some(self),
             ..Capabilities::default()
         }
     }

@@ -8,6 +8,7 @@ use uuid::Uuid;
 use crate::error::{Error, Result};
 use crate::ident::Owner;
 use crate::seam::Family;
+use crate::seam::directory::Wanted;
 
 /// The place of locks whose names are no paths.
 const BASE: &str = "/leasehold";
@@ -34,6 +35,59 @@ pub(super) fn of_lock(chroot: &str, key: &str) -> Result<String> {
         }
     }
     Ok(path)
+}
+
+/// Where clients say who they are. Not the path of a lock: see [`key_of`].
+pub(super) fn of_clients(chroot: &str) -> String {
+    format!("{chroot}{BASE}/%clients")
+}
+
+/// The key whose node below [`BASE`] has this name; `None`: it is no lock's. Reads what [`of_lock`] writes.
+fn key_of(node: &str) -> Option<String> {
+    let mut bytes = Vec::with_capacity(node.len());
+    let mut rest = node.as_bytes();
+    while let Some((first, behind)) = rest.split_first() {
+        if *first != b'%' {
+            bytes.push(*first);
+            rest = behind;
+            continue;
+        }
+        let digits = std::str::from_utf8(behind.get(..2)?).ok()?;
+        bytes.push(u8::from_str_radix(digits, 16).ok()?);
+        rest = behind.get(2..)?;
+    }
+    String::from_utf8(bytes).ok()
+}
+
+/// The node whose children a list looks at.
+pub(super) struct ListedFolder {
+    pub(super) folder: String,
+    /// Of keys that are paths: the beginning of those, with the last slash.
+    parent: Option<String>,
+}
+
+impl ListedFolder {
+    /// The key of the lock at this child, if there may be one.
+    pub(super) fn key_of(&self, child: &str) -> Option<String> {
+        match &self.parent {
+            Some(parent) => Some(format!("{parent}{child}")),
+            None => key_of(child),
+        }
+    }
+}
+
+/// Where the wanted locks are: if their keys are paths, below the part of the pattern that is no pattern.
+pub(super) fn listed(chroot: &str, wanted: &Wanted) -> ListedFolder {
+    let plain = wanted.pattern.split(['*', '?', '[', '\\']).next().unwrap_or_default();
+    let literal = format!("{}{plain}", wanted.prefix);
+    let parent =
+        literal.rfind('/').filter(|_| literal.starts_with('/')).and_then(|last| literal.get(..=last));
+    let Some(parent) = parent else {
+        return ListedFolder { folder: format!("{chroot}{BASE}"), parent: None };
+    };
+    let folder = format!("{chroot}{}", parent.trim_end_matches('/'));
+    let folder = if folder.is_empty() { "/".to_owned() } else { folder };
+    ListedFolder { folder, parent: Some(parent.to_owned()) }
 }
 
 /// Whether ZooKeeper takes a path as it is.
@@ -169,6 +223,34 @@ mod tests {
             )
         );
         assert_eq!(of("nul\0 🔒 ü"), "/app/leasehold/nul%00 %F0%9F%94%92 ü");
+    }
+
+    #[test]
+    fn a_nodes_name_is_read_as_it_was_written() {
+        for key in ["orders", "a/b%c", ".", "..", "...", "nul\0 🔒 ü"] {
+            let path = of_lock("", key).unwrap();
+            assert_eq!(key_of(path.strip_prefix("/leasehold/").unwrap()).as_deref(), Some(key));
+        }
+        let clients = of_clients("/app");
+        assert_eq!(clients, "/app/leasehold/%clients");
+        for node in ["%clients", "%", "%2", "%FF", "a%zz"] {
+            assert_eq!(key_of(node), None, "{node}");
+        }
+    }
+
+    #[test]
+    fn a_list_looks_below_the_part_of_a_path_that_is_no_pattern() {
+        let of = |prefix: &str, pattern: &str| {
+            let wanted = Wanted { prefix: prefix.to_owned(), pattern: pattern.to_owned() };
+            let place = listed("/app", &wanted);
+            (place.key_of("a%2Fb"), place.folder)
+        };
+        let below = |key: &str, folder: &str| (Some(key.to_owned()), folder.to_owned());
+        assert_eq!(of("", "*"), below("a/b", "/app/leasehold"));
+        assert_eq!(of("jobs/", "*"), below("a/b", "/app/leasehold"));
+        assert_eq!(of("", "/jobs/n*/x"), below("/jobs/a%2Fb", "/app/jobs"));
+        assert_eq!(of("/jobs/", "eu/*"), below("/jobs/eu/a%2Fb", "/app/jobs/eu"));
+        assert_eq!(of("/", "*"), below("/a%2Fb", "/app"));
     }
 
     #[test]

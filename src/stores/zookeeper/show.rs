@@ -6,6 +6,7 @@ use crate::seam::Family;
 use crate::stores::zookeeper::ZooKeeperStore;
 use crate::stores::zookeeper::answer::{described, whereabouts};
 use crate::stores::zookeeper::jute::{Operation, code, data};
+use crate::stores::zookeeper::path::NodeLine;
 use crate::stores::zookeeper::session::{Found, NoReply};
 use crate::time::{Clock, Moment};
 
@@ -17,13 +18,25 @@ impl ZooKeeperStore {
     pub(super) fn describe(&self, name: &LockName, deadline: Moment) -> Found<Inspection> {
         let lock = self.path_of(name)?;
         let line = self.line(&lock, deadline)?;
+        self.shown_line(name, &lock, &line, true, deadline)
+    }
+
+    /// The same of a line that was looked at; of those who wait only how many, if they are not asked for.
+    pub(super) fn shown_line(
+        &self,
+        name: &LockName,
+        lock: &str,
+        line: &NodeLine,
+        with_waiters: bool,
+        deadline: Moment,
+    ) -> Found<Inspection> {
         let mut seen = Inspection::new(name.given(), ObjectKind::Absent);
         for one in line.all() {
             let has_it = line.in_front_of(one).is_none();
             if !has_it {
                 seen.waiting += 1;
             }
-            if seen.holders.len() + seen.waiters.len() >= MOST_SHOWN {
+            if seen.holders.len() + seen.waiters.len() >= MOST_SHOWN || !has_it && !with_waiters {
                 continue;
             }
             let said =
@@ -35,7 +48,7 @@ impl ZooKeeperStore {
                 };
             let (owner, lease) = described(&one.name, &said);
             if !has_it {
-                seen.waiters.push(Waiter::new(owner, None));
+                seen.waiters.push(Waiter { whereabouts: whereabouts(&said), ..Waiter::new(owner, None) });
                 continue;
             }
             let mode = match one.family {
@@ -48,7 +61,7 @@ impl ZooKeeperStore {
                 seen.kind = mode.map_or(ObjectKind::FairLock, |mode| ObjectKind::ReadWriteLock { mode });
             }
             let left =
-                self.session.places.until(&lock, &one.name).map(|until| until.since(Clock::System.now()));
+                self.session.places.until(lock, &one.name).map(|until| until.since(Clock::System.now()));
             let remaining = left.or(lease);
             seen.remaining = seen.remaining.max(remaining);
             let whereabouts = whereabouts(&said);

@@ -1,7 +1,7 @@
 //! Redlock: one lock held on a majority of several stores that share nothing.
 //!
 //! `votes` says what their answers come to, `node` which of them can be asked, and `monitor` is the thread that does what
-//! no caller waits for. A request goes out to all that can be asked before the first answer is read. One that does not
+//! no caller waits for; `directory` lists locks and clients. A request goes out to all that can be asked before the first answer is read. One that does not
 //! answer in time is not asked again until it answers the monitor, so callers pay for it once.
 //!
 //! Invariant: an owner number under which something may still arrive at a single server is not used for
@@ -9,6 +9,7 @@
 //! majority. Pairs with `Waiting::claim`.
 
 mod connect;
+mod directory;
 mod monitor;
 mod node;
 mod release;
@@ -232,6 +233,8 @@ impl Store for Redlock {
             poll_every,
             majority: Some(self),
             connections: Some(self),
+            directory: Some(self),
+            listing: Some(self),
             ..Capabilities::default()
         }
     }

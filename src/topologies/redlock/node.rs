@@ -69,6 +69,11 @@ impl VotingNode {
         self.map_names.as_ref().map(|map| name.keyed(map(name.key()))).transpose()
     }
 
+    /// Whether it knows each lock by the key that its clients gave.
+    pub(super) fn has_names_as_given(&self) -> bool {
+        self.map_names.is_none()
+    }
+
     pub(super) fn claim(&self, claim: &Claim) -> Result<Claim> {
         let renamed = self.renamed(&claim.name)?;
         let name = renamed.map_or_else(|| Arc::clone(&claim.name), Arc::new);

@@ -22,7 +22,7 @@ use crate::inspect::Whereabouts;
 use crate::seam::subscription::Subscription;
 use crate::seam::{Claim, Failure, Outcome, Store};
 use crate::stores::sql::pool::{Database, Pool};
-use crate::stores::sql::rows::{Change, ListedRow, Row, RowStore, Rows, Told};
+use crate::stores::sql::rows::{Change, EntryRow, ListedRow, Row, RowStore, Rows, Told};
 use crate::stores::sql::sessions::SessionStore;
 use crate::stores::sql::{no_table, query, timed_out};
 use crate::sync::Waker;
@@ -67,6 +67,12 @@ fn check(options: &RedisOptions, link: &mut MysqlConnection) -> Outcome<()> {
     if options.table.create {
         let create = query(include_str!("../query/mysql/schema.sql"), &options.table.name);
         link.conn.query_drop(create).map_err(failed)?;
+        // Without it there is no directory, which is not worth a client.
+        let clients = query(include_str!("../query/mysql/clients.sql"), &options.table.name);
+        match link.conn.query_drop(clients) {
+            Err(mysql::Error::MySqlError(_)) => {}
+            made => made.map_err(failed)?,
+        }
     }
     let look = format!("SELECT 1 FROM {} LIMIT 0", options.table.name);
     match link.conn.query_drop(look) {
@@ -128,7 +134,7 @@ impl MysqlConnection {
 
 queries!(
     "mysql": add, take, retake, leave, renew, expire, look, show, list, force, long_free, forget, turn_enter, turn_leave,
-    turn_look,
+    turn_look, post, unpost, entry, entries,
 );
 
 impl Queries {
@@ -361,6 +367,33 @@ impl Rows for Mysql {
         self.change(link, name, made, drop)
     }
 
+    fn post(
+        &self,
+        link: &mut MysqlConnection,
+        client: &str,
+        entry: &str,
+        lease: Duration,
+        _by: Moment,
+    ) -> Outcome<()> {
+        let params = params! { client, entry, "lease_us" => lease_us(lease) };
+        link.run(&self.queries.post, params).map(drop)
+    }
+
+    fn unpost(&self, link: &mut MysqlConnection, client: &str, _by: Moment) -> Outcome<()> {
+        link.run(&self.queries.unpost, params! { client }).map(drop)
+    }
+
+    fn entry(&self, link: &mut MysqlConnection, client: &str, _by: Moment) -> Outcome<Option<EntryRow>> {
+        let row: Option<(String, String, i64)> = link.first(&self.queries.entry, params! { client })?;
+        Ok(row.map(entry_row))
+    }
+
+    fn entries(&self, link: &mut MysqlConnection, after: &str, _by: Moment) -> Outcome<Vec<EntryRow>> {
+        let rows = link.conn.exec(&self.queries.entries, params! { after });
+        let rows: Vec<(String, String, i64)> = link.judge(rows).map_err(Failure::of_reading)?;
+        Ok(rows.into_iter().map(entry_row).collect())
+    }
+
     /// One by one: a DELETE that looks for its rows would lock those that it passes.
     fn sweep(&self, link: &mut MysqlConnection, age: Duration, deadline: Moment) -> Outcome<u64> {
         let age_us = lease_us(age);
@@ -383,6 +416,10 @@ impl Rows for Mysql {
     fn close(&self) {
         self.turnstiles.iter().for_each(|turnstiles| turnstiles.close());
     }
+}
+
+fn entry_row((client, text, remaining_ms): (String, String, i64)) -> EntryRow {
+    EntryRow { client, text, remaining_ms }
 }
 
 #[cfg(test)]

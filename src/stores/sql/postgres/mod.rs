@@ -26,7 +26,7 @@ use crate::observe::reporter::Reporter;
 use crate::seam::subscription::Subscription;
 use crate::seam::{Claim, Failure, Outcome, Store};
 use crate::stores::sql::pool::{Database, Pool};
-use crate::stores::sql::rows::{Change, ListedRow, Row, RowStore, Rows, Told};
+use crate::stores::sql::rows::{Change, EntryRow, ListedRow, Row, RowStore, Rows, Told};
 use crate::stores::sql::sessions::SessionStore;
 use crate::stores::sql::{lease_ms, no_table, query};
 use crate::sync::Waker;
@@ -113,6 +113,12 @@ fn check(options: &RedisOptions, link: &mut PostgresConnection, deadline: Moment
     if options.table.create {
         let create = query(include_str!("../query/postgres/schema.sql"), &options.table.name);
         link.execute(&format!("BEGIN; {}; COMMIT", one_at_a_time(&create)), deadline)?;
+        // Without it there is no directory, which is not worth a client.
+        let clients = query(include_str!("../query/postgres/clients.sql"), &options.table.name);
+        let made = link.execute(&format!("BEGIN; {}; COMMIT", one_at_a_time(&clients)), deadline);
+        if matches!(made, Err(Failure::Refused(_))) {
+            link.execute("ROLLBACK", deadline)?;
+        }
     }
     let row = link.one("SELECT to_regclass($1::text) IS NOT NULL", &[&options.table.name], deadline)?;
     if column::<bool>(&row, 0)? { Ok(()) } else { Err(Failure::Refused(no_table(options))) }
@@ -124,7 +130,9 @@ fn one_at_a_time(create: &str) -> String {
     format!("SELECT pg_advisory_xact_lock(7094372811453); {create}")
 }
 
-queries!("postgres": take, retake, leave, renew, expire, look, show, list, force, sweep);
+queries!(
+    "postgres": take, retake, leave, renew, expire, look, show, list, force, sweep, post, unpost, entry, entries,
+);
 
 struct Postgres {
     dial: Dial,
@@ -336,6 +344,40 @@ impl Rows for Postgres {
         change(&row).map(unit)
     }
 
+    fn post(
+        &self,
+        link: &mut PostgresConnection,
+        client: &str,
+        entry: &str,
+        lease: Duration,
+        deadline: Moment,
+    ) -> Outcome<()> {
+        link.rows(&self.queries.post, &[&client, &entry, &lease_ms(lease)], deadline).map(drop)
+    }
+
+    fn unpost(&self, link: &mut PostgresConnection, client: &str, deadline: Moment) -> Outcome<()> {
+        link.rows(&self.queries.unpost, &[&client], deadline).map(drop)
+    }
+
+    fn entry(
+        &self,
+        link: &mut PostgresConnection,
+        client: &str,
+        deadline: Moment,
+    ) -> Outcome<Option<EntryRow>> {
+        let rows = link.rows(&self.queries.entry, &[&client], deadline)?;
+        rows.first().map(entry_row).transpose()
+    }
+
+    fn entries(
+        &self,
+        link: &mut PostgresConnection,
+        after: &str,
+        deadline: Moment,
+    ) -> Outcome<Vec<EntryRow>> {
+        link.rows(&self.queries.entries, &[&after], deadline)?.iter().map(entry_row).collect()
+    }
+
     fn sweep(&self, link: &mut PostgresConnection, age: Duration, deadline: Moment) -> Outcome<u64> {
         let rows = link.rows(&self.queries.sweep, &[&lease_ms(age)], deadline)?;
         Ok(u64::try_from(rows.len()).unwrap_or(0))
@@ -352,6 +394,10 @@ impl Rows for Postgres {
     fn close(&self) {
         self.listener.close();
     }
+}
+
+fn entry_row(row: &PgRow) -> Outcome<EntryRow> {
+    Ok(EntryRow { client: column(row, 0)?, text: column(row, 1)?, remaining_ms: column(row, 2)? })
 }
 
 fn holds(count: u32) -> i32 {

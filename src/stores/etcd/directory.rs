@@ -1,0 +1,181 @@
+//! The directory of clients, and the list of locks: keys of one kind, a page at a time.
+//!
+//! A client's entry is a key of its own below `%clients/`, with a lease: no lock's name is written so, since `%` in a name is
+//! `%25`. How old an entry is cannot be seen without a request for its lease, and is not asked.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use serde_json::{Value, json};
+
+use crate::ident::{ClientId, LockName};
+use crate::inspect::Inspection;
+use crate::seam::directory::{Directory, Listing, Page, Place, Posted, Wanted, Written};
+use crate::seam::{Answer, Failure, Outcome};
+use crate::stores::etcd::EtcdStore;
+use crate::stores::etcd::lease::{keep_alive, revoke};
+use crate::stores::etcd::members::{not_sent, unreadable};
+use crate::stores::etcd::message::{self, BATCH, get, name_of, txn};
+use crate::time::Moment;
+
+/// So many keys a page has.
+const PAGE: u32 = 250;
+
+/// Below the prefix, before the id of the client.
+const CLIENTS: &str = "%clients/";
+
+/// What is left of an entry's time is not known: it counts as new.
+const UNKNOWN: Duration = Duration::MAX;
+
+/// A page of keys.
+struct Keys {
+    /// As they are, with their values.
+    found: Vec<(String, String)>,
+    has_more: bool,
+}
+
+impl EtcdStore {
+    fn entry(&self, client: ClientId) -> String {
+        STANDARD.encode(format!("{}{CLIENTS}{client}", self.members.address.prefix))
+    }
+
+    /// Keeps the lease that the entry has, and puts it under that: two requests. The caller is the watchdog, whose renewals are
+    /// requests of the same kind.
+    fn put_entry(&self, client: ClientId, text: &str, lease: Duration, deadline: Moment) -> Outcome<()> {
+        // Not given back on a failure: the next round takes another, and this one ends by itself.
+        let known = self.entry_lease.lock().take();
+        let lease = match known {
+            Some(known) if keep_alive(&self.renewals, &[known], deadline).map_err(not_sent)? == [true] => {
+                known
+            }
+            _ => self.leases.take(&self.renewals, lease, deadline)?.id,
+        };
+        let put = json!({
+            "key": self.entry(client),
+            "value": STANDARD.encode(text),
+            "lease": lease.to_string(),
+        });
+        self.renewals.call("/v3/kv/put", &put, deadline)?;
+        *self.entry_lease.lock() = Some(lease);
+        Ok(())
+    }
+
+    fn entries(&self, clients: &[ClientId], deadline: Moment) -> Outcome<Page<Option<Posted>>> {
+        let mut page =
+            Page { found: Vec::with_capacity(clients.len()), next: None, requests: 0, looked_at: 0 };
+        for clients in clients.chunks(BATCH) {
+            let looks: Vec<Value> = clients.iter().map(|client| get(&self.entry(*client))).collect();
+            let done = self.txn(&self.wire, &txn(&[], &looks, &[]), deadline).map_err(not_sent)?;
+            page.requests += 1;
+            for at in 0..clients.len() {
+                let text = done.text(at).map_err(Failure::Refused)?;
+                page.found.push(text.map(|text| Posted { text, remaining: UNKNOWN }));
+            }
+        }
+        Ok(page)
+    }
+
+    /// The keys from this one on that are below `folder`.
+    fn keys(&self, folder: &str, from: &str, values: bool, deadline: Moment) -> Outcome<Keys> {
+        let body = json!({
+            "key": STANDARD.encode(from),
+            "range_end": message::behind(folder),
+            "limit": PAGE.to_string(),
+            "keys_only": !values,
+        });
+        let answer = self.wire.call("/v3/kv/range", &body, deadline).map_err(not_sent)?;
+        let pairs = answer.get("kvs").and_then(Value::as_array).into_iter().flatten();
+        let text = |pair: &Value, part: &str| {
+            let bytes = STANDARD.decode(pair.get(part).and_then(Value::as_str).unwrap_or_default());
+            bytes.ok().and_then(|bytes| String::from_utf8(bytes).ok())
+        };
+        let read = |pair: &Value| Some((text(pair, "key")?, text(pair, "value").unwrap_or_default()));
+        let found: Option<Vec<_>> = pairs.map(read).collect();
+        Ok(Keys {
+            found: found.ok_or_else(|| Failure::Refused(unreadable()))?,
+            has_more: answer.get("more").and_then(Value::as_bool).unwrap_or(false),
+        })
+    }
+
+    fn entries_page(&self, from: &Place, deadline: Moment) -> Outcome<Page<(ClientId, Posted)>> {
+        let folder = format!("{}{CLIENTS}", self.members.address.prefix);
+        let begin = if from.cursor.is_empty() { &folder } else { &from.cursor };
+        let keys = self.keys(&folder, begin, true, deadline)?;
+        let last = keys.found.last().map(|(key, _)| format!("{key}\0"));
+        let looked_at = u64::try_from(keys.found.len()).unwrap_or(u64::MAX);
+        let read = keys.found.into_iter().filter_map(|(key, text)| {
+            let client = ClientId::read(key.strip_prefix(&*folder)?)?;
+            Some((client, Posted { text, remaining: UNKNOWN }))
+        });
+        let found = read.collect();
+        let next = last.filter(|_| keys.has_more).map(|cursor| Place { servers: None, cursor });
+        Ok(Page { found, next, requests: 1, looked_at })
+    }
+
+    /// The keys of one lock lie together. A page shows each lock that it meets once, and goes on behind the last one's keys.
+    fn locks_page(&self, wanted: &Wanted, from: &Place, deadline: Moment) -> Outcome<Page<Inspection>> {
+        let prefix = &self.members.address.prefix;
+        let begin = if from.cursor.is_empty() { prefix } else { &from.cursor };
+        let keys = self.keys(prefix, begin, false, deadline)?;
+        let mut page = Page { found: Vec::new(), next: None, requests: 1, looked_at: 0 };
+        page.looked_at = u64::try_from(keys.found.len()).unwrap_or(u64::MAX);
+        let mut lines: Vec<&str> = Vec::new();
+        for (key, _) in &keys.found {
+            let line = key.rsplit_once('/').map_or(key.as_str(), |(line, _)| line);
+            if lines.last() != Some(&line) {
+                lines.push(line);
+            }
+        }
+        if keys.has_more {
+            // A slash, and then what comes after it.
+            page.next = lines.last().map(|line| Place { servers: None, cursor: format!("{line}0") });
+        }
+        for line in lines {
+            let Some(key) = line.strip_prefix(&**prefix).and_then(name_of) else { continue };
+            let Some(name) = wanted.name(&key).map(Arc::from) else { continue };
+            let Ok(name) = LockName::new(&name, key) else { continue };
+            page.found.push(self.seen(&name, deadline)?);
+            page.requests += 2;
+        }
+        Ok(page)
+    }
+}
+
+fn answered<T>(outcome: Outcome<T>) -> Answer<T> {
+    match outcome {
+        Ok(value) => Answer::Done(value),
+        Err(failure) => Answer::Refused(failure.into_error()),
+    }
+}
+
+impl Directory for EtcdStore {
+    fn write(&self, client: ClientId, text: &str, lease: Duration, deadline: Moment, done: Written) {
+        done(answered(self.put_entry(client, text, lease, deadline)));
+    }
+
+    fn remove(&self, client: ClientId, deadline: Moment) -> Answer<()> {
+        let lease = self.entry_lease.lock().take();
+        let key = json!({ "key": self.entry(client) });
+        let removed = self.wire.call("/v3/kv/deleterange", &key, deadline).map(drop);
+        if let Some(lease) = lease {
+            revoke(&self.wire, lease, deadline);
+        }
+        answered(removed)
+    }
+
+    fn read(&self, clients: &[ClientId], deadline: Moment) -> Answer<Page<Option<Posted>>> {
+        answered(self.entries(clients, deadline))
+    }
+
+    fn clients(&self, from: &Place, deadline: Moment) -> Answer<Page<(ClientId, Posted)>> {
+        answered(self.entries_page(from, deadline))
+    }
+}
+
+impl Listing for EtcdStore {
+    fn locks(&self, wanted: &Wanted, from: &Place, deadline: Moment) -> Answer<Page<Inspection>> {
+        answered(self.locks_page(wanted, from, deadline))
+    }
+}

@@ -1,0 +1,8 @@
+-- Writes a client's entry in the directory.
+--
+-- :client  :entry  :lease_us
+--
+-- Changes its row.
+INSERT INTO leasehold_locks_clients (client, entry, expires_at)
+VALUES (:client, :entry, UTC_TIMESTAMP(6) + INTERVAL :lease_us MICROSECOND)
+ON DUPLICATE KEY UPDATE entry = VALUES(entry), expires_at = VALUES(expires_at)

@@ -1,0 +1,7 @@
+-- Reads a page of the clients' entries.
+--
+-- $1 after
+--
+-- Returns client, entry, remaining_ms of each.
+SELECT client, entry, ceil(extract(epoch FROM expires_at - clock_timestamp()) * 1000)::bigint
+FROM leasehold_locks_clients WHERE client > $1 AND expires_at > clock_timestamp() ORDER BY client LIMIT 250

@@ -1,0 +1,5 @@
+CREATE TABLE IF NOT EXISTS leasehold_locks_clients (
+    client     TEXT PRIMARY KEY,   -- the client's id
+    entry      TEXT NOT NULL,      -- JSON, for people to see
+    expires_at INTEGER NOT NULL    -- ms since 1970, by the machine's clock
+) STRICT, WITHOUT ROWID

@@ -1,0 +1,9 @@
+-- Reads a page of the clients' entries.
+--
+-- ?1 after
+--
+-- Returns client, entry, remaining_ms of each.
+SELECT client, entry, runs FROM (
+    SELECT client, entry, expires_at - CAST(unixepoch('now', 'subsec') * 1000 AS INTEGER) AS runs
+    FROM leasehold_locks_clients WHERE client > ?1
+) WHERE runs > 0 ORDER BY client LIMIT 250

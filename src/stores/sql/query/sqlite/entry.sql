@@ -1,0 +1,9 @@
+-- Reads a client's entry.
+--
+-- ?1 client
+--
+-- Returns client, entry, remaining_ms.
+SELECT client, entry, runs FROM (
+    SELECT client, entry, expires_at - CAST(unixepoch('now', 'subsec') * 1000 AS INTEGER) AS runs
+    FROM leasehold_locks_clients WHERE client = ?1
+) WHERE runs > 0

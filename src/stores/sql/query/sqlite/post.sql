@@ -1,0 +1,10 @@
+-- Writes a client's entry in the directory.
+--
+-- ?1 client
+-- ?2 entry
+-- ?3 lease_ms
+--
+-- Changes its row.
+INSERT INTO leasehold_locks_clients (client, entry, expires_at)
+VALUES (?1, ?2, CAST(unixepoch('now', 'subsec') * 1000 AS INTEGER) + ?3)
+ON CONFLICT (client) DO UPDATE SET entry = excluded.entry, expires_at = excluded.expires_at

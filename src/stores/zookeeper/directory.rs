@@ -1,0 +1,160 @@
+//! The directory of clients, and the list of locks: the children of a node, some at a time.
+//!
+//! A client's entry is a node that goes with its session, below `/leasehold/%clients`: no lock's node is named so, since `%` is
+//! followed by two digits in those. The servers have no clock to ask, so how old an entry is is not known.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::ident::{ClientId, LockName};
+use crate::inspect::Inspection;
+use crate::seam::Answer;
+use crate::seam::directory::{Directory, Listing, Page, Place, Posted, Wanted, Written};
+use crate::stores::zookeeper::ZooKeeperStore;
+use crate::stores::zookeeper::answer::{deleted, failed};
+use crate::stores::zookeeper::jute::{self, Mode, Operation, code};
+use crate::stores::zookeeper::path::{self, NodeLine};
+use crate::stores::zookeeper::session::{Found, NoReply, Replied};
+use crate::time::Moment;
+
+/// So many children a page has.
+const PAGE: usize = 250;
+
+/// What is left of an entry's time is not known: it counts as new.
+const UNKNOWN: Duration = Duration::MAX;
+
+impl ZooKeeperStore {
+    fn entry(&self, client: ClientId) -> String {
+        format!("{}/{client}", path::of_clients(&self.session.address.chroot))
+    }
+
+    /// One request, but for the first time and after the session has ended. The caller is the watchdog, whose renewals wait for
+    /// their replies as well.
+    fn put_entry(&self, client: ClientId, text: &str, deadline: Moment) -> Found<()> {
+        let path = self.entry(client);
+        let data = text.as_bytes();
+        match self.session.call(&Operation::SetData { path: &path, data }, deadline) {
+            Err(NoReply::Code(code::NO_NODE)) => {}
+            outcome => return outcome.map(drop),
+        }
+        let create = Operation::Create { path: &path, data, mode: Mode::Ephemeral, access: self.access };
+        let mut outcome = self.session.call(&create, deadline);
+        if matches!(outcome, Err(NoReply::Code(code::NO_NODE))) {
+            self.make_parents(&path::of_clients(&self.session.address.chroot), deadline)?;
+            outcome = self.session.call(&create, deadline);
+        }
+        outcome.map(drop)
+    }
+
+    fn entries(&self, clients: &[ClientId], deadline: Moment) -> Found<Vec<Option<Posted>>> {
+        let paths: Vec<String> = clients.iter().map(|client| self.entry(*client)).collect();
+        let looks: Vec<_> = paths.iter().map(|path| Operation::Data { path }).collect();
+        let read = |outcome: Replied| match outcome {
+            Ok(reply) => {
+                let text = String::from_utf8(jute::data(&reply.body)?).ok();
+                Ok(text.map(|text| Posted { text, remaining: UNKNOWN }))
+            }
+            Err(NoReply::Code(code::NO_NODE)) => Ok(None),
+            Err(failure) => Err(failure),
+        };
+        self.session.call_all(&looks, deadline).into_iter().map(read).collect()
+    }
+
+    /// Children of a node in the order of their names, those after `from`, and whether there are more; none if there is no
+    /// such node.
+    fn children(&self, folder: &str, from: &str, deadline: Moment) -> Found<(Vec<String>, bool)> {
+        let mut names = match self.session.call(&Operation::Children { path: folder }, deadline) {
+            Ok(reply) => jute::children(&reply.body)?,
+            Err(NoReply::Code(code::NO_NODE)) => Vec::new(),
+            Err(failure) => return Err(failure),
+        };
+        names.retain(|name| from.is_empty() || name.as_str() > from);
+        names.sort_unstable();
+        let has_more = names.len() > PAGE;
+        names.truncate(PAGE);
+        Ok((names, has_more))
+    }
+
+    fn entries_page(&self, from: &Place, deadline: Moment) -> Found<Page<(ClientId, Posted)>> {
+        let folder = path::of_clients(&self.session.address.chroot);
+        let (names, has_more) = self.children(&folder, &from.cursor, deadline)?;
+        let clients: Vec<ClientId> = names.iter().filter_map(|name| ClientId::read(name)).collect();
+        let posted = self.entries(&clients, deadline)?;
+        let found = clients.into_iter().zip(posted).filter_map(|(client, posted)| Some((client, posted?)));
+        Ok(page(found.collect(), &names, has_more, 1 + names.len()))
+    }
+
+    fn locks_page(&self, wanted: &Wanted, from: &Place, deadline: Moment) -> Found<Page<Inspection>> {
+        let chroot = &self.session.address.chroot;
+        let place = path::listed(chroot, wanted);
+        let (children, has_more) = self.children(&place.folder, &from.cursor, deadline)?;
+        let names = children.iter().filter_map(|child| {
+            let key = place.key_of(child)?;
+            let name = wanted.name(&key).map(Arc::from)?;
+            let name = LockName::new(&name, key).ok()?;
+            // The server's own nodes are no locks.
+            Some((self.path_of(&name).ok()?, name))
+        });
+        let names: Vec<(String, LockName)> = names.collect();
+        let looks: Vec<_> = names.iter().map(|(path, _)| Operation::Children { path }).collect();
+        let mut requests = 1 + looks.len();
+        let mut found = Vec::new();
+        for ((lock, name), reply) in names.iter().zip(self.session.call_all(&looks, deadline)) {
+            let line = match reply {
+                Ok(reply) => NodeLine::new(jute::children(&reply.body)?),
+                // It has just gone, or is somebody's who lets nobody look.
+                Err(NoReply::Code(code::NO_NODE | code::NO_AUTH)) => continue,
+                Err(failure) => return Err(failure),
+            };
+            let holders = line.all().filter(|one| line.in_front_of(one).is_none()).count();
+            if holders > 0 {
+                requests += holders;
+                found.push(self.shown_line(name, lock, &line, false, deadline)?);
+            }
+        }
+        Ok(page(found, &children, has_more, requests))
+    }
+}
+
+/// A part of a list that goes on behind the last of `names`.
+fn page<T>(found: Vec<T>, names: &[String], has_more: bool, requests: usize) -> Page<T> {
+    let number = |count: usize| u64::try_from(count).unwrap_or(u64::MAX);
+    let next = names.last().filter(|_| has_more);
+    let next = next.map(|last| Place { servers: None, cursor: last.clone() });
+    Page { found, next, requests: number(requests), looked_at: number(names.len()) }
+}
+
+/// The answer about the directory, which is about no lock.
+fn answered<T>(found: Found<T>, action: &'static str) -> Answer<T> {
+    match found.map_err(|failure| failed(failure, action)) {
+        Ok(value) => Answer::Done(value),
+        Err(failure) => Answer::Refused(failure.into_error()),
+    }
+}
+
+impl Directory for ZooKeeperStore {
+    fn write(&self, client: ClientId, text: &str, _lease: Duration, deadline: Moment, done: Written) {
+        done(answered(self.put_entry(client, text, deadline), "directory"));
+    }
+
+    fn remove(&self, client: ClientId, deadline: Moment) -> Answer<()> {
+        let removed = self.session.call(&Operation::Delete { path: &self.entry(client) }, deadline);
+        answered(deleted(removed).map(drop), "directory")
+    }
+
+    fn read(&self, clients: &[ClientId], deadline: Moment) -> Answer<Page<Option<Posted>>> {
+        let found = self.entries(clients, deadline);
+        let requests = u64::try_from(clients.len()).unwrap_or(u64::MAX);
+        answered(found.map(|found| Page { found, next: None, requests, looked_at: 0 }), "directory")
+    }
+
+    fn clients(&self, from: &Place, deadline: Moment) -> Answer<Page<(ClientId, Posted)>> {
+        answered(self.entries_page(from, deadline), "clients")
+    }
+}
+
+impl Listing for ZooKeeperStore {
+    fn locks(&self, wanted: &Wanted, from: &Place, deadline: Moment) -> Answer<Page<Inspection>> {
+        answered(self.locks_page(wanted, from, deadline), "list")
+    }
+}
