@@ -384,15 +384,16 @@ fn renewals_that_race_releases_bring_nothing_back() {
 fn a_killed_connection_under_load_is_no_error_for_waiters() {
     scenario(|world| {
         let client = world.client();
-        let done = AtomicUsize::new(0);
+        let (done, killed) = (AtomicUsize::new(0), AtomicUsize::new(0));
         std::thread::scope(|scope| {
             let threads: Vec<_> = (0..4)
                 .map(|number| {
-                    let (client, done) = (&client, &done);
+                    let (client, done, killed) = (&client, &done, &killed);
                     scope.spawn(move || {
                         let begun = now();
                         let lock = client.lock(&format!("load-{}", number % 2));
-                        while begun.elapsed() < 2 * L {
+                        let is_enough = || killed.load(Ordering::Relaxed) > 20 || begun.elapsed() > LONG;
+                        while begun.elapsed() < 2 * L || !is_enough() {
                             lock.lock().unwrap();
                             assert!(lock.unlock().map_or_else(|error| error.outcome_unknown(), |()| true));
                             done.fetch_add(1, Ordering::Relaxed);
@@ -400,14 +401,19 @@ fn a_killed_connection_under_load_is_no_error_for_waiters() {
                     })
                 })
                 .collect();
-            let mut killed = 0;
+            let mut seen = 0;
             while threads.iter().any(|thread| !thread.is_finished()) {
                 crate::support::let_pass(ms(50), "between two kills");
-                let then = if killed % 2 == 0 { Then::Reset } else { Then::Close };
-                killed += world.proxy.kill(Which::All, then);
+                // On a busy machine a connection takes as long to be made: a kill of each would be an outage.
+                let now_done = done.load(Ordering::Relaxed);
+                if std::mem::replace(&mut seen, now_done) == now_done {
+                    continue;
+                }
+                let then = if killed.load(Ordering::Relaxed) % 2 == 0 { Then::Reset } else { Then::Close };
+                killed.fetch_add(world.proxy.kill(Which::All, then), Ordering::Relaxed);
             }
-            assert!(killed > 20, "{killed} connections were killed");
         });
+        assert!(killed.into_inner() > 20);
         assert!(done.into_inner() > 100);
         world.all_are_given_back(L);
         assert!(world.proxy.count(about("load-")) > 200);

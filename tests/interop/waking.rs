@@ -9,7 +9,8 @@ use std::time::Duration;
 use crate::java;
 use crate::scene::{alone, between, monotonic, rust, scripts_run, somebody_waits};
 use crate::support::server::RedisServer;
-use crate::support::{call, wait_until};
+use crate::support::stalls::{stalled_since, watch};
+use crate::support::{call, now, wait_until};
 
 const ROUNDS: usize = 20;
 const PROMISED: Duration = Duration::from_millis(50);
@@ -132,10 +133,17 @@ fn readers_in_java_that_are_about_to_sleep_are_woken_when_a_write_ends() {
     assert_eq!(missed, 0, "{delays:?}");
 }
 
-/// The delays of [`ROUNDS`] rounds, each on a new name, after one that warms both sides up.
+/// The delays of [`ROUNDS`] rounds, each on a new name, after one that warms both sides up: without the time for which a busy
+/// machine kept those who take part from running.
 pub(crate) fn rounds(mut round: impl FnMut(&str) -> Duration) -> Vec<Duration> {
+    watch();
     round("warm-up");
-    (0..ROUNDS).map(|number| round(&format!("round-{number}"))).collect()
+    let measured = |number| {
+        let begun = now();
+        let delay = round(&format!("round-{number}"));
+        delay.saturating_sub(stalled_since(begun))
+    };
+    (0..ROUNDS).map(measured).collect()
 }
 
 pub(crate) fn kept_the_promise(what: &str, mut delays: Vec<Duration>) {

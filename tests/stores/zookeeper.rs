@@ -17,6 +17,7 @@ use std::time::Duration;
 use leasehold::crossbeam_channel::{Sender, unbounded};
 use leasehold::{Error, ErrorKind, HoldState, Interrupt, LockClient, LossReason, Observer, Owner};
 
+use crate::support::stalls;
 use crate::support::zookeeper::{CALM, Relay, Sessions, ZooKeeper};
 use crate::support::{
     Holding, LONG, SLACK, Waiter, comes_true_within, elsewhere, ms, now, receive, slack_since, test_command,
@@ -562,11 +563,12 @@ fn holders_and_waiters_of_one_name_delay_no_other() {
         })
         .collect();
     let free = client.lock("free");
+    stalls::watch();
     let cycle = || {
         let begun = now();
         free.lock().unwrap();
         free.unlock().unwrap();
-        begun.elapsed()
+        stalls::own_time_since(begun)
     };
     let spans: Vec<_> = (0..51).map(|_| cycle()).collect();
     let median = crate::support::median(spans.clone());
