@@ -283,6 +283,26 @@ fn the_release_of_a_holder_without_rights_to_the_line_wakes_those_who_stand_in_i
     });
 }
 
+/// It takes the first out of the line, cannot tell it, and puts it back: that must not make a line that stays for ever. Found by
+/// `tests/proof`.
+#[test]
+fn a_release_that_may_not_tell_the_line_leaves_it_with_an_end() {
+    let user =
+        |builder: Builder| builder.user("mute on >pw resetchannels +@all ~* &redisson_lock__channel:{mute}");
+    scenario_on(user, |world| {
+        let builder = world.builder_to(&world.server.url()).lease(LEASE);
+        let holder = builder.username("mute").password("pw").build().unwrap();
+        let held = holder.lock("mute").acquire().unwrap();
+        world.does(&["ZADD", &line("mute"), "1", "8a3f0e0e-0000-8000-8000-000000000001"]);
+        world.does(&["PEXPIRE", &line("mute"), "30000"]);
+        held.unlock().unwrap();
+        assert_eq!(standing(world, "mute"), 1);
+        let left: i64 = world.run(&["PTTL", &line("mute")]);
+        assert!((1..=60_000).contains(&left), "{left}");
+        world.does(&["DEL", &line("mute")]);
+    });
+}
+
 /// A hand-off here knows nothing of the line: the waiter that got the lock by it gives its client's place up by itself.
 #[test]
 fn a_waiter_that_is_handed_the_lock_by_its_own_process_leaves_the_line() {

@@ -23,7 +23,9 @@ local function tell_line(lock, is_free)
     end
     local receivers = redis.pcall('publish', wake .. client, 'next')
     if type(receivers) ~= 'number' then
+      -- It may have been the only one: then the line that it comes back into is a new key, without an end.
       redis.pcall('zadd', line, first[2], client)
+      redis.pcall('pexpire', line, 60000)
       return false
     end
     if receivers > 0 then

@@ -1,0 +1,385 @@
+//! The kinds of lock: which script is sent with what, what its answer means, and who may hold at once.
+
+use crate::server::{Reply, Server, Value};
+
+/// How long a lease is, and a place in the queue of a fair lock.
+pub const LEASE_MS: u64 = 1000;
+pub const ALIVE_MS: u64 = 600;
+/// How long the outcome of a semaphore's request is remembered.
+const LASTS_MS: u64 = 5000;
+
+const LOCK: &str = "{l}";
+
+/// A request of one owner.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Op {
+    /// With this count, by the line in this way.
+    Acquire(u8, Turn),
+    Renew,
+    /// Leaves so many levels.
+    Release(u8),
+    /// To this owner under that number.
+    HandOver(usize, u32),
+    /// Gives up a place.
+    Leave,
+    /// Undoes an acquire of unknown outcome.
+    Undo,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Turn {
+    Wait,
+    Stand,
+    Next,
+}
+
+/// What came of a request.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Answer {
+    Granted(Option<u64>),
+    /// And for how long still; `None`: nothing says.
+    Busy(Option<u64>),
+    InLine(Option<u64>, Why),
+    /// The owner has nothing.
+    Lost,
+    Freed,
+    StillHeld,
+    Renewed,
+    Left,
+    /// The user may not do that, or not all of it.
+    Refused,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Why {
+    Ours,
+    Foreign,
+    Kept,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    Plain,
+    Fenced,
+    Fair,
+    /// Owners with even numbers read, the others write.
+    ReadWrite,
+    /// With so many permits.
+    Semaphore(u8),
+}
+
+/// What to send.
+pub struct Call {
+    pub script: &'static str,
+    pub keys: Vec<String>,
+    pub arguments: Vec<String>,
+}
+
+#[must_use]
+pub fn client_id(client: usize) -> String {
+    format!("00000000-0000-8000-8000-00000000000{client}")
+}
+
+/// An owner by its client and its number, which is new when something may still come under the last.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Who {
+    pub owner: usize,
+    pub client: usize,
+    pub number: u32,
+}
+
+impl Who {
+    #[must_use]
+    pub fn id(&self) -> String {
+        format!("{}:{}", client_id(self.client), self.owner * 100 + self.number as usize)
+    }
+}
+
+fn texts(words: &[&str]) -> Vec<String> {
+    words.iter().map(|word| (*word).to_owned()).collect()
+}
+
+fn request(who: &Who) -> String {
+    format!("leasehold_request:{LOCK}:{}", who.id())
+}
+
+impl Kind {
+    /// What is there before anybody asks.
+    pub fn prepare(self, server: &mut Server) {
+        if let Kind::Semaphore(permits) = self {
+            server.call(&texts(&["set", LOCK, &permits.to_string()]));
+        }
+    }
+
+    /// Whether the threads of a client stand in a queue of its own, of which only the first asks.
+    #[must_use]
+    pub fn queues_here(self) -> bool {
+        matches!(self, Kind::Plain | Kind::Fenced)
+    }
+
+    fn is_fenced(self) -> bool {
+        matches!(self, Kind::Fenced | Kind::Fair)
+    }
+
+    fn reads(who: &Who) -> bool {
+        who.owner.is_multiple_of(2)
+    }
+
+    /// Whether these two may not hold at once.
+    #[must_use]
+    pub fn excludes(self, one: usize, other: usize) -> bool {
+        match self {
+            Kind::ReadWrite => one % 2 == 1 || other % 2 == 1,
+            Kind::Semaphore(permits) => permits < 2,
+            _ => true,
+        }
+    }
+
+    #[must_use]
+    pub fn has_renewals(self) -> bool {
+        !matches!(self, Kind::Semaphore(_))
+    }
+
+    /// Where a waiter listens: to its own turn, or to all releases.
+    #[must_use]
+    pub fn channel(self, who: &Who, own_turn: bool) -> String {
+        match self {
+            Kind::Plain | Kind::Fenced if own_turn => {
+                format!("leasehold_wake:{LOCK}:{}", client_id(who.client))
+            }
+            Kind::Plain | Kind::Fenced => format!("redisson_lock__channel:{LOCK}"),
+            Kind::Fair => format!("redisson_lock__channel:{LOCK}:{}", who.id()),
+            Kind::ReadWrite => format!("redisson_rwlock:{LOCK}"),
+            Kind::Semaphore(_) => format!("redisson_sc:{LOCK}"),
+        }
+    }
+
+    /// What is sent for a request. `to`: who is to have the lock by a hand-over.
+    #[must_use]
+    pub fn call(self, op: Op, who: &Who, to: Option<&Who>) -> Call {
+        let id = who.id();
+        let lease = LEASE_MS.to_string();
+        let counter = format!("redisson_lock_token:{LOCK}");
+        let call = |script, keys: &[&str], arguments: &[&str]| Call {
+            script,
+            keys: texts(keys),
+            arguments: texts(arguments),
+        };
+        let with_counter = |keys: &[&str]| {
+            let mut keys = keys.to_vec();
+            if self.is_fenced() {
+                keys.push(&counter);
+            }
+            texts(&keys)
+        };
+        match self {
+            Kind::Plain | Kind::Fenced => {
+                let channel = self.channel(who, false);
+                match op {
+                    Op::Acquire(count, turn) => {
+                        let turn = match turn {
+                            Turn::Wait => "wait",
+                            Turn::Stand => "stand",
+                            Turn::Next => "next",
+                        };
+                        let keys = with_counter(&[LOCK]);
+                        Call { keys, ..call("ACQUIRE", &[], &[&id, &count.to_string(), &lease, turn]) }
+                    }
+                    Op::Renew => call("RENEW", &[LOCK], &[&id, &lease]),
+                    Op::Release(left) => {
+                        call("RELEASE", &[LOCK, &channel], &[&id, &left.to_string(), &lease, "0"])
+                    }
+                    Op::Undo => call("RELEASE", &[LOCK, &channel], &[&id, "0", &lease, "0"]),
+                    Op::HandOver(..) => {
+                        let to = to.expect("somebody").id();
+                        Call { keys: with_counter(&[LOCK]), ..call("HAND_OVER", &[], &[&id, &to, &lease]) }
+                    }
+                    Op::Leave => call("LEAVE_LINE", &[LOCK], &[&client_id(who.client)]),
+                }
+            }
+            Kind::Fair => {
+                let parts =
+                    ["redisson_lock_queue:{l}", "redisson_lock_timeout:{l}", "leasehold_lock_heartbeat:{l}"];
+                let keys = [&[LOCK], &parts[..]].concat();
+                let (alive, channels) = (ALIVE_MS.to_string(), format!("redisson_lock__channel:{LOCK}:"));
+                let ending =
+                    |left: &str, way: &str| call("FAIR_RELEASE", &keys, &[&id, left, &lease, way, &channels]);
+                match op {
+                    Op::Acquire(count, _) => {
+                        let arguments = [&*id, &count.to_string(), &lease, "1", &alive, &channels];
+                        Call { keys: with_counter(&keys), ..call("FAIR_ACQUIRE", &[], &arguments) }
+                    }
+                    Op::Renew => call("RENEW", &[LOCK], &[&id, &lease]),
+                    Op::Release(left) => ending(&left.to_string(), "release"),
+                    Op::Leave | Op::Undo => ending("0", "leave"),
+                    Op::HandOver(..) => panic!("a fair lock is not handed over"),
+                }
+            }
+            Kind::ReadWrite => {
+                let half = if Kind::reads(who) { "read" } else { "write" };
+                let markers = format!("{LOCK}:{id}:rwlock_timeout:");
+                let channel = self.channel(who, false);
+                match op {
+                    Op::Acquire(count, _) => {
+                        let marker = format!("{markers}{count}");
+                        call(
+                            "RW_ACQUIRE",
+                            &[LOCK, &marker, LOCK],
+                            &[half, &id, &count.to_string(), &lease, "0"],
+                        )
+                    }
+                    Op::Renew if Kind::reads(who) => call("RW_RENEW", &[LOCK], &[&id, &lease, &markers]),
+                    Op::Renew => call("RENEW", &[LOCK], &[&format!("{id}:write"), &lease]),
+                    Op::Release(left) => call(
+                        "RW_RELEASE",
+                        &[LOCK, &channel],
+                        &[half, &id, &left.to_string(), &lease, LOCK, ""],
+                    ),
+                    Op::Undo => call("RW_RELEASE", &[LOCK, &channel], &[half, &id, "0", &lease, LOCK, ""]),
+                    Op::Leave | Op::HandOver(..) => panic!("a read-write lock has no queue"),
+                }
+            }
+            Kind::Semaphore(_) => {
+                let (request, lasts) = (request(who), LASTS_MS.to_string());
+                let channel = self.channel(who, false);
+                let release =
+                    |way: &str| call("SEMAPHORE_RELEASE", &[LOCK, &request, &channel], &["1", &lasts, way]);
+                match op {
+                    Op::Acquire(..) => call("SEMAPHORE_ACQUIRE", &[LOCK, &request], &["1", &lasts]),
+                    Op::Release(_) => release("release"),
+                    Op::Undo => release("undo"),
+                    Op::Renew | Op::Leave | Op::HandOver(..) => panic!("permits have no {op:?}"),
+                }
+            }
+        }
+    }
+
+    /// The scripts that are sent for this kind.
+    #[must_use]
+    pub fn scripts(self) -> &'static [&'static str] {
+        match self {
+            Kind::Plain | Kind::Fenced => &["ACQUIRE", "RENEW", "RELEASE", "HAND_OVER", "LEAVE_LINE"],
+            Kind::Fair => &["FAIR_ACQUIRE", "RENEW", "FAIR_RELEASE"],
+            Kind::ReadWrite => &["RW_ACQUIRE", "RW_RENEW", "RENEW", "RW_RELEASE"],
+            Kind::Semaphore(_) => &["SEMAPHORE_ACQUIRE", "SEMAPHORE_RELEASE"],
+        }
+    }
+
+    /// What an answer means.
+    ///
+    /// # Errors
+    ///
+    /// The answer, if it is none that the library would understand.
+    pub fn read(self, op: Op, reply: &Reply) -> Result<Answer, String> {
+        let text = |reply: &Reply| match reply {
+            Reply::Text(text) => Some(text.clone()),
+            _ => None,
+        };
+        let (word, rest) = match reply {
+            Reply::Error(text) if text.starts_with("NOPERM") => return Ok(Answer::Refused),
+            Reply::Text(word) => (word.clone(), &[][..]),
+            Reply::Array(items) => match items.split_first() {
+                Some((Reply::Text(word), rest)) => (word.clone(), rest),
+                _ => return Err(format!("{op:?}: {reply:?}")),
+            },
+            _ => return Err(format!("{op:?}: {reply:?}")),
+        };
+        let ttl = || match rest.first() {
+            Some(Reply::Number(-1)) => Ok(None),
+            Some(Reply::Number(ms)) if *ms >= 0 => Ok(Some(ms.unsigned_abs())),
+            other => Err(format!("{op:?}: no time: {other:?}")),
+        };
+        let fence = rest.first().and_then(text).filter(|text| !text.is_empty());
+        Ok(match (op, word.as_str()) {
+            (Op::Acquire(..) | Op::HandOver(..), "granted") => {
+                let fence = match fence {
+                    Some(fence) => Some(fence.parse().map_err(|_| format!("no fence: {fence}"))?),
+                    None => None,
+                };
+                if fence.is_some() != self.is_fenced() {
+                    return Err(format!("{op:?}: a fence too many or too few: {reply:?}"));
+                }
+                Answer::Granted(fence)
+            }
+            (Op::Acquire(..), "busy") => Answer::Busy(ttl()?),
+            (Op::Acquire(..), "in_line") => {
+                let why = match rest.get(1).and_then(text).as_deref() {
+                    Some("ours") => Why::Ours,
+                    Some("foreign") => Why::Foreign,
+                    Some("kept") => Why::Kept,
+                    other => return Err(format!("in line, and why: {other:?}")),
+                };
+                Answer::InLine(ttl()?, why)
+            }
+            (Op::Acquire(..) | Op::Renew | Op::HandOver(..), "lost") => Answer::Lost,
+            (Op::Renew, "renewed") => Answer::Renewed,
+            (Op::Release(_) | Op::Undo | Op::Leave, "freed") => Answer::Freed,
+            (Op::Release(_), "still_held") => Answer::StillHeld,
+            (Op::Release(_) | Op::Undo | Op::Leave, "not_held") => Answer::Lost,
+            (Op::Leave, "left") => Answer::Left,
+            _ => return Err(format!("{op:?}: {reply:?}")),
+        })
+    }
+
+    /// How many levels the server says that an owner has.
+    #[must_use]
+    pub fn count(self, server: &Server, who: &Who) -> u8 {
+        if let Kind::Semaphore(_) = self {
+            let is_granted = server
+                .keys
+                .get(&request(who))
+                .is_some_and(|entry| entry.value == Value::Text("granted".to_owned()));
+            return u8::from(is_granted);
+        }
+        let field = if self == Kind::ReadWrite && !Kind::reads(who) {
+            format!("{}:write", who.id())
+        } else {
+            who.id()
+        };
+        let Some(Value::Hash(fields)) = server.keys.get(LOCK).map(|entry| &entry.value) else { return 0 };
+        let count = fields.iter().find(|(name, _)| *name == field).map(|(_, count)| count);
+        count.and_then(|count| count.parse().ok()).unwrap_or(0)
+    }
+
+    /// Whether a key may be without an end: counters, a semaphore itself, and the queue of a fair lock, which is Redisson's. Those
+    /// who stand in that have an end each.
+    #[must_use]
+    pub fn may_stay(self, key: &str) -> bool {
+        let is_queue = key.starts_with("redisson_lock_queue:") || key.starts_with("redisson_lock_timeout:");
+        is_queue || self.may_be_left(key) && !key.starts_with("leasehold_request:")
+    }
+
+    /// Whether a key may be there when all are done: what remembers a semaphore's requests ends by itself.
+    #[must_use]
+    pub fn may_be_left(self, key: &str) -> bool {
+        let is_semaphore = matches!(self, Kind::Semaphore(_)) && key == LOCK;
+        is_semaphore || key.starts_with("redisson_lock_token:") || key.starts_with("leasehold_request:")
+    }
+
+    /// How many permits there are.
+    #[must_use]
+    pub fn permits(self, server: &Server) -> Option<i64> {
+        let Value::Text(text) = &server.keys.get(LOCK)?.value else { return None };
+        text.parse().ok()
+    }
+
+    /// Whether this owner would be granted the lock if it asked.
+    #[must_use]
+    pub fn is_free_for(self, server: &Server, who: &Who) -> bool {
+        let is_absent = !server.keys.contains_key(LOCK);
+        match self {
+            Kind::Plain | Kind::Fenced => is_absent && !server.keys.contains_key("leasehold_lock_next:{l}"),
+            Kind::Fair => {
+                let queue = server.keys.get("redisson_lock_queue:{l}").map(|entry| &entry.value);
+                is_absent && matches!(queue, Some(Value::List(queue)) if queue.front() == Some(&who.id()))
+            }
+            Kind::ReadWrite => {
+                let Some(Value::Hash(fields)) = server.keys.get(LOCK).map(|entry| &entry.value) else {
+                    return is_absent;
+                };
+                Kind::reads(who) && fields.iter().any(|(name, value)| name == "mode" && value == "read")
+            }
+            Kind::Semaphore(_) => self.permits(server).is_some_and(|permits| permits > 0),
+        }
+    }
+}

@@ -1,0 +1,412 @@
+//! A model of a Redis server: the commands that the scripts call, and no more.
+//!
+//! `tests/commands.rs` sends the same random sequences to a real server, and compares all that comes back.
+
+use std::collections::{BTreeMap, VecDeque};
+
+/// What a command answers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Reply {
+    Nil,
+    Number(i64),
+    Text(String),
+    Status(String),
+    Error(String),
+    Array(Vec<Reply>),
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Value {
+    Text(String),
+    /// In the order in which they were set first, as a small hash keeps them.
+    Hash(Vec<(String, String)>),
+    List(VecDeque<String>),
+    /// By score, then by member. All scores of the scripts are whole numbers.
+    Sorted(Vec<(i64, String)>),
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Entry {
+    pub value: Value,
+    pub ends_ms: Option<u64>,
+}
+
+/// A server and its clock.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Server {
+    pub now_us: u64,
+    pub keys: BTreeMap<String, Entry>,
+    /// How many listen to a channel.
+    pub listeners: BTreeMap<String, i64>,
+    /// What was published since it was last taken.
+    pub published: Vec<(String, String)>,
+    /// A command that the user may not use.
+    pub refused: Option<String>,
+}
+
+/// The commands that are modelled.
+pub const COMMANDS: [&str; 28] = [
+    "time",
+    "publish",
+    "del",
+    "exists",
+    "pttl",
+    "pexpire",
+    "get",
+    "set",
+    "incr",
+    "incrby",
+    "decrby",
+    "hget",
+    "hset",
+    "hdel",
+    "hexists",
+    "hkeys",
+    "lindex",
+    "llen",
+    "lpop",
+    "rpush",
+    "lrem",
+    "lpos",
+    "zadd",
+    "zrem",
+    "zscore",
+    "zrange",
+    "zpopmin",
+    "zremrangebyscore",
+];
+
+const WRONG_TYPE: &str = "WRONGTYPE Operation against a key holding the wrong kind of value";
+const NO_INTEGER: &str = "ERR value is not an integer or out of range";
+
+fn error(text: &str) -> Reply {
+    Reply::Error(text.to_owned())
+}
+
+fn integer(text: &str) -> Option<i64> {
+    let is_written_so = text.parse::<i64>().is_ok_and(|number| number.to_string() == text);
+    if is_written_so { text.parse().ok() } else { None }
+}
+
+/// A score as the scripts give it: a whole number, perhaps in Lua's notation for large ones.
+fn score(text: &str) -> Option<i64> {
+    let number: f64 = text.parse().ok()?;
+    #[allow(clippy::cast_possible_truncation)]
+    (number.fract() == 0.0 && number.abs() < 9e15).then_some(number as i64)
+}
+
+impl Server {
+    #[must_use]
+    pub fn now_ms(&self) -> u64 {
+        self.now_us / 1000
+    }
+
+    /// Removes what has ended: a key is still there in the millisecond that it ends in.
+    pub fn expire(&mut self) {
+        let now = self.now_ms();
+        self.keys.retain(|_, entry| entry.ends_ms.is_none_or(|ends| now <= ends));
+    }
+
+    fn get(&self, key: &str) -> Option<&Value> {
+        self.keys.get(key).map(|entry| &entry.value)
+    }
+
+    fn write(&mut self, key: &str, value: Value) {
+        let ends_ms = self.keys.get(key).and_then(|entry| entry.ends_ms);
+        self.keys.insert(key.to_owned(), Entry { value, ends_ms });
+    }
+
+    /// Takes an empty collection away.
+    fn tidy(&mut self, key: &str) {
+        let is_empty = match self.get(key) {
+            Some(Value::Hash(fields)) => fields.is_empty(),
+            Some(Value::List(items)) => items.is_empty(),
+            Some(Value::Sorted(members)) => members.is_empty(),
+            _ => false,
+        };
+        if is_empty {
+            self.keys.remove(key);
+        }
+    }
+
+    /// Carries a command out.
+    ///
+    /// # Panics
+    ///
+    /// For a command that is not modelled: a script that begins to use one needs it here.
+    pub fn call(&mut self, words: &[String]) -> Reply {
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        let [command, rest @ ..] = words.as_slice() else { return error("ERR no command") };
+        let command = command.to_ascii_lowercase();
+        if self.refused.as_ref() == Some(&command) {
+            return error("NOPERM this user has no permissions to run the command");
+        }
+        self.expire();
+        match (command.as_str(), rest) {
+            ("time", []) => {
+                let text = |number: u64| Reply::Text(number.to_string());
+                Reply::Array(vec![text(self.now_us / 1_000_000), text(self.now_us % 1_000_000)])
+            }
+            ("publish", [channel, message]) => {
+                self.published.push(((*channel).to_owned(), (*message).to_owned()));
+                Reply::Number(self.listeners.get(*channel).copied().unwrap_or(0))
+            }
+            ("del", keys) => {
+                Reply::Number(keys.iter().filter(|key| self.keys.remove(**key).is_some()).count() as i64)
+            }
+            ("exists", [key]) => Reply::Number(i64::from(self.keys.contains_key(*key))),
+            ("pttl", [key]) => Reply::Number(match self.keys.get(*key) {
+                None => -2,
+                Some(Entry { ends_ms: None, .. }) => -1,
+                Some(Entry { ends_ms: Some(ends), .. }) => (ends - self.now_ms()) as i64,
+            }),
+            ("pexpire", [key, ms]) => self.pexpire(key, ms),
+            ("get" | "set" | "incr" | "incrby" | "decrby", _) => self.text(&command, rest),
+            ("hget" | "hset" | "hdel" | "hexists" | "hkeys", _) => self.hash(&command, rest),
+            ("lindex" | "llen" | "lpop" | "rpush" | "lrem" | "lpos", _) => self.list(&command, rest),
+            ("zadd" | "zrem" | "zscore" | "zcard" | "zrange" | "zpopmin" | "zremrangebyscore", _) => {
+                self.sorted(&command, rest)
+            }
+            _ => panic!("not modelled: {command} {rest:?}"),
+        }
+    }
+
+    fn pexpire(&mut self, key: &str, ms: &str) -> Reply {
+        let Some(ms) = integer(ms) else { return error(NO_INTEGER) };
+        let now = self.now_ms();
+        let Some(entry) = self.keys.get_mut(key) else { return Reply::Number(0) };
+        match u64::try_from(ms) {
+            Ok(ms) if ms > 0 => entry.ends_ms = Some(now + ms),
+            _ => drop(self.keys.remove(key)),
+        }
+        Reply::Number(1)
+    }
+
+    fn text(&mut self, command: &str, words: &[&str]) -> Reply {
+        let Some(key) = words.first() else { return error("ERR wrong number of arguments") };
+        if command == "set" {
+            return self.set(key, &words[1..]);
+        }
+        let now = match self.get(key) {
+            None => None,
+            Some(Value::Text(text)) => Some(text.clone()),
+            Some(_) => return error(WRONG_TYPE),
+        };
+        if command == "get" {
+            return now.map_or(Reply::Nil, Reply::Text);
+        }
+        let by = match words.get(1) {
+            None => Some(1),
+            Some(by) => integer(by).map(|by| if command == "decrby" { -by } else { by }),
+        };
+        let sum = integer(now.as_deref().unwrap_or("0")).zip(by).and_then(|(now, by)| now.checked_add(by));
+        let Some(sum) = sum else { return error(NO_INTEGER) };
+        self.write(key, Value::Text(sum.to_string()));
+        Reply::Number(sum)
+    }
+
+    fn set(&mut self, key: &str, words: &[&str]) -> Reply {
+        let Some((value, options)) = words.split_first() else {
+            return error("ERR wrong number of arguments");
+        };
+        let value = Value::Text((*value).to_owned());
+        match options {
+            [] => {
+                self.keys.insert(key.to_owned(), Entry { value, ends_ms: None });
+            }
+            ["XX"] => {
+                if !self.keys.contains_key(key) {
+                    return Reply::Nil;
+                }
+                self.keys.insert(key.to_owned(), Entry { value, ends_ms: None });
+            }
+            ["PX", ms] => {
+                let Some(ms) = integer(ms) else { return error(NO_INTEGER) };
+                let Some(ms) = u64::try_from(ms).ok().filter(|ms| *ms > 0) else {
+                    return error("ERR invalid expire time in 'set' command");
+                };
+                self.keys.insert(key.to_owned(), Entry { value, ends_ms: Some(self.now_ms() + ms) });
+            }
+            _ => panic!("not modelled: set {options:?}"),
+        }
+        Reply::Status("OK".to_owned())
+    }
+
+    fn hash(&mut self, command: &str, words: &[&str]) -> Reply {
+        let (key, rest) = words.split_first().expect("a key");
+        let mut fields = match self.get(key) {
+            None => Vec::new(),
+            Some(Value::Hash(fields)) => fields.clone(),
+            Some(_) => return error(WRONG_TYPE),
+        };
+        let at = |fields: &[(String, String)], name: &str| fields.iter().position(|(field, _)| field == name);
+        match (command, rest) {
+            ("hget", [field]) => {
+                at(&fields, field).map_or(Reply::Nil, |at| Reply::Text(fields[at].1.clone()))
+            }
+            ("hexists", [field]) => Reply::Number(i64::from(at(&fields, field).is_some())),
+            ("hkeys", []) => {
+                Reply::Array(fields.iter().map(|(field, _)| Reply::Text(field.clone())).collect())
+            }
+            ("hset", pairs) => {
+                let mut added = 0;
+                for pair in pairs.chunks(2) {
+                    let [field, value] = pair else {
+                        return error("ERR wrong number of arguments for 'hset' command");
+                    };
+                    match at(&fields, field) {
+                        Some(at) => fields[at].1 = (*value).to_owned(),
+                        None => {
+                            fields.push(((*field).to_owned(), (*value).to_owned()));
+                            added += 1;
+                        }
+                    }
+                }
+                self.write(key, Value::Hash(fields));
+                Reply::Number(added)
+            }
+            ("hdel", [field]) => {
+                let Some(at) = at(&fields, field) else { return Reply::Number(0) };
+                fields.remove(at);
+                self.write(key, Value::Hash(fields));
+                self.tidy(key);
+                Reply::Number(1)
+            }
+            _ => panic!("not modelled: {command} {rest:?}"),
+        }
+    }
+
+    fn list(&mut self, command: &str, words: &[&str]) -> Reply {
+        let (key, rest) = words.split_first().expect("a key");
+        let mut items = match self.get(key) {
+            None => VecDeque::new(),
+            Some(Value::List(items)) => items.clone(),
+            Some(_) => return error(WRONG_TYPE),
+        };
+        match (command, rest) {
+            ("llen", []) => Reply::Number(items.len() as i64),
+            ("lindex", [index]) => {
+                let Some(index) = integer(index) else { return error(NO_INTEGER) };
+                let index = if index < 0 { items.len() as i64 + index } else { index };
+                let item = usize::try_from(index).ok().and_then(|index| items.get(index));
+                item.map_or(Reply::Nil, |item| Reply::Text(item.clone()))
+            }
+            ("lpos", [item]) => {
+                items.iter().position(|one| one == item).map_or(Reply::Nil, |at| Reply::Number(at as i64))
+            }
+            ("lpop", []) => {
+                let Some(first) = items.pop_front() else { return Reply::Nil };
+                self.write(key, Value::List(items));
+                self.tidy(key);
+                Reply::Text(first)
+            }
+            ("rpush", [item]) => {
+                items.push_back((*item).to_owned());
+                let length = items.len() as i64;
+                self.write(key, Value::List(items));
+                Reply::Number(length)
+            }
+            ("lrem", ["0", item]) => {
+                let before = items.len();
+                items.retain(|one| one != item);
+                let removed = before - items.len();
+                if removed > 0 {
+                    self.write(key, Value::List(items));
+                    self.tidy(key);
+                }
+                Reply::Number(removed as i64)
+            }
+            _ => panic!("not modelled: {command} {rest:?}"),
+        }
+    }
+
+    fn sorted(&mut self, command: &str, words: &[&str]) -> Reply {
+        let (key, rest) = words.split_first().expect("a key");
+        let mut members = match self.get(key) {
+            None => Vec::new(),
+            Some(Value::Sorted(members)) => members.clone(),
+            Some(_) => return error(WRONG_TYPE),
+        };
+        let at =
+            |members: &[(i64, String)], name: &str| members.iter().position(|(_, member)| member == name);
+        match (command, rest) {
+            ("zcard", []) => Reply::Number(members.len() as i64),
+            ("zscore", [member]) => {
+                at(&members, member).map_or(Reply::Nil, |at| Reply::Text(members[at].0.to_string()))
+            }
+            ("zadd", [options @ .., by, member]) => {
+                let Some(by) = score(by) else { return error("ERR value is not a valid float") };
+                let only_new = match options {
+                    [] => false,
+                    ["NX"] => true,
+                    _ => panic!("not modelled: zadd {options:?}"),
+                };
+                let added = match at(&members, member) {
+                    Some(_) if only_new => 0,
+                    Some(at) => {
+                        members[at].0 = by;
+                        0
+                    }
+                    None => {
+                        members.push((by, (*member).to_owned()));
+                        1
+                    }
+                };
+                members.sort();
+                self.write(key, Value::Sorted(members));
+                Reply::Number(added)
+            }
+            ("zrem", [member]) => {
+                let Some(at) = at(&members, member) else { return Reply::Number(0) };
+                members.remove(at);
+                self.write(key, Value::Sorted(members));
+                self.tidy(key);
+                Reply::Number(1)
+            }
+            ("zpopmin", []) => {
+                if members.is_empty() {
+                    return Reply::Array(Vec::new());
+                }
+                let (by, member) = members.remove(0);
+                self.write(key, Value::Sorted(members));
+                self.tidy(key);
+                Reply::Array(vec![Reply::Text(member), Reply::Text(by.to_string())])
+            }
+            ("zremrangebyscore", [least, most]) => {
+                let (Some(least), Some(most)) = (score(least), score(most)) else {
+                    return error("ERR min or max is not a float");
+                };
+                let before = members.len();
+                members.retain(|(by, _)| *by < least || *by > most);
+                let removed = before - members.len();
+                if removed > 0 {
+                    self.write(key, Value::Sorted(members));
+                    self.tidy(key);
+                }
+                Reply::Number(removed as i64)
+            }
+            ("zrange", [first, last, options @ ..]) => {
+                let (Some(first), Some(last)) = (integer(first), integer(last)) else {
+                    return error(NO_INTEGER);
+                };
+                let length = members.len() as i64;
+                let from = if first < 0 { (length + first).max(0) } else { first };
+                let to = if last < 0 { length + last } else { last.min(length - 1) };
+                let with_scores = match options {
+                    [] => false,
+                    ["WITHSCORES"] => true,
+                    _ => panic!("not modelled: zrange {options:?}"),
+                };
+                let mut found = Vec::new();
+                for (by, member) in members.iter().skip(from as usize).take((to - from + 1).max(0) as usize) {
+                    found.push(Reply::Text(member.clone()));
+                    if with_scores {
+                        found.push(Reply::Text(by.to_string()));
+                    }
+                }
+                Reply::Array(found)
+            }
+            _ => panic!("not modelled: {command} {rest:?}"),
+        }
+    }
+}

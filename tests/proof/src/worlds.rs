@@ -1,0 +1,121 @@
+//! The worlds that each kind of lock is explored in.
+
+use crate::explore::{Explored, explore};
+use crate::kinds::Kind;
+use crate::lua::Scripts;
+use crate::world::{Limits, World};
+
+/// Three owners of two clients, once each, and nothing goes wrong.
+const CALM: Limits = Limits {
+    owners: &[0, 0, 1],
+    idle: None,
+    cycles: 1,
+    faults: 0,
+    kills: 0,
+    losses: 0,
+    spans: 0,
+    ticks: 0,
+    renewals: 0,
+    reentries: 0,
+    gives_up: 0,
+    refused: None,
+};
+
+/// Two clients whose user may not use a command; something ends.
+pub const REFUSED: Limits = Limits { spans: 1, renewals: 1, reentries: 1, gives_up: 1, ..TWO };
+
+/// Two clients with an owner each, for what takes more states.
+const TWO: Limits = Limits { owners: &[0, 1], ..CALM };
+
+const THREE: Limits = Limits { owners: &[0, 1, 2], ..CALM };
+
+pub const KINDS: [Kind; 6] =
+    [Kind::Plain, Kind::Fenced, Kind::Fair, Kind::ReadWrite, Kind::Semaphore(1), Kind::Semaphore(2)];
+
+/// One of them: its name, what is in it, and how often what may happen.
+pub struct Described {
+    pub name: &'static str,
+    pub words: &'static str,
+    pub limits: Limits,
+}
+
+/// Small ones first.
+pub const WORLDS: [Described; 13] = [
+    Described {
+        name: "kill",
+        words: "three owners of two clients; a client is killed",
+        limits: Limits { kills: 1, ..CALM },
+    },
+    Described {
+        name: "all",
+        words: "three owners; one gives up; a renewal, a re-entry",
+        limits: Limits { gives_up: 1, renewals: 1, reentries: 1, ..CALM },
+    },
+    Described { name: "twice", words: "three owners, each twice", limits: Limits { cycles: 2, ..CALM } },
+    Described {
+        name: "loss",
+        words: "two owners, each twice; the server loses its data; a renewal",
+        limits: Limits { cycles: 2, losses: 1, renewals: 1, ..TWO },
+    },
+    Described {
+        name: "fault",
+        words: "three owners; a request or an answer is lost or late",
+        limits: Limits { faults: 1, ..CALM },
+    },
+    Described {
+        name: "time",
+        words: "two owners; something ends, 5 ms pass; a renewal, a re-entry",
+        limits: Limits { spans: 1, ticks: 1, renewals: 1, reentries: 1, ..TWO },
+    },
+    Described {
+        name: "ends",
+        words: "two owners; one is killed; two things end",
+        limits: Limits { kills: 1, spans: 2, ..TWO },
+    },
+    Described {
+        name: "late",
+        words: "two owners; a fault; something ends",
+        limits: Limits { faults: 1, spans: 1, ..TWO },
+    },
+    Described {
+        name: "heir",
+        words: "three owners; something ends, 5 ms pass",
+        limits: Limits { spans: 1, ticks: 1, ..CALM },
+    },
+    Described {
+        name: "half",
+        words: "two readers; a renewal; something ends, 5 ms pass",
+        limits: Limits { idle: Some(1), spans: 1, ticks: 1, renewals: 1, ..CALM },
+    },
+    Described {
+        name: "three",
+        words: "three clients; one gives up; something ends",
+        limits: Limits { gives_up: 1, spans: 1, ..THREE },
+    },
+    Described {
+        name: "long",
+        words: "two owners, each twice; two faults; one gives up",
+        limits: Limits { cycles: 2, faults: 2, gives_up: 1, ..TWO },
+    },
+    Described {
+        name: "killed",
+        words: "three clients; one is killed; something ends",
+        limits: Limits { kills: 1, spans: 1, ..THREE },
+    },
+];
+
+/// The worlds that say something about a kind: only threads of a client that queue here hand a lock on, and only readers share
+/// one that is renewed.
+pub fn worlds(kind: Kind) -> impl Iterator<Item = &'static Described> {
+    WORLDS.iter().filter(move |world| match world.name {
+        "heir" => kind.queues_here(),
+        "half" => kind == Kind::ReadWrite,
+        _ => true,
+    })
+}
+
+/// Explores one of them.
+#[must_use]
+pub fn explored(scripts: &Scripts, kind: Kind, limits: Limits) -> Explored {
+    explore(World::new(scripts, kind, limits), 5_000_000)
+}

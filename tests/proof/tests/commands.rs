@@ -1,0 +1,213 @@
+//! The model of the server against a server: the same random sequences of commands, and the same answers.
+//!
+//! `LEASEHOLD_TEST_SERVER` names the program, `redis-server` of `PATH` unless it does.
+
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use leasehold_proof::server::{Reply, Server};
+use redis::{Connection, Value};
+
+const SEQUENCES: u64 = 2000;
+const LENGTH: usize = 60;
+
+/// Runs the command in the server's script engine, as the scripts do: time stands still in one. Errors come as their first word.
+const RUN: &str = "
+    local function plain(reply)
+        if type(reply) ~= 'table' then return reply end
+        if reply.err then return {'an error', (reply.err:gsub('^%-', ''):match('^%S+'))} end
+        if reply.ok then return {'a status', reply.ok} end
+        return reply
+    end
+    return {redis.call('time'), {plain(redis.pcall(unpack(ARGV)))}}";
+
+struct Program(Child);
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        self.0.kill().ok();
+        self.0.wait().ok();
+    }
+}
+
+#[allow(clippy::disallowed_methods, reason = "nothing says when a program listens but that it does")]
+fn start(folder: &Path) -> (Program, Connection) {
+    let program = std::env::var("LEASEHOLD_TEST_SERVER").unwrap_or_else(|_| "redis-server".to_owned());
+    let socket = folder.join("socket");
+    let child = Command::new(&program)
+        .args(["--port", "0", "--save", "", "--hz", "100", "--dir"])
+        .arg(folder)
+        .arg("--unixsocket")
+        .arg(&socket)
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap_or_else(|error| {
+            panic!("{program} cannot be started ({error}); ./check tools installs a server")
+        });
+    let program = Program(child);
+    let client = redis::Client::open(format!("unix://{}", socket.display())).expect("a URL");
+    let until = Instant::now() + Duration::from_secs(30);
+    loop {
+        match client.get_connection() {
+            Ok(connection) => return (program, connection),
+            Err(error) => assert!(Instant::now() < until, "the server does not listen: {error}"),
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Numbers that depend on the seed alone (xorshift64*, Vigna 2016).
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: usize) -> usize {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        (self.0.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 33) as usize % bound
+    }
+
+    fn of<'a>(&mut self, words: &[&'a str]) -> &'a str {
+        words[self.below(words.len())]
+    }
+
+    /// All commands in all forms that the model knows, with few keys, so that they meet.
+    fn command(&mut self) -> Vec<String> {
+        let forms = [
+            "time",
+            "publish C M",
+            "del K",
+            "del K K",
+            "exists K",
+            "pttl K",
+            "pttl K",
+            "pexpire K T",
+            "pexpire K T",
+            "get K",
+            "set K V",
+            "set K V XX",
+            "set K V PX T",
+            "incr K",
+            "incrby K N",
+            "decrby K N",
+            "hget K F",
+            "hset K F V",
+            "hset K F V F V",
+            "hdel K F",
+            "hexists K F",
+            "hkeys K",
+            "lindex K N",
+            "llen K",
+            "lpop K",
+            "rpush K F",
+            "rpush K F",
+            "lrem K 0 F",
+            "lpos K F",
+            "zadd K N F",
+            "zadd K NX N F",
+            "zrem K F",
+            "zscore K F",
+            "zcard K",
+            "zrange K N N",
+            "zrange K N N WITHSCORES",
+            "zpopmin K",
+            "zremrangebyscore K N N",
+        ];
+        let form = self.of(&forms);
+        let word = |word| match word {
+            "C" => "channel",
+            "K" => self.of(&["a", "b", "c"]),
+            "F" => self.of(&["one", "two", "three", "four"]),
+            "V" | "M" => self.of(&["0", "7", "-3", "text", "", "012", "9007199254740000"]),
+            "N" => self.of(&["0", "1", "2", "-1", "-2", "8"]),
+            "T" => self.of(&["1", "2", "5", "20", "60000", "0", "-1", "text"]),
+            word => word,
+        };
+        form.split(' ').map(word).map(str::to_owned).collect()
+    }
+}
+
+/// A server's answer as the model has it.
+fn reply(value: &Value) -> Reply {
+    match value {
+        Value::Nil => Reply::Nil,
+        Value::Int(number) => Reply::Number(*number),
+        Value::BulkString(bytes) => Reply::Text(String::from_utf8_lossy(bytes).into_owned()),
+        Value::SimpleString(text) => Reply::Status(text.clone()),
+        Value::Okay => Reply::Status("OK".to_owned()),
+        Value::Array(items) => match items.as_slice() {
+            [Value::BulkString(mark), Value::BulkString(text)] if mark == b"an error" => {
+                Reply::Error(String::from_utf8_lossy(text).into_owned())
+            }
+            [Value::BulkString(mark), Value::BulkString(text)] if mark == b"a status" => {
+                Reply::Status(String::from_utf8_lossy(text).into_owned())
+            }
+            items => Reply::Array(items.iter().map(reply).collect()),
+        },
+        other => panic!("no answer of a script: {other:?}"),
+    }
+}
+
+fn first_word(of: Reply) -> Reply {
+    match of {
+        Reply::Error(text) => Reply::Error(text.split(' ').next().unwrap_or_default().to_owned()),
+        other => other,
+    }
+}
+
+#[test]
+fn the_model_answers_as_a_server_does() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (_program, mut connection) = start(folder.path());
+    let (mut errors, mut most) = (0, 0);
+    for seed in 1..=SEQUENCES {
+        redis::cmd("FLUSHALL").exec(&mut connection).expect("an empty server");
+        let (mut random, mut sent) = (Random(seed), Vec::new());
+        // All states that the server can be in by what it has answered so far.
+        let mut models = vec![Server::default()];
+        for _ in 0..LENGTH {
+            let words = random.command();
+            let answer: Value = redis::cmd("EVAL")
+                .arg(RUN)
+                .arg(0)
+                .arg(&words)
+                .query(&mut connection)
+                .expect("an answer of the server");
+            let Reply::Array(parts) = reply(&answer) else { panic!("{answer:?}") };
+            let [Reply::Array(time), Reply::Array(answers)] = parts.as_slice() else { panic!("{answer:?}") };
+            let [Reply::Text(seconds), Reply::Text(micros)] = time.as_slice() else { panic!("{time:?}") };
+            let seconds = seconds.parse::<u64>().expect("seconds");
+            let now_us = seconds * 1_000_000 + micros.parse::<u64>().expect("microseconds");
+            // A list in an answer ends at its first nil.
+            let of_server = answers.first().cloned().unwrap_or(Reply::Nil);
+            sent.push(words.clone());
+            if words[0] == "time" {
+                continue;
+            }
+            let mut answers = Vec::new();
+            let mut possible: Vec<Server> = Vec::new();
+            for model in &models {
+                // Keys end by the time at which the script began, TIME says the time now, or the other way round: by the version.
+                for now_us in [now_us, now_us - 1000, now_us + 1000] {
+                    let mut next = Server { now_us, ..model.clone() };
+                    let answer = first_word(next.call(&words));
+                    next.now_us = 0;
+                    if answer == of_server && !possible.contains(&next) {
+                        possible.push(next);
+                    }
+                    answers.push(answer);
+                }
+            }
+            errors += usize::from(matches!(of_server, Reply::Error(_)));
+            assert!(
+                !possible.is_empty(),
+                "{of_server:?} is the server's answer to the last of {sent:#?} (seed {seed}), and the model's {answers:?}"
+            );
+            most = most.max(possible.len());
+            models = possible;
+        }
+    }
+    println!("{SEQUENCES} sequences of {LENGTH} commands, {errors} of them errors; {most} states at once");
+    assert!(errors > 1000, "{errors}: that errors are alike was not looked at");
+}
