@@ -60,8 +60,11 @@ fn client_name(label: Option<&str>) -> String {
 
 /// Says what went wrong and what to do, and with which code the program ends.
 pub(crate) fn explain(error: &Error, say: Say) -> Exit {
-    let (exit, advice) = meaning(error.kind());
+    let (exit, mut advice) = meaning(error.kind());
     let mut words = text(error);
+    if words.contains("there is no table") {
+        advice = "here the option --create-schema does that";
+    }
     if !advice.is_empty() {
         words += &format!("; {advice}");
     }

@@ -110,23 +110,25 @@ fn when_the_server_is_stopped_and_the_command_ignores_term() {
 /// out, which is a third of the lease later at most, and never waits for a grace.
 #[test]
 fn a_command_whose_lock_is_deleted_is_killed_by_the_next_renewal() {
-    let server = Server::start();
-    thread::scope(|scope| {
-        for at in 0..rounds() {
-            let server = &server;
-            scope.spawn(move || {
-                let name = format!("deleted-{at}");
-                let file = server.path(&name);
-                let stamper = Stamper { file: &file, ignores_term: at % 2 == 0, once: false };
-                let mut run =
-                    Run::start(stamper.under(&mut server.leasehold(&["run", "-q", "--lease", LEASE, &name])));
-                eventually("the command runs", || !stamps(&file).is_empty());
-                let deleted_at = now();
-                assert!(server.ask(&["DEL", &name]).starts_with(":1"));
-                assert_eq!(run.wait().code(), Some(79));
-                let last = *stamps(&file).last().unwrap();
-                assert!(last < deleted_at + LEASE_NANOS, "{} ns after the deletion", last - deleted_at);
-            });
-        }
-    });
+    let (server, all) = (Server::start(), (0..rounds()).collect::<Vec<_>>());
+    for batch in all.chunks(10) {
+        thread::scope(|scope| {
+            for at in batch {
+                let server = &server;
+                scope.spawn(move || {
+                    let name = format!("deleted-{at}");
+                    let file = server.path(&name);
+                    let stamper = Stamper { file: &file, ignores_term: at % 2 == 0, once: false };
+                    let arguments = ["run", "-q", "--lease", LEASE, &name];
+                    let mut run = Run::start(stamper.under(&mut server.leasehold(&arguments)));
+                    eventually("the command runs", || !stamps(&file).is_empty());
+                    let deleted_at = now();
+                    assert!(server.ask(&["DEL", &name]).starts_with(":1"));
+                    assert_eq!(run.wait().code(), Some(79));
+                    let last = *stamps(&file).last().unwrap();
+                    assert!(last < deleted_at + LEASE_NANOS, "{} ns after the deletion", last - deleted_at);
+                });
+            }
+        });
+    }
 }

@@ -1,7 +1,7 @@
 //! The directory of clients, and the list of locks: keys of one kind, a page at a time.
 //!
 //! A client's entry is a key of its own below `%clients/`, with a lease: no lock's name is written so, since `%` in a name is
-//! `%25`. How old an entry is cannot be seen without a request for its lease, and is not asked.
+//! `%25`. How old an entry is, its lease says: a request for each.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,9 +15,9 @@ use crate::inspect::Inspection;
 use crate::seam::directory::{Directory, Listing, Page, Place, Posted, Wanted, Written};
 use crate::seam::{Answer, Failure, Outcome};
 use crate::stores::etcd::EtcdStore;
-use crate::stores::etcd::lease::{keep_alive, revoke};
+use crate::stores::etcd::lease::{keep_alive, revoke, time_to_live};
 use crate::stores::etcd::members::{not_sent, unreadable};
-use crate::stores::etcd::message::{self, BATCH, get, name_of, txn};
+use crate::stores::etcd::message::{self, BATCH, get, name_of, number, txn};
 use crate::time::Moment;
 
 /// So many keys a page has.
@@ -26,14 +26,16 @@ const PAGE: u32 = 250;
 /// Below the prefix, before the id of the client.
 const CLIENTS: &str = "%clients/";
 
-/// What is left of an entry's time is not known: it counts as new.
-const UNKNOWN: Duration = Duration::MAX;
-
 /// A page of keys.
 struct Keys {
-    /// As they are, with their values.
-    found: Vec<(String, String)>,
+    found: Vec<KeyRead>,
     has_more: bool,
+}
+
+struct KeyRead {
+    key: String,
+    value: String,
+    lease: i64,
 }
 
 impl EtcdStore {
@@ -70,11 +72,25 @@ impl EtcdStore {
             let done = self.txn(&self.wire, &txn(&[], &looks, &[]), deadline).map_err(not_sent)?;
             page.requests += 1;
             for at in 0..clients.len() {
-                let text = done.text(at).map_err(Failure::Refused)?;
-                page.found.push(text.map(|text| Posted { text, remaining: UNKNOWN }));
+                let posted = match done.text(at).map_err(Failure::Refused)? {
+                    Some((text, lease)) => {
+                        page.requests += 1;
+                        self.posted(text, lease, deadline)?
+                    }
+                    None => None,
+                };
+                page.found.push(posted);
             }
         }
         Ok(page)
+    }
+
+    /// An entry, and what its lease says is left of its time: a lease has a second more than what was asked for. `None`: it has
+    /// just ended.
+    fn posted(&self, text: String, lease: i64, deadline: Moment) -> Outcome<Option<Posted>> {
+        let left = time_to_live(&self.wire, lease, deadline).map_err(not_sent)?;
+        let remaining = left.map(|seconds| Duration::from_secs(seconds.saturating_sub(1)));
+        Ok(remaining.map(|remaining| Posted { text, remaining }))
     }
 
     /// The keys from this one on that are below `folder`.
@@ -91,7 +107,13 @@ impl EtcdStore {
             let bytes = STANDARD.decode(pair.get(part).and_then(Value::as_str).unwrap_or_default());
             bytes.ok().and_then(|bytes| String::from_utf8(bytes).ok())
         };
-        let read = |pair: &Value| Some((text(pair, "key")?, text(pair, "value").unwrap_or_default()));
+        let read = |pair: &Value| {
+            Some(KeyRead {
+                key: text(pair, "key")?,
+                value: text(pair, "value").unwrap_or_default(),
+                lease: number(pair, "lease").unwrap_or(0),
+            })
+        };
         let found: Option<Vec<_>> = pairs.map(read).collect();
         Ok(Keys {
             found: found.ok_or_else(|| Failure::Refused(unreadable()))?,
@@ -103,15 +125,16 @@ impl EtcdStore {
         let folder = format!("{}{CLIENTS}", self.members.address.prefix);
         let begin = if from.cursor.is_empty() { &folder } else { &from.cursor };
         let keys = self.keys(&folder, begin, true, deadline)?;
-        let last = keys.found.last().map(|(key, _)| format!("{key}\0"));
-        let looked_at = u64::try_from(keys.found.len()).unwrap_or(u64::MAX);
-        let read = keys.found.into_iter().filter_map(|(key, text)| {
-            let client = ClientId::read(key.strip_prefix(&*folder)?)?;
-            Some((client, Posted { text, remaining: UNKNOWN }))
-        });
-        let found = read.collect();
-        let next = last.filter(|_| keys.has_more).map(|cursor| Place { servers: None, cursor });
-        Ok(Page { found, next, requests: 1, looked_at })
+        let last = keys.found.last().map(|last| format!("{}\0", last.key));
+        let mut page = Page { found: Vec::new(), next: None, requests: 1, looked_at: 0 };
+        page.looked_at = u64::try_from(keys.found.len()).unwrap_or(u64::MAX);
+        for KeyRead { key, value, lease } in keys.found {
+            let Some(client) = key.strip_prefix(&*folder).and_then(ClientId::read) else { continue };
+            page.requests += 1;
+            page.found.extend(self.posted(value, lease, deadline)?.map(|posted| (client, posted)));
+        }
+        page.next = last.filter(|_| keys.has_more).map(|cursor| Place { servers: None, cursor });
+        Ok(page)
     }
 
     /// The keys of one lock lie together. A page shows each lock that it meets once, and goes on behind the last one's keys.
@@ -122,7 +145,7 @@ impl EtcdStore {
         let mut page = Page { found: Vec::new(), next: None, requests: 1, looked_at: 0 };
         page.looked_at = u64::try_from(keys.found.len()).unwrap_or(u64::MAX);
         let mut lines: Vec<&str> = Vec::new();
-        for (key, _) in &keys.found {
+        for KeyRead { key, .. } in &keys.found {
             let line = key.rsplit_once('/').map_or(key.as_str(), |(line, _)| line);
             if lines.last() != Some(&line) {
                 lines.push(line);

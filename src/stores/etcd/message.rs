@@ -241,12 +241,12 @@ impl Done {
         self.pair(place)?.map(HeldKey::read).transpose()
     }
 
-    /// The text that the request at `place` found, a `get`.
-    pub(super) fn text(&self, place: usize) -> Result<Option<String>> {
+    /// The text that the request at `place` found, a `get`, and its lease.
+    pub(super) fn text(&self, place: usize) -> Result<Option<(String, i64)>> {
         let Some(pair) = self.pair(place)? else { return Ok(None) };
         let value = pair.get("value").and_then(Value::as_str).unwrap_or_default();
         let bytes = STANDARD.decode(value).map_err(|_error| unreadable())?;
-        Ok(String::from_utf8(bytes).ok())
+        Ok(String::from_utf8(bytes).ok().map(|text| (text, number(pair, "lease").unwrap_or(0))))
     }
 
     /// The owner that the request at `place` found, the `last` of a line or a `get`.
