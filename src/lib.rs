@@ -114,6 +114,8 @@ mod directory;
 mod engine;
 mod error;
 mod fork;
+#[cfg(all(test, leasehold_fuzz))]
+mod fuzz;
 mod health;
 mod hosts;
 mod ident;

@@ -127,8 +127,9 @@ impl LockClient {
     ///
     /// # Blocking
     ///
-    /// Up to one command time-out for each page of some hundred keys, when its first item is wanted. Redis is asked by SCAN, a
-    /// page at a time, so that others are served between.
+    /// When the first item of a page of some hundred keys is wanted. Up to one command time-out for all of it on Redis, in memory
+    /// and in databases; on etcd, ZooKeeper and a Redlock for each lock in it, since each is asked about by itself. Redis is asked by
+    /// SCAN, a page at a time, so that others are served between.
     ///
     /// # Errors
     ///
@@ -318,14 +319,17 @@ impl Iterator for Clients {
             let Some(directory) = capabilities.directory else {
                 return by_holders(engine, capabilities.listing.ok_or_else(|| unsupported("clients"))?);
             };
-            let page =
-                match (directory.clients(place, engine.one_command()).into_result(), capabilities.listing) {
-                    // Without a place for entries, what the locks say of their holders is all that is known.
-                    (Err(error), Some(listing)) if error.kind() == ErrorKind::Unsupported => {
-                        return by_holders(engine, listing);
-                    }
-                    (page, _) => page.map_err(|error| error.during("clients"))?,
-                };
+            let page = directory.clients(place, engine.one_command()).into_result();
+            let page = match (page, capabilities.listing) {
+                // Without a place for entries, what the locks say of their holders is all that is known.
+                (Err(error), Some(listing))
+                    if *place == Place::default()
+                        && matches!(error.kind(), ErrorKind::Unsupported | ErrorKind::NoPermission) =>
+                {
+                    return by_holders(engine, listing);
+                }
+                (page, _) => page.map_err(|error| error.during("clients"))?,
+            };
             let prefix = &engine.options.key_prefix;
             let read = page.found.into_iter().filter_map(|(id, posted)| {
                 let mut info = ClientInfo::read(id, &posted.text, posted.remaining)?;

@@ -209,3 +209,47 @@ mod tests {
         }
     }
 }
+
+#[cfg(all(test, leasehold_fuzz))]
+mod fuzz {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::directory::ClientInfo;
+    use crate::fuzz::{each, nearly_text};
+    use crate::ident::ClientId;
+
+    const SEEDS: &[&[u8]] = &[
+        br#"{"host":"h","pid":7,"lease_ms":30000,"age_ms":1,"uses":[{"lock":"a","owner":3,"thread":"t","since_ms":1000,"waits":false}],"unlisted":2}"#,
+        br#"{"host":"h\u001b[31m","boot":"b","program":"p","label":"l","version":"0","pid":4294967295,"start":18446744073709551615,"lease_ms":0,"uses":[]}"#,
+        br#"[[[[[[[[[[1.5e300,null,true,-7,"\ud83d\ude00"]]]]]]]]]]"#,
+    ];
+
+    #[test]
+    fn any_entry_of_anybody_is_read_or_left_out() {
+        let id = ClientId::random();
+        each(nearly_text(SEEDS), String::len, |text| {
+            drop(Json::read(text));
+            for left in [Duration::ZERO, Duration::from_secs(20), Duration::MAX] {
+                if let Some(info) = ClientInfo::read(id, text, left) {
+                    let again =
+                        ClientInfo::read(id, &info.written(Duration::from_secs(30)), Duration::from_secs(30));
+                    assert_eq!(again.map(|again| (again.host, again.pid)), Some((info.host, info.pid)));
+                }
+            }
+        });
+    }
+
+    #[test]
+    fn any_text_is_quoted_so_that_it_is_read_back() {
+        each(
+            nearly_text(&[b"a\"b\\c\n", b"\x7f\x1b[31m", b"\xc3\xbc\xf0\x9f\x94\x92"]),
+            String::len,
+            |text| {
+                let mut quoted = String::new();
+                quote(text, &mut quoted);
+                assert_eq!(Json::read(&quoted), Some(Json::Text(text.clone())));
+            },
+        );
+    }
+}

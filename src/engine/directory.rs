@@ -76,6 +76,7 @@ impl Announcer {
         deadline: Moment,
     ) {
         if !self.is_wanted.load(Ordering::SeqCst) {
+            self.end(store, now, deadline);
             return;
         }
         self.postpone(now);
@@ -87,13 +88,33 @@ impl Announcer {
         let done = move |answer| {
             // For good: each try would be an entry in the server's log of what it refused.
             if let Answer::Refused(error) = answer
-                && matches!(error.kind(), ErrorKind::NoPermission | ErrorKind::Unsupported)
+                && matches!(
+                    error.kind(),
+                    ErrorKind::NoPermission
+                        | ErrorKind::Unsupported
+                        | ErrorKind::Refused
+                        | ErrorKind::WrongType
+                )
             {
                 announcer.due.store(u64::MAX, Ordering::SeqCst);
                 announcer.is_written.store(false, Ordering::SeqCst);
             }
         };
         directory.write(self.id, &text, self.lease, deadline, Box::new(done));
+    }
+
+    /// Nothing has been held or waited for since a round: where the store does not end the entry by itself, the client does.
+    fn end(&self, store: &dyn Store, now: Moment, deadline: Moment) {
+        let due = self.due.load(Ordering::SeqCst);
+        if self.is_written.load(Ordering::SeqCst)
+            && now >= Moment::from_nanos(due).plus(self.lease)
+            && let Some(directory) = store.capabilities().directory
+            && !directory.ends_entries()
+            // The next to hold or wait writes another.
+            && let Answer::Done(()) = directory.remove(self.id, deadline)
+        {
+            self.is_written.store(false, Ordering::SeqCst);
+        }
     }
 
     /// Until the next round. Postponed first, not wanted second: else it would be wanted again at once.
@@ -173,7 +194,14 @@ impl Announcer {
         // A queue of the store's is all that there is.
         let is_known = is_known || seen.listeners.is_none() && (capabilities.queues)(Kind::Mutex);
         // For what is free nobody waits any more, whatever entries say that are older than its release.
-        if is_known || matches!(seen.kind, ObjectKind::Absent | ObjectKind::Foreign { .. }) {
+        let is_free = match seen.kind {
+            ObjectKind::Semaphore
+            | ObjectKind::ExpirableSemaphore
+            | ObjectKind::CountDownLatch
+            | ObjectKind::Counter => false,
+            _ => !seen.is_held(),
+        };
+        if is_known || is_free {
             return;
         }
         let own = self.own(registry, now);

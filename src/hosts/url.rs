@@ -187,3 +187,32 @@ mod tests {
         }
     }
 }
+
+#[cfg(all(test, leasehold_fuzz))]
+mod fuzz {
+    use std::hint::black_box;
+
+    use super::*;
+    use crate::fuzz::{each, nearly_text};
+
+    const SEEDS: &[&[u8]] = &[
+        b"redis://user:S3CR3T@host:6379/0",
+        b"redis-sentinel://S3CR3T@a:1,[::1]:2,c/master/3",
+        b"etcd://user:S3CR3T@a:1,b/prefix%2Fx",
+        b"postgres://u:S3CR3T@host/db?sslmode=require",
+        b"sqlite:///path/of%20it",
+        b"zk://[fe80::1%25eth0]:2181,b:x/p@q",
+    ];
+
+    #[test]
+    fn any_url_is_read_or_refused_and_no_refusal_shows_a_password() {
+        each(nearly_text(SEEDS), String::len, |url| {
+            for refused in [check_scheme(url), check_url(url)].into_iter().filter_map(Result::err) {
+                assert!(!refused.to_string().contains("S3CR3T"), "{refused}");
+            }
+            black_box((has_login(url), has_port(url), split_login(url), plain_place(url)));
+            black_box(unescaped(url));
+            black_box(HostList::read(url.split_once("://").map_or(url.as_str(), |(_, rest)| rest), 1));
+        });
+    }
+}

@@ -24,6 +24,11 @@ pub(crate) trait Directory: Send + Sync {
     /// that reads it.
     fn write(&self, client: ClientId, text: &str, lease: Duration, deadline: Moment, done: Written);
 
+    /// Whether an entry that is not written again ends with its time.
+    fn ends_entries(&self) -> bool {
+        true
+    }
+
     /// Removes a client's entry.
     fn remove(&self, client: ClientId, deadline: Moment) -> Answer<()>;
 
@@ -201,5 +206,29 @@ mod tests {
         assert_eq!(wanted.name("a*[b]\\:xy"), Some("xy"));
         assert_eq!(wanted.name("axb:xy"), None);
         assert!(matches(wanted.whole().as_bytes(), b"a*[b]\\:xyz"));
+    }
+}
+
+#[cfg(all(test, leasehold_fuzz))]
+mod fuzz {
+    use super::*;
+    use crate::fuzz::{each, nearly_text};
+
+    #[test]
+    fn any_pattern_comes_to_an_end() {
+        let patterns = nearly_text(&[b"stock:*:[a-z]?", b"a*a*a*a*a*a*b", b"[^", b"\\", b"[\\]]*"]);
+        each(
+            (patterns, nearly_text(&[b"stock:1:eu", b"aaaaaaaaaaaaaaaaaaaaaaaa"])),
+            weight,
+            |(pattern, text)| {
+                let wanted = Wanted { prefix: "p*[".to_owned(), pattern: pattern.clone() };
+                assert!(matches(b"*", text.as_bytes()));
+                drop((wanted.name(text), wanted.whole()));
+            },
+        );
+    }
+
+    fn weight(both: &(String, String)) -> usize {
+        both.0.len() + both.1.len()
     }
 }

@@ -702,6 +702,19 @@ fn an_entry_in_the_directory_goes_with_its_session_and_is_no_lock() {
 }
 
 #[test]
+fn a_client_that_has_used_nothing_for_a_lease_has_no_entry() {
+    let Some(server) = ZooKeeper::start(SHORT) else { return };
+    let client = LockClient::builder().url(&server.url()).lease(SESSION).build().unwrap();
+    for _ in 0..2 {
+        let held = client.lock("a").acquire().unwrap();
+        comes_true_within(LONG, || client.clients().any(|one| one.unwrap().id == client.id()));
+        assert_eq!(server.figure("zk_ephemerals_count"), 2);
+        held.unlock().unwrap();
+        comes_true_within(LONG, || server.figure("zk_ephemerals_count") == 0);
+    }
+}
+
+#[test]
 fn locks_whose_names_are_paths_are_listed_by_their_folder() {
     let Some(server) = ZooKeeper::start(CALM) else { return };
     let client = client(&server.url());

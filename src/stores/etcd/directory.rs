@@ -10,6 +10,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 
+use crate::error::ErrorKind;
 use crate::ident::{ClientId, LockName};
 use crate::inspect::Inspection;
 use crate::seam::directory::{Directory, Listing, Page, Place, Posted, Wanted, Written};
@@ -18,7 +19,7 @@ use crate::stores::etcd::EtcdStore;
 use crate::stores::etcd::lease::{keep_alive, revoke, time_to_live};
 use crate::stores::etcd::members::{not_sent, unreadable};
 use crate::stores::etcd::message::{self, BATCH, get, name_of, number, txn};
-use crate::time::Moment;
+use crate::time::{Clock, Moment};
 
 /// So many keys a page has.
 const PAGE: u32 = 250;
@@ -33,7 +34,8 @@ struct Keys {
 }
 
 struct KeyRead {
-    key: String,
+    /// As it came: it may be anybody's.
+    key: Vec<u8>,
     value: String,
     lease: i64,
 }
@@ -73,10 +75,13 @@ impl EtcdStore {
             page.requests += 1;
             for at in 0..clients.len() {
                 let posted = match done.text(at).map_err(Failure::Refused)? {
-                    Some((text, lease)) => {
+                    Some((text, lease)) if deadline > Clock::System.now() => {
                         page.requests += 1;
-                        self.posted(text, lease, deadline)?
+                        let posted = self.posted(text.clone(), lease, deadline);
+                        posted.unwrap_or(Some(Posted { text, remaining: Duration::MAX }))
                     }
+                    // There is no time to ask how old it is: it counts as new.
+                    Some((text, _)) => Some(Posted { text, remaining: Duration::MAX }),
                     None => None,
                 };
                 page.found.push(posted);
@@ -94,23 +99,23 @@ impl EtcdStore {
     }
 
     /// The keys from this one on that are below `folder`.
-    fn keys(&self, folder: &str, from: &str, values: bool, deadline: Moment) -> Outcome<Keys> {
+    fn keys(&self, folder: &str, from: &Place, values: bool, deadline: Moment) -> Outcome<Keys> {
+        let begin = if from.cursor.is_empty() { STANDARD.encode(folder) } else { from.cursor.clone() };
         let body = json!({
-            "key": STANDARD.encode(from),
+            "key": begin,
             "range_end": message::behind(folder),
             "limit": PAGE.to_string(),
             "keys_only": !values,
         });
         let answer = self.wire.call("/v3/kv/range", &body, deadline).map_err(not_sent)?;
         let pairs = answer.get("kvs").and_then(Value::as_array).into_iter().flatten();
-        let text = |pair: &Value, part: &str| {
-            let bytes = STANDARD.decode(pair.get(part).and_then(Value::as_str).unwrap_or_default());
-            bytes.ok().and_then(|bytes| String::from_utf8(bytes).ok())
+        let bytes = |pair: &Value, part: &str| {
+            STANDARD.decode(pair.get(part).and_then(Value::as_str).unwrap_or_default()).ok()
         };
         let read = |pair: &Value| {
             Some(KeyRead {
-                key: text(pair, "key")?,
-                value: text(pair, "value").unwrap_or_default(),
+                key: bytes(pair, "key")?,
+                value: String::from_utf8(bytes(pair, "value")?).unwrap_or_default(),
                 lease: number(pair, "lease").unwrap_or(0),
             })
         };
@@ -123,47 +128,66 @@ impl EtcdStore {
 
     fn entries_page(&self, from: &Place, deadline: Moment) -> Outcome<Page<(ClientId, Posted)>> {
         let folder = format!("{}{CLIENTS}", self.members.address.prefix);
-        let begin = if from.cursor.is_empty() { &folder } else { &from.cursor };
-        let keys = self.keys(&folder, begin, true, deadline)?;
-        let last = keys.found.last().map(|last| format!("{}\0", last.key));
+        let keys = self.keys(&folder, from, true, deadline)?;
         let mut page = Page { found: Vec::new(), next: None, requests: 1, looked_at: 0 };
         page.looked_at = u64::try_from(keys.found.len()).unwrap_or(u64::MAX);
+        page.next = keys.found.last().filter(|_| keys.has_more).map(|last| goes_on(&last.key, b"\0"));
+        let each = deadline.since(Clock::System.now());
         for KeyRead { key, value, lease } in keys.found {
+            let key = String::from_utf8(key).unwrap_or_default();
             let Some(client) = key.strip_prefix(&*folder).and_then(ClientId::read) else { continue };
             page.requests += 1;
-            page.found.extend(self.posted(value, lease, deadline)?.map(|posted| (client, posted)));
+            // Each has as long as the page: on a slow link one after the other would not be done by then.
+            let posted = self.posted(value, lease, Clock::System.after(each))?;
+            page.found.extend(posted.map(|posted| (client, posted)));
         }
-        page.next = last.filter(|_| keys.has_more).map(|cursor| Place { servers: None, cursor });
         Ok(page)
     }
 
     /// The keys of one lock lie together. A page shows each lock that it meets once, and goes on behind the last one's keys.
     fn locks_page(&self, wanted: &Wanted, from: &Place, deadline: Moment) -> Outcome<Page<Inspection>> {
         let prefix = &self.members.address.prefix;
-        let begin = if from.cursor.is_empty() { prefix } else { &from.cursor };
-        let keys = self.keys(prefix, begin, false, deadline)?;
+        let keys = self.keys(prefix, from, false, deadline)?;
         let mut page = Page { found: Vec::new(), next: None, requests: 1, looked_at: 0 };
         page.looked_at = u64::try_from(keys.found.len()).unwrap_or(u64::MAX);
-        let mut lines: Vec<&str> = Vec::new();
+        let mut lines: Vec<&[u8]> = Vec::new();
         for KeyRead { key, .. } in &keys.found {
-            let line = key.rsplit_once('/').map_or(key.as_str(), |(line, _)| line);
+            // What has no slash behind the prefix is somebody else's.
+            let slash = key.iter().rposition(|byte| *byte == b'/').filter(|slash| *slash >= prefix.len());
+            let Some(line) = slash.and_then(|slash| key.get(..slash)) else { continue };
             if lines.last() != Some(&line) {
                 lines.push(line);
             }
         }
-        if keys.has_more {
-            // A slash, and then what comes after it.
-            page.next = lines.last().map(|line| Place { servers: None, cursor: format!("{line}0") });
+        if let Some(last) = keys.found.last().filter(|_| keys.has_more) {
+            page.next = Some(match lines.last().filter(|line| last.key.starts_with(line)) {
+                // A slash, and then what comes after it.
+                Some(line) => goes_on(line, b"0"),
+                None => goes_on(&last.key, b"\0"),
+            });
         }
+        let each = deadline.since(Clock::System.now());
         for line in lines {
-            let Some(key) = line.strip_prefix(&**prefix).and_then(name_of) else { continue };
+            let line = std::str::from_utf8(line).ok();
+            let key = line.and_then(|line| line.strip_prefix(&**prefix)).and_then(name_of);
+            let Some(key) = key else { continue };
             let Some(name) = wanted.name(&key).map(Arc::from) else { continue };
             let Ok(name) = LockName::new(&name, key) else { continue };
-            page.found.push(self.seen(&name, deadline)?);
             page.requests += 2;
+            match self.seen(&name, Clock::System.after(each)) {
+                Ok(seen) => page.found.push(seen),
+                // A key of somebody else that looks like an owner's.
+                Err(Failure::Refused(error)) if error.kind() == ErrorKind::WrongType => {}
+                Err(failure) => return Err(failure),
+            }
         }
         Ok(page)
     }
+}
+
+/// A list goes on at this key with that behind it.
+fn goes_on(key: &[u8], behind: &[u8]) -> Place {
+    Place { servers: None, cursor: STANDARD.encode([key, behind].concat()) }
 }
 
 fn answered<T>(outcome: Outcome<T>) -> Answer<T> {

@@ -466,3 +466,27 @@ mod tests {
         assert_eq!(connection.chunk(deadline()).unwrap().as_deref(), Some(b"abc".as_slice()));
     }
 }
+
+#[cfg(all(test, leasehold_fuzz))]
+mod fuzz {
+    use std::hint::black_box;
+
+    use super::*;
+    use crate::fuzz::{each, nearly};
+
+    const SEEDS: &[&[u8]] = &[
+        b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nConnection: close\r\n\r\nhello",
+        b"HTTP/1.1 404 Not Found\r\ntransfer-encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n",
+        b"A;x=y\r\n0123456789\r\n0\r\nTrailer: x\r\n\r\n",
+    ];
+
+    #[test]
+    fn any_answer_is_read_or_refused() {
+        each(nearly(SEEDS), Vec::len, |bytes| {
+            if let Some(Status::Complete((length, _))) = head(bytes) {
+                assert!(length <= bytes.len(), "it is said to be longer than it is");
+            }
+            black_box((chunk_size(bytes), trailer(bytes)));
+        });
+    }
+}

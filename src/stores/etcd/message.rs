@@ -354,3 +354,39 @@ mod tests {
         assert_eq!(text(&json!(KeyLine::new("p/", "a/b").key(owner))), format!("p/a%2Fb/{owner}"));
     }
 }
+
+#[cfg(all(test, leasehold_fuzz))]
+mod fuzz {
+    use super::*;
+    use crate::fuzz::{each, nearly};
+
+    const SEEDS: &[&[u8]] = &[
+        br#"{"header":{"revision":"9"},"succeeded":true,"responses":[{"response_range":{"kvs":[{"key":"YQ==","value":"YSAxIDMx","lease":"7","create_revision":"3","mod_revision":"4"}],"count":"1"}}]}"#,
+        br#"{"responses":[{"response_delete_range":{"prev_kvs":[{"key":"YQ==","value":"YSAxIDMx"}]}},{"response_put":{}}]}"#,
+        br#"{"responses":[{"response_txn":{"succeeded":false,"responses":[{"response_range":{}}]}}],"succeeded":1}"#,
+        br#"{"kvs":[{"key":"bGVhc2Vob2xkL2EvYg=="}],"more":true,"count":"250"}"#,
+    ];
+
+    #[test]
+    fn any_answer_of_the_gateway_is_read_or_refused() {
+        each(nearly(SEEDS), Vec::len, |bytes| {
+            let Ok(answer) = serde_json::from_slice::<Value>(bytes) else { return };
+            let done = Done::read(&answer);
+            for place in 0..3 {
+                drop((done.found(place), done.found_front(place), done.line(place), done.text(place)));
+                drop(done.inner(place).map(|inner| inner.found(0)));
+            }
+            drop((number(&answer, "ID"), HeldKey::read(&answer)));
+        });
+    }
+
+    #[test]
+    fn any_name_in_a_key_is_read_as_it_was_written() {
+        each(crate::fuzz::nearly_text(&[b"a/b%c", b"%clients", b"%25%2F", b"plain"]), String::len, |name| {
+            let written = KeyLine::new("", name).0;
+            let read = name_of(written.trim_end_matches('/'));
+            assert!(name.is_empty() || read.as_deref() == Some(name), "{name:?}: {written:?}: {read:?}");
+            drop(name_of(name));
+        });
+    }
+}

@@ -27,10 +27,11 @@ const PAGE: usize = 250;
 
 impl<D: Rows> RowStore<D> {
     fn put_entry(&self, client: &str, text: &str, lease: Duration, deadline: Moment) -> Outcome<()> {
-        self.pool().with_open(deadline, |database, link| {
-            if !self.has_posted.swap(true, Ordering::Relaxed) {
-                // Those of clients that were killed, for which nobody else would.
-                database.unpost(link, client, deadline)?;
+        self.pool().with_another(deadline, |database, link| {
+            if !self.has_tidied.load(Ordering::Relaxed) {
+                // Nobody else would.
+                database.tidy_entries(link, deadline)?;
+                self.has_tidied.store(true, Ordering::Relaxed);
             }
             database.post(link, client, text, lease, deadline)
         })
@@ -56,7 +57,9 @@ impl<D: Rows> Directory for RowStore<D> {
 
     fn remove(&self, client: ClientId, deadline: Moment) -> Answer<()> {
         let client = client.to_string();
-        answered(self.pool().with_open(deadline, |database, link| database.unpost(link, &client, deadline)))
+        answered(
+            self.pool().with_another(deadline, |database, link| database.unpost(link, &client, deadline)),
+        )
     }
 
     fn read(&self, clients: &[ClientId], deadline: Moment) -> Answer<Page<Option<Posted>>> {

@@ -22,6 +22,14 @@ pub(super) trait Database: Send + Sync + 'static {
 
     fn connect(&self, deadline: Moment) -> Result<Self::Link>;
 
+    /// Whether requests over the other connections end by their deadline. Else they end by the driver's time-outs.
+    const KEEPS_DEADLINES: bool = true;
+
+    /// A connection for one request, which ends by `deadline`.
+    fn connect_briefly(&self, deadline: Moment) -> Result<Self::Link> {
+        self.connect(deadline)
+    }
+
     /// Whether a connection that lay idle still stands, as far as can be known without asking the server.
     fn is_alive(&self, link: &mut Self::Link) -> bool;
 }
@@ -120,13 +128,15 @@ impl<D: Database> Pool<D> {
         }
     }
 
-    /// Has `talk` use the connection for renewals if there is one and it is idle, else another.
-    pub(super) fn with_open<T>(
+    /// Has `talk` use the connection for renewals if there is one and it is idle, else one of its own: callers are not to find
+    /// theirs in use by what they do not know of.
+    pub(super) fn with_another<T>(
         &self,
         deadline: Moment,
         talk: impl FnOnce(&D, &mut D::Link) -> Outcome<T>,
     ) -> Outcome<T> {
-        if let Some(mut link) = self.renewals.try_lock()
+        if D::KEEPS_DEADLINES
+            && let Some(mut link) = self.renewals.try_lock()
             && link.is_some()
         {
             return self.use_link(&mut link, deadline, |link| {
@@ -135,7 +145,8 @@ impl<D: Database> Pool<D> {
                 (outcome, is_sound)
             })?;
         }
-        self.with(deadline, talk)
+        let mut link = self.database.connect_briefly(deadline).map_err(Failure::Refused)?;
+        talk(&self.database, &mut link)
     }
 
     /// Has `talk` answer for each of `count` claims over the connection for renewals.

@@ -170,8 +170,11 @@ pub(super) trait Rows: Database {
         deadline: Moment,
     ) -> Outcome<()>;
 
-    /// Removes a client's entry, and those that have ended.
+    /// Removes a client's entry.
     fn unpost(&self, link: &mut Self::Link, client: &str, deadline: Moment) -> Outcome<()>;
+
+    /// Removes the entries that have ended.
+    fn tidy_entries(&self, link: &mut Self::Link, deadline: Moment) -> Outcome<()>;
 
     /// A client's entry.
     fn entry(&self, link: &mut Self::Link, client: &str, deadline: Moment) -> Outcome<Option<EntryRow>>;
@@ -209,13 +212,13 @@ pub(super) trait Rows: Database {
 #[derive(Debug)]
 pub(super) struct RowStore<D: Rows> {
     pool: Pool<D>,
-    /// The client has written an entry.
-    pub(super) has_posted: AtomicBool,
+    /// The client has removed what clients that were killed have left in the directory.
+    pub(super) has_tidied: AtomicBool,
 }
 
 impl<D: Rows> RowStore<D> {
     pub(super) fn new(pool: Pool<D>) -> RowStore<D> {
-        RowStore { pool, has_posted: AtomicBool::new(false) }
+        RowStore { pool, has_tidied: AtomicBool::new(false) }
     }
 
     pub(super) fn pool(&self) -> &Pool<D> {

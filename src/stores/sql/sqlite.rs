@@ -38,9 +38,10 @@ pub(crate) fn open(options: &RedisOptions) -> Result<Arc<dyn Store>> {
     let first = database.open(options.table.create, deadline)?;
     let is_there = || {
         if options.table.create {
-            for text in [include_str!("query/sqlite/schema.sql"), include_str!("query/sqlite/clients.sql")] {
-                first.conn.execute_batch(&query(text, &options.table.name))?;
-            }
+            first.conn.execute_batch(&query(include_str!("query/sqlite/schema.sql"), &options.table.name))?;
+            // Without it there is no directory, which is not worth a client.
+            let clients = query(include_str!("query/sqlite/clients.sql"), &options.table.name);
+            drop(first.conn.execute_batch(&clients));
         }
         database.has_table(&first.conn)
     };
@@ -65,7 +66,7 @@ fn path(url: &str) -> Result<PathBuf> {
 }
 
 queries!(
-    "sqlite": take, retake, leave, renew, expire, look, show, list, force, sweep, post, unpost, entry, entries,
+    "sqlite": take, retake, leave, renew, expire, look, show, list, force, sweep, post, unpost, tidy, entry, entries,
 );
 
 struct Sqlite {
@@ -436,6 +437,12 @@ impl Rows for Sqlite {
     fn unpost(&self, link: &mut SqliteConnection, client: &str, deadline: Moment) -> Outcome<()> {
         let removed = limit(&link.conn, deadline)
             .and_then(|()| Self::changes(&link.conn, &self.queries.unpost, [client]));
+        removed.map(drop).map_err(no_directory)
+    }
+
+    fn tidy_entries(&self, link: &mut SqliteConnection, deadline: Moment) -> Outcome<()> {
+        let removed =
+            limit(&link.conn, deadline).and_then(|()| Self::changes(&link.conn, &self.queries.tidy, []));
         removed.map(drop).map_err(no_directory)
     }
 

@@ -15,7 +15,7 @@ use crate::stores::zookeeper::answer::{deleted, failed};
 use crate::stores::zookeeper::jute::{self, Mode, Operation, code};
 use crate::stores::zookeeper::path::{self, NodeLine};
 use crate::stores::zookeeper::session::{Found, NoReply, Replied};
-use crate::time::Moment;
+use crate::time::{Clock, Moment};
 
 /// So many children a page has.
 const PAGE: usize = 250;
@@ -54,7 +54,8 @@ impl ZooKeeperStore {
                 let text = String::from_utf8(jute::data(&reply.body)?).ok();
                 Ok(text.map(|text| Posted { text, remaining: UNKNOWN }))
             }
-            Err(NoReply::Code(code::NO_NODE)) => Ok(None),
+            // It has gone, or is closed to this login.
+            Err(NoReply::Code(code::NO_NODE | code::NO_AUTH)) => Ok(None),
             Err(failure) => Err(failure),
         };
         self.session.call_all(&looks, deadline).into_iter().map(read).collect()
@@ -85,6 +86,7 @@ impl ZooKeeperStore {
     }
 
     fn locks_page(&self, wanted: &Wanted, from: &Place, deadline: Moment) -> Found<Page<Inspection>> {
+        let each = deadline.since(Clock::System.now());
         let chroot = &self.session.address.chroot;
         let place = path::listed(chroot, wanted);
         let (children, has_more) = self.children(&place.folder, &from.cursor, deadline)?;
@@ -109,7 +111,12 @@ impl ZooKeeperStore {
             let holders = line.all().filter(|one| line.in_front_of(one).is_none()).count();
             if holders > 0 {
                 requests += holders;
-                found.push(self.shown_line(name, lock, &line, false, deadline)?);
+                // Each lock has as long as the page: on a slow link one after the other would not be done by then.
+                match self.shown_line(name, lock, &line, false, Clock::System.after(each)) {
+                    Ok(seen) => found.push(seen),
+                    Err(NoReply::Code(code::NO_AUTH)) => {}
+                    Err(failure) => return Err(failure),
+                }
             }
         }
         Ok(page(found, &children, has_more, requests))
@@ -135,6 +142,11 @@ fn answered<T>(found: Found<T>, action: &'static str) -> Answer<T> {
 impl Directory for ZooKeeperStore {
     fn write(&self, client: ClientId, text: &str, _lease: Duration, deadline: Moment, done: Written) {
         done(answered(self.put_entry(client, text, deadline), "directory"));
+    }
+
+    /// It goes with the session, which lasts as long as the client.
+    fn ends_entries(&self) -> bool {
+        false
     }
 
     fn remove(&self, client: ClientId, deadline: Moment) -> Answer<()> {

@@ -348,3 +348,29 @@ mod tests {
         assert!(Header::read(&[0; 15]).is_err() && Welcome::read(&[0; 19]).is_err());
     }
 }
+
+#[cfg(all(test, leasehold_fuzz))]
+mod fuzz {
+    use super::*;
+    use crate::fuzz::{each, nearly};
+
+    const SEEDS: &[&[u8]] = &[
+        b"\0\0\0\x07\0\0\0\0\0\0\x01\0\0\0\0\0\0\0\0\x02\0\0\0\x01a\0\0\0\x01b",
+        b"\0\0\0\x02\0\0\0\x01a\0\0\0\x01b",
+        b"\0\0\0\0\0\0\x75\x30\0\0\0\0\0\0\0\x09\0\0\0\x10aaaaaaaaaaaaaaaa\0",
+        b"\0\0\0\x05/a/b0\0\0\0\0\0\0\x01\0",
+        b"\0\0\0\x03\0\0\0\x03\0\0\0\x04/a/b",
+    ];
+
+    #[test]
+    fn any_message_of_the_server_is_read_or_refused() {
+        each(nearly(SEEDS), Vec::len, |bytes| {
+            drop(Header::read(bytes));
+            drop(Welcome::read(bytes));
+            drop(watched_path(bytes));
+            drop(created(bytes));
+            drop(data(bytes));
+            drop(children(bytes));
+        });
+    }
+}

@@ -319,3 +319,28 @@ mod tests {
         assert_eq!(with_parents("/a").collect::<Vec<_>>(), ["/a"]);
     }
 }
+
+#[cfg(all(test, leasehold_fuzz))]
+mod fuzz {
+    use super::*;
+    use crate::fuzz::{each, nearly_text};
+
+    #[test]
+    fn any_name_is_a_path_that_is_read_back_or_refused() {
+        each(nearly_text(&[b"orders", b"/jobs/night", b"a/b%c", b".", b"/zookeeper"]), String::len, |name| {
+            match of_lock("", name) {
+                Ok(path) if !name.starts_with('/') => {
+                    let node = path.strip_prefix("/leasehold/").unwrap();
+                    assert!(
+                        !node.contains('/') && key_of(node).as_deref() == Some(name),
+                        "{name:?}: {path:?}"
+                    );
+                }
+                Ok(path) => assert_eq!(path, *name),
+                Err(_) => {}
+            }
+            drop(key_of(name));
+            drop(listed("/app", &Wanted { prefix: name.clone(), pattern: name.clone() }).key_of(name));
+        });
+    }
+}

@@ -26,31 +26,22 @@ impl Redlock {
         self.shared.nodes.iter().filter_map(|node| Some((node, Arc::clone(node.ready().ok()?))))
     }
 
-    /// Has `ask` ask one server after the other until one answers.
-    fn first_that<T>(
-        &self,
-        deadline: Moment,
-        ask: impl Fn(&dyn Directory, Moment) -> Answer<T>,
-    ) -> Answer<T> {
-        let mut last = none("none of the servers can be asked now");
-        for (_, store) in self.directories() {
-            let Some(directory) = store.capabilities().directory else { continue };
-            last = ask(directory, deadline.min(Clock::System.after(self.shared.node_timeout)));
-            if matches!(last, Answer::Done(_)) {
-                break;
-            }
-        }
-        last
+    /// Whether one of these servers shows the lock under the same owners: then it has listed it.
+    fn is_listed_by(&self, before: &[String], name: &LockName, seen: &Inspection) -> bool {
+        let mut before = self.directories().filter(|(node, _)| before.contains(&node.place));
+        before.any(|(_, store)| match store.describe(name, Clock::System.after(self.shared.node_timeout)) {
+            Answer::Done(other) => other.is_held() && owners(&other).eq(owners(seen)),
+            Answer::Refused(_) | Answer::Unknown(_) => false,
+        })
     }
+}
 
-    /// Whether this server is the first of those that show a lock, so that it is listed once.
-    fn is_first_with(&self, at: &VotingNode, name: &LockName, deadline: Moment) -> bool {
-        let before = self.directories().take_while(|(node, _)| !std::ptr::eq(*node, at));
-        let mut before = before.filter(|(node, _)| node.has_names_as_given());
-        let deadline = deadline.min(Clock::System.after(self.shared.node_timeout));
-        !before
-            .any(|(_, store)| matches!(store.describe(name, deadline), Answer::Done(seen) if seen.is_held()))
-    }
+fn owners(seen: &Inspection) -> impl Iterator<Item = &str> {
+    seen.holders.iter().map(|one| one.owner.as_str())
+}
+
+fn away<T>(words: &'static str) -> Answer<T> {
+    Answer::Refused(Error::new(ErrorKind::Unreachable, "list", words))
 }
 
 impl Directory for Redlock {
@@ -74,15 +65,31 @@ impl Directory for Redlock {
         Answer::Done(())
     }
 
+    /// What one server lacks, as one that was started anew does, the next may have.
     fn read(&self, clients: &[ClientId], deadline: Moment) -> Answer<Page<Option<Posted>>> {
-        self.first_that(deadline, |directory, deadline| directory.read(clients, deadline))
+        let mut all = Page { found: vec![None; clients.len()], next: None, requests: 0, looked_at: 0 };
+        for (_, store) in self.directories() {
+            let lacking = clients.iter().zip(&all.found).filter(|(_, posted)| posted.is_none());
+            let lacking: Vec<ClientId> = lacking.map(|(client, _)| *client).collect();
+            let directory = store.capabilities().directory.filter(|_| !lacking.is_empty());
+            let Some(directory) = directory else { continue };
+            let answer =
+                directory.read(&lacking, deadline.min(Clock::System.after(self.shared.node_timeout)));
+            let Answer::Done(page) = answer else { continue };
+            all.requests += page.requests;
+            let mut found = page.found.into_iter();
+            for place in all.found.iter_mut().filter(|place| place.is_none()) {
+                *place = found.next().flatten();
+            }
+        }
+        Answer::Done(all)
     }
 
     fn clients(&self, from: &Place, deadline: Moment) -> Answer<Page<(ClientId, Posted)>> {
         // A list goes on where it began: another server's pages are others.
         let begun = from.servers.as_ref().and_then(|servers| servers.first());
         let found = self.directories().find(|(node, _)| begun.is_none_or(|place| *place == node.place));
-        let Some((node, store)) = found else { return none("the server that the list came from is away") };
+        let Some((node, store)) = found else { return away("the server that the list comes from is away") };
         let Some(directory) = store.capabilities().directory else { return none("it has no directory") };
         let place = Place { servers: None, cursor: from.cursor.clone() };
         match directory.clients(&place, deadline) {
@@ -101,39 +108,44 @@ impl Listing for Redlock {
         let listable = || self.directories().filter(|(node, _)| node.has_names_as_given());
         let all = self.shared.nodes.len();
         if from.servers.is_none() && listable().count() <= all - majority(all) {
-            return none(
+            return away(
                 "too many servers are away, or have other names for locks: some locks would be missing",
             );
         }
-        let mut servers =
+        // All that are asked, and how many have been: what these show has been listed.
+        let servers =
             from.servers.clone().unwrap_or_else(|| listable().map(|(node, _)| node.place.clone()).collect());
-        let Some((node, store)) = listable().find(|(node, _)| servers.first() == Some(&node.place)) else {
-            return none("a server that was about to be asked is away");
-        };
+        let (asked, cursor) = from.cursor.split_once(' ').unwrap_or(("0", ""));
+        let asked: usize = asked.parse().unwrap_or(0);
+        let found = listable().find(|(node, _)| servers.get(asked) == Some(&node.place));
+        let Some((_, store)) = found else { return away("a server that was about to be asked is away") };
         let Some(listing) = store.capabilities().listing else { return none("it cannot list its locks") };
-        let place = Place { servers: None, cursor: from.cursor.clone() };
-        let page = match listing.locks(wanted, &place, deadline) {
+        let place = Place { servers: None, cursor: cursor.to_owned() };
+        let mut page = match listing.locks(wanted, &place, deadline) {
             Answer::Done(page) => page,
             failed => return failed,
         };
-        let mut listed = Page { found: Vec::new(), next: None, ..page };
-        for seen in page.found.into_iter().filter(Inspection::is_held) {
+        let mut listed = Vec::new();
+        for seen in page.found.iter().filter(|seen| seen.is_held()) {
             let name = LockName::new(&Arc::from(&*seen.name), format!("{}{}", wanted.prefix, seen.name));
             let Ok(name) = name else { continue };
-            listed.requests += u64::try_from(self.shared.nodes.len()).unwrap_or(u64::MAX);
-            if !self.is_first_with(node, &name, deadline) {
+            page.requests += u64::try_from(all + asked).unwrap_or(u64::MAX);
+            if self.is_listed_by(servers.get(..asked).unwrap_or_default(), &name, seen) {
                 continue;
             }
-            match Inspect::describe(self, &name, deadline) {
-                Answer::Done(seen) => listed.found.push(seen),
+            // Each server has its own time to answer.
+            match Inspect::describe(self, &name, Moment::NEVER) {
+                // A minority's owner has nothing.
+                Answer::Done(agreed) if owners(&agreed).eq(owners(seen)) => listed.push(agreed),
+                Answer::Done(_) => {}
                 Answer::Refused(error) | Answer::Unknown(error) => return Answer::Refused(error),
             }
         }
-        let cursor = page.next.map_or_else(String::new, |next| next.cursor);
-        if cursor.is_empty() {
-            servers.remove(0);
-        }
-        listed.next = (!servers.is_empty()).then_some(Place { servers: Some(servers), cursor });
-        Answer::Done(listed)
+        page.found = listed;
+        let (asked, cursor) =
+            page.next.take().map_or((asked + 1, String::new()), |next| (asked, next.cursor));
+        let cursor = format!("{asked} {cursor}");
+        page.next = (asked < servers.len()).then_some(Place { cursor, servers: Some(servers) });
+        Answer::Done(page)
     }
 }

@@ -285,3 +285,33 @@ mod tests {
         }
     }
 }
+
+#[cfg(all(test, leasehold_fuzz))]
+mod fuzz {
+    use std::hint::black_box;
+
+    use super::*;
+    use crate::fuzz::{each, replies, weight};
+
+    #[test]
+    fn any_answer_about_slots_is_a_map_or_refused() {
+        // A range of a map that is nearly right, among others.
+        each(replies(&["10.0.0.1", "a.example", "", "?", "::1"]), weight, |reply| {
+            let ranges = Value::Array(vec![
+                Value::Array(vec![Value::Int(0), Value::Int(16_383), reply.clone(), reply.clone()]),
+                reply.clone(),
+            ]);
+            for answer in [reply.clone(), ranges] {
+                let _map = black_box(SlotMap::new().updated(&answer, &Host::named("asked")));
+            }
+        });
+    }
+
+    #[test]
+    fn any_name_has_a_slot() {
+        each(crate::fuzz::nearly_text(&[b"{a}b", b"}{", b"{}", b"a{b}{c}"]), String::len, |name| {
+            assert!(slot(name) < SLOTS);
+            black_box(keeps_its_slot(name));
+        });
+    }
+}

@@ -359,3 +359,51 @@ mod tests {
         }
     }
 }
+
+#[cfg(all(test, leasehold_fuzz))]
+mod fuzz {
+    use super::*;
+    use crate::fuzz::{each, nearly};
+
+    const SEEDS: &[&[u8]] = &[
+        b"*1\r\n$7\r\ngranted\r\n*2\r\n$4\r\nbusy\r\n:-1\r\n",
+        b"*3\r\n$7\r\ngranted\r\n$16\r\n1700000000000001\r\n$7\r\nunlined\r\n",
+        b"+OK\r\n-ERR no\r\n:42\r\n$-1\r\n*-1\r\n_\r\n#t\r\n,1.5\r\n(123\r\n",
+        b"%2\r\n$1\r\na\r\n:1\r\n+b\r\n*1\r\n:2\r\n~1\r\n:1\r\n>2\r\n+message\r\n+x\r\n",
+        b"*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*0\r\n=5\r\ntxt:a\r\n|1\r\n+a\r\n+b\r\n:1\r\n",
+    ];
+
+    /// All replies of these bytes, which come so many at a time, and why there are no more.
+    fn all(bytes: &[u8], at_a_time: usize) -> (Vec<String>, bool) {
+        let mut replies = Replies::default();
+        let mut found = Vec::new();
+        for piece in bytes.chunks(at_a_time) {
+            let mut piece = piece;
+            while !piece.is_empty() {
+                replies.fill(&mut piece).unwrap();
+                loop {
+                    match replies.ready() {
+                        Ok(Some(value)) => found.push(format!("{value:?}")),
+                        Ok(None) => break,
+                        Err(_) => return (found, true),
+                    }
+                }
+            }
+        }
+        (found, false)
+    }
+
+    #[test]
+    fn replies_are_read_alike_however_they_come_in_pieces() {
+        // Replies of other shapes than ours go to the redis crate's parser, which allocates some kilobytes for each; three times.
+        each(
+            nearly(SEEDS),
+            |bytes| 16 * bytes.len(),
+            |bytes| {
+                let whole = all(bytes, bytes.len().max(1));
+                assert_eq!(all(bytes, 1), whole);
+                assert_eq!(all(bytes, 7), whole);
+            },
+        );
+    }
+}

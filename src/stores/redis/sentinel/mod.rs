@@ -399,7 +399,7 @@ mod tests {
     use std::io::Read;
     use std::os::unix::net::UnixStream;
 
-    fn sentinels(count: usize) -> Sentinels {
+    pub(super) fn sentinels(count: usize) -> Sentinels {
         let place = |host, port| ServerPlace::Tcp { host, port };
         let places = (0..count).map(|_| Arc::new(place(Host::given("sentinel", true), 1))).collect();
         Sentinels::new("m", places, Box::new(place), &RedisOptions::default())
@@ -515,5 +515,27 @@ mod tests {
         // One that knows of a newer master is right.
         sentinels.learn_from_all(&[master(0, "b"), master(7, "c"), master(0, "b")], at(18));
         assert_eq!(host(), "c");
+    }
+}
+
+#[cfg(all(test, leasehold_fuzz))]
+mod fuzz {
+    use std::hint::black_box;
+
+    use super::*;
+    use crate::fuzz::{each, replies, weight};
+
+    const TEXTS: &[&str] =
+        &["name", "ip", "port", "10.0.0.1", "6379", "+selected-slave", "slave a:1 a 1 @ m a 2", " @ "];
+
+    #[test]
+    fn anything_that_a_sentinel_says_is_read_or_left_out() {
+        let sentinels = tests::sentinels(2);
+        each(replies(TEXTS), weight, |reply| {
+            black_box((text(reply), field(reply, "ip"), field(reply, "port")));
+            if let Value::Array(message) = reply {
+                sentinels.hear(message);
+            }
+        });
     }
 }

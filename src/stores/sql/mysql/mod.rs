@@ -134,7 +134,7 @@ impl MysqlConnection {
 
 queries!(
     "mysql": add, take, retake, leave, renew, expire, look, show, list, force, long_free, forget, turn_enter, turn_leave,
-    turn_look, post, unpost, entry, entries,
+    turn_look, post, unpost, tidy, entry, entries,
 );
 
 impl Queries {
@@ -164,6 +164,25 @@ impl Database for Mysql {
             return Err(timed_out("no time was left to connect"));
         }
         let opts = self.opts.clone().tcp_connect_timeout(Some(left));
+        let conn = Conn::new(opts).map_err(|error| refused(error).during("connect"))?;
+        Ok(MysqlConnection { conn, used: Clock::System.now(), ended: false, silent: false })
+    }
+
+    /// The driver's time-outs are a connection's, and those of the others are for locks.
+    const KEEPS_DEADLINES: bool = false;
+
+    fn connect_briefly(&self, deadline: Moment) -> Result<MysqlConnection> {
+        let left = deadline.since(Clock::System.now()).min(self.connect_timeout);
+        if left.is_zero() {
+            return Err(timed_out("no time was left to connect"));
+        }
+        let opts = self.opts.clone().tcp_connect_timeout(Some(left));
+        let opts = opts.read_timeout(Some(left)).write_timeout(Some(left));
+        let opts = opts.init(vec![
+            "SET NAMES utf8mb4",
+            "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED",
+            "SET SESSION autocommit = 1, lock_wait_timeout = 1, innodb_lock_wait_timeout = 1",
+        ]);
         let conn = Conn::new(opts).map_err(|error| refused(error).during("connect"))?;
         Ok(MysqlConnection { conn, used: Clock::System.now(), ended: false, silent: false })
     }
@@ -381,6 +400,10 @@ impl Rows for Mysql {
 
     fn unpost(&self, link: &mut MysqlConnection, client: &str, _by: Moment) -> Outcome<()> {
         link.run(&self.queries.unpost, params! { client }).map(drop)
+    }
+
+    fn tidy_entries(&self, link: &mut MysqlConnection, _by: Moment) -> Outcome<()> {
+        link.run(&self.queries.tidy, Params::Empty).map(drop)
     }
 
     fn entry(&self, link: &mut MysqlConnection, client: &str, _by: Moment) -> Outcome<Option<EntryRow>> {

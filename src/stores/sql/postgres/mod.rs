@@ -131,7 +131,7 @@ fn one_at_a_time(create: &str) -> String {
 }
 
 queries!(
-    "postgres": take, retake, leave, renew, expire, look, show, list, force, sweep, post, unpost, entry, entries,
+    "postgres": take, retake, leave, renew, expire, look, show, list, force, sweep, post, unpost, tidy, entry, entries,
 );
 
 struct Postgres {
@@ -357,6 +357,10 @@ impl Rows for Postgres {
 
     fn unpost(&self, link: &mut PostgresConnection, client: &str, deadline: Moment) -> Outcome<()> {
         link.rows(&self.queries.unpost, &[&client], deadline).map(drop)
+    }
+
+    fn tidy_entries(&self, link: &mut PostgresConnection, deadline: Moment) -> Outcome<()> {
+        link.rows(&self.queries.tidy, &[], deadline).map(drop)
     }
 
     fn entry(

@@ -1,4 +1,4 @@
--- Removes a client's entry, and those that have ended.
+-- Removes a client's entry.
 --
 -- :client
-DELETE FROM leasehold_locks_clients WHERE client = :client OR expires_at < UTC_TIMESTAMP(6)
+DELETE FROM leasehold_locks_clients WHERE client = :client

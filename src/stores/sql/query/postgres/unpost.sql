@@ -1,6 +1,6 @@
--- Removes a client's entry, and those that have ended.
+-- Removes a client's entry.
 --
 -- $1 client
 --
--- Returns the client of each.
-DELETE FROM leasehold_locks_clients WHERE client = $1 OR expires_at < clock_timestamp() RETURNING client
+-- Returns the client.
+DELETE FROM leasehold_locks_clients WHERE client = $1 RETURNING client

@@ -1,0 +1,145 @@
+//! What the tests of parsers with made-up input have in common: input that is nearly right, and bounds on what it may cost.
+//!
+//! `./check fuzz` builds them, with `--cfg leasehold_fuzz`, and runs them one at a time: what they allocate is counted for the whole
+//! process. `LEASEHOLD_CASES` says how many inputs each gets.
+
+use std::alloc::System;
+use std::fmt::Debug;
+
+use proptest::collection::vec;
+use proptest::prelude::*;
+use proptest::sample::{Index, select};
+use proptest::test_runner::{Config, TestRunner};
+use redis::Value;
+use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
+
+#[global_allocator]
+static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
+
+/// Inputs of each test.
+const CASES: u32 = 20_000;
+
+/// For an input of so many bytes a parser may allocate this many in all, freed ones included: a map of slots alone has a quarter of the
+/// first part.
+fn allowed(bytes: usize) -> usize {
+    1024 * 1024 + 256 * bytes
+}
+
+/// Has `read` read many inputs: it must not panic, and must not allocate more than its input is worth.
+pub(crate) fn each<T: Debug>(inputs: impl Strategy<Value = T>, bytes: fn(&T) -> usize, read: impl Fn(&T)) {
+    let cases = std::env::var("LEASEHOLD_CASES").map_or(CASES, |cases| cases.parse().unwrap());
+    let config = Config { cases, failure_persistence: None, ..Config::default() };
+    let run = TestRunner::new(config).run(&inputs, |input| {
+        let region = Region::new(ALLOCATOR);
+        read(&input);
+        let cost = region.change().bytes_allocated;
+        prop_assert!(cost <= allowed(bytes(&input)), "{cost} bytes were allocated");
+        Ok(())
+    });
+    run.unwrap_or_else(|failure| panic!("{failure}"));
+    println!("{cases} inputs");
+}
+
+/// One of these with some changes, or anything at all.
+pub(crate) fn nearly(seeds: &'static [&'static [u8]]) -> impl Strategy<Value = Vec<u8>> {
+    let seed = select(seeds).prop_map(<[u8]>::to_vec);
+    let edits = vec((any::<Index>(), edit()), 0..6);
+    let changed = (seed, edits).prop_map(|(mut bytes, edits)| {
+        for (at, edit) in edits {
+            let at = at.index(bytes.len() + 1);
+            match edit {
+                Edit::Set(byte) => {
+                    if let Some(place) = bytes.get_mut(at) {
+                        *place = byte;
+                    }
+                }
+                Edit::Insert(more) => drop(bytes.splice(at..at, more)),
+                Edit::Cut(count) => drop(bytes.drain(at..(at + count).min(bytes.len()))),
+                Edit::End => bytes.truncate(at),
+                Edit::Repeat(times) => {
+                    let again = bytes[..at].repeat(times);
+                    bytes.splice(at..at, again);
+                }
+            }
+        }
+        bytes
+    });
+    prop_oneof![4 => changed, 1 => vec(any::<u8>(), 0..64)]
+}
+
+/// The same as text.
+pub(crate) fn nearly_text(seeds: &'static [&'static [u8]]) -> impl Strategy<Value = String> {
+    nearly(seeds).prop_map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
+}
+
+#[derive(Debug, Clone)]
+enum Edit {
+    Set(u8),
+    Insert(Vec<u8>),
+    Cut(usize),
+    End,
+    Repeat(usize),
+}
+
+fn edit() -> impl Strategy<Value = Edit> {
+    const TELLING: &[&[u8]] = &[
+        b"\r\n",
+        b"-1",
+        b"0",
+        b"99999999999999999999",
+        b"2147483647",
+        b"4294967296",
+        b"\xff\xff\xff\xff",
+        b"\x7f\xff\xff\xff",
+        b"\"",
+        b"\\u0000",
+        b"[",
+        b"{",
+        b"%",
+        b"@",
+        b"*1\r\n",
+        b"\0",
+        b"\xc3\xbc",
+    ];
+    prop_oneof![
+        3 => any::<u8>().prop_map(Edit::Set),
+        3 => select(TELLING).prop_map(|bytes| Edit::Insert(bytes.to_vec())),
+        1 => vec(any::<u8>(), 1..8).prop_map(Edit::Insert),
+        2 => (1..16_usize).prop_map(Edit::Cut),
+        1 => Just(Edit::End),
+        1 => (1..40_usize).prop_map(Edit::Repeat),
+    ]
+}
+
+/// Replies of a Redis server, of any shape; `texts` are likely in them.
+pub(crate) fn replies(texts: &'static [&'static str]) -> impl Strategy<Value = Value> {
+    let text = prop_oneof![
+        4 => select(texts).prop_map(|text| text.as_bytes().to_vec()),
+        1 => vec(any::<u8>(), 0..12),
+    ];
+    let leaf = prop_oneof![
+        4 => text.prop_map(Value::BulkString),
+        2 => (-2..70_000_i64).prop_map(Value::Int),
+        1 => any::<i64>().prop_map(Value::Int),
+        1 => Just(Value::Nil),
+        1 => Just(Value::Okay),
+        1 => "[a-z ]{0,8}".prop_map(Value::SimpleString),
+    ];
+    leaf.prop_recursive(4, 64, 8, |inner| {
+        prop_oneof![
+            5 => vec(inner.clone(), 0..8).prop_map(Value::Array),
+            1 => vec((inner.clone(), inner), 0..4).prop_map(Value::Map),
+        ]
+    })
+}
+
+/// How many bytes a reply has, about.
+pub(crate) fn weight(reply: &Value) -> usize {
+    8 + match reply {
+        Value::BulkString(bytes) => bytes.len(),
+        Value::SimpleString(text) => text.len(),
+        Value::Array(items) => items.iter().map(weight).sum(),
+        Value::Map(pairs) => pairs.iter().map(|(key, value)| weight(key) + weight(value)).sum(),
+        _ => 0,
+    }
+}

@@ -1,0 +1,4 @@
+-- Removes the entries that have ended.
+--
+-- Returns the client of each.
+DELETE FROM leasehold_locks_clients WHERE expires_at < clock_timestamp() RETURNING client
