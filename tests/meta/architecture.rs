@@ -37,6 +37,7 @@ const GROUND: &[&str] = &[
     "health",
     "hosts",
     "ident",
+    "fuzz",
     "inspect",
     "interrupt",
     "observe",

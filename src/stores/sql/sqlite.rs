@@ -98,6 +98,12 @@ fn told(row: &rusqlite::Row<'_>) -> rusqlite::Result<Told> {
     Ok(Told { fence, host, pid, thread, held_ms: row.get(8)? })
 }
 
+/// Changes the table of clients.
+fn written(link: &SqliteConnection, sql: &str, params: impl Params, deadline: Moment) -> Outcome<()> {
+    let done = limit(&link.conn, deadline).and_then(|()| Sqlite::changes(&link.conn, sql, params));
+    done.map(drop).map_err(no_directory)
+}
+
 fn entry_row(row: &rusqlite::Row<'_>) -> rusqlite::Result<EntryRow> {
     Ok(EntryRow { client: row.get(0)?, text: row.get(1)?, remaining_ms: row.get(2)? })
 }
@@ -428,22 +434,15 @@ impl Rows for Sqlite {
         lease: Duration,
         deadline: Moment,
     ) -> Outcome<()> {
-        let params = params![client, entry, lease_ms(lease)];
-        let posted =
-            limit(&link.conn, deadline).and_then(|()| Self::changes(&link.conn, &self.queries.post, params));
-        posted.map(drop).map_err(no_directory)
+        written(link, &self.queries.post, params![client, entry, lease_ms(lease)], deadline)
     }
 
     fn unpost(&self, link: &mut SqliteConnection, client: &str, deadline: Moment) -> Outcome<()> {
-        let removed = limit(&link.conn, deadline)
-            .and_then(|()| Self::changes(&link.conn, &self.queries.unpost, [client]));
-        removed.map(drop).map_err(no_directory)
+        written(link, &self.queries.unpost, [client], deadline)
     }
 
     fn tidy_entries(&self, link: &mut SqliteConnection, deadline: Moment) -> Outcome<()> {
-        let removed =
-            limit(&link.conn, deadline).and_then(|()| Self::changes(&link.conn, &self.queries.tidy, []));
-        removed.map(drop).map_err(no_directory)
+        written(link, &self.queries.tidy, [], deadline)
     }
 
     fn entry(
@@ -452,10 +451,9 @@ impl Rows for Sqlite {
         client: &str,
         deadline: Moment,
     ) -> Outcome<Option<EntryRow>> {
-        let read = |conn: &Connection| {
-            conn.prepare_cached(&self.queries.entry)?.query_row([client], entry_row).optional()
-        };
-        limit(&link.conn, deadline).and_then(|()| read(&link.conn)).map_err(no_directory)
+        limit(&link.conn, deadline).map_err(failed)?;
+        let read = link.conn.prepare_cached(&self.queries.entry);
+        read.and_then(|mut read| read.query_row([client], entry_row).optional()).map_err(no_directory)
     }
 
     fn entries(&self, link: &mut SqliteConnection, after: &str, deadline: Moment) -> Outcome<Vec<EntryRow>> {

@@ -291,7 +291,8 @@ mod fuzz {
     use std::hint::black_box;
 
     use super::*;
-    use crate::fuzz::{each, replies, weight};
+    use crate::fuzz::each;
+    use crate::stores::redis::made_up::{replies, weight};
 
     #[test]
     fn any_answer_about_slots_is_a_map_or_refused() {

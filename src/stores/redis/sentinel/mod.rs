@@ -523,7 +523,8 @@ mod fuzz {
     use std::hint::black_box;
 
     use super::*;
-    use crate::fuzz::{each, replies, weight};
+    use crate::fuzz::each;
+    use crate::stores::redis::made_up::{replies, weight};
 
     const TEXTS: &[&str] =
         &["name", "ip", "port", "10.0.0.1", "6379", "+selected-slave", "slave a:1 a 1 @ m a 2", " @ "];
