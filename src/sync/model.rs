@@ -528,7 +528,7 @@ pub(crate) mod channel {
 // ---- running
 
 /// So many schedules by each of two ways of choosing them.
-const SCHEDULES: usize = 2_000;
+const SCHEDULES: usize = 1_000;
 
 /// Runs `body` under many schedules: at random, and with few but well-placed changes of thread (PCT).
 ///
