@@ -90,10 +90,7 @@ impl Announcer {
             if let Answer::Refused(error) = answer
                 && matches!(
                     error.kind(),
-                    ErrorKind::NoPermission
-                        | ErrorKind::Unsupported
-                        | ErrorKind::Refused
-                        | ErrorKind::WrongType
+                    ErrorKind::NoPermission | ErrorKind::Unsupported | ErrorKind::WrongType
                 )
             {
                 announcer.due.store(u64::MAX, Ordering::SeqCst);
