@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use r2d2::{ManageConnection, PooledConnection};
 use scheduled_thread_pool::ScheduledThreadPool;
@@ -22,8 +23,11 @@ pub(super) trait Database: Send + Sync + 'static {
 
     fn connect(&self, deadline: Moment) -> Result<Self::Link>;
 
-    /// Whether requests over the other connections end by their deadline. Else they end by the driver's time-outs.
-    const KEEPS_DEADLINES: bool = true;
+    /// Whether a request over any connection ends within `span`, by its deadline or by the driver's time-outs.
+    fn ends_within(&self, span: Duration) -> bool {
+        let _ = span;
+        true
+    }
 
     /// A connection for one request, which ends by `deadline`.
     fn connect_briefly(&self, deadline: Moment) -> Result<Self::Link> {
@@ -128,25 +132,24 @@ impl<D: Database> Pool<D> {
         }
     }
 
-    /// Has `talk` use the connection for renewals if there is one and it is idle, else one of its own: callers are not to find
-    /// theirs in use by what they do not know of.
+    /// Has `talk`, for the watchdog, use the connection for renewals, which it may open; or, where a request over that might take
+    /// longer than renewals can wait, one of its own. Callers are not to find theirs in use by what they do not know of.
     pub(super) fn with_another<T>(
         &self,
         deadline: Moment,
         talk: impl FnOnce(&D, &mut D::Link) -> Outcome<T>,
     ) -> Outcome<T> {
-        if D::KEEPS_DEADLINES
-            && let Some(mut link) = self.renewals.try_lock()
-            && link.is_some()
-        {
-            return self.use_link(&mut link, deadline, |link| {
-                let outcome = talk(&self.database, link);
-                let is_sound = !matches!(outcome, Err(Failure::Unknown(_)));
-                (outcome, is_sound)
-            })?;
+        if !self.database.ends_within(deadline.since(Clock::System.now())) {
+            let mut link = self.database.connect_briefly(deadline).map_err(Failure::Refused)?;
+            return talk(&self.database, &mut link);
         }
-        let mut link = self.database.connect_briefly(deadline).map_err(Failure::Refused)?;
-        talk(&self.database, &mut link)
+        let in_use = || Failure::Refused(timed_out("the connection for renewals is in use"));
+        let mut link = self.renewals.try_lock().ok_or_else(in_use)?;
+        self.use_link(&mut link, deadline, |link| {
+            let outcome = talk(&self.database, link);
+            let is_sound = !matches!(outcome, Err(Failure::Unknown(_)));
+            (outcome, is_sound)
+        })?
     }
 
     /// Has `talk` answer for each of `count` claims over the connection for renewals.

@@ -38,7 +38,8 @@ pub(crate) fn open(options: &RedisOptions) -> Result<Arc<dyn Store>> {
     let turns = if options.table.session_locks { get_lock::turnstile() } else { queries.turnstile() };
     let turnstiles = options.table.turnstiles;
     let turnstiles = turnstiles.then(|| Turnstiles::new(opts.clone(), options.connect_timeout, turns));
-    let database = Mysql { opts, connect_timeout: options.connect_timeout, queries, turnstiles };
+    let (connect_timeout, command_timeout) = (options.connect_timeout, options.command_timeout);
+    let database = Mysql { opts, connect_timeout, command_timeout, queries, turnstiles };
     let deadline = Clock::System.after(options.connect_timeout);
     let mut first = database.connect(deadline)?;
     check(options, &mut first).map_err(|failure| failure.into_error().during("connect"))?;
@@ -151,6 +152,7 @@ impl Queries {
 struct Mysql {
     opts: OptsBuilder,
     connect_timeout: Duration,
+    command_timeout: Duration,
     queries: Queries,
     turnstiles: Option<Arc<Turnstiles>>,
 }
@@ -168,8 +170,9 @@ impl Database for Mysql {
         Ok(MysqlConnection { conn, used: Clock::System.now(), ended: false, silent: false })
     }
 
-    /// The driver's time-outs are a connection's, and those of the others are for locks.
-    const KEEPS_DEADLINES: bool = false;
+    fn ends_within(&self, span: Duration) -> bool {
+        self.command_timeout <= span
+    }
 
     fn connect_briefly(&self, deadline: Moment) -> Result<MysqlConnection> {
         let left = deadline.since(Clock::System.now()).min(self.connect_timeout);
