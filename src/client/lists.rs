@@ -119,8 +119,9 @@ impl LockClient {
     /// `?` for a character, `[ab]` and `[a-c]` for one of those, `\` takes the next character as it is.
     ///
     /// For operators: on Redis it looks at each key of the server, which [`Locks::cost`] counts. On ZooKeeper a pattern that begins
-    /// with a slash lists the locks in that folder, such as `/jobs/*`, and any other those whose names are no paths. The order is the store's. Free locks are
-    /// not listed, semaphores while permits with leases are out. Names are the keys without the client's
+    /// with a slash lists the locks in that folder, such as `/jobs/*`, and any other those whose names are no paths.
+    ///
+    /// The order is the store's. Free locks are not listed, semaphores while permits with leases are out. Names are the keys without the client's
     /// [prefix](crate::ClientBuilder::key_prefix); what [`map_names`](crate::ClientBuilder::map_names) did is not undone, and `pattern` is for
     /// what it made. On Redis a lock is what has owners as this crate and Redisson write them, a UUID and a number: a token lock
     /// that another program wrote is left out, as the entries of a cache are, which look the same.
@@ -133,9 +134,10 @@ impl LockClient {
     ///
     /// # Errors
     ///
-    /// As the last item. The store could not be used; the user lacks a permission (`SCAN`, and those of
-    /// [`inspect`](Self::inspect)). Of kind [`Unsupported`](crate::ErrorKind::Unsupported) for session locks, for a client
-    /// [without scripts](crate::ClientBuilder::without_scripts), and on a Redlock of which too many servers are away.
+    /// As the last item. The store could not be used, or on a Redlock so many of its servers that a lock could be missed; the user
+    /// lacks a permission (`SCAN`, and those of [`inspect`](Self::inspect)). Of kind [`Unsupported`](crate::ErrorKind::Unsupported)
+    /// for session locks, for a client [without scripts](crate::ClientBuilder::without_scripts), and on a Redlock of which too
+    /// many servers have [names of their own](crate::RedlockNode::map_names).
     ///
     /// # Guarantees
     ///

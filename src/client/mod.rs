@@ -530,9 +530,9 @@ impl LockClient {
     ///
     /// One round trip on Redis and in a database's table; two on etcd; on ZooKeeper one for each holder and waiter. Up to
     /// four elsewhere. One more for where the holders and waiters are, if they are other clients of this crate; in a
-    /// cluster, on a ring, on etcd, on ZooKeeper and in a database one for each such client. Where the store does not know who waits, up to
-    /// 80 more find them in the directory; on Redis only if somebody listens for a release. All of them within one command
-    /// time-out each for the lock, the clients and the waiters.
+    /// cluster, on a ring, on etcd, on ZooKeeper and in a database one for each such client. Where the store does not know who
+    /// waits, up to 80 more find them in the directory; on Redis only if somebody listens for a release. All of them within one
+    /// command time-out each for the lock, the clients and the waiters.
     ///
     /// # Errors
     ///

@@ -66,7 +66,7 @@ impl Announcer {
         self.due.load(Ordering::Relaxed) != u64::MAX
     }
 
-    /// The watchdog's: writes the entry if that is wanted, and does not wait for it. Another try is no sooner than the next round,
+    /// The watchdog's: writes the entry if that is wanted. Another try is no sooner than the next round,
     /// however it ends.
     pub(crate) fn write(
         self: &Arc<Announcer>,
@@ -186,7 +186,7 @@ impl Announcer {
         (now, deadline): (Moment, Moment),
     ) {
         let capabilities = store.capabilities();
-        // Who waits listens, but for a token lock.
+        // A waiter listens, but for a token lock.
         let is_known = seen.waiting > 0 || seen.listeners == Some(0) && seen.kind != ObjectKind::TokenLock;
         // A queue of the store's is all that there is.
         let is_known = is_known || seen.listeners.is_none() && (capabilities.queues)(Kind::Mutex);

@@ -5,6 +5,7 @@ use std::time::Duration;
 use crate::ident::ClientId;
 use crate::inspect::Inspection;
 use crate::seam::answer::Answer;
+use crate::seam::failure::Outcome;
 use crate::time::Moment;
 
 /// A client's entry as the store has it.
@@ -18,10 +19,18 @@ pub(crate) struct Posted {
 /// The receiver of the answer to the writing of an entry.
 pub(crate) type Written = Box<dyn FnOnce(Answer<()>) + Send>;
 
+/// The answer about the directory or a list, which is about no lock: an unknown outcome is just a failure.
+pub(crate) fn answered<T>(outcome: Outcome<T>) -> Answer<T> {
+    match outcome {
+        Ok(value) => Answer::Done(value),
+        Err(failure) => Answer::Refused(failure.into_error()),
+    }
+}
+
 /// A store that keeps an entry for each client.
 pub(crate) trait Directory: Send + Sync {
-    /// Writes a client's entry, which is to last for `lease`. Does not wait for the answer, which `done` gets from the thread
-    /// that reads it.
+    /// Writes a client's entry, which is to last for `lease`. `done` gets the answer: on Redis later, from the thread that reads
+    /// it; where requests block, before this returns, which is by `deadline`.
     fn write(&self, client: ClientId, text: &str, lease: Duration, deadline: Moment, done: Written);
 
     /// Whether an entry that is not written again ends with its time.

@@ -269,6 +269,47 @@ fn each_server_is_asked_once_to_take_and_once_to_give_back() {
 // ---- a minority lost
 
 #[test]
+fn a_list_shows_each_lock_once_whichever_server_is_away_and_none_where_one_could_be_missed() {
+    let _alone = alone();
+    let Some(mut nodes) = Nodes::start(3) else { return };
+    let (client, other) = (nodes.client(), nodes.client());
+    let listed = |pattern: &str| {
+        let locks: Result<Vec<_>, _> = other.list(pattern).collect();
+        locks.map(|locks| {
+            let mut names: Vec<String> = locks.into_iter().map(|lock| lock.name).collect();
+            names.sort_unstable();
+            names
+        })
+    };
+    // The one that is asked first, and the one that is asked last.
+    for at in [0, 2] {
+        let series = fresh("listed");
+        let (names, pattern): (Vec<_>, _) =
+            ((0..5).map(|n| format!("{series}:{n}")).collect(), format!("{series}:*"));
+        let guards: Vec<_> = names.iter().map(|name| client.lock(name).acquire_owned().unwrap()).collect();
+        assert_eq!(listed(&pattern).unwrap(), names);
+        // It lacks what the others have, and then it is away.
+        nodes.restart_empty(at);
+        comes_true_within(LONG, || listed(&pattern).is_ok_and(|listed| listed == names));
+        nodes.servers[at].kill();
+        comes_true_within(LONG, || listed(&pattern).is_ok_and(|listed| listed == names));
+        nodes.servers[at].restart();
+        guards.into_iter().for_each(|guard| guard.unlock().unwrap());
+        let name = fresh("again");
+        comes_true_within(LONG, || {
+            let guard = client.lock(&name).acquire_owned().unwrap();
+            let all_have_it = nodes.all_agree(&name, &[0, 1, 2]);
+            guard.unlock().unwrap();
+            all_have_it
+        });
+    }
+    for at in [0, 1] {
+        nodes.servers[at].kill();
+    }
+    comes_true_within(LONG, || listed("*").is_err_and(|error| error.kind() == ErrorKind::Unreachable));
+}
+
+#[test]
 fn a_lock_outlives_the_death_of_one_and_of_two_of_five() {
     let _alone = alone();
     let Some(mut nodes) = Nodes::start(5) else { return };

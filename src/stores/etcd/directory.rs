@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use crate::error::ErrorKind;
 use crate::ident::{ClientId, LockName};
 use crate::inspect::Inspection;
-use crate::seam::directory::{Directory, Listing, Page, Place, Posted, Wanted, Written};
+use crate::seam::directory::{Directory, Listing, Page, Place, Posted, Wanted, Written, answered};
 use crate::seam::{Answer, Failure, Outcome};
 use crate::stores::etcd::EtcdStore;
 use crate::stores::etcd::lease::{keep_alive, revoke, time_to_live};
@@ -152,7 +152,7 @@ impl EtcdStore {
         page.looked_at = u64::try_from(keys.found.len()).unwrap_or(u64::MAX);
         let mut lines: Vec<&[u8]> = Vec::new();
         for KeyRead { key, .. } in &keys.found {
-            // What has no slash behind the prefix is somebody else's.
+            // A key without a slash behind the prefix is somebody else's.
             let slash = key.iter().rposition(|byte| *byte == b'/').filter(|slash| *slash >= prefix.len());
             let Some(line) = slash.and_then(|slash| key.get(..slash)) else { continue };
             if lines.last() != Some(&line) {
@@ -188,13 +188,6 @@ impl EtcdStore {
 /// A list goes on at this key with that behind it.
 fn goes_on(key: &[u8], behind: &[u8]) -> Place {
     Place { servers: None, cursor: STANDARD.encode([key, behind].concat()) }
-}
-
-fn answered<T>(outcome: Outcome<T>) -> Answer<T> {
-    match outcome {
-        Ok(value) => Answer::Done(value),
-        Err(failure) => Answer::Refused(failure.into_error()),
-    }
 }
 
 impl Directory for EtcdStore {

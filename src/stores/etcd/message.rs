@@ -16,6 +16,7 @@ use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 
 use crate::error::{Error, ErrorKind, Result};
+use crate::hosts::unescaped;
 use crate::ident::Owner;
 use crate::seam::Failure;
 use crate::stores::etcd::members::unreadable;
@@ -145,26 +146,15 @@ impl KeyLine {
     }
 }
 
-/// What comes behind all keys that begin with this, which ends with a slash.
+/// The first key behind all that begin with this, which ends with a slash.
 pub(super) fn behind(folder: &str) -> String {
     STANDARD.encode(format!("{}0", folder.trim_end_matches('/')))
 }
 
-/// The name that is written so in a key; `None`: no name is.
+/// The name that [`KeyLine`] writes so; `None`: it writes none so.
 pub(super) fn name_of(written: &str) -> Option<String> {
-    let mut name = String::with_capacity(written.len());
-    let mut parts = written.split('%');
-    name.push_str(parts.next()?);
-    for part in parts {
-        let (character, rest) = if let Some(rest) = part.strip_prefix("25") {
-            ('%', rest)
-        } else {
-            ('/', part.strip_prefix("2F")?)
-        };
-        name.push(character);
-        name.push_str(rest);
-    }
-    (!name.is_empty() && !written.contains('/')).then_some(name)
+    let is_it = |name: &String| KeyLine::new("", name).0.strip_suffix('/') == Some(written);
+    unescaped(written).filter(|name| !name.is_empty() && is_it(name))
 }
 
 /// All keys below the prefix.

@@ -11,7 +11,7 @@ use redis::Value;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ident::{ClientId, LockName};
 use crate::inspect::Inspection;
-use crate::seam::directory::{Directory, Listing, Page, Place, Posted, Wanted, Written};
+use crate::seam::directory::{Directory, Listing, Page, Place, Posted, Wanted, Written, answered};
 use crate::seam::{Answer, Failure, Outcome};
 use crate::stores::redis::keys::Part;
 use crate::stores::redis::reply::{Expected, Redirect, accepted, decoded, refusal, unexpected};
@@ -155,14 +155,6 @@ fn posted(reply: &Value) -> Result<Vec<Option<Posted>>> {
         _ => Err(unexpected(reply)),
     };
     parts.chunks(2).map(one).collect()
-}
-
-/// The answer about the directory, which is about no lock.
-pub(super) fn answered<T>(outcome: Outcome<T>) -> Answer<T> {
-    match outcome {
-        Ok(value) => Answer::Done(value),
-        Err(failure) => Answer::Refused(failure.into_error()),
-    }
 }
 
 /// What a list shows of a key: what has owners as clients write them. A cache's entry has the shape of a token lock, and a table of

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::ident::{ClientId, LockName};
 use crate::inspect::Inspection;
-use crate::seam::directory::{Directory, Listing, Page, Place, Posted, Wanted, Written};
+use crate::seam::directory::{Directory, Listing, Page, Place, Posted, Wanted, Written, answered};
 use crate::seam::{Answer, Outcome};
 use crate::stores::sql::rows::{EntryRow, RowStore, Rows, described};
 use crate::sync::atomic::Ordering;
@@ -41,13 +41,6 @@ impl<D: Rows> RowStore<D> {
 fn read(row: EntryRow) -> Option<(ClientId, Posted)> {
     let remaining = Duration::from_millis(u64::try_from(row.remaining_ms).unwrap_or(0));
     Some((ClientId::read(&row.client)?, Posted { text: row.text, remaining }))
-}
-
-fn answered<T>(outcome: Outcome<T>) -> Answer<T> {
-    match outcome {
-        Ok(value) => Answer::Done(value),
-        Err(failure) => Answer::Refused(failure.into_error()),
-    }
 }
 
 impl<D: Rows> Directory for RowStore<D> {

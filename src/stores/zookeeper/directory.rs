@@ -9,7 +9,7 @@ use std::time::Duration;
 use crate::ident::{ClientId, LockName};
 use crate::inspect::Inspection;
 use crate::seam::Answer;
-use crate::seam::directory::{Directory, Listing, Page, Place, Posted, Wanted, Written};
+use crate::seam::directory::{Directory, Listing, Page, Place, Posted, Wanted, Written, answered};
 use crate::stores::zookeeper::ZooKeeperStore;
 use crate::stores::zookeeper::answer::{deleted, failed};
 use crate::stores::zookeeper::jute::{self, Mode, Operation, code};
@@ -20,7 +20,7 @@ use crate::time::{Clock, Moment};
 /// So many children a page has.
 const PAGE: usize = 250;
 
-/// What is left of an entry's time is not known: it counts as new.
+/// The rest of an entry's time is not known: it counts as new.
 const UNKNOWN: Duration = Duration::MAX;
 
 impl ZooKeeperStore {
@@ -131,17 +131,14 @@ fn page<T>(found: Vec<T>, names: &[String], has_more: bool, requests: usize) -> 
     Page { found, next, requests: number(requests), looked_at: number(names.len()) }
 }
 
-/// The answer about the directory, which is about no lock.
-fn answered<T>(found: Found<T>, action: &'static str) -> Answer<T> {
-    match found.map_err(|failure| failed(failure, action)) {
-        Ok(value) => Answer::Done(value),
-        Err(failure) => Answer::Refused(failure.into_error()),
-    }
+/// The answer, with error codes in words.
+fn worded<T>(found: Found<T>, action: &'static str) -> Answer<T> {
+    answered(found.map_err(|failure| failed(failure, action)))
 }
 
 impl Directory for ZooKeeperStore {
     fn write(&self, client: ClientId, text: &str, _lease: Duration, deadline: Moment, done: Written) {
-        done(answered(self.put_entry(client, text, deadline), "directory"));
+        done(worded(self.put_entry(client, text, deadline), "directory"));
     }
 
     /// It goes with the session, which lasts as long as the client.
@@ -151,22 +148,22 @@ impl Directory for ZooKeeperStore {
 
     fn remove(&self, client: ClientId, deadline: Moment) -> Answer<()> {
         let removed = self.session.call(&Operation::Delete { path: &self.entry(client) }, deadline);
-        answered(deleted(removed).map(drop), "directory")
+        worded(deleted(removed).map(drop), "directory")
     }
 
     fn read(&self, clients: &[ClientId], deadline: Moment) -> Answer<Page<Option<Posted>>> {
         let found = self.entries(clients, deadline);
         let requests = u64::try_from(clients.len()).unwrap_or(u64::MAX);
-        answered(found.map(|found| Page { found, next: None, requests, looked_at: 0 }), "directory")
+        worded(found.map(|found| Page { found, next: None, requests, looked_at: 0 }), "directory")
     }
 
     fn clients(&self, from: &Place, deadline: Moment) -> Answer<Page<(ClientId, Posted)>> {
-        answered(self.entries_page(from, deadline), "clients")
+        worded(self.entries_page(from, deadline), "clients")
     }
 }
 
 impl Listing for ZooKeeperStore {
     fn locks(&self, wanted: &Wanted, from: &Place, deadline: Moment) -> Answer<Page<Inspection>> {
-        answered(self.locks_page(wanted, from, deadline), "list")
+        worded(self.locks_page(wanted, from, deadline), "list")
     }
 }

@@ -6,6 +6,7 @@
 use uuid::Uuid;
 
 use crate::error::{Error, Result};
+use crate::hosts::unescaped;
 use crate::ident::Owner;
 use crate::seam::Family;
 use crate::seam::directory::Wanted;
@@ -37,26 +38,9 @@ pub(super) fn of_lock(chroot: &str, key: &str) -> Result<String> {
     Ok(path)
 }
 
-/// Where clients say who they are. Not the path of a lock: see [`key_of`].
+/// The place of the clients' entries. Not the path of a lock: those have two digits behind each `%`.
 pub(super) fn of_clients(chroot: &str) -> String {
     format!("{chroot}{BASE}/%clients")
-}
-
-/// The key whose node below [`BASE`] has this name; `None`: it is no lock's. Reads what [`of_lock`] writes.
-fn key_of(node: &str) -> Option<String> {
-    let mut bytes = Vec::with_capacity(node.len());
-    let mut rest = node.as_bytes();
-    while let Some((first, behind)) = rest.split_first() {
-        if *first != b'%' {
-            bytes.push(*first);
-            rest = behind;
-            continue;
-        }
-        let digits = std::str::from_utf8(behind.get(..2)?).ok()?;
-        bytes.push(u8::from_str_radix(digits, 16).ok()?);
-        rest = behind.get(2..)?;
-    }
-    String::from_utf8(bytes).ok()
 }
 
 /// The node whose children a list looks at.
@@ -71,12 +55,12 @@ impl ListedFolder {
     pub(super) fn key_of(&self, child: &str) -> Option<String> {
         match &self.parent {
             Some(parent) => Some(format!("{parent}{child}")),
-            None => key_of(child),
+            None => unescaped(child),
         }
     }
 }
 
-/// Where the wanted locks are: if their keys are paths, below the part of the pattern that is no pattern.
+/// The place of the wanted locks: if their keys are paths, below the part of the pattern that is no pattern.
 pub(super) fn listed(chroot: &str, wanted: &Wanted) -> ListedFolder {
     let plain = wanted.pattern.split(['*', '?', '[', '\\']).next().unwrap_or_default();
     let literal = format!("{}{plain}", wanted.prefix);
@@ -229,12 +213,12 @@ mod tests {
     fn a_nodes_name_is_read_as_it_was_written() {
         for key in ["orders", "a/b%c", ".", "..", "...", "nul\0 🔒 ü"] {
             let path = of_lock("", key).unwrap();
-            assert_eq!(key_of(path.strip_prefix("/leasehold/").unwrap()).as_deref(), Some(key));
+            assert_eq!(unescaped(path.strip_prefix("/leasehold/").unwrap()).as_deref(), Some(key));
         }
         let clients = of_clients("/app");
         assert_eq!(clients, "/app/leasehold/%clients");
         for node in ["%clients", "%", "%2", "%FF", "a%zz"] {
-            assert_eq!(key_of(node), None, "{node}");
+            assert_eq!(unescaped(node), None, "{node}");
         }
     }
 
@@ -332,14 +316,14 @@ mod fuzz {
                 Ok(path) if !name.starts_with('/') => {
                     let node = path.strip_prefix("/leasehold/").unwrap();
                     assert!(
-                        !node.contains('/') && key_of(node).as_deref() == Some(name),
+                        !node.contains('/') && unescaped(node).as_deref() == Some(name),
                         "{name:?}: {path:?}"
                     );
                 }
                 Ok(path) => assert_eq!(path, *name),
                 Err(_) => {}
             }
-            drop(key_of(name));
+            drop(unescaped(name));
             drop(listed("/app", &Wanted { prefix: name.clone(), pattern: name.clone() }).key_of(name));
         });
     }

@@ -65,7 +65,7 @@ impl Directory for Redlock {
         Answer::Done(())
     }
 
-    /// What one server lacks, as one that was started anew does, the next may have.
+    /// An entry that one server lacks, as one that was started anew does, the next may have.
     fn read(&self, clients: &[ClientId], deadline: Moment) -> Answer<Page<Option<Posted>>> {
         let mut all = Page { found: vec![None; clients.len()], next: None, requests: 0, looked_at: 0 };
         for (_, store) in self.directories() {
@@ -88,17 +88,20 @@ impl Directory for Redlock {
     fn clients(&self, from: &Place, deadline: Moment) -> Answer<Page<(ClientId, Posted)>> {
         // A list goes on where it began: another server's pages are others.
         let begun = from.servers.as_ref().and_then(|servers| servers.first());
-        let found = self.directories().find(|(node, _)| begun.is_none_or(|place| *place == node.place));
-        let Some((node, store)) = found else { return away("the server that the list comes from is away") };
-        let Some(directory) = store.capabilities().directory else { return none("it has no directory") };
         let place = Place { servers: None, cursor: from.cursor.clone() };
-        match directory.clients(&place, deadline) {
-            Answer::Done(mut page) => {
-                page.next = page.next.map(|next| Place { servers: Some(vec![node.place.clone()]), ..next });
-                Answer::Done(page)
+        let mut last = away("the server that the list comes from is away");
+        for (node, store) in
+            self.directories().filter(|(node, _)| begun.is_none_or(|place| *place == node.place))
+        {
+            let Some(directory) = store.capabilities().directory else { continue };
+            last = directory.clients(&place, deadline);
+            if let Answer::Done(page) = &mut last {
+                let on = |next| Place { servers: Some(vec![node.place.clone()]), ..next };
+                page.next = page.next.take().map(on);
+                break;
             }
-            failed => failed,
         }
+        last
     }
 }
 
@@ -107,22 +110,40 @@ impl Listing for Redlock {
         // By a server that has other names for locks, they cannot be listed.
         let listable = || self.directories().filter(|(node, _)| node.has_names_as_given());
         let all = self.shared.nodes.len();
-        if from.servers.is_none() && listable().count() <= all - majority(all) {
-            return away(
-                "too many servers are away, or have other names for locks: some locks would be missing",
-            );
+        // So many of them show each lock that a majority has.
+        let enough = all - majority(all) + 1;
+        if self.shared.nodes.iter().filter(|node| node.has_names_as_given()).count() < enough {
+            return none("too many servers have other names for locks: some locks would be missing");
+        }
+        if from.servers.is_none() && listable().count() < enough {
+            return away("too many servers are away: some locks would be missing");
         }
         // All that are asked, and how many have been: what these show has been listed.
-        let servers =
+        let mut servers: Vec<String> =
             from.servers.clone().unwrap_or_else(|| listable().map(|(node, _)| node.place.clone()).collect());
         let (asked, cursor) = from.cursor.split_once(' ').unwrap_or(("0", ""));
         let asked: usize = asked.parse().unwrap_or(0);
         let found = listable().find(|(node, _)| servers.get(asked) == Some(&node.place));
-        let Some((_, store)) = found else { return away("a server that was about to be asked is away") };
-        let Some(listing) = store.capabilities().listing else { return none("it cannot list its locks") };
         let place = Place { servers: None, cursor: cursor.to_owned() };
-        let mut page = match listing.locks(wanted, &place, deadline) {
+        let answer = found.map_or_else(
+            || away("a server that was about to be asked is away"),
+            |(_, store)| match store.capabilities().listing {
+                Some(listing) => listing.locks(wanted, &place, deadline),
+                None => none("it cannot list its locks"),
+            },
+        );
+        let mut page = match answer {
             Answer::Done(page) => page,
+            // One that has shown nothing yet is done without, if the others are enough.
+            Answer::Refused(error) | Answer::Unknown(error)
+                if cursor.is_empty() && servers.len() > enough && error.is_retryable() =>
+            {
+                servers.remove(asked);
+                let place = Place { cursor: format!("{asked} "), servers: Some(servers) };
+                let next =
+                    place.servers.as_ref().is_some_and(|servers| asked < servers.len()).then_some(place);
+                return Answer::Done(Page { found: Vec::new(), next, requests: 1, looked_at: 0 });
+            }
             failed => return failed,
         };
         let mut listed = Vec::new();
