@@ -33,7 +33,8 @@ pub(crate) struct Inbox {
 #[derive(Debug)]
 pub(crate) struct Cleanup {
     pub(crate) claim: Claim,
-    /// The request can have no effect that outlives this: what it may have set ends with its lease.
+    /// The request can have no effect that outlives this: what it may have set ends with its lease. Where it does not
+    /// ([`outlasts_leases`](crate::seam::capabilities::Capabilities)), the store has to answer as well.
     pub(crate) until: Moment,
     pub(crate) next: Moment,
     /// How long to pause after the next failure. Others may be waiting for just this, so at first not long: what

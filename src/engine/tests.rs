@@ -35,6 +35,7 @@ struct Odd {
     holder: Mutex<Option<Owner>>,
     /// Refuses releases and their repetitions.
     refuses: bool,
+    outlasts_leases: bool,
     abandons: AtomicUsize,
     renewals: AtomicUsize,
     /// Goes without an answer to so many renewals, each of which is carried out.
@@ -83,6 +84,7 @@ impl Store for Odd {
     fn capabilities(&self) -> Capabilities<'_> {
         Capabilities {
             queues: |kind| kind == Kind::Fair,
+            outlasts_leases: self.outlasts_leases,
             poll_every: |_| (Duration::from_secs(3600), Duration::from_secs(7200)),
             ..Capabilities::default()
         }
@@ -392,6 +394,29 @@ fn a_failed_release_is_repeated_for_as_long_as_the_lease_lasts() {
     let abandons = store.abandons.load(Ordering::SeqCst);
     clock.advance(Duration::from_secs(60));
     assert_eq!(store.abandons.load(Ordering::SeqCst), abandons, "it has ended");
+    engine.shutdown().unwrap();
+}
+
+#[test]
+fn where_a_lock_outlasts_its_lease_a_failed_release_is_repeated_until_the_store_answers() {
+    let clock = ManualClock::new();
+    let store = Arc::new(Odd { closed: true.into(), outlasts_leases: true, ..Odd::default() });
+    let engine = engine(&store, &Clock::Manual(clock.clone()));
+    let hour = Duration::from_secs(3600);
+    let mine = acquire(&engine, &name(), FOREVER, Lease::Fixed(hour)).unwrap().unwrap();
+    engine.drop_level(&mine.hold, mine.level);
+    clock.advance(hour);
+    clock.advance(hour);
+    let abandons = store.abandons.load(Ordering::SeqCst);
+    clock.advance(Duration::from_secs(10));
+    assert!(store.abandons.load(Ordering::SeqCst) > abandons, "an hour after the lease ended");
+    assert!(store.holder.lock().is_some());
+    store.closed.store(false, Ordering::SeqCst);
+    clock.advance(Duration::from_secs(10));
+    assert!(store.holder.lock().is_none());
+    let abandons = store.abandons.load(Ordering::SeqCst);
+    clock.advance(hour);
+    assert_eq!(store.abandons.load(Ordering::SeqCst), abandons, "it has been answered");
     engine.shutdown().unwrap();
 }
 

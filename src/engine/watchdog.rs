@@ -345,7 +345,9 @@ impl Round {
             let answers = self.store.abandon(&claims, now.plus(limit));
             let now = self.clock.now();
             let mut answers = answers.into_iter();
+            let outlasts_leases = self.store.capabilities().outlasts_leases;
             asked.retain_mut(|cleanup| {
+                let mut is_to_be_answered = false;
                 let pause = match answers.next() {
                     Some(Answer::Done(Release::Freed { .. })) => {
                         self.registry.nudge(cleanup.claim.kind, &cleanup.claim.name);
@@ -354,13 +356,14 @@ impl Round {
                     // Nothing there: it never arrived, or may arrive yet. Look again until it could do no harm.
                     Some(Answer::Done(_)) => self.command_timeout,
                     Some(Answer::Refused(_) | Answer::Unknown(_)) | None => {
+                        is_to_be_answered = outlasts_leases;
                         let most = renewal_slack(self.lease).clamp(RETRY_LEAST, RETRY_MOST);
                         let doubled = (cleanup.pause * 2).min(most);
                         std::mem::replace(&mut cleanup.pause, doubled)
                     }
                 };
                 cleanup.next = now.plus(pause);
-                cleanup.next < cleanup.until
+                is_to_be_answered || cleanup.next < cleanup.until
             });
         }
         let mut inbox = self.shared.inbox.lock();

@@ -25,6 +25,9 @@ pub(crate) struct Capabilities<'a> {
     /// so that the store's order is the order of arrival, repeating an attempt keeps the place, and a waiter that gives up
     /// has its claim [`abandon`](super::Store::abandon)ed.
     pub(crate) queues: fn(Kind) -> bool,
+    /// Whether what a request in doubt may have left in the store stays after its lease, so that it has to be taken away
+    /// however long the store does not answer.
+    pub(crate) outlasts_leases: bool,
     /// How long a waiter may sleep without being woken: at least, at most. Each wait takes a random time between.
     pub(crate) poll_every: fn(Kind) -> (Duration, Duration),
     pub(crate) opening: Option<&'a dyn Opening>,
@@ -56,6 +59,7 @@ impl Default for Capabilities<'_> {
             wakes: true,
             can_expire_in: false,
             queues: |_| false,
+            outlasts_leases: false,
             poll_every: |_| SAFETY_POLL,
             opening: None,
             homes: None,

@@ -27,6 +27,7 @@ use crate::support::{
 /// Sessions that a test can wait for.
 const SHORT: Sessions = Sessions { tick_ms: 200, least_ms: 2_000, most_ms: 60_000 };
 const SESSION: Duration = ms(2_000);
+const COMMAND: Duration = ms(500);
 
 /// Without an entry in the directory, which is a node too: most tests count those.
 fn client(url: &str) -> LockClient {
@@ -34,7 +35,7 @@ fn client(url: &str) -> LockClient {
 }
 
 fn client_with_session(url: &str, session: Duration) -> LockClient {
-    let options = LockClient::builder().url(url).lease(session).command_timeout(ms(500));
+    let options = LockClient::builder().url(url).lease(session).command_timeout(COMMAND);
     options.directory(false).build().unwrap()
 }
 
@@ -61,6 +62,18 @@ fn holds_and_waiters_outlive_a_server_that_is_back_within_the_session() {
 
 #[test]
 fn a_server_that_stays_away_ends_the_holds_in_time_and_nothing_is_granted_twice() {
+    ends_holds_and_leaves_nothing(Duration::ZERO);
+}
+
+/// The session goes on when the server is back, and with it every node that nobody takes away.
+#[test]
+fn a_server_that_is_back_after_the_lease_of_a_lost_hold_still_frees_the_lock() {
+    // The clean-up of a renewal in doubt is begun when the hold is lost.
+    ends_holds_and_leaves_nothing(SESSION + COMMAND * 3);
+}
+
+/// A server that is killed, and comes back so long after the holds ended.
+fn ends_holds_and_leaves_nothing(away: Duration) {
     let Some(mut server) = ZooKeeper::start(SHORT) else { return };
     let one = client_with_session(&server.url(), SESSION);
     let renewed = one.lock("away").acquire().unwrap();
@@ -74,6 +87,8 @@ fn a_server_that_stays_away_ends_the_holds_in_time_and_nothing_is_granted_twice(
         assert!(killed.elapsed() <= SESSION + slack_since(killed), "{:?}", killed.elapsed());
     }
     assert_eq!(renewed.state(), HoldState::Lost);
+    // How long it is away is what matters here; nothing says that it has been long enough.
+    std::thread::sleep(away);
     server.launch_again();
     let other = client_with_session(&server.url(), SESSION);
     for (name, guard) in [("away", renewed), ("leased", leased)] {

@@ -90,24 +90,26 @@ impl Life {
         Arc::clone(&self.window.lock())
     }
 
-    /// A new connection: the leader was asked for the session after `greeted`.
-    pub(super) fn connected(&self, greeted: Moment) {
+    /// A new connection: the leader was asked for the session after `greeted`; it is there now.
+    pub(super) fn connected(&self, greeted: Moment, now: Moment) {
         *self.trail.lock() = Trail::default();
-        self.confirm(greeted);
+        self.confirm(greeted, now);
     }
 
     /// On this connection the leader carried out a request that was sent at `sent`; its answer has come now.
     pub(super) fn answered(&self, sent: Moment, now: Moment) {
         let heard_of = self.trail.lock().take(sent, now, self.timeout);
         if let Some(heard_of) = heard_of {
-            self.confirm(heard_of);
+            self.confirm(heard_of, now);
         }
     }
 
-    /// The leader has received a sign of life of the session after `moment`.
-    fn confirm(&self, moment: Moment) {
-        let until = moment.plus(window(self.timeout)).nanos();
-        self.window.lock().until.fetch_max(until, Ordering::AcqRel);
+    /// The leader has received a sign of life of the session after `moment`. A window whose time has come is never made
+    /// longer: its holders may have been notified, before the keeping thread came to close it.
+    fn confirm(&self, moment: Moment, now: Moment) {
+        let mut current = self.window.lock();
+        close_if_over(&mut current, now);
+        current.until.fetch_max(moment.plus(window(self.timeout)).nanos(), Ordering::AcqRel);
     }
 
     pub(super) fn is_over(&self) -> bool {
@@ -122,13 +124,7 @@ impl Life {
 
     /// Closes the window if its time has come; whether it did.
     pub(super) fn lapse(&self, now: Moment) -> bool {
-        let mut current = self.window.lock();
-        let lapses = current.until.load(Ordering::Acquire) != 0 && current.until() <= now;
-        if lapses {
-            current.close();
-            *current = Arc::default();
-        }
-        lapses
+        close_if_over(&mut self.window.lock(), now)
     }
 
     /// When [`lapse`](Self::lapse) is due.
@@ -139,6 +135,16 @@ impl Life {
             until => Moment::from_nanos(until),
         }
     }
+}
+
+/// Closes the window if its time has come, and opens the next; whether it did.
+fn close_if_over(current: &mut Arc<Window>, now: Moment) -> bool {
+    let is_over = current.until.load(Ordering::Acquire) != 0 && current.until() <= now;
+    if is_over {
+        current.close();
+        *current = Arc::default();
+    }
+    is_over
 }
 
 impl Window {
@@ -191,14 +197,14 @@ mod tests {
     #[test]
     fn holds_count_on_a_session_from_the_connection_on() {
         let life = life();
-        life.connected(at(0));
+        life.connected(at(0), at(0));
         assert_eq!(life.window().until(), at(0).plus(window(life.timeout)));
     }
 
     #[test]
     fn an_answer_alone_is_no_sign_that_the_leader_has_heard_of_the_session() {
         let life = life();
-        life.connected(at(0));
+        life.connected(at(0), at(0));
         life.answered(at(20), at(20));
         life.answered(at(21), at(21));
         assert_eq!(counted_from(&life), at(0));
@@ -207,7 +213,7 @@ mod tests {
     #[test]
     fn a_request_counts_when_a_ping_has_passed_and_the_leader_answered_once_more() {
         let life = life();
-        life.connected(at(0));
+        life.connected(at(0), at(0));
         beat(&life, 2..13, SECOND / 2);
         // The first was answered at 2.5 s. One sent more than nine seconds later went out behind a ping, and shows that it
         // was answered; only one sent after that shows that the leader has the reply.
@@ -221,7 +227,7 @@ mod tests {
     #[test]
     fn while_all_is_well_more_than_half_a_session_is_always_left() {
         let life = life();
-        life.connected(at(0));
+        life.connected(at(0), at(0));
         for second in (2..200).step_by(2) {
             let left = life.window().until().since(at(second).plus(SECOND / 2));
             assert!(left > life.timeout / 2, "{left:?} at {second} s");
@@ -232,7 +238,7 @@ mod tests {
     #[test]
     fn requests_in_a_row_show_no_more_than_one() {
         let life = life();
-        life.connected(at(0));
+        life.connected(at(0), at(0));
         beat(&life, 2..13, SECOND / 4);
         // All sent before the answer that shows the ping.
         (0..10).for_each(|_| life.answered(at(12), at(13)));
@@ -242,7 +248,7 @@ mod tests {
     #[test]
     fn a_holder_that_stood_still_counts_on_what_was_handed_in_before() {
         let life = life();
-        life.connected(at(0));
+        life.connected(at(0), at(0));
         beat(&life, 2..41, Duration::ZERO);
         let before = counted_from(&life);
         assert!(before < at(40));
@@ -257,7 +263,7 @@ mod tests {
     #[test]
     fn a_leader_that_stood_still_pinged_nobody() {
         let life = life();
-        life.connected(at(0));
+        life.connected(at(0), at(0));
         // It answered at 2 s, and what was sent at 4 to 18 s only at 20 s, before it pinged again.
         life.answered(at(2), at(2));
         for second in (4..20).step_by(2) {
@@ -270,9 +276,9 @@ mod tests {
     #[test]
     fn what_one_connection_said_shows_nothing_on_the_next() {
         let life = life();
-        life.connected(at(0));
+        life.connected(at(0), at(0));
         beat(&life, 2..11, Duration::ZERO);
-        life.connected(at(11));
+        life.connected(at(11), at(11));
         beat(&life, 12..21, Duration::ZERO);
         assert_eq!(counted_from(&life), at(11));
     }
@@ -280,7 +286,7 @@ mod tests {
     #[test]
     fn under_load_little_is_remembered() {
         let life = life();
-        life.connected(at(0));
+        life.connected(at(0), at(0));
         (0..100_000).for_each(|millis| {
             let sent = at(0).plus(Duration::from_millis(millis));
             life.answered(sent, sent.plus(Duration::from_millis(3)));
@@ -290,12 +296,30 @@ mod tests {
     }
 
     #[test]
+    fn a_window_whose_time_has_come_is_never_made_longer() {
+        let life = life();
+        life.connected(at(0), at(0));
+        let window = life.window();
+        let (until, late) = (window.until(), at(33));
+        assert!(until < late);
+        // Before the keeping thread has come to close it.
+        life.connected(late, late);
+        assert!(window.is_closed() && life.window().until() > late);
+        beat(&life, 34..57, Duration::ZERO);
+        let window = life.window();
+        assert!(!window.is_closed() && window.until() > at(66));
+        // An answer that comes after the window's end, to a request from before.
+        life.answered(at(58), window.until().plus(SECOND));
+        assert!(window.is_closed());
+    }
+
+    #[test]
     fn a_window_that_has_closed_stays_so_and_the_session_goes_on_with_another() {
         let life = life();
-        life.connected(at(0));
+        life.connected(at(0), at(0));
         let window = life.window();
         assert!(!life.lapse(at(31)) && life.lapse(life.lapses_at()));
-        life.connected(at(33));
+        life.connected(at(33), at(33));
         assert!(window.is_closed() && window.until() < at(0));
         assert!(life.window().until() > at(60));
         life.end();

@@ -77,6 +77,8 @@ impl Store for ZooKeeperStore {
     fn capabilities(&self) -> Capabilities<'_> {
         Capabilities {
             queues: |_| true,
+            // A node goes with the session.
+            outlasts_leases: true,
             poll_every: |_| POLL,
             sessions: Some(self),
             directory: Some(self),

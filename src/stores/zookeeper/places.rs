@@ -82,6 +82,12 @@ impl NodePlaces {
         Arc::clone(&entries.entry(key.clone()).or_insert_with(|| NodePlace::new(key)).topic)
     }
 
+    /// What is known of an owner, if anything is.
+    pub(super) fn known(&self, key: &PlaceKey) -> Option<KnownNodes> {
+        let entries = self.entries.lock();
+        entries.get(key).map(|place| KnownNodes { node: place.node.clone(), in_doubt: place.in_doubt })
+    }
+
     /// The known state of an owner's place; a node that went with its session is not part of it.
     pub(super) fn look(&self, key: &PlaceKey) -> KnownNodes {
         let mut entries = self.entries.lock();
@@ -130,12 +136,11 @@ impl NodePlaces {
         }
     }
 
-    /// Forgets a place; what was known of it.
-    pub(super) fn remove(&self, key: &PlaceKey) -> Option<(Option<LockNode>, bool)> {
+    /// Forgets a place.
+    pub(super) fn remove(&self, key: &PlaceKey) {
         let mut entries = self.entries.lock();
-        let place = entries.remove(key);
+        entries.remove(key);
         entries.give_back_room();
-        place.map(|place| (place.node, place.in_doubt))
     }
 
     /// Forgets a place if it is still at that node.

@@ -10,7 +10,7 @@ use crate::seam::{Attempt, Claim, Failure, Family, Kind, Others, Release, Snapsh
 use crate::stores::zookeeper::answer::{deleted, described, inscription};
 use crate::stores::zookeeper::jute::{Mode, Operation, code};
 use crate::stores::zookeeper::path::{NodeLine, QueuedNode};
-use crate::stores::zookeeper::places::{HeldNode, LockNode, PlaceKey};
+use crate::stores::zookeeper::places::{HeldNode, KnownNodes, LockNode, PlaceKey};
 use crate::stores::zookeeper::session::{NoReply, Session};
 use crate::time::{Clock, Moment};
 
@@ -228,12 +228,16 @@ impl ZooKeeperStore {
     /// Has the owner stand nowhere.
     pub(super) fn abandon_now(&self, claim: &Claim, deadline: Moment) -> Found<Release> {
         let key = self.key(claim)?;
-        let freed = match self.session.places.remove(&key) {
-            Some((Some(node), _)) => !node.life.is_over() && self.delete(&node.path(&key), deadline)?,
+        // Forgotten when the servers have answered, and not before: the keeping thread sees to a node that is known.
+        let freed = match self.session.places.known(&key) {
+            Some(KnownNodes { node: Some(node), .. }) => {
+                !node.life.is_over() && self.delete(&node.path(&key), deadline)?
+            }
             // It has never got so far as to ask for a node.
-            Some((None, false)) => false,
-            Some((None, true)) | None => self.clear(&key, deadline)?,
+            Some(KnownNodes { node: None, in_doubt: false }) => false,
+            Some(KnownNodes { node: None, in_doubt: true }) | None => self.clear(&key, deadline)?,
         };
+        self.session.places.remove(&key);
         Ok(if freed { Release::Freed { others: Others::Nobody } } else { Release::NotHeld { holder: None } })
     }
 

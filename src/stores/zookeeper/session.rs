@@ -341,7 +341,7 @@ impl Session {
                 }
                 Ok(link::NewConnection::New(stream, granted)) => {
                     let life = life.unwrap_or_else(|| Arc::new(granted));
-                    life.connected(greeted);
+                    life.connected(greeted, Clock::System.now());
                     pause = PAUSE.0;
                     if let Some(stream) = self.connected(stream, &life) {
                         let error = self.read_on(&stream, &life);
