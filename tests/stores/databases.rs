@@ -11,7 +11,7 @@ use crate::support::processes::{
     none_was_delayed, other_names_are_not_delayed,
 };
 use crate::support::stalls::own_time_since;
-use crate::support::{LONG, eventually, fresh, ms, now, throughout};
+use crate::support::{LONG, connected, eventually, fresh, ms, now, throughout};
 
 /// A server, its connections and transactions, and what it does in its own way.
 pub(crate) trait Database: Sized + Sync + 'static {
@@ -376,8 +376,8 @@ pub(crate) fn a_killed_server_loses_no_lock_and_grants_none_twice<D: Database>()
 pub(crate) fn an_exhausted_pool_loses_no_lease<D: Database>() {
     let Some(server) = D::shared() else { return };
     let Exhausted { command_timeout, lease, calls_end_within, lasts } = D::EXHAUSTED;
-    let options = server.options().pool_size(1).command_timeout(command_timeout).patience(ms(100));
-    let client = options.lease(lease).build().unwrap();
+    let options = || server.options().pool_size(1).command_timeout(command_timeout).patience(ms(100));
+    let client = connected(|| options().lease(lease).build());
     let (kept, stuck) = (fresh("kept"), fresh("stuck"));
     client.lock(&stuck).lock().unwrap();
     client.lock(&stuck).unlock().unwrap();

@@ -17,7 +17,7 @@ use leasehold::{ClientBuilder, ErrorKind, HoldState, Interrupt, LockClient, Loss
 
 use crate::support::etcd::{Etcd, say_missing};
 use crate::support::{
-    Holding, LONG, SLACK, Waiter, comes_true_within, fresh, median, ms, now, receive, slack_since,
+    Holding, LONG, SLACK, Waiter, comes_true_within, connected, fresh, median, ms, now, receive, slack_since,
     stalled_since, test_command, test_name, throughout,
 };
 
@@ -293,7 +293,7 @@ fn the_members_of_a_url_are_tried_in_turn() {
 fn a_late_grant_of_a_stopped_member_is_undone() {
     let server = some_or_skip!(Etcd::start());
     let options = || builder(&server.url()).lease(ms(5_000)).command_timeout(ms(300)).patience(ms(300));
-    let (asking, other) = (options().build().unwrap(), options().build().unwrap());
+    let (asking, other) = (connected(|| options().build()), connected(|| options().build()));
     let name = fresh("stopped");
     let lock = asking.lock(&name);
     let tried = (0..20).any(|_| {
@@ -319,7 +319,8 @@ fn a_late_grant_of_a_stopped_member_is_undone() {
 #[test]
 fn a_holder_whose_cluster_stands_still_ends_by_its_own_clock() {
     let server = some_or_skip!(Etcd::start());
-    let holder = builder(&server.url()).lease(ms(1_500)).command_timeout(ms(300)).build().unwrap();
+    let options = || builder(&server.url()).lease(ms(1_500)).command_timeout(ms(300));
+    let holder = connected(|| options().build());
     let name = fresh("still");
     let guard = holder.lock(&name).acquire().unwrap();
     let lost = guard.lost();
@@ -345,7 +346,7 @@ fn a_timed_wait_ends_in_time_when_the_cluster_stands_still() {
     let name = fresh("stalled");
     let held = client(&server.url()).lock(&name).acquire_owned().unwrap();
     let (wait, timeout) = (ms(1_500), ms(1_500));
-    let other = builder(&server.url()).command_timeout(timeout).build().unwrap();
+    let other = connected(|| builder(&server.url()).command_timeout(timeout).build());
     let lock = other.lock(&name);
     let begun = now();
     let waiter = Waiter::start(move || lock.try_lock_for(wait));
@@ -362,7 +363,7 @@ fn a_timed_wait_ends_in_time_when_the_cluster_stands_still() {
 #[test]
 fn callers_that_get_no_connection_fail_in_time_and_hold_nothing() {
     let server = some_or_skip!(Etcd::start());
-    let one = builder(&server.url()).pool_size(1).command_timeout(ms(400)).build().unwrap();
+    let one = connected(|| builder(&server.url()).pool_size(1).command_timeout(ms(400)).build());
     one.lock(&fresh("first")).lock().unwrap();
     server.stop();
     let begun = now();

@@ -18,7 +18,7 @@ use crate::databases::{
 use crate::support::mysql::MysqlServer;
 use crate::support::processes::LEASE;
 use crate::support::stalls::own_time_since;
-use crate::support::{LONG, eventually, fresh, ms, now};
+use crate::support::{LONG, connected, eventually, fresh, ms, now};
 
 impl Database for MysqlServer {
     same_for_each_database!(MysqlServer, Conn);
@@ -200,7 +200,7 @@ fn killed_connections_are_replaced() {
 #[test]
 fn a_server_that_stands_still_costs_one_command_timeout() {
     let Some(server) = MysqlServer::start() else { return };
-    let client = server.options().command_timeout(ms(400)).build().unwrap();
+    let client = connected(|| server.options().command_timeout(ms(400)).build());
     client.lock("a").lock().unwrap();
     client.lock("a").unlock().unwrap();
     server.signal("STOP");
@@ -217,7 +217,7 @@ fn a_server_that_stands_still_costs_one_command_timeout() {
 #[test]
 fn a_grant_whose_answer_does_not_come_is_undone() {
     let Some(server) = shared() else { return };
-    let client = server.options().command_timeout(ms(400)).patience(LONG).build().unwrap();
+    let client = connected(|| server.options().command_timeout(ms(400)).patience(LONG).build());
     let name = fresh("late");
     client.lock(&name).lock().unwrap();
     client.lock(&name).unlock().unwrap();
@@ -309,7 +309,7 @@ fn a_server_that_stands_still_while_session_locks_are_renewed_ends_no_hold() {
     let Some(server) = MysqlServer::start() else { return };
     let lease = ms(12_000);
     let options = || LockClient::builder().url(&server.url()).session_locks();
-    let client = options().lease(lease).command_timeout(ms(500)).build().unwrap();
+    let client = connected(|| options().lease(lease).command_timeout(ms(500)).build());
     let rival = options().build().unwrap();
     let held: Vec<_> =
         ["a", "b", "c"].iter().map(|name| client.lock(name).acquire_owned().unwrap()).collect();
@@ -385,7 +385,7 @@ fn a_session_whose_connection_falls_silent_is_held_to_the_end_of_its_window_or_u
     let url = format!("mysql://admin@127.0.0.1:{}/locks", relay.port);
     let lease = ms(6_000);
     let options = || LockClient::builder().url(&url).session_locks().lease(lease).command_timeout(ms(400));
-    let (client, rival) = (options().build().unwrap(), connect_session(&server.url(), LEASE).unwrap());
+    let (client, rival) = (connected(|| options().build()), connect_session(&server.url(), LEASE).unwrap());
     let (kept, given) = (fresh("kept"), fresh("given"));
     let lost = client.lock(&kept).acquire_owned().unwrap();
     let unlocked = client.lock(&given).acquire_owned().unwrap();

@@ -13,7 +13,7 @@ use crate::databases::{self, Database, Exhausted, connect, connect_session, urls
 use crate::support::postgres::{Bouncer, PostgresServer};
 use crate::support::processes::LEASE;
 use crate::support::stalls::own_time_since;
-use crate::support::{LONG, eventually, fresh, ms, now, stalled_since};
+use crate::support::{LONG, connected, eventually, fresh, ms, now, stalled_since};
 
 impl Database for PostgresServer {
     same_for_each_database!(PostgresServer, Client);
@@ -171,8 +171,8 @@ fn terminate_all(admin: &mut Client) {
 fn a_backend_that_stands_still_costs_one_command_timeout() {
     let Some(server) = PostgresServer::start() else { return };
     // Its entry in the directory would be another statement of this connection, or another connection's.
-    let options = server.options().pool_size(1).directory(false);
-    let client = options.command_timeout(ms(400)).build().unwrap();
+    let options = || server.options().pool_size(1).directory(false);
+    let client = connected(|| options().command_timeout(ms(400)).build());
     client.lock("a").lock().unwrap();
     client.lock("a").unlock().unwrap();
     let backend =

@@ -20,8 +20,8 @@ use leasehold::{Error, ErrorKind, HoldState, Interrupt, LockClient, LossReason, 
 use crate::support::stalls;
 use crate::support::zookeeper::{CALM, Relay, Sessions, ZooKeeper};
 use crate::support::{
-    Holding, LONG, SLACK, Waiter, comes_true_within, elsewhere, ms, now, receive, slack_since, test_command,
-    throughout,
+    Holding, LONG, SLACK, Waiter, comes_true_within, connected, elsewhere, ms, now, receive, slack_since,
+    test_command, throughout,
 };
 
 /// Sessions that a test can wait for.
@@ -35,8 +35,8 @@ fn client(url: &str) -> LockClient {
 }
 
 fn client_with_session(url: &str, session: Duration) -> LockClient {
-    let options = LockClient::builder().url(url).lease(session).command_timeout(COMMAND);
-    options.directory(false).build().unwrap()
+    let options = || LockClient::builder().url(url).lease(session).command_timeout(COMMAND);
+    connected(|| options().directory(false).build())
 }
 
 // ---- servers that go

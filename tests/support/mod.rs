@@ -139,6 +139,20 @@ pub fn run<S: AsRef<OsStr>>(
     (out.status.success(), text)
 }
 
+/// A client that connects. With a command time-out of its own the machine may be too busy for the first attempt.
+pub fn connected(build: impl Fn() -> leasehold::Result<leasehold::LockClient>) -> leasehold::LockClient {
+    let mut built = None;
+    let connects = || {
+        let outcome = build();
+        // Anything else than that is the test's to see.
+        let is_late = outcome.as_ref().is_err_and(leasehold::Error::is_retryable);
+        built = Some(outcome);
+        !is_late
+    };
+    assert!(eventually(timing::LONG, connects), "no connection: {built:?}");
+    built.expect("it was tried").expect("it connects")
+}
+
 /// The channel on which a lock's releases are announced, as in Redisson.
 pub fn channel(name: &str) -> String {
     format!("redisson_lock__channel:{{{name}}}")

@@ -1,0 +1,33 @@
+//! Somebody else's checker: `judge/` compares histories with models by Porcupine.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+
+use crate::support::{run, shout};
+
+/// What it found in one file.
+#[derive(Debug, Deserialize)]
+pub(crate) struct Verdict {
+    pub(crate) operations: usize,
+    /// The locks whose history no lock can have.
+    pub(crate) illegal: BTreeSet<String>,
+    /// Those for which its time was too short.
+    pub(crate) undecided: BTreeSet<String>,
+}
+
+/// The program, which `./check histories` builds. Without it our own checker judges alone.
+pub(crate) fn program() -> Option<PathBuf> {
+    let program = std::env::var_os("LEASEHOLD_JUDGE").map(PathBuf::from);
+    if program.is_none() {
+        shout("LEFT OUT: Porcupine, which ./check histories builds");
+    }
+    program
+}
+
+/// What it says of a file.
+pub(crate) fn judge(program: &Path, file: &Path) -> Verdict {
+    let (_, text) = run(&[program, file], |command| command);
+    serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"))
+}

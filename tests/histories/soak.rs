@@ -1,0 +1,386 @@
+//! Processes that work with locks of a store for a while, and what the checkers say of it afterwards.
+//!
+//! `LEASEHOLD_HISTORY_SECONDS` says for how long (20), for each store.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+use std::path::Path;
+use std::time::Duration;
+
+use leasehold::{ErrorKind, LockClient};
+
+use crate::checker::check;
+use crate::judge::{judge, program};
+use crate::operations::{Doing, Operation, write};
+use crate::support::{
+    LONG, Process, alone_within, eventually, let_pass, ms, now, random, reexecuted, shout, test_name,
+};
+use crate::trouble::World;
+use crate::worker::{Kind, LATCH, LOCKS, Line, NAMES_LAST, Orders, connect, mono, nanos, work};
+
+const ORDERS: &str = "LEASEHOLD_HISTORIES_ORDERS";
+const WORKERS: usize = 4;
+
+/// How long the trouble lasts.
+fn run() -> Duration {
+    let seconds = std::env::var("LEASEHOLD_HISTORY_SECONDS");
+    Duration::from_secs(seconds.map_or(20, |seconds| seconds.parse().expect("a number of seconds")))
+}
+
+#[test]
+fn redis() {
+    history("Redis", World::redis);
+}
+
+#[test]
+fn sentinel() {
+    history("Sentinel", World::sentinel);
+}
+
+#[test]
+fn cluster() {
+    history("Cluster", World::cluster);
+}
+
+#[test]
+fn redlock() {
+    history("Redlock", World::redlock);
+}
+
+#[test]
+fn postgres() {
+    history("PostgreSQL", World::postgres);
+}
+
+#[test]
+fn etcd() {
+    history("etcd", World::etcd);
+}
+
+#[test]
+fn zookeeper() {
+    history("ZooKeeper", World::zookeeper);
+}
+
+fn history(store: &str, world: fn() -> Option<World>) {
+    if let Ok(orders) = std::env::var(ORDERS) {
+        return work(&serde_json::from_str(&orders).unwrap());
+    }
+    // Judging takes its time too, the more was done, the more.
+    alone_within(run() * 3 + LONG * 20, || {
+        let Some(world) = world() else { return };
+        let told = Trouble::new(world).go(store);
+        shout(&told);
+    });
+}
+
+/// The kinds that a store has.
+fn kinds(client: &LockClient) -> Vec<Kind> {
+    let probe = "kinds";
+    let fails = [
+        (Kind::Plain, client.lock(probe).is_locked().err()),
+        (Kind::Fenced, client.fenced_lock(probe).try_acquire().err()),
+        (Kind::Fair, client.fair_lock(probe).is_locked().err()),
+        (Kind::ReadWrite, client.read_write_lock(probe).read().is_locked().err()),
+        (Kind::Semaphore, client.expirable_semaphore(probe).available_permits().err()),
+        (Kind::Latch, client.count_down_latch(probe).count().err()),
+    ];
+    let mut kinds = Vec::new();
+    for (kind, error) in fails {
+        match error {
+            None => kinds.push(kind),
+            Some(error) => assert_eq!(error.kind(), ErrorKind::Unsupported, "{kind:?}: {error}"),
+        }
+    }
+    kinds
+}
+
+struct Trouble {
+    world: World,
+    orders: Orders,
+    workers: Vec<Process>,
+    /// Stopped workers, and when they go on.
+    stopped: Vec<(u32, u64)>,
+    killed: BTreeSet<u32>,
+    strikes: BTreeMap<&'static str, usize>,
+    _folder: tempfile::TempDir,
+}
+
+impl Trouble {
+    fn new(world: World) -> Trouble {
+        let folder = tempfile::tempdir().unwrap();
+        let mut orders = Orders {
+            urls: world.urls(0),
+            folder: folder.path().display().to_string(),
+            end: 0,
+            lease: world.lease(),
+            command_timeout: world.command_timeout(),
+            kinds: Vec::new(),
+            number: 0,
+        };
+        let client = connect(&orders);
+        orders.kinds = kinds(&client);
+        // Latches are set up once, before anybody comes to them; some more than time should need.
+        if orders.kinds.contains(&Kind::Latch) {
+            let first = mono() / nanos(NAMES_LAST);
+            for at in first..first + (run() + LONG).as_secs() / NAMES_LAST.as_secs() {
+                for lock in 0..LOCKS {
+                    let name = format!("{:?}-{lock}-{at}", Kind::Latch);
+                    assert!(client.count_down_latch(&name).try_set_count(LATCH).unwrap());
+                }
+            }
+        }
+        orders.end = mono() + nanos(run());
+        let (stopped, killed, strikes) = (Vec::new(), BTreeSet::new(), BTreeMap::new());
+        Trouble { world, orders, workers: Vec::new(), stopped, killed, strikes, _folder: folder }
+    }
+
+    fn go(mut self, store: &str) -> String {
+        (0..WORKERS).for_each(|_| self.start_worker());
+        let folder = self.orders.folder.clone();
+        assert!(eventually(LONG, || lines(Path::new(&folder)).len() > 20), "nobody works");
+        let begun = now();
+        while begun.elapsed() < run() {
+            let_pass(ms(20 + random() % 100), "between two strikes");
+            self.resume(mono());
+            let what = match random() % 10 {
+                0 | 1 => self.stop_worker(),
+                2 => self.kill_worker(),
+                _ => Some(self.world.strike()),
+            };
+            if let Some(what) = what {
+                *self.strikes.entry(what).or_default() += 1;
+            }
+        }
+        self.resume(u64::MAX);
+        for worker in std::mem::take(&mut self.workers) {
+            let (good, text) = worker.ends_within(LONG);
+            assert!(good, "a worker failed, or hangs:\n{text}");
+        }
+        self.judge(store)
+    }
+
+    fn start_worker(&mut self) {
+        self.orders.number += 1;
+        self.orders.urls = self.world.urls(self.orders.number);
+        let orders = serde_json::to_string(&self.orders).unwrap();
+        self.workers.push(reexecuted(&test_name(), &[(ORDERS, &orders)]));
+    }
+
+    /// A worker that runs; one is always left to.
+    fn victim(&self) -> Option<usize> {
+        let is_stopped = |worker: &Process| self.stopped.iter().any(|(pid, _)| *pid == worker.pid());
+        let running: Vec<usize> =
+            (0..self.workers.len()).filter(|at| !is_stopped(&self.workers[*at])).collect();
+        (running.len() > 1).then(|| running[random() as usize % running.len()])
+    }
+
+    fn stop_worker(&mut self) -> Option<&'static str> {
+        let worker = &self.workers[self.victim()?];
+        worker.signal("STOP");
+        let lease = self.orders.lease;
+        let span = lease + lease / 2 + ms(random() % 1000);
+        self.stopped.push((worker.pid(), mono() + nanos(span)));
+        Some("worker stopped for longer than a lease")
+    }
+
+    fn kill_worker(&mut self) -> Option<&'static str> {
+        let at = self.victim()?;
+        let worker = self.workers.swap_remove(at);
+        self.killed.insert(worker.pid());
+        drop(worker); // SIGKILL
+        self.start_worker();
+        Some("worker killed")
+    }
+
+    fn resume(&mut self, until: u64) {
+        let (due, later): (Vec<_>, Vec<_>) = self.stopped.iter().partition(|(_, at)| *at <= until);
+        self.stopped = later;
+        let is_due = |worker: &&Process| due.iter().any(|(pid, _)| *pid == worker.pid());
+        self.workers.iter().filter(is_due).for_each(|worker| worker.signal("CONT"));
+    }
+
+    /// Has both checkers judge what was done; what there was, in words.
+    fn judge(self, store: &str) -> String {
+        let lines = lines(Path::new(&self.orders.folder));
+        let mut lost = 0;
+        for line in &lines {
+            match line {
+                Line::Failed(error, allowed) => assert!(*allowed, "a call failed: {error}"),
+                Line::Lost(_) => lost += 1,
+                _ => {}
+            }
+        }
+        let operations = operations(&lines);
+        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("target/check/history-{store}.jsonl"));
+        std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+        write(&file, &operations);
+        let found = check(&operations);
+        assert!(found.is_empty(), "{found:#?} in {}", file.display());
+        let judged = program().map(|program| judge(&program, &file));
+        if let Some(verdict) = &judged {
+            assert_eq!(verdict.operations, operations.len());
+            let is_good = verdict.illegal.is_empty() && verdict.undecided.is_empty();
+            assert!(is_good, "Porcupine: {verdict:?}");
+        }
+        self.nothing_is_left(&operations);
+        let of = |f| operations.iter().filter(|operation| operation.f == f).count();
+        let grants = of(Doing::Acquire);
+        let steps = of(Doing::CountDown) + of(Doing::Count);
+        assert!(grants as u64 >= 5 * run().as_secs(), "only {grants} grants");
+        let met = self.strikes.len() >= 4 && (!self.killed.is_empty() || run() < ms(20_000));
+        assert!(met, "the trouble met nobody: {:?}", self.strikes);
+        let faults: usize = self.strikes.values().sum();
+        let locks = operations.iter().map(|operation| &operation.lock).collect::<BTreeSet<_>>().len();
+        let by = if judged.is_some() { "both" } else { "ours alone" };
+        let kinds: Vec<String> = self.orders.kinds.iter().map(|kind| format!("{kind:?}")).collect();
+        page(
+            store,
+            &[
+                format!("{} s", run().as_secs()),
+                kinds.join(", "),
+                grants.to_string(),
+                (operations.len() - grants).to_string(),
+                locks.to_string(),
+                faults.to_string(),
+                lost.to_string(),
+                by.to_owned(),
+            ],
+        );
+        format!(
+            "COUNTED {store}: {grants} grants, {steps} steps of latches, {} operations on {locks} locks, judged by {by}; {faults} faults {:?}; \
+             {lost} losses told; no violation, nothing left",
+            operations.len(),
+            self.strikes,
+        )
+    }
+
+    /// When the leases of those who were killed have ended, no lock is held.
+    fn nothing_is_left(&self, operations: &[Operation]) {
+        let client = connect(&self.orders);
+        let mut names: BTreeSet<&str> = operations.iter().map(|operation| operation.lock.as_str()).collect();
+        let free = eventually(LONG * 3, || {
+            names.retain(|name| {
+                let left = match name.split('-').next() {
+                    Some("Plain" | "Fenced") => client.lock(name).is_locked().map(u8::from),
+                    Some("Fair") => client.fair_lock(name).is_locked().map(u8::from),
+                    Some("ReadWrite") => {
+                        let lock = client.read_write_lock(name);
+                        lock.read()
+                            .is_locked()
+                            .and_then(|read| Ok(u8::from(read || lock.write().is_locked()?)))
+                    }
+                    Some("Semaphore") => {
+                        let all = i64::from(crate::worker::UNITS);
+                        client.expirable_semaphore(name).available_permits().map(|left| u8::from(left != all))
+                    }
+                    _ => Ok(0),
+                };
+                left.is_ok_and(|left| left != 0)
+            });
+            names.is_empty()
+        });
+        assert!(free, "left behind: {names:?}");
+    }
+}
+
+/// All lines that were written, each worker's in its order. The unfinished line of a killed worker does not count.
+fn lines(folder: &Path) -> Vec<Line> {
+    let files = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    let texts = files.map(|file| std::fs::read_to_string(file).unwrap());
+    texts
+        .flat_map(|text| text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect::<Vec<_>>())
+        .collect()
+}
+
+/// The client that an owner belongs to. The version of its id, the fifteenth character, says whether it may use the line of those
+/// who wait.
+fn client_of(owner: &str) -> String {
+    owner.chars().take(36).enumerate().filter(|(at, _)| *at != 14).map(|(_, letter)| letter).collect()
+}
+
+/// The operations that the lines tell of, each hold with its end.
+fn operations(lines: &[Line]) -> Vec<Operation> {
+    let mut shut_down: BTreeMap<String, u64> = BTreeMap::new();
+    for line in lines {
+        if let Line::ShutsDown(client, at) = line {
+            shut_down.insert(client_of(client), *at);
+        }
+    }
+    let mut all = Vec::new();
+    let mut asked: BTreeMap<u64, &Operation> = BTreeMap::new();
+    // When each hold ends at the soonest, and by when at the latest.
+    let mut holds: BTreeMap<u64, (Operation, u64, Option<u64>)> = BTreeMap::new();
+    for line in lines {
+        match line {
+            Line::Did(operation, until) => {
+                let ends = shut_down.get(&client_of(&operation.owner)).copied().unwrap_or(u64::MAX);
+                // A client that is being shut down gives back what it gets.
+                if operation.ret.is_some_and(|ret| ret >= ends) {
+                    continue;
+                }
+                asked.remove(&operation.hold);
+                all.push(operation.clone());
+                if let Some(until) = until {
+                    holds.insert(operation.hold, (operation.clone(), (*until).min(ends), None));
+                }
+            }
+            Line::Asks(operation) => drop(asked.insert(operation.hold, operation)),
+            Line::Refused(operation) => drop(asked.remove(operation)),
+            Line::Until(hold, until) => {
+                if let Some((operation, end, _)) = holds.get_mut(hold) {
+                    let ends = shut_down.get(&client_of(&operation.owner)).copied().unwrap_or(u64::MAX);
+                    *end = (*end).max((*until).min(ends));
+                }
+            }
+            Line::Unlocks(hold, at) => {
+                if let Some((_, end, _)) = holds.get_mut(hold) {
+                    *end = (*end).min(*at);
+                }
+            }
+            Line::Unlocked(hold, at) => {
+                if let Some((_, _, by)) = holds.get_mut(hold) {
+                    *by = Some(*at);
+                }
+            }
+            Line::Lost(_) | Line::ShutsDown(..) | Line::Failed(..) => {}
+        }
+    }
+    for (operation, call, ret) in holds.into_values() {
+        all.push(Operation { f: Doing::End, fence: None, value: None, call, ret, ..operation });
+    }
+    all.extend(asked.into_values().cloned());
+    all
+}
+
+const PAGE: &str = "docs/proof.md";
+const ROWS: [&str; 2] = ["<!-- histories -->", "<!-- end of histories -->"];
+
+/// With `LEASEHOLD_BLESS`, writes the store's row into the page.
+fn page(store: &str, cells: &[String]) {
+    if std::env::var_os("LEASEHOLD_BLESS").is_none() {
+        return;
+    }
+    let say = |program: &[&str]| {
+        let (good, text) = crate::support::run(program, |command| command);
+        assert!(good, "{program:?}: {text}");
+        text.trim().to_owned()
+    };
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(PAGE);
+    let text = std::fs::read_to_string(&path).unwrap();
+    let (before, rest) = text.split_once(ROWS[0]).unwrap();
+    let (rows, after) = rest.split_once(ROWS[1]).unwrap();
+    let mut row = format!(
+        "| {store} | {} | {} |",
+        say(&["date", "-u", "+%F"]),
+        say(&["git", "rev-parse", "--short", "HEAD"])
+    );
+    cells.iter().for_each(|cell| write!(row, " {cell} |").unwrap());
+    let mut rows: Vec<String> = rows.lines().map(str::to_owned).collect();
+    let begins = format!("| {store} |");
+    match rows.iter_mut().find(|row| row.starts_with(&begins)) {
+        Some(old) => *old = row,
+        None => rows.push(row),
+    }
+    std::fs::write(&path, format!("{before}{}{}\n{}{after}", ROWS[0], rows.join("\n"), ROWS[1])).unwrap();
+}

@@ -1,0 +1,206 @@
+//! The stores, and what can happen to them without anything that they acknowledged being lost.
+//!
+//! What loses acknowledged data is not here, since then two may hold a lock: a server without a file that is killed, a failover
+//! of Redis that nobody planned. `tests/topology` has those.
+
+use std::time::Duration;
+
+use crate::support::cluster::Cluster;
+use crate::support::etcd::Etcd;
+use crate::support::postgres::PostgresServer;
+use crate::support::proxy::{Direction, Proxy, Which};
+use crate::support::sentinel::SentinelSet;
+use crate::support::server::{RedisServer, default_server};
+use crate::support::zookeeper::{Relay, Sessions, ZooKeeper};
+use crate::support::{let_pass, ms, random};
+
+pub(crate) enum World {
+    /// With a file, written before each answer; and a slow link to it.
+    Redis(RedisServer, Proxy),
+    Sentinel(SentinelSet),
+    Cluster(Cluster),
+    Redlock(Vec<RedisServer>),
+    Postgres(PostgresServer),
+    Etcd(Vec<Etcd>),
+    ZooKeeper(ZooKeeper, Relay),
+}
+
+/// How long a request or a reply takes on the slow link.
+const LINK: Duration = ms(20);
+
+impl World {
+    pub(crate) fn redis() -> Option<World> {
+        let server = RedisServer::builder(&default_server()?).append_only("always").start();
+        let proxy = Proxy::before(&server);
+        proxy.delay_requests(LINK);
+        proxy.delay_replies(LINK);
+        Some(World::Redis(server, proxy))
+    }
+
+    pub(crate) fn sentinel() -> Option<World> {
+        Some(World::Sentinel(SentinelSet::start(&default_server()?)))
+    }
+
+    pub(crate) fn cluster() -> Option<World> {
+        Cluster::start().map(World::Cluster)
+    }
+
+    pub(crate) fn redlock() -> Option<World> {
+        let binary = default_server()?;
+        Some(World::Redlock((0..3).map(|_| RedisServer::builder(&binary).start()).collect()))
+    }
+
+    pub(crate) fn postgres() -> Option<World> {
+        PostgresServer::start().map(World::Postgres)
+    }
+
+    pub(crate) fn etcd() -> Option<World> {
+        Etcd::start_cluster(3).map(World::Etcd)
+    }
+
+    pub(crate) fn zookeeper() -> Option<World> {
+        let server = ZooKeeper::start(Sessions { tick_ms: 300, least_ms: 3_000, most_ms: 60_000 })?;
+        let relay = Relay::before(&server);
+        Some(World::ZooKeeper(server, relay))
+    }
+
+    /// Where a worker finds it: every second one by the slow link, or by what can be cut, if there is such a thing.
+    pub(crate) fn urls(&self, worker: u64) -> Vec<String> {
+        let is_direct = worker.is_multiple_of(2);
+        match self {
+            World::Redis(server, _) if is_direct => vec![server.url()],
+            World::Redis(_, proxy) => vec![proxy.url()],
+            World::Sentinel(set) => vec![set.url()],
+            World::Cluster(cluster) => vec![cluster.url()],
+            World::Redlock(servers) => servers.iter().map(RedisServer::url).collect(),
+            World::Postgres(server) => vec![server.url()],
+            World::Etcd(members) => {
+                let places: Vec<String> = members.iter().map(Etcd::place).collect();
+                vec![format!("etcd://{}", places.join(","))]
+            }
+            World::ZooKeeper(server, _) if is_direct => vec![server.url()],
+            World::ZooKeeper(_, relay) => vec![relay.url()],
+        }
+    }
+
+    pub(crate) fn lease(&self) -> Duration {
+        match self {
+            World::Etcd(_) | World::ZooKeeper(..) => ms(3_000),
+            _ => ms(1_000),
+        }
+    }
+
+    pub(crate) fn command_timeout(&self) -> Duration {
+        self.lease() / 4
+    }
+
+    /// Does one of the things that can happen here, and says which.
+    pub(crate) fn strike(&mut self) -> &'static str {
+        let (lease, dice) = (self.lease(), random());
+        match self {
+            World::Redis(server, proxy) => match dice % 12 {
+                0 | 1 => stands_still(lease / 3, || server.stop(), || server.cont()),
+                2 => {
+                    server.restart();
+                    "server killed and started again"
+                }
+                3 => {
+                    // Neither SUBSCRIBE nor a message passes for longer than a lease.
+                    proxy.hold(Direction::ToServer, Which::Subscribers);
+                    proxy.hold(Direction::ToClient, Which::Subscribers);
+                    let_pass(lease + lease / 4, "while the subscribers of the slow link stall");
+                    proxy.resume();
+                    "subscribers stalled"
+                }
+                _ => strikes_connections(server, dice),
+            },
+            World::Sentinel(set) => {
+                let server = &set.servers[set.master()];
+                match dice % 6 {
+                    0 => stands_still(lease / 3, || server.stop(), || server.cont()),
+                    _ => strikes_connections(server, dice),
+                }
+            }
+            World::Cluster(cluster) => {
+                let primaries: Vec<usize> =
+                    (0..cluster.members.len()).filter(|at| cluster.is_primary(*at)).collect();
+                let primary = primaries[random() as usize % primaries.len()];
+                match dice % 10 {
+                    0 => {
+                        let server = &cluster.members[primary];
+                        stands_still(lease / 4, || server.stop(), || server.cont())
+                    }
+                    1 => {
+                        let replica = cluster.replica_of(primary);
+                        drop(cluster.on(replica, &["CLUSTER", "FAILOVER"]));
+                        "planned failover"
+                    }
+                    _ => strikes_connections(&cluster.members[primary], dice),
+                }
+            }
+            World::Redlock(servers) => {
+                let server = &servers[random() as usize % servers.len()];
+                match dice % 6 {
+                    0 => stands_still(lease + lease / 4, || server.stop(), || server.cont()),
+                    _ => strikes_connections(server, dice),
+                }
+            }
+            World::Postgres(server) => match dice % 12 {
+                0 | 1 => {
+                    crate::support::signal(server.pid(), "STOP");
+                    let_pass(lease / 3, "while the server stands still");
+                    crate::support::signal(server.pid(), "CONT");
+                    "server stood still"
+                }
+                2 => {
+                    server.restart();
+                    "server killed and started again"
+                }
+                _ => {
+                    let others = "select pg_terminate_backend(pid) from pg_stat_activity
+                        where backend_type = 'client backend' and pid <> pg_backend_pid() and random() < 0.5";
+                    drop(server.admin().batch_execute(others));
+                    "connections cut"
+                }
+            },
+            World::Etcd(members) => {
+                let at = random() as usize % members.len();
+                let member = &mut members[at];
+                if dice.is_multiple_of(3) {
+                    member.restart();
+                    "server killed and started again"
+                } else {
+                    stands_still(lease / 3, || member.stop(), || member.cont())
+                }
+            }
+            World::ZooKeeper(server, relay) => match dice % 12 {
+                0 => {
+                    server.launch_again();
+                    "server killed and started again"
+                }
+                1 | 2 => stands_still(lease / 6, || server.signal("STOP"), || server.signal("CONT")),
+                _ => {
+                    relay.cut();
+                    "connections cut"
+                }
+            },
+        }
+    }
+}
+
+fn stands_still(span: Duration, stop: impl FnOnce(), cont: impl FnOnce()) -> &'static str {
+    stop();
+    let_pass(span, "while the server stands still");
+    cont();
+    "server stood still"
+}
+
+fn strikes_connections(server: &RedisServer, dice: u64) -> &'static str {
+    let (words, what): (&[&str], _) = match (dice >> 32) % 5 {
+        0 => (&["SCRIPT", "FLUSH"], "scripts forgotten"),
+        1 | 2 => (&["CLIENT", "KILL", "TYPE", "pubsub"], "subscribers cut"),
+        _ => (&["CLIENT", "KILL", "TYPE", "normal"], "connections cut"),
+    };
+    redis::cmd(words[0]).arg(&words[1..]).exec(&mut server.admin()).unwrap();
+    what
+}

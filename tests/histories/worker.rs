@@ -1,0 +1,380 @@
+//! A process that works with locks of all kinds its store has, and notes what it did.
+
+use std::fs::File;
+use std::io::Write;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use leasehold::{Error, ErrorKind, Guard, HoldState, LockClient, RedisLock};
+use parking_lot::Mutex;
+use rustix::time::{ClockId, clock_gettime};
+use serde::{Deserialize, Serialize};
+
+use crate::operations::{Doing, Model, Operation};
+use crate::support::observer::texts;
+use crate::support::{LONG, eventually, let_pass, ms, random};
+
+/// What a worker is told to do.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Orders {
+    /// One, or those of Redlock.
+    pub(crate) urls: Vec<String>,
+    /// Into which it writes a file.
+    pub(crate) folder: String,
+    /// When it ends, by [`mono`].
+    pub(crate) end: u64,
+    pub(crate) lease: Duration,
+    pub(crate) command_timeout: Duration,
+    pub(crate) kinds: Vec<Kind>,
+    /// Which of all workers that ever ran it is.
+    pub(crate) number: u64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Kind {
+    Plain,
+    Fenced,
+    Fair,
+    ReadWrite,
+    Semaphore,
+    Latch,
+}
+
+/// One line of a worker's file.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) enum Line {
+    /// An operation; of one that begins a hold, until when that is promised.
+    Did(Operation, Option<u64>),
+    /// An operation without a hold is about to be asked for; if nothing more is noted of it, it is unknown whether it was done.
+    Asks(Operation),
+    /// It was refused.
+    Refused(u64),
+    /// A hold still stands, promised until then.
+    Until(u64, u64),
+    /// It ends: an unlock is about to be called then.
+    Unlocks(u64, u64),
+    /// It was unlocked by then.
+    Unlocked(u64, u64),
+    /// The holder was told that it had lost it.
+    Lost(u64),
+    /// The client is about to be shut down, which gives back all that it holds.
+    ShutsDown(String, u64),
+    /// A call failed; whether it may fail so.
+    Failed(String, bool),
+}
+
+pub(crate) const THREADS: usize = 4;
+/// Of each kind at a time. Every so often other names come up, so that no history grows too long for a search.
+pub(crate) const LOCKS: u64 = 8;
+pub(crate) const NAMES_LAST: Duration = Duration::from_secs(2);
+/// The units of a semaphore, and where a latch begins. Nobody counts down below the reserve: others may be about to.
+pub(crate) const UNITS: u32 = 3;
+pub(crate) const LATCH: u32 = 500;
+const RESERVE: i64 = 100;
+const MOST_WAITED: Duration = ms(400);
+
+/// Nanoseconds of the clock that all processes of this machine share.
+pub(crate) fn mono() -> u64 {
+    let time = clock_gettime(ClockId::Monotonic);
+    u64::try_from(time.tv_sec).unwrap() * 1_000_000_000 + u64::try_from(time.tv_nsec).unwrap()
+}
+
+pub(crate) fn nanos(span: Duration) -> u64 {
+    u64::try_from(span.as_nanos()).unwrap()
+}
+
+/// The name of a lock, now.
+fn name(kind: Kind, lock: u64) -> String {
+    format!("{kind:?}-{lock}-{}", mono() / nanos(NAMES_LAST))
+}
+
+/// Connects, however long the server does not answer.
+pub(crate) fn connect(orders: &Orders) -> LockClient {
+    let mut client = Err(String::new());
+    let connected = eventually(LONG, || {
+        let mut builder = LockClient::builder().lease(orders.lease).patience(LONG);
+        if orders.urls[0].starts_with("postgres") {
+            builder = builder.create_schema(true);
+        }
+        let built = match orders.urls.as_slice() {
+            [url] => builder.url(url).command_timeout(orders.command_timeout).build(),
+            urls => {
+                builder.redlock(urls.iter().map(String::as_str)).node_timeout(orders.command_timeout).build()
+            }
+        };
+        client = built.map_err(|error| texts(&error));
+        client.is_ok()
+    });
+    assert!(connected, "no connection to {:?}: {:?}", orders.urls, client.err());
+    client.unwrap()
+}
+
+struct Worker<'a> {
+    orders: &'a Orders,
+    file: &'a File,
+    next: &'a AtomicU64,
+}
+
+/// Works until the time is over. The client is shut down under all threads every now and then.
+pub(crate) fn work(orders: &Orders) {
+    let path = Path::new(&orders.folder).join(format!("{}.jsonl", std::process::id()));
+    let file = File::options().create(true).append(true).open(path).unwrap();
+    let next = AtomicU64::new(orders.number << 32);
+    let client = Mutex::new(connect(orders));
+    std::thread::scope(|scope| {
+        for _ in 0..THREADS {
+            let worker = Worker { orders, file: &file, next: &next };
+            let client = &client;
+            scope.spawn(move || {
+                while mono() < orders.end {
+                    let client = client.lock().clone();
+                    worker.turn(&client);
+                }
+            });
+        }
+        let keeper = Worker { orders, file: &file, next: &next };
+        while mono() < orders.end {
+            let_pass(ms(2_000 + random() % 3_000), "until the next shutdown");
+            let old = std::mem::replace(&mut *client.lock(), connect(orders));
+            keeper.note(&Line::ShutsDown(old.id().to_string(), mono()));
+            drop(old.shutdown()); // it may come into the midst of some fault
+        }
+    });
+    drop(client.into_inner().shutdown());
+}
+
+impl Worker<'_> {
+    fn note(&self, line: &Line) {
+        let mut text = serde_json::to_string(line).unwrap();
+        text.push('\n');
+        let mut file = self.file;
+        file.write_all(text.as_bytes()).unwrap();
+    }
+
+    /// What is not told by the call itself: connections break all the time, a stopped process finds its holds lost.
+    fn failed(&self, error: &Error) {
+        if error.kind() != ErrorKind::ShutDown {
+            let allowed = error.is_retryable() || error.is_lost() || error.outcome_unknown();
+            self.note(&Line::Failed(texts(error), allowed));
+        }
+    }
+
+    fn number(&self) -> u64 {
+        self.next.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    /// One turn with one lock.
+    fn turn(&self, client: &LockClient) {
+        let kind = self.orders.kinds[random() as usize % self.orders.kinds.len()];
+        let name = name(kind, random() % LOCKS);
+        let operation = |model, mode: &str| {
+            let mut made = Operation::new(&name, model, Doing::Acquire, self.number(), (mono(), None));
+            made.mode = mode.to_owned();
+            made
+        };
+        match kind {
+            Kind::Plain => self.lock(&client.lock(&name), operation(Model::Mutex, ""), true),
+            Kind::Fair => self.lock(&client.fair_lock(&name), operation(Model::Mutex, ""), true),
+            Kind::Fenced => self.fenced(client, operation(Model::Mutex, "")),
+            Kind::ReadWrite => {
+                let lock = client.read_write_lock(&name);
+                if random().is_multiple_of(4) {
+                    self.lock(lock.write(), operation(Model::ReadWrite, "write"), true);
+                } else {
+                    self.lock(lock.read(), operation(Model::ReadWrite, "read"), false);
+                }
+            }
+            Kind::Semaphore => self.semaphore(client, operation(Model::Semaphore, "")),
+            Kind::Latch => self.latch(client, &name),
+        }
+    }
+
+    fn lock(&self, lock: &RedisLock, made: Operation, is_seen_free: bool) {
+        let taken = match random() % 4 {
+            0 => lock.try_acquire_for_with_lease(MOST_WAITED, self.orders.lease),
+            1 => lock.try_acquire(),
+            _ => lock.try_acquire_for(MOST_WAITED),
+        };
+        self.hold(taken, made, |guard| {
+            lock.try_acquire().ok().flatten().map(|again| (again.owner() == guard.owner(), again))
+        });
+        if is_seen_free && random().is_multiple_of(4) {
+            self.look(lock);
+        }
+    }
+
+    /// Whether the lock is free; that it is not proves nothing, since who had it last may have been killed.
+    fn look(&self, lock: &RedisLock) {
+        let mode = lock.name().starts_with("ReadWrite");
+        let model = if mode { Model::ReadWrite } else { Model::Mutex };
+        let call = mono();
+        match lock.is_locked() {
+            Ok(false) => {
+                let time = (call, Some(mono()));
+                self.note(&Line::Did(
+                    Operation::new(lock.name(), model, Doing::Free, self.number(), time),
+                    None,
+                ));
+            }
+            Ok(true) => {}
+            Err(error) => self.failed(&error),
+        }
+    }
+
+    fn fenced(&self, client: &LockClient, made: Operation) {
+        let lock = client.fenced_lock(&made.lock);
+        let taken = match random() % 3 {
+            0 => lock.try_acquire_for_with_lease(MOST_WAITED, self.orders.lease),
+            _ => lock.try_acquire_for(MOST_WAITED),
+        };
+        self.hold(taken, made, |_| None::<(bool, Guard)>);
+    }
+
+    fn semaphore(&self, client: &LockClient, mut made: Operation) {
+        let semaphore = client.expirable_semaphore(&made.lock);
+        if let Err(error) = semaphore.try_set_permits(UNITS) {
+            return self.failed(&error);
+        }
+        let units = 1 + u32::try_from(random() % 2).unwrap();
+        (made.units, made.limit, made.call) = (i64::from(units), i64::from(UNITS), mono());
+        let (name, limit) = (made.lock.clone(), made.limit);
+        let taken = semaphore.try_acquire_many_for(units, MOST_WAITED);
+        self.hold(taken, made, |_| None::<(bool, leasehold::Permit)>);
+        if random().is_multiple_of(4) {
+            let call = mono();
+            match semaphore.available_permits() {
+                Ok(value) => {
+                    let mut look = Operation::new(
+                        &name,
+                        Model::Semaphore,
+                        Doing::Available,
+                        self.number(),
+                        (call, Some(mono())),
+                    );
+                    (look.limit, look.value) = (limit, Some(value));
+                    self.note(&Line::Did(look, None));
+                }
+                Err(error) => self.failed(&error),
+            }
+        }
+    }
+
+    /// Counts down while others surely leave enough.
+    fn latch(&self, client: &LockClient, name: &str) {
+        let latch = client.count_down_latch(name);
+        let asked = |f| {
+            let made = Operation::new(name, Model::Latch, f, self.number(), (mono(), None));
+            Operation { limit: i64::from(LATCH), ..made }
+        };
+        let answered = |made: Operation, left| {
+            self.note(&Line::Did(Operation { ret: Some(mono()), value: Some(left), ..made }, None));
+        };
+        let made = asked(Doing::Count);
+        let left = match latch.count() {
+            Ok(left) => left,
+            Err(error) => return self.failed(&error),
+        };
+        answered(made, left);
+        if left <= RESERVE {
+            return;
+        }
+        let made = asked(Doing::CountDown);
+        // The process may be killed before there is an answer.
+        self.note(&Line::Asks(made.clone()));
+        match latch.count_down() {
+            Ok(left) => answered(made, left),
+            Err(error) => {
+                if !error.outcome_unknown() {
+                    self.note(&Line::Refused(made.hold));
+                }
+                self.failed(&error);
+            }
+        }
+    }
+
+    /// Holds what was taken for a moment, if it was; `again` enters it once more, and says whether that was the same hold.
+    fn hold<G: Held, H: Held>(
+        &self,
+        taken: leasehold::Result<Option<G>>,
+        mut made: Operation,
+        again: impl FnOnce(&G) -> Option<(bool, H)>,
+    ) {
+        let guard = match taken {
+            Ok(Some(guard)) => guard,
+            Ok(None) => return,
+            Err(error) => return self.failed(&error),
+        };
+        let hold = made.hold;
+        // The time is read first, what remains second: if something remains, the hold stood at that time.
+        let promised = |guard: &G| {
+            let now = mono();
+            (now, Some(guard.remaining()).filter(|left| !left.is_zero()).map(|left| now + nanos(left)))
+        };
+        let (ret, until) = promised(&guard);
+        if let Some(until) = until {
+            (made.owner, made.fence, made.ret) = (guard.owner(), guard.token(), Some(ret));
+            let nested = made.clone();
+            self.note(&Line::Did(made, Some(until)));
+            let call = mono();
+            let inner = random().is_multiple_of(4).then(|| again(&guard)).flatten();
+            if let Some((true, inner)) = &inner
+                && inner.stands()
+            {
+                let mut entered = nested;
+                (entered.f, entered.call, entered.ret, entered.fence) =
+                    (Doing::Reenter, call, Some(mono()), None);
+                self.note(&Line::Did(entered, None));
+            }
+            let_pass(ms(random() % 4), "it works");
+            drop(inner);
+            match promised(&guard) {
+                (_, Some(until)) => self.note(&Line::Until(hold, until)),
+                (_, None) => self.note(&Line::Lost(hold)),
+            }
+            self.note(&Line::Unlocks(hold, mono()));
+            match guard.unlocks() {
+                Ok(()) => self.note(&Line::Unlocked(hold, mono())),
+                Err(error) => self.failed(&error),
+            }
+        }
+    }
+}
+
+/// The guards of locks and of permits.
+trait Held {
+    fn owner(&self) -> String;
+    fn token(&self) -> Option<u64>;
+    fn remaining(&self) -> Duration;
+    fn stands(&self) -> bool;
+    fn unlocks(self) -> leasehold::Result<()>;
+}
+
+macro_rules! held {
+    ($guard:ty) => {
+        impl Held for $guard {
+            fn owner(&self) -> String {
+                <$guard>::owner(self).to_string()
+            }
+
+            fn token(&self) -> Option<u64> {
+                self.fence().map(leasehold::Fence::get)
+            }
+
+            fn remaining(&self) -> Duration {
+                <$guard>::remaining(self)
+            }
+
+            fn stands(&self) -> bool {
+                self.state() == HoldState::Held
+            }
+
+            fn unlocks(self) -> leasehold::Result<()> {
+                self.unlock()
+            }
+        }
+    };
+}
+
+held!(Guard);
+held!(leasehold::Permit);
