@@ -216,13 +216,16 @@ impl Trouble {
         std::fs::create_dir_all(file.parent().unwrap()).unwrap();
         write(&file, &operations);
         let found = check(&operations);
-        assert!(found.is_empty(), "{found:#?} in {}", file.display());
         let judged = program().map(|program| judge(&program, &file));
         if let Some(verdict) = &judged {
             assert_eq!(verdict.operations, operations.len());
-            let is_good = verdict.illegal.is_empty() && verdict.undecided.is_empty();
-            assert!(is_good, "Porcupine: {verdict:?}");
+            let refused: BTreeSet<String> = found.keys().cloned().collect();
+            assert!(
+                verdict.undecided.is_empty() && verdict.illegal == refused,
+                "{verdict:?}, but ours: {found:#?}"
+            );
         }
+        assert!(found.is_empty(), "both refuse, if both judged: {found:#?} in {}", file.display());
         self.nothing_is_left(&operations);
         let of = |f| operations.iter().filter(|operation| operation.f == f).count();
         let grants = of(Doing::Acquire);
