@@ -8,6 +8,7 @@
 pub mod explore;
 pub mod kinds;
 pub mod lua;
+pub mod rules;
 pub mod scripts;
 pub mod server;
 pub mod world;

@@ -1,0 +1,34 @@
+//! The rules that are in no script, in all states of their small worlds, kept and broken. The numbers are those of docs/proof.md.
+
+mod page;
+
+use leasehold_proof::rules::RULES;
+
+#[test]
+fn a_rule_that_is_kept_holds_in_every_state_and_each_break_is_found() {
+    let (mut kept, mut broken, mut missed) = (Vec::new(), Vec::new(), Vec::new());
+    for rule in RULES {
+        let found = rule.explored("");
+        assert!(found.wrong.is_none(), "{}: {:#?}", rule.name, found.wrong);
+        assert!(!found.is_cut, "{}: more than {} states", rule.name, found.states);
+        println!("{}: {} states", rule.name, found.states);
+        kept.push(format!(
+            "| {} | {} | {} | {} | {} |",
+            rule.name, rule.words, found.states, found.steps, found.deepest
+        ));
+        for (name, words) in rule.breaks {
+            let found = rule.explored(name);
+            match found.wrong {
+                Some((wrong, way)) if wrong == *words => {
+                    broken.push(format!("| {} | {name} | {wrong} | {} |", rule.name, way.len()));
+                }
+                other => {
+                    missed.push(format!("{}, {name}: {words} was to be seen, not {other:#?}", rule.name))
+                }
+            }
+        }
+    }
+    assert!(missed.is_empty(), "{missed:#?}");
+    page::has("rules", "| Rule | World | States | Steps | Deepest |", &kept);
+    page::has("broken rules", "| Rule | Broken so | What is seen | Steps |", &broken);
+}
