@@ -51,7 +51,7 @@ pub(crate) struct CleanupQueue {
 
 impl CleanupQueue {
     /// Takes over a claim whose acquire or release has an unknown outcome: until it is certain that the owner holds
-    /// nothing, or until `until`, when the lease has run out. The owner number must have been given up.
+    /// nothing, or until `until`, when the lease has run out and with it what was left (see [`Cleanup::until`]). The owner number must have been given up.
     pub(crate) fn add(&self, claim: Claim, until: Moment, now: Moment) {
         self.shared.inbox.lock().cleanups.push(Cleanup { claim, until, next: now, pause: RETRY_LEAST });
         self.waker.wake();

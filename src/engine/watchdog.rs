@@ -347,8 +347,11 @@ impl Round {
             let mut answers = answers.into_iter();
             let outlasts_leases = self.store.capabilities().outlasts_leases;
             asked.retain_mut(|cleanup| {
-                let mut is_to_be_answered = false;
-                let pause = match answers.next() {
+                let answer = answers.next();
+                // One that is refused for good stays refused.
+                let is_to_be_answered = outlasts_leases
+                    && answer.as_ref().and_then(Answer::error).is_some_and(Error::is_retryable);
+                let pause = match answer {
                     Some(Answer::Done(Release::Freed { .. })) => {
                         self.registry.nudge(cleanup.claim.kind, &cleanup.claim.name);
                         return false; // the request in doubt had been carried out, once, and is undone
@@ -356,7 +359,6 @@ impl Round {
                     // Nothing there: it never arrived, or may arrive yet. Look again until it could do no harm.
                     Some(Answer::Done(_)) => self.command_timeout,
                     Some(Answer::Refused(_) | Answer::Unknown(_)) | None => {
-                        is_to_be_answered = outlasts_leases;
                         let most = renewal_slack(self.lease).clamp(RETRY_LEAST, RETRY_MOST);
                         let doubled = (cleanup.pause * 2).min(most);
                         std::mem::replace(&mut cleanup.pause, doubled)

@@ -290,6 +290,29 @@ fn a_node_whose_making_was_not_answered_is_found_and_taken_away() {
     assert_eq!(server.figure("zk_ephemerals_count"), 0);
 }
 
+/// It does not wait, so nobody else knows that it stands in the queue.
+#[test]
+fn a_try_that_fails_after_its_node_was_made_leaves_none() {
+    let Some(server) = ZooKeeper::start(CALM) else { return };
+    let relay = Relay::before(&server);
+    let one = client_with_session(&relay.url(), ms(20_000));
+    let other = client(&server.url());
+    let lock = one.lock("tried");
+    lock.lock().unwrap();
+    lock.unlock().unwrap();
+    relay.cut_behind_a_new_node();
+    let error = lock.try_lock().unwrap_err();
+    assert!(relay.has_cut() && error.outcome_unknown(), "{error}");
+    // Long before the session ends.
+    comes_true_within(LONG / 3, || server.figure("zk_ephemerals_count") == 0);
+    elsewhere(|| {
+        assert!(other.lock("tried").try_lock().unwrap());
+        other.lock("tried").unlock().unwrap();
+    });
+    assert!(lock.try_lock().unwrap());
+    lock.unlock().unwrap();
+}
+
 #[test]
 fn a_release_whose_answer_is_lost_frees_the_lock_and_no_other() {
     let Some(server) = ZooKeeper::start(CALM) else { return };

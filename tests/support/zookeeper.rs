@@ -5,7 +5,7 @@ use std::net::{Shutdown, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::Child;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -243,6 +243,10 @@ impl Drop for ZooKeeper {
     }
 }
 
+/// Of [`Relay::cut_behind_a_new_node`].
+const ARMED: u8 = 1;
+const MADE: u8 = 2;
+
 /// A relay between clients and a server: passes everything on, until told otherwise.
 #[derive(Clone)]
 pub struct Relay(Arc<RelayState>);
@@ -253,6 +257,7 @@ struct RelayState {
     open: Mutex<Vec<TcpStream>>,
     swallows: AtomicBool,
     refuses: AtomicBool,
+    cuts: AtomicU8,
     /// The server's answer to the first greeting: the session's id and password.
     session: Mutex<Option<Vec<u8>>>,
 }
@@ -266,6 +271,7 @@ impl Relay {
             open: Mutex::default(),
             swallows: AtomicBool::new(false),
             refuses: AtomicBool::new(false),
+            cuts: AtomicU8::new(0),
             session: Mutex::default(),
         };
         let (relay, upstream) = (Relay(Arc::new(state)), server.port());
@@ -281,8 +287,8 @@ impl Relay {
                 let mut open = accepting.0.open.lock();
                 open.extend([&client, &server].map(|stream| stream.try_clone().unwrap()));
                 let (from_client, from_server) = (client.try_clone().unwrap(), server.try_clone().unwrap());
-                let back = accepting.clone();
-                start(move || pass(from_client, server, |_| true));
+                let (back, there) = (accepting.clone(), accepting.clone());
+                start(move || pass(from_client, server, |bytes| there.lets_through(bytes)));
                 start(move || {
                     pass(from_server, client, |bytes| {
                         back.0.session.lock().get_or_insert_with(|| bytes.to_vec());
@@ -309,6 +315,31 @@ impl Relay {
     pub fn cut_after(&self, delay: Duration) {
         crossbeam_channel::after(delay).recv().expect("a timer fires");
         self.cut();
+    }
+
+    /// Cuts all connections at the request behind the next one that makes a node, before it arrives.
+    pub fn cut_behind_a_new_node(&self) {
+        self.0.cuts.store(ARMED, Ordering::SeqCst);
+    }
+
+    /// Whether such a cut has been made.
+    pub fn has_cut(&self) -> bool {
+        self.0.cuts.load(Ordering::SeqCst) == 0
+    }
+
+    fn lets_through(&self, request: &[u8]) -> bool {
+        // The length, the number, and what is asked for: to make a node, with or without its state told.
+        let makes_a_node = matches!(request.get(8..12), Some([0, 0, 0, 1 | 15]));
+        match self.0.cuts.load(Ordering::SeqCst) {
+            ARMED if makes_a_node => self.0.cuts.store(MADE, Ordering::SeqCst),
+            MADE => {
+                self.0.cuts.store(0, Ordering::SeqCst);
+                self.cut();
+                return false;
+            }
+            _ => {}
+        }
+        true
     }
 
     /// From now on requests arrive, and answers do not; until the connections are cut.

@@ -88,6 +88,11 @@ impl NodePlaces {
         entries.get(key).map(|place| KnownNodes { node: place.node.clone(), in_doubt: place.in_doubt })
     }
 
+    /// Whether the owner has a node.
+    pub(super) fn stands(&self, key: &PlaceKey) -> bool {
+        self.entries.lock().get(key).is_some_and(|place| place.node.is_some())
+    }
+
     /// The known state of an owner's place; a node that went with its session is not part of it.
     pub(super) fn look(&self, key: &PlaceKey) -> KnownNodes {
         let mut entries = self.entries.lock();

@@ -7,7 +7,7 @@ use crate::error::{Error, ErrorKind};
 use crate::ident::{Fence, LockName, Owner};
 use crate::seam::subscription::{Channel, ChannelSource};
 use crate::seam::{Attempt, Claim, Failure, Family, Kind, Others, Release, Snapshot};
-use crate::stores::zookeeper::answer::{deleted, described, inscription};
+use crate::stores::zookeeper::answer::{deleted, described, failed, inscription};
 use crate::stores::zookeeper::jute::{Mode, Operation, code};
 use crate::stores::zookeeper::path::{NodeLine, QueuedNode};
 use crate::stores::zookeeper::places::{HeldNode, KnownNodes, LockNode, PlaceKey};
@@ -63,31 +63,46 @@ impl ZooKeeperStore {
         }
         loop {
             let node = self.stand(claim, &key, deadline)?;
-            let line = self.line(&key.path, deadline)?;
-            let Some(waiter) = line.find(&node.name) else {
-                // Somebody took it away. A waiter for a lock waits on, at the end.
-                self.session.places.set_node(&key, None);
-                continue;
-            };
-            if line.is_strange_to(key.family) {
-                self.give_up(&key, &node, deadline)?;
-                let words = "the path is in use by another kind of lock";
-                return Err(NoReply::refused(Error::new(ErrorKind::WrongType, "lock", words)));
-            }
-            let Some(in_front) = line.in_front_of(waiter) else {
-                let until = Clock::System.after(claim.lease);
-                self.session.places.set_held(&key, HeldNode::new(count, until, node.life.window()));
-                self.session.look_by(until);
-                return Ok(granted(&node));
-            };
-            if !claim.waits {
-                self.give_up(&key, &node, deadline)?;
-                return Ok(Attempt::Busy { retry_after: None });
-            }
-            if self.watch(&key, &in_front.name, deadline)? {
-                return Ok(Attempt::Busy { retry_after: None });
+            match self.look_ahead(claim, &key, &node, deadline) {
+                Ok(Ahead::Nobody) => {
+                    let until = Clock::System.after(claim.lease);
+                    self.session.places.set_held(&key, HeldNode::new(count, until, node.life.window()));
+                    self.session.look_by(until);
+                    return Ok(granted(&node));
+                }
+                Ok(Ahead::Somebody) => return Ok(Attempt::Busy { retry_after: None }),
+                Ok(Ahead::Unclear) => {}
+                // Who waits is known to stand there. Of others nobody would take the node away.
+                Err(failure) if !claim.waits && self.session.places.stands(&key) => {
+                    let (Failure::Refused(error) | Failure::Unknown(error)) = failed(failure, "lock");
+                    return Err(NoReply::Failed(Failure::Unknown(error.with_unknown_outcome())));
+                }
+                Err(failure) => return Err(failure),
             }
         }
+    }
+
+    /// Who stands in front of a node, which is watched if the claim waits, and given up if not.
+    fn look_ahead(&self, claim: &Claim, key: &PlaceKey, node: &LockNode, deadline: Moment) -> Found<Ahead> {
+        let line = self.line(&key.path, deadline)?;
+        let Some(waiter) = line.find(&node.name) else {
+            // Somebody took it away. A waiter for a lock waits on, at the end.
+            self.session.places.set_node(key, None);
+            return Ok(Ahead::Unclear);
+        };
+        if line.is_strange_to(key.family) {
+            self.give_up(key, node, deadline)?;
+            let words = "the path is in use by another kind of lock";
+            return Err(NoReply::refused(Error::new(ErrorKind::WrongType, "lock", words)));
+        }
+        let Some(in_front) = line.in_front_of(waiter) else { return Ok(Ahead::Nobody) };
+        if !claim.waits {
+            self.give_up(key, node, deadline)?;
+            return Ok(Ahead::Somebody);
+        }
+        // Else the one in front has just gone.
+        let is_watched = self.watch(key, &in_front.name, deadline)?;
+        Ok(if is_watched { Ahead::Somebody } else { Ahead::Unclear })
     }
 
     /// Takes the owner out of the queue.
@@ -314,6 +329,14 @@ impl ZooKeeperStore {
         }
         Ok(freed)
     }
+}
+
+/// Who stands in front of a node.
+enum Ahead {
+    Nobody,
+    Somebody,
+    /// The node, or the one in front, has gone meanwhile: to be looked at anew.
+    Unclear,
 }
 
 /// The place of the same owner as a writer.
