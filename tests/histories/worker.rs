@@ -27,6 +27,8 @@ pub(crate) struct Orders {
     pub(crate) lease: Duration,
     pub(crate) command_timeout: Duration,
     pub(crate) kinds: Vec<Kind>,
+    /// After so long other names are used: longer than a stopped process stands still, so that it comes back to a lock that is in use.
+    pub(crate) names_last: Duration,
     /// Which of all workers that ever ran it is.
     pub(crate) number: u64,
 }
@@ -62,12 +64,13 @@ pub(crate) enum Line {
     ShutsDown(String, u64),
     /// A call failed; whether it may fail so.
     Failed(String, bool),
+    /// This worker works no more; its client is still there.
+    Idle,
 }
 
 pub(crate) const THREADS: usize = 4;
 /// Of each kind at a time. Every so often other names come up, so that no history grows too long for a search.
 pub(crate) const LOCKS: u64 = 8;
-pub(crate) const NAMES_LAST: Duration = Duration::from_secs(2);
 /// The units of a semaphore, and where a latch begins. Nobody counts down below the reserve: others may be about to.
 pub(crate) const UNITS: u32 = 3;
 pub(crate) const LATCH: u32 = 500;
@@ -84,10 +87,15 @@ pub(crate) fn nanos(span: Duration) -> u64 {
     u64::try_from(span.as_nanos()).unwrap()
 }
 
-/// The name of a lock, now.
-fn name(kind: Kind, lock: u64) -> String {
-    format!("{kind:?}-{lock}-{}", mono() / nanos(NAMES_LAST))
+impl Orders {
+    /// The name of a lock at that time.
+    pub(crate) fn name(&self, kind: Kind, lock: u64, time: u64) -> String {
+        format!("{kind:?}-{lock}-{}", time / nanos(self.names_last))
+    }
 }
+
+/// The file in a worker's folder that sends it home.
+pub(crate) const GO: &str = "go";
 
 /// Connects, however long the server does not answer.
 pub(crate) fn connect(orders: &Orders) -> LockClient {
@@ -136,11 +144,16 @@ pub(crate) fn work(orders: &Orders) {
         let keeper = Worker { orders, file: &file, next: &next };
         while mono() < orders.end {
             let_pass(ms(2_000 + random() % 3_000), "until the next shutdown");
-            let old = std::mem::replace(&mut *client.lock(), connect(orders));
+            let new = connect(orders);
+            let old = std::mem::replace(&mut *client.lock(), new);
             keeper.note(&Line::ShutsDown(old.id().to_string(), mono()));
             drop(old.shutdown()); // it may come into the midst of some fault
         }
     });
+    // All is given back, or ends with its lease; nothing may need the end of this client for that.
+    Worker { orders, file: &file, next: &next }.note(&Line::Idle);
+    // It leaves too if the test has gone.
+    drop(eventually(LONG * 3, || Path::new(&orders.folder).join(GO).exists()));
     drop(client.into_inner().shutdown());
 }
 
@@ -167,7 +180,7 @@ impl Worker<'_> {
     /// One turn with one lock.
     fn turn(&self, client: &LockClient) {
         let kind = self.orders.kinds[random() as usize % self.orders.kinds.len()];
-        let name = name(kind, random() % LOCKS);
+        let name = self.orders.name(kind, random() % LOCKS, mono());
         let operation = |model, mode: &str| {
             let mut made = Operation::new(&name, model, Doing::Acquire, self.number(), (mono(), None));
             made.mode = mode.to_owned();
@@ -293,6 +306,20 @@ impl Worker<'_> {
         }
     }
 
+    /// A hold was entered again; or, if it had been lost, this is another.
+    fn entered(&self, mut made: Operation, is_same: bool, guard: &impl Held) {
+        let now = mono();
+        let left = guard.remaining();
+        made.ret = Some(now);
+        if is_same && guard.stands() {
+            (made.f, made.fence, made.ret) = (Doing::Reenter, None, Some(mono()));
+            self.note(&Line::Did(made, None));
+        } else if !is_same && !left.is_zero() {
+            (made.hold, made.owner, made.fence) = (made.hold | INNER, guard.owner(), guard.token());
+            self.note(&Line::Did(made, Some(now + nanos(left))));
+        }
+    }
+
     /// Holds what was taken for a moment, if it was; `again` enters it once more, and says whether that was the same hold.
     fn hold<G: Held, H: Held>(
         &self,
@@ -318,16 +345,24 @@ impl Worker<'_> {
             self.note(&Line::Did(made, Some(until)));
             let call = mono();
             let inner = random().is_multiple_of(4).then(|| again(&guard)).flatten();
-            if let Some((true, inner)) = &inner
-                && inner.stands()
-            {
-                let mut entered = nested;
-                (entered.f, entered.call, entered.ret, entered.fence) =
-                    (Doing::Reenter, call, Some(mono()), None);
-                self.note(&Line::Did(entered, None));
+            if let Some((is_same, inner)) = &inner {
+                self.entered(Operation { call, ..nested }, *is_same, inner);
             }
-            let_pass(ms(random() % 4), "it works");
-            drop(inner);
+            // A few are long enough to be renewed.
+            let (pieces, piece) = match random() % 200 {
+                0 => (1 + random() % 8, self.orders.lease / 3),
+                _ => (1, ms(random() % 4)),
+            };
+            for _ in 0..pieces {
+                let_pass(piece, "it works");
+                if let (_, Some(until)) = promised(&guard) {
+                    self.note(&Line::Until(hold, until));
+                }
+            }
+            if let Some((false, inner)) = inner {
+                self.note(&Line::Unlocks(hold | INNER, mono()));
+                drop(inner);
+            }
             match promised(&guard) {
                 (_, Some(until)) => self.note(&Line::Until(hold, until)),
                 (_, None) => self.note(&Line::Lost(hold)),
@@ -340,6 +375,9 @@ impl Worker<'_> {
         }
     }
 }
+
+/// Of the number of a hold that was granted where another was to be entered again.
+const INNER: u64 = 1 << 62;
 
 /// The guards of locks and of permits.
 trait Held {

@@ -9,7 +9,7 @@ use crate::explore::World;
 
 pub const RULE: Rule = Rule {
     name: "ZooKeeper's session",
-    words: "a client, a follower that may die, a leader; a session of ten, a ping at least each two; messages take any time; the client may stand still",
+    words: "a client, a follower that may die, a leader; a session of ten, a ping at least each two, of which two may be under way; all else takes any time",
     breaks: &[
         ("an answer is a sign of life", "counts on a session that has ended"),
         ("two answers are enough", "counts on a session that has ended"),
@@ -146,9 +146,6 @@ impl World for Session {
 
     fn actions(&self) -> Vec<Action> {
         let mut all = Vec::new();
-        if self.told && self.broken != GOES_ON {
-            return all;
-        }
         // The leader is in time with its pings; whatever else may take any time.
         if self.since_ping < PING || !self.is_connected {
             all.push(Action::Tick);
