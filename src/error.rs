@@ -300,7 +300,8 @@ impl Error {
     /// Whether the request may have been carried out although no answer came.
     ///
     /// The client itself goes on resolving it: after an acquire it removes what it may have left, after a release
-    /// it repeats it, both until answered or until the lease has run out.
+    /// it repeats it, both until answered or until the lease has run out; on ZooKeeper, where what was left has no lease, until
+    /// answered.
     #[must_use]
     pub fn outcome_unknown(&self) -> bool {
         self.inner.outcome_unknown

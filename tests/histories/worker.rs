@@ -153,7 +153,7 @@ pub(crate) fn work(orders: &Orders) {
     // All is given back, or ends with its lease; nothing may need the end of this client for that.
     Worker { orders, file: &file, next: &next }.note(&Line::Idle);
     // It leaves too if the test has gone.
-    drop(eventually(LONG * 3, || Path::new(&orders.folder).join(GO).exists()));
+    let _has_told = eventually(LONG * 3, || Path::new(&orders.folder).join(GO).exists());
     drop(client.into_inner().shutdown());
 }
 
