@@ -3,9 +3,12 @@
 //! Lines both ways, fields separated by tabs. Request: `number thread client verb argument…`; requests of one thread
 //! run in order, different threads side by side. Answer: `number ok|error begun ended text`, times in nanoseconds of
 //! CLOCK_MONOTONIC. An agent ends when its input ends, so that none outlives a test run that was killed.
+//!
+//! A JVM needs a second of processor to start, and another to be warm. So a JVM whose test has ended well is cleared
+//! (the verb `reset`: it forgets its clients and threads) and given to the next test.
 
 use std::collections::HashMap;
-use std::io::{BufRead, BufReader, Write};
+use std::io::{self, BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,9 +20,22 @@ use crate::scene::missing;
 
 /// No single request in these tests takes longer, unless it hangs.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// Its servers may be gone. One that takes longer to let go of them is killed.
+const CLEARING: Duration = Duration::from_secs(5);
 
-/// A running foreign program; killed on drop.
+/// Programs that may be used again, by what they are. They end with this process.
+static RESTING: Mutex<Vec<(&str, Program)>> = Mutex::new(Vec::new());
+
+/// A foreign program that runs for one test.
 pub(crate) struct Agent {
+    /// There until it is dropped.
+    program: Option<Program>,
+    /// What it is, for one that may be used again.
+    reused_as: Option<&'static str>,
+}
+
+/// A running process; killed on drop.
+struct Program {
     child: Child,
     requests: Mutex<Requests>,
     answers: Arc<Mutex<HashMap<u64, Sender<Answer>>>>,
@@ -55,8 +71,57 @@ pub(crate) struct Peer {
 }
 
 impl Agent {
-    /// `None`, said loudly, if `what` is not installed here; a failure in CI.
+    /// A new one, killed on drop. `None`, said loudly, if `what` is not installed here; a failure in CI.
     pub(crate) fn start(what: &str, command: &mut Command) -> Option<Arc<Agent>> {
+        let program = Program::start(what, command)?;
+        Some(Arc::new(Agent { program: Some(program), reused_as: None }))
+    }
+
+    /// The same, or one of that name that an earlier test is done with; for programs that know the verb `reset`.
+    pub(crate) fn start_or_reuse(what: &'static str, command: &mut Command) -> Option<Arc<Agent>> {
+        let resting = {
+            let mut resting = RESTING.lock();
+            resting.iter().position(|(name, _)| *name == what).map(|at| resting.swap_remove(at).1)
+        };
+        let program = resting.or_else(|| Program::start(what, command))?;
+        Some(Arc::new(Agent { program: Some(program), reused_as: Some(what) }))
+    }
+
+    /// Kills the process, whoever has the agent.
+    pub(crate) fn kill(&self) {
+        let id = i32::try_from(self.program().child.id()).ok().and_then(rustix::process::Pid::from_raw);
+        rustix::process::kill_process(id.unwrap(), rustix::process::Signal::KILL).unwrap();
+    }
+
+    /// Makes a client object called `client` on the server at `url`.
+    pub(crate) fn connect(self: &Arc<Self>, client: &str, url: &str, more: &[&str]) -> Peer {
+        let arguments = [&[url], more].concat();
+        let id = self.ask("main", client, "connect", &arguments).wait().expect_ok();
+        Peer { agent: Arc::clone(self), client: client.to_owned(), id }
+    }
+
+    fn ask(&self, thread: &str, client: &str, verb: &str, arguments: &[&str]) -> Pending {
+        self.program().ask(thread, client, verb, arguments).expect("the agent reads its requests")
+    }
+
+    fn program(&self) -> &Program {
+        self.program.as_ref().expect("it is not dropped yet")
+    }
+}
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        let Some(program) = self.program.take() else { return };
+        if let Some(name) = self.reused_as.filter(|_| !std::thread::panicking())
+            && program.is_cleared()
+        {
+            RESTING.lock().push((name, program));
+        }
+    }
+}
+
+impl Program {
+    fn start(what: &str, command: &mut Command) -> Option<Program> {
         let mut child = match command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn() {
             Ok(child) => child,
             Err(problem) => return missing(what, &problem.to_string()),
@@ -80,29 +145,30 @@ impl Agent {
             waiting.lock().clear();
         });
         reading.unwrap();
-        Some(Arc::new(Agent { child, requests: Mutex::new(Requests { pipe, sent: 0 }), answers }))
+        Some(Program { child, requests: Mutex::new(Requests { pipe, sent: 0 }), answers })
     }
 
-    /// Makes a client object called `client` on the server at `url`.
-    pub(crate) fn connect(self: &Arc<Self>, client: &str, url: &str, more: &[&str]) -> Peer {
-        let arguments = [&[url], more].concat();
-        let id = self.ask("main", client, "connect", &arguments).wait().expect_ok();
-        Peer { agent: Arc::clone(self), client: client.to_owned(), id }
-    }
-
-    fn ask(&self, thread: &str, client: &str, verb: &str, arguments: &[&str]) -> Pending {
+    fn ask(&self, thread: &str, client: &str, verb: &str, arguments: &[&str]) -> io::Result<Pending> {
         let (promise, answer) = bounded(1);
         let mut requests = self.requests.lock();
         requests.sent += 1;
         let number = requests.sent;
         self.answers.lock().insert(number, promise);
         let request = [&[thread, client, verb], arguments].concat().join("\t");
-        writeln!(requests.pipe, "{number}\t{request}").expect("the agent reads its requests");
-        Pending { request: request.replace('\t', " "), answer }
+        writeln!(requests.pipe, "{number}\t{request}")?;
+        Ok(Pending { request: request.replace('\t', " "), answer })
+    }
+
+    /// Whether it has forgotten its clients and threads. One with a thread that is still at something cannot.
+    fn is_cleared(&self) -> bool {
+        let is_idle = self.answers.lock().is_empty();
+        let reset = is_idle.then(|| self.ask("main", "", "reset", &[]));
+        let answer = reset.and_then(Result::ok).and_then(|reset| reset.answer.recv_timeout(CLEARING).ok());
+        answer.is_some_and(|answer| answer.result.is_ok())
     }
 }
 
-impl Drop for Agent {
+impl Drop for Program {
     fn drop(&mut self) {
         // Both fail only for a child that has already ended.
         drop(self.child.kill());

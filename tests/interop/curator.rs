@@ -16,7 +16,7 @@ use crate::support::{call, now, stalled_since, wait_until};
 const LEASE: Duration = Duration::from_secs(20);
 const SOON: Duration = Duration::from_secs(10);
 
-/// A new JVM; `None` (said loudly) where there is no JDK or no Maven.
+/// A JVM; `None` (said loudly) where there is no JDK or no Maven.
 fn start() -> Option<Arc<Agent>> {
     let project = source("curator");
     let jar = project.join("target/agent.jar");
@@ -32,7 +32,7 @@ fn start() -> Option<Arc<Agent>> {
     })?;
     let mut java = Command::new("java");
     java.args(["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xmx256m", "-jar"]).arg(jar);
-    Agent::start("JVM", &mut java)
+    Agent::start_or_reuse("Curator", &mut java)
 }
 
 fn curator(server: &ZooKeeper) -> Option<Peer> {
@@ -200,7 +200,7 @@ fn a_jvm_that_is_killed_frees_the_lock_with_its_session() {
     let waiting = call(move || lock.acquire().and_then(|guard| guard.unlock()));
     queue_is(&server, 1);
     assert!(waiting.is_open());
-    drop((java, agent)); // which kills it
+    agent.kill();
     waiting.join().unwrap();
 }
 

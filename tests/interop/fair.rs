@@ -7,7 +7,7 @@ use std::time::Duration;
 use leasehold::LockClient;
 use redis::{Commands, Connection};
 
-use crate::agent::{Agent, Peer, Pending};
+use crate::agent::{Peer, Pending};
 use crate::fleet::Worker;
 use crate::java;
 use crate::scene::alone;
@@ -200,7 +200,7 @@ fn a_java_waiter_that_is_killed_is_waited_for_as_long_as_it_said_and_no_longer()
             ours.push(comes(&mut admin, || rust_takes_turn(&server.url(), "ours")).0);
             came.extend([turn, "ours"]);
         }
-        kill(doomed, dies);
+        doomed.kill();
         let killed = now();
         guard.unlock().unwrap();
         theirs.into_iter().for_each(|turn| drop(turn.wait_for(LONG).expect_ok()));
@@ -211,9 +211,4 @@ fn a_java_waiter_that_is_killed_is_waited_for_as_long_as_it_said_and_no_longer()
         assert_eq!(turns(&mut admin).len(), came.len());
         let _: () = admin.del("turns").unwrap();
     }
-}
-
-/// Both go: the process ends with the last that has it.
-fn kill(agent: std::sync::Arc<Agent>, peer: Peer) {
-    drop((agent, peer));
 }

@@ -8,16 +8,16 @@ use std::time::Duration;
 use crate::agent::{Agent, Peer};
 use crate::scene::{build_once, source};
 
-/// A new JVM; `None` (said loudly) where there is no JDK or no Maven.
+/// A JVM; `None` (said loudly) where there is no JDK or no Maven.
 pub(crate) fn start() -> Option<Arc<Agent>> {
     let jar = jar()?;
     let mut java = Command::new("java");
     // Quick to start, and quiet beside the other processes of a small machine.
     java.args(["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xmx256m", "-jar"]).arg(jar);
-    Agent::start("JVM", &mut java)
+    Agent::start_or_reuse("Redisson", &mut java)
 }
 
-/// A new JVM with one Redisson client on the server at `url`.
+/// A JVM with one Redisson client on the server at `url`.
 pub(crate) fn connect(url: &str, watchdog: Duration) -> Option<Peer> {
     Some(client(&start()?, "redisson", url, watchdog))
 }
@@ -39,12 +39,12 @@ pub(crate) fn client_with_fair_wait(
     agent.connect(name, url, &[&watchdog, "", "", &fair_wait])
 }
 
-/// A new JVM with one Redisson client on the cluster of which `url` is a member, with this mode of subscription.
+/// A JVM with one Redisson client on the cluster of which `url` is a member, with this mode of subscription.
 pub(crate) fn connect_to_cluster(url: &str, watchdog: Duration, mode: &str) -> Option<Peer> {
     Some(start()?.connect("redisson", url, &[&watchdog.as_millis().to_string(), mode]))
 }
 
-/// A new JVM with one Redisson client on the master of that name, which the Sentinels at `urls` watch.
+/// A JVM with one Redisson client on the master of that name, which the Sentinels at `urls` watch.
 pub(crate) fn connect_to_sentinels(urls: &[String], master: &str, watchdog: Duration) -> Option<Peer> {
     let watchdog = watchdog.as_millis().to_string();
     Some(start()?.connect("redisson", &urls.join(","), &[&watchdog, "", master]))

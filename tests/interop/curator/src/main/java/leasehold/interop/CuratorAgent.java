@@ -48,6 +48,10 @@ public final class CuratorAgent {
         BufferedReader requests = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
         for (String line = requests.readLine(); line != null; line = requests.readLine()) {
             String[] request = line.split("\t", -1);
+            if (request[3].equals("reset")) {
+                answer(request);
+                continue;
+            }
             threads.computeIfAbsent(request[1], CuratorAgent::thread).execute(() -> answer(request));
         }
     }
@@ -79,6 +83,15 @@ public final class CuratorAgent {
         switch (request[3]) {
             case "connect":
                 return connect(client, request[4], Integer.parseInt(request[5]));
+            case "reset":
+                // For the next test. All threads are idle: each request has been answered.
+                clients.values().forEach(CuratorFramework::close);
+                clients.clear();
+                locks.clear();
+                pairs.clear();
+                threads.values().forEach(ExecutorService::shutdown);
+                threads.clear();
+                return "";
             case "count-up":
                 return countUp(lock(client, request[4]), Path.of(request[5]), Integer.parseInt(request[6]));
             default:

@@ -64,6 +64,10 @@ public final class Agent {
         BufferedReader requests = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
         for (String line = requests.readLine(); line != null; line = requests.readLine()) {
             String[] request = line.split("\t", -1);
+            if (request[3].equals("reset")) {
+                answer(request);
+                continue;
+            }
             threads.computeIfAbsent(request[1], Agent::thread).execute(() -> answer(request));
         }
     }
@@ -116,6 +120,13 @@ public final class Agent {
                         word(request, 8));
             case "shutdown":
                 clients.remove(client).shutdown();
+                return "";
+            case "reset":
+                // For the next test. All threads are idle: each request has been answered.
+                clients.values().forEach(each -> each.shutdown(0, 2, TimeUnit.SECONDS));
+                clients.clear();
+                threads.values().forEach(ExecutorService::shutdown);
+                threads.clear();
                 return "";
             case "thread-id":
                 return Thread.currentThread().getId();
