@@ -24,10 +24,10 @@ impl Database for PostgresServer {
     const IDLE_SESSION_ENDS_WITHIN: Duration = ms(700 + 1_500);
     const DEADLOCK_ENDS_TRANSACTION: bool = false;
     const EXHAUSTED: Exhausted = Exhausted {
-        command_timeout: ms(600),
-        lease: ms(2_400),
-        calls_end_within: ms(5_000),
-        lasts: ms(5_000),
+        command_timeout: ms(2_000),
+        lease: ms(4_000),
+        calls_end_within: ms(7_000),
+        lasts: ms(6_000),
     };
 
     fn end_sessions(&self) {

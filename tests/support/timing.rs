@@ -21,7 +21,7 @@ pub const SLACK: Duration = ms(250);
 pub const LONG: Duration = Duration::from_secs(30);
 
 /// The lease of holds that are to be seen renewed: a renewal that is late for want of a processor still comes in time.
-pub const RENEWED: Duration = ms(3_000);
+pub const RENEWED: Duration = ms(4_000);
 
 pub const fn ms(millis: u64) -> Duration {
     Duration::from_millis(millis)
