@@ -1,7 +1,9 @@
 //! Collections give back the room that a crowd needed once the crowd has gone.
 
+use std::borrow::Borrow;
 use std::collections::HashMap;
 use std::hash::Hash;
+use std::ops::{Deref, DerefMut};
 use std::time::Duration;
 
 use crate::sync::atomic::{AtomicU64, Ordering};
@@ -10,19 +12,69 @@ use crate::time::Moment;
 /// Room for so many is kept.
 const KEPT: usize = 4096;
 
+/// A map that gives back the room that a crowd of entries needed once most of them are gone.
+///
+/// How much room there is, a [`HashMap`] does not say: its capacity leaves out the places of entries that came and went,
+/// which can be nearly all of them. So the most entries that there were are counted.
+#[derive(Debug)]
+pub(crate) struct CrowdMap<K, V> {
+    map: HashMap<K, V>,
+    /// The most entries since room was last given back. It is brought up to date before entries go.
+    most: usize,
+}
+
+impl<K, V> Default for CrowdMap<K, V> {
+    fn default() -> CrowdMap<K, V> {
+        CrowdMap { map: HashMap::new(), most: 0 }
+    }
+}
+
+impl<K: Eq + Hash, V> CrowdMap<K, V> {
+    pub(crate) fn remove<Q>(&mut self, key: &Q) -> Option<V>
+    where
+        K: Borrow<Q>,
+        Q: Eq + Hash + ?Sized,
+    {
+        self.most = self.most.max(self.map.len());
+        let value = self.map.remove(key);
+        self.give_back_room();
+        value
+    }
+
+    pub(crate) fn retain(&mut self, is_kept: impl FnMut(&K, &mut V) -> bool) {
+        self.most = self.most.max(self.map.len());
+        self.map.retain(is_kept);
+        self.give_back_room();
+    }
+
+    fn give_back_room(&mut self) {
+        if is_mostly_empty(self.most, self.map.len()) {
+            self.map.shrink_to(self.map.len() * 2);
+            self.most = self.map.len() * 2;
+        }
+    }
+}
+
+impl<K, V> Deref for CrowdMap<K, V> {
+    type Target = HashMap<K, V>;
+
+    fn deref(&self) -> &HashMap<K, V> {
+        &self.map
+    }
+}
+
+/// Entries that are taken out past the two methods above leave their room taken.
+impl<K, V> DerefMut for CrowdMap<K, V> {
+    fn deref_mut(&mut self) -> &mut HashMap<K, V> {
+        &mut self.map
+    }
+}
+
 /// A collection that keeps its room when it gets empty.
 pub(crate) trait Roomy {
     /// Gives back room of which less than an eighth is used. To be called after something was removed: so much has to come
     /// or go before there is anything to do again that it costs each removal next to nothing.
     fn give_back_room(&mut self);
-}
-
-impl<K: Eq + Hash, V> Roomy for HashMap<K, V> {
-    fn give_back_room(&mut self) {
-        if is_mostly_empty(self.capacity(), self.len()) {
-            self.shrink_to(self.len() * 2);
-        }
-    }
 }
 
 impl<T> Roomy for Vec<T> {
@@ -61,13 +113,13 @@ mod tests {
 
     #[test]
     fn room_is_given_back_when_most_of_it_is_empty_and_seldom() {
-        let mut map: HashMap<u32, u32> = (0..100_000).map(|n| (n, n)).collect();
+        let mut map = CrowdMap::default();
+        map.extend((0..100_000).map(|n| (n, n)));
         let mut times = 0;
         for n in 0..100_000 {
+            let most = map.most;
             map.remove(&n);
-            let room = map.capacity();
-            map.give_back_room();
-            times += u32::from(map.capacity() < room);
+            times += u32::from(map.most < most);
         }
         assert!(
             map.capacity() <= KEPT && (1..=6).contains(&times),

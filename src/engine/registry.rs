@@ -2,7 +2,7 @@
 //!
 //! The watchdog renews the holds that are in it, and no others.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::hash::{Hash, Hasher};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
@@ -15,7 +15,7 @@ use crate::engine::hold::{Hold, Standing};
 use crate::engine::queue::{Queue, Ticket};
 use crate::error::Error;
 use crate::ident::LockName;
-use crate::room::Roomy;
+use crate::room::CrowdMap;
 use crate::seam::{Claim, Family, Kind, Others};
 use crate::sync::Mutex;
 use crate::time::Moment;
@@ -26,7 +26,7 @@ pub(crate) struct Registry {
     /// Holds of threads that were left to run out, and that their threads may still ask for.
     lapsed: Mutex<VecDeque<Weak<Hold>>>,
     /// Locks that other clients waited for when this one last released them: when that was, and who was notified.
-    contended: Mutex<HashMap<LockKey, (Moment, Others)>>,
+    contended: Mutex<CrowdMap<LockKey, (Moment, Others)>>,
     /// How many there are, to be read without the mutex: mostly none.
     contended_count: AtomicUsize,
 }
@@ -34,18 +34,10 @@ pub(crate) struct Registry {
 /// The part under one mutex.
 #[derive(Debug, Default)]
 struct Entries {
-    by_key: HashMap<LockKey, LockEntry>,
+    by_key: CrowdMap<LockKey, LockEntry>,
     agenda: Agenda,
     /// How many holds were ever entered.
     grants: u64,
-}
-
-impl Entries {
-    /// Forgets a lock that nobody has or waits for.
-    fn forget(&mut self, key: &LockKey) {
-        self.by_key.remove(key);
-        self.by_key.give_back_room();
-    }
 }
 
 /// So many holds that were left to run out are remembered, so that their threads' `unlock` can say why it fails.
@@ -201,7 +193,6 @@ impl Registry {
         if self.contended_count.load(Ordering::Acquire) > 0 {
             let mut contended = self.contended.lock();
             contended.retain(|_, (since, _)| now.since(*since) < CONTENDED);
-            contended.give_back_room();
             self.contended_count.store(contended.len(), Ordering::Release);
         }
     }
@@ -296,7 +287,7 @@ impl Registry {
         entry.holds.retain(|other| !Arc::ptr_eq(other, hold));
         entry.queue.nudge();
         if entry.queue.is_empty() && entry.holds.is_empty() {
-            entries.forget(&key);
+            entries.by_key.remove(&key);
         }
     }
 
@@ -450,7 +441,7 @@ impl Drop for QueuePlace {
             entry.failure = None;
         }
         if entry.queue.is_empty() && entry.holds.is_empty() {
-            entries.forget(&self.key);
+            entries.by_key.remove(&self.key);
         }
     }
 }

@@ -73,6 +73,32 @@ fn nor_do_they_where_locks_are_kept_in_memory() {
     });
 }
 
+/// A map in which entries come and go for long keeps the places of those that went, and its own capacity leaves them out.
+#[test]
+fn nor_do_leases_of_which_new_ones_come_as_fast_as_old_ones_run_out() {
+    alone(|| {
+        let clock = ManualClock::new();
+        let store = MemoryStore::with_clock(clock.clone());
+        let client = LockClient::in_memory_with(&store);
+        leave_to_run_out(&client, 0..REMEMBERED, ms(1_000));
+        clock.advance(ms(60_000));
+        let before = live_bytes();
+        let (mut next, at_a_time) = (REMEMBERED, 1_000);
+        // How much a map leaves out depends on when it was last built anew: so at several lengths of the time before.
+        for rounds in [30, 37, 44, 51] {
+            for _ in 0..rounds {
+                leave_to_run_out(&client, next..next + at_a_time, ms(20_000));
+                next += at_a_time;
+                clock.advance(ms(1_000));
+            }
+            let most = live_bytes() - before;
+            assert!(most > 2 * LEFT, "only {most} bytes were taken at all");
+            clock.advance(ms(60_000));
+            assert_given_back(before, LONG, "the leases");
+        }
+    });
+}
+
 /// An observer whose first callback does not return until it is let go.
 struct Blocked(Mutex<Option<Receiver<()>>>);
 

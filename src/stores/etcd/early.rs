@@ -3,11 +3,10 @@
 //! A leader whose disk stands still can revoke leases that a newer leader keeps alive (etcd issues 12528 and 15247). So on
 //! servers that may do so the keys of this client's holds are watched as well, once they have been held for a while.
 
-use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use crate::room::Roomy;
+use crate::room::CrowdMap;
 use crate::seam::Bound;
 use crate::stores::etcd::message::Front;
 use crate::sync::atomic::{AtomicBool, Ordering};
@@ -51,7 +50,7 @@ impl Bound for End {
 /// The keys of a client's holds.
 #[derive(Default)]
 pub(super) struct Holds {
-    entries: HashMap<String, EarlyEntry>,
+    entries: CrowdMap<String, EarlyEntry>,
 }
 
 struct EarlyEntry {
@@ -80,7 +79,6 @@ impl Holds {
     /// Forgets those whose hold is over: of leases that were left to run out nobody says so.
     pub(super) fn sweep(&mut self) {
         self.entries.retain(|_, entry| !entry.is_over());
-        self.entries.give_back_room();
     }
 
     /// The handle that ends the hold granted by this key, once.

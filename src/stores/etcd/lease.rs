@@ -5,12 +5,11 @@
 //! quickly keeps its leases alive once a second, not once a lock. A lease serves again only when everything that was
 //! sent under it has been answered: else something late could tie a dead hold's key to a living lease.
 
-use std::collections::HashMap;
 use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::room::Roomy;
+use crate::room::CrowdMap;
 use crate::seam::{Failure, Outcome};
 use crate::stores::etcd::members::{Transport, not_sent, refusal_in, unreadable};
 use crate::stores::etcd::message::number;
@@ -48,7 +47,7 @@ pub(super) struct Leases {
 struct LeasesState {
     idle: Vec<EtcdLease>,
     /// Those that keys have, by id, until they end.
-    lent: HashMap<i64, EtcdLease>,
+    lent: CrowdMap<i64, EtcdLease>,
 }
 
 /// How many seconds a lease for this long has.
@@ -110,7 +109,6 @@ impl Leases {
         let mut state = self.state.lock();
         state.idle.retain(|lease| lease.ends() > now);
         state.lent.retain(|_, lease| lease.ends() > now);
-        state.lent.give_back_room();
     }
 
     /// The lease with this id, if a key here has it.

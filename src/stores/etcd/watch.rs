@@ -8,7 +8,6 @@
 //!
 //! Long because the one watch is on whatever anybody wants watched, and who comes or goes may have to have it replaced.
 
-use std::collections::HashMap;
 use std::fmt;
 use std::io;
 use std::sync::{Arc, Weak};
@@ -20,6 +19,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::ident::Owner;
 use crate::observe::reporter::Reporter;
 use crate::park::ServiceWaker;
+use crate::room::CrowdMap;
 use crate::seam::subscription::{Channel, ChannelSource, Subscription};
 use crate::seam::{Claim, Failure};
 use crate::stores::etcd::early::{End, Holds};
@@ -57,7 +57,7 @@ pub(super) struct Watch {
 #[derive(Default)]
 struct WatchState {
     closed: bool,
-    waiters: HashMap<Id, Watcher>,
+    waiters: CrowdMap<Id, Watcher>,
     /// The holds to watch, where leases may end early; else none.
     holds: Option<Holds>,
     watchdog: Option<ServiceWaker>,

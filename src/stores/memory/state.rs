@@ -4,7 +4,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use crate::ident::{ClientId, Fence, Owner};
-use crate::room::Roomy;
+use crate::room::CrowdMap;
 use crate::seam::PLACE_LASTS;
 use crate::seam::subscription::Channel;
 use crate::stores::memory::counted::{Counted, CountedKind};
@@ -14,19 +14,19 @@ use crate::sync::Mutex;
 use crate::time::Moment;
 
 /// The channels that waiters in this process listen to, by name.
-pub(super) type Channels = HashMap<Box<str>, Arc<Channel>>;
+pub(super) type Channels = CrowdMap<Box<str>, Arc<Channel>>;
 
 #[derive(Default)]
 pub(super) struct MemoryState {
-    pub(super) locks: HashMap<Box<str>, HeldLock>,
-    pub(super) read_writes: HashMap<Box<str>, Parties>,
+    pub(super) locks: CrowdMap<Box<str>, HeldLock>,
+    pub(super) read_writes: CrowdMap<Box<str>, Parties>,
     /// By kind and name.
     pub(super) counted: HashMap<(CountedKind, Box<str>), Counted>,
     /// The waiters for a fair lock, in order, and until when each counts as alive.
-    pub(super) queues: HashMap<Box<str>, VecDeque<(Owner, Moment)>>,
+    pub(super) queues: CrowdMap<Box<str>, VecDeque<(Owner, Moment)>>,
     pub(super) fences: HashMap<Box<str>, u64>,
     /// The entries of the directory of clients, and until when each is there.
-    pub(super) clients: HashMap<ClientId, (String, Moment)>,
+    pub(super) clients: CrowdMap<ClientId, (String, Moment)>,
 }
 
 impl MemoryState {
@@ -34,12 +34,10 @@ impl MemoryState {
     pub(super) fn sweep(&mut self, now: Moment) {
         self.clients.retain(|_, (_, until)| *until > now);
         self.locks.retain(|_, held| held.until > now);
-        self.locks.give_back_room();
         self.read_writes.retain(|_, parties| {
             parties.expire(now);
             !parties.is_empty()
         });
-        self.read_writes.give_back_room();
     }
 
     /// Drops waiters that are dead from the head of a fair lock's queue; says who is first now.

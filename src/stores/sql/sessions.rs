@@ -4,7 +4,6 @@
 //! session is set to end when it has been idle for the lease; renewing is talking over it. So the server frees the lock
 //! of a client that died, stands still or is cut off, and a client that still runs is notified.
 
-use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,6 +11,7 @@ use std::time::Duration;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ident::{LockName, Owner};
 use crate::inspect::Inspection;
+use crate::room::CrowdMap;
 use crate::seam::capabilities::{Capabilities, ConnectionWatch};
 use crate::seam::fallbacks::describe_by_kinds;
 use crate::seam::inspection::Inspect;
@@ -92,7 +92,7 @@ type SessionPlace<L> = Arc<Mutex<Option<HeldSession<L>>>>;
 
 pub(super) struct SessionStore<D: SessionDatabase> {
     pool: Pool<D>,
-    held: Mutex<HashMap<SessionKey, SessionPlace<D::Link>>>,
+    held: Mutex<CrowdMap<SessionKey, SessionPlace<D::Link>>>,
 }
 
 /// The share of the remaining time for each of several, of which some may hang.

@@ -1,10 +1,9 @@
 //! The places of this client's owners: which node is whose, and which of them have the lock for how long.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use crate::ident::Owner;
-use crate::room::Roomy;
+use crate::room::CrowdMap;
 use crate::seam::Family;
 use crate::seam::subscription::Channel;
 use crate::stores::zookeeper::life::{Life, Window};
@@ -66,7 +65,7 @@ impl HeldNode {
 
 #[derive(Debug, Default)]
 pub(super) struct NodePlaces {
-    entries: Mutex<HashMap<PlaceKey, NodePlace>>,
+    entries: Mutex<CrowdMap<PlaceKey, NodePlace>>,
 }
 
 /// The known state of a place before an attempt.
@@ -145,7 +144,6 @@ impl NodePlaces {
     pub(super) fn remove(&self, key: &PlaceKey) {
         let mut entries = self.entries.lock();
         entries.remove(key);
-        entries.give_back_room();
     }
 
     /// Forgets a place if it is still at that node.
@@ -154,7 +152,6 @@ impl NodePlaces {
         if entries.get(key).is_some_and(|place| place.node.as_ref().is_some_and(|own| own.name == node.name))
         {
             entries.remove(key);
-            entries.give_back_room();
         }
     }
 
@@ -180,7 +177,6 @@ impl NodePlaces {
             // A node that went with its session needs no taking away.
             place.held.is_none() || place.node.as_ref().is_some_and(|node| !node.life.is_over())
         });
-        entries.give_back_room();
         for (key, place) in entries.iter_mut() {
             let (Some(node), Some(held)) = (&place.node, &mut place.held) else { continue };
             if held.ending {

@@ -7,7 +7,7 @@
 //!
 //! Long because connecting, writing, reading and the end of a connection are one protocol, and its test needs a server.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::io;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -15,6 +15,7 @@ use std::time::Duration;
 use crate::error::{Error, ErrorKind, Result};
 use crate::observe::reporter::Reporter;
 use crate::park::ServiceWaker;
+use crate::room::CrowdMap;
 use crate::seam::Failure;
 use crate::seam::subscription::Channel;
 use crate::stores::zookeeper::address::ZooKeeperAddress;
@@ -65,7 +66,7 @@ pub(super) struct SessionState {
     pub(super) last_number: i32,
     last_transaction: i64,
     /// The watched nodes, and the owners they are watched for.
-    watches: HashMap<Box<str>, Vec<Arc<Channel>>>,
+    watches: CrowdMap<Box<str>, Vec<Arc<Channel>>>,
     /// When the last sign of life left.
     pub(super) last_beat: Option<Moment>,
     /// Failures to connect since there was a connection, and the last of them.

@@ -12,7 +12,6 @@ pub(super) mod slots;
 mod topology;
 mod wakeups;
 
-use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -24,6 +23,7 @@ use crate::hosts::Host;
 use crate::ident::{Fence, LockName, Owner};
 use crate::inspect::Inspection;
 use crate::observe::reporter::Reporter;
+use crate::room::CrowdMap;
 use crate::seam::capabilities::{Batches, Capabilities, ConnectionWatch, Lines, Pipeline};
 use crate::seam::inspection::Inspect;
 use crate::seam::subscription::{Subscription, count_of_all};
@@ -59,7 +59,7 @@ pub(crate) struct ClusterStore {
 /// the release, even if the slot is known to be elsewhere by then: an attempt that overtook it would find its own owner
 /// there, and lose what it believes to hold when the release arrives.
 #[derive(Debug, Default)]
-struct UnreadReleases(Mutex<HashMap<Box<str>, SentRelease>>);
+struct UnreadReleases(Mutex<CrowdMap<Box<str>, SentRelease>>);
 
 /// The last release of a lock, and where it went.
 #[derive(Debug)]

@@ -5,7 +5,7 @@
 //! them. The rest is written when the server has answered something. One thread reads. Replies come in the order of the
 //! commands, so a queue of what was sent says which reply is whose; messages come in between.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::fmt;
 use std::sync::{Arc, Weak};
 use std::thread::{self, JoinHandle};
@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::observe::reporter::Reporter;
+use crate::room::CrowdMap;
 use crate::seam::subscription::{Channel, ChannelSource, Subscription};
 use crate::stores::redis::address::RedisAddress;
 use crate::stores::redis::conn::connection::RedisStream;
@@ -57,7 +58,7 @@ pub(crate) struct Subscriber {
 pub(crate) struct SubscriberState {
     modes: &'static [SubscribeMode],
     pub(crate) closed: bool,
-    pub(crate) channels: HashMap<Box<str>, ChannelEntry>,
+    pub(crate) channels: CrowdMap<Box<str>, ChannelEntry>,
     /// The writing half, while connected.
     pub(crate) writer: Option<Arc<RedisStream>>,
     /// The purposes of the replies to come, in order.

@@ -3,7 +3,6 @@
 //! Waiters only change the set of channels and wake the one thread, which LISTENs and UNLISTENs. A channel is up once
 //! the server has confirmed its LISTEN: messages committed after that are received.
 
-use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -15,6 +14,7 @@ use crate::config::RedisOptions;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ident::LockName;
 use crate::observe::reporter::Reporter;
+use crate::room::CrowdMap;
 use crate::seam::subscription::{Channel, ChannelSource, Subscription};
 use crate::stores::sql::postgres::link::{Dial, runtime, within};
 use crate::stores::sql::postgres::refusal::unreachable;
@@ -47,7 +47,7 @@ pub(super) struct NotificationListener {
 #[derive(Default)]
 struct ListenerState {
     closed: bool,
-    channels: HashMap<Box<str>, ListenEntry>,
+    channels: CrowdMap<Box<str>, ListenEntry>,
     thread: Option<JoinHandle<()>>,
     /// The observer was notified that wake-ups are not coming.
     told_down: bool,
