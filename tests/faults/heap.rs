@@ -31,6 +31,8 @@ fn leave_to_run_out(client: &LockClient, names: Range<usize>, lease: Duration) {
 
 /// The last leases that ran out are remembered, so that `unlock` can say why it fails: more than those come first.
 const REMEMBERED: usize = 2_000;
+/// So many are.
+const LAPSED: usize = 1_024;
 
 #[track_caller]
 fn assert_given_back(before: i64, within: Duration, what: &str) {
@@ -73,23 +75,26 @@ fn nor_do_they_where_locks_are_kept_in_memory() {
     });
 }
 
-/// A map in which entries come and go for long keeps the places of those that went, and its own capacity leaves them out.
+/// A hash map's capacity leaves out the places of entries that came and went, and which of them depends on how many came.
 #[test]
 fn nor_do_leases_of_which_new_ones_come_as_fast_as_old_ones_run_out() {
     alone(|| {
-        let clock = ManualClock::new();
-        let store = MemoryStore::with_clock(clock.clone());
-        let client = LockClient::in_memory_with(&store);
-        leave_to_run_out(&client, 0..REMEMBERED, ms(1_000));
-        clock.advance(ms(60_000));
-        let before = live_bytes();
-        let (mut next, at_a_time) = (REMEMBERED, 1_000);
-        // How much a map leaves out depends on when it was last built anew: so at several lengths of the time before.
-        for rounds in [30, 37, 44, 51] {
-            for _ in 0..rounds {
-                leave_to_run_out(&client, next..next + at_a_time, ms(20_000));
-                next += at_a_time;
+        for rounds in [47, 49, 51, 53] {
+            let clock = ManualClock::new();
+            let client = LockClient::in_memory_with(&MemoryStore::with_clock(clock.clone()));
+            leave_to_run_out(&client, 0..REMEMBERED, ms(1_000));
+            clock.advance(ms(60_000));
+            let before = live_bytes();
+            let at_a_time = REMEMBERED / 2;
+            for round in 2..2 + rounds {
+                leave_to_run_out(&client, round * at_a_time..(round + 1) * at_a_time, ms(20_000));
                 clock.advance(ms(1_000));
+                // Those whose time is over are let go before others come.
+                let kept = u64::try_from(20 * at_a_time + LAPSED).unwrap();
+                assert!(eventually(LONG, || {
+                    let stats = client.stats();
+                    stats.holds + stats.holds_lost <= kept
+                }));
             }
             let most = live_bytes() - before;
             assert!(most > 2 * LEFT, "only {most} bytes were taken at all");
