@@ -135,10 +135,8 @@ impl Connections {
         };
         let reply = send(command)?;
         // A script that the server did not know was not run: sent once more with its body, here and now.
-        match command.with_body() {
-            Some(whole) if is_forgotten(&reply) => send(&whole),
-            _ => Ok(reply),
-        }
+        let whole = if is_forgotten(&reply) { command.with_body() } else { None };
+        whole.map_or(Ok(reply), |whole| send(&whole))
     }
 
     /// Sends one request, for someone else to read its reply.
