@@ -10,7 +10,7 @@ use leasehold::{Error, LockClient, Loss, ManualClock, MemoryStore, Observer, Own
 use parking_lot::Mutex;
 
 use super::world::{play, scenario};
-use crate::support::heap::{Counting, live_bytes};
+use crate::support::heap::{Counting, allocated_by_this_thread, live_bytes};
 use crate::support::server::{RedisServer, default_server};
 use crate::support::{LONG, alone, alone_within, eventually, let_pass, ms, now, shout};
 
@@ -100,6 +100,34 @@ fn nor_do_leases_of_which_new_ones_come_as_fast_as_old_ones_run_out() {
             assert!(most > 2 * LEFT, "only {most} bytes were taken at all");
             clock.advance(ms(60_000));
             assert_given_back(before, LONG, "the leases");
+        }
+    });
+}
+
+/// So many allocations and bytes may a cycle without contention take. docs/performance.md has the figures.
+const MOST_ALLOCATIONS: u64 = 30;
+const MOST_BYTES: u64 = 4 << 10;
+
+#[test]
+fn a_lock_that_nobody_else_wants_costs_few_allocations_and_no_copy_of_a_script() {
+    scenario(|world| {
+        let client = world.builder_to(&world.server.url()).command_timeout(LONG).build().unwrap();
+        let lock = client.lock("cycle");
+        let waited_for = || {
+            lock.lock().unwrap();
+            lock.unlock().unwrap();
+        };
+        let dropped = || drop(lock.acquire().unwrap());
+        for (way, cycle) in [("lock and unlock", &waited_for as &dyn Fn()), ("a guard", &dropped)] {
+            let cycles = 500;
+            // The first make what is used again.
+            (0..cycles).for_each(|_| cycle());
+            let before = allocated_by_this_thread();
+            (0..cycles).for_each(|_| cycle());
+            let after = allocated_by_this_thread();
+            let (times, bytes) = ((after.0 - before.0) / cycles, (after.1 - before.1) / cycles);
+            shout(&format!("COUNTED {way}: {times} allocations and {bytes} bytes a cycle"));
+            assert!(times <= MOST_ALLOCATIONS && bytes <= MOST_BYTES, "{way}: {times}, {bytes} bytes");
         }
     });
 }

@@ -2,9 +2,15 @@
 #![allow(unsafe_code, reason = "an allocator that counts is one; it passes everything on to the system's")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
 use std::sync::atomic::{AtomicI64, Ordering};
 
 static LIVE: AtomicI64 = AtomicI64::new(0);
+
+thread_local! {
+    /// How often this thread has allocated something, and how many bytes in all.
+    static MINE: Cell<(u64, u64)> = const { Cell::new((0, 0)) };
+}
 
 /// The system's allocator, counted.
 #[derive(Debug)]
@@ -15,6 +21,11 @@ pub fn live_bytes() -> i64 {
     LIVE.load(Ordering::SeqCst)
 }
 
+/// How often the calling thread has allocated something, and how many bytes in all, since it began.
+pub fn allocated_by_this_thread() -> (u64, u64) {
+    MINE.get()
+}
+
 fn count(bytes: usize, sign: i64) {
     LIVE.fetch_add(sign * i64::try_from(bytes).unwrap_or(i64::MAX), Ordering::Relaxed);
 }
@@ -23,6 +34,11 @@ fn count(bytes: usize, sign: i64) {
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count(layout.size(), 1);
+        // While the thread's storage is taken down nobody asks any more.
+        let _ = MINE.try_with(|mine| {
+            let (times, bytes) = mine.get();
+            mine.set((times + 1, bytes + layout.size() as u64));
+        });
         // SAFETY: the caller keeps to what this trait asks, which is what `System` asks.
         unsafe { System.alloc(layout) }
     }

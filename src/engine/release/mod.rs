@@ -30,10 +30,11 @@ const PAUSE: (Duration, Duration) = (Duration::from_millis(20), Duration::from_m
 impl Engine {
     /// Ends the innermost level of the calling thread's hold.
     pub(crate) fn unlock(&self, action: &'static str, kind: Kind, name: &Arc<LockName>) -> Result<()> {
+        let _call = self.calls.begin();
         self.usable(action)?;
         let thread = ThreadMark::current();
         match self.registry.of_thread(kind, name, thread.id()) {
-            Some(hold) => self.end_level(action, &hold, None),
+            Some(hold) => self.end_one_level(action, &hold, None),
             None => Err(self.not_holding(action, kind, name)),
         }
     }
@@ -45,6 +46,10 @@ impl Engine {
     pub(crate) fn end_level(&self, action: &'static str, hold: &Arc<Hold>, level: Option<u64>) -> Result<()> {
         let _call = self.calls.begin();
         self.usable(action)?;
+        self.end_one_level(action, hold, level)
+    }
+
+    fn end_one_level(&self, action: &'static str, hold: &Arc<Hold>, level: Option<u64>) -> Result<()> {
         let Some(left) = hold.end_level(level) else {
             return Err(self.not_holding(action, hold.kind(), hold.name()));
         };

@@ -102,8 +102,9 @@ pub(super) fn accepted(reply: Value) -> std::result::Result<Value, ServerError> 
     }
 }
 
-pub(super) fn is_noscript(error: &ServerError) -> bool {
-    error.code() == "NOSCRIPT"
+/// Whether the server does not know the script, and so has run nothing.
+pub(super) fn is_forgotten(reply: &Value) -> bool {
+    matches!(reply, Value::ServerError(error) if error.code() == "NOSCRIPT")
 }
 
 pub(super) fn is_unknown_command(error: &ServerError) -> bool {

@@ -4,9 +4,12 @@ use std::borrow::Cow;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{LazyLock, OnceLock};
 
+use redis::Value;
+
 use crate::ident::Owner;
 use crate::seam::ring_member::MARK_KEY;
 use crate::stores::redis::pubsub::publish::PublishMode;
+use crate::stores::redis::reply::is_forgotten;
 
 /// A script and its SHA-1.
 #[derive(Debug)]
@@ -308,7 +311,12 @@ impl Command {
         })
     }
 
-    /// The request to send when the server answers that it does not know the script; nothing was run then.
+    /// The request to send after a reply that says that the server does not know the script; nothing was run then.
+    pub(super) fn again_after(&self, reply: &Value) -> Option<Command> {
+        if is_forgotten(reply) { self.with_body() } else { None }
+    }
+
+    /// The same with the script's body, which is long: made where it is sent, and nowhere else.
     pub(super) fn with_body(&self) -> Option<Command> {
         let whole = Command::new("EVAL").arg(&*self.script?.body);
         let packed = [whole.packed.as_slice(), &self.packed].concat();

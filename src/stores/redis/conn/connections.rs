@@ -16,11 +16,12 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::seam::{Failure, Outcome};
 use crate::stores::redis::address::RedisAddress;
 use crate::stores::redis::conn::connection::Connection;
-use crate::stores::redis::conn::dialog::{Dialog, is_forgotten, no_reply};
+use crate::stores::redis::conn::dialog::{Dialog, no_reply};
 use crate::stores::redis::conn::open::open;
 use crate::stores::redis::conn::shared::{Reply, ReplySink, SharedConnection};
 use crate::stores::redis::conn::slots::ConnectionSlots;
 use crate::stores::redis::pubsub::publish::PublishMode;
+use crate::stores::redis::reply::is_forgotten;
 use crate::stores::redis::script::{Command, KnownScripts, Script};
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, Ordering};
@@ -135,8 +136,7 @@ impl Connections {
         };
         let reply = send(command)?;
         // A script that the server did not know was not run: sent once more with its body, here and now.
-        let whole = if is_forgotten(&reply) { command.with_body() } else { None };
-        whole.map_or(Ok(reply), |whole| send(&whole))
+        command.again_after(&reply).map_or(Ok(reply), |whole| send(&whole))
     }
 
     /// Sends one request, for someone else to read its reply.
@@ -442,11 +442,9 @@ impl Started {
         let Some(shared) = self.shared_connections.get(self.shared) else { return Err(no_reply()) };
         let outcome = shared.wait(&self.reply);
         note_known(&self.known, self.command.script(), &outcome);
-        if !outcome.as_ref().is_ok_and(is_forgotten) {
-            return outcome;
-        }
-        // It was not run: as in `call`, but only while the connection stands.
-        let Some(whole) = self.command.with_body() else { return outcome };
+        // As in `call`, but only while the connection stands.
+        let again = outcome.as_ref().ok().and_then(|reply| self.command.again_after(reply));
+        let Some(whole) = again else { return outcome };
         let mut bytes = Vec::new();
         whole.pack_into(&mut bytes);
         let broken = || Err(Error::new(ErrorKind::Unreachable, "request", "the connection broke"));

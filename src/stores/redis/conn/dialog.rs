@@ -5,7 +5,6 @@ use redis::Value;
 use crate::error::{Error, ErrorKind};
 use crate::seam::Failure;
 use crate::stores::redis::conn::connection::Connection;
-use crate::stores::redis::reply::is_noscript;
 use crate::stores::redis::script::Command;
 use crate::time::Moment;
 
@@ -52,8 +51,7 @@ impl Dialog<'_> {
         // A script that the server did not know was not run: sent once more with its body, here and now.
         let (mut places, mut again) = (Vec::new(), Vec::new());
         for (place, command) in replies.iter_mut().zip(commands) {
-            let forgotten = place.as_ref().is_some_and(is_forgotten);
-            if let (true, Some(command)) = (forgotten, command.with_body()) {
+            if let Some(command) = place.as_ref().and_then(|reply| command.again_after(reply)) {
                 *place = None;
                 places.push(place);
                 again.push(command);
@@ -104,11 +102,6 @@ impl Dialog<'_> {
         self.broken = false;
         Ok(())
     }
-}
-
-/// Whether the server does not know the script.
-pub(super) fn is_forgotten(reply: &Value) -> bool {
-    matches!(reply, Value::ServerError(error) if is_noscript(error))
 }
 
 pub(super) fn no_reply() -> Failure {
