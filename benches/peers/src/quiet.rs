@@ -43,19 +43,21 @@ struct Ticks {
 }
 
 /// From its start, which is before the drivers', to its end, which is after theirs.
-pub struct Watch {
-    server: u32,
+pub struct Watch<F> {
+    /// The clock ticks of the servers so far.
+    servers: F,
     before: Option<Ticks>,
 }
 
-impl Watch {
-    pub fn start(server: u32) -> Watch {
-        Watch { server, before: ticks(server) }
+impl<F: Fn() -> Option<f64>> Watch<F> {
+    pub fn start(servers: F) -> Watch<F> {
+        let before = servers().and_then(ticks);
+        Watch { servers, before }
     }
 
     /// `None` where it cannot be told.
     pub fn end(self) -> Option<Disturbance> {
-        between(self.before?, ticks(self.server)?)
+        between(self.before?, (self.servers)().and_then(ticks)?)
     }
 }
 
@@ -66,11 +68,11 @@ fn between(before: Ticks, after: Ticks) -> Option<Disturbance> {
         .then(|| Disturbance { others: others.max(0.0) / all, steal: (after.steal - before.steal) / all })
 }
 
-fn ticks(server: u32) -> Option<Ticks> {
+fn ticks(servers: f64) -> Option<Ticks> {
     let text = std::fs::read_to_string("/proc/stat").ok()?;
     let mut ticks = machine(&text)?;
     let own = process("self")?;
-    ticks.ours = own.own + own.children + process(&server.to_string())?.own;
+    ticks.ours = own.own + own.children + servers;
     Some(ticks)
 }
 
@@ -103,7 +105,7 @@ pub const TICKS_PER_S: f64 = 100.0;
 
 #[cfg(test)]
 mod tests {
-    use super::{Disturbance, Ticks, Watch, between, machine};
+    use super::{Disturbance, Ticks, Watch, between, machine, process};
 
     #[test]
     fn the_benchmarks_own_time_is_no_disturbance() {
@@ -126,7 +128,8 @@ mod tests {
 
     #[test]
     fn a_run_is_watched_where_linux_tells() {
-        let watch = Watch::start(std::process::id());
+        let own = std::process::id().to_string();
+        let watch = Watch::start(move || Some(process(&own)?.own));
         std::thread::sleep(std::time::Duration::from_millis(50));
         assert_eq!(watch.end().is_some(), cfg!(target_os = "linux"));
     }

@@ -15,7 +15,7 @@ use crate::machine::Machine;
 use crate::monitor::Monitor;
 use crate::pin::Pinned;
 use crate::process::Driver;
-use crate::quiet::{Disturbance, Watch};
+use crate::quiet::{Disturbance, Watch, process};
 use crate::report;
 use crate::server::{Control, Counters};
 use crate::tally::{Outcome, Waits};
@@ -196,21 +196,23 @@ impl Bench<'_> {
                 if round == 0 && matches!(workload.kind, Kind::Held | Kind::Waiters) {
                     continue;
                 }
-                for peer in workload.peers {
-                    if !self.options.peers.is_empty() && !self.options.peers.iter().any(|name| name == peer) {
-                        continue;
-                    }
-                    let Some(program) = self.program(peer) else { continue };
+                let is_wanted = |peer: &str| {
                     let failed = runs.iter().filter(|run| {
-                        run.workload == workload.id && run.peer == *peer && run.metrics.is_empty()
+                        run.workload == workload.id && run.peer == peer && run.metrics.is_empty()
                     });
-                    if failed.count() >= 2 {
-                        continue;
-                    }
-                    if let Some(run) = self.kept.find(workload.id, peer, round) {
-                        runs.push(run);
-                        continue;
-                    }
+                    let asked = &self.options.peers;
+                    (asked.is_empty() || asked.iter().any(|name| name == peer)) && failed.count() < 2
+                };
+                let peers = workload.peers.iter().filter(|peer| is_wanted(peer));
+                let peers: Vec<_> = peers.filter_map(|peer| Some((*peer, self.program(peer)?))).collect();
+                // Ratios are those of one round: a workload is done again with all of its peers, since those of an hour ago say
+                // nothing about those of now.
+                let kept = peers.iter().map(|(peer, _)| self.kept.find(workload.id, peer, round));
+                if let Some(kept) = kept.collect::<Option<Vec<_>>>() {
+                    runs.extend(kept);
+                    continue;
+                }
+                for (peer, program) in peers {
                     let run = self.run(workload, peer, &program, round)?;
                     eprintln!("{}", report::progress(&run));
                     self.kept.add(&run)?;
@@ -275,7 +277,8 @@ impl Bench<'_> {
         if workload.processes > 1 {
             arguments.extend(["--counter".to_owned(), path(&self.counter)?]);
         }
-        let watch = Watch::start(self.server);
+        let server = self.server.to_string();
+        let watch = Watch::start(move || Some(process(&server)?.own));
         let pinned = workload.cores.map(|cores| Pinned::new(self.server, cores)).transpose();
         let (pinned, not_pinned) = match pinned {
             Ok(pinned) => (pinned, None),

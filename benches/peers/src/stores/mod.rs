@@ -18,6 +18,7 @@ use clap::Args;
 use serde::Serialize;
 
 use crate::machine::Machine;
+use crate::quiet::{Disturbance, TICKS_PER_S, Watch};
 use crate::rounds::Metrics;
 use child::Kind;
 
@@ -90,6 +91,8 @@ struct Run {
     round: usize,
     metrics: Metrics,
     note: Option<String>,
+    /// `None` where it cannot be told.
+    disturbance: Option<Disturbance>,
 }
 
 pub fn run(options: &Options) -> Result<()> {
@@ -102,6 +105,11 @@ pub fn run(options: &Options) -> Result<()> {
                 let contenders =
                     if options.quick { workload.contenders.min(50) } else { workload.contenders };
                 let before = place.pid.map(usage);
+                // The servers of the other stores idle; their time is no other process's.
+                let servers: Vec<u32> = options.stores.iter().filter_map(|place| place.pid).collect();
+                let all =
+                    move || Some(servers.iter().map(|pid| usage(*pid).cpu_s * TICKS_PER_S).sum::<f64>());
+                let watch = Watch::start(all);
                 let measured = measure(place, workload, contenders, seconds, round);
                 let (mut metrics, note) = match measured {
                     Ok(metrics) => (metrics, None),
@@ -117,7 +125,8 @@ pub fn run(options: &Options) -> Result<()> {
                 }
                 eprintln!("{}", page::progress(round, workload.id, &place.name, &metrics, note.as_deref()));
                 let store = place.name.clone();
-                runs.push(Run { workload: workload.id, store, round, metrics, note });
+                let disturbance = watch.end();
+                runs.push(Run { workload: workload.id, store, round, metrics, note, disturbance });
             }
         }
     }
@@ -133,7 +142,10 @@ pub fn run(options: &Options) -> Result<()> {
     if let Some(file) = &options.json {
         fs::write(file, serde_json::to_string_pretty(&runs)?)?;
     }
-    if let Some(docs) = &options.docs {
+    let disturbed = report.disturbed();
+    if let Some(docs) = &options.docs
+        && disturbed.is_empty()
+    {
         report.write(docs)?;
     }
     print!("{}", report.text()?);
@@ -144,6 +156,13 @@ pub fn run(options: &Options) -> Result<()> {
         .collect();
     if !broken.is_empty() {
         bail!("two holders at once: {}", broken.join(", "));
+    }
+    if options.docs.is_some() && !disturbed.is_empty() {
+        bail!(
+            "the page is not written, the machine was not quiet (more than {}):\n  {}",
+            Disturbance::limit(),
+            disturbed.join("\n  ")
+        );
     }
     Ok(())
 }
@@ -198,7 +217,7 @@ fn usage(pid: u32) -> Usage {
     }
     let mut usage = Usage::default();
     for (_, ticks, pages) in family.iter().filter_map(|pid| processes.get(pid)) {
-        usage.cpu_s += ticks / 100.0;
+        usage.cpu_s += ticks / TICKS_PER_S;
         usage.mib += pages * 4096.0 / 1024.0 / 1024.0;
     }
     usage

@@ -9,6 +9,7 @@ use super::child::{DRAIN_LIMIT, Kind};
 use super::{Place, Run, WORKLOADS, Workload};
 use crate::chart::{self, Bar};
 use crate::machine::Machine;
+use crate::quiet::Disturbance;
 use crate::report::grouped;
 use crate::rounds::Metrics;
 
@@ -68,6 +69,23 @@ fn columns(kind: Kind) -> &'static [Column] {
     }
 }
 
+#[derive(Debug)]
+enum Limit {
+    AtLeast(f64),
+    AtMost(f64),
+}
+
+/// What is wanted, of which store, in which workload: the metric, in words, the limit, and how many digits.
+type Wanted = (&'static str, &'static str, &'static str, &'static str, &'static str, Limit, usize);
+
+const WANTED: &[Wanted] = &[
+    ("crowd of 500, s", "redis", "crowd", "drain_s", "≤ 0.6", Limit::AtMost(0.6), 2),
+    ("64 contenders, cycles/s", "postgres", "sixtyfour", "cycles_per_s", "≥ 800", Limit::AtLeast(800.0), 0),
+    ("crowd of 500, s", "postgres", "crowd", "drain_s", "≤ 1.5", Limit::AtMost(1.5), 2),
+    ("hand-off p50, ms", "mariadb", "handoff", "handoff_p50_ms", "≤ 10", Limit::AtMost(10.0), 2),
+    ("hand-off p50, ms", "sqlite", "handoff", "handoff_p50_ms", "≤ 10", Limit::AtMost(10.0), 2),
+];
+
 /// Worst over the rounds, not the median.
 const WORST: &[&str] = &["wait_max_ms", "failures", "errors", "violations"];
 
@@ -87,6 +105,36 @@ impl Report<'_> {
         let upper = *values.get(values.len() / 2)?;
         let lower = *values.get((values.len() - 1) / 2)?;
         Some((lower + upper) / 2.0)
+    }
+
+    /// The runs during which the machine was not quiet, and how much.
+    pub fn disturbed(&self) -> Vec<String> {
+        let disturbed = self.runs.iter().filter_map(|run| {
+            let disturbance = run.disturbance.filter(Disturbance::is_too_much)?;
+            Some(format!("round {} {} {}: {disturbance}", run.round, run.workload, run.store))
+        });
+        disturbed.collect()
+    }
+
+    /// The figures that the project set itself, and what was reached.
+    fn figures(&self, out: &mut String) -> Result<()> {
+        writeln!(out, "### Figures to reach\n\n| | wanted | reached | |\n|---|---|---|---|")?;
+        for (title, store, workload, metric, wanted, limit, digits) in WANTED {
+            let value = self.value(workload, store, metric);
+            let met = value.map(|value| match limit {
+                Limit::AtLeast(least) => value >= *least,
+                Limit::AtMost(most) => value <= *most,
+            });
+            let reached = value.map_or("–".to_owned(), |value| grouped(value, *digits));
+            let verdict = match met {
+                Some(true) => "yes",
+                Some(false) => "**short**",
+                None => "not measured",
+            };
+            writeln!(out, "| {store}, {title} | {wanted} | {reached} | {verdict} |")?;
+        }
+        writeln!(out)?;
+        Ok(())
     }
 
     pub fn text(&self) -> Result<String> {
@@ -111,6 +159,7 @@ impl Report<'_> {
                 "Medians of {rounds} rounds, {seconds} s each; longest waits, failures and errors: the worst round.\n"
             )?;
         }
+        self.figures(&mut out)?;
         for workload in WORKLOADS {
             writeln!(out, "### {}\n", workload.title)?;
             for (file, title, _) in charts(workload) {
