@@ -115,7 +115,7 @@ fn a_group_whose_grant_is_lost_leaves_nothing() {
             let guard = multi.acquire_with_lease(LEASE).unwrap();
             assert_eq!(fault.hits(), 1);
             for name in ["lost-a", "lost-b"] {
-                assert!(eventually(L, || world.fields(name).into_values().eq(["1".to_owned()])), "{name}");
+                assert!(eventually(LONG, || world.fields(name).into_values().eq(["1".to_owned()])), "{name}");
             }
             guard.check().unwrap();
             guard.unlock().unwrap();
@@ -181,7 +181,7 @@ fn a_lease_ends_the_locks_and_nothing_that_is_kept_beside_them() {
                 holding.unlock().unwrap();
             }
             taking.returns_within(now(), LONG, "taking the group").unwrap().unlock().unwrap();
-            let leased = multi.try_acquire_for_with_lease(LONG, ms(900)).unwrap().unwrap();
+            let leased = multi.try_acquire_for_with_lease(LONG, ms(2_500)).unwrap().unwrap();
             let fence = leased.fence().unwrap();
             assert_eq!(world.ttl("redisson_lock_token:{f}"), -1);
             let other = world.direct();
