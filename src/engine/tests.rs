@@ -353,9 +353,7 @@ fn a_change_without_an_answer_is_not_repeated_for_as_long_as_a_store_remembers()
         let mut seen = 0;
         loop {
             // Each pause is a tenth of a second at most: a thread that pauses goes on by one step of the clock.
-            while store.counted.lock().len() == seen && !adding.is_finished() {
-                thread::yield_now();
-            }
+            comes_about("a request", || store.counted.lock().len() != seen || adding.is_finished());
             if adding.is_finished() {
                 break;
             }
@@ -471,9 +469,7 @@ fn a_place_in_the_stores_queue_is_left_in_the_callers_time_or_by_the_watchdog() 
         let until = WaitLimit::Deadline(latest);
         let outcome = acquire_as(Kind::Fair, &engine, &name(), until, Lease::Renewed);
         assert_eq!(outcome.is_err(), has_failed);
-        while store.abandons.load(Ordering::SeqCst) == 0 {
-            thread::yield_now();
-        }
+        comes_about("a clean-up", || store.abandons.load(Ordering::SeqCst) > 0);
         let (thread, deadline) = store.abandoned.lock().first().cloned().unwrap();
         assert_eq!(thread.as_deref() == Some("leasehold-watch"), has_failed, "{thread:?}");
         assert!(has_failed || deadline <= latest.plus(engine.options.command_timeout));
@@ -492,9 +488,7 @@ fn a_try_that_is_granted_while_the_client_shuts_down_gives_the_lock_back() {
         let trying = thread::Builder::new().spawn_scoped(scope, attempt).unwrap();
         has_begun.recv().unwrap();
         let ending = thread::Builder::new().spawn_scoped(scope, || engine.shutdown()).unwrap();
-        while !engine.calls.is_closed() {
-            thread::yield_now();
-        }
+        comes_about("the end of calls", || engine.calls.is_closed());
         go_on.send(()).unwrap();
         assert_eq!(trying.join().unwrap().unwrap_err().kind(), ErrorKind::ShutDown);
         ending.join().unwrap().unwrap();

@@ -157,14 +157,17 @@ fn clients_are_listed_with_what_they_hold_and_wait_for(store: &Store) {
 }
 
 fn a_client_whose_directory_is_off_is_an_id(store: &Store) {
-    let off = store.client_with(|options| options.lease(Duration::from_millis(300)).directory(false));
+    let off = store.client_with(|options| options.lease(Duration::from_secs(3)).directory(false));
     let (on, other) = (quick(store, "on"), store.client());
     let (silent, telling) = (fresh("silent"), fresh("telling"));
     let guard = off.lock(&silent).acquire().unwrap();
     let second = on.lock(&telling).acquire().unwrap();
     let program = |seen: &Inspection| seen.holders[0].whereabouts.as_ref().map(|place| place.program.clone());
     shown(&other, &telling, |seen| program(seen).is_some_and(|program| !program.is_empty()));
-    // Several rounds of the one have gone by when one of the other has.
+    // An entry is written with each renewal: one of the silent client has come since.
+    let mut last = guard.remaining();
+    let renewed = eventually(LONG, || guard.remaining() > std::mem::replace(&mut last, guard.remaining()));
+    assert!(renewed, "no renewal");
     let seen = other.inspect(&silent).unwrap();
     assert_eq!(program(&seen), store.rows_say_who.then(String::new), "{seen}");
     assert!(other.clients().all(|client| client.unwrap().id != off.id()));

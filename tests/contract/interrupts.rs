@@ -49,7 +49,7 @@ fn an_interrupt_ends_a_wait(store: &Store) {
 
 fn an_interrupted_wait_leaves_nothing_held_or_renewed(store: &Store) {
     let name = fresh("nothing");
-    let (client, stranger) = (store.client_with_lease(ms(1_000)), store.client());
+    let (client, stranger) = (store.client_with_lease(ms(3_000)), store.client());
     for holder in [&client, &stranger] {
         let held = Holding::take(&holder.lock(&name));
         let lock = client.lock(&name);
@@ -64,7 +64,7 @@ fn an_interrupted_wait_leaves_nothing_held_or_renewed(store: &Store) {
         interrupt.interrupt();
         assert_eq!(waiter.returns_within(LONG).0, (true, 0));
         held.release();
-        // A request or a renewal left behind would show within a lease.
+        // A request left behind would show at once, a renewal within a third of the lease.
         throughout(ms(1_200), || !lock.is_locked().unwrap());
     }
 }

@@ -235,9 +235,9 @@ fn locks_and_guards_keep_their_client_alive(store: &Store) {
     }
 }
 
-/// All threads of this process (Linux shows them).
-fn count_threads() -> usize {
-    std::fs::read_dir("/proc/self/task").unwrap().count()
+/// All threads of this process, where the system shows them as Linux does.
+fn count_threads() -> Option<usize> {
+    std::fs::read_dir("/proc/self/task").ok().map(Iterator::count)
 }
 
 fn a_client_leaves_no_thread_behind(store: &Store) {
@@ -246,7 +246,7 @@ fn a_client_leaves_no_thread_behind(store: &Store) {
         store.client().shutdown().unwrap();
         let before = count_threads();
         for drop_only in [false, true] {
-            let clients = [store.client_with_lease(ms(600)), store.client()];
+            let clients = [store.client_with_lease(RENEWED), store.client()];
             let name = fresh("threads");
             for client in &clients {
                 // A wait, a loss, a hold: whatever starts threads has started them.
@@ -259,7 +259,7 @@ fn a_client_leaves_no_thread_behind(store: &Store) {
                 lost.on_lost(move |_| tell.send(()).unwrap());
                 receive(&told, ms(50) + SLACK).unwrap();
             }
-            assert!(count_threads() > before);
+            assert!(count_threads() > before || before.is_none());
             let begun = now();
             if !drop_only {
                 clients.iter().for_each(|client| client.shutdown().unwrap());

@@ -86,7 +86,7 @@ fn a_panicking_callback_does_not_keep_others_from_being_called(store: &Store) {
 }
 
 fn a_callback_may_use_its_client(store: &Store) {
-    let client = store.client_with_lease(ms(300));
+    let client = store.client_with_lease(RENEWED);
     let lock = client.lock(&fresh("uses"));
     let guard = lock.acquire_with_lease(ms(100)).unwrap();
     let (tell, told) = unbounded();

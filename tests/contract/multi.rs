@@ -222,7 +222,7 @@ fn of_many_that_try_at_once_exactly_one_has_the_group(store: &Store) {
             let (client, names, had) = (&clients[number % 2], &names, &had);
             scope.spawn(move || {
                 let multi = group(client, names);
-                if multi.try_lock_for_with_lease(Duration::ZERO, SECOND * 10).unwrap() {
+                if multi.try_lock_for_with_lease(Duration::ZERO, SECOND * 20).unwrap() {
                     had.fetch_add(1, Ordering::SeqCst);
                 }
             });
@@ -237,13 +237,13 @@ fn of_many_that_try_at_once_exactly_one_has_the_group(store: &Store) {
             let (client, names, had) = (&clients[number % 2], &names, &had_in_time);
             scope.spawn(move || {
                 let multi = group(client, names);
-                if multi.try_lock_for_with_lease(SECOND, SECOND * 10).unwrap() {
+                if multi.try_lock_for_with_lease(SECOND * 3, SECOND * 20).unwrap() {
                     had.fetch_add(1, Ordering::SeqCst);
                 }
             });
         }
     });
-    assert!(begun.elapsed() < SECOND * 9, "the lease must not have ended");
+    assert!(begun.elapsed() < SECOND * 19, "the lease must not have ended");
     assert_eq!(had_in_time.load(Ordering::SeqCst), 1);
 }
 
@@ -424,7 +424,7 @@ fn a_group_is_reentrant_as_its_locks_are(store: &Store) {
 }
 
 fn a_multi_locks_lease_is_for_all_and_counts_from_the_last_acquire(store: &Store) {
-    let lease = ms(800);
+    let lease = ms(2_000);
     let (client, other) = (store.client(), store.client());
     let names = names(3);
     let multi = group(&client, &names);
@@ -437,7 +437,7 @@ fn a_multi_locks_lease_is_for_all_and_counts_from_the_last_acquire(store: &Store
         receive(&lost, LONG).unwrap();
         (had, left, guard.check().is_err())
     });
-    let_pass(ms(500), "a good part of the lease");
+    let_pass(lease * 3 / 5, "more than half of the lease");
     holding.release();
     let left = |name: &String| other.lock(name).remaining_lease().unwrap();
     comes_true_within(SECOND, || names.iter().all(|name| left(name).is_some()));
@@ -568,9 +568,9 @@ fn one_that_was_lost_while_others_were_waited_for_is_taken_again(store: &Store) 
 }
 
 fn a_longest_hold_of_one_ends_the_group(store: &Store) {
-    let client = store.client_with_lease(ms(1_500));
+    let client = store.client_with_lease(ms(3_000));
     let names = names(2);
-    let limited = client.lock_with(&names[0]).max_hold(ms(2_200)).build();
+    let limited = client.lock_with(&names[0]).max_hold(ms(3_600)).build();
     let guard = client.multi_lock([limited, client.lock(&names[1])]).acquire().unwrap();
     let loss = receive(&guard.lost(), LONG).unwrap();
     assert_eq!((loss.name.as_str(), loss.reason), (names[0].as_str(), LossReason::HeldTooLong));

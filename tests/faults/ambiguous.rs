@@ -7,7 +7,7 @@ use std::time::Duration;
 use leasehold::crossbeam_channel::bounded;
 use leasehold::{ErrorKind, HoldState};
 
-use super::world::{L, PATIENCE, R, T, about, no_releases, releases, scenario};
+use super::world::{KEPT, L, PATIENCE, R, T, about, no_releases, releases, scenario};
 use crate::support::proxy::{Command, Direction, Do, Then, Which};
 use crate::support::{LONG, SLACK, call, comes_within, elsewhere, let_pass, ms, now, throughout, within};
 
@@ -71,8 +71,9 @@ fn a_try_is_sent_once_whatever_becomes_of_its_connection() {
             assert_eq!(world.proxy.count(no_releases(&name)), 1, "{how:?}: sent again");
         }
         // Without any fault a lock and an unlock are one script each.
-        client.lock("plain").lock_with_lease(LEASE).unwrap();
-        client.lock("plain").unlock().unwrap();
+        let unhurried = world.builder().command_timeout(LONG).build().unwrap();
+        unhurried.lock("plain").lock_with_lease(LEASE).unwrap();
+        unhurried.lock("plain").unlock().unwrap();
         assert_eq!(world.proxy.count(about("plain")), 2);
     });
 }
@@ -276,7 +277,7 @@ fn a_dropped_guards_release_whose_reply_is_lost_frees_the_lock() {
             drop(guard);
             within(begun, T, "dropping a guard");
             comes_within(begun, T, "the release", || world.is_free(&name));
-            fault.wait_for(1, L);
+            fault.wait_for(1, LONG);
             // The thread goes on at once, with a hold that the first one's release cannot touch.
             let again = client.lock(&name).acquire_with_lease(LEASE).unwrap();
             throughout(2 * T, || world.fields(&name) == [(again.owner().to_string(), "1".to_owned())].into());
@@ -289,14 +290,20 @@ fn a_dropped_guards_release_whose_reply_is_lost_frees_the_lock() {
 #[test]
 fn a_renewal_whose_reply_is_lost_is_made_up_for() {
     scenario(|world| {
-        for (number, how) in ways().into_iter().enumerate() {
-            let (client, seen) = world.watched();
-            let name = format!("renewal-{number}");
-            let guard = client.lock(&name).acquire().unwrap();
-            let fault = world.proxy.next(about(&name), how.clone());
-            throughout(L + R, || guard.check().is_ok() && !world.is_free(&name));
+        let holds: Vec<_> = (ways().into_iter().enumerate())
+            .map(|(number, how)| {
+                let (client, seen) = world.watched_keeping();
+                let guard = client.lock(&format!("renewal-{number}")).acquire().unwrap();
+                let fault = world.proxy.next(about(guard.name()), how.clone());
+                (how, client, seen, guard, fault)
+            })
+            .collect();
+        throughout(KEPT + R, || {
+            holds.iter().all(|(_, _, _, guard, _)| guard.check().is_ok() && !world.is_free(guard.name()))
+        });
+        for (how, _client, seen, guard, fault) in holds {
             assert_eq!(fault.hits(), 1, "{how:?}");
-            world.assert_held(&name, guard.owner(), 1);
+            world.assert_held(guard.name(), guard.owner(), 1);
             guard.unlock().unwrap();
             assert_eq!(seen.losses(), 0, "{how:?}: {:?}", seen.events());
         }

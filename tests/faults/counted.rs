@@ -5,7 +5,7 @@ use std::time::Duration;
 use leasehold::{LockClient, Result};
 
 use super::world::{L, P, T, World, about, releases, scenario};
-use crate::support::observer::Event;
+use crate::support::observer::{Event, Seen};
 use crate::support::proxy::{Direction, Do, Then, Which};
 use crate::support::{LONG, call, comes_within, eventually, ms, now, within};
 
@@ -101,7 +101,7 @@ fn permits_whose_answers_are_lost_are_taken_once_and_given_back_once() {
             let permit = semaphore.acquire(2).unwrap();
             let giving = world.proxy.next(about("{k}"), how.clone());
             drop(permit);
-            giving.wait_for(1, L);
+            giving.wait_for(1, LONG);
             comes_within(now(), L, "the permits", || number(world, "k") == Some(5));
             // Asked after it, and answered: so it is known here what became of it.
             assert_eq!(semaphore.available_permits().unwrap(), 5);
@@ -184,7 +184,9 @@ fn a_notification_whose_waiter_has_died_is_given_to_another() {
 #[test]
 fn a_writer_whose_renewal_goes_without_an_answer_may_still_read() {
     scenario(|world| {
-        let (client, seen) = world.watched();
+        // Long enough for all that follows a renewal without an answer.
+        let seen = Seen::default();
+        let client = world.builder().lease(2 * L).observer(seen.clone()).build().unwrap();
         let failures = || seen.count(|event| matches!(event, Event::RenewalFailed(..)));
         let other = world.direct().read_write_lock("downgrade");
         let lock = client.read_write_lock("downgrade");
@@ -193,7 +195,7 @@ fn a_writer_whose_renewal_goes_without_an_answer_may_still_read() {
             let owner = client.current_owner();
             let before = failures();
             let fault = world.proxy.next(about("downgrade"), how.clone());
-            fault.wait_for(1, L);
+            fault.wait_for(1, LONG);
             comes_within(now(), T, "the news", || failures() > before);
             lock.read().lock().unwrap_or_else(|error| panic!("{how:?}: {error}"));
             lock.write().unlock().unwrap();

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use leasehold::{Guard, RedisLock};
+use leasehold::{Guard, LockClient, RedisLock};
 
 use super::world::{L, PATIENCE, T, World, about, scenario};
 use crate::support::proxy::{Do, Then};
@@ -19,7 +19,8 @@ struct Next {
 }
 
 impl Next {
-    fn waits_for(lock: &RedisLock) -> Next {
+    /// Returns once it waits.
+    fn waits_for(client: &LockClient, lock: &RedisLock) -> Next {
         let (tell, taken) = leasehold::crossbeam_channel::bounded(1);
         let (go_on, told) = leasehold::crossbeam_channel::bounded::<()>(1);
         let lock = lock.clone();
@@ -29,7 +30,7 @@ impl Next {
             told.recv().expect("the test tells");
             guard.unlock()
         });
-        let_pass(ms(50), "so that it waits; nothing shows that from outside");
+        assert!(eventually(LONG, || client.stats().waiters == 1), "it does not wait");
         Next { taken, go_on, ended }
     }
 
@@ -43,7 +44,7 @@ impl Next {
         });
         self.go_on.send(()).unwrap();
         self.ended.outcome().0.unwrap();
-        assert!(eventually(L, || world.is_free(name)), "{what}");
+        assert!(eventually(LONG, || world.is_free(name)), "{what}");
     }
 }
 
@@ -80,7 +81,7 @@ fn passed_on(world: &World, way: &str) {
         let (name, what) = (format!("{way}-{number}"), format!("{way}, {how:?}"));
         let lock = client.lock(&name);
         let first = lock.acquire_with_lease(LEASE).unwrap();
-        let next = Next::waits_for(&lock);
+        let next = Next::waits_for(&client, &lock);
         let fault = world.proxy.next(about(&name), how);
         let begun = now();
         let outcome = end(way, first);
@@ -99,13 +100,13 @@ fn a_lock_that_is_passed_on_late_takes_nothing_from_later_owners() {
             let client = world.client();
             let lock = client.lock(way);
             let first = lock.acquire_with_lease(LEASE).unwrap();
-            let next = Next::waits_for(&lock);
+            let next = Next::waits_for(&client, &lock);
             let fault = world.proxy.next(about(way), Do::HoldRequest);
             end(way, first).unwrap();
             next.has_its_turn(world, way, way);
             let again = lock.acquire_with_lease(LEASE).unwrap();
             let before = world.scripts_run();
-            fault.wait_for(1, L);
+            fault.wait_for(1, LONG);
             fault.release();
             assert!(
                 eventually(LONG, || world.scripts_run() > before),
@@ -177,7 +178,7 @@ fn a_lock_that_a_waiter_no_longer_wants_goes_to_the_next() {
             for waiter in waiters {
                 waiter.outcome().0.unwrap();
             }
-            assert!(eventually(T, || world.is_free("given-up")), "{:?}", world.fields("given-up"));
+            world.is_given_back("given-up", T);
         }
     });
 }

@@ -47,7 +47,8 @@ fn assert_given_back(before: i64, within: Duration, what: &str) {
 #[test]
 fn leases_that_ran_out_leave_no_memory_taken() {
     scenario(|world| {
-        let client = world.builder_to(&world.server.url()).lease(ms(3_000)).build().unwrap();
+        let builder = world.builder_to(&world.server.url()).lease(ms(3_000)).command_timeout(LONG);
+        let client = builder.build().unwrap();
         leave_to_run_out(&client, 0..REMEMBERED, ms(100));
         let_pass(ms(500), "these leases, and what follows them");
         let before = live_bytes();

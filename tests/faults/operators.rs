@@ -151,7 +151,7 @@ fn foreign_fields_in_a_locks_hash_are_kept_and_a_non_number_is_a_typed_error() {
 #[test]
 fn a_key_of_another_type_fails_every_call_at_once_and_is_not_touched() {
     scenario(|world| {
-        let client = world.client();
+        let client = world.builder().command_timeout(LONG).build().unwrap();
         world.does(&["SET", "test:string", "data"]);
         let lock = client.lock("test:string");
         let begun = now();

@@ -4,11 +4,11 @@ use std::time::{Duration, Instant};
 
 use leasehold::{LockClient, LossReason, OwnedGuard};
 
-use super::world::{World, about, play, scenario};
+use super::world::{KEPT, T, World, about, play, scenario};
 use crate::support::observer::{Event, Seen};
 use crate::support::proxy::{Do, Then};
 use crate::support::server::{RedisServer, default_server};
-use crate::support::{alone_within, call, let_pass, ms, now, stalled_since, within};
+use crate::support::{LONG, alone_within, call, let_pass, ms, now, stalled_since, within};
 
 /// One outage: so many holds of such a lease, over a link of such a round trip, with the server stopped until half of the
 /// holds have no more than so much left.
@@ -201,18 +201,18 @@ fn the_end_of_a_lease_is_reported_while_a_renewal_or_a_clean_up_hangs() {
 #[test]
 fn a_renewal_that_is_under_way_at_the_release_prolongs_no_later_hold() {
     scenario(|world| {
-        let client = world.client();
+        // The next hold's lease outlasts the requests about it, and is shorter than what a renewal asks for.
+        let client = world.builder().lease(KEPT).build().unwrap();
         let lock = client.lock("under-way");
         let guard = lock.acquire().unwrap();
         let fault = world.proxy.next(about("under-way"), Do::HoldRequest);
-        fault.wait_for(1, super::world::L);
+        fault.wait_for(1, LONG);
         let begun = now();
         guard.unlock().unwrap();
-        let second = lock.acquire_with_lease(ms(300)).unwrap();
-        within(begun, super::world::T / 2, "a release and an acquire");
+        let second = lock.acquire_with_lease(KEPT / 2).unwrap();
+        within(begun, T / 2, "a release and an acquire");
         fault.release();
-        fault.wait_for(1, super::world::L);
-        let (mut most, lease) = (0, 300);
+        let (mut most, lease) = (0, i64::try_from((KEPT / 2).as_millis()).unwrap());
         crate::support::throughout(ms(100), || {
             most = world.ttl("under-way").max(most);
             most <= lease

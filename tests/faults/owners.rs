@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use leasehold::{Error, HoldState, NotHeld, RedisLock};
 
-use super::world::{L, OWN, PATIENCE, R, T, World, about, play, releases, scenario};
+use super::world::{KEPT, L, OWN, PATIENCE, R, T, World, about, play, releases, scenario};
 use crate::support::netns::{Lost, Netns};
 use crate::support::proxy::{Do, Fault, Proxy, Then, Which};
 use crate::support::server::{RedisServer, default_server};
@@ -19,7 +19,7 @@ const LEASE: Duration = Duration::from_secs(10);
 /// Lets what was held back arrive, and waits until the server has run it.
 #[track_caller]
 fn arrives(world: &World, fault: &Fault) {
-    fault.wait_for(1, L);
+    fault.wait_for(1, LONG);
     let before = world.scripts_run();
     fault.release();
     assert!(eventually(LONG, || world.scripts_run() > before), "the late request does not arrive");
@@ -153,15 +153,15 @@ fn a_partial_release_that_arrives_late_takes_no_level_from_a_later_hold() {
 #[test]
 fn a_renewal_that_arrives_late_prolongs_no_later_hold() {
     scenario(|world| {
-        let client = world.client();
+        let (client, _) = world.watched_keeping();
         let lock = client.lock("renewal");
         let guard = lock.acquire().unwrap();
         let fault = world.proxy.next(about("renewal"), Do::HoldRequest);
-        fault.wait_for(1, L);
+        fault.wait_for(1, LONG);
         let let_go = T + R;
         throughout(let_go, || guard.check().is_ok());
         guard.unlock().unwrap();
-        let lease = ms(800);
+        let lease = KEPT / 2; // shorter than what the renewal asks for
         let second = lock.acquire_with_lease(lease).unwrap();
         arrives(world, &fault);
         let ttl = world.ttl("renewal");
@@ -188,17 +188,17 @@ fn a_release_whose_connection_was_aborted_and_that_arrives_all_the_same_frees_no
             match way {
                 "unlock" => std::thread::scope(|scope| {
                     scope.spawn(|| {
-                        fault.wait_for(1, L);
+                        fault.wait_for(1, LONG);
                         near.kill(Which::All, Then::Reset);
                     });
                     first.unlock().unwrap();
                 }),
                 _ => {
                     drop(first);
-                    fault.wait_for(1, L);
+                    fault.wait_for(1, LONG);
                     near.kill(Which::All, Then::Reset);
                     if way == "drop and wait" {
-                        assert!(eventually(L, || near.connections() == 0));
+                        assert!(eventually(LONG, || near.connections() == 0));
                     }
                 }
             }
@@ -265,7 +265,7 @@ fn a_forgotten_release_script_frees_no_later_hold() {
                 first.unlock().unwrap();
             }
             let second = lock.acquire_with_lease(LEASE).unwrap();
-            fault.wait_for(1, L);
+            fault.wait_for(1, LONG);
             throughout(ms(40), || {
                 world.assert_held("noscript", second.owner(), 1);
                 second.check().is_ok()
@@ -285,7 +285,7 @@ fn a_hold_that_was_lost_by_time_is_never_counted_on() {
         let lease = ms(200);
         let outer = lock.acquire_with_lease(lease).unwrap();
         let inner = lock.acquire_with_lease(lease).unwrap();
-        assert!(eventually(L, || world.is_free("expired")));
+        assert!(eventually(LONG, || world.is_free("expired")));
         let theirs = other.lock("expired").acquire().unwrap();
         assert!(!lock.try_lock().unwrap());
         world.assert_held("expired", theirs.owner(), 1);
@@ -317,7 +317,7 @@ fn write(connection: &mut redis::Connection, fence: u64, text: &str) -> bool {
 fn hold_until_stopped(url: &str) {
     let client = leasehold::LockClient::builder()
         .url(url)
-        .lease(L)
+        .lease(2 * L)
         .command_timeout(T)
         .patience(PATIENCE)
         .build()
@@ -333,7 +333,7 @@ fn hold_until_stopped(url: &str) {
         let this = now();
         // The first thing that happens after a stop: no time for any thread of the library to notice.
         let outcome = guard.check();
-        if outcome.is_err() || this - last > L {
+        if outcome.is_err() || this - last > 2 * L {
             break outcome;
         }
         last = this;
@@ -368,10 +368,10 @@ fn a_holder_stopped_for_longer_than_its_lease_knows_at_once_and_a_fenced_store_r
         holder.signal("CONT");
         throughout(R, || !says("WOKE"));
         holder.signal("STOP");
-        let client = world.direct();
+        let client = world.builder_to(&url).lease(KEPT).patience(LONG).build().unwrap();
         let stopped = now();
         let guard = client.fenced_lock("stopped").acquire().unwrap();
-        within(stopped, L, "taking over from a stopped holder");
+        within(stopped, 2 * L, "taking over from a stopped holder");
         let fence = guard.fence().unwrap().get();
         let mut store = redis::Client::open(url.as_str()).unwrap().get_connection().unwrap();
         assert!(write(&mut store, fence, "theirs"));

@@ -96,7 +96,7 @@ fn after_a_shutdown_nothing_is_left_although_clones_live_on() {
         client.shutdown().unwrap();
         within(begun, 2 * T, "a shutdown");
         assert!(world.is_free("held") && world.is_free("waited"));
-        assert_eq!(lost.recv_timeout(L).unwrap().reason, LossReason::ShutDown);
+        assert_eq!(lost.recv_timeout(LONG).unwrap().reason, LossReason::ShutDown);
         assert_eq!(client.lock("held").lock().unwrap_err().kind(), ErrorKind::ShutDown);
         assert_eq!(guard.state(), HoldState::Lost);
         assert!(guard.unlock().is_err());
@@ -226,7 +226,7 @@ fn a_shutdown_waits_for_requests_under_way_and_leaves_nothing() {
                 let waiter = (way == "pass on").then(|| {
                     let lock = lock.clone();
                     let waiter = call(move || lock.lock());
-                    let_pass(ms(50), "so that it waits; nothing shows that from outside");
+                    assert!(eventually(LONG, || client.stats().waiters == 1), "it does not wait");
                     waiter
                 });
                 fault = world.proxy.next(about(way), Do::HoldReply);
@@ -355,10 +355,15 @@ fn a_thousand_holds_are_kept_by_few_round_trips() {
 #[test]
 fn renewals_that_race_releases_bring_nothing_back() {
     scenario(|world| {
-        // A renewal each 200 ms at the latest, and locks that come and go all the time.
-        let client =
-            world.builder_to(&world.server.url()).lease(ms(600)).command_timeout(ms(250)).build().unwrap();
-        let kept = client.lock("kept").acquire_owned().unwrap();
+        // Renewals of holds that began one after the other, and locks that come and go all the time.
+        let builder = world.builder_to(&world.server.url()).lease(2 * L).command_timeout(LONG);
+        let client = builder.build().unwrap();
+        let kept: Vec<_> = (0..20)
+            .map(|number| {
+                let_pass(ms(40), "so that their renewals are due at other times");
+                client.lock(&format!("kept-{number}")).acquire_owned().unwrap()
+            })
+            .collect();
         std::thread::scope(|scope| {
             for number in 0..4 {
                 let client = &client;
@@ -376,7 +381,7 @@ fn renewals_that_race_releases_bring_nothing_back() {
             assert!(world.is_free(&format!("race-{number}")));
         }
         throughout(R, || (0..4).all(|number| world.is_free(&format!("race-{number}"))));
-        kept.unlock().unwrap();
+        kept.into_iter().for_each(|kept| kept.unlock().unwrap());
     });
 }
 

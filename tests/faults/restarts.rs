@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use leasehold::{ClientBuilder, ErrorKind, HoldState, NotHeld};
 
-use super::world::{L, OWN, P, R, T, about, scenario, scenario_on};
+use super::world::{KEPT, L, OWN, P, R, T, about, await_renewal, scenario, scenario_on};
 use crate::support::observer::{Event, Seen};
 use crate::support::proxy::Which;
 use crate::support::server::ADMIN;
@@ -72,7 +72,9 @@ fn a_connect_to_a_server_that_stands_still_ends_in_time() {
 fn while_a_script_blocks_the_server_calls_are_refused_or_wait_and_then_go_through() {
     let busy = |builder: crate::support::server::Builder| builder.config("lua-time-limit 50");
     scenario_on(busy, |world| {
-        let (client, seen) = world.watched();
+        let seen = Seen::default();
+        let builder = world.builder().lease(KEPT).command_timeout(LONG).patience(LONG);
+        let client = builder.observer(seen.clone()).build().unwrap();
         let guard = client.lock("held").acquire().unwrap();
         let mut killer = world.server.admin();
         let mut runner = world.server.admin();
@@ -83,7 +85,7 @@ fn while_a_script_blocks_the_server_calls_are_refused_or_wait_and_then_go_throug
             let asked = redis::cmd("PING").query::<String>(&mut killer);
             asked.is_err_and(|error| error.code() == Some("BUSY"))
         };
-        assert!(eventually(L, is_busy), "the script does not block");
+        assert!(eventually(LONG, is_busy), "the script does not block");
         let error = client.lock("other").try_lock().unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Busy, "{error}");
         assert!(error.is_retryable() && !error.outcome_unknown(), "{error}");
@@ -98,7 +100,7 @@ fn while_a_script_blocks_the_server_calls_are_refused_or_wait_and_then_go_throug
         redis::cmd("SCRIPT").arg("KILL").exec(&mut killer).unwrap();
         waiter.returns_within(killed, P, "getting through").unwrap();
         script.join().unwrap();
-        throughout(L, || guard.check().is_ok());
+        await_renewal(&guard);
         guard.unlock().unwrap();
         assert_eq!(seen.losses(), 0);
     });
@@ -107,7 +109,7 @@ fn while_a_script_blocks_the_server_calls_are_refused_or_wait_and_then_go_throug
 #[test]
 fn a_paused_server_delays_calls_within_their_bounds() {
     scenario(|world| {
-        let client = world.client();
+        let client = world.builder().lease(KEPT).build().unwrap();
         for mode in ["ALL", "WRITE"] {
             let guard = client.lock("kept").acquire().unwrap();
             let pause = (L / 2).as_millis().to_string();

@@ -9,7 +9,7 @@ use leasehold::{ErrorKind, LockClient};
 use super::world::{L, R, T, about, scenario_on};
 use crate::support::observer::{Event, Seen, texts};
 use crate::support::proxy::{Do, Then, Which, verb};
-use crate::support::{alone, eventually, start, throughout};
+use crate::support::{LONG, alone, eventually, start, throughout};
 
 const PASSWORD: &str = "S3CR3T-hunter2";
 
@@ -54,7 +54,7 @@ fn no_failure_of_a_running_client_shows_its_password() {
         let mut said = Said::default();
         let seen = Seen::default();
         let url = world.proxy.url().replace("redis://", &format!("redis://locks:{PASSWORD}@"));
-        let builder = world.builder_to(&url).observer(seen.clone());
+        let builder = world.builder_to(&url).lease(2 * L).observer(seen.clone());
         said.add(format!("{builder:?} {builder:#?}"));
         let client = builder.build().unwrap();
         let guard = client.lock("secret").acquire().unwrap();
@@ -83,7 +83,7 @@ fn no_failure_of_a_running_client_shows_its_password() {
                 } else {
                     world.proxy.next(about("other"), how.clone())
                 };
-                let bitten = eventually(2 * L, || {
+                let bitten = eventually(LONG, || {
                     let outcome = client.lock("other").try_lock().and_then(|_| client.lock("other").unlock());
                     said.outcome(&outcome);
                     fault.hits() > 0
@@ -91,7 +91,7 @@ fn no_failure_of_a_running_client_shows_its_password() {
                 assert!(bitten, "{how:?} met nobody");
                 let well =
                     || client.lock("other").try_lock().and_then(|_| client.lock("other").unlock()).is_ok();
-                assert!(eventually(2 * L, well), "it does not recover from {how:?}");
+                assert!(eventually(LONG, well), "it does not recover from {how:?}");
             }
             world.is_given_back("other", 2 * L);
         }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use leasehold::{ErrorKind, LossReason};
 
-use super::world::{L, P, R, T, about, releases, scenario};
+use super::world::{KEPT, L, P, R, T, about, await_renewal, releases, scenario};
 use crate::support::epilogue::assert_every_hash_has_a_ttl;
 use crate::support::observer::{Event, Seen};
 use crate::support::proxy::{Direction, Do, Then, Which};
@@ -49,7 +49,7 @@ fn a_lease_below_a_millisecond_is_refused_and_never_granted_without_a_key() {
 #[test]
 fn without_memory_taking_is_refused_while_keeping_and_giving_back_go_on() {
     scenario(|world| {
-        let client = world.client();
+        let client = world.builder().lease(KEPT).command_timeout(LONG).build().unwrap();
         let (held, nested) = (client.lock("held"), client.lock("nested"));
         let guard = held.acquire().unwrap();
         let outer = nested.acquire().unwrap();
@@ -61,8 +61,9 @@ fn without_memory_taking_is_refused_while_keeping_and_giving_back_go_on() {
         let patient = world.builder().patience(ms(300)).build().unwrap();
         assert_eq!(patient.lock("another").lock().unwrap_err().kind(), ErrorKind::OutOfMemory);
         assert!(world.is_free("another"));
-        // Longer than the lease: renewals pass.
-        throughout(L + R, || guard.check().is_ok() && outer.check().is_ok());
+        // Renewals pass.
+        await_renewal(&guard);
+        await_renewal(&outer);
         let owner = outer.owner();
         inner.unlock().unwrap();
         world.assert_held("nested", owner, 1);
@@ -188,9 +189,9 @@ fn a_deleted_key_is_found_by_the_next_renewal() {
         assert!(guard.check().is_ok());
         let deleted = now();
         world.does(&["DEL", "deleted"]);
-        assert_eq!(lost.recv_timeout(L).unwrap().reason, LossReason::Gone);
+        assert_eq!(lost.recv_timeout(LONG).unwrap().reason, LossReason::Gone);
         within(deleted, R + T, "the news of the loss");
-        assert_eq!(told.recv_timeout(L).unwrap(), LossReason::Gone);
+        assert_eq!(told.recv_timeout(LONG).unwrap(), LossReason::Gone);
         within(deleted, R + T, "the callback");
         assert!(guard.check().unwrap_err().is_lost());
         seen.wait_for("the loss", |event| matches!(event, Event::Lost(loss) if loss.name == "deleted"));

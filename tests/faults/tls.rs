@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use leasehold::ErrorKind;
 
-use super::world::{L, R, T, World, play};
+use super::world::{CONNECT, L, T, World, await_renewal, play};
 use crate::support::observer::texts;
 use crate::support::proxy::{Direction, Then, Which};
 use crate::support::server::{RedisServer, matrix};
-use crate::support::{alone, call, missing, ms, now, start, throughout, within};
+use crate::support::{LONG, alone, call, missing, ms, now, start, within};
 
 /// Runs `body` with a server that speaks TLS only, also at an address that its certificate does not name.
 #[track_caller]
@@ -30,26 +30,26 @@ fn url(world: &World) -> String {
 
 fn builder(world: &World) -> leasehold::ClientBuilder {
     // A handshake is work; on a busy machine it takes its time.
-    world.builder_to(&url(world)).connect_timeout(Duration::from_secs(3)).tls_ca(world.server.ca())
+    world.builder_to(&url(world)).connect_timeout(CONNECT).tls_ca(world.server.ca())
 }
 
 #[test]
 fn over_tls_locks_are_kept_and_waiters_are_woken_and_dead_connections_replaced() {
     secured(|world| {
-        let (client, other) = (builder(world).build().unwrap(), builder(world).build().unwrap());
+        let [client, other] = [(); 2].map(|()| builder(world).lease(2 * L).build().unwrap());
         let guard = other.lock("secured").acquire().unwrap();
         let lock = client.lock("secured");
         assert!(!lock.try_lock().unwrap());
         let waiter = call(move || lock.lock().and_then(|()| lock.unlock()));
         world.await_subscription("secured");
-        throughout(L, || guard.check().is_ok());
+        await_renewal(&guard);
         let unlocked = now();
         guard.unlock().unwrap();
         waiter.returns_within(unlocked, ms(50), "taking over").unwrap();
         // Connections end, TLS and all.
         let guard = client.lock("kept").acquire().unwrap();
         world.proxy.kill(Which::All, Then::Reset);
-        throughout(R + T, || guard.check().is_ok());
+        await_renewal(&guard);
         client.lock("another").lock().unwrap();
         client.lock("another").unlock().unwrap();
         guard.unlock().unwrap();
@@ -80,7 +80,7 @@ fn a_server_without_a_valid_certificate_is_refused_in_time() {
         for (builder, what) in [
             (builder(world).tls_ca(world.server.unknown_ca()), "a CA that did not sign it"),
             (builder(world).url(&elsewhere), "a name it is not certified for"),
-            (world.builder_to(&url(world)).connect_timeout(Duration::from_secs(3)), "the system's CAs"),
+            (world.builder_to(&url(world)), "the system's CAs"),
         ] {
             let begun = now();
             let error = builder.build().unwrap_err();
@@ -112,7 +112,7 @@ fn between_tls_and_plaintext_there_is_no_falling_back() {
         let port = listener.local_addr().unwrap().port();
         let heard = start(move || {
             let (mut socket, _) = listener.accept().unwrap();
-            socket.set_read_timeout(Some(T)).unwrap();
+            socket.set_read_timeout(Some(LONG)).unwrap();
             let mut heard = vec![0; 4096];
             let count = std::io::Read::read(&mut socket, &mut heard).unwrap_or(0);
             heard.truncate(count);

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use leasehold::{ClientBuilder, LockClient, Owner};
+use leasehold::{ClientBuilder, Guard, LockClient, Owner};
 use redis::FromRedisValue;
 
 use crate::support::epilogue::{Baseline, assert_every_hash_has_a_ttl, not_given_back, threads};
@@ -19,6 +19,8 @@ pub(crate) const L: Duration = ms(1500);
 pub(crate) const R: Duration = ms(500);
 pub(crate) const T: Duration = ms(400);
 pub(crate) const P: Duration = ms(1200);
+/// The lease of a hold that is to outlast a renewal that fails, also on a busy machine.
+pub(crate) const KEPT: Duration = ms(6000);
 /// How long calls without a deadline keep trying.
 pub(crate) const PATIENCE: Duration = ms(3000);
 /// How long connecting may take where there is no request that waits for it: generous, since no promise is about it.
@@ -139,6 +141,12 @@ impl World {
         (self.builder().observer(seen.clone()).build().unwrap(), seen)
     }
 
+    /// The same, with holds that outlast a renewal that fails.
+    pub(crate) fn watched_keeping(&self) -> (LockClient, Seen) {
+        let seen = Seen::default();
+        (self.builder().lease(KEPT).observer(seen.clone()).build().unwrap(), seen)
+    }
+
     /// A client that the proxy's faults do not meet.
     pub(crate) fn direct(&self) -> LockClient {
         self.builder_to(&self.server.url()).build().unwrap()
@@ -256,6 +264,15 @@ impl World {
 fn is_of(owner: &str, client: &LockClient) -> bool {
     let id = client.id().to_string();
     owner.get(..14) == id.get(..14) && owner.get(15..36) == id.get(15..) && owner.get(36..37) == Some(":")
+}
+
+/// Waits until the hold is renewed once more.
+#[track_caller]
+pub(crate) fn await_renewal(guard: &Guard) {
+    let mut last = guard.remaining();
+    let renewed = eventually(LONG, || guard.remaining() > std::mem::replace(&mut last, guard.remaining()));
+    assert!(renewed, "no renewal: {:?}", guard.state());
+    guard.check().unwrap();
 }
 
 /// Picks every script about a lock.

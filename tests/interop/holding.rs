@@ -6,8 +6,8 @@ use leasehold::{ErrorKind, NotHeld};
 
 use crate::java;
 use crate::scene::{alone, rust, scripts_run, somebody_waits};
-use crate::support::call;
 use crate::support::server::RedisServer;
+use crate::support::{call, receive};
 
 const LEASE: Duration = Duration::from_secs(3);
 /// A third of the lease until the watchdog looks, one command time-out, slack.
@@ -137,7 +137,7 @@ fn a_lock_that_java_forces_open_is_lost_for_rust_and_reported() {
     let guard = client.lock("forced-too").acquire().unwrap();
     let lost = guard.lost();
     assert!(java.is("breaker", "force-unlock", &["forced-too"]));
-    let loss = lost.recv_timeout(LOSS_IS_KNOWN).expect("the loss is reported");
+    let loss = receive(&lost, LOSS_IS_KNOWN).expect("the loss is reported");
     assert_eq!((loss.name.as_str(), loss.owner), ("forced-too", guard.owner()));
     assert!(guard.check().unwrap_err().is_lost());
     assert!(guard.unlock().is_err());

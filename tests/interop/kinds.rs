@@ -7,7 +7,9 @@ use redis::Commands;
 
 use crate::agent::Pending;
 use crate::java;
-use crate::scene::{alone, between, calls, keys, monotonic, rust, scripts_run, somebody_waits};
+use crate::scene::{
+    alone, between, calls, keys, monotonic, own_time_between, rust, scripts_run, somebody_waits,
+};
 use crate::support::server::RedisServer;
 use crate::support::{Call, call, median, now, stalled_since, wait_until};
 use crate::waking::rounds;
@@ -31,7 +33,7 @@ fn a_dead_rust_waiter_of_a_fair_lock_holds_java_up_for_seconds() {
         let doomed = rust(&server.url(), LEASE);
         let lock = doomed.fair_lock("ghost");
         let waiter = call(move || lock.lock());
-        wait_until("it is in the queue", Duration::from_secs(10), || {
+        wait_until("it is in the queue", LONG, || {
             admin.llen::<_, usize>("redisson_lock_queue:{ghost}").unwrap() == 1
         });
         let place: Vec<String> = admin.lrange("redisson_lock_queue:{ghost}", 0, -1).unwrap();
@@ -47,14 +49,14 @@ fn a_dead_rust_waiter_of_a_fair_lock_holds_java_up_for_seconds() {
         place
     };
     let waiting = java.ask("waiter", "fair-try-for", &["ghost", "20000"]);
-    wait_until("it is in the queue", Duration::from_secs(10), || {
+    wait_until("it is in the queue", LONG, || {
         admin.lrange::<_, Vec<String>>("redisson_lock_queue:{ghost}", 0, -1).unwrap().len() == dead.len() + 1
     });
     let freed = monotonic();
     guard.unlock().unwrap();
     let got = waiting.wait();
     assert_eq!(got.result.as_deref(), Ok("true"));
-    let waited = between(freed, got.ended);
+    let waited = own_time_between(freed, got.ended);
     eprintln!("a dead Rust waiter at the head held Java up for {waited:?}");
     assert!(waited < Duration::from_secs(10), "{waited:?}");
     java.get("waiter", "fair-unlock", &["ghost"]);
@@ -113,14 +115,15 @@ fn waiting_readers_and_writers_are_woken_by_the_other_language() {
     let before = scripts_run(&mut admin);
     let readers: Vec<_> = (0..3).map(|n| java.ask(&format!("r{n}"), "read-lock", &["rw"])).collect();
     // Each asks, subscribes, and asks again before it sleeps.
-    wait_until("all three wait", Duration::from_secs(10), || scripts_run(&mut admin) >= before + 6);
+    wait_until("all three wait", LONG, || scripts_run(&mut admin) >= before + 6);
     let reading = lock.read().acquire().unwrap();
     let freed = monotonic();
     writing.unlock().unwrap();
     for reader in readers {
         let got = reader.wait();
         got.result.unwrap();
-        assert!(between(freed, got.ended) < TOLD, "{:?}", between(freed, got.ended));
+        let took = own_time_between(freed, got.ended);
+        assert!(took < TOLD, "{took:?}");
     }
     // Java's readers and ours let go; a writer of ours is told by the last, which is Java's.
     reading.unlock().unwrap();
@@ -134,13 +137,13 @@ fn waiting_readers_and_writers_are_woken_by_the_other_language() {
             had
         }
     });
-    wait_until("it waits", Duration::from_secs(10), || scripts_run(&mut admin) >= before + 2);
+    wait_until("it waits", LONG, || scripts_run(&mut admin) >= before + 2);
     java.get("r0", "read-unlock", &["rw"]);
     java.get("r1", "read-unlock", &["rw"]);
     assert!(waiter.is_open());
     let freed = monotonic();
     java.get("r2", "read-unlock", &["rw"]);
-    assert!(between(freed, waiter.join()) < TOLD);
+    assert!(own_time_between(freed, waiter.join()) < TOLD);
 }
 
 /// Redisson's read watchdog sets the key's time to its own, however long others read.
@@ -157,18 +160,14 @@ fn a_long_lease_of_ours_survives_the_watchdog_of_a_java_reader() {
         let outer = is_renewed.then(|| lock.read().acquire().unwrap());
         let guard = lock.read().acquire_with_lease(Duration::from_secs(60)).unwrap();
         java.get("reader", "read-lock", &["rw"]);
-        wait_until("Java's watchdog has cut the time", Duration::from_secs(5), || {
-            admin.pttl::<_, i64>("rw").unwrap() < 3_100
-        });
-        wait_until("ours has raised it", Duration::from_secs(3), || {
-            admin.pttl::<_, i64>("rw").unwrap() > 30_000
-        });
+        wait_until("Java's watchdog has cut the time", LONG, || admin.pttl::<_, i64>("rw").unwrap() < 3_100);
+        wait_until("ours has raised it", LONG, || admin.pttl::<_, i64>("rw").unwrap() > 30_000);
         guard.check().unwrap();
         java.get("reader", "read-unlock", &["rw"]);
         assert!(!java.is("writer", "write-try", &["rw"]));
         guard.unlock().unwrap();
         drop(outer);
-        wait_until("nobody reads", Duration::from_secs(3), || java.is("writer", "write-try", &["rw"]));
+        wait_until("nobody reads", LONG, || java.is("writer", "write-try", &["rw"]));
         java.get("writer", "write-unlock", &["rw"]);
     }
 }
@@ -238,12 +237,12 @@ fn permits_go_back_and_forth_between_the_languages() {
     let mut admin = server.admin();
     let before = scripts_run(&mut admin);
     let waiting = java.ask("waiter", "semaphore-try-for", &["sem", "2", "10000"]);
-    wait_until("Java has asked twice", Duration::from_secs(10), || scripts_run(&mut admin) >= before + 2);
+    wait_until("Java has asked twice", LONG, || scripts_run(&mut admin) >= before + 2);
     let freed = monotonic();
     two.unlock().unwrap();
     let got = waiting.wait();
     assert_eq!(got.result.as_deref(), Ok("true"));
-    assert!(between(freed, got.ended) < TOLD);
+    assert!(own_time_between(freed, got.ended) < TOLD);
     // We wait for one; we are told when Java's comes back.
     let before = scripts_run(&mut admin);
     let waiter = call({
@@ -255,11 +254,11 @@ fn permits_go_back_and_forth_between_the_languages() {
             had
         }
     });
-    wait_until("we have asked twice", Duration::from_secs(10), || scripts_run(&mut admin) >= before + 2);
+    wait_until("we have asked twice", LONG, || scripts_run(&mut admin) >= before + 2);
     assert!(waiter.is_open());
     let freed = monotonic();
     java.get("main", "semaphore-release", &["sem", "3"]);
-    assert!(between(freed, waiter.join()) < TOLD);
+    assert!(own_time_between(freed, waiter.join()) < TOLD);
     assert_eq!(java.get("main", "semaphore-available", &["sem"]), "3");
 }
 
@@ -388,10 +387,10 @@ fn a_hold_of_java_is_shown_with_its_kind() {
     let waiting = java.ask("waiter", "fair-lock", &["fair"]);
     let ours = call({
         let lock = client.fair_lock("fair");
-        wait_until("Java is in the queue", Duration::from_secs(10), || show("fair").waiting == 1);
+        wait_until("Java is in the queue", LONG, || show("fair").waiting == 1);
         move || lock.lock().map(|()| lock.unlock().unwrap()).unwrap()
     });
-    wait_until("both are in the queue", Duration::from_secs(10), || show("fair").waiting == 2);
+    wait_until("both are in the queue", LONG, || show("fair").waiting == 2);
     let seen = show("fair");
     assert_eq!((&seen.kind, &*seen.holders[0].owner), (&ObjectKind::FairLock, &*owner), "{seen}");
     let waiters: Vec<_> = seen.waiters.iter().map(|one| (one.owner.as_str(), one.by_this_client)).collect();
@@ -438,12 +437,12 @@ fn a_hold_of_java_is_shown_with_its_kind() {
     assert!(java.is("main", "semaphore-set", &["sem", "1"]));
     assert_eq!((show("sem").kind, show("sem").count), (ObjectKind::Counter, Some(1)));
     let waiting = java.ask("waiter", "semaphore-try-for", &["sem", "2", "20000"]);
-    wait_until("it listens", Duration::from_secs(10), || show("sem").kind == ObjectKind::Semaphore);
+    wait_until("it listens", LONG, || show("sem").kind == ObjectKind::Semaphore);
     java.get("main", "semaphore-release", &["sem", "1"]);
     assert_eq!(waiting.wait().result.as_deref(), Ok("true"));
     assert!(java.is("main", "latch-set", &["latch", "2"]));
     let waiting = java.ask("waiter", "latch-wait-for", &["latch", "20000"]);
-    wait_until("it listens", Duration::from_secs(10), || show("latch").kind == ObjectKind::CountDownLatch);
+    wait_until("it listens", LONG, || show("latch").kind == ObjectKind::CountDownLatch);
     assert_eq!(show("latch").count, Some(2));
     java.get("main", "latch-down", &["latch"]);
     java.get("main", "latch-down", &["latch"]);
@@ -466,7 +465,7 @@ fn java_ignores_the_note_of_a_hold() {
         assert!(java.is("main", &verb("is-locked"), &["said"]));
         assert!(java.error("main", &verb("unlock"), &["said"]).contains("IllegalMonitorState"));
         let waiting = java.ask("waiter", &verb("try-for"), &["said", "20000"]);
-        wait_until("Java waits", Duration::from_secs(10), || {
+        wait_until("Java waits", LONG, || {
             let seen = client.inspect("said").unwrap();
             seen.waiting == 1 || seen.listeners.is_some_and(|listeners| listeners > 0)
         });
@@ -474,7 +473,7 @@ fn java_ignores_the_note_of_a_hold() {
         lock.unlock().unwrap();
         let got = waiting.wait();
         assert_eq!(got.result.as_deref(), Ok("true"));
-        assert!(between(freed, got.ended) < TOLD);
+        assert!(own_time_between(freed, got.ended) < TOLD);
         let seen = client.inspect("said").unwrap();
         assert_eq!((seen.holders.len(), seen.holders[0].held_for), (1, None), "{seen}");
         java.get("waiter", &verb("unlock"), &["said"]);
@@ -483,7 +482,7 @@ fn java_ignores_the_note_of_a_hold() {
         assert!(java.is("main", &verb("force-unlock"), &["said"]));
         assert!(!lock.is_locked().unwrap());
         drop(lock.unlock());
-        wait_until("nothing is left", Duration::from_secs(2), || keys(&mut server.admin()).is_empty());
+        wait_until("nothing is left", LONG, || keys(&mut server.admin()).is_empty());
     }
 }
 
@@ -606,7 +605,7 @@ fn a_java_reader_goes_before_a_writer_of_ours_that_waits_and_no_reader_of_ours_d
     });
     java.get("reader", "read-unlock", &["rw"]);
     assert!(writer.join() < reader.join());
-    wait_until("nothing is left", Duration::from_secs(10), || keys(&mut admin).is_empty());
+    wait_until("nothing is left", LONG, || keys(&mut admin).is_empty());
 }
 
 #[test]

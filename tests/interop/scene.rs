@@ -3,17 +3,19 @@
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use leasehold::LockClient;
 use parking_lot::{Mutex, MutexGuard};
 use redis::{Commands, Connection};
 
-use crate::support::{self, listening_clients, wait_until};
+use crate::support::stalls::stalled_between;
+use crate::support::{self, LONG, listening_clients, now, wait_until, watch_for_stalls};
 
 /// Holds up the other tests of this file: each starts processes and several measure, on machines with few cores.
 pub(crate) fn alone() -> MutexGuard<'static, ()> {
     static RUNNING: Mutex<()> = Mutex::new(());
+    watch_for_stalls();
     RUNNING.lock()
 }
 
@@ -31,6 +33,18 @@ pub(crate) fn monotonic() -> u64 {
 /// From one reading of [`monotonic`] to another; panics if they are the wrong way round.
 pub(crate) fn between(earlier: u64, later: u64) -> Duration {
     Duration::from_nanos(later.checked_sub(earlier).expect("it happened before its cause"))
+}
+
+/// The same, without the time for which a busy machine kept those who take part from running.
+pub(crate) fn own_time_between(earlier: u64, later: u64) -> Duration {
+    let took = between(earlier, later);
+    let begun = instant(earlier);
+    took.saturating_sub(stalled_between(begun, begun + took))
+}
+
+/// A reading of [`monotonic`] as this process counts time.
+fn instant(reading: u64) -> Instant {
+    now() - between(reading, monotonic())
 }
 
 /// How many scripts the server has run or been asked to run.
@@ -51,7 +65,7 @@ pub(crate) fn calls(admin: &mut Connection, commands: &[&str]) -> u64 {
 /// Waits until somebody waits for the lock called `name`, whom nobody awaited before: subscribed, and has tried
 /// again since. `before` is [`scripts_run`] from before it started.
 pub(crate) fn somebody_waits(admin: &mut Connection, name: &str, before: u64) {
-    wait_until("a waiter has subscribed and tried again", Duration::from_secs(10), || {
+    wait_until("a waiter has subscribed and tried again", LONG, || {
         let ask = |command: &[&str]| redis::cmd(command[0]).arg(&command[1..]).query(admin).unwrap();
         let subscribers = listening_clients(name, "NUMSUB", ask);
         subscribers > 0 && scripts_run(admin) >= before + 2

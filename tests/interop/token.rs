@@ -8,9 +8,9 @@ use std::time::Duration;
 use redis::{Commands, Connection};
 
 use crate::agent::{Agent, Peer};
-use crate::scene::{alone, between, build_once, calls, kept, monotonic, rust, source};
+use crate::scene::{alone, build_once, calls, kept, monotonic, own_time_between, rust, source};
 use crate::support::server::RedisServer;
-use crate::support::{call, wait_until};
+use crate::support::{LONG, call, wait_until};
 
 const LEASE: Duration = Duration::from_secs(2);
 /// Nothing announces a token lock's release; ours polls.
@@ -98,11 +98,11 @@ fn keep_each_other_out(server: &RedisServer, peer: &Peer, mut admin: Connection)
         waiting.unlock().unwrap();
         got
     });
-    wait_until("ours has tried", Duration::from_secs(5), || calls(&mut admin, &["set"]) > before);
+    wait_until("ours has tried", LONG, || calls(&mut admin, &["set"]) > before);
     assert!(waiter.is_open());
     let begun = monotonic();
     peer.get("holder", "unlock", &["token"]);
-    let delay = between(begun, waiter.join());
+    let delay = own_time_between(begun, waiter.join());
     assert!(delay <= FOUND, "found free after {delay:?}");
 
     // Ours holds for more than two leases; they try and wait.
@@ -116,7 +116,7 @@ fn keep_each_other_out(server: &RedisServer, peer: &Peer, mut admin: Connection)
     assert!(lock.is_held_by_current_thread().unwrap());
     let waiter = peer.ask("waiter", "try-for-lease", &["token", "20000", "20000"]);
     let before = calls(&mut admin, &["set"]);
-    wait_until("they have tried", Duration::from_secs(5), || calls(&mut admin, &["set"]) > before);
+    wait_until("they have tried", LONG, || calls(&mut admin, &["set"]) > before);
     assert!(waiter.is_open());
     lock.unlock().unwrap();
     assert_eq!(waiter.wait().result.as_deref(), Ok("true"));
@@ -128,8 +128,7 @@ fn keep_each_other_out(server: &RedisServer, peer: &Peer, mut admin: Connection)
 fn never_delete_each_others_key(server: &RedisServer, peer: &Peer, mut admin: Connection) {
     let lock = rust(&server.url(), LEASE).token_lock("token");
     let mut expired = server.admin();
-    let mut expires =
-        || wait_until("the lease ends", Duration::from_secs(3), || expired.exists("token") == Ok(false));
+    let mut expires = || wait_until("the lease ends", LONG, || expired.exists("token") == Ok(false));
 
     // Theirs expires, ours is granted, they unlock late.
     assert!(peer.is("late", "try-lease", &["token", "150"]));

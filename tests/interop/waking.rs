@@ -10,7 +10,7 @@ use crate::java;
 use crate::scene::{alone, between, monotonic, rust, scripts_run, somebody_waits};
 use crate::support::server::RedisServer;
 use crate::support::stalls::{stalled_since, watch};
-use crate::support::{call, now, wait_until};
+use crate::support::{LONG, call, now, wait_until};
 
 const ROUNDS: usize = 20;
 const PROMISED: Duration = Duration::from_millis(50);
@@ -119,7 +119,9 @@ fn readers_in_java_that_are_about_to_sleep_are_woken_when_a_write_ends() {
         let before = scripts_run(&mut admin);
         let waiter = java.ask("reader", "read-lock", &[name]);
         // It asks, subscribes, asks again, and only then sleeps.
+        let asked = now();
         while scripts_run(&mut admin) < before + 2 {
+            assert!(asked.elapsed() < LONG, "it does not ask");
             std::thread::yield_now();
         }
         let begun = monotonic();

@@ -234,6 +234,21 @@ fn the_commands_of_the_readme_can_be_run() {
 }
 
 #[test]
+fn the_test_programs_that_pages_name_exist() {
+    let mut seen = 0;
+    for document in documents().into_iter().chain([PathBuf::from("tests/README.md")]) {
+        let text = read(&document);
+        for rest in text.split("--test ").skip(1) {
+            let name = rest.split(|sign: char| !sign.is_alphanumeric() && sign != '_').next().unwrap();
+            let place = document.display();
+            assert!(root().join("tests").join(name).join("main.rs").exists(), "{place}: --test {name}");
+            seen += 1;
+        }
+    }
+    assert!(seen > 3, "only {seen} were found");
+}
+
+#[test]
 fn everything_that_shows_a_claim_exists() {
     let (tests, rows) = (tests(), demo_rows());
     assert!(tests.contains("everything_that_shows_a_claim_exists") && rows.contains("redis_lock_fenced"));
@@ -313,7 +328,9 @@ fn how_soon_a_waiter_is_woken_is_promised_as_it_is_tested() {
     let page = read("docs/guarantees.md");
     let section = page.split("### P7 ").nth(1).unwrap().split("\n### ").next().unwrap().replace('\n', " ");
     let row = page.lines().find(|line| line.starts_with("| [P7]")).unwrap();
-    for text in [&*section, row] {
+    let readme = read("README.md");
+    let shown = readme.lines().find(|line| line.contains("#p7-a-free-lock-is-acquired")).unwrap();
+    for text in [&*section, row, shown] {
         assert!(
             text.contains(&format!("within {promised} ms")) && text.contains("in nine of ten cases"),
             "{text}"
@@ -329,7 +346,9 @@ fn how_soon_a_waiter_is_woken_is_promised_as_it_is_tested() {
         })
         .unwrap();
     let limit = found.trim_end_matches("_s").replace('_', ".");
-    assert!(row.contains(&format!("within {limit} s if nobody announces the release")), "{row}");
+    for text in [row, shown] {
+        assert!(text.contains(&format!("within {limit} s if nobody announces the release")), "{text}");
+    }
 }
 
 #[test]

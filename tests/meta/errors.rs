@@ -16,7 +16,7 @@ use leasehold::{
     MemoryStore, Result, Ring, RingNode, fencing,
 };
 
-use crate::support::{start, test_command};
+use crate::support::{LONG, start, test_command};
 
 /// The list, section by section.
 struct List {
@@ -58,8 +58,14 @@ impl List {
 
 const MS: Duration = Duration::from_millis(1);
 
+/// Nothing that answers, or refuses, runs into a time-out, however busy the machine is.
 fn options() -> ClientBuilder {
-    LockClient::builder().connect_timeout(200 * MS).command_timeout(200 * MS).patience(Duration::ZERO)
+    LockClient::builder().connect_timeout(LONG).command_timeout(LONG).patience(Duration::ZERO)
+}
+
+/// For what does not answer.
+fn hasty() -> ClientBuilder {
+    options().connect_timeout(200 * MS).command_timeout(200 * MS)
 }
 
 fn making_a_client(list: &mut List) {
@@ -78,7 +84,10 @@ fn making_a_client(list: &mut List) {
     list.add("database(-1)", url().database(-1).build());
     list.add("require_replicas(0, 100 ms)", url().require_replicas(0, 100 * MS).build());
     list.add("require_replicas(1, 0)", url().require_replicas(1, Duration::ZERO).build());
-    list.add("require_replicas(1, 5 s)", url().require_replicas(1, 5000 * MS).build());
+    list.add(
+        "require_replicas(1, 5 s)",
+        url().command_timeout(200 * MS).require_replicas(1, 5000 * MS).build(),
+    );
     list.add("allowed_hosts([\"cache:6379\"])", url().allowed_hosts(["cache:6379"]).build());
     list.add("sentinel_password(…) with redis://", url().sentinel_password("secret").build());
     list.add("tls_ca(…) with redis://", url().tls_ca("/no/such/file").build());
@@ -377,7 +386,8 @@ fn servers(list: &mut List) {
         let address = redis_that(answer);
         list.varying = vec![(address.clone(), "HOST:PORT")];
         let login = if how.contains("login") { "user:secret@" } else { "" };
-        let result = options().url(&format!("redis://{login}{address}")).build();
+        let options = if how == "no answer" { hasty() } else { options() };
+        let result = options.url(&format!("redis://{login}{address}")).build();
         assert!(result.as_ref().is_err_and(|error| !format!("{error:?}").contains("secret")), "{how}");
         list.add(how, result);
     };
@@ -409,7 +419,9 @@ fn servers(list: &mut List) {
     for scheme in ["redis", "rediss", "redis-sentinel", "redis-cluster", "postgres", "mysql", "etcd", "zk"] {
         let path = if ["postgres", "mysql"].contains(&scheme) { "/shop" } else { "" };
         let path = if scheme == "redis-sentinel" { "/mymaster" } else { path };
-        let result = options().url(&format!("{scheme}://{address}{path}")).build();
+        // Each side waits for the other's first word.
+        let options = if scheme == "mysql" { hasty() } else { options() };
+        let result = options.url(&format!("{scheme}://{address}{path}")).build();
         list.add(&format!("{scheme}:// to a web server"), result);
     }
 
@@ -458,7 +470,8 @@ fn refused_in_use(refusal: &'static str) -> Error {
             _ => "+OK\r\n".into(),
         })
     });
-    let client = options().url(&format!("redis://{address}")).build().unwrap();
+    let options = options().command_timeout(if refusal.is_empty() { 1_000 * MS } else { LONG });
+    let client = options.url(&format!("redis://{address}")).build().unwrap();
     *SAYS.lock().unwrap() = refusal;
     client.lock("orders").try_lock().unwrap_err()
 }

@@ -103,7 +103,7 @@ fn the_user_of_the_guarantees_can_do_all_that_locks_need() {
     lock.unlock().unwrap();
     std::thread::scope(|scope| {
         let waiter = scope.spawn(|| other.fenced_lock("app:a").acquire().unwrap().fence());
-        assert!(eventually(Duration::from_secs(5), || {
+        assert!(eventually(crate::support::LONG, || {
             listening_clients("app:a", "NUMSUB", |command| {
                 redis::cmd(command[0]).arg(&command[1..]).query(&mut server.admin()).unwrap()
             }) > 0
@@ -416,7 +416,7 @@ fn each_kind_needs_exactly_the_rights_that_the_page_gives_it() {
         Pair::of(&server, user).and_then(|pair| {
             let outcome = of_kind(user, &pair);
             // A client without listeners tells the server so, in its own time.
-            let _over = eventually(Duration::from_secs(5), || pair.nobody_listens() || refused().is_some());
+            let _over = eventually(crate::support::LONG, || pair.nobody_listens() || refused().is_some());
             outcome
         })
     };

@@ -11,6 +11,7 @@ use crate::support::history::{Claim, History, Violation, check};
 use crate::support::netns::{Lost, Netns};
 use crate::support::proxy::{Direction, Do, Proxy, Then, Which, script_with, verb};
 use crate::support::server::{RedisServer, default_server, matrix, timed};
+use crate::support::stalls::{lost_between, stalled_between};
 use crate::support::{LONG, eventually, fresh, now, run, stalled_since, test_command};
 
 /// How long a client here waits for an answer that does not come.
@@ -83,6 +84,21 @@ fn waits_of_started_processes_are_counted_up_to_the_time_that_passed() {
     assert!(counted, "{:?}", stalled_since(start));
     let (stalled, took) = (stalled_since(start), start.elapsed());
     assert!(stalled <= took, "{stalled:?} in {took:?}");
+}
+
+/// What was lost before a span or long after it does not count, and what was lost in it does, although it is seen later.
+#[test]
+fn of_a_span_that_is_over_only_its_own_waits_are_counted() {
+    let begun = now();
+    let ms = Duration::from_millis;
+    let lost =
+        [(begun, ms(0)), (begun + ms(100), ms(7)), (begun + ms(250), ms(20)), (begun + ms(900), ms(90))];
+    let between = |start, end| lost_between(&lost, begun + ms(start), begun + ms(end), ms(20));
+    assert_eq!(between(150, 230), ms(13), "seen after the end");
+    assert_eq!(between(150, 500), ms(13), "not what came later");
+    assert_eq!((between(0, 50), between(300, 500), between(950, 990)), (ms(0), ms(0), ms(0)));
+    assert_eq!(between(0, 1_000), ms(90));
+    assert!(stalled_between(begun, begun + ms(1)) <= ms(1), "never more than the span");
 }
 
 // ---- servers

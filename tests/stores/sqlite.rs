@@ -1,7 +1,6 @@
 //! SQLite: what the contracts do not ask, since it is a file's and not a lock's: other processes, full disks, a file
 //! that somebody keeps locked, plans.
 
-use std::sync::mpsc::channel;
 use std::time::Duration;
 
 use leasehold::{ClientBuilder, ErrorKind, LockClient, LossReason, Result};
@@ -11,8 +10,8 @@ use tempfile::TempDir;
 use crate::support::processes::{
     LEASE, Worker, a_killed_holder_frees_within, count_across_processes, other_names_are_not_delayed,
 };
-use crate::support::stalls::{own_time_since, stalled_since};
-use crate::support::{LONG, eventually, folder, let_pass, median, ms, now, start, throughout};
+use crate::support::stalls::{about_to_end, own_time_since, stalled_since};
+use crate::support::{LONG, RENEWED, eventually, folder, let_pass, median, ms, now, start, throughout};
 
 /// A file of the test's own.
 struct File(TempDir);
@@ -218,10 +217,10 @@ impl Drop for Disk {
 #[test]
 fn locks_are_kept_and_their_holders_shown_without_a_table_of_clients() {
     let file = File::new();
-    let client = file.options().lease(ms(600)).build().unwrap();
+    let client = file.options().lease(RENEWED).build().unwrap();
     file.raw().execute("DROP TABLE leasehold_locks_clients", []).unwrap();
     let held = client.lock("a").acquire().unwrap();
-    throughout(ms(1_500), || held.check().is_ok());
+    throughout(RENEWED + ms(200), || held.check().is_ok());
     // One that does not make the table again.
     let other = LockClient::builder().url(&file.url()).build().unwrap();
     assert_eq!(other.inspect("a").unwrap().holders[0].whereabouts.as_ref().unwrap().program, "");
@@ -272,7 +271,7 @@ fn rows_show_holders_and_a_sweep_forgets_free_locks() {
         || raw.query_row("SELECT count(*) FROM leasehold_locks", [], |row| row.get::<_, i64>(0)).unwrap();
     assert_eq!(client.sweep(Duration::from_secs(3_600)).unwrap(), 0);
     assert_eq!(rows(), 2);
-    assert!(crate::support::eventually(ms(2_000), || client.sweep(ms(1)).unwrap() > 0));
+    assert!(crate::support::eventually(LONG, || client.sweep(ms(1)).unwrap() > 0));
     assert_eq!(rows(), 1, "a lock that is held is not forgotten");
     assert!(client.fenced_lock("free").acquire().unwrap().fence() > fence, "fences only go up");
     held.unlock().unwrap();
@@ -390,20 +389,19 @@ fn a_release_reaches_a_waiter_in_a_few_milliseconds() {
     let clients = [file.client(), file.client()];
     let mut held = Some(clients[0].lock("soon").acquire_owned().unwrap());
     let hand_offs = (1..=21).map(|round: usize| {
-        let (client, (asks, asked)) = (clients[round % 2].clone(), channel());
+        let waiting = &clients[round % 2];
+        let client = waiting.clone();
         let waiter = start(move || {
-            let lock = client.lock("soon");
-            assert!(!lock.try_lock().unwrap());
-            asks.send(()).unwrap();
-            lock.acquire_owned().unwrap()
+            let guard = client.lock("soon").acquire_owned().unwrap();
+            about_to_end(); // for the meter of the machine's own delays
+            guard
         });
-        asked.recv_timeout(LONG).unwrap();
-        // At another point of the waiter's sleep each time.
-        let_pass(ms(60 + round as u64 * 13 % 50), "a waiter that sleeps looks like one that is late");
+        assert!(eventually(LONG, || waiting.stats().waiters == 1));
+        let_pass(ms(round as u64 * 13 % 50), "another point of the waiter's sleep each time");
         let released = now();
         held.take().unwrap().unlock().unwrap();
         held = Some(waiter.join().unwrap());
-        released.elapsed()
+        own_time_since(released)
     });
     let took = median(hand_offs.collect());
     assert!(took <= ms(10), "{took:?}");

@@ -9,7 +9,7 @@ use mysql::prelude::Queryable;
 
 use crate::databases::Database;
 use crate::support::mysql::MysqlServer;
-use crate::support::stalls::own_time_since;
+use crate::support::stalls::{about_to_end, own_time_since};
 use crate::support::{LONG, eventually, fresh, let_pass, median, ms, now, start, watch_for_stalls};
 
 /// The server's name of a turnstile.
@@ -38,6 +38,7 @@ fn wait(client: &LockClient, name: &str, number: usize, got: &Sender<(usize, Own
     let (client, name, got) = (client.clone(), name.to_owned(), got.clone());
     drop(start(move || {
         let guard = client.lock(&name).acquire_owned().unwrap();
+        about_to_end(); // for the meter of the machine's own delays
         got.send((number, guard)).ok(); // the test may be over
     }));
 }
@@ -63,16 +64,20 @@ fn of_the_clients_that_wait_for_a_name_one_looks_often() {
     let mut admin = server.admin();
     let first = eventual_front(&mut admin, &name);
     admin.query_drop("SET GLOBAL log_output = 'TABLE'").unwrap();
+    let logged = now();
     admin.query_drop("SET GLOBAL general_log = 1").unwrap();
     let enough = |looks: &[(u64, u64)]| looks.iter().map(|(_, count)| count).sum::<u64>() >= 100;
     assert!(eventually(LONG, || enough(&looks(&mut admin))));
     admin.query_drop("SET GLOBAL general_log = 0").unwrap();
+    let span = logged.elapsed();
     let seen = looks(&mut admin);
     assert!(seen.len() == 1 && seen[0].0 == first, "{seen:?}, {first}");
-    // The others ask seldom: all of them together less often than this one.
+    // The others ask seldom: all of them together less often than this one, which a busy machine slows down. They keep
+    // to their time.
     let others = "SELECT COUNT(*) FROM mysql.general_log WHERE command_type = 'Execute'";
     let others: u64 = admin.query_first(others).unwrap().unwrap();
-    assert!(others < seen[0].1, "{others} beside {seen:?}");
+    let seldom = u64::try_from(span.as_millis() * 3 / 50).unwrap();
+    assert!(others < seen[0].1.max(seldom), "{others} beside {seen:?} in {span:?}");
     // The connection that has it is ended: another client has it, or this one again, and all get the lock.
     admin.query_drop(format!("KILL {first}")).unwrap();
     assert!(eventually(LONG, || front(&mut admin, &name).is_some_and(|front| front != first)));
@@ -85,16 +90,18 @@ fn of_the_clients_that_wait_for_a_name_one_looks_often() {
 
 /// The time from a release until the other client has the lock: the middle of some.
 fn hand_off(clients: [&LockClient; 2], name: &str) -> Duration {
+    watch_for_stalls();
     let (got, gets) = channel();
     let mut held = Some(clients[0].lock(name).acquire_owned().unwrap());
     let hand_offs = (1..=21).map(|round: usize| {
         wait(clients[round % 2], name, round, &got);
-        // By then it waits, and its client has had time to get the turnstile.
+        assert!(eventually(LONG, || clients[round % 2].stats().waiters == 1));
+        // Its client has time to get the turnstile.
         let_pass(ms(100 + round as u64 * 7 % 50), "nothing is to be seen of a session lock's turnstile");
         let released = now();
         held.take().unwrap().unlock().unwrap();
         held = Some(gets.recv_timeout(LONG).unwrap().1);
-        released.elapsed()
+        own_time_since(released)
     });
     median(hand_offs.collect())
 }

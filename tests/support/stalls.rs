@@ -4,6 +4,10 @@
 //! queue), and how long the threads of this process, and of all processes that it started, waited for a processor. The
 //! servers are among those. A chain of steps, from thread to thread and to a server and back, is delayed by no more than
 //! the sum of these waits. On an idle machine the sum is nothing: then a bound that it is added to is the promise itself.
+//!
+//! The sum is an upper limit, of all tests that run in this process at a time: nothing says which threads a step needs. On a
+//! machine that twelve tests keep busy it soon is as much as the time itself, and a promised bound cannot fail there. A test
+//! in a process of its own counts its own threads and servers alone. `tests/README.md` says how to judge a bound.
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
@@ -52,6 +56,15 @@ pub fn stalled_since(start: Instant) -> Duration {
     (meter.lost_since(start) + meter.overslept()).min(start.elapsed())
 }
 
+/// The same of a span that has ended; no longer than the span. A wait is seen at the first look after it has ended, so
+/// that look counts too.
+pub fn stalled_between(start: Instant, end: Instant) -> Duration {
+    stalled_since(end); // a look, so that there is one after it
+    let meter = meter().lock();
+    let lost = lost_between(&meter.lost, start, end, meter.queues.looks_apart());
+    lost.min(end.saturating_duration_since(start))
+}
+
 /// The part of the time since `start` that the machine is not to blame for.
 pub fn own_time_since(start: Instant) -> Duration {
     let took = start.elapsed();
@@ -77,6 +90,7 @@ fn meter() -> &'static Mutex<Meter> {
     });
     if is_new {
         let work = move || {
+            meter.lock().queues.meter = this_thread();
             loop {
                 after(NAP).recv().expect("a timer fires");
                 let mut meter = meter.lock();
@@ -116,23 +130,39 @@ impl Meter {
     }
 }
 
+/// What was lost in a span, where `lost` says when something was seen to be lost, and how much by then in all. Waits in the
+/// span's last moments are seen when the next look is due.
+pub fn lost_between(lost: &[(Instant, Duration)], start: Instant, end: Instant, due: Duration) -> Duration {
+    let by = |at: Instant| {
+        let later = lost.partition_point(|(seen, _)| *seen < at);
+        lost[..later].last().or(lost.first()).map_or(Duration::ZERO, |(_, all)| *all)
+    };
+    by(end + 2 * due) - by(start)
+}
+
 /// How long threads have waited in the run queues, by what the kernel counts for each (Linux; elsewhere none are seen).
 struct Queues {
     looked: Instant,
     took: Duration,
+    /// The thread of the meter, for which nothing waits.
+    meter: Option<u32>,
     /// By process and thread.
     waited: HashMap<(u32, u32), Duration>,
 }
 
 impl Queues {
     fn new() -> Queues {
-        let mut queues = Queues { looked: now(), took: Duration::ZERO, waited: HashMap::new() };
+        let mut queues = Queues { looked: now(), took: Duration::ZERO, meter: None, waited: HashMap::new() };
         queues.look(); // what was before does not count
         queues
     }
 
     fn are_due(&self) -> bool {
-        self.looked.elapsed() >= LOOKS_APART.max(self.took * LOOKING)
+        self.looked.elapsed() >= self.looks_apart()
+    }
+
+    fn looks_apart(&self) -> Duration {
+        LOOKS_APART.max(self.took * LOOKING)
     }
 
     /// How long they have waited since the last look, all together. The wait of a thread that has ended since is not seen.
@@ -152,6 +182,9 @@ impl Queues {
                 processes.extend(children.split_whitespace().filter_map(|child| child.parse::<u32>().ok()));
             }
         }
+        if let Some(meter) = self.meter {
+            seen.remove(&(std::process::id(), meter));
+        }
         // A new thread has waited since it began.
         let grown = |(task, waited): (&(u32, u32), &Duration)| {
             waited.saturating_sub(self.waited.get(task).copied().unwrap_or_default())
@@ -162,6 +195,10 @@ impl Queues {
         self.took = begun.elapsed();
         more
     }
+}
+
+fn this_thread() -> Option<u32> {
+    number_in(fs::read_link("/proc/thread-self").ok()?.file_name())
 }
 
 fn number_in(name: Option<&OsStr>) -> Option<u32> {

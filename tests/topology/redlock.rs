@@ -232,7 +232,8 @@ fn three_servers_that_stand_alone_are_nothing_to_warn_about() {
     let _alone = alone();
     let Some(nodes) = Nodes::start(3) else { return };
     let (teller, told) = teller();
-    let client = nodes.builder().observer(teller).build().unwrap();
+    // None is to seem away for being slow.
+    let client = nodes.builder().node_timeout(LONG).lease(LONG * 4).observer(teller).build().unwrap();
     takes_and_gives_back(&client.lock(&fresh("silent")));
     client.shutdown().unwrap();
     assert_eq!(told.try_iter().collect::<Vec<_>>(), Vec::<String>::new());
@@ -244,7 +245,8 @@ fn three_servers_that_stand_alone_are_nothing_to_warn_about() {
 fn each_server_is_asked_once_to_take_and_once_to_give_back() {
     let _alone = alone();
     let Some(nodes) = Nodes::start(5) else { return };
-    let client = nodes.client();
+    // None is to be asked twice because it is slow.
+    let client = nodes.builder().node_timeout(LONG).lease(LONG * 4).build().unwrap();
     let lock = client.lock(&fresh("counted"));
     // Until each server is known to know the scripts, and each lane is open.
     takes_and_gives_back(&lock);

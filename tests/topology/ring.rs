@@ -36,11 +36,16 @@ fn client(ring: Ring) -> LockClient {
     builder(ring).build().unwrap()
 }
 
+/// One that is refused nothing for being slow.
+fn unhurried(ring: Ring) -> LockClient {
+    builder(ring).command_timeout(ms(10_000)).build().unwrap()
+}
+
 fn builder(ring: Ring) -> ClientBuilder {
     LockClient::builder()
         .lease(ms(20_000))
         .command_timeout(ms(1_000))
-        .connect_timeout(ms(1_000))
+        .connect_timeout(ms(5_000))
         .patience(ms(1_500))
         .ring(ring)
 }
@@ -94,7 +99,7 @@ fn names_are_spread_by_weight() {
 #[test]
 fn lists_that_cannot_be_a_ring_are_refused() {
     let Some(servers) = servers(2) else { return };
-    let builder = || LockClient::builder().connect_timeout(ms(1_000));
+    let builder = || LockClient::builder().connect_timeout(ms(5_000));
     let twice =
         Ring::new([RingNode::new(&servers[0].url()).label("a"), RingNode::new(&servers[0].url()).label("b")]);
     let error = builder().ring(twice).build().unwrap_err();
@@ -327,7 +332,7 @@ fn a_nodes_loss_touches_only_its_names() {
     let client = LockClient::builder()
         .lease(ms(6_000))
         .command_timeout(ms(2_000))
-        .connect_timeout(ms(1_000))
+        .connect_timeout(ms(5_000))
         .patience(ms(100))
         .ring(Ring::new(nodes(&servers, 0..3)))
         .build()
@@ -534,7 +539,7 @@ fn nodes_come_and_go_under_load_and_no_name_is_granted_twice() {
     let Some(servers) = servers(9) else { return };
     let names = names(NAMES);
     let (eight, nine) = (nodes(&servers, 0..8), nodes(&servers, 0..9));
-    let clients: Vec<LockClient> = (0..4).map(|_| client(Ring::new(eight.clone()))).collect();
+    let clients: Vec<LockClient> = (0..4).map(|_| unhurried(Ring::new(eight.clone()))).collect();
     let mut epoch = 1;
     let mut before = homes(&clients[0], &names, &servers);
     let (mut grants, mut stale, mut least, mut most) = (0, 0, 1.0_f64, 0.0_f64);

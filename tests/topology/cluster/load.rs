@@ -15,6 +15,8 @@ use crate::support::history::History;
 use crate::support::observer::{Seen, texts};
 use crate::support::{LONG, eventually, ms, now, random, start};
 
+/// Connecting takes its time on a busy machine, and no longer than this while a member stands still.
+const CONNECT: Duration = ms(2000);
 /// Lease, command time-out, safety poll with slack.
 pub(crate) const L: Duration = ms(6000);
 pub(crate) const T: Duration = ms(500);
@@ -27,7 +29,7 @@ pub(crate) fn builder(cluster: &Cluster) -> ClientBuilder {
         .url(&cluster.url())
         .lease(L)
         .command_timeout(T)
-        .connect_timeout(T)
+        .connect_timeout(CONNECT)
         .linger(ms(200))
         .client_name(NAME)
 }

@@ -102,7 +102,8 @@ fn members_that_speak_tls_are_all_verified() {
 fn each_call_is_one_script_on_one_member() {
     alone_within(LONG * 6, || {
         let Some(cluster) = Cluster::start() else { return };
-        let client = builder(&cluster).build().unwrap();
+        // A request that is late is not to be sent again.
+        let client = builder(&cluster).command_timeout(LONG).connect_timeout(LONG).build().unwrap();
         for primary in 0..3 {
             let lock = client.fenced_lock(&cluster.name_on(primary, "once"));
             // All scripts are known after this.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::load::{Load, T, Total, assert_nothing_is_left, builder, rounds};
+use super::load::{Load, T, Total, assert_all_was_given_back, builder, rounds};
 use crate::support::cluster::Cluster;
 use crate::support::observer::{Event, Seen};
 use crate::support::{
@@ -68,7 +68,7 @@ fn slots_that_move_back_and_forth_cost_no_error_and_nobody_holds_twice() {
         assert_eq!((&failures[..], load.seen.losses()), (&[][..], 0));
         let Total { grants, unknown } = load.end();
         assert_eq!(unknown, 0, "unlocks of unknown outcome");
-        assert_nothing_is_left(&cluster);
+        assert_all_was_given_back(&cluster);
         shout(&format!(
             "COUNTED cluster, {moves} slot moves: {grants} grants, 0 held twice, 0 errors; \
              longest time without a grant {} ms",
@@ -114,7 +114,7 @@ fn a_hold_and_its_waiter_move_along_with_their_slot() {
         // Nor was the connection given up, which may carry others' messages.
         assert_eq!(seen.count(|event| matches!(event, Event::NoWakeups(_))), 0, "{:?}", seen.events());
         drop((holder, waiter));
-        assert_nothing_is_left(&cluster);
+        assert_all_was_given_back(&cluster);
     });
 }
 
@@ -163,7 +163,7 @@ fn locks_are_used_in_the_middle_of_a_move() {
         cluster.on(0, &["CLUSTER", "SETSLOT", &slot, "NODE", &to]);
         client.lock(&name("after")).acquire().unwrap().unlock().unwrap();
         drop(client);
-        assert_nothing_is_left(&cluster);
+        assert_all_was_given_back(&cluster);
     });
 }
 
@@ -205,6 +205,6 @@ fn a_fenced_lock_is_waited_for_while_its_keys_are_apart() {
         cluster.on(0, &["CLUSTER", "SETSLOT", &slot, "NODE", &to]);
         assert!(waiting.outcome().0 > fence);
         drop(client);
-        assert_nothing_is_left(&cluster);
+        assert_all_was_given_back(&cluster);
     });
 }

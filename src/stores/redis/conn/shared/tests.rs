@@ -97,7 +97,7 @@ fn that_the_server_hangs_up_is_told_once_whoever_notices() {
     assert!(!shared.hung_up());
     // Silence is no hang-up.
     let (connection, _server) = connection(&pool);
-    let deadline = Clock::System.after(Duration::from_millis(20));
+    let deadline = Clock::System.after(Duration::from_millis(300));
     let reply =
         shared.send(b"ask", deadline, None, || Ok(connection)).map_err(|(failure, _)| failure).unwrap();
     shared.wait(&reply).unwrap_err();
@@ -206,7 +206,9 @@ fn who_writes_to_an_old_connection_holds_nobody_up_on_the_next() {
             shared.wait(&reply)
         };
         let stuck = std::thread::Builder::new().spawn_scoped(scope, stuck).unwrap();
+        let late = Clock::System.after(Duration::from_secs(30));
         while !shared.out.lock().is_writing {
+            assert!(Clock::System.now() < late, "it does not write");
             std::thread::yield_now();
         }
         shared.give_up(&one);
@@ -268,7 +270,7 @@ fn answered_in_time(
     take: Option<ReplySink>,
 ) -> (Arc<Reply>, UnixStream) {
     let (connection, mut server) = connection(pool);
-    let deadline = Clock::System.after(Duration::from_millis(50));
+    let deadline = Clock::System.after(Duration::from_millis(300));
     let reply =
         shared.send(b"ask", deadline, take, || Ok(connection)).map_err(|(failure, _)| failure).unwrap();
     server.write_all(b":1\r\n").unwrap();
