@@ -395,6 +395,61 @@ mod tests {
         Cli::command().debug_assert();
     }
 
+    /// What a page shows can be typed so.
+    #[test]
+    fn every_line_of_the_pages_can_be_read() {
+        let mut count = 0;
+        for page in ["README.md", "docs/command-line.md", "docs/operating.md"] {
+            let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(page);
+            let text = std::fs::read_to_string(path).unwrap();
+            let mut is_code = false;
+            for line in text.lines() {
+                if line.starts_with("```") {
+                    is_code = !is_code;
+                    continue;
+                }
+                let in_prose =
+                    line.split('`').skip(1).step_by(2).filter(|code| code.starts_with("leasehold "));
+                let lines: Vec<&str> = if is_code { vec![line] } else { in_prose.collect() };
+                for line in lines {
+                    let Some(words) = arguments(line) else { continue };
+                    let read = Cli::try_parse_from(&words);
+                    let is_help = |error: &clap::Error| error.exit_code() == 0;
+                    assert!(
+                        read.as_ref().err().is_none_or(is_help),
+                        "{page}: {line}: {words:?}: {}",
+                        read.err().unwrap()
+                    );
+                    count += 1;
+                }
+            }
+        }
+        assert!(count > 20, "{count} lines");
+    }
+
+    /// The arguments in a line, if the program is called in it; what stands for others is made one.
+    fn arguments(line: &str) -> Option<Vec<String>> {
+        let line = line.split(" # ").next()?.split(" | ").next()?;
+        let at = line.find("leasehold ").filter(|at| {
+            let before = line[..*at].trim_end();
+            before.is_empty()
+                || before.ends_with(['$', '*', '='])
+                || before.split(' ').all(|word| word.contains('='))
+        })?;
+        let line = line[at..].replace("NAME…", "NAME").replace(['[', ']'], "").replace("NAME…", "NAME");
+        let words = line.split_whitespace().map(|word| word.trim_matches('\'').replace("SHELL", "bash"));
+        let mut words: Vec<String> = words.collect();
+        let runs = words.get(1).is_some_and(|word| matches!(word.as_str(), "run" | "once" | "elect"));
+        if runs && !words.contains(&"--".to_owned()) {
+            return None; // named, not called
+        }
+        let needs_name = words.get(1).is_some_and(|word| matches!(word.as_str(), "show" | "watch" | "force"));
+        if needs_name && words.len() == 2 {
+            words.push("NAME".to_owned());
+        }
+        Some(words)
+    }
+
     #[test]
     fn times_are_seconds_or_have_a_unit() {
         for (text, millis) in

@@ -69,10 +69,28 @@ fn completions(shell: clap_complete::Shell) -> Exit {
 
 fn man() -> Exit {
     let mut text = Vec::new();
-    match clap_mangen::Man::new(Cli::command()).render(&mut text) {
+    match write_man(&mut text) {
         Ok(()) => print(&text),
         Err(_) => Exit::Internal,
     }
+}
+
+/// One page: behind what is the same for all, a section for each subcommand.
+fn write_man(text: &mut Vec<u8>) -> std::io::Result<()> {
+    let mut all = Cli::command();
+    all.build();
+    clap_mangen::Man::new(all.clone()).render(text)?;
+    for one in all.get_subcommands().filter(|one| !one.is_hide_set()) {
+        let page = clap_mangen::Man::new(one.clone());
+        writeln!(text, ".SH \"LEASEHOLD {}\"", one.get_name().to_uppercase())?;
+        let mut section = Vec::new();
+        page.render_synopsis_section(&mut section)?;
+        page.render_description_section(&mut section)?;
+        page.render_options_section(&mut section)?;
+        // Below the section of the subcommand.
+        text.write_all(String::from_utf8_lossy(&section).replace(".SH ", ".SS ").as_bytes())?;
+    }
+    Ok(())
 }
 
 fn print(text: &[u8]) -> Exit {

@@ -59,13 +59,13 @@ impl Say {
             return;
         }
         let line = match self.format {
-            Format::Text => format!("leasehold: {words}\n"),
+            Format::Text => format!("leasehold: {}\n", plain(words)),
             Format::Json => {
                 let mut object = Map::new();
                 object.insert("event".to_owned(), json!(event));
                 object.insert("message".to_owned(), json!(words));
                 object.extend(fields.as_object().cloned().unwrap_or_default());
-                format!("{}\n", Value::Object(object))
+                format!("{}\n", json_text(&Value::Object(object)))
             }
         };
         // One write: lines of several processes are not mixed. Nobody may be reading.
@@ -73,11 +73,57 @@ impl Say {
     }
 }
 
-/// What others wrote, such as a lock's name, without what a terminal would act on.
+/// What others wrote, such as a lock's name, without what a terminal would act on; on one line, in the order that it has.
 pub(crate) fn plain(text: &str) -> String {
-    text.chars()
-        .flat_map(|char| {
-            if char.is_control() && char != '\n' { char.escape_default().collect() } else { vec![char] }
-        })
-        .collect()
+    let mut plain = String::with_capacity(text.len());
+    for char in text.chars() {
+        if is_acted_upon(char) {
+            plain.extend(char.escape_default());
+        } else {
+            plain.push(char);
+        }
+    }
+    plain
+}
+
+/// A JSON value as text that may be printed. Such characters are in its strings only, in each of which an escape means the same.
+pub(crate) fn json_text(value: &Value) -> String {
+    let mut text = String::new();
+    for char in value.to_string().chars() {
+        if is_acted_upon(char) {
+            text += &format!("\\u{:04x}", u32::from(char));
+        } else {
+            text.push(char);
+        }
+    }
+    text
+}
+
+/// Whether a terminal moves, colors, clears or turns round what is written for this character.
+fn is_acted_upon(char: char) -> bool {
+    char.is_control()
+        || matches!(char,
+            '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HOSTILE: &str = "a\n\r\t\u{1b}[2J\u{7f}\u{9b}1m\u{202e}b\u{2028}\u{2066}é漢";
+
+    #[test]
+    fn text_of_others_is_printed_as_text() {
+        let text = plain(HOSTILE);
+        assert!(!text.chars().any(is_acted_upon), "{text:?}");
+        assert!(text.starts_with("a\\n\\r\\t\\u{1b}[2J") && text.ends_with("é漢"), "{text}");
+    }
+
+    #[test]
+    fn json_text_means_the_same_and_moves_no_terminal() {
+        let value = json!({HOSTILE: [HOSTILE, 1, null]});
+        let text = json_text(&value);
+        assert!(!text.chars().any(is_acted_upon), "{text:?}");
+        assert_eq!(serde_json::from_str::<Value>(&text).unwrap(), value);
+    }
 }

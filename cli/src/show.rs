@@ -3,12 +3,12 @@
 use std::io::Write;
 use std::time::Duration;
 
-use leasehold::{Inspection, LockClient, ObjectKind, Whereabouts};
+use leasehold::{Inspection, LockClient, Mode, ObjectKind, Whereabouts};
 use serde_json::{Map, Value, json};
 
 use crate::args::{Common, ForceArgs, Format};
 use crate::exit::Exit;
-use crate::say::{Say, plain};
+use crate::say::{Say, json_text, plain};
 use crate::store::{self, explain};
 
 /// Prints what each name is in the store.
@@ -64,6 +64,10 @@ fn say_evicted(client: &LockClient, shown: &Inspection, say: Say) -> Exit {
     let (event, words) = match evict(client, shown) {
         Ok(Forced::Yes) => ("forced", format!("{name} was released by force")),
         Ok(Forced::WasFree) => ("free", format!("{name} was free already")),
+        Ok(Forced::IsAnothers) => {
+            say.error(&another(name));
+            return Exit::Busy(BUSY);
+        }
         Ok(Forced::Impossible) => {
             say.error(&impossible(shown));
             return Exit::Usage;
@@ -74,23 +78,53 @@ fn say_evicted(client: &LockClient, shown: &Inspection, say: Say) -> Exit {
     Exit::Success
 }
 
+/// The exit code for a lock that somebody else has.
+const BUSY: u8 = 75;
+
 /// What became of a hold that was to be ended by somebody else's hand.
+#[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Forced {
     Yes,
     WasFree,
+    /// It has another holder than was shown, who came by it in its own right: nothing was done.
+    IsAnothers,
     Impossible,
 }
 
+/// Ends the hold that was shown, and no other as far as one look just before can tell.
 pub(crate) fn evict(client: &LockClient, shown: &Inspection) -> leasehold::Result<Forced> {
+    use ObjectKind::{FairLock, FencedLock, Lock, ReadWriteLock, TokenLock};
+    if !matches!(shown.kind, Lock | FencedLock | FairLock | ReadWriteLock { .. } | TokenLock) {
+        return Ok(Forced::Impossible);
+    }
     let name = &shown.name;
-    let forced = match &shown.kind {
-        ObjectKind::Lock | ObjectKind::FencedLock => client.lock(name).force_unlock(),
-        ObjectKind::FairLock => client.fair_lock(name).force_unlock(),
-        ObjectKind::ReadWriteLock { .. } => client.read_write_lock(name).write().force_unlock(),
-        ObjectKind::TokenLock => client.token_lock(name).force_unlock(),
+    let now = client.inspect(name)?;
+    if !now.is_held() {
+        return Ok(Forced::WasFree);
+    }
+    if owners(&now) != owners(shown) || now.fence != shown.fence {
+        return Ok(Forced::IsAnothers);
+    }
+    let forced = match &now.kind {
+        Lock | FencedLock => client.lock(name).force_unlock(),
+        FairLock => client.fair_lock(name).force_unlock(),
+        // A half is released only if it is that which is held.
+        ReadWriteLock { mode: Mode::Read } => client.read_write_lock(name).read().force_unlock(),
+        ReadWriteLock { .. } => client.read_write_lock(name).write().force_unlock(),
+        TokenLock => client.token_lock(name).force_unlock(),
         _ => return Ok(Forced::Impossible),
     };
     Ok(if forced? { Forced::Yes } else { Forced::WasFree })
+}
+
+fn owners(shown: &Inspection) -> Vec<&str> {
+    let mut owners: Vec<&str> = shown.holders.iter().map(|one| one.owner.as_str()).collect();
+    owners.sort_unstable();
+    owners
+}
+
+pub(crate) fn another(name: &str) -> String {
+    format!("{name} has another holder by now: nothing was done")
 }
 
 pub(crate) fn impossible(shown: &Inspection) -> String {
@@ -99,11 +133,35 @@ pub(crate) fn impossible(shown: &Inspection) -> String {
 
 fn print(common: &Common, shown: &Inspection) {
     let text = match common.format {
-        Format::Text => plain(&format!("{shown}\n")),
-        Format::Json => format!("{}\n", as_json(shown)),
+        Format::Text => format!("{}\n", harmless(shown)),
+        Format::Json => format!("{}\n", json_text(&as_json(shown))),
     };
     // A reader that has seen enough is no failure.
     drop(std::io::stdout().write_all(text.as_bytes()));
+}
+
+/// With all that others wrote as it may be printed. The text of an inspection has several lines, and none of them is theirs.
+pub(crate) fn harmless(shown: &Inspection) -> Inspection {
+    let mut shown = shown.clone();
+    let places = shown.holders.iter_mut().map(|one| (&mut one.owner, &mut one.whereabouts));
+    let places = places.chain(shown.waiters.iter_mut().map(|one| (&mut one.owner, &mut one.whereabouts)));
+    for (owner, place) in places {
+        *owner = plain(owner);
+        if let Some(place) = place {
+            for text in [&mut place.host, &mut place.program, &mut place.thread] {
+                *text = plain(text);
+            }
+            place.label = place.label.as_deref().map(plain);
+        }
+    }
+    for permit in &mut shown.permits {
+        permit.id = plain(&permit.id);
+    }
+    if let ObjectKind::Foreign { what } = &mut shown.kind {
+        *what = plain(what);
+    }
+    shown.name = plain(&shown.name);
+    shown
 }
 
 /// Times in seconds; `null` for what the store does not know, and for an end that there is not.
@@ -162,4 +220,54 @@ pub(crate) fn place_as_json(place: Option<&Whereabouts>) -> Map<String, Value> {
 
 pub(crate) fn seconds(span: Option<Duration>) -> Option<f64> {
     span.filter(|span| *span != Duration::MAX).map(|span| span.as_secs_f64())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_half_that_is_held_is_released_by_force() {
+        let client = LockClient::in_memory();
+        let lock = client.read_write_lock("halves");
+        let readers = [lock.read().acquire_owned().unwrap(), lock.read().acquire_owned().unwrap()];
+        assert_eq!(evict(&client, &client.inspect("halves").unwrap()).unwrap(), Forced::Yes);
+        assert!(!client.inspect("halves").unwrap().is_held());
+        drop(readers);
+        let writer = lock.write().acquire_owned().unwrap();
+        assert_eq!(evict(&client, &client.inspect("halves").unwrap()).unwrap(), Forced::Yes);
+        assert!(!client.inspect("halves").unwrap().is_held());
+        drop(writer);
+    }
+
+    #[test]
+    fn a_holder_that_was_not_shown_keeps_the_lock() {
+        let client = LockClient::in_memory();
+        let first = client.lock("held").acquire_owned().unwrap();
+        let shown = client.inspect("held").unwrap();
+        first.unlock().unwrap();
+        assert_eq!(evict(&client, &shown).unwrap(), Forced::WasFree);
+        let second = client.lock("held").acquire_owned().unwrap();
+        assert_eq!(evict(&client, &shown).unwrap(), Forced::IsAnothers);
+        second.unlock().unwrap();
+    }
+
+    #[test]
+    fn no_text_of_others_has_a_line_of_its_own() {
+        let client = LockClient::in_memory();
+        let name = "a\nb: a lock, held by \u{202e}me\u{9b}2J";
+        let guard = client.lock(name).acquire_owned().unwrap();
+        let mut shown = client.inspect(name).unwrap();
+        for holder in &mut shown.holders {
+            holder.owner = "x\ny".to_owned();
+            if let Some(place) = &mut holder.whereabouts {
+                place.thread = "one\ntwo\u{1b}".to_owned();
+            }
+        }
+        let text = harmless(&shown).to_string();
+        assert!(!text.contains(['\u{1b}', '\u{9b}', '\u{202e}']), "{text:?}");
+        assert!(text.contains("a\\nb") && text.contains("x\\ny"), "{text:?}");
+        assert_eq!(text.lines().count(), 1 + shown.holders.len(), "{text:?}");
+        drop(guard);
+    }
 }

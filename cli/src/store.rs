@@ -16,8 +16,17 @@ pub(crate) fn connect(
     label: Option<&str>,
     say: Say,
 ) -> Result<LockClient, Exit> {
-    let built = open(common, label, say, |builder| lease.into_iter().fold(builder, ClientBuilder::lease));
-    built.map_err(|error| explain(&error, say))
+    try_connect(common, lease, label, say).map_err(|error| explain(&error, say))
+}
+
+/// Connects once.
+pub(crate) fn try_connect(
+    common: &Common,
+    lease: Option<Duration>,
+    label: Option<&str>,
+    say: Say,
+) -> leasehold::Result<LockClient> {
+    open(common, label, say, |builder| lease.into_iter().fold(builder, ClientBuilder::lease))
 }
 
 /// Connects, with options beside those of the environment.

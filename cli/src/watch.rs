@@ -14,7 +14,7 @@ use crate::args::{Common, Format, WatchArgs};
 use crate::clock::{Moment, stamp, wall};
 use crate::exit::Exit;
 use crate::run::signals::Caught;
-use crate::say::{Say, plain};
+use crate::say::{Say, json_text, plain};
 use crate::show::{place_as_json, seconds};
 use crate::store::{self, explain};
 
@@ -155,13 +155,13 @@ impl Watch<'_> {
     fn print(&self, change: &Change) -> Result<(), End> {
         let time = stamp(wall());
         let line = match self.common.format {
-            Format::Text => format!("{time} {}\n", plain(&change.words).replace('\n', " ")),
+            Format::Text => format!("{time} {}\n", plain(&change.words)),
             Format::Json => {
                 let mut object = serde_json::Map::new();
                 object.insert("time".to_owned(), json!(time));
                 object.insert("event".to_owned(), json!(change.event));
                 object.extend(change.fields.as_object().cloned().unwrap_or_default());
-                format!("{}\n", Value::Object(object))
+                format!("{}\n", json_text(&Value::Object(object)))
             }
         };
         let mut output = std::io::stdout();

@@ -5,7 +5,7 @@ use std::io::Write;
 use serde_json::{Map, Value, json};
 
 use crate::args::{Common, Format};
-use crate::say::{Say, plain};
+use crate::say::{Say, json_text, plain};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Verdict {
@@ -89,7 +89,7 @@ impl Report {
         }
         let line = match self.format {
             Format::Text => self.line(&finding),
-            Format::Json => self.object(finding).to_string(),
+            Format::Json => json_text(&self.object(finding)),
         };
         // A reader that has seen enough is no failure.
         drop(std::io::stdout().write_all(format!("{line}\n").as_bytes()));
@@ -103,7 +103,7 @@ impl Report {
             line = format!("{line}. {}", sentence(finding.advice));
         }
         // Names are of others' making; each finding is one line.
-        plain(&line).replace('\n', " ")
+        plain(&line)
     }
 
     fn object(&self, finding: Finding) -> Value {

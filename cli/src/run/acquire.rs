@@ -51,7 +51,14 @@ pub(super) fn acquire(
                 if let Some(window) = full_window(args, &guard) {
                     return Ok((guard, window));
                 }
-                // Lost before anything was done under it: the wait goes on.
+                // Lost before anything was done under it: the wait goes on, if there is still time for it.
+                if args.no_wait || end.is_some_and(|end| Moment::now() >= end) {
+                    say.error(&format!(
+                        "{} was granted, and lost before the command could start: the store is too slow for this lease",
+                        args.name
+                    ));
+                    return Err(Refusal::Failed(Exit::Unavailable));
+                }
             }
         }
     }
@@ -65,7 +72,7 @@ fn full_window(args: &RunArgs, guard: &OwnedGuard) -> Option<Duration> {
     let lease = args.lease.or_default();
     let asked = args.max_hold.map_or(lease, |most| most.min(lease));
     let mut last = guard.remaining();
-    if last >= asked.mul_f64(0.8) {
+    if last >= asked.mul_f64(0.8) || (!is_renewed(args) && !last.is_zero()) {
         return Some(last);
     }
     // A store may also allow less than was asked for. A renewal shows how much.
@@ -78,6 +85,13 @@ fn full_window(args: &RunArgs, guard: &OwnedGuard) -> Option<Duration> {
         last = remaining;
     }
     None
+}
+
+/// Whether renewals come. The store ends a lock with its longest hold too (see [`lock`]), and if that is no longer than a lease,
+/// there is nothing to renew.
+pub(super) fn is_renewed(args: &RunArgs) -> bool {
+    let is_ended_by_store = !args.read && !args.write && args.permits.is_none();
+    args.max_hold.is_none_or(|most| most > args.lease.or_default()) || !is_ended_by_store
 }
 
 #[derive(Clone, Copy)]

@@ -6,13 +6,14 @@ mod link;
 pub(crate) mod signals;
 mod supervisor;
 pub(crate) mod terminal;
+mod times;
 
 use std::time::Duration;
 
 use leasehold::{LockClient, OwnedGuard};
 use serde_json::json;
 
-use crate::args::{Common, ElectArgs, OnceArgs, RunArgs, Terms};
+use crate::args::{self, Common, ElectArgs, OnceArgs, RunArgs, Terms};
 use crate::exit::Exit;
 use crate::run::acquire::Refusal;
 use crate::run::signals::Caught;
@@ -25,9 +26,25 @@ const PAUSE: Duration = Duration::from_millis(500);
 
 /// Runs a command while it holds a lock.
 pub(crate) fn run(common: &Common, args: &RunArgs) -> Exit {
-    with_client(common, args.lease.lease, &args.terms, |client, caught, say| {
+    let lease = args.lease.or_default();
+    if let Some(exit) = refused(
+        args.max_hold.map_or(lease, |most| most.min(lease)),
+        "the lease, or --max-hold",
+        &args.terms,
+        Say::new(common),
+    ) {
+        return exit;
+    }
+    with_client(common, args.lease.lease, &args.terms, Away::Fails, |client, caught, say| {
         hold(client, common, args, caught, say)
     })
+}
+
+/// Before anything is asked of the store: a command that could not be ended in time.
+fn refused(asked: Duration, what: &str, terms: &Terms, say: Say) -> Option<Exit> {
+    let words = times::why_too_short(asked, terms)?;
+    say.error(&format!("{what} ({asked:?}): {words}"));
+    Some(Exit::Usage)
 }
 
 /// Runs a command while this process leads, and stands again when that is over.
@@ -47,7 +64,12 @@ pub(crate) fn elect(common: &Common, args: &ElectArgs) -> Exit {
         strict: args.strict,
         command: args.command.clone(),
     };
-    with_client(common, args.lease.lease, &args.terms, |client, caught, say| {
+    if let Some(exit) = refused(args.lease.or_default(), "the lease", &args.terms, Say::new(common)) {
+        return exit;
+    }
+    let is_patient = args.wait.is_none() && !args.no_wait;
+    let away = if is_patient { Away::IsWaitedFor } else { Away::Fails };
+    with_client(common, args.lease.lease, &args.terms, away, |client, caught, say| {
         loop {
             let exit = hold(client, common, &candidate, caught, say);
             let is_patient = candidate.wait.is_none() && !candidate.no_wait;
@@ -72,16 +94,14 @@ pub(crate) fn elect(common: &Common, args: &ElectArgs) -> Exit {
 /// Runs a command unless another has, within a time.
 pub(crate) fn once(common: &Common, args: &OnceArgs) -> Exit {
     let (name, say) = (&args.name, Say::new(common));
-    // Before anything is asked of the store: what cannot be ended in time would count as run.
-    if let Some(words) = supervisor::why_too_short(args.at_most, &args.terms) {
-        say.error(&format!("--at-most {:?}: {words}", args.at_most));
-        return Exit::Usage;
+    if let Some(exit) = refused(args.at_most, "--at-most", &args.terms, say) {
+        return exit;
     }
     if args.at_least > args.at_most {
         say.error(&format!("--at-least ({:?}) is longer than --at-most ({:?})", args.at_least, args.at_most));
         return Exit::Usage;
     }
-    with_client(common, None, &args.terms, |client, caught, say| {
+    with_client(common, None, &args.terms, Away::Fails, |client, caught, say| {
         let mut ran = None;
         let outcome = client.run_once(name, args.at_least, args.at_most, |guard| {
             said_acquired(name, guard, say);
@@ -90,11 +110,18 @@ pub(crate) fn once(common: &Common, args: &OnceArgs) -> Exit {
                 terms: &args.terms,
                 window: guard.remaining(),
                 max_hold: Some(args.at_most),
+                is_renewed: false,
                 strict: false,
                 format: common.format,
                 command: &args.command,
             };
-            ran = Some(supervisor::supervise(&task, guard, caught, say));
+            ran = Some((supervisor::supervise(&task, guard, caught, say), guard.owner().to_string()));
+        });
+        let ran = ran.map(|(ran, owner)| {
+            if ran.was_never_begun {
+                leave_to_others(client, name, &owner, say);
+            }
+            ran.exit
         });
         match (ran, outcome) {
             (None, Ok(_)) => busy(
@@ -116,11 +143,63 @@ pub(crate) fn once(common: &Common, args: &OnceArgs) -> Exit {
     })
 }
 
+/// Gives a job back whose command was never started, so that another machine may run it. The lock is kept by this owner until
+/// `--at-least` is over, and nobody renews it.
+fn leave_to_others(client: &LockClient, name: &str, owner: &str, say: Say) {
+    let Ok(shown) = client.inspect(name) else { return };
+    // Longer than the request may take: until then it is nobody else's.
+    let is_kept = shown.remaining.is_some_and(|left| left > 2 * args::command_timeout());
+    if is_kept
+        && shown.holders.iter().all(|holder| holder.owner == owner)
+        && client.lock(name).force_unlock().is_ok()
+    {
+        let words = format!("{name} does not count as run: its command was never started");
+        say.notice("not_run", &words, &json!({"name": name}));
+    }
+}
+
+/// What becomes of a run whose store is away when it starts.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Away {
+    Fails,
+    IsWaitedFor,
+}
+
+/// Connects; the exit code if that cannot be, or a signal came.
+fn connect(
+    common: &Common,
+    lease: Option<Duration>,
+    terms: &Terms,
+    away: Away,
+    caught: &Caught,
+    say: Say,
+) -> Result<LockClient, Exit> {
+    let mut was_said = false;
+    loop {
+        let error = match store::try_connect(common, lease, terms.label.as_deref(), say) {
+            Ok(client) => return Ok(client),
+            Err(error) => error,
+        };
+        if away == Away::Fails || store::meaning(error.kind()).0 != Exit::Unavailable {
+            return Err(store::explain(&error, say));
+        }
+        if !was_said {
+            store::explain(&error, say);
+            say.notice("away", "the store is waited for", &json!({}));
+            was_said = true;
+        }
+        if let Ok(signal) = caught.signals.recv_timeout(PAUSE) {
+            return Err(Exit::Signal(signal));
+        }
+    }
+}
+
 /// Catches signals, connects, and ends the client.
 fn with_client(
     common: &Common,
     lease: Option<Duration>,
     terms: &Terms,
+    away: Away,
     act: impl FnOnce(&LockClient, &Caught, Say) -> Exit,
 ) -> Exit {
     let say = Say::new(common);
@@ -133,7 +212,7 @@ fn with_client(
             return Exit::Internal;
         }
     };
-    let client = match store::connect(common, lease, terms.label.as_deref(), say) {
+    let client = match connect(common, lease, terms, away, &caught, say) {
         Ok(client) => client,
         Err(exit) => return exit,
     };
@@ -152,6 +231,7 @@ fn hold(client: &LockClient, common: &Common, args: &RunArgs, caught: &Caught, s
                 terms: &args.terms,
                 window,
                 max_hold: args.max_hold,
+                is_renewed: acquire::is_renewed(args),
                 strict: args.strict,
                 format: common.format,
                 command: &args.command,

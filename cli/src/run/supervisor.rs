@@ -10,9 +10,9 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use leasehold::crossbeam_channel::{Receiver, never, select, unbounded};
-use leasehold::{HoldState, Loss, OwnedGuard};
+use leasehold::{HoldState, Loss, LossReason, OwnedGuard};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
-use rustix::process::{Pid, Signal, getpid, kill_process};
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, getpid, kill_process, waitid};
 use serde_json::json;
 use signal_hook::consts::{SIGCONT, SIGINT, SIGKILL, SIGQUIT, SIGTSTP, SIGTTIN, SIGTTOU};
 
@@ -23,6 +23,7 @@ use crate::run::link::{self, Order, Report};
 use crate::run::own_program;
 use crate::run::signals::{self, Caught};
 use crate::run::terminal::{Terminal, has_job_control};
+use crate::run::times::{self, Times};
 use crate::say::Say;
 
 /// A command, and on what terms it runs.
@@ -32,80 +33,39 @@ pub(crate) struct Task<'a> {
     /// How long the lock is held without a renewal.
     pub(crate) window: Duration,
     pub(crate) max_hold: Option<Duration>,
+    /// Whether it can last longer than that window.
+    pub(crate) is_renewed: bool,
     pub(crate) strict: bool,
     pub(crate) format: Format,
     pub(crate) command: &'a [OsString],
 }
 
-/// How long before the window's end what is done; all within it.
-#[derive(Debug, Clone, Copy)]
-struct Times {
-    /// From TERM to KILL.
-    grace: Duration,
-    /// From KILL to the end: what the system needs to end a process group, on a busy machine too.
-    margin: Duration,
-    /// So often the window is looked at.
-    tick: Duration,
-}
-
-const DEFAULT_GRACE: Duration = Duration::from_secs(5);
-/// The library's window is a hundredth shorter than a lease of 1 s.
-const SHORTEST: Duration = Duration::from_millis(900);
-
-impl Times {
-    /// Of a window of this length. A renewal comes after a third of it, so a third is left for the grace.
-    fn of(window: Duration, grace: Option<Duration>) -> Result<Times, String> {
-        if window < SHORTEST {
-            return Err(
-                "the lease, or --max-hold, is too short to end a command in time: the least is 1s".to_owned()
-            );
-        }
-        let most = window / 3;
-        if let Some(grace) = grace.filter(|grace| *grace > most) {
-            return Err(format!(
-                "--kill-grace {grace:?} is more than a third of the time that the lock is held without a renewal: give a \
-                 --lease of at least {:?}",
-                Duration::from_secs(grace.as_secs() * 3 + 1)
-            ));
-        }
-        Ok(Times {
-            grace: grace.unwrap_or(DEFAULT_GRACE).min(most),
-            margin: (window / 10).clamp(Duration::from_millis(100), Duration::from_secs(1)),
-            tick: (window / 40).clamp(Duration::from_millis(20), Duration::from_millis(250)),
-        })
-    }
-}
-
-/// Why no command can be ended in time under a lock that lasts so long without a renewal, if none can.
-pub(super) fn why_too_short(window: Duration, terms: &Terms) -> Option<String> {
-    Times::of(window, terms.kill_grace).err()
-}
-
 /// Runs the command while the guard's lock is held, and releases the lock.
 pub(crate) fn supervise_and_release(task: &Task<'_>, guard: OwnedGuard, caught: &Caught, say: Say) -> Exit {
-    match supervise(task, &guard, caught, say) {
+    match supervise(task, &guard, caught, say).exit {
         // Its drop releases what may be left of it. A store that does not answer is not waited for: the code says it.
         lost @ Exit::Lost(_) => lost,
         exit => released(task, guard, exit, say),
     }
 }
 
+/// How a run ended.
+pub(super) struct Supervised {
+    pub(super) exit: Exit,
+    /// The command was surely never started.
+    pub(super) was_never_begun: bool,
+}
+
 /// Runs the command while the guard's lock is held.
-pub(super) fn supervise(task: &Task<'_>, guard: &OwnedGuard, caught: &Caught, say: Say) -> Exit {
+pub(super) fn supervise(task: &Task<'_>, guard: &OwnedGuard, caught: &Caught, say: Say) -> Supervised {
     let granted = Moment::now();
-    let times = match Times::of(task.window, task.terms.kill_grace) {
-        Ok(times) => times,
-        Err(words) => {
-            say.error(&words);
-            return Exit::Usage;
-        }
-    };
+    let times = Times::of(task.window, task.terms.kill_grace);
     let ceiling = task.max_hold.map_or(Moment::NEVER, |most| granted.plus(most));
     let helper = match caught.stop_waiting().and_then(|()| Helper::start(task, guard, times)) {
         Ok(helper) => helper,
         Err(error) => {
             say.error(&format!("the helper process cannot be started: {error}"));
-            return Exit::Internal;
+            return Supervised { exit: Exit::Internal, was_never_begun: true };
         }
     };
     let lost = guard.lost();
@@ -122,6 +82,8 @@ pub(super) fn supervise(task: &Task<'_>, guard: &OwnedGuard, caught: &Caught, sa
         until: Moment::from_nanos(0),
         is_ending: false,
         is_lost: false,
+        is_gone: false,
+        was_never_begun: false,
     };
     supervisor.run(caught, lost)
 }
@@ -198,13 +160,18 @@ struct Supervisor<'a> {
     /// The command is being ended, because the lock cannot be kept or may not.
     is_ending: bool,
     is_lost: bool,
+    /// The server said so.
+    is_gone: bool,
+    /// As the helper said.
+    was_never_begun: bool,
 }
 
 impl Supervisor<'_> {
-    fn run(mut self, caught: &Caught, mut lost: Receiver<Loss>) -> Exit {
+    fn run(mut self, caught: &Caught, mut lost: Receiver<Loss>) -> Supervised {
         let reports = self.helper.reports.clone();
         let ended = loop {
             self.beat();
+            self.wake_helper();
             if let Some(ended) = self.end_itself() {
                 break ended;
             }
@@ -216,6 +183,7 @@ impl Supervisor<'_> {
                 recv(caught.signals) -> signal => if let Ok(signal) = signal { self.signaled(signal) },
                 recv(lost) -> loss => {
                     self.is_lost = loss.is_ok();
+                    self.is_gone = loss.is_ok_and(|loss| loss.reason == LossReason::Gone);
                     lost = never();
                     if self.is_lost {
                         drop(link::send(&self.helper.stream, &Order::Gone)); // else it sees that the window is over
@@ -240,7 +208,19 @@ impl Supervisor<'_> {
         }
     }
 
-    /// Ends the command when the helper should have and has not: it may have been stopped.
+    /// Lets a helper that was stopped go on: nobody but this process knows of it, and only it reports the command's end. The lock
+    /// is renewed meanwhile, so that without the report it would be held for ever.
+    fn wake_helper(&self) {
+        let helper = i32::try_from(self.helper.process.id()).ok().and_then(Pid::from_raw);
+        let look = WaitIdOptions::STOPPED | WaitIdOptions::NOHANG;
+        if let Some(helper) = helper
+            && matches!(waitid(WaitId::Pid(helper), look), Ok(Some(_)))
+        {
+            kill_process(helper, Signal::CONT).ok(); // it has not been reaped, so the number is its own
+        }
+    }
+
+    /// Ends the command when the helper should have and has not: it may have been stopped again and again.
     fn end_itself(&mut self) -> Option<Ended> {
         let (Some(group), OnLost::Kill) = (self.group, self.task.terms.on_lost) else { return None };
         let now = Moment::now();
@@ -280,6 +260,7 @@ impl Supervisor<'_> {
             Report::Exited(code) => Some(Ended::Exited(code)),
             Report::Signaled(signal) => Some(Ended::Signaled(signal)),
             Report::Failed(errno) => {
+                self.was_never_begun = true;
                 let error = std::io::Error::from_raw_os_error(errno);
                 let program =
                     self.task.command.first().map(|name| name.to_string_lossy()).unwrap_or_default();
@@ -288,6 +269,7 @@ impl Supervisor<'_> {
                 Some(Ended::Not(if is_there { Exit::CannotRun } else { Exit::NotFound }))
             }
             Report::Late => {
+                self.was_never_begun = true;
                 self.is_ending = true;
                 Some(Ended::Unknown)
             }
@@ -348,7 +330,7 @@ impl Supervisor<'_> {
         signals::kill_group(group, SIGCONT);
     }
 
-    fn conclude(mut self, ended: Ended) -> Exit {
+    fn conclude(mut self, ended: Ended) -> Supervised {
         let had_terminal = self.group.is_some_and(|group| self.terminal.take_back(group));
         if let (true, Ended::Signaled(signal @ (SIGINT | SIGQUIT))) = (had_terminal, ended) {
             // Had the command run alone, a Ctrl-C would have been for all of this process's group: a script ends with it.
@@ -357,7 +339,7 @@ impl Supervisor<'_> {
         let is_lost = self.is_lost || self.guard.state() == HoldState::Lost;
         let exit = match ended {
             Ended::Not(exit) => exit,
-            _ if self.is_ending && self.is_at_ceiling() => self.max_hold_over(),
+            _ if self.is_ending && !self.is_gone && self.is_at_ceiling() => self.max_hold_over(),
             _ if self.is_ending || is_lost => self.lost(),
             Ended::Exited(code) => Exit::Command(u8::try_from(code & 0xff).unwrap_or(u8::MAX)),
             Ended::Signaled(signal) => Exit::Signal(signal),
@@ -365,15 +347,13 @@ impl Supervisor<'_> {
         };
         // The helper ends by itself once it has reported.
         drop(self.helper.process.wait());
-        exit
+        Supervised { exit, was_never_begun: self.was_never_begun }
     }
 
-    /// Whether it was `--max-hold` that set the end.
     fn is_at_ceiling(&self) -> bool {
-        let window = self.task.max_hold.unwrap_or_default();
-        // The library's own window ends up to a hundredth before.
-        let slack = self.times.grace + self.times.margin + window / 50 + self.times.tick;
-        self.ceiling != Moment::NEVER && Moment::now().plus(slack) >= self.ceiling
+        self.task
+            .max_hold
+            .is_some_and(|most| !self.task.is_renewed || times::is_set_by(self.until, self.ceiling, most))
     }
 
     fn max_hold_over(&self) -> Exit {

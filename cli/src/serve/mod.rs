@@ -113,9 +113,9 @@ impl Site {
                 "this host is not known here; start the program with --host and its name",
             );
         }
-        if request.method != "GET" && request.method != "HEAD" {
+        if request.method != "GET" {
             let refusal = Answer::text(405, "nothing can be changed here");
-            return Answer { headers: "Allow: GET, HEAD\r\n".to_owned(), ..refusal };
+            return Answer { headers: "Allow: GET\r\n".to_owned(), ..refusal };
         }
         match request.path.as_str() {
             "/" => self.page(),

@@ -170,17 +170,12 @@ impl Thread {
         Ok(self.fences.iter().filter_map(|(name, (_, fence))| Some((name.clone(), (*fence)?))).collect())
     }
 
-    /// Only the hold that was shown: another has come by the lock in its own right.
     fn force(&self, shown: &Inspection) -> Result<String, Error> {
         let name = &shown.name;
-        let now = self.client.inspect(name)?;
-        let owners = |seen: &Inspection| seen.holders.iter().map(|one| one.owner.clone()).collect::<Vec<_>>();
-        if now.is_held() && (owners(&now) != owners(shown) || now.fence != shown.fence) {
-            return Ok(format!("{name} has another holder by now: nothing was done"));
-        }
         Ok(match show::evict(&self.client, shown)? {
             Forced::Yes => format!("{name} was released by force"),
             Forced::WasFree => format!("{name} was free already"),
+            Forced::IsAnothers => show::another(name),
             Forced::Impossible => show::impossible(shown),
         })
     }

@@ -10,6 +10,7 @@ use ratatui::widgets::{Row as TableRow, Table, TableState};
 
 use crate::clock::Moment;
 use crate::say::plain;
+use crate::show::harmless;
 use crate::top::view::{Mode, Row, View};
 
 /// No color: the terminal's own are readable to its user.
@@ -21,7 +22,7 @@ const KEYS: &str = "q quit  ↑↓ move  / filter  s sort  r reverse  f force  E
 
 pub(crate) fn draw(frame: &mut Frame<'_>, view: &mut View, now: Moment) {
     let question = match &view.mode {
-        Mode::Question(seen) => folded(&plain(&seen.to_string()), frame.area().width),
+        Mode::Question(seen) => folded(&harmless(seen).to_string(), frame.area().width),
         _ => Vec::new(),
     };
     let below = u16::try_from(question.len()).unwrap_or(u16::MAX).min(frame.area().height / 2);
@@ -146,7 +147,7 @@ fn cells(row: &Row, age: Duration) -> [String; 7] {
         Some(left) => time(left.saturating_sub(age)),
     };
     [
-        plain(&row.name).replace('\n', "\\n"),
+        plain(&row.name),
         row.kind.clone(),
         row.holder.clone(),
         row.since.map_or("?".to_owned(), |since| time(since + age)),

@@ -110,7 +110,7 @@ impl View {
             }
             Answer::Failed(error) => {
                 let since = self.trouble.as_ref().map_or(now, |(_, since)| *since);
-                self.trouble = Some((plain(&store::text(&error)).replace('\n', " "), since));
+                self.trouble = Some((plain(&store::text(&error)), since));
                 if !matches!(self.mode, Mode::Filtering) {
                     self.mode = Mode::Moving;
                 }
@@ -200,7 +200,7 @@ impl View {
     }
 
     fn say(&mut self, words: String) {
-        self.said = Some(plain(&words).replace('\n', " "));
+        self.said = Some(plain(&words));
     }
 
     /// Where the selected row is; the first if there is none.
@@ -264,7 +264,7 @@ fn row(lock: &ListedLock, fence: Option<u64>) -> Row {
     Row {
         name: lock.name.clone(),
         kind: lock.kind.to_string().trim_start_matches("a ").to_owned(),
-        holder: plain(&holder).replace('\n', " "),
+        holder: plain(&holder),
         since: lock.holders.iter().filter_map(|holder| holder.held_for).max(),
         left: lock.remaining,
         waiting: lock.waiting,

@@ -272,6 +272,15 @@ fn completions_and_the_man_page_are_written() {
     }
     let (code, said) = outcome(&mut leasehold(&["man"]));
     assert!(code == 0 && said.contains(".TH leasehold"), "{said}");
+    // With the options of every subcommand.
+    for option in ["max\\-hold", "at\\-most", "one\\-term", "interval", "listen", "create\\-schema", "yes"] {
+        assert!(said.contains(&format!("\\-\\-{option}")), "--{option} is not in the man page");
+    }
+    for name in ["run", "once", "elect", "show", "ls", "clients", "top", "watch", "force", "doctor", "serve"]
+    {
+        assert!(said.contains(&format!(".SH \"LEASEHOLD {}\"", name.to_uppercase())), "{name}: {said}");
+    }
+    assert!(!said.contains("become") && said.matches(".TH").count() == 1, "{said}");
 }
 
 #[test]
@@ -368,5 +377,100 @@ fn the_end_of_the_demo_shows_who_holds_and_who_waits() {
     assert!(shown.iter().any(|line| line.starts_with("$ leasehold show leasehold-demo:{")), "{said}");
     assert!(shown.iter().any(|line| line.trim_start().starts_with("waits, 1.: ")), "{said}");
     // The counters of tokens stay on purpose.
+    assert_eq!(server.keys(), Vec::<String>::new());
+}
+
+#[test]
+fn a_lock_of_readers_is_ended_by_force() {
+    let server = Server::start();
+    let run = |half: &str| {
+        Run::start(
+            &mut server.leasehold(&["run", "-q", "--lease", "2s", half, "halves", "--", "sleep", "60"]),
+        )
+    };
+    let mode = || server.ask(&["HGET", "halves", "mode"]);
+    for (half, held) in [("-s", "read"), ("-x", "write")] {
+        let mut holder = run(half);
+        eventually("it is held", || mode().contains(held));
+        let (code, said) = outcome(&mut server.leasehold(&["force", "halves", "--yes"]));
+        assert!(code == 0 && said.contains("halves was released by force"), "{half}: {said}");
+        assert!(!mode().contains(held), "{half}: still held");
+        assert_eq!(holder.wait().code(), Some(79));
+    }
+}
+
+/// What a holder says of itself is printed by others.
+#[test]
+fn what_a_holder_says_of_itself_moves_no_terminal() {
+    let server = Server::start();
+    let hostile = "\u{1b}[2J\u{9b}31m\nbusy: free\u{202e}";
+    let mut run =
+        server.leasehold(&["run", "-q", "--label", hostile, "--lease", "3s", "busy", "--", "sleep", "60"]);
+    let _holder = Run::start(&mut run);
+    let told = |arguments: &[&str]| outcome(&mut server.leasehold(arguments)).1;
+    eventually("its client has said so", || told(&["run", "-n", "busy", "--", "true"]).contains("[2J"));
+    for format in ["text", "json"] {
+        for arguments in [
+            &["run", "-n", "busy", "--", "true"][..],
+            &["show", "busy"],
+            &["ls"],
+            &["clients"],
+            &["force", "busy"],
+        ] {
+            let said = told(&[&["--format", format], arguments].concat());
+            assert!(said.contains("[2J"), "{arguments:?}: {said:?}");
+            let acts = |char: char| (char.is_control() && char != '\n') || char == '\u{202e}';
+            assert!(
+                !said.contains(acts) && !said.lines().any(|line| line.starts_with("busy: free")),
+                "{said:?}"
+            );
+        }
+    }
+}
+
+/// Renewals cannot make up for it: a hold that is no longer than a lease has none.
+#[test]
+fn a_slow_grant_of_a_short_hold_is_no_reason_to_ask_again() {
+    let server = Server::start();
+    let run = ["run", "-n", "--max-hold", "3s", "slow", "--", "sh", "-c", "echo ran >> \"$0\""];
+    let mut run = server.leasehold(&run);
+    let mut run = Run::start(run.arg(server.path("ran")).env("LEASEHOLD_COMMAND_TIMEOUT", "20s"));
+    // The server is held up with the request under way, and grants it late.
+    let ended = std::cell::Cell::new(false);
+    eventually("the server has held up a grant", || {
+        signal(server.pid(), Signal::STOP);
+        crate::world::pause(900);
+        signal(server.pid(), Signal::CONT);
+        crate::world::pause(100);
+        ended.set(run.0.try_wait().unwrap().is_some());
+        ended.get()
+    });
+    assert_eq!(run.wait().code(), Some(0));
+    assert_eq!(fs::read_to_string(server.path("ran")).unwrap(), "ran\n");
+}
+
+#[test]
+fn a_kind_that_the_store_cannot_keep_is_a_matter_of_usage() {
+    let dir = tempfile::tempdir().unwrap();
+    let url = format!("sqlite://{}", dir.path().join("locks.db").display());
+    for kind in [&["--fair"][..], &["-s"], &["-x"], &["--permits", "2"]] {
+        let arguments = [&["run", "-n"][..], kind, &["other", "--", "true"]].concat();
+        let (code, said) = outcome(leasehold(&arguments).env("LEASEHOLD_URL", &url));
+        assert!(code == 64 && said.contains("another kind of lock, or another store"), "{kind:?}: {said}");
+    }
+}
+
+#[test]
+fn a_right_that_is_missing_has_77() {
+    let server = Server::start();
+    server.ask(&["ACL", "SETUSER", "poor", "on", ">right", "~*", "&*", "+@all", "-eval", "-evalsha"]);
+    let url = server.url().replace("redis://", "redis://poor:right@");
+    for arguments in [
+        &["run", "-n", "job", "--", "true"][..],
+        &["once", "job", "--at-least", "1s", "--at-most", "9s", "--", "true"],
+    ] {
+        let (code, said) = outcome(leasehold(arguments).env("LEASEHOLD_URL", &url));
+        assert!(code == 77 && said.contains("docs/stores.md") && !said.contains("right@"), "{said}");
+    }
     assert_eq!(server.keys(), Vec::<String>::new());
 }

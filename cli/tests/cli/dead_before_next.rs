@@ -108,8 +108,14 @@ fn when_the_server_is_stopped_and_the_command_ignores_term() {
 
 /// A server that does not keep the lock can grant it to another at once. The command is killed with the renewal that finds
 /// out, which is a third of the lease later at most, and never waits for a grace.
+///
+/// Only that ends it so soon: the window goes on for two thirds of the lease at least, less a margin of 1 s and the grace.
 #[test]
 fn a_command_whose_lock_is_deleted_is_killed_by_the_next_renewal() {
+    const LEASE: &str = "15s";
+    const UNNOTICED: u64 = 8_500_000_000;
+    // A third of the lease until a renewal finds out, and as much as a busy machine may need.
+    const TOGETHER: u64 = 5_000_000_000 + 3_000_000_000;
     let (server, all) = (Server::start(), (0..rounds()).collect::<Vec<_>>());
     for batch in all.chunks(10) {
         thread::scope(|scope| {
@@ -117,18 +123,62 @@ fn a_command_whose_lock_is_deleted_is_killed_by_the_next_renewal() {
                 let server = &server;
                 scope.spawn(move || {
                     let name = format!("deleted-{at}");
-                    let file = server.path(&name);
+                    let (file, next_file) = (server.path(&name), server.path(&format!("{name}.2")));
                     let stamper = Stamper { file: &file, ignores_term: at % 2 == 0, once: false };
-                    let arguments = ["run", "-q", "--lease", LEASE, &name];
+                    let arguments = ["run", "-q", "--lease", LEASE, "--kill-grace", "100ms", &name];
                     let mut run = Run::start(stamper.under(&mut server.leasehold(&arguments)));
                     eventually("the command runs", || !stamps(&file).is_empty());
+                    // It is granted the lock as soon as it asks, which no client can keep the server from.
+                    let stamper = Stamper { file: &next_file, ignores_term: false, once: true };
+                    let mut next = Run::start(stamper.under(&mut server.leasehold(&arguments)));
+                    let line = format!("leasehold_lock_line:{{{name}}}");
+                    eventually("the second waits", || server.ask(&["ZCARD", &line]).starts_with(":1"));
                     let deleted_at = now();
                     assert!(server.ask(&["DEL", &name]).starts_with(":1"));
                     assert_eq!(run.wait().code(), Some(79));
                     let last = *stamps(&file).last().unwrap();
-                    assert!(last < deleted_at + LEASE_NANOS, "{} ns after the deletion", last - deleted_at);
+                    assert!(last < deleted_at + UNNOTICED, "{} ns after the deletion", last - deleted_at);
+                    assert_eq!(next.wait().code(), Some(0));
+                    let began = stamps(&next_file)[0];
+                    let together = last.saturating_sub(began);
+                    assert!(together < TOGETHER, "both were running for {together} ns");
                 });
             }
         });
     }
+}
+
+/// TERM first, and KILL when the grace is over: for the longest hold, and for a store that is away.
+#[test]
+fn a_command_has_term_and_its_grace_before_it_is_killed() {
+    // Half of the grace is for a machine that is busy.
+    const HALF_OF_GRACE: u64 = 1_000_000_000;
+    const MOST: u64 = 6_000_000_000;
+    thread::scope(|scope| {
+        for (how, code) in [("--max-hold", 124), ("--lease", 79)] {
+            scope.spawn(move || {
+                let server = Server::start();
+                let file = server.path("stamps");
+                let stamper = Stamper { file: &file, ignores_term: true, once: false };
+                let arguments = ["run", "-q", how, "6s", "--kill-grace", "2s", "graced"];
+                let before = now();
+                let mut run = Run::start(stamper.under(&mut server.leasehold(&arguments)));
+                eventually("the command runs", || !stamps(&file).is_empty());
+                let stopped_at = now();
+                if how == "--lease" {
+                    signal(server.pid(), Signal::STOP);
+                }
+                let ended = run.wait().code();
+                signal(server.pid(), Signal::CONT);
+                assert_eq!(ended, Some(code), "{how}");
+                let (all, term) = (stamps(&file), stamps(&file.with_extension("term")));
+                let (last, term) = (*all.last().unwrap(), *term.first().expect("it had TERM"));
+                assert!(last > term + HALF_OF_GRACE, "{how}: killed {} ns after TERM", last - term);
+                let begun = if how == "--lease" { stopped_at } else { before };
+                let end = if how == "--lease" { begun } else { all[0] } + MOST;
+                assert!(last < end, "{how}: it lived {} ns too long", last - end);
+                assert!(begun < term, "{how}");
+            });
+        }
+    });
 }

@@ -113,3 +113,26 @@ fn a_candidate_of_the_library_waits_for_one_of_the_program() {
     assert!(matches!(event, leasehold::LeaderEvent::Elected { .. }), "{event:?}");
     candidate.withdraw().unwrap();
 }
+
+#[test]
+fn a_candidate_whose_store_is_away_at_the_start_waits_for_it() {
+    let mut server = Server::start();
+    server.stop();
+    let mut hasty = server.leasehold(&["elect", "-n", "led", "--", "true"]);
+    assert_eq!(outcome(&mut hasty).0, 69);
+    let errors = server.path("errors");
+    let mut run = server.leasehold(&["elect", "led", "--", "sh", "-c", "exit 6"]);
+    let mut run = Run(run.stderr(std::fs::File::create(&errors).unwrap()).spawn().unwrap());
+    let said = || std::fs::read_to_string(&errors).unwrap();
+    eventually("it waits", || said().contains("the store is waited for"));
+    server.start_again();
+    assert_eq!(run.wait().code(), Some(6));
+    assert_eq!(said().lines().count(), 2, "{}", said());
+    // And a signal ends that wait.
+    server.stop();
+    let mut run = server.leasehold(&["elect", "led", "--", "true"]);
+    let mut run = Run(run.stderr(std::fs::File::create(&errors).unwrap()).spawn().unwrap());
+    eventually("it waits", || said().contains("the store is waited for"));
+    signal(run.pid(), Signal::TERM);
+    assert_eq!(run.wait().code(), Some(128 + 15));
+}

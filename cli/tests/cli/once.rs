@@ -87,3 +87,46 @@ fn once_works_on_a_file_too() {
     let run = || outcome(crate::world::leasehold(&arguments).env("LEASEHOLD_URL", &url)).0;
     assert_eq!((run(), run()), (0, 75));
 }
+
+/// Judged by what was asked for, and not by what a slow answer left of it.
+#[test]
+fn a_grace_of_a_third_is_given_and_a_longer_one_refused_before_anything_is_asked() {
+    let server = Server::start();
+    let with = |grace: &str| {
+        let arguments = ["once", "job", "--at-least", "1s", "--at-most", "15s", "--kill-grace", grace, "--"];
+        let mut command = server.leasehold(&arguments);
+        command.args(["sh", "-c", NOTE]).arg(server.path("ran"));
+        outcome(&mut command)
+    };
+    let (code, said) = with("5100ms");
+    assert!(code == 64 && said.contains("--kill-grace 5.1s is more than a third"), "{said}");
+    assert_eq!((runs(&server), server.keys()), (0, Vec::new()));
+    let (code, said) = with("5s");
+    assert_eq!((code, runs(&server)), (0, 1), "{said}");
+}
+
+/// With so few open files that this process can hold the lock, and cannot start another.
+#[test]
+fn a_job_that_could_not_be_started_is_left_to_other_machines() {
+    let server = Server::start();
+    let (made, mut unstarted) = (server.path("made"), 0);
+    for files in 3..40 {
+        let mut limited = server.leasehold(&["once", "job", "--at-least", "50s", "--at-most", "60s"]);
+        limited.args(["--", "mkdir"]).arg(&made);
+        let mut shell = std::process::Command::new("sh");
+        shell.args(["-c", &format!("ulimit -n {files}; exec \"$@\""), "sh"]).arg(limited.get_program());
+        shell
+            .args(limited.get_args())
+            .envs(limited.get_envs().filter_map(|(name, value)| Some((name, value?))));
+        let output = shell.output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        if made.exists() {
+            assert_eq!(output.status.code(), Some(0), "{files}: {said}");
+            break;
+        }
+        unstarted += usize::from(said.contains("the helper process cannot be started"));
+        assert_ne!(output.status.code(), Some(0), "{files}: {said}");
+        assert_eq!(server.keys(), Vec::<String>::new(), "{files}: {said}");
+    }
+    assert!(unstarted > 0 && made.exists(), "{unstarted}");
+}

@@ -15,21 +15,44 @@ const SIGNALS: [(Signal, i32); 6] = [
 
 #[test]
 fn a_signal_ends_the_wait_and_leaves_neither_a_place_nor_a_key() {
-    let server = Server::start();
-    let holder = Run::start(&mut server.leasehold(&["run", "--fair", "busy", "--", "sleep", "60"]));
-    eventually("it is held", || server.keys().contains(&"busy".to_owned()));
-    for (sent, number) in SIGNALS {
-        let mut waiter = Run::start(&mut server.leasehold(&["run", "--fair", "busy", "--", "true"]));
-        let queue = "redisson_lock_queue:{busy}";
-        eventually("it waits", || server.ask(&["LLEN", queue]).starts_with(":1"));
-        signal(waiter.pid(), sent);
-        assert_eq!(waiter.wait().code(), Some(128 + number));
-        assert!(server.ask(&["LLEN", queue]).starts_with(":0"), "its place is still there");
+    // The key of those who wait in order, and how it is asked; readers and permits have none, and listen.
+    let kinds: [(&[&str], &str, &str); 4] = [
+        (&["--fair"], "LLEN", "redisson_lock_queue:{busy}"),
+        (&[], "ZCARD", "leasehold_lock_line:{busy}"),
+        (&["-s"], "", "redisson_rwlock:{busy}"),
+        (&["--permits", "1"], "", "redisson_sc:{busy}"),
+    ];
+    for (kind, length, queue) in kinds {
+        let server = Server::start();
+        let waits = |count: &str| {
+            let ask: &[&str] =
+                if length.is_empty() { &["PUBSUB", "NUMSUB", queue] } else { &[length, queue] };
+            server.ask(ask).trim().ends_with(&format!(":{count}"))
+        };
+        let holding: &[&str] = if kind == ["-s"] { &["-x"] } else { kind };
+        let run = |kind: &[&str], command: &[&str]| {
+            let arguments = [&["run", "--lease", "5s"], kind, &["busy", "--"], command].concat();
+            Run::start(&mut server.leasehold(&arguments))
+        };
+        let mut holder = run(holding, &["sh", "-c", "sleep 60; :"]);
+        let is_running =
+            || children(holder.pid()).first().is_some_and(|helper| !children(*helper).is_empty());
+        eventually("it is held", is_running);
+        let keys = server.keys();
+        for (sent, number) in SIGNALS {
+            let mut waiter = run(kind, &["true"]);
+            eventually(&format!("it waits {kind:?}"), || waits("1"));
+            signal(waiter.pid(), sent);
+            assert_eq!(waiter.wait().code(), Some(128 + number), "{kind:?}");
+            eventually("nobody is there", || waits("0"));
+            assert_eq!(server.keys(), keys, "{kind:?}");
+        }
+        signal(holder.pid(), Signal::TERM);
+        assert_eq!(holder.wait().code(), Some(128 + 15));
+        // How many permits there are is kept on purpose.
+        let left: &[&str] = if kind.contains(&"--permits") { &["busy"] } else { &[] };
+        assert_eq!(server.keys(), left, "{kind:?}");
     }
-    signal(holder.pid(), Signal::TERM);
-    let mut holder = holder;
-    assert_eq!(holder.wait().code(), Some(128 + 15));
-    assert_eq!(server.keys(), Vec::<String>::new());
 }
 
 #[test]
@@ -174,4 +197,20 @@ fn a_command_whose_helper_is_stopped_is_ended_in_time() {
     let code = run.wait().code();
     signal(server.pid(), Signal::CONT);
     assert_eq!(code, Some(79));
+}
+
+/// Its lock goes on to be renewed, and only the helper knows when the command has ended.
+#[test]
+fn a_helper_that_is_stopped_goes_on() {
+    let server = Server::start();
+    let file = server.path("ends");
+    let script = "echo > \"$0\"; while [ -e \"$0\" ]; do sleep 0.01; done; exit 5";
+    let mut run = server.leasehold(&["run", "-q", "--lease", "2s", "kept", "--", "sh", "-c", script]);
+    let mut run = Run::start(run.arg(&file));
+    eventually("the command runs", || file.exists());
+    let helper = children(run.pid())[0];
+    signal(helper, Signal::STOP);
+    std::fs::remove_file(&file).unwrap();
+    assert_eq!(run.wait().code(), Some(5));
+    assert_eq!(server.keys(), Vec::<String>::new());
 }

@@ -153,6 +153,44 @@ fn a_command_stops_and_goes_on_with_the_shells_job() {
 }
 
 #[test]
+fn a_wait_stops_and_goes_on_with_the_shells_job() {
+    let server = Server::start();
+    let mut shell = Shell::start(&server);
+    shell.types("$run one -- sleep 60 &\n");
+    eventually("it is held", || server.keys() == ["one"]);
+    shell.types("$run -v one -- echo had''it\n");
+    shell.shows("asking for one");
+    eventually("it waits", || server.ask(&["ZCARD", "leasehold_lock_line:{one}"]).starts_with(":1"));
+    shell.types("\x1a");
+    shell.shows("Stopped");
+    shell.types("kill %1; fg\n");
+    shell.shows("hadit");
+    shell.types("echo code $?\n");
+    shell.shows("code 0");
+}
+
+/// Nobody renews the lock of a run that is suspended. Its helper is not, and ends the command.
+#[test]
+fn a_run_that_is_suspended_past_its_lease_has_lost_when_it_goes_on() {
+    let server = Server::start();
+    let mut shell = Shell::start(&server);
+    shell.types("$run --lease 2s one -- cat\n");
+    eventually("it is held", || server.keys() == ["one"]);
+    shell.types("typed\n");
+    shell.shows("typed\r\ntyped");
+    shell.types("\x1a");
+    shell.shows("suspended");
+    shell.shows("Stopped");
+    eventually("the lease is over", || server.keys().is_empty());
+    shell.types("jobs -p; pgrep -x -s 0 cat | wc -l | sed 's/^/cats /'\n");
+    shell.shows("cats 0");
+    shell.types("fg\n");
+    shell.shows("ready> ");
+    shell.types("echo code $?\n");
+    shell.shows("code 79");
+}
+
+#[test]
 fn a_command_in_the_background_gets_the_terminal_with_fg() {
     let server = Server::start();
     let mut shell = Shell::start(&server);

@@ -257,7 +257,8 @@ const STAMPS: &str = "LEASEHOLD_CLI_TEST_STAMPS";
 const IGNORES_TERM: &str = "LEASEHOLD_CLI_TEST_IGNORES_TERM";
 const ONCE: &str = "LEASEHOLD_CLI_TEST_ONCE";
 
-/// A command that stamps a file with the clock each few milliseconds, until it is ended.
+/// A command that stamps a file with the clock each few milliseconds, until it is ended; one that ignores TERM also another, with
+/// the extension `term`, when it has one.
 pub(crate) struct Stamper<'a> {
     pub(crate) file: &'a Path,
     pub(crate) ignores_term: bool,
@@ -298,11 +299,16 @@ pub(crate) fn stamps(file: &Path) -> Vec<u64> {
 #[test]
 fn stamps_as_a_command() {
     let Some(file) = std::env::var_os(STAMPS) else { return };
+    let has_term = std::sync::Arc::<std::sync::atomic::AtomicBool>::default();
     if std::env::var_os(IGNORES_TERM).is_some() {
-        signal_hook::flag::register(signal_hook::consts::SIGTERM, std::sync::Arc::default()).unwrap();
+        signal_hook::flag::register(signal_hook::consts::SIGTERM, has_term.clone()).unwrap();
     }
+    let term = Path::new(&file).with_extension("term");
     let mut file = fs::OpenOptions::new().create(true).append(true).open(file).unwrap();
     loop {
+        if has_term.swap(false, std::sync::atomic::Ordering::SeqCst) {
+            fs::write(&term, format!("{}\n", now())).unwrap();
+        }
         file.write_all(format!("{}\n", now()).as_bytes()).unwrap();
         if std::env::var_os(ONCE).is_some() {
             return;

@@ -1,0 +1,88 @@
+//! How long before the end of a window a command is told to end, and is ended.
+
+use std::time::Duration;
+
+use crate::args::Terms;
+use crate::clock::Moment;
+
+/// How long before the window's end what is done; all within it.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Times {
+    /// From TERM to KILL.
+    pub(super) grace: Duration,
+    /// From KILL to the end: what the system needs to end a process group, on a busy machine too.
+    pub(super) margin: Duration,
+    /// So often the window is looked at.
+    pub(super) tick: Duration,
+}
+
+const DEFAULT_GRACE: Duration = Duration::from_secs(5);
+const SHORTEST: Duration = Duration::from_secs(1);
+
+impl Times {
+    /// Of a window of this length. A renewal comes after a third of it, so a third is left for the grace.
+    ///
+    /// It is shorter than was asked for: the library takes a hundredth off for clocks, and the request took its time. So the
+    /// grace is made to fit, and nothing is refused any more: see [`why_too_short`].
+    pub(super) fn of(window: Duration, grace: Option<Duration>) -> Times {
+        Times {
+            grace: grace.unwrap_or(DEFAULT_GRACE).min(window / 3),
+            margin: (window / 10).clamp(Duration::from_millis(100), Duration::from_secs(1)),
+            tick: (window / 40).clamp(Duration::from_millis(20), Duration::from_millis(250)),
+        }
+    }
+}
+
+/// Why no command can be ended in time under a lock for which so much is asked without a renewal, if none can.
+///
+/// Asked before anything is asked of the store, of what was given alone: it is refused always or never.
+pub(super) fn why_too_short(asked: Duration, terms: &Terms) -> Option<String> {
+    if asked < SHORTEST {
+        return Some("too short to end a command in time: the least is 1s".to_owned());
+    }
+    let grace = terms.kill_grace.filter(|grace| *grace > asked / 3)?;
+    let least = grace.saturating_mul(3);
+    Some(format!("--kill-grace {grace:?} is more than a third of it, which has to be {least:?} at least"))
+}
+
+/// Whether the instant for which the helper was told to end the command was that of `--max-hold`, and not a window that could
+/// not be renewed. The library's own window for a longest hold ends up to a hundredth before, and began with the request,
+/// which may have been slow.
+pub(super) fn is_set_by(until: Moment, ceiling: Moment, most: Duration) -> bool {
+    until.plus(most / 10) >= ceiling
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::args::OnLost;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    #[test]
+    fn a_window_that_ends_before_the_longest_hold_is_a_loss() {
+        let start = Moment::from_nanos(7);
+        let ceiling = start.plus(10 * SECOND);
+        assert!(is_set_by(ceiling, ceiling, 10 * SECOND));
+        assert!(is_set_by(ceiling.minus(SECOND / 10), ceiling, 10 * SECOND));
+        // Its command is ended when the longest hold is near. It was the store that was away.
+        assert!(!is_set_by(ceiling.minus(2 * SECOND), ceiling, 10 * SECOND));
+    }
+
+    #[test]
+    fn a_grace_is_refused_by_what_was_asked_and_fitted_to_what_there_is() {
+        let terms = |grace: u32| Terms {
+            on_lost: OnLost::Kill,
+            kill_grace: Some(grace * SECOND / 10),
+            lost_exit_code: 79,
+            label: None,
+        };
+        assert_eq!(why_too_short(15 * SECOND, &terms(50)), None);
+        assert!(why_too_short(15 * SECOND, &terms(51)).is_some());
+        assert!(why_too_short(SECOND / 2, &terms(0)).is_some());
+        // The window of a lease of 15 s.
+        let window = Duration::from_millis(14_850);
+        assert_eq!(Times::of(window, terms(50).kill_grace).grace, window / 3);
+        assert_eq!(Times::of(window, terms(10).kill_grace).grace, SECOND);
+    }
+}

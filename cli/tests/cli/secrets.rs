@@ -1,0 +1,89 @@
+//! No password is in any output, nor in the arguments of any process but the one that it was given to as an argument.
+
+use std::process::Command;
+
+use rustix::process::Signal;
+
+use crate::world::{Run, Server, children, eventually, leasehold, signal};
+
+const RIGHT: &str = "S3CR3Tright";
+const WRONG: &str = "S3CR3Twrong";
+
+const ALL: [&[&str]; 11] = [
+    &["run", "-v", "-w", "1", "job", "--", "sh", "-c", "tr '\\0' ' ' < /proc/$PPID/cmdline"],
+    &["once", "-v", "job:once", "--at-least", "1s", "--at-most", "9s", "--", "true"],
+    &["elect", "-v", "-n", "job:led", "--", "true"],
+    &["show", "job"],
+    &["ls", "-v"],
+    &["clients"],
+    &["watch", "job", "--for", "300ms"],
+    &["force", "job", "--yes"],
+    &["doctor"],
+    &["top"],
+    // It cannot listen there, or has refused the store before.
+    &["serve", "--listen", "192.0.2.1:9477"],
+];
+
+fn said(command: &mut Command) -> String {
+    let output = command.output().unwrap();
+    format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
+}
+
+#[test]
+fn no_subcommand_says_a_password() {
+    let server = Server::start();
+    server.ask(&["ACL", "SETUSER", "user", "on", &format!(">{RIGHT}"), "~*", "&*", "+@all"]);
+    let with = |word: &str| server.url().replace("redis://", &format!("redis://user:{word}@"));
+    let unreachable = format!("redis://user:{RIGHT}@127.0.0.1:1");
+    let unreadable = format!("redis://user:{RIGHT}@[no such host");
+    for url in [with(RIGHT), with(WRONG), unreachable, unreadable] {
+        for arguments in ALL {
+            for format in ["text", "json"] {
+                let mut command = leasehold(&[&["--format", format], arguments].concat());
+                let said = said(command.env("LEASEHOLD_URL", &url));
+                assert!(!said.contains("S3CR3T"), "{arguments:?}: {said}");
+            }
+        }
+    }
+}
+
+#[test]
+fn no_process_has_a_password_among_its_arguments() {
+    let server = Server::start();
+    server.ask(&["ACL", "SETUSER", "user", "on", &format!(">{RIGHT}"), "~*", "&*", "+@all"]);
+    let url = server.url().replace("redis://", &format!("redis://user:{RIGHT}@"));
+    for arguments in [
+        &["run", "job:run", "--", "sleep", "60"][..],
+        &["once", "job:once", "--at-least", "1s", "--at-most", "30s", "--", "sleep", "60"],
+        &["elect", "job:led", "--", "sleep", "60"],
+    ] {
+        // Given in the environment, where no other user sees it; and as an argument, which goes no further.
+        for is_argument in [false, true] {
+            let mut command = if is_argument {
+                leasehold(&[&["--url", &url], arguments].concat())
+            } else {
+                leasehold(arguments)
+            };
+            if !is_argument {
+                command.env("LEASEHOLD_URL", &url);
+            }
+            let mut run = Run::start(&mut command);
+            let helper = || children(run.pid()).first().copied();
+            let child = || helper().and_then(|helper| children(helper).first().copied());
+            eventually("the command runs", || child().is_some_and(|pid| cmdline(pid).starts_with("sleep")));
+            let seen =
+                [helper().unwrap(), child().unwrap()].into_iter().chain((!is_argument).then(|| run.pid()));
+            for pid in seen {
+                assert!(!cmdline(pid).contains("S3CR3T"), "{}", cmdline(pid));
+            }
+            signal(run.pid(), Signal::TERM);
+            run.wait();
+            // It counts as run for a second.
+            server.ask(&["DEL", "job:once"]);
+        }
+    }
+}
+
+fn cmdline(pid: u32) -> String {
+    String::from_utf8_lossy(&std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default()).into_owned()
+}
