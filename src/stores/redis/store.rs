@@ -331,12 +331,19 @@ impl Lines for RedisStore {
     fn leave_line(&self, claim: &Claim, deadline: Moment) {
         if let Some(command) = kinds::of(claim.kind).leaving_line(claim) {
             let connections = &self.server.connections;
-            // A lost one costs those behind a standby message; a failure concerns nobody else.
+            // A place that could not be left is nobody's: a release finds that nobody listens there, and passes it over.
+            let channel = kinds::of(claim.kind).turn_channel(claim);
+            let subscriber = Arc::clone(&self.server.subscriber);
+            let take = move |outcome: Outcome<redis::Value>| {
+                if !matches!(outcome.map(reply::accepted), Ok(Ok(_))) {
+                    channel.iter().for_each(|channel| subscriber.end_soon(channel));
+                }
+            };
             if self.server.replicas.is_some() {
                 // Attempts that wait for replicas take other connections, and could overtake it.
-                drop(connections.call(&command, deadline));
+                take(connections.call(&command, deadline));
             } else {
-                connections.post(&command, deadline, Box::new(drop));
+                connections.post(&command, deadline, Box::new(take));
             }
         }
     }

@@ -7,7 +7,8 @@
 -- ARGV[3] lease_ms   how long it shall run, at least
 -- ARGV[4] turn       how it goes by the line of waiting clients (see `line.lua`). 'barge': takes a free lock, whomever it
 --                    is kept for; 'yield': leaves it to that client; 'wait': the same, and joins the line; 'stand': the
---                    same, and may stand in it already; 'next': the same, and was told that it is next
+--                    same, and may stand in it already; 'next': the same, and was told that it is next, before any that it is
+--                    kept for by now
 -- ARGV[5] max_ms     when the hold is to end at the latest, to be read by people; left out with what follows
 -- ARGV[6] place      where its owner is, to be read by people
 --
@@ -49,6 +50,8 @@ if not held then
     if holder and holder:sub(15, 15) == '8' then
       why = 'ours'
     end
+  elseif turn == 'next' then
+    is_next = true
   elseif turn ~= 'barge' then
     wait_ms, is_next = kept_ms(lock, client)
     why = 'kept'
