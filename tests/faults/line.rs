@@ -10,6 +10,7 @@ use leasehold::{LockClient, RedisLock};
 use redis::Commands;
 
 use super::world::{P, T, World, scenario, scenario_on};
+use crate::support::proxy::{Command, Do, Then};
 use crate::support::server::Builder;
 use crate::support::{
     LONG, SLACK, call, eventually, listening_clients, median, ms, now, stalled_since, within,
@@ -111,6 +112,34 @@ fn a_client_whose_last_waiter_gives_up_leaves_the_line() {
             crate::support::comes_within(given_up.1, T, "leaving the line", || standing(world, "left") == 0);
         }
         holder.unlock().unwrap();
+    });
+}
+
+/// Its place stays, and its subscription would for a while: a release is not to keep the lock for one that does not come.
+#[test]
+fn a_client_whose_leaving_was_lost_listens_no_more() {
+    scenario(|world| {
+        let held = client(world).lock("lost").acquire().unwrap();
+        let leaver = world.builder().lease(LEASE).linger(LEASE).build().unwrap();
+        // Once with the script's body, in which all words are.
+        assert!(leaver.lock("lost").try_acquire_for(ms(100)).unwrap().is_none());
+        assert!(eventually(LONG, || standing(world, "lost") == 0));
+        let is_leaving = |command: &Command| {
+            let is_attempt = ["wait", "stand", "next"].into_iter().any(|turn| command.contains(turn));
+            command.is_script() && command.contains("lost") && !is_attempt
+        };
+        let fault = world.proxy.next(is_leaving, Do::DropRequest(Then::Close));
+        let lock = leaver.lock("lost");
+        let leaving = call(move || lock.try_acquire_for(ms(300)).unwrap().is_none());
+        await_line(world, "lost", 1);
+        assert!(leaving.outcome().0);
+        fault.wait_for(1, LONG);
+        let listeners = || listening_clients("lost", "NUMSUB", |command| world.run(command));
+        assert!(eventually(LONG, || listeners() == 0), "it listens still");
+        assert_eq!(standing(world, "lost"), 1);
+        held.unlock().unwrap();
+        assert_eq!(standing(world, "lost"), 0);
+        assert!(world.is_free("leasehold_lock_next:{lost}"));
     });
 }
 

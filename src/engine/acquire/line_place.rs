@@ -23,6 +23,9 @@ pub(crate) struct LinePlace {
     /// The message counts of its subscription when it was last looked at.
     pub(crate) turns: Option<u64>,
     pub(crate) standbys: Option<u64>,
+    /// The messages that the channel for its turn had, where nobody listens but its subscription stands, before the last
+    /// attempt.
+    before: Option<u64>,
     /// Until when it sleeps on, although it was woken.
     sleeps_until: Option<Moment>,
     /// It may not listen for its turn: then it does not join the line.
@@ -39,6 +42,7 @@ impl Default for LinePlace {
             is_next: false,
             turns: None,
             standbys: None,
+            before: None,
             sleeps_until: None,
             is_deaf: false,
         }
@@ -64,10 +68,25 @@ impl LinePlace {
         self.standbys = Some(subscription.standby_count());
     }
 
-    /// A new subscription: what it has counted so far is no news.
+    /// Before an attempt of one that does not listen yet: the messages of its channel, if a subscription to it stands still.
+    /// Pairs with [`listens`](Self::listens): it may be told between the two.
+    pub(crate) fn note_before(&mut self, message_count: Option<u64>) {
+        self.before = message_count;
+    }
+
+    /// A new subscription: what it has counted so far is no news, but for what came since
+    /// [`note_before`](Self::note_before). On a channel for its turn alone that was its turn.
     pub(crate) fn listens(&mut self, subscription: &Subscription) {
-        self.turns = Some(subscription.turn_count());
+        let before = self.before.take().filter(|_| self.wakeups == Wakeups::OwnTurn && subscription.is_up());
+        let is_told = before.is_some_and(|before| before != subscription.message_count());
+        let turns = subscription.turn_count();
+        self.turns = Some(if is_told { turns.wrapping_sub(1) } else { turns });
         self.standbys = Some(subscription.standby_count());
+    }
+
+    /// It listens to other messages from now on.
+    pub(crate) fn listens_anew(&mut self) {
+        (self.turns, self.standbys, self.before) = (None, None, None);
     }
 
     /// Whether it was only told that it may be next soon; then it sleeps on for a while, `until` at most.
@@ -82,5 +101,47 @@ impl LinePlace {
     /// Until when it sleeps on.
     pub(crate) fn stands_by(&mut self, now: Moment) -> Option<Moment> {
         self.sleeps_until.take().filter(|until| now < *until)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::seam::subscription::{Channel, ChannelSource};
+    use crate::sync::Waker;
+
+    struct Nobody;
+
+    impl ChannelSource for Nobody {
+        fn left(&self, _channel: &Arc<Channel>) {}
+    }
+
+    /// A subscription that stood still while nobody listened; what happens between the attempt and the listening; and how the
+    /// next attempt goes by the line.
+    fn turn_after(between: impl FnOnce(&Channel, &mut LinePlace)) -> Turn {
+        let channel = Arc::new(Channel::new("a", true));
+        let mut place = LinePlace::default();
+        channel.take(b"next"); // of an earlier wait
+        place.note_before(Some(channel.message_count()));
+        place.may_stand = true;
+        between(&channel, &mut place);
+        let subscription = Subscription::new(channel, Arc::new(Nobody), &Waker::default());
+        place.listens(&subscription);
+        place.note_turns(&subscription);
+        place.turn(Turn::Waits)
+    }
+
+    #[test]
+    fn a_turn_that_came_before_it_listened_is_its_turn() {
+        assert_eq!(turn_after(|_, _| {}), Turn::StandsInLine);
+        assert_eq!(turn_after(|channel, _| channel.take(b"next")), Turn::IsNext);
+        assert_eq!(turn_after(|channel, _| channel.take(b"standby")), Turn::StandsInLine);
+        let other = |channel: &Channel, place: &mut LinePlace| {
+            place.listens_anew(); // to releases, say
+            channel.take(b"0");
+        };
+        assert_eq!(turn_after(other), Turn::StandsInLine);
     }
 }

@@ -54,7 +54,8 @@ impl Pipeline for RedisStore {
             return Box::new(Answered(self.release(claim, left, deadline)));
         }
         let own_listeners = kind.own_listeners(&self.server, claim);
-        let read = move |reply| kind.released(&tagged(reply, kind.expected())?, own_listeners);
+        let rights = self.server.line_rights.clone();
+        let read = move |reply| kind.released(&tagged(reply, kind.expected())?, own_listeners, &rights);
         self.begin("unlock", claim, kind.removal(claim, left, self.server.publish_mode), deadline, read)
     }
 }
@@ -81,7 +82,9 @@ impl Batches for RedisStore {
         let Some(first) = claims.first() else { return Box::new(Answered(Answer::Done(Vec::new()))) };
         let own_listeners = |claim: &Claim| kinds::of(claim.kind).own_listeners(&self.server, claim);
         let own_listeners: Vec<i64> = claims.iter().map(own_listeners).collect();
-        let read = move |reply| several::all_released(&tagged(reply, Expected::Hash)?, &own_listeners);
+        let rights = self.server.line_rights.clone();
+        let read =
+            move |reply| several::all_released(&tagged(reply, Expected::Hash)?, &own_listeners, &rights);
         self.begin("unlock", first, several::removals(claims), deadline, read)
     }
 }

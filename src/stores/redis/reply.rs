@@ -52,6 +52,11 @@ impl Tagged {
         }
     }
 
+    /// Whether the last that follows the first is this word.
+    pub(super) fn ends_with(&self, word: &[u8]) -> bool {
+        self.0.len() > 1 && matches!(self.0.last(), Some(Value::BulkString(text)) if text == word)
+    }
+
     pub(super) fn unexpected(&self) -> Error {
         unexpected(&Value::Array(self.0.clone()))
     }

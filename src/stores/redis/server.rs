@@ -10,7 +10,7 @@ use crate::stores::redis::pubsub::publish::PublishMode;
 use crate::stores::redis::pubsub::subscriber::Subscriber;
 use crate::stores::redis::reply::{Expected, Tagged, tagged};
 use crate::stores::redis::script::Command;
-use crate::sync::atomic::AtomicBool;
+use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::time::Moment;
 
 /// The parts of the store that a kind needs.
@@ -24,8 +24,26 @@ pub(crate) struct RedisServer {
     /// The replicas that a grant must have reached.
     pub(crate) replicas: Option<Replicas>,
     pub(crate) compare_and_delete: CompareAndDelete,
-    /// The user may not use the keys of a lock's line.
-    pub(crate) unlined: AtomicBool,
+    pub(crate) line_rights: LineRights,
+}
+
+/// Whether the user may tell the lines of waiting clients; the members of a cluster share it. Each reply to a release may
+/// say that it may not, and is read with this.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct LineRights {
+    are_refused: Arc<AtomicBool>,
+}
+
+impl LineRights {
+    pub(crate) fn learn(&self, reply: &Tagged) {
+        if reply.ends_with(b"unlined") {
+            self.are_refused.store(true, Ordering::Relaxed);
+        }
+    }
+
+    pub(crate) fn are_refused(&self) -> bool {
+        self.are_refused.load(Ordering::Relaxed)
+    }
 }
 
 /// One call of the seam: the server, and until when it may take.

@@ -26,11 +26,10 @@ use crate::stores::redis::pubsub::subscriber::{self, Subscriber};
 use crate::stores::redis::reply::{self, Expected, Tagged, tagged};
 use crate::stores::redis::script::Command;
 use crate::stores::redis::sentinel::monitor::SentinelMonitor;
-use crate::stores::redis::server::{RedisCall, RedisServer};
+use crate::stores::redis::server::{LineRights, RedisCall, RedisServer};
 use crate::stores::redis::underway::Underway;
 use crate::stores::redis::{pubsub, show};
 use crate::sync::Waker;
-use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::time::{Clock, Moment};
 
 /// Keeps locks on one server.
@@ -66,8 +65,8 @@ impl RedisStore {
         };
         let subscriber =
             pubsub::subscriber(address, reporter, options.linger, subscriber::SILENCE, &[subscriber::PLAIN]);
-        let store =
-            RedisStore::new(connections, subscriber, options.scripts, PublishMode::Alone, options.replicas);
+        let (scripts, replicas, rights) = (options.scripts, options.replicas, LineRights::default());
+        let store = RedisStore::new(connections, subscriber, scripts, PublishMode::Alone, replicas, rights);
         Ok(RedisStore { monitor, ..store })
     }
 
@@ -77,9 +76,9 @@ impl RedisStore {
         scripts: bool,
         publish_mode: PublishMode,
         replicas: Option<Replicas>,
+        line_rights: LineRights,
     ) -> RedisStore {
         let compare_and_delete = CompareAndDelete::new();
-        let unlined = AtomicBool::new(false);
         let server = RedisServer {
             connections,
             subscriber,
@@ -87,7 +86,7 @@ impl RedisStore {
             publish_mode,
             replicas,
             compare_and_delete,
-            unlined,
+            line_rights,
         };
         RedisStore { server, monitor: None }
     }
@@ -204,10 +203,10 @@ impl Store for RedisStore {
         if kind.deferrable() == Deferrable::Neither || server.replicas.is_some() {
             return done(self.release(claim, 0, deadline));
         }
-        let own_listeners = kind.own_listeners(server, claim);
+        let (own_listeners, rights) = (kind.own_listeners(server, claim), server.line_rights.clone());
         let name = Arc::clone(&claim.name);
         let take = move |outcome: Outcome<redis::Value>| {
-            let read = |reply| kind.released(&tagged(reply, kind.expected())?, own_listeners);
+            let read = |reply| kind.released(&tagged(reply, kind.expected())?, own_listeners, &rights);
             let result = outcome.and_then(read);
             let is_answered = result.is_ok();
             done(answer(result, "unlock", name.given()));
@@ -260,7 +259,8 @@ impl Store for RedisStore {
         }
         let leaving =
             |kind: &dyn RedisKind, claim: &Claim| Some(kind.leaving(claim, self.server.publish_mode));
-        self.batch(claims, "unlock", deadline, leaving, |kind, reply| kind.released(reply, 1))
+        let rights = &self.server.line_rights;
+        self.batch(claims, "unlock", deadline, leaving, |kind, reply| kind.released(reply, 1, rights))
     }
 
     fn expire_in(&self, claim: &Claim, rest: Duration, deadline: Moment) -> Answer<bool> {
@@ -325,18 +325,25 @@ impl Inspect for RedisStore {
 
 impl Lines for RedisStore {
     fn is_refused(&self) -> bool {
-        self.server.unlined.load(Ordering::Relaxed)
+        self.server.line_rights.are_refused()
     }
 
     fn leave_line(&self, claim: &Claim, deadline: Moment) {
         if let Some(command) = kinds::of(claim.kind).leaving_line(claim) {
             let connections = &self.server.connections;
-            // A lost one costs those behind a standby message; a failure concerns nobody else.
+            // A place that could not be left is nobody's: a release finds that nobody listens there, and passes it over.
+            let channel = kinds::of(claim.kind).turn_channel(claim);
+            let subscriber = Arc::clone(&self.server.subscriber);
+            let take = move |outcome: Outcome<redis::Value>| {
+                if !matches!(outcome.map(reply::accepted), Ok(Ok(_))) {
+                    channel.iter().for_each(|channel| subscriber.end_soon(channel));
+                }
+            };
             if self.server.replicas.is_some() {
                 // Attempts that wait for replicas take other connections, and could overtake it.
-                drop(connections.call(&command, deadline));
+                take(connections.call(&command, deadline));
             } else {
-                connections.post(&command, deadline, Box::new(drop));
+                connections.post(&command, deadline, Box::new(take));
             }
         }
     }

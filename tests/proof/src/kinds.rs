@@ -341,6 +341,18 @@ impl Kind {
         count.and_then(|count| count.parse().ok()).unwrap_or(0)
     }
 
+    /// Whether no call fails for a user that may not use this command: it is for the line of waiting clients, to say who holds
+    /// the lock, or to wake.
+    #[must_use]
+    pub fn does_without(self, command: &str) -> bool {
+        let for_line = ["zadd", "zpopmin", "zrange", "zrem", "hkeys", "publish"];
+        match self {
+            Kind::Plain => for_line.contains(&command) || ["time", "get"].contains(&command),
+            Kind::Fenced => for_line.contains(&command),
+            Kind::Fair | Kind::ReadWrite | Kind::Semaphore(_) => false,
+        }
+    }
+
     /// Whether a key may be without an end: counters, a semaphore itself, and the queue of a fair lock, which is Redisson's. Those
     /// who stand in that have an end each.
     #[must_use]

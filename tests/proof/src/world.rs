@@ -295,6 +295,9 @@ impl<'a> World<'a> {
         let until_us = request.sent_us + LEASE_MS * 1000;
         let answer = request.answer.clone().expect("it was served");
         if answer == Answer::Refused {
+            if let Some(command) = self.server.refused.as_deref().filter(|it| self.kind.does_without(it)) {
+                self.wrong = Some(format!("{:?} was refused for want of {command}", request.op));
+            }
             return self.refused(&request);
         }
         match (request.op, self.owners[owner].phase, answer) {

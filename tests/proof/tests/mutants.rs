@@ -62,8 +62,8 @@ const MUTANTS: &[(&str, &str, &str, Kind, &str)] = &[
     ),
     (
         "release.lua",
-        "    local is_told = tell_line(lock, true)",
-        "    local is_told = false",
+        "    local is_told, is_unlined = tell_line(lock, true)",
+        "    local is_told, is_unlined = false, false",
         Kind::Plain,
         "nobody wakes",
     ),

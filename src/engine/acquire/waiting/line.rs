@@ -43,7 +43,7 @@ impl Waiting<'_> {
     pub(super) fn listen_for(&mut self, wakeups: Wakeups) {
         if std::mem::replace(&mut self.line.wakeups, wakeups) != wakeups {
             self.subscription = None;
-            (self.line.turns, self.line.standbys) = (None, None);
+            self.line.listens_anew();
         }
     }
 

@@ -279,7 +279,9 @@ impl<'a> Waiting<'a> {
             }
             None => {
                 let claim = self.claim();
-                self.engine.store.message_count(&claim)
+                let message_count = self.engine.store.message_count(&claim);
+                self.line.note_before(message_count);
+                message_count
             }
         };
         self.is_by_message = self.message_count.is_some() && message_count != self.message_count;

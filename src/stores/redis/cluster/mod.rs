@@ -34,7 +34,6 @@ use crate::stores::redis::kinds;
 use crate::stores::redis::kinds::kind::Deferrable;
 use crate::stores::redis::reply::{Redirect, is_split};
 use crate::stores::redis::store::RedisStore;
-use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Mutex, Waker, spawn_scoped, thread};
 use crate::time::{Clock, Moment};
 
@@ -49,8 +48,6 @@ pub(crate) struct ClusterStore {
     scripts: bool,
     waits_for_replicas: bool,
     command_timeout: Duration,
-    /// A member does not let its user use the keys of a lock's line.
-    unlined: AtomicBool,
     /// For answers that are read when the caller has gone on.
     me: Weak<ClusterStore>,
 }
@@ -86,7 +83,6 @@ impl ClusterStore {
             scripts: options.scripts,
             waits_for_replicas: options.replicas.is_some(),
             command_timeout: options.command_timeout,
-            unlined: AtomicBool::new(false),
             me: me.clone(),
         }))
     }
@@ -388,13 +384,7 @@ impl Store for ClusterStore {
     }
 
     fn attempt(&self, claim: &Claim, count: u32, deadline: Moment) -> Answer<Attempt> {
-        self.ask("lock", &claim.name, deadline, |store| {
-            let answer = store.attempt(claim, count, deadline);
-            if store.is_refused() {
-                self.unlined.store(true, Ordering::Relaxed);
-            }
-            answer
-        })
+        self.ask("lock", &claim.name, deadline, |store| store.attempt(claim, count, deadline))
     }
 
     fn release(&self, claim: &Claim, left: u32, deadline: Moment) -> Answer<Release> {
@@ -535,7 +525,7 @@ impl Batches for ClusterStore {
 
 impl Lines for ClusterStore {
     fn is_refused(&self) -> bool {
-        self.unlined.load(Ordering::Relaxed)
+        self.topology.line_rights().are_refused()
     }
 
     /// Where the slot was last known to be; elsewhere nobody is kept waiting by it for long.

@@ -22,6 +22,7 @@ use crate::stores::redis::pubsub::publish::PublishMode;
 use crate::stores::redis::pubsub::subscriber::{self, SubscribeMode, Subscriber};
 use crate::stores::redis::reply::{self, Expected};
 use crate::stores::redis::script::Command;
+use crate::stores::redis::server::LineRights;
 use crate::stores::redis::store::RedisStore;
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, Ordering};
@@ -64,6 +65,8 @@ struct Settings {
     threads: Arc<ScheduledThreadPool>,
     ways: &'static [SubscribeMode],
     publish_mode: PublishMode,
+    /// The user is the same everywhere.
+    line_rights: LineRights,
 }
 
 struct TopologyLook {
@@ -123,6 +126,7 @@ impl Topology {
                 threads: maintenance(),
                 ways,
                 publish_mode,
+                line_rights: LineRights::default(),
             },
             seeds,
             map: Mutex::new(Arc::new(SlotMap::new())),
@@ -260,6 +264,11 @@ impl Topology {
         self.wakeups.follow(latest, |endpoint| self.subscriber(endpoint));
     }
 
+    /// What is learnt of it by the store of any member.
+    pub(super) fn line_rights(&self) -> &LineRights {
+        &self.settings.line_rights
+    }
+
     pub(super) fn subscriber(&self, endpoint: &Endpoint) -> Option<Arc<Subscriber>> {
         Some(Arc::clone(&self.node(endpoint).ok()?.store.server.subscriber))
     }
@@ -307,7 +316,8 @@ impl Settings {
             subscriber::SILENCE,
             self.ways,
         );
-        Ok(RedisStore::new(connections, subscriber, options.scripts, self.publish_mode, options.replicas))
+        let (scripts, replicas, rights) = (options.scripts, options.replicas, self.line_rights.clone());
+        Ok(RedisStore::new(connections, subscriber, scripts, self.publish_mode, replicas, rights))
     }
 }
 

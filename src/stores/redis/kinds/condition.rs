@@ -13,7 +13,7 @@ use crate::stores::redis::kinds::replies::{self, NOTHING_HELD};
 use crate::stores::redis::pubsub::publish::PublishMode;
 use crate::stores::redis::reply::{Expected, Tagged};
 use crate::stores::redis::script::{Command, SIGNAL_ATTEMPT, SIGNAL_CHANGE, Script};
-use crate::stores::redis::server::RedisCall;
+use crate::stores::redis::server::{LineRights, RedisCall};
 use crate::time::millis;
 
 /// The notifications of a condition.
@@ -55,7 +55,7 @@ impl RedisKind for ConditionKind {
     }
 
     /// A notification, once noticed, is nobody's.
-    fn released(&self, reply: &Tagged, _own_listeners: i64) -> Outcome<Release> {
+    fn released(&self, reply: &Tagged, _own_listeners: i64, _rights: &LineRights) -> Outcome<Release> {
         replies::counted(reply).map(|_notified| NOTHING_HELD)
     }
 

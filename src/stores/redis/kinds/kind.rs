@@ -12,8 +12,7 @@ use crate::stores::redis::kinds::replies;
 use crate::stores::redis::pubsub::publish::PublishMode;
 use crate::stores::redis::reply::{Expected, Tagged};
 use crate::stores::redis::script::{Command, EXPIRE_IN, Script};
-use crate::stores::redis::server::{RedisCall, RedisServer};
-use crate::sync::atomic::Ordering;
+use crate::stores::redis::server::{LineRights, RedisCall, RedisServer};
 use crate::time::millis;
 
 /// Requests of a kind that can be sent now and answered later, in order with others on one connection.
@@ -120,8 +119,10 @@ pub(crate) trait RedisKind: Sync {
 
     // ---- replies
 
-    /// The reply to a removal. `own_listeners`: how many of the clients that were notified are this one.
-    fn released(&self, reply: &Tagged, own_listeners: i64) -> Outcome<Release> {
+    /// The reply to a removal. `own_listeners`: how many of the clients that were notified are this one. `rights` learn
+    /// what it says of the lock's line.
+    fn released(&self, reply: &Tagged, own_listeners: i64, rights: &LineRights) -> Outcome<Release> {
+        let _ = rights;
         replies::released(reply, own_listeners)
     }
 
@@ -144,9 +145,6 @@ pub(crate) trait RedisKind: Sync {
             }
             None => call.ask(&command, self.expected())?,
         };
-        if replies::is_unlined(&reply) {
-            call.server.unlined.store(true, Ordering::Relaxed);
-        }
         replies::attempted(&reply, claim.wants_fence)
     }
 
@@ -154,7 +152,7 @@ pub(crate) trait RedisKind: Sync {
     fn release(&self, call: &RedisCall<'_>, claim: &Claim, left: u32) -> Outcome<Release> {
         let command = self.removal(claim, left, call.server.publish_mode);
         let reply = call.ask(&command, self.expected())?;
-        self.released(&reply, self.own_listeners(call.server, claim))
+        self.released(&reply, self.own_listeners(call.server, claim), &call.server.line_rights)
     }
 
     /// A renewal where scripts may not be used.

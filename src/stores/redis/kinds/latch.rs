@@ -11,7 +11,7 @@ use crate::stores::redis::kinds::replies::{self, NOTHING_HELD};
 use crate::stores::redis::pubsub::publish::PublishMode;
 use crate::stores::redis::reply::{Expected, Tagged};
 use crate::stores::redis::script::{Command, LATCH_ATTEMPT};
-use crate::stores::redis::server::RedisCall;
+use crate::stores::redis::server::{LineRights, RedisCall};
 
 /// The count-down latch.
 pub(super) struct LatchKind;
@@ -51,7 +51,7 @@ impl RedisKind for LatchKind {
         None
     }
 
-    fn released(&self, reply: &Tagged, _own_listeners: i64) -> Outcome<Release> {
+    fn released(&self, reply: &Tagged, _own_listeners: i64, _rights: &LineRights) -> Outcome<Release> {
         replies::attempted(reply, false).map(|_open_or_not| NOTHING_HELD)
     }
 

@@ -2,16 +2,16 @@
 
 use crate::ident::{LockName, Owner};
 use crate::seam::Outcome;
-use crate::seam::{Claim, HoldNote, Snapshot, Turn};
+use crate::seam::{Claim, HoldNote, Release, Snapshot, Turn};
 use crate::stores::redis::keys;
 use crate::stores::redis::kinds::kind::{Deferrable, RedisKind};
 use crate::stores::redis::kinds::replies;
 use crate::stores::redis::pubsub::publish::PublishMode;
-use crate::stores::redis::reply::Expected;
+use crate::stores::redis::reply::{Expected, Tagged};
 use crate::stores::redis::script::{
     ACQUIRE, Command, FORCE, HAND_OVER, INSPECT, LEAVE_LINE, RELEASE, RENEW, RING_ACQUIRE, Script,
 };
-use crate::stores::redis::server::{RedisCall, RedisServer};
+use crate::stores::redis::server::{LineRights, RedisCall, RedisServer};
 use crate::time::millis;
 
 /// The plain lock, and the fenced one.
@@ -82,6 +82,11 @@ impl RedisKind for MutexKind {
 
     fn guarded(&self) -> Option<&'static Script> {
         Some(&RING_ACQUIRE)
+    }
+
+    fn released(&self, reply: &Tagged, own_listeners: i64, rights: &LineRights) -> Outcome<Release> {
+        rights.learn(reply);
+        replies::released(reply, own_listeners)
     }
 
     fn own_listeners(&self, server: &RedisServer, claim: &Claim) -> i64 {

@@ -45,11 +45,6 @@ fn in_line(reply: &Tagged) -> Result<Attempt> {
     })
 }
 
-/// Whether it is a grant whose release cannot tell the lock's line.
-pub(super) fn is_unlined(reply: &Tagged) -> bool {
-    reply.tag() == b"granted" && matches!(reply.text(2), Ok(Some(word)) if word == "unlined")
-}
-
 fn fence(reply: &Tagged, wanted: bool) -> Result<Option<Fence>> {
     if !wanted {
         return Ok(None);

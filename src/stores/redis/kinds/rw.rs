@@ -12,7 +12,7 @@ use crate::stores::redis::reply::{Expected, Tagged};
 use crate::stores::redis::script::{
     Command, RENEW, RING_RW_ACQUIRE, RW_ACQUIRE, RW_FORCE, RW_INSPECT, RW_RELEASE, RW_RENEW, Script,
 };
-use crate::stores::redis::server::RedisCall;
+use crate::stores::redis::server::{LineRights, RedisCall};
 use crate::time::millis;
 
 /// The half that many may hold, and the half that one may.
@@ -74,7 +74,7 @@ impl RedisKind for RwHalf {
         Some(&RING_RW_ACQUIRE)
     }
 
-    fn released(&self, reply: &Tagged, own_listeners: i64) -> Outcome<Release> {
+    fn released(&self, reply: &Tagged, own_listeners: i64, _rights: &LineRights) -> Outcome<Release> {
         Ok(match replies::released(reply, own_listeners)? {
             Release::NotHeld { holder } => Release::NotHeld { holder: holder.map(holder_of) },
             other => other,

@@ -7,6 +7,7 @@ use crate::stores::redis::keys;
 use crate::stores::redis::kinds::replies;
 use crate::stores::redis::reply::{Tagged, decoded};
 use crate::stores::redis::script::{ACQUIRE_ALL, Command, RELEASE_ALL};
+use crate::stores::redis::server::LineRights;
 use crate::time::millis;
 
 /// The request of attempts at several locks.
@@ -50,7 +51,13 @@ pub(crate) fn removals(claims: &[Claim]) -> Command {
 }
 
 /// The reply of releases of several locks. `own_listeners`: for each, how many of the receivers are this client itself.
-pub(crate) fn all_released(reply: &Tagged, own_listeners: &[i64]) -> Outcome<Vec<Release>> {
+/// `rights` learn what it says of the locks' lines.
+pub(crate) fn all_released(
+    reply: &Tagged,
+    own_listeners: &[i64],
+    rights: &LineRights,
+) -> Outcome<Vec<Release>> {
+    rights.learn(reply);
     let release = |(index, own): (usize, &i64)| {
         Ok(match reply.number(index + 1)? {
             -2 => Release::NotHeld { holder: None },

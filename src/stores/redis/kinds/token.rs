@@ -19,7 +19,7 @@ use crate::stores::redis::reply::{
 use crate::stores::redis::script::{
     Command, RING_TOKEN_ACQUIRE, Script, TOKEN_ACQUIRE, TOKEN_RELEASE, TOKEN_RENEW,
 };
-use crate::stores::redis::server::RedisCall;
+use crate::stores::redis::server::{LineRights, RedisCall};
 use crate::time::millis;
 
 /// The lock by token.
@@ -67,7 +67,7 @@ impl RedisKind for TokenKind {
         Some(&RING_TOKEN_ACQUIRE)
     }
 
-    fn released(&self, reply: &Tagged, _own_listeners: i64) -> Outcome<Release> {
+    fn released(&self, reply: &Tagged, _own_listeners: i64, _rights: &LineRights) -> Outcome<Release> {
         freed(reply)
     }
 

@@ -7,13 +7,12 @@
 -- ARGV[3] lease_ms   how long it shall run, at least
 -- ARGV[4] turn       how it goes by the line of waiting clients (see `line.lua`). 'barge': takes a free lock, whomever it
 --                    is kept for; 'yield': leaves it to that client; 'wait': the same, and joins the line; 'stand': the
---                    same, and may stand in it already; 'next': the same, and was told that it is next
+--                    same, and may stand in it already; 'next': the same, and was told that it is next, before any that it is
+--                    kept for by now
 -- ARGV[5] max_ms     when the hold is to end at the latest, to be read by people; left out with what follows
 -- ARGV[6] place      where its owner is, to be read by people
 --
 -- Returns 'granted' or {'granted', fence}   the owner has it with that count
---         {'granted', fence, 'unlined'}     the same, but its release cannot tell the line: the user may not; fence '':
---                                           none is wanted
 --         {'busy', ttl_ms}                  others have it, or it is kept for another client; -1: for ever
 --         {'in_line', ttl_ms, why}          the same, and its client stands in the line. why 'ours': the holder's release
 --                                           tells the line; 'foreign': it does not; 'kept': it is free, and kept so long
@@ -24,7 +23,7 @@ local owner, count, lease_ms, turn, max_ms, place = ARGV[1], ARGV[2], ARGV[3], A
 -- An owner is its client, a colon, and a number.
 local client = owner:sub(1, 36)
 local ttl_ms = redis.call('pttl', lock)
-local held, holders, is_next, is_unlined = false, false, false, false
+local held, holders, is_next = false, false, false
 local waits = turn ~= 'barge' and turn ~= 'yield'
 if ttl_ms ~= -2 then
   -- Who waits wants to know who holds it too.
@@ -51,8 +50,10 @@ if not held then
     if holder and holder:sub(15, 15) == '8' then
       why = 'ours'
     end
+  elseif turn == 'next' then
+    is_next = true
   elseif turn ~= 'barge' then
-    wait_ms, is_next, is_unlined = kept_ms(lock, client)
+    wait_ms, is_next = kept_ms(lock, client)
     why = 'kept'
   end
   if wait_ms then
@@ -65,7 +66,10 @@ if not held then
     local first = turn == 'next' and redis.pcall('zrange', line, 0, 0, 'WITHSCORES')
     local joined_us = first and first[2] and first[2] - 1
     if not joined_us then
-      local time = redis.call('time')
+      local time = redis.pcall('time')
+      if time.err then
+        return {'busy', wait_ms}
+      end
       joined_us = time[1] * 1000000 + time[2]
     end
     local added = redis.pcall('zadd', line, 'NX', string.format('%.0f', joined_us), client)
@@ -110,17 +114,16 @@ else
     return expiring
   end
 end
-if is_next or turn == 'stand' then
+local stood = turn == 'stand' or turn == 'next'
+if stood or is_next then
   local tag = lock:find('{', 1, true) and lock or '{' .. lock .. '}'
   if is_next then
     redis.pcall('pexpire', 'leasehold_lock_next:' .. tag, 0)
   end
-  if turn == 'stand' and redis.pcall('zrem', 'leasehold_lock_line:' .. tag, client) == 1 then
+  -- One that was told was taken out of the line then, but a request that was on its way brings it back.
+  if stood and redis.pcall('zrem', 'leasehold_lock_line:' .. tag, client) == 1 then
     tell_line(lock, false)
   end
-end
-if is_unlined then
-  return {'granted', fence or '', 'unlined'}
 end
 -- A table takes the server as long to return as a command to run.
 return fence and {'granted', fence} or 'granted'

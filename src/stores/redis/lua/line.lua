@@ -8,9 +8,15 @@
 -- command on them goes by pcall, and what it returns is looked at: if memory is out, the user may not, or a key holds
 -- something else, then there is no line, and the script does what it does without one.
 --
--- Returns nothing; the function says whether it passed a free lock on to the first in the line who listens. A client that
--- hangs listens too: so that one is out of the line when told, and the one behind it is told to ask soon if the line is
--- short. Of a lock that is taken only that is said
+-- Returns nothing; `tell_line` says whether it passed a free lock on to the first in the line who listens, then whether it
+-- could not since the user may not. A client that hangs listens too: so that one is out of the line when told, and the one
+-- behind it is told to ask soon if the line is short. Of a lock that is taken only that is said
+local function is_denied(reply)
+  -- As 6.2 and 7.0 put it; as later versions and Valkey do. All else may pass: a slot that moves, say.
+  return type(reply) == 'table' and reply.err ~= nil and
+    (reply.err:find('The user executing the script', 1, true) or reply.err:find('ACL failure', 1, true)) ~= nil
+end
+
 local function tell_line(lock, is_free)
   local tag = lock:find('{', 1, true) and lock or '{' .. lock .. '}'
   local line, wake = 'leasehold_lock_line:' .. tag, 'leasehold_wake:' .. tag .. ':'
@@ -19,14 +25,14 @@ local function tell_line(lock, is_free)
     local first = redis.pcall('zpopmin', line)
     local client = first[1]
     if not client then
-      return false
+      return false, is_denied(first)
     end
     local receivers = redis.pcall('publish', wake .. client, 'next')
     if type(receivers) ~= 'number' then
       -- It may have been the only one: then the line that it comes back into is a new key, without an end.
       redis.pcall('zadd', line, first[2], client)
       redis.pcall('pexpire', line, 60000)
-      return false
+      return false, is_denied(receivers)
     end
     if receivers > 0 then
       redis.pcall('set', 'leasehold_lock_next:' .. tag, client, 'PX', 10)
@@ -38,5 +44,5 @@ local function tell_line(lock, is_free)
   if behind[1] and #behind <= 8 then
     redis.pcall('publish', wake .. behind[1], 'standby')
   end
-  return is_passed_on
+  return is_passed_on, false
 end

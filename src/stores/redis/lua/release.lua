@@ -12,6 +12,7 @@
 -- Returns 'freed'                the owner holds nothing now, and nobody listened
 --         {'freed', listeners}   the owner holds nothing now; -1 listeners: the user may not PUBLISH; -3: the first in
 --                                the line was told (see `line.lua`)
+--         {'freed', listeners, 'unlined'}   the same, but the user may not tell the line
 --         {'still_held'}         the owner holds it with that count, for as long as before
 --         {'not_held'}           nobody holds it
 --         {'not_held', holder}   another holds it; '': the user may not HKEYS
@@ -25,16 +26,19 @@ if left == '0' then
   -- Its only field: the key goes with it. If it is not there, nothing is removed, but a replica refuses all the same:
   -- what only a replica says is no loss.
   if redis.call('hdel', lock, owner) == 1 then
-    local is_told = tell_line(lock, true)
+    local is_told, is_unlined = tell_line(lock, true)
     local listeners = redis.pcall('publish', channel, '0')
     if is_told then
       return {'freed', -3}
     end
-    if listeners == 0 then
-      return 'freed' -- a table takes the server as long to return as a command to run
-    end
     if type(listeners) ~= 'number' then
       listeners = -1
+    end
+    if is_unlined then
+      return {'freed', listeners, 'unlined'}
+    end
+    if listeners == 0 then
+      return 'freed' -- a table takes the server as long to return as a command to run
     end
     return {'freed', listeners}
   end

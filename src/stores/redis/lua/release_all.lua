@@ -6,14 +6,16 @@
 --
 -- Returns {'freed', listeners, ...}   for each lock; -1: the user may not PUBLISH; -2: the owner did not hold
 --                                   it; -3: the first in its line was told (see `line.lua`)
-local replies = {'freed'}
+--         {'freed', listeners, ..., 'unlined'}   the same, but the user may not tell a line
+local replies, is_unlined = {'freed'}, false
 for at = 1, #KEYS do
   local lock, owner, channel = KEYS[at], ARGV[2*at-1], ARGV[2*at]
   local listeners = -2
   -- What is refused for one is refused for the first, before anything was freed; a key that is no lock is not held.
   local removed = at == 1 and redis.call('hdel', lock, owner) or redis.pcall('hdel', lock, owner)
   if removed == 1 then
-    local is_told = tell_line(lock, true)
+    local is_told, is_denied_here = tell_line(lock, true)
+    is_unlined = is_unlined or is_denied_here
     listeners = redis.pcall('publish', channel, '0')
     if is_told then
       listeners = -3
@@ -22,5 +24,8 @@ for at = 1, #KEYS do
     end
   end
   replies[at + 1] = listeners
+end
+if is_unlined then
+  replies[#replies + 1] = 'unlined'
 end
 return replies

@@ -76,6 +76,8 @@ pub(crate) struct ChannelEntry {
     pub(crate) refused: bool,
     /// Since when nobody listens.
     idle_since: Option<Moment>,
+    /// Whether it stays for a while when nobody listens any more.
+    lingers: bool,
 }
 
 pub(crate) enum Awaited {
@@ -129,7 +131,7 @@ impl Subscriber {
         }
         // Joined under the lock that `sweep` and `left` also take: a channel that has just been joined is not ended.
         if let Some(entry) = state.channels.get_mut(channel) {
-            entry.idle_since = None;
+            (entry.idle_since, entry.lingers) = (None, true);
             let channel = Arc::clone(&entry.channel);
             return Some(Subscription::new(channel, source, waker));
         }
@@ -142,7 +144,7 @@ impl Subscriber {
 
     /// Subscribes to a new channel, or has the reading thread do so when it is connected.
     fn enter(&self, state: &mut SubscriberState, channel: Arc<Channel>, idle_since: Option<Moment>) {
-        let entry = ChannelEntry { channel: Arc::clone(&channel), refused: false, idle_since };
+        let entry = ChannelEntry { channel: Arc::clone(&channel), refused: false, idle_since, lingers: true };
         state.channels.insert(channel.channel().into(), entry);
         if state.writer.is_some() {
             state.subscribe([channel]);
@@ -213,6 +215,17 @@ impl Subscriber {
             writer.shutdown();
         }
         self.changed.notify_all();
+    }
+
+    /// Has the subscription to `channel` end as soon as nobody here listens, unless somebody comes to it anew.
+    pub(crate) fn end_soon(&self, channel: &str) {
+        let mut state = self.state.lock();
+        if let Some(entry) = state.channels.get_mut(channel) {
+            entry.lingers = false;
+            state.sweep(self.linger, Clock::System.now());
+            drop(state);
+            self.flush();
+        }
     }
 
     /// Whether it listens to nothing.
@@ -292,8 +305,8 @@ impl ChannelSource for Subscriber {
         }
         entry.idle_since = Some(now);
         // A refused subscription does not linger, so that the next waiter asks again.
-        if self.linger.is_zero() || entry.refused {
-            state.sweep(Duration::ZERO, now);
+        if self.linger.is_zero() || entry.refused || !entry.lingers {
+            state.sweep(self.linger, now);
             drop(state);
             self.flush();
         }
@@ -337,13 +350,14 @@ impl SubscriberState {
         self.write(commands);
     }
 
-    /// Ends the channels that nobody has listened to for `linger`, and refused ones at once.
+    /// Ends the channels that nobody has listened to for `linger`; refused ones, and those that do not linger, at once.
     pub(crate) fn sweep(&mut self, linger: Duration, now: Moment) {
         let mut ended = Vec::new();
         let modes = self.modes;
         self.channels.retain(|channel, entry| {
             let idle = entry.channel.listeners() == 0;
-            let over = entry.idle_since.is_some_and(|since| entry.refused || now.since(since) >= linger);
+            let is_over = |since| entry.refused || !entry.lingers || now.since(since) >= linger;
+            let over = entry.idle_since.is_some_and(is_over);
             if !(idle && over) {
                 return true;
             }

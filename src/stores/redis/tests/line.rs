@@ -301,3 +301,112 @@ fn where_the_line_cannot_be_kept_locks_are_acquired_and_released_without_it() {
     assert_eq!(server.keys(), [""; 0]);
     store.close();
 }
+
+/// Its user has the rights that versions before the line needed without fences, or lacks the time alone.
+#[test]
+fn a_waiter_whose_user_may_not_ask_for_the_time_is_busy_and_not_refused() {
+    let before_lines: &[&str] = &["~k", "&redisson_*", "+eval", "+evalsha", "+hexists", "+hset", "+hdel"];
+    let before_lines = [before_lines, &["+pexpire", "+pttl", "+get", "+set", "+del", "+publish"]].concat();
+    for rules in [&*before_lines, &["~*", "&*", "+@all", "-time"]] {
+        let server = Server::start(&[]);
+        let (store, holder) = (open(&as_user(&server, rules)), waiter());
+        granted(server.store().attempt(&holder, 1, soon()));
+        for turn in [Turn::Waits, Turn::StandsInLine, Turn::IsNext] {
+            assert!(is_busy(&store, &by(&waiter(), turn)), "{rules:?}, {turn:?}");
+        }
+        assert_eq!(server.keys(), ["k"]);
+        store.close();
+    }
+}
+
+fn as_user(server: &Server, rules: &[&str]) -> crate::config::RedisOptions {
+    let all = [&["ACL", "SETUSER", "lk", "reset", "on", "nopass", "resetchannels"], rules].concat();
+    assert_eq!(server.run(&all), Value::Okay);
+    crate::config::RedisOptions { username: Some("lk".to_owned()), ..server.options() }
+}
+
+/// By whichever request it is released: one that is waited for, or not, alone or with others. The grant has asked the line for
+/// nothing.
+#[test]
+fn a_release_that_may_not_tell_the_line_says_so_however_it_is_sent() {
+    type Way = fn(&RedisStore, &Claim);
+    let ways: [(&str, Way); 5] = [
+        ("waited for", |store, claim| {
+            release(store, claim);
+        }),
+        ("not waited for", |store, claim| {
+            let (sender, done) = crossbeam_channel::bounded(1);
+            store.release_later(claim, soon(), Box::new(move |answer| sender.send(answer).unwrap()));
+            let mut answer = None;
+            eventually(|| {
+                store.poll_completions();
+                answer = done.try_recv().ok();
+                answer.is_some()
+            });
+            assert!(matches!(answer.unwrap().done(), Release::Freed { .. }));
+        }),
+        ("begun", |store, claim| {
+            let pipeline = store.capabilities().pipeline.unwrap();
+            pipeline.begin_release(claim, 0, soon()).wait().done();
+        }),
+        ("of several", |store, claim| {
+            let batches = store.capabilities().batches.unwrap();
+            let released = batches.begin_releases(std::slice::from_ref(claim), soon()).wait().done();
+            assert_eq!(released, [Release::Freed { others: Others::Nobody }]);
+        }),
+        ("abandoned", |store, claim| {
+            store.abandon(std::slice::from_ref(claim), soon()).remove(0).done();
+        }),
+    ];
+    let no_keys: &[&str] = &["~k", "~redisson_*", "&*", "+@all"];
+    let no_wake: &[&str] = &["~*", "&redisson_*", "+@all"];
+    let no_command: &[&str] = &["~*", "&*", "+@all", "-zpopmin"];
+    for rules in [no_keys, no_wake, no_command] {
+        let server = Server::start(&[]);
+        let options = as_user(&server, rules);
+        for (way, release) in ways {
+            let store = open(&options);
+            let holder = by(&waiter(), Turn::Barges);
+            granted(store.attempt(&holder, 1, soon()));
+            // Where only the message is refused, a line without anybody does not show it.
+            server.run(&["ZADD", LINE, "1", &client(&waiter())]);
+            assert!(!store.is_refused(), "{way}");
+            release(&store, &holder);
+            assert!(store.is_refused(), "{way}: {rules:?}");
+            store.close();
+        }
+    }
+}
+
+/// A key that holds something else is in nobody's way but this lock's.
+#[test]
+fn a_release_that_finds_no_line_where_one_should_be_says_nothing_of_rights() {
+    let server = Server::start(&[]);
+    let store = server.store();
+    let holder = waiter();
+    server.run(&["SET", LINE, "text"]);
+    granted(store.attempt(&holder, 1, soon()));
+    freed(&store, &holder);
+    assert!(!store.is_refused());
+    store.close();
+}
+
+/// Its poll was on its way when it was told: that brings it back into the line.
+#[test]
+fn one_that_was_told_and_is_granted_the_lock_stands_in_the_line_no_more() {
+    let server = Server::start(&[]);
+    let store = server.store();
+    let (holder, first) = (waiter(), waiter());
+    granted(store.attempt(&holder, 1, soon()));
+    in_line(&store, &first);
+    let mut messages = Messages::of(&server, "leasehold_wake:{k}:");
+    assert_eq!(release(&store, &holder), Others::Next);
+    assert_eq!(messages.take(), [message(&first, "next")]);
+    let fast = by(&waiter(), Turn::Barges);
+    granted(store.attempt(&fast, 1, soon()));
+    in_line(&store, &by(&first, Turn::StandsInLine));
+    server.run(&["DEL", "k"]);
+    granted(store.attempt(&by(&first, Turn::IsNext), 1, soon()));
+    assert_eq!(line(&server), [""; 0]);
+    store.close();
+}

@@ -1,0 +1,154 @@
+//! The first in line is another process, which is stopped or killed at the moment of the release: the one behind it is served
+//! within a safety poll, for a hundred locks each.
+
+use std::time::{Duration, Instant};
+
+use leasehold::{LockClient, OwnedGuard};
+
+use super::world::{World, scenario};
+use crate::support::stalls::stalled_since;
+use crate::support::{
+    LONG, Process, call, eventually, listening_clients, median, ms, now, reexecuted, shout, test_name,
+};
+
+/// No lease ends by itself here: a waiter that is served was woken, or polled.
+const LEASE: Duration = Duration::from_secs(60);
+/// A safety poll, and what follows it.
+const PROMISED: Duration = ms(1450);
+/// So many locks at a time, so often.
+const NAMES: usize = 10;
+const ROUNDS: usize = 10;
+/// Carries the server's address to the process that is first in line, which is this test program again, and the rounds that it
+/// waits through.
+const FIRST: &str = "LEASEHOLD_FIRST_IN_LINE";
+
+fn name(round: usize, number: usize) -> String {
+    format!("first-{round}-{number}")
+}
+
+/// If this is the process that is to be first in line: waits for the locks of each round, and releases them.
+fn is_first_in_line() -> bool {
+    let Ok(told) = std::env::var(FIRST) else { return false };
+    let mut words = told.split(' ');
+    let url = words.next().unwrap();
+    let [from, to] = [(); 2].map(|()| words.next().unwrap().parse::<usize>().unwrap());
+    let client = LockClient::builder().url(url).lease(LEASE).directory(false).build().unwrap();
+    std::thread::scope(|scope| {
+        for number in 0..NAMES {
+            let client = &client;
+            scope.spawn(move || {
+                for round in from..to {
+                    client.lock(&name(round, number)).acquire().unwrap().unlock().unwrap();
+                }
+            });
+        }
+    });
+    true
+}
+
+fn start(world: &World, rounds: std::ops::Range<usize>) -> Process {
+    let told = format!("{} {} {}", world.server.url(), rounds.start, rounds.end);
+    reexecuted(&test_name(), &[(FIRST, &told)])
+}
+
+/// Waits until so many stand in each line of a round, and listen for their turn.
+fn await_lines(world: &World, round: usize, count: usize) {
+    for number in 0..NAMES {
+        let name = name(round, number);
+        let stand = || {
+            world.run::<usize>(&["ZCARD", &format!("leasehold_lock_line:{{{name}}}")]) == count
+                && listening_clients(&name, "NUMSUB", |command| world.run(command)) == count
+        };
+        assert!(eventually(LONG, stand), "{count} stand in the line of {name}");
+    }
+}
+
+/// One round: has `fail` happen to the first in line, releases the locks, and says how long each was free.
+fn round(
+    world: &World,
+    waiter: &LockClient,
+    round: usize,
+    held: Vec<OwnedGuard>,
+    fail: impl FnOnce(),
+) -> Vec<Duration> {
+    await_lines(world, round, 1);
+    let waiting: Vec<_> = (0..NAMES)
+        .map(|number| {
+            let lock = waiter.lock(&name(round, number));
+            call(move || {
+                let guard = lock.acquire().unwrap();
+                let had = now();
+                guard.unlock().unwrap();
+                had
+            })
+        })
+        .collect();
+    await_lines(world, round, 2);
+    fail();
+    let released: Vec<Instant> = held
+        .into_iter()
+        .map(|held| {
+            let released = now();
+            held.unlock().unwrap();
+            released
+        })
+        .collect();
+    let free = |(waiting, released): (crate::support::Call<Instant>, Instant)| {
+        let took = waiting.outcome().0.saturating_duration_since(released);
+        took.saturating_sub(stalled_since(released))
+    };
+    waiting.into_iter().zip(released).map(free).collect()
+}
+
+fn assert_served(what: &str, took: Vec<Duration>) {
+    assert_eq!(took.len(), NAMES * ROUNDS);
+    let (middle, most) = (median(took.clone()), took.iter().max().copied().unwrap_or_default());
+    shout(&format!(
+        "MEASURED behind a first in line that is {what}: {middle:?} at the middle, {most:?} at most"
+    ));
+    assert!(most <= PROMISED, "{took:?}");
+}
+
+fn hold(holder: &LockClient, round: usize) -> Vec<OwnedGuard> {
+    (0..NAMES).map(|number| holder.lock(&name(round, number)).acquire_owned().unwrap()).collect()
+}
+
+#[test]
+fn behind_a_first_in_line_that_is_stopped_a_waiter_is_served_within_a_poll() {
+    if is_first_in_line() {
+        return;
+    }
+    scenario(|world| {
+        let client = || world.builder_to(&world.server.url()).lease(LEASE).build().unwrap();
+        let (holder, waiter) = (client(), client());
+        let held: Vec<_> = (0..ROUNDS).map(|round| hold(&holder, round)).collect();
+        let first = start(world, 0..ROUNDS);
+        let mut took = Vec::new();
+        for (number, held) in held.into_iter().enumerate() {
+            took.extend(round(world, &waiter, number, held, || first.signal("STOP")));
+            // It finds that it was told, takes the locks after all, and waits for those of the next round.
+            first.signal("CONT");
+        }
+        let (good, text) = first.ends_within(LONG);
+        assert!(good, "{text}");
+        assert_served("stopped", took);
+    });
+}
+
+#[test]
+fn behind_a_first_in_line_that_is_killed_a_waiter_is_served_within_a_poll() {
+    if is_first_in_line() {
+        return;
+    }
+    scenario(|world| {
+        let client = || world.builder_to(&world.server.url()).lease(LEASE).build().unwrap();
+        let (holder, waiter) = (client(), client());
+        let mut took = Vec::new();
+        for number in 0..ROUNDS {
+            let held = hold(&holder, number);
+            let first = start(world, number..number + 1);
+            took.extend(round(world, &waiter, number, held, || first.signal("KILL")));
+        }
+        assert_served("killed", took);
+    });
+}

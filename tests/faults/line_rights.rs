@@ -1,0 +1,128 @@
+//! The line of waiting clients, and users that may not use it: each finds that out by a release, and those in line listen to its
+//! releases from then on.
+
+use std::time::Duration;
+
+use leasehold::{ClientBuilder, LockClient, Ring};
+
+use super::world::{World, scenario_on};
+use crate::support::server::Builder;
+use crate::support::{LONG, call, channel, eventually, listening_clients, ms, now, within};
+
+const LEASE: Duration = Duration::from_secs(60);
+const NAME: &str = "rights";
+const LINE: &str = "leasehold_lock_line:{rights}";
+
+/// The rights that versions before the line needed.
+const OLD: &str =
+    "~rights ~leasehold_ring_epoch ~redisson_lock__channel:{rights} &redisson_lock__channel:{rights}";
+/// All but the channel by which the first in line is told.
+const MUTE: &str = "~* &redisson_lock__channel:{rights}";
+/// All but the command that takes it out.
+const NO_COMMAND: &str = "~* &* -zpopmin";
+
+/// A way to take the lock; what it returns releases it.
+type Take = fn(&LockClient) -> Box<dyn FnOnce()>;
+
+const TAKES: [(&str, Take); 4] = [
+    ("lock", |client| {
+        let guard = client.lock(NAME).acquire_owned().unwrap();
+        Box::new(move || guard.unlock().unwrap())
+    }),
+    ("try_lock", |client| {
+        let lock = client.lock(NAME);
+        assert!(lock.try_lock().unwrap());
+        Box::new(move || lock.unlock().unwrap())
+    }),
+    ("spin", |client| {
+        let guard = client.spin_lock(NAME).acquire_owned().unwrap();
+        Box::new(move || guard.unlock().unwrap())
+    }),
+    ("several", |client| {
+        let guard = client.multi_lock([client.lock(NAME)]).acquire_owned().unwrap();
+        Box::new(move || guard.unlock().unwrap())
+    }),
+];
+
+/// The first release finds out what the user may not, if somebody is in line; the next hold is under an id that says so.
+fn learns_by_its_first_release(rights: &str, builder: fn(&World) -> ClientBuilder) {
+    let user = |server: Builder| server.user(&format!("old on >pw resetchannels +@all {rights}"));
+    scenario_on(user, |world| {
+        let waiter = world.builder_to(&world.server.url()).lease(LEASE).build().unwrap();
+        for (way, take) in TAKES {
+            let holder = builder(world).lease(LEASE).build().unwrap();
+            let release = take(&holder);
+            world.does(&["ZADD", LINE, "1", "00000000-0000-8000-8000-000000000000"]);
+            release();
+            world.does(&["DEL", LINE]);
+
+            let release = take(&holder);
+            let owner =
+                world.fields(NAME).into_keys().find(|field| !field.starts_with("leasehold:")).unwrap();
+            assert_eq!(&owner[14..15], "4", "{way}: {owner} of {}", holder.id());
+            let lock = waiter.lock(NAME);
+            let waiting = call(move || lock.acquire().unwrap().unlock().unwrap());
+            let listens = || {
+                world.run::<usize>(&["ZCARD", LINE]) == 1
+                    && world.run::<(String, i64)>(&["PUBSUB", "NUMSUB", &channel(NAME)]).1 == 1
+            };
+            assert!(eventually(LONG, listens), "{way}: it does not listen to releases");
+            let released = now();
+            release();
+            waiting.outcome();
+            within(released, ms(100), "taking over");
+            world.does(&["DEL", LINE]);
+        }
+        world.does(&["DEL", "leasehold_ring_epoch"]);
+    });
+}
+
+fn as_user(world: &World) -> ClientBuilder {
+    world.builder_to(&world.server.url_as("old", "pw"))
+}
+
+#[test]
+fn a_holder_with_the_rights_of_before_learns_it_by_its_first_release() {
+    learns_by_its_first_release(OLD, as_user);
+}
+
+#[test]
+fn a_holder_that_may_not_tell_who_is_next_learns_it_by_its_first_release() {
+    learns_by_its_first_release(MUTE, as_user);
+}
+
+#[test]
+fn a_holder_that_may_take_nobody_out_of_the_line_learns_it_by_its_first_release() {
+    learns_by_its_first_release(NO_COMMAND, as_user);
+}
+
+#[test]
+fn a_holder_on_a_ring_learns_it_by_its_first_release() {
+    learns_by_its_first_release(OLD, |world| {
+        let builder = LockClient::builder().command_timeout(ms(2_000)).linger(Duration::ZERO);
+        builder.ring(Ring::new([world.server.url_as("old", "pw")]))
+    });
+}
+
+/// Their recipe has no `+time`: a lock that others hold is waited for all the same.
+#[test]
+fn a_user_that_may_not_ask_for_the_time_waits_as_in_earlier_versions() {
+    let rules = "old on >pw resetchannels ~rights ~redisson_lock__channel:{rights} &redisson_lock__channel:{rights} +eval +evalsha +hexists +hset +hdel +pexpire \
+                 +pttl +get +set +del +publish +subscribe +unsubscribe";
+    scenario_on(
+        |server| server.user(rules),
+        |world| {
+            let holder = world.builder_to(&world.server.url()).lease(LEASE).build().unwrap();
+            let waiter = as_user(world).lease(LEASE).build().unwrap();
+            let held = holder.lock(NAME).acquire().unwrap();
+            let lock = waiter.lock(NAME);
+            let waiting = call(move || lock.acquire().unwrap().unlock().unwrap());
+            let listens = || listening_clients(NAME, "NUMSUB", |command| world.run(command)) == 1;
+            assert!(eventually(LONG, listens), "it does not listen to releases");
+            let released = now();
+            held.unlock().unwrap();
+            waiting.outcome();
+            within(released, ms(100), "taking over");
+        },
+    );
+}
