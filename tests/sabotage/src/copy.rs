@@ -12,6 +12,8 @@ use crate::list::Mutation;
 /// Texts of the copy alone: the module that knows which mutation is on, and the places where scripts and statements are read.
 const HOOKS: &[(&str, &str, &str)] = &[
     ("src/lib.rs", "mod client;\n", "mod client;\n#[cfg(leasehold_sabotage)]\nmod sabotage;\n"),
+    // Of two texts one may leave a name unused.
+    ("src/lib.rs", "#![forbid(unsafe_code)]\n", "#![forbid(unsafe_code)]\n#![allow(warnings)]\n"),
     (
         "src/stores/redis/script.rs",
         "    fn of(body: Cow<'static, str>) -> Script {\n",
@@ -119,7 +121,7 @@ pub fn write(root: &Path, folder: &Path, mutations: &[Mutation]) -> Result<PathB
         broken.insert(file, text.replacen(old, new, 1));
     }
     broken.insert("src/sabotage.rs", [SWITCH, &texts].concat());
-    let build = "fn main() {\n    println!(\"cargo::rustc-check-cfg=cfg(leasehold_sabotage)\");\n    println!(\"cargo::rustc-cfg=leasehold_sabotage\");\n}\n";
+    let build = "fn main() {\n    println!(\"cargo::rustc-check-cfg=cfg(leasehold_sabotage)\");\n    println!(\"cargo::rustc-cfg=leasehold_sabotage\");\n    println!(\"cargo::rerun-if-changed=build.rs\");\n}\n";
     broken.insert("build.rs", build.to_owned());
     for file in listed(root)? {
         let content = match broken.remove(file.as_str()) {
