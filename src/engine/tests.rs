@@ -1,5 +1,6 @@
 //! The policy above the seam, on a store that answers as a test has it.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
@@ -16,6 +17,7 @@ use crate::engine::hold;
 use crate::error::{Error, ErrorKind, NotHeld, Result};
 use crate::ident::{LockName, Owner, ThreadMark};
 use crate::inspect::Inspection;
+use crate::interrupt::Interrupt;
 use crate::observe::LossReason;
 use crate::observe::reporter::Reporter;
 use crate::seam::capabilities::Capabilities;
@@ -55,9 +57,14 @@ struct Odd {
     closed: AtomicBool,
     /// By when changes of something counted were to be answered, of which none is.
     counted: Mutex<Vec<Moment>>,
+    /// What the next attempts, releases and clean-ups are answered, each instead of what is right.
+    attempting: Scripted<Attempt>,
+    releasing: Scripted<Release>,
     /// The channel on which it reports that it is free, if it does: a waiter sleeps for an hour otherwise.
     channel: Option<Arc<Channel>>,
 }
+
+type Scripted<T> = Mutex<VecDeque<Box<dyn FnOnce() -> Answer<T> + Send>>>;
 
 /// The source of a channel that stays.
 struct Standing;
@@ -96,6 +103,10 @@ impl Store for Odd {
 
     fn attempt(&self, claim: &Claim, count: u32, _: Moment) -> Answer<Attempt> {
         self.attempts.fetch_add(1, Ordering::SeqCst);
+        let scripted = self.attempting.lock().pop_front();
+        if let Some(answer) = scripted {
+            return answer();
+        }
         let one_less = |left: usize| left.checked_sub(1);
         if self.failing.fetch_update(Ordering::SeqCst, Ordering::SeqCst, one_less).is_ok() {
             return Answer::Refused(refusal());
@@ -118,6 +129,10 @@ impl Store for Odd {
     }
 
     fn release(&self, claim: &Claim, _: u32, _: Moment) -> Answer<Release> {
+        let scripted = self.releasing.lock().pop_front();
+        if let Some(answer) = scripted {
+            return answer();
+        }
         if self.refuses || self.closed.load(Ordering::SeqCst) {
             return Answer::Refused(refusal());
         }
@@ -611,5 +626,173 @@ fn what_a_lost_renewal_may_have_prolonged_is_cleaned_up_when_its_hold_has_expire
     clock.advance(Duration::from_secs(2));
     assert!(matches!(mine.hold.standing(engine.clock.now()), hold::Standing::Lost(_)));
     assert_eq!(*store.holder.lock(), None, "nobody has it, and the store says that somebody does");
+    engine.shutdown().unwrap();
+}
+
+fn in_doubt<T>() -> Answer<T> {
+    Answer::Unknown(refusal().with_unknown_outcome())
+}
+
+#[test]
+fn a_lock_that_was_gone_after_its_lease_is_not_reported_as_released() {
+    let (lease, clock) = (Duration::from_secs(10), ManualClock::new());
+    let store = Arc::new(Odd::default());
+    let (engine, name) = (engine(&store, &Clock::Manual(clock.clone())), name());
+    for takes in [Duration::ZERO, lease] {
+        let mine = acquire(&engine, &name, FOREVER, Lease::Fixed(lease)).unwrap().unwrap();
+        let (told, later) = (bounded(1), clock.clone());
+        *store.holder.lock() = None;
+        store.releasing.lock().extend::<[Box<dyn FnOnce() -> Answer<Release> + Send>; 2]>([
+            Box::new(in_doubt),
+            Box::new(move || {
+                later.advance(takes);
+                Answer::Done(Release::NotHeld { holder: None })
+            }),
+        ]);
+        thread::scope(|scope| {
+            let end = || told.0.send(engine.end_level("unlock", &mine.hold, Some(mine.level))).unwrap();
+            thread::Builder::new().spawn_scoped(scope, end).unwrap();
+            // Between the two it pauses.
+            let released = loop {
+                match told.1.recv_timeout(Duration::from_millis(1)) {
+                    Ok(released) => break released,
+                    Err(_none) => clock.advance(Duration::from_millis(20)),
+                }
+            };
+            // Before the lease can have ended the first did it; then it may have been another's.
+            assert_eq!(released.is_ok(), takes.is_zero(), "{released:?}");
+        });
+    }
+    engine.shutdown().unwrap();
+}
+
+#[test]
+fn a_request_in_doubt_is_looked_for_until_it_can_do_no_harm() {
+    let clock = ManualClock::new();
+    let store = Arc::new(Odd::default());
+    let (engine, name) = (engine(&store, &Clock::Manual(clock.clone())), name());
+    store.attempting.lock().push_back(Box::new(in_doubt));
+    let number = ThreadMark::current().number();
+    acquire(&engine, &name, WaitLimit::Once, Lease::Renewed).unwrap_err();
+    assert_ne!(ThreadMark::current().number(), number, "it may yet be carried out under the old number");
+    clock.advance(engine.options.command_timeout);
+    let abandons = store.abandons.load(Ordering::SeqCst);
+    assert!(abandons > 0);
+    // It arrives now, although nothing was there.
+    *store.holder.lock() = Some(Owner::new(engine.id, number));
+    clock.advance(engine.options.command_timeout * 2);
+    assert_eq!(*store.holder.lock(), None);
+    engine.shutdown().unwrap();
+}
+
+#[test]
+fn a_grant_that_is_read_after_its_window_is_no_hold() {
+    let (lease, clock) = (Duration::from_secs(1), ManualClock::new());
+    let store = Arc::new(Odd::default());
+    let (engine, name) = (engine(&store, &Clock::Manual(clock.clone())), name());
+    let number = ThreadMark::current().number();
+    let late = Some(Owner::new(engine.id, number));
+    let (holder, later) = (Arc::clone(&store), clock.clone());
+    store.attempting.lock().push_back(Box::new(move || {
+        later.advance(lease * 2);
+        *holder.holder.lock() = late;
+        Answer::Done(Attempt::Granted { fence: None })
+    }));
+    assert!(acquire(&engine, &name, WaitLimit::Once, Lease::Fixed(lease)).unwrap().is_none());
+    clock.advance(Duration::from_secs(1));
+    assert_eq!(*store.holder.lock(), None, "it is undone");
+    assert_ne!(ThreadMark::current().number(), number);
+    engine.shutdown().unwrap();
+}
+
+#[test]
+fn a_re_entry_that_is_asked_about_again_ends_by_its_interrupt() {
+    let store = Arc::new(Odd::default());
+    let (engine, name) = (engine(&store, &Clock::System), name());
+    let outer = acquire(&engine, &name, FOREVER, Lease::Renewed).unwrap().unwrap();
+    store.failing.store(usize::MAX, Ordering::SeqCst);
+    let interrupt = Interrupt::new();
+    let attempts = store.attempts.load(Ordering::SeqCst);
+    let error = thread::scope(|scope| {
+        let interrupts = || {
+            comes_about("a second try", || store.attempts.load(Ordering::SeqCst) > attempts + 1);
+            interrupt.interrupt();
+        };
+        thread::Builder::new().spawn_scoped(scope, interrupts).unwrap();
+        let again = engine.acquire(&AcquireCall {
+            action: "lock",
+            kind: Kind::Mutex,
+            name: &name,
+            lease: Lease::Renewed,
+            limit: FOREVER,
+            interrupt: Some(&interrupt),
+            terms: Terms::default(),
+            by_thread: true,
+        });
+        again.unwrap_err()
+    });
+    assert_eq!(error.kind(), ErrorKind::Interrupted);
+    assert_eq!(outer.hold.count(), 1);
+    engine.end_level("unlock", &outer.hold, Some(outer.level)).unwrap();
+    engine.shutdown().unwrap();
+}
+
+#[test]
+fn behind_a_hold_of_this_client_that_was_taken_away_in_silence_a_waiter_polls() {
+    let (hour, clock) = (Duration::from_secs(3600), ManualClock::new());
+    let store = Arc::new(Odd::default());
+    let (engine, name) = (engine(&store, &Clock::Manual(clock.clone())), name());
+    let mine = acquire(&engine, &name, FOREVER, Lease::Fixed(hour * 1000)).unwrap().unwrap();
+    thread::scope(|scope| {
+        let wait = || {
+            let theirs = acquire(&engine, &name, FOREVER, Lease::Renewed).unwrap().unwrap();
+            engine.end_level("unlock", &theirs.hold, Some(theirs.level)).unwrap();
+        };
+        let waiter = thread::Builder::new().spawn_scoped(scope, wait).unwrap();
+        comes_about("the other thread's sleep", || {
+            engine.registry.head(Kind::Mutex, &name).is_some_and(|head| head.is_open())
+        });
+        *store.holder.lock() = None;
+        // Longer than it ever sleeps.
+        clock.advance(hour * 3);
+        let is_done = || waiter.is_finished();
+        let deadline = Clock::System.after(Duration::from_secs(10));
+        while !is_done() && Clock::System.now() < deadline {
+            thread::yield_now();
+        }
+        let has_polled = is_done();
+        // Whatever came of it, the thread is to end.
+        drop(engine.end_level("unlock", &mine.hold, Some(mine.level)));
+        assert!(has_polled, "it sleeps until the lease of a hold that is gone");
+    });
+    engine.shutdown().unwrap();
+}
+
+#[test]
+fn an_unlock_whose_hand_off_is_refused_frees_the_lock_the_plain_way() {
+    let ((is_reading, _reading), (go_on, may_read)) = (bounded(1), bounded(1));
+    go_on.send(()).unwrap();
+    let store = Arc::new(Odd {
+        reading: Mutex::new(Some((is_reading, may_read))),
+        channel: Some(Arc::new(Channel::new("a", true))),
+        ..Odd::default()
+    });
+    let (engine, name) = (engine(&store, &Clock::System), name());
+    let mine = acquire(&engine, &name, FOREVER, Lease::Renewed).unwrap().unwrap();
+    let until = WaitLimit::Deadline(engine.clock.after(Duration::from_secs(10)));
+    thread::scope(|scope| {
+        let wait = || {
+            let theirs = acquire(&engine, &name, until, Lease::Renewed).unwrap();
+            theirs.map(|theirs| engine.end_level("unlock", &theirs.hold, Some(theirs.level)).unwrap())
+        };
+        let waiter = thread::Builder::new().spawn_scoped(scope, wait).unwrap();
+        comes_about("the other thread's sleep", || {
+            engine.registry.head(Kind::Mutex, &name).is_some_and(|head| head.is_open())
+        });
+        engine.end_level("unlock", &mine.hold, Some(mine.level)).unwrap();
+        assert!(waiter.join().unwrap().is_some(), "the store has it under the one who unlocked it");
+    });
+    assert!(store.reading.lock().is_none(), "it was to be handed on");
+    assert_eq!(*store.holder.lock(), None);
     engine.shutdown().unwrap();
 }

@@ -1,8 +1,10 @@
 //! Several locks in one request.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
-use crate::config::RedisOptions;
+use crate::config::{RedisOptions, Replicas};
 use crate::error::ErrorKind;
 use crate::ident::Fence;
 use crate::seam::capabilities::Batches;
@@ -156,4 +158,36 @@ fn which_locks_go_together() {
         assert_eq!(store.group(kind, &name), None, "{kind:?}");
     }
     store.close();
+}
+
+#[test]
+fn where_replicas_are_required_nothing_is_granted_that_they_are_not_waited_for() {
+    let server = Server::start(&[]);
+    let within = Duration::from_millis(20);
+    let options = RedisOptions { replicas: Some(Replicas { count: 1, within }), ..server.options() };
+    let (store, careless) = (open(&options), server.store());
+    let (me, you) = (claim(Kind::Mutex, "a", 30_000), claim(Kind::Mutex, "a", 30_000));
+    // It has none.
+    assert_eq!(store.attempt(&me, 1, soon()).refused().kind(), ErrorKind::Busy);
+    assert_eq!(server.keys(), [""; 0], "it is undone");
+    granted(careless.attempt(&me, 1, soon()));
+    assert!(store.hand_off(&me, &you, soon()).is_none(), "a hand-off is a grant");
+    for kind in [Kind::Mutex, Kind::Fenced] {
+        assert_eq!(store.group(kind, &me.name), None, "several are granted by one request");
+    }
+    // Attempts go over connections of their own, and must not overtake a release.
+    let is_answered = Arc::new(AtomicBool::new(false));
+    let answered = Arc::clone(&is_answered);
+    store.release_later(
+        &me,
+        soon(),
+        Box::new(move |answer| {
+            assert!(matches!(answer, Answer::Done(Release::Freed { .. })));
+            answered.store(true, Ordering::SeqCst);
+        }),
+    );
+    assert!(is_answered.load(Ordering::SeqCst));
+    for store in [store, careless] {
+        store.close();
+    }
 }
