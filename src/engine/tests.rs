@@ -1008,3 +1008,51 @@ fn a_clean_up_is_given_no_longer_than_until_the_next_renewal() {
     assert!(deadline <= begun.plus(lease / 2), "{:?}", deadline.since(begun));
     drop(engine.shutdown());
 }
+
+#[test]
+fn a_forced_unlock_is_told_to_the_holders_here_at_once() {
+    let clock = ManualClock::new();
+    let memory = MemoryStore::with_clock(clock.clone());
+    let (store, reporter) = (Arc::new(memory.open()), Arc::new(Reporter::new(None)));
+    let clocked = Clock::Manual(clock.clone());
+    let engine = Engine::start(Options::default(), clocked, store, reporter).unwrap();
+    let mine = acquire(&engine, &name(), FOREVER, Lease::Renewed).unwrap().unwrap();
+    let lost = mine.hold.loss_channel();
+    // While the clock stands nothing is renewed.
+    assert!(engine.force("force_unlock", Kind::Mutex, &name()).unwrap());
+    assert_eq!(lost.try_recv().unwrap().reason, LossReason::Gone);
+    engine.shutdown().unwrap();
+}
+
+#[test]
+fn whoever_has_asked_in_vain_stands_back_no_more_for_the_one_that_had_it_meanwhile() {
+    let (ms, clock) = (Duration::from_millis(1), ManualClock::new());
+    let store = Arc::new(Odd::default());
+    let (engine, name) = (engine(&store, &Clock::Manual(clock.clone())), name());
+    let mine = acquire(&engine, &name, FOREVER, Lease::Renewed).unwrap().unwrap();
+    *store.holder.lock() = None;
+    store.releasing.lock().push_back(Box::new(|| Answer::Done(Release::Freed { others: Others::Listen(1) })));
+    engine.end_level("unlock", &mine.hold, Some(mine.level)).unwrap();
+    let attempts = store.attempts.load(Ordering::SeqCst);
+    store
+        .attempting
+        .lock()
+        .push_back(Box::new(move || Answer::Done(Attempt::Busy { retry_after: Some(Duration::ZERO) })));
+    let (told, is_told) = bounded(1);
+    thread::scope(|scope| {
+        let again = || told.send(acquire(&engine, &name, FOREVER, Lease::Renewed).map(drop)).unwrap();
+        thread::Builder::new().spawn_scoped(scope, again).unwrap();
+        // Until the first attempt it stands back, for half a millisecond at most.
+        clock.advance(ms);
+        comes_about("its first attempt, and its sleep", || {
+            clock.advance(Duration::from_micros(1));
+            store.attempts.load(Ordering::SeqCst) == attempts + 1
+                && engine.registry.head(Kind::Mutex, &name).is_some_and(|head| head.is_open())
+        });
+        clock.advance(ms * 2);
+        let again = is_told.recv_timeout(Duration::from_secs(10));
+        clock.advance(ms * 10);
+        again.expect("it stands back once more").unwrap();
+    });
+    drop(engine.shutdown());
+}

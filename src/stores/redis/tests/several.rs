@@ -11,6 +11,7 @@ use crate::seam::capabilities::Batches;
 use crate::seam::{Answer, Claim, Kind, Others, Release, Store};
 use crate::stores::redis::RedisStore;
 use crate::stores::redis::tests::harness::{Server, claim, granted, open, soon};
+use crate::stores::redis::tests::kinds::Messages;
 
 /// Plain ones and, where the name begins with `f`, fenced ones.
 fn wishes(keys: &[&str]) -> Vec<Claim> {
@@ -190,4 +191,28 @@ fn where_replicas_are_required_nothing_is_granted_that_they_are_not_waited_for()
     for store in [store, careless] {
         store.close();
     }
+}
+
+#[test]
+fn fences_of_several_grow_whatever_happens_to_their_counters_and_each_release_is_told() {
+    let server = Server::start(&[]);
+    let store = server.store();
+    let mut last = vec![None; 2];
+    let mut messages = Messages::of(&server, "redisson_lock__channel:");
+    for round in 0..4 {
+        let all = wishes(&["f1", "f2"]);
+        let fences = ask(&store, &all, true).done();
+        assert!(fences.iter().zip(&last).all(|(fence, last)| fence > last), "{fences:?} after {last:?}");
+        store.begin_releases(&all, soon()).wait().done();
+        // Waiters that stand in no line, such as Redisson's.
+        assert_eq!(messages.payloads(), ["0", "0"]);
+        if round == 1 {
+            server.run(&["DEL", "redisson_lock_token:{f1}", "redisson_lock_token:{f2}"]);
+        }
+        last = fences;
+    }
+    // What has no end is held.
+    server.run(&["HSET", "a", "somebody", "1"]);
+    assert_eq!(ask(&store, &wishes(&["a"]), true).done(), []);
+    store.close();
 }

@@ -218,6 +218,10 @@ fn who_writes_to_an_old_connection_holds_nobody_up_on_the_next() {
         assert_eq!(shared.wait(&two).unwrap(), Value::Int(2));
         connected.send(()).unwrap();
         stuck.join().unwrap().unwrap_err();
+        // That its write failed is no news of the next one.
+        let three = ask(shared, None);
+        server.write_all(b":3\r\n").unwrap();
+        assert_eq!(shared.wait(&three).unwrap(), Value::Int(3));
     });
     drop(old);
 }
