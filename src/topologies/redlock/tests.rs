@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use super::*;
@@ -21,6 +22,8 @@ struct Server {
     cleaned: Mutex<Vec<Owner>>,
     /// Whose single attempts were released.
     released: Mutex<Vec<Owner>>,
+    /// How many attempts came.
+    asked: AtomicUsize,
     /// Answers nothing until then.
     silent_until: Mutex<Option<Moment>>,
     /// Answers attempts when that has passed.
@@ -63,6 +66,7 @@ impl Store for Server {
     }
 
     fn attempt(&self, _: &Claim, _: u32, _: Moment) -> Answer<Attempt> {
+        self.asked.fetch_add(1, Ordering::SeqCst);
         let until = Clock::System.after(*self.takes.lock());
         while Clock::System.now() < until {
             std::thread::yield_now();
@@ -307,5 +311,22 @@ fn a_server_that_was_away_is_looked_at_for_requests_that_were_on_their_way() {
     third.attempts.lock().push_back(Answer::Unknown(silence().with_unknown_outcome()));
     drop(redlock.attempt(&brief, 1, soon()));
     eventually(|| third.cleaned.lock().len() >= 2);
+    redlock.close();
+}
+
+#[test]
+fn a_server_that_was_silent_is_asked_nothing_until_it_is_back() {
+    let (redlock, [_, _, third]) = redlock();
+    *third.silent_until.lock() = Some(Moment::NEVER);
+    third.attempts.lock().push_back(Answer::Refused(silence()));
+    for _ in 0..3 {
+        assert!(matches!(redlock.attempt(&claim(LONG), 1, soon()), Answer::Done(Attempt::Granted { .. })));
+    }
+    assert_eq!(third.asked.load(Ordering::SeqCst), 1, "each call would wait for it");
+    *third.silent_until.lock() = None;
+    eventually(|| {
+        drop(redlock.attempt(&claim(LONG), 1, soon()));
+        third.asked.load(Ordering::SeqCst) > 1
+    });
     redlock.close();
 }
