@@ -344,4 +344,33 @@ mod tests {
             last = now;
         }
     }
+
+    /// In a time namespace the machine has slept for a day.
+    #[cfg(all(target_os = "linux", not(leasehold_shuttle)))]
+    #[test]
+    fn leases_are_counted_by_a_clock_that_runs_on_while_the_machine_sleeps() {
+        use rustix::time::{ClockId, clock_gettime};
+        const INSIDE: &str = "LEASEHOLD_TEST_SLEPT_FOR_A_DAY";
+        let seconds = |clock| clock_gettime(clock).tv_sec;
+        if std::env::var_os(INSIDE).is_some() {
+            assert!(seconds(ClockId::Boottime) - seconds(ClockId::Monotonic) > 80_000);
+            let before = seconds(ClockId::Boottime);
+            let now = i64::try_from(Clock::System.now().nanos() / 1_000_000_000).unwrap();
+            assert!((before..=seconds(ClockId::Boottime)).contains(&now), "{now} is another clock's");
+            return;
+        }
+        let slept = ["--time", "--fork", "--boottime", "86400"];
+        let unshare = |program: &std::ffi::OsStr, arguments: &[&str]| {
+            let mut command = std::process::Command::new("unshare");
+            command.args(slept).arg(program).args(arguments).env(INSIDE, "1").output()
+        };
+        if !unshare("true".as_ref(), &[]).is_ok_and(|output| output.status.success()) {
+            println!("SKIPPED the clock of leases: no time namespace can be made here");
+            return;
+        }
+        let name = std::thread::current().name().unwrap().to_owned();
+        let output = unshare(std::env::current_exe().unwrap().as_os_str(), &["--exact", &name]).unwrap();
+        let said = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success() && said.contains("1 passed"), "{said}");
+    }
 }

@@ -298,7 +298,49 @@ impl Queue {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
+    use crate::ident::{ClientId, LockName, Owner, unbound_number};
+    use crate::seam::{Kind, Turn, Wakeups};
+
+    fn claim() -> Claim {
+        Claim {
+            kind: Kind::Mutex,
+            name: Arc::new(LockName::new(&Arc::from("a"), "a".to_owned()).unwrap()),
+            owner: Owner::new(ClientId::random(), unbound_number()),
+            lease: Duration::from_secs(30),
+            waits: true,
+            turn: Turn::Waits,
+            wakeups: Wakeups::Releases,
+            writers_first: false,
+            units: 1,
+            note: None,
+            wants_fence: false,
+            is_granted: false,
+            home: 0,
+        }
+    }
+
+    #[test]
+    fn a_lock_that_is_promised_is_waited_for_and_a_promise_taken_back_leaves_the_offer_open() {
+        let ticket = Ticket::default();
+        assert!(ticket.promise().is_none(), "it has not asked");
+        ticket.open(claim());
+        assert!(ticket.promise().is_some());
+        assert!(ticket.promise().is_none(), "to one only");
+        assert!(matches!(ticket.close(), ClosedOffer::Promised), "it is on its way");
+        assert!(ticket.is_receiving());
+        let waker = Waker::default();
+        assert!(ticket.wake_when_settled(&waker) && !waker.take());
+        ticket.withdraw();
+        assert!(waker.take() && !ticket.is_receiving());
+        assert!(ticket.promise().is_some(), "the next may be told of it");
+        assert!(ticket.wake_when_settled(&waker) && !waker.take());
+        ticket.received();
+        assert!(waker.take());
+        assert!(matches!(ticket.close(), ClosedOffer::Unused));
+    }
 
     #[test]
     fn the_first_to_join_is_head_and_the_rest_follow_in_order() {

@@ -351,6 +351,24 @@ mod tests {
     }
 
     #[test]
+    fn a_server_that_refuses_at_once_is_not_asked_again_at_once() {
+        let start = ManualClock::new().now();
+        let mut due = Due::new(LEASE, TIMEOUT);
+        due.add(vec![hold(0, start)]);
+        let mut now = start.plus(LEASE / 2);
+        for _ in 0..5 {
+            let batch = due.next(now).unwrap();
+            let mut outcome = batch.outcome();
+            outcome.tallies.entry(0).or_default().failed += 1;
+            batch.items.into_iter().for_each(|item| due.put_back(item));
+            due.report(&outcome, now);
+            let again = due.next(now).unwrap_err();
+            assert!(again >= now.plus(FIRST_GAP) && again < now.plus(MOST_GAP), "{:?}", again.since(now));
+            now = again;
+        }
+    }
+
+    #[test]
     fn what_is_gone_does_not_keep_the_rest_from_being_renewed() {
         let start = ManualClock::new().now();
         // By homes, as in a ring, or all of one home, as in a cluster of which one member is gone.

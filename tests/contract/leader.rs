@@ -13,6 +13,7 @@ contracts!(
     a_leader_that_withdraws_is_followed_without_a_gap,
     a_leader_that_steps_down_stands_again_behind_the_others,
     a_leader_that_steps_down_is_followed_by_another_candidate,
+    an_order_to_step_down_that_comes_late_ends_no_later_term,
     a_leader_that_lost_its_hold_is_notified_and_becomes_a_candidate_again,
     a_candidate_ends_with_its_client,
     a_leader_that_is_dropped_leads_no_longer,
@@ -128,6 +129,20 @@ fn a_leader_that_steps_down_is_followed_by_another_candidate(store: &Store) {
         assert!(begun.elapsed() < slack_since(begun), "{:?}", begun.elapsed());
         (leading, term) = (waiting, next);
     }
+}
+
+fn an_order_to_step_down_that_comes_late_ends_no_later_term(store: &Store) {
+    let leader = store.client().leader(&fresh("late")).unwrap();
+    let term = elected(&leader);
+    // All but the first come when it leads no longer.
+    while leader.term() == Some(term) {
+        leader.step_down();
+    }
+    assert_eq!(stepped_down(&leader), None);
+    let next = elected(&leader);
+    assert!(next > term);
+    throughout(ms(50), || leader.term() == Some(next) && leader.events().is_empty());
+    leader.withdraw().unwrap();
 }
 
 fn a_leader_that_lost_its_hold_is_notified_and_becomes_a_candidate_again(store: &Store) {

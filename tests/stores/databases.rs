@@ -4,14 +4,16 @@
 use std::sync::Barrier;
 use std::time::Duration;
 
-use leasehold::{ClientBuilder, Error, ErrorKind, HoldState, LONGEST_NAME, LockClient, NotHeld, Result};
+use leasehold::{
+    ClientBuilder, Error, ErrorKind, HoldState, LONGEST_NAME, LockClient, LossReason, NotHeld, Result,
+};
 
 use crate::support::processes::{
     LEASE, OTHER_NAMES, OTHER_VISITS, Worker, a_killed_holder_frees_within, count_across_processes,
     none_was_delayed, other_names_are_not_delayed,
 };
 use crate::support::stalls::own_time_since;
-use crate::support::{LONG, RENEWED, connected, eventually, fresh, ms, now, throughout};
+use crate::support::{LONG, RENEWED, connected, eventually, fresh, ms, now, receive, throughout};
 
 /// A server, its connections and transactions, and what it does in its own way.
 pub(crate) trait Database: Sized + Sync + 'static {
@@ -163,6 +165,7 @@ macro_rules! database_tests {
             holding_one_name_never_delays_another,
             a_transaction_that_has_one_name_never_delays_another,
             rows_show_holders_and_a_sweep_forgets_free_locks,
+            a_row_whose_time_is_over_is_not_renewed,
             locks_are_kept_and_their_holders_shown_without_a_table_of_clients,
             what_killed_clients_wrote_of_themselves_is_removed_by_the_next,
             a_killed_server_loses_no_lock_and_grants_none_twice,
@@ -346,6 +349,18 @@ pub(crate) fn rows_show_holders_and_a_sweep_forgets_free_locks<D: Database>() {
     assert_eq!(server.count_rows("swept"), 1, "a lock that is held is not forgotten");
     assert!(client.fenced_lock("free").acquire().unwrap().fence() > fence, "fences only go up");
     held.unlock().unwrap();
+}
+
+/// By the server's clock, whatever the client's says.
+pub(crate) fn a_row_whose_time_is_over_is_not_renewed<D: Database>() {
+    let Some(server) = D::shared() else { return };
+    let client = server.options().table("ended").lease(Duration::from_secs(3)).build().unwrap();
+    let held = client.lock("held").acquire().unwrap();
+    let lost = held.lost();
+    server.execute("UPDATE ended SET expires_at = '2000-01-01 00:00:00'");
+    let loss = receive(&lost, LONG).expect("its renewal brought it back");
+    assert_eq!(loss.reason, LossReason::Gone);
+    assert!(client.lock("held").try_lock().unwrap(), "it is free");
 }
 
 // ---- faults

@@ -12,7 +12,7 @@ use leasehold::{
     Observer, Owner,
 };
 
-use crate::support::{Holding, LONG, Waiter, elsewhere, let_pass, ms, now, throughout};
+use crate::support::{Holding, LONG, Waiter, comes_true_within, elsewhere, let_pass, ms, now, throughout};
 
 const fn secs(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
@@ -55,6 +55,18 @@ impl Observer for Teller {
 fn observed(store: &MemoryStore) -> (LockClient, Receiver<Seen>) {
     let (sender, seen) = unbounded();
     (LockClient::builder().observer(Teller(sender)).build_in_memory(store).unwrap(), seen)
+}
+
+#[test]
+fn a_release_reaches_a_waiter_of_another_client_while_the_clock_stands() {
+    let (_clock, store) = world();
+    let [first, second] = [0; 2].map(|_| LockClient::in_memory_with(&store));
+    let guard = first.lock("a").acquire().unwrap();
+    let lock = second.lock("a");
+    let waiter = Waiter::start(move || lock.acquire_owned().unwrap());
+    comes_true_within(LONG, || second.stats().waiters > 0);
+    guard.unlock().unwrap();
+    drop(waiter.returns_within(LONG));
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use leasehold::{ErrorKind, LockClient, Result};
+use leasehold::{ErrorKind, LockClient, Result, fencing};
 
 use crate::support::processes::{LEASE, Worker, a_killed_holder_frees_within, count_across_processes};
 use crate::support::server::RedisServer;
@@ -73,6 +73,34 @@ fn threads_that_find_no_server_fail_together() {
     });
     let took = begun.elapsed();
     assert!(took < wait * 6 + stalled_since(begun), "20 threads took {took:?}");
+}
+
+/// The script that the documentation offers for writes behind a fence.
+#[test]
+fn a_write_to_redis_is_refused_once_a_newer_token_has_written() {
+    let Some(server) = RedisServer::start_default() else { return };
+    let lock = LockClient::connect(&server.url()).unwrap().fenced_lock("stock");
+    let fence = || lock.acquire().unwrap().fence().unwrap().get().to_string();
+    let (older, newer) = (fence(), fence());
+    let mut admin = server.admin();
+    let script = fencing::REDIS_SET.to_owned();
+    let mut write = |token: &str, value: &str| {
+        let eval = &mut redis::cmd("EVAL");
+        let eval = eval.arg(&script).arg(2).arg("{stock}").arg("{stock}:fence").arg(token).arg(value);
+        let is_written: i32 = eval.query(&mut admin).unwrap();
+        let there: String = redis::cmd("GET").arg("{stock}").query(&mut admin).unwrap();
+        assert_eq!(there == value, is_written == 1, "{there}");
+        is_written == 1
+    };
+    assert!(write(&older, "a"));
+    assert!(write(&older, "b"), "its holder writes again");
+    assert!(write(&newer, "c"));
+    assert!(!write(&older, "d"), "it is late");
+    assert!(write(&newer, "e"));
+    // By number, not by text: a longer one is greater, whatever it begins with.
+    assert!(!write("9", "f"));
+    assert!(write(&format!("1{newer}"), "g"));
+    assert!(!write(&newer, "h"));
 }
 
 #[test]

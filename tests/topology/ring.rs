@@ -8,11 +8,13 @@ use std::thread;
 use std::time::Duration;
 
 use leasehold::crossbeam_channel::unbounded;
-use leasehold::{ClientBuilder, ErrorKind, Guard, HoldState, LockClient, RedisLock, Ring, RingNode};
+use leasehold::{
+    ClientBuilder, ErrorKind, Guard, HoldState, LockClient, LossReason, RedisLock, Ring, RingNode,
+};
 
 use crate::support::server::{RedisServer, default_server};
 use crate::support::{
-    LONG, Raise, comes_true_within, ms, now, random, shout, slack_since, stalled_since, throughout,
+    LONG, Raise, comes_true_within, ms, now, random, receive, shout, slack_since, stalled_since, throughout,
     watch_for_stalls,
 };
 
@@ -469,6 +471,8 @@ fn a_node_that_is_given_up_is_not_asked() {
     let ring = Ring::new(left).epoch(2).moving_from(from);
     let other = self::client(ring.clone());
     client.change_ring(ring).unwrap();
+    // No renewal keeps what is there, and its holder learns it.
+    assert_eq!(receive(&held.lost(), LONG).unwrap().reason, LossReason::Gone);
     // A hold at the lost node that is not released keeps nobody from its name's new home.
     comes_true_within(LONG, || other.lock(named).try_lock().unwrap());
     assert!(others.iter().all(|name| client.lock(name).try_lock().unwrap()));

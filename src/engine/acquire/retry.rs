@@ -34,3 +34,24 @@ impl RetryBudget {
         self.last.map_or(Ok(None), Err)
     }
 }
+
+#[cfg(all(test, not(leasehold_shuttle)))]
+mod tests {
+    use super::*;
+    use crate::error::ErrorKind;
+
+    #[test]
+    fn failures_are_borne_for_the_patience_and_what_does_not_pass_not_at_all() {
+        let (patience, begun) = (Duration::from_secs(10), Moment::from_nanos(1));
+        let passing = || Error::new(ErrorKind::Unreachable, "lock", "not there");
+        let mut budget = RetryBudget::default();
+        for since in [Duration::ZERO, patience - Duration::from_millis(1)] {
+            assert!(budget.note(patience, passing(), begun.plus(since), false).is_ok());
+        }
+        assert!(budget.note(patience, passing(), begun.plus(patience), false).is_err());
+        let mut budget = RetryBudget::default();
+        assert!(budget.note(patience, passing(), begun, true).is_err(), "the caller's time is over");
+        let lasting = Error::new(ErrorKind::WrongType, "lock", "something else");
+        assert!(RetryBudget::default().note(patience, lasting, begun, false).is_err());
+    }
+}

@@ -186,3 +186,30 @@ fn an_overdue_renewal_puts_it_at_risk() {
     assert_eq!(hold.standing(start.plus(Duration::from_secs(10))), Standing::Held);
     assert!(matches!(hold.standing(start.plus(Duration::from_secs(26))), Standing::AtRisk(_)));
 }
+
+#[test]
+fn a_read_hold_without_a_renewed_level_is_kept_to_its_own_end() {
+    let start = ManualClock::new().now();
+    let mut hold = hold(Lease::Fixed(LEASE), start);
+    let third = start.plus(LEASE / 3);
+    assert!(hold.renewal(third).is_none());
+    // Others that leave may cut the time of the key that all readers share.
+    hold.kind = Kind::Read;
+    assert_eq!(hold.due(), third);
+    assert_eq!(third.plus(hold.renewal(third).unwrap().lease), hold.until());
+    hold.note_keepalive(third);
+    assert_eq!(hold.due(), third.plus(LEASE / 3));
+    assert_eq!(hold.until(), start.plus(window(LEASE)), "it is not prolonged");
+}
+
+#[test]
+fn whoever_listens_for_a_loss_after_the_release_hears_that_there_is_none() {
+    let start = ManualClock::new().now();
+    let (hold, reporter) = (hold(Lease::Renewed, start), Reporter::new(None));
+    let before = hold.loss_channel();
+    assert!(hold.begin_release());
+    hold.forget_listeners(&reporter);
+    for channel in [before, hold.loss_channel()] {
+        assert_eq!(channel.try_recv(), Err(crossbeam_channel::TryRecvError::Disconnected));
+    }
+}

@@ -459,19 +459,5 @@ impl ConnectionWatch for Redlock {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_is_left_of_a_lease_never_underflows() {
-        let ms = Duration::from_millis;
-        assert_eq!(validity(ms(1000), ms(100)), Some(ms(888)));
-        assert_eq!(validity(ms(1000), ms(987)), Some(ms(1)));
-        assert_eq!(validity(ms(1000), ms(988)), None);
-        assert_eq!(validity(ms(1000), ms(1001)), None);
-        assert_eq!(validity(ms(1), Duration::ZERO), None);
-        assert_eq!(validity(ms(1), Duration::MAX), None);
-        assert!(validity(crate::time::LONGEST_LEASE, ms(1)).is_some());
-    }
-}
+#[cfg(all(test, not(leasehold_shuttle)))]
+mod tests;

@@ -144,6 +144,11 @@ fn a_fair_locks_waiters_have_places_times_and_heartbeats_and_the_next_is_told() 
     }
     assert!((6_000..=12_000).contains(&server.number(&["PTTL", HEARTBEATS])));
 
+    // Each time that it asks it lives for as long again.
+    server.run(&["ZADD", HEARTBEATS, &(now_ms(&server) + 1_000).to_string(), &first.owner.to_string()]);
+    busy(&store, &first);
+    assert!((5_000..=6_000).contains(&time_left(&server, HEARTBEATS, first.owner)));
+
     let mut messages = Messages::of(&server, "redisson_lock__channel:{k}:");
     freed(&store, &holder);
     let told =

@@ -10,6 +10,7 @@ use crate::seam::{Attempt, Claim, Kind, Others, Release, Store, Turn, Wakeups};
 use crate::stores::redis::store::RedisStore;
 use crate::stores::redis::tests::harness::{Server, claim, eventually, granted, open, soon};
 use crate::stores::redis::tests::kinds::{Messages, again, freed};
+use crate::sync::Waker;
 use crate::time::Clock;
 
 const LINE: &str = "leasehold_lock_line:{k}";
@@ -93,6 +94,7 @@ fn a_release_tells_the_first_in_line_and_keeps_the_lock_for_it() {
     assert_eq!(release(&store, &holder), Others::Next);
     // On a busy machine these 10 ms may be over.
     assert!(server.text(&["GET", NEXT]).is_none_or(|next| next == client(&first)));
+    assert!(server.number(&["PTTL", NEXT]) <= 10);
     assert_eq!(messages.take(), [message(&first, "next"), message(&second, "standby")]);
     assert_eq!(releases.payloads(), ["0"], "Redisson's waiters are told as ever");
     assert_eq!(line(&server), [client(&second)], "out of the line when told");
@@ -409,4 +411,23 @@ fn one_that_was_told_and_is_granted_the_lock_stands_in_the_line_no_more() {
     granted(store.attempt(&by(&first, Turn::IsNext), 1, soon()));
     assert_eq!(line(&server), [""; 0]);
     store.close();
+}
+
+#[test]
+fn a_clients_own_subscription_is_no_other_process_that_listens() {
+    let server = Server::start(&[]);
+    let (store, other) = (server.store(), server.store());
+    let holder = claim(Kind::Mutex, "k", 30_000);
+    let listening = store.listen(&holder, &Waker::default()).unwrap();
+    eventually(|| listening.is_up());
+    granted(store.attempt(&holder, 1, soon()));
+    assert_eq!(release(&store, &holder), Others::Nobody);
+    let theirs = other.listen(&holder, &Waker::default()).unwrap();
+    eventually(|| theirs.is_up());
+    granted(store.attempt(&holder, 1, soon()));
+    assert_eq!(release(&store, &holder), Others::Listen(1));
+    drop((listening, theirs));
+    for store in [store, other] {
+        store.close();
+    }
 }

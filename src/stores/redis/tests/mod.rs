@@ -8,6 +8,7 @@ mod kinds;
 mod line;
 mod permits;
 mod rights;
+mod ring;
 mod scripts;
 mod several;
 mod subscriber;

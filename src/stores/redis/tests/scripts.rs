@@ -116,6 +116,41 @@ fn a_hand_over_that_the_counter_refuses_leaves_the_old_owner_its_time() {
 }
 
 #[test]
+fn a_lock_that_is_handed_on_has_the_lease_and_the_fence_of_its_new_owner() {
+    let server = Server::start(&[]);
+    let store = server.store();
+    for kind in [Kind::Mutex, Kind::Fenced] {
+        let [mut from, longer, shorter] = [5_000, 30_000, 5_000].map(|lease_ms| claim(kind, "lk", lease_ms));
+        let mut fence = granted(store.attempt(&from, 1, soon()));
+        for (to, ttls) in [(longer, 25_000..=30_000), (shorter, 1..=5_000)] {
+            // Lost, and not to begin anew.
+            server.run(&["DEL", "redisson_lock_token:{lk}"]);
+            let Handoff::Granted { fence: next } = store.hand_off(&from, &to, soon()).unwrap().wait().done()
+            else {
+                panic!("it is not handed on");
+            };
+            let (fields, ttl) = hash(&server, "lk");
+            assert_eq!(fields, held(&to, 1));
+            assert!(ttls.contains(&ttl), "{ttl}");
+            assert!(next.is_some() == (kind == Kind::Fenced) && (next.is_none() || next > fence), "{next:?}");
+            // Repeated, as after an answer that was lost.
+            assert!(matches!(
+                store.hand_off(&from, &to, soon()).unwrap().wait().done(),
+                Handoff::Granted { .. }
+            ));
+            assert_eq!(hash(&server, "lk").0, held(&to, 1));
+            (from, fence) = (to, next);
+        }
+        assert!(matches!(store.release(&from, 0, soon()).done(), Release::Freed { .. }));
+        assert_eq!(
+            store.hand_off(&from, &claim(kind, "lk", 1), soon()).unwrap().wait().done(),
+            Handoff::Lost
+        );
+    }
+    store.close();
+}
+
+#[test]
 fn a_hundred_years_fit() {
     let server = Server::start(&[]);
     let store = server.store();

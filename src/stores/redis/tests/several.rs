@@ -1,14 +1,17 @@
 //! Several locks in one request.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
-use crate::config::RedisOptions;
+use crate::config::{RedisOptions, Replicas};
 use crate::error::ErrorKind;
 use crate::ident::Fence;
 use crate::seam::capabilities::Batches;
 use crate::seam::{Answer, Claim, Kind, Others, Release, Store};
 use crate::stores::redis::RedisStore;
 use crate::stores::redis::tests::harness::{Server, claim, granted, open, soon};
+use crate::stores::redis::tests::kinds::Messages;
 
 /// Plain ones and, where the name begins with `f`, fenced ones.
 fn wishes(keys: &[&str]) -> Vec<Claim> {
@@ -155,5 +158,61 @@ fn which_locks_go_together() {
     for kind in [Kind::Fair, Kind::Read, Kind::Write, Kind::Token] {
         assert_eq!(store.group(kind, &name), None, "{kind:?}");
     }
+    store.close();
+}
+
+#[test]
+fn where_replicas_are_required_nothing_is_granted_that_they_are_not_waited_for() {
+    let server = Server::start(&[]);
+    let within = Duration::from_millis(20);
+    let options = RedisOptions { replicas: Some(Replicas { count: 1, within }), ..server.options() };
+    let (store, careless) = (open(&options), server.store());
+    let (me, you) = (claim(Kind::Mutex, "a", 30_000), claim(Kind::Mutex, "a", 30_000));
+    // It has none.
+    assert_eq!(store.attempt(&me, 1, soon()).refused().kind(), ErrorKind::Busy);
+    assert_eq!(server.keys(), [""; 0], "it is undone");
+    granted(careless.attempt(&me, 1, soon()));
+    assert!(store.hand_off(&me, &you, soon()).is_none(), "a hand-off is a grant");
+    for kind in [Kind::Mutex, Kind::Fenced] {
+        assert_eq!(store.group(kind, &me.name), None, "several are granted by one request");
+    }
+    // Attempts go over connections of their own, and must not overtake a release.
+    let is_answered = Arc::new(AtomicBool::new(false));
+    let answered = Arc::clone(&is_answered);
+    store.release_later(
+        &me,
+        soon(),
+        Box::new(move |answer| {
+            assert!(matches!(answer, Answer::Done(Release::Freed { .. })));
+            answered.store(true, Ordering::SeqCst);
+        }),
+    );
+    assert!(is_answered.load(Ordering::SeqCst));
+    for store in [store, careless] {
+        store.close();
+    }
+}
+
+#[test]
+fn fences_of_several_grow_whatever_happens_to_their_counters_and_each_release_is_told() {
+    let server = Server::start(&[]);
+    let store = server.store();
+    let mut last = vec![None; 2];
+    let mut messages = Messages::of(&server, "redisson_lock__channel:");
+    for round in 0..4 {
+        let all = wishes(&["f1", "f2"]);
+        let fences = ask(&store, &all, true).done();
+        assert!(fences.iter().zip(&last).all(|(fence, last)| fence > last), "{fences:?} after {last:?}");
+        store.begin_releases(&all, soon()).wait().done();
+        // Waiters that stand in no line, such as Redisson's.
+        assert_eq!(messages.payloads(), ["0", "0"]);
+        if round == 1 {
+            server.run(&["DEL", "redisson_lock_token:{f1}", "redisson_lock_token:{f2}"]);
+        }
+        last = fences;
+    }
+    // What has no end is held.
+    server.run(&["HSET", "a", "somebody", "1"]);
+    assert_eq!(ask(&store, &wishes(&["a"]), true).done(), []);
     store.close();
 }

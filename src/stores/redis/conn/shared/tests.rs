@@ -220,6 +220,10 @@ fn who_writes_to_an_old_connection_holds_nobody_up_on_the_next() {
         assert_eq!(shared.wait(&two).unwrap(), Value::Int(2));
         connected.send(()).unwrap();
         stuck.join().unwrap().unwrap_err();
+        // That its write failed is no news of the next one.
+        let three = ask(shared, None);
+        server.write_all(b":3\r\n").unwrap();
+        assert_eq!(shared.wait(&three).unwrap(), Value::Int(3));
     });
     drop(old);
 }
@@ -310,5 +314,32 @@ fn what_was_left_to_a_reader_whose_time_is_over_is_written() {
     server.write_all(b":1\r\n:1\r\n:1\r\n").unwrap();
     for reply in replies {
         assert_eq!(shared.wait(&reply).unwrap(), Value::Int(1));
+    }
+}
+
+#[test]
+fn a_write_that_fails_leaves_earlier_requests_in_doubt_and_one_alone_was_not_carried_out() {
+    let (shared, pool) = (SharedConnection::new(), pool());
+    let (one, server) = first(&shared, &pool);
+    drop(server);
+    let two = ask(&shared, None);
+    for sent in [one, two] {
+        assert!(matches!(shared.wait(&sent), Err(Failure::Unknown(_))));
+    }
+    let (next, server) = connection(&pool);
+    drop(server);
+    let alone = shared.send(b"ask", soon(), None, || Ok(next)).map_err(|(failure, _)| failure).unwrap();
+    assert!(matches!(shared.wait(&alone), Err(Failure::Refused(_))));
+}
+
+#[test]
+fn nothing_is_left_to_a_reader_that_has_gone() {
+    let (shared, pool) = (SharedConnection::new(), pool());
+    let (one, mut server) = first(&shared, &pool);
+    server.write_all(b":1\r\n").unwrap();
+    assert_eq!(shared.wait(&one).unwrap(), Value::Int(1));
+    for _ in 0..ENOUGH_SENT + 2 {
+        ask(&shared, None);
+        assert_eq!(shared.out.lock().unsent, 0, "nobody would write it");
     }
 }

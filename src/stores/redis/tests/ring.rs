@@ -1,0 +1,67 @@
+//! What a node of a ring does under which mark.
+
+use std::time::Duration;
+
+use crate::ident::Fence;
+use crate::seam::ring_member::{Look, Marked, RingMember};
+use crate::seam::{Attempt, Kind, Release, Store};
+use crate::stores::redis::tests::harness::{Server, claim, soon};
+
+#[test]
+fn a_mark_replaces_only_the_one_that_was_expected_and_nothing_is_done_under_another() {
+    let server = Server::start(&[]);
+    let store = server.store();
+    let mark = |expected: &str, new: &str| store.set_mark(expected, new, soon()).done();
+    assert_eq!(mark("", "1"), Marked::Under(()));
+    assert_eq!(mark("1", "2"), Marked::Under(()));
+    assert_eq!(mark("1", "2"), Marked::Under(()), "repeated");
+    assert_eq!(mark("1", "3"), Marked::Other("2".to_owned()));
+    assert_eq!(mark("", "3"), Marked::Other("2".to_owned()));
+    for kind in [Kind::Mutex, Kind::Fenced, Kind::Fair, Kind::Read, Kind::Write, Kind::Token] {
+        let claim = claim(kind, "lk", 30_000);
+        let attempt = |mark: &str| store.attempt_under(mark, &claim, 0, soon()).done();
+        assert_eq!(attempt("1"), Marked::Other("2".to_owned()), "{kind:?}");
+        assert_eq!(server.number(&["EXISTS", "lk"]), 0, "{kind:?}");
+        assert!(matches!(attempt("2"), Marked::Under(Attempt::Granted { .. })), "{kind:?}");
+        assert!(matches!(store.release(&claim, 0, soon()).done(), Release::Freed { .. }), "{kind:?}");
+    }
+    let looked = store.look_under("1", &claim(Kind::Mutex, "lk", 1), soon()).done();
+    assert_eq!(looked, Marked::Other("2".to_owned()));
+    store.close();
+}
+
+#[test]
+fn a_token_lock_that_is_held_at_a_node_is_granted_to_its_token_only() {
+    let server = Server::start(&[]);
+    let store = server.store();
+    store.set_mark("", "1", soon()).done();
+    let (me, you) = (claim(Kind::Token, "lk", 30_000), claim(Kind::Token, "lk", 30_000));
+    let attempt = |claim| store.attempt_under("1", claim, 0, soon()).done();
+    assert!(matches!(attempt(&me), Marked::Under(Attempt::Granted { .. })));
+    assert!(matches!(attempt(&you), Marked::Under(Attempt::Busy { .. })));
+    assert!(matches!(attempt(&me), Marked::Under(Attempt::Granted { .. })), "repeated");
+    store.close();
+}
+
+#[test]
+fn a_name_is_free_to_move_when_nothing_is_there_and_its_fences_go_on() {
+    let server = Server::start(&[]);
+    let store = server.store();
+    store.set_mark("", "1", soon()).done();
+    let fenced = claim(Kind::Fenced, "lk", 30_000);
+    let look = || store.look_under("1", &fenced, soon()).done();
+    assert_eq!(look(), Marked::Under(Look::Free { fence: 0 }));
+    // Far beyond the clock's: the node where the name comes from had given it.
+    let earlier = 5_000_000_000_000_000;
+    match store.attempt_under("1", &fenced, earlier, soon()).done() {
+        Marked::Under(Attempt::Granted { fence }) => assert_eq!(fence, Some(Fence::new(earlier + 1))),
+        other => panic!("{other:?}"),
+    }
+    let Marked::Under(Look::Busy { retry_after: Some(left) }) = look() else { panic!("it is held") };
+    assert!(left > Duration::from_secs(25));
+    server.run(&["PERSIST", "lk"]);
+    assert_eq!(look(), Marked::Under(Look::Busy { retry_after: None }), "held without an end");
+    assert!(matches!(store.release(&fenced, 0, soon()).done(), Release::Freed { .. }));
+    assert_eq!(look(), Marked::Under(Look::Free { fence: earlier + 1 }));
+    store.close();
+}

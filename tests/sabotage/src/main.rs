@@ -1,0 +1,108 @@
+//! Breaks the library in one place after another, and runs for each the cheapest tests that must notice.
+//!
+//! The mutations are in `mutations/*.txt`. One copy of the sources holds all of them and is built once; the environment
+//! variable `LEASEHOLD_SABOTAGE` of a test program says which one is on. See docs/decisions/0040-sabotage-in-a-copy.md.
+//!
+//! Arguments: `[--resume] [--copy] [--build] [PATTERN…]`. A pattern is a number, or a part of a mutation's file or description. `--resume`
+//! leaves out those that have been caught already. `--copy` writes the copy and `--build` builds it, and that is all.
+//!
+//! Environment: `CARGO_TARGET_DIR`; `LEASEHOLD_BLESS` writes docs/proof.md; `LEASEHOLD_SABOTAGE_JOBS` is how many mutations run at
+//! a time (2).
+
+mod copy;
+mod list;
+mod page;
+mod record;
+mod run;
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use list::{Mutation, Suite};
+use record::{Record, Verdict};
+use run::Programs;
+
+type Result<T> = std::result::Result<T, String>;
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+/// The folder that cargo builds in, which the copy shares: dependencies are built once.
+fn target() -> PathBuf {
+    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| PathBuf::from("target"), PathBuf::from);
+    root().join(target)
+}
+
+fn main() -> ExitCode {
+    match work() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            println!("FAILED: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn work() -> Result<()> {
+    let (mut patterns, mut resumes, mut only_builds, mut only_copies) = (Vec::new(), false, false, false);
+    for argument in std::env::args().skip(1) {
+        match argument.as_str() {
+            "--resume" => resumes = true,
+            "--build" => only_builds = true,
+            "--copy" => only_copies = true,
+            _ => patterns.push(argument),
+        }
+    }
+    let mutations = list::read(&root().join("tests/sabotage/mutations"))?;
+    let package = copy::write(&root(), &target().join("sabotage/package"), &mutations)?;
+    if only_copies {
+        return Ok(());
+    }
+    let programs = Programs::build(&package, &target(), &mutations)?;
+    if only_builds {
+        return Ok(());
+    }
+    let record = Record::open(&target().join("sabotage/results.tsv"))?;
+    let chosen: Vec<&Mutation> = mutations
+        .iter()
+        .filter(|one| one.equivalent.is_none())
+        .filter(|one| patterns.is_empty() || patterns.iter().any(|pattern| one.is_meant_by(pattern)))
+        .filter(|one| !resumes || record.verdict(one) != Some(Verdict::Caught))
+        .collect();
+    let suites: BTreeSet<&Suite> = chosen.iter().map(|one| &one.suite).collect();
+    println!("{} mutations, {} of them to run, by {} suites", mutations.len(), chosen.len(), suites.len());
+    let suites: Vec<&Suite> = suites.into_iter().collect();
+    let unbroken = side_by_side(&suites, |suite| programs.judge_unbroken(suite));
+    let judged = side_by_side(&chosen, |mutation| {
+        let (verdict, seconds) = programs.judge(mutation)?;
+        println!("{:3} {verdict:?} in {seconds} s: {}: {}", mutation.number, mutation.file, mutation.what);
+        record.note(mutation, verdict)
+    });
+    // What could be judged is on the page, whatever else failed.
+    page::write(&root().join("docs/proof.md"), &mutations, &record)?;
+    judged.and(unbroken)
+}
+
+/// Does the work for each, a few at a time. A failure keeps none of the others from being done.
+fn side_by_side<T: Sync>(all: &[T], work: impl Fn(&T) -> Result<()> + Sync) -> Result<()> {
+    let jobs = std::env::var("LEASEHOLD_SABOTAGE_JOBS").ok().and_then(|jobs| jobs.parse().ok()).unwrap_or(2);
+    let (next, failures) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
+    std::thread::scope(|scope| {
+        for _ in 0..jobs {
+            scope.spawn(|| {
+                while let Some(one) = all.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    if let Err(failure) = work(one) {
+                        println!("{failure}");
+                        failures.lock().expect("no job panics with it").push(failure);
+                    }
+                }
+            });
+        }
+    });
+    let failures = failures.into_inner().expect("no job panics with it");
+    if failures.is_empty() { Ok(()) } else { Err(format!("{} could not be judged", failures.len())) }
+}

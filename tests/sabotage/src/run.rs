@@ -1,0 +1,162 @@
+//! Builds the copy's test programs, and runs tests of them with a limit.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{self, File};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+use crate::Result;
+use crate::list::{Mutation, Suite};
+use crate::record::Verdict;
+
+/// No suite is slow: the cheapest was chosen.
+const LEAST_LIMIT: Duration = Duration::from_secs(60);
+
+pub struct Programs {
+    package: PathBuf,
+    logs: PathBuf,
+    by_name: BTreeMap<String, PathBuf>,
+    /// How long each suite takes when nothing is broken.
+    times: Mutex<BTreeMap<Suite, Duration>>,
+}
+
+impl Programs {
+    pub fn build(package: &Path, target: &Path, mutations: &[Mutation]) -> Result<Programs> {
+        let suites = mutations.iter().filter(|one| one.equivalent.is_none()).map(|one| &one.suite);
+        let names: BTreeSet<&str> = suites.map(|suite| suite.program.as_str()).collect();
+        let mut cargo = Command::new("cargo");
+        // The same features as the tests are built with, so that dependencies are built once.
+        cargo.args([
+            "test",
+            "--workspace",
+            "--all-features",
+            "--no-run",
+            "--message-format=json-render-diagnostics",
+        ]);
+        for name in &names {
+            match *name {
+                "lib" => cargo.arg("--lib"),
+                name => cargo.args(["--test", name]),
+            };
+        }
+        // Both texts of a place are there, and one of them may leave a name unused.
+        cargo
+            .current_dir(package)
+            .env("CARGO_TARGET_DIR", target)
+            .env_remove("LEASEHOLD_SABOTAGE")
+            .stderr(Stdio::inherit());
+        let built = cargo.output().map_err(|error| format!("cargo: {error}"))?;
+        if !built.status.success() {
+            return Err("the copy does not build".to_owned());
+        }
+        let mut by_name = BTreeMap::new();
+        for line in String::from_utf8_lossy(&built.stdout).lines() {
+            let field = |name: &str| {
+                let begin = format!("\"{name}\":\"");
+                line.split_once(&begin)
+                    .and_then(|(_, rest)| rest.split_once('"'))
+                    .map(|(value, _)| value.to_owned())
+            };
+            let target = line.split_once("\"target\":").map_or("", |(_, target)| target);
+            let name = target
+                .split_once("\"name\":\"")
+                .and_then(|(_, rest)| rest.split_once('"'))
+                .map(|(name, _)| name);
+            if let (Some(name), Some(program)) = (name, field("executable")) {
+                let is_lib = target.starts_with("{\"kind\":[\"lib\"]");
+                by_name
+                    .insert(if is_lib { "lib".to_owned() } else { name.to_owned() }, PathBuf::from(program));
+            }
+        }
+        let missing = names.iter().find(|name| !by_name.contains_key(**name));
+        if let Some(missing) = missing {
+            return Err(format!("there is no test program {missing}"));
+        }
+        let logs = target.join("sabotage/logs");
+        fs::create_dir_all(&logs).map_err(|error| format!("{}: {error}", logs.display()))?;
+        Ok(Programs { package: package.to_owned(), logs, by_name, times: Mutex::default() })
+    }
+
+    /// Nothing is broken: the suite must pass, or it would catch everything.
+    pub fn judge_unbroken(&self, suite: &Suite) -> Result<()> {
+        let log = self.logs.join(format!("unbroken-{}.log", suite.to_string().replace([' ', ':'], "-")));
+        let log = if log.as_os_str().len() > 200 {
+            self.logs.join(format!("unbroken-{}.log", suite.program))
+        } else {
+            log
+        };
+        let begun = Instant::now();
+        let passed = self.run(suite, None, &log, LEAST_LIMIT * 2)?;
+        let text = fs::read_to_string(&log).unwrap_or_default();
+        if !passed || !text.contains("test result: ok. ") || text.contains("test result: ok. 0 passed") {
+            return Err(format!(
+                "with nothing broken this suite fails, or runs no test: {suite} ({})",
+                log.display()
+            ));
+        }
+        self.times.lock().expect("nobody panics with it").insert(suite.clone(), begun.elapsed());
+        Ok(())
+    }
+
+    pub fn judge(&self, one: &Mutation) -> Result<(Verdict, u64)> {
+        let time = self.times.lock().expect("nobody panics with it").get(&one.suite).copied();
+        let time =
+            time.ok_or_else(|| format!("{}: its suite does not pass when nothing is broken", one.number))?;
+        let log = self.logs.join(format!("{}.log", one.number));
+        let reached = self.logs.join(format!("{}.reached", one.number));
+        drop(fs::remove_file(&reached));
+        let begun = Instant::now();
+        let passed = self.run(&one.suite, Some((one.number, &reached)), &log, LEAST_LIMIT.max(time * 4))?;
+        let seconds = begun.elapsed().as_secs();
+        let verdict = match (passed, reached.exists()) {
+            (false, true) => Verdict::Caught,
+            (true, true) => Verdict::Survived,
+            (true, false) => Verdict::NotReached,
+            (false, false) => {
+                return Err(format!("{}: the suite failed by itself ({})", one.number, log.display()));
+            }
+        };
+        Ok((verdict, seconds))
+    }
+
+    /// Whether the tests pass within the limit. They and all that they started end with it.
+    fn run(
+        &self,
+        suite: &Suite,
+        broken: Option<(usize, &Path)>,
+        log: &Path,
+        limit: Duration,
+    ) -> Result<bool> {
+        let program = self.by_name.get(&suite.program).ok_or("no such program")?;
+        let out = File::create(log).map_err(|error| format!("{}: {error}", log.display()))?;
+        let err = out.try_clone().map_err(|error| error.to_string())?;
+        let mut command = Command::new(program);
+        command.args(["--test-threads=8"]).args(&suite.tests);
+        command.current_dir(&self.package).env("CARGO_MANIFEST_DIR", &self.package);
+        command.stdin(Stdio::null()).stdout(out).stderr(err).process_group(0);
+        // One server of each kind is enough.
+        if let Ok(servers) = std::env::var("LEASEHOLD_SERVERS") {
+            command.env("LEASEHOLD_SERVERS", servers.split(':').next().unwrap_or_default());
+        }
+        if let Some((number, reached)) = broken {
+            command.env("LEASEHOLD_SABOTAGE", number.to_string()).env("LEASEHOLD_SABOTAGE_REACHED", reached);
+        }
+        let mut child = command.spawn().map_err(|error| format!("{}: {error}", program.display()))?;
+        let begun = Instant::now();
+        loop {
+            if let Some(status) = child.try_wait().map_err(|error| error.to_string())? {
+                return Ok(status.success());
+            }
+            if begun.elapsed() > limit {
+                let group = format!("-{}", child.id());
+                drop(Command::new("kill").args(["-KILL", "--", &group]).status());
+                drop(child.wait());
+                return Ok(false);
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
