@@ -171,6 +171,6 @@ pub(crate) trait Lines: Send + Sync {
     fn is_refused(&self) -> bool;
 
     /// Has the claim's client stand in no line for the lock any more; if the lock is kept for it, the next is told. Sent
-    /// in order with the client's other requests about the lock, and not waited for.
+    /// in order with the client's other requests about the lock. Its outcome is not waited for where the order needs no wait.
     fn leave_line(&self, claim: &Claim, deadline: Moment);
 }

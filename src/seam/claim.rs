@@ -52,6 +52,11 @@ pub(crate) enum Turn {
     IsNext,
 }
 
+/// A waiter in line asks when so long has passed after the end of the holder's lease: not all at the same moment.
+pub(crate) const AFTER_LEASE: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(200));
+/// And after a free lock is kept no longer for another.
+pub(crate) const AFTER_KEPT: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(20));
+
 /// The messages that wake a waiter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Wakeups {

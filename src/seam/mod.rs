@@ -28,7 +28,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::ident::LockName;
 pub(crate) use crate::seam::answer::{Answer, Answered, Attempt, Handoff, Others, Pending, Release, Sink};
 pub(crate) use crate::seam::capabilities::Capabilities;
-pub(crate) use crate::seam::claim::{Bound, Claim, HoldNote, Turn, Wakeups};
+pub(crate) use crate::seam::claim::{AFTER_KEPT, AFTER_LEASE, Bound, Claim, HoldNote, Turn, Wakeups};
 pub(crate) use crate::seam::count::Counting;
 pub(crate) use crate::seam::failure::{Failure, Outcome, answer};
 pub(crate) use crate::seam::inspection::Inspect;

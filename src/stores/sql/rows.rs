@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ident::{Fence, LockName, Owner};
 use crate::inspect::{Holder, Inspection, ObjectKind, Whereabouts};
-use crate::seam::capabilities::{Capabilities, ConnectionWatch, Sweeping};
+use crate::seam::capabilities::{Capabilities, ConnectionWatch, Lines, Sweeping};
 use crate::seam::inspection::Inspect;
 use crate::seam::subscription::Subscription;
 use crate::seam::{Answer, Attempt, Claim, Failure, Kind, Others, Outcome, Release, Snapshot, Store, answer};
@@ -29,7 +29,7 @@ impl Row {
         self.remaining_ms > 0 && !self.owner.is_empty()
     }
 
-    fn remaining(&self) -> Duration {
+    pub(super) fn remaining(&self) -> Duration {
         Duration::from_millis(u64::try_from(self.remaining_ms).unwrap_or(0))
     }
 }
@@ -101,12 +101,28 @@ pub(super) enum Change<T> {
     None(Option<Row>),
 }
 
+impl<T> Change<T> {
+    pub(super) fn map<U>(self, of: impl FnOnce(T) -> U) -> Change<U> {
+        match self {
+            Change::Made(made) => Change::Made(of(made)),
+            Change::None(row) => Change::None(row),
+        }
+    }
+}
+
 /// The statements of a database. Each but `renew` is one on the row of one lock.
 pub(super) trait Rows: Database {
     /// How long a waiter may sleep without being woken: at least, at most.
     const POLL_EVERY: (Duration, Duration);
     /// Whether releases elsewhere wake waiters here.
     const WAKES: bool = false;
+    /// Whether clients that wait for a lock may stand in a line.
+    const HAS_LINE: bool = false;
+
+    /// Asks once for the lock with count one.
+    fn acquire(&self, link: &mut Self::Link, claim: &Claim, deadline: Moment) -> Outcome<Attempt> {
+        acquire_by_row(self, link, claim, deadline)
+    }
 
     /// Takes the lock with count one if it is free or the owner's; the fence then.
     fn take(
@@ -130,6 +146,22 @@ pub(super) trait Rows: Database {
     /// Leaves so many holds of a lock that is the owner's; none frees it and notifies waiters.
     fn leave(&self, link: &mut Self::Link, claim: &Claim, left: u32, deadline: Moment)
     -> Outcome<Change<()>>;
+
+    /// Frees a lock that is the owner's; which other clients were notified, as far as is known.
+    fn free(&self, link: &mut Self::Link, claim: &Claim, deadline: Moment) -> Outcome<Change<Others>> {
+        Ok(self.leave(link, claim, 0, deadline)?.map(|()| Others::Nobody))
+    }
+
+    /// Whether releases of this client's tell no line, although there may be one.
+    fn is_line_refused(&self) -> bool {
+        false
+    }
+
+    /// Takes the claim's client out of the lock's line.
+    fn leave_line(&self, link: &mut Self::Link, claim: &Claim, deadline: Moment) -> Outcome<()> {
+        let _ = (link, claim, deadline);
+        Ok(())
+    }
 
     /// Has each claim's lock run for its lease from now on if it is its owner's.
     fn renew(&self, link: &mut Self::Link, claims: &[Claim], deadline: Moment) -> Vec<Outcome<bool>>;
@@ -195,13 +227,13 @@ pub(super) trait Rows: Database {
         None
     }
 
-    fn listen(&self, name: &LockName, waker: &Waker) -> Option<Subscription> {
-        let _ = (name, waker);
+    fn listen(&self, claim: &Claim, waker: &Waker) -> Option<Subscription> {
+        let _ = (claim, waker);
         None
     }
 
-    fn message_count(&self, name: &LockName) -> Option<u64> {
-        let _ = name;
+    fn message_count(&self, claim: &Claim) -> Option<u64> {
+        let _ = claim;
         None
     }
 
@@ -232,9 +264,12 @@ impl<D: Rows> RowStore<D> {
         left: u32,
         deadline: Moment,
     ) -> Outcome<Release> {
-        match database.leave(link, claim, left, deadline)? {
-            Change::Made(()) if left == 0 => Ok(Release::Freed { others: Others::Nobody }),
-            Change::Made(()) => Ok(Release::StillHeld),
+        let change = match left {
+            0 => database.free(link, claim, deadline)?.map(|others| Release::Freed { others }),
+            _ => database.leave(link, claim, left, deadline)?.map(|()| Release::StillHeld),
+        };
+        match change {
+            Change::Made(release) => Ok(release),
             Change::None(row) => {
                 let row = of_kind(row, claim.kind)?;
                 Ok(Release::NotHeld { holder: row.map(|row| row.owner) })
@@ -243,8 +278,28 @@ impl<D: Rows> RowStore<D> {
     }
 }
 
+/// Asks once for a lock, without a line.
+pub(super) fn acquire_by_row<D: Rows + ?Sized>(
+    database: &D,
+    link: &mut D::Link,
+    claim: &Claim,
+    deadline: Moment,
+) -> Outcome<Attempt> {
+    match database.take(link, claim, claim.wants_fence, deadline)? {
+        Change::Made(fence) => Ok(granted(claim, fence)),
+        // None: another was quicker, and gone again from what this statement saw.
+        Change::None(row) => Ok(Attempt::Busy {
+            retry_after: Some(of_kind(row, claim.kind)?.map_or(Duration::ZERO, |row| row.remaining())),
+        }),
+    }
+}
+
+pub(super) fn granted(claim: &Claim, fence: u64) -> Attempt {
+    Attempt::Granted { fence: claim.wants_fence.then(|| Fence::new(fence)) }
+}
+
 /// The row if its lock is held, and by a lock of this kind.
-fn of_kind(row: Option<Row>, kind: Kind) -> Outcome<Option<Row>> {
+pub(super) fn of_kind(row: Option<Row>, kind: Kind) -> Outcome<Option<Row>> {
     match row.filter(Row::is_live) {
         Some(row) if row.token != kind.is_token() => {
             let detail = "the name is in use by another kind of lock";
@@ -262,6 +317,7 @@ impl<D: Rows> Store for RowStore<D> {
             poll_every: |_| D::POLL_EVERY,
             connections: Some(self),
             sweeping: Some(self),
+            lines: if D::HAS_LINE { Some(self) } else { None },
             directory: Some(self),
             listing: Some(self),
             ..Capabilities::default()
@@ -278,20 +334,12 @@ impl<D: Rows> Store for RowStore<D> {
 
     fn attempt(&self, claim: &Claim, count: u32, deadline: Moment) -> Answer<Attempt> {
         let outcome = self.pool.with(deadline, |database, link| {
-            let change = match count {
-                1 => database.take(link, claim, claim.wants_fence, deadline)?,
-                _ => database.retake(link, claim, count, claim.wants_fence, deadline)?,
-            };
-            match change {
-                Change::Made(fence) => {
-                    Ok(Attempt::Granted { fence: claim.wants_fence.then(|| Fence::new(fence)) })
-                }
-                Change::None(row) => match of_kind(row, claim.kind)? {
-                    _ if count > 1 => Ok(Attempt::Lost),
-                    Some(row) => Ok(Attempt::Busy { retry_after: Some(row.remaining()) }),
-                    // Another was quicker, and gone again from what this statement saw.
-                    None => Ok(Attempt::Busy { retry_after: Some(Duration::ZERO) }),
-                },
+            if count == 1 {
+                return database.acquire(link, claim, deadline);
+            }
+            match database.retake(link, claim, count, claim.wants_fence, deadline)? {
+                Change::Made(fence) => Ok(granted(claim, fence)),
+                Change::None(row) => of_kind(row, claim.kind).map(|_others| Attempt::Lost),
             }
         });
         answer(outcome, "lock", claim.name.given())
@@ -353,11 +401,11 @@ impl<D: Rows> Store for RowStore<D> {
     }
 
     fn listen(&self, claim: &Claim, waker: &Waker) -> Option<Subscription> {
-        self.pool.database().listen(&claim.name, waker)
+        self.pool.database().listen(claim, waker)
     }
 
     fn message_count(&self, claim: &Claim) -> Option<u64> {
-        self.pool.database().message_count(&claim.name)
+        self.pool.database().message_count(claim)
     }
 
     fn close(&self) {
@@ -395,6 +443,18 @@ impl<D: Rows> Inspect for RowStore<D> {
 impl<D: Rows> ConnectionWatch for RowStore<D> {
     fn hung_up(&self) -> Option<bool> {
         self.pool.database().hung_up()
+    }
+}
+
+impl<D: Rows> Lines for RowStore<D> {
+    fn is_refused(&self) -> bool {
+        self.pool.database().is_line_refused()
+    }
+
+    fn leave_line(&self, claim: &Claim, deadline: Moment) {
+        // An entry that stays is passed over when its client has not asked for a while.
+        let left = self.pool.with(deadline, |database, link| database.leave_line(link, claim, deadline));
+        drop(left);
     }
 }
 

@@ -67,7 +67,7 @@ impl Waiting<'_> {
         let engine = self.engine;
         if let Some(lines) = engine.store.capabilities().lines {
             let claim: Claim = self.claim();
-            lines.leave_line(&claim, engine.one_command());
+            lines.leave_line(&claim, engine.one_command().min(self.latest));
             engine.watchdog.look_by(engine.clock.after(POLL_COMPLETIONS_EVERY));
         }
     }

@@ -1,20 +1,14 @@
 //! Replies that the scripts of several kinds give.
 
-use std::time::Duration;
-
 use crate::error::{Error, ErrorKind, Result};
 use crate::ident::Fence;
 use crate::seam::Outcome;
-use crate::seam::{Attempt, Handoff, Others, Release, Snapshot, Wakeups};
+use crate::seam::{AFTER_KEPT, AFTER_LEASE, Attempt, Handoff, Others, Release, Snapshot, Wakeups};
 use crate::stores::redis::reply::{Tagged, decoded, ttl};
 use crate::time::random_between;
 
 /// In place of listeners: the first in the line was told.
 const NEXT_WAS_TOLD: i64 = -3;
-/// After the end of the holder's lease.
-const AFTER_LEASE: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(200));
-/// After the lock is kept no longer.
-const AFTER_KEPT: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(20));
 
 /// The answer to the release of something that nobody holds: a latch, or a condition's notification.
 pub(super) const NOTHING_HELD: Release = Release::Freed { others: Others::Nobody };
@@ -30,8 +24,6 @@ pub(crate) fn attempted(reply: &Tagged, wants_fence: bool) -> Outcome<Attempt> {
     })
 }
 
-/// Who stands in line asks again when the holder's lease may have ended, but not all at the same moment; or when the lock
-/// is kept no longer for the one that was told.
 fn in_line(reply: &Tagged) -> Result<Attempt> {
     let left = ttl(reply.number(1)?);
     let after = |spread| left.map(|left| left + random_between(spread));

@@ -435,8 +435,8 @@ impl Rows for Mysql {
         Ok(removed)
     }
 
-    fn listen(&self, name: &LockName, waker: &Waker) -> Option<Subscription> {
-        self.turnstiles.as_ref()?.listen(name, waker)
+    fn listen(&self, claim: &Claim, waker: &Waker) -> Option<Subscription> {
+        self.turnstiles.as_ref()?.listen(&claim.name, waker)
     }
 
     fn close(&self) {

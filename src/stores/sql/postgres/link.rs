@@ -5,6 +5,7 @@
 use std::collections::HashMap;
 use std::future::Future;
 use std::sync::Arc;
+use std::task::Poll;
 
 use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::time::timeout;
@@ -127,10 +128,7 @@ impl PostgresConnection {
 
     /// The only row that a statement returns.
     pub(super) fn one(&mut self, sql: &str, params: Params<'_>, deadline: Moment) -> Outcome<Row> {
-        let rows = self.rows(sql, params, deadline)?;
-        rows.into_iter().next().ok_or_else(|| {
-            Failure::Refused(Error::new(ErrorKind::Protocol, "read", "the server returned no row"))
-        })
+        only(self.rows(sql, params, deadline)?)
     }
 
     pub(super) fn rows(&mut self, sql: &str, params: Params<'_>, deadline: Moment) -> Outcome<Vec<Row>> {
@@ -138,6 +136,33 @@ impl PostgresConnection {
         let client = &self.client;
         let answer = self.runtime.block_on(within(deadline, client.query(&statement, params)));
         judge(answer)
+    }
+
+    /// The only rows that two statements return, of which the second is sent behind the first without waiting, and begins when
+    /// the first is committed. An error: that of the first, or the second could not be prepared and neither was sent.
+    pub(super) fn one_then(
+        &mut self,
+        (sql, params): (&str, Params<'_>),
+        (next_sql, next_params): (&str, Params<'_>),
+        deadline: Moment,
+    ) -> Outcome<(Row, Outcome<Row>)> {
+        let (statement, next) = (self.statement(sql, deadline)?, self.statement(next_sql, deadline)?);
+        let mut first = std::pin::pin!(self.client.query(&statement, params));
+        let mut second = std::pin::pin!(self.client.query(&next, next_params));
+        let mut answers = (None, None);
+        // Polled in this order: the first is sent first.
+        let both = std::future::poll_fn(|context| {
+            if answers.0.is_none() {
+                answers.0 = ready(first.as_mut().poll(context));
+            }
+            if answers.1.is_none() {
+                answers.1 = ready(second.as_mut().poll(context));
+            }
+            if answers.0.is_some() && answers.1.is_some() { Poll::Ready(()) } else { Poll::Pending }
+        });
+        self.runtime.block_on(within(deadline, both));
+        let first = only(judge(answers.0)?)?;
+        Ok((first, judge(answers.1).and_then(only)))
     }
 
     /// Sends the statement once for each list of parameters without waiting in between; how many rows each returned.
@@ -190,6 +215,18 @@ impl PostgresConnection {
     pub(super) fn execute(&mut self, sql: &str, deadline: Moment) -> Outcome<()> {
         let answer = self.runtime.block_on(within(deadline, self.client.batch_execute(sql)));
         judge(answer)
+    }
+}
+
+fn only(rows: Vec<Row>) -> Outcome<Row> {
+    let none = || Error::new(ErrorKind::Protocol, "read", "the server returned no row");
+    rows.into_iter().next().ok_or_else(|| Failure::Refused(none()))
+}
+
+fn ready<T>(poll: Poll<T>) -> Option<T> {
+    match poll {
+        Poll::Ready(value) => Some(value),
+        Poll::Pending => None,
     }
 }
 

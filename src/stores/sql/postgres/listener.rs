@@ -12,7 +12,7 @@ use tokio_postgres::{AsyncMessage, Client};
 
 use crate::config::RedisOptions;
 use crate::error::{Error, ErrorKind, Result};
-use crate::ident::LockName;
+use crate::ident::{ClientId, LockName};
 use crate::observe::reporter::Reporter;
 use crate::room::CrowdMap;
 use crate::seam::subscription::{Channel, ChannelSource, Subscription};
@@ -81,8 +81,17 @@ impl NotificationListener {
 
     /// The lock's channel. Names that share one only wake each other.
     pub(super) fn channel(&self, name: &LockName) -> String {
+        self.hashed(name.key().bytes())
+    }
+
+    /// The channel on which a client is told that it is next in the lock's line.
+    pub(super) fn turn_channel(&self, name: &LockName, client: ClientId) -> String {
+        self.hashed(name.key().bytes().chain([0]).chain(client.to_string().bytes()))
+    }
+
+    fn hashed(&self, parts: impl Iterator<Item = u8>) -> String {
         // FNV-1a: the same in every program, unlike the standard library's hashes.
-        let bytes = self.realm.bytes().chain([0]).chain(name.key().bytes());
+        let bytes = self.realm.bytes().chain([0]).chain(parts);
         let hash = bytes.fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
             (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
         });
@@ -203,7 +212,7 @@ impl NotificationListener {
                 match std::future::poll_fn(|context| connection.poll_message(context)).await {
                     Some(Ok(AsyncMessage::Notification(message))) => {
                         if let Some(listener) = me.upgrade() {
-                            listener.deliver(message.channel());
+                            listener.deliver(message.channel(), message.payload());
                         }
                     }
                     Some(Ok(_)) => {}
@@ -277,10 +286,10 @@ impl NotificationListener {
         Ok(true)
     }
 
-    fn deliver(&self, channel: &str) {
+    fn deliver(&self, channel: &str, message: &str) {
         let channel = self.state.lock().channels.get(channel).map(|entry| Arc::clone(&entry.channel));
         if let Some(channel) = channel {
-            channel.notify();
+            channel.take(message.as_bytes());
         }
     }
 }

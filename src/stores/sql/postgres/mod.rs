@@ -3,6 +3,7 @@
 
 mod advisory;
 pub mod in_transaction;
+mod line;
 mod link;
 mod listener;
 mod refusal;
@@ -16,6 +17,7 @@ use std::time::Duration;
 
 use tokio_postgres::Row as PgRow;
 
+use self::line::Line;
 use self::link::{Dial, PostgresConnection};
 use self::listener::NotificationListener;
 use crate::config::RedisOptions;
@@ -23,10 +25,10 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::ident::LockName;
 use crate::inspect::Whereabouts;
 use crate::observe::reporter::Reporter;
-use crate::seam::subscription::Subscription;
-use crate::seam::{Claim, Failure, Outcome, Store};
+use crate::seam::subscription::{Subscription, count_of_all};
+use crate::seam::{Attempt, Claim, Failure, Others, Outcome, Store, Turn};
 use crate::stores::sql::pool::{Database, Pool};
-use crate::stores::sql::rows::{Change, EntryRow, ListedRow, Row, RowStore, Rows, Told};
+use crate::stores::sql::rows::{Change, EntryRow, ListedRow, Row, RowStore, Rows, Told, acquire_by_row};
 use crate::stores::sql::sessions::SessionStore;
 use crate::stores::sql::{lease_ms, no_table, query};
 use crate::sync::Waker;
@@ -42,12 +44,21 @@ pub(crate) fn open(options: &RedisOptions, reporter: Arc<Reporter>) -> Result<Ar
     // A table's locks and advisory locks of one name are not the same: each have channels of their own.
     let realm = if options.table.session_locks { "" } else { &options.table.name };
     let listener = NotificationListener::new(dial.clone(), reporter, options, realm);
-    let database =
-        Postgres { setup: setup(options), queries: Queries::new(&options.table.name), dial, listener };
+    let database = Postgres {
+        setup: setup(options),
+        queries: Queries::new(&options.table.name),
+        dial,
+        listener,
+        line: Line::default(),
+    };
     let deadline = Clock::System.after(options.connect_timeout);
     let mut first = database.connect(deadline)?;
     check_session(&database, &mut first, deadline)
         .and_then(|()| check(options, &mut first, deadline))
+        .and_then(|()| match options.table.session_locks {
+            true => Ok(()),
+            false => database.line.check(options, &mut first, deadline),
+        })
         .map_err(|failure| failure.into_error().during("connect"))?;
     let pool = Pool::new(database, options.pool_size, first)?;
     if options.table.session_locks {
@@ -58,12 +69,14 @@ pub(crate) fn open(options: &RedisOptions, reporter: Arc<Reporter>) -> Result<Ar
 }
 
 /// The first statements on each connection. The server gives up when the client does; and grants are on the disk,
-/// whatever the role's settings are.
+/// whatever the role's settings are. Each statement finds its rows by a key: a plan that reads the whole table looks good
+/// while the table is small, and stays when versions of rows that are gone have made it large.
 fn setup(options: &RedisOptions) -> String {
     let limit = millis(options.command_timeout);
     format!(
         "SET default_transaction_isolation = 'read committed'; SET lock_timeout = {limit}; \
          SET statement_timeout = {limit}; SET client_min_messages = warning; \
+         SET enable_seqscan = off; SET enable_bitmapscan = off; \
          SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off'"
     )
 }
@@ -132,6 +145,7 @@ fn one_at_a_time(create: &str) -> String {
 
 queries!(
     "postgres": take, retake, leave, renew, expire, look, show, list, force, sweep, post, unpost, tidy, entry, entries,
+    take_in_line, tell, leave_line, tidy_line,
 );
 
 struct Postgres {
@@ -139,6 +153,7 @@ struct Postgres {
     setup: String,
     queries: Queries,
     listener: Arc<NotificationListener>,
+    line: Line,
 }
 
 impl Database for Postgres {
@@ -188,23 +203,23 @@ fn seen(row: &PgRow, first: usize) -> Outcome<Row> {
     })
 }
 
-fn fence(change: Change<i64>) -> Change<u64> {
-    match change {
-        Change::Made(fence) => Change::Made(u64::try_from(fence).unwrap_or(0)),
-        Change::None(row) => Change::None(row),
-    }
-}
-
-fn unit(change: Change<i64>) -> Change<()> {
-    match change {
-        Change::Made(_) => Change::Made(()),
-        Change::None(row) => Change::None(row),
-    }
+fn fence(made: i64) -> u64 {
+    u64::try_from(made).unwrap_or(0)
 }
 
 impl Rows for Postgres {
     const POLL_EVERY: (Duration, Duration) = (Duration::from_millis(1_000), Duration::from_millis(1_200));
     const WAKES: bool = true;
+    const HAS_LINE: bool = true;
+
+    fn acquire(&self, link: &mut PostgresConnection, claim: &Claim, deadline: Moment) -> Outcome<Attempt> {
+        // One that takes a free lock whomever it is kept for needs nothing of the line.
+        if claim.turn == Turn::Barges || !self.has_line(claim.kind) {
+            return acquire_by_row(self, link, claim, deadline);
+        }
+        self.acquire_in_line(link, claim, deadline)
+    }
+
     fn take(
         &self,
         link: &mut PostgresConnection,
@@ -227,7 +242,7 @@ impl Rows for Postgres {
             ],
             deadline,
         )?;
-        change(&row).map(fence)
+        Ok(change(&row)?.map(fence))
     }
 
     fn retake(
@@ -250,7 +265,7 @@ impl Rows for Postgres {
             ],
             deadline,
         )?;
-        change(&row).map(fence)
+        Ok(change(&row)?.map(fence))
     }
 
     fn leave(
@@ -271,7 +286,27 @@ impl Rows for Postgres {
             ],
             deadline,
         )?;
-        change(&row).map(unit)
+        Ok(change(&row)?.map(drop))
+    }
+
+    fn free(
+        &self,
+        link: &mut PostgresConnection,
+        claim: &Claim,
+        deadline: Moment,
+    ) -> Outcome<Change<Others>> {
+        if self.has_line(claim.kind) {
+            return self.free_and_tell(link, claim, deadline);
+        }
+        Ok(self.leave(link, claim, 0, deadline)?.map(|()| Others::Nobody))
+    }
+
+    fn is_line_refused(&self) -> bool {
+        self.line.is_refused()
+    }
+
+    fn leave_line(&self, link: &mut PostgresConnection, claim: &Claim, deadline: Moment) -> Outcome<()> {
+        if self.has_line(claim.kind) { self.leave_the_line(link, claim, deadline) } else { Ok(()) }
     }
 
     fn renew(&self, link: &mut PostgresConnection, claims: &[Claim], deadline: Moment) -> Vec<Outcome<bool>> {
@@ -339,9 +374,11 @@ impl Rows for Postgres {
         token: bool,
         deadline: Moment,
     ) -> Outcome<Change<()>> {
-        let channel = self.listener.channel(name);
-        let row = link.one(&self.queries.force, &[&name.key().as_bytes(), &token, &channel], deadline)?;
-        change(&row).map(unit)
+        let name = (name.key().as_bytes(), &*self.listener.channel(name));
+        if token || self.line.is_refused() {
+            return self.force_by_row(link, name, token, deadline);
+        }
+        self.force_and_tell(link, name, deadline)
     }
 
     fn post(
@@ -384,19 +421,38 @@ impl Rows for Postgres {
 
     fn sweep(&self, link: &mut PostgresConnection, age: Duration, deadline: Moment) -> Outcome<u64> {
         let rows = link.rows(&self.queries.sweep, &[&lease_ms(age)], deadline)?;
+        if !self.line.is_refused() {
+            link.rows(&self.queries.tidy_line, &[], deadline)?;
+        }
         Ok(u64::try_from(rows.len()).unwrap_or(0))
     }
 
-    fn listen(&self, name: &LockName, waker: &Waker) -> Option<Subscription> {
-        self.listener.listen(&self.listener.channel(name), waker)
+    fn listen(&self, claim: &Claim, waker: &Waker) -> Option<Subscription> {
+        let places = self.channels(claim).into_iter().map(|channel| self.listener.listen(&channel, waker));
+        Subscription::all(places.collect::<Option<_>>()?)
     }
 
-    fn message_count(&self, name: &LockName) -> Option<u64> {
-        self.listener.message_count(&self.listener.channel(name))
+    fn message_count(&self, claim: &Claim) -> Option<u64> {
+        let counts = self.channels(claim).into_iter().map(|channel| self.listener.message_count(&channel));
+        count_of_all(counts.collect::<Option<_>>()?)
     }
 
     fn close(&self) {
         self.listener.close();
+    }
+}
+
+impl Postgres {
+    /// Frees a lock whoever holds it, and notifies those who listen to its releases.
+    fn force_by_row(
+        &self,
+        link: &mut PostgresConnection,
+        (name, channel): (&[u8], &str),
+        token: bool,
+        deadline: Moment,
+    ) -> Outcome<Change<()>> {
+        let row = link.one(&self.queries.force, &[&name, &token, &channel], deadline)?;
+        Ok(change(&row)?.map(drop))
     }
 }
 

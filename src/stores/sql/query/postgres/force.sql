@@ -1,6 +1,6 @@
--- Frees a lock, whoever holds it, and wakes the waiters.
+-- Frees a lock, whoever holds it, and wakes the waiters; without a channel it wakes nobody, as leave.sql.
 --
--- $1 name  $2 token  $3 channel
+-- $1 name  $2 token  $3 channel, or ''
 --
 -- Returns one row: 0 (NULL: was free), token, owner, holds, remaining_ms as they were before, and what it woke by.
 WITH seen AS MATERIALIZED (
@@ -12,5 +12,5 @@ WITH seen AS MATERIALIZED (
 )
 SELECT made.made, seen.token, seen.owner, seen.holds::bigint,
     ceil(extract(epoch FROM seen.expires_at - clock_timestamp()) * 1000)::bigint,
-    CASE WHEN made.made IS NOT NULL THEN pg_notify($3, '')::text END
+    CASE WHEN made.made IS NOT NULL AND $3::text <> '' THEN pg_notify($3, '')::text END
 FROM (SELECT) AS always LEFT JOIN made ON true LEFT JOIN seen ON true

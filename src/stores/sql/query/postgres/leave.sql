@@ -1,9 +1,10 @@
--- Leaves an owner so many holds; none: frees the lock and wakes the waiters. Never changes how long it runs.
+-- Leaves an owner so many holds; none: frees the lock and wakes the waiters. Never changes how long it runs. Without a
+-- channel it wakes nobody: tell.sql does that, which is sent behind it and has to see the lock free.
 --
 -- A freed row need not be on the disk when this returns: lost in a crash, the lock ends with its lease, and a later
 -- grant cannot be on the disk without it. So nobody waits for the disk, nor for the queue of those who notify.
 --
--- $1 name  $2 token  $3 owner  $4 left  $5 channel
+-- $1 name  $2 token  $3 owner  $4 left  $5 channel, or ''
 --
 -- Returns one row: 0 (NULL: not held), token, owner, holds, remaining_ms as they were before, and what it woke by.
 WITH seen AS MATERIALIZED (
@@ -19,5 +20,6 @@ WITH seen AS MATERIALIZED (
 SELECT made.made, seen.token, seen.owner, seen.holds::bigint,
     ceil(extract(epoch FROM seen.expires_at - clock_timestamp()) * 1000)::bigint,
     CASE WHEN made.made IS NOT NULL AND $4 = 0
-        THEN set_config('synchronous_commit', 'off', true) || pg_notify($5, '')::text END
+        THEN set_config('synchronous_commit', 'off', true)
+            || CASE WHEN $5::text <> '' THEN pg_notify($5, '')::text ELSE '' END END
 FROM (SELECT) AS always LEFT JOIN made ON true LEFT JOIN seen ON true

@@ -1,0 +1,304 @@
+//! The line of the clients that wait for a lock: a table beside the locks', with a row for each of them.
+//!
+//! A release frees the lock by one statement and tells the first in the line by the next, which sees the lock free. A client
+//! that has written to the line asks once more. So of a release and a client that joins at the same time one sees the other.
+//! The line only refuses and wakes: whether a lock is free, its own row says. Where the server does not let a client use the
+//! table, the client does without.
+//!
+//! Source: docs/decisions/0032.
+
+use std::time::Duration;
+
+use tokio_postgres::Row as PgRow;
+
+use crate::config::RedisOptions;
+use crate::error::{Error, ErrorKind};
+use crate::inspect::Whereabouts;
+use crate::seam::{
+    AFTER_KEPT, AFTER_LEASE, Attempt, Claim, Failure, Kind, Others, Outcome, Turn, Wakeups,
+};
+use crate::stores::sql::lease_ms;
+use crate::stores::sql::postgres::{Postgres, PostgresConnection, change, column, fence, one_at_a_time, query};
+use crate::stores::sql::rows::{Change, Row, Rows, acquire_by_row, granted, of_kind};
+use crate::sync::Mutex;
+use crate::sync::atomic::{AtomicBool, Ordering};
+use crate::time::{Clock, Moment, random_between};
+
+/// A client that waits removes the entries of clients that were killed so often.
+const TIDY_EVERY: Duration = Duration::from_secs(60);
+/// After an attempt that saw a lock in between two others.
+const AT_ONCE: Duration = Duration::from_millis(1);
+
+/// How a client goes by the lines of a table of locks.
+#[derive(Default)]
+pub(super) struct Line {
+    /// The table is not there, or the user lacks the permissions.
+    refused: AtomicBool,
+    /// When this client last removed the entries of others that were killed.
+    tidied: Mutex<Option<Moment>>,
+}
+
+impl Line {
+    pub(super) fn is_refused(&self) -> bool {
+        self.refused.load(Ordering::Relaxed)
+    }
+
+    /// Creates the table if the options say so, and looks whether the user may use it.
+    pub(super) fn check(
+        &self,
+        options: &RedisOptions,
+        link: &mut PostgresConnection,
+        deadline: Moment,
+    ) -> Outcome<()> {
+        let table = format!("{}_line", options.table.name);
+        if options.table.create {
+            let create = query(include_str!("../query/postgres/line.sql"), &options.table.name);
+            let made = link.execute(&format!("BEGIN; {}; COMMIT", one_at_a_time(&create)), deadline);
+            if matches!(made, Err(Failure::Refused(_))) {
+                link.execute("ROLLBACK", deadline)?;
+            }
+        }
+        let usable = "SELECT coalesce(bool_and(has_table_privilege(to_regclass($1::text), word)), false)
+            FROM unnest(ARRAY['SELECT', 'INSERT', 'UPDATE', 'DELETE']) AS word
+            WHERE to_regclass($1::text) IS NOT NULL";
+        let is_usable = column::<bool>(&link.one(usable, &[&table], deadline)?, 0)?;
+        self.refused.store(!is_usable, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn is_to_be_tidied(&self, now: Moment) -> bool {
+        let mut tidied = self.tidied.lock();
+        let is_due = tidied.is_none_or(|at| now.since(at) >= TIDY_EVERY);
+        if is_due {
+            *tidied = Some(now);
+        }
+        is_due
+    }
+}
+
+/// Whether the error may be about the line's table, and not about that of the locks.
+fn may_be_of_line(error: &Error) -> bool {
+    matches!(error.kind(), ErrorKind::Unsupported | ErrorKind::NoPermission)
+}
+
+/// The ids of clients whose releases tell the line are UUIDs of version 8; versions of this crate without a line, and clients
+/// that may not use it, have version 4.
+fn tells_line(owner: &str) -> bool {
+    owner.as_bytes().get(14) == Some(&b'8')
+}
+
+impl Postgres {
+    /// Whether locks of this kind have a line that this client goes by.
+    pub(super) fn has_line(&self, kind: Kind) -> bool {
+        kind.has_line() && !self.line.is_refused()
+    }
+
+    /// The channels that a waiter under this claim listens to.
+    pub(super) fn channels(&self, claim: &Claim) -> Vec<String> {
+        let releases = || self.listener.channel(&claim.name);
+        let turn = || self.listener.turn_channel(&claim.name, claim.owner.client());
+        match claim.wakeups {
+            _ if !self.has_line(claim.kind) => vec![releases()],
+            Wakeups::Releases => vec![releases()],
+            Wakeups::OwnTurn => vec![turn()],
+            Wakeups::OwnTurnAndReleases => vec![turn(), releases()],
+        }
+    }
+
+    /// As `attempt`; does without the line if that is what the server refuses.
+    fn or_without_line<T>(
+        &self,
+        link: &mut PostgresConnection,
+        attempt: impl FnOnce(&mut PostgresConnection) -> Outcome<T>,
+        without: impl FnOnce(&mut PostgresConnection) -> Outcome<T>,
+    ) -> Outcome<T> {
+        match attempt(link) {
+            Err(Failure::Refused(error)) if may_be_of_line(&error) => {
+                let done = without(link)?;
+                self.line.refused.store(true, Ordering::Relaxed);
+                Ok(done)
+            }
+            outcome => outcome,
+        }
+    }
+
+    pub(super) fn acquire_in_line(
+        &self,
+        link: &mut PostgresConnection,
+        claim: &Claim,
+        deadline: Moment,
+    ) -> Outcome<Attempt> {
+        self.or_without_line(
+            link,
+            |link| self.take_or_join(link, claim, deadline),
+            |link| acquire_by_row(self, link, claim, deadline),
+        )
+    }
+
+    fn take_or_join(
+        &self,
+        link: &mut PostgresConnection,
+        claim: &Claim,
+        deadline: Moment,
+    ) -> Outcome<Attempt> {
+        let (waits, mut may_stand) = match claim.turn {
+            Turn::Barges | Turn::Yields => (false, false),
+            Turn::Waits => (true, false),
+            Turn::StandsInLine | Turn::IsNext => (true, true),
+        };
+        let channel = self.listener.turn_channel(&claim.name, claim.owner.client());
+        let mut has_asked_again = false;
+        loop {
+            let row = self.ask_in_line(link, claim, (&channel, waits, may_stand), deadline)?;
+            let seen = match change(&row)?.map(fence) {
+                Change::Made(fence) => return Ok(granted(claim, fence)),
+                Change::None(seen) => of_kind(seen, claim.kind)?,
+            };
+            let (kept_ms, wrote): (Option<i64>, bool) = (column(&row, 5)?, column(&row, 6)?);
+            // Without a subscription that stands, the waiter asks again when there is one.
+            let is_to_ask_again = wrote && self.listener.message_count(&channel).is_some();
+            if is_to_ask_again && !has_asked_again {
+                (may_stand, has_asked_again) = (true, true);
+                continue;
+            }
+            if waits && self.line.is_to_be_tidied(Clock::System.now()) {
+                link.rows(&self.queries.tidy_line, &[], deadline)?;
+            }
+            return Ok(busy(seen, kept_ms, waits, is_to_ask_again));
+        }
+    }
+
+    fn ask_in_line(
+        &self,
+        link: &mut PostgresConnection,
+        claim: &Claim,
+        (channel, joins, may_stand): (&str, bool, bool),
+        deadline: Moment,
+    ) -> Outcome<PgRow> {
+        let here = Whereabouts::here();
+        link.one(
+            &self.queries.take_in_line,
+            &[
+                &claim.name.key().as_bytes(),
+                &claim.kind.is_token(),
+                &claim.owner.to_string(),
+                &lease_ms(claim.lease),
+                &claim.wants_fence,
+                &here.host,
+                &i64::from(here.pid),
+                &here.thread,
+                &claim.owner.client().to_string(),
+                &channel,
+                &joins,
+                &may_stand,
+            ],
+            deadline,
+        )
+    }
+
+    pub(super) fn free_and_tell(
+        &self,
+        link: &mut PostgresConnection,
+        claim: &Claim,
+        deadline: Moment,
+    ) -> Outcome<Change<Others>> {
+        let (name, channel) = (claim.name.key().as_bytes(), self.listener.channel(&claim.name));
+        self.or_without_line(
+            link,
+            |link| {
+                let leave = (claim.kind.is_token(), claim.owner.to_string());
+                let (freed, told) = link.one_then(
+                    (&self.queries.leave, &[&name, &leave.0, &leave.1, &0_i32, &""]),
+                    (&self.queries.tell, &[&name, &channel]),
+                    deadline,
+                )?;
+                Ok(change(&freed)?.map(|_freed| self.others(link, told, &channel, deadline)))
+            },
+            |link| Ok(self.leave(link, claim, 0, deadline)?.map(|()| Others::Nobody)),
+        )
+    }
+
+    pub(super) fn force_and_tell(
+        &self,
+        link: &mut PostgresConnection,
+        (name, channel): (&[u8], &str),
+        deadline: Moment,
+    ) -> Outcome<Change<()>> {
+        self.or_without_line(
+            link,
+            |link| {
+                let (freed, told) = link.one_then(
+                    (&self.queries.force, &[&name, &false, &""]),
+                    (&self.queries.tell, &[&name, &channel]),
+                    deadline,
+                )?;
+                Ok(change(&freed)?.map(|_freed| {
+                    self.others(link, told, channel, deadline);
+                }))
+            },
+            |link| self.force_by_row(link, (name, channel), false, deadline),
+        )
+    }
+
+    /// Who was told that the lock is free. Where the line does not work, at least those who listen to releases are.
+    fn others(
+        &self,
+        link: &mut PostgresConnection,
+        told: Outcome<PgRow>,
+        channel: &str,
+        deadline: Moment,
+    ) -> Others {
+        match told {
+            Ok(row) => match column::<Option<String>>(&row, 0) {
+                Ok(Some(_client)) => Others::Next,
+                _ => Others::Nobody,
+            },
+            Err(Failure::Refused(error)) => {
+                if may_be_of_line(&error) {
+                    self.line.refused.store(true, Ordering::Relaxed);
+                }
+                // The lock is free all the same; whom this does not reach either asks before long.
+                drop(link.rows("SELECT pg_notify($1, '')::text", &[&channel], deadline));
+                Others::Nobody
+            }
+            Err(Failure::Unknown(_)) => Others::Nobody,
+        }
+    }
+
+    /// Takes the claim's client out of the line. If it was told that it is next, the one behind it is told.
+    pub(super) fn leave_the_line(
+        &self,
+        link: &mut PostgresConnection,
+        claim: &Claim,
+        deadline: Moment,
+    ) -> Outcome<()> {
+        let name = claim.name.key().as_bytes();
+        let gone =
+            link.rows(&self.queries.leave_line, &[&name, &claim.owner.client().to_string()], deadline)?;
+        let was_told = gone.first().map(|row| column::<bool>(row, 0)).transpose()?;
+        if was_told == Some(true) {
+            link.rows(&self.queries.tell, &[&name, &self.listener.channel(&claim.name)], deadline)?;
+        }
+        Ok(())
+    }
+}
+
+/// The answer to an attempt that was not granted: the row of a lock that is held, or for how long a free one is kept for
+/// another client.
+fn busy(seen: Option<Row>, kept_ms: Option<i64>, waits: bool, asks_at_once: bool) -> Attempt {
+    let kept = kept_ms.map(|ms| Duration::from_millis(u64::try_from(ms).unwrap_or(0)));
+    let (left, spread, wakeups) = match (&seen, kept) {
+        (Some(row), _) if !tells_line(&row.owner) => {
+            (row.remaining(), AFTER_LEASE, Wakeups::OwnTurnAndReleases)
+        }
+        (Some(row), _) => (row.remaining(), AFTER_LEASE, Wakeups::OwnTurn),
+        (None, Some(kept)) => (kept, AFTER_KEPT, Wakeups::OwnTurn),
+        // Another was quicker, and gone again from what this statement saw.
+        (None, None) => (Duration::ZERO, (AT_ONCE, AT_ONCE), Wakeups::OwnTurn),
+    };
+    if !waits {
+        return Attempt::Busy { retry_after: Some(left) };
+    }
+    let retry_after = if asks_at_once { AT_ONCE } else { left + random_between(spread) };
+    Attempt::InLine { retry_after: Some(retry_after), wakeups }
+}

@@ -1,0 +1,28 @@
+-- Tells the first client in the line of a lock that was freed that it is next, keeps the lock for it for 10 ms, and wakes
+-- those that listen to the lock's releases. In a short line the one behind it is told to ask soon, in case.
+--
+-- A client that has not asked for 5 s is passed over: it is dead or stands still. So is an entry that another statement has
+-- locked: its client asks, leaves, or was told just now.
+--
+-- $1 name  $2 channel
+--
+-- Returns one row: the client that was told (NULL: nobody), and what it woke by.
+WITH front AS MATERIALIZED (
+    SELECT client FROM leasehold_locks_line
+    WHERE id = sha256($1) AND NOT is_told AND seen > clock_timestamp() - interval '5 seconds'
+    ORDER BY since, client LIMIT 1 FOR UPDATE SKIP LOCKED
+), told AS (
+    UPDATE leasehold_locks_line SET is_told = true, kept_until = clock_timestamp() + interval '10 milliseconds'
+    WHERE id = sha256($1) AND client = (SELECT client FROM front)
+    RETURNING client, channel
+), behind AS MATERIALIZED (
+    SELECT channel FROM leasehold_locks_line
+    WHERE id = sha256($1) AND NOT is_told AND seen > clock_timestamp() - interval '5 seconds'
+        AND client <> (SELECT client FROM front)
+    ORDER BY since, client LIMIT 9
+)
+SELECT told.client, pg_notify($2, '')::text,
+    CASE WHEN told.client IS NOT NULL THEN pg_notify(told.channel, 'next')::text END,
+    CASE WHEN (SELECT count(*) FROM behind) BETWEEN 1 AND 8
+        THEN pg_notify((SELECT channel FROM behind LIMIT 1), 'standby')::text END
+FROM (SELECT) AS always LEFT JOIN told ON true
