@@ -209,7 +209,7 @@ fn a_lock_is_used_while_its_line_is_elsewhere() {
             cluster.on(1, &["DEL", &line]);
             drop((holder, waiter, other));
         }
-        assert_nothing_is_left(&cluster);
+        assert_all_was_given_back(&cluster);
     });
 }
 
