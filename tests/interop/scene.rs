@@ -19,9 +19,9 @@ pub(crate) fn alone() -> MutexGuard<'static, ()> {
     RUNNING.lock()
 }
 
-/// A leasehold client on the server at `url`.
+/// A leasehold client on the server at `url`. An answer is waited for, however busy the machine is.
 pub(crate) fn rust(url: &str, lease: Duration) -> LockClient {
-    LockClient::builder().url(url).lease(lease).command_timeout(Duration::from_millis(500)).build().unwrap()
+    LockClient::builder().url(url).lease(lease).command_timeout(LONG).connect_timeout(LONG).build().unwrap()
 }
 
 /// CLOCK_MONOTONIC in nanoseconds, the clock of the agents' answers.
