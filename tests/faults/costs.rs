@@ -142,7 +142,9 @@ fn settled(world: &World) -> usize {
 fn each_kind_costs_the_round_trips_that_its_protocol_needs() {
     scenario(|world| {
         // A lease of which no renewal is due meanwhile.
-        let client = world.builder().lease(Duration::from_secs(60)).build().unwrap();
+        // An answer that is late is not to have its request sent again.
+        let builder = world.builder().lease(Duration::from_secs(60)).command_timeout(LONG);
+        let client = builder.build().unwrap();
         let other = world.direct();
         let busy = set_up(&other);
         for (what, scripts, use_it) in uses().into_iter().chain(changes()) {
@@ -202,7 +204,12 @@ fn records_no_longer_needed_are_dropped_without_a_wait() {
 #[test]
 fn a_thousand_cycles_of_every_kind_leave_nothing() {
     scenario(|world| {
-        let (client, other) = (world.direct(), world.direct());
+        // Holds that do not end by themselves.
+        let unhurried = || {
+            let builder = world.builder_to(&world.server.url()).lease(Duration::from_secs(20));
+            builder.command_timeout(LONG).build().unwrap()
+        };
+        let (client, other) = (unhurried(), unhurried());
         let busy = set_up(&other);
         let standing: BTreeSet<String> =
             ["sem", "permits", "latch", "busy", "busy-fair"].map(str::to_owned).into();
@@ -232,7 +239,7 @@ fn a_thousand_cycles_of_every_kind_leave_nothing() {
             reader.outcome();
             if round % 5 == 0 {
                 // A client that comes, has one of each, waits, and goes without giving anything back.
-                let guest = world.direct();
+                let guest = unhurried();
                 guest.fair_lock("fair").lock().unwrap();
                 guest.read_write_lock("read").read().lock().unwrap();
                 guest.read_write_lock("write").write().lock().unwrap();

@@ -46,7 +46,7 @@ fn smaller() -> Rights {
 fn as_user(world: &World) -> leasehold::ClientBuilder {
     // A refusal is what is judged, however late it comes; where time is promised, it is measured.
     let builder = world.builder().username("locks").password("pw").client_name("leasehold");
-    builder.command_timeout(LONG)
+    builder.lease(KEPT).command_timeout(LONG)
 }
 
 /// Gives the user exactly these rights.
@@ -86,7 +86,7 @@ fn use_everything(world: &World, client: &LockClient) {
     lock.lock().unwrap();
     assert_eq!(lock.hold_count().unwrap(), 2);
     assert!(lock.is_locked().unwrap() && lock.is_held_by_current_thread().unwrap());
-    assert!(lock.remaining_lease().unwrap().unwrap() <= L);
+    assert!(lock.remaining_lease().unwrap().unwrap() <= KEPT);
     elsewhere(|| {
         assert!(!lock.try_lock().unwrap());
         assert!(matches!(lock.unlock().unwrap_err().not_held(), Some(NotHeld::HeldBy(_))));
@@ -116,7 +116,7 @@ fn use_everything(world: &World, client: &LockClient) {
     elsewhere(|| owned.unlock().unwrap());
     let token = client.token_lock("app:token");
     let guard = token.acquire().unwrap();
-    throughout(L, || guard.check().is_ok());
+    await_renewal(&guard);
     assert!(!elsewhere(|| token.try_lock().unwrap()));
     guard.unlock().unwrap();
     world.all_are_given_back(L);

@@ -178,7 +178,7 @@ fn a_lock_is_used_while_its_line_is_elsewhere() {
         stalled_since(now());
         let Some(cluster) = Cluster::start() else { return };
         for way in [Auto, Plain] {
-            let client = || builder(&cluster).cluster_pub_sub(way).build().unwrap();
+            let client = || builder(&cluster).cluster_pub_sub(way).command_timeout(T * 6).build().unwrap();
             let (holder, waiter, other) = (client(), client(), client());
             let name = cluster.name_on(0, "line");
             let line = format!("leasehold_lock_line:{{{name}}}");
