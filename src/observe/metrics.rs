@@ -69,7 +69,7 @@ const MOST_GROUPS: usize = 64;
 #[derive(Clone)]
 pub struct Metrics(Arc<Inner>);
 
-type GroupOf = Box<dyn Fn(&str) -> String + Send + Sync>;
+type GroupOf = Arc<dyn Fn(&str) -> String + Send + Sync>;
 
 struct Inner {
     labels: Vec<Label>,
@@ -116,15 +116,11 @@ impl Metrics {
     #[must_use]
     pub fn group_names(self, group_of: impl Fn(&str) -> String + Send + Sync + 'static) -> Metrics {
         let (labels, _) = self.parts();
-        Metrics::of(labels, Some(Box::new(group_of)))
+        Metrics::of(labels, Some(Arc::new(group_of)))
     }
 
-    /// What a value that is not shared yet is made of; a clone has no function.
     fn parts(self) -> (Vec<Label>, Option<GroupOf>) {
-        match Arc::try_unwrap(self.0) {
-            Ok(inner) => (inner.labels, inner.group_of),
-            Err(shared) => (shared.labels.clone(), None),
-        }
+        (self.0.labels.clone(), self.0.group_of.clone())
     }
 
     /// Sets the gauges, and adds to the counters what has come since the last call. Take the numbers from

@@ -1,5 +1,6 @@
 //! Reports to the program: the observer, loss callbacks, and the one thread they run on.
 
+use std::collections::VecDeque;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -27,6 +28,8 @@ pub(crate) struct Reporter {
     news: Arc<QueuedReports>,
     /// How many subscribers can wake nobody.
     silent: AtomicUsize,
+    /// What they said and the observers have not heard yet.
+    unheard: Arc<Mutex<VecDeque<Option<Error>>>>,
     unneeded: Arc<Mutex<UnneededCallbacks>>,
 }
 
@@ -47,6 +50,9 @@ struct QueuedReports {
 
 /// So much of it may wait for the callback thread.
 const MOST_NEWS: usize = 1024;
+
+/// So many changes of wake-ups may wait; then one and its opposite cancel out, and how it ends is still said.
+const MOST_UNHEARD: usize = 16;
 
 /// So many callbacks that will not run may wait for it to drop them.
 const MOST_UNNEEDED: usize = 1024;
@@ -70,6 +76,7 @@ impl Reporter {
             news: Arc::default(),
             unneeded: Arc::default(),
             silent: AtomicUsize::new(0),
+            unheard: Arc::default(),
         }
     }
 
@@ -160,9 +167,30 @@ impl Reporter {
             Some(_) => self.silent.fetch_add(1, Ordering::SeqCst),
             None => self.silent.fetch_sub(1, Ordering::SeqCst),
         };
-        self.observe_later(move |observer| {
-            observer.event(&down.as_ref().map_or(Event::WakeupsUp, |error| Event::WakeupsDown { error }));
-        });
+        if self.observers.is_empty() {
+            return;
+        }
+        let mut unheard = self.unheard.lock();
+        let has_job = !unheard.is_empty();
+        let is_opposite = unheard.back().is_some_and(|last| last.is_some() != down.is_some());
+        if is_opposite && unheard.len() >= MOST_UNHEARD {
+            unheard.pop_back();
+        } else {
+            unheard.push_back(down);
+        }
+        drop(unheard);
+        if !has_job {
+            let (unheard, observers) = (Arc::clone(&self.unheard), self.observers.clone());
+            self.run_later(move || {
+                loop {
+                    // In a statement of its own: no lock is held while the program's code runs.
+                    let next = unheard.lock().pop_front();
+                    let Some(down) = next else { return };
+                    let event = down.as_ref().map_or(Event::WakeupsUp, |error| Event::WakeupsDown { error });
+                    observers.iter().for_each(|observer| run(|| observer.event(&event)));
+                }
+            });
+        }
     }
 
     /// Whether no subscriber has said that it can wake nobody.
@@ -275,6 +303,40 @@ mod tests {
         }
         fn callbacks_behind(&self, dropped: Option<u64>) {
             self.0.send(Reported::Behind(dropped)).unwrap();
+        }
+    }
+
+    struct WakeupsObserver(Sender<bool>);
+
+    impl Observer for WakeupsObserver {
+        fn event(&self, event: &Event<'_>) {
+            self.0.send(matches!(event, Event::WakeupsUp)).unwrap();
+        }
+    }
+
+    #[test]
+    fn behind_a_callback_that_blocks_wakeups_that_flap_are_bounded_and_the_last_is_said() {
+        let down = || Some(Error::new(ErrorKind::Unreachable, "subscribe", "no answer"));
+        for ends_down in [false, true] {
+            let (sender, reported) = unbounded();
+            let reporter = Reporter::new(Some(Arc::new(WakeupsObserver(sender))));
+            let (free, blocked) = unbounded::<()>();
+            reporter.run_later(move || assert!(blocked.recv().is_err()));
+            for _ in 0..1_000 {
+                reporter.wakeups(down());
+                reporter.wakeups(None);
+            }
+            if ends_down {
+                reporter.wakeups(down());
+            }
+            assert!(reporter.unheard.lock().len() <= MOST_UNHEARD);
+            assert_eq!(reporter.can_wake(), !ends_down);
+            drop(free);
+            // Until its thread has ended, which has a sender.
+            reporter.close();
+            drop(reporter);
+            let heard: Vec<bool> = reported.iter().collect();
+            assert!(heard.len() <= MOST_UNHEARD && heard.last() == Some(&!ends_down), "{heard:?}");
         }
     }
 

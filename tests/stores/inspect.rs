@@ -201,6 +201,27 @@ fn a_large_key_that_is_no_lock_is_shown_as_one() {
     guard.unlock().unwrap();
 }
 
+/// Each level of a reader has a key of its own, and anybody can write that there are a million.
+#[test]
+fn so_many_levels_of_readers_are_looked_at_and_no_more() {
+    let Some(server) = RedisServer::start_default() else { return };
+    let client = LockClient::connect(&server.url()).unwrap();
+    let mut admin = server.admin();
+    let script = "redis.call('hset', 'forged', 'mode', 'read') for n = 1, 900 do \
+                  redis.call('hset', 'forged', '8a3f0e0e-0000-4000-8000-000000000001:' .. n, 1000) end";
+    redis::cmd("EVAL").arg(script).arg(0).exec(&mut admin).unwrap();
+    redis::cmd("CONFIG").arg("RESETSTAT").exec(&mut admin).unwrap();
+    let seen = client.inspect("forged").unwrap();
+    let said: String = redis::cmd("INFO").arg("commandstats").query(&mut admin).unwrap();
+    let line = said.lines().find_map(|line| line.strip_prefix("cmdstat_pttl:calls=")).unwrap();
+    let looks: u64 = line.split(',').next().unwrap().parse().unwrap();
+    // And a few of the script's own.
+    assert!((2_000..2_010).contains(&looks), "{looks}");
+    // The others may be alive or not: their end is not told.
+    let of = |remaining| seen.holders.iter().filter(|holder| holder.remaining == remaining).count();
+    assert_eq!((seen.holders.len(), of(Some(Duration::ZERO)), of(None)), (900, 2, 898));
+}
+
 #[test]
 fn a_client_without_scripts_says_that_it_cannot() {
     let Some(server) = RedisServer::start_default() else { return };

@@ -1,13 +1,14 @@
 //! Lists on Redis: what they cost the server, and what they leave out.
 
 use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use leasehold::{ErrorKind, LockClient, ObjectKind};
 use redis::Value;
 
-use crate::support::now;
 use crate::support::server::RedisServer;
+use crate::support::{let_pass, ms, now, stalled_since, watch_for_stalls};
 
 fn run(server: &RedisServer, words: &[&str]) -> Value {
     redis::cmd(words[0]).arg(&words[1..]).query(&mut server.admin()).unwrap()
@@ -31,34 +32,48 @@ fn a_hundred_thousand_locks_are_listed_without_keeping_the_server_from_others() 
         run(&server, &["EVAL", script, "0", &chunk.to_string(), &(chunk + 999).to_string()]);
     }
     run(&server, &["CONFIG", "SET", "slowlog-log-slower-than", "5000"]);
+    run(&server, &["CONFIG", "SET", "slowlog-max-len", "100000"]);
     run(&server, &["SLOWLOG", "RESET"]);
+    watch_for_stalls();
     run(&server, &["CONFIG", "RESETSTAT"]);
     let (client, other) =
         (LockClient::connect(&server.url()).unwrap(), LockClient::connect(&server.url()).unwrap());
 
     let begun = now();
     let mut locks = client.list("lock:*");
-    let (mut names, mut longest) = (BTreeSet::new(), Duration::ZERO);
-    for lock in locks.by_ref() {
-        let lock = lock.unwrap();
-        assert_eq!((&lock.kind, lock.holders.len()), (&ObjectKind::Lock, 1));
-        names.insert(lock.name);
-        if names.len() % 1_000 == 0 {
-            // Others are served between its requests.
-            let asked = now();
-            assert!(other.lock("another").try_lock().unwrap());
-            longest = longest.max(asked.elapsed());
-            other.lock("another").unlock().unwrap();
+    let (mut names, over) = (BTreeSet::new(), AtomicBool::new(false));
+    // Another client is served between its requests, all the time.
+    let mut waited = std::thread::scope(|scope| {
+        let pings = scope.spawn(|| {
+            let mut waited = Vec::new();
+            while !over.load(Ordering::SeqCst) {
+                let asked = now();
+                other.ping().unwrap();
+                let took = asked.elapsed();
+                waited.push((took.saturating_sub(stalled_since(asked)), took));
+                let_pass(ms(5), "the processor is for the list");
+            }
+            waited
+        });
+        for lock in locks.by_ref() {
+            let lock = lock.unwrap();
+            assert_eq!((&lock.kind, lock.holders.len()), (&ObjectKind::Lock, 1));
+            names.insert(lock.name);
         }
-    }
+        over.store(true, Ordering::SeqCst);
+        pings.join().unwrap()
+    });
     let (took, cost) = (begun.elapsed(), locks.cost());
+    waited.sort();
+    let (median, _) = waited[waited.len() / 2];
+    waited.sort_by_key(|(_, took)| *took);
+    let (_, with_stalls) = waited[waited.len() / 2];
     assert_eq!(names.len(), LOCKS as usize);
-    // As many keys again are no locks; a page of SCAN and one of looks for each 250 keys or so.
-    assert!(
-        cost.keys >= 2 * u64::from(LOCKS) * 9 / 10 && cost.requests < 3 * 2 * u64::from(LOCKS) / 250,
-        "{cost:?}"
-    );
-    let Value::Array(slow) = run(&server, &["SLOWLOG", "GET", "128"]) else { panic!("no slow log") };
+    // As many keys again are no locks. A page of SCAN for each 250 keys or so, and a write for each 16 that are locks by their names,
+    // or for the rest of a page.
+    let (pages, writes) = (2 * u64::from(LOCKS) / 250, u64::from(LOCKS) / 16);
+    assert!(cost.keys >= 2 * u64::from(LOCKS) * 9 / 10 && cost.requests < 3 * pages + writes, "{cost:?}");
+    let Value::Array(slow) = run(&server, &["SLOWLOG", "GET", "100000"]) else { panic!("no slow log") };
     let micros = |entry: &Value| match entry {
         Value::Array(parts) => match parts[2] {
             Value::Int(micros) => micros,
@@ -69,11 +84,16 @@ fn a_hundred_thousand_locks_are_listed_without_keeping_the_server_from_others() 
     let slowest = slow.iter().map(micros).max().unwrap_or(0);
     let (scan, look) = (micros_per_call(&server, "scan"), micros_per_call(&server, "evalsha"));
     println!(
-        "{took:?} for {LOCKS} locks, {cost:?}; scan {scan} us, look {look} us, slowest {slowest} us; try_lock {longest:?}"
+        "{took:?} for {LOCKS} locks, {cost:?}; scan {scan} us, look {look} us, {} slower than 5 ms, the slowest {slowest} us; \
+         {} pings, median {median:?}, with the machine's stalls {with_stalls:?}",
+        slow.len(),
+        waited.len(),
     );
-    assert!(scan < 1_000.0 && look < 1_000.0, "scan {scan} us, look {look} us");
-    // 5 ms by the server's clock are promised; a machine that does more than one thing adds its own.
-    assert!(slowest < 100_000, "{slow:?}");
+    // The server runs so much before it serves others: 5 ms are promised.
+    assert!(scan < 2_500.0 && 16.0 * look < 5_000.0, "scan {scan} us, look {look} us");
+    // By the server's clock a command that the system interrupts takes longer. Those are few.
+    assert!(slow.len() < (LOCKS / 100) as usize, "{slow:?}");
+    assert!(median < Duration::from_millis(5), "{median:?}");
 }
 
 #[test]

@@ -23,6 +23,10 @@ use crate::time::{Moment, millis};
 /// A page of SCAN: the server walks over so many places of its table, in well under a millisecond.
 const PAGE: u32 = 250;
 
+/// So many keys of a page are asked about in one write. A server runs all that one read brought it before it looks at another
+/// client's, and 16 KB are some fifty looks: each write is answered before the next is sent, and others are served between.
+const TOGETHER: usize = 16;
+
 /// The key of a client's entry.
 pub(super) fn entry(client: ClientId) -> String {
     format!("{}{client}", Part::ClientEntry.text())
@@ -74,14 +78,25 @@ impl RedisStore {
             return Ok(Looked { seen: Vec::new(), cursor, requests: 1, looked_at });
         }
         let commands: Vec<Command> = names.iter().map(|name| show::request(name, &[])).collect();
-        // Each is a request of its own to the server, which serves others between them.
-        let replies = self.server.connections.dialog(deadline, |dialog| dialog.say(&commands))?;
+        let (replies, writes) = self.in_groups(&commands, deadline)?;
         let read = |(name, reply): (LockName, Value)| {
             let seen = show::read(&name, reply);
             (name, seen)
         };
         let seen = names.into_iter().zip(replies).map(read).collect();
-        Ok(Looked { seen, cursor, requests: 2, looked_at })
+        Ok(Looked { seen, cursor, requests: 1 + writes, looked_at })
+    }
+
+    /// Asks a few at a time; the replies, and in how many writes.
+    fn in_groups(&self, commands: &[Command], deadline: Moment) -> Outcome<(Vec<Value>, u64)> {
+        self.server.connections.dialog(deadline, |dialog| {
+            let (mut replies, mut writes) = (Vec::with_capacity(commands.len()), 0);
+            for group in commands.chunks(TOGETHER) {
+                replies.extend(dialog.say(group)?);
+                writes += 1;
+            }
+            Ok((replies, writes))
+        })
     }
 
     /// The entries under these keys.
@@ -102,11 +117,11 @@ impl RedisStore {
         let mut page =
             Page { found: Vec::new(), next: goes_on(cursor), requests: 1, looked_at: u64::from(PAGE) };
         if !clients.is_empty() {
-            page.requests += 1;
             // One by one: in a cluster they are in different slots, and one that has moved is found where it is.
             let commands = clients.iter().map(|client| ENTRIES.on(&[&entry(*client)]));
             let commands: Vec<Command> = commands.collect();
-            let replies = self.server.connections.dialog(deadline, |dialog| dialog.say(&commands))?;
+            let (replies, writes) = self.in_groups(&commands, deadline)?;
+            page.requests += writes;
             for (client, reply) in clients.into_iter().zip(replies) {
                 match refused(reply).map_err(Failure::into_error) {
                     Ok(reply) => {

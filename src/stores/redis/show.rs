@@ -220,6 +220,8 @@ impl<'a> Shown<'a> {
         let remaining = match field.ttl_ms {
             // Nobody's by Redisson's rule, but in the way until the hash ends.
             -2 => Some(Duration::ZERO),
+            // Not looked at.
+            -3 => None,
             ttl_ms => ttl(ttl_ms),
         };
         Some(Holder { holds, mode: Some(Mode::Read), remaining, ..Holder::new(field.name.clone()) })

@@ -17,7 +17,7 @@
 -- Returns {type, ttl_ms, now_ms, fence, value, back, out, permits, holders, waiting, waiters, listeners, in_line, line}
 --         fence, value: '' if there is none; back: permits whose leases are over, and which are to be had again;
 --         out: how many others; then those: id, ends_ms, …; holders: field, value, ttl_ms, …, ttl_ms: of a reader, the
---         longest of its markers, -2 if it has none; waiters: owner, until_ms, …; listeners: of each channel, -1: not told;
+--         longest of its markers, -2 if it has none, -3 if they are not looked at; waiters: owner, until_ms, …; listeners: of each channel, -1: not told;
 --         line: client, waited_ms, …
 local object, counter, queue, timeouts, heartbeats, out = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local base, most = ARGV[1], tonumber(ARGV[2])
@@ -31,6 +31,8 @@ local back, lent = 0, 0
 -- It may be anybody's: what is no lock must cost neither the server its time nor the client its connection. So much of one
 -- is shown, and a hash that is too long for a lock is shown without its fields.
 local most_fields, most_levels, most_bytes = 1000, 1000, 512
+-- In all. The end of a holder whose levels are not looked at is not told.
+local looks_left = 2000
 if kind == 'hash' and redis.call('hlen', object) <= most_fields then
   local mode = redis.call('hget', object, 'mode')
   local is_rw = mode == 'read' or mode == 'write'
@@ -38,7 +40,12 @@ if kind == 'hash' and redis.call('hlen', object) <= most_fields then
   for at = 1, #fields, 2 do
     local longest_ms = -2
     if is_rw then
-      for level = 1, math.min(tonumber(fields[at + 1]) or 0, most_levels) do
+      local levels = math.max(math.min(tonumber(fields[at + 1]) or 0, most_levels), 0)
+      if not (levels <= looks_left) then
+        levels, longest_ms = 0, -3
+      end
+      looks_left = looks_left - levels
+      for level = 1, levels do
         local marker = base .. ':' .. fields[at] .. ':rwlock_timeout:' .. level
         longest_ms = math.max(longest_ms, redis.call('pttl', marker))
       end
@@ -51,7 +58,7 @@ elseif kind == 'hash' then
   kind = 'hash of ' .. redis.call('hlen', object) .. ' fields'
 elseif kind == 'string' then
   value = string.sub(redis.call('get', object), 1, most_bytes)
-  back = #redis.call('zrangebyscore', out, 0, now_ms)
+  back = redis.call('zcount', out, 0, now_ms)
   local is_out = '(' .. string.format('%.0f', now_ms)
   lent = redis.call('zcount', out, is_out, '+inf')
   permits = redis.call('zrangebyscore', out, is_out, '+inf', 'WITHSCORES', 'LIMIT', 0, most)
