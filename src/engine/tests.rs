@@ -13,6 +13,7 @@ use crate::config::Options;
 use crate::engine::Engine;
 use crate::engine::acquire::call::{AcquireCall, Granted, WaitLimit};
 use crate::engine::acquire::terms::Terms;
+use crate::engine::batch::{LevelRelease, leave_all, prolong};
 use crate::engine::hold;
 use crate::engine::registry::Next;
 use crate::error::{Error, ErrorKind, NotHeld, Result};
@@ -1054,5 +1055,41 @@ fn whoever_has_asked_in_vain_stands_back_no_more_for_the_one_that_had_it_meanwhi
         clock.advance(ms * 10);
         again.expect("it stands back once more").unwrap();
     });
+    drop(engine.shutdown());
+}
+
+#[test]
+fn a_client_that_stood_still_over_the_end_of_its_holds_revives_none() {
+    let (lease, clock) = (Duration::from_secs(1), ManualClock::new());
+    let store = Arc::new(Odd::default());
+    let (engine, name) = (Arc::new(engine(&store, &Clock::Manual(clock.clone()))), name());
+    for way in 0..4 {
+        *store.holder.lock() = None;
+        let mine = acquire(&engine, &name, WaitLimit::Once, Lease::Fixed(lease)).unwrap().unwrap();
+        let release = || LevelRelease {
+            engine: Arc::clone(&engine),
+            hold: Arc::clone(&mine.hold),
+            level: Some(mine.level),
+        };
+        let expired = |ended: Result<()>| assert_eq!(ended.unwrap_err().not_held(), Some(&NotHeld::Expired));
+        engine.watchdog.stand_still(true);
+        clock.advance(lease);
+        match way {
+            0 => {
+                *store.holder.lock() = None;
+                let next = acquire(&engine, &name, WaitLimit::Once, Lease::Renewed).unwrap().unwrap();
+                assert_ne!(next.hold.owner(), mine.hold.owner(), "what is late may be about that one");
+                engine.end_level("unlock", &next.hold, Some(next.level)).unwrap();
+            }
+            1 => expired(engine.end_level("unlock", &mine.hold, Some(mine.level))),
+            2 => expired(leave_all("unlock", vec![release()])),
+            _ => {
+                prolong([(&engine, &mine.hold)].into_iter(), lease);
+                let standing = mine.hold.standing(clock.now());
+                assert_eq!(standing, hold::Standing::Lost(LossReason::Expired));
+            }
+        }
+        engine.watchdog.stand_still(false);
+    }
     drop(engine.shutdown());
 }
