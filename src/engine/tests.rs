@@ -13,6 +13,7 @@ use crate::config::Options;
 use crate::engine::Engine;
 use crate::engine::acquire::call::{AcquireCall, Granted, WaitLimit};
 use crate::engine::acquire::terms::Terms;
+use crate::engine::batch::{LevelRelease, leave_all, prolong};
 use crate::engine::hold;
 use crate::engine::registry::Next;
 use crate::error::{Error, ErrorKind, NotHeld, Result};
@@ -1019,34 +1020,50 @@ fn a_forced_unlock_is_told_to_the_holders_here_at_once() {
 }
 
 #[test]
-fn whoever_has_asked_in_vain_stands_back_no_more_for_the_one_that_had_it_meanwhile() {
-    let (ms, clock) = (Duration::from_millis(1), ManualClock::new());
+fn a_client_that_stood_still_over_the_end_of_its_holds_revives_none() {
+    let (lease, clock) = (Duration::from_secs(1), ManualClock::new());
     let store = Arc::new(Odd::default());
-    let (engine, name) = (engine(&store, &Clock::Manual(clock.clone())), name());
-    let mine = acquire(&engine, &name, FOREVER, Lease::Renewed).unwrap().unwrap();
-    *store.holder.lock() = None;
-    store.releasing.lock().push_back(Box::new(|| Answer::Done(Release::Freed { others: Others::Listen(1) })));
-    engine.end_level("unlock", &mine.hold, Some(mine.level)).unwrap();
-    let attempts = store.attempts.load(Ordering::SeqCst);
-    store
-        .attempting
-        .lock()
-        .push_back(Box::new(move || Answer::Done(Attempt::Busy { retry_after: Some(Duration::ZERO) })));
-    let (told, is_told) = bounded(1);
-    thread::scope(|scope| {
-        let again = || told.send(acquire(&engine, &name, FOREVER, Lease::Renewed).map(drop)).unwrap();
-        thread::Builder::new().spawn_scoped(scope, again).unwrap();
-        // Until the first attempt it stands back, for half a millisecond at most.
-        clock.advance(ms);
-        comes_about("its first attempt, and its sleep", || {
-            clock.advance(Duration::from_micros(1));
-            store.attempts.load(Ordering::SeqCst) == attempts + 1
-                && engine.registry.head(Kind::Mutex, &name).is_some_and(|head| head.is_open())
-        });
-        clock.advance(ms * 2);
-        let again = is_told.recv_timeout(Duration::from_secs(10));
-        clock.advance(ms * 10);
-        again.expect("it stands back once more").unwrap();
-    });
+    let (engine, name) = (Arc::new(engine(&store, &Clock::Manual(clock.clone()))), name());
+    for way in 0..4 {
+        *store.holder.lock() = None;
+        let mine = acquire(&engine, &name, WaitLimit::Once, Lease::Fixed(lease)).unwrap().unwrap();
+        let release = || LevelRelease {
+            engine: Arc::clone(&engine),
+            hold: Arc::clone(&mine.hold),
+            level: Some(mine.level),
+        };
+        let expired = |ended: Result<()>| assert_eq!(ended.unwrap_err().not_held(), Some(&NotHeld::Expired));
+        engine.watchdog.stand_still(true);
+        clock.advance(lease);
+        match way {
+            0 => {
+                *store.holder.lock() = None;
+                let next = acquire(&engine, &name, WaitLimit::Once, Lease::Renewed).unwrap().unwrap();
+                assert_ne!(next.hold.owner(), mine.hold.owner(), "what is late may be about that one");
+                engine.end_level("unlock", &next.hold, Some(next.level)).unwrap();
+            }
+            1 => expired(engine.end_level("unlock", &mine.hold, Some(mine.level))),
+            2 => expired(leave_all("unlock", vec![release()])),
+            _ => {
+                prolong([(&engine, &mine.hold)].into_iter(), lease);
+                let standing = mine.hold.standing(clock.now());
+                assert_eq!(standing, hold::Standing::Lost(LossReason::Expired));
+            }
+        }
+        engine.watchdog.stand_still(false);
+    }
+    drop(engine.shutdown());
+}
+
+#[test]
+fn the_lease_of_a_group_counts_from_when_it_was_asked_for() {
+    let (second, clock) = (Duration::from_secs(1), ManualClock::new());
+    let store = Arc::new(Odd::default());
+    let (engine, name) = (Arc::new(engine(&store, &Clock::Manual(clock.clone()))), name());
+    let mine = acquire(&engine, &name, WaitLimit::Once, Lease::Fixed(second * 10)).unwrap().unwrap();
+    let (asked, later) = (clock.now(), clock.clone());
+    store.renewing.lock().push_back(Box::new(move || later.advance(second * 3)));
+    prolong([(&engine, &mine.hold)].into_iter(), second * 20);
+    assert_eq!(mine.hold.until(), asked.plus(crate::time::window(second * 20)), "not from the reply");
     drop(engine.shutdown());
 }

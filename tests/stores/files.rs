@@ -6,11 +6,12 @@ use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown, lchown, sy
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use leasehold::crossbeam_channel::unbounded;
 use leasehold::{ErrorKind, Fence, LockClient, fencing};
 use tempfile::TempDir;
 
 use crate::support::as_other_user::prefix;
-use crate::support::{missing, run, test_name};
+use crate::support::{LONG, missing, ms, run, test_name};
 
 const NEEDS_ROOT: &str = "only root can act for two users";
 /// Nobody's, as far as these tests know.
@@ -277,4 +278,31 @@ fn a_path_through_a_link_is_held_to_the_same_tokens() {
     // Links in a circle end.
     symlink("circle", folder.path().join("circle")).unwrap();
     assert!(fencing::write_file(&folder.path().join("circle"), new, b"x").is_err());
+}
+
+/// The register is locked from its token's reading to the file's writing, and one that was replaced meanwhile is not used.
+#[test]
+fn a_writer_waits_for_the_register_and_goes_by_the_one_that_is_there_then() {
+    let (older, newer) = fences();
+    for is_replaced in [false, true] {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("file");
+        assert!(fencing::write_file(&path, older, b"old").unwrap());
+        let register = beside(&path, ".fence");
+        let locked = fs::OpenOptions::new().read(true).write(true).open(&register).unwrap();
+        locked.lock().unwrap();
+        let (told, is_told) = unbounded();
+        std::thread::scope(|scope| {
+            let writing = || told.send(fencing::write_file(&path, older, b"late").unwrap()).unwrap();
+            std::thread::Builder::new().spawn_scoped(scope, writing).unwrap();
+            assert!(is_told.recv_timeout(ms(50)).is_err(), "somebody else has the register");
+            if is_replaced {
+                fs::remove_file(&register).unwrap();
+            }
+            fs::write(&register, format!("{:020}", newer.get())).unwrap();
+            drop(locked);
+            assert!(!is_told.recv_timeout(LONG).unwrap(), "a newer token has written since");
+        });
+        assert_eq!(fs::read(&path).unwrap(), b"old");
+    }
 }

@@ -495,6 +495,14 @@ fn a_node_that_lost_its_data_learns_the_ring_again_but_not_from_a_stale_client()
     }
     assert!(names(20).iter().all(|name| quick.lock(name).try_lock().unwrap()));
     assert!(redis::cmd("GET").arg(MARK).query::<String>(&mut servers[0].admin()).unwrap().starts_with("2 "));
+    // One that has heard of a newer list goes by its own no more, whatever a node has forgotten since.
+    servers.iter().for_each(|server| redis::cmd("DEL").arg(MARK).exec(&mut server.admin()).unwrap());
+    for name in names(20) {
+        assert_eq!(slow.lock(&name).try_lock().unwrap_err().kind(), ErrorKind::StaleRing, "{name}");
+    }
+    // Nor does it go back to an older one.
+    let older = quick.change_ring(Ring::new(nodes(&servers, 0..2)).epoch(1));
+    assert_eq!(older.unwrap_err().kind(), ErrorKind::InvalidInput);
 }
 
 /// The counts of one run of nodes coming and going.

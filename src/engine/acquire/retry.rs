@@ -35,7 +35,8 @@ impl RetryBudget {
     }
 }
 
-#[cfg(all(test, not(leasehold_shuttle)))]
+#[cfg(not(leasehold_shuttle))]
+#[cfg(test)]
 mod tests {
     use super::*;
     use crate::error::ErrorKind;

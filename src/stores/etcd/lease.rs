@@ -232,6 +232,17 @@ mod tests {
     }
 
     #[test]
+    fn a_lease_counts_from_when_it_was_last_asked_for() {
+        let leases = Leases::default();
+        let (asked, earlier) = (Clock::System.now(), Clock::System.now().minus(Duration::from_secs(5)));
+        leases.lend(lease(1, 31, earlier));
+        leases.confirm(1, asked);
+        assert_eq!(leases.lent(1), Some(lease(1, 31, asked)), "not from when the answer was read");
+        leases.confirm(1, earlier);
+        assert_eq!(leases.lent(1), Some(lease(1, 31, asked)), "an answer that was overtaken");
+    }
+
+    #[test]
     fn what_is_not_known_to_be_free_does_not_serve_again() {
         let leases = Leases::default();
         let now = Clock::System.now();

@@ -459,5 +459,6 @@ impl ConnectionWatch for Redlock {
     }
 }
 
-#[cfg(all(test, not(leasehold_shuttle)))]
+#[cfg(not(leasehold_shuttle))]
+#[cfg(test)]
 mod tests;

@@ -330,3 +330,21 @@ fn a_server_that_was_silent_is_asked_nothing_until_it_is_back() {
     });
     redlock.close();
 }
+
+#[test]
+fn a_server_that_went_out_while_it_had_a_hold_is_told_of_its_release_when_it_is_back() {
+    let (redlock, [_, _, third]) = redlock();
+    let (before, other) = (claim(LONG), claim(LONG));
+    assert!(matches!(redlock.attempt(&before, 1, soon()), Answer::Done(Attempt::Granted { .. })));
+    *third.silent_until.lock() = Some(Moment::NEVER);
+    third.attempts.lock().push_back(Answer::Refused(silence()));
+    drop(redlock.attempt(&other, 1, soon()));
+    let since = claim(LONG);
+    for hold in [&before, &since] {
+        assert!(matches!(redlock.release(hold, 0, soon()), Answer::Done(Release::Freed { .. })));
+    }
+    *third.silent_until.lock() = None;
+    eventually(|| is_cleaned(&third, &before));
+    assert!(!is_cleaned(&third, &since), "it was never asked for that one");
+    redlock.close();
+}

@@ -203,6 +203,8 @@ fn fences_of_several_grow_whatever_happens_to_their_counters_and_each_release_is
         let all = wishes(&["f1", "f2"]);
         let fences = ask(&store, &all, true).done();
         assert!(fences.iter().zip(&last).all(|(fence, last)| fence > last), "{fences:?} after {last:?}");
+        let kept = server.text(&["GET", "redisson_lock_token:{f1}"]);
+        assert_eq!(kept, fences[0].map(|fence| fence.get().to_string()), "the next one is to be above it");
         store.begin_releases(&all, soon()).wait().done();
         // Waiters that stand in no line, such as Redisson's.
         assert_eq!(messages.payloads(), ["0", "0"]);
