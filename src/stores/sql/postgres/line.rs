@@ -14,11 +14,11 @@ use tokio_postgres::Row as PgRow;
 use crate::config::RedisOptions;
 use crate::error::{Error, ErrorKind};
 use crate::inspect::Whereabouts;
-use crate::seam::{
-    AFTER_KEPT, AFTER_LEASE, Attempt, Claim, Failure, Kind, Others, Outcome, Turn, Wakeups,
-};
+use crate::seam::{AFTER_KEPT, AFTER_LEASE, Attempt, Claim, Failure, Kind, Others, Outcome, Turn, Wakeups};
 use crate::stores::sql::lease_ms;
-use crate::stores::sql::postgres::{Postgres, PostgresConnection, change, column, fence, one_at_a_time, query};
+use crate::stores::sql::postgres::{
+    Postgres, PostgresConnection, change, column, fence, one_at_a_time, query,
+};
 use crate::stores::sql::rows::{Change, Row, Rows, acquire_by_row, granted, of_kind};
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, Ordering};
