@@ -28,6 +28,8 @@ mod mysql;
 mod orders;
 #[cfg(feature = "postgres")]
 mod postgres;
+#[cfg(feature = "postgres")]
+mod postgres_line;
 mod redis;
 #[cfg(feature = "sqlite")]
 mod sqlite;

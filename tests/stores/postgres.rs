@@ -91,7 +91,9 @@ fn every_statement_finds_its_row_by_the_key() {
     let mut admin = server.admin();
     let fill =
         "INSERT INTO planned SELECT sha256(n::text::bytea), '', false, '', 0, now(), 0, '', 0, '', now()
-        FROM generate_series(1, 20000) AS n; ANALYZE planned";
+        FROM generate_series(1, 20000) AS n; ANALYZE planned;
+        INSERT INTO planned_line SELECT sha256((n % 20)::text::bytea), n::text, '', now(), now(), false, NULL
+        FROM generate_series(1, 20000) AS n; ANALYZE planned_line";
     admin.batch_execute(fill).unwrap();
     let name = "'\\x61'";
     for (text, arguments) in [
@@ -111,6 +113,12 @@ fn every_statement_finds_its_row_by_the_key() {
         (include_str!("../../src/stores/sql/query/postgres/expire.sql"), format!("{name}, false, 'o', 1000")),
         (include_str!("../../src/stores/sql/query/postgres/look.sql"), name.to_owned()),
         (include_str!("../../src/stores/sql/query/postgres/force.sql"), format!("{name}, false, 'c'")),
+        (
+            include_str!("../../src/stores/sql/query/postgres/take_in_line.sql"),
+            format!("{name}, false, 'o', 1000, true, 'h', 1, 't', 'c', 'd', true, true"),
+        ),
+        (include_str!("../../src/stores/sql/query/postgres/tell.sql"), format!("{name}, 'c'")),
+        (include_str!("../../src/stores/sql/query/postgres/leave_line.sql"), format!("{name}, 'c'")),
         // On the caller's own transaction.
         ("SELECT 1 FROM leasehold_names WHERE id = sha256($1) FOR UPDATE", name.to_owned()),
     ] {
@@ -120,8 +128,8 @@ fn every_statement_finds_its_row_by_the_key() {
             admin.batch_execute(&format!("SET plan_cache_mode = {mode}; PREPARE planned AS {text}")).unwrap();
             let plan = admin.query(&format!("EXPLAIN EXECUTE planned({arguments})"), &[]).unwrap();
             let plan: String = plan.iter().map(|row| row.get::<_, String>(0) + "\n").collect();
-            assert!(plan.contains("planned_pkey"), "{text}\n{plan}");
-            assert!(!plan.contains("Seq Scan"), "{text}\n{plan}");
+            assert!(plan.contains("planned_pkey") || plan.contains("planned_line_"), "{text}\n{plan}");
+            assert!(!plan.contains("Seq Scan") && !plan.contains("Sort"), "{text}\n{plan}");
             admin.batch_execute("DEALLOCATE planned").unwrap();
         }
     }
@@ -176,7 +184,7 @@ fn a_backend_that_stands_still_costs_one_command_timeout() {
     client.lock("a").lock().unwrap();
     client.lock("a").unlock().unwrap();
     let backend =
-        "SELECT pid FROM pg_stat_activity WHERE query LIKE '-- Leaves an owner%' AND pid <> pg_backend_pid()";
+        "SELECT pid FROM pg_stat_activity WHERE query LIKE '-- Tells the first%' AND pid <> pg_backend_pid()";
     let pid: i32 = server.admin().query_one(backend, &[]).unwrap().get(0);
     crate::support::signal(pid.unsigned_abs(), "STOP");
     let start = now();

@@ -70,13 +70,14 @@ pub(crate) fn open(options: &RedisOptions, reporter: Arc<Reporter>) -> Result<Ar
 
 /// The first statements on each connection. The server gives up when the client does; and grants are on the disk,
 /// whatever the role's settings are. Each statement finds its rows by a key: a plan that reads the whole table looks good
-/// while the table is small, and stays when versions of rows that are gone have made it large.
+/// while the table is small, and stays when versions of rows that are gone have made it large. Those few that do read the
+/// whole table then look so dear that they would be compiled first, which takes longer than they do.
 fn setup(options: &RedisOptions) -> String {
     let limit = millis(options.command_timeout);
     format!(
         "SET default_transaction_isolation = 'read committed'; SET lock_timeout = {limit}; \
          SET statement_timeout = {limit}; SET client_min_messages = warning; \
-         SET enable_seqscan = off; SET enable_bitmapscan = off; \
+         SET enable_seqscan = off; SET enable_bitmapscan = off; SET jit = off; \
          SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off'"
     )
 }

@@ -1,0 +1,428 @@
+//! PostgreSQL: the line of the clients that wait for a lock, beside clients that know none and where there is none.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use leasehold::{Event, LockClient, Observer};
+use postgres::Client;
+use postgres::fallible_iterator::FallibleIterator;
+
+use crate::databases::Database;
+use crate::support::postgres::PostgresServer;
+use crate::support::stalls::own_time_since;
+use crate::support::{
+    LONG, eventually, fresh, let_pass, median, ms, now, stalled_since, start, watch_for_stalls,
+};
+
+const TAKE: &str = include_str!("../../src/stores/sql/query/postgres/take.sql");
+const TAKE_IN_LINE: &str = include_str!("../../src/stores/sql/query/postgres/take_in_line.sql");
+const LEAVE: &str = include_str!("../../src/stores/sql/query/postgres/leave.sql");
+const TELL: &str = include_str!("../../src/stores/sql/query/postgres/tell.sql");
+const LEAVE_LINE: &str = include_str!("../../src/stores/sql/query/postgres/leave_line.sql");
+/// As versions of this crate without a line released.
+const OLDER_LEAVE: &str = include_str!("older/postgres_leave.sql");
+
+/// An owner of a version without a line: its client's id is a UUID of version 4.
+const OLDER: &str = "6d1bf0a5-7b55-4f0e-8a3c-0a2f4c1d9e77:1";
+
+/// A message is there in no time; the polls of waiters are a second apart.
+const BY_MESSAGE: Duration = ms(300);
+/// No fault delays a waiter longer: a safety poll, and a little.
+const IN_ANY_CASE: Duration = ms(1_450);
+
+/// A server that has the tables.
+fn shared() -> Option<&'static PostgresServer> {
+    let server = PostgresServer::shared()?;
+    server.client();
+    Some(server)
+}
+
+/// The channel that a lock's releases are told on.
+fn channel(name: &str) -> String {
+    let bytes = "leasehold_locks".bytes().chain([0]).chain(name.bytes());
+    let hash = bytes.fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    });
+    format!("leasehold_{hash:016x}")
+}
+
+/// The clients in a lock's line, the first one first, and whether each was told.
+fn line(admin: &mut Client, name: &str) -> Vec<(String, bool)> {
+    let text =
+        "SELECT client, is_told FROM leasehold_locks_line WHERE id = sha256($1) ORDER BY since, client";
+    let rows = admin.query(text, &[&name.as_bytes()]).unwrap();
+    rows.iter().map(|row| (row.get(0), row.get(1))).collect()
+}
+
+fn has_in_line(admin: &mut Client, name: &str, count: usize) {
+    assert!(eventually(LONG, || line(admin, name).len() == count), "{:?}", line(admin, name));
+}
+
+/// Has a client stand in a lock's line that nobody has.
+fn stand(admin: &mut Client, name: &str, client: &str, asked: &str) {
+    let text = "INSERT INTO leasehold_locks_line (id, client, channel, since, seen, is_told)
+        VALUES (sha256($1), $2, 'nobody', now() - interval '1 hour', clock_timestamp() - $3::text::interval, false)";
+    admin.execute(text, &[&name.as_bytes(), &client, &asked]).unwrap();
+}
+
+/// Counts the requests of its client that were for a lock and led to one.
+struct Counting(Arc<AtomicU32>);
+
+impl Observer for Counting {
+    fn event(&self, event: &Event<'_>) {
+        if let Event::Acquired { attempts, .. } = event {
+            self.0.fetch_add(*attempts, Ordering::SeqCst);
+        }
+    }
+}
+
+/// How long it takes from a release until `waiter` has the lock: the middle of some.
+#[track_caller]
+fn handed(name: &str, waiter: &LockClient, take: &mut dyn FnMut(), release: &mut dyn FnMut()) -> Duration {
+    let round = |_| {
+        take();
+        let (client, lock) = (waiter.clone(), name.to_owned());
+        let waiting = start(move || {
+            client.lock(&lock).lock().unwrap();
+            let had = now();
+            client.lock(&lock).unlock().unwrap();
+            had
+        });
+        let_pass(ms(150), "a waiter that cannot be seen on the server");
+        let before = now();
+        release();
+        let had = waiting.join().unwrap();
+        had.saturating_duration_since(before).saturating_sub(stalled_since(before))
+    };
+    median((0..5).map(round).collect())
+}
+
+/// The same between two clients of this version.
+#[track_caller]
+fn handed_between(holder: &LockClient, waiter: &LockClient, name: &str) -> Duration {
+    let lock = holder.lock(name);
+    handed(name, waiter, &mut || lock.lock().unwrap(), &mut || lock.unlock().unwrap())
+}
+
+#[test]
+fn a_release_wakes_one_of_the_clients_that_wait() {
+    let Some(server) = PostgresServer::start() else { return };
+    let (name, count) = (fresh("one"), 16);
+    let holder = server.client();
+    let held = holder.lock(&name).acquire().unwrap();
+    let asked = Arc::new(AtomicU32::new(0));
+    let begun = now();
+    let waiters: Vec<_> = (0..count)
+        .map(|_| {
+            let client = server.options().observer(Counting(Arc::clone(&asked))).build().unwrap();
+            let name = name.clone();
+            start(move || {
+                client.lock(&name).lock().unwrap();
+                client.lock(&name).unlock().unwrap();
+            })
+        })
+        .collect();
+    let mut admin = server.admin();
+    has_in_line(&mut admin, &name, count);
+    held.unlock().unwrap();
+    waiters.into_iter().for_each(|waiter| waiter.join().unwrap());
+    // Three each, and the polls. Were all woken by each release, those alone would be 136.
+    let polls = u32::try_from(begun.elapsed().as_secs() + 1).unwrap() * 16;
+    let asked = asked.load(Ordering::SeqCst);
+    assert!(asked <= 5 * 16 + polls, "{asked} requests in {:?}", begun.elapsed());
+    assert_eq!(line(&mut admin, &name), [], "nobody waits any more");
+}
+
+/// A client that stops or dies in line is told, and does not come; one that has not asked for long is passed over.
+#[test]
+fn a_client_that_was_told_and_does_not_come_holds_up_nobody() {
+    let Some(server) = shared() else { return };
+    watch_for_stalls();
+    let name = fresh("dead");
+    let mut admin = server.admin();
+    let (holder, waiter) = (server.client(), server.client());
+    for dead in ["dead-1", "dead-2"] {
+        let held = holder.lock(&name).acquire().unwrap();
+        stand(&mut admin, &name, dead, "0");
+        stand(&mut admin, &name, "silent", "10 s");
+        let (client, lock) = (waiter.clone(), name.clone());
+        let waiting = start(move || {
+            client.lock(&lock).lock().unwrap();
+            let had = now();
+            client.lock(&lock).unlock().unwrap();
+            had
+        });
+        assert!(eventually(LONG, || {
+            line(&mut admin, &name).iter().any(|(client, _)| client.len() == 36)
+        }));
+        let before = now();
+        held.unlock().unwrap();
+        let took = waiting.join().unwrap().saturating_duration_since(before);
+        assert!(took <= IN_ANY_CASE + stalled_since(before), "{took:?}");
+        let left = line(&mut admin, &name);
+        assert!(left.contains(&(dead.to_owned(), true)), "{left:?}");
+        assert!(left.contains(&("silent".to_owned(), false)), "{left:?}");
+        admin.execute("DELETE FROM leasehold_locks_line WHERE id = sha256($1)", &[&name.as_bytes()]).unwrap();
+    }
+}
+
+/// The entries of killed clients end: by the next client that waits, or by a sweep.
+#[test]
+fn nothing_is_left_of_clients_that_wait_no_more() {
+    let Some(server) = PostgresServer::start() else { return };
+    let name = fresh("left");
+    let holder = server.client();
+    let held = holder.lock(&name).acquire().unwrap();
+    let mut admin = server.admin();
+    stand(&mut admin, &name, "killed", "2 minutes");
+    let clients: Vec<_> = (0..4).map(|_| server.client()).collect();
+    std::thread::scope(|scope| {
+        for client in &clients {
+            scope.spawn(|| assert!(!client.lock(&name).try_lock_for(ms(400)).unwrap()));
+        }
+    });
+    assert_eq!(line(&mut admin, &name), []);
+    stand(&mut admin, "another", "killed", "2 minutes");
+    stand(&mut admin, "another", "waits", "30 s");
+    holder.sweep(Duration::from_secs(3_600)).unwrap();
+    assert_eq!(line(&mut admin, "another"), [("waits".to_owned(), false)]);
+    held.unlock().unwrap();
+}
+
+#[test]
+fn two_clients_that_take_turns_never_wait_for_a_poll() {
+    let Some(server) = shared() else { return };
+    watch_for_stalls();
+    let name = fresh("turns");
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                let client = server.client();
+                for _ in 0..150 {
+                    let before = now();
+                    client.lock(&name).lock().unwrap();
+                    let took = own_time_since(before);
+                    client.lock(&name).unlock().unwrap();
+                    assert!(took < ms(900), "{took:?}");
+                }
+            });
+        }
+    });
+}
+
+#[test]
+fn a_lock_that_is_freed_by_force_or_by_time_goes_to_one_who_waits() {
+    let Some(server) = shared() else { return };
+    watch_for_stalls();
+    let name = fresh("force");
+    let (holder, waiter) = (server.client(), server.client());
+    let lock = holder.lock(&name);
+    let took = handed(&name, &waiter, &mut || drop(lock.acquire_owned().map(std::mem::forget)), &mut || {
+        assert!(lock.force_unlock().unwrap());
+    });
+    assert!(took <= BY_MESSAGE, "{took:?}");
+    // Nobody says that a lease has run out.
+    let owner = format!("{}8{}", &OLDER[..14], &OLDER[15..]);
+    let before = now();
+    take(&mut server.admin(), &name, &owner, 400);
+    let (client, lock) = (waiter, name);
+    start(move || client.lock(&lock).acquire().unwrap().unlock().unwrap()).join().unwrap();
+    let took = before.elapsed();
+    assert!(took >= ms(400) && took <= ms(400) + IN_ANY_CASE + stalled_since(before), "{took:?}");
+}
+
+/// As any version takes a lock that it need not wait for.
+fn take(connection: &mut Client, name: &str, owner: &str, lease_ms: i64) {
+    let row = connection
+        .query_one(TAKE, &[&name.as_bytes(), &false, &owner, &lease_ms, &false, &"host", &1_i64, &"thread"])
+        .unwrap();
+    assert!(row.get::<_, Option<i64>>(0).is_some());
+}
+
+#[test]
+fn clients_with_and_without_a_line_wake_each_other() {
+    let Some(server) = shared() else { return };
+    watch_for_stalls();
+    let name = fresh("older");
+    let client = server.client();
+    // A version without a line holds, and tells only those who listen to its releases.
+    let (mut older, mut admin) = (server.admin(), server.admin());
+    let took = handed(&name, &client, &mut || take(&mut older, &name, OLDER, 30_000), &mut || {
+        let arguments = (name.as_bytes(), channel(&name));
+        admin.query_one(OLDER_LEAVE, &[&arguments.0, &false, &OLDER, &0_i32, &arguments.1]).unwrap();
+    });
+    assert!(took <= BY_MESSAGE, "{took:?}");
+    // It waits, and is told of each release.
+    let mut older = server.admin();
+    older.batch_execute(&format!("LISTEN {}", channel(&name))).unwrap();
+    for _ in 0..3 {
+        client.lock(&name).lock().unwrap();
+        client.lock(&name).unlock().unwrap();
+        let told = older.notifications().timeout_iter(LONG).next().unwrap();
+        assert!(told.is_some_and(|told| told.channel() == channel(&name)));
+    }
+    // That wakes no waiter of this version behind a holder of this version.
+    let asked = Arc::new(AtomicU32::new(0));
+    let waiter = server.options().observer(Counting(Arc::clone(&asked))).build().unwrap();
+    let held = client.lock(&name).acquire().unwrap();
+    let (lock, begun) = (name.clone(), now());
+    let waiting = start(move || waiter.lock(&lock).acquire().unwrap().unlock().unwrap());
+    has_in_line(&mut older, &name, 1);
+    for _ in 0..200 {
+        older.batch_execute(&format!("NOTIFY {}", channel(&name))).unwrap();
+    }
+    held.unlock().unwrap();
+    waiting.join().unwrap();
+    let polls = u32::try_from(begun.elapsed().as_secs() + 1).unwrap();
+    let asked = asked.load(Ordering::SeqCst);
+    assert!(asked <= 5 + polls, "{asked} requests");
+}
+
+#[test]
+fn without_the_table_or_permission_for_it_waiters_are_woken_as_without_a_line() {
+    let Some(server) = PostgresServer::start() else { return };
+    watch_for_stalls();
+    let (name, mut admin) = (fresh("without"), server.admin());
+    let clients = [server.client(), server.client()];
+    let permissions = "CREATE USER few; GRANT SELECT, INSERT, UPDATE, DELETE ON leasehold_locks TO few";
+    admin.batch_execute(permissions).unwrap();
+    let few = LockClient::builder().url(&server.url_as("few")).build().unwrap();
+    for (holder, waiter) in [(&few, &clients[0]), (&clients[0], &few)] {
+        let took = handed_between(holder, waiter, &name);
+        assert!(took <= BY_MESSAGE, "{took:?}");
+    }
+    // Gone while one holds and another stands in line.
+    let held = clients[0].lock(&name).acquire().unwrap();
+    let (client, lock) = (clients[1].clone(), name.clone());
+    let waiting = start(move || {
+        client.lock(&lock).lock().unwrap();
+        let had = now();
+        client.lock(&lock).unlock().unwrap();
+        had
+    });
+    has_in_line(&mut admin, &name, 1);
+    admin.batch_execute("DROP TABLE leasehold_locks_line").unwrap();
+    let before = now();
+    held.unlock().unwrap();
+    let took = waiting.join().unwrap().saturating_duration_since(before);
+    assert!(took <= IN_ANY_CASE + stalled_since(before), "{took:?}");
+    let took = handed_between(&clients[0], &clients[1], &name);
+    assert!(took <= BY_MESSAGE, "{took:?}");
+    let fresh_one = LockClient::builder().url(&server.url()).build().unwrap();
+    let took = handed_between(&fresh_one, &clients[1], &name);
+    assert!(took <= BY_MESSAGE, "{took:?}");
+}
+
+// ---- the statements
+
+/// One client's request; whether it was granted, for how long the lock is kept for another, and whether it wrote to the line.
+fn ask(connection: &mut Client, name: &str, client: &str, stands: bool) -> (bool, Option<i64>, bool) {
+    let owner = format!("{client}:1");
+    let row = connection
+        .query_one(
+            TAKE_IN_LINE,
+            &[
+                &name.as_bytes(),
+                &false,
+                &owner,
+                &30_000_i64,
+                &false,
+                &"host",
+                &1_i64,
+                &"thread",
+                &client,
+                &client,
+                &true,
+                &stands,
+            ],
+        )
+        .unwrap();
+    (row.get::<_, Option<i64>>(0).is_some(), row.get(5), row.get(6))
+}
+
+fn leave(connection: &mut Client, name: &str, client: &str) {
+    let owner = format!("{client}:1");
+    let row = connection.query_one(LEAVE, &[&name.as_bytes(), &false, &owner, &0_i32, &""]).unwrap();
+    assert!(row.get::<_, Option<i64>>(0).is_some());
+}
+
+fn tell(connection: &mut Client, name: &str) -> Option<String> {
+    connection.query_one(TELL, &[&name.as_bytes(), &channel(name)]).unwrap().get(0)
+}
+
+#[test]
+fn clients_are_told_in_the_order_in_which_they_came() {
+    let Some(server) = shared() else { return };
+    let (name, mut admin) = (fresh("order"), server.admin());
+    assert!(ask(&mut admin, &name, "a", false).0);
+    for client in ["d", "c", "b"] {
+        assert_eq!(ask(&mut admin, &name, client, false), (false, None, true), "{client}");
+    }
+    assert_eq!(ask(&mut admin, &name, "d", true), (false, None, false), "it keeps its place, and only reads");
+    assert_eq!(tell(&mut admin, &name).as_deref(), Some("d"));
+    // Told, and it finds the lock taken: in front again.
+    assert_eq!(ask(&mut admin, &name, "d", true), (false, None, true));
+    assert_eq!(line(&mut admin, &name)[0], ("d".to_owned(), false));
+    for client in ["d", "c"] {
+        assert_eq!(tell(&mut admin, &name).as_deref(), Some(client));
+    }
+    // One that leaves says whether it was told, so that the next is.
+    for (client, was_told) in [("c", true), ("b", false)] {
+        let gone = admin.query(LEAVE_LINE, &[&name.as_bytes(), &client]).unwrap();
+        assert_eq!(gone[0].get::<_, bool>(0), was_told, "{client}");
+    }
+    assert_eq!(tell(&mut admin, &name), None);
+    // A grant takes its client out of the line.
+    leave(&mut admin, &name, "a");
+    assert!(ask(&mut admin, &name, "d", true).0);
+    assert_eq!(line(&mut admin, &name), []);
+}
+
+#[test]
+fn a_free_lock_is_kept_for_the_one_that_was_told_and_not_for_long() {
+    let Some(server) = shared() else { return };
+    let (name, mut admin) = (fresh("kept"), server.admin());
+    stand(&mut admin, &name, "told", "0");
+    let keep =
+        "UPDATE leasehold_locks_line SET is_told = true, kept_until = clock_timestamp() + $2::text::interval
+        WHERE id = sha256($1) AND client = 'told'";
+    let keep = |admin: &mut Client, time: &str| admin.execute(keep, &[&name.as_bytes(), &time]).unwrap();
+    // On a busy machine the time may be over by then.
+    assert!(eventually(LONG, || {
+        keep(&mut admin, "40 ms");
+        let (is_granted, kept, _) = ask(&mut admin, &name, "other", false);
+        if is_granted {
+            leave(&mut admin, &name, "other");
+        }
+        kept.is_some_and(|kept| kept <= 40) && !is_granted
+    }));
+    keep(&mut admin, "40 ms");
+    assert!(ask(&mut admin, &name, "told", true).0, "it is kept for this one");
+    leave(&mut admin, &name, "told");
+    // As a clock could that was set back.
+    stand(&mut admin, &name, "told", "0");
+    keep(&mut admin, "1 hour");
+    assert!(ask(&mut admin, &name, "other", true).0);
+}
+
+/// A release and a client that joins at the same time do not see each other: the client asks again, and sees the lock free.
+#[test]
+fn a_client_that_joins_while_the_lock_is_freed_sees_that_when_it_asks_again() {
+    let Some(server) = shared() else { return };
+    let (name, mut releasing) = (fresh("meet"), server.admin());
+    let mut joining = server.admin();
+    assert!(ask(&mut releasing, &name, "a", false).0);
+    joining.batch_execute("BEGIN").unwrap();
+    assert_eq!(ask(&mut joining, &name, "b", false), (false, None, true), "to be asked again");
+    leave(&mut releasing, &name, "a");
+    assert_eq!(tell(&mut releasing, &name), None);
+    joining.batch_execute("COMMIT").unwrap();
+    assert!(ask(&mut joining, &name, "b", true).0);
+    // One that stands in line already: a release passes over what is locked, and waits for nobody.
+    assert_eq!(ask(&mut releasing, &name, "c", false), (false, None, true));
+    assert_eq!(ask(&mut releasing, &name, "d", false), (false, None, true));
+    joining.batch_execute("BEGIN; SELECT FROM leasehold_locks_line WHERE client = 'c' FOR UPDATE").unwrap();
+    assert_eq!(tell(&mut releasing, &name).as_deref(), Some("d"));
+    joining.batch_execute("COMMIT").unwrap();
+}
