@@ -100,7 +100,7 @@ impl World {
             assert!(!lock.is_locked().unwrap());
             assert!(!lock.force_unlock().unwrap());
         }
-        client.fenced_lock("warm-up").acquire().unwrap().unlock().unwrap();
+        client.fenced_lock("warm-up").acquire_with_lease(LONG).unwrap().unlock().unwrap();
         self.does(&["DEL", "redisson_lock_token:{warm-up}"]);
     }
 

@@ -10,6 +10,8 @@ use crate::support::server::RedisServer;
 use crate::support::{call, receive};
 
 const LEASE: Duration = Duration::from_secs(3);
+/// One that ends by itself on no machine, however busy.
+const UNENDED: Duration = Duration::from_secs(60);
 /// A third of the lease until the watchdog looks, one command time-out, slack.
 const LOSS_IS_KNOWN: Duration = Duration::from_millis(1_000 + 500 + 250);
 
@@ -17,8 +19,8 @@ const LOSS_IS_KNOWN: Duration = Duration::from_millis(1_000 + 500 + 250);
 fn java_gets_in_only_after_the_last_of_rusts_unlocks() {
     let _alone = alone();
     let Some(server) = RedisServer::start_default() else { return };
-    let Some(java) = java::connect(&server.url(), LEASE) else { return };
-    let lock = rust(&server.url(), LEASE).lock("nested");
+    let Some(java) = java::connect(&server.url(), UNENDED) else { return };
+    let lock = rust(&server.url(), UNENDED).lock("nested");
     lock.lock().unwrap();
     lock.lock().unwrap();
     assert_eq!(lock.hold_count().unwrap(), 2);
@@ -39,8 +41,8 @@ fn java_gets_in_only_after_the_last_of_rusts_unlocks() {
 fn rust_gets_in_only_after_the_last_of_javas_unlocks() {
     let _alone = alone();
     let Some(server) = RedisServer::start_default() else { return };
-    let Some(java) = java::connect(&server.url(), LEASE) else { return };
-    let lock = rust(&server.url(), LEASE).lock("nested");
+    let Some(java) = java::connect(&server.url(), UNENDED) else { return };
+    let lock = rust(&server.url(), UNENDED).lock("nested");
     java.get("holder", "lock", &["nested"]);
     java.get("holder", "lock", &["nested"]);
     assert_eq!(java.get("holder", "hold-count", &["nested"]), "2");
@@ -48,7 +50,7 @@ fn rust_gets_in_only_after_the_last_of_javas_unlocks() {
     assert!(!lock.is_held_by_current_thread().unwrap());
     assert_eq!(lock.hold_count().unwrap(), 0);
     let left = lock.remaining_lease().unwrap().expect("it is locked");
-    assert!(left > Duration::ZERO && left <= LEASE, "{left:?} left of {LEASE:?}");
+    assert!(left > Duration::ZERO && left <= UNENDED, "{left:?} left of {UNENDED:?}");
     assert!(!lock.try_lock().unwrap());
     java.get("holder", "unlock", &["nested"]);
     assert!(!lock.try_lock().unwrap());
@@ -62,8 +64,8 @@ fn rust_gets_in_only_after_the_last_of_javas_unlocks() {
 fn an_unlock_of_the_others_lock_is_refused_and_changes_nothing() {
     let _alone = alone();
     let Some(server) = RedisServer::start_default() else { return };
-    let Some(java) = java::connect(&server.url(), LEASE) else { return };
-    let lock = rust(&server.url(), LEASE).lock("not-yours");
+    let Some(java) = java::connect(&server.url(), UNENDED) else { return };
+    let lock = rust(&server.url(), UNENDED).lock("not-yours");
     java.get("holder", "lock", &["not-yours"]);
     let refused = lock.unlock().unwrap_err();
     assert!(
@@ -85,8 +87,8 @@ fn an_unlock_of_the_others_lock_is_refused_and_changes_nothing() {
 fn a_hold_that_rust_passed_to_another_thread_still_keeps_java_out() {
     let _alone = alone();
     let Some(server) = RedisServer::start_default() else { return };
-    let Some(java) = java::connect(&server.url(), LEASE) else { return };
-    let guard = rust(&server.url(), LEASE).lock("passed-on").acquire_owned().unwrap();
+    let Some(java) = java::connect(&server.url(), UNENDED) else { return };
+    let guard = rust(&server.url(), UNENDED).lock("passed-on").acquire_owned().unwrap();
     let guard = call(move || guard).join();
     assert!(!java.is("other", "try", &["passed-on"]));
     call(move || guard.unlock().unwrap()).join();
@@ -98,8 +100,8 @@ fn a_hold_that_rust_passed_to_another_thread_still_keeps_java_out() {
 fn a_key_of_the_other_kind_is_an_error_on_either_side() {
     let _alone = alone();
     let Some(server) = RedisServer::start_default() else { return };
-    let Some(java) = java::connect(&server.url(), LEASE) else { return };
-    let client = rust(&server.url(), LEASE);
+    let Some(java) = java::connect(&server.url(), UNENDED) else { return };
+    let client = rust(&server.url(), UNENDED);
     let token = client.token_lock("kind");
     token.lock().unwrap();
     let refused = java.error("other", "try", &["kind"]);
