@@ -22,6 +22,8 @@ mod inspect;
 mod lists;
 mod memory;
 mod memory_faults;
+#[cfg(feature = "metrics")]
+mod metrics;
 #[cfg(feature = "mysql")]
 mod mysql;
 #[cfg(all(feature = "postgres", feature = "mysql", feature = "sqlite"))]

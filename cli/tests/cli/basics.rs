@@ -347,6 +347,27 @@ fn locks_and_clients_are_listed_with_host_process_and_label() {
     assert_eq!(list(&["clients", "-q"]), "");
 }
 
+/// A hundred thousand, as the page says: `LEASEHOLD_CLI_LOCKS`.
+#[test]
+fn many_locks_are_listed_and_the_server_is_never_busy_for_long() {
+    let locks: u64 = std::env::var("LEASEHOLD_CLI_LOCKS").map_or(10_000, |locks| locks.parse().unwrap());
+    let server = Server::start();
+    let script = "for n = ARGV[1], ARGV[1] + 999 do local key = 'lock:' .. string.format('%.0f', n) \
+                  redis.call('hset', key, '8a3f0e0e-0000-4000-8000-000000000001:1', 1) redis.call('pexpire', key, 600000) end";
+    for from in (0..locks).step_by(1_000) {
+        server.ask(&["EVAL", script, "0", &from.to_string()]);
+    }
+    for words in [&["CONFIG", "SET", "slowlog-log-slower-than", "5000"][..], &["SLOWLOG", "RESET"]] {
+        server.ask(words);
+    }
+    let (code, said) = outcome(&mut server.leasehold(&["ls", "lock:*"]));
+    assert_eq!((code, said.matches(": a lock, held by ").count() as u64), (0, locks));
+    assert!(said.contains(&format!("{locks} locks among ")), "{}", said.lines().last().unwrap());
+    // One that the system interrupts takes longer by the server's clock. Those are few.
+    let slow: u64 = server.ask(&["SLOWLOG", "LEN"]).trim_start_matches(':').trim().parse().unwrap();
+    assert!(slow < locks / 100, "{slow} commands took more than 5 ms");
+}
+
 #[test]
 fn a_name_that_a_terminal_would_act_on_is_printed_as_text() {
     let server = Server::start();

@@ -1,0 +1,215 @@
+//! What the feature `metrics` sends: each series that the page of `Metrics` names, from what really happens to locks.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::Duration;
+
+use leasehold::{Event, Fault, Interrupt, LockClient, MemoryStore, Metrics, Observer};
+use metrics::{
+    Counter, CounterFn, Gauge, GaugeFn, Histogram, HistogramFn, Key, KeyName, Metadata, Recorder,
+    SharedString, Unit, with_local_recorder,
+};
+
+use crate::support::{LONG, eventually, ms};
+
+/// What was counted, summed or set of each series.
+#[derive(Default, Clone)]
+struct Kept(Arc<Mutex<BTreeMap<String, f64>>>);
+
+impl Kept {
+    fn of(&self, series: &str) -> f64 {
+        self.0.lock().unwrap().get(series).copied().unwrap_or(0.0)
+    }
+}
+
+struct Series(Kept, String);
+
+impl Series {
+    fn new(kept: &Kept, key: &Key) -> Arc<Series> {
+        let labels = key.labels().map(|label| format!("{}={}", label.key(), label.value()));
+        let labels: Vec<String> = labels.collect();
+        Arc::new(Series(kept.clone(), format!("{}{{{}}}", key.name(), labels.join(","))))
+    }
+
+    fn add(&self, value: f64) {
+        *self.0.0.lock().unwrap().entry(self.1.clone()).or_default() += value;
+    }
+}
+
+impl CounterFn for Series {
+    fn increment(&self, value: u64) {
+        self.add(u32::try_from(value).unwrap().into());
+    }
+
+    fn absolute(&self, _: u64) {
+        unreachable!()
+    }
+}
+
+impl GaugeFn for Series {
+    fn increment(&self, value: f64) {
+        self.add(value);
+    }
+
+    fn decrement(&self, value: f64) {
+        self.add(-value);
+    }
+
+    fn set(&self, value: f64) {
+        self.0.0.lock().unwrap().insert(self.1.clone(), value);
+    }
+}
+
+/// How many were recorded.
+impl HistogramFn for Series {
+    fn record(&self, _: f64) {
+        self.add(1.0);
+    }
+}
+
+impl Recorder for Kept {
+    fn describe_counter(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+    fn describe_gauge(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+    fn describe_histogram(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+
+    fn register_counter(&self, key: &Key, _: &Metadata<'_>) -> Counter {
+        Counter::from_arc(Series::new(self, key))
+    }
+
+    fn register_gauge(&self, key: &Key, _: &Metadata<'_>) -> Gauge {
+        Gauge::from_arc(Series::new(self, key))
+    }
+
+    fn register_histogram(&self, key: &Key, _: &Metadata<'_>) -> Histogram {
+        Histogram::from_arc(Series::new(self, key))
+    }
+}
+
+/// On whatever thread an event comes, this test's recorder has it.
+#[derive(Clone)]
+struct Recorded(Metrics, Kept);
+
+impl Observer for Recorded {
+    fn event(&self, event: &Event<'_>) {
+        with_local_recorder(&self.1, || self.0.event(event));
+    }
+}
+
+impl Recorded {
+    fn client(&self, store: &MemoryStore) -> LockClient {
+        let builder =
+            LockClient::builder().observer(self.clone()).lease(Duration::from_secs(3)).patience(ms(100));
+        builder.build_in_memory(store).unwrap()
+    }
+
+    #[track_caller]
+    fn eventually(&self, series: &str) {
+        let has_come = eventually(LONG, || self.1.of(series) > 0.0);
+        assert!(has_come, "{series} is not among {:#?}", self.1.0.lock().unwrap());
+    }
+}
+
+#[test]
+fn each_outcome_of_a_wait_and_each_end_of_a_hold_has_its_series() {
+    let recorded = Recorded(Metrics::new(), Kept::default());
+    let store = MemoryStore::new();
+    let (client, other) = (recorded.client(&store), LockClient::in_memory_with(&store));
+    let lock = client.lock("a");
+    // Waits.
+    let held = other.lock("a").acquire_owned().unwrap();
+    assert!(!lock.try_lock().unwrap());
+    assert!(!lock.try_lock_for(ms(20)).unwrap());
+    let interrupt = Interrupt::new();
+    thread::scope(|scope| {
+        let waits = scope.spawn(|| lock.lock_interruptibly(&interrupt).unwrap_err());
+        assert!(eventually(LONG, || client.stats().waiters == 1), "nobody waits");
+        interrupt.interrupt();
+        assert!(waits.join().unwrap().is_interrupted());
+    });
+    held.unlock().unwrap();
+    lock.acquire().unwrap().unlock().unwrap();
+    store.fail(Fault::Refused);
+    assert!(lock.try_lock().is_err());
+    store.heal();
+    for outcome in ["granted", "busy", "timeout", "interrupted", "error"] {
+        recorded.eventually(&format!("leasehold_acquire_wait_seconds{{kind=lock,outcome={outcome}}}"));
+    }
+    // Ends.
+    let forced = client.lock("forced").acquire_owned().unwrap();
+    assert!(other.lock("forced").force_unlock().unwrap());
+    assert!(forced.unlock().is_err());
+    let _long = client.lock_with("long").max_hold(ms(100)).build().acquire_owned().unwrap();
+    let abandoned = client.lock("abandoned");
+    thread::spawn(move || abandoned.lock().unwrap()).join().unwrap();
+    for end in ["released", "lost", "max_hold"] {
+        recorded.eventually(&format!("leasehold_hold_seconds{{kind=lock,end={end}}}"));
+    }
+    recorded.eventually("leasehold_abandoned_total{}");
+    let _open = client.lock("open").acquire_owned().unwrap();
+    client.shutdown().unwrap();
+    recorded.eventually("leasehold_hold_seconds{kind=lock,end=shut_down}");
+}
+
+#[test]
+fn hand_overs_renewals_and_losses_are_counted_each_in_its_series() {
+    let recorded = Recorded(Metrics::new(), Kept::default());
+    let store = MemoryStore::new();
+    let (client, other) = (recorded.client(&store), LockClient::in_memory_with(&store));
+    // To a thread of the client, and from another client.
+    for is_local in [true, false] {
+        let held = if is_local { &client } else { &other }.lock("handed").acquire_owned().unwrap();
+        let waits = client.lock("handed");
+        let waiter = thread::spawn(move || waits.acquire_owned().unwrap().unlock().unwrap());
+        assert!(eventually(LONG, || client.stats().waiters == 1), "nobody waits");
+        held.unlock().unwrap();
+        waiter.join().unwrap();
+    }
+    recorded.eventually("leasehold_handoff_seconds{scope=local}");
+    recorded.eventually("leasehold_handoff_seconds{scope=remote}");
+    // A third of a lease later.
+    let kept = client.lock("kept").acquire_owned().unwrap();
+    recorded.eventually("leasehold_renewal_lag_seconds{}");
+    store.fail(Fault::Refused);
+    assert!(eventually(LONG, || client.stats().renewals_failed > 0), "{:?}", client.stats());
+    store.heal();
+    let forced = client.lock("forced").acquire_owned().unwrap();
+    assert!(other.lock("forced").force_unlock().unwrap());
+    assert!(forced.unlock().is_err());
+    let _long = client.lock_with("long").max_hold(ms(100)).build().acquire_owned().unwrap();
+    let _short = client.lock("short").acquire_owned_with_lease(ms(100)).unwrap();
+    let open = client.lock("open").acquire_owned().unwrap();
+    assert!(eventually(LONG, || client.stats().lost() >= 3), "{:?}", client.stats());
+    with_local_recorder(&recorded.1, || recorded.0.sample(&client.stats()));
+    for (gauge, value) in [("leasehold_waiters{}", 0.0), ("leasehold_subscription_up{}", 1.0)] {
+        assert_eq!(recorded.1.of(gauge), value, "{gauge}");
+    }
+    // One has missed a renewal.
+    let holds = ["held", "at_risk"].map(|state| recorded.1.of(&format!("leasehold_holds{{state={state}}}")));
+    assert_eq!(holds.iter().sum::<f64>(), 2.0, "{holds:?}");
+    kept.unlock().unwrap();
+    client.shutdown().unwrap();
+    with_local_recorder(&recorded.1, || recorded.0.sample(&client.stats()));
+    for series in [
+        "leasehold_renewals_total{result=ok}",
+        "leasehold_renewals_total{result=error}",
+        "leasehold_lost_total{reason=gone}",
+        "leasehold_lost_total{reason=held_too_long}",
+        "leasehold_lost_total{reason=expired}",
+        "leasehold_lost_total{reason=shut_down}",
+        "leasehold_wakeups_total{cause=local}",
+    ] {
+        recorded.eventually(series);
+    }
+    drop(open);
+}
+
+#[test]
+fn a_clone_that_gets_a_label_keeps_its_groups() {
+    let metrics = Metrics::new().group_names(|name| name.split(':').next().unwrap_or_default().to_owned());
+    let labelled = metrics.clone().label("client", "orders");
+    let recorded = Recorded(labelled, Kept::default());
+    recorded.client(&MemoryStore::new()).lock("stock:42").acquire().unwrap().unlock().unwrap();
+    recorded.eventually("leasehold_hold_seconds{client=orders,kind=lock,end=released,group=stock}");
+    drop(metrics);
+}
