@@ -3,8 +3,9 @@
 //! The mutations are in `mutations/*.txt`. One copy of the sources holds all of them and is built once; the environment
 //! variable `LEASEHOLD_SABOTAGE` of a test program says which one is on. See docs/decisions/0033-sabotage-in-a-copy.md.
 //!
-//! Arguments: `[--resume] [--copy] [--build] [PATTERN…]`. A pattern is a number, or a part of a mutation's file or description. `--resume`
-//! leaves out those that have been caught already. `--copy` writes the copy and `--build` builds it, and that is all.
+//! Arguments: `[--resume] [--copy | --build | --page] [PATTERN…]`. A pattern is a number, or a part of a mutation's file or
+//! description. `--resume` leaves out those that have been caught already. `--copy` writes the copy and `--build` builds it, and that
+//! is all; `--page` only compares docs/proof.md with what was run, or writes it.
 //!
 //! Environment: `CARGO_TARGET_DIR`; `LEASEHOLD_BLESS` writes docs/proof.md; `LEASEHOLD_SABOTAGE_JOBS` is how many mutations run at
 //! a time (2).
@@ -48,16 +49,22 @@ fn main() -> ExitCode {
 }
 
 fn work() -> Result<()> {
-    let (mut patterns, mut resumes, mut only_builds, mut only_copies) = (Vec::new(), false, false, false);
+    let (mut patterns, mut resumes) = (Vec::new(), false);
+    let (mut only_copies, mut only_builds, mut only_page) = (false, false, false);
     for argument in std::env::args().skip(1) {
         match argument.as_str() {
             "--resume" => resumes = true,
             "--build" => only_builds = true,
             "--copy" => only_copies = true,
+            "--page" => only_page = true,
             _ => patterns.push(argument),
         }
     }
     let mutations = list::read(&root().join("tests/sabotage/mutations"))?;
+    let record = Record::open(&target().join("sabotage/results.tsv"))?;
+    if only_page {
+        return page::write(&root().join("docs/proof.md"), &mutations, &record);
+    }
     let package = copy::write(&root(), &target().join("sabotage/package"), &mutations)?;
     if only_copies {
         return Ok(());
@@ -66,7 +73,6 @@ fn work() -> Result<()> {
     if only_builds {
         return Ok(());
     }
-    let record = Record::open(&target().join("sabotage/results.tsv"))?;
     let chosen: Vec<&Mutation> = mutations
         .iter()
         .filter(|one| one.equivalent.is_none())

@@ -1,0 +1,441 @@
+//! What becomes of answers that are late, lost or none, of turns, and of clients that stood still.
+
+use super::*;
+use crate::engine::batch::{LevelRelease, leave_all, prolong};
+use crate::engine::registry::Next;
+use crate::interrupt::Interrupt;
+
+fn in_doubt<T>() -> Answer<T> {
+    Answer::Unknown(refusal().with_unknown_outcome())
+}
+
+#[test]
+fn a_lock_that_was_gone_after_its_lease_is_not_reported_as_released() {
+    let (lease, clock) = (Duration::from_secs(10), ManualClock::new());
+    let store = Arc::new(Odd::default());
+    let (engine, name) = (engine(&store, &Clock::Manual(clock.clone())), name());
+    for takes in [Duration::ZERO, lease] {
+        let mine = acquire(&engine, &name, FOREVER, Lease::Fixed(lease)).unwrap().unwrap();
+        let (told, later) = (bounded(1), clock.clone());
+        *store.holder.lock() = None;
+        store.releasing.lock().extend::<[Box<dyn FnOnce() -> Answer<Release> + Send>; 2]>([
+            Box::new(in_doubt),
+            Box::new(move || {
+                later.advance(takes);
+                Answer::Done(Release::NotHeld { holder: None })
+            }),
+        ]);
+        thread::scope(|scope| {
+            let end = || told.0.send(engine.end_level("unlock", &mine.hold, Some(mine.level))).unwrap();
+            thread::Builder::new().spawn_scoped(scope, end).unwrap();
+            // Between the two it pauses.
+            let released = loop {
+                match told.1.recv_timeout(Duration::from_millis(1)) {
+                    Ok(released) => break released,
+                    Err(_none) => clock.advance(Duration::from_millis(20)),
+                }
+            };
+            // Before the lease can have ended the first did it; then it may have been another's.
+            assert_eq!(released.is_ok(), takes.is_zero(), "{released:?}");
+        });
+    }
+    engine.shutdown().unwrap();
+}
+
+#[test]
+fn a_request_in_doubt_is_looked_for_until_it_can_do_no_harm() {
+    let clock = ManualClock::new();
+    let store = Arc::new(Odd::default());
+    let (engine, name) = (engine(&store, &Clock::Manual(clock.clone())), name());
+    store.attempting.lock().push_back(Box::new(in_doubt));
+    let number = ThreadMark::current().number();
+    acquire(&engine, &name, WaitLimit::Once, Lease::Renewed).unwrap_err();
+    assert_ne!(ThreadMark::current().number(), number, "it may yet be carried out under the old number");
+    clock.advance(engine.options.command_timeout);
+    let abandons = store.abandons.load(Ordering::SeqCst);
+    assert!(abandons > 0);
+    // It arrives now, although nothing was there.
+    *store.holder.lock() = Some(Owner::new(engine.id, number));
+    clock.advance(engine.options.command_timeout * 2);
+    assert_eq!(*store.holder.lock(), None);
+    engine.shutdown().unwrap();
+}
+
+#[test]
+fn a_grant_that_is_read_after_its_window_is_no_hold() {
+    let (lease, clock) = (Duration::from_secs(1), ManualClock::new());
+    let store = Arc::new(Odd::default());
+    let (engine, name) = (engine(&store, &Clock::Manual(clock.clone())), name());
+    let number = ThreadMark::current().number();
+    let late = Some(Owner::new(engine.id, number));
+    let (holder, later) = (Arc::clone(&store), clock.clone());
+    store.attempting.lock().push_back(Box::new(move || {
+        later.advance(lease * 2);
+        *holder.holder.lock() = late;
+        Answer::Done(Attempt::Granted { fence: None })
+    }));
+    assert!(acquire(&engine, &name, WaitLimit::Once, Lease::Fixed(lease)).unwrap().is_none());
+    clock.advance(Duration::from_secs(1));
+    assert_eq!(*store.holder.lock(), None, "it is undone");
+    assert_ne!(ThreadMark::current().number(), number);
+    engine.shutdown().unwrap();
+}
+
+#[test]
+fn a_re_entry_that_is_asked_about_again_ends_by_its_interrupt() {
+    let store = Arc::new(Odd::default());
+    let (engine, name) = (engine(&store, &Clock::System), name());
+    let outer = acquire(&engine, &name, FOREVER, Lease::Renewed).unwrap().unwrap();
+    store.failing.store(usize::MAX, Ordering::SeqCst);
+    let interrupt = Interrupt::new();
+    let attempts = store.attempts.load(Ordering::SeqCst);
+    let error = thread::scope(|scope| {
+        let interrupts = || {
+            comes_about("a second try", || store.attempts.load(Ordering::SeqCst) > attempts + 1);
+            interrupt.interrupt();
+        };
+        thread::Builder::new().spawn_scoped(scope, interrupts).unwrap();
+        let again = engine.acquire(&AcquireCall {
+            action: "lock",
+            kind: Kind::Mutex,
+            name: &name,
+            lease: Lease::Renewed,
+            limit: FOREVER,
+            interrupt: Some(&interrupt),
+            terms: Terms::default(),
+            by_thread: true,
+        });
+        again.unwrap_err()
+    });
+    assert_eq!(error.kind(), ErrorKind::Interrupted);
+    assert_eq!(outer.hold.count(), 1);
+    engine.end_level("unlock", &outer.hold, Some(outer.level)).unwrap();
+    engine.shutdown().unwrap();
+}
+
+#[test]
+fn behind_a_hold_of_this_client_that_was_taken_away_in_silence_a_waiter_polls() {
+    let (hour, clock) = (Duration::from_secs(3600), ManualClock::new());
+    let store = Arc::new(Odd::default());
+    let (engine, name) = (engine(&store, &Clock::Manual(clock.clone())), name());
+    let mine = acquire(&engine, &name, FOREVER, Lease::Fixed(hour * 1000)).unwrap().unwrap();
+    thread::scope(|scope| {
+        let wait = || {
+            let theirs = acquire(&engine, &name, FOREVER, Lease::Renewed).unwrap().unwrap();
+            engine.end_level("unlock", &theirs.hold, Some(theirs.level)).unwrap();
+        };
+        let waiter = thread::Builder::new().spawn_scoped(scope, wait).unwrap();
+        comes_about("the other thread's sleep", || {
+            engine.registry.head(Kind::Mutex, &name).is_some_and(|head| head.is_open())
+        });
+        *store.holder.lock() = None;
+        // Longer than it ever sleeps.
+        clock.advance(hour * 3);
+        let is_done = || waiter.is_finished();
+        let deadline = Clock::System.after(Duration::from_secs(10));
+        while !is_done() && Clock::System.now() < deadline {
+            thread::yield_now();
+        }
+        let has_polled = is_done();
+        // Whatever came of it, the thread is to end.
+        drop(engine.end_level("unlock", &mine.hold, Some(mine.level)));
+        assert!(has_polled, "it sleeps until the lease of a hold that is gone");
+    });
+    engine.shutdown().unwrap();
+}
+
+#[test]
+fn an_unlock_whose_hand_off_is_refused_frees_the_lock_the_plain_way() {
+    let ((is_reading, _reading), (go_on, may_read)) = (bounded(1), bounded(1));
+    go_on.send(()).unwrap();
+    let store = Arc::new(Odd {
+        reading: Mutex::new(Some((is_reading, may_read))),
+        channel: Some(Arc::new(Channel::new("a", true))),
+        ..Odd::default()
+    });
+    let (engine, name) = (engine(&store, &Clock::System), name());
+    let mine = acquire(&engine, &name, FOREVER, Lease::Renewed).unwrap().unwrap();
+    let until = WaitLimit::Deadline(engine.clock.after(Duration::from_secs(10)));
+    thread::scope(|scope| {
+        let wait = || {
+            let theirs = acquire(&engine, &name, until, Lease::Renewed).unwrap();
+            theirs.map(|theirs| engine.end_level("unlock", &theirs.hold, Some(theirs.level)).unwrap())
+        };
+        let waiter = thread::Builder::new().spawn_scoped(scope, wait).unwrap();
+        comes_about("the other thread's sleep", || {
+            engine.registry.head(Kind::Mutex, &name).is_some_and(|head| head.is_open())
+        });
+        engine.end_level("unlock", &mine.hold, Some(mine.level)).unwrap();
+        assert!(waiter.join().unwrap().is_some(), "the store has it under the one who unlocked it");
+    });
+    assert!(store.reading.lock().is_none(), "it was to be handed on");
+    assert_eq!(*store.holder.lock(), None);
+    engine.shutdown().unwrap();
+}
+
+#[test]
+fn a_re_entry_that_is_asked_about_again_ends_with_its_client() {
+    let store = Arc::new(Odd::default());
+    let (engine, name) = (engine(&store, &Clock::System), name());
+    acquire(&engine, &name, FOREVER, Lease::Renewed).unwrap().unwrap();
+    store.failing.store(usize::MAX, Ordering::SeqCst);
+    let attempts = store.attempts.load(Ordering::SeqCst);
+    thread::scope(|scope| {
+        let end = || {
+            comes_about("a second try", || store.attempts.load(Ordering::SeqCst) > attempts + 1);
+            engine.shutdown()
+        };
+        let ending = thread::Builder::new().spawn_scoped(scope, end).unwrap();
+        let error = acquire(&engine, &name, FOREVER, Lease::Renewed).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::ShutDown);
+        ending.join().unwrap().unwrap();
+    });
+}
+
+#[test]
+fn the_longest_hold_counts_from_when_the_lock_was_asked_for() {
+    let (second, clock) = (Duration::from_secs(1), ManualClock::new());
+    let store = Arc::new(Odd::default());
+    let (engine, name) = (engine(&store, &Clock::Manual(clock.clone())), name());
+    let later = clock.clone();
+    store.attempting.lock().push_back(Box::new(move || {
+        later.advance(second * 3);
+        Answer::Done(Attempt::Granted { fence: None })
+    }));
+    let granted = engine.acquire(&AcquireCall {
+        action: "lock",
+        kind: Kind::Mutex,
+        name: &name,
+        lease: Lease::Renewed,
+        limit: WaitLimit::Once,
+        interrupt: None,
+        terms: Terms { max_hold: Some(second * 10), ..Terms::default() },
+        by_thread: true,
+    });
+    let hold = granted.unwrap().unwrap().hold;
+    assert_eq!(hold.within_ceiling(second * 100, clock.now()), second * 7);
+    drop(engine.shutdown());
+}
+
+#[test]
+fn a_release_between_an_attempt_and_the_listening_is_noticed() {
+    let channel = Arc::new(Channel::new("a", true));
+    let store = Arc::new(Odd { channel: Some(Arc::clone(&channel)), ..Odd::default() });
+    let (engine, name) = (engine(&store, &Clock::System), name());
+    store.attempting.lock().push_back(Box::new(move || {
+        channel.notify();
+        Answer::Done(Attempt::Busy { retry_after: None })
+    }));
+    // Else it sleeps for an hour.
+    let until = WaitLimit::Deadline(engine.clock.after(Duration::from_secs(10)));
+    assert!(acquire(&engine, &name, until, Lease::Renewed).unwrap().is_some());
+    engine.shutdown().unwrap();
+}
+
+#[test]
+fn a_client_that_has_just_released_stands_back_for_others() {
+    let clock = ManualClock::new();
+    let store = Arc::new(Odd::default());
+    let (engine, name) = (engine(&store, &Clock::Manual(clock.clone())), name());
+    let mine = acquire(&engine, &name, FOREVER, Lease::Renewed).unwrap().unwrap();
+    *store.holder.lock() = None;
+    store.releasing.lock().push_back(Box::new(|| Answer::Done(Release::Freed { others: Others::Listen(2) })));
+    engine.end_level("unlock", &mine.hold, Some(mine.level)).unwrap();
+    let attempts = store.attempts.load(Ordering::SeqCst);
+    let (told, is_told) = bounded(1);
+    thread::scope(|scope| {
+        let again = || told.send(acquire(&engine, &name, FOREVER, Lease::Renewed).map(drop)).unwrap();
+        thread::Builder::new().spawn_scoped(scope, again).unwrap();
+        // While the clock stands it goes on standing back.
+        assert!(is_told.recv_timeout(Duration::from_millis(50)).is_err());
+        assert_eq!(store.attempts.load(Ordering::SeqCst), attempts);
+        clock.advance(Duration::from_millis(10));
+        is_told.recv_timeout(Duration::from_secs(10)).unwrap().unwrap();
+    });
+    drop(engine.shutdown());
+}
+
+#[test]
+fn threads_here_hand_a_lock_on_among_themselves_only_so_often() {
+    let clock = ManualClock::new();
+    let store = Arc::new(Odd::default());
+    let (engine, name) = (engine(&store, &Clock::Manual(clock.clone())), name());
+    let mine = acquire(&engine, &name, FOREVER, Lease::Renewed).unwrap().unwrap();
+    let place = engine.registry.join(Kind::Mutex, &name, false);
+    place.ticket().open(mine.hold.claim());
+    let mut times = 0;
+    while let Next::Local(ticket, _) = engine.registry.promise(&mine.hold, clock.now()) {
+        ticket.withdraw();
+        times += 1;
+        assert!(times < 1_000, "others never have a turn");
+    }
+    assert!(times > 1, "{times}");
+    // A release is a turn for others; those that listen are remembered for a while.
+    engine.registry.note_released(&mine.hold, Others::Listen(2), clock.now());
+    assert!(matches!(engine.registry.promise(&mine.hold, clock.now()), Next::Local(..)));
+    assert!(engine.registry.contended_since(Kind::Mutex, &name).is_some());
+    engine.registry.tidy(clock.now().plus(Duration::from_secs(60)));
+    assert!(engine.registry.contended_since(Kind::Mutex, &name).is_none());
+    // Who waits here is told when the hold goes.
+    assert!(!place.ticket().take_nudge());
+    engine.registry.remove(&mine.hold);
+    assert!(place.ticket().take_nudge());
+    drop(place);
+    drop(engine.shutdown());
+}
+
+#[test]
+fn the_end_of_an_owned_holds_lease_is_told_to_the_millisecond() {
+    let (lease, clock) = (Duration::from_secs(9), ManualClock::new());
+    let store = Arc::new(Odd::default());
+    let (engine, name) = (engine(&store, &Clock::Manual(clock.clone())), name());
+    let granted = engine.acquire(&AcquireCall {
+        action: "lock",
+        kind: Kind::Mutex,
+        name: &name,
+        lease: Lease::Fixed(lease),
+        limit: WaitLimit::Once,
+        interrupt: None,
+        terms: Terms::default(),
+        by_thread: false,
+    });
+    let mine = granted.unwrap().unwrap();
+    let lost = mine.hold.loss_channel();
+    engine.watch(&mine.hold);
+    clock.advance(lease * 98 / 100);
+    assert!(lost.is_empty());
+    clock.advance(lease / 100 + Duration::from_millis(2));
+    assert_eq!(lost.try_recv().unwrap().reason, LossReason::Expired);
+    drop(engine.shutdown());
+}
+
+#[test]
+fn a_renewal_that_hangs_leaves_time_for_another() {
+    let (lease, clock) = (Duration::from_secs(3), ManualClock::new());
+    let store = Arc::new(Odd::default());
+    let options = Options { lease, command_timeout: Duration::from_secs(60), ..Options::default() };
+    let seam: Arc<dyn Store> = Arc::clone(&store) as _;
+    let clocked = Clock::Manual(clock.clone());
+    let engine = Engine::start(options, clocked, seam, Arc::new(Reporter::new(None))).unwrap();
+    let mine = acquire(&engine, &name(), FOREVER, Lease::Renewed).unwrap().unwrap();
+    let until = mine.hold.until();
+    clock.advance(lease / 2);
+    let deadline = *store.renewed_by.lock().first().expect("it is renewed after a third");
+    assert!(deadline.plus(lease / 6) < until, "{:?} are left then", until.since(deadline));
+    drop(engine.shutdown());
+}
+
+#[test]
+fn a_hold_that_a_renewal_no_longer_finds_because_it_is_being_released_is_not_lost() {
+    let clock = ManualClock::new();
+    let store = Arc::new(Odd::default());
+    let (engine, name) = (engine(&store, &Clock::Manual(clock.clone())), name());
+    let mine = acquire(&engine, &name, FOREVER, Lease::Renewed).unwrap().unwrap();
+    let (hold, there) = (Arc::clone(&mine.hold), Arc::clone(&store));
+    store.renewing.lock().push_back(Box::new(move || {
+        assert!(hold.begin_release());
+        *there.holder.lock() = None;
+    }));
+    let lost = mine.hold.loss_channel();
+    clock.advance(engine.options.lease / 2);
+    assert_eq!(store.renewals.load(Ordering::SeqCst), 1);
+    assert!(lost.is_empty(), "its release says what became of it");
+    assert!(!matches!(mine.hold.standing(clock.now()), hold::Standing::Lost(_)));
+    drop(engine.shutdown());
+}
+
+#[test]
+fn the_release_of_a_dropped_guard_that_finds_nothing_is_a_loss() {
+    let store = Arc::new(Odd::default());
+    let (engine, name) = (engine(&store, &Clock::System), name());
+    let mine = acquire(&engine, &name, FOREVER, Lease::Renewed).unwrap().unwrap();
+    let lost = mine.hold.loss_channel();
+    *store.holder.lock() = None;
+    engine.drop_level(&mine.hold, mine.level);
+    assert_eq!(lost.recv_timeout(Duration::from_secs(10)).unwrap().reason, LossReason::Gone);
+    assert!(engine.registry.holds().is_empty());
+    engine.shutdown().unwrap();
+}
+
+#[test]
+fn a_clean_up_is_given_no_longer_than_until_the_next_renewal() {
+    let (lease, clock) = (Duration::from_secs(3), ManualClock::new());
+    let store = Arc::new(Odd::default());
+    let options = Options { lease, command_timeout: Duration::from_secs(60), ..Options::default() };
+    let seam: Arc<dyn Store> = Arc::clone(&store) as _;
+    let clocked = Clock::Manual(clock.clone());
+    let engine = Engine::start(options, clocked, seam, Arc::new(Reporter::new(None))).unwrap();
+    acquire(&engine, &name(), FOREVER, Lease::Renewed).unwrap().unwrap();
+    let other = Arc::new(LockName::new(&Arc::from("b"), "b".to_owned()).unwrap());
+    store.attempting.lock().push_back(Box::new(in_doubt));
+    let begun = clock.now();
+    acquire(&engine, &other, WaitLimit::Once, Lease::Renewed).unwrap_err();
+    clock.advance(Duration::from_millis(100));
+    let (_, deadline) = store.abandoned.lock().first().cloned().expect("it is cleaned up at once");
+    assert!(deadline <= begun.plus(lease / 2), "{:?}", deadline.since(begun));
+    drop(engine.shutdown());
+}
+
+#[test]
+fn a_forced_unlock_is_told_to_the_holders_here_at_once() {
+    let clock = ManualClock::new();
+    let memory = MemoryStore::with_clock(clock.clone());
+    let (store, reporter) = (Arc::new(memory.open()), Arc::new(Reporter::new(None)));
+    let clocked = Clock::Manual(clock.clone());
+    let engine = Engine::start(Options::default(), clocked, store, reporter).unwrap();
+    let mine = acquire(&engine, &name(), FOREVER, Lease::Renewed).unwrap().unwrap();
+    let lost = mine.hold.loss_channel();
+    // While the clock stands nothing is renewed.
+    assert!(engine.force("force_unlock", Kind::Mutex, &name()).unwrap());
+    assert_eq!(lost.try_recv().unwrap().reason, LossReason::Gone);
+    engine.shutdown().unwrap();
+}
+
+#[test]
+fn a_client_that_stood_still_over_the_end_of_its_holds_revives_none() {
+    let (lease, clock) = (Duration::from_secs(1), ManualClock::new());
+    let store = Arc::new(Odd::default());
+    let (engine, name) = (Arc::new(engine(&store, &Clock::Manual(clock.clone()))), name());
+    for way in 0..4 {
+        *store.holder.lock() = None;
+        let mine = acquire(&engine, &name, WaitLimit::Once, Lease::Fixed(lease)).unwrap().unwrap();
+        let release = || LevelRelease {
+            engine: Arc::clone(&engine),
+            hold: Arc::clone(&mine.hold),
+            level: Some(mine.level),
+        };
+        let expired = |ended: Result<()>| assert_eq!(ended.unwrap_err().not_held(), Some(&NotHeld::Expired));
+        engine.watchdog.stand_still(true);
+        clock.advance(lease);
+        match way {
+            0 => {
+                *store.holder.lock() = None;
+                let next = acquire(&engine, &name, WaitLimit::Once, Lease::Renewed).unwrap().unwrap();
+                assert_ne!(next.hold.owner(), mine.hold.owner(), "what is late may be about that one");
+                engine.end_level("unlock", &next.hold, Some(next.level)).unwrap();
+            }
+            1 => expired(engine.end_level("unlock", &mine.hold, Some(mine.level))),
+            2 => expired(leave_all("unlock", vec![release()])),
+            _ => {
+                prolong([(&engine, &mine.hold)].into_iter(), lease);
+                let standing = mine.hold.standing(clock.now());
+                assert_eq!(standing, hold::Standing::Lost(LossReason::Expired));
+            }
+        }
+        engine.watchdog.stand_still(false);
+    }
+    drop(engine.shutdown());
+}
+
+#[test]
+fn the_lease_of_a_group_counts_from_when_it_was_asked_for() {
+    let (second, clock) = (Duration::from_secs(1), ManualClock::new());
+    let store = Arc::new(Odd::default());
+    let (engine, name) = (Arc::new(engine(&store, &Clock::Manual(clock.clone()))), name());
+    let mine = acquire(&engine, &name, WaitLimit::Once, Lease::Fixed(second * 10)).unwrap().unwrap();
+    let (asked, later) = (clock.now(), clock.clone());
+    store.renewing.lock().push_back(Box::new(move || later.advance(second * 3)));
+    prolong([(&engine, &mine.hold)].into_iter(), second * 20);
+    assert_eq!(mine.hold.until(), asked.plus(crate::time::window(second * 20)), "not from the reply");
+    drop(engine.shutdown());
+}
