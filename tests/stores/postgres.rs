@@ -181,7 +181,8 @@ fn a_backend_that_stands_still_costs_one_command_timeout() {
     // Its entry in the directory would be another statement of this connection, or another connection's.
     let options = || server.options().pool_size(1).directory(false);
     let client = connected(|| options().command_timeout(ms(400)).build());
-    client.lock("a").lock().unwrap();
+    // So that the statement is prepared: without that nothing would be in doubt.
+    assert!(client.lock("a").try_lock().unwrap());
     client.lock("a").unlock().unwrap();
     let backend =
         "SELECT pid FROM pg_stat_activity WHERE query LIKE '-- Tells the first%' AND pid <> pg_backend_pid()";

@@ -216,17 +216,20 @@ fn a_lock_that_is_freed_by_force_or_by_time_goes_to_one_who_waits() {
     let Some(server) = shared() else { return };
     watch_for_stalls();
     let name = fresh("force");
-    let (holder, waiter) = (server.client(), server.client());
-    let lock = holder.lock(&name);
-    let took = handed(&name, &waiter, &mut || drop(lock.acquire_owned().map(std::mem::forget)), &mut || {
-        assert!(lock.force_unlock().unwrap());
-    });
-    assert!(took <= BY_MESSAGE, "{took:?}");
+    let (client, mut told) = (server.client(), server.admin());
+    told.batch_execute("LISTEN nobody").unwrap();
+    let held = client.lock(&name).acquire().unwrap();
+    stand(&mut server.admin(), &name, "waits", "0");
+    assert!(client.lock(&name).force_unlock().unwrap());
+    let message = told.notifications().timeout_iter(LONG).next().unwrap();
+    assert!(message.is_some_and(|message| message.payload() == "next"));
+    assert_eq!(line(&mut told, &name), [("waits".to_owned(), true)]);
+    drop(held);
     // Nobody says that a lease has run out.
     let owner = format!("{}8{}", &OLDER[..14], &OLDER[15..]);
     let before = now();
     take(&mut server.admin(), &name, &owner, 400);
-    let (client, lock) = (waiter, name);
+    let lock = name;
     start(move || client.lock(&lock).acquire().unwrap().unlock().unwrap()).join().unwrap();
     let took = before.elapsed();
     assert!(took >= ms(400) && took <= ms(400) + IN_ANY_CASE + stalled_since(before), "{took:?}");
