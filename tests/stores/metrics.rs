@@ -43,7 +43,7 @@ impl CounterFn for Series {
     }
 
     fn absolute(&self, _: u64) {
-        unreachable!()
+        panic!("no counter is set")
     }
 }
 
@@ -141,7 +141,7 @@ fn each_outcome_of_a_wait_and_each_end_of_a_hold_has_its_series() {
     assert!(forced.unlock().is_err());
     let _long = client.lock_with("long").max_hold(ms(100)).build().acquire_owned().unwrap();
     let abandoned = client.lock("abandoned");
-    thread::spawn(move || abandoned.lock().unwrap()).join().unwrap();
+    thread::scope(|scope| scope.spawn(|| abandoned.lock().unwrap()).join().unwrap());
     for end in ["released", "lost", "max_hold"] {
         recorded.eventually(&format!("leasehold_hold_seconds{{kind=lock,end={end}}}"));
     }
@@ -160,10 +160,11 @@ fn hand_overs_renewals_and_losses_are_counted_each_in_its_series() {
     for is_local in [true, false] {
         let held = if is_local { &client } else { &other }.lock("handed").acquire_owned().unwrap();
         let waits = client.lock("handed");
-        let waiter = thread::spawn(move || waits.acquire_owned().unwrap().unlock().unwrap());
-        assert!(eventually(LONG, || client.stats().waiters == 1), "nobody waits");
-        held.unlock().unwrap();
-        waiter.join().unwrap();
+        thread::scope(|scope| {
+            scope.spawn(|| waits.acquire_owned().unwrap().unlock().unwrap());
+            assert!(eventually(LONG, || client.stats().waiters == 1), "nobody waits");
+            held.unlock().unwrap();
+        });
     }
     recorded.eventually("leasehold_handoff_seconds{scope=local}");
     recorded.eventually("leasehold_handoff_seconds{scope=remote}");
