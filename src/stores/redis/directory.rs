@@ -24,8 +24,9 @@ use crate::time::{Moment, millis};
 const PAGE: u32 = 250;
 
 /// So many keys of a page are asked about in one write. A server runs all that one read brought it before it looks at another
-/// client's, and 16 KB are some fifty looks: each write is answered before the next is sent, and others are served between.
-const TOGETHER: usize = 16;
+/// client's: each write is answered before the next is sent, and others are served between. So many looks take a millisecond or two,
+/// and a page a handful of round trips.
+const TOGETHER: usize = 50;
 
 /// The key of a client's entry.
 pub(super) fn entry(client: ClientId) -> String {
