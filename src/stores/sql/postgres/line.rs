@@ -20,31 +20,25 @@ use crate::stores::sql::postgres::{
     Postgres, PostgresConnection, change, column, fence, one_at_a_time, query,
 };
 use crate::stores::sql::rows::{Change, Row, Rows, acquire_by_row, granted, of_kind};
-use crate::sync::Mutex;
-use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::time::{Clock, Moment, random_between};
 
-/// A client that waits removes the entries of clients that were killed so often.
-const TIDY_EVERY: Duration = Duration::from_secs(60);
 /// After an attempt that saw a lock in between two others.
 const AT_ONCE: Duration = Duration::from_millis(1);
 
-/// How a client goes by the lines of a table of locks.
-#[derive(Default)]
-pub(super) struct Line {
-    /// The table is not there, or the user lacks the permissions.
-    refused: AtomicBool,
-    /// When this client last removed the entries of others that were killed.
-    tidied: Mutex<Option<Moment>>,
+/// Whether the error may be about the line's table, and not about that of the locks.
+fn may_be_of_line(error: &Error) -> bool {
+    matches!(error.kind(), ErrorKind::Unsupported | ErrorKind::NoPermission)
 }
 
-impl Line {
-    pub(super) fn is_refused(&self) -> bool {
-        self.refused.load(Ordering::Relaxed)
-    }
+/// The ids of clients whose releases tell the line are UUIDs of version 8; versions of this crate without a line, and clients
+/// that may not use it, have version 4.
+fn tells_line(owner: &str) -> bool {
+    owner.as_bytes().get(14) == Some(&b'8')
+}
 
-    /// Creates the table if the options say so, and looks whether the user may use it.
-    pub(super) fn check(
+impl Postgres {
+    /// Creates the line's table if the options say so, and looks whether the user may use it.
+    pub(super) fn check_line(
         &self,
         options: &RedisOptions,
         link: &mut PostgresConnection,
@@ -62,32 +56,10 @@ impl Line {
             FROM unnest(ARRAY['SELECT', 'INSERT', 'UPDATE', 'DELETE']) AS word
             WHERE to_regclass($1::text) IS NOT NULL";
         let is_usable = column::<bool>(&link.one(usable, &[&table], deadline)?, 0)?;
-        self.refused.store(!is_usable, Ordering::Relaxed);
+        self.line.note_refused(!is_usable);
         Ok(())
     }
 
-    fn is_to_be_tidied(&self, now: Moment) -> bool {
-        let mut tidied = self.tidied.lock();
-        let is_due = tidied.is_none_or(|at| now.since(at) >= TIDY_EVERY);
-        if is_due {
-            *tidied = Some(now);
-        }
-        is_due
-    }
-}
-
-/// Whether the error may be about the line's table, and not about that of the locks.
-fn may_be_of_line(error: &Error) -> bool {
-    matches!(error.kind(), ErrorKind::Unsupported | ErrorKind::NoPermission)
-}
-
-/// The ids of clients whose releases tell the line are UUIDs of version 8; versions of this crate without a line, and clients
-/// that may not use it, have version 4.
-fn tells_line(owner: &str) -> bool {
-    owner.as_bytes().get(14) == Some(&b'8')
-}
-
-impl Postgres {
     /// Whether locks of this kind have a line that this client goes by.
     pub(super) fn has_line(&self, kind: Kind) -> bool {
         kind.has_line() && !self.line.is_refused()
@@ -115,7 +87,7 @@ impl Postgres {
         match attempt(link) {
             Err(Failure::Refused(error)) if may_be_of_line(&error) => {
                 let done = without(link)?;
-                self.line.refused.store(true, Ordering::Relaxed);
+                self.line.note_refused(true);
                 Ok(done)
             }
             outcome => outcome,
@@ -196,6 +168,18 @@ impl Postgres {
         )
     }
 
+    /// Frees a lock whoever holds it, and notifies those who listen to its releases.
+    pub(super) fn force_by_row(
+        &self,
+        link: &mut PostgresConnection,
+        (name, channel): (&[u8], &str),
+        token: bool,
+        deadline: Moment,
+    ) -> Outcome<Change<()>> {
+        let row = link.one(&self.queries.force, &[&name, &token, &channel], deadline)?;
+        Ok(change(&row)?.map(drop))
+    }
+
     pub(super) fn free_and_tell(
         &self,
         link: &mut PostgresConnection,
@@ -255,7 +239,7 @@ impl Postgres {
             },
             Err(Failure::Refused(error)) => {
                 if may_be_of_line(&error) {
-                    self.line.refused.store(true, Ordering::Relaxed);
+                    self.line.note_refused(true);
                 }
                 // The lock is free all the same; whom this does not reach either asks before long.
                 drop(link.rows("SELECT pg_notify($1, '')::text", &[&channel], deadline));

@@ -4,6 +4,7 @@
 mod advisory;
 pub mod in_transaction;
 mod line;
+mod line_use;
 mod link;
 mod listener;
 mod refusal;
@@ -17,7 +18,7 @@ use std::time::Duration;
 
 use tokio_postgres::Row as PgRow;
 
-use self::line::Line;
+use self::line_use::LineUse;
 use self::link::{Dial, PostgresConnection};
 use self::listener::NotificationListener;
 use crate::config::RedisOptions;
@@ -49,7 +50,7 @@ pub(crate) fn open(options: &RedisOptions, reporter: Arc<Reporter>) -> Result<Ar
         queries: Queries::new(&options.table.name),
         dial,
         listener,
-        line: Line::default(),
+        line: LineUse::default(),
     };
     let deadline = Clock::System.after(options.connect_timeout);
     let mut first = database.connect(deadline)?;
@@ -57,7 +58,7 @@ pub(crate) fn open(options: &RedisOptions, reporter: Arc<Reporter>) -> Result<Ar
         .and_then(|()| check(options, &mut first, deadline))
         .and_then(|()| match options.table.session_locks {
             true => Ok(()),
-            false => database.line.check(options, &mut first, deadline),
+            false => database.check_line(options, &mut first, deadline),
         })
         .map_err(|failure| failure.into_error().during("connect"))?;
     let pool = Pool::new(database, options.pool_size, first)?;
@@ -155,7 +156,7 @@ struct Postgres {
     setup: String,
     queries: Queries,
     listener: Arc<NotificationListener>,
-    line: Line,
+    line: LineUse,
 }
 
 impl Database for Postgres {
@@ -441,20 +442,6 @@ impl Rows for Postgres {
 
     fn close(&self) {
         self.listener.close();
-    }
-}
-
-impl Postgres {
-    /// Frees a lock whoever holds it, and notifies those who listen to its releases.
-    fn force_by_row(
-        &self,
-        link: &mut PostgresConnection,
-        (name, channel): (&[u8], &str),
-        token: bool,
-        deadline: Moment,
-    ) -> Outcome<Change<()>> {
-        let row = link.one(&self.queries.force, &[&name, &token, &channel], deadline)?;
-        Ok(change(&row)?.map(drop))
     }
 }
 

@@ -1,0 +1,38 @@
+//! Whether this client goes by the lines of a table of locks, and when it last removed what killed clients left in them.
+
+use std::time::Duration;
+
+use crate::sync::Mutex;
+use crate::sync::atomic::{AtomicBool, Ordering};
+use crate::time::Moment;
+
+/// A client that waits removes the entries of clients that were killed so often.
+const TIDY_EVERY: Duration = Duration::from_secs(60);
+
+/// How a client goes by the lines of a table of locks.
+#[derive(Default)]
+pub(super) struct LineUse {
+    /// The table is not there, or the user lacks the permissions.
+    refused: AtomicBool,
+    /// When this client last removed the entries of others that were killed.
+    tidied: Mutex<Option<Moment>>,
+}
+
+impl LineUse {
+    pub(super) fn is_refused(&self) -> bool {
+        self.refused.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn note_refused(&self, is_refused: bool) {
+        self.refused.store(is_refused, Ordering::Relaxed);
+    }
+
+    pub(super) fn is_to_be_tidied(&self, now: Moment) -> bool {
+        let mut tidied = self.tidied.lock();
+        let is_due = tidied.is_none_or(|at| now.since(at) >= TIDY_EVERY);
+        if is_due {
+            *tidied = Some(now);
+        }
+        is_due
+    }
+}
