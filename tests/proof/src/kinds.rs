@@ -46,7 +46,7 @@ pub enum Answer {
     StillHeld,
     Renewed,
     Left,
-    /// The user may not do that, or not all of it.
+    /// The user may not do that, or not all of it; or memory is full.
     Refused,
 }
 
@@ -276,7 +276,9 @@ impl Kind {
             _ => None,
         };
         let (word, rest) = match reply {
-            Reply::Error(text) if text.starts_with("NOPERM") => return Ok(Answer::Refused),
+            Reply::Error(text) if text.starts_with("NOPERM") || text.starts_with("OOM") => {
+                return Ok(Answer::Refused);
+            }
             Reply::Text(word) => (word.clone(), &[][..]),
             Reply::Array(items) => match items.split_first() {
                 Some((Reply::Text(word), rest)) => (word.clone(), rest),

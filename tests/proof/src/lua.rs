@@ -58,6 +58,7 @@ impl Scripts {
     ///
     /// If there is no such script.
     pub fn run(&self, server: &mut Server, name: &str, keys: &[String], arguments: &[String]) -> Reply {
+        server.has_written = false;
         std::mem::swap(server, &mut self.server.borrow_mut());
         let globals = self.lua.globals();
         globals.set("KEYS", keys).expect("memory");

@@ -42,6 +42,10 @@ pub struct Server {
     pub published: Vec<(String, String)>,
     /// A command that the user may not use.
     pub refused: Option<String>,
+    /// Its memory is full.
+    pub is_full: bool,
+    /// The script that runs has called a command that writes.
+    pub has_written: bool,
 }
 
 /// The commands that are modelled.
@@ -75,6 +79,10 @@ pub const COMMANDS: [&str; 28] = [
     "zpopmin",
     "zremrangebyscore",
 ];
+
+/// Those that write, first the ones that may take memory.
+const TAKES_MEMORY: [&str; 7] = ["set", "incr", "incrby", "decrby", "hset", "rpush", "zadd"];
+const WRITES: [&str; 8] = ["del", "pexpire", "hdel", "lpop", "lrem", "zrem", "zpopmin", "zremrangebyscore"];
 
 const WRONG_TYPE: &str = "WRONGTYPE Operation against a key holding the wrong kind of value";
 const NO_INTEGER: &str = "ERR value is not an integer or out of range";
@@ -141,6 +149,12 @@ impl Server {
         if self.refused.as_ref() == Some(&command) {
             return error("NOPERM this user has no permissions to run the command");
         }
+        let takes_memory = TAKES_MEMORY.contains(&command.as_str());
+        // In the middle of what it writes no script is stopped.
+        if takes_memory && self.is_full && !self.has_written {
+            return error("OOM command not allowed when used memory > 'maxmemory'.");
+        }
+        self.has_written |= takes_memory || WRITES.contains(&command.as_str());
         self.expire();
         match (command.as_str(), rest) {
             ("time", []) => {

@@ -45,6 +45,8 @@ pub struct Limits {
     pub reentries: u8,
     /// Waits that end without the lock.
     pub gives_up: u8,
+    /// How often the server's memory becomes full. It may have room again at any time.
+    pub fills: u8,
     /// A command that the user may not use.
     pub refused: Option<&'static str>,
 }
@@ -129,6 +131,8 @@ pub enum Action {
     Tick,
     Kill(usize),
     LoseData,
+    Fill,
+    Drain,
 }
 
 #[derive(Clone)]
@@ -219,6 +223,15 @@ impl<'a> World<'a> {
         self.owners.iter().find(waits).map(|other| other.who.owner)
     }
 
+    /// It waits no longer. The place in line is the client's: another of its threads keeps it, and gives it up when it is the last
+    /// and has not asked itself.
+    fn leaves(&mut self, owner: usize) {
+        let is_last = self.kind.queues_here() && self.successor(owner).is_none();
+        if is_last || self.kind == Kind::Fair && self.owners[owner].has_asked {
+            self.send(owner, Op::Leave, None, false);
+        }
+    }
+
     /// The owner has nothing any more, and wants nothing until its next cycle.
     fn end_cycle(&mut self, owner: usize, gives_number_up: bool) {
         let owner = &mut self.owners[owner];
@@ -248,6 +261,12 @@ impl<'a> World<'a> {
         let reply = self.scripts.run(&mut self.server, call.script, &call.keys, &call.arguments);
         match self.kind.read(request.op, &reply) {
             Err(words) => self.wrong = Some(format!("an answer that means nothing: {words}")),
+            // Nothing that ends a hold, or keeps it, takes memory that is not there.
+            Ok(Answer::Refused)
+                if self.server.is_full && !matches!(request.op, Op::Acquire(..) | Op::HandOver(..)) =>
+            {
+                self.wrong = Some(format!("a full server refuses {:?}", request.op));
+            }
             Ok(answer) => {
                 if let Answer::Granted(Some(fence)) = answer {
                     if fence <= self.last_fence {
@@ -354,7 +373,10 @@ impl<'a> World<'a> {
                 self.owners[owner].phase = Phase::Releases { until_us, levels: 1 };
                 self.send(owner, Op::Release(0), None, true);
             }
-            (_, Phase::Asks) => self.end_cycle(owner, false),
+            (_, Phase::Asks) => {
+                self.leaves(owner);
+                self.end_cycle(owner, false);
+            }
             (_, Phase::Releases { .. }) => self.end_cycle(owner, true),
             _ => {}
         }
@@ -644,6 +666,11 @@ impl explore::World for World<'_> {
         if self.left.losses > 0 {
             actions.push(Action::LoseData);
         }
+        if self.server.is_full {
+            actions.push(Action::Drain);
+        } else if self.left.fills > 0 {
+            actions.push(Action::Fill);
+        }
         if self.left.kills > 0 {
             let mut clients: Vec<usize> = self.left.owners.to_vec();
             clients.dedup();
@@ -668,10 +695,7 @@ impl explore::World for World<'_> {
             }
             Action::GiveUp(owner) => {
                 next.left.gives_up -= 1;
-                // The place in line is the client's: another of its threads keeps it.
-                if next.kind == Kind::Fair || next.kind.queues_here() && next.successor(owner).is_none() {
-                    next.send(owner, Op::Leave, None, false);
-                }
+                next.leaves(owner);
                 next.end_cycle(owner, false);
             }
             Action::Serve(index) => next.serve(index),
@@ -729,6 +753,11 @@ impl explore::World for World<'_> {
                 next.left.kills -= 1;
                 next.kill(client);
             }
+            Action::Fill => {
+                next.left.fills -= 1;
+                next.server.is_full = true;
+            }
+            Action::Drain => next.server.is_full = false,
             Action::LoseData => {
                 next.left.losses -= 1;
                 (next.is_calm, next.is_whole) = (false, false);
@@ -760,7 +789,8 @@ impl explore::World for World<'_> {
     }
 
     fn key(&self) -> String {
-        let mut key = String::new();
+        // What is wrong may be in nothing else that is seen: a request that was answered so is as it was.
+        let mut key = self.wrong.clone().unwrap_or_default();
         let now_us = i128::from(self.server.now_us);
         let since = |us: u64| i128::from(us) - now_us;
         for (name, entry) in &self.server.keys {
@@ -826,7 +856,7 @@ impl explore::World for World<'_> {
         let left = &self.left;
         write!(
             key,
-            "|{requests:?}|{} {} {} {} {} {} {} {}|{}|{} {}",
+            "|{requests:?}|{} {} {} {} {} {} {} {} {}|{}|{} {} {}",
             left.faults,
             left.kills,
             left.losses,
@@ -835,9 +865,11 @@ impl explore::World for World<'_> {
             left.renewals,
             left.reentries,
             left.gives_up,
+            left.fills,
             since(self.last_fence),
             self.is_calm,
-            self.is_whole
+            self.is_whole,
+            self.server.is_full
         )
         .ok();
         key

@@ -18,6 +18,7 @@ const CALM: Limits = Limits {
     renewals: 0,
     reentries: 0,
     gives_up: 0,
+    fills: 0,
     refused: None,
 };
 
@@ -40,7 +41,7 @@ pub struct Described {
 }
 
 /// Small ones first.
-pub const WORLDS: [Described; 13] = [
+pub const WORLDS: [Described; 14] = [
     Described {
         name: "kill",
         words: "three owners of two clients; a client is killed",
@@ -61,6 +62,11 @@ pub const WORLDS: [Described; 13] = [
         name: "fault",
         words: "three owners; a request or an answer is lost or late",
         limits: Limits { faults: 1, ..CALM },
+    },
+    Described {
+        name: "full",
+        words: "three owners; memory is full for a while; one gives up, a renewal, a re-entry",
+        limits: Limits { fills: 1, gives_up: 1, renewals: 1, reentries: 1, ..CALM },
     },
     Described {
         name: "time",

@@ -12,7 +12,10 @@ use redis::{Connection, Value};
 const SEQUENCES: u64 = 2000;
 const LENGTH: usize = 60;
 
-/// Runs the command in the server's script engine, as the scripts do: time stands still in one. Errors come as their first word.
+/// Commands in one script, at the most: what it has written before decides what a server without memory lets it do.
+const IN_ONE: usize = 3;
+
+/// Runs the commands in the server's script engine, as the scripts do. Errors come as their first word.
 const RUN: &str = "
     local function plain(reply)
         if type(reply) ~= 'table' then return reply end
@@ -20,7 +23,16 @@ const RUN: &str = "
         if reply.ok then return {'a status', reply.ok} end
         return reply
     end
-    return {redis.call('time'), {plain(redis.pcall(unpack(ARGV)))}}";
+    local time, answers, words = redis.call('time'), {}, {}
+    for at = 1, #ARGV + 1 do
+        if at > #ARGV or ARGV[at] == '|' then
+            answers[#answers + 1] = {plain(redis.pcall(unpack(words)))}
+            words = {}
+        else
+            words[#words + 1] = ARGV[at]
+        end
+    end
+    return {time, answers}";
 
 struct Program(Child);
 
@@ -75,7 +87,6 @@ impl Random {
     /// All commands in all forms that the model knows, with few keys, so that they meet.
     fn command(&mut self) -> Vec<String> {
         let forms = [
-            "time",
             "publish C M",
             "del K",
             "del K K",
@@ -149,6 +160,14 @@ fn reply(value: &Value) -> Reply {
     }
 }
 
+/// Memory is full as soon as there is a limit: the server itself needs more than that.
+fn fill(connection: &mut Connection, is_full: bool) {
+    redis::cmd("CONFIG")
+        .arg(&["SET", "maxmemory", if is_full { "1" } else { "0" }])
+        .exec(connection)
+        .expect("a limit of memory");
+}
+
 fn first_word(of: Reply) -> Reply {
     match of {
         Reply::Error(text) => Reply::Error(text.split(' ').next().unwrap_or_default().to_owned()),
@@ -157,57 +176,86 @@ fn first_word(of: Reply) -> Reply {
 }
 
 #[test]
+#[allow(
+    clippy::disallowed_methods,
+    reason = "how long a script took at the most is how far its times may be apart"
+)]
 fn the_model_answers_as_a_server_does() {
     let folder = tempfile::tempdir().expect("a folder");
     let (_program, mut connection) = start(folder.path());
-    let (mut errors, mut most) = (0, 0);
+    let (mut errors, mut out_of_memory, mut most) = (0, 0, 0);
     for seed in 1..=SEQUENCES {
         redis::cmd("FLUSHALL").exec(&mut connection).expect("an empty server");
+        let mut is_full = false;
+        fill(&mut connection, is_full);
         let (mut random, mut sent) = (Random(seed), Vec::new());
         // All states that the server can be in by what it has answered so far.
         let mut models = vec![Server::default()];
         for _ in 0..LENGTH {
-            let words = random.command();
+            if random.below(20) == 0 {
+                is_full = !is_full;
+                fill(&mut connection, is_full);
+                sent.push(vec![format!("full: {is_full}")]);
+            }
+            let commands: Vec<_> = (0..=random.below(IN_ONE)).map(|_| random.command()).collect();
+            let asked = Instant::now();
             let answer: Value = redis::cmd("EVAL")
                 .arg(RUN)
                 .arg(0)
-                .arg(&words)
+                .arg(commands.join(&"|".to_owned()))
                 .query(&mut connection)
                 .expect("an answer of the server");
+            // Keys end by the time at which the script began, and other commands have the time now, or all the same: by the version.
+            let apart = 1 + asked.elapsed().as_millis() as u64;
             let Reply::Array(parts) = reply(&answer) else { panic!("{answer:?}") };
             let [Reply::Array(time), Reply::Array(answers)] = parts.as_slice() else { panic!("{answer:?}") };
             let [Reply::Text(seconds), Reply::Text(micros)] = time.as_slice() else { panic!("{time:?}") };
             let seconds = seconds.parse::<u64>().expect("seconds");
             let now_us = seconds * 1_000_000 + micros.parse::<u64>().expect("microseconds");
             // A list in an answer ends at its first nil.
-            let of_server = answers.first().cloned().unwrap_or(Reply::Nil);
-            sent.push(words.clone());
-            if words[0] == "time" {
-                continue;
+            let of_server: Vec<Reply> = answers
+                .iter()
+                .map(|answer| match answer {
+                    Reply::Array(items) => items.first().cloned().unwrap_or(Reply::Nil),
+                    other => panic!("no answer to a command: {other:?}"),
+                })
+                .collect();
+            sent.extend(commands.clone());
+            for model in &mut models {
+                (model.is_full, model.has_written) = (is_full, false);
             }
-            let mut answers = Vec::new();
-            let mut possible: Vec<Server> = Vec::new();
-            for model in &models {
-                // Keys end by the time at which the script began, TIME says the time now, or the other way round: by the version.
-                for now_us in [now_us, now_us - 1000, now_us + 1000] {
-                    let mut next = Server { now_us, ..model.clone() };
-                    let answer = first_word(next.call(&words));
-                    next.now_us = 0;
-                    if answer == of_server && !possible.contains(&next) {
-                        possible.push(next);
+            for (words, of_server) in commands.iter().zip(&of_server) {
+                let mut answers = Vec::new();
+                let mut possible: Vec<Server> = Vec::new();
+                for model in &models {
+                    for now_us in (now_us - apart * 1000..=now_us + apart * 1000).step_by(1000) {
+                        let mut next = Server { now_us, ..model.clone() };
+                        let answer = first_word(next.call(words));
+                        next.now_us = 0;
+                        if answer == *of_server && !possible.contains(&next) {
+                            possible.push(next);
+                        }
+                        answers.push(answer);
                     }
-                    answers.push(answer);
                 }
+                assert!(
+                    !possible.is_empty(),
+                    "{of_server:?} is the server's answer to {words:?}, of the last {} of {sent:#?} (seed {seed}), and the model's {answers:?}",
+                    commands.len()
+                );
+                most = most.max(possible.len());
+                models = possible;
             }
-            errors += usize::from(matches!(of_server, Reply::Error(_)));
-            assert!(
-                !possible.is_empty(),
-                "{of_server:?} is the server's answer to the last of {sent:#?} (seed {seed}), and the model's {answers:?}"
-            );
-            most = most.max(possible.len());
-            models = possible;
+            errors += of_server.iter().filter(|answer| matches!(answer, Reply::Error(_))).count();
+            out_of_memory +=
+                of_server.iter().filter(|answer| **answer == Reply::Error("OOM".to_owned())).count();
         }
     }
-    println!("{SEQUENCES} sequences of {LENGTH} commands, {errors} of them errors; {most} states at once");
-    assert!(errors > 1000, "{errors}: that errors are alike was not looked at");
+    println!(
+        "{SEQUENCES} sequences of {LENGTH} scripts, {errors} errors, {out_of_memory} of them for want of memory; {most} states at once"
+    );
+    assert!(
+        errors > 1000 && out_of_memory > 1000,
+        "{errors}, {out_of_memory}: that errors are alike was not looked at"
+    );
 }

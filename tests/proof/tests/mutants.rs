@@ -25,6 +25,13 @@ const MUTANTS: &[(&str, &str, &str, Kind, &str)] = &[
     ),
     (
         "acquire.lua",
+        "    return {'in_line', wait_ms, why}",
+        "    return {'in_line', wait_ms}",
+        Kind::Plain,
+        "an answer that means nothing",
+    ),
+    (
+        "acquire.lua",
         "    if redis.pcall('pexpire', line, 60000) ~= 1 then",
         "    if false then",
         Kind::Plain,
@@ -80,6 +87,13 @@ const MUTANTS: &[(&str, &str, &str, Kind, &str)] = &[
         "  if redis.call('hexists', lock, owner) == 1 then",
         Kind::Plain,
         "",
+    ),
+    (
+        "release.lua",
+        "  redis.call('pexpire', lock, math.max(ttl_ms, 1))\n",
+        "",
+        Kind::Plain,
+        "a full server refuses",
     ),
     (
         "line.lua",
@@ -228,7 +242,7 @@ const MUTANTS: &[(&str, &str, &str, Kind, &str)] = &[
     (
         "semaphore_acquire.lua",
         "  return was == 'granted' and {'granted'} or {'busy', -1}",
-        "",
+        "  redis.call('del', request)",
         Kind::Semaphore(1),
         "permits",
     ),
@@ -273,6 +287,13 @@ const MUTANTS: &[(&str, &str, &str, Kind, &str)] = &[
         "local listeners = 0",
         Kind::Semaphore(1),
         "nobody wakes",
+    ),
+    (
+        "semaphore_release.lua",
+        "redis.call('pexpire', request, lasts_ms)\n",
+        "",
+        Kind::Semaphore(1),
+        "a full server refuses",
     ),
 ];
 
