@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use leasehold::{ErrorKind, HoldState, LossReason};
 
-use super::world::{L, R, T, about, scenario};
+use super::world::{KEPT, L, R, T, about, scenario};
 use crate::support::epilogue::threads;
 use crate::support::observer::{Event, Seen};
 use crate::support::proxy::{Do, Then, Which};
@@ -340,10 +340,10 @@ fn two_thousand_cycles_leave_nothing() {
 #[test]
 fn a_thousand_holds_are_kept_by_few_round_trips() {
     scenario(|world| {
-        let client = world.builder_to(&world.server.url()).build().unwrap();
+        let client = world.builder_to(&world.server.url()).lease(KEPT).build().unwrap();
         let guards: Vec<_> =
             (0..1000).map(|number| client.lock(&format!("many-{number}")).acquire_owned().unwrap()).collect();
-        throughout(2 * L, || guards.iter().all(|guard| guard.check().is_ok()));
+        throughout(KEPT + R, || guards.iter().all(|guard| guard.check().is_ok()));
         let begun = now();
         client.shutdown().unwrap();
         within(begun, 2 * T, "a shutdown that gives back a thousand locks");
