@@ -254,17 +254,10 @@ impl Bench<'_> {
             kind => (kind, workload.processes),
         };
         let kind = format!("{kind:?}").to_lowercase();
-        let sort = match workload.sort {
-            Sort::Plain => "plain",
-            Sort::Permits => "permits",
-            Sort::ReadWrite => "read-write",
-        };
-        let sort = sort.to_owned();
         let mut arguments: Vec<String> = Vec::new();
         for (flag, value) in [
             ("--peer", peer.to_owned()),
             ("--kind", kind),
-            ("--sort", sort),
             ("--threads", threads.to_string()),
             ("--keys", keys.to_string()),
             ("--seconds", seconds.to_string()),
@@ -277,6 +270,13 @@ impl Bench<'_> {
         if workload.processes > 1 {
             arguments.extend(["--counter".to_owned(), path(&self.counter)?]);
         }
+        // Not all peers have others, and so not all know the word.
+        let sort = match workload.sort {
+            Sort::Plain => None,
+            Sort::Permits => Some("permits"),
+            Sort::ReadWrite => Some("read-write"),
+        };
+        arguments.extend(sort.into_iter().flat_map(|sort| ["--sort".to_owned(), sort.to_owned()]));
         let server = self.server.to_string();
         let watch = Watch::start(move || Some(process(&server)?.own));
         let pinned = workload.cores.map(|cores| Pinned::new(self.server, cores)).transpose();
