@@ -58,10 +58,10 @@ struct Odd {
     closed: AtomicBool,
     /// By when changes of something counted were to be answered, of which none is.
     counted: Mutex<Vec<Moment>>,
-    /// What the next attempts, releases and clean-ups are answered, each instead of what is right.
+    /// The answers to the next attempts, releases and clean-ups, each instead of the right one.
     attempting: Scripted<Attempt>,
     releasing: Scripted<Release>,
-    /// What happens while the next renewals are made, and by when they were to be answered.
+    /// The events while the next renewals are made, and by when those were to be answered.
     renewing: Mutex<VecDeque<Box<dyn FnOnce() + Send>>>,
     renewed_by: Mutex<Vec<Moment>>,
     /// The channel on which it reports that it is free, if it does: a waiter sleeps for an hour otherwise.

@@ -28,7 +28,7 @@ pub(crate) struct Reporter {
     news: Arc<QueuedReports>,
     /// How many subscribers can wake nobody.
     silent: AtomicUsize,
-    /// What they said and the observers have not heard yet.
+    /// Their changes that the observers have not heard of yet.
     unheard: Arc<Mutex<VecDeque<Option<Error>>>>,
     unneeded: Arc<Mutex<UnneededCallbacks>>,
 }

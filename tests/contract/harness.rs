@@ -126,7 +126,7 @@ impl Store {
     }
 
     pub(crate) fn build(&self, options: impl FnOnce(ClientBuilder) -> ClientBuilder) -> Result<LockClient> {
-        // What a busy machine answers late is no fault of a lock: contracts about time-outs name their own.
+        // An answer that a busy machine makes late is no fault of a lock: contracts about time-outs name their own.
         let builder =
             LockClient::builder().lease(Duration::from_secs(20)).command_timeout(Duration::from_secs(15));
         (self.open)(options(builder))

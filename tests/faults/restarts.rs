@@ -133,7 +133,7 @@ fn a_paused_server_delays_calls_within_their_bounds() {
 #[test]
 fn flushing_the_scripts_all_the_time_costs_no_user_an_error() {
     scenario(|world| {
-        // What a busy machine answers late is no fault of the scripts.
+        // An answer that a busy machine makes late is no fault of the scripts.
         let client =
             || world.builder_to(&world.server.url()).lease(KEPT).command_timeout(LONG).build().unwrap();
         let clients = [client(), client()];

@@ -1,4 +1,4 @@
-//! What becomes of answers that are late, lost or none, of turns, and of clients that stood still.
+//! Answers that are late, lost or none, turns, and clients that stood still.
 
 use super::*;
 use crate::engine::batch::{LevelRelease, leave_all, prolong};
@@ -276,7 +276,7 @@ fn threads_here_hand_a_lock_on_among_themselves_only_so_often() {
     assert!(engine.registry.contended_since(Kind::Mutex, &name).is_some());
     engine.registry.tidy(clock.now().plus(Duration::from_secs(60)));
     assert!(engine.registry.contended_since(Kind::Mutex, &name).is_none());
-    // Who waits here is told when the hold goes.
+    // A waiter here is told when the hold goes.
     assert!(!place.ticket().take_nudge());
     engine.registry.remove(&mine.hold);
     assert!(place.ticket().take_nudge());

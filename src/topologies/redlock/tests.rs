@@ -1,4 +1,4 @@
-//! What the majority decides, on servers that answer as a test has it.
+//! The decisions of a majority, on servers that answer as a test has it.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -285,7 +285,7 @@ fn a_clean_up_is_done_when_all_servers_have_freed() {
     for server in servers.iter().take(2) {
         server.cleanups.lock().push_back(freed());
     }
-    // What was in doubt may yet happen at the third: it is to be looked at again.
+    // The request in doubt may yet happen at the third: that is to be looked at again.
     assert!(matches!(abandon()[..], [Answer::Done(Release::NotHeld { .. })]));
     redlock.close();
 }

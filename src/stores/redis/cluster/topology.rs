@@ -264,7 +264,7 @@ impl Topology {
         self.wakeups.follow(latest, |endpoint| self.subscriber(endpoint));
     }
 
-    /// What is learnt of it by the store of any member.
+    /// The store of any member learns it for all.
     pub(super) fn line_rights(&self) -> &LineRights {
         &self.settings.line_rights
     }

@@ -370,7 +370,7 @@ fn a_release_that_may_not_tell_the_line_says_so_however_it_is_sent() {
             let store = open(&options);
             let holder = by(&waiter(), Turn::Barges);
             granted(store.attempt(&holder, 1, soon()));
-            // Where only the message is refused, a line without anybody does not show it.
+            // A line without anybody does not show that only the message is refused.
             server.run(&["ZADD", LINE, "1", &client(&waiter())]);
             assert!(!store.is_refused(), "{way}");
             release(&store, &holder);

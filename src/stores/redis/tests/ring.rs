@@ -1,4 +1,4 @@
-//! What a node of a ring does under which mark.
+//! A node of a ring, and the mark that it goes by.
 
 use std::time::Duration;
 

@@ -213,7 +213,7 @@ fn fences_of_several_grow_whatever_happens_to_their_counters_and_each_release_is
         }
         last = fences;
     }
-    // What has no end is held.
+    // A lock without an end is held.
     server.run(&["HSET", "a", "somebody", "1"]);
     assert_eq!(ask(&store, &wishes(&["a"]), true).done(), []);
     store.close();

@@ -224,7 +224,7 @@ impl Postgres {
         )
     }
 
-    /// Who was told that the lock is free. Where the line does not work, at least those who listen to releases are.
+    /// Those who were told that the lock is free. If the line does not work, at least those who listen to releases are.
     fn others(
         &self,
         link: &mut PostgresConnection,
