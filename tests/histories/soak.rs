@@ -21,6 +21,15 @@ use crate::worker::{GO, Kind, LATCH, LOCKS, Line, Orders, connect, mono, nanos, 
 const ORDERS: &str = "LEASEHOLD_HISTORIES_ORDERS";
 const WORKERS: usize = 4;
 
+/// In a run longer than this, calm follows: locks change hands far more often while processes live.
+const ROUGH: Duration = Duration::from_secs(20);
+const CALM: Duration = Duration::from_secs(40);
+
+/// Whether there is little trouble now, so long after the begin.
+fn is_calm(elapsed: Duration) -> bool {
+    elapsed.as_secs() % (ROUGH + CALM).as_secs() >= ROUGH.as_secs()
+}
+
 /// How long the trouble lasts.
 fn run() -> Duration {
     let seconds = std::env::var("LEASEHOLD_HISTORY_SECONDS");
@@ -142,7 +151,8 @@ impl Trouble {
         assert!(eventually(LONG, || lines(Path::new(&folder), 0).len() > 20), "nobody works");
         let (begun, mut struck) = (now(), 0);
         while begun.elapsed() < run() {
-            let_pass(ms(20 + random() % 100), "between two strikes");
+            let most = if is_calm(begun.elapsed()) { 4_000 } else { 100 };
+            let_pass(ms(20 + random() % most), "between two strikes");
             self.resume(mono());
             self.nobody_has_failed();
             // Each kind of trouble comes soon, and then by chance.

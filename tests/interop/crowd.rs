@@ -295,6 +295,12 @@ fn spin_locks_of_both_are_one() {
     crowd_of(&server, &[(&java, work)], &[work, work], (2, 5), |had| no_more_than(1, had));
 }
 
+/// For how long processes of both languages share a lock.
+fn fleet_lasts() -> Duration {
+    let seconds = env::var("LEASEHOLD_FLEET_SECONDS");
+    Duration::from_secs(seconds.map_or(10, |seconds| seconds.parse().expect("a number of seconds")))
+}
+
 /// Rust's processes wait in a line that Java's neither see nor stand in: neither is to starve beside the other.
 #[test]
 fn two_java_and_eight_rust_processes_share_a_lock() {
@@ -303,7 +309,7 @@ fn two_java_and_eight_rust_processes_share_a_lock() {
     let Some(server) = RedisServer::start_default() else { return };
     let Some(java) = java::connect(&server.url(), LEASE) else { return };
     let Some(other_java) = java::connect(&server.url(), LEASE) else { return };
-    let work = Work { name: "shared", lasts: Duration::from_secs(10), pause: ms(4), threads: &[("lock", 1)] };
+    let work = Work { name: "shared", lasts: fleet_lasts(), pause: ms(4), threads: &[("lock", 1)] };
     let jvms = [(&java, work), (&other_java, work)];
     let had = crowd_of(&server, &jvms, &[work; PROCESSES - 2], (2, 100), |had| no_more_than(1, had));
     let counts = counts(&had);

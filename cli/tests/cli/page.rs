@@ -122,18 +122,17 @@ fn a_thousand_locks_are_filtered_and_sorted_and_the_page_does_not_stick() {
     assert_eq!(names(&mut page, 2000).len(), 1000);
 
     page.value("document.querySelector('th[data-key=name] button').click()");
-    // The longest time in which it reacts to nothing, and the rows that are made or moved, with all that the lists of three
-    // seconds bring.
+    // The longest time in which it reacts to nothing, and the rows that are made or moved, while two lists come, which takes as
+    // long as it takes, and three seconds at least.
     let measured = page.value(
         "new Promise(done => { let rows = 0, lists = performance.getEntriesByType('resource').length; \
          new MutationObserver(seen => seen.forEach(one => rows += one.addedNodes.length)) \
          .observe(document.getElementById('rows'), {childList: true}); \
          let longest = 0, last = performance.now(), end = last + 3000; (function tick() { \
          const now = performance.now(); longest = Math.max(longest, now - last); last = now; \
-         now < end ? setTimeout(tick, 0) : \
-         done({longest, rows, lists: performance.getEntriesByType('resource').length - lists}); })() })",
+         now < end || performance.getEntriesByType('resource').length < lists + 2 ? setTimeout(tick, 0) : \
+         done({longest, rows}); })() })",
     );
-    assert!(measured["lists"].as_u64().unwrap() >= 1, "{measured}");
     assert_eq!(measured["rows"], 0, "rows that were there are drawn again");
     assert!(
         measured["longest"].as_f64().unwrap() < 1000.0,
