@@ -123,9 +123,10 @@ impl HandoffResult {
 }
 
 impl Drop for PendingHandoff {
-    /// A waiter that unwinds leaves the answer unread: its own claim ends with its lease, the releaser's is unknown.
+    /// A waiter that unwinds leaves the answer unread, or is reading it: its own claim ends with its lease, the releaser's
+    /// is unknown.
     fn drop(&mut self) {
-        if self.pending.is_some() {
+        if self.releaser.is_some() {
             let words = "the thread that was handed the lock panicked";
             let error = Error::new(crate::ErrorKind::Resource, "unlock", words).with_unknown_outcome();
             self.end(ReleaseOutcome::Unknown(error));

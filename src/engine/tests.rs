@@ -1,6 +1,7 @@
 //! The policy above the seam, on a store that answers as a test has it.
 
 mod answers;
+mod rare;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -61,6 +62,8 @@ struct Odd {
     /// The answers to the next attempts, releases and clean-ups, each instead of the right one.
     attempting: Scripted<Attempt>,
     releasing: Scripted<Release>,
+    /// The answers to the next hand-offs, as their readers find them.
+    handing: Scripted<Handoff>,
     /// The events while the next renewals are made, and by when those were to be answered.
     renewing: Mutex<VecDeque<Box<dyn FnOnce() + Send>>>,
     renewed_by: Mutex<Vec<Moment>>,
@@ -68,7 +71,8 @@ struct Odd {
     channel: Option<Arc<Channel>>,
 }
 
-type Scripted<T> = Mutex<VecDeque<Box<dyn FnOnce() -> Answer<T> + Send>>>;
+type Scripted<T> = Mutex<VecDeque<Script<T>>>;
+type Script<T> = Box<dyn FnOnce() -> Answer<T> + Send>;
 
 /// The source of a channel that stays.
 struct Standing;
@@ -88,6 +92,15 @@ impl Pending for Refusing {
         self.0.send(()).unwrap();
         self.1.recv().unwrap();
         Answer::Refused(refusal())
+    }
+}
+
+/// A hand-off whose answer is scripted.
+struct Handing(Script<Handoff>);
+
+impl Pending for Handing {
+    fn wait(self: Box<Self>) -> Answer<Handoff> {
+        self.0()
     }
 }
 
@@ -153,6 +166,10 @@ impl Store for Odd {
     }
 
     fn hand_off(&self, _: &Claim, _: &Claim, _: Moment) -> Option<Box<dyn Pending>> {
+        let scripted = self.handing.lock().pop_front();
+        if let Some(answer) = scripted {
+            return Some(Box::new(Handing(answer)));
+        }
         let (reading, go_on) = self.reading.lock().take()?;
         Some(Box::new(Refusing(reading, go_on)))
     }
@@ -540,6 +557,7 @@ fn a_shutdown_that_a_call_holds_up_says_so_in_time() {
         go_on.send(()).unwrap();
         assert_eq!(trying.join().unwrap().unwrap_err().kind(), ErrorKind::ShutDown);
     });
+    assert_eq!(engine.stats().holds, 0, "the caller was told that it has nothing");
 }
 
 #[test]

@@ -29,6 +29,7 @@ contracts!(
     locks_of_several_clients_and_stores_are_one_group,
     a_group_is_reentrant_as_its_locks_are,
     a_multi_locks_lease_is_for_all_and_counts_from_the_last_acquire,
+    a_groups_lease_cuts_no_longer_one_of_its_thread,
     locks_acquired_first_are_kept_while_another_is_waited_for,
     a_group_is_renewed_and_lasts_as_long_as_the_least_of_it,
     the_loss_of_one_is_the_loss_of_the_group,
@@ -449,6 +450,25 @@ fn a_multi_locks_lease_is_for_all_and_counts_from_the_last_acquire(store: &Store
     let lasted = ended - had;
     assert!(lasted > lease / 2 && lasted < lease + slack_since(had), "{lasted:?}");
     comes_true_within(store.freed_within(SECOND), || names.iter().all(|name| left(name).is_none()));
+}
+
+/// All are renewed once when the last is there, for the group's lease.
+fn a_groups_lease_cuts_no_longer_one_of_its_thread(store: &Store) {
+    let (client, other) = (store.client(), store.client());
+    let names = names(2);
+    let (multi, single) = (group(&client, &names), client.lock(&names[0]));
+    let holding = Holding::take(&other.lock(&names[1]));
+    let waiter = Waiter::start(move || {
+        single.lock_with_lease(SECOND * 60).unwrap();
+        let guard = multi.acquire_with_lease(SECOND * 20).unwrap();
+        let left = single.remaining_lease().unwrap();
+        guard.unlock().unwrap();
+        single.unlock().unwrap();
+        left
+    });
+    holding.release();
+    let (left, _) = waiter.returns_within(LONG);
+    assert!(left > Some(SECOND * 30), "{left:?}");
 }
 
 fn locks_acquired_first_are_kept_while_another_is_waited_for(store: &Store) {

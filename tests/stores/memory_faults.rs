@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use leasehold::crossbeam_channel::{Sender, unbounded};
 use leasehold::{
-    ClientBuilder, Error, ErrorKind, Event, Fault, HoldState, LockClient, LossReason, ManualClock,
-    MemoryStore, Observer, Result,
+    ClientBuilder, Error, ErrorKind, Event, Fault, HoldState, LeaderEvent, LockClient, LossReason,
+    ManualClock, MemoryStore, Observer, Result,
 };
 
-use crate::support::{elsewhere, ms};
+use crate::support::{LONG, elsewhere, ms, receive};
 
 const FAULTS: [Fault; 3] = [Fault::Refused, Fault::RequestLost, Fault::AnswerLost];
 
@@ -251,6 +251,20 @@ fn a_paused_client_renews_nothing_and_reports_no_loss_until_it_goes_on() {
     drop(guard); // ends nobody else's hold
     successor.check().unwrap();
     assert!(other.lock("a").is_held_by_current_thread().unwrap());
+}
+
+#[test]
+fn a_leader_whose_client_stood_still_over_the_end_of_its_hold_does_not_say_that_it_leads() {
+    let (clock, store) = place();
+    let client = client(&store);
+    let leader = client.leader("a").unwrap();
+    let elected = receive(leader.events(), LONG);
+    let Ok(LeaderEvent::Elected { term }) = elected else { panic!("{elected:?}") };
+    assert_eq!(leader.term(), Some(term));
+    let _paused = store.pause_client(&client).unwrap();
+    clock.advance(ms(60_000));
+    // No thread of the client has noticed it.
+    assert_eq!(leader.term(), None);
 }
 
 #[test]

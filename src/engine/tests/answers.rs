@@ -5,7 +5,7 @@ use crate::engine::batch::{LevelRelease, leave_all, prolong};
 use crate::engine::registry::Next;
 use crate::interrupt::Interrupt;
 
-fn in_doubt<T>() -> Answer<T> {
+pub(super) fn in_doubt<T>() -> Answer<T> {
     Answer::Unknown(refusal().with_unknown_outcome())
 }
 
@@ -18,7 +18,7 @@ fn a_lock_that_was_gone_after_its_lease_is_not_reported_as_released() {
         let mine = acquire(&engine, &name, FOREVER, Lease::Fixed(lease)).unwrap().unwrap();
         let (told, later) = (bounded(1), clock.clone());
         *store.holder.lock() = None;
-        store.releasing.lock().extend::<[Box<dyn FnOnce() -> Answer<Release> + Send>; 2]>([
+        store.releasing.lock().extend::<[Script<Release>; 2]>([
             Box::new(in_doubt),
             Box::new(move || {
                 later.advance(takes);

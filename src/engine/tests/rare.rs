@@ -1,0 +1,183 @@
+//! Rules that matter only where events come in a rare order.
+
+use super::answers::in_doubt;
+use super::*;
+use crate::engine::batch::{LevelRelease, leave_all};
+use crate::park::take_time;
+
+#[test]
+fn a_writer_whose_number_was_given_up_is_told_so_and_does_not_wait_for_itself_to_read() {
+    let (second, clock) = (Duration::from_secs(1), ManualClock::new());
+    let store = Arc::new(Odd::default());
+    let (engine, name) = (engine(&store, &Clock::Manual(clock.clone())), name());
+    let writing = acquire_as(Kind::Write, &engine, &name, FOREVER, Lease::Renewed).unwrap().unwrap();
+    // As a request about another lock does that goes without an answer.
+    ThreadMark::current().retire(writing.hold.owner().number());
+    let until = WaitLimit::Deadline(engine.clock.after(second));
+    let attempts = store.attempts.load(Ordering::SeqCst);
+    // A wait for its own writing would end in vain.
+    store.attempting.lock().push_back(Box::new(move || {
+        clock.advance(second * 2);
+        Answer::Done(Attempt::Busy { retry_after: None })
+    }));
+    let error = acquire_as(Kind::Read, &engine, &name, until, Lease::Renewed).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::WouldDeadlock);
+    assert_eq!(store.attempts.load(Ordering::SeqCst), attempts);
+    // A try waits for nobody.
+    assert!(acquire_as(Kind::Read, &engine, &name, WaitLimit::Once, Lease::Renewed).unwrap().is_none());
+    engine.end_level("unlock", &writing.hold, Some(writing.level)).unwrap();
+    assert!(acquire_as(Kind::Read, &engine, &name, until, Lease::Renewed).unwrap().is_some());
+    engine.shutdown().unwrap();
+}
+
+#[test]
+fn a_client_that_found_the_lock_with_the_one_other_does_not_stand_back_for_it_again() {
+    let clock = ManualClock::new();
+    let channel = Arc::new(Channel::new("a", true));
+    let store = Arc::new(Odd { channel: Some(Arc::clone(&channel)), ..Odd::default() });
+    let (engine, name) = (engine(&store, &Clock::Manual(clock.clone())), name());
+    let mine = acquire(&engine, &name, FOREVER, Lease::Renewed).unwrap().unwrap();
+    engine.end_level("unlock", &mine.hold, Some(mine.level)).unwrap();
+    // While it asks, the answer of its release comes: one other client was notified. That one has the lock, and releases it.
+    let completion = Arc::clone(&engine.completion);
+    store.attempting.lock().push_back(Box::new(move || {
+        completion.note_released(&mine.hold, Others::Listen(1));
+        channel.notify();
+        Answer::Done(Attempt::Busy { retry_after: None })
+    }));
+    let (told, is_told) = bounded(1);
+    let again = thread::scope(|scope| {
+        let again = || told.send(acquire(&engine, &name, FOREVER, Lease::Renewed).map(drop)).unwrap();
+        thread::Builder::new().spawn_scoped(scope, again).unwrap();
+        // The clock stands: a client that stands back does so until the clock is moved, so that the thread ends.
+        let again = is_told.recv_timeout(Duration::from_secs(10));
+        clock.advance(Duration::from_millis(10));
+        again
+    });
+    again.expect("it stands back for a client that had its turn").unwrap();
+    drop(engine.shutdown());
+}
+
+/// The timer, which would notice the end first, stands still.
+#[test]
+fn a_renewal_that_is_answered_after_the_window_revives_nothing_and_is_undone_under_a_number_that_is_given_up()
+{
+    let clock = ManualClock::new();
+    let store = Arc::new(Odd::default());
+    let (engine, name) = (engine(&store, &Clock::Manual(clock.clone())), name());
+    let lease = engine.options.lease;
+    let writing = acquire_as(Kind::Write, &engine, &name, FOREVER, Lease::Renewed).unwrap().unwrap();
+    let clocked = engine.clock.clone();
+    store.renewing.lock().push_back(Box::new(move || take_time(&clocked, lease * 4 / 5)));
+    clock.advance(lease / 2);
+    assert_eq!(store.renewals.load(Ordering::SeqCst), 1, "it is on its way");
+    engine.watchdog.stand_still(true);
+    // Past the window that it had, and not past the one that the renewal would have opened.
+    clock.advance(lease * 7 / 10);
+    let standing = writing.hold.standing(clock.now());
+    assert_eq!(standing, hold::Standing::Lost(LossReason::Expired));
+    // The store has the lock under the old number still, and is about to be asked to free it: nothing is had under that.
+    assert!(acquire_as(Kind::Read, &engine, &name, WaitLimit::Once, Lease::Renewed).unwrap().is_none());
+    engine.watchdog.stand_still(false);
+    clock.advance(Duration::from_secs(1));
+    assert_eq!(*store.holder.lock(), None);
+    assert!(acquire_as(Kind::Read, &engine, &name, WaitLimit::Once, Lease::Renewed).unwrap().is_some());
+    drop(engine.shutdown());
+}
+
+/// Has another thread wait for the lock that `mine` is a hold of, until it is asleep and `release` has run. Returns whether it
+/// had the lock and gave it back, if it did not panic.
+fn while_another_waits(
+    engine: &Engine,
+    name: &Arc<LockName>,
+    release: impl FnOnce(),
+) -> thread::Result<Result<bool>> {
+    let until = WaitLimit::Deadline(Clock::System.after(Duration::from_secs(10)));
+    thread::scope(|scope| {
+        let wait = || match acquire(engine, name, until, Lease::Renewed)? {
+            Some(theirs) => engine.end_level("unlock", &theirs.hold, Some(theirs.level)).map(|()| true),
+            None => Ok(false),
+        };
+        let waiter = thread::Builder::new().spawn_scoped(scope, wait).unwrap();
+        comes_about("the other thread's sleep", || {
+            engine.registry.head(Kind::Mutex, name).is_some_and(|head| head.is_open())
+        });
+        release();
+        waiter.join()
+    })
+}
+
+#[test]
+fn a_lock_whose_next_owner_panics_while_it_is_on_its_way_is_freed() {
+    let store = Arc::new(Odd::default());
+    let (engine, name) = (engine(&store, &Clock::System), name());
+    let mine = acquire(&engine, &name, FOREVER, Lease::Renewed).unwrap().unwrap();
+    store.handing.lock().push_back(Box::new(|| std::panic::resume_unwind(Box::new("as a test has it"))));
+    let waited = while_another_waits(&engine, &name, || engine.drop_level(&mine.hold, mine.level));
+    assert!(waited.is_err(), "it panics");
+    // The thread that let go of it has gone on.
+    comes_about("the release", || store.holder.lock().is_none());
+    engine.shutdown().unwrap();
+}
+
+#[test]
+fn a_lock_that_was_gone_when_it_was_to_be_handed_on_is_reported_as_lost() {
+    let store = Arc::new(Odd { channel: Some(Arc::new(Channel::new("a", true))), ..Odd::default() });
+    let (engine, name) = (engine(&store, &Clock::System), name());
+    let mine = acquire(&engine, &name, FOREVER, Lease::Renewed).unwrap().unwrap();
+    let lost = mine.hold.loss_channel();
+    *store.holder.lock() = None;
+    store.handing.lock().push_back(Box::new(|| Answer::Done(Handoff::Lost)));
+    let mut released = Ok(());
+    let waited = while_another_waits(&engine, &name, || {
+        released = engine.end_level("unlock", &mine.hold, Some(mine.level));
+    });
+    assert_eq!(released.unwrap_err().not_held(), Some(&NotHeld::Expired));
+    assert_eq!(lost.try_recv().unwrap().reason, LossReason::Gone);
+    assert!(waited.unwrap().unwrap(), "the next takes it for itself");
+    engine.shutdown().unwrap();
+}
+
+#[test]
+fn a_group_whose_releases_go_without_an_answer_bears_that_once_and_not_for_each_of_its_locks() {
+    let (patience, clock) = (Duration::from_secs(3_600), ManualClock::new());
+    let store = Arc::new(Odd::default());
+    let seam: Arc<dyn Store> = Arc::clone(&store) as _;
+    let options = Options { patience, ..Options::default() };
+    let reporter = Arc::new(Reporter::new(None));
+    let engine = Arc::new(Engine::start(options, Clock::Manual(clock.clone()), seam, reporter).unwrap());
+    let other = Arc::new(LockName::new(&Arc::from("b"), "b".to_owned()).unwrap());
+    let group = [name(), other].map(|name| {
+        let held = acquire(&engine, &name, WaitLimit::Once, Lease::Fixed(patience * 10)).unwrap().unwrap();
+        LevelRelease { engine: Arc::clone(&engine), hold: held.hold, level: Some(held.level) }
+    });
+    // Each is asked about once, and the first again when the patience is over.
+    let later = clock.clone();
+    let scripts: [Script<Release>; 4] = [
+        Box::new(in_doubt),
+        Box::new(in_doubt),
+        Box::new(move || {
+            later.advance(patience);
+            in_doubt()
+        }),
+        Box::new(in_doubt),
+    ];
+    store.releasing.lock().extend(scripts);
+    // It cleans up later.
+    engine.watchdog.stand_still(true);
+    let (told, is_told) = bounded(1);
+    let released = thread::scope(|scope| {
+        let leave = || told.send(leave_all("unlock", group.into())).unwrap();
+        thread::Builder::new().spawn_scoped(scope, leave).unwrap();
+        // Between two requests it pauses.
+        loop {
+            match is_told.recv_timeout(Duration::from_millis(1)) {
+                Ok(released) => break released,
+                Err(_none) => clock.advance(Duration::from_millis(20)),
+            }
+        }
+    });
+    assert!(released.unwrap_err().outcome_unknown());
+    assert_eq!(store.releasing.lock().len(), 1, "the second is not asked about for as long again");
+    drop(engine.shutdown());
+}
