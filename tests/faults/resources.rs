@@ -397,7 +397,11 @@ fn a_killed_connection_under_load_is_no_error_for_waiters() {
                     scope.spawn(move || {
                         let begun = now();
                         let lock = client.lock(&format!("load-{}", number % 2));
-                        let is_enough = || killed.load(Ordering::Relaxed) > 20 || begun.elapsed() > LONG;
+                        let is_enough = || {
+                            let (done, killed) =
+                                (done.load(Ordering::Relaxed), killed.load(Ordering::Relaxed));
+                            done > 100 && killed > 20 || begun.elapsed() > 3 * LONG
+                        };
                         while begun.elapsed() < 2 * L || !is_enough() {
                             lock.lock().unwrap();
                             assert!(lock.unlock().map_or_else(|error| error.outcome_unknown(), |()| true));

@@ -1,5 +1,6 @@
 //! A test in a process of its own: it counts threads, descriptors or bytes, or is stopped and killed.
 
+use std::fmt::Write as _;
 use std::fs::File;
 use std::process::Child;
 use std::thread;
@@ -7,10 +8,13 @@ use std::time::Duration;
 
 use super::{eventually, shout, signal, spawn, watch_for_stalls};
 
+/// After so long a test hangs. Some take ten seconds of processor, of which a busy machine gives them little.
+const HANGS: Duration = Duration::from_secs(400);
+
 /// Runs the calling test again, in a process where no other test's threads are, and `body` there.
 #[track_caller]
 pub fn alone(body: impl FnOnce()) {
-    alone_within(Duration::from_secs(120), body);
+    alone_within(HANGS, body);
 }
 
 /// The same for a test that may take longer.
@@ -22,7 +26,7 @@ pub fn alone_within(limit: Duration, body: impl FnOnce()) {
         watch_for_stalls();
         return body();
     }
-    let (good, text) = reexecuted(&name, &[(ALONE, &name)]).ends_within(limit);
+    let (good, text) = reexecuted(&name, &[(ALONE, &name)]).ends_within(limit.max(HANGS));
     // The harness writes the test's name without an end of line.
     for line in text.lines().map(|line| line.rsplit_once(" ... ").map_or(line, |(_, rest)| rest)) {
         if ["SKIPPED ", "COUNTED ", "MEASURED "].iter().any(|begin| line.starts_with(begin)) {
@@ -86,7 +90,11 @@ impl Process {
         if has_ended {
             self.child = None;
         }
-        (status.is_some_and(|status| status.success()), self.output())
+        let mut text = self.output();
+        if !has_ended {
+            writeln!(text, "\nit was ended after {} s: it hangs", limit.as_secs()).unwrap();
+        }
+        (status.is_some_and(|status| status.success()), text)
     }
 }
 
