@@ -169,9 +169,11 @@ fn the_screen_shows_who_holds_and_who_waits_while_they_come_and_go() {
     top.shows_no_more("import");
     top.types("q");
     assert_eq!(top.ends(), 0);
-    // What was on the terminal before is there again, and the cursor.
-    let screen = top.screen.lock().unwrap();
-    assert!(!screen.screen().alternate_screen() && !screen.screen().hide_cursor());
+    // The last that it wrote may not have been read yet.
+    eventually("what was on the terminal before is there again, and the cursor", || {
+        let screen = top.screen.lock().unwrap();
+        !screen.screen().alternate_screen() && !screen.screen().hide_cursor()
+    });
 }
 
 #[test]
