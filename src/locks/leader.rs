@@ -293,3 +293,33 @@ impl fmt::Debug for Leader {
             .finish_non_exhaustive()
     }
 }
+
+#[cfg(not(leasehold_shuttle))]
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{LockClient, ManualClock, MemoryStore};
+
+    /// The thread may get the processor late, and its channel too. Here there is none.
+    #[test]
+    fn a_leader_whose_hold_is_lost_has_no_term_although_its_thread_does_not_know_yet() {
+        let clock = ManualClock::new();
+        let client = LockClient::in_memory_with(&MemoryStore::with_clock(clock.clone()));
+        let (lock, lease) = (client.fenced_lock("leader"), Duration::from_secs(10));
+        let held = lock.acquire_owned_with_lease(lease).unwrap();
+        let term = held.fence();
+        let shared = LeaderShared {
+            engine: Arc::clone(lock.engine()),
+            name: Arc::clone(lock.checked("leader").unwrap()),
+            stop: Interrupt::new(),
+            office: Mutex::new(Some(held)),
+        };
+        let ((_sender, events), (orders, ordered)) = (unbounded(), unbounded());
+        let leader = Leader { shared: Arc::new(shared), orders, events, thread: None };
+        assert!(term.is_some() && leader.term() == term);
+        clock.advance(lease);
+        assert_eq!(leader.term(), None);
+        leader.step_down();
+        assert!(ordered.is_empty(), "there is no term to end");
+    }
+}
