@@ -114,6 +114,14 @@ impl<T> Answer<T> {
         }
     }
 
+    /// The answer to a question that changes nothing: whether it was carried out or not, there is no doubt to settle.
+    pub(crate) fn of_reading(self) -> Answer<T> {
+        match self {
+            Answer::Unknown(error) => Answer::Refused(error.with_known_outcome()),
+            other => other,
+        }
+    }
+
     /// For questions that change nothing: an unknown outcome is just a failure.
     pub(crate) fn into_result(self) -> Result<T> {
         match self {

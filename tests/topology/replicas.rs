@@ -143,7 +143,8 @@ fn a_script_that_the_server_forgot_is_waited_for_all_the_same() {
     client.lock("known").lock().unwrap(); // once the replica has come
     servers.replicas[0].stop();
     servers.master_says(&["SCRIPT", "FLUSH"]);
-    // Without a second WAIT the first one counts, which came when nothing had been written.
+    // Other writes, as the client's entry, may keep the first WAIT from counting too. That there is a second shows
+    // `a_script_that_was_sent_again_is_waited_for_again`, a unit test of the store.
     for name in ["forgotten:1", "forgotten:2"] {
         let error = client.lock(name).try_lock().unwrap_err();
         assert!(error.to_string().contains("0 of 1 replicas"), "{error}");

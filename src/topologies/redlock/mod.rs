@@ -407,10 +407,7 @@ impl Inspect for Redlock {
         });
         if votes.done().count() < votes.majority() {
             let say = |seen: &Inspection| if seen.is_held() { "held" } else { "free" }.to_owned();
-            return match votes.too_few("inspect", &self.monitor.places(), false, say) {
-                Answer::Unknown(error) => Answer::Refused(error.with_known_outcome()),
-                other => other,
-            };
+            return votes.too_few("inspect", &self.monitor.places(), false, say).of_reading();
         }
         let owners = |seen: &Inspection| seen.holders.iter().map(|one| one.owner.clone()).collect::<Vec<_>>();
         for seen in votes.done() {

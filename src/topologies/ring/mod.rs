@@ -90,13 +90,13 @@ impl RingStore {
         }
         let (next, opened) = self.charted(&now, ring)?;
         if let Err(error) = self.announce(&next) {
-            opened.iter().for_each(|node| close(node));
+            opened.iter().for_each(|node| node.close());
             return Err(error);
         }
         *self.view.lock() = Arc::clone(&next);
         // An address that was given up: what was asked there ends with its own time.
         let is_kept = |node: &&Arc<RingServer>| next.nodes.iter().any(|other| Arc::ptr_eq(node, other));
-        now.nodes.iter().filter(|node| !is_kept(node)).for_each(|node| close(node));
+        now.nodes.iter().filter(|node| !is_kept(node)).for_each(|node| node.close());
         Ok(())
     }
 
@@ -280,11 +280,6 @@ fn put<T>(answers: &mut [Option<Answer<T>>], place: usize, answer: Answer<T>) {
     }
 }
 
-fn close(node: &RingServer) {
-    node.store.close();
-    node.end();
-}
-
 impl Store for RingStore {
     fn capabilities(&self) -> Capabilities<'_> {
         Capabilities {
@@ -389,7 +384,7 @@ impl Store for RingStore {
         drop(sender);
         // Nothing is sent: the channel ends when all have let go.
         receiver.iter().for_each(drop);
-        view.nodes.iter().for_each(|node| close(node));
+        view.nodes.iter().for_each(|node| node.close());
     }
 }
 
@@ -461,3 +456,7 @@ impl fmt::Debug for RingStore {
         f.debug_struct("RingStore").finish_non_exhaustive()
     }
 }
+
+#[cfg(not(leasehold_shuttle))]
+#[cfg(test)]
+mod tests;

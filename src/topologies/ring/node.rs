@@ -58,8 +58,9 @@ impl RingServer {
         jobs.try_send(job).is_ok()
     }
 
-    /// Ends the thread; one that is at work ends when its request does.
-    pub(crate) fn end(&self) {
+    /// Ends the connections and the thread; one that is at work ends when its request does.
+    pub(crate) fn close(&self) {
+        self.store.close();
         let courier = std::mem::replace(&mut *self.courier.lock(), NodeThread::Closed);
         if let NodeThread::Up(jobs, thread) = courier {
             drop(jobs);

@@ -478,11 +478,11 @@ impl Inspect for ClusterStore {
         owner: Owner,
         deadline: Moment,
     ) -> Answer<Option<Snapshot>> {
-        self.ask("inspect", name, deadline, |store| store.inspect(kind, name, owner, deadline))
+        self.ask("inspect", name, deadline, |store| store.inspect(kind, name, owner, deadline)).of_reading()
     }
 
     fn describe(&self, name: &LockName, deadline: Moment) -> Answer<Inspection> {
-        self.ask("inspect", name, deadline, |store| store.describe(name, deadline))
+        self.ask("inspect", name, deadline, |store| store.describe(name, deadline)).of_reading()
     }
 }
 

@@ -14,7 +14,8 @@ use crate::config::{ClusterPubSub, RedisOptions};
 use crate::error::ErrorKind;
 use crate::hosts::Hosts;
 use crate::observe::reporter::Reporter;
-use crate::seam::{Answer, Attempt, Kind, Release, Store};
+use crate::seam::capabilities::Pipeline;
+use crate::seam::{Answer, Attempt, Inspect, Kind, Release, Store};
 use crate::stores::redis::cluster::ClusterStore;
 use crate::stores::redis::cluster::slots::slot;
 use crate::stores::redis::tests::harness::{claim, eventually, soon};
@@ -167,6 +168,34 @@ fn members_that_name_each_other_are_not_followed_for_ever_and_nothing_was_done()
     assert_eq!(error.kind(), ErrorKind::Busy);
     assert!(error.is_retryable());
     assert!((2..10).contains(&here.message_count().len()), "{:?}", here.message_count());
+    store.close();
+}
+
+fn is_in_doubt<T: std::fmt::Debug>(answer: Answer<T>) {
+    let Answer::Unknown(error) = answer else { panic!("not in doubt but {answer:?}") };
+    assert!(error.outcome_unknown() && error.is_retryable(), "{error:?}");
+}
+
+/// A read-write lock's script finds some of its keys by itself, and may have changed others when it comes to one that has moved.
+#[test]
+fn a_script_that_ended_half_way_is_in_doubt_unless_it_only_reads() {
+    let here = RingMember::start(|_| {
+        let words =
+            "Script attempted to access a non local key in a cluster node script: 01, on @user_script:20.";
+        Some(format!("-ERR {words}\r\n"))
+    });
+    let store = here.store();
+    let reader = claim(Kind::Read, "lk", 30_000);
+    is_in_doubt(store.attempt(&reader, 1, soon()));
+    is_in_doubt(store.begin_attempt(&reader, 1, soon()).wait());
+    is_in_doubt(store.release(&reader, 0, soon()));
+    is_in_doubt(store.begin_release(&reader, 0, soon()).wait());
+    is_in_doubt(store.renew(std::slice::from_ref(&reader), soon()).remove(0));
+    is_in_doubt(store.abandon(std::slice::from_ref(&reader), soon()).remove(0));
+    let looked = store.inspect(Kind::Read, &reader.name, reader.owner, soon()).refused();
+    for error in [looked, store.describe(&reader.name, soon()).refused()] {
+        assert!(!error.outcome_unknown() && error.is_retryable(), "{error:?}");
+    }
     store.close();
 }
 

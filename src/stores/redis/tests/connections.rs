@@ -313,6 +313,22 @@ fn many_threads_share_a_small_pool() {
 }
 
 #[test]
+fn renewals_go_on_while_calls_have_all_connections() {
+    let fake = Fake::start(|_| Act::Say("*1\r\n$7\r\nrenewed\r\n"));
+    let store = open(&RedisOptions { pool_size: 1, ..fake.options() });
+    let connections = &store.server.connections;
+    // Calls share one of the two, and this one has the other alone.
+    let renewed = connections.dialog(soon(), |_mine| {
+        let another = connections.dialog(Clock::System.now(), |_mine| Ok(()));
+        let error = another.unwrap_err().into_error();
+        assert!(error.to_string().contains("all connections of the pool are in use"), "{error}");
+        Ok(store.renew(&[claim(Kind::Mutex, "lk", 30_000)], soon()).remove(0))
+    });
+    assert!(matches!(renewed, Ok(Answer::Done(true))), "{renewed:?}");
+    store.close();
+}
+
+#[test]
 fn a_large_pool_is_made_as_it_is_needed() {
     let server = Server::start(&[]);
     let store = open(&RedisOptions { pool_size: 10_000, ..server.options() });

@@ -7,6 +7,7 @@ mod harness;
 mod kinds;
 mod line;
 mod permits;
+mod replicas;
 mod rights;
 mod ring;
 mod scripts;
