@@ -89,7 +89,8 @@ impl Leases {
         Some(state.idle.remove(at))
     }
 
-    /// The lease was not used, or what used it is gone. `false`: it is not kept.
+    /// The lease was not used, or what used it is gone. `false`: it is not kept, and lasts until it is revoked.
+    #[must_use]
     pub(super) fn give_back(&self, lease: EtcdLease) -> bool {
         let mut state = self.state.lock();
         let is_kept = lease.ttl <= LONGEST_IDLE && state.idle.len() < MOST_IDLE;

@@ -55,7 +55,12 @@ impl EtcdStore {
             };
             match stands {
                 Stands::First(place) => {
-                    if self.counts(claim, place, deadline)? {
+                    // The key is there. That of who waits is taken away when the wait ends; of others nobody would do it.
+                    let counts = self.counts(claim, place, deadline).map_err(|failure| match failure {
+                        Failure::Refused(error) if !claim.waits => Failure::Unknown(error),
+                        failure => failure,
+                    });
+                    if counts? {
                         self.watch.leave(&id, true);
                         self.watch.holds(self.key(claim), place.created);
                         let fence = claim.wants_fence.then(|| Fence::new(place.created.unsigned_abs()));
@@ -112,7 +117,7 @@ impl EtcdStore {
             first => first,
         }?;
         if !done.succeeded {
-            self.leases.give_back(lease);
+            self.give_back(&self.wire, lease, deadline);
             return match done.found(0).map_err(Failure::Refused)? {
                 // The claim's own, of which nothing is known.
                 Some(held) => {
@@ -143,10 +148,17 @@ impl EtcdStore {
             Ok(done) => Ok((lease, done)),
             Err(failure) => {
                 if matches!(failure, Failure::Refused(_)) && !is_lease_over(&failure) {
-                    self.leases.give_back(lease);
+                    self.give_back(&self.wire, lease, deadline);
                 }
                 Err(failure)
             }
+        }
+    }
+
+    /// A lease was not used.
+    fn give_back(&self, wire: &Transport, lease: EtcdLease, deadline: Moment) {
+        if !self.leases.give_back(lease) {
+            revoke(wire, lease.id, deadline);
         }
     }
 
@@ -222,7 +234,7 @@ impl EtcdStore {
                 return Ok(Some(u64::try_from(held.created).unwrap_or(0)));
             }
             if let Some(lease) = other_lease {
-                self.leases.give_back(lease);
+                self.give_back(&self.wire, lease, deadline);
             }
             seen = done.found(0).map_err(Failure::Refused)?;
             if seen.is_none() {
@@ -372,7 +384,7 @@ impl EtcdStore {
         // Changed since it was looked at: by its owner's re-entry, or it is another's. The next look decides.
         let done = self.txn(&self.renewals, &txn(&[is_at(&key, held.revision)], &[change], &[]), deadline)?;
         if !done.succeeded {
-            self.leases.give_back(lease);
+            self.give_back(&self.renewals, lease, deadline);
             let words = "the key changed during the request";
             return Err(Failure::Refused(Error::new(ErrorKind::Busy, "renew", words)));
         }
