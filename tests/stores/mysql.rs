@@ -11,6 +11,7 @@ use leasehold::mysql::{NameTable, TxLock};
 use leasehold::{ErrorKind, HoldState, LockClient, LossReason, OwnedGuard, Result};
 use mysql::prelude::Queryable;
 use mysql::{Conn, IsolationLevel, Row, Transaction, TxOpts};
+use parking_lot::Mutex;
 
 use crate::databases::{
     Database, Exhausted, connect_session, too_many_connections_are_busy, urls_are_refused,
@@ -331,6 +332,8 @@ struct Relay {
     port: u16,
     connections: Arc<AtomicUsize>,
     silent: Arc<AtomicUsize>,
+    /// All that came from the client.
+    asked: Arc<Mutex<Vec<u8>>>,
 }
 
 impl Relay {
@@ -340,19 +343,38 @@ impl Relay {
             port: listener.local_addr().unwrap().port(),
             connections: Arc::default(),
             silent: Arc::default(),
+            asked: Arc::default(),
         };
         let (connections, silent) = (Arc::clone(&relay.connections), Arc::clone(&relay.silent));
+        let asked = Arc::clone(&relay.asked);
         in_background(move || {
             for client in listener.incoming().flatten() {
                 let number = connections.fetch_add(1, Ordering::SeqCst);
                 let Ok(server) = TcpStream::connect(("127.0.0.1", upstream)) else { continue };
-                let silent = Arc::clone(&silent);
+                let (silent, asked) = (Arc::clone(&silent), Arc::clone(&asked));
                 let ends = (client.try_clone().unwrap(), server.try_clone().unwrap());
-                in_background(move || pass_on(&ends.0, &ends.1, || true));
-                in_background(move || pass_on(&server, &client, || number >= silent.load(Ordering::SeqCst)));
+                in_background(move || {
+                    pass_on(&ends.0, &ends.1, |bytes| {
+                        asked.lock().extend(bytes);
+                        true
+                    });
+                });
+                in_background(move || {
+                    pass_on(&server, &client, |_| number >= silent.load(Ordering::SeqCst));
+                });
             }
         });
         relay
+    }
+
+    fn url(&self) -> String {
+        format!("mysql://admin@127.0.0.1:{}/locks", self.port)
+    }
+
+    /// How often the server was asked to let a session idle for so many seconds.
+    fn idle_limits_set(&self, seconds: u32) -> usize {
+        let asked = String::from_utf8_lossy(&self.asked.lock()).into_owned();
+        asked.matches(&format!("SET SESSION wait_timeout = {seconds}")).count()
     }
 
     /// Drops the server's bytes on the connections that exist now.
@@ -366,10 +388,10 @@ fn in_background(work: impl FnOnce() + Send + 'static) {
     drop(std::thread::Builder::new().spawn(work).unwrap());
 }
 
-fn pass_on(mut from: &TcpStream, mut to: &TcpStream, does: impl Fn() -> bool) {
+fn pass_on(mut from: &TcpStream, mut to: &TcpStream, does: impl Fn(&[u8]) -> bool) {
     let mut bytes = [0; 4_096];
     while let Ok(count @ 1..) = from.read(&mut bytes) {
-        if does() && to.write_all(&bytes[..count]).is_err() {
+        if does(&bytes[..count]) && to.write_all(&bytes[..count]).is_err() {
             break;
         }
     }
@@ -378,13 +400,29 @@ fn pass_on(mut from: &TcpStream, mut to: &TcpStream, does: impl Fn() -> bool) {
     from.shutdown(Shutdown::Both).ok();
 }
 
+/// A look whether the connection stands also has the session live on, but for no longer than it was to at first.
+#[test]
+fn renewals_and_reentries_say_for_how_long_a_session_may_idle() {
+    let Some(server) = shared() else { return };
+    let relay = Relay::before(server);
+    let client = connect_session(&relay.url(), ms(3_000)).unwrap();
+    let lock = client.lock(&fresh("longer"));
+    lock.lock_with_lease(ms(40_000)).unwrap();
+    lock.lock_with_lease(ms(90_000)).unwrap();
+    assert_eq!((relay.idle_limits_set(40), relay.idle_limits_set(90)), (1, 1));
+    lock.unlock().unwrap();
+    lock.unlock().unwrap();
+    let renewed = client.lock(&fresh("renewed")).acquire().unwrap();
+    assert!(eventually(LONG, || relay.idle_limits_set(3) >= 3), "{renewed:?}");
+}
+
 #[test]
 fn a_session_whose_connection_falls_silent_is_held_to_the_end_of_its_window_or_until_it_is_given_back() {
     let Some(server) = shared() else { return };
     let relay = Relay::before(server);
-    let url = format!("mysql://admin@127.0.0.1:{}/locks", relay.port);
     let lease = ms(6_000);
-    let options = || LockClient::builder().url(&url).session_locks().lease(lease).command_timeout(ms(400));
+    let options =
+        || LockClient::builder().url(&relay.url()).session_locks().lease(lease).command_timeout(ms(400));
     let (client, rival) = (connected(|| options().build()), connect_session(&server.url(), LEASE).unwrap());
     let (kept, given) = (fresh("kept"), fresh("given"));
     let lost = client.lock(&kept).acquire_owned().unwrap();

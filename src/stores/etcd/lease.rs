@@ -89,8 +89,15 @@ impl Leases {
         Some(state.idle.remove(at))
     }
 
-    /// The lease was not used, or what used it is gone. `false`: it is not kept.
-    pub(super) fn give_back(&self, lease: EtcdLease) -> bool {
+    /// The lease was not used.
+    pub(super) fn give_back(&self, wire: &Transport, lease: EtcdLease, deadline: Moment) {
+        if !self.keep_idle(lease) {
+            revoke(wire, lease.id, deadline);
+        }
+    }
+
+    /// The lease was not used, or its user is gone. `false`: it is not kept, and lasts until it is revoked.
+    fn keep_idle(&self, lease: EtcdLease) -> bool {
         let mut state = self.state.lock();
         let is_kept = lease.ttl <= LONGEST_IDLE && state.idle.len() < MOST_IDLE;
         if is_kept {
@@ -138,7 +145,7 @@ impl Leases {
     /// The hold with this lease is over, and all is known about it. `false`: the lease is not kept.
     pub(super) fn returned(&self, id: i64) -> bool {
         let lease = self.state.lock().lent.remove(&id);
-        lease.is_some_and(|lease| self.give_back(lease))
+        lease.is_some_and(|lease| self.keep_idle(lease))
     }
 
     /// The lease, if a hold has it, was set to run its whole time by a request that was sent at `confirmed`.
@@ -223,12 +230,12 @@ mod tests {
         let leases = Leases::default();
         let now = Clock::System.now();
         let fresh = lease(1, 31, now);
-        assert!(leases.give_back(lease(2, 31, now.minus(Duration::from_secs(40)))));
-        assert!(leases.give_back(fresh));
-        assert!(leases.give_back(lease(3, 2, now)));
+        assert!(leases.keep_idle(lease(2, 31, now.minus(Duration::from_secs(40)))));
+        assert!(leases.keep_idle(fresh));
+        assert!(leases.keep_idle(lease(3, 2, now)));
         assert_eq!((leases.idle(31), leases.idle(31)), (Some(fresh), None));
         // One that would be left for an hour is not kept.
-        assert!(!leases.give_back(lease(4, 3_601, now)));
+        assert!(!leases.keep_idle(lease(4, 3_601, now)));
     }
 
     #[test]

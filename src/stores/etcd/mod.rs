@@ -14,6 +14,8 @@ mod members;
 mod message;
 mod requests;
 mod show;
+#[cfg(test)]
+mod tests;
 mod watch;
 
 use std::sync::Arc;

@@ -48,6 +48,10 @@ impl EtcdStore {
     /// A first hold.
     pub(super) fn take(&self, claim: &Claim, deadline: Moment) -> Outcome<Attempt> {
         let id = id(claim);
+        // Its key is there. A waiter's is taken away when the wait ends; that of a try has to be cleaned up.
+        let in_doubt = |failure: Failure| {
+            if claim.waits { failure } else { Failure::Unknown(failure.into_error()) }
+        };
         for _ in 0..TRIES {
             let stands = match self.watch.place(&id) {
                 Some((place, front)) => self.ask(claim, place, front, deadline).map_err(not_sent)?,
@@ -55,7 +59,7 @@ impl EtcdStore {
             };
             match stands {
                 Stands::First(place) => {
-                    if self.counts(claim, place, deadline)? {
+                    if self.counts(claim, place, deadline).map_err(in_doubt)? {
                         self.watch.leave(&id, true);
                         self.watch.holds(self.key(claim), place.created);
                         let fence = claim.wants_fence.then(|| Fence::new(place.created.unsigned_abs()));
@@ -112,7 +116,7 @@ impl EtcdStore {
             first => first,
         }?;
         if !done.succeeded {
-            self.leases.give_back(lease);
+            self.leases.give_back(&self.wire, lease, deadline);
             return match done.found(0).map_err(Failure::Refused)? {
                 // The claim's own, of which nothing is known.
                 Some(held) => {
@@ -139,15 +143,12 @@ impl EtcdStore {
         } else {
             txn(&[line.is_empty()], &[put], &[get(&key)])
         };
-        match self.txn(&self.wire, &body, deadline) {
-            Ok(done) => Ok((lease, done)),
-            Err(failure) => {
-                if matches!(failure, Failure::Refused(_)) && !is_lease_over(&failure) {
-                    self.leases.give_back(lease);
-                }
-                Err(failure)
+        let done = self.txn(&self.wire, &body, deadline).inspect_err(|failure| {
+            if matches!(failure, Failure::Refused(_)) && !is_lease_over(failure) {
+                self.leases.give_back(&self.wire, lease, deadline);
             }
-        }
+        })?;
+        Ok((lease, done))
     }
 
     /// The place of the claim's owner now; `front` is who stood in front a moment ago, if that is known.
@@ -222,7 +223,7 @@ impl EtcdStore {
                 return Ok(Some(u64::try_from(held.created).unwrap_or(0)));
             }
             if let Some(lease) = other_lease {
-                self.leases.give_back(lease);
+                self.leases.give_back(&self.wire, lease, deadline);
             }
             seen = done.found(0).map_err(Failure::Refused)?;
             if seen.is_none() {
@@ -372,7 +373,7 @@ impl EtcdStore {
         // Changed since it was looked at: by its owner's re-entry, or it is another's. The next look decides.
         let done = self.txn(&self.renewals, &txn(&[is_at(&key, held.revision)], &[change], &[]), deadline)?;
         if !done.succeeded {
-            self.leases.give_back(lease);
+            self.leases.give_back(&self.renewals, lease, deadline);
             let words = "the key changed during the request";
             return Err(Failure::Refused(Error::new(ErrorKind::Busy, "renew", words)));
         }

@@ -226,3 +226,70 @@ impl<D: Database> fmt::Debug for Pool<D> {
         f.debug_struct("Pool").finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sync::atomic::AtomicUsize;
+
+    /// Numbers its connections, all of which stand.
+    #[derive(Default)]
+    struct Numbered(AtomicUsize);
+
+    impl Database for Numbered {
+        type Link = usize;
+
+        fn connect(&self, _by: Moment) -> Result<usize> {
+            Ok(self.0.fetch_add(1, Ordering::SeqCst))
+        }
+
+        fn is_alive(&self, _link: &mut usize) -> bool {
+            true
+        }
+    }
+
+    /// A way of using a connection: the number of the one over which a request ended so.
+    type Use<'a> = &'a dyn Fn(Outcome<()>) -> usize;
+
+    /// The answer to the one request may be read as that to the next, or the next may stand behind it.
+    #[test]
+    fn a_connection_is_used_again_unless_a_request_over_it_is_in_doubt() {
+        let database = Numbered::default();
+        let first = database.connect(Clock::System.now()).unwrap();
+        let pool = Pool::new(database, 1, first).unwrap();
+        let deadline = || Clock::System.after(Duration::from_secs(30));
+        let with: Use<'_> = &|ended| {
+            let mut number = None;
+            let used = pool.with(deadline(), |_, link| {
+                number = Some(*link);
+                ended
+            });
+            drop(used);
+            number.unwrap()
+        };
+        let with_another: Use<'_> = &|ended| {
+            let mut number = None;
+            let used = pool.with_another(deadline(), |_, link| {
+                number = Some(*link);
+                ended
+            });
+            drop(used);
+            number.unwrap()
+        };
+        let with_renewals: Use<'_> = &|ended| {
+            let mut number = None;
+            let used = pool.with_renewals(2, deadline(), |_, link| {
+                number = Some(*link);
+                vec![Ok(()), ended]
+            });
+            drop(used);
+            number.unwrap()
+        };
+        for way in [with, with_another, with_renewals] {
+            let link = way(Ok(()));
+            assert_eq!(way(Err(Failure::Refused(shut_down()))), link);
+            assert_eq!(way(Err(Failure::Unknown(timed_out("no answer")))), link, "a refusal is an answer");
+            assert_ne!(way(Ok(())), link, "its last request was in doubt");
+        }
+    }
+}

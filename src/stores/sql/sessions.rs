@@ -358,3 +358,177 @@ impl<D: SessionDatabase> fmt::Debug for SessionStore<D> {
         f.debug_struct("SessionStore").finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ident::{ClientId, unbound_number};
+    use crate::seam::{Turn, Wakeups};
+    use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+    /// A server that has one client, and does what the test says.
+    #[derive(Default)]
+    struct Server {
+        /// The session goes on, and the client's connection to it is of no use any more.
+        is_silent: AtomicBool,
+        is_over: AtomicBool,
+        /// How many requests it got over connections of holds.
+        asked: AtomicUsize,
+        /// How the next request to free a lock ends; by the lock's being freed, unless that is said.
+        unlocks: Mutex<Option<Failure>>,
+        /// Connections that were made, less those that were closed.
+        open: AtomicUsize,
+    }
+
+    impl Server {
+        fn ask(&self) -> Outcome<()> {
+            self.asked.fetch_add(1, Ordering::SeqCst);
+            if self.is_over.load(Ordering::SeqCst) { Err(Failure::Unknown(over())) } else { Ok(()) }
+        }
+    }
+
+    fn over() -> Error {
+        Error::new(ErrorKind::Unreachable, "request", "the session is over")
+    }
+
+    struct Connected(Arc<Server>);
+
+    impl Drop for Connected {
+        fn drop(&mut self) {
+            self.0.open.fetch_sub(1, Ordering::SeqCst);
+        }
+    }
+
+    impl Database for Arc<Server> {
+        type Link = Connected;
+
+        fn connect(&self, _by: Moment) -> Result<Connected> {
+            self.open.fetch_add(1, Ordering::SeqCst);
+            Ok(Connected(Arc::clone(self)))
+        }
+
+        fn is_alive(&self, link: &mut Connected) -> bool {
+            !self.is_silent.load(Ordering::SeqCst) && !self.is_over(link)
+        }
+    }
+
+    impl SessionDatabase for Arc<Server> {
+        const POLL_EVERY: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(2));
+
+        fn try_lock(&self, _link: &mut Connected, _claim: &Claim, _by: Moment) -> Outcome<bool> {
+            self.ask().map(|()| true)
+        }
+
+        fn prolong(&self, _link: &mut Connected, _lease: Duration, _by: Moment) -> Outcome<()> {
+            self.ask()
+        }
+
+        fn unlock(&self, _link: &mut Connected, _name: &LockName, _by: Moment) -> Outcome<bool> {
+            self.ask()?;
+            self.unlocks.lock().take().map_or(Ok(true), Err)
+        }
+
+        fn holder(&self, _link: &mut Connected, _name: &LockName, _by: Moment) -> Outcome<Option<String>> {
+            Ok(None)
+        }
+
+        fn end(&self, _link: &mut Connected, _name: &LockName, _by: Moment) -> Outcome<bool> {
+            Ok(false)
+        }
+
+        fn is_over(&self, _link: &mut Connected) -> bool {
+            self.is_over.load(Ordering::SeqCst)
+        }
+    }
+
+    fn claim() -> Claim {
+        Claim {
+            kind: Kind::Mutex,
+            name: Arc::new(LockName::new(&Arc::from("a"), "a".to_owned()).unwrap()),
+            owner: Owner::new(ClientId::random(), unbound_number()),
+            lease: Duration::from_secs(60),
+            waits: false,
+            turn: Turn::Barges,
+            wakeups: Wakeups::Releases,
+            writers_first: false,
+            units: 1,
+            note: None,
+            wants_fence: false,
+            is_granted: false,
+            home: 0,
+        }
+    }
+
+    fn soon() -> Moment {
+        Clock::System.after(Duration::from_secs(30))
+    }
+
+    /// A store of the server's, and a claim that has been granted twice.
+    fn held_twice() -> (Arc<Server>, SessionStore<Arc<Server>>, Claim) {
+        let server = Arc::new(Server::default());
+        let first = server.connect(soon()).unwrap();
+        let store = SessionStore::new(Pool::new(Arc::clone(&server), 2, first).unwrap());
+        let claim = claim();
+        for count in 1..=2 {
+            let granted = Attempt::Granted { fence: None };
+            assert!(matches!(store.attempt(&claim, count, soon()), Answer::Done(it) if it == granted));
+        }
+        (server, store, claim)
+    }
+
+    /// Nobody asks the server for that: the connection is looked at.
+    #[test]
+    fn an_inner_release_in_a_session_that_has_ended_says_that_the_hold_is_lost() {
+        let (server, store, claim) = held_twice();
+        assert!(matches!(store.release(&claim, 1, soon()), Answer::Done(Release::StillHeld)));
+        server.is_over.store(true, Ordering::SeqCst);
+        let released = store.release(&claim, 1, soon());
+        assert!(matches!(released, Answer::Done(Release::NotHeld { holder: None })), "{released:?}");
+        assert!(matches!(store.attempt(&claim, 2, soon()), Answer::Done(Attempt::Lost)));
+    }
+
+    /// The answer that did not come in time may come yet, and be read as that to another question.
+    #[test]
+    fn nothing_is_asked_over_a_connection_that_fell_silent_and_its_hold_is_not_lost() {
+        let (server, store, claim) = held_twice();
+        server.is_silent.store(true, Ordering::SeqCst);
+        let asked = server.asked.load(Ordering::SeqCst);
+        for answer in store.renew(&[claim.clone(), claim.clone()], soon()) {
+            assert!(matches!(answer, Answer::Refused(_)), "{answer:?}");
+        }
+        assert!(matches!(store.attempt(&claim, 3, soon()), Answer::Refused(_)));
+        assert!(matches!(store.release(&claim, 1, soon()), Answer::Refused(_)));
+        assert_eq!(server.asked.load(Ordering::SeqCst), asked);
+    }
+
+    /// Hanging up frees it, so it may be another's any moment: the release is neither refused nor forgotten.
+    #[test]
+    fn a_release_that_had_to_hang_up_is_of_unknown_outcome() {
+        let in_doubt: fn() -> Option<Failure> = || Some(Failure::Unknown(timed_out("no answer")));
+        for (is_silent, failure) in [(false, in_doubt()), (true, None)] {
+            let (server, store, claim) = held_twice();
+            *server.unlocks.lock() = failure;
+            server.is_silent.store(is_silent, Ordering::SeqCst);
+            let open = server.open.load(Ordering::SeqCst);
+            let released = store.release(&claim, 0, soon());
+            let Answer::Unknown(error) = released else { panic!("{released:?}") };
+            assert!(error.outcome_unknown(), "{error}");
+            assert_eq!(server.open.load(Ordering::SeqCst), open - 1, "it has hung up");
+            server.is_silent.store(false, Ordering::SeqCst);
+            // Its clean-up finds nothing that is held.
+            let cleaned = store.abandon(std::slice::from_ref(&claim), soon()).pop();
+            assert!(matches!(cleaned, Some(Answer::Done(Release::NotHeld { .. }))), "{cleaned:?}");
+        }
+    }
+
+    /// Nothing was changed, and the session has the lock.
+    #[test]
+    fn a_release_that_the_server_refuses_can_be_made_again() {
+        let (server, store, claim) = held_twice();
+        *server.unlocks.lock() = Some(Failure::Refused(over()));
+        let refused = store.release(&claim, 0, soon());
+        assert!(matches!(refused, Answer::Refused(_)), "{refused:?}");
+        let freed = store.release(&claim, 0, soon());
+        assert!(matches!(freed, Answer::Done(Release::Freed { others: Others::Nobody })), "{freed:?}");
+    }
+}

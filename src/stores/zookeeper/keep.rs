@@ -85,3 +85,39 @@ impl Session {
         state.send(&Operation::Delete { path: &path }, Box::new(done));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::observe::reporter::Reporter;
+    use crate::stores::zookeeper::address::ZooKeeperAddress;
+    use crate::stores::zookeeper::fake::{ID, Reply, Server};
+
+    /// Long enough for the thread to have nothing to do by itself.
+    const SESSION: Duration = Duration::from_secs(3_600);
+    const LONG: Duration = Duration::from_secs(30);
+
+    /// Else the holds would be lost with the session, though other servers serve it.
+    #[test]
+    fn a_server_that_is_silent_for_a_quarter_of_the_session_is_left_for_the_next() {
+        let server = Server::start(SESSION, |_| Reply::Never);
+        let address = ZooKeeperAddress::new(&server.options).unwrap();
+        let session = Session::open(address, SESSION, LONG, Arc::new(Reporter::new(None))).unwrap();
+        assert_eq!(server.greetings.recv_timeout(LONG), Ok(0));
+        let window = {
+            let mut state = session.state.lock();
+            state.send(&Operation::Sync { path: "/" }, Box::new(drop));
+            let sent = state.pending[0].sent;
+            let enough = sent.plus(SESSION / 4);
+            let next = session.beat(&mut state, enough.minus(Duration::from_millis(1)));
+            assert_eq!(next, enough, "it is looked at again in time");
+            session.beat(&mut state, enough);
+            state.life.as_ref().unwrap().window()
+        };
+        assert_eq!(server.greetings.recv_timeout(LONG), Ok(ID), "the next connection is for the session");
+        assert!(!window.is_closed(), "its holds go on");
+        session.close(Duration::ZERO);
+    }
+}

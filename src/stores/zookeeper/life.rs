@@ -273,14 +273,19 @@ mod tests {
         assert_eq!(counted_from(&life), at(0));
     }
 
+    /// Neither more than on a session's first connection, nor less, however soon its requests follow those on the last.
     #[test]
     fn what_one_connection_said_shows_nothing_on_the_next() {
-        let life = life();
+        let (life, first) = (life(), life());
         life.connected(at(0), at(0));
-        beat(&life, 2..11, Duration::ZERO);
-        life.connected(at(11), at(11));
-        beat(&life, 12..21, Duration::ZERO);
-        assert_eq!(counted_from(&life), at(11));
+        beat(&life, 0..11, Duration::ZERO);
+        let again = at(10).plus(SECOND / 4);
+        [&life, &first].iter().for_each(|life| life.connected(again, again));
+        for sent in std::iter::once(again.plus(SECOND / 8)).chain((12..41).step_by(2).map(at)) {
+            [&life, &first].iter().for_each(|life| life.answered(sent, sent));
+            assert_eq!(life.window().until(), first.window().until(), "{:?} s", sent.since(at(0)));
+        }
+        assert!(counted_from(&life) > at(20));
     }
 
     #[test]

@@ -8,6 +8,8 @@
 mod address;
 mod answer;
 mod directory;
+#[cfg(test)]
+mod fake;
 mod jute;
 mod keep;
 mod life;
@@ -17,6 +19,8 @@ mod places;
 mod requests;
 mod session;
 mod show;
+#[cfg(test)]
+mod tests;
 
 use std::fmt;
 use std::sync::Arc;

@@ -512,11 +512,12 @@ impl SessionState {
 
 #[cfg(test)]
 mod tests {
-    use std::io::{Read, Write};
-    use std::net::{TcpListener, TcpStream};
+    use std::io::Write;
+    use std::net::TcpListener;
 
     use super::*;
     use crate::config::RedisOptions;
+    use crate::stores::zookeeper::fake::{frame, welcome};
 
     const SESSION: Duration = Duration::from_secs(30);
 
@@ -527,12 +528,7 @@ mod tests {
         let serve = move || {
             let mut client = listener.accept().unwrap().0;
             frame(&mut client).unwrap();
-            let mut welcome = vec![0, 0, 0, 36, 0, 0, 0, 0];
-            welcome.extend(i32::try_from(SESSION.as_millis()).unwrap().to_be_bytes());
-            welcome.extend(1_i64.to_be_bytes());
-            welcome.extend([0, 0, 0, 16]);
-            welcome.extend([7; 16]);
-            client.write_all(&welcome).unwrap();
+            client.write_all(&welcome(SESSION)).unwrap();
             assert!(go.recv().is_ok(), "the test has failed");
             while let Some(request) = frame(&mut client) {
                 let mut reply = vec![0, 0, 0, 16];
@@ -543,14 +539,6 @@ mod tests {
         };
         thread::Builder::new().spawn(serve).unwrap();
         port
-    }
-
-    fn frame(client: &mut TcpStream) -> Option<Vec<u8>> {
-        let mut length = [0; 4];
-        client.read_exact(&mut length).ok()?;
-        let mut bytes = vec![0; usize::try_from(u32::from_be_bytes(length)).unwrap()];
-        client.read_exact(&mut bytes).ok()?;
-        Some(bytes)
     }
 
     #[test]

@@ -1,0 +1,273 @@
+//! Leases that have ended, and leases that nobody needs any more, at a member of the tests' own.
+
+use std::collections::{HashSet, VecDeque};
+use std::io::{BufRead, BufReader, Write};
+use std::net::{TcpListener, TcpStream};
+
+use serde_json::Value;
+
+use super::*;
+use crate::ident::{ClientId, unbound_number};
+use crate::seam::{Others, Turn, Wakeups};
+use crate::stores::etcd::message::value;
+use crate::sync::thread;
+
+/// So long that a lease of etcd, which counts for 1 % less than its whole seconds, has to be kept alive for each grant.
+const LEASE: Duration = Duration::from_secs(1_000);
+/// The lease of a key that this client does not know of.
+const STRANGE: i64 = 77;
+
+/// A member, which answers transactions as a test says.
+#[derive(Default)]
+struct Member {
+    /// It keeps no lease alive.
+    is_in_trouble: bool,
+    granted: Vec<i64>,
+    ended: HashSet<i64>,
+    kept: Vec<i64>,
+    revoked: Vec<i64>,
+    transactions: VecDeque<Value>,
+}
+
+impl Member {
+    /// `None`: none comes.
+    fn answer(&mut self, path: &str, asked: &Value) -> Option<Value> {
+        let number = |field: &str| asked[field].as_str().and_then(|number| number.parse().ok());
+        Some(match path {
+            "/v3/lease/grant" => {
+                let id = i64::try_from(self.granted.len()).unwrap() + 1;
+                self.granted.push(id);
+                json!({ "ID": id.to_string(), "TTL": asked["TTL"] })
+            }
+            "/v3/lease/keepalive" => {
+                let id = number("ID").unwrap();
+                self.kept.push(id);
+                if self.is_in_trouble {
+                    return Some(
+                        json!({ "error": { "grpc_code": 14, "message": "etcdserver: request timed out" } }),
+                    );
+                }
+                let ttl = if self.ended.contains(&id) { "0" } else { "1001" };
+                json!({ "result": { "ID": id.to_string(), "TTL": ttl } })
+            }
+            "/v3/lease/revoke" => {
+                self.revoked.extend(number("ID"));
+                json!({})
+            }
+            "/v3/kv/txn" => self.transactions.pop_front().expect("no test asks for more"),
+            "/v3/kv/range" => json!({}),
+            "/v3/maintenance/status" => json!({ "version": "3.6.0" }),
+            _ => return None,
+        })
+    }
+}
+
+/// A member, and a client's store that keeps locks there.
+fn start() -> (Arc<Mutex<Member>>, EtcdStore) {
+    let member = Arc::new(Mutex::new(Member::default()));
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let options =
+        RedisOptions { url: format!("etcd://{}", listener.local_addr().unwrap()), ..RedisOptions::default() };
+    let serves = Arc::clone(&member);
+    let serve = move || {
+        for client in listener.incoming().flatten() {
+            let member = Arc::clone(&serves);
+            drop(thread::Builder::new().spawn(move || serve_client(client, &member)).unwrap());
+        }
+    };
+    drop(thread::Builder::new().spawn(serve).unwrap());
+    (member, EtcdStore::connect(&options, Arc::new(Reporter::new(None))).unwrap())
+}
+
+/// Until the connection ends.
+fn serve_client(mut client: TcpStream, member: &Mutex<Member>) {
+    let mut from = BufReader::new(client.try_clone().unwrap());
+    while let Some((path, body)) = request(&mut from) {
+        let Some(answer) = member.lock().answer(&path, &body) else { continue };
+        let answer = answer.to_string();
+        let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", answer.len());
+        if client.write_all((head + &answer).as_bytes()).is_err() {
+            return;
+        }
+    }
+}
+
+/// The next request's path and body; `None`: the connection has ended.
+fn request(from: &mut impl BufRead) -> Option<(String, Value)> {
+    let mut head = Vec::new();
+    loop {
+        let mut line = String::new();
+        from.read_line(&mut line).ok().filter(|read| *read > 0)?;
+        if line == "\r\n" {
+            break;
+        }
+        head.push(line);
+    }
+    let path = head[0].split(' ').nth(1)?.to_owned();
+    let length = head.iter().find_map(|line| line.strip_prefix("Content-Length: "))?.trim().parse().ok()?;
+    let mut body = vec![0; length];
+    from.read_exact(&mut body).ok()?;
+    Some((path, serde_json::from_slice(&body).ok()?))
+}
+
+fn claim(lease: Duration, waits: bool) -> Claim {
+    Claim {
+        kind: Kind::Fenced,
+        name: Arc::new(LockName::new(&Arc::from("a"), "a".to_owned()).unwrap()),
+        owner: Owner::new(ClientId::random(), unbound_number()),
+        lease,
+        waits,
+        turn: Turn::Barges,
+        wakeups: Wakeups::Releases,
+        writers_first: false,
+        units: 1,
+        note: None,
+        wants_fence: true,
+        is_granted: false,
+        home: 0,
+    }
+}
+
+fn soon() -> Moment {
+    Clock::System.after(Duration::from_secs(30))
+}
+
+// ---- what the member answers
+
+/// The key of the claim's owner, created then, under that lease.
+fn key_of(claim: &Claim, created: i64, lease: i64) -> Value {
+    let ttl = lease::ttl_of(claim.lease);
+    json!({ "key": "a2V5", "value": value(claim.owner, 1, ttl), "lease": lease.to_string(),
+        "create_revision": created.to_string(), "mod_revision": created.to_string() })
+}
+
+fn done(succeeded: bool, revision: i64, responses: &[Value]) -> Value {
+    json!({ "header": { "revision": revision.to_string() }, "succeeded": succeeded, "responses": responses })
+}
+
+fn found(pairs: &[Value]) -> Value {
+    json!({ "response_range": { "kvs": pairs } })
+}
+
+/// The claim's key was put, behind these.
+fn joined(revision: i64, in_front: &[Value]) -> Value {
+    done(true, revision, &[found(in_front), json!({ "response_put": {} })])
+}
+
+/// It was put where nobody stands.
+fn put_alone(revision: i64) -> Value {
+    done(true, revision, &[json!({ "response_put": {} })])
+}
+
+fn taken_away(key: Value) -> Value {
+    done(true, 20, &[json!({ "response_delete_range": { "prev_kvs": [key] } })])
+}
+
+fn fence(attempt: Answer<Attempt>) -> u64 {
+    match attempt {
+        Answer::Done(Attempt::Granted { fence: Some(fence) }) => fence.get(),
+        other => panic!("not granted but {other:?}"),
+    }
+}
+
+// ---- leases that have ended
+
+/// Its key may be gone before the answer is there, and another may have the lock.
+#[test]
+fn a_waiter_whose_lease_has_ended_when_its_turn_comes_goes_to_the_end() {
+    let (member, store) = start();
+    let (claim, other) = (claim(LEASE, true), claim(LEASE, true));
+    let in_front = key_of(&other, 3, STRANGE);
+    member.lock().transactions.push_back(joined(5, std::slice::from_ref(&in_front)));
+    let busy = store.attempt(&claim, 1, soon());
+    assert!(matches!(busy, Answer::Done(Attempt::Busy { .. })), "{busy:?}");
+    {
+        let mut member = member.lock();
+        member.ended.insert(1);
+        // The one in front has gone, and the waiter's key is still there.
+        let first = done(false, 8, &[found(&[key_of(&claim, 5, 1)]), found(&[])]);
+        member.transactions.extend([first, joined(9, &[])]);
+    }
+    assert_eq!(fence(store.attempt(&claim, 1, soon())), 9, "by a key under a lease that lives");
+    assert_eq!(member.lock().kept, [1, 2]);
+    store.close();
+}
+
+#[test]
+fn a_key_left_by_an_earlier_attempt_is_no_hold_once_its_lease_has_ended() {
+    let (member, store) = start();
+    let claim = claim(LEASE, false);
+    let left = key_of(&claim, 5, STRANGE);
+    {
+        let mut member = member.lock();
+        member.ended.insert(STRANGE);
+        let is_there = done(false, 8, &[found(std::slice::from_ref(&left))]);
+        let is_first = done(true, 8, &[found(std::slice::from_ref(&left)), found(&[])]);
+        let seen = done(true, 8, &[found(std::slice::from_ref(&left))]);
+        member.transactions.extend([is_there, is_first, seen, put_alone(9)]);
+    }
+    assert_eq!(fence(store.attempt(&claim, 1, soon())), 9);
+    assert_eq!(member.lock().kept.first(), Some(&STRANGE));
+    store.close();
+}
+
+/// Else the lock would stay taken for the whole lease, by nobody.
+#[test]
+fn a_try_whose_key_is_there_and_whose_lease_could_not_be_kept_is_in_doubt() {
+    let (member, store) = start();
+    member.lock().is_in_trouble = true;
+    let tries = claim(LEASE, false);
+    member.lock().transactions.push_back(put_alone(5));
+    let attempt = store.attempt(&tries, 1, soon());
+    assert!(matches!(attempt, Answer::Unknown(_)), "{attempt:?}");
+    // Its wait goes on, or the key is taken away when it ends.
+    let waits = claim(LEASE, true);
+    member.lock().transactions.push_back(joined(6, &[]));
+    let attempt = store.attempt(&waits, 1, soon());
+    assert!(matches!(attempt, Answer::Refused(_)), "{attempt:?}");
+    store.close();
+}
+
+// ---- leases that nobody needs any more
+
+/// Else each try for a busy lock would leave one, for as long as its lease.
+#[test]
+fn an_attempt_in_vain_leaves_no_lease_that_is_of_no_further_use() {
+    let (member, store) = start();
+    for (lease, revoked) in [(Duration::from_secs(30), vec![]), (LEASE, vec![2])] {
+        member.lock().transactions.push_back(done(false, 5, &[found(&[])]));
+        let busy = store.attempt(&claim(lease, false), 1, soon());
+        assert!(matches!(busy, Answer::Done(Attempt::Busy { .. })), "{busy:?}");
+        assert_eq!(member.lock().revoked, revoked, "{lease:?}");
+    }
+    store.close();
+}
+
+#[test]
+fn a_lease_serves_again_or_is_revoked_when_its_hold_has_ended() {
+    let (member, store) = start();
+    // One that is kept for the next hold.
+    let short = claim(Duration::from_secs(30), false);
+    for _ in 0..2 {
+        member.lock().transactions.extend([put_alone(5), taken_away(key_of(&short, 5, 1))]);
+        fence(store.attempt(&short, 1, soon()));
+        let freed = store.release(&short, 0, soon());
+        assert!(matches!(freed, Answer::Done(Release::Freed { others: Others::Nobody })), "{freed:?}");
+    }
+    assert_eq!(member.lock().granted, [1]);
+    assert!(member.lock().revoked.is_empty());
+    // One that would be there for long after its hold.
+    let long = claim(LEASE, false);
+    member.lock().transactions.extend([put_alone(6), taken_away(key_of(&long, 6, 2))]);
+    fence(store.attempt(&long, 1, soon()));
+    let freed = store.release(&long, 0, soon());
+    assert!(matches!(freed, Answer::Done(Release::Freed { .. })), "{freed:?}");
+    assert_eq!(member.lock().revoked, [2]);
+    // One of a key that came of an attempt in doubt: a request that is late may still use it.
+    let key = taken_away(key_of(&short, 7, STRANGE));
+    member.lock().transactions.push_back(done(true, 9, &[json!({ "response_txn": key })]));
+    let freed = store.abandon(std::slice::from_ref(&short), soon()).pop();
+    assert!(matches!(freed, Some(Answer::Done(Release::Freed { .. }))), "{freed:?}");
+    assert_eq!(member.lock().revoked, [2, STRANGE]);
+    store.close();
+}

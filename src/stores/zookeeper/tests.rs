@@ -1,0 +1,127 @@
+//! Requests that were not answered, by a server of the tests' own.
+
+use super::*;
+use crate::ident::{ClientId, unbound_number};
+use crate::seam::{Turn, Wakeups};
+use crate::stores::zookeeper::fake::{Reply, Request, Server, text};
+use crate::sync::Mutex;
+
+const SESSION: Duration = Duration::from_secs(3_600);
+const LOCK: &str = "/lock";
+
+/// The nodes of one lock, on a server that makes the first node and ends the connection instead of saying so.
+#[derive(Default)]
+struct Nodes {
+    names: Vec<String>,
+    made: usize,
+}
+
+impl Nodes {
+    fn make(&mut self, path: &str) -> String {
+        self.made += 1;
+        let path = format!("{path}{:010}", self.made);
+        self.names.push(path.strip_prefix(LOCK).unwrap().trim_start_matches('/').to_owned());
+        path
+    }
+
+    fn reply(&mut self, request: &Request) -> Reply {
+        match request.operation {
+            2 => {
+                let path = request.path.as_str();
+                let at = self.names.iter().position(|name| path == format!("{LOCK}/{name}"));
+                match at {
+                    Some(at) => {
+                        self.names.remove(at);
+                        Reply::Done(Vec::new())
+                    }
+                    None => Reply::Code(code::NO_NODE),
+                }
+            }
+            8 => {
+                let count = i32::try_from(self.names.len()).unwrap().to_be_bytes();
+                let names = self.names.iter().flat_map(|name| text(name));
+                Reply::Done(count.into_iter().chain(names).collect())
+            }
+            9 => Reply::Done(text(&request.path)),
+            15 => {
+                self.make(&request.path);
+                Reply::HangsUp
+            }
+            _ => Reply::Never,
+        }
+    }
+}
+
+fn soon() -> Moment {
+    Clock::System.after(Duration::from_secs(30))
+}
+
+/// An owner whose attempt was carried out and not answered, and what lies on the server.
+fn in_doubt() -> (ZooKeeperStore, Claim, Arc<Mutex<Nodes>>) {
+    let nodes = Arc::new(Mutex::new(Nodes::default()));
+    let server = Server::start(SESSION, {
+        let nodes = Arc::clone(&nodes);
+        move |request| nodes.lock().reply(request)
+    });
+    let store = ZooKeeperStore::connect(&server.options, SESSION, Arc::new(Reporter::new(None))).unwrap();
+    let claim = Claim {
+        kind: Kind::Mutex,
+        name: Arc::new(LockName::new(&Arc::from(LOCK), LOCK.to_owned()).unwrap()),
+        owner: Owner::new(ClientId::random(), unbound_number()),
+        lease: Duration::from_secs(60),
+        waits: true,
+        turn: Turn::Barges,
+        wakeups: Wakeups::Releases,
+        writers_first: false,
+        units: 1,
+        note: None,
+        wants_fence: false,
+        is_granted: false,
+        home: 0,
+    };
+    let attempt = store.attempt(&claim, 1, soon());
+    assert!(matches!(attempt, Answer::Unknown(_)), "{attempt:?}");
+    assert_eq!(nodes.lock().names.len(), 1);
+    (store, claim, nodes)
+}
+
+/// The answer of a clean-up, which may have to wait for the next connection.
+fn clean_up(store: &ZooKeeperStore, claim: &Claim) -> Release {
+    match store.abandon(std::slice::from_ref(claim), soon()).pop() {
+        Some(Answer::Done(release)) => release,
+        other => panic!("not done but {other:?}"),
+    }
+}
+
+#[test]
+fn a_node_whose_making_was_not_answered_is_taken_away_by_the_first_clean_up() {
+    let (store, claim, nodes) = in_doubt();
+    let another = path::prefix(Owner::new(ClientId::random(), 1), Family::Lock) + "0000000007";
+    nodes.lock().names.push(another.clone());
+    assert_eq!(clean_up(&store, &claim), Release::Freed { others: Others::Nobody });
+    assert_eq!(nodes.lock().names, [another], "and no other node");
+    store.close();
+}
+
+/// It had not come to be when the first looked.
+#[test]
+fn a_node_that_comes_to_be_after_a_clean_up_is_taken_away_by_the_next() {
+    let (store, claim, nodes) = in_doubt();
+    let late = nodes.lock().names.pop().unwrap();
+    assert_eq!(clean_up(&store, &claim), Release::NotHeld { holder: None });
+    nodes.lock().names.push(late);
+    assert_eq!(clean_up(&store, &claim), Release::Freed { others: Others::Nobody });
+    assert!(nodes.lock().names.is_empty());
+    store.close();
+}
+
+/// As by a thread that goes on waiting under its number.
+#[test]
+fn an_attempt_after_one_in_doubt_leaves_one_node() {
+    let (store, claim, nodes) = in_doubt();
+    let attempt = store.attempt(&claim, 1, soon());
+    assert!(matches!(attempt, Answer::Unknown(_)), "{attempt:?}");
+    let names = nodes.lock().names.clone();
+    assert_eq!((names.len(), nodes.lock().made), (1, 2), "{names:?}");
+    store.close();
+}
