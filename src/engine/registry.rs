@@ -217,8 +217,9 @@ impl Registry {
         }
     }
 
-    /// Enters a hold. A lost one of the same thread on the same lock makes room: its guards still know it.
-    pub(crate) fn insert(&self, hold: &Arc<Hold>, thread: Option<u64>) {
+    /// Enters a hold, and says when it is to be looked at. A lost one of the same thread on the same lock makes room: its
+    /// guards still know it.
+    pub(crate) fn insert(&self, hold: &Arc<Hold>, thread: Option<u64>) -> Moment {
         let mut entries = self.entries.lock();
         let Entries { by_key, agenda, grants } = &mut *entries;
         *grants += 1;
@@ -229,7 +230,9 @@ impl Registry {
             }
         }
         entry.holds.push(Arc::clone(hold));
-        agenda.put(hold, slot_of(hold, hold.since()));
+        let slot = slot_of(hold, hold.since());
+        agenda.put(hold, slot);
+        slot.moment()
     }
 
     // ---- the agenda
