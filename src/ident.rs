@@ -3,7 +3,8 @@
 pub(crate) mod derived;
 
 use std::fmt;
-use std::sync::Arc;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::{Arc, LazyLock};
 
 use uuid::Uuid;
 
@@ -15,13 +16,20 @@ use crate::sync::{thread, thread_local};
 pub const LONGEST_NAME: usize = 64 * 1024;
 
 /// A checked lock name: as the user gave it, and as the store keys it.
-#[derive(Debug, PartialEq, Eq, Hash)]
+#[derive(Debug, PartialEq, Eq)]
 pub(crate) struct LockName {
     given: Arc<str>,
     key: Box<str>,
+    hash: u64,
 }
 
 impl LockName {
+    fn of(given: Arc<str>, key: String) -> LockName {
+        // Names may come from anybody: without the random state they could be chosen to collide.
+        static STATE: LazyLock<RandomState> = LazyLock::new(RandomState::new);
+        LockName { given, hash: STATE.hash_one(&key), key: key.into_boxed_str() }
+    }
+
     /// `key` is `given` after prefix and mapping.
     pub(crate) fn new(given: &Arc<str>, key: String) -> Result<LockName> {
         if given.is_empty() || key.is_empty() {
@@ -39,7 +47,7 @@ impl LockName {
                 format!("the name is reserved: names that {such} belong to other locks"),
             ));
         }
-        Ok(LockName { given: Arc::clone(given), key: key.into_boxed_str() })
+        Ok(LockName::of(Arc::clone(given), key))
     }
 
     /// The same lock where it has another key.
@@ -55,9 +63,14 @@ impl LockName {
         &self.key
     }
 
+    /// The hash of the key, made once: each acquire and release looks for the lock several times.
+    pub(crate) fn hash(&self) -> u64 {
+        self.hash
+    }
+
     /// The name of something of the crate's own that is kept like a lock, and that no lock can be called.
     pub(crate) fn reserved(key: String) -> LockName {
-        LockName { given: Arc::from(&*key), key: key.into_boxed_str() }
+        LockName::of(Arc::from(&*key), key)
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::borrow::Borrow;
 use std::collections::HashMap;
-use std::hash::Hash;
+use std::hash::{BuildHasher, Hash, RandomState};
 use std::ops::{Deref, DerefMut};
 use std::time::Duration;
 
@@ -17,19 +17,19 @@ const KEPT: usize = 4096;
 /// How much room there is, a [`HashMap`] does not say: its capacity leaves out the places of entries that came and went,
 /// which can be nearly all of them. So the most entries that there were are counted.
 #[derive(Debug)]
-pub(crate) struct CrowdMap<K, V> {
-    map: HashMap<K, V>,
+pub(crate) struct CrowdMap<K, V, S = RandomState> {
+    map: HashMap<K, V, S>,
     /// The most entries since room was last given back. It is brought up to date before entries go.
     most: usize,
 }
 
-impl<K, V> Default for CrowdMap<K, V> {
-    fn default() -> CrowdMap<K, V> {
-        CrowdMap { map: HashMap::new(), most: 0 }
+impl<K, V, S: Default> Default for CrowdMap<K, V, S> {
+    fn default() -> CrowdMap<K, V, S> {
+        CrowdMap { map: HashMap::default(), most: 0 }
     }
 }
 
-impl<K: Eq + Hash, V> CrowdMap<K, V> {
+impl<K: Eq + Hash, V, S: BuildHasher> CrowdMap<K, V, S> {
     pub(crate) fn remove<Q>(&mut self, key: &Q) -> Option<V>
     where
         K: Borrow<Q>,
@@ -55,17 +55,17 @@ impl<K: Eq + Hash, V> CrowdMap<K, V> {
     }
 }
 
-impl<K, V> Deref for CrowdMap<K, V> {
-    type Target = HashMap<K, V>;
+impl<K, V, S> Deref for CrowdMap<K, V, S> {
+    type Target = HashMap<K, V, S>;
 
-    fn deref(&self) -> &HashMap<K, V> {
+    fn deref(&self) -> &HashMap<K, V, S> {
         &self.map
     }
 }
 
 /// Entries that are taken out past the two methods above leave their room taken.
-impl<K, V> DerefMut for CrowdMap<K, V> {
-    fn deref_mut(&mut self) -> &mut HashMap<K, V> {
+impl<K, V, S> DerefMut for CrowdMap<K, V, S> {
+    fn deref_mut(&mut self) -> &mut HashMap<K, V, S> {
         &mut self.map
     }
 }
@@ -113,7 +113,7 @@ mod tests {
 
     #[test]
     fn room_is_given_back_when_most_of_it_is_empty_and_seldom() {
-        let mut map = CrowdMap::default();
+        let mut map: CrowdMap<_, _> = CrowdMap::default();
         map.extend((0..100_000).map(|n| (n, n)));
         let mut times = 0;
         for n in 0..100_000 {

@@ -256,8 +256,8 @@ pub(crate) fn leave_all(action: &'static str, all: Vec<LevelRelease>) -> Result<
         for ((one, left), answer) in group.into_iter().zip(answers) {
             match answer {
                 answer @ Answer::Done(_) => {
-                    let ended =
-                        one.engine.send_release(&one.hold, left, one.engine.options.patience, Some(answer));
+                    let give_up = Moment::NEVER; // it is not asked again
+                    let ended = one.engine.send_release(&one.hold, left, give_up, Some(answer));
                     note(one.engine.released(action, &one.hold, left, ended));
                 }
                 // Only a request for each shows which of several it was about.
@@ -267,10 +267,10 @@ pub(crate) fn leave_all(action: &'static str, all: Vec<LevelRelease>) -> Result<
         }
     }
     // One retry budget for all of them.
-    let begun: Vec<Moment> = undecided.iter().map(|(one, ..)| one.engine.clock.now()).collect();
-    for ((LevelRelease { engine, hold, .. }, left, first), begun) in undecided.into_iter().zip(begun) {
-        let patience = engine.options.patience.saturating_sub(engine.clock.now().since(begun));
-        let ended = engine.send_release(&hold, left, patience, first);
+    let give_up = |one: &LevelRelease| one.engine.clock.after(one.engine.options.patience);
+    let give_up: Vec<Moment> = undecided.iter().map(|(one, ..)| give_up(one)).collect();
+    for ((LevelRelease { engine, hold, .. }, left, first), give_up) in undecided.into_iter().zip(give_up) {
+        let ended = engine.send_release(&hold, left, give_up, first);
         note(engine.released(action, &hold, left, ended));
     }
     for (LevelRelease { engine, hold, .. }, result, begun) in over {
@@ -286,12 +286,13 @@ impl LevelRelease {
         let Some(left) = hold.end_level(*level) else {
             return Err(engine.not_holding(action, hold.kind(), hold.name()));
         };
-        if !engine.still_held(hold, left) {
+        let begun = engine.clock.now();
+        if !engine.still_held(hold, left, begun) {
             return Err(Error::not_holding(action, hold.name().given(), NotHeld::Expired));
         }
-        let (result, begun) = (HandoffResult::default(), engine.clock.now());
+        let result = HandoffResult::default();
         if left == 0
-            && let HandoffStart::Sent = engine.start_handoff(hold, || Releaser::Waits(result.clone()))
+            && let HandoffStart::Sent = engine.start_handoff(hold, begun, || Releaser::Waits(result.clone()))
         {
             return Ok(Ending::Handoff(result, begun));
         }

@@ -52,7 +52,7 @@ use crate::observe::event::Event;
 use crate::observe::reporter::Reporter;
 use crate::observe::stats::Stats;
 use crate::park::Parker;
-use crate::seam::capabilities::{Lines, Majority};
+use crate::seam::capabilities::{Capabilities, Lines, Majority};
 use crate::seam::{Answer, Claim, Counting, Kind, REQUEST_LASTS, Snapshot, Store, Turn, Wakeups};
 use crate::time::{Clock, Lease, Moment, checked_lease, random_between};
 
@@ -144,10 +144,14 @@ impl Engine {
     }
 
     pub(crate) fn claim(&self, kind: Kind, name: &Arc<LockName>, number: u64, lease: Duration) -> Claim {
+        let Capabilities { lines, homes, .. } = self.store.capabilities();
+        // One id for all kinds but those with a line: the halves of a read-write lock, say, are to have one owner.
+        let is_refused = kind.has_line() && lines.is_some_and(Lines::is_refused);
+        let client = if is_refused { self.id.unlined() } else { self.id };
         Claim {
             kind,
             name: Arc::clone(name),
-            owner: Owner::new(self.client_of_holds(kind), number),
+            owner: Owner::new(client, number),
             lease,
             waits: false,
             turn: Turn::Barges,
@@ -157,15 +161,8 @@ impl Engine {
             note: None,
             wants_fence: false,
             is_granted: false,
-            home: self.store.capabilities().homes.map_or(0, |homes| homes.home(name)),
+            home: homes.map_or(0, |homes| homes.home(name)),
         }
-    }
-
-    /// The id under which holds of this kind are. One for all kinds but those with a line: the halves of a read-write lock,
-    /// say, are to have one owner.
-    fn client_of_holds(&self, kind: Kind) -> ClientId {
-        let is_refused = || self.store.capabilities().lines.is_some_and(Lines::is_refused);
-        if kind.has_line() && is_refused() { self.id.unlined() } else { self.id }
     }
 
     /// Has this hold be looked at in time, whatever has changed about it.

@@ -3,7 +3,7 @@
 //! The watchdog renews the holds that are in it, and no others.
 
 use std::collections::VecDeque;
-use std::hash::{Hash, Hasher};
+use std::hash::{BuildHasherDefault, Hash, Hasher};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -26,7 +26,7 @@ pub(crate) struct Registry {
     /// Holds of threads that were left to run out, and that their threads may still ask for.
     lapsed: Mutex<VecDeque<Weak<Hold>>>,
     /// Locks that other clients waited for when this one last released them: when that was, and who was notified.
-    contended: Mutex<CrowdMap<LockKey, (Moment, Others)>>,
+    contended: Mutex<LockMap<(Moment, Others)>>,
     /// How many there are, to be read without the mutex: mostly none.
     contended_count: AtomicUsize,
 }
@@ -34,7 +34,7 @@ pub(crate) struct Registry {
 /// The part under one mutex.
 #[derive(Debug, Default)]
 struct Entries {
-    by_key: CrowdMap<LockKey, LockEntry>,
+    by_key: LockMap<LockEntry>,
     agenda: Agenda,
     /// How many holds were ever entered.
     grants: u64,
@@ -66,8 +66,28 @@ impl Eq for LockKey {}
 
 impl Hash for LockKey {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        self.family.hash(state);
-        self.name.key().hash(state);
+        state.write_u64(self.name.hash().wrapping_add(self.family as u64));
+    }
+}
+
+/// Something for each lock, found by the hash that its name has.
+type LockMap<V> = CrowdMap<LockKey, V, BuildHasherDefault<OwnHash>>;
+
+/// Takes the hash that a key brings along as it is.
+#[derive(Debug, Default)]
+struct OwnHash(u64);
+
+impl Hasher for OwnHash {
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|byte| self.0 = self.0.rotate_left(8) ^ u64::from(*byte));
+    }
+
+    fn write_u64(&mut self, hash: u64) {
+        self.0 = hash;
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
     }
 }
 
@@ -197,8 +217,9 @@ impl Registry {
         }
     }
 
-    /// Enters a hold. A lost one of the same thread on the same lock makes room: its guards still know it.
-    pub(crate) fn insert(&self, hold: &Arc<Hold>, thread: Option<u64>) {
+    /// Enters a hold, and says when it is to be looked at. A lost one of the same thread on the same lock makes room: its
+    /// guards still know it.
+    pub(crate) fn insert(&self, hold: &Arc<Hold>, thread: Option<u64>) -> Moment {
         let mut entries = self.entries.lock();
         let Entries { by_key, agenda, grants } = &mut *entries;
         *grants += 1;
@@ -209,7 +230,9 @@ impl Registry {
             }
         }
         entry.holds.push(Arc::clone(hold));
-        agenda.put(hold, slot_of(hold, hold.since()));
+        let slot = slot_of(hold, hold.since());
+        agenda.put(hold, slot);
+        slot.moment()
     }
 
     // ---- the agenda

@@ -117,7 +117,12 @@ impl Watchdog {
     pub(crate) fn watch(&self, hold: &Arc<Hold>) {
         let slot = slot_of(hold, self.clock.now());
         self.registry.put_earlier(hold, slot);
-        self.timer.alarm().look_by(slot.moment());
+        self.look_at_holds_by(slot.moment());
+    }
+
+    /// Has the timer look by `moment`, at which the registry has something to be looked at.
+    pub(crate) fn look_at_holds_by(&self, moment: Moment) {
+        self.timer.alarm().look_by(moment);
     }
 
     /// Something is waited for: has the client's entry in the directory be written, if that is due.

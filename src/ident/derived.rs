@@ -3,8 +3,6 @@
 //! All that is derived is derived by this list, and what looks as if it were is no name for a lock: it could be another
 //! lock's queue or counter. A name without braces cannot be mistaken for what is made by putting something behind one.
 
-use std::borrow::Cow;
-
 /// The lock that a health check asks about. Nobody takes it.
 pub(crate) const PING: &str = "leasehold_ping";
 
@@ -130,6 +128,6 @@ fn is_tagged(name: &str) -> bool {
 
 /// The name as a part of derived keys. In a cluster they must share the lock's slot: the name in braces, unless it brings
 /// braces of its own.
-pub(crate) fn tagged(name: &str) -> Cow<'_, str> {
-    if is_tagged(name) { Cow::Borrowed(name) } else { Cow::Owned(["{", name, "}"].concat()) }
+pub(crate) fn in_braces(name: &str) -> [&str; 3] {
+    if is_tagged(name) { ["", name, ""] } else { ["{", name, "}"] }
 }

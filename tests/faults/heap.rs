@@ -105,9 +105,8 @@ fn nor_do_leases_of_which_new_ones_come_as_fast_as_old_ones_run_out() {
     });
 }
 
-/// So many allocations and bytes may a cycle without contention take. docs/performance.md has the figures.
-const MOST_ALLOCATIONS: u64 = 30;
-const MOST_BYTES: u64 = 4 << 10;
+/// So many bytes may a cycle without contention allocate. docs/performance.md has the figures.
+const MOST_BYTES: u64 = 3 << 10;
 
 #[test]
 fn a_lock_that_nobody_else_wants_costs_few_allocations_and_no_copy_of_a_script() {
@@ -119,7 +118,9 @@ fn a_lock_that_nobody_else_wants_costs_few_allocations_and_no_copy_of_a_script()
             lock.unlock().unwrap();
         };
         let dropped = || drop(lock.acquire().unwrap());
-        for (way, cycle) in [("lock and unlock", &waited_for as &dyn Fn()), ("a guard", &dropped)] {
+        for (way, most, cycle) in
+            [("lock and unlock", 16, &waited_for as &dyn Fn()), ("a guard", 22, &dropped)]
+        {
             let cycles = 500;
             // The first make what is used again.
             (0..cycles).for_each(|_| cycle());
@@ -128,7 +129,7 @@ fn a_lock_that_nobody_else_wants_costs_few_allocations_and_no_copy_of_a_script()
             let after = allocated_by_this_thread();
             let (times, bytes) = ((after.0 - before.0) / cycles, (after.1 - before.1) / cycles);
             shout(&format!("COUNTED {way}: {times} allocations and {bytes} bytes a cycle"));
-            assert!(times <= MOST_ALLOCATIONS && bytes <= MOST_BYTES, "{way}: {times}, {bytes} bytes");
+            assert!(times <= most && bytes <= MOST_BYTES, "{way}: {times}, {bytes} bytes");
         }
     });
 }

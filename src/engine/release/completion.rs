@@ -84,8 +84,10 @@ impl ReleaseCompletion {
 
     /// A hold ended by a true release; returns how long it lasted.
     pub(crate) fn note_released(&self, hold: &Arc<Hold>, others: Others) -> Duration {
-        self.registry.note_released(hold, others, self.clock.now());
-        self.note_ended(hold)
+        let now = self.clock.now();
+        self.registry.note_released(hold, others, now);
+        hold.forget_listeners(&self.reporter);
+        now.since(hold.since())
     }
 
     /// A hold ended without loss; returns how long it lasted.

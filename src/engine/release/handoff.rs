@@ -23,12 +23,10 @@ pub(crate) enum HandoffStart {
 impl Engine {
     /// Hands the lock to the next local thread, and waits for the answer that it reads. `None`: nobody is next, or it
     /// could not be sent.
-    pub(crate) fn hand_off(&self, hold: &Arc<Hold>) -> Option<ReleaseOutcome> {
-        let result = HandoffResult::default();
-        let HandoffStart::Sent = self.start_handoff(hold, || Releaser::Waits(result.clone())) else {
-            return None;
-        };
-        Some(self.wait_for_handoff(&result))
+    pub(crate) fn hand_off(&self, hold: &Arc<Hold>, begun: Moment) -> Option<ReleaseOutcome> {
+        let mut result = None;
+        self.start_handoff(hold, begun, || Releaser::Waits(result.insert(HandoffResult::default()).clone()));
+        result.map(|result| self.wait_for_handoff(&result))
     }
 
     /// Waits for the outcome of a hand-off, which the next owner reads.
@@ -41,13 +39,13 @@ impl Engine {
         })
     }
 
-    /// Sends the hand-off, if there is a waiter to hand to.
+    /// Sends the hand-off, if there is a waiter to hand to. The window of the next hold opens at `sent`.
     pub(crate) fn start_handoff(
         &self,
         hold: &Arc<Hold>,
+        sent: Moment,
         releaser: impl FnOnce() -> Releaser,
     ) -> HandoffStart {
-        let sent = self.clock.now();
         let (ticket, mut to) = match self.registry.promise(hold, sent) {
             Next::Nobody => return HandoffStart::Nobody,
             Next::Others => return HandoffStart::Others,
@@ -55,7 +53,7 @@ impl Engine {
         };
         let from = hold.claim();
         to.home = from.home; // it stays where it was granted, wherever that name is asked for by now
-        match self.store.hand_off(&from, &to, self.one_command()) {
+        match self.store.hand_off(&from, &to, sent.plus(self.options.command_timeout)) {
             Some(pending) => {
                 // Taken out first, given second: in between the promise shows that the lock is held here. The other
                 // way round, a waiter behind the next owner could go to sleep for a hold whose end nobody reports.
@@ -82,7 +80,7 @@ impl Engine {
         outcome: ReleaseOutcome,
         begun: Moment,
     ) -> Result<()> {
-        let patience = || self.options.patience.saturating_sub(self.clock.now().since(begun));
+        let give_up = begun.plus(self.options.patience);
         let outcome = match outcome {
             ReleaseOutcome::Freed { .. } | ReleaseOutcome::HandedOn => {
                 let held = self.completion.note_ended(hold);
@@ -91,9 +89,9 @@ impl Engine {
             }
             ReleaseOutcome::Lost => Ok(None),
             // The owner still holds it in the store: released the plain way.
-            ReleaseOutcome::Refused(_) => self.send_release(hold, 0, patience(), None),
+            ReleaseOutcome::Refused(_) => self.send_release(hold, 0, give_up, None),
             ReleaseOutcome::Unknown(error) => {
-                self.send_release(hold, 0, patience(), Some(Answer::Unknown(error)))
+                self.send_release(hold, 0, give_up, Some(Answer::Unknown(error)))
             }
         };
         self.released(action, hold, 0, outcome)

@@ -22,7 +22,7 @@ use crate::observe::LossReason;
 use crate::observe::event::Event;
 use crate::park::Parker;
 use crate::seam::{Answer, Kind, Others, Release};
-use crate::time::random_between;
+use crate::time::{Moment, random_between};
 
 /// Between failed releases the caller pauses for a random part of this.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(60));
@@ -65,17 +65,16 @@ impl Engine {
 
     /// Leaves so many levels to the owner.
     fn leave(&self, action: &'static str, hold: &Arc<Hold>, left: u32) -> Result<()> {
-        let expired = || Err(Error::not_holding(action, hold.name().given(), NotHeld::Expired));
-        if !self.still_held(hold, left) {
-            return expired();
-        }
         let begun = self.clock.now();
+        if !self.still_held(hold, left, begun) {
+            return Err(Error::not_holding(action, hold.name().given(), NotHeld::Expired));
+        }
         if left == 0
-            && let Some(outcome) = self.hand_off(hold)
+            && let Some(outcome) = self.hand_off(hold, begun)
         {
             return self.handed_off(action, hold, outcome, begun);
         }
-        let outcome = self.send_release(hold, left, self.options.patience, None);
+        let outcome = self.send_release(hold, left, begun.plus(self.options.patience), None);
         self.released(action, hold, left, outcome)
     }
 
@@ -88,14 +87,15 @@ impl Engine {
         at_least: Duration,
     ) -> Result<()> {
         let (hold, level) = (&entered.hold, Some(entered.level));
-        let rest = hold.since().plus(at_least).since(self.clock.now());
+        let begun = self.clock.now();
+        let rest = hold.since().plus(at_least).since(begun);
         if rest.is_zero() {
             return self.end_level(action, hold, level);
         }
         let _call = self.calls.begin();
         self.usable(action)?;
         let expired = || Err(Error::not_holding(action, hold.name().given(), NotHeld::Expired));
-        if hold.end_level(level) != Some(0) || !self.still_held(hold, 0) {
+        if hold.end_level(level) != Some(0) || !self.still_held(hold, 0, begun) {
             return expired();
         }
         let answer = self.ask("release", || self.store.expire_in(&hold.claim(), rest, self.one_command()));
@@ -162,39 +162,33 @@ impl Engine {
         }
         let call = self.calls.begin();
         let Some(left) = hold.end_level(Some(level)) else { return };
-        if !self.still_held(hold, left) {
+        let begun = self.clock.now();
+        if !self.still_held(hold, left, begun) {
             return;
         }
         let started = match left {
-            0 => self.start_handoff(hold, || self.settle_later(hold)),
+            0 => self.start_handoff(hold, begun, || self.settle_later(hold)),
             _ => HandoffStart::Others,
         };
         match started {
             HandoffStart::Sent => {}
             HandoffStart::Nobody => {
                 let (completion, ended) = (Arc::clone(&self.completion), Arc::clone(hold));
-                let sent = self.reporter.is_observed().then(|| self.clock.now());
                 let done = Box::new(move |answer: Answer<Release>| {
-                    if let Some(sent) = sent {
-                        completion.reporter.observe_request(
-                            "release",
-                            sent,
-                            &completion.clock,
-                            answer.error(),
-                        );
-                    }
+                    let (reporter, clock) = (&completion.reporter, &completion.clock);
+                    reporter.observe_request("release", begun, clock, answer.error());
                     completion.settle(&ended, ReleaseOutcome::of_release(answer));
                     drop(call); // not over before
                 });
-                self.store.release_later(&hold.claim(), self.one_command(), done);
+                self.store.release_later(&hold.claim(), begun.plus(self.options.command_timeout), done);
                 // On its way first, taken out second: what is asked from here on goes behind it.
                 self.registry.remove(hold);
-                self.watchdog.look_by(self.clock.after(POLL_COMPLETIONS_EVERY));
+                self.watchdog.look_by(begun.plus(POLL_COMPLETIONS_EVERY));
             }
             // An inner level, whose count is to be right before the next; or others' turn: the answer says whether
             // they listen, and so whether those who wait here stand back.
             HandoffStart::Others => {
-                let outcome = self.send_release(hold, left, Duration::ZERO, None);
+                let outcome = self.send_release(hold, left, begun, None);
                 if let Err(error) = self.released("unlock", hold, left, outcome) {
                     let event = Event::ReleaseFailed { name: hold.name().given(), error: &error };
                     self.reporter.tell(|observer| observer.event(&event));
@@ -203,11 +197,10 @@ impl Engine {
         }
     }
 
-    /// Whether the hold stands, so that its level can be given back. If not, and this was the last level, it is
+    /// Whether the hold stands at `now`, so that its level can be given back. If not, and this was the last level, it is
     /// forgotten here; nothing is sent, but what may remain of a lease that ended by our reckoning (1 % early) is left
     /// to the watchdog.
-    pub(crate) fn still_held(&self, hold: &Arc<Hold>, left: u32) -> bool {
-        let now = self.clock.now();
+    pub(crate) fn still_held(&self, hold: &Arc<Hold>, left: u32, now: Moment) -> bool {
         if hold.is_live(now, &self.reporter) && (left > 0 || hold.begin_release()) {
             return true;
         }
@@ -221,18 +214,17 @@ impl Engine {
         false
     }
 
-    /// Asks the store to leave `left` levels, again after failures for as long as `patience` and the window last.
+    /// Asks the store to leave `left` levels, again after failures until `give_up` or the end of the window.
     /// `None`: the owner did not hold it. Else which other clients were notified. `first`: what came of asking once.
     pub(crate) fn send_release(
         &self,
         hold: &Arc<Hold>,
         left: u32,
-        patience: Duration,
+        give_up: Moment,
         mut first: Option<Answer<Release>>,
     ) -> Result<Option<Others>> {
         let claim = hold.claim();
-        let started = self.clock.now();
-        let give_up = started.plus(patience).min(hold.until());
+        let give_up = give_up.min(hold.until());
         let mut in_doubt = false;
         loop {
             let ask = || self.store.release(&claim, left, self.one_command());

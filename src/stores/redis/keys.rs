@@ -3,13 +3,19 @@
 use std::fmt::Display;
 
 use crate::ident::ClientId;
-pub(super) use crate::ident::derived::{Part, tagged};
+pub(super) use crate::ident::derived::{Part, in_braces};
 
 /// A part of a name that is called by something put before it.
 pub(super) fn before(part: Part, name: &str) -> String {
+    in_parts(part, name).concat()
+}
+
+/// The same, as a word of a request that is put together there.
+pub(super) fn in_parts(part: Part, name: &str) -> [&str; 5] {
     let text = part.text();
     let colon = if text.ends_with(':') { "" } else { ":" };
-    [text, colon, &tagged(name)].concat()
+    let [open, name, close] = in_braces(name);
+    [text, colon, open, name, close]
 }
 
 /// The channel of a lock's waiters.
@@ -34,7 +40,7 @@ pub(super) fn rw_channel(lock: &str) -> String {
 
 /// The prefix of the markers of an owner's read holds; 1, 2, … follow.
 pub(super) fn rw_markers(lock: &str, owner: impl Display) -> String {
-    format!("{}:{owner}{}", tagged(lock), Part::RwMarker.text())
+    format!("{}:{owner}{}", in_braces(lock).concat(), Part::RwMarker.text())
 }
 
 /// The channel of the waiters for permits.
@@ -44,7 +50,8 @@ pub(super) fn permits_channel(semaphore: &str) -> String {
 
 /// The permits of an expirable semaphore that are out.
 pub(super) fn permits_out(semaphore: &str) -> String {
-    [&tagged(semaphore), Part::PermitsOut.text()].concat()
+    let [open, name, close] = in_braces(semaphore);
+    [open, name, close, Part::PermitsOut.text()].concat()
 }
 
 /// The channel of a latch's waiters. Always in braces, whatever the name has: Redisson's odd one out.

@@ -143,10 +143,13 @@ impl Script {
 
     /// A request that runs the script on `keys`; its arguments are added by [`Command::arg`].
     pub(super) fn on(&'static self, keys: &[&str]) -> Command {
-        let mut command = Command::empty();
-        command.script = Some(self);
-        command.about = keys.first().map_or(0, |key| hash(key));
-        keys.iter().fold(command.arg(keys.len()), |command, key| command.arg(*key))
+        keys.iter().fold(self.about(keys.first(), keys.len()), |command, key| command.arg(*key))
+    }
+
+    /// The same, but the keys are still to be added, so many.
+    fn about(&'static self, lock: Option<&&str>, keys: usize) -> Command {
+        let about = lock.map_or(0, |lock| hash(lock));
+        Command { script: Some(self), about, ..Command::empty() }.arg(keys)
     }
 }
 
@@ -165,30 +168,45 @@ pub(super) trait Word {
     fn pack(&self, to: &mut Vec<u8>);
 }
 
-/// One word, of parts.
-fn pack(parts: &[&[u8]], to: &mut Vec<u8>) {
+/// The end of a line.
+const END: &[u8] = b"\r\n";
+
+/// The line before the bytes of a word, which says how many they are.
+fn length(bytes: usize, to: &mut Vec<u8>) {
     to.push(b'$');
-    digits(parts.iter().map(|part| part.len()).sum::<usize>(), |length| to.extend_from_slice(length));
-    to.extend_from_slice(b"\r\n");
-    parts.iter().for_each(|part| to.extend_from_slice(part));
-    to.extend_from_slice(b"\r\n");
+    match u8::try_from(bytes) {
+        Ok(few @ ..10) => to.push(b'0' + few),
+        _ => digits(bytes, |digits| to.extend_from_slice(digits)),
+    }
+    to.extend_from_slice(END);
 }
 
 impl Word for [u8] {
     fn pack(&self, to: &mut Vec<u8>) {
-        pack(&[self], to);
+        length(self.len(), to);
+        to.extend_from_slice(self);
+        to.extend_from_slice(END);
     }
 }
 
 impl Word for str {
     fn pack(&self, to: &mut Vec<u8>) {
-        pack(&[self.as_bytes()], to);
+        self.as_bytes().pack(to);
     }
 }
 
 impl Word for String {
     fn pack(&self, to: &mut Vec<u8>) {
-        pack(&[self.as_bytes()], to);
+        self.as_bytes().pack(to);
+    }
+}
+
+/// One word, of these parts.
+impl<const N: usize> Word for [&str; N] {
+    fn pack(&self, to: &mut Vec<u8>) {
+        length(self.iter().map(|part| part.len()).sum(), to);
+        self.iter().for_each(|part| to.extend_from_slice(part.as_bytes()));
+        to.extend_from_slice(END);
     }
 }
 
@@ -198,22 +216,21 @@ impl<W: Word + ?Sized> Word for &W {
     }
 }
 
-impl Word for usize {
-    fn pack(&self, to: &mut Vec<u8>) {
-        digits(*self, |digits| pack(&[digits], to));
-    }
-}
-
 impl Word for u64 {
     fn pack(&self, to: &mut Vec<u8>) {
-        digits(*self, |digits| pack(&[digits], to));
+        digits(*self, |digits| digits.pack(to));
     }
 }
 
 impl Word for i64 {
     fn pack(&self, to: &mut Vec<u8>) {
-        let sign: &[u8] = if *self < 0 { b"-" } else { b"" };
-        digits(self.unsigned_abs(), |digits| pack(&[sign, digits], to));
+        self.to_string().pack(to);
+    }
+}
+
+impl Word for usize {
+    fn pack(&self, to: &mut Vec<u8>) {
+        digits(*self, |digits| digits.pack(to));
     }
 }
 
@@ -232,7 +249,14 @@ impl Word for u32 {
 /// As it is shown.
 impl Word for Owner {
     fn pack(&self, to: &mut Vec<u8>) {
-        digits(self.number(), |number| pack(&[&self.client().text(), b":", number], to));
+        let client = self.client().text();
+        digits(self.number(), |number| {
+            length(client.len() + 1 + number.len(), to);
+            to.extend_from_slice(&client);
+            to.push(b':');
+            to.extend_from_slice(number);
+            to.extend_from_slice(END);
+        });
     }
 }
 
@@ -285,7 +309,7 @@ impl Command {
         let words = self.words + if call.is_some() { 2 } else { 0 };
         bytes.push(b'*');
         digits(words, |digits| bytes.extend_from_slice(digits));
-        bytes.extend_from_slice(b"\r\n");
+        bytes.extend_from_slice(END);
         bytes.extend_from_slice(call.unwrap_or_default());
         bytes.extend_from_slice(&self.packed);
     }
@@ -333,11 +357,11 @@ impl PublishMode {
         self,
         script: &'static Script,
         lock: &str,
-        channel: &str,
+        channel: impl Word,
         with: impl FnOnce(Command) -> Command,
     ) -> Command {
         match self {
-            PublishMode::Alone => with(script.on(&[lock, channel])),
+            PublishMode::Alone => with(script.about(Some(&lock), 2).arg(lock).arg(channel)),
             PublishMode::Plain | PublishMode::Sharded | PublishMode::Both => {
                 with(script.on(&[lock])).arg(channel)
             }

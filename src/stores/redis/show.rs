@@ -41,7 +41,7 @@ pub(super) fn request(name: &LockName, channels: &[String]) -> Command {
         keys::before(Part::FairHeartbeats, key),
         keys::permits_out(key),
     ];
-    let command = SHOW.on(&keys.each_ref().map(String::as_str)).arg(&*keys::tagged(key)).arg(MOST);
+    let command = SHOW.on(&keys.each_ref().map(String::as_str)).arg(keys::in_braces(key)).arg(MOST);
     channels.iter().fold(command, |command, channel| command.arg(channel))
 }
 

@@ -214,12 +214,12 @@ impl Store for RedisStore {
         };
         let removal = kind.removal(claim, 0, server.publish_mode);
         match kind.forgetting(claim) {
-            Some(forgetting) => server.connections.post_then(&removal, &forgetting, deadline, take),
+            Some(forgetting) => server.connections.post_then(&removal, forgetting, deadline, take),
             None => {
                 let take = move |outcome| {
                     take(outcome);
                 };
-                server.connections.post(&removal, deadline, Box::new(take));
+                server.connections.post(&removal, deadline, take);
             }
         }
     }
@@ -343,7 +343,7 @@ impl Lines for RedisStore {
                 // Attempts that wait for replicas take other connections, and could overtake it.
                 take(connections.call(&command, deadline));
             } else {
-                connections.post(&command, deadline, Box::new(take));
+                connections.post(&command, deadline, take);
             }
         }
     }

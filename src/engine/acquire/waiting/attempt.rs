@@ -29,14 +29,13 @@ impl Waiting<'_> {
         Claim { waits: self.waits, turn, wakeups, units, writers_first, note, wants_fence, ..claim }
     }
 
-    pub(super) fn attempt(&mut self) -> Result<Progress> {
+    pub(super) fn attempt(&mut self, claim: Claim) -> Result<Progress> {
         let engine = self.engine;
-        let claim = self.next_claim()?;
         let sent = engine.clock.now();
         if let Some(left) = engine.store.capabilities().majority.and_then(|all| all.held_off(&claim)) {
             return Ok(Progress::Later(sent.plus(left + Duration::from_millis(1))));
         }
-        let deadline = engine.one_command().min(self.latest);
+        let deadline = sent.plus(engine.options.command_timeout).min(self.latest);
         let answer = engine.store.attempt(&claim, 1, deadline);
         self.answered(claim, sent, answer)
     }

@@ -35,8 +35,8 @@ impl Waiting<'_> {
             bound: self.bound.take(),
         });
         let hold = Arc::new(hold);
-        engine.registry.insert(&hold, call.by_thread.then(|| self.thread.id()));
-        engine.watch(&hold);
+        let look = engine.registry.insert(&hold, call.by_thread.then(|| self.thread.id()));
+        engine.watchdog.look_at_holds_by(look);
         if engine.writes_here(call, self.thread) {
             self.end_writing_in_time(&hold);
         }

@@ -160,7 +160,7 @@ impl<'a> Waiting<'a> {
 
     fn take_or_give_up(&mut self) -> Result<Option<Granted>> {
         let (engine, call) = (self.engine, self.call);
-        if call.limit.is_over(engine.clock.now()) {
+        if call.limit.is_over(self.started) {
             // A caller that has a place already leaves it.
             self.waits = call.terms.number.is_some();
             self.turn = Turn::Barges;
@@ -241,16 +241,17 @@ impl<'a> Waiting<'a> {
         if !self.all_ask && !place.ticket().is_head() {
             return Step::Sleep(Moment::NEVER);
         }
+        let now = engine.clock.now();
         if self.asks_for_itself() {
             if self.is_on_its_way(place) {
                 // The thread that settles the hand-off wakes this one. Messages until then are no reason to look again.
                 self.message_count = self.subscription.as_ref().map(Subscription::message_count);
                 return Step::Sleep(self.next_poll());
             }
-        } else if let Some(until) = self.held_here_until() {
+        } else if let Some(until) = self.held_here_until(now) {
             return Step::Sleep(until);
         }
-        if let Some(until) = self.line.stands_by(engine.clock.now()) {
+        if let Some(until) = self.line.stands_by(now) {
             return Step::Sleep(until);
         }
         self.take_back(place).map_or(Step::Ask, Step::Receive)
@@ -258,9 +259,8 @@ impl<'a> Waiting<'a> {
 
     /// While a hold of this process stands, its release is the event to wait for: the registry notifies this waiter. Only the
     /// safety poll asks the store then, in case the hold is gone there unknown to this client.
-    fn held_here_until(&mut self) -> Option<Moment> {
+    fn held_here_until(&mut self, now: Moment) -> Option<Moment> {
         let (engine, call) = (self.engine, self.call);
-        let now = engine.clock.now();
         let until = engine.registry.held_here(call.kind, call.name, now)?;
         let poll = self.next_poll.unwrap_or_else(|| self.next_poll());
         self.next_poll = Some(poll);
@@ -272,22 +272,20 @@ impl<'a> Waiting<'a> {
         self.stand_back();
         // Counted first, asked second: a release between the two changes the count, and `sleep` returns at once. Pairs with
         // `Channel::notify`.
-        let message_count = match &self.subscription {
-            Some(subscription) => {
-                self.line.note_turns(subscription);
-                subscription.is_up().then(|| subscription.message_count())
-            }
-            None => {
-                let claim = self.claim();
-                let message_count = self.engine.store.message_count(&claim);
-                self.line.note_before(message_count);
-                message_count
-            }
-        };
+        let listened = self.subscription.as_ref().map(|subscription| {
+            self.line.note_turns(subscription);
+            subscription.is_up().then(|| subscription.message_count())
+        });
+        let claim = self.next_claim()?;
+        let message_count = listened.unwrap_or_else(|| {
+            let message_count = self.engine.store.message_count(&claim);
+            self.line.note_before(message_count);
+            message_count
+        });
         self.is_by_message = self.message_count.is_some() && message_count != self.message_count;
         self.message_count = message_count;
         self.next_poll = None;
-        self.attempt()
+        self.attempt(claim)
     }
 
     /// Withdraws the offer to be handed the lock. `Some`: the lock is on its way already.
@@ -335,7 +333,8 @@ impl<'a> Waiting<'a> {
         if held_here.is_some() && !call.kind.is_shared() {
             return Ok(None);
         }
-        let progress = self.attempt()?;
+        let claim = self.next_claim()?;
+        let progress = self.attempt(claim)?;
         self.last(progress)
     }
 

@@ -32,11 +32,16 @@ impl Waiting<'_> {
     }
 
     pub(super) fn tell_granted(&self, hold: &Hold) {
-        let (reporter, now) = (&self.engine.reporter, self.engine.clock.now());
         let (name, kind, owner) = (self.call.name.given(), self.call.kind.label(), hold.owner());
-        let (waited, attempts) = (now.since(self.started), self.attempts);
+        let attempts = self.attempts;
         self.span.granted(owner, hold.fence(), attempts);
         hold.span.open(name, kind, owner, hold.fence());
+        let reporter = &self.engine.reporter;
+        if !reporter.is_observed() {
+            return;
+        }
+        let now = self.engine.clock.now();
+        let waited = now.since(self.started);
         reporter.tell(|observer| observer.event(&Event::Acquired { name, kind, owner, waited, attempts }));
         if let Some((since, is_local)) = self.coming {
             let took = now.since(since);

@@ -158,7 +158,12 @@ impl Connections {
 
     /// Sends one request whose reply is given to `take` by the thread that reads it, in order with the others of the
     /// shared connection.
-    pub(crate) fn post(&self, command: &Command, deadline: Moment, take: ReplySink) {
+    pub(crate) fn post(
+        &self,
+        command: &Command,
+        deadline: Moment,
+        take: impl FnOnce(Outcome<Value>) + Send + 'static,
+    ) {
         let told = command.told(self.publish_mode);
         let command = told.as_ref().unwrap_or(command);
         let deadline = deadline.min(Clock::System.after(self.command_timeout));
@@ -202,22 +207,20 @@ impl Connections {
     pub(crate) fn post_then(
         &self,
         command: &Command,
-        then: &Command,
+        then: Command,
         deadline: Moment,
         take: impl FnOnce(Outcome<Value>) -> bool + Send + 'static,
     ) {
-        let mut bytes = Vec::new();
-        then.pack_into(&mut bytes);
         let (shared_connections, shared) =
             (Arc::clone(&self.shared_connections), self.shared_number(command));
-        let take = Box::new(move |outcome| {
+        let take = move |outcome| {
             if take(outcome)
                 && let Some(shared) = shared_connections.get(shared)
             {
                 let broken = || Err(Error::new(ErrorKind::Unreachable, "request", "the connection broke"));
-                drop(shared.send(&bytes, deadline, Some(Box::new(drop)), broken));
+                drop(shared.send(|to| then.pack_into(to), deadline, Some(Box::new(drop)), broken));
             }
-        });
+        };
         self.post(command, deadline, take);
     }
 
@@ -289,16 +292,15 @@ impl Connections {
         deadline: Moment,
         take: Option<ReplySink>,
     ) -> std::result::Result<Arc<Reply>, (Failure, Option<ReplySink>)> {
-        let mut bytes = Vec::with_capacity(256);
-        command.pack_into(&mut bytes);
-        shared.send(&bytes, deadline, take, || {
+        let connect = || {
             let mut slot = self.slot(deadline).map_err(Failure::into_error)?;
             let connection = match slot.0.take().filter(Connection::is_alive) {
                 Some(connection) => connection,
                 None => self.connect_gated(deadline)?,
             };
             Ok((slot, connection.into_stream()))
-        })
+        };
+        shared.send(|to| command.pack_into(to), deadline, take, connect)
     }
 
     /// Has `talk` use one connection alone.
@@ -445,10 +447,8 @@ impl Started {
         // As in `call`, but only while the connection stands.
         let again = outcome.as_ref().ok().and_then(|reply| self.command.again_after(reply));
         let Some(whole) = again else { return outcome };
-        let mut bytes = Vec::new();
-        whole.pack_into(&mut bytes);
         let broken = || Err(Error::new(ErrorKind::Unreachable, "request", "the connection broke"));
-        let sent = shared.send(&bytes, self.deadline, None, broken);
+        let sent = shared.send(|to| whole.pack_into(to), self.deadline, None, broken);
         shared.wait(&*sent.map_err(|(failure, _)| failure)?)
     }
 }

@@ -72,7 +72,9 @@ impl Replies {
     /// The next reply; its bytes so far are kept if `from` fails.
     pub(crate) fn next(&mut self, mut from: impl Read) -> RedisResult<Value> {
         loop {
-            if let Some(value) = self.ready()? {
+            if !self.is_empty()
+                && let Some(value) = self.ready()?
+            {
                 return Ok(value);
             }
             self.fill(&mut from)?;

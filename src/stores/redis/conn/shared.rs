@@ -62,7 +62,7 @@ struct Out {
     has_reader: bool,
     /// How many threads are notifying those who were owed a reply by a connection that has ended.
     publishing: usize,
-    /// When something was last received or sent.
+    /// When something was last sent.
     used: Moment,
     /// The server has hung up, or something near to it, and [`SharedConnection::hung_up`] has not reported it yet.
     hung_up: bool,
@@ -172,11 +172,11 @@ impl SharedConnection {
         }
     }
 
-    /// Sends one request, over a new connection from `connect` if there is none. The reply is read by any thread that
-    /// waits on this connection, this request's own waiter included, until `deadline`.
+    /// Sends one request, which `pack` puts behind others, over a new connection from `connect` if there is none. The reply is
+    /// read by any thread that waits on this connection, this request's own waiter included, until `deadline`.
     pub(crate) fn send(
         &self,
-        command: &[u8],
+        pack: impl FnOnce(&mut Vec<u8>),
         deadline: Moment,
         take: Option<ReplySink>,
         connect: impl FnOnce() -> Result<(PooledConnection<ConnectionSlots>, Arc<RedisStream>)>,
@@ -190,7 +190,7 @@ impl SharedConnection {
         // there. A request more would reach the server no earlier than it can be served.
         let is_left =
             out.has_reader && out.unsent < MOST_LEFT && out.awaited.len() - out.unsent >= ENOUGH_SENT;
-        out.buffer.extend_from_slice(command);
+        pack(&mut out.buffer);
         out.awaited.push_back(Arc::clone(&reply));
         out.unsent += 1;
         if !out.is_writing && !is_left {
@@ -207,11 +207,12 @@ impl SharedConnection {
     ) -> Result<MutexGuard<'_, Out>> {
         let too_late =
             || Error::new(ErrorKind::TimedOut, "request", "the connection could not be had in time");
-        if deadline <= Clock::System.now() {
+        let now = Clock::System.now();
+        if deadline <= now {
             return Err(too_late());
         }
         let mut out = self.out.lock();
-        if out.is_ready()? {
+        if out.is_ready(now)? {
             return Ok(out);
         }
         drop(out);
@@ -227,7 +228,7 @@ impl SharedConnection {
             }
             self.told.wait_for(&mut out, left);
         }
-        if out.is_ready()? {
+        if out.is_ready(Clock::System.now())? {
             return Ok(out);
         }
         let (slot, stream) = MutexGuard::unlocked(&mut out, connect)?;
@@ -365,7 +366,6 @@ impl SharedConnection {
                 false
             }
             Ok(value) => {
-                out.used = Clock::System.now();
                 // All at once: a request from here on sees how little is on its way, and is written.
                 let mut next = Some(value);
                 while let Some(value) = next.take()
@@ -522,17 +522,16 @@ impl Out {
     }
 
     /// Whether there is a connection to write to.
-    fn is_ready(&mut self) -> Result<bool> {
+    fn is_ready(&mut self, now: Moment) -> Result<bool> {
         if self.closed {
             return Err(shut_down());
         }
-        self.drop_if_dead();
+        self.drop_if_dead(now);
         Ok(self.open.is_some())
     }
 
     /// Lets go of a connection that the server has closed while nobody used it; nothing is lost by that.
-    fn drop_if_dead(&mut self) {
-        let now = Clock::System.now();
+    fn drop_if_dead(&mut self, now: Moment) {
         if now.since(self.used) >= TRUSTED {
             self.drop_if_hung_up();
         }

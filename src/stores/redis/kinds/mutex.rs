@@ -3,7 +3,7 @@
 use crate::ident::{LockName, Owner};
 use crate::seam::Outcome;
 use crate::seam::{Claim, HoldNote, Release, Snapshot, Turn};
-use crate::stores::redis::keys;
+use crate::stores::redis::keys::{self, Part};
 use crate::stores::redis::kinds::kind::{Deferrable, RedisKind};
 use crate::stores::redis::kinds::replies;
 use crate::stores::redis::pubsub::publish::PublishMode;
@@ -55,7 +55,7 @@ impl RedisKind for MutexKind {
 
     fn removal(&self, claim: &Claim, left: u32, publish_mode: PublishMode) -> Command {
         let lock = claim.name.key();
-        publish_mode.on(&RELEASE, lock, &keys::channel(lock), |command| {
+        publish_mode.on(&RELEASE, lock, keys::in_parts(Part::LockChannel, lock), |command| {
             let command = command.arg(claim.owner).arg(left).arg(millis(claim.lease));
             command.arg(u8::from(claim.note.is_some()))
         })
@@ -99,7 +99,7 @@ impl RedisKind for MutexKind {
 
     fn force(&self, call: &RedisCall<'_>, name: &LockName) -> Outcome<bool> {
         let lock = name.key();
-        let command = call.server.publish_mode.on(&FORCE, lock, &keys::channel(lock), |command| command);
+        let command = call.server.publish_mode.on(&FORCE, lock, keys::channel(lock), |command| command);
         replies::forced(&call.ask(&command, Expected::Hash)?)
     }
 }

@@ -52,9 +52,9 @@ impl RedisKind for RwHalf {
 
     fn removal(&self, claim: &Claim, left: u32, publish_mode: PublishMode) -> Command {
         let lock = claim.name.key();
-        publish_mode.on(&RW_RELEASE, lock, &keys::rw_channel(lock), |command| {
+        publish_mode.on(&RW_RELEASE, lock, keys::rw_channel(lock), |command| {
             let command = command.arg(self.word()).arg(claim.owner).arg(left);
-            let command = command.arg(millis(claim.lease)).arg(&*keys::tagged(lock));
+            let command = command.arg(millis(claim.lease)).arg(keys::in_braces(lock));
             command.arg(waiting(claim).unwrap_or_default())
         })
     }
@@ -91,7 +91,7 @@ impl RedisKind for RwHalf {
     fn force(&self, call: &RedisCall<'_>, name: &LockName) -> Outcome<bool> {
         let lock = name.key();
         let with = |command: Command| command.arg(self.word());
-        let command = call.server.publish_mode.on(&RW_FORCE, lock, &keys::rw_channel(lock), with);
+        let command = call.server.publish_mode.on(&RW_FORCE, lock, keys::rw_channel(lock), with);
         replies::forced(&call.ask(&command, Expected::Hash)?)
     }
 }

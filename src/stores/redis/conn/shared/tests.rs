@@ -29,14 +29,18 @@ fn nowhere() -> Result<Connection> {
     panic!("nobody is to connect now")
 }
 
+fn question(to: &mut Vec<u8>) {
+    to.extend(b"ask");
+}
+
 /// Sends on the connection that there is.
 fn ask(shared: &SharedConnection, take: Option<ReplySink>) -> Arc<Reply> {
-    shared.send(b"ask", soon(), take, nowhere).map_err(|(failure, _)| failure).unwrap()
+    shared.send(question, soon(), take, nowhere).map_err(|(failure, _)| failure).unwrap()
 }
 
 fn first(shared: &SharedConnection, pool: &Pool<ConnectionSlots>) -> (Arc<Reply>, UnixStream) {
     let (connection, server) = connection(pool);
-    let reply = shared.send(b"ask", soon(), None, || Ok(connection)).map_err(|(failure, _)| failure);
+    let reply = shared.send(question, soon(), None, || Ok(connection)).map_err(|(failure, _)| failure);
     (reply.unwrap(), server)
 }
 
@@ -47,7 +51,7 @@ fn connecting(shared: &SharedConnection, begun: &Sender<()>, go_on: &crossbeam_c
         go_on.recv().unwrap();
         Err(shut_down())
     };
-    assert!(shared.send(b"ask", soon(), None, connect).is_err());
+    assert!(shared.send(question, soon(), None, connect).is_err());
 }
 
 #[test]
@@ -71,7 +75,7 @@ fn what_nobody_asked_for_is_not_taken_for_the_next_reply() {
     server.write_all(b":1\r\n:2\r\n").unwrap();
     assert_eq!(shared.wait(&one).unwrap(), Value::Int(1));
     let (next, mut server) = connection(&pool);
-    let three = shared.send(b"ask", soon(), None, || Ok(next)).map_err(|(failure, _)| failure).unwrap();
+    let three = shared.send(question, soon(), None, || Ok(next)).map_err(|(failure, _)| failure).unwrap();
     drop(server.write_all(b":3\r\n"));
     assert_eq!(shared.wait(&three).unwrap(), Value::Int(3));
 }
@@ -99,7 +103,7 @@ fn that_the_server_hangs_up_is_told_once_whoever_notices() {
     let (connection, _server) = connection(&pool);
     let deadline = Clock::System.after(Duration::from_millis(300));
     let reply =
-        shared.send(b"ask", deadline, None, || Ok(connection)).map_err(|(failure, _)| failure).unwrap();
+        shared.send(question, deadline, None, || Ok(connection)).map_err(|(failure, _)| failure).unwrap();
     shared.wait(&reply).unwrap_err();
     assert!(!shared.hung_up());
 }
@@ -169,7 +173,7 @@ fn everyone_is_told_of_a_connections_end_before_there_is_another() {
         // for something newer.
         let (next, _server) = connection(&pool);
         let deadline = Clock::System.after(Duration::from_millis(50));
-        let early = shared.send(b"ask", deadline, None, || Ok(next));
+        let early = shared.send(question, deadline, None, || Ok(next));
         go_on.send(()).unwrap();
         assert!(matches!(early, Err((Failure::Refused(_), _))), "sent before all were told");
         reader.join().unwrap().unwrap_err();
@@ -201,7 +205,10 @@ fn who_writes_to_an_old_connection_holds_nobody_up_on_the_next() {
         let (connected, has_connected) = bounded::<()>(1);
         let (shared, much) = (&shared, &much);
         let stuck = move || {
-            let reply = shared.send(much, soon(), None, nowhere).map_err(|(failure, _)| failure).unwrap();
+            let reply = shared
+                .send(|to| to.extend(much), soon(), None, nowhere)
+                .map_err(|(failure, _)| failure)
+                .unwrap();
             has_connected.recv().unwrap();
             shared.wait(&reply)
         };
@@ -276,7 +283,7 @@ fn answered_in_time(
     let (connection, mut server) = connection(pool);
     let deadline = Clock::System.after(Duration::from_millis(300));
     let reply =
-        shared.send(b"ask", deadline, take, || Ok(connection)).map_err(|(failure, _)| failure).unwrap();
+        shared.send(question, deadline, take, || Ok(connection)).map_err(|(failure, _)| failure).unwrap();
     server.write_all(b":1\r\n").unwrap();
     while Clock::System.now() < deadline {
         std::thread::yield_now();
@@ -328,7 +335,7 @@ fn a_write_that_fails_leaves_earlier_requests_in_doubt_and_one_alone_was_not_car
     }
     let (next, server) = connection(&pool);
     drop(server);
-    let alone = shared.send(b"ask", soon(), None, || Ok(next)).map_err(|(failure, _)| failure).unwrap();
+    let alone = shared.send(question, soon(), None, || Ok(next)).map_err(|(failure, _)| failure).unwrap();
     assert!(matches!(shared.wait(&alone), Err(Failure::Refused(_))));
 }
 
