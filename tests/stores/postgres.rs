@@ -115,7 +115,15 @@ fn every_statement_finds_its_row_by_the_key() {
         (include_str!("../../src/stores/sql/query/postgres/force.sql"), format!("{name}, false, 'c'")),
         (
             include_str!("../../src/stores/sql/query/postgres/take_in_line.sql"),
-            format!("{name}, false, 'o', 1000, true, 'h', 1, 't', 'c', 'd', true, true"),
+            format!("{name}, false, 'o', 1000, true, 'h', 1, 't', 'c', 'd'"),
+        ),
+        (
+            include_str!("../../src/stores/sql/query/postgres/take_kept.sql"),
+            format!("{name}, false, 'o', 1000, true, 'h', 1, 't', 'c'"),
+        ),
+        (
+            include_str!("../../src/stores/sql/query/postgres/free_unawaited.sql"),
+            format!("{name}, false, 'o', 'c'"),
         ),
         (include_str!("../../src/stores/sql/query/postgres/tell.sql"), format!("{name}, 'c'")),
         (include_str!("../../src/stores/sql/query/postgres/leave_line.sql"), format!("{name}, 'c'")),
@@ -185,7 +193,7 @@ fn a_backend_that_stands_still_costs_one_command_timeout() {
     assert!(client.lock("a").try_lock().unwrap());
     client.lock("a").unlock().unwrap();
     let backend =
-        "SELECT pid FROM pg_stat_activity WHERE query LIKE '-- Tells the first%' AND pid <> pg_backend_pid()";
+        "SELECT pid FROM pg_stat_activity WHERE query LIKE '-- Frees a lock%' AND pid <> pg_backend_pid()";
     let pid: i32 = server.admin().query_one(backend, &[]).unwrap().get(0);
     crate::support::signal(pid.unsigned_abs(), "STOP");
     let start = now();

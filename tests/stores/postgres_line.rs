@@ -17,6 +17,7 @@ use crate::support::{
 
 const TAKE: &str = include_str!("../../src/stores/sql/query/postgres/take.sql");
 const TAKE_IN_LINE: &str = include_str!("../../src/stores/sql/query/postgres/take_in_line.sql");
+const FREE_UNAWAITED: &str = include_str!("../../src/stores/sql/query/postgres/free_unawaited.sql");
 const LEAVE: &str = include_str!("../../src/stores/sql/query/postgres/leave.sql");
 const TELL: &str = include_str!("../../src/stores/sql/query/postgres/tell.sql");
 const LEAVE_LINE: &str = include_str!("../../src/stores/sql/query/postgres/leave_line.sql");
@@ -109,7 +110,13 @@ fn handed_between(holder: &LockClient, waiter: &LockClient, name: &str) -> Durat
 fn a_release_wakes_one_of_the_clients_that_wait() {
     let Some(server) = PostgresServer::start() else { return };
     let (name, count) = (fresh("one"), 16);
-    let holder = server.client();
+    let (holder, mut admin) = (server.client(), server.admin());
+    // Nobody waits: then it is one statement, behind which none follows.
+    holder.lock(&name).acquire().unwrap().unlock().unwrap();
+    let text = "SELECT query FROM pg_stat_activity WHERE query ~ '^-- (Frees|Leaves|Tells|Takes) '
+        ORDER BY state_change DESC LIMIT 1";
+    let last: String = admin.query_one(text, &[]).unwrap().get(0);
+    assert!(FREE_UNAWAITED.starts_with(&last), "{last}");
     let held = holder.lock(&name).acquire().unwrap();
     let asked = Arc::new(AtomicU32::new(0));
     let begun = now();
@@ -123,7 +130,6 @@ fn a_release_wakes_one_of_the_clients_that_wait() {
             })
         })
         .collect();
-    let mut admin = server.admin();
     has_in_line(&mut admin, &name, count);
     held.unlock().unwrap();
     waiters.into_iter().for_each(|waiter| waiter.join().unwrap());
@@ -319,8 +325,9 @@ fn without_the_table_or_permission_for_it_waiters_are_woken_as_without_a_line() 
 
 // ---- the statements
 
-/// One client's request; whether it was granted, for how long the lock is kept for another, and whether it wrote to the line.
-fn ask(connection: &mut Client, name: &str, client: &str, stands: bool) -> (bool, Option<i64>, bool) {
+/// One client's request; whether it was granted, for how long the lock is kept for another, and whether it was freed while
+/// this wrote to the line.
+fn ask(connection: &mut Client, name: &str, client: &str) -> (bool, Option<i64>, bool) {
     let owner = format!("{client}:1");
     let row = connection
         .query_one(
@@ -336,12 +343,26 @@ fn ask(connection: &mut Client, name: &str, client: &str, stands: bool) -> (bool
                 &"thread",
                 &client,
                 &client,
-                &true,
-                &stands,
             ],
         )
         .unwrap();
     (row.get::<_, Option<i64>>(0).is_some(), row.get(5), row.get(6))
+}
+
+/// Which version of a lock's row there is.
+fn version(admin: &mut Client, name: &str) -> String {
+    let text = "SELECT xmin::text FROM leasehold_locks WHERE id = sha256($1)";
+    admin.query_one(text, &[&name.as_bytes()]).unwrap().get(0)
+}
+
+fn session(connection: &mut Client) -> i32 {
+    connection.query_one("SELECT pg_backend_pid()", &[]).unwrap().get(0)
+}
+
+/// Waits until a statement of another session waits for this one's transaction.
+fn has_blocked(admin: &mut Client, session: i32) {
+    let text = "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE $1::integer = ANY (pg_blocking_pids(pid)))";
+    assert!(eventually(LONG, || admin.query_one(text, &[&session]).unwrap().get(0)), "nobody waits for it");
 }
 
 fn leave(connection: &mut Client, name: &str, client: &str) {
@@ -358,14 +379,17 @@ fn tell(connection: &mut Client, name: &str) -> Option<String> {
 fn clients_are_told_in_the_order_in_which_they_came() {
     let Some(server) = shared() else { return };
     let (name, mut admin) = (fresh("order"), server.admin());
-    assert!(ask(&mut admin, &name, "a", false).0);
+    assert!(ask(&mut admin, &name, "a").0);
     for client in ["d", "c", "b"] {
-        assert_eq!(ask(&mut admin, &name, client, false), (false, None, true), "{client}");
+        assert_eq!(ask(&mut admin, &name, client), (false, None, false), "{client}");
     }
-    assert_eq!(ask(&mut admin, &name, "d", true), (false, None, false), "it keeps its place, and only reads");
+    let before = version(&mut admin, &name);
+    assert_eq!(ask(&mut admin, &name, "d"), (false, None, false));
+    assert_eq!(version(&mut admin, &name), before, "it keeps its place, and only reads");
     assert_eq!(tell(&mut admin, &name).as_deref(), Some("d"));
     // Told, and it finds the lock taken: in front again.
-    assert_eq!(ask(&mut admin, &name, "d", true), (false, None, true));
+    assert_eq!(ask(&mut admin, &name, "d"), (false, None, false));
+    assert_ne!(version(&mut admin, &name), before);
     assert_eq!(line(&mut admin, &name)[0], ("d".to_owned(), false));
     for client in ["d", "c"] {
         assert_eq!(tell(&mut admin, &name).as_deref(), Some(client));
@@ -378,7 +402,7 @@ fn clients_are_told_in_the_order_in_which_they_came() {
     assert_eq!(tell(&mut admin, &name), None);
     // A grant takes its client out of the line.
     leave(&mut admin, &name, "a");
-    assert!(ask(&mut admin, &name, "d", true).0);
+    assert!(ask(&mut admin, &name, "d").0);
     assert_eq!(line(&mut admin, &name), []);
 }
 
@@ -394,38 +418,78 @@ fn a_free_lock_is_kept_for_the_one_that_was_told_and_not_for_long() {
     // On a busy machine the time may be over by then.
     assert!(eventually(LONG, || {
         keep(&mut admin, "40 ms");
-        let (is_granted, kept, _) = ask(&mut admin, &name, "other", false);
+        let (is_granted, kept, _) = ask(&mut admin, &name, "other");
         if is_granted {
             leave(&mut admin, &name, "other");
         }
         kept.is_some_and(|kept| kept <= 40) && !is_granted
     }));
     keep(&mut admin, "40 ms");
-    assert!(ask(&mut admin, &name, "told", true).0, "it is kept for this one");
+    assert!(ask(&mut admin, &name, "told").0, "it is kept for this one");
     leave(&mut admin, &name, "told");
     // As a clock could that was set back.
     stand(&mut admin, &name, "told", "0");
     keep(&mut admin, "1 hour");
-    assert!(ask(&mut admin, &name, "other", true).0);
+    assert!(ask(&mut admin, &name, "other").0);
 }
 
-/// A release and a client that joins at the same time do not see each other: the client asks again, and sees the lock free.
+/// The release does not see the client yet: it began before that is committed.
+#[test]
+fn a_release_tells_a_client_that_joins_meanwhile() {
+    let Some(server) = shared() else { return };
+    let (name, mut admin, mut joining) = (fresh("meet"), server.admin(), server.admin());
+    let (client, joins) = (server.client(), session(&mut joining));
+    // By one statement, which does nothing then; and by two, as the client's last release told somebody.
+    for waiter in ["b", "c"] {
+        let held = client.lock(&name).acquire().unwrap();
+        joining.batch_execute("BEGIN").unwrap();
+        assert_eq!(ask(&mut joining, &name, waiter), (false, None, false));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                has_blocked(&mut admin, joins);
+                joining.batch_execute("COMMIT").unwrap();
+            });
+            held.unlock().unwrap();
+        });
+        let left = line(&mut admin, &name);
+        assert!(left.contains(&(waiter.to_owned(), true)), "{left:?}");
+    }
+}
+
+/// A client joins, and does not see yet that the lock is freed; nor does the release see the client.
 #[test]
 fn a_client_that_joins_while_the_lock_is_freed_sees_that_when_it_asks_again() {
     let Some(server) = shared() else { return };
-    let (name, mut releasing) = (fresh("meet"), server.admin());
-    let mut joining = server.admin();
-    assert!(ask(&mut releasing, &name, "a", false).0);
-    joining.batch_execute("BEGIN").unwrap();
-    assert_eq!(ask(&mut joining, &name, "b", false), (false, None, true), "to be asked again");
-    leave(&mut releasing, &name, "a");
-    assert_eq!(tell(&mut releasing, &name), None);
-    joining.batch_execute("COMMIT").unwrap();
-    assert!(ask(&mut joining, &name, "b", true).0);
-    // One that stands in line already: a release passes over what is locked, and waits for nobody.
-    assert_eq!(ask(&mut releasing, &name, "c", false), (false, None, true));
-    assert_eq!(ask(&mut releasing, &name, "d", false), (false, None, true));
-    joining.batch_execute("BEGIN; SELECT FROM leasehold_locks_line WHERE client = 'c' FOR UPDATE").unwrap();
+    let (name, mut admin, mut releasing) = (fresh("meet"), server.admin(), server.admin());
+    let releases = session(&mut releasing);
+    let holder = format!("{}8{}", &OLDER[..14], &OLDER[15..]);
+    take(&mut releasing, &name, &holder, 30_000);
+    releasing.batch_execute("BEGIN").unwrap();
+    let freed =
+        releasing.query_one(FREE_UNAWAITED, &[&name.as_bytes(), &false, &holder, &channel(&name)]).unwrap();
+    assert!(freed.get::<_, Option<i64>>(0).is_some());
+    let asked = Arc::new(AtomicU32::new(0));
+    let client = server.options().observer(Counting(Arc::clone(&asked))).build().unwrap();
+    let lock = name.clone();
+    let waiting = start(move || client.lock(&lock).acquire().unwrap().unlock().unwrap());
+    has_blocked(&mut admin, releases);
+    releasing.batch_execute("COMMIT").unwrap();
+    waiting.join().unwrap();
+    assert_eq!(asked.load(Ordering::SeqCst), 1, "it did not sleep");
+}
+
+#[test]
+fn a_release_passes_over_an_entry_that_is_locked() {
+    let Some(server) = shared() else { return };
+    let (name, mut releasing, mut other) = (fresh("over"), server.admin(), server.admin());
+    releasing.batch_execute("SET lock_timeout = '20s'").unwrap();
+    assert!(ask(&mut releasing, &name, "a").0);
+    for client in ["c", "d"] {
+        assert_eq!(ask(&mut releasing, &name, client), (false, None, false));
+    }
+    let lock =
+        "BEGIN; SELECT FROM leasehold_locks_line WHERE id = sha256('NAME') AND client = 'c' FOR UPDATE";
+    other.batch_execute(&lock.replace("NAME", &name)).unwrap();
     assert_eq!(tell(&mut releasing, &name).as_deref(), Some("d"));
-    joining.batch_execute("COMMIT").unwrap();
+    other.batch_execute("COMMIT").unwrap();
 }

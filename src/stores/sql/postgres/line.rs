@@ -1,15 +1,17 @@
 //! The line of the clients that wait for a lock: a table beside the locks', with a row for each of them.
 //!
-//! A release frees the lock by one statement and tells the first in the line by the next, which sees the lock free. A client
-//! that has written to the line asks once more. So of a release and a client that joins at the same time one sees the other.
-//! The line only refuses and wakes: whether a lock is free, its own row says. Where the server does not let a client use the
-//! table, the client does without.
+//! Where nobody waits, a release is one statement. Else it frees the lock by one and tells the first in the line by the next.
+//! A client that writes to the line writes to the lock's row too. So of a release and a client that joins at the same time
+//! one sees the other: the release is made by two statements then, or the client asks once more. The line only refuses and
+//! wakes: whether a lock is free, its own row says. Where the server does not let a client use the table, the client does
+//! without.
 //!
 //! Source: docs/decisions/0032.
 
 use std::time::Duration;
 
 use tokio_postgres::Row as PgRow;
+use tokio_postgres::types::ToSql;
 
 use crate::config::RedisOptions;
 use crate::error::{Error, ErrorKind};
@@ -113,59 +115,58 @@ impl Postgres {
         claim: &Claim,
         deadline: Moment,
     ) -> Outcome<Attempt> {
-        let (waits, mut may_stand) = match claim.turn {
-            Turn::Barges | Turn::Yields => (false, false),
-            Turn::Waits => (true, false),
-            Turn::StandsInLine | Turn::IsNext => (true, true),
-        };
-        let channel = self.listener.turn_channel(&claim.name, claim.owner.client());
-        let mut has_asked_again = false;
-        loop {
-            let row = self.ask_in_line(link, claim, (&channel, waits, may_stand), deadline)?;
+        // Most locks are free: the smaller statement does for those.
+        if claim.turn == Turn::Yields || claim.turn == Turn::Waits && !self.line.was_awaited() {
+            let row = self.ask(link, &self.queries.take_kept, claim, None, deadline)?;
             let seen = match change(&row)?.map(fence) {
                 Change::Made(fence) => return Ok(granted(claim, fence)),
                 Change::None(seen) => of_kind(seen, claim.kind)?,
             };
-            let (kept_ms, wrote): (Option<i64>, bool) = (column(&row, 5)?, column(&row, 6)?);
-            // Without a subscription that stands, the waiter asks again when there is one.
-            let is_to_ask_again = wrote && self.listener.message_count(&channel).is_some();
-            if is_to_ask_again && !has_asked_again {
-                (may_stand, has_asked_again) = (true, true);
+            if claim.turn != Turn::Waits {
+                return Ok(Attempt::Busy { retry_after: Some(retry(seen.as_ref(), kept(&row)?).0) });
+            }
+        }
+        let channel = self.listener.turn_channel(&claim.name, claim.owner.client());
+        let mut has_asked_again = false;
+        loop {
+            let row = self.ask(link, &self.queries.take_in_line, claim, Some(&channel), deadline)?;
+            let seen = match change(&row)?.map(fence) {
+                Change::Made(fence) => return Ok(granted(claim, fence)),
+                Change::None(seen) => of_kind(seen, claim.kind)?,
+            };
+            let was_freed = column(&row, 6)?;
+            if was_freed && !has_asked_again {
+                has_asked_again = true;
                 continue;
             }
-            if waits && self.line.is_to_be_tidied(Clock::System.now()) {
+            if self.line.is_to_be_tidied(Clock::System.now()) {
                 link.rows(&self.queries.tidy_line, &[], deadline)?;
             }
-            return Ok(busy(seen, kept_ms, waits, is_to_ask_again));
+            let (left, spread, wakeups) = retry(seen.as_ref(), kept(&row)?);
+            let retry_after = if was_freed { AT_ONCE } else { left + random_between(spread) };
+            return Ok(Attempt::InLine { retry_after: Some(retry_after), wakeups });
         }
     }
 
-    fn ask_in_line(
+    /// Asks once; a client that waits says its channel.
+    fn ask(
         &self,
         link: &mut PostgresConnection,
+        statement: &str,
         claim: &Claim,
-        (channel, joins, may_stand): (&str, bool, bool),
+        channel: Option<&String>,
         deadline: Moment,
     ) -> Outcome<PgRow> {
         let here = Whereabouts::here();
-        link.one(
-            &self.queries.take_in_line,
-            &[
-                &claim.name.key().as_bytes(),
-                &claim.kind.is_token(),
-                &claim.owner.to_string(),
-                &lease_ms(claim.lease),
-                &claim.wants_fence,
-                &here.host,
-                &i64::from(here.pid),
-                &here.thread,
-                &claim.owner.client().to_string(),
-                &channel,
-                &joins,
-                &may_stand,
-            ],
-            deadline,
-        )
+        let (name, token, pid) = (claim.name.key().as_bytes(), claim.kind.is_token(), i64::from(here.pid));
+        let (owner, lease, client) =
+            (claim.owner.to_string(), lease_ms(claim.lease), claim.owner.client().to_string());
+        let mut params: Vec<&(dyn ToSql + Sync)> =
+            vec![&name, &token, &owner, &lease, &claim.wants_fence, &here.host, &pid, &here.thread, &client];
+        if let Some(channel) = &channel {
+            params.push(channel);
+        }
+        link.one(statement, &params, deadline)
     }
 
     /// Frees a lock whoever holds it, and notifies those who listen to its releases.
@@ -186,20 +187,39 @@ impl Postgres {
         claim: &Claim,
         deadline: Moment,
     ) -> Outcome<Change<Others>> {
-        let (name, channel) = (claim.name.key().as_bytes(), self.listener.channel(&claim.name));
         self.or_without_line(
             link,
-            |link| {
-                let leave = (claim.kind.is_token(), claim.owner.to_string());
-                let (freed, told) = link.one_then(
-                    (&self.queries.leave, &[&name, &leave.0, &leave.1, &0_i32, &""]),
-                    (&self.queries.tell, &[&name, &channel]),
-                    deadline,
-                )?;
-                Ok(change(&freed)?.map(|_freed| self.others(link, told, &channel, deadline)))
-            },
+            |link| self.free_in_line(link, claim, deadline),
             |link| Ok(self.leave(link, claim, 0, deadline)?.map(|()| Others::Nobody)),
         )
+    }
+
+    fn free_in_line(
+        &self,
+        link: &mut PostgresConnection,
+        claim: &Claim,
+        deadline: Moment,
+    ) -> Outcome<Change<Others>> {
+        let (name, channel) = (claim.name.key().as_bytes(), self.listener.channel(&claim.name));
+        let (token, owner) = (claim.kind.is_token(), claim.owner.to_string());
+        if !self.line.was_awaited() {
+            let row = link.one(&self.queries.free_unawaited, &[&name, &token, &owner, &channel], deadline)?;
+            match change(&row)? {
+                Change::Made(_) => return Ok(Change::Made(Others::Nobody)),
+                Change::None(Some(seen)) if seen.is_live() && seen.token == token && seen.owner == owner => {}
+                Change::None(seen) => return Ok(Change::None(seen)),
+            }
+        }
+        let (freed, told) = link.one_then(
+            (&self.queries.leave, &[&name, &token, &owner, &0_i32, &""]),
+            (&self.queries.tell, &[&name, &channel]),
+            deadline,
+        )?;
+        Ok(change(&freed)?.map(|_freed| {
+            let others = self.others(link, told, &channel, deadline);
+            self.line.note_awaited(others == Others::Next);
+            others
+        }))
     }
 
     pub(super) fn force_and_tell(
@@ -267,11 +287,14 @@ impl Postgres {
     }
 }
 
-/// The answer to an attempt that was not granted: the row of a lock that is held, or for how long a free one is kept for
-/// another client.
-fn busy(seen: Option<Row>, kept_ms: Option<i64>, waits: bool, asks_at_once: bool) -> Attempt {
-    let kept = kept_ms.map(|ms| Duration::from_millis(u64::try_from(ms).unwrap_or(0)));
-    let (left, spread, wakeups) = match (&seen, kept) {
+/// For how long a free lock is kept for another client.
+fn kept(row: &PgRow) -> Outcome<Option<Duration>> {
+    Ok(column::<Option<i64>>(row, 5)?.map(|ms| Duration::from_millis(u64::try_from(ms).unwrap_or(0))))
+}
+
+/// When one that waits asks again: after so long and a random part more; and the messages that it listens for.
+fn retry(seen: Option<&Row>, kept: Option<Duration>) -> (Duration, (Duration, Duration), Wakeups) {
+    match (seen, kept) {
         (Some(row), _) if !tells_line(&row.owner) => {
             (row.remaining(), AFTER_LEASE, Wakeups::OwnTurnAndReleases)
         }
@@ -279,10 +302,5 @@ fn busy(seen: Option<Row>, kept_ms: Option<i64>, waits: bool, asks_at_once: bool
         (None, Some(kept)) => (kept, AFTER_KEPT, Wakeups::OwnTurn),
         // Another was quicker, and gone again from what this statement saw.
         (None, None) => (Duration::ZERO, (AT_ONCE, AT_ONCE), Wakeups::OwnTurn),
-    };
-    if !waits {
-        return Attempt::Busy { retry_after: Some(left) };
     }
-    let retry_after = if asks_at_once { AT_ONCE } else { left + random_between(spread) };
-    Attempt::InLine { retry_after: Some(retry_after), wakeups }
 }

@@ -14,6 +14,8 @@ const TIDY_EVERY: Duration = Duration::from_secs(60);
 pub(super) struct LineUse {
     /// The table is not there, or the user lacks the permissions.
     refused: AtomicBool,
+    /// The last release of this client's that looked found a client in line. Only which statements are tried first goes by it.
+    awaited: AtomicBool,
     /// When this client last removed the entries of others that were killed.
     tidied: Mutex<Option<Moment>>,
 }
@@ -25,6 +27,14 @@ impl LineUse {
 
     pub(super) fn note_refused(&self, is_refused: bool) {
         self.refused.store(is_refused, Ordering::Relaxed);
+    }
+
+    pub(super) fn was_awaited(&self) -> bool {
+        self.awaited.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn note_awaited(&self, was_awaited: bool) {
+        self.awaited.store(was_awaited, Ordering::Relaxed);
     }
 
     pub(super) fn is_to_be_tidied(&self, now: Moment) -> bool {

@@ -148,7 +148,7 @@ fn one_at_a_time(create: &str) -> String {
 
 queries!(
     "postgres": take, retake, leave, renew, expire, look, show, list, force, sweep, post, unpost, tidy, entry, entries,
-    take_in_line, tell, leave_line, tidy_line,
+    take_kept, take_in_line, free_unawaited, tell, leave_line, tidy_line,
 );
 
 struct Postgres {

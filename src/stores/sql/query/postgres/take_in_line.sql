@@ -1,14 +1,16 @@
--- Takes a lock that is free or the owner's already, as take.sql does, unless it is kept for another client. Else joins the
--- line of the clients that wait for it, or says there that it still waits. A client that has stood there of late only reads.
+-- Takes a lock that is free or the owner's already, as take_kept.sql does. Else joins the line of the clients that wait for
+-- it, or says there that it still waits. A client that has stood there of late only reads.
 --
--- A client that wrote to the line asks once more: a release that this statement does not see yet may not have seen, or have
--- passed over, what it writes. One that was told and finds the lock taken stands in front again, where it was.
+-- A client that writes to the line writes to the lock's row too, without a change. So a release that began before, and does
+-- not see what is written to the line, finds another version of the row than it saw; or this statement waits until the
+-- release is committed, and says that the lock is not held any more. Nobody waits for the disk then. One that was told and
+-- finds the lock taken stands in front again, where it was.
 --
 -- $1 name  $2 token  $3 owner  $4 lease_ms  $5 whether with a fence  $6 host  $7 pid  $8 thread
--- $9 client  $10 its channel  $11 whether it joins  $12 whether it may stand in the line
+-- $9 client  $10 its channel
 --
 -- Returns one row: the fence (NULL: not taken), token, owner, holds, remaining_ms as they were before, for how many ms the
--- lock is kept for another (NULL: it is not), and whether this wrote to the line.
+-- lock is kept for another (NULL: it is not), whether this wrote to the line while the lock was freed, and how it wrote.
 WITH seen AS MATERIALIZED (
     SELECT token, owner, holds, expires_at FROM leasehold_locks WHERE id = sha256($1)
 ), kept AS MATERIALIZED (
@@ -40,11 +42,11 @@ WITH seen AS MATERIALIZED (
         OR (held.owner = excluded.owner AND held.token = excluded.token)
     RETURNING held.fence
 ), gone AS (
-    DELETE FROM leasehold_locks_line WHERE $12::boolean AND id = sha256($1) AND client = $9 AND EXISTS (SELECT FROM took)
+    DELETE FROM leasehold_locks_line WHERE id = sha256($1) AND client = $9 AND EXISTS (SELECT FROM took)
 ), joined AS (
     INSERT INTO leasehold_locks_line AS place (id, client, channel, since, seen, is_told)
     SELECT sha256($1), $9, $10, statement_timestamp(), statement_timestamp(), false
-    WHERE $11::boolean AND NOT EXISTS (SELECT FROM took) AND NOT EXISTS (
+    WHERE NOT EXISTS (SELECT FROM took) AND NOT EXISTS (
         SELECT FROM seen WHERE token <> $2 AND owner <> '' AND expires_at > clock_timestamp()
     ) AND NOT EXISTS (
         SELECT FROM leasehold_locks_line WHERE id = sha256($1) AND client = $9 AND NOT is_told
@@ -53,9 +55,14 @@ WITH seen AS MATERIALIZED (
     ON CONFLICT (id, client) DO UPDATE SET
         channel = excluded.channel, seen = excluded.seen, is_told = false, kept_until = NULL
     RETURNING true
+), touched AS (
+    UPDATE leasehold_locks AS held SET holds = held.holds
+    WHERE id = sha256($1) AND held.owner <> '' AND held.expires_at > clock_timestamp() AND EXISTS (SELECT FROM joined)
+    RETURNING true
 )
 SELECT took.fence, seen.token, seen.owner, seen.holds::bigint,
     ceil(extract(epoch FROM seen.expires_at - clock_timestamp()) * 1000)::bigint,
     ceil(extract(epoch FROM kept.until - clock_timestamp()) * 1000)::bigint,
-    EXISTS (SELECT FROM joined)
+    kept.until IS NULL AND EXISTS (SELECT FROM joined) AND NOT EXISTS (SELECT FROM touched),
+    CASE WHEN EXISTS (SELECT FROM joined) THEN set_config('synchronous_commit', 'off', true) END
 FROM kept LEFT JOIN took ON true LEFT JOIN seen ON true

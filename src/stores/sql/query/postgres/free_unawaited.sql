@@ -1,0 +1,28 @@
+-- Frees a lock that the owner holds if no client stands in its line, and wakes those that listen to its releases. Else it does
+-- nothing: the lock is then freed by leave.sql, and the line told by tell.sql behind it.
+--
+-- The line is read as it was when this statement began. A client that joins it later writes to the lock's row too: that row
+-- is another version then than was seen, and nothing is done either.
+--
+-- Nobody waits for the disk, as in leave.sql.
+--
+-- $1 name  $2 token  $3 owner  $4 channel
+--
+-- Returns one row: 0 (NULL: not held, or not done), token, owner, holds, remaining_ms as they were before, and what it woke by.
+WITH seen AS MATERIALIZED (
+    SELECT xmin AS version, token, owner, holds, expires_at FROM leasehold_locks WHERE id = sha256($1)
+), made AS (
+    UPDATE leasehold_locks AS held SET owner = '', holds = 0, expires_at = clock_timestamp()
+    WHERE id = sha256($1) AND held.token = $2 AND held.owner = $3 AND held.expires_at > clock_timestamp()
+        AND held.xmin = (SELECT version FROM seen)
+        AND (
+            SELECT client FROM leasehold_locks_line
+            WHERE id = sha256($1) AND NOT is_told AND seen > clock_timestamp() - interval '5 seconds'
+            ORDER BY since, client LIMIT 1
+        ) IS NULL
+    RETURNING 0::bigint AS made
+)
+SELECT made.made, seen.token, seen.owner, seen.holds::bigint,
+    ceil(extract(epoch FROM seen.expires_at - clock_timestamp()) * 1000)::bigint,
+    CASE WHEN made.made IS NOT NULL THEN set_config('synchronous_commit', 'off', true) || pg_notify($4, '')::text END
+FROM (SELECT) AS always LEFT JOIN made ON true LEFT JOIN seen ON true
