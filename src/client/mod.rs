@@ -700,7 +700,7 @@ impl LockClient {
     /// # Blocking
     ///
     /// Until the calls of other threads have ended, which are woken, and one round trip for all holds together; at most
-    /// about two command time-outs (default 3 s each) in all.
+    /// about three command time-outs (default 3 s each) in all, while the server does not answer.
     ///
     /// # Errors
     ///

@@ -338,7 +338,8 @@ impl Engine {
 
     /// Releases what is held and ends the threads. Later calls do nothing.
     ///
-    /// At most one command time-out for what calls and the watchdog have under way, and one for the release.
+    /// At most one command time-out for what calls and the watchdog have under way, one for the release, and one for replies
+    /// that nobody waits for.
     pub(crate) fn shutdown(&self) -> Result<()> {
         if is_forked() || !self.calls.close() {
             return Ok(());
@@ -392,7 +393,10 @@ impl Engine {
             for (answer, claim) in self.store.abandon(&claims, deadline).into_iter().zip(&claims) {
                 match answer {
                     Answer::Done(_) => {}
-                    Answer::Refused(error) if tries_left > 0 && error.is_retryable() => {
+                    // Past the deadline each try would be refused without being sent.
+                    Answer::Refused(error)
+                        if tries_left > 0 && error.is_retryable() && self.clock.now() < deadline =>
+                    {
                         refused.push(claim.clone())
                     }
                     Answer::Refused(error) | Answer::Unknown(error) if outcome.is_ok() => {

@@ -215,8 +215,8 @@ impl Round {
         };
         let cleaned = self.clean_up(due);
         // Not while renewals fail: the store has more urgent things to answer then. Nor for longer than they can spare, if it has
-        // to connect first.
-        if due.is_well() {
+        // to connect first. Nor when a shutdown waits for this round.
+        if due.is_well() && !self.shared.inbox.lock().stop {
             let now = self.clock.now();
             let deadline = now.plus(self.command_timeout.min(self.lease / 6));
             self.announcer.write(&*self.store, &self.registry, now, deadline);

@@ -185,7 +185,7 @@ fn a_shutdown_while_the_server_hangs_takes_its_time_and_no_longer() {
             let begun = now();
             if way == "shutdown" {
                 let error = client.shutdown().unwrap_err();
-                within(begun, 2 * T, "a shutdown");
+                within(begun, 3 * T, "a shutdown");
                 assert!(error.is_retryable() && error.lock_name() == Some("held"), "{error}");
                 let error = waiter.returns_within(begun, 2 * T, "the waiter's end").unwrap_err();
                 assert_eq!(error.kind(), ErrorKind::ShutDown, "{error}");
@@ -197,7 +197,7 @@ fn a_shutdown_while_the_server_hangs_takes_its_time_and_no_longer() {
                 within(begun, T, "dropping a guard");
                 let begun = now();
                 drop(client);
-                within(begun, 2 * T, "dropping a client");
+                within(begun, 3 * T, "dropping a client");
                 world.server.cont();
                 // The waiter outlives the client, and is served when the other's lease is over.
                 waiter.outcome().0.unwrap();

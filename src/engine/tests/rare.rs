@@ -181,3 +181,19 @@ fn a_group_whose_releases_go_without_an_answer_bears_that_once_and_not_for_each_
     assert_eq!(store.releasing.lock().len(), 1, "the second is not asked about for as long again");
     drop(engine.shutdown());
 }
+
+#[test]
+fn a_shutdown_does_not_ask_again_when_its_time_is_over() {
+    let clock = ManualClock::new();
+    let store = Arc::new(Odd::default());
+    let (engine, name) = (engine(&store, &Clock::Manual(clock.clone())), name());
+    let _held = acquire(&engine, &name, FOREVER, Lease::Renewed).unwrap().unwrap();
+    let timeout = engine.options.command_timeout;
+    // As a connect does that gets no answer.
+    store.releasing.lock().push_back(Box::new(move || {
+        clock.advance(timeout);
+        Answer::Refused(refusal())
+    }));
+    assert_eq!(engine.shutdown().unwrap_err().kind(), refusal().kind());
+    assert_eq!(store.abandons.load(Ordering::SeqCst), 1);
+}
