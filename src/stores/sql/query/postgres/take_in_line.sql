@@ -10,7 +10,7 @@
 -- $9 client  $10 its channel
 --
 -- Returns one row: the fence (NULL: not taken), token, owner, holds, remaining_ms as they were before, for how many ms the
--- lock is kept for another (NULL: it is not), whether this wrote to the line while the lock was freed, and how it wrote.
+-- lock is kept for another (NULL: it is not), whether this wrote to the line of a lock that is free by now, and how it wrote.
 WITH seen AS MATERIALIZED (
     SELECT token, owner, holds, expires_at FROM leasehold_locks WHERE id = sha256($1)
 ), kept AS MATERIALIZED (
@@ -63,6 +63,6 @@ WITH seen AS MATERIALIZED (
 SELECT took.fence, seen.token, seen.owner, seen.holds::bigint,
     ceil(extract(epoch FROM seen.expires_at - clock_timestamp()) * 1000)::bigint,
     ceil(extract(epoch FROM kept.until - clock_timestamp()) * 1000)::bigint,
-    kept.until IS NULL AND EXISTS (SELECT FROM joined) AND NOT EXISTS (SELECT FROM touched),
+    EXISTS (SELECT FROM joined) AND NOT EXISTS (SELECT FROM touched),
     CASE WHEN EXISTS (SELECT FROM joined) THEN set_config('synchronous_commit', 'off', true) END
 FROM kept LEFT JOIN took ON true LEFT JOIN seen ON true
