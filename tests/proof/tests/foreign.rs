@@ -1,0 +1,257 @@
+//! Redisson beside us, in all states of some small worlds: its scripts are those that it sends while this test runs. The numbers
+//! are those of docs/proof.md.
+//!
+//! `LEASEHOLD_BLESS=1 ./check proof` writes them anew.
+
+mod overhear;
+mod page;
+mod real;
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use leasehold_proof::foreign::{Filling, Foreign, Part};
+use leasehold_proof::kinds::{Call, Kind};
+use leasehold_proof::lua::Scripts;
+use leasehold_proof::scripts;
+use leasehold_proof::server::{Entry, Reply, Server, Value};
+use leasehold_proof::worlds::{MIXED_KINDS, MIXED_WORLDS, explored, explored_beside, mixed_worlds, worlds};
+use real::{Random, reply, start};
+use redis::Connection;
+
+const SEQUENCES: u64 = 250;
+const LENGTH: usize = 40;
+
+/// The kind of lock, the file, what is written there, what is put in its place, and by what words it is found.
+const MUTANTS: &[(Kind, &str, &str, &str, &str)] = &[
+    (
+        Kind::Plain,
+        "acquire.lua",
+        "  local wait_ms, why = ttl_ms ~= -2 and ttl_ms, 'foreign'",
+        "  local wait_ms, why = holders and holders[1]:sub(15, 15) == '8' and ttl_ms, 'foreign'",
+        "two hold it",
+    ),
+    (
+        Kind::Plain,
+        "acquire.lua",
+        "    if holder and holder:sub(15, 15) == '8' then",
+        "    if holder then",
+        "nobody wakes",
+    ),
+    (
+        Kind::Plain,
+        "release.lua",
+        "    local listeners = redis.pcall('publish', channel, '0')",
+        "    local listeners = is_told and 0 or redis.pcall('publish', channel, '0')",
+        "nobody wakes",
+    ),
+    (
+        Kind::Fair,
+        "fair_acquire.lua",
+        "  first_until = score(heartbeats, first) or score(timeouts, first) or 0",
+        "  first_until = score(heartbeats, first) or 0",
+        "nobody wakes",
+    ),
+    (
+        Kind::Fair,
+        "fair_release.lua",
+        "    redis.pcall('publish', channels .. first, '0')",
+        "    redis.pcall('publish', channels .. first, 'next')",
+        "nobody wakes",
+    ),
+    (
+        Kind::ReadWrite,
+        "rw_release.lua",
+        "elseif longest_ms <= 0 then\n  redis.pcall('publish', channel, '0')",
+        "elseif longest_ms <= 0 then\n  redis.pcall('publish', channel, 'free')",
+        "nobody wakes",
+    ),
+];
+
+/// So many of the worlds without Redisson, the first, do not see these mutants.
+const ALONE: usize = 6;
+
+fn both(foreign: &Foreign, change: &dyn Fn(&str, String) -> String) -> Scripts {
+    let mut texts = scripts::load(change);
+    texts.extend(foreign.scripts.clone());
+    Scripts::new(&texts, true)
+}
+
+#[test]
+fn all_that_must_hold_holds_beside_redisson() {
+    let Some(foreign) = overhear::redisson() else { return };
+    let of_kind = |kind: Kind| {
+        let scripts = both(foreign, &|_, text| text);
+        let mut rows = Vec::new();
+        for (half, world, limits) in mixed_worlds(kind) {
+            let found = explored_beside(&scripts, foreign, kind, limits);
+            assert!(found.wrong.is_none(), "{kind:?}{half}, {}: {:#?}", world.name, found.wrong);
+            assert!(!found.is_cut, "{kind:?}{half}, {}: more than {} states", world.name, found.states);
+            let (states, steps, deepest) = (found.states, found.steps, found.deepest);
+            let row = format!("| {kind:?}{half} | {} | {states} | {steps} | {deepest} |", world.name);
+            println!("{row}");
+            rows.push(row);
+        }
+        rows
+    };
+    let rows: Vec<String> = std::thread::scope(|scope| {
+        let threads: Vec<_> =
+            MIXED_KINDS.into_iter().map(|kind| scope.spawn(move || of_kind(kind))).collect();
+        threads.into_iter().flat_map(|thread| thread.join().expect("what must hold does not")).collect()
+    });
+    page::has("mixed states", "| Kind | World | States | Steps | Deepest |", &rows);
+    let words: Vec<String> =
+        MIXED_WORLDS.iter().map(|world| format!("| {} | {} |", world.name, world.words)).collect();
+    page::has("mixed worlds", "| World | What is in it |", &words);
+}
+
+#[test]
+fn each_mutant_is_found_beside_redisson_and_not_without() {
+    let Some(foreign) = overhear::redisson() else { return };
+    let find = |(kind, file, from, to, words): (Kind, &str, &str, &str, &str)| {
+        let change = |name: &str, text: String| {
+            if name != file {
+                return text;
+            }
+            assert!(text.contains(from), "{file} has no {from:?}");
+            text.replacen(from, to, 1)
+        };
+        let scripts = both(foreign, &change);
+        let line = |text: &str| text.trim().lines().last().unwrap_or_default().trim().replace('|', "/");
+        for world in worlds(kind).take(ALONE) {
+            let alone = explored(&scripts, kind, world.limits);
+            assert!(alone.wrong.is_none(), "{file}: {}: {}: {:#?}", line(to), world.name, alone.wrong);
+        }
+        let found = mixed_worlds(kind).find_map(|(half, world, limits)| {
+            let found = explored_beside(&scripts, foreign, kind, limits);
+            found.wrong.map(|(wrong, way)| (half, world.name, wrong, way))
+        });
+        match found {
+            Some((half, world, wrong, way)) if wrong.contains(words) => {
+                println!("{file}: {}: {wrong}: {way:#?}", line(to));
+                let steps = way.len();
+                Ok(format!("| `{file}` | `{}` | {kind:?}{half}, {world} | {words} | {steps} |", line(to)))
+            }
+            other => Err(format!("{file}: {}: {words:?} was to be found, not {other:#?}", line(to))),
+        }
+    };
+    let (found, lost): (Vec<_>, Vec<_>) = MUTANTS.iter().map(|mutant| find(*mutant)).partition(Result::is_ok);
+    assert!(lost.is_empty(), "{lost:#?}");
+    let columns = "| File | The line, changed | Found for the kind, in the world | What was wrong | Steps |";
+    page::has("mixed mutants", columns, &found.into_iter().flatten().collect::<Vec<_>>());
+}
+
+/// All keys, in order, with what they are worth and for how long still.
+const DUMP: &str = "
+    local read = {
+        string = function(key) return redis.call('get', key) end,
+        hash = function(key) return redis.call('hgetall', key) end,
+        list = function(key) return redis.call('lrange', key, 0, -1) end,
+        zset = function(key) return redis.call('zrange', key, 0, -1, 'WITHSCORES') end,
+    }
+    local dump, keys = {}, redis.call('keys', '*')
+    table.sort(keys)
+    for _, key in ipairs(keys) do
+        dump[#dump + 1] = {key, redis.call('pttl', key), read[redis.call('type', key).ok](key)}
+    end
+    return dump";
+
+fn dump(model: &Server) -> Reply {
+    let text = |text: &str| Reply::Text(text.to_owned());
+    let worth = |entry: &Entry| match &entry.value {
+        Value::Text(worth) => text(worth),
+        Value::Hash(fields) => {
+            Reply::Array(fields.iter().flat_map(|(field, worth)| [text(field), text(worth)]).collect())
+        }
+        Value::List(items) => Reply::Array(items.iter().map(|item| text(item)).collect()),
+        Value::Sorted(members) => Reply::Array(
+            members.iter().flat_map(|(by, member)| [text(member), text(&by.to_string())]).collect(),
+        ),
+    };
+    let left = |entry: &Entry| entry.ends_ms.map_or(-1, |ends| (ends - model.now_ms()) as i64);
+    let shown = |(key, entry): (&String, &Entry)| {
+        Reply::Array(vec![text(key), Reply::Number(left(entry)), worth(entry)])
+    };
+    Reply::Array(model.keys.iter().map(shown).collect())
+}
+
+fn now_ms(connection: &mut Connection) -> u64 {
+    let (seconds, micros): (u64, u64) = redis::cmd("TIME").query(connection).expect("the server's time");
+    seconds * 1000 + micros / 1000
+}
+
+/// What the server answers, and between which milliseconds it did.
+fn evaluated(connection: &mut Connection, text: &str, call: &Call) -> (Reply, std::ops::RangeInclusive<u64>) {
+    let before = now_ms(connection);
+    let mut command = redis::cmd("EVAL");
+    command.arg(text).arg(call.keys.len()).arg(&call.keys).arg(&call.arguments);
+    let answer = reply(&command.query(connection).expect("an answer of the server"));
+    // Keys end by the time at which the script began, and other commands have the time now, or all the same: by the version.
+    (answer, before..=now_ms(connection))
+}
+
+/// Three owners of Redisson's ask a server and the model for the same in random order, with leases of which some end in between.
+#[test]
+fn the_model_answers_redisson_as_a_server_does() {
+    let Some(foreign) = overhear::redisson() else { return };
+    let folder = tempfile::tempdir().expect("a folder");
+    let (_program, mut connection, _) = start(folder.path());
+    let scripts = Scripts::new(&foreign.scripts, true);
+    let parts: [&[Part]; 4] = [&[Part::Plain], &[Part::Fenced], &[Part::Fair], &[Part::Read, Part::Write]];
+    let (mut most, mut answers) = (0, std::collections::BTreeSet::new());
+    for seed in 1..=SEQUENCES {
+        redis::cmd("FLUSHALL").exec(&mut connection).expect("an empty server");
+        let mut random = Random(seed);
+        let mut sent = Vec::new();
+        let mut models = vec![Server::default()];
+        let parts = parts[seed as usize % parts.len()];
+        let requests: Vec<_> = foreign.requests.keys().filter(|(part, _)| parts.contains(part)).collect();
+        for _ in 0..LENGTH {
+            let (part, verb) = *requests[random.below(requests.len())];
+            let since = SystemTime::now().duration_since(UNIX_EPOCH).expect("a clock that goes");
+            let filling = Filling {
+                owner: random.of(&["one:1", "one:2", "two:1"]),
+                lease_ms: [2, 5, 60_000][random.below(3)],
+                wait_ms: [3, 10, 70_000][random.below(3)],
+                now_ms: since.as_millis() as u64 + random.below(8) as u64,
+                unlock: random.below(3) as u8,
+            };
+            let call = foreign.request(part, verb, &filling);
+            sent.push(format!("{part:?} {verb:?} {filling:?}"));
+            let (of_server, when) = evaluated(&mut connection, &foreign.scripts[&call.script], &call);
+            let nothing = Call { script: String::new(), keys: Vec::new(), arguments: Vec::new() };
+            let (dumped, then) = evaluated(&mut connection, DUMP, &nothing);
+            let mut possible: Vec<Server> = Vec::new();
+            let mut of_models = Vec::new();
+            for model in &models {
+                for now_ms in when.clone() {
+                    let mut next = Server { now_us: now_ms * 1000, ..model.clone() };
+                    let answer = scripts.run(&mut next, &call.script, &call.keys, &call.arguments);
+                    next.published.clear();
+                    let is_so = then.clone().any(|then| {
+                        next.now_us = then * 1000;
+                        next.expire();
+                        dump(&next) == dumped
+                    });
+                    of_models.push((answer.clone(), dump(&next)));
+                    next.now_us = 0;
+                    if is_so && answer == of_server && !possible.contains(&next) {
+                        possible.push(next);
+                    }
+                }
+            }
+            assert!(
+                !possible.is_empty(),
+                "{of_server:?}, and then {dumped:?}, says the server at the end of {sent:#?} (seed {seed}), and the model {of_models:?}"
+            );
+            most = most.max(possible.len());
+            answers.insert(format!("{part:?} {verb:?}: {:?}", std::mem::discriminant(&of_server)));
+            models = possible;
+        }
+    }
+    println!(
+        "{SEQUENCES} sequences of {LENGTH} requests, {} sorts of answer; {most} states at once",
+        answers.len()
+    );
+    // Each request was answered in one way at least, and acquires and releases in two.
+    assert!(answers.len() >= foreign.requests.len() + 4, "{answers:#?}");
+}
