@@ -148,22 +148,24 @@ impl Foreign {
     }
 
     /// What an answer means to it.
-    pub(crate) fn read(kind: Kind, op: Op, reply: &Reply) -> Result<Answer, String> {
+    pub(crate) fn read(part: Part, op: Op, reply: &Reply) -> Result<Answer, String> {
         let wait = |ms: i64| Answer::Busy(u64::try_from(ms).ok());
         Ok(match (op, reply) {
-            (Op::Acquire(..), Reply::Array(items)) if kind == Kind::Fenced => match items.as_slice() {
+            (Op::Acquire(..), Reply::Array(items)) if part == Part::Fenced => match items.as_slice() {
                 [Reply::Number(-1), Reply::Number(token)] => Answer::Granted(u64::try_from(*token).ok()),
                 [Reply::Number(ms), Reply::Number(-1)] => wait(*ms),
                 _ => return Err(format!("{op:?}: {reply:?}")),
             },
-            (Op::Acquire(..), Reply::Nil) if kind != Kind::Fenced => Answer::Granted(None),
-            (Op::Acquire(..), Reply::Number(ms)) if kind != Kind::Fenced => wait(*ms),
+            (Op::Acquire(..), Reply::Nil) if part != Part::Fenced => Answer::Granted(None),
+            (Op::Acquire(..), Reply::Number(ms)) if part != Part::Fenced => wait(*ms),
             (Op::Renew, Reply::Array(items)) => match items.as_slice() {
                 [Reply::Number(1)] => Answer::Renewed,
                 [Reply::Number(0)] => Answer::Lost,
                 _ => return Err(format!("{op:?}: {reply:?}")),
             },
             (Op::Release(_), Reply::Nil) => Answer::Lost,
+            // Others read still.
+            (Op::Release(0), Reply::Number(0)) if part == Part::Read => Answer::Freed,
             (Op::Release(_), Reply::Number(0)) => Answer::StillHeld,
             (Op::Release(_), Reply::Number(1)) => Answer::Freed,
             (Op::Leave, Reply::Nil) | (Op::Forget, Reply::Number(_)) => Answer::Left,

@@ -391,10 +391,16 @@ impl Kind {
         text.parse().ok()
     }
 
+    /// Whether nobody has it, of what one at a time has.
+    #[must_use]
+    pub fn is_free(server: &Server) -> bool {
+        !server.keys.contains_key(LOCK)
+    }
+
     /// Whether this owner would be granted the lock if it asked.
     #[must_use]
     pub fn is_free_for(self, server: &Server, who: &Who) -> bool {
-        let is_absent = !server.keys.contains_key(LOCK);
+        let is_absent = Kind::is_free(server);
         match self {
             Kind::Plain | Kind::Fenced => {
                 // Redisson does not know that a lock is kept for others.

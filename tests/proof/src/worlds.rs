@@ -136,8 +136,8 @@ pub const MIXED_WORLDS: [Described; 8] = [
     },
     Described {
         name: "twice",
-        words: "two clients, and Redisson, each twice; one gives up",
-        limits: Limits { cycles: 2, gives_up: 1, ..MIXED },
+        words: "two clients, and Redisson, each twice",
+        limits: Limits { cycles: 2, ..MIXED },
     },
     Described {
         name: "fault",
@@ -146,13 +146,13 @@ pub const MIXED_WORLDS: [Described; 8] = [
     },
     Described {
         name: "time",
-        words: "two clients, and Redisson; something ends, 5 ms pass; a renewal",
-        limits: Limits { spans: 1, ticks: 1, renewals: 1, ..MIXED },
+        words: "two clients, and Redisson; something ends; a renewal",
+        limits: Limits { spans: 1, renewals: 1, ..MIXED },
     },
     Described {
         name: "late",
-        words: "two clients, and Redisson; a fault; something ends",
-        limits: Limits { faults: 1, spans: 1, ..MIXED },
+        words: "a client, and Redisson; a fault; something ends, 5 ms pass",
+        limits: Limits { owners: &[0, FOREIGN], faults: 1, spans: 1, ticks: 1, ..CALM },
     },
     Described {
         name: "four",
@@ -185,6 +185,7 @@ pub fn mixed_worlds(kind: Kind) -> impl Iterator<Item = (&'static str, &'static 
             return vec![("", world, world.limits)];
         }
         let other: &[usize] = match *last {
+            [0, FOREIGN] => &[FOREIGN, 1],
             [0, 0, FOREIGN] => &[0, FOREIGN, 0],
             [0, 1, FOREIGN] => &[0, FOREIGN, 1],
             _ => &[0, 1, FOREIGN, 2],

@@ -8,7 +8,7 @@
 //! it releases it: here it does so until the lease has ended that it asked for.
 
 use super::{Phase, Request, World};
-use crate::foreign::{Foreign, unlock_id};
+use crate::foreign::{Foreign, Part, unlock_id};
 use crate::kinds::{Answer, Call, Kind, Op, Who};
 use crate::server::Reply;
 
@@ -34,7 +34,7 @@ impl<'a> World<'a> {
 
     pub(super) fn read(&self, request: &Request, reply: &Reply) -> Result<Answer, String> {
         if request.who.is_foreign() {
-            return Foreign::read(self.kind, request.op, reply);
+            return Foreign::read(Part::of(self.kind, &request.who), request.op, reply);
         }
         self.kind.read(request.op, reply)
     }
@@ -89,6 +89,11 @@ impl<'a> World<'a> {
             }
             _ => self.end_cycle(owner, true),
         }
+    }
+
+    /// It gives up a place in front of a free lock, and tells nobody: those behind it find out when they keep their places.
+    pub(super) fn passes_nothing_on(&self, request: &Request) -> bool {
+        request.who.is_foreign() && request.op == Op::Leave && Kind::is_free(&self.server)
     }
 
     /// Only the one who waits for it listens to it, and to these two.

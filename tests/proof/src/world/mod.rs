@@ -278,6 +278,7 @@ impl<'a> World<'a> {
             }
         }
         let call = self.call(&request);
+        self.is_calm &= !self.passes_nothing_on(&request);
         let reply = self.scripts.run(&mut self.server, &call.script, &call.keys, &call.arguments);
         match self.read(&request, &reply) {
             Err(words) => self.wrong = Some(format!("an answer that means nothing: {words}")),
