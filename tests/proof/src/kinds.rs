@@ -407,10 +407,21 @@ impl Kind {
                 is_absent && (who.is_foreign() || !server.keys.contains_key("leasehold_lock_next:{l}"))
             }
             Kind::Fair => {
-                let queue = server.keys.get("redisson_lock_queue:{l}").map(|entry| &entry.value);
-                let is_first =
-                    |queue: &Value| matches!(queue, Value::List(queue) if queue.front() == Some(&who.id()));
-                is_absent && queue.is_none_or(is_first)
+                let value = |key: &str| server.keys.get(key).map(|entry| &entry.value);
+                let lives = |(until, waiter): &(i64, String)| {
+                    *waiter == who.id() && u64::try_from(*until).is_ok_and(|until| until > server.now_ms())
+                };
+                is_absent
+                    && match value("redisson_lock_queue:{l}") {
+                        Some(Value::List(queue)) => queue.front() == Some(&who.id()),
+                        // Redisson may have taken one out that keeps its place alive.
+                        _ => match value("leasehold_lock_heartbeat:{l}") {
+                            Some(Value::Sorted(heartbeats)) => {
+                                heartbeats.iter().any(lives) || who.is_foreign()
+                            }
+                            _ => who.is_foreign(),
+                        },
+                    }
             }
             Kind::ReadWrite => {
                 let Some(Value::Hash(fields)) = server.keys.get(LOCK).map(|entry| &entry.value) else {

@@ -53,6 +53,13 @@ const MUTANTS: &[(Kind, &str, &str, &str, &str)] = &[
     ),
     (
         Kind::Fair,
+        "fair_acquire.lua",
+        "    elseif not at or own_until == 0 then",
+        "    elseif not at or own_until == 0 then\n      their_ms = 0",
+        "nobody wakes",
+    ),
+    (
+        Kind::Fair,
         "fair_release.lua",
         "    redis.pcall('publish', channels .. first, '0')",
         "    redis.pcall('publish', channels .. first, 'next')",
@@ -68,7 +75,7 @@ const MUTANTS: &[(Kind, &str, &str, &str, &str)] = &[
 ];
 
 /// So many of the worlds without Redisson, the first, do not see these mutants.
-const ALONE: usize = 6;
+const ALONE: usize = 4;
 
 fn both(foreign: &Foreign, change: &dyn Fn(&str, String) -> String) -> Scripts {
     let mut texts = scripts::load(change);
@@ -94,8 +101,11 @@ fn all_that_must_hold_holds_beside_redisson() {
         rows
     };
     let rows: Vec<String> = std::thread::scope(|scope| {
-        let threads: Vec<_> =
-            MIXED_KINDS.into_iter().map(|kind| scope.spawn(move || of_kind(kind))).collect();
+        let threads: Vec<_> = MIXED_KINDS
+            .into_iter()
+            .filter(|k| std::env::var("KIND").is_ok_and(|w| format!("{k:?}") == w))
+            .map(|kind| scope.spawn(move || of_kind(kind)))
+            .collect();
         threads.into_iter().flat_map(|thread| thread.join().expect("what must hold does not")).collect()
     });
     page::has("mixed states", "| Kind | World | States | Steps | Deepest |", &rows);
