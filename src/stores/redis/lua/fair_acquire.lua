@@ -90,7 +90,8 @@ if ttl_ms == -2 and (not first or first == owner or comes_back) then
   if first == owner then
     redis.call('lpop', queue)
   end
-  if first == owner or comes_back then
+  -- Redisson may have taken it out of the queue and left its heartbeat.
+  if first == owner or own_until > 0 then
     redis.call('zrem', timeouts, owner)
     redis.call('zrem', heartbeats, owner)
   end
