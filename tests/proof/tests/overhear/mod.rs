@@ -94,9 +94,8 @@ impl Java {
         let requests = child.stdin.take().expect("a pipe");
         let output = BufReader::new(child.stdout.take().expect("a pipe"));
         let (sender, answers) = channel();
-        std::thread::spawn(move || {
-            output.lines().map_while(Result::ok).try_for_each(|line| sender.send(line))
-        });
+        let read = move || output.lines().map_while(Result::ok).try_for_each(|line| sender.send(line));
+        std::thread::Builder::new().name("java".to_owned()).spawn(read).expect("a thread");
         Ok(Java { _program: Program(child), requests, answers })
     }
 
