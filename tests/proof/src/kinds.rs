@@ -24,6 +24,8 @@ pub enum Op {
     Leave,
     /// Undoes an acquire of unknown outcome.
     Undo,
+    /// Redisson's alone: the outcome of a release need not be remembered any more.
+    Forget,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -70,14 +72,19 @@ pub enum Kind {
 
 /// What to send.
 pub struct Call {
-    pub script: &'static str,
+    pub script: String,
     pub keys: Vec<String>,
     pub arguments: Vec<String>,
 }
 
+/// The client that is Redisson.
+pub const FOREIGN: usize = 9;
+
+/// A UUID of version 8, by which others know that releases tell the line; Redisson's are of version 4.
 #[must_use]
 pub fn client_id(client: usize) -> String {
-    format!("00000000-0000-8000-8000-00000000000{client}")
+    let version = if client == FOREIGN { 4 } else { 8 };
+    format!("00000000-0000-{version}000-8000-00000000000{client}")
 }
 
 /// An owner by its client and its number, which is new when something may still come under the last.
@@ -89,6 +96,11 @@ pub struct Who {
 }
 
 impl Who {
+    #[must_use]
+    pub fn is_foreign(&self) -> bool {
+        self.client == FOREIGN
+    }
+
     #[must_use]
     pub fn id(&self) -> String {
         format!("{}:{}", client_id(self.client), self.owner * 100 + self.number as usize)
@@ -121,7 +133,8 @@ impl Kind {
         matches!(self, Kind::Fenced | Kind::Fair)
     }
 
-    fn reads(who: &Who) -> bool {
+    #[must_use]
+    pub fn reads(who: &Who) -> bool {
         who.owner.is_multiple_of(2)
     }
 
@@ -160,8 +173,8 @@ impl Kind {
         let id = who.id();
         let lease = LEASE_MS.to_string();
         let counter = format!("redisson_lock_token:{LOCK}");
-        let call = |script, keys: &[&str], arguments: &[&str]| Call {
-            script,
+        let call = |script: &str, keys: &[&str], arguments: &[&str]| Call {
+            script: script.to_owned(),
             keys: texts(keys),
             arguments: texts(arguments),
         };
@@ -195,6 +208,7 @@ impl Kind {
                         Call { keys: with_counter(&[LOCK]), ..call("HAND_OVER", &[], &[&id, &to, &lease]) }
                     }
                     Op::Leave => call("LEAVE_LINE", &[LOCK], &[&client_id(who.client)]),
+                    Op::Forget => panic!("no lock of ours has {op:?}"),
                 }
             }
             Kind::Fair => {
@@ -212,7 +226,7 @@ impl Kind {
                     Op::Renew => call("RENEW", &[LOCK], &[&id, &lease]),
                     Op::Release(left) => ending(&left.to_string(), "release"),
                     Op::Leave | Op::Undo => ending("0", "leave"),
-                    Op::HandOver(..) => panic!("a fair lock is not handed over"),
+                    Op::HandOver(..) | Op::Forget => panic!("a fair lock has no {op:?}"),
                 }
             }
             Kind::ReadWrite => {
@@ -236,7 +250,7 @@ impl Kind {
                         &[half, &id, &left.to_string(), &lease, LOCK, ""],
                     ),
                     Op::Undo => call("RW_RELEASE", &[LOCK, &channel], &[half, &id, "0", &lease, LOCK, ""]),
-                    Op::Leave | Op::HandOver(..) => panic!("a read-write lock has no queue"),
+                    Op::Leave | Op::HandOver(..) | Op::Forget => panic!("a read-write lock has no {op:?}"),
                 }
             }
             Kind::Semaphore(_) => {
@@ -248,7 +262,7 @@ impl Kind {
                     Op::Acquire(..) => call("SEMAPHORE_ACQUIRE", &[LOCK, &request], &["1", &lasts]),
                     Op::Release(_) => release("release"),
                     Op::Undo => release("undo"),
-                    Op::Renew | Op::Leave | Op::HandOver(..) => panic!("permits have no {op:?}"),
+                    Op::Renew | Op::Leave | Op::HandOver(..) | Op::Forget => panic!("permits have no {op:?}"),
                 }
             }
         }
@@ -377,15 +391,37 @@ impl Kind {
         text.parse().ok()
     }
 
+    /// Whether nobody has it, of what one at a time has.
+    #[must_use]
+    pub fn is_free(server: &Server) -> bool {
+        !server.keys.contains_key(LOCK)
+    }
+
     /// Whether this owner would be granted the lock if it asked.
     #[must_use]
     pub fn is_free_for(self, server: &Server, who: &Who) -> bool {
-        let is_absent = !server.keys.contains_key(LOCK);
+        let is_absent = Kind::is_free(server);
         match self {
-            Kind::Plain | Kind::Fenced => is_absent && !server.keys.contains_key("leasehold_lock_next:{l}"),
+            Kind::Plain | Kind::Fenced => {
+                // Redisson does not know that a lock is kept for others.
+                is_absent && (who.is_foreign() || !server.keys.contains_key("leasehold_lock_next:{l}"))
+            }
             Kind::Fair => {
-                let queue = server.keys.get("redisson_lock_queue:{l}").map(|entry| &entry.value);
-                is_absent && matches!(queue, Some(Value::List(queue)) if queue.front() == Some(&who.id()))
+                let value = |key: &str| server.keys.get(key).map(|entry| &entry.value);
+                let lives = |(until, waiter): &(i64, String)| {
+                    *waiter == who.id() && u64::try_from(*until).is_ok_and(|until| until > server.now_ms())
+                };
+                is_absent
+                    && match value("redisson_lock_queue:{l}") {
+                        Some(Value::List(queue)) => queue.front() == Some(&who.id()),
+                        // Redisson may have taken one out that keeps its place alive.
+                        _ => match value("leasehold_lock_heartbeat:{l}") {
+                            Some(Value::Sorted(heartbeats)) => {
+                                heartbeats.iter().any(lives) || who.is_foreign()
+                            }
+                            _ => who.is_foreign(),
+                        },
+                    }
             }
             Kind::ReadWrite => {
                 let Some(Value::Hash(fields)) = server.keys.get(LOCK).map(|entry| &entry.value) else {

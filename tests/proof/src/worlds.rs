@@ -1,7 +1,8 @@
 //! The worlds that each kind of lock is explored in.
 
 use crate::explore::{Explored, explore};
-use crate::kinds::Kind;
+use crate::foreign::Foreign;
+use crate::kinds::{FOREIGN, Kind};
 use crate::lua::Scripts;
 use crate::world::{Limits, World};
 
@@ -110,6 +111,56 @@ pub const WORLDS: [Described; 14] = [
     },
 ];
 
+/// The kinds that Redisson shares with us in the mixed worlds.
+pub const MIXED_KINDS: [Kind; 4] = [Kind::Plain, Kind::Fenced, Kind::Fair, Kind::ReadWrite];
+
+/// Two clients of ours with an owner each, and Redisson.
+const MIXED: Limits = Limits { owners: &[0, 1, FOREIGN], ..CALM };
+
+/// Those with Redisson in them. Of a read-write lock it is a reader in them, and in the same ones once more the writer.
+pub const MIXED_WORLDS: [Described; 8] = [
+    Described {
+        name: "threads",
+        words: "two threads of one client, and Redisson; one gives up; a renewal, a re-entry",
+        limits: Limits { owners: &[0, 0, FOREIGN], gives_up: 1, renewals: 1, reentries: 1, ..CALM },
+    },
+    Described {
+        name: "clients",
+        words: "two clients, and Redisson; one gives up; a renewal, a re-entry",
+        limits: Limits { gives_up: 1, renewals: 1, reentries: 1, ..MIXED },
+    },
+    Described {
+        name: "kill",
+        words: "two clients, and Redisson; one of the three is killed",
+        limits: Limits { kills: 1, ..MIXED },
+    },
+    Described {
+        name: "twice",
+        words: "two clients, and Redisson, each twice",
+        limits: Limits { cycles: 2, ..MIXED },
+    },
+    Described {
+        name: "fault",
+        words: "two clients, and Redisson; a request or an answer is lost or late",
+        limits: Limits { faults: 1, ..MIXED },
+    },
+    Described {
+        name: "time",
+        words: "two clients, and Redisson; something ends; a renewal",
+        limits: Limits { spans: 1, renewals: 1, ..MIXED },
+    },
+    Described {
+        name: "late",
+        words: "a client, and Redisson; a fault; something ends",
+        limits: Limits { owners: &[0, FOREIGN], faults: 1, spans: 1, ..CALM },
+    },
+    Described {
+        name: "four",
+        words: "three clients, and Redisson; one gives up",
+        limits: Limits { owners: &[0, 1, 2, FOREIGN], gives_up: 1, ..CALM },
+    },
+];
+
 /// The worlds that say something about a kind: only threads of a client that queue here hand a lock on, and only readers share
 /// one that is renewed.
 pub fn worlds(kind: Kind) -> impl Iterator<Item = &'static Described> {
@@ -124,4 +175,35 @@ pub fn worlds(kind: Kind) -> impl Iterator<Item = &'static Described> {
 #[must_use]
 pub fn explored(scripts: &Scripts, kind: Kind, limits: Limits) -> Explored {
     explore(World::new(scripts, kind, limits), 5_000_000)
+}
+
+/// Those of a kind: what Redisson does in them, if it may do either, and whose the owners are.
+pub fn mixed_worlds(kind: Kind) -> impl Iterator<Item = (&'static str, &'static Described, Limits)> {
+    let orders = move |world: &'static Described| {
+        let last = world.limits.owners;
+        if kind != Kind::ReadWrite {
+            return vec![("", world, world.limits)];
+        }
+        let other: &[usize] = match *last {
+            [0, FOREIGN] => &[FOREIGN, 1],
+            [0, 0, FOREIGN] => &[0, FOREIGN, 0],
+            [0, 1, FOREIGN] => &[0, FOREIGN, 1],
+            _ => &[0, 1, FOREIGN, 2],
+        };
+        let half = |owners: &'static [usize]| {
+            let reads = owners.iter().position(|client| *client == FOREIGN).is_some_and(|at| at % 2 == 0);
+            (if reads { ", it reads" } else { ", it writes" }, world, Limits { owners, ..world.limits })
+        };
+        vec![half(last), half(other)]
+    };
+    // All but the counter of a fenced lock is as in a plain one.
+    let is_told_twice =
+        move |world: &&Described| kind == Kind::Fenced && ["twice", "time", "late"].contains(&world.name);
+    MIXED_WORLDS.iter().filter(move |world| !is_told_twice(world)).flat_map(orders)
+}
+
+/// Explores one with Redisson in it.
+#[must_use]
+pub fn explored_beside(scripts: &Scripts, foreign: &Foreign, kind: Kind, limits: Limits) -> Explored {
+    explore(World::new(scripts, kind, limits).beside(foreign), 5_000_000)
 }

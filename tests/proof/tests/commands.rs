@@ -2,11 +2,12 @@
 //!
 //! `LEASEHOLD_TEST_SERVER` names the program, `redis-server` of `PATH` unless it does.
 
-use std::path::Path;
-use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+mod real;
+
+use std::time::Instant;
 
 use leasehold_proof::server::{Reply, Server};
+use real::{Random, reply, start};
 use redis::{Connection, Value};
 
 const SEQUENCES: u64 = 2000;
@@ -34,130 +35,66 @@ const RUN: &str = "
     end
     return {time, answers}";
 
-struct Program(Child);
-
-impl Drop for Program {
-    fn drop(&mut self) {
-        self.0.kill().ok();
-        self.0.wait().ok();
-    }
-}
-
-#[allow(clippy::disallowed_methods, reason = "nothing says when a program listens but that it does")]
-fn start(folder: &Path) -> (Program, Connection) {
-    let program = std::env::var("LEASEHOLD_TEST_SERVER").unwrap_or_else(|_| "redis-server".to_owned());
-    let socket = folder.join("socket");
-    let child = Command::new(&program)
-        .args(["--port", "0", "--save", "", "--hz", "100", "--dir"])
-        .arg(folder)
-        .arg("--unixsocket")
-        .arg(&socket)
-        .stdout(Stdio::null())
-        .spawn()
-        .unwrap_or_else(|error| {
-            panic!("{program} cannot be started ({error}); ./check tools installs a server")
-        });
-    let program = Program(child);
-    let client = redis::Client::open(format!("unix://{}", socket.display())).expect("a URL");
-    let until = Instant::now() + Duration::from_secs(30);
-    loop {
-        match client.get_connection() {
-            Ok(connection) => return (program, connection),
-            Err(error) => assert!(Instant::now() < until, "the server does not listen: {error}"),
-        }
-        std::thread::sleep(Duration::from_millis(5));
-    }
-}
-
-/// Numbers that depend on the seed alone (xorshift64*, Vigna 2016).
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: usize) -> usize {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        (self.0.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 33) as usize % bound
-    }
-
-    fn of<'a>(&mut self, words: &[&'a str]) -> &'a str {
-        words[self.below(words.len())]
-    }
-
-    /// All commands in all forms that the model knows, with few keys, so that they meet.
-    fn command(&mut self) -> Vec<String> {
-        let forms = [
-            "publish C M",
-            "del K",
-            "del K K",
-            "exists K",
-            "pttl K",
-            "pttl K",
-            "pexpire K T",
-            "pexpire K T",
-            "get K",
-            "set K V",
-            "set K V XX",
-            "set K V PX T",
-            "incr K",
-            "incrby K N",
-            "decrby K N",
-            "hget K F",
-            "hset K F V",
-            "hset K F V F V",
-            "hdel K F",
-            "hexists K F",
-            "hkeys K",
-            "lindex K N",
-            "llen K",
-            "lpop K",
-            "rpush K F",
-            "rpush K F",
-            "lrem K 0 F",
-            "lpos K F",
-            "zadd K N F",
-            "zadd K NX N F",
-            "zrem K F",
-            "zscore K F",
-            "zcard K",
-            "zrange K N N",
-            "zrange K N N WITHSCORES",
-            "zpopmin K",
-            "zremrangebyscore K N N",
-        ];
-        let form = self.of(&forms);
-        let word = |word| match word {
-            "C" => "channel",
-            "K" => self.of(&["a", "b", "c"]),
-            "F" => self.of(&["one", "two", "three", "four"]),
-            "V" | "M" => self.of(&["0", "7", "-3", "text", "", "012", "9007199254740000"]),
-            "N" => self.of(&["0", "1", "2", "-1", "-2", "8"]),
-            "T" => self.of(&["1", "2", "5", "20", "60000", "0", "-1", "text"]),
-            word => word,
-        };
-        form.split(' ').map(word).map(str::to_owned).collect()
-    }
-}
-
-/// A server's answer as the model has it.
-fn reply(value: &Value) -> Reply {
-    match value {
-        Value::Nil => Reply::Nil,
-        Value::Int(number) => Reply::Number(*number),
-        Value::BulkString(bytes) => Reply::Text(String::from_utf8_lossy(bytes).into_owned()),
-        Value::SimpleString(text) => Reply::Status(text.clone()),
-        Value::Okay => Reply::Status("OK".to_owned()),
-        Value::Array(items) => match items.as_slice() {
-            [Value::BulkString(mark), Value::BulkString(text)] if mark == b"an error" => {
-                Reply::Error(String::from_utf8_lossy(text).into_owned())
-            }
-            [Value::BulkString(mark), Value::BulkString(text)] if mark == b"a status" => {
-                Reply::Status(String::from_utf8_lossy(text).into_owned())
-            }
-            items => Reply::Array(items.iter().map(reply).collect()),
-        },
-        other => panic!("no answer of a script: {other:?}"),
-    }
+/// All commands in all forms that the model knows, with few keys, so that they meet.
+fn command(random: &mut Random) -> Vec<String> {
+    let forms = [
+        "publish C M",
+        "del K",
+        "del K K",
+        "exists K",
+        "pttl K",
+        "pttl K",
+        "pexpire K T",
+        "pexpire K T",
+        "get K",
+        "set K V",
+        "set K V XX",
+        "set K V PX T",
+        "set K V px T",
+        "set K V px T",
+        "incr K",
+        "incrby K N",
+        "decrby K N",
+        "hget K F",
+        "hset K F V",
+        "hset K F V F V",
+        "hincrby K F N",
+        "hlen K",
+        "hincrby K F N",
+        "hlen K",
+        "hdel K F",
+        "hexists K F",
+        "hkeys K",
+        "lindex K N",
+        "llen K",
+        "lpop K",
+        "rpush K F",
+        "rpush K F",
+        "lrem K 0 F",
+        "lpos K F",
+        "lrange K N N",
+        "zadd K N F",
+        "zadd K NX N F",
+        "zincrby K N F",
+        "zrem K F",
+        "zscore K F",
+        "zcard K",
+        "zrange K N N",
+        "zrange K N N WITHSCORES",
+        "zpopmin K",
+        "zremrangebyscore K N N",
+    ];
+    let form = random.of(&forms);
+    let word = |word| match word {
+        "C" => "channel",
+        "K" => random.of(&["a", "b", "c"]),
+        "F" => random.of(&["one", "two", "three", "four"]),
+        "V" | "M" => random.of(&["0", "7", "-3", "text", "", "012", "9007199254740000"]),
+        "N" => random.of(&["0", "1", "2", "-1", "-2", "8"]),
+        "T" => random.of(&["1", "2", "5", "20", "60000", "0", "-1", "text"]),
+        word => word,
+    };
+    form.split(' ').map(word).map(str::to_owned).collect()
 }
 
 /// Memory is full as soon as there is a limit: the server itself needs more than that.
@@ -182,7 +119,7 @@ fn first_word(of: Reply) -> Reply {
 )]
 fn the_model_answers_as_a_server_does() {
     let folder = tempfile::tempdir().expect("a folder");
-    let (_program, mut connection) = start(folder.path());
+    let (_program, mut connection, _) = start(folder.path());
     let (mut errors, mut out_of_memory, mut most) = (0, 0, 0);
     for seed in 1..=SEQUENCES {
         redis::cmd("FLUSHALL").exec(&mut connection).expect("an empty server");
@@ -197,7 +134,7 @@ fn the_model_answers_as_a_server_does() {
                 fill(&mut connection, is_full);
                 sent.push(vec![format!("full: {is_full}")]);
             }
-            let commands: Vec<_> = (0..=random.below(IN_ONE)).map(|_| random.command()).collect();
+            let commands: Vec<_> = (0..=random.below(IN_ONE)).map(|_| command(&mut random)).collect();
             let asked = Instant::now();
             let answer: Value = redis::cmd("EVAL")
                 .arg(RUN)

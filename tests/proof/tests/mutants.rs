@@ -164,7 +164,7 @@ const MUTANTS: &[(&str, &str, &str, Kind, &str)] = &[
         "    redis.call('rpush', queue, owner)\n  end\n  if comes_back",
         "  end\n  if comes_back",
         Kind::Fair,
-        "is left when all have done",
+        "nobody wakes",
     ),
     ("fair_acquire.lua", "  redis.call('pexpire', heartbeats, alive_ms * 2)\n", "", Kind::Fair, "has no end"),
     (

@@ -90,7 +90,8 @@ if ttl_ms == -2 and (not first or first == owner or comes_back) then
   if first == owner then
     redis.call('lpop', queue)
   end
-  if first == owner or comes_back then
+  -- Redisson may have taken it out of the queue and left its heartbeat.
+  if first == owner or own_until > 0 then
     redis.call('zrem', timeouts, owner)
     redis.call('zrem', heartbeats, owner)
   end
@@ -110,9 +111,10 @@ if waits == '1' then
     if their_until then
       -- It is ours: for as long as that, as of when it asked.
       until_ms = math.max(until_ms, their_ms + now_ms - (their_until - alive_ms))
-    elseif not at then
+    elseif not at or own_until == 0 then
+      -- It is new, or has not asked for so long that what it had does not count any more.
       until_ms = math.max(until_ms, their_ms + alive_ms)
-    elseif own_until > 0 then
+    else
       until_ms = math.max(until_ms, (score(timeouts, owner) or 0) + now_ms - (own_until - alive_ms))
     end
   end

@@ -1,0 +1,175 @@
+//! Redisson as one more client: what it sends, with gaps for what differs from one request to the next, and what it makes of the
+//! answers. Nothing that it sends is written down here: tests overhear it.
+
+use std::collections::BTreeMap;
+
+use crate::kinds::{Answer, Call, Kind, LEASE_MS, Op, Who};
+use crate::server::Reply;
+
+/// How long it would wait for a fair lock: longer than these worlds last, since it forgets those who wait longer.
+const WAIT_MS: u64 = 10_000;
+/// How long the outcome of a release is remembered.
+const LASTS_MS: u64 = 5000;
+
+/// What stands in a template for what differs.
+pub const OWNER: &str = "<owner>";
+pub const LEASE: &str = "<lease>";
+pub const WAIT: &str = "<wait>";
+pub const NOW: &str = "<now>";
+pub const LASTS: &str = "<lasts>";
+pub const UNLOCK: &str = "<unlock>";
+
+/// What it has a script of its own for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Part {
+    Plain,
+    Fenced,
+    Fair,
+    Read,
+    Write,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Verb {
+    /// A level more, whether it has one or not.
+    Acquire,
+    /// A level less.
+    Release,
+    Renew,
+    /// Gives up a place in the queue of a fair lock.
+    Leave,
+    /// Deletes what remembers the outcome of a release.
+    Forget,
+    /// Takes a fair lock if it is free, and does not wait. No client in the worlds does.
+    Try,
+    /// Ends whatever hold there is. No client in the worlds does.
+    Force,
+}
+
+/// A request with gaps.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Template {
+    pub script: String,
+    pub keys: Vec<String>,
+    pub arguments: Vec<String>,
+}
+
+/// What was overheard.
+#[derive(Debug, Default)]
+pub struct Foreign {
+    /// The scripts, by the names that templates have for them.
+    pub scripts: BTreeMap<String, String>,
+    pub requests: BTreeMap<(Part, Verb), Template>,
+    /// Where its waiters listen.
+    pub channels: BTreeMap<Part, String>,
+}
+
+/// What fills the gaps of one request.
+#[derive(Debug, Clone, Copy)]
+pub struct Filling<'a> {
+    pub owner: &'a str,
+    pub lease_ms: u64,
+    pub wait_ms: u64,
+    pub now_ms: u64,
+    /// Which release of its owner this is, or is about.
+    pub unlock: u8,
+}
+
+impl Filling<'_> {
+    fn fill(&self, word: &str) -> String {
+        word.replace(OWNER, self.owner)
+            .replace(LEASE, &self.lease_ms.to_string())
+            .replace(WAIT, &self.wait_ms.to_string())
+            .replace(NOW, &self.now_ms.to_string())
+            .replace(LASTS, &LASTS_MS.to_string())
+            .replace(UNLOCK, &unlock_id(self.unlock))
+    }
+}
+
+/// The end of the key that remembers the outcome of a release.
+#[must_use]
+pub fn unlock_id(unlock: u8) -> String {
+    format!("{unlock:032x}")
+}
+
+impl Part {
+    /// What an owner takes a part in, of a lock of that kind.
+    ///
+    /// # Panics
+    ///
+    /// For what Redisson has no leases for.
+    #[must_use]
+    pub fn of(kind: Kind, who: &Who) -> Part {
+        match kind {
+            Kind::Plain => Part::Plain,
+            Kind::Fenced => Part::Fenced,
+            Kind::Fair => Part::Fair,
+            Kind::ReadWrite if Kind::reads(who) => Part::Read,
+            Kind::ReadWrite => Part::Write,
+            Kind::Semaphore(_) => panic!("no foreign client has {kind:?}"),
+        }
+    }
+}
+
+impl Foreign {
+    /// # Panics
+    ///
+    /// If it was not overheard.
+    #[must_use]
+    pub fn request(&self, part: Part, verb: Verb, filling: &Filling) -> Call {
+        let template =
+            self.requests.get(&(part, verb)).unwrap_or_else(|| panic!("nobody heard {part:?} {verb:?}"));
+        let filled = |words: &[String]| words.iter().map(|word| filling.fill(word)).collect();
+        Call {
+            script: template.script.clone(),
+            keys: filled(&template.keys),
+            arguments: filled(&template.arguments),
+        }
+    }
+
+    /// What it sends at this time.
+    #[must_use]
+    pub(crate) fn call(&self, kind: Kind, op: Op, who: &Who, now_ms: u64, unlock: u8) -> Call {
+        let verb = match op {
+            Op::Acquire(..) => Verb::Acquire,
+            Op::Renew => Verb::Renew,
+            Op::Release(_) => Verb::Release,
+            Op::Leave => Verb::Leave,
+            Op::Forget => Verb::Forget,
+            Op::HandOver(..) | Op::Undo => panic!("Redisson has no {op:?}"),
+        };
+        let filling = Filling { owner: &who.id(), lease_ms: LEASE_MS, wait_ms: WAIT_MS, now_ms, unlock };
+        self.request(Part::of(kind, who), verb, &filling)
+    }
+
+    #[must_use]
+    pub(crate) fn channel(&self, kind: Kind, who: &Who) -> String {
+        self.channels[&Part::of(kind, who)].replace(OWNER, &who.id())
+    }
+
+    /// What an answer means to it.
+    pub(crate) fn read(part: Part, op: Op, reply: &Reply) -> Result<Answer, String> {
+        let wait = |ms: i64| Answer::Busy(u64::try_from(ms).ok());
+        Ok(match (op, reply) {
+            (Op::Acquire(..), Reply::Array(items)) if part == Part::Fenced => match items.as_slice() {
+                [Reply::Number(-1), Reply::Number(token)] => Answer::Granted(u64::try_from(*token).ok()),
+                [Reply::Number(ms), Reply::Number(-1)] => wait(*ms),
+                _ => return Err(format!("{op:?}: {reply:?}")),
+            },
+            (Op::Acquire(..), Reply::Nil) if part != Part::Fenced => Answer::Granted(None),
+            (Op::Acquire(..), Reply::Number(ms)) if part != Part::Fenced => wait(*ms),
+            (Op::Renew, Reply::Array(items)) => match items.as_slice() {
+                [Reply::Number(1)] => Answer::Renewed,
+                [Reply::Number(0)] => Answer::Lost,
+                _ => return Err(format!("{op:?}: {reply:?}")),
+            },
+            (Op::Release(_), Reply::Nil) => Answer::Lost,
+            // Others read still.
+            (Op::Release(0), Reply::Number(0)) if part == Part::Read => Answer::Freed,
+            (Op::Release(_), Reply::Number(0)) => Answer::StillHeld,
+            (Op::Release(_), Reply::Number(1)) => Answer::Freed,
+            (Op::Leave, Reply::Nil) | (Op::Forget, Reply::Number(_)) => Answer::Left,
+            _ => return Err(format!("{op:?}: {reply:?}")),
+        })
+    }
+}

@@ -1,0 +1,172 @@
+//! What a client of ours makes of an answer, and of none.
+
+use super::{Phase, Request, SOON_MS, World};
+use crate::kinds::{ALIVE_MS, Answer, Kind, LEASE_MS, Op, Why};
+
+impl World<'_> {
+    /// The answer arrives.
+    pub(super) fn answered(&mut self, index: usize) {
+        let request = self.requests.remove(index);
+        let owner = request.who.owner;
+        let until_us = request.sent_us + LEASE_MS * 1000;
+        let answer = request.answer.clone().expect("it was served");
+        if answer == Answer::Refused {
+            if let Some(command) = self.server.refused.as_deref().filter(|it| self.kind.does_without(it)) {
+                self.wrong = Some(format!("{:?} was refused for want of {command}", request.op));
+            }
+            return self.refused(&request);
+        }
+        if request.who.is_foreign() && matches!(request.op, Op::Release(_)) {
+            self.forgets(&request);
+        }
+        match (request.op, self.owners[owner].phase, answer) {
+            (Op::Acquire(1, _), Phase::Asks, Answer::Granted(_)) => {
+                self.granted(owner, until_us, request.is_void)
+            }
+            (Op::Acquire(1, _), Phase::Asks, Answer::Busy(left)) => self.is_to_wait(owner, left, true),
+            (Op::Acquire(1, _), Phase::Asks, Answer::InLine(left, why)) => {
+                self.is_to_wait(owner, left, why == Why::Foreign)
+            }
+            (Op::Acquire(..), Phase::Extends { levels, .. }, Answer::Granted(_)) => {
+                // Whatever became of it: now the store says that it has it.
+                self.owners[owner].phase = Phase::Holds { until_us, levels: levels + 1 };
+                self.owners[owner].is_void = request.is_void;
+            }
+            (Op::Renew, Phase::Extends { levels, .. }, Answer::Renewed) => {
+                self.owners[owner].phase = Phase::Holds { until_us, levels };
+                self.owners[owner].is_void = request.is_void;
+            }
+            // The store has it no longer.
+            (_, Phase::Extends { .. }, _) => self.end_cycle(owner, true),
+            (Op::Release(0), Phase::Releases { .. }, Answer::StillHeld) => {
+                if self.is_calm {
+                    self.wrong = Some(format!("owner {owner} released its last level, and holds more"));
+                }
+                self.end_cycle(owner, true);
+            }
+            (Op::Release(left), Phase::Releases { until_us, .. }, Answer::StillHeld) => {
+                self.owners[owner].phase = Phase::Holds { until_us, levels: left };
+            }
+            (Op::Release(_), Phase::Releases { .. }, answer) => {
+                if answer == Answer::Lost && self.is_calm && !self.owners[owner].is_void {
+                    self.wrong =
+                        Some(format!("owner {owner} released what it held, and was told that it did not"));
+                }
+                self.end_cycle(owner, answer == Answer::Lost);
+            }
+            (Op::HandOver(to, _), Phase::HandsOver { .. }, Answer::Granted(_)) => {
+                self.end_cycle(owner, false);
+                self.owners[to].phase = Phase::Asks;
+                self.granted(to, until_us, request.is_void);
+            }
+            (Op::HandOver(to, _), Phase::HandsOver { .. }, _) => {
+                self.end_cycle(owner, true);
+                self.owners[to].phase = Phase::Wants;
+            }
+            _ => {}
+        }
+    }
+
+    /// The caller gets an error. A hold that could not be renewed or released stays until its window ends.
+    pub(super) fn refused(&mut self, request: &Request) {
+        let owner = request.who.owner;
+        match (request.op, self.owners[owner].phase) {
+            (_, Phase::Extends { until_us, levels }) => {
+                self.owners[owner].phase = Phase::Holds { until_us, levels }
+            }
+            (Op::HandOver(to, _), Phase::HandsOver { until_us, .. }) => {
+                self.owners[to].phase = Phase::Wants;
+                self.owners[owner].phase = Phase::Releases { until_us, levels: 1 };
+                self.send(owner, Op::Release(0), None, true);
+            }
+            (_, Phase::Asks) => {
+                self.leaves(owner);
+                self.end_cycle(owner, false);
+            }
+            (_, Phase::Releases { .. }) => self.end_cycle(owner, true),
+            _ => {}
+        }
+    }
+
+    pub(super) fn granted(&mut self, owner: usize, until_us: u64, is_void: bool) {
+        if self.server.now_us >= until_us {
+            // Too late: it is given back under the number that it had, which is given up.
+            self.is_calm = false;
+            if self.owners[owner].who.is_foreign() {
+                return self.foreign_is_too_late(owner);
+            }
+            self.send(owner, Op::Undo, None, false);
+            self.owners[owner].who.number += 1;
+            self.owners[owner].phase = Phase::Wants;
+            return;
+        }
+        let owner = &mut self.owners[owner];
+        owner.phase = Phase::Holds { until_us, levels: 1 };
+        owner.is_void = is_void;
+        (owner.has_asked, owner.own_turn, owner.releases) = (false, false, false);
+        (owner.heard, owner.is_next, owner.standby) = (false, false, false);
+    }
+
+    /// Listens before it sleeps, and asks again after it began to.
+    pub(super) fn is_to_wait(&mut self, owner: usize, left_ms: Option<u64>, all_releases: bool) {
+        if self.owners[owner].who.is_foreign() {
+            return self.foreign_is_to_wait(owner, left_ms);
+        }
+        let now = self.server.now_ms();
+        let lined = self.kind.queues_here();
+        let fair = self.kind == Kind::Fair;
+        let owner = &mut self.owners[owner];
+        owner.has_asked = true;
+        let (wants_turn, wants_releases) = if lined { (true, all_releases) } else { (false, true) };
+        let is_new = wants_turn && !owner.own_turn || wants_releases && !owner.releases;
+        owner.own_turn |= wants_turn;
+        owner.releases |= wants_releases;
+        if is_new || owner.heard {
+            owner.phase = Phase::Wants;
+            return;
+        }
+        let mut until_ms = left_ms.map(|left| now + left + 1);
+        if owner.standby {
+            let soon = now + SOON_MS - 1;
+            until_ms = Some(until_ms.map_or(soon, |until| until.min(soon)));
+        }
+        if fair {
+            // It asks again to keep its place.
+            let keeps = now + ALIVE_MS / 2;
+            until_ms = Some(until_ms.map_or(keeps, |until| until.min(keeps)));
+        }
+        owner.standby = false;
+        owner.phase = Phase::Sleeps { until_ms };
+    }
+
+    /// The owner will learn nothing of this request. Where the request is on its way still, it stays.
+    pub(super) fn unknown(&mut self, request: &Request) {
+        if request.who.is_foreign() {
+            return self.foreign_knows_nothing(request);
+        }
+        let owner = request.who.owner;
+        match (request.op, self.owners[owner].phase) {
+            (Op::Acquire(1, _), Phase::Asks) => {
+                self.send(owner, Op::Undo, None, false);
+                self.owners[owner].who.number += 1;
+                self.owners[owner].phase = Phase::Wants;
+            }
+            (Op::Acquire(..) | Op::Renew, Phase::Extends { until_us, levels }) => {
+                self.owners[owner].is_spent = true;
+                self.owners[owner].phase = Phase::Holds { until_us, levels };
+            }
+            (Op::Release(left), Phase::Releases { .. }) => {
+                self.owners[owner].is_spent = true;
+                self.send(owner, Op::Release(left), None, true);
+            }
+            (Op::HandOver(to, _), Phase::HandsOver { until_us, .. }) => {
+                self.owners[owner].is_spent = true;
+                self.owners[owner].phase = Phase::Releases { until_us, levels: 1 };
+                self.send(owner, Op::Release(0), None, true);
+                self.owners[to].who.number += 1;
+                self.owners[to].phase = Phase::Wants;
+            }
+            _ => {}
+        }
+    }
+}

@@ -1,0 +1,97 @@
+//! What distinguishes a state from others.
+
+use std::fmt::Write;
+
+use super::{Phase, Request, World};
+use crate::kinds::Answer;
+use crate::server::Value;
+
+impl World<'_> {
+    /// Times count from now.
+    pub(super) fn described(&self) -> String {
+        // What is wrong may be in nothing else that is seen: a request that was answered so is as it was.
+        let mut key = self.wrong.clone().unwrap_or_default();
+        let now_us = i128::from(self.server.now_us);
+        let since = |us: u64| i128::from(us) - now_us;
+        for (name, entry) in &self.server.keys {
+            let ends = entry.ends_ms.map(|ends| since(ends * 1000));
+            write!(key, "{name} {ends:?} ").ok();
+            match &entry.value {
+                // A counter of fences is compared with the clock.
+                Value::Text(text) if name.starts_with("redisson_lock_token:") => {
+                    write!(key, "{:?};", text.parse().map(since)).ok();
+                }
+                // Scores are times: of the line only the order matters, the others are compared with the clock.
+                Value::Sorted(members) if name.starts_with("leasehold_lock_line:") => {
+                    for (_, member) in members {
+                        write!(key, "{member},").ok();
+                    }
+                }
+                Value::Sorted(members) => {
+                    for (by, member) in members {
+                        write!(key, "{} {member},", i128::from(*by) * 1000 - now_us).ok();
+                    }
+                }
+                value => {
+                    write!(key, "{value:?};").ok();
+                }
+            }
+        }
+        for owner in &self.owners {
+            let phase = match owner.phase {
+                Phase::Sleeps { until_ms } => format!("S{:?}", until_ms.map(|until| since(until * 1000))),
+                Phase::Holds { until_us, levels } => format!("H{} {levels}", since(until_us)),
+                Phase::Extends { until_us, levels } => format!("E{} {levels}", since(until_us)),
+                Phase::Releases { until_us, levels } => format!("R{} {levels}", since(until_us)),
+                Phase::HandsOver { until_us, to } => format!("O{} {to}", since(until_us)),
+                other => format!("{other:?}"),
+            };
+            let flags = [
+                owner.has_asked,
+                owner.own_turn,
+                owner.releases,
+                owner.heard,
+                owner.is_next,
+                owner.standby,
+                owner.is_spent,
+                owner.is_void,
+            ];
+            write!(key, "|{} {} {phase} {flags:?}", owner.who.number, owner.cycles).ok();
+        }
+        // Of requests by different clients the order does not matter.
+        let mut requests: Vec<&Request> = self.requests.iter().collect();
+        requests.sort_by_key(|request| (request.who.client, !request.is_in_order));
+        let requests: Vec<String> = requests
+            .into_iter()
+            .map(|request| {
+                let answer = match &request.answer {
+                    Some(Answer::Granted(_)) => "granted".to_owned(),
+                    other => format!("{other:?}"),
+                };
+                let (who, op, sent) = (request.who, request.op, since(request.sent_us));
+                let flags = [request.is_awaited, request.is_in_order, request.is_void];
+                format!("{who:?} {op:?} {sent} {flags:?} {} {answer}", request.unlock)
+            })
+            .collect();
+        let left = &self.left;
+        write!(
+            key,
+            "|{requests:?}|{} {} {} {} {} {} {} {} {}|{}|{} {} {}",
+            left.faults,
+            left.kills,
+            left.losses,
+            left.spans,
+            left.ticks,
+            left.renewals,
+            left.reentries,
+            left.gives_up,
+            left.fills,
+            since(self.last_fence),
+            self.is_calm,
+            self.is_whole,
+            self.server.is_full
+        )
+        .ok();
+        key
+    }
+}

@@ -1,0 +1,394 @@
+//! Clients, their requests on the way, a server, and time.
+//!
+//! The clients do what the library's engine does: they ask, listen, ask again before they sleep, wake by a message or when a
+//! lease that they were told of has ended, keep to the window from before a request was sent, give a number up when something
+//! may still come under it, and hand a lock on to a thread of their own. What is not modelled are the polls by which waiters
+//! find out in any case: nobody is to need them while no request is lost and no process killed.
+
+mod check;
+mod client;
+mod foreign;
+mod key;
+mod steps;
+
+use crate::foreign::Foreign;
+use crate::kinds::{Answer, Kind, Op, Who};
+use crate::lua::Scripts;
+use crate::server::Server;
+
+const BEGIN_US: u64 = 1_700_000_000_000_000;
+
+/// A request is answered, or given up, within this: longer than a lease, so that holds end while requests are on their way, and
+/// much shorter than outcomes are remembered.
+const LATEST_US: u64 = 1_500_000;
+
+const TICK_US: u64 = 5000;
+
+/// How long the second in the line waits for the first, and more than that.
+const SOON_MS: u64 = 26;
+
+/// How often things may happen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// Which client each owner is of.
+    pub owners: &'static [usize],
+    /// One of them that does nothing.
+    pub idle: Option<usize>,
+    /// How often each takes the lock or gives up.
+    pub cycles: u8,
+    /// Requests and answers that are lost or late.
+    pub faults: u8,
+    /// Processes that are killed.
+    pub kills: u8,
+    /// How often the server loses all it has.
+    pub losses: u8,
+    /// How often time passes until something ends, and how often five milliseconds do.
+    pub spans: u8,
+    pub ticks: u8,
+    pub renewals: u8,
+    pub reentries: u8,
+    /// Waits that end without the lock.
+    pub gives_up: u8,
+    /// How often the server's memory becomes full. It may have room again at any time.
+    pub fills: u8,
+    /// A command that the user may not use.
+    pub refused: Option<&'static str>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    Idle,
+    /// It has not asked, or will ask again at once.
+    Wants,
+    Asks,
+    Sleeps {
+        until_ms: Option<u64>,
+    },
+    Holds {
+        until_us: u64,
+        levels: u8,
+    },
+    /// It holds, and has asked for more time or another level.
+    Extends {
+        until_us: u64,
+        levels: u8,
+    },
+    Releases {
+        until_us: u64,
+        levels: u8,
+    },
+    HandsOver {
+        until_us: u64,
+        to: usize,
+    },
+    Dead,
+}
+
+#[derive(Debug, Clone)]
+struct Owner {
+    who: Who,
+    phase: Phase,
+    cycles: u8,
+    /// Has it asked since it began to wait, does it listen to its own turn, to all releases.
+    has_asked: bool,
+    own_turn: bool,
+    releases: bool,
+    /// What it has heard since it asked last.
+    heard: bool,
+    is_next: bool,
+    standby: bool,
+    /// Something may still come under its number.
+    is_spent: bool,
+    /// What it held was lost by the server.
+    is_void: bool,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Request {
+    who: Who,
+    to: Option<Who>,
+    op: Op,
+    sent_us: u64,
+    /// Whether the owner waits for the answer still.
+    is_awaited: bool,
+    /// Whether it is on its client's connection, behind what that sent before.
+    is_in_order: bool,
+    /// Of a release by Redisson and what follows it: which. Of all others 0.
+    unlock: u8,
+    answer: Option<Answer>,
+    is_void: bool,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Action {
+    Ask(usize),
+    GiveUp(usize),
+    Serve(usize),
+    Answer(usize),
+    /// The request or its answer never arrives.
+    Lose(usize),
+    /// Its owner waits no longer, and it arrives all the same.
+    Late(usize),
+    Renew(usize),
+    Reenter(usize),
+    Release(usize),
+    HandOver(usize),
+    Pass,
+    Tick,
+    Kill(usize),
+    LoseData,
+    Fill,
+    Drain,
+}
+
+#[derive(Clone)]
+pub struct World<'a> {
+    scripts: &'a Scripts,
+    /// What the foreign client sends, if there is one.
+    foreign: Option<&'a Foreign>,
+    kind: Kind,
+    left: Limits,
+    server: Server,
+    owners: Vec<Owner>,
+    requests: Vec<Request>,
+    last_fence: u64,
+    /// No request was lost, no answer came after its lease, nobody was killed, no data gone, no hold let run out.
+    is_calm: bool,
+    /// Nobody was killed, no data gone.
+    is_whole: bool,
+    wrong: Option<String>,
+}
+
+impl<'a> World<'a> {
+    #[must_use]
+    pub fn new(scripts: &'a Scripts, kind: Kind, limits: Limits) -> World<'a> {
+        let mut server = Server { now_us: BEGIN_US, ..Server::default() };
+        kind.prepare(&mut server);
+        server.refused = limits.refused.map(str::to_owned);
+        let owner = |(owner, client): (usize, &usize)| Owner {
+            who: Who { owner, client: *client, number: 1 },
+            phase: Phase::Idle,
+            cycles: if limits.idle == Some(owner) { 0 } else { limits.cycles },
+            has_asked: false,
+            own_turn: false,
+            releases: false,
+            heard: false,
+            is_next: false,
+            standby: false,
+            is_spent: false,
+            is_void: false,
+        };
+        let owners = limits.owners.iter().enumerate().map(owner).collect();
+        World {
+            scripts,
+            foreign: None,
+            kind,
+            left: limits,
+            server,
+            owners,
+            requests: Vec::new(),
+            last_fence: 0,
+            is_calm: limits.refused.is_none(),
+            is_whole: limits.refused.is_none(),
+            wrong: None,
+        }
+    }
+
+    /// Over the client's connection. What undoes a request that had no answer goes over another.
+    fn send(&mut self, owner: usize, op: Op, to: Option<Who>, is_awaited: bool) {
+        let who = self.owners[owner].who;
+        let sent_us = self.server.now_us;
+        let is_unlock = who.is_foreign() && matches!(op, Op::Release(_));
+        let unlock = if is_unlock { self.next_unlock(owner) } else { 0 };
+        self.requests.push(Request {
+            who,
+            to,
+            op,
+            sent_us,
+            is_awaited,
+            is_in_order: op != Op::Undo && !who.is_foreign(),
+            unlock,
+            answer: None,
+            is_void: false,
+        });
+    }
+
+    /// Whether another thread of the same client is at it, so that this one waits for it and does not ask.
+    fn stands_behind(&self, owner: usize) -> bool {
+        let me = &self.owners[owner];
+        self.kind.queues_here()
+            && self.owners.iter().any(|other| {
+                other.who.owner != owner
+                    && other.who.client == me.who.client
+                    && !matches!(other.phase, Phase::Idle | Phase::Wants | Phase::Dead)
+            })
+    }
+
+    /// Another thread of the same client that waits for this one.
+    fn successor(&self, owner: usize) -> Option<usize> {
+        let client = self.owners[owner].who.client;
+        let waits = |other: &&Owner| {
+            other.who.owner != owner
+                && other.who.client == client
+                && (other.phase == Phase::Wants || other.phase == Phase::Idle && other.cycles > 0)
+        };
+        self.owners.iter().find(waits).map(|other| other.who.owner)
+    }
+
+    /// It waits no longer. The place in line is the client's: another of its threads keeps it, and gives it up when it is the last
+    /// and has not asked itself.
+    fn leaves(&mut self, owner: usize) {
+        if self.owners[owner].who.is_foreign() {
+            return self.foreign_leaves(owner);
+        }
+        let is_last = self.kind.queues_here() && self.successor(owner).is_none();
+        if is_last || self.kind == Kind::Fair && self.owners[owner].has_asked {
+            self.send(owner, Op::Leave, None, false);
+        }
+    }
+
+    /// The owner has nothing any more, and wants nothing until its next cycle.
+    fn end_cycle(&mut self, owner: usize, gives_number_up: bool) {
+        let owner = &mut self.owners[owner];
+        owner.phase = Phase::Idle;
+        owner.cycles = owner.cycles.saturating_sub(1);
+        (owner.has_asked, owner.own_turn, owner.releases) = (false, false, false);
+        (owner.heard, owner.is_next, owner.standby, owner.is_void) = (false, false, false, false);
+        if owner.who.is_foreign() {
+            // It has no other number: its thread does no more.
+            owner.cycles *= u8::from(!gives_number_up);
+            return;
+        }
+        // A semaphore's request has a number of its own each time.
+        if gives_number_up || owner.is_spent || matches!(self.kind, Kind::Semaphore(_)) {
+            owner.who.number += 1;
+            owner.is_spent = false;
+        }
+    }
+
+    fn serve(&mut self, index: usize) {
+        let request = self.requests[index].clone();
+        self.server.listeners.clear();
+        for owner in &self.owners {
+            for (listens, own_turn) in [(owner.own_turn, true), (owner.releases, false)] {
+                if listens && owner.phase != Phase::Dead {
+                    // One subscription of a client, however many of its threads want it.
+                    self.server.listeners.insert(self.channel(&owner.who, own_turn), 1);
+                }
+            }
+        }
+        let call = self.call(&request);
+        self.is_calm &= !self.passes_nothing_on(&request);
+        let reply = self.scripts.run(&mut self.server, &call.script, &call.keys, &call.arguments);
+        match self.read(&request, &reply) {
+            Err(words) => self.wrong = Some(format!("an answer that means nothing: {words}")),
+            // Nothing that ends a hold, or keeps it, takes memory that is not there.
+            Ok(Answer::Refused)
+                if self.server.is_full && !matches!(request.op, Op::Acquire(..) | Op::HandOver(..)) =>
+            {
+                self.wrong = Some(format!("a full server refuses {:?}", request.op));
+            }
+            Ok(answer) => {
+                if let Answer::Granted(Some(fence)) = answer {
+                    if fence <= self.last_fence {
+                        self.wrong = Some(format!("the token {fence} comes after {}", self.last_fence));
+                    }
+                    self.last_fence = fence;
+                }
+                self.requests[index].answer = Some(answer);
+            }
+        }
+        for (channel, message) in std::mem::take(&mut self.server.published) {
+            for owner in 0..self.owners.len() {
+                self.hears(owner, &channel, &message);
+            }
+        }
+        if !self.requests[index].is_awaited {
+            self.requests.remove(index);
+        }
+    }
+
+    fn hears(&mut self, owner: usize, channel: &str, message: &str) {
+        if self.owners[owner].who.is_foreign() {
+            return self.foreign_hears(owner, channel, message);
+        }
+        let soon = self.server.now_ms() + SOON_MS - 1;
+        let kind = self.kind;
+        let owner = &mut self.owners[owner];
+        let is_own = owner.own_turn && kind.channel(&owner.who, true) == channel;
+        let is_release = owner.releases && kind.channel(&owner.who, false) == channel;
+        if owner.phase == Phase::Dead || !is_own && !is_release {
+            return;
+        }
+        if message == "standby" {
+            owner.standby = true;
+            if let Phase::Sleeps { until_ms } = &mut owner.phase {
+                *until_ms = Some(until_ms.map_or(soon, |until| until.min(soon)));
+            }
+        } else {
+            owner.heard = true;
+            owner.is_next |= message == "next";
+        }
+    }
+
+    /// The answer arrives.
+    /// Ends what has ended by now, here and in the store.
+    fn end_windows(&mut self) {
+        self.server.expire();
+        let now = self.server.now_us;
+        for owner in 0..self.owners.len() {
+            match self.owners[owner].phase {
+                Phase::Holds { until_us, .. }
+                | Phase::Extends { until_us, .. }
+                | Phase::Releases { until_us, .. }
+                    if now >= until_us && self.kind.has_renewals() =>
+                {
+                    self.is_calm = false;
+                    for request in &mut self.requests {
+                        request.is_awaited &= request.who.owner != owner;
+                    }
+                    self.requests.retain(|request| request.is_awaited || request.answer.is_none());
+                    self.end_cycle(owner, true);
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// Whether no request would be on its way for longer than any is: its owner has given it up by then, and the server has it.
+    fn may_become(&self, now_us: u64) -> bool {
+        self.requests.iter().all(|request| now_us <= request.sent_us + LATEST_US)
+    }
+
+    /// When the next thing ends.
+    fn next_end_us(&self) -> Option<u64> {
+        let keys = self.server.keys.values().filter_map(|entry| entry.ends_ms).map(|ends| (ends + 1) * 1000);
+        let owners = self.owners.iter().filter_map(|owner| match owner.phase {
+            Phase::Holds { until_us, .. } | Phase::Extends { until_us, .. } if self.kind.has_renewals() => {
+                Some(until_us)
+            }
+            Phase::Sleeps { until_ms: Some(until) } => Some(until * 1000),
+            _ => None,
+        });
+        keys.chain(owners).filter(|end| *end > self.server.now_us).min()
+    }
+
+    fn kill(&mut self, client: usize) {
+        self.is_whole = false;
+        let waits = |owner: &Owner| matches!(owner.phase, Phase::Idle | Phase::Wants | Phase::Sleeps { .. });
+        let only_waits = self.owners.iter().filter(|owner| owner.who.client == client).all(waits)
+            && !self.requests.iter().any(|request| request.who.client == client);
+        // Who waits behind one that dies is not to wait longer for that.
+        self.is_calm &= only_waits;
+        for owner in &mut self.owners {
+            if owner.who.client == client {
+                owner.phase = Phase::Dead;
+                owner.is_void = false;
+            }
+        }
+        for request in &mut self.requests {
+            request.is_awaited &= request.who.client != client;
+        }
+        self.requests.retain(|request| request.is_awaited || request.answer.is_none());
+    }
+}
