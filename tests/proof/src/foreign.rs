@@ -11,7 +11,7 @@ const WAIT_MS: u64 = 10_000;
 /// How long the outcome of a release is remembered.
 const LASTS_MS: u64 = 5000;
 
-/// What stands in a template for what differs.
+/// Words that stand in a template for what differs.
 pub const OWNER: &str = "<owner>";
 pub const LEASE: &str = "<lease>";
 pub const WAIT: &str = "<wait>";
@@ -19,7 +19,7 @@ pub const NOW: &str = "<now>";
 pub const LASTS: &str = "<lasts>";
 pub const UNLOCK: &str = "<unlock>";
 
-/// What it has a script of its own for.
+/// The parts of locks that it has scripts of their own for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Part {
     Plain,
@@ -54,24 +54,24 @@ pub struct Template {
     pub arguments: Vec<String>,
 }
 
-/// What was overheard.
+/// The requests that were overheard.
 #[derive(Debug, Default)]
 pub struct Foreign {
     /// The scripts, by the names that templates have for them.
     pub scripts: BTreeMap<String, String>,
     pub requests: BTreeMap<(Part, Verb), Template>,
-    /// Where its waiters listen.
+    /// The channels that its waiters listen to.
     pub channels: BTreeMap<Part, String>,
 }
 
-/// What fills the gaps of one request.
+/// The values for the gaps of one request.
 #[derive(Debug, Clone, Copy)]
 pub struct Filling<'a> {
     pub owner: &'a str,
     pub lease_ms: u64,
     pub wait_ms: u64,
     pub now_ms: u64,
-    /// Which release of its owner this is, or is about.
+    /// The number of the release of its owner that this is, or is about.
     pub unlock: u8,
 }
 
@@ -93,7 +93,7 @@ pub fn unlock_id(unlock: u8) -> String {
 }
 
 impl Part {
-    /// What an owner takes a part in, of a lock of that kind.
+    /// The part of a lock of that kind that an owner takes.
     ///
     /// # Panics
     ///
@@ -127,7 +127,7 @@ impl Foreign {
         }
     }
 
-    /// What it sends at this time.
+    /// The request that it sends at this time.
     #[must_use]
     pub(crate) fn call(&self, kind: Kind, op: Op, who: &Who, now_ms: u64, unlock: u8) -> Call {
         let verb = match op {
@@ -147,7 +147,7 @@ impl Foreign {
         self.channels[&Part::of(kind, who)].replace(OWNER, &who.id())
     }
 
-    /// What an answer means to it.
+    /// The meaning that an answer has to it.
     pub(crate) fn read(part: Part, op: Op, reply: &Reply) -> Result<Answer, String> {
         let wait = |ms: i64| Answer::Busy(u64::try_from(ms).ok());
         Ok(match (op, reply) {

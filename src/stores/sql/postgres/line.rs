@@ -1,6 +1,6 @@
 //! The line of the clients that wait for a lock: a table beside the locks', with a row for each of them.
 //!
-//! Where nobody waits, a release is one statement. Else it frees the lock by one and tells the first in the line by the next.
+//! If nobody waits, a release is one statement. Else it frees the lock by one and tells the first in the line by the next.
 //! A client that writes to the line writes to the lock's row too. So of a release and a client that joins at the same time
 //! one sees the other: the release is made by two statements then, or the client asks once more. The line only refuses and
 //! wakes: whether a lock is free, its own row says. Where the server does not let a client use the table, the client does

@@ -103,7 +103,7 @@ fn integer(text: &str) -> Option<i64> {
     if is_written_so { text.parse().ok() } else { None }
 }
 
-/// Where a range of a list or a sorted set begins, and how long it is.
+/// The begin of a range of a list or a sorted set, and its length.
 fn range(first: i64, last: i64, length: usize) -> (usize, usize) {
     let length = length as i64;
     let from = if first < 0 { (length + first).max(0) } else { first };

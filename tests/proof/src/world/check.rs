@@ -1,4 +1,4 @@
-//! What must hold in each state.
+//! The properties that must hold in each state.
 
 use super::{BEGIN_US, Owner, Phase, SOON_MS, World};
 use crate::kinds::Kind;
@@ -37,7 +37,7 @@ impl World<'_> {
             }
             let is_settled = !self.requests.iter().any(|request| request.who.owner == one.who.owner);
             let count = self.kind.count(&self.server, &one.who);
-            // What is remembered of a semaphore's requests ends sooner than the permits come back.
+            // The outcomes of a semaphore's requests are forgotten sooner than the permits come back.
             let is_settled = is_settled && (self.kind.has_renewals() || self.no_time_has_passed());
             if is_settled && !one.is_spent && self.is_calm && count != *levels {
                 return Some(format!("{:?} holds it {levels} times, and the server has {count}", one.who));
@@ -94,7 +94,7 @@ impl World<'_> {
         forgotten.map(|owner| format!("nobody wakes {:?}, which could have it", owner.who))
     }
 
-    /// What is wrong, in words.
+    /// The fault, in words.
     pub(super) fn check(&self) -> Option<String> {
         self.wrong
             .clone()

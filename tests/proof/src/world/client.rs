@@ -1,4 +1,4 @@
-//! What a client of ours makes of an answer, and of none.
+//! The steps of a client of ours after an answer, and after none.
 
 use super::{Phase, Request, SOON_MS, World};
 use crate::kinds::{ALIVE_MS, Answer, Kind, LEASE_MS, Op, Why};

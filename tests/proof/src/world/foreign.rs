@@ -1,4 +1,4 @@
-//! What Redisson does otherwise than clients of ours.
+//! The steps in which Redisson differs from clients of ours.
 //!
 //! It waits for a message or for the end of the lease that it was told of. A message that comes while it asks is kept, and sends it
 //! round once more. Each request may overtake the one before, on another connection of its pool.
@@ -23,7 +23,7 @@ impl<'a> World<'a> {
         self.foreign.expect("it was overheard")
     }
 
-    /// What a request sends, whose ever it is.
+    /// The script that a request calls, of ours or of Redisson's.
     pub(super) fn call(&self, request: &Request) -> Call {
         if request.who.is_foreign() {
             let now_ms = request.sent_us / 1000;

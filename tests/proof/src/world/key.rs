@@ -1,4 +1,4 @@
-//! What distinguishes a state from others.
+//! The parts of a state that distinguish it from others.
 
 use std::fmt::Write;
 
@@ -9,7 +9,7 @@ use crate::server::Value;
 impl World<'_> {
     /// Times count from now.
     pub(super) fn described(&self) -> String {
-        // What is wrong may be in nothing else that is seen: a request that was answered so is as it was.
+        // The fault may be in nothing else that is seen: a request that was answered so is as it was.
         let mut key = self.wrong.clone().unwrap_or_default();
         let now_us = i128::from(self.server.now_us);
         let since = |us: u64| i128::from(us) - now_us;
