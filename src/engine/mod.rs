@@ -53,7 +53,7 @@ use crate::observe::reporter::Reporter;
 use crate::observe::stats::Stats;
 use crate::park::Parker;
 use crate::seam::capabilities::{Capabilities, Lines, Majority};
-use crate::seam::{Answer, Claim, Counting, Kind, REQUEST_LASTS, Snapshot, Store, Turn, Wakeups};
+use crate::seam::{Answer, Claim, Counting, Kind, REQUEST_LASTS, Snapshot, Store};
 use crate::time::{Clock, Lease, Moment, checked_lease, random_between};
 
 /// So often [`Engine::shutdown`] asks the store to forget what it holds, if that is refused.
@@ -148,21 +148,8 @@ impl Engine {
         // One id for all kinds but those with a line: the halves of a read-write lock, say, are to have one owner.
         let is_refused = kind.has_line() && lines.is_some_and(Lines::is_refused);
         let client = if is_refused { self.id.unlined() } else { self.id };
-        Claim {
-            kind,
-            name: Arc::clone(name),
-            owner: Owner::new(client, number),
-            lease,
-            waits: false,
-            turn: Turn::Barges,
-            wakeups: Wakeups::Releases,
-            writers_first: false,
-            units: 1,
-            note: None,
-            wants_fence: false,
-            is_granted: false,
-            home: homes.map_or(0, |homes| homes.home(name)),
-        }
+        let home = homes.map_or(0, |homes| homes.home(name));
+        Claim { home, ..Claim::new(kind, name, Owner::new(client, number), lease) }
     }
 
     /// Has this hold be looked at in time, whatever has changed about it.

@@ -302,23 +302,18 @@ mod tests {
 
     use super::*;
     use crate::ident::{ClientId, LockName, Owner, unbound_number};
-    use crate::seam::{Kind, Turn, Wakeups};
+    use crate::seam::{Kind, Turn};
 
     fn claim() -> Claim {
         Claim {
-            kind: Kind::Mutex,
-            name: Arc::new(LockName::new(&Arc::from("a"), "a".to_owned()).unwrap()),
-            owner: Owner::new(ClientId::random(), unbound_number()),
-            lease: Duration::from_secs(30),
             waits: true,
             turn: Turn::Waits,
-            wakeups: Wakeups::Releases,
-            writers_first: false,
-            units: 1,
-            note: None,
-            wants_fence: false,
-            is_granted: false,
-            home: 0,
+            ..Claim::new(
+                Kind::Mutex,
+                &Arc::new(LockName::new(&Arc::from("a"), "a".to_owned()).unwrap()),
+                Owner::new(ClientId::random(), unbound_number()),
+                Duration::from_secs(30),
+            )
         }
     }
 

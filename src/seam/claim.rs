@@ -37,6 +37,27 @@ pub(crate) struct Claim {
     pub(crate) is_granted: bool,
 }
 
+impl Claim {
+    /// A claim to one of it that does not wait.
+    pub(crate) fn new(kind: Kind, name: &Arc<LockName>, owner: Owner, lease: Duration) -> Claim {
+        Claim {
+            kind,
+            name: Arc::clone(name),
+            owner,
+            lease,
+            home: 0,
+            waits: false,
+            turn: Turn::Barges,
+            wakeups: Wakeups::Releases,
+            writers_first: false,
+            units: 1,
+            note: None,
+            wants_fence: false,
+            is_granted: false,
+        }
+    }
+}
+
 /// How an attempt goes by a lock's line of waiting clients. A client stands in it once, however many of its threads wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Turn {

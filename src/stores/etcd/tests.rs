@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::*;
 use crate::ident::{ClientId, unbound_number};
-use crate::seam::{Others, Turn, Wakeups};
+use crate::seam::Others;
 use crate::stores::etcd::message::value;
 use crate::sync::thread;
 
@@ -112,19 +112,14 @@ fn request(from: &mut impl BufRead) -> Option<(String, Value)> {
 
 fn claim(lease: Duration, waits: bool) -> Claim {
     Claim {
-        kind: Kind::Fenced,
-        name: Arc::new(LockName::new(&Arc::from("a"), "a".to_owned()).unwrap()),
-        owner: Owner::new(ClientId::random(), unbound_number()),
-        lease,
         waits,
-        turn: Turn::Barges,
-        wakeups: Wakeups::Releases,
-        writers_first: false,
-        units: 1,
-        note: None,
         wants_fence: true,
-        is_granted: false,
-        home: 0,
+        ..Claim::new(
+            Kind::Fenced,
+            &Arc::new(LockName::new(&Arc::from("a"), "a".to_owned()).unwrap()),
+            Owner::new(ClientId::random(), unbound_number()),
+            lease,
+        )
     }
 }
 

@@ -363,7 +363,6 @@ impl<D: SessionDatabase> fmt::Debug for SessionStore<D> {
 mod tests {
     use super::*;
     use crate::ident::{ClientId, unbound_number};
-    use crate::seam::{Turn, Wakeups};
     use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
     /// A server that has one client, and does what the test says.
@@ -442,21 +441,12 @@ mod tests {
     }
 
     fn claim() -> Claim {
-        Claim {
-            kind: Kind::Mutex,
-            name: Arc::new(LockName::new(&Arc::from("a"), "a".to_owned()).unwrap()),
-            owner: Owner::new(ClientId::random(), unbound_number()),
-            lease: Duration::from_secs(60),
-            waits: false,
-            turn: Turn::Barges,
-            wakeups: Wakeups::Releases,
-            writers_first: false,
-            units: 1,
-            note: None,
-            wants_fence: false,
-            is_granted: false,
-            home: 0,
-        }
+        Claim::new(
+            Kind::Mutex,
+            &Arc::new(LockName::new(&Arc::from("a"), "a".to_owned()).unwrap()),
+            Owner::new(ClientId::random(), unbound_number()),
+            Duration::from_secs(60),
+        )
     }
 
     fn soon() -> Moment {

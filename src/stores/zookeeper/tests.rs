@@ -2,7 +2,6 @@
 
 use super::*;
 use crate::ident::{ClientId, unbound_number};
-use crate::seam::{Turn, Wakeups};
 use crate::stores::zookeeper::fake::{Reply, Request, Server, text};
 use crate::sync::Mutex;
 
@@ -65,19 +64,13 @@ fn in_doubt() -> (ZooKeeperStore, Claim, Arc<Mutex<Nodes>>) {
     });
     let store = ZooKeeperStore::connect(&server.options, SESSION, Arc::new(Reporter::new(None))).unwrap();
     let claim = Claim {
-        kind: Kind::Mutex,
-        name: Arc::new(LockName::new(&Arc::from(LOCK), LOCK.to_owned()).unwrap()),
-        owner: Owner::new(ClientId::random(), unbound_number()),
-        lease: Duration::from_secs(60),
         waits: true,
-        turn: Turn::Barges,
-        wakeups: Wakeups::Releases,
-        writers_first: false,
-        units: 1,
-        note: None,
-        wants_fence: false,
-        is_granted: false,
-        home: 0,
+        ..Claim::new(
+            Kind::Mutex,
+            &Arc::new(LockName::new(&Arc::from(LOCK), LOCK.to_owned()).unwrap()),
+            Owner::new(ClientId::random(), unbound_number()),
+            Duration::from_secs(60),
+        )
     };
     let attempt = store.attempt(&claim, 1, soon());
     assert!(matches!(attempt, Answer::Unknown(_)), "{attempt:?}");

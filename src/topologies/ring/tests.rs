@@ -7,8 +7,8 @@ use crossbeam_channel::{Receiver, bounded};
 
 use super::*;
 use crate::ident::{ClientId, unbound_number};
+use crate::seam::Others;
 use crate::seam::fallbacks::describe_by_kinds;
-use crate::seam::{Others, Turn, Wakeups};
 
 /// Bears a mark, grants all that it is asked for under it, and renews all.
 #[derive(Default)]
@@ -123,19 +123,14 @@ fn ring_of_two() -> (RingStore, [Arc<Node>; 3]) {
 
 fn claim(name: &str, home: u32, lease: Duration) -> Claim {
     Claim {
-        kind: Kind::Mutex,
-        name: Arc::new(LockName::new(&Arc::from(name), name.to_owned()).unwrap()),
-        owner: Owner::new(ClientId::random(), unbound_number()),
-        lease,
         waits: true,
-        turn: Turn::Barges,
-        wakeups: Wakeups::Releases,
-        writers_first: false,
-        units: 1,
-        note: None,
-        wants_fence: false,
-        is_granted: false,
         home,
+        ..Claim::new(
+            Kind::Mutex,
+            &Arc::new(LockName::new(&Arc::from(name), name.to_owned()).unwrap()),
+            Owner::new(ClientId::random(), unbound_number()),
+            lease,
+        )
     }
 }
 

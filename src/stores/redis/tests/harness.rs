@@ -14,7 +14,7 @@ use crate::config::RedisOptions;
 use crate::ident::{ClientId, Fence, LockName, Owner, unbound_number};
 use crate::observe::Observer;
 use crate::observe::reporter::Reporter;
-use crate::seam::{Answer, Attempt, Claim, Kind, Turn, Wakeups as Listens};
+use crate::seam::{Answer, Attempt, Claim, Kind};
 use crate::stores::redis::RedisStore;
 use crate::time::{Clock, Moment};
 
@@ -132,21 +132,8 @@ pub(super) fn owner() -> Owner {
 }
 
 pub(super) fn claim(kind: Kind, key: &str, lease_ms: u64) -> Claim {
-    Claim {
-        kind,
-        name: name(key),
-        owner: owner(),
-        lease: Duration::from_millis(lease_ms),
-        waits: true,
-        turn: Turn::Barges,
-        wakeups: Listens::Releases,
-        writers_first: false,
-        units: 1,
-        note: None,
-        wants_fence: kind == Kind::Fenced,
-        is_granted: false,
-        home: 0,
-    }
+    let lease = Duration::from_millis(lease_ms);
+    Claim { waits: true, wants_fence: kind == Kind::Fenced, ..Claim::new(kind, &name(key), owner(), lease) }
 }
 
 impl<T: std::fmt::Debug> Answer<T> {
