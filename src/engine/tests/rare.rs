@@ -198,22 +198,25 @@ fn a_shutdown_does_not_ask_again_when_its_time_is_over() {
     assert_eq!(store.abandons.load(Ordering::SeqCst), 1);
 }
 
+/// It may be carried out later than a clean-up that finds nothing, or that is refused.
 #[test]
 fn an_attempt_in_doubt_is_cleaned_up_for_as_long_as_it_may_keep_the_lock() {
-    let clock = ManualClock::new();
-    let store = Arc::new(Odd { refuses: true, ..Odd::default() });
-    let engine = engine(&store, &Clock::Manual(clock.clone()));
-    let hour = Duration::from_secs(3600);
-    store.attempting.lock().push_back(Box::new(in_doubt));
-    let error = acquire(&engine, &name(), WaitLimit::Once, Lease::Fixed(hour)).unwrap_err();
-    assert!(error.outcome_unknown(), "{error}");
-    clock.advance(hour / 2);
-    let abandons = store.abandons.load(Ordering::SeqCst);
-    clock.advance(Duration::from_secs(10));
-    assert!(store.abandons.load(Ordering::SeqCst) > abandons, "it may be granted still");
-    clock.advance(hour);
-    let abandons = store.abandons.load(Ordering::SeqCst);
-    clock.advance(Duration::from_secs(60));
-    assert_eq!(store.abandons.load(Ordering::SeqCst), abandons, "its lease has ended");
-    engine.shutdown().unwrap();
+    for refuses in [false, true] {
+        let clock = ManualClock::new();
+        let store = Arc::new(Odd { refuses, ..Odd::default() });
+        let engine = engine(&store, &Clock::Manual(clock.clone()));
+        let hour = Duration::from_secs(3600);
+        store.attempting.lock().push_back(Box::new(in_doubt));
+        let error = acquire(&engine, &name(), WaitLimit::Once, Lease::Fixed(hour)).unwrap_err();
+        assert!(error.outcome_unknown(), "{error}");
+        clock.advance(hour / 2);
+        let abandons = store.abandons.load(Ordering::SeqCst);
+        clock.advance(Duration::from_secs(10));
+        assert!(store.abandons.load(Ordering::SeqCst) > abandons, "it may be granted still");
+        clock.advance(hour);
+        let abandons = store.abandons.load(Ordering::SeqCst);
+        clock.advance(Duration::from_secs(60));
+        assert_eq!(store.abandons.load(Ordering::SeqCst), abandons, "its lease has ended");
+        engine.shutdown().unwrap();
+    }
 }
