@@ -333,10 +333,10 @@ fn a_crowd_that_waits_for_permits_does_not_ask_as_one_for_each_that_is_given_bac
         for waiter in waiters {
             waiter.outcome().0.unwrap();
         }
-        // One each to acquire and to release, and the attempts in vain: about 32 if all ask, 7 as it is, and 12 at a load of 60.
+        // One each to acquire and to release, and the attempts in vain: about 32 if all ask, 7 as it is.
         let in_vain = (world.scripts_run() - before) as f64 / (CLIENTS * EACH) as f64 - 2.0;
         println!("MEASURED {in_vain:.1} attempts in vain for each permit");
-        assert!(in_vain < 16.0, "{in_vain} attempts in vain for each permit, of {CLIENTS} that wait");
+        assert!(in_vain < 10.0, "{in_vain} attempts in vain for each permit, of {CLIENTS} that wait");
         assert_eq!(first.semaphore("crowd").available_permits().unwrap(), 1);
         assert!(first.semaphore("crowd").delete().unwrap());
     });

@@ -349,7 +349,7 @@ fn ask(connection: &mut Client, name: &str, client: &str) -> (bool, Option<i64>,
     (row.get::<_, Option<i64>>(0).is_some(), row.get(5), row.get(6))
 }
 
-/// Which version of a lock's row there is.
+/// The version that a lock's row has.
 fn version(admin: &mut Client, name: &str) -> String {
     let text = "SELECT xmin::text FROM leasehold_locks WHERE id = sha256($1)";
     admin.query_one(text, &[&name.as_bytes()]).unwrap().get(0)

@@ -30,7 +30,7 @@ const SOON_MS: u64 = 26;
 /// How often things may happen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// Which client each owner is of.
+    /// The client that each owner is of.
     pub owners: &'static [usize],
     /// One of them that does nothing.
     pub idle: Option<usize>,
@@ -93,13 +93,13 @@ struct Owner {
     has_asked: bool,
     own_turn: bool,
     releases: bool,
-    /// What it has heard since it asked last.
+    /// The messages that it has heard since it asked last.
     heard: bool,
     is_next: bool,
     standby: bool,
     /// Something may still come under its number.
     is_spent: bool,
-    /// What it held was lost by the server.
+    /// The server lost the lock that it held.
     is_void: bool,
 }
 
@@ -144,7 +144,7 @@ pub enum Action {
 #[derive(Clone)]
 pub struct World<'a> {
     scripts: &'a Scripts,
-    /// What the foreign client sends, if there is one.
+    /// The requests of the foreign client, if there is one.
     foreign: Option<&'a Foreign>,
     kind: Kind,
     left: Limits,
@@ -378,7 +378,7 @@ impl<'a> World<'a> {
         let waits = |owner: &Owner| matches!(owner.phase, Phase::Idle | Phase::Wants | Phase::Sleeps { .. });
         let only_waits = self.owners.iter().filter(|owner| owner.who.client == client).all(waits)
             && !self.requests.iter().any(|request| request.who.client == client);
-        // Who waits behind one that dies is not to wait longer for that.
+        // A waiter behind one that dies is not to wait longer for that.
         self.is_calm &= only_waits;
         for owner in &mut self.owners {
             if owner.who.client == client {

@@ -1,4 +1,4 @@
-//! What may happen, and what comes of it.
+//! The steps that may be taken, and their outcomes.
 
 use super::{Action, Phase, Request, TICK_US, World};
 use crate::explore;

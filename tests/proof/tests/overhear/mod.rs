@@ -26,7 +26,7 @@ const SHORT_WAIT_MS: &str = "701";
 /// No step takes so long, unless something hangs.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What carries out a command that is no script.
+/// The part that carries out a command that is no script.
 const COMMAND: &str = "return redis.call(unpack(ARGV))";
 
 /// What Redisson sends. `None`, said loudly, where there is no Java or no Maven; in CI that fails.
@@ -99,7 +99,7 @@ impl Java {
         Ok(Java { _program: Program(child), requests, answers })
     }
 
-    /// What a thread says of this, or why it failed.
+    /// The words of a thread about this, or the reason of its failure.
     fn ask(&mut self, thread: &str, verb: &str, arguments: &[&str]) -> Result<String, String> {
         let request = [&["0", thread, "redisson", verb], arguments].concat().join("\t");
         writeln!(self.requests, "{request}").expect("the agent reads");
