@@ -141,6 +141,7 @@ fn a_command_stops_and_goes_on_with_the_shells_job() {
     shell.types("\x1a");
     shell.shows("suspended");
     shell.shows("Stopped");
+    shell.shows("ready> ");
     shell.types("fg\n");
     shell.shows("cat");
     shell.types("again\n");
@@ -197,8 +198,12 @@ fn a_command_in_the_background_gets_the_terminal_with_fg() {
     // It reads, which stops it, until the shell puts it in front.
     shell.types("$run one -- cat &\n");
     shell.shows("suspended");
-    // The message comes first, the stop second.
-    shell.types("until jobs | grep -q Stopped; do sleep 0.01; done; fg\n");
+    // The message comes first, the stop second. The shell tells of the stop in the same words as of going on, so it is asked
+    // to go on when it has told.
+    shell.types("until jobs | grep -q Stopped; do sleep 0.01; done; echo is''stopped\n");
+    shell.shows("isstopped");
+    shell.shows("ready> ");
+    shell.types("fg\n");
     shell.shows("run one -- cat\r\n");
     shell.types("typed\n");
     shell.shows("typed\r\ntyped");
@@ -226,6 +231,7 @@ fn top_stops_and_goes_on_with_the_shells_job() {
     shell.shows("q quit");
     shell.types("\x1a");
     shell.shows("Stopped");
+    shell.shows("ready> ");
     // The terminal is the shell's again.
     shell.types("echo typed\n");
     shell.shows("typed\r\ntyped");

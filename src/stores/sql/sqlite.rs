@@ -2,8 +2,7 @@
 //! only reads.
 
 use std::io;
-use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,15 +10,17 @@ use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension, Params, para
 
 use crate::config::RedisOptions;
 use crate::error::{Error, ErrorKind, Result};
-use crate::hosts::unescaped;
 use crate::ident::LockName;
 use crate::inspect::Whereabouts;
 use crate::seam::{Claim, Failure, Outcome, Store};
 use crate::stores::sql::pool::{Database, Pool};
 use crate::stores::sql::rows::{Change, EntryRow, ListedRow, Row, RowStore, Rows, Told};
+use crate::stores::sql::sqlite::file::{inode, is_write_protected, path};
 use crate::stores::sql::{lease_ms, no_table, query};
 use crate::sync::{Condvar, Mutex};
 use crate::time::{Clock, Moment};
+
+mod file;
 
 /// Opens the file, and checks that it can keep locks.
 pub(crate) fn open(options: &RedisOptions) -> Result<Arc<dyn Store>> {
@@ -46,23 +47,11 @@ pub(crate) fn open(options: &RedisOptions) -> Result<Arc<dyn Store>> {
         database.has_table(&first.conn)
     };
     *database.seen.lock() = first.file;
-    if !is_there().map_err(|error| refused(error).during("connect"))? {
+    if !is_there().map_err(failed_to_open)? {
         return Err(no_table(options));
     }
     // Requests of one process take turns here: they would in the file too, but by sleeping and looking again.
     Ok(Arc::new(RowStore::new(Pool::new(database, 1, first)?)))
-}
-
-/// `sqlite:///path`, where bytes may be written as `%20`.
-fn path(url: &str) -> Result<PathBuf> {
-    let unusable =
-        || Error::invalid("connect", "the URL cannot be used; it has the form sqlite:///path/of/the/file");
-    let (_, path) = url.split_once("://").ok_or_else(unusable)?;
-    if !path.starts_with('/') || path.len() < 2 || path.contains(['?', '#', '\0']) {
-        return Err(unusable());
-    }
-    let path = unescaped(path).ok_or_else(unusable)?;
-    if path.contains('\0') { Err(unusable()) } else { Ok(PathBuf::from(path)) }
 }
 
 queries!(
@@ -82,11 +71,6 @@ struct Sqlite {
 struct SqliteConnection {
     conn: Connection,
     file: Option<(u64, u64)>,
-}
-
-/// Of the file that the path leads to, if there is one. It is never opened: closing it would end SQLite's own locks on it.
-fn inode(path: &Path) -> Option<(u64, u64)> {
-    std::fs::metadata(path).ok().map(|file| (file.dev(), file.ino()))
 }
 
 fn seen(row: &rusqlite::Row<'_>) -> rusqlite::Result<Row> {
@@ -128,11 +112,15 @@ impl Sqlite {
                 // Of several that make the file at once one changes its journal, and the others are refused without
                 // having waited.
                 Err(error) if is_busy(&error) && deadline > Clock::System.now() => pause(),
-                Err(error) => return Err(refused(error).during("connect")),
+                Err(error) => return Err(failed_to_open(error)),
                 Ok(conn) => {
                     let file = inode(&self.path);
                     // The one that was opened is the one that is there before and after.
-                    if before.is_none() || before == file {
+                    let is_the_one = before.is_none() || before == file;
+                    // SQLite tries first to open a file for writing, then only for reading. If it is made between the two,
+                    // the connection would refuse every change from then on.
+                    let is_read_only = conn.is_readonly("main").map_err(failed_to_open)?;
+                    if is_the_one && (!is_read_only || is_write_protected(&self.path)) {
                         return Ok(SqliteConnection { conn, file });
                     }
                     if deadline <= Clock::System.now() {
@@ -161,6 +149,10 @@ impl Sqlite {
     }
 }
 
+fn failed_to_open(error: rusqlite::Error) -> Error {
+    refused(error).during("connect")
+}
+
 fn replaced() -> Error {
     Error::new(ErrorKind::Unreachable, "request", "the file was deleted or replaced")
 }
@@ -171,7 +163,7 @@ impl Database for Sqlite {
     fn connect(&self, deadline: Moment) -> Result<SqliteConnection> {
         let link = self.open(false, deadline)?;
         // It was there when the client was made. Another program may be about to make it.
-        if self.has_table(&link.conn).map_err(|error| refused(error).during("connect"))? {
+        if self.has_table(&link.conn).map_err(failed_to_open)? {
             Ok(link)
         } else {
             let words = "the file was replaced by one without the table";
@@ -482,21 +474,38 @@ impl Rows for Sqlite {
 
 #[cfg(test)]
 mod tests {
-    use super::path;
+    use std::sync::atomic::{AtomicBool, Ordering};
 
+    use super::*;
+
+    /// Another program moves the file away and back, all the time.
     #[test]
-    fn a_path_is_read_from_the_url() {
-        assert_eq!(path("sqlite:///var/lib/a%20b.db").unwrap().to_str(), Some("/var/lib/a b.db"));
-        for bad in [
-            "sqlite://",
-            "sqlite:///",
-            "sqlite://a.db",
-            "sqlite::memory:",
-            "sqlite:///a%2",
-            "sqlite:///a?b",
-            "sqlite:///%00",
-        ] {
-            assert!(path(bad).is_err(), "{bad}");
-        }
+    fn a_file_that_appears_while_it_is_opened_is_not_opened_only_to_be_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("locks.db");
+        let database = Sqlite {
+            path: path.clone(),
+            table: "leasehold_locks".to_owned(),
+            queries: Queries::new("leasehold_locks"),
+            seen: Mutex::default(),
+        };
+        let deadline = || Clock::System.after(Duration::from_secs(60));
+        // It has the log and its index be there.
+        let first = database.open(true, deadline()).unwrap();
+        first.conn.execute_batch("CREATE TABLE some (a)").unwrap();
+        let is_over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let away = folder.path().join("away");
+                while !is_over.load(Ordering::Relaxed) {
+                    std::fs::rename(&path, &away).unwrap();
+                    std::fs::rename(&away, &path).unwrap();
+                }
+            });
+            let opened = (0..20_000).filter_map(|_| database.open(false, deadline()).ok());
+            let read_only = opened.filter(|link| link.conn.is_readonly("main").unwrap()).count();
+            is_over.store(true, Ordering::Relaxed);
+            assert_eq!(read_only, 0);
+        });
     }
 }

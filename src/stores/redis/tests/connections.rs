@@ -12,7 +12,7 @@ use crate::seam::capabilities::Pipeline;
 use crate::seam::{Answer, Attempt, Handoff, Kind, Release, Store};
 use crate::stores::redis::RedisStore;
 use crate::stores::redis::tests::fake::{Act, Fake};
-use crate::stores::redis::tests::harness::{Server, claim, free_port, granted, open, soon};
+use crate::stores::redis::tests::harness::{Server, claim, granted, open, soon};
 use crate::sync::Mutex;
 use crate::time::Clock;
 
@@ -357,13 +357,11 @@ fn after_closing_nothing_is_sent() {
 
 #[test]
 fn connecting_says_at_once_what_is_wrong() {
-    let port = free_port();
-    let error = refused(&RedisOptions {
-        url: format!("redis://me:S3CR3T@127.0.0.1:{port}"),
-        ..RedisOptions::default()
-    });
+    // No server of locks has this port.
+    let error =
+        refused(&RedisOptions { url: "redis://me:S3CR3T@127.0.0.1:1".to_owned(), ..RedisOptions::default() });
     assert_eq!(error.kind(), ErrorKind::Unreachable);
-    assert!(error.to_string().contains(&format!("127.0.0.1:{port}")), "{error}");
+    assert!(error.to_string().contains("127.0.0.1:1"), "{error}");
     assert!(!format!("{error} {error:?}").contains("S3CR3T"));
 
     let server = Server::start(&["--requirepass", "S3CR3T"]);
@@ -438,8 +436,7 @@ fn database_and_client_name_are_set_on_every_connection() {
 
 #[test]
 fn tcp_works_as_a_unix_socket_does() {
-    let port = free_port();
-    let server = Server::start(&["--port", &port.to_string()]);
+    let (server, port) = Server::start_on_port("--port", &[]);
     let store = open(&RedisOptions { url: format!("redis://localhost:{port}/2"), ..server.options() });
     let me = claim(Kind::Mutex, "lk", 30_000);
     let waker = crate::sync::Waker::default();

@@ -1,6 +1,7 @@
 //! A server of the tests' own, and a way to look at it that does not pass through the code under test.
 
 use std::io::Write;
+use std::net::TcpListener;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -41,6 +42,28 @@ impl Server {
         let server = Server { process, folder };
         eventually(|| UnixStream::connect(server.socket()).is_ok());
         server
+    }
+
+    /// Starts one that listens on a port too, which is the value of `port_setting`. Another process may take the port first:
+    /// then the server ends, and another port is tried.
+    pub(super) fn start_on_port(port_setting: &str, settings: &[&str]) -> (Server, u16) {
+        for _ in 0..20 {
+            let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+            let port = listener.local_addr().unwrap().port();
+            drop(listener);
+            let folder = tempfile::tempdir().unwrap();
+            let process = launch(&folder, &[&[port_setting, &port.to_string()], settings].concat());
+            let mut server = Server { process, folder };
+            let mut has_ended = false;
+            eventually(|| {
+                has_ended = server.process.try_wait().unwrap().is_some();
+                has_ended || UnixStream::connect(server.socket()).is_ok()
+            });
+            if !has_ended {
+                return (server, port);
+            }
+        }
+        panic!("the server does not start");
     }
 
     pub(super) fn socket(&self) -> PathBuf {
@@ -174,8 +197,4 @@ impl Observer for Wakeups {
     fn wakeups(&self, down: Option<&crate::Error>) {
         self.0.send(down.is_none()).unwrap();
     }
-}
-
-pub(super) fn free_port() -> u16 {
-    std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }

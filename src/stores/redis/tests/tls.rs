@@ -9,7 +9,7 @@ use crate::error::{Error, ErrorKind};
 use crate::observe::reporter::Reporter;
 use crate::seam::{Kind, Release, Store};
 use crate::stores::redis::RedisStore;
-use crate::stores::redis::tests::harness::{Server, claim, eventually, free_port, granted, open, soon};
+use crate::stores::redis::tests::harness::{Server, claim, eventually, granted, open, soon};
 
 /// A server with a certificate for `localhost` by an authority of its own.
 struct Secured {
@@ -61,10 +61,7 @@ impl Secured {
                 "ext",
             ],
         );
-        let port = free_port();
-        let server = Server::start(&[
-            "--tls-port",
-            &port.to_string(),
+        let settings = [
             "--tls-cert-file",
             &path("cert.pem"),
             "--tls-key-file",
@@ -73,7 +70,8 @@ impl Secured {
             &path("ca.pem"),
             "--tls-auth-clients",
             "no",
-        ]);
+        ];
+        let (server, port) = Server::start_on_port("--tls-port", &settings);
         Secured { server, folder, port }
     }
 
@@ -183,8 +181,7 @@ fn who_cannot_prove_to_be_the_server_is_refused() {
 
 #[test]
 fn a_server_without_tls_is_refused_and_never_spoken_to_in_the_clear() {
-    let port = free_port();
-    let server = Server::start(&["--port", &port.to_string()]);
+    let (server, port) = Server::start_on_port("--port", &[]);
     let folder = tempfile::tempdir().unwrap();
     authority(folder.path(), "ca");
     let options = RedisOptions {
