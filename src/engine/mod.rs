@@ -168,7 +168,9 @@ impl Engine {
         let give_up = self.clock.after(self.options.patience.min(REQUEST_LASTS / 2));
         let mut in_doubt = false;
         loop {
-            let error = match self.store.count(claim, what, self.one_command()) {
+            let answer = self.store.count(claim, what, self.one_command());
+            let answer = if what.only_asks() { answer.of_reading() } else { answer };
+            let error = match answer {
                 // Given back by an earlier sending.
                 Answer::Done(Some(0))
                     if in_doubt && matches!(what, Counting::GiveBack(_) | Counting::GiveBackAll(_)) =>
@@ -227,7 +229,7 @@ impl Engine {
         let hold = self.registry.of_thread(kind, name, thread.id());
         let owner = hold.as_ref().map_or_else(|| Owner::new(self.id, thread.number()), |hold| hold.owner());
         let answer = self.store.inspect(kind, name, owner, self.one_command());
-        let snapshot = answer.into_result().map_err(|error| error.during(action).on(name.given()))?;
+        let snapshot = answer.of_reading().into_result().map_err(|error| error.during(action).on(name.given()))?;
         if let Some(hold) = hold
             && snapshot.as_ref().is_none_or(|snapshot| snapshot.count == 0)
         {
@@ -239,7 +241,7 @@ impl Engine {
     /// Whatever there is under a name.
     pub(crate) fn describe(&self, action: &'static str, name: &LockName) -> Result<Inspection> {
         self.usable(action)?;
-        let seen = self.store.describe(name, self.one_command()).into_result();
+        let seen = self.store.describe(name, self.one_command()).of_reading().into_result();
         let seen = seen.map_err(|error| error.during(action).on(name.given()))?.seen_by(self.id);
         let mut seen = [(name.key().to_owned(), seen)];
         self.locate(&mut seen, &mut HashMap::new());

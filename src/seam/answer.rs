@@ -122,7 +122,7 @@ impl<T> Answer<T> {
         }
     }
 
-    /// For questions that change nothing: an unknown outcome is just a failure.
+    /// For requests that are not repeated: an unknown outcome is a failure that says so.
     pub(crate) fn into_result(self) -> Result<T> {
         match self {
             Answer::Done(value) => Ok(value),

@@ -44,6 +44,12 @@ pub(crate) enum Counting {
 }
 
 impl Counting {
+    /// Whether nothing is changed.
+    pub(crate) fn only_asks(&self) -> bool {
+        use Counting::{Ask, AskAll, AskLease, AskOut};
+        matches!(self, Ask | AskOut | AskAll | AskLease(_))
+    }
+
     /// Whether it is remembered under its claim that it was made, so that it is not made again.
     pub(crate) fn is_remembered(&self) -> bool {
         use Counting::{Add, AddIfSetUp, CountDown, Delete, Drain, SetTo, SetUp};

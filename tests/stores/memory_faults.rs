@@ -37,9 +37,13 @@ fn every_request(client: &LockClient) -> Vec<(&'static str, Result<()>)> {
         ("multi", client.multi_lock(["a", "b"].map(|name| client.lock(name))).try_lock().map(drop)),
         ("semaphore", client.semaphore("slots").try_set_permits(1).map(drop)),
         ("latch", client.count_down_latch("latch").count().map(drop)),
+        ("latch wait", client.count_down_latch("latch").wait_for(ms(1)).map(drop)),
+        ("permits", client.semaphore("slots").available_permits().map(drop)),
         ("is_locked", lock.is_locked().map(drop)),
         ("force_unlock", lock.force_unlock().map(drop)),
         ("inspect", client.inspect("asked").map(drop)),
+        ("list", client.list("*").next().transpose().map(drop)),
+        ("clients", client.clients().next().transpose().map(drop)),
         ("ping", client.ping().map(drop)),
     ]
 }
@@ -53,11 +57,11 @@ fn every_request_fails_as_the_fault_says_until_the_store_is_healed() {
         for (what, result) in every_request(&client) {
             let error = result.expect_err(what);
             assert_eq!(error.kind(), ErrorKind::Unreachable, "{what}: {error}");
-            let changes = !["latch", "is_locked", "inspect", "ping"].contains(&what);
-            assert!(
-                !changes || error.outcome_unknown() == (fault != Fault::Refused),
-                "{fault:?} {what}: {error}"
-            );
+            // A question changes nothing, so there is nothing that may or may not have been done.
+            let questions = ["latch", "latch wait", "permits", "is_locked", "inspect", "list", "clients", "ping"];
+            let changes = !questions.contains(&what);
+            let in_doubt = changes && fault != Fault::Refused;
+            assert_eq!(error.outcome_unknown(), in_doubt, "{fault:?} {what}: {error}");
         }
         store.heal();
         // The grant of a lost reply is removed.

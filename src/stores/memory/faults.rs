@@ -4,10 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::ident::{LockName, Owner};
+use crate::ident::{ClientId, LockName, Owner};
 use crate::inspect::Inspection;
 use crate::park::take_time;
 use crate::seam::capabilities::Capabilities;
+use crate::seam::directory::{Directory, Listing, Page, Place, Posted, Wanted, Written};
 use crate::seam::inspection::Inspect;
 use crate::seam::subscription::Subscription;
 use crate::seam::{
@@ -173,7 +174,12 @@ impl FaultyAccess {
 
 impl Store for FaultyAccess {
     fn capabilities(&self) -> Capabilities<'_> {
-        Capabilities { itself: Some(self), ..self.access.capabilities() }
+        Capabilities {
+            itself: Some(self),
+            directory: Some(self),
+            listing: Some(self),
+            ..self.access.capabilities()
+        }
     }
 
     fn check_name(&self, kind: Kind, name: &LockName) -> Result<()> {
@@ -246,6 +252,31 @@ impl Inspect for FaultyAccess {
 
     fn describe(&self, name: &LockName, deadline: Moment) -> Answer<Inspection> {
         self.ask(deadline, |access| access.describe(name, deadline))
+    }
+}
+
+impl Listing for FaultyAccess {
+    fn locks(&self, wanted: &Wanted, from: &Place, deadline: Moment) -> Answer<Page<Inspection>> {
+        self.ask(deadline, |access| access.locks(wanted, from, deadline))
+    }
+}
+
+/// The client's own entry is kept whatever happens: nobody waits for it, and no test asked for it.
+impl Directory for FaultyAccess {
+    fn write(&self, client: ClientId, text: &str, lease: Duration, deadline: Moment, done: Written) {
+        self.access.write(client, text, lease, deadline, done);
+    }
+
+    fn remove(&self, client: ClientId, deadline: Moment) -> Answer<()> {
+        self.access.remove(client, deadline)
+    }
+
+    fn read(&self, clients: &[ClientId], deadline: Moment) -> Answer<Page<Option<Posted>>> {
+        self.ask(deadline, |access| access.read(clients, deadline))
+    }
+
+    fn clients(&self, from: &Place, deadline: Moment) -> Answer<Page<(ClientId, Posted)>> {
+        self.ask(deadline, |access| access.clients(from, deadline))
     }
 }
 

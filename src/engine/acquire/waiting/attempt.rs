@@ -112,6 +112,7 @@ impl Waiting<'_> {
         let ends = bound.min(sent.plus(window(self.asked)));
         // A release under this number failed meanwhile, and will be repeated: it must not find this hold.
         let is_given_up = self.unbound.is_none() && self.thread.number() != claim.owner.number();
+        let answer = if claim.kind.only_asks() { answer.of_reading() } else { answer };
         AttemptOutcome::of(answer, engine.clock.now() < ends && !is_given_up)
     }
 
