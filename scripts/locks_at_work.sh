@@ -1,7 +1,7 @@
 # shellcheck shell=bash
 # The end of ./demo: workers sell, and the program `leasehold` shows their locks as an operator sees them.
 
-# Shows the locks on REDIS_URL while workers sell. They end with this; should a signal end it, the process `running` is to be ended.
+# Shows the locks on REDIS_URL while workers sell. They end with this; should a signal end it, the shell's jobs are to be ended.
 show_locks_at_work() { # the program stock, the program leasehold
     local stock=$1 leasehold=$2 lines='' name
     "$stock" --url "$REDIS_URL" --rows redis_lock_fenced --stock 2000 >/dev/null 2>&1 </dev/null &

@@ -229,7 +229,8 @@ impl Engine {
         let hold = self.registry.of_thread(kind, name, thread.id());
         let owner = hold.as_ref().map_or_else(|| Owner::new(self.id, thread.number()), |hold| hold.owner());
         let answer = self.store.inspect(kind, name, owner, self.one_command());
-        let snapshot = answer.of_reading().into_result().map_err(|error| error.during(action).on(name.given()))?;
+        let snapshot =
+            answer.of_reading().into_result().map_err(|error| error.during(action).on(name.given()))?;
         if let Some(hold) = hold
             && snapshot.as_ref().is_none_or(|snapshot| snapshot.count == 0)
         {

@@ -60,7 +60,8 @@ fn enter(engine: &Engine, want: &AcquireCall<'_>) -> Result<Option<Granted>> {
             return Ok(entered);
         }
         let Some(majority) = engine.store.capabilities().majority else { return Ok(None) };
-        let is_split = majority.is_split(want.kind, want.name, engine.one_command()).of_reading().into_result();
+        let is_split =
+            majority.is_split(want.kind, want.name, engine.one_command()).of_reading().into_result();
         if !is_split.map_err(|error| error.during(want.action).on(want.name.given()))? {
             return Ok(None);
         }

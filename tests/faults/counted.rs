@@ -5,8 +5,7 @@ use std::time::Duration;
 use leasehold::{LockClient, Result};
 
 use super::world::{L, P, T, World, about, releases, scenario};
-use crate::support::observer::{Event, Seen};
-use crate::support::proxy::{Direction, Do, Then, Which};
+use crate::support::proxy::{Command, Direction, Do, Then, Which};
 use crate::support::{LONG, call, comes_within, eventually, ms, now, within};
 
 const ENDS: [Then; 3] = [Then::Silent, Then::Close, Then::Reset];
@@ -185,18 +184,21 @@ fn a_notification_whose_waiter_has_died_is_given_to_another() {
 fn a_writer_whose_renewal_goes_without_an_answer_may_still_read() {
     scenario(|world| {
         // Long enough for all that follows a renewal without an answer.
-        let seen = Seen::default();
-        let client = world.builder().lease(2 * L).observer(seen.clone()).build().unwrap();
-        let failures = || seen.count(|event| matches!(event, Event::RenewalFailed(..)));
+        let client = world.builder().lease(2 * L).build().unwrap();
+        // On a busy machine a renewal may have failed before, and then a second failure is no news.
+        let failures = || client.stats().renewals_failed;
+        let no_release = |command: &Command| {
+            about("downgrade")(command) && !command.contains("redisson_rwlock:{downgrade}")
+        };
         let other = world.direct().read_write_lock("downgrade");
         let lock = client.read_write_lock("downgrade");
         for how in ways() {
             lock.write().lock().unwrap();
             let owner = client.current_owner();
             let before = failures();
-            let fault = world.proxy.next(about("downgrade"), how.clone());
+            let fault = world.proxy.next(no_release, how.clone());
             fault.wait_for(1, LONG);
-            comes_within(now(), T, "the news", || failures() > before);
+            comes_within(now(), T, "its end", || failures() > before);
             lock.read().lock().unwrap_or_else(|error| panic!("{how:?}: {error}"));
             lock.write().unlock().unwrap();
             assert!(other.read().try_lock().unwrap() && !other.write().try_lock().unwrap());

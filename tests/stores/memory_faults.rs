@@ -58,7 +58,8 @@ fn every_request_fails_as_the_fault_says_until_the_store_is_healed() {
             let error = result.expect_err(what);
             assert_eq!(error.kind(), ErrorKind::Unreachable, "{what}: {error}");
             // A question changes nothing, so there is nothing that may or may not have been done.
-            let questions = ["latch", "latch wait", "permits", "is_locked", "inspect", "list", "clients", "ping"];
+            let questions =
+                ["latch", "latch wait", "permits", "is_locked", "inspect", "list", "clients", "ping"];
             let changes = !questions.contains(&what);
             let in_doubt = changes && fault != Fault::Refused;
             assert_eq!(error.outcome_unknown(), in_doubt, "{fault:?} {what}: {error}");
