@@ -60,21 +60,15 @@ impl Figures<'_> {
         unit: &str,
     ) {
         let met = value.zip(least).map(|(value, least)| value >= least);
-        self.push(workload, wanted, value, unit, met);
+        self.push(workload, wanted, reached(value, least, unit), met);
     }
 
     fn at_most(&mut self, workload: &str, wanted: String, value: Option<f64>, most: Option<f64>, unit: &str) {
         let met = value.zip(most).map(|(value, most)| value <= most);
-        self.push(workload, wanted, value, unit, met);
+        self.push(workload, wanted, reached(value, most, unit), met);
     }
 
-    fn push(&mut self, workload: &str, wanted: String, value: Option<f64>, unit: &str, met: Option<bool>) {
-        let digits = match value {
-            Some(value) if value >= 100.0 => 0,
-            Some(value) if value >= 10.0 => 1,
-            _ => 2,
-        };
-        let reached = value.map_or("–".to_owned(), |value| format!("{}{unit}", grouped(value, digits)));
+    fn push(&mut self, workload: &str, wanted: String, reached: String, met: Option<bool>) {
         self.figures.push(Figure { workload: workload.to_owned(), wanted, reached, met });
     }
 
@@ -192,5 +186,35 @@ impl Figures<'_> {
         let share = drain(CALLS).zip(drain("redisson")).map(|(ours, theirs)| theirs / ours);
         let wanted = "drained 6 times as fast as Redisson".into();
         self.at_least(title, wanted, share, Some(6.0), " times as fast");
+    }
+}
+
+/// The value, with as many digits as tell it from its bound: 9.0001 commands are more than 9.
+fn reached(value: Option<f64>, bound: Option<f64>, unit: &str) -> String {
+    let Some(value) = value else { return "–".to_owned() };
+    let mut digits = match value {
+        value if value >= 100.0 => 0,
+        value if value >= 10.0 => 1,
+        _ => 2,
+    };
+    while digits < 4
+        && bound.is_some_and(|bound| bound != value && grouped(bound, digits) == grouped(value, digits))
+    {
+        digits += 1;
+    }
+    format!("{}{unit}", grouped(value, digits))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::reached;
+
+    #[test]
+    fn a_figure_that_just_misses_its_bound_does_not_look_as_if_it_met_it() {
+        assert_eq!(reached(Some(9.0001), Some(9.0), " commands"), "9.0001 commands");
+        assert_eq!(reached(Some(20.016), Some(20.0), ""), "20.02");
+        assert_eq!(reached(Some(9.0), Some(9.0), ""), "9.00");
+        assert_eq!(reached(Some(20.1), Some(20.0), ""), "20.1");
+        assert_eq!(reached(None, Some(20.0), ""), "–");
     }
 }
