@@ -31,7 +31,8 @@ fn start() -> Option<Arc<Agent>> {
         vec![maven]
     })?;
     let mut java = Command::new("java");
-    java.args(["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xmx256m", "-jar"]).arg(jar);
+    java.args(["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData", "-Xmx256m", "-jar"])
+        .arg(jar);
     Agent::start_or_reuse("Curator", &mut java)
 }
 

@@ -177,7 +177,7 @@ impl Figures<'_> {
     fn waiters(&mut self) {
         let title = "1,000 waiters on one lock";
         let sent = self.metric("waiters", CALLS, "sent_per_s");
-        self.at_most(title, "≤ 1.2 commands/s while waiting".into(), sent, Some(1.2), " commands/s");
+        self.at_most(title, "≤ 1.2 requests/s while waiting".into(), sent, Some(1.2), " requests/s");
         let more = self.metric("waiters", CALLS, "connections").map(|all| (all - POOL).max(0.0));
         self.at_most(title, "≤ 2 connections beyond the pool".into(), more, Some(2.0), " beyond");
         let memory = self.metric("waiters", CALLS, "beside_stack_kib_per_waiter");

@@ -227,7 +227,8 @@ impl Bench<'_> {
         let words = |words: &[&str]| Some(words.iter().map(|word| (*word).to_owned()).collect());
         match peer {
             "redsync" | "rueidislock" => words(&[self.options.go.as_deref()?]),
-            "redisson" => words(&["java", "-jar", self.options.jar.as_deref()?]),
+            // With UsePerfData a JVM that starts beside others may warn on its standard output, where "ready" is read.
+            "redisson" => words(&["java", "-XX:-UsePerfData", "-jar", self.options.jar.as_deref()?]),
             "redis-py" => words(&[self.options.python.as_deref()?, self.options.script.as_deref()?]),
             _ => words(&[std::env::current_exe().ok()?.to_str()?, "drive"]),
         }

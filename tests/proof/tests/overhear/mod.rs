@@ -85,7 +85,7 @@ struct Java {
 impl Java {
     fn start() -> Result<Java, String> {
         let mut child = Command::new("java")
-            .args(["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xmx256m", "-jar"])
+            .args(["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData", "-Xmx256m", "-jar"])
             .arg(project().join("target/agent.jar"))
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
