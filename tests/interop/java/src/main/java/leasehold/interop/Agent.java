@@ -128,6 +128,8 @@ public final class Agent {
                 threads.values().forEach(ExecutorService::shutdown);
                 threads.clear();
                 return "";
+            case "asleep":
+                return asleep(List.of(request[4].split(",")));
             case "thread-id":
                 return Thread.currentThread().getId();
             case "count-up":
@@ -139,6 +141,17 @@ public final class Agent {
             default:
                 return operate(clients.get(client), verb, request);
         }
+    }
+
+    /** How many of these threads sleep as Redisson's waiters do, in the semaphore that a message releases. */
+    private static long asleep(List<String> names) {
+        return Thread.getAllStackTraces().entrySet().stream()
+                .filter(each -> names.contains(each.getKey().getName()))
+                .map(Map.Entry::getValue)
+                .filter(stack -> stack.length > 0 && stack[0].getMethodName().equals("park"))
+                .filter(stack -> Arrays.stream(stack)
+                        .anyMatch(frame -> frame.getClassName().equals("java.util.concurrent.Semaphore")))
+                .count();
     }
 
     /** What a request has in that place, if anything. */
