@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
+use leasehold::crossbeam_channel::{Receiver, Sender, bounded};
 use leasehold::{Event, Fault, Interrupt, LockClient, MemoryStore, Metrics, Observer};
 use metrics::{
     Counter, CounterFn, Gauge, GaugeFn, Histogram, HistogramFn, Key, KeyName, Metadata, Recorder,
@@ -203,6 +204,36 @@ fn hand_overs_renewals_and_losses_are_counted_each_in_its_series() {
         recorded.eventually(series);
     }
     drop(open);
+}
+
+/// Holds up the thread that is about to wait.
+struct Doorkeeper(Sender<()>, Receiver<()>);
+
+impl Observer for Doorkeeper {
+    fn event(&self, event: &Event<'_>) {
+        if let Event::Waiting { .. } = event {
+            self.0.send(()).unwrap();
+            self.1.recv().unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_thread_counts_as_a_waiter_once_a_release_here_can_hand_it_the_lock() {
+    let ((waits, has_come), (go_on, let_in)) = (bounded(1), bounded(1));
+    let builder = LockClient::builder().observer(Doorkeeper(waits, let_in));
+    let client = builder.build_in_memory(&MemoryStore::new()).unwrap();
+    let held = client.lock("handed").acquire_owned().unwrap();
+    let lock = client.lock("handed");
+    thread::scope(|scope| {
+        scope.spawn(|| lock.acquire_owned().unwrap().unlock().unwrap());
+        has_come.recv_timeout(LONG).unwrap();
+        let too_early = client.stats().waiters;
+        go_on.send(()).unwrap();
+        assert_eq!(too_early, 0);
+        assert!(eventually(LONG, || client.stats().waiters == 1), "nobody waits");
+        held.unlock().unwrap();
+    });
 }
 
 #[test]

@@ -8,12 +8,18 @@ use crate::observe::event::{Event, GaveUpReason};
 use crate::park::Woken;
 
 impl Waiting<'_> {
-    /// A call that sleeps for the first time.
-    pub(super) fn tell_waiting(&mut self) {
-        if !std::mem::replace(&mut self.is_waiting, true) {
+    /// A call that is about to sleep for the first time.
+    pub(super) fn tell_waiting(&self) {
+        if !self.is_waiting {
             let (name, kind) = (self.call.name.given(), self.call.kind.label());
-            self.engine.reporter.counters.begin_wait(name);
             self.engine.reporter.tell(|observer| observer.event(&Event::Waiting { name, kind }));
+        }
+    }
+
+    /// From now on a release here can hand it the lock: who sees it among the waiters may count on that.
+    pub(super) fn count_waiter(&mut self) {
+        if !std::mem::replace(&mut self.is_waiting, true) {
+            self.engine.reporter.counters.begin_wait(self.call.name.given());
         }
     }
 

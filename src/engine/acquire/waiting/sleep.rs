@@ -46,6 +46,7 @@ impl Waiting<'_> {
         if let Some(claim) = claim {
             ticket.open(claim);
         }
+        self.count_waiter();
         let is_held_here = || {
             !self.asks_for_itself()
                 && engine.registry.held_here(call.kind, call.name, engine.clock.now()).is_some()
