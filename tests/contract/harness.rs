@@ -126,9 +126,11 @@ impl Store {
     }
 
     pub(crate) fn build(&self, options: impl FnOnce(ClientBuilder) -> ClientBuilder) -> Result<LockClient> {
-        // An answer that a busy machine makes late is no fault of a lock: contracts about time-outs name their own.
-        let builder =
-            LockClient::builder().lease(Duration::from_secs(20)).command_timeout(Duration::from_secs(15));
+        // An answer that a busy machine makes late is no fault of a lock, and a late connection none either: contracts
+        // about time-outs name their own.
+        let patient = Duration::from_secs(15);
+        let builder = LockClient::builder().lease(Duration::from_secs(20));
+        let builder = builder.command_timeout(patient).connect_timeout(patient);
         (self.open)(options(builder))
     }
 }
