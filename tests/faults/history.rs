@@ -281,6 +281,8 @@ fn connect(url: &str) -> LockClient {
 
 /// A worker process: some threads, until the time is over.
 fn work(folder: &str, url: &str, store: &str, end: u64) {
+    let over = Path::new(folder).join(OVER);
+    let goes_on = || mono() < end && !over.exists();
     let path = Path::new(folder).join(format!("{}.jsonl", std::process::id()));
     let file = File::options().create(true).append(true).open(path).unwrap();
     let client = Mutex::new(connect(url));
@@ -295,16 +297,16 @@ fn work(folder: &str, url: &str, store: &str, end: u64) {
     let turns: [fn(&mut Worker, &LockClient); 3] = [Worker::turn, Worker::collect, Worker::leave];
     std::thread::scope(|scope| {
         for thread in 0..THREADS + 2 {
-            let (mut worker, client) = (worker(thread), &client);
+            let (mut worker, client, goes_on) = (worker(thread), &client, &goes_on);
             let turn = turns[(thread + 1).saturating_sub(THREADS)];
             scope.spawn(move || {
-                while mono() < end {
+                while goes_on() {
                     let client = client.lock().clone();
                     turn(&mut worker, &client);
                 }
             });
         }
-        while mono() < end {
+        while goes_on() {
             let_pass(ms(1000 + random() % 2000), "until the next shutdown");
             let old = std::mem::replace(&mut *client.lock(), connect(url));
             keeper.note(mono(), 0, What::ShutsDown(old.id().to_string()));
@@ -397,6 +399,8 @@ impl Trouble {
 
 const TEST: &str = "history::no_two_processes_ever_hold_a_lock_at_once_whatever_is_done_to_them";
 const WORK: &str = "LEASEHOLD_HISTORY_WORK";
+/// The file that tells the workers that no more trouble comes: one that ended by itself before could not be stopped.
+const OVER: &str = "over";
 
 #[test]
 fn no_two_processes_ever_hold_a_lock_at_once_whatever_is_done_to_them() {
@@ -408,7 +412,7 @@ fn no_two_processes_ever_hold_a_lock_at_once_whatever_is_done_to_them() {
     let body = |world: &mut World| {
         let folder = tempfile::tempdir().unwrap();
         let begun = now();
-        let end = mono() + u64::try_from(run().as_nanos()).unwrap();
+        let end = mono() + u64::try_from((run() + LONG).as_nanos()).unwrap();
         let direct = world.server.url();
         let orders = [&direct, &world.proxy.url()]
             .map(|url| format!("{}|{url}|{direct}|{end}", folder.path().display()));
@@ -430,6 +434,7 @@ fn no_two_processes_ever_hold_a_lock_at_once_whatever_is_done_to_them() {
             trouble.strike(world, &orders);
         }
         trouble.resume(u64::MAX);
+        File::create(folder.path().join(OVER)).unwrap();
         for worker in trouble.workers {
             let (good, text) = worker.ends_within(LONG);
             assert!(good, "a worker failed:\n{text}");

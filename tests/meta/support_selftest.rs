@@ -12,7 +12,7 @@ use crate::support::netns::{Lost, Netns};
 use crate::support::proxy::{Direction, Do, Proxy, Then, Which, script_with, verb};
 use crate::support::server::{RedisServer, default_server, matrix, timed};
 use crate::support::stalls::{lost_between, stalled_between};
-use crate::support::{LONG, eventually, fresh, now, run, signal, spawn, stalled_since, test_command};
+use crate::support::{LONG, eventually, fresh, now, run, stalled_since, test_command};
 
 /// How long a client here waits for an answer that does not come.
 const PATIENCE: Duration = Duration::from_millis(300);
@@ -156,15 +156,6 @@ fn a_stopped_server_accepts_and_is_silent_until_it_goes_on() {
     times_out(incr(&mut connection, "counter"));
     server.cont();
     assert!(eventually(LONG, || get(&server, "counter") == Some(1)));
-}
-
-#[test]
-fn a_process_that_ends_while_it_is_stopped_by_a_test_stands_still_too() {
-    let mut ended = spawn(&["true"], |command| command);
-    assert!(eventually(LONG, || !runs(ended.id())), "it goes on");
-    // Nobody has asked for its exit status yet, so the number is still its own.
-    signal(ended.id(), "STOP");
-    assert!(ended.wait().unwrap().success());
 }
 
 #[test]

@@ -170,8 +170,7 @@ pub fn listening_clients(name: &str, count: &str, mut ask: impl FnMut(&[&str]) -
 }
 
 /// Sends a signal by its name. After `STOP` the whole process stands still: each of its threads is stopped by itself, and
-/// one on another processor could answer a request before it is. A process that has come to its end meanwhile, and whose
-/// exit status nobody has asked for, stands still too.
+/// one on another processor could answer a request before it is.
 #[track_caller]
 pub fn signal(pid: u32, name: &str) {
     let (good, text) = run(&["kill", &format!("-{name}"), &pid.to_string()], |command| command);
@@ -179,7 +178,7 @@ pub fn signal(pid: u32, name: &str) {
     if name == "STOP" && cfg!(target_os = "linux") {
         let stands = || {
             let states = thread_states(pid);
-            !states.is_empty() && states.iter().all(|state| matches!(state, 'T' | 'Z'))
+            !states.is_empty() && states.iter().all(|state| *state == 'T')
         };
         assert!(
             eventually(Duration::from_secs(10), stands),
@@ -189,7 +188,7 @@ pub fn signal(pid: u32, name: &str) {
     }
 }
 
-/// The state letters of a process's threads: `T` is stopped, `Z` has ended. Empty if there is no such process.
+/// The state letters of a process's threads: `T` is stopped. Empty if there is no such process.
 fn thread_states(pid: u32) -> Vec<char> {
     let Ok(threads) = std::fs::read_dir(format!("/proc/{pid}/task")) else { return Vec::new() };
     let state = |stat: String| stat.rsplit_once(')')?.1.trim_start().chars().next();
