@@ -28,6 +28,8 @@ pub(crate) struct Channel {
     listeners: AtomicUsize,
     /// Of [`ALL`] messages about so many are reason to ask, for those who share what is freed with many others.
     share: AtomicU32,
+    /// How long such an ask took of late, in microseconds.
+    ask_micros: AtomicU64,
 }
 
 /// One who waits for messages of a channel.
@@ -45,6 +47,9 @@ const ALL: u32 = 1 << 16;
 const LEAST_SHARE: u32 = ALL / 256;
 /// What an ask that was not in vain adds to the share.
 const SHARE_STEP: u32 = ALL / 32;
+
+/// An ask that took longer counts as one that took this: it waited for something else than its turn.
+const LONGEST_ASK: Duration = Duration::from_millis(50);
 
 /// The message to the client that is next in a lock's line; `line.lua` sends it.
 const IS_NEXT: &[u8] = b"next";
@@ -69,6 +74,7 @@ impl Channel {
             next_id: AtomicU64::new(0),
             listeners: AtomicUsize::new(0),
             share: AtomicU32::new(ALL),
+            ask_micros: AtomicU64::new(0),
         }
     }
 
@@ -139,13 +145,23 @@ impl Channel {
         self.message_count.load(Ordering::SeqCst)
     }
 
-    /// What came of an ask that a message was the reason for. Half of it if it was in vain, a step more if not: by this
-    /// all who wait come to about the same share, and nobody who had luck keeps the others away (additive increase and
-    /// multiplicative decrease; Chiu and Jain, 1989). A lost update between two threads is made up for by the next.
-    fn note_asked(&self, is_granted: bool) {
+    /// What came of an ask that a message was the reason for, and how long it took. The share is halved if it was in vain,
+    /// and grows by a step if not: by this all who wait come to about the same share, and nobody who had luck keeps the
+    /// others away (additive increase and multiplicative decrease; Chiu and Jain, 1989). A lost update between two threads
+    /// is made up for by the next.
+    fn note_asked(&self, is_granted: bool, took: Duration) {
+        let before = Duration::from_micros(self.ask_micros.load(Ordering::Relaxed));
+        let took = took.min(LONGEST_ASK);
+        let ask = if before.is_zero() { took } else { (before * 3 + took) / 4 };
+        self.ask_micros.store(ask.as_micros() as u64, Ordering::Relaxed);
         let share = self.share.load(Ordering::Relaxed);
         let next = if is_granted { (share + SHARE_STEP).min(ALL) } else { (share / 2).max(LEAST_SHARE) };
         self.share.store(next, Ordering::Relaxed);
+    }
+
+    /// How long an ask takes of late: on a slow link, or a busy server, what is freed goes from hand to hand as slowly.
+    fn ask_time(&self) -> Duration {
+        Duration::from_micros(self.ask_micros.load(Ordering::Relaxed))
     }
 
     /// Of so many messages about one is reason to ask.
@@ -236,6 +252,16 @@ impl Subscription {
         }
     }
 
+    /// How long an ask takes of late, where that was seen.
+    pub(crate) fn ask_time(&self) -> Duration {
+        match &self.0 {
+            ChannelPlaces::One(place) => place.channel.ask_time(),
+            ChannelPlaces::Several { parts, .. } => {
+                parts.iter().map(Subscription::ask_time).max().unwrap_or_default()
+            }
+        }
+    }
+
     /// Whether a message that came is reason for this waiter to ask, by the odds.
     pub(crate) fn draws(&self) -> bool {
         is_drawn(self.odds())
@@ -249,11 +275,13 @@ impl Subscription {
         }
     }
 
-    /// Notes what came of an ask that a message was the reason for.
-    pub(crate) fn note_asked(&self, is_granted: bool) {
+    /// Notes what came of an ask that a message was the reason for, and how long it took.
+    pub(crate) fn note_asked(&self, is_granted: bool, took: Duration) {
         match &self.0 {
-            ChannelPlaces::One(place) => place.channel.note_asked(is_granted),
-            ChannelPlaces::Several { parts, .. } => parts.iter().for_each(|part| part.note_asked(is_granted)),
+            ChannelPlaces::One(place) => place.channel.note_asked(is_granted, took),
+            ChannelPlaces::Several { parts, .. } => {
+                parts.iter().for_each(|part| part.note_asked(is_granted, took));
+            }
         }
     }
 
@@ -313,6 +341,8 @@ impl fmt::Debug for Subscription {
 mod tests {
     use super::*;
 
+    const AT_ONCE: Duration = Duration::ZERO;
+
     struct Nobody;
 
     impl ChannelSource for Nobody {
@@ -339,7 +369,7 @@ mod tests {
         let (channel, waker, subscription) = listening();
         subscription.looks_soon(true);
         assert_eq!(woken(&channel, &waker), 1000, "nothing was in vain yet");
-        (0..20).for_each(|_| subscription.note_asked(false));
+        (0..20).for_each(|_| subscription.note_asked(false, AT_ONCE));
         assert_eq!(subscription.odds(), 256, "no less readily than that");
         let few = woken(&channel, &waker);
         assert!(few < 100, "{few}");
@@ -350,10 +380,10 @@ mod tests {
     #[test]
     fn who_is_granted_what_was_freed_asks_more_readily_again() {
         let (_channel, _waker, subscription) = listening();
-        (0..20).for_each(|_| subscription.note_asked(false));
+        (0..20).for_each(|_| subscription.note_asked(false, AT_ONCE));
         let mut last = subscription.odds();
         for _ in 0..32 {
-            subscription.note_asked(true);
+            subscription.note_asked(true, AT_ONCE);
             assert!(subscription.odds() <= last);
             last = subscription.odds();
         }
@@ -361,10 +391,31 @@ mod tests {
     }
 
     #[test]
+    fn the_time_of_an_ask_follows_the_link_and_one_slow_answer_alone_counts_by_a_quarter() {
+        let (_channel, _waker, subscription) = listening();
+        assert_eq!(subscription.ask_time(), Duration::ZERO);
+        let ms = Duration::from_millis;
+        subscription.note_asked(false, ms(4));
+        assert_eq!(subscription.ask_time(), ms(4));
+        subscription.note_asked(false, ms(40));
+        assert_eq!(subscription.ask_time(), ms(13));
+        (0..40).for_each(|_| subscription.note_asked(true, ms(20)));
+        assert_eq!(subscription.ask_time().as_millis(), 19, "nearly the 20 of all the last ones");
+        subscription.note_asked(false, ms(5_000));
+        assert!(
+            subscription.ask_time() < ms(30),
+            "one that waited for something else: {:?}",
+            subscription.ask_time()
+        );
+        (0..40).for_each(|_| subscription.note_asked(false, ms(5_000)));
+        assert!(subscription.ask_time() <= LONGEST_ASK);
+    }
+
+    #[test]
     fn a_turn_in_the_line_and_the_state_of_the_subscription_wake_whatever_the_odds() {
         let (channel, waker, subscription) = listening();
         subscription.looks_soon(true);
-        (0..20).for_each(|_| subscription.note_asked(false));
+        (0..20).for_each(|_| subscription.note_asked(false, AT_ONCE));
         for _ in 0..50 {
             channel.take(b"next");
             assert!(waker.sleep(Some(Duration::ZERO)));

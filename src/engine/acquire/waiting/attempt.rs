@@ -89,7 +89,7 @@ impl Waiting<'_> {
                 Err(Error::new(ErrorKind::Protocol, call.action, "a first hold was answered like a re-entry"))
             }
             outcome => {
-                self.note_ration(&outcome);
+                self.note_ration(&outcome, sent);
                 // Not after a hand-off, which knows nothing of the line.
                 if matches!(outcome, AttemptOutcome::Granted { .. }) {
                     self.leave_line_by_grant();

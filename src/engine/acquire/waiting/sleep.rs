@@ -19,10 +19,13 @@ const STAND_BACK: Duration = Duration::from_micros(500);
 /// On a message, a process that held the lock a moment ago lets others go first, less so the longer ago it was.
 const FRESH: Duration = Duration::from_millis(8);
 
-/// Who leaves a message to others asks within so long for each of the odds: of a crowd some do at any time.
+/// Who leaves a message to others asks within so long for each of the odds: of a crowd some do at any time. Or within the
+/// time of an ask, where that is longer: else on a slow link all would have asked before the next message comes.
 const ODDS_STEP: Duration = Duration::from_millis(1);
-/// And at the latest after this.
-const LONGEST_LOOK: Duration = Duration::from_millis(50);
+/// And at the latest after so many steps.
+const MOST_STEPS: u32 = 50;
+/// And after this.
+const LONGEST_LOOK: Duration = Duration::from_secs(1);
 
 impl Waiting<'_> {
     /// Sleeps until there may be something to do: the turn in the queue, the lock given, a release here, a message, or
@@ -112,9 +115,8 @@ impl Waiting<'_> {
         if subscription.draws() {
             return Ok(());
         }
-        let looks_at = engine
-            .clock
-            .after(random_between((Duration::ZERO, LONGEST_LOOK.min(ODDS_STEP * subscription.odds()))));
+        let looks_within = ODDS_STEP.max(subscription.ask_time()) * subscription.odds().min(MOST_STEPS);
+        let looks_at = engine.clock.after(random_between((Duration::ZERO, looks_within.min(LONGEST_LOOK))));
         subscription.looks_soon(true);
         // A message that came before that woke it whatever the odds; all other reasons to wake are looked at below.
         if let Some(parker) = &self.parker {
@@ -150,15 +152,16 @@ impl Waiting<'_> {
         self.sleep_by_odds(place, until)
     }
 
-    /// Learns from an attempt that a message was the reason for.
-    pub(super) fn note_ration(&mut self, outcome: &AttemptOutcome) {
+    /// Learns from an attempt, sent at `sent`, that a message was the reason for.
+    pub(super) fn note_ration(&mut self, outcome: &AttemptOutcome, sent: Moment) {
         if !std::mem::take(&mut self.is_by_message) || !self.call.kind.is_rationed() {
             return;
         }
         if let Some(subscription) = &self.subscription {
+            let took = self.engine.clock.now().since(sent);
             match outcome {
-                AttemptOutcome::Granted { .. } => subscription.note_asked(true),
-                AttemptOutcome::Busy { .. } => subscription.note_asked(false),
+                AttemptOutcome::Granted { .. } => subscription.note_asked(true, took),
+                AttemptOutcome::Busy { .. } => subscription.note_asked(false, took),
                 _ => {}
             }
         }
