@@ -241,7 +241,7 @@ fn conditions_of_one_lock_are_apart(store: &Store) {
     let lock = client.lock(&name);
     lock.lock().unwrap();
     assert!(!lock.condition("other").notify_one().unwrap());
-    throughout(ms(20), || !waiter.is_over());
+    throughout(ms(100), || !waiter.is_over());
     assert!(lock.condition("one").notify_one().unwrap());
     lock.unlock().unwrap();
     waiter.returns_within(LONG);

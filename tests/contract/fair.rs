@@ -77,7 +77,7 @@ fn a_try_does_not_overtake_waiters(store: &Store) {
     let waiter = queue_up(&other, &name, move || while gone.recv().is_ok() {});
     held.release();
     // Free for a moment, or held by the waiter: not ours in either case.
-    throughout(ms(20), || !client.fair_lock(&name).try_lock().unwrap());
+    throughout(ms(100), || !client.fair_lock(&name).try_lock().unwrap());
     drop(go);
     waiter.returns_within(LONG);
     comes_true_within(SLACK, || client.fair_lock(&name).try_acquire().unwrap().is_some());

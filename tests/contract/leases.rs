@@ -82,7 +82,7 @@ fn an_explicit_lease_is_never_renewed(store: &Store) {
 }
 
 fn a_renewed_hold_outlives_its_lease(store: &Store) {
-    // Holds of every kind are looked at all the time, which keeps the server busy: a renewal may be 7 s late.
+    // Holds of every kind are looked at all the time, which keeps the server busy: a renewal may be 6 s late.
     const LEASE: Duration = ms(10_000);
     let (client, stranger) = (store.client_with_lease(LEASE), store.client());
     let holds: Vec<_> = store

@@ -133,7 +133,7 @@ pub fn throughout(span: Duration, mut condition: impl FnMut() -> bool) {
         if is_over {
             return;
         }
-        // Hundreds of tests look at the same time, and each look is a request: more often would be their server's whole load.
+        // Each look is a request, and twelve tests may look at a time.
         pass(ms(20));
     }
 }

@@ -20,7 +20,7 @@ const STAND_BACK: Duration = Duration::from_micros(500);
 const FRESH: Duration = Duration::from_millis(8);
 
 /// Who leaves a message to others asks within so long for each of the odds: of a crowd some do at any time. Or within the
-/// time of an ask, where that is longer: else on a slow link all would have asked before the next message comes.
+/// average time of an ask, where that is longer: else on a slow link all would have asked before the next message comes.
 const ODDS_STEP: Duration = Duration::from_millis(1);
 /// And at the latest after so many steps.
 const MOST_STEPS: u32 = 50;
@@ -72,7 +72,7 @@ impl Waiting<'_> {
             }
             let moved = |at: &Subscription| at.is_up() && Some(at.message_count()) != self.message_count;
             if self.subscription.as_ref().is_some_and(moved) {
-                return if call.kind.is_rationed() { self.sleep_by_odds(place, until) } else { Ok(()) };
+                return if self.is_rationed() { self.sleep_by_odds(place, until) } else { Ok(()) };
             }
         }
         if ticket.is_given() || ticket.take_nudge() {
@@ -82,7 +82,7 @@ impl Waiting<'_> {
         self.note_woken(woken);
         match woken {
             Woken::Signal
-                if call.kind.is_rationed()
+                if self.is_rationed()
                     && self
                         .subscription
                         .as_ref()
@@ -115,8 +115,15 @@ impl Waiting<'_> {
         if subscription.draws() {
             return Ok(());
         }
-        let looks_within = ODDS_STEP.max(subscription.ask_time()) * subscription.odds().min(MOST_STEPS);
-        let looks_at = engine.clock.after(random_between((Duration::ZERO, looks_within.min(LONGEST_LOOK))));
+        // A timed wait does not end with a message that nobody looked into: it asks a step before its end.
+        let step = ODDS_STEP.max(subscription.ask_time());
+        let now = engine.clock.now();
+        let left = call.limit.moment(now).since(now).saturating_sub(step);
+        if left.is_zero() {
+            return Ok(());
+        }
+        let looks_within = (step * subscription.odds().min(MOST_STEPS)).min(LONGEST_LOOK).min(left);
+        let looks_at = now.plus(random_between((Duration::ZERO, looks_within)));
         subscription.looks_soon(true);
         // A message that came before that woke it whatever the odds; all other reasons to wake are looked at below.
         if let Some(parker) = &self.parker {
@@ -135,11 +142,16 @@ impl Waiting<'_> {
         }
     }
 
+    /// Whether messages are reason to ask by the odds. In a queue of the store's each message is for the one who gets it.
+    fn is_rationed(&self) -> bool {
+        self.call.kind.is_rationed() && !self.store_queues
+    }
+
     /// A thread that has just released what others wait for waits like them before it asks again: to ask at once would
     /// always be before them.
     pub(super) fn wait_like_others(&mut self, place: &QueuePlace) -> Result<()> {
         let (engine, call) = (self.engine, self.call);
-        if !call.kind.is_rationed() || engine.registry.contended_since(call.kind, call.name).is_none() {
+        if !self.is_rationed() || engine.registry.contended_since(call.kind, call.name).is_none() {
             return Ok(());
         }
         let claim = self.claim();
@@ -154,7 +166,7 @@ impl Waiting<'_> {
 
     /// Learns from an attempt, sent at `sent`, that a message was the reason for.
     pub(super) fn note_ration(&mut self, outcome: &AttemptOutcome, sent: Moment) {
-        if !std::mem::take(&mut self.is_by_message) || !self.call.kind.is_rationed() {
+        if !std::mem::take(&mut self.is_by_message) || !self.is_rationed() {
             return;
         }
         if let Some(subscription) = &self.subscription {
