@@ -1,6 +1,7 @@
 //! The policy above the seam, on a store that answers as a test has it.
 
 mod answers;
+mod odds;
 mod rare;
 
 use std::collections::VecDeque;
@@ -69,6 +70,8 @@ struct Odd {
     renewed_by: Mutex<Vec<Moment>>,
     /// The channel on which it reports that it is free, if it does: a waiter sleeps for an hour otherwise.
     channel: Option<Arc<Channel>>,
+    /// Has a queue for each kind, not for the fair lock alone.
+    queues_all: bool,
 }
 
 type Scripted<T> = Mutex<VecDeque<Script<T>>>;
@@ -107,7 +110,7 @@ impl Pending for Handing {
 impl Store for Odd {
     fn capabilities(&self) -> Capabilities<'_> {
         Capabilities {
-            queues: |kind| kind == Kind::Fair,
+            queues: if self.queues_all { |_| true } else { |kind| kind == Kind::Fair },
             outlasts_leases: self.outlasts_leases,
             poll_every: |_| (Duration::from_secs(3600), Duration::from_secs(7200)),
             ..Capabilities::default()

@@ -200,21 +200,25 @@ fn fifty_runs_of_one_name_run_one_at_a_time() {
 #[test]
 fn the_command_knows_its_lock_and_has_the_input_and_no_open_files_of_ours() {
     let server = Server::start();
-    let script = "cat; echo $LEASEHOLD_NAME $LEASEHOLD_OWNER $LEASEHOLD_FENCE; ls /proc/$$/fd | tr '\\n' ' '; echo; echo $LEASEHOLD_LOST_FD";
+    // No pipe in it: a shell has both ends of one open while it starts what reads from it. And another command behind `ls`,
+    // so that the shell does not become `ls`, which has the folder open.
+    let list = "ls /proc/$$/fd; echo";
+    let script =
+        format!("cat; echo $LEASEHOLD_NAME $LEASEHOLD_OWNER $LEASEHOLD_FENCE $LEASEHOLD_LOST_FD; {list}");
     let input = server.path("input");
     fs::write(&input, "the input\n").unwrap();
-    let mut run = server.leasehold(&["run", "known", "--", "sh", "-c", script]);
+    let mut run = server.leasehold(&["run", "known", "--", "sh", "-c", &script]);
     let (code, said) = outcome(run.stdin(fs::File::open(&input).unwrap()));
     assert_eq!(code, 0);
     let lines: Vec<&str> = said.lines().collect();
     assert_eq!(lines[0], "the input");
     let known: Vec<&str> = lines[1].split(' ').collect();
-    assert_eq!((known[0], known.len()), ("known", 3), "{said}");
+    assert_eq!((known[0], known.len()), ("known", 4), "{said}");
     assert!(known[2].parse::<u64>().is_ok());
     // Whatever the test itself was started with is there without the program too.
-    let (_, alone) = outcome(std::process::Command::new("sh").args(["-c", "ls /proc/$$/fd"]));
-    let mut expected: Vec<&str> = alone.split_whitespace().chain([lines[3]]).collect();
-    let mut open: Vec<&str> = lines[2].split_whitespace().collect();
+    let (_, alone) = outcome(std::process::Command::new("sh").args(["-c", list]));
+    let mut expected: Vec<&str> = alone.split_whitespace().chain([known[3]]).collect();
+    let mut open: Vec<&str> = said.lines().skip(2).flat_map(str::split_whitespace).collect();
     expected.sort_unstable();
     open.sort_unstable();
     assert_eq!(open, expected, "{said}");

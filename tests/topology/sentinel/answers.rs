@@ -78,7 +78,8 @@ fn a_sentinel_that_missed_the_switch_is_not_believed() {
                 let name = format!("{name}:{round}");
                 assert!(client.lock(&name).try_lock_for(LONG).unwrap());
                 let holds = query::<i64>(&set.servers[new], &["EXISTS", &name]);
-                assert_eq!(holds, 1);
+                // On a busy machine the Sentinels may have made one more switch meanwhile.
+                assert!(holds == 1 || set.named_by(0) != new, "{name} is not at the master");
                 client.lock(&name).unlock().unwrap();
             }
         }
@@ -89,6 +90,30 @@ fn a_sentinel_that_missed_the_switch_is_not_believed() {
         set.heal();
         drop((before, after));
         assert_all_was_given_back(&set);
+    });
+}
+
+#[test]
+fn a_sentinel_that_missed_the_switch_is_not_believed_before_the_client_has_heard_of_it() {
+    alone(|| {
+        let Some(binary) = default_server() else { return };
+        let (old, new) = (RedisServer::builder(&binary).start(), RedisServer::builder(&binary).start());
+        let sentinels = [(); 3].map(|()| FakeSentinel::start(1, old.port()));
+        let places: Vec<_> = sentinels.iter().map(FakeSentinel::place).collect();
+        let url = format!("redis-sentinel://{}/{MASTER}", places.join(","));
+        let client = LockClient::builder().url(&url).build().unwrap();
+        for epoch in 2..12 {
+            // They are asked each second; this is sooner, nearly always.
+            let (from, to) = if epoch % 2 == 0 { (&old, &new) } else { (&new, &old) };
+            sentinels[1..].iter().for_each(|sentinel| sentinel.says(epoch, to.port()));
+            query::<i64>(from, &["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
+            let guard = client.lock("switched").acquire().unwrap();
+            let held_at = [to, from].map(|server| query::<i64>(server, &["EXISTS", "switched"]));
+            assert_eq!(held_at, [1, 0], "at the new master and at the old one");
+            guard.unlock().unwrap();
+            // The one that missed it heard of it later.
+            sentinels[0].says(epoch, to.port());
+        }
     });
 }
 

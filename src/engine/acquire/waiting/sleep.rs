@@ -115,14 +115,9 @@ impl Waiting<'_> {
         if subscription.draws() {
             return Ok(());
         }
-        // A timed wait does not end with a message that nobody looked into: it asks a step before its end.
-        let step = ODDS_STEP.max(subscription.ask_time());
         let now = engine.clock.now();
-        let left = call.limit.moment(now).since(now).saturating_sub(step);
-        if left.is_zero() {
-            return Ok(());
-        }
-        let looks_within = (step * subscription.odds().min(MOST_STEPS)).min(LONGEST_LOOK).min(left);
+        let (step, left) = (ODDS_STEP.max(subscription.ask_time()), call.limit.moment(now).since(now));
+        let Some(looks_within) = looks_within(step, subscription.odds(), left) else { return Ok(()) };
         let looks_at = now.plus(random_between((Duration::ZERO, looks_within)));
         subscription.looks_soon(true);
         // A message that came before that woke it whatever the odds; all other reasons to wake are looked at below.
@@ -193,5 +188,28 @@ impl Waiting<'_> {
             let part = 1.0 - age.as_secs_f64() / FRESH.as_secs_f64();
             Parker::new(&engine.clock).park(engine.clock.after(STAND_BACK.mul_f64(part)), call.interrupt);
         }
+    }
+}
+
+/// Within how long a waiter that leaves a message to others looks by itself, with `left` until its limit. `None`: at once. A
+/// timed wait does not end with a message that nobody looked into: it asks a step before its end.
+fn looks_within(step: Duration, odds: u32, left: Duration) -> Option<Duration> {
+    let left = left.saturating_sub(step);
+    (!left.is_zero()).then(|| (step * odds.min(MOST_STEPS)).min(LONGEST_LOOK).min(left))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_look_is_by_the_odds_and_a_step_before_the_end_at_the_latest() {
+        let (ms, ever) = (Duration::from_millis, Duration::MAX);
+        assert_eq!(looks_within(ms(1), 8, ever), Some(ms(8)));
+        assert_eq!(looks_within(ms(1), 256, ever), Some(ms(50)), "of the odds 50 count");
+        assert_eq!(looks_within(ms(50), 256, ever), Some(ms(1_000)), "a second at most");
+        assert_eq!(looks_within(ms(50), 256, ms(90)), Some(ms(40)));
+        assert_eq!(looks_within(ms(50), 256, ms(50)), None);
+        assert_eq!(looks_within(ms(50), 256, Duration::ZERO), None);
     }
 }

@@ -1,10 +1,10 @@
 //! The master of a name, as Sentinels know it.
 //!
-//! For the first connection all are asked, for each later one the first that answers. An answer counts only if it is
-//! no older than what was seen before: each switch has a number that goes up (the configuration epoch), and during one,
-//! one Sentinel knows of it before another, or is cut off and never does. As soon as any thread learns of a newer
-//! master, all connections to another are ended: an old master that was paused or cut off goes on taking writes for
-//! some ten seconds.
+//! For the first connection all are asked, for each later one more than half, or until one names a newer master. An answer
+//! counts only if it is no older than what was seen before: each switch has a number that goes up (the configuration
+//! epoch), and during one, one Sentinel knows of it before another, or is cut off and never does. As soon as any thread
+//! learns of a newer master, all connections to another are ended: an old master that was paused or cut off goes on
+//! taking writes for some ten seconds.
 //!
 //! When a Sentinel says which replica it is about to promote, nothing is written any more until that is done: writes
 //! that the old master receives from then on never reach the new one.
@@ -42,7 +42,7 @@ const SET_UP_ANEW: Duration = Duration::from_secs(10);
 pub(crate) struct Sentinels {
     /// The master's.
     name: String,
-    /// The Sentinels' addresses; the one that last answered first.
+    /// The Sentinels' addresses; those that did not answer last.
     places: Mutex<Vec<Arc<ServerPlace>>>,
     /// How the master is reached at a host and port.
     reach: Reach,
@@ -158,44 +158,60 @@ impl Sentinels {
         Ok(())
     }
 
-    /// The answer of the first Sentinel that is not behind. As long as nothing is known, only asking all shows which
-    /// one is.
+    /// Asks the Sentinels in turn until one names a newer master than is known, or the last of more than half the one that
+    /// is known: one alone may have missed a switch that this client has not heard of yet either. As long as nothing is
+    /// known, all are asked.
     fn ask_in_turn(&self, deadline: Moment) -> Result<Master> {
         let places = self.places();
-        let asks_all = self.known.lock().master.is_none();
+        let known = self.known.lock().master.as_ref().map(|known| known.epoch);
         let mut newest: Option<Master> = None;
+        let mut answers = 0;
         let mut failure = None;
         for (asked, place) in places.iter().enumerate() {
             // Of the time, one part is left for each of those who come after, and one for the master.
             let now = Clock::System.now();
             let parts = u32::try_from(places.len() - asked + 1).unwrap_or(u32::MAX);
             match self.ask_once(place, now.plus(deadline.since(now) / parts)) {
-                Ok(master) if asks_all => {
+                Ok(master) => {
+                    answers += 1;
+                    let is_enough = known.is_some_and(|known| {
+                        master.epoch > known || master.epoch == known && self.are_more_than_half(answers)
+                    });
                     if newest.as_ref().is_none_or(|newest| newest.epoch < master.epoch) {
                         newest = Some(master);
                     }
+                    if is_enough {
+                        break;
+                    }
                 }
-                Ok(master) if self.learn(&master) => {
-                    self.prefer(place);
-                    return Ok(master);
+                Err(error) => {
+                    self.ask_last(place);
+                    // An error that only a person can mend says more than that another Sentinel is down.
+                    if failure.as_ref().is_none_or(Error::is_retryable) {
+                        failure = Some(error);
+                    }
                 }
-                Ok(Master { epoch, node: SentinelNode { host, port } }) => {
-                    let words = format!(
-                        "the Sentinel at {place} names {host}:{port} as master {}, which has been replaced since \
-                         (epoch {epoch})",
-                        self.name
-                    );
-                    failure = Some(Error::new(ErrorKind::Busy, "connect", words));
-                }
-                // An error that only a person can mend says more than that another Sentinel is down.
-                Err(error) if failure.as_ref().is_some_and(|first| !first.is_retryable()) => drop(error),
-                Err(error) => failure = Some(error),
             }
         }
-        if let Some(master) = newest.filter(|master| self.learn(master)) {
-            return Ok(master);
+        let Some(newest) = newest else {
+            let none = || Error::new(ErrorKind::Unreachable, "connect", "there is no Sentinel");
+            return Err(failure.unwrap_or_else(none));
+        };
+        if self.learn(&newest) {
+            return Ok(newest);
         }
-        Err(failure.unwrap_or_else(|| Error::new(ErrorKind::Unreachable, "connect", "there is no Sentinel")))
+        let Master { epoch, node: SentinelNode { host, port } } = newest;
+        let words = format!(
+            "the Sentinels that answer name {host}:{port} as master {}, which has been replaced since (epoch {epoch})",
+            self.name
+        );
+        Err(failure
+            .filter(|failure| !failure.is_retryable())
+            .unwrap_or_else(|| Error::new(ErrorKind::Busy, "connect", words)))
+    }
+
+    fn are_more_than_half(&self, count: usize) -> bool {
+        count * 2 > self.places.lock().len()
     }
 
     fn ask_once(&self, place: &ServerPlace, deadline: Moment) -> Result<Master> {
@@ -309,7 +325,7 @@ impl Sentinels {
         if self.learn(newest) {
             return;
         }
-        let more_than_half = said.len() * 2 > self.places.lock().len();
+        let more_than_half = self.are_more_than_half(said.len());
         let mut known = self.known.lock();
         if !more_than_half {
             known.older_since = None;
@@ -341,10 +357,12 @@ impl Sentinels {
         known.open.push((node.clone(), Arc::downgrade(stream)));
     }
 
-    fn prefer(&self, place: &Arc<ServerPlace>) {
+    /// A Sentinel that did not answer comes after those that did.
+    fn ask_last(&self, place: &Arc<ServerPlace>) {
         let mut places = self.places.lock();
         if let Some(at) = places.iter().position(|other| Arc::ptr_eq(other, place)) {
-            places.swap(0, at);
+            let place = places.remove(at);
+            places.push(place);
         }
     }
 }
