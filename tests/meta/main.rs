@@ -25,6 +25,7 @@ mod docs;
 ))]
 mod errors;
 mod examples;
+mod mutations;
 mod operating;
 mod pages;
 mod rendered;

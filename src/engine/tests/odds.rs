@@ -27,8 +27,8 @@ fn asks_at_a_message(queues_all: bool, after: Duration) -> bool {
     let asks = thread::scope(|scope| {
         let wait = || ends.send(acquire_as(Kind::Write, &engine, &name, limit, Lease::Renewed)).unwrap();
         thread::Builder::new().spawn_scoped(scope, wait).unwrap();
-        told.recv().unwrap();
-        let ended = ended.recv_timeout(Duration::from_secs(5));
+        told.recv_timeout(Duration::from_secs(10)).unwrap();
+        let ended = ended.recv_timeout(Duration::from_secs(10));
         // For one that sleeps on.
         clock.advance(LIMIT);
         ended.is_ok_and(|granted| granted.unwrap().is_some())

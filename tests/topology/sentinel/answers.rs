@@ -78,9 +78,13 @@ fn a_sentinel_that_missed_the_switch_is_not_believed() {
                 let name = format!("{name}:{round}");
                 assert!(client.lock(&name).try_lock_for(LONG).unwrap());
                 let holds = query::<i64>(&set.servers[new], &["EXISTS", &name]);
-                // On a busy machine the Sentinels may have made one more switch meanwhile.
-                assert!(holds == 1 || set.named_by(0) != new, "{name} is not at the master");
-                client.lock(&name).unlock().unwrap();
+                let unlocked = client.lock(&name).unlock();
+                // On a busy machine the Sentinels may have made one more switch meanwhile, and it may have lost the lock.
+                let is_at_master = holds == 1 && unlocked.is_ok();
+                assert!(
+                    is_at_master || set.named_by(0) != new,
+                    "{name}: {holds} at the master, {unlocked:?}"
+                );
             }
         }
         assert!(is_master(&set.servers[old]), "it was demoted before this could be seen");

@@ -1,10 +1,10 @@
 //! The master of a name, as Sentinels know it.
 //!
-//! For the first connection all are asked, for each later one more than half, or until one names a newer master. An answer
-//! counts only if it is no older than what was seen before: each switch has a number that goes up (the configuration
-//! epoch), and during one, one Sentinel knows of it before another, or is cut off and never does. As soon as any thread
-//! learns of a newer master, all connections to another are ended: an old master that was paused or cut off goes on
-//! taking writes for some ten seconds.
+//! For the first connection all are asked, for each later one more than half, or until one names a newer master
+//! (docs/decisions/0034). An answer counts only if it is no older than what was seen before: each switch has a number that
+//! goes up (the configuration epoch), and during one, one Sentinel knows of it before another, or is cut off and never
+//! does. As soon as any thread learns of a newer master, all connections to another are ended: an old master that was
+//! paused or cut off goes on taking writes for some ten seconds.
 //!
 //! When a Sentinel says which replica it is about to promote, nothing is written any more until that is done: writes
 //! that the old master receives from then on never reach the new one.
@@ -32,6 +32,8 @@ const PAUSE: Duration = Duration::from_millis(25);
 /// One try to reach the master takes a third of the time that is left, but not less than this: the master that was
 /// named may be dead, and another is named meanwhile.
 const LEAST_TRY: Duration = Duration::from_millis(200);
+/// With an answer that would do, each further Sentinel has the part of the time that is one of so many.
+const SECOND_OPINION: u32 = 8;
 /// A Sentinel says whom it will promote a tenth of a second before it does, and looks each second whether that is done.
 /// If nothing is received for so long, it has given up.
 const PROMOTION: Duration = Duration::from_secs(3);
@@ -42,7 +44,7 @@ const SET_UP_ANEW: Duration = Duration::from_secs(10);
 pub(crate) struct Sentinels {
     /// The master's.
     name: String,
-    /// The Sentinels' addresses; those that did not answer last.
+    /// The Sentinels' addresses; those whose last ask failed are at the end.
     places: Mutex<Vec<Arc<ServerPlace>>>,
     /// How the master is reached at a host and port.
     reach: Reach,
@@ -158,30 +160,26 @@ impl Sentinels {
         Ok(())
     }
 
-    /// Asks the Sentinels in turn until one names a newer master than is known, or the last of more than half the one that
-    /// is known: one alone may have missed a switch that this client has not heard of yet either. As long as nothing is
-    /// known, all are asked.
+    /// Asks the Sentinels in turn until one names a newer master than is known, or more than half have answered and the
+    /// newest answer is the known one: one alone may have missed a switch that this client has not heard of yet either.
+    /// Otherwise all are asked, and the newest answer counts, also if fewer than half gave one. While nothing is known, all
+    /// are asked.
     fn ask_in_turn(&self, deadline: Moment) -> Result<Master> {
         let places = self.places();
-        let known = self.known.lock().master.as_ref().map(|known| known.epoch);
         let mut newest: Option<Master> = None;
-        let mut answers = 0;
-        let mut failure = None;
+        let (mut answers, mut would_do) = (0, false);
+        let mut failure: Option<Error> = None;
         for (asked, place) in places.iter().enumerate() {
-            // Of the time, one part is left for each of those who come after, and one for the master.
+            // Of the time, one part is left for each of those who come after, and one for the master. With an answer that
+            // would do, those who come after are not waited for long.
             let now = Clock::System.now();
             let parts = u32::try_from(places.len() - asked + 1).unwrap_or(u32::MAX);
+            let parts = if would_do { parts.max(SECOND_OPINION) } else { parts };
             match self.ask_once(place, now.plus(deadline.since(now) / parts)) {
                 Ok(master) => {
                     answers += 1;
-                    let is_enough = known.is_some_and(|known| {
-                        master.epoch > known || master.epoch == known && self.are_more_than_half(answers)
-                    });
                     if newest.as_ref().is_none_or(|newest| newest.epoch < master.epoch) {
                         newest = Some(master);
-                    }
-                    if is_enough {
-                        break;
                     }
                 }
                 Err(error) => {
@@ -190,6 +188,14 @@ impl Sentinels {
                     if failure.as_ref().is_none_or(Error::is_retryable) {
                         failure = Some(error);
                     }
+                }
+            }
+            // Anew each time: another thread may have learnt of a switch since.
+            let known = self.known.lock().master.as_ref().map(|known| known.epoch);
+            if let (Some(known), Some(newest)) = (known, &newest) {
+                would_do = newest.epoch >= known;
+                if newest.epoch > known || would_do && self.are_more_than_half(answers) {
+                    break;
                 }
             }
         }
@@ -205,9 +211,11 @@ impl Sentinels {
             "the Sentinels that answer name {host}:{port} as master {}, which has been replaced since (epoch {epoch})",
             self.name
         );
-        Err(failure
-            .filter(|failure| !failure.is_retryable())
-            .unwrap_or_else(|| Error::new(ErrorKind::Busy, "connect", words)))
+        let error = Error::new(ErrorKind::Busy, "connect", words);
+        Err(match failure {
+            Some(failure) => error.with_source(failure),
+            None => error,
+        })
     }
 
     fn are_more_than_half(&self, count: usize) -> bool {
@@ -357,7 +365,7 @@ impl Sentinels {
         known.open.push((node.clone(), Arc::downgrade(stream)));
     }
 
-    /// A Sentinel that did not answer comes after those that did.
+    /// A Sentinel that failed comes after those that did not.
     fn ask_last(&self, place: &Arc<ServerPlace>) {
         let mut places = self.places.lock();
         if let Some(at) = places.iter().position(|other| Arc::ptr_eq(other, place)) {

@@ -1,0 +1,51 @@
+//! The list of `./check sabotage`, which the gate does not run: each mutation still has its place in the sources.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+/// Why a mutation could not be made, for each of which that is so.
+fn misplaced(list: &str, mut source: impl FnMut(&str) -> String) -> Vec<String> {
+    let (mut file, mut text, mut misplaced) = (String::new(), String::new(), Vec::new());
+    for paragraph in list.split("\n\n").map(|paragraph| paragraph.trim_matches('\n')) {
+        if let Some(named) = paragraph.strip_prefix("# ") {
+            file = named.trim().to_owned();
+            text = source(&file);
+            continue;
+        }
+        let old = paragraph.lines().filter_map(|line| line.strip_prefix('-'));
+        let old: Vec<_> = old.map(|line| line.strip_prefix(' ').unwrap_or(line)).collect();
+        let place = old.join("\n").replace(['«', '»'], "");
+        let times = if place.is_empty() { 0 } else { text.matches(&place).count() };
+        if times != 1 && !paragraph.is_empty() {
+            let what = paragraph.lines().next().unwrap_or_default();
+            misplaced.push(format!("{file}: \"{what}\": its text is there {times} times"));
+        }
+    }
+    misplaced
+}
+
+#[test]
+fn each_mutation_has_one_place_in_the_sources() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut lists = 0;
+    for entry in fs::read_dir(root.join("tests/sabotage/mutations")).unwrap() {
+        let list = fs::read_to_string(entry.unwrap().path()).unwrap();
+        let source = |file: &str| fs::read_to_string(root.join(file)).unwrap_or_default();
+        assert_eq!(misplaced(&list, source), Vec::<String>::new());
+        lists += 1;
+    }
+    assert!(lists > 0, "there are no lists");
+}
+
+#[test]
+fn a_mutation_whose_text_is_gone_or_is_there_twice_is_reported() {
+    let sources = BTreeMap::from([("a.rs", "one two two"), ("b.rs", "let x =\n    one;")]);
+    let list = "# a.rs\n\nOne\nsuite: lib a\n- one\n+ 1\n\nTwo\nsuite: lib a\n- two\n+ 2\n\n\
+        Three\nsuite: lib a\n- three\n+ 3\n\n# b.rs\n\nIts one\nsuite: lib b\n- let x =\n-     «one»;\n+ 1\n";
+    let said = misplaced(list, |file| sources[file].to_owned());
+    assert_eq!(
+        said,
+        ["a.rs: \"Two\": its text is there 2 times", "a.rs: \"Three\": its text is there 0 times"]
+    );
+}
