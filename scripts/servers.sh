@@ -153,6 +153,21 @@ servers_find_redis() {
     command -v redis-server 2>/dev/null || command -v valkey-server 2>/dev/null
 }
 
+# Whether the server that answers on this port is the Redis with this process id, and not one that has had the port first.
+servers_redis_is() { # port process
+    local line
+    exec 3<>"/dev/tcp/127.0.0.1/$1" || return 1
+    printf 'INFO server\r\nQUIT\r\n' >&3
+    while IFS= read -r -t 3 line <&3; do
+        if [ "$line" = "process_id:$2"$'\r' ]; then
+            exec 3>&-
+            return 0
+        fi
+    done
+    exec 3>&-
+    return 1
+} 2>/dev/null
+
 # The same, installing redis-server when there is none. The service that comes with the package stays off.
 servers_ensure_redis() {
     servers_find_redis && return 0

@@ -73,17 +73,23 @@ stores_wait() { # command…
     return 1
 }
 
-# Whether somebody answers at a port; no client is needed for that.
-stores_open() { (exec 3<>"/dev/tcp/127.0.0.1/$1") 2>/dev/null; }
-
-# Whether a POST is answered with 200.
+# The answer to a POST.
 stores_post() { # port path body
-    local answer
     exec 3<>"/dev/tcp/127.0.0.1/$1" || return 1
     printf 'POST %s HTTP/1.0\r\nContent-Length: %d\r\n\r\n%s' "$2" "${#3}" "$3" >&3
-    IFS= read -r -t 5 answer <&3
+    timeout 5 cat <&3
     exec 3<&-
-    case $answer in *' 200 '*) return 0 ;; *) return 1 ;; esac
+}
+
+# Each server is asked for something that only the one which was started here can say: another may have had the port first.
+# Those of the databases are known by their logs.
+stores_etcd_is() { # port name
+    case $(stores_post "$1" /v3/kv/range '{"key":"YQ=="}') in *' 200 '*) ;; *) return 1 ;; esac
+    case $(stores_post "$1" /v3/cluster/member/list '{}') in *"\"name\":\"$2\""*) return 0 ;; *) return 1 ;; esac
+}
+stores_zookeeper_is() { # port data-folder
+    case $(stores_ask_zookeeper "$1" conf) in *"dataDir=$2/"*) ;; *) return 1 ;; esac
+    case $(stores_ask_zookeeper "$1" srvr) in *Mode:*) return 0 ;; *) return 1 ;; esac
 }
 
 stores_started() { # url about [signal that ends it]
@@ -111,7 +117,7 @@ stores_start_redis() { # append-only fsync folder
         "$program" --port "$port" --bind 127.0.0.1 --save '' --appendonly "$1" --appendfsync "$2" --dir "$3" \
             --maxclients 10000 --tcp-backlog 2048 --logfile "$3/log" --daemonize no &
         STORES_PID=$!
-        if stores_wait stores_open "$port"; then
+        if stores_wait servers_redis_is "$port" "$STORES_PID"; then
             local persistence='nothing on disk'
             [ "$1" = no ] || persistence='each change on disk before the answer'
             stores_started "redis://127.0.0.1:$port" "$(servers_name "$program"), $persistence"
@@ -135,12 +141,12 @@ stores_start_zookeeper() { # folder
     for _ in 1 2 3 4 5; do
         port=$(stores_port)
         printf '%s\n' "tickTime=2000" "dataDir=$1/data" "clientPort=$port" clientPortAddress=127.0.0.1 \
-            maxClientCnxns=0 admin.enableServer=false '4lw.commands.whitelist=srvr' >"$1/zoo.cfg"
+            maxClientCnxns=0 admin.enableServer=false '4lw.commands.whitelist=srvr,conf' >"$1/zoo.cfg"
         java -Xmx512m -cp "$jar" org.apache.zookeeper.server.quorum.QuorumPeerMain "$1/zoo.cfg" >"$1/log" 2>&1 &
         STORES_PID=$!
-        if stores_wait stores_serves "$port"; then
+        if stores_wait stores_zookeeper_is "$port" "$1/data"; then
             stores_started "zk://127.0.0.1:$port" \
-                "ZooKeeper $(stores_serves "$port" | sed -n 's/^Zookeeper version: \([0-9.]*\).*/\1/p'), one server, each change on disk before the answer"
+                "ZooKeeper $(stores_ask_zookeeper "$port" srvr | sed -n 's/^Zookeeper version: \([0-9.]*\).*/\1/p'), one server, each change on disk before the answer"
             return 0
         fi
         stores_give_up
@@ -148,29 +154,27 @@ stores_start_zookeeper() { # folder
     return 1
 }
 
-# What a ZooKeeper says of itself, once it serves.
-stores_serves() { # port
-    local answer
+# What a ZooKeeper answers to a word of four letters.
+stores_ask_zookeeper() { # port word
     exec 3<>"/dev/tcp/127.0.0.1/$1" || return 1
-    printf srvr >&3
-    answer=$(timeout 5 cat <&3)
+    printf %s "$2" >&3
+    timeout 5 cat <&3
     exec 3<&-
-    printf '%s\n' "$answer"
-    case $answer in *Mode:*) return 0 ;; *) return 1 ;; esac
 }
 
 stores_start_etcd() { # folder
-    local program port peer _
+    local program port peer name _
     program=$(servers_ensure_etcd) || return 1
     for _ in 1 2 3 4 5; do
         port=$(stores_port)
         peer=$((port + 10000))
-        "$program" --data-dir "$1/data" --log-level error \
+        name=bench-$$-$RANDOM$RANDOM
+        "$program" --name "$name" --data-dir "$1/data" --log-level error \
             --listen-client-urls "http://127.0.0.1:$port" --advertise-client-urls "http://127.0.0.1:$port" \
             --listen-peer-urls "http://127.0.0.1:$peer" --initial-advertise-peer-urls "http://127.0.0.1:$peer" \
-            --initial-cluster "default=http://127.0.0.1:$peer" >"$1/log" 2>&1 &
+            --initial-cluster "$name=http://127.0.0.1:$peer" >"$1/log" 2>&1 &
         STORES_PID=$!
-        if stores_wait stores_post "$port" /v3/kv/range '{"key":"YQ=="}'; then
+        if stores_wait stores_etcd_is "$port" "$name"; then
             stores_started "etcd://127.0.0.1:$port" \
                 "etcd $("$program" --version | sed -n 's/^etcd Version: //p'), one member, each change on disk before the answer"
             return 0

@@ -87,7 +87,7 @@ pub enum ErrorKind {
     Lost,
     /// The wait was ended by an [`Interrupt`](crate::Interrupt).
     Interrupted,
-    /// Waiting would wait for the calling thread itself.
+    /// Waiting would wait for the calling thread itself, or for another task that this thread runs (feature `tokio`).
     WouldDeadlock,
     /// The key belongs to something that is not this kind of lock.
     WrongType,

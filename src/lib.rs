@@ -68,6 +68,7 @@
 //! | `zookeeper` | `zk://` URLs; the locks are Curator's |
 //! | `tracing` | spans of waits and holds, and log lines |
 //! | `metrics` | an observer that counts and measures for the crate `metrics`, and so for Prometheus and others |
+//! | `tokio` | a hold of a thread belongs to the task that took it too: another task on the thread does not re-enter it |
 //!
 //! # Log levels
 //!
@@ -128,6 +129,7 @@ mod room;
 mod seam;
 mod stores;
 mod sync;
+mod task;
 mod time;
 #[cfg(feature = "tls")]
 mod tls;

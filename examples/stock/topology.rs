@@ -296,8 +296,8 @@ impl Server {
         Server::start_with(config, vec!["--sentinel"])
     }
 
-    /// Another process may take a port between the look and the start. Then the server ends at once, and is started on
-    /// other ports, with more time each time.
+    /// Another process may take a port between the look and the start. Then the server ends at once, or another answers there;
+    /// it is started on other ports, with more time each time.
     fn start_with(config: &str, arguments: Vec<&str>) -> Result<Server> {
         for limit in [START_LIMIT / 4, START_LIMIT / 2] {
             if let Ok(server) = Server::try_start(config, &arguments, limit) {
@@ -352,17 +352,23 @@ impl Server {
         self.wait_until_up(START_LIMIT)
     }
 
+    /// Waits until it answers. Another process may have taken the port, with a server that answers at once: that is an error.
     fn wait_until_up(&mut self, limit: Duration) -> Result<()> {
         let (from, client) = (Instant::now(), redis::Client::open(self.url())?);
+        let ours = format!("process_id:{}\r\n", self.pid.as_raw_nonzero());
         loop {
-            let connection = client.get_connection_with_timeout(limit);
-            if connection.is_ok_and(|mut connection| redis::cmd("PING").exec(&mut connection).is_ok()) {
-                return Ok(());
+            let answer = client.get_connection_with_timeout(limit).and_then(|mut connection| {
+                redis::cmd("PING").exec(&mut connection)?;
+                redis::cmd("INFO").arg("server").query::<String>(&mut connection)
+            });
+            match answer {
+                Ok(server) if server.contains(&ours) => return Ok(()),
+                Ok(_) => return Err(format!("another server answers on port {}", self.port).into()),
+                Err(_) if from.elapsed() > limit => {
+                    return Err("a server for the locks did not start".into());
+                }
+                Err(_) => std::thread::sleep(Duration::from_millis(10)),
             }
-            if from.elapsed() > limit {
-                return Err("a server for the locks did not start".into());
-            }
-            std::thread::sleep(Duration::from_millis(10));
         }
     }
 

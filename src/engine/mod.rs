@@ -216,7 +216,7 @@ impl Engine {
 
     // ---- questions, which the server answers
 
-    /// The state of a lock in the store, with the count of the calling thread. A live local hold that the server does
+    /// The state of a lock in the store, with the count of the calling thread and task. A live local hold that the server does
     /// not know is lost by this.
     pub(crate) fn inspect(
         &self,
@@ -229,14 +229,25 @@ impl Engine {
         let hold = self.registry.of_thread(kind, name, thread.id());
         let owner = hold.as_ref().map_or_else(|| Owner::new(self.id, thread.number()), |hold| hold.owner());
         let answer = self.store.inspect(kind, name, owner, self.one_command());
-        let snapshot =
+        let mut snapshot =
             answer.of_reading().into_result().map_err(|error| error.during(action).on(name.given()))?;
-        if let Some(hold) = hold
-            && snapshot.as_ref().is_none_or(|snapshot| snapshot.count == 0)
-        {
-            self.completion.lose(&hold, LossReason::Gone);
+        if let Some(hold) = hold {
+            if snapshot.as_ref().is_none_or(|snapshot| snapshot.count == 0) {
+                self.completion.lose(&hold, LossReason::Gone);
+            }
+            if let Some(snapshot) = &mut snapshot
+                && !hold.is_of_this_task()
+            {
+                snapshot.count = 0; // another task's
+            }
         }
         Ok(snapshot)
+    }
+
+    /// The hold of the calling thread, live or lost, if its task took it.
+    pub(crate) fn own_hold(&self, kind: Kind, name: &Arc<LockName>) -> Option<Arc<Hold>> {
+        let hold = self.registry.of_thread(kind, name, ThreadMark::current().id());
+        hold.filter(|hold| hold.is_of_this_task())
     }
 
     /// Whatever there is under a name.

@@ -8,7 +8,7 @@ use crate::engine::acquire::call::{AcquireCall, WaitLimit};
 use crate::engine::acquire::terms::Terms;
 use crate::engine::hold::Hold;
 use crate::error::{Error, Result};
-use crate::ident::{LockName, ThreadMark, unbound_number};
+use crate::ident::{LockName, unbound_number};
 use crate::interrupt::Interrupt;
 use crate::locks::named::{RedisLock, forever};
 use crate::seam::{Counting, Kind};
@@ -225,11 +225,7 @@ impl Condition {
 
     fn own_hold(&self, action: &'static str) -> Result<Arc<Hold>> {
         let engine = self.lock.engine();
-        let hold = engine.registry.of_thread(
-            self.lock.kind(),
-            self.lock.checked(action)?,
-            ThreadMark::current().id(),
-        );
+        let hold = engine.own_hold(self.lock.kind(), self.lock.checked(action)?);
         engine.usable(action)?;
         match hold.filter(|hold| hold.is_live(engine.clock.now(), &engine.reporter)) {
             Some(hold) => Ok(hold),

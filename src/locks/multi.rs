@@ -10,7 +10,6 @@ use std::time::{Duration, Instant};
 use crate::engine::acquire::call::{AcquireCall, WaitLimit};
 use crate::engine::batch::{BatchAnswer, BatchItem, LevelRelease, ask_ahead, leave_all};
 use crate::error::{Error, ErrorKind, Result};
-use crate::ident::ThreadMark;
 use crate::interrupt::Interrupt;
 use crate::locks::group::{Group, MultiGuard, OwnedMultiGuard};
 use crate::locks::named::{CallOptions, RedisLock, forever, unending};
@@ -103,7 +102,6 @@ impl MultiLock {
     ///
     /// As [`RedisLock::unlock`], about the first that failed; the others are released all the same.
     pub fn unlock(&self) -> Result<()> {
-        let thread = ThreadMark::current();
         let mut missing = None;
         let mut outcome = Ok(());
         let mut held = Vec::new();
@@ -113,7 +111,7 @@ impl MultiLock {
                 outcome = outcome.and(Err(error.on(name.given())));
                 continue;
             }
-            match engine.registry.of_thread(lock.kind(), name, thread.id()) {
+            match engine.own_hold(lock.kind(), name) {
                 Some(hold) => held.push(LevelRelease { engine: Arc::clone(engine), hold, level: None }),
                 None => missing = missing.or(Some((engine, lock.kind(), name))),
             }

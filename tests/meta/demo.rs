@@ -114,6 +114,37 @@ fn the_fenced_row_is_exact_when_its_primary_of_a_cluster_is_killed() {
     is_exact_on("cluster");
 }
 
+/// The first of its servers finds its port taken, by a server that knows nothing of clusters and answers all the same.
+#[test]
+fn a_server_of_another_on_the_port_of_the_demos_own_is_not_taken_for_it() {
+    let Some(server) = RedisServer::start_default() else { return };
+    let stage = Stage::new("exit 0");
+    let script = r#"
+real=$SERVER others=$OTHERS
+if mkdir "$others" 2>/dev/null; then
+    port=$(sed -n 's/^port //p' "$1")
+    "$real" --port "$port" --bind 127.0.0.1 --save '' --appendonly no --dir "$others" --logfile log \
+        --pidfile "$others/pid" --daemonize yes
+    until [ -s "$others/pid" ] && grep -q 'ready to accept\|Ready to accept' "$others/log"; do sleep 0.01; done
+fi
+exec "$real" "$@""#;
+    stage.program("server", script);
+    let others = stage.folder.path().join("others");
+    let mut demo = Command::new(example("stock"));
+    demo.arg("--json").args(SMALL).args(["--rows", "redis_lock_fenced", "--topology", "cluster"]);
+    demo.env("REDIS_URL", server.url()).env("LEASEHOLD_DEMO_SERVER", stage.programs().join("server"));
+    demo.env("SERVER", &server.binary().path).env("OTHERS", &others);
+    let demo = Demo::of(&mut demo);
+    // The first of its workers is struck when all its servers are up and agree.
+    is_being_struck(&server);
+    kill_process(Pid::from_child(&demo.child), Signal::INT).unwrap();
+    let (_, said, status) = demo.end();
+    let pid = std::fs::read_to_string(others.join("pid")).expect(&said);
+    let pid = Pid::from_raw(pid.trim().parse().unwrap()).unwrap();
+    assert!(kill_process(pid, Signal::KILL).is_ok(), "the demo ended the server of another: {said}");
+    assert_eq!((said.as_str(), status.code()), ("stock: interrupted\n", Some(130)));
+}
+
 #[test]
 fn the_fenced_row_is_exact_when_its_node_of_a_ring_is_killed_and_given_up() {
     is_exact_on("ring");

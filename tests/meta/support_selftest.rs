@@ -8,6 +8,7 @@ use redis::{Commands, Connection, ErrorKind, RedisResult};
 
 use crate::support::epilogue::{Baseline, assert_every_hash_has_a_ttl, not_given_back, threads};
 use crate::support::history::{Claim, History, Violation, check};
+use crate::support::listening::listens;
 use crate::support::netns::{Lost, Netns};
 use crate::support::proxy::{Direction, Do, Proxy, Then, Which, script_with, verb};
 use crate::support::server::{RedisServer, default_server, matrix, timed};
@@ -137,6 +138,15 @@ fn with_an_append_only_file_a_killed_server_comes_back_with_its_data_on_its_port
     server.restart();
     assert_eq!(server.url(), url);
     assert_eq!(incr(&mut connect(&url), "kept").unwrap(), 2);
+}
+
+#[test]
+fn a_port_is_that_of_the_process_that_listens_on_it_whoever_answers_there() {
+    let Some(server) = RedisServer::start_default() else { return };
+    let other = RedisServer::builder(server.binary()).start();
+    assert!(listens(server.pid(), server.port()) && listens(other.pid(), other.port()));
+    assert!(!listens(other.pid(), server.port()));
+    incr(&mut connect(&server.url()), "an answer").unwrap();
 }
 
 #[test]

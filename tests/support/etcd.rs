@@ -3,6 +3,7 @@
 //! The program is looked up in `PATH` (Debian's package etcd-server). Its data lies in memory where the machine has such
 //! a folder, since it writes each change through to the disk and old versions cannot be told not to.
 
+use super::listening::listens;
 use super::server::{Port, in_path, make_certificates};
 use super::{LastWill, eventually, missing, signal, spawn};
 use std::io::{Read, Write};
@@ -228,10 +229,15 @@ impl Etcd {
                 "etcd ended:\n{}",
                 self.log()
             );
+            let ports = [&self.peer, &self.client].map(Port::number);
+            if !ports.into_iter().all(|port| listens(self.pid(), port)) {
+                last = format!("it does not listen on {ports:?}");
+                return false;
+            }
             match self.ask("/v3/kv/range", r#"{"key":"YQ=="}"#) {
                 Ok((200, _)) => true,
                 // The test looks at TLS itself.
-                Err(_) if self.tls && TcpStream::connect((Ipv4Addr::LOCALHOST, self.port())).is_ok() => true,
+                Err(_) if self.tls => true,
                 other => {
                     last = format!("{other:?}");
                     false

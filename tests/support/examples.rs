@@ -28,6 +28,7 @@ pub fn example(name: &str) -> PathBuf {
         ("postgres", cfg!(feature = "postgres")),
         ("mysql", cfg!(feature = "mysql")),
         ("sqlite", cfg!(feature = "sqlite")),
+        ("tokio", cfg!(feature = "tokio")),
     ];
     for (feature, _) in features.iter().filter(|(_, on)| *on) {
         cargo.args(["--features", feature]);

@@ -9,6 +9,7 @@
 //! | [`threads`] | threads that hold a lock, wait for one, or make a call |
 //! | [`alone`] | a test in a process of its own |
 //! | [`observer`] | an observer that remembers its calls |
+//! | [`listening`] | whether a port is that of the process which a test has started |
 //! | [`server`] | a private Redis or Valkey of each version that is there |
 //! | `postgres`, `mysql` | a private PostgreSQL, MariaDB or MySQL (with the feature) |
 //! | [`processes`] | what several processes do with one lock, and one that is killed |
@@ -48,6 +49,7 @@ pub mod examples;
 pub mod folder;
 pub mod heap;
 pub mod history;
+pub mod listening;
 pub mod load;
 #[cfg(feature = "mysql")]
 pub mod mysql;

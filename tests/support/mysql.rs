@@ -4,6 +4,7 @@
 //! as `mysql`, or `nobody`.
 
 use super::as_other_user::{own, prefix};
+use super::listening::listens;
 use super::server::{Certificates, Port, in_path, make_certificates};
 use super::{LastWill, eventually, missing, run, signal, spawn};
 use mysql::Conn;
@@ -187,7 +188,7 @@ impl MysqlServer {
         let mut ended = false;
         let ready = eventually(START_LIMIT, || {
             ended = self.process.as_mut().expect("just started").try_wait().unwrap().is_some();
-            ended || self.try_admin().is_ok()
+            ended || (listens(self.pid(), self.port()) && self.try_admin().is_ok())
         });
         assert!(ready && !ended, "the server did not start:\n{}", self.log());
     }

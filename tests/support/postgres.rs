@@ -4,6 +4,7 @@
 //! the user `postgres`, or as `nobody`.
 
 use super::as_other_user::{own, prefix};
+use super::listening::listens;
 use super::server::{Certificates, Port, in_path, make_certificates};
 use super::{LastWill, eventually, missing, run, spawn};
 use postgres::{Client, NoTls};
@@ -160,7 +161,7 @@ impl PostgresServer {
                 self.process = None;
                 return ended;
             }
-            Client::connect(&self.url(), NoTls).is_ok()
+            listens(process.id(), self.port()) && Client::connect(&self.url(), NoTls).is_ok()
         });
         assert!(ready && !ended, "PostgreSQL did not start:\n{}", self.log());
         let (pid, folder) = (self.pid().to_string(), self.folder.path().to_string_lossy().into_owned());
@@ -214,7 +215,7 @@ impl Bouncer {
         let process = spawn(&command, |command| command.current_dir(folder.path()).stdout(same).stderr(log));
         let will = LastWill::new(&["kill", "-KILL", &process.id().to_string()]);
         let bouncer = Bouncer { process, _will: will, port, folder };
-        let answers = || std::net::TcpStream::connect(("127.0.0.1", bouncer.port.number())).is_ok();
+        let answers = || listens(bouncer.process.id(), bouncer.port.number());
         let log = || std::fs::read_to_string(bouncer.folder.path().join("log")).unwrap_or_default();
         assert!(eventually(START_LIMIT, answers), "PgBouncer did not start:\n{}", log());
         Some(bouncer)

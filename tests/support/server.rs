@@ -7,13 +7,14 @@
 //! Each server also listens on a Unix socket. The admin connection comes in there, with a user of its own where
 //! there are passwords, so that it works whatever a test does to the network, to TLS or to the ACL.
 
+use super::listening::listens;
 use super::netns::Netns;
 use super::{LastWill, eventually, missing, now, random, run, signal, spawn};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fmt::Write as _;
-use std::net::{Ipv4Addr, TcpListener, TcpStream, UdpSocket};
+use std::net::{Ipv4Addr, TcpListener, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::process::Child;
 use std::sync::OnceLock;
@@ -537,8 +538,8 @@ impl RedisServer {
     }
 
     fn answers(&self) -> Result<(), String> {
-        if self.builder.listen != Listen::UnixOnly && self.builder.netns.is_none() {
-            TcpStream::connect((self.address(), self.port())).map_err(|error| error.to_string())?;
+        if self.builder.listen != Listen::UnixOnly && !listens(self.pid(), self.port()) {
+            return Err(format!("it does not listen on port {}", self.port()));
         }
         match self.try_admin().and_then(|mut admin| redis::cmd("PING").exec(&mut admin)) {
             Ok(()) => Ok(()),

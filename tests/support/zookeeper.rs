@@ -11,6 +11,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tempfile::TempDir;
 
+use super::listening::listens;
 use super::server::{Certificates, Port, make_certificates};
 use super::{LastWill, eventually, missing, signal, spawn};
 
@@ -175,9 +176,10 @@ impl ZooKeeper {
 
     fn wait_until_serving(&self) {
         // The port for TLS is opened after the other.
-        let is_open = |port: &Port| TcpStream::connect(("127.0.0.1", port.number())).is_ok();
+        let is_open = |port: &Port| listens(self.pid(), port.number());
         let serves = eventually(START_LIMIT, || {
-            self.ask("srvr").contains("Mode:") && self.secure.as_ref().is_none_or(is_open)
+            let is_ours = is_open(&self.port) && self.secure.as_ref().is_none_or(is_open);
+            is_ours && self.ask("srvr").contains("Mode:")
         });
         let log = || std::fs::read_to_string(self.log()).unwrap_or_default();
         assert!(serves, "ZooKeeper does not serve:\n{}", log());

@@ -126,7 +126,7 @@ fn server_program() -> OsString {
     std::env::var_os("LEASEHOLD_TEST_SERVER").unwrap_or_else(|| "redis-server".into())
 }
 
-/// A server that answers; none if another process has its port.
+/// A server that answers; none if another process has its port, whose server may answer there.
 fn start_server(program: &OsStr, port: u16, dir: &Path, options: &[&str]) -> Option<Child> {
     let mut process = Command::new(program)
         .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", "", "--dir"])
@@ -136,8 +136,9 @@ fn start_server(program: &OsStr, port: u16, dir: &Path, options: &[&str]) -> Opt
         .spawn()
         .expect("redis-server: set LEASEHOLD_TEST_SERVER");
     let end = now() + 30_000_000_000;
+    let ours = format!("process_id:{}\r\n", process.id());
     while process.try_wait().unwrap().is_none() && now() < end {
-        if ask(port, &["PING"]).is_some_and(|answer| answer.starts_with("+PONG")) {
+        if ask(port, &["INFO", "server"]).is_some_and(|answer| answer.contains(&ours)) {
             return Some(process);
         }
         pause(5);

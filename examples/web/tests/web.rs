@@ -42,7 +42,7 @@ impl Redis {
             return None;
         };
         let folder = tempfile::tempdir().unwrap();
-        // A port that was free a moment ago; if another takes it first, the next one.
+        // A port that was free a moment ago; if another takes it first, whose server may answer there, the next one.
         for _ in 0..20 {
             let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
             let mut server = Command::new(&program);
@@ -59,7 +59,7 @@ impl Redis {
             let mut child = server.arg("--dir").arg(folder.path()).stdout(Stdio::null()).spawn().unwrap();
             let url = format!("redis://127.0.0.1:{port}");
             while child.try_wait().unwrap().is_none() {
-                if LockClient::connect(&url).is_ok() {
+                if is_of(port, child.id()) {
                     return Some(Redis { child, url, _folder: folder });
                 }
                 std::thread::sleep(Duration::from_millis(20));
@@ -72,6 +72,17 @@ impl Redis {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
     }
+}
+
+/// Whether the server that answers on the port is this process.
+fn is_of(port: u16, process: u32) -> bool {
+    let mut answer = String::new();
+    let asked = TcpStream::connect(("127.0.0.1", port)).and_then(|mut stream| {
+        stream.set_read_timeout(Some(Duration::from_secs(5)))?;
+        stream.write_all(b"INFO server\r\nQUIT\r\n")?;
+        stream.read_to_string(&mut answer)
+    });
+    asked.is_ok() && answer.contains(&format!("process_id:{process}\r\n"))
 }
 
 impl Drop for Redis {

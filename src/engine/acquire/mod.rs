@@ -18,6 +18,7 @@ use std::time::Duration;
 use crate::engine::Engine;
 use crate::engine::acquire::call::{AcquireCall, Granted, interrupted};
 use crate::engine::acquire::waiting::Waiting;
+use crate::engine::hold::Hold;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ident::{LockName, ThreadMark};
 use crate::interrupt::Interrupt;
@@ -36,6 +37,9 @@ impl Engine {
             && let Some(hold) = self.registry.of_thread(call.kind, call.name, thread.id())
         {
             if hold.is_live(self.clock.now(), &self.reporter) {
+                if !hold.is_of_this_task() {
+                    return self.would_wait_for_itself(call, OTHER_TASK);
+                }
                 if call.kind.is_token() || !call.terms.reentrant {
                     return self.would_wait_for_itself(call, NOT_REENTRANT);
                 }
@@ -55,12 +59,21 @@ impl Engine {
 
     /// Why the caller would wait for its own thread, if it would.
     fn own_hold_in_the_way(&self, call: &AcquireCall<'_>, thread: &ThreadMark) -> Option<&'static str> {
-        let holds = |kind| self.has_live(kind, call.name, thread);
+        let live = |kind| self.live_hold(kind, call.name, thread);
+        let holds = |kind| live(kind).is_some();
         if call.kind == Kind::Write && holds(Kind::Read) {
             return Some(READS_ALREADY);
         }
-        if call.kind == Kind::Read && !call.by_thread && holds(Kind::Write) {
-            return Some(WRITES_ALREADY);
+        if call.kind == Kind::Read
+            && let Some(writing) = live(Kind::Write)
+        {
+            if !call.by_thread {
+                return Some(WRITES_ALREADY);
+            }
+            // To the store the thread writes, and may read.
+            if !writing.is_of_this_task() {
+                return Some(OTHER_TASK);
+            }
         }
         (!call.by_thread && !call.kind.is_shared() && holds(call.kind)).then_some(HOLDS_ALREADY)
     }
@@ -73,10 +86,10 @@ impl Engine {
         Err(Error::new(ErrorKind::WouldDeadlock, call.action, words).on(call.name.given()))
     }
 
-    /// Whether the thread has a live hold of this kind.
-    fn has_live(&self, kind: Kind, name: &Arc<LockName>, thread: &ThreadMark) -> bool {
+    /// The thread's hold of this kind, if it is live; whichever task of the thread took it.
+    fn live_hold(&self, kind: Kind, name: &Arc<LockName>, thread: &ThreadMark) -> Option<Arc<Hold>> {
         let hold = self.registry.of_thread(kind, name, thread.id());
-        hold.is_some_and(|hold| hold.is_live(self.clock.now(), &self.reporter))
+        hold.filter(|hold| hold.is_live(self.clock.now(), &self.reporter))
     }
 
     /// The lease to ask for, once all is checked that can be without I/O.
@@ -112,6 +125,8 @@ impl Engine {
     }
 }
 
+const OTHER_TASK: &str = "another task of this thread holds it, which waiting here would keep from going on: take it with an owned \
+                          guard, or in spawn_blocking";
 const NOT_REENTRANT: &str = "this thread holds it already, and this lock is not reentrant";
 const READS_ALREADY: &str =
     "this thread holds the read lock, which cannot become the write lock: release it first";

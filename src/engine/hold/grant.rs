@@ -5,13 +5,14 @@ use std::time::Duration;
 
 use crate::ident::{Fence, LockName, Owner, ThreadMark};
 use crate::seam::{Bound, HoldNote, Kind};
+use crate::task::TaskMark;
 use crate::time::{Lease, Moment};
 
 /// The holder: a thread, or a guard.
 #[derive(Debug, Clone)]
 pub(crate) enum Holder {
-    /// A thread; its mark is gone when the thread has ended.
-    Thread { id: u64, mark: Weak<ThreadMark> },
+    /// A thread, and the task that it ran; its mark is gone when the thread has ended.
+    Thread { id: u64, mark: Weak<ThreadMark>, task: TaskMark },
     /// The owner of the transferable guard.
     Guard,
 }

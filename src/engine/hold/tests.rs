@@ -64,7 +64,7 @@ fn a_loss_is_told_once_and_stays() {
 fn a_number_that_was_spent_is_the_threads_until_the_hold_ends() {
     let mark = ThreadMark::current();
     let of_thread = || {
-        let holder = Holder::Thread { id: mark.id(), mark: Arc::downgrade(&mark) };
+        let holder = Holder::Thread { id: mark.id(), mark: Arc::downgrade(&mark), task: TaskMark::current() };
         let owner = Owner::new(ClientId::random(), mark.number());
         Hold { holder, owner, ..hold(Lease::Renewed, ManualClock::new().now()) }
     };

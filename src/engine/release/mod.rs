@@ -17,7 +17,7 @@ use crate::engine::policy::POLL_COMPLETIONS_EVERY;
 use crate::engine::release::handoff::HandoffStart;
 use crate::error::{Error, NotHeld, Result};
 use crate::fork::is_forked;
-use crate::ident::{LockName, ThreadMark};
+use crate::ident::LockName;
 use crate::observe::LossReason;
 use crate::observe::event::Event;
 use crate::park::Parker;
@@ -28,12 +28,11 @@ use crate::time::{Moment, random_between};
 const PAUSE: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(60));
 
 impl Engine {
-    /// Ends the innermost level of the calling thread's hold.
+    /// Ends the innermost level of the hold of the calling thread and task.
     pub(crate) fn unlock(&self, action: &'static str, kind: Kind, name: &Arc<LockName>) -> Result<()> {
         let _call = self.calls.begin();
         self.usable(action)?;
-        let thread = ThreadMark::current();
-        match self.registry.of_thread(kind, name, thread.id()) {
+        match self.own_hold(kind, name) {
             Some(hold) => self.end_one_level(action, &hold, None),
             None => Err(self.not_holding(action, kind, name)),
         }

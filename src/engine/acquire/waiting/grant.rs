@@ -8,13 +8,18 @@ use crate::engine::hold::{Grant, Hold, Holder};
 use crate::ident::Fence;
 use crate::observe::{Loss, LossReason};
 use crate::seam::{Claim, Kind};
+use crate::task::TaskMark;
 use crate::time::{Lease, Moment};
 
 impl Waiting<'_> {
     pub(super) fn enter(&mut self, claim: &Claim, sent: Moment, fence: Option<Fence>) -> Granted {
         let (engine, call) = (self.engine, self.call);
         let holder = if call.by_thread {
-            Holder::Thread { id: self.thread.id(), mark: Arc::downgrade(self.thread) }
+            Holder::Thread {
+                id: self.thread.id(),
+                mark: Arc::downgrade(self.thread),
+                task: TaskMark::current(),
+            }
         } else {
             Holder::Guard
         };

@@ -7,19 +7,18 @@ use std::future::Future;
 use std::sync::Arc;
 use std::task::Poll;
 
-use tokio::runtime::{Builder, Handle, Runtime};
-use tokio::time::timeout;
 use tokio_postgres::tls::MakeTlsConnect;
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Config, Connection, Row, SimpleQueryMessage, Socket, Statement};
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::seam::{Failure, Outcome};
+use crate::stores::sql::postgres::driver::{Driver, within};
 use crate::stores::sql::postgres::refusal::{failed, unreachable};
 #[cfg(feature = "tls")]
 pub(super) use crate::stores::sql::postgres::secure::Secure;
 use crate::stores::sql::timed_out;
-use crate::time::{Clock, Moment};
+use crate::time::Moment;
 
 pub(super) type Params<'a> = &'a [&'a (dyn ToSql + Sync)];
 
@@ -51,62 +50,28 @@ pub(super) struct PostgresConnection {
     pub(super) backend: String,
     statements: HashMap<Box<str>, Statement>,
     /// Dropped last: it runs what reads and writes for the client.
-    runtime: Runtime,
-}
-
-/// A runtime that runs on the calling thread, while that waits.
-pub(super) fn runtime() -> Result<Runtime> {
-    Builder::new_current_thread().enable_io().enable_time().build().map_err(|error| {
-        Error::new(ErrorKind::Resource, "connect", "the system could not create an event queue")
-            .with_source(error)
-    })
-}
-
-/// While a thread's local storage is torn down, nothing can be waited for on it: its guards' releases are repeated by
-/// the watchdog.
-pub(super) fn may_wait() -> Result<()> {
-    match Handle::try_current() {
-        Err(error) if error.is_thread_local_destroyed() => {
-            Err(Error::new(ErrorKind::Resource, "use", "the thread is ending"))
-        }
-        _ => Ok(()),
-    }
-}
-
-/// `work`, but not beyond `deadline`.
-pub(super) async fn within<T>(deadline: Moment, work: impl Future<Output = T>) -> Option<T> {
-    timeout(deadline.since(Clock::System.now()), work).await.ok()
+    driver: Driver,
 }
 
 impl PostgresConnection {
     /// Connects and has the server carry out `setup`.
     pub(super) fn open(dial: &Dial, setup: &str, deadline: Moment) -> Result<PostgresConnection> {
-        may_wait()?;
-        let runtime = runtime()?;
-        let client = runtime.block_on(async {
+        let driver = Driver::new()?;
+        let (client, backend) = driver.wait(async {
             let (client, connection) = dial.connect(deadline).await?;
             drop(tokio::spawn(connection)); // ends with the runtime; its end is seen by the client
             let setup = format!("{setup}; {BACKEND}");
             let ready = within(deadline, client.simple_query(&setup)).await;
             let ready = ready.ok_or_else(|| timed_out("connecting took too long"))?;
             Ok::<_, Error>((client, backend_of(&ready.map_err(unreachable)?)))
-        });
-        let (client, backend) = match client {
-            Ok(connected) => connected,
-            Err(error) => {
-                // Not dropped, which would wait for a look-up of the host's name that hangs.
-                runtime.shutdown_background();
-                return Err(error.during("connect"));
-            }
-        };
-        Ok(PostgresConnection { client: Arc::new(client), backend, statements: HashMap::new(), runtime })
+        })??;
+        Ok(PostgresConnection { client: Arc::new(client), backend, statements: HashMap::new(), driver })
     }
 
     /// The process of the server that carries out `first` and this, without a prepared statement.
     pub(super) fn backend_after(&mut self, first: &str, deadline: Moment) -> Outcome<String> {
-        may_wait().map_err(Failure::Refused)?;
         let asked = format!("{first}{BACKEND}");
-        let answer = self.runtime.block_on(within(deadline, self.client.simple_query(&asked)));
+        let answer = self.ask(within(deadline, self.client.simple_query(&asked)))?;
         Ok(backend_of(&judge(answer)?))
     }
 
@@ -115,15 +80,13 @@ impl PostgresConnection {
         if self.client.is_closed() {
             return false;
         }
-        if may_wait().is_err() {
-            return true; // the request itself will say so
-        }
-        self.runtime.block_on(async {
+        let looked = self.driver.wait(async {
             for _ in 0..3 {
                 tokio::task::yield_now().await;
             }
         });
-        !self.client.is_closed()
+        // A look that could not be had: the request itself will say so.
+        looked.is_err() || !self.client.is_closed()
     }
 
     /// The only row that a statement returns.
@@ -133,9 +96,7 @@ impl PostgresConnection {
 
     pub(super) fn rows(&mut self, sql: &str, params: Params<'_>, deadline: Moment) -> Outcome<Vec<Row>> {
         let statement = self.statement(sql, deadline)?;
-        let client = &self.client;
-        let answer = self.runtime.block_on(within(deadline, client.query(&statement, params)));
-        judge(answer)
+        judge(self.ask(within(deadline, self.client.query(&statement, params)))?)
     }
 
     /// The only rows that two statements return, of which the second is sent behind the first without waiting, and begins when
@@ -160,7 +121,7 @@ impl PostgresConnection {
             }
             if answers.0.is_some() && answers.1.is_some() { Poll::Ready(()) } else { Poll::Pending }
         });
-        self.runtime.block_on(within(deadline, both));
+        self.ask(within(deadline, both))?;
         let first = only(judge(answers.0)?)?;
         Ok((first, judge(answers.1).and_then(only)))
     }
@@ -172,15 +133,15 @@ impl PostgresConnection {
         params: impl Iterator<Item = Vec<Box<dyn ToSql + Sync + Send>>>,
         deadline: Moment,
     ) -> Vec<Outcome<usize>> {
+        let params: Vec<_> = params.collect();
+        let count = params.len();
+        let refused = |error: Error| (0..count).map(|_| Err(Failure::Refused(error.copy()))).collect();
         let statement = match self.statement(sql, deadline) {
             Ok(statement) => statement,
-            Err(failure) => {
-                let error = failure.into_error();
-                return params.map(|_| Err(Failure::Refused(error.copy()))).collect();
-            }
+            Err(failure) => return refused(failure.into_error()),
         };
         let client = Arc::clone(&self.client);
-        let answers: Vec<_> = self.runtime.block_on(async {
+        let asked = self.driver.wait(async {
             let send = |params: Vec<Box<dyn ToSql + Sync + Send>>| {
                 let (client, statement) = (Arc::clone(&client), statement.clone());
                 tokio::spawn(async move {
@@ -188,7 +149,7 @@ impl PostgresConnection {
                     client.query(&statement, &params).await
                 })
             };
-            let sent: Vec<_> = params.map(send).collect();
+            let sent: Vec<_> = params.into_iter().map(send).collect();
             let mut answers = Vec::with_capacity(sent.len());
             for request in sent {
                 // A request that was given up ends with the runtime.
@@ -196,16 +157,19 @@ impl PostgresConnection {
             }
             answers
         });
+        let answers = match asked {
+            Ok(answers) => answers,
+            Err(error) => return refused(error),
+        };
         answers.into_iter().map(|answer| judge(answer).map(|rows| rows.len())).collect()
     }
 
     /// Prepares a statement once for each connection; until it is, nothing was asked for.
     fn statement(&mut self, sql: &str, deadline: Moment) -> Outcome<Statement> {
-        may_wait().map_err(Failure::Refused)?;
         if let Some(statement) = self.statements.get(sql) {
             return Ok(statement.clone());
         }
-        let answer = self.runtime.block_on(within(deadline, self.client.prepare(sql)));
+        let answer = self.ask(within(deadline, self.client.prepare(sql)))?;
         let statement = judge(answer).map_err(Failure::of_reading)?;
         self.statements.insert(sql.into(), statement.clone());
         Ok(statement)
@@ -213,8 +177,12 @@ impl PostgresConnection {
 
     /// Several statements that answer nothing.
     pub(super) fn execute(&mut self, sql: &str, deadline: Moment) -> Outcome<()> {
-        let answer = self.runtime.block_on(within(deadline, self.client.batch_execute(sql)));
-        judge(answer)
+        judge(self.ask(within(deadline, self.client.batch_execute(sql)))?)
+    }
+
+    /// The answer to a request; refused, if it could not be sent.
+    fn ask<T: Send>(&self, request: impl Future<Output = T> + Send) -> Outcome<T> {
+        self.driver.wait(request).map_err(Failure::Refused)
     }
 }
 

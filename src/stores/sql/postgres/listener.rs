@@ -16,7 +16,8 @@ use crate::ident::{ClientId, LockName};
 use crate::observe::reporter::Reporter;
 use crate::room::CrowdMap;
 use crate::seam::subscription::{Channel, ChannelSource, Subscription};
-use crate::stores::sql::postgres::link::{Dial, runtime, within};
+use crate::stores::sql::postgres::driver::{Driver, within};
+use crate::stores::sql::postgres::link::Dial;
 use crate::stores::sql::postgres::refusal::unreachable;
 use crate::stores::sql::timed_out;
 use crate::sync::Waker;
@@ -312,12 +313,12 @@ impl ChannelSource for NotificationListener {
 }
 
 fn start(listener: Arc<NotificationListener>) -> Result<JoinHandle<()>> {
-    let runtime = runtime()?;
+    let driver = Driver::new()?;
     thread::Builder::new()
         .name("leasehold-hub".to_owned())
         .spawn(move || {
-            runtime.block_on(listener.run());
-            drop(runtime);
+            drop(driver.wait(listener.run())); // on its own thread nothing keeps it from waiting
+            drop(driver);
             listener.ended.notify_all();
         })
         .map_err(|error| {

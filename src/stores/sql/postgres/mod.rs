@@ -2,6 +2,7 @@
 //! LISTEN/NOTIFY for wake-ups.
 
 mod advisory;
+mod driver;
 pub mod in_transaction;
 mod line;
 mod line_use;

@@ -1,0 +1,20 @@
+//! The task of an async runtime that the calling thread is running, as far as that can be known.
+//!
+//! The owner of a hold is a thread, and tasks share one: to the store they are one owner. So a hold remembers its task too.
+
+/// A task, or none. Without the feature `tokio` none is known, and all are the same.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct TaskMark {
+    #[cfg(feature = "tokio")]
+    id: Option<tokio::task::Id>,
+}
+
+impl TaskMark {
+    /// The task that runs on this thread now. Outside of tasks, as in the future of tokio's `block_on`, there is none.
+    pub(crate) fn current() -> TaskMark {
+        TaskMark {
+            #[cfg(feature = "tokio")]
+            id: tokio::task::try_id(),
+        }
+    }
+}
