@@ -35,6 +35,7 @@ mod postgres_line;
 mod redis;
 #[cfg(feature = "sqlite")]
 mod sqlite;
+mod tasks;
 #[cfg(all(feature = "tls", feature = "postgres", feature = "mysql", feature = "zookeeper"))]
 mod tls;
 #[cfg(feature = "tracing")]

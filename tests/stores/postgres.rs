@@ -13,7 +13,7 @@ use crate::databases::{self, Database, Exhausted, connect, connect_session, urls
 use crate::support::postgres::{Bouncer, PostgresServer};
 use crate::support::processes::LEASE;
 use crate::support::stalls::own_time_since;
-use crate::support::{LONG, connected, eventually, fresh, ms, now, stalled_since, start};
+use crate::support::{LONG, connected, eventually, fresh, ms, now, quiet_panic, stalled_since, start};
 
 impl Database for PostgresServer {
     same_for_each_database!(PostgresServer, Client);
@@ -457,4 +457,59 @@ fn a_server_does_not_pass_for_up_when_another_answers_on_its_port() {
     let url = server.url();
     assert!(postgres::Client::connect(&url, postgres::NoTls).is_ok(), "the other answers");
     assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| server.restart())).is_err());
+}
+
+// ---- in an async runtime
+
+/// The driver has a runtime of its own. Within another's task tokio panics where one is run or dropped; a task that unwinds then
+/// ends the process.
+#[test]
+fn in_a_task_every_call_works_and_a_dropped_guard_or_client_releases() {
+    let Some(server) = shared() else { return };
+    let (outside, url) = (server.client(), server.url());
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    for session_locks in [false, true] {
+        let options = || {
+            let options = LockClient::builder().url(&url).lease(LEASE);
+            if session_locks { options.session_locks() } else { options }
+        };
+        let rival = options().build().unwrap();
+        let name = fresh("in-a-task");
+        let task = |work: fn(&LockClient, &str)| {
+            let (options, locked) = (options(), name.clone());
+            let ended = runtime.block_on(runtime.spawn(async move {
+                let client = options.build().unwrap();
+                work(&client, &locked);
+            }));
+            let is_free = eventually(LONG, || !rival.lock(&name).is_locked().unwrap());
+            assert!(is_free, "the task has left its lock");
+            ended.map_err(tokio::task::JoinError::into_panic)
+        };
+        task(|client, name| {
+            let guard = client.lock(name).try_acquire_owned().unwrap().unwrap();
+            assert!(client.lock(name).is_locked().unwrap());
+            drop(guard);
+            assert!(client.lock(name).try_lock().unwrap());
+            client.lock(name).unlock().unwrap();
+            client.shutdown().unwrap();
+        })
+        .unwrap();
+        task(|client, name| drop(client.lock(name).acquire_owned().unwrap())).unwrap();
+        let unwound = task(|client, name| {
+            let _guard = client.lock(name).acquire_owned().unwrap();
+            quiet_panic();
+        });
+        assert_eq!(unwound.unwrap_err().downcast_ref(), Some(&"meant to panic"));
+
+        // A wait, which listens; and a server that cannot be reached.
+        let held = rival.lock(&name).acquire().unwrap();
+        let (client, waited) = (options().build().unwrap(), name.clone());
+        let waits = runtime.spawn(async move { client.lock(&waited).try_lock_for(ms(100)).unwrap() });
+        assert!(!runtime.block_on(waits).unwrap());
+        held.unlock().unwrap();
+        let nowhere = "postgres://user@127.0.0.1:1/shop";
+        let connects = runtime.spawn(async move { LockClient::connect(nowhere).map(drop) });
+        assert_eq!(runtime.block_on(connects).unwrap().unwrap_err().kind(), ErrorKind::Unreachable);
+    }
+    drop(outside);
 }

@@ -20,9 +20,7 @@ pub fn listens(pid: u32, port: u16) -> bool {
     let Ok(files) = std::fs::read_dir(process.join("fd")) else { return false };
     files.flatten().filter_map(|file| std::fs::read_link(file.path()).ok()).any(|target| {
         let target = target.to_string_lossy();
-        target
-            .strip_prefix("socket:[")
-            .is_some_and(|socket| listening.contains(socket.trim_end_matches(']')))
+        target.strip_prefix("socket:[").is_some_and(|socket| listening.contains(socket.trim_end_matches(']')))
     })
 }
 

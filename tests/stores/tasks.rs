@@ -1,0 +1,303 @@
+//! Threads that have more to do than one thing: tasks of an async runtime, which are told apart (feature `tokio`), and the jobs
+//! of a pool that steals work, which cannot be.
+
+use std::collections::VecDeque;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use leasehold::{ErrorKind, LockClient, RedisLock, Result};
+
+/// How many are inside at once, at most.
+#[derive(Default)]
+struct Inside {
+    now: AtomicUsize,
+    most: AtomicUsize,
+}
+
+impl Inside {
+    fn enter(&self) {
+        self.most.fetch_max(self.now.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+    }
+
+    fn leave(&self) {
+        self.now.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    fn most(&self) -> usize {
+        self.most.load(Ordering::SeqCst)
+    }
+}
+
+type Job<'a> = Box<dyn FnOnce(&Pool<'a>) + 'a>;
+
+/// One thread of a pool as rayon's: while it waits for a job it runs others, on top of the one that waits.
+#[derive(Default)]
+struct Pool<'a> {
+    jobs: Mutex<VecDeque<Job<'a>>>,
+}
+
+impl<'a> Pool<'a> {
+    fn add(&self, job: impl FnOnce(&Pool<'a>) + 'a) {
+        self.jobs.lock().unwrap().push_back(Box::new(job));
+    }
+
+    fn work_until(&self, is_done: impl Fn() -> bool) {
+        while !is_done() {
+            let job = self.jobs.lock().unwrap().pop_front().expect("a job that is waited for");
+            job(self);
+        }
+    }
+}
+
+/// Two jobs that want one lock; the first waits for a third while it has it. How many were inside at once, and what came of
+/// the second.
+fn stolen(lock: &RedisLock) -> (usize, Result<()>) {
+    let (inside, third, second) = (Inside::default(), AtomicBool::new(false), Mutex::new(Ok(())));
+    let work = |pool: &Pool<'_>, wait_for: Option<&AtomicBool>| -> Result<()> {
+        let guard = lock.acquire()?;
+        inside.enter();
+        if let Some(done) = wait_for {
+            pool.work_until(|| done.load(Ordering::SeqCst));
+        }
+        inside.leave();
+        guard.unlock()
+    };
+    let pool = Pool::default();
+    pool.add(|pool| *second.lock().unwrap() = work(pool, None));
+    pool.add(|_| third.store(true, Ordering::SeqCst));
+    work(&pool, Some(&third)).unwrap();
+    drop(pool);
+    (inside.most(), second.into_inner().unwrap())
+}
+
+#[test]
+fn a_job_that_a_waiting_holder_steals_re_enters_its_lock_unless_that_is_non_reentrant() {
+    let client = LockClient::in_memory();
+    let (most, second) = stolen(&client.lock("a"));
+    assert_eq!((most, second.unwrap()), (2, ()), "nothing tells a stolen job from a call");
+    let (most, second) = stolen(&client.lock_with("a").non_reentrant().build());
+    assert_eq!((most, second.unwrap_err().kind()), (1, ErrorKind::WouldDeadlock));
+}
+
+#[cfg(feature = "tokio")]
+mod tokio_tasks {
+    use std::future::Future;
+    use std::pin::pin;
+    use std::rc::Rc;
+    use std::task::Poll;
+
+    use tokio::runtime::{Builder, Runtime};
+    use tokio::task::{LocalSet, spawn_local, yield_now};
+
+    use super::*;
+
+    /// A runtime with one thread, also for what blocks.
+    fn runtime() -> Runtime {
+        Builder::new_current_thread().max_blocking_threads(1).build().unwrap()
+    }
+
+    /// A request that keeps the lock across awaits.
+    async fn request(lock: RedisLock, inside: Rc<Inside>) -> Result<()> {
+        let guard = lock.acquire()?;
+        inside.enter();
+        for _ in 0..5 {
+            yield_now().await;
+        }
+        inside.leave();
+        guard.unlock()
+    }
+
+    /// As a server with one worker has them, of actix-web's or on a `LocalSet`.
+    #[test]
+    fn requests_of_one_thread_that_hold_across_an_await_are_inside_one_at_a_time() {
+        let client = LockClient::in_memory();
+        let inside = Rc::new(Inside::default());
+        let outcomes = LocalSet::new().block_on(&runtime(), async {
+            let requests: Vec<_> =
+                (0..6).map(|_| spawn_local(request(client.lock("a"), Rc::clone(&inside)))).collect();
+            let mut outcomes = Vec::new();
+            for request in requests {
+                outcomes.push(request.await.unwrap());
+            }
+            outcomes
+        });
+        assert_eq!(inside.most(), 1);
+        let refused = outcomes.iter().filter_map(|outcome| outcome.as_ref().err());
+        assert_eq!(refused.map(leasehold::Error::kind).collect::<Vec<_>>(), [ErrorKind::WouldDeadlock; 5]);
+        assert!(!client.lock("a").is_locked().unwrap());
+    }
+
+    /// Runs `other` while a task holds the lock, outside of it, and hands the lock on to the task's end.
+    fn beside_a_holder<F: Future<Output = ()> + 'static>(lock: &RedisLock, other: impl FnOnce() -> F) {
+        let has_it = Rc::new(std::cell::Cell::new(false));
+        let ends = Rc::new(std::cell::Cell::new(false));
+        LocalSet::new().block_on(&runtime(), async {
+            let (lock, held, end) = (lock.clone(), Rc::clone(&has_it), Rc::clone(&ends));
+            let holder = spawn_local(async move {
+                lock.lock().unwrap();
+                held.set(true);
+                while !end.get() {
+                    yield_now().await;
+                }
+                // Its own, all the time.
+                assert_eq!(lock.hold_count().unwrap(), 1);
+                lock.lock().unwrap();
+                lock.unlock().unwrap();
+                lock.unlock().unwrap();
+            });
+            while !has_it.get() {
+                yield_now().await;
+            }
+            other().await;
+            ends.set(true);
+            holder.await.unwrap();
+        });
+        assert!(!lock.is_locked().unwrap());
+    }
+
+    /// What is refused to one who is not the task that holds the lock, although the thread is the same.
+    fn is_not_the_holder(lock: &RedisLock) {
+        assert_eq!(lock.lock().unwrap_err().kind(), ErrorKind::WouldDeadlock);
+        assert!(!lock.try_lock().unwrap() && lock.try_acquire().unwrap().is_none());
+        assert_eq!(lock.unlock().unwrap_err().kind(), ErrorKind::NotHeld);
+        assert!(!lock.is_held_by_current_thread().unwrap() && lock.is_locked().unwrap());
+        assert_eq!(lock.hold_count().unwrap(), 0);
+        assert_eq!(lock.condition("c").notify_one().unwrap_err().kind(), ErrorKind::NotHeld);
+    }
+
+    #[test]
+    fn the_hold_of_a_task_is_neither_another_tasks_nor_that_of_its_thread_without_a_task() {
+        let client = LockClient::in_memory();
+        let lock = client.lock("a");
+        beside_a_holder(&lock, || {
+            let lock = client.lock("a");
+            async move {
+                is_not_the_holder(&lock); // no task: the future of `block_on` itself
+                spawn_local(async move { is_not_the_holder(&lock) }).await.unwrap();
+            }
+        });
+        // The other way round.
+        let guard = lock.acquire().unwrap();
+        let other = lock.clone();
+        LocalSet::new().block_on(&runtime(), async move {
+            spawn_local(async move { is_not_the_holder(&other) }).await.unwrap();
+        });
+        guard.unlock().unwrap();
+    }
+
+    #[test]
+    fn several_locks_are_released_by_the_task_that_holds_them_alone() {
+        let client = LockClient::in_memory();
+        let locks = || client.multi_lock([client.lock("a"), client.lock("b")]);
+        let lock = client.lock("a");
+        beside_a_holder(&lock, || {
+            let locks = locks();
+            async move {
+                assert_eq!(locks.lock().unwrap_err().kind(), ErrorKind::WouldDeadlock);
+                assert_eq!(locks.unlock().unwrap_err().kind(), ErrorKind::NotHeld);
+            }
+        });
+        assert!(!client.lock("b").is_locked().unwrap());
+    }
+
+    /// To the store the thread writes, and as the same owner it may read.
+    #[test]
+    fn a_task_does_not_read_beside_another_tasks_writing() {
+        let client = LockClient::in_memory();
+        let both = client.read_write_lock("a");
+        let (read, write) = (both.read().clone(), both.write().clone());
+        beside_a_holder(&write, || {
+            let (read, write) = (read.clone(), write.clone());
+            async move {
+                assert_eq!(read.lock().unwrap_err().kind(), ErrorKind::WouldDeadlock);
+                assert!(!read.try_lock().unwrap());
+                assert_eq!(write.lock().unwrap_err().kind(), ErrorKind::WouldDeadlock);
+            }
+        });
+        // Its own reading it may add.
+        LocalSet::new().block_on(&runtime(), async move {
+            let both = async move {
+                let writing = write.acquire().unwrap();
+                yield_now().await;
+                read.acquire().unwrap().unlock().unwrap();
+                writing.unlock().unwrap();
+            };
+            spawn_local(both).await.unwrap();
+        });
+    }
+
+    #[test]
+    fn a_guard_that_another_task_drops_releases() {
+        let client = LockClient::in_memory();
+        let given = Rc::new(std::cell::RefCell::new(None));
+        LocalSet::new().block_on(&runtime(), async {
+            let (lock, to) = (client.lock("a"), Rc::clone(&given));
+            // The guard borrows its lock.
+            let lock: &'static RedisLock = Box::leak(Box::new(lock));
+            spawn_local(async move { *to.borrow_mut() = Some(lock.acquire().unwrap()) }).await.unwrap();
+            assert!(lock.is_locked().unwrap());
+            let from = Rc::clone(&given);
+            spawn_local(async move { drop(from.borrow_mut().take()) }).await.unwrap();
+            assert!(!lock.is_locked().unwrap());
+        });
+    }
+
+    /// A hold that a closure left behind is not the next one's.
+    #[test]
+    fn a_closure_of_spawn_blocking_does_not_re_enter_the_lock_of_the_one_before() {
+        let lock = LockClient::in_memory().lock("a");
+        let runtime = runtime();
+        let outcomes = [(); 2].map(|()| {
+            let lock = lock.clone();
+            runtime.block_on(runtime.spawn_blocking(move || lock.lock())).unwrap()
+        });
+        let [first, second] = outcomes;
+        first.unwrap();
+        assert_eq!(second.unwrap_err().kind(), ErrorKind::WouldDeadlock);
+    }
+
+    /// Both futures are one task to tokio, as those of `join!`, `select!` and streams of futures are.
+    #[test]
+    fn futures_that_one_task_joins_are_not_told_apart_but_by_a_lock_that_is_non_reentrant() {
+        let client = LockClient::in_memory();
+        for (lock, expected) in [(client.lock("a"), 2), (client.lock_with("a").non_reentrant().build(), 1)] {
+            let inside = Rc::new(Inside::default());
+            let joined = LocalSet::new().block_on(&runtime(), async {
+                let (one, other) = (lock.clone(), lock.clone());
+                let count = Rc::clone(&inside);
+                spawn_local(async move {
+                    let mut one = pin!(request(one, Rc::clone(&count)));
+                    let mut other = pin!(request(other, count));
+                    let (mut first, mut second) = (None, None);
+                    std::future::poll_fn(move |context| {
+                        if first.is_none()
+                            && let Poll::Ready(outcome) = one.as_mut().poll(context)
+                        {
+                            first = Some(outcome);
+                        }
+                        if second.is_none()
+                            && let Poll::Ready(outcome) = other.as_mut().poll(context)
+                        {
+                            second = Some(outcome);
+                        }
+                        match (&first, &second) {
+                            (Some(_), Some(_)) => {
+                                Poll::Ready((first.take().unwrap(), second.take().unwrap()))
+                            }
+                            _ => Poll::Pending,
+                        }
+                    })
+                    .await
+                })
+                .await
+                .unwrap()
+            });
+            joined.0.unwrap();
+            assert_eq!(inside.most(), expected);
+            assert_eq!(
+                joined.1.err().map(|error| error.kind()),
+                (expected == 1).then_some(ErrorKind::WouldDeadlock)
+            );
+        }
+    }
+}
