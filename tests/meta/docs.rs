@@ -434,6 +434,26 @@ fn the_page_on_async_code_shows_the_files_that_are_tested() {
     assert_eq!(shown.into_iter().collect::<Vec<_>>(), files("examples/web/src", "rs"));
 }
 
+/// The list for clippy is that of the recipes, whose tests show that clippy finds by it what it names; and it names each guard
+/// that is its thread's.
+#[test]
+fn the_page_on_async_code_lists_every_guard_of_a_thread_for_clippy() {
+    let page = read("docs/using-from-async.md");
+    let list = page.split("```toml\n").nth(1).unwrap().split("```").next().unwrap();
+    assert!(read("examples/web/clippy.toml").contains(list), "examples/web/clippy.toml has another list:\n{list}");
+    let mut guards = Vec::new();
+    for file in files("src/locks", "rs") {
+        let source = read(&file);
+        let made = source.lines().filter_map(|line| line.split_once("guard!(")?.1.split_once(" { _bound_to_thread"));
+        guards.extend(made.map(|(guard, _)| guard.to_owned()));
+    }
+    guards.sort();
+    assert_eq!(guards, ["Guard", "MultiGuard"]);
+    for guard in guards {
+        assert!(list.contains(&format!("{{ path = \"leasehold::{guard}\"")), "{guard} is not in the list");
+    }
+}
+
 /// The page lists the folders; each file says itself what it is.
 #[test]
 fn the_tree_of_the_architecture_lists_every_folder_and_every_file_says_what_it_is() {

@@ -305,6 +305,14 @@ fn holding(list: &mut List) {
     strict.lock().unwrap();
     list.add("acquire_owned() by a thread that holds the lock", lock.acquire_owned());
     strict.unlock().unwrap();
+    lock.lock().unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let other = lock.clone();
+    let task = runtime.spawn(async move { (other.lock(), other.unlock()) });
+    let (locked, unlocked) = runtime.block_on(task).unwrap();
+    list.add("lock() by another task of the thread", locked);
+    list.add("unlock() by another task of the thread", unlocked);
+    lock.unlock().unwrap();
     let token = client.token_lock("token");
     token.lock().unwrap();
     list.add("token_lock: lock() again", token.lock());

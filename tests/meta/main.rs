@@ -21,6 +21,7 @@ mod docs;
     feature = "postgres",
     feature = "sqlite",
     feature = "tls",
+    feature = "tokio",
     feature = "zookeeper"
 ))]
 mod errors;

@@ -442,7 +442,7 @@ fn a_transaction_that_the_server_ends_is_lost() {
 /// Of the tests' own tool: what has its port by then passes everything on to another PostgreSQL.
 #[test]
 fn a_server_does_not_pass_for_up_when_another_answers_on_its_port() {
-    let (Some(mut server), Some(other)) = (PostgresServer::start(), PostgresServer::start()) else { return };
+    let (Some(mut server), Some(other)) = (PostgresServer::start(), shared()) else { return };
     server.kill();
     let taken = std::net::TcpListener::bind(("127.0.0.1", server.port())).unwrap();
     let there = other.port();

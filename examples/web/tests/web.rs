@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use leasehold::LockClient;
+use leasehold::{LockClient, RedisLock};
 use leasehold_web::WAIT;
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -135,6 +135,30 @@ fn eventually(mut condition: impl FnMut() -> bool) {
         assert!(begun.elapsed() < Duration::from_secs(30), "it never came to that");
         std::thread::sleep(Duration::from_millis(5));
     }
+}
+
+/// The list in `clippy.toml` is what finds these two: without it clippy complains of expectations that are not met.
+#[expect(clippy::await_holding_invalid_type, reason = "found, as it should be")]
+async fn keeps_a_guard_across_an_await(lock: &RedisLock) -> leasehold::Result<()> {
+    let guard = lock.acquire()?;
+    tokio::task::yield_now().await;
+    guard.unlock()
+}
+
+#[expect(clippy::await_holding_invalid_type, reason = "found, as it should be")]
+async fn keeps_guards_across_an_await(locks: &leasehold::MultiLock) -> leasehold::Result<()> {
+    let guard = locks.acquire()?;
+    tokio::task::yield_now().await;
+    guard.unlock()
+}
+
+/// For clippy above all; a task by itself is excluded by nobody.
+#[test]
+fn a_guard_across_an_await_is_found_by_clippy() {
+    let client = LockClient::in_memory();
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    runtime.block_on(keeps_a_guard_across_an_await(&client.lock("a"))).unwrap();
+    runtime.block_on(keeps_guards_across_an_await(&client.multi_lock([client.lock("a")]))).unwrap();
 }
 
 fn answers_in_time_and_ends_in_good_order(path: &str) {

@@ -25,16 +25,17 @@ async fn make_holding(guard: OwnedGuard) -> u16 {
     guard.on_lost(move |loss| drop(tell.send(loss.clone())));
     tokio::select! {
         () = make_report() => {}
-        // A write after this moment needs a fence. The guard goes with the task.
-        Ok(_loss) = lost => return 503,
+        // A write after this moment needs a fence.
+        Ok(_loss) = lost => {}
     }
-    // A release waits for the server's answer. Dropping the guard would only send it.
+    // The end of the guard waits for the server's answer, and says whether the hold was lost.
     let ended = spawn_blocking(move || released(guard.unlock())).await;
     ended.map_or(500, |outcome| status(&outcome))
 }
 
 async fn report(State(client): State<LockClient>, Path(name): Path<String>) -> StatusCode {
-    let taken = spawn_blocking(move || client.lock(&name).try_acquire_owned_for(WAIT)).await;
+    let lock = client.lock_with(&name).non_reentrant().build();
+    let taken = spawn_blocking(move || lock.try_acquire_owned_for(WAIT)).await;
     let status = match taken {
         // A task of its own: it ends its work and its hold even if the caller hangs up and this future is dropped.
         Ok(Ok(Some(guard))) => tokio::spawn(make_holding(guard)).await.unwrap_or(500),
