@@ -91,7 +91,9 @@
 //!
 //! A lease lock cannot stop a holder that was paused for longer than its lease and then writes without a look: where that
 //! matters, take a [`FencedLock`] and let the resource compare the token. A store that loses its data, by a failover, an
-//! eviction or a restart, loses the locks with it; the holder is notified. All calls block, and there is no async API.
+//! eviction or a restart, loses the locks with it; the holder is notified. All calls block, and there is no async API. Tasks of an async runtime that share a thread are one owner,
+//! unless the feature `tokio` is on: see
+//! [using it from async code](https://github.com/leasehold/leasehold/blob/v0.1.0/docs/using-from-async.md).
 //!
 //! The crate needs Rust 1.89, and Linux or macOS.
 //!

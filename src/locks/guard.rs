@@ -64,6 +64,10 @@ pub enum HoldState {
 /// an inner level, for a token lock, and when threads of this process wait although it is other processes' turn. At
 /// most about one command time-out.
 ///
+/// In async code do not keep one across an `.await`: another task of the thread re-enters the lock, unless the feature `tokio` or
+/// [`non_reentrant`](crate::LockOptions::non_reentrant) keeps it from that. An [`OwnedGuard`] may be kept. See
+/// [using it from async code](https://github.com/leasehold/leasehold/blob/v0.1.0/docs/using-from-async.md).
+///
 /// A guard cannot leave its thread, since the owner in the store is that thread:
 ///
 /// ```compile_fail

@@ -58,6 +58,9 @@ impl LockOptions {
     ///
     /// It is the same lock as the reentrant one of the name. The value that is used to take it again decides:
     /// a reentrant one may, however it was first acquired.
+    ///
+    /// The choice for locks that tasks of an async runtime or jobs of a pool share: on one thread they are one owner, and each would
+    /// re-enter the others' holds.
     pub fn non_reentrant(mut self) -> Self {
         self.terms.reentrant = false;
         self

@@ -3,6 +3,9 @@
 //! There is no lease and nothing to renew: such a lock ends with its transaction, however that ends. Both kinds of lock
 //! here are other locks than [`LockClient`](crate::LockClient)'s, and than each other.
 //!
+//! All calls are on the caller's `postgres::Client`, which blocks. In a task of an async runtime it panics, also where no lock is asked
+//! for: use it in `spawn_blocking`.
+//!
 //! # Examples
 //!
 //! ```no_run
