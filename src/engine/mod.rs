@@ -236,7 +236,7 @@ impl Engine {
                 self.completion.lose(&hold, LossReason::Gone);
             }
             if let Some(snapshot) = &mut snapshot
-                && !hold.is_of_this_task()
+                && !hold.holder.is_this_task()
             {
                 snapshot.count = 0; // another task's
             }
@@ -247,7 +247,7 @@ impl Engine {
     /// The hold of the calling thread, live or lost, if its task took it.
     pub(crate) fn own_hold(&self, kind: Kind, name: &Arc<LockName>) -> Option<Arc<Hold>> {
         let hold = self.registry.of_thread(kind, name, ThreadMark::current().id());
-        hold.filter(|hold| hold.is_of_this_task())
+        hold.filter(|hold| hold.holder.is_this_task())
     }
 
     /// Whatever there is under a name.

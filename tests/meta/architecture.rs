@@ -44,6 +44,7 @@ const GROUND: &[&str] = &[
     "park",
     "room",
     "sync",
+    "task",
     "time",
     "tls",
 ];
@@ -53,7 +54,7 @@ const DRIVERS: &[(&str, &[&str])] = &[
     ("redis", &["src/stores/redis/"]),
     ("rustls", &["src/tls.rs"]),
     ("r2d2", &["src/stores/redis/", "src/stores/sql/"]),
-    ("tokio", &["src/stores/sql/postgres/"]),
+    ("tokio", &["src/stores/sql/postgres/", "src/task.rs"]),
     ("tokio_postgres", &["src/stores/sql/postgres/"]),
     ("postgres", &["src/stores/sql/postgres/"]),
     ("mysql", &["src/stores/sql/mysql"]),

@@ -440,11 +440,15 @@ fn the_page_on_async_code_shows_the_files_that_are_tested() {
 fn the_page_on_async_code_lists_every_guard_of_a_thread_for_clippy() {
     let page = read("docs/using-from-async.md");
     let list = page.split("```toml\n").nth(1).unwrap().split("```").next().unwrap();
-    assert!(read("examples/web/clippy.toml").contains(list), "examples/web/clippy.toml has another list:\n{list}");
+    assert!(
+        read("examples/web/clippy.toml").contains(list),
+        "examples/web/clippy.toml has another list:\n{list}"
+    );
     let mut guards = Vec::new();
     for file in files("src/locks", "rs") {
         let source = read(&file);
-        let made = source.lines().filter_map(|line| line.split_once("guard!(")?.1.split_once(" { _bound_to_thread"));
+        let made =
+            source.lines().filter_map(|line| line.split_once("guard!(")?.1.split_once(" { _bound_to_thread"));
         guards.extend(made.map(|(guard, _)| guard.to_owned()));
     }
     guards.sort();

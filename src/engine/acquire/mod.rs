@@ -37,7 +37,7 @@ impl Engine {
             && let Some(hold) = self.registry.of_thread(call.kind, call.name, thread.id())
         {
             if hold.is_live(self.clock.now(), &self.reporter) {
-                if !hold.is_of_this_task() {
+                if !hold.holder.is_this_task() {
                     return self.would_wait_for_itself(call, OTHER_TASK);
                 }
                 if call.kind.is_token() || !call.terms.reentrant {
@@ -71,7 +71,7 @@ impl Engine {
                 return Some(WRITES_ALREADY);
             }
             // To the store the thread writes, and may read.
-            if !writing.is_of_this_task() {
+            if !writing.holder.is_this_task() {
                 return Some(OTHER_TASK);
             }
         }

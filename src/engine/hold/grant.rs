@@ -25,6 +25,14 @@ impl Holder {
             Holder::Guard => None,
         }
     }
+
+    /// Whether the calling thread runs the task that took the lock, or none as then. A guard's hold is no task's.
+    pub(crate) fn is_this_task(&self) -> bool {
+        match self {
+            Holder::Thread { task, .. } => *task == TaskMark::current(),
+            Holder::Guard => true,
+        }
+    }
 }
 
 /// The facts of a grant.

@@ -31,7 +31,6 @@ use crate::observe::{Loss, LossReason, event::Event};
 use crate::seam::{Bound, Claim, HoldNote, Kind, Turn, Wakeups};
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use crate::task::TaskMark;
 use crate::time::{Clock, Lease, Moment, SHORTEST_LEASE, nanos, window};
 
 /// One grant.
@@ -214,14 +213,6 @@ impl Hold {
 
     pub(crate) fn is_of_thread(&self, thread: u64) -> bool {
         matches!(self.holder, Holder::Thread { id, .. } if id == thread)
-    }
-
-    /// Whether the calling thread runs the task that took it, or runs none as then. A guard's has no task.
-    pub(crate) fn is_of_this_task(&self) -> bool {
-        match &self.holder {
-            Holder::Thread { task, .. } => *task == TaskMark::current(),
-            Holder::Guard => true,
-        }
     }
 
     pub(crate) fn is_bound(&self) -> bool {

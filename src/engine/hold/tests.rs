@@ -1,5 +1,6 @@
 use super::*;
 use crate::ident::{ClientId, ThreadMark};
+use crate::task::TaskMark;
 use crate::time::ManualClock;
 
 const LEASE: Duration = Duration::from_secs(30);
