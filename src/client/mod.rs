@@ -395,8 +395,8 @@ impl LockClient {
     ///
     /// # Errors
     ///
-    /// As [`RedisLock::lock`], when `work` was not run; as [`Guard::unlock`], when it was. The latter
-    /// [`is_lost`](crate::Error::is_lost) if the hold did not last until the end of `work`.
+    /// As [`RedisLock::with_lock`]: one after `work` says so ([`work_ran`](crate::Error::work_ran)), and a release that fails is
+    /// none.
     ///
     /// # Panics
     ///
