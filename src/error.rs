@@ -88,7 +88,8 @@ pub enum ErrorKind {
     Lost,
     /// The wait was ended by an [`Interrupt`](crate::Interrupt).
     Interrupted,
-    /// Waiting would wait for the calling thread itself.
+    /// Waiting would wait for the calling thread itself; or an observer called the client that was telling it, within a call of
+    /// the same thread.
     WouldDeadlock,
     /// The key belongs to something that is not this kind of lock.
     WrongType,

@@ -704,8 +704,10 @@ impl LockClient {
     ///
     /// # Errors
     ///
-    /// A release failed, or a call did not come to its end in that time; its lock ends with its lease.
+    /// A release failed, or a call did not come to its end in that time; its lock ends with its lease. Of kind
+    /// [`WouldDeadlock`](crate::ErrorKind::WouldDeadlock) from an observer within a call: it would wait for that call.
     pub fn shutdown(&self) -> Result<()> {
+        self.engine.refused_in_observer("shutdown")?;
         self.engine.shutdown()
     }
 }

@@ -202,6 +202,7 @@ impl HeldLevel {
     }
 
     fn unlock(mut self) -> Result<()> {
+        self.engine.refused_in_observer("unlock")?; // dropped then
         self.released = true;
         self.engine.end_level("unlock", self.hold(), Some(self.entered.level))
     }
@@ -378,6 +379,15 @@ impl OwnedGuard {
 }
 
 impl Guard {
+    pub(crate) fn level(&self) -> &HeldLevel {
+        &self.level
+    }
+
+    /// The level that it has from now on, after the one that it had was released.
+    pub(crate) fn regain(&mut self, entered: Granted) {
+        self.level.entered = entered;
+    }
+
     pub(crate) fn unlock_after_work(self, action: &'static str) -> Result<()> {
         self.level.unlock_after_work(action)
     }
