@@ -406,10 +406,7 @@ mod tests {
         let error = error.after_work();
         assert!(error.work_ran() && !error.is_retryable());
         assert!(error.copy().work_ran());
-        assert_eq!(
-            error.to_string(),
-            "with_lock \"a\" failed: no answer came (the work had run to its end)"
-        );
+        assert_eq!(error.to_string(), "with_lock \"a\" failed: no answer came (the work had run to its end)");
     }
 
     #[test]

@@ -318,7 +318,8 @@ impl Condition {
             && hold.kind().family() == self.lock.kind().family()
             && hold.name().key() == name.key();
         if !is_of_this {
-            let words = format!("the guard is of the lock {:?}: pass a guard of the condition's lock", guard.name());
+            let words =
+                format!("the guard is of the lock {:?}: pass a guard of the condition's lock", guard.name());
             return Err(Error::invalid(action, words).on(self.lock.name()));
         }
         engine.usable(action)?;
