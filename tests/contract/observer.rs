@@ -1,5 +1,6 @@
 //! Being told what happens to the locks.
 
+use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -459,12 +460,20 @@ impl Observer for CallsBack {
         ) {
             return;
         }
+        thread_local! {
+            static IS_CALLING: Cell<bool> = const { Cell::new(false) };
+        }
+        // Were it not refused, its own calls would be told as well.
+        if IS_CALLING.replace(true) {
+            return;
+        }
         for lock in [client.lock("called back"), client.lock("another")] {
             for outcome in [lock.try_lock().map(drop), lock.unlock(), lock.try_lock_for(ms(1)).map(drop)] {
                 let is_refused = outcome.is_err_and(|error| error.kind() == ErrorKind::WouldDeadlock);
                 self.1[usize::from(is_refused)].fetch_add(1, Ordering::SeqCst);
             }
         }
+        IS_CALLING.set(false);
     }
 }
 
