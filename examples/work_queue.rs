@@ -28,26 +28,21 @@ impl Queue {
 
     /// `None` says to a consumer that there is no more.
     fn put(&self, item: Option<u32>) -> Result<()> {
-        self.lock.lock()?;
-        // In a loop: another may have been quicker, and a wait may end for no reason.
-        while self.items(|items| items.len() == PLACES) {
-            self.not_full.wait()?;
-        }
+        let mut guard = self.lock.acquire()?;
+        // Again and again: another may have been quicker, and a wait may end for no reason.
+        self.not_full.wait_while(&mut guard, |_guard| self.items(|items| items.len() == PLACES))?;
         self.items(|items| items.push_back(item));
+        // Whichever of these fails, the guard does not keep the lock.
         self.not_empty.notify_one()?;
-        self.lock.unlock()
+        guard.unlock()
     }
 
     fn take(&self) -> Result<Option<u32>> {
-        self.lock.lock()?;
-        let item = loop {
-            if let Some(item) = self.items(VecDeque::pop_front) {
-                break item;
-            }
-            self.not_empty.wait()?;
-        };
+        let mut guard = self.lock.acquire()?;
+        self.not_empty.wait_while(&mut guard, |_guard| self.items(|items| items.is_empty()))?;
+        let item = self.items(VecDeque::pop_front).flatten();
         self.not_full.notify_one()?;
-        self.lock.unlock()?;
+        guard.unlock()?;
         Ok(item)
     }
 }

@@ -55,6 +55,7 @@ struct ErrorParts {
     detail: String,
     not_held: Option<NotHeld>,
     outcome_unknown: bool,
+    work_ran: bool,
     source: Option<Box<dyn StdError + Send + Sync>>,
 }
 
@@ -87,7 +88,8 @@ pub enum ErrorKind {
     Lost,
     /// The wait was ended by an [`Interrupt`](crate::Interrupt).
     Interrupted,
-    /// Waiting would wait for the calling thread itself, or for another task that this thread runs (feature `tokio`).
+    /// Waiting would wait for the calling thread itself, or for another task that this thread runs (feature `tokio`); or an
+    /// observer called the client that was telling it, within a call of the same thread.
     WouldDeadlock,
     /// The key belongs to something that is not this kind of lock.
     WrongType,
@@ -164,6 +166,7 @@ impl Error {
                 detail: detail.into(),
                 not_held: None,
                 outcome_unknown: false,
+                work_ran: false,
                 source: None,
             }),
         }
@@ -216,9 +219,16 @@ impl Error {
         self
     }
 
+    /// Marks that the program's work under the lock had run to its end before this failed.
+    pub(crate) fn after_work(mut self) -> Error {
+        self.inner.work_ran = true;
+        self
+    }
+
     /// The same without its source, for several requests that failed for one reason.
     pub(crate) fn copy(&self) -> Error {
-        let ErrorParts { kind, action, lock, detail, not_held, outcome_unknown, source: _ } = &*self.inner;
+        let ErrorParts { kind, action, lock, detail, not_held, outcome_unknown, work_ran, source: _ } =
+            &*self.inner;
         Error {
             inner: Box::new(ErrorParts {
                 kind: *kind,
@@ -227,6 +237,7 @@ impl Error {
                 detail: detail.clone(),
                 not_held: not_held.clone(),
                 outcome_unknown: *outcome_unknown,
+                work_ran: *work_ran,
                 source: None,
             }),
         }
@@ -279,11 +290,21 @@ impl Error {
         self.inner.kind == ErrorKind::Interrupted
     }
 
-    /// Whether the same call may succeed later without anything being changed by the caller.
+    /// Whether the same call may succeed later without anything being changed by the caller. Never after
+    /// [`work_ran`](Error::work_ran): the same call would run the work a second time.
     #[must_use]
     pub fn is_retryable(&self) -> bool {
         use ErrorKind::{Busy, OutOfMemory, ReadOnly, StaleRing, TimedOut, Unreachable};
-        matches!(self.inner.kind, Unreachable | TimedOut | OutOfMemory | ReadOnly | Busy | StaleRing)
+        !self.inner.work_ran
+            && matches!(self.inner.kind, Unreachable | TimedOut | OutOfMemory | ReadOnly | Busy | StaleRing)
+    }
+
+    /// Whether the work that was given to the call ran to its end, as that of [`with_lock`](crate::RedisLock::with_lock) or
+    /// [`run_once`](crate::LockClient::run_once). Such an error comes after the work, whose effects stay. `false`: the work
+    /// did not run.
+    #[must_use]
+    pub fn work_ran(&self) -> bool {
+        self.inner.work_ran
     }
 
     /// Whether it says that the server is not there, rather than what it thinks.
@@ -329,6 +350,9 @@ impl fmt::Display for Error {
         if self.inner.outcome_unknown {
             write!(f, " (outcome unknown: the server may have carried it out)")?;
         }
+        if self.inner.work_ran {
+            write!(f, " (the work had run to its end)")?;
+        }
         Ok(())
     }
 }
@@ -373,6 +397,16 @@ mod tests {
         );
         assert_eq!(error.source().map(ToString::to_string).as_deref(), Some("the cause"));
         assert!(error.is_retryable() && error.outcome_unknown());
+    }
+
+    #[test]
+    fn an_error_after_the_work_says_so_and_is_never_to_be_retried() {
+        let error = Error::new(ErrorKind::TimedOut, "with_lock", "no answer came").on("a");
+        assert!(error.is_retryable() && !error.work_ran());
+        let error = error.after_work();
+        assert!(error.work_ran() && !error.is_retryable());
+        assert!(error.copy().work_ran());
+        assert_eq!(error.to_string(), "with_lock \"a\" failed: no answer came (the work had run to its end)");
     }
 
     #[test]

@@ -1,13 +1,21 @@
 //! Forked children: which process may use a client, and what becomes of a client that a child inherits.
 
+use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::process;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::error::{Error, ErrorKind, Result};
 
 /// The process that made the first client; 0 before. A forked child inherits its parent's value.
 static FIRST: AtomicU32 = AtomicU32::new(0);
+
+/// The namespace in which that process has its number; 0 where the system has none, or does not say.
+static NAMESPACE: AtomicU64 = AtomicU64::new(0);
+
+/// The first process of each namespace has this number: a child of one may be the first of another.
+const FIRST_OF_NAMESPACE: u32 = 1;
 
 /// Asks whether this process may make a client: not if it is a forked child of one that has made one.
 ///
@@ -15,15 +23,32 @@ static FIRST: AtomicU32 = AtomicU32::new(0);
 /// none of the threads in it: their locks stay locked, and their entries are in stacks that the child's own threads
 /// get. Nothing can clear it from here, so what would hang or be overwritten is refused (`docs/decisions/0021-fork.md`).
 pub(crate) fn enter_process() -> Result<()> {
-    FIRST.compare_exchange(0, process::id(), Ordering::Relaxed, Ordering::Relaxed).ok();
+    if FIRST.load(Ordering::Acquire) == 0 {
+        NAMESPACE.store(namespace(), Ordering::Relaxed);
+        FIRST.compare_exchange(0, process::id(), Ordering::AcqRel, Ordering::Relaxed).ok();
+    }
     refused_if_forked("connect")
 }
 
 /// Whether this is a forked child of the process that made all the clients there are. Nothing of them may be used then:
 /// their mutexes may be held by threads that do not exist here, and their sockets are the parent's.
+///
+/// A process number says so, and costs one question to the system. Only the number 1 is had by more than one process of a family,
+/// as a rule: there the namespace is compared as well, which takes some microseconds.
 pub(crate) fn is_forked() -> bool {
     let first = FIRST.load(Ordering::Relaxed);
-    first != 0 && first != process::id()
+    first != 0 && (first != process::id() || first == FIRST_OF_NAMESPACE && is_elsewhere())
+}
+
+/// Whether this is another namespace than the first client's.
+fn is_elsewhere() -> bool {
+    let (first, here) = (NAMESPACE.load(Ordering::Relaxed), namespace());
+    first != 0 && here != 0 && first != here
+}
+
+/// The number of the namespace that this process has its number in.
+fn namespace() -> u64 {
+    fs::metadata("/proc/self/ns/pid").map_or(0, |namespace| namespace.ino())
 }
 
 pub(crate) fn refused_if_forked(action: &'static str) -> Result<()> {

@@ -2,6 +2,7 @@
 
 pub(crate) mod derived;
 
+use std::cell::Cell;
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, LazyLock};
@@ -267,11 +268,23 @@ pub(crate) struct ThreadMark {
 
 impl ThreadMark {
     fn new() -> ThreadMark {
-        let id = fresh_number();
-        ThreadMark { id, number: AtomicU64::new(id), name: thread_name() }
+        let number = fresh_number();
+        // It has no destructor, so it is there until the thread's very end: what the thread holds stays its own until then.
+        thread_local! {
+            static ID: Cell<u64> = Cell::new(0);
+        }
+        let id = ID.try_with(|id| match id.get() {
+            0 => {
+                id.set(number);
+                number
+            }
+            id => id,
+        });
+        ThreadMark { id: id.unwrap_or(number), number: AtomicU64::new(number), name: thread_name() }
     }
 
-    /// The calling thread's mark. While thread-local storage is being torn down: a new one that ends with the call.
+    /// The calling thread's mark. While thread-local storage is being torn down: a new one of the same thread, which ends with
+    /// the call. What the thread takes then is its own, and is not renewed, as that of a thread that has ended.
     pub(crate) fn current() -> Arc<ThreadMark> {
         thread_local! {
             static MARK: Arc<ThreadMark> = Arc::new(ThreadMark::new());
@@ -332,15 +345,43 @@ mod tests {
     }
 
     #[test]
+    fn a_thread_stays_itself_while_its_thread_locals_are_destroyed() {
+        use std::sync::mpsc::{Sender, channel};
+        struct Asks(Sender<(u64, u64)>);
+        impl Drop for Asks {
+            fn drop(&mut self) {
+                (0..2).for_each(|_| {
+                    let mark = ThreadMark::current();
+                    self.0.send((mark.id(), mark.number())).unwrap();
+                });
+            }
+        }
+        std::thread_local! {
+            static LAST: std::cell::RefCell<Option<Asks>> = const { std::cell::RefCell::new(None) };
+        }
+        let (sender, asked) = channel();
+        let thread = std::thread::Builder::new().spawn(move || {
+            // Destroyed after what is made later: the mark.
+            LAST.with(|last| *last.borrow_mut() = Some(Asks(sender)));
+            ThreadMark::current().id()
+        });
+        let id = thread.unwrap().join().unwrap();
+        let asked: Vec<_> = asked.iter().collect();
+        assert_eq!(asked.iter().map(|(asked, _)| *asked).collect::<Vec<_>>(), [id, id]);
+        // What is asked under a number after the mark is gone cannot be told from what is late: none is used twice.
+        assert_ne!(asked[0].1, asked[1].1);
+    }
+
+    #[test]
     fn retiring_moves_the_thread_to_a_fresh_number_once() {
         let mark = ThreadMark::new();
-        let old = mark.number();
+        let (id, old) = (mark.id(), mark.number());
         mark.retire(old);
         let new = mark.number();
         assert_ne!(old, new);
         mark.retire(old);
         assert_eq!(mark.number(), new);
-        assert_eq!(mark.id(), old);
+        assert_eq!(mark.id(), id);
     }
 
     #[test]

@@ -395,8 +395,8 @@ impl LockClient {
     ///
     /// # Errors
     ///
-    /// As [`RedisLock::lock`], when `work` was not run; as [`Guard::unlock`], when it was. The latter
-    /// [`is_lost`](crate::Error::is_lost) if the hold did not last until the end of `work`.
+    /// As [`RedisLock::with_lock`]: one after `work` says so ([`work_ran`](crate::Error::work_ran)), and a release that fails is
+    /// none.
     ///
     /// # Panics
     ///
@@ -704,8 +704,10 @@ impl LockClient {
     ///
     /// # Errors
     ///
-    /// A release failed, or a call did not come to its end in that time; its lock ends with its lease.
+    /// A release failed, or a call did not come to its end in that time; its lock ends with its lease. Of kind
+    /// [`WouldDeadlock`](crate::ErrorKind::WouldDeadlock) from an observer within a call: it would wait for that call.
     pub fn shutdown(&self) -> Result<()> {
+        self.engine.refused_in_observer("shutdown")?;
         self.engine.shutdown()
     }
 }

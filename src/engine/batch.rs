@@ -37,8 +37,8 @@ pub(crate) enum BatchAnswer {
     Failed(Error),
 }
 
-/// Asks once for each of these, which [can be asked for ahead](Engine::can_ask_ahead). With `or_none`, those of one request
-/// are taken together or not at all.
+/// Asks once for each of these, which [can be asked for ahead](Engine::can_ask_ahead). With `or_none`, for a caller that does not
+/// wait, those of one request are taken together or not at all, whomever the free ones are kept for.
 pub(crate) fn ask_ahead(wanted: &[BatchItem<'_>], or_none: bool) -> Vec<BatchAnswer> {
     let thread = ThreadMark::current();
     let _calls: Vec<Call> = wanted.iter().map(|wanted| wanted.engine.calls.begin()).collect();
@@ -115,7 +115,7 @@ impl<'a> BatchRequest<'a> {
                     Some(number) => waiting.under(number),
                     None => waiting,
                 };
-                let mut waiting = waiting.asking_once();
+                let mut waiting = waiting.asking_once(or_none);
                 Ok((waiting.next_claim()?, waiting))
             });
             match claim {

@@ -111,10 +111,22 @@ impl Engine {
     pub(crate) fn usable(&self, action: &'static str) -> Result<()> {
         refused_if_forked(action)?;
         self.open(action)?;
+        self.refused_in_observer(action)?;
         match self.store.capabilities().opening {
             Some(opening) => opening.open().map_err(|error| error.during(action)),
             None => Ok(()),
         }
+    }
+
+    /// Refuses what an observer asks of this client in the middle of a call of the same thread. The thread's number, holds and
+    /// places in queues may be half-way between two states there, and the call waits for the observer.
+    pub(crate) fn refused_in_observer(&self, action: &'static str) -> Result<()> {
+        if self.reporter.is_telling_here() {
+            let words = "an observer calls the client that is telling it, within a call of this thread that is not over: let \
+                         another thread do it";
+            return Err(Error::new(ErrorKind::WouldDeadlock, action, words));
+        }
+        Ok(())
     }
 
     /// Whether the client was shut down; for those who have asked whether they are [`usable`](Self::usable) and wait.

@@ -7,25 +7,29 @@ use std::time::{Duration, Instant};
 use crate::engine::acquire::call::{AcquireCall, WaitLimit};
 use crate::engine::acquire::terms::Terms;
 use crate::engine::hold::Hold;
-use crate::error::{Error, Result};
-use crate::ident::{LockName, unbound_number};
+use crate::error::{Error, NotHeld, Result};
+use crate::ident::{LockName, ThreadMark, unbound_number};
 use crate::interrupt::Interrupt;
-use crate::locks::named::{RedisLock, forever};
+use crate::locks::guard::Guard;
+use crate::locks::named::{RedisLock, forever, unending};
 use crate::seam::{Counting, Kind};
 use crate::time::Lease;
 
-/// A condition of a lock, by name, across processes: what Java's `Lock.newCondition()` gives, and Redisson's throws at.
+/// A condition of a lock, by name, across processes: a `Condvar` for the threads of many machines.
 ///
-/// A thread that holds the lock waits: it gives the lock up, whatever its hold count, sleeps until it is notified, and
-/// has the lock again with that count when the call returns. Another thread, anywhere, that holds the lock notifies.
+/// A thread that holds the lock waits with its guard: it gives the lock up, whatever its hold count, sleeps until it is notified,
+/// and has the lock again with that count when the call returns. Another thread, anywhere, that holds the lock notifies.
 /// Waiters are notified in order of arrival. The lock may be acquired by anybody in between, Java included; only the
 /// condition's own keys are unknown to Java.
+///
+/// A thread that took the lock by [`lock`](RedisLock::lock) acquires a guard for the wait: that is one level more, and the wait
+/// gives up and restores all of them.
 ///
 /// # Guarantees
 ///
 /// A notification that is given while somebody waits is not lost: if its waiter dies, or gives up at that moment, the next
 /// one gets it, within about 6 s where it died. A waiter may also wake for no reason, as with every condition: test
-/// what you wait for in a loop.
+/// what you wait for in a loop, as [`wait_while`](Self::wait_while) does.
 ///
 /// # Examples
 ///
@@ -38,18 +42,18 @@ use crate::time::Lease;
 /// let not_empty = lock.condition("not_empty");
 /// let has_work = AtomicBool::new(false);
 /// thread::scope(|scope| {
-///     scope.spawn(|| {
-///         lock.lock().unwrap();
-///         while !has_work.load(Ordering::SeqCst) {
-///             not_empty.wait().unwrap();
-///         }
-///         lock.unlock().unwrap();
+///     let worker = scope.spawn(|| -> leasehold::Result<()> {
+///         let mut guard = lock.acquire()?;
+///         not_empty.wait_while(&mut guard, |_guard| !has_work.load(Ordering::SeqCst))?;
+///         // … take the work …
+///         guard.unlock()
 ///     });
-///     lock.lock().unwrap();
+///     let guard = lock.acquire()?;
 ///     has_work.store(true, Ordering::SeqCst);
-///     not_empty.notify_one().unwrap();
-///     lock.unlock().unwrap();
-/// });
+///     not_empty.notify_one()?; // if this fails, the guard releases all the same
+///     guard.unlock()?;
+///     worker.join().unwrap()
+/// })?;
 /// # Ok::<(), leasehold::Error>(())
 /// ```
 #[derive(Clone)]
@@ -61,7 +65,7 @@ pub struct Condition {
 }
 
 impl RedisLock {
-    /// A condition of this lock, by name: what Java's `Lock.newCondition()` is. See [`Condition`].
+    /// A condition of this lock, by name: what Java's `Lock.newCondition()` makes. See [`Condition`].
     ///
     /// No I/O and no error: a bad name is an error at first use.
     #[must_use]
@@ -78,7 +82,10 @@ impl Condition {
         Condition { lock, name, given: Arc::from(given) }
     }
 
-    /// Gives the lock up, waits to be notified, and acquires the lock again.
+    /// Gives the lock of `guard` up, waits to be notified, and acquires the lock again for it.
+    ///
+    /// The guard is then of a new hold: a [fenced](crate::FencedLock) one has a new token. Callbacks and channels for its loss
+    /// stay with it.
     ///
     /// # Blocking
     ///
@@ -86,13 +93,13 @@ impl Condition {
     ///
     /// # Errors
     ///
-    /// - [`is_not_held`](Error::is_not_held): the calling thread does not hold the lock.
-    /// - Of kind [`InvalidInput`](crate::ErrorKind::InvalidInput): a guard has a level of the hold. Its end could not be
-    ///   distinguished from the wait's; use `lock()` and `unlock()` around conditions.
-    /// - The server could not be used. Unless that was before the wait, the lock is not held then, which
-    ///   [`is_held_by_current_thread`](RedisLock::is_held_by_current_thread) shows.
-    pub fn wait(&self) -> Result<()> {
-        self.wait_with("wait", forever(), None).map(drop)
+    /// - [`is_lost`](Error::is_lost): the guard's hold was lost before the wait.
+    /// - Of kind [`InvalidInput`](crate::ErrorKind::InvalidInput): the guard is of another lock; or the thread has another guard of
+    ///   this lock, which could not be given up without its owner's doing.
+    /// - The server could not be used. Unless that was before the wait, the lock is not held then, and the guard is
+    ///   [`Lost`](crate::HoldState::Lost).
+    pub fn wait(&self, guard: &mut Guard) -> Result<()> {
+        self.wait_with("wait", guard, forever(), None).map(drop)
     }
 
     /// As [`wait`](Self::wait), for at most so long; `false`: it was not notified. The lock is acquired again either way.
@@ -104,8 +111,8 @@ impl Condition {
     /// # Errors
     ///
     /// As [`wait`](Self::wait).
-    pub fn wait_for(&self, wait: Duration) -> Result<bool> {
-        self.wait_with("wait_for", WaitLimit::Deadline(self.lock.engine().clock.after(wait)), None)
+    pub fn wait_for(&self, guard: &mut Guard, wait: Duration) -> Result<bool> {
+        self.wait_with("wait_for", guard, WaitLimit::Deadline(self.lock.engine().clock.after(wait)), None)
     }
 
     /// As [`wait_for`](Self::wait_for), until `instant`.
@@ -117,8 +124,8 @@ impl Condition {
     /// # Errors
     ///
     /// As [`wait`](Self::wait).
-    pub fn wait_until(&self, instant: Instant) -> Result<bool> {
-        self.wait_with("wait_until", WaitLimit::Deadline(self.lock.engine().clock.at(instant)), None)
+    pub fn wait_until(&self, guard: &mut Guard, instant: Instant) -> Result<bool> {
+        self.wait_with("wait_until", guard, WaitLimit::Deadline(self.lock.engine().clock.at(instant)), None)
     }
 
     /// As [`wait`](Self::wait), until `interrupt` is set at the latest. The lock is acquired again either way.
@@ -130,8 +137,50 @@ impl Condition {
     /// # Errors
     ///
     /// As [`wait`](Self::wait); and one that [`is_interrupted`](Error::is_interrupted).
-    pub fn wait_interruptibly(&self, interrupt: &Interrupt) -> Result<()> {
-        self.wait_with("wait_interruptibly", forever(), Some(interrupt)).map(drop)
+    pub fn wait_interruptibly(&self, guard: &mut Guard, interrupt: &Interrupt) -> Result<()> {
+        self.wait_with("wait_interruptibly", guard, forever(), Some(interrupt)).map(drop)
+    }
+
+    /// Waits, again and again, for as long as `condition` is true. It is asked while the lock is held, at first before any wait.
+    ///
+    /// # Blocking
+    ///
+    /// As [`wait`](Self::wait), once for each notification that did not make `condition` false.
+    ///
+    /// # Errors
+    ///
+    /// As [`wait`](Self::wait).
+    pub fn wait_while(&self, guard: &mut Guard, mut condition: impl FnMut(&Guard) -> bool) -> Result<()> {
+        while condition(guard) {
+            self.wait_with("wait_while", guard, forever(), None)?;
+        }
+        Ok(())
+    }
+
+    /// As [`wait_while`](Self::wait_while), for at most so long; whether `condition` is false now. The lock is acquired again
+    /// either way.
+    ///
+    /// # Blocking
+    ///
+    /// Up to `wait`, and then until the lock is acquired again.
+    ///
+    /// # Errors
+    ///
+    /// As [`wait`](Self::wait).
+    pub fn wait_while_for(
+        &self,
+        guard: &mut Guard,
+        mut condition: impl FnMut(&Guard) -> bool,
+        wait: Duration,
+    ) -> Result<bool> {
+        let limit = WaitLimit::Deadline(self.lock.engine().clock.after(wait));
+        while condition(guard) {
+            let was_notified = self.wait_with("wait_while_for", guard, limit, None)?;
+            if !was_notified {
+                return Ok(!condition(guard));
+            }
+        }
+        Ok(true)
     }
 
     /// Wakes the one who has waited longest, if anybody waits; `false`: nobody does.
@@ -170,22 +219,26 @@ impl Condition {
     fn wait_with(
         &self,
         action: &'static str,
+        guard: &mut Guard,
         limit: WaitLimit,
         interrupt: Option<&Interrupt>,
     ) -> Result<bool> {
         let (engine, name) = (self.lock.engine(), self.checked(action)?);
         let _call = engine.calls.begin();
-        let hold = self.own_hold(action)?;
-        let Some(levels) = hold.unguarded_levels() else {
-            let words =
-                "a guard holds a level of the lock: around conditions use lock() and unlock(), not guards";
+        let hold = self.hold_of(action, guard)?;
+        let Some(levels) = hold.levels_beside(guard.level().id()) else {
+            let words = "the thread has another guard of the lock, which the wait cannot give up: pass that one, or drop it first";
             return Err(Error::invalid(action, words).on(self.lock.name()));
         };
         // Joined while the lock is held: who notifies holds it too, so nobody notifies in between.
         let number = unbound_number();
         let claim = engine.claim(Kind::Signal, name, number, engine.options.lease);
         let joined = engine.count(action, &claim, &Counting::Enlist);
-        if let Err(error) = joined.and_then(|_| engine.end_all_levels(action, &hold)) {
+        let released = joined.and_then(|_| {
+            hold.keep_listeners();
+            engine.end_all_levels(action, &hold).inspect_err(|_| hold.drop_listeners(&engine.reporter))
+        });
+        if let Err(error) = released {
             // It may have joined all the same, and is not to be notified in another's place.
             engine.watchdog.cleanups().add(
                 claim,
@@ -211,16 +264,67 @@ impl Condition {
             }
             None => false,
         });
-        for lease in levels {
-            if let Err(error) = self.lock.enter(action, lease, forever(), None) {
-                // Part of the levels would be held, although the caller's error says that none are.
-                if let Ok(part) = self.own_hold(action) {
-                    drop(engine.end_all_levels(action, &part));
+        self.enter_again(action, guard, &hold, levels)?;
+        waited
+    }
+
+    /// Acquires the lock anew, with as many levels as were given up, and gives the guard its own.
+    fn enter_again(
+        &self,
+        action: &'static str,
+        guard: &mut Guard,
+        released: &Hold,
+        levels: Vec<(bool, Lease)>,
+    ) -> Result<()> {
+        let engine = self.lock.engine();
+        let mut regained = None;
+        for (is_guards, lease) in levels {
+            // As the guard had it: it may be of a fenced lock, and this condition of the plain one of the name.
+            let want = self.lock.want(action, lease, forever(), None)?;
+            let fenced = want.terms.fenced || released.fence().is_some();
+            let want = AcquireCall { kind: released.kind(), terms: Terms { fenced, ..want.terms }, ..want };
+            let entered = engine.acquire(&want);
+            match entered.and_then(|entered| entered.ok_or_else(|| unending(action, self.lock.name()))) {
+                Ok(entered) => {
+                    // With the first level there is a hold to listen for; later ones find nothing left to hand on.
+                    released.hand_listeners_to(&entered.hold, &engine.reporter);
+                    if is_guards {
+                        entered.hold.guard_level(entered.level);
+                        regained = Some(entered);
+                    }
                 }
-                return Err(error);
+                Err(error) => {
+                    released.drop_listeners(&engine.reporter);
+                    // Part of the levels would be held, although the caller's error says that none are.
+                    if let Ok(part) = self.own_hold(action) {
+                        drop(engine.end_all_levels(action, &part));
+                    }
+                    return Err(error);
+                }
             }
         }
-        waited
+        if let Some(entered) = regained {
+            engine.watch(&entered.hold); // listeners that came along
+            guard.regain(entered);
+        }
+        Ok(())
+    }
+
+    /// The hold that the guard has a level of, if it is one of this lock and stands.
+    fn hold_of(&self, action: &'static str, guard: &Guard) -> Result<Arc<Hold>> {
+        let (engine, name) = (self.lock.engine(), self.lock.checked(action)?);
+        let (level, hold) = (guard.level(), guard.level().hold());
+        let is_of_this = Arc::ptr_eq(level.engine(), engine)
+            && hold.kind().family() == self.lock.kind().family()
+            && hold.name().key() == name.key();
+        if !is_of_this {
+            let words =
+                format!("the guard is of the lock {:?}: pass a guard of the condition's lock", guard.name());
+            return Err(Error::invalid(action, words).on(self.lock.name()));
+        }
+        engine.usable(action)?;
+        level.check().map_err(|_lost| Error::not_holding(action, name.given(), NotHeld::Expired))?;
+        Ok(Arc::clone(hold))
     }
 
     fn own_hold(&self, action: &'static str) -> Result<Arc<Hold>> {

@@ -13,6 +13,7 @@ use crate::engine::hold::{Hold, Standing};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fork::is_forked;
 use crate::ident::{Fence, Owner};
+use crate::observe::event::Event;
 use crate::observe::{Loss, LossReason};
 use crate::seam::{Counting, Kind};
 
@@ -205,8 +206,32 @@ impl HeldLevel {
     }
 
     fn unlock(mut self) -> Result<()> {
+        self.engine.refused_in_observer("unlock")?; // dropped then
         self.released = true;
         self.engine.end_level("unlock", self.hold(), Some(self.entered.level))
+    }
+
+    /// Releases after a call's work: an error only if the hold was lost before the work ended. A release that fails otherwise is
+    /// an event, as that of a dropped guard is: the work was protected, and its result counts.
+    fn unlock_after_work(self, action: &'static str) -> Result<()> {
+        let (engine, hold) = (Arc::clone(&self.engine), Arc::clone(self.hold()));
+        let stood = self.check();
+        let unlocked = self.unlock();
+        stood.map_err(|error| error.during(action).after_work())?;
+        match unlocked {
+            Ok(()) => Ok(()),
+            // The store does not know the hold although its lease runs: it was lost, and nobody can tell when.
+            Err(error) if error.is_lost() && engine.clock.now() < hold.until() => {
+                Err(error.during(action).after_work())
+            }
+            Err(error) => {
+                engine.reporter.observe_news(move |observer| {
+                    let event = Event::ReleaseFailed { name: hold.name().given(), error: &error };
+                    observer.event(&event);
+                });
+                Ok(())
+            }
+        }
     }
 }
 
@@ -354,6 +379,21 @@ impl OwnedGuard {
     pub(crate) fn unlock_after(mut self, at_least: Duration) -> Result<()> {
         self.level.released = true;
         self.level.engine.end_after("unlock", &self.level.entered, at_least)
+    }
+}
+
+impl Guard {
+    pub(crate) fn level(&self) -> &HeldLevel {
+        &self.level
+    }
+
+    /// The level that it has from now on, after the one that it had was released.
+    pub(crate) fn regain(&mut self, entered: Granted) {
+        self.level.entered = entered;
+    }
+
+    pub(crate) fn unlock_after_work(self, action: &'static str) -> Result<()> {
+        self.level.unlock_after_work(action)
     }
 }
 

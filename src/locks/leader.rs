@@ -157,7 +157,8 @@ impl Leader {
     ///
     /// # Blocking
     ///
-    /// One round trip; up to two command time-outs (default 3 s each) while the server does not answer.
+    /// One round trip; up to two command time-outs (default 3 s each) while the server does not answer. From an observer on the
+    /// candidate's own thread, not: that thread ends after the observer.
     ///
     /// # Errors
     ///
@@ -173,6 +174,9 @@ impl Leader {
         }
         self.shared.stop.interrupt();
         drop(self.orders.send(LeaderCommand::Withdraw));
+        if thread.thread().id() == thread::current().id() {
+            return Ok(()); // an observer that the candidate's thread tells has it: that thread ends after this
+        }
         let ended = thread.join();
         ended.unwrap_or_else(|_panic| {
             Err(Error::new(ErrorKind::Resource, "withdraw", "the candidate's thread panicked"))

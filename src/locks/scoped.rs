@@ -20,8 +20,13 @@ impl RedisLock {
     ///
     /// # Errors
     ///
-    /// As [`lock`](Self::lock), when `work` was not run; as [`Guard::unlock`], when it was. The latter
-    /// [`is_lost`](crate::Error::is_lost) if the hold did not last until the end of `work`.
+    /// - As [`lock`](Self::lock): `work` did not run.
+    /// - One whose [`work_ran`](crate::Error::work_ran) and [`is_lost`](crate::Error::is_lost): the hold did not last until
+    ///   the end of `work`. It is never retryable, since a second call would run `work` again.
+    ///
+    /// A release that fails is no error: the result of `work` comes back, the observer is notified
+    /// ([`Event::ReleaseFailed`](crate::Event::ReleaseFailed)), and the client repeats the release until it is answered or the
+    /// lease has run out. Until then the lock may stay taken. To know how the release went, use a [`Guard`].
     ///
     /// # Panics
     ///
@@ -100,7 +105,7 @@ impl RedisLock {
         let Some(entered) = self.enter_as(action, &take)? else { return Ok(None) };
         let guard = self.guard(entered);
         let result = work(&guard);
-        guard.unlock()?;
+        guard.unlock_after_work(action)?;
         Ok(Some(result))
     }
 }

@@ -136,7 +136,8 @@ pub enum Event<'a> {
         /// For how long it was held.
         held: Duration,
     },
-    /// A dropped guard's release failed. The client repeats it until it is answered or the lease has run out.
+    /// A release failed whose outcome no caller gets: that of a dropped guard, or of [`with_lock`](crate::RedisLock::with_lock),
+    /// which returns the result of its work. The client repeats it until it is answered or the lease has run out.
     #[non_exhaustive]
     ReleaseFailed {
         /// The lock; empty for those of a client that ended.

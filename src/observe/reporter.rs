@@ -1,9 +1,11 @@
 //! Reports to the program: the observer, loss callbacks, and the one thread they run on.
 
+use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::error::Error;
 use crate::observe::Observer;
@@ -12,7 +14,7 @@ use crate::observe::loss::Loss;
 use crate::observe::stats::Counters;
 use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use crate::sync::channel::{Sender, unbounded};
-use crate::sync::{Mutex, thread};
+use crate::sync::{Mutex, thread, thread_local};
 use crate::time::{Clock, Moment};
 
 type CallbackJob = Box<dyn FnOnce() + Send>;
@@ -57,6 +59,12 @@ const MOST_UNHEARD: usize = 16;
 /// So many callbacks that will not run may wait for it to drop them.
 const MOST_UNNEEDED: usize = 1024;
 
+thread_local! {
+    /// The reporters whose observers or callbacks run on this thread in the middle of a call, by where they are in memory. The
+    /// innermost is the last.
+    static TELLING: RefCell<Vec<usize>> = RefCell::default();
+}
+
 enum CallbackThread {
     NotStarted,
     Running(Sender<CallbackJob>),
@@ -83,6 +91,40 @@ impl Reporter {
     /// Whether there is an observer.
     pub(crate) fn is_observed(&self) -> bool {
         !self.observers.is_empty()
+    }
+
+    /// Whether this thread runs an observer or a callback of this client's in the middle of something: a call of the same
+    /// thread's that is not over, or the reading of answers. Such code can be called at any step, so it may not call the client.
+    pub(crate) fn is_telling_here(&self) -> bool {
+        let here = std::ptr::from_ref(self).addr();
+        // No such list any more: the thread is ending, and what it calls now no observer does.
+        TELLING.try_with(|telling| telling.borrow().contains(&here)).unwrap_or(false)
+    }
+
+    /// Runs the program's code on this thread, in the middle of whatever that does.
+    fn run_here(&self, job: impl FnOnce()) {
+        let here = std::ptr::from_ref(self).addr();
+        let is_noted = TELLING.try_with(|telling| telling.borrow_mut().push(here)).is_ok();
+        run(job);
+        if is_noted {
+            TELLING.try_with(|telling| telling.borrow_mut().pop()).ok();
+        }
+    }
+
+    /// What is told of a request when the result is dropped: once what the answer means is settled.
+    pub(crate) fn request_report(
+        &self,
+        op: &'static str,
+        sent: Moment,
+        clock: &Clock,
+        error: Option<&Error>,
+    ) -> Option<RequestReport<'_>> {
+        self.is_observed().then(|| RequestReport {
+            reporter: self,
+            op,
+            took: clock.now().since(sent),
+            error: error.map(Error::copy),
+        })
     }
 
     /// Tells the observers, on the calling thread, of a request that was sent at `sent` and has just come to an end.
@@ -112,7 +154,7 @@ impl Reporter {
     /// Tells the observers on the calling thread.
     pub(crate) fn tell(&self, about: impl Fn(&dyn Observer)) {
         for observer in &self.observers {
-            run(|| about(observer.as_ref()));
+            self.run_here(|| about(observer.as_ref()));
         }
     }
 
@@ -217,10 +259,10 @@ impl Reporter {
         match sender {
             Some(sender) => {
                 if let Err(unsent) = sender.send(Box::new(job)) {
-                    run(unsent.into_inner());
+                    self.run_here(unsent.into_inner());
                 }
             }
-            None => run(job),
+            None => self.run_here(job),
         }
     }
 
@@ -255,6 +297,21 @@ impl Reporter {
     /// Lets the callback thread finish what is queued and end.
     pub(crate) fn close(&self) {
         *self.state.lock() = CallbackThread::Closed;
+    }
+}
+
+/// See [`Reporter::request_report`].
+pub(crate) struct RequestReport<'a> {
+    reporter: &'a Reporter,
+    op: &'static str,
+    took: Duration,
+    error: Option<Error>,
+}
+
+impl Drop for RequestReport<'_> {
+    fn drop(&mut self) {
+        let event = Event::Request { op: self.op, took: self.took, error: self.error.as_ref() };
+        self.reporter.tell(|observer| observer.event(&event));
     }
 }
 
@@ -338,6 +395,39 @@ mod tests {
             let heard: Vec<bool> = reported.iter().collect();
             assert!(heard.len() <= MOST_UNHEARD && heard.last() == Some(&!ends_down), "{heard:?}");
         }
+    }
+
+    #[test]
+    fn what_runs_in_the_middle_of_a_call_is_known_and_what_runs_on_the_callback_thread_is_not_it() {
+        let reporter = Arc::new(Reporter::new(Some(Arc::new(WakeupsObserver(unbounded().0)))));
+        let other = Reporter::new(None);
+        let asks = |reporter: &Arc<Reporter>| {
+            let ((sender, told), reporter) = (unbounded(), Arc::clone(reporter));
+            (told, move || sender.send(reporter.is_telling_here()).unwrap())
+        };
+        let (told, ask) = asks(&reporter);
+        reporter.tell(|_| {
+            ask();
+            assert!(!other.is_telling_here());
+            reporter.tell(|_| ask());
+        });
+        ask();
+        assert_eq!(told.try_iter().collect::<Vec<_>>(), [true, true, false]);
+        reporter.tell(|_| panic!("told on purpose"));
+        assert!(!reporter.is_telling_here());
+        // Each by which the observers are told of what is not the calling thread's.
+        let (told, ask) = asks(&reporter);
+        reporter.observe_news(move |_| ask());
+        let (also, ask) = asks(&reporter);
+        reporter.observe_later(move |_| ask());
+        let (job, ask) = asks(&reporter);
+        reporter.run_later(ask);
+        assert_eq!([told.recv(), also.recv(), job.recv()], [Ok(false), Ok(false), Ok(false)]);
+        // On whatever thread comes by, where there is no callback thread any more.
+        reporter.close();
+        let (told, ask) = asks(&reporter);
+        reporter.run_later(ask);
+        assert_eq!(told.recv(), Ok(true));
     }
 
     #[test]

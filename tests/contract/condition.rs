@@ -1,14 +1,17 @@
 //! Waiting with the lock given up, until somebody who holds it says that something has changed.
 
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
 
 use leasehold::crossbeam_channel::{bounded, unbounded};
-use leasehold::{ErrorKind, Interrupt, RedisLock};
+use leasehold::{ErrorKind, Guard, Interrupt, RedisLock};
 
 use super::harness::{Store, fresh};
-use crate::support::{LONG, SLACK, Waiter, comes_true_within, ms, now, slack_since, throughout};
+use crate::support::{
+    LONG, RENEWED, SLACK, Waiter, comes_true_within, ms, now, receive, slack_since, throughout,
+};
 
 contracts!(needs Counting:
     a_waiter_releases_the_lock_and_acquires_it_again_when_notified,
@@ -21,7 +24,9 @@ contracts!(needs Counting:
     a_notification_to_nobody_is_not_kept,
     a_notification_that_its_waiter_leaves_goes_to_the_next,
     only_the_holder_may_wait_for_a_condition_or_notify,
-    a_hold_that_a_guard_has_a_part_in_is_not_given_up,
+    a_hold_that_another_guard_has_a_part_in_is_not_given_up,
+    a_wait_goes_on_while_what_it_is_for_is_not_there,
+    a_guard_that_has_waited_is_a_guard_as_before,
     conditions_of_one_lock_are_apart,
     a_waiter_whose_client_ends_is_passed_over_at_once,
     a_value_that_is_not_reentrant_has_all_levels_again,
@@ -32,13 +37,13 @@ contracts!(needs Counting:
 /// when that one waits.
 fn waiting<T: Send + 'static>(
     lock: RedisLock,
-    what: impl FnOnce(&RedisLock) -> T + Send + 'static,
+    what: impl FnOnce(&RedisLock, Guard) -> T + Send + 'static,
 ) -> Waiter<T> {
     let (tell, told) = bounded(1);
     let waiter = Waiter::start(move || {
-        lock.lock().unwrap();
+        let guard = lock.acquire().unwrap();
         tell.send(()).unwrap();
-        what(&lock)
+        what(&lock, guard)
     });
     told.recv_timeout(LONG).expect("the lock is taken by the other thread");
     waiter
@@ -47,10 +52,11 @@ fn waiting<T: Send + 'static>(
 fn a_waiter_releases_the_lock_and_acquires_it_again_when_notified(store: &Store) {
     let (client, other) = (store.client(), store.client());
     let name = fresh("cond");
-    let waiter = waiting(other.lock(&name), |lock| {
-        lock.condition("changed").wait().unwrap();
+    let waiter = waiting(other.lock(&name), |lock, mut guard| {
+        lock.condition("changed").wait(&mut guard).unwrap();
         assert!(lock.is_held_by_current_thread().unwrap());
-        lock.unlock().unwrap();
+        guard.check().unwrap();
+        guard.unlock().unwrap();
     });
     let lock = client.lock(&name);
     lock.lock().unwrap();
@@ -66,11 +72,14 @@ fn a_waiter_releases_the_lock_and_acquires_it_again_when_notified(store: &Store)
 fn a_notified_waiter_has_its_whole_hold_count_again(store: &Store) {
     let (client, other) = (store.client(), store.client());
     let name = fresh("cond");
-    let waiter = waiting(other.lock(&name), |lock| {
+    let waiter = waiting(other.lock(&name), |lock, mut guard| {
+        // Levels without a guard: those of a caller that took the lock the Java way.
         (0..2).for_each(|_| lock.lock().unwrap());
-        lock.condition("c").wait().unwrap();
+        lock.condition("c").wait(&mut guard).unwrap();
         assert_eq!(lock.hold_count().unwrap(), 3);
-        (0..3).for_each(|_| lock.unlock().unwrap());
+        (0..2).for_each(|_| lock.unlock().unwrap());
+        guard.check().unwrap();
+        guard.unlock().unwrap();
     });
     let lock = client.lock(&name);
     assert!(lock.try_lock_for(LONG).unwrap(), "all three levels were given up");
@@ -87,10 +96,10 @@ fn waiters_are_notified_in_the_order_in_which_they_came(store: &Store) {
     let waiters: Vec<_> = (0..5)
         .map(|turn| {
             let tell = tell.clone();
-            waiting(clients[turn % 2].lock(&name), move |lock| {
-                lock.condition("c").wait().unwrap();
+            waiting(clients[turn % 2].lock(&name), move |lock, mut guard| {
+                lock.condition("c").wait(&mut guard).unwrap();
                 tell.send(turn).unwrap();
-                lock.unlock().unwrap();
+                guard.unlock().unwrap();
             })
         })
         .collect();
@@ -113,10 +122,10 @@ fn all_are_notified_at_once_and_go_on_one_by_one(store: &Store) {
     let waiters: Vec<_> = (0..4)
         .map(|at| {
             let inside = Arc::clone(&inside);
-            waiting(clients[at % 2].lock(&name), move |lock| {
-                lock.condition("c").wait().unwrap();
+            waiting(clients[at % 2].lock(&name), move |lock, mut guard| {
+                lock.condition("c").wait(&mut guard).unwrap();
                 drop(inside.try_lock().expect("one at a time"));
-                lock.unlock().unwrap();
+                guard.unlock().unwrap();
             })
         })
         .collect();
@@ -133,13 +142,14 @@ fn a_wait_that_ends_by_itself_has_the_lock_again(store: &Store) {
     let client = store.client();
     let lock = client.lock(&fresh("cond"));
     lock.lock().unwrap();
-    lock.lock().unwrap();
+    let mut guard = lock.acquire().unwrap();
     let begun = now();
-    assert!(!lock.condition("c").wait_for(ms(60)).unwrap());
+    assert!(!lock.condition("c").wait_for(&mut guard, ms(60)).unwrap());
     assert!(begun.elapsed() >= ms(60) && begun.elapsed() < ms(60) + slack_since(begun));
     assert_eq!(lock.hold_count().unwrap(), 2);
-    assert!(!lock.condition("c").wait_until(now()).unwrap());
+    assert!(!lock.condition("c").wait_until(&mut guard, now()).unwrap());
     assert_eq!(lock.hold_count().unwrap(), 2);
+    guard.check().unwrap();
     // Nobody is left behind to swallow a notification.
     assert!(!lock.condition("c").notify_one().unwrap());
 }
@@ -151,10 +161,10 @@ fn a_wait_that_is_interrupted_has_the_lock_again(store: &Store) {
     let waiter = Waiter::start({
         let (lock, interrupt) = (client.lock(&name), interrupt.clone());
         move || {
-            lock.lock().unwrap();
-            let ended = lock.condition("c").wait_interruptibly(&interrupt);
+            let mut guard = lock.acquire().unwrap();
+            let ended = lock.condition("c").wait_interruptibly(&mut guard, &interrupt);
             assert!(lock.is_held_by_current_thread().unwrap());
-            lock.unlock().unwrap();
+            guard.unlock().unwrap();
             ended
         }
     });
@@ -167,19 +177,19 @@ fn a_wait_that_was_interrupted_before_it_began_leaves_nobody_in_the_queue(store:
     let lock = client.lock(&fresh("cond"));
     let interrupt = Interrupt::new();
     interrupt.interrupt();
-    lock.lock().unwrap();
-    assert!(lock.condition("c").wait_interruptibly(&interrupt).unwrap_err().is_interrupted());
+    let mut guard = lock.acquire().unwrap();
+    assert!(lock.condition("c").wait_interruptibly(&mut guard, &interrupt).unwrap_err().is_interrupted());
     assert!(lock.is_held_by_current_thread().unwrap());
     assert!(!lock.condition("c").notify_one().unwrap(), "a notification went to one who does not wait");
-    lock.unlock().unwrap();
+    guard.unlock().unwrap();
 }
 
 fn a_notification_to_nobody_is_not_kept(store: &Store) {
     let lock = store.client().lock(&fresh("cond"));
-    lock.lock().unwrap();
+    let mut guard = lock.acquire().unwrap();
     assert!(!lock.condition("c").notify_one().unwrap());
     assert_eq!(lock.condition("c").notify_all().unwrap(), 0);
-    assert!(!lock.condition("c").wait_for(ms(30)).unwrap());
+    assert!(!lock.condition("c").wait_for(&mut guard, ms(30)).unwrap());
 }
 
 fn a_notification_that_its_waiter_leaves_goes_to_the_next(store: &Store) {
@@ -188,15 +198,15 @@ fn a_notification_that_its_waiter_leaves_goes_to_the_next(store: &Store) {
     let interrupt = Interrupt::new();
     let first = waiting(client.lock(&name), {
         let interrupt = interrupt.clone();
-        move |lock| {
-            let ended = lock.condition("c").wait_interruptibly(&interrupt);
-            lock.unlock().unwrap();
+        move |lock, mut guard| {
+            let ended = lock.condition("c").wait_interruptibly(&mut guard, &interrupt);
+            guard.unlock().unwrap();
             ended.is_ok()
         }
     });
-    let second = waiting(other.lock(&name), |lock| {
-        lock.condition("c").wait().unwrap();
-        lock.unlock().unwrap();
+    let second = waiting(other.lock(&name), |lock, mut guard| {
+        lock.condition("c").wait(&mut guard).unwrap();
+        guard.unlock().unwrap();
     });
     let lock = store.client().lock(&name);
     lock.lock().unwrap();
@@ -214,29 +224,117 @@ fn a_notification_that_its_waiter_leaves_goes_to_the_next(store: &Store) {
 }
 
 fn only_the_holder_may_wait_for_a_condition_or_notify(store: &Store) {
-    let lock = store.client().lock(&fresh("cond"));
+    let (client, operator) = (store.client(), store.client());
+    let lock = client.lock(&fresh("cond"));
     let condition = lock.condition("c");
-    assert!(condition.wait_for(ms(10)).unwrap_err().is_not_held());
     assert!(condition.notify_one().unwrap_err().is_not_held());
     assert!(condition.notify_all().unwrap_err().is_not_held());
-    lock.lock().unwrap();
+    let mut guard = lock.acquire().unwrap();
     assert_eq!(lock.condition("").notify_one().unwrap_err().kind(), ErrorKind::InvalidInput);
+    // A guard of another lock, and one of the same name of another client.
+    let mut others = client.lock(&fresh("other")).acquire().unwrap();
+    let mut strangers = operator.lock(&fresh("other")).acquire().unwrap();
+    for wrong in [&mut others, &mut strangers] {
+        assert_eq!(condition.wait_for(wrong, ms(10)).unwrap_err().kind(), ErrorKind::InvalidInput);
+        wrong.check().unwrap();
+    }
+    // One whose hold was lost, or given back behind its back.
+    operator.lock(lock.name()).force_unlock().unwrap();
+    assert!(!lock.is_held_by_current_thread().unwrap());
+    assert!(condition.wait_for(&mut guard, ms(10)).unwrap_err().is_lost());
+    drop(guard);
+    let mut guard = lock.acquire().unwrap();
+    lock.unlock().unwrap();
+    assert!(condition.wait_for(&mut guard, ms(10)).unwrap_err().is_not_held());
+    drop(guard);
+    assert!(!lock.is_locked().unwrap());
 }
 
-fn a_hold_that_a_guard_has_a_part_in_is_not_given_up(store: &Store) {
+fn a_hold_that_another_guard_has_a_part_in_is_not_given_up(store: &Store) {
     let lock = store.client().lock(&fresh("cond"));
-    let guard = lock.acquire().unwrap();
-    assert_eq!(lock.condition("c").wait_for(ms(10)).unwrap_err().kind(), ErrorKind::InvalidInput);
-    guard.check().unwrap();
-    assert!(!lock.condition("c").notify_one().unwrap());
+    let outer = lock.acquire().unwrap();
+    let mut guard = lock.acquire().unwrap();
+    let refused = lock.condition("c").wait_for(&mut guard, ms(10)).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::InvalidInput);
+    (outer.check().unwrap(), guard.check().unwrap());
+    assert_eq!(lock.hold_count().unwrap(), 2);
+    drop(outer);
+    assert!(!lock.condition("c").wait_for(&mut guard, ms(10)).unwrap());
+    guard.unlock().unwrap();
+}
+
+fn a_wait_goes_on_while_what_it_is_for_is_not_there(store: &Store) {
+    let (client, other) = (store.client(), store.client());
+    let name = fresh("cond");
+    let (items, asked) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    let waiter = waiting(other.lock(&name), {
+        let (items, asked) = (Arc::clone(&items), Arc::clone(&asked));
+        move |lock, mut guard| {
+            let is_missing = |guard: &Guard| {
+                // As any code under the lock: it may take it once more.
+                (guard.check().unwrap(), lock.acquire().unwrap().unlock().unwrap());
+                asked.fetch_add(1, Ordering::SeqCst);
+                items.load(Ordering::SeqCst) < 2
+            };
+            lock.condition("c").wait_while(&mut guard, is_missing).unwrap();
+            guard.unlock().unwrap();
+        }
+    });
+    let lock = client.lock(&name);
+    let put = || {
+        let guard = lock.acquire().unwrap();
+        items.fetch_add(1, Ordering::SeqCst);
+        assert!(lock.condition("c").notify_one().unwrap());
+        guard.unlock().unwrap();
+    };
+    put();
+    comes_true_within(SLACK * 4, || asked.load(Ordering::SeqCst) >= 2);
+    throughout(ms(30), || !waiter.is_over());
+    put();
+    waiter.returns_within(SLACK * 4);
+    assert!(asked.load(Ordering::SeqCst) >= 3);
+    // What is there is not waited for, and what does not come is not waited for long.
+    let mut guard = lock.acquire().unwrap();
+    let condition = lock.condition("c");
+    condition.wait_while(&mut guard, |_| false).unwrap();
+    assert!(condition.wait_while_for(&mut guard, |_| false, ms(1)).unwrap());
+    let begun = now();
+    assert!(!condition.wait_while_for(&mut guard, |_| true, ms(60)).unwrap());
+    assert!(begun.elapsed() >= ms(60) && begun.elapsed() < ms(60) + slack_since(begun));
+    guard.unlock().unwrap();
+}
+
+fn a_guard_that_has_waited_is_a_guard_as_before(store: &Store) {
+    let (client, other) = (store.client_with(|options| options.lease(RENEWED)), store.client());
+    let name = fresh("cond");
+    let lock = client.lock(&name);
+    let mut guard = lock.acquire().unwrap();
+    let (told, tell) = (guard.lost(), bounded(2));
+    guard.on_lost(move |loss| tell.0.send(loss.clone()).unwrap());
+    assert!(!lock.condition("c").wait_for(&mut guard, ms(10)).unwrap());
+    assert!(!lock.condition("c").wait_for(&mut guard, ms(10)).unwrap());
+    // Renewed, kept from others, and told of: once, with the owner that it has now.
+    throughout(RENEWED, || guard.check().is_ok());
+    assert!(!other.lock(&name).try_lock().unwrap());
+    assert!(told.is_empty() && tell.1.is_empty(), "the waits gave the lock up and lost nothing");
+    assert!(other.lock(&name).force_unlock().unwrap());
+    assert_eq!(receive(&told, RENEWED / 3 + SLACK).unwrap().owner, guard.owner());
+    assert_eq!(receive(&tell.1, SLACK).unwrap().owner, guard.owner());
+    assert!(guard.unlock().unwrap_err().is_lost());
+    // A failed notification leaves nothing behind: the guard releases.
+    {
+        let _guard = lock.acquire().unwrap();
+        assert!(lock.condition("").notify_one().is_err());
+    }
+    comes_true_within(SLACK, || !lock.is_locked().unwrap());
 }
 
 fn conditions_of_one_lock_are_apart(store: &Store) {
     let (client, other) = (store.client(), store.client());
     let name = fresh("cond");
-    let waiter = waiting(other.lock(&name), |lock| {
-        lock.condition("one").wait().unwrap();
-        lock.unlock().unwrap();
+    let waiter = waiting(other.lock(&name), |lock, mut guard| {
+        lock.condition("one").wait(&mut guard).unwrap();
+        guard.unlock().unwrap();
     });
     let lock = client.lock(&name);
     lock.lock().unwrap();
@@ -251,9 +349,9 @@ fn a_waiter_whose_client_ends_is_passed_over_at_once(store: &Store) {
     let (client, ending) = (store.client(), store.client());
     let name = fresh("cond");
     let waits = |client: &leasehold::LockClient| {
-        waiting(client.lock(&name), |lock| {
-            lock.condition("c").wait()?;
-            lock.unlock()
+        waiting(client.lock(&name), |lock, mut guard| {
+            lock.condition("c").wait(&mut guard)?;
+            guard.unlock()
         })
     };
     let first = waits(&ending);
@@ -277,13 +375,13 @@ fn a_value_that_is_not_reentrant_has_all_levels_again(store: &Store) {
     let client = store.client();
     let name = fresh("cond");
     let (once, often) = (client.lock_with(&name).non_reentrant().build(), client.lock(&name));
-    once.lock().unwrap();
+    let mut guard = once.acquire().unwrap();
     often.lock().unwrap();
-    assert!(!once.condition("c").wait_for(ms(10)).unwrap());
+    assert!(!once.condition("c").wait_for(&mut guard, ms(10)).unwrap());
     assert_eq!(once.hold_count().unwrap(), 2);
     assert_eq!(once.lock().unwrap_err().kind(), ErrorKind::WouldDeadlock, "it is not reentrant for that");
-    once.unlock().unwrap();
-    once.unlock().unwrap();
+    often.unlock().unwrap();
+    guard.unlock().unwrap();
 }
 
 fn nothing_is_lost_between_producers_and_consumers(store: &Store) {
@@ -298,21 +396,21 @@ fn nothing_is_lost_between_producers_and_consumers(store: &Store) {
             scope.spawn(move || {
                 let (not_empty, not_full) = (lock.condition("not_empty"), lock.condition("not_full"));
                 for item in 0..EACH {
-                    lock.lock().unwrap();
+                    let mut guard = lock.acquire().unwrap();
                     if at % 2 == 0 {
-                        while queue.lock().unwrap().len() >= 2 {
-                            assert!(not_full.wait_for(LONG).unwrap(), "nobody took anything");
-                        }
+                        let is_full = |_: &Guard| queue.lock().unwrap().len() >= 2;
+                        let came = not_full.wait_while_for(&mut guard, is_full, LONG);
+                        assert!(came.unwrap(), "nobody took anything");
                         queue.lock().unwrap().push_back(item);
                         not_empty.notify_one().unwrap();
                     } else {
-                        while queue.lock().unwrap().is_empty() {
-                            assert!(not_empty.wait_for(LONG).unwrap(), "nobody put anything");
-                        }
+                        let is_empty = |_: &Guard| queue.lock().unwrap().is_empty();
+                        let came = not_empty.wait_while_for(&mut guard, is_empty, LONG);
+                        assert!(came.unwrap(), "nobody put anything");
                         queue.lock().unwrap().pop_front().unwrap();
                         not_full.notify_one().unwrap();
                     }
-                    lock.unlock().unwrap();
+                    guard.unlock().unwrap();
                 }
             });
         }

@@ -1,13 +1,14 @@
 //! Being told what happens to the locks.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::cell::Cell;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use leasehold::crossbeam_channel::{Receiver, Sender, unbounded};
 use leasehold::{
-    AcquireOptions, Error, Event, GaveUpReason, Interrupt, LockClient, Loss, LossReason, MemoryStore,
-    Observer, Owner,
+    AcquireOptions, Error, ErrorKind, Event, GaveUpReason, Interrupt, LockClient, Loss, LossReason,
+    MemoryStore, Observer, Owner,
 };
 
 use super::harness::{Store, fresh};
@@ -29,6 +30,7 @@ contracts!(
     stats_and_contended_agree_with_what_was_done,
     renewals_are_reported_and_an_observer_that_blocks_does_not_stop_them,
     each_request_that_changes_something_is_reported,
+    an_observer_that_calls_back_for_the_same_name_breaks_nothing,
 );
 
 #[derive(Debug, PartialEq)]
@@ -439,4 +441,71 @@ fn a_lock_that_is_handed_over_says_from_where() {
         let seen: Vec<_> = seen.try_iter().filter(|event| event.starts_with("handed over")).collect();
         assert_eq!(seen, [format!("handed over lock a {place}")]);
     }
+}
+
+/// Asks for the lock of the event, and counts what was refused and what was not.
+struct CallsBack(Arc<OnceLock<LockClient>>, Arc<[AtomicUsize; 2]>);
+
+impl Observer for CallsBack {
+    fn event(&self, event: &Event<'_>) {
+        let Some(client) = self.0.get() else { return };
+        // Others come on the callback thread.
+        if !matches!(
+            event,
+            Event::Waiting { .. }
+                | Event::Acquired { .. }
+                | Event::GaveUp { .. }
+                | Event::Released { .. }
+                | Event::Request { op: "acquire" | "release", .. }
+        ) {
+            return;
+        }
+        thread_local! {
+            static IS_CALLING: Cell<bool> = const { Cell::new(false) };
+        }
+        // Were it not refused, its own calls would be told as well.
+        if IS_CALLING.replace(true) {
+            return;
+        }
+        for lock in [client.lock("called back"), client.lock("another")] {
+            for outcome in [lock.try_lock().map(drop), lock.unlock(), lock.try_lock_for(ms(1)).map(drop)] {
+                let is_refused = outcome.is_err_and(|error| error.kind() == ErrorKind::WouldDeadlock);
+                self.1[usize::from(is_refused)].fetch_add(1, Ordering::SeqCst);
+            }
+        }
+        IS_CALLING.set(false);
+    }
+}
+
+fn an_observer_that_calls_back_for_the_same_name_breaks_nothing(store: &Store) {
+    let (cell, counts) = (Arc::new(OnceLock::new()), Arc::new([AtomicUsize::new(0), AtomicUsize::new(0)]));
+    let (observer, prefix) = (CallsBack(Arc::clone(&cell), Arc::clone(&counts)), fresh("prefix"));
+    let client = store.client_with(|options| options.observer(observer).key_prefix(&prefix));
+    assert!(cell.set(client.clone()).is_ok());
+    let stranger = store.client_with(|options| options.key_prefix(&prefix));
+    let (lock, others) = (client.lock("called back"), stranger.lock("called back"));
+    let is_held_once = || {
+        assert_eq!(lock.hold_count().unwrap(), 1);
+        assert!(!others.try_lock().unwrap());
+    };
+    lock.lock().unwrap();
+    is_held_once();
+    lock.unlock().unwrap();
+    let held = others.acquire().unwrap();
+    assert!(!lock.try_lock_for(ms(20)).unwrap());
+    let waiting = lock.clone();
+    let waiter = Waiter::start(move || waiting.acquire().and_then(|guard| guard.unlock()));
+    assert!(eventually(LONG, || client.stats().waiters == 1));
+    held.unlock().unwrap();
+    waiter.returns_within(LONG).0.unwrap();
+    let guard = lock.acquire().unwrap();
+    is_held_once();
+    guard.unlock().unwrap();
+    for lock in [others, stranger.lock("another")] {
+        assert!(lock.try_lock().unwrap(), "{} was left held", lock.name());
+        lock.unlock().unwrap();
+    }
+    let [served, refused] = [0, 1].map(|at| counts[at].load(Ordering::SeqCst));
+    assert_eq!(served, 0);
+    assert!(refused >= 6 * 8, "{refused}");
 }

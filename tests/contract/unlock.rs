@@ -1,6 +1,7 @@
 //! Giving back what one does not hold, and taking away what somebody else does.
 
-use leasehold::{ErrorKind, NotHeld};
+use leasehold::crossbeam_channel::{Sender, unbounded};
+use leasehold::{ErrorKind, NotHeld, RedisLock, Result};
 
 use super::harness::{Store, fresh};
 use crate::support::{
@@ -16,6 +17,7 @@ contracts!(
     force_unlock_wakes_the_waiters,
     force_unlock_is_reported_to_the_holder,
     a_holder_that_was_forced_out_does_not_unlock_its_successor,
+    a_thread_may_lock_and_unlock_while_its_thread_locals_are_destroyed,
 );
 
 fn an_unlock_of_a_free_lock_says_free(store: &Store) {
@@ -158,4 +160,46 @@ fn a_holder_that_was_forced_out_does_not_unlock_its_successor(store: &Store) {
             held.release(); // fails the test if the hold had been touched
         }
     }
+}
+
+fn a_thread_may_lock_and_unlock_while_its_thread_locals_are_destroyed(store: &Store) {
+    /// Uses locks when it is destroyed, which is after what the crate keeps for the thread.
+    struct Last {
+        before: RedisLock,
+        within: RedisLock,
+        tell: Sender<Result<u32>>,
+    }
+    impl Drop for Last {
+        fn drop(&mut self) {
+            let again = || {
+                self.within.lock()?;
+                self.within.lock()?; // the same owner
+                let levels = self.within.hold_count()?;
+                self.within.unlock()?;
+                self.within.unlock()?;
+                self.within.acquire()?.unlock()?;
+                Ok(levels)
+            };
+            // No panic: one in here would end the whole process.
+            for outcome in [self.before.unlock().map(|()| 1), again()] {
+                self.tell.send(outcome).ok();
+            }
+        }
+    }
+    std::thread_local! {
+        static LAST: std::cell::RefCell<Option<Last>> = const { std::cell::RefCell::new(None) };
+    }
+    let client = store.client();
+    let (before, within) = (client.lock(&fresh("before")), client.lock(&fresh("within")));
+    let (tell, told) = unbounded();
+    let last = Last { before: before.clone(), within: within.clone(), tell };
+    let taken = before.clone();
+    let thread = crate::support::start(move || {
+        LAST.set(Some(last));
+        taken.lock()
+    });
+    thread.join().unwrap().unwrap();
+    assert_eq!(receive(&told, LONG).unwrap().unwrap(), 1);
+    assert_eq!(receive(&told, LONG).unwrap().unwrap(), 2, "levels");
+    assert!(!before.is_locked().unwrap() && !within.is_locked().unwrap());
 }

@@ -58,9 +58,9 @@ fn uses() -> Vec<Use> {
         // Joins, gives the lock up, asks, leaves, and takes the lock again; between a lock and an unlock.
         ("a condition", 2 + 5, |client| {
             let lock = client.lock("condition");
-            lock.lock().unwrap();
-            assert!(!lock.condition("c").wait_for(Duration::ZERO).unwrap());
-            lock.unlock().unwrap();
+            let mut guard = lock.acquire().unwrap();
+            assert!(!lock.condition("c").wait_for(&mut guard, Duration::ZERO).unwrap());
+            guard.unlock().unwrap();
         }),
         ("a notification", 2 + 1, |client| {
             let lock = client.lock("condition");
@@ -225,9 +225,9 @@ fn a_thousand_cycles_of_every_kind_leave_nothing() {
             assert!(client.expirable_semaphore("permits").try_acquire_many_for(99, ms(1)).unwrap().is_none());
             assert!(!client.count_down_latch("latch").wait_for(ms(1)).unwrap());
             let lock = client.lock("condition");
-            lock.lock().unwrap();
-            assert!(!lock.condition("c").wait_for(ms(1)).unwrap());
-            lock.unlock().unwrap();
+            let mut guard = lock.acquire().unwrap();
+            assert!(!lock.condition("c").wait_for(&mut guard, ms(1)).unwrap());
+            guard.unlock().unwrap();
             let rw = other.read_write_lock("rw");
             let writing = rw.write().acquire().unwrap();
             let waiting = client.read_write_lock("rw");

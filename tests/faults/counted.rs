@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use leasehold::{LockClient, Result};
+use leasehold::{HoldState, LockClient, Result};
 
 use super::world::{L, P, T, World, about, releases, scenario};
 use crate::support::proxy::{Command, Direction, Do, Then, Which};
@@ -147,9 +147,9 @@ fn a_notification_whose_waiter_has_died_is_given_to_another() {
         let waiting = |client: &LockClient| {
             let lock = client.lock("k");
             call(move || {
-                lock.lock()?;
-                lock.condition("c").wait()?;
-                lock.unlock()
+                let mut guard = lock.acquire()?;
+                lock.condition("c").wait(&mut guard)?;
+                guard.unlock()
             })
         };
         let in_queue = |many: i64| {
@@ -248,10 +248,11 @@ fn a_wait_that_could_not_give_the_lock_up_leaves_no_place() {
     scenario(|world| {
         let client = world.client();
         let lock = client.lock("k");
-        lock.lock().unwrap();
+        let mut guard = lock.acquire().unwrap();
         let fault = world.proxy.each(releases("k"), Do::DropRequest(Then::Close));
         let begun = now();
-        assert!(lock.condition("c").wait().is_err());
+        assert!(lock.condition("c").wait(&mut guard).is_err());
+        assert_eq!(guard.state(), HoldState::Lost, "the guard says what it has");
         within(begun, L + T, "giving up");
         fault.cancel();
         // A notification to it would be nobody's for six seconds.

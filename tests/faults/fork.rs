@@ -1,5 +1,5 @@
 //! A forked child shares its parent's client id, sockets and table of sleeping threads, and must use none of them.
-#![allow(unsafe_code, reason = "this is the one place that forks; see the notes at the two calls")]
+#![allow(unsafe_code, reason = "this is the one place that forks; see the notes at the calls")]
 
 use std::thread;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use leasehold::{Error, ErrorKind, LockClient, MemoryStore};
 use super::world::{ENTRIES, L, R, scenario};
 use crate::support::proxy::Command;
 use crate::support::server::{RedisServer, default_server};
-use crate::support::{LONG, alone, eventually, throughout};
+use crate::support::{LONG, alone, eventually, test_command, test_name, throughout};
 
 const LEASE: Duration = Duration::from_secs(20);
 
@@ -201,4 +201,46 @@ fn a_forked_child_leaves_its_parents_entry_in_the_directory_alone() {
         client.shutdown().unwrap();
         assert!(world.is_free(&key));
     });
+}
+
+/// As the first process of a container is, whose child is the first of a container in it: both have the number 1.
+#[test]
+fn a_forked_child_with_the_same_process_number_in_another_namespace_is_refused() {
+    const CONTAINED: &str = "LEASEHOLD_TEST_CONTAINED";
+    if std::env::var_os(CONTAINED).is_none() {
+        let contained = ["--user", "--map-root-user", "--pid", "--fork", "--kill-child", "--mount-proc"];
+        let unshare = |command: &[String]| {
+            let mut unshare = std::process::Command::new("unshare");
+            unshare.args(contained).args(command).env(CONTAINED, "1").output()
+        };
+        if !unshare(&["true".to_owned()]).is_ok_and(|tried| tried.status.success()) {
+            crate::support::missing("a system that allows namespaces");
+            return;
+        }
+        let ran = unshare(&test_command(&test_name())).unwrap();
+        let text = String::from_utf8_lossy(&ran.stdout).into_owned() + &String::from_utf8_lossy(&ran.stderr);
+        assert!(ran.status.success() && text.contains("1 passed"), "{text}");
+        return;
+    }
+    let is_first = || std::process::id() == 1;
+    assert!(is_first());
+    let store = MemoryStore::new();
+    let client = LockClient::builder().lease(LEASE).build_in_memory(&store).unwrap();
+    let lock = client.lock("parents");
+    let mut guard = Some(lock.acquire().unwrap());
+    // SAFETY: changes no more than the namespace of this process's children, of which there is one.
+    assert_eq!(unsafe { libc::unshare(libc::CLONE_NEWPID) }, 0, "a namespace in the namespace");
+    let code = in_forked_child(|| {
+        let code = all_forked([
+            guard.as_ref().map_or(Ok(()), leasehold::Guard::check),
+            lock.lock(),
+            guard.take().map_or(Ok(()), leasehold::Guard::unlock),
+            LockClient::builder().build_in_memory(&store).map(drop),
+        ]);
+        if is_first() { code } else { u8::MAX }
+    });
+    assert_eq!(code, Some(0), "the call at this place was not refused for being in a child");
+    let guard = guard.take().expect("only the child's copy is gone");
+    guard.check().unwrap();
+    guard.unlock().unwrap();
 }

@@ -363,3 +363,25 @@ fn a_waiter_that_is_handed_the_lock_by_its_own_process_leaves_the_line() {
         }
     });
 }
+
+/// Plain locks are asked for by one script, others each by its own.
+#[test]
+fn a_group_that_does_not_wait_takes_what_is_kept_for_another_as_a_single_lock_is_taken() {
+    scenario(|world| {
+        let client = client(world);
+        let keep = |name: &str| {
+            let next = format!("leasehold_lock_next:{{{name}}}");
+            let stranger = "00000000-0000-8000-8000-000000000000";
+            world.run::<()>(&["SET", &next, stranger, "PX", "50"]);
+        };
+        for other in [client.lock("other"), client.fair_lock("fair")] {
+            keep("kept");
+            let group = client.multi_lock([client.lock("kept"), other]);
+            assert!(group.try_lock().unwrap());
+            group.unlock().unwrap();
+        }
+        keep("kept");
+        assert!(client.lock("kept").try_lock().unwrap());
+        client.lock("kept").unlock().unwrap();
+    });
+}

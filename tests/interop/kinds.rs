@@ -673,10 +673,10 @@ fn a_condition_is_waited_for_and_notified_while_java_takes_the_lock_in_between()
     let lock = client.lock("shop");
     let waiter = call(move || {
         lock.lock().unwrap();
-        lock.lock().unwrap();
-        lock.condition("stock").wait().unwrap();
+        let mut guard = lock.acquire().unwrap();
+        lock.condition("stock").wait(&mut guard).unwrap();
         let levels = lock.hold_count().unwrap();
-        lock.unlock().unwrap();
+        guard.unlock().unwrap();
         lock.unlock().unwrap();
         levels
     });

@@ -202,18 +202,18 @@ fn use_every_kind(one: &LockClient, other: &LockClient) {
     assert!(!latch.delete().unwrap());
 
     let (lock, theirs) = (one.lock("app:a"), other.lock("app:a"));
-    lock.lock().unwrap();
-    assert!(!lock.condition("changed").wait_for(SHORT).unwrap());
+    let mut guard = lock.acquire().unwrap();
+    assert!(!lock.condition("changed").wait_for(&mut guard, SHORT).unwrap());
     std::thread::scope(|scope| {
         let notifier = scope.spawn(|| {
             theirs.lock().unwrap();
             assert!(theirs.condition("changed").notify_one().unwrap());
             theirs.unlock().unwrap();
         });
-        lock.condition("changed").wait().unwrap();
+        lock.condition("changed").wait(&mut guard).unwrap();
         notifier.join().unwrap();
     });
-    lock.unlock().unwrap();
+    guard.unlock().unwrap();
     let second = Duration::from_secs(1);
     assert_eq!(one.run_once("app:job", second, second, |_| 7).unwrap(), Some(7));
 }
@@ -361,16 +361,16 @@ fn of_kind(user: &str, pair: &Pair<'_>) -> Result<()> {
         }
         "condition" => {
             let (lock, theirs) = (one.lock("app:c"), other.lock("app:c"));
-            lock.lock()?;
+            let mut guard = lock.acquire()?;
             theirs.try_lock()?;
             theirs.try_lock_for(SHORT)?;
-            lock.condition("changed").wait_for(SHORT)?;
-            pair.woken(|| theirs.lock().and_then(|()| theirs.unlock()), || lock.unlock())?;
+            lock.condition("changed").wait_for(&mut guard, SHORT)?;
+            pair.woken(|| theirs.lock().and_then(|()| theirs.unlock()), || guard.unlock())?;
             pair.woken(
                 || {
-                    theirs.lock()?;
-                    let notified = theirs.condition("changed").wait_for(LONG);
-                    theirs.unlock()?;
+                    let mut guard = theirs.acquire()?;
+                    let notified = theirs.condition("changed").wait_for(&mut guard, LONG);
+                    guard.unlock()?;
                     notified
                 },
                 || {

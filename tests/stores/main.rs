@@ -15,6 +15,7 @@ mod support;
 #[macro_use]
 mod databases;
 
+mod callbacks;
 #[cfg(feature = "etcd")]
 mod etcd;
 mod files;

@@ -297,3 +297,57 @@ fn a_client_of_another_store_is_refused() {
     ];
     assert!(refused.iter().all(|error| error.kind() == ErrorKind::InvalidInput));
 }
+
+/// Sends the names of the locks whose release failed.
+struct FailedReleases(Sender<String>);
+
+impl Observer for FailedReleases {
+    fn event(&self, event: &Event<'_>) {
+        if let Event::ReleaseFailed { name, .. } = event {
+            self.0.send((*name).to_owned()).ok();
+        }
+    }
+}
+
+#[test]
+fn the_result_of_work_comes_back_when_only_the_release_fails() {
+    for fault in FAULTS {
+        let (_clock, store) = place();
+        let (sender, failed) = unbounded();
+        let client = ClientBuilder::default()
+            .patience(Duration::ZERO)
+            .observer(FailedReleases(sender))
+            .build_in_memory(&store)
+            .unwrap();
+        let charged = |name: &str| {
+            store.fail_client(&client, fault).unwrap();
+            format!("{name} charged")
+        };
+        let with_lock = client.with_lock("customer:1", |guard| charged(guard.name()));
+        assert_eq!(with_lock.unwrap(), "customer:1 charged", "{fault:?}");
+        store.heal();
+        let with_lock_for = client.with_lock_for("customer:2", LONG, |guard| charged(guard.name()));
+        assert_eq!(with_lock_for.unwrap().acquired().unwrap(), "customer:2 charged", "{fault:?}");
+        store.heal();
+        let write = client.read_write_lock("customer:3").write_fenced();
+        let try_with_lock = write.try_with_lock(|guard| charged(guard.name()));
+        assert_eq!(try_with_lock.unwrap().acquired().unwrap(), "customer:3 charged", "{fault:?}");
+        store.heal();
+        let seen: Vec<_> = (0..3).map(|_| receive(&failed, LONG).ok()).collect();
+        assert_eq!(seen, ["customer:1", "customer:2", "customer:3"].map(|name| Some(name.to_owned())));
+    }
+}
+
+#[test]
+fn an_error_of_with_lock_says_whether_the_work_ran() {
+    let (clock, store) = place();
+    let client = client(&store);
+    store.fail(Fault::Refused);
+    let before = client.with_lock("a", |_guard| panic!("the store is away")).unwrap_err();
+    assert!(before.is_retryable() && !before.work_ran(), "{before}");
+    store.heal();
+    let paused = store.pause_client(&client).unwrap();
+    let after = client.with_lock("a", |_guard| clock.advance(ms(60_000))).unwrap_err();
+    assert!(after.work_ran() && after.is_lost() && !after.is_retryable(), "{after}");
+    drop(paused);
+}

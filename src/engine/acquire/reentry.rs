@@ -45,7 +45,9 @@ impl Engine {
             let sent = self.clock.now();
             claim.lease = hold.within_ceiling(asked, sent);
             let timeout = self.options.command_timeout;
-            let answer = self.ask("acquire", || self.store.attempt(&claim, count, sent.plus(timeout)));
+            let answer = self.store.attempt(&claim, count, sent.plus(timeout));
+            // Told when the level is there, or it is certain that it will not be: an observer may drop another level's guard.
+            let report = self.reporter.request_report("acquire", sent, &self.clock, answer.error());
             let now = self.clock.now();
             let is_granted = matches!(answer, Answer::Done(Attempt::Granted { .. }));
             let mut stands = hold.is_live(now, &self.reporter);
@@ -87,6 +89,7 @@ impl Engine {
                     if !stands {
                         return Err(error.during(call.action).on(call.name.given()));
                     }
+                    drop(report); // before the pause
                     if parker.park(now.plus(random_between(RETRY_PAUSE)), call.interrupt)
                         == Woken::Interrupted
                     {

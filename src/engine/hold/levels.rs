@@ -12,7 +12,7 @@ pub(crate) struct Levels {
 }
 
 pub(crate) struct Level {
-    id: u64,
+    pub(super) id: u64,
     pub(crate) lease: Lease,
     /// A guard ends it; `unlock()` does only if there is no other.
     pub(crate) guarded: bool,

@@ -14,6 +14,8 @@ struct Listeners {
     loss: Option<Loss>,
     /// The hold ended by release: there will be no loss.
     released: bool,
+    /// They are for the hold that follows this one's release.
+    kept: bool,
     callbacks: Vec<OnLost>,
     senders: Vec<Sender<Loss>>,
 }
@@ -33,6 +35,22 @@ impl LossListeners {
             let loss = loss.clone();
             reporter.run_later(move || callback(&loss));
         }
+    }
+
+    /// From now on a release leaves them here, for [`hand_to`](Self::hand_to); or it does not any more.
+    pub(super) fn keep(&self, are_kept: bool) {
+        self.0.lock().kept = are_kept;
+    }
+
+    /// Has the listeners of the next hold be notified in the place of this one's, which ended by release.
+    pub(super) fn hand_to(&self, next: &LossListeners, reporter: &Reporter) {
+        let (callbacks, senders) = {
+            let mut listeners = self.0.lock();
+            listeners.kept = false;
+            (std::mem::take(&mut listeners.callbacks), std::mem::take(&mut listeners.senders))
+        };
+        callbacks.into_iter().for_each(|callback| next.add_callback(callback, reporter));
+        senders.into_iter().for_each(|sender| next.add_sender(sender));
     }
 
     pub(super) fn add_callback(&self, callback: OnLost, reporter: &Reporter) {
@@ -61,6 +79,9 @@ impl LossListeners {
         let (callbacks, senders) = {
             let mut listeners = self.0.lock();
             listeners.released = true;
+            if listeners.kept {
+                return;
+            }
             (std::mem::take(&mut listeners.callbacks), std::mem::take(&mut listeners.senders))
         };
         drop(senders);

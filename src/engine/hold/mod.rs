@@ -299,11 +299,11 @@ impl Hold {
         }
     }
 
-    /// The leases that the levels asked for, from the outermost in; `None` if a guard has one of them.
-    pub(crate) fn unguarded_levels(&self) -> Option<Vec<Lease>> {
+    /// The leases that the levels asked for, from the outermost in, and which of them is `own`; `None` if a guard has another.
+    pub(crate) fn levels_beside(&self, own: u64) -> Option<Vec<(bool, Lease)>> {
         let levels = self.levels.lock();
-        let is_free = levels.open.iter().all(|level| !level.guarded);
-        is_free.then(|| levels.open.iter().map(|level| level.lease).collect())
+        let is_free = levels.open.iter().all(|level| level.id == own || !level.guarded);
+        is_free.then(|| levels.open.iter().map(|level| (level.id == own, level.lease)).collect())
     }
 
     /// Ends a level; if none is named, the innermost that no guard ends, or else the innermost. Returns how many are
@@ -527,6 +527,22 @@ impl Hold {
     /// Has `sender` get the loss, if there is one, and dropped when the hold ends.
     pub(crate) fn send_loss(&self, sender: Sender<Loss>) {
         self.listeners.add_sender(sender);
+    }
+
+    /// Those who listen for its loss are for the hold that follows its release; see [`hand_listeners_to`](Self::hand_listeners_to).
+    pub(crate) fn keep_listeners(&self) {
+        self.listeners.keep(true);
+    }
+
+    /// The hold that follows has begun: who listened for the loss of this one listens for that one's.
+    pub(crate) fn hand_listeners_to(&self, next: &Hold, reporter: &Reporter) {
+        self.listeners.hand_to(&next.listeners, reporter);
+    }
+
+    /// No hold follows after all.
+    pub(crate) fn drop_listeners(&self, reporter: &Reporter) {
+        self.listeners.keep(false);
+        self.listeners.forget(reporter);
     }
 
     /// The hold ended by release: nobody is notified of a loss any more.

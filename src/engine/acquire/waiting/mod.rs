@@ -145,10 +145,11 @@ impl<'a> Waiting<'a> {
         self
     }
 
-    /// The same, but a busy attempt takes no place in the store's queue: a caller that waits asks again.
-    pub(crate) fn asking_once(mut self) -> Waiting<'a> {
+    /// The same, but a busy attempt takes no place in the store's queue: a caller that waits asks again. One that does not wait
+    /// takes a lock that is kept for another client, as it does where it asks for one lock. Pairs with `take_or_give_up`.
+    pub(crate) fn asking_once(mut self, is_only_try: bool) -> Waiting<'a> {
         self.waits = false;
-        self.turn = Turn::Yields;
+        self.turn = if is_only_try { Turn::Barges } else { Turn::Yields };
         self
     }
 
@@ -161,7 +162,7 @@ impl<'a> Waiting<'a> {
     fn take_or_give_up(&mut self) -> Result<Option<Granted>> {
         let (engine, call) = (self.engine, self.call);
         if call.limit.is_over(self.started) {
-            // A caller that has a place already leaves it.
+            // A caller that has a place already leaves it. Pairs with `asking_once`.
             self.waits = call.terms.number.is_some();
             self.turn = Turn::Barges;
             let ended = self.once();

@@ -1,9 +1,10 @@
 -- Takes several free locks, each for a new owner: those before the first that somebody has, or that is kept for another
--- client (see `kept.lua`), or all or none.
+-- client (see `kept.lua`); or all or none, whomever they are kept for.
 --
 -- KEYS[at]       lock       the hash of each lock: owner -> hold count; after all locks follow fence counters
 -- KEYS[number]   counter    the fence counter of a lock that wants a fence
--- ARGV[1]        or_none    '1': none, unless all are free
+-- ARGV[1]        or_none    '1': none, unless all are free. The caller does not wait, and so takes what is kept ('barge' in
+--                           `acquire.lua`)
 -- ARGV[2]        locks      how many locks there are
 -- ARGV[3*at]     owner      who wants the lock
 -- ARGV[3*at+1]   lease_ms   how long it shall run
@@ -16,7 +17,7 @@ local free = locks
 for at = 1, locks do
   local lock = KEYS[at]
   local is_held = redis.call('pttl', lock) ~= -2
-  if is_held or kept_ms(lock, ARGV[3*at]:sub(1, 36)) then
+  if is_held or or_none ~= '1' and kept_ms(lock, ARGV[3*at]:sub(1, 36)) then
     if is_held then
       redis.call('hexists', lock, '') -- what is no lock raises here, before anything is written
     end

@@ -249,6 +249,10 @@ fn force_and_the_release_of_several_tell_the_line_and_several_are_not_taken_past
     let batches = store.capabilities().batches.unwrap();
     let all = [by(&holder, Turn::Barges)];
     assert_eq!(batches.begin_attempts(&all, false, soon()).wait().done(), []);
+    // As one who only tries takes one lock: see above.
+    server.run(&["SET", NEXT, &client(&first), "PX", "50"]);
+    assert_eq!(batches.begin_attempts(&all, true, soon()).wait().done(), [None]);
+    freed(&store, &all[0]);
     server.run(&["DEL", NEXT]);
     assert_eq!(batches.begin_attempts(&all, false, soon()).wait().done(), [None]);
     in_line(&store, &second);
