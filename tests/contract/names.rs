@@ -1,6 +1,6 @@
 //! Names and ids: what users give, what the store keys, what others are shown.
 
-use leasehold::{LONGEST_NAME, NotHeld};
+use leasehold::{ErrorKind, LONGEST_NAME, NotHeld};
 
 use super::harness::{Store, fresh};
 use crate::support::{Holding, elsewhere};
@@ -11,6 +11,7 @@ contracts!(
     a_prefix_is_part_of_the_key_and_not_of_the_name,
     mapped_names_that_meet_are_one_lock,
     ids_and_owners_are_shown_as_uuid_and_number,
+    a_neighbour_of_any_shape_is_in_nobodys_way,
 );
 
 fn names_are_taken_as_they_are(store: &Store) {
@@ -106,4 +107,69 @@ fn ids_and_owners_are_shown_as_uuid_and_number(store: &Store) {
     assert_eq!(error.not_held(), Some(&NotHeld::HeldBy(owner.to_string())));
     lock.unlock().unwrap();
     assert_eq!(client.current_owner(), owner, "an answered release gives no reason for a new number");
+}
+
+/// Names that look like what a store makes of another's: its waiters, its line, its counters, its folder, its table.
+const SHAPES: [&str; 16] = [
+    "-lock-0",
+    "/export-lock-0",
+    "/export-lock-0000000001",
+    "/lock-0000000001",
+    "/a__READ__0000000001",
+    "/a__WRIT__0000000001",
+    "/_c_0f0c2d4e-0000-4000-8000-000000000001-lock-0000000001",
+    "/0f0c2d4e-0000-8000-8000-000000000001:7",
+    "/%/0f0c2d4e-0000-8000-8000-000000000001:7",
+    "/%clients/0f0c2d4e-0000-8000-8000-000000000001",
+    "%2F0f0c2d4e-0000-8000-8000-000000000001:7",
+    ":timeout",
+    ":mutex",
+    ":0f0c2d4e-0000-8000-8000-000000000001:7:rwlock_timeout:1",
+    "_clients",
+    "0",
+];
+
+/// Held, and released before: what a store leaves of a name is in nobody's way either.
+fn a_neighbour_of_any_shape_is_in_nobodys_way(store: &Store) {
+    let (client, other) = (store.client(), store.client());
+    for root in [fresh("shop"), format!("/{}", fresh("shop"))] {
+        let refused = |name: &str| {
+            let tried = client.lock(name).try_lock();
+            tried.is_err_and(|error| error.kind() == ErrorKind::InvalidInput)
+        };
+        if refused(&format!("{root}a")) {
+            continue; // no name of this store begins so
+        }
+        let names = SHAPES.iter().map(|shape| format!("{root}{shape}"));
+        let names: Vec<String> = names.filter(|name| !refused(name)).collect();
+        assert!(names.len() > SHAPES.len() / 2, "{names:?}");
+        let neighbours: Vec<_> = names
+            .iter()
+            .map(|name| {
+                drop(client.lock(name).unlock()); // of the look whether it is refused
+                client.lock(name).acquire_owned().unwrap()
+            })
+            .collect();
+        let guard = other.lock(&root).try_acquire().unwrap().expect("nobody holds it");
+        let seen = client.inspect(&root).unwrap();
+        assert_eq!(seen.holders.len(), 1, "{seen}");
+        assert_eq!((seen.holders[0].owner.clone(), seen.waiting), (guard.owner().to_string(), 0), "{seen}");
+        assert!(!client.lock(&root).try_lock().unwrap());
+        for (name, neighbour) in names.iter().zip(&neighbours) {
+            let seen = other.inspect(name).unwrap();
+            assert_eq!(seen.holders.len(), 1, "{seen}");
+            assert_eq!(seen.holders[0].owner, neighbour.owner().to_string(), "{seen}");
+        }
+        guard.unlock().unwrap();
+        assert!(!other.lock(&root).force_unlock().unwrap(), "nothing but the neighbours is held");
+        for neighbour in neighbours {
+            neighbour.unlock().unwrap();
+        }
+        for name in &names {
+            assert!(other.lock(name).try_lock().unwrap(), "{name}");
+            other.lock(name).unlock().unwrap();
+        }
+        assert!(client.lock(&root).try_lock().unwrap());
+        client.lock(&root).unlock().unwrap();
+    }
 }

@@ -50,7 +50,7 @@ fn url_of(members: &[Etcd]) -> String {
 /// The keys of those who want a lock, in the order in which they came.
 fn queue_of(server: &Etcd, name: &str) -> Vec<serde_json::Value> {
     let (key, end) =
-        (STANDARD.encode(format!("leasehold/{name}/")), STANDARD.encode(format!("leasehold/{name}0")));
+        (STANDARD.encode(format!("leasehold/{name}/%/")), STANDARD.encode(format!("leasehold/{name}/%0")));
     let order = r#""sort_target":"CREATE","sort_order":"ASCEND""#;
     let found = server.must("/v3/kv/range", &format!(r#"{{"key":"{key}","range_end":"{end}",{order}}}"#));
     found["kvs"].as_array().cloned().unwrap_or_default()
@@ -710,4 +710,26 @@ fn an_entry_in_the_directory_ends_with_its_lease_and_is_no_lock() {
     held.unlock().unwrap();
     client.shutdown().unwrap();
     assert_eq!(entries()["count"].as_str().unwrap_or("0"), "0");
+}
+
+/// Prefixes are folders, and one may lie below another.
+#[test]
+fn what_lies_below_the_prefix_of_a_lock_is_in_nobodys_way() {
+    let server = some_or_skip!(Etcd::start());
+    let at = |prefix: &str| LockClient::builder().url(&format!("etcd://{}/{prefix}", server.place())).build();
+    let (above, below) = (at("app").unwrap(), at("app/shop").unwrap());
+    let inner = below.lock("x").acquire_owned().unwrap();
+    comes_true_within(LONG, || below.clients().any(|one| one.unwrap().id == below.id()));
+    let (key, value) = (STANDARD.encode("app/shop/notes"), STANDARD.encode("whatever"));
+    server.must("/v3/kv/put", &format!(r#"{{"key":"{key}","value":"{value}"}}"#));
+    let guard = above.lock("shop").try_acquire().unwrap().expect("nobody holds it");
+    let seen = above.inspect("shop").unwrap();
+    assert_eq!((seen.holders.len(), seen.waiting), (1, 0), "{seen}");
+    let listed: Vec<_> = above.list("*").map(|lock| lock.unwrap().name).collect();
+    assert_eq!(listed, ["shop"]);
+    let listed: Vec<_> = below.list("*").map(|lock| lock.unwrap().name).collect();
+    assert_eq!(listed, ["x"]);
+    guard.unlock().unwrap();
+    inner.unlock().unwrap();
+    assert_eq!(at("app/%25/x").unwrap_err().kind(), ErrorKind::InvalidInput);
 }

@@ -12,7 +12,7 @@ use crate::support::processes::{
 };
 use crate::support::stalls::{about_to_end, own_time_since, stalled_since};
 use crate::support::{
-    LONG, RENEWED, elsewhere, eventually, folder, let_pass, median, ms, now, start, throughout,
+    LONG, RENEWED, elsewhere, eventually, folder, let_pass, median, ms, now, start, test_command, throughout,
 };
 
 /// A file of the test's own.
@@ -235,8 +235,7 @@ fn locks_are_kept_and_their_holders_shown_without_a_table_of_clients() {
 fn what_killed_clients_wrote_of_themselves_is_removed_by_the_next() {
     let file = File::new();
     let client = file.client();
-    let killed =
-        "INSERT INTO leasehold_locks_clients VALUES ('8a3f0e0e-0000-8000-8000-000000000001', '{}', 1000)";
+    let killed = "INSERT INTO leasehold_locks_clients VALUES ('8a3f0e0e-0000-8000-8000-000000000001', '{}', 1000, 1000)";
     file.raw().execute(killed, []).unwrap();
     let count = || {
         let count = "SELECT count(*) FROM leasehold_locks_clients";
@@ -409,4 +408,251 @@ fn a_release_reaches_a_waiter_in_a_few_milliseconds() {
     });
     let took = median(hand_offs.collect());
     assert!(took <= ms(10), "{took:?}");
+}
+
+// ---- what lies beside the file
+
+/// Carries what another process is to do; it is this program again.
+const WORK: &str = "LEASEHOLD_SQLITE_WORK";
+
+/// By itself nothing; with [`WORK`] in its environment, another process. It says how it ended.
+#[test]
+fn another_process_does_its_work() {
+    let Ok(work) = std::env::var(WORK) else { return };
+    let (what, url) = work.split_once(' ').unwrap();
+    let options = || LockClient::builder().url(url);
+    match what {
+        "make" => drop(options().create_schema(true).build().unwrap()),
+        "take" | "try" => match options().build() {
+            Ok(client) => {
+                let wait = if what == "try" { ms(500) } else { LEASE * 20 };
+                println!("took {:?}", client.lock("a").try_lock_for(wait));
+            }
+            Err(error) => println!("failed {:?}: {error}", error.kind()),
+        },
+        "abort" => {
+            let client = options().lease(ms(100)).build().unwrap();
+            assert!(client.lock("a").try_lock().unwrap());
+            std::process::abort();
+        }
+        other => panic!("no such work: {other}"),
+    }
+}
+
+/// The words before a command that run it as these users and groups.
+type As<'a> = &'a [&'a str];
+
+fn other_process(user: As<'_>, what: &str, url: &str) -> String {
+    let own = test_command("sqlite::another_process_does_its_work");
+    let own: Vec<&str> = own.iter().map(String::as_str).collect();
+    let work = format!("{what} {url}");
+    crate::support::run(&[user, &own].concat(), |command| command.env(WORK, work)).1
+}
+
+/// Of the log alone the rival sees nothing; of the index alone it sees the hold, which is in the log.
+#[test]
+fn after_the_log_or_its_index_was_deleted_no_two_hold_a_lock_side_by_side() {
+    let (log, index, both) = (&FILES[1..2], &FILES[2..], &FILES[1..]);
+    for (deleted, is_elsewhere) in
+        [(both, false), (log, false), (index, false), (both, true), (log, true), (index, true)]
+    {
+        let case = format!("{deleted:?}, another process: {is_elsewhere}");
+        let file = File::new();
+        // The table is not to be in the log alone.
+        file.raw().query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(())).unwrap();
+        // No renewal is due for long.
+        let first = file.options().lease(ms(60_000)).build().unwrap();
+        let held = first.lock("a").acquire().unwrap();
+        let lost = held.lost();
+        for name in deleted {
+            std::fs::remove_file(file.0.path().join(name)).unwrap();
+        }
+        let start = now();
+        let rival = (!is_elsewhere).then(|| file.client());
+        let is_taken = match &rival {
+            // Another thread: a loss that is noticed meanwhile gives this one's number up.
+            Some(rival) => elsewhere(|| rival.lock("a").try_lock_for(ms(500)).unwrap()),
+            None => {
+                let said = other_process(&[], if deleted == index { "try" } else { "take" }, &file.url());
+                assert!(said.contains("took Ok("), "{case}: {said}");
+                said.contains("took Ok(true)")
+            }
+        };
+        assert_eq!(is_taken, deleted != index, "{case}");
+        if is_taken {
+            let loss = lost.recv_timeout(ms(350) + stalled_since(start));
+            assert!(loss.is_ok(), "{case}: two holders");
+            assert!(held.unlock().unwrap_err().is_lost(), "{case}");
+        } else {
+            held.check().unwrap();
+            held.unlock().unwrap();
+        }
+        if let Some(rival) = rival.filter(|_| is_taken) {
+            assert!(!first.lock("a").try_lock().unwrap(), "{case}: two holders");
+            assert!(rival.lock("a").force_unlock().unwrap());
+        }
+        // All goes on, and the file is sound.
+        assert!(first.lock("b").try_lock_for(LONG).unwrap(), "{case}");
+        first.lock("b").unlock().unwrap();
+        drop(first);
+        let sound: String = file.raw().query_row("PRAGMA integrity_check", [], |row| row.get(0)).unwrap();
+        assert_eq!(sound, "ok", "{case}");
+    }
+}
+
+/// Users of their own, if this is root's: the file's owner, and another.
+fn users() -> Option<[[&'static str; 7]; 2]> {
+    let user = |name, groups| ["setpriv", "--reuid", name, "--regid", name, "--groups", groups];
+    let users = [user("daemon", "games"), user("nobody", "games")].map(|mut user| {
+        if user[2] == "nobody" {
+            user[4] = "nogroup";
+        }
+        user
+    });
+    let works = |user: &[&str]| crate::support::run(&[user, &["true"]].concat(), |command| command).0;
+    users.iter().all(|user| works(user)).then_some(users)
+}
+
+/// A folder in which everybody may make files, and a file in it with this mode, of the first user and the group of both.
+fn shared(mode: &str, owner: As<'_>) -> (TempDir, String) {
+    let folder = folder::in_memory();
+    let place = folder.path().to_str().unwrap().to_owned();
+    let run = |words: &[&str]| {
+        let (good, text) = crate::support::run(words, |command| command);
+        assert!(good, "{words:?}: {text}");
+    };
+    run(&["chmod", "777", &place]);
+    let url = format!("sqlite://{place}/locks.db");
+    let said = other_process(owner, "make", &url);
+    assert!(said.contains("1 passed"), "{said}");
+    let file = format!("{place}/locks.db");
+    run(&["chgrp", "games", &file]);
+    run(&["chmod", mode, &file]);
+    (folder, url)
+}
+
+#[test]
+fn a_user_who_may_only_read_the_file_is_refused_and_keeps_nobody_out() {
+    const NO_USERS: &str = "no other users: only root can be them";
+    let Some([owner, other]) = users() else { return crate::support::missing(NO_USERS) };
+    let (folder, url) = shared("644", &owner);
+    let said = other_process(&other, "take", &url);
+    assert!(said.contains("failed NoPermission") && said.contains("may not be written"), "{said}");
+    let left: Vec<_> =
+        std::fs::read_dir(folder.path()).unwrap().map(|one| one.unwrap().file_name()).collect();
+    assert_eq!(left, [FILES[0]], "nothing is left behind");
+    let said = other_process(&owner, "take", &url);
+    assert!(said.contains("took Ok(true)"), "{said}");
+    // The files of a user who is gone, which this one may not write: the error names them.
+    for name in &FILES[1..] {
+        std::fs::write(folder.path().join(name), "").unwrap();
+    }
+    let said = other_process(&owner, "take", &url);
+    assert!(said.contains("failed NoPermission") && said.contains("locks.db-"), "{said}");
+}
+
+#[test]
+fn a_user_of_the_files_group_leaves_nothing_that_keeps_its_owner_out() {
+    const NO_USERS: &str = "no other users: only root can be them";
+    let Some([owner, other]) = users() else { return crate::support::missing(NO_USERS) };
+    let (folder, url) = shared("664", &owner);
+    let said = other_process(&other, "abort", &url);
+    assert!(folder.path().join(FILES[2]).exists(), "a process that ends so leaves it: {said}");
+    let said = other_process(&owner, "take", &url);
+    assert!(said.contains("took Ok(true)"), "{said}");
+}
+
+#[test]
+fn a_file_on_a_read_only_mount_is_read_only() {
+    const NO_ROOM: &str = "no mount: only root can make one";
+    let Some(disk) = Disk::new() else { return crate::support::missing(NO_ROOM) };
+    let url = format!("sqlite://{}/locks.db", disk.path().display());
+    let options = |create| LockClient::builder().url(&url).create_schema(create);
+    drop(options(true).build().unwrap());
+    let place = disk.path().to_str().unwrap();
+    let (good, text) = crate::support::run(&["mount", "-o", "remount,ro", place], |command| command);
+    assert!(good, "{text}");
+    for create in [false, true] {
+        let error = options(create).build().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::ReadOnly, "{error}");
+        let none = format!("sqlite://{place}/none.db");
+        let error = LockClient::builder().url(&none).create_schema(create).build().unwrap_err();
+        assert_eq!(
+            error.kind(),
+            if create { ErrorKind::ReadOnly } else { ErrorKind::Unreachable },
+            "{error}"
+        );
+    }
+}
+
+// ---- the machine's clock
+
+const TEN_DAYS_MS: i64 = 864_000_000;
+
+/// A clock that was set by so much since the rows were written is to the rows as if their times had been set the other way.
+fn set_clock(file: &File, by_ms: i64) {
+    let set = "UPDATE leasehold_locks SET expires_at = expires_at - ?1, since = since - ?1";
+    assert!(file.raw().execute(set, [by_ms]).unwrap() > 0);
+}
+
+#[test]
+fn a_clock_that_is_set_neither_ends_a_lease_nor_makes_it_longer() {
+    let file = File::new();
+    let (one, other) = (file.client(), file.client());
+    let renewed = one.lock("renewed").acquire().unwrap();
+    one.lock("leased").lock_with_lease(ms(60_000)).unwrap();
+    for by_ms in [TEN_DAYS_MS, -2 * TEN_DAYS_MS] {
+        set_clock(&file, by_ms);
+        for name in ["renewed", "leased"] {
+            assert!(!other.lock(name).try_lock().unwrap(), "{by_ms}");
+            let left = other.lock(name).remaining_lease().unwrap().unwrap();
+            assert!(left <= ms(60_000), "{left:?}");
+            assert!(other.inspect(name).unwrap().remaining.is_some_and(|left| left <= ms(60_000)));
+            assert!(other.list(name).count() == 1);
+        }
+        assert_eq!(other.sweep(ms(1)).unwrap(), 0, "{by_ms}");
+    }
+    renewed.unlock().unwrap();
+    one.lock("leased").unlock().unwrap();
+    one.lock("soon").lock_with_lease(ms(300)).unwrap();
+    set_clock(&file, -TEN_DAYS_MS);
+    let start = now();
+    assert!(elsewhere(|| other.lock("soon").try_lock_for(LONG).unwrap()), "{:?}", start.elapsed());
+}
+
+/// No holder outlives its machine's start, but a clock that goes on rightly counts the lease to its end all the same: it may be
+/// a process that only sees another machine.
+#[test]
+fn an_end_further_away_than_the_lease_is_none_after_the_machine_was_started_again() {
+    let file = File::new();
+    let (one, other) = (file.client(), file.client());
+    for name in ["a", "b"] {
+        one.lock(name).lock_with_lease(ms(60_000)).unwrap();
+    }
+    let again = "UPDATE leasehold_locks SET boot = 'an earlier one', ends_up = ends_up + 1000000000000";
+    assert_eq!(file.raw().execute(again, []).unwrap(), 2);
+    assert!(!other.lock("a").try_lock().unwrap());
+    let left = other.lock("a").remaining_lease().unwrap().unwrap();
+    assert!(left <= ms(60_000), "{left:?}");
+    set_clock(&file, -TEN_DAYS_MS);
+    assert!(!other.lock("a").is_locked().unwrap());
+    assert_eq!(other.list("*").count(), 0);
+    assert!(other.lock("a").try_lock().unwrap());
+    other.lock("a").unlock().unwrap();
+    assert!(other.sweep(ms(1)).unwrap() <= 2);
+}
+
+/// An entry of a client that was killed is shown for its lease, whatever was done to the clock.
+#[test]
+fn an_entry_in_the_directory_that_would_last_longer_than_its_lease_is_over() {
+    let file = File::new();
+    let client = file.client();
+    let held = client.lock("a").acquire().unwrap();
+    assert!(eventually(LONG, || client.clients().any(|one| one.unwrap().id == client.id())));
+    let rows = "INSERT INTO leasehold_locks_clients SELECT '8a3f0e0e-0000-8000-8000-000000000001', entry,
+        expires_at + 864000000, lease_ms FROM leasehold_locks_clients";
+    assert_eq!(file.raw().execute(rows, []).unwrap(), 1);
+    let ids: Vec<_> = file.client().clients().map(|one| one.unwrap().id).collect();
+    assert_eq!(ids, [client.id()]);
+    held.unlock().unwrap();
 }

@@ -689,6 +689,50 @@ fn names_that_are_no_path_are_refused_and_a_key_prefix_may_be_one() {
     assert!(plain.lock("/locks/a").try_lock().unwrap());
 }
 
+/// The node of a lock is one whose name others choose, and may look like a waiter's at the lock above it.
+#[test]
+fn the_node_of_a_lock_is_nobodys_waiter() {
+    let Some(server) = ZooKeeper::start(CALM) else { return };
+    let (one, other) = (client(&server.url()), client(&server.url()));
+    for (number, child) in
+        ["export-lock-0", "export-lock-0000000001", "lock-0000000000", "a__READ__0000000001", "a__WRIT__1"]
+            .iter()
+            .enumerate()
+    {
+        let lock = format!("/shop{number}");
+        let below = one.lock(&format!("{lock}/{child}")).acquire_owned().unwrap();
+        let waiter = Waiter::start({
+            let lock = other.lock(&lock);
+            move || lock.acquire_owned()
+        });
+        let guard = waiter.returns_within(LONG).0.unwrap();
+        assert!(!one.lock(&lock).try_lock().unwrap());
+        let seen = one.inspect(&lock).unwrap();
+        assert_eq!((seen.holders.len(), seen.waiting), (1, 0), "{seen}");
+        let listed: Vec<_> =
+            one.list("/*").map(|lock| lock.unwrap()).filter(|one| one.name == lock).collect();
+        assert_eq!(listed.len(), 1);
+        assert_eq!(listed[0].holders.len(), 1, "{listed:?}");
+        guard.unlock().unwrap();
+        assert!(!other.lock(&lock).force_unlock().unwrap(), "it is free");
+        let listed: Vec<_> =
+            one.list("/*").map(|lock| lock.unwrap().name).filter(|name| *name == lock).collect();
+        assert_eq!(listed, [""; 0], "it is free");
+        let read_write = other.read_write_lock(&lock);
+        assert!(read_write.write().try_lock().unwrap());
+        read_write.write().unlock().unwrap();
+        below.check().unwrap();
+        below.unlock().unwrap();
+    }
+    // A name that the protocol makes itself could not be told from a waiter's.
+    for name in [
+        "/shop/_c_0f0c2d4e-0000-4000-8000-000000000001-lock-0000000001",
+        "/_c_0f0c2d4e-0000-4000-8000-000000000001-__READ__0000000001/x",
+    ] {
+        assert_eq!(one.lock(name).try_lock().unwrap_err().kind(), ErrorKind::InvalidInput, "{name}");
+    }
+}
+
 #[test]
 fn connecting_without_a_server_fails_at_once_and_in_words() {
     let nobody = crate::support::server::Port::claim();

@@ -72,7 +72,7 @@ impl EtcdAddress {
         Ok(EtcdAddress {
             members,
             user: user_of(login, options)?,
-            prefix: prefix_of(&unescaped(path).ok_or_else(unusable)?),
+            prefix: prefix_of(&unescaped(path).ok_or_else(unusable)?)?,
             connect_timeout: options.connect_timeout,
             hosts: Arc::clone(&options.hosts),
         })
@@ -100,10 +100,14 @@ fn user_of(login: Option<&str>, options: &RedisOptions) -> Result<Option<(String
     }
 }
 
-fn prefix_of(path: &str) -> String {
+/// By a `%` the keys of one lock are told from all that may lie below another's prefix.
+fn prefix_of(path: &str) -> Result<String> {
     match path.trim_end_matches('/') {
-        "" => DEFAULT_PREFIX.to_owned(),
-        path => format!("{path}/"),
+        "" => Ok(DEFAULT_PREFIX.to_owned()),
+        path if path.contains('%') => {
+            Err(Error::invalid("connect", "the prefix of the URL has a '%', which it may not have"))
+        }
+        path => Ok(format!("{path}/")),
     }
 }
 

@@ -18,7 +18,7 @@ use crate::seam::{Answer, Failure, Outcome};
 use crate::stores::etcd::EtcdStore;
 use crate::stores::etcd::lease::{keep_alive, revoke, time_to_live};
 use crate::stores::etcd::members::{not_sent, unreadable};
-use crate::stores::etcd::message::{self, BATCH, get, name_of, number, txn};
+use crate::stores::etcd::message::{self, BATCH, OWNERS, get, name_of, number, txn};
 use crate::time::{Clock, Moment};
 
 /// So many keys a page has.
@@ -152,17 +152,16 @@ impl EtcdStore {
         page.looked_at = u64::try_from(keys.found.len()).unwrap_or(u64::MAX);
         let mut lines: Vec<&[u8]> = Vec::new();
         for KeyRead { key, .. } in &keys.found {
-            // A key without a slash behind the prefix is somebody else's.
-            let slash = key.iter().rposition(|byte| *byte == b'/').filter(|slash| *slash >= prefix.len());
-            let Some(line) = slash.and_then(|slash| key.get(..slash)) else { continue };
+            // Any other key behind the prefix is somebody else's.
+            let Some(line) = line_of(key).filter(|line| line.len() >= prefix.len()) else { continue };
             if lines.last() != Some(&line) {
                 lines.push(line);
             }
         }
         if let Some(last) = keys.found.last().filter(|_| keys.has_more) {
-            page.next = Some(match lines.last().filter(|line| last.key.starts_with(line)) {
-                // A slash, and then what comes after it.
-                Some(line) => goes_on(line, b"0"),
+            page.next = Some(match lines.last().filter(|line| line_of(&last.key) == Some(**line)) {
+                // What comes after all its owners.
+                Some(line) => goes_on(line, b"/%0"),
                 None => goes_on(&last.key, b"\0"),
             });
         }
@@ -183,6 +182,13 @@ impl EtcdStore {
         }
         Ok(page)
     }
+}
+
+/// The part of an owner's key that names the lock; `None`: it is no owner's key.
+fn line_of(key: &[u8]) -> Option<&[u8]> {
+    let mark = OWNERS.as_bytes();
+    let at = key.windows(mark.len()).rposition(|part| part == mark)?;
+    key.get(..at)
 }
 
 /// A list goes on at this key with that behind it.

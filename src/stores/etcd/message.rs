@@ -2,13 +2,14 @@
 //!
 //! | key | value | lease |
 //! |---|---|---|
-//! | prefix + the lock's name + `/` + owner | `owner count ttl`, for example `0f0c…:7 1 31` | one of this key's alone, of `ttl` seconds |
+//! | prefix + the lock's name + `/%/` + owner | `owner count ttl`, for example `0f0c…:7 1 31` | one of this key's alone, of `ttl` seconds |
 //!
 //! | prefix + `%clients/` + client | the client's entry in the directory | one of the entry's |
 //!
 //! An owner that wants a lock puts such a key. They stand in the order in which their keys were created, and the first
 //! has the lock: etcd's own recipe for locks. A slash in a name is written `%2F`, and `%` as `%25`, so that no lock's
-//! keys lie among another's. A key's end is its lease's end. `ttl` is in the value so that a reader need not ask for
+//! keys lie among another's. A prefix has no `%`, so that nothing below a longer prefix lies among them either, nor what others keep
+//! in a folder of the same name. A key's end is its lease's end. `ttl` is in the value so that a reader need not ask for
 //! the lease as well.
 
 use base64::Engine as _;
@@ -80,6 +81,9 @@ pub(super) fn value(owner: Owner, count: u32, ttl: u64) -> String {
     STANDARD.encode(format!("{owner} {count} {ttl}"))
 }
 
+/// Between a lock's name and the owners of its keys. No name and no prefix has it.
+pub(super) const OWNERS: &str = "/%/";
+
 /// The prefix of the keys of those that want one lock.
 pub(super) struct KeyLine(String);
 
@@ -87,7 +91,7 @@ impl KeyLine {
     pub(super) fn new(prefix: &str, name: &str) -> KeyLine {
         // [`name_of`] reads it back.
         let name = name.replace('%', "%25").replace('/', "%2F");
-        KeyLine(format!("{prefix}{name}/"))
+        KeyLine(format!("{prefix}{name}{OWNERS}"))
     }
 
     /// The key of one of them.
@@ -153,7 +157,7 @@ pub(super) fn behind(folder: &str) -> String {
 
 /// The name that [`KeyLine`] writes so; `None`: it writes none so.
 pub(super) fn name_of(written: &str) -> Option<String> {
-    let is_it = |name: &String| KeyLine::new("", name).0.strip_suffix('/') == Some(written);
+    let is_it = |name: &String| KeyLine::new("", name).0.strip_suffix(OWNERS) == Some(written);
     unescaped(written).filter(|name| !name.is_empty() && is_it(name))
 }
 
@@ -329,7 +333,7 @@ mod tests {
         let names = ["a", "a/", "a/b", "a%2Fb", "a0", "a.", "A", "ab", "/", "%"];
         for name in names {
             let line = KeyLine::new("p/", name);
-            let written = line.0.strip_prefix("p/").and_then(|line| line.strip_suffix('/'));
+            let written = line.0.strip_prefix("p/").and_then(|line| line.strip_suffix(OWNERS));
             assert_eq!(written.and_then(name_of).as_deref(), Some(name));
             let [least, end] = line.bounds().map(|bound| text(&json!(bound)));
             for other in names {
@@ -341,7 +345,13 @@ mod tests {
                 );
             }
         }
-        assert_eq!(text(&json!(KeyLine::new("p/", "a/b").key(owner))), format!("p/a%2Fb/{owner}"));
+        assert_eq!(text(&json!(KeyLine::new("p/", "a/b").key(owner))), format!("p/a%2Fb/%/{owner}"));
+        // A folder of the same name, and a longer prefix.
+        let [least, end] = KeyLine::new("p/", "a").bounds().map(|bound| text(&json!(bound)));
+        let below = KeyLine::new("p/a/", "b").key(owner);
+        for key in [text(&json!(below)), "p/a/notes".to_owned(), "p/a/%clients/x".to_owned()] {
+            assert!(!(least.as_str()..end.as_str()).contains(&key.as_str()), "{key} in {least}");
+        }
     }
 }
 
@@ -374,7 +384,7 @@ mod fuzz {
     fn any_name_in_a_key_is_read_as_it_was_written() {
         each(crate::fuzz::nearly_text(&[b"a/b%c", b"%clients", b"%25%2F", b"plain"]), String::len, |name| {
             let written = KeyLine::new("", name).0;
-            let read = name_of(written.trim_end_matches('/'));
+            let read = name_of(written.strip_suffix(OWNERS).unwrap());
             assert!(name.is_empty() || read.as_deref() == Some(name), "{name:?}: {written:?}: {read:?}");
             drop(name_of(name));
         });

@@ -2,7 +2,7 @@
 //! only reads.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,11 +15,13 @@ use crate::inspect::Whereabouts;
 use crate::seam::{Claim, Failure, Outcome, Store};
 use crate::stores::sql::pool::{Database, Pool};
 use crate::stores::sql::rows::{Change, EntryRow, ListedRow, Row, RowStore, Rows, Told};
-use crate::stores::sql::sqlite::file::{inode, is_write_protected, path};
+use crate::stores::sql::sqlite::connection::{SqliteConnection, end_strays};
+use crate::stores::sql::sqlite::file::{Files, boot, hindrance, path, share};
 use crate::stores::sql::{lease_ms, no_table, query};
 use crate::sync::{Condvar, Mutex};
 use crate::time::{Clock, Moment};
 
+mod connection;
 mod file;
 
 /// Opens the file, and checks that it can keep locks.
@@ -30,24 +32,26 @@ pub(crate) fn open(options: &RedisOptions) -> Result<Arc<dyn Store>> {
     }
     options.tls.refused_without_tls("a file is reached without a network")?;
     let database = Sqlite {
-        path: path(&options.url)?,
+        path: path(&options.url)?.into(),
         table: options.table.name.rsplit('.').next().unwrap_or_default().to_owned(),
         queries: Queries::new(&options.table.name),
+        boot: boot(),
         seen: Mutex::default(),
     };
     let deadline = Clock::System.after(options.connect_timeout);
     let first = database.open(options.table.create, deadline)?;
-    let is_there = || {
+    let is_there = |conn: &Connection| {
         if options.table.create {
-            first.conn.execute_batch(&query(include_str!("query/sqlite/schema.sql"), &options.table.name))?;
+            conn.execute_batch(&query(include_str!("query/sqlite/schema.sql"), &options.table.name))?;
             // Without it there is no directory, which is not worth a client.
             let clients = query(include_str!("query/sqlite/clients.sql"), &options.table.name);
-            drop(first.conn.execute_batch(&clients));
+            drop(conn.execute_batch(&clients));
         }
-        database.has_table(&first.conn)
+        database.has_table(conn)
     };
-    *database.seen.lock() = first.file;
-    if !is_there().map_err(failed_to_open)? {
+    *database.seen.lock() = Some(first.files());
+    let is_there = on(&first, deadline, |conn| is_there(conn).map_err(failed));
+    if !is_there.map_err(|failure| failure.into_error().during("connect"))? {
         return Err(no_table(options));
     }
     // Requests of one process take turns here: they would in the file too, but by sleeping and looking again.
@@ -59,18 +63,38 @@ queries!(
 );
 
 struct Sqlite {
-    path: PathBuf,
+    path: Arc<Path>,
     /// The table's name, without that of a schema.
     table: String,
     queries: Queries,
-    /// The file that the path led to when that was last looked at.
-    seen: Mutex<Option<(u64, u64)>>,
+    /// The machine's start, until whose next rows go by the time since then.
+    boot: Option<String>,
+    /// The files that the path led to when that was last looked at.
+    seen: Mutex<Option<Files>>,
 }
 
-/// A connection, and which file it has open: its device and inode, which no other file has meanwhile.
-struct SqliteConnection {
-    conn: Connection,
-    file: Option<(u64, u64)>,
+/// Since the machine's start. Read before the statement that it is for, which may wait: so a lease never ends later by it than its
+/// holder counts on, and another's never sooner.
+fn up_ms() -> i64 {
+    lease_ms(Duration::from_nanos(Clock::System.now().nanos()))
+}
+
+/// Has `talk` use the connection, whose waits for other writers end by then.
+fn on<T>(
+    link: &SqliteConnection,
+    deadline: Moment,
+    talk: impl FnOnce(&Connection) -> Outcome<T>,
+) -> Outcome<T> {
+    let conn = link.get();
+    let conn = conn.as_ref().ok_or_else(|| Failure::Refused(replaced()))?;
+    limit(conn, deadline).map_err(failed)?;
+    let outcome = talk(conn);
+    if let Err(Failure::Refused(error) | Failure::Unknown(error)) = &outcome
+        && matches!(error.kind(), ErrorKind::Unreachable | ErrorKind::Protocol)
+    {
+        link.fail();
+    }
+    outcome
 }
 
 fn seen(row: &rusqlite::Row<'_>) -> rusqlite::Result<Row> {
@@ -84,8 +108,7 @@ fn told(row: &rusqlite::Row<'_>) -> rusqlite::Result<Told> {
 
 /// Changes the table of clients.
 fn written(link: &SqliteConnection, sql: &str, params: impl Params, deadline: Moment) -> Outcome<()> {
-    let done = limit(&link.conn, deadline).and_then(|()| Sqlite::changes(&link.conn, sql, params));
-    done.map(drop).map_err(no_directory)
+    on(link, deadline, |conn| Sqlite::changes(conn, sql, params).map(drop).map_err(no_directory))
 }
 
 fn entry_row(row: &rusqlite::Row<'_>) -> rusqlite::Result<EntryRow> {
@@ -100,28 +123,43 @@ impl Sqlite {
         flags.set(OpenFlags::SQLITE_OPEN_CREATE, create);
         let open = || {
             let conn = Connection::open_with_flags(&self.path, flags)?;
+            // SQLite tries first to open a file for writing, then only for reading. If it is made between the two, the connection
+            // would refuse every change from then on; and if the user may only read, its first look would leave a log and an index
+            // that keep everybody else out.
+            if conn.is_readonly("main")? {
+                return Ok(None);
+            }
             limit(&conn, deadline)?;
             // Readers and the writer do not wait for each other. Without a sync for each grant: what a power cut loses
             // are locks of processes that it has ended too; and fences go by the clock besides.
             conn.execute_batch("PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL")?;
-            Ok(conn)
+            // It has the log and its index be there.
+            self.has_table(&conn)?;
+            share(&self.path);
+            Ok(Some(conn))
         };
         loop {
-            let before = inode(&self.path);
+            end_strays(&self.path, deadline);
+            let before = Files::own_at(&self.path);
+            if let Some(error) = hindrance(&self.path).filter(|_| before.is_some()) {
+                return Err(error);
+            }
             match open() {
                 // Of several that make the file at once one changes its journal, and the others are refused without
                 // having waited.
                 Err(error) if is_busy(&error) && deadline > Clock::System.now() => pause(),
-                Err(error) => return Err(failed_to_open(error)),
+                Err(error) => {
+                    let is_hindered = create || before.is_some();
+                    return Err(hindrance(&self.path)
+                        .filter(|_| is_hindered)
+                        .unwrap_or_else(|| failed_to_open(error)));
+                }
                 Ok(conn) => {
-                    let file = inode(&self.path);
                     // The one that was opened is the one that is there before and after.
-                    let is_the_one = before.is_none() || before == file;
-                    // SQLite tries first to open a file for writing, then only for reading. If it is made between the two,
-                    // the connection would refuse every change from then on.
-                    let is_read_only = conn.is_readonly("main").map_err(failed_to_open)?;
-                    if is_the_one && (!is_read_only || is_write_protected(&self.path)) {
-                        return Ok(SqliteConnection { conn, file });
+                    let is_the_one = before.is_none() || before == Files::own_at(&self.path);
+                    let conn = conn.filter(|_| is_the_one);
+                    if let Some(link) = conn.and_then(|conn| SqliteConnection::new(conn, &self.path)) {
+                        return Ok(link);
                     }
                     if deadline <= Clock::System.now() {
                         return Err(replaced().during("connect"));
@@ -137,14 +175,10 @@ impl Sqlite {
         conn.query_row(known, [&self.table], |row| Ok(row.get::<_, i64>(0)? > 0))
     }
 
-    fn is_in_place(&self, link: &SqliteConnection) -> bool {
-        link.file.is_some() && link.file == inode(&self.path)
-    }
-
     /// A grant in a file that was taken away meanwhile keeps nobody out.
-    fn in_place<T>(&self, link: &SqliteConnection, change: Change<T>) -> Outcome<Change<T>> {
+    fn in_place<T>(link: &SqliteConnection, change: Change<T>) -> Outcome<Change<T>> {
         match change {
-            Change::Made(_) if !self.is_in_place(link) => Err(Failure::Unknown(replaced())),
+            Change::Made(_) if !link.is_in_place() => Err(Failure::Unknown(replaced())),
             change => Ok(change),
         }
     }
@@ -155,7 +189,11 @@ fn failed_to_open(error: rusqlite::Error) -> Error {
 }
 
 fn replaced() -> Error {
-    Error::new(ErrorKind::Unreachable, "request", "the file was deleted or replaced")
+    Error::new(
+        ErrorKind::Unreachable,
+        "request",
+        "the file, or what SQLite keeps beside it, was deleted or replaced",
+    )
 }
 
 impl Database for Sqlite {
@@ -164,7 +202,8 @@ impl Database for Sqlite {
     fn connect(&self, deadline: Moment) -> Result<SqliteConnection> {
         let link = self.open(false, deadline)?;
         // It was there when the client was made. Another program may be about to make it.
-        if self.has_table(&link.conn).map_err(failed_to_open)? {
+        let has_table = on(&link, deadline, |conn| self.has_table(conn).map_err(failed));
+        if has_table.map_err(|failure| failure.into_error().during("connect"))? {
             Ok(link)
         } else {
             let words = "the file was replaced by one without the table";
@@ -172,9 +211,8 @@ impl Database for Sqlite {
         }
     }
 
-    /// A process that opens the path now is to get the same file.
     fn is_alive(&self, link: &mut SqliteConnection) -> bool {
-        self.is_in_place(link)
+        link.is_sound()
     }
 }
 
@@ -231,22 +269,23 @@ fn refused(error: rusqlite::Error) -> Error {
 
 /// Runs a statement that changes the row or does not; then what the row shows.
 fn change<T>(
-    link: &Connection,
+    link: &SqliteConnection,
     deadline: Moment,
     made: impl FnOnce(&Connection) -> rusqlite::Result<Option<T>>,
     look: impl FnOnce(&Connection) -> rusqlite::Result<Option<Row>>,
 ) -> Outcome<Change<T>> {
-    limit(link, deadline).map_err(failed)?;
-    match made(link).map_err(failed)? {
+    on(link, deadline, |conn| match made(conn).map_err(failed)? {
         Some(made) => Ok(Change::Made(made)),
         // Nothing was changed: what goes wrong from here on is a failure to read.
-        None => look(link).map(Change::None).map_err(|error| failed(error).of_reading()),
-    }
+        None => look(conn).map(Change::None).map_err(|error| failed(error).of_reading()),
+    })
 }
 
 impl Sqlite {
     fn row(&self, link: &Connection, name: &LockName) -> rusqlite::Result<Option<Row>> {
-        link.prepare_cached(&self.queries.look)?.query_row([name.key().as_bytes()], seen).optional()
+        link.prepare_cached(&self.queries.look)?
+            .query_row(params![name.key().as_bytes(), self.boot, up_ms()], seen)
+            .optional()
     }
 
     /// Whether a statement changed a row.
@@ -276,9 +315,10 @@ impl Rows for Sqlite {
         fenced: bool,
         deadline: Moment,
     ) -> Outcome<Change<u64>> {
-        limit(&link.conn, deadline).map_err(failed)?;
         let owner = claim.owner.to_string();
-        let seen = self.row(&link.conn, &claim.name).map_err(|error| failed(error).of_reading())?;
+        let look =
+            |conn: &Connection| self.row(conn, &claim.name).map_err(|error| failed(error).of_reading());
+        let seen = on(link, deadline, look)?;
         if let Some(row) = seen.filter(|row| row.is_live() && row.owner != owner) {
             return Ok(Change::None(Some(row)));
         }
@@ -292,14 +332,16 @@ impl Rows for Sqlite {
             here.host,
             here.pid,
             here.thread,
+            self.boot,
+            up_ms(),
         ];
         let taken = change(
-            &link.conn,
+            link,
             deadline,
             |conn| Self::fence(conn, &self.queries.take, params),
             |conn| self.row(conn, &claim.name),
         )?;
-        self.in_place(link, taken)
+        Self::in_place(link, taken)
     }
 
     fn retake(
@@ -317,14 +359,16 @@ impl Rows for Sqlite {
             lease_ms(claim.lease),
             fenced,
             count,
+            self.boot,
+            up_ms(),
         ];
         let taken = change(
-            &link.conn,
+            link,
             deadline,
             |conn| Self::fence(conn, &self.queries.retake, params),
             |conn| self.row(conn, &claim.name),
         )?;
-        self.in_place(link, taken)
+        Self::in_place(link, taken)
     }
 
     fn leave(
@@ -334,29 +378,43 @@ impl Rows for Sqlite {
         left: u32,
         deadline: Moment,
     ) -> Outcome<Change<()>> {
-        let params =
-            params![claim.name.key().as_bytes(), claim.kind.is_token(), claim.owner.to_string(), left];
-        change(
-            &link.conn,
+        let params = params![
+            claim.name.key().as_bytes(),
+            claim.kind.is_token(),
+            claim.owner.to_string(),
+            left,
+            self.boot,
+            up_ms(),
+        ];
+        let left = change(
+            link,
             deadline,
             |conn| Self::changes(conn, &self.queries.leave, params),
             |conn| self.row(conn, &claim.name),
-        )
+        )?;
+        // The hold ended with the file that it was in.
+        let is_lost = matches!(left, Change::Made(())) && !link.is_in_place();
+        Ok(if is_lost { Change::None(None) } else { left })
     }
 
     fn renew(&self, link: &mut SqliteConnection, claims: &[Claim], deadline: Moment) -> Vec<Outcome<bool>> {
         let one = |claim: &Claim| {
-            limit(&link.conn, deadline).map_err(failed)?;
             let params = params![
                 claim.name.key().as_bytes(),
                 claim.kind.is_token(),
                 claim.owner.to_string(),
                 lease_ms(claim.lease),
+                self.boot,
+                up_ms(),
             ];
-            let changed = Self::changes(&link.conn, &self.queries.renew, params).map_err(failed)?;
-            Ok(changed.is_some())
+            let renew = |conn: &Connection| Self::changes(conn, &self.queries.renew, params).map_err(failed);
+            on(link, deadline, renew).map(|changed| changed.is_some())
         };
-        claims.iter().map(one).collect()
+        let renewed: Vec<_> = claims.iter().map(one).collect();
+        if link.is_in_place() {
+            return renewed;
+        }
+        claims.iter().map(|_| Err(Failure::Unknown(replaced()))).collect()
     }
 
     fn expire_in(
@@ -366,18 +424,20 @@ impl Rows for Sqlite {
         rest: Duration,
         deadline: Moment,
     ) -> Outcome<bool> {
-        limit(&link.conn, deadline).map_err(failed)?;
         let params = params![
             claim.name.key().as_bytes(),
             claim.kind.is_token(),
             claim.owner.to_string(),
             lease_ms(rest),
+            self.boot,
+            up_ms(),
         ];
-        Ok(Self::changes(&link.conn, &self.queries.expire, params).map_err(failed)?.is_some())
+        let expire = |conn: &Connection| Self::changes(conn, &self.queries.expire, params).map_err(failed);
+        on(link, deadline, expire).map(|changed| changed.is_some())
     }
 
     fn look(&self, link: &mut SqliteConnection, name: &LockName, deadline: Moment) -> Outcome<Option<Row>> {
-        limit(&link.conn, deadline).and_then(|()| self.row(&link.conn, name)).map_err(failed)
+        on(link, deadline, |conn| self.row(conn, name).map_err(failed))
     }
 
     fn show(
@@ -388,9 +448,10 @@ impl Rows for Sqlite {
     ) -> Outcome<Option<(Row, Told)>> {
         let read = |row: &rusqlite::Row<'_>| Ok((seen(row)?, told(row)?));
         let show = |conn: &Connection| {
-            conn.prepare_cached(&self.queries.show)?.query_row([name.key().as_bytes()], read).optional()
+            let params = params![name.key().as_bytes(), self.boot, up_ms()];
+            conn.prepare_cached(&self.queries.show)?.query_row(params, read).optional()
         };
-        limit(&link.conn, deadline).and_then(|()| show(&link.conn)).map_err(failed)
+        on(link, deadline, |conn| show(conn).map_err(failed))
     }
 
     fn list(&self, link: &mut SqliteConnection, after: &[u8], deadline: Moment) -> Outcome<Vec<ListedRow>> {
@@ -398,9 +459,10 @@ impl Rows for Sqlite {
             Ok(ListedRow { id: row.get(9)?, name: row.get(10)?, row: seen(row)?, told: told(row)? })
         };
         let list = |conn: &Connection| -> rusqlite::Result<Vec<ListedRow>> {
-            conn.prepare_cached(&self.queries.list)?.query_map([after], read)?.collect()
+            let params = params![after, self.boot, up_ms()];
+            conn.prepare_cached(&self.queries.list)?.query_map(params, read)?.collect()
         };
-        limit(&link.conn, deadline).and_then(|()| list(&link.conn)).map_err(failed)
+        on(link, deadline, |conn| list(conn).map_err(failed))
     }
 
     fn force(
@@ -410,9 +472,9 @@ impl Rows for Sqlite {
         token: bool,
         deadline: Moment,
     ) -> Outcome<Change<()>> {
-        let params = params![name.key().as_bytes(), token];
+        let params = params![name.key().as_bytes(), token, self.boot, up_ms()];
         change(
-            &link.conn,
+            link,
             deadline,
             |conn| Self::changes(conn, &self.queries.force, params),
             |conn| self.row(conn, name),
@@ -444,28 +506,29 @@ impl Rows for Sqlite {
         client: &str,
         deadline: Moment,
     ) -> Outcome<Option<EntryRow>> {
-        limit(&link.conn, deadline).map_err(failed)?;
-        let read = link.conn.prepare_cached(&self.queries.entry);
-        read.and_then(|mut read| read.query_row([client], entry_row).optional()).map_err(no_directory)
+        let read = |conn: &Connection| {
+            conn.prepare_cached(&self.queries.entry)?.query_row([client], entry_row).optional()
+        };
+        on(link, deadline, |conn| read(conn).map_err(no_directory))
     }
 
     fn entries(&self, link: &mut SqliteConnection, after: &str, deadline: Moment) -> Outcome<Vec<EntryRow>> {
         let read = |conn: &Connection| -> rusqlite::Result<Vec<EntryRow>> {
             conn.prepare_cached(&self.queries.entries)?.query_map([after], entry_row)?.collect()
         };
-        limit(&link.conn, deadline).and_then(|()| read(&link.conn)).map_err(no_directory)
+        on(link, deadline, |conn| read(conn).map_err(no_directory))
     }
 
     fn sweep(&self, link: &mut SqliteConnection, age: Duration, deadline: Moment) -> Outcome<u64> {
-        let removed = limit(&link.conn, deadline)
-            .and_then(|()| link.conn.execute(&self.queries.sweep, [lease_ms(age)]));
-        removed.map(|removed| u64::try_from(removed).unwrap_or(0)).map_err(failed)
+        let params = params![lease_ms(age), self.boot, up_ms()];
+        let removed = on(link, deadline, |conn| conn.execute(&self.queries.sweep, params).map_err(failed));
+        removed.map(|removed| u64::try_from(removed).unwrap_or(0))
     }
 
     /// There is no connection to a server; what can go away is the file.
     fn hung_up(&self) -> Option<bool> {
-        let file = inode(&self.path);
-        Some(std::mem::replace(&mut *self.seen.lock(), file) != file)
+        let files = Files::at(&self.path);
+        Some(std::mem::replace(&mut *self.seen.lock(), files) != files)
     }
 
     fn is_gone(&self) -> bool {
@@ -485,15 +548,16 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("locks.db");
         let database = Sqlite {
-            path: path.clone(),
+            path: path.clone().into(),
             table: "leasehold_locks".to_owned(),
             queries: Queries::new("leasehold_locks"),
+            boot: None,
             seen: Mutex::default(),
         };
         let deadline = || Clock::System.after(Duration::from_secs(60));
         // It has the log and its index be there.
         let first = database.open(true, deadline()).unwrap();
-        first.conn.execute_batch("CREATE TABLE some (a)").unwrap();
+        first.get().as_ref().unwrap().execute_batch("CREATE TABLE some (a)").unwrap();
         let is_over = AtomicBool::new(false);
         std::thread::scope(|scope| {
             scope.spawn(|| {
@@ -504,7 +568,8 @@ mod tests {
                 }
             });
             let opened = (0..2_000).filter_map(|_| database.open(false, deadline()).ok());
-            let read_only: Vec<_> = opened.map(|link| link.conn.is_readonly("main")).collect();
+            let read_only: Vec<_> =
+                opened.map(|link| link.get().as_ref().unwrap().is_readonly("main")).collect();
             is_over.store(true, Ordering::Relaxed);
             assert!(read_only.len() > 100, "{}", read_only.len());
             assert!(read_only.iter().all(|read_only| *read_only == Ok(false)), "opened only to be read");

@@ -13,7 +13,7 @@ use crate::seam::directory::{Directory, Listing, Page, Place, Posted, Wanted, Wr
 use crate::stores::zookeeper::ZooKeeperStore;
 use crate::stores::zookeeper::answer::{deleted, failed};
 use crate::stores::zookeeper::jute::{self, Mode, Operation, code};
-use crate::stores::zookeeper::path::{self, NodeLine};
+use crate::stores::zookeeper::path;
 use crate::stores::zookeeper::session::{Found, NoReply, Replied};
 use crate::time::{Clock, Moment};
 
@@ -103,7 +103,7 @@ impl ZooKeeperStore {
         let mut found = Vec::new();
         for ((lock, name), reply) in names.iter().zip(self.session.call_all(&looks, deadline)) {
             let line = match reply {
-                Ok(reply) => NodeLine::new(jute::children(&reply.body)?),
+                Ok(reply) => self.line_of(lock, jute::children(&reply.body)?, Clock::System.after(each))?,
                 // It has just gone, or is somebody's who lets nobody look.
                 Err(NoReply::Code(code::NO_NODE | code::NO_AUTH)) => continue,
                 Err(failure) => return Err(failure),

@@ -242,6 +242,15 @@ pub(super) fn children(body: &[u8]) -> Result<Vec<String>, Error> {
     (0..count).map(|_| from.text()).collect()
 }
 
+/// Whether the node that a look at its existence found goes with a session. The servers put other marks in the session's place for
+/// containers, and for nodes that end by themselves.
+pub(super) fn is_ephemeral(body: &[u8]) -> Result<bool, Error> {
+    let mut from = JuteReader(body);
+    from.take(4 * 8 + 3 * 4)?; // two transactions, two times, three versions
+    let session = from.long()?;
+    Ok(session != 0 && session != i64::MIN && session.to_be_bytes().first() != Some(&0xff))
+}
+
 struct Writer(Vec<u8>);
 
 impl Writer {
@@ -337,6 +346,21 @@ mod tests {
     }
 
     #[test]
+    fn a_node_goes_with_a_session_or_has_a_mark_of_another_sort() {
+        for (owner, is_a_waiters) in [
+            (0, false),
+            (i64::MIN, false),
+            (-1 << 56, false),
+            (0x0100_0000_0000_0007, true),
+            (i64::MIN + 7, true),
+        ] {
+            let stat = [&[1; 44], &owner.to_be_bytes()[..], &[1; 16]].concat();
+            assert_eq!(is_ephemeral(&stat).unwrap(), is_a_waiters, "{owner:x}");
+        }
+        assert!(is_ephemeral(&[1; 51]).is_err());
+    }
+
+    #[test]
     fn what_is_cut_short_is_an_error_and_no_panic() {
         let whole = [0, 0, 0, 2, 0, 0, 0, 1, b'a', 0, 0, 0, 1, b'b'];
         assert_eq!(children(&whole).unwrap(), ["a", "b"]);
@@ -371,6 +395,7 @@ mod fuzz {
             drop(created(bytes));
             drop(data(bytes));
             drop(children(bytes));
+            drop(is_ephemeral(bytes));
         });
     }
 }

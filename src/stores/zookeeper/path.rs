@@ -18,7 +18,13 @@ const BASE: &str = "/leasehold";
 ///
 /// A key that begins with `/` is a path and taken as it is. Any other is one node's name below [`BASE`]; what may not
 /// stand in one is written as `%` and two digits for each byte.
+///
+/// No part of it has the form of a waiter's name: at the lock above it would be taken for one.
 pub(super) fn of_lock(chroot: &str, key: &str) -> Result<String> {
+    if key.split('/').any(is_protocols_own) {
+        let words = "the name, or a part of it, is one that waiters of another lock have on ZooKeeper";
+        return Err(Error::invalid("lock", words));
+    }
     if key.starts_with('/') {
         check(key)?;
         return Ok(format!("{chroot}{key}"));
@@ -117,20 +123,35 @@ pub(super) fn prefix(owner: Owner, family: Family) -> String {
     format!("_c_{}-{}", guid.as_hyphenated(), mark(family))
 }
 
+/// Whether a node has the whole form of a waiter's name, as this crate and Curator write it: such a node is made by nobody else.
+fn is_protocols_own(name: &str) -> bool {
+    let parts = name.strip_prefix("_c_").and_then(|rest| rest.split_at_checked(GUID));
+    parts.is_some_and(|(guid, rest)| {
+        let node = QueuedNode::new(rest.to_owned());
+        let is_whole =
+            |node: QueuedNode| rest.strip_prefix('-').is_some_and(|rest| rest.starts_with(mark(node.family)));
+        Uuid::try_parse(guid).is_ok() && node.is_some_and(is_whole)
+    })
+}
+
+/// So long is a GUID with its hyphens.
+const GUID: usize = 36;
+
 /// One who stands at a lock, ours or Curator's.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct QueuedNode {
     pub(super) name: String,
     pub(super) family: Family,
-    number: i64,
+    number: i32,
 }
 
 impl QueuedNode {
-    /// `None`: it is something else.
+    /// `None`: it is something else. The server writes the number with ten digits, or with a minus and nine once it has run over.
     fn new(name: String) -> Option<QueuedNode> {
         [Family::Lock, Family::Read, Family::Write].into_iter().find_map(|family| {
-            let (_, number) = name.rsplit_once(mark(family))?;
-            Some(QueuedNode { number: number.parse().ok()?, name: name.clone(), family })
+            let (_, digits) = name.rsplit_once(mark(family))?;
+            let number = digits.parse::<i32>().ok().filter(|number| format!("{number:010}") == digits)?;
+            Some(QueuedNode { number, name: name.clone(), family })
         })
     }
 
@@ -149,6 +170,17 @@ impl NodeLine {
         let mut waiters: Vec<_> = children.into_iter().filter_map(QueuedNode::new).collect();
         waiters.sort_by_key(|waiter| (waiter.number, waiter.family != Family::Write));
         NodeLine(waiters)
+    }
+
+    /// Those that only look like waiters by their names, and may be somebody's node or another lock's place: waiters' nodes go
+    /// with a session, and those do not.
+    pub(super) fn doubtful(&self) -> impl Iterator<Item = &QueuedNode> {
+        self.0.iter().filter(|one| !is_protocols_own(&one.name))
+    }
+
+    /// Takes out those that were found to be no waiters.
+    pub(super) fn retain(&mut self, is_waiter: impl Fn(&QueuedNode) -> bool) {
+        self.0.retain(is_waiter);
     }
 
     /// Whether another kind of lock is at this path.
@@ -260,6 +292,10 @@ mod tests {
             "lock-0000000003",
             "lock-",
             "x-lock-y",
+            "x-lock-0",
+            "x-lock-00000000001",
+            "x-lock-+000000001",
+            "x__READ__7",
         ]);
         let names: Vec<_> = line.0.iter().map(|waiter| waiter.name.as_str()).collect();
         assert_eq!(names, ["lock-0000000003", "_c_c-lock-0000000009", "_c_b-lock-0000000010"]);
@@ -270,20 +306,25 @@ mod tests {
 
     #[test]
     fn readers_wait_for_writers_and_writers_for_everybody() {
-        let names = ["a__READ__1", "b__READ__2", "c__WRIT__3", "d__READ__4", "e__WRIT__5", "f__READ__6"];
-        let line = line(&names);
+        let names = ["a__READ__", "b__READ__", "c__WRIT__", "d__READ__", "e__WRIT__", "f__READ__"];
+        let names: Vec<_> =
+            names.iter().zip(1..).map(|(name, number)| format!("{name}{number:010}")).collect();
+        let line = line(&names.iter().map(String::as_str).collect::<Vec<_>>());
         let front = line.0.iter().map(|one| line.in_front_of(one).map(|other| other.name.clone()));
         let front: Vec<_> = front.map(Option::unwrap_or_default).collect();
-        assert_eq!(front, ["", "", "b__READ__2", "c__WRIT__3", "d__READ__4", "e__WRIT__5"]);
+        assert_eq!(front, ["", "", &*names[1], &*names[2], &*names[3], &*names[4]]);
         assert_eq!(line.holders(Family::Read).count(), 2);
         assert!(line.is_busy_for(Family::Read) && line.is_busy_for(Family::Write));
     }
 
     #[test]
     fn who_writes_may_read_in_the_same_place() {
-        let line = line(&["a__READ__7", "a__WRIT__7", "b__READ__8"]);
+        let line = line(&["a__READ__0000000007", "a__WRIT__0000000007", "b__READ__0000000008"]);
         assert_eq!(line.holders(Family::Write).count(), 1);
-        assert_eq!(line.holders(Family::Read).map(|one| &*one.name).collect::<Vec<_>>(), ["a__READ__7"]);
+        assert_eq!(
+            line.holders(Family::Read).map(|one| &*one.name).collect::<Vec<_>>(),
+            ["a__READ__0000000007"]
+        );
         assert_eq!(QueuedNode::digits("_c_x-__WRIT__0000000007", Family::Write), "0000000007");
     }
 
@@ -295,6 +336,20 @@ mod tests {
         let guid = one.strip_prefix("_c_").unwrap().strip_suffix("-lock-").unwrap();
         assert_eq!(guid.len(), 36);
         assert!(Uuid::parse_str(guid).is_ok());
+    }
+
+    #[test]
+    fn a_name_of_the_whole_form_is_no_locks_and_any_other_is_in_doubt() {
+        let own = "_c_0f0c2d4e-0000-4000-8000-000000000001-lock-0000000001";
+        for name in [own, &format!("/a/{own}"), &format!("/{own}/a"), &own.replace("lock-", "__WRIT__")] {
+            assert_eq!(of_lock("", name).unwrap_err().kind(), crate::ErrorKind::InvalidInput, "{name}");
+        }
+        for name in [&own[1..], &own[..own.len() - 1], "_c_x-lock-0000000001", "/a/x-lock-0000000001", "_c_"]
+        {
+            assert!(of_lock("", name).is_ok(), "{name}");
+        }
+        let line = line(&[own, "lock-0000000003", "_c_x-lock-0000000004", "_c_-__READ__0000000005"]);
+        assert_eq!(line.doubtful().count(), 3);
     }
 
     #[test]

@@ -33,10 +33,33 @@ impl ZooKeeperStore {
     /// Those who stand at a lock; nobody if there is no such path.
     pub(super) fn line(&self, lock: &str, deadline: Moment) -> Found<NodeLine> {
         match self.session.call(&Operation::Children { path: lock }, deadline) {
-            Ok(reply) => Ok(NodeLine::new(jute::children(&reply.body)?)),
+            Ok(reply) => self.line_of(lock, jute::children(&reply.body)?, deadline),
             Err(NoReply::Code(code::NO_NODE)) => Ok(NodeLine::default()),
             Err(failure) => Err(failure),
         }
+    }
+
+    /// The line of a lock whose node has these children. Of those whose names do not tell, the server is asked whether they go with
+    /// a session, as waiters' nodes do.
+    pub(super) fn line_of(&self, lock: &str, children: Vec<String>, deadline: Moment) -> Found<NodeLine> {
+        let mut line = NodeLine::new(children);
+        let doubtful: Vec<String> = line.doubtful().map(|one| one.name.clone()).collect();
+        if doubtful.is_empty() {
+            return Ok(line);
+        }
+        let paths: Vec<String> = doubtful.iter().map(|name| format!("{lock}/{name}")).collect();
+        let looks: Vec<_> = paths.iter().map(|path| Operation::Exists { path }).collect();
+        let mut others = Vec::new();
+        for (name, reply) in doubtful.into_iter().zip(self.session.call_all(&looks, deadline)) {
+            match reply {
+                Ok(reply) if jute::is_ephemeral(&reply.body)? => {}
+                // Those that are gone stand there no more.
+                Ok(_) | Err(NoReply::Code(code::NO_NODE)) => others.push(name),
+                Err(failure) => return Err(failure),
+            }
+        }
+        line.retain(|one| !others.contains(&one.name));
+        Ok(line)
     }
 
     // ---- taking

@@ -3,7 +3,7 @@
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::hosts::unescaped;
 
 /// `sqlite:///path`, where bytes may be written as `%20`.
@@ -18,15 +18,102 @@ pub(super) fn path(url: &str) -> Result<PathBuf> {
     if path.contains('\0') { Err(unusable()) } else { Ok(PathBuf::from(path)) }
 }
 
-/// The file that the path leads to, by device and inode. It is never opened: closing it would end SQLite's own locks on it.
-pub(super) fn inode(path: &Path) -> Option<(u64, u64)> {
+/// A file, by device and inode. No other has these while it is there or is open somewhere.
+type File = (u64, u64);
+
+/// The files of a database: its own, and the log of changes and its index, which are there while a connection stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Files {
+    own: File,
+    beside: [Option<File>; 2],
+}
+
+impl Files {
+    /// Those that the path leads to. They are never opened: closing them would end SQLite's own locks on them.
+    pub(super) fn at(path: &Path) -> Option<Files> {
+        Some(Files { own: file(path)?, beside: beside(path).each_ref().map(|path| file(path)) })
+    }
+
+    /// The database alone.
+    pub(super) fn own_at(path: &Path) -> Option<File> {
+        file(path)
+    }
+
+    /// Whether all are there.
+    pub(super) fn is_whole(&self) -> bool {
+        self.beside.iter().all(Option::is_some)
+    }
+
+    /// Whether a connection with these files open has the same database, and not what is beside it now.
+    pub(super) fn is_stray(&self, open: &Files) -> bool {
+        self.own == open.own && self.beside != open.beside
+    }
+}
+
+fn file(path: &Path) -> Option<File> {
     std::fs::metadata(path).ok().map(|file| (file.dev(), file.ino()))
 }
 
-/// Whether somebody has said that the file is not to be written.
-pub(super) fn is_write_protected(path: &Path) -> bool {
-    let may_write = rustix::fs::access(path, rustix::fs::Access::WRITE_OK);
-    may_write.is_err_and(|error| error != rustix::io::Errno::NOENT)
+/// The log of changes, and its index.
+fn beside(path: &Path) -> [PathBuf; 2] {
+    ["-wal", "-shm"].map(|end| {
+        let mut name = path.as_os_str().to_owned();
+        name.push(end);
+        PathBuf::from(name)
+    })
+}
+
+/// Gives the files beside the database its group, as far as they are this user's. SQLite gives them its mode: without its group,
+/// those who may write it by that would be kept out, for good if this process ends without taking them away.
+pub(super) fn share(path: &Path) {
+    let Ok(own) = std::fs::metadata(path) else { return };
+    for path in beside(path) {
+        let has_another = std::fs::metadata(&path).is_ok_and(|file| file.gid() != own.gid());
+        if has_another {
+            // Whose it is not may not, and one that is not in the group has not got its right from it.
+            rustix::fs::chown(&path, None, Some(rustix::fs::Gid::from_raw(own.gid()))).ok();
+        }
+    }
+}
+
+/// Whether this user may not write a file that is there, and why.
+fn refuses_writing(path: &Path) -> Option<ErrorKind> {
+    match rustix::fs::access(path, rustix::fs::Access::WRITE_OK) {
+        Err(rustix::io::Errno::ROFS) => Some(ErrorKind::ReadOnly),
+        Err(rustix::io::Errno::ACCESS | rustix::io::Errno::PERM) => Some(ErrorKind::NoPermission),
+        Ok(()) | Err(_) => None,
+    }
+}
+
+/// What keeps this user from writing the database, in words; `None`: nothing that can be seen.
+pub(super) fn hindrance(path: &Path) -> Option<Error> {
+    let said = |path: &Path, kind: ErrorKind, why: &str, then: &str| {
+        let is_mount = kind == ErrorKind::ReadOnly;
+        let why = if is_mount { "is on a file system that is mounted to be read only" } else { why };
+        let then = if is_mount { "" } else { then };
+        Error::new(kind, "connect", format!("{} {why}{then}", path.display()))
+    };
+    const NO_WRITING: &str = "may not be written by this user";
+    if let Some(kind) = refuses_writing(path) {
+        return Some(said(path, kind, NO_WRITING, ": keeping a lock, and waiting for one, changes the file"));
+    }
+    for beside in beside(path) {
+        if let Some(kind) = refuses_writing(&beside) {
+            let then = ": give it the owner, the group and the mode of the database that it is beside";
+            return Some(said(&beside, kind, NO_WRITING, then));
+        }
+    }
+    let folder = path.parent()?;
+    let is_complete = Files::at(path).is_some_and(|files| files.is_whole());
+    let kind = refuses_writing(folder).filter(|_| !is_complete)?;
+    Some(said(folder, kind, NO_WRITING, ": SQLite makes files beside the database"))
+}
+
+/// Which start of the machine this is, and in which of its time namespaces, whose clocks differ; `None`: it does not say.
+pub(super) fn boot() -> Option<String> {
+    let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
+    let clocks = std::fs::read_link("/proc/self/ns/time").unwrap_or_default();
+    Some(format!("{} {}", boot.trim(), clocks.display()))
 }
 
 #[cfg(test)]
