@@ -654,15 +654,19 @@ impl LockClient {
     ///
     /// # Blocking
     ///
-    /// One round trip, then `job`, then one round trip. On Redlock, processes that ask at the same moment may all be
+    /// One round trip, then `job`, then one round trip. While the server does not answer after the job: up to the client's
+    /// patience (default 10 s) or the end of `at_most`, whichever is first. On Redlock, processes that ask at the same moment may all be
     /// refused, each having some of the servers: then they ask again at random moments, for two seconds at most, until
     /// one of them has it.
     ///
     /// # Errors
     ///
     /// As [`RedisLock::try_lock`], when `job` was not run; and for an `at_least` over `at_most`, before any I/O. After
-    /// the job: as [`OwnedGuard::unlock`], and it [`is_not_held`](crate::Error::is_not_held) if it took longer than
-    /// `at_most`, so that another may have begun.
+    /// the job: it [`is_not_held`](crate::Error::is_not_held) if it took longer than `at_most`, so that another may have
+    /// begun, and it is of kind [`ShutDown`](crate::ErrorKind::ShutDown) if the client was shut down meanwhile. A release
+    /// that fails costs the job's result nothing: the result is returned, the observer gets
+    /// [`ReleaseFailed`](crate::Event::ReleaseFailed), and the client frees the lock when `at_least` has passed. If the
+    /// client ends before that, the lock ends with `at_most`.
     ///
     /// # Panics
     ///
@@ -700,12 +704,15 @@ impl LockClient {
     /// # Blocking
     ///
     /// Until the calls of other threads have ended, which are woken, and one round trip for all holds together; at most
-    /// about three command time-outs (default 3 s each) in all, while the server does not answer.
+    /// about three command time-outs (default 3 s each) in all, while the server does not answer. A second call waits for
+    /// the first.
     ///
     /// # Errors
     ///
-    /// A release failed, or a call did not come to its end in that time; its lock ends with its lease. Of kind
-    /// [`WouldDeadlock`](crate::ErrorKind::WouldDeadlock) from an observer within a call: it would wait for that call.
+    /// A release failed, or a call did not come to its end in that time; its lock ends with its lease. Another `shutdown()`
+    /// tries again what failed; connections stay open for that until one succeeds or the last clone is dropped. Of kind
+    /// [`WouldDeadlock`](crate::ErrorKind::WouldDeadlock), and nothing is done, if an observer calls it within a call of
+    /// this client, such as from `Acquired`: it would wait for that call.
     pub fn shutdown(&self) -> Result<()> {
         self.engine.refused_in_observer("shutdown")?;
         self.engine.shutdown()

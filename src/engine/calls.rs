@@ -1,11 +1,12 @@
 //! Calls that are under way, so that the end of a client can wait for what they ask and have asked.
 
+use std::cell::RefCell;
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::engine::policy::POLL_COMPLETIONS_EVERY;
 use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use crate::sync::{Mutex, Waker};
+use crate::sync::{Mutex, Waker, thread_local};
 use crate::time::{Clock, Moment};
 
 /// Counts the calls that may have something of this client's come to be, or not yet be gone, in the store: those that
@@ -22,6 +23,13 @@ pub(crate) struct Calls {
 #[derive(Debug)]
 pub(crate) struct Call {
     calls: Arc<Calls>,
+    /// It stands among the calling thread's, and is dropped there.
+    is_of_thread: bool,
+}
+
+thread_local! {
+    /// The calls that the thread is in, by the place of their client's [`Calls`] in memory.
+    static OF_THREAD: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
 }
 
 impl Calls {
@@ -30,16 +38,25 @@ impl Calls {
     /// `wait`.
     pub(crate) fn begin(self: &Arc<Calls>) -> Call {
         self.under_way.fetch_add(1, Ordering::SeqCst);
-        Call { calls: Arc::clone(self) }
+        let address = Arc::as_ptr(self).addr();
+        let is_of_thread = OF_THREAD.try_with(|calls| calls.borrow_mut().push(address)).is_ok();
+        Call { calls: Arc::clone(self), is_of_thread }
+    }
+
+    /// Whether the calling thread is in a call of this client: an observer runs there, and a wait for all calls would
+    /// wait for itself.
+    pub(crate) fn is_caller_in_one(self: &Arc<Calls>) -> bool {
+        let address = Arc::as_ptr(self).addr();
+        OF_THREAD.try_with(|calls| calls.borrow().contains(&address)).unwrap_or(false)
     }
 
     pub(crate) fn is_closed(&self) -> bool {
         self.closed.load(Ordering::SeqCst)
     }
 
-    /// Ends the client for calls to come; `false` if it had ended already.
-    pub(crate) fn close(&self) -> bool {
-        !self.closed.swap(true, Ordering::SeqCst)
+    /// Ends the client for calls to come.
+    pub(crate) fn close(&self) {
+        self.closed.store(true, Ordering::SeqCst);
     }
 
     /// Waits until no call is under way, until `until` by the system's clock at most; whether none is. Has `poll_completions`
@@ -60,8 +77,30 @@ impl Calls {
     }
 }
 
+impl Call {
+    /// The same, no more among the thread's: it may end on another.
+    pub(crate) fn detached(mut self) -> Call {
+        self.leave_thread();
+        self
+    }
+
+    fn leave_thread(&mut self) {
+        if std::mem::take(&mut self.is_of_thread) {
+            let address = Arc::as_ptr(&self.calls).addr();
+            let remove = |calls: &RefCell<Vec<usize>>| {
+                let mut calls = calls.borrow_mut();
+                if let Some(at) = calls.iter().rposition(|other| *other == address) {
+                    calls.swap_remove(at);
+                }
+            };
+            OF_THREAD.try_with(remove).unwrap_or_default(); // an error: the thread ends, and its list has gone
+        }
+    }
+}
+
 impl Drop for Call {
     fn drop(&mut self) {
+        self.leave_thread();
         if self.calls.under_way.fetch_sub(1, Ordering::SeqCst) == 1
             && self.calls.is_closed()
             && let Some(waker) = &*self.calls.waker.lock()

@@ -50,7 +50,9 @@ impl ReleaseOutcome {
     pub(crate) fn of_release(answer: Answer<Release>) -> ReleaseOutcome {
         match answer {
             Answer::Done(Release::Freed { others }) => ReleaseOutcome::Freed { others },
-            Answer::Done(Release::StillHeld | Release::NotHeld { .. }) => ReleaseOutcome::Lost,
+            Answer::Done(Release::StillHeld | Release::NotHeld { .. } | Release::Never) => {
+                ReleaseOutcome::Lost
+            }
             Answer::Refused(error) => ReleaseOutcome::Refused(error),
             Answer::Unknown(error) => ReleaseOutcome::Unknown(error),
         }

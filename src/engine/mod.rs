@@ -1,8 +1,8 @@
 //! The engine: everything that is the same for all stores. This file has one client's state, the checks that every operation
-//! begins with, and the end of a client.
+//! begins with.
 //!
 //! `acquire` and `release` are the two stories. `hold` is one grant; `registry` has all holds and local queues; `timer`,
-//! `watchdog` and `cleanup` keep holds alive and settle requests in doubt.
+//! `watchdog` and `cleanup` keep holds alive and settle requests in doubt. `ending` is the end of a client.
 
 pub(crate) mod acquire;
 mod agenda;
@@ -10,8 +10,10 @@ pub(crate) mod batch;
 pub(crate) mod calls;
 mod cleanup;
 pub(crate) mod directory;
+mod ending;
 pub(crate) mod handoff;
 pub(crate) mod hold;
+mod pace;
 mod policy;
 pub(crate) mod queue;
 pub(crate) mod registry;
@@ -38,6 +40,7 @@ use crate::directory::ClientInfo;
 use crate::engine::acquire::retry::RETRY_PAUSE;
 use crate::engine::calls::Calls;
 use crate::engine::directory::Announcer;
+use crate::engine::ending::Ending;
 use crate::engine::hold::{Hold, Standing};
 use crate::engine::registry::Registry;
 use crate::engine::release::completion::ReleaseCompletion;
@@ -56,9 +59,6 @@ use crate::seam::capabilities::{Capabilities, Lines, Majority};
 use crate::seam::{Answer, Claim, Counting, Kind, REQUEST_LASTS, Snapshot, Store};
 use crate::time::{Clock, Lease, Moment, checked_lease, random_between};
 
-/// So often [`Engine::shutdown`] asks the store to forget what it holds, if that is refused.
-const LAST_TRIES: u32 = 5;
-
 /// The state that all clones of a client, its locks and its guards share. The last one to go shuts it down.
 pub(crate) struct Engine {
     pub(crate) id: ClientId,
@@ -73,6 +73,8 @@ pub(crate) struct Engine {
     pub(crate) calls: Arc<Calls>,
     /// Ends the sleep of threads that are not in the registry.
     pub(crate) ended: Interrupt,
+    /// How far the end of the client has come.
+    ending: Ending,
 }
 
 impl Engine {
@@ -105,6 +107,7 @@ impl Engine {
             completion,
             calls: Arc::default(),
             ended: Interrupt::new(),
+            ending: Ending::default(),
         })
     }
 
@@ -346,87 +349,6 @@ impl Engine {
             }
         }
     }
-
-    // ---- the end
-
-    /// Releases what is held and ends the threads. Later calls do nothing.
-    ///
-    /// At most one command time-out for what calls and the watchdog have under way, one for the release, and one for replies
-    /// that nobody waits for.
-    pub(crate) fn shutdown(&self) -> Result<()> {
-        if is_forked() || !self.calls.close() {
-            return Ok(());
-        }
-        // A request that a call has sent by now is answered within one time-out. Its grant, certain or not, the call gives back,
-        // or leaves in the registry or to the watchdog: so it is all there when none is under way.
-        let timeout = self.options.command_timeout;
-        let deadline = Clock::System.after(timeout + timeout / 8);
-        let mut claims = self.end_holds();
-        self.ended.interrupt();
-        claims.append(&mut self.watchdog.stop());
-        let is_still = self.calls.wait(deadline, || self.store.poll_completions());
-        claims.append(&mut self.end_holds());
-        claims.append(&mut self.watchdog.stop());
-        let outcome = self.release_all(claims);
-        if outcome.is_ok() {
-            self.announcer.remove(&*self.store, self.one_command());
-        }
-        self.store.close();
-        self.reporter.close();
-        if !is_still {
-            let words =
-                "a call of another thread did not end in time: a lock that it acquired ends with its lease";
-            return outcome.and(Err(Error::new(ErrorKind::TimedOut, "shutdown", words)));
-        }
-        outcome
-    }
-
-    /// Notifies holders of the end, wakes waiters, and returns the claims that the store is to forget.
-    fn end_holds(&self) -> Vec<Claim> {
-        let mut claims = Vec::new();
-        for hold in self.registry.clear() {
-            let now = self.clock.now();
-            if hold.is_live(now, &self.reporter) {
-                hold.lose(LossReason::ShutDown, now, &self.reporter);
-                claims.push(hold.claim());
-            }
-        }
-        claims
-    }
-
-    /// Has the store forget these, a few times where it refuses: waiters that leave at the same moment may be in the way.
-    fn release_all(&self, mut claims: Vec<Claim>) -> Result<()> {
-        let deadline = self.one_command();
-        let mut outcome = Ok(());
-        for tries_left in (0..LAST_TRIES).rev() {
-            if claims.is_empty() {
-                break;
-            }
-            let mut refused = Vec::new();
-            for (answer, claim) in self.store.abandon(&claims, deadline).into_iter().zip(&claims) {
-                match answer {
-                    Answer::Done(_) => {}
-                    // Past the deadline each try would be refused without being sent.
-                    Answer::Refused(error)
-                        if tries_left > 0 && error.is_retryable() && self.clock.now() < deadline =>
-                    {
-                        refused.push(claim.clone())
-                    }
-                    Answer::Refused(error) | Answer::Unknown(error) if outcome.is_ok() => {
-                        outcome = Err(error.during("shutdown").on(claim.name.given()));
-                    }
-                    Answer::Refused(_) | Answer::Unknown(_) => {}
-                }
-            }
-            claims = refused;
-            if !claims.is_empty() {
-                // By the system's clock: nobody may be left to move one by hand.
-                let later = Clock::System.after(random_between(RETRY_PAUSE));
-                Parker::new(&Clock::System).park(later, None);
-            }
-        }
-        outcome
-    }
 }
 
 impl Drop for Engine {
@@ -442,7 +364,7 @@ impl Drop for Engine {
             self.ended.leak();
             return;
         }
-        if let Err(error) = self.shutdown() {
+        if let Err(error) = self.end_for_good() {
             self.reporter.counters.releases_failed.add(1);
             let event = Event::ReleaseFailed { name: error.lock_name().unwrap_or_default(), error: &error };
             self.reporter.tell(|observer| observer.event(&event));

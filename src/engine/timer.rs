@@ -74,7 +74,7 @@ const HUNG_UP_EVERY: Duration = Duration::from_millis(50);
 const HELD_LATELY: Duration = Duration::from_secs(1);
 
 /// After one was hung up it is not done again sooner: what is connected anew may be hung up again and again.
-const HUNG_UP_APART: Duration = Duration::from_millis(250);
+const HUNG_UP_APART: Duration = Duration::from_secs(1);
 
 impl Alarm {
     pub(crate) fn new(parker: &Parker) -> Alarm {
@@ -194,7 +194,7 @@ impl Looks {
         first.min(asked).min(now.plus(longest)).max(now.plus(LEAST))
     }
 
-    /// Has all be renewed at once when what they rest on may be gone with a connection. Says when that is looked for next.
+    /// Has some be renewed at once when what they rest on may be gone with a connection. Says when that is looked for next.
     fn look_at_connections(&self, due: Moment) -> Moment {
         let now = self.clock.now();
         if now < due {
@@ -204,7 +204,7 @@ impl Looks {
             None => Moment::NEVER,
             Some(false) => now.plus(HUNG_UP_EVERY),
             Some(true) => {
-                self.queue(self.registry.renewed(), now);
+                self.orders.renew_some(&self.registry, self.lease, now);
                 now.plus(HUNG_UP_APART)
             }
         }
@@ -219,17 +219,7 @@ impl Looks {
                 self.registry.put(&hold, slot_of(&hold, now));
             }
         }
-        self.queue(renewals, now);
-    }
-
-    /// Leaves renewals to the watchdog. Until it has done with them, only their ends are looked for here.
-    fn queue(&self, mut holds: Vec<Arc<Hold>>, now: Moment) {
-        holds.retain(|hold| {
-            let is_new = hold.set_queued(true);
-            self.registry.put(hold, slot_of(hold, now));
-            is_new
-        });
-        self.orders.renew(holds);
+        self.orders.queue(&self.registry, renewals, now);
     }
 
     /// Notices ends; returns whether the hold is to be kept alive.

@@ -14,6 +14,7 @@ use crate::engine::cleanup::{
 };
 use crate::engine::directory::Announcer;
 use crate::engine::hold::{Hold, Standing};
+use crate::engine::pace::{CleanupPace, longer};
 use crate::engine::policy::{POLL_COMPLETIONS_EVERY, renewal_period, renewal_slack};
 use crate::engine::registry::Registry;
 use crate::engine::renewals::{Batch, CHUNK, Due};
@@ -41,6 +42,9 @@ pub(crate) struct Watchdog {
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
+/// A clean-up waits for its turn so long at least, also if it is asked once only.
+const WAITS: Duration = Duration::from_secs(30);
+
 impl Watchdog {
     pub(crate) fn start(
         options: &Options,
@@ -53,6 +57,7 @@ impl Watchdog {
         let shared = Arc::new(WatchdogShared {
             inbox: Mutex::new(Inbox::default()),
             next_look: AtomicU64::new(u64::MAX),
+            sampled_until: AtomicU64::new(0),
         });
         let (parker, timers_parker) = (Parker::service(clock), Parker::service(clock));
         let (waker, alarm) = (parker.service_waker(), Alarm::new(&timers_parker));
@@ -143,7 +148,8 @@ impl Watchdog {
         self.timer.alarm().waker().stand_still(still);
     }
 
-    /// Ends the threads; returns what was left to clean up. Never waits for itself.
+    /// Ends the threads; returns what was left to clean up by now: what is to stay for a while ends with its lease. Never
+    /// waits for itself.
     pub(crate) fn stop(&self) -> Vec<Claim> {
         self.shared.inbox.lock().stop = true;
         self.waker.end();
@@ -157,7 +163,8 @@ impl Watchdog {
         }
         self.timer.stop();
         let cleanups = std::mem::take(&mut self.shared.inbox.lock().cleanups);
-        cleanups.into_iter().map(|cleanup| cleanup.claim).collect()
+        let now = self.clock.now();
+        cleanups.into_iter().filter(|cleanup| cleanup.from <= now).map(|cleanup| cleanup.claim).collect()
     }
 
     /// For a forked child: see `Engine`'s `Drop`.
@@ -187,6 +194,7 @@ impl Round {
     fn run(&self, parker: &Parker) {
         parker.is_mine();
         let mut due = Due::new(self.lease, self.command_timeout);
+        let mut pace = CleanupPace::new(self.clock.now());
         loop {
             self.shared.next_look.store(u64::MAX, Ordering::SeqCst);
             {
@@ -196,14 +204,14 @@ impl Round {
                 }
                 due.add(std::mem::take(&mut inbox.renewals));
             }
-            let next = self.round(&mut due);
+            let next = self.round(&mut due, &mut pace);
             self.shared.next_look.store(next.nanos(), Ordering::SeqCst);
             parker.park(next, None);
         }
     }
 
     /// Does one thing that is due, renewals first, and says when the next is.
-    fn round(&self, due: &mut Due) -> Moment {
+    fn round(&self, due: &mut Due, pace: &mut CleanupPace) -> Moment {
         let now = self.clock.now();
         due.let_go(now).iter().for_each(|hold| self.let_go(hold));
         let again = match due.next(now) {
@@ -213,7 +221,7 @@ impl Round {
             }
             Err(again) => again,
         };
-        let cleaned = self.clean_up(due);
+        let cleaned = self.clean_up(due, pace);
         // Not while renewals fail: the store has more urgent things to answer then. Nor for longer than they can spare, if it has
         // to connect first. Nor when a shutdown waits for this round.
         if due.is_well() && !self.shared.inbox.lock().stop {
@@ -258,7 +266,7 @@ impl Round {
         let answers = self.store.renew(&claims, sent.plus(limit));
         let error = answers.iter().find_map(Answer::error);
         self.reporter.observe_request("renew", sent, &self.clock, error);
-        let mut renewed = 0;
+        let (mut renewed, mut is_any_lost) = (0, false);
         for ((mut item, claim), answer) in asked.into_iter().zip(&claims).zip(answers) {
             let hold = &item.hold;
             let tally = outcome.tallies.entry(hold.home()).or_default();
@@ -273,6 +281,7 @@ impl Round {
                         // A hold whose release began meanwhile is rightly gone; its owner learns that from the release.
                         hold.retire_owner();
                         self.registry.nudge(hold.kind(), hold.name());
+                        is_any_lost = true;
                     }
                     self.let_go(hold);
                 }
@@ -304,6 +313,9 @@ impl Round {
         }
         let now = self.clock.now();
         due.report(&outcome, now);
+        if is_any_lost && self.shared.sampled_until.swap(0, Ordering::SeqCst) > now.nanos() {
+            self.orders.queue(&self.registry, self.registry.renewed(), now);
+        }
         self.reporter.counters.renewals.add(renewed);
         if renewed > 0 && self.reporter.is_observed() {
             let (holds, took) = (renewed, now.since(sent));
@@ -331,13 +343,23 @@ impl Round {
     /// Goes through some of the clean-ups that are due; returns when the next one is.
     ///
     /// Renewals wait for it no longer than they can; where they fail, it waits for them.
-    fn clean_up(&self, due: &Due) -> Moment {
+    fn clean_up(&self, due: &Due, pace: &mut CleanupPace) -> Moment {
         let now = self.clock.now();
+        pace.count(now);
+        let together = self.store.capabilities().abandons_at_a_time;
+        let mut is_held_back = false;
         let mut asked: Vec<Cleanup> = {
             let mut inbox = self.shared.inbox.lock();
             let mut room = CHUNK;
+            // What its lease has ended meanwhile, and was not asked about for want of room, need not be.
+            let outlasts_leases = self.store.capabilities().outlasts_leases;
+            inbox
+                .cleanups
+                .retain(|cleanup| cleanup.until.max(cleanup.from.plus(WAITS)) > now || outlasts_leases);
             let is_asked = |cleanup: &mut Cleanup| {
-                let is_asked = room > 0 && cleanup.next <= now && !due.is_down(cleanup.claim.home);
+                let is_due = room > 0 && cleanup.next <= now && !due.is_down(cleanup.claim.home);
+                let is_asked = is_due && pace.take(together(cleanup.claim.kind));
+                is_held_back |= is_due && !is_asked;
                 room -= usize::from(is_asked);
                 is_asked
             };
@@ -361,8 +383,13 @@ impl Round {
                         self.registry.nudge(cleanup.claim.kind, &cleanup.claim.name);
                         return false; // the request in doubt had been carried out, once, and is undone
                     }
+                    Some(Answer::Done(Release::Never)) => return false,
                     // Nothing there: it never arrived, or may arrive yet. Look again until it could do no harm.
-                    Some(Answer::Done(_)) => self.command_timeout,
+                    Some(Answer::Done(_)) => {
+                        let pause = longer(self.command_timeout, cleanup.looks);
+                        cleanup.looks += 1;
+                        pause
+                    }
                     Some(Answer::Refused(_) | Answer::Unknown(_)) | None => {
                         let most = renewal_slack(self.lease).clamp(RETRY_LEAST, RETRY_MOST);
                         let doubled = (cleanup.pause * 2).min(most);
@@ -378,7 +405,8 @@ impl Round {
         inbox.cleanups.give_back_room();
         // Those that wait for renewals are looked at after the next of these.
         let waiting = inbox.cleanups.iter().filter(|cleanup| !due.is_down(cleanup.claim.home));
-        waiting.map(|cleanup| cleanup.next).min().unwrap_or(Moment::NEVER)
+        let next = waiting.map(|cleanup| cleanup.next).min().unwrap_or(Moment::NEVER);
+        if is_held_back { next.max(CleanupPace::next(now)) } else { next }
     }
 }
 

@@ -9,6 +9,7 @@ use crate::engine::acquire::terms::Terms;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ident::LockName;
 use crate::locks::guard::OwnedGuard;
+use crate::observe::event::Event;
 use crate::park::Parker;
 use crate::seam::Kind;
 use crate::seam::capabilities::SPLIT_PAUSE;
@@ -48,8 +49,21 @@ pub(crate) fn run_once<R>(
     // However the job ends, a panic included, it counts as run.
     let mut ran = JobLock { guard: Some(OwnedGuard::new(engine, entered)), at_least };
     let result = ran.guard.as_ref().map(job);
-    ran.end()?;
+    match ran.end() {
+        Err(error) if was_unprotected(&error) => return Err(error),
+        // The work was done under the lock. Its result is worth more than the doubt, which is told beside it.
+        Err(error) => {
+            let event = Event::ReleaseFailed { name: name.given(), error: &error };
+            engine.reporter.tell(|observer| observer.event(&event));
+        }
+        Ok(()) => {}
+    }
     Ok(result)
+}
+
+/// Whether the lock was lost before the job ended, rather than not given back after it.
+fn was_unprotected(error: &Error) -> bool {
+    error.is_lost() || error.is_not_held() || matches!(error.kind(), ErrorKind::ShutDown | ErrorKind::Forked)
 }
 
 /// Acquires the lock unless somebody has it. One try shows that, except where all who try may be refused.
@@ -89,7 +103,7 @@ impl JobLock {
 
 impl Drop for JobLock {
     fn drop(&mut self) {
-        // Only when the job unwinds; what fails ends with `at_most`.
+        // Only when the job unwinds; what fails is left to the watchdog.
         drop(self.end());
     }
 }

@@ -56,6 +56,9 @@ pub(crate) enum Release {
         /// The holder, where the store knows it; `None` if it is free.
         holder: Option<String>,
     },
+    /// The owner does not hold it, and nothing that was asked under it can come any more. Only of
+    /// [`abandon`](super::Store::abandon).
+    Never,
 }
 
 /// The other clients that were notified of a release, as far as the store knows.

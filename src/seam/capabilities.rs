@@ -28,6 +28,8 @@ pub(crate) struct Capabilities<'a> {
     /// Whether what a request in doubt may have left in the store stays after its lease, so that it has to be taken away
     /// however long the store does not answer.
     pub(crate) outlasts_leases: bool,
+    /// How many claims of a kind one command abandons.
+    pub(crate) abandons_at_a_time: fn(Kind) -> u32,
     /// How long a waiter may sleep without being woken: at least, at most. Each wait takes a random time between.
     pub(crate) poll_every: fn(Kind) -> (Duration, Duration),
     pub(crate) opening: Option<&'a dyn Opening>,
@@ -60,6 +62,7 @@ impl Default for Capabilities<'_> {
             can_expire_in: false,
             queues: |_| false,
             outlasts_leases: false,
+            abandons_at_a_time: |_| 1,
             poll_every: |_| SAFETY_POLL,
             opening: None,
             homes: None,

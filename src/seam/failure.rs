@@ -22,6 +22,14 @@ impl Failure {
         }
     }
 
+    /// The same, for several requests that failed as one.
+    pub(crate) fn copy(&self) -> Failure {
+        match self {
+            Failure::Refused(error) => Failure::Refused(error.copy()),
+            Failure::Unknown(error) => Failure::Unknown(error.copy()),
+        }
+    }
+
     /// The failure of a request that only reads: whether it was carried out or not, nothing changed.
     pub(crate) fn of_reading(self) -> Failure {
         Failure::Refused(self.into_error())

@@ -12,7 +12,7 @@ use crate::observe::LossReason;
 use crate::observe::event::Event;
 use crate::observe::reporter::Reporter;
 use crate::seam::{Others, REQUEST_LASTS};
-use crate::time::Clock;
+use crate::time::{Clock, Moment};
 
 /// The steps after the end of a hold, for the thread that learns of it. Keeps no client alive.
 pub(crate) struct ReleaseCompletion {
@@ -80,6 +80,15 @@ impl ReleaseCompletion {
             now.plus(REQUEST_LASTS / 2)
         };
         self.cleanups.add(hold.claim(), until, now);
+    }
+
+    /// A hold that was to last until `ends` could not be told so: the watchdog frees it then, and not before. It may have
+    /// been told all the same.
+    pub(crate) fn leave_until(&self, hold: &Arc<Hold>, ends: Moment) {
+        drop(hold.span.end("release_failed"));
+        hold.retire_owner();
+        hold.forget_listeners(&self.reporter);
+        self.cleanups.add_from(ends, hold.claim(), hold.until());
     }
 
     /// A hold ended by a true release; returns how long it lasted.

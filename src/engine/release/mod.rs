@@ -77,8 +77,10 @@ impl Engine {
         self.released(action, hold, left, outcome)
     }
 
-    /// Ends a hold that has one level, but leaves the lock taken until `at_least` has passed since it was asked for. If
-    /// that fails, the lock ends with its lease.
+    /// Ends a hold that has one level, but leaves the lock taken until `at_least` has passed since it was asked for.
+    ///
+    /// A request without an answer is repeated, as by [`end_level`](Self::end_level). If that fails for good, the watchdog
+    /// frees the lock when `at_least` has passed.
     pub(crate) fn end_after(
         &self,
         action: &'static str,
@@ -87,8 +89,8 @@ impl Engine {
     ) -> Result<()> {
         let (hold, level) = (&entered.hold, Some(entered.level));
         let begun = self.clock.now();
-        let rest = hold.since().plus(at_least).since(begun);
-        if rest.is_zero() {
+        let ends = hold.since().plus(at_least);
+        if ends <= begun {
             return self.end_level(action, hold, level);
         }
         let _call = self.calls.begin();
@@ -97,22 +99,58 @@ impl Engine {
         if hold.end_level(level) != Some(0) || !self.still_held(hold, 0, begun) {
             return expired();
         }
-        let answer = self.ask("release", || self.store.expire_in(&hold.claim(), rest, self.one_command()));
+        let ended = self.send_end(hold, ends, begun.plus(self.options.patience));
         self.registry.remove(hold);
-        match answer {
-            Answer::Done(true) => {
+        match ended {
+            Ok(true) => {
                 let held = self.completion.note_ended(hold);
                 self.completion.tell_released(hold, held);
                 Ok(())
             }
-            Answer::Done(false) => {
+            Ok(false) => {
                 self.completion.lose(hold, LossReason::Gone);
                 expired()
             }
-            Answer::Refused(error) | Answer::Unknown(error) => {
-                hold.forget_listeners(&self.reporter);
+            Err(error) => {
+                self.reporter.counters.releases_failed.add(1);
+                self.completion.leave_until(hold, ends);
                 Err(error.during(action).on(hold.name().given()))
             }
+        }
+    }
+
+    /// Has the store end a hold at `ends`, again after failures until `give_up` or the end of the window. `false`: the
+    /// owner did not hold it.
+    fn send_end(&self, hold: &Arc<Hold>, ends: Moment, give_up: Moment) -> Result<bool> {
+        let claim = hold.claim();
+        let give_up = give_up.min(hold.until());
+        let mut in_doubt = false;
+        loop {
+            let now = self.clock.now();
+            let rest = ends.since(now);
+            if rest.is_zero() {
+                // The least time has passed while it was asked.
+                let released = self.send_release(hold, 0, give_up, None);
+                let released =
+                    released.map_err(|error| if in_doubt { error.with_unknown_outcome() } else { error });
+                return Ok(released?.is_some() || in_doubt);
+            }
+            let error = match self.ask("release", || self.store.expire_in(&claim, rest, self.one_command())) {
+                Answer::Done(true) => return Ok(true),
+                // An earlier request of ours set its end, which has come.
+                Answer::Done(false) => return Ok(in_doubt && self.clock.now() < hold.until()),
+                Answer::Refused(error) => error,
+                Answer::Unknown(error) => {
+                    in_doubt = true;
+                    hold.retire_owner_on_end(); // as a release
+                    error
+                }
+            };
+            let now = self.clock.now();
+            if now >= give_up || !error.is_retryable() {
+                return Err(if in_doubt { error.with_unknown_outcome() } else { error });
+            }
+            Parker::new(&self.clock).park(now.plus(random_between(PAUSE)), None);
         }
     }
 
@@ -172,7 +210,8 @@ impl Engine {
         match started {
             HandoffStart::Sent => {}
             HandoffStart::Nobody => {
-                let (completion, ended) = (Arc::clone(&self.completion), Arc::clone(hold));
+                let (completion, ended, call) =
+                    (Arc::clone(&self.completion), Arc::clone(hold), call.detached());
                 let done = Box::new(move |answer: Answer<Release>| {
                     let (reporter, clock) = (&completion.reporter, &completion.clock);
                     reporter.observe_request("release", begun, clock, answer.error());
@@ -231,7 +270,7 @@ impl Engine {
                 Answer::Done(Release::Freed { others }) => return Ok(Some(others)),
                 Answer::Done(Release::StillHeld) => return Ok(Some(Others::Nobody)),
                 // An earlier request of ours did it, if the lease cannot have ended meanwhile.
-                Answer::Done(Release::NotHeld { .. }) => {
+                Answer::Done(Release::NotHeld { .. } | Release::Never) => {
                     let was_ours = in_doubt && left == 0 && self.clock.now() < hold.until();
                     return Ok(was_ours.then_some(Others::Nobody));
                 }

@@ -23,7 +23,8 @@ use crate::seam::Failure;
 use crate::stores::etcd::members::unreadable;
 
 /// How many locks one transaction is about at most; the server takes 128 unless configured otherwise.
-pub(super) const BATCH: usize = 100;
+pub(super) const BATCH: usize = BATCH_OF_CLAIMS as usize;
+pub(super) const BATCH_OF_CLAIMS: u32 = 100;
 
 /// The key that an owner stands behind. The same owner's key may be there again later: only with the creation it is the
 /// same.

@@ -42,7 +42,7 @@ use crate::time::{Clock, Moment};
 use address::EtcdAddress;
 use lease::{Leases, time_to_live};
 use members::{Members, Transport, not_sent};
-use message::{BATCH, for_each_of, is_since, take_away, txn};
+use message::{BATCH, BATCH_OF_CLAIMS, for_each_of, is_since, take_away, txn};
 use watch::{Watch, id};
 
 /// Keeps locks in one cluster.
@@ -102,6 +102,7 @@ impl Store for EtcdStore {
     fn capabilities(&self) -> Capabilities<'_> {
         Capabilities {
             queues: |_| true,
+            abandons_at_a_time: |_| BATCH_OF_CLAIMS,
             sessions: Some(self),
             directory: Some(self),
             listing: Some(self),

@@ -5,6 +5,7 @@
 //! wake-ups, all over connections made by `handshake` on the sockets of `connection`. The target is in `address`; with
 //! Sentinels, `sentinel` finds out each time, and `monitor` notices when it changes.
 
+mod abandon;
 mod about;
 mod address;
 mod cluster;

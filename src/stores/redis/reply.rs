@@ -8,6 +8,7 @@ use redis::{ServerError, Value};
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::seam::{Failure, Outcome};
+use crate::stores::redis::conn::ledger::Fitness;
 
 /// A script's reply: an array whose first element says what the others are, or that element alone.
 pub(super) struct Tagged(Vec<Value>);
@@ -185,16 +186,31 @@ impl fmt::Display for Redirect {
 
 impl StdError for Redirect {}
 
-fn classify(code: &str, text: &str, expected: Expected) -> (ErrorKind, &'static str) {
-    if let Some(found) = by_code(code, expected) {
-        return found;
+/// The code that says what is wrong.
+fn own_code<'a>(code: &'a str, text: &'a str) -> &'a str {
+    let is_known = |code: &&str| by_code(code, Expected::Nothing).is_some();
+    if is_known(&code) {
+        return code;
     }
     // 6.2: `ERR Error running script (call to f_…): @user_script:8: -OOM command …`, or `… 8: WRONGTYPE …`.
-    if let Some((_, inner)) = text.split_once("@user_script") {
-        let words = inner.split([' ', ':']).map(|word| word.trim_start_matches('-'));
-        if let Some(found) = words.take(8).find_map(|word| by_code(word, expected)) {
-            return found;
-        }
+    let inner = text.split_once("@user_script").map_or("", |(_, inner)| inner);
+    let mut words = inner.split([' ', ':']).map(|word| word.trim_start_matches('-')).take(8);
+    words.find(is_known).unwrap_or(code)
+}
+
+/// What a reply says about the server.
+pub(super) fn fitness(reply: &Value) -> Fitness {
+    let Value::ServerError(error) = reply else { return Fitness::Fit };
+    match own_code(error.code(), error.details().unwrap_or_default()) {
+        "READONLY" | "MASTERDOWN" => Fitness::Demoted,
+        "LOADING" | "NOREPLICAS" | "MISCONF" => Fitness::Passing,
+        _ => Fitness::Fit,
+    }
+}
+
+fn classify(code: &str, text: &str, expected: Expected) -> (ErrorKind, &'static str) {
+    if let Some(found) = by_code(own_code(code, text), expected) {
+        return found;
     }
     let says = |part: &str| text.contains(part);
     if says("can't run this command") || says("ACL failure") || says("can't access at least one of the keys")

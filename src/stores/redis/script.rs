@@ -154,6 +154,7 @@ impl Script {
 }
 
 /// One command to send. Packed as it is made: a request's way to the socket is one copy.
+#[derive(Clone)]
 pub(super) struct Command {
     /// The words, but for those that call the script.
     packed: Vec<u8>,

@@ -28,7 +28,7 @@ use crate::stores::redis::script::Command;
 use crate::stores::redis::sentinel::monitor::SentinelMonitor;
 use crate::stores::redis::server::{LineRights, RedisCall, RedisServer};
 use crate::stores::redis::underway::Underway;
-use crate::stores::redis::{pubsub, show};
+use crate::stores::redis::{abandon, pubsub, show};
 use crate::sync::Waker;
 use crate::time::{Clock, Moment};
 
@@ -38,6 +38,9 @@ pub(crate) struct RedisStore {
     pub(super) server: RedisServer,
     /// With Sentinels only.
     monitor: Option<SentinelMonitor>,
+    /// All that this client asks the server goes over these connections, and all keys may be in one script: no member of a
+    /// cluster.
+    settles_doubts: bool,
 }
 
 impl RedisStore {
@@ -67,7 +70,7 @@ impl RedisStore {
             pubsub::subscriber(address, reporter, options.linger, subscriber::SILENCE, &[subscriber::PLAIN]);
         let (scripts, replicas, rights) = (options.scripts, options.replicas, LineRights::default());
         let store = RedisStore::new(connections, subscriber, scripts, PublishMode::Alone, replicas, rights);
-        Ok(RedisStore { monitor, ..store })
+        Ok(RedisStore { monitor, settles_doubts: true, ..store })
     }
 
     pub(super) fn new(
@@ -79,6 +82,13 @@ impl RedisStore {
         line_rights: LineRights,
     ) -> RedisStore {
         let compare_and_delete = CompareAndDelete::new();
+        // What a demoted server publishes, nobody here waits for.
+        let weak = Arc::downgrade(&subscriber);
+        connections.on_demotion(move || {
+            if let Some(subscriber) = weak.upgrade() {
+                subscriber.look_up_anew();
+            }
+        });
         let server = RedisServer {
             connections,
             subscriber,
@@ -88,7 +98,7 @@ impl RedisStore {
             compare_and_delete,
             line_rights,
         };
-        RedisStore { server, monitor: None }
+        RedisStore { server, monitor: None, settles_doubts: false }
     }
 
     fn until(&self, deadline: Moment) -> RedisCall<'_> {
@@ -165,6 +175,7 @@ impl Store for RedisStore {
             can_expire_in: true,
             queues: kinds::queues,
             poll_every: kinds::poll_every,
+            abandons_at_a_time: if self.settles_doubts { abandon::at_a_time } else { |_| 1 },
             pipeline: Some(self),
             batches: Some(self),
             connections: Some(self),
@@ -257,10 +268,7 @@ impl Store for RedisStore {
         if !self.server.scripts {
             return claims.iter().map(|claim| self.release(claim, 0, deadline)).collect();
         }
-        let leaving =
-            |kind: &dyn RedisKind, claim: &Claim| Some(kind.leaving(claim, self.server.publish_mode));
-        let rights = &self.server.line_rights;
-        self.batch(claims, "unlock", deadline, leaving, |kind, reply| kind.released(reply, 1, rights))
+        abandon::abandon(&self.server, claims, self.settles_doubts, deadline)
     }
 
     fn expire_in(&self, claim: &Claim, rest: Duration, deadline: Moment) -> Answer<bool> {

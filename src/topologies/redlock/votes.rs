@@ -137,12 +137,12 @@ impl Votes<Release> {
     pub(super) fn other_holder(&self) -> Option<String> {
         self.done().find_map(|release| match release {
             Release::NotHeld { holder } => holder.clone(),
-            Release::Freed { .. } | Release::StillHeld => None,
+            Release::Freed { .. } | Release::StillHeld | Release::Never => None,
         })
     }
 
     pub(super) fn not_held(&self) -> usize {
-        self.count(|release| matches!(release, Release::NotHeld { .. }))
+        self.count(|release| matches!(release, Release::NotHeld { .. } | Release::Never))
     }
 
     /// How many other clients heard, at the server where it was most.
@@ -151,7 +151,8 @@ impl Votes<Release> {
             Release::Freed { others: Others::Listen(count) } => *count,
             Release::Freed { others: Others::Nobody | Others::Next }
             | Release::StillHeld
-            | Release::NotHeld { .. } => 0,
+            | Release::NotHeld { .. }
+            | Release::Never => 0,
         });
         Others::listening(message_count.max().unwrap_or(0))
     }
@@ -161,7 +162,7 @@ pub(super) fn say_release(release: &Release) -> String {
     match release {
         Release::Freed { .. } => "released",
         Release::StillHeld => "still held",
-        Release::NotHeld { .. } => "not held",
+        Release::NotHeld { .. } | Release::Never => "not held",
     }
     .to_owned()
 }

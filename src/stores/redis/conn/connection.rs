@@ -19,6 +19,7 @@ use rustix::fd::BorrowedFd;
 
 use crate::error::{Error, ErrorKind};
 use crate::hosts::Hosts;
+use crate::stores::redis::conn::ledger::Origin;
 use crate::stores::redis::conn::replies::{Replies, TOO_LONG};
 use crate::stores::redis::place::ServerPlace;
 use crate::time::{Clock, Moment};
@@ -321,7 +322,8 @@ pub(crate) struct Connection {
     /// The socket's read time-out.
     armed: Cell<Duration>,
     /// When it was last known to be alive.
-    used: Moment,
+    pub(super) used: Moment,
+    pub(crate) origin: Origin,
 }
 
 impl Connection {
@@ -331,6 +333,7 @@ impl Connection {
             replies: Replies::default(),
             armed: Cell::default(),
             used: Clock::System.now(),
+            origin: Origin::new(None),
         }
     }
 

@@ -17,6 +17,7 @@ use crate::seam::{Failure, Outcome};
 use crate::stores::redis::address::RedisAddress;
 use crate::stores::redis::conn::connection::Connection;
 use crate::stores::redis::conn::dialog::{Dialog, no_reply};
+use crate::stores::redis::conn::ledger::{Ledger, end_of_questions, question};
 use crate::stores::redis::conn::open::open;
 use crate::stores::redis::conn::shared::{Reply, ReplySink, SharedConnection};
 use crate::stores::redis::conn::slots::ConnectionSlots;
@@ -48,6 +49,7 @@ pub(crate) struct Connections {
     pool: Mutex<Option<Pool<ConnectionSlots>>>,
     shared_connections: Arc<[SharedConnection]>,
     known: Arc<KnownScripts>,
+    ledger: Arc<Ledger>,
     /// Renewals have a connection of their own: nothing that holds up the others may cost a lease.
     renewals: Mutex<Option<Connection>>,
     gate: Mutex<Option<Gate>>,
@@ -72,7 +74,7 @@ impl Connections {
         command_timeout: Duration,
         threads: Arc<ScheduledThreadPool>,
     ) -> Result<Connections> {
-        let shared_connections = pool_size.min(MOST_LANES);
+        let (shared_connections, ledger) = (pool_size.min(MOST_LANES), Arc::<Ledger>::default());
         let size = pool_size.max(shared_connections + 1);
         let pool = Pool::builder()
             .max_size(size)
@@ -87,8 +89,9 @@ impl Connections {
             address,
             command_timeout,
             pool: Mutex::new(Some(pool)),
-            shared_connections: (0..shared_connections).map(|_| SharedConnection::new()).collect(),
+            shared_connections: lanes(shared_connections, &ledger),
             known: Arc::default(),
+            ledger,
             renewals: Mutex::new(None),
             gate: Mutex::new(None),
             closed: AtomicBool::new(false),
@@ -107,6 +110,19 @@ impl Connections {
         Connections { asking: true, ..self }
     }
 
+    /// The same, whose connections last no longer than this.
+    #[cfg(all(test, not(leasehold_shuttle)))]
+    pub(crate) fn lasting(self, limits: crate::stores::redis::conn::ledger::Limits) -> Connections {
+        let ledger = Arc::new(Ledger::limited(limits));
+        let count = u32::try_from(self.shared_connections.len()).unwrap_or(1);
+        Connections { shared_connections: lanes(count, &ledger), ledger, ..self }
+    }
+
+    /// Has `act` called when the server turns out to be demoted.
+    pub(crate) fn on_demotion(&self, act: impl Fn() + Send + Sync + 'static) {
+        self.ledger.on_demotion(act);
+    }
+
     pub(crate) fn is_asking(&self) -> bool {
         self.asking
     }
@@ -114,7 +130,7 @@ impl Connections {
     /// Opens the first connection, so that what is wrong with the server or the settings is known now.
     pub(crate) fn connect_first(&self) -> Result<()> {
         let deadline = Clock::System.after(self.address.connect_timeout);
-        let first = open(&self.address, deadline)?;
+        let first = self.connect(deadline)?;
         let mut slot = self.slot(deadline).map_err(Failure::into_error)?;
         slot.0 = Some(first);
         Ok(())
@@ -294,11 +310,11 @@ impl Connections {
     ) -> std::result::Result<Arc<Reply>, (Failure, Option<ReplySink>)> {
         let connect = || {
             let mut slot = self.slot(deadline).map_err(Failure::into_error)?;
-            let connection = match slot.0.take().filter(Connection::is_alive) {
+            let connection = match slot.0.take().filter(|connection| self.is_good(connection)) {
                 Some(connection) => connection,
                 None => self.connect_gated(deadline)?,
             };
-            Ok((slot, connection.into_stream()))
+            Ok((slot, connection))
         };
         shared.send(|to| command.pack_into(to), deadline, take, connect)
     }
@@ -341,7 +357,7 @@ impl Connections {
             commands.iter().map(|command| command.told(self.publish_mode)).collect();
         let commands = told.as_deref().unwrap_or(commands);
         let mut answers = Vec::with_capacity(commands.len());
-        let mut failed = None;
+        let mut failed: Option<Error> = None;
         for chunk in commands.chunks(CHUNK) {
             if let Some(error) = &failed {
                 answers.extend(chunk.iter().map(|_| Err(Failure::Refused(Error::copy(error)))));
@@ -349,6 +365,13 @@ impl Connections {
             }
             let mut replies = Vec::new();
             let failure = self.renewal_dialog(deadline, |dialog| dialog.collect(chunk, &mut replies)).err();
+            if let Some(Failure::Refused(_)) = failure
+                && replies.is_empty()
+                && let Some(outcomes) = self.batch_over_open(chunk, deadline)
+            {
+                answers.extend(outcomes);
+                continue;
+            }
             replies.resize_with(chunk.len(), || None);
             answers.extend(replies.into_iter().map(|reply| match (reply, &failure) {
                 (Some(reply), _) => Ok(reply),
@@ -359,6 +382,51 @@ impl Connections {
             failed = failure.map(Failure::into_error);
         }
         answers
+    }
+
+    /// Sends requests over a shared connection that is open. `None`: none is. That their own connection cannot be had says
+    /// nothing against those that are there: a server at its limit of clients serves the ones it has.
+    fn batch_over_open(&self, commands: &[Command], deadline: Moment) -> Option<Vec<Outcome<Value>>> {
+        let none = || Err(Error::new(ErrorKind::Unreachable, "request", "the connection broke"));
+        let deadline = deadline.min(Clock::System.after(self.command_timeout));
+        let start = |number: usize, command: &Command| {
+            let shared = self.shared_connections.get(number)?;
+            let whole = self.whole(command);
+            let sent =
+                shared.send(|to| whole.as_ref().unwrap_or(command).pack_into(to), deadline, None, none);
+            Some(sent.map_err(|(failure, _)| failure).map(|reply| Started {
+                shared_connections: Arc::clone(&self.shared_connections),
+                shared: number,
+                reply,
+                known: Arc::clone(&self.known),
+                command: command.clone(),
+                deadline,
+            }))
+        };
+        let open = (0..self.shared_connections.len())
+            .find(|number| self.shared_connections.get(*number).is_some_and(SharedConnection::is_open))?;
+        let started: Option<Vec<_>> = commands.iter().map(|command| start(open, command)).collect();
+        Some(started?.into_iter().map(|started| started.and_then(Started::wait)).collect())
+    }
+
+    /// As [`batch`](Self::batch), of requests that undo what is in doubt. Whether nothing that was asked before can come
+    /// any more: a connection that its server does not have any more has been read to its end, or thrown away.
+    pub(crate) fn batch_in_doubt(
+        &self,
+        commands: &[Command],
+        deadline: Moment,
+    ) -> (Vec<Outcome<Value>>, bool) {
+        let is_settled = match self.ledger.doubtful() {
+            None => false,
+            Some(ids) if ids.is_empty() => true,
+            Some(ids) => {
+                let mut questions: Vec<Command> = ids.iter().map(|id| question(*id)).collect();
+                questions.push(end_of_questions());
+                let replies = self.renewal_dialog(deadline, |dialog| dialog.say(&questions));
+                replies.is_ok_and(|replies| self.ledger.settle(&ids, &replies))
+            }
+        };
+        (self.batch(commands, deadline), is_settled)
     }
 
     fn slot(&self, deadline: Moment) -> std::result::Result<PooledConnection<ConnectionSlots>, Failure> {
@@ -379,13 +447,16 @@ impl Connections {
             return Err(Failure::Refused(shut_down()));
         }
         // Taken out while in use: whatever ends the talk early, a panic included, ends the connection with it.
-        let mut connection = match place.take().filter(Connection::is_alive) {
-            Some(connection) => connection,
+        let mut connection = match place.take().filter(|connection| self.is_good(connection)) {
+            Some(connection) => self.renewed(connection, || connect(deadline)),
             None => connect(deadline).map_err(Failure::Refused)?,
         };
-        let mut dialog = Dialog { connection: &mut connection, deadline, asking: self.asking, broken: false };
+        let (asking, ledger) = (self.asking, &*self.ledger);
+        let mut dialog = Dialog { connection: &mut connection, deadline, asking, broken: false, ledger };
         let result = talk(&mut dialog);
-        if !dialog.broken && !self.closed.load(Ordering::SeqCst) {
+        if dialog.broken {
+            self.ledger.ended_in_doubt(&connection.origin);
+        } else if !self.closed.load(Ordering::SeqCst) && self.ledger.is_fit(&connection.origin) {
             *place = Some(connection);
         }
         result
@@ -404,7 +475,28 @@ impl Connections {
     }
 
     fn connect(&self, deadline: Moment) -> Result<Connection> {
-        open(&self.address, deadline.min(Clock::System.after(self.address.connect_timeout)))
+        // Taken first: a demotion that is found out meanwhile is this connection's too.
+        let generation = self.ledger.generation();
+        let mut connection =
+            open(&self.address, deadline.min(Clock::System.after(self.address.connect_timeout)))?;
+        self.ledger.enter(&mut connection.origin, generation);
+        Ok(connection)
+    }
+
+    fn is_good(&self, connection: &Connection) -> bool {
+        connection.is_alive() && self.ledger.is_fit(&connection.origin)
+    }
+
+    /// Another connection in place of one that is old, if one can be had.
+    fn renewed(&self, mut old: Connection, connect: impl FnOnce() -> Result<Connection>) -> Connection {
+        let now = Clock::System.now();
+        if !self.ledger.is_stale(&old.origin, old.used, now) {
+            return old;
+        }
+        connect().unwrap_or_else(|_error| {
+            self.ledger.keep(&mut old.origin, now);
+            old
+        })
     }
 
     /// Ends the connections that nobody uses; those in use end with their request.
@@ -422,6 +514,10 @@ impl Connections {
             *connection = None;
         }
     }
+}
+
+fn lanes(count: u32, ledger: &Arc<Ledger>) -> Arc<[SharedConnection]> {
+    (0..count).map(|_| SharedConnection::noted_in(Arc::clone(ledger))).collect()
 }
 
 /// The thread that r2d2 wants for looking after its pools; one serves many.

@@ -5,6 +5,8 @@ use redis::Value;
 use crate::error::{Error, ErrorKind};
 use crate::seam::Failure;
 use crate::stores::redis::conn::connection::Connection;
+use crate::stores::redis::conn::ledger::Ledger;
+use crate::stores::redis::reply::fitness;
 use crate::stores::redis::script::Command;
 use crate::time::Moment;
 
@@ -15,6 +17,7 @@ pub(crate) struct Dialog<'a> {
     /// Whether each request is preceded by ASKING.
     pub(super) asking: bool,
     pub(super) broken: bool,
+    pub(super) ledger: &'a Ledger,
 }
 
 /// The replies to some requests.
@@ -97,7 +100,11 @@ impl Dialog<'_> {
                 // Whether it is refused shows in the next reply.
                 self.connection.receive(self.deadline).map_err(Failure::Unknown)?;
             }
-            take(self.connection.receive(self.deadline).map_err(Failure::Unknown)?);
+            let reply = self.connection.receive(self.deadline).map_err(Failure::Unknown)?;
+            if self.ledger.note(&mut self.connection.origin, fitness(&reply)) {
+                self.ledger.tell_demoted();
+            }
+            take(reply);
         }
         self.broken = false;
         Ok(())

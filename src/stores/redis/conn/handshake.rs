@@ -38,6 +38,9 @@ pub(crate) fn open_at(
     connection.send(&bytes, deadline).map_err(connecting)?;
     for (step, _) in &steps {
         let reply = connection.receive(deadline).map_err(connecting)?;
+        if let HandshakeStep::Hello = step {
+            connection.origin.id = number(&reply);
+        }
         step.check(reply, login.role).map_err(connecting)?;
     }
     Ok(connection)
@@ -127,6 +130,15 @@ pub(crate) fn auth_refused(error: &ServerError) -> Error {
         _ => "the server refused AUTH",
     };
     Error::new(ErrorKind::Authentication, "connect", words)
+}
+
+/// By which number the server knows the connection. It gives each number once.
+fn number(greeting: &Value) -> Option<i64> {
+    let Value::Array(items) = greeting else { return None };
+    items.chunks(2).find_map(|pair| match pair {
+        [Value::BulkString(name), Value::Int(id)] if name == b"id" => Some(*id),
+        _ => None,
+    })
 }
 
 /// HELLO's answer is a list of names and values.

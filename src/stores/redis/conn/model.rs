@@ -13,7 +13,7 @@ use redis::Value;
 
 use crate::error::Result;
 use crate::seam::{Failure, Outcome};
-use crate::stores::redis::conn::connection::RedisStream;
+use crate::stores::redis::conn::connection::{Connection, RedisStream};
 use crate::stores::redis::conn::shared::SharedConnection;
 use crate::stores::redis::conn::slots::ConnectionSlots;
 use crate::sync::{Condvar, Mutex, check, move_time, spawn, thread, toss};
@@ -148,7 +148,7 @@ impl World {
         })
     }
 
-    fn connect(&self) -> Result<(PooledConnection<ConnectionSlots>, Arc<RedisStream>)> {
+    fn connect(&self) -> Result<(PooledConnection<ConnectionSlots>, Connection)> {
         let pipe = Pipe::default();
         let server = pipe.clone();
         let mut pipes = self.pipes.lock();
@@ -156,7 +156,7 @@ impl World {
             if pipes.is_empty() { (self.answers, self.hangs_up) } else { (usize::MAX, false) };
         pipes.push(pipe.clone());
         self.servers.lock().push(spawn(move || server.serve(answers, hangs_up)));
-        Ok((slot(), Arc::new(RedisStream::Model(pipe))))
+        Ok((slot(), Connection::new(RedisStream::Model(pipe))))
     }
 
     /// One request of a thread that waits for the reply.

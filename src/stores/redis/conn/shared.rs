@@ -13,7 +13,8 @@
 //! begins to wait says so before it tries to get `reading`. Then either the one sees the other, or the other can read.
 //!
 //! When a connection ends, every thread whose reply it owed is notified before there is a new one (`end`, `open`): the
-//! notification decides under which owner numbers the lock may be asked for. And `out` is never held while anything is
+//! notification decides under which owner numbers the lock may be asked for. One that is replaced owes nothing when there
+//! is the next (`drain`): requests about a lock keep their order. And `out` is never held while anything is
 //! waited for.
 //!
 //! Long because writing, reading and the end of one connection are one protocol.
@@ -29,9 +30,13 @@ use redis::Value;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::seam::{Failure, Outcome};
-use crate::stores::redis::conn::connection::{RedisStream, TRUSTED, Timed, broken, unread};
+use crate::stores::redis::conn::connection::{
+    Connection, RedisStream, TRUSTED, Timed, await_any, broken, unread,
+};
+use crate::stores::redis::conn::ledger::{Ledger, Origin};
 use crate::stores::redis::conn::replies::Replies;
 use crate::stores::redis::conn::slots::ConnectionSlots;
+use crate::stores::redis::reply::fitness;
 use crate::sync::{Condvar, Mutex, MutexGuard};
 use crate::time::{Clock, Moment};
 
@@ -45,6 +50,7 @@ pub(crate) struct SharedConnection {
     /// Signalled when `Out::publishing` has gone down.
     told: Condvar,
     reading: Mutex<Reading>,
+    ledger: Arc<Ledger>,
 }
 
 /// The writing side, and who is owed which reply.
@@ -62,15 +68,19 @@ struct Out {
     has_reader: bool,
     /// How many threads are notifying those who were owed a reply by a connection that has ended.
     publishing: usize,
-    /// When something was last sent.
+    /// When something was last sent, and before that.
     used: Moment,
+    used_before: Moment,
     /// The server has hung up, or something near to it, and [`SharedConnection::hung_up`] has not reported it yet.
     hung_up: bool,
+    /// A thread has the next connection, and waits until this one owes nothing.
+    is_replaced: bool,
     closed: bool,
 }
 
 struct Open {
     stream: Arc<RedisStream>,
+    origin: Origin,
     /// The pool's permission to have it.
     _slot: PooledConnection<ConnectionSlots>,
 }
@@ -143,7 +153,12 @@ impl Reply {
 }
 
 impl SharedConnection {
+    #[cfg(test)]
     pub(crate) fn new() -> SharedConnection {
+        SharedConnection::noted_in(Arc::default())
+    }
+
+    pub(crate) fn noted_in(ledger: Arc<Ledger>) -> SharedConnection {
         let out = Out {
             open: None,
             epoch: 0,
@@ -154,7 +169,9 @@ impl SharedConnection {
             has_reader: false,
             publishing: 0,
             used: Clock::System.now(),
+            used_before: Clock::System.now(),
             hung_up: false,
+            is_replaced: false,
             closed: false,
         };
         let reading = Reading {
@@ -169,6 +186,7 @@ impl SharedConnection {
             connecting: Mutex::new(()),
             told: Condvar::new(),
             reading: Mutex::new(reading),
+            ledger,
         }
     }
 
@@ -179,7 +197,7 @@ impl SharedConnection {
         pack: impl FnOnce(&mut Vec<u8>),
         deadline: Moment,
         take: Option<ReplySink>,
-        connect: impl FnOnce() -> Result<(PooledConnection<ConnectionSlots>, Arc<RedisStream>)>,
+        connect: impl FnOnce() -> Result<(PooledConnection<ConnectionSlots>, Connection)>,
     ) -> std::result::Result<Arc<Reply>, (Failure, Option<ReplySink>)> {
         let mut out = match self.open(deadline, connect) {
             Ok(out) => out,
@@ -203,7 +221,7 @@ impl SharedConnection {
     fn open(
         &self,
         deadline: Moment,
-        connect: impl FnOnce() -> Result<(PooledConnection<ConnectionSlots>, Arc<RedisStream>)>,
+        connect: impl FnOnce() -> Result<(PooledConnection<ConnectionSlots>, Connection)>,
     ) -> Result<MutexGuard<'_, Out>> {
         let too_late =
             || Error::new(ErrorKind::TimedOut, "request", "the connection could not be had in time");
@@ -212,12 +230,18 @@ impl SharedConnection {
             return Err(too_late());
         }
         let mut out = self.out.lock();
-        if out.is_ready(now)? {
-            return Ok(out);
+        if out.is_ready(now, &self.ledger)? {
+            if !out.is_stale(now, &self.ledger) {
+                return Ok(out);
+            }
+            let Some(_alone) = self.connecting.try_lock() else { return Ok(out) };
+            drop(out);
+            return self.replace(deadline, connect);
         }
         drop(out);
         let left = deadline.since(Clock::System.now());
         let _alone = self.connecting.try_lock_for(left).ok_or_else(too_late)?;
+        self.drain(deadline).ok_or_else(too_late)?;
         let mut out = self.out.lock();
         // Those who were owed replies are notified first: one whose release is of unknown outcome gives its owner
         // number up, and requests over a new connection are to find that done. Pairs with `end`.
@@ -228,16 +252,82 @@ impl SharedConnection {
             }
             self.told.wait_for(&mut out, left);
         }
-        if out.is_ready(Clock::System.now())? {
+        if out.is_ready(Clock::System.now(), &self.ledger)? {
             return Ok(out);
         }
-        let (slot, stream) = MutexGuard::unlocked(&mut out, connect)?;
-        if out.closed {
-            return Err(shut_down());
-        }
-        out.epoch += 1;
-        out.open = Some(Open { stream, _slot: slot });
+        let (slot, connection) = MutexGuard::unlocked(&mut out, connect)?;
+        out.install(slot, connection)?;
         Ok(out)
+    }
+
+    /// The writing side with a connection in place of one that is old. The old one serves on if no other can be had: that
+    /// a server takes no new connections says nothing against those that it has. The caller has `connecting`.
+    fn replace(
+        &self,
+        deadline: Moment,
+        connect: impl FnOnce() -> Result<(PooledConnection<ConnectionSlots>, Connection)>,
+    ) -> Result<MutexGuard<'_, Out>> {
+        let connected = connect();
+        let mut out = self.out.lock();
+        let now = Clock::System.now();
+        let (slot, connection) = match connected {
+            Ok(connected) => connected,
+            Err(error) => {
+                if let Some(open) = &mut out.open {
+                    self.ledger.keep(&mut open.origin, now);
+                }
+                return if out.is_ready(now, &self.ledger)? { Ok(out) } else { Err(error) };
+            }
+        };
+        out.is_replaced = true;
+        drop(out);
+        let drained = self.drain(deadline);
+        let mut out = self.out.lock();
+        out.is_replaced = false;
+        if drained.is_none() || out.publishing > 0 {
+            // The next request does it.
+            let words = "the connection that is to be replaced still owes replies";
+            return Err(Error::new(ErrorKind::TimedOut, "request", words));
+        }
+        out.install(slot, connection)?;
+        Ok(out)
+    }
+
+    /// Reads what a connection that is to be replaced still owes, and ends it. `None`: it was not over by `deadline`. Nothing
+    /// is sent over it meanwhile. The caller has `connecting`.
+    fn drain(&self, deadline: Moment) -> Option<()> {
+        const LOOK_AGAIN: Duration = Duration::from_millis(5);
+        loop {
+            let mut out = self.out.lock();
+            let stream = match &out.open {
+                Some(open) if out.is_replaced || !self.ledger.is_fit(&open.origin) => {
+                    Arc::clone(&open.stream)
+                }
+                Some(_) | None => return Some(()),
+            };
+            if out.awaited.is_empty() && !out.is_writing {
+                out.break_off();
+                return Some(());
+            }
+            let left = deadline.since(Clock::System.now());
+            if left.is_zero() {
+                return None;
+            }
+            match self.reading.try_lock() {
+                // Only what is there: our time is not that of those who are owed replies.
+                Some(mut reading) => {
+                    out.has_reader = true;
+                    self.write_left(out, deadline);
+                    await_any(std::iter::once(&*stream), left.min(LOOK_AGAIN));
+                    while self.read_some(&mut reading, deadline, true) {}
+                    drop(reading);
+                    self.pass_on(deadline);
+                }
+                None => {
+                    self.told.wait_for(&mut out, left.min(LOOK_AGAIN));
+                }
+            }
+        }
     }
 
     /// Writes what there is to write, and what others add meanwhile.
@@ -378,6 +468,7 @@ impl SharedConnection {
                     }
                 }
                 let has_more = out.awaited.len() <= out.unsent && !reading.replies.is_empty();
+                let is_demoted = self.note(&mut out, &reading.giving);
                 // Before others are woken, which takes longer.
                 if has_more {
                     drop(out);
@@ -386,6 +477,9 @@ impl SharedConnection {
                 }
                 for (reply, value) in reading.giving.drain(..) {
                     reply.fill(Ok(value));
+                }
+                if is_demoted {
+                    self.ledger.tell_demoted();
                 }
                 if has_more {
                     // Or it would be taken for the reply to what is sent next.
@@ -409,14 +503,34 @@ impl SharedConnection {
     /// Ends the connection, and notifies everyone who is owed a reply. Pairs with `open`, which waits for the
     /// notifying.
     fn end(&self, mut out: MutexGuard<'_, Out>, failure: impl Fn() -> Failure) {
+        let (unsent, origin) = (out.unsent, out.open.as_ref().map(|open| open.origin.clone()));
         let all = out.break_off();
         out.publishing += 1;
         drop(out);
-        for reply in all {
-            reply.fill(Err(failure()));
+        // The last ones were still to be written.
+        let sent = all.len().saturating_sub(unsent);
+        if let Some(origin) = origin
+            && sent > 0
+            && matches!(failure(), Failure::Unknown(_))
+        {
+            self.ledger.ended_in_doubt(&origin);
+        }
+        for (at, reply) in all.into_iter().enumerate() {
+            let failure = failure();
+            reply.fill(Err(if at < sent { failure } else { failure.of_reading() }));
         }
         self.out.lock().publishing -= 1;
         self.told.notify_all();
+    }
+
+    /// Takes note of what replies say about the server; whether that it was demoted is news.
+    fn note(&self, out: &mut Out, replies: &[(Arc<Reply>, Value)]) -> bool {
+        let Some(open) = &mut out.open else { return false };
+        let mut is_news = false;
+        for (_, value) in replies {
+            is_news |= self.ledger.note(&mut open.origin, fitness(value));
+        }
+        is_news
     }
 
     /// Ends the connection if it still owes `reply`, whose time is over. If not, there may be a new one, which is none
@@ -522,12 +636,28 @@ impl Out {
     }
 
     /// Whether there is a connection to write to.
-    fn is_ready(&mut self, now: Moment) -> Result<bool> {
+    fn is_ready(&mut self, now: Moment, ledger: &Ledger) -> Result<bool> {
         if self.closed {
             return Err(shut_down());
         }
         self.drop_if_dead(now);
-        Ok(self.open.is_some())
+        Ok(!self.is_replaced && self.open.as_ref().is_some_and(|open| ledger.is_fit(&open.origin)))
+    }
+
+    /// Whether the connection is to be replaced if another can be had.
+    fn is_stale(&self, now: Moment, ledger: &Ledger) -> bool {
+        self.open.as_ref().is_some_and(|open| ledger.is_stale(&open.origin, self.used_before, now))
+    }
+
+    /// Begins to use a new connection.
+    fn install(&mut self, slot: PooledConnection<ConnectionSlots>, connection: Connection) -> Result<()> {
+        if self.closed {
+            return Err(shut_down());
+        }
+        self.epoch += 1;
+        let origin = connection.origin.clone();
+        self.open = Some(Open { stream: connection.into_stream(), origin, _slot: slot });
+        Ok(())
     }
 
     /// Lets go of a connection that the server has closed while nobody used it; nothing is lost by that.
@@ -535,7 +665,7 @@ impl Out {
         if now.since(self.used) >= TRUSTED {
             self.drop_if_hung_up();
         }
-        self.used = now;
+        self.used_before = std::mem::replace(&mut self.used, now);
     }
 
     fn drop_if_hung_up(&mut self) {

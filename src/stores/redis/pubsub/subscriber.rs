@@ -228,6 +228,14 @@ impl Subscriber {
         }
     }
 
+    /// Ends the connection: the server that it leads to is not the one to listen to any more. The reading thread looks up
+    /// another, and all waiters look again.
+    pub(crate) fn look_up_anew(&self) {
+        if let Some(writer) = self.state.lock().writer.take() {
+            writer.shutdown(); // which the reader notices
+        }
+    }
+
     /// Whether it listens to nothing.
     pub(crate) fn is_idle(&self) -> bool {
         self.state.lock().channels.is_empty()

@@ -9,23 +9,23 @@ use super::*;
 
 const LONG: Duration = Duration::from_secs(10);
 
-type Connection = (PooledConnection<ConnectionSlots>, Arc<RedisStream>);
+type Connected = (PooledConnection<ConnectionSlots>, Connection);
 
 fn pool() -> Pool<ConnectionSlots> {
     Pool::builder().max_size(4).test_on_check_out(false).build(ConnectionSlots).unwrap()
 }
 
 /// A connection, and the server's end of it.
-fn connection(pool: &Pool<ConnectionSlots>) -> (Connection, UnixStream) {
+fn connection(pool: &Pool<ConnectionSlots>) -> (Connected, UnixStream) {
     let (ours, theirs) = UnixStream::pair().unwrap();
-    ((pool.get().unwrap(), Arc::new(RedisStream::Unix(ours))), theirs)
+    ((pool.get().unwrap(), Connection::new(RedisStream::Unix(ours))), theirs)
 }
 
 fn soon() -> Moment {
     Clock::System.after(LONG)
 }
 
-fn nowhere() -> Result<Connection> {
+fn nowhere() -> Result<Connected> {
     panic!("nobody is to connect now")
 }
 

@@ -1,0 +1,152 @@
+//! The end of a client: what it holds is released, its threads and connections end.
+
+use crate::engine::Engine;
+use crate::engine::acquire::retry::RETRY_PAUSE;
+use crate::error::{Error, ErrorKind, Result};
+use crate::fork::is_forked;
+use crate::observe::LossReason;
+use crate::park::Parker;
+use crate::seam::{Answer, Claim};
+use crate::sync::Mutex;
+use crate::time::{Clock, random_between};
+
+/// So often [`Engine::shutdown`] asks the store to forget what it holds, if that is refused.
+const LAST_TRIES: u32 = 5;
+
+/// How far the end of a client has come. Locked by the thread that works at it; others who end the client wait here.
+#[derive(Debug, Default)]
+pub(super) struct Ending(Mutex<Stage>);
+
+#[derive(Debug, Default)]
+enum Stage {
+    /// Nobody has ended the client.
+    #[default]
+    NotBegun,
+    /// Somebody has, but not all came to its end: the store did not forget these, or a call was still under way. The
+    /// connections are open, for the next try.
+    Failed(Vec<Claim>),
+    Over,
+}
+
+impl Engine {
+    /// Releases what is held and ends the threads. Later calls wait for the first one's work, and do again what failed.
+    ///
+    /// At most one command time-out for what calls and the watchdog have under way, one for the release, and one for replies
+    /// that nobody waits for.
+    pub(crate) fn shutdown(&self) -> Result<()> {
+        if is_forked() {
+            return Ok(());
+        }
+        if self.calls.is_caller_in_one() {
+            let words = "called from within a call of this client, by an observer: it would wait for that call; \
+                         end the client on another thread, or when the call has returned";
+            return Err(Error::new(ErrorKind::WouldDeadlock, "shutdown", words));
+        }
+        let mut stage = self.ending.0.lock();
+        let left = match std::mem::replace(&mut *stage, Stage::Over) {
+            Stage::NotBegun => Vec::new(),
+            Stage::Failed(left) => left,
+            Stage::Over => return Ok(()),
+        };
+        let (left, outcome) = self.end(left);
+        match &outcome {
+            Ok(()) => self.close_store(),
+            Err(_) => *stage = Stage::Failed(left),
+        }
+        outcome
+    }
+
+    /// The same, by the last who could end the client. What was tried once and failed is not tried again: it ends with its
+    /// lease.
+    pub(super) fn end_for_good(&self) -> Result<()> {
+        if matches!(*self.ending.0.lock(), Stage::Failed(_)) {
+            self.close_store();
+            return Ok(());
+        }
+        let outcome = self.shutdown();
+        if outcome.is_err() {
+            self.close_store();
+        }
+        outcome
+    }
+
+    fn close_store(&self) {
+        self.store.close();
+        self.reporter.close();
+    }
+
+    /// Returns what the store did not forget.
+    fn end(&self, mut claims: Vec<Claim>) -> (Vec<Claim>, Result<()>) {
+        self.calls.close();
+        // A request that a call has sent by now is answered within one time-out. Its grant, certain or not, the call gives back,
+        // or leaves in the registry or to the watchdog: so it is all there when none is under way.
+        let timeout = self.options.command_timeout;
+        let deadline = Clock::System.after(timeout + timeout / 8);
+        claims.append(&mut self.end_holds());
+        self.ended.interrupt();
+        claims.append(&mut self.watchdog.stop());
+        let is_still = self.calls.wait(deadline, || self.store.poll_completions());
+        claims.append(&mut self.end_holds());
+        claims.append(&mut self.watchdog.stop());
+        let (left, outcome) = self.release_all(claims);
+        if outcome.is_ok() {
+            self.announcer.remove(&*self.store, self.one_command());
+        }
+        if !is_still {
+            let words = "a call of another thread did not end in time: a lock that it acquired ends with its \
+                         lease, or by another shutdown()";
+            return (left, outcome.and(Err(Error::new(ErrorKind::TimedOut, "shutdown", words))));
+        }
+        (left, outcome)
+    }
+
+    /// Notifies holders of the end, wakes waiters, and returns the claims that the store is to forget.
+    fn end_holds(&self) -> Vec<Claim> {
+        let mut claims = Vec::new();
+        for hold in self.registry.clear() {
+            let now = self.clock.now();
+            if hold.is_live(now, &self.reporter) {
+                hold.lose(LossReason::ShutDown, now, &self.reporter);
+                claims.push(hold.claim());
+            }
+        }
+        claims
+    }
+
+    /// Has the store forget these, a few times where it refuses: waiters that leave at the same moment may be in the way.
+    /// Returns those that it did not forget, and the first failure.
+    fn release_all(&self, mut claims: Vec<Claim>) -> (Vec<Claim>, Result<()>) {
+        let deadline = self.one_command();
+        let (mut left, mut outcome) = (Vec::new(), Ok(()));
+        for tries_left in (0..LAST_TRIES).rev() {
+            if claims.is_empty() {
+                break;
+            }
+            let mut refused = Vec::new();
+            for (answer, claim) in self.store.abandon(&claims, deadline).into_iter().zip(&claims) {
+                match answer {
+                    Answer::Done(_) => {}
+                    // Past the deadline each try would be refused without being sent.
+                    Answer::Refused(error)
+                        if tries_left > 0 && error.is_retryable() && self.clock.now() < deadline =>
+                    {
+                        refused.push(claim.clone())
+                    }
+                    Answer::Refused(error) | Answer::Unknown(error) => {
+                        if outcome.is_ok() {
+                            outcome = Err(error.during("shutdown").on(claim.name.given()));
+                        }
+                        left.push(claim.clone());
+                    }
+                }
+            }
+            claims = refused;
+            if !claims.is_empty() {
+                // By the system's clock: nobody may be left to move one by hand.
+                let later = Clock::System.after(random_between(RETRY_PAUSE));
+                Parker::new(&Clock::System).park(later, None);
+            }
+        }
+        (left, outcome)
+    }
+}
