@@ -167,6 +167,7 @@ impl Hold {
             writers_first: false,
             units: self.units,
             note: self.note.clone(),
+            levels: 1,
             wants_fence: false,
             is_granted: true,
         }
@@ -189,6 +190,11 @@ impl Hold {
         self.is_under_way.store(false, Ordering::SeqCst);
     }
 
+    /// Whether it is released, about to be, or lost.
+    pub(crate) fn has_ended(&self) -> bool {
+        !self.phase.is_live()
+    }
+
     /// Whether something that was asked about it may still come.
     pub(crate) fn is_in_doubt(&self) -> bool {
         self.spent.load(Ordering::SeqCst) || self.is_under_way.load(Ordering::SeqCst)
@@ -198,7 +204,7 @@ impl Hold {
     pub(crate) fn renewal(&self, now: Moment) -> Option<Claim> {
         // Whether and for how long, as of one moment: prolonged for the lease of later levels, a hold that has just come to
         // end by itself would be kept far too long. Pairs with `settle_level`.
-        let _levels = self.levels.lock();
+        let levels = self.levels.lock();
         let lease = if self.needs_keepalive() {
             self.window_end().since(now).max(SHORTEST_LEASE)
         } else if self.is_renewed() {
@@ -208,7 +214,8 @@ impl Hold {
         } else {
             return None;
         };
-        Some(Claim { lease, ..self.claim() })
+        let levels = u32::try_from(levels.open.len()).unwrap_or(u32::MAX).max(1);
+        Some(Claim { lease, levels, ..self.claim() })
     }
 
     pub(crate) fn is_of_thread(&self, thread: u64) -> bool {
