@@ -265,13 +265,7 @@ impl Round {
             match answer {
                 Answer::Done(is_held) => {
                     tally.answered += 1;
-                    // The release of one that ended meanwhile may have come to a server before it was given the hold again.
-                    // What ends later sees to it itself: pairs with `Restores::over`.
-                    if hold.has_ended()
-                        && let Some(majority) = self.store.capabilities().majority
-                    {
-                        majority.ended_meanwhile(claim);
-                    }
+                    hold.tell_if_ended(&*self.store, claim);
                     hold.end_renewal();
                     if is_held {
                         renewed += 1;

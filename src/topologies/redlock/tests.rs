@@ -30,6 +30,9 @@ struct Server {
     silent_until: Mutex<Option<Moment>>,
     /// Answers attempts when that has passed.
     takes: Mutex<Duration>,
+    /// What comes before the next renewal is answered, and before a lock is freed by force.
+    renewing: Mutex<Option<Box<dyn FnOnce() + Send>>>,
+    forcing: Mutex<Option<Box<dyn FnOnce() + Send>>>,
 }
 
 fn freed() -> Answer<Release> {
@@ -83,6 +86,8 @@ impl Store for Server {
     }
 
     fn renew(&self, claims: &[Claim], _: Moment) -> Vec<Answer<bool>> {
+        let meanwhile = self.renewing.lock().take();
+        meanwhile.into_iter().for_each(|meanwhile| meanwhile());
         claims.iter().map(|_| next(&self.renewals, Answer::Done(true))).collect()
     }
 
@@ -92,7 +97,9 @@ impl Store for Server {
     }
 
     fn force(&self, _: Kind, _: &LockName, _: Moment) -> Answer<bool> {
-        Answer::Done(false)
+        let meanwhile = self.forcing.lock().take();
+        meanwhile.into_iter().for_each(|meanwhile| meanwhile());
+        Answer::Done(true)
     }
 
     fn listen(&self, _: &Claim, _: &Waker) -> Option<Subscription> {
@@ -377,7 +384,7 @@ fn a_server_that_lost_a_hold_is_given_it_with_its_levels_and_for_no_longer_than_
     let hold = Claim { levels: 3, ..claim(LONG) };
     assert!(matches!(renew(&redlock, &hold, &[&third]), Answer::Done(true)));
     eventually(|| attempts_of(&third, &hold) == [1, 3]);
-    assert!(third.attempted.lock().iter().all(|(_, _, lease)| *lease <= LONG));
+    assert!(third.attempted.lock().iter().all(|(_, _, lease)| *lease < LONG));
     assert!(first.attempted.lock().is_empty() && second.attempted.lock().is_empty());
     assert_eq!(redlock.hung_up(), Some(true), "so that it counts soon");
     redlock.close();
@@ -471,6 +478,39 @@ fn what_is_given_back_without_an_answer_is_forgotten_there_and_does_not_count() 
     assert!(matches!(renew(&redlock, &hold, &[&third]), Answer::Done(true)));
     assert!(matches!(renew(&redlock, &hold, &[&second]), Answer::Done(false)), "it has come late, perhaps");
     assert_eq!(attempts_of(&third, &hold), [1], "what is about to be taken away is not given again");
+    redlock.close();
+}
+
+#[test]
+fn a_server_that_is_cleaned_up_during_a_renewal_does_not_count_for_it() {
+    let (redlock, [first, second, third]) = redlock();
+    third.attempts.lock().push_back(Answer::Unknown(busy().with_unknown_outcome()));
+    let hold = claim(LONG);
+    assert!(matches!(renew(&redlock, &hold, &[&third]), Answer::Done(true)));
+    eventually(|| is_cleaned(&third, &hold));
+    let (shared, there, its) = (Arc::clone(&redlock.shared), Arc::clone(&third), hold.clone());
+    *first.renewing.lock() = Some(Box::new(move || {
+        there.cleanups.lock().push_back(freed());
+        eventually(|| shared.restores.uncounted(&its).is_empty());
+    }));
+    second.renewals.lock().push_back(Answer::Refused(busy()));
+    assert!(!matches!(renew(&redlock, &hold, &[]), Answer::Done(true)));
+    redlock.close();
+}
+
+#[test]
+fn all_servers_are_forced_at_the_same_time() {
+    let (redlock, servers) = redlock();
+    let asked = Arc::new(AtomicUsize::new(0));
+    for server in &servers {
+        let asked = Arc::clone(&asked);
+        *server.forcing.lock() = Some(Box::new(move || {
+            asked.fetch_add(1, Ordering::SeqCst);
+            eventually(|| asked.load(Ordering::SeqCst) == 3);
+        }));
+    }
+    let name = claim(LONG).name;
+    assert!(matches!(redlock.force(Kind::Mutex, &name, soon()), Answer::Done(true)));
     redlock.close();
 }
 
