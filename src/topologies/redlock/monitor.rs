@@ -130,7 +130,7 @@ impl NodeMonitor {
         self.shared.restores.uncounted(claim)
     }
 
-    /// A majority confirmed a hold in a round that began at `begun`; those that `lacks` picks lacked it, and are given it.
+    /// A majority confirmed a hold in a round that began at `begun`; the `lacking` did not have it, and are given it.
     pub(super) fn confirmed(&self, claim: &Claim, begun: Moment, lacking: &[usize]) {
         let asked = |at: &usize| Some((*at, self.node(*at)?.claim(claim).ok()?));
         if self.shared.restores.confirmed(claim, begun, lacking.iter().filter_map(asked).collect()) {

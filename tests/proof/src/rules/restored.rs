@@ -204,6 +204,10 @@ impl World for GivenBack {
     type Action = Action;
 
     fn actions(&self) -> Vec<Action> {
+        // Of a hold that was told to be lost, nothing more is asked; of one that was released, what stays of it.
+        if self.holds == 0 && !self.is_released {
+            return Vec::new();
+        }
         let mut all = vec![Action::Tick];
         match &self.round {
             Some(round) => {
@@ -237,10 +241,15 @@ impl World for GivenBack {
         if self.holds > 0 && self.late.is_none() {
             all.push(Action::Release);
         }
+        if self.is_released {
+            return all;
+        }
+        // One that is refused changes nothing.
+        let is_free = |at: &usize| self.servers[*at].is_none();
         match &self.other {
-            Tries::Not => all.extend((0..SERVERS).map(Action::OtherAsks)),
+            Tries::Not => all.extend((0..SERVERS).filter(is_free).map(Action::OtherAsks)),
             Tries::Votes(_, votes) => {
-                let open = (0..SERVERS).filter(|at| votes[*at] == Vote::OnTheWay);
+                let open = (0..SERVERS).filter(|at| votes[*at] == Vote::OnTheWay && is_free(at));
                 all.extend(open.map(Action::OtherAsks));
                 all.push(Action::OtherCounts);
             }
@@ -248,9 +257,9 @@ impl World for GivenBack {
             Tries::Done => {}
         }
         if self.faults < FAULTS {
-            all.extend((0..SERVERS).filter(|at| self.servers[*at].is_some()).map(Action::Forget));
+            all.extend((0..SERVERS).filter(|at| self.has(*at, Client::Holder)).map(Action::Forget));
         }
-        if self.faults == 0 && self.holds > 0 {
+        if self.faults == 0 {
             all.extend((0..SERVERS).map(Action::Force));
         }
         all
@@ -347,15 +356,12 @@ impl World for GivenBack {
                 }
             }
             Action::OtherAsks(at) => {
-                let is_free = self.servers[at].is_none();
-                if is_free {
-                    next.servers[at] = Some((Client::Other, LEASE));
-                }
+                next.servers[at] = Some((Client::Other, LEASE));
                 let (age, mut votes) = match self.other {
                     Tries::Votes(age, votes) => (age, votes),
                     Tries::Not | Tries::Holds(_) | Tries::Done => (0, [Vote::OnTheWay; SERVERS]),
                 };
-                votes[at] = if is_free { Vote::Yes } else { Vote::No };
+                votes[at] = Vote::Yes;
                 next.other = Tries::Votes(age, votes);
             }
             Action::OtherCounts => {
