@@ -194,6 +194,7 @@ pub(crate) fn prolong<'a>(holds: impl Iterator<Item = (&'a Arc<Engine>, &'a Arc<
         let answers = engine.store.renew(&claims, engine.one_command());
         let now = engine.clock.now();
         for (((_, hold), claim), answer) in group.iter().zip(&claims).zip(answers) {
+            hold.tell_if_ended(&*engine.store, claim);
             match answer {
                 // Once its window has ended it stays lost, whatever the store says later.
                 Answer::Done(true) => {

@@ -23,7 +23,7 @@ use crate::ident::{LockName, Owner, ThreadMark};
 use crate::inspect::Inspection;
 use crate::observe::LossReason;
 use crate::observe::reporter::Reporter;
-use crate::seam::capabilities::Capabilities;
+use crate::seam::capabilities::{Capabilities, Majority};
 use crate::seam::fallbacks::describe_by_kinds;
 use crate::seam::inspection::Inspect;
 use crate::seam::subscription::{Channel, ChannelSource, Subscription};
@@ -72,6 +72,9 @@ struct Odd {
     channel: Option<Arc<Channel>>,
     /// Has a queue for each kind, not for the fair lock alone.
     queues_all: bool,
+    /// It is made of several servers. The holds that ended while they were renewed.
+    is_several: bool,
+    ended_meanwhile: Mutex<Vec<Owner>>,
 }
 
 type Scripted<T> = Mutex<VecDeque<Script<T>>>;
@@ -107,11 +110,30 @@ impl Pending for Handing {
     }
 }
 
+impl Majority for Odd {
+    fn first_unspent_number(&self) -> u64 {
+        0
+    }
+
+    fn ended_meanwhile(&self, claim: &Claim) {
+        self.ended_meanwhile.lock().push(claim.owner);
+    }
+
+    fn held_off(&self, _: &Claim) -> Option<Duration> {
+        None
+    }
+
+    fn is_split(&self, _: Kind, _: &LockName, _: Moment) -> Answer<bool> {
+        Answer::Done(false)
+    }
+}
+
 impl Store for Odd {
     fn capabilities(&self) -> Capabilities<'_> {
         Capabilities {
             queues: if self.queues_all { |_| true } else { |kind| kind == Kind::Fair },
             outlasts_leases: self.outlasts_leases,
+            majority: self.is_several.then_some(self as &dyn Majority),
             poll_every: |_| (Duration::from_secs(3600), Duration::from_secs(7200)),
             ..Capabilities::default()
         }

@@ -273,6 +273,7 @@ impl Round {
             match answer {
                 Answer::Done(is_held) => {
                     tally.answered += 1;
+                    hold.tell_if_ended(&*self.store, claim);
                     hold.end_renewal();
                     if is_held {
                         renewed += 1;

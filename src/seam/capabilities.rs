@@ -132,6 +132,9 @@ pub(crate) trait Majority: Send + Sync {
     /// arrive, although every answer so far was `Done`.
     fn first_unspent_number(&self) -> u64;
 
+    /// A hold ended while it was being renewed: no server is to be given it again, and one that was is to forget it.
+    fn ended_meanwhile(&self, claim: &Claim);
+
     /// For how long a waiter that was refused is still not to ask again, whatever message it gets: it met others who want
     /// the lock too. A single try is not held off.
     fn held_off(&self, claim: &Claim) -> Option<Duration>;

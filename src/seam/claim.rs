@@ -31,6 +31,8 @@ pub(crate) struct Claim {
     pub(crate) units: u32,
     /// Information on the hold that the store may show to people. The store ends nothing by it.
     pub(crate) note: Option<HoldNote>,
+    /// How many levels the owner has in it, where it is to be renewed: a server that has lost it is told so many.
+    pub(crate) levels: u32,
     /// Whether a grant is to carry a new fencing token.
     pub(crate) wants_fence: bool,
     /// Whether it is known to have been granted. A claim abandoned before that must not be granted later either.
@@ -52,6 +54,7 @@ impl Claim {
             writers_first: false,
             units: 1,
             note: None,
+            levels: 1,
             wants_fence: false,
             is_granted: false,
         }

@@ -3,7 +3,9 @@
 //! What loses acknowledged data is not here, since then two may hold a lock: a server without a file that is killed, a failover
 //! of Redis that nobody planned. `tests/topology` has those.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+use leasehold::{LockClient, OwnedGuard};
 
 use crate::support::cluster::Cluster;
 use crate::support::etcd::Etcd;
@@ -12,14 +14,15 @@ use crate::support::proxy::{Direction, Proxy, Which};
 use crate::support::sentinel::SentinelSet;
 use crate::support::server::{RedisServer, default_server};
 use crate::support::zookeeper::{Relay, Sessions, ZooKeeper};
-use crate::support::{let_pass, ms, random};
+use crate::support::{LONG, eventually, let_pass, ms, now, random, stalled_since, watch_for_stalls};
 
 pub(crate) enum World {
     /// With a file, written before each answer; and a slow link to it.
     Redis(RedisServer, Proxy),
     Sentinel(SentinelSet),
     Cluster(Cluster),
-    Redlock(Vec<RedisServer>),
+    /// With leaders, who hold on and on. They go first: their servers are still there then.
+    Redlock(Leaders, Vec<RedisServer>),
     Postgres(PostgresServer),
     Etcd(Vec<Etcd>),
     ZooKeeper(ZooKeeper, Relay),
@@ -47,7 +50,8 @@ impl World {
 
     pub(crate) fn redlock() -> Option<World> {
         let binary = default_server()?;
-        Some(World::Redlock((0..3).map(|_| RedisServer::builder(&binary).start()).collect()))
+        let servers: Vec<_> = (0..3).map(|_| RedisServer::builder(&binary).start()).collect();
+        Some(World::Redlock(Leaders::of(&servers), servers))
     }
 
     pub(crate) fn postgres() -> Option<World> {
@@ -72,7 +76,7 @@ impl World {
             World::Redis(_, proxy) => vec![proxy.url()],
             World::Sentinel(set) => vec![set.url()],
             World::Cluster(cluster) => vec![cluster.url()],
-            World::Redlock(servers) => servers.iter().map(RedisServer::url).collect(),
+            World::Redlock(_, servers) => servers.iter().map(RedisServer::url).collect(),
             World::Postgres(server) => vec![server.url()],
             World::Etcd(members) => {
                 let places: Vec<String> = members.iter().map(Etcd::place).collect();
@@ -138,12 +142,22 @@ impl World {
                     _ => strikes_connections(&cluster.members[primary], dice),
                 }
             }
-            World::Redlock(servers) => {
-                let server = &servers[random() as usize % servers.len()];
-                match dice % 6 {
-                    0 => stands_still(lease + lease / 4, || server.stop(), || server.cont()),
-                    _ => strikes_connections(server, dice),
-                }
+            World::Redlock(leaders, servers) => {
+                let at = random() as usize % servers.len();
+                let what = match dice % 6 {
+                    0 => stands_still(lease + lease / 4, || servers[at].stop(), || servers[at].cont()),
+                    1 => {
+                        // What it knew is over when it is back, as the promise asks for.
+                        servers[leaders.next].kill();
+                        let_pass(LEADS + LEADS / 4, "while a server that forgets is away");
+                        servers[leaders.next].restart();
+                        leaders.next = (leaders.next + 1) % servers.len();
+                        "server started again empty"
+                    }
+                    _ => strikes_connections(&servers[at], dice),
+                };
+                leaders.stand(servers);
+                what
             }
             World::Postgres(server) => match dice % 12 {
                 0 | 1 => {
@@ -185,6 +199,53 @@ impl World {
                 }
             },
         }
+    }
+}
+
+/// The lease of the leaders, the longest here.
+const LEADS: Duration = ms(3_000);
+
+/// Holds that no server's end may cost, as long as one server is away at a time.
+pub(crate) struct Leaders {
+    client: LockClient,
+    holds: Vec<OwnedGuard>,
+    /// The server that is started again next: one after the other.
+    next: usize,
+    watched: Instant,
+}
+
+impl Leaders {
+    fn of(servers: &[RedisServer]) -> Leaders {
+        watch_for_stalls();
+        let builder = LockClient::builder().lease(LEADS).node_timeout(LEADS / 10).patience(LONG);
+        let client = builder.redlock(servers.iter().map(RedisServer::url)).build().unwrap();
+        let holds = (0..9).map(|at| client.lock(&format!("leader-{at}")).acquire_owned().unwrap()).collect();
+        Leaders { client, holds, next: 0, watched: now() }
+    }
+
+    /// No leader is lost, and all servers have them again, before the next trouble comes.
+    fn stand(&mut self, servers: &[RedisServer]) {
+        let owners = |name: &str, server: &RedisServer| -> Vec<String> {
+            redis::cmd("HKEYS").arg(name).query(&mut server.admin()).unwrap()
+        };
+        let given_back = eventually(LONG, || {
+            let are_led = |server: &RedisServer| {
+                self.holds.iter().all(|hold| owners(hold.name(), server).contains(&hold.owner().to_string()))
+            };
+            servers.iter().all(are_led)
+        });
+        // And confirmed since, so that it counts there.
+        let_pass(LEADS / 2, "until the next renewal");
+        for hold in &mut self.holds {
+            // A machine that stands still keeps renewals from their time.
+            let is_excused = stalled_since(self.watched) > LEADS / 4;
+            assert!(hold.check().is_ok() || is_excused, "a leader was lost: {:?}", hold.check());
+            assert!(given_back || is_excused, "a server was not given {} back", hold.name());
+            if hold.check().is_err() {
+                *hold = self.client.lock(hold.name()).acquire_owned().unwrap();
+            }
+        }
+        self.watched = now();
     }
 }
 

@@ -346,6 +346,26 @@ fn a_hold_that_a_renewal_no_longer_finds_because_it_is_being_released_is_not_los
 }
 
 #[test]
+fn a_store_of_several_is_told_of_a_hold_that_ended_while_it_was_renewed_and_of_no_other() {
+    let clock = ManualClock::new();
+    let store = Arc::new(Odd { is_several: true, ..Odd::default() });
+    let (engine, name) = (engine(&store, &Clock::Manual(clock.clone())), name());
+    let engine = Arc::new(engine);
+    let mine = acquire(&engine, &name, FOREVER, Lease::Renewed).unwrap().unwrap();
+    clock.advance(engine.options.lease / 2);
+    assert_eq!(store.renewals.load(Ordering::SeqCst), 1);
+    assert!(store.ended_meanwhile.lock().is_empty());
+    let hold = Arc::clone(&mine.hold);
+    store.renewing.lock().push_back(Box::new(move || assert!(hold.begin_release())));
+    clock.advance(engine.options.lease / 2);
+    assert_eq!(*store.ended_meanwhile.lock(), [mine.hold.owner()]);
+    // A caller who renews does the same as the watchdog.
+    prolong(std::iter::once((&engine, &mine.hold)), engine.options.lease);
+    assert_eq!(store.ended_meanwhile.lock().len(), 2);
+    drop(engine.shutdown());
+}
+
+#[test]
 fn the_release_of_a_dropped_guard_that_finds_nothing_is_a_loss() {
     let store = Arc::new(Odd::default());
     let (engine, name) = (engine(&store, &Clock::System), name());

@@ -5,15 +5,20 @@ use std::time::Duration;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::observe::reporter::Reporter;
+use crate::park::Parker;
 use crate::seam::{Answer, Store};
-use crate::sync::{Mutex, spawn_scoped, thread};
+use crate::sync::Mutex;
+use crate::sync::atomic::Ordering;
+use crate::time::{Clock, Moment};
 use crate::topologies::redlock::Redlock;
-use crate::topologies::redlock::monitor::{NodeMonitor, is_one_server, same_server};
+use crate::topologies::redlock::monitor::NodeMonitor;
 use crate::topologies::redlock::node::{Voter, VotingNode};
-use crate::topologies::redlock::votes::Votes;
+use crate::topologies::redlock::opening::{is_one_server, same_server};
+use crate::topologies::redlock::votes::{Votes, majority};
 
 impl Redlock {
-    /// Connects to the nodes. Fewer than half may be out of reach; they join when they are there.
+    /// Connects to the nodes. Fewer than half may be out of reach; they join when they are there. Once there is a majority, the
+    /// others are waited for as long again, or for a node's time-out: one that is silent costs no more.
     pub(crate) fn connect(
         nodes: Vec<VotingNode>,
         node_timeout: Duration,
@@ -22,19 +27,51 @@ impl Redlock {
     ) -> Result<Redlock> {
         let (monitor, shared) = NodeMonitor::start(nodes, node_timeout, reporter)?;
         let redlock = Redlock { shared, monitor: Arc::new(monitor), pauses: Mutex::default() };
-        if let Err(error) = redlock.open(connect_timeout) {
+        let parker = Parker::new(&Clock::System);
+        redlock.shared.arrivals.are_for(Some(parker.waker().clone()));
+        let opened = redlock.open_all(connect_timeout, &parker);
+        let joined = redlock.join_all(opened);
+        redlock.shared.arrivals.are_for(None);
+        redlock.shared.wake();
+        if let Err(error) = joined {
             redlock.close();
             return Err(error);
         }
         Ok(redlock)
     }
 
-    fn open(&self, connect_timeout: Duration) -> Result<()> {
+    /// Connects to all at the same time.
+    fn open_all(&self, connect_timeout: Duration, parker: &Parker) -> Vec<Option<Result<Voter>>> {
+        let (nodes, begun) = (&self.shared.nodes, Clock::System.now());
+        (0..nodes.len()).for_each(|at| self.shared.begin_to_open(at, connect_timeout));
+        let mut opened: Vec<Option<Result<Voter>>> = nodes.iter().map(|_| None).collect();
+        let mut wait_until = Moment::NEVER;
+        loop {
+            for (at, one) in self.shared.arrivals.take(true) {
+                if let (Some(node), Some(place)) = (nodes.get(at), opened.get_mut(at)) {
+                    node.is_opening.store(false, Ordering::SeqCst);
+                    *place = Some(one);
+                }
+            }
+            let now = Clock::System.now();
+            let count = opened.iter().flatten().filter(|one| one.is_ok()).count();
+            if wait_until == Moment::NEVER && count >= majority(nodes.len()) {
+                wait_until = now.plus(now.since(begun).max(self.shared.node_timeout));
+            }
+            if now >= wait_until || opened.iter().all(Option::is_some) {
+                return opened;
+            }
+            parker.park(wait_until, None);
+        }
+    }
+
+    fn join_all(&self, all: Vec<Option<Result<Voter>>>) -> Result<()> {
         let nodes = &self.shared.nodes;
         let mut opened = Vec::new();
         let mut unusable = None;
-        for (node, answer) in nodes.iter().zip(open_all(nodes, connect_timeout)) {
-            match answer {
+        let late = || Error::new(ErrorKind::TimedOut, "connect", "it has not answered yet");
+        for (node, answer) in nodes.iter().zip(all) {
+            match answer.unwrap_or_else(|| Err(late())) {
                 Ok(member) => opened.push(Answer::Done(member)),
                 Err(error) if error.is_silence() || error.kind() == ErrorKind::Busy => {
                     opened.push(Answer::Refused(error));
@@ -88,27 +125,12 @@ impl Redlock {
                 }
                 Answer::Refused(error) | Answer::Unknown(error) => {
                     self.shared.warn(format!("{} cannot be used yet: {}", node.place, error.detail()));
-                    self.monitor.put_out(node, &error, None);
+                    self.shared.put_out(node, &error, None);
                 }
             }
         }
         Ok(())
     }
-}
-
-/// Connects to all at the same time: one that is silent costs its time-out, and two cost no more.
-fn open_all<'a>(nodes: &'a [VotingNode], connect_timeout: Duration) -> Vec<Result<Voter>> {
-    let open = |node: &'a VotingNode| (node.open)(connect_timeout);
-    let panicked = || Error::new(ErrorKind::Resource, "connect", "the thread that connected ended early");
-    thread::scope(|scope| {
-        let begin = |node| (node, spawn_scoped(scope, move || open(node)));
-        let begun: Vec<_> = nodes.iter().map(begin).collect();
-        let ended = begun.into_iter().map(|(node, thread)| match thread {
-            Ok(thread) => thread.join().unwrap_or_else(|_panic| Err(panicked())),
-            Err(_no_thread) => open(node),
-        });
-        ended.collect()
-    })
 }
 
 fn close_all(opened: Vec<Answer<Voter>>) {

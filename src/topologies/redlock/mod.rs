@@ -1,18 +1,23 @@
 //! Redlock: one lock held on a majority of several stores that share nothing.
 //!
-//! `votes` says what their answers come to, `node` which of them can be asked, and `monitor` is the thread that does what
-//! no caller waits for; `directory` lists locks and clients. A request goes out to all that can be asked before the first answer is read. One that does not
-//! answer in time is not asked again until it answers the monitor, so callers pay for it once.
+//! `votes` says what their answers come to, `node` which of them can be asked, `opening` connects to them, and `monitor` is the
+//! thread that does what no caller waits for; `restores` keeps what a server has lost and is given again, `giving` gives it; `directory` lists locks and clients. A request goes out to all that
+//! can be asked before the first answer is read. One that does not answer in time is not asked again until it answers the
+//! monitor, so callers pay for it once.
 //!
 //! Invariant: an owner number under which something may still arrive at a single server is not used for
 //! another hold (`first_unspent_number`), since a late release could take that hold's key there and with it the
 //! majority. Pairs with `Waiting::claim`.
 
+mod arrivals;
 mod connect;
 mod directory;
+mod giving;
 mod monitor;
 mod node;
+mod opening;
 mod release;
+mod restores;
 mod votes;
 
 use std::sync::Arc;
@@ -26,12 +31,12 @@ use crate::seam::fallbacks::{any_hung_up, begin_attempt, begin_release};
 use crate::seam::inspection::Inspect;
 use crate::seam::subscription::{Subscription, count_of_several};
 use crate::seam::{Answer, Attempt, Claim, Kind, Pending, Release, Sink, Snapshot, Store};
-use crate::sync::Mutex;
-use crate::sync::Waker;
+use crate::sync::atomic::Ordering;
+use crate::sync::{Mutex, Waker, spawn_scoped, thread};
 use crate::time::{Clock, Moment, random_between};
 use monitor::{NodeMonitor, NodeMonitorShared, batch_timeout};
 pub(crate) use node::{Voter, VotingNode};
-use release::{PendingRelease, released};
+use release::{PendingRelease, not_held, released};
 use votes::{Votes, majority, say_attempt, say_held, say_release};
 
 /// How long a node may take to answer at least.
@@ -160,6 +165,17 @@ impl Redlock {
         Answer::Done(Attempt::Busy { retry_after: Some(pause) })
     }
 
+    /// The votes without those of servers that do not count for the claim, or did not `before` they were asked.
+    fn counted<T>(
+        &self,
+        claim: &Claim,
+        votes: Votes<T>,
+        before: &[usize],
+        not_held: impl Fn() -> T,
+    ) -> Votes<T> {
+        votes.discounted(before, &not_held).discounted(&self.monitor.uncounted(claim), &not_held)
+    }
+
     /// Asks the nodes one after the other about a lock by its name.
     fn each<T>(&self, name: &LockName, ask: impl Fn(&dyn Store, &LockName) -> Answer<T>) -> Votes<T> {
         let answers = self.shared.nodes.iter().map(|node| {
@@ -255,13 +271,16 @@ impl Store for Redlock {
 
     fn attempt(&self, claim: &Claim, count: u32, deadline: Moment) -> Answer<Attempt> {
         let sent = Clock::System.now();
+        let before = self.monitor.uncounted(claim);
         let votes =
             self.ask(claim, deadline, |store, claim, deadline| begin_attempt(store, claim, count, deadline));
         if count == 1 {
             return self.first(claim, &votes, sent, deadline);
         }
+        let votes = self.counted(claim, votes, &before, || Attempt::Lost);
         let granted = votes.granted();
         if granted >= votes.majority() && validity(claim.lease, Clock::System.now().since(sent)).is_some() {
+            self.monitor.confirmed(claim, sent, &[]);
             return Answer::Done(Attempt::Granted { fence: votes.fence() });
         }
         if votes.count(|attempt| !matches!(attempt, Attempt::Granted { .. })) >= votes.veto() {
@@ -272,8 +291,10 @@ impl Store for Redlock {
     }
 
     fn release(&self, claim: &Claim, left: u32, deadline: Moment) -> Answer<Release> {
+        let before = if left == 0 { self.monitor.over(claim) } else { self.monitor.uncounted(claim) };
         let votes =
             self.ask(claim, deadline, |store, claim, deadline| begin_release(store, claim, left, deadline));
+        let votes = self.counted(claim, votes, &before, not_held);
         released(&self.monitor, claim, left, &votes)
     }
 
@@ -282,7 +303,8 @@ impl Store for Redlock {
             return done(self.release(claim, 0, deadline));
         }
         // Nobody waits, so a slow server has the whole time.
-        let gathering = PendingRelease::new(&self.monitor, claim, done);
+        let uncounted = self.monitor.over(claim);
+        let gathering = PendingRelease::new(&self.monitor, claim, uncounted, done);
         for (at, node) in self.shared.nodes.iter().enumerate() {
             match node.ready().and_then(|store| Ok((store, node.claim(claim)?))) {
                 Ok((store, claim)) => {
@@ -295,16 +317,21 @@ impl Store for Redlock {
     }
 
     fn renew(&self, claims: &[Claim], deadline: Moment) -> Vec<Answer<bool>> {
+        let begun = Clock::System.now();
+        let before: Vec<Vec<usize>> = claims.iter().map(|claim| self.monitor.uncounted(claim)).collect();
         let votes = self.batch(claims, deadline, |store, claims, deadline| store.renew(claims, deadline));
-        let answers = votes.into_iter().zip(claims).map(|(votes, claim)| {
+        let answers = votes.into_iter().zip(claims).zip(before).map(|((votes, claim), before)| {
+            let lacking = votes.nodes_where(|held| !held);
+            let votes = self.counted(claim, votes, &before, || false);
             let (held, gone) = (votes.count(|held| *held), votes.count(|held| !held));
             if held >= votes.majority() {
+                self.monitor.confirmed(claim, begun, &lacking);
                 return Answer::Done(true);
             }
             if gone >= votes.veto() {
+                self.monitor.over(claim);
                 // The minority that has it still would keep it from others for a lease.
-                self.monitor
-                    .owe_where(claim, |at, _| !matches!(votes.0.get(at), Some(Answer::Done(false)) | None));
+                self.monitor.owe_where(claim, |at, _| !lacking.contains(&at));
                 return Answer::Done(false);
             }
             votes.too_few("renew", &self.monitor.places(), held > 0, say_held)
@@ -313,6 +340,7 @@ impl Store for Redlock {
     }
 
     fn abandon(&self, claims: &[Claim], deadline: Moment) -> Vec<Answer<Release>> {
+        claims.iter().for_each(|claim| drop(self.monitor.over(claim)));
         let votes = self.batch(claims, deadline, |store, claims, deadline| store.abandon(claims, deadline));
         let answers = votes.into_iter().map(|votes| {
             let freed = votes.count(|release| matches!(release, Release::Freed { .. }));
@@ -329,10 +357,12 @@ impl Store for Redlock {
     }
 
     fn expire_in(&self, claim: &Claim, rest: Duration, deadline: Moment) -> Answer<bool> {
+        let before = self.monitor.over(claim);
         let mut votes = self.batch(std::slice::from_ref(claim), deadline, |store, claims, deadline| {
             claims.iter().map(|claim| store.expire_in(claim, rest, deadline)).collect()
         });
         let votes = votes.pop().unwrap_or(Votes(Vec::new()));
+        let votes = self.counted(claim, votes, &before, || false);
         if votes.count(|held| *held) >= votes.majority() {
             return Answer::Done(true);
         }
@@ -343,8 +373,26 @@ impl Store for Redlock {
     }
 
     fn force(&self, kind: Kind, name: &LockName, deadline: Moment) -> Answer<bool> {
-        let votes = self.each(name, |store, name| {
-            store.force(kind, name, deadline.min(Clock::System.after(self.shared.node_timeout)))
+        // All at the same time: what a server is given back between the first and the last must not count before the last.
+        let force = |node: &VotingNode| {
+            let until = deadline.min(Clock::System.after(self.shared.node_timeout));
+            let forced = node.ready().and_then(|store| {
+                let renamed = node.renamed(name)?;
+                Ok(store.force(kind, renamed.as_ref().unwrap_or(name), until))
+            });
+            forced.unwrap_or_else(Answer::Refused)
+        };
+        let votes = thread::scope(|scope| {
+            let begin = |node| (node, spawn_scoped(scope, move || force(node)));
+            let begun: Vec<_> = self.shared.nodes.iter().map(begin).collect();
+            let panicked = || Error::new(ErrorKind::Resource, "force_unlock", "a thread ended early");
+            let ended = begun.into_iter().map(|(node, thread)| match thread {
+                Ok(thread) => {
+                    thread.join().unwrap_or_else(|_panic| Answer::Unknown(panicked().with_unknown_outcome()))
+                }
+                Err(_no_thread) => force(node),
+            });
+            Votes(ended.collect())
         });
         let freed = votes.count(|freed| *freed);
         if votes.done().count() < votes.majority() {
@@ -429,6 +477,10 @@ impl Majority for Redlock {
         self.shared.first_unspent_number()
     }
 
+    fn ended_meanwhile(&self, claim: &Claim) {
+        self.monitor.ended_meanwhile(claim);
+    }
+
     fn held_off(&self, claim: &Claim) -> Option<Duration> {
         let mut pauses = self.pauses.lock();
         if pauses.is_empty() || !claim.waits {
@@ -452,7 +504,8 @@ impl Majority for Redlock {
 impl ConnectionWatch for Redlock {
     fn hung_up(&self) -> Option<bool> {
         let stores = self.shared.nodes.iter().filter_map(VotingNode::member);
-        any_hung_up(stores.map(|member| &*member.store))
+        let hung_up = any_hung_up(stores.map(|member| &*member.store));
+        hung_up.max(Some(self.shared.look_again.swap(false, Ordering::SeqCst)))
     }
 }
 

@@ -1,5 +1,5 @@
-//! The one thread that does what no caller shall wait for: it asks silent servers whether they are back, connects to
-//! those that were never reached, and has servers forget claims that must not stay there.
+//! The one thread that does what no caller shall wait for: it asks silent servers whether they are back, has those that were
+//! never reached be connected to, has servers forget claims that must not stay there, and gives holds back that a server has lost.
 
 use std::fmt;
 use std::sync::Arc;
@@ -13,10 +13,12 @@ use crate::park::Parker;
 use crate::seam::{Answer, Claim, Kind, Release};
 use crate::sync::Mutex;
 use crate::sync::Waker;
-use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::thread::{self, JoinHandle};
 use crate::time::{Clock, Moment};
+use crate::topologies::redlock::arrivals::Arrivals;
 use crate::topologies::redlock::node::{Voter, VotingNode};
+use crate::topologies::redlock::restores::Restores;
 
 /// A lock that one server may still hold, or get to hold, for an owner that is to hold nothing there.
 #[derive(Debug)]
@@ -28,14 +30,15 @@ struct PendingCleanup {
     until: Moment,
     next: Moment,
     pause: Duration,
+    /// The server may have been told already, and may yet hear it once more. What it is given until then would be taken
+    /// away too.
+    may_come_again: bool,
 }
 
 /// Between two tries to have a claim forgotten: at first, and at most.
 const TRY_AGAIN: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
 /// For so long after a server is back, what was sent to it before may still arrive.
 const STRAGGLERS: Duration = Duration::from_secs(2);
-/// How long one connection of a server that is opened late may take.
-const LATE_CONNECT: Duration = Duration::from_secs(1);
 /// So many claims of a batch have one server's time-out for themselves.
 const CLAIMS_PER_TIMEOUT: usize = 500;
 
@@ -51,7 +54,13 @@ pub(super) struct NodeMonitorShared {
     pub(super) node_timeout: Duration,
     /// Owner numbers below this are not to be used for another hold.
     unspent_from: AtomicU64,
+    pub(super) restores: Restores,
+    /// Renewals are wanted before they are due: a server is back that may have lost holds, or one has got some again that do not
+    /// count there yet.
+    pub(super) look_again: AtomicBool,
+    pub(super) arrivals: Arrivals,
     orders: Mutex<MonitorOrders>,
+    waker: Waker,
     reporter: Arc<Reporter>,
 }
 
@@ -63,7 +72,6 @@ struct MonitorOrders {
 
 pub(super) struct NodeMonitor {
     shared: Arc<NodeMonitorShared>,
-    waker: Waker,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -73,15 +81,18 @@ impl NodeMonitor {
         node_timeout: Duration,
         reporter: &Arc<Reporter>,
     ) -> Result<(NodeMonitor, Arc<NodeMonitorShared>)> {
+        let parker = Parker::new(&Clock::System);
         let shared = Arc::new(NodeMonitorShared {
             nodes,
             node_timeout,
             unspent_from: AtomicU64::new(0),
+            restores: Restores::default(),
+            look_again: AtomicBool::new(false),
+            arrivals: Arrivals::default(),
             orders: Mutex::default(),
+            waker: parker.waker().clone(),
             reporter: Arc::clone(reporter),
         });
-        let parker = Parker::new(&Clock::System);
-        let waker = parker.waker().clone();
         let thread = thread::Builder::new()
             .name("leasehold-nodes".to_owned())
             .spawn({
@@ -92,7 +103,7 @@ impl NodeMonitor {
                 Error::new(ErrorKind::Resource, "connect", "the system could not start a thread")
                     .with_source(error)
             })?;
-        Ok((NodeMonitor { shared: Arc::clone(&shared), waker, thread: Mutex::new(Some(thread)) }, shared))
+        Ok((NodeMonitor { shared: Arc::clone(&shared), thread: Mutex::new(Some(thread)) }, shared))
     }
 
     pub(super) fn places(&self) -> Vec<&str> {
@@ -109,9 +120,37 @@ impl NodeMonitor {
             && error.is_silence()
             && let Ok(claim) = node.claim(about)
         {
-            self.put_out(node, error, Some((claim.kind, claim.name, claim.owner)));
+            self.shared.put_out(node, error, Some((claim.kind, claim.name, claim.owner)));
         }
         answer
+    }
+
+    /// The servers that do not count for a claim; see `restores`.
+    pub(super) fn uncounted(&self, claim: &Claim) -> Vec<usize> {
+        self.shared.restores.uncounted(claim)
+    }
+
+    /// A majority confirmed a hold in a round that began at `begun`; the `lacking` did not have it, and are given it.
+    pub(super) fn confirmed(&self, claim: &Claim, begun: Moment, lacking: &[usize]) {
+        let asked = |at: &usize| Some((*at, self.node(*at)?.claim(claim).ok()?));
+        if self.shared.restores.confirmed(claim, begun, lacking.iter().filter_map(asked).collect()) {
+            self.shared.waker.wake();
+        }
+    }
+
+    /// The hold ends now, by the caller's request: nothing is given back from here on. Returns the servers that do not count
+    /// for what comes of the request.
+    pub(super) fn over(&self, claim: &Claim) -> Vec<usize> {
+        let uncounted = self.uncounted(claim);
+        let owed = self.shared.restores.over(claim, false);
+        self.owe_where(claim, |at, _| owed.contains(&at));
+        uncounted
+    }
+
+    /// The hold ended earlier, and its end may have come to a server before it was given back there.
+    pub(super) fn ended_meanwhile(&self, claim: &Claim) {
+        let owed = self.shared.restores.over(claim, true);
+        self.owe_where(claim, |at, _| owed.contains(&at));
     }
 
     /// Has the nodes that `is_owed` picks forget a claim, without waiting for it.
@@ -120,38 +159,14 @@ impl NodeMonitor {
             if is_owed(at, node)
                 && let Ok(claim) = node.claim(claim)
             {
-                self.owe(at, claim);
+                self.shared.owe(at, claim);
             }
         }
     }
 
-    /// A server did not answer: it is not asked from here on, until it does.
-    pub(super) fn put_out(
-        &self,
-        node: &VotingNode,
-        error: &Error,
-        probe: Option<(Kind, Arc<LockName>, Owner)>,
-    ) {
-        if node.put_out(error, probe, || self.shared.spend_numbers()) {
-            self.waker.wake();
-        }
-    }
-
-    /// Has a server forget a claim that it may hold, or be about to: again and again, until it says that it held it, or
-    /// until it says that it does not and a late request cannot last any more.
-    fn owe(&self, node: usize, claim: Claim) {
-        // First, so that a caller that learns how the request ended takes another number for the next.
-        self.shared.spend_numbers();
-        let now = Clock::System.now();
-        let until = now.plus(claim.lease).plus(self.shared.node_timeout);
-        let pending_cleanup = PendingCleanup { node, claim, until, next: now, pause: TRY_AGAIN.0 };
-        self.shared.orders.lock().pending_cleanups.push(pending_cleanup);
-        self.waker.wake();
-    }
-
     pub(super) fn stop(&self) {
         self.shared.orders.lock().stop = true;
-        self.waker.wake();
+        self.shared.waker.wake();
         let thread = self.thread.lock().take();
         if let Some(thread) = thread {
             drop(thread.join()); // it panics nowhere
@@ -160,6 +175,47 @@ impl NodeMonitor {
 }
 
 impl NodeMonitorShared {
+    /// A server did not answer: it is not asked from here on, until it does.
+    pub(super) fn put_out(
+        &self,
+        node: &VotingNode,
+        error: &Error,
+        probe: Option<(Kind, Arc<LockName>, Owner)>,
+    ) {
+        if node.put_out(error, probe, || self.spend_numbers()) {
+            self.waker.wake();
+        }
+    }
+
+    /// The same, if this is what the error says. The claim is under the server's own name for the lock.
+    pub(super) fn note_silence(&self, at: usize, claim: &Claim, error: &Error) {
+        if let Some(node) = self.nodes.get(at).filter(|_| error.is_silence()) {
+            self.put_out(node, error, Some((claim.kind, Arc::clone(&claim.name), claim.owner)));
+        }
+    }
+
+    /// Has a server forget a claim that it may hold, or be about to: again and again, until it says that it held it, or
+    /// until it says that it does not and a late request cannot last any more. Until then the server does not count for it.
+    pub(super) fn owe(&self, node: usize, claim: Claim) {
+        // First, so that a caller that learns how the request ended takes another number for the next.
+        self.spend_numbers();
+        self.restores.doubt(node, &claim);
+        let now = Clock::System.now();
+        let until = now.plus(claim.lease).plus(self.node_timeout);
+        let pending_cleanup =
+            PendingCleanup { node, claim, until, next: now, pause: TRY_AGAIN.0, may_come_again: false };
+        self.orders.lock().pending_cleanups.push(pending_cleanup);
+        self.waker.wake();
+    }
+
+    pub(super) fn is_stopped(&self) -> bool {
+        self.orders.lock().stop
+    }
+
+    pub(super) fn wake(&self) {
+        self.waker.wake();
+    }
+
     /// Has all owner numbers up to now be used for no further hold; returns the first that may be.
     fn spend_numbers(&self) -> u64 {
         let first = unbound_number();
@@ -171,7 +227,7 @@ impl NodeMonitorShared {
         self.unspent_from.load(Ordering::SeqCst)
     }
 
-    fn run(&self, parker: &Parker) {
+    fn run(self: &Arc<Self>, parker: &Parker) {
         loop {
             let stop = {
                 let mut orders = self.orders.lock();
@@ -187,17 +243,19 @@ impl NodeMonitorShared {
                 self.settle_debts(); // once more; what is left ends with its lease
                 return;
             }
-            let next = self.look_after_nodes().min(self.settle_debts());
+            let next = self.look_after_nodes().min(self.settle_debts()).min(self.give_back());
             parker.park(next, None);
         }
     }
 
     /// Asks the servers that are out of use and due; returns when the next one is.
-    fn look_after_nodes(&self) -> Moment {
+    fn look_after_nodes(self: &Arc<Self>) -> Moment {
+        self.take_arrivals();
         let mut next = Moment::NEVER;
         for (at, node) in self.nodes.iter().enumerate() {
-            let (is_back, again) = node.look(self.node_timeout, |node| self.open(node));
+            let (is_back, again) = node.look(self.node_timeout, || self.begin_to_open_late(at));
             if is_back {
+                self.look_again.store(true, Ordering::SeqCst);
                 let now = Clock::System.now();
                 for pending_cleanup in self
                     .orders
@@ -214,20 +272,6 @@ impl NodeMonitorShared {
             next = next.min(again);
         }
         next
-    }
-
-    /// Connects to a server that was not there when the client was made.
-    fn open(&self, node: &VotingNode) -> Result<()> {
-        let member = (node.open)(LATE_CONNECT)?;
-        if let Some(twin) = self.nodes.iter().find(|other| {
-            other.member().is_some_and(|other| is_one_server(&other.identity, &member.identity))
-        }) {
-            member.store.close();
-            return Err(same_server(&twin.place, &node.place));
-        }
-        self.report_doubts(node, &member);
-        node.join(member);
-        Ok(())
     }
 
     pub(super) fn report_doubts(&self, node: &VotingNode, member: &Voter) {
@@ -265,21 +309,27 @@ impl NodeMonitorShared {
             for (answer, pending_cleanup) in
                 store.abandon(&claims, deadline).into_iter().zip(pending_cleanups())
             {
+                let is_over = now >= pending_cleanup.until;
+                let mut later = pending_cleanup.later();
                 match answer {
-                    Answer::Done(Release::Freed { .. }) => {} // the request in doubt was carried out, and is undone
-                    Answer::Done(_) if now >= pending_cleanup.until => {}
-                    Answer::Done(_) => kept.push(pending_cleanup.later()),
+                    // The request in doubt was carried out, and is undone.
+                    Answer::Done(Release::Freed { .. }) if !pending_cleanup.may_come_again || is_over => {}
+                    Answer::Done(_) if is_over => {}
+                    Answer::Done(_) => {
+                        kept.push(later);
+                        continue;
+                    }
                     Answer::Refused(error) | Answer::Unknown(error) => {
-                        if error.is_silence() {
-                            let claim = &pending_cleanup.claim;
-                            let probe = (claim.kind, Arc::clone(&claim.name), claim.owner);
-                            node.put_out(&error, Some(probe), || self.spend_numbers());
-                        } else if now >= pending_cleanup.until {
-                            continue; // it answers, and whatever it held has run out
+                        later.may_come_again |= error.outcome_unknown();
+                        self.note_silence(at, &pending_cleanup.claim, &error);
+                        // If it answers, whatever it held has run out by then.
+                        if error.is_silence() || !is_over {
+                            kept.push(later);
+                            continue;
                         }
-                        kept.push(pending_cleanup.later());
                     }
                 }
+                self.restores.settled(at, &pending_cleanup.claim);
             }
         }
         let waits = |pending_cleanup: &&PendingCleanup| {
@@ -305,19 +355,9 @@ impl PendingCleanup {
             until: self.until,
             next: Clock::System.after(self.pause),
             pause: (self.pause * 2).min(TRY_AGAIN.1),
+            may_come_again: self.may_come_again,
         }
     }
-}
-
-pub(super) fn is_one_server(one: &Option<String>, other: &Option<String>) -> bool {
-    one.is_some() && one == other
-}
-
-pub(super) fn same_server(one: &str, other: &str) -> Error {
-    Error::invalid(
-        "connect",
-        format!("{one} and {other} are one server, whose loss would count as the loss of two"),
-    )
 }
 
 impl fmt::Debug for NodeMonitorShared {

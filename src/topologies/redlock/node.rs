@@ -8,7 +8,7 @@ use crate::config::NameMapper;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ident::{LockName, Owner};
 use crate::seam::{Answer, Claim, Kind, Store, Turn, Wakeups};
-use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::{Mutex, OnceLock};
 use crate::time::{Clock, Moment};
 
@@ -29,6 +29,8 @@ pub(crate) struct VotingNode {
     pub(super) place: String,
     map_names: Option<NameMapper>,
     pub(super) open: VoterOpener,
+    /// A thread is connecting to it.
+    pub(super) is_opening: AtomicBool,
     /// Empty until it was reached for the first time.
     member: OnceLock<Voter>,
     /// Why it is not asked, if so.
@@ -56,6 +58,7 @@ impl VotingNode {
             place,
             map_names,
             open,
+            is_opening: AtomicBool::new(false),
             member: OnceLock::default(),
             outage: Mutex::new(None),
             unasked_from: AtomicU64::new(0),
@@ -87,6 +90,13 @@ impl VotingNode {
     pub(super) fn join(&self, member: Voter) {
         self.member.get_or_init(|| member); // never a second one: the monitor alone opens
         *self.outage.lock() = None;
+    }
+
+    /// It could not be connected to.
+    pub(super) fn stays_away(&self, error: Error) {
+        if let Some(outage) = &mut *self.outage.lock() {
+            outage.goes_on(error);
+        }
     }
 
     pub(super) fn member(&self) -> Option<&Voter> {
@@ -132,20 +142,20 @@ impl VotingNode {
         true
     }
 
-    /// Asks a server that is out of use, if it is time to, for at most `patience`. Returns whether it is back, and when
-    /// to ask next.
-    pub(super) fn look(
-        &self,
-        patience: Duration,
-        join: impl FnOnce(&VotingNode) -> Result<()>,
-    ) -> (bool, Moment) {
+    /// Asks a server that is out of use, if it is time to, for at most `patience`. One that was never reached is
+    /// connected to by `open`, which does not wait for it. Returns whether it is back, and when to ask next.
+    pub(super) fn look(&self, patience: Duration, open: impl FnOnce()) -> (bool, Moment) {
         let probe = match &*self.outage.lock() {
             None => return (false, Moment::NEVER),
+            Some(_) if self.is_opening.load(Ordering::SeqCst) => return (false, Moment::NEVER),
             Some(outage) if Clock::System.now() < outage.next_look => return (false, outage.next_look),
             Some(outage) => outage.probe.clone(),
         };
         let looked = match (self.member.get(), probe) {
-            (None, _) => join(self),
+            (None, _) => {
+                open();
+                return (false, Moment::NEVER);
+            }
             (Some(member), Some((kind, name, owner))) => {
                 match member.store.inspect(kind, &name, owner, Clock::System.after(patience)) {
                     Answer::Refused(error) | Answer::Unknown(error) if error.is_silence() => Err(error),
@@ -157,18 +167,23 @@ impl VotingNode {
         };
         let mut outage = self.outage.lock();
         match (looked, &mut *outage) {
-            (Err(error), Some(outage)) => {
-                outage.error = error;
-                outage.pause = (outage.pause * 2).min(LOOK_AGAIN.1);
-                outage.next_look = Clock::System.after(outage.pause);
-                (false, outage.next_look)
-            }
+            (Err(error), Some(outage)) => (false, outage.goes_on(error)),
             (Ok(()), _) => {
                 *outage = None;
                 (true, Moment::NEVER)
             }
             (Err(_), None) => (true, Moment::NEVER),
         }
+    }
+}
+
+impl NodeOutage {
+    /// Returns when to look next.
+    fn goes_on(&mut self, error: Error) -> Moment {
+        self.error = error;
+        self.pause = (self.pause * 2).min(LOOK_AGAIN.1);
+        self.next_look = Clock::System.after(self.pause);
+        self.next_look
     }
 }
 

@@ -43,10 +43,17 @@ pub(super) fn released(
     })
 }
 
+/// The word of a server that has nothing of the hold.
+pub(super) fn not_held() -> Release {
+    Release::NotHeld { holder: None }
+}
+
 /// The answers to a release that nobody waits for, as they come in; the last one settles it.
 pub(super) struct PendingRelease {
     monitor: Arc<NodeMonitor>,
     claim: Claim,
+    /// The servers that do not count.
+    uncounted: Vec<usize>,
     state: Mutex<ReleaseState>,
 }
 
@@ -56,10 +63,15 @@ struct ReleaseState {
 }
 
 impl PendingRelease {
-    pub(super) fn new(monitor: &Arc<NodeMonitor>, claim: &Claim, done: Sink) -> Arc<PendingRelease> {
+    pub(super) fn new(
+        monitor: &Arc<NodeMonitor>,
+        claim: &Claim,
+        uncounted: Vec<usize>,
+        done: Sink,
+    ) -> Arc<PendingRelease> {
         let answers = monitor.places().iter().map(|_| None).collect();
         let state = Mutex::new(ReleaseState { answers, done: Some(done) });
-        Arc::new(PendingRelease { monitor: Arc::clone(monitor), claim: claim.clone(), state })
+        Arc::new(PendingRelease { monitor: Arc::clone(monitor), claim: claim.clone(), uncounted, state })
     }
 
     pub(super) fn take(&self, at: usize, answer: Answer<Release>) {
@@ -77,6 +89,7 @@ impl PendingRelease {
         let votes = Votes(std::mem::take(&mut state.answers).into_iter().flatten().collect());
         let Some(done) = state.done.take() else { return };
         drop(state);
+        let votes = votes.discounted(&self.uncounted, not_held);
         done(released(&self.monitor, &self.claim, 0, &votes));
     }
 }

@@ -24,10 +24,15 @@ struct Server {
     released: Mutex<Vec<Owner>>,
     /// How many attempts came.
     asked: AtomicUsize,
+    /// Whose attempts they were, for how many levels, and for how long.
+    attempted: Mutex<Vec<(Owner, u32, Duration)>>,
     /// Answers nothing until then.
     silent_until: Mutex<Option<Moment>>,
     /// Answers attempts when that has passed.
     takes: Mutex<Duration>,
+    /// What comes before the next renewal is answered, and before a lock is freed by force.
+    renewing: Mutex<Option<Box<dyn FnOnce() + Send>>>,
+    forcing: Mutex<Option<Box<dyn FnOnce() + Send>>>,
 }
 
 fn freed() -> Answer<Release> {
@@ -65,7 +70,8 @@ impl Store for Server {
         Ok(())
     }
 
-    fn attempt(&self, _: &Claim, _: u32, _: Moment) -> Answer<Attempt> {
+    fn attempt(&self, claim: &Claim, count: u32, _: Moment) -> Answer<Attempt> {
+        self.attempted.lock().push((claim.owner, count, claim.lease));
         self.asked.fetch_add(1, Ordering::SeqCst);
         let until = Clock::System.after(*self.takes.lock());
         while Clock::System.now() < until {
@@ -80,6 +86,8 @@ impl Store for Server {
     }
 
     fn renew(&self, claims: &[Claim], _: Moment) -> Vec<Answer<bool>> {
+        let meanwhile = self.renewing.lock().take();
+        meanwhile.into_iter().for_each(|meanwhile| meanwhile());
         claims.iter().map(|_| next(&self.renewals, Answer::Done(true))).collect()
     }
 
@@ -89,7 +97,9 @@ impl Store for Server {
     }
 
     fn force(&self, _: Kind, _: &LockName, _: Moment) -> Answer<bool> {
-        Answer::Done(false)
+        let meanwhile = self.forcing.lock().take();
+        meanwhile.into_iter().for_each(|meanwhile| meanwhile());
+        Answer::Done(true)
     }
 
     fn listen(&self, _: &Claim, _: &Waker) -> Option<Subscription> {
@@ -339,5 +349,240 @@ fn a_server_that_went_out_while_it_had_a_hold_is_told_of_its_release_when_it_is_
     *third.silent_until.lock() = None;
     eventually(|| is_cleaned(&third, &before));
     assert!(!is_cleaned(&third, &since), "it was never asked for that one");
+    redlock.close();
+}
+
+// ---- what a server lost is given back
+
+/// Renews a hold that only these do not have.
+fn renew(redlock: &Redlock, claim: &Claim, lacking: &[&Arc<Server>]) -> Answer<bool> {
+    lacking.iter().for_each(|server| server.renewals.lock().push_back(Answer::Done(false)));
+    redlock.renew(std::slice::from_ref(claim), soon()).pop().unwrap()
+}
+
+fn attempts_of(server: &Server, claim: &Claim) -> Vec<u32> {
+    let attempted = server.attempted.lock();
+    attempted.iter().filter(|(owner, ..)| *owner == claim.owner).map(|(_, count, _)| *count).collect()
+}
+
+/// Whether the server has it again, and the monitor has read its answer.
+fn has_it_again(redlock: &Redlock, claim: &Claim, node: usize) -> bool {
+    redlock.shared.restores.is_given_back(node, claim)
+}
+
+/// Has the third of the servers lose a hold and be given it again.
+fn given_back(redlock: &Redlock, third: &Arc<Server>) -> Claim {
+    let hold = claim(LONG);
+    assert!(matches!(renew(redlock, &hold, &[third]), Answer::Done(true)));
+    eventually(|| has_it_again(redlock, &hold, 2));
+    hold
+}
+
+#[test]
+fn a_server_that_lost_a_hold_is_given_it_with_its_levels_and_for_no_longer_than_the_others_have_it() {
+    let (redlock, [first, second, third]) = redlock();
+    let hold = Claim { levels: 3, ..claim(LONG) };
+    assert!(matches!(renew(&redlock, &hold, &[&third]), Answer::Done(true)));
+    eventually(|| attempts_of(&third, &hold) == [1, 3]);
+    assert!(third.attempted.lock().iter().all(|(_, _, lease)| *lease < LONG));
+    assert!(first.attempted.lock().is_empty() && second.attempted.lock().is_empty());
+    assert_eq!(redlock.hung_up(), Some(true), "so that it counts soon");
+    redlock.close();
+}
+
+#[test]
+fn a_hold_that_no_majority_confirmed_is_given_back_nowhere() {
+    let (redlock, [first, second, third]) = redlock();
+    let (lost, doubtful) = (claim(LONG), claim(LONG));
+    assert!(matches!(renew(&redlock, &lost, &[&first, &second]), Answer::Done(false)));
+    second.renewals.lock().push_back(Answer::Refused(busy()));
+    assert!(!matches!(renew(&redlock, &doubtful, &[&third]), Answer::Done(_)));
+    // What is due is given back in one go: after this one, the others would have been.
+    given_back(&redlock, &third);
+    for server in [&first, &second, &third] {
+        assert!(attempts_of(server, &lost).is_empty() && attempts_of(server, &doubtful).is_empty());
+    }
+    redlock.close();
+}
+
+#[test]
+fn a_hold_given_back_counts_only_after_a_majority_has_confirmed_without_it() {
+    let (redlock, [_, second, third]) = redlock();
+    // Between the loss at one and at the other another owner may have had both.
+    let hold = given_back(&redlock, &third);
+    assert!(matches!(renew(&redlock, &hold, &[&second]), Answer::Done(false)));
+    eventually(|| is_cleaned(&third, &hold));
+    let confirmed = given_back(&redlock, &third);
+    assert!(matches!(renew(&redlock, &confirmed, &[]), Answer::Done(true)));
+    assert!(matches!(renew(&redlock, &confirmed, &[&second]), Answer::Done(true)));
+    redlock.close();
+}
+
+#[test]
+fn a_hold_given_back_counts_neither_for_a_re_entry_nor_for_a_release_before_that() {
+    let (redlock, [_, second, third]) = redlock();
+    let hold = given_back(&redlock, &third);
+    second.attempts.lock().push_back(Answer::Done(Attempt::Lost));
+    assert!(matches!(redlock.attempt(&hold, 2, soon()), Answer::Done(Attempt::Lost)));
+    second.releases.lock().push_back(nothing());
+    assert!(matches!(redlock.release(&hold, 0, soon()), Answer::Done(Release::NotHeld { .. })));
+    let later = given_back(&redlock, &third);
+    second.releases.lock().push_back(nothing());
+    let told = Arc::new(Mutex::new(None));
+    let tell = Arc::clone(&told);
+    redlock.release_later(&later, soon(), Box::new(move |answer| *tell.lock() = Some(answer)));
+    assert!(matches!(*told.lock(), Some(Answer::Done(Release::NotHeld { .. }))));
+    redlock.close();
+}
+
+#[test]
+fn a_re_entry_that_a_majority_confirmed_makes_what_was_given_back_count() {
+    let (redlock, [_, second, third]) = redlock();
+    let hold = given_back(&redlock, &third);
+    assert!(matches!(redlock.attempt(&hold, 2, soon()), Answer::Done(Attempt::Granted { .. })));
+    assert!(matches!(renew(&redlock, &hold, &[&second]), Answer::Done(true)));
+    redlock.close();
+}
+
+#[test]
+fn a_hold_that_is_released_while_it_is_being_given_back_is_taken_away_again() {
+    let (redlock, [_, _, third]) = redlock();
+    *third.takes.lock() = Duration::from_millis(100);
+    let hold = claim(LONG);
+    assert!(matches!(renew(&redlock, &hold, &[&third]), Answer::Done(true)));
+    eventually(|| !attempts_of(&third, &hold).is_empty());
+    let number = unbound_number();
+    assert!(matches!(redlock.release(&hold, 0, soon()), Answer::Done(Release::Freed { .. })));
+    assert!(redlock.first_unspent_number() > number, "the thread's next hold is under another number");
+    eventually(|| is_cleaned(&third, &hold));
+    redlock.close();
+}
+
+#[test]
+fn a_hold_whose_release_began_during_its_renewal_is_taken_away_from_whom_it_was_given_back_to() {
+    let (redlock, [first, _, third]) = redlock();
+    let hold = given_back(&redlock, &third);
+    redlock.ended_meanwhile(&hold);
+    eventually(|| is_cleaned(&third, &hold));
+    assert!(!is_cleaned(&first, &hold), "its own release goes there");
+    redlock.close();
+}
+
+#[test]
+fn what_is_given_back_without_an_answer_is_forgotten_there_and_does_not_count() {
+    let (redlock, [_, second, third]) = redlock();
+    third.attempts.lock().push_back(Answer::Unknown(busy().with_unknown_outcome()));
+    let hold = claim(LONG);
+    assert!(matches!(renew(&redlock, &hold, &[&third]), Answer::Done(true)));
+    eventually(|| is_cleaned(&third, &hold));
+    assert!(matches!(renew(&redlock, &hold, &[&third]), Answer::Done(true)));
+    assert!(matches!(renew(&redlock, &hold, &[&second]), Answer::Done(false)), "it has come late, perhaps");
+    assert_eq!(attempts_of(&third, &hold), [1], "what is about to be taken away is not given again");
+    redlock.close();
+}
+
+#[test]
+fn a_server_that_is_cleaned_up_during_a_renewal_does_not_count_for_it() {
+    let (redlock, [first, second, third]) = redlock();
+    third.attempts.lock().push_back(Answer::Unknown(busy().with_unknown_outcome()));
+    let hold = claim(LONG);
+    assert!(matches!(renew(&redlock, &hold, &[&third]), Answer::Done(true)));
+    eventually(|| is_cleaned(&third, &hold));
+    let (shared, there, its) = (Arc::clone(&redlock.shared), Arc::clone(&third), hold.clone());
+    *first.renewing.lock() = Some(Box::new(move || {
+        there.cleanups.lock().push_back(freed());
+        eventually(|| shared.restores.uncounted(&its).is_empty());
+    }));
+    second.renewals.lock().push_back(Answer::Refused(busy()));
+    assert!(!matches!(renew(&redlock, &hold, &[]), Answer::Done(true)));
+    redlock.close();
+}
+
+#[test]
+fn all_servers_are_forced_at_the_same_time() {
+    let (redlock, servers) = redlock();
+    let asked = Arc::new(AtomicUsize::new(0));
+    for server in &servers {
+        let asked = Arc::clone(&asked);
+        *server.forcing.lock() = Some(Box::new(move || {
+            asked.fetch_add(1, Ordering::SeqCst);
+            eventually(|| asked.load(Ordering::SeqCst) == 3);
+        }));
+    }
+    let name = claim(LONG).name;
+    assert!(matches!(redlock.force(Kind::Mutex, &name, soon()), Answer::Done(true)));
+    redlock.close();
+}
+
+#[test]
+fn what_was_forgotten_for_certain_is_given_back_again() {
+    let (redlock, [_, _, third]) = redlock();
+    third.attempts.lock().push_back(Answer::Unknown(busy().with_unknown_outcome()));
+    third.cleanups.lock().push_back(freed());
+    let hold = claim(LONG);
+    assert!(matches!(renew(&redlock, &hold, &[&third]), Answer::Done(true)));
+    eventually(|| is_cleaned(&third, &hold) && redlock.shared.restores.uncounted(&hold).is_empty());
+    assert!(matches!(renew(&redlock, &hold, &[&third]), Answer::Done(true)));
+    eventually(|| attempts_of(&third, &hold) == [1, 1]);
+    redlock.close();
+}
+
+#[test]
+fn a_server_whose_grant_is_about_to_be_taken_away_does_not_count() {
+    let (redlock, [_, second, third]) = redlock();
+    third.attempts.lock().push_back(Answer::Unknown(busy().with_unknown_outcome()));
+    let hold = claim(LONG);
+    assert!(matches!(redlock.attempt(&hold, 1, soon()), Answer::Done(Attempt::Granted { .. })));
+    // It was granted there, late, and the clean-up comes next.
+    second.renewals.lock().push_back(Answer::Refused(busy()));
+    assert!(!matches!(renew(&redlock, &hold, &[]), Answer::Done(_)));
+    redlock.close();
+}
+
+#[test]
+fn a_clean_up_that_may_come_once_more_goes_on_although_the_server_has_freed() {
+    let (redlock, [_, _, third]) = redlock();
+    third.attempts.lock().push_back(Answer::Unknown(busy().with_unknown_outcome()));
+    third.cleanups.lock().extend([Answer::Unknown(busy().with_unknown_outcome()), freed()]);
+    let hold = claim(LONG);
+    assert!(matches!(redlock.attempt(&hold, 1, soon()), Answer::Done(Attempt::Granted { .. })));
+    eventually(|| third.cleaned.lock().len() >= 3);
+    assert_eq!(redlock.shared.restores.uncounted(&hold), [2]);
+    redlock.close();
+}
+
+#[test]
+fn what_another_has_there_is_asked_for_again_after_the_next_renewal() {
+    let (redlock, [_, _, third]) = redlock();
+    third.attempts.lock().push_back(Answer::Done(Attempt::Busy { retry_after: None }));
+    let hold = claim(LONG);
+    assert!(matches!(renew(&redlock, &hold, &[&third]), Answer::Done(true)));
+    eventually(|| attempts_of(&third, &hold) == [1] && redlock.shared.restores.uncounted(&hold).is_empty());
+    assert!(matches!(renew(&redlock, &hold, &[&third]), Answer::Done(true)));
+    eventually(|| attempts_of(&third, &hold) == [1, 1]);
+    redlock.close();
+}
+
+#[test]
+fn a_server_that_is_silent_when_the_client_is_made_is_not_waited_for_and_joins_later() {
+    let servers: [Arc<Server>; 3] = Default::default();
+    let is_silent = Arc::new(Mutex::new(true));
+    let node = |(at, server): (usize, &Arc<Server>)| {
+        let (store, is_silent): (Arc<dyn Store>, _) = (Arc::clone(server) as _, Arc::clone(&is_silent));
+        let open = move |_| {
+            while at == 2 && *is_silent.lock() {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            Ok(Voter { store: Arc::clone(&store), identity: None, doubts: Vec::new() })
+        };
+        VotingNode::new("a server".to_owned(), None, Box::new(open))
+    };
+    let nodes = servers.iter().enumerate().map(node).collect();
+    let (timeout, reporter) = (Duration::from_millis(20), Arc::new(Reporter::new(None)));
+    let redlock = Redlock::connect(nodes, timeout, LONG, &reporter).unwrap();
+    assert!(matches!(redlock.attempt(&claim(LONG), 1, soon()), Answer::Done(Attempt::Granted { .. })));
+    assert_eq!(servers[2].asked.load(Ordering::SeqCst), 0);
+    *is_silent.lock() = false;
+    eventually(|| redlock.shared.nodes[2].is_ready());
     redlock.close();
 }

@@ -35,6 +35,25 @@ impl<T> Votes<T> {
         self.done().filter(|value| is_counted(value)).count()
     }
 
+    /// The servers whose answers are such.
+    pub(super) fn nodes_where(&self, is_such: impl Fn(&T) -> bool) -> Vec<usize> {
+        let nodes = self.0.iter().enumerate().filter(|(_, answer)| match answer {
+            Answer::Done(value) => is_such(value),
+            Answer::Refused(_) | Answer::Unknown(_) => false,
+        });
+        nodes.map(|(node, _)| node).collect()
+    }
+
+    /// The same, with servers that do not count taken for such as do not have the hold.
+    pub(super) fn discounted(mut self, uncounted: &[usize], not_held: impl Fn() -> T) -> Votes<T> {
+        for node in uncounted {
+            if let Some(Answer::Done(answer)) = self.0.get_mut(*node) {
+                *answer = not_held();
+            }
+        }
+        self
+    }
+
     pub(super) fn is_any_unknown(&self) -> bool {
         self.0.iter().any(|answer| matches!(answer, Answer::Unknown(_)))
     }

@@ -4,6 +4,7 @@
 pub mod batch;
 pub mod numbers;
 pub mod redlock;
+pub mod restored;
 pub mod ring;
 pub mod session;
 pub mod window;
@@ -36,4 +37,4 @@ fn all_of<W: World>(start: W) -> Explored {
 }
 
 pub const RULES: &[Rule] =
-    &[window::RULE, numbers::RULE, batch::RULE, redlock::RULE, ring::RULE, session::RULE];
+    &[window::RULE, numbers::RULE, batch::RULE, redlock::RULE, restored::RULE, ring::RULE, session::RULE];

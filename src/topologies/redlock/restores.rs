@@ -1,0 +1,254 @@
+//! Holds that a server has lost and is given again: which, how, and since when its word counts.
+//!
+//! A renewal that a majority confirmed orders it, the monitor's thread does it (`giving`). The rules, and why they cannot make two
+//! majorities, are decision 0038. In short: a server does not count for a hold (its "held" is taken for "not held") from the
+//! moment it lacked it until a majority has confirmed without it in a round that began after it was given back; nor while it is
+//! to forget a request of that owner that may come late.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use crate::ident::{LockName, Owner};
+use crate::seam::Claim;
+use crate::sync::Mutex;
+use crate::time::Moment;
+
+/// So many are asked for at one server before another is looked at.
+const AT_A_TIME: usize = 500;
+
+/// The servers that do not count, by owner.
+#[derive(Default)]
+pub(super) struct Restores {
+    entries: Mutex<HashMap<Owner, Vec<Entry>>>,
+}
+
+/// One server that does not count for one hold.
+struct Entry {
+    node: usize,
+    name: Arc<LockName>,
+    state: State,
+}
+
+enum State {
+    /// It is to be asked for the hold under this claim, by then.
+    Due(Claim, Moment),
+    /// It was asked, and has not answered.
+    Asked(Moment),
+    /// It has it again since the first moment; until the second at most, unless that is confirmed.
+    GivenBack(Moment, Moment),
+    /// So many clean-ups of this claim go on there: what it has of it is about to go.
+    InDoubt(u32),
+}
+
+/// A hold that is to be given back now.
+pub(super) struct Order {
+    pub(super) node: usize,
+    pub(super) claim: Claim,
+    pub(super) until: Moment,
+}
+
+impl Restores {
+    /// The servers that do not count for a hold.
+    pub(super) fn uncounted(&self, claim: &Claim) -> Vec<usize> {
+        let entries = self.entries.lock();
+        let its = entries.get(&claim.owner).into_iter().flatten().filter(|entry| entry.is_of(claim));
+        its.map(|entry| entry.node).collect()
+    }
+
+    /// A majority confirmed the hold in a round that began at `begun`, while the nodes of `lacking`, under these claims, said that
+    /// they do not have it. Returns whether something is to be given back.
+    pub(super) fn confirmed(&self, claim: &Claim, begun: Moment, lacking: Vec<(usize, Claim)>) -> bool {
+        let mut entries = self.entries.lock();
+        if lacking.is_empty() && entries.is_empty() {
+            return false;
+        }
+        let its = entries.entry(claim.owner).or_default();
+        its.retain(|entry| match entry.state {
+            // From here on it is one of them.
+            State::GivenBack(since, _) => !entry.is_of(claim) || since > begun,
+            State::Due(..) | State::Asked(_) | State::InDoubt(_) => true,
+        });
+        let mut is_any_due = false;
+        for (node, asked) in lacking {
+            let state = State::Due(asked, begun.plus(claim.lease));
+            match its.iter_mut().find(|entry| entry.node == node && entry.is_of(claim)) {
+                Some(Entry { state: State::Asked(_) | State::InDoubt(_), .. }) => continue,
+                Some(entry) => entry.state = state,
+                None => its.push(Entry { node, name: Arc::clone(&claim.name), state }),
+            }
+            is_any_due = true;
+        }
+        if its.is_empty() {
+            entries.remove(&claim.owner);
+        }
+        is_any_due
+    }
+
+    /// The hold ends now: nothing is given back for it any more. Returns the nodes that were asked and may yet grant it; with
+    /// `or_given_back`, those too that have.
+    ///
+    /// Comes before the request that ends it is sent. Pairs with `NodeMonitorShared::give_back`, which asks only for
+    /// what is here, and with the watchdog, which comes here too if the hold ended while it was renewed.
+    pub(super) fn over(&self, claim: &Claim, or_given_back: bool) -> Vec<usize> {
+        let mut entries = self.entries.lock();
+        let Some(its) = entries.get_mut(&claim.owner) else { return Vec::new() };
+        let ended =
+            its.extract_if(.., |entry| entry.is_of(claim) && !matches!(entry.state, State::InDoubt(_)));
+        let is_owed = |entry: &Entry| match entry.state {
+            State::Asked(_) => true,
+            State::GivenBack(..) => or_given_back,
+            State::Due(..) | State::InDoubt(_) => false,
+        };
+        let owed = ended.filter(is_owed).map(|entry| entry.node).collect();
+        if its.is_empty() {
+            entries.remove(&claim.owner);
+        }
+        owed
+    }
+
+    /// The claim is to be forgotten there.
+    pub(super) fn doubt(&self, node: usize, claim: &Claim) {
+        let mut entries = self.entries.lock();
+        let its = entries.entry(claim.owner).or_default();
+        match its.iter_mut().find(|entry| entry.node == node && entry.is_of(claim)) {
+            Some(Entry { state: State::InDoubt(times), .. }) => *times += 1,
+            Some(entry) => entry.state = State::InDoubt(1),
+            None => its.push(Entry { node, name: Arc::clone(&claim.name), state: State::InDoubt(1) }),
+        }
+    }
+
+    /// It has been forgotten there, and nothing of it can come late.
+    pub(super) fn settled(&self, node: usize, claim: &Claim) {
+        self.change(node, claim, |state| match state {
+            State::InDoubt(times) if *times > 1 => {
+                *times -= 1;
+                true
+            }
+            State::InDoubt(_) => false,
+            State::Due(..) | State::Asked(_) | State::GivenBack(..) => true,
+        });
+    }
+
+    /// A server that was asked has answered; `granted`: when, if it has the hold now.
+    pub(super) fn answered(&self, node: usize, claim: &Claim, granted: Option<Moment>) {
+        self.change(node, claim, |state| match (&*state, granted) {
+            (State::Asked(until), Some(now)) => {
+                *state = State::GivenBack(now, *until);
+                true
+            }
+            (State::Asked(_), None) => false,
+            // The hold is over, and the server is to forget it.
+            (State::Due(..) | State::GivenBack(..) | State::InDoubt(_), _) => true,
+        });
+    }
+
+    /// Changes the state of a server; it counts again if `stays` says so.
+    fn change(&self, node: usize, claim: &Claim, mut stays: impl FnMut(&mut State) -> bool) {
+        let mut entries = self.entries.lock();
+        let Some(its) = entries.get_mut(&claim.owner) else { return };
+        its.retain_mut(|entry| entry.node != node || !entry.is_of(claim) || stays(&mut entry.state));
+        if its.is_empty() {
+            entries.remove(&claim.owner);
+        }
+    }
+
+    /// Takes what is due at nodes that can be asked. What came to nothing is forgotten: the next renewal finds it again.
+    pub(super) fn take_due(&self, is_ready: impl Fn(usize) -> bool, now: Moment) -> Vec<Order> {
+        let mut orders = Vec::new();
+        let mut entries = self.entries.lock();
+        entries.retain(|_, its| {
+            its.retain_mut(|entry| match &entry.state {
+                State::Due(claim, until) => {
+                    if *until <= now || !is_ready(entry.node) {
+                        return false;
+                    }
+                    if orders.len() < AT_A_TIME {
+                        orders.push(Order { node: entry.node, claim: claim.clone(), until: *until });
+                        entry.state = State::Asked(*until);
+                    }
+                    true
+                }
+                // Nobody has confirmed it since: it is over.
+                State::GivenBack(_, until) => *until > now,
+                State::Asked(_) | State::InDoubt(_) => true,
+            });
+            !its.is_empty()
+        });
+        orders
+    }
+}
+
+impl Entry {
+    fn is_of(&self, claim: &Claim) -> bool {
+        // A server may know it by another key.
+        self.name.given() == claim.name.given()
+    }
+}
+
+#[cfg(not(leasehold_shuttle))]
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::ident::{ClientId, unbound_number};
+    use crate::seam::Kind;
+    use crate::time::Clock;
+
+    impl Restores {
+        pub(in crate::topologies::redlock) fn is_given_back(&self, node: usize, claim: &Claim) -> bool {
+            let entries = self.entries.lock();
+            let mut its = entries.get(&claim.owner).into_iter().flatten();
+            its.any(|entry| entry.node == node && matches!(entry.state, State::GivenBack(..)))
+        }
+    }
+
+    fn claim() -> Claim {
+        let name = Arc::new(LockName::new(&Arc::from("a"), "a".to_owned()).unwrap());
+        let owner = Owner::new(ClientId::random(), unbound_number());
+        Claim::new(Kind::Mutex, &name, owner, Duration::from_secs(60))
+    }
+
+    #[test]
+    fn a_round_that_began_before_a_hold_was_given_back_does_not_make_it_count() {
+        let (restores, hold) = (Restores::default(), claim());
+        let begun = Clock::System.now();
+        assert!(restores.confirmed(&hold, begun, vec![(2, hold.clone())]));
+        assert_eq!(restores.take_due(|_| true, begun).len(), 1);
+        let granted = begun.plus(Duration::from_millis(5));
+        restores.answered(2, &hold, Some(granted));
+        restores.confirmed(&hold, begun.plus(Duration::from_millis(4)), Vec::new());
+        assert_eq!(restores.uncounted(&hold), [2]);
+        restores.confirmed(&hold, granted, Vec::new());
+        assert!(restores.uncounted(&hold).is_empty());
+    }
+
+    #[test]
+    fn nothing_is_asked_for_after_the_end_of_a_hold_and_nothing_is_kept_of_it() {
+        let (restores, hold) = (Restores::default(), claim());
+        let now = Clock::System.now();
+        assert!(restores.confirmed(&hold, now, vec![(2, hold.clone())]));
+        assert!(restores.over(&hold, false).is_empty(), "nobody was asked");
+        assert!(restores.take_due(|_| true, now).is_empty());
+        assert!(restores.confirmed(&hold, now, vec![(2, hold.clone())]));
+        assert_eq!(restores.take_due(|_| true, now).len(), 1);
+        restores.answered(2, &hold, Some(now));
+        // Its holder was killed, say: nobody confirms it any more.
+        assert!(restores.take_due(|_| true, now.plus(Duration::from_secs(61))).is_empty());
+        assert!(restores.entries.lock().is_empty());
+    }
+
+    #[test]
+    fn one_hold_of_an_owner_says_nothing_of_its_others() {
+        let (restores, hold) = (Restores::default(), claim());
+        let name = Arc::new(LockName::new(&Arc::from("b"), "b".to_owned()).unwrap());
+        let other = Claim { name, ..hold.clone() };
+        restores.doubt(1, &hold);
+        restores.doubt(1, &hold);
+        assert!(restores.uncounted(&other).is_empty());
+        restores.settled(1, &hold);
+        assert_eq!(restores.uncounted(&hold), [1], "once more");
+        restores.settled(1, &hold);
+        assert!(restores.entries.lock().is_empty());
+    }
+}
