@@ -36,6 +36,8 @@ pub(crate) enum Attempt {
         retry_after: Option<Duration>,
         /// What to listen for.
         wakeups: Wakeups,
+        /// Whether it is to look out for what tells no line: it is the first in it, and the holder's release would tell it.
+        is_lookout: bool,
     },
     /// A count above one was asked for, but the owner holds nothing (any more). Nothing changed.
     Lost,

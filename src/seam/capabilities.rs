@@ -179,4 +179,9 @@ pub(crate) trait Lines: Send + Sync {
     /// Has the claim's client stand in no line for the lock any more; if the lock is kept for it, the next is told. Sent
     /// in order with the client's other requests about the lock. Its outcome is not waited for where the order needs no wait.
     fn leave_line(&self, claim: &Claim, deadline: Moment);
+
+    /// Has no subscription to the releases of the claim's lock stay when nobody here listens to them. Does not wait.
+    fn end_lookout(&self, claim: &Claim) {
+        let _ = claim;
+    }
 }

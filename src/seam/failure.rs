@@ -1,6 +1,8 @@
 //! Why a request has no result, in the words that all stores use among themselves.
 
-use crate::error::Error;
+use std::time::Duration;
+
+use crate::error::{Error, ErrorKind};
 use crate::seam::answer::Answer;
 
 /// Why a request has no result.
@@ -34,6 +36,15 @@ impl Failure {
     pub(crate) fn of_reading(self) -> Failure {
         Failure::Refused(self.into_error())
     }
+}
+
+/// The error of a grant that came when its lease was over, or nearly.
+pub(crate) fn granted_too_late(action: &'static str, lease: Duration, took: Duration) -> Error {
+    let detail = format!(
+        "it was granted for a lease of {lease:?}, but the answer took {took:?}, and the lease counts from the request: ask for a lease \
+         of several times as long as an answer takes"
+    );
+    Error::new(ErrorKind::TimedOut, action, detail)
 }
 
 /// The answer of the seam that `outcome` of a request about the lock `name` stands for.

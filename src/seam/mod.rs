@@ -30,7 +30,7 @@ pub(crate) use crate::seam::answer::{Answer, Answered, Attempt, Handoff, Others,
 pub(crate) use crate::seam::capabilities::Capabilities;
 pub(crate) use crate::seam::claim::{AFTER_KEPT, AFTER_LEASE, Bound, Claim, HoldNote, Turn, Wakeups};
 pub(crate) use crate::seam::count::Counting;
-pub(crate) use crate::seam::failure::{Failure, Outcome, answer};
+pub(crate) use crate::seam::failure::{Failure, Outcome, answer, granted_too_late};
 pub(crate) use crate::seam::inspection::Inspect;
 pub(crate) use crate::seam::kind::{Family, Kind};
 pub(crate) use crate::seam::snapshot::Snapshot;

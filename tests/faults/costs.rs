@@ -288,3 +288,35 @@ fn clear_requests(world: &World) {
         }
     }
 }
+
+/// As on a link that became slow. No grant is of use, and each costs the server a clean-up.
+#[test]
+fn a_lease_shorter_than_the_round_trip_ends_in_an_error_that_names_both_and_costs_little() {
+    const LEASE: Duration = ms(20);
+    scenario(|world| {
+        let client = world.builder().lease(LONG).patience(ms(1_500)).command_timeout(LONG).build().unwrap();
+        client.lock("slow").acquire().unwrap().unlock().unwrap();
+        world.proxy.delay_replies(LEASE + LEASE / 2);
+        let lock = client.lock("slow");
+        let once = || lock.try_lock_for_with_lease(Duration::ZERO, LEASE).map(drop);
+        let timed = || lock.try_lock_for_with_lease(ms(500), LEASE).map(drop);
+        let endless = || lock.lock_with_lease(LEASE);
+        let ways: [(&str, &dyn Fn() -> leasehold::Result<()>, Duration); 3] =
+            [("once", &once, LEASE), ("timed", &timed, ms(500)), ("endless", &endless, ms(1_500))];
+        for (way, acquire, least) in ways {
+            let (begun, before) = (now(), world.scripts_run());
+            let error = acquire().unwrap_err();
+            let took = begun.elapsed();
+            assert_eq!(error.kind(), leasehold::ErrorKind::TimedOut, "{way}: {error}");
+            assert!(error.to_string().contains("a lease of 20ms, but the answer took "), "{way}: {error}");
+            assert!(took >= least, "{way}: {took:?}");
+            assert!(took < least + ms(1_000) + stalled_since(begun), "{way}: {took:?}");
+            // An attempt each 50 ms at least, and its clean-up, which may be asked for twice.
+            let (ran, most) = (world.scripts_run() - before, 6 + 3 * took.as_millis() as u64 / 50);
+            assert!(ran <= most, "{way}: {ran} scripts in {took:?}");
+        }
+        world.proxy.delay_replies(Duration::ZERO);
+        assert!(lock.try_lock_for_with_lease(LONG, LONG).unwrap(), "nothing of it is in the way");
+        lock.unlock().unwrap();
+    });
+}

@@ -13,7 +13,7 @@ use super::world::{P, T, World, scenario, scenario_on};
 use crate::support::proxy::{Command, Do, Then};
 use crate::support::server::Builder;
 use crate::support::{
-    LONG, SLACK, call, eventually, listening_clients, median, ms, now, stalled_since, within,
+    LONG, SLACK, call, eventually, listening_clients, median, ms, now, shout, stalled_since, within,
 };
 
 /// No lease ends by itself here: a waiter that is served was woken, or polled.
@@ -195,6 +195,97 @@ fn a_first_in_line_that_is_stopped_costs_the_next_a_standby_and_no_poll() {
         assert!(middle < ms(60), "{middle:?}");
         assert!(took.iter().all(|took| *took < BELOW_A_POLL), "{took:?}");
     }
+}
+
+/// They died just now, so that nothing but their silence shows it.
+#[test]
+fn a_thousand_dead_clients_ahead_cost_one_release_and_not_50_ms() {
+    scenario(|world| {
+        let (holder, waiter) = (client(world), client(world));
+        let mut took = Vec::new();
+        for round in 0..5 {
+            let name = format!("thousand-{round}");
+            let held = holder.lock(&name).acquire().unwrap();
+            let waiting = call(turn(waiter.lock(&name)));
+            await_line(world, &name, 1);
+            let line = line(&name);
+            let (seconds, _micros): (u64, u64) = world.run(&["TIME"]);
+            let score = ((seconds - 60) * 1_000_000 + seconds % 100).to_string();
+            let dead: Vec<String> =
+                (0..1_000).map(|number| format!("00000000-0000-8000-8000-{number:012}")).collect();
+            let places = dead.iter().flat_map(|dead| [score.as_str(), dead]);
+            let add: Vec<&str> = ["ZADD", &line].into_iter().chain(places).collect();
+            world.does(&add);
+            let released = now();
+            held.unlock().unwrap();
+            let had = waiting.outcome().0;
+            took.push(had.saturating_duration_since(released).saturating_sub(stalled_since(released)));
+        }
+        shout(&format!("MEASURED behind a thousand that are dead: {took:?}"));
+        assert!(median(took.clone()) < ms(50), "{took:?}");
+        assert!(took.iter().all(|took| *took < BELOW_A_POLL), "{took:?}");
+    });
+}
+
+/// `forceUnlock` deletes the key and publishes on the channel of all releases: our lines are not told. One waiter listens to that
+/// channel, and no longer than it waits.
+#[test]
+fn a_lock_that_is_forced_open_by_redisson_is_taken_over_within_50_ms() {
+    const ROUNDS: usize = 20;
+    scenario(|world| {
+        let holder = client(world);
+        let waiters: Vec<_> = (0..3).map(|_| client(world)).collect();
+        let mut took = Vec::new();
+        for round in 0..ROUNDS {
+            let name = format!("forced-{round}");
+            let channel = crate::support::channel(&name);
+            let listeners = || world.run::<(String, i64)>(&["PUBSUB", "NUMSUB", &channel]).1;
+            let held = holder.lock(&name).acquire().unwrap();
+            let waiting: Vec<_> = waiters.iter().map(|waiter| call(turn(waiter.lock(&name)))).collect();
+            await_line(world, &name, waiting.len());
+            if round % 2 == 0 {
+                assert!(eventually(LONG, || listeners() == 1), "{} listen", listeners());
+            }
+            let forced = now();
+            let removed: i64 = world.server.admin().del(&name).unwrap();
+            assert_eq!(removed, 1);
+            world.does(&["PUBLISH", &channel, "0"]);
+            let had = waiting.into_iter().map(|waiting| waiting.outcome().0).min().unwrap();
+            took.push(had.saturating_duration_since(forced).saturating_sub(stalled_since(forced)));
+            assert!(eventually(LONG, || listeners() == 0), "one that has had its turn listens still");
+            drop(held);
+        }
+        took.sort_unstable();
+        let (middle, nine_of_ten) = (took[ROUNDS / 2], took[ROUNDS * 9 / 10 - 1]);
+        shout(&format!(
+            "MEASURED after a lock was forced open: {middle:?} at the middle, {nine_of_ten:?} in nine of ten"
+        ));
+        assert!(nine_of_ten <= ms(50), "{took:?}");
+    });
+}
+
+/// Its id is a UUID of version 8 like those of our clients, and its releases tell no line.
+#[test]
+fn a_release_by_a_stranger_whose_id_looks_like_ours_is_noticed_within_50_ms() {
+    const ROUNDS: usize = 20;
+    scenario(|world| {
+        let waiter = client(world);
+        let mut took = Vec::new();
+        for round in 0..ROUNDS {
+            let name = format!("stranger-{round}");
+            world.does(&["HSET", &name, "8a3f0e0e-0000-8000-8000-000000000001:7", "1"]);
+            world.does(&["PEXPIRE", &name, "60000"]);
+            let waiting = call(turn(waiter.lock(&name)));
+            await_line(world, &name, 1);
+            let released = now();
+            world.does(&["DEL", &name]);
+            world.does(&["PUBLISH", &crate::support::channel(&name), "0"]);
+            let had = waiting.outcome().0;
+            took.push(had.saturating_duration_since(released).saturating_sub(stalled_since(released)));
+        }
+        took.sort_unstable();
+        assert!(took[ROUNDS * 9 / 10 - 1] <= ms(50), "{took:?}");
+    });
 }
 
 /// The holder may do all; the waiter has the rights that earlier versions needed.

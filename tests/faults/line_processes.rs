@@ -152,3 +152,70 @@ fn behind_a_first_in_line_that_is_killed_a_waiter_is_served_within_a_poll() {
         assert_served("killed", took);
     });
 }
+
+/// Carries the server's address and a lock's name to the process in which a dozen clients wait for it.
+const DOZEN: &str = "LEASEHOLD_DOZEN_IN_LINE";
+
+/// If this is the process of the dozen: waits until it is killed.
+fn is_the_dozen() -> bool {
+    let Ok(told) = std::env::var(DOZEN) else { return false };
+    let (url, name) = told.split_once(' ').unwrap();
+    std::thread::scope(|scope| {
+        for _ in 0..12 {
+            scope.spawn(|| {
+                let client = LockClient::builder().url(url).lease(LEASE).directory(false).build().unwrap();
+                client.lock(name).acquire().unwrap().unlock().unwrap();
+            });
+        }
+    });
+    true
+}
+
+fn standing(world: &World, name: &str) -> usize {
+    world.run(&["ZCARD", &format!("leasehold_lock_line:{{{name}}}")])
+}
+
+/// Behind them stands one that lives; it is served at once when the lock is released soon after, and when it is not, as with a
+/// leader, the line forgets the dead.
+#[test]
+fn waiters_killed_by_the_dozen_hold_up_nobody_and_are_forgotten_while_the_lock_is_held() {
+    if is_the_dozen() {
+        return;
+    }
+    scenario(|world| {
+        let client = || world.builder_to(&world.server.url()).lease(LEASE).build().unwrap();
+        let (holder, waiter) = (client(), client());
+        let mut took = Vec::new();
+        for round in 0..4 {
+            let name = format!("dozen-{round}");
+            let held = holder.lock(&name).acquire().unwrap();
+            let dozen = reexecuted(&test_name(), &[(DOZEN, &format!("{} {name}", world.server.url()))]);
+            assert!(eventually(LONG, || standing(world, &name) == 12), "{} stand", standing(world, &name));
+            let waiting = call({
+                let lock = waiter.lock(&name);
+                move || {
+                    let guard = lock.acquire().unwrap();
+                    let had = now();
+                    guard.unlock().unwrap();
+                    had
+                }
+            });
+            assert!(eventually(LONG, || standing(world, &name) == 13));
+            dozen.signal("KILL");
+            let _killed = dozen.ends_within(LONG);
+            if round == 0 {
+                let begun = now();
+                assert!(eventually(LONG, || standing(world, &name) == 1), "{} stand", standing(world, &name));
+                shout(&format!("MEASURED a dozen dead are forgotten after {:?}", begun.elapsed()));
+                assert!(begun.elapsed() < ms(9_000) + stalled_since(begun));
+            }
+            let released = now();
+            held.unlock().unwrap();
+            let had = waiting.outcome().0;
+            took.push(had.saturating_duration_since(released).saturating_sub(stalled_since(released)));
+        }
+        shout(&format!("MEASURED behind a dozen that were killed: {took:?}"));
+        assert!(median(took.clone()) < ms(50), "{took:?}");
+        assert!(took.iter().all(|took| *took < ms(500)), "{took:?}");
+    });
+}

@@ -67,6 +67,35 @@ fn an_unlock_by_rust_wakes_a_waiter_in_java_within_50_ms() {
     kept_the_promise("Rust to Java", delays);
 }
 
+/// It deletes the key of a holder of ours, whose release would tell those who stand in line, and tells nobody of them.
+#[test]
+fn a_force_unlock_by_java_wakes_a_waiter_in_rust_within_50_ms() {
+    let _alone = alone();
+    let Some(server) = RedisServer::start_default() else { return };
+    let Some(java) = java::connect(&server.url(), LEASE) else { return };
+    let (holder, rust) = (rust(&server.url(), LEASE), rust(&server.url(), LEASE));
+    let mut admin = server.admin();
+    let delays = rounds(|name| {
+        let held = holder.lock(name).acquire().unwrap();
+        let before = scripts_run(&mut admin);
+        let lock = rust.lock(name);
+        let waiter = call(move || {
+            lock.lock().unwrap();
+            let got = monotonic();
+            lock.unlock().unwrap();
+            got
+        });
+        somebody_waits(&mut admin, name, before);
+        assert!(waiter.is_open(), "two have it");
+        let forced = java.ask("breaker", "force-unlock", &[name]).wait();
+        assert_eq!(forced.result, Ok("true".to_owned()));
+        let delay = between(forced.begun, waiter.join());
+        drop(held);
+        delay
+    });
+    kept_the_promise("forced by Java", delays);
+}
+
 #[test]
 fn every_waiter_of_a_mixed_crowd_gets_its_turn() {
     let _alone = alone();

@@ -98,6 +98,11 @@ impl LinePlace {
         }
     }
 
+    /// It was woken by itself, with nothing to ask for: sleeps on, `until` at most.
+    pub(crate) fn sleep_on(&mut self, until: Moment) {
+        self.sleeps_until = Some(until);
+    }
+
     /// Until when it sleeps on.
     pub(crate) fn stands_by(&mut self, now: Moment) -> Option<Moment> {
         self.sleeps_until.take().filter(|until| now < *until)

@@ -19,7 +19,7 @@ pub(crate) enum AttemptOutcome {
     /// Another owner has it.
     Busy { retry_after: Option<Duration> },
     /// The same, or it is kept for another client, and this one stands in the store's line.
-    InLine { retry_after: Option<Duration>, wakeups: Wakeups },
+    InLine { retry_after: Option<Duration>, wakeups: Wakeups, is_lookout: bool },
     /// The owner who was to have it already has it no longer. Nothing changed.
     Lost,
     /// Nothing changed, and nothing will.
@@ -38,8 +38,8 @@ impl AttemptOutcome {
             Answer::Done(Attempt::Granted { fence }) if stands => AttemptOutcome::Granted { fence },
             Answer::Done(Attempt::Granted { .. }) => AttemptOutcome::TooLate,
             Answer::Done(Attempt::Busy { retry_after }) => AttemptOutcome::Busy { retry_after },
-            Answer::Done(Attempt::InLine { retry_after, wakeups }) => {
-                AttemptOutcome::InLine { retry_after, wakeups }
+            Answer::Done(Attempt::InLine { retry_after, wakeups, is_lookout }) => {
+                AttemptOutcome::InLine { retry_after, wakeups, is_lookout }
             }
             Answer::Done(Attempt::Lost) => AttemptOutcome::Lost,
             Answer::Refused(error) => AttemptOutcome::Failed(error),

@@ -74,10 +74,50 @@ fn a_grant_that_is_read_after_its_window_is_no_hold() {
         *holder.holder.lock() = late;
         Answer::Done(Attempt::Granted { fence: None })
     }));
-    assert!(acquire(&engine, &name, WaitLimit::Once, Lease::Fixed(lease)).unwrap().is_none());
+    let error = acquire(&engine, &name, WaitLimit::Once, Lease::Fixed(lease)).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::TimedOut, "{error}");
+    assert!(!error.outcome_unknown());
     clock.advance(Duration::from_secs(1));
     assert_eq!(*store.holder.lock(), None, "it is undone");
     assert_ne!(ThreadMark::current().number(), number);
+    engine.shutdown().unwrap();
+}
+
+/// However long the caller would wait. The store frees the lock at once when the grant is given back, and says so.
+#[test]
+fn a_lease_shorter_than_the_answers_take_is_an_error_after_few_attempts() {
+    let (lease, ms) = (Duration::from_millis(2), Duration::from_millis);
+    let channel = Arc::new(Channel::new("a", true));
+    let store = Arc::new(Odd { channel: Some(Arc::clone(&channel)), ..Odd::default() });
+    let options = Options { patience: ms(300), ..Options::default() };
+    let seen: Arc<dyn Store> = Arc::clone(&store) as _;
+    let engine = Engine::start(options, Clock::System, seen, Arc::new(Reporter::new(None))).unwrap();
+    let name = name();
+    for limit in [WaitLimit::Deadline(engine.clock.after(ms(200))), FOREVER] {
+        let before = store.attempts.load(Ordering::SeqCst);
+        store.attempting.lock().extend((0..10_000).map(|_| -> Script<Attempt> {
+            let channel = Arc::clone(&channel);
+            Box::new(move || {
+                thread::sleep(lease * 2);
+                channel.notify();
+                Answer::Done(Attempt::Granted { fence: None })
+            })
+        }));
+        let begun = engine.clock.now();
+        let error = acquire(&engine, &name, limit, Lease::Fixed(lease)).unwrap_err();
+        let took = engine.clock.now().since(begun);
+        assert_eq!(error.kind(), ErrorKind::TimedOut);
+        assert!(error.to_string().contains("a lease of 2ms, but the answer took "), "{error}");
+        assert!(took >= ms(150), "{took:?}");
+        let attempts = store.attempts.load(Ordering::SeqCst) - before;
+        // One at first, and one after each pause of 20 ms at least.
+        let most = 2 + (took.as_millis() / 20) as usize;
+        assert!(attempts <= most, "{attempts} attempts in {took:?}");
+        store.attempting.lock().clear();
+    }
+    // By its lease alone: another may ask for a longer one.
+    let granted = acquire(&engine, &name, FOREVER, Lease::Fixed(Duration::from_secs(60))).unwrap().unwrap();
+    engine.end_level("unlock", &granted.hold, Some(granted.level)).unwrap();
     engine.shutdown().unwrap();
 }
 

@@ -63,7 +63,7 @@ macro_rules! scripts {
 }
 
 scripts! {
-    ACQUIRE = "fence.lua", "line.lua", "kept.lua", "acquire.lua";
+    ACQUIRE = "fence.lua", "line.lua", "join.lua", "kept.lua", "acquire.lua";
     RELEASE = "line.lua", "release.lua";
     LEAVE_LINE = "line.lua", "leave_line.lua";
     ACQUIRE_ALL = "kept.lua", "acquire_all.lua";
@@ -110,7 +110,7 @@ macro_rules! guarded {
 }
 
 guarded! {
-    RING_ACQUIRE = "fence.lua", "line.lua", "kept.lua", "acquire.lua";
+    RING_ACQUIRE = "fence.lua", "line.lua", "join.lua", "kept.lua", "acquire.lua";
     RING_FAIR_ACQUIRE = "fence.lua", "fair_acquire.lua";
     RING_RW_ACQUIRE = "fence.lua", "rw_acquire.lua";
     RING_TOKEN_ACQUIRE = "token_acquire.lua";

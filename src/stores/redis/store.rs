@@ -355,6 +355,12 @@ impl Lines for RedisStore {
             }
         }
     }
+
+    fn end_lookout(&self, claim: &Claim) {
+        if let Some(channel) = kinds::of(claim.kind).channel(claim) {
+            self.server.subscriber.end_soon(&channel);
+        }
+    }
 }
 
 impl ConnectionWatch for RedisStore {

@@ -30,7 +30,7 @@ use crate::seam::capabilities::{Capabilities, ConnectionWatch, Majority, SPLIT_P
 use crate::seam::fallbacks::{any_hung_up, begin_attempt, begin_release};
 use crate::seam::inspection::Inspect;
 use crate::seam::subscription::{Subscription, count_of_several};
-use crate::seam::{Answer, Attempt, Claim, Kind, Pending, Release, Sink, Snapshot, Store};
+use crate::seam::{Answer, Attempt, Claim, Kind, Pending, Release, Sink, Snapshot, Store, granted_too_late};
 use crate::sync::atomic::Ordering;
 use crate::sync::{Mutex, Waker, spawn_scoped, thread};
 use crate::time::{Clock, Moment, random_between};
@@ -137,11 +137,14 @@ impl Redlock {
         // Granted late, it would be in nobody's name; granted beside a majority, it is none of this hold's.
         self.monitor.owe_where(claim, |at, _| matches!(votes.0.get(at), Some(Answer::Unknown(_))));
         let granted = votes.granted();
-        let is_in_time = validity(claim.lease, Clock::System.now().since(sent)).is_some();
-        if granted >= votes.majority() && is_in_time {
+        let took = Clock::System.now().since(sent);
+        if granted >= votes.majority() && validity(claim.lease, took).is_some() {
             return Answer::Done(Attempt::Granted { fence: votes.fence() });
         }
         let got_some = self.undo(claim, votes, deadline);
+        if granted >= votes.majority() {
+            return Answer::Refused(granted_too_late("lock", claim.lease, took).on(claim.name.given()));
+        }
         let busy = votes.count(|attempt| matches!(attempt, Attempt::Busy { .. }));
         if granted + busy < votes.majority() {
             let name = claim.name.given();
@@ -157,8 +160,7 @@ impl Redlock {
         if !got_some || !claim.waits {
             return Answer::Done(Attempt::Busy { retry_after });
         }
-        // Others may have got as much: who asks again at once meets them again. Or it took so long that nothing was
-        // left of the lease.
+        // Others may have got as much: who asks again at once meets them again.
         let pause = random_between(SPLIT_PAUSE);
         let until = Clock::System.after(pause);
         self.pauses.lock().push((claim.owner, Arc::clone(&claim.name), until));

@@ -440,6 +440,14 @@ impl Lines for RingStore {
             lines.leave_line(claim, deadline);
         }
     }
+
+    fn end_lookout(&self, claim: &Claim) {
+        if let Ok(node) = self.at(claim.home)
+            && let Some(lines) = node.capabilities().lines
+        {
+            lines.end_lookout(claim);
+        }
+    }
 }
 
 impl ConnectionWatch for RingStore {

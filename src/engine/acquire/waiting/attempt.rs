@@ -12,7 +12,7 @@ use crate::engine::registry::QueuePlace;
 use crate::error::{Error, ErrorKind, Result};
 use crate::inspect::Whereabouts;
 use crate::observe::event::GaveUpReason;
-use crate::seam::{Answer, Attempt, Claim, HoldNote, Kind, Wakeups};
+use crate::seam::{Answer, Attempt, Claim, HoldNote, Kind, Wakeups, granted_too_late};
 use crate::time::{Moment, random_between, window};
 
 impl Waiting<'_> {
@@ -81,10 +81,12 @@ impl Waiting<'_> {
         self.attempts = self.attempts.saturating_add(1);
         self.engine.reporter.tell_request("acquire", sent, &self.engine.clock, answer.error());
         self.is_answered = matches!(answer, Answer::Done(_));
-        if self.is_answered {
+        let outcome = self.judge(&claim, sent, answer);
+        // A grant that came too late is of no more use than no answer.
+        if self.is_answered && !matches!(outcome, AttemptOutcome::TooLate) {
             self.reset_retry_budget();
         }
-        match self.judge(&claim, sent, answer) {
+        match outcome {
             AttemptOutcome::Lost => {
                 Err(Error::new(ErrorKind::Protocol, call.action, "a first hold was answered like a re-entry"))
             }
@@ -126,11 +128,18 @@ impl Waiting<'_> {
             }
             AttemptOutcome::TooLate => {
                 self.leave_behind(claim, sent);
-                Ok(Progress::Again)
+                let took = engine.clock.now().since(sent);
+                if took < window(self.asked) {
+                    return Ok(Progress::Again); // its session has ended, or its number was given up
+                }
+                self.pause_alone(granted_too_late(self.call.action, self.asked, took))
             }
-            AttemptOutcome::InLine { retry_after, wakeups } => Ok(self.stand_in_line(retry_after, wakeups)),
+            AttemptOutcome::InLine { retry_after, wakeups, is_lookout } => {
+                Ok(self.stand_in_line(retry_after, wakeups, is_lookout))
+            }
             AttemptOutcome::Busy { retry_after } => {
                 self.coming = None;
+                self.end_lookout();
                 self.listen_for(Wakeups::Releases);
                 let now = engine.clock.now();
                 let poll = now.plus(self.pause());

@@ -83,6 +83,18 @@ impl Waiting<'_> {
         Ok(Progress::Later(now.plus(random_between(RETRY_PAUSE))))
     }
 
+    /// The same after a grant that came too late. That is this caller's own, by its lease: others here may ask for a longer
+    /// one. No message shortens the pause: to give the grant back makes one, and asked at once the next would come too late too.
+    pub(super) fn pause_alone(&mut self, error: Error) -> Result<Progress> {
+        let (engine, now) = (self.engine, self.engine.clock.now());
+        let is_over = self.call.limit.is_over(now);
+        self.retry_budget.last =
+            Some(self.retry_budget.note(engine.options.patience, error, now, is_over)?);
+        let until = now.plus(random_between(RETRY_PAUSE));
+        self.pauses_until = Some(until);
+        Ok(Progress::Later(until))
+    }
+
     /// The store answers (again).
     pub(super) fn reset_retry_budget(&mut self) {
         if self.retry_budget.since.is_some() || self.parker.is_some() {

@@ -16,8 +16,14 @@ use crate::time::{Moment, random_between};
 
 impl Waiting<'_> {
     /// Its client stands in the line: sleeps until it is told, or the store has said to ask again.
-    pub(super) fn stand_in_line(&mut self, retry_after: Option<Duration>, wakeups: Wakeups) -> Progress {
+    pub(super) fn stand_in_line(
+        &mut self,
+        retry_after: Option<Duration>,
+        wakeups: Wakeups,
+        is_lookout: bool,
+    ) -> Progress {
         let now = self.engine.clock.now();
+        self.note_lookout(is_lookout, now);
         let poll = if self.line.stands {
             self.pause()
         } else {

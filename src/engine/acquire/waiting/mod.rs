@@ -7,12 +7,14 @@ mod attempt;
 mod grant;
 mod leave;
 mod line;
+mod lookout;
 mod report;
 mod sleep;
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use self::lookout::Lookout;
 use crate::engine::Engine;
 use crate::engine::acquire::call::{AcquireCall, Granted};
 use crate::engine::acquire::line_place::LinePlace;
@@ -64,6 +66,9 @@ pub(crate) struct Waiting<'a> {
     message_count: Option<u64>,
     /// Whether a message was the reason for the last attempt.
     is_by_message: bool,
+    lookout: Lookout,
+    /// It does not ask until then, whatever happens.
+    pauses_until: Option<Moment>,
     /// While a hold of this process stands: when the store is asked all the same.
     next_poll: Option<Moment>,
     /// Whether the store is to give this caller a place, where it queues.
@@ -130,6 +135,8 @@ impl<'a> Waiting<'a> {
             subscription: None,
             message_count: None,
             is_by_message: false,
+            lookout: Lookout::default(),
+            pauses_until: None,
             next_poll: None,
             waits: true,
             turn: if call.terms.backoff.is_some() { Turn::Barges } else { Turn::Waits },
@@ -252,6 +259,11 @@ impl<'a> Waiting<'a> {
         } else if let Some(until) = self.held_here_until(now) {
             return Step::Sleep(until);
         }
+        if let Some(until) = self.pauses_until.take().filter(|until| now < *until) {
+            self.pauses_until = Some(until);
+            self.message_count = self.subscription.as_ref().map(Subscription::message_count);
+            return Step::Sleep(until);
+        }
         if let Some(until) = self.line.stands_by(now) {
             return Step::Sleep(until);
         }
@@ -277,6 +289,7 @@ impl<'a> Waiting<'a> {
             self.line.note_turns(subscription);
             subscription.is_up().then(|| subscription.message_count())
         });
+        self.lookout.note_count();
         let claim = self.next_claim()?;
         let message_count = listened.unwrap_or_else(|| {
             let message_count = self.engine.store.message_count(&claim);
@@ -354,6 +367,7 @@ impl Drop for Waiting<'_> {
         if self.is_waiting {
             self.engine.reporter.counters.end_wait();
         }
+        self.end_lookout();
         self.leave_queue();
     }
 }

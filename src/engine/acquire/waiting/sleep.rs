@@ -71,6 +71,9 @@ impl Waiting<'_> {
                 return Ok(());
             }
             let moved = |at: &Subscription| at.is_up() && Some(at.message_count()) != self.message_count;
+            if self.lookout.has_moved() {
+                return Ok(());
+            }
             if self.subscription.as_ref().is_some_and(moved) {
                 return if self.is_rationed() { self.sleep_by_odds(place, until) } else { Ok(()) };
             }
@@ -78,7 +81,12 @@ impl Waiting<'_> {
         if ticket.is_given() || ticket.take_nudge() {
             return Ok(());
         }
-        let woken = self.parker(place).park(until, call.interrupt);
+        let look_out_at = self.lookout.begins_at().filter(|at| *at < until);
+        let woken = self.parker(place).park(look_out_at.unwrap_or(until), call.interrupt);
+        if look_out_at.is_some() && woken == Woken::Time {
+            self.look_out(place, until);
+            return Ok(());
+        }
         self.note_woken(woken);
         match woken {
             Woken::Signal

@@ -534,6 +534,12 @@ impl Lines for ClusterStore {
             place.node.store.leave_line(claim, deadline);
         }
     }
+
+    fn end_lookout(&self, claim: &Claim) {
+        if let Some(channel) = kinds::of(claim.kind).channel(claim) {
+            self.topology.wakeups.end_soon(&channel);
+        }
+    }
 }
 
 impl ConnectionWatch for ClusterStore {

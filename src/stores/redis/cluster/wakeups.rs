@@ -81,6 +81,14 @@ impl ClusterWakeups {
         self.homes.lock().of(channel)?.message_count(|| Some(channel.to_owned()))
     }
 
+    /// As [`Subscriber::end_soon`], at the member that has the channel.
+    pub(super) fn end_soon(&self, channel: &str) {
+        let subscriber = self.homes.lock().of(channel).cloned();
+        if let Some(subscriber) = subscriber {
+            subscriber.end_soon(channel);
+        }
+    }
+
     /// Moves the channels to where their slots are by the `latest` map: under the lock, so that of two threads that
     /// follow at the same time the later one does not go by the older map. All waiters of a channel that moves look
     /// again, now and when the new subscription stands: a release in between passes unnoticed. A channel whose slot

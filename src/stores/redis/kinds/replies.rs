@@ -27,14 +27,13 @@ pub(crate) fn attempted(reply: &Tagged, wants_fence: bool) -> Outcome<Attempt> {
 fn in_line(reply: &Tagged) -> Result<Attempt> {
     let left = ttl(reply.number(1)?);
     let after = |spread| left.map(|left| left + random_between(spread));
-    Ok(match reply.text(2)?.as_deref() {
-        Some("kept") => Attempt::InLine { retry_after: after(AFTER_KEPT), wakeups: Wakeups::OwnTurn },
-        Some("ours") => Attempt::InLine { retry_after: after(AFTER_LEASE), wakeups: Wakeups::OwnTurn },
-        Some("foreign") => {
-            Attempt::InLine { retry_after: after(AFTER_LEASE), wakeups: Wakeups::OwnTurnAndReleases }
-        }
+    let (spread, wakeups) = match reply.text(2)?.as_deref() {
+        Some("kept") => (AFTER_KEPT, Wakeups::OwnTurn),
+        Some("ours") => (AFTER_LEASE, Wakeups::OwnTurn),
+        Some("foreign") => (AFTER_LEASE, Wakeups::OwnTurnAndReleases),
         _ => return Err(reply.unexpected()),
-    })
+    };
+    Ok(Attempt::InLine { retry_after: after(spread), wakeups, is_lookout: reply.ends_with(b"first") })
 }
 
 fn fence(reply: &Tagged, wanted: bool) -> Result<Option<Fence>> {

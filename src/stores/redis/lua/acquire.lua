@@ -16,6 +16,7 @@
 --         {'busy', ttl_ms}                  others have it, or it is kept for another client; -1: for ever
 --         {'in_line', ttl_ms, why}          the same, and its client stands in the line. why 'ours': the holder's release
 --                                           tells the line; 'foreign': it does not; 'kept': it is free, and kept so long
+--         {'in_line', ttl_ms, 'ours', 'first'}   the same, and it is the first in the line
 --         {'lost'}                          count above 1, but the owner has nothing
 local lock, counter = KEYS[1], KEYS[2]
 local owner, count, lease_ms, turn, max_ms, place = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6]
@@ -47,7 +48,7 @@ if not held then
     -- The ids of clients whose releases tell the line are UUIDs of version 8; Redisson's, and those of versions of this
     -- crate without a line, have version 4.
     local holder = holders and (holders[1] == 'leasehold:about' and holders[2] or holders[1])
-    if holder and holder:sub(15, 15) == '8' then
+    if holder and holder:find('^%x+%-%x+%-8%x%x%x%-%x+%-%x+:%d+$') and holder:sub(15, 15) == '8' then
       why = 'ours'
     end
   elseif turn == 'next' then
@@ -62,23 +63,34 @@ if not held then
     end
     local tag = lock:find('{', 1, true) and lock or '{' .. lock .. '}'
     local line = 'leasehold_lock_line:' .. tag
+    local time = redis.pcall('time')
+    if time.err then
+      return {'busy', wait_ms}
+    end
+    local first = redis.pcall('zrange', line, 0, 0, 'WITHSCORES')
+    local is_first = not first[1] or first[1] == client
+    local is_stale = first[2] and is_dead(first[2], time[1])
     -- It keeps the place that it has. One that was told, and finds the lock taken, comes before all others.
-    local first = turn == 'next' and redis.pcall('zrange', line, 0, 0, 'WITHSCORES')
-    local joined_us = first and first[2] and first[2] - 1
-    if not joined_us then
-      local time = redis.pcall('time')
-      if time.err then
+    local place = turn == 'stand' and tonumber(redis.pcall('zadd', line, 'XX', 'INCR', 0, client))
+    if not place or is_stale or place % 100 ~= time[1] % 100 then
+      local joined_us = place or turn == 'next' and first[2] and first[2] - 100 or time[1] * 1000000 + time[2]
+      local added = redis.pcall('zadd', line, place and 'XX' or 'NX', place_score(joined_us, time[1]), client)
+      if type(added) ~= 'number' then
         return {'busy', wait_ms}
       end
-      joined_us = time[1] * 1000000 + time[2]
+      -- Who joins others that live need not move the end on: they do.
+      if (turn ~= 'wait' or is_stale or not first[1]) and redis.pcall('pexpire', line, 60000) ~= 1 then
+        redis.pcall('zrem', line, client)
+        return {'busy', wait_ms}
+      end
+      is_first = is_first or turn == 'next'
+      -- Who is first clears up behind itself when it asks again. Where the first is dead, anybody does.
+      if is_stale or is_first and turn ~= 'wait' then
+        is_first = drop_dead(line, time[1]) == client
+      end
     end
-    local added = redis.pcall('zadd', line, 'NX', string.format('%.0f', joined_us), client)
-    if type(added) ~= 'number' then
-      return {'busy', wait_ms}
-    end
-    if redis.pcall('pexpire', line, 60000) ~= 1 then
-      redis.pcall('zrem', line, client)
-      return {'busy', wait_ms}
+    if is_first and why == 'ours' then
+      return {'in_line', wait_ms, why, 'first'}
     end
     return {'in_line', wait_ms, why}
   end

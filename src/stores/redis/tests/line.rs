@@ -27,7 +27,7 @@ fn by(claim: &Claim, turn: Turn) -> Claim {
 
 fn in_line(store: &RedisStore, claim: &Claim) -> (Duration, Wakeups) {
     match store.attempt(claim, 1, soon()).done() {
-        Attempt::InLine { retry_after: Some(after), wakeups } => (after, wakeups),
+        Attempt::InLine { retry_after: Some(after), wakeups, .. } => (after, wakeups),
         other => panic!("not in line but {other:?}"),
     }
 }
@@ -158,21 +158,133 @@ fn a_grant_to_one_who_was_not_told_takes_its_client_out_of_the_line() {
     store.close();
 }
 
+/// A place in the line of one that joined `joined_s` ago and last asked `asked_s` ago.
+fn stand(server: &Server, client: &str, joined_s: i64, asked_s: i64) {
+    let (seconds, _micros): (i64, i64) = redis::from_redis_value(server.run(&["TIME"])).unwrap();
+    let score = (seconds - joined_s) * 1_000_000 + (seconds - asked_s) % 100;
+    server.run(&["ZADD", LINE, &score.to_string(), client]);
+    server.run(&["PEXPIRE", LINE, "60000"]);
+}
+
+/// They died just now: no time says so yet.
 #[test]
-fn clients_that_listen_no_more_are_passed_over_eight_at_a_time() {
+fn a_release_passes_over_a_thousand_clients_that_listen_no_more() {
     let server = Server::start(&[]);
     let store = server.store();
-    let (holder, alive) = (waiter(), waiter());
+    let (holder, alive, behind) = (waiter(), waiter(), waiter());
     granted(store.attempt(&holder, 1, soon()));
-    let dead: Vec<_> = (0..7).map(|_| waiter()).collect();
-    for claim in &dead {
-        in_line(&store, claim);
-    }
+    (0..1_000).for_each(|_| stand(&server, &client(&waiter()), 1, 1));
     in_line(&store, &alive);
+    in_line(&store, &waiter()); // dead, and the first behind the one that is told
+    in_line(&store, &behind);
     let mut messages = Messages::of(&server, &message(&alive, "").0);
+    let mut standbys = Messages::of(&server, &message(&behind, "").0);
     assert_eq!(release(&store, &holder), Others::Next);
     assert_eq!(messages.take(), [message(&alive, "next")]);
-    assert_eq!(line(&server), [""; 0]);
+    assert_eq!(standbys.take(), [message(&behind, "standby")]);
+    assert_eq!(line(&server).len(), 2);
+    store.close();
+}
+
+/// Whether they listen or not: a host that lost its power leaves a subscription.
+#[test]
+fn clients_that_have_not_asked_for_five_seconds_stand_in_the_line_no_more() {
+    let server = Server::start(&[]);
+    let store = server.store();
+    let (holder, long, new) = (waiter(), waiter(), waiter());
+    granted(store.attempt(&holder, 1, soon()));
+    in_line(&store, &long);
+    let dead: Vec<_> = (0..40).map(|_| client(&waiter())).collect();
+    let ages = [(0, 7), (3_600, 7), (3_600, 40)].into_iter().cycle();
+    for (dead, (joined_s, asked_s)) in dead.iter().zip(ages) {
+        stand(&server, dead, joined_s, asked_s);
+    }
+    let lives = client(&waiter());
+    stand(&server, &lives, 3_600, 3);
+    let before = line(&server).len();
+    assert_eq!(before, dead.len() + 2);
+    in_line(&store, &new);
+    // In the order in which they came; whoever asks again keeps its place, and its time.
+    assert_eq!(line(&server), [lives.clone(), client(&long), client(&new)]);
+    in_line(&store, &by(&long, Turn::StandsInLine));
+    assert_eq!(line(&server), [lives, client(&long), client(&new)]);
+    // The first clears up behind itself too.
+    server.run(&["ZREM", LINE, &line(&server)[0]]);
+    stand(&server, &dead[0], -1, 9);
+    in_line(&store, &by(&long, Turn::StandsInLine));
+    assert_eq!(line(&server), [client(&long), client(&new)]);
+    store.close();
+}
+
+/// By its clock it asked five seconds from now: it is not taken for dead, although the clock is behind.
+#[test]
+fn a_client_that_stood_in_the_line_before_the_servers_clock_was_set_back_stays_in_it() {
+    let server = Server::start(&[]);
+    let store = server.store();
+    let (holder, new) = (waiter(), waiter());
+    granted(store.attempt(&holder, 1, soon()));
+    let ahead = client(&waiter());
+    stand(&server, &ahead, 3_600, -20);
+    in_line(&store, &new);
+    assert_eq!(line(&server), [ahead, client(&new)]);
+    store.close();
+}
+
+#[test]
+fn who_joins_a_line_keeps_its_end_and_who_asks_again_moves_it_on() {
+    let server = Server::start(&[]);
+    let store = server.store();
+    let (holder, first, second) = (waiter(), waiter(), waiter());
+    granted(store.attempt(&holder, 1, soon()));
+    in_line(&store, &first);
+    server.run(&["PEXPIRE", LINE, "20000"]);
+    in_line(&store, &second);
+    assert!((1..=20_000).contains(&server.number(&["PTTL", LINE])));
+    in_line(&store, &by(&second, Turn::StandsInLine));
+    assert!((40_000..=60_000).contains(&server.number(&["PTTL", LINE])));
+    // Of a line of the dead nobody else does.
+    server.run(&["DEL", LINE]);
+    stand(&server, &client(&waiter()), 50, 50);
+    server.run(&["PEXPIRE", LINE, "1000"]);
+    in_line(&store, &waiter());
+    assert!((40_000..=60_000).contains(&server.number(&["PTTL", LINE])));
+    store.close();
+}
+
+#[test]
+fn the_first_in_the_line_is_its_lookout_under_a_holder_of_ours() {
+    let is_lookout = |store: &RedisStore, claim: &Claim| match store.attempt(claim, 1, soon()).done() {
+        Attempt::InLine { is_lookout, .. } => is_lookout,
+        other => panic!("not in line but {other:?}"),
+    };
+    let server = Server::start(&[]);
+    let store = server.store();
+    let (holder, first, second) = (waiter(), waiter(), waiter());
+    granted(store.attempt(&holder, 1, soon()));
+    assert!(is_lookout(&store, &first));
+    assert!(!is_lookout(&store, &second));
+    assert!(is_lookout(&store, &by(&first, Turn::StandsInLine)));
+    server.run(&["ZREM", LINE, &client(&first)]);
+    assert!(is_lookout(&store, &by(&second, Turn::StandsInLine)));
+    assert!(is_lookout(&store, &by(&first, Turn::IsNext)));
+    server.run(&["DEL", "k"]);
+    server.run(&["HSET", "k", &format!("{}:7", uuid::Uuid::new_v4()), "1"]);
+    assert!(!is_lookout(&store, &by(&first, Turn::StandsInLine)), "all listen to releases then");
+    store.close();
+}
+
+#[test]
+fn a_holder_whose_id_is_no_uuid_is_none_of_ours_whatever_its_fifteenth_character() {
+    let server = Server::start(&[]);
+    let store = server.store();
+    let ids =
+        ["worker-of-shop8:1", "8a3f0e0e0000-0-8000-8000-00000001:1", "8a3f0e0e-0000-8000-8000-000000000001"];
+    for id in ids {
+        server.run(&["DEL", "k"]);
+        server.run(&["HSET", "k", id, "1"]);
+        server.run(&["PEXPIRE", "k", "30000"]);
+        assert_eq!(in_line(&store, &waiter()).1, Wakeups::OwnTurnAndReleases, "{id}");
+    }
     store.close();
 }
 

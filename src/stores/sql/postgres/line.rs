@@ -144,7 +144,8 @@ impl Postgres {
             }
             let (left, spread, wakeups) = retry(seen.as_ref(), kept(&row)?);
             let retry_after = if was_freed { AT_ONCE } else { left + random_between(spread) };
-            return Ok(Attempt::InLine { retry_after: Some(retry_after), wakeups });
+            // Nothing else wakes here: who deletes a row notifies nobody.
+            return Ok(Attempt::InLine { retry_after: Some(retry_after), wakeups, is_lookout: false });
         }
     }
 
