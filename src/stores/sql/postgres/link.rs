@@ -15,7 +15,7 @@ use tokio_postgres::{Client, Config, Connection, Row, SimpleQueryMessage, Socket
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::seam::{Failure, Outcome};
-use crate::stores::sql::postgres::refusal::{failed, unreachable};
+use crate::stores::sql::postgres::refusal::{ends_the_session, failed, unreachable};
 #[cfg(feature = "tls")]
 pub(super) use crate::stores::sql::postgres::secure::Secure;
 use crate::stores::sql::timed_out;
@@ -50,6 +50,10 @@ pub(super) struct PostgresConnection {
     /// The process of the server that carried out the setup.
     pub(super) backend: String,
     statements: HashMap<Box<str>, Statement>,
+    /// The table of the locks, which errors name.
+    pub(super) table: Option<Arc<str>>,
+    /// The server has ended the session, whatever the socket says yet.
+    pub(super) ended: bool,
     /// Dropped last: it runs what reads and writes for the client.
     runtime: Runtime,
 }
@@ -99,7 +103,8 @@ impl PostgresConnection {
                 return Err(error.during("connect"));
             }
         };
-        Ok(PostgresConnection { client: Arc::new(client), backend, statements: HashMap::new(), runtime })
+        let (client, statements) = (Arc::new(client), HashMap::new());
+        Ok(PostgresConnection { client, backend, statements, table: None, ended: false, runtime })
     }
 
     /// The process of the server that carries out `first` and this, without a prepared statement.
@@ -107,12 +112,12 @@ impl PostgresConnection {
         may_wait().map_err(Failure::Refused)?;
         let asked = format!("{first}{BACKEND}");
         let answer = self.runtime.block_on(within(deadline, self.client.simple_query(&asked)));
-        Ok(backend_of(&judge(answer)?))
+        Ok(backend_of(&self.judge(answer)?))
     }
 
     /// Whether the connection still stands. Lets the runtime look at the socket first, which nobody did meanwhile.
     pub(super) fn is_alive(&self) -> bool {
-        if self.client.is_closed() {
+        if self.ended || self.client.is_closed() {
             return false;
         }
         if may_wait().is_err() {
@@ -135,7 +140,7 @@ impl PostgresConnection {
         let statement = self.statement(sql, deadline)?;
         let client = &self.client;
         let answer = self.runtime.block_on(within(deadline, client.query(&statement, params)));
-        judge(answer)
+        self.judge(answer)
     }
 
     /// The only rows that two statements return, of which the second is sent behind the first without waiting, and begins when
@@ -147,8 +152,9 @@ impl PostgresConnection {
         deadline: Moment,
     ) -> Outcome<(Row, Outcome<Row>)> {
         let (statement, next) = (self.statement(sql, deadline)?, self.statement(next_sql, deadline)?);
-        let mut first = std::pin::pin!(self.client.query(&statement, params));
-        let mut second = std::pin::pin!(self.client.query(&next, next_params));
+        let client = Arc::clone(&self.client);
+        let mut first = std::pin::pin!(client.query(&statement, params));
+        let mut second = std::pin::pin!(client.query(&next, next_params));
         let mut answers = (None, None);
         // Polled in this order: the first is sent first.
         let both = std::future::poll_fn(|context| {
@@ -161,8 +167,9 @@ impl PostgresConnection {
             if answers.0.is_some() && answers.1.is_some() { Poll::Ready(()) } else { Poll::Pending }
         });
         self.runtime.block_on(within(deadline, both));
-        let first = only(judge(answers.0)?)?;
-        Ok((first, judge(answers.1).and_then(only)))
+        let first = self.judge(answers.0);
+        let second = self.judge(answers.1);
+        Ok((only(first?)?, second.and_then(only)))
     }
 
     /// Sends the statement once for each list of parameters without waiting in between; how many rows each returned.
@@ -196,7 +203,7 @@ impl PostgresConnection {
             }
             answers
         });
-        answers.into_iter().map(|answer| judge(answer).map(|rows| rows.len())).collect()
+        answers.into_iter().map(|answer| self.judge(answer).map(|rows| rows.len())).collect()
     }
 
     /// Prepares a statement once for each connection; until it is, nothing was asked for.
@@ -206,7 +213,7 @@ impl PostgresConnection {
             return Ok(statement.clone());
         }
         let answer = self.runtime.block_on(within(deadline, self.client.prepare(sql)));
-        let statement = judge(answer).map_err(Failure::of_reading)?;
+        let statement = self.judge(answer).map_err(Failure::of_reading)?;
         self.statements.insert(sql.into(), statement.clone());
         Ok(statement)
     }
@@ -214,7 +221,18 @@ impl PostgresConnection {
     /// Several statements that answer nothing.
     pub(super) fn execute(&mut self, sql: &str, deadline: Moment) -> Outcome<()> {
         let answer = self.runtime.block_on(within(deadline, self.client.batch_execute(sql)));
-        judge(answer)
+        self.judge(answer)
+    }
+
+    /// The outcome of a request. The answer to one that was given up may still come; the driver passes it over.
+    fn judge<T>(&mut self, answer: Option<std::result::Result<T, tokio_postgres::Error>>) -> Outcome<T> {
+        let Some(result) = answer else {
+            return Err(Failure::Unknown(timed_out("the server did not answer in time")));
+        };
+        result.map_err(|error| {
+            self.ended |= error.as_db_error().is_some_and(ends_the_session);
+            failed(error, self.table.as_deref())
+        })
     }
 }
 
@@ -230,6 +248,10 @@ fn ready<T>(poll: Poll<T>) -> Option<T> {
     }
 }
 
+/// The server ends no session for being idle, whatever it does to others of this user. (Since version 14 it can.)
+pub(super) const STAYS: &str = "SELECT set_config('idle_session_timeout', '0', false) \
+    WHERE current_setting('server_version_num')::integer >= 140000";
+
 const BACKEND: &str = "SELECT pg_backend_pid()";
 
 /// The answer to `BACKEND`, which was asked last.
@@ -239,12 +261,4 @@ fn backend_of(answers: &[SimpleQueryMessage]) -> String {
         _ => None,
     });
     row.unwrap_or_default().to_owned()
-}
-
-/// The outcome of a request. The answer to one that was given up may still come; the driver passes it over.
-fn judge<T>(answer: Option<std::result::Result<T, tokio_postgres::Error>>) -> Outcome<T> {
-    match answer {
-        Some(result) => result.map_err(failed),
-        None => Err(Failure::Unknown(timed_out("the server did not answer in time"))),
-    }
 }
