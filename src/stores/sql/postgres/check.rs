@@ -5,6 +5,7 @@ use crate::error::{Error, ErrorKind};
 use crate::seam::{Failure, Outcome};
 use crate::stores::sql::postgres::link::{Dial, PostgresConnection};
 use crate::stores::sql::postgres::place::{Place, create_beside};
+use crate::stores::sql::postgres::refusal::is_of_protocol;
 use crate::stores::sql::postgres::{Postgres, column};
 use crate::stores::sql::rows::try_one;
 use crate::time::Moment;
@@ -49,6 +50,7 @@ pub(super) fn session(
     match other.backend_after("BEGIN; ", deadline) {
         Ok(taken) if taken != link.backend => {}
         Ok(_) | Err(Failure::Refused(_)) => return pooled(),
+        Err(Failure::Unknown(error)) if is_of_protocol(&error) => return pooled(),
         Err(failure) => return Err(failure),
     }
     if link.backend_after("", deadline)? == link.backend { Ok(()) } else { pooled() }

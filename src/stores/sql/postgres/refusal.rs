@@ -50,6 +50,11 @@ pub(super) fn is_of_table(error: &Error) -> bool {
     code_of(error).is_some_and(|code| matches!(class(code), "22" | "23" | "42"))
 }
 
+/// Whether a pooler, or the server, ended the session for what was asked.
+pub(super) fn is_of_protocol(error: &Error) -> bool {
+    code_of(error) == Some(&SqlState::PROTOCOL_VIOLATION)
+}
+
 /// Whether the server has no room for a message: its queue is full.
 fn has_full_queue(error: &Error) -> bool {
     code_of(error) == Some(&SqlState::PROGRAM_LIMIT_EXCEEDED)
