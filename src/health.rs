@@ -13,7 +13,7 @@ use std::time::Duration;
 /// assert_eq!((health.store, health.wakeups), ("memory", Wakeups::Working));
 /// # Ok::<(), leasehold::Error>(())
 /// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Health {
     /// The kind of store: `"redis"`, `"redis-sentinel"`, `"redis-cluster"`, `"redlock"`, `"ring"`, `"postgres"`, `"mysql"`,
@@ -23,6 +23,12 @@ pub struct Health {
     pub latency: Duration,
     /// Whether waiters are woken.
     pub wakeups: Wakeups,
+    /// The table of a PostgreSQL, MySQL or MariaDB that keeps the locks, with its schema or database. `None`: there is none, or
+    /// it is not known before the first use of a client that [connects lazily](crate::LockClient::connect_lazily).
+    pub table: Option<String>,
+    /// PostgreSQL: tables of the same name in other schemas, as they were when the client connected. A program whose search path
+    /// leads to one of them keeps other locks than this client.
+    pub other_tables: Vec<String>,
 }
 
 /// Whether a release elsewhere wakes those who wait here.

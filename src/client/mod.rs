@@ -511,7 +511,14 @@ impl LockClient {
                     (true, true) => Wakeups::Working,
                 };
                 let latency = engine.clock.now().since(begun);
-                Ok(Health { store: engine.options.store, latency, wakeups })
+                let table = engine.store.capabilities().table;
+                Ok(Health {
+                    store: engine.options.store,
+                    latency,
+                    wakeups,
+                    table: table.map(|table| table.name.clone()),
+                    other_tables: table.map(|table| table.others.clone()).unwrap_or_default(),
+                })
             }
         }
     }

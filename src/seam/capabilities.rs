@@ -43,6 +43,8 @@ pub(crate) struct Capabilities<'a> {
     pub(crate) lines: Option<&'a dyn Lines>,
     pub(crate) directory: Option<&'a dyn Directory>,
     pub(crate) listing: Option<&'a dyn Listing>,
+    /// The table of a database that keeps the locks.
+    pub(crate) table: Option<&'a TableInUse>,
     /// The store itself, for questions that only its own kind of store can answer.
     pub(crate) itself: Option<&'a (dyn Any + Send + Sync)>,
 }
@@ -75,6 +77,7 @@ impl Default for Capabilities<'_> {
             lines: None,
             directory: None,
             listing: None,
+            table: None,
             itself: None,
         }
     }
@@ -84,6 +87,14 @@ impl fmt::Debug for Capabilities<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Capabilities").field("wakes", &self.wakes).finish_non_exhaustive()
     }
+}
+
+/// The table of a database that keeps the locks, by its full name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct TableInUse {
+    pub(crate) name: String,
+    /// Others of the same name, in which other users of the database may keep theirs.
+    pub(crate) others: Vec<String>,
 }
 
 /// A store that connects when it is first used.

@@ -27,12 +27,16 @@ mod memory_faults;
 mod metrics;
 #[cfg(feature = "mysql")]
 mod mysql;
+#[cfg(feature = "mysql")]
+mod mysql_settings;
 #[cfg(all(feature = "postgres", feature = "mysql", feature = "sqlite"))]
 mod orders;
 #[cfg(feature = "postgres")]
 mod postgres;
 #[cfg(feature = "postgres")]
 mod postgres_line;
+#[cfg(feature = "postgres")]
+mod postgres_settings;
 mod redis;
 #[cfg(feature = "sqlite")]
 mod sqlite;

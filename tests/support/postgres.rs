@@ -188,6 +188,12 @@ impl Bouncer {
     /// One that pools what `mode` says: `session`, `transaction` or `statement`. `None` after [`missing`] when there is none.
     #[track_caller]
     pub fn before(server: &PostgresServer, mode: &str) -> Option<Bouncer> {
+        Bouncer::before_with(server, mode, "")
+    }
+
+    /// With another line of settings, such as `default_pool_size = 1`.
+    #[track_caller]
+    pub fn before_with(server: &PostgresServer, mode: &str, more: &str) -> Option<Bouncer> {
         let debians = PathBuf::from("/usr/sbin/pgbouncer");
         let Some(program) = in_path("pgbouncer").or_else(|| Some(debians).filter(|path| path.is_file()))
         else {
@@ -201,7 +207,7 @@ impl Bouncer {
              postgres = host=127.0.0.1 port={} dbname=postgres user=admin\n\
              [pgbouncer]\n\
              listen_addr = 127.0.0.1\nlisten_port = {}\nunix_socket_dir =\nauth_type = any\n\
-             pool_mode = {mode}\nignore_startup_parameters = extra_float_digits\n",
+             pool_mode = {mode}\nignore_startup_parameters = extra_float_digits\n{more}\n",
             server.port(),
             port.number()
         );

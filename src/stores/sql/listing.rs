@@ -2,6 +2,7 @@
 //!
 //! A table without that one beside it keeps locks all the same: then a lock's own row is all that is known of its holder.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -22,6 +23,25 @@ fn bytes(hex: &str) -> Vec<u8> {
     pairs.filter_map(|pair| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok()).collect()
 }
 
+/// The same JSON for a database without a place for other characters, which stand in its strings alone.
+fn in_ascii(json: &str) -> Cow<'_, str> {
+    if json.is_ascii() {
+        return json.into();
+    }
+    let mut units = [0; 2];
+    let mut text = String::with_capacity(json.len() * 2);
+    for character in json.chars() {
+        if character.is_ascii() {
+            text.push(character);
+            continue;
+        }
+        for unit in character.encode_utf16(&mut units) {
+            text.push_str(&format!("\\u{unit:04x}"));
+        }
+    }
+    text.into()
+}
+
 /// So many entries the statements return.
 const PAGE: usize = 250;
 
@@ -33,7 +53,7 @@ impl<D: Rows> RowStore<D> {
                 database.tidy_entries(link, deadline)?;
                 self.has_tidied.store(true, Ordering::Relaxed);
             }
-            database.post(link, client, text, lease, deadline)
+            database.post(link, client, &in_ascii(text), lease, deadline)
         })
     }
 }

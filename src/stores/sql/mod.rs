@@ -35,6 +35,8 @@ macro_rules! queries {
 mod listing;
 #[cfg(feature = "mysql")]
 pub(crate) mod mysql;
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+mod notes;
 mod pool;
 #[cfg(feature = "postgres")]
 pub(crate) mod postgres;
@@ -53,15 +55,33 @@ use crate::error::{Error, ErrorKind};
 /// The table's name in the queries; the configured one is put in its place.
 const TABLE: &str = "leasehold_locks";
 
-/// A query with the configured table's name, which `RedisOptions::checked_for_database` has found to be a plain identifier.
+/// A query with the name of the table in use, and of those beside it. The name is a plain identifier, as
+/// `RedisOptions::checked_for_database` has found, or a database's own with its quotes.
 fn query(text: &str, table: &str) -> String {
-    text.replace(TABLE, table)
+    let mut parts = text.split(TABLE);
+    let mut query = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let end = part.find(|c: char| !c.is_ascii_alphanumeric() && c != '_').unwrap_or(part.len());
+        let (suffix, rest) = part.split_at(end);
+        query.push_str(&beside(table, suffix));
+        query.push_str(rest);
+    }
+    query
+}
+
+/// The name of a table beside another: a suffix goes within the quotes.
+fn beside(table: &str, suffix: &str) -> String {
+    match table.strip_suffix('"') {
+        Some(open) => format!("{open}{suffix}\""),
+        None => format!("{table}{suffix}"),
+    }
 }
 
 fn timed_out(detail: &str) -> Error {
     Error::new(ErrorKind::TimedOut, "request", detail)
 }
 
+#[cfg(any(feature = "mysql", feature = "sqlite"))]
 fn no_table(options: &RedisOptions) -> Error {
     let words = format!(
         "there is no table {:?}: make it once by create_schema(), or with the statements in docs/stores.md",

@@ -31,7 +31,9 @@ use mysql::{Error as Driver, Transaction, params};
 
 use crate::config::check_table;
 use crate::error::{Error, ErrorKind, Result};
-use crate::stores::sql::mysql::refusal::{LOCK_WAIT_TIMEOUT, classify, ends_the_session, said};
+use crate::stores::sql::mysql::refusal::{
+    LOCK_WAIT_TIMEOUT, NO_SUCH_TABLE, classify, ends_the_session, said,
+};
 
 /// A table of names; the connection that has a name's row locked holds the lock.
 ///
@@ -72,12 +74,17 @@ impl NameTable {
     ///
     /// # Blocking
     ///
-    /// One round trip.
+    /// Two round trips at most.
     ///
     /// # Errors
     ///
     /// The server's answer.
     pub fn create(&self, connection: &mut impl Queryable) -> Result<()> {
+        // That needs no right to make one.
+        match connection.query_drop(format!("SELECT 1 FROM {} LIMIT 0", self.table)) {
+            Err(Driver::MySqlError(error)) if error.code == NO_SUCH_TABLE => {}
+            looked => return looked.map_err(|error| failed("create", error)),
+        }
         let text = include_str!("../query/mysql/names.sql").replace(NAMES, &self.table);
         connection.query_drop(text).map_err(|error| failed("create", error))
     }

@@ -1,6 +1,7 @@
 //! MySQL and MariaDB: one statement on one row for each request, each a transaction of its own at READ COMMITTED. The
 //! server wakes no waiters, so they look now and then, and one client of each name often (`turnstile`).
 
+mod check;
 mod get_lock;
 pub mod in_transaction;
 mod refusal;
@@ -15,16 +16,18 @@ use mysql::{Conn, OptsBuilder, Params, params};
 
 use self::refusal::{ends_the_session, failed, refused, took_too_long};
 use self::turnstile::{TurnstileQueries, Turnstiles};
+use self::url::{READ_COMMITTED, settings};
 use crate::config::RedisOptions;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
 use crate::ident::LockName;
-use crate::inspect::Whereabouts;
+use crate::seam::capabilities::TableInUse;
 use crate::seam::subscription::Subscription;
-use crate::seam::{Claim, Failure, Outcome, Store};
+use crate::seam::{Attempt, Claim, Failure, Outcome, Store};
+use crate::stores::sql::notes::Notes;
 use crate::stores::sql::pool::{Database, Pool};
-use crate::stores::sql::rows::{Change, EntryRow, ListedRow, Row, RowStore, Rows, Told};
+use crate::stores::sql::rows::{Change, EntryRow, ListedRow, Row, RowStore, Rows, Told, acquire_by_row};
 use crate::stores::sql::sessions::SessionStore;
-use crate::stores::sql::{no_table, query, timed_out};
+use crate::stores::sql::timed_out;
 use crate::sync::Waker;
 use crate::time::{Clock, Moment};
 
@@ -39,56 +42,24 @@ pub(crate) fn open(options: &RedisOptions) -> Result<Arc<dyn Store>> {
     let turnstiles = options.table.turnstiles;
     let turnstiles = turnstiles.then(|| Turnstiles::new(opts.clone(), options.connect_timeout, turns));
     let (connect_timeout, command_timeout) = (options.connect_timeout, options.command_timeout);
-    let database = Mysql { opts, connect_timeout, command_timeout, queries, turnstiles };
+    let (isolation, notes) = (READ_COMMITTED, Notes::default());
+    let mut database =
+        Mysql { opts, isolation, connect_timeout, command_timeout, queries, turnstiles, notes, table: None };
     let deadline = Clock::System.after(options.connect_timeout);
     let mut first = database.connect(deadline)?;
-    check(options, &mut first).map_err(|failure| failure.into_error().during("connect"))?;
+    check::server(&mut first)
+        .and_then(|()| check::isolation(&mut database, &mut first))
+        .and_then(|()| match options.table.session_locks {
+            true => Ok(()),
+            false => check::tables(&mut database, options, &mut first, deadline),
+        })
+        .map_err(|failure| failure.into_error().during("connect"))?;
     let pool = Pool::new(database, options.pool_size, first)?;
     if options.table.session_locks {
         Ok(Arc::new(SessionStore::new(pool)))
     } else {
         Ok(Arc::new(RowStore::new(pool)))
     }
-}
-
-fn check(options: &RedisOptions, link: &mut MysqlConnection) -> Outcome<()> {
-    let refuse = |kind, words: &str| Err(Failure::Refused(Error::new(kind, "connect", words)));
-    let text = "SELECT VERSION(), @@global.read_only";
-    let (version, read_only): (String, String) =
-        link.conn.query_first(text).map_err(failed)?.unwrap_or_default();
-    if is_too_old(&version) {
-        return refuse(ErrorKind::TooOld, "the server is older than MySQL 5.7 or MariaDB 10.3");
-    }
-    if !["0", "OFF"].contains(&read_only.as_str()) {
-        return refuse(ErrorKind::ReadOnly, "the server is read-only: grants come from the primary");
-    }
-    if options.table.session_locks {
-        return Ok(());
-    }
-    if options.table.create {
-        let create = query(include_str!("../query/mysql/schema.sql"), &options.table.name);
-        link.conn.query_drop(create).map_err(failed)?;
-        // Without it there is no directory, which is not worth a client.
-        let clients = query(include_str!("../query/mysql/clients.sql"), &options.table.name);
-        match link.conn.query_drop(clients) {
-            Err(mysql::Error::MySqlError(_)) => {}
-            made => made.map_err(failed)?,
-        }
-    }
-    let look = format!("SELECT 1 FROM {} LIMIT 0", options.table.name);
-    match link.conn.query_drop(look) {
-        Err(mysql::Error::MySqlError(error)) if error.code == refusal::NO_SUCH_TABLE => {
-            Err(Failure::Refused(no_table(options)))
-        }
-        looked => looked.map_err(failed),
-    }
-}
-
-fn is_too_old(version: &str) -> bool {
-    let mut numbers = version.split(['.', '-']).map_while(|part| part.parse::<u32>().ok());
-    let version_is = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
-    let oldest = if version.contains("MariaDB") { (10, 3) } else { (5, 7) };
-    version_is < oldest
 }
 
 /// One connection.
@@ -151,10 +122,14 @@ impl Queries {
 
 struct Mysql {
     opts: OptsBuilder,
+    isolation: &'static str,
     connect_timeout: Duration,
     command_timeout: Duration,
     queries: Queries,
     turnstiles: Option<Arc<Turnstiles>>,
+    notes: Notes,
+    /// Session locks have none.
+    table: Option<TableInUse>,
 }
 
 impl Database for Mysql {
@@ -181,11 +156,7 @@ impl Database for Mysql {
         }
         let opts = self.opts.clone().tcp_connect_timeout(Some(left));
         let opts = opts.read_timeout(Some(left)).write_timeout(Some(left));
-        let opts = opts.init(vec![
-            "SET NAMES utf8mb4",
-            "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED",
-            "SET SESSION autocommit = 1, lock_wait_timeout = 1, innodb_lock_wait_timeout = 1",
-        ]);
+        let opts = opts.init(settings(self.isolation, 1));
         let conn = Conn::new(opts).map_err(|error| refused(error).during("connect"))?;
         Ok(MysqlConnection { conn, used: Clock::System.now(), ended: false, silent: false })
     }
@@ -227,6 +198,15 @@ impl Mysql {
 
 impl Rows for Mysql {
     const POLL_EVERY: (Duration, Duration) = (Duration::from_millis(50), Duration::from_millis(100));
+
+    fn acquire(&self, link: &mut MysqlConnection, claim: &Claim, deadline: Moment) -> Outcome<Attempt> {
+        self.notes.without_if_refused(|| acquire_by_row(self, link, claim, deadline))
+    }
+
+    fn table(&self) -> Option<&TableInUse> {
+        self.table.as_ref()
+    }
+
     fn take(
         &self,
         link: &mut MysqlConnection,
@@ -234,7 +214,7 @@ impl Rows for Mysql {
         fenced: bool,
         deadline: Moment,
     ) -> Outcome<Change<u64>> {
-        let here = Whereabouts::here();
+        let here = self.notes.here();
         let take = |link: &mut MysqlConnection| {
             link.run(
                 &self.queries.take,
@@ -446,21 +426,4 @@ impl Rows for Mysql {
 
 fn entry_row((client, text, remaining_ms): (String, String, i64)) -> EntryRow {
     EntryRow { client, text, remaining_ms }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::is_too_old;
-
-    #[test]
-    fn versions_are_told_apart() {
-        for new in
-            ["5.7.44", "8.0.36-0ubuntu0.22.04.1", "9.1.0", "10.11.6-MariaDB-0+deb12u1", "11.4.2-MariaDB"]
-        {
-            assert!(!is_too_old(new), "{new}");
-        }
-        for old in ["5.6.51", "5.5.68-MariaDB", "10.2.44-MariaDB", "?"] {
-            assert!(is_too_old(old), "{old}");
-        }
-    }
 }

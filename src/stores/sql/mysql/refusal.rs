@@ -3,18 +3,29 @@
 use std::error::Error as _;
 use std::io::ErrorKind::{TimedOut, WouldBlock};
 
-use mysql::{DriverError, Error as Driver};
+use mysql::{DriverError, Error as Driver, MySqlError};
 
 use crate::error::{Error, ErrorKind};
 use crate::seam::Failure;
 
 pub(super) const NO_SUCH_TABLE: u16 = 1146;
 pub(super) const LOCK_WAIT_TIMEOUT: u16 = 1205;
+const TOO_MANY_CONNECTIONS: u16 = 1040;
+/// Of Galera: the node has lost the others, or has not found them yet.
+const NOT_READY: u16 = 1047;
+const ENDED: &str = "the server ended the connection";
 
-/// A request that failed after it was sent. An error of the server's means that the statement was rolled back.
+/// The session was idle for too long: the request was not read.
+const WAS_IDLE: u16 = 4031;
+
+/// A request that failed after it was sent. An error of the server's means that the statement was rolled back, unless the
+/// session ended with it: then the statement may have been committed before. A proxy that has lost its server says no more than
+/// that either.
 pub(super) fn failed(error: Driver) -> Failure {
-    match error {
-        Driver::MySqlError(_) => Failure::Refused(refused(error)),
+    match &error {
+        Driver::MySqlError(said) if said.code == WAS_IDLE || !is_end(said) => {
+            Failure::Refused(refused(error))
+        }
         _ => Failure::Unknown(refused(error)),
     }
 }
@@ -22,10 +33,16 @@ pub(super) fn failed(error: Driver) -> Failure {
 /// Whether no more can be asked over the connection.
 pub(super) fn ends_the_session(error: &Driver) -> bool {
     match error {
-        // Shutdown, killed, idle for too long.
-        Driver::MySqlError(error) => matches!(error.code, 1053 | 1927 | 3169 | 4031),
+        Driver::MySqlError(error) => is_end(error),
         _ => true,
     }
+}
+
+/// Shutdown, killed, idle for too long, no network; a proxy repeats the codes of its own client (2000 and up). Connection
+/// exceptions have states of class 08, but for two that leave the connection as it was.
+fn is_end(error: &MySqlError) -> bool {
+    matches!(error.code, 1053 | 1080 | 1152 | 1158..=1161 | 1927 | 2000..=2999 | 3169 | WAS_IDLE)
+        || error.state.starts_with("08") && !matches!(error.code, TOO_MANY_CONNECTIONS | NOT_READY)
 }
 
 pub(super) fn refused(error: Driver) -> Error {
@@ -35,6 +52,7 @@ pub(super) fn refused(error: Driver) -> Error {
     }
     let (kind, words) = match &error {
         Driver::MySqlError(error) => match classify(error.code) {
+            (ErrorKind::Refused, _) if is_end(error) => (ErrorKind::Unreachable, ENDED),
             // One statement alone: nobody else's work was undone, and it can be asked for again.
             (ErrorKind::Deadlock, words) => (ErrorKind::Busy, words),
             other => other,
@@ -104,13 +122,24 @@ pub(super) fn classify(code: u16) -> (ErrorKind, &'static str) {
             (ErrorKind::Unsupported, "the table is not there: see create_schema() and docs/stores.md")
         }
         1290 | 1792 | 1836 => (ErrorKind::ReadOnly, "the server is read-only"),
-        1040 | 1203 | 1226 => (ErrorKind::Busy, "the server has reached its limit of connections"),
-        LOCK_WAIT_TIMEOUT | 3572 => (ErrorKind::TimedOut, "another transaction has locked the row"),
+        TOO_MANY_CONNECTIONS | 1203 | 1226 => {
+            (ErrorKind::Busy, "the server has reached its limit of connections")
+        }
+        LOCK_WAIT_TIMEOUT | 3572 => (
+            ErrorKind::TimedOut,
+            "another transaction has locked the row, or somebody the table or the server",
+        ),
+        NOT_READY => (ErrorKind::Busy, "the node is not ready for requests"),
+        1665 => (
+            ErrorKind::Unsupported,
+            "the server's binlog_format has become STATEMENT: set it to ROW or MIXED, or build the client anew",
+        ),
+        1054 => (ErrorKind::Unsupported, "the table is not the one of docs/stores.md: its columns differ"),
         1213 => (ErrorKind::Deadlock, "the server broke a deadlock by ending this transaction"),
         1021 | 1114 => (ErrorKind::OutOfMemory, "the server's disk is full"),
         1037 | 1038 | 1041 => (ErrorKind::OutOfMemory, "the server is out of memory"),
         1317 | 1969 | 3024 => (ErrorKind::TimedOut, "the server ended the statement"),
-        1053 | 1927 | 3169 | 4031 => (ErrorKind::Unreachable, "the server ended the connection"),
+        1053 | 1927 | 3169 | WAS_IDLE => (ErrorKind::Unreachable, ENDED),
         _ => (ErrorKind::Refused, "the server refused"),
     }
 }

@@ -17,6 +17,7 @@ use mysql::{Conn, OptsBuilder, params};
 
 use crate::ident::LockName;
 use crate::seam::subscription::{Channel, ChannelSource, Subscription};
+use crate::stores::sql::mysql::url::{READ_COMMITTED, settings};
 use crate::sync::thread::{self, JoinHandle};
 use crate::sync::{Condvar, Mutex, Waker};
 use crate::time::{Clock, Moment, random_between};
@@ -85,6 +86,8 @@ impl Turnstiles {
         queries: TurnstileQueries,
     ) -> Arc<Turnstiles> {
         let opts = opts.read_timeout(Some(ANSWERS_WITHIN)).write_timeout(Some(ANSWERS_WITHIN));
+        // The server gives up as soon: one that is hung up on while it waits goes on to wait.
+        let opts = opts.init(settings(READ_COMMITTED, ANSWERS_WITHIN.as_secs()));
         Arc::new_cyclic(|me| Turnstiles {
             opts,
             connect_timeout,

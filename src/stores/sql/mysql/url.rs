@@ -1,6 +1,7 @@
 //! URLs, and how much TLS they want: in MySQL's words.
 
 use std::net::IpAddr;
+use std::time::Duration;
 
 use mysql::consts::CapabilityFlags;
 use mysql::{Opts, OptsBuilder};
@@ -42,9 +43,6 @@ pub(super) fn opts(options: &RedisOptions) -> Result<OptsBuilder> {
         None => Mode::VerifyIdentity,
     };
     let (user, password) = (read.get_user().map(str::to_owned), read.get_pass().map(str::to_owned));
-    // The server is to give up first, which is certain: a client that does must clean up behind itself. It counts whole
-    // seconds, and MySQL looks but once in a second whether they are over.
-    let limit = options.command_timeout.as_secs().saturating_sub(1).max(1);
     let opts = OptsBuilder::from_opts(read)
         .user(options.username.clone().or(user))
         .pass(options.password.clone().or(password))
@@ -53,16 +51,35 @@ pub(super) fn opts(options: &RedisOptions) -> Result<OptsBuilder> {
         .write_timeout(Some(options.command_timeout))
         // Rows that a condition found count as changed, also when they were so already.
         .additional_capabilities(CapabilityFlags::CLIENT_FOUND_ROWS)
-        .init(vec![
-            "SET NAMES utf8mb4".to_owned(),
-            "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED".to_owned(),
-            format!("SET SESSION autocommit = 1, innodb_lock_wait_timeout = {limit}"),
-        ]);
+        .init(settings(READ_COMMITTED, limit_in_seconds(options.command_timeout)));
     if mode == Mode::Disabled {
         options.tls.refused_without_tls("ssl-mode is DISABLED")?;
         return Ok(opts);
     }
     secured(opts, mode, &options.tls)
+}
+
+pub(super) const READ_COMMITTED: &str = "READ COMMITTED";
+pub(super) const REPEATABLE_READ: &str = "REPEATABLE READ";
+
+/// The first statements on each connection: what the statements need, whatever the server is set to. A wait ends for rows, and for
+/// a table that DDL has or a server that is locked for reading: without a limit of its own that is a day, for each session.
+pub(super) fn settings(isolation: &str, limit: u64) -> Vec<String> {
+    vec![
+        "SET NAMES utf8mb4".to_owned(),
+        format!("SET SESSION TRANSACTION ISOLATION LEVEL {isolation}"),
+        format!(
+            "SET SESSION autocommit = 1, innodb_lock_wait_timeout = {limit}, lock_wait_timeout = {limit}, \
+             sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION', sql_safe_updates = 0, sql_big_selects = 1, \
+             sql_select_limit = 18446744073709551615"
+        ),
+    ]
+}
+
+/// The server is to give up first, which is certain: a client that does must clean up behind itself. It counts whole seconds, and
+/// MySQL looks but once in a second whether they are over.
+pub(super) fn limit_in_seconds(command_timeout: Duration) -> u64 {
+    command_timeout.as_secs().saturating_sub(1).max(1)
 }
 
 #[cfg(feature = "tls")]

@@ -6,6 +6,7 @@ use crate::ident::LockName;
 use crate::seam::subscription::Subscription;
 use crate::seam::{Claim, Outcome};
 use crate::stores::sql::lease_ms;
+use crate::stores::sql::postgres::refusal::or_done_unheard;
 use crate::stores::sql::postgres::{Postgres, PostgresConnection, column};
 use crate::stores::sql::sessions::SessionDatabase;
 use crate::sync::Waker;
@@ -34,8 +35,12 @@ impl SessionDatabase for Postgres {
     }
 
     fn unlock(&self, link: &mut PostgresConnection, name: &LockName, deadline: Moment) -> Outcome<bool> {
-        let row = link.one(UNLOCK, &[&name.key().as_bytes(), &self.listener.channel(name)], deadline)?;
-        column(&row, 0)
+        let row = link.one(UNLOCK, &[&name.key().as_bytes(), &self.listener.channel(name)], deadline);
+        or_done_unheard(row.and_then(|row| column(&row, 0)), || {
+            // It is free, and the session would still end with the lease: it is not used again.
+            link.ended = true;
+            true
+        })
     }
 
     fn holder(
@@ -49,8 +54,8 @@ impl SessionDatabase for Postgres {
     }
 
     fn end(&self, link: &mut PostgresConnection, name: &LockName, deadline: Moment) -> Outcome<bool> {
-        let rows = link.rows(END, &[&name.key().as_bytes(), &self.listener.channel(name)], deadline)?;
-        Ok(!rows.is_empty())
+        let rows = link.rows(END, &[&name.key().as_bytes(), &self.listener.channel(name)], deadline);
+        or_done_unheard(rows.map(|rows| !rows.is_empty()), || true)
     }
 
     fn listen(&self, name: &LockName, waker: &Waker) -> Option<Subscription> {

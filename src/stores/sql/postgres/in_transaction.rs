@@ -32,7 +32,7 @@ use postgres::{GenericClient, Transaction};
 
 use crate::config::check_table;
 use crate::error::{Error, ErrorKind, Result};
-use crate::stores::sql::postgres::one_at_a_time;
+use crate::stores::sql::postgres::place::{quoted, unless_in_sight};
 use crate::stores::sql::postgres::refusal::classify;
 use crate::time::{Clock, Moment, millis};
 
@@ -71,7 +71,7 @@ impl NameTable {
         Ok(NameTable { table: table.to_owned() })
     }
 
-    /// Creates the table where it is not there.
+    /// Creates the table where none is in sight of the connection's search path.
     ///
     /// # Blocking
     ///
@@ -79,10 +79,12 @@ impl NameTable {
     ///
     /// # Errors
     ///
-    /// The server's answer.
+    /// [`InvalidInput`](ErrorKind::InvalidInput) if the table's name has no schema and another schema has a table of that name,
+    /// which programs with another search path lock; else the server's answer.
     pub fn create(&self, client: &mut impl GenericClient) -> Result<()> {
-        let create = include_str!("../query/postgres/names.sql").replace(NAMES, &self.table);
-        client.batch_execute(&one_at_a_time(&create)).map_err(|error| failed("create", error))
+        let table = quoted(&self.table);
+        let create = include_str!("../query/postgres/names.sql").replace(NAMES, &table);
+        client.batch_execute(&unless_in_sight(&create, &table)).map_err(|error| failed("create", error))
     }
 
     /// Locks the name's row until the transaction ends, waiting at most `wait`; `None` if others kept it so long.
@@ -109,11 +111,10 @@ impl NameTable {
         name: &str,
         wait: Duration,
     ) -> Result<Option<TxLock>> {
-        let insert = format!(
-            "INSERT INTO {} (id, name) VALUES (sha256($1), $1) ON CONFLICT (id) DO NOTHING",
-            self.table
-        );
-        let select = format!("SELECT 1 FROM {} WHERE id = sha256($1) FOR UPDATE", self.table);
+        let table = quoted(&self.table);
+        let insert =
+            format!("INSERT INTO {table} (id, name) VALUES (sha256($1), $1) ON CONFLICT (id) DO NOTHING");
+        let select = format!("SELECT 1 FROM {table} WHERE id = sha256($1) FOR UPDATE");
         waiting(transaction, name, wait, |inner, deadline| {
             let name = name.as_bytes();
             // Usually the row is there, and then nothing is written. Another's row that is not committed yet is waited

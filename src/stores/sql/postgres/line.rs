@@ -3,8 +3,8 @@
 //! If nobody waits, a release is one statement. Else it frees the lock by one and tells the first in the line by the next.
 //! A client that writes to the line writes to the lock's row too. So of a release and a client that joins at the same time
 //! one sees the other: the release is made by two statements then, or the client asks once more. The line only refuses and
-//! wakes: whether a lock is free, its own row says. Where the server does not let a client use the table, the client does
-//! without.
+//! wakes: whether a lock is free, its own row says. Where the table is missing or of another shape, or the user may not use it, the
+//! client does without.
 //!
 //! Source: docs/decisions/0032.
 
@@ -14,23 +14,16 @@ use tokio_postgres::Row as PgRow;
 use tokio_postgres::types::ToSql;
 
 use crate::config::RedisOptions;
-use crate::error::{Error, ErrorKind};
-use crate::inspect::Whereabouts;
 use crate::seam::{AFTER_KEPT, AFTER_LEASE, Attempt, Claim, Failure, Kind, Others, Outcome, Turn, Wakeups};
-use crate::stores::sql::lease_ms;
-use crate::stores::sql::postgres::{
-    Postgres, PostgresConnection, change, column, fence, one_at_a_time, query,
-};
+use crate::stores::sql::postgres::place::{Place, create_beside};
+use crate::stores::sql::postgres::refusal::{is_of_table, or_unheard};
+use crate::stores::sql::postgres::{Postgres, PostgresConnection, change, column, fence};
 use crate::stores::sql::rows::{Change, Row, Rows, acquire_by_row, granted, of_kind};
+use crate::stores::sql::{beside, lease_ms};
 use crate::time::{Clock, Moment, random_between};
 
 /// After an attempt that saw a lock in between two others.
 const AT_ONCE: Duration = Duration::from_millis(1);
-
-/// Whether the error may be about the line's table, and not about that of the locks.
-fn may_be_of_line(error: &Error) -> bool {
-    matches!(error.kind(), ErrorKind::Unsupported | ErrorKind::NoPermission)
-}
 
 /// The ids of clients whose releases tell the line are UUIDs of version 8; versions of this crate without a line, and clients
 /// that may not use it, have version 4.
@@ -39,21 +32,18 @@ fn tells_line(owner: &str) -> bool {
 }
 
 impl Postgres {
-    /// Creates the line's table if the options say so, and looks whether the user may use it.
+    /// Creates the line's table if the options say so and it is not there, and looks whether the user may use it.
     pub(super) fn check_line(
         &self,
+        place: &Place,
         options: &RedisOptions,
         link: &mut PostgresConnection,
         deadline: Moment,
     ) -> Outcome<()> {
-        let table = format!("{}_line", options.table.name);
         if options.table.create {
-            let create = query(include_str!("../query/postgres/line.sql"), &options.table.name);
-            let made = link.execute(&format!("BEGIN; {}; COMMIT", one_at_a_time(&create)), deadline);
-            if matches!(made, Err(Failure::Refused(_))) {
-                link.execute("ROLLBACK", deadline)?;
-            }
+            create_beside(link, place, include_str!("../query/postgres/line.sql"), "_line", deadline)?;
         }
+        let table = beside(&place.quoted, "_line");
         let usable = "SELECT coalesce(bool_and(has_table_privilege(to_regclass($1::text), word)), false)
             FROM unnest(ARRAY['SELECT', 'INSERT', 'UPDATE', 'DELETE']) AS word
             WHERE to_regclass($1::text) IS NOT NULL";
@@ -87,7 +77,7 @@ impl Postgres {
         without: impl FnOnce(&mut PostgresConnection) -> Outcome<T>,
     ) -> Outcome<T> {
         match attempt(link) {
-            Err(Failure::Refused(error)) if may_be_of_line(&error) => {
+            Err(Failure::Refused(error)) if is_of_table(&error) => {
                 let done = without(link)?;
                 self.line.note_refused(true);
                 Ok(done)
@@ -158,7 +148,7 @@ impl Postgres {
         channel: Option<&String>,
         deadline: Moment,
     ) -> Outcome<PgRow> {
-        let here = Whereabouts::here();
+        let here = self.notes.here();
         let (name, token, pid) = (claim.name.key().as_bytes(), claim.kind.is_token(), i64::from(here.pid));
         let (owner, lease, client) =
             (claim.owner.to_string(), lease_ms(claim.lease), claim.owner.client().to_string());
@@ -178,7 +168,9 @@ impl Postgres {
         token: bool,
         deadline: Moment,
     ) -> Outcome<Change<()>> {
-        let row = link.one(&self.queries.force, &[&name, &token, &channel], deadline)?;
+        let row = or_unheard(channel, |channel| {
+            link.one(&self.queries.force, &[&name, &token, &channel], deadline)
+        })?;
         Ok(change(&row)?.map(drop))
     }
 
@@ -204,7 +196,9 @@ impl Postgres {
         let (name, channel) = (claim.name.key().as_bytes(), self.listener.channel(&claim.name));
         let (token, owner) = (claim.kind.is_token(), claim.owner.to_string());
         if !self.line.was_awaited() {
-            let row = link.one(&self.queries.free_unawaited, &[&name, &token, &owner, &channel], deadline)?;
+            let row = or_unheard(&channel, |channel| {
+                link.one(&self.queries.free_unawaited, &[&name, &token, &owner, &channel], deadline)
+            })?;
             match change(&row)? {
                 Change::Made(_) => return Ok(Change::Made(Others::Nobody)),
                 Change::None(Some(seen)) if seen.is_live() && seen.token == token && seen.owner == owner => {}
@@ -259,7 +253,7 @@ impl Postgres {
                 _ => Others::Nobody,
             },
             Err(Failure::Refused(error)) => {
-                if may_be_of_line(&error) {
+                if is_of_table(&error) {
                     self.line.note_refused(true);
                 }
                 // The lock is free all the same; whom this does not reach either asks before long.

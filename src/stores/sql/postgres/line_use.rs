@@ -12,7 +12,7 @@ const TIDY_EVERY: Duration = Duration::from_secs(60);
 /// How a client goes by the lines of a table of locks.
 #[derive(Default)]
 pub(super) struct LineUse {
-    /// The table is not there, or the user lacks the permissions.
+    /// The table is not there or of another shape, or the user lacks the permissions.
     refused: AtomicBool,
     /// The last release of this client's that looked found a client in line. Only which statements are tried first goes by it.
     awaited: AtomicBool,

@@ -14,7 +14,7 @@ use tokio_postgres::{Client, Config, Connection, Row, SimpleQueryMessage, Socket
 use crate::error::{Error, ErrorKind, Result};
 use crate::seam::{Failure, Outcome};
 use crate::stores::sql::postgres::driver::{Driver, within};
-use crate::stores::sql::postgres::refusal::{failed, unreachable};
+use crate::stores::sql::postgres::refusal::{ends_the_session, failed, unreachable};
 #[cfg(feature = "tls")]
 pub(super) use crate::stores::sql::postgres::secure::Secure;
 use crate::stores::sql::timed_out;
@@ -49,6 +49,10 @@ pub(super) struct PostgresConnection {
     /// The process of the server that carried out the setup.
     pub(super) backend: String,
     statements: HashMap<Box<str>, Statement>,
+    /// The table of the locks, which errors name.
+    pub(super) table: Option<Arc<str>>,
+    /// The server has ended the session, whatever the socket says yet.
+    pub(super) ended: bool,
     /// Dropped last: it runs what reads and writes for the client.
     driver: Driver,
 }
@@ -64,20 +68,22 @@ impl PostgresConnection {
             let ready = within(deadline, client.simple_query(&setup)).await;
             let ready = ready.ok_or_else(|| timed_out("connecting took too long"))?;
             Ok::<_, Error>((client, backend_of(&ready.map_err(unreachable)?)))
-        })??;
-        Ok(PostgresConnection { client: Arc::new(client), backend, statements: HashMap::new(), driver })
+        })?
+        .map_err(|error| error.during("connect"))?;
+        let (client, statements) = (Arc::new(client), HashMap::new());
+        Ok(PostgresConnection { client, backend, statements, table: None, ended: false, driver })
     }
 
     /// The process of the server that carries out `first` and this, without a prepared statement.
     pub(super) fn backend_after(&mut self, first: &str, deadline: Moment) -> Outcome<String> {
         let asked = format!("{first}{BACKEND}");
         let answer = self.ask(within(deadline, self.client.simple_query(&asked)))?;
-        Ok(backend_of(&judge(answer)?))
+        Ok(backend_of(&self.judge(answer)?))
     }
 
     /// Whether the connection still stands. Lets the runtime look at the socket first, which nobody did meanwhile.
     pub(super) fn is_alive(&self) -> bool {
-        if self.client.is_closed() {
+        if self.ended || self.client.is_closed() {
             return false;
         }
         let looked = self.driver.wait(async {
@@ -96,7 +102,8 @@ impl PostgresConnection {
 
     pub(super) fn rows(&mut self, sql: &str, params: Params<'_>, deadline: Moment) -> Outcome<Vec<Row>> {
         let statement = self.statement(sql, deadline)?;
-        judge(self.ask(within(deadline, self.client.query(&statement, params)))?)
+        let answer = self.ask(within(deadline, self.client.query(&statement, params)))?;
+        self.judge(answer)
     }
 
     /// The only rows that two statements return, of which the second is sent behind the first without waiting, and begins when
@@ -108,8 +115,9 @@ impl PostgresConnection {
         deadline: Moment,
     ) -> Outcome<(Row, Outcome<Row>)> {
         let (statement, next) = (self.statement(sql, deadline)?, self.statement(next_sql, deadline)?);
-        let mut first = std::pin::pin!(self.client.query(&statement, params));
-        let mut second = std::pin::pin!(self.client.query(&next, next_params));
+        let client = Arc::clone(&self.client);
+        let mut first = std::pin::pin!(client.query(&statement, params));
+        let mut second = std::pin::pin!(client.query(&next, next_params));
         let mut answers = (None, None);
         // Polled in this order: the first is sent first.
         let both = std::future::poll_fn(|context| {
@@ -122,8 +130,9 @@ impl PostgresConnection {
             if answers.0.is_some() && answers.1.is_some() { Poll::Ready(()) } else { Poll::Pending }
         });
         self.ask(within(deadline, both))?;
-        let first = only(judge(answers.0)?)?;
-        Ok((first, judge(answers.1).and_then(only)))
+        let first = self.judge(answers.0);
+        let second = self.judge(answers.1);
+        Ok((only(first?)?, second.and_then(only)))
     }
 
     /// Sends the statement once for each list of parameters without waiting in between; how many rows each returned.
@@ -161,7 +170,7 @@ impl PostgresConnection {
             Ok(answers) => answers,
             Err(error) => return refused(error),
         };
-        answers.into_iter().map(|answer| judge(answer).map(|rows| rows.len())).collect()
+        answers.into_iter().map(|answer| self.judge(answer).map(|rows| rows.len())).collect()
     }
 
     /// Prepares a statement once for each connection; until it is, nothing was asked for.
@@ -170,19 +179,31 @@ impl PostgresConnection {
             return Ok(statement.clone());
         }
         let answer = self.ask(within(deadline, self.client.prepare(sql)))?;
-        let statement = judge(answer).map_err(Failure::of_reading)?;
+        let statement = self.judge(answer).map_err(Failure::of_reading)?;
         self.statements.insert(sql.into(), statement.clone());
         Ok(statement)
     }
 
     /// Several statements that answer nothing.
     pub(super) fn execute(&mut self, sql: &str, deadline: Moment) -> Outcome<()> {
-        judge(self.ask(within(deadline, self.client.batch_execute(sql)))?)
+        let answer = self.ask(within(deadline, self.client.batch_execute(sql)))?;
+        self.judge(answer)
     }
 
     /// The answer to a request; refused, if it could not be sent.
     fn ask<T: Send>(&self, request: impl Future<Output = T> + Send) -> Outcome<T> {
         self.driver.wait(request).map_err(Failure::Refused)
+    }
+
+    /// The outcome of a request. The answer to one that was given up may still come; the driver passes it over.
+    fn judge<T>(&mut self, answer: Option<std::result::Result<T, tokio_postgres::Error>>) -> Outcome<T> {
+        let Some(result) = answer else {
+            return Err(Failure::Unknown(timed_out("the server did not answer in time")));
+        };
+        result.map_err(|error| {
+            self.ended |= error.as_db_error().is_some_and(ends_the_session);
+            failed(error, self.table.as_deref())
+        })
     }
 }
 
@@ -198,6 +219,10 @@ fn ready<T>(poll: Poll<T>) -> Option<T> {
     }
 }
 
+/// The server ends no session for being idle, whatever it does to others of this user. (Since version 14 it can.)
+pub(super) const STAYS: &str = "SELECT set_config('idle_session_timeout', '0', false) \
+    WHERE current_setting('server_version_num')::integer >= 140000";
+
 const BACKEND: &str = "SELECT pg_backend_pid()";
 
 /// The answer to `BACKEND`, which was asked last.
@@ -207,12 +232,4 @@ fn backend_of(answers: &[SimpleQueryMessage]) -> String {
         _ => None,
     });
     row.unwrap_or_default().to_owned()
-}
-
-/// The outcome of a request. The answer to one that was given up may still come; the driver passes it over.
-fn judge<T>(answer: Option<std::result::Result<T, tokio_postgres::Error>>) -> Outcome<T> {
-    match answer {
-        Some(result) => result.map_err(failed),
-        None => Err(Failure::Unknown(timed_out("the server did not answer in time"))),
-    }
 }

@@ -17,7 +17,7 @@ use crate::observe::reporter::Reporter;
 use crate::room::CrowdMap;
 use crate::seam::subscription::{Channel, ChannelSource, Subscription};
 use crate::stores::sql::postgres::driver::{Driver, within};
-use crate::stores::sql::postgres::link::Dial;
+use crate::stores::sql::postgres::link::{Dial, STAYS};
 use crate::stores::sql::postgres::refusal::unreachable;
 use crate::stores::sql::timed_out;
 use crate::sync::Waker;
@@ -223,6 +223,9 @@ impl NotificationListener {
             }
         };
         let mut reader = std::pin::pin!(tokio::spawn(reader));
+        let stays = within(deadline, client.batch_execute(STAYS)).await;
+        let stays = stays.ok_or_else(|| timed_out("connecting took too long"))?;
+        stays.map_err(|error| unreachable(error).during("subscribe"))?;
         loop {
             // Registered before the look at the channels: what changes after that look is not missed.
             let changed = self.changed.notified();

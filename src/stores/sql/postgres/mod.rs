@@ -2,12 +2,14 @@
 //! LISTEN/NOTIFY for wake-ups.
 
 mod advisory;
+mod check;
 mod driver;
 pub mod in_transaction;
 mod line;
 mod line_use;
 mod link;
 mod listener;
+mod place;
 mod refusal;
 #[cfg(feature = "tls")]
 mod secure;
@@ -20,131 +22,66 @@ use std::time::Duration;
 use tokio_postgres::Row as PgRow;
 
 use self::line_use::LineUse;
-use self::link::{Dial, PostgresConnection};
+use self::link::{Dial, PostgresConnection, STAYS};
 use self::listener::NotificationListener;
+use self::place::Place;
+use self::refusal::{is_of_table, or_unheard};
 use crate::config::RedisOptions;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ident::LockName;
-use crate::inspect::Whereabouts;
 use crate::observe::reporter::Reporter;
+use crate::seam::capabilities::TableInUse;
 use crate::seam::subscription::{Subscription, count_of_all};
 use crate::seam::{Attempt, Claim, Failure, Others, Outcome, Store, Turn};
+use crate::stores::sql::lease_ms;
+use crate::stores::sql::notes::Notes;
 use crate::stores::sql::pool::{Database, Pool};
 use crate::stores::sql::rows::{Change, EntryRow, ListedRow, Row, RowStore, Rows, Told, acquire_by_row};
 use crate::stores::sql::sessions::SessionStore;
-use crate::stores::sql::{lease_ms, no_table, query};
 use crate::sync::Waker;
 use crate::time::{Clock, Moment, millis};
 
-/// Version 11 has `sha256`; 14 ends idle sessions, on which session locks' leases are built.
-const OLDEST: i32 = 120_000;
-const OLDEST_FOR_SESSIONS: i32 = 140_000;
-
 /// Connects, and checks that the database can keep locks.
 pub(crate) fn open(options: &RedisOptions, reporter: Arc<Reporter>) -> Result<Arc<dyn Store>> {
-    let dial = url::dial(options)?;
-    // A table's locks and advisory locks of one name are not the same: each have channels of their own.
-    let realm = if options.table.session_locks { "" } else { &options.table.name };
-    let listener = NotificationListener::new(dial.clone(), reporter, options, realm);
-    let database = Postgres {
-        setup: setup(options),
-        queries: Queries::new(&options.table.name),
-        dial,
-        listener,
-        line: LineUse::default(),
-    };
+    let (dial, setup) = (url::dial(options)?, setup(options));
     let deadline = Clock::System.after(options.connect_timeout);
-    let mut first = database.connect(deadline)?;
-    check_session(&database, &mut first, deadline)
-        .and_then(|()| check(options, &mut first, deadline))
-        .and_then(|()| match options.table.session_locks {
-            true => Ok(()),
-            false => database.check_line(options, &mut first, deadline),
-        })
-        .map_err(|failure| failure.into_error().during("connect"))?;
-    let pool = Pool::new(database, options.pool_size, first)?;
-    if options.table.session_locks {
-        Ok(Arc::new(SessionStore::new(pool)))
-    } else {
-        Ok(Arc::new(RowStore::new(pool)))
+    let mut first = PostgresConnection::open(&dial, &setup, deadline)?;
+    let failed = |failure: Failure| failure.into_error().during("connect");
+    check::session((&dial, &setup), &mut first, deadline).map_err(failed)?;
+    check::server(options, &mut first, deadline).map_err(failed)?;
+    let session_locks = options.table.session_locks;
+    let place = if session_locks { None } else { Some(place::find(options, &mut first, deadline)) };
+    let place = place.transpose().map_err(failed)?;
+    // A table's locks and advisory locks of one name are not the same: each have channels of their own. One table has one set
+    // of them, by whichever schema's name it is called.
+    let realm = if session_locks { "" } else { options.table.name.rsplit('.').next().unwrap_or_default() };
+    let listener = NotificationListener::new(dial.clone(), reporter, options, &realm.to_ascii_lowercase());
+    let table = place.as_ref().map(|place| place.quoted.as_str());
+    let queries = Queries::new(table.unwrap_or_default());
+    let (line, notes) = (LineUse::default(), Notes::default());
+    let database = Postgres { dial, setup, queries, listener, line, notes, place };
+    if let Some(place) = &database.place {
+        first.table = Some(place.shown.name.as_str().into());
+        check::tables(&database, (place, options), &mut first, deadline).map_err(failed)?;
     }
+    let pool = Pool::new(database, options.pool_size, first)?;
+    if session_locks { Ok(Arc::new(SessionStore::new(pool))) } else { Ok(Arc::new(RowStore::new(pool))) }
 }
 
-/// The first statements on each connection. The server gives up when the client does; and grants are on the disk,
-/// whatever the role's settings are. Each statement finds its rows by a key: a plan that reads the whole table looks good
-/// while the table is small, and stays when versions of rows that are gone have made it large. Those few that do read the
-/// whole table then look so dear that they would be compiled first, which takes longer than they do. Their plans do not
-/// depend on the values, so that they are made once for each connection, and not five times more.
+/// The first statements on each connection: what the statements need, whatever the server, the database and the role are set to.
+/// The server gives up when the client does; and grants are on the disk. Each statement finds its rows by a key: a plan that reads
+/// the whole table looks good while the table is small, and stays when versions of rows that are gone have made it large. Those
+/// few that do read the whole table then look so dear that they would be compiled first, which takes longer than they do. Their
+/// plans do not depend on the values, so that they are made once for each connection, and not five times more.
 fn setup(options: &RedisOptions) -> String {
     let limit = millis(options.command_timeout);
     format!(
         "SET default_transaction_isolation = 'read committed'; SET lock_timeout = {limit}; \
          SET statement_timeout = {limit}; SET client_min_messages = warning; \
-         SET enable_seqscan = off; SET enable_bitmapscan = off; SET jit = off; SET plan_cache_mode = force_generic_plan; \
+         SET enable_seqscan = off; SET enable_bitmapscan = off; SET enable_indexscan = on; SET jit = off; \
+         SET plan_cache_mode = force_generic_plan; {STAYS}; \
          SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off'"
     )
-}
-
-/// A connection is to be one session of the server. A pooler may give each transaction whichever is free, which keeps
-/// neither settings nor prepared statements, neither what is listened to nor a session's locks. Then one of two connections
-/// has the session of the other, or another after it.
-fn check_session(database: &Postgres, link: &mut PostgresConnection, deadline: Moment) -> Outcome<()> {
-    let pooled = || {
-        let words = "a pooler gives each transaction another session, as PgBouncer does in transaction mode: connect \
-                     past it, or have it pool sessions";
-        Err(Failure::Refused(Error::new(ErrorKind::Unsupported, "connect", words)))
-    };
-    if link.backend_after("", deadline)? != link.backend {
-        return pooled();
-    }
-    // Without room for a second one, nothing more can be found out.
-    let Ok(mut other) = database.connect(deadline) else { return Ok(()) };
-    // In a transaction it keeps what it was given. If none may begin, the pooler pools statements.
-    match other.backend_after("BEGIN; ", deadline) {
-        Ok(taken) if taken != link.backend => {}
-        Ok(_) | Err(Failure::Refused(_)) => return pooled(),
-        Err(failure) => return Err(failure),
-    }
-    if link.backend_after("", deadline)? == link.backend { Ok(()) } else { pooled() }
-}
-
-fn check(options: &RedisOptions, link: &mut PostgresConnection, deadline: Moment) -> Outcome<()> {
-    let refuse = |kind, words: &str| Err(Failure::Refused(Error::new(kind, "connect", words)));
-    let server = "SELECT current_setting('server_version_num')::integer, pg_is_in_recovery()";
-    let row = link.one(server, &[], deadline)?;
-    let version: i32 = column(&row, 0)?;
-    if version < OLDEST {
-        return refuse(ErrorKind::TooOld, "the server is older than PostgreSQL 12");
-    }
-    if column::<bool>(&row, 1)? {
-        return refuse(ErrorKind::ReadOnly, "the server is a standby: grants come from the primary");
-    }
-    if options.table.session_locks {
-        let is_new_enough = version >= OLDEST_FOR_SESSIONS;
-        return if is_new_enough {
-            Ok(())
-        } else {
-            refuse(ErrorKind::TooOld, "session locks need PostgreSQL 14")
-        };
-    }
-    if options.table.create {
-        let create = query(include_str!("../query/postgres/schema.sql"), &options.table.name);
-        link.execute(&format!("BEGIN; {}; COMMIT", one_at_a_time(&create)), deadline)?;
-        // Without it there is no directory, which is not worth a client.
-        let clients = query(include_str!("../query/postgres/clients.sql"), &options.table.name);
-        let made = link.execute(&format!("BEGIN; {}; COMMIT", one_at_a_time(&clients)), deadline);
-        if matches!(made, Err(Failure::Refused(_))) {
-            link.execute("ROLLBACK", deadline)?;
-        }
-    }
-    let row = link.one("SELECT to_regclass($1::text) IS NOT NULL", &[&options.table.name], deadline)?;
-    if column::<bool>(&row, 0)? { Ok(()) } else { Err(Failure::Refused(no_table(options))) }
-}
-
-/// Statements that create tables, to be run by one client at a time: of two that create the same one at once, even with IF NOT
-/// EXISTS, one can fail. The lock ends with the transaction, which several statements sent as one are.
-fn one_at_a_time(create: &str) -> String {
-    format!("SELECT pg_advisory_xact_lock(7094372811453); {create}")
 }
 
 queries!(
@@ -158,13 +95,18 @@ struct Postgres {
     queries: Queries,
     listener: Arc<NotificationListener>,
     line: LineUse,
+    notes: Notes,
+    /// Session locks have none.
+    place: Option<Place>,
 }
 
 impl Database for Postgres {
     type Link = PostgresConnection;
 
     fn connect(&self, deadline: Moment) -> Result<PostgresConnection> {
-        PostgresConnection::open(&self.dial, &self.setup, deadline)
+        let mut link = PostgresConnection::open(&self.dial, &self.setup, deadline)?;
+        link.table = self.place.as_ref().map(|place| place.shown.name.as_str().into());
+        Ok(link)
     }
 
     fn is_alive(&self, link: &mut PostgresConnection) -> bool {
@@ -217,11 +159,13 @@ impl Rows for Postgres {
     const HAS_LINE: bool = true;
 
     fn acquire(&self, link: &mut PostgresConnection, claim: &Claim, deadline: Moment) -> Outcome<Attempt> {
-        // One that takes a free lock whomever it is kept for needs nothing of the line.
-        if claim.turn == Turn::Barges || !self.has_line(claim.kind) {
-            return acquire_by_row(self, link, claim, deadline);
-        }
-        self.acquire_in_line(link, claim, deadline)
+        self.notes.without_if_refused(|| {
+            // One that takes a free lock whomever it is kept for needs nothing of the line.
+            if claim.turn == Turn::Barges || !self.has_line(claim.kind) {
+                return acquire_by_row(self, link, claim, deadline);
+            }
+            self.acquire_in_line(link, claim, deadline)
+        })
     }
 
     fn take(
@@ -231,7 +175,7 @@ impl Rows for Postgres {
         fenced: bool,
         deadline: Moment,
     ) -> Outcome<Change<u64>> {
-        let here = Whereabouts::here();
+        let here = self.notes.here();
         let row = link.one(
             &self.queries.take,
             &[
@@ -279,17 +223,11 @@ impl Rows for Postgres {
         left: u32,
         deadline: Moment,
     ) -> Outcome<Change<()>> {
-        let row = link.one(
-            &self.queries.leave,
-            &[
-                &claim.name.key().as_bytes(),
-                &claim.kind.is_token(),
-                &claim.owner.to_string(),
-                &holds(left),
-                &self.listener.channel(&claim.name),
-            ],
-            deadline,
-        )?;
+        let (name, token, owner) =
+            (claim.name.key().as_bytes(), claim.kind.is_token(), claim.owner.to_string());
+        let row = or_unheard(&self.listener.channel(&claim.name), |channel| {
+            link.one(&self.queries.leave, &[&name, &token, &owner, &holds(left), &channel], deadline)
+        })?;
         Ok(change(&row)?.map(drop))
     }
 
@@ -426,9 +364,16 @@ impl Rows for Postgres {
     fn sweep(&self, link: &mut PostgresConnection, age: Duration, deadline: Moment) -> Outcome<u64> {
         let rows = link.rows(&self.queries.sweep, &[&lease_ms(age)], deadline)?;
         if !self.line.is_refused() {
-            link.rows(&self.queries.tidy_line, &[], deadline)?;
+            match link.rows(&self.queries.tidy_line, &[], deadline) {
+                Err(Failure::Refused(error)) if is_of_table(&error) => self.line.note_refused(true),
+                tidied => drop(tidied?),
+            }
         }
         Ok(u64::try_from(rows.len()).unwrap_or(0))
+    }
+
+    fn table(&self) -> Option<&TableInUse> {
+        self.place.as_ref().map(|place| &place.shown)
     }
 
     fn listen(&self, claim: &Claim, waker: &Waker) -> Option<Subscription> {

@@ -2,26 +2,85 @@
 
 use std::error::Error as _;
 
-use tokio_postgres::error::SqlState;
+use tokio_postgres::error::{DbError, Severity, SqlState};
 
 use crate::error::{Error, ErrorKind};
-use crate::seam::Failure;
+use crate::seam::{Failure, Outcome};
 
-/// A request that failed after it was sent. An error of the server's means that the statement was rolled back.
-pub(super) fn failed(error: tokio_postgres::Error) -> Failure {
-    if error.as_db_error().is_some() {
-        Failure::Refused(refused(error))
-    } else {
-        Failure::Unknown(
+/// A request that failed after it was sent. An error of the server's means that the statement was rolled back, unless the
+/// session ended with it: then the statement may have been committed before. A pooler that has lost its server says no more
+/// than that either.
+pub(super) fn failed(error: tokio_postgres::Error, table: Option<&str>) -> Failure {
+    match error.as_db_error() {
+        Some(said) if ends_the_session(said) && !was_idle(said) => Failure::Unknown(ended(error)),
+        Some(said) if ends_the_session(said) => Failure::Refused(ended(error)),
+        Some(_) => Failure::Refused(refused(error, table)),
+        None => Failure::Unknown(
             Error::new(ErrorKind::Unreachable, "request", "the connection broke").with_source(error),
-        )
+        ),
+    }
+}
+
+/// Whether no more can be asked over the connection.
+pub(super) fn ends_the_session(said: &DbError) -> bool {
+    // Servers translate the one and always send the other; poolers may send the first alone.
+    let is_fatal = match said.parsed_severity() {
+        Some(severity) => matches!(severity, Severity::Fatal | Severity::Panic),
+        None => matches!(said.severity(), "FATAL" | "PANIC"),
+    };
+    is_fatal || class(said.code()) == "08"
+}
+
+/// The server waited for a request when it ended the session, so this one was not read.
+fn was_idle(said: &DbError) -> bool {
+    matches!(said.code().code(), "57P05" | "25P03")
+}
+
+fn class(code: &SqlState) -> &str {
+    code.code().get(..2).unwrap_or_default()
+}
+
+/// The server's code of an error, if it is one of the server's.
+fn code_of(error: &Error) -> Option<&SqlState> {
+    error.source()?.downcast_ref::<tokio_postgres::Error>()?.code()
+}
+
+/// Whether the server refuses what a table is, or who may use it: its columns, values and rights.
+pub(super) fn is_of_table(error: &Error) -> bool {
+    code_of(error).is_some_and(|code| matches!(class(code), "22" | "23" | "42"))
+}
+
+/// Whether a pooler, or the server, ended the session for what was asked.
+pub(super) fn is_of_protocol(error: &Error) -> bool {
+    code_of(error) == Some(&SqlState::PROTOCOL_VIOLATION)
+}
+
+/// Whether the server has no room for a message: its queue is full.
+fn has_full_queue(error: &Error) -> bool {
+    code_of(error) == Some(&SqlState::PROGRAM_LIMIT_EXCEEDED)
+}
+
+/// A change that notifies those who listen to `channel`; without a message if the server has no room for one. It sends messages
+/// as it commits, so that nothing was changed then. Those who wait ask before long.
+pub(super) fn or_unheard<T>(channel: &str, mut change: impl FnMut(&str) -> Outcome<T>) -> Outcome<T> {
+    match change(channel) {
+        Err(Failure::Refused(error)) if !channel.is_empty() && has_full_queue(&error) => change(""),
+        outcome => outcome,
+    }
+}
+
+/// A change of a session's, which the server does not undo when it has no room for its message.
+pub(super) fn or_done_unheard<T>(outcome: Outcome<T>, done: impl FnOnce() -> T) -> Outcome<T> {
+    match outcome {
+        Err(Failure::Refused(error)) if has_full_queue(&error) => Ok(done()),
+        outcome => outcome,
     }
 }
 
 /// Why there is no connection.
 pub(super) fn unreachable(error: tokio_postgres::Error) -> Error {
     if error.as_db_error().is_some() {
-        return refused(error);
+        return refused(error, None);
     }
     #[cfg(feature = "tls")]
     if let Some((kind, words)) =
@@ -43,15 +102,31 @@ pub(super) fn unreachable(error: tokio_postgres::Error) -> Error {
     Error::new(kind, "connect", words).with_source(error)
 }
 
-fn refused(error: tokio_postgres::Error) -> Error {
+fn refused(error: tokio_postgres::Error, table: Option<&str>) -> Error {
     let (kind, words) = match error.code().map_or((ErrorKind::Refused, "the server refused"), classify) {
         // One statement alone: nobody else's work was undone, and it can be asked for again.
         (ErrorKind::Deadlock, words) => (ErrorKind::Busy, words),
         other => other,
     };
+    let is_of_table = error.code().is_some_and(|code| matches!(class(code), "22" | "23" | "42" | "P0"));
+    let table = table.filter(|_| is_of_table).map(|table| format!(", on the table {table}"));
+    with_words(kind, format!("{words}{}", table.unwrap_or_default()), error)
+}
+
+fn ended(error: tokio_postgres::Error) -> Error {
+    let (kind, words) = match error.code().map(classify) {
+        Some((kind, words)) if kind != ErrorKind::Refused => (kind, words),
+        _ => (ErrorKind::Unreachable, ENDED),
+    };
+    with_words(kind, words.to_owned(), error)
+}
+
+fn with_words(kind: ErrorKind, words: String, error: tokio_postgres::Error) -> Error {
     let said = error.as_db_error().map(|said| format!(" (the server said: {})", said.message()));
     Error::new(kind, "request", format!("{words}{}", said.unwrap_or_default())).with_source(error)
 }
+
+const ENDED: &str = "the server is starting, stopping, or ended the connection";
 
 pub(super) fn classify(code: &SqlState) -> (ErrorKind, &'static str) {
     match *code {
@@ -69,9 +144,6 @@ pub(super) fn classify(code: &SqlState) -> (ErrorKind, &'static str) {
         SqlState::TOO_MANY_CONNECTIONS | SqlState::CONFIGURATION_LIMIT_EXCEEDED => {
             (ErrorKind::Busy, "the server has reached its limit of connections")
         }
-        SqlState::CANNOT_CONNECT_NOW | SqlState::ADMIN_SHUTDOWN | SqlState::CRASH_SHUTDOWN => {
-            (ErrorKind::Unreachable, "the server is starting, stopping, or ended the connection")
-        }
         SqlState::LOCK_NOT_AVAILABLE => (ErrorKind::TimedOut, "another transaction has locked the row"),
         SqlState::QUERY_CANCELED => {
             (ErrorKind::TimedOut, "the server ended the statement for taking too long")
@@ -81,7 +153,26 @@ pub(super) fn classify(code: &SqlState) -> (ErrorKind, &'static str) {
         SqlState::UNDEFINED_TABLE => {
             (ErrorKind::Unsupported, "the table is not there: see create_schema() and docs/stores.md")
         }
+        SqlState::UNDEFINED_COLUMN
+        | SqlState::DATATYPE_MISMATCH
+        | SqlState::UNDEFINED_FUNCTION
+        | SqlState::INVALID_COLUMN_REFERENCE
+        | SqlState::NOT_NULL_VIOLATION => {
+            (ErrorKind::Unsupported, "the table is not the one of docs/stores.md: its columns differ")
+        }
+        SqlState::DUPLICATE_TABLE => (
+            ErrorKind::InvalidInput,
+            "a table of this name is in a schema outside the search path: name the one that is meant, or the one to be made, \
+             with its schema by table(\"schema.name\")",
+        ),
+        SqlState::PROGRAM_LIMIT_EXCEEDED => {
+            (ErrorKind::Busy, "a limit of the server's is reached, such as that of its NOTIFY queue")
+        }
         SqlState::INVALID_CATALOG_NAME => (ErrorKind::InvalidInput, "there is no such database"),
-        _ => (ErrorKind::Refused, "the server refused"),
+        _ => match class(code) {
+            "08" | "57" => (ErrorKind::Unreachable, ENDED),
+            "53" => (ErrorKind::Busy, "the server is short of a resource"),
+            _ => (ErrorKind::Refused, "the server refused"),
+        },
     }
 }

@@ -6,7 +6,7 @@
 --
 -- Nobody waits for the disk, as in leave.sql.
 --
--- $1 name  $2 token  $3 owner  $4 channel
+-- $1 name  $2 token  $3 owner  $4 channel, or ''
 --
 -- Returns one row: 0 (NULL: not held, or not done), token, owner, holds, remaining_ms as they were before, and what it woke by.
 WITH seen AS MATERIALIZED (
@@ -24,5 +24,7 @@ WITH seen AS MATERIALIZED (
 )
 SELECT made.made, seen.token, seen.owner, seen.holds::bigint,
     ceil(extract(epoch FROM seen.expires_at - clock_timestamp()) * 1000)::bigint,
-    CASE WHEN made.made IS NOT NULL THEN set_config('synchronous_commit', 'off', true) || pg_notify($4, '')::text END
+    CASE WHEN made.made IS NOT NULL
+        THEN set_config('synchronous_commit', 'off', true)
+            || CASE WHEN $4::text <> '' THEN pg_notify($4, '')::text ELSE '' END END
 FROM (SELECT) AS always LEFT JOIN made ON true LEFT JOIN seen ON true

@@ -1,0 +1,133 @@
+//! MySQL and MariaDB: settings of servers that are not those of a fresh one; tables that others have made or changed; a server that
+//! is locked for reading.
+
+use std::thread;
+use std::time::Duration;
+
+use leasehold::mysql::NameTable;
+use leasehold::{ClientBuilder, ErrorKind, LockClient};
+use mysql::prelude::Queryable;
+
+use crate::support::mysql::MysqlServer;
+use crate::support::{LONG, connected, eventually, ms};
+
+const LITTLE: &str = "SELECT, INSERT, UPDATE, DELETE";
+
+fn at(url: &str) -> ClientBuilder {
+    LockClient::builder().url(url).create_schema(true)
+}
+
+/// Each kind of statement once, by clients of a user who may do no more than the pages say.
+fn uses(url: &str) {
+    let [client, rival] = [(); 2].map(|()| at(url).build().unwrap());
+    for name in ["a", "b"] {
+        let held = client.fenced_lock(name).acquire().unwrap();
+        assert!(!rival.lock(name).try_lock_for(ms(100)).unwrap());
+        assert!(client.lock(name).is_locked().unwrap());
+        held.unlock().unwrap();
+        assert!(rival.lock(name).try_lock().unwrap());
+        assert!(rival.lock(name).try_lock().unwrap(), "again");
+        rival.lock(name).unlock().unwrap();
+        rival.lock(name).unlock().unwrap();
+    }
+    let held: Vec<_> = ["a", "b"].iter().map(|name| client.lock(name).acquire_owned().unwrap()).collect();
+    assert_eq!(client.list("*").count(), 2);
+    let listed = || rival.clients().any(|one| one.is_ok_and(|one| one.id == client.id()));
+    assert!(eventually(LONG, listed), "its entry is written");
+    assert!(rival.lock("a").force_unlock().unwrap());
+    drop(held);
+    client.sweep(ms(1)).unwrap();
+}
+
+#[test]
+fn locks_do_not_depend_on_the_servers_settings() {
+    let log = ["--log-bin=binlog", "--binlog-format=STATEMENT", "--server-id=1"];
+    let Some(server) = MysqlServer::start_with(&log) else { return };
+    let mut admin = server.admin();
+    admin.query_drop("CREATE USER app").unwrap();
+    admin.query_drop(format!("GRANT {LITTLE}, CREATE ON locks.* TO app")).unwrap();
+    let url = server.url_as("app");
+    uses(&url);
+    let version: String = admin.query_first("SELECT VERSION()").unwrap().unwrap();
+    let is_mariadb = version.contains("MariaDB");
+    let modes = if is_mariadb {
+        ["STRICT_TRANS_TABLES,EMPTY_STRING_IS_NULL", "ORACLE,EMPTY_STRING_IS_NULL", ""]
+    } else {
+        ["ANSI", "TRADITIONAL", ""]
+    };
+    for mode in modes {
+        admin.query_drop(format!("SET GLOBAL sql_mode = '{mode}'")).unwrap();
+        admin.query_drop("SET GLOBAL sql_safe_updates = 1, GLOBAL sql_select_limit = 1").unwrap();
+        uses(&url);
+    }
+}
+
+#[test]
+fn where_the_tables_are_there_nobody_asks_for_the_right_to_make_them() {
+    let Some(server) = MysqlServer::start() else { return };
+    let mut admin = server.admin();
+    at(&server.url()).build().unwrap();
+    NameTable::default().create(&mut admin).unwrap();
+    admin.query_drop("CREATE USER few").unwrap();
+    for table in ["leasehold_locks", "leasehold_locks_clients", "leasehold_names"] {
+        admin.query_drop(format!("GRANT {LITTLE} ON locks.{table} TO few")).unwrap();
+    }
+    let client = at(&server.url_as("few")).build().unwrap();
+    client.lock("a").acquire().unwrap().unlock().unwrap();
+    assert_eq!(client.ping().unwrap().table.as_deref(), Some("locks.leasehold_locks"));
+    let opts = mysql::Opts::from_url(&format!("{}?prefer_socket=false", server.url_as("few"))).unwrap();
+    NameTable::default().create(&mut mysql::Conn::new(opts).unwrap()).unwrap();
+    // Words for people cost no lock, whatever the table has room for.
+    admin.query_drop("UPDATE leasehold_locks SET thread = ''").unwrap();
+    for column in ["VARCHAR(64) CHARACTER SET latin1", "VARCHAR(1) CHARACTER SET utf8mb4"] {
+        admin.query_drop(format!("ALTER TABLE leasehold_locks MODIFY thread {column} NOT NULL")).unwrap();
+        let client = at(&server.url_as("few")).build().unwrap();
+        let work = move || client.lock("a").acquire().unwrap().unlock().unwrap();
+        thread::Builder::new().name("工作-1".to_owned()).spawn(work).unwrap().join().unwrap();
+    }
+    // A table in which no lock can be freed.
+    admin
+        .query_drop(
+            "CREATE TRIGGER refuse BEFORE UPDATE ON leasehold_locks FOR EACH ROW
+            BEGIN IF NEW.owner = '' THEN SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'no free rows here'; END IF; END",
+        )
+        .unwrap();
+    let error = at(&server.url_as("few")).build().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Refused, "{error}");
+    assert!(error.to_string().contains("no free rows here"), "{error}");
+    let left: Option<String> =
+        admin.query_first("SELECT name FROM leasehold_locks WHERE name LIKE '%try%'").unwrap();
+    assert_eq!(left, None, "a try leaves nothing behind");
+}
+
+/// Also those of callers who do not wait for it any more.
+#[test]
+fn no_session_waits_for_long_on_a_server_that_is_locked_for_reading() {
+    let Some(server) = MysqlServer::start() else { return };
+    let mut admin = server.admin();
+    admin.query_drop("CREATE USER app").unwrap();
+    admin.query_drop(format!("GRANT {LITTLE}, CREATE ON locks.* TO app")).unwrap();
+    let url = server.url_as("app");
+    let client = connected(|| at(&url).command_timeout(ms(700)).patience(ms(100)).build());
+    client.lock("a").lock().unwrap();
+    client.lock("a").unlock().unwrap();
+    let mut sessions = || {
+        let text = "SELECT COUNT(*) FROM information_schema.processlist WHERE user = 'app'";
+        admin.query_first::<u64, _>(text).unwrap().unwrap()
+    };
+    let mut locked = server.admin();
+    locked.query_drop("FLUSH TABLES WITH READ LOCK").unwrap();
+    thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                for _ in 0..2 {
+                    let error = client.lock("a").try_lock().unwrap_err();
+                    assert!(error.is_retryable(), "{error}");
+                }
+            });
+        }
+    });
+    client.shutdown().ok(); // what could not be freed is said
+    assert!(eventually(Duration::from_secs(15), || sessions() == 0), "{} sessions are left", sessions());
+    locked.query_drop("UNLOCK TABLES").unwrap();
+}

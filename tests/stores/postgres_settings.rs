@@ -1,0 +1,395 @@
+//! PostgreSQL: settings of servers, databases, roles and poolers that are not those of a fresh server; schemas; tables that others
+//! have made or changed; errors that end a session.
+
+use std::io::{Read as _, Write as _};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use leasehold::postgres::NameTable;
+use leasehold::{ClientBuilder, ErrorKind, LockClient, Result};
+use postgres::{Client, NoTls};
+
+use crate::support::observer::{Event, Seen};
+use crate::support::postgres::{Bouncer, PostgresServer};
+use crate::support::{LONG, eventually, fresh, ms, now, throughout};
+
+/// One server for the tests that do it no harm.
+fn shared() -> Option<&'static PostgresServer> {
+    static SERVER: std::sync::OnceLock<Option<PostgresServer>> = std::sync::OnceLock::new();
+    SERVER.get_or_init(PostgresServer::start).as_ref()
+}
+
+fn at(url: &str) -> ClientBuilder {
+    LockClient::builder().url(url).create_schema(true)
+}
+
+/// A database of a test's own, with a connection to it that may do everything.
+fn database(server: &PostgresServer, label: &str, like: &str) -> (String, Client) {
+    let name = fresh(label).replace('-', "_").to_lowercase();
+    server.admin().batch_execute(&format!("CREATE DATABASE {name} {like}")).unwrap();
+    let admin = Client::connect(&url_of(server, &name, "admin"), NoTls).unwrap();
+    (name, admin)
+}
+
+fn url_of(server: &PostgresServer, database: &str, role: &str) -> String {
+    format!("postgres://{role}@127.0.0.1:{}/{database}", server.port())
+}
+
+/// Two roles of a server, of whom each has a schema of its own in front of its search path.
+fn two_roles(server: &PostgresServer, admin: &mut Client) -> [String; 2] {
+    [(); 2].map(|()| {
+        let role = fresh("role").replace('-', "_").to_lowercase();
+        server.admin().batch_execute(&format!("CREATE ROLE {role} LOGIN")).unwrap();
+        admin.batch_execute(&format!("CREATE SCHEMA {role} AUTHORIZATION {role}")).unwrap();
+        role
+    })
+}
+
+// ---- where the table is
+
+#[test]
+fn two_roles_with_schemas_of_their_own_have_one_table() {
+    let Some(server) = shared() else { return };
+    let (name, mut admin) = database(server, "roles", "");
+    let roles = two_roles(server, &mut admin);
+    at(&url_of(server, &name, "admin")).build().unwrap();
+    for role in &roles {
+        let tables = "leasehold_locks, leasehold_locks_line, leasehold_locks_clients";
+        admin.batch_execute(&format!("GRANT SELECT, INSERT, UPDATE, DELETE ON {tables} TO {role}")).unwrap();
+    }
+    let [one, other] = roles.each_ref().map(|role| at(&url_of(server, &name, role)).build().unwrap());
+    let held = one.lock("a").acquire().unwrap();
+    assert!(!other.lock("a").try_lock().unwrap(), "both are in");
+    for client in [&one, &other] {
+        let health = client.ping().unwrap();
+        assert_eq!(health.table.as_deref(), Some("public.leasehold_locks"));
+        assert_eq!(health.other_tables, [""; 0]);
+    }
+    // A table that comes into sight later is another's.
+    let mut owner = Client::connect(&url_of(server, &name, &roles[1]), NoTls).unwrap();
+    let copy = "CREATE TABLE leasehold_locks (LIKE public.leasehold_locks INCLUDING ALL)";
+    owner.batch_execute(copy).unwrap();
+    assert!(!other.lock("a").try_lock().unwrap(), "both are in");
+    // And it is said.
+    let later = at(&url_of(server, &name, &roles[1])).build().unwrap().ping().unwrap();
+    assert_eq!(later.table, Some(format!("{}.leasehold_locks", roles[1])));
+    assert_eq!(later.other_tables, ["public.leasehold_locks"]);
+    held.unlock().unwrap();
+}
+
+#[test]
+fn no_table_is_made_beside_one_of_another_schema_unless_its_schema_is_named() {
+    let Some(server) = shared() else { return };
+    let (name, mut admin) = database(server, "beside", "");
+    let roles = two_roles(server, &mut admin);
+    let url = |role: usize| url_of(server, &name, &roles[role]);
+    let first = at(&url(0)).build().unwrap();
+    let error = at(&url(1)).build().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
+    assert!(error.to_string().contains(&roles[0]) && error.to_string().contains("table("), "{error}");
+    let named = at(&url(1)).table(&format!("{}.leasehold_locks", roles[1])).build().unwrap();
+    assert_eq!(named.ping().unwrap().other_tables, [format!("{}.leasehold_locks", roles[0])]);
+    for client in [&first, &named] {
+        client.lock("a").acquire().unwrap().unlock().unwrap();
+    }
+    // The table of names for transactions is looked for in the same way.
+    let [mut one, mut other] = [0, 1].map(|role| Client::connect(&url(role), NoTls).unwrap());
+    NameTable::default().create(&mut one).unwrap();
+    NameTable::default().create(&mut one).unwrap();
+    let error = NameTable::default().create(&mut other).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
+    // Words of the server's own may name tables.
+    at(&url(0)).table("order").build().unwrap().lock("a").acquire().unwrap().unlock().unwrap();
+}
+
+#[test]
+fn where_the_tables_are_there_nobody_asks_for_the_right_to_make_them() {
+    let Some(server) = shared() else { return };
+    let (name, mut admin) = database(server, "rights", "");
+    let role = &two_roles(server, &mut admin)[0];
+    admin.batch_execute("REVOKE CREATE ON SCHEMA public FROM PUBLIC").unwrap();
+    at(&url_of(server, &name, "admin")).build().unwrap();
+    NameTable::default().create(&mut admin).unwrap();
+    admin
+        .batch_execute(&format!("DROP SCHEMA {role}; GRANT ALL ON ALL TABLES IN SCHEMA public TO {role}"))
+        .unwrap();
+    let client = at(&url_of(server, &name, role)).build().unwrap();
+    client.lock("a").acquire().unwrap().unlock().unwrap();
+    let mut connection = Client::connect(&url_of(server, &name, role), NoTls).unwrap();
+    NameTable::default().create(&mut connection).unwrap();
+    // Errors say which table they are about.
+    admin.batch_execute(&format!("REVOKE UPDATE ON leasehold_locks FROM {role}")).unwrap();
+    let error = client.lock("a").try_lock().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NoPermission, "{error}");
+    assert!(error.to_string().contains("public.leasehold_locks"), "{error}");
+}
+
+// ---- words for people
+
+/// Takes, waits for and frees a lock in a thread of this name.
+fn uses_in_thread(thread: &str, client: &LockClient, rival: &LockClient) {
+    let (client, rival) = (client.clone(), rival.clone());
+    let work = move || {
+        client.lock("a").lock().unwrap();
+        client.fenced_lock("b").acquire().unwrap().unlock().unwrap();
+        assert!(!rival.lock("a").try_lock_for(ms(50)).unwrap());
+        client.lock("a").unlock().unwrap();
+    };
+    thread::Builder::new().name(thread.to_owned()).spawn(work).unwrap().join().unwrap();
+}
+
+#[test]
+fn the_name_of_a_thread_costs_no_lock_in_any_database() {
+    let Some(server) = shared() else { return };
+    let latin = "ENCODING 'LATIN1' LC_COLLATE 'C' LC_CTYPE 'C' TEMPLATE template0";
+    for (like, alter, shown) in [
+        (latin, "SELECT", "??-1"),
+        ("", "ALTER TABLE leasehold_locks ALTER thread TYPE varchar(1)", ""),
+        ("", "ALTER TABLE leasehold_locks ADD CHECK (thread ~ '^[a-z?0-9-]*$')", "??-1"),
+    ] {
+        let (name, mut admin) = database(server, "words", like);
+        let builder = || at(&url_of(server, &name, "admin")).label("Kästchen 箱");
+        let [client, rival] = [(); 2].map(|()| builder().build().unwrap());
+        admin.batch_execute(alter).unwrap();
+        uses_in_thread("工作-1", &client, &rival);
+        let row = "SELECT thread FROM leasehold_locks WHERE id = sha256('a')";
+        let thread: String = admin.query_one(row, &[]).unwrap().get(0);
+        assert_eq!(thread, shown, "{like}{alter}");
+        // The directory says all of it, whatever the database can write.
+        let held = client.lock("c").acquire().unwrap();
+        let label = || {
+            let clients: Result<Vec<_>> = rival.clients().collect();
+            clients.unwrap().into_iter().find(|one| one.id == client.id()).and_then(|one| one.label)
+        };
+        assert!(eventually(LONG, || label().as_deref() == Some("Kästchen 箱")), "{:?}", label());
+        held.unlock().unwrap();
+    }
+}
+
+// ---- sessions
+
+#[test]
+fn a_limit_for_idle_sessions_ends_neither_waits_nor_wakeups() {
+    let Some(server) = shared() else { return };
+    let role = fresh("idle").replace('-', "_").to_lowercase();
+    server
+        .admin()
+        .batch_execute(&format!(
+            "CREATE ROLE {role} LOGIN SUPERUSER; ALTER ROLE {role} SET idle_session_timeout = '300ms'"
+        ))
+        .unwrap();
+    let seen = Seen::default();
+    let url = server.url_as(&role);
+    let [client, rival] = [(); 2].map(|()| at(&url).table("idle").observer(seen.clone()).build().unwrap());
+    let held = client.lock("a").acquire().unwrap();
+    thread::scope(|scope| {
+        let waiter = scope.spawn(|| rival.lock("a").try_lock_for(LONG));
+        throughout(ms(1_500), || seen.count(|event| matches!(event, Event::NoWakeups(_))) == 0);
+        held.unlock().unwrap();
+        assert!(waiter.join().unwrap().unwrap());
+    });
+}
+
+/// Passes bytes on, and now and then says something itself in the place of the server.
+struct Pooler {
+    port: u16,
+    /// So many of the next requests are answered by an error that ends the session.
+    fatal: Arc<AtomicUsize>,
+}
+
+impl Pooler {
+    fn before(server: &PostgresServer, code: &'static str) -> Pooler {
+        let (upstream, listener) = (server.port(), TcpListener::bind("127.0.0.1:0").unwrap());
+        let fatal = Arc::new(AtomicUsize::new(0));
+        let pooler = Pooler { port: listener.local_addr().unwrap().port(), fatal: Arc::clone(&fatal) };
+        thread::spawn(move || {
+            for client in listener.incoming().flatten() {
+                let server = TcpStream::connect(("127.0.0.1", upstream)).unwrap();
+                let (mut answers, mut asked) = (server.try_clone().unwrap(), client.try_clone().unwrap());
+                thread::spawn(move || {
+                    std::io::copy(&mut answers, &mut asked).ok(); // until one of the two hangs up
+                    asked.shutdown(Shutdown::Both).ok();
+                });
+                let fatal = Arc::clone(&fatal);
+                thread::spawn(move || pass(client, server, &fatal, code));
+            }
+        });
+        pooler
+    }
+
+    fn url(&self) -> String {
+        format!("postgres://admin@127.0.0.1:{}/postgres", self.port)
+    }
+}
+
+fn pass(mut client: TcpStream, mut server: TcpStream, fatal: &AtomicUsize, code: &str) {
+    let mut bytes = vec![0; 65_536];
+    while let Ok(count @ 1..) = client.read(&mut bytes) {
+        let is_execute = bytes[0] == b'B';
+        let less = |left: usize| left.checked_sub(1);
+        if is_execute && fatal.fetch_update(Ordering::SeqCst, Ordering::SeqCst, less).is_ok() {
+            let fields = format!("SFATAL\0C{code}\0Mserver conn crashed?\0\0");
+            let length = u32::try_from(fields.len() + 4).unwrap().to_be_bytes();
+            client.write_all(&[b"E", &length[..], fields.as_bytes()].concat()).ok();
+            client.shutdown(Shutdown::Both).ok();
+            break;
+        }
+        if server.write_all(&bytes[..count]).is_err() {
+            break;
+        }
+    }
+    server.shutdown(Shutdown::Both).ok(); // it may be closed already
+}
+
+/// An error that a pooler makes up, under a code that no server uses.
+#[test]
+fn an_error_that_ends_the_session_is_no_answer_of_the_server() {
+    let Some(server) = shared() else { return };
+    server.admin();
+    for code in ["XX999", "08P01"] {
+        let pooler = Pooler::before(server, code);
+        let client = at(&pooler.url()).table("fatal").build().unwrap();
+        let rival = at(&server.url()).table("fatal").build().unwrap();
+        let lock = client.lock("a");
+        lock.lock().unwrap();
+        lock.unlock().unwrap();
+        pooler.fatal.store(2, Ordering::SeqCst);
+        assert!(lock.try_lock_for(LONG).unwrap(), "the wait goes on over another connection");
+        pooler.fatal.store(1, Ordering::SeqCst);
+        let unlocked = lock.unlock();
+        assert!(unlocked.as_ref().map_or_else(|error| error.is_retryable(), |()| true), "{unlocked:?}");
+        assert!(rival.lock("a").try_lock_for(LONG).unwrap());
+        rival.lock("a").unlock().unwrap();
+    }
+}
+
+#[test]
+fn a_pooler_with_room_for_one_session_is_refused_in_words() {
+    let Some(server) = shared() else { return };
+    let Some(bouncer) = Bouncer::before_with(server, "session", "default_pool_size = 1") else { return };
+    let begun = now();
+    let error = at(&bouncer.url()).connect_timeout(ms(2_500)).build().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Busy, "after {:?}: {error}", begun.elapsed());
+    assert!(error.to_string().contains("PgBouncer"), "{error}");
+}
+
+// ---- messages that the server has no room for
+
+/// As a server says it whose queue is full: when the transaction is committed. (Before version 17 a queue has 8 GB.)
+const FULL: &str = "
+    CREATE SCHEMA full_queue;
+    CREATE TABLE full_queue.messages (channel text);
+    CREATE FUNCTION full_queue.refuse() RETURNS trigger LANGUAGE plpgsql AS $$
+        BEGIN RAISE program_limit_exceeded USING MESSAGE = 'too many notifications in the NOTIFY queue'; END $$;
+    CREATE CONSTRAINT TRIGGER at_commit AFTER INSERT ON full_queue.messages DEFERRABLE INITIALLY DEFERRED
+        FOR EACH ROW EXECUTE FUNCTION full_queue.refuse();
+    CREATE FUNCTION full_queue.pg_notify(channel text, payload text) RETURNS void LANGUAGE sql AS
+        $$ INSERT INTO full_queue.messages VALUES (channel) $$;
+    SET search_path = full_queue, pg_catalog, public";
+
+#[test]
+fn a_lock_is_freed_although_the_server_has_no_room_for_a_message() {
+    let Some(server) = shared() else { return };
+    let (name, mut admin) = database(server, "queue", "");
+    let url = url_of(server, &name, "admin");
+    at(&url).build().unwrap();
+    admin.batch_execute(FULL).unwrap();
+    admin
+        .batch_execute(&format!("ALTER DATABASE {name} SET search_path = full_queue, pg_catalog, public"))
+        .unwrap();
+    assert!(admin.execute("SELECT pg_notify('a', '')", &[]).is_err());
+    let builder = || at(&url).lease(LONG);
+    let with_session = || builder().session_locks();
+    let ways: [&dyn Fn() -> ClientBuilder; 2] = [&builder, &with_session];
+    for way in ways {
+        let [client, rival] = [(); 2].map(|()| way().build().unwrap());
+        let is_free = |lock: &leasehold::RedisLock| lock.try_lock().map(|had| had && lock.unlock().is_ok());
+        for _ in 0..2 {
+            let held = client.lock("a").acquire().unwrap();
+            held.unlock().unwrap();
+            assert!(is_free(&rival.lock("a")).unwrap());
+        }
+        // With one that waits, whom nothing wakes.
+        let held = client.lock("a").acquire().unwrap();
+        thread::scope(|scope| {
+            let waiter = scope.spawn(|| rival.lock("a").try_lock_for(LONG).map(|_| rival.lock("a").unlock()));
+            assert!(!rival.lock("a").try_lock_for(ms(300)).unwrap());
+            held.unlock().unwrap();
+            waiter.join().unwrap().unwrap().unwrap();
+        });
+        let held = client.lock("a").acquire().unwrap();
+        assert!(rival.lock("a").force_unlock().unwrap());
+        assert!(is_free(&rival.lock("a")).unwrap());
+        drop(held);
+    }
+    let client = builder().build().unwrap();
+    client.token_lock("t").acquire().unwrap().unlock().unwrap();
+    client.token_lock("t").acquire().unwrap().unlock().unwrap();
+}
+
+// ---- tables that others have made or changed
+
+#[test]
+fn a_line_of_another_shape_is_done_without() {
+    let Some(server) = shared() else { return };
+    let (name, mut admin) = database(server, "shape", "");
+    let url = url_of(server, &name, "admin");
+    at(&url).build().unwrap();
+    let waits = |one: &LockClient, other: &LockClient| {
+        let held = one.lock("a").acquire().unwrap();
+        thread::scope(|scope| {
+            let waiter = scope.spawn(|| {
+                other.lock("a").lock()?;
+                other.lock("a").unlock()
+            });
+            assert!(!one.lock("a").try_lock_for(ms(1)).is_err());
+            one.lock("a").unlock().ok(); // of the level that was just taken
+            held.unlock().unwrap();
+            waiter.join().unwrap().unwrap();
+        });
+    };
+    for change in [
+        "RENAME kept_until TO kept",
+        "RENAME kept TO kept_until",
+        "ALTER seen TYPE text",
+        "ADD more integer NOT NULL",
+        "DROP channel",
+    ] {
+        let build = || at(&url).build().unwrap();
+        let used = [build(), build()];
+        waits(&used[0], &used[1]);
+        admin.batch_execute(&format!("ALTER TABLE leasehold_locks_line {change}")).unwrap();
+        waits(&used[0], &used[1]);
+        waits(&build(), &build());
+        used[0].sweep(Duration::from_secs(3_600)).unwrap();
+    }
+}
+
+#[test]
+fn a_table_in_which_no_lock_can_be_taken_or_freed_is_refused_when_the_client_connects() {
+    let Some(server) = shared() else { return };
+    let (name, mut admin) = database(server, "refuses", "");
+    let build = || at(&url_of(server, &name, "admin")).build();
+    build().unwrap();
+    admin
+        .batch_execute(
+            "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$
+                BEGIN IF NEW.owner = '' THEN RAISE 'no free rows here'; END IF; RETURN NEW; END $$;
+            CREATE TRIGGER refuse BEFORE UPDATE ON leasehold_locks FOR EACH ROW EXECUTE FUNCTION refuse()",
+        )
+        .unwrap();
+    let error = build().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Refused, "{error}");
+    assert!(error.to_string().contains("no free rows here"), "{error}");
+    assert!(error.to_string().contains("public.leasehold_locks"), "{error}");
+    admin
+        .batch_execute("DROP TRIGGER refuse ON leasehold_locks; ALTER TABLE leasehold_locks DROP fence")
+        .unwrap();
+    let error = build().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+    let rows: i64 = admin.query_one("SELECT count(*) FROM leasehold_locks", &[]).unwrap().get(0);
+    assert_eq!(rows, 0, "a try leaves nothing behind");
+}
