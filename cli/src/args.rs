@@ -1,10 +1,13 @@
 //! The arguments, from which help, completions and the man page come too.
 
 use std::ffi::OsString;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
+
+use crate::run::inherited::Inherited;
 
 /// Runs commands under distributed locks, and shows who holds them.
 ///
@@ -252,8 +255,8 @@ pub(crate) struct Terms {
     /// What is done to the command when the lock cannot be kept: kill (TERM, then KILL), signal:NAME (and no more), or ignore.
     #[arg(long, value_name = "HOW", default_value = "kill", value_parser = on_lost)]
     pub(crate) on_lost: OnLost,
-    /// How long the command has between TERM and KILL; within the lease, of which it can have a third. Defaults to 5s, or
-    /// that third.
+    /// How long the command has between TERM and KILL; within the lease, of which it can have a third. Defaults to a
+    /// tenth of the lease, 5s at most.
     #[arg(long, value_name = "TIME", value_parser = time)]
     pub(crate) kill_grace: Option<Duration>,
     /// The exit code when the lock was lost: 1 to 255.
@@ -302,6 +305,8 @@ pub(crate) struct HelperArgs {
     pub(crate) margin: Duration,
     #[arg(long, value_parser = on_lost)]
     pub(crate) on_lost: OnLost,
+    #[arg(long)]
+    pub(crate) inherited: Inherited,
     #[arg(last = true, required = true)]
     pub(crate) command: Vec<OsString>,
 }
@@ -312,6 +317,10 @@ pub(crate) struct BecomeArgs {
     /// The helper.
     #[arg(long)]
     pub(crate) parent: i32,
+    #[arg(long)]
+    pub(crate) inherited: Inherited,
+    #[arg(long)]
+    pub(crate) cgroup: Option<PathBuf>,
     #[arg(last = true, required = true)]
     pub(crate) command: Vec<OsString>,
 }
