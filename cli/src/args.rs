@@ -1,10 +1,13 @@
 //! The arguments, from which help, completions and the man page come too.
 
 use std::ffi::OsString;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
+
+use crate::run::inherited::Inherited;
 
 /// Runs commands under distributed locks, and shows who holds them.
 ///
@@ -82,6 +85,8 @@ pub(crate) enum Action {
     Top(TopArgs),
     /// Ends the hold of a lock, whoever has it, and says whose it was.
     Force(ForceArgs),
+    /// Shows how many commands may run at a time under a name (`run --permits`), changes the number for all, or removes it.
+    Permits(PermitsArgs),
     /// Checks a set-up from end to end: a line for each check, with what to do about it. Exits with 1 if there is a fault.
     Doctor(DoctorArgs),
     /// Prints a line for each change of locks: acquired, released, expired, waiters. It looks each second; ends by a signal.
@@ -92,12 +97,28 @@ pub(crate) enum Action {
     Completions { shell: Shell },
     /// Writes the man page to standard output.
     Man,
-    /// Runs the command for the process that holds the lock, and ends it in time. Not for people.
-    #[command(hide = true)]
+}
+
+/// What this program starts of itself. People see none of it, neither in the help nor in completions.
+#[derive(Debug, Parser)]
+#[command(name = "leasehold")]
+pub(crate) struct Inner {
+    #[command(flatten)]
+    pub(crate) common: Common,
+    #[command(subcommand)]
+    pub(crate) part: Part,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Part {
+    /// Runs the command for the process that holds the lock, and ends it in time.
     Helper(HelperArgs),
-    /// Becomes the command, which dies with the helper. Not for people.
-    #[command(hide = true)]
+    /// Becomes the command, which dies with the helper.
     Become(BecomeArgs),
+}
+
+impl Part {
+    pub(crate) const NAMES: [&str; 2] = ["helper", "become"];
 }
 
 #[derive(Debug, Clone, Args)]
@@ -107,7 +128,7 @@ pub(crate) struct RunArgs {
     /// Does not wait: exits with 75 if the lock is busy.
     #[arg(short, long, visible_alias = "nonblock", conflicts_with = "wait")]
     pub(crate) no_wait: bool,
-    /// Waits at most so long, then exits with 75: seconds, or a number with ms, s, m or h. Waits without an end unless given.
+    /// Waits at most so long, then exits with 75: seconds, or numbers with ms, s, m, h or d. Waits without an end unless given.
     #[arg(short, long, value_name = "SECS", value_parser = time)]
     pub(crate) wait: Option<Duration>,
     /// Locks as one of many readers (see --write).
@@ -198,6 +219,18 @@ pub(crate) struct ForceArgs {
 }
 
 #[derive(Debug, Clone, Args)]
+pub(crate) struct PermitsArgs {
+    /// The name that `run --permits` has.
+    pub(crate) name: String,
+    /// The new number, those that are out included. Commands that run go on.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) set: Option<u32>,
+    /// Forgets the name and all permits that are out: the next run sets it up anew.
+    #[arg(long, conflicts_with = "set")]
+    pub(crate) remove: bool,
+}
+
+#[derive(Debug, Clone, Args)]
 pub(crate) struct DoctorArgs {
     /// A lock's name: the user's rights are checked for it. Nothing is done to it.
     #[arg(long, value_name = "NAME", default_value = "leasehold-doctor")]
@@ -252,8 +285,8 @@ pub(crate) struct Terms {
     /// What is done to the command when the lock cannot be kept: kill (TERM, then KILL), signal:NAME (and no more), or ignore.
     #[arg(long, value_name = "HOW", default_value = "kill", value_parser = on_lost)]
     pub(crate) on_lost: OnLost,
-    /// How long the command has between TERM and KILL; within the lease, of which it can have a third. Defaults to 5s, or
-    /// that third.
+    /// How long the command has between TERM and KILL; within the lease, of which it can have a third. Defaults to a
+    /// tenth of the lease, 5s at most.
     #[arg(long, value_name = "TIME", value_parser = time)]
     pub(crate) kill_grace: Option<Duration>,
     /// The exit code when the lock was lost: 1 to 255.
@@ -302,6 +335,8 @@ pub(crate) struct HelperArgs {
     pub(crate) margin: Duration,
     #[arg(long, value_parser = on_lost)]
     pub(crate) on_lost: OnLost,
+    #[arg(long)]
+    pub(crate) inherited: Inherited,
     #[arg(last = true, required = true)]
     pub(crate) command: Vec<OsString>,
 }
@@ -312,6 +347,10 @@ pub(crate) struct BecomeArgs {
     /// The helper.
     #[arg(long)]
     pub(crate) parent: i32,
+    #[arg(long)]
+    pub(crate) inherited: Inherited,
+    #[arg(long)]
+    pub(crate) cgroup: Option<PathBuf>,
     #[arg(last = true, required = true)]
     pub(crate) command: Vec<OsString>,
 }
@@ -363,20 +402,33 @@ fn unknown(name: &str) -> String {
     format!("there is no signal {name}")
 }
 
-/// Seconds, or a number with a unit; parts of one too.
+/// Seconds, or numbers with units, one after the other; parts of a unit too.
 fn time(text: &str) -> Result<Duration, String> {
-    let words = || "it is seconds, or a number with ms, s, m or h, as in 500ms".to_owned();
-    let text = text.trim();
-    let at = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
-    let (number, unit) = text.split_at(at);
-    let number: f64 = number.parse().map_err(|_none| words())?;
-    let seconds = match unit.trim_start() {
-        "" | "s" => number,
-        "ms" => number / 1000.0,
-        "m" => number * 60.0,
-        "h" => number * 3600.0,
-        _ => return Err(words()),
-    };
+    let words = || "it is seconds, or numbers with ms, s, m, h or d, as in 500ms or 1h30m".to_owned();
+    let mut rest = text.trim();
+    let mut seconds = 0.0;
+    let is_plain = rest.chars().all(|c| c.is_ascii_digit() || c == '.');
+    while !rest.is_empty() {
+        let at = rest.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(rest.len());
+        let (number, behind) = rest.split_at(at);
+        let to = behind.find(|c: char| c.is_ascii_digit()).unwrap_or(behind.len());
+        let (unit, behind) = behind.split_at(to);
+        let number: f64 = number.parse().map_err(|_none| words())?;
+        seconds += number
+            * match unit.trim() {
+                "" if is_plain => 1.0,
+                "s" => 1.0,
+                "ms" => 0.001,
+                "m" => 60.0,
+                "h" => 3600.0,
+                "d" => 86_400.0,
+                _ => return Err(words()),
+            };
+        rest = behind;
+    }
+    if text.trim().is_empty() {
+        return Err(words());
+    }
     Duration::try_from_secs_f64(seconds).map_err(|_too_long| "it is too long".to_owned())
 }
 
@@ -443,7 +495,8 @@ mod tests {
         if runs && !words.contains(&"--".to_owned()) {
             return None; // named, not called
         }
-        let needs_name = words.get(1).is_some_and(|word| matches!(word.as_str(), "show" | "watch" | "force"));
+        let needs_name =
+            words.get(1).is_some_and(|word| matches!(word.as_str(), "show" | "watch" | "force" | "permits"));
         if needs_name && words.len() == 2 {
             words.push("NAME".to_owned());
         }
@@ -452,12 +505,21 @@ mod tests {
 
     #[test]
     fn times_are_seconds_or_have_a_unit() {
-        for (text, millis) in
-            [("2", 2000), ("0", 0), ("1.5", 1500), ("500ms", 500), ("2m", 120_000), ("1h", 3_600_000)]
-        {
+        for (text, millis) in [
+            ("2", 2000),
+            ("0", 0),
+            ("1.5", 1500),
+            ("500ms", 500),
+            ("2m", 120_000),
+            ("1h", 3_600_000),
+            ("1h30m", 5_400_000),
+            ("1d", 86_400_000),
+            ("1d 2h", 93_600_000),
+            ("1m500ms", 60_500),
+        ] {
             assert_eq!(time(text), Ok(Duration::from_millis(millis)), "{text}");
         }
-        for bad in ["", "s", "-1", "1d", "1.2.3", "inf", "99999999999999999999999h"] {
+        for bad in ["", " ", "s", "-1", "1w", "1h30", "1.2.3", "inf", "99999999999999999999999h"] {
             assert!(time(bad).is_err(), "{bad}");
         }
     }

@@ -5,6 +5,7 @@ mod clock;
 mod doctor;
 mod exit;
 mod list;
+mod permits;
 mod run;
 mod say;
 mod serve;
@@ -16,17 +17,21 @@ mod watch;
 use std::io::Write;
 use std::process::ExitCode;
 
-use clap::error::ErrorKind;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory, Parser};
 use signal_hook::consts::SIGINT;
 
-use crate::args::{Action, Cli};
+use crate::args::{Action, Cli, Inner, Part};
 use crate::exit::Exit;
+use crate::say::Say;
 
 fn main() -> ExitCode {
+    if std::env::args_os().nth(1).is_some_and(|word| Part::NAMES.iter().any(|name| word == *name)) {
+        return part().into();
+    }
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
-        Err(error) => return usage(&error).into(),
+        Err(error) => return usage(error).into(),
     };
     let exit = match &cli.action {
         Action::Run(args) => run::run(&cli.common, args),
@@ -36,11 +41,10 @@ fn main() -> ExitCode {
         Action::Ls { pattern } => list::locks(&cli.common, pattern),
         Action::Clients => list::clients(&cli.common),
         Action::Force(args) => show::force(&cli.common, args),
+        Action::Permits(args) => permits::permits(&cli.common, args),
         Action::Doctor(args) => doctor::doctor(&cli.common, args),
         Action::Top(args) => top::top(&cli.common, args),
         Action::Watch(args) => watch::watch(&cli.common, args),
-        Action::Helper(args) => run::helper::helper(&cli.common, args),
-        Action::Become(args) => run::helper::become_command(&cli.common, args),
         Action::Serve(args) => serve::serve(&cli.common, args),
         Action::Completions { shell } => completions(*shell),
         Action::Man => man(),
@@ -52,13 +56,36 @@ fn main() -> ExitCode {
     exit.into()
 }
 
-/// Help and version are no failure; all else is one of usage.
-fn usage(error: &clap::Error) -> Exit {
-    drop(error.print()); // nobody may be reading
-    match error.kind() {
-        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => Exit::Success,
-        _ => Exit::Usage,
+/// The processes between this program and a command.
+fn part() -> Exit {
+    match Inner::try_parse() {
+        Ok(Inner { common, part: Part::Helper(args) }) => run::helper::helper(&common, &args),
+        Ok(Inner { common, part: Part::Become(args) }) => run::helper::become_command(&common, &args),
+        Err(error) => usage(error),
     }
+}
+
+/// Help and version are no failure; all else is one of usage.
+fn usage(mut error: clap::Error) -> Exit {
+    if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) {
+        drop(error.print()); // nobody may be reading
+        return Exit::Success;
+    }
+    let words: Vec<_> = std::env::args_os().take_while(|word| word != "--").collect();
+    let runs = words.get(1).is_some_and(|word| ["run", "once", "elect"].iter().any(|name| word == *name));
+    if runs && words.len() == std::env::args_os().len() {
+        let hint = "the command follows `--`, as in `leasehold run NAME -- COMMAND`";
+        error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![hint.into()]));
+    }
+    let asks_for_json =
+        words.windows(2).any(|pair| matches!(pair, [option, json] if option == "--format" && json == "json"))
+            || words.iter().any(|word| word == "--format=json");
+    if asks_for_json {
+        Say::json().error(error.to_string().trim_end());
+    } else {
+        drop(error.print());
+    }
+    Exit::Usage
 }
 
 fn completions(shell: clap_complete::Shell) -> Exit {

@@ -30,6 +30,11 @@ impl Say {
         Say { format: common.format, level }
     }
 
+    /// In the form for programs, where the arguments could not be read.
+    pub(crate) fn json() -> Say {
+        Say { format: Format::Json, level: Level::Normal }
+    }
+
     /// As with `-q`: while a terminal is drawn on, nothing else is to be written to it.
     pub(crate) fn silent(self) -> Say {
         Say { level: Level::Quiet, ..self }

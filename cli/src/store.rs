@@ -7,6 +7,7 @@ use leasehold::{ClientBuilder, Error, ErrorKind, LockClient, Observer};
 
 use crate::args::Common;
 use crate::exit::Exit;
+use crate::run::signals::Caught;
 use crate::say::Say;
 
 /// Connects, or says why not.
@@ -16,17 +17,22 @@ pub(crate) fn connect(
     label: Option<&str>,
     say: Say,
 ) -> Result<LockClient, Exit> {
-    try_connect(common, lease, label, say).map_err(|error| explain(&error, say))
+    open(common, label, say, |builder| lease.into_iter().fold(builder, ClientBuilder::lease))
+        .map_err(|error| explain(&error, say))
 }
 
-/// Connects once.
-pub(crate) fn try_connect(
+/// Connects, unless a signal comes before: it is not to wait for a server that does not answer.
+pub(crate) fn open_unless(
+    caught: &Caught,
     common: &Common,
-    lease: Option<Duration>,
     label: Option<&str>,
     say: Say,
-) -> leasehold::Result<LockClient> {
-    open(common, label, say, |builder| lease.into_iter().fold(builder, ClientBuilder::lease))
+    options: impl FnOnce(ClientBuilder) -> ClientBuilder + Send + 'static,
+) -> Result<leasehold::Result<LockClient>, Exit> {
+    let (common, label) = (common.clone(), label.map(str::to_owned));
+    caught.unless_signaled("connect", Duration::ZERO, say, move || {
+        open(&common, label.as_deref(), say, options)
+    })
 }
 
 /// Connects, with options beside those of the environment.
@@ -113,13 +119,18 @@ pub(crate) fn meaning(kind: ErrorKind) -> (Exit, &'static str) {
 
 /// Ends the client, which takes what it has in the store out of it; a store that does not answer is not waited for.
 pub(crate) fn finish(client: LockClient) {
+    finish_within(client, Duration::from_secs(1));
+}
+
+/// As [`finish`], by a time of the caller's.
+pub(crate) fn finish_within(client: LockClient, within: Duration) {
     let (done, is_done) = leasehold::crossbeam_channel::bounded::<()>(0);
     let ending = std::thread::Builder::new().name("shutdown".to_owned()).spawn(move || {
         drop(client.shutdown()); // each release that failed has been told of
         drop(done);
     });
     if ending.is_ok() {
-        is_done.recv_timeout(Duration::from_secs(1)).ok();
+        is_done.recv_timeout(within).ok();
     }
 }
 

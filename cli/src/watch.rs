@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 use crate::args::{Common, Format, WatchArgs};
 use crate::clock::{Moment, stamp, wall};
 use crate::exit::Exit;
+use crate::run::inherited::Inherited;
 use crate::run::signals::Caught;
 use crate::say::{Say, json_text, plain};
 use crate::show::{place_as_json, seconds};
@@ -21,7 +22,7 @@ use crate::store::{self, explain};
 /// Prints what changes, until a signal or the end of `--for`.
 pub(crate) fn watch(common: &Common, args: &WatchArgs) -> Exit {
     let say = Say::new(common);
-    let Ok(caught) = Caught::start() else {
+    let Ok(caught) = Caught::start(Inherited::take()) else {
         say.error("signals cannot be caught");
         return Exit::Internal;
     };

@@ -18,6 +18,7 @@ use crate::clock::Moment;
 use crate::doctor::redis::Settings;
 use crate::doctor::report::{Finding, Report};
 use crate::exit::Exit;
+use crate::run::times;
 use crate::say::Say;
 use crate::store::{self, explain, meaning};
 
@@ -198,9 +199,16 @@ fn lease_finding(lease: Duration, command_timeout: Duration, latency: &Latency) 
             format!("a lease of {lease} outlasts no renewal that hangs for the command time-out of {limit}");
         Finding::warning(CHECK, words, ADVICE)
     } else {
-        Finding::fine(CHECK, format!("{}, far more than a round trip", spell(lease)))
+        let outlasts = spell(times::outlasts(lease, None));
+        let words = format!(
+            "{}, far more than a round trip: a command under it outlasts a store that is away for {outlasts}",
+            spell(lease)
+        );
+        Finding::fine(CHECK, words)
     };
-    found.with("lease_seconds", lease.as_secs_f64())
+    found
+        .with("lease_seconds", lease.as_secs_f64())
+        .with("outlasts_seconds", times::outlasts(lease, None).as_secs_f64())
 }
 
 fn spell(span: Duration) -> String {

@@ -39,7 +39,11 @@ pub(super) fn acquire(
             (false, None) => Wait::Forever,
         };
         let outcome = match args.permits {
-            Some(permits) => permit(client, args, permits, wait, &caught.interrupt, say),
+            Some(permits) => match permit(client, args, permits, wait, &caught.interrupt, say) {
+                Ok(Permitted::No(exit)) => return Err(Refusal::Failed(exit)),
+                Ok(Permitted::Asked(permit)) => Ok(permit),
+                Err(error) => Err(error),
+            },
             None => held(client, args, wait, &caught.interrupt),
         };
         // A signal that came with the grant still ends it all: the guard's drop releases.
@@ -136,23 +140,32 @@ fn permit(
     wait: Wait,
     interrupt: &Interrupt,
     say: Say,
-) -> leasehold::Result<Option<OwnedGuard>> {
+) -> leasehold::Result<Permitted> {
     let semaphore = client.expirable_semaphore(&args.name);
     if !semaphore.try_set_permits(permits)? {
         let there = semaphore.permits()?;
+        // Fewer than there are would run beside more than this caller allows.
         if there != i64::from(permits) {
-            let words = format!(
-                "{} has {there} permits, set up before: --permits {permits} changes nothing",
-                args.name
-            );
-            say.notice("warning", &words, &json!({"name": args.name, "permits": there}));
+            let name = &args.name;
+            say.error(&format!(
+                "{name} has {there} permits, set up before, and not {permits}: `leasehold permits {name} --set {permits}` \
+                 changes the number for all who use it"
+            ));
+            return Ok(Permitted::No(Exit::Usage));
         }
     }
-    match wait {
+    let permit = match wait {
         Wait::For(most) if most.is_zero() => semaphore.try_acquire(),
         Wait::Forever => semaphore.acquire_interruptibly(interrupt).map(Some),
         Wait::For(most) => until(most, interrupt, || semaphore.acquire_interruptibly(interrupt)),
-    }
+    };
+    permit.map(Permitted::Asked)
+}
+
+enum Permitted {
+    Asked(Option<OwnedGuard>),
+    /// The number is another's.
+    No(Exit),
 }
 
 /// Ends a wait that has no end of its own, by its interrupt.

@@ -2,18 +2,22 @@
 //! the process with the lock.
 //!
 //! It knows nothing of locks. Each `until` that it hears says until when the lock is surely held. Less the margin, that is when
-//! the command's process group is dead at the latest. Stopped or killed, the supervisor sends nothing more, and so the same
+//! the command is dead at the latest, with all processes that [descend from it](super::family). Stopped or killed, the supervisor sends nothing more, and so the same
 //! clock that all processes of the machine read decides.
 
+use std::ffi::{CString, OsString};
 use std::io::{IoSliceMut, stdin};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use leasehold::crossbeam_channel::{Receiver, RecvTimeoutError, Sender, unbounded};
+use nix::unistd::execvp;
 use rustix::io::FdFlags;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 use rustix::pipe::{PipeFlags, pipe_with};
@@ -23,6 +27,7 @@ use signal_hook::consts::{SIGCONT, SIGKILL, SIGTERM};
 use crate::args::{BecomeArgs, Common, HelperArgs, OnLost};
 use crate::clock::Moment;
 use crate::exit::Exit;
+use crate::run::family::{self, Cgroup, Family, POLL, kill_group};
 use crate::run::link::{self, Order, Report};
 use crate::run::{own_program, signals};
 use crate::say::Say;
@@ -60,16 +65,28 @@ pub(crate) fn become_command(common: &Common, args: &BecomeArgs) -> Exit {
     if getppid().map(Pid::as_raw_nonzero).map(std::num::NonZero::get) != Some(args.parent) {
         return Exit::Internal;
     }
-    let Some((program, rest)) = args.command.split_first() else { return Exit::Usage };
-    let error = Command::new(program).args(rest).exec();
+    if let Some(cgroup) = &args.cgroup {
+        // Only an addition: the helper finds descendants without it.
+        std::fs::write(cgroup.join("cgroup.procs"), "0").ok();
+    }
+    let words: Result<Vec<CString>, _> =
+        args.command.iter().map(|word| CString::new(word.as_bytes())).collect();
+    let Ok(words) = words else { return Exit::Usage }; // no command line has a NUL
+    let Some(program) = words.first() else { return Exit::Usage };
+    args.inherited.restore();
+    let Err(error) = execvp(program, &words);
+    let error = std::io::Error::from(error);
     Say::new(common).error(&format!("{} cannot be run: {error}", program.to_string_lossy()));
     if error.kind() == std::io::ErrorKind::NotFound { Exit::NotFound } else { Exit::CannotRun }
 }
 
 fn serve(common: &Common, args: &HelperArgs) -> std::io::Result<()> {
     signals::outlive_signals()?;
+    family::adopt_orphans();
     let stream = UnixStream::from(stdin().as_fd().try_clone_to_owned()?);
     let input = receive_input(&stream)?;
+    // A supervisor that does not read may not keep this process from ending the command.
+    stream.set_write_timeout(Some(Duration::from_millis(50)))?;
     let (sender, events) = unbounded();
     let (orders, reading) = (sender.clone(), stream.try_clone()?);
     std::thread::Builder::new().name("orders".to_owned()).spawn(move || {
@@ -83,16 +100,15 @@ fn serve(common: &Common, args: &HelperArgs) -> std::io::Result<()> {
     // Readable when the lock is lost. The command inherits this end of it, and only the other is closed by its exec.
     let (lost, loses) = pipe_with(PipeFlags::CLOEXEC)?;
     rustix::io::fcntl_setfd(&lost, FdFlags::empty())?;
-    let started = Command::new(own_program()?)
-        .arg0("leasehold")
-        .args(["become", &format!("--format={}", common.format), &format!("--parent={}", std::process::id())])
-        .arg("--")
-        .args(&args.command)
-        .env("LEASEHOLD_LOST_FD", lost.as_raw_fd().to_string())
-        .stdin(Stdio::from(input))
-        .process_group(0)
-        .spawn();
-    drop(lost);
+    let cgroup = Cgroup::make(std::process::id());
+    let mut command = Command::new(own_program()?);
+    command.arg0("leasehold").args(["become", &format!("--format={}", common.format)]);
+    command.arg(format!("--parent={}", std::process::id())).arg(format!("--inherited={}", args.inherited));
+    command.args(cgroup.iter().map(|cgroup| join("--cgroup=", cgroup.path())));
+    command.arg("--").args(&args.command);
+    command.env("LEASEHOLD_LOST_FD", lost.as_raw_fd().to_string());
+    let started = command.stdin(Stdio::from(input)).process_group(0).spawn();
+    drop((lost, command));
     let child = match started {
         Ok(child) => child,
         Err(error) => return link::send(&stream, &Report::Failed(error.raw_os_error().unwrap_or(0))),
@@ -100,10 +116,27 @@ fn serve(common: &Common, args: &HelperArgs) -> std::io::Result<()> {
     let number = i32::try_from(child.id()).unwrap_or(0);
     let Some(group) = Pid::from_raw(number) else { return Ok(()) };
     tell(&stream, Report::Started(number));
-    std::thread::Builder::new().name("child".to_owned()).spawn(move || watch(group, &sender))?;
-    let keeper = Keeper { args, group, stream: &stream, loses: Some(loses), until, stage: Stage::Running };
+    let watched = Watched { events: sender, report: None };
+    std::thread::Builder::new().name("child".to_owned()).spawn(move || watch(group, watched))?;
+    let family = Family { group, helper: None, cgroup };
+    let keeper = Keeper {
+        args,
+        family,
+        stream: &stream,
+        loses: Some(loses),
+        until,
+        stage: Stage::Running,
+        is_asked: false,
+        ended: None,
+    };
     keeper.run(&events);
     Ok(())
+}
+
+fn join(option: &str, path: &Path) -> OsString {
+    let mut argument = OsString::from(option);
+    argument.push(path);
+    argument
 }
 
 /// The input that the command is to have. This process's own is the socket.
@@ -124,8 +157,20 @@ fn tell(stream: &UnixStream, report: Report) {
     drop(link::send(stream, &report));
 }
 
+/// The watch over the command. However it ends, the helper is told: a command whose end nobody sees would be renewed for ever.
+struct Watched {
+    events: Sender<Event>,
+    report: Option<Report>,
+}
+
+impl Drop for Watched {
+    fn drop(&mut self) {
+        drop(self.events.send(Event::Dead(self.report.unwrap_or(Report::Unwatched))));
+    }
+}
+
 /// Reports each stop of the command, and its end, without reaping it.
-fn watch(child: Pid, events: &Sender<Event>) {
+fn watch(child: Pid, mut watched: Watched) {
     let any = WaitIdOptions::EXITED | WaitIdOptions::STOPPED;
     loop {
         let status = match waitid(WaitId::Pid(child), any | WaitIdOptions::NOWAIT) {
@@ -136,14 +181,13 @@ fn watch(child: Pid, events: &Sender<Event>) {
         if let Some(signal) = status.stopping_signal() {
             // Taken, so that the next call waits for the next.
             waitid(WaitId::Pid(child), WaitIdOptions::STOPPED | WaitIdOptions::NOHANG).ok();
-            drop(events.send(Event::Stopped(signal)));
+            drop(watched.events.send(Event::Stopped(signal)));
             continue;
         }
-        let report = match (status.exit_status(), status.terminating_signal()) {
+        watched.report = Some(match (status.exit_status(), status.terminating_signal()) {
             (Some(code), _) => Report::Exited(code),
             (None, signal) => Report::Signaled(signal.unwrap_or(SIGKILL)),
-        };
-        drop(events.send(Event::Dead(report)));
+        });
         return;
     }
 }
@@ -163,29 +207,39 @@ enum Stage {
 
 struct Keeper<'a> {
     args: &'a HelperArgs,
-    group: Pid,
+    family: Family,
     stream: &'a UnixStream,
     /// Closed to tell the command that the lock is lost.
     loses: Option<OwnedFd>,
     until: Moment,
     stage: Stage,
+    /// The command was asked to end: all that it has started is to end too.
+    is_asked: bool,
+    /// How the command ended, of whose processes others may still live.
+    ended: Option<Report>,
 }
 
 impl Keeper<'_> {
     fn run(mut self, events: &Receiver<Event>) {
         loop {
             self.act(Moment::now());
-            let wait = self.next().since(Moment::now()).min(LOOK);
+            if let Some(report) = self.ended.filter(|_| self.is_over()) {
+                return self.conclude(report);
+            }
+            let look = if self.ended.is_some() || self.stage == Stage::Killed { POLL } else { LOOK };
+            let wait = self.next().since(Moment::now()).min(look);
             match events.recv_timeout(wait) {
                 Ok(Event::Order(Order::Until(until))) => self.until = self.until.max(until),
                 Ok(Event::Order(Order::Gone)) => self.gone(),
+                Ok(Event::Order(Order::Asked)) => self.is_asked = true,
                 Ok(Event::Orphaned) => self.orphaned(),
                 Ok(Event::Stopped(signal)) => self.stopped(signal),
-                Ok(Event::Dead(report)) => return self.dead(report),
+                Ok(Event::Dead(report)) => self.dead(report),
                 Err(RecvTimeoutError::Timeout) => {}
-                // The thread that watches the command holds a sender until it reports the end.
-                Err(RecvTimeoutError::Disconnected) => return self.kill(),
+                // The thread that reads orders holds a sender, and so does the one that watches until it reports the end.
+                Err(RecvTimeoutError::Disconnected) => self.ended = self.ended.or(Some(Report::Unwatched)),
             }
+            self.family.reap();
         }
     }
 
@@ -199,12 +253,17 @@ impl Keeper<'_> {
         match (self.stage, self.args.on_lost) {
             (Stage::Running, OnLost::Kill) => self.limit().minus(self.args.grace),
             (Stage::Running, _) => self.limit(),
-            (Stage::Ending { kill_at }, _) => kill_at,
-            (Stage::Killed | Stage::Tolerated, _) => Moment::NEVER,
+            (Stage::Ending { kill_at }, _) => kill_at.min(self.limit()),
+            // Again and again: a process that was about to fork may have left another.
+            (Stage::Killed, _) => Moment::now().plus(POLL),
+            (Stage::Tolerated, _) => Moment::NEVER,
         }
     }
 
     fn act(&mut self, now: Moment) {
+        if self.stage == Stage::Killed {
+            return self.family.kill();
+        }
         if now < self.next() {
             return;
         }
@@ -221,15 +280,15 @@ impl Keeper<'_> {
     fn terminate(&mut self, now: Moment) {
         self.loses = None;
         tell(self.stream, Report::Ending);
-        signals::kill_group(self.group, SIGTERM);
+        self.family.signal(SIGTERM);
         // A stopped process acts on a TERM when it goes on.
-        signals::kill_group(self.group, SIGCONT);
+        self.family.signal(SIGCONT);
         self.stage = Stage::Ending { kill_at: now.plus(self.args.grace).min(self.limit()) };
     }
 
     fn kill(&mut self) {
         // First of all: whatever else there is to do may take its time.
-        signals::kill_group(self.group, SIGKILL);
+        self.family.kill();
         self.loses = None;
         if self.stage == Stage::Running {
             tell(self.stream, Report::Ending);
@@ -240,7 +299,7 @@ impl Keeper<'_> {
     fn tolerate(&mut self) {
         self.loses = None;
         if let OnLost::Signal(signal) = self.args.on_lost {
-            signals::kill_group(self.group, signal);
+            kill_group(self.family.group, signal);
         }
         self.stage = Stage::Tolerated;
     }
@@ -263,17 +322,43 @@ impl Keeper<'_> {
 
     fn stopped(&self, signal: i32) {
         match self.stage {
-            Stage::Ending { .. } => signals::kill_group(self.group, SIGCONT),
+            Stage::Ending { .. } => kill_group(self.family.group, SIGCONT),
             _ => tell(self.stream, Report::Stopped(signal)),
         }
     }
 
-    /// Reports how the command ended. If it had to end, so had all of its group.
-    fn dead(&self, report: Report) {
-        if matches!(self.stage, Stage::Ending { .. } | Stage::Killed) {
-            signals::kill_group(self.group, SIGKILL);
+    /// The command ended. By itself it leaves what it started as it is; asked to end, that has a grace, and then ends too.
+    fn dead(&mut self, report: Report) {
+        self.ended = Some(report);
+        let now = Moment::now();
+        match self.stage {
+            _ if report == Report::Unwatched => self.kill(),
+            Stage::Running if self.is_asked => {
+                self.stage = Stage::Ending { kill_at: now.plus(self.args.grace).min(self.limit()) };
+            }
+            _ => {}
         }
-        waitid(WaitId::Pid(self.group), WaitIdOptions::EXITED).ok();
+    }
+
+    /// Whether nothing is left to be waited for, once the command itself has ended.
+    fn is_over(&self) -> bool {
+        match self.stage {
+            Stage::Running | Stage::Tolerated => true,
+            Stage::Ending { .. } | Stage::Killed => self.family.is_gone() || Moment::now() >= self.until,
+        }
+    }
+
+    /// Reports how the command ended. If it had to end, so had all of its processes.
+    fn conclude(self, report: Report) {
+        if self.stage == Stage::Killed {
+            for pid in self.family.survivors() {
+                tell(self.stream, Report::Survivor(pid));
+            }
+        }
+        waitid(WaitId::Pid(self.family.group), WaitIdOptions::EXITED).ok();
+        if let Some(cgroup) = &self.family.cgroup {
+            cgroup.remove();
+        }
         tell(self.stream, report);
     }
 }

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `until N` | until instant N the lock is surely held, if nothing else is heard |
 //! | `gone` | the lock is lost: somebody else may hold it now |
+//! | `asked` | the command was asked to end (TERM): what it leaves behind is to end with it |
 //!
 //! The end of the socket means that the supervisor is dead.
 //!
@@ -13,6 +14,8 @@
 //! | `failed ERRNO` | the command cannot be run |
 //! | `late` | the command was not started: the time was over |
 //! | `stopped SIGNAL`, `ending`, `exited CODE`, `signaled SIGNAL` | what became of the command; `ending`: by the helper |
+//! | `unwatched` | the end of the command could not be seen, so it was ended |
+//! | `survivor PID` | a process of the command could not be ended in time |
 
 use std::io::{self, BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
@@ -23,6 +26,7 @@ use crate::clock::Moment;
 pub(super) enum Order {
     Until(Moment),
     Gone,
+    Asked,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,6 +38,8 @@ pub(super) enum Report {
     Ending,
     Exited(i32),
     Signaled(i32),
+    Unwatched,
+    Survivor(i32),
 }
 
 /// A message as a line.
@@ -47,6 +53,7 @@ impl Line for Order {
         match self {
             Order::Until(moment) => ("until", moment.nanos()),
             Order::Gone => ("gone", 0),
+            Order::Asked => ("asked", 0),
         }
     }
 
@@ -54,6 +61,7 @@ impl Line for Order {
         match word {
             "until" => Some(Order::Until(Moment::from_nanos(number))),
             "gone" => Some(Order::Gone),
+            "asked" => Some(Order::Asked),
             _ => None,
         }
     }
@@ -69,6 +77,8 @@ impl Line for Report {
             Report::Ending => ("ending", 0),
             Report::Exited(code) => ("exited", code),
             Report::Signaled(signal) => ("signaled", signal),
+            Report::Unwatched => ("unwatched", 0),
+            Report::Survivor(pid) => ("survivor", pid),
         };
         (word, u64::try_from(number).unwrap_or(0))
     }
@@ -83,6 +93,8 @@ impl Line for Report {
             "ending" => Some(Report::Ending),
             "exited" => Some(Report::Exited(number)),
             "signaled" => Some(Report::Signaled(number)),
+            "unwatched" => Some(Report::Unwatched),
+            "survivor" => Some(Report::Survivor(number)),
             _ => None,
         }
     }
@@ -127,6 +139,8 @@ mod tests {
             Report::Ending,
             Report::Exited(0),
             Report::Signaled(9),
+            Report::Unwatched,
+            Report::Survivor(71),
         ];
         for report in reports {
             send(&one, &report).unwrap();

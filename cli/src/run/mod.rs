@@ -1,21 +1,24 @@
 //! `run`, `once` and `elect`: a command under a lock.
 
 mod acquire;
+mod family;
 pub(crate) mod helper;
+pub(crate) mod inherited;
 mod link;
 pub(crate) mod signals;
 mod supervisor;
 pub(crate) mod terminal;
-mod times;
+pub(crate) mod times;
 
 use std::time::Duration;
 
-use leasehold::{LockClient, OwnedGuard};
+use leasehold::{ClientBuilder, LockClient, OwnedGuard};
 use serde_json::json;
 
 use crate::args::{self, Common, ElectArgs, OnceArgs, RunArgs, Terms};
 use crate::exit::Exit;
 use crate::run::acquire::Refusal;
+use crate::run::inherited::Inherited;
 use crate::run::signals::Caught;
 use crate::run::supervisor::Task;
 use crate::say::Say;
@@ -176,7 +179,7 @@ fn connect(
 ) -> Result<LockClient, Exit> {
     let mut was_said = false;
     loop {
-        let error = match store::try_connect(common, lease, terms.label.as_deref(), say) {
+        let error = match store::open_unless(caught, common, terms.label.as_deref(), say, lease_of(lease))? {
             Ok(client) => return Ok(client),
             Err(error) => error,
         };
@@ -194,6 +197,10 @@ fn connect(
     }
 }
 
+fn lease_of(lease: Option<Duration>) -> impl FnOnce(ClientBuilder) -> ClientBuilder + Send + 'static {
+    move |builder| lease.into_iter().fold(builder, ClientBuilder::lease)
+}
+
 /// Catches signals, connects, and ends the client.
 fn with_client(
     common: &Common,
@@ -203,9 +210,15 @@ fn with_client(
     act: impl FnOnce(&LockClient, &Caught, Say) -> Exit,
 ) -> Exit {
     let say = Say::new(common);
+    if let Some(words) = family::why_unseen() {
+        say.error(words);
+        return Exit::Internal;
+    }
     // Before the first thread, so that all have it.
+    let inherited = Inherited::take();
     signals::ignore_terminal_output_stop();
-    let caught = match Caught::start() {
+    family::adopt_orphans();
+    let caught = match Caught::start(inherited) {
         Ok(caught) => caught,
         Err(error) => {
             say.error(&format!("signals cannot be caught: {error}"));
@@ -217,7 +230,11 @@ fn with_client(
         Err(exit) => return exit,
     };
     let exit = act(&client, &caught, say);
-    store::finish(client);
+    if caught.is_hurried() {
+        store::finish_within(client, Duration::ZERO); // it has been waited for already
+    } else {
+        store::finish(client);
+    }
     exit
 }
 

@@ -1,19 +1,30 @@
 //! Signals as events, and the process's part in groups of processes.
 
 use std::io;
-use std::sync::Arc;
+use std::process::{Child, Command};
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use leasehold::Interrupt;
-use leasehold::crossbeam_channel::{Receiver, unbounded};
+use leasehold::crossbeam_channel::{Receiver, bounded, select, unbounded};
 use nix::sys::signal::SigSet;
-use rustix::process::{Pid, Signal, kill_current_process_group, kill_process_group, test_kill_process_group};
-use signal_hook::consts::{SIGCONT, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP, SIGUSR1, SIGUSR2};
+use rustix::process::{Pid, Signal, kill_current_process_group};
+use signal_hook::consts::{SIGCHLD, SIGCONT, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::{Handle, Signals};
+
+use crate::exit::Exit;
+use crate::run::family;
+use crate::run::inherited::{Inherited, ignored};
+use crate::say::Say;
 
 /// Signals that end the wait for a lock, and are passed on to the command.
 const FORWARDED: [i32; 6] = [SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2];
+
+/// Whether a signal is to end the program. The others end a wait for the lock only: there they have no other meaning.
+fn ends(signal: i32) -> bool {
+    matches!(signal, SIGINT | SIGTERM | SIGQUIT | SIGHUP)
+}
 
 /// The signals that came, in order.
 pub(crate) struct Caught {
@@ -23,20 +34,47 @@ pub(crate) struct Caught {
     /// The last signal that is to end the program; 0: none.
     asked_to_end: Arc<AtomicI32>,
     handle: Handle,
+    pub(crate) inherited: Inherited,
+    wards: Arc<Wards>,
+    hurried: AtomicBool,
+}
+
+/// The children of this process: one that it has started, and orphans that it got as the first process of a container, or as the
+/// one that [adopts](family::adopt_orphans) them.
+#[derive(Default)]
+struct Wards {
+    /// It is waited for elsewhere. Locked while it is started, so that it is never taken for an orphan.
+    own: Mutex<Option<Pid>>,
+}
+
+impl Wards {
+    fn reap(&self) {
+        let own = self.own.lock().unwrap_or_else(PoisonError::into_inner);
+        family::reap_children(&[*own]);
+    }
 }
 
 impl Caught {
     /// Catches from now on all signals that end a wait, but those that are ignored already (`nohup`).
-    pub(crate) fn start() -> io::Result<Caught> {
-        let ignored = ignored_signals();
-        let mut signals = Signals::new(FORWARDED.iter().filter(|signal| !is_in(ignored, **signal)))?;
-        let (handle, interrupt) = (signals.handle(), Interrupt::new());
+    ///
+    /// SIGCHLD is caught also where it was ignored: there the system reports the end of a child to nobody.
+    pub(crate) fn start(inherited: Inherited) -> io::Result<Caught> {
+        let ignored = ignored();
+        let caught = FORWARDED.iter().filter(|signal| !is_in(ignored, **signal)).chain([&SIGCHLD]);
+        let mut signals = Signals::new(caught)?;
+        let (handle, interrupt, wards) = (signals.handle(), Interrupt::new(), Arc::new(Wards::default()));
+        let reaping = Arc::clone(&wards);
         let (waits, asked_to_end) = (Arc::new(AtomicBool::new(true)), Arc::new(AtomicI32::new(0)));
         let (sender, receiver) = unbounded();
-        let (ends, is_waiting, is_asked) = (interrupt.clone(), Arc::clone(&waits), Arc::clone(&asked_to_end));
+        let (waiting, is_waiting, is_asked) =
+            (interrupt.clone(), Arc::clone(&waits), Arc::clone(&asked_to_end));
         std::thread::Builder::new().name("signals".to_owned()).spawn(move || {
             for signal in signals.forever() {
-                if matches!(signal, SIGINT | SIGTERM | SIGQUIT | SIGHUP) {
+                if signal == SIGCHLD {
+                    reaping.reap();
+                    continue;
+                }
+                if ends(signal) {
                     is_asked.store(signal, Ordering::SeqCst);
                 }
                 if matches!(signal, SIGTSTP | SIGCONT) && is_waiting.load(Ordering::SeqCst) {
@@ -49,11 +87,73 @@ impl Caught {
                     return;
                 }
                 if is_waiting.load(Ordering::SeqCst) {
-                    ends.interrupt();
+                    waiting.interrupt();
                 }
             }
         })?;
-        Ok(Caught { signals: receiver, interrupt, waits, asked_to_end, handle })
+        Ok(Caught {
+            signals: receiver,
+            interrupt,
+            waits,
+            asked_to_end,
+            handle,
+            inherited,
+            wards,
+            hurried: AtomicBool::new(false),
+        })
+    }
+
+    /// Does what may wait for the store, on a thread of its own. After a signal that ends the program it is waited for no longer
+    /// than `more`: then the thread is left behind, and ends with the program.
+    pub(crate) fn unless_signaled<T: Send + 'static>(
+        &self,
+        what: &str,
+        more: Duration,
+        say: Say,
+        act: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, Exit> {
+        let (done, is_done) = bounded(1);
+        let working = std::thread::Builder::new().name(what.to_owned()).spawn(move || drop(done.send(act())));
+        if let Err(error) = working {
+            say.error(&format!("a thread cannot be started: {error}"));
+            return Err(Exit::Internal);
+        }
+        loop {
+            select! {
+                recv(is_done) -> outcome => return outcome.map_err(|_panicked| Exit::Internal),
+                recv(self.signals) -> signal => match signal {
+                    Ok(signal) if ends(signal) => {
+                        if let Ok(outcome) = is_done.recv_timeout(more) {
+                            return Ok(outcome);
+                        }
+                        self.hurried.store(true, Ordering::SeqCst);
+                        return Err(Exit::Signal(signal));
+                    }
+                    Ok(_) => {}
+                    Err(_gone) => return Err(Exit::Internal),
+                },
+            }
+        }
+    }
+
+    /// Whether a signal came while the store was waited for.
+    pub(crate) fn is_hurried(&self) -> bool {
+        self.hurried.load(Ordering::SeqCst)
+    }
+
+    /// Starts a child, which the caller waits for. There is one at a time.
+    pub(super) fn spawn(&self, command: &mut Command) -> io::Result<Child> {
+        let mut own = self.wards.own.lock().unwrap_or_else(PoisonError::into_inner);
+        let child = command.spawn()?;
+        *own = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
+        Ok(child)
+    }
+
+    /// Reaps the child that was started, and then what it hid.
+    pub(super) fn wait(&self, child: &mut Child) {
+        drop(child.wait());
+        *self.wards.own.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        self.wards.reap();
     }
 
     /// Whether a signal has come that is to end the program, be it by its command.
@@ -75,7 +175,7 @@ impl Caught {
     /// The wait is over. Stops by the terminal are now passed on as well.
     pub(crate) fn stop_waiting(&self) -> io::Result<()> {
         self.waits.store(false, Ordering::SeqCst);
-        let ignored = ignored_signals();
+        let ignored = ignored();
         [SIGTSTP, SIGCONT]
             .into_iter()
             .filter(|signal| !is_in(ignored, *signal))
@@ -85,7 +185,7 @@ impl Caught {
 
 /// Keeps signals that are sent to all of a service's processes from ending this one, which ends when its command has.
 pub(crate) fn outlive_signals() -> io::Result<Arc<AtomicBool>> {
-    let (ignored, flag) = (ignored_signals(), Arc::new(AtomicBool::new(false)));
+    let (ignored, flag) = (ignored(), Arc::new(AtomicBool::new(false)));
     for signal in FORWARDED.into_iter().chain([SIGTSTP]).filter(|signal| !is_in(ignored, *signal)) {
         signal_hook::flag::register(signal, Arc::clone(&flag))?;
     }
@@ -100,13 +200,6 @@ pub(crate) fn ignore_terminal_output_stop() {
     set.thread_block().ok();
 }
 
-/// Sends a signal to a process group; one that is gone needs none.
-pub(crate) fn kill_group(group: Pid, signal: i32) {
-    if let Some(signal) = Signal::from_named_raw(signal) {
-        kill_process_group(group, signal).ok();
-    }
-}
-
 /// Sends a signal to all of this process's group.
 pub(crate) fn kill_own_group(signal: i32) {
     if let Some(signal) = Signal::from_named_raw(signal) {
@@ -114,68 +207,6 @@ pub(crate) fn kill_own_group(signal: i32) {
     }
 }
 
-/// Whether a process group still has a process that is not dead.
-///
-/// A process that nobody has reaped yet still has its number, and in a container without an init nobody ever does.
-pub(crate) fn group_lives(group: Pid) -> bool {
-    test_kill_process_group(group).is_ok() && !is_known_to_be_dead(group)
-}
-
-/// Whether all of a group are dead by what the system lists; false where it lists nothing.
-fn is_known_to_be_dead(group: Pid) -> bool {
-    // Mounted from outside of this container, the list has other numbers.
-    let is_own = std::fs::read_link("/proc/self")
-        .is_ok_and(|link| link.to_str() == Some(std::process::id().to_string().as_str()));
-    let Ok(processes) = std::fs::read_dir("/proc") else { return false };
-    let lines =
-        processes.flatten().filter_map(|entry| std::fs::read_to_string(entry.path().join("stat")).ok());
-    is_own && lines.filter(|line| is_of(line, group)).all(|line| is_dead(&line))
-}
-
-/// The fields of a line of `/proc/PID/stat` from the state on, which follow the program's name.
-fn fields(line: &str) -> impl Iterator<Item = &str> {
-    line.rsplit_once(')').map_or("", |(_, rest)| rest).split_whitespace()
-}
-
-fn is_of(line: &str, group: Pid) -> bool {
-    fields(line).nth(2).and_then(|number| number.parse().ok()) == Some(group.as_raw_nonzero().get())
-}
-
-/// A first thread that ended leaves the state of the dead, while other threads may go on.
-fn is_dead(line: &str) -> bool {
-    let threads = fields(line).nth(17).and_then(|number| number.parse::<u32>().ok());
-    matches!(fields(line).next(), Some("Z" | "X")) && threads.is_some_and(|number| number <= 1)
-}
-
-/// The mask of ignored signals; none where the system does not say.
-fn ignored_signals() -> u64 {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
-    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)
-}
-
 fn is_in(mask: u64, signal: i32) -> bool {
     u32::try_from(signal - 1).ok().and_then(|bit| mask.checked_shr(bit)).is_some_and(|rest| rest & 1 == 1)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::{Pid, is_dead, is_of};
-
-    const ZOMBIE: &str = "71 (a) b) Z 1 70 60 0 -1 4228108 0 0 0 0 0 0 0 0 20 0 1 0 5976714";
-
-    #[test]
-    fn a_process_is_dead_when_its_last_thread_is() {
-        assert!(is_dead(ZOMBIE));
-        assert!(!is_dead(&ZOMBIE.replace(" 0 1 0 ", " 0 2 0 ")));
-        assert!(!is_dead(&ZOMBIE.replace(" Z ", " D ")));
-        assert!(!is_dead("71 (cut"));
-    }
-
-    #[test]
-    fn a_process_is_of_the_group_that_its_line_names() {
-        assert!(is_of(ZOMBIE, Pid::from_raw(70).unwrap()));
-        assert!(!is_of(ZOMBIE, Pid::from_raw(71).unwrap()));
-        assert!(!is_of("71 (cut", Pid::from_raw(70).unwrap()));
-    }
 }

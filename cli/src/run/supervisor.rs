@@ -14,17 +14,21 @@ use leasehold::{HoldState, Loss, LossReason, OwnedGuard};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, getpid, kill_process, waitid};
 use serde_json::json;
-use signal_hook::consts::{SIGCONT, SIGINT, SIGKILL, SIGQUIT, SIGTSTP, SIGTTIN, SIGTTOU};
+use signal_hook::consts::{SIGCONT, SIGINT, SIGQUIT, SIGTERM, SIGTSTP, SIGTTIN, SIGTTOU};
 
 use crate::args::{Format, OnLost, Terms};
 use crate::clock::Moment;
 use crate::exit::Exit;
+use crate::run::family::{Cgroup, Family, kill_group};
 use crate::run::link::{self, Order, Report};
 use crate::run::own_program;
 use crate::run::signals::{self, Caught};
 use crate::run::terminal::{Terminal, has_job_control};
 use crate::run::times::{self, Times};
 use crate::say::Say;
+
+/// How long a release is waited for once a signal asks this program to end: one that is answered at all takes less.
+const RELEASE_AFTER_SIGNAL: Duration = Duration::from_millis(500);
 
 /// A command, and on what terms it runs.
 pub(crate) struct Task<'a> {
@@ -45,7 +49,7 @@ pub(crate) fn supervise_and_release(task: &Task<'_>, guard: OwnedGuard, caught: 
     match supervise(task, &guard, caught, say).exit {
         // Its drop releases what may be left of it. A store that does not answer is not waited for: the code says it.
         lost @ Exit::Lost(_) => lost,
-        exit => released(task, guard, exit, say),
+        exit => released(task, guard, exit, caught, say),
     }
 }
 
@@ -61,7 +65,7 @@ pub(super) fn supervise(task: &Task<'_>, guard: &OwnedGuard, caught: &Caught, sa
     let granted = Moment::now();
     let times = Times::of(task.window, task.terms.kill_grace);
     let ceiling = task.max_hold.map_or(Moment::NEVER, |most| granted.plus(most));
-    let helper = match caught.stop_waiting().and_then(|()| Helper::start(task, guard, times)) {
+    let helper = match caught.stop_waiting().and_then(|()| Helper::start(task, guard, times, caught)) {
         Ok(helper) => helper,
         Err(error) => {
             say.error(&format!("the helper process cannot be started: {error}"));
@@ -95,20 +99,22 @@ struct Helper {
 }
 
 impl Helper {
-    fn start(task: &Task<'_>, guard: &OwnedGuard, times: Times) -> std::io::Result<Helper> {
+    fn start(task: &Task<'_>, guard: &OwnedGuard, times: Times, caught: &Caught) -> std::io::Result<Helper> {
         let (stream, theirs) = UnixStream::pair()?;
         let mut command = Command::new(own_program()?);
         command.arg0("leasehold").arg("helper").arg(format!("--format={}", task.format));
         command.arg(format!("--grace={}ms", times.grace.as_millis()));
         command.arg(format!("--margin={}ms", times.margin.as_millis()));
-        command.arg(format!("--on-lost={}", task.terms.on_lost)).arg("--").args(task.command);
+        command.arg(format!("--on-lost={}", task.terms.on_lost));
+        command.arg(format!("--inherited={}", caught.inherited)).arg("--").args(task.command);
         command.env("LEASEHOLD_NAME", task.name).env("LEASEHOLD_OWNER", guard.owner().to_string());
         match guard.fence() {
             Some(fence) => command.env("LEASEHOLD_FENCE", fence.get().to_string()),
             None => command.env_remove("LEASEHOLD_FENCE"),
         };
         // A group of its own: what the terminal sends to this process's group does not reach it.
-        let process = command.stdin(Stdio::from(OwnedFd::from(theirs))).process_group(0).spawn()?;
+        let process = caught.spawn(command.stdin(Stdio::from(OwnedFd::from(theirs))).process_group(0))?;
+        drop(command); // it has the other end of the socket
         send_input(&stream)?;
         // A helper that does not read may not keep this process from ending the command itself.
         stream.set_write_timeout(Some(Duration::from_millis(50)))?;
@@ -192,7 +198,7 @@ impl Supervisor<'_> {
                 default(self.times.tick) => {}
             }
         };
-        self.conclude(ended)
+        self.conclude(ended, caught)
     }
 
     /// Tells the helper until when the lock is held, when that has changed.
@@ -228,13 +234,21 @@ impl Supervisor<'_> {
             return None;
         }
         self.is_ending = true;
-        signals::kill_group(group, SIGKILL);
+        self.family(group).kill();
         if now < self.until.plus(Duration::from_secs(1)) {
             return None; // the helper's report is on its way
         }
-        // Stopped itself, it reports nothing. Its end changes nothing for the command.
+        // Stopped itself, it reports nothing. Its end changes nothing for the command, whose orphans are now this process's.
         drop(self.helper.process.kill());
+        self.family(group).end(now.plus(Duration::from_secs(1)));
         Some(Ended::Unknown)
+    }
+
+    /// The command's processes, as they are seen from here.
+    fn family(&self, group: Pid) -> Family {
+        let helper = self.helper.process.id();
+        let number = i32::try_from(helper).ok().and_then(Pid::from_raw);
+        Family { group, helper: number, cgroup: Cgroup::found(helper) }
     }
 
     fn reported(&mut self, report: Report) -> Option<Ended> {
@@ -244,7 +258,7 @@ impl Supervisor<'_> {
                 if let Some(group) = self.group {
                     self.terminal.offer(group);
                     // It may have asked for the terminal before it had it, and been stopped for that.
-                    signals::kill_group(group, SIGCONT);
+                    kill_group(group, SIGCONT);
                     std::mem::take(&mut self.early).into_iter().for_each(|signal| self.signaled(signal));
                 }
                 None
@@ -256,6 +270,19 @@ impl Supervisor<'_> {
             Report::Ending => {
                 self.is_ending = true;
                 None
+            }
+            Report::Survivor(pid) => {
+                let words = format!(
+                    "process {pid} of the command could not be ended, and may go on without the lock of {}",
+                    self.task.name
+                );
+                self.say.notice("survivor", &words, &json!({"name": self.task.name, "pid": pid}));
+                None
+            }
+            Report::Unwatched => {
+                self.say.error("the end of the command could not be seen, so it was ended");
+                self.is_ending = false;
+                Some(Ended::Not(Exit::Internal))
             }
             Report::Exited(code) => Some(Ended::Exited(code)),
             Report::Signaled(signal) => Some(Ended::Signaled(signal)),
@@ -279,10 +306,11 @@ impl Supervisor<'_> {
     /// The helper is dead, which nothing but a signal does. The command does not run without one.
     fn without_helper(&mut self) -> Ended {
         if let Some(group) = self.group {
-            signals::kill_group(group, SIGKILL);
+            let family = self.family(group);
             // Released only when nobody is left, or the lock's time is over.
-            while signals::group_lives(group) && Moment::now() < self.until {
-                std::thread::park_timeout(Duration::from_millis(5));
+            family.end(self.until);
+            if let Some(cgroup) = &family.cgroup {
+                cgroup.remove();
             }
         }
         if self.is_ending {
@@ -300,14 +328,19 @@ impl Supervisor<'_> {
             self.terminal.offer(group);
         }
         self.say.detail("signal", &format!("signal {signal} is passed on"), &json!({"signal": signal}));
-        signals::kill_group(group, signal);
+        if signal == SIGTERM {
+            // As when a system ends a service: also for what has left the group, and nothing of it outlives the lock.
+            drop(link::send(&self.helper.stream, &Order::Asked));
+            return self.family(group).signal(signal);
+        }
+        kill_group(group, signal);
     }
 
     /// The command stopped, and so does this process, as the shell expects of its job.
     fn stopped(&mut self, signal: i32) {
         let Some(group) = self.group else { return };
         if matches!(signal, SIGTTIN | SIGTTOU) && self.terminal.give(group) {
-            return signals::kill_group(group, SIGCONT);
+            return kill_group(group, SIGCONT);
         }
         let had = self.terminal.take_back(group);
         if has_job_control() {
@@ -327,10 +360,10 @@ impl Supervisor<'_> {
         if had {
             self.terminal.give(group);
         }
-        signals::kill_group(group, SIGCONT);
+        kill_group(group, SIGCONT);
     }
 
-    fn conclude(mut self, ended: Ended) -> Supervised {
+    fn conclude(mut self, ended: Ended, caught: &Caught) -> Supervised {
         let had_terminal = self.group.is_some_and(|group| self.terminal.take_back(group));
         if let (true, Ended::Signaled(signal @ (SIGINT | SIGQUIT))) = (had_terminal, ended) {
             // Had the command run alone, a Ctrl-C would have been for all of this process's group: a script ends with it.
@@ -346,7 +379,7 @@ impl Supervisor<'_> {
             Ended::Unknown => self.lost(),
         };
         // The helper ends by itself once it has reported.
-        drop(self.helper.process.wait());
+        caught.wait(&mut self.helper.process);
         Supervised { exit, was_never_begun: self.was_never_begun }
     }
 
@@ -375,8 +408,17 @@ impl Supervisor<'_> {
 }
 
 /// Releases the lock, and says how the run ended in view of that.
-fn released(task: &Task<'_>, guard: OwnedGuard, exit: Exit, say: Say) -> Exit {
-    let Err(error) = guard.unlock() else {
+fn released(task: &Task<'_>, guard: OwnedGuard, exit: Exit, caught: &Caught, say: Say) -> Exit {
+    let unlocked = match caught.unless_signaled("release", RELEASE_AFTER_SIGNAL, say, move || guard.unlock())
+    {
+        Ok(unlocked) => unlocked,
+        Err(signaled) => {
+            let words = format!("it is unknown whether the lock of {} was released", task.name);
+            say.notice("release_unknown", &words, &json!({"name": task.name}));
+            return signaled;
+        }
+    };
+    let Err(error) = unlocked else {
         say.detail("released", &format!("released {}", task.name), &json!({"name": task.name}));
         return exit;
     };

@@ -16,21 +16,32 @@ pub(super) struct Times {
     pub(super) tick: Duration,
 }
 
+/// Most that a command has between TERM and KILL unless it was asked for; and no more than this part of the window, so that an
+/// outage of the store may last for half of the lease: see [`outlasts`].
 const DEFAULT_GRACE: Duration = Duration::from_secs(5);
+const DEFAULT_PART: u32 = 10;
 const SHORTEST: Duration = Duration::from_secs(1);
 
 impl Times {
-    /// Of a window of this length. A renewal comes after a third of it, so a third is left for the grace.
+    /// Of a window of this length. A renewal comes after a third of it, so a third at most is left for the grace.
     ///
     /// It is shorter than was asked for: the library takes a hundredth off for clocks, and the request took its time. So the
     /// grace is made to fit, and nothing is refused any more: see [`why_too_short`].
     pub(super) fn of(window: Duration, grace: Option<Duration>) -> Times {
         Times {
-            grace: grace.unwrap_or(DEFAULT_GRACE).min(window / 3),
-            margin: (window / 10).clamp(Duration::from_millis(100), Duration::from_secs(1)),
+            grace: grace.unwrap_or(DEFAULT_GRACE.min(window / DEFAULT_PART)).min(window / 3),
+            margin: (window / 10).clamp(Duration::from_millis(100), Duration::from_millis(500)),
             tick: (window / 40).clamp(Duration::from_millis(20), Duration::from_millis(250)),
         }
     }
+}
+
+/// How long a store may be away at any time without the command's being told to end: from the moment before the next renewal is
+/// due, a third of the lease after the last, to TERM.
+pub(crate) fn outlasts(lease: Duration, grace: Option<Duration>) -> Duration {
+    let window = lease.mul_f64(0.99);
+    let times = Times::of(window, grace);
+    window.saturating_sub(times.margin + times.grace + lease / 3)
 }
 
 /// Why no command can be ended in time under a lock for which so much is asked without a renewal, if none can.
@@ -67,6 +78,15 @@ mod tests {
         assert!(is_set_by(ceiling.minus(SECOND / 10), ceiling, 10 * SECOND));
         // Its command is ended when the longest hold is near. It was the store that was away.
         assert!(!is_set_by(ceiling.minus(2 * SECOND), ceiling, 10 * SECOND));
+    }
+
+    /// What docs/command-line.md says.
+    #[test]
+    fn a_store_may_be_away_for_nearly_half_of_the_lease() {
+        let millis = |lease: u32| outlasts(lease * SECOND, None).as_millis();
+        assert_eq!([2, 10, 30, 60].map(millis), [917, 5_076, 16_230, 34_500]);
+        assert!((2..120).all(|lease| outlasts(lease * SECOND, None) > (lease * SECOND).mul_f64(0.45)));
+        assert_eq!(outlasts(10 * SECOND, Some(3 * SECOND)).as_millis(), 3_066);
     }
 
     #[test]

@@ -15,6 +15,7 @@ use serde_json::json;
 
 use crate::args::{Common, ServeArgs};
 use crate::exit::Exit;
+use crate::run::inherited::Inherited;
 use crate::run::signals::Caught;
 use crate::say::Say;
 use crate::serve::fresh::Fresh;
@@ -57,7 +58,8 @@ fn start(client: &LockClient, args: &ServeArgs, say: Say) -> Result<Caught, Exit
         if error.kind() == std::io::ErrorKind::InvalidInput { Exit::Usage } else { exit }
     })?;
     let address = listener.local_addr().map_err(|error| refused("cannot listen", &error))?;
-    let caught = Caught::start().map_err(|error| refused("signals cannot be caught", &error))?;
+    let caught =
+        Caught::start(Inherited::take()).map_err(|error| refused("signals cannot be caught", &error))?;
     let site =
         Site::start(client, args, say).map_err(|error| refused("a thread cannot be started", &error))?;
     let accept = move || http::serve(&listener, move |request| site.answer(request));

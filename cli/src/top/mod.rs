@@ -17,6 +17,7 @@ use signal_hook::consts::SIGINT;
 use crate::args::{Common, Format, TopArgs};
 use crate::clock::Moment;
 use crate::exit::Exit;
+use crate::run::inherited::Inherited;
 use crate::run::signals::Caught;
 use crate::say::Say;
 use crate::store::{self, explain};
@@ -30,13 +31,17 @@ pub(crate) fn top(common: &Common, args: &TopArgs) -> Exit {
         say.error("top is for a terminal; ls, show and watch write for files and programs, also as JSON");
         return Exit::Usage;
     }
-    let Ok(caught) = Caught::start() else {
+    let Ok(caught) = Caught::start(Inherited::take()) else {
         say.error("signals cannot be caught");
         return Exit::Internal;
     };
-    let client = match store::open(common, None, say.silent(), |builder| patient(builder, args.interval)) {
-        Ok(client) => client,
-        Err(error) => return explain(&error, say),
+    let interval = args.interval;
+    let opened =
+        store::open_unless(&caught, common, None, say.silent(), move |builder| patient(builder, interval));
+    let client = match opened {
+        Ok(Ok(client)) => client,
+        Ok(Err(error)) => return explain(&error, say),
+        Err(exit) => return exit,
     };
     let shown = show(&client, args, &caught);
     store::finish(client);

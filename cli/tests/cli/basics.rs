@@ -177,6 +177,28 @@ fn as_many_run_as_there_are_permits() {
     assert_eq!(outcome(&mut server.leasehold(&["run", "-n", "--permits", "2", "slots", "--", "true"])).0, 0);
 }
 
+/// More than it allows would run beside it.
+#[test]
+fn a_run_with_another_number_of_permits_is_refused_and_the_number_can_be_changed() {
+    let server = Server::start();
+    let run = |permits: &str| {
+        outcome(&mut server.leasehold(&["run", "-q", "--permits", permits, "slots", "--", "true"]))
+    };
+    let permits =
+        |arguments: &[&str]| outcome(&mut server.leasehold(&[&["permits", "slots"], arguments].concat()));
+    assert_eq!(run("3").0, 0);
+    let (code, said) = run("1");
+    assert_eq!(code, 64, "{said}");
+    assert!(said.contains("slots has 3 permits") && said.contains("permits slots --set 1"), "{said}");
+    assert_eq!(permits(&["--set", "1"]), (0, "slots: 1 permits, 0 of them out\n".to_owned()));
+    assert_eq!(run("1").0, 0);
+    assert_eq!(run("3").0, 64);
+    assert_eq!(permits(&["--remove"]).0, 0);
+    assert_eq!(run("3").0, 0);
+    let (code, said) = permits(&["--format", "json"]);
+    assert_eq!((code, said.contains("\"permits\":3")), (0, true), "{said}");
+}
+
 #[test]
 fn fifty_runs_of_one_name_run_one_at_a_time() {
     let server = Server::start();
@@ -269,10 +291,21 @@ fn a_file_is_a_store_too() {
 }
 
 #[test]
+fn a_command_without_its_two_dashes_is_explained_and_errors_of_usage_come_as_json() {
+    let (code, said) = outcome(&mut crate::world::leasehold(&["run", "name", "true"]));
+    assert_eq!(code, 64, "{said}");
+    assert!(said.contains("leasehold run NAME -- COMMAND"), "{said}");
+    let wrong = ["--format", "json", "run", "--lease", "soon", "name", "--", "true"];
+    let (code, said) = outcome(&mut crate::world::leasehold(&wrong));
+    assert_eq!((code, said.lines().count()), (64, 1), "{said}");
+    assert!(said.starts_with('{') && said.contains("\"event\":\"error\""), "{said}");
+}
+
+#[test]
 fn completions_and_the_man_page_are_written() {
     for shell in ["bash", "zsh", "fish"] {
         let (code, said) = outcome(&mut leasehold(&["completions", shell]));
-        assert!(code == 0 && said.contains("max-hold"), "{shell}");
+        assert!(code == 0 && said.contains("max-hold") && !said.contains("become"), "{shell}");
     }
     let (code, said) = outcome(&mut leasehold(&["man"]));
     assert!(code == 0 && said.contains(".TH leasehold"), "{said}");
@@ -280,8 +313,10 @@ fn completions_and_the_man_page_are_written() {
     for option in ["max\\-hold", "at\\-most", "one\\-term", "interval", "listen", "create\\-schema", "yes"] {
         assert!(said.contains(&format!("\\-\\-{option}")), "--{option} is not in the man page");
     }
-    for name in ["run", "once", "elect", "show", "ls", "clients", "top", "watch", "force", "doctor", "serve"]
-    {
+    for name in [
+        "run", "once", "elect", "show", "ls", "clients", "top", "watch", "force", "permits", "doctor",
+        "serve",
+    ] {
         assert!(said.contains(&format!(".SH \"LEASEHOLD {}\"", name.to_uppercase())), "{name}: {said}");
     }
     assert!(!said.contains("become") && said.matches(".TH").count() == 1, "{said}");

@@ -7,7 +7,7 @@ use rustix::process::Signal;
 use crate::world::{Run, Server, Stamper, eventually, now, pause, signal, stamps};
 
 /// How often each is done, side by side. More of them, one after the other: `LEASEHOLD_CLI_ROUNDS`.
-fn rounds() -> usize {
+pub(crate) fn rounds() -> usize {
     std::env::var("LEASEHOLD_CLI_ROUNDS").map_or(10, |rounds| rounds.parse().unwrap())
 }
 

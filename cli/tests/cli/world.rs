@@ -275,6 +275,12 @@ pub(crate) struct Stamper<'a> {
 impl Stamper<'_> {
     /// Adds it as the command of a run.
     pub(crate) fn under<'c>(&self, run: &'c mut Command) -> &'c mut Command {
+        let words = self.words(run);
+        run.arg("--").args(words)
+    }
+
+    /// Its command line, for a run that gets what else it needs.
+    pub(crate) fn words(&self, run: &mut Command) -> Vec<OsString> {
         run.env(STAMPS, self.file);
         if self.ignores_term {
             run.env(IGNORES_TERM, "1");
@@ -282,13 +288,9 @@ impl Stamper<'_> {
         if self.once {
             run.env(ONCE, "1");
         }
-        let this = std::env::current_exe().unwrap();
-        run.arg("--").arg(this).args([
-            "--exact",
-            "world::stamps_as_a_command",
-            "--nocapture",
-            "--test-threads=1",
-        ])
+        let this = std::env::current_exe().unwrap().into_os_string();
+        let rest = ["--exact", "world::stamps_as_a_command", "--nocapture", "--test-threads=1"];
+        [this].into_iter().chain(rest.map(OsString::from)).collect()
     }
 }
 

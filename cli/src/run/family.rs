@@ -1,0 +1,313 @@
+//! The processes of a command: its group, and on Linux all that descend from it, wherever they went.
+//!
+//! A process can leave its group and its session (`su -c`, `setsid`, a double fork), and its parent can end before it. It cannot
+//! leave its descent: the helper, and the process with the lock above it, are *child subreapers*, so an orphan below them becomes
+//! their child and nobody else's. A process without children has no descendants. That is how the end of all of them is known.
+//!
+//! Elsewhere only the group is known.
+
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rustix::io::Errno;
+use rustix::process::{
+    Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, getpid, kill_process, kill_process_group, pidfd_open,
+    pidfd_send_signal, test_kill_process_group, waitid,
+};
+use signal_hook::consts::SIGKILL;
+
+use crate::clock::Moment;
+
+/// Between two looks at processes that have had KILL.
+pub(super) const POLL: Duration = Duration::from_millis(5);
+
+/// From now on orphans below this process become its children.
+pub(super) fn adopt_orphans() {
+    #[cfg(target_os = "linux")]
+    rustix::process::set_child_subreaper(Some(getpid())).ok(); // known by every Linux that Rust runs on
+}
+
+/// The processes of one command.
+#[derive(Debug)]
+pub(super) struct Family {
+    /// The command's process group, which has its number.
+    pub(super) group: Pid,
+    /// A child of this process that is none of them: the helper, seen from the process with the lock.
+    pub(super) helper: Option<Pid>,
+    pub(super) cgroup: Option<Cgroup>,
+}
+
+impl Family {
+    /// Sends a signal to the group, and to those below this process that left it.
+    pub(super) fn signal(&self, signal: i32) {
+        kill_group(self.group, signal);
+        let Some(signal) = Signal::from_named_raw(signal) else { return };
+        for member in self.living().iter().filter(|member| member.group != raw(self.group)) {
+            member.signal(signal);
+        }
+    }
+
+    /// Kills all that are there now. One that forks meanwhile may leave a child: until [`Family::is_gone`], this is repeated.
+    pub(super) fn kill(&self) {
+        kill_group(self.group, SIGKILL);
+        if let Some(cgroup) = &self.cgroup {
+            cgroup.kill();
+        }
+        self.living().iter().for_each(|member| member.signal(Signal::KILL));
+    }
+
+    /// Kills until all are dead, or until an instant.
+    pub(super) fn end(&self, by: Moment) {
+        loop {
+            self.kill();
+            self.reap();
+            if self.is_gone() || Moment::now() >= by {
+                return;
+            }
+            std::thread::park_timeout(POLL);
+        }
+    }
+
+    /// Whether nobody is left who could do anything. The dead whom nobody has reaped yet do nothing.
+    pub(super) fn is_gone(&self) -> bool {
+        !group_lives(self.group) && self.living().is_empty()
+    }
+
+    /// Reaps the orphans that this process got, which otherwise nobody does. The command itself stays: until it is reaped, its
+    /// number cannot be another's.
+    pub(super) fn reap(&self) {
+        reap_children(&[Some(self.group), self.helper]);
+    }
+
+    /// The numbers of those that live: they could not be killed, or not yet.
+    pub(super) fn survivors(&self) -> Vec<i32> {
+        self.living().iter().map(|member| member.pid).collect()
+    }
+
+    fn living(&self) -> Vec<Member> {
+        let mut living = descendants(raw(getpid()));
+        living.retain(|member| !member.is_dead && Some(member.pid) != self.helper.map(raw));
+        living
+    }
+}
+
+fn raw(pid: Pid) -> i32 {
+    pid.as_raw_nonzero().get()
+}
+
+/// Reaps each child of this process that has ended, but for some.
+pub(super) fn reap_children(but: &[Option<Pid>]) {
+    for child in children(raw(getpid())).into_iter().filter_map(Pid::from_raw) {
+        if !but.contains(&Some(child)) {
+            waitid(WaitId::Pid(child), WaitIdOptions::EXITED | WaitIdOptions::NOHANG).ok();
+        }
+    }
+}
+
+/// Sends a signal to a process group; one that is gone needs none.
+pub(super) fn kill_group(group: Pid, signal: i32) {
+    if let Some(signal) = Signal::from_named_raw(signal) {
+        kill_process_group(group, signal).ok();
+    }
+}
+
+/// A line of `/proc/PID/stat`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Member {
+    pid: i32,
+    parent: i32,
+    group: i32,
+    is_dead: bool,
+}
+
+impl Member {
+    fn of(pid: i32) -> Option<Member> {
+        Member::read(pid, &std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
+    }
+
+    /// The fields from the state on follow the program's name, which may hold anything.
+    fn read(pid: i32, line: &str) -> Option<Member> {
+        let fields: Vec<&str> = line.rsplit_once(')')?.1.split_whitespace().collect();
+        let number = |at: usize| fields.get(at)?.parse().ok();
+        // A first thread that ended leaves the state of the dead, while other threads may go on.
+        let is_dead = matches!(fields.first(), Some(&"Z" | &"X")) && number(17)? <= 1;
+        Some(Member { pid, parent: number(1)?, group: number(2)?, is_dead })
+    }
+
+    /// Signals this process and no other that got its number meanwhile: the descriptor is of one process, which still has the
+    /// parent that it was found with, or has become an orphan of this process.
+    fn signal(&self, signal: Signal) {
+        let Some(pid) = Pid::from_raw(self.pid) else { return };
+        match pidfd_open(pid, PidfdFlags::empty()) {
+            Ok(process) => {
+                let is_same = Member::of(self.pid)
+                    .is_some_and(|now| now.parent == self.parent || now.parent == raw(getpid()));
+                if is_same {
+                    pidfd_send_signal(process.as_fd(), signal).ok();
+                }
+            }
+            // Linux before 5.3.
+            Err(Errno::NOSYS) => drop(kill_process(pid, signal)),
+            Err(_) => {}
+        }
+    }
+}
+
+/// All that descend from a process, the dead among them.
+fn descendants(of: i32) -> Vec<Member> {
+    let (mut found, mut parents) = (Vec::<Member>::new(), vec![of]);
+    while let Some(parent) = parents.pop() {
+        for child in children(parent) {
+            // A process that moved while they were read may come twice.
+            if !found.iter().any(|member| member.pid == child) {
+                found.extend(Member::of(child));
+                parents.push(child);
+            }
+        }
+    }
+    found
+}
+
+/// The children of all threads of a process. The list may lack one while others end: whoever needs to know asks again.
+fn children(of: i32) -> Vec<i32> {
+    let Ok(threads) = std::fs::read_dir(format!("/proc/{of}/task")) else { return Vec::new() };
+    let mut all = Vec::new();
+    for thread in threads.flatten() {
+        match std::fs::read_to_string(thread.path().join("children")) {
+            Ok(list) => all.extend(list.split_whitespace().filter_map(|pid| pid.parse::<i32>().ok())),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound && thread.path().exists() => {
+                return children_by_search(of); // a kernel without CONFIG_PROC_CHILDREN
+            }
+            Err(_) => {}
+        }
+    }
+    all
+}
+
+fn children_by_search(of: i32) -> Vec<i32> {
+    numbers().filter_map(Member::of).filter(|member| member.parent == of).map(|member| member.pid).collect()
+}
+
+/// The numbers of all processes.
+fn numbers() -> impl Iterator<Item = i32> {
+    let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+}
+
+/// Why the processes of a command cannot be seen, if they cannot.
+pub(super) fn why_unseen() -> Option<&'static str> {
+    if !cfg!(target_os = "linux") {
+        return None;
+    }
+    let own = std::fs::read_link("/proc/self");
+    let is_own = own.is_ok_and(|link| link.to_str() == Some(std::process::id().to_string().as_str()));
+    (!is_own).then_some(
+        "/proc is not mounted, or is that of another container: without it a command cannot be started and ended \
+         with all its processes; mount it (mount -t proc proc /proc)",
+    )
+}
+
+/// Whether a process group still has a process that is not dead.
+///
+/// A process that nobody has reaped yet still has its number, and in a container without an init nobody ever does.
+fn group_lives(group: Pid) -> bool {
+    test_kill_process_group(group).is_ok() && !is_known_to_be_dead(group)
+}
+
+/// Whether all of a group are dead by what the system lists; false where it lists nothing.
+fn is_known_to_be_dead(group: Pid) -> bool {
+    let mut of_group = numbers().filter_map(Member::of).filter(|member| member.group == raw(group));
+    cfg!(target_os = "linux") && of_group.all(|member| member.is_dead)
+}
+
+/// A control group (version 2) of a command's own, by which processes of other users can be killed too (`su -c`).
+///
+/// It is made only by a user that is not root, below a group that was left to this user. Root needs none, and below a group that
+/// belongs to the system's manager nobody else is to make any.
+#[derive(Debug)]
+pub(super) struct Cgroup {
+    path: PathBuf,
+}
+
+impl Cgroup {
+    /// Made for the command of a helper; none where that may not be.
+    pub(super) fn make(helper: u32) -> Option<Cgroup> {
+        let cgroup = Cgroup::of(helper)?;
+        if rustix::process::geteuid().is_root() || std::fs::create_dir(&cgroup.path).is_err() {
+            return None;
+        }
+        if !cgroup.path.join("cgroup.kill").exists() {
+            cgroup.remove(); // Linux before 5.14
+            return None;
+        }
+        Some(cgroup)
+    }
+
+    /// The one that a helper has made, if it is there.
+    pub(super) fn found(helper: u32) -> Option<Cgroup> {
+        Cgroup::of(helper).filter(|cgroup| cgroup.path.exists())
+    }
+
+    fn of(helper: u32) -> Option<Cgroup> {
+        let own = own_cgroup()?;
+        Some(Cgroup { path: own.join(format!("leasehold-{helper}")) })
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    fn kill(&self) {
+        std::fs::write(self.path.join("cgroup.kill"), "1").ok();
+    }
+
+    /// Lets go of it. Processes that outlive their command, as they may, go back to where they came from.
+    pub(super) fn remove(&self) {
+        if let Some(parent) = self.path.parent() {
+            let left = std::fs::read_to_string(self.path.join("cgroup.procs")).unwrap_or_default();
+            for pid in left.lines() {
+                std::fs::write(parent.join("cgroup.procs"), pid).ok();
+            }
+        }
+        // While one is being reaped it is refused; the directory is empty then, and its name is never used again by a helper.
+        std::fs::remove_dir(&self.path).ok();
+    }
+}
+
+/// This process's folder in the hierarchy of version 2, if this process is listed there.
+fn own_cgroup() -> Option<PathBuf> {
+    let own = std::fs::read_to_string("/proc/self/cgroup").ok()?;
+    let path = own.lines().find_map(|line| line.strip_prefix("0::/"))?;
+    let mounts = std::fs::read_to_string("/proc/self/mountinfo").ok()?;
+    let mount = mounts.lines().find_map(|line| {
+        let (before, after) = line.split_once(" - ")?;
+        after.starts_with("cgroup2 ").then(|| before.split(' ').nth(4)).flatten()
+    })?;
+    let folder = Path::new(mount).join(path);
+    let listed = std::fs::read_to_string(folder.join("cgroup.procs")).ok()?;
+    let own = std::process::id().to_string();
+    listed.lines().any(|pid| pid == own).then_some(folder)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Member;
+
+    const ZOMBIE: &str = "71 (a) b) Z 1 70 60 0 -1 4228108 0 0 0 0 0 0 0 0 20 0 1 0 5976714";
+
+    #[test]
+    fn a_process_is_dead_when_its_last_thread_is() {
+        let is_dead = |line: &str| Member::read(71, line).is_some_and(|member| member.is_dead);
+        assert!(is_dead(ZOMBIE));
+        assert!(!is_dead(&ZOMBIE.replace(" 0 1 0 ", " 0 2 0 ")));
+        assert!(!is_dead(&ZOMBIE.replace(" Z ", " D ")));
+        assert_eq!(Member::read(71, "71 (cut"), None);
+    }
+
+    #[test]
+    fn a_process_has_the_parent_and_the_group_that_its_line_names() {
+        let member = Member::read(71, ZOMBIE).unwrap();
+        assert_eq!((member.parent, member.group), (1, 70));
+    }
+}

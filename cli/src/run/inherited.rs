@@ -1,0 +1,87 @@
+//! The treatment of signals that this program was started with: what it needs is set anew, and the command gets the old one.
+//!
+//! Some start programs with signals blocked, or with SIGCHLD ignored, under which the end of a child is not reported to anybody.
+//! Real-time signals are not kept blocked for the command, and SIGPIPE has its default there, since Rust's runtime replaces what
+//! was before `main`.
+
+use nix::sys::signal::{SigHandler, SigSet, SigmaskHow, Signal, sigprocmask};
+
+/// Which signals were blocked and which were ignored: a bit for each, the first for signal 1.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Inherited {
+    blocked: u64,
+    ignored: u64,
+}
+
+impl Inherited {
+    /// Reads them, and blocks nothing from now on. Before the first thread, so that all have it so.
+    pub(crate) fn take() -> Inherited {
+        let mut before = SigSet::empty();
+        sigprocmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::empty()), Some(&mut before)).ok();
+        let blocked = before.iter().map(bit).fold(0, std::ops::BitOr::bitor);
+        Inherited { blocked, ignored: ignored() }
+    }
+
+    /// Gives this process, which becomes the command, what there was.
+    pub(super) fn restore(self) {
+        for signal in Signal::iterator() {
+            // The others that were ignored have stayed so.
+            if signal == Signal::SIGCHLD && self.ignored & bit(signal) != 0 {
+                set(signal, SigHandler::SigIgn);
+            }
+        }
+        set(Signal::SIGPIPE, SigHandler::SigDfl);
+        let blocked = Signal::iterator().filter(|signal| self.blocked & bit(*signal) != 0).collect();
+        sigprocmask(SigmaskHow::SIG_SETMASK, Some(&blocked), None).ok();
+    }
+}
+
+/// The mask of ignored signals; none where the system does not say.
+pub(super) fn ignored() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)
+}
+
+fn bit(signal: Signal) -> u64 {
+    1 << (signal as i32 - 1)
+}
+
+#[expect(unsafe_code, reason = "the only call that ignores a signal")]
+fn set(signal: Signal, how: SigHandler) {
+    // SAFETY: `SigIgn` and `SigDfl` are no handlers, so no code of this process runs because of them.
+    unsafe { nix::sys::signal::signal(signal, how) }.ok();
+}
+
+impl std::fmt::Display for Inherited {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:x}:{:x}", self.blocked, self.ignored)
+    }
+}
+
+impl std::str::FromStr for Inherited {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Inherited, String> {
+        let read = || {
+            let (blocked, ignored) = text.split_once(':')?;
+            let number = |text| u64::from_str_radix(text, 16).ok();
+            Some(Inherited { blocked: number(blocked)?, ignored: number(ignored)? })
+        };
+        read().ok_or_else(|| "two masks of signals in hexadecimal digits, as in 0:10000".to_owned())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Inherited;
+
+    #[test]
+    fn masks_are_read_as_they_were_written() {
+        let inherited = Inherited { blocked: 0x4000, ignored: 0x1_0001 };
+        assert_eq!(inherited.to_string().parse(), Ok(inherited));
+        for bad in ["", "1", "1:", ":1", "g:1"] {
+            assert!(bad.parse::<Inherited>().is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,328 @@
+//! A command's processes are dead before another is granted the lock, wherever they went: to other groups, to other sessions, to
+//! other parents.
+
+use std::ffi::OsString;
+use std::path::Path;
+use std::process::Command;
+use std::thread;
+
+use rustix::process::Signal;
+
+use crate::dead_before_next::rounds;
+use crate::world::{
+    Run, Server, Stamper, children, eventually, is_dead, now, outcome, pause, signal, stamps,
+};
+
+/// How a command has its work done by another process.
+#[derive(Clone, Copy, Debug)]
+enum Child {
+    /// In a session of its own; the parent waits.
+    Setsid,
+    Su,
+    /// In a session with a terminal of its own.
+    Script,
+    Nohup,
+    /// Its parent ends at once.
+    DoubleFork,
+    /// As a service makes itself independent: a session, another fork, another folder, no files of its parent, deaf to HUP.
+    Daemon,
+}
+
+const ALL: [Child; 6] =
+    [Child::Setsid, Child::Su, Child::Script, Child::Nohup, Child::DoubleFork, Child::Daemon];
+
+impl Child {
+    fn words(self, work: &[OsString]) -> Vec<OsString> {
+        let before: &[&str] = match self {
+            Child::Setsid => &["setsid", "--wait"],
+            Child::Nohup => &["nohup"],
+            Child::DoubleFork => &["sh", "-c", "(setsid \"$@\" &); exec sleep 600", "sh"],
+            Child::Daemon => &[
+                "sh",
+                "-c",
+                "setsid sh -c 'cd /; trap \"\" HUP; \"$@\" <&- & ' sh \"$@\" >&- 2>&- & exec sleep 600",
+                "sh",
+            ],
+            Child::Su | Child::Script => {
+                let line = work.iter().map(|word| word.to_str().unwrap()).collect::<Vec<_>>().join(" ");
+                let words: &[&str] = match self {
+                    Child::Su => &["su", "root", "--command", &line],
+                    _ => &["script", "--quiet", "--return", "--command", &line, "/dev/null"],
+                };
+                return words.iter().map(OsString::from).collect();
+            }
+        };
+        before.iter().map(OsString::from).chain(work.iter().cloned()).collect()
+    }
+
+    fn under<'c>(self, stamper: &Stamper<'_>, run: &'c mut Command) -> &'c mut Command {
+        let words = self.words(&stamper.words(run));
+        run.arg("--").args(words)
+    }
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Fault {
+    SupervisorStopped,
+    SupervisorKilled,
+    ServerStopped,
+    KeyDeleted,
+}
+
+const LEASE: &str = "3s";
+const LEASE_NANOS: u64 = 3_000_000_000;
+/// Runs that are made side by side.
+const TOGETHER: usize = 12;
+
+/// One command of each kind after the other: the first stamps until it is ended, the second once.
+fn compare(fault: Fault) {
+    let server = Server::start();
+    let all: Vec<(usize, Child)> =
+        (0..rounds()).flat_map(|round| ALL.into_iter().map(move |child| (round, child))).collect();
+    for batch in all.chunks(TOGETHER) {
+        together(&server, fault, batch);
+    }
+    eventually("nothing is left in the store", || server.keys().is_empty());
+}
+
+fn together(server: &Server, fault: Fault, batch: &[(usize, Child)]) {
+    let mut pairs = Vec::new();
+    for (round, child) in batch {
+        let name = format!("{child:?}-{round}");
+        let (first_file, second_file) =
+            (server.path(&format!("{name}.1")), server.path(&format!("{name}.2")));
+        let arguments = ["run", "-q", "--lease", LEASE, &name];
+        let stamper = Stamper { file: &first_file, ignores_term: false, once: false };
+        let first = Run::start(child.under(&stamper, &mut server.leasehold(&arguments)));
+        eventually(&format!("the first command of {name} runs"), || !stamps(&first_file).is_empty());
+        let stamper = Stamper { file: &second_file, ignores_term: false, once: true };
+        let second = Run::start(stamper.under(&mut server.leasehold(&arguments)));
+        let line = format!("leasehold_lock_line:{{{name}}}");
+        eventually("the second waits", || server.ask(&["ZCARD", &line]).starts_with(":1"));
+        pairs.push((name, first, second, first_file, second_file));
+    }
+    let struck_at = now();
+    match fault {
+        Fault::SupervisorStopped => pairs.iter().for_each(|pair| signal(pair.1.pid(), Signal::STOP)),
+        Fault::SupervisorKilled => pairs.iter().for_each(|pair| signal(pair.1.pid(), Signal::KILL)),
+        Fault::KeyDeleted => {
+            pairs.iter().for_each(|pair| assert!(server.ask(&["DEL", &pair.0]).starts_with(":1")));
+        }
+        Fault::ServerStopped => {
+            signal(server.pid(), Signal::STOP);
+            while now() < struck_at + LEASE_NANOS + LEASE_NANOS / 2 {
+                pause(20);
+            }
+            signal(server.pid(), Signal::CONT);
+        }
+    }
+    for (name, mut first, mut second, first_file, second_file) in pairs {
+        assert_eq!(second.wait().code(), Some(0), "{name}");
+        if fault == Fault::SupervisorStopped {
+            signal(first.pid(), Signal::CONT);
+        }
+        let expected = if fault == Fault::SupervisorKilled { None } else { Some(79) };
+        assert_eq!(first.wait().code(), expected, "{name}");
+        let (start, last) = (stamps(&second_file)[0], *stamps(&first_file).last().unwrap());
+        match fault {
+            // The server granted it to another at once; the next renewal finds out.
+            Fault::KeyDeleted => {
+                let most = struck_at + LEASE_NANOS / 3 + 3_000_000_000;
+                assert!(last < most, "{name}: {} ns after the deletion", last - struck_at);
+            }
+            _ => assert!(last < start, "{name}: {} ns after the second's start", last - start),
+        }
+        pause(20);
+        assert_eq!(*stamps(&first_file).last().unwrap(), last, "{name}: it wrote on");
+    }
+}
+
+#[test]
+fn descendants_are_dead_when_the_supervisor_is_stopped() {
+    compare(Fault::SupervisorStopped);
+}
+
+#[test]
+fn descendants_are_dead_when_the_supervisor_is_killed() {
+    compare(Fault::SupervisorKilled);
+}
+
+#[test]
+fn descendants_are_dead_when_the_server_is_stopped() {
+    compare(Fault::ServerStopped);
+}
+
+#[test]
+fn descendants_are_dead_soon_after_the_key_was_deleted() {
+    compare(Fault::KeyDeleted);
+}
+
+/// One run whose work is done by a process in a session of its own. The number of that process.
+fn with_a_descendant(server: &Server, name: &str, child: Child, file: &Path) -> (Run, u32) {
+    let stamper = Stamper { file, ignores_term: false, once: false };
+    let run = Run::start(child.under(&stamper, &mut server.leasehold(&["run", "-q", name])));
+    eventually("the work is done", || !stamps(file).is_empty());
+    let mark = file.to_str().unwrap().to_owned();
+    let works = |pid: &u32| {
+        let of = |what: &str| std::fs::read(format!("/proc/{pid}/{what}")).unwrap_or_default();
+        String::from_utf8_lossy(&of("environ")).contains(&mark)
+            && String::from_utf8_lossy(&of("cmdline"))
+                .starts_with(std::env::current_exe().unwrap().to_str().unwrap())
+    };
+    let entries = std::fs::read_dir("/proc").unwrap().flatten();
+    let mut numbers = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    let pid = numbers.find(works).expect("it is a process");
+    (run, pid)
+}
+
+#[test]
+fn descendants_end_when_the_helper_is_killed() {
+    let server = Server::start();
+    for child in ALL {
+        let file = server.path(&format!("helped-{child:?}"));
+        let (mut run, pid) = with_a_descendant(&server, "helped", child, &file);
+        signal(children(run.pid())[0], Signal::KILL);
+        assert_eq!(run.wait().code(), Some(70), "{child:?}");
+        assert!(is_dead(pid), "{child:?}");
+    }
+}
+
+#[test]
+fn a_run_that_is_asked_to_end_leaves_no_descendant() {
+    let server = Server::start();
+    for child in ALL {
+        let file = server.path(&format!("asked-{child:?}"));
+        let (mut run, pid) = with_a_descendant(&server, "asked", child, &file);
+        signal(run.pid(), Signal::TERM);
+        run.wait();
+        assert!(is_dead(pid), "{child:?}");
+        assert_eq!(server.keys(), Vec::<String>::new());
+    }
+}
+
+/// As without the program.
+#[test]
+fn a_command_that_ends_by_itself_leaves_what_it_started() {
+    let server = Server::start();
+    let file = server.path("left");
+    let script = "setsid sleep 600 >/dev/null 2>&1 & echo $! > \"$0\"";
+    let mut run = server.leasehold(&["run", "-q", "left", "--", "sh", "-c", script]);
+    assert_eq!(outcome(run.arg(&file)).0, 0);
+    let pid: u32 = std::fs::read_to_string(&file).unwrap().trim().parse().unwrap();
+    assert!(!is_dead(pid));
+    signal(pid, Signal::KILL);
+}
+
+/// Some start programs with SIGCHLD ignored: then the system tells nobody of the end of a child.
+#[test]
+fn a_run_under_an_ignored_sigchld_ends_with_its_command() {
+    let server = Server::start();
+    let program = env!("CARGO_BIN_EXE_leasehold");
+    let run = |script: &str| {
+        let python = "import os, signal, sys; signal.signal(signal.SIGCHLD, signal.SIG_IGN); \
+                      signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM, signal.SIGCHLD, signal.SIGUSR1]); \
+                      os.execvp(sys.argv[1], sys.argv[1:])";
+        let mut command = Command::new("python3");
+        command.args(["-c", python, program, "run", "-q", "inherited", "--", "sh", "-c", script]);
+        command.env("LEASEHOLD_URL", server.url());
+        command
+    };
+    thread::scope(|scope| {
+        let ended = scope.spawn(|| outcome(&mut run("exit 5")).0);
+        assert_eq!(ended.join().unwrap(), 5);
+    });
+    // The command has what there was.
+    let (code, said) = outcome(&mut run("grep -E '^Sig(Ign|Blk)' /proc/self/status"));
+    assert_eq!(code, 0, "{said}");
+    let mask = |name: &str| {
+        let line = said.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_else(|| panic!("{said}"));
+        u64::from_str_radix(line.trim_start_matches(':').trim(), 16).unwrap()
+    };
+    let bit = |number: u32| 1_u64 << (number - 1);
+    assert_eq!(mask("SigIgn") & bit(17), bit(17), "{said}");
+    assert_eq!(mask("SigBlk") & (bit(15) | bit(17) | bit(10)), bit(15) | bit(17) | bit(10), "{said}");
+    // Blocked where it came from, a signal still ends the run.
+    let mut waiting = Run::start(&mut run("kill -TERM $PPID; sleep 600"));
+    eventually("it runs", || !children(waiting.pid()).is_empty());
+    let helper = children(waiting.pid())[0];
+    eventually("its command runs", || !children(helper).is_empty());
+    let command = children(helper)[0];
+    signal(command, Signal::KILL);
+    assert_eq!(waiting.wait().code(), Some(128 + 9));
+}
+
+/// Nobody else does, where this program is the first process of a container.
+#[test]
+fn as_the_first_process_of_a_container_orphans_are_reaped() {
+    let server = Server::start();
+    let arguments = ["--user", "--map-root-user", "--pid", "--fork", "--kill-child", "--mount-proc"];
+    let mut container = Command::new("unshare");
+    container.args(arguments).env("LEASEHOLD_URL", server.url());
+    let trial = Command::new("unshare").args(arguments).arg("true").status();
+    if !trial.is_ok_and(|status| status.success()) {
+        crate::world::skipped("this system allows no namespaces");
+        return;
+    }
+    // Twenty orphans, each dead at once; the command then waits until none of them is a zombie.
+    let script = "for i in $(seq 20); do (setsid true &); done; \
+                  for i in $(seq 200); do grep -ls '^State:.Z' /proc/[0-9]*/status >/dev/null || exit 7; sleep 0.05; done; \
+                  grep -hs '^State' /proc/[0-9]*/status; exit 1";
+    container.args([env!("CARGO_BIN_EXE_leasehold"), "run", "-q", "first", "--", "sh", "-c", script]);
+    let (code, said) = outcome(&mut container);
+    assert_eq!(code, 7, "{said}");
+}
+
+#[test]
+fn without_proc_it_is_said_what_is_missing() {
+    let server = Server::start();
+    let arguments = ["--user", "--map-root-user", "--mount", "--pid", "--fork", "--kill-child"];
+    let trial = Command::new("unshare").args(arguments).arg("true").status();
+    if !trial.is_ok_and(|status| status.success()) {
+        crate::world::skipped("this system allows no namespaces");
+        return;
+    }
+    let mut container = Command::new("unshare");
+    // The list of processes is that of the outside.
+    container.args(arguments).env("LEASEHOLD_URL", server.url());
+    container.args([env!("CARGO_BIN_EXE_leasehold"), "run", "hidden", "--", "true"]);
+    let (code, said) = outcome(&mut container);
+    assert_eq!(code, 70, "{said}");
+    assert!(said.contains("/proc") && said.contains("mount"), "{said}");
+    assert_eq!(server.keys(), Vec::<String>::new());
+}
+
+/// A server that takes connections and says nothing.
+#[test]
+fn a_signal_ends_a_run_that_connects_at_once() {
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("redis://{}", silent.local_addr().unwrap());
+    for (sent, number) in [(Signal::INT, 2), (Signal::TERM, 15), (Signal::HUP, 1), (Signal::QUIT, 3)] {
+        let mut run = crate::world::leasehold(&["run", "-q", "hung", "--", "true"]);
+        let mut run = Run::start(run.env("LEASEHOLD_URL", &url).env("LEASEHOLD_CONNECT_TIMEOUT", "50s"));
+        let (_connection, _) = silent.accept().unwrap();
+        let before = now();
+        signal(run.pid(), sent);
+        assert_eq!(run.wait().code(), Some(128 + number));
+        assert!(now() - before < 20_000_000_000, "not while it connects");
+    }
+}
+
+#[test]
+fn a_signal_ends_a_release_that_the_server_does_not_answer() {
+    let server = Server::start();
+    let file = server.path("ends");
+    let script = "echo > \"$0\"; while [ -e \"$0\" ]; do sleep 0.01; done";
+    let mut run = server.leasehold(&["run", "-q", "--lease", "120s", "hung", "--", "sh", "-c", script]);
+    run.env("LEASEHOLD_COMMAND_TIMEOUT", "40s").env("LEASEHOLD_PATIENCE", "100s");
+    let mut run = Run::start(run.arg(&file));
+    eventually("the command runs", || file.exists());
+    let helper = children(run.pid())[0];
+    signal(server.pid(), Signal::STOP);
+    std::fs::remove_file(&file).unwrap();
+    eventually("the command has ended", || is_dead(helper));
+    let before = now();
+    signal(run.pid(), Signal::TERM);
+    assert_eq!(run.wait().code(), Some(128 + 15));
+    assert!(now() - before < 20_000_000_000, "not while the release is waited for");
+    signal(server.pid(), Signal::CONT);
+}
