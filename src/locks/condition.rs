@@ -8,7 +8,7 @@ use crate::engine::acquire::call::{AcquireCall, WaitLimit};
 use crate::engine::acquire::terms::Terms;
 use crate::engine::hold::Hold;
 use crate::error::{Error, NotHeld, Result};
-use crate::ident::{LockName, ThreadMark, unbound_number};
+use crate::ident::{LockName, unbound_number};
 use crate::interrupt::Interrupt;
 use crate::locks::guard::Guard;
 use crate::locks::named::{RedisLock, forever, unending};
