@@ -16,9 +16,12 @@ use crate::support::{
     LONG, Process, alone_within, eventually, let_pass, ms, now, random, reexecuted, shout, test_name,
 };
 use crate::trouble::World;
-use crate::worker::{GO, Kind, LATCH, LOCKS, Line, Orders, connect, mono, nanos, work};
+use crate::worker::{
+    GO, Kind, LATCH, LOCKS, Line, Orders, WAITING, connect, mono, nanos, wait_as_a_crowd, work,
+};
 
 const ORDERS: &str = "LEASEHOLD_HISTORIES_ORDERS";
+const CROWD: &str = "LEASEHOLD_HISTORIES_CROWD";
 const WORKERS: usize = 4;
 
 /// In a run longer than this, calm follows: locks change hands far more often while processes live.
@@ -39,6 +42,11 @@ fn run() -> Duration {
 #[test]
 fn redis() {
     history("Redis", World::redis);
+}
+
+#[test]
+fn redis_switched() {
+    history("Redis, switched", World::switched);
 }
 
 #[test]
@@ -73,7 +81,8 @@ fn zookeeper() {
 
 fn history(store: &str, world: fn() -> Option<World>) {
     if let Ok(orders) = std::env::var(ORDERS) {
-        return work(&serde_json::from_str(&orders).unwrap());
+        let orders = serde_json::from_str(&orders).unwrap();
+        return if std::env::var_os(CROWD).is_some() { wait_as_a_crowd(&orders) } else { work(&orders) };
     }
     // Judging takes its time too, the more was done, the more.
     alone_within(run() * 3 + LONG * 20, || {
@@ -84,7 +93,7 @@ fn history(store: &str, world: fn() -> Option<World>) {
 }
 
 /// The kinds that a store has.
-fn kinds(client: &LockClient) -> Vec<Kind> {
+fn kinds(client: &LockClient, lease: Duration) -> Vec<Kind> {
     let probe = "kinds";
     let fails = [
         (Kind::Plain, client.lock(probe).is_locked().err()),
@@ -93,6 +102,7 @@ fn kinds(client: &LockClient) -> Vec<Kind> {
         (Kind::ReadWrite, client.read_write_lock(probe).read().is_locked().err()),
         (Kind::Semaphore, client.expirable_semaphore(probe).available_permits().err()),
         (Kind::Latch, client.count_down_latch(probe).count().err()),
+        (Kind::Job, client.run_once("kinds-job", ms(0), lease, |_| ()).err()),
     ];
     let mut kinds = Vec::new();
     for (kind, error) in fails {
@@ -127,9 +137,10 @@ impl Trouble {
             kinds: Vec::new(),
             names_last: world.lease() * 4,
             number: 0,
+            calls_back: false,
         };
         let client = connect(&orders);
-        orders.kinds = kinds(&client);
+        orders.kinds = kinds(&client, orders.lease);
         // Latches are set up once, before anybody comes to them; some more than time should need.
         if orders.kinds.contains(&Kind::Latch) {
             let (begin, end) = (mono(), mono() + nanos(run() + LONG));
@@ -156,11 +167,12 @@ impl Trouble {
             self.resume(mono());
             self.nobody_has_failed();
             // Each kind of trouble comes soon, and then by chance.
-            let dice = [2, 9, 0, 9].get(struck).copied().unwrap_or_else(|| random() % 10);
+            let dice = [2, 9, 0, 9, 3].get(struck).copied().unwrap_or_else(|| random() % 10);
             struck += 1;
             let what = match dice {
                 0 | 1 => self.stop_worker(),
                 2 => self.kill_worker(),
+                3 => self.kill_waiters(),
                 _ => Some(self.world.strike()),
             };
             if let Some(what) = what {
@@ -192,6 +204,7 @@ impl Trouble {
     fn start_worker(&mut self) {
         self.orders.number += 1;
         self.orders.urls = self.world.urls(self.orders.number);
+        self.orders.calls_back = self.orders.number.is_multiple_of(3);
         let orders = serde_json::to_string(&self.orders).unwrap();
         self.workers.push(reexecuted(&test_name(), &[(ORDERS, &orders)]));
     }
@@ -220,6 +233,20 @@ impl Trouble {
         drop(worker); // SIGKILL
         self.start_worker();
         Some("worker killed")
+    }
+
+    /// A process of a dozen clients that all wait, killed while they do.
+    fn kill_waiters(&mut self) -> Option<&'static str> {
+        let orders = serde_json::to_string(&self.orders).unwrap();
+        let crowd = reexecuted(&test_name(), &[(ORDERS, &orders), (CROWD, "yes")]);
+        assert!(
+            eventually(LONG, || crowd.output().contains(WAITING)),
+            "they do not wait: {}",
+            crowd.output()
+        );
+        let_pass(ms(50), "while they join");
+        drop(crowd); // SIGKILL
+        Some("a dozen waiters killed")
     }
 
     fn resume(&mut self, until: u64) {
@@ -291,7 +318,7 @@ impl Trouble {
         let client = connect(&self.orders);
         let names: BTreeSet<&str> = operations.iter().map(|operation| operation.lock.as_str()).collect();
         let is_free = |name: &str| match name.split('-').next() {
-            Some("Plain" | "Fenced") => client.lock(name).is_locked().map(|held| !held),
+            Some("Plain" | "Fenced" | "Job") => client.lock(name).is_locked().map(|held| !held),
             Some("Fair") => client.fair_lock(name).is_locked().map(|held| !held),
             Some("ReadWrite") => {
                 let lock = client.read_write_lock(name);

@@ -19,6 +19,9 @@ use crate::support::{LONG, eventually, let_pass, ms, now, random, stalled_since,
 pub(crate) enum World {
     /// With a file, written before each answer; and a slow link to it.
     Redis(RedisServer, Proxy),
+    /// Two servers behind one address, of which each becomes the other's master in turn, as planned. Open connections stay where
+    /// they are.
+    Switched([RedisServer; 2], usize, Proxy),
     Sentinel(SentinelSet),
     Cluster(Cluster),
     /// With leaders, who hold on and on. They go first: their servers are still there then.
@@ -38,6 +41,29 @@ impl World {
         proxy.delay_requests(LINK);
         proxy.delay_replies(LINK);
         Some(World::Redis(server, proxy))
+    }
+
+    pub(crate) fn switched() -> Option<World> {
+        let binary = default_server()?;
+        let start = || RedisServer::builder(&binary).config("repl-diskless-sync-delay 0").start();
+        let servers = [start(), start()];
+        let port = servers[0].port().to_string();
+        redis::cmd("REPLICAOF").arg("127.0.0.1").arg(port).exec(&mut servers[1].admin()).unwrap();
+        let proxy = Proxy::before(&servers[0]);
+        let world = World::Switched(servers, 0, proxy);
+        world.replica_follows();
+        Some(world)
+    }
+
+    /// Waits until the replica of the two has what its master has.
+    fn replica_follows(&self) {
+        let World::Switched(servers, master, _) = self else { return };
+        let follows = eventually(LONG, || {
+            let mut replica = servers[1 - master].admin();
+            let told: String = redis::cmd("INFO").arg("replication").query(&mut replica).unwrap();
+            told.contains("role:slave") && told.contains("master_link_status:up")
+        });
+        assert!(follows, "the replica does not follow");
     }
 
     pub(crate) fn sentinel() -> Option<World> {
@@ -74,6 +100,7 @@ impl World {
         match self {
             World::Redis(server, _) if is_direct => vec![server.url()],
             World::Redis(_, proxy) => vec![proxy.url()],
+            World::Switched(_, _, proxy) => vec![proxy.url()],
             World::Sentinel(set) => vec![set.url()],
             World::Cluster(cluster) => vec![cluster.url()],
             World::Redlock(_, servers) => servers.iter().map(RedisServer::url).collect(),
@@ -102,7 +129,37 @@ impl World {
     pub(crate) fn strike(&mut self) -> &'static str {
         let (lease, dice) = (self.lease(), random());
         match self {
+            World::Switched(servers, master, proxy) => {
+                if dice % 3 != 0 {
+                    return strikes_connections(&servers[*master], dice);
+                }
+                let new = 1 - *master;
+                redis::cmd("FAILOVER").exec(&mut servers[*master].admin()).unwrap();
+                let is_master = eventually(LONG, || {
+                    let told: String =
+                        redis::cmd("INFO").arg("replication").query(&mut servers[new].admin()).unwrap();
+                    told.contains("role:master")
+                });
+                assert!(is_master, "no failover");
+                proxy.leads_to(&servers[new]);
+                *master = new;
+                self.replica_follows();
+                "planned switchover"
+            }
             World::Redis(server, proxy) => match dice % 12 {
+                11 => {
+                    // Those that are open stay. For longer than a lease no other one comes.
+                    let mut admin = server.admin();
+                    let told: String = redis::cmd("INFO").arg("clients").query(&mut admin).unwrap();
+                    let open = told.lines().find_map(|line| line.strip_prefix("connected_clients:")).unwrap();
+                    let mut limit = |most: &str| {
+                        redis::cmd("CONFIG").arg("SET").arg("maxclients").arg(most).exec(&mut admin).unwrap();
+                    };
+                    limit(open.trim());
+                    let_pass(lease + lease / 4, "while there is no room for connections");
+                    limit("10000");
+                    "no room for connections"
+                }
                 0 | 1 => stands_still(lease / 3, || server.stop(), || server.cont()),
                 2 => {
                     server.restart();

@@ -4,9 +4,10 @@ use std::fs::File;
 use std::io::Write;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use leasehold::{Error, ErrorKind, Guard, HoldState, LockClient, RedisLock};
+use leasehold::{Error, ErrorKind, Event, Guard, HoldState, LockClient, Observer, RedisLock};
 use parking_lot::Mutex;
 use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
@@ -31,6 +32,8 @@ pub(crate) struct Orders {
     pub(crate) names_last: Duration,
     /// Which of all workers that ever ran it is.
     pub(crate) number: u64,
+    /// Its observer calls the client back, for the same lock.
+    pub(crate) calls_back: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -41,6 +44,8 @@ pub(crate) enum Kind {
     ReadWrite,
     Semaphore,
     Latch,
+    /// `run_once`: a lock that is held while the job runs, and kept for a moment after.
+    Job,
 }
 
 /// One line of a worker's file.
@@ -102,6 +107,10 @@ pub(crate) fn connect(orders: &Orders) -> LockClient {
     let mut client = Err(String::new());
     let connected = eventually(LONG, || {
         let mut builder = LockClient::builder().lease(orders.lease).patience(LONG);
+        let calls_back = orders.calls_back.then(CallsBack::default);
+        if let Some(observer) = &calls_back {
+            builder = builder.observer(observer.clone());
+        }
         if orders.urls[0].starts_with("postgres") {
             builder = builder.create_schema(true);
         }
@@ -111,11 +120,73 @@ pub(crate) fn connect(orders: &Orders) -> LockClient {
                 builder.redlock(urls.iter().map(String::as_str)).node_timeout(orders.command_timeout).build()
             }
         };
+        if let (Some(observer), Ok(client)) = (&calls_back, &built) {
+            observer.client.set(client.clone()).expect("it is set once");
+        }
         client = built.map_err(|error| texts(&error));
         client.is_ok()
     });
     assert!(connected, "no connection to {:?}: {:?}", orders.urls, client.err());
     client.unwrap()
+}
+
+/// An observer that asks for the lock of which it is told, on the thread that tells it: it gets it or not, or a typed refusal, and
+/// disturbs nobody.
+#[derive(Clone, Default)]
+struct CallsBack {
+    client: Arc<OnceLock<LockClient>>,
+}
+
+impl Observer for CallsBack {
+    fn event(&self, event: &Event<'_>) {
+        let name = match event {
+            Event::Waiting { name, .. } | Event::Acquired { name, .. } | Event::Released { name, .. } => {
+                *name
+            }
+            Event::Request { .. } => "Plain-called-back",
+            _ => return,
+        };
+        // Only of kinds that are plain locks; and not each time, so that something else is done too.
+        let (true, Some(client)) =
+            (name.starts_with("Plain") && random().is_multiple_of(8), self.client.get())
+        else {
+            return;
+        };
+        match client.lock(name).try_acquire() {
+            Ok(taken) => drop(taken),
+            Err(error) => {
+                let may_be = error.kind() == ErrorKind::WouldDeadlock
+                    || error.kind() == ErrorKind::ShutDown
+                    || error.is_retryable()
+                    || error.is_lost()
+                    || error.outcome_unknown();
+                assert!(may_be, "called back: {}", texts(&error));
+            }
+        }
+    }
+}
+
+/// What a crowd says when it is about to wait.
+pub(crate) const WAITING: &str = "a dozen wait";
+
+/// A dozen clients that wait for locks until they are killed. What they get by chance ends with them.
+pub(crate) fn wait_as_a_crowd(orders: &Orders) {
+    let clients: Vec<_> = (0..12).map(|_| connect(orders)).collect();
+    println!("{WAITING}");
+    std::thread::scope(|scope| {
+        for (at, client) in clients.iter().enumerate() {
+            scope.spawn(move || {
+                let lock = u64::try_from(at).unwrap() % LOCKS;
+                loop {
+                    let name = orders.name(Kind::Plain, lock, mono());
+                    if let Ok(Some(guard)) = client.lock(&name).try_acquire_for(LONG) {
+                        let_pass(orders.lease / 4, "it holds");
+                        drop(guard);
+                    }
+                }
+            });
+        }
+    });
 }
 
 struct Worker<'a> {
@@ -200,6 +271,7 @@ impl Worker<'_> {
             }
             Kind::Semaphore => self.semaphore(client, operation(Model::Semaphore, "")),
             Kind::Latch => self.latch(client, &name),
+            Kind::Job => self.job(client, operation(Model::Mutex, "")),
         }
     }
 
@@ -270,6 +342,29 @@ impl Worker<'_> {
                 }
                 Err(error) => self.failed(&error),
             }
+        }
+    }
+
+    /// A job that nobody else runs meanwhile. Its lock ends when it has returned, or is kept for a moment more.
+    fn job(&self, client: &LockClient, mut made: Operation) {
+        let (name, hold) = (made.lock.clone(), made.hold);
+        let at_least = ms(1 + random() % 20);
+        let ran = client.run_once(&name, at_least, self.orders.lease, |guard| {
+            let now = mono();
+            let left = leasehold::OwnedGuard::remaining(guard);
+            if left.is_zero() {
+                return false;
+            }
+            (made.owner, made.fence, made.ret) = (guard.owner().to_string(), guard.token(), Some(now));
+            self.note(&Line::Did(made, Some(now + nanos(left))));
+            let_pass(ms(random() % 10), "the job runs");
+            self.note(&Line::Unlocks(hold, mono()));
+            true
+        });
+        match ran {
+            Ok(Some(true)) => self.note(&Line::Unlocked(hold, mono())),
+            Ok(_) => {}
+            Err(error) => self.failed(&error),
         }
     }
 

@@ -177,7 +177,7 @@ impl Fault {
     /// reply's bytes. No network does that, but a client that repeats blindly, and a proxy that does, do.
     pub fn repeat(&self, nth: usize) -> Vec<u8> {
         let command = self.commands().swap_remove(nth);
-        let mut server = TcpStream::connect(self.shared.upstream).expect("the server answers");
+        let mut server = TcpStream::connect(self.shared.upstream()).expect("the server answers");
         server.set_read_timeout(Some(OWN_LIMIT)).expect("a timeout");
         server.write_all(&packed(&command.args)).expect("the server reads");
         let (mut reply, mut chunk) = (Vec::new(), [0; 4096]);
@@ -200,7 +200,8 @@ impl Proxy {
             }
         };
         let state = Mutex::new(State { listening: true, ..State::default() });
-        let shared = Arc::new(Shared { upstream: upstream.into(), port, state, changed: Condvar::new() });
+        let shared =
+            Arc::new(Shared { upstream: Mutex::new(upstream.into()), port, state, changed: Condvar::new() });
         let acceptor = thread("proxy-accept", {
             let shared = Arc::clone(&shared);
             move || shared.accept_loop(listener)
@@ -211,6 +212,12 @@ impl Proxy {
     /// A proxy before a server of the tests.
     pub fn before(server: &RedisServer) -> Proxy {
         Proxy::to((server.address(), server.port()))
+    }
+
+    /// Connections that are opened from now on lead to another server; those that are open stay where they are, as behind a
+    /// virtual address.
+    pub fn leads_to(&self, server: &RedisServer) {
+        *self.shared.upstream.lock() = (server.address(), server.port()).into();
     }
 
     pub fn port(&self) -> u16 {

@@ -125,7 +125,8 @@ pub(super) struct State {
 }
 
 pub(super) struct Shared {
-    pub(super) upstream: SocketAddr,
+    /// Where connections lead that are opened from now on.
+    pub(super) upstream: Mutex<SocketAddr>,
     pub(super) port: Port,
     pub(super) state: Mutex<State>,
     pub(super) changed: Condvar,
@@ -336,9 +337,13 @@ impl Shared {
         }
     }
 
+    pub(super) fn upstream(&self) -> SocketAddr {
+        *self.upstream.lock()
+    }
+
     /// Joins a new client to the server; without a server the client is hung up on.
     fn link(self: &Arc<Shared>, state: &mut MutexGuard<'_, State>, client: TcpStream) {
-        let server = MutexGuard::unlocked(state, || TcpStream::connect_timeout(&self.upstream, OWN_LIMIT));
+        let server = MutexGuard::unlocked(state, || TcpStream::connect_timeout(&self.upstream(), OWN_LIMIT));
         let Ok(server) = server else { return };
         if state.stop {
             return;

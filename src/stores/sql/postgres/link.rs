@@ -61,15 +61,16 @@ impl PostgresConnection {
     /// Connects and has the server carry out `setup`.
     pub(super) fn open(dial: &Dial, setup: &str, deadline: Moment) -> Result<PostgresConnection> {
         let driver = Driver::new()?;
-        let (client, backend) = driver.wait(async {
-            let (client, connection) = dial.connect(deadline).await?;
-            drop(tokio::spawn(connection)); // ends with the runtime; its end is seen by the client
-            let setup = format!("{setup}; {BACKEND}");
-            let ready = within(deadline, client.simple_query(&setup)).await;
-            let ready = ready.ok_or_else(|| timed_out("connecting took too long"))?;
-            Ok::<_, Error>((client, backend_of(&ready.map_err(unreachable)?)))
-        })?
-        .map_err(|error| error.during("connect"))?;
+        let (client, backend) = driver
+            .wait(async {
+                let (client, connection) = dial.connect(deadline).await?;
+                drop(tokio::spawn(connection)); // ends with the runtime; its end is seen by the client
+                let setup = format!("{setup}; {BACKEND}");
+                let ready = within(deadline, client.simple_query(&setup)).await;
+                let ready = ready.ok_or_else(|| timed_out("connecting took too long"))?;
+                Ok::<_, Error>((client, backend_of(&ready.map_err(unreachable)?)))
+            })?
+            .map_err(|error| error.during("connect"))?;
         let (client, statements) = (Arc::new(client), HashMap::new());
         Ok(PostgresConnection { client, backend, statements, table: None, ended: false, driver })
     }
