@@ -111,7 +111,7 @@ impl Engine {
                 expired()
             }
             Answer::Refused(error) | Answer::Unknown(error) => {
-                hold.forget_listeners(&self.reporter);
+                hold.listeners().forget(&self.reporter);
                 Err(error.during(action).on(hold.name().given()))
             }
         }
