@@ -271,7 +271,7 @@ impl ThreadMark {
         let number = fresh_number();
         // It has no destructor, so it is there until the thread's very end: what the thread holds stays its own until then.
         thread_local! {
-            static ID: Cell<u64> = Cell::new(0);
+            static ID: Cell<u64> = Cell::default();
         }
         let id = ID.try_with(|id| match id.get() {
             0 => {

@@ -12,6 +12,7 @@ use crate::ident::{LockName, unbound_number};
 use crate::interrupt::Interrupt;
 use crate::locks::guard::Guard;
 use crate::locks::named::{RedisLock, forever, unending};
+use crate::observe::reporter::Reporter;
 use crate::seam::{Counting, Kind};
 use crate::time::Lease;
 
@@ -235,8 +236,8 @@ impl Condition {
         let claim = engine.claim(Kind::Signal, name, number, engine.options.lease);
         let joined = engine.count(action, &claim, &Counting::Enlist);
         let released = joined.and_then(|_| {
-            hold.keep_listeners();
-            engine.end_all_levels(action, &hold).inspect_err(|_| hold.drop_listeners(&engine.reporter))
+            hold.listeners().keep(true);
+            engine.end_all_levels(action, &hold).inspect_err(|_| drop_listeners(&hold, &engine.reporter))
         });
         if let Err(error) = released {
             // It may have joined all the same, and is not to be notified in another's place.
@@ -287,14 +288,14 @@ impl Condition {
             match entered.and_then(|entered| entered.ok_or_else(|| unending(action, self.lock.name()))) {
                 Ok(entered) => {
                     // With the first level there is a hold to listen for; later ones find nothing left to hand on.
-                    released.hand_listeners_to(&entered.hold, &engine.reporter);
+                    released.listeners().hand_to(entered.hold.listeners(), &engine.reporter);
                     if is_guards {
                         entered.hold.guard_level(entered.level);
                         regained = Some(entered);
                     }
                 }
                 Err(error) => {
-                    released.drop_listeners(&engine.reporter);
+                    drop_listeners(released, &engine.reporter);
                     // Part of the levels would be held, although the caller's error says that none are.
                     if let Ok(part) = self.own_hold(action) {
                         drop(engine.end_all_levels(action, &part));
@@ -341,6 +342,12 @@ impl Condition {
         let bad = |bad: &Arc<Error>| Error::new(bad.kind(), action, bad.detail().to_owned()).on(&self.given);
         self.name.as_ref().map_err(bad)
     }
+}
+
+/// No hold follows: nobody is notified of a loss any more.
+fn drop_listeners(released: &Hold, reporter: &Reporter) {
+    released.listeners().keep(false);
+    released.listeners().forget(reporter);
 }
 
 impl fmt::Debug for Condition {

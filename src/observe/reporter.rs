@@ -412,7 +412,11 @@ mod tests {
             reporter.tell(|_| ask());
         });
         ask();
-        assert_eq!(told.try_iter().collect::<Vec<_>>(), [true, true, false]);
+        // More often with the observer that writes log lines.
+        let mut told: Vec<_> = told.try_iter().collect();
+        assert!(told.len() >= 3);
+        told.dedup();
+        assert_eq!(told, [true, false]);
         reporter.tell(|_| panic!("told on purpose"));
         assert!(!reporter.is_telling_here());
         // Each by which the observers are told of what is not the calling thread's.

@@ -7,7 +7,7 @@ use crate::observe::reporter::{OnLost, Reporter};
 use crate::sync::Mutex;
 
 #[derive(Default)]
-pub(super) struct LossListeners(Mutex<Listeners>);
+pub(crate) struct LossListeners(Mutex<Listeners>);
 
 #[derive(Default)]
 struct Listeners {
@@ -37,13 +37,14 @@ impl LossListeners {
         }
     }
 
-    /// From now on a release leaves them here, for [`hand_to`](Self::hand_to); or it does not any more.
-    pub(super) fn keep(&self, are_kept: bool) {
+    /// From now on a release leaves them here, for [`hand_to`](Self::hand_to), since another hold is to follow; or it does not any
+    /// more.
+    pub(crate) fn keep(&self, are_kept: bool) {
         self.0.lock().kept = are_kept;
     }
 
     /// Has the listeners of the next hold be notified in the place of this one's, which ended by release.
-    pub(super) fn hand_to(&self, next: &LossListeners, reporter: &Reporter) {
+    pub(crate) fn hand_to(&self, next: &LossListeners, reporter: &Reporter) {
         let (callbacks, senders) = {
             let mut listeners = self.0.lock();
             listeners.kept = false;
@@ -75,7 +76,7 @@ impl LossListeners {
     }
 
     /// The hold ended by release. Callbacks are dropped where they would have run.
-    pub(super) fn forget(&self, reporter: &Reporter) {
+    pub(crate) fn forget(&self, reporter: &Reporter) {
         let (callbacks, senders) = {
             let mut listeners = self.0.lock();
             listeners.released = true;

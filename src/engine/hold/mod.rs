@@ -546,25 +546,8 @@ impl Hold {
         self.listeners.add_sender(sender);
     }
 
-    /// Those who listen for its loss are for the hold that follows its release; see [`hand_listeners_to`](Self::hand_listeners_to).
-    pub(crate) fn keep_listeners(&self) {
-        self.listeners.keep(true);
-    }
-
-    /// The hold that follows has begun: who listened for the loss of this one listens for that one's.
-    pub(crate) fn hand_listeners_to(&self, next: &Hold, reporter: &Reporter) {
-        self.listeners.hand_to(&next.listeners, reporter);
-    }
-
-    /// No hold follows after all.
-    pub(crate) fn drop_listeners(&self, reporter: &Reporter) {
-        self.listeners.keep(false);
-        self.listeners.forget(reporter);
-    }
-
-    /// The hold ended by release: nobody is notified of a loss any more.
-    pub(crate) fn forget_listeners(&self, reporter: &Reporter) {
-        self.listeners.forget(reporter);
+    pub(crate) fn listeners(&self) -> &LossListeners {
+        &self.listeners
     }
 }
 

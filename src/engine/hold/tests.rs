@@ -209,7 +209,7 @@ fn whoever_listens_for_a_loss_after_the_release_hears_that_there_is_none() {
     let (hold, reporter) = (hold(Lease::Renewed, start), Reporter::new(None));
     let before = hold.loss_channel();
     assert!(hold.begin_release());
-    hold.forget_listeners(&reporter);
+    hold.listeners().forget(&reporter);
     for channel in [before, hold.loss_channel()] {
         assert_eq!(channel.try_recv(), Err(crossbeam_channel::TryRecvError::Disconnected));
     }

@@ -71,7 +71,7 @@ impl ReleaseCompletion {
     pub(crate) fn leave_behind(&self, hold: &Arc<Hold>) {
         drop(hold.span.end("release_failed"));
         hold.retire_owner();
-        hold.forget_listeners(&self.reporter);
+        hold.listeners().forget(&self.reporter);
         let now = self.clock.now();
         // A renewal that is on its way may have it run for a lease from now; a lease of its own may be longer.
         let until = if hold.kind().is_leased() {
@@ -87,7 +87,7 @@ impl ReleaseCompletion {
     pub(crate) fn leave_until(&self, hold: &Arc<Hold>, ends: Moment) {
         drop(hold.span.end("release_failed"));
         hold.retire_owner();
-        hold.forget_listeners(&self.reporter);
+        hold.listeners().forget(&self.reporter);
         self.cleanups.add_from(ends, hold.claim(), hold.until());
     }
 
@@ -95,13 +95,13 @@ impl ReleaseCompletion {
     pub(crate) fn note_released(&self, hold: &Arc<Hold>, others: Others) -> Duration {
         let now = self.clock.now();
         self.registry.note_released(hold, others, now);
-        hold.forget_listeners(&self.reporter);
+        hold.listeners().forget(&self.reporter);
         now.since(hold.since())
     }
 
     /// A hold ended without loss; returns how long it lasted.
     pub(crate) fn note_ended(&self, hold: &Arc<Hold>) -> Duration {
-        hold.forget_listeners(&self.reporter);
+        hold.listeners().forget(&self.reporter);
         self.clock.now().since(hold.since())
     }
 }
