@@ -92,7 +92,7 @@
 //! matters, take a [`FencedLock`] and let the resource compare the token. A store that loses its data, by a failover, an
 //! eviction or a restart, loses the locks with it; the holder is notified. All calls block, and there is no async API.
 //!
-//! The crate needs Rust 1.89, and Linux or macOS.
+//! The crate needs Rust 1.89, and Linux, Android or macOS.
 //!
 //! # More
 //!
@@ -105,8 +105,8 @@
 // docs.rs shows on each item which feature it needs.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
-#[cfg(not(any(target_os = "linux", target_os = "macos")))]
-compile_error!("leasehold runs on Linux and macOS only");
+#[cfg(not(any(target_os = "linux", target_os = "android", target_os = "macos")))]
+compile_error!("leasehold runs on Linux, Android and macOS only");
 
 mod client;
 mod config;

@@ -100,9 +100,7 @@ pub(super) fn classify(code: u16) -> (ErrorKind, &'static str) {
             (ErrorKind::NoPermission, "permission denied for this user")
         }
         1049 => (ErrorKind::InvalidInput, "there is no such database"),
-        NO_SUCH_TABLE => {
-            (ErrorKind::Unsupported, "the table is not there: see create_schema() and docs/stores.md")
-        }
+        NO_SUCH_TABLE => (ErrorKind::Unsupported, crate::stores::sql::TABLE_IS_GONE),
         1290 | 1792 | 1836 => (ErrorKind::ReadOnly, "the server is read-only"),
         1040 | 1203 | 1226 => (ErrorKind::Busy, "the server has reached its limit of connections"),
         LOCK_WAIT_TIMEOUT | 3572 => (ErrorKind::TimedOut, "another transaction has locked the row"),
