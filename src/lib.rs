@@ -95,7 +95,7 @@
 //! unless the feature `tokio` is on: see
 //! [using it from async code](https://github.com/leasehold/leasehold/blob/v0.1.0/docs/using-from-async.md).
 //!
-//! The crate needs Rust 1.89, and Linux or macOS.
+//! The crate needs Rust 1.89, and Linux, Android or macOS.
 //!
 //! # More
 //!
@@ -108,8 +108,8 @@
 // docs.rs shows on each item which feature it needs.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
-#[cfg(not(any(target_os = "linux", target_os = "macos")))]
-compile_error!("leasehold runs on Linux and macOS only");
+#[cfg(not(any(target_os = "linux", target_os = "android", target_os = "macos")))]
+compile_error!("leasehold runs on Linux, Android and macOS only");
 
 mod client;
 mod config;

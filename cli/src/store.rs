@@ -110,7 +110,10 @@ pub(crate) fn meaning(kind: ErrorKind) -> (Exit, &'static str) {
         ErrorKind::Unreachable | ErrorKind::TimedOut => {
             (Exit::Unavailable, "is the server of LEASEHOLD_URL up, and can it be reached from here?")
         }
-        ErrorKind::ReadOnly => (Exit::Unavailable, "name the master in LEASEHOLD_URL, or its Sentinels"),
+        ErrorKind::ReadOnly => (
+            Exit::Unavailable,
+            "LEASEHOLD_URL has to name what takes writes: the master, or its Sentinels; a file on a mount that is not read-only",
+        ),
         ErrorKind::TooOld => (Exit::Unavailable, "docs/stores.md names the versions that work"),
         ErrorKind::Resource | ErrorKind::Forked => (Exit::Internal, ""),
         _ => (Exit::Unavailable, ""),

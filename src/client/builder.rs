@@ -10,6 +10,7 @@ use crate::config::{ClusterPubSub, Options, RedisOptions, RedlockNode, RedlockOp
 use crate::error::{Error, Result};
 use crate::hosts::Hosts;
 use crate::observe::Observer;
+use crate::observe::event::Event;
 use crate::observe::reporter::Reporter;
 use crate::seam::Store;
 use crate::stores::memory::MemoryStore;
@@ -88,7 +89,9 @@ impl ClientBuilder {
 
     /// How long one request may take. Defaults to 3 s.
     ///
-    /// Past it the outcome is unknown and is resolved by the client. Keep it under a third of the lease.
+    /// Past it the outcome is unknown and is resolved by the client. Keep it under a third of the lease: one that is longer than
+    /// the lease is told of when the client is made ([`Event::Warning`](crate::Event::Warning)), since a server that is silent
+    /// for one request then costs every hold.
     pub fn command_timeout(mut self, timeout: Duration) -> Self {
         self.options.command_timeout = timeout;
         self.redis.command_timeout = timeout;
@@ -245,7 +248,7 @@ impl ClientBuilder {
     /// The authorities to trust over TLS, as a PEM file. Defaults to the system's; for MySQL, to those that are public.
     ///
     /// For `rediss://`, `rediss-sentinel://`, `rediss-cluster://`, `etcds://` and `zks://`. A database that is given
-    /// some has to prove who it is, unless its URL says otherwise; see `docs/stores.md`.
+    /// some has to prove who it is, unless its URL says otherwise; see [TLS](https://github.com/leasehold/leasehold/blob/v0.1.0/docs/stores.md#tls).
     #[cfg(feature = "tls")]
     pub fn tls_ca(mut self, file: impl Into<std::path::PathBuf>) -> Self {
         self.redis.tls.ca = Some(file.into());
@@ -272,8 +275,8 @@ impl ClientBuilder {
         self
     }
 
-    /// Whether to create the database's table where it is not there. Defaults to not: `docs/stores.md` has the
-    /// statements for a migration.
+    /// Whether to create the database's table where it is not there. Defaults to not: the page on databases has the
+    /// statements for a [migration](https://github.com/leasehold/leasehold/blob/v0.1.0/docs/stores.md#migration).
     pub fn create_schema(mut self, create: bool) -> Self {
         self.redis.table.create = create;
         self
@@ -281,7 +284,8 @@ impl ClientBuilder {
 
     /// Keeps locks without a table: PostgreSQL's advisory locks, MySQL's `GET_LOCK`. Defaults to rows.
     ///
-    /// Each hold is a connection of its own, and ends when that ends: `docs/stores.md` says what that promises and costs.
+    /// Each hold is a connection of its own, and ends when that ends: the page on databases says what
+    /// [session locks](https://github.com/leasehold/leasehold/blob/v0.1.0/docs/stores.md#session-locks) promise and cost.
     /// Only [`LockClient::lock`] works then: such locks have neither fences nor tokens.
     pub fn session_locks(mut self) -> Self {
         self.redis.table.session_locks = true;
@@ -292,8 +296,8 @@ impl ClientBuilder {
     /// nothing wakes waiters. Defaults to yes.
     ///
     /// It costs a connection and a thread in each client whose threads wait, and some 200 small requests a second for each
-    /// name that is waited for. Without it waiters get a lock up to 100 ms after its release. `docs/stores.md` has the
-    /// figures.
+    /// name that is waited for. Without it waiters get a lock up to 100 ms after its release. The page on databases
+    /// has the [figures](https://github.com/leasehold/leasehold/blob/v0.1.0/docs/stores.md#turnstiles-mysql-mariadb).
     pub fn turnstiles(mut self, turnstiles: bool) -> Self {
         self.redis.table.turnstiles = turnstiles;
         self
@@ -357,6 +361,9 @@ impl ClientBuilder {
         } else {
             open::open(&server, &servers, &mut options, &reporter)?
         };
+        if options.command_timeout > options.lease {
+            warn_of_timeout(&reporter, &options);
+        }
         LockClient::start(options, Clock::System, store, reporter)
     }
 
@@ -377,6 +384,15 @@ impl ClientBuilder {
         let reporter = Arc::new(Reporter::new(self.observer));
         LockClient::start(options, store.clock().clone(), Arc::new(store.open()), reporter)
     }
+}
+
+fn warn_of_timeout(reporter: &Reporter, options: &Options) {
+    let Options { command_timeout, lease, .. } = options;
+    let text = format!(
+        "the command_timeout, {command_timeout:?}, is longer than the lease, {lease:?}: one renewal that is not answered costs the \
+         hold; make it less than a third of the lease"
+    );
+    reporter.observe_later(move |observer| observer.event(&Event::Warning { text: &text }));
 }
 
 impl fmt::Debug for ClientBuilder {

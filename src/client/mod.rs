@@ -3,6 +3,7 @@
 mod builder;
 mod env;
 mod lists;
+mod many;
 mod open;
 mod paused;
 mod unwind;
@@ -11,6 +12,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::client::many::{CountedClient, MANY_CLIENTS};
 use crate::config::{Options, RedlockNode};
 use crate::engine::Engine;
 use crate::engine::acquire::terms::Backoff;
@@ -32,6 +34,7 @@ use crate::locks::run_once::run_once;
 use crate::locks::rw::ReadWriteLock;
 use crate::locks::semaphore::Semaphore;
 use crate::observe::contended::Contended;
+use crate::observe::event::Event;
 use crate::observe::reporter::Reporter;
 use crate::observe::stats::Stats;
 use crate::seam::{Kind, Store};
@@ -69,6 +72,7 @@ pub use paused::PausedClient;
 #[derive(Clone)]
 pub struct LockClient {
     engine: Arc<Engine>,
+    _counted: Arc<CountedClient>,
 }
 
 impl LockClient {
@@ -276,7 +280,16 @@ impl LockClient {
         store: Arc<dyn Store>,
         reporter: Arc<Reporter>,
     ) -> Result<LockClient> {
-        Ok(LockClient { engine: Arc::new(Engine::start(options, clock, store, reporter)?) })
+        let counted = CountedClient::new();
+        if counted.is_one_too_many() {
+            let text = format!(
+                "this process has {MANY_CLIENTS} clients at a time, each with threads and connections of its own: make one for each \
+                 store, and clone it, which costs nothing"
+            );
+            reporter.observe_later(move |observer| observer.event(&Event::Warning { text: &text }));
+        }
+        let engine = Arc::new(Engine::start(options, clock, store, reporter)?);
+        Ok(LockClient { engine, _counted: Arc::new(counted) })
     }
 
     /// The client's id, the first part of its threads' owner ids.
@@ -681,7 +694,7 @@ impl LockClient {
     ///
     /// # Guarantees
     ///
-    /// Once per tick as far as a lease goes: see `docs/guarantees.md`. A job that must not run twice whatever happens
+    /// Once per tick as far as a lease goes: see [limits](https://github.com/leasehold/leasehold/blob/v0.1.0/docs/guarantees.md#limits-of-every-lease-lock). A job that must not run twice whatever happens
     /// also needs a record of its own that it has run.
     ///
     /// # Examples

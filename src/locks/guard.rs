@@ -69,7 +69,8 @@ pub enum HoldState {
 /// [`non_reentrant`](crate::LockOptions::non_reentrant) keeps it from that. An [`OwnedGuard`] may be kept. See
 /// [using it from async code](https://github.com/leasehold/leasehold/blob/v0.1.0/docs/using-from-async.md).
 ///
-/// A guard cannot leave its thread, since the owner in the store is that thread:
+/// A guard cannot leave its thread, since the owner in the store is that thread. For a hold that may, take an [`OwnedGuard`] by
+/// [`acquire_owned`](crate::RedisLock::acquire_owned).
 ///
 /// ```compile_fail
 /// fn send<T: Send>(_: T) {}
@@ -90,9 +91,13 @@ pub enum HoldState {
 #[must_use = "the lock is released as soon as the guard is dropped: bind it to a name, `let _guard = …`"]
 pub struct Guard {
     level: HeldLevel,
-    /// `!Send` but `Sync`, whatever features other crates turn on.
-    _bound_to_thread: PhantomData<MutexGuard<'static, ()>>,
+    _bound_to_thread: BoundToItsThreadUseAcquireOwned,
 }
+
+/// Keeps a guard on its thread: `!Send` but `Sync`, whatever features other crates turn on. The compiler names it to those who send
+/// a guard, so its name says what to do instead.
+#[derive(Default)]
+pub(crate) struct BoundToItsThreadUseAcquireOwned(PhantomData<MutexGuard<'static, ()>>);
 
 /// A hold that is owned by this value, not by a thread: it may be sent to another thread and released there.
 ///
@@ -397,5 +402,5 @@ impl Guard {
     }
 }
 
-guard!(Guard { _bound_to_thread: PhantomData });
+guard!(Guard { _bound_to_thread: BoundToItsThreadUseAcquireOwned::default() });
 guard!(OwnedGuard {});

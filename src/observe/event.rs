@@ -194,7 +194,8 @@ pub enum Event<'a> {
         /// How many reports were left out.
         left_out: u64,
     },
-    /// Something about the servers is not as it should be for what is promised; nothing fails because of it.
+    /// Something about the servers, or about how the program uses its clients, is not as it should be for what is promised; nothing
+    /// fails because of it.
     #[non_exhaustive]
     Warning {
         /// What.

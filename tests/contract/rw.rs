@@ -41,7 +41,29 @@ contracts!(needs ReadWrite:
     no_reader_of_a_stream_is_let_in_before_a_writer_that_comes_first,
     a_reader_or_writer_reenters_before_a_waiting_writer,
     a_writer_that_gives_up_lets_readers_in,
+    a_name_that_a_plain_lock_has_is_refused,
 );
+
+/// Not busy: nobody of either would wake the other.
+fn a_name_that_a_plain_lock_has_is_refused(store: &Store) {
+    let (client, other) = (store.client(), store.client());
+    let name = fresh("plain");
+    let held = client.lock(&name).acquire().unwrap();
+    for asking in [&client, &other] {
+        let lock = asking.read_write_lock(&name);
+        for half in [lock.read(), lock.write()] {
+            for wait in [Duration::ZERO, LONG] {
+                let error = elsewhere(|| half.try_lock_for(wait).unwrap_err());
+                assert_eq!(error.kind(), ErrorKind::WrongType, "{error}");
+                assert!(!error.outcome_unknown() && !error.is_retryable(), "{error}");
+            }
+        }
+    }
+    held.unlock().unwrap();
+    let lock = other.read_write_lock(&name);
+    assert!(lock.write().try_lock().unwrap());
+    lock.write().unlock().unwrap();
+}
 
 fn readers_read_together_and_keep_writers_out(store: &Store) {
     let (client, other) = (store.client(), store.client());

@@ -48,8 +48,8 @@ impl Drop for Folder {
     }
 }
 
-/// The output of `compiler` for the code, with this lint asked for.
-fn said(compiler: &str, code: &str, lint: Option<&str>, folder: &Folder) -> String {
+/// Whether the code compiles, and the output of `compiler` for it, with this lint asked for.
+fn compiled(compiler: &str, code: &str, lint: Option<&str>, folder: &Folder) -> (bool, String) {
     let deps = std::env::current_exe().unwrap().parent().unwrap().to_owned();
     let built = fs::read_dir(&deps).unwrap().map(|entry| entry.unwrap().path());
     let is_library = |path: &PathBuf| {
@@ -81,9 +81,28 @@ fn said(compiler: &str, code: &str, lint: Option<&str>, folder: &Folder) -> Stri
         command.args(["-W", lint]);
     }
     let output = command.output().unwrap();
-    let text = String::from_utf8(output.stderr).unwrap();
-    assert!(output.status.success(), "{code}\n{text}");
+    (output.status.success(), String::from_utf8(output.stderr).unwrap())
+}
+
+/// The same for code that compiles.
+fn said(compiler: &str, code: &str, lint: Option<&str>, folder: &Folder) -> String {
+    let (good, text) = compiled(compiler, code, lint, folder);
+    assert!(good, "{code}\n{text}");
     text
+}
+
+#[test]
+fn sending_a_guard_is_refused_by_a_name_that_says_what_to_do_instead() {
+    let folder = Folder(std::env::temp_dir().join(format!("leasehold-sent-{}", std::process::id())));
+    fs::create_dir_all(&folder.0).unwrap();
+    for code in [
+        "let guard = lock.acquire()?; std::thread::spawn(move || drop(guard));",
+        "let guard = client.multi_lock([lock.clone()]).acquire()?; std::thread::spawn(move || drop(guard));",
+    ] {
+        let (good, text) = compiled("rustc", code, None, &folder);
+        assert!(!good && text.contains("cannot be sent between threads"), "{text}");
+        assert!(text.contains("UseAcquireOwned"), "{text}");
+    }
 }
 
 #[test]

@@ -559,3 +559,65 @@ fn a_group_is_given_back_in_the_opposite_order() {
     held.release();
     assert!(seen.try_recv().is_err());
 }
+
+/// Tells of warnings.
+struct Warnings(leasehold::crossbeam_channel::Sender<String>);
+
+impl leasehold::Observer for Warnings {
+    fn event(&self, event: &leasehold::Event<'_>) {
+        if let leasehold::Event::Warning { text, .. } = event {
+            self.0.send((*text).to_owned()).ok(); // the test may be over
+        }
+    }
+}
+
+#[test]
+fn a_command_timeout_that_is_longer_than_the_lease_is_told_of() {
+    for (timeout, is_told) in [(Duration::from_secs(5), true), (Duration::from_millis(300), false)] {
+        let (tell, told) = leasehold::crossbeam_channel::unbounded();
+        let client = leasehold::LockClient::builder()
+            .url("redis://127.0.0.1:1")
+            .connect_lazily()
+            .lease(Duration::from_secs(1))
+            .command_timeout(timeout)
+            .observer(Warnings(tell))
+            .build()
+            .unwrap();
+        client.shutdown().unwrap();
+        drop(client);
+        // Until the last who could tell is gone.
+        let told: Vec<String> = told.iter().filter(|text| text.contains("command_timeout")).collect();
+        assert_eq!(told.len(), usize::from(is_told), "{told:?}");
+    }
+}
+
+/// In a process of its own: others make clients too.
+#[test]
+fn a_process_with_many_clients_at_a_time_is_told_once() {
+    const INSIDE: &str = "LEASEHOLD_TEST_MANY_CLIENTS";
+    if std::env::var_os(INSIDE).is_none() {
+        let command =
+            crate::support::test_command("memory::a_process_with_many_clients_at_a_time_is_told_once");
+        let (good, said) = crate::support::run(&command, |command| command.env(INSIDE, "1"));
+        assert!(good && said.contains("1 passed"), "{said}");
+        return;
+    }
+    let store = leasehold::MemoryStore::new();
+    let (tell, told) = leasehold::crossbeam_channel::unbounded();
+    let make =
+        || leasehold::LockClient::builder().observer(Warnings(tell.clone())).build_in_memory(&store).unwrap();
+    // One after the other, and clones.
+    for _ in 0..100 {
+        let client = make();
+        let _clones = [client.clone(), client.clone()];
+    }
+    let few: Vec<_> = (0..31).map(|_| make()).collect();
+    let many: Vec<_> = (0..40).map(|_| make()).collect();
+    for client in few.iter().chain(&many) {
+        client.shutdown().unwrap();
+    }
+    drop((few, many, tell));
+    let told: Vec<String> = told.iter().collect();
+    assert_eq!(told.len(), 1, "{told:?}");
+    assert!(told[0].contains("32 clients"), "{told:?}");
+}

@@ -115,7 +115,8 @@ impl Store for EtcdStore {
             Family::Lock => return Ok(()),
             Family::Read | Family::Write | Family::Token | Family::Counted => {}
         }
-        let words = "on etcd there are lock(), fenced_lock() and fair_lock(), and no other kinds of lock";
+        let words = "etcd keeps plain, fenced and fair locks, and what is made of those: lock(), fenced_lock(), fair_lock(), groups of them \
+                     and leader(); no token and read-write locks, run_once(), semaphores, latches or conditions";
         Err(Error::new(ErrorKind::Unsupported, "lock", words).on(name.given()))
     }
 

@@ -11,10 +11,11 @@ use crate::seam::capabilities::Capabilities;
 use crate::seam::inspection::Inspect;
 use crate::seam::subscription::{Channel, ChannelSource, Subscription};
 use crate::seam::{
-    Answer, Answered, Attempt, Claim, Counting, Handoff, Kind, Pending, Release, Snapshot, Store,
+    Answer, Answered, Attempt, Claim, Counting, Family, Handoff, Kind, Pending, Release, Snapshot, Store,
 };
 use crate::stores::memory::kinds;
 use crate::stores::memory::kinds::kind::MemoryKind;
+use crate::stores::memory::parties::Parties;
 use crate::stores::memory::state::Turn;
 use crate::stores::memory::store::{MemoryShared, MemoryStore};
 use crate::sync::Waker;
@@ -58,9 +59,20 @@ impl MemoryAccess {
             if held.get().until <= now {
                 held.remove();
             } else if held.get().is_token != kind.is_token() {
-                let detail = "the name is in use by another kind of lock";
-                return Answer::Refused(Error::new(ErrorKind::WrongType, "use", detail));
+                return Answer::Refused(strange());
             }
+        }
+        if matches!(kind.family(), Family::Read | Family::Write) && state.locks.contains_key(name.key()) {
+            return Answer::Refused(strange());
+        }
+        let is_read_or_written = |parties: &mut Parties| {
+            parties.expire(now);
+            !parties.is_empty()
+        };
+        if matches!(kind.family(), Family::Lock | Family::Token)
+            && state.read_writes.get_mut(name.key()).is_some_and(is_read_or_written)
+        {
+            return Answer::Refused(strange());
         }
         let mut turn = Turn { state: &mut state, now, channels: &self.shared.channels };
         Answer::Done(request(kinds::of(kind), &mut turn))
@@ -70,6 +82,10 @@ impl MemoryAccess {
     pub(super) fn hand_off_now(&self, from: &Claim, to: &Claim) -> Answer<Handoff> {
         self.with(to.kind, &to.name, |kind, turn| kind.hand_off(turn, from, to))
     }
+}
+
+fn strange() -> Error {
+    Error::new(ErrorKind::WrongType, "use", "the name is in use by another kind of lock")
 }
 
 impl Store for MemoryAccess {

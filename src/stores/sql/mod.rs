@@ -81,10 +81,16 @@ fn timed_out(detail: &str) -> Error {
     Error::new(ErrorKind::TimedOut, "request", detail)
 }
 
+/// Where the statements are that make the tables.
+const MIGRATION: &str = "https://github.com/leasehold/leasehold/blob/v0.1.0/docs/stores.md#migration";
+
+/// What to do about a table that is not there any more.
+const TABLE_IS_GONE: &str = "the table is not there: see create_schema() and https://github.com/leasehold/leasehold/blob/v0.1.0/docs/stores.md#migration";
+
 #[cfg(any(feature = "mysql", feature = "sqlite"))]
 fn no_table(options: &RedisOptions) -> Error {
     let words = format!(
-        "there is no table {:?}: make it once by create_schema(), or with the statements in docs/stores.md",
+        "there is no table {:?}: make it once by create_schema(), or with the statements of {MIGRATION}",
         options.table.name
     );
     Error::new(ErrorKind::Unsupported, "connect", words)

@@ -17,7 +17,7 @@ use crate::stores::sql::pool::{Database, Pool};
 use crate::stores::sql::rows::{Change, EntryRow, ListedRow, Row, RowStore, Rows, Told};
 use crate::stores::sql::sqlite::connection::{SqliteConnection, end_strays};
 use crate::stores::sql::sqlite::file::{Files, boot, hindrance, path, share};
-use crate::stores::sql::{lease_ms, no_table, query};
+use crate::stores::sql::{MIGRATION, lease_ms, no_table, query};
 use crate::sync::{Condvar, Mutex};
 use crate::time::{Clock, Moment};
 
@@ -242,7 +242,7 @@ fn failed(error: rusqlite::Error) -> Failure {
 /// The same of the directory. SQLite has no code for a table that is not there.
 fn no_directory(error: rusqlite::Error) -> Failure {
     if error.to_string().contains("no such table") {
-        let words = "the table of clients is not there: see create_schema() and docs/stores.md";
+        let words = format!("the table of clients is not there: see create_schema() and {MIGRATION}");
         return Failure::Refused(Error::new(ErrorKind::Unsupported, "directory", words).with_source(error));
     }
     failed(error)
@@ -567,11 +567,11 @@ mod tests {
                     std::fs::rename(&away, &path).unwrap();
                 }
             });
-            let opened = (0..2_000).filter_map(|_| database.open(false, deadline()).ok());
+            // Most find the file away. By their number, not by time: a busy machine opens it less often.
+            let opened = std::iter::repeat_with(|| database.open(false, deadline()).ok()).flatten().take(200);
             let read_only: Vec<_> =
                 opened.map(|link| link.get().as_ref().unwrap().is_readonly("main")).collect();
             is_over.store(true, Ordering::Relaxed);
-            assert!(read_only.len() > 100, "{}", read_only.len());
             assert!(read_only.iter().all(|read_only| *read_only == Ok(false)), "opened only to be read");
         });
     }

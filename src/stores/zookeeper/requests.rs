@@ -81,8 +81,14 @@ impl ZooKeeperStore {
         }
         // A thread that does not wait makes no node to find the lock busy. A writer may read all the same.
         let may_read = key.family == Family::Read && self.session.places.holding(&writing(&key)).is_some();
-        if !claim.waits && !may_read && self.line(&key.path, deadline)?.is_busy_for(key.family) {
-            return Ok(Attempt::Busy { retry_after: None });
+        if !claim.waits && !may_read {
+            let line = self.line(&key.path, deadline)?;
+            if line.is_strange_to(key.family) {
+                return Err(strange());
+            }
+            if line.is_busy_for(key.family) {
+                return Ok(Attempt::Busy { retry_after: None });
+            }
         }
         loop {
             let node = self.stand(claim, &key, deadline)?;
@@ -115,8 +121,7 @@ impl ZooKeeperStore {
         };
         if line.is_strange_to(key.family) {
             self.give_up(key, node, deadline)?;
-            let words = "the path is in use by another kind of lock";
-            return Err(NoReply::refused(Error::new(ErrorKind::WrongType, "lock", words)));
+            return Err(strange());
         }
         let Some(in_front) = line.in_front_of(waiter) else { return Ok(Ahead::Nobody) };
         if !claim.waits {
@@ -360,6 +365,11 @@ enum Ahead {
     Somebody,
     /// The node, or the one in front, has gone meanwhile: to be looked at anew.
     Unclear,
+}
+
+fn strange() -> NoReply {
+    let words = "the path is in use by another kind of lock";
+    NoReply::refused(Error::new(ErrorKind::WrongType, "lock", words))
 }
 
 /// The place of the same owner as a writer.

@@ -552,18 +552,14 @@ mod tests {
         let (sender, outcomes) = bounded(REQUESTS);
         let path = format!("/{}", "x".repeat(100_000));
         let begun = Clock::System.now();
-        let mut longest = Duration::ZERO;
         for _ in 0..REQUESTS {
             let sender = sender.clone();
             let done = Box::new(move |outcome: Replied| sender.send(outcome.is_ok()).unwrap());
-            let posting = Clock::System.now();
             session.post(&Operation::Delete { path: &path }, begun.plus(SESSION), done);
             // It takes a lock, too, that a write which waits would have.
             assert_eq!(session.timeout(), SESSION);
-            longest = longest.max(Clock::System.now().since(posting));
         }
-        // One that waits would have taken three seconds.
-        assert!(longest < Duration::from_secs(2), "{longest:?}");
+        // Nothing was read so far. A write that waits would have ended the connection, and what was to be written with it.
         assert!(!session.state.lock().out.is_empty(), "the server would have had to read something");
         tell.send(()).unwrap();
         for _ in 0..REQUESTS {

@@ -14,6 +14,7 @@
 -- Returns {'granted'} or {'granted', fence}   the owner has it with that count
 --         {'busy', ttl_ms}                    others have it, or come first; -1: for ever
 --         {'lost'}                            count above 1, but the owner has nothing
+--         WRONGTYPE                           a lock of another kind has the name
 local lock, marker, waiting, counter = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local half, owner, count, lease_ms, alive_ms = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5])
 
@@ -26,6 +27,9 @@ if not held then
     -- Removes nothing, but a replica refuses it: what only a replica says is no loss.
     redis.call('hdel', lock, field)
     return {'lost'}
+  end
+  if ttl_ms ~= -2 and not mode then
+    return redis.error_reply('WRONGTYPE another kind of lock')
   end
   local writes = mode == 'write' and redis.call('hexists', lock, owner .. ':write') == 1
   local may_join = half == 'read' and (mode == 'read' or writes)

@@ -118,9 +118,7 @@ pub(super) fn classify(code: u16) -> (ErrorKind, &'static str) {
             (ErrorKind::NoPermission, "permission denied for this user")
         }
         1049 => (ErrorKind::InvalidInput, "there is no such database"),
-        NO_SUCH_TABLE => {
-            (ErrorKind::Unsupported, "the table is not there: see create_schema() and docs/stores.md")
-        }
+        NO_SUCH_TABLE => (ErrorKind::Unsupported, crate::stores::sql::TABLE_IS_GONE),
         1290 | 1792 | 1836 => (ErrorKind::ReadOnly, "the server is read-only"),
         TOO_MANY_CONNECTIONS | 1203 | 1226 => {
             (ErrorKind::Busy, "the server has reached its limit of connections")

@@ -150,9 +150,7 @@ pub(super) fn classify(code: &SqlState) -> (ErrorKind, &'static str) {
         }
         SqlState::DISK_FULL => (ErrorKind::OutOfMemory, "the server's disk is full"),
         SqlState::OUT_OF_MEMORY => (ErrorKind::OutOfMemory, "the server is out of memory"),
-        SqlState::UNDEFINED_TABLE => {
-            (ErrorKind::Unsupported, "the table is not there: see create_schema() and docs/stores.md")
-        }
+        SqlState::UNDEFINED_TABLE => (ErrorKind::Unsupported, crate::stores::sql::TABLE_IS_GONE),
         SqlState::UNDEFINED_COLUMN
         | SqlState::DATATYPE_MISMATCH
         | SqlState::UNDEFINED_FUNCTION
