@@ -13,9 +13,12 @@ const COMMANDS: u64 = 25;
 /// One command, in the parts in which claims count that share one.
 const COMMAND: u64 = 1_000;
 
-/// After a failure or a "not there" a clean-up pauses, each time for twice as long as before.
+/// The longest pause of a clean-up that finds nothing.
+const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+
+/// After a "not there" a clean-up pauses, each time for twice as long as before.
 pub(super) fn longer(first: Duration, times: u32) -> Duration {
-    first.saturating_mul(1 << times.min(20))
+    first.saturating_mul(1 << times.min(20)).min(LONGEST_PAUSE.max(first))
 }
 
 /// The commands that may go out.

@@ -211,7 +211,7 @@ fn an_attempt_in_doubt_is_cleaned_up_for_as_long_as_it_may_keep_the_lock() {
         assert!(error.outcome_unknown(), "{error}");
         clock.advance(hour / 2);
         let abandons = store.abandons.load(Ordering::SeqCst);
-        clock.advance(Duration::from_secs(10));
+        clock.advance(Duration::from_secs(70));
         assert!(store.abandons.load(Ordering::SeqCst) > abandons, "it may be granted still");
         clock.advance(hour);
         let abandons = store.abandons.load(Ordering::SeqCst);
@@ -219,4 +219,50 @@ fn an_attempt_in_doubt_is_cleaned_up_for_as_long_as_it_may_keep_the_lock() {
         assert_eq!(store.abandons.load(Ordering::SeqCst), abandons, "its lease has ended");
         engine.shutdown().unwrap();
     }
+}
+
+#[test]
+fn a_second_shutdown_does_again_what_failed_and_waits_for_one_that_is_under_way() {
+    let clock = ManualClock::new();
+    let store = Arc::new(Odd::default());
+    let (engine, name) = (engine(&store, &Clock::Manual(clock)), name());
+    acquire(&engine, &name, FOREVER, Lease::Renewed).unwrap().unwrap();
+    let denied = || Answer::Refused(Error::new(ErrorKind::NoPermission, "request", "not you"));
+    store.releasing.lock().push_back(Box::new(denied));
+    assert_eq!(engine.shutdown().unwrap_err().kind(), ErrorKind::NoPermission);
+    assert!(store.holder.lock().is_some() && !store.closed.load(Ordering::SeqCst));
+    // Two at a time: whichever comes second returns when the first has done.
+    let (begun, is_begun) = bounded(1);
+    let (go_on, may_go_on) = bounded::<()>(1);
+    store.releasing.lock().push_back(Box::new(move || {
+        begun.send(()).unwrap();
+        may_go_on.recv().unwrap();
+        Answer::Done(Release::Freed { others: Others::Nobody })
+    }));
+    thread::scope(|scope| {
+        let first = thread::Builder::new().spawn_scoped(scope, || engine.shutdown()).unwrap();
+        is_begun.recv().unwrap();
+        let (done, is_done) = bounded(1);
+        let engine = &engine;
+        let second = move || done.send(engine.shutdown()).unwrap();
+        thread::Builder::new().spawn_scoped(scope, second).unwrap();
+        assert!(is_done.recv_timeout(Duration::from_millis(100)).is_err(), "it did not wait");
+        go_on.send(()).unwrap();
+        first.join().unwrap().unwrap();
+        is_done.recv().unwrap().unwrap();
+    });
+    assert!(store.closed.load(Ordering::SeqCst));
+}
+
+/// As an observer does that is told of an event on the thread of the call.
+#[test]
+fn a_shutdown_from_within_a_call_of_the_client_is_an_error_at_once_and_changes_nothing() {
+    let store = Arc::new(Odd::default());
+    let (engine, name) = (engine(&store, &Clock::Manual(ManualClock::new())), name());
+    let call = engine.calls.begin();
+    assert_eq!(engine.shutdown().unwrap_err().kind(), ErrorKind::WouldDeadlock);
+    drop(call);
+    let granted = acquire(&engine, &name, FOREVER, Lease::Renewed).unwrap().unwrap();
+    engine.end_level("unlock", &granted.hold, Some(granted.level)).unwrap();
+    engine.shutdown().unwrap();
 }

@@ -89,6 +89,8 @@ pub(super) struct Connected<'a> {
 /// Some connections that threads take, use for one exchange, and give back.
 pub(super) struct Transport {
     members: Arc<Members>,
+    /// Gives up an idle connection when none can be had otherwise.
+    lender: Option<Arc<Transport>>,
     /// How many there may be.
     most: u32,
     state: Mutex<MembersState>,
@@ -106,7 +108,20 @@ struct MembersState {
 
 impl Transport {
     pub(super) fn new(members: Arc<Members>, most: u32) -> Transport {
-        Transport { members, most, state: Mutex::default(), freed: Condvar::new() }
+        Transport { members, lender: None, most, state: Mutex::default(), freed: Condvar::new() }
+    }
+
+    /// The same, but where no connection can be made it uses one of `lender`'s: that a gateway takes no new connections says
+    /// nothing against those that there are.
+    pub(super) fn borrowing(self, lender: &Arc<Transport>) -> Transport {
+        Transport { lender: Some(Arc::clone(lender)), ..self }
+    }
+
+    /// An idle connection, for good.
+    fn give_up_one(&self) -> Option<(usize, Connection)> {
+        let mut state = self.state.lock();
+        let at = state.idle.iter().rposition(|(_, connection)| connection.is_alive())?;
+        Some(state.idle.remove(at))
     }
 
     /// Asks for something, and reads the result as one JSON value.
@@ -156,10 +171,14 @@ impl Transport {
         let members = &self.members.address.members;
         let (mut connection, member) = match usable.and_then(|(at, idle)| Some((idle, members.get(at)?))) {
             Some(usable) => usable,
-            None => {
-                let connected = self.members.connect(deadline).map_err(Failure::Refused)?;
-                (connected.connection, connected.member)
-            }
+            None => match self.members.connect(deadline) {
+                Ok(connected) => (connected.connection, connected.member),
+                Err(error) => {
+                    let lent = self.lender.as_ref().and_then(|lender| lender.give_up_one());
+                    let lent = lent.and_then(|(at, connection)| Some((connection, members.get(at)?)));
+                    lent.ok_or(Failure::Refused(error))?
+                }
+            },
         };
         let request = self.members.request(member, path, body, "");
         let response = connection
@@ -169,11 +188,13 @@ impl Transport {
                 self.members.pass_over(member);
                 Failure::Unknown(broken(member, error))
             })?;
-        if response.stays {
+        // A member without a leader, or on its way out: where a name or a proxy leads to another by now, only a new
+        // connection finds it.
+        if response.stays && response.status < 500 {
             place.give_back =
                 members.iter().position(|at| std::ptr::eq(at, member)).map(|at| (at, connection));
         }
-        // A member without a leader, or on its way out, may have neighbours that are better off.
+        // And its neighbours may be better off.
         if response.status >= 500 {
             self.members.pass_over(member);
         }

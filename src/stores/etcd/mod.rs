@@ -49,7 +49,7 @@ use watch::{Watch, id};
 pub(crate) struct EtcdStore {
     members: Arc<Members>,
     /// For what locks are asked.
-    wire: Transport,
+    wire: Arc<Transport>,
     /// For renewals and abandons, so that no crowd can cost a lease.
     renewals: Transport,
     leases: Leases,
@@ -64,9 +64,10 @@ impl EtcdStore {
     pub(crate) fn connect(options: &RedisOptions, reporter: Arc<Reporter>) -> Result<EtcdStore> {
         let members = Arc::new(Members::new(EtcdAddress::new(options)?));
         let told = Arc::clone(&reporter);
+        let wire = Arc::new(Transport::new(Arc::clone(&members), options.pool_size));
         let store = EtcdStore {
-            wire: Transport::new(Arc::clone(&members), options.pool_size),
-            renewals: Transport::new(Arc::clone(&members), 1),
+            renewals: Transport::new(Arc::clone(&members), 1).borrowing(&wire),
+            wire,
             leases: Leases::default(),
             sweeps: Sweeps::default(),
             watch: Watch::new(Arc::clone(&members), reporter),

@@ -88,6 +88,11 @@ struct Doubts {
     cannot_ask: bool,
 }
 
+/// How long one connection is used.
+pub(crate) fn some_age() -> Duration {
+    random_between((GREATEST_AGE - GREATEST_AGE / 8, GREATEST_AGE))
+}
+
 impl Origin {
     /// Of a connection that nothing is known about.
     pub(crate) fn new(id: Option<i64>) -> Origin {

@@ -10,6 +10,7 @@ use redis::{ServerError, Value};
 use crate::error::{Error, ErrorKind, Result};
 use crate::seam::subscription::Channel;
 use crate::stores::redis::conn::connection::{RedisStream, broken, unread};
+use crate::stores::redis::conn::ledger::some_age;
 use crate::stores::redis::conn::open::open;
 use crate::stores::redis::conn::replies::Replies;
 use crate::stores::redis::pubsub::subscriber::{Awaited, Subscriber, SubscriberState};
@@ -33,11 +34,13 @@ pub(super) fn read(subscriber: &Subscriber) {
 struct ReplyReader<'a> {
     subscriber: &'a Subscriber,
     back_off: Duration,
+    /// The connection ended because it was old: nobody need be told.
+    was_old: bool,
 }
 
 impl ReplyReader<'_> {
     fn new(subscriber: &Subscriber) -> ReplyReader<'_> {
-        ReplyReader { subscriber, back_off: BACK_OFF.0 }
+        ReplyReader { subscriber, back_off: BACK_OFF.0, was_old: false }
     }
 
     fn run(mut self) {
@@ -71,7 +74,7 @@ impl ReplyReader<'_> {
         state.connect(None);
         state.sweep(self.subscriber.linger, Clock::System.now());
         let channels: Vec<_> = state.channels.values().map(|entry| Arc::clone(&entry.channel)).collect();
-        if !state.closed && !channels.is_empty() {
+        if !std::mem::take(&mut self.was_old) && !state.closed && !channels.is_empty() {
             self.subscriber.tell_down(&mut state, error);
         }
         MutexGuard::unlocked(&mut state, || {
@@ -113,6 +116,7 @@ impl ReplyReader<'_> {
         let mut last_word = Clock::System.now();
         let mut asked = false;
         let mut next_sweep = Clock::System.after(tick);
+        let replace_at = Clock::System.after(some_age());
         loop {
             // Also what was left when there was no room: whatever has come says that there is some now.
             self.subscriber.flush();
@@ -136,6 +140,12 @@ impl ReplyReader<'_> {
             if now >= next_sweep {
                 next_sweep = now.plus(tick);
                 self.subscriber.state.lock().sweep(linger, now);
+            }
+            // Where the address leads may have changed, and a server that was demoted publishes nothing. All waiters look
+            // again when the next connection stands.
+            if now >= replace_at {
+                self.was_old = true;
+                return self.ended(Error::new(ErrorKind::TimedOut, "subscribe", "the connection is old"));
             }
             if now.since(last_word) >= silence {
                 if asked {

@@ -231,7 +231,8 @@ impl Subscriber {
     /// Ends the connection: the server that it leads to is not the one to listen to any more. The reading thread looks up
     /// another, and all waiters look again.
     pub(crate) fn look_up_anew(&self) {
-        if let Some(writer) = self.state.lock().writer.take() {
+        let writer = self.state.lock().writer.take();
+        if let Some(writer) = writer {
             writer.shutdown(); // which the reader notices
         }
     }

@@ -3,6 +3,7 @@
 mod cluster;
 mod connections;
 mod fake;
+mod given_up;
 mod harness;
 mod kinds;
 mod line;

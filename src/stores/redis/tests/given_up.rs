@@ -1,0 +1,262 @@
+//! Connections that are given up, those that are not, and what is still in doubt when one has ended.
+
+use std::os::unix::fs::symlink;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crossbeam_channel::Sender;
+
+use crate::config::RedisOptions;
+use crate::observe::Observer;
+use crate::observe::event::Event;
+use crate::seam::{Answer, Attempt, Kind, Release, Store};
+use crate::stores::redis::address::RedisAddress;
+use crate::stores::redis::conn::connections::{Connections, maintenance};
+use crate::stores::redis::conn::ledger::Limits;
+use crate::stores::redis::kinds;
+use crate::stores::redis::script::Command;
+use crate::stores::redis::tests::fake::{Act, Fake};
+use crate::stores::redis::tests::harness::{Server, claim, eventually, granted, open, soon};
+use crate::sync::Waker;
+use crate::time::Clock;
+use crate::{LockClient, OwnedGuard};
+
+/// A place that leads to one server and then to another, as a proxy or a name does.
+struct Place(tempfile::TempDir);
+
+impl Place {
+    fn leading_to(server: &Server) -> Place {
+        let place = Place(tempfile::tempdir().unwrap());
+        symlink(server.socket(), place.path()).unwrap();
+        place
+    }
+
+    fn path(&self) -> PathBuf {
+        self.0.path().join("r.sock")
+    }
+
+    fn now_leads_to(&self, server: &Server) {
+        let next = self.0.path().join("next");
+        symlink(server.socket(), &next).unwrap();
+        std::fs::rename(next, self.path()).unwrap();
+    }
+
+    fn options(&self) -> RedisOptions {
+        RedisOptions { url: format!("redis+unix://{}", self.path().display()), ..RedisOptions::default() }
+    }
+}
+
+fn calls(server: &Server, command: &str) -> i64 {
+    let stats = server.text(&["INFO", "commandstats"]).unwrap();
+    let line = stats
+        .lines()
+        .find_map(|line| line.strip_prefix(&format!("cmdstat_{command}:calls=")).map(str::to_owned));
+    line.map_or(0, |line| line.split(',').next().unwrap().parse().unwrap())
+}
+
+fn client(server: &Server, lease: Duration) -> LockClient {
+    LockClient::builder().url(&server.url()).lease(lease).build().unwrap()
+}
+
+fn holds(client: &LockClient, count: usize) -> Vec<OwnedGuard> {
+    (0..count).map(|number| client.lock(&format!("held-{number}")).acquire_owned().unwrap()).collect()
+}
+
+const LONG: Duration = Duration::from_secs(60);
+
+#[test]
+fn a_server_that_was_demoted_is_left_by_every_connection_also_the_renewals_and_the_subscribers() {
+    let (old, new) = (Server::start(&[]), Server::start(&[]));
+    let place = Place::leading_to(&old);
+    let store = open(&place.options());
+    let (held, heard) = (claim(Kind::Mutex, "held", 60_000), claim(Kind::Mutex, "heard", 60_000));
+    granted(store.attempt(&held, 1, soon()));
+    assert!(store.renew(std::slice::from_ref(&held), soon()).remove(0).done());
+    let _subscription = store.listen(&heard, &Waker::default()).unwrap();
+    let channels = kinds::channels(&heard);
+    let listeners = |server: &Server| {
+        let of = |channel: &String| server.run(&["PUBSUB", "NUMSUB", channel]);
+        let counts =
+            channels.iter().map(|channel| redis::from_redis_value::<(String, i64)>(of(channel)).unwrap().1);
+        counts.sum::<i64>()
+    };
+    eventually(|| listeners(&old) > 0);
+    place.now_leads_to(&new);
+    old.run(&["REPLICAOF", "127.0.0.1", "1"]);
+    // Over the connection that was open. Then the renewals' follows, over which nothing has been refused.
+    eventually(|| matches!(store.attempt(&held, 1, soon()), Answer::Done(Attempt::Granted { .. })));
+    assert!(
+        store.renew(std::slice::from_ref(&held), soon()).remove(0).done(),
+        "the renewal went to the old server"
+    );
+    eventually(|| listeners(&new) > 0);
+    store.close();
+}
+
+#[test]
+fn connections_that_are_old_are_replaced_without_losing_an_answer_and_serve_on_where_no_other_can_be_had() {
+    let server = Server::start(&[]);
+    let address = Arc::new(RedisAddress::new(&server.options()).unwrap());
+    let limits = Limits { age: Duration::from_millis(20), idle: LONG };
+    let connections =
+        Connections::new(address, 1, Duration::from_secs(10), maintenance()).unwrap().lasting(limits);
+    let opened = || {
+        let info = server.text(&["INFO", "stats"]).unwrap();
+        let line = info.lines().find_map(|line| line.strip_prefix("total_connections_received:")).unwrap();
+        line.trim().parse::<i64>().unwrap()
+    };
+    const THREADS: i64 = 4;
+    let before = opened();
+    let count = std::sync::atomic::AtomicI64::new(0);
+    std::thread::scope(|scope| {
+        for _ in 0..THREADS {
+            scope.spawn(|| {
+                let until = Clock::System.after(Duration::from_millis(400));
+                while Clock::System.now() < until {
+                    let reply = connections.call(&Command::new("INCR").arg("n"), soon());
+                    assert!(matches!(reply, Ok(redis::Value::Int(_))), "{reply:?}");
+                    count.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+                }
+            });
+        }
+    });
+    let count = count.into_inner();
+    assert_eq!(
+        server.text(&["GET", "n"]),
+        Some(count.to_string()),
+        "each request came once, and was answered"
+    );
+    assert!(opened() - before > 2, "none was replaced");
+    server.run(&["CONFIG", "SET", "maxclients", "1"]);
+    let until = Clock::System.after(Duration::from_millis(100));
+    while Clock::System.now() < until {
+        let reply = connections.call(&Command::new("INCR").arg("n"), soon());
+        assert!(matches!(reply, Ok(redis::Value::Int(_))), "{reply:?}");
+    }
+    connections.close(soon());
+}
+
+#[test]
+fn a_server_that_takes_no_new_connections_costs_no_hold_and_no_clean_up() {
+    let server = Server::start(&[]);
+    let store = server.store();
+    let me = claim(Kind::Mutex, "lk", 60_000);
+    granted(store.attempt(&me, 1, soon()));
+    server.run(&["CONFIG", "SET", "maxclients", "1"]);
+    assert!(store.renew(std::slice::from_ref(&me), soon()).remove(0).done());
+    assert!(matches!(store.abandon(&[me], soon()).remove(0).done(), Release::Freed { .. }));
+    store.close();
+}
+
+/// The server has the connection for as long as it says so.
+#[test]
+fn what_is_in_doubt_is_asked_about_until_the_server_has_not_the_connection_any_more() {
+    static IS_GONE: std::sync::atomic::AtomicBool = std::sync::atomic::AtomicBool::new(false);
+    let fake = Fake::start_raw(|command| match command {
+        "hello" => Act::Say(
+            "*8\r\n$6\r\nserver\r\n$5\r\nredis\r\n$7\r\nversion\r\n$5\r\n7.0.0\r\n$4\r\nrole\r\n$6\r\nmaster\r\n$2\r\nid\r\n:7\r\n",
+        ),
+        _ if command.starts_with("eval return 1") => Act::Say(":1\r\n"),
+        "client tracking on redirect 7" if IS_GONE.load(std::sync::atomic::Ordering::SeqCst) => {
+            Act::Say("-ERR The client ID you want redirect to does not exist\r\n")
+        }
+        _ if command.starts_with("client") => Act::Say("+OK\r\n"),
+        _ if command.contains("asked") => Act::Nothing,
+        _ => Act::Say("*1\r\n$8\r\nnot_held\r\n"),
+    });
+    let store = open(&fake.options());
+    let other = claim(Kind::Mutex, "other", 30_000);
+    assert_eq!(store.abandon(std::slice::from_ref(&other), soon()).remove(0).done(), Release::Never);
+    assert!(matches!(store.attempt(&claim(Kind::Mutex, "asked", 30_000), 1, soon()), Answer::Unknown(_)));
+    let again = || store.abandon(std::slice::from_ref(&other), soon()).remove(0).done();
+    assert!(matches!(again(), Release::NotHeld { .. }));
+    IS_GONE.store(true, std::sync::atomic::Ordering::SeqCst);
+    eventually(|| again() == Release::Never);
+    store.close();
+}
+
+#[test]
+fn a_connection_that_breaks_with_thousands_of_releases_costs_some_commands_and_leaves_no_lock() {
+    const HOLDS: usize = 2_000;
+    let server = Server::start(&[]);
+    let client = client(&server, LONG);
+    let guards = holds(&client, HOLDS);
+    server.run(&["CLIENT", "PAUSE", "60000", "WRITE"]);
+    drop(guards);
+    server.run(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
+    server.run(&["CONFIG", "RESETSTAT"]);
+    server.run(&["CLIENT", "UNPAUSE"]);
+    let is_held = |key: &String| key.starts_with("held-");
+    eventually(|| !server.keys().iter().any(is_held));
+    let commands = calls(&server, "evalsha") + calls(&server, "eval");
+    assert!(commands < 200, "{commands} commands for {HOLDS} releases in doubt");
+    let quiet = calls(&server, "evalsha");
+    let (_never, nothing) = crossbeam_channel::bounded::<()>(0);
+    assert!(nothing.recv_timeout(Duration::from_secs(4)).is_err());
+    let later = calls(&server, "evalsha") - quiet;
+    assert!(later < 50, "{later} commands of a client that does nothing");
+    client.shutdown().unwrap();
+}
+
+#[test]
+fn the_end_of_a_connection_has_some_holds_renewed_and_all_when_one_is_lost() {
+    const HOLDS: usize = 300;
+    let server = Server::start(&[]);
+    let client = client(&server, 10 * LONG);
+    let guards = holds(&client, HOLDS);
+    server.run(&["CONFIG", "RESETSTAT"]);
+    server.run(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
+    eventually(|| calls(&server, "evalsha") >= 32);
+    let (_never, nothing) = crossbeam_channel::bounded::<()>(0);
+    assert!(nothing.recv_timeout(Duration::from_millis(500)).is_err());
+    let renewed = calls(&server, "evalsha");
+    assert!(renewed < 100, "{renewed} renewals for a connection that ended");
+    server.run(&["FLUSHALL"]);
+    server.run(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
+    eventually(|| guards.iter().all(|guard| guard.check().is_err()));
+    client.shutdown().unwrap();
+}
+
+struct Failures(Sender<String>);
+
+impl Observer for Failures {
+    fn event(&self, event: &Event<'_>) {
+        if let Event::ReleaseFailed { name, .. } = event {
+            self.0.send((*name).to_owned()).unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_connection_that_breaks_as_a_job_ends_costs_neither_its_result_nor_the_next_run() {
+    let server = Server::start(&[]);
+    let client = client(&server, LONG);
+    let at_least = Duration::from_millis(1_500);
+    let result = client.run_once("job", at_least, LONG, |_guard| {
+        server.run(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
+        42
+    });
+    assert_eq!(result.unwrap(), Some(42));
+    let left = server.number(&["PTTL", "job"]);
+    assert!(left <= 1_500, "it is kept for {left} ms");
+    client.shutdown().unwrap();
+}
+
+#[test]
+fn a_job_whose_lock_cannot_be_given_back_has_its_result_and_the_lock_is_freed_after_the_least_time() {
+    let server = Server::start(&[]);
+    let (failed, failures) = crossbeam_channel::unbounded();
+    let client = LockClient::builder().url(&server.url()).observer(Failures(failed)).build().unwrap();
+    let at_least = Duration::from_millis(700);
+    let begun = Clock::System.now();
+    let result = client.run_once("job", at_least, LONG, |_guard| {
+        server.run(&["ACL", "SETUSER", "default", "-pexpire"]);
+        42
+    });
+    assert_eq!(result.unwrap(), Some(42));
+    assert_eq!(failures.recv_timeout(LONG).unwrap(), "job");
+    eventually(|| server.keys().iter().all(|key| key != "job"));
+    assert!(Clock::System.now().since(begun) >= at_least, "freed too early");
+    client.shutdown().unwrap();
+}
