@@ -138,7 +138,8 @@ impl LockClient {
     ///
     /// # Blocking
     ///
-    /// Up to the connect time-out (default 3 s) for each server that does not answer.
+    /// Until a majority is there, and then as long again or one `node_timeout` (50 ms) for the others: a minority that does not answer
+    /// costs no more, and joins later. Without a majority, up to the connect time-out (default 3 s) for each connection.
     ///
     /// # Errors
     ///

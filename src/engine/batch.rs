@@ -10,6 +10,7 @@ use crate::engine::Engine;
 use crate::engine::acquire::call::{AcquireCall, Granted};
 use crate::engine::acquire::waiting::Waiting;
 use crate::engine::calls::Call;
+use crate::engine::cleanup::tell_if_ended;
 use crate::engine::handoff::{HandoffResult, Releaser};
 use crate::engine::hold::Hold;
 use crate::engine::release::handoff::HandoffStart;
@@ -189,12 +190,16 @@ pub(crate) fn prolong<'a>(holds: impl Iterator<Item = (&'a Arc<Engine>, &'a Arc<
     for group in by_request(holds, |(engine, _)| Some((Arc::as_ptr(engine), 0))) {
         let Some(engine) = group.first().map(|(engine, _)| Arc::clone(engine)) else { continue };
         let sent = engine.clock.now();
-        let claim = |hold: &Arc<Hold>| Claim { lease: hold.within_ceiling(lease, sent), ..hold.claim() };
+        let claim = |hold: &Arc<Hold>| Claim {
+            lease: hold.within_ceiling(lease, sent),
+            levels: hold.count().max(1),
+            ..hold.claim()
+        };
         let claims: Vec<Claim> = group.iter().map(|(_, hold)| claim(hold)).collect();
         let answers = engine.store.renew(&claims, engine.one_command());
         let now = engine.clock.now();
         for (((_, hold), claim), answer) in group.iter().zip(&claims).zip(answers) {
-            hold.tell_if_ended(&*engine.store, claim);
+            tell_if_ended(&*engine.store, hold, claim, now);
             match answer {
                 // Once its window has ended it stays lost, whatever the store says later.
                 Answer::Done(true) => {

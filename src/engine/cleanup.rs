@@ -4,12 +4,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::engine::agenda::slot_of;
-use crate::engine::hold::Hold;
+use crate::engine::hold::{Hold, Standing};
 use crate::engine::pace::sample;
 use crate::engine::policy::renewal_period;
 use crate::engine::registry::Registry;
 use crate::park::ServiceWaker;
-use crate::seam::Claim;
+use crate::seam::{Claim, Store};
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::time::Moment;
@@ -79,6 +79,17 @@ impl CleanupQueue {
             looks: 0,
         });
         self.waker.wake();
+    }
+}
+
+/// Tells a store of several servers of a hold that was renewed under this claim and has ended meanwhile: the request that ended it may
+/// have come to a server before that was given it again. What ends it later sees to it itself, since it comes after.
+/// Pairs with `Majority::ended_meanwhile`.
+pub(crate) fn tell_if_ended(store: &dyn Store, hold: &Hold, claim: &Claim, now: Moment) {
+    if (hold.is_releasing() || matches!(hold.standing(now), Standing::Lost(_)))
+        && let Some(majority) = store.capabilities().majority
+    {
+        majority.ended_meanwhile(claim);
     }
 }
 

@@ -10,7 +10,7 @@ use std::time::Duration;
 use crate::config::Options;
 use crate::engine::agenda::slot_of;
 use crate::engine::cleanup::{
-    Cleanup, CleanupQueue, Inbox, RETRY_LEAST, RETRY_MOST, RenewalOrders, WatchdogShared,
+    Cleanup, CleanupQueue, Inbox, RETRY_LEAST, RETRY_MOST, RenewalOrders, WatchdogShared, tell_if_ended,
 };
 use crate::engine::directory::Announcer;
 use crate::engine::hold::{Hold, Standing};
@@ -254,8 +254,8 @@ impl Round {
         for item in batch.items {
             match item.hold.begin_renewal(sent) {
                 Some(claim) => {
+                    claims.push(Claim { levels: item.hold.count().max(1), ..claim });
                     asked.push(item);
-                    claims.push(claim);
                 }
                 None => self.let_go(&item.hold),
             }
@@ -273,7 +273,7 @@ impl Round {
             match answer {
                 Answer::Done(is_held) => {
                     tally.answered += 1;
-                    hold.tell_if_ended(&*self.store, claim);
+                    tell_if_ended(&*self.store, hold, claim, self.clock.now());
                     hold.end_renewal();
                     if is_held {
                         renewed += 1;

@@ -28,7 +28,7 @@ use crate::ident::{Fence, LockName, Owner};
 use crate::observe::reporter::{OnLost, Reporter};
 use crate::observe::spans::HoldSpan;
 use crate::observe::{Loss, LossReason, event::Event};
-use crate::seam::{Bound, Claim, HoldNote, Kind, Store, Turn, Wakeups};
+use crate::seam::{Bound, Claim, HoldNote, Kind, Turn, Wakeups};
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use crate::time::{Clock, Lease, Moment, SHORTEST_LEASE, nanos, window};
@@ -155,10 +155,6 @@ impl Hold {
 
     /// The claim by which the store is asked to renew or release this hold.
     pub(crate) fn claim(&self) -> Claim {
-        self.claim_with(self.count())
-    }
-
-    fn claim_with(&self, levels: u32) -> Claim {
         Claim {
             kind: self.kind,
             name: Arc::clone(&self.name),
@@ -171,7 +167,7 @@ impl Hold {
             writers_first: false,
             units: self.units,
             note: self.note.clone(),
-            levels: levels.max(1),
+            levels: 1,
             wants_fence: false,
             is_granted: true,
         }
@@ -194,17 +190,6 @@ impl Hold {
         self.is_under_way.store(false, Ordering::SeqCst);
     }
 
-    /// Tells a store of several servers, after it was renewed under this claim, if it has ended meanwhile: the request that
-    /// ended it may have come to a server before that was given it again. What ends it later sees to it itself.
-    /// Pairs with `Majority::ended_meanwhile`.
-    pub(crate) fn tell_if_ended(&self, store: &dyn Store, claim: &Claim) {
-        if !self.phase.is_live()
-            && let Some(majority) = store.capabilities().majority
-        {
-            majority.ended_meanwhile(claim);
-        }
-    }
-
     /// Whether something that was asked about it may still come.
     pub(crate) fn is_in_doubt(&self) -> bool {
         self.spent.load(Ordering::SeqCst) || self.is_under_way.load(Ordering::SeqCst)
@@ -214,7 +199,7 @@ impl Hold {
     pub(crate) fn renewal(&self, now: Moment) -> Option<Claim> {
         // Whether and for how long, as of one moment: prolonged for the lease of later levels, a hold that has just come to
         // end by itself would be kept far too long. Pairs with `settle_level`.
-        let levels = self.levels.lock();
+        let _levels = self.levels.lock();
         let lease = if self.needs_keepalive() {
             self.window_end().since(now).max(SHORTEST_LEASE)
         } else if self.is_renewed() {
@@ -224,8 +209,7 @@ impl Hold {
         } else {
             return None;
         };
-        let levels = u32::try_from(levels.open.len()).unwrap_or(u32::MAX);
-        Some(Claim { lease, ..self.claim_with(levels) })
+        Some(Claim { lease, ..self.claim() })
     }
 
     pub(crate) fn is_of_thread(&self, thread: u64) -> bool {

@@ -10,6 +10,7 @@
 //! majority. Pairs with `Waiting::claim`.
 
 mod arrivals;
+mod attempt;
 mod connect;
 mod directory;
 mod giving;
@@ -30,14 +31,14 @@ use crate::seam::capabilities::{Capabilities, ConnectionWatch, Majority, SPLIT_P
 use crate::seam::fallbacks::{any_hung_up, begin_attempt, begin_release};
 use crate::seam::inspection::Inspect;
 use crate::seam::subscription::{Subscription, count_of_several};
-use crate::seam::{Answer, Attempt, Claim, Kind, Pending, Release, Sink, Snapshot, Store, granted_too_late};
+use crate::seam::{Answer, Attempt, Claim, Kind, Pending, Release, Sink, Snapshot, Store};
 use crate::sync::atomic::Ordering;
 use crate::sync::{Mutex, Waker, spawn_scoped, thread};
-use crate::time::{Clock, Moment, random_between};
+use crate::time::{Clock, Moment};
 use monitor::{NodeMonitor, NodeMonitorShared, batch_timeout};
 pub(crate) use node::{Voter, VotingNode};
 use release::{PendingRelease, not_held, released};
-use votes::{Votes, majority, say_attempt, say_held, say_release};
+use votes::{Votes, majority, say_attempt, say_held, say_release, validity};
 
 /// How long a node may take to answer at least.
 const LEAST_TIME: Duration = Duration::from_millis(10);
@@ -49,13 +50,6 @@ pub(crate) struct Redlock {
     monitor: Arc<NodeMonitor>,
     /// Owners that must pause, each until its moment: they got some servers, and others may have the rest.
     pauses: Mutex<Vec<(Owner, Arc<LockName>, Moment)>>,
-}
-
-/// The rest of a lease that was asked for at `sent`: less the time it took, less 1 % and 2 ms for clocks that run at
-/// different speeds and servers that count in milliseconds. `None`: nothing to count on.
-fn validity(lease: Duration, elapsed: Duration) -> Option<Duration> {
-    let drift = lease / 100 + Duration::from_millis(2);
-    lease.checked_sub(elapsed)?.checked_sub(drift).filter(|left| !left.is_zero())
 }
 
 impl Redlock {
@@ -90,81 +84,6 @@ impl Redlock {
         let mut answers: Vec<Answer<T>> = answers.collect();
         answers.reverse();
         Votes(answers)
-    }
-
-    /// Takes back what an attempt without a majority got; returns whether it got something.
-    fn undo(&self, claim: &Claim, votes: &Votes<Attempt>, deadline: Moment) -> bool {
-        let has = |at: usize| matches!(votes.0.get(at), Some(Answer::Done(Attempt::Granted { .. })));
-        let begun: Vec<_> = self
-            .shared
-            .nodes
-            .iter()
-            .enumerate()
-            .filter(|(at, _)| has(*at))
-            .map(|(at, node)| {
-                let pending = node.ready().and_then(|store| {
-                    Ok(begin_release(
-                        store.as_ref(),
-                        &node.claim(claim)?,
-                        0,
-                        self.node_by(claim.lease, deadline),
-                    ))
-                });
-                (at, node, pending)
-            })
-            .collect();
-        let got_some = !begun.is_empty();
-        for (at, node, pending) in begun {
-            let answer = match pending {
-                Ok(pending) => self.monitor.noted(node, claim, pending.wait()),
-                Err(error) => Answer::Refused(error),
-            };
-            if !matches!(answer, Answer::Done(_)) {
-                self.monitor.owe_where(claim, |other, _| other == at);
-            }
-        }
-        got_some
-    }
-
-    /// A first hold was asked for. Only a majority in time is a grant; of anything else nothing may stay.
-    fn first(
-        &self,
-        claim: &Claim,
-        votes: &Votes<Attempt>,
-        sent: Moment,
-        deadline: Moment,
-    ) -> Answer<Attempt> {
-        // Granted late, it would be in nobody's name; granted beside a majority, it is none of this hold's.
-        self.monitor.owe_where(claim, |at, _| matches!(votes.0.get(at), Some(Answer::Unknown(_))));
-        let granted = votes.granted();
-        let took = Clock::System.now().since(sent);
-        if granted >= votes.majority() && validity(claim.lease, took).is_some() {
-            return Answer::Done(Attempt::Granted { fence: votes.fence() });
-        }
-        let got_some = self.undo(claim, votes, deadline);
-        if granted >= votes.majority() {
-            return Answer::Refused(granted_too_late("lock", claim.lease, took).on(claim.name.given()));
-        }
-        let busy = votes.count(|attempt| matches!(attempt, Attempt::Busy { .. }));
-        if granted + busy < votes.majority() {
-            let name = claim.name.given();
-            let answer = votes.too_few("lock", &self.monitor.places(), false, say_attempt);
-            // Requests that may have been carried out are seen to already.
-            return match answer {
-                Answer::Unknown(error) => Answer::Refused(error.with_known_outcome().on(name)),
-                Answer::Refused(error) => Answer::Refused(error.on(name)),
-                done @ Answer::Done(_) => done,
-            };
-        }
-        let retry_after = votes.retry_after();
-        if !got_some || !claim.waits {
-            return Answer::Done(Attempt::Busy { retry_after });
-        }
-        // Others may have got as much: who asks again at once meets them again.
-        let pause = random_between(SPLIT_PAUSE);
-        let until = Clock::System.after(pause);
-        self.pauses.lock().push((claim.owner, Arc::clone(&claim.name), until));
-        Answer::Done(Attempt::Busy { retry_after: Some(pause) })
     }
 
     /// The votes without those of servers that do not count for the claim, or did not `before` they were asked.

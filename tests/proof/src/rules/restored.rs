@@ -43,7 +43,6 @@ enum Vote {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Seen {
     Counts,
-    Due(u8),
     Asked(u8),
     /// Whether a round has begun since.
     GivenBack { before_round: bool },
@@ -98,7 +97,6 @@ enum Action {
     Silent(usize),
     Count,
     Look,
-    Ask(usize),
     /// What was asked for arrives, and the answer is read.
     Gives(usize),
     /// The answer is not waited for.
@@ -142,7 +140,7 @@ impl GivenBack {
             Seen::Counts => true,
             Seen::GivenBack { .. } => self.broken == "it counts at once",
             Seen::InDoubt => self.broken == "what is to be forgotten counts",
-            Seen::Due(_) | Seen::Asked(_) => false,
+            Seen::Asked(_) => false,
         }
     }
 
@@ -162,7 +160,7 @@ impl GivenBack {
                 }
                 Seen::GivenBack { .. } if or_given_back => Seen::InDoubt,
                 Seen::InDoubt => Seen::InDoubt,
-                Seen::Due(_) | Seen::GivenBack { .. } | Seen::Counts => Seen::Counts,
+                Seen::GivenBack { .. } | Seen::Counts => Seen::Counts,
             };
         }
     }
@@ -180,7 +178,7 @@ impl GivenBack {
             for at in 0..SERVERS {
                 self.seen[at] = match self.seen[at] {
                     Seen::Counts | Seen::GivenBack { .. } if round.votes[at] == Vote::No => {
-                        Seen::Due(LEASE.saturating_sub(round.age))
+                        Seen::Asked(LEASE.saturating_sub(round.age))
                     }
                     Seen::GivenBack { before_round }
                         if before_round || self.broken == "a renewal that began before makes it count" =>
@@ -224,7 +222,6 @@ impl World for GivenBack {
         }
         for at in 0..SERVERS {
             match self.seen[at] {
-                Seen::Due(_) => all.push(Action::Ask(at)),
                 Seen::Asked(_) => {
                     all.push(Action::Gives(at));
                     if self.lates == 0 {
@@ -304,11 +301,6 @@ impl World for GivenBack {
                 next.must_look = false;
                 if self.is_released {
                     next.is_over(true);
-                }
-            }
-            Action::Ask(at) => {
-                if let Seen::Due(left) = self.seen[at] {
-                    next.seen[at] = Seen::Asked(left);
                 }
             }
             Action::Gives(at) => {
@@ -400,8 +392,6 @@ impl World for GivenBack {
                 next.holds = less(self.holds);
                 for seen in &mut next.seen {
                     *seen = match *seen {
-                        Seen::Due(1) => Seen::Counts,
-                        Seen::Due(left) => Seen::Due(less(left)),
                         Seen::Asked(left) => Seen::Asked(less(left)),
                         other => other,
                     };
