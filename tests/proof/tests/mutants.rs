@@ -32,8 +32,8 @@ const MUTANTS: &[(&str, &str, &str, Kind, &str)] = &[
     ),
     (
         "acquire.lua",
-        "    if redis.pcall('pexpire', line, 60000) ~= 1 then",
-        "    if false then",
+        " and redis.pcall('pexpire', line, 60000) ~= 1 then",
+        " and false then",
         Kind::Plain,
         "has no end",
     ),

@@ -28,13 +28,14 @@ local ttl_ms = redis.call('pttl', lock)
 
 if ttl_ms ~= -2 and redis.call('hexists', lock, owner) == 1 then
   local fence = counter and next_fence(counter, time)
-  -- Time first, count second: PEXPIRE passes when the server is out of memory, and what follows it passes too.
-  redis.call('pexpire', lock, math.max(ttl_ms, lease_ms))
-  redis.call('hset', lock, owner, count)
-  -- It may also wait, under this number, if its own wait was answered while it was not there.
+  -- It may also wait, under this number, if its own wait was answered while it was not there. What may be refused comes
+  -- before the hold changes.
   if redis.call('zrem', timeouts, owner) + redis.call('zrem', heartbeats, owner) > 0 then
     redis.call('lrem', queue, 0, owner)
   end
+  -- Time first, count second: PEXPIRE passes when the server is out of memory, and what follows it passes too.
+  redis.call('pexpire', lock, math.max(ttl_ms, lease_ms))
+  redis.call('hset', lock, owner, count)
   return {'granted', fence}
 end
 if count ~= '1' then
@@ -87,13 +88,14 @@ if ttl_ms == -2 and (not first or first == owner or comes_back) then
     redis.call('del', lock)
     return expiring
   end
+  -- It has the lock: what cannot be cleared up now ends by itself.
   if first == owner then
-    redis.call('lpop', queue)
+    redis.pcall('lpop', queue)
   end
   -- Redisson may have taken it out of the queue and left its heartbeat.
   if first == owner or own_until > 0 then
-    redis.call('zrem', timeouts, owner)
-    redis.call('zrem', heartbeats, owner)
+    redis.pcall('zrem', timeouts, owner)
+    redis.pcall('zrem', heartbeats, owner)
   end
   return {'granted', fence}
 end
@@ -118,8 +120,13 @@ if waits == '1' then
       until_ms = math.max(until_ms, (score(timeouts, owner) or 0) + now_ms - (own_until - alive_ms))
     end
   end
+  -- Redisson gives the queue and the times no end. The last that asks here may be killed, and nobody may ask again. A day is
+  -- longer than anybody waits who does not ask; and both outlast the time of the last of ours in the queue.
+  local lasts_ms = math.max(86400000, until_ms - now_ms + alive_ms)
+  redis.call('pexpire', queue, lasts_ms) -- raises, if the user may not, before there is a key without an end
   -- The times first: were they refused, nobody stands in the queue without one.
   redis.call('zadd', timeouts, until_ms, owner)
+  redis.call('pexpire', timeouts, lasts_ms)
   redis.call('zadd', heartbeats, now_ms + alive_ms, owner)
   redis.call('pexpire', heartbeats, alive_ms * 2)
   if not at then
@@ -131,6 +138,7 @@ if waits == '1' then
       redis.call('rpush', queue, redis.call('lpop', queue))
     end
   end
+  redis.call('pexpire', queue, lasts_ms)
 end
 if ttl_ms ~= -2 then
   return {'busy', ttl_ms}

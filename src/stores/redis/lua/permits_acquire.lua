@@ -13,6 +13,7 @@ local lease_ms = tonumber(ARGV[1])
 local ids = {unpack(ARGV, 2)}
 local units = #ids
 
+redis.call('get', permits) -- what holds no permits raises here, before anything is written
 local time = redis.call('time')
 local now_ms = time[1] * 1000 + math.floor(time[2] / 1000)
 local is_out = redis.call('zscore', out, ids[1])

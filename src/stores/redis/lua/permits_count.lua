@@ -10,6 +10,7 @@
 local permits, out, channel = KEYS[1], KEYS[2], KEYS[3]
 local which = ARGV[1]
 
+redis.call('get', permits) -- what holds no permits raises here, before anything is written
 local time = redis.call('time')
 local now_ms = time[1] * 1000 + math.floor(time[2] / 1000)
 local back = redis.call('zremrangebyscore', out, 0, now_ms)

@@ -10,6 +10,7 @@
 --         {'not_held'}           not all were; those that were are back
 local permits, out, channel = KEYS[1], KEYS[2], KEYS[3]
 
+redis.call('get', permits) -- what holds no permits raises here, before anything is written
 local time = redis.call('time')
 local now_ms = time[1] * 1000 + math.floor(time[2] / 1000)
 local back, good, listeners = 0, 0, 0

@@ -43,7 +43,9 @@ if not held then
       if ttl_ms ~= -2 and alive_ms > 0 then
         -- Were memory out, it would wait all the same, and readers would not stand back.
         redis.pcall('zadd', waiting, now_ms + alive_ms, owner)
-        redis.pcall('pexpire', waiting, alive_ms * 2)
+        if redis.pcall('pexpire', waiting, alive_ms * 2) ~= 1 then
+          redis.pcall('zrem', waiting, owner)
+        end
       end
     elseif not writes then
       local last = redis.call('zrange', waiting, -1, -1, 'WITHSCORES')

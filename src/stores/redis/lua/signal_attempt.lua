@@ -14,6 +14,10 @@ local waiter, alive_ms, channels = ARGV[1], tonumber(ARGV[2]), ARGV[3]
 
 local time = redis.call('time')
 local now_ms = time[1] * 1000 + math.floor(time[2] / 1000)
+-- A key that holds something else, and a user who may not PEXPIRE, raise here, before anything is written.
+redis.call('llen', queue)
+redis.call('zscore', heartbeats, waiter)
+redis.call('pexpire', notified, alive_ms * 10)
 -- What was meant for one who died goes to the next who lives.
 for _, dead in ipairs(redis.call('zrangebyscore', notified, 0, now_ms)) do
   redis.call('zrem', notified, dead)

@@ -14,9 +14,20 @@ local what, waiter, alive_ms, channels = ARGV[1], ARGV[2], tonumber(ARGV[3]), AR
 
 local time = redis.call('time')
 local now_ms = time[1] * 1000 + math.floor(time[2] / 1000)
+local function keep_ends()
+  for _, key in ipairs(KEYS) do
+    redis.call('pexpire', key, alive_ms * 10)
+  end
+end
+-- A key that holds something else, and a user who may not PEXPIRE, raise here, before anything is written.
+redis.call('llen', queue)
+redis.call('zscore', heartbeats, waiter)
+redis.call('zscore', notified, waiter)
+keep_ends()
 local most = 0
 if what == 'enlist' then
   if redis.call('zadd', heartbeats, now_ms + alive_ms, waiter) == 1 then
+    redis.call('pexpire', heartbeats, alive_ms * 10)
     redis.call('rpush', queue, waiter)
   end
 elseif what == 'leave' then
@@ -44,7 +55,5 @@ while count < most do
     count = count + 1
   end
 end
-for _, key in ipairs(KEYS) do
-  redis.call('pexpire', key, alive_ms * 10)
-end
+keep_ends()
 return {'count', count}

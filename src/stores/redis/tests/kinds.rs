@@ -8,7 +8,7 @@ use redis::Parser;
 
 use crate::error::ErrorKind;
 use crate::ident::Owner;
-use crate::seam::{Attempt, Claim, Counting, Kind, Release, Store};
+use crate::seam::{Answer, Attempt, Claim, Counting, Kind, Release, Store};
 use crate::stores::redis::RedisStore;
 use crate::stores::redis::tests::harness::{Server, claim, granted, name, owner, soon};
 
@@ -670,6 +670,56 @@ fn what_a_condition_passes_on_has_an_end_whoever_asked() {
     granted(store.attempt(&waiters[1], 1, soon()));
     assert!(server.number(&["PTTL", NOTIFIED]) > 0);
     granted(store.attempt(&waiters[2], 1, soon()));
+    store.close();
+}
+
+#[test]
+fn what_holds_something_else_is_refused_before_anything_of_a_condition_or_of_permits_is_written() {
+    let server = Server::start(&[]);
+    let store = server.store();
+    let me = of(Kind::Signal);
+    let all = [Counting::Enlist, Counting::Notify { all: false }, Counting::Notify { all: true }];
+    for foreign in [WAITING, ALIVE, NOTIFIED] {
+        server.run(&["FLUSHALL"]);
+        count(&store, &me, &Counting::Enlist);
+        server.run(&["SET", foreign, "text"]);
+        let state = || {
+            let mut keys = server.keys();
+            keys.sort();
+            keys.into_iter().map(|key| server.run(&["DUMP", &key])).collect::<Vec<_>>()
+        };
+        let before = state();
+        for what in &all {
+            assert!(matches!(store.count(&of(Kind::Signal), what, soon()), Answer::Refused(_)), "{foreign}");
+        }
+        assert!(matches!(store.attempt(&me, 1, soon()), Answer::Refused(_)), "{foreign}");
+        assert_eq!(state(), before, "{foreign}");
+    }
+    server.run(&["FLUSHALL"]);
+    server.run(&["HSET", "k", "field", "1"]);
+    server.run(&["ZADD", OUT, "1", "over"]);
+    assert!(matches!(store.attempt(&of(Kind::Permits), 1, soon()), Answer::Refused(_)));
+    assert_eq!(server.number(&["ZCARD", OUT]), 1);
+    store.close();
+}
+
+/// Redisson gives them none. One that is killed while it waits, as the last that ever does, leaves them.
+#[test]
+fn the_queue_of_a_fair_lock_in_which_one_of_ours_stands_has_an_end_far_beyond_every_wait() {
+    let server = Server::start(&[]);
+    let store = server.store();
+    redisson_comes(&server, "java:1", 300_000);
+    let (holder, waits) = (of(Kind::Fair), of(Kind::Fair));
+    server.run(&["HSET", "k", &holder.owner.to_string(), "1"]);
+    busy(&store, &waits);
+    for key in [QUEUE, TIMEOUTS] {
+        assert!((86_000_000..=86_400_000).contains(&server.number(&["PTTL", key])), "{key}");
+    }
+    // As after very many of Redisson's, each of whom adds its wait to the time of the one before.
+    server.run(&["DEL", QUEUE, TIMEOUTS, HEARTBEATS]);
+    redisson_comes(&server, "java:1", 900_000_000);
+    busy(&store, &waits);
+    assert!(server.number(&["PTTL", QUEUE]) > 900_000_000);
     store.close();
 }
 

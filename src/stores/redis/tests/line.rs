@@ -210,6 +210,7 @@ fn clients_that_have_not_asked_for_five_seconds_stand_in_the_line_no_more() {
     assert_eq!(line(&server), [lives, client(&long), client(&new)]);
     // The first clears up behind itself too.
     server.run(&["ZREM", LINE, &line(&server)[0]]);
+    stand(&server, &client(&long), 2, 2);
     stand(&server, &dead[0], -1, 9);
     in_line(&store, &by(&long, Turn::StandsInLine));
     assert_eq!(line(&server), [client(&long), client(&new)]);
@@ -240,6 +241,8 @@ fn who_joins_a_line_keeps_its_end_and_who_asks_again_moves_it_on() {
     server.run(&["PEXPIRE", LINE, "20000"]);
     in_line(&store, &second);
     assert!((1..=20_000).contains(&server.number(&["PTTL", LINE])));
+    stand(&server, &client(&second), 2, 2);
+    server.run(&["PEXPIRE", LINE, "20000"]);
     in_line(&store, &by(&second, Turn::StandsInLine));
     assert!((40_000..=60_000).contains(&server.number(&["PTTL", LINE])));
     // Of a line of the dead nobody else does.

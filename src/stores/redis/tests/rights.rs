@@ -5,7 +5,7 @@ use redis::Value;
 use crate::config::RedisOptions;
 use crate::error::ErrorKind;
 use crate::seam::Inspect;
-use crate::seam::{Answer, Attempt, Claim, Kind, Release, Store};
+use crate::seam::{Answer, Attempt, Claim, Counting, Kind, Release, Store, Turn};
 use crate::stores::redis::tests::harness::{Server, claim, granted, open, soon};
 
 /// Exactly what the crate says it needs: no INFO, SCRIPT LOAD, PING, HKEYS, CLIENT.
@@ -99,6 +99,71 @@ fn whichever_right_is_missing_no_key_is_left_without_an_end() {
             }
             assert!(ends(), "{missing:?}");
         }
+        store.close();
+    }
+}
+
+/// What a script wrote before it was refused stays: so that has an end, or is taken back. Then the waiter is killed.
+#[test]
+fn whichever_right_is_missing_no_waiter_leaves_a_key_without_an_end() {
+    let rights = [
+        "pexpire",
+        "zadd",
+        "zrem",
+        "zscore",
+        "zrange",
+        "zrangebyscore",
+        "zremrangebyscore",
+        "rpush",
+        "lpop",
+        "lrem",
+        "lpos",
+        "llen",
+        "lindex",
+        "hexists",
+        "hdel",
+        "time",
+        "publish",
+        "",
+    ];
+    let server = Server::start(&[]);
+    for right in rights {
+        let no_right = format!("-{right}");
+        let rules: Vec<&str> =
+            ["~*", "&*", "+@all"].into_iter().chain((!right.is_empty()).then_some(&*no_right)).collect();
+        let store = open(&user(&server, &rules));
+        for kind in [Kind::Mutex, Kind::Fair, Kind::Write, Kind::Signal] {
+            server.run(&["FLUSHALL"]);
+            // Held by another client. The fair lock is one that Redisson holds; a user of its own rights.
+            let field = if kind == Kind::Write { "mode" } else { "03c6e5aa-0000-4000-8000-000000000001:1" };
+            server.run(&["HSET", "app:a", field, if kind == Kind::Write { "read" } else { "1" }]);
+            server.run(&["PEXPIRE", "app:a", "30000"]);
+            let me = Claim { writers_first: true, turn: Turn::Waits, ..claim(kind, "app:a", 30_000) };
+            if kind == Kind::Signal {
+                drop(store.count(&me, &Counting::Enlist, soon()));
+            }
+            drop(store.attempt(&me, 1, soon()));
+            drop(store.attempt(&me, 1, soon()));
+            for key in server.keys() {
+                assert!(server.number(&["PTTL", &key]) > 0, "{kind:?} without {right}: {key}");
+            }
+        }
+        store.close();
+    }
+}
+
+/// The lock is had: what is only clearing up cannot turn that into a refusal, after which nobody would release it.
+#[test]
+fn a_grant_of_a_fair_lock_is_told_whatever_cannot_be_cleared_up_after_it() {
+    let server = Server::start(&[]);
+    for right in ["-zrem", "-lpop"] {
+        server.run(&["FLUSHALL"]);
+        let store = open(&user(&server, &["~*", "&*", "+@all", right]));
+        let me = claim(Kind::Fair, "app:a", 30_000);
+        server.run(&["HSET", "app:a", "another", "1"]);
+        assert!(matches!(store.attempt(&me, 1, soon()).done(), Attempt::Busy { .. }));
+        server.run(&["DEL", "app:a"]);
+        granted(store.attempt(&me, 1, soon()));
         store.close();
     }
 }

@@ -131,13 +131,23 @@ impl Server {
             }
             ("zadd", [options @ .., by, member]) => {
                 let Some(by) = score(by) else { return error("ERR value is not a valid float") };
-                let only_new = match options {
-                    [] => false,
-                    ["NX"] => true,
+                let (only_new, only_there) = match options {
+                    [] => (false, false),
+                    ["NX"] => (true, false),
+                    ["XX"] | ["XX", "INCR"] => (false, true),
                     _ => panic!("not modelled: zadd {options:?}"),
                 };
+                if options.contains(&"INCR") {
+                    let Some(at) = at(&members, member) else { return Reply::Nil };
+                    members[at].0 += by;
+                    let sum = members[at].0;
+                    members.sort();
+                    self.write(key, Value::Sorted(members));
+                    return Reply::Text(sum.to_string());
+                }
                 let added = match at(&members, member) {
                     Some(_) if only_new => 0,
+                    None if only_there => return Reply::Number(0),
                     Some(at) => {
                         members[at].0 = by;
                         0
@@ -167,12 +177,15 @@ impl Server {
                 self.write(key, Value::Sorted(members));
                 Reply::Text(sum.to_string())
             }
-            ("zrem", [member]) => {
-                let Some(at) = at(&members, member) else { return Reply::Number(0) };
-                members.remove(at);
-                self.write(key, Value::Sorted(members));
-                self.tidy(key);
-                Reply::Number(1)
+            ("zrem", gone @ [_, ..]) => {
+                let before = members.len();
+                members.retain(|(_, member)| !gone.contains(&member.as_str()));
+                let removed = before - members.len();
+                if removed > 0 {
+                    self.write(key, Value::Sorted(members));
+                    self.tidy(key);
+                }
+                Reply::Number(removed as i64)
             }
             ("zpopmin", []) => {
                 if members.is_empty() {

@@ -12,9 +12,9 @@ mod key;
 mod steps;
 
 use crate::foreign::Foreign;
-use crate::kinds::{Answer, Kind, Op, Who};
+use crate::kinds::{Answer, Kind, Op, Who, client_id};
 use crate::lua::Scripts;
-use crate::server::Server;
+use crate::server::{Server, Value};
 
 const BEGIN_US: u64 = 1_700_000_000_000_000;
 
@@ -334,6 +334,7 @@ impl<'a> World<'a> {
     /// The answer arrives.
     /// Ends what has ended by now, here and in the store.
     fn end_windows(&mut self) {
+        self.keep_places();
         self.server.expire();
         let now = self.server.now_us;
         for owner in 0..self.owners.len() {
@@ -351,6 +352,22 @@ impl<'a> World<'a> {
                     self.end_cycle(owner, true);
                 }
                 _ => {}
+            }
+        }
+    }
+
+    /// Who sleeps asks each 1.2 s at the latest, and so has its place in the line until now.
+    fn keep_places(&mut self) {
+        let (now_ms, now_s) = (self.server.now_ms(), (self.server.now_us / 1_000_000) as i64);
+        let sleeps = |owner: &&Owner| matches!(owner.phase, Phase::Sleeps { .. }) && !owner.who.is_foreign();
+        let clients: Vec<String> =
+            self.owners.iter().filter(sleeps).map(|owner| client_id(owner.who.client)).collect();
+        let Some(line) = self.server.keys.get_mut("leasehold_lock_line:{l}") else { return };
+        let Value::Sorted(places) = &mut line.value else { return };
+        for (score, client) in places {
+            if clients.contains(client) {
+                *score = *score - *score % 100 + now_s % 100;
+                line.ends_ms = Some(now_ms + 60_000);
             }
         }
     }
