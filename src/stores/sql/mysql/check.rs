@@ -79,7 +79,7 @@ pub(super) fn tables(
     };
     database.table = Some(TableInUse { name, others: Vec::new() });
     link.conn.query_drop("START TRANSACTION").map_err(failed)?;
-    let tried = try_one(database, link, deadline);
+    let tried = database.notes.without(|| try_one(database, link, deadline));
     if matches!(tried, Err(Failure::Unknown(_))) {
         return tried;
     }

@@ -85,7 +85,7 @@ pub(super) fn tables(
     }
     database.check_line(place, options, link, deadline)?;
     link.execute("BEGIN", deadline)?;
-    let tried = try_one(database, link, deadline);
+    let tried = database.notes.without(|| try_one(database, link, deadline));
     if matches!(tried, Err(Failure::Unknown(_))) {
         return tried;
     }
