@@ -272,8 +272,9 @@ impl ClientBuilder {
         self
     }
 
-    /// Whether to create the database's table where it is not there. Defaults to not: `docs/stores.md` has the
-    /// statements for a migration.
+    /// Whether to create the database's table where none is in sight; that needs no permission where one is. On PostgreSQL none is
+    /// made beside one of the same name in another schema, unless [`table`](Self::table) names the schema. Defaults to not:
+    /// `docs/stores.md` has the statements for a migration.
     pub fn create_schema(mut self, create: bool) -> Self {
         self.redis.table.create = create;
         self

@@ -9,7 +9,7 @@ use crate::seam::{Failure, Outcome};
 use crate::stores::sql::mysql::refusal::{NO_SUCH_TABLE, failed};
 use crate::stores::sql::mysql::url::{REPEATABLE_READ, limit_in_seconds, settings};
 use crate::stores::sql::mysql::{Mysql, MysqlConnection};
-use crate::stores::sql::rows::try_one;
+use crate::stores::sql::trial::try_one;
 use crate::stores::sql::{beside, no_table, query};
 use crate::time::Moment;
 
