@@ -275,8 +275,10 @@ impl ClientBuilder {
         self
     }
 
-    /// Whether to create the database's table where it is not there. Defaults to not: the page on databases has the
-    /// statements for a [migration](https://github.com/leasehold/leasehold/blob/v0.1.0/docs/stores.md#migration).
+    /// Whether to create the database's table where none is in sight; that needs no permission where one is. On PostgreSQL none is
+    /// made beside one of the same name in another schema, unless [`table`](Self::table) names the schema. Defaults to not: the
+    /// page on databases has the statements for a
+    /// [migration](https://github.com/leasehold/leasehold/blob/v0.1.0/docs/stores.md#migration).
     pub fn create_schema(mut self, create: bool) -> Self {
         self.redis.table.create = create;
         self

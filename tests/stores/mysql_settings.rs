@@ -78,8 +78,8 @@ fn where_the_tables_are_there_nobody_asks_for_the_right_to_make_them() {
     let opts = mysql::Opts::from_url(&format!("{}?prefer_socket=false", server.url_as("few"))).unwrap();
     NameTable::default().create(&mut mysql::Conn::new(opts).unwrap()).unwrap();
     // Words for people cost no lock, whatever the table has room for.
-    admin.query_drop("UPDATE leasehold_locks SET thread = ''").unwrap();
     for column in ["VARCHAR(64) CHARACTER SET latin1", "VARCHAR(1) CHARACTER SET utf8mb4"] {
+        admin.query_drop("UPDATE leasehold_locks SET thread = ''").unwrap();
         admin.query_drop(format!("ALTER TABLE leasehold_locks MODIFY thread {column} NOT NULL")).unwrap();
         let client = at(&server.url_as("few")).build().unwrap();
         let work = move || client.lock("a").acquire().unwrap().unlock().unwrap();

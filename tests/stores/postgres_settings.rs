@@ -130,9 +130,10 @@ fn where_the_tables_are_there_nobody_asks_for_the_right_to_make_them() {
 // ---- words for people
 
 /// Takes, waits for and frees a lock in a thread of this name.
-fn uses_in_thread(thread: &str, client: &LockClient, rival: &LockClient) {
-    let (client, rival) = (client.clone(), rival.clone());
+fn uses_in_thread(thread: &str, client: &LockClient, rival: &LockClient, url: &str) {
+    let (client, rival, url) = (client.clone(), rival.clone(), url.to_owned());
     let work = move || {
+        at(&url).build().unwrap().lock("c").acquire().unwrap().unlock().unwrap();
         client.lock("a").lock().unwrap();
         client.fenced_lock("b").acquire().unwrap().unlock().unwrap();
         assert!(!rival.lock("a").try_lock_for(ms(50)).unwrap());
@@ -154,7 +155,7 @@ fn the_name_of_a_thread_costs_no_lock_in_any_database() {
         let builder = || at(&url_of(server, &name, "admin")).label("Kästchen 箱");
         let [client, rival] = [(); 2].map(|()| builder().build().unwrap());
         admin.batch_execute(alter).unwrap();
-        uses_in_thread("工作-1", &client, &rival);
+        uses_in_thread("工作-1", &client, &rival, &url_of(server, &name, "admin"));
         let row = "SELECT thread FROM leasehold_locks WHERE id = sha256('a')";
         let thread: String = admin.query_one(row, &[]).unwrap().get(0);
         assert_eq!(thread, shown, "{like}{alter}");

@@ -68,6 +68,7 @@ pub(super) fn check(
         "one that is supported"
     };
     report.add(Finding::fine("version", words));
+    table(report, client);
     let has_no_rights = trial(report, client, store);
     not_here(report, store);
     let latency = Latency::measure(|| client.inspect(NAME).map(drop));
@@ -82,6 +83,21 @@ pub(super) fn check(
         }
     }
     has_no_rights
+}
+
+/// The table by its full name, and others that are called the same: those who use another keep other locks.
+fn table(report: &mut Report, client: &LockClient) {
+    const ADVICE: &str = "Name the table that is meant with its schema in every program (table(\"schema.name\") in the library), or set one search_path for all roles; drop the others when nobody uses them";
+    let Ok(health) = client.ping() else { return }; // the checks behind this one say why
+    let Some(name) = health.table else { return };
+    let others = health.other_tables;
+    let found = if others.is_empty() {
+        Finding::fine("table", name.clone())
+    } else {
+        let words = format!("{name}; other schemas have tables of this name: {}", others.join(", "));
+        Finding::warning("table", words, ADVICE)
+    };
+    report.add(found.with("table", name).with("other_tables", others));
 }
 
 /// A lock is acquired and released. In a database its token tells the server's time.

@@ -45,6 +45,8 @@ mod rows;
 mod sessions;
 #[cfg(feature = "sqlite")]
 pub(crate) mod sqlite;
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+mod trial;
 
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 use std::time::Duration;

@@ -1,12 +1,8 @@
 //! Locks as rows: what the statements of a database come to.
 
-#[cfg(any(feature = "postgres", feature = "mysql"))]
-use std::sync::Arc;
 use std::time::Duration;
 
 use crate::error::{Error, ErrorKind, Result};
-#[cfg(any(feature = "postgres", feature = "mysql"))]
-use crate::ident::{ClientId, unbound_number};
 use crate::ident::{Fence, LockName, Owner};
 use crate::inspect::{Holder, Inspection, ObjectKind, Whereabouts};
 use crate::seam::capabilities::{Capabilities, ConnectionWatch, Lines, Sweeping, TableInUse};
@@ -300,33 +296,6 @@ pub(super) fn acquire_by_row<D: Rows + ?Sized>(
         Change::None(row) => Ok(Attempt::Busy {
             retry_after: Some(of_kind(row, claim.kind)?.map_or(Duration::ZERO, |row| row.remaining())),
         }),
-    }
-}
-
-/// Takes a lock of its own and frees it, over a connection on which a transaction has begun that is rolled back afterwards: settings
-/// of the server's, triggers and columns by which each lock would fail are found out when the client connects. A user who may only
-/// read is let in, as are those who may write again later.
-#[cfg(any(feature = "postgres", feature = "mysql"))]
-pub(super) fn try_one<D: Rows>(database: &D, link: &mut D::Link, deadline: Moment) -> Outcome<()> {
-    let key = format!("leasehold-try:{}", ClientId::random());
-    let name = LockName::new(&Arc::from(&*key), key).map_err(Failure::Refused)?;
-    let owner = Owner::new(ClientId::random(), unbound_number());
-    let claim = Claim::new(Kind::Mutex, &Arc::new(name), owner, Duration::from_secs(60));
-    let tried = database.take(link, &claim, true, deadline).and_then(|change| match change {
-        Change::Made(_) => database.leave(link, &claim, 0, deadline).map(|change| change.map(|()| 0)),
-        Change::None(row) => Ok(Change::None(row)),
-    });
-    match tried {
-        Ok(Change::Made(_)) => Ok(()),
-        Ok(Change::None(_)) => {
-            let words = "a lock could not be taken and freed for a try, although nobody has it: see the triggers and rules of \
-                         the table";
-            Err(Failure::Refused(Error::new(ErrorKind::Protocol, "connect", words)))
-        }
-        Err(Failure::Refused(error)) if error.is_retryable() || error.kind() == ErrorKind::NoPermission => {
-            Ok(())
-        }
-        Err(failure) => Err(failure),
     }
 }
 

@@ -9,7 +9,7 @@ use crate::seam::{Failure, Outcome};
 use crate::stores::sql::mysql::refusal::{NO_SUCH_TABLE, failed};
 use crate::stores::sql::mysql::url::{REPEATABLE_READ, limit_in_seconds, settings};
 use crate::stores::sql::mysql::{Mysql, MysqlConnection};
-use crate::stores::sql::rows::try_one;
+use crate::stores::sql::trial::try_one;
 use crate::stores::sql::{beside, no_table, query};
 use crate::time::Moment;
 
@@ -32,7 +32,11 @@ pub(super) fn server(link: &mut MysqlConnection) -> Outcome<()> {
 /// isolation is as good, but for gaps that are locked at a name's first use.
 pub(super) fn isolation(database: &mut Mysql, link: &mut MysqlConnection) -> Outcome<()> {
     let text = "SHOW VARIABLES WHERE Variable_name IN ('log_bin', 'binlog_format')";
-    let log: Vec<(String, String)> = link.conn.query(text).map_err(failed)?;
+    let log: Vec<(String, String)> = match link.conn.query(text) {
+        // Then a try finds out.
+        Err(mysql::Error::MySqlError(_)) => return Ok(()),
+        read => read.map_err(failed)?,
+    };
     let is_set = |name: &str, value: &str| {
         log.iter().any(|(known, set)| known == name && set.eq_ignore_ascii_case(value))
     };
@@ -79,7 +83,7 @@ pub(super) fn tables(
     };
     database.table = Some(TableInUse { name, others: Vec::new() });
     link.conn.query_drop("START TRANSACTION").map_err(failed)?;
-    let tried = try_one(database, link, deadline);
+    let tried = database.notes.without(|| try_one(database, link, deadline));
     if matches!(tried, Err(Failure::Unknown(_))) {
         return tried;
     }

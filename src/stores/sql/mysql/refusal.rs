@@ -141,3 +141,31 @@ pub(super) fn classify(code: u16) -> (ErrorKind, &'static str) {
         _ => (ErrorKind::Refused, "the server refused"),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(code: u16, state: &str) -> Driver {
+        let (state, message) = (state.to_owned(), String::new());
+        Driver::MySqlError(MySqlError { state, message, code })
+    }
+
+    #[test]
+    fn an_error_that_ends_the_session_leaves_the_outcome_unknown_unless_the_server_waited_for_a_request() {
+        // Killed, shut down; a proxy's words for a server that it has lost, and a code that nobody knows.
+        for (code, state) in
+            [(1053, "08S01"), (1927, "70100"), (3169, "HY000"), (2013, "HY000"), (9_999, "08007")]
+        {
+            assert!(ends_the_session(&of(code, state)), "{code}");
+            let Failure::Unknown(error) = failed(of(code, state)) else { panic!("{code}") };
+            assert!(error.is_retryable(), "{code}: {error}");
+        }
+        assert!(ends_the_session(&of(WAS_IDLE, "HY000")));
+        assert!(matches!(failed(of(WAS_IDLE, "HY000")), Failure::Refused(error) if error.is_retryable()));
+        for (code, state) in [(1062, "23000"), (TOO_MANY_CONNECTIONS, "08004"), (NOT_READY, "08S01")] {
+            assert!(!ends_the_session(&of(code, state)), "{code}");
+            assert!(matches!(failed(of(code, state)), Failure::Refused(_)), "{code}");
+        }
+    }
+}

@@ -7,7 +7,7 @@ use crate::stores::sql::postgres::link::{Dial, PostgresConnection};
 use crate::stores::sql::postgres::place::{Place, create_beside};
 use crate::stores::sql::postgres::refusal::is_of_protocol;
 use crate::stores::sql::postgres::{Postgres, column};
-use crate::stores::sql::rows::try_one;
+use crate::stores::sql::trial::try_one;
 use crate::time::Moment;
 
 /// Version 11 has `sha256`; 14 ends idle sessions, on which session locks' leases are built.
@@ -85,7 +85,7 @@ pub(super) fn tables(
     }
     database.check_line(place, options, link, deadline)?;
     link.execute("BEGIN", deadline)?;
-    let tried = try_one(database, link, deadline);
+    let tried = database.notes.without(|| try_one(database, link, deadline));
     if matches!(tried, Err(Failure::Unknown(_))) {
         return tried;
     }
