@@ -103,7 +103,9 @@ pub(super) fn classify(code: u16) -> (ErrorKind, &'static str) {
         NO_SUCH_TABLE => {
             (ErrorKind::Unsupported, "the table is not there: see create_schema() and docs/stores.md")
         }
-        1290 | 1792 | 1836 => (ErrorKind::ReadOnly, "the server is read-only"),
+        1036 | 1290 | 1792 | 1836 => (ErrorKind::ReadOnly, "the server is read-only"),
+        // A node of Galera that has lost the others.
+        1047 => (ErrorKind::ReadOnly, "this node of the cluster takes no requests now"),
         1040 | 1203 | 1226 => (ErrorKind::Busy, "the server has reached its limit of connections"),
         LOCK_WAIT_TIMEOUT | 3572 => (ErrorKind::TimedOut, "another transaction has locked the row"),
         1213 => (ErrorKind::Deadlock, "the server broke a deadlock by ending this transaction"),

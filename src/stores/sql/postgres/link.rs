@@ -89,7 +89,7 @@ impl PostgresConnection {
             let setup = format!("{setup}; {BACKEND}");
             let ready = within(deadline, client.simple_query(&setup)).await;
             let ready = ready.ok_or_else(|| timed_out("connecting took too long"))?;
-            Ok::<_, Error>((client, backend_of(&ready.map_err(unreachable)?)))
+            Ok::<_, Error>((client, last_word(&ready.map_err(unreachable)?)))
         });
         let (client, backend) = match client {
             Ok(connected) => connected,
@@ -107,7 +107,7 @@ impl PostgresConnection {
         may_wait().map_err(Failure::Refused)?;
         let asked = format!("{first}{BACKEND}");
         let answer = self.runtime.block_on(within(deadline, self.client.simple_query(&asked)));
-        Ok(backend_of(&judge(answer)?))
+        Ok(last_word(&judge(answer)?))
     }
 
     /// Whether the connection still stands. Lets the runtime look at the socket first, which nobody did meanwhile.
@@ -232,8 +232,8 @@ fn ready<T>(poll: Poll<T>) -> Option<T> {
 
 const BACKEND: &str = "SELECT pg_backend_pid()";
 
-/// The answer to `BACKEND`, which was asked last.
-fn backend_of(answers: &[SimpleQueryMessage]) -> String {
+/// The first column of the last row of all answers.
+pub(super) fn last_word(answers: &[SimpleQueryMessage]) -> String {
     let row = answers.iter().rev().find_map(|answer| match answer {
         SimpleQueryMessage::Row(row) => row.get(0),
         _ => None,

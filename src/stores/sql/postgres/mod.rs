@@ -39,6 +39,9 @@ use crate::time::{Clock, Moment, millis};
 const OLDEST: i32 = 120_000;
 const OLDEST_FOR_SESSIONS: i32 = 140_000;
 
+/// Whether the server takes no writes over this connection: it is a standby, or set so.
+const IS_READ_ONLY: &str = "current_setting('transaction_read_only')::boolean";
+
 /// Connects, and checks that the database can keep locks.
 pub(crate) fn open(options: &RedisOptions, reporter: Arc<Reporter>) -> Result<Arc<dyn Store>> {
     let dial = url::dial(options)?;
@@ -61,7 +64,7 @@ pub(crate) fn open(options: &RedisOptions, reporter: Arc<Reporter>) -> Result<Ar
             false => database.check_line(options, &mut first, deadline),
         })
         .map_err(|failure| failure.into_error().during("connect"))?;
-    let pool = Pool::new(database, options.pool_size, first)?;
+    let pool = Pool::new(database, options.pool_size, first);
     if options.table.session_locks {
         Ok(Arc::new(SessionStore::new(pool)))
     } else {
@@ -109,14 +112,14 @@ fn check_session(database: &Postgres, link: &mut PostgresConnection, deadline: M
 
 fn check(options: &RedisOptions, link: &mut PostgresConnection, deadline: Moment) -> Outcome<()> {
     let refuse = |kind, words: &str| Err(Failure::Refused(Error::new(kind, "connect", words)));
-    let server = "SELECT current_setting('server_version_num')::integer, pg_is_in_recovery()";
-    let row = link.one(server, &[], deadline)?;
+    let server = format!("SELECT current_setting('server_version_num')::integer, {IS_READ_ONLY}");
+    let row = link.one(&server, &[], deadline)?;
     let version: i32 = column(&row, 0)?;
     if version < OLDEST {
         return refuse(ErrorKind::TooOld, "the server is older than PostgreSQL 12");
     }
     if column::<bool>(&row, 1)? {
-        return refuse(ErrorKind::ReadOnly, "the server is a standby: grants come from the primary");
+        return refuse(ErrorKind::ReadOnly, "the server is read-only, or a standby: grants come from the primary");
     }
     if options.table.session_locks {
         let is_new_enough = version >= OLDEST_FOR_SESSIONS;
@@ -169,6 +172,14 @@ impl Database for Postgres {
     fn is_alive(&self, link: &mut PostgresConnection) -> bool {
         link.is_alive()
     }
+
+    fn note_read_only(&self) {
+        self.listener.look_at_role();
+    }
+}
+
+fn read_only_now() -> Error {
+    Error::new(ErrorKind::ReadOnly, "request", "the server is read-only, or a standby")
 }
 
 fn column<'a, T: tokio_postgres::types::FromSql<'a>>(row: &'a PgRow, index: usize) -> Outcome<T> {
