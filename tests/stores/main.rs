@@ -33,6 +33,8 @@ mod postgres;
 #[cfg(feature = "postgres")]
 mod postgres_line;
 mod redis;
+#[cfg(all(feature = "postgres", feature = "mysql"))]
+mod roles;
 #[cfg(feature = "sqlite")]
 mod sqlite;
 #[cfg(all(feature = "tls", feature = "postgres", feature = "mysql", feature = "zookeeper"))]

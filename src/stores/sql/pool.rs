@@ -519,22 +519,150 @@ impl<D: Database> fmt::Debug for Pool<D> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sync::atomic::AtomicUsize;
+    use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
     /// Numbers its connections, all of which stand.
     #[derive(Default)]
-    struct Numbered(AtomicUsize);
+    struct Numbered {
+        made: AtomicUsize,
+        /// Why there is no new one.
+        refuses: Mutex<Option<ErrorKind>>,
+        was_told: AtomicBool,
+    }
 
     impl Database for Numbered {
         type Link = usize;
 
         fn connect(&self, _by: Moment) -> Result<usize> {
-            Ok(self.0.fetch_add(1, Ordering::SeqCst))
+            match *self.refuses.lock() {
+                Some(kind) => Err(Error::new(kind, "connect", "no more")),
+                None => Ok(self.made.fetch_add(1, Ordering::SeqCst)),
+            }
         }
 
         fn is_alive(&self, _link: &mut usize) -> bool {
             true
         }
+
+        fn note_read_only(&self) {
+            self.was_told.store(true, Ordering::SeqCst);
+        }
+    }
+
+    const LASTING: Limits = Limits { age: (LONG, LONG), idle: LONG };
+    const LONG: Duration = Duration::from_secs(3_600);
+    const NO_TIME: Duration = Duration::ZERO;
+
+    fn pool(limits: Limits, size: u32) -> Pool<Numbered> {
+        let database = Numbered::default();
+        let first = database.connect(soon()).unwrap();
+        Pool::within(limits, database, size, first)
+    }
+
+    fn soon() -> Moment {
+        Clock::System.after(Duration::from_secs(30))
+    }
+
+    /// The number of the connection over which a request went that ended so.
+    fn used(pool: &Pool<Numbered>, ended: Outcome<()>) -> Option<usize> {
+        let mut number = None;
+        drop(pool.with(soon(), |_, link| {
+            number = Some(*link);
+            ended
+        }));
+        number
+    }
+
+    fn renewed(pool: &Pool<Numbered>) -> Option<usize> {
+        let answers = pool.with_renewals(1, soon(), |_, link| vec![Ok(*link)]);
+        answers.into_iter().next().and_then(|answer| answer.ok())
+    }
+
+    fn read_only() -> Outcome<()> {
+        Err(Failure::Refused(Error::new(ErrorKind::ReadOnly, "request", "no writes")))
+    }
+
+    fn make_older(pool: &Pool<Numbered>, by: Duration) {
+        let mut state = pool.state.lock();
+        state.idle.iter_mut().chain(pool.renewals.lock().iter_mut()).for_each(|link| {
+            link.made = Moment::from_nanos(link.made.nanos() - crate::time::nanos(by));
+        });
+    }
+
+    /// It leads to a server that was the master once: so do those that are as old.
+    #[test]
+    fn after_an_answer_that_the_server_takes_no_writes_every_connection_is_looked_up_anew() {
+        let pool = pool(LASTING, 2);
+        assert_eq!((used(&pool, Ok(())), renewed(&pool)), (Some(0), Some(1)));
+        pool.with(soon(), |_, _| Ok(assert_eq!(used(&pool, Ok(())), Some(2)))).unwrap();
+        make_older(&pool, Duration::from_secs(1));
+        assert_eq!(used(&pool, read_only()), Some(0), "two are idle");
+        assert!(pool.database.was_told.load(Ordering::SeqCst));
+        assert_eq!((used(&pool, Ok(())), renewed(&pool)), (Some(3), Some(4)));
+        // The next look comes no sooner: it would find the same.
+        assert_eq!((used(&pool, read_only()), used(&pool, Ok(()))), (Some(3), Some(3)));
+    }
+
+    #[test]
+    fn a_connection_that_is_old_or_was_idle_for_long_is_used_no_more() {
+        for limits in [Limits { age: (NO_TIME, NO_TIME), ..LASTING }, Limits { idle: NO_TIME, ..LASTING }] {
+            let pool = pool(limits, 1);
+            assert_eq!((used(&pool, Ok(())), used(&pool, Ok(()))), (Some(1), Some(2)), "{limits:?}");
+            assert_eq!((renewed(&pool), renewed(&pool)), (Some(3), Some(4)), "{limits:?}");
+        }
+        // Nobody has to come for it.
+        let pool = pool(Limits { idle: NO_TIME, ..LASTING }, 1);
+        renewed(&pool).unwrap();
+        pool.tidy();
+        assert!(pool.state.lock().idle.is_empty() && pool.renewals.lock().is_none());
+    }
+
+    /// Age alone is no fault. But a password that was revoked is used for renewals alone.
+    #[test]
+    fn an_old_connection_goes_on_where_no_other_can_be_had() {
+        let pool = pool(Limits { age: (NO_TIME, NO_TIME), ..LASTING }, 1);
+        assert_eq!((used(&pool, Ok(())), renewed(&pool)), (Some(1), Some(2)));
+        *pool.database.refuses.lock() = Some(ErrorKind::Busy);
+        assert_eq!((used(&pool, Ok(())), renewed(&pool)), (Some(1), Some(2)));
+        let pool = self::pool(Limits { age: (NO_TIME, NO_TIME), ..LASTING }, 1);
+        assert_eq!(renewed(&pool), Some(1));
+        *pool.database.refuses.lock() = Some(ErrorKind::Authentication);
+        assert_eq!((used(&pool, Ok(())), renewed(&pool)), (None, Some(1)));
+    }
+
+    #[test]
+    fn where_no_new_connection_can_be_had_all_share_those_that_are_open() {
+        let pool = pool(LASTING, 3);
+        *pool.database.refuses.lock() = Some(ErrorKind::Busy);
+        assert_eq!(renewed(&pool), Some(0), "the requests' only one");
+        let (begun, has_begun) = crate::sync::channel::bounded(1);
+        let (end, ended) = crate::sync::channel::bounded(1);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                pool.with(soon(), |_, _| {
+                    begun.send(()).unwrap();
+                    ended.recv().unwrap();
+                    Ok(())
+                })
+                .unwrap();
+            });
+            has_begun.recv().unwrap();
+            let others = [
+                scope.spawn(|| renewed(&pool)),
+                scope.spawn(|| used(&pool, Ok(()))),
+                scope.spawn(|| used(&pool, Ok(()))),
+            ];
+            let soonest = Clock::System.after(Duration::from_millis(1));
+            let directory = pool.with_another(soonest, |_, link| Ok(*link));
+            assert!(matches!(directory, Err(Failure::Refused(_))), "it waits for none of the requests'");
+            end.send(()).unwrap();
+            for other in others {
+                assert_eq!(other.join().unwrap(), Some(0));
+            }
+        });
+        // The last one breaks: nobody waits for it.
+        let in_doubt = Err(Failure::Unknown(timed_out("no answer")));
+        assert_eq!((used(&pool, in_doubt), used(&pool, Ok(())), renewed(&pool)), (Some(0), None, None));
     }
 
     /// A way of using a connection: the number of the one over which a request ended so.
@@ -543,10 +671,8 @@ mod tests {
     /// The answer to the one request may be read as that to the next, or the next may stand behind it.
     #[test]
     fn a_connection_is_used_again_unless_a_request_over_it_is_in_doubt() {
-        let database = Numbered::default();
-        let first = database.connect(Clock::System.now()).unwrap();
-        let pool = Pool::new(database, 1, first);
-        let deadline = || Clock::System.after(Duration::from_secs(30));
+        let pool = pool(LASTING, 1);
+        let deadline = soon;
         let with: Use<'_> = &|ended| {
             let mut number = None;
             let used = pool.with(deadline(), |_, link| {

@@ -258,8 +258,14 @@ impl<D: SessionDatabase> SessionStore<D> {
             database.unlock(&mut held.link, &claim.name, deadline)
         });
         let outcome = match outcome {
-            // It stays as it is, and can be tried again.
-            Err(Failure::Refused(error)) if self.is_usable(claim) => return Err(Failure::Refused(error)),
+            // It stays as it is, and can be tried again. But over a connection that is silent that may be in vain for ever,
+            // where hanging up does it too.
+            Err(Failure::Refused(error))
+                if self.is_in_use(claim)
+                    || error.kind() != ErrorKind::TimedOut && self.is_usable(claim) =>
+            {
+                return Err(Failure::Refused(error));
+            }
             outcome => outcome,
         };
         let place = self.held.lock().remove(&key(claim));
@@ -299,6 +305,10 @@ impl<D: SessionDatabase> SessionStore<D> {
             }
             Err(failure) => Err(Failure::Unknown(failure.into_error())),
         }
+    }
+
+    fn is_in_use(&self, claim: &Claim) -> bool {
+        self.place(claim).is_some_and(|place| place.try_lock().is_none())
     }
 
     /// Whether the hold's connection can be asked again, or is in use.
