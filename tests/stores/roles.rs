@@ -14,8 +14,7 @@ use crate::databases::Database;
 use crate::support::mysql::MysqlServer;
 use crate::support::postgres::PostgresServer;
 use crate::support::{
-    LONG, RENEWED, comes_within, connected, eventually, fresh, ms, now, receive, throughout,
-    within,
+    LONG, RENEWED, comes_within, connected, eventually, fresh, ms, now, receive, throughout, within,
 };
 
 /// An address that leads to one server, and from some moment on to another.
@@ -206,7 +205,8 @@ fn after_a_planned_switchover_grants_go_on_within_a_second<D: Operated>() {
     let url = relay.url(&old.url_as("app"), old.port());
     let options = || LockClient::builder().url(&url).lease(RENEWED);
     let client = connected(|| options().build());
-    let (copied, gone) = (client.lock("copied").acquire_owned().unwrap(), client.lock("gone").acquire_owned().unwrap());
+    let (copied, gone) =
+        (client.lock("copied").acquire_owned().unwrap(), client.lock("gone").acquire_owned().unwrap());
     // The row of a client that knows the new master already: at the old one it stays as it is for long.
     old.add_row("foreign", "another:1", ms(60_000));
     std::thread::scope(|scope| {
@@ -215,7 +215,9 @@ fn after_a_planned_switchover_grants_go_on_within_a_second<D: Operated>() {
         let users: Vec<_> = (0..6)
             .map(|number| {
                 let client = &client;
-                scope.spawn(move || client.lock(&format!("before-{number}")).acquire().unwrap().unlock().unwrap())
+                scope.spawn(move || {
+                    client.lock(&format!("before-{number}")).acquire().unwrap().unlock().unwrap()
+                })
             })
             .collect();
         users.into_iter().for_each(|user| user.join().unwrap());
@@ -311,7 +313,8 @@ fn a_session_lock_whose_connection_was_cut_is_released_only_when_the_server_says
     let options = || LockClient::builder().url(&url).session_locks().lease(ms(25_000));
     let client = connected(|| options().command_timeout(ms(400)).patience(ms(1_500)).build());
     let rival = server.options_as("app").session_locks().build().unwrap();
-    let (first, second) = (client.lock("a").acquire_owned().unwrap(), client.lock("b").acquire_owned().unwrap());
+    let (first, second) =
+        (client.lock("a").acquire_owned().unwrap(), client.lock("b").acquire_owned().unwrap());
     relay.cut();
     relay.refuse_new(true);
     let error = first.unlock().unwrap_err();

@@ -153,8 +153,12 @@ impl<D: Database> Pool<D> {
 
     fn within(limits: Limits, database: D, size: u32, first: D::Link) -> Pool<D> {
         let now = Clock::System.now();
-        let first =
-            PooledLink { link: first, made: now, replace_at: now.plus(random_between(limits.age)), used: now };
+        let first = PooledLink {
+            link: first,
+            made: now,
+            replace_at: now.plus(random_between(limits.age)),
+            used: now,
+        };
         let state = PoolState {
             is_closed: false,
             idle: vec![first],

@@ -151,7 +151,8 @@ impl<D: SessionDatabase> SessionStore<D> {
 
     /// Notes that the connection of a session that may have the claim's lock is given up.
     fn note_left(&self, claim: &Claim, link: &D::Link, asked: Moment, lease: Duration) {
-        let (session, until) = (self.pool.database().session(link), Clock::System.after(lease.max(claim.lease)));
+        let (session, until) =
+            (self.pool.database().session(link), Clock::System.after(lease.max(claim.lease)));
         self.left.lock().insert(key(claim), LeftSession { session, asked, until });
     }
 
@@ -261,8 +262,7 @@ impl<D: SessionDatabase> SessionStore<D> {
             // It stays as it is, and can be tried again. But over a connection that is silent that may be in vain for ever,
             // where hanging up does it too.
             Err(Failure::Refused(error))
-                if self.is_in_use(claim)
-                    || error.kind() != ErrorKind::TimedOut && self.is_usable(claim) =>
+                if self.is_in_use(claim) || error.kind() != ErrorKind::TimedOut && self.is_usable(claim) =>
             {
                 return Err(Failure::Refused(error));
             }
@@ -291,7 +291,9 @@ impl<D: SessionDatabase> SessionStore<D> {
 
     /// The release of a lock that no connection here has any more. Only the server can say that the one which had it is gone.
     fn leave_left(&self, claim: &Claim, deadline: Moment) -> Outcome<Release> {
-        let Some(left) = self.left.lock().get(&key(claim)).copied() else { return self.not_held(claim, deadline) };
+        let Some(left) = self.left.lock().get(&key(claim)).copied() else {
+            return self.not_held(claim, deadline);
+        };
         let asked =
             self.pool.with(deadline, |database, link| database.end_left(link, claim, &left, deadline));
         match asked {

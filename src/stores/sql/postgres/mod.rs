@@ -119,7 +119,10 @@ fn check(options: &RedisOptions, link: &mut PostgresConnection, deadline: Moment
         return refuse(ErrorKind::TooOld, "the server is older than PostgreSQL 12");
     }
     if column::<bool>(&row, 1)? {
-        return refuse(ErrorKind::ReadOnly, "the server is read-only, or a standby: grants come from the primary");
+        return refuse(
+            ErrorKind::ReadOnly,
+            "the server is read-only, or a standby: grants come from the primary",
+        );
     }
     if options.table.session_locks {
         let is_new_enough = version >= OLDEST_FOR_SESSIONS;
