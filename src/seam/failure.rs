@@ -32,6 +32,12 @@ impl Failure {
         }
     }
 
+    /// Whether the server said that it takes no writes.
+    #[cfg(any(feature = "postgres", feature = "mysql", feature = "sqlite"))]
+    pub(crate) fn is_read_only(&self) -> bool {
+        matches!(self, Failure::Refused(error) if error.kind() == ErrorKind::ReadOnly)
+    }
+
     /// The failure of a request that only reads: whether it was carried out or not, nothing changed.
     pub(crate) fn of_reading(self) -> Failure {
         Failure::Refused(self.into_error())
@@ -59,6 +65,7 @@ pub(crate) fn answer<T>(outcome: Outcome<T>, action: &'static str, name: &str) -
 #[cfg(test)]
 mod tests {
     use super::*;
+    #[allow(unused_imports, reason = "imported above with some features")]
     use crate::error::ErrorKind;
 
     fn error() -> Error {

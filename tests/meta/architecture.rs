@@ -53,7 +53,7 @@ const GROUND: &[&str] = &[
 const DRIVERS: &[(&str, &[&str])] = &[
     ("redis", &["src/stores/redis/"]),
     ("rustls", &["src/tls.rs"]),
-    ("r2d2", &["src/stores/redis/", "src/stores/sql/"]),
+    ("r2d2", &["src/stores/redis/"]),
     ("tokio", &["src/stores/sql/postgres/", "src/task.rs"]),
     ("tokio_postgres", &["src/stores/sql/postgres/"]),
     ("postgres", &["src/stores/sql/postgres/"]),

@@ -38,6 +38,8 @@ mod postgres_line;
 #[cfg(feature = "postgres")]
 mod postgres_settings;
 mod redis;
+#[cfg(all(feature = "postgres", feature = "mysql"))]
+mod roles;
 #[cfg(feature = "sqlite")]
 mod sqlite;
 mod tasks;

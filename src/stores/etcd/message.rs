@@ -284,6 +284,11 @@ pub(super) fn number(of: &Value, field: &str) -> Option<i64> {
     value.as_i64().or_else(|| value.as_str()?.parse().ok())
 }
 
+/// There is no answer for one of a batch, which says nothing about it.
+pub(super) fn unanswered() -> Failure {
+    Failure::Unknown(unreadable())
+}
+
 /// One failure for all of a batch.
 pub(super) fn for_each_of(count: usize, failure: Failure) -> impl Iterator<Item = Failure> {
     let is_unknown = matches!(failure, Failure::Unknown(_));

@@ -11,7 +11,7 @@ use crate::stores::etcd::lease::{EtcdLease, keep_alive, revoke, time_to_live, tt
 use crate::stores::etcd::members::{Transport, is_lease_over, not_sent};
 use crate::stores::etcd::message::{
     BATCH, Done, Front, HeldKey, KeyLine, for_each_of, get, is_absent, is_at, is_since, is_there, put,
-    put_as_leased, take_away, txn, value,
+    put_as_leased, take_away, txn, unanswered, value,
 };
 use crate::stores::etcd::watch::{WatchPlace, id};
 use crate::time::{Clock, Moment};
@@ -346,9 +346,8 @@ impl EtcdStore {
             Ok(alive) => alive.into_iter(),
             Err(failure) => {
                 let mut failures = for_each_of(alike.len(), failure);
-                let failed =
-                    |outcome: Option<_>| outcome.or_else(|| failures.next().map(Err)).unwrap_or(Ok(false));
-                return Ok(outcomes.into_iter().map(failed).collect());
+                let mut failed = || Err(failures.next().unwrap_or_else(unanswered));
+                return Ok(outcomes.into_iter().map(|outcome| outcome.unwrap_or_else(&mut failed)).collect());
             }
         };
         for id in alike {
@@ -356,7 +355,7 @@ impl EtcdStore {
         }
         Ok(outcomes
             .into_iter()
-            .map(|outcome| outcome.unwrap_or_else(|| Ok(alive.next() == Some(true))))
+            .map(|outcome| outcome.unwrap_or_else(|| alive.next().ok_or_else(unanswered)))
             .collect())
     }
 

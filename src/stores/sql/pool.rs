@@ -1,25 +1,51 @@
 //! Connections to one database: a pool for requests, and one connection for renewals that no crowd can take.
+//!
+//! A connection ends with a request in doubt; when it has shown that its server takes no writes any more, with all that
+//! are as old; when it is old, or has been idle for long (`Limits`). One that a hold of a session lock has is not in the
+//! pool: the lock ends with it, so it is neither too old nor idle for too long.
+//!
+//! Where no new connection can be had, those that are open do for all: a request waits for one of them, and a renewal
+//! gets the next that is free. Source: docs/decisions/0035.
 
 use std::fmt;
-use std::sync::Arc;
+use std::ops::{Deref, DerefMut};
 use std::time::Duration;
-
-use r2d2::{ManageConnection, PooledConnection};
-use scheduled_thread_pool::ScheduledThreadPool;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::seam::{Failure, Outcome};
 use crate::stores::sql::timed_out;
-use crate::sync::Mutex;
-use crate::sync::atomic::{AtomicBool, Ordering};
-use crate::time::{Clock, Moment};
+use crate::sync::{Condvar, Mutex};
+use crate::time::{Clock, Moment, random_between};
 
-/// So many slots are there before they are needed; of thousands the making would take seconds.
-const READY: u32 = 16;
+/// How long a connection is used.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Limits {
+    /// From its making on; a time between these two, so that connections that were made together do not end together. It
+    /// bounds how long a changed address, a revoked password, or settings of the server before they were changed stay in
+    /// use where nothing else shows the change.
+    age: (Duration, Duration),
+    /// Without a request. What stands between may forget a connection that is idle for longer, without a word to either
+    /// end: address translation and load balancers do so after four minutes and more. It also bounds what a client that
+    /// has nothing to do costs the server.
+    idle: Duration,
+}
+
+const LIMITS: Limits = Limits {
+    age: (Duration::from_secs(27 * 60), Duration::from_secs(30 * 60)),
+    idle: Duration::from_secs(3 * 60),
+};
+/// After a new connection could not be had for one that is too old, that one goes on for so long.
+const AGED_GOES_ON: Duration = Duration::from_secs(60);
+/// A connection that is younger stays, also when its server takes no writes: another look for the one that does comes no
+/// sooner. So a client of a server that stays read-only connects a few times a second at most.
+const LOOKS_APART: Duration = Duration::from_millis(250);
 
 /// How a database is connected to.
 pub(super) trait Database: Send + Sync + 'static {
     type Link: Send + 'static;
+
+    /// Whether a new connection may lead to another server. A file stays the same, however old its connections are.
+    const HAS_SERVERS: bool = true;
 
     fn connect(&self, deadline: Moment) -> Result<Self::Link>;
 
@@ -36,55 +62,113 @@ pub(super) trait Database: Send + Sync + 'static {
 
     /// Whether a connection that lay idle still stands, as far as can be known without asking the server.
     fn is_alive(&self, link: &mut Self::Link) -> bool;
+
+    /// The server was found to take no writes any more: connections outside the pool are to look too.
+    fn note_read_only(&self) {}
 }
 
-/// The object that r2d2 hands out: a place for a connection. The thread that gets it connects, so that errors are typed
-/// and immediate.
-struct Slots<D>(std::marker::PhantomData<fn() -> D>);
+/// A connection, and since when it is there.
+pub(super) struct PooledLink<L> {
+    link: L,
+    /// When its making began: what it leads to was looked up after that.
+    made: Moment,
+    /// From then on another is to take its place.
+    replace_at: Moment,
+    used: Moment,
+}
 
-impl<D: Database> ManageConnection for Slots<D> {
-    type Connection = Option<D::Link>;
-    type Error = std::convert::Infallible;
+impl<L> Deref for PooledLink<L> {
+    type Target = L;
 
-    fn connect(&self) -> std::result::Result<Option<D::Link>, Self::Error> {
-        Ok(None)
+    fn deref(&self) -> &L {
+        &self.link
+    }
+}
+
+impl<L> DerefMut for PooledLink<L> {
+    fn deref_mut(&mut self) -> &mut L {
+        &mut self.link
+    }
+}
+
+/// What a request showed of its connection.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Shown {
+    Sound,
+    /// A failed request may still be on its way: the connection is dropped, never reused.
+    InDoubt,
+    ReadOnly,
+}
+
+impl Shown {
+    fn by<T>(outcome: &Outcome<T>) -> Shown {
+        match outcome {
+            Err(Failure::Unknown(_)) => Shown::InDoubt,
+            Err(Failure::Refused(error)) if error.kind() == ErrorKind::ReadOnly => Shown::ReadOnly,
+            Ok(_) | Err(Failure::Refused(_)) => Shown::Sound,
+        }
     }
 
-    fn is_valid(&self, _slot: &mut Option<D::Link>) -> std::result::Result<(), Self::Error> {
-        Ok(())
+    fn by_all<T>(outcomes: &[Outcome<T>]) -> Shown {
+        let is = |shown| outcomes.iter().any(|outcome| Shown::by(outcome) == shown);
+        if is(Shown::InDoubt) {
+            Shown::InDoubt
+        } else if is(Shown::ReadOnly) {
+            Shown::ReadOnly
+        } else {
+            Shown::Sound
+        }
     }
+}
 
-    fn has_broken(&self, _slot: &mut Option<D::Link>) -> bool {
-        false
-    }
+struct PoolState<L> {
+    is_closed: bool,
+    /// The last that was used comes last, and is the next to be used.
+    idle: Vec<PooledLink<L>>,
+    /// Requests that have a place, `size` at most.
+    placed: u32,
+    /// Connections in use that come back, by requests and by renewals that had to borrow one.
+    busy: usize,
+    /// Renewals that wait for one of them. Requests leave them as many.
+    urgent: usize,
+    /// Connections that were made before lead to a server that takes no writes.
+    stale_before: Moment,
 }
 
 pub(super) struct Pool<D: Database> {
     database: D,
-    slots: Mutex<Option<r2d2::Pool<Slots<D>>>>,
-    renewals: Mutex<Option<D::Link>>,
-    closed: AtomicBool,
+    size: u32,
+    limits: Limits,
+    state: Mutex<PoolState<D::Link>>,
+    /// Notifies those who wait that there is a place, that a connection is idle, or that none in use is left.
+    changed: Condvar,
+    renewals: Mutex<Option<PooledLink<D::Link>>>,
 }
 
 impl<D: Database> Pool<D> {
     /// `first` is a connection that stands already.
-    pub(super) fn new(database: D, size: u32, first: D::Link) -> Result<Pool<D>> {
-        let threads =
-            ScheduledThreadPool::builder().num_threads(1).thread_name_pattern("leasehold-pool").build();
-        let slots = r2d2::Pool::builder()
-            .max_size(size)
-            .min_idle(Some(size.min(READY)))
-            .test_on_check_out(false)
-            .max_lifetime(None)
-            .idle_timeout(None)
-            .thread_pool(Arc::new(threads))
-            .build(Slots(std::marker::PhantomData))
-            .map_err(|error| Error::new(ErrorKind::Resource, "connect", error.to_string()))?;
-        if let Some(mut slot) = slots.try_get() {
-            *slot = Some(first);
-        }
-        let slots = Mutex::new(Some(slots));
-        Ok(Pool { database, slots, renewals: Mutex::new(None), closed: AtomicBool::new(false) })
+    pub(super) fn new(database: D, size: u32, first: D::Link) -> Pool<D> {
+        Pool::within(LIMITS, database, size, first)
+    }
+
+    fn within(limits: Limits, database: D, size: u32, first: D::Link) -> Pool<D> {
+        let now = Clock::System.now();
+        let first = PooledLink {
+            link: first,
+            made: now,
+            replace_at: now.plus(random_between(limits.age)),
+            used: now,
+        };
+        let state = PoolState {
+            is_closed: false,
+            idle: vec![first],
+            placed: 0,
+            busy: 0,
+            urgent: 0,
+            stale_before: Moment::from_nanos(0),
+        };
+        let (state, changed, renewals) = (Mutex::new(state), Condvar::new(), Mutex::new(None));
+        Pool { database, size, limits, state, changed, renewals }
     }
 
     pub(super) fn database(&self) -> &D {
@@ -97,12 +181,11 @@ impl<D: Database> Pool<D> {
         deadline: Moment,
         talk: impl FnOnce(&D, &mut D::Link) -> Outcome<T>,
     ) -> Outcome<T> {
-        let mut slot = self.slot(deadline)?;
-        self.use_link(&mut slot, deadline, |link| {
-            let outcome = talk(&self.database, link);
-            let is_sound = !matches!(outcome, Err(Failure::Unknown(_)));
-            (outcome, is_sound)
-        })?
+        let mut place = self.place(deadline)?;
+        let mut link = place.standing(deadline)?;
+        let outcome = talk(&self.database, &mut link);
+        place.link = self.kept(link, Shown::by(&outcome));
+        outcome
     }
 
     #[cfg(any(feature = "postgres", feature = "mysql"))]
@@ -110,30 +193,30 @@ impl<D: Database> Pool<D> {
     pub(super) fn lend<T>(
         &self,
         deadline: Moment,
-        talk: impl FnOnce(&D, &mut Option<D::Link>) -> Outcome<T>,
+        talk: impl FnOnce(&D, &mut Option<PooledLink<D::Link>>) -> Outcome<T>,
     ) -> Outcome<T> {
-        let mut slot = self.slot(deadline)?;
-        let mut place = Some(self.standing(slot.take(), deadline)?);
-        let outcome = talk(&self.database, &mut place);
-        if !self.closed.load(Ordering::Acquire) {
-            *slot = place;
-        }
+        let mut place = self.place(deadline)?;
+        let mut lent = Some(place.standing(deadline)?);
+        let outcome = talk(&self.database, &mut lent);
+        place.link = lent.and_then(|link| self.kept(link, Shown::by(&outcome)));
         outcome
     }
 
     #[cfg(any(feature = "postgres", feature = "mysql"))]
-    /// Takes a connection that nobody needs any more, if there is an empty place for it.
-    pub(super) fn give(&self, link: D::Link) {
-        let slots = self.slots.lock().clone();
-        if let Some(mut slot) = slots.and_then(|slots| slots.try_get())
-            && slot.is_none()
-        {
-            *slot = Some(link);
+    /// Takes a connection that nobody needs any more, if there is room for it.
+    pub(super) fn give(&self, link: PooledLink<D::Link>) {
+        let Some(link) = self.kept(link, Shown::Sound) else { return };
+        let mut state = self.state.lock();
+        let has_room = state.idle.len() + state.busy < usize::try_from(self.size).unwrap_or(usize::MAX);
+        if !state.is_closed && has_room {
+            state.idle.push(link);
+            self.changed.notify_all();
         }
     }
 
     /// Has `talk`, for the watchdog, use the connection for renewals, which it may open; or, where a request over that might take
-    /// longer than renewals can wait, one of its own. Callers are not to find theirs in use by what they do not know of.
+    /// longer than renewals can wait, one of its own. Callers are not to find theirs in use by what they do not know of: of
+    /// those it takes one only if it is idle, and no other can be had.
     pub(super) fn with_another<T>(
         &self,
         deadline: Moment,
@@ -143,12 +226,10 @@ impl<D: Database> Pool<D> {
             let mut link = self.database.connect_briefly(deadline).map_err(Failure::Refused)?;
             return talk(&self.database, &mut link);
         }
-        let in_use = || Failure::Refused(timed_out("the connection for renewals is in use"));
-        let mut link = self.renewals.try_lock().ok_or_else(in_use)?;
-        self.use_link(&mut link, deadline, |link| {
-            let outcome = talk(&self.database, link);
-            let is_sound = !matches!(outcome, Err(Failure::Unknown(_)));
-            (outcome, is_sound)
+        self.over_renewals(Clock::System.now(), deadline, |database, link| {
+            let outcome = talk(database, link);
+            let shown = Shown::by(&outcome);
+            (outcome, shown)
         })?
     }
 
@@ -159,61 +240,273 @@ impl<D: Database> Pool<D> {
         deadline: Moment,
         talk: impl FnOnce(&D, &mut D::Link) -> Vec<Outcome<T>>,
     ) -> Vec<Outcome<T>> {
-        let answers = match self.renewals.try_lock_for(deadline.since(Clock::System.now())) {
-            None => Err(Failure::Refused(timed_out("the connection for renewals is in use"))),
-            Some(mut link) => self.use_link(&mut link, deadline, |link| {
-                let answers = talk(&self.database, link);
-                let is_sound = !answers.iter().any(|answer| matches!(answer, Err(Failure::Unknown(_))));
-                (answers, is_sound)
-            }),
-        };
+        let answers = self.over_renewals(deadline, deadline, |database, link| {
+            let answers = talk(database, link);
+            let shown = Shown::by_all(&answers);
+            (answers, shown)
+        });
         answers.unwrap_or_else(|failure| {
             let error = failure.into_error();
             (0..count).map(|_| Err(Failure::Refused(error.copy()))).collect()
         })
     }
 
-    /// A failed request may still be on its way on its connection: the connection is dropped, never reused.
-    fn use_link<T>(
+    #[cfg(feature = "mysql")]
+    /// Has `talk` ask something over the connection for renewals.
+    pub(super) fn ask<T>(
         &self,
-        place: &mut Option<D::Link>,
         deadline: Moment,
-        talk: impl FnOnce(&mut D::Link) -> (T, bool),
+        talk: impl FnOnce(&D, &mut D::Link) -> Outcome<T>,
     ) -> Outcome<T> {
-        let mut link = self.standing(place.take(), deadline)?;
-        let (result, is_sound) = talk(&mut link);
-        if is_sound && !self.closed.load(Ordering::Acquire) {
-            *place = Some(link);
-        }
-        Ok(result)
+        self.over_renewals(deadline, deadline, |database, link| {
+            let outcome = talk(database, link);
+            let shown = Shown::by(&outcome);
+            (outcome, shown)
+        })?
     }
 
-    /// The connection, or a new one if it does not stand any more.
-    fn standing(&self, link: Option<D::Link>, deadline: Moment) -> Outcome<D::Link> {
-        if self.closed.load(Ordering::Acquire) {
+    /// Has `talk` use the connection for renewals. If it cannot be opened, then one of the requests', for which it waits until
+    /// `patience` is over, before all requests: that the server, or the way to it, has no room for another connection says
+    /// nothing against the holds.
+    fn over_renewals<T>(
+        &self,
+        patience: Moment,
+        deadline: Moment,
+        talk: impl FnOnce(&D, &mut D::Link) -> (T, Shown),
+    ) -> Outcome<T> {
+        let in_use = || Failure::Refused(timed_out("the connection for renewals is in use"));
+        let mut own = self.renewals.try_lock_for(patience.since(Clock::System.now())).ok_or_else(in_use)?;
+        match self.standing(own.take(), true, self.connects_by(deadline)) {
+            Ok(mut link) => {
+                let (result, shown) = talk(&self.database, &mut link);
+                *own = self.kept(link, shown);
+                Ok(result)
+            }
+            Err(failure) => {
+                let mut place = Place { pool: self, link: None, is_counted: false, is_open: false };
+                let mut link = place.borrow(failure, patience, true)?;
+                let (result, shown) = talk(&self.database, &mut link);
+                place.link = self.kept(link, shown);
+                Ok(result)
+            }
+        }
+    }
+
+    /// By when connecting has to end if an open connection is to do instead.
+    fn connects_by(&self, deadline: Moment) -> Moment {
+        let state = self.state.lock();
+        if state.busy == 0 && state.idle.is_empty() {
+            return deadline;
+        }
+        let now = Clock::System.now();
+        now.plus(deadline.since(now) / 2)
+    }
+
+    fn place(&self, deadline: Moment) -> Outcome<Place<'_, D>> {
+        let mut state = self.state.lock();
+        loop {
+            if state.is_closed {
+                return Err(Failure::Refused(shut_down()));
+            }
+            if state.placed < self.size {
+                break;
+            }
+            let left = deadline.since(Clock::System.now());
+            if left.is_zero() {
+                return Err(Failure::Refused(timed_out("all connections of the pool are in use")));
+            }
+            self.changed.wait_for(&mut state, left);
+        }
+        state.placed += 1;
+        let link = state.take_idle(false);
+        Ok(Place { pool: self, is_open: link.is_some(), link, is_counted: true })
+    }
+
+    /// The connection, or a new one if it is not to be used any more.
+    fn standing(
+        &self,
+        link: Option<PooledLink<D::Link>>,
+        is_for_renewals: bool,
+        deadline: Moment,
+    ) -> Outcome<PooledLink<D::Link>> {
+        let now = Clock::System.now();
+        let link = link.filter(|link| !D::HAS_SERVERS || now.since(link.used) < self.limits.idle);
+        let Some(mut link) = link.and_then(|link| self.alive(link)) else { return self.connect(deadline) };
+        if !D::HAS_SERVERS || now < link.replace_at {
+            return Ok(link);
+        }
+        match self.connect(self.connects_by(deadline)) {
+            Ok(new) => Ok(new),
+            // A password that was revoked is not used any more; but holds are not lost by it.
+            Err(Failure::Refused(error)) if error.kind() == ErrorKind::Authentication && !is_for_renewals => {
+                Err(Failure::Refused(error))
+            }
+            Err(_no_other_is_to_be_had) => {
+                link.replace_at = now.plus(AGED_GOES_ON);
+                Ok(link)
+            }
+        }
+    }
+
+    /// The connection, if it leads where it should and stands.
+    fn alive(&self, mut link: PooledLink<D::Link>) -> Option<PooledLink<D::Link>> {
+        let is_stale = link.made < self.state.lock().stale_before;
+        (!is_stale && self.database.is_alive(&mut link)).then_some(link)
+    }
+
+    fn connect(&self, deadline: Moment) -> Outcome<PooledLink<D::Link>> {
+        if self.state.lock().is_closed {
             return Err(Failure::Refused(shut_down()));
         }
-        match link.and_then(|mut link| self.database.is_alive(&mut link).then_some(link)) {
-            Some(link) => Ok(link),
-            None => self.database.connect(deadline).map_err(Failure::Refused),
-        }
+        let made = Clock::System.now();
+        let link = self.database.connect(deadline).map_err(Failure::Refused)?;
+        let replace_at = made.plus(random_between(self.limits.age));
+        Ok(PooledLink { link, made, replace_at, used: Clock::System.now() })
     }
 
-    fn slot(&self, deadline: Moment) -> Outcome<PooledConnection<Slots<D>>> {
-        let slots = self.slots.lock().clone();
-        slots
-            .ok_or_else(|| Failure::Refused(shut_down()))?
-            .get_timeout(deadline.since(Clock::System.now()))
-            .map_err(|_no_slot| Failure::Refused(timed_out("all connections of the pool are in use")))
+    /// The connection, if it is to be used again.
+    fn kept(&self, mut link: PooledLink<D::Link>, shown: Shown) -> Option<PooledLink<D::Link>> {
+        link.used = Clock::System.now();
+        let mut state = self.state.lock();
+        if state.is_closed || shown == Shown::InDoubt || link.made < state.stale_before {
+            return None;
+        }
+        if !D::HAS_SERVERS || shown == Shown::Sound || link.used.since(link.made) < LOOKS_APART {
+            return Some(link);
+        }
+        state.stale_before = link.used;
+        let stale = std::mem::take(&mut state.idle);
+        drop(state);
+        drop(stale);
+        self.database.note_read_only();
+        None
+    }
+
+    /// Ends what has been idle for long. Called now and then.
+    pub(super) fn tidy(&self) {
+        if !D::HAS_SERVERS {
+            return;
+        }
+        let now = Clock::System.now();
+        let is_over = |link: &mut PooledLink<D::Link>| now.since(link.used) >= self.limits.idle;
+        let over: Vec<_> = self.state.lock().idle.extract_if(.., is_over).collect();
+        drop(over);
+        if let Some(mut link) = self.renewals.try_lock()
+            && link.as_mut().is_some_and(is_over)
+        {
+            *link = None;
+        }
     }
 
     /// Connections that are in use end with their requests.
     pub(super) fn close(&self) {
-        self.closed.store(true, Ordering::Release);
-        drop(self.slots.lock().take());
+        let mut state = self.state.lock();
+        state.is_closed = true;
+        let idle = std::mem::take(&mut state.idle);
+        drop(state);
+        self.changed.notify_all();
+        drop(idle);
         if let Some(mut link) = self.renewals.try_lock() {
             *link = None;
         }
+    }
+}
+
+impl<L> PoolState<L> {
+    /// Requests leave one for each renewal that waits.
+    fn take_idle(&mut self, is_urgent: bool) -> Option<PooledLink<L>> {
+        if !is_urgent && self.idle.len() <= self.urgent {
+            return None;
+        }
+        let link = self.idle.pop()?;
+        self.busy += 1;
+        Some(link)
+    }
+}
+
+/// What a request, or a renewal that had to borrow a connection, has of the pool.
+struct Place<'a, D: Database> {
+    pool: &'a Pool<D>,
+    /// Goes back to the pool with the place. It is taken out while in use: a panic ends it.
+    link: Option<PooledLink<D::Link>>,
+    is_counted: bool,
+    /// A connection that others may wait for is in use here.
+    is_open: bool,
+}
+
+impl<D: Database> Place<'_, D> {
+    fn standing(&mut self, deadline: Moment) -> Outcome<PooledLink<D::Link>> {
+        let connected = match self.link.take() {
+            link @ Some(_) => self.pool.standing(link, false, deadline),
+            None => self.pool.connect(self.pool.connects_by(deadline)),
+        };
+        match connected {
+            Ok(link) => {
+                self.set_open(true);
+                Ok(link)
+            }
+            Err(failure) => self.borrow(failure, deadline, false),
+        }
+    }
+
+    /// A connection of another's, once it is free; `failure` if there is none.
+    fn borrow(
+        &mut self,
+        failure: Failure,
+        deadline: Moment,
+        is_urgent: bool,
+    ) -> Outcome<PooledLink<D::Link>> {
+        self.set_open(false);
+        loop {
+            let mut state = self.pool.state.lock();
+            let link = loop {
+                if let Some(link) = state.take_idle(is_urgent) {
+                    break link;
+                }
+                let left = deadline.since(Clock::System.now());
+                // The last one that could come back has ended, or nobody has one.
+                if state.busy == 0 && state.idle.is_empty() || left.is_zero() || state.is_closed {
+                    return Err(failure);
+                }
+                state.urgent += usize::from(is_urgent);
+                self.pool.changed.wait_for(&mut state, left);
+                state.urgent -= usize::from(is_urgent);
+            };
+            drop(state);
+            self.is_open = true;
+            if let Some(link) = self.pool.alive(link) {
+                return Ok(link);
+            }
+            self.set_open(false);
+        }
+    }
+
+    /// Pairs with `borrow`, which waits as long as connections are in use elsewhere.
+    fn set_open(&mut self, is_open: bool) {
+        if std::mem::replace(&mut self.is_open, is_open) == is_open {
+            return;
+        }
+        let mut state = self.pool.state.lock();
+        state.busy = if is_open { state.busy + 1 } else { state.busy.saturating_sub(1) };
+        drop(state);
+        self.pool.changed.notify_all();
+    }
+}
+
+impl<D: Database> Drop for Place<'_, D> {
+    fn drop(&mut self) {
+        let link = self.link.take();
+        let mut state = self.pool.state.lock();
+        state.placed -= u32::from(self.is_counted);
+        state.busy -= usize::from(self.is_open);
+        let mut left_over = None;
+        match link {
+            Some(link) if !state.is_closed && link.made >= state.stale_before => state.idle.push(link),
+            link => left_over = link,
+        }
+        drop(state);
+        self.pool.changed.notify_all();
+        drop(left_over);
     }
 }
 
@@ -230,22 +523,150 @@ impl<D: Database> fmt::Debug for Pool<D> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sync::atomic::AtomicUsize;
+    use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
     /// Numbers its connections, all of which stand.
     #[derive(Default)]
-    struct Numbered(AtomicUsize);
+    struct Numbered {
+        made: AtomicUsize,
+        /// Why there is no new one.
+        refuses: Mutex<Option<ErrorKind>>,
+        was_told: AtomicBool,
+    }
 
     impl Database for Numbered {
         type Link = usize;
 
         fn connect(&self, _by: Moment) -> Result<usize> {
-            Ok(self.0.fetch_add(1, Ordering::SeqCst))
+            match *self.refuses.lock() {
+                Some(kind) => Err(Error::new(kind, "connect", "no more")),
+                None => Ok(self.made.fetch_add(1, Ordering::SeqCst)),
+            }
         }
 
         fn is_alive(&self, _link: &mut usize) -> bool {
             true
         }
+
+        fn note_read_only(&self) {
+            self.was_told.store(true, Ordering::SeqCst);
+        }
+    }
+
+    const LASTING: Limits = Limits { age: (LONG, LONG), idle: LONG };
+    const LONG: Duration = Duration::from_secs(3_600);
+    const NO_TIME: Duration = Duration::ZERO;
+
+    fn pool(limits: Limits, size: u32) -> Pool<Numbered> {
+        let database = Numbered::default();
+        let first = database.connect(soon()).unwrap();
+        Pool::within(limits, database, size, first)
+    }
+
+    fn soon() -> Moment {
+        Clock::System.after(Duration::from_secs(30))
+    }
+
+    /// The number of the connection over which a request went that ended so.
+    fn used(pool: &Pool<Numbered>, ended: Outcome<()>) -> Option<usize> {
+        let mut number = None;
+        drop(pool.with(soon(), |_, link| {
+            number = Some(*link);
+            ended
+        }));
+        number
+    }
+
+    fn renewed(pool: &Pool<Numbered>) -> Option<usize> {
+        let answers = pool.with_renewals(1, soon(), |_, link| vec![Ok(*link)]);
+        answers.into_iter().next().and_then(|answer| answer.ok())
+    }
+
+    fn read_only() -> Outcome<()> {
+        Err(Failure::Refused(Error::new(ErrorKind::ReadOnly, "request", "no writes")))
+    }
+
+    fn make_older(pool: &Pool<Numbered>, by: Duration) {
+        let mut state = pool.state.lock();
+        state.idle.iter_mut().chain(pool.renewals.lock().iter_mut()).for_each(|link| {
+            link.made = Moment::from_nanos(link.made.nanos() - crate::time::nanos(by));
+        });
+    }
+
+    /// It leads to a server that was the master once: so do those that are as old.
+    #[test]
+    fn after_an_answer_that_the_server_takes_no_writes_every_connection_is_looked_up_anew() {
+        let pool = pool(LASTING, 2);
+        assert_eq!((used(&pool, Ok(())), renewed(&pool)), (Some(0), Some(1)));
+        pool.with(soon(), |_, _| Ok(assert_eq!(used(&pool, Ok(())), Some(2)))).unwrap();
+        make_older(&pool, Duration::from_secs(1));
+        assert_eq!(used(&pool, read_only()), Some(0), "two are idle");
+        assert!(pool.database.was_told.load(Ordering::SeqCst));
+        assert_eq!((used(&pool, Ok(())), renewed(&pool)), (Some(3), Some(4)));
+        // The next look comes no sooner: it would find the same.
+        assert_eq!((used(&pool, read_only()), used(&pool, Ok(()))), (Some(3), Some(3)));
+    }
+
+    #[test]
+    fn a_connection_that_is_old_or_was_idle_for_long_is_used_no_more() {
+        for limits in [Limits { age: (NO_TIME, NO_TIME), ..LASTING }, Limits { idle: NO_TIME, ..LASTING }] {
+            let pool = pool(limits, 1);
+            assert_eq!((used(&pool, Ok(())), used(&pool, Ok(()))), (Some(1), Some(2)), "{limits:?}");
+            assert_eq!((renewed(&pool), renewed(&pool)), (Some(3), Some(4)), "{limits:?}");
+        }
+        // Nobody has to come for it.
+        let pool = pool(Limits { idle: NO_TIME, ..LASTING }, 1);
+        renewed(&pool).unwrap();
+        pool.tidy();
+        assert!(pool.state.lock().idle.is_empty() && pool.renewals.lock().is_none());
+    }
+
+    /// Age alone is no fault. But a password that was revoked is used for renewals alone.
+    #[test]
+    fn an_old_connection_goes_on_where_no_other_can_be_had() {
+        let pool = pool(Limits { age: (NO_TIME, NO_TIME), ..LASTING }, 1);
+        assert_eq!((used(&pool, Ok(())), renewed(&pool)), (Some(1), Some(2)));
+        *pool.database.refuses.lock() = Some(ErrorKind::Busy);
+        assert_eq!((used(&pool, Ok(())), renewed(&pool)), (Some(1), Some(2)));
+        let pool = self::pool(Limits { age: (NO_TIME, NO_TIME), ..LASTING }, 1);
+        assert_eq!(renewed(&pool), Some(1));
+        *pool.database.refuses.lock() = Some(ErrorKind::Authentication);
+        assert_eq!((used(&pool, Ok(())), renewed(&pool)), (None, Some(1)));
+    }
+
+    #[test]
+    fn where_no_new_connection_can_be_had_all_share_those_that_are_open() {
+        let pool = pool(LASTING, 3);
+        *pool.database.refuses.lock() = Some(ErrorKind::Busy);
+        assert_eq!(renewed(&pool), Some(0), "the requests' only one");
+        let (begun, has_begun) = crate::sync::channel::bounded(1);
+        let (end, ended) = crate::sync::channel::bounded(1);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                pool.with(soon(), |_, _| {
+                    begun.send(()).unwrap();
+                    ended.recv().unwrap();
+                    Ok(())
+                })
+                .unwrap();
+            });
+            has_begun.recv().unwrap();
+            let others = [
+                scope.spawn(|| renewed(&pool)),
+                scope.spawn(|| used(&pool, Ok(()))),
+                scope.spawn(|| used(&pool, Ok(()))),
+            ];
+            let soonest = Clock::System.after(Duration::from_millis(1));
+            let directory = pool.with_another(soonest, |_, link| Ok(*link));
+            assert!(matches!(directory, Err(Failure::Refused(_))), "it waits for none of the requests'");
+            end.send(()).unwrap();
+            for other in others {
+                assert_eq!(other.join().unwrap(), Some(0));
+            }
+        });
+        // The last one breaks: nobody waits for it.
+        let in_doubt = Err(Failure::Unknown(timed_out("no answer")));
+        assert_eq!((used(&pool, in_doubt), used(&pool, Ok(())), renewed(&pool)), (Some(0), None, None));
     }
 
     /// A way of using a connection: the number of the one over which a request ended so.
@@ -254,10 +675,8 @@ mod tests {
     /// The answer to the one request may be read as that to the next, or the next may stand behind it.
     #[test]
     fn a_connection_is_used_again_unless_a_request_over_it_is_in_doubt() {
-        let database = Numbered::default();
-        let first = database.connect(Clock::System.now()).unwrap();
-        let pool = Pool::new(database, 1, first).unwrap();
-        let deadline = || Clock::System.after(Duration::from_secs(30));
+        let pool = pool(LASTING, 1);
+        let deadline = soon;
         let with: Use<'_> = &|ended| {
             let mut number = None;
             let used = pool.with(deadline(), |_, link| {

@@ -3,6 +3,9 @@
 //! Each hold has a connection of its own, since to the server all that comes over one connection is one holder. The
 //! session is set to end when it has been idle for the lease; renewing is talking over it. So the server frees the lock
 //! of a client that died, stands still or is cut off, and a client that still runs is notified.
+//!
+//! A server that takes no writes any more would keep such a lock all the same, since to have one is no write, while other
+//! clients acquire it from its successor. So each attempt and each renewal asks the server for that too.
 
 use std::fmt;
 use std::sync::Arc;
@@ -17,7 +20,7 @@ use crate::seam::fallbacks::describe_by_kinds;
 use crate::seam::inspection::Inspect;
 use crate::seam::subscription::Subscription;
 use crate::seam::{Answer, Attempt, Claim, Failure, Kind, Others, Outcome, Release, Snapshot, Store, answer};
-use crate::stores::sql::pool::{Database, Pool};
+use crate::stores::sql::pool::{Database, Pool, PooledLink};
 use crate::stores::sql::timed_out;
 use crate::sync::Mutex;
 use crate::sync::Waker;
@@ -33,13 +36,15 @@ pub(super) trait SessionDatabase: Database {
     /// Whether `is_alive` sees that the server has hung up, without asking it.
     const SEES_ENDS: bool = false;
 
-    /// Takes the lock for the session, which is then to end when idle for the lease; `false` if another has it.
+    /// Takes the lock for the session, which is then to end when idle for the lease; `false` if another has it. A server that
+    /// takes no writes refuses, and the session has nothing then.
     fn try_lock(&self, link: &mut Self::Link, claim: &Claim, deadline: Moment) -> Outcome<bool>;
 
-    /// Has the session end when idle for the lease, from now on.
-    fn prolong(&self, link: &mut Self::Link, lease: Duration, deadline: Moment) -> Outcome<()>;
+    /// Has the session end when idle for the lease, from now on. `false`: the server takes no writes any more.
+    fn prolong(&self, link: &mut Self::Link, lease: Duration, deadline: Moment) -> Outcome<bool>;
 
-    /// Frees the lock and notifies waiters; the session may then idle. `false` if the session did not have it.
+    /// Frees the lock and notifies waiters; the session may then idle. `false` if the session did not have it, or had it of a
+    /// server that takes no writes any more.
     fn unlock(&self, link: &mut Self::Link, name: &LockName, deadline: Moment) -> Outcome<bool>;
 
     /// The holder of the lock.
@@ -47,6 +52,18 @@ pub(super) trait SessionDatabase: Database {
 
     /// Ends the session that has the lock; `false` if none has.
     fn end(&self, link: &mut Self::Link, name: &LockName, deadline: Moment) -> Outcome<bool>;
+
+    /// The server's number for the session of a connection.
+    fn session(&self, link: &Self::Link) -> u32;
+
+    /// Ends the claim's session, over the connection of another, if it has the lock; `false` if it does not have it.
+    fn end_left(
+        &self,
+        link: &mut Self::Link,
+        claim: &Claim,
+        left: &LeftSession,
+        deadline: Moment,
+    ) -> Outcome<bool>;
 
     /// Whether the server has ended the session. One that goes on can have a connection that is of no use here any more.
     fn is_over(&self, link: &mut Self::Link) -> bool {
@@ -78,11 +95,14 @@ pub(super) trait SessionDatabase: Database {
 
 type SessionKey = (Box<str>, Owner);
 
-/// A hold's connection, and what it was asked for.
+/// A hold's connection, and what it was asked for. It is none of the pool's, and stays however old it is: the lock ends
+/// with it.
 struct HeldSession<L> {
-    link: L,
+    link: PooledLink<L>,
     count: u32,
     lease: Duration,
+    /// When the last request about its end that was answered began.
+    asked: Moment,
     /// The server has ended the session by then if it was not talked to.
     until: Moment,
 }
@@ -90,9 +110,22 @@ struct HeldSession<L> {
 /// A hold's place; empty while it is taken and after it was freed.
 type SessionPlace<L> = Arc<Mutex<Option<HeldSession<L>>>>;
 
+/// A session whose connection was given up without the server's word that it has ended: the server may not have noticed, and
+/// keep a lock for it.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct LeftSession {
+    /// The server's number for it.
+    pub(super) session: u32,
+    /// When the last request that was answered over it began.
+    pub(super) asked: Moment,
+    /// The server has ended it by then, for its idleness.
+    until: Moment,
+}
+
 pub(super) struct SessionStore<D: SessionDatabase> {
     pool: Pool<D>,
     held: Mutex<CrowdMap<SessionKey, SessionPlace<D::Link>>>,
+    left: Mutex<CrowdMap<SessionKey, LeftSession>>,
 }
 
 /// The share of the remaining time for each of several, of which some may hang.
@@ -100,7 +133,7 @@ const SHARE: u32 = 4;
 
 impl<D: SessionDatabase> SessionStore<D> {
     pub(super) fn new(pool: Pool<D>) -> SessionStore<D> {
-        SessionStore { pool, held: Mutex::default() }
+        SessionStore { pool, held: Mutex::default(), left: Mutex::default() }
     }
 
     fn place(&self, claim: &Claim) -> Option<SessionPlace<D::Link>> {
@@ -113,6 +146,14 @@ impl<D: SessionDatabase> SessionStore<D> {
         self.held.lock().retain(|_, place| {
             place.try_lock().is_none_or(|held| held.as_ref().is_some_and(|held| held.until > now))
         });
+        self.left.lock().retain(|_, left| left.until > now);
+    }
+
+    /// Notes that the connection of a session that may have the claim's lock is given up.
+    fn note_left(&self, claim: &Claim, link: &D::Link, asked: Moment, lease: Duration) {
+        let (session, until) =
+            (self.pool.database().session(link), Clock::System.after(lease.max(claim.lease)));
+        self.left.lock().insert(key(claim), LeftSession { session, asked, until });
     }
 
     /// Has `talk` use the claim's session; `None` if there is none, or it has ended.
@@ -139,8 +180,11 @@ impl<D: SessionDatabase> SessionStore<D> {
             }
             Some(Err(_)) | None => {}
         }
-        // Whatever became of the request: the session that held the lock is over.
-        *place = None;
+        // Whatever became of the request: the connection is of no use any more, and the server ends the session that held the
+        // lock once it notices.
+        if let Some(held) = place.take() {
+            self.note_left(claim, &held.link, held.asked, held.lease);
+        }
         self.held.lock().remove(&key(claim));
         Ok(None)
     }
@@ -148,13 +192,20 @@ impl<D: SessionDatabase> SessionStore<D> {
     fn prolong(&self, claim: &Claim, count: Option<u32>, deadline: Moment) -> Outcome<bool> {
         let outcome = self.with_session(claim, deadline, |database, held| {
             let lease = held.lease.max(claim.lease);
-            let until = Clock::System.after(lease);
-            database.prolong(&mut held.link, lease, deadline)?;
-            (held.lease, held.until) = (lease, until);
+            let asked = Clock::System.now();
+            if !database.prolong(&mut held.link, lease, deadline)? {
+                return Ok(false);
+            }
+            (held.lease, held.asked, held.until) = (lease, asked, asked.plus(lease));
             held.count = count.unwrap_or(held.count);
-            Ok(())
+            Ok(true)
         })?;
-        Ok(outcome.is_some())
+        if outcome == Some(false) {
+            // Another client may have the lock of the server's successor. Hanging up frees it here.
+            let place = self.held.lock().remove(&key(claim));
+            drop(place.and_then(|place| place.lock().take()));
+        }
+        Ok(outcome == Some(true))
     }
 
     fn take(&self, claim: &Claim, deadline: Moment) -> Outcome<Attempt> {
@@ -165,10 +216,20 @@ impl<D: SessionDatabase> SessionStore<D> {
         }
         self.pool.lend(deadline, |database, place| {
             let Some(mut link) = place.take() else { return Ok(Attempt::Busy { retry_after: None }) };
-            let until = Clock::System.after(claim.lease);
+            let asked = Clock::System.now();
             match database.try_lock(&mut link, claim, deadline) {
+                Err(Failure::Refused(error)) if error.kind() == ErrorKind::ReadOnly => {
+                    *place = Some(link);
+                    Err(Failure::Refused(error))
+                }
                 Ok(true) => {
-                    let held = HeldSession { link, count: 1, lease: claim.lease, until };
+                    let held = HeldSession {
+                        link,
+                        count: 1,
+                        lease: claim.lease,
+                        asked,
+                        until: asked.plus(claim.lease),
+                    };
                     self.held.lock().insert(key(claim), Arc::new(Mutex::new(Some(held))));
                     Ok(Attempt::Granted { fence: None })
                 }
@@ -176,8 +237,11 @@ impl<D: SessionDatabase> SessionStore<D> {
                     *place = Some(link);
                     Ok(Attempt::Busy { retry_after: None })
                 }
-                // Hanging up frees what may have been taken.
-                Err(failure) => Err(failure),
+                // Hanging up frees what may have been taken, once the server notices; the clean-up sees to it.
+                Err(failure) => {
+                    self.note_left(claim, &link, asked, claim.lease);
+                    Err(failure)
+                }
             }
         })
     }
@@ -195,8 +259,13 @@ impl<D: SessionDatabase> SessionStore<D> {
             database.unlock(&mut held.link, &claim.name, deadline)
         });
         let outcome = match outcome {
-            // It stays as it is, and can be tried again.
-            Err(Failure::Refused(error)) if self.is_usable(claim) => return Err(Failure::Refused(error)),
+            // It stays as it is, and can be tried again. But over a connection that is silent that may be in vain for ever,
+            // where hanging up does it too.
+            Err(Failure::Refused(error))
+                if self.is_in_use(claim) || error.kind() != ErrorKind::TimedOut && self.is_usable(claim) =>
+            {
+                return Err(Failure::Refused(error));
+            }
             outcome => outcome,
         };
         let place = self.held.lock().remove(&key(claim));
@@ -208,10 +277,40 @@ impl<D: SessionDatabase> SessionStore<D> {
                 }
                 Ok(Release::Freed { others: Others::Nobody })
             }
-            Ok(Some(false) | None) => self.not_held(claim, deadline),
+            Ok(Some(false)) => self.not_held(claim, deadline),
+            Ok(None) => self.leave_left(claim, deadline),
             // Hanging up frees it too, once the server has noticed.
+            Err(failure) => {
+                if let Some(held) = held {
+                    self.note_left(claim, &held.link, held.asked, held.lease);
+                }
+                Err(Failure::Unknown(failure.into_error()))
+            }
+        }
+    }
+
+    /// The release of a lock that no connection here has any more. Only the server can say that the one which had it is gone.
+    fn leave_left(&self, claim: &Claim, deadline: Moment) -> Outcome<Release> {
+        let Some(left) = self.left.lock().get(&key(claim)).copied() else {
+            return self.not_held(claim, deadline);
+        };
+        let asked =
+            self.pool.with(deadline, |database, link| database.end_left(link, claim, &left, deadline));
+        match asked {
+            Ok(false) => {
+                self.left.lock().remove(&key(claim));
+                self.not_held(claim, deadline)
+            }
+            Ok(true) => {
+                let words = "the connection broke; the server was told to end the session that has the lock";
+                Err(Failure::Unknown(Error::new(ErrorKind::Unreachable, "unlock", words)))
+            }
             Err(failure) => Err(Failure::Unknown(failure.into_error())),
         }
+    }
+
+    fn is_in_use(&self, claim: &Claim) -> bool {
+        self.place(claim).is_some_and(|place| place.try_lock().is_none())
     }
 
     /// Whether the hold's connection can be asked again, or is in use.
@@ -302,6 +401,12 @@ impl<D: SessionDatabase> Store for SessionStore<D> {
         self.pool.database().message_count(&claim.name)
     }
 
+    /// No answer is ever left to be read: only connections that have been idle for long end here.
+    fn poll_completions(&self) -> bool {
+        self.pool.tidy();
+        false
+    }
+
     fn close(&self) {
         self.pool.database().close();
         self.pool.close();
@@ -375,6 +480,10 @@ mod tests {
         asked: AtomicUsize,
         /// How the next request to free a lock ends; by the lock's being freed, unless that is said.
         unlocks: Mutex<Option<Failure>>,
+        /// It takes no writes any more.
+        is_read_only: AtomicBool,
+        /// What it says, the last first, of a session whose connection was given up; that it has no lock, unless that is said.
+        left: Mutex<Vec<Outcome<bool>>>,
         /// Connections that were made, less those that were closed.
         open: AtomicUsize,
     }
@@ -418,8 +527,8 @@ mod tests {
             self.ask().map(|()| true)
         }
 
-        fn prolong(&self, _link: &mut Connected, _lease: Duration, _by: Moment) -> Outcome<()> {
-            self.ask()
+        fn prolong(&self, _link: &mut Connected, _lease: Duration, _by: Moment) -> Outcome<bool> {
+            self.ask().map(|()| !self.is_read_only.load(Ordering::SeqCst))
         }
 
         fn unlock(&self, _link: &mut Connected, _name: &LockName, _by: Moment) -> Outcome<bool> {
@@ -433,6 +542,21 @@ mod tests {
 
         fn end(&self, _link: &mut Connected, _name: &LockName, _by: Moment) -> Outcome<bool> {
             Ok(false)
+        }
+
+        fn session(&self, _link: &Connected) -> u32 {
+            7
+        }
+
+        fn end_left(
+            &self,
+            _link: &mut Connected,
+            _claim: &Claim,
+            left: &LeftSession,
+            _by: Moment,
+        ) -> Outcome<bool> {
+            assert_eq!(left.session, 7);
+            self.left.lock().pop().unwrap_or(Ok(false))
         }
 
         fn is_over(&self, _link: &mut Connected) -> bool {
@@ -457,7 +581,7 @@ mod tests {
     fn held_twice() -> (Arc<Server>, SessionStore<Arc<Server>>, Claim) {
         let server = Arc::new(Server::default());
         let first = server.connect(soon()).unwrap();
-        let store = SessionStore::new(Pool::new(Arc::clone(&server), 2, first).unwrap());
+        let store = SessionStore::new(Pool::new(Arc::clone(&server), 2, first));
         let claim = claim();
         for count in 1..=2 {
             let granted = Attempt::Granted { fence: None };
@@ -520,5 +644,39 @@ mod tests {
         assert!(matches!(refused, Answer::Refused(_)), "{refused:?}");
         let freed = store.release(&claim, 0, soon());
         assert!(matches!(freed, Answer::Done(Release::Freed { others: Others::Nobody })), "{freed:?}");
+    }
+
+    /// Nobody has told the server to free it, and it may not have noticed the end of the connection.
+    #[test]
+    fn a_release_over_a_connection_that_broke_is_done_only_when_the_server_says_so() {
+        for breaks_first in [false, true] {
+            let (server, store, claim) = held_twice();
+            if breaks_first {
+                server.is_over.store(true, Ordering::SeqCst);
+            } else {
+                *server.unlocks.lock() = Some(Failure::Unknown(timed_out("no answer")));
+                assert!(matches!(store.release(&claim, 0, soon()), Answer::Unknown(_)));
+            }
+            // The last comes first: the server cannot be asked, then the session has the lock, then it is gone.
+            *server.left.lock() = vec![Ok(false), Ok(true), Err(Failure::Refused(over()))];
+            for _ in 0..2 {
+                let released = store.release(&claim, 0, soon());
+                assert!(matches!(released, Answer::Unknown(_)), "{released:?}");
+            }
+            let released = store.release(&claim, 0, soon());
+            assert!(matches!(released, Answer::Done(Release::NotHeld { holder: None })), "{released:?}");
+        }
+    }
+
+    /// Its successor may give the lock to another, and to have it is no write that the old server would refuse.
+    #[test]
+    fn a_session_lock_of_a_server_that_takes_no_writes_any_more_is_lost() {
+        let (server, store, claim) = held_twice();
+        let open = server.open.load(Ordering::SeqCst);
+        server.is_read_only.store(true, Ordering::SeqCst);
+        let renewed = store.renew(std::slice::from_ref(&claim), soon()).pop();
+        assert!(matches!(renewed, Some(Answer::Done(false))), "{renewed:?}");
+        assert_eq!(server.open.load(Ordering::SeqCst), open - 1, "it has hung up");
+        assert!(matches!(store.attempt(&claim, 3, soon()), Answer::Done(Attempt::Lost)));
     }
 }

@@ -55,7 +55,7 @@ pub(crate) fn open(options: &RedisOptions) -> Result<Arc<dyn Store>> {
         return Err(no_table(options));
     }
     // Requests of one process take turns here: they would in the file too, but by sleeping and looking again.
-    Ok(Arc::new(RowStore::new(Pool::new(database, 1, first)?)))
+    Ok(Arc::new(RowStore::new(Pool::new(database, 1, first))))
 }
 
 queries!(
@@ -198,6 +198,8 @@ fn replaced() -> Error {
 
 impl Database for Sqlite {
     type Link = SqliteConnection;
+
+    const HAS_SERVERS: bool = false;
 
     fn connect(&self, deadline: Moment) -> Result<SqliteConnection> {
         let link = self.open(false, deadline)?;

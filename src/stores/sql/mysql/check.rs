@@ -8,21 +8,21 @@ use crate::seam::capabilities::TableInUse;
 use crate::seam::{Failure, Outcome};
 use crate::stores::sql::mysql::refusal::{NO_SUCH_TABLE, failed};
 use crate::stores::sql::mysql::url::{REPEATABLE_READ, limit_in_seconds, settings};
-use crate::stores::sql::mysql::{Mysql, MysqlConnection};
+use crate::stores::sql::mysql::{Mysql, MysqlConnection, is_read_only, read_only_now};
 use crate::stores::sql::trial::try_one;
 use crate::stores::sql::{beside, no_table, query};
 use crate::time::Moment;
 
 pub(super) fn server(link: &mut MysqlConnection) -> Outcome<()> {
     let refuse = |kind, words: &str| Err(Failure::Refused(Error::new(kind, "connect", words)));
-    let text = "SELECT VERSION(), @@global.read_only";
-    let (version, read_only): (String, String) =
+    let text = concat!("SELECT VERSION(), ", is_read_only!());
+    let (version, is_read_only): (String, bool) =
         link.conn.query_first(text).map_err(failed)?.unwrap_or_default();
     if is_too_old(&version) {
         return refuse(ErrorKind::TooOld, "the server is older than MySQL 5.7 or MariaDB 10.3");
     }
-    if !["0", "OFF"].contains(&read_only.as_str()) {
-        return refuse(ErrorKind::ReadOnly, "the server is read-only: grants come from the primary");
+    if is_read_only {
+        return Err(Failure::Refused(read_only_now()));
     }
     Ok(())
 }

@@ -31,6 +31,15 @@ use crate::stores::sql::timed_out;
 use crate::sync::Waker;
 use crate::time::{Clock, Moment};
 
+/// Whether the server takes no writes, for those of it that ask. Users with the right to write all the same (SUPER, READ ONLY
+/// ADMIN) are to go by it too: grants come from the primary.
+macro_rules! is_read_only {
+    () => {
+        "(CONCAT(@@global.read_only) NOT IN ('0', 'OFF') OR @@global.innodb_read_only)"
+    };
+}
+use is_read_only;
+
 /// A connection that has been idle for longer is asked whether it still stands.
 const IDLE: Duration = Duration::from_secs(1);
 
@@ -54,7 +63,7 @@ pub(crate) fn open(options: &RedisOptions) -> Result<Arc<dyn Store>> {
             false => check::tables(&mut database, options, &mut first, deadline),
         })
         .map_err(|failure| failure.into_error().during("connect"))?;
-    let pool = Pool::new(database, options.pool_size, first)?;
+    let pool = Pool::new(database, options.pool_size, first);
     if options.table.session_locks {
         Ok(Arc::new(SessionStore::new(pool)))
     } else {
@@ -84,6 +93,15 @@ impl MysqlConnection {
     fn first<T: mysql::prelude::FromRow>(&mut self, sql: &str, params: Params) -> Outcome<Option<T>> {
         let row = self.conn.exec_first(sql, params);
         self.judge(row)
+    }
+
+    /// Refuses if the server takes no writes.
+    fn refuse_read_only(&mut self) -> Outcome<()> {
+        let read_only = self.first::<i64>(concat!("SELECT ", is_read_only!()), Params::Empty);
+        match read_only.map_err(Failure::of_reading)? {
+            Some(0) => Ok(()),
+            _ => Err(Failure::Refused(read_only_now())),
+        }
     }
 
     fn ping(&mut self) -> Outcome<()> {
@@ -168,6 +186,10 @@ impl Database for Mysql {
     }
 }
 
+fn read_only_now() -> Error {
+    Error::new(ErrorKind::ReadOnly, "request", "the server is read-only: grants come from the primary")
+}
+
 fn lease_us(lease: Duration) -> u64 {
     u64::try_from(lease.as_micros()).unwrap_or(u64::MAX)
 }
@@ -189,10 +211,17 @@ impl Mysql {
     }
 
     fn row(&self, link: &mut MysqlConnection, name: &LockName) -> Outcome<Option<Row>> {
+        Ok(self.row_and_role(link, name)?.map(|(row, _)| row))
+    }
+
+    /// The row, and whether the server takes no writes.
+    fn row_and_role(&self, link: &mut MysqlConnection, name: &LockName) -> Outcome<Option<(Row, bool)>> {
         let params = params! { "name" => name.key().as_bytes() };
-        let row: Option<(bool, String, i64, i64)> =
+        let row: Option<(bool, String, i64, i64, bool)> =
             link.first(&self.queries.look, params).map_err(Failure::of_reading)?;
-        Ok(row.map(|(token, owner, holds, remaining_ms)| Row { token, owner, holds, remaining_ms }))
+        Ok(row.map(|(token, owner, holds, remaining_ms, is_read_only)| {
+            (Row { token, owner, holds, remaining_ms }, is_read_only)
+        }))
     }
 }
 
@@ -232,7 +261,15 @@ impl Rows for Mysql {
         };
         // A row that another owner holds is only read: an UPDATE would wait for the row's lock, and with hundreds who
         // look now and then the server does nothing but search their queue for deadlocks.
-        let seen = self.row(link, &claim.name)?;
+        // That would go on for a lease at a server that takes no writes any more, whose rows nobody changes: it is asked.
+        let seen = match self.row_and_role(link, &claim.name)? {
+            Some((_, true)) => return Err(Failure::Refused(read_only_now())),
+            Some((row, false)) => Some(row),
+            None => {
+                link.refuse_read_only()?;
+                None
+            }
+        };
         let is_anothers = |row: &Row| row.is_live() && row.owner != claim.owner.to_string();
         if seen.as_ref().is_some_and(is_anothers) || deadline.since(Clock::System.now()).is_zero() {
             return Ok(Change::None(seen));
@@ -288,7 +325,8 @@ impl Rows for Mysql {
     }
 
     fn renew(&self, link: &mut MysqlConnection, claims: &[Claim], deadline: Moment) -> Vec<Outcome<bool>> {
-        let mut broken: Option<Error> = None;
+        // A user who may write all the same would keep the hold at a server that others have left.
+        let mut broken: Option<Error> = link.refuse_read_only().err().map(Failure::into_error);
         let one = |claim: &Claim| {
             if let Some(error) = &broken {
                 return Err(Failure::Refused(error.copy()));

@@ -119,7 +119,7 @@ pub(super) fn classify(code: u16) -> (ErrorKind, &'static str) {
         }
         1049 => (ErrorKind::InvalidInput, "there is no such database"),
         NO_SUCH_TABLE => (ErrorKind::Unsupported, crate::stores::sql::TABLE_IS_GONE),
-        1290 | 1792 | 1836 => (ErrorKind::ReadOnly, "the server is read-only"),
+        1036 | 1290 | 1792 | 1836 => (ErrorKind::ReadOnly, "the server is read-only"),
         TOO_MANY_CONNECTIONS | 1203 | 1226 => {
             (ErrorKind::Busy, "the server has reached its limit of connections")
         }
@@ -127,7 +127,8 @@ pub(super) fn classify(code: u16) -> (ErrorKind, &'static str) {
             ErrorKind::TimedOut,
             "another transaction has locked the row, or somebody the table or the server",
         ),
-        NOT_READY => (ErrorKind::Busy, "the node is not ready for requests"),
+        // A node of Galera that has lost the others: another one, looked up anew, may do.
+        NOT_READY => (ErrorKind::ReadOnly, "this node of the cluster takes no requests now"),
         1665 => (
             ErrorKind::Unsupported,
             "the server's binlog_format has become STATEMENT: set it to ROW or MIXED, or build the client anew",

@@ -30,6 +30,10 @@ const TRIES_EVERY: (Duration, Duration) = (Duration::from_millis(20), Duration::
 const MOST_NAMES: usize = 64;
 /// The connection is kept for so long after the last waiter left.
 const LINGER: Duration = Duration::from_secs(5);
+/// A connection is not kept for longer, for the reasons of the pool's.
+const OLDEST: Duration = Duration::from_secs(30 * 60);
+/// What `look` returns beside the ids.
+const READ_ONLY: &str = "read-only";
 /// An answer that takes longer costs the connection, and with it the turnstiles.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(1);
 /// Pauses between attempts to connect: doubled from the first to the second.
@@ -41,7 +45,7 @@ pub(super) struct TurnstileQueries {
     pub(super) enter: String,
     /// Gives it back.
     pub(super) leave: String,
-    /// Which of the ids in the list, in place of `IDS`, are held.
+    /// Which of the ids in the list, in place of `IDS`, are held; also `READ_ONLY` if the server takes no writes.
     pub(super) look: String,
     /// How that list is made: what stands for each id, in place of `ID`, and what stands between two.
     pub(super) list: (&'static str, &'static str),
@@ -146,10 +150,7 @@ impl Turnstiles {
     fn run(&self) {
         let mut pause = PAUSES.0;
         while self.has_work() {
-            let connected = self.connect().and_then(|mut conn| {
-                pause = PAUSES.0;
-                self.watch(&mut conn)
-            });
+            let connected = self.connect().and_then(|mut conn| self.watch(&mut conn, &mut pause));
             if connected.is_err() {
                 let mut state = self.state.lock();
                 let deadline = Clock::System.after(pause);
@@ -174,10 +175,12 @@ impl Turnstiles {
         Conn::new(self.opts.clone().tcp_connect_timeout(Some(self.connect_timeout)))
     }
 
-    /// Watches over one connection; `Ok` when nobody has listened for a while, or the client has ended.
-    fn watch(&self, conn: &mut Conn) -> mysql::Result<()> {
+    /// Watches over one connection; `Ok` when nobody has listened for a while, the connection is old, or the client has ended.
+    /// A server that takes no writes any more is not looked at: its locks are never freed, or seem free for ever.
+    fn watch(&self, conn: &mut Conn, pause: &mut Duration) -> mysql::Result<()> {
         let mut watched: HashMap<Box<str>, Watched> = HashMap::new();
-        loop {
+        let replaced_at = Clock::System.after(OLDEST);
+        while Clock::System.now() < replaced_at {
             let Some(gone) = self.next(&mut watched) else { return Ok(()) };
             for name in gone {
                 conn.exec_drop(&self.queries.leave, params(&name))?;
@@ -193,7 +196,9 @@ impl Turnstiles {
                 watched.pause = (watched.pause * 2).min(TRIES_EVERY.1);
             }
             self.look(conn, &watched)?;
+            *pause = PAUSES.0;
         }
+        Ok(())
     }
 
     /// Wakes the waiters of the locks that are free.
@@ -206,6 +211,9 @@ impl Turnstiles {
         let (each, between) = self.queries.list;
         let ids: Vec<_> = fronts.iter().map(|(id, _)| each.replace("ID", id)).collect();
         let held: Vec<String> = conn.query(self.queries.look.replace("IDS", &ids.join(between)))?;
+        if held.iter().any(|held| held == READ_ONLY) {
+            return Err(mysql::Error::IoError(std::io::Error::other("the server is read-only")));
+        }
         for (id, one) in fronts {
             if !held.iter().any(|held| held == id) {
                 one.channel.notify();

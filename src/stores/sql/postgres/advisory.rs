@@ -4,17 +4,19 @@ use std::time::Duration;
 
 use crate::ident::LockName;
 use crate::seam::subscription::Subscription;
-use crate::seam::{Claim, Outcome};
+use crate::seam::{Claim, Failure, Outcome};
 use crate::stores::sql::lease_ms;
 use crate::stores::sql::postgres::refusal::or_done_unheard;
-use crate::stores::sql::postgres::{Postgres, PostgresConnection, column};
-use crate::stores::sql::sessions::SessionDatabase;
+use crate::stores::sql::postgres::{IS_READ_ONLY, Postgres, PostgresConnection, column, read_only_now};
+use crate::stores::sql::sessions::{LeftSession, SessionDatabase};
 use crate::sync::Waker;
 use crate::time::Moment;
 
 const TRY_LOCK: &str = include_str!("../query/postgres/advisory_try_lock.sql");
 const UNLOCK: &str = include_str!("../query/postgres/advisory_unlock.sql");
 const HOLDER: &str = include_str!("../query/postgres/advisory_holder.sql");
+const PROLONG: &str = include_str!("../query/postgres/advisory_prolong.sql");
+const END_LEFT: &str = include_str!("../query/postgres/advisory_end_left.sql");
 const END: &str = include_str!("../query/postgres/advisory_end.sql");
 
 impl SessionDatabase for Postgres {
@@ -26,12 +28,11 @@ impl SessionDatabase for Postgres {
         let name = claim.name.key().as_bytes();
         let lease = idle_limit(claim.lease);
         let row = link.one(TRY_LOCK, &[&name, &lease, &claim.owner.to_string()], deadline)?;
-        column(&row, 0)
+        column::<Option<bool>>(&row, 0)?.ok_or_else(|| Failure::Refused(read_only_now()))
     }
 
-    fn prolong(&self, link: &mut PostgresConnection, lease: Duration, deadline: Moment) -> Outcome<()> {
-        let prolong = "SELECT set_config('idle_session_timeout', $1, false)";
-        link.one(prolong, &[&idle_limit(lease)], deadline).map(drop)
+    fn prolong(&self, link: &mut PostgresConnection, lease: Duration, deadline: Moment) -> Outcome<bool> {
+        column(&link.one(PROLONG, &[&idle_limit(lease)], deadline)?, 0)
     }
 
     fn unlock(&self, link: &mut PostgresConnection, name: &LockName, deadline: Moment) -> Outcome<bool> {
@@ -54,8 +55,29 @@ impl SessionDatabase for Postgres {
     }
 
     fn end(&self, link: &mut PostgresConnection, name: &LockName, deadline: Moment) -> Outcome<bool> {
+        let is_read_only = link.one(&format!("SELECT {IS_READ_ONLY}"), &[], deadline)?;
+        if column(&is_read_only, 0)? {
+            return Err(Failure::Refused(read_only_now()));
+        }
         let rows = link.rows(END, &[&name.key().as_bytes(), &self.listener.channel(name)], deadline);
         or_done_unheard(rows.map(|rows| !rows.is_empty()), || true)
+    }
+
+    fn session(&self, link: &PostgresConnection) -> u32 {
+        link.backend.parse().unwrap_or(0) // no process's
+    }
+
+    fn end_left(
+        &self,
+        link: &mut PostgresConnection,
+        claim: &Claim,
+        left: &LeftSession,
+        deadline: Moment,
+    ) -> Outcome<bool> {
+        let (name, channel) = (claim.name.key().as_bytes(), self.listener.channel(&claim.name));
+        let (pid, owner) = (i64::from(left.session), claim.owner.to_string());
+        let ended = link.rows(END_LEFT, &[&name, &channel, &pid, &owner], deadline)?;
+        Ok(!ended.is_empty())
     }
 
     fn listen(&self, name: &LockName, waker: &Waker) -> Option<Subscription> {

@@ -68,7 +68,7 @@ impl PostgresConnection {
                 let setup = format!("{setup}; {BACKEND}");
                 let ready = within(deadline, client.simple_query(&setup)).await;
                 let ready = ready.ok_or_else(|| timed_out("connecting took too long"))?;
-                Ok::<_, Error>((client, backend_of(&ready.map_err(unreachable)?)))
+                Ok::<_, Error>((client, last_word(&ready.map_err(unreachable)?)))
             })?
             .map_err(|error| error.during("connect"))?;
         let (client, statements) = (Arc::new(client), HashMap::new());
@@ -79,7 +79,7 @@ impl PostgresConnection {
     pub(super) fn backend_after(&mut self, first: &str, deadline: Moment) -> Outcome<String> {
         let asked = format!("{first}{BACKEND}");
         let answer = self.ask(within(deadline, self.client.simple_query(&asked)))?;
-        Ok(backend_of(&self.judge(answer)?))
+        Ok(last_word(&self.judge(answer)?))
     }
 
     /// Whether the connection still stands. Lets the runtime look at the socket first, which nobody did meanwhile.
@@ -226,8 +226,8 @@ pub(super) const STAYS: &str = "SELECT set_config('idle_session_timeout', '0', f
 
 const BACKEND: &str = "SELECT pg_backend_pid()";
 
-/// The answer to `BACKEND`, which was asked last.
-fn backend_of(answers: &[SimpleQueryMessage]) -> String {
+/// The first column of the last row of all answers.
+pub(super) fn last_word(answers: &[SimpleQueryMessage]) -> String {
     let row = answers.iter().rev().find_map(|answer| match answer {
         SimpleQueryMessage::Row(row) => row.get(0),
         _ => None,

@@ -17,7 +17,8 @@ use crate::observe::reporter::Reporter;
 use crate::room::CrowdMap;
 use crate::seam::subscription::{Channel, ChannelSource, Subscription};
 use crate::stores::sql::postgres::driver::{Driver, within};
-use crate::stores::sql::postgres::link::{Dial, STAYS};
+use crate::stores::sql::postgres::link::{Dial, STAYS, last_word};
+use crate::stores::sql::postgres::read_only_now;
 use crate::stores::sql::postgres::refusal::unreachable;
 use crate::stores::sql::timed_out;
 use crate::sync::Waker;
@@ -27,6 +28,8 @@ use crate::time::{Clock, Moment};
 
 /// After so long without a word the server is asked for one; after as long again the connection counts as dead.
 const SILENCE: Duration = Duration::from_secs(5);
+/// A connection is not kept for longer, for the reasons of the pool's.
+const OLDEST: Duration = Duration::from_secs(30 * 60);
 /// Pauses between attempts to connect: doubled from the first to the second.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
 
@@ -137,6 +140,11 @@ impl NotificationListener {
             .map(|entry| entry.channel.message_count())
     }
 
+    /// Has the thread ask soon whether its server still takes writes.
+    pub(super) fn look_at_role(&self) {
+        self.changed.notify_one();
+    }
+
     /// Hangs up and lets the thread end. Waits for it for a moment, but not if it is the caller.
     pub(super) fn close(&self) {
         let mut state = self.state.lock();
@@ -177,20 +185,24 @@ impl NotificationListener {
         let mut pause = PAUSES.0;
         while !self.is_closed() {
             let error = match self.connected(&mut pause).await {
-                Ok(()) => return,
+                Ok(()) if self.is_closed() => return,
+                Ok(()) => {
+                    self.fell_silent(None);
+                    continue;
+                }
                 Err(error) => error,
             };
-            self.fell_silent(error);
+            self.fell_silent(Some(error));
             within(Clock::System.after(pause), self.until_closed()).await;
             pause = (pause * 2).min(PAUSES.1);
         }
     }
 
-    /// Waiters look now, and poll until messages come again.
-    fn fell_silent(&self, error: Error) {
+    /// Waiters look now, and poll until messages come again. Without an error that is but a moment, and told to nobody.
+    fn fell_silent(&self, error: Option<Error>) {
         let mut state = self.state.lock();
         let channels: Vec<_> = state.channels.values().map(|entry| Arc::clone(&entry.channel)).collect();
-        if !state.closed {
+        if let Some(error) = error.filter(|_| !state.closed) {
             self.tell_down(&mut state, error);
         }
         drop(state);
@@ -203,9 +215,10 @@ impl NotificationListener {
         }
     }
 
-    /// Listens over one connection; `Ok` when the listener is closed.
+    /// Listens over one connection; `Ok` when the listener is closed, or the connection is old.
     async fn connected(&self, pause: &mut Duration) -> Result<()> {
-        let deadline = Clock::System.after(self.connect_timeout);
+        let (deadline, replaced_at) =
+            (Clock::System.after(self.connect_timeout), Clock::System.after(OLDEST));
         let (client, mut connection) = self.dial.connect(deadline).await?;
         let me = self.me.clone();
         let reader = async move {
@@ -229,7 +242,7 @@ impl NotificationListener {
         loop {
             // Registered before the look at the channels: what changes after that look is not missed.
             let changed = self.changed.notified();
-            if !self.arrange(&client).await? {
+            if !self.arrange(&client).await? || Clock::System.now() >= replaced_at {
                 return Ok(());
             }
             *pause = PAUSES.0;
@@ -278,9 +291,14 @@ impl NotificationListener {
                 true
             });
         }
-        let answer = within(Clock::System.after(SILENCE), client.batch_execute(&commands)).await;
+        // Nobody releases at a server that takes no writes any more.
+        commands.push_str("SHOW transaction_read_only");
+        let answer = within(Clock::System.after(SILENCE), client.simple_query(&commands)).await;
         let answer = answer.ok_or_else(|| timed_out("the server fell silent"))?;
-        answer.map_err(|error| unreachable(error).during("subscribe"))?;
+        let answer = answer.map_err(|error| unreachable(error).during("subscribe"))?;
+        if last_word(&answer) == "on" {
+            return Err(read_only_now().during("subscribe"));
+        }
         // Each wakes its waiters: before the LISTEN a release could pass unheard.
         fresh.iter().for_each(|channel| channel.set_up(true));
         let mut state = self.state.lock();

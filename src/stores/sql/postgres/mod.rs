@@ -41,6 +41,9 @@ use crate::stores::sql::sessions::SessionStore;
 use crate::sync::Waker;
 use crate::time::{Clock, Moment, millis};
 
+/// Whether the server takes no writes over this connection: it is a standby, or set so.
+const IS_READ_ONLY: &str = "current_setting('transaction_read_only')::boolean";
+
 /// Connects, and checks that the database can keep locks.
 pub(crate) fn open(options: &RedisOptions, reporter: Arc<Reporter>) -> Result<Arc<dyn Store>> {
     let (dial, setup) = (url::dial(options)?, setup(options));
@@ -64,7 +67,7 @@ pub(crate) fn open(options: &RedisOptions, reporter: Arc<Reporter>) -> Result<Ar
         first.table = Some(place.shown.name.as_str().into());
         check::tables(&database, (place, options), &mut first, deadline).map_err(failed)?;
     }
-    let pool = Pool::new(database, options.pool_size, first)?;
+    let pool = Pool::new(database, options.pool_size, first);
     if session_locks { Ok(Arc::new(SessionStore::new(pool))) } else { Ok(Arc::new(RowStore::new(pool))) }
 }
 
@@ -112,6 +115,14 @@ impl Database for Postgres {
     fn is_alive(&self, link: &mut PostgresConnection) -> bool {
         link.is_alive()
     }
+
+    fn note_read_only(&self) {
+        self.listener.look_at_role();
+    }
+}
+
+fn read_only_now() -> Error {
+    Error::new(ErrorKind::ReadOnly, "request", "the server is read-only, or a standby")
 }
 
 fn column<'a, T: tokio_postgres::types::FromSql<'a>>(row: &'a PgRow, index: usize) -> Outcome<T> {

@@ -1,0 +1,356 @@
+//! PostgreSQL and MySQL behind an address that leads elsewhere from one moment to the next, or that has room for few
+//! connections: planned switchovers, users with one connection, links that break without a word.
+
+use std::io::{Read as _, Write as _};
+use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU16, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use leasehold::{ClientBuilder, LockClient, LossReason};
+use parking_lot::Mutex;
+
+use crate::databases::Database;
+use crate::support::mysql::MysqlServer;
+use crate::support::postgres::PostgresServer;
+use crate::support::{
+    LONG, RENEWED, comes_within, connected, eventually, fresh, ms, now, receive, throughout, within,
+};
+
+/// An address that leads to one server, and from some moment on to another.
+struct Relay {
+    port: u16,
+    state: Arc<RelayState>,
+}
+
+#[derive(Default)]
+struct RelayState {
+    to: AtomicU16,
+    refuses: AtomicBool,
+    accepted: AtomicUsize,
+    /// On connections with a lower number nothing passes any more, their ends included.
+    cut: AtomicUsize,
+    /// The sides of all connections, so that those that are cut stay open.
+    kept: Mutex<Vec<TcpStream>>,
+}
+
+impl Relay {
+    fn to(port: u16) -> Relay {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let relay = Relay { port: listener.local_addr().unwrap().port(), state: Arc::default() };
+        relay.lead_to(port);
+        let state = Arc::clone(&relay.state);
+        in_background(move || {
+            for client in listener.incoming().flatten() {
+                if state.refuses.load(Ordering::SeqCst) {
+                    continue;
+                }
+                let number = state.accepted.fetch_add(1, Ordering::SeqCst);
+                let to = (Ipv4Addr::LOCALHOST, state.to.load(Ordering::SeqCst));
+                let Ok(server) = TcpStream::connect(to) else { continue };
+                let sides = [&client, &server].map(|side| side.try_clone().unwrap());
+                state.kept.lock().extend(sides);
+                for (from, to) in [(&client, &server), (&server, &client)] {
+                    let (from, to) = (from.try_clone().unwrap(), to.try_clone().unwrap());
+                    let state = Arc::clone(&state);
+                    in_background(move || pass_on(from, to, &|| number < state.cut.load(Ordering::SeqCst)));
+                }
+            }
+        });
+        relay
+    }
+
+    /// New connections lead to this server; the open ones stay where they are.
+    fn lead_to(&self, port: u16) {
+        self.state.to.store(port, Ordering::SeqCst);
+    }
+
+    /// Nothing passes any more on the open connections, and neither side is told.
+    fn cut(&self) {
+        self.state.cut.store(self.state.accepted.load(Ordering::SeqCst), Ordering::SeqCst);
+    }
+
+    fn refuse_new(&self, refuses: bool) {
+        self.state.refuses.store(refuses, Ordering::SeqCst);
+    }
+
+    /// The URL of the server, with this address in place of its own.
+    fn url(&self, url: &str, port: u16) -> String {
+        url.replace(&format!(":{port}/"), &format!(":{}/", self.port))
+    }
+}
+
+/// Ends with the connections, or the process.
+fn in_background(work: impl FnOnce() + Send + 'static) {
+    drop(std::thread::Builder::new().spawn(work).unwrap());
+}
+
+fn pass_on(mut from: TcpStream, mut to: TcpStream, is_cut: &dyn Fn() -> bool) {
+    let mut bytes = [0; 4_096];
+    while let Ok(count @ 1..) = from.read(&mut bytes) {
+        if !is_cut() && to.write_all(&bytes[..count]).is_err() {
+            break;
+        }
+    }
+    if !is_cut() {
+        // Either may be closed already.
+        to.shutdown(Shutdown::Both).ok();
+        from.shutdown(Shutdown::Both).ok();
+    }
+}
+
+/// What an operator does to a server.
+trait Operated: Database {
+    fn port(&self) -> u16;
+    fn url_as(&self, user: &str) -> String;
+    /// Makes the user `app`, who may use the table and may not write to a server that is read-only, and the user `one`, who may
+    /// have one connection.
+    fn make_users(&self);
+    /// As before a switchover: no more writes; open connections stay.
+    fn set_read_only(&self);
+    /// How many connections the user `app` has.
+    fn connections(&self) -> u64;
+    /// Adds the row of a lock as replication would have.
+    fn add_row(&self, name: &str, owner: &str, lease: Duration);
+
+    fn options_as(&self, user: &str) -> ClientBuilder {
+        LockClient::builder().url(&self.url_as(user))
+    }
+}
+
+impl Operated for MysqlServer {
+    fn port(&self) -> u16 {
+        self.port()
+    }
+    fn url_as(&self, user: &str) -> String {
+        self.url_as(user)
+    }
+    fn make_users(&self) {
+        self.client();
+        for statement in [
+            "CREATE USER app@'%'",
+            "CREATE USER one@'%' WITH MAX_USER_CONNECTIONS 1",
+            "GRANT SELECT, INSERT, UPDATE, DELETE ON locks.* TO app@'%'",
+            "GRANT SELECT, INSERT, UPDATE, DELETE ON locks.* TO one@'%'",
+        ] {
+            self.execute(statement);
+        }
+    }
+    fn set_read_only(&self) {
+        self.execute("SET GLOBAL read_only = 1");
+    }
+    fn connections(&self) -> u64 {
+        use mysql::prelude::Queryable as _;
+        let count = "SELECT COUNT(*) FROM information_schema.processlist WHERE user = 'app'";
+        self.admin().query_first(count).unwrap().unwrap()
+    }
+    fn add_row(&self, name: &str, owner: &str, lease: Duration) {
+        self.execute(&format!(
+            "INSERT INTO leasehold_locks (id, name, token, owner, holds, expires_at, fence, host, pid, thread, since) \
+             VALUES (UNHEX(SHA2('{name}', 256)), '{name}', 0, '{owner}', 1, \
+             UTC_TIMESTAMP(6) + INTERVAL {} MICROSECOND, 0, '', 0, '', UTC_TIMESTAMP(6))",
+            lease.as_micros()
+        ));
+    }
+}
+
+impl Operated for PostgresServer {
+    fn port(&self) -> u16 {
+        self.port()
+    }
+    fn url_as(&self, user: &str) -> String {
+        self.url_as(user)
+    }
+    fn make_users(&self) {
+        self.client();
+        self.execute("CREATE ROLE app LOGIN; CREATE ROLE one LOGIN CONNECTION LIMIT 1");
+        self.execute("GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO app, one");
+    }
+    fn set_read_only(&self) {
+        self.execute("ALTER SYSTEM SET default_transaction_read_only = on");
+        self.execute("SELECT pg_reload_conf()");
+        let is_set = || {
+            let asked = self.admin().query_one("SHOW default_transaction_read_only", &[]);
+            asked.unwrap().get::<_, String>(0) == "on"
+        };
+        assert!(eventually(LONG, is_set));
+    }
+    fn connections(&self) -> u64 {
+        let count = "SELECT count(*) FROM pg_stat_activity WHERE usename = 'app'";
+        self.admin().query_one(count, &[]).unwrap().get::<_, i64>(0).unsigned_abs()
+    }
+    fn add_row(&self, name: &str, owner: &str, lease: Duration) {
+        self.execute(&format!(
+            "INSERT INTO leasehold_locks (id, name, token, owner, holds, expires_at, fence, host, pid, thread, since) \
+             VALUES (sha256('{name}'), '{name}', false, '{owner}', 1, \
+             clock_timestamp() + interval '{} ms', 0, '', 0, '', clock_timestamp())",
+            lease.as_millis()
+        ));
+    }
+}
+
+/// The master of today, the one of tomorrow, and the address that clients know.
+fn two<D: Operated>() -> Option<(D, D, Relay)> {
+    let (old, new) = (D::start()?, D::start()?);
+    old.make_users();
+    new.make_users();
+    let relay = Relay::to(old.port());
+    Some((old, new, relay))
+}
+
+/// The old master is made read-only and the address leads to the new one. Connections to the old one stay open, as they do
+/// behind a proxy or a name.
+fn after_a_planned_switchover_grants_go_on_within_a_second<D: Operated>() {
+    let Some((old, new, relay)) = two::<D>() else { return };
+    let url = relay.url(&old.url_as("app"), old.port());
+    let options = || LockClient::builder().url(&url).lease(RENEWED);
+    let client = connected(|| options().build());
+    let (copied, gone) =
+        (client.lock("copied").acquire_owned().unwrap(), client.lock("gone").acquire_owned().unwrap());
+    // The row of a client that knows the new master already: at the old one it stays as it is for long.
+    old.add_row("foreign", "another:1", ms(60_000));
+    std::thread::scope(|scope| {
+        let waiter = scope.spawn(|| client.lock("foreign").try_lock_for(LONG).map(|_| now()));
+        // As many connections as the pool keeps, and each is to be looked up anew.
+        let users: Vec<_> = (0..6)
+            .map(|number| {
+                let client = &client;
+                scope.spawn(move || {
+                    client.lock(&format!("before-{number}")).acquire().unwrap().unlock().unwrap()
+                })
+            })
+            .collect();
+        users.into_iter().for_each(|user| user.join().unwrap());
+        // The row as it was replicated.
+        new.add_row("copied", &copied.owner().to_string(), RENEWED);
+        relay.lead_to(new.port());
+        old.set_read_only();
+        let start = now();
+        let mut number = 0;
+        comes_within(start, ms(1_000), "the first grant", || {
+            number += 1;
+            client.lock(&format!("after-{number}")).try_lock().is_ok_and(|is_granted| is_granted)
+        });
+        for number in 0..20 {
+            client.lock(&format!("then-{number}")).acquire().unwrap().unlock().unwrap();
+        }
+        within(start, ms(2_000), "twenty more grants");
+        let granted = waiter.join().unwrap().unwrap();
+        // A waiter looks each 1.2 s at the latest.
+        let late = granted.saturating_duration_since(start);
+        assert!(late < ms(3_000) + crate::support::stalled_since(start), "{late:?}");
+    });
+    // Renewed where its row is now.
+    throughout(RENEWED + ms(1_000), || copied.check().is_ok());
+    copied.unlock().unwrap();
+    assert_eq!(receive(&gone.lost(), LONG).unwrap().reason, LossReason::Gone);
+    assert!(eventually(LONG, || old.connections() == 0), "{} are left", old.connections());
+}
+
+/// To have such a lock is no write that the old master would refuse, and the new one knows nothing of it.
+fn a_session_lock_of_a_demoted_server_is_told_lost_at_the_next_renewal<D: Operated>() {
+    let Some((old, new, relay)) = two::<D>() else { return };
+    let url = relay.url(&old.url_as("app"), old.port());
+    let connect = || connected(|| LockClient::builder().url(&url).session_locks().lease(RENEWED).build());
+    let (client, rival) = (connect(), connect());
+    let renewed = client.lock("renewed").acquire_owned().unwrap();
+    let leased = client.lock("leased").acquire_owned_with_lease(ms(60_000)).unwrap();
+    assert!(!rival.lock("renewed").try_lock().unwrap());
+    relay.lead_to(new.port());
+    old.set_read_only();
+    let start = now();
+    // Nobody gets it from the old one any more, and soon from the new one.
+    comes_within(start, ms(1_000), "the rival's grant", || {
+        rival.lock("renewed").try_lock().is_ok_and(|is_granted| is_granted)
+    });
+    let loss = receive(&renewed.lost(), RENEWED).unwrap();
+    within(start, RENEWED / 3, "the loss");
+    assert_eq!(loss.reason, LossReason::Gone);
+    assert!(renewed.unlock().unwrap_err().is_lost());
+    // Not renewed, so not asked before it is given back.
+    assert!(leased.unlock().unwrap_err().is_lost());
+    assert!(rival.lock("renewed").is_held_by_current_thread().unwrap());
+    rival.lock("renewed").unlock().unwrap();
+    assert!(eventually(LONG, || old.connections() == 0), "{} are left", old.connections());
+}
+
+/// The connection that the client has does for all: requests, renewals, the directory.
+fn a_user_with_one_connection_loses_no_hold<D: Operated>() {
+    let Some(server) = D::start() else { return };
+    server.make_users();
+    for is_session in [false, true] {
+        let options = || {
+            let options = server.options_as("one").lease(RENEWED);
+            if is_session { options.session_locks() } else { options }
+        };
+        let client = connected(|| options().build());
+        let held = client.lock(&fresh("held")).acquire_owned().unwrap();
+        throughout(RENEWED + ms(1_500), || held.check().is_ok());
+        if !is_session {
+            // Two that want a connection at the same time have it one after the other.
+            std::thread::scope(|scope| {
+                for name in ["a", "b"] {
+                    let client = &client;
+                    scope.spawn(move || {
+                        for _ in 0..20 {
+                            client.lock(name).acquire().unwrap().unlock().unwrap();
+                        }
+                    });
+                }
+            });
+        }
+        held.unlock().unwrap();
+        client.shutdown().unwrap();
+    }
+}
+
+/// The server has not heard of the end of the connection, and keeps the lock for the session.
+fn a_session_lock_whose_connection_was_cut_is_released_only_when_the_server_says_so<D: Operated>() {
+    let Some(server) = D::start() else { return };
+    server.make_users();
+    let relay = Relay::to(server.port());
+    let url = relay.url(&server.url_as("app"), server.port());
+    let options = || LockClient::builder().url(&url).session_locks().lease(ms(25_000));
+    let client = connected(|| options().command_timeout(ms(400)).patience(ms(1_500)).build());
+    let rival = server.options_as("app").session_locks().build().unwrap();
+    let (first, second) =
+        (client.lock("a").acquire_owned().unwrap(), client.lock("b").acquire_owned().unwrap());
+    relay.cut();
+    relay.refuse_new(true);
+    let error = first.unlock().unwrap_err();
+    assert!(error.outcome_unknown(), "{error:?}");
+    assert!(!rival.lock("a").try_lock().unwrap());
+    relay.refuse_new(false);
+    let start = now();
+    second.unlock().unwrap();
+    assert!(rival.lock("b").try_lock().unwrap());
+    comes_within(start, ms(5_000), "the clean-up", || rival.lock("a").try_lock().unwrap());
+}
+
+macro_rules! role_tests {
+    ($($name:ident),+) => {
+        mod on_mariadb {
+            $(
+                #[test]
+                fn $name() {
+                    super::$name::<super::MysqlServer>();
+                }
+            )+
+        }
+        mod on_postgresql {
+            $(
+                #[test]
+                fn $name() {
+                    super::$name::<super::PostgresServer>();
+                }
+            )+
+        }
+    };
+}
+
+role_tests!(
+    after_a_planned_switchover_grants_go_on_within_a_second,
+    a_session_lock_of_a_demoted_server_is_told_lost_at_the_next_renewal,
+    a_user_with_one_connection_loses_no_hold,
+    a_session_lock_whose_connection_was_cut_is_released_only_when_the_server_says_so
+);
