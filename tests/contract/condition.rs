@@ -256,7 +256,8 @@ fn a_hold_that_another_guard_has_a_part_in_is_not_given_up(store: &Store) {
     let mut guard = lock.acquire().unwrap();
     let refused = lock.condition("c").wait_for(&mut guard, ms(10)).unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::InvalidInput);
-    (outer.check().unwrap(), guard.check().unwrap());
+    outer.check().unwrap();
+    guard.check().unwrap();
     assert_eq!(lock.hold_count().unwrap(), 2);
     drop(outer);
     assert!(!lock.condition("c").wait_for(&mut guard, ms(10)).unwrap());
@@ -272,7 +273,8 @@ fn a_wait_goes_on_while_what_it_is_for_is_not_there(store: &Store) {
         move |lock, mut guard| {
             let is_missing = |guard: &Guard| {
                 // As any code under the lock: it may take it once more.
-                (guard.check().unwrap(), lock.acquire().unwrap().unlock().unwrap());
+                guard.check().unwrap();
+                lock.acquire().unwrap().unlock().unwrap();
                 asked.fetch_add(1, Ordering::SeqCst);
                 items.load(Ordering::SeqCst) < 2
             };
@@ -321,6 +323,13 @@ fn a_guard_that_has_waited_is_a_guard_as_before(store: &Store) {
     assert_eq!(receive(&told, RENEWED / 3 + SLACK).unwrap().owner, guard.owner());
     assert_eq!(receive(&tell.1, SLACK).unwrap().owner, guard.owner());
     assert!(guard.unlock().unwrap_err().is_lost());
+    // One with a token has a new one, also by the condition of the plain lock of the name.
+    let fenced = client.fenced_lock(&fresh("fenced"));
+    let mut guard = fenced.acquire().unwrap();
+    let token = guard.fence().unwrap();
+    assert!(!client.lock(fenced.name()).condition("c").wait_for(&mut guard, ms(10)).unwrap());
+    assert!(guard.fence().is_some_and(|new| new > token));
+    guard.unlock().unwrap();
     // A failed notification leaves nothing behind: the guard releases.
     {
         let _guard = lock.acquire().unwrap();

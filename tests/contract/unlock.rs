@@ -199,7 +199,11 @@ fn a_thread_may_lock_and_unlock_while_its_thread_locals_are_destroyed(store: &St
         taken.lock()
     });
     thread.join().unwrap().unwrap();
-    assert_eq!(receive(&told, LONG).unwrap().unwrap(), 1);
-    assert_eq!(receive(&told, LONG).unwrap().unwrap(), 2, "levels");
+    let outcomes = [receive(&told, LONG).unwrap(), receive(&told, LONG).unwrap()];
+    // A driver that needs thread-locals itself is not asked any more, and both say so.
+    if outcomes.iter().all(|outcome| matches!(outcome, Err(error) if error.kind() == ErrorKind::Resource)) {
+        return;
+    }
+    assert_eq!(outcomes.map(Result::unwrap), [1, 2], "levels");
     assert!(!before.is_locked().unwrap() && !within.is_locked().unwrap());
 }
