@@ -58,7 +58,14 @@ const DRIVERS: &[(&str, &[&str])] = &[
     ("tokio_postgres", &["src/stores/sql/postgres/"]),
     ("postgres", &["src/stores/sql/postgres/"]),
     ("mysql", &["src/stores/sql/mysql"]),
-    ("rusqlite", &["src/stores/sql/sqlite.rs", "src/stores/sql/sqlite/connection.rs"]),
+    (
+        "rusqlite",
+        &[
+            "src/stores/sql/sqlite.rs",
+            "src/stores/sql/sqlite/connection.rs",
+            "src/stores/sql/sqlite/refusal.rs",
+        ],
+    ),
     ("httparse", &["src/stores/etcd/http.rs"]),
     ("percent_encoding", &["src/hosts/"]),
     // Behind `sync`, so that the models can put shuttle there.

@@ -191,7 +191,7 @@ fn every_place_that_the_documentation_links_to_is_there() {
     let mut seen = 0;
     for file in files("src", "rs") {
         let text = read(&file);
-        for link in text.split(ON_THE_WEB).skip(1).filter_map(|rest| rest.split(')').next()) {
+        for link in text.split(ON_THE_WEB).skip(1).filter_map(|rest| rest.split([')', '"']).next()) {
             let (path, fragment) = link.split_once('#').unwrap_or((link, ""));
             let there = headings(&read(path)).contains(fragment);
             assert!(fragment.is_empty() || there, "{}: {path} has no heading {fragment}", file.display());

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension, Params, params};
+use rusqlite::{Connection, OpenFlags, OptionalExtension, Params, params};
 
 use crate::config::RedisOptions;
 use crate::error::{Error, ErrorKind, Result};
@@ -17,12 +17,14 @@ use crate::stores::sql::pool::{Database, Pool};
 use crate::stores::sql::rows::{Change, EntryRow, ListedRow, Row, RowStore, Rows, Told};
 use crate::stores::sql::sqlite::connection::{SqliteConnection, end_strays};
 use crate::stores::sql::sqlite::file::{Files, boot, hindrance, path, share};
-use crate::stores::sql::{MIGRATION, lease_ms, no_table, query};
+use crate::stores::sql::sqlite::refusal::{failed, failed_to_open, is_busy, no_directory, replaced};
+use crate::stores::sql::{lease_ms, no_table, query};
 use crate::sync::{Condvar, Mutex};
 use crate::time::{Clock, Moment};
 
 mod connection;
 mod file;
+mod refusal;
 
 /// Opens the file, and checks that it can keep locks.
 pub(crate) fn open(options: &RedisOptions) -> Result<Arc<dyn Store>> {
@@ -184,18 +186,6 @@ impl Sqlite {
     }
 }
 
-fn failed_to_open(error: rusqlite::Error) -> Error {
-    refused(error).during("connect")
-}
-
-fn replaced() -> Error {
-    Error::new(
-        ErrorKind::Unreachable,
-        "request",
-        "the file, or what SQLite keeps beside it, was deleted or replaced",
-    )
-}
-
 impl Database for Sqlite {
     type Link = SqliteConnection;
 
@@ -218,10 +208,6 @@ impl Database for Sqlite {
     }
 }
 
-fn is_busy(error: &rusqlite::Error) -> bool {
-    matches!(error.sqlite_error_code(), Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked))
-}
-
 fn pause() {
     Condvar::new().wait_for(&mut Mutex::new(()).lock(), Duration::from_millis(5));
 }
@@ -229,44 +215,6 @@ fn pause() {
 /// Waits for other writers end by then.
 fn limit(link: &Connection, deadline: Moment) -> rusqlite::Result<()> {
     link.busy_timeout(deadline.since(Clock::System.now()))
-}
-
-/// The file's errors. SQLite rolls a statement back that it cannot carry out; only of what the disk did to a commit it
-/// is not sure itself.
-fn failed(error: rusqlite::Error) -> Failure {
-    if error.sqlite_error_code() == Some(ErrorCode::SystemIoFailure) {
-        Failure::Unknown(refused(error))
-    } else {
-        Failure::Refused(refused(error))
-    }
-}
-
-/// The same of the directory. SQLite has no code for a table that is not there.
-fn no_directory(error: rusqlite::Error) -> Failure {
-    if error.to_string().contains("no such table") {
-        let words = format!("the table of clients is not there: see create_schema() and {MIGRATION}");
-        return Failure::Refused(Error::new(ErrorKind::Unsupported, "directory", words).with_source(error));
-    }
-    failed(error)
-}
-
-fn refused(error: rusqlite::Error) -> Error {
-    let (kind, words) = match error.sqlite_error_code() {
-        Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => {
-            (ErrorKind::Busy, "other connections kept the file locked (SQLITE_BUSY)")
-        }
-        Some(ErrorCode::DiskFull) => (ErrorKind::OutOfMemory, "the disk is full, or the file may not grow"),
-        Some(ErrorCode::OutOfMemory) => (ErrorKind::OutOfMemory, "out of memory"),
-        Some(ErrorCode::ReadOnly) => (ErrorKind::ReadOnly, "the file is read-only"),
-        Some(ErrorCode::PermissionDenied) => (ErrorKind::NoPermission, "permission denied for the file"),
-        Some(ErrorCode::CannotOpen) => (ErrorKind::Unreachable, "the file cannot be opened"),
-        Some(ErrorCode::SystemIoFailure) => (ErrorKind::Unreachable, "the file cannot be read or written"),
-        Some(ErrorCode::NotADatabase | ErrorCode::DatabaseCorrupt) => {
-            (ErrorKind::Protocol, "the file is not a SQLite database, or is damaged")
-        }
-        _ => (ErrorKind::Refused, "SQLite refused"),
-    };
-    Error::new(kind, "request", words).with_source(error)
 }
 
 /// Runs a statement that changes the row or does not; then what the row shows.

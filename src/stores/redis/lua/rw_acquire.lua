@@ -29,7 +29,7 @@ if not held then
     return {'lost'}
   end
   if ttl_ms ~= -2 and not mode then
-    return redis.error_reply('WRONGTYPE another kind of lock')
+    return {err = 'WRONGTYPE another kind of lock'}
   end
   local writes = mode == 'write' and redis.call('hexists', lock, owner .. ':write') == 1
   local may_join = half == 'read' and (mode == 'read' or writes)
