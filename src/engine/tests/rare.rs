@@ -241,7 +241,7 @@ fn a_second_shutdown_does_again_what_failed_and_waits_for_one_that_is_under_way(
     }));
     thread::scope(|scope| {
         let first = thread::Builder::new().spawn_scoped(scope, || engine.shutdown()).unwrap();
-        is_begun.recv().unwrap();
+        is_begun.recv_timeout(Duration::from_secs(10)).expect("it does not do again what failed");
         let (done, is_done) = bounded(1);
         let engine = &engine;
         let second = move || done.send(engine.shutdown()).unwrap();

@@ -3,6 +3,8 @@
 //! Callers submit requests and get replies or a [`Failure`]; which connection carries them is decided here alone.
 //! Scripts about locks go over shared connections; a request that needs a connection alone gets one from the pool;
 //! renewals have their own.
+//!
+//! Long because which connection carries a request, and what serves in its place, is one decision.
 
 use std::fmt;
 use std::sync::Arc;

@@ -112,7 +112,7 @@ fn connections_that_are_old_are_replaced_without_losing_an_answer_and_serve_on_w
     std::thread::scope(|scope| {
         for _ in 0..THREADS {
             scope.spawn(|| {
-                let until = Clock::System.after(Duration::from_millis(400));
+                let until = Clock::System.after(Duration::from_secs(1));
                 while Clock::System.now() < until {
                     let reply = connections.call(&Command::new("INCR").arg("n"), soon());
                     assert!(matches!(reply, Ok(redis::Value::Int(_))), "{reply:?}");
@@ -127,7 +127,7 @@ fn connections_that_are_old_are_replaced_without_losing_an_answer_and_serve_on_w
         Some(count.to_string()),
         "each request came once, and was answered"
     );
-    assert!(opened() - before > 2, "none was replaced");
+    assert!(opened() - before > 6, "none was replaced");
     server.run(&["CONFIG", "SET", "maxclients", "1"]);
     let until = Clock::System.after(Duration::from_millis(100));
     while Clock::System.now() < until {
