@@ -83,7 +83,7 @@ impl CleanupQueue {
 }
 
 /// Tells a store of several servers of a hold that was renewed under this claim and has ended meanwhile: the request that ended it may
-/// have come to a server before that was given it again. What ends it later sees to it itself, since it comes after.
+/// have come to a server before that was given it again. A request that ends it later sees to it itself, since it comes after.
 /// Pairs with `Majority::ended_meanwhile`.
 pub(crate) fn tell_if_ended(store: &dyn Store, hold: &Hold, claim: &Claim, now: Moment) {
     if (hold.is_releasing() || matches!(hold.standing(now), Standing::Lost(_)))

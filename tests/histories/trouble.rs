@@ -204,7 +204,7 @@ impl World {
                 let what = match dice % 6 {
                     0 => stands_still(lease + lease / 4, || servers[at].stop(), || servers[at].cont()),
                     1 => {
-                        // What it knew is over when it is back, as the promise asks for.
+                        // All that it knew is over when it is back, as the promise asks for.
                         servers[leaders.next].kill();
                         let_pass(LEADS + LEADS / 4, "while a server that forgets is away");
                         servers[leaders.next].restart();

@@ -1,4 +1,4 @@
-//! What has come of connecting, for the thread that makes the client, and for the monitor after it.
+//! The outcomes of connecting, for the thread that makes the client, and for the monitor after it.
 
 use crate::error::Result;
 use crate::sync::{Mutex, Waker};
@@ -15,7 +15,7 @@ struct ArrivalsState {
 }
 
 impl Arrivals {
-    /// What arrives is for this thread; `None`: for the monitor.
+    /// All that arrives is for this thread; `None`: for the monitor.
     pub(super) fn are_for(&self, connector: Option<Waker>) {
         self.0.lock().connector = connector;
     }

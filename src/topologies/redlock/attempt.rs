@@ -1,4 +1,4 @@
-//! What comes of an attempt to acquire: a majority in time is a grant, and of anything else nothing stays.
+//! The outcome of an attempt to acquire: a majority in time is a grant, and of anything else nothing stays.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! What the monitor's thread does about holds that a server has lost.
+//! The work of the monitor's thread for holds that a server has lost.
 
 use crate::seam::fallbacks::begin_attempt;
 use crate::seam::{Answer, Attempt, Claim};

@@ -30,7 +30,7 @@ struct PendingCleanup {
     until: Moment,
     next: Moment,
     pause: Duration,
-    /// The server may have been told already, and may yet hear it once more. What it is given until then would be taken
+    /// The server may have been told already, and may yet hear it once more. A hold that it is given until then would be taken
     /// away too.
     may_come_again: bool,
 }

@@ -152,7 +152,7 @@ impl Restores {
         }
     }
 
-    /// Takes what is due at nodes that can be asked. What came to nothing is forgotten: the next renewal finds it again.
+    /// Takes what is due at nodes that can be asked. An order that came to nothing is forgotten: the next renewal finds the lack again.
     pub(super) fn take_due(&self, is_ready: impl Fn(usize) -> bool, now: Moment) -> Vec<Order> {
         let mut orders = Vec::new();
         let mut entries = self.entries.lock();

@@ -30,7 +30,7 @@ struct Server {
     silent_until: Mutex<Option<Moment>>,
     /// Answers attempts when that has passed.
     takes: Mutex<Duration>,
-    /// What comes before the next renewal is answered, and before a lock is freed by force.
+    /// Comes before the next renewal is answered, and before a lock is freed by force.
     renewing: Mutex<Option<Box<dyn FnOnce() + Send>>>,
     forcing: Mutex<Option<Box<dyn FnOnce() + Send>>>,
 }
@@ -402,7 +402,7 @@ fn a_hold_that_no_majority_confirmed_is_given_back_nowhere() {
     assert!(matches!(renew(&redlock, &lost, &[&first, &second]), Answer::Done(false)));
     second.renewals.lock().push_back(Answer::Refused(busy()));
     assert!(!matches!(renew(&redlock, &doubtful, &[&third]), Answer::Done(_)));
-    // What is due is given back in one go: after this one, the others would have been.
+    // All that is due is given back in one go: after this one, the others would have been.
     given_back(&redlock, &third);
     for server in [&first, &second, &third] {
         assert!(attempts_of(server, &lost).is_empty() && attempts_of(server, &doubtful).is_empty());

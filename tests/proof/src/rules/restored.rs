@@ -80,7 +80,7 @@ struct GivenBack {
     /// The renewal that was counted last is to look whether the hold has ended meanwhile.
     must_look: bool,
     other: Tries,
-    /// Where a request to give back is still to come, and how long what it makes lasts.
+    /// The server to which a request to give back is still to come, and how long what it makes lasts.
     late: Option<(usize, u8)>,
     lates: u8,
     faults: u8,
@@ -97,7 +97,7 @@ enum Action {
     Silent(usize),
     Count,
     Look,
-    /// What was asked for arrives, and the answer is read.
+    /// The request arrives, and the answer is read.
     Gives(usize),
     /// The answer is not waited for.
     GivesUp(usize),
