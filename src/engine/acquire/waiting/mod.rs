@@ -366,8 +366,8 @@ impl Drop for Waiting<'_> {
         if self.is_waiting {
             self.engine.reporter.counters.end_wait();
         }
-        self.end_lookout();
         self.leave_queue();
+        self.end_lookout();
     }
 }
 
