@@ -6,6 +6,7 @@
 
 pub(crate) mod call;
 mod line_place;
+mod lookout;
 pub(crate) mod outcome;
 mod reentry;
 pub(crate) mod retry;

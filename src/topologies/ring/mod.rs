@@ -2,6 +2,8 @@
 //!
 //! Grants go by marks (`plan::Mark`): a node that bears a newer one refuses them. `docs/decisions/0013-a-ring-of-servers.md`
 //! has the protocol, and why no name is granted by two nodes while the ring changes.
+//!
+//! Long because it is a list: each question of the seam, put to the node where its name is.
 
 mod circle;
 mod directory;

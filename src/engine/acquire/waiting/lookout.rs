@@ -13,43 +13,11 @@ use std::time::Duration;
 use super::Waiting;
 use crate::engine::registry::QueuePlace;
 use crate::park::Parker;
-use crate::seam::subscription::Subscription;
 use crate::seam::{Claim, Wakeups};
 use crate::time::Moment;
 
 /// One that has just joined looks out after this.
 const AFTER: Duration = Duration::from_millis(25);
-
-/// The state of a waiter that looks out, or is to.
-#[derive(Default)]
-pub(super) struct Lookout {
-    begins_at: Option<Moment>,
-    subscription: Option<Subscription>,
-    /// The messages that it had before the last attempt. `None`: it did not stand then.
-    message_count: Option<u64>,
-}
-
-impl Lookout {
-    /// When to begin to look out.
-    pub(super) fn begins_at(&self) -> Option<Moment> {
-        self.begins_at
-    }
-
-    /// Before an attempt. What comes between this and the sleep is reason for another, as of any subscription.
-    pub(super) fn note_count(&mut self) {
-        self.message_count = self.count();
-    }
-
-    /// Whether something came since the last attempt; that it stands now counts too.
-    pub(super) fn has_moved(&self) -> bool {
-        let count = self.count();
-        count.is_some() && count != self.message_count
-    }
-
-    fn count(&self) -> Option<u64> {
-        self.subscription.as_ref().filter(|at| at.is_up()).map(Subscription::message_count)
-    }
-}
 
 impl Waiting<'_> {
     /// What the last answer said.

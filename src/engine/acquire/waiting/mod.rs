@@ -14,10 +14,10 @@ mod sleep;
 use std::sync::Arc;
 use std::time::Duration;
 
-use self::lookout::Lookout;
 use crate::engine::Engine;
 use crate::engine::acquire::call::{AcquireCall, Granted};
 use crate::engine::acquire::line_place::LinePlace;
+use crate::engine::acquire::lookout::Lookout;
 use crate::engine::acquire::retry::RetryBudget;
 use crate::engine::handoff::PendingHandoff;
 use crate::engine::queue::ClosedOffer;
@@ -367,8 +367,8 @@ impl Drop for Waiting<'_> {
         if self.is_waiting {
             self.engine.reporter.counters.end_wait();
         }
-        self.end_lookout();
         self.leave_queue();
+        self.end_lookout();
     }
 }
 

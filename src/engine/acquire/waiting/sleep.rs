@@ -81,7 +81,7 @@ impl Waiting<'_> {
         if ticket.is_given() || ticket.take_nudge() {
             return Ok(());
         }
-        let look_out_at = self.lookout.begins_at().filter(|at| *at < until);
+        let look_out_at = self.lookout.begins_at.filter(|at| *at < until);
         let woken = self.parker(place).park(look_out_at.unwrap_or(until), call.interrupt);
         if look_out_at.is_some() && woken == Woken::Time {
             self.look_out(place, until);
