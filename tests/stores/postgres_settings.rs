@@ -14,7 +14,7 @@ use postgres::{Client, NoTls};
 
 use crate::support::observer::{Event, Seen};
 use crate::support::postgres::{Bouncer, PostgresServer};
-use crate::support::{LONG, eventually, fresh, ms, now, throughout};
+use crate::support::{LONG, eventually, fresh, ms, now, start, throughout};
 
 /// One server for the tests that do it no harm.
 fn shared() -> Option<&'static PostgresServer> {
@@ -206,16 +206,16 @@ impl Pooler {
         let (upstream, listener) = (server.port(), TcpListener::bind("127.0.0.1:0").unwrap());
         let fatal = Arc::new(AtomicUsize::new(0));
         let pooler = Pooler { port: listener.local_addr().unwrap().port(), fatal: Arc::clone(&fatal) };
-        thread::spawn(move || {
+        start(move || {
             for client in listener.incoming().flatten() {
                 let server = TcpStream::connect(("127.0.0.1", upstream)).unwrap();
                 let (mut answers, mut asked) = (server.try_clone().unwrap(), client.try_clone().unwrap());
-                thread::spawn(move || {
+                start(move || {
                     std::io::copy(&mut answers, &mut asked).ok(); // until one of the two hangs up
                     asked.shutdown(Shutdown::Both).ok();
                 });
                 let fatal = Arc::clone(&fatal);
-                thread::spawn(move || pass(client, server, &fatal, code));
+                start(move || pass(client, server, &fatal, code));
             }
         });
         pooler
@@ -261,7 +261,7 @@ fn an_error_that_ends_the_session_is_no_answer_of_the_server() {
         assert!(lock.try_lock_for(LONG).unwrap(), "the wait goes on over another connection");
         pooler.fatal.store(1, Ordering::SeqCst);
         let unlocked = lock.unlock();
-        assert!(unlocked.as_ref().map_or_else(|error| error.is_retryable(), |()| true), "{unlocked:?}");
+        assert!(unlocked.as_ref().map_or_else(leasehold::Error::is_retryable, |()| true), "{unlocked:?}");
         assert!(rival.lock("a").try_lock_for(LONG).unwrap());
         rival.lock("a").unlock().unwrap();
     }
@@ -346,7 +346,7 @@ fn a_line_of_another_shape_is_done_without() {
                 other.lock("a").lock()?;
                 other.lock("a").unlock()
             });
-            assert!(!one.lock("a").try_lock_for(ms(1)).is_err());
+            assert!(one.lock("a").try_lock_for(ms(1)).is_ok());
             one.lock("a").unlock().ok(); // of the level that was just taken
             held.unlock().unwrap();
             waiter.join().unwrap().unwrap();
