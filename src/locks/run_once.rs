@@ -50,7 +50,7 @@ pub(crate) fn run_once<R>(
     let mut ran = JobLock { guard: Some(OwnedGuard::new(engine, entered)), at_least };
     let result = ran.guard.as_ref().map(job);
     match ran.end() {
-        Err(error) if was_unprotected(&error) => return Err(error),
+        Err(error) if was_unprotected(&error) => return Err(error.after_work()),
         // The work was done under the lock. Its result is worth more than the doubt, which is told beside it.
         Err(error) => {
             let event = Event::ReleaseFailed { name: name.given(), error: &error };

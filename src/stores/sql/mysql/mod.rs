@@ -18,7 +18,7 @@ use self::refusal::{ends_the_session, failed, refused, took_too_long};
 use self::turnstile::{TurnstileQueries, Turnstiles};
 use self::url::{READ_COMMITTED, settings};
 use crate::config::RedisOptions;
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::ident::LockName;
 use crate::seam::capabilities::TableInUse;
 use crate::seam::subscription::Subscription;
