@@ -538,7 +538,8 @@ mod tests {
         type Link = usize;
 
         fn connect(&self, _by: Moment) -> Result<usize> {
-            match *self.refuses.lock() {
+            let refuses = *self.refuses.lock();
+            match refuses {
                 Some(kind) => Err(Error::new(kind, "connect", "no more")),
                 None => Ok(self.made.fetch_add(1, Ordering::SeqCst)),
             }
