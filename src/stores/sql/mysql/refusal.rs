@@ -116,3 +116,16 @@ pub(super) fn classify(code: u16) -> (ErrorKind, &'static str) {
         _ => (ErrorKind::Refused, "the server refused"),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Then the connection is looked up anew.
+    #[test]
+    fn a_server_that_takes_no_writes_is_read_only_whatever_the_reason() {
+        for code in [1036, 1047, 1290, 1792, 1836] {
+            assert_eq!(classify(code).0, ErrorKind::ReadOnly, "{code}");
+        }
+    }
+}

@@ -112,8 +112,8 @@ fn check_session(database: &Postgres, link: &mut PostgresConnection, deadline: M
 
 fn check(options: &RedisOptions, link: &mut PostgresConnection, deadline: Moment) -> Outcome<()> {
     let refuse = |kind, words: &str| Err(Failure::Refused(Error::new(kind, "connect", words)));
-    let server = format!("SELECT current_setting('server_version_num')::integer, {IS_READ_ONLY}");
-    let row = link.one(&server, &[], deadline)?;
+    let server = "SELECT current_setting('server_version_num')::integer, pg_is_in_recovery()";
+    let row = link.one(server, &[], deadline)?;
     let version: i32 = column(&row, 0)?;
     if version < OLDEST {
         return refuse(ErrorKind::TooOld, "the server is older than PostgreSQL 12");
@@ -121,7 +121,7 @@ fn check(options: &RedisOptions, link: &mut PostgresConnection, deadline: Moment
     if column::<bool>(&row, 1)? {
         return refuse(
             ErrorKind::ReadOnly,
-            "the server is read-only, or a standby: grants come from the primary",
+            "the server is a standby: grants come from the primary",
         );
     }
     if options.table.session_locks {
