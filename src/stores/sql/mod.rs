@@ -36,6 +36,7 @@ mod listing;
 #[cfg(feature = "mysql")]
 pub(crate) mod mysql;
 mod pool;
+mod pooled;
 #[cfg(feature = "postgres")]
 pub(crate) mod postgres;
 mod rows;

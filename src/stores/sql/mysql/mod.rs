@@ -4,6 +4,7 @@
 mod get_lock;
 pub mod in_transaction;
 mod refusal;
+mod role;
 mod turnstile;
 mod url;
 
@@ -14,6 +15,7 @@ use mysql::prelude::Queryable;
 use mysql::{Conn, OptsBuilder, Params, params};
 
 use self::refusal::{ends_the_session, failed, refused, took_too_long};
+use self::role::{is_read_only, read_only_now};
 use self::turnstile::{TurnstileQueries, Turnstiles};
 use crate::config::RedisOptions;
 use crate::error::{Error, ErrorKind, Result};
@@ -27,15 +29,6 @@ use crate::stores::sql::sessions::SessionStore;
 use crate::stores::sql::{no_table, query, timed_out};
 use crate::sync::Waker;
 use crate::time::{Clock, Moment};
-
-/// Whether the server takes no writes, for those of it that ask. Users with the right to write all the same (SUPER, READ ONLY
-/// ADMIN) are to go by it too: grants come from the primary.
-macro_rules! is_read_only {
-    () => {
-        "(CONCAT(@@global.read_only) NOT IN ('0', 'OFF') OR @@global.innodb_read_only)"
-    };
-}
-use is_read_only;
 
 /// A connection that has been idle for longer is asked whether it still stands.
 const IDLE: Duration = Duration::from_secs(1);
@@ -124,15 +117,6 @@ impl MysqlConnection {
         self.judge(row)
     }
 
-    /// Refuses if the server takes no writes.
-    fn refuse_read_only(&mut self) -> Outcome<()> {
-        let read_only = self.first::<i64>(concat!("SELECT ", is_read_only!()), Params::Empty);
-        match read_only.map_err(Failure::of_reading)? {
-            Some(0) => Ok(()),
-            _ => Err(Failure::Refused(read_only_now())),
-        }
-    }
-
     fn ping(&mut self) -> Outcome<()> {
         let asked = self.conn.ping();
         self.judge(asked)
@@ -213,10 +197,6 @@ impl Database for Mysql {
         is_sound(link)
             && (Clock::System.now().since(link.used) <= IDLE || link.ping().is_ok() && is_sound(link))
     }
-}
-
-fn read_only_now() -> Error {
-    Error::new(ErrorKind::ReadOnly, "request", "the server is read-only: grants come from the primary")
 }
 
 fn lease_us(lease: Duration) -> u64 {

@@ -119,10 +119,7 @@ fn check(options: &RedisOptions, link: &mut PostgresConnection, deadline: Moment
         return refuse(ErrorKind::TooOld, "the server is older than PostgreSQL 12");
     }
     if column::<bool>(&row, 1)? {
-        return refuse(
-            ErrorKind::ReadOnly,
-            "the server is a standby: grants come from the primary",
-        );
+        return refuse(ErrorKind::ReadOnly, "the server is a standby: grants come from the primary");
     }
     if options.table.session_locks {
         let is_new_enough = version >= OLDEST_FOR_SESSIONS;
@@ -179,10 +176,6 @@ impl Database for Postgres {
     fn note_read_only(&self) {
         self.listener.look_at_role();
     }
-}
-
-fn read_only_now() -> Error {
-    Error::new(ErrorKind::ReadOnly, "request", "the server is read-only, or a standby")
 }
 
 fn column<'a, T: tokio_postgres::types::FromSql<'a>>(row: &'a PgRow, index: usize) -> Outcome<T> {
