@@ -1,7 +1,7 @@
 //! Why a request has no result, in the words that all stores use among themselves.
 
 use crate::error::Error;
-#[cfg(any(feature = "postgres", feature = "mysql", feature = "sqlite"))]
+#[cfg(feature = "mysql")]
 use crate::error::ErrorKind;
 use crate::seam::answer::Answer;
 
@@ -25,7 +25,7 @@ impl Failure {
     }
 
     /// Whether the server said that it takes no writes.
-    #[cfg(any(feature = "postgres", feature = "mysql", feature = "sqlite"))]
+    #[cfg(feature = "mysql")]
     pub(crate) fn is_read_only(&self) -> bool {
         matches!(self, Failure::Refused(error) if error.kind() == ErrorKind::ReadOnly)
     }

@@ -118,6 +118,10 @@ pub(super) struct LeftSession {
     /// The server's number for it.
     pub(super) session: u32,
     /// When the last request that was answered over it began.
+    #[cfg_attr(
+        not(feature = "mysql"),
+        allow(dead_code, reason = "MySQL alone gives a session's number again")
+    )]
     pub(super) asked: Moment,
     /// The server has ended it by then, for its idleness.
     until: Moment,
