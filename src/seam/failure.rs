@@ -33,7 +33,7 @@ impl Failure {
     }
 
     /// Whether the server said that it takes no writes.
-    #[cfg(any(feature = "postgres", feature = "mysql", feature = "sqlite"))]
+    #[cfg(feature = "mysql")]
     pub(crate) fn is_read_only(&self) -> bool {
         matches!(self, Failure::Refused(error) if error.kind() == ErrorKind::ReadOnly)
     }

@@ -301,7 +301,8 @@ fn a_lease_shorter_than_the_round_trip_ends_in_an_error_that_names_both_and_cost
         let once = || lock.try_lock_for_with_lease(Duration::ZERO, LEASE).map(drop);
         let timed = || lock.try_lock_for_with_lease(ms(500), LEASE).map(drop);
         let endless = || lock.lock_with_lease(LEASE);
-        let ways: [(&str, &dyn Fn() -> leasehold::Result<()>, Duration); 3] =
+        type Acquire<'a> = &'a dyn Fn() -> leasehold::Result<()>;
+        let ways: [(&str, Acquire<'_>, Duration); 3] =
             [("once", &once, LEASE), ("timed", &timed, ms(500)), ("endless", &endless, ms(1_500))];
         for (way, acquire, least) in ways {
             let (begun, before) = (now(), world.scripts_run());

@@ -21,7 +21,7 @@ pub(crate) enum World {
     Redis(RedisServer, Proxy),
     /// Two servers behind one address, of which each becomes the other's master in turn, as planned. Open connections stay where
     /// they are.
-    Switched([RedisServer; 2], usize, Proxy),
+    Switched(Vec<RedisServer>, usize, Proxy),
     Sentinel(SentinelSet),
     Cluster(Cluster),
     /// With leaders, who hold on and on. They go first: their servers are still there then.
@@ -46,7 +46,7 @@ impl World {
     pub(crate) fn switched() -> Option<World> {
         let binary = default_server()?;
         let start = || RedisServer::builder(&binary).config("repl-diskless-sync-delay 0").start();
-        let servers = [start(), start()];
+        let servers = vec![start(), start()];
         let port = servers[0].port().to_string();
         redis::cmd("REPLICAOF").arg("127.0.0.1").arg(port).exec(&mut servers[1].admin()).unwrap();
         let proxy = Proxy::before(&servers[0]);

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::operations::{Doing, Model, Operation};
 use crate::support::observer::texts;
-use crate::support::{LONG, eventually, let_pass, ms, random};
+use crate::support::{LONG, eventually, let_pass, ms, random, shout};
 
 /// What a worker is told to do.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -172,7 +172,7 @@ pub(crate) const WAITING: &str = "a dozen wait";
 /// A dozen clients that wait for locks until they are killed. What they get by chance ends with them.
 pub(crate) fn wait_as_a_crowd(orders: &Orders) {
     let clients: Vec<_> = (0..12).map(|_| connect(orders)).collect();
-    println!("{WAITING}");
+    shout(WAITING);
     std::thread::scope(|scope| {
         for (at, client) in clients.iter().enumerate() {
             scope.spawn(move || {

@@ -116,7 +116,8 @@ fn tests() -> BTreeSet<String> {
                 .strip_prefix("fn ")
                 .and_then(|rest| rest.split_once('('))
             {
-                let of_all_databases = name.strip_suffix("<D: Database>");
+                let of_all_databases =
+                    name.strip_suffix("<D: Database>").or(name.strip_suffix("<D: Operated>"));
                 if marked || arguments.starts_with("store: &Store)") || of_all_databases.is_some() {
                     names.insert(of_all_databases.unwrap_or(name).to_owned());
                 }

@@ -98,7 +98,7 @@ fn a_lease_shorter_than_the_answers_take_is_an_error_after_few_attempts() {
         store.attempting.lock().extend((0..10_000).map(|_| -> Script<Attempt> {
             let channel = Arc::clone(&channel);
             Box::new(move || {
-                thread::sleep(lease * 2);
+                thread::park_timeout(lease * 2);
                 channel.notify();
                 Answer::Done(Attempt::Granted { fence: None })
             })

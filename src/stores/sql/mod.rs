@@ -38,6 +38,7 @@ pub(crate) mod mysql;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 mod notes;
 mod pool;
+mod pooled;
 #[cfg(feature = "postgres")]
 pub(crate) mod postgres;
 mod rows;

@@ -8,11 +8,11 @@
 //! gets the next that is free. Source: docs/decisions/0035.
 
 use std::fmt;
-use std::ops::{Deref, DerefMut};
 use std::time::Duration;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::seam::{Failure, Outcome};
+use crate::stores::sql::pooled::{PooledLink, Shown};
 use crate::stores::sql::timed_out;
 use crate::sync::{Condvar, Mutex};
 use crate::time::{Clock, Moment, random_between};
@@ -65,60 +65,6 @@ pub(super) trait Database: Send + Sync + 'static {
 
     /// The server was found to take no writes any more: connections outside the pool are to look too.
     fn note_read_only(&self) {}
-}
-
-/// A connection, and since when it is there.
-pub(super) struct PooledLink<L> {
-    link: L,
-    /// When its making began: what it leads to was looked up after that.
-    made: Moment,
-    /// From then on another is to take its place.
-    replace_at: Moment,
-    used: Moment,
-}
-
-impl<L> Deref for PooledLink<L> {
-    type Target = L;
-
-    fn deref(&self) -> &L {
-        &self.link
-    }
-}
-
-impl<L> DerefMut for PooledLink<L> {
-    fn deref_mut(&mut self) -> &mut L {
-        &mut self.link
-    }
-}
-
-/// What a request showed of its connection.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Shown {
-    Sound,
-    /// A failed request may still be on its way: the connection is dropped, never reused.
-    InDoubt,
-    ReadOnly,
-}
-
-impl Shown {
-    fn by<T>(outcome: &Outcome<T>) -> Shown {
-        match outcome {
-            Err(Failure::Unknown(_)) => Shown::InDoubt,
-            Err(Failure::Refused(error)) if error.kind() == ErrorKind::ReadOnly => Shown::ReadOnly,
-            Ok(_) | Err(Failure::Refused(_)) => Shown::Sound,
-        }
-    }
-
-    fn by_all<T>(outcomes: &[Outcome<T>]) -> Shown {
-        let is = |shown| outcomes.iter().any(|outcome| Shown::by(outcome) == shown);
-        if is(Shown::InDoubt) {
-            Shown::InDoubt
-        } else if is(Shown::ReadOnly) {
-            Shown::ReadOnly
-        } else {
-            Shown::Sound
-        }
-    }
 }
 
 struct PoolState<L> {

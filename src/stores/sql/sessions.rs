@@ -20,7 +20,8 @@ use crate::seam::fallbacks::describe_by_kinds;
 use crate::seam::inspection::Inspect;
 use crate::seam::subscription::Subscription;
 use crate::seam::{Answer, Attempt, Claim, Failure, Kind, Others, Outcome, Release, Snapshot, Store, answer};
-use crate::stores::sql::pool::{Database, Pool, PooledLink};
+use crate::stores::sql::pool::{Database, Pool};
+use crate::stores::sql::pooled::PooledLink;
 use crate::stores::sql::timed_out;
 use crate::sync::Mutex;
 use crate::sync::Waker;
@@ -117,6 +118,10 @@ pub(super) struct LeftSession {
     /// The server's number for it.
     pub(super) session: u32,
     /// When the last request that was answered over it began.
+    #[cfg_attr(
+        not(feature = "mysql"),
+        allow(dead_code, reason = "MySQL alone gives a session's number again")
+    )]
     pub(super) asked: Moment,
     /// The server has ended it by then, for its idleness.
     until: Moment,

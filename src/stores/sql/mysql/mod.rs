@@ -5,6 +5,7 @@ mod check;
 mod get_lock;
 pub mod in_transaction;
 mod refusal;
+mod role;
 mod turnstile;
 mod url;
 
@@ -15,6 +16,7 @@ use mysql::prelude::Queryable;
 use mysql::{Conn, OptsBuilder, Params, params};
 
 use self::refusal::{ends_the_session, failed, refused, took_too_long};
+use self::role::{is_read_only, read_only_now};
 use self::turnstile::{TurnstileQueries, Turnstiles};
 use self::url::{READ_COMMITTED, settings};
 use crate::config::RedisOptions;
@@ -30,15 +32,6 @@ use crate::stores::sql::sessions::SessionStore;
 use crate::stores::sql::timed_out;
 use crate::sync::Waker;
 use crate::time::{Clock, Moment};
-
-/// Whether the server takes no writes, for those of it that ask. Users with the right to write all the same (SUPER, READ ONLY
-/// ADMIN) are to go by it too: grants come from the primary.
-macro_rules! is_read_only {
-    () => {
-        "(CONCAT(@@global.read_only) NOT IN ('0', 'OFF') OR @@global.innodb_read_only)"
-    };
-}
-use is_read_only;
 
 /// A connection that has been idle for longer is asked whether it still stands.
 const IDLE: Duration = Duration::from_secs(1);
@@ -93,15 +86,6 @@ impl MysqlConnection {
     fn first<T: mysql::prelude::FromRow>(&mut self, sql: &str, params: Params) -> Outcome<Option<T>> {
         let row = self.conn.exec_first(sql, params);
         self.judge(row)
-    }
-
-    /// Refuses if the server takes no writes.
-    fn refuse_read_only(&mut self) -> Outcome<()> {
-        let read_only = self.first::<i64>(concat!("SELECT ", is_read_only!()), Params::Empty);
-        match read_only.map_err(Failure::of_reading)? {
-            Some(0) => Ok(()),
-            _ => Err(Failure::Refused(read_only_now())),
-        }
     }
 
     fn ping(&mut self) -> Outcome<()> {
@@ -184,10 +168,6 @@ impl Database for Mysql {
         is_sound(link)
             && (Clock::System.now().since(link.used) <= IDLE || link.ping().is_ok() && is_sound(link))
     }
-}
-
-fn read_only_now() -> Error {
-    Error::new(ErrorKind::ReadOnly, "request", "the server is read-only: grants come from the primary")
 }
 
 fn lease_us(lease: Duration) -> u64 {

@@ -169,4 +169,12 @@ mod tests {
             assert!(matches!(failed(of(code, state)), Failure::Refused(_)), "{code}");
         }
     }
+
+    /// Then the connection is looked up anew.
+    #[test]
+    fn a_server_that_takes_no_writes_is_read_only_whatever_the_reason() {
+        for code in [1036, 1047, 1290, 1792, 1836] {
+            assert_eq!(classify(code).0, ErrorKind::ReadOnly, "{code}");
+        }
+    }
 }

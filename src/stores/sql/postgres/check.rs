@@ -6,7 +6,7 @@ use crate::seam::{Failure, Outcome};
 use crate::stores::sql::postgres::link::{Dial, PostgresConnection};
 use crate::stores::sql::postgres::place::{Place, create_beside};
 use crate::stores::sql::postgres::refusal::is_of_protocol;
-use crate::stores::sql::postgres::{IS_READ_ONLY, Postgres, column};
+use crate::stores::sql::postgres::{Postgres, column};
 use crate::stores::sql::trial::try_one;
 use crate::time::Moment;
 
@@ -57,17 +57,14 @@ pub(super) fn session(
 }
 
 pub(super) fn server(options: &RedisOptions, link: &mut PostgresConnection, deadline: Moment) -> Outcome<()> {
-    let server = format!("SELECT current_setting('server_version_num')::integer, {IS_READ_ONLY}");
-    let row = link.one(&server, &[], deadline)?;
+    let server = "SELECT current_setting('server_version_num')::integer, pg_is_in_recovery()";
+    let row = link.one(server, &[], deadline)?;
     let version: i32 = column(&row, 0)?;
     if version < OLDEST {
         return refuse(ErrorKind::TooOld, "the server is older than PostgreSQL 12");
     }
     if column::<bool>(&row, 1)? {
-        return refuse(
-            ErrorKind::ReadOnly,
-            "the server is read-only, or a standby: grants come from the primary",
-        );
+        return refuse(ErrorKind::ReadOnly, "the server is a standby: grants come from the primary");
     }
     if options.table.session_locks && version < OLDEST_FOR_SESSIONS {
         return refuse(ErrorKind::TooOld, "session locks need PostgreSQL 14");

@@ -121,10 +121,6 @@ impl Database for Postgres {
     }
 }
 
-fn read_only_now() -> Error {
-    Error::new(ErrorKind::ReadOnly, "request", "the server is read-only, or a standby")
-}
-
 fn column<'a, T: tokio_postgres::types::FromSql<'a>>(row: &'a PgRow, index: usize) -> Outcome<T> {
     row.try_get(index).map_err(|error| {
         let words = "the server's row is not the one expected";

@@ -77,6 +77,11 @@ pub(super) fn or_done_unheard<T>(outcome: Outcome<T>, done: impl FnOnce() -> T) 
     }
 }
 
+/// The server takes no writes, also if what was asked for is none to it.
+pub(super) fn read_only_now() -> Error {
+    Error::new(ErrorKind::ReadOnly, "request", "the server is read-only, or a standby")
+}
+
 /// Why there is no connection.
 pub(super) fn unreachable(error: tokio_postgres::Error) -> Error {
     if error.as_db_error().is_some() {

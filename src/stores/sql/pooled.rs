@@ -1,0 +1,61 @@
+//! A connection of a pool, and what a request showed of it.
+
+use std::ops::{Deref, DerefMut};
+
+use crate::error::ErrorKind;
+use crate::seam::{Failure, Outcome};
+use crate::time::Moment;
+
+/// A connection, and since when it is there.
+pub(super) struct PooledLink<L> {
+    pub(super) link: L,
+    /// When its making began: what it leads to was looked up after that.
+    pub(super) made: Moment,
+    /// From then on another is to take its place.
+    pub(super) replace_at: Moment,
+    pub(super) used: Moment,
+}
+
+impl<L> Deref for PooledLink<L> {
+    type Target = L;
+
+    fn deref(&self) -> &L {
+        &self.link
+    }
+}
+
+impl<L> DerefMut for PooledLink<L> {
+    fn deref_mut(&mut self) -> &mut L {
+        &mut self.link
+    }
+}
+
+/// What a request showed of its connection.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Shown {
+    Sound,
+    /// A failed request may still be on its way: the connection is dropped, never reused.
+    InDoubt,
+    ReadOnly,
+}
+
+impl Shown {
+    pub(super) fn by<T>(outcome: &Outcome<T>) -> Shown {
+        match outcome {
+            Err(Failure::Unknown(_)) => Shown::InDoubt,
+            Err(Failure::Refused(error)) if error.kind() == ErrorKind::ReadOnly => Shown::ReadOnly,
+            Ok(_) | Err(Failure::Refused(_)) => Shown::Sound,
+        }
+    }
+
+    pub(super) fn by_all<T>(outcomes: &[Outcome<T>]) -> Shown {
+        let is = |shown| outcomes.iter().any(|outcome| Shown::by(outcome) == shown);
+        if is(Shown::InDoubt) {
+            Shown::InDoubt
+        } else if is(Shown::ReadOnly) {
+            Shown::ReadOnly
+        } else {
+            Shown::Sound
+        }
+    }
+}
