@@ -3,7 +3,6 @@
 mod builder;
 mod env;
 mod lists;
-mod many;
 mod open;
 mod paused;
 mod unwind;
@@ -12,10 +11,10 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::client::many::{CountedClient, MANY_CLIENTS};
 use crate::config::{Options, RedlockNode};
 use crate::engine::Engine;
 use crate::engine::acquire::terms::Backoff;
+use crate::engine::many::MANY_CLIENTS;
 use crate::error::{Error, ErrorKind, Result};
 use crate::health::{Health, Wakeups};
 use crate::ident::derived::PING;
@@ -72,7 +71,6 @@ pub use paused::PausedClient;
 #[derive(Clone)]
 pub struct LockClient {
     engine: Arc<Engine>,
-    _counted: Arc<CountedClient>,
 }
 
 impl LockClient {
@@ -281,16 +279,15 @@ impl LockClient {
         store: Arc<dyn Store>,
         reporter: Arc<Reporter>,
     ) -> Result<LockClient> {
-        let counted = CountedClient::new();
-        if counted.is_one_too_many() {
+        let engine = Arc::new(Engine::start(options, clock, store, reporter)?);
+        if engine.counted.is_one_too_many() {
             let text = format!(
                 "this process has {MANY_CLIENTS} clients at a time, each with threads and connections of its own: make one for each \
                  store, and clone it, which costs nothing"
             );
-            reporter.observe_later(move |observer| observer.event(&Event::Warning { text: &text }));
+            engine.reporter.observe_later(move |observer| observer.event(&Event::Warning { text: &text }));
         }
-        let engine = Arc::new(Engine::start(options, clock, store, reporter)?);
-        Ok(LockClient { engine, _counted: Arc::new(counted) })
+        Ok(LockClient { engine })
     }
 
     /// The client's id, the first part of its threads' owner ids.

@@ -2,31 +2,16 @@
 
 use crate::engine::Engine;
 use crate::engine::acquire::retry::RETRY_PAUSE;
+use crate::engine::stage::Stage;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fork::is_forked;
 use crate::observe::LossReason;
 use crate::park::Parker;
 use crate::seam::{Answer, Claim};
-use crate::sync::Mutex;
 use crate::time::{Clock, random_between};
 
 /// So often [`Engine::shutdown`] asks the store to forget what it holds, if that is refused.
 const LAST_TRIES: u32 = 5;
-
-/// How far the end of a client has come. Locked by the thread that works at it; others who end the client wait here.
-#[derive(Debug, Default)]
-pub(super) struct Ending(Mutex<Stage>);
-
-#[derive(Debug, Default)]
-enum Stage {
-    /// Nobody has ended the client.
-    #[default]
-    NotBegun,
-    /// Somebody has, but not all came to its end: the store did not forget these, or a call was still under way. The
-    /// connections are open, for the next try.
-    Failed(Vec<Claim>),
-    Over,
-}
 
 impl Engine {
     /// Releases what is held and ends the threads. Later calls wait for the first one's work, and do again what failed.

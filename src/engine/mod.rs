@@ -13,12 +13,14 @@ pub(crate) mod directory;
 mod ending;
 pub(crate) mod handoff;
 pub(crate) mod hold;
+pub(crate) mod many;
 mod pace;
 mod policy;
 pub(crate) mod queue;
 pub(crate) mod registry;
 pub(crate) mod release;
 mod renewals;
+mod stage;
 mod timer;
 pub(crate) mod watchdog;
 
@@ -40,10 +42,11 @@ use crate::directory::ClientInfo;
 use crate::engine::acquire::retry::RETRY_PAUSE;
 use crate::engine::calls::Calls;
 use crate::engine::directory::Announcer;
-use crate::engine::ending::Ending;
 use crate::engine::hold::{Hold, Standing};
+use crate::engine::many::CountedClient;
 use crate::engine::registry::Registry;
 use crate::engine::release::completion::ReleaseCompletion;
+use crate::engine::stage::Ending;
 use crate::engine::watchdog::Watchdog;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fork::{is_forked, leak, refused_if_forked};
@@ -75,6 +78,7 @@ pub(crate) struct Engine {
     pub(crate) ended: Interrupt,
     /// How far the end of the client has come.
     ending: Ending,
+    pub(crate) counted: CountedClient,
 }
 
 impl Engine {
@@ -108,6 +112,7 @@ impl Engine {
             calls: Arc::default(),
             ended: Interrupt::new(),
             ending: Ending::default(),
+            counted: CountedClient::new(),
         })
     }
 

@@ -8,7 +8,6 @@ use redis::{ServerError, Value};
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::seam::{Failure, Outcome};
-use crate::stores::redis::conn::ledger::Fitness;
 
 /// A script's reply: an array whose first element says what the others are, or that element alone.
 pub(super) struct Tagged(Vec<Value>);
@@ -196,6 +195,16 @@ fn own_code<'a>(code: &'a str, text: &'a str) -> &'a str {
     let inner = text.split_once("@user_script").map_or("", |(_, inner)| inner);
     let mut words = inner.split([' ', ':']).map(|word| word.trim_start_matches('-')).take(8);
     words.find(is_known).unwrap_or(code)
+}
+
+/// What a server's reply says about the server itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Fitness {
+    Fit,
+    /// It refuses for a reason that passes, as while it loads its data.
+    Passing,
+    /// It is a replica, or read-only.
+    Demoted,
 }
 
 /// What a reply says about the server.

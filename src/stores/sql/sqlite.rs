@@ -17,6 +17,7 @@ use crate::stores::sql::pool::{Database, Pool};
 use crate::stores::sql::rows::{Change, EntryRow, ListedRow, Row, RowStore, Rows, Told};
 use crate::stores::sql::sqlite::connection::{SqliteConnection, end_strays};
 use crate::stores::sql::sqlite::file::{Files, boot, hindrance, path, share};
+use crate::stores::sql::sqlite::reading::{entry_row, seen, told};
 use crate::stores::sql::sqlite::refusal::{failed, failed_to_open, is_busy, no_directory, replaced};
 use crate::stores::sql::{lease_ms, no_table, query};
 use crate::sync::{Condvar, Mutex};
@@ -24,6 +25,7 @@ use crate::time::{Clock, Moment};
 
 mod connection;
 mod file;
+mod reading;
 mod refusal;
 
 /// Opens the file, and checks that it can keep locks.
@@ -99,22 +101,9 @@ fn on<T>(
     outcome
 }
 
-fn seen(row: &rusqlite::Row<'_>) -> rusqlite::Result<Row> {
-    Ok(Row { token: row.get(0)?, owner: row.get(1)?, holds: row.get(2)?, remaining_ms: row.get(3)? })
-}
-
-fn told(row: &rusqlite::Row<'_>) -> rusqlite::Result<Told> {
-    let (fence, host, pid, thread) = (row.get(4)?, row.get(5)?, row.get(6)?, row.get(7)?);
-    Ok(Told { fence, host, pid, thread, held_ms: row.get(8)? })
-}
-
 /// Changes the table of clients.
 fn written(link: &SqliteConnection, sql: &str, params: impl Params, deadline: Moment) -> Outcome<()> {
     on(link, deadline, |conn| Sqlite::changes(conn, sql, params).map(drop).map_err(no_directory))
-}
-
-fn entry_row(row: &rusqlite::Row<'_>) -> rusqlite::Result<EntryRow> {
-    Ok(EntryRow { client: row.get(0)?, text: row.get(1)?, remaining_ms: row.get(2)? })
 }
 
 impl Sqlite {

@@ -8,6 +8,7 @@ use std::time::Duration;
 use redis::Value;
 
 use crate::seam::REQUEST_LASTS;
+use crate::stores::redis::reply::Fitness;
 use crate::stores::redis::script::Command;
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU64, Ordering};
@@ -55,16 +56,6 @@ pub(crate) struct Origin {
     /// Since when the server has refused for a reason that passes.
     unfit_since: Option<Moment>,
     is_unfit: bool,
-}
-
-/// What a server's reply says about the server itself.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Fitness {
-    Fit,
-    /// It refuses for a reason that passes, as while it loads its data.
-    Passing,
-    /// It is a replica, or read-only.
-    Demoted,
 }
 
 /// Shared by all connections of a client to one address.

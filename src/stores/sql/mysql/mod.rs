@@ -20,7 +20,7 @@ use self::role::{is_read_only, read_only_now};
 use self::turnstile::{TurnstileQueries, Turnstiles};
 use self::url::{READ_COMMITTED, settings};
 use crate::config::RedisOptions;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
 use crate::ident::LockName;
 use crate::seam::capabilities::TableInUse;
 use crate::seam::subscription::Subscription;

@@ -220,6 +220,13 @@ fn ready<T>(poll: Poll<T>) -> Option<T> {
     }
 }
 
+pub(super) fn column<'a, T: tokio_postgres::types::FromSql<'a>>(row: &'a Row, index: usize) -> Outcome<T> {
+    row.try_get(index).map_err(|error| {
+        let words = "the server's row is not the one expected";
+        Failure::Refused(Error::new(ErrorKind::Protocol, "read", words).with_source(error))
+    })
+}
+
 /// The server ends no session for being idle, whatever it does to others of this user. (Since version 14 it can.)
 pub(super) const STAYS: &str = "SELECT set_config('idle_session_timeout', '0', false) \
     WHERE current_setting('server_version_num')::integer >= 140000";

@@ -22,12 +22,12 @@ use std::time::Duration;
 use tokio_postgres::Row as PgRow;
 
 use self::line_use::LineUse;
-use self::link::{Dial, PostgresConnection, STAYS};
+use self::link::{Dial, PostgresConnection, STAYS, column};
 use self::listener::NotificationListener;
 use self::place::Place;
 use self::refusal::{is_of_table, or_unheard};
 use crate::config::RedisOptions;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::Result;
 use crate::ident::LockName;
 use crate::observe::reporter::Reporter;
 use crate::seam::capabilities::TableInUse;
@@ -119,13 +119,6 @@ impl Database for Postgres {
     fn note_read_only(&self) {
         self.listener.look_at_role();
     }
-}
-
-fn column<'a, T: tokio_postgres::types::FromSql<'a>>(row: &'a PgRow, index: usize) -> Outcome<T> {
-    row.try_get(index).map_err(|error| {
-        let words = "the server's row is not the one expected";
-        Failure::Refused(Error::new(ErrorKind::Protocol, "read", words).with_source(error))
-    })
 }
 
 /// A change's row: what it made, and the lock as it was before.

@@ -5,7 +5,7 @@ use crate::config::RedisOptions;
 use crate::error::{Error, ErrorKind};
 use crate::seam::capabilities::TableInUse;
 use crate::seam::{Failure, Outcome};
-use crate::stores::sql::postgres::{PostgresConnection, column};
+use crate::stores::sql::postgres::link::{PostgresConnection, column};
 use crate::stores::sql::{beside, query};
 use crate::time::Moment;
 

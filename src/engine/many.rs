@@ -4,13 +4,13 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 /// So many at a time are told of, once in a process: a program that makes one for each request or each lock has them, and pays for
 /// each with threads and connections.
-pub(super) const MANY_CLIENTS: usize = 32;
+pub(crate) const MANY_CLIENTS: usize = 32;
 
 static CLIENTS: AtomicUsize = AtomicUsize::new(0);
 static IS_TOLD: AtomicBool = AtomicBool::new(false);
 
 /// A client and its clones, as long as one of them is there.
-pub(super) struct CountedClient {
+pub(crate) struct CountedClient {
     at_a_time: usize,
 }
 
@@ -20,7 +20,7 @@ impl CountedClient {
     }
 
     /// Whether this is the first with which there are many.
-    pub(super) fn is_one_too_many(&self) -> bool {
+    pub(crate) fn is_one_too_many(&self) -> bool {
         self.at_a_time >= MANY_CLIENTS && !IS_TOLD.swap(true, Ordering::Relaxed)
     }
 }
