@@ -545,7 +545,8 @@ mod tests {
     fn after_an_answer_that_the_server_takes_no_writes_every_connection_is_looked_up_anew() {
         let pool = pool(LASTING, 2);
         assert_eq!((used(&pool, Ok(())), renewed(&pool)), (Some(0), Some(1)));
-        pool.with(soon(), |_, _| Ok(assert_eq!(used(&pool, Ok(())), Some(2)))).unwrap();
+        let beside = pool.with(soon(), |_, _| Ok(used(&pool, Ok(()))));
+        assert_eq!(beside.unwrap(), Some(2));
         make_older(&pool, Duration::from_secs(1));
         assert_eq!(used(&pool, read_only()), Some(0), "two are idle");
         assert!(pool.database.was_told.load(Ordering::SeqCst));

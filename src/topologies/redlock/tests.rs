@@ -576,7 +576,7 @@ fn a_server_that_is_silent_when_the_client_is_made_is_not_waited_for_and_joins_l
         let (store, is_silent): (Arc<dyn Store>, _) = (Arc::clone(server) as _, Arc::clone(&is_silent));
         let open = move |_| {
             while at == 2 && *is_silent.lock() {
-                std::thread::sleep(Duration::from_millis(1));
+                std::thread::park_timeout(Duration::from_millis(1));
             }
             Ok(Voter { store: Arc::clone(&store), identity: None, doubts: Vec::new() })
         };
