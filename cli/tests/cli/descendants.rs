@@ -218,21 +218,21 @@ fn a_command_that_ends_by_itself_leaves_what_it_started() {
 fn a_run_under_an_ignored_sigchld_ends_with_its_command() {
     let server = Server::start();
     let program = env!("CARGO_BIN_EXE_leasehold");
-    let run = |script: &str| {
+    let run = |words: &[&str]| {
         let python = "import os, signal, sys; signal.signal(signal.SIGCHLD, signal.SIG_IGN); \
                       signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM, signal.SIGCHLD, signal.SIGUSR1]); \
                       os.execvp(sys.argv[1], sys.argv[1:])";
         let mut command = Command::new("python3");
-        command.args(["-c", python, program, "run", "-q", "inherited", "--", "sh", "-c", script]);
+        command.args(["-c", python, program, "run", "-q", "inherited", "--"]).args(words);
         command.env("LEASEHOLD_URL", server.url());
         command
     };
     thread::scope(|scope| {
-        let ended = scope.spawn(|| outcome(&mut run("exit 5")).0);
+        let ended = scope.spawn(|| outcome(&mut run(&["sh", "-c", "exit 5"])).0);
         assert_eq!(ended.join().unwrap(), 5);
     });
-    // The command has what there was.
-    let (code, said) = outcome(&mut run("grep -E '^Sig(Ign|Blk)' /proc/self/status"));
+    // The command has what there was. (A shell would set it anew.)
+    let (code, said) = outcome(&mut run(&["grep", "-E", "^Sig(Ign|Blk)", "/proc/self/status"]));
     assert_eq!(code, 0, "{said}");
     let mask = |name: &str| {
         let line = said.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_else(|| panic!("{said}"));
@@ -241,14 +241,15 @@ fn a_run_under_an_ignored_sigchld_ends_with_its_command() {
     let bit = |number: u32| 1_u64 << (number - 1);
     assert_eq!(mask("SigIgn") & bit(17), bit(17), "{said}");
     assert_eq!(mask("SigBlk") & (bit(15) | bit(17) | bit(10)), bit(15) | bit(17) | bit(10), "{said}");
-    // Blocked where it came from, a signal still ends the run.
-    let mut waiting = Run::start(&mut run("kill -TERM $PPID; sleep 600"));
-    eventually("it runs", || !children(waiting.pid()).is_empty());
-    let helper = children(waiting.pid())[0];
-    eventually("its command runs", || !children(helper).is_empty());
-    let command = children(helper)[0];
-    signal(command, Signal::KILL);
-    assert_eq!(waiting.wait().code(), Some(128 + 9));
+    // Blocked where it came from, a signal still ends the wait for the lock.
+    let mut holder = Run::start(&mut server.leasehold(&["run", "-q", "inherited", "--", "sleep", "600"]));
+    eventually("it is held", || !server.keys().is_empty());
+    let mut waiting = Run::start(&mut run(&["true"]));
+    eventually("it waits", || server.ask(&["ZCARD", "leasehold_lock_line:{inherited}"]).starts_with(":1"));
+    signal(waiting.pid(), Signal::TERM);
+    assert_eq!(waiting.wait().code(), Some(128 + 15));
+    signal(holder.pid(), Signal::TERM);
+    holder.wait();
 }
 
 /// Nobody else does, where this program is the first process of a container.
