@@ -63,6 +63,7 @@ const DRIVERS: &[(&str, &[&str])] = &[
         &[
             "src/stores/sql/sqlite.rs",
             "src/stores/sql/sqlite/connection.rs",
+            "src/stores/sql/sqlite/reading.rs",
             "src/stores/sql/sqlite/refusal.rs",
         ],
     ),
@@ -434,16 +435,18 @@ impl Modules {
         }
         let module_of = |path: &str| {
             let mut path = path.to_owned();
-            while let Some(from) = passed_on.get(&path) {
-                path = from.clone();
+            // A macro that is passed on by its own name leads nowhere else.
+            let leads_on = |path: &String| passed_on.get(path).filter(|from| *from != path).cloned();
+            while let Some(from) = leads_on(&path) {
+                path = from;
             }
             loop {
                 if known.contains(&path) {
                     return path;
                 }
                 path = path.rsplit_once("::").map_or(String::new(), |(outer, _)| outer.to_owned());
-                if let Some(from) = passed_on.get(&path) {
-                    path = from.clone();
+                if let Some(from) = leads_on(&path) {
+                    path = from;
                 }
             }
         };

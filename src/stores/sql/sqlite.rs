@@ -16,7 +16,7 @@ use crate::seam::{Claim, Failure, Outcome, Store};
 use crate::stores::sql::pool::{Database, Pool};
 use crate::stores::sql::rows::{Change, EntryRow, ListedRow, Row, RowStore, Rows, Told};
 use crate::stores::sql::sqlite::connection::{SqliteConnection, end_strays};
-use crate::stores::sql::sqlite::file::{Files, boot, hindrance, path, share};
+use crate::stores::sql::sqlite::file::{Files, boot, hindrance, path, share, up_ms};
 use crate::stores::sql::sqlite::reading::{entry_row, seen, told};
 use crate::stores::sql::sqlite::refusal::{failed, failed_to_open, is_busy, no_directory, replaced};
 use crate::stores::sql::{lease_ms, no_table, query};
@@ -75,12 +75,6 @@ struct Sqlite {
     boot: Option<String>,
     /// The files that the path led to when that was last looked at.
     seen: Mutex<Option<Files>>,
-}
-
-/// Since the machine's start. Read before the statement that it is for, which may wait: so a lease never ends later by it than its
-/// holder counts on, and another's never sooner.
-fn up_ms() -> i64 {
-    lease_ms(Duration::from_nanos(Clock::System.now().nanos()))
 }
 
 /// Has `talk` use the connection, whose waits for other writers end by then.

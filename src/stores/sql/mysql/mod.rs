@@ -83,6 +83,15 @@ impl MysqlConnection {
         Ok((self.conn.affected_rows(), self.conn.last_insert_id()))
     }
 
+    /// Refuses if the server takes no writes.
+    fn refuse_read_only(&mut self) -> Outcome<()> {
+        let read_only = self.first::<i64>(concat!("SELECT ", is_read_only!()), Params::Empty);
+        match read_only.map_err(Failure::of_reading)? {
+            Some(0) => Ok(()),
+            _ => Err(Failure::Refused(read_only_now())),
+        }
+    }
+
     fn first<T: mysql::prelude::FromRow>(&mut self, sql: &str, params: Params) -> Outcome<Option<T>> {
         let row = self.conn.exec_first(sql, params);
         self.judge(row)

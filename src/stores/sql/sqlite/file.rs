@@ -2,9 +2,12 @@
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::hosts::unescaped;
+use crate::stores::sql::lease_ms;
+use crate::time::Clock;
 
 /// `sqlite:///path`, where bytes may be written as `%20`.
 pub(super) fn path(url: &str) -> Result<PathBuf> {
@@ -107,6 +110,12 @@ pub(super) fn hindrance(path: &Path) -> Option<Error> {
     let is_complete = Files::at(path).is_some_and(|files| files.is_whole());
     let kind = refuses_writing(folder).filter(|_| !is_complete)?;
     Some(said(folder, kind, NO_WRITING, ": SQLite makes files beside the database"))
+}
+
+/// Since the machine's start. Read before the statement that it is for, which may wait: so a lease never ends later by it than its
+/// holder counts on, and another's never sooner.
+pub(super) fn up_ms() -> i64 {
+    lease_ms(Duration::from_nanos(Clock::System.now().nanos()))
 }
 
 /// Which start of the machine this is, and in which of its time namespaces, whose clocks differ; `None`: it does not say.
