@@ -367,9 +367,9 @@ impl Connections {
             }
             let mut replies = Vec::new();
             let failure = self.renewal_dialog(deadline, |dialog| dialog.collect(chunk, &mut replies)).err();
-            if let Some(Failure::Refused(_)) = failure
+            if let Some(Failure::Refused(why)) = &failure
                 && replies.is_empty()
-                && let Some(outcomes) = self.batch_over_open(chunk, deadline)
+                && let Some(outcomes) = self.batch_over_open(chunk, deadline, why)
             {
                 answers.extend(outcomes);
                 continue;
@@ -387,9 +387,15 @@ impl Connections {
     }
 
     /// Sends requests over a shared connection that is open. `None`: none is. That their own connection cannot be had says
-    /// nothing against those that are there: a server at its limit of clients serves the ones it has.
-    fn batch_over_open(&self, commands: &[Command], deadline: Moment) -> Option<Vec<Outcome<Value>>> {
-        let none = || Err(Error::new(ErrorKind::Unreachable, "request", "the connection broke"));
+    /// nothing against those that are there: a server at its limit of clients serves the ones it has. One that is given up
+    /// meanwhile, as of a server that was demoted, is not replaced for this: then the reason stays that of their own.
+    fn batch_over_open(
+        &self,
+        commands: &[Command],
+        deadline: Moment,
+        why: &Error,
+    ) -> Option<Vec<Outcome<Value>>> {
+        let none = || Err(why.copy());
         let deadline = deadline.min(Clock::System.after(self.command_timeout));
         let start = |number: usize, command: &Command| {
             let shared = self.shared_connections.get(number)?;
