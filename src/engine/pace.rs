@@ -14,7 +14,7 @@ const COMMANDS: u64 = 25;
 const COMMAND: u64 = 1_000;
 
 /// The longest pause of a clean-up that finds nothing.
-const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 
 /// After a "not there" a clean-up pauses, each time for twice as long as before.
 pub(super) fn longer(first: Duration, times: u32) -> Duration {

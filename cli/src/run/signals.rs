@@ -123,7 +123,10 @@ impl Caught {
                 recv(is_done) -> outcome => return outcome.map_err(|_panicked| Exit::Internal),
                 recv(self.signals) -> signal => match signal {
                     Ok(signal) if ends(signal) => {
-                        if let Ok(outcome) = is_done.recv_timeout(more) {
+                        // Without more time the signal counts, also beside an outcome: nobody else hears of it.
+                        if !more.is_zero()
+                            && let Ok(outcome) = is_done.recv_timeout(more)
+                        {
                             return Ok(outcome);
                         }
                         self.hurried.store(true, Ordering::SeqCst);
