@@ -237,7 +237,7 @@ impl Keeper<'_> {
                 Ok(Event::Dead(report)) => self.dead(report),
                 Err(RecvTimeoutError::Timeout) => {}
                 // The thread that reads orders holds a sender, and so does the one that watches until it reports the end.
-                Err(RecvTimeoutError::Disconnected) => self.ended = self.ended.or(Some(Report::Unwatched)),
+                Err(RecvTimeoutError::Disconnected) => self.dead(self.ended.unwrap_or(Report::Unwatched)),
             }
             self.family.reap();
         }
