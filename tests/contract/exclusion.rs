@@ -242,7 +242,7 @@ fn many_threads_over_few_names_all_get_through(store: &Store) {
                     let place = (thread + round) % names.len();
                     // Two names at a time, always in the same order.
                     let outer = client.lock(&names[place]);
-                    assert!(outer.try_lock_for(crate::support::LONG).unwrap());
+                    assert!(outer.try_lock_for(4 * crate::support::LONG).unwrap());
                     rooms[place].visit(|| {
                         if let Some(next) = names.get(place + 1) {
                             let inner = client.lock(next).acquire().unwrap();

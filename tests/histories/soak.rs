@@ -102,7 +102,7 @@ fn kinds(client: &LockClient, lease: Duration) -> Vec<Kind> {
         (Kind::ReadWrite, client.read_write_lock(probe).read().is_locked().err()),
         (Kind::Semaphore, client.expirable_semaphore(probe).available_permits().err()),
         (Kind::Latch, client.count_down_latch(probe).count().err()),
-        (Kind::Job, client.run_once("kinds-job", ms(0), lease, |_| ()).err()),
+        (Kind::Job, client.run_once("kinds-job", ms(1), lease, |_| ()).err()),
     ];
     let mut kinds = Vec::new();
     for (kind, error) in fails {

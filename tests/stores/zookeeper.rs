@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use leasehold::crossbeam_channel::{Sender, unbounded};
-use leasehold::{ClientInfo, Error, ErrorKind, HoldState, Interrupt, LockClient, LossReason, Observer, Owner, Result};
+use leasehold::{ClientInfo, Error, ErrorKind, HoldState, Interrupt, LockClient, LossReason, Observer, Owner};
 
 use crate::support::stalls;
 use crate::support::zookeeper::{CALM, Relay, Sessions, ZooKeeper};
@@ -803,7 +803,7 @@ fn a_client_that_has_used_nothing_for_a_lease_has_no_entry() {
     for _ in 0..2 {
         let held = client.lock("a").acquire().unwrap();
         // A busy server may have ended the connection.
-        let is_listed = |one: Result<ClientInfo>| one.is_ok_and(|one| one.id == client.id());
+        let is_listed = |one: leasehold::Result<ClientInfo>| one.is_ok_and(|one| one.id == client.id());
         comes_true_within(LONG, || client.clients().any(is_listed));
         assert_eq!(server.figure("zk_ephemerals_count"), 2);
         held.unlock().unwrap();
