@@ -2,15 +2,52 @@
 
 use std::env;
 use std::ffi::OsString;
+use std::fs;
 use std::time::Duration;
 
 use crate::client::ClientBuilder;
+use crate::config::ClusterPubSub;
 use crate::error::{Error, Result};
 use crate::hosts::check_scheme;
+use crate::topologies::ring::plan::{Ring, RingNode};
 
 const ACTION: &str = "from_env";
 
-type DurationSetter = fn(ClientBuilder, Duration) -> ClientBuilder;
+/// The variables that may hold a secret: each can be given as a file too, by its name with this behind it.
+const SECRETS: [&str; 6] = [
+    "LEASEHOLD_URL",
+    "LEASEHOLD_REDLOCK",
+    "LEASEHOLD_RING",
+    "LEASEHOLD_RING_FROM",
+    "LEASEHOLD_PASSWORD",
+    "LEASEHOLD_SENTINEL_PASSWORD",
+];
+const FILE: &str = "_FILE";
+
+/// Sets one option by the text of its variable; or says why the text cannot be used.
+type Setter = fn(ClientBuilder, &str) -> std::result::Result<ClientBuilder, &'static str>;
+
+/// The options that are one variable each. Those of several are read by themselves.
+const OPTIONS: [(&str, Setter); 18] = [
+    ("LEASEHOLD_PREFIX", |builder, text| Ok(builder.key_prefix(text))),
+    ("LEASEHOLD_LEASE", |builder, text| time(text).map(|time| builder.lease(time))),
+    ("LEASEHOLD_COMMAND_TIMEOUT", |builder, text| time(text).map(|time| builder.command_timeout(time))),
+    ("LEASEHOLD_CONNECT_TIMEOUT", |builder, text| time(text).map(|time| builder.connect_timeout(time))),
+    ("LEASEHOLD_PATIENCE", |builder, text| time(text).map(|time| builder.patience(time))),
+    ("LEASEHOLD_LINGER", |builder, text| time(text).map(|time| builder.linger(time))),
+    ("LEASEHOLD_NODE_TIMEOUT", |builder, text| time(text).map(|time| builder.node_timeout(time))),
+    ("LEASEHOLD_POOL_SIZE", |builder, text| number(text).map(|size| builder.pool_size(size))),
+    ("LEASEHOLD_DATABASE", |builder, text| number(text).map(|number| builder.database(number))),
+    ("LEASEHOLD_USERNAME", |builder, text| Ok(builder.username(text))),
+    ("LEASEHOLD_SENTINEL_USERNAME", |builder, text| Ok(builder.sentinel_username(text))),
+    ("LEASEHOLD_CLIENT_NAME", |builder, text| Ok(builder.client_name(text))),
+    ("LEASEHOLD_LABEL", |builder, text| Ok(builder.label(text))),
+    ("LEASEHOLD_TABLE", |builder, text| Ok(builder.table(text))),
+    ("LEASEHOLD_DIRECTORY", |builder, text| switch(text).map(|is_on| builder.directory(is_on))),
+    ("LEASEHOLD_CREATE_SCHEMA", |builder, text| switch(text).map(|is_on| builder.create_schema(is_on))),
+    ("LEASEHOLD_TURNSTILES", |builder, text| switch(text).map(|is_on| builder.turnstiles(is_on))),
+    ("LEASEHOLD_ALLOWED_HOSTS", |builder, text| Ok(builder.allowed_hosts(words(text)))),
+];
 
 impl ClientBuilder {
     /// A builder with the values of these environment variables. One that is not set, or empty, leaves the default; each can be
@@ -19,18 +56,49 @@ impl ClientBuilder {
     /// | Variable | As | Example |
     /// |---|---|---|
     /// | `LEASEHOLD_URL` | [`url`](Self::url) | `redis://127.0.0.1:6379` |
+    /// | `LEASEHOLD_REDLOCK` | [`redlock`](Self::redlock) | `redis://a redis://b redis://c` |
+    /// | `LEASEHOLD_NODE_TIMEOUT` | [`node_timeout`](Self::node_timeout) | `50ms` |
+    /// | `LEASEHOLD_RING` | [`ring`](Self::ring) | `redis://a eight=redis://b *2=redis://c` |
+    /// | `LEASEHOLD_RING_EPOCH` | [`Ring::epoch`] | `2` |
+    /// | `LEASEHOLD_RING_FROM` | [`Ring::moving_from`] | `redis://a redis://b` |
+    /// | `LEASEHOLD_USERNAME`, `LEASEHOLD_PASSWORD` | [`username`](Self::username), [`password`](Self::password) | `locks` |
+    /// | `LEASEHOLD_SENTINEL_USERNAME`, `LEASEHOLD_SENTINEL_PASSWORD` | [`sentinel_username`](Self::sentinel_username), [`sentinel_password`](Self::sentinel_password) | `watch` |
+    /// | `LEASEHOLD_TLS_CA` | `tls_ca` (feature `tls`) | `/etc/locks/ca.pem` |
+    /// | `LEASEHOLD_TLS_CERT`, `LEASEHOLD_TLS_KEY` | `tls_identity` (feature `tls`), both together | `/etc/locks/client.pem` |
+    /// | `LEASEHOLD_ALLOWED_HOSTS` | [`allowed_hosts`](Self::allowed_hosts) | `*.cache.example 10.0.0.7` |
+    /// | `LEASEHOLD_DATABASE` | [`database`](Self::database) | `3` |
+    /// | `LEASEHOLD_TABLE` | [`table`](Self::table) | `jobs.locks` |
+    /// | `LEASEHOLD_CREATE_SCHEMA` | [`create_schema`](Self::create_schema) | `yes` |
+    /// | `LEASEHOLD_SESSION_LOCKS` | [`session_locks`](Self::session_locks) | `yes` |
+    /// | `LEASEHOLD_TURNSTILES` | [`turnstiles`](Self::turnstiles) | `no` |
     /// | `LEASEHOLD_PREFIX` | [`key_prefix`](Self::key_prefix) | `shop:` |
+    /// | `LEASEHOLD_CLIENT_NAME` | [`client_name`](Self::client_name) | `shop` |
+    /// | `LEASEHOLD_LABEL` | [`label`](Self::label) | `nightly` |
+    /// | `LEASEHOLD_DIRECTORY` | [`directory`](Self::directory) | `no` |
     /// | `LEASEHOLD_LEASE` | [`lease`](Self::lease) | `30s` |
     /// | `LEASEHOLD_COMMAND_TIMEOUT` | [`command_timeout`](Self::command_timeout) | `3s` |
     /// | `LEASEHOLD_CONNECT_TIMEOUT` | [`connect_timeout`](Self::connect_timeout) | `500ms` |
     /// | `LEASEHOLD_PATIENCE` | [`patience`](Self::patience) | `10s` |
+    /// | `LEASEHOLD_POOL_SIZE` | [`pool_size`](Self::pool_size) | `8` |
+    /// | `LEASEHOLD_LINGER` | [`linger`](Self::linger) | `5s` |
+    /// | `LEASEHOLD_CLUSTER_PUB_SUB` | [`cluster_pub_sub`](Self::cluster_pub_sub): `auto`, `sharded`, `plain` or `both` | `plain` |
+    /// | `LEASEHOLD_REPLICAS`, `LEASEHOLD_REPLICAS_TIMEOUT` | [`require_replicas`](Self::require_replicas), both together | `1`, `100ms` |
+    /// | `LEASEHOLD_SCRIPTS` | `no`: [`without_scripts`](Self::without_scripts) | `no` |
     ///
-    /// Times are a whole number and `ms`, `s`, `m` or `h`.
+    /// Times are a whole number and `ms`, `s`, `m` or `h`. Switches are `yes` or `no`, `true` or `false`, `on` or `off`, `1` or
+    /// `0`. Lists have spaces or line ends between. A server of a ring may have its [label](crate::RingNode::label), `*` and its
+    /// [weight](crate::RingNode::weight), or both, and `=` before its URL. A program sets by its code an observer, a mapping of
+    /// names, and whether it connects lazily.
+    ///
+    /// `LEASEHOLD_URL`, `LEASEHOLD_REDLOCK`, `LEASEHOLD_RING`, `LEASEHOLD_RING_FROM`, `LEASEHOLD_PASSWORD` and
+    /// `LEASEHOLD_SENTINEL_PASSWORD` may be secret. Each has a variable with `_FILE` behind its name (`LEASEHOLD_URL_FILE`), which
+    /// names a file that has the value; line ends at its end do not count.
     ///
     /// # Errors
     ///
-    /// Of kind [`InvalidInput`](crate::ErrorKind::InvalidInput), for a value that cannot be used. The text names the variable and
-    /// never repeats the value, which may be a secret.
+    /// Of kind [`InvalidInput`](crate::ErrorKind::InvalidInput), for a value that cannot be used, a file that cannot be read, and
+    /// two variables that say the same or need each other. The text names the variable and never repeats the value, which may be
+    /// a secret. Of kind [`Unsupported`](crate::ErrorKind::Unsupported), for `LEASEHOLD_TLS_*` without the feature `tls`.
     ///
     /// # Examples
     ///
@@ -45,42 +113,214 @@ impl ClientBuilder {
     }
 
     fn from_variables(get: impl Fn(&str) -> Option<OsString>) -> Result<ClientBuilder> {
-        let get = |name: &str| -> Result<Option<String>> {
-            match get(name).filter(|value| !value.is_empty()).map(OsString::into_string) {
-                None => Ok(None),
-                Some(Ok(value)) => Ok(Some(value)),
-                Some(Err(_unreadable)) => Err(bad(name, "it is not Unicode")),
-            }
-        };
+        let variables = Variables { get };
         let mut builder = ClientBuilder::default();
         builder.is_from_env = true;
-        if let Some(url) = get("LEASEHOLD_URL")? {
-            check_scheme(&url).map_err(|error| bad("LEASEHOLD_URL", error.detail()))?;
-            builder = builder.url(&url);
-        }
-        if let Some(prefix) = get("LEASEHOLD_PREFIX")? {
-            builder = builder.key_prefix(&prefix);
-        }
-        let times: [(&str, DurationSetter); 4] = [
-            ("LEASEHOLD_LEASE", ClientBuilder::lease),
-            ("LEASEHOLD_COMMAND_TIMEOUT", ClientBuilder::command_timeout),
-            ("LEASEHOLD_CONNECT_TIMEOUT", ClientBuilder::connect_timeout),
-            ("LEASEHOLD_PATIENCE", ClientBuilder::patience),
-        ];
-        for (name, set) in times {
-            let Some(value) = get(name)? else { continue };
-            let time = parse_time(&value)
-                .ok_or_else(|| bad(name, "it is not a whole number and ms, s, m or h, as in 500ms"))?;
-            builder = set(builder, time);
+        builder = servers(builder, &variables)?;
+        for (name, set) in OPTIONS {
+            let Some(text) = variables.text(name)? else { continue };
+            builder = set(builder, &text).map_err(|why| bad(name, why))?;
             builder.check_times().map_err(|error| bad(name, error.detail()))?;
         }
-        Ok(builder)
+        if let Some(password) = variables.text("LEASEHOLD_PASSWORD")? {
+            builder = builder.password(&password);
+        }
+        if let Some(password) = variables.text("LEASEHOLD_SENTINEL_PASSWORD")? {
+            builder = builder.sentinel_password(&password);
+        }
+        if let Some(way) = variables.text("LEASEHOLD_CLUSTER_PUB_SUB")? {
+            let way = pub_sub(&way).map_err(|why| bad("LEASEHOLD_CLUSTER_PUB_SUB", why))?;
+            builder = builder.cluster_pub_sub(way);
+        }
+        // These can only be turned one way.
+        if variables.switch("LEASEHOLD_SESSION_LOCKS")? == Some(true) {
+            builder = builder.session_locks();
+        }
+        if variables.switch("LEASEHOLD_SCRIPTS")? == Some(false) {
+            builder = builder.without_scripts();
+        }
+        if let Some((count, within)) = variables.pair("LEASEHOLD_REPLICAS", "LEASEHOLD_REPLICAS_TIMEOUT")? {
+            let count = number(&count).map_err(|why| bad("LEASEHOLD_REPLICAS", why))?;
+            let within = time(&within).map_err(|why| bad("LEASEHOLD_REPLICAS_TIMEOUT", why))?;
+            builder = builder.require_replicas(count, within);
+            builder.check_times().map_err(|error| bad("LEASEHOLD_REPLICAS_TIMEOUT", error.detail()))?;
+        }
+        secured(builder, &variables)
     }
+}
+
+/// The environment, or what a test has for it.
+struct Variables<G> {
+    get: G,
+}
+
+impl<G: Fn(&str) -> Option<OsString>> Variables<G> {
+    /// The value of a variable that is set, or of the file that is named in its place.
+    fn text(&self, name: &str) -> Result<Option<String>> {
+        let value = self.value(name)?;
+        if !SECRETS.contains(&name) {
+            return Ok(value);
+        }
+        let file = format!("{name}{FILE}");
+        match (value, self.value(&file)?) {
+            (value, None) => Ok(value),
+            (Some(_), Some(_)) => Err(bad(&file, &format!("{name} is set too: set one of them"))),
+            // The path may be the secret itself, set by mistake: it is not shown either.
+            (None, Some(path)) => match fs::read_to_string(path) {
+                Ok(text) => match text.trim_end_matches(['\r', '\n']) {
+                    "" => Err(bad(&file, "the file is empty")),
+                    text => Ok(Some(text.to_owned())),
+                },
+                Err(error) => Err(bad(&file, &format!("the file cannot be read: {error}"))),
+            },
+        }
+    }
+
+    fn value(&self, name: &str) -> Result<Option<String>> {
+        match (self.get)(name).filter(|value| !value.is_empty()).map(OsString::into_string) {
+            None => Ok(None),
+            Some(Ok(value)) => Ok(Some(value)),
+            Some(Err(_unreadable)) => Err(bad(name, "it is not Unicode")),
+        }
+    }
+
+    fn switch(&self, name: &str) -> Result<Option<bool>> {
+        self.text(name)?.map(|text| switch(&text).map_err(|why| bad(name, why))).transpose()
+    }
+
+    /// Two that are nothing without each other.
+    fn pair(&self, one: &str, other: &str) -> Result<Option<(String, String)>> {
+        match (self.text(one)?, self.text(other)?) {
+            (Some(first), Some(second)) => Ok(Some((first, second))),
+            (None, None) => Ok(None),
+            (Some(_), None) => Err(bad(one, &format!("{other} is not set, and both are needed"))),
+            (None, Some(_)) => Err(bad(other, &format!("{one} is not set, and both are needed"))),
+        }
+    }
+}
+
+/// The server that keeps the locks, or the servers.
+fn servers(
+    mut builder: ClientBuilder,
+    variables: &Variables<impl Fn(&str) -> Option<OsString>>,
+) -> Result<ClientBuilder> {
+    let mut given = None;
+    let mut is_first = |name: &'static str| match given.replace(name) {
+        Some(other) => Err(bad(name, &format!("{other} is set too: set one of them"))),
+        None => Ok(()),
+    };
+    if let Some(url) = variables.text("LEASEHOLD_URL")? {
+        is_first("LEASEHOLD_URL")?;
+        check_scheme(&url).map_err(|error| bad("LEASEHOLD_URL", error.detail()))?;
+        builder = builder.url(&url);
+    }
+    if let Some(urls) = variables.text("LEASEHOLD_REDLOCK")? {
+        is_first("LEASEHOLD_REDLOCK")?;
+        let urls: Vec<&str> = words(&urls).collect();
+        for url in &urls {
+            check_scheme(url).map_err(|error| bad("LEASEHOLD_REDLOCK", error.detail()))?;
+        }
+        builder = builder.redlock(urls);
+    }
+    let (epoch, from) = (variables.text("LEASEHOLD_RING_EPOCH")?, variables.text("LEASEHOLD_RING_FROM")?);
+    if let Some(nodes) = variables.text("LEASEHOLD_RING")? {
+        is_first("LEASEHOLD_RING")?;
+        let mut ring = Ring::new(ring_nodes("LEASEHOLD_RING", &nodes)?);
+        if let Some(epoch) = epoch {
+            ring = ring.epoch(number(&epoch).map_err(|why| bad("LEASEHOLD_RING_EPOCH", why))?);
+        }
+        if let Some(from) = from {
+            ring = ring.moving_from(ring_nodes("LEASEHOLD_RING_FROM", &from)?);
+        }
+        builder = builder.ring(ring);
+    } else if epoch.is_some() || from.is_some() {
+        let name = if epoch.is_some() { "LEASEHOLD_RING_EPOCH" } else { "LEASEHOLD_RING_FROM" };
+        return Err(bad(name, "LEASEHOLD_RING is not set"));
+    }
+    Ok(builder)
+}
+
+/// Servers, each with its label and weight before it where it has some: `label*2=redis://host`.
+fn ring_nodes(name: &str, text: &str) -> Result<Vec<RingNode>> {
+    let node = |word: &str| {
+        // A scheme has no such character, and what is behind it may have any.
+        let scheme = word.find("://").unwrap_or(word.len());
+        let (before, url) = match word.get(..scheme).and_then(|before| before.rfind('=')) {
+            Some(at) => (word.get(..at).unwrap_or_default(), word.get(at + 1..).unwrap_or_default()),
+            None => ("", word),
+        };
+        check_scheme(url).map_err(|error| bad(name, error.detail()))?;
+        let (label, weight) = before.rsplit_once('*').unwrap_or((before, ""));
+        let mut node = RingNode::new(url);
+        if !label.is_empty() {
+            node = node.label(label);
+        }
+        if !weight.is_empty() {
+            node = node.weight(number(weight).map_err(|why| bad(name, why))?);
+        }
+        Ok(node)
+    };
+    words(text).map(node).collect()
+}
+
+#[cfg(feature = "tls")]
+fn secured(
+    builder: ClientBuilder,
+    variables: &Variables<impl Fn(&str) -> Option<OsString>>,
+) -> Result<ClientBuilder> {
+    let builder = variables.text("LEASEHOLD_TLS_CA")?.into_iter().fold(builder, ClientBuilder::tls_ca);
+    let identity = variables.pair("LEASEHOLD_TLS_CERT", "LEASEHOLD_TLS_KEY")?;
+    Ok(identity.into_iter().fold(builder, |builder, (certificate, key)| builder.tls_identity(certificate, key)))
+}
+
+/// A build that cannot do it does not leave it out silently.
+#[cfg(not(feature = "tls"))]
+fn secured(
+    builder: ClientBuilder,
+    variables: &Variables<impl Fn(&str) -> Option<OsString>>,
+) -> Result<ClientBuilder> {
+    for name in ["LEASEHOLD_TLS_CA", "LEASEHOLD_TLS_CERT", "LEASEHOLD_TLS_KEY"] {
+        if variables.text(name)?.is_some() {
+            let words = format!("{name} cannot be used: this build lacks the feature \"tls\"");
+            return Err(Error::new(crate::ErrorKind::Unsupported, ACTION, words));
+        }
+    }
+    Ok(builder)
 }
 
 /// Says which variable, never what is in it.
 fn bad(name: &str, why: &str) -> Error {
     Error::invalid(ACTION, format!("{name} cannot be used: {why}"))
+}
+
+fn words(text: &str) -> impl Iterator<Item = &str> {
+    text.split_whitespace()
+}
+
+fn time(text: &str) -> std::result::Result<Duration, &'static str> {
+    parse_time(text).ok_or("it is not a whole number and ms, s, m or h, as in 500ms")
+}
+
+fn number<N: std::str::FromStr>(text: &str) -> std::result::Result<N, &'static str> {
+    text.trim().parse().map_err(|_none| "it is not a whole number, or is too large or too small")
+}
+
+fn switch(text: &str) -> std::result::Result<bool, &'static str> {
+    match text.trim().to_ascii_lowercase().as_str() {
+        "yes" | "true" | "on" | "1" => Ok(true),
+        "no" | "false" | "off" | "0" => Ok(false),
+        _ => Err("it is not yes or no"),
+    }
+}
+
+fn pub_sub(text: &str) -> std::result::Result<ClusterPubSub, &'static str> {
+    match text.trim().to_ascii_lowercase().as_str() {
+        "auto" => Ok(ClusterPubSub::Auto),
+        "sharded" => Ok(ClusterPubSub::Sharded),
+        "plain" => Ok(ClusterPubSub::Plain),
+        "both" => Ok(ClusterPubSub::Both),
+        _ => Err("it is not auto, sharded, plain or both"),
+    }
 }
 
 fn parse_time(text: &str) -> Option<Duration> {
