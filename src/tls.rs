@@ -10,7 +10,8 @@ use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{
-    AlertDescription, CertificateError, ClientConfig, ClientConnection, ConfigBuilder, RootCertStore, WantsVerifier,
+    AlertDescription, CertificateError, ClientConfig, ClientConnection, ConfigBuilder, RootCertStore,
+    WantsVerifier,
 };
 
 use crate::config::TlsOptions;
@@ -172,6 +173,16 @@ fn refused_by_server(alert: AlertDescription) -> &'static str {
     }
 }
 
+/// A server that speaks no TLS may wait for the rest of what it takes for a request.
+fn unanswered(error: io::Error) -> io::Error {
+    match error.kind() {
+        kind @ (io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock) => {
+            io::Error::new(kind, "there was no answer to the TLS handshake: is this the port for TLS?")
+        }
+        _ => error,
+    }
+}
+
 /// The client's end of a connection, without its socket.
 pub(crate) type TlsClient = ClientConnection;
 
@@ -207,10 +218,13 @@ impl TlsStream {
     ) -> io::Result<TlsStream> {
         let mut tls = client(host, config)?;
         while tls.is_handshaking() {
-            tls.complete_io(&mut wire)?;
+            tls.complete_io(&mut wire).map_err(unanswered)?;
         }
         let raw = vec![0; 16 * 1024].into_boxed_slice();
-        Ok(TlsStream { socket, session: Mutex::new(TlsSession { tls, raw, start: 0, end: 0, is_accepted: false }) })
+        Ok(TlsStream {
+            socket,
+            session: Mutex::new(TlsSession { tls, raw, start: 0, end: 0, is_accepted: false }),
+        })
     }
 
     pub(crate) fn socket(&self) -> &TcpStream {

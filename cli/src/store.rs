@@ -57,7 +57,9 @@ pub(crate) fn url(common: &Common) -> String {
 
 /// The URLs of Redlock's servers or a ring's, where the environment names such.
 pub(crate) fn urls_of_several() -> Vec<String> {
-    let Some(servers) = secret("LEASEHOLD_REDLOCK").or_else(|| secret("LEASEHOLD_RING")) else { return Vec::new() };
+    let Some(servers) = secret("LEASEHOLD_REDLOCK").or_else(|| secret("LEASEHOLD_RING")) else {
+        return Vec::new();
+    };
     // A ring's may have a label and a weight before it.
     let url = |word: &str| {
         let scheme = word.find("://").unwrap_or(word.len());

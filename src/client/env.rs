@@ -270,7 +270,9 @@ fn secured(
 ) -> Result<ClientBuilder> {
     let builder = variables.text("LEASEHOLD_TLS_CA")?.into_iter().fold(builder, ClientBuilder::tls_ca);
     let identity = variables.pair("LEASEHOLD_TLS_CERT", "LEASEHOLD_TLS_KEY")?;
-    Ok(identity.into_iter().fold(builder, |builder, (certificate, key)| builder.tls_identity(certificate, key)))
+    Ok(identity
+        .into_iter()
+        .fold(builder, |builder, (certificate, key)| builder.tls_identity(certificate, key)))
 }
 
 /// A build that cannot do it does not leave it out silently.
@@ -391,9 +393,141 @@ mod tests {
         assert_eq!(redis.connect_timeout, seconds(2));
     }
 
+    /// The other variables, on the builder's options. The program's tests use each on a server.
+    #[test]
+    fn each_option_has_a_variable() {
+        let set = with(&[
+            ("LEASEHOLD_USERNAME", "u"),
+            ("LEASEHOLD_PASSWORD", "p"),
+            ("LEASEHOLD_SENTINEL_USERNAME", "su"),
+            ("LEASEHOLD_SENTINEL_PASSWORD", "sp"),
+            ("LEASEHOLD_DATABASE", "3"),
+            ("LEASEHOLD_CLIENT_NAME", "named"),
+            ("LEASEHOLD_LABEL", "labelled"),
+            ("LEASEHOLD_DIRECTORY", "No"),
+            ("LEASEHOLD_POOL_SIZE", "9"),
+            ("LEASEHOLD_LINGER", "4s"),
+            ("LEASEHOLD_CLUSTER_PUB_SUB", "Both"),
+            ("LEASEHOLD_REPLICAS", "2"),
+            ("LEASEHOLD_REPLICAS_TIMEOUT", "20ms"),
+            ("LEASEHOLD_SCRIPTS", "off"),
+            ("LEASEHOLD_TABLE", "s.t"),
+            ("LEASEHOLD_CREATE_SCHEMA", "1"),
+            ("LEASEHOLD_SESSION_LOCKS", "true"),
+            ("LEASEHOLD_TURNSTILES", "0"),
+            ("LEASEHOLD_ALLOWED_HOSTS", "a *.b"),
+        ]);
+        let ClientBuilder { options, redis, .. } = set.unwrap();
+        let text = |text: &str| Some(text.to_owned());
+        assert_eq!((redis.username, redis.password), (text("u"), text("p")));
+        assert_eq!((redis.sentinel_username, redis.sentinel_password), (text("su"), text("sp")));
+        assert_eq!((redis.database, redis.client_name, redis.pool_size), (Some(3), text("named"), 9));
+        assert_eq!((options.label, options.directory), (text("labelled"), false));
+        assert_eq!((redis.linger, redis.cluster_pub_sub), (Duration::from_secs(4), ClusterPubSub::Both));
+        let replicas = redis.replicas.unwrap();
+        assert_eq!((replicas.count, replicas.within, redis.scripts), (2, Duration::from_millis(20), false));
+        assert_eq!((redis.table.name.as_str(), redis.table.create), ("s.t", true));
+        assert_eq!((redis.table.session_locks, redis.table.turnstiles), (true, false));
+        assert!(redis.hosts.check_options().is_ok());
+    }
+
+    #[test]
+    fn several_servers_are_a_list_and_those_of_a_ring_may_have_a_label_and_a_weight() {
+        let set = with(&[
+            ("LEASEHOLD_RING", "redis://u:p=w@a\n  eight=redis://b *2=redis://c d*3=redis://d"),
+            ("LEASEHOLD_RING_EPOCH", "7"),
+            ("LEASEHOLD_RING_FROM", "redis://a"),
+        ]);
+        let nodes = [
+            RingNode::new("redis://u:p=w@a"),
+            RingNode::new("redis://b").label("eight"),
+            RingNode::new("redis://c").weight(2),
+            RingNode::new("redis://d").label("d").weight(3),
+        ];
+        let ring = Ring::new(nodes).epoch(7).moving_from(["redis://a"]);
+        assert_eq!(set.unwrap().ring, Some(ring));
+        let set = with(&[
+            ("LEASEHOLD_REDLOCK", "redis://a redis://b  redis://c"),
+            ("LEASEHOLD_NODE_TIMEOUT", "9ms"),
+        ]);
+        let ClientBuilder { redlock, node_timeout, .. } = set.unwrap();
+        let urls: Vec<String> = redlock.unwrap().nodes.into_iter().map(|node| node.url).collect();
+        assert_eq!(urls, ["redis://a", "redis://b", "redis://c"]);
+        assert_eq!(node_timeout, Some(Duration::from_millis(9)));
+    }
+
+    #[test]
+    fn a_secret_may_be_in_a_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("secret").display().to_string();
+        fs::write(&path, "redis://:S3CR3T@a\r\n").unwrap();
+        assert_eq!(with(&[("LEASEHOLD_URL_FILE", &path)]).unwrap().redis.url, "redis://:S3CR3T@a");
+        fs::write(&path, " with spaces \n").unwrap();
+        let password = with(&[("LEASEHOLD_PASSWORD_FILE", &path)]).unwrap().redis.password;
+        assert_eq!(password.as_deref(), Some(" with spaces "));
+        fs::write(&path, "\n").unwrap();
+        let error = with(&[("LEASEHOLD_SENTINEL_PASSWORD_FILE", &path)]).map(drop).unwrap_err();
+        assert!(error.to_string().contains("LEASEHOLD_SENTINEL_PASSWORD_FILE"), "{error}");
+        // Others have no such variable, which is not looked at.
+        assert!(with(&[("LEASEHOLD_PREFIX_FILE", "/no/such/file")]).is_ok());
+    }
+
+    #[test]
+    fn variables_that_contradict_or_need_each_other_are_refused() {
+        let (url, three) = (("LEASEHOLD_URL", "redis://a"), "redis://a redis://b redis://c");
+        for (variables, names) in [
+            (&[url, ("LEASEHOLD_URL_FILE", "/no/such/file")][..], ["LEASEHOLD_URL", "LEASEHOLD_URL_FILE"]),
+            (&[url, ("LEASEHOLD_REDLOCK", three)], ["LEASEHOLD_URL", "LEASEHOLD_REDLOCK"]),
+            (
+                &[("LEASEHOLD_REDLOCK", three), ("LEASEHOLD_RING", three)],
+                ["LEASEHOLD_REDLOCK", "LEASEHOLD_RING"],
+            ),
+            (&[("LEASEHOLD_RING_FROM", three)], ["LEASEHOLD_RING_FROM", "LEASEHOLD_RING"]),
+            (&[("LEASEHOLD_REPLICAS", "1")], ["LEASEHOLD_REPLICAS", "LEASEHOLD_REPLICAS_TIMEOUT"]),
+            #[cfg(feature = "tls")]
+            (&[("LEASEHOLD_TLS_KEY", "k")], ["LEASEHOLD_TLS_KEY", "LEASEHOLD_TLS_CERT"]),
+        ] {
+            let error = with(variables).map(drop).unwrap_err();
+            assert_eq!(error.kind(), crate::ErrorKind::InvalidInput);
+            assert!(names.iter().all(|name| error.to_string().contains(name)), "{error}");
+        }
+    }
+
+    #[cfg(feature = "tls")]
+    #[test]
+    fn certificates_are_named_by_their_paths() {
+        let set =
+            with(&[("LEASEHOLD_TLS_CA", "/a"), ("LEASEHOLD_TLS_CERT", "/b"), ("LEASEHOLD_TLS_KEY", "/c")]);
+        let tls = set.unwrap().redis.tls;
+        assert_eq!((tls.ca, tls.identity), (Some("/a".into()), Some(("/b".into(), "/c".into()))));
+    }
+
+    #[cfg(not(feature = "tls"))]
+    #[test]
+    fn certificates_are_refused_by_a_build_that_cannot_use_them() {
+        for name in ["LEASEHOLD_TLS_CA", "LEASEHOLD_TLS_CERT", "LEASEHOLD_TLS_KEY"] {
+            let error = with(&[(name, "/a")]).map(drop).unwrap_err();
+            assert_eq!(error.kind(), crate::ErrorKind::Unsupported);
+            assert!(error.to_string().contains(name), "{error}");
+        }
+    }
+
     #[test]
     fn an_error_names_the_variable_and_never_its_value() {
         for (name, value) in [
+            ("LEASEHOLD_URL_FILE", "/no/S3CR3T"),
+            ("LEASEHOLD_PASSWORD_FILE", "S3CR3T"),
+            ("LEASEHOLD_REDLOCK", "redis://a u:S3CR3T@b"),
+            ("LEASEHOLD_RING", "redis://a u:S3CR3T@b"),
+            ("LEASEHOLD_RING", "S3CR3T*S3CR3T=redis://a"),
+            ("LEASEHOLD_POOL_SIZE", "0"),
+            ("LEASEHOLD_POOL_SIZE", "S3CR3T"),
+            ("LEASEHOLD_DATABASE", "S3CR3T"),
+            ("LEASEHOLD_CLIENT_NAME", "two words"),
+            ("LEASEHOLD_DIRECTORY", "S3CR3T"),
+            ("LEASEHOLD_SCRIPTS", "S3CR3T"),
+            ("LEASEHOLD_CLUSTER_PUB_SUB", "S3CR3T"),
+            ("LEASEHOLD_ALLOWED_HOSTS", "cache:6379"),
             ("LEASEHOLD_URL", "user:S3CR3T@localhost:6379"),
             ("LEASEHOLD_URL", "S3CR3T"),
             ("LEASEHOLD_LEASE", "S3CR3T"),

@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use redis::{
-    Client, ClientTlsConfig, Connection, ConnectionAddr, ConnectionInfo, IntoConnectionInfo, RedisError, TlsCertificates,
-    Value,
+    Client, ClientTlsConfig, Connection, ConnectionAddr, ConnectionInfo, IntoConnectionInfo, RedisError,
+    TlsCertificates, Value,
 };
 
 use crate::args::Common;
@@ -81,7 +81,8 @@ impl Access {
         };
         let root_cert = file(&common.ca, "LEASEHOLD_TLS_CA");
         let identity = file(&common.cert, "LEASEHOLD_TLS_CERT").zip(file(&common.key, "LEASEHOLD_TLS_KEY"));
-        let client_tls = identity.map(|(client_cert, client_key)| ClientTlsConfig { client_cert, client_key });
+        let client_tls =
+            identity.map(|(client_cert, client_key)| ClientTlsConfig { client_cert, client_key });
         let is_given = root_cert.is_some() || client_tls.is_some();
         Access {
             certificates: is_given.then_some(TlsCertificates { client_tls, root_cert }),
@@ -111,7 +112,8 @@ impl Place {
         // A user with few rights may not tell the server what library this is.
         let mut settings = info.redis_settings().clone().set_skip_set_lib_name();
         settings = access.username.iter().fold(settings, |settings, name| settings.set_username(name));
-        settings = access.password.iter().fold(settings, |settings, password| settings.set_password(password));
+        settings =
+            access.password.iter().fold(settings, |settings, password| settings.set_password(password));
         settings = access.database.into_iter().fold(settings, |settings, number| settings.set_db(number));
         let is_tls = matches!(info.addr(), ConnectionAddr::TcpTls { .. });
         let certificates = access.certificates.clone().filter(|_| is_tls);

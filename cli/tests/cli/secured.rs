@@ -24,7 +24,8 @@ impl Certificates {
         };
         let key = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"];
         for name in ["ca", "unknown-ca"] {
-            let (key_out, out, subject) = (format!("{name}.key"), format!("{name}.crt"), format!("/CN={name}"));
+            let (key_out, out, subject) =
+                (format!("{name}.key"), format!("{name}.crt"), format!("/CN={name}"));
             let words = ["req", "-x509", "-days", "2", "-subj", &subject, "-keyout", &key_out, "-out", &out];
             openssl(&[&words[..], &key[..], &["-addext", "keyUsage=critical,keyCertSign,cRLSign"]].concat());
         }
@@ -33,7 +34,7 @@ impl Certificates {
         write("index.txt", "");
         write(
             "ca.cnf",
-            "[ca]\ndefault_ca=own\n[own]\ndatabase=index.txt\nnew_certs_dir=.\ndefault_md=sha256\npolicy=any\nunique_subject=no\n\
+            "[ca]\ndefault_ca=own\n[own]\ndatabase=index.txt\nnew_certs_dir=.\ndefault_md=sha256\npolicy=any\nunique_subject=no\nrand_serial=yes\n\
              [any]\ncommonName=supplied\n",
         );
         for (name, ca, is_over) in [
@@ -44,15 +45,33 @@ impl Certificates {
             ("expired-client", "ca", true),
         ] {
             let subject = if name.ends_with("server") { "/CN=localhost" } else { "/CN=client" };
-            let (key_out, request, out) = (format!("{name}.key"), format!("{name}.csr"), format!("{name}.crt"));
+            let (key_out, request, out) =
+                (format!("{name}.key"), format!("{name}.csr"), format!("{name}.crt"));
             let words = ["req", "-new", "-subj", subject, "-keyout", &key_out, "-out", &request];
             openssl(&[&words[..], &key[..]].concat());
             let (ca, ca_key) = (format!("{ca}.crt"), format!("{ca}.key"));
             let (from, to) = if is_over { ("20200101", "20210101") } else { ("20200101", "20490101") };
             let (from, to) = (format!("{from}000000Z"), format!("{to}000000Z"));
             openssl(&[
-                "ca", "-batch", "-notext", "-rand_serial", "-config", "ca.cnf", "-cert", &ca, "-keyfile", &ca_key,
-                "-startdate", &from, "-enddate", &to, "-extfile", "extensions", "-in", &request, "-out", &out,
+                "ca",
+                "-batch",
+                "-notext",
+                "-config",
+                "ca.cnf",
+                "-cert",
+                &ca,
+                "-keyfile",
+                &ca_key,
+                "-startdate",
+                &from,
+                "-enddate",
+                &to,
+                "-extfile",
+                "extensions",
+                "-in",
+                &request,
+                "-out",
+                &out,
             ]);
         }
         Certificates(folder)
@@ -136,20 +155,31 @@ impl Secured {
     /// The same, with a certificate of its own.
     pub(crate) fn redis_as(certificates: &Certificates, name: &str, settings: &[&str]) -> Option<Secured> {
         let program = crate::world::server_program();
-        let asked = Command::new(&program).args(["--port", "0", "--tls-port", "1", "--save", ""]).output().unwrap();
+        let asked =
+            Command::new(&program).args(["--port", "0", "--tls-port", "1", "--save", ""]).output().unwrap();
         if !String::from_utf8_lossy(&asked.stdout).contains("No tls-") {
             skipped("the server was built without TLS");
             return None;
         }
-        let (certificate, key) = (certificates.file(&format!("{name}.crt")), certificates.file(&format!("{name}.key")));
+        let (certificate, key) =
+            (certificates.file(&format!("{name}.crt")), certificates.file(&format!("{name}.key")));
         Some(Secured::start(
-            |server, log| log.contains("eady to accept connections") || server.try_ask(&["PING"]).is_some(),
+            |_, log| log.contains("eady to accept connections") || log.contains("+monitor master"),
             |dir, port| {
                 let mut command = Command::new(&program);
                 // The settings of a Sentinel are in a file, which it writes.
                 let file = dir.join("conf");
-                fs::write(&file, settings.iter().map(|line| format!("{line}\n")).collect::<String>()).unwrap();
-                command.arg(file).args(["--port", "0", "--tls-port", &port.to_string(), "--bind", "127.0.0.1", "127.0.0.2"]);
+                fs::write(&file, settings.iter().map(|line| format!("{line}\n")).collect::<String>())
+                    .unwrap();
+                command.arg(file).args([
+                    "--port",
+                    "0",
+                    "--tls-port",
+                    &port.to_string(),
+                    "--bind",
+                    "127.0.0.1",
+                    "127.0.0.2",
+                ]);
                 command.args(["--tls-cert-file", &certificate, "--tls-key-file", &key]);
                 command.args(["--tls-ca-cert-file", &certificates.file("ca.crt"), "--dir"]).arg(dir);
                 command.arg("--unixsocket").arg(dir.join("socket"));
@@ -162,30 +192,26 @@ impl Secured {
 
     /// The same Redis, asked over its Unix socket.
     pub(crate) fn ask(&self, words: &[&str]) -> String {
-        self.try_ask(words).expect("the server answers")
+        self.ask_all(&[words])
     }
 
     /// As one of its users.
     pub(crate) fn ask_as(&self, user: &str, password: &str, words: &[&str]) -> String {
-        self.try_ask_all(&[&["AUTH", user, password], words]).expect("the server answers")
+        self.ask_all(&[&["AUTH", user, password], words])
     }
 
-    fn try_ask(&self, words: &[&str]) -> Option<String> {
-        self.try_ask_all(&[words])
-    }
-
-    fn try_ask_all(&self, requests: &[&[&str]]) -> Option<String> {
-        let mut stream = UnixStream::connect(self.dir.path().join("socket")).ok()?;
-        stream.set_read_timeout(Some(LIMIT)).ok()?;
+    fn ask_all(&self, requests: &[&[&str]]) -> String {
+        let mut stream = UnixStream::connect(self.dir.path().join("socket")).unwrap();
+        stream.set_read_timeout(Some(LIMIT)).unwrap();
         let mut text = String::new();
         for words in requests.iter().chain([&["QUIT"].as_slice()]) {
             text += &format!("*{}\r\n", words.len());
             words.iter().for_each(|word| text += &format!("${}\r\n{word}\r\n", word.len()));
         }
-        stream.write_all(text.as_bytes()).ok()?;
+        stream.write_all(text.as_bytes()).unwrap();
         let mut answer = String::new();
-        stream.read_to_string(&mut answer).ok()?;
-        Some(answer.trim_end_matches("+OK\r\n").to_owned())
+        stream.read_to_string(&mut answer).unwrap();
+        answer.trim_end_matches("+OK\r\n").to_owned()
     }
 
     pub(crate) fn etcd(certificates: &Certificates) -> Option<Secured> {
@@ -196,7 +222,13 @@ impl Secured {
                 let client = format!("https://127.0.0.1:{port}");
                 let mut command = Command::new(&program);
                 command.args(["--listen-client-urls", &client, "--advertise-client-urls", &client]);
-                command.args(["--listen-peer-urls", "http://127.0.0.1:0", "--log-level", "error", "--data-dir"]);
+                command.args([
+                    "--listen-peer-urls",
+                    "http://127.0.0.1:0",
+                    "--log-level",
+                    "error",
+                    "--data-dir",
+                ]);
                 command.arg(dir.join("data")).args(["--cert-file", &certificates.file("server.crt")]);
                 command.args(["--key-file", &certificates.file("server.key"), "--client-cert-auth"]);
                 command.args(["--trusted-ca-file", &certificates.file("ca.crt")]);
@@ -207,8 +239,12 @@ impl Secured {
 
     /// One whose only user is `client`, by its certificate.
     pub(crate) fn postgres(certificates: &Certificates) -> Option<Secured> {
-        let mut folders: Vec<PathBuf> =
-            fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten().map(|one| one.path().join("bin")).collect();
+        let mut folders: Vec<PathBuf> = fs::read_dir("/usr/lib/postgresql")
+            .into_iter()
+            .flatten()
+            .flatten()
+            .map(|one| one.path().join("bin"))
+            .collect();
         folders.sort();
         let program = found("postgres", &folders)?;
         Some(Secured::start(
@@ -218,16 +254,34 @@ impl Secured {
                 copy(certificates, dir);
                 owned(dir, &user);
                 let mut initialize = as_user(&user, &program.with_file_name("initdb"));
-                initialize.args(["-U", "client", "-A", "trust", "--no-sync", "--locale=C", "-E", "UTF8", "-D"]);
+                initialize.args([
+                    "-U",
+                    "client",
+                    "-A",
+                    "trust",
+                    "--no-sync",
+                    "--locale=C",
+                    "-E",
+                    "UTF8",
+                    "-D",
+                ]);
                 let made = initialize.arg(dir.join("data")).current_dir(dir).output().unwrap();
                 assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
-                fs::write(dir.join("data/pg_hba.conf"), "hostssl all all all cert\nlocal all all trust\n").unwrap();
+                fs::write(dir.join("data/pg_hba.conf"), "hostssl all all all cert\nlocal all all trust\n")
+                    .unwrap();
                 let mut command = as_user(&user, &program);
                 command.arg("-D").arg(dir.join("data")).arg("-k").arg(dir).current_dir(dir);
                 let port = format!("port={port}");
                 for setting in [
-                    "ssl=on", "ssl_cert_file=../server.crt", "ssl_key_file=../server.key", "ssl_ca_file=../ca.crt", "fsync=off",
-                    "listen_addresses=127.0.0.1", "dynamic_shared_memory_type=mmap", "shared_buffers=16MB", &port,
+                    "ssl=on",
+                    "ssl_cert_file=../server.crt",
+                    "ssl_key_file=../server.key",
+                    "ssl_ca_file=../ca.crt",
+                    "fsync=off",
+                    "listen_addresses=127.0.0.1",
+                    "dynamic_shared_memory_type=mmap",
+                    "shared_buffers=16MB",
+                    &port,
                 ] {
                     command.args(["-c", setting]);
                 }
@@ -252,17 +306,32 @@ impl Secured {
                 let path = |name: &str| dir.join(name).display().to_string();
                 let data = format!("--datadir={}", path("data"));
                 let made = as_user(&user, &install)
-                    .args(["--no-defaults", &data, "--auth-root-authentication-method=normal", "--skip-test-db"])
+                    .args([
+                        "--no-defaults",
+                        &data,
+                        "--auth-root-authentication-method=normal",
+                        "--skip-test-db",
+                    ])
                     .arg(format!("--tmpdir={}", path("")))
                     .current_dir(dir)
                     .output()
                     .unwrap();
                 assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
                 let mut command = as_user(&user, &program);
-                command.args(["--no-defaults", &data, "--bind-address=127.0.0.1", "--innodb-flush-method=nosync"]);
+                command.args([
+                    "--no-defaults",
+                    &data,
+                    "--bind-address=127.0.0.1",
+                    "--innodb-flush-method=nosync",
+                ]);
                 for (option, file) in [
-                    ("socket", "s"), ("tmpdir", ""), ("pid-file", "pid"), ("init-file", "init.sql"), ("ssl-ca", "ca.crt"),
-                    ("ssl-cert", "server.crt"), ("ssl-key", "server.key"),
+                    ("socket", "s"),
+                    ("tmpdir", ""),
+                    ("pid-file", "pid"),
+                    ("init-file", "init.sql"),
+                    ("ssl-ca", "ca.crt"),
+                    ("ssl-cert", "server.crt"),
+                    ("ssl-key", "server.key"),
                 ] {
                     command.arg(format!("--{option}={}", path(file)));
                 }
@@ -277,7 +346,8 @@ impl Secured {
 /// A program of the machine, here or in these folders.
 fn found(name: &str, folders: &[PathBuf]) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
-    let found = std::env::split_paths(&path).chain(folders.iter().rev().cloned()).map(|folder| folder.join(name));
+    let found =
+        std::env::split_paths(&path).chain(folders.iter().rev().cloned()).map(|folder| folder.join(name));
     let found = found.into_iter().find(|program| program.is_file());
     if found.is_none() {
         assert!(std::env::var_os("CI").is_none(), "no {name}");
@@ -290,14 +360,25 @@ fn found(name: &str, folders: &[PathBuf]) -> Option<PathBuf> {
 fn own_user(users: &[&str]) -> Option<String> {
     let asked = |words: &[&str]| Command::new("id").args(words).output().unwrap();
     let exists = |user: &&&str| asked(&[user]).status.success();
-    if asked(&["-u"]).stdout == b"0\n" { users.iter().find(exists).map(|user| (*user).to_owned()) } else { None }
+    if asked(&["-u"]).stdout == b"0\n" {
+        users.iter().find(exists).map(|user| (*user).to_owned())
+    } else {
+        None
+    }
 }
 
 fn as_user(user: &Option<String>, program: &Path) -> Command {
     let Some(user) = user else { return Command::new(program) };
     let group = Command::new("id").args(["-g", user]).output().unwrap().stdout;
     let mut command = Command::new("setpriv");
-    command.args(["--reuid", user, "--regid", String::from_utf8_lossy(&group).trim(), "--clear-groups", "--"]);
+    command.args([
+        "--reuid",
+        user,
+        "--regid",
+        String::from_utf8_lossy(&group).trim(),
+        "--clear-groups",
+        "--",
+    ]);
     command.arg(program);
     command
 }
