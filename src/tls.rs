@@ -183,6 +183,24 @@ fn unanswered(error: io::Error) -> io::Error {
     }
 }
 
+/// Why the server hung up on a client that it has not accepted yet, if it said so; else `error`.
+///
+/// A server looks at the client's certificate while the client still writes: the rest of the handshake, and in TLS 1.3 its
+/// first request too.
+fn last_words(tls: &mut ClientConnection, mut socket: &TcpStream, error: io::Error) -> io::Error {
+    use io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset};
+    if !matches!(error.kind(), BrokenPipe | ConnectionAborted | ConnectionReset) {
+        return error;
+    }
+    // A connection that has ended is read without waiting.
+    while matches!(tls.read_tls(&mut socket), Ok(1..)) {
+        if let Err(refused) = tls.process_new_packets() {
+            return io::Error::new(io::ErrorKind::InvalidData, refused);
+        }
+    }
+    error
+}
+
 /// The client's end of a connection, without its socket.
 pub(crate) type TlsClient = ClientConnection;
 
@@ -218,7 +236,9 @@ impl TlsStream {
     ) -> io::Result<TlsStream> {
         let mut tls = client(host, config)?;
         while tls.is_handshaking() {
-            tls.complete_io(&mut wire).map_err(unanswered)?;
+            if let Err(error) = tls.complete_io(&mut wire) {
+                return Err(last_words(&mut tls, &socket, unanswered(error)));
+            }
         }
         let raw = vec![0; 16 * 1024].into_boxed_slice();
         Ok(TlsStream {
@@ -313,28 +333,11 @@ impl TlsSession {
     fn flush(&mut self, mut socket: &TcpStream) -> io::Result<()> {
         while self.tls.wants_write() {
             if let Err(error) = self.tls.write_tls(&mut socket) {
-                return Err(self.last_words(socket, error));
+                // Nobody else reads a connection that nothing has come over.
+                return Err(if self.is_accepted { error } else { last_words(&mut self.tls, socket, error) });
             }
         }
         Ok(())
-    }
-
-    /// Why the server hung up on a client that it has not accepted yet, if it said so; else `error`.
-    ///
-    /// In TLS 1.3 a server looks at the client's certificate when the handshake is over for the client, which may be writing
-    /// by then. Nobody else reads a connection that nothing has come over.
-    fn last_words(&mut self, mut socket: &TcpStream, error: io::Error) -> io::Error {
-        use io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset};
-        if self.is_accepted || !matches!(error.kind(), BrokenPipe | ConnectionAborted | ConnectionReset) {
-            return error;
-        }
-        // A connection that has ended is read without waiting.
-        while matches!(self.tls.read_tls(&mut socket), Ok(1..)) {
-            if let Err(refused) = self.tls.process_new_packets() {
-                return io::Error::new(io::ErrorKind::InvalidData, refused);
-            }
-        }
-        error
     }
 }
 

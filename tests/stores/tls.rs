@@ -399,7 +399,7 @@ fn redis_asks_for_a_certificate() {
 fn is_sent_away(builder: impl Fn() -> ClientBuilder) {
     for _ in 0..20 {
         let error = builder().build().unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::Tls, "{error:?}");
+        assert_eq!(error.kind(), ErrorKind::Tls, "{error:?} {:?}", std::error::Error::source(&error));
         assert!(error.to_string().contains("client certificate"), "{error}");
     }
 }
