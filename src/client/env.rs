@@ -432,6 +432,21 @@ mod tests {
     }
 
     #[test]
+    fn the_pages_name_each_variable() {
+        let this = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/src/client/env.rs")).unwrap();
+        let page = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/command-line.md")).unwrap();
+        let (code, _tests) = this.split_once("mod tests").unwrap();
+        let is_documentation = |line: &&str| line.trim_start().starts_with("///");
+        let documentation: String = code.lines().filter(is_documentation).collect();
+        let names = code.split('"').filter(|word| word.starts_with("LEASEHOLD_"));
+        for name in names.map(str::to_owned).chain(SECRETS.map(|name| format!("{name}{FILE}"))) {
+            let quoted = format!("`{name}`");
+            assert!(page.contains(&quoted), "docs/command-line.md lacks {name}");
+            assert!(documentation.contains(&quoted) || name.ends_with(FILE), "from_env lacks {name}");
+        }
+    }
+
+    #[test]
     fn several_servers_are_a_list_and_those_of_a_ring_may_have_a_label_and_a_weight() {
         let set = with(&[
             ("LEASEHOLD_RING", "redis://u:p=w@a\n  eight=redis://b *2=redis://c d*3=redis://d"),

@@ -397,9 +397,9 @@ fn redis_asks_for_a_certificate() {
 /// TLS 1.3 tells only after the handshake what it thinks of the client's certificate, and the server hangs up behind its words.
 /// They are heard each time, also by a client that is writing then.
 fn is_sent_away(builder: impl Fn() -> ClientBuilder) {
-    for _ in 0..20 {
+    for _ in 0..10 {
         let error = builder().build().unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::Tls, "{error:?} {:?}", std::error::Error::source(&error));
+        assert_eq!(error.kind(), ErrorKind::Tls, "{error:?}");
         assert!(error.to_string().contains("client certificate"), "{error}");
     }
 }
