@@ -97,8 +97,10 @@ pub enum ErrorKind {
     Unreachable,
     /// No answer came within the command time-out.
     TimedOut,
-    /// The server wants other credentials.
+    /// The server wants another user or password.
     Authentication,
+    /// TLS does not come about: one side does not accept the other's certificate, or speaks no TLS. The text says which.
+    Tls,
     /// The user lacks a permission; the detail names it where the server does.
     NoPermission,
     /// The server is out of memory or disk space and refuses writes.

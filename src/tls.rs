@@ -9,7 +9,10 @@ use rustls::client::WantsClientCert;
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
-use rustls::{AlertDescription, ClientConfig, ClientConnection, ConfigBuilder, RootCertStore, WantsVerifier};
+use rustls::{
+    AlertDescription, CertificateError, ClientConfig, ClientConnection, ConfigBuilder, RootCertStore,
+    WantsVerifier,
+};
 
 use crate::config::TlsOptions;
 use crate::error::{Error, ErrorKind, Result};
@@ -125,26 +128,77 @@ fn unset(error: rustls::Error) -> Error {
     Error::invalid("connect", "TLS cannot be set up").with_source(error)
 }
 
-/// The explanation of a failed connection, if it was TLS that failed.
+/// The explanation of a failed connection, if it was TLS that failed. None of these is mended by another attempt.
 pub(crate) fn refusal(error: &io::Error) -> Option<(ErrorKind, String)> {
-    use AlertDescription as Alert;
     let error = error.get_ref()?.downcast_ref::<rustls::Error>()?;
-    Some(match error {
-        rustls::Error::AlertReceived(
-            Alert::AccessDenied
-            | Alert::BadCertificate
-            | Alert::CertificateExpired
-            | Alert::CertificateRequired
-            | Alert::CertificateRevoked
-            | Alert::CertificateUnknown
-            | Alert::UnknownCA
-            | Alert::UnsupportedCertificate,
-        ) => (
-            ErrorKind::Authentication,
-            format!("the server wants another certificate of the client: {error}"),
-        ),
-        _ => (ErrorKind::Protocol, format!("TLS failed: {error}")),
-    })
+    let words = match error {
+        rustls::Error::AlertReceived(alert) => refused_by_server(*alert),
+        rustls::Error::InvalidCertificate(
+            CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
+        ) => "the server's certificate is not one for the host of the URL",
+        rustls::Error::InvalidCertificate(
+            CertificateError::Expired | CertificateError::ExpiredContext { .. },
+        ) => "the server's certificate has expired",
+        rustls::Error::InvalidCertificate(_) => {
+            "no authority that is trusted vouches for the server's certificate; tls_ca names others"
+        }
+        rustls::Error::InvalidMessage(_) => "the server does not speak TLS at this port",
+        _ => "the two sides do not agree",
+    };
+    Some((ErrorKind::Tls, format!("TLS failed: {words} ({error})")))
+}
+
+/// The meaning of a server's alert. TLS 1.3 has one of its own for a missing certificate; servers that are older, and some
+/// that are not, send another.
+fn refused_by_server(alert: AlertDescription) -> &'static str {
+    use AlertDescription as Alert;
+    match alert {
+        Alert::CertificateRequired => {
+            "the server demands a client certificate, and none was given; tls_identity names one"
+        }
+        Alert::AccessDenied
+        | Alert::BadCertificate
+        | Alert::CertificateExpired
+        | Alert::CertificateRevoked
+        | Alert::CertificateUnknown
+        | Alert::DecryptError
+        | Alert::UnknownCA
+        | Alert::UnsupportedCertificate => {
+            "the server does not accept the client certificate (tls_identity), or demands one"
+        }
+        Alert::HandshakeFailure | Alert::InsufficientSecurity | Alert::ProtocolVersion => {
+            "the server and this client have no cipher or version in common, or it demands a client certificate (tls_identity)"
+        }
+        _ => "the server ended the handshake",
+    }
+}
+
+/// A server that speaks no TLS may wait for the rest of what it takes for a request.
+fn unanswered(error: io::Error) -> io::Error {
+    match error.kind() {
+        kind @ (io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock) => {
+            io::Error::new(kind, "there was no answer to the TLS handshake: is this the port for TLS?")
+        }
+        _ => error,
+    }
+}
+
+/// Why the server hung up on a client that it has not accepted yet, if it said so; else `error`.
+///
+/// A server looks at the client's certificate while the client still writes: the rest of the handshake, and in TLS 1.3 its
+/// first request too.
+fn last_words(tls: &mut ClientConnection, mut socket: &TcpStream, error: io::Error) -> io::Error {
+    use io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset};
+    if !matches!(error.kind(), BrokenPipe | ConnectionAborted | ConnectionReset) {
+        return error;
+    }
+    // A connection that has ended is read without waiting.
+    while matches!(tls.read_tls(&mut socket), Ok(1..)) {
+        if let Err(refused) = tls.process_new_packets() {
+            return io::Error::new(io::ErrorKind::InvalidData, refused);
+        }
+    }
+    error
 }
 
 /// The client's end of a connection, without its socket.
@@ -168,6 +222,8 @@ struct TlsSession {
     raw: Box<[u8]>,
     start: usize,
     end: usize,
+    /// Plain text has come: the server has accepted this client.
+    is_accepted: bool,
 }
 
 impl TlsStream {
@@ -180,10 +236,15 @@ impl TlsStream {
     ) -> io::Result<TlsStream> {
         let mut tls = client(host, config)?;
         while tls.is_handshaking() {
-            tls.complete_io(&mut wire)?;
+            if let Err(error) = tls.complete_io(&mut wire) {
+                return Err(last_words(&mut tls, &socket, unanswered(error)));
+            }
         }
         let raw = vec![0; 16 * 1024].into_boxed_slice();
-        Ok(TlsStream { socket, session: Mutex::new(TlsSession { tls, raw, start: 0, end: 0 }) })
+        Ok(TlsStream {
+            socket,
+            session: Mutex::new(TlsSession { tls, raw, start: 0, end: 0, is_accepted: false }),
+        })
     }
 
     pub(crate) fn socket(&self) -> &TcpStream {
@@ -241,7 +302,11 @@ impl TlsSession {
         loop {
             match self.tls.reader().read(buf) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                read => return read.map(Some),
+                Ok(read) => {
+                    self.is_accepted |= read > 0;
+                    return Ok(Some(read));
+                }
+                Err(error) => return Err(error),
             }
             let Some(mut rest) = self.raw.get(self.start..self.end).filter(|rest| !rest.is_empty()) else {
                 return Ok(None);
@@ -267,7 +332,10 @@ impl TlsSession {
 
     fn flush(&mut self, mut socket: &TcpStream) -> io::Result<()> {
         while self.tls.wants_write() {
-            self.tls.write_tls(&mut socket)?;
+            if let Err(error) = self.tls.write_tls(&mut socket) {
+                // Nobody else reads a connection that nothing has come over.
+                return Err(if self.is_accepted { error } else { last_words(&mut self.tls, socket, error) });
+            }
         }
         Ok(())
     }

@@ -27,6 +27,15 @@ pub(crate) struct Common {
     /// The store. Prefer LEASEHOLD_URL: other users of the machine see a command line.
     #[arg(long, global = true, value_name = "URL")]
     pub(crate) url: Option<String>,
+    /// The authorities to trust over TLS, a PEM file; also LEASEHOLD_TLS_CA. Defaults to the system's.
+    #[arg(long, global = true, value_name = "FILE")]
+    pub(crate) ca: Option<PathBuf>,
+    /// The client certificate, for a store that demands one: a PEM file; also LEASEHOLD_TLS_CERT.
+    #[arg(long, global = true, value_name = "FILE", requires = "key")]
+    pub(crate) cert: Option<PathBuf>,
+    /// The private key of --cert: a PEM file; also LEASEHOLD_TLS_KEY.
+    #[arg(long, global = true, value_name = "FILE", requires = "cert")]
+    pub(crate) key: Option<PathBuf>,
     /// Creates the table of locks in a PostgreSQL or MySQL database where it is not there.
     #[arg(long, global = true)]
     pub(crate) create_schema: bool,

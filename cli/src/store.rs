@@ -42,24 +42,57 @@ pub(crate) fn open(
     say: Say,
     options: impl FnOnce(ClientBuilder) -> ClientBuilder,
 ) -> leasehold::Result<LockClient> {
-    let builder = options(builder(common)?);
-    let label = label.map(str::to_owned).or_else(|| std::env::var("LEASEHOLD_LABEL").ok());
-    let builder = builder.client_name(&client_name(label.as_deref())).observer(Warnings(say));
+    let mut builder = options(builder(common)?).observer(Warnings(say));
+    let label = label.map(str::to_owned).or_else(|| variable("LEASEHOLD_LABEL"));
+    if variable("LEASEHOLD_CLIENT_NAME").is_none() {
+        builder = builder.client_name(&client_name(label.as_deref()));
+    }
     label.iter().fold(builder, |builder, label| builder.label(label)).build()
 }
 
-/// The URL of the store; it may hold a password.
+/// The URL of the store; it may hold a password. Empty, if several servers are named.
 pub(crate) fn url(common: &Common) -> String {
-    common.url.clone().or_else(|| std::env::var("LEASEHOLD_URL").ok()).unwrap_or_default()
+    common.url.clone().or_else(|| secret("LEASEHOLD_URL")).unwrap_or_default()
+}
+
+/// The URLs of Redlock's servers or a ring's, where the environment names such.
+pub(crate) fn urls_of_several() -> Vec<String> {
+    let Some(servers) = secret("LEASEHOLD_REDLOCK").or_else(|| secret("LEASEHOLD_RING")) else {
+        return Vec::new();
+    };
+    // A ring's may have a label and a weight before it.
+    let url = |word: &str| {
+        let scheme = word.find("://").unwrap_or(word.len());
+        let at = word.get(..scheme).and_then(|before| before.rfind('=')).map_or(0, |at| at + 1);
+        word.get(at..).unwrap_or_default().to_owned()
+    };
+    servers.split_whitespace().map(url).collect()
+}
+
+/// A variable that is set, and not empty.
+pub(crate) fn variable(name: &str) -> Option<String> {
+    std::env::var(name).ok().filter(|text| !text.is_empty())
+}
+
+/// A variable that may come from a file, as the library reads it: it has said by now what cannot be used.
+pub(crate) fn secret(name: &str) -> Option<String> {
+    let file = || std::fs::read_to_string(variable(&format!("{name}_FILE"))?).ok();
+    variable(name).or_else(|| file().map(|text| text.trim_end_matches(['\r', '\n']).to_owned()))
 }
 
 fn builder(common: &Common) -> leasehold::Result<ClientBuilder> {
-    let builder = ClientBuilder::from_env()?;
-    let builder = common.url.iter().fold(builder, |builder, url| builder.url(url));
-    let url = url(common);
+    let mut builder = ClientBuilder::from_env()?;
+    builder = common.url.iter().fold(builder, |builder, url| builder.url(url));
+    builder = common.ca.iter().fold(builder, ClientBuilder::tls_ca);
+    if let (Some(certificate), Some(key)) = (&common.cert, &common.key) {
+        builder = builder.tls_identity(certificate, key);
+    }
     // A file is made like any lock file; a table in somebody's database is not made unasked.
-    let is_file = url.get(..7).is_some_and(|scheme| scheme.eq_ignore_ascii_case("sqlite:"));
-    Ok(builder.create_schema(common.create_schema || is_file))
+    let is_file = url(common).get(..7).is_some_and(|scheme| scheme.eq_ignore_ascii_case("sqlite:"));
+    if common.create_schema || is_file {
+        builder = builder.create_schema(true);
+    }
+    Ok(builder)
 }
 
 /// Servers allow neither spaces nor much else in a client's name.
@@ -104,9 +137,17 @@ pub(crate) fn meaning(kind: ErrorKind) -> (Exit, &'static str) {
             Exit::Usage,
             "the name is in use as another kind of object: use another name, or the same options as the others do",
         ),
-        ErrorKind::Authentication | ErrorKind::NoPermission => {
+        ErrorKind::Authentication => (
+            Exit::NoPermission,
+            "the user and the password are those of LEASEHOLD_URL, or LEASEHOLD_USERNAME and LEASEHOLD_PASSWORD; a server may also want a client certificate of the user (--cert and --key)",
+        ),
+        ErrorKind::NoPermission => {
             (Exit::NoPermission, "give the user of LEASEHOLD_URL the rights that docs/stores.md lists")
         }
+        ErrorKind::Tls => (
+            Exit::Unavailable,
+            "--ca names the authorities to trust, --cert and --key the certificate of this client (LEASEHOLD_TLS_CA, LEASEHOLD_TLS_CERT, LEASEHOLD_TLS_KEY)",
+        ),
         ErrorKind::Unreachable | ErrorKind::TimedOut => {
             (Exit::Unavailable, "is the server of LEASEHOLD_URL up, and can it be reached from here?")
         }

@@ -40,9 +40,9 @@ use crate::topologies::ring::plan::Ring;
 pub struct ClientBuilder {
     pub(super) options: Options,
     pub(super) redis: RedisOptions,
-    redlock: Option<RedlockOptions>,
-    node_timeout: Option<Duration>,
-    ring: Option<Ring>,
+    pub(super) redlock: Option<RedlockOptions>,
+    pub(super) node_timeout: Option<Duration>,
+    pub(super) ring: Option<Ring>,
     observer: Option<Arc<dyn Observer>>,
     is_lazy: bool,
     pub(super) is_from_env: bool,

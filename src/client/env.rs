@@ -2,15 +2,52 @@
 
 use std::env;
 use std::ffi::OsString;
+use std::fs;
 use std::time::Duration;
 
 use crate::client::ClientBuilder;
+use crate::config::ClusterPubSub;
 use crate::error::{Error, Result};
 use crate::hosts::check_scheme;
+use crate::topologies::ring::plan::{Ring, RingNode};
 
 const ACTION: &str = "from_env";
 
-type DurationSetter = fn(ClientBuilder, Duration) -> ClientBuilder;
+/// The variables that may hold a secret: each can be given as a file too, by its name with this behind it.
+const SECRETS: [&str; 6] = [
+    "LEASEHOLD_URL",
+    "LEASEHOLD_REDLOCK",
+    "LEASEHOLD_RING",
+    "LEASEHOLD_RING_FROM",
+    "LEASEHOLD_PASSWORD",
+    "LEASEHOLD_SENTINEL_PASSWORD",
+];
+const FILE: &str = "_FILE";
+
+/// Sets one option by the text of its variable; or says why the text cannot be used.
+type Setter = fn(ClientBuilder, &str) -> std::result::Result<ClientBuilder, &'static str>;
+
+/// The options that are one variable each. Those of several are read by themselves.
+const OPTIONS: [(&str, Setter); 18] = [
+    ("LEASEHOLD_PREFIX", |builder, text| Ok(builder.key_prefix(text))),
+    ("LEASEHOLD_LEASE", |builder, text| time(text).map(|time| builder.lease(time))),
+    ("LEASEHOLD_COMMAND_TIMEOUT", |builder, text| time(text).map(|time| builder.command_timeout(time))),
+    ("LEASEHOLD_CONNECT_TIMEOUT", |builder, text| time(text).map(|time| builder.connect_timeout(time))),
+    ("LEASEHOLD_PATIENCE", |builder, text| time(text).map(|time| builder.patience(time))),
+    ("LEASEHOLD_LINGER", |builder, text| time(text).map(|time| builder.linger(time))),
+    ("LEASEHOLD_NODE_TIMEOUT", |builder, text| time(text).map(|time| builder.node_timeout(time))),
+    ("LEASEHOLD_POOL_SIZE", |builder, text| number(text).map(|size| builder.pool_size(size))),
+    ("LEASEHOLD_DATABASE", |builder, text| number(text).map(|number| builder.database(number))),
+    ("LEASEHOLD_USERNAME", |builder, text| Ok(builder.username(text))),
+    ("LEASEHOLD_SENTINEL_USERNAME", |builder, text| Ok(builder.sentinel_username(text))),
+    ("LEASEHOLD_CLIENT_NAME", |builder, text| Ok(builder.client_name(text))),
+    ("LEASEHOLD_LABEL", |builder, text| Ok(builder.label(text))),
+    ("LEASEHOLD_TABLE", |builder, text| Ok(builder.table(text))),
+    ("LEASEHOLD_DIRECTORY", |builder, text| switch(text).map(|is_on| builder.directory(is_on))),
+    ("LEASEHOLD_CREATE_SCHEMA", |builder, text| switch(text).map(|is_on| builder.create_schema(is_on))),
+    ("LEASEHOLD_TURNSTILES", |builder, text| switch(text).map(|is_on| builder.turnstiles(is_on))),
+    ("LEASEHOLD_ALLOWED_HOSTS", |builder, text| Ok(builder.allowed_hosts(words(text)))),
+];
 
 impl ClientBuilder {
     /// A builder with the values of these environment variables. One that is not set, or empty, leaves the default; each can be
@@ -19,18 +56,49 @@ impl ClientBuilder {
     /// | Variable | As | Example |
     /// |---|---|---|
     /// | `LEASEHOLD_URL` | [`url`](Self::url) | `redis://127.0.0.1:6379` |
+    /// | `LEASEHOLD_REDLOCK` | [`redlock`](Self::redlock) | `redis://a redis://b redis://c` |
+    /// | `LEASEHOLD_NODE_TIMEOUT` | [`node_timeout`](Self::node_timeout) | `50ms` |
+    /// | `LEASEHOLD_RING` | [`ring`](Self::ring) | `redis://a eight=redis://b *2=redis://c` |
+    /// | `LEASEHOLD_RING_EPOCH` | [`Ring::epoch`] | `2` |
+    /// | `LEASEHOLD_RING_FROM` | [`Ring::moving_from`] | `redis://a redis://b` |
+    /// | `LEASEHOLD_USERNAME`, `LEASEHOLD_PASSWORD` | [`username`](Self::username), [`password`](Self::password) | `locks` |
+    /// | `LEASEHOLD_SENTINEL_USERNAME`, `LEASEHOLD_SENTINEL_PASSWORD` | [`sentinel_username`](Self::sentinel_username), [`sentinel_password`](Self::sentinel_password) | `watch` |
+    /// | `LEASEHOLD_TLS_CA` | `tls_ca` (feature `tls`) | `/etc/locks/ca.pem` |
+    /// | `LEASEHOLD_TLS_CERT`, `LEASEHOLD_TLS_KEY` | `tls_identity` (feature `tls`), both together | `/etc/locks/client.pem` |
+    /// | `LEASEHOLD_ALLOWED_HOSTS` | [`allowed_hosts`](Self::allowed_hosts) | `*.cache.example 10.0.0.7` |
+    /// | `LEASEHOLD_DATABASE` | [`database`](Self::database) | `3` |
+    /// | `LEASEHOLD_TABLE` | [`table`](Self::table) | `jobs.locks` |
+    /// | `LEASEHOLD_CREATE_SCHEMA` | [`create_schema`](Self::create_schema) | `yes` |
+    /// | `LEASEHOLD_SESSION_LOCKS` | [`session_locks`](Self::session_locks) | `yes` |
+    /// | `LEASEHOLD_TURNSTILES` | [`turnstiles`](Self::turnstiles) | `no` |
     /// | `LEASEHOLD_PREFIX` | [`key_prefix`](Self::key_prefix) | `shop:` |
+    /// | `LEASEHOLD_CLIENT_NAME` | [`client_name`](Self::client_name) | `shop` |
+    /// | `LEASEHOLD_LABEL` | [`label`](Self::label) | `nightly` |
+    /// | `LEASEHOLD_DIRECTORY` | [`directory`](Self::directory) | `no` |
     /// | `LEASEHOLD_LEASE` | [`lease`](Self::lease) | `30s` |
     /// | `LEASEHOLD_COMMAND_TIMEOUT` | [`command_timeout`](Self::command_timeout) | `3s` |
     /// | `LEASEHOLD_CONNECT_TIMEOUT` | [`connect_timeout`](Self::connect_timeout) | `500ms` |
     /// | `LEASEHOLD_PATIENCE` | [`patience`](Self::patience) | `10s` |
+    /// | `LEASEHOLD_POOL_SIZE` | [`pool_size`](Self::pool_size) | `8` |
+    /// | `LEASEHOLD_LINGER` | [`linger`](Self::linger) | `5s` |
+    /// | `LEASEHOLD_CLUSTER_PUB_SUB` | [`cluster_pub_sub`](Self::cluster_pub_sub): `auto`, `sharded`, `plain` or `both` | `plain` |
+    /// | `LEASEHOLD_REPLICAS`, `LEASEHOLD_REPLICAS_TIMEOUT` | [`require_replicas`](Self::require_replicas), both together | `1`, `100ms` |
+    /// | `LEASEHOLD_SCRIPTS` | `no`: [`without_scripts`](Self::without_scripts) | `no` |
     ///
-    /// Times are a whole number and `ms`, `s`, `m` or `h`.
+    /// Times are a whole number and `ms`, `s`, `m` or `h`. Switches are `yes` or `no`, `true` or `false`, `on` or `off`, `1` or
+    /// `0`. Lists have spaces or line ends between. A server of a ring may have its [label](crate::RingNode::label), `*` and its
+    /// [weight](crate::RingNode::weight), or both, and `=` before its URL. A program sets by its code an observer, a mapping of
+    /// names, and whether it connects lazily.
+    ///
+    /// `LEASEHOLD_URL`, `LEASEHOLD_REDLOCK`, `LEASEHOLD_RING`, `LEASEHOLD_RING_FROM`, `LEASEHOLD_PASSWORD` and
+    /// `LEASEHOLD_SENTINEL_PASSWORD` may be secret. Each has a variable with `_FILE` behind its name (`LEASEHOLD_URL_FILE`), which
+    /// names a file that has the value; line ends at its end do not count.
     ///
     /// # Errors
     ///
-    /// Of kind [`InvalidInput`](crate::ErrorKind::InvalidInput), for a value that cannot be used. The text names the variable and
-    /// never repeats the value, which may be a secret.
+    /// Of kind [`InvalidInput`](crate::ErrorKind::InvalidInput), for a value that cannot be used, a file that cannot be read, and
+    /// two variables that say the same or need each other. The text names the variable and never repeats the value, which may be
+    /// a secret. Of kind [`Unsupported`](crate::ErrorKind::Unsupported), for `LEASEHOLD_TLS_*` without the feature `tls`.
     ///
     /// # Examples
     ///
@@ -45,42 +113,216 @@ impl ClientBuilder {
     }
 
     fn from_variables(get: impl Fn(&str) -> Option<OsString>) -> Result<ClientBuilder> {
-        let get = |name: &str| -> Result<Option<String>> {
-            match get(name).filter(|value| !value.is_empty()).map(OsString::into_string) {
-                None => Ok(None),
-                Some(Ok(value)) => Ok(Some(value)),
-                Some(Err(_unreadable)) => Err(bad(name, "it is not Unicode")),
-            }
-        };
+        let variables = Variables { get };
         let mut builder = ClientBuilder::default();
         builder.is_from_env = true;
-        if let Some(url) = get("LEASEHOLD_URL")? {
-            check_scheme(&url).map_err(|error| bad("LEASEHOLD_URL", error.detail()))?;
-            builder = builder.url(&url);
-        }
-        if let Some(prefix) = get("LEASEHOLD_PREFIX")? {
-            builder = builder.key_prefix(&prefix);
-        }
-        let times: [(&str, DurationSetter); 4] = [
-            ("LEASEHOLD_LEASE", ClientBuilder::lease),
-            ("LEASEHOLD_COMMAND_TIMEOUT", ClientBuilder::command_timeout),
-            ("LEASEHOLD_CONNECT_TIMEOUT", ClientBuilder::connect_timeout),
-            ("LEASEHOLD_PATIENCE", ClientBuilder::patience),
-        ];
-        for (name, set) in times {
-            let Some(value) = get(name)? else { continue };
-            let time = parse_time(&value)
-                .ok_or_else(|| bad(name, "it is not a whole number and ms, s, m or h, as in 500ms"))?;
-            builder = set(builder, time);
+        builder = servers(builder, &variables)?;
+        for (name, set) in OPTIONS {
+            let Some(text) = variables.text(name)? else { continue };
+            builder = set(builder, &text).map_err(|why| bad(name, why))?;
             builder.check_times().map_err(|error| bad(name, error.detail()))?;
         }
-        Ok(builder)
+        if let Some(password) = variables.text("LEASEHOLD_PASSWORD")? {
+            builder = builder.password(&password);
+        }
+        if let Some(password) = variables.text("LEASEHOLD_SENTINEL_PASSWORD")? {
+            builder = builder.sentinel_password(&password);
+        }
+        if let Some(way) = variables.text("LEASEHOLD_CLUSTER_PUB_SUB")? {
+            let way = pub_sub(&way).map_err(|why| bad("LEASEHOLD_CLUSTER_PUB_SUB", why))?;
+            builder = builder.cluster_pub_sub(way);
+        }
+        // These can only be turned one way.
+        if variables.switch("LEASEHOLD_SESSION_LOCKS")? == Some(true) {
+            builder = builder.session_locks();
+        }
+        if variables.switch("LEASEHOLD_SCRIPTS")? == Some(false) {
+            builder = builder.without_scripts();
+        }
+        if let Some((count, within)) = variables.pair("LEASEHOLD_REPLICAS", "LEASEHOLD_REPLICAS_TIMEOUT")? {
+            let count = number(&count).map_err(|why| bad("LEASEHOLD_REPLICAS", why))?;
+            let within = time(&within).map_err(|why| bad("LEASEHOLD_REPLICAS_TIMEOUT", why))?;
+            builder = builder.require_replicas(count, within);
+            builder.check_times().map_err(|error| bad("LEASEHOLD_REPLICAS_TIMEOUT", error.detail()))?;
+        }
+        secured(builder, &variables)
     }
+}
+
+/// The environment, or what a test has for it.
+struct Variables<G> {
+    get: G,
+}
+
+impl<G: Fn(&str) -> Option<OsString>> Variables<G> {
+    /// The value of a variable that is set, or of the file that is named in its place.
+    fn text(&self, name: &str) -> Result<Option<String>> {
+        let value = self.value(name)?;
+        if !SECRETS.contains(&name) {
+            return Ok(value);
+        }
+        let file = format!("{name}{FILE}");
+        match (value, self.value(&file)?) {
+            (value, None) => Ok(value),
+            (Some(_), Some(_)) => Err(bad(&file, &format!("{name} is set too: set one of them"))),
+            // The path may be the secret itself, set by mistake: it is not shown either.
+            (None, Some(path)) => match fs::read_to_string(path) {
+                Ok(text) => match text.trim_end_matches(['\r', '\n']) {
+                    "" => Err(bad(&file, "the file is empty")),
+                    text => Ok(Some(text.to_owned())),
+                },
+                Err(error) => Err(bad(&file, &format!("the file cannot be read: {error}"))),
+            },
+        }
+    }
+
+    fn value(&self, name: &str) -> Result<Option<String>> {
+        match (self.get)(name).filter(|value| !value.is_empty()).map(OsString::into_string) {
+            None => Ok(None),
+            Some(Ok(value)) => Ok(Some(value)),
+            Some(Err(_unreadable)) => Err(bad(name, "it is not Unicode")),
+        }
+    }
+
+    fn switch(&self, name: &str) -> Result<Option<bool>> {
+        self.text(name)?.map(|text| switch(&text).map_err(|why| bad(name, why))).transpose()
+    }
+
+    /// Two that are nothing without each other.
+    fn pair(&self, one: &str, other: &str) -> Result<Option<(String, String)>> {
+        match (self.text(one)?, self.text(other)?) {
+            (Some(first), Some(second)) => Ok(Some((first, second))),
+            (None, None) => Ok(None),
+            (Some(_), None) => Err(bad(one, &format!("{other} is not set, and both are needed"))),
+            (None, Some(_)) => Err(bad(other, &format!("{one} is not set, and both are needed"))),
+        }
+    }
+}
+
+/// The server that keeps the locks, or the servers.
+fn servers(
+    mut builder: ClientBuilder,
+    variables: &Variables<impl Fn(&str) -> Option<OsString>>,
+) -> Result<ClientBuilder> {
+    let mut given = None;
+    let mut is_first = |name: &'static str| match given.replace(name) {
+        Some(other) => Err(bad(name, &format!("{other} is set too: set one of them"))),
+        None => Ok(()),
+    };
+    if let Some(url) = variables.text("LEASEHOLD_URL")? {
+        is_first("LEASEHOLD_URL")?;
+        check_scheme(&url).map_err(|error| bad("LEASEHOLD_URL", error.detail()))?;
+        builder = builder.url(&url);
+    }
+    if let Some(urls) = variables.text("LEASEHOLD_REDLOCK")? {
+        is_first("LEASEHOLD_REDLOCK")?;
+        let urls: Vec<&str> = words(&urls).collect();
+        for url in &urls {
+            check_scheme(url).map_err(|error| bad("LEASEHOLD_REDLOCK", error.detail()))?;
+        }
+        builder = builder.redlock(urls);
+    }
+    let (epoch, from) = (variables.text("LEASEHOLD_RING_EPOCH")?, variables.text("LEASEHOLD_RING_FROM")?);
+    if let Some(nodes) = variables.text("LEASEHOLD_RING")? {
+        is_first("LEASEHOLD_RING")?;
+        let mut ring = Ring::new(ring_nodes("LEASEHOLD_RING", &nodes)?);
+        if let Some(epoch) = epoch {
+            ring = ring.epoch(number(&epoch).map_err(|why| bad("LEASEHOLD_RING_EPOCH", why))?);
+        }
+        if let Some(from) = from {
+            ring = ring.moving_from(ring_nodes("LEASEHOLD_RING_FROM", &from)?);
+        }
+        builder = builder.ring(ring);
+    } else if epoch.is_some() || from.is_some() {
+        let name = if epoch.is_some() { "LEASEHOLD_RING_EPOCH" } else { "LEASEHOLD_RING_FROM" };
+        return Err(bad(name, "LEASEHOLD_RING is not set"));
+    }
+    Ok(builder)
+}
+
+/// Servers, each with its label and weight before it where it has some: `label*2=redis://host`.
+fn ring_nodes(name: &str, text: &str) -> Result<Vec<RingNode>> {
+    let node = |word: &str| {
+        // A scheme has no such character, and what is behind it may have any.
+        let scheme = word.find("://").unwrap_or(word.len());
+        let (before, url) = match word.get(..scheme).and_then(|before| before.rfind('=')) {
+            Some(at) => (word.get(..at).unwrap_or_default(), word.get(at + 1..).unwrap_or_default()),
+            None => ("", word),
+        };
+        check_scheme(url).map_err(|error| bad(name, error.detail()))?;
+        let (label, weight) = before.rsplit_once('*').unwrap_or((before, ""));
+        let mut node = RingNode::new(url);
+        if !label.is_empty() {
+            node = node.label(label);
+        }
+        if !weight.is_empty() {
+            node = node.weight(number(weight).map_err(|why| bad(name, why))?);
+        }
+        Ok(node)
+    };
+    words(text).map(node).collect()
+}
+
+#[cfg(feature = "tls")]
+fn secured(
+    builder: ClientBuilder,
+    variables: &Variables<impl Fn(&str) -> Option<OsString>>,
+) -> Result<ClientBuilder> {
+    let builder = variables.text("LEASEHOLD_TLS_CA")?.into_iter().fold(builder, ClientBuilder::tls_ca);
+    let identity = variables.pair("LEASEHOLD_TLS_CERT", "LEASEHOLD_TLS_KEY")?;
+    Ok(identity
+        .into_iter()
+        .fold(builder, |builder, (certificate, key)| builder.tls_identity(certificate, key)))
+}
+
+/// A build that cannot do it does not leave it out silently.
+#[cfg(not(feature = "tls"))]
+fn secured(
+    builder: ClientBuilder,
+    variables: &Variables<impl Fn(&str) -> Option<OsString>>,
+) -> Result<ClientBuilder> {
+    for name in ["LEASEHOLD_TLS_CA", "LEASEHOLD_TLS_CERT", "LEASEHOLD_TLS_KEY"] {
+        if variables.text(name)?.is_some() {
+            let words = format!("{name} cannot be used: this build lacks the feature \"tls\"");
+            return Err(Error::new(crate::ErrorKind::Unsupported, ACTION, words));
+        }
+    }
+    Ok(builder)
 }
 
 /// Says which variable, never what is in it.
 fn bad(name: &str, why: &str) -> Error {
     Error::invalid(ACTION, format!("{name} cannot be used: {why}"))
+}
+
+fn words(text: &str) -> impl Iterator<Item = &str> {
+    text.split_whitespace()
+}
+
+fn time(text: &str) -> std::result::Result<Duration, &'static str> {
+    parse_time(text).ok_or("it is not a whole number and ms, s, m or h, as in 500ms")
+}
+
+fn number<N: std::str::FromStr>(text: &str) -> std::result::Result<N, &'static str> {
+    text.trim().parse().map_err(|_none| "it is not a whole number, or is too large or too small")
+}
+
+fn switch(text: &str) -> std::result::Result<bool, &'static str> {
+    match text.trim().to_ascii_lowercase().as_str() {
+        "yes" | "true" | "on" | "1" => Ok(true),
+        "no" | "false" | "off" | "0" => Ok(false),
+        _ => Err("it is not yes or no"),
+    }
+}
+
+fn pub_sub(text: &str) -> std::result::Result<ClusterPubSub, &'static str> {
+    match text.trim().to_ascii_lowercase().as_str() {
+        "auto" => Ok(ClusterPubSub::Auto),
+        "sharded" => Ok(ClusterPubSub::Sharded),
+        "plain" => Ok(ClusterPubSub::Plain),
+        "both" => Ok(ClusterPubSub::Both),
+        _ => Err("it is not auto, sharded, plain or both"),
+    }
 }
 
 fn parse_time(text: &str) -> Option<Duration> {
@@ -151,9 +393,156 @@ mod tests {
         assert_eq!(redis.connect_timeout, seconds(2));
     }
 
+    /// The other variables, on the builder's options. The program's tests use each on a server.
+    #[test]
+    fn each_option_has_a_variable() {
+        let set = with(&[
+            ("LEASEHOLD_USERNAME", "u"),
+            ("LEASEHOLD_PASSWORD", "p"),
+            ("LEASEHOLD_SENTINEL_USERNAME", "su"),
+            ("LEASEHOLD_SENTINEL_PASSWORD", "sp"),
+            ("LEASEHOLD_DATABASE", "3"),
+            ("LEASEHOLD_CLIENT_NAME", "named"),
+            ("LEASEHOLD_LABEL", "labelled"),
+            ("LEASEHOLD_DIRECTORY", "No"),
+            ("LEASEHOLD_POOL_SIZE", "9"),
+            ("LEASEHOLD_LINGER", "4s"),
+            ("LEASEHOLD_CLUSTER_PUB_SUB", "Both"),
+            ("LEASEHOLD_REPLICAS", "2"),
+            ("LEASEHOLD_REPLICAS_TIMEOUT", "20ms"),
+            ("LEASEHOLD_SCRIPTS", "off"),
+            ("LEASEHOLD_TABLE", "s.t"),
+            ("LEASEHOLD_CREATE_SCHEMA", "1"),
+            ("LEASEHOLD_SESSION_LOCKS", "true"),
+            ("LEASEHOLD_TURNSTILES", "0"),
+            ("LEASEHOLD_ALLOWED_HOSTS", "a *.b"),
+        ]);
+        let ClientBuilder { options, redis, .. } = set.unwrap();
+        let text = |text: &str| Some(text.to_owned());
+        assert_eq!((redis.username, redis.password), (text("u"), text("p")));
+        assert_eq!((redis.sentinel_username, redis.sentinel_password), (text("su"), text("sp")));
+        assert_eq!((redis.database, redis.client_name, redis.pool_size), (Some(3), text("named"), 9));
+        assert_eq!((options.label, options.directory), (text("labelled"), false));
+        assert_eq!((redis.linger, redis.cluster_pub_sub), (Duration::from_secs(4), ClusterPubSub::Both));
+        let replicas = redis.replicas.unwrap();
+        assert_eq!((replicas.count, replicas.within, redis.scripts), (2, Duration::from_millis(20), false));
+        assert_eq!((redis.table.name.as_str(), redis.table.create), ("s.t", true));
+        assert_eq!((redis.table.session_locks, redis.table.turnstiles), (true, false));
+        assert!(redis.hosts.check_options().is_ok());
+    }
+
+    #[test]
+    fn the_pages_name_each_variable() {
+        let this = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/src/client/env.rs")).unwrap();
+        let page = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/command-line.md")).unwrap();
+        let (code, _tests) = this.split_once("mod tests").unwrap();
+        let is_documentation = |line: &&str| line.trim_start().starts_with("///");
+        let documentation: String = code.lines().filter(is_documentation).collect();
+        let names = code.split('"').filter(|word| word.starts_with("LEASEHOLD_"));
+        for name in names.map(str::to_owned).chain(SECRETS.map(|name| format!("{name}{FILE}"))) {
+            let quoted = format!("`{name}`");
+            assert!(page.contains(&quoted), "docs/command-line.md lacks {name}");
+            assert!(documentation.contains(&quoted) || name.ends_with(FILE), "from_env lacks {name}");
+        }
+    }
+
+    #[test]
+    fn several_servers_are_a_list_and_those_of_a_ring_may_have_a_label_and_a_weight() {
+        let set = with(&[
+            ("LEASEHOLD_RING", "redis://u:p=w@a\n  eight=redis://b *2=redis://c d*3=redis://d"),
+            ("LEASEHOLD_RING_EPOCH", "7"),
+            ("LEASEHOLD_RING_FROM", "redis://a"),
+        ]);
+        let nodes = [
+            RingNode::new("redis://u:p=w@a"),
+            RingNode::new("redis://b").label("eight"),
+            RingNode::new("redis://c").weight(2),
+            RingNode::new("redis://d").label("d").weight(3),
+        ];
+        let ring = Ring::new(nodes).epoch(7).moving_from(["redis://a"]);
+        assert_eq!(set.unwrap().ring, Some(ring));
+        let set = with(&[
+            ("LEASEHOLD_REDLOCK", "redis://a redis://b  redis://c"),
+            ("LEASEHOLD_NODE_TIMEOUT", "9ms"),
+        ]);
+        let ClientBuilder { redlock, node_timeout, .. } = set.unwrap();
+        let urls: Vec<String> = redlock.unwrap().nodes.into_iter().map(|node| node.url).collect();
+        assert_eq!(urls, ["redis://a", "redis://b", "redis://c"]);
+        assert_eq!(node_timeout, Some(Duration::from_millis(9)));
+    }
+
+    #[test]
+    fn a_secret_may_be_in_a_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("secret").display().to_string();
+        fs::write(&path, "redis://:S3CR3T@a\r\n").unwrap();
+        assert_eq!(with(&[("LEASEHOLD_URL_FILE", &path)]).unwrap().redis.url, "redis://:S3CR3T@a");
+        fs::write(&path, " with spaces \n").unwrap();
+        let password = with(&[("LEASEHOLD_PASSWORD_FILE", &path)]).unwrap().redis.password;
+        assert_eq!(password.as_deref(), Some(" with spaces "));
+        fs::write(&path, "\n").unwrap();
+        let error = with(&[("LEASEHOLD_SENTINEL_PASSWORD_FILE", &path)]).map(drop).unwrap_err();
+        assert!(error.to_string().contains("LEASEHOLD_SENTINEL_PASSWORD_FILE"), "{error}");
+        // Others have no such variable, which is not looked at.
+        assert!(with(&[("LEASEHOLD_PREFIX_FILE", "/no/such/file")]).is_ok());
+    }
+
+    #[test]
+    fn variables_that_contradict_or_need_each_other_are_refused() {
+        let (url, three) = (("LEASEHOLD_URL", "redis://a"), "redis://a redis://b redis://c");
+        for (variables, names) in [
+            (&[url, ("LEASEHOLD_URL_FILE", "/no/such/file")][..], ["LEASEHOLD_URL", "LEASEHOLD_URL_FILE"]),
+            (&[url, ("LEASEHOLD_REDLOCK", three)], ["LEASEHOLD_URL", "LEASEHOLD_REDLOCK"]),
+            (
+                &[("LEASEHOLD_REDLOCK", three), ("LEASEHOLD_RING", three)],
+                ["LEASEHOLD_REDLOCK", "LEASEHOLD_RING"],
+            ),
+            (&[("LEASEHOLD_RING_FROM", three)], ["LEASEHOLD_RING_FROM", "LEASEHOLD_RING"]),
+            (&[("LEASEHOLD_REPLICAS", "1")], ["LEASEHOLD_REPLICAS", "LEASEHOLD_REPLICAS_TIMEOUT"]),
+            #[cfg(feature = "tls")]
+            (&[("LEASEHOLD_TLS_KEY", "k")], ["LEASEHOLD_TLS_KEY", "LEASEHOLD_TLS_CERT"]),
+        ] {
+            let error = with(variables).map(drop).unwrap_err();
+            assert_eq!(error.kind(), crate::ErrorKind::InvalidInput);
+            assert!(names.iter().all(|name| error.to_string().contains(name)), "{error}");
+        }
+    }
+
+    #[cfg(feature = "tls")]
+    #[test]
+    fn certificates_are_named_by_their_paths() {
+        let set =
+            with(&[("LEASEHOLD_TLS_CA", "/a"), ("LEASEHOLD_TLS_CERT", "/b"), ("LEASEHOLD_TLS_KEY", "/c")]);
+        let tls = set.unwrap().redis.tls;
+        assert_eq!((tls.ca, tls.identity), (Some("/a".into()), Some(("/b".into(), "/c".into()))));
+    }
+
+    #[cfg(not(feature = "tls"))]
+    #[test]
+    fn certificates_are_refused_by_a_build_that_cannot_use_them() {
+        for name in ["LEASEHOLD_TLS_CA", "LEASEHOLD_TLS_CERT", "LEASEHOLD_TLS_KEY"] {
+            let error = with(&[(name, "/a")]).map(drop).unwrap_err();
+            assert_eq!(error.kind(), crate::ErrorKind::Unsupported);
+            assert!(error.to_string().contains(name), "{error}");
+        }
+    }
+
     #[test]
     fn an_error_names_the_variable_and_never_its_value() {
         for (name, value) in [
+            ("LEASEHOLD_URL_FILE", "/no/S3CR3T"),
+            ("LEASEHOLD_PASSWORD_FILE", "S3CR3T"),
+            ("LEASEHOLD_REDLOCK", "redis://a u:S3CR3T@b"),
+            ("LEASEHOLD_RING", "redis://a u:S3CR3T@b"),
+            ("LEASEHOLD_RING", "S3CR3T*S3CR3T=redis://a"),
+            ("LEASEHOLD_POOL_SIZE", "0"),
+            ("LEASEHOLD_POOL_SIZE", "S3CR3T"),
+            ("LEASEHOLD_DATABASE", "S3CR3T"),
+            ("LEASEHOLD_CLIENT_NAME", "two words"),
+            ("LEASEHOLD_DIRECTORY", "S3CR3T"),
+            ("LEASEHOLD_SCRIPTS", "S3CR3T"),
+            ("LEASEHOLD_CLUSTER_PUB_SUB", "S3CR3T"),
+            ("LEASEHOLD_ALLOWED_HOSTS", "cache:6379"),
             ("LEASEHOLD_URL", "user:S3CR3T@localhost:6379"),
             ("LEASEHOLD_URL", "S3CR3T"),
             ("LEASEHOLD_LEASE", "S3CR3T"),

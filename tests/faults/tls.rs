@@ -85,7 +85,7 @@ fn a_server_without_a_valid_certificate_is_refused_in_time() {
             let begun = now();
             let error = builder.build().unwrap_err();
             within(begun, Duration::from_secs(3), "the refusal");
-            assert_eq!(error.kind(), ErrorKind::Protocol, "{what}: {}", texts(&error));
+            assert_eq!(error.kind(), ErrorKind::Tls, "{what}: {}", texts(&error));
             assert!(!error.is_retryable(), "{what}: {error}");
         }
         // Files that cannot be read are refused without asking the server.
@@ -105,7 +105,7 @@ fn between_tls_and_plaintext_there_is_no_falling_back() {
         let begun = now();
         let plain = world.builder_to(&world.proxy.url()).build().unwrap_err();
         within(begun, T * 4, "the refusal");
-        let kinds = [ErrorKind::Protocol, ErrorKind::Unreachable, ErrorKind::TimedOut];
+        let kinds = [ErrorKind::Protocol, ErrorKind::Tls, ErrorKind::Unreachable, ErrorKind::TimedOut];
         assert!(kinds.contains(&plain.kind()), "{}", texts(&plain));
         // A TLS client at a port of somebody who listens.
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();

@@ -17,6 +17,7 @@ use crate::args::{self, Common, DoctorArgs};
 use crate::clock::Moment;
 use crate::doctor::redis::Settings;
 use crate::doctor::report::{Finding, Report};
+use crate::doctor::wire::Access;
 use crate::exit::Exit;
 use crate::run::times;
 use crate::say::Say;
@@ -43,7 +44,7 @@ pub(crate) fn doctor(common: &Common, args: &DoctorArgs) -> Exit {
             (ErrorKind::InvalidInput, _) => return explain(error, say),
             // A server that is too old or a replica can be asked more.
             (ErrorKind::TooOld | ErrorKind::ReadOnly, _) => {}
-            (ErrorKind::Unreachable | ErrorKind::TimedOut, _) | (_, Exit::NoPermission) => {
+            (ErrorKind::Unreachable | ErrorKind::TimedOut | ErrorKind::Tls, _) | (_, Exit::NoPermission) => {
                 report.add(Finding::fault("reach", store::text(error), advice));
                 report.close();
                 return exit;
@@ -51,7 +52,7 @@ pub(crate) fn doctor(common: &Common, args: &DoctorArgs) -> Exit {
             _ => {}
         }
     }
-    let has_no_rights = match wire::places(&store::url(common), args::command_timeout()) {
+    let has_no_rights = match places(common) {
         Some(places) => on_redis(&mut report, places, common, args, lease, &built),
         None => other::check(&mut report, common, &built, took, lease),
     };
@@ -66,6 +67,18 @@ pub(crate) fn doctor(common: &Common, args: &DoctorArgs) -> Exit {
     } else {
         Exit::Success
     }
+}
+
+/// The servers of Redis that keep the locks. `None`: it is another store.
+fn places(common: &Common) -> Option<Result<Vec<wire::Place>, wire::Refusal>> {
+    let (access, limit) = (Access::read(common), args::command_timeout());
+    let several = if common.url.is_some() { Vec::new() } else { store::urls_of_several() };
+    if several.is_empty() {
+        return wire::places(&store::url(common), &access, limit);
+    }
+    let found = several.iter().map(|url| wire::places(url, &access, limit));
+    let found = found.collect::<Option<Result<Vec<_>, _>>>()?.map(|lists| lists.into_iter().flatten());
+    Some(found.map(|places| places.map(wire::Place::labelled).collect()))
 }
 
 fn on_redis(

@@ -3,9 +3,14 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use redis::{Connection, ConnectionInfo, IntoConnectionInfo, RedisError, Value};
+use redis::{
+    Client, ClientTlsConfig, Connection, ConnectionAddr, ConnectionInfo, IntoConnectionInfo, RedisError,
+    TlsCertificates, Value,
+};
 
+use crate::args::Common;
 use crate::clock::Moment;
+use crate::store::{secret, variable};
 
 /// Why there is no answer that can be used.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -55,6 +60,45 @@ pub(super) struct Place {
     /// Host and port, where there are several servers.
     pub(super) label: Option<String>,
     info: ConnectionInfo,
+    certificates: Option<TlsCertificates>,
+}
+
+/// The options beside the URL by which servers let this program in: as the library takes them, which has read them before.
+pub(super) struct Access {
+    certificates: Option<TlsCertificates>,
+    username: Option<String>,
+    password: Option<String>,
+    database: Option<i64>,
+    /// Of the Sentinels.
+    sentinel: (Option<String>, Option<String>),
+}
+
+impl Access {
+    pub(super) fn read(common: &Common) -> Access {
+        let file = |given: &Option<std::path::PathBuf>, name: &str| {
+            let path = given.clone().or_else(|| variable(name).map(Into::into))?;
+            std::fs::read(path).ok()
+        };
+        let root_cert = file(&common.ca, "LEASEHOLD_TLS_CA");
+        let identity = file(&common.cert, "LEASEHOLD_TLS_CERT").zip(file(&common.key, "LEASEHOLD_TLS_KEY"));
+        let client_tls =
+            identity.map(|(client_cert, client_key)| ClientTlsConfig { client_cert, client_key });
+        let is_given = root_cert.is_some() || client_tls.is_some();
+        Access {
+            certificates: is_given.then_some(TlsCertificates { client_tls, root_cert }),
+            username: variable("LEASEHOLD_USERNAME"),
+            password: secret("LEASEHOLD_PASSWORD"),
+            database: variable("LEASEHOLD_DATABASE").and_then(|number| number.trim().parse().ok()),
+            sentinel: (variable("LEASEHOLD_SENTINEL_USERNAME"), secret("LEASEHOLD_SENTINEL_PASSWORD")),
+        }
+    }
+
+    /// The same at the Sentinels.
+    fn at_sentinels(&self) -> Access {
+        let (username, password) = self.sentinel.clone();
+        let certificates = self.certificates.clone();
+        Access { certificates, username, password, database: None, sentinel: (None, None) }
+    }
 }
 
 /// One connection.
@@ -63,16 +107,32 @@ pub(super) struct Wire {
 }
 
 impl Place {
-    fn new(url: &str, label: Option<String>) -> Option<Place> {
+    fn new(url: &str, access: &Access, label: Option<String>) -> Option<Place> {
         let info = url.into_connection_info().ok()?;
         // A user with few rights may not tell the server what library this is.
-        let settings = info.redis_settings().clone().set_skip_set_lib_name();
-        Some(Place { label, info: info.set_redis_settings(settings) })
+        let mut settings = info.redis_settings().clone().set_skip_set_lib_name();
+        settings = access.username.iter().fold(settings, |settings, name| settings.set_username(name));
+        settings =
+            access.password.iter().fold(settings, |settings, password| settings.set_password(password));
+        settings = access.database.into_iter().fold(settings, |settings, number| settings.set_db(number));
+        let is_tls = matches!(info.addr(), ConnectionAddr::TcpTls { .. });
+        let certificates = access.certificates.clone().filter(|_| is_tls);
+        Some(Place { label, info: info.set_redis_settings(settings), certificates })
+    }
+
+    /// Named by its address, as one of several.
+    pub(super) fn labelled(self) -> Place {
+        let label = self.label.or_else(|| Some(self.info.addr().to_string()));
+        Place { label, ..self }
     }
 
     pub(super) fn connect(&self, limit: Duration) -> Result<Wire, Refusal> {
         let connect = || {
-            let connection = redis::Client::open(self.info.clone())?.get_connection_with_timeout(limit)?;
+            let client = match self.certificates.clone() {
+                Some(certificates) => Client::build_with_tls(self.info.clone(), certificates)?,
+                None => Client::open(self.info.clone())?,
+            };
+            let connection = client.get_connection_with_timeout(limit)?;
             connection.set_read_timeout(Some(limit))?;
             connection.set_write_timeout(Some(limit))?;
             Ok(Wire { connection })
@@ -158,16 +218,16 @@ pub(super) fn pairs(value: &Value) -> HashMap<String, String> {
 }
 
 /// The servers of a URL: one; the master that Sentinels name; or the primaries of a cluster. `None`: it is no URL of Redis.
-pub(super) fn places(url: &str, limit: Duration) -> Option<Result<Vec<Place>, Refusal>> {
+pub(super) fn places(url: &str, access: &Access, limit: Duration) -> Option<Result<Vec<Place>, Refusal>> {
     let (scheme, rest) = url.split_once("://")?;
     let scheme = scheme.to_ascii_lowercase();
     let kind = if scheme.starts_with("rediss") { "rediss" } else { "redis" };
     match scheme.as_str() {
         "redis" | "rediss" | "redis+unix" | "unix" => {
-            Some(Place::new(url, None).map(|place| vec![place]).ok_or(Refusal::Silent))
+            Some(Place::new(url, access, None).map(|place| vec![place]).ok_or(Refusal::Silent))
         }
-        "redis-sentinel" | "rediss-sentinel" => Some(by_sentinel(kind, rest, limit)),
-        "redis-cluster" | "rediss-cluster" => Some(of_cluster(kind, rest, limit)),
+        "redis-sentinel" | "rediss-sentinel" => Some(by_sentinel(kind, rest, access, limit)),
+        "redis-cluster" | "rediss-cluster" => Some(of_cluster(kind, rest, access, limit)),
         _ => None,
     }
 }
@@ -185,29 +245,30 @@ fn host_and_port(host: &str, port: &str) -> String {
     if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
 }
 
-fn by_sentinel(kind: &str, rest: &str, limit: Duration) -> Result<Vec<Place>, Refusal> {
+fn by_sentinel(kind: &str, rest: &str, access: &Access, limit: Duration) -> Result<Vec<Place>, Refusal> {
     let (login, hosts, path) = parts(rest);
     let (name, database) = path.split_once('/').unwrap_or((path, ""));
+    let asked = access.at_sentinels();
     for host in hosts {
         let has_port = host.rsplit_once(']').map_or(host, |(_, rest)| rest).contains(':');
         let port = if has_port { "" } else { ":26379" };
-        let Some(sentinel) = Place::new(&format!("{kind}://{host}{port}"), None) else { continue };
+        let Some(sentinel) = Place::new(&format!("{kind}://{host}{port}"), &asked, None) else { continue };
         let Ok(mut wire) = sentinel.connect(limit) else { continue };
         let Ok(answer) = wire.ask(&["SENTINEL", "GET-MASTER-ADDR-BY-NAME", name]) else { continue };
         if let [host, port] = list(&answer) {
             let at = host_and_port(&text(host), &text(port));
-            let place = Place::new(&format!("{kind}://{login}{at}/{database}"), None);
+            let place = Place::new(&format!("{kind}://{login}{at}/{database}"), access, None);
             return place.map(|place| vec![place]).ok_or(Refusal::Silent);
         }
     }
     Err(Refusal::Silent)
 }
 
-fn of_cluster(kind: &str, rest: &str, limit: Duration) -> Result<Vec<Place>, Refusal> {
+fn of_cluster(kind: &str, rest: &str, access: &Access, limit: Duration) -> Result<Vec<Place>, Refusal> {
     let (login, hosts, _) = parts(rest);
     let mut failure = Refusal::Silent;
     for seed in hosts {
-        let Some(place) = Place::new(&format!("{kind}://{login}{seed}"), None) else { continue };
+        let Some(place) = Place::new(&format!("{kind}://{login}{seed}"), access, None) else { continue };
         let slots = place.connect(limit).and_then(|mut wire| wire.ask(&["CLUSTER", "SLOTS"]));
         let slots = match slots {
             Ok(slots) => slots,
@@ -221,7 +282,7 @@ fn of_cluster(kind: &str, rest: &str, limit: Duration) -> Result<Vec<Place>, Ref
             list(&slots).iter().filter_map(|range| primary(range, own)).collect();
         primaries.sort();
         primaries.dedup();
-        let place = |at: String| Place::new(&format!("{kind}://{login}{at}"), Some(at));
+        let place = |at: String| Place::new(&format!("{kind}://{login}{at}"), access, Some(at));
         return Ok(primaries.into_iter().filter_map(place).collect());
     }
     Err(failure)

@@ -12,7 +12,7 @@ pub(crate) mod times;
 
 use std::time::Duration;
 
-use leasehold::{ClientBuilder, LockClient, OwnedGuard};
+use leasehold::{ClientBuilder, ErrorKind, LockClient, OwnedGuard};
 use serde_json::json;
 
 use crate::args::{self, Common, ElectArgs, OnceArgs, RunArgs, Terms};
@@ -183,7 +183,9 @@ fn connect(
             Ok(client) => return Ok(client),
             Err(error) => error,
         };
-        if away == Away::Fails || store::meaning(error.kind()).0 != Exit::Unavailable {
+        // Certificates that do not fit are not away: somebody has to mend them.
+        let is_away = store::meaning(error.kind()).0 == Exit::Unavailable && error.kind() != ErrorKind::Tls;
+        if away == Away::Fails || !is_away {
             return Err(store::explain(&error, say));
         }
         if !was_said {

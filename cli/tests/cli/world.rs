@@ -122,7 +122,7 @@ impl Drop for Server {
     }
 }
 
-fn server_program() -> OsString {
+pub(crate) fn server_program() -> OsString {
     std::env::var_os("LEASEHOLD_TEST_SERVER").unwrap_or_else(|| "redis-server".into())
 }
 

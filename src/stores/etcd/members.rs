@@ -50,7 +50,7 @@ impl Members {
             let share = (deadline.since(now) / left).min(self.address.connect_timeout);
             match Connection::open(member, &self.address.hosts, now.plus(share)) {
                 Ok(connection) => return Ok(Connected { connection, member }),
-                Err(error) => last = Some(broken(member, error)),
+                Err(error) => last = Some(broken(member, error).or_answer(last)),
             }
             self.pass_over(member);
         }
@@ -261,6 +261,10 @@ pub(super) fn not_sent(failure: Failure) -> Failure {
 }
 
 fn broken(member: &EtcdMember, error: io::Error) -> Error {
+    #[cfg(feature = "tls")]
+    if let Some((kind, words)) = crate::tls::refusal(&error) {
+        return Error::new(kind, "ask", format!("{member}: {words}")).with_source(error);
+    }
     let (kind, words) = match error.kind() {
         io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
             (ErrorKind::TimedOut, "did not answer in time")

@@ -351,8 +351,11 @@ impl Session {
                 }
                 Err(error) => {
                     let mut state = self.state.lock();
+                    // Within a round: one server that answers says more than others that are down.
+                    let is_first = state.failures.is_multiple_of(self.address.hosts.len().max(1));
+                    let before = state.trouble.take().filter(|_| !is_first);
                     state.failures += 1;
-                    state.trouble = Some(error);
+                    state.trouble = Some(error.or_answer(before));
                     self.changed.notify_all();
                     if state.failures.is_multiple_of(self.address.hosts.len().max(1)) && !state.closed {
                         self.changed.wait_for(&mut state, pause);

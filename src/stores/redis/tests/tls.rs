@@ -162,7 +162,7 @@ fn who_cannot_prove_to_be_the_server_is_refused() {
         [("localhost", Some("other.pem"), "UnknownIssuer"), ("127.0.0.1", Some("ca.pem"), "not valid for")]
     {
         let error = refused(&secured.options(host, ca));
-        assert_eq!(error.kind(), ErrorKind::Protocol, "{error:?}");
+        assert_eq!(error.kind(), ErrorKind::Tls, "{error:?}");
         assert!(error.to_string().contains(says), "{error}");
         assert!(!error.is_retryable());
     }
@@ -173,7 +173,7 @@ fn who_cannot_prove_to_be_the_server_is_refused() {
     if let Some(error) =
         RedisStore::connect(&secured.options("localhost", None), Arc::new(Reporter::new(None))).err()
     {
-        assert!(matches!(error.kind(), ErrorKind::Protocol | ErrorKind::InvalidInput), "{error:?}");
+        assert!(matches!(error.kind(), ErrorKind::Tls | ErrorKind::InvalidInput), "{error:?}");
     } else {
         panic!("the system trusts an authority made a moment ago");
     }
@@ -190,7 +190,7 @@ fn a_server_without_tls_is_refused_and_never_spoken_to_in_the_clear() {
         ..RedisOptions::default()
     };
     let error = refused(&options);
-    assert!(matches!(error.kind(), ErrorKind::Protocol | ErrorKind::Unreachable), "{error:?}");
+    assert!(matches!(error.kind(), ErrorKind::Tls | ErrorKind::Unreachable), "{error:?}");
     assert!(!format!("{error:?}").contains("S3CR3T"));
     drop(server);
 }

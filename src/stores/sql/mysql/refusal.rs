@@ -111,9 +111,10 @@ pub(super) fn said(error: &Driver) -> String {
 
 pub(super) fn classify(code: u16) -> (ErrorKind, &'static str) {
     match code {
-        1045 | 1698 | 1251 | 1862 => {
-            (ErrorKind::Authentication, "the server rejected the user name or the password")
-        }
+        1045 | 1698 | 1251 | 1862 => (
+            ErrorKind::Authentication,
+            "the server rejected the user name, the password or the client certificate",
+        ),
         1044 | 1142 | 1143 | 1227 | 1370 | 1095 => {
             (ErrorKind::NoPermission, "permission denied for this user")
         }

@@ -135,9 +135,10 @@ const ENDED: &str = "the server is starting, stopping, or ended the connection";
 
 pub(super) fn classify(code: &SqlState) -> (ErrorKind, &'static str) {
     match *code {
-        SqlState::INVALID_PASSWORD | SqlState::INVALID_AUTHORIZATION_SPECIFICATION => {
-            (ErrorKind::Authentication, "the server rejected the user name or the password")
-        }
+        SqlState::INVALID_PASSWORD | SqlState::INVALID_AUTHORIZATION_SPECIFICATION => (
+            ErrorKind::Authentication,
+            "the server rejected the user name, the password or the client certificate",
+        ),
         SqlState::INSUFFICIENT_PRIVILEGE => (ErrorKind::NoPermission, "permission denied for this user"),
         SqlState::READ_ONLY_SQL_TRANSACTION => (ErrorKind::ReadOnly, "the server is read-only, or a standby"),
         SqlState::T_R_SERIALIZATION_FAILURE => {

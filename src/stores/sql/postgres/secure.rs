@@ -109,7 +109,7 @@ impl Write for Ready<'_, '_> {
 impl SecureStream {
     fn poll_handshake(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         loop {
-            ready!(self.poll_send(context))?;
+            ready!(self.poll_send_or_hear(context))?;
             if !self.session.is_handshaking() {
                 return Poll::Ready(Ok(()));
             }
@@ -128,6 +128,19 @@ impl SecureStream {
             }
         }
         Poll::Ready(Ok(()))
+    }
+
+    /// As [`poll_send`](Self::poll_send). A server that hangs up on this client's certificate says so before, while the client
+    /// still writes: that is what failed, and not the write.
+    fn poll_send_or_hear(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let sent = self.poll_send(context);
+        if let Poll::Ready(Err(_)) = &sent
+            && let Poll::Ready(Err(heard)) = self.poll_receive(context)
+            && tls::refusal(&heard).is_some()
+        {
+            return Poll::Ready(Err(heard));
+        }
+        sent
     }
 
     /// Takes in what has come; zero at the end.
@@ -173,7 +186,7 @@ impl AsyncWrite for SecureStream {
         let me = self.get_mut();
         loop {
             let taken = me.session.writer().write(bytes)?;
-            let sent = me.poll_send(context);
+            let sent = me.poll_send_or_hear(context);
             match (taken, sent) {
                 (_, Poll::Ready(Err(error))) => return Poll::Ready(Err(error)),
                 // The session is full, and so is the socket.
@@ -186,7 +199,7 @@ impl AsyncWrite for SecureStream {
 
     fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let me = self.get_mut();
-        ready!(me.poll_send(context))?;
+        ready!(me.poll_send_or_hear(context))?;
         Pin::new(&mut me.socket).poll_flush(context)
     }
 

@@ -1,0 +1,397 @@
+//! Servers that speak TLS only, and let nobody in without a client certificate; and the certificates.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use tempfile::TempDir;
+
+use crate::world::{LIMIT, eventually, leasehold, skipped};
+
+/// A folder with an authority, one that nobody knows, and what they have signed.
+pub(crate) struct Certificates(TempDir);
+
+impl Certificates {
+    pub(crate) fn make() -> Certificates {
+        let folder = tempfile::tempdir().unwrap();
+        let openssl = |words: &[&str]| {
+            let made = Command::new("openssl").args(words).current_dir(folder.path()).output();
+            let made = made.expect("these tests need openssl");
+            assert!(made.status.success(), "{words:?}: {}", String::from_utf8_lossy(&made.stderr));
+        };
+        let key = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"];
+        for name in ["ca", "unknown-ca"] {
+            let (key_out, out, subject) =
+                (format!("{name}.key"), format!("{name}.crt"), format!("/CN={name}"));
+            let words = ["req", "-x509", "-days", "2", "-subj", &subject, "-keyout", &key_out, "-out", &out];
+            openssl(&[&words[..], &key[..], &["-addext", "keyUsage=critical,keyCertSign,cRLSign"]].concat());
+        }
+        let write = |name: &str, text: &str| fs::write(folder.path().join(name), text).unwrap();
+        write("extensions", "subjectAltName=DNS:localhost,IP:127.0.0.1\nbasicConstraints=CA:FALSE\n");
+        write("index.txt", "");
+        write(
+            "ca.cnf",
+            "[ca]\ndefault_ca=own\n[own]\ndatabase=index.txt\nnew_certs_dir=.\ndefault_md=sha256\npolicy=any\nunique_subject=no\nrand_serial=yes\n\
+             [any]\ncommonName=supplied\n",
+        );
+        for (name, ca, is_over) in [
+            ("server", "ca", false),
+            ("client", "ca", false),
+            ("stranger", "unknown-ca", false),
+            ("expired-server", "ca", true),
+            ("expired-client", "ca", true),
+        ] {
+            let subject = if name.ends_with("server") { "/CN=localhost" } else { "/CN=client" };
+            let (key_out, request, out) =
+                (format!("{name}.key"), format!("{name}.csr"), format!("{name}.crt"));
+            let words = ["req", "-new", "-subj", subject, "-keyout", &key_out, "-out", &request];
+            openssl(&[&words[..], &key[..]].concat());
+            let (ca, ca_key) = (format!("{ca}.crt"), format!("{ca}.key"));
+            let (from, to) = if is_over { ("20200101", "20210101") } else { ("20200101", "20490101") };
+            let (from, to) = (format!("{from}000000Z"), format!("{to}000000Z"));
+            openssl(&[
+                "ca",
+                "-batch",
+                "-notext",
+                "-config",
+                "ca.cnf",
+                "-cert",
+                &ca,
+                "-keyfile",
+                &ca_key,
+                "-startdate",
+                &from,
+                "-enddate",
+                &to,
+                "-extfile",
+                "extensions",
+                "-in",
+                &request,
+                "-out",
+                &out,
+            ]);
+        }
+        Certificates(folder)
+    }
+
+    pub(crate) fn file(&self, name: &str) -> String {
+        self.0.path().join(name).display().to_string()
+    }
+
+    /// `--ca`, `--cert` and `--key` with what is right.
+    pub(crate) fn options(&self) -> [String; 6] {
+        let [ca, certificate, key] = self.right();
+        ["--ca".to_owned(), ca, "--cert".to_owned(), certificate, "--key".to_owned(), key]
+    }
+
+    pub(crate) fn right(&self) -> [String; 3] {
+        ["ca.crt", "client.crt", "client.key"].map(|name| self.file(name))
+    }
+
+    /// The program on a store, with the right certificates in the environment.
+    pub(crate) fn program(&self, url: &str, arguments: &[&str]) -> Command {
+        let mut command = leasehold(arguments);
+        let names = ["LEASEHOLD_TLS_CA", "LEASEHOLD_TLS_CERT", "LEASEHOLD_TLS_KEY"];
+        command.envs(names.into_iter().zip(self.right())).env("LEASEHOLD_URL", url);
+        command
+    }
+}
+
+/// One server, which ends with the test.
+pub(crate) struct Secured {
+    process: Child,
+    pub(crate) port: u16,
+    dir: TempDir,
+}
+
+impl Drop for Secured {
+    fn drop(&mut self) {
+        drop(self.process.kill());
+        drop(self.process.wait());
+    }
+}
+
+impl Secured {
+    /// Starts `program` until it is ready: it may find that another process has taken its port.
+    fn start(is_ready: impl Fn(&Secured, &str) -> bool, program: impl Fn(&Path, u16) -> Command) -> Secured {
+        for _ in 0..20 {
+            let dir = tempfile::Builder::new().prefix("leasehold-secured-").tempdir().unwrap();
+            let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+            let log = fs::File::create(dir.path().join("log")).unwrap();
+            let mut command = program(dir.path(), port);
+            command.stdout(log.try_clone().unwrap()).stderr(log).stdin(Stdio::null());
+            let process = command.spawn().unwrap_or_else(|error| panic!("{command:?}: {error}"));
+            let mut server = Secured { process, port, dir };
+            let mut has_ended = false;
+            eventually("the server is ready", || {
+                has_ended = server.process.try_wait().unwrap().is_some();
+                has_ended || is_ready(&server, &server.log())
+            });
+            if !has_ended {
+                return server;
+            }
+            let log = server.log();
+            assert!(log.to_ascii_lowercase().contains("in use"), "the server does not start:\n{log}");
+        }
+        panic!("no port is free");
+    }
+
+    fn log(&self) -> String {
+        fs::read_to_string(self.dir.path().join("log")).unwrap_or_default()
+    }
+
+    pub(crate) fn url(&self, scheme: &str, path: &str) -> String {
+        format!("{scheme}://localhost:{}{path}", self.port)
+    }
+
+    /// A Redis as it comes with TLS: it demands client certificates, since nothing says otherwise.
+    pub(crate) fn redis(certificates: &Certificates, settings: &[&str]) -> Option<Secured> {
+        Secured::redis_as(certificates, "server", settings)
+    }
+
+    /// The same, with a certificate of its own.
+    pub(crate) fn redis_as(certificates: &Certificates, name: &str, settings: &[&str]) -> Option<Secured> {
+        let program = crate::world::server_program();
+        let asked =
+            Command::new(&program).args(["--port", "0", "--tls-port", "1", "--save", ""]).output().unwrap();
+        if !String::from_utf8_lossy(&asked.stdout).contains("No tls-") {
+            skipped("the server was built without TLS");
+            return None;
+        }
+        let (certificate, key) =
+            (certificates.file(&format!("{name}.crt")), certificates.file(&format!("{name}.key")));
+        Some(Secured::start(
+            |_, log| log.contains("eady to accept connections") || log.contains("+monitor master"),
+            |dir, port| {
+                let mut command = Command::new(&program);
+                // The settings of a Sentinel are in a file, which it writes.
+                let file = dir.join("conf");
+                fs::write(&file, settings.iter().map(|line| format!("{line}\n")).collect::<String>())
+                    .unwrap();
+                command.arg(file).args([
+                    "--port",
+                    "0",
+                    "--tls-port",
+                    &port.to_string(),
+                    "--bind",
+                    "127.0.0.1",
+                    "127.0.0.2",
+                ]);
+                command.args(["--tls-cert-file", &certificate, "--tls-key-file", &key]);
+                command.args(["--tls-ca-cert-file", &certificates.file("ca.crt"), "--dir"]).arg(dir);
+                command.arg("--unixsocket").arg(dir.join("socket"));
+                let is_sentinel = settings.iter().any(|line| line.starts_with("sentinel "));
+                command.args(if is_sentinel { ["--sentinel"].as_slice() } else { ["--save", ""].as_slice() });
+                command
+            },
+        ))
+    }
+
+    /// The same Redis, asked over its Unix socket.
+    pub(crate) fn ask(&self, words: &[&str]) -> String {
+        self.ask_all(&[words])
+    }
+
+    /// As one of its users.
+    pub(crate) fn ask_as(&self, user: &str, password: &str, words: &[&str]) -> String {
+        self.ask_all(&[&["AUTH", user, password], words])
+    }
+
+    fn ask_all(&self, requests: &[&[&str]]) -> String {
+        let mut stream = UnixStream::connect(self.dir.path().join("socket")).unwrap();
+        stream.set_read_timeout(Some(LIMIT)).unwrap();
+        let mut text = String::new();
+        for words in requests.iter().chain([&["QUIT"].as_slice()]) {
+            text += &format!("*{}\r\n", words.len());
+            words.iter().for_each(|word| text += &format!("${}\r\n{word}\r\n", word.len()));
+        }
+        stream.write_all(text.as_bytes()).unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        answer.trim_end_matches("+OK\r\n").to_owned()
+    }
+
+    pub(crate) fn etcd(certificates: &Certificates) -> Option<Secured> {
+        let program = found("etcd", &[])?;
+        Some(Secured::start(
+            |server, _| TcpStream::connect(("127.0.0.1", server.port)).is_ok(),
+            |dir, port| {
+                let client = format!("https://127.0.0.1:{port}");
+                let mut command = Command::new(&program);
+                command.args(["--listen-client-urls", &client, "--advertise-client-urls", &client]);
+                command.args([
+                    "--listen-peer-urls",
+                    "http://127.0.0.1:0",
+                    "--log-level",
+                    "error",
+                    "--data-dir",
+                ]);
+                command.arg(dir.join("data")).args(["--cert-file", &certificates.file("server.crt")]);
+                command.args(["--key-file", &certificates.file("server.key"), "--client-cert-auth"]);
+                command.args(["--trusted-ca-file", &certificates.file("ca.crt")]);
+                command
+            },
+        ))
+    }
+
+    /// One whose only user is `client`, by its certificate.
+    pub(crate) fn postgres(certificates: &Certificates) -> Option<Secured> {
+        let mut folders: Vec<PathBuf> = fs::read_dir("/usr/lib/postgresql")
+            .into_iter()
+            .flatten()
+            .flatten()
+            .map(|one| one.path().join("bin"))
+            .collect();
+        folders.sort();
+        let program = found("postgres", &folders)?;
+        Some(Secured::start(
+            |_, log| log.matches("ready to accept connections").count() > 0,
+            |dir, port| {
+                let user = own_user(&["postgres", "nobody"]);
+                copy(certificates, dir);
+                owned(dir, &user);
+                let mut initialize = as_user(&user, &program.with_file_name("initdb"));
+                initialize.args([
+                    "-U",
+                    "client",
+                    "-A",
+                    "trust",
+                    "--no-sync",
+                    "--locale=C",
+                    "-E",
+                    "UTF8",
+                    "-D",
+                ]);
+                let made = initialize.arg(dir.join("data")).current_dir(dir).output().unwrap();
+                assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+                fs::write(dir.join("data/pg_hba.conf"), "hostssl all all all cert\nlocal all all trust\n")
+                    .unwrap();
+                let mut command = as_user(&user, &program);
+                command.arg("-D").arg(dir.join("data")).arg("-k").arg(dir).current_dir(dir);
+                let port = format!("port={port}");
+                for setting in [
+                    "ssl=on",
+                    "ssl_cert_file=../server.crt",
+                    "ssl_key_file=../server.key",
+                    "ssl_ca_file=../ca.crt",
+                    "fsync=off",
+                    "listen_addresses=127.0.0.1",
+                    "dynamic_shared_memory_type=mmap",
+                    "shared_buffers=16MB",
+                    &port,
+                ] {
+                    command.args(["-c", setting]);
+                }
+                command
+            },
+        ))
+    }
+
+    /// A MariaDB with a user `certified`, who needs a certificate, and a database `locks`.
+    pub(crate) fn mariadb(certificates: &Certificates) -> Option<Secured> {
+        let program = found("mariadbd", &["/usr/sbin".into()])?;
+        let install = found("mariadb-install-db", &["/usr/sbin".into()])?;
+        Some(Secured::start(
+            |_, log| log.contains("ready for connections"),
+            |dir, port| {
+                let user = own_user(&["mysql", "nobody"]);
+                copy(certificates, dir);
+                let users = "CREATE DATABASE IF NOT EXISTS locks;\nCREATE USER IF NOT EXISTS certified REQUIRE X509;\n\
+                             GRANT ALL ON locks.* TO certified;\n";
+                fs::write(dir.join("init.sql"), users).unwrap();
+                owned(dir, &user);
+                let path = |name: &str| dir.join(name).display().to_string();
+                let data = format!("--datadir={}", path("data"));
+                let made = as_user(&user, &install)
+                    .args([
+                        "--no-defaults",
+                        &data,
+                        "--auth-root-authentication-method=normal",
+                        "--skip-test-db",
+                    ])
+                    .arg(format!("--tmpdir={}", path("")))
+                    .current_dir(dir)
+                    .output()
+                    .unwrap();
+                assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+                let mut command = as_user(&user, &program);
+                command.args([
+                    "--no-defaults",
+                    &data,
+                    "--bind-address=127.0.0.1",
+                    "--innodb-flush-method=nosync",
+                ]);
+                for (option, file) in [
+                    ("socket", "s"),
+                    ("tmpdir", ""),
+                    ("pid-file", "pid"),
+                    ("init-file", "init.sql"),
+                    ("ssl-ca", "ca.crt"),
+                    ("ssl-cert", "server.crt"),
+                    ("ssl-key", "server.key"),
+                ] {
+                    command.arg(format!("--{option}={}", path(file)));
+                }
+                command.args(["--innodb-buffer-pool-size=32M", "--performance-schema=OFF", "--skip-log-bin"]);
+                command.arg(format!("--port={port}")).current_dir(dir);
+                command
+            },
+        ))
+    }
+}
+
+/// A program of the machine, here or in these folders.
+fn found(name: &str, folders: &[PathBuf]) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let found =
+        std::env::split_paths(&path).chain(folders.iter().rev().cloned()).map(|folder| folder.join(name));
+    let found = found.into_iter().find(|program| program.is_file());
+    if found.is_none() {
+        assert!(std::env::var_os("CI").is_none(), "no {name}");
+        skipped(&format!("no {name}"));
+    }
+    found
+}
+
+/// The user for a server that refuses to run as root; none, if this is not root.
+fn own_user(users: &[&str]) -> Option<String> {
+    let asked = |words: &[&str]| Command::new("id").args(words).output().unwrap();
+    let exists = |user: &&&str| asked(&[user]).status.success();
+    if asked(&["-u"]).stdout == b"0\n" {
+        users.iter().find(exists).map(|user| (*user).to_owned())
+    } else {
+        None
+    }
+}
+
+fn as_user(user: &Option<String>, program: &Path) -> Command {
+    let Some(user) = user else { return Command::new(program) };
+    let group = Command::new("id").args(["-g", user]).output().unwrap().stdout;
+    let mut command = Command::new("setpriv");
+    command.args([
+        "--reuid",
+        user,
+        "--regid",
+        String::from_utf8_lossy(&group).trim(),
+        "--clear-groups",
+        "--",
+    ]);
+    command.arg(program);
+    command
+}
+
+fn owned(dir: &Path, user: &Option<String>) {
+    if let Some(user) = user {
+        assert!(Command::new("chown").args(["-R", user]).arg(dir).status().unwrap().success());
+    }
+}
+
+/// The server's files, to be its user's.
+fn copy(certificates: &Certificates, dir: &Path) {
+    for name in ["ca.crt", "server.crt", "server.key"] {
+        fs::copy(certificates.file(name), dir.join(name)).unwrap();
+    }
+}
