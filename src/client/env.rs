@@ -25,7 +25,7 @@ impl ClientBuilder {
     /// | `LEASEHOLD_CONNECT_TIMEOUT` | [`connect_timeout`](Self::connect_timeout) | `500ms` |
     /// | `LEASEHOLD_PATIENCE` | [`patience`](Self::patience) | `10s` |
     ///
-    /// Times are a whole number and `ms`, `s`, `m` or `h`.
+    /// Times are seconds, or whole numbers with `ms`, `s`, `m`, `h` or `d`, one behind the other: `30`, `500ms`, `1h30m`.
     ///
     /// # Errors
     ///
@@ -69,8 +69,12 @@ impl ClientBuilder {
         ];
         for (name, set) in times {
             let Some(value) = get(name)? else { continue };
-            let time = parse_time(&value)
-                .ok_or_else(|| bad(name, "it is not a whole number and ms, s, m or h, as in 500ms"))?;
+            let time = parse_time(&value).ok_or_else(|| {
+                bad(
+                    name,
+                    "it is neither seconds nor whole numbers with ms, s, m, h or d, as in 500ms or 1h30m",
+                )
+            })?;
             builder = set(builder, time);
             builder.check_times().map_err(|error| bad(name, error.detail()))?;
         }
@@ -83,16 +87,35 @@ fn bad(name: &str, why: &str) -> Error {
     Error::invalid(ACTION, format!("{name} cannot be used: {why}"))
 }
 
+/// Seconds, or whole numbers with units, as the program `leasehold` reads its options: a time that works there works here.
 fn parse_time(text: &str) -> Option<Duration> {
-    let text = text.trim();
-    let (number, unit) = text.split_at(text.find(|c: char| !c.is_ascii_digit())?);
-    let number: u64 = number.parse().ok()?;
-    match unit.trim_start() {
-        "ms" => Some(Duration::from_millis(number)),
-        "s" => Some(Duration::from_secs(number)),
-        "m" => number.checked_mul(60).map(Duration::from_secs),
-        "h" => number.checked_mul(3600).map(Duration::from_secs),
-        _ => None,
+    let mut rest = text.trim();
+    if let Ok(seconds) = rest.parse() {
+        return rest.bytes().all(|byte| byte.is_ascii_digit()).then(|| Duration::from_secs(seconds));
+    }
+    let mut time = Duration::ZERO;
+    loop {
+        let (number, behind) = rest.split_at(rest.find(|c: char| !c.is_ascii_digit())?);
+        let number: u64 = number.parse().ok()?;
+        let (unit, behind) =
+            behind.split_at(behind.find(|c: char| c.is_ascii_digit()).unwrap_or(behind.len()));
+        let seconds = match unit.trim() {
+            "ms" => None,
+            "s" => Some(1),
+            "m" => Some(60),
+            "h" => Some(3600),
+            "d" => Some(86_400),
+            _ => return None,
+        };
+        let part = match seconds {
+            None => Duration::from_millis(number),
+            Some(seconds) => Duration::from_secs(number.checked_mul(seconds)?),
+        };
+        time = time.checked_add(part)?;
+        if behind.is_empty() {
+            return Some(time);
+        }
+        rest = behind;
     }
 }
 
@@ -108,17 +131,25 @@ mod tests {
     }
 
     #[test]
-    fn times_are_a_number_and_a_unit() {
+    fn times_are_seconds_or_numbers_with_units() {
         let ms = Duration::from_millis;
-        for (text, time) in
-            [("500ms", ms(500)), ("30s", ms(30_000)), ("2 m", ms(120_000)), (" 1h ", ms(3_600_000))]
-        {
+        for (text, time) in [
+            ("500ms", ms(500)),
+            ("30s", ms(30_000)),
+            ("30", ms(30_000)),
+            ("2 m", ms(120_000)),
+            (" 1h ", ms(3_600_000)),
+            ("1h30m", ms(5_400_000)),
+            ("1m 500ms", ms(60_500)),
+            ("1d", ms(86_400_000)),
+        ] {
             assert_eq!(parse_time(text), Some(time), "{text}");
         }
         for bad in [
             "",
-            "30",
             "s",
+            "+30",
+            "1h30",
             "-1s",
             "1.5s",
             "30 seconds",
@@ -160,7 +191,7 @@ mod tests {
             ("LEASEHOLD_LEASE", "1ms"),
             ("LEASEHOLD_COMMAND_TIMEOUT", "0s"),
             ("LEASEHOLD_CONNECT_TIMEOUT", "redis://u:S3CR3T@localhost"),
-            ("LEASEHOLD_PATIENCE", "30"),
+            ("LEASEHOLD_PATIENCE", "30 seconds"),
         ] {
             let error = with(&[(name, value)]).map(drop).unwrap_err();
             assert_eq!(error.kind(), crate::ErrorKind::InvalidInput);
