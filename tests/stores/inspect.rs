@@ -171,7 +171,6 @@ fn a_look_is_one_request_and_shows_the_beginning_of_long_lists() {
     let Some(server) = RedisServer::start_default() else { return };
     let client = LockClient::connect(&server.url()).unwrap();
     let mut admin = server.admin();
-    run(&mut admin, "HSET lock 8a3f0e0e-0000-4000-8000-000000000001:1 1");
     for number in 0..250 {
         run(&mut admin, &format!("RPUSH redisson_lock_queue:{{lock}} waiter:{number}"));
     }
@@ -212,6 +211,9 @@ fn data_of_others_is_neither_told_nor_deleted_by_force() {
             client.fair_lock(name).force_unlock().unwrap_err(),
             client.lock(name).unlock().unwrap_err(),
             client.fair_lock(name).unlock().unwrap_err(),
+            rw.read().unlock().unwrap_err(),
+            rw.write().unlock().unwrap_err(),
+            client.token_lock(name).unlock().unwrap_err(),
         ];
         errors.extend(
             [rw.read().force_unlock(), rw.write().force_unlock()].into_iter().filter_map(Result::err),

@@ -127,7 +127,8 @@ fn snapshot(reply: &Tagged) -> Result<Snapshot> {
             "the key holds a hash that is no lock: the hold count is not an integer",
         ));
     };
-    Ok(Snapshot { holder: reply.text(3)?.unwrap_or_default(), count, remaining: ttl(reply.number(1)?) })
+    let holder = reply.text(3)?.filter(|holder| !holder.is_empty()).map(known);
+    Ok(Snapshot { holder: holder.unwrap_or_default(), count, remaining: ttl(reply.number(1)?) })
 }
 
 /// The reply of something that counts.
